@@ -65,13 +65,13 @@ def main(arguments: Sequence[str] | None = None) -> None:
     options = parser.parse_args(arguments)
     kept: dict[str, dict[str, float]] = json.loads(KEPT.read_text()) if KEPT.exists() else {}
     with tempfile.TemporaryDirectory() as scratch:
-        found = list(measured(Path(scratch), large=options.large))
+        waits = list(measured(Path(scratch), large=options.large))
     last = next((version for version in reversed(kept) if version != options.release), None)
-    text = page(found, last, kept.get(last or "", {}))
+    text = page(waits, last, kept.get(last or "", {}))
     if options.release:
-        kept[options.release] = {wait.what: round(wait.measured, 4) for wait in found}
+        kept[options.release] = {wait.what: round(wait.measured, 4) for wait in waits}
         KEPT.write_text(json.dumps(kept, indent=1) + "\n")
-    now = {wait.what: wait.measured for wait in found if wait.unit == "s"}
+    now = {wait.what: wait.measured for wait in waits if wait.unit == "s"}
     timed = {version: {what: then[what] for what in now if what in then} for version, then in kept.items()}
     waits_plot.draw(timed | {"now": now}, PICTURE)
     PAGE.write_text(text, encoding="utf-8")
@@ -105,7 +105,7 @@ def measured(folder: Path, *, large: bool) -> Iterator[Wait]:
         (f"`whatif --{whatif_speed.CHANGE}`", "prediction", 3.0),
         ("`whatif --best`", "best", 8.0),
     ):
-        yield Wait(f"{name}, {OPS:,} GPU ops", wanted_s, min(one[what] for one in speeds))
+        yield Wait(f"{name}, {OPS:,} GPU ops", wanted_s, min(speed[what] for speed in speeds))
     if large:
         yield from _zooms()
         place = folder / "ranks"
@@ -130,7 +130,7 @@ def _pages(trace: Path) -> list[FirstPage]:
 
 
 def _first_page(size: str, wanted_s: float, pages: Sequence[FirstPage]) -> Wait:
-    return Wait(f"first page of the dashboard, {size}", wanted_s, min(one.verdict_s for one in pages))
+    return Wait(f"first page of the dashboard, {size}", wanted_s, min(page.verdict_s for page in pages))
 
 
 def _zooms() -> Iterator[Wait]:
@@ -162,9 +162,9 @@ def shortest(measure: Callable[[], float], runs: int = _RUNS) -> float:
     return min(measure() for _ in range(runs))
 
 
-def page(found: Sequence[Wait], last: str | None, before: dict[str, float]) -> str:
+def page(waits: Sequence[Wait], last: str | None, before: dict[str, float]) -> str:
     """The table, with the last release's figures beside it."""
-    pace_s = next(wait.measured for wait in found if wait.what == PACE)
+    pace_s = next(wait.measured for wait in waits if wait.what == PACE)
     lines = [
         "# How long people wait",
         "",
@@ -179,7 +179,7 @@ def page(found: Sequence[Wait], last: str | None, before: dict[str, float]) -> s
         f"| | goal | goal here | measured | | {last or 'last release'} |",
         "|---|---|---|---|---|---|",
     ]
-    for wait in found:
+    for wait in waits:
         if wait.what == PACE:
             continue
         here = wait.wanted * pace_s / PACE_S if wait.unit == "s" else wait.wanted

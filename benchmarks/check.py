@@ -34,7 +34,7 @@ def commands(directory: Path) -> dict[str, list[str | Path]]:
     against: list[str | Path] = ["--baseline", baseline, "--config", allowing(directory)]
     return {
         "analyze": [*OURS, "analyze", trace],
-        "check, a budget and a forbidden rule": [*OURS, "check", trace, *budget, "--forbid", "pageable-copy"],
+        "check, a budget and a forbidden rule": [*OURS, "check", trace, *budget, "--forbid", "pageable-memory"],
         "check, eight formats": [*OURS, "check", trace, *budget, *written],
         "check, beside a baseline of too few steps": [*OURS, "check", trace, *against],
         "diff, of two traces": [*OURS, "diff", trace, trace],

@@ -132,7 +132,7 @@ def zooming(browser: Browser, ops: int, count: int) -> Zooming:
             each = list(pool.map(lambda seed: client(address, lanes, end, seed), range(CLIENTS)))
         seconds = time.perf_counter() - begin
         rss_mb = memory_mb(process.pid, "VmRSS")
-    return Zooming(ops, moves, [ms for one in each for ms in one], seconds, rss_mb)
+    return Zooming(ops, moves, [ms for entry in each for ms in entry], seconds, rss_mb)
 
 
 @contextlib.contextmanager
@@ -261,15 +261,15 @@ def first_page(browser: Browser, trace: Path) -> FirstPage:
         page.goto(f"{served.base}timeline")
         page.wait_for_function(_EXACT, timeout=PATIENCE_MS)
         pid = served.process.pid
-        found = FirstPage(listening, verdict, whole, memory_mb(pid, "VmRSS"), memory_mb(pid, "VmHWM"))
+        first_page = FirstPage(listening, verdict, whole, memory_mb(pid, "VmRSS"), memory_mb(pid, "VmHWM"))
         context.close()
-    return found
+    return first_page
 
 
 def memory_mb(pid: int, what: str) -> float:
     """Resident memory of a process (`VmRSS`), or the most it ever had (`VmHWM`), as Linux tells it."""
     status = Path(f"/proc/{pid}/status").read_text()
-    line = next(one for one in status.splitlines() if one.startswith(f"{what}:"))
+    line = next(line for line in status.splitlines() if line.startswith(f"{what}:"))
     return int(line.split()[1]) * 1024 / 1e6
 
 
@@ -292,9 +292,9 @@ def zoom_report(results: Sequence[Zooming]) -> tuple[list[str], list[Target]]:
     lines = ["## Zooming and panning", "", f"Every figure: [{ZOOM.name}]({ZOOM.name})."]
     rows = []
     targets = []
-    for one in results:
-        name = f"{one.ops:,}"
-        for kind, moves in one.moves.items():
+    for result in results:
+        name = f"{result.ops:,}"
+        for kind, moves in result.moves.items():
             each, heard = moves.paint_ms, statistics.median(moves.heard_ms)
             rows.append(
                 [
@@ -306,8 +306,8 @@ def zoom_report(results: Sequence[Zooming]) -> tuple[list[str], list[Target]]:
                     f"{max(moves.payload_bytes) / 1000:.1f} kB",
                 ]
             )
-        paint, server, paint_95 = one.paint_ms, one.server_ms, percentile(one.moves["keys"].paint_ms, 0.95)
-        largest = max(size for moves in one.moves.values() for size in moves.payload_bytes) / 1000
+        paint, server, paint_95 = result.paint_ms, result.server_ms, percentile(result.moves["keys"].paint_ms, 0.95)
+        largest = max(size for moves in result.moves.values() for size in moves.payload_bytes) / 1000
         key, share = f"key to painted, {name} GPU ops", f"server's share, {name} GPU ops, median"
         targets += [
             Target(f"{key}, median", f"under {PAINT_MS:.0f} ms", f"{paint:.1f} ms", paint < PAINT_MS),
@@ -323,11 +323,11 @@ def zoom_report(results: Sequence[Zooming]) -> tuple[list[str], list[Target]]:
         "| GPU ops | views per second | median | p95 | resident memory |",
         "|---|---|---|---|---|",
     ]
-    for one in results:
-        clients = one.clients_ms
+    for result in results:
+        clients = result.clients_ms
         lines.append(
-            f"| {one.ops:,} | {len(clients) / one.clients_s:.0f} | {statistics.median(clients):.1f} ms "
-            f"| {percentile(clients, 0.95):.1f} ms | {one.rss_mb:.0f} MB |"
+            f"| {result.ops:,} | {len(clients) / result.clients_s:.0f} | {statistics.median(clients):.1f} ms "
+            f"| {percentile(clients, 0.95):.1f} ms | {result.rss_mb:.0f} MB |"
         )
     return [*lines, ""], targets
 
@@ -343,13 +343,13 @@ def page_report(pages: dict[float, list[FirstPage]]) -> tuple[list[str], list[Ta
     ]
     targets = []
     for size, runs in pages.items():
-        verdict = statistics.median(one.verdict_s for one in runs)
-        resident = statistics.median(one.rss_mb for one in runs)
+        verdict = statistics.median(run.verdict_s for run in runs)
+        resident = statistics.median(run.rss_mb for run in runs)
         lines.append(
-            f"| {size:.0f} | {len(runs)} | {statistics.median(one.listening_s for one in runs):.2f} s "
-            f"| {verdict:.2f} s | {max(one.verdict_s for one in runs):.2f} s "
-            f"| {statistics.median(one.page_s for one in runs):.2f} s "
-            f"| {resident:.0f} | {statistics.median(one.peak_mb for one in runs):.0f} |"
+            f"| {size:.0f} | {len(runs)} | {statistics.median(run.listening_s for run in runs):.2f} s "
+            f"| {verdict:.2f} s | {max(run.verdict_s for run in runs):.2f} s "
+            f"| {statistics.median(run.page_s for run in runs):.2f} s "
+            f"| {resident:.0f} | {statistics.median(run.peak_mb for run in runs):.0f} |"
         )
         wanted = next((limit for asked, limit in FIRST_PAGE_MB.items() if abs(asked - size) < 0.05 * asked), None)
         if wanted is not None:
@@ -365,7 +365,7 @@ def page_report(pages: dict[float, list[FirstPage]]) -> tuple[list[str], list[Ta
 
 def memory(pages: dict[float, list[FirstPage]]) -> tuple[float, float]:
     """Return the server's resident memory by least squares: MB without a trace, and MB for each GB of it."""
-    resident_mb = [statistics.median(one.rss_mb for one in runs) for runs in pages.values()]
+    resident_mb = [statistics.median(run.rss_mb for run in runs) for runs in pages.values()]
     slope, start = statistics.linear_regression(list(pages), resident_mb)
     return start, 1000 * slope
 

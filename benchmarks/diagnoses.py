@@ -132,7 +132,11 @@ VARIANT = (
 def _experiments(comparisons: Sequence[ExperimentComparison]) -> str:
     lines = ["| experiment | fastest, ms | slowest, ms | claims |", "|---|---|---|---:|"]
     for comparison in comparisons:
-        walls = {one.name: one.wall_ms.median for one in comparison.result.variants if one.wall_ms is not None}
+        walls = {
+            variant.name: variant.wall_ms.median
+            for variant in comparison.result.variants
+            if variant.wall_ms is not None
+        }
         ordered = [f"`{name}`: {walls[name]:,.4g}" for name in sorted(walls, key=walls.__getitem__)]
         holds = tally(comparison.claims)[0]
         ends = (ordered[0], ordered[-1]) if len(ordered) > 1 else (*ordered, "")[:2]
@@ -165,7 +169,7 @@ MACHINE = (
 def _machines(comparisons: Sequence[ExperimentComparison]) -> Iterator[tuple[str, ...]]:
     for comparison in comparisons:
         result, at = comparison.result, comparison.result.machine
-        about = [str(one) for one in (at.driver, at.cuda, at.torch, at.python, at.cpu, at.cores, at.memory_bytes)]
+        about = [str(item) for item in (at.driver, at.cuda, at.torch, at.python, at.cpu, at.cores, at.memory_bytes)]
         rates = (at.link.h2d_gb_per_s, at.link.d2h_gb_per_s, at.link.both_gb_per_s)
         about += ["" if rate is None else f"{rate:.1f}" for rate in rates]
         yield result.name, result.date, ", ".join(at.gpus), *about
@@ -176,7 +180,7 @@ def _claims(comparisons: Sequence[ExperimentComparison]) -> Iterator[tuple[str, 
     for comparison in comparisons:
         for claim in comparison.claims:
             published = "" if claim.published is None else words[claim.published]
-            yield claim.experiment, claim.kind, claim.text, words[claim.holds], claim.found, published
+            yield claim.experiment, claim.kind, claim.text, words[claim.holds], claim.observed, published
 
 
 def _variants(comparisons: Sequence[ExperimentComparison]) -> Iterator[list[str]]:
@@ -187,19 +191,25 @@ def _variants(comparisons: Sequence[ExperimentComparison]) -> Iterator[list[str]
             head += ["", "", ""] if wall is None else [f"{wall.median:.6g}", f"{wall.iqr:.6g}", str(wall.n)]
             head.append("" if variant.host_ms is None else f"{variant.host_ms.median:.6g}")
             head += ["", ""] if wrong is None else [str(wrong.wrong), str(wrong.tries)]
-            for one in variant.analyses:
-                times, overlap = one.buckets, one.overlap
+            for analysis in variant.analyses:
+                times, overlap = analysis.buckets, analysis.overlap
                 figures = (
-                    *(one.device, one.span_ns, times.compute_ns, times.exposed_comm_ns, times.exposed_copy_ns),
+                    *(
+                        analysis.device,
+                        analysis.span_ns,
+                        times.compute_ns,
+                        times.exposed_comm_ns,
+                        times.exposed_copy_ns,
+                    ),
                     *(times.exposed_other_ns, times.idle_ns, overlap.copy_ns, overlap.hidden_copy_ns),
                 )
                 yield [
                     *head,
-                    "" if one.rank is None else str(one.rank),
+                    "" if analysis.rank is None else str(analysis.rank),
                     *map(str, figures),
                     "" if overlap.efficiency_pct is None else f"{overlap.efficiency_pct:.6g}",
-                    one.verdict.text,
-                    ", ".join(one.rules),
+                    analysis.verdict.text,
+                    ", ".join(analysis.rules),
                 ]
 
 
@@ -241,9 +251,9 @@ def _laboratory(results: Results) -> tuple[int, int, list[list[str]]]:
                     [
                         f"{experiment.name}/{variant.name}{rank}",
                         "; ".join(f"{verdict.subject}: {verdict.expected}" for verdict in times),
-                        "; ".join(f"{verdict.found}{_wrong(verdict)}" for verdict in times),
+                        "; ".join(f"{verdict.observed}{_wrong(verdict)}" for verdict in times),
                         ", ".join(v.expected if v.subject == "finding" else f"({v.expected})" for v in rules),
-                        f"{rules[0].found}{''.join(map(_wrong, rules))}" if rules else "",
+                        f"{rules[0].observed}{''.join(map(_wrong, rules))}" if rules else "",
                     ]
                 )
     return stated, agreed, rows

@@ -173,7 +173,7 @@ def plant(text: str) -> Seed:
     """Takes a trace apart and adds the frames and memory events it lacks."""
     head, texts, tail = split(text)
     decode = msgspec.json.Decoder()
-    parsed = [decode.decode(one) for one in texts]
+    parsed = [decode.decode(text) for text in texts]
     ops = [event for event in parsed if event.get("cat") == "cpu_op"]
     main = next(event["tid"] for event in parsed if event["name"].startswith("ProfilerStep#"))
     share = len(ops) / CPU_OP_SHARE
@@ -183,13 +183,13 @@ def plant(text: str) -> Seed:
 
     launched = {event["args"]["correlation"] for event in parsed if event.get("cat") in ("cuda_runtime", "cuda_driver")}
     keep = [is_whole(event, launched) for event in parsed]
-    texts = [one for one, kept in zip(texts, keep, strict=True) if kept]
+    texts = [text for text, kept in zip(texts, keep, strict=True) if kept]
     parsed = [event for event, kept in zip(parsed, keep, strict=True) if kept]
-    once = [one for one, event in zip(texts, parsed, strict=True) if event.get("cat") in (None, "Trace")]
-    repeated = [one for one, event in zip(texts, parsed, strict=True) if event.get("cat") not in (None, "Trace")]
+    once = [text for text, event in zip(texts, parsed, strict=True) if event.get("cat") in (None, "Trace")]
+    repeated = [text for text, event in zip(texts, parsed, strict=True) if event.get("cat") not in (None, "Trace")]
     repeated += frames([op for op in ops if op["tid"] == main], python_frames)
     repeated += instants(ops, memory_events, python_frames + 1)
-    events = [parse_event(one) for one in repeated]
+    events = [parse_event(item) for item in repeated]
 
     largest: dict[str, int] = {}
     for event in events:
@@ -238,7 +238,7 @@ def moved(text: str, by_us: int) -> str:
 
 def write(seed: Seed, target: TextIO, size: int) -> None:
     """Write about `size` bytes: whole copies as far as they fit, then the beginning of another."""
-    written = target.write(seed.head) + len(seed.tail) + sum(len(one) + 2 for one in seed.once)
+    written = target.write(seed.head) + len(seed.tail) + sum(len(item) + 2 for item in seed.once)
     number = 0
     for number, text in enumerate(copies(seed.events, seed.shift)):  # noqa: B007
         if written + len(text) > size:
@@ -260,7 +260,7 @@ def write(seed: Seed, target: TextIO, size: int) -> None:
             for event in rest
         ]
         target.write(next(copies(last, seed.shift)) + ",\n")
-    target.write(",\n".join(moved(one, number * seed.shift["ts"]) for one in seed.once) + seed.tail)
+    target.write(",\n".join(moved(item, number * seed.shift["ts"]) for item in seed.once) + seed.tail)
 
 
 def grow(source: Path, target: Path, megabytes: float) -> None:

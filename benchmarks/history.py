@@ -34,12 +34,12 @@ GOAL_S = 1.0
 REPEATS = 5
 
 
-def entry_at(made: Entry, number: int, chance: random.Random) -> Entry:
+def entry_at(template: Entry, number: int, chance: random.Random) -> Entry:
     """The entry as of another time and commit, with other figures."""
-    origin = replace(made.origin, at_ns=made.origin.at_ns + number * EVERY_NS, commit=f"{number // 144:040x}")
-    figures = tuple(replace(one, value=one.value * chance.uniform(0.9, 1.1)) for one in made.figures)
-    id = digest(origin, made.report, plain=made.plain)
-    return replace(made, id=id, origin=origin, figures=figures)
+    origin = replace(template.origin, at_ns=template.origin.at_ns + number * EVERY_NS, commit=f"{number // 144:040x}")
+    figures = tuple(replace(figure, value=figure.value * chance.uniform(0.9, 1.1)) for figure in template.figures)
+    id = digest(origin, template.report, plain=template.plain)
+    return replace(template, id=id, origin=origin, figures=figures)
 
 
 def seconds(work: Callable[[], Any]) -> float:
@@ -55,17 +55,17 @@ def seconds(work: Callable[[], Any]) -> float:
 def main() -> None:
     """Fill a store, query it, and write the times."""
     report = read_report([SAMPLES / "training_prefetched.json.gz"], replayed=True)
-    made = entry(report, of_report(report, otherwise_ns=0, job="train.py"))
+    template = entry(report, of_report(report, otherwise_ns=0, job="train.py"))
     chance = random.Random(7)
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "history.sqlite"
         with Store.open(path) as store:
             began = time.perf_counter()
             for number in range(REPORTS):
-                store.add(entry_at(made, number, chance))
+                store.add(entry_at(template, number, chance))
             added_s = (time.perf_counter() - began) / REPORTS
 
-        middle = entry_at(made, REPORTS // 2, chance).id
+        middle = entry_at(template, REPORTS // 2, chance).id
 
         def metric() -> None:
             with Store.open(path, read_only=True) as store:
@@ -96,7 +96,7 @@ def main() -> None:
         "",
         f"Written by `python -m benchmarks.history`: a history of {REPORTS:,} reports, one every ten minutes "
         "for a year,",
-        f"each of one device and {len(report.devices[0].steps)} steps with {len(made.figures)} figures. "
+        f"each of one device and {len(report.devices[0].steps)} steps with {len(template.figures)} figures. "
         f"Medians of {REPEATS}, on a machine with two cores.",
         "",
         f"Wanted: one metric of the year in under {GOAL_S:.0f} s. It took {asked_s:.2f} s: {met}.",
@@ -105,8 +105,8 @@ def main() -> None:
         "|---|---|",
         *(f"| {what} | {taken_s:.2g} |" for what, taken_s in lines.items()),
         "",
-        f"A report takes {size(round(bytes_a_report))} of the file, {size(len(pack(made)))} of them the packed report "
-        f"itself; the year takes {size(round(bytes_a_report * REPORTS))}.",
+        f"A report takes {size(round(bytes_a_report))} of the file, {size(len(pack(template)))} of them the "
+        f"packed report itself; the year takes {size(round(bytes_a_report * REPORTS))}.",
         "",
     ]
     RESULTS.write_text("\n".join(page))

@@ -59,9 +59,9 @@ def _theirs(trace: Trace, own: Figures) -> list[Figures | None]:
     """Return HTA's figures as they are, and with one more of `REASONS` reverted until they equal ours; None if HTA
     fails."""
     steps: list[Figures | None] = []
-    for found in _taken_back(trace):
-        steps.append(found)
-        if _same(own, found):
+    for taken_back in _taken_back(trace):
+        steps.append(taken_back)
+        if _same(own, taken_back):
             break
     return steps
 
@@ -74,12 +74,12 @@ def _taken_back(trace: Trace) -> Iterator[Figures | None]:
     yield _by_hta(replace(whole, syncs=whole.syncs.take(np.zeros(len(whole.syncs), np.bool_))), nanoseconds=True)
 
 
-def _same(one: Figures, other: Figures | None) -> bool:
+def _same(ours: Figures, other: Figures | None) -> bool:
     """Return whether two results are equal, to the nanosecond except for the rounding of HTA's sums, and to HTA's two
     decimals."""
-    if other is None or any(abs(a - b) > 1 for a, b in zip(one[:3], other[:3], strict=True)):
+    if other is None or any(abs(a - b) > 1 for a, b in zip(ours[:3], other[:3], strict=True)):
         return False
-    a, b = one.comm_compute_pct, other.comm_compute_pct
+    a, b = ours.comm_compute_pct, other.comm_compute_pct
     return a is b if a is None or b is None else abs(a - b) <= 0.0051
 
 
@@ -148,12 +148,12 @@ def page() -> tuple[str, str]:
         trace = load(TRACES / f"{name}.json.gz", progress=False, cache=False)
         if len(trace.devices) != 1:
             continue
-        own = _ours(trace)
-        steps = _theirs(trace, own)
-        rows.append(_row(name, own, steps[0], _changed(steps)))
+        own_frame = _ours(trace)
+        steps = _theirs(trace, own_frame)
+        rows.append(_row(name, own_frame, steps[0], _changed(steps)))
         if steps[0] is None:
             given_up.append(f"`{name}`")
-        if not _same(own, steps[-1]):
+        if not _same(own_frame, steps[-1]):
             unlike.append(f"`{name}`")
     text = TEXT.read_text(encoding="utf-8")
     parts = {

@@ -30,7 +30,7 @@ from overlapscope.report.model import to_json
 
 LAUNCHES = (1_250, 2_500, 5_000)
 MANY = {"one of each": {}, "256 devices": {"devices": 256}} | {
-    f"a {one} for each launch": {f"{one}s": max(LAUNCHES)} for one in ("stream", "thread", "step", "range")
+    f"a {item} for each launch": {f"{item}s": max(LAUNCHES)} for item in ("stream", "thread", "step", "range")
 }
 
 
@@ -43,18 +43,18 @@ def made_up(
     def add(cat: str, name: str, pid: int, tid: int, ts: float, dur: float, **args: int) -> None:
         events.append({"ph": "X", "cat": cat, "name": name, "pid": pid, "tid": tid, "ts": ts, "dur": dur, "args": args})
 
-    for one in range(launches):
-        device, stream, at = one % devices, 7 + one // devices % streams, 10.0 * one + 1.5
-        add("cuda_runtime", "cudaLaunchKernel", 1, 1 + one % threads, at, 2.0, correlation=one + 1)
-        of = {"device": device, "stream": stream, "correlation": one + 1}
-        if one % 4:
+    for number in range(launches):
+        device, stream, at = number % devices, 7 + number // devices % streams, 10.0 * number + 1.5
+        add("cuda_runtime", "cudaLaunchKernel", 1, 1 + number % threads, at, 2.0, correlation=number + 1)
+        of = {"device": device, "stream": stream, "correlation": number + 1}
+        if number % 4:
             add("kernel", "gemm", device, stream, at + 4, 8.0, **of)
         else:
             add("gpu_memcpy", "Memcpy HtoD (Pinned -> Device)", device, stream, at + 4, 8.0, bytes=4096, **of)
     for count, name in ((min(steps, launches), "ProfilerStep#"), (min(ranges, launches), "range ")):
         length = 10.0 * launches / max(1, count)
-        for one in range(count):
-            add("user_annotation", f"{name}{one}", 1, 1, one * length + 1, length - 0.5)
+        for number in range(count):
+            add("user_annotation", f"{name}{number}", 1, 1, number * length + 1, length - 0.5)
     return {"schemaVersion": 1, "traceEvents": events}
 
 

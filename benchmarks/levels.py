@@ -75,7 +75,7 @@ class Alarms(Struct, frozen=True):
 def alarms(program: str, recordings: Iterable[Recording]) -> Alarms:
     """Every metric of the clean recordings, in many orders."""
     mine, random = clean(recordings), np.random.default_rng(1)
-    metrics = [metric for metric in METRICS if all(metric in of(one) for one in mine)]
+    metrics = [metric for metric in METRICS if all(metric in of(row) for row in mine)]
     changes = last = 0
     for _ in range(ALARM_ORDERS):
         order = random.permutation(len(mine))
@@ -111,7 +111,7 @@ def found(planted: Recording, recordings: Iterable[Recording]) -> Found:
                 metric: [change.first for change in _changes(metric, planted, mine, order, place)]
                 for metric in of(planted)
                 # A metric that only the slowdown has gives no series.
-                if all(metric in of(one) for one in mine)
+                if all(metric in of(row) for row in mine)
             }
             right[place] += any(place in told.get(metric, ()) for metric in DEFAULT)
             elsewhere += any(set(told.get(metric, ())) - {place} for metric in DEFAULT)
@@ -123,15 +123,15 @@ def found(planted: Recording, recordings: Iterable[Recording]) -> Found:
 def _changes(
     metric: str, planted: Recording, mine: Sequence[Recording], order: Sequence[int], place: int
 ) -> tuple[LevelChange, ...]:
-    usual = [of(one)[metric] for one in clean(mine, planted.set_name)]
+    usual = [of(recording)[metric] for recording in clean(mine, planted.set_name)]
     slow = of(planted)[metric]
-    more = slow.value - statistics.median(one.value for one in usual)
-    floor = (slow.floor or 0.0) - statistics.median(one.floor or 0.0 for one in usual)
+    more = slow.value - statistics.median(value.value for value in usual)
+    floor = (slow.floor or 0.0) - statistics.median(value.floor or 0.0 for value in usual)
     series = [
         group(number, slow)
         if number == place
-        else group(number, of(mine[one])[metric], *((more, floor) if number > place else ()))
-        for number, one in enumerate(order)
+        else group(number, of(mine[row])[metric], *((more, floor) if number > place else ()))
+        for number, row in enumerate(order)
     ]
     return levels(series, more_is_better=METRICS[metric].more_is_better).changes
 
@@ -140,10 +140,10 @@ def _changes(
 
 
 def _following(random: np.random.Generator, count: int, share: float) -> F64:
-    found = random.normal(size=count + 50)
-    for number in range(1, len(found)):
-        found[number] += share * found[number - 1]
-    return np.asarray(found[50:], np.float64)
+    values = random.normal(size=count + 50)
+    for number in range(1, len(values)):
+        values[number] += share * values[number - 1]
+    return np.asarray(values[50:], np.float64)
 
 
 def _with_outliers(random: np.random.Generator, count: int) -> F64:
@@ -170,8 +170,8 @@ def simulated(name: str, count: int) -> tuple[float, float, float]:
         wrong += bool(levels(_series(values), more_is_better=False).changes)
         last += newest(_series(values), more_is_better=False).status != "same"
         values[count // 2 :] += 6 * (np.quantile(values, 0.84) - np.quantile(values, 0.16)) / 2
-        told = [change.first for change in levels(_series(values), more_is_better=False).changes]
-        right += len(told) == 1 and abs(told[0] - count // 2) <= 1
+        firsts = [change.first for change in levels(_series(values), more_is_better=False).changes]
+        right += len(firsts) == 1 and abs(firsts[0] - count // 2) <= 1
     return 100 * wrong / SIMULATED, 100 * last / SIMULATED, 100 * right / SIMULATED
 
 
@@ -185,16 +185,16 @@ def _series(values: F64) -> list[Group]:
 # -- the page -----------------------------------------------------------------------------------------
 
 
-def alarm_rows(found: Iterable[Alarms]) -> list[list[str]]:
+def alarm_rows(alarms: Iterable[Alarms]) -> list[list[str]]:
     return [
         [
-            one.program,
-            str(one.recordings),
-            str(one.metrics),
-            f"{one.changes} of {one.orders * one.metrics:,}",
-            f"{one.newest} of {one.orders * one.metrics:,}",
+            match.program,
+            str(match.recordings),
+            str(match.metrics),
+            f"{match.changes} of {match.orders * match.metrics:,}",
+            f"{match.newest} of {match.orders * match.metrics:,}",
         ]
-        for one in found
+        for match in alarms
     ]
 
 
@@ -209,9 +209,9 @@ def found_rows(recordings: By, *kinds: str) -> list[list[str]]:
     """Every slowdown that was planted, or those of some kinds."""
     rows = []
     for mine in recordings.values():
-        planted = [one for one in mine if one.kind in kinds]
-        planted.sort(key=lambda one: (KINDS.index(one.kind), one.asked_pct or 0.0))
-        rows += [found_row(found(one, mine)) for one in planted]
+        planted = [row for row in mine if row.kind in kinds]
+        planted.sort(key=lambda item: (KINDS.index(item.kind), item.asked_pct or 0.0))
+        rows += [found_row(found(slowdown, mine)) for slowdown in planted]
     return rows
 
 
@@ -298,7 +298,7 @@ def _plain(text: str) -> str:
 
 
 def _cell(name: str, count: int) -> str:
-    return " / ".join(f"{one:.1f}" for one in simulated(name, count))
+    return " / ".join(f"{series:.1f}" for series in simulated(name, count))
 
 
 def main() -> None:

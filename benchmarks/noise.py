@@ -94,7 +94,7 @@ def table(head: Sequence[str], rows: Iterable[Sequence[str]], *, words: int) -> 
 def how(folder: Path) -> str:
     """Return the section on how the recordings were made."""
     first, second = (index(folder, name) for name in SETS)
-    machine, are_clean = first["machine"], Counter(one["kind"] == "clean" for one in first["recordings"])
+    machine, are_clean = first["machine"], Counter(recording["kind"] == "clean" for recording in first["recordings"])
     return wrapped(f"""## The recordings
 
 Four small programs (`benchmarks/repeats_programs.py`) on an {machine["gpu"]} (torch {machine["torch"]}, CUDA
@@ -120,9 +120,9 @@ def repeat_rows(recordings: By) -> list[list[str]]:
     rows = []
     for program, mine in recordings.items():
         pairs = list(itertools.combinations(clean(mine), 2))
-        apart = sum(told_apart(one, other) for one, other in pairs)
-        steps = [one.step_ms for one in clean(mine)]
-        sets = [", ".join(f"{one.step_ms:.3f}" for one in clean(mine, name)) for name in SETS]
+        apart = sum(told_apart(first, other) for first, other in pairs)
+        steps = [recording.step_ms for recording in clean(mine)]
+        sets = [", ".join(f"{recording.step_ms:.3f}" for recording in clean(mine, name)) for name in SETS]
         rows.append([program, *sets, f"{100 * (max(steps) / min(steps) - 1):.1f}%", f"{apart} of {len(pairs)}"])
     return rows
 
@@ -146,22 +146,22 @@ would call every other recording a change.
 
 def _outliers(recordings: By) -> str:
     links, hosts = clean(recordings["offload"]), clean(recordings["decode"])
-    rates = [one.median("copy_bandwidth", "h2d") for one in links]
+    rates = [link.median("copy_bandwidth", "h2d") for link in links]
     slowest = sorted(range(len(links)), key=rates.__getitem__)[:2]
     named = " and ".join(f"{rates[number]:.1f} GB/s ({_name(links[number])})" for number in slowest)
-    usual_ms = statistics.median(one.step_ms for one in hosts)
-    slow = max(hosts, key=lambda one: one.step_ms)
-    others = [one for one in recordings["decode"] if one.kind != "clean"]
-    too = sum(one.step_ms > SLOW_HOST * usual_ms for one in others)
+    usual_ms = statistics.median(host.step_ms for host in hosts)
+    slow = max(hosts, key=lambda item: item.step_ms)
+    others = [item for item in recordings["decode"] if item.kind != "clean"]
+    too = sum(other.step_ms > SLOW_HOST * usual_ms for other in others)
     return f"""- **offload**: the link was slower in two recordings: {named} from host to device, instead of
   {statistics.median(rates):.1f}.
 - **decode**: in one recording ({_name(slow)}) the host was half as fast and worked for {slow.host_ms:.2f} ms of each
-  step, instead of {statistics.median(one.host_ms for one in hosts):.2f}. The same happened in {too} of the
+  step, instead of {statistics.median(host.host_ms for host in hosts):.2f}. The same happened in {too} of the
   {len(others)} recordings with a planted slowdown."""
 
 
-def _name(one: Recording) -> str:
-    return f"number {one.number} of the {one.set_name} set"
+def _name(recording: Recording) -> str:
+    return f"number {recording.number} of the {recording.set_name} set"
 
 
 def floors(recordings: By) -> str:
@@ -169,7 +169,7 @@ def floors(recordings: By) -> str:
     rows = []
     for program, mine in recordings.items():
         first = clean(mine, "first")
-        step_ms = statistics.median(one.step_ms for one in first)
+        step_ms = statistics.median(item.step_ms for item in first)
         rows.append([program, f"{step_ms:.3f}", *(f"{floor_ms(first, metric):.3f}" for metric in FLOORS)])
     return wrapped(f"""## Noise floor
 
@@ -194,17 +194,21 @@ to {HOST_SHARE:.1f}. The second set is therefore not fully held out.
 # -- Slow parts -----------------------------------------------------------------------------------
 
 
-def alike(found: Sequence[Repeated]) -> str:
+def alike(measured_programs: Sequence[Repeated]) -> str:
     """Return the section on false failures of check and diff."""
-    pairs, failed = _summed(one.pairs for one in found), _summed(one.failed["default"] for one in found)
-    steps, ranges = (_summed(getattr(one, name) for one in found) for name in ("in_steps", "in_ranges"))
+    pairs, failed = (
+        _summed(match.pairs for match in measured_programs),
+        _summed(match.failed["default"] for match in measured_programs),
+    )
+    steps, ranges = (_summed(getattr(match, name) for match in measured_programs) for name in ("in_steps", "in_ranges"))
+    diffs = sum(match.diffs for match in measured_programs)
     return wrapped(f"""## False failures
 
 At default settings, over both sets:
 
 - `check --baseline` fails **{sum(failed)} of {sum(pairs)}** ordered pairs of recordings of the same program.
 - `diff` reports **{steps[0]} of {steps[1]:,}** figures of steps as beyond noise, in
-  {sum(one.diffs for one in found)} pairs, and {ranges[0]} of {ranges[1]:,} figures of ranges. A short range such as an
+  {diffs} pairs, and {ranges[0]} of {ranges[1]:,} figures of ranges. A short range such as an
   optimizer's step contains more or less of a copy, depending on when the host launches it.
 """)
 
@@ -247,7 +251,7 @@ def slowdowns(rows: Sequence[Planted], recordings: By) -> str:
     waiting, busy = row("prefetch", "copy", 1.0), row("decode", "host", 5.0)
     uploaded, sent = row("offload", "copy", 5.0), row("training", "copy", 5.0)
     again = max(row(name, "synchronize").grown_pct for name in ("decode", "training"))
-    (comparisons,) = {one.comparisons for one in rows}
+    (comparisons,) = {row.comparisons for row in rows}
     head = ["program", "planted", *(f"{size:g}%" for size in _sizes(rows)), "the least found every time"]
     return wrapped(f"""## Planted slowdowns
 
@@ -278,13 +282,13 @@ budgets that fail: [noise.csv](noise.csv). Every recording: [noise-recordings.cs
 """)
 
 
-def stricter(found: Sequence[Repeated], rows: Sequence[Planted]) -> str:
+def stricter(measured_programs: Sequence[Repeated], rows: Sequence[Planted]) -> str:
     """Return the section on stricter settings and their price."""
-    whole, lines = _summed(one.pairs for one in found), []
+    whole, lines = _summed(match.pairs for match in measured_programs), []
     for name in SETTINGS:
-        wrong = _summed(one.failed[name] for one in found)
+        wrong = _summed(match.failed[name] for match in measured_programs)
         cells = [f"{bad} of {pairs}" for bad, pairs in zip(wrong, whole, strict=True)]
-        tried = [[row for row in rows if (row.program, row.kind) == one] for one in TRIED]
+        tried = [[row for row in rows if (row.program, row.kind) == option] for option in TRIED]
         lines.append([name, *cells, *(_size(least_found(mine, name)) for mine in tried)])
     head = ["settings", "pairs of one set", "of two sets", *(f"{program}, {WORDS[kind]}" for program, kind in TRIED)]
     return wrapped(f"""## Stricter settings
@@ -332,14 +336,17 @@ PLANTED = (
 """Head of `everything`. A number in brackets counts failures of a budget where the check fails more often."""
 
 
-def opening(found: Sequence[Repeated], rows: Sequence[Planted]) -> str:
+def opening(measured_programs: Sequence[Repeated], rows: Sequence[Planted]) -> str:
     """Return the page's title and summary."""
-    pairs, failed = _summed(one.pairs for one in found), _summed(one.failed["default"] for one in found)
+    pairs, failed = (
+        _summed(match.pairs for match in measured_programs),
+        _summed(match.failed["default"] for match in measured_programs),
+    )
     kernels = [
         least_found([row for row in rows if (row.program, row.kind) == (name, "compute")], "default")
         for name in PROGRAMS
     ]
-    sizes = sorted(one.asked_pct for one in kernels if one is not None and one.asked_pct is not None)
+    sizes = sorted(kernel.asked_pct for kernel in kernels if kernel is not None and kernel.asked_pct is not None)
     return wrapped(f"""# Noise between recordings
 
 **Question:** Does `check` fail for no reason, and which slowdowns does it find?
@@ -356,16 +363,16 @@ def page(folder: Path) -> tuple[str, dict[str, str]]:
     recordings = read(folder)
     with ProcessPoolExecutor() as pool:
         slow = pool.map(repeated, recordings.values()), pool.map(planted, recordings.values())
-        found, rows = list(slow[0]), list(itertools.chain.from_iterable(slow[1]))
+        measured_programs, rows = list(slow[0]), list(itertools.chain.from_iterable(slow[1]))
     text = "".join(
         [
-            opening(found, rows),
+            opening(measured_programs, rows),
             how(folder),
             repeats(recordings),
             floors(recordings),
-            alike(found),
+            alike(measured_programs),
             slowdowns(rows, recordings),
-            stricter(found, rows),
+            stricter(measured_programs, rows),
         ]
     )
     data = {"": csv_text(PLANTED, everything(rows)), "-recordings": csv_text(REPEAT, repeat_rows(recordings))}

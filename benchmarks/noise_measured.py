@@ -125,14 +125,14 @@ def unpack(folder: Path) -> None:
 
 def read(folder: Path) -> dict[str, list[Recording]]:
     """All recordings of an unpacked archive, by program."""
-    found: dict[str, list[Recording]] = {program: [] for program in PROGRAMS}
+    by_program: dict[str, list[Recording]] = {program: [] for program in PROGRAMS}
     for name in SETS:
         for entry in index(folder, name)["recordings"]:
             # They were compressed each by itself when they were made.
             path = folder / "repeats" / name / entry["file"].removesuffix(".gz")
             same = {key: entry[key] for key in ("program", "variant", "kind", "number", "asked_pct", "planted_ms")}
-            found[entry["program"]].append(Recording(set_name=name, path=path, **same))
-    return found
+            by_program[entry["program"]].append(Recording(set_name=name, path=path, **same))
+    return by_program
 
 
 def index(folder: Path, name: str) -> dict[str, Any]:
@@ -143,7 +143,9 @@ def index(folder: Path, name: str) -> dict[str, Any]:
 
 def clean(recordings: Iterable[Recording], *names: str) -> list[Recording]:
     """Those with nothing planted, of all sets or of those named."""
-    return [one for one in recordings if one.kind == "clean" and one.set_name in (names or SETS)]
+    return [
+        recording for recording in recordings if recording.kind == "clean" and recording.set_name in (names or SETS)
+    ]
 
 
 # -- two recordings -----------------------------------------------------------------------------------
@@ -170,15 +172,15 @@ def compared(before: Recording, after: Recording) -> DeviceDiff:
 
 def told_apart(before: Recording, after: Recording) -> bool:
     """Return whether the interval of the mean step's change excludes zero."""
-    spans = [np.array(one.side.spans_ns, np.float64) for one in (before, after)]
+    spans = [np.array(item.side.spans_ns, np.float64) for item in (before, after)]
     (change,) = Pair(before.side, after.side).changes([PairRow("span", "ns", spans[0], spans[1], floor=0.0)])
     return bool(change.beyond_noise)
 
 
 def floor_ms(recordings: Iterable[Recording], metric: str) -> float:
     """The noise floor of a metric that is a time, the median over all pairs."""
-    pairs = itertools.combinations([one.spent for one in recordings], 2)
-    return statistics.median(noise_floor(METRICS[metric], one, other, 0.0, 0.0) for one, other in pairs) / 1e6
+    pairs = itertools.combinations([recording.spent for recording in recordings], 2)
+    return statistics.median(noise_floor(METRICS[metric], first, other, 0.0, 0.0) for first, other in pairs) / 1e6
 
 
 def changes(node: object) -> Iterator[FigureChange]:
@@ -215,21 +217,21 @@ def repeated(recordings: Iterable[Recording]) -> Repeated:
     pairs = list(itertools.permutations(mine, 2))
     failed = {name: [(a, b) for a, b in pairs if checked(a, b, name).outcome == "fail"] for name in SETTINGS}
     devices = [compared(a, b) for a, b in itertools.combinations(mine, 2)]
-    ranges = [one for device in devices for one in changes(device.ranges)]
-    every = [one for device in devices for one in changes(device)]
-    beyond = sum(bool(one.beyond_noise) for one in ranges)
+    ranges = [change for device in devices for change in changes(device.ranges)]
+    every = [change for device in devices for change in changes(device)]
+    beyond = sum(bool(named_range.beyond_noise) for named_range in ranges)
     return Repeated(
         pairs=_split(pairs),
         failed={name: _split(wrong) for name, wrong in failed.items()},
         diffs=len(devices),
-        in_steps=(sum(bool(one.beyond_noise) for one in every) - beyond, len(every) - len(ranges)),
+        in_steps=(sum(bool(row.beyond_noise) for row in every) - beyond, len(every) - len(ranges)),
         in_ranges=(beyond, len(ranges)),
     )
 
 
 def _split(pairs: Sequence[tuple[Recording, Recording]]) -> tuple[int, int]:
     """Number of pairs within a set and across sets."""
-    same = sum(one.set_name == other.set_name for one, other in pairs)
+    same = sum(first.set_name == other.set_name for first, other in pairs)
     return same, len(pairs) - same
 
 
@@ -257,24 +259,24 @@ class Planted(msgspec.Struct, frozen=True):
 def planted(recordings: Sequence[Recording], *kinds: str) -> list[Planted]:
     """Return all slowdowns planted in a program, or those of some kinds."""
     before = clean(recordings, "first")
-    chosen = [one for one in recordings if one.kind in (kinds or KINDS)]
-    chosen.sort(key=lambda one: (KINDS.index(one.kind), one.asked_pct or 0.0))
-    return [_became(one, before) for one in chosen]
+    chosen = [recording for recording in recordings if recording.kind in (kinds or KINDS)]
+    chosen.sort(key=lambda item: (KINDS.index(item.kind), item.asked_pct or 0.0))
+    return [_became(row, before) for row in chosen]
 
 
-def _became(one: Recording, before: Sequence[Recording]) -> Planted:
+def _became(recording: Recording, before: Sequence[Recording]) -> Planted:
     step_ms = statistics.median(other.mean_ms for other in before)
-    results = {name: [checked(other, one, name) for other in before] for name in SETTINGS}
+    results = {name: [checked(other, recording, name) for other in before] for name in SETTINGS}
     verdicts = [verdict for result in results["default"] for verdict in result.verdicts]
-    devices = [compared(other, one) for other in before]
+    devices = [compared(other, recording) for other in before]
     beyond = [_beyond_noise(device) for device in devices]
     return Planted(
-        program=one.program,
-        kind=one.kind,
-        asked_pct=one.asked_pct,
-        planted_ms=one.planted_ms,
-        planted_pct=None if one.planted_ms is None else 100 * one.planted_ms / step_ms,
-        grown_pct=100 * (one.mean_ms / step_ms - 1),
+        program=recording.program,
+        kind=recording.kind,
+        asked_pct=recording.asked_pct,
+        planted_ms=recording.planted_ms,
+        planted_pct=None if recording.planted_ms is None else 100 * recording.planted_ms / step_ms,
+        grown_pct=100 * (recording.mean_ms / step_ms - 1),
         comparisons=len(before),
         failed={name: sum(result.outcome == "fail" for result in mine) for name, mine in results.items()},
         budgets=Counter(verdict.metric for verdict in verdicts if verdict.status == "fail"),
@@ -292,9 +294,9 @@ def _beyond_noise(device: DeviceDiff) -> list[str]:
 
 def least_found(rows: Iterable[Planted], name: str) -> Planted | None:
     """Return the smallest size that is found in every comparison, as all larger ones are."""
-    found = None
+    smallest = None
     for row in sorted(rows, key=lambda row: -(row.asked_pct or 0.0)):
         if row.failed[name] < row.comparisons:
             break
-        found = row
-    return found
+        smallest = row
+    return smallest

@@ -130,16 +130,16 @@ def beside_hta(rows: Sequence[Compared]) -> tuple[list[str], list[Target]]:
     return [
         *lines,
         "",
-        "MB are 10^6 bytes, of the trace unpacked and of memory. The peak is that of the largest process; large files",
-        "are read by several, and the last column is what all of them had at one time, shared pages in part.",
+        "MB are 10^6 bytes, of the trace unpacked and of memory. The last column is the memory of",
+        "all processes at one time, shared pages in part.",
         "",
         f"![Seconds and peak memory against the size of the trace]({PLOT.name})",
         "",
     ], targets
 
 
-def limits(found: dict[str, Any]) -> list[str]:
-    seconds, size, events = found["seconds"], found["bytes"], found["events"]
+def limits(timings: dict[str, Any]) -> list[str]:
+    seconds, size, events = timings["seconds"], timings["bytes"], timings["events"]
     lines = [
         f"## Distance from the limit, {size / 1e6:.0f} MB",
         "",
@@ -160,21 +160,21 @@ def limits(found: dict[str, Any]) -> list[str]:
     ):
         took = seconds[stage]
         lines.append(f"| {stage} | {took:.3f} | {size / 1e6 / took:,.0f} | {events / 1e6 / took:.2f} |")
-    one, decode = seconds["reading, one process"], seconds["bare typed decode, one process"]
+    single_s, decode = seconds["reading, one process"], seconds["bare typed decode, one process"]
     cores = seconds["reading, one process"] / seconds["reading, all cores"]
     return [
         *lines,
         "",
-        f"Reading takes {one / decode:.1f} times as long as the bare decode, in one process; all cores make it "
+        f"Reading takes {single_s / decode:.1f} times as long as the bare decode, in one process; all cores make it "
         f"{cores:.1f} times as fast.",
-        f"The packed file is of {found['packed_bytes'] / 1e6:.0f} MB. What the cache keeps of the trace takes "
-        f"{found['cached_bytes'] / 1e6:.0f} MB ([cache](../how-it-works/cache.md)).",
+        f"The packed file is of {timings['packed_bytes'] / 1e6:.0f} MB. What the cache keeps of the trace takes "
+        f"{timings['cached_bytes'] / 1e6:.0f} MB ([cache](../how-it-works/cache.md)).",
         "",
     ]
 
 
-def where(found: dict[str, Any], profiles: dict[str, list[dict[str, Any]]], whole: Run) -> list[str]:
-    seconds = found["seconds"]
+def where(timings: dict[str, Any], profiles: dict[str, list[dict[str, Any]]], whole: Run) -> list[str]:
+    seconds = timings["seconds"]
     inside = [(stage, seconds[stage]) for stage in ("reading, all cores", "analysis", "rules")]
     rest = whole.seconds - sum(took for _, took in inside)
     rows = [*inside, ("start of Python, imports, drawing, end", rest)]
@@ -190,22 +190,22 @@ def where(found: dict[str, Any], profiles: dict[str, list[dict[str, Any]]], whol
     ]
     lines += [f"The functions with the most time of their own: [performance-profile.csv]({PROFILE.name}).", ""]
     functions = [
-        (what, one["function"], str(one["calls"]), f"{1000 * one['seconds']:.1f}", f"{100 * one['share']:.0f}%")
+        (what, stage["function"], str(stage["calls"]), f"{1000 * stage['seconds']:.1f}", f"{100 * stage['share']:.0f}%")
         for what, profile in profiles.items()
-        for one in profile
+        for stage in profile
     ]
     PROFILE.write_text(csv_text(("of", "function", "calls", "ms", "share"), functions), encoding="utf-8")
     return lines
 
 
-def reopening(trace: Path, directory: Path, found: dict[str, Any], repeats: int) -> tuple[list[str], list[Target]]:
+def reopening(trace: Path, directory: Path, timings: dict[str, Any], repeats: int) -> tuple[list[str], list[Target]]:
     """A whole process on a trace that was read before."""
     folder = {"OVERLAPSCOPE_CACHE_DIR": str(directory / "cache")}
     command: list[str | Path] = [*OURS, "analyze", trace]
     first = run(command, **folder)
     again = [run(command, **folder) for _ in range(repeats)]
     without = [analyze(trace) for _ in range(repeats)]
-    faster = found["seconds"]["reading, all cores"] / found["seconds"]["reading from the cache"]
+    faster = timings["seconds"]["reading, all cores"] / timings["seconds"]["reading from the cache"]
     return [
         "## From the cache",
         "",
@@ -243,11 +243,11 @@ def growth(directory: Path, compared: Sequence[Compared], repeats: int) -> list[
     rows.sort(key=lambda row: row[0])
     sizes = [size for size, _ in rows]
     lines = ["## Growth", "", f"Every size: [performance-growth.csv]({GROWTH.name})."]
-    cells = [(f"{size:.1f}", f"{one.seconds:.2f}", f"{one.peak_mb:.0f}") for size, one in rows]
+    cells = [(f"{size:.1f}", f"{measurement.seconds:.2f}", f"{measurement.peak_mb:.0f}") for size, measurement in rows]
     GROWTH.write_text(csv_text(("MB", "seconds", "peak MB"), cells), encoding="utf-8")
     for what, unit, values in (
-        ("Time", "s", [one.seconds for _, one in rows]),
-        ("Peak memory", "MB", [one.peak_mb for _, one in rows]),
+        ("Time", "s", [measurement.seconds for _, measurement in rows]),
+        ("Peak memory", "MB", [measurement.peak_mb for _, measurement in rows]),
     ):
         slope, start = statistics.linear_regression(sizes, values)
         fit = statistics.correlation(sizes, values) ** 2
@@ -290,10 +290,10 @@ def main() -> None:
             compared.append(compare(trace, options.hta_python, repeats))
             if megabytes == LOOKED_INTO_MB:
                 say("stage by stage")
-                found = staged(trace, "--repeats", str(options.repeats))
+                timings = staged(trace, "--repeats", str(options.repeats))
                 profiles = {what: staged(trace, "--profile", what) for what in ("reading", "analysis")}
-                cached, cache_targets = reopening(trace, directory, found, options.repeats)
-                parts = where(found, profiles, median(compared[-1].ours))
+                cached, cache_targets = reopening(trace, directory, timings, options.repeats)
+                parts = where(timings, profiles, median(compared[-1].ours))
             trace.unlink()
         beside, hta_targets = beside_hta(compared)
         grew = growth(directory, compared, options.repeats)
@@ -320,7 +320,7 @@ def main() -> None:
         ),
         "",
         *beside,
-        *limits(found),
+        *limits(timings),
         *cached,
         *parts,
         *grew,

@@ -20,7 +20,7 @@ def draw(sizes: Sequence[float], hta: Sequence[Run], ours: Sequence[Run], target
         ("HTA, load", "#b5651d", "square", hta),
         ("overlapscope, all", "#1f6fb2", "circle", ours),
     ):
-        for column, values in enumerate(([one.seconds for one in runs], [one.peak_mb for one in runs]), 1):
+        for column, values in enumerate(([run.seconds for run in runs], [run.peak_mb for run in runs]), 1):
             figure.add_scatter(
                 x=sizes,
                 y=values,

@@ -119,11 +119,11 @@ def error_pct(said_ns: float, measured_ns: float) -> float:
 
 def _truths(folder: Path) -> dict[tuple[str, str], Truth]:
     """By program and variant."""
-    found: dict[tuple[str, str], list[tuple[int, ...]]] = {}
+    by_program: dict[tuple[str, str], list[tuple[int, ...]]] = {}
     for run in plain_runs.read(folder).runs:
-        found.setdefault((run.program, run.variant), []).append(run.timed.step_ns)
+        by_program.setdefault((run.program, run.variant), []).append(run.timed.step_ns)
     truths = {}
-    for key, processes in found.items():
+    for key, processes in by_program.items():
         medians = [statistics.median(steps) for steps in processes]
         mean = statistics.fmean(ns for steps in processes for ns in steps)
         truths[key] = Truth(*(round(ns) for ns in (statistics.median(medians), min(medians), max(medians), mean)))
@@ -144,7 +144,7 @@ def _recorded(job: _Job) -> Recorded | None:
         if after is None or job.variant != BEFORE:
             continue
         try:
-            said, without = (overlapscope.whatif(one, pair.interventions) for one in (trace, bare))
+            said, without = (overlapscope.whatif(item, pair.interventions) for item in (trace, bare))
         except UsageError as error:
             why_not = str(error).removeprefix(f"{trace.source}: ")
             predicted.append(Predicted(pair, None, None, after.step_ns, why_not))

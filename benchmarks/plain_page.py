@@ -42,7 +42,7 @@ def data(rows: Sequence[Recorded]) -> dict[str, str]:
         "": csv_text(PLAIN, map(_plain, rows)),
         "-idle": csv_text(IDLE, map(_idle, rows)),
         "-estimated": csv_text(UNTOLD, map(_untold, rows)),
-        "-predictions": csv_text(PAIRS, (_pair(row, one) for row in rows for one in row.predicted)),
+        "-predictions": csv_text(PAIRS, (_pair(row, prediction) for row in rows for prediction in row.predicted)),
     }
 
 
@@ -50,20 +50,24 @@ def data(rows: Sequence[Recorded]) -> dict[str, str]:
 
 
 def _goals(rows: Sequence[Recorded]) -> str:
-    predicted = [one for row in rows for one in row.predicted]
-    errors = [abs(one.error_pct) for one in predicted if one.error_pct is not None]
-    bare = [abs(one.recorded_error_pct) for one in predicted if one.recorded_error_pct is not None]
+    predicted = [prediction for row in rows for prediction in row.predicted]
+    errors = [abs(prediction.error_pct) for prediction in predicted if prediction.error_pct is not None]
+    bare = [abs(prediction.recorded_error_pct) for prediction in predicted if prediction.recorded_error_pct is not None]
     middles = [abs(error) for row in rows if (error := _middle_error_pct(row)) is not None]
     within = [abs(error) <= MEASURED_PCT for row in rows if (error := _measured_error_pct(row)) is not None]
-    points = [abs(one) <= IDLE_POINTS for row in rows if (one := _idle_points(row)) is not None]
-    saved = [_saved_pct(row, one) for row in rows for one in row.predicted]
-    apart = [abs(said - done) for said, done in saved if said is not None and done is not None]
+    points = [abs(idle_points) <= IDLE_POINTS for row in rows if (idle_points := _idle_points(row)) is not None]
+    saved = [_saved_pct(row, prediction) for row in rows for prediction in row.predicted]
+    apart = [abs(promised - done) for promised, done in saved if promised is not None and done is not None]
     before = [
-        100 * (one.recorded_ns.high - one.recorded_ns.low) / one.recorded_ns.value
-        for one in predicted
-        if one.recorded_ns and one.step_ns
+        100 * (prediction.recorded_ns.high - prediction.recorded_ns.low) / prediction.recorded_ns.value
+        for prediction in predicted
+        if prediction.recorded_ns and prediction.step_ns
     ]
-    widths = [100 * (one.step_ns.high - one.step_ns.low) / one.step_ns.value for one in predicted if one.step_ns]
+    widths = [
+        100 * (prediction.step_ns.high - prediction.step_ns.low) / prediction.step_ns.value
+        for prediction in predicted
+        if prediction.step_ns
+    ]
     lines = [
         _goal(f"plain step measured within {MEASURED_PCT:.0f}% of the truth", "all", _share(within)),
         _goal(f"corrected idle within {IDLE_POINTS:.0f} points of the truth", "all", _share(points)),
@@ -78,7 +82,7 @@ def _goals(rows: Sequence[Recorded]) -> str:
         _goal(
             "predictions, the interval holds the truth",
             "",
-            _share([one.inside for one in predicted if one.inside is not None], 0.0),
+            _share([prediction.inside for prediction in predicted if prediction.inside is not None], 0.0),
         ),
         _goal("predictions, the interval's width (median)", "", _most(_median(widths), float("inf"))),
         _goal("the interval's width without a plain step", "", _most(_median(before), float("inf"))),
@@ -191,41 +195,41 @@ def _idle(row: Recorded) -> list[str]:
 
 
 def _untold(row: Recorded) -> list[str]:
-    said = row.untold
-    if said is None:
+    untold = row.untold
+    if untold is None:
         return [_name(row), milliseconds(row.truth.step_ns), "n/a", "", "", ""]
     return [
         _name(row),
         milliseconds(row.truth.step_ns),
-        milliseconds(said.step_ns),
-        f"{milliseconds(said.low_ns)} to {milliseconds(said.high_ns)}",
+        milliseconds(untold.step_ns),
+        f"{milliseconds(untold.low_ns)} to {milliseconds(untold.high_ns)}",
         _signed(_middle_error_pct(row), float("inf")),
-        _yes(said.low_ns <= row.truth.step_ns <= said.high_ns),
+        _yes(untold.low_ns <= row.truth.step_ns <= untold.high_ns),
     ]
 
 
-def _pair(row: Recorded, one: Predicted) -> list[str]:
-    said = one.step_ns
+def _pair(row: Recorded, predicted: Predicted) -> list[str]:
+    step_ns = predicted.step_ns
     return [
-        f"{_name(row)}: {', '.join(one.pair.edits)}",
-        ", ".join(f"`{name}`" for name in one.pair.interventions),
+        f"{_name(row)}: {', '.join(predicted.pair.edits)}",
+        ", ".join(f"`{name}`" for name in predicted.pair.interventions),
         milliseconds(row.truth.step_ns),
-        milliseconds(said.value) if said else "",
-        f"{milliseconds(said.low)} to {milliseconds(said.high)}" if said else "",
-        milliseconds(one.measured_ns),
-        _signed(one.error_pct, WORST_PCT) if said else f"not predicted: {clean(one.why_not)}",
-        "" if one.inside is None else _yes(one.inside),
-        *("" if saved is None else f"{saved:.1f}" for saved in _saved_pct(row, one)),
-        _signed(one.recorded_error_pct, float("inf")),
+        milliseconds(step_ns.value) if step_ns else "",
+        f"{milliseconds(step_ns.low)} to {milliseconds(step_ns.high)}" if step_ns else "",
+        milliseconds(predicted.measured_ns),
+        _signed(predicted.error_pct, WORST_PCT) if step_ns else f"not predicted: {clean(predicted.why_not)}",
+        "" if predicted.inside is None else _yes(predicted.inside),
+        *("" if saved is None else f"{saved:.1f}" for saved in _saved_pct(row, predicted)),
+        _signed(predicted.recorded_error_pct, float("inf")),
     ]
 
 
-def _saved_pct(row: Recorded, one: Predicted) -> tuple[float | None, float | None]:
+def _saved_pct(row: Recorded, predicted: Predicted) -> tuple[float | None, float | None]:
     """Return the saved share of the recorded process's plain step, as predicted, and of the true one, as measured."""
-    said = None
-    if one.step_ns is not None and row.plain is not None:
-        said = 100 * (1 - one.step_ns.value / row.plain.step_ns)
-    return said, 100 * (1 - one.measured_ns / row.truth.step_ns)
+    predicted_pct = None
+    if predicted.step_ns is not None and row.plain is not None:
+        predicted_pct = 100 * (1 - predicted.step_ns.value / row.plain.step_ns)
+    return predicted_pct, 100 * (1 - predicted.measured_ns / row.truth.step_ns)
 
 
 def _signed(value: float | None, limit: float) -> str:

@@ -88,12 +88,12 @@ class Worker:
     def go(self) -> None:
         """Do it. Raises Failed."""
         try:
-            said, _ = self._process.communicate("\n", timeout=PATIENCE_S)
+            output, _ = self._process.communicate("\n", timeout=PATIENCE_S)
         except subprocess.TimeoutExpired:
             self.end()
             raise Failed(f"nothing after {PATIENCE_S:.0f} s") from None
         if self._process.returncode or not self.target.exists():
-            raise Failed("\n".join(said.splitlines()[-12:]))
+            raise Failed("\n".join(output.splitlines()[-12:]))
 
     def end(self) -> None:
         """It is not needed any more."""
@@ -113,7 +113,7 @@ def runs_of(name: str, program: Program) -> Iterator[Run]:
 
 def wanted(out: Path, names: Sequence[str]) -> list[Run]:
     """Return the missing runs of these programs."""
-    made = {(one.program, one.variant, one.number) for one in plain_runs.read(out).runs}
+    complete = {(run.program, run.variant, run.number) for run in plain_runs.read(out).runs}
     programs = plain_runs.programs()
     every = [run for name in names or programs for run in runs_of(name, programs[name])]
     return [
@@ -122,7 +122,7 @@ def wanted(out: Path, names: Sequence[str]) -> list[Run]:
         if (
             not trace_path(out, run.program, variant_of(run.edits), run.way).exists()
             if run.number is None
-            else (run.program, variant_of(run.edits), run.number) not in made
+            else (run.program, variant_of(run.edits), run.number) not in complete
         )
     ]
 
@@ -131,23 +131,23 @@ def measure(out: Path, runs: Sequence[Run], device: str, until: float) -> None:
     """One run after the other, until they are done or time is up."""
     begun = time.monotonic()
     at_once = min(IDLE_PROCESSES, max(2, (os.cpu_count() or 2) - 2))
-    left = list(runs)
+    waiting = list(runs)
     with tempfile.TemporaryDirectory() as folder:
-        while left and time.monotonic() < until:
-            workers = [Worker(run, target_of(out, Path(folder), run), device) for run in left[:at_once]]
+        while waiting and time.monotonic() < until:
+            workers = [Worker(run, target_of(out, Path(folder), run), device) for run in waiting[:at_once]]
             for worker in workers:
                 worker.wait_until_ready()
             for worker in workers:
                 if time.monotonic() >= until:
                     worker.end()
                     continue
-                left.remove(worker.run)
+                waiting.remove(worker.run)
                 since = time.monotonic()
-                said = result_of(out, worker)
+                outcome = result_of(out, worker)
                 now = time.monotonic()
-                print(f"{now - begun:6.1f} s  {worker.run}: {now - since:.1f} s, {said}", flush=True)
-    if left:
-        print(f"left out for want of time: {len(left)} runs, from {left[0]} on", flush=True)
+                print(f"{now - begun:6.1f} s  {worker.run}: {now - since:.1f} s, {outcome}", flush=True)
+    if waiting:
+        print(f"left out for want of time: {len(waiting)} runs, from {waiting[0]} on", flush=True)
 
 
 def target_of(out: Path, folder: Path, run: Run) -> Path:

@@ -61,7 +61,7 @@ def time_steps(target: Path, script: str, arguments: list[str]) -> None:
     from torch.optim import Optimizer
     from torch.optim.optimizer import register_optimizer_step_post_hook
 
-    own, stepped = Marks(), Marks()
+    marks, stepped = Marks(), Marks()
     first: list[Optimizer] = []
 
     def on_step(optimizer: Optimizer, args: object, kwargs: object) -> None:
@@ -69,12 +69,12 @@ def time_steps(target: Path, script: str, arguments: list[str]) -> None:
             return
         if not first:
             first.append(optimizer)
-        if first[0] is optimizer and not own:
+        if first[0] is optimizer and not marks:
             stepped.mark()
 
     register_optimizer_step_post_hook(on_step)
     stand_in: Any = types.ModuleType("overlapscope")
-    stand_in.step = own.mark
+    stand_in.step = marks.mark
     sys.modules["overlapscope"] = stand_in
     run_script(script, arguments)
     if any(name.startswith("overlapscope.") for name in sys.modules):
@@ -84,7 +84,7 @@ def time_steps(target: Path, script: str, arguments: list[str]) -> None:
         "torch": torch.__version__,
         "python": platform.python_version(),
     }
-    target.write_text(json.dumps((own or stepped).lengths() | {"machine": machine}))
+    target.write_text(json.dumps((marks or stepped).lengths() | {"machine": machine}))
 
 
 def import_as(script: str) -> None:

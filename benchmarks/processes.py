@@ -91,7 +91,7 @@ def _tree(pid: int) -> list[int]:
         children = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
     except OSError:
         return []
-    return [pid, *(one for child in children for one in _tree(int(child)))]
+    return [pid, *(process for child in children for process in _tree(int(child)))]
 
 
 def _proportional_bytes(pid: int) -> int:

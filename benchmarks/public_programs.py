@@ -1,14 +1,17 @@
-"""Public programs, unchanged, under `overlapscope run`: as they are, timed by a clock of their own, and recorded.
+"""Public programs, unchanged, under `overlapscope run` and `overlapscope try`, and timed by a clock of their own.
 
     python -m benchmarks.public_programs fetch DIR [--clones TEMPLATE]
     python -m benchmarks.public_programs data DIR [--only NAME]...
     python -m benchmarks.public_programs run DIR [--only NAME]... [--minutes 9]
+    python -m benchmarks.public_programs try DIR [--only NAME]... [--each 2.5] [--minutes 9]
     python -m benchmarks.public_programs page docs/evaluation/public-programs.md [DIR]
 
 `public_programs.toml` lists the programs. `fetch` puts their files into `DIR/sources`, at the commits of the list.
 `data` makes up their data (`public_programs_data.py`). `run` runs each of them plain, with hooks that only read the
 clock (`public_programs_clock.py`), and under `overlapscope run`. It writes `DIR/measured/NAME.json`, and skips programs
-that have this file. `page` reads such a folder, by default the measurements of this repository.
+that have this file. `try` runs `overlapscope try` on some of them, then times its recommendation, edited by hand
+(`public_programs_try.py`); it writes `DIR/tried/NAME.json`. `page` reads the folders `measured` and `tried` of DIR, by
+default those of this repository.
 """
 
 from __future__ import annotations
@@ -20,10 +23,15 @@ from pathlib import Path
 
 import msgspec
 
+from benchmarks import public_programs_try as trials
 from benchmarks.public_programs_page import data, page
 from benchmarks.public_programs_runs import ORDER, Measured, fetch, make_data, measure, table
+from benchmarks.public_programs_try import TriedProgram
+from benchmarks.public_programs_try_page import data as trials_data
+from benchmarks.public_programs_try_page import section
 
 KEPT = Path(__file__).with_name("measured") / "public_programs"
+TRIED = KEPT.with_name("public_programs_tried")
 
 
 def read(folder: Path) -> list[Measured]:
@@ -32,37 +40,60 @@ def read(folder: Path) -> list[Measured]:
     return [msgspec.json.decode(file.read_bytes(), type=Measured) for file in files if file.exists()]
 
 
+def read_tried(folder: Path) -> list[TriedProgram]:
+    """Read the trials of a folder, in the order of the list."""
+    files = [folder / f"{name}.json" for name in table().tried]
+    return [msgspec.json.decode(file.read_bytes(), type=TriedProgram) for file in files if file.exists()]
+
+
+def write_page(file: Path, measured: Path, tried: Path) -> None:
+    """Write the page and the CSV files beside it."""
+    runs, trials_there = read(measured), read_tried(tried)
+    file.write_text(page(runs, table(), section(trials_there)), encoding="utf-8")
+    file.with_suffix(".csv").write_text(data(runs, table()), encoding="utf-8")
+    if trials_there:
+        file.with_name(f"{file.stem}-try.csv").write_text(trials_data(trials_there), encoding="utf-8")
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     commands = parser.add_subparsers(required=True, dest="command")
     names = [*table().programs]
-    for command in ("fetch", "data", "run"):
-        one = commands.add_parser(command)
-        one.add_argument("out", type=Path, metavar="DIR")
+    for command in ("fetch", "data", "run", "try"):
+        subparser = commands.add_parser(command)
+        subparser.add_argument("out", type=Path, metavar="DIR")
         if command == "fetch":
-            one.add_argument(
+            subparser.add_argument(
                 "--clones", default="", metavar="TEMPLATE", help="local clones, such as /git/{owner}/{name}"
             )
         else:
-            one.add_argument("--only", action="append", metavar="NAME", choices=names, help="may be repeated")
+            subparser.add_argument("--only", action="append", metavar="NAME", choices=names, help="may be repeated")
+        if command == "try":
+            subparser.add_argument(
+                "--each", type=float, default=2.5, help="minutes for the trial of a program (%(default)s)"
+            )
+            subparser.add_argument("--minutes", type=float, default=9.0, help="end by then (%(default)s)")
         if command == "run":
-            one.add_argument("--minutes", type=float, default=9.0, help="begin no program after that (%(default)s)")
-            one.add_argument("--ways", default=",".join(ORDER), help="runs of each program (%(default)s)")
-            one.add_argument("--again", action="store_true", help="measure again")
+            subparser.add_argument(
+                "--minutes", type=float, default=9.0, help="begin no program after that (%(default)s)"
+            )
+            subparser.add_argument("--ways", default=",".join(ORDER), help="runs of each program (%(default)s)")
+            subparser.add_argument("--again", action="store_true", help="measure again")
     paging = commands.add_parser("page")
     paging.add_argument("page", type=Path)
-    paging.add_argument("folder", type=Path, nargs="?", default=KEPT, metavar="DIR")
+    paging.add_argument("folder", type=Path, nargs="?", metavar="DIR")
     options = parser.parse_args()
     if options.command == "page":
-        measured = read(options.folder)
-        options.page.write_text(page(measured, table()), encoding="utf-8")
-        options.page.with_suffix(".csv").write_text(data(measured, table()), encoding="utf-8")
+        folders = (options.folder / "measured", options.folder / "tried") if options.folder else (KEPT, TRIED)
+        write_page(options.page, *folders)
         return
     out = options.out.absolute()
     if options.command == "fetch":
         fetch(out, options.clones)
     elif options.command == "data":
         make_data(out, options.only or names)
+    elif options.command == "try":
+        trials.measure(out, options.only or table().tried, options.each, time.monotonic() + 60 * options.minutes)
     else:
         if options.again:
             for name in options.only or names:

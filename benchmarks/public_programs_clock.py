@@ -81,10 +81,10 @@ def main() -> None:
         watch_backward(times)
     else:
         watch_calls(times, which)
-    own = os.getpid()
+    pid = os.getpid()
 
     def write() -> None:
-        if os.getpid() == own:
+        if os.getpid() == pid:
             with open(target, "w", encoding="utf-8") as file:
                 json.dump(times, file)
 

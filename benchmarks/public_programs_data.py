@@ -52,8 +52,8 @@ def text(file: Path, lines: int, words: int = 12, separator: str = " ", last: st
     """Write lines of made-up words, and a last line."""
     chosen = random.Random(0)
     file.parent.mkdir(parents=True, exist_ok=True)
-    made = (separator.join(chosen.choices(WORDS, k=words)) for _ in range(lines))
-    file.write_text("\n".join([*made, last]).rstrip() + "\n", encoding="utf-8")
+    text_lines = (separator.join(chosen.choices(WORDS, k=words)) for _ in range(lines))
+    file.write_text("\n".join([*text_lines, last]).rstrip() + "\n", encoding="utf-8")
 
 
 def characters(folder: Path, count: int = 1_000_000, vocabulary: int = 65) -> None:

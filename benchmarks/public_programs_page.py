@@ -32,16 +32,17 @@ _WITHIN_PCT = (5, 20, 50)
 """Limits of the distances that are counted."""
 
 
-def page(measured: Sequence[Measured], table: Table) -> str:
-    """Return the whole page."""
-    rows = [Row(one, table.programs[one.program]) for one in measured]
+def page(measured: Sequence[Measured], table: Table, trials: str) -> str:
+    """Return the whole page, with the section about trials."""
+    rows = [Row(run, table.programs[run.program]) for run in measured]
     text = TEXT.read_text(encoding="utf-8")
     for name, part in {
-        "machine": " and ".join(dict.fromkeys(one.machine for one in measured)),
+        "machine": " and ".join(dict.fromkeys(run.machine for run in measured)),
         "goals": _lines(("", "wanted", "reached"), _goals(rows)),
+        "trials": trials,
         "failures": "\n".join(f"- {failure}" for row in rows for failure in row.failures),
         "distances": _lines(("distance", "programs"), _distances(rows)),
-        "missing": ", ".join(f"`{name}`" for name in table.programs if name not in {one.program for one in measured}),
+        "missing": ", ".join(f"`{name}`" for name in table.programs if name not in {run.program for run in measured}),
     }.items():
         text = text.replace(f"{{{name}}}", part)
     return text
@@ -49,7 +50,7 @@ def page(measured: Sequence[Measured], table: Table) -> str:
 
 def data(measured: Sequence[Measured], table: Table) -> str:
     """Return the CSV file with a row for each program."""
-    rows = [Row(one, table.programs[one.program]) for one in measured]
+    rows = [Row(run, table.programs[run.program]) for run in measured]
     return csv_text(_HEAD, [(*row.cells, *row.origin) for row in rows])
 
 
@@ -59,8 +60,8 @@ class Row:
     def __init__(self, measured: Measured, program: Program) -> None:
         self.measured, self.program = measured, program
         self.recorded = measured.of("recorded")[-1]
-        self.others = [one for one in measured.runs if one.way != "recorded" and one.exit_code == 0]
-        clocks = [_steps(one.ends_ns, program.each) for one in measured.of("clock")]
+        self.others = [run for run in measured.runs if run.way != "recorded" and run.exit_code == 0]
+        clocks = [_steps(item.ends_ns, program.each) for item in measured.of("clock")]
         self.clock_ns = [statistics.median(steps[TIMED_STEPS]) for steps in clocks if steps[TIMED_STEPS]]
         """Median of the same steps in each run with the clock."""
         self.all_ns = [statistics.median(steps) for steps in clocks if steps]
@@ -94,7 +95,7 @@ class Row:
     @property
     def wall_s(self) -> float | None:
         """Mean wall time without overlapscope; None if no such run ended well."""
-        return statistics.mean(one.wall_s for one in self.others) if self.others else None
+        return statistics.mean(other.wall_s for other in self.others) if self.others else None
 
     @property
     def extra_s(self) -> float | None:
@@ -116,11 +117,11 @@ class Row:
     @property
     def failures(self) -> Iterator[str]:
         """Runs that failed, each with the last error that it printed."""
-        for one in self.measured.runs:
-            if one.exit_code != 0:
-                lines = [_COLOUR.sub("", line).strip() for line in one.printed.splitlines() if _ERROR.search(line)]
-                ended = "was ended for taking too long" if one.exit_code is None else f"ended with {one.exit_code}"
-                way = "under `overlapscope run`" if one.way == "recorded" else "without overlapscope"
+        for run in self.measured.runs:
+            if run.exit_code != 0:
+                lines = [_COLOUR.sub("", line).strip() for line in run.printed.splitlines() if _ERROR.search(line)]
+                ended = "was ended for taking too long" if run.exit_code is None else f"ended with {run.exit_code}"
+                way = "under `overlapscope run`" if run.way == "recorded" else "without overlapscope"
                 why = f": {clean(lines[-1][:LONGEST])}" if lines else "."
                 yield f"`{self.measured.program}` {way} {ended}{why}"
 
@@ -166,7 +167,7 @@ def _goals(rows: Sequence[Row]) -> Iterator[tuple[str, ...]]:
 def _distances(rows: Sequence[Row]) -> Iterator[tuple[str, ...]]:
     apart = [abs(row.apart_pct) for row in rows if row.apart_pct is not None]
     for limit in _WITHIN_PCT:
-        yield f"at most {limit}%", f"{sum(one <= limit for one in apart)} of {len(apart)}"
+        yield f"at most {limit}%", f"{sum(pair <= limit for pair in apart)} of {len(apart)}"
 
 
 def _share(met: Iterable[bool]) -> str:

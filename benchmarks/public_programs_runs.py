@@ -1,4 +1,4 @@
-"""Runs of public programs: as they are, with hooks that only read the clock, and under `overlapscope run`."""
+"""Runs of public programs: as they are, with hooks that only read the clock, and under overlapscope."""
 
 from __future__ import annotations
 
@@ -21,6 +21,8 @@ ROOT = Path(__file__).parents[1]
 TABLE = Path(__file__).with_name("public_programs.toml")
 PATIENCE_S = 60.0
 """Maximum length of one run."""
+GRACE_S = 30.0
+"""Time to end after Ctrl-C."""
 CLOCK = Path(__file__).with_name("public_programs_clock.py")
 ORDER: tuple[Way, ...] = ("clock", "recorded", "clock")
 """Runs of each program, in turn."""
@@ -31,7 +33,7 @@ SPARE_CORES = 8
 CACHES = ("TORCHINDUCTOR_CACHE_DIR", "HF_DATASETS_CACHE")
 """Caches that start empty in each run, so that no run does work for the next."""
 TAIL = 4000
-"""Number of characters to keep from the end of the output of a run that failed or was recorded."""
+"""Number of characters to keep from the end of the output of a run that failed, or ran under overlapscope."""
 
 _PLAIN_STEPS = (
     "import sys, json, overlapscope; timed = overlapscope.load(sys.argv[1], cache=False).plain_steps; "
@@ -39,7 +41,7 @@ _PLAIN_STEPS = (
 )
 _TAKING = threading.Lock()
 
-Way = Literal["plain", "clock", "recorded"]
+Way = Literal["plain", "clock", "recorded", "tried"]
 
 
 class Repository(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -62,6 +64,7 @@ class Program(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     each: int = 1
     environment: dict[str, str] = {}
     first_gpu: bool = False
+    edits: dict[str, tuple[tuple[str, str], ...]] = {}
 
 
 class Lane(msgspec.Struct, frozen=True):
@@ -74,6 +77,7 @@ class Lane(msgspec.Struct, frozen=True):
 class Table(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """The list."""
 
+    tried: tuple[str, ...]
     repositories: dict[str, Repository]
     programs: dict[str, Program]
 
@@ -105,7 +109,7 @@ class Measured(msgspec.Struct, frozen=True):
 
     def of(self, way: Way) -> list[Run]:
         """Return the runs of this kind."""
-        return [one for one in self.runs if one.way == way]
+        return [run for run in self.runs if run.way == way]
 
 
 def table() -> Table:
@@ -154,11 +158,11 @@ def make_data(out: Path, names: Sequence[str]) -> None:
         for program in (programs[name] for name in names if programs[name].repository == repository):
             folder = folder_of(out, program)
             command = [sys.executable, "-c", script, str(folder), msgspec.json.encode(program.data).decode()]
-            made = subprocess.run(
+            done = subprocess.run(
                 command, check=False, capture_output=True, text=True, env=_environment(program, folder)
             )
-            if made.returncode:
-                print(f"{repository}: {made.stderr[-600:]}", flush=True)
+            if done.returncode:
+                print(f"{repository}: {done.stderr[-600:]}", flush=True)
 
     with ThreadPoolExecutor(os.cpu_count()) as pool:
         list(pool.map(of, {programs[name].repository for name in names}))
@@ -169,7 +173,7 @@ def measure(out: Path, names: Sequence[str], order: Sequence[Way], until: float)
     target = out / "measured"
     target.mkdir(parents=True, exist_ok=True)
     runs: dict[str, tuple[Run, ...]] = {name: () for name in names if not (target / f"{name}.json").exists()}
-    lanes, spare = _lanes()
+    lanes, spare = lanes_and_spare()
     pending: list[Future[None]] = []
     with ThreadPoolExecutor(2, initializer=os.sched_setaffinity, initargs=(0, spare)) as analyses:
         for first, ways in ((0, order[:FIRST_ROUND]), (FIRST_ROUND, order[FIRST_ROUND:])):
@@ -177,12 +181,12 @@ def measure(out: Path, names: Sequence[str], order: Sequence[Way], until: float)
 
             def work(lane: Lane, waiting: list[str] = waiting, ways: Sequence[Way] = ways, first: int = first) -> None:
                 os.sched_setaffinity(0, lane.cores)  # for this thread and the processes that it starts
-                while name := _next(waiting, lane is lanes[0]):
+                while name := next_of(waiting, lane is lanes[0]):
                     if time.monotonic() > until:
                         print(f"left out for want of time: {name}", flush=True)
                         continue
                     new = tuple(run(out, name, way, first + i, lane) for i, way in enumerate(ways))
-                    shown = (f"{one.way} {one.wall_s:.1f} s ({one.exit_code})" for one in new)
+                    shown = (f"{row.way} {row.wall_s:.1f} s ({row.exit_code})" for row in new)
                     print(f"{name}: {', '.join(shown)}", flush=True)
                     runs[name] += new
                     pending.append(analyses.submit(finish, out, name, runs[name]))
@@ -193,7 +197,7 @@ def measure(out: Path, names: Sequence[str], order: Sequence[Way], until: float)
             analysis.result()
 
 
-def _next(waiting: list[str], first: bool) -> str | None:
+def next_of(waiting: list[str], first: bool) -> str | None:
     """Take the next program that may run on the first GPU, or on another."""
     with _TAKING:
         name = next((name for name in waiting if first or not table().programs[name].first_gpu), None)
@@ -202,7 +206,7 @@ def _next(waiting: list[str], first: bool) -> str | None:
         return name
 
 
-def _lanes() -> tuple[list[Lane], tuple[int, ...]]:
+def lanes_and_spare() -> tuple[list[Lane], tuple[int, ...]]:
     """Share the cores among the GPUs, and return those left to the analysis; without a GPU there is a single lane."""
     cores = tuple(sorted(os.sched_getaffinity(0)))
     count = int(_output("-c", "import torch; print(torch.cuda.device_count())"))
@@ -212,18 +216,30 @@ def _lanes() -> tuple[list[Lane], tuple[int, ...]]:
     return lanes, cores[each * len(gpus) :] or cores
 
 
-def run(out: Path, name: str, way: Way, number: int, lane: Lane) -> Run:
-    """Run a program once."""
-    program = table().programs[name]
+def run(
+    out: Path,
+    name: str,
+    way: Way,
+    number: int,
+    lane: Lane,
+    *,
+    edited: Program | None = None,
+    trying: Sequence[str] = (),
+    patience_s: float = PATIENCE_S,
+) -> Run:
+    """Run a program once, or the edited one in its place; `trying` are options of `overlapscope try`."""
+    program = edited or table().programs[name]
     folder = folder_of(out, program)
     work = out / "work" / name
     work.mkdir(parents=True, exist_ok=True)
     times, trace, printed = work / f"{number}.json", work / "recorded.trace.json.gz", work / f"{number}.txt"
+    times.unlink(missing_ok=True)
     caches = {name: str(work / f"{number}.cache" / name) for name in CACHES}
     leading = {
         "plain": [],
         "clock": [str(CLOCK), str(times), program.step],
         "recorded": ["-m", "overlapscope", "run", "--force", "-o", str(trace)],
+        "tried": ["-m", "overlapscope", "try", *trying],
     }[way]
     for wanted in program.data:
         if wanted["make"] == "empty_folder":  # files of an earlier run, such as a checkpoint, change the next run
@@ -242,18 +258,18 @@ def run(out: Path, name: str, way: Way, number: int, lane: Lane) -> Run:
             start_new_session=True,
         )
         try:
-            exit_code: int | None = process.wait(PATIENCE_S)
+            exit_code: int | None = process.wait(patience_s)
         except subprocess.TimeoutExpired:
             exit_code = None
             process.send_signal(signal.SIGINT)
             with suppress(subprocess.TimeoutExpired):
-                process.wait(10)
+                process.wait(GRACE_S)
             with suppress(ProcessLookupError):
                 os.killpg(process.pid, signal.SIGKILL)
             process.wait()
         wall_s = time.monotonic() - began
     ends = msgspec.json.decode(times.read_bytes(), type=tuple[int, ...]) if times.exists() else ()
-    kept = printed.read_text(errors="replace")[-TAIL:] if exit_code != 0 or way == "recorded" else ""
+    kept = printed.read_text(errors="replace")[-TAIL:] if exit_code != 0 or way in ("recorded", "tried") else ""
     return Run(way, round(wall_s, 3), exit_code, kept, ends)
 
 
@@ -261,7 +277,7 @@ def finish(out: Path, name: str, runs: tuple[Run, ...]) -> None:
     """Analyse the recording, and write the measurements."""
     traces = sorted((out / "work" / name).glob("*.trace*.json.gz"), key=lambda path: path.stat().st_size)
     commit = table().repositories[table().programs[name].repository].commit
-    measured = Measured(name, commit, _machine(), runs)
+    measured = Measured(name, commit, machine(), runs)
     if traces:
         shown = _output("-m", "overlapscope", "analyze", "--no-cache", "--format", "json", str(traces[-1]))
         timed = _output("-c", _PLAIN_STEPS, str(traces[-1]))
@@ -279,7 +295,9 @@ def _shown(report: Any) -> Any:
     traces = [
         {
             "step_source": trace.get("step_source"),
-            "devices": [{"steps": len(one["steps"]), "plain_step_ns": _plain_step_ns(one)} for one in trace["devices"]],
+            "devices": [
+                {"steps": len(device["steps"]), "plain_step_ns": _plain_step_ns(device)} for device in trace["devices"]
+            ],
         }
         for trace in report["traces"]
     ]
@@ -307,11 +325,11 @@ def _environment(program: Program | None, folder: Path) -> dict[str, str]:
     places = [str((folder / program.path).resolve())] if program and program.path else []
     places += [str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])]
     offline = {"HF_HUB_OFFLINE": "1", "HF_HUB_DISABLE_TELEMETRY": "1", "WANDB_MODE": "disabled", "MPLBACKEND": "Agg"}
-    own = program.environment if program else {}
-    return os.environ | offline | own | {"PYTHONPATH": os.pathsep.join(places)}
+    program_environment = program.environment if program else {}
+    return os.environ | offline | program_environment | {"PYTHONPATH": os.pathsep.join(places)}
 
 
-def _machine() -> str:
+def machine() -> str:
     """The GPU and the versions."""
     asked = "import platform, torch; gpu = torch.cuda.is_available() and torch.cuda.get_device_name(); "
     asked += "print(gpu or 'a CPU', 'torch ' + torch.__version__, 'Python ' + platform.python_version(), sep=', ')"

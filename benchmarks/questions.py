@@ -76,18 +76,18 @@ def questions() -> tuple[Question, ...]:
 # -- asking ---------------------------------------------------------------------------------------------
 
 
-async def ask(made: Path) -> list[Asked]:
+async def ask(folder: Path) -> list[Asked]:
     """Ask one server that reads the bundled recordings and the made files of a directory."""
     server = StdioServerParameters(
         command=sys.executable,
-        args=["-m", "overlapscope", "mcp", str(TRACES), str(made)],
+        args=["-m", "overlapscope", "mcp", str(TRACES), str(folder)],
         env={"PYTHONPATH": str(ROOT)},
     )
     async with Client(server) as client:
-        return [await _ask(client, question, made) for question in questions()]
+        return [await _ask(client, question, folder) for question in questions()]
 
 
-async def _ask(client: Client, question: Question, made: Path) -> Asked:
+async def _ask(client: Client, question: Question, folder: Path) -> Asked:
     answers: list[str] = []
     wrong: list[str] = []
     for call in question.calls:
@@ -101,7 +101,7 @@ async def _ask(client: Client, question: Question, made: Path) -> Asked:
         if result.is_error:
             wrong.append(f"{tool} says: {answers[-1]}")
             break
-    expected = _expected(question, made)
+    expected = _expected(question, folder)
     return Asked(question, tuple(answers), expected, tuple(wrong or _wrong(question, answers, expected)))
 
 
@@ -118,24 +118,24 @@ def _wrong(question: Question, answers: list[str], expected: Any) -> Iterable[st
         yield f"the unit is said to be {unit_at(answer, question.answer)}"
     if question.figures != "none" and of_at(answer, question.answer) != question.figures:
         yield f"it is said to be {of_at(answer, question.answer)}"
-    holder = [one for one in _along(answer, question.answer) if isinstance(one, dict)][1:]
+    holder = [value for value in _along(answer, question.answer) if isinstance(value, dict)][1:]
     if question.unknown not in " ".join([*answer["unknown"], *map(str, holder)]):
         yield f"it is not said: {question.unknown}"
-    if len(answers) > MOST_CALLS or sum(len(one.encode()) for one in answers) > MOST_BYTES:
+    if len(answers) > MOST_CALLS or sum(len(answer.encode()) for answer in answers) > MOST_BYTES:
         yield "too many calls, or too long answers"
 
 
-def _holds(how: str, found: Any, expected: Any) -> bool:
+def _holds(how: str, value: Any, expected: Any) -> bool:
     match how:
         case "inside":
-            low, high = _ends(found)
+            low, high = _ends(value)
             return bool(low <= expected <= high)
         case "contains":
-            return any(expected in text for text in found)
+            return any(expected in text for text in value)
         case _:
-            if isinstance(found, float) and isinstance(expected, float):
-                return math.isclose(found, expected, rel_tol=1e-12)
-            return bool(found == expected)
+            if isinstance(value, float) and isinstance(expected, float):
+                return math.isclose(value, expected, rel_tol=1e-12)
+            return bool(value == expected)
 
 
 def _ends(interval: Mapping[str, int]) -> tuple[int, int]:
@@ -158,9 +158,9 @@ def _along(answer: Any, path: str) -> Iterable[Any]:
     for part in re.findall(r"\[[^]]*\]|[^/]+", path):
         if part.startswith("["):
             name, _, value = part[1:-1].partition("=")
-            [answer] = [one for one in answer if str(one.get(name)) == value][:1]
+            [answer] = [entry for entry in answer if str(entry.get(name)) == value][:1]
         elif part == "largest":
-            answer = max(answer, key=lambda one: answer[one])
+            answer = max(answer, key=lambda item: answer[item])
         else:
             answer = answer[int(part)] if isinstance(answer, list) else answer[part]
         yield answer
@@ -172,8 +172,8 @@ def unit_at(answer: Mapping[str, Any], path: str) -> str | None:
     if isinstance(holder, dict) and "unit" in holder:
         return _UNITS.get(holder["unit"])
     if isinstance(holder, list):
-        said: str | None = answer["columns"][int(path.rpartition("/")[2])]["unit_by_name"]
-        return said
+        unit_by_name: str | None = answer["columns"][int(path.rpartition("/")[2])]["unit_by_name"]
+        return unit_by_name
     # An interval has its unit in its own name, or in those of its ends.
     names = [part for part in path.split("/") if part != "value"][-1:] + list(value if isinstance(value, dict) else ())
     return next((unit for name in names for end, unit in _ENDS.items() if name.endswith(end)), None)
@@ -184,26 +184,26 @@ def of_at(answer: Mapping[str, Any], path: str) -> str | None:
     for name in reversed(path.split("/")):
         if name in ("recorded", "plain_step"):
             return name.removesuffix("_step")
-    said = [one["figures"] for one in _along(answer, path) if isinstance(one, dict) and "figures" in one][-1]
-    of = {of for words, of in _OF.items() if words in said}
+    figures = [value["figures"] for value in _along(answer, path) if isinstance(value, dict) and "figures" in value][-1]
+    of = {of for words, of in _OF.items() if words in figures}
     return "predicted" if "predicted" in of else of.pop() if len(of) == 1 else None
 
 
 # -- Expected values -----------------------------------------------------------------------------------------
 
 
-def _expected(question: Question, made: Path) -> Any:
+def _expected(question: Question, folder: Path) -> Any:
     how = question.expected
     if "raw" in how:
-        given = {name: _file(value, made) if name in ("file", "before") else value for name, value in how.items()}
+        given = {name: _file(value, folder) if name in ("file", "before") else value for name, value in how.items()}
         return truth.RAW[how["raw"]](given.pop("file"), **{name: given[name] for name in given if name != "raw"})
     if "command" in how:
         return at(json.loads(_printed(how["command"])), how["at"])
     return how["value"]
 
 
-def _file(name: str, made: Path) -> Path:
-    return next(path for path in (TRACES / name, made / name) if path.exists())
+def _file(name: str, folder: Path) -> Path:
+    return next(path for path in (TRACES / name, folder / name) if path.exists())
 
 
 def _printed(command: str) -> str:
@@ -246,28 +246,28 @@ assistant chooses among them. They were written together with the tools.
 COLUMNS = ("question", "calls", "answer", "known from", "bytes", "missing at first")
 
 
-def page(asked: list[Asked], made: Path) -> str:
+def page(asked: list[Asked], folder: Path) -> str:
     """Return the page."""
     sizes = list(map(_bytes, asked))
-    ways = Counter(way for one in asked for way in one.question.expected)
+    ways = Counter(way for request in asked for way in request.question.expected)
     return PAGE.format(
         count=len(asked),
         raw=ways["raw"],
         stated=ways["value"],
         command=ways["command"],
-        right=sum(not one.wrong for one in asked),
-        calls=round(statistics.median(len(one.answers) for one in asked)),
-        most_calls=max(len(one.answers) for one in asked),
+        right=sum(not request.wrong for request in asked),
+        calls=round(statistics.median(len(request.answers) for request in asked)),
+        most_calls=max(len(request.answers) for request in asked),
         bytes=round(statistics.median(sizes)),
         most_bytes=max(sizes),
-        median_raw=size(round(statistics.median(_raw_bytes(one.question, made) for one in asked))),
-        changed=sum(bool(one.question.changed) for one in asked),
+        median_raw=size(round(statistics.median(_raw_bytes(request.question, folder) for request in asked))),
+        changed=sum(bool(request.question.changed) for request in asked),
     )
 
 
 def data(asked: Iterable[Asked]) -> list[list[str]]:
     """Return the rows of the CSV file."""
-    return [csv_cells((*_row(one, _bytes(one)), one.question.changed)) for one in asked]
+    return [csv_cells((*_row(request, _bytes(request)), request.question.changed)) for request in asked]
 
 
 def _bytes(asked: Asked) -> int:
@@ -277,33 +277,33 @@ def _bytes(asked: Asked) -> int:
 def _row(asked: Asked, size: int) -> tuple[str, ...]:
     question = asked.question
     calls = ", then ".join(f"`{tool}`" for call in question.calls for tool in call)
-    said = f"**{'; '.join(asked.wrong)}**" if asked.wrong else _said(asked)
-    known = question.expected.get("because") or ("raw file" if "raw" in question.expected else "command line")
-    return question.question, calls, said, known, f"{size:,}"
+    outcome = f"**{'; '.join(asked.wrong)}**" if asked.wrong else _said(asked)
+    source = question.expected.get("because") or ("raw file" if "raw" in question.expected else "command line")
+    return question.question, calls, outcome, source, f"{size:,}"
 
 
 def _said(asked: Asked) -> str:
     """The answer, which is the expected one, or has it inside."""
     question, expected = asked.question, asked.expected
     if expected is None:
-        said = "null"
+        text = "null"
     elif expected is False:
-        said = "not recorded"
+        text = "not recorded"
     elif question.unit == "%":
-        said = f"{expected:.4g}%"
+        text = f"{expected:.4g}%"
     elif question.unit != "none":
-        said = f"{expected:,}".removesuffix(".0") + f" {question.unit}"
+        text = f"{expected:,}".removesuffix(".0") + f" {question.unit}"
     elif isinstance(expected, list):
-        said = ": ".join(f"{one:,} ns" if isinstance(one, int) else one for one in expected)
+        text = ": ".join(f"{value:,} ns" if isinstance(value, int) else value for value in expected)
     else:
-        said = str(expected)
+        text = str(expected)
     if question.holds == "inside":
         low, high = _ends(at(json.loads(asked.answers[-1]), question.answer))
-        said = f"{low:,} to {high:,} {question.unit}, with {said} inside"
-    return said if question.figures in ("none", "recorded") else f"{said} ({question.figures})"
+        text = f"{low:,} to {high:,} {question.unit}, with {text} inside"
+    return text if question.figures in ("none", "recorded") else f"{text} ({question.figures})"
 
 
-def _raw_bytes(question: Question, made: Path) -> int:
+def _raw_bytes(question: Question, folder: Path) -> int:
     """Return the unpacked size of a question's recordings."""
     names = {
         value
@@ -312,7 +312,7 @@ def _raw_bytes(question: Question, made: Path) -> int:
         for name, value in arguments.items()
         if name in ("path", "before", "after", "baseline")
     }
-    paths = [path for name in names for path in _recordings(_file(name, made))]
+    paths = [path for name in names for path in _recordings(_file(name, folder))]
     return sum(map(len, map(truth.unpacked, paths)))
 
 
@@ -326,14 +326,14 @@ def main() -> None:
     parser.add_argument("page", type=Path)
     args = parser.parse_args()
     with tempfile.TemporaryDirectory() as directory:
-        made = Path(directory)
-        make(made)
-        asked = asyncio.run(ask(made))
-        args.page.write_text(page(asked, made))
+        path = Path(directory)
+        make(path)
+        asked = asyncio.run(ask(path))
+        args.page.write_text(page(asked, path))
         args.page.with_suffix(".csv").write_text(csv_text(COLUMNS, data(asked)))
-    for one in asked:
-        for wrong in one.wrong:
-            print(f"{one.question.question} {wrong}")
+    for request in asked:
+        for wrong in request.wrong:
+            print(f"{request.question.question} {wrong}")
 
 
 if __name__ == "__main__":

@@ -168,9 +168,9 @@ def measure_large(folder: Path, megabytes: int) -> Large:
         join[count] = (seconds, done.peak_mb, size / 1e6)
     return Large(
         max(sizes),
-        max(float(one.stdout) for one in runs),
-        max(one.peak_mb for one in runs),
-        max(one.stat().st_size for one in pickles) / 1e3,
+        max(float(run.stdout) for run in runs),
+        max(run.peak_mb for run in runs),
+        max(pickle.stat().st_size for pickle in pickles) / 1e3,
         join,
     )
 

@@ -54,7 +54,7 @@ class Job(Struct, frozen=True):
         head = re.sub(r'"rank": \d+, "world_size": 2', f'"rank": {rank}, "world_size": {self.ranks}', head)
         head = head.replace('"pg_size": 2, "ranks": [0, 1]', f'"pg_size": {self.ranks}, "ranks": {world}')
         head = re.sub(
-            r'("baseTimeNanoseconds": )(\d+)', lambda found: f"{found[1]}{int(found[2]) + self.offset_ns(rank)}", head
+            r'("baseTimeNanoseconds": )(\d+)', lambda match: f"{match[1]}{int(match[2]) + self.offset_ns(rank)}", head
         )
         rest = rest.replace('"Group size": 2', f'"Group size": {self.ranks}')
         rest = rest.replace('"Process Group Ranks": "[0, 1]"', f'"Process Group Ranks": "{listed}"')

@@ -70,12 +70,12 @@ def speed(sizes: Sequence[Size], workers: int) -> list[str]:
         "| largest worker, MB | one process, MB |",
         "|---:|---:|---:|---:|---:|---:|---:|---:|---:|",
     ]
-    for one in sizes:
-        efficiency = 100 * one.alone_s / (workers * one.together.seconds)
+    for size in sizes:
+        efficiency = 100 * size.alone_s / (workers * size.together.seconds)
         lines.append(
-            f"| {one.job.ranks} | {one.megabytes:.0f} | {one.alone_s:.1f} | {one.together.seconds:.1f} "
-            f"| {efficiency:.0f}% | {one.killed.seconds:.1f} | {one.together.client_mb:.0f} "
-            f"| {one.together.worker_mb:.0f} | {one.alone_mb:.0f} |"
+            f"| {size.job.ranks} | {size.megabytes:.0f} | {size.alone_s:.1f} | {size.together.seconds:.1f} "
+            f"| {efficiency:.0f}% | {size.killed.seconds:.1f} | {size.together.client_mb:.0f} "
+            f"| {size.together.worker_mb:.0f} | {size.alone_mb:.0f} |"
         )
     return lines
 
@@ -87,12 +87,12 @@ def found(sizes: Sequence[Size]) -> list[str]:
         "| one report, killed or not |",
         "|---:|---:|---|---:|---:|---|",
     ]
-    for one in sizes:
-        named, wrong_us, stated_us = truth(one)
-        hosts = -(-one.job.ranks // RANKS_PER_HOST)
+    for size in sizes:
+        named, wrong_us, stated_us = truth(size)
+        hosts = -(-size.job.ranks // RANKS_PER_HOST)
         lines.append(
-            f"| {one.job.ranks} | {hosts} | {'yes' if named else '**no**'} | {wrong_us:.1f} | {stated_us:.1f} "
-            f"| {'yes' if one.same else '**no**'} |"
+            f"| {size.job.ranks} | {hosts} | {'yes' if named else '**no**'} | {wrong_us:.1f} | {stated_us:.1f} "
+            f"| {'yes' if size.same else '**no**'} |"
         )
     return lines
 

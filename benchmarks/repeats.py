@@ -116,7 +116,7 @@ class Progress(Struct):
             "machine": self.machine,
             "warm_up": WARM_UP,
             "steps": STEPS,
-            "calibration": {program: asdict(found) for program, found in self.calibrations.items()},
+            "calibration": {program: asdict(constants) for program, constants in self.calibrations.items()},
             "recordings": self.recordings,
         }
         written = self.target / "index.json.part"
@@ -140,8 +140,8 @@ def record(target: Path, seconds: float) -> None:
         raise SystemExit(f"gave up: {error}") from None
     finally:
         workers.end()
-    made = len(progress.recordings)
-    print(f"{made} recordings in {progress.elapsed_s:.0f} s, {progress.failures} failed", flush=True)
+    complete = len(progress.recordings)
+    print(f"{complete} recordings in {progress.elapsed_s:.0f} s, {progress.failures} failed", flush=True)
 
 
 def run(progress: Progress, seconds: float, do: Callable[[Job], Outcome]) -> None:

@@ -120,7 +120,7 @@ def calibrate(job: Job) -> Outcome:
             step()
         torch.cuda.synchronize()
         step_ms = 1e3 * (time.perf_counter() - begin) / STEPS
-    found = Calibration(step_ms, programs.sleep_cycles_per_ms(), programs.copied_bytes_per_ms())
+    calibration = Calibration(step_ms, programs.sleep_cycles_per_ms(), programs.copied_bytes_per_ms())
     machine = {
         "gpu": torch.cuda.get_device_name(),
         "torch": str(torch.__version__),
@@ -128,7 +128,7 @@ def calibrate(job: Job) -> Outcome:
         "python": platform.python_version(),
         "cores": str(os.cpu_count()),
     }
-    return Outcome(calibration=found, machine=machine)
+    return Outcome(calibration=calibration, machine=machine)
 
 
 def record_one(job: Job, path: Path, connection: Connection) -> Outcome:
@@ -210,13 +210,13 @@ class Worker:
             self.process.kill()
             raise Failed(f"nothing was heard of it for {PATIENCE_S:.0f} s")
         try:
-            said: object = self._connection.recv()
+            message: object = self._connection.recv()
         except EOFError:
             self.process.join()
             raise Failed(f"its process ended with code {self.process.exitcode}") from None
-        if isinstance(said, str) and said not in ("ready", "prepared"):
-            raise Failed(said)
-        return said
+        if isinstance(message, str) and message not in ("ready", "prepared"):
+            raise Failed(message)
+        return message
 
     def tell(self, what: Job | str) -> None:
         """Raises Failed where it has gone."""
@@ -252,10 +252,10 @@ class Workers:
         if job.path is not None:
             worker.answer()  # Prepared.
             worker.tell("go")
-        said = worker.answer()
-        if not isinstance(said, Outcome):
-            raise Failed(f"{said!r} instead of an outcome")
-        return said
+        answer = worker.answer()
+        if not isinstance(answer, Outcome):
+            raise Failed(f"{answer!r} instead of an outcome")
+        return answer
 
     def end(self) -> None:
         """Let all processes go."""

@@ -31,7 +31,7 @@ from overlapscope.reading._events import typed_events
 from overlapscope.reading.files import BLOCK_BYTES
 from overlapscope.report.model import build, to_json
 
-_ALONE = Crew(processes=1)
+_ALONE = Crew(threads=1)
 _MOST = 16
 
 
@@ -128,8 +128,8 @@ def main() -> None:
     parser.add_argument("--repeats", type=int, default=5, metavar="N")
     parser.add_argument("--profile", choices=("reading", "analysis"))
     options = parser.parse_args()
-    found = profile(options.trace, options.profile) if options.profile else stages(options.trace, options.repeats)
-    print(json.dumps(found))
+    timings = profile(options.trace, options.profile) if options.profile else stages(options.trace, options.repeats)
+    print(json.dumps(timings))
 
 
 if __name__ == "__main__":

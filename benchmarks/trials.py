@@ -29,12 +29,12 @@ def run(out: Path, names: list[str], minutes: float, steps: int) -> None:
     """Measure missing programs, as far as the time suffices."""
     until = time.monotonic() + 60 * minutes
     out.mkdir(parents=True, exist_ok=True)
-    known = programs()
+    programs_by_name = programs()
     for name in names:
         if (out / f"{name}.json").exists():
             continue
         began = time.monotonic()
-        if began + 60 * (known[name].minutes + BY_HAND_MINUTES) > until:
+        if began + 60 * (programs_by_name[name].minutes + BY_HAND_MINUTES) > until:
             print(f"left out for want of time: {name}", flush=True)
             continue
         measured = measure(name, steps)
@@ -57,8 +57,8 @@ def _told(measured: Measured) -> str:
 def read(folder: Path) -> list[Measured]:
     """Return the measurements, in the order of the list."""
     order = list(programs())
-    found = [msgspec.json.decode(path.read_bytes(), type=Measured) for path in folder.glob("*.json")]
-    return sorted(found, key=lambda measured: order.index(measured.program))
+    document = [msgspec.json.decode(path.read_bytes(), type=Measured) for path in folder.glob("*.json")]
+    return sorted(document, key=lambda measured: order.index(measured.program))
 
 
 def main() -> None:

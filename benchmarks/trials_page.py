@@ -38,16 +38,20 @@ def page(measured: Sequence[Measured]) -> str:
 
 
 def _goals(measured: Sequence[Measured]) -> Iterator[tuple[str, ...]]:
-    known = programs()
-    apart = [abs(points) <= POINTS for one in measured if (points := points_apart(one)) is not None]
+    programs_by_name = programs()
+    apart = [abs(points) <= POINTS for run in measured if (points := points_apart(run)) is not None]
     yield f"gain by `try` within {POINTS:.0f} points of the edit by hand", "all", _share(apart)
-    pays = [set(known[one.program].pays) <= changes_of(one.best) for one in measured if known[one.program].pays]
+    pays = [
+        set(programs_by_name[run.program].pays) <= changes_of(run.best)
+        for run in measured
+        if programs_by_name[run.program].pays
+    ]
     yield "what should pay is recommended", "all", _share(pays)
-    nothing = [one.best is None for one in measured if not known[one.program].pays]
+    nothing = [run.best is None for run in measured if not programs_by_name[run.program].pays]
     yield "nothing is recommended where nothing should pay", "all", _share(nothing)
-    refused = [is_refused(one, breaks) for one in measured if (breaks := known[one.program].breaks)]
+    refused = [is_refused(run, breaks) for run in measured if (breaks := programs_by_name[run.program].breaks)]
     yield "a change that breaks the program or its results is refused", "all", _share(refused)
-    times = [one.trial.wall_s <= TIMES * one.trial.plain_runs_s for one in measured if one.trial]
+    times = [run.trial.wall_s <= TIMES * run.trial.plain_runs_s for run in measured if run.trial]
     yield f"the whole takes at most {TIMES:.0f} times as long as its plain runs", "all", _share(times)
 
 
@@ -71,8 +75,8 @@ def is_refused(measured: Measured, change: str) -> bool:
 
 
 def _share(met: Sequence[bool]) -> str:
-    said = f"{sum(met)} of {len(met)}"
-    return said if all(met) else f"**{said}**"
+    agreement = f"{sum(met)} of {len(met)}"
+    return agreement if all(met) else f"**{agreement}**"
 
 
 # -- tables ----------------------------------------------------------------------------------------
@@ -88,14 +92,14 @@ def _summary(measured: Measured) -> tuple[str, ...]:
     step = duration(trial.baseline_step_ns)
     if best is None:
         return measured.program, step, "nothing", "", "", "", "", time
-    said = best.predicted_pct
+    predicted_pct = best.predicted_pct
     apart = points_apart(measured)
     far = "" if apart is None else f"{abs(apart):.1f}"
     return (
         measured.program,
         step,
         listed((*best.after, f"{best.change} ({best.value})" if best.value else best.change)),
-        "" if said is None else _interval(said.value, (said.low, said.high)),
+        "" if predicted_pct is None else _interval(predicted_pct.value, (predicted_pct.low, predicted_pct.high)),
         _interval(best.measured_pct, _known(best.measured_low_pct, best.measured_high_pct)),
         measured.failure if by_hand is None else _interval(by_hand.change.pct, by_hand.change.over_runs),
         f"**{far}**" if apart is not None and abs(apart) > POINTS else far,
@@ -114,8 +118,8 @@ def _interval(value: float | None, bounds: tuple[float, float] | None) -> str:
 
 
 def _table(head: Sequence[str], rows: Iterator[tuple[str, ...]] | map[tuple[str, ...]]) -> str:
-    said = [head, tuple("---" for _ in head), *rows]
-    return "\n".join(f"| {' | '.join(row)} |" for row in said)
+    table_rows = [head, tuple("---" for _ in head), *rows]
+    return "\n".join(f"| {' | '.join(row)} |" for row in table_rows)
 
 
 # -- Data ------------------------------------------------------------------------------------------
@@ -130,12 +134,12 @@ BY_HAND = ("program", "edits", "round", "as it is, ns", "edited, ns")
 def data(measured: Sequence[Measured]) -> dict[str, str]:
     """Return the text of each CSV file by the end of its name."""
     by_hand = [
-        (one.program, one.by_hand.edits, str(number), str(before), str(after))
-        for one in measured
-        if one.by_hand is not None
-        for number, (before, after) in enumerate(zip(one.by_hand.as_is_ns, one.by_hand.edited_ns, strict=True))
+        (run.program, run.by_hand.edits, str(number), str(before), str(after))
+        for run in measured
+        if run.by_hand is not None
+        for number, (before, after) in enumerate(zip(run.by_hand.as_is_ns, run.by_hand.edited_ns, strict=True))
     ]
-    changes = [cells for one in measured for cells in _changes(one)]
+    changes = [cells for run in measured for cells in _changes(run)]
     return {"": csv_text(CHANGE, changes), "-by-hand": csv_text(BY_HAND, by_hand)}
 
 
@@ -147,16 +151,27 @@ def _changes(measured: Measured) -> Iterator[list[str]]:
         return
     unchanged = ["as it is", "", "", str(trial.baseline_step_ns)]
     yield [*head, *unchanged, *("" for _ in CHANGE[len(head) + len(unchanged) :])]
-    for one in trial.changes:
-        predicted = None if one.predicted_pct is None else one.predicted_pct.value
-        percentages = (predicted, one.measured_pct, one.measured_low_pct, one.measured_high_pct, one.added_pct)
+    for change in trial.changes:
+        predicted = None if change.predicted_pct is None else change.predicted_pct.value
+        percentages = (
+            predicted,
+            change.measured_pct,
+            change.measured_low_pct,
+            change.measured_high_pct,
+            change.added_pct,
+        )
         yield [
             *head,
-            *(one.change, one.value, ", ".join(one.after), "" if one.step_ns is None else str(one.step_ns)),
+            *(
+                change.change,
+                change.value,
+                ", ".join(change.after),
+                "" if change.step_ns is None else str(change.step_ns),
+            ),
             *("" if pct is None else f"{pct:.2f}" for pct in percentages),
-            *("yes" if one.kept else "no", str(one.runs), one.results),
-            "" if one.races is None else str(one.races),
-            one.failure,
+            *("yes" if change.kept else "no", str(change.runs), change.results),
+            "" if change.races is None else str(change.races),
+            change.failure,
         ]
     for left_out in trial.left_out:
         cells = [*head, left_out.change]

@@ -82,9 +82,9 @@ def programs() -> dict[str, Program]:
 
 def edits_of(tried: Tried) -> str:
     """Edits in the scripts' own notation: `workers=6,pin`."""
-    own = f"{tried.change} ({tried.value})" if tried.value else tried.change
-    found = (_SETTING.fullmatch(text) for text in (*tried.after, own))
-    return ",".join("=".join(filter(None, match.groups())) for match in found if match)
+    setting = f"{tried.change} ({tried.value})" if tried.value else tried.change
+    settings = (_SETTING.fullmatch(text) for text in (*tried.after, setting))
+    return ",".join("=".join(filter(None, match.groups())) for match in settings if match)
 
 
 def machine(gpu: str | None) -> Machine:
@@ -106,16 +106,16 @@ def measure(name: str, steps: int) -> Measured:
         text=True,
     )
     try:
-        printed, told = process.communicate(timeout=60 * program.minutes + PATIENCE_S)
+        printed, errors = process.communicate(timeout=60 * program.minutes + PATIENCE_S)
     except subprocess.TimeoutExpired:
         # It ends its processes, and reports the results so far.
         process.send_signal(signal.SIGINT)
-        printed, told = process.communicate()
-    said = tuple(told.splitlines())
+        printed, errors = process.communicate()
+    lines = tuple(errors.splitlines())
     if process.returncode not in (DONE, INTERRUPTED):
-        return Measured(name, machine(None), None, None, f"exit code {process.returncode}", said)
+        return Measured(name, machine(None), None, None, f"exit code {process.returncode}", lines)
     trial = msgspec.json.decode(printed, type=Trial)
-    measured = Measured(name, machine(trial.device_name), trial, None, said=said)
+    measured = Measured(name, machine(trial.device_name), trial, None, said=lines)
     if measured.best is None:
         return measured
     try:
@@ -129,10 +129,10 @@ def made_by_hand(name: str, trial: Trial, edits: str) -> ByHand:
     timed = ["--time", str(trial.warmup_steps), str(trial.timed_steps)]
     as_is, edited = [str(SCRIPTS / f"{name}.py"), *timed], [str(SCRIPTS / "by_hand" / f"{name}.py"), *timed]
     edited += ["--edited", edits]
-    found: dict[str, list[int]] = {as_is[0]: [], edited[0]: []}
+    step_times: dict[str, list[int]] = {as_is[0]: [], edited[0]: []}
     for script, step_ns in _in_turn([turn for number in range(ROUNDS) for turn in _round(number, as_is, edited)]):
-        found[script].append(step_ns)
-    return ByHand(edits, tuple(found[as_is[0]]), tuple(found[edited[0]]))
+        step_times[script].append(step_ns)
+    return ByHand(edits, tuple(step_times[as_is[0]]), tuple(step_times[edited[0]]))
 
 
 def _round(number: int, as_is: list[str], edited: list[str]) -> list[list[str]]:
@@ -169,13 +169,13 @@ def _in_turn(turns: list[list[str]]) -> Iterator[tuple[str, int]]:
 def _step_ns(process: subprocess.Popen[str]) -> int:
     """Let it run, and return its step. Raises Failed."""
     try:
-        said, _ = process.communicate("\n", timeout=PATIENCE_S)
+        output, _ = process.communicate("\n", timeout=PATIENCE_S)
     except subprocess.TimeoutExpired:
         raise Failed(f"nothing after {PATIENCE_S:.0f} s") from None
-    found = re.search(r"^step_ns (\d+)$", said, re.MULTILINE)
-    if process.returncode or found is None:
-        raise Failed("\n".join(said.splitlines()[-12:]))
-    return int(found[1])
+    match = re.search(r"^step_ns (\d+)$", output, re.MULTILINE)
+    if process.returncode or match is None:
+        raise Failed("\n".join(output.splitlines()[-12:]))
+    return int(match[1])
 
 
 def _environment() -> dict[str, str]:

@@ -16,8 +16,10 @@ def draw(releases: Mapping[str, Mapping[str, float]], target: Path) -> None:
     """Seconds of each figure over the releases, on a logarithmic axis, as a PNG."""
     figure = go.Figure()
     for what in dict.fromkeys(name for figures in releases.values() for name in figures):
-        known = {release: figures[what] for release, figures in releases.items() if what in figures}
-        figure.add_scatter(x=list(known), y=list(known.values()), name=what.replace("`", ""), mode="lines+markers")
+        measured = {release: figures[what] for release, figures in releases.items() if what in figures}
+        figure.add_scatter(
+            x=list(measured), y=list(measured.values()), name=what.replace("`", ""), mode="lines+markers"
+        )
     figure.update_xaxes(type="category")
     figure.update_yaxes(type="log", title="seconds")
     figure.update_layout(

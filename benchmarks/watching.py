@@ -151,17 +151,17 @@ def _run(place: Path, *, minutes: float, every: str, block_s: float, width: int)
 def overhead(measured: Measured) -> StepChange:
     """By how much the time per step is longer in watched blocks, recordings included."""
     blocks = measured.blocks
-    pairs = (sorted(pair, key=lambda one: one.watched) for pair in zip(blocks[::2], blocks[1::2], strict=True))
+    pairs = (sorted(pair, key=lambda item: item.watched) for pair in zip(blocks[::2], blocks[1::2], strict=True))
     return change([(_timing(plain), _timing(watched)) for plain, watched in pairs])
 
 
-def _timing(one: Block) -> Timing:
-    return Timing(one.total_ns / one.steps, 0.0)
+def _timing(block: Block) -> Timing:
+    return Timing(block.total_ns / block.steps, 0.0)
 
 
-def page(found: Sequence[Measured]) -> str:
+def page(trainings: Sequence[Measured]) -> str:
     """The whole page."""
-    first = found[0]
+    first = trainings[0]
     return "\n".join(
         [
             "# Overhead of watching",
@@ -170,7 +170,7 @@ def page(found: Sequence[Measured]) -> str:
             f"{len(first.blocks)} blocks of {first.blocks[0].total_ns / 1e9:.0f} s. In every other block",
             f'`overlapscope.watch(every="{first.every_s:g}s", steps={first.steps_recorded})` is at work.',
             "",
-            *_table(("layers", "", "wanted", "measured"), (row for one in found for row in _goals(one))),
+            *_table(("layers", "", "wanted", "measured"), (row for match in trainings for row in _goals(match))),
             "",
             "The first figure compares the time per step of each watched block, recordings and the process that "
             "analyses them",
@@ -182,25 +182,25 @@ def page(found: Sequence[Measured]) -> str:
             "",
             *_table(
                 ("layers", "blocks", "steps", "mean step", "median step", "slowest step"),
-                (row for one in found for row in _steps(one)),
+                (row for match in trainings for row in _steps(match)),
             ),
             "",
             "The host runs ahead of the GPU and waits for it at every tenth step: the median is what launching takes.",
             "",
             "## Recordings",
             "",
-            *_table(("layers", "", "median", "most"), (row for one in found for row in _recordings(one))),
+            *_table(("layers", "", "median", "most"), (row for match in trainings for row in _recordings(match))),
             "",
         ]
     )
 
 
 def _goals(measured: Measured) -> Iterator[tuple[str, ...]]:
-    found, watched_ns = overhead(measured), sum(one.total_ns for one in measured.blocks if one.watched)
-    low, high = found.interval
-    interval = f"{low:+.2f}% to {high:+.2f}%" if found.over_runs else "too few blocks to tell an interval"
+    trainings, watched_ns = overhead(measured), sum(block.total_ns for block in measured.blocks if block.watched)
+    low, high = trainings.interval
+    interval = f"{low:+.2f}% to {high:+.2f}%" if trainings.over_runs else "too few blocks to tell an interval"
     wanted = f"under {WANTED_PCT:g}%"
-    yield _layers(measured), "longer time per step while watched", wanted, f"{found.pct:+.2f}% ({interval})"
+    yield _layers(measured), "longer time per step while watched", wanted, f"{trainings.pct:+.2f}% ({interval})"
     stood = 100 * sum(measured.stood_ns) / watched_ns
     what = f"time that {plural(len(measured.stood_ns), 'recording')} took, of {duration(watched_ns)}"
     yield _layers(measured), what, wanted, f"{stood:.2f}%"
@@ -212,23 +212,23 @@ def _layers(measured: Measured) -> str:
 
 def _steps(measured: Measured) -> Iterator[tuple[str, ...]]:
     for watched, name in ((False, "not watched"), (True, "watched")):
-        mine = [one for one in measured.blocks if one.watched == watched]
-        steps, total_ns = sum(one.steps for one in mine), sum(one.total_ns for one in mine)
+        mine = [block for block in measured.blocks if block.watched == watched]
+        steps, total_ns = sum(row.steps for row in mine), sum(row.total_ns for row in mine)
         yield (
             _layers(measured),
             name,
             f"{steps:,}",
             duration(total_ns / steps),
-            duration(statistics.median(one.median_step_ns for one in mine)),
-            duration(max(one.slowest_step_ns for one in mine)),
+            duration(statistics.median(row.median_step_ns for row in mine)),
+            duration(max(row.slowest_step_ns for row in mine)),
         )
 
 
 def _recordings(measured: Measured) -> Iterator[tuple[str, ...]]:
     rows = (
-        ("program's time that a recording took", [float(one) for one in measured.stood_ns], duration),
-        ("processor time of its analysis", [one.cpu_s * 1e9 for one in measured.analysed], duration),
-        ("memory of its analysis", [float(one.max_rss_bytes) for one in measured.analysed], _size),
+        ("program's time that a recording took", [float(item) for item in measured.stood_ns], duration),
+        ("processor time of its analysis", [item.cpu_s * 1e9 for item in measured.analysed], duration),
+        ("memory of its analysis", [float(item.max_rss_bytes) for item in measured.analysed], _size),
     )
     for name, values, text in rows:
         if values:
@@ -259,7 +259,7 @@ def main() -> None:
     if args.command == "run":
         text = page([run(args.out, minutes=args.minutes, every=args.every, block_s=args.block, width=args.size)])
     else:
-        text = page([msgspec.json.decode((one / FILE).read_bytes(), type=Measured) for one in args.measured])
+        text = page([msgspec.json.decode((run / FILE).read_bytes(), type=Measured) for run in args.measured])
         args.page.write_text(text)
     print(text)
 

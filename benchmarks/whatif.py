@@ -46,14 +46,14 @@ def errors(evaluation: Evaluation) -> Table:
     table.add_column("")
     for row in sorted(evaluation.rows, key=_by_error):
         predicted, error = row.prediction.predicted_step_ns, row.error_pct
-        known = (predicted.value, predicted.low, predicted.high) if predicted else (None, None, None)
+        values = (predicted.value, predicted.low, predicted.high) if predicted else (None, None, None)
         table.add_row(
             row.pair.experiment,
             name_of(row.pair.before),
             name_of(row.pair.after),
             ", ".join(row.pair.interventions),
             milliseconds(row.prediction.baseline_step_ns),
-            *map(milliseconds, known),
+            *map(milliseconds, values),
             milliseconds(row.measured_ns),
             "" if error is None else f"{error:+.1f}",
             "; ".join(row.prediction.replay.reasons) if error is None else "" if row.inside else "outside",

@@ -137,19 +137,21 @@ def unpacked() -> Iterator[Path]:
 def pairs(packed: Path) -> list[Pair]:
     """All pairs of the list; `packed` is where the packed recordings have been unpacked."""
     return [
-        Pair(experiment_of(folder), _file(place, one.before), _file(place, one.after), one.interventions)
+        Pair(experiment_of(folder), _file(place, pair.before), _file(place, pair.after), pair.interventions)
         for folder, content in folders().items()
         for place in [(packed if folder.startswith(REPEATS) else TRACES) / folder]
-        for one in content.pairs
+        for pair in content.pairs
     ]
 
 
 def further_pairs(place: Path) -> list[Pair]:
     """The pairs of a folder that lists them itself."""
-    found = msgspec.toml.decode((place / "pairs.toml").read_bytes(), type=_FurtherList).pairs
+    pairs = msgspec.toml.decode((place / "pairs.toml").read_bytes(), type=_FurtherList).pairs
     return [
-        Pair(Path(one.before).parent.as_posix(), _file(place, one.before), _file(place, one.after), one.interventions)
-        for one in found
+        Pair(
+            Path(pair.before).parent.as_posix(), _file(place, pair.before), _file(place, pair.after), pair.interventions
+        )
+        for pair in pairs
     ]
 
 
@@ -192,17 +194,17 @@ def evaluate(asked: Sequence[Pair], others: Iterable[Path] = ()) -> Evaluation:
     with ProcessPoolExecutor(PROCESSES) as pool:
         answers = {
             (job.path, interventions): answer
-            for job, found in zip(jobs, pool.map(_answers, jobs), strict=True)
-            for interventions, answer in zip(job.asked, found, strict=True)
+            for job, outcome in zip(jobs, pool.map(_answers, jobs), strict=True)
+            for interventions, answer in zip(job.asked, outcome, strict=True)
         }
-    known = {asked: answer for asked, answer in answers.items() if not isinstance(answer, str)}
+    complete = {asked: answer for asked, answer in answers.items() if not isinstance(answer, str)}
     return Evaluation(
         rows=[
-            Row(pair, known[pair.before, pair.interventions][0], known[pair.after, ()][0])
+            Row(pair, complete[pair.before, pair.interventions][0], complete[pair.after, ()][0])
             for pair in asked
-            if (pair.before, pair.interventions) in known and (pair.after, ()) in known
+            if (pair.before, pair.interventions) in complete and (pair.after, ()) in complete
         ],
-        replayed={path: known[path, ()] for path in sorted(wanted) if (path, ()) in known},
+        replayed={path: complete[path, ()] for path in sorted(wanted) if (path, ()) in complete},
         failures=[
             f"{path}: {', '.join(interventions)}\n{answer}"
             for (path, interventions), answer in answers.items()

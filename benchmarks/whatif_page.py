@@ -60,7 +60,7 @@ def page(
 def data(built: Evaluation, further: Evaluation, second: Evaluation) -> dict[str, str]:
     """Return the text of each CSV file by the end of its name."""
     sets = {BUILT: built, "further": further, "second": second}
-    pairs = [pair_cells(name, row) for name, one in sets.items() for row in one.rows]
+    pairs = [pair_cells(name, row) for name, evaluation in sets.items() for row in evaluation.rows]
     return {
         "": csv_text(PAIR, pairs),
         "-unconnected": csv_text(("recordings", "why"), _unconnected()),
@@ -121,9 +121,9 @@ def _goals(*sets: Sequence[Row]) -> str:
         ("worst error", "at most", WORST_PCT, lambda rows: max(_errors(rows))),
         ("measured steps inside the interval", "at least", INSIDE_PCT, _inside_pct),
     ):
-        found = [measure(rows) for rows in sets]
-        met = [one <= limit if wanted == "at most" else one >= limit for one in found]
-        cells = [f"{one:.1f}%" if good else f"**{one:.1f}%**" for one, good in zip(found, met, strict=True)]
+        percentages = [measure(rows) for rows in sets]
+        met = [match <= limit if wanted == "at most" else match >= limit for match in percentages]
+        cells = [f"{value:.1f}%" if good else f"**{value:.1f}%**" for value, good in zip(percentages, met, strict=True)]
         lines.append(_goal(what, f"{wanted} {limit:.0f}%", cells))
     widths = [f"{_width_pct(rows):.0f}%" for rows in sets]
     lines.append(_goal("width of the interval, of the value (median)", "", widths))
@@ -135,8 +135,10 @@ def _goal(what: str, wanted: str, cells: Sequence[str]) -> str:
 
 
 def _width_pct(rows: Sequence[Row]) -> float:
-    known = [row.prediction.predicted_step_ns for row in rows]
-    return statistics.median(100 * (one.high - one.low) / one.value for one in known if one is not None)
+    predicted_step_ns = [row.prediction.predicted_step_ns for row in rows]
+    return statistics.median(
+        100 * (item.high - item.low) / item.value for item in predicted_step_ns if item is not None
+    )
 
 
 def _errors(rows: Iterable[Row]) -> list[float]:
@@ -144,8 +146,8 @@ def _errors(rows: Iterable[Row]) -> list[float]:
 
 
 def _inside_pct(rows: Iterable[Row]) -> float:
-    known = [row.inside for row in rows if row.inside is not None]
-    return 100 * sum(known) / len(known)
+    inside = [row.inside for row in rows if row.inside is not None]
+    return 100 * sum(inside) / len(inside)
 
 
 def _heading(experiment: str) -> str:
@@ -191,23 +193,23 @@ def _unrecorded_ms() -> dict[tuple[str, str], float]:
 
 def _unconnected() -> Iterator[tuple[str, str]]:
     for folder, content in folders().items():
-        for one in content.unconnected:
-            yield f"{_heading(experiment_of(folder))}: {one.recordings}", one.why
+        for item in content.unconnected:
+            yield f"{_heading(experiment_of(folder))}: {item.recordings}", item.why
 
 
 def _not_tried(rows: Sequence[Row]) -> str:
-    tried = {one.split()[0] for row in rows for one in row.pair.interventions}
-    missing = [f"`{one.id}`" for one in INTERVENTIONS.values() if one.id not in tried]
+    tried = {intervention.split()[0] for row in rows for intervention in row.pair.interventions}
+    missing = [f"`{intervention.id}`" for intervention in INTERVENTIONS.values() if intervention.id not in tried]
     return f"No pair tries {', '.join(missing)}." if missing else ""
 
 
 def _fidelity_summary(evaluation: Evaluation) -> str:
-    every = [one for many in evaluation.replayed.values() for one in many]
-    valid = [one for one in every if one.replay.valid]
-    errors = [one.replay.step_error_pct for one in valid if one.replay.step_error_pct is not None]
+    every = [row for many in evaluation.replayed.values() for row in many]
+    valid = [row for row in every if row.replay.valid]
+    errors = [row.replay.step_error_pct for row in valid if row.replay.step_error_pct is not None]
     if not errors:
         return "None replays well enough to be predicted from."
-    late = sum(one.replay.start_error_ns > one.replay.launch_latency_ns for one in valid)
+    late = sum(row.replay.start_error_ns > row.replay.launch_latency_ns for row in valid)
     starts = "every op begins" if not late else f"in all but {late} every op begins"
     return (
         f"{len(valid)} of {len(every)} replay well enough to be predicted from. There the median error of the step is "
@@ -221,14 +223,14 @@ def _fidelity(evaluation: Evaluation) -> Iterator[list[str]]:
     for path, many in evaluation.replayed.items():
         by_folder[place_of(path)].extend(many)
     for folder, some in by_folder.items():
-        valid = [one for one in some if one.replay.valid]
+        valid = [row for row in some if row.replay.valid]
         yield [
             _heading(experiment_of(folder)),
             str(len(some)),
             str(len(valid)),
-            _worst([one.replay.step_error_pct or 0.0 for one in valid], 2),
-            _worst([one.replay.start_error_ns / 1e3 for one in valid], 1),
-            _worst([_unexplained_pct(one) for one in valid], 2),
+            _worst([row.replay.step_error_pct or 0.0 for row in valid], 2),
+            _worst([row.replay.start_error_ns / 1e3 for row in valid], 1),
+            _worst([_unexplained_pct(row) for row in valid], 2),
         ]
 
 
@@ -240,9 +242,9 @@ def _typical(errors_pct: Sequence[float]) -> str:
     )
 
 
-def _unexplained_pct(one: WhatIf) -> float:
+def _unexplained_pct(prediction: WhatIf) -> float:
     """Share of the steps behind the median."""
-    return 100 * one.replay.unexplained_ns / max(one.baseline_step_ns * max(one.steps, 1), 1)
+    return 100 * prediction.replay.unexplained_ns / max(prediction.baseline_step_ns * max(prediction.steps, 1), 1)
 
 
 def _worst(values: list[float], decimals: int) -> str:
@@ -253,9 +255,9 @@ def _not_replayed(evaluation: Evaluation) -> str:
     lines = []
     for path, many in evaluation.replayed.items():
         folder = experiment_of(place_of(path))
-        for one in many:
-            if not one.replay.valid:
+        for row in many:
+            if not row.replay.valid:
                 name = name_of(path) if folder == "." else f"{folder}/{name_of(path)}"
-                device = f", device {one.device}" if len(many) > 1 else ""
-                lines.append(f"- {name}{device}: {' '.join(map(clean, one.replay.reasons))}")
+                device = f", device {row.device}" if len(many) > 1 else ""
+                lines.append(f"- {name}{device}: {' '.join(map(clean, row.replay.reasons))}")
     return "\n".join(["No prediction from these:", "", *lines]) if lines else ""

@@ -44,32 +44,32 @@ class PlainRow(Struct, frozen=True):
 
 def plain_rows(pairs: Sequence[Pair]) -> list[PlainRow]:
     """The pairs of which both plain steps are known."""
-    known = _plain_steps()
+    plain_steps = _plain_steps()
     rows = []
     for pair in pairs:
-        before, after = known.get(pair.before), known.get(pair.after)
+        before, after = plain_steps.get(pair.before), plain_steps.get(pair.after)
         if before is None or after is None:
             continue
         trace = load(pair.before, progress=False, cache=False)
-        told = predict(trace, pair.interventions, plain_step_ns=before).result
+        result = predict(trace, pair.interventions, plain_step_ns=before).result
         bare = predict(trace, pair.interventions).result.predicted_step_ns
         error = None if bare is None else 100 * (bare.value / after - 1)
-        rows.append(PlainRow(pair, told, after, error))
+        rows.append(PlainRow(pair, result, after, error))
     return rows
 
 
 def _plain_steps() -> dict[Path, int]:
     """Return the median step of each recorded variant without a profiler."""
-    found = {}
+    rows = {}
     place = TRACES / "laboratory"
     for experiment in store.read(place).experiments:
         for variant in experiment.variants:
-            for one in variant.analyses:
+            for analysis in variant.analyses:
                 plain_ns = round(variant.wall_ms.median * 1e6) if variant.wall_ms is not None else 0
                 low, high = (part * plain_ns for part in _ALIKE)
-                if one.step_ns is not None and low <= one.step_ns <= high:
-                    found[place / one.trace] = plain_ns
-    return found
+                if analysis.step_ns is not None and low <= analysis.step_ns <= high:
+                    rows[place / analysis.trace] = plain_ns
+    return rows
 
 
 def summary(rows: Sequence[PlainRow]) -> str:

@@ -36,12 +36,12 @@ def draw(seen: Sequence[Row], unseen: Sequence[Row], target: Path) -> None:
             continue
         figure.add_scatter(
             x=[row.measured_ns / 1e6 for row, _ in predicted],
-            y=[one.value / 1e6 for _, one in predicted],
+            y=[interval.value / 1e6 for _, interval in predicted],
             error_y={
                 "type": "data",
                 "symmetric": False,
-                "array": [(one.high - one.value) / 1e6 for _, one in predicted],
-                "arrayminus": [(one.value - one.low) / 1e6 for _, one in predicted],
+                "array": [(interval.high - interval.value) / 1e6 for _, interval in predicted],
+                "arrayminus": [(interval.value - interval.low) / 1e6 for _, interval in predicted],
                 "thickness": 1,
                 "width": 3,
             },

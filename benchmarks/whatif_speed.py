@@ -26,25 +26,25 @@ CHANGE = "pin"
 def measured_speed() -> str:
     """Return a paragraph with goals and the medians of some separate processes."""
     runs = [run([sys.executable, "-m", __spec__.name, str(OPS)]) for _ in range(RUNS)]
-    each = [json.loads(one.stdout) for one in runs]
-    seconds = {name: statistics.median(one[name] for one in each) for name in each[0]}
+    each = [json.loads(run.stdout) for run in runs]
+    seconds = {name: statistics.median(entry[name] for entry in each) for name in each[0]}
     wanted = {"replay": REPLAY_S, "prediction": PREDICTION_S}
-    told = {
+    rows = {
         name: f"{seconds[name]:.1f} s (wanted: {limit} s, {'met' if seconds[name] <= limit else '**missed**'})"
         for name, limit in wanted.items()
     }
     return (
         f"A made-up trace of {OPS:,} GPU ops and as many launches ({hardware()}): building the graph takes "
-        f"{seconds['graph']:.1f} s, replaying it {told['replay']}, and a whole prediction of `{CHANGE}`, with its "
-        f"interval and its assumptions, {told['prediction']} and {max(one.peak_mb for one in runs) / 1000:.1f} GB; its "
+        f"{seconds['graph']:.1f} s, replaying it {rows['replay']}, and a whole prediction of `{CHANGE}`, with its "
+        f"interval and its assumptions, {rows['prediction']} and {max(run.peak_mb for run in runs) / 1000:.1f} GB; its "
         f"timeline, made on request, takes {seconds['timeline']:.1f} s more."
     )
 
 
 def _consistent(ops: int) -> Trace:
     """Return a trace whose times follow from its launches and streams: the replay of a made-up trace."""
-    made = make(ops)
-    graph = build(made, find_hardware(made, None).constants)
+    trace = make(ops)
+    graph = build(trace, find_hardware(trace, None).constants)
     return predicted_trace(graph, replay(graph))
 
 

@@ -38,7 +38,7 @@ def _errors_pct(path: Path) -> list[float]:
         if base.fidelity.valid:
             graph = _typical(base.graph)
             replayed = replay(graph)
-            steps = step_times(graph, device, base.main_stream, base.numbers, replayed.start_ns, replayed.end_ns)
+            steps = step_times(graph, base.judged, replayed.start_ns, replayed.end_ns)
             errors.append(100 * abs(steps.median_ns / base.recorded.median_ns - 1))
     return errors
 
@@ -49,10 +49,10 @@ def _typical(graph: Graph) -> Graph:
     Start and return times of pageable copies are staging, and stay; so does the recorded overlap of kernels on several
     streams.
     """
-    items, orders, waits, known = graph.items, graph.orders, graph.waits, graph.constants
+    items, orders, waits, constants = graph.items, graph.orders, graph.waits, graph.constants
     staged = items.is_copy & (items.host_memory == Memory.PAGEABLE)
-    launch = np.where(items.is_copy, known.copy_latency_ns or 0, known.launch_latency_ns or 0)
-    gap = np.full(len(items), known.kernel_gap_ns or 0)
+    launch = np.where(items.is_copy, constants.copy_latency_ns or 0, constants.launch_latency_ns or 0)
+    gap = np.full(len(items), constants.kernel_gap_ns or 0)
     return replace(
         graph,
         items=replace(
@@ -62,6 +62,6 @@ def _typical(graph: Graph) -> Graph:
             queue_lag_ns=np.where(staged, items.queue_lag_ns, gap),
             engine_lag_ns=np.where(staged, items.engine_lag_ns, gap),
         ),
-        orders=replace(orders, lag_ns=np.where(orders.why == Why.SEEN, orders.lag_ns, known.handover_ns or 0)),
-        waits=replace(waits, lag_ns=np.where(staged[waits.item], waits.lag_ns, known.return_ns or 0)),
+        orders=replace(orders, lag_ns=np.where(orders.why == Why.SEEN, orders.lag_ns, constants.handover_ns or 0)),
+        waits=replace(waits, lag_ns=np.where(staged[waits.item], waits.lag_ns, constants.return_ns or 0)),
     )

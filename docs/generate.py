@@ -69,9 +69,9 @@ prints the same. All times are integer nanoseconds. NULL is what is unknown, or 
 def pages() -> dict[str, str]:
     """The text of each page, by its path in `docs/`."""
     entries = glossary.entries()
-    rules = [one for one in entries if one.kind.startswith("rule")]
-    checks = [one for one in entries if one.kind == "trust check"]
-    others = [one for one in entries if one not in rules and one not in checks]
+    rules = [entry for entry in entries if entry.kind.startswith("rule")]
+    checks = [entry for entry in entries if entry.kind == "trust check"]
+    others = [entry for entry in entries if entry not in rules and entry not in checks]
     return {
         "reference/rules.md": "\n".join([_RULES, _linked(rules), *map(_entry, rules)]),
         "reference/trust-checks.md": "\n".join([_CHECKS, _linked(checks), *map(_entry, checks)]),
@@ -86,7 +86,7 @@ def pages() -> dict[str, str]:
 
 
 def _linked(entries: Iterable[glossary.GlossaryEntry]) -> str:
-    rows = (f"| [`{one.word}`](#{one.word}) | {_cell(one.summary)} |" for one in entries)
+    rows = (f"| [`{entry.word}`](#{entry.word}) | {_cell(entry.summary)} |" for entry in entries)
     return "\n".join(["| | |", "|---|---|", *rows, ""])
 
 
@@ -116,12 +116,12 @@ def _own(line: str) -> str:
 def _by_kind(entries: Iterable[glossary.GlossaryEntry]) -> Iterator[str]:
     """A section for each kind, so that a word with two meanings stands in both."""
     kinds: dict[str, list[glossary.GlossaryEntry]] = {}
-    for one in entries:
-        kinds.setdefault(one.kind, []).append(one)
+    for entry in entries:
+        kinds.setdefault(entry.kind, []).append(entry)
     for kind, known in kinds.items():
         yield f"## {kind.capitalize()}\n"
         slug = kind.replace(" ", "-")
-        yield from (_entry(one, level=3, anchor=f"{slug}-{one.word}".replace(" ", "-")) for one in known)
+        yield from (_entry(entry, level=3, anchor=f"{slug}-{entry.word}".replace(" ", "-")) for entry in known)
 
 
 # -- commands -------------------------------------------------------------------------------------
@@ -148,20 +148,24 @@ def _command(parser: argparse.ArgumentParser, *, level: int) -> Iterator[str]:
     """A section for a command, and one for each of its actions."""
     usage = parser.format_usage().removeprefix("usage: ").strip().replace("\n       ", "\n")
     yield f"{'#' * level} {parser.prog}\n\n{parser.description}\n\n```text\n{usage}\n```\n"
-    actions = [one for one in parser._actions if not isinstance(one, argparse._SubParsersAction | argparse._HelpAction)]
+    actions = [
+        action
+        for action in parser._actions
+        if not isinstance(action, argparse._SubParsersAction | argparse._HelpAction)
+    ]
     if actions:
-        rows = (f"| {_cell(_spelled(one))} | {_cell(_help(parser, one))} |" for one in actions)
+        rows = (f"| {_cell(_spelled(action))} | {_cell(_help(parser, action))} |" for action in actions)
         yield "\n".join(["| argument | meaning |", "|---|---|", *rows, ""])
-    for one in parser._actions:
-        if isinstance(one, argparse._SubParsersAction):
-            for inner in dict.fromkeys(one.choices.values()):
+    for action in parser._actions:
+        if isinstance(action, argparse._SubParsersAction):
+            for inner in dict.fromkeys(action.choices.values()):
                 yield from _command(inner, level=level + 1)
 
 
 def _spelled(action: argparse.Action) -> str:
     """`--output FILE`, `-o FILE`."""
     shown = argparse.HelpFormatter("")._format_action_invocation(action)
-    return ", ".join(f"`{one}`" for one in shown.split(", "))
+    return ", ".join(f"`{item}`" for item in shown.split(", "))
 
 
 def _help(parser: argparse.ArgumentParser, action: argparse.Action) -> str:
@@ -178,9 +182,11 @@ def _cell(text: str) -> str:
 
 def _tables() -> Iterator[str]:
     for table in TABLES.values():
-        rows = (f"| `{one.name}` | {one.type} | {_cell(with_units(one))} |" for one in table.columns)
-        said = f"A row is {table.rows}. Figures are {OF[table.figures]}."
-        yield "\n".join([f"## {table.name}", "", said, "", "| column | type | meaning |", "|---|---|---|", *rows, ""])
+        rows = (f"| `{column.name}` | {column.type} | {_cell(with_units(column))} |" for column in table.columns)
+        summary = f"A row is {table.rows}. Figures are {OF[table.figures]}."
+        yield "\n".join(
+            [f"## {table.name}", "", summary, "", "| column | type | meaning |", "|---|---|---|", *rows, ""]
+        )
 
 
 # -- schemas --------------------------------------------------------------------------------------
@@ -197,9 +203,9 @@ def _structures() -> Iterator[str]:
 def _structure(kind: str, name: str, structure: Mapping[str, Any]) -> str:
     fields = structure.get("properties", {})
     rows = (f"| `{field}` | {_type(kind, shape)} |" for field, shape in fields.items())
-    said = markdown.escape(" ".join(structure.get("description", "").split()))
+    description = markdown.escape(" ".join(structure.get("description", "").split()))
     table = ["| field | type |", "|---|---|", *rows, ""] if fields else []
-    return "\n".join([f"### {name} {{#{kind}-{name.lower()}}}", "", said, "", *table])
+    return "\n".join([f"### {name} {{#{kind}-{name.lower()}}}", "", description, "", *table])
 
 
 def _type(kind: str, shape: Mapping[str, Any]) -> str:
@@ -208,9 +214,9 @@ def _type(kind: str, shape: Mapping[str, Any]) -> str:
         name = shape["$ref"].rpartition("/")[2]
         return f"[{name}](#{kind}-{name.lower()})"
     if "anyOf" in shape:
-        return " or ".join(_type(kind, one) for one in shape["anyOf"])
+        return " or ".join(_type(kind, item) for item in shape["anyOf"])
     if "enum" in shape:
-        return ", ".join(f"`{one}`" for one in shape["enum"])
+        return ", ".join(f"`{item}`" for item in shape["enum"])
     if shape.get("type") == "array":
         return f"list of {_type(kind, shape.get('items', {}))}"
     if isinstance(shape.get("additionalProperties"), Mapping):

@@ -7,7 +7,7 @@ report = ov.analyze(trace)  # or ov.analyze("trace.json.gz"): whatever takes a t
 report.devices[0].overlap.efficiency_pct
 ov.diff(before, after).verdict
 ov.whatif(trace, ["pin", "side-stream"]).predicted_step_ns
-ov.check(report, {"forbid": ["pageable-copy"]}).outcome
+ov.check(report, {"forbid": ["pageable-memory"]}).outcome
 trace.sql("SELECT cause, sum(duration_ns) FROM idle_pieces GROUP BY cause")  # a data frame; ov.sql of several
 ov.show(report)  # the dashboard
 ov.try_changes(build).best  # changes tried on a step function

@@ -9,6 +9,11 @@ class OverlapscopeError(Exception):
     The text is a sentence for the user, and begins with the source.
     """
 
+    def __init__(self, *args: object, for_assistants: str | None = None) -> None:
+        """Create an error; `for_assistants` is its text where options of the command line don't exist, if different."""
+        super().__init__(*args)
+        self.for_assistants = str(self) if for_assistants is None else for_assistants
+
     def __str__(self) -> str:
         return ": ".join(map(str, self.args))
 

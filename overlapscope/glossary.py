@@ -15,6 +15,7 @@ from overlapscope.catalog.buckets import BUCKETS, Bucket
 from overlapscope.catalog.causes import CAUSES, Cause, CopyCause, IdleCause, Subject
 from overlapscope.catalog.changes import CHANGES, Change
 from overlapscope.catalog.checks import CHECKS, TrustCheck
+from overlapscope.catalog.earlier_names import current_rule
 from overlapscope.catalog.terms import TERMS
 from overlapscope.documents.model import Block, Code, Document, Heading, Items, Text
 from overlapscope.documents.table import Table, prose, rows, words
@@ -29,6 +30,8 @@ _CAUSE: Final[dict[Subject, str]] = {"exposed-copy": "cause of exposed copies", 
 _UNITS: Final = {"pct": "a percentage", "ns": "a time", "gb_per_s": "a bandwidth"}
 _BLAMED_BUCKETS: Final = {"compute": "kernels"}
 """Names that metrics have for a bucket, where they differ from the bucket's own."""
+_SHORTENED: Final = {"efficiency": "overlap-efficiency"}
+"""Terms by their short forms in narrow tables, in their plain spelling."""
 
 
 class GlossaryEntry(Struct, frozen=True):
@@ -45,10 +48,15 @@ class GlossaryEntry(Struct, frozen=True):
 
 def explain(asked: str) -> Document:
     """Return all meanings of a word. Raise UsageError if no report uses it."""
-    matches = [entry for entry in entries() if _plain(entry.word) == _plain(asked)]
+    word = _SHORTENED.get(_plain(asked), current_rule(_plain(asked)))
+    matches = [entry for entry in entries() if _plain(entry.word) == word]
     if not matches:
         hint = did_you_mean(_plain(asked), {_plain(entry.word) for entry in entries()})
-        raise UsageError(f"no report uses the word {asked!r}{hint}; `overlapscope explain` lists all words.")
+        unknown = f"no report uses the word {asked!r}{hint};"
+        raise UsageError(
+            f"{unknown} `overlapscope explain` lists all words.",
+            for_assistants=f"{unknown} explain lists all words for the word `words`.",
+        )
     blocks: list[Block] = []
     for entry in matches:
         blocks += [Heading(f"{entry.word} ({entry.kind})"), Text(entry.summary), *entry.blocks]
@@ -149,7 +157,7 @@ def _intervention(intervention: Intervention) -> GlossaryEntry:
     rules = [rule.id for rule in RULES.values() if intervention.id in _tries(rule)]
     return GlossaryEntry(
         intervention.id,
-        "intervention of whatif",
+        "change of whatif",
         f"{intervention.words.title[:1].upper()}{intervention.words.title[1:]}.",
         (
             Text(intervention.meaning),

@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Final, TypeVar
 
 from overlapscope.errors import UnreadableTrace, UsageError
 from overlapscope.reading import LIMIT_BYTES, load, load_all, look
-from overlapscope.reading.files import Kind, kind_of, named, place
+from overlapscope.reading.kinds import Kind, kind_of
+from overlapscope.reading.pipes import named, place
 from overlapscope.trace.model import Trace
 
 if TYPE_CHECKING:

@@ -1,6 +1,6 @@
 """The pytest plugin: a marker that holds a test to budgets of overlap, a fixture that records, and `assert_overlap`.
 
-    @pytest.mark.overlap(min_efficiency="80%", max_exposed_copy="3 ms", forbid=["pageable-copy"])
+    @pytest.mark.overlap(min_efficiency="80%", max_exposed_copy="3 ms", forbid=["pageable-memory"])
     def test_the_loader_prefetches(overlap_profile):
         with overlap_profile as recording:
             for batch in loader:
@@ -117,10 +117,9 @@ def _metric(argument: str, limit: str | float, metric: str, share: str | None) -
 
     chosen = share if share is not None and is_share(limit) else metric
     try:
-        parse(limit, METRICS[chosen].unit)
+        parse(limit, METRICS[chosen].unit, or_share=share is not None)
     except ConfigError as error:
-        or_share = ' or "10%"' if share is not None and str(error).endswith('"') else ""
-        raise ConfigError(f"{_MARKER}: {argument}: {error}{or_share}.") from None
+        raise ConfigError(f"{_MARKER}: {argument}: {error}.") from None
     return chosen
 
 
@@ -243,7 +242,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 def pytest_configure(config: pytest.Config) -> None:
     """Register the marker, with the help of its function."""
     signature = inspect.signature(overlap)
-    bare = [one.replace(annotation=one.empty) for one in signature.parameters.values()]
+    bare = [parameter.replace(annotation=parameter.empty) for parameter in signature.parameters.values()]
     arguments = signature.replace(parameters=bare, return_annotation=signature.empty)
     config.addinivalue_line("markers", f"{_MARKER}{arguments}: {inspect.getdoc(overlap)}\n")
 
@@ -320,11 +319,11 @@ def _settings(limits: Mapping[str, Any], whose: str) -> Settings:
     """Raise UsageError for a keyword that `overlap` does not have."""
     from overlapscope.base.words import did_you_mean
 
-    known = inspect.signature(overlap).parameters
+    keywords = inspect.signature(overlap).parameters
     for name in limits:
-        if name not in known:
+        if name not in keywords:
             raise UsageError(
-                f"{whose}: there is no keyword {name!r}{did_you_mean(name, known)}; keywords: {', '.join(known)}."
+                f"{whose}: there is no keyword {name!r}{did_you_mean(name, keywords)}; keywords: {', '.join(keywords)}."
             )
     return overlap(**limits)
 

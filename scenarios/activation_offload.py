@@ -4,8 +4,8 @@ Beyond the published experiments: `torch.autograd.graph.save_on_cpu`, without an
 activations on the GPU (`none`) and against custom hooks (`overlapped`). These store activations on one side stream and
 load them on another, two ahead of their use, into three buffers in turn.
 
-Look for: `save_on_cpu` copies on the compute stream, weights included, so nothing hides (`copy-on-compute-stream`), and
-without pinned memory each copy blocks and is slow (`pageable-copy`). The custom hooks hide most of it. The benefit is
+Look for: `save_on_cpu` copies on the compute stream, weights included, so nothing hides (`same-stream`), and
+without pinned memory each copy blocks and is slow (`pageable-memory`). The custom hooks hide most of it. The benefit is
 in `peak_gpu_mib`. Gradients are compared with those of the plain program.
 """
 
@@ -149,7 +149,7 @@ EXPERIMENT = Experiment(
             truth=Truth(
                 exposed_copy="pageable-memory",
                 hidden_copy_pct=(0.0, 1.0),
-                findings=("pageable-copy",),
+                findings=("pageable-memory",),
                 no_findings=("overlap-achieved",),
                 least_share=0.99,
             ),
@@ -163,8 +163,8 @@ EXPERIMENT = Experiment(
             truth=Truth(
                 exposed_copy="same-stream",
                 hidden_copy_pct=(0.0, 1.0),
-                findings=("copy-on-compute-stream",),
-                no_findings=("pageable-copy", "overlap-achieved"),
+                findings=("same-stream",),
+                no_findings=("pageable-memory", "overlap-achieved"),
             ),
             wrong_results="none",
         ),
@@ -172,7 +172,7 @@ EXPERIMENT = Experiment(
             "overlapped",
             {"way": "overlapped"},
             shows="own hooks: stored and loaded on side streams, beside compute",
-            truth=Truth(hidden_copy_pct=(50.0, 100.0), no_findings=("pageable-copy", "copy-on-compute-stream")),
+            truth=Truth(hidden_copy_pct=(50.0, 100.0), no_findings=("pageable-memory", "same-stream")),
             wrong_results="none",
         ),
     ),

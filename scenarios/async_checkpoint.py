@@ -6,7 +6,7 @@ optimizer, which writes them, waits for the copy. `snapshot` first copies the we
 optimizer doesn't have to wait, at the cost of memory. Writing the file is left out: any thread may do that once the
 copy is done. `none` is the step without a checkpoint.
 
-Look for: `.cpu()` makes the host wait for the GPU and the GPU for the host (`pageable-copy`, idle time `host-sync`);
+Look for: `.cpu()` makes the host wait for the GPU and the GPU for the host (`pageable-memory`, idle time `host-sync`);
 the others hide nearly all of the copy (`overlap-achieved`). Every checkpoint is compared with the weights at the time
 of the request.
 """
@@ -108,7 +108,7 @@ def prepare(layers: int, width: int, batch: int, way: Way) -> Program:
 HIDDEN = Truth(
     hidden_copy_pct=(80.0, 100.0),
     findings=("overlap-achieved",),
-    no_findings=("pageable-copy", "copy-on-compute-stream"),
+    no_findings=("pageable-memory", "same-stream"),
 )
 
 EXPERIMENT = Experiment(
@@ -130,8 +130,8 @@ EXPERIMENT = Experiment(
                 exposed_copy="pageable-memory",
                 idle="host-sync",
                 hidden_copy_pct=(0.0, 1.0),
-                findings=("pageable-copy",),
-                no_findings=("overlap-achieved", "copy-on-compute-stream"),
+                findings=("pageable-memory",),
+                no_findings=("overlap-achieved", "same-stream"),
             ),
             wrong_results="none",
         ),

@@ -6,7 +6,7 @@ in four chunks on four streams depth first (copy, kernel and copy of a chunk bef
 breadth first (all copies in, all kernels, all copies out). The kernel is six of PyTorch's here, in place. The sweep
 over 1, 2, 4, 8 and 16 streams is breadth first; `sequential` is its one, `breadth_first` its four.
 
-Look for: sequential hides nothing (`copy-on-compute-stream`). GPUs of the post's time had one queue for all streams, so
+Look for: sequential hides nothing (`same-stream`). GPUs of the post's time had one queue for all streams, so
 the order of issue mattered much; with a queue per stream it is mostly launches that cost, and too many chunks pay more
 in launches than they win. sin^2 + cos^2 is 1, so every result is checked.
 """
@@ -97,9 +97,9 @@ def prepare(elements: int, streams: int, order: Literal["depth", "breadth"]) -> 
 
 
 IN_LINE = Truth(
-    hidden_copy_pct=(0.0, 1.0), findings=("copy-on-compute-stream",), no_findings=("pageable-copy", "overlap-achieved")
+    hidden_copy_pct=(0.0, 1.0), findings=("same-stream",), no_findings=("pageable-memory", "overlap-achieved")
 )
-SIDE_BY_SIDE = Truth(hidden_copy_pct=(5.0, 100.0), no_findings=("pageable-copy",))
+SIDE_BY_SIDE = Truth(hidden_copy_pct=(5.0, 100.0), no_findings=("pageable-memory",))
 
 
 def sweep(streams: int) -> Variant:
@@ -107,7 +107,7 @@ def sweep(streams: int) -> Variant:
         f"breadth_first_{streams}",
         {"streams": streams, "order": "breadth"},
         shows=f"the same in {streams} chunks on {streams} streams",
-        truth=SIDE_BY_SIDE if streams <= 4 else Truth(no_findings=("pageable-copy",)),
+        truth=SIDE_BY_SIDE if streams <= 4 else Truth(no_findings=("pageable-memory",)),
         wrong_results="none",
     )
 

@@ -50,7 +50,7 @@ EXPERIMENT = Experiment(
             truth=Truth(
                 exposed_copy="pageable-memory",
                 hidden_copy_pct=(0.0, 0.5),
-                findings=("pageable-copy",),
+                findings=("pageable-memory",),
                 no_findings=("overlap-achieved",),
                 least_share=0.95,
             ),
@@ -63,8 +63,8 @@ EXPERIMENT = Experiment(
             truth=Truth(
                 exposed_copy="no-compute",
                 hidden_copy_pct=(0.0, 0.5),
-                findings=("copy-on-compute-stream",),
-                no_findings=("pageable-copy", "overlap-achieved"),
+                findings=("same-stream",),
+                no_findings=("pageable-memory", "overlap-achieved"),
             ),
         ),
         Variant(
@@ -75,7 +75,7 @@ EXPERIMENT = Experiment(
             truth=Truth(
                 exposed_copy="pageable-memory",
                 hidden_copy_pct=(0.0, 10.0),
-                findings=("pageable-copy",),
+                findings=("pageable-memory",),
                 least_share=0.95,
             ),
         ),
@@ -87,7 +87,7 @@ EXPERIMENT = Experiment(
                 exposed_copy="no-compute",
                 hidden_copy_pct=(0.5, 100.0),
                 findings=("overlap-achieved",),
-                no_findings=("pageable-copy", "copy-on-compute-stream", "blocking-copy"),
+                no_findings=("pageable-memory", "same-stream", "blocking-copy"),
                 least_share=0.9,
             ),
         ),

@@ -83,7 +83,7 @@ TRUTH = Truth(
     idle="host-compute",
     hidden_copy_pct=(0.0, 1.0),
     findings=("host-compute",),
-    no_findings=("pageable-copy",),
+    no_findings=("pageable-memory",),
 )
 
 EXPERIMENT = Experiment(

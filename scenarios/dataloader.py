@@ -174,9 +174,9 @@ def variant(pinned: bool, non_blocking: bool, workers: int) -> Variant:
             exposed_copy="same-stream" if pinned else "pageable-memory",
             idle=None if workers else "data-loading",
             hidden_copy_pct=(0.0, 1.0),
-            findings=("data-loading",) if not workers else () if pinned else ("pageable-copy",),
+            findings=("data-loading",) if not workers else () if pinned else ("pageable-memory",),
             no_findings=(
-                "pageable-copy" if pinned else "copy-on-compute-stream",
+                "pageable-memory" if pinned else "same-stream",
                 *(["data-loading"] if workers else []),
                 *(["blocking-copy"] if non_blocking or not pinned else []),
             ),
@@ -201,7 +201,7 @@ EXPERIMENT = Experiment(
             shows="the next batch is sent on a stream of its own while the model works on this one",
             truth=Truth(
                 hidden_copy_pct=(80.0, 100.0),
-                no_findings=("data-loading", "pageable-copy", "copy-on-compute-stream", "blocking-copy"),
+                no_findings=("data-loading", "pageable-memory", "same-stream", "blocking-copy"),
             ),
         ),
     ),

@@ -3,7 +3,7 @@
 Beyond the published experiments. `ddp` is a plain `DistributedDataParallel` run: as soon as a bucket of gradients is
 there, NCCL reduces it on a stream of its own, beside the rest of the backward pass. `no_overlap` is the same by hand:
 each gradient is reduced when the backward pass is over, so all of the communication is exposed
-(`exposed-communication`).
+(`exposed-comm`).
 
 Look for: how much of the communication runs beside compute (`comm_compute_pct`), on both ranks. The last bucket has
 nothing left to hide under. A rank that comes late looks like slow communication on the other one.
@@ -73,7 +73,7 @@ EXPERIMENT = Experiment(
             shows="all gradients are reduced when the backward pass is over",
             # Four bytes are sent for each weight, and six operations are done for each weight and sample. With a
             # thousand samples that is some percent of the step over the fastest link, and more over others.
-            truth=Truth(findings=("exposed-communication",)),
+            truth=Truth(findings=("exposed-comm",)),
         ),
     ),
     gpus=2,

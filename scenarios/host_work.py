@@ -64,13 +64,13 @@ PINNED = Truth(
     idle="host-compute",
     hidden_copy_pct=(0.0, 0.5),
     findings=("host-compute",),
-    no_findings=("pageable-copy", "pin-in-loop"),
+    no_findings=("pageable-memory", "pin-in-loop"),
 )
 PINNED_NON_BLOCKING = replace(PINNED, no_findings=(*PINNED.no_findings, "blocking-copy"))
 PAGEABLE = replace(
     PINNED,
     exposed_copy="pageable-memory",
-    findings=("host-compute", "pageable-copy"),
+    findings=("host-compute", "pageable-memory"),
     no_findings=("pin-in-loop", "blocking-copy"),
 )
 

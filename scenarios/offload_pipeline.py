@@ -7,7 +7,7 @@ of the link work at once. Three streams, one for each direction and one for comp
 form: while layer n is computed, n + 1 is uploaded and n - 1 is downloaded.
 
 Look for: copies outlast compute by far, so no order hides all of them (cause `no-compute`); a single stream wastes its
-compute (`copy-on-compute-stream`) and a direction of the link (`one-way-copies`). Every layer that returns is checked
+compute (`same-stream`) and a direction of the link (`one-way-copies`). Every layer that returns is checked
 to the bit: doubling a float16 is exact.
 """
 
@@ -129,7 +129,7 @@ def prepare(layers: int, streams: int) -> Program:
 # Twenty multiplications move a layer 40 times through the GPU's memory, and the copies move it twice over the link. If
 # the memory is at least 40 times as fast as the link, half of the copying or more exceeds all compute.
 BEYOND_COMPUTE = Truth(
-    exposed_copy="no-compute", no_findings=("one-way-copies", "pageable-copy"), hidden_copy_pct=(10.0, 90.0)
+    exposed_copy="no-compute", no_findings=("one-way-copies", "pageable-memory"), hidden_copy_pct=(10.0, 90.0)
 )
 
 EXPERIMENT = Experiment(
@@ -147,8 +147,8 @@ EXPERIMENT = Experiment(
                 exposed_copy="no-compute",
                 least_share=0.4,
                 hidden_copy_pct=(0.0, 1.0),
-                findings=("copy-on-compute-stream", "one-way-copies"),
-                no_findings=("pageable-copy", "overlap-achieved"),
+                findings=("same-stream", "one-way-copies"),
+                no_findings=("pageable-memory", "overlap-achieved"),
             ),
             published={"wall_ms": 178.0, "h2d_ms": 58.2, "compute_ms": 38.8, "d2h_ms": 62.5, "parts_ms": 159.5},
             wrong_results="none",
@@ -169,7 +169,7 @@ EXPERIMENT = Experiment(
                 exposed_copy=BEYOND_COMPUTE.exposed_copy,
                 hidden_copy_pct=BEYOND_COMPUTE.hidden_copy_pct,
                 findings=("overlap-achieved",),
-                no_findings=(*BEYOND_COMPUTE.no_findings, "copy-on-compute-stream"),
+                no_findings=(*BEYOND_COMPUTE.no_findings, "same-stream"),
             ),
             wrong_results="none",
         ),

@@ -8,7 +8,7 @@ the link's rate.
 The figures are of the first pass, tensor by tensor with a wait after each, and of a second one with all at once
 (`bulk`). "Per layer" is per tensor, as in the article. PyTorch keeps freed pinned memory, so page-locking shows in the
 first pass only. All later passes, including the timed and recorded ones, find pinned memory ready, and
-`.cpu().pin_memory()` is faster there. Look at `pageable-copy` and `pin-in-loop`.
+`.cpu().pin_memory()` is faster there. Look at `pageable-memory` and `pin-in-loop`.
 """
 
 from __future__ import annotations
@@ -99,7 +99,7 @@ EXPERIMENT = Experiment(
             truth=Truth(
                 exposed_copy="pageable-memory",
                 hidden_copy_pct=(0.0, 0.0),
-                findings=("pageable-copy",),
+                findings=("pageable-memory",),
                 no_findings=("pin-in-loop", "blocking-copy"),
                 least_share=0.95,
             ),
@@ -113,7 +113,7 @@ EXPERIMENT = Experiment(
             truth=Truth(
                 exposed_copy="pageable-memory",
                 hidden_copy_pct=(0.0, 0.0),
-                findings=("pageable-copy", "pin-in-loop"),
+                findings=("pageable-memory", "pin-in-loop"),
             ),
             published={"store_ms": 3327.3, "load_ms": 121.0, "per_layer_store_ms": 55.45},
         ),
@@ -124,7 +124,7 @@ EXPERIMENT = Experiment(
             truth=Truth(
                 exposed_copy="no-compute",
                 hidden_copy_pct=(0.0, 0.0),
-                no_findings=("pageable-copy", "pin-in-loop", "blocking-copy"),
+                no_findings=("pageable-memory", "pin-in-loop", "blocking-copy"),
                 least_share=0.95,
             ),
             published={"store_ms": 137.9, "load_ms": 116.5, "per_layer_store_ms": 2.30},

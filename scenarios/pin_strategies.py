@@ -44,7 +44,7 @@ def prepare(
 PAGEABLE = Truth(
     exposed_copy="pageable-memory",
     hidden_copy_pct=(0.0, 0.0),
-    findings=("pageable-copy",),
+    findings=("pageable-memory",),
     no_findings=("pin-in-loop", "blocking-copy"),
     least_share=0.95,
 )
@@ -82,7 +82,7 @@ EXPERIMENT = Experiment(
                 idle="host-sync",
                 hidden_copy_pct=(0.0, 0.0),
                 findings=("blocking-copy",),
-                no_findings=("pageable-copy", "pin-in-loop"),
+                no_findings=("pageable-memory", "pin-in-loop"),
             ),
             published={"wall_ms": 371.1},
         ),
@@ -93,7 +93,7 @@ EXPERIMENT = Experiment(
             truth=Truth(
                 exposed_copy="no-compute",
                 hidden_copy_pct=(0.0, 0.0),
-                no_findings=("pageable-copy", "blocking-copy", "pin-in-loop"),
+                no_findings=("pageable-memory", "blocking-copy", "pin-in-loop"),
                 least_share=0.95,
             ),
             published={"wall_ms": 345.9},
@@ -108,7 +108,7 @@ EXPERIMENT = Experiment(
                 idle="host-staging",
                 hidden_copy_pct=(0.0, 0.0),
                 findings=("pin-in-loop",),
-                no_findings=("pageable-copy",),
+                no_findings=("pageable-memory",),
             ),
             published={"wall_ms": 996.5},
         ),
@@ -119,7 +119,7 @@ EXPERIMENT = Experiment(
             truth=Truth(
                 exposed_copy="no-compute",
                 hidden_copy_pct=(0.0, 0.0),
-                no_findings=("pageable-copy", "blocking-copy"),
+                no_findings=("pageable-memory", "blocking-copy"),
                 least_share=0.95,
             ),
             published={"wall_ms": 678.0},

@@ -43,14 +43,14 @@ def prepare(tensors: int, elements: int, recorded_tensors: int, **how: Any) -> P
 PAGEABLE = Truth(
     exposed_copy="pageable-memory",
     hidden_copy_pct=(0.0, 0.0),
-    findings=("pageable-copy",),
+    findings=("pageable-memory",),
     no_findings=("pin-in-loop", "blocking-copy"),
     least_share=0.95,
 )
 PINNED = Truth(
     exposed_copy="no-compute",
     hidden_copy_pct=(0.0, 0.0),
-    no_findings=("pageable-copy", "blocking-copy"),
+    no_findings=("pageable-memory", "blocking-copy"),
     least_share=0.95,
 )
 

@@ -65,24 +65,24 @@ class Reach:
     def distances(self, changed: Iterable[str]) -> dict[str, int]:
         """Return, by test file, the number of imports between it and the nearest of the changed files."""
         test_of = {module_of(file): file for file in self._texts if Path(file).name.startswith("test_")}
-        found: dict[str, int] = {}
+        near_files: dict[str, int] = {}
         level: set[str] = set()
         for path in changed:
             if (module := self._module_of_any(path)) is not None:
                 level.add(module)
             else:
-                found |= {file: 2 for file in test_of.values() if self._names_directory_of(file, path)}
-                found |= {file: 1 for file in test_of.values() if Path(path).name in self._texts[file]}
+                near_files |= {file: 2 for file in test_of.values() if self._names_directory_of(file, path)}
+                near_files |= {file: 1 for file in test_of.values() if Path(path).name in self._texts[file]}
         seen: set[str] = set()
         distance = 0
         while level:
             for module in level & test_of.keys():
-                found[test_of[module]] = min(distance, found.get(test_of[module], distance))
+                near_files[test_of[module]] = min(distance, near_files.get(test_of[module], distance))
             seen |= level
             level = {importer for module in level for importer in self._graph.find_modules_that_directly_import(module)}
             level -= seen
             distance += 1
-        return found
+        return near_files
 
     def _named(self, text: str) -> Iterator[str]:
         for dotted in set(OWN_MODULE.findall(text)):
@@ -138,10 +138,10 @@ def stale_files(outcomes: Mapping[str, Outcome]) -> list[Stale]:
 def affordable(stale: Iterable[Stale], seconds: float) -> list[str]:
     """Return the files that fit into so many seconds of tests, nearest first, and at least the nearest."""
     chosen: list[str] = []
-    for one in stale:
-        if not chosen or one.seconds <= seconds:
-            chosen.append(one.file)
-            seconds -= one.seconds
+    for file in stale:
+        if not chosen or file.seconds <= seconds:
+            chosen.append(file.file)
+            seconds -= file.seconds
     return chosen
 
 

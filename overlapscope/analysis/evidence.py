@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from enum import StrEnum
 
 import numpy as np
@@ -15,7 +15,7 @@ from overlapscope.analysis.results import Evidence, Window
 from overlapscope.analysis.timeline import Timeline
 from overlapscope.base.columns import Integers
 from overlapscope.base.intervals import Intervals
-from overlapscope.catalog.causes import COPY_CAUSES, EXPOSED_COPY, IDLE, IDLE_CAUSES, Subject
+from overlapscope.catalog.causes import COPY_CAUSES, EXPOSED_COPY, IDLE, IDLE_CAUSES, Cause, Subject
 from overlapscope.trace.model import Memory, Trace
 
 MOST = 40
@@ -28,38 +28,36 @@ def copy_evidence(trace: Trace, timeline: Timeline, exposed: ExposedCopies, wind
     pieces, ops = exposed.inside(windows), timeline.ops
     copy = pieces.copy
 
-    def detail(piece: int) -> str:
+    def moved(piece: int) -> str:
         row = copy[piece]
         source, target = (Memory(kinds[row]).name.lower() for kinds in (ops.source_kind, ops.target_kind))
-        cause = EXPOSED_COPY[COPY_CAUSES[pieces.cause[piece]]].evidence
-        return f"{source} to {target} on stream {ops.stream[row]}: {cause}"
+        return f"{source} to {target} on stream {ops.stream[row]}"
 
     alike = (ops.source_kind[copy], ops.target_kind[copy], ops.stream[copy])
     sites = sites_of_calls(trace, ops.launch[copy])
-    return _ranked(trace, "exposed-copy", COPY_CAUSES, pieces, alike, sites, detail)
+    return _ranked(trace, "exposed-copy", EXPOSED_COPY, COPY_CAUSES, pieces, alike, sites, moved)
 
 
 def idle_evidence(trace: Trace, idle: IdleTime, windows: Intervals) -> list[Evidence]:
     """Return the evidence for idle time inside the windows, by cause and by activity of the host."""
     pieces = idle.inside(windows)
     where = sites(trace, pieces.call, pieces.thread, pieces.host_ns)
-    return _ranked(
-        trace, "idle", IDLE_CAUSES, pieces, (), where, lambda piece: IDLE[IDLE_CAUSES[pieces.cause[piece]]].evidence
-    )
+    return _ranked(trace, "idle", IDLE, IDLE_CAUSES, pieces, (), where, lambda _: None)
 
 
 def _ranked(
     trace: Trace,
     subject: Subject,
+    catalog: Mapping[str, Cause],
     causes: Sequence[StrEnum],
     pieces: Pieces,
     alike: Sequence[Integers],
     sites: Sites,
-    detail: Callable[[int], str],
+    moved: Callable[[int], str | None],
 ) -> list[Evidence]:
     """Return the `MOST` largest groups of pieces with equal cause, site and further columns.
 
-    `detail` is called for the longest piece of each.
+    `moved` returns the copies of a piece, and is called for the longest piece of each.
     """
     length = pieces.length_ns
     if not len(length):
@@ -76,16 +74,19 @@ def _ranked(
     for number in np.lexsort((pieces.start_ns[example], -time))[:MOST].tolist():
         first = int(example[number])
         site = sites.site_at(trace, first)
+        cause, copies = str(causes[pieces.cause[first]]), moved(first)
+        reason = catalog[cause].evidence
         evidence.append(
             Evidence(
                 subject=subject,
-                cause=str(causes[pieces.cause[first]]),
+                cause=cause,
                 time_ns=int(time[number]),
                 count=int(count[number]),
                 op=site.op,
                 call=site.call,
                 where=site.line,
-                detail=detail(first),
+                detail=reason if copies is None else f"{copies}: {reason}",
+                copies=copies,
                 confidence="exact" if sure[number] == EXACT else "rebuilt",
                 example=Window(start_ns=int(pieces.start_ns[first]), end_ns=int(pieces.end_ns[first])),
             )

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from statistics import fmean, median
 from typing import Literal
 
 import numpy as np
@@ -10,7 +12,8 @@ from overlapscope.analysis.grouping import distinct, rows_by
 from overlapscope.analysis.host import loading
 from overlapscope.analysis.missing_ops import recorded_launches
 from overlapscope.analysis.periods import is_step, judged_steps
-from overlapscope.analysis.results import HostStep, HostUse, OpTime, ThreadUse, Window
+from overlapscope.analysis.plain_step import lengths_of, measured
+from overlapscope.analysis.results import HostPlain, HostStep, HostUse, OpTime, ThreadUse, Window
 from overlapscope.base.intervals import I64, Intervals, covered, cut, intersect, subtract, union
 from overlapscope.trace.lost import GPU_OPS
 from overlapscope.trace.model import HostEvents, Trace
@@ -71,7 +74,16 @@ def describe_host(trace: Trace) -> HostUse | None:
         loader=_loader(mine),
         ops=_by_name(ops, intersect(worked, windows)),
         threads=_threads(trace, windows, thread),
+        plain=_plain(trace, steps) if names else None,
     )
+
+
+def _plain(trace: Trace, steps: Sequence[HostStep]) -> HostPlain | None:
+    plain = measured(trace.plain_steps, round(median(step.span_ns for step in steps)))
+    if plain is None:
+        return None
+    mean_ns = round(fmean([*lengths_of(trace.plain_steps.before), *lengths_of(trace.plain_steps.after)]))
+    return HostPlain(step_ns=plain.step_ns, low_ns=plain.low_ns, high_ns=plain.high_ns, mean_ns=mean_ns)
 
 
 def _loader(loads: HostEvents) -> Literal["none", "own-thread", "workers"]:
@@ -102,5 +114,7 @@ def _threads(trace: Trace, windows: Intervals, main: int) -> tuple[ThreadUse, ..
     threads = []
     for thread, of_thread in rows_by(trace.cpu_ops.thread):
         busy = intersect(union(trace.cpu_ops.start_ns[of_thread], trace.cpu_ops.end_ns[of_thread]), windows)
-        threads.append(ThreadUse(thread=thread, steps=thread == main, busy_ns=int((busy.ends - busy.starts).sum())))
+        busy_ns = int((busy.ends - busy.starts).sum())
+        name = trace.thread_names.get(thread, "")
+        threads.append(ThreadUse(thread=thread, name=name, steps=thread == main, busy_ns=busy_ns))
     return tuple(sorted(threads, key=lambda use: (not use.steps, -use.busy_ns, use.thread)))

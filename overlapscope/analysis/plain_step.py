@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import statistics
+from collections.abc import Mapping
 from math import comb
+from typing import Final
 
 from msgspec import Struct
 
 from overlapscope.analysis.results import PlainOrigin
+from overlapscope.base.words import between, duration
 from overlapscope.errors import UsageError
 from overlapscope.trace.model import PlainSteps, TimedSteps
 
@@ -27,12 +30,28 @@ class PlainStep(Struct, frozen=True):
     origin: PlainOrigin
 
     @property
+    def words(self) -> str:
+        """The length, its origin and the interval, such as `31.9 ms (measured, 31.4 to 33.1 ms)`."""
+        return takes(self.step_ns, self.low_ns, self.high_ns, self.origin)
+
+    @property
     def decides(self) -> bool:
         """False if it is only estimated, so that verdict, findings, predictions and budgets ignore it."""
         return self.origin != "estimated"
 
 
-def told(step_ns: int) -> PlainStep:
+_HOW: Final[Mapping[PlainOrigin, str]] = {"measured": "measured", "told": "as given", "estimated": "estimated"}
+
+
+def takes(step_ns: int, low_ns: int, high_ns: int, origin: PlainOrigin) -> str:
+    """Return a plain step's length in words; an estimated length is an interval."""
+    interval, how = between(low_ns, high_ns), _HOW[origin]
+    if origin == "estimated":
+        return f"{interval} ({how})"
+    return f"{duration(step_ns)} ({how}{'' if low_ns == high_ns else f', {interval}'})"
+
+
+def from_user(step_ns: int) -> PlainStep:
     """Return a length given by the user.
 
     Raises:

@@ -150,6 +150,8 @@ class Evidence(msgspec.Struct, frozen=True, kw_only=True):
     """Python line, if stacks were recorded."""
     detail: str
     """Observation as a single sentence."""
+    copies: str | None = None
+    """Exposed copies by their memory and stream; None for idle time."""
     confidence: Literal["exact", "rebuilt"]
     """`rebuilt` if it is based on an event edge that the trace doesn't state."""
     example: Window
@@ -395,9 +397,21 @@ class ThreadUse(msgspec.Struct, frozen=True, kw_only=True):
     """Time that one thread was in CPU ops."""
 
     thread: int
+    name: str = ""
+    """Python's name of the thread; empty if the recording doesn't state it."""
     steps: bool
-    """True if it is the thread that marks the steps."""
+    """True if the steps run on it."""
     busy_ns: int
+
+
+class HostPlain(msgspec.Struct, frozen=True, kw_only=True):
+    """Length of a step without the profiler, timed by the recorder."""
+
+    step_ns: int
+    low_ns: int
+    high_ns: int
+    mean_ns: int
+    """Mean of all steps that were timed; the others are based on medians."""
 
 
 class HostUse(msgspec.Struct, frozen=True, kw_only=True):
@@ -412,6 +426,8 @@ class HostUse(msgspec.Struct, frozen=True, kw_only=True):
     """Ops on that thread, in the steps, outside loading: the longest first, at most 20 names."""
     threads: tuple[ThreadUse, ...]
     """Threads in the steps: the thread of the steps first, then the busiest."""
+    plain: HostPlain | None = None
+    """None if the recorder timed too few steps."""
 
 
 class TraceResult(msgspec.Struct, frozen=True, kw_only=True):

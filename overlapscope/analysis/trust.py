@@ -166,12 +166,11 @@ def _activity(trace: Trace) -> Check:
             "probably cut off: copy or record the trace again.",
             EVERYTHING,
         )
-    timeless = Counter({part: count for part, count in trace.damage.impossible_by.items() if part in GPU_OPS}).total()
-    if timeless:
-        ops = plural(timeless, "GPU op")
+    defect = _activity_lost(trace)
+    if defect:
         return Check.fail(
             "gpu-activity",
-            f"The profiler recorded {ops} without a possible time, so overlap cannot be measured: record again.",
+            f"{defect}. That is a defect of the recording, and overlap cannot be measured: record again.",
             {*GPU_OPS, "calls", "syncs", "clocks"},
         )
     return Check.fail(
@@ -181,6 +180,16 @@ def _activity(trace: Trace) -> Check:
         # The host's part of the recording is there.
         {*GPU_OPS, "calls", "syncs", "clocks"},
     )
+
+
+def _activity_lost(trace: Trace) -> str:
+    """Return a clause on GPU work that the recording lost, though it shows that there was some; empty if it doesn't."""
+    left_out = Counter({part: count for part, count in trace.damage.impossible_by.items() if part in GPU_OPS}).total()
+    if timeless := left_out + len(trace.gpu_ops):
+        return f"The profiler recorded {plural(timeless, 'GPU op')} without a possible time"
+    if launches := len(recorded_launches(trace)[0]):
+        return f"The profiler recorded {plural(launches, 'launch')} of GPU work, but no GPU op"
+    return ""
 
 
 def _clock(trace: Trace) -> Check:

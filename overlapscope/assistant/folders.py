@@ -14,7 +14,8 @@ from overlapscope.base.words import clean, shorten
 from overlapscope.errors import OverlapscopeError, UsageError
 from overlapscope.history.database import HEAD_BYTES, is_history
 from overlapscope.reading import is_trace_name, jax, look, natural, parts
-from overlapscope.reading.files import file_and_part, kind_of
+from overlapscope.reading.file_names import file_and_part
+from overlapscope.reading.kinds import kind_of
 
 _MOST_LISTED: Final = 10_000
 """Maximum number of files to list, since a user may give a home directory."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final
@@ -11,17 +10,29 @@ import msgspec
 from msgspec.structs import replace
 from pydantic import Field
 
-from overlapscope.analysis.results import Device, Period, Plain, TraceResult
 from overlapscope.assistant.answers import answer
 from overlapscope.assistant.folders import Folders
+from overlapscope.assistant.items import (
+    FEW,
+    device_of,
+    doubts_about,
+    doubts_about_trace,
+    measured_figures,
+    opened,
+    since,
+    span_of,
+    without,
+)
 from overlapscope.base.words import did_you_mean, listed
+from overlapscope.catalog.earlier_names import current_rule
 from overlapscope.catalog.interventions import INTERVENTIONS
 from overlapscope.errors import NotInTrace, UsageError
 from overlapscope.inputs import read_baseline, read_report
 from overlapscope.query.rows import QueriedTraces
 from overlapscope.query.tables import OF, TABLES, unit_of
 from overlapscope.reading import load
-from overlapscope.reading.files import file_and_part, kind_of
+from overlapscope.reading.file_names import file_and_part
+from overlapscope.reading.kinds import kind_of
 from overlapscope.report.model import Report, build
 from overlapscope.report.page import Page
 from overlapscope.report.verdict import judge
@@ -34,8 +45,6 @@ _KEPT: Final = 4
 """Number of analysed traces, or sets of traces, to keep while their files don't change."""
 _MOST_TRACES: Final = 64
 """Maximum number of traces to read together. `ranks` reads any number in turn."""
-_FEW: Final = 8
-"""Maximum number of names in an item."""
 _TIMEOUT_S: Final = 20.0
 _MOST_ROWS: Final = 10_000
 """Maximum number of rows of a statement."""
@@ -51,10 +60,6 @@ ORDER BY start_ns, end_ns, what, stream
 _WIDTH: Final = 100
 """Width of explanations, in characters."""
 _RECORDED: Final = OF["recorded"]
-_NO_PLAIN: Final = (
-    "The step time without the profiler is unknown: the recorder did not measure it, and this recording does not "
-    "allow an estimate. Pass plain_step_ns if you know it."
-)
 _SPOKEN: Final = OF["spoken"]
 
 Trace = Annotated[str, Field(description="name of a trace, as list_traces gives it")]
@@ -84,8 +89,8 @@ class Tools(msgspec.Struct, frozen=True):
             "trust": trace.trust.verdict,
             "predicted_by": trace.predicted_by,
         }
-        devices = [_opened(device) for device in trace.devices]
-        return answer(head, devices, figures=_RECORDED, unknown=_in_doubt(trace), called="devices", page=page)
+        devices = [opened(device) for device in trace.devices]
+        return answer(head, devices, figures=_RECORDED, unknown=doubts_about_trace(trace), called="devices", page=page)
 
     def verdict(
         self,
@@ -100,7 +105,7 @@ class Tools(msgspec.Struct, frozen=True):
         report = self._report(path, plain_step_ns)
         sections = [
             section
-            for section in Page(report).sections()
+            for section in Page(report, plain_step_option="plain_step_ns").sections()
             if device is None or (section.device is not None and section.device.device == device)
         ]
         if not sections:
@@ -109,12 +114,11 @@ class Tools(msgspec.Struct, frozen=True):
         for section in sections:
             verdict = judge(section)
             result = {"rank": section.trace.rank, "level": verdict.level, "verdict": verdict.text}
-            plain = verdict.plain.replace("--plain-step", "plain_step_ns")
-            doubts = {"plain": plain, "steps": verdict.steps, "doubt": verdict.doubt}
-            measured = {} if section.device is None else _figures(section.device)
+            doubts = {"plain": verdict.plain, "steps": verdict.steps, "doubt": verdict.doubt}
+            measured = {} if section.device is None else measured_figures(section.device)
             items.append({**result, **{name: text for name, text in doubts.items() if text}, **measured})
         figures = "of the recording under recorded, of a step without the profiler under plain_step"
-        return answer({}, items, figures=figures, unknown=_doubts(report, device), called="verdicts", page=page)
+        return answer({}, items, figures=figures, unknown=doubts_about(report, device), called="verdicts", page=page)
 
     def findings(
         self,
@@ -124,6 +128,7 @@ class Tools(msgspec.Struct, frozen=True):
         page: PageNumber = 1,
     ) -> str:
         """List what costs time, the costliest first, with evidence, what to change, saving and place in the code."""
+        rule = current_rule(rule) if rule is not None else None
         if rule is not None and rule not in RULES:
             raise UsageError(f"there is no rule {rule!r}{did_you_mean(rule, RULES)}; rules: {', '.join(RULES)}.")
         report = self._report(path, plain_step_ns)
@@ -148,7 +153,7 @@ class Tools(msgspec.Struct, frozen=True):
             if rule in (None, finding.rule)
         ]
         head = {"cost_ns": "saved by the fix in the whole recording: by replay, or at most (bound); do not add up"}
-        return answer(head, items, figures=_SPOKEN, unknown=_doubts(report), called="findings", page=page)
+        return answer(head, items, figures=_SPOKEN, unknown=doubts_about(report), called="findings", page=page)
 
     def explain(
         self,
@@ -178,15 +183,15 @@ class Tools(msgspec.Struct, frozen=True):
         cause, in order. Give `step`, or `start_ns` and `end_ns`.
         """
         job = self._job(path)
-        chosen = _device_of(job.report, path, device)
-        begin, end = _span(chosen, step, start_ns, end_ns)
+        chosen = device_of(job.report, path, device)
+        begin, end = span_of(chosen, step, start_ns, end_ns)
         asked, rows = _ask(job, _IN_SPAN.format(device=chosen.device, start=begin, end=end))
         head = {"device": chosen.device, "start_ns": begin, "end_ns": end}
         return answer(
             head,
             [dict(zip(asked.rows.column_names, row, strict=True)) for row in rows],
             figures=_RECORDED,
-            unknown=_doubts(job.report),
+            unknown=doubts_about(job.report),
             called="pieces",
             page=page,
         )
@@ -294,7 +299,7 @@ class Tools(msgspec.Struct, frozen=True):
             )
             items.append({**place, "verdict": device.verdict, "over": device.basis})
             items += [
-                {**place, **_without(each, {"noise_floor": None})}
+                {**place, **without(each, {"noise_floor": None})}
                 for group in groups
                 for each in group
                 if each.before or each.after
@@ -341,8 +346,8 @@ class Tools(msgspec.Struct, frozen=True):
         items = [
             {
                 **{name: getattr(verdict, name) for name in ("budget", "status", "value", "limit", "unit", "message")},
-                "subject": _without(verdict.subject, {"source": ...}),
-                "reasons": [{"time_ns": reason.time_ns, "title": reason.title} for reason in verdict.reasons[:_FEW]],
+                "subject": without(verdict.subject, {"source": ...}),
+                "reasons": [{"time_ns": reason.time_ns, "title": reason.title} for reason in verdict.reasons[:FEW]],
             }
             for verdict in result.verdicts
         ]
@@ -369,13 +374,13 @@ class Tools(msgspec.Struct, frozen=True):
         head = {
             "straggler": None
             if straggler is None
-            else _without(straggler, {"worst": ..., "collectives": ..., "source": ..., "waiting": ...}),
+            else without(straggler, {"worst": ..., "collectives": ..., "source": ..., "waiting": ...}),
             "clocks": result.clocks,
             "missing_count": len(result.missing),
-            "missing": result.missing[:_FEW],
+            "missing": result.missing[:FEW],
         }
         less = {"source": ..., "step_spans_ns": ..., "device_name": ..., "doubts": (), "doubt_ids": ...}
-        rows = [_without(row, less) for row in result.ranks]
+        rows = [without(row, less) for row in result.ranks]
         unknown = [*(f"{reduced.source}: {reduced.reason}" for reduced in result.unreadable), *result.notes]
         return answer(head, rows, figures=_RECORDED, unknown=unknown, called="ranks", page=page)
 
@@ -401,11 +406,11 @@ class Tools(msgspec.Struct, frozen=True):
                 "figures": "plain" if course.plain else "recorded",
             }
             items += [
-                {**metric_of, **_without(level, {}), "reports": level.end - level.first, **_since(groups[level.first])}
+                {**metric_of, **without(level, {}), "reports": level.end - level.first, **since(groups[level.first])}
                 for level in course.levels.levels
             ]
             items += [
-                {**metric_of, "change": _without(each, {}), **_since(groups[each.first])}
+                {**metric_of, "change": without(each, {}), **since(groups[each.first])}
                 for each in course.levels.changes
             ]
         unknown = [f"{each.metric}: {each.levels.unknown}." for each in result.courses if each.levels.unknown]
@@ -475,107 +480,3 @@ def _ask(job: QueriedTraces, sql: str) -> tuple[Answer, list[tuple[Any, ...]]]:
 
     result = ask(job, sql, most_rows=_MOST_ROWS, timeout_s=_TIMEOUT_S)
     return result, list(values(result))
-
-
-# -- Items ------------------------------------------------------------------------------------------
-
-
-def _in_doubt(trace: TraceResult) -> Iterator[str]:
-    yield from (f"{check.id}: {check.detail}" for check in trace.trust.checks if check.status != "ok")
-    if trace.predicted_by is not None:
-        yield "This is a timeline that whatif predicted, not a recording."
-
-
-def _doubts(report: Report, device: int | None = None) -> list[str]:
-    """Return the doubts about the traces of a device, or about all traces."""
-    traces = [trace for trace in report.traces if device is None or device in {each.device for each in trace.devices}]
-    doubts = [
-        f"rank {trace.rank}, {sentence}" if len(report.traces) > 1 and trace.rank is not None else sentence
-        for trace in traces
-        for sentence in _in_doubt(trace)
-    ]
-    if any(each.plain is None for trace in traces for each in trace.devices):
-        doubts.append(_NO_PLAIN)
-    return [*doubts, *report.notes]
-
-
-def _opened(device: Device) -> dict[str, Any]:
-    return {
-        "device": device.device,
-        "name": device.name,
-        "start_ns": device.window.start_ns,
-        "end_ns": device.window.end_ns,
-        "span_ns": device.span_ns,
-        "lead_in_ns": device.lead_in_ns,
-        "main_stream": device.main_stream,
-        "streams": [stream.stream for stream in device.streams],
-        "step_count": len(device.steps),
-        "steps": [_place(step) for step in device.steps[:_FEW]],
-        "ranges": [_place(period) for period in device.ranges[:_FEW]],
-    }
-
-
-def _place(period: Period) -> dict[str, Any]:
-    return {"name": period.name, "start_ns": period.window.start_ns, "end_ns": period.window.end_ns}
-
-
-def _figures(device: Device) -> dict[str, Any]:
-    plain = device.plain
-    return {
-        "device": device.device,
-        "name": device.name,
-        "recorded": {
-            "span_ns": device.span_ns,
-            **msgspec.structs.asdict(device.buckets),
-            "hidden_copy_pct": device.overlap.hidden_copy_pct,
-            "efficiency_pct": device.overlap.efficiency_pct,
-            "exposed_copy_by_cause": _some(device.exposed_copy_by_cause),
-            "idle_by_cause": _some(device.idle_by_cause),
-        },
-        "plain_step": None if plain is None else _plain(plain),
-    }
-
-
-def _plain(plain: Plain) -> dict[str, Any]:
-    fields = {name: getattr(plain, name) for name in ("step_ns", "low_ns", "high_ns", "origin", "recorded_step_ns")}
-    if plain.buckets is None:
-        return fields
-    causes = {
-        "exposed_copy_by_cause": _some(plain.exposed_copy_by_cause),
-        "idle_by_cause": _some(plain.idle_by_cause),
-    }
-    return {**fields, **msgspec.structs.asdict(plain.buckets), **causes}
-
-
-def _some(by_cause: dict[str, int]) -> dict[str, int]:
-    return dict(sorted(((cause, ns) for cause, ns in by_cause.items() if ns), key=lambda item: -item[1]))
-
-
-def _without(value: Any, less: dict[str, Any]) -> dict[str, Any]:
-    """Return a structure for JSON without fields that have the given values, or any value for `...`."""
-    fields: dict[str, Any] = msgspec.to_builtins(value)
-    return {name: field for name, field in fields.items() if name not in less or less[name] not in (..., field)}
-
-
-def _since(group: Any) -> dict[str, Any]:
-    return {"since_ns": group.at_ns, "commit": group.commit}
-
-
-def _device_of(report: Report, path: str, ordinal: int | None) -> Device:
-    devices = [each for trace in report.traces for each in trace.devices if ordinal in (None, each.device)]
-    if len(devices) == 1:
-        return devices[0]
-    if not devices:
-        raise NotInTrace(f"{path}: has no {'GPU activity' if ordinal is None else f'device {ordinal}'}.")
-    raise UsageError(f"{path}: has several devices ({', '.join(str(each.device) for each in devices)}); name one.")
-
-
-def _span(device: Device, step: str | None, start_ns: int | None, end_ns: int | None) -> tuple[int, int]:
-    if step is not None:
-        for period in (*device.steps, *device.ranges):
-            if period.name == step:
-                return period.window.start_ns, period.window.end_ns
-        raise NotInTrace(f"device {device.device} has no step {step!r}; open_trace lists the first ones.")
-    if start_ns is None or end_ns is None or end_ns <= start_ns:
-        raise UsageError("give step, or start_ns and a larger end_ns.")
-    return start_ns, end_ns

@@ -165,6 +165,24 @@ def is_device(file: IO[bytes]) -> bool:
     return stat.S_ISCHR(state.st_mode) and not file.isatty() and state.st_rdev != os.stat(os.devnull).st_rdev
 
 
+def is_planted(path: str | Path) -> bool:
+    """Return whether another user put this, perhaps a link, into a folder that everybody may write to, such as /tmp.
+
+    Linux follows no such links where `fs.protected_symlinks` is set, but not every system sets it.
+    """
+    try:
+        state, folder = os.lstat(path), os.stat(os.path.dirname(os.path.abspath(path)))
+    except OSError:
+        return False
+    return bool(folder.st_mode & stat.S_IWOTH) and state.st_uid not in (os.geteuid(), folder.st_uid)
+
+
+def refuse_planted(path: str | Path) -> None:
+    """Raise PermissionError if another user put this into a folder that everybody may write to."""
+    if is_planted(path):
+        raise PermissionError(errno.EACCES, "another user has put something there", os.fspath(path))
+
+
 def is_written_in_place(path: Path) -> bool:
     """Return whether a path exists and is not a regular file, so that writing to it loses nothing.
 
@@ -183,9 +201,11 @@ def _place(target: Path) -> tuple[str | None, os.stat_result | None]:
     except FileNotFoundError:
         state = None
     if state is not None and not (stat.S_ISREG(state.st_mode) or stat.S_ISDIR(state.st_mode)):
+        refuse_planted(path)
         return None, state
     # The links are not circular: `stat` would have raised ELOOP.
     while os.path.islink(path):
+        refuse_planted(path)
         directory = os.path.dirname(path)
         if os.path.realpath(directory).startswith(("/proc/", "/dev/fd")):
             # This is an open file of this process. Its reader has it open, so it must not be replaced.

@@ -13,6 +13,12 @@ the profiler (`trace.PlainSteps`)."""
 STEP_SOURCE = "step_source"
 """Key in it: what ended the steps, in words, such as `calls of ResNet.forward` (`Trace.step_source`)."""
 
+THREADS = "threads"
+"""Key in it: `{"1234": "MainThread", ...}`, Python's names of threads by the numbers that events have."""
+
+MAIN_THREAD = "MainThread"
+"""Python's name of the main thread."""
+
 ORIGIN = "origin"
 """Key in it: `{"at_ns": ..., "job": ..., "commit": ..., "branch": ...}`, as far as known (`trace.TraceOrigin`)."""
 

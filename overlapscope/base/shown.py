@@ -20,7 +20,7 @@ class Shown:
 
     __slots__ = ()
 
-    said_by: ClassVar[str] = ""
+    shown_by: ClassVar[str] = ""
     """Place of a function that returns verdict and document of a result that the drawing module does not know."""
 
     def __repr__(self) -> str:

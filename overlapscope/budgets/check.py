@@ -92,10 +92,9 @@ class Job:
         self._exemptions = Exemptions(self._settings.exceptions, today or datetime.datetime.now().astimezone().date())
         for budget in self._settings.budgets:
             if baseline is None and budget.relative:
-                raise UsageError(
-                    f"{budget.origin or budget.metric}: a change needs a baseline; pass --baseline FILE, written "
-                    "by `overlapscope baseline write`."
-                )
+                needs = f"{budget.origin or budget.metric}: a change needs a baseline; pass"
+                written = "written by `overlapscope baseline write`."
+                raise UsageError(f"{needs} --baseline FILE, {written}", for_assistants=f"{needs} baseline, {written}")
         here = environment.fingerprint(self.report)
         differences = environment.differences(baseline.environment, here) if baseline else ()
         # Drivers are updated often, and budgets find what an update changes.
@@ -264,7 +263,7 @@ def _outcome(verdicts: tuple[BudgetVerdict, ...]) -> Outcome:
 def _summary(verdicts: tuple[BudgetVerdict, ...]) -> str:
     """Return the outcome of all budgets.
 
-    Example: `2 of 5 budgets failed: efficiency_pct >= 80%, forbid pageable-copy.`
+    Example: `2 of 5 budgets failed: efficiency_pct >= 80%, forbid pageable-memory.`
     """
     total = plural(len(verdicts), "budget")
     if all(verdict.status == "skipped" for verdict in verdicts):

@@ -33,6 +33,7 @@ from overlapscope.budgets.tables import (
     wrong_value,
 )
 from overlapscope.budgets.verdicts import Unit
+from overlapscope.catalog.earlier_names import current_rule
 from overlapscope.errors import ConfigError
 
 FILE, PROJECT = "overlapscope.toml", "pyproject.toml"
@@ -171,20 +172,25 @@ def _limit_key(operator: str, change: str | None, metric: Metric, location: Conf
         return "max" if operator == "<=" else "min"
     if operator == ">=":
         raise location.error("a change has an upper limit; write <=")
-    if f"max_{change}" != _relative_key(metric):
-        raise location.error(f"{_better(metric)}; write {_relative_key(metric).removeprefix('max_')}")
+    if change != _loss(metric):
+        raise location.error(f"{_better(metric)}; write {_loss(metric)}")
     return _relative_key(metric)
 
 
 def rule(text: str, source: str) -> str:
-    """Return the id of a rule that can be forbidden. Raises ConfigError."""
+    """Return the current id of a rule that can be forbidden, which the user may name by an earlier id.
+
+    Raises:
+        ConfigError: There is no such rule, or it cannot be forbidden.
+    """
     from overlapscope.rules import RULES
 
-    if text not in RULES:
+    id = current_rule(text)
+    if id not in RULES:
         raise ConfigError(f"{source}: {no_such('rule', text, RULES)}.")
-    if text == "overlap-achieved":
+    if id == "overlap-achieved":
         raise ConfigError(f"{source}: {text!r} is good news, so it cannot be forbidden.")
-    return text
+    return id
 
 
 def _given(table: Struct, *keys: str) -> dict[str, Any]:
@@ -267,7 +273,11 @@ def _parsed(quantity: str | float, unit: Unit, at: ConfigLocation) -> float:
 
 
 def _relative_key(metric: Metric) -> str:
-    return "max_decrease" if metric.more_is_better else "max_increase"
+    return f"max_{_loss(metric)}"
+
+
+def _loss(metric: Metric) -> str:
+    return "decrease" if metric.more_is_better else "increase"
 
 
 def _better(metric: Metric) -> str:

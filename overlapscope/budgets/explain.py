@@ -15,6 +15,7 @@ from overlapscope.budgets.quantity import show
 from overlapscope.budgets.rulings import Ruling
 from overlapscope.budgets.settings import DEFAULT_FLOOR_PCT, Budget, Settings
 from overlapscope.budgets.verdicts import BudgetVerdict
+from overlapscope.catalog.earlier_names import ids_of
 from overlapscope.errors import UsageError
 from overlapscope.report.model import Report
 from overlapscope.rules import RULES
@@ -49,7 +50,7 @@ def explain(
     job = Job(report, settings, baseline, today)
     judged = list(job.judge())
     names = dict.fromkeys(name for ruled in judged for name in (ruled.verdict.budget, ruled.verdict.metric))
-    wanted = {name for name in names if name == budget or fnmatchcase(name, budget)}
+    wanted = {name for name in names if any(id == budget or fnmatchcase(id, budget) for id in _spellings(name))}
     if not wanted:
         listed = ", ".join(clean(name, 80) for name in dict.fromkeys(ruled.verdict.budget for ruled in judged))
         raise UsageError(f"there is no budget {budget!r}{did_you_mean(budget, names)}; budgets: {listed or 'none'}.")
@@ -59,6 +60,12 @@ def explain(
         for ruled in judged
         if wanted & {ruled.verdict.budget, ruled.verdict.metric}
     )
+
+
+def _spellings(name: str) -> list[str]:
+    """Return the name of a budget or rule, and those names that it has with an earlier id of the rule."""
+    rule = name.rsplit(" ", maxsplit=1)[-1]
+    return [f"{name.removesuffix(rule)}{id}" for id in ids_of(rule)]
 
 
 def _explained(report: Report, judged: Judgement, *, by_default: bool) -> Explanation:

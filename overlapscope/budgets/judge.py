@@ -104,7 +104,7 @@ def _against_baseline(
         before = before.take([number for number, name in enumerate(before.names) if step_fits(name, budget.step)])
     if lack is not None:
         return replace(_unknown(place, lack), nothing=not any(before.numbers))
-    before, now = before.known(), values.known()
+    before, now = before.with_values(), values.with_values()
     for owner, side in (("", now), ("the baseline has ", before)):
         if len(side.numbers) < FEWEST:
             count = plural(len(side.numbers), sample)

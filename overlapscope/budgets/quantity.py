@@ -29,19 +29,22 @@ _EXAMPLE: Final[dict[Unit, str]] = {
 }
 
 
-def parse(text: str | float, unit: Unit) -> float:
+def parse(text: str | float, unit: Unit, *, or_share: bool = False) -> float:
     """Return a quantity such as `3 ms`, `80%` or `40 GB/s` in the given unit. Only a percentage needs no unit.
+
+    With `or_share`, messages say that a percentage may be written as well.
 
     Raises:
         ConfigError: The text is wrong. The message states what to write instead.
     """
     match = _NUMBER.fullmatch(str(text))
+    like = f"write it like {_EXAMPLE[unit]}" + (' or "10%"' if or_share else "")
     if match is None:
-        raise ConfigError(f"{text!r} is not {_kind(unit)}; write it like {_EXAMPLE[unit]}")
+        raise ConfigError(f"{text!r} is not {_kind(unit)}; {like}")
     number, name = Decimal(match[1]), match[2]
     if unit == "pct" and not name and "." in match[1] and 0 < number <= 1:
         raise ConfigError(
-            f'{text!r} may mean {exact(float(number), unit)} or {exact(float(100 * number), unit)}; write it like "80%"'
+            f"{text!r} may mean {exact(float(number), unit)} or {exact(float(100 * number), unit)}; {like}"
         )
     if unit == "pct" and name in ("", "%"):
         value = number
@@ -51,11 +54,11 @@ def parse(text: str | float, unit: Unit) -> float:
         value = number.scaleb(_RATES[name])
     else:
         problem = f"has the unit {name!r}" if name else "has no unit"
-        raise ConfigError(f"{text!r} {problem}, and {_kind(unit)} is needed; write it like {_EXAMPLE[unit]}")
+        raise ConfigError(f"{text!r} {problem}, and {_kind(unit)} is needed; {like}")
     if value < 0:
         raise ConfigError(f"{text!r} is below zero, but {_kind(unit)} cannot be negative")
     if value > _LARGEST:
-        raise ConfigError(f"{text!r} is larger than {_kind(unit)} can be; write it like {_EXAMPLE[unit]}")
+        raise ConfigError(f"{text!r} is larger than {_kind(unit)} can be; {like}")
     return float(value)
 
 

@@ -155,7 +155,7 @@ class _ReasonFinder(Struct, frozen=True, eq=False):
     def _communication(self) -> Iterator[FailureReason]:
         each_ns = round(self.now.exposed_comm)
         if each_ns:
-            finding = next((each for each in self.findings if each.rule == "exposed-communication"), None)
+            finding = next((each for each in self.findings if each.rule == "exposed-comm"), None)
             past_ns = None if self.before is None else self.before.exposed_comm
             title, rank_ns = self._took("exposed communication", each_ns, past_ns)
             if finding is None:
@@ -164,7 +164,7 @@ class _ReasonFinder(Struct, frozen=True, eq=False):
                 yield structs.replace(of_finding(finding, ""), title=title, time_ns=rank_ns)
 
     def _copies(self) -> Iterator[FailureReason]:
-        slow = next((each for each in self.findings if each.rule in ("slow-link", "pageable-copy")), None)
+        slow = next((each for each in self.findings if each.rule in ("slow-link", "pageable-memory")), None)
         for group in self.device.copies:
             if self.place.budget.direction in (None, group.direction):
                 copies = plural(group.count, "copy")

@@ -29,7 +29,7 @@ class Series(Struct, frozen=True):
     spans_ns: tuple[int, ...]
     """Lengths of the samples. They seed the bootstrap, so that all metrics of the same samples are drawn alike."""
 
-    def known(self) -> Series:
+    def with_values(self) -> Series:
         """Return the series without samples that have no value."""
         return self.take([number for number, value in enumerate(self.values) if value is not None])
 

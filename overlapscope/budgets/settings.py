@@ -16,6 +16,7 @@ from msgspec.structs import replace
 from overlapscope.budgets.metrics import METRICS, Direction, Metric
 from overlapscope.budgets.quantity import exact
 from overlapscope.budgets.verdicts import Level, Subject
+from overlapscope.catalog.earlier_names import ids_of
 
 Ranks = Literal["worst", "median", "each"]
 Scope = Literal["steps", "window"]
@@ -27,13 +28,13 @@ NOISE_FLOORS: Final = ("noise_floor", "noise_floor_pct")
 
 DEFAULT_FORBID: Final = (
     "blocking-copy",
-    "copy-on-compute-stream",
     "data-loading",
-    "exposed-communication",
+    "exposed-comm",
     "late-prefetch",
     "one-way-copies",
-    "pageable-copy",
+    "pageable-memory",
     "pin-in-loop",
+    "same-stream",
     "tiny-copies",
 )
 """Rules forbidden by default: those about data that does not move while the GPU computes."""
@@ -234,7 +235,8 @@ class Exemption(Narrowed, frozen=True, kw_only=True):
             budget: The budget's name; None for a rule.
         """
         if budget is None or self.rule is not None:
-            return budget is None and self.rule is not None and fnmatchcase(metric, self.rule)
+            pattern = self.rule
+            return budget is None and pattern is not None and any(fnmatchcase(id, pattern) for id in ids_of(metric))
         pattern = self.budget or ""
         return budget == pattern or fnmatchcase(budget, pattern) or fnmatchcase(metric, pattern)
 

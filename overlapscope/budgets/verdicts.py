@@ -75,7 +75,7 @@ class BudgetVerdict(msgspec.Struct, frozen=True, kw_only=True):
     """Result of a budget on a subject."""
 
     budget: str
-    """Name of the budget: `efficiency_pct >= 80%`, `forbid pageable-copy`, `environment`."""
+    """Name of the budget: `efficiency_pct >= 80%`, `forbid pageable-memory`, `environment`."""
     metric: str
     """`efficiency_pct`, a rule's id, `environment`, `program`, or `job` if the traces are of different jobs."""
     subject: Subject
@@ -120,7 +120,7 @@ class CheckResult(Shown, msgspec.Struct, frozen=True, kw_only=True):
     tool: Tool = Tool()
     outcome: Outcome
     summary: str
-    """One sentence: `2 of 5 budgets failed: efficiency_pct, forbid pageable-copy.`"""
+    """One sentence: `2 of 5 budgets failed: efficiency_pct, forbid pageable-memory.`"""
     program: str | None = None
     """Sentence with the step time of the plain program and of the recording, if the plain program is judged."""
     sources: tuple[str, ...] = ()

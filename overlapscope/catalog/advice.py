@@ -30,17 +30,17 @@ _ONE_FUNCTION: Final = (
 )
 
 _JAX: Final = {
-    "allocator-stall": "Let XLA keep GPU memory to itself: leave XLA_PYTHON_CLIENT_PREALLOCATE on.\n"
+    "allocation": "Let XLA keep GPU memory to itself: leave XLA_PYTHON_CLIENT_PREALLOCATE on.\n"
     "Do not set XLA_PYTHON_CLIENT_ALLOCATOR=platform, which calls the driver each time. Donate arrays that a step no "
     "longer needs (jax.jit with donate_argnums), to save memory.",
     "blocking-copy": "Upload with jax.device_put, which does not wait, and read downloads a step later.\n"
     "x.copy_to_host_async() starts a download; a later np.asarray(x) does not have to wait for it.",
-    "copy-on-compute-stream": "Copy with jax.device_put outside the compiled function, one step ahead.\n"
+    "same-stream": "Copy with jax.device_put outside the compiled function, one step ahead.\n"
     "XLA then copies on a separate stream. Copies inside a compiled function (memory kind pinned_host) run beside "
     f"compute only if XLA schedules them that way: set {_SCHEDULER}.",
     "data-loading": "Load batches in other processes, ahead of their use (Grain, tf.data).\n"
     "Call jax.device_put for the next batch before the host waits for this step's result.",
-    "exposed-communication": "Let XLA run collectives beside compute.\n"
+    "exposed-comm": "Let XLA run collectives beside compute.\n"
     f"Set {_SCHEDULER}. --xla_gpu_all_reduce_combine_threshold_bytes sets the size of a collective: a smaller one "
     "can begin earlier. If one rank is late, balance its work first.",
     "host-compute": "Move that work off the launching thread, or do it while the GPU is busy.\n"
@@ -51,7 +51,7 @@ _JAX: Final = {
     "launch-bound": _ONE_FUNCTION,
     "one-way-copies": "Start downloads early: call x.copy_to_host_async() right after computing x.\n"
     "Then downloads run while jax.device_put uploads the next batch.",
-    "pageable-copy": "Call jax.device_put one or two steps ahead, so that XLA stages a batch while the GPU computes.\n"
+    "pageable-memory": "Call jax.device_put one or two steps ahead, so that XLA stages a batch during compute.\n"
     "XLA copies a NumPy array into pinned memory on a separate thread, and the function that takes the array waits for "
     "it. Let an iterator keep batches ahead (in a collections.deque of arrays from jax.device_put), make arrays "
     "C-contiguous and of the type that the GPU needs, and read results late. Data that is uploaded repeatedly can stay "
@@ -113,14 +113,14 @@ _JOIN: Final = (
 )
 
 _CUDA: Final = {
-    "allocator-stall": "Allocate GPU memory once, before the loop.\n"
+    "allocation": "Allocate GPU memory once, before the loop.\n"
     "cudaMalloc and cudaFree call the driver, and cudaFree waits for the device. Reuse buffers, or take memory from "
     "a pool with cudaMallocAsync and raise cudaMemPoolAttrReleaseThreshold, so that it is kept.",
     "blocking-copy": _ASYNC,
-    "copy-on-compute-stream": _STREAMS,
+    "same-stream": _STREAMS,
     "data-loading": "Load the next input on another thread, ahead of its use.\n"
     "Fill a pinned buffer there while the GPU computes.",
-    "exposed-communication": "Start collectives earlier and in smaller parts, so that compute hides them.\n"
+    "exposed-comm": "Start collectives earlier and in smaller parts, so that compute hides them.\n"
     "Call NCCL on a separate stream as soon as a part of the data is ready, and wait for its event just before the "
     "data is used. If one rank is late, balance its work first.",
     "host-compute": "Move that work off the launching thread, or do it while the GPU is busy.\n"
@@ -129,7 +129,7 @@ _CUDA: Final = {
     "host-sync": _WAIT_LESS,
     "late-prefetch": _UPLOAD_AHEAD,
     "launch-bound": _GRAPH,
-    "pageable-copy": _PIN,
+    "pageable-memory": _PIN,
     "pin-in-loop": "Pin once, outside the loop, and reuse that buffer.\n"
     "cudaMallocHost, cudaHostAlloc and cudaHostRegister take longer than most copies.",
     "stream-without-work": "Check that the work meant for this stream runs there, or drop the stream.\n"
@@ -148,15 +148,10 @@ _CUDA: Final = {
     "Let it wait with cudaStreamWaitEvent for an event after the kernel that computes the data.",
 }
 
-_FOR_ALL: Final = ("Issue copies in the order in which compute needs them.",)
-"""First lines of advice that is the same in every framework, although other advice of the rule isn't."""
-
 OTHERS: Final[Mapping[Framework, Mapping[str, str]]] = {"jax": _JAX, "cuda": _CUDA}
 NAMES: Final[Mapping[Framework, str]] = {"jax": "JAX", "cuda": "CUDA C++"}
 
 
 def in_words_of(framework: Framework, id: str, advice: str) -> str:
     """Return the advice of a rule or an intervention in the words of a framework, or unchanged if there are none."""
-    if advice.startswith(_FOR_ALL):
-        return advice
     return OTHERS.get(framework, {}).get(id, advice)

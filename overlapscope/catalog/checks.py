@@ -65,11 +65,11 @@ CHECKS: Final = {
         ),
         TrustCheck(
             "gpu-activity",
-            meaning="Fails if nothing ran on a GPU.",
+            meaning="Fails if nothing ran on a GPU, or if the recording lost it.",
             affects="Everything is unknown.",
             remedy="Record with CUDA activities, as `overlapscope run` does. If no kernel appears, stop other "
             "profilers of the GPU, such as nsys.",
-            grave="no GPU activity was recorded",
+            grave="no GPU op can be judged",
         ),
         TrustCheck(
             "clock-skew",

@@ -11,8 +11,8 @@ TERMS: Final = {
     "step": "A ProfilerStep#N on the device: from its first op on the main stream to the first op of the next step.",
     "range": "A record_function annotation, measured on the device like a step.",
     "lead-in": "The first part of the window, in which the device finished work that was queued before the recording.",
-    "efficiency": "Overlap efficiency: (serial - busy) / (serial - ideal). 0%: one engine at a time; 100%: no order of "
-    "the same work hides more.",
+    "overlap efficiency": "(serial - busy) / (serial - ideal). 0%: one engine at a time; 100%: no order of the same "
+    "work hides more. Narrow tables call it efficiency.",
     "serial": "The sum of the working times of the three engines (kernels, H2D copies, D2H copies).",
     "busy": "The time in which any of the three engines worked.",
     "ideal": "The longest of the three engines alone: no order of the same work is faster.",

@@ -61,7 +61,7 @@ def _check(output: Path, *, force: bool, inputs: Iterable[str | Path | None]) ->
 
 def _files(named: str | Path) -> list[Path]:
     from overlapscope.reading import expand
-    from overlapscope.reading.files import file_and_part
+    from overlapscope.reading.file_names import file_and_part
 
     try:
         return [file_and_part(path)[0] for path in expand([named])]

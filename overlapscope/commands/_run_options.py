@@ -22,15 +22,16 @@ _WINDOWS: tuple[tuple[str, type, Any, str], ...] = (
         int,
         None,
         "steps to time without the profiler, right before and right after the recording (default: "
-        f"{DEFAULTS.plain_steps}, for which a program needs {DEFAULTS.needed_steps} steps in all; 0 for none, for "
-        f"which {replace(DEFAULTS, plain_steps=0).needed_steps} suffice)",
+        f"{DEFAULTS.plain_steps}; a program then needs {DEFAULTS.needed_steps} steps in all, or "
+        f"{replace(DEFAULTS, plain_steps=0).needed_steps} with 0)",
     ),
     (
         "--steps-by NAME",
         str,
         None,
         "what a step is: marks (of the program only), optimizer, backward, forward, loader or graph; or the name of a "
-        "call or a range, such as Adam.step, ResNet.forward or 'iteration*' (default: the first of these there is)",
+        "call or a range, such as Adam.step, ResNet.forward or 'iteration*' (default: the first of these that the "
+        "program has)",
     ),
     ("--delay S", float, None, "record by time instead of by steps: start after S seconds"),
     ("--duration S", float, None, "stop S seconds after the start (default: at the end)"),
@@ -55,7 +56,7 @@ _CONTENTS = {
     "--stacks": "record Python stacks (slows the host down)",
     "--shapes": "record input shapes",
     "--memory": "record memory allocations",
-    "--light": "do not record PyTorch ops, which slows the host down less",
+    "--light": "do not record PyTorch ops, so that the host slows down less",
     "--check-hazards": "look for data races between host and GPU, and between streams",
     "--ignore-own-profiler": "ignore the profilers that the program starts",
 }

@@ -4,17 +4,17 @@ from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from overlapscope.base import registry
 from overlapscope.base.output import tell
 from overlapscope.base.words import listed
 from overlapscope.commands import DONE
 from overlapscope.commands._options import add_analysis, add_format, add_output, add_traces, add_verbose, size_limit
 from overlapscope.commands._output import check_output, present
-from overlapscope.errors import NotInTrace, UnreadableTrace
+from overlapscope.errors import NotInTrace, UnreadableTrace, UsageError
 
 if TYPE_CHECKING:
     from overlapscope.analysis import TraceAnalysis
@@ -24,6 +24,14 @@ if TYPE_CHECKING:
 
 _NAMED = 5
 """Maximum number of unreadable files to name."""
+_MOST_TRACES = 2_048
+"""Maximum number of traces in one report, which all stay in memory until it is written."""
+_BARS = 8
+"""Maximum number of traces that have a progress bar each; more have one line for all."""
+_MOST_TRACES = 1_000
+"""Maximum number of traces in one report, which all stay in memory until it is written."""
+_BARS = 8
+"""Maximum number of traces that each have a progress bar; more have one line for all."""
 
 
 class AnalyzeCommand:
@@ -51,37 +59,57 @@ class AnalyzeCommand:
         from overlapscope.reading import look
 
         looked = look(args.traces)
-        traces, unread = _read(args, looked.files)
-        analyses, scope = _analyze(args, traces)
-        from msgspec.structs import replace
+        count = len(looked.files)
+        if count > _MOST_TRACES:
+            raise UsageError(
+                f"{count:,} traces are too many for one report, which has a section for each of {_MOST_TRACES:,} at "
+                "most; compare them with `overlapscope ranks`, or name fewer, as in 'DIRECTORY/rank1*'."
+            )
+        with _activity(count) as now:
+            traces, unread = _read(args, looked.files, now)
+            analyses, scope = _analyze(args, traces, now)
+            from msgspec.structs import replace
 
-        from overlapscope.report.model import build
-        from overlapscope.report.page import Page
+            from overlapscope.report.model import build
+            from overlapscope.report.page import Page
 
-        report = build(analyses, scope=scope, plain_step_ns=args.plain_step)
+            now(f"looking for savings in {count:,} traces")
+            report = build(analyses, scope=scope, plain_step_ns=args.plain_step)
         report = replace(report, notes=(*looked.notes, *unread, *report.notes))
         page = Page(report, scope=scope, verbose=args.verbose)
         present(report, lambda: _document(page, analyses, args), args, verbose=args.verbose)
         return DONE
 
 
-def _read(args: argparse.Namespace, files: Sequence[Path]) -> tuple[list[Trace], list[str]]:
+@contextmanager
+def _activity(count: int) -> Iterator[Callable[[str], None]]:
+    """Provide a function that shows what is done with many traces, on a terminal only."""
+    if count <= _BARS:
+        yield lambda what: None
+        return
+    from overlapscope.render.progress import Progress
+
+    with Progress() as progress:
+        yield progress.now
+
+
+def _read(args: argparse.Namespace, files: Sequence[Path], now: Callable[[str], None]) -> tuple[list[Trace], list[str]]:
     """Read the traces. Return them with sentences about unreadable files in directories and patterns.
 
     Raises:
         UnreadableTrace: A file that the user named can't be read, or no file can.
     """
     from overlapscope.reading import load
-    from overlapscope.reading.files import named
+    from overlapscope.reading.pipes import named
 
     limit, named_files = size_limit(args), {*map(named, args.traces)}
     traces: list[Trace] = []
     unread: dict[Path, UnreadableTrace] = {}
-    for path in files:
+    for number, path in enumerate(files, 1):
+        now(f"reading trace {number:,} of {len(files):,}")
         try:
-            traces.append(
-                load(path, limit_bytes=limit, cache=args.cache, steps_by=args.steps_by, meanwhile=_import_the_rest)
-            )
+            progress = len(files) <= _BARS
+            traces.append(load(path, limit_bytes=limit, progress=progress, cache=args.cache, steps_by=args.steps_by))
         except UnreadableTrace as error:
             if path in named_files:
                 raise
@@ -93,13 +121,16 @@ def _read(args: argparse.Namespace, files: Sequence[Path]) -> tuple[list[Trace],
     return traces, [f"Left out: {error}" for error in unread.values()]
 
 
-def _analyze(args: argparse.Namespace, traces: Sequence[Trace]) -> tuple[list[TraceAnalysis], str]:
+def _analyze(
+    args: argparse.Namespace, traces: Sequence[Trace], now: Callable[[str], None]
+) -> tuple[list[TraceAnalysis], str]:
     from overlapscope.analysis import analyze_trace
 
     step = f"ProfilerStep#{args.step}" if args.step is not None and args.step.isdecimal() else args.step
     analyses: list[TraceAnalysis] = []
     left_out: list[NotInTrace] = []
-    for trace in traces:
+    for number, trace in enumerate(traces, 1):
+        now(f"analyzing trace {number:,} of {len(traces):,}")
         try:
             analyses.append(analyze_trace(trace, device=args.device, step=step, range=args.range))
         except NotInTrace as error:
@@ -109,18 +140,6 @@ def _analyze(args: argparse.Namespace, traces: Sequence[Trace]) -> tuple[list[Tr
     for reason in left_out:
         tell(f"Left out: {reason}")
     return analyses, step or args.range or "window"
-
-
-def _import_the_rest() -> None:
-    """Import modules for the work after reading, while other processes read.
-
-    This saves a tenth of the time for a trace of 250 MB.
-    """
-    for module in ("analysis", "report.model", "report.document", "render.terminal"):
-        registry.load(f"overlapscope.{module}")
-    from overlapscope.rules import RULES
-
-    tuple(RULES.values())
 
 
 def _with_strips(page: Page, analyses: list[TraceAnalysis], slices: int) -> Page:

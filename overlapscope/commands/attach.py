@@ -9,12 +9,12 @@ from overlapscope.commands import DONE
 
 
 class AttachCommand:
-    """Have a running Python process watched that was started without
-    overlapscope, so that `overlapscope record PID` can record it.
+    """Watch a running Python process that was started without overlapscope,
+    so that `overlapscope record PID` can record it.
 
-    This needs Python 3.14 or newer, the same version as the process has, and
-    the right to trace it: you run both, and on Linux ptrace is allowed.
-    Older Pythons offer no way in; start the process with `overlapscope run
+    This needs Python 3.14 or newer, in the same version as the process, and
+    permission to trace it: you run both, and on Linux ptrace is allowed.
+    With an older Python, start the process with `overlapscope run
     --on-demand`, or set OVERLAPSCOPE_WATCH=1 for it.
     """
 

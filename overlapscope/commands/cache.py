@@ -14,8 +14,8 @@ class CacheCommand:
     """Show or clear the cache of large traces: a trace that was read before
     opens in a moment.
 
-    The cache knows a trace by its content. Removing it costs only the time to
-    read the traces again.
+    The cache identifies a trace by its content. Clearing it costs only the
+    time to read the traces again.
 
     OVERLAPSCOPE_CACHE_DIR sets the folder, OVERLAPSCOPE_CACHE_SIZE the limit
     (such as 20GB; 0 turns the cache off).
@@ -70,8 +70,8 @@ def _clear() -> int:
     entries = sum(file.is_entry for file in removed)
     total = sum(file.bytes for file in removed)
     shown = clean(str(path))
-    said = f"Removed {plural(entries, 'trace')}, {size(total)}, from {shown}" if removed else f"{shown} was empty."
-    return _print(said)
+    message = f"Removed {plural(entries, 'trace')}, {size(total)}, from {shown}" if removed else f"{shown} was empty."
+    return _print(message)
 
 
 def _print(*lines: str) -> int:

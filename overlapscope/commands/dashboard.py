@@ -61,7 +61,7 @@ class DashboardCommand:
 
     def run(self, args: argparse.Namespace) -> int:
         require_packages()
-        from overlapscope.reading.files import named
+        from overlapscope.reading.pipes import named
 
         base = args.base_path.strip("/")
         server, url = launch(

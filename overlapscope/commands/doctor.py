@@ -30,6 +30,6 @@ class DoctorCommand:
         from overlapscope.doctor.document import document
         from overlapscope.doctor.examine import examine
 
-        found = examine()
-        present(found, lambda: document(found), args)
-        return BROKEN if found.having("broken") else DONE
+        diagnosis = examine()
+        present(diagnosis, lambda: document(diagnosis), args)
+        return BROKEN if diagnosis.having("broken") else DONE

@@ -12,7 +12,7 @@ from overlapscope.commands._output import write
 class ExplainCommand:
     """Explain a word in a report: a rule (what it means, how it is computed, a
     program with the problem and the same program without it), a cause, a
-    metric, a trust check or an intervention, and what is related to it.
+    metric, a trust check or a change, and what is related to it.
 
     Without a word, it lists all words.
     """
@@ -22,7 +22,7 @@ class ExplainCommand:
             "word",
             metavar="WORD",
             nargs="*",
-            help="word to explain, such as copy-on-compute-stream or exposed copy",
+            help="word to explain, such as same-stream or exposed copy",
         )
 
     def run(self, args: argparse.Namespace) -> int:

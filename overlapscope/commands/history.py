@@ -27,8 +27,8 @@ _FORMATS = ("text", "markdown", "html")
 
 
 class HistoryCommand:
-    """Keep reports over time, with the commit that each is of, and show since
-    when a figure is worse.
+    """Keep reports over time, each with its commit, and show since when a
+    figure is worse.
 
     A history is one SQLite file, without traces: a few kilobytes a report.
     Without an ACTION, the levels of the job that ran last are shown, and the
@@ -185,7 +185,7 @@ def _add(args: argparse.Namespace) -> int:
         tell(f"Wrote {_entries(len(entries))} to {args.to}.")
         return DONE
     with Store.open(args.history) as store:
-        return max([_add_one(store, source, args, check) for source in args.sources])
+        return max(_add_one(store, source, args, check) for source in args.sources)
 
 
 def _add_one(store: Store, source: str, args: argparse.Namespace, check: CheckResult | None) -> int:
@@ -201,7 +201,7 @@ def _add_one(store: Store, source: str, args: argparse.Namespace, check: CheckRe
     for sentence in pulled.bad:
         tell(f"overlapscope: warning: {sentence}")
     left_out = f", left out {plural(len(pulled.bad), 'file')}" if pulled.bad else ""
-    tell(f"{source}: added {_entries(pulled.added)}, had {pulled.known:,} already{left_out}.")
+    tell(f"{source}: added {_entries(pulled.added)}, had {pulled.existing:,} already{left_out}.")
     return WRONG_INPUT if pulled.bad else DONE
 
 

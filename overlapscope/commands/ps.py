@@ -24,13 +24,13 @@ class PsCommand:
     def run(self, args: argparse.Namespace) -> int:
         from overlapscope.watching.ask import statuses
 
-        found = statuses()
+        programs = statuses()
         if args.format == "json":
             from overlapscope.base.saved import encode
 
-            write(encode(found), None)
+            write(encode(programs), None)
             return DONE
         from overlapscope.watching.document import document
 
-        write(drawn(document(found), argparse.Namespace(format="text", output=None)), None)
+        write(drawn(document(programs), argparse.Namespace(format="text", output=None)), None)
         return DONE

@@ -41,7 +41,7 @@ class RecordCommand:
         )
         parser.add_argument("--stacks", action="store_true", help="record Python stacks (slows the host down)")
         parser.add_argument(
-            "--light", action="store_true", help="do not record PyTorch ops, which slows the host down less"
+            "--light", action="store_true", help="do not record PyTorch ops, so that the host slows down less"
         )
         parser.add_argument("--alone", action="store_true", help="record only this process, not the other ranks")
         parser.add_argument(

@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable, Iterable
 from contextlib import suppress
 from pathlib import Path
-from typing import NoReturn
+from typing import Any, NoReturn
 
 from overlapscope.base.child import overlapscope_command, run_overlapscope
 from overlapscope.base.output import show, tell
@@ -26,14 +26,17 @@ from overlapscope.errors import UsageError
 from overlapscope.recorder import children, devices, race_words, script
 from overlapscope.recorder.destination import kept_name, rank_by_launcher, window_path
 from overlapscope.recorder.program import ProgramRecording, State
+from overlapscope.recorder.recorder import SETTLES_S
 from overlapscope.recorder.torch_import import require_torch
 from overlapscope.recorder.wrapping import around
 
 _PAUSE_S = 20
 """Time after the last recording of the program's own profiler until the report is printed, in seconds."""
+_PATIENCE_S = 10
+"""Time for a GPU, or for another thread that writes the trace, after a call of os._exit, in seconds."""
 _ENDED_EARLY = (
-    "the program was ended from outside or with os._exit before anything was written, so there is no trace. A "
-    "recording with fewer steps is complete earlier: --wait 0 --plain-steps 0."
+    "the program was ended from outside, with os._exit or by os.execv before anything was written, so there is no "
+    "trace. A recording with fewer steps is complete earlier: --wait 0 --plain-steps 0."
 )
 _LEAST_LIMIT_BYTES = 8 << 30
 """Minimum of the size up to which traces are read, twice the default: the program's own trace may be large."""
@@ -206,6 +209,8 @@ class _RecordedProgram:
             children.record_all(asked.absolute(), options)
         self._started.watch()
         around(os, "_exit", self._exit)
+        for name in ("execv", "execve"):
+            around(os, name, self._exec)
         if not self._recording.rank:
             self._reporter.start()
             self._ask(State.NONE)
@@ -290,23 +295,41 @@ class _RecordedProgram:
         self._ask(recording.state)
 
     def _ask(self, state: State) -> None:
-        if state is State.COMPLETE:
+        if state in (State.COMPLETE, State.SETTLING):
             self._tell_outcome(written=True)
         if state in (State.NONE, State.UNDER_WAY):
             sentences = [*([_ENDED_EARLY] if state is State.UNDER_WAY else []), *self._about_former()]
             self._reporter.ask(message="".join(f"overlapscope: {sentence}\n" for sentence in sentences))
         else:
             self._tell_former()
-            wait_s = {State.COMPLETE: 0, State.PROGRAMS: _PAUSE_S}.get(state)
+            wait_s = {State.COMPLETE: 0, State.SETTLING: SETTLES_S, State.PROGRAMS: _PAUSE_S}.get(state)
             self._reporter.ask(commands=[overlapscope_command(*self._analysis())], wait_s=wait_s)
 
     def _exit(self, leave: Callable[[int], NoReturn], status: int) -> NoReturn:
-        """Finish the recording before `os._exit`. If that fails, the reporter prints its last message."""
-        if self._recording.can_end:
-            with suppress(Exception):
-                if not self._finish():
-                    self._reporter.ask()
+        self._finish_early()
         leave(status)
+
+    def _exec(self, replace: Callable[..., NoReturn], program: str | bytes | int, *rest: Any) -> NoReturn:
+        with suppress(Exception):
+            found = isinstance(program, int) or (os.path.isfile(program) and os.access(program, os.X_OK))
+            # A program is often looked for in several folders, and a forked child is not recorded.
+            if found and not self.in_forked_child:
+                self._finish_early()
+                self._tell("os.execv replaces the program by another, which is not recorded.")
+        replace(program, *rest)
+
+    def _finish_early(self) -> None:
+        """Finish the recording of a program that is about to end at once.
+
+        If that is impossible, the reporter prints its last message.
+        """
+        with suppress(Exception):
+            if not self._recording.can_end(within_s=_PATIENCE_S):
+                return
+            if not devices.finish_within(_PATIENCE_S):
+                self._tell(f"the GPU did not finish its work within {_PATIENCE_S} s, so the recording was not ended.")
+            elif not self._finish():
+                self._reporter.ask()
 
     def _tell_former(self) -> None:
         self._tell_once(self._about_former())

@@ -16,7 +16,7 @@ QUESTIONS: Final = (
     ("What happens in one step?", "overlapscope analyze TRACE --step 4 --format json"),
     ("Anything that these figures do not say", 'overlapscope query TRACE "SELECT ..." --format json'),
     ("Which tables and columns are there?", "overlapscope query --schema --format markdown"),
-    ("What does a word of a report mean, and how is it fixed?", "overlapscope explain pageable-copy"),
+    ("What does a word of a report mean, and how is it fixed?", "overlapscope explain pageable-memory"),
     ("What would a change bring?", "overlapscope whatif TRACE --pin --non-blocking --format json"),
     ("Which changes are worth trying?", "overlapscope whatif TRACE --best --format json"),
     ("Which changes pay, measured on the program itself?", "overlapscope try --format json train.py"),

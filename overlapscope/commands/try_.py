@@ -36,20 +36,20 @@ _FEWEST_STEPS, _MOST_STEPS = 10, 100_000
 
 class TryCommand:
     """Run a program as it is and with each change that may make its steps
-    shorter, and say which changes pay, by how much, and how to edit them in.
+    shorter, and report which changes pay, how much, and how to edit them in.
 
-    The changes are made while the program runs; its files are not touched. It
-    is run many times, each time anew, until the changes are told apart or
-    --minutes are over; steps are timed without a profiler. In each run, its
-    random numbers start from the same seed, and its results are compared: a
+    The changes are made in the running program; its files are not touched. The
+    program is run many times, each time in a new process, until the changes'
+    effects are clear or --minutes are over. Steps are timed without a profiler.
+    All runs start from the same random seed, and their results are compared: a
     change that makes them different is never recommended.
 
-    The program is run in the current directory, so what it writes there is
-    written each time; --scratch gives each run an empty directory instead.
-    Ctrl-C ends it and shows what is known so far.
+    The program runs in the current directory, and every run writes its files
+    there again; --scratch gives each run an empty directory instead. Ctrl-C
+    ends it and shows the results so far.
 
-    The exit code is 0, whether changes pay or not; that of the program, if it
-    fails as it is; 1 if --write puts the originals back, because the edited
+    The exit code is 0, whether changes pay or not; the program's own, if it
+    fails without any change; 1 if --write puts the originals back, because the edited
     program fails, is not faster, or does not compute the same; 2 if it makes
     too few steps; 130 after Ctrl-C.
     """

@@ -88,7 +88,7 @@ def _device(device: DeviceDiff, number: int, verbose: bool, *, several: bool, fo
         answers = table in evidence or table.id == tables.FINDINGS
         block = table if answers or not folded else _folded(table)
         if several or not answers:
-            yield from detail(table.title.lower().removesuffix(" that changed"), [block])
+            yield from detail(table.id or table.title.lower(), [block])
         else:
             yield block
 

@@ -16,7 +16,7 @@ _MOST_FINDINGS = 3
 def of_device(basis: Basis, figures: Figures, findings: Sequence[FindingChange]) -> str:
     """Return the change of a step in a sentence.
 
-    Example: `Step 21.3% faster (14.2 to 11.2 ms): 9.8 ms of H2D now hidden, pageable-copy gone.`
+    Example: `Step 21.3% faster (14.2 to 11.2 ms): 9.8 ms of H2D now hidden, pageable-memory gone.`
     """
     span = figures.span
     unit = unit_for(round(max(span.before or 0, span.after or 0)))

@@ -338,7 +338,7 @@ def _kernels(device: DeviceDiff, verbose: bool) -> Table:
     name = _kernel_namer(shown, verbose)
     lines = [(name(kernel), clean(kernel.op or "", _NAME_LIMIT), *_times(kernel, unit)) for kernel in shown]
     columns = (*names, words(""), Column("count"), *_change_columns(unit.name))
-    return Table("Kernels that changed", columns, rows(lines), note)
+    return Table("Kernels that changed", columns, rows(lines), note, id="kernels")
 
 
 def _kernel_namer(shown: Sequence[KernelChange], verbose: bool) -> Callable[[KernelChange], str]:
@@ -361,7 +361,7 @@ def _ops(device: DeviceDiff, verbose: bool) -> Table:
     name = words("ops, by kernel time", flexible=True, heads=True)
     lines = [(clean(op.op, _NAME_LIMIT), *_times(op, unit)) for op in shown]
     columns = (name, words(""), Column("kernels"), *_change_columns(unit.name))
-    return Table("Ops that changed", columns, rows(lines), note)
+    return Table("Ops that changed", columns, rows(lines), note, id="ops")
 
 
 def _times(row: KernelChange | OpChange, unit: Unit) -> tuple[str, ...]:
@@ -385,7 +385,7 @@ def _ranges(device: DeviceDiff, verbose: bool) -> Table:
     name = words("ranges", flexible=True, heads=True)
     columns = (name, Column("count"), *_change_columns(unit.name), words(""), *_LOST_COLUMNS)
     note = f"Times are means per occurrence. {_left_out(device.ranges, shown, 'range')}".strip()
-    return Table("Ranges that changed", columns, tuple(_range(diff, unit) for diff in shown), note)
+    return Table("Ranges that changed", columns, tuple(_range(diff, unit) for diff in shown), note, id="ranges")
 
 
 def _range(diff: RangeDiff, unit: Unit) -> Row:

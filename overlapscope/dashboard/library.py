@@ -24,7 +24,7 @@ from overlapscope.laboratory.results import Results
 from overlapscope.ranks.reduced import ReducedRank, reduce
 from overlapscope.ranks.result import Unreadable
 from overlapscope.reading import LIMIT_BYTES, load
-from overlapscope.reading.files import file_and_part
+from overlapscope.reading.file_names import file_and_part
 from overlapscope.report.verdict import Verdict, judge
 
 DROPPED = "dropped"

@@ -117,8 +117,9 @@ def _(block: model.Cards, dark: bool) -> Component:
 
 @_draw.register
 def _(block: model.Bar, dark: bool) -> Component:
-    said: dict[str, Any] = {"aria-label": ", ".join(f"{part.name} {part.share}" for part in block.parts if part.amount)}
-    return html.Div(segments(block.parts, palette(dark)), className="timeline-bar", role="img", **said)
+    shares = ", ".join(f"{part.name} {part.share}" for part in block.parts if part.amount)
+    label: dict[str, Any] = {"aria-label": shares}
+    return html.Div(segments(block.parts, palette(dark)), className="timeline-bar", role="img", **label)
 
 
 @_draw.register

@@ -15,7 +15,7 @@ _TONES: Final[dict[Status, Tone]] = {"ok": "good", "missing": "fair", "broken": 
 def document(diagnosis: Diagnosis) -> Document:
     """The outcome, the versions, a row for each part, and what to do."""
     versions = diagnosis.versions
-    told = (
+    facts = (
         ("overlapscope", f"{diagnosis.tool.version} in {diagnosis.location}"),
         ("Python", versions.python),
         ("system", versions.system),
@@ -28,7 +28,7 @@ def document(diagnosis: Diagnosis) -> Document:
     blocks: list[Block] = [
         Heading("overlapscope doctor", 1),
         Text(_outcome(diagnosis), tone=_TONES["broken" if diagnosis.having("broken") else "ok"]),
-        Table("Versions", (words("what"), prose("version")), rows((name, text) for name, text in told if text)),
+        Table("Versions", (words("what"), prose("version")), rows((name, text) for name, text in facts if text)),
         Table("Parts", (words("part"), words("status"), prose("detail")), rows(checks)),
     ]
     remedies = tuple(with_code(f"{check.id}: {check.remedy}") for check in diagnosis.checks if check.remedy)

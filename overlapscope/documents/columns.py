@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Any, TypeVar
 
 from overlapscope.base.words import NOTHING, Unit, bandwidth, bare_percent, clean, size
-from overlapscope.documents.table import Cell, Column
+from overlapscope.documents.table import Cell, Column, Tone
 
 NAME_LIMIT = 200
 
@@ -24,29 +24,51 @@ def _column(title: str, fields: dict[str, Any], **defaults: Any) -> Column:
     return Column(**{"title": title, "id": title, **defaults, **fields})
 
 
-def text(title: str, say: Callable[[T], str | None], *, when: bool = True, **fields: Any) -> ColumnOf[T] | None:
+def text(
+    title: str,
+    say: Callable[[T], str | None],
+    *,
+    when: bool = True,
+    tone: Callable[[T], Tone] = lambda _: "",
+    limit: int = NAME_LIMIT,
+    **fields: Any,
+) -> ColumnOf[T] | None:
     """Return a column of text from a trace, empty where it is unknown; None unless `when`."""
 
     def cell(item: T) -> Cell:
-        return Cell(clean(say(item) or "", NAME_LIMIT))
+        return Cell(clean(say(item) or "", limit), tone=tone(item))
 
     return (_column(title, fields, number=False), cell) if when else None
 
 
-def count(title: str, say: Callable[[T], int], **fields: Any) -> ColumnOf[T]:
+def figure(title: str, say: Callable[[T], str], *, when: bool = True, **fields: Any) -> ColumnOf[T] | None:
+    """Return a column of numbers that `say` has formatted; None unless `when`."""
+    return (_column(title, fields), lambda item: Cell(say(item))) if when else None
+
+
+def count(title: str, say: Callable[[T], int | None], **fields: Any) -> ColumnOf[T]:
     """Return a column of counts."""
-    return _column(title, fields, width=_NUMBER_WIDTH), lambda item: Cell(f"{say(item):,}", say(item))
+    return _column(title, fields, width=_NUMBER_WIDTH), lambda item: _cell(say(item), "{:,}".format)
 
 
-def number(title: str, say: Callable[[T], int], **fields: Any) -> ColumnOf[T]:
-    """Return a column of numbers that identify something, such as a stream."""
-    return _column(title, fields, width=_NUMBER_WIDTH), lambda item: Cell(str(say(item)), say(item))
+def number(title: str, say: Callable[[T], int | None], *, when: bool = True, **fields: Any) -> ColumnOf[T] | None:
+    """Return a column of numbers that identify something, such as a stream; None unless `when`."""
+    return (_column(title, fields, width=_NUMBER_WIDTH), lambda item: _cell(say(item), str)) if when else None
 
 
-def time(title: str, unit: Unit, say: Callable[[T], int], *, short: str = "", **fields: Any) -> ColumnOf[T]:
+def time(title: str, unit: Unit, say: Callable[[T], int | None], *, short: str = "", **fields: Any) -> ColumnOf[T]:
     """Return a column of times, sorted and exported in `unit`. `short` is its title where the unit is obvious."""
     titles = {"title": short or f"{title} {unit.name}", "long": f"{title}, {unit.name}"}
-    return _column(title, titles | fields), lambda item: Cell(unit.number(say(item)), say(item) / unit.ns)
+
+    def cell(item: T) -> Cell:
+        ns = say(item)
+        return Cell(unit.number(ns), None if ns is None else ns / unit.ns)
+
+    return _column(title, titles | fields), cell
+
+
+def _cell(value: int | None, show: Callable[[int], str]) -> Cell:
+    return Cell(NOTHING if value is None else show(value), value)
 
 
 def percent(title: str, say: Callable[[T], float | None], **fields: Any) -> ColumnOf[T]:

@@ -27,6 +27,7 @@ from overlapscope.base.marks import (
     PREDICTION,
     RECORDER,
     STEP_SOURCE,
+    THREADS,
     TORCH,
     WARM_UP_STEPS,
 )
@@ -84,6 +85,16 @@ def microseconds(ns: int) -> str:
     return f"{'-' if ns < 0 else ''}{abs(ns) // 1000}.{abs(ns) % 1000:03d}"
 
 
+def op_category(name: str) -> str:
+    """Return the category in which Kineto writes a GPU op of that name."""
+    return "gpu_memcpy" if name.startswith("Memcpy") else "gpu_memset" if name.startswith("Memset") else "kernel"
+
+
+def call_category(name: str) -> str:
+    """Return the category in which Kineto writes a runtime call of that name."""
+    return "cuda_driver" if _DRIVER.match(name) else "cuda_runtime"
+
+
 def metadata_event(what: str, pid: int, tid: int, **args: str | int) -> str:
     """Return an event that names or sorts a process or thread."""
     return json.dumps({"ph": "M", "name": what, "pid": pid, "tid": tid, "args": args})
@@ -113,6 +124,7 @@ def _head(trace: Trace) -> dict[str, Any]:
     ours: dict[str, Any] = {TORCH: str(torch)} if torch is not None else {}
     ours |= {WARM_UP_STEPS: trace.warm_up_steps} if trace.warm_up_steps else {}
     ours |= {STEP_SOURCE: trace.step_source} if trace.step_source else {}
+    ours |= {THREADS: trace.thread_names} if trace.thread_names else {}
     ours |= {RECORDER: trace.recorder} if trace.recorder != "kineto" else {}
     ours |= {FRAMEWORK: trace.framework} if trace.framework != "pytorch" else {}
     if trace.origin is not None:
@@ -146,6 +158,7 @@ class _ChromeEvents:
     def __init__(self, trace: Trace) -> None:
         self._trace = trace
         self._names = [json.dumps(name) for name in trace.names]
+        self._call_categories = list(map(call_category, trace.names))
         self._spelled, self._spelling = _spellings(trace.gpu_ops)
         self._collectives = {place: row for row, place in enumerate(trace.collectives.place.tolist())}
 
@@ -183,11 +196,10 @@ class _ChromeEvents:
 
     def _calls(self, rows: Index) -> Iterator[str]:
         calls = self._trace.runtime_calls
-        driver = calls.named(lambda name: _DRIVER.match(name) is not None)[rows].tolist()
         return self._complete(
             calls,
             rows,
-            ["cuda_driver" if is_driver else "cuda_runtime" for is_driver in driver],
+            [self._call_categories[name] for name in calls.name_id[rows].tolist()],
             [HOST_PID] * len(rows),
             calls.thread[rows].tolist(),
             _args(correlation=calls.correlation[rows].tolist()),
@@ -312,7 +324,7 @@ def _spellings(ops: GpuOps) -> tuple[list[tuple[str, str]], I64]:
 
 def _spelled(name: str, kind: int, source: Memory, target: Memory) -> tuple[str, str]:
     """Return the name of an op and a matching category; another name if this name implies other memory."""
-    likely = "gpu_memcpy" if name.startswith("Memcpy") else "gpu_memset" if name.startswith("Memset") else "kernel"
+    likely = op_category(name)
     other = _SIDES.sub(f"({source.name.capitalize()} -> {target.name.capitalize()})", name)
     for spelled in (name, other):
         for category in (likely, *_CATEGORIES):

@@ -16,6 +16,7 @@ from typing import Final
 
 import msgspec
 
+from overlapscope.base import disk
 from overlapscope.base.bounded_database import BoundedConnection
 from overlapscope.base.words import clean
 from overlapscope.errors import UsageError
@@ -27,6 +28,8 @@ HEAD_BYTES: Final = 72
 _PATIENCE_S: Final = 20.0
 """Time to wait for another process to finish writing, in seconds."""
 _AGAIN_S: Final = 0.01
+_BESIDE: Final = ("-wal", "-shm", "-journal")
+"""Endings of the files that SQLite makes beside the database."""
 
 _VERSIONS: Final = (
     """
@@ -70,6 +73,9 @@ def connect(path: Path, *, read_only: bool, alone: bool = False) -> sqlite3.Conn
     `alone`: whether to assume that no other process writes to the file.
     """
     try:
+        # A regular file may be shared on purpose, but SQLite also trusts the files beside it.
+        for suffix in (*([""] if path.is_symlink() else []), *_BESIDE):
+            disk.refuse_planted(f"{path}{suffix}")
         if not read_only:
             path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
             # Other users may read names of branches and hosts only if this user changes the permissions.

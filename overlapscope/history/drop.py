@@ -27,7 +27,7 @@ class Pulled(Struct, frozen=True):
     """Result of pulling from a drop."""
 
     added: int
-    known: int
+    existing: int
     """Number of entries that the store already had."""
     bad: tuple[str, ...]
     """Sentences about files that were left out."""
@@ -55,13 +55,13 @@ def pull(store: Store, where: str | Path) -> Pulled:
         names = sorted(place.names())
     except Exception as error:
         raise UsageError(f"{place.shown}: cannot be listed ({error_text(error)}); check the path.") from None
-    found = {match[1]: name for name in names if (match := _NAME.fullmatch(name))}
-    new = sorted(found.keys() - store.known())
+    names_by_id = {match[1]: name for name in names if (match := _NAME.fullmatch(name))}
+    new = sorted(names_by_id.keys() - store.ids())
     added, bad = 0, []
     for id in new:
-        shown = f"{place.shown}/{found[id]}"
+        shown = f"{place.shown}/{names_by_id[id]}"
         try:
-            entry = _read(place, found[id], shown)
+            entry = _read(place, names_by_id[id], shown)
         except UnreadableTrace as error:
             bad.append(str(error))
             continue
@@ -69,7 +69,7 @@ def pull(store: Store, where: str | Path) -> Pulled:
             bad.append(f"{shown}: holds the entry {entry.id}, and not that of its name.")
         else:
             added += store.add(entry)
-    return Pulled(added, len(found) - len(new), tuple(bad))
+    return Pulled(added, len(names_by_id) - len(new), tuple(bad))
 
 
 def is_drop(where: str) -> bool:

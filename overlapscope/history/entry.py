@@ -71,6 +71,8 @@ class Entry(msgspec.Struct, frozen=True, kw_only=True):
     gpu: Name | None
     figures: Annotated[tuple[HistoryFigure, ...], Meta(max_length=100_000)]
     report: Report
+    left_out: tuple[Name, ...] = ()
+    """Parts that a large report was stored without."""
     check: CheckResult | None = None
 
 

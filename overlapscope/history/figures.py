@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from functools import partial
-from math import isclose
+from math import inf, isclose
 from statistics import fmean, stdev
 from typing import Final
 
 from msgspec.structs import replace
 
-from overlapscope.analysis.results import CopiesByStep, Device, StallsByStep
+from overlapscope.analysis.results import CopiesByStep, Device, StallsByStep, TraceResult
 from overlapscope.base.words import clean, listed
 from overlapscope.budgets.metrics import METRICS, Metric
 from overlapscope.budgets.missing import doubt, lacking
@@ -28,7 +28,6 @@ from overlapscope.version import __version__
 KEPT_BYTES: Final = 16 << 10
 """Maximum size of a packed entry in bytes. Parts that make it larger are left out."""
 
-_LEFT_OUT: Final = "The history keeps no"
 _ROUNDED: Final = 1e-9
 _PARTS: Final = {"idle_time": IDLE_CAUSES, "exposed_copy_time": COPY_CAUSES}
 _SCALARS: Final = {"ns": ("_time", "_ms", 1e-6), "gb_per_s": ("_bandwidth", "_gb_per_s", 1.0)}
@@ -118,14 +117,14 @@ def entry(report: Report, origin: Origin, check: CheckResult | None = None) -> E
     Raises:
         UsageError: A trace was predicted, or two traces are of the same device, and so not of the same job.
     """
-    plain, found = of_program(report) is not report, figures(report)
+    plain, recorded = of_program(report) is not report, figures(report)
     for trace in report.traces:
         if trace.predicted_by is not None:
             raise UsageError(
                 f"{clean(trace.source)}: was predicted by `overlapscope whatif`, and a history is of recordings; add a "
                 "recording of the changed program."
             )
-    if repeated(found):
+    if repeated(recorded):
         raise UsageError(
             f"{clean(report.traces[0].source)} and the traces beside it are of the same rank, and an entry of the "
             "history belongs to one job; add them one by one."
@@ -135,7 +134,7 @@ def entry(report: Report, origin: Origin, check: CheckResult | None = None) -> E
         origin=origin,
         plain=plain,
         gpu=gpu_of(report),
-        figures=found,
+        figures=recorded,
         report=report,
         check=check,
     )
@@ -147,30 +146,81 @@ def entry(report: Report, origin: Origin, check: CheckResult | None = None) -> E
         kept = replace(kept, report=_without(kept.report, cut))
     if not cuts:
         return whole
-    note = f"{_LEFT_OUT} {listed(cuts)} of this report, because it is large."
-    return replace(kept, report=replace(kept.report, notes=(*kept.report.notes, note)))
+    note = f"The history keeps no {listed(cuts)} of this report, because it is large."
+    return replace(kept, left_out=tuple(cuts), report=replace(kept.report, notes=(*kept.report.notes, note)))
 
 
 def contradicted(entry: Entry) -> bool:
-    """Return whether an entry states another GPU or other figures than its report gives, by this version's analysis."""
+    """Return whether an entry states another GPU or other figures than its report gives.
+
+    Another version may define figures differently, and a large report has lost its steps. Then figures can't be
+    computed again, and only impossible ones contradict the report.
+    """
     report = entry.report
+    program = of_program(report)
+    if entry.gpu != gpu_of(report) or entry.plain != (program is not report):
+        return True
+    may_be_cut = "steps" in entry.left_out or report.tool.version != __version__
+    cut = may_be_cut and not any(device.steps for device in program.devices)
+    if any(_impossible(figure, program, cut=cut) for figure in entry.figures):
+        return True
     if report.tool.version != __version__:
         return False
-    if entry.gpu != gpu_of(report) or entry.plain != (of_program(report) is not report):
-        return True
-    if any(note.startswith(_LEFT_OUT) and "steps" in note for note in report.notes):
-        spans = {(trace.rank, device.device): device.span_ns for trace in report.traces for device in trace.devices}
-        return any(
-            figure.value > spans.get((figure.rank, figure.device), -1)
-            for figure in entry.figures
-            if METRICS[figure.metric.partition("/")[0]].unit == "ns"
-        )
-    mine, theirs = (
-        {(one.metric, one.rank, one.device): one for one in all} for all in (figures(report), entry.figures)
+    again, stated = (
+        {(figure.metric, figure.rank, figure.device): figure for figure in all if not cut or _metric(figure).of_host}
+        for all in (figures(report), entry.figures)
     )
-    return mine.keys() != theirs.keys() or any(
-        not isclose(mine[key].value, theirs[key].value, rel_tol=_ROUNDED) or mine[key].samples != theirs[key].samples
-        for key in mine
+    return again.keys() != stated.keys() or not all(_same(again[key], stated[key]) for key in again)
+
+
+def _metric(figure: HistoryFigure) -> Metric:
+    return METRICS[figure.metric.partition("/")[0]]
+
+
+def _impossible(figure: HistoryFigure, report: Report, *, cut: bool) -> bool:
+    """Return whether no analysis of this recording has such a figure. `cut`: whether its report has lost its steps."""
+    if figure.metric.partition("/")[0] not in METRICS:
+        # A newer version may have further metrics.
+        return report.tool.version == __version__
+    metric = _metric(figure)
+    spans_ns = [
+        spans_ns
+        for trace in report.traces
+        if trace.rank == figure.rank
+        for device, spans_ns in _spans_ns(trace, of_host=metric.of_host)
+        if device == figure.device
+    ]
+    if not spans_ns:
+        return True
+    longest_ns, steps = spans_ns[0]
+    largest = {"ns": longest_ns, "pct": 100.0, "gb_per_s": inf}[metric.unit] * (1 + _ROUNDED)
+    return (
+        not 0 <= figure.value <= largest
+        or not 0 <= (figure.spread or 0.0) <= largest
+        or not 0 <= (figure.floor or 0.0) < inf
+        or not 1 <= figure.samples <= (inf if cut and not metric.of_host else max(steps, 1))
+    )
+
+
+def _spans_ns(trace: TraceResult, *, of_host: bool) -> Iterator[tuple[int, tuple[int, int]]]:
+    """Yield each device of a trace with the longest time that a figure of it can be, and its number of steps."""
+    if not of_host:
+        yield from ((device.device, (device.span_ns, len(device.steps))) for device in trace.devices)
+    elif trace.host is not None:
+        yield 0, (max(step.span_ns for step in trace.host.steps), len(trace.host.steps))
+
+
+def _same(again: HistoryFigure, stated: HistoryFigure) -> bool:
+    def alike(first: float | None, second: float | None) -> bool:
+        return first == second or (
+            first is not None and second is not None and isclose(first, second, rel_tol=_ROUNDED, abs_tol=_ROUNDED)
+        )
+
+    return (
+        again.samples == stated.samples
+        and alike(again.value, stated.value)
+        and alike(again.spread, stated.spread)
+        and alike(again.floor, stated.floor)
     )
 
 

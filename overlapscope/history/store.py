@@ -175,7 +175,7 @@ class Store:
     def delete(self, ids: Sequence[str]) -> int:
         """Delete entries, and return how many existed."""
         with self._writing() as execute:
-            numbers = [found[0] for id in ids for found in execute("SELECT number FROM reports WHERE id = ?", (id,))]
+            numbers = [row[0] for id in ids for row in execute("SELECT number FROM reports WHERE id = ?", (id,))]
             for number in numbers:
                 self._remove(number)
         return len(numbers)
@@ -209,15 +209,15 @@ class Store:
     def rows(self, query: Query = EVERYTHING, *, most: int | None = None) -> list[HistoryRow]:
         """Return the matching entries, oldest first; with `most`, only that many of the newest."""
         where, values = _where(query)
-        found = self._read(
+        entries = self._read(
             "SELECT id, at_ns, job, commit_id AS 'commit', branch, host, CAST(labels AS TEXT) AS labels, plain, gpu, "
             f"outcome FROM reports AS r WHERE {where} ORDER BY at_ns DESC, id DESC LIMIT ?",
             (*values, -1 if most is None else most),
             dict[str, Any],
         )
         with in_words(self.path):
-            origins = [row | {"labels": msgspec.json.decode(row["labels"] or "")} for row in found]
-            rows = [row | {"origin": origin} for row, origin in zip(found, origins, strict=True)]
+            origins = [row | {"labels": msgspec.json.decode(row["labels"] or "")} for row in entries]
+            rows = [row | {"origin": origin} for row, origin in zip(entries, origins, strict=True)]
             return msgspec.convert(rows[::-1], list[HistoryRow], strict=False)
 
     def points(self, metric: str, query: Query = EVERYTHING) -> list[Point]:
@@ -253,24 +253,24 @@ class Store:
             NotInTrace: No entry or several entries match.
             UnreadableTrace: The entry is from an incompatible version.
         """
-        found = self._read(
+        matches = self._read(
             # Ids are hexadecimal, and "g" sorts after all hexadecimal digits.
             "SELECT id, CAST(packed AS BLOB) AS packed FROM reports JOIN entries ON report = number "
             "WHERE id >= ? AND id < ? || 'g' LIMIT 2",
             (id, id),
             dict[str, Any],
         )
-        if len(found) != 1 or not id:
-            which = "several entries begin" if found else "no entry begins"
+        if len(matches) != 1 or not id:
+            which = "several entries begin" if matches else "no entry begins"
             raise NotInTrace(f"{self.path}: {which} with {clean(id, 80)!r}; `overlapscope history` lists them.")
-        [row] = found
+        [row] = matches
         return unpack(row["packed"] or b"", f"{self.path}: {row['id']}")
 
     def predictions(self) -> list[StoredPrediction]:
         """Return all predictions, oldest first."""
         return self._read("SELECT * FROM predictions ORDER BY at_ns, rowid", (), StoredPrediction)
 
-    def known(self) -> frozenset[str]:
+    def ids(self) -> frozenset[str]:
         """Return the ids of all entries."""
         return frozenset(row["id"] for row in self._read("SELECT id FROM reports", (), dict[str, str]))
 

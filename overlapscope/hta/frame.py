@@ -15,18 +15,15 @@ import numpy as np
 from msgspec import Struct, field
 from numpy.typing import NDArray
 
+from overlapscope.export.chrome_trace import HOST_PID, call_category, op_category
 from overlapscope.trace.model import F64, I64, Bool, Index, Trace, TraceTable
 
 if TYPE_CHECKING:
     import pandas as pd
     from hta.common.trace_symbol_table import TraceSymbolTable
 
-HOST_PID = 1 << 22
-"""Stands for the process id, which a Trace does not hold. HTA only tells processes from devices by it, and no Linux
-process has this number."""
 _CONTEXT = 1
 """Kineto puts a synchronization without a stream in the row of its context, of which a process has only this."""
-_DRIVER = re.compile(r"cu[A-Z]")
 _STEP = re.compile(r"ProfilerStep\s*#\s*(\d+)")
 
 _NONE = {
@@ -117,7 +114,7 @@ def _parts(trace: Trace) -> tuple[_Part, ...]:
     return (
         _Part(
             ops,
-            _device_category,
+            op_category,
             ops.device,
             ops.stream,
             {
@@ -143,7 +140,7 @@ def _parts(trace: Trace) -> tuple[_Part, ...]:
         ),
         _Part(
             trace.runtime_calls,
-            lambda name: "cuda_driver" if _DRIVER.match(name) else "cuda_runtime",
+            call_category,
             HOST_PID,
             trace.runtime_calls.thread,
             {"correlation": trace.runtime_calls.correlation},
@@ -154,10 +151,6 @@ def _parts(trace: Trace) -> tuple[_Part, ...]:
         # Kineto gives them no process.
         _Part(trace.overheads, lambda name: "overhead", -1, trace.overheads.thread),
     )
-
-
-def _device_category(name: str) -> str:
-    return "gpu_memcpy" if name.startswith("Memcpy") else "gpu_memset" if name.startswith("Memset") else "kernel"
 
 
 def _argument(parts: list[_Part], name: str, none: float) -> NDArray[Any]:

@@ -25,10 +25,10 @@ class Claim(Struct, frozen=True):
     find."""
     text: str
     """Sentence without its full stop."""
-    found: str
+    observed: str
     """Observation on this machine."""
     holds: bool | None
-    """True if the claim holds; None where unknown, and `found` says why."""
+    """True if the claim holds; None where unknown, and `observed` says why."""
     published: bool | None = None
     """True if the claim holds for the published figures; None where they don't cover it."""
 
@@ -94,12 +94,12 @@ def _orders(experiment: ExperimentResult) -> Iterator[Claim]:
             )
             yield Claim(experiment.name, "order", text, reason, None, published_holds)
             continue
-        found = f"{first.median:.4g} against {second.median:.4g} ms"
+        observation = f"{first.median:.4g} against {second.median:.4g} ms"
         holds: bool | None = first.median < second.median
         if abs(first.median - second.median) < max(first.iqr, second.iqr):
-            found += ", which is within their spread"
+            observation += ", which is within their spread"
             holds = None
-        yield Claim(experiment.name, "order", text, found, holds, published_holds)
+        yield Claim(experiment.name, "order", text, observation, holds, published_holds)
 
 
 def _results(experiment: ExperimentResult) -> Iterator[Claim]:
@@ -113,8 +113,8 @@ def _results(experiment: ExperimentResult) -> Iterator[Claim]:
             reason = "no results were counted" if variant.status == "ok" else f"{variant.name} {_ENDED[variant.status]}"
             yield Claim(experiment.name, "results", text, reason, None)
         else:
-            found = f"{counted.wrong} of {counted.tries} were wrong"
-            yield Claim(experiment.name, "results", text, found, (counted.wrong > 0) == some)
+            observation = f"{counted.wrong} of {counted.tries} were wrong"
+            yield Claim(experiment.name, "results", text, observation, (counted.wrong > 0) == some)
 
 
 def _diagnoses(experiment: ExperimentResult) -> Iterator[Claim]:
@@ -124,7 +124,7 @@ def _diagnoses(experiment: ExperimentResult) -> Iterator[Claim]:
             of = f" ({place(analysis)})" if analysis is not None and len(variant.analyses) > 1 else ""
             for verdict in check_truth(variant.truth, analysis, analysis.rules if analysis is not None else ()):
                 text = f"{variant.name}{of}: {verdict.claim}"
-                yield Claim(experiment.name, "diagnosis", text, verdict.found or reason, verdict.holds)
+                yield Claim(experiment.name, "diagnosis", text, verdict.observed or reason, verdict.holds)
 
 
 def place(analysis: Analysis) -> str:
@@ -168,10 +168,10 @@ class TruthVerdict(Struct, frozen=True):
 
     subject: Subject
     expected: str
-    found: str
+    observed: str
     """Observation; empty where nothing was analysed."""
     holds: bool | None
-    """True if it was found; None where nothing was analysed."""
+    """True if it was observed; None where nothing was analysed."""
 
     @property
     def claim(self) -> str:
@@ -220,8 +220,8 @@ def _cause(subject: Subject, cause: str, least: float, by_cause: Mapping[str, in
     judged = {name: ns for name, ns in by_cause.items() if ns and name != CopyCause.LEAD_IN}
     total = sum(judged.values())
     largest = sorted(((ns, name) for name, ns in judged.items()), reverse=True)[:3]
-    found = ", ".join(f"{name} {100 * ns / total:.0f}%" for ns, name in largest if 100 * ns >= total)
-    return TruthVerdict(subject, expected, found or "none", judged.get(cause, 0) >= least * total > 0)
+    shares = ", ".join(f"{name} {100 * ns / total:.0f}%" for ns, name in largest if 100 * ns >= total)
+    return TruthVerdict(subject, expected, shares or "none", judged.get(cause, 0) >= least * total > 0)
 
 
 def _hidden(between: tuple[float, float], device: Device | Analysis | None) -> TruthVerdict:

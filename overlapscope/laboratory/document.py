@@ -148,7 +148,7 @@ def _standing(holds: bool | None, text: str) -> Words:
 
 def _claim(claim: Claim, *, of: str = "") -> Words:
     says = {True: "; it holds for the published figures", False: "; it does not hold for the published ones", None: ""}
-    return _standing(claim.holds, clean(f"{of}{claim.text}: {claim.found}{says[claim.published]}", 800))
+    return _standing(claim.holds, clean(f"{of}{claim.text}: {claim.observed}{says[claim.published]}", 800))
 
 
 def _verdict(name: str, analysis: Analysis) -> Words:

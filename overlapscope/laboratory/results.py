@@ -12,6 +12,7 @@ import msgspec
 
 from overlapscope.analysis.results import Buckets, CopyGroup, Overlap
 from overlapscope.base.saved import Tool
+from overlapscope.catalog.earlier_names import current_rule
 from overlapscope.laboratory.experiment import Truth, WrongResults
 from overlapscope.rules.finding import CostFrom, Severity
 
@@ -68,11 +69,15 @@ class FindingSummary(msgspec.Struct, frozen=True, kw_only=True):
     """Short form of a finding."""
 
     rule: str
+    """Id of the rule. Earlier ids, which stored results may have, are replaced by the current ones."""
     severity: Severity
     cost_ns: int
     cost_from: CostFrom = "bound"
     """Origin of the cost, as in a report; files written before findings were replayed have bounds."""
     title: str
+
+    def __post_init__(self) -> None:
+        msgspec.structs.force_setattr(self, "rule", current_rule(self.rule))
 
 
 class StripLane(msgspec.Struct, frozen=True, kw_only=True):

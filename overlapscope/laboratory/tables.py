@@ -8,8 +8,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from overlapscope.analysis.groups import says_bandwidth
 from overlapscope.analysis.results import efficiency_shown, hidden_copy_shown
 from overlapscope.base.words import NOTHING, Unit, bandwidth, bare_percent, bare_share, bare_shares, clean, unit_for
-from overlapscope.documents.table import Cell, Column, Table, rows, words
-from overlapscope.laboratory.comparison import WALL, ExperimentComparison, place
+from overlapscope.documents import columns as column
+from overlapscope.documents.table import Cell, Column, Table, Tone, rows, table_of, words
+from overlapscope.laboratory.comparison import WALL, ExperimentComparison, place, tally
 from overlapscope.laboratory.results import Analysis, ExperimentResult, Link, VariantResult
 
 Analyses = list[tuple[str, Analysis]]
@@ -33,6 +34,39 @@ def variants(comparisons: Sequence[ExperimentComparison]) -> Table:
     columns = (_VARIANT, *map(Column, titles), words("verdict"))
     note = "Time of one iteration, and its ratio to the first variant; hidden copies and idle time of the recording."
     return Table("Every variant", columns, rows(lines), note)
+
+
+def index(comparisons: Sequence[ExperimentComparison]) -> Table:
+    """Return a line for each experiment."""
+    return table_of(
+        comparisons,
+        column.text("experiment", lambda each: each.result.name, limit=60),
+        column.text("what it is about", lambda each: each.result.title, limit=120, flexible=True),
+        column.text("result", _result, flexible=True),
+        column.text("claims that hold", _held, tone=_tone, number=True),
+        title="Experiments",
+    )
+
+
+def _held(comparison: ExperimentComparison) -> str:
+    counts = tally(comparison.claims)
+    return f"{counts[0]} of {sum(counts)}"
+
+
+def _tone(comparison: ExperimentComparison) -> Tone:
+    _, failed, unknown = tally(comparison.claims)
+    return "poor" if failed else "fair" if unknown else "good"
+
+
+def _result(comparison: ExperimentComparison) -> str:
+    """Return the measurement of the first order that the experiment claims."""
+    walls = ((variant.name, variant.wall_ms) for variant in comparison.result.variants)
+    timed = {name: wall.median for name, wall in walls if wall is not None and wall.median > 0}
+    pair = next((pair for pair in comparison.result.faster if set(pair) <= timed.keys()), None)
+    if pair is None:
+        return ""
+    first, second = pair
+    return f"{first} is {timed[second] / timed[first]:.2f} times as fast as {second}"
 
 
 def _variant(comparison: ExperimentComparison, variant: VariantResult) -> tuple[str, ...]:

@@ -121,7 +121,7 @@ class _VariantRun:
     def run(self) -> None:
         self._begin("preparing")
         experiment = _experiment(self._asked.path)
-        (variant,) = (known for known in experiment.variants if known.name == self._asked.variant)
+        (variant,) = (candidate for candidate in experiment.variants if candidate.name == self._asked.variant)
         program = self._prepared(experiment, variant)
         try:
             self._begin("timing")

@@ -215,9 +215,8 @@ def _within(
         result = outcome.get(timeout=timeout_s)
     except Empty:
         _stop(connection, outcome, thread)
-        raise UsageError(
-            f"the query was stopped after {timeout_s:g} s; ask for less, or allow more with --timeout."
-        ) from None
+        stopped = f"the query was stopped after {timeout_s:g} s; ask for less, or"
+        raise UsageError(f"{stopped} allow more with --timeout.", for_assistants=f"{stopped} aggregate.") from None
     except KeyboardInterrupt:
         _stop(connection, outcome, thread)
         raise

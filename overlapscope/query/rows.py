@@ -195,11 +195,11 @@ def _events(trace: Trace, table: TraceTable) -> Filled:
     return filled | _times(table)
 
 
-def _site(trace: Trace, found: Sites) -> Filled:
+def _site(trace: Trace, places: Sites) -> Filled:
     return {
-        "op": _names(trace, found.op),
-        "call": _names(trace, found.call),
-        "line": _names(trace, found.line, line_text),
+        "op": _names(trace, places.op),
+        "call": _names(trace, places.call),
+        "line": _names(trace, places.line, line_text),
     }
 
 
@@ -261,9 +261,9 @@ def _idle_pieces(done: TraceAnalysis) -> Iterator[Filled]:
 
 
 def _collectives(done: TraceAnalysis) -> Iterator[Filled]:
-    trace, found = done.trace, done.trace.collectives
-    named = {"process_group": found.group, "group_ranks": found.ranks, "dtype": found.dtype}
-    yield _events(trace, found) | {name: _names(trace, ids) for name, ids in named.items()}
+    trace, collectives = done.trace, done.trace.collectives
+    named = {"process_group": collectives.group, "group_ranks": collectives.ranks, "dtype": collectives.dtype}
+    yield _events(trace, collectives) | {name: _names(trace, ids) for name, ids in named.items()}
 
 
 _FROM_COLUMNS: Final[dict[str, Callable[[TraceAnalysis], Iterable[Filled]]]] = {

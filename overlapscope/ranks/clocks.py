@@ -28,6 +28,7 @@ import numpy as np
 from msgspec import Struct
 
 from overlapscope.analysis.grouping import group_starts
+from overlapscope.base.columns import mask_of
 from overlapscope.base.intervals import I64, Bool
 from overlapscope.ranks.collectives import Meetings, goes_round
 
@@ -83,21 +84,21 @@ def find_offsets(meetings: Meetings, ranks: int) -> Offsets:
         odd = unlike
         ends = _Ends(meetings.take(~odd), ranks)
         estimate = ends.estimate()
-    reference, known = estimate.reference, estimate.reference >= 0
+    reference, connected = estimate.reference, estimate.reference >= 0
     low, high = ends.bounds(reference)
-    if not (low <= high)[known].all():
-        error = np.where(known, estimate.error, -1)
+    if not (low <= high)[connected].all():
+        error = np.where(connected, estimate.error, -1)
         within = np.full(len(meetings), _FAR)
         return Offsets("estimated", estimate.offset, error, estimate.offset, error, reference, within, odd, False)
-    offset = np.where(known, np.clip(estimate.offset, low, high), 0)
+    offset = np.where(connected, np.clip(estimate.offset, low, high), 0)
     error = np.maximum(high - offset, offset - low)
     possible_0 = (low <= 0) & (high >= 0) & (np.abs(offset) <= np.minimum(SHARED_NS, error // 2))
-    if possible_0[known].all():
+    if possible_0[connected].all():
         zero = np.zeros(ranks, np.int64)
-        bound = np.where(known, np.maximum(np.abs(low), np.abs(high)), -1)
+        bound = np.where(connected, np.maximum(np.abs(low), np.abs(high)), -1)
         within = everything.within(zero)
-        return Offsets("shared", zero, np.where(known, 0, -1), offset, bound, reference, within, odd, True)
-    error, within = np.where(known, error, -1), everything.within(offset)
+        return Offsets("shared", zero, np.where(connected, 0, -1), offset, bound, reference, within, odd, True)
+    error, within = np.where(connected, error, -1), everything.within(offset)
     return Offsets("estimated", offset, error, offset, error, reference, within, odd, True)
 
 
@@ -156,10 +157,10 @@ class _Ends:
             new = missing[self.rank] & (doubt >= 0)[self.meeting]
             rank, meeting = self.rank[new], self.meeting[new]
             difference = self.end[new] - common_end[meeting]
-            middle, found = _medians(rank, difference)
-            offset[found] = middle
+            middle, shifted = _medians(rank, difference)
+            offset[shifted] = middle
             np.maximum.at(error, rank, np.abs(difference - offset[rank]) + (doubt + self.slack)[meeting])
-            estimated[found] = True
+            estimated[shifted] = True
         return _Estimate(reference, offset, error)
 
     def _components(self) -> I64:
@@ -173,9 +174,7 @@ class _Ends:
             if (new == label).all():
                 break
             label = new
-        met = np.zeros(self.ranks, np.bool_)
-        met[self._present] = True
-        return np.where(met, label, -1)
+        return np.where(mask_of(self._present, self.ranks), label, -1)
 
     def odd(self, offset: I64) -> Bool:
         """Select the meetings whose ends are far apart with these offsets."""

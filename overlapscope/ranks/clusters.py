@@ -31,6 +31,8 @@ _POLL_S = 0.05
 _LEAST_LOGGED = logging.CRITICAL + 1
 _KEPT_BYTES, _LARGEST_KEPT_BYTES = 256 << 20, 32 << 20
 """Maximum amount of freed memory that a worker keeps, and the size of its largest piece."""
+_TOO_BUSY = "Dask did not start within 10 s, because this machine is too busy; try again."
+"""Message for an assertion of Dask, which fails if its thread hasn't begun by then."""
 _VERSION = "overlapscope.__version__"
 """Name that `pydoc.locate` finds the version by.
 
@@ -213,6 +215,8 @@ def local_workers(workers: int | None, files: int) -> Iterator[Cluster]:
                 )
                 stack.enter_context(cluster)
                 client = stack.enter_context(Client(cluster, set_as_default=False))
+        except AssertionError:
+            raise ClusterFailed(_TOO_BUSY) from None
         except (OSError, RuntimeError) as error:
             raise ClusterFailed(f"cannot start processes to read the traces ({error_text(error)}).") from None
         processes_here = _LocalCluster(client, cluster, processes)
@@ -230,10 +234,16 @@ def connected(address: str) -> Iterator[Cluster]:
     """
     _require_dask()
     from distributed import Client
+    from distributed.comm.addressing import parse_address
+    from distributed.comm.registry import get_backend
 
     with _silence():
         try:
+            # An address that can't be one is refused before Dask starts a thread for it.
+            get_backend(parse_address(address)[0])
             client = Client(address, timeout=_ANSWER_S, set_as_default=False, name="overlapscope")
+        except AssertionError:
+            raise ClusterFailed(_TOO_BUSY) from None
         except (OSError, ValueError, RuntimeError) as error:
             raise ClusterFailed(
                 f"{address}: no Dask scheduler answers there ({error_text(error)}); start one with `dask scheduler`, "

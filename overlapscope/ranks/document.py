@@ -112,7 +112,7 @@ def _findings(report: RanksReport) -> Iterator[Block]:
     for rank in report.worst:
         for finding in rank.findings:
             by_rule[finding.rule].append(finding)
-    costliest = {rule: max(found, key=lambda finding: finding.cost_ns) for rule, found in by_rule.items()}
+    costliest = {rule: max(findings, key=lambda finding: finding.cost_ns) for rule, findings in by_rule.items()}
     items = []
     for rule, worst in sorted(costliest.items(), key=lambda item: -item[1].cost_ns):
         ranks = sorted({finding.rank for finding in by_rule[rule] if finding.rank is not None})
@@ -127,10 +127,10 @@ def _findings(report: RanksReport) -> Iterator[Block]:
 
 
 def _looks(report: RanksReport, most: int | None) -> Iterator[Block]:
-    found = looks(report, most=most)
-    if found:
+    striking = looks(report, most=most)
+    if striking:
         yield Heading("Ranks that stand out")
-    for look in found:
+    for look in striking:
         yield panel(look.title, *(Text(sentence, tone="muted") for sentence in look.sentences))
 
 

@@ -15,7 +15,7 @@ from overlapscope.ranks.reduced import ReducedRank, StepFigures
 from overlapscope.ranks.result import Duplicate, RankRow, RanksReport, Unreadable
 from overlapscope.ranks.stragglers import find_stragglers, worst_meetings
 from overlapscope.ranks.summary import spreads, step_skew, top_causes, worst_ranks
-from overlapscope.reading.files import rank_in_name
+from overlapscope.reading.file_names import rank_in_name
 
 MOST_RANKS = 1_000_000
 """Larger world sizes are treated as damage."""
@@ -141,7 +141,7 @@ def _rows(
 ) -> list[RankRow]:
     """Return a row for each rank. `compared` has the numbers of the ranks in the comparison, in its order."""
     rows = [_row(rank, step_names) for rank in ranks]
-    waits, offsets, clocked = comparison.waits, comparison.offsets, comparison.clocked
+    waits, offsets, clocked = comparison.waits.by_rank, comparison.offsets, comparison.clocked
     for place, number in enumerate(compared):
         compared_fields: dict[str, object] = {
             "joined": True,

@@ -160,8 +160,8 @@ def steps(report: RanksReport, *, rows: int) -> Table:
         (Column("ranks", spare=1), lambda step: Cell(f"{step.ranks:,}")),
         title="Steps that differ most between ranks",
     )
-    left = len(steps) - len(shown)
-    return replace(table, note=f"The {left:,} other steps differ less." if left else "")
+    others = len(steps) - len(shown)
+    return replace(table, note=f"The {others:,} other steps differ less." if others else "")
 
 
 def spreads(report: RanksReport) -> Table:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import glob
 import os
 import re
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from itertools import chain
 from pathlib import Path
@@ -16,10 +16,11 @@ from overlapscope.base import disk
 from overlapscope.base.session import read_once
 from overlapscope.errors import UnreadableTrace
 from overlapscope.reading import jax
-from overlapscope.reading._crew import Crew
 from overlapscope.reading._progress import Progress
-from overlapscope.reading.files import LIMIT_BYTES, file_and_part, is_pipe, named
+from overlapscope.reading.file_names import file_and_part
+from overlapscope.reading.files import LIMIT_BYTES
 from overlapscope.reading.own_period import periodic_steps
+from overlapscope.reading.pipes import is_pipe, named
 from overlapscope.reading.source import ReadRequest
 from overlapscope.reading.sources import SUFFIXES, is_trace_name, parts, read
 from overlapscope.reading.steps import named_steps
@@ -52,7 +53,6 @@ def load(
     cache: bool = True,
     steps_by: str | None = None,
     periodic: bool = True,
-    meanwhile: Callable[[], object] | None = None,
 ) -> Trace:
     """Return the Trace in one file; `-` is standard input.
 
@@ -65,8 +65,6 @@ def load(
             read again (`docs/how-it-works/cache.md`). The Trace is the same.
         steps_by: Name of the ranges to use as steps, in which `*` and `?` stand for any characters.
         periodic: Whether a recording without marked steps gets steps from its own period (`Trace.period`).
-        meanwhile: Work for this process, such as an import, once other processes have begun to read. It is not called
-            if no other process reads.
 
     Raises:
         UnreadableTrace: The file cannot be read; the message is a sentence for the user.
@@ -75,7 +73,7 @@ def load(
     path = named(source)
     if path.is_dir():
         raise UnreadableTrace(path, "is a directory; name a trace file in it, or load all of them with load_all.")
-    request = ReadRequest(limit_bytes, progress, Crew(meanwhile=meanwhile))
+    request = ReadRequest(limit_bytes, progress)
     trace = read_once(path, limit_bytes, lambda: _read_or_cached(path, request, cache))
     if steps_by is not None:
         return named_steps(trace, steps_by)

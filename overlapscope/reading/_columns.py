@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import math
-from itertools import islice
 from typing import Any, TypeVar
 
 import numpy as np
-from msgspec import Struct
 
 from overlapscope.reading._arguments import EventArguments
 from overlapscope.reading._batch import Batch, Numbered
@@ -38,28 +36,6 @@ Part = tuple[I32, I32, I64, I64, I64, I32]
 Values = tuple[Index, I64]
 """Indices of rows with more columns, and these columns, one row each."""
 
-_STREAMS = {EventTable.GPU: (1,), EventTable.SYNC: (2, 5), EventTable.DEVICE_ANNOTATION: (1,)}
-"""Indices of a table's further columns that hold streams."""
-_TEXTS = {EventTable.COLLECTIVE: (0, 1, 2, 3)}
-"""Indices of a table's further columns that hold texts."""
-
-
-class Share(Struct):
-    """Columns of a stretch of a file. The process that read it numbered the texts."""
-
-    new: list[list[Any]]
-    """New names, texts, categories and large streams since the previous share, in the order of their numbers."""
-    repaired: int
-    markers: list[tuple[str, int]]
-    rows: int
-    events: int
-    parts: list[Part]
-    values: dict[EventTable, list[Values]]
-
-
-Renumbering = tuple[list[int], list[int], list[int], list[int]]
-"""New numbers for the names, texts, categories and large streams of one process, by their numbers in its shares."""
-
 
 class EventColumns:
     """All complete events read so far, as parallel columns in the order of the file."""
@@ -71,9 +47,6 @@ class EventColumns:
         the batches."""
         self.categories = Numbered()
         self._large_streams = Numbered()
-        self._numbered = self.names, self.texts, self.categories, self._large_streams
-        self._shared = [0, 0, 0, 0]
-        """Number of items of each kind that were shared already."""
         self.repaired = 0
         """Number of events with an argument of a wrong type, or without a duration."""
         self.markers: list[tuple[str, int]] = []
@@ -112,52 +85,6 @@ class EventColumns:
 
     def _add(self, table: EventTable, at: Index, values: I64) -> None:
         self.values.setdefault(table, []).append((at + self._rows, values))
-
-    def share(self) -> Share:
-        """Return the columns collected since the last share; texts keep their numbers."""
-        new = [list(islice(kind, count, None)) for kind, count in zip(self._numbered, self._shared, strict=True)]
-        self._shared = list(map(len, self._numbered))
-        share = Share(
-            new=new,
-            repaired=self.repaired,
-            markers=self.markers,
-            rows=self._rows,
-            events=self._events,
-            # A few large arrays are faster to pickle than many small ones.
-            parts=[joined(self.parts)] if self.parts else [],
-            values={table: [joined(parts)] for table, parts in self.values.items()},
-        )
-        self.repaired = self._rows = self._events = 0
-        self.markers, self.parts, self.values = [], [], {}
-        return share
-
-    def add_share(self, share: Share, numbers: Renumbering) -> None:
-        """Add the columns that another process read, as if its events had been added here.
-
-        Args:
-            share: The columns. Shares of a process must come in the order in which it made them.
-            numbers: Numbers for this process's texts so far; extended in place.
-        """
-        for numbered, number, new in zip(self._numbered, numbers, share.new, strict=True):
-            number.extend(map(numbered.__getitem__, new))
-        name_of, text_of, category_of, stream_of = (np.array(number, dtype=np.int64) for number in numbers)
-        for category, name, start, dur, thread, place in share.parts:
-            names, categories = name_of[name].astype(np.int32), category_of[category].astype(np.int32)
-            self.parts.append((categories, names, start, dur, thread, place + np.int32(self._events)))
-        for table, parts in share.values.items():
-            for at, values in parts:
-                for column in _STREAMS.get(table, ()):
-                    large = np.flatnonzero(values[:, column] >= _FIRST_LARGE_STREAM)
-                    local = values[large, column] - _FIRST_LARGE_STREAM
-                    values[large, column] = stream_of[local] + _FIRST_LARGE_STREAM
-                for column in _TEXTS.get(table, ()):
-                    known_text = np.flatnonzero(values[:, column] >= 0)
-                    values[known_text, column] = text_of[values[known_text, column]]
-                self._add(table, at, values)
-        self.repaired += share.repaired
-        self.markers.extend(share.markers)
-        self._rows += share.rows
-        self._events += share.events
 
     def tables(self) -> I32:
         """Return the table of each category number."""

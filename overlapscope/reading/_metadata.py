@@ -14,6 +14,7 @@ from overlapscope.base.marks import (
     PREDICTION,
     RECORDER,
     STEP_SOURCE,
+    THREADS,
     TORCH,
     WARM_UP_STEPS,
 )
@@ -25,6 +26,7 @@ _MOST_TIMED = 10_000
 _LONGEST_STEP_NS = 1 << 53
 _LONGEST_VERSION = 64
 _LONGEST_NAME = 200
+_MOST_THREADS = 10_000
 _LATEST_NS = 1 << 62
 _INTEGER = re.compile(r"\s*-?\d{1,19}\s*")
 
@@ -90,6 +92,18 @@ def step_source(metadata: dict[str, Any]) -> str:
     """Return what ended the steps according to the recorder; empty where it wrote nothing."""
     stated = _recorder_metadata(metadata).get(STEP_SOURCE)
     return stated if isinstance(stated, str) and len(stated) <= _LONGEST_NAME else ""
+
+
+def thread_names(metadata: dict[str, Any]) -> dict[int, str]:
+    """Return the names of threads by their numbers, as far as the recorder stated them."""
+    stated = _recorder_metadata(metadata).get(THREADS)
+    names = stated.items() if isinstance(stated, dict) and len(stated) <= _MOST_THREADS else ()
+    numbered = ((integer(number), name) for number, name in names)
+    return {
+        number: name
+        for number, name in numbered
+        if number is not None and isinstance(name, str) and 0 < len(name) <= _LONGEST_NAME
+    }
 
 
 def plain_steps(metadata: dict[str, Any]) -> PlainSteps:

@@ -39,5 +39,6 @@ def export(report: Path, target: Path) -> None:
     )
     if done.returncode or not target.is_file():
         lines = (done.stdout or b"").decode("utf-8", "replace").split("\n")
-        said = next((clean(line.strip(), 200) for line in reversed(lines) if line.strip()), "it said nothing")
-        raise UnreadableTrace(report, f"`nsys export` failed ({said.rstrip('.')}); check the report and nsys' version.")
+        reason = next((clean(line.strip(), 200) for line in reversed(lines) if line.strip()), "without a message")
+        reason = reason.rstrip(".")
+        raise UnreadableTrace(report, f"`nsys export` failed ({reason}); check the report and nsys' version.")

@@ -46,7 +46,7 @@ class EventStream:
     """
 
     def __init__(self, file: SourceFile, blocks: Iterator[bytes] | None = None) -> None:
-        """Start a stream of the file's blocks, or of `blocks` where another process unpacks the file."""
+        """Start a stream of the file's blocks, or of `blocks` where another thread unpacks the file."""
         self._path: Path = file.path
         self.file = file
         self._blocks: Iterator[bytes] = iter(file) if blocks is None else blocks
@@ -103,7 +103,7 @@ class EventStream:
         self._least = 2 * len(self._rest) if len(self._rest) == held + len(block) else 0
         return batch
 
-    # -- Stretches for several processes ---
+    # -- Stretches for several threads ---
 
     @property
     def held(self) -> int | None:

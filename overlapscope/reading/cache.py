@@ -23,11 +23,11 @@ from msgspec.structs import replace
 from overlapscope.base.disk import read_regular
 from overlapscope.base.saved import decode
 from overlapscope.reading import cache_file, cache_folder, sources
-from overlapscope.reading._processes import usable_cores
+from overlapscope.reading._cores import usable_cores
 from overlapscope.reading._progress import Progress, ReadingBar
 from overlapscope.reading._scan import LIBRARY
 from overlapscope.reading.cache_folder import Folder, remove
-from overlapscope.reading.files import file_and_part, rank_in_name, shown_source
+from overlapscope.reading.file_names import file_and_part, rank_in_name, shown_source
 from overlapscope.reading.source import ReadRequest
 from overlapscope.trace.model import Trace
 from overlapscope.version import __version__
@@ -129,13 +129,13 @@ class Cache(msgspec.Struct, frozen=True):
 
 
 def of_user() -> Cache | None:
-    """Return the cache of this user; None if the user has no home folder.
+    """Return the cache of this user; None if the user has no home folder, or another user could write to the cache.
 
     Raises:
         UsageError: An environment variable of the cache has an invalid value.
     """
     path = cache_folder.default_folder()
-    return None if path is None else Cache(Folder(path), cache_folder.limit_bytes())
+    return None if path is None or cache_folder.planted(path) else Cache(Folder(path), cache_folder.limit_bytes())
 
 
 class Opening:

@@ -112,12 +112,12 @@ def _content(path: Path) -> NDArray[np.uint8]:
         file.seek(0, 2)
         content = np.empty(file.tell(), np.uint8)
         file.seek(0)
-        left = content.data
-        while left:
-            count = file.readinto(left)
+        unread = content.data
+        while unread:
+            count = file.readinto(unread)
             if not count:
                 raise BrokenFile("became shorter while it was read")
-            left = left[count:]
+            unread = unread[count:]
     return content
 
 

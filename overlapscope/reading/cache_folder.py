@@ -45,6 +45,11 @@ def default_folder() -> Path | None:
     return disk.of_user("Caches", "XDG_CACHE_HOME", ".cache")
 
 
+def planted(folder: Path) -> Path | None:
+    """Return the folder, or the one of those that it is in, that another user put where everybody may write."""
+    return next(filter(disk.is_planted, (folder, *folder.parents)), None)
+
+
 def limit_bytes() -> int:
     """Return the maximum size of the cache.
 
@@ -155,8 +160,9 @@ class Folder(msgspec.Struct, frozen=True):
         if self.path.is_dir():
             return
         self.path.parent.mkdir(parents=True, exist_ok=True)
-        self.path.mkdir(mode=0o700, exist_ok=True)
-        (self.path / _TAG).write_text(_TAG_TEXT)
+        with suppress(FileExistsError):
+            self.path.mkdir(mode=0o700)
+            (self.path / _TAG).write_text(_TAG_TEXT)
 
 
 def remove(path: Path) -> None:
@@ -217,6 +223,7 @@ def describe() -> CacheInfo:
     if path is None:
         problem = f"Nothing new is stored, because this user has no home folder; set {FOLDER_VARIABLE} to a folder."
     else:
+        theirs = planted(path)
         existing = next((folder for folder in (path, *path.parents) if folder.exists()), Path("/"))
         try:
             held = Folder(path).held()
@@ -224,6 +231,8 @@ def describe() -> CacheInfo:
             total = sum(file.bytes for file in held)
         except OSError as error:
             problem = f"Nothing new is stored, because the folder cannot be read ({error.strerror or error})."
+        if theirs is not None:
+            problem = f"Nothing is stored or read, because {theirs} is another user's."
         if problem is None:
             problem = _no_writing(existing) if limit else "Nothing new is stored, because the limit is 0."
         with suppress(OSError):

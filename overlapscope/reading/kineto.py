@@ -5,6 +5,7 @@ The file is read once, in blocks, so memory holds the columns and a block of the
 
 from __future__ import annotations
 
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +26,7 @@ from overlapscope.reading._metadata import (
     predicted_by,
     recorder,
     step_source,
+    thread_names,
     versions,
     warm_up_steps,
 )
@@ -32,7 +34,8 @@ from overlapscope.reading._progress import Progress, ReadingBar
 from overlapscope.reading._stream import EventStream
 from overlapscope.reading._tables import Finished
 from overlapscope.reading._times import LARGEST_TOTAL_NS, UNREADABLE, possible, recording
-from overlapscope.reading.files import LIMIT_BYTES, SourceFile, rank_in_name, shown_source
+from overlapscope.reading.file_names import rank_in_name, shown_source
+from overlapscope.reading.files import LIMIT_BYTES, SourceFile
 from overlapscope.reading.source import ReadRequest, Source
 from overlapscope.trace.model import Damage, Trace
 
@@ -52,16 +55,16 @@ def read(
         limit_bytes: Maximum unpacked size.
         progress: Whether to show a bar on stderr if stderr is a terminal and reading takes over a second; or a function
             to call instead with the bytes read so far and in total.
-        crew: Processes that may help; the Trace is the same in every case.
+        crew: Threads that may help; the Trace is the same in every case.
 
     Raises:
         UnreadableTrace: The file has no readable trace.
     """
     file = SourceFile(Path(path), limit_bytes=limit_bytes)
     crew = crew or Crew()
-    stream = EventStream(file, crew.blocks(file))
     columns = EventColumns()
-    with ReadingBar(str(path), file.packed_bytes, progress) as bar:
+    with closing(crew.blocks(file)) as blocks, ReadingBar(str(path), file.packed_bytes, progress) as bar:
+        stream = EventStream(file, blocks)
         for batch in stream.batches():
             columns.add(batch)
             bar.at(file.packed_bytes_read)
@@ -131,6 +134,7 @@ def assemble(
         damage=damage,
         warm_up_steps=warm_up_steps(metadata),
         step_source=step_source(metadata),
+        thread_names=thread_names(metadata),
         base_ns=base_ns,
         predicted_by=predicted_by(metadata),
         plain_steps=plain_steps(metadata),

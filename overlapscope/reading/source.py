@@ -24,7 +24,7 @@ class ReadRequest(Struct, frozen=True):
     progress: Progress = True
     """Progress, as `ReadingBar` takes it."""
     crew: Crew = field(default_factory=Crew)
-    """Processes that may help."""
+    """Threads that may help."""
 
 
 class Source(Struct, frozen=True):

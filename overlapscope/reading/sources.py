@@ -10,7 +10,9 @@ from msgspec.structs import replace
 
 from overlapscope.errors import UnreadableTrace, UsageError
 from overlapscope.reading import jax, kineto, nsys
-from overlapscope.reading.files import LIMIT_BYTES, SourceFile, file_and_part, is_pipe, place
+from overlapscope.reading.file_names import file_and_part
+from overlapscope.reading.files import LIMIT_BYTES, SourceFile
+from overlapscope.reading.pipes import is_pipe, place
 from overlapscope.reading.source import ReadRequest, Source
 from overlapscope.trace.model import Trace
 

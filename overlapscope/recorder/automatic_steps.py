@@ -10,7 +10,7 @@ from collections.abc import Callable, Collection
 from fnmatch import fnmatchcase
 from typing import Final
 
-from overlapscope.base.words import duration, listed
+from overlapscope.base.words import did_you_mean, duration, listed
 from overlapscope.errors import UsageError
 from overlapscope.recorder import devices
 from overlapscope.recorder.step_choice import CALLS, Log, SourceKind, StepChoice, StepSource, choose, named, single
@@ -99,14 +99,26 @@ class AutomaticSteps:
         return None if self._choice is None else self._choice.label
 
     @property
+    def awaits_first(self) -> bool:
+        """True if the first step may be under way: an optimizer exists or a model was called, but no call repeats yet.
+
+        This looks at all objects of the program, which takes some 50 ms.
+        """
+        if self._closed or self._choice is not None:
+            return False
+        calls = Counter(event.source for log in self._logs.values() for kind in log.events.values() for event in kind)
+        return max(calls.values()) < CALLS if calls else _optimizer_exists()
+
+    @property
     def note(self) -> str | None:
         """A sentence on steps that were not found, or that could be chosen instead."""
         if self._choice is not None or self._by in (None, MARKS):
             return self._offer
         events = (event for log in self._logs.values() for kind in log.events.values() for event in kind)
-        called = [name for name, _ in Counter(event.source.name for event in events).most_common(_SHOWN)]
-        seen = f"; the program calls {listed(called)}" if called else ""
-        return f"--steps-by {self._by} finds no steps{seen}."
+        called = [name for name, _ in Counter(event.source.name for event in events).most_common()]
+        seen = f"; the program calls {listed(called[:_SHOWN])}" if called else ""
+        hint = "" if self._by in _NAMES else did_you_mean(self._by, [*_NAMES, MARKS, *called])
+        return f"--steps-by {self._by} finds no steps{hint}{seen}."
 
     def start(self) -> None:
         """Begin to watch the program. Imports torch."""
@@ -206,10 +218,14 @@ class AutomaticSteps:
         if not self._at_once or now_ns - self._first_ns[source.kind] > _TRAINS_LATER_NS:
             return False
         if self._trains is None:
-            from torch.optim import Optimizer
-
-            self._trains = any(issubclass(type(one), Optimizer) for one in gc.get_objects())
+            self._trains = _optimizer_exists()
         return self._trains
+
+
+def _optimizer_exists() -> bool:
+    from torch.optim import Optimizer
+
+    return any(issubclass(type(one), Optimizer) for one in gc.get_objects())
 
 
 def _capturing() -> bool:

@@ -14,6 +14,7 @@ from itertools import chain, count
 from pathlib import Path
 from typing import Self
 
+from overlapscope.base import disk
 from overlapscope.errors import UsageError
 from overlapscope.recorder import claims
 
@@ -155,6 +156,8 @@ class Destination:
         self.make_directories(path)
         if path.is_dir():
             raise UsageError(f"{shown}: is a directory; name a file in it.")
+        if disk.is_planted(path):
+            raise UsageError(f"{shown}: another user has put something there; choose another file.")
         if path.exists() and not os.access(path, os.W_OK):
             raise UsageError(f"{shown}: is not writable; choose another file.")
         if not os.access(path.parent, os.W_OK):

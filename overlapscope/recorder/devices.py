@@ -6,7 +6,9 @@ A program may choose its GPUs or fork after it has imported torch; either fails 
 from __future__ import annotations
 
 import os
+import threading
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Any
 
 
@@ -41,6 +43,19 @@ def synchronize() -> None:
                 torch.cuda.synchronize(device)
     elif torch.xpu.is_initialized():
         torch.xpu.synchronize()
+
+
+def finish_within(limit_s: float) -> bool:
+    """Wait until every device in use has finished its work or failed. Returns false if one takes longer than this."""
+
+    def wait() -> None:
+        with suppress(RuntimeError):
+            synchronize()
+
+    waiting = threading.Thread(target=wait, name="overlapscope", daemon=True)
+    waiting.start()
+    waiting.join(limit_s)
+    return not waiting.is_alive()
 
 
 def cuda_may_come_up() -> bool:

@@ -37,6 +37,8 @@ class Driver:
         self._moved: threading.Thread | None = None
         """Thread to which the recorder has moved; None if it stays where it began."""
         self._busy = False
+        self._unsettled = False
+        """True from the beginning of a piece of work until `worked` has been called after it."""
         self._cuda_is_up = False
         """True if CUDA was initialised after a start that was put off."""
 
@@ -126,14 +128,24 @@ class Driver:
     def working(self) -> Iterator[None]:
         """Surround work that must not be interrupted."""
         with held():
-            self._busy = True
+            self._busy = self._unsettled = True
             try:
-                yield
+                try:
+                    yield
+                finally:
+                    self._busy = False
+                self._worked()
             finally:
-                self._busy = False
-            self._worked()
+                self._unsettled = False
         if self.recorder is not None and not self.recorder.running:
             self._trigger.stop()
+
+    def settles_within(self, limit_s: float) -> bool:
+        """Wait for work under way on another thread, such as writing. Returns false if it takes longer than this."""
+        until_s = time.monotonic() + limit_s
+        while (unsettled := self._unsettled and not self.on_this_thread) and time.monotonic() < until_s:
+            time.sleep(_POLL_S)
+        return not unsettled
 
     def give_way(self, because: str) -> bool:
         """Stop and write nothing. Returns false if this recording is complete and stays."""

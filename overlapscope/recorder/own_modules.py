@@ -37,7 +37,7 @@ def _imported_at_start() -> set[str]:
 
     flags: list[str] = subprocess._args_from_interpreter_flags()  # type: ignore[attr-defined]
     environment = {name: value for name, value in os.environ.items() if name != "OVERLAPSCOPE_AT_START"}
-    command = [sys.executable, *flags, "-c", "import sys; print(*sys.modules)"]
+    command = [sys.executable, *flags, "-c", "import sys; print(*sys.modules)", __name__]
     done = subprocess.run(command, env=environment, stdin=subprocess.DEVNULL, capture_output=True, check=False)
     return set(os.fsdecode(done.stdout).split())
 

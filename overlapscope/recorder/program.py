@@ -30,6 +30,8 @@ class State(enum.Enum):
     UNDER_WAY = enum.auto()
     WRITTEN = enum.auto()
     """There is a file, to which something may be added, or which a better recording may replace."""
+    SETTLING = enum.auto()
+    """There is a file, which is replaced only if steps become much faster within seconds."""
     COMPLETE = enum.auto()
     PROGRAMS = enum.auto()
     """The program's own profiler has recorded, and may do so again."""
@@ -92,6 +94,8 @@ class ProgramRecording(Recording):
             return State.NONE
         if self._recorder.bounded_out or (self._recorder.complete and self.paths):
             return State.COMPLETE
+        if self._recorder.settling:
+            return State.SETTLING
         return State.WRITTEN if self._recorder.written else State.UNDER_WAY
 
     @property
@@ -99,10 +103,15 @@ class ProgramRecording(Recording):
         """Files to analyse: the last window, or all recordings of the program's own profiler."""
         return self._profilers.paths or (self.path,)
 
-    @property
-    def can_end(self) -> bool:
-        """True on a thread that may end the recording, in this process."""
-        return self._recorder is not None and self._driver.in_this_process and self._driver.may_end
+    def can_end(self, *, within_s: float) -> bool:
+        """Return whether this thread, of this process, may end the recording.
+
+        Work under way on another thread is waited for, as long as `within_s`.
+        """
+        driver = self._driver
+        return (
+            self._recorder is not None and driver.in_this_process and driver.settles_within(within_s) and driver.may_end
+        )
 
     def begin(self) -> None:
         super().begin()
@@ -163,6 +172,10 @@ class ProgramRecording(Recording):
 
     def _show_notes(self) -> None:
         """Show nothing: `overlapscope run` shows the notes when the program has ended."""
+
+    @property
+    def _records_again(self) -> bool:
+        return self._bounded and not self._stops
 
     def _begins_late(self) -> bool:
         return self._late or super()._begins_late()

@@ -1,7 +1,7 @@
 """The recorder: the profiler's way through the windows of a schedule.
 
-Users see `recording.Recording`, which also ensures that only the thread that began calls the recorder, and that no two
-calls overlap.
+It decides, and knows no threads: `driver.Driver` calls it on one thread, one call at a time. Users see
+`recording.Recording`. It opens and closes a `session.Session`, a run of the profiler.
 """
 
 from __future__ import annotations
@@ -12,13 +12,15 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from overlapscope.base import clock
+from overlapscope.base.words import duration
 from overlapscope.errors import RecordingFailed
 from overlapscope.recorder.open_ranges import OpenRanges
 from overlapscope.recorder.options import Options
 from overlapscope.recorder.recorder_state import RecorderState, Stage
 from overlapscope.recorder.schedule import StepWindow
 from overlapscope.recorder.session import Session, profiler_running
-from overlapscope.recorder.takes import Take
+from overlapscope.recorder.step_times import median_ns
 from overlapscope.recorder.trace_file import TraceFiles
 
 if TYPE_CHECKING:
@@ -30,6 +32,16 @@ _UNMARKED = (
     "The program marked no step, so {:.1f} s of it were recorded, {}. overlapscope.step() at the end of an iteration "
     "marks steps; --whole records the whole program."
 )
+_NO_GPU_TIMES = (
+    "The recording of later steps has no times of GPU ops, which is a defect of torch.profiler, so what was recorded "
+    "before them is used instead; run it again to record later steps."
+)
+SETTLES_S: float = 5
+"""Time from the first step in which steps may become faster, as tuning and compilation are over, in seconds."""
+_FASTER = 3
+"""Factor by which steps have to become faster to be recorded again."""
+_SLOW_NS = 5_000_000
+"""Minimum length of first steps that are recorded again."""
 _LEAST_UNMARKED_S = 1
 """Minimum length of the second of these windows for it to replace the first, in seconds."""
 _NO_STACKS = (
@@ -71,6 +83,8 @@ class WindowRecorder(RecorderState):
         on_too_much: Callable[[], None],
         step_source: Callable[[], str | None] = lambda: None,
         steps_are_settled: Callable[[], bool] = lambda: True,
+        awaits_first_step: Callable[[], bool] = lambda: False,
+        records_again: bool = False,
     ) -> None:
         """Prepare a recorder.
 
@@ -84,11 +98,19 @@ class WindowRecorder(RecorderState):
             step_source: Function that returns what ends steps, in words.
             steps_are_settled: Function that returns false while what ends steps may change. No recording that is timed
                 opens until then.
+            awaits_first_step: Function that returns whether the program seems to be in its first step.
+            records_again: Whether to record again if steps become much faster within seconds of the first.
         """
         super().__init__(options, TraceFiles(path, options.repeat, since_ns=since_ns))
         self._bounded = bounded
         self._on_too_much = on_too_much
         self._step_source, self._steps_are_settled = step_source, steps_are_settled
+        self.awaits_first_step = awaits_first_step
+        self._records_again = records_again and options.plain_steps > 0 and options.at_once and options.repeat == 1
+        self._settles_by_ns = 0
+        """Time after which steps that become faster change nothing."""
+        self._faster: str | None = None
+        """Sentence on steps that became faster, so that later ones are recorded instead."""
         self._ranges = OpenRanges()
         self._before: TimedSteps | None = None
         """Steps timed before the recording under way."""
@@ -137,6 +159,8 @@ class WindowRecorder(RecorderState):
     def step(self) -> None:
         """Mark the end of a step, and open or close a window if that is due."""
         self._steps += 1
+        if self._steps == 1:
+            self._settles_by_ns = clock.now_ns() + round(SETTLES_S * clock.NS_PER_S)
         if self._running is not None:
             self._running.allow(self._options.max_size_bytes)
             self._running.end_step(self._steps)
@@ -161,8 +185,10 @@ class WindowRecorder(RecorderState):
                 else:
                     self._timer.step(self._steps)
                     if self._timer.full:
-                        self._stage = Stage.DONE
+                        self._stage = Stage.SETTLING if self._records_again else Stage.DONE
                         self._add_behind(wait=True)
+            case Stage.SETTLING:
+                self._step_while_settling()
             case Stage.DONE:
                 pass
         self._begin_step()
@@ -180,6 +206,8 @@ class WindowRecorder(RecorderState):
                 self._end_unmarked()
             self._end()
             self._takes.notes += self._why_incomplete()
+        if self.settling:
+            self._timer.restart()
         self._stage = Stage.DONE
         self._add_behind()
         if self._takes.done and self._options.plain_steps and not (self._options.by_steps or self._takes.files.timed):
@@ -204,7 +232,7 @@ class WindowRecorder(RecorderState):
         Returns false if only the thread that began may stop the profiler, or if nothing is to be recorded any more.
         """
         take = self._running
-        if not self.running or (take is not None and not (take.session and take.session.all_threads)):
+        if not self.running or (take is not None and not take.all_threads):
             return False
         if take is not None:
             self._stop()
@@ -225,7 +253,7 @@ class WindowRecorder(RecorderState):
         forgotten.
         """
         take = self._running
-        if take is not None and take.session is not None and take.session.all_threads:
+        if take is not None and take.all_threads:
             self.discard()
         else:
             self._forget()
@@ -252,7 +280,10 @@ class WindowRecorder(RecorderState):
             with self._timer.pausing(self._steps):
                 self._ranges.look()
                 self._stop()
-                self._takes.write(take)
+                has_gpu_times = take.has_gpu_times
+                if self._takes.unmarked is None or has_gpu_times or not self._takes.unmarked.has_gpu_times:
+                    self._takes.write(take)
+                take.release()
             self._stage = Stage.BETWEEN
         else:
             self._end_recording()
@@ -272,7 +303,7 @@ class WindowRecorder(RecorderState):
             self._takes.rehearsal = self._start_session(rehearsal.begun(self._steps), Stage.REHEARSAL)
 
     def _end_unmarked(self) -> None:
-        """End a recording without a step. It replaces the one before only if it has ops of the program."""
+        """End a recording without a step. It replaces the one before only if it has ops, and GPU ops if that has."""
         take = self._running
         assert take is not None
         self._unmarked_windows += 1
@@ -281,7 +312,9 @@ class WindowRecorder(RecorderState):
         with self._timer.pausing(self._steps):
             self._ranges.look()
             self._stop()
-            if self._takes.unmarked is None or (take.session is not None and not take.session.empty):
+            before, has_gpu_times = self._takes.unmarked, take.has_gpu_times
+            lost = before is not None and before.has_gpu_times and not has_gpu_times
+            if before is None or not (take.empty or lost):
                 self._takes.write(take)
                 self._takes.unmarked = take
         self._takes.drop()
@@ -310,6 +343,23 @@ class WindowRecorder(RecorderState):
             self._stage = Stage.RECORDING
             self._step_in_recording()
 
+    def _step_while_settling(self) -> None:
+        self._timer.step(self._steps)
+        if self._timer.full:
+            first_ns = median_ns(self._takes.files.plain_steps.before.host_ns or (0,))
+            later_ns = median_ns(self._timer.read().host_ns)
+            if first_ns > max(_SLOW_NS, _FASTER * later_ns):
+                self._records_again = False
+                self._faster = (
+                    f"The first steps took {duration(first_ns)}, and those before step {self._steps} "
+                    f"{duration(later_ns)}: the latter are recorded."
+                )
+                self._takes.rehearsal, self._stage = self._takes.done.pop(), Stage.BETWEEN
+                return
+        if clock.now_ns() > self._settles_by_ns:
+            self._timer.restart()
+            self._stage = Stage.DONE
+
     def _recording_is_due(self) -> bool:
         due = self._options.by_steps and self._steps >= self._opens and self._timer.full
         settled = not self._options.plain_steps or self._steps_are_settled()
@@ -327,11 +377,13 @@ class WindowRecorder(RecorderState):
         # The window may open in the middle of a step, which does not belong to it.
         first = self._steps if self._options.by_steps else self._steps + 1
         self._takes.recording = self._start_session(self._options.recording(first), Stage.RECORDING)
+        if self._faster is not None:
+            self._takes.recording.notes.append(self._faster)
 
     def _step_in_recording(self) -> None:
         take = self._takes.recording
         assert take is not None
-        if self._takes.counting(self._steps) is take:
+        if take.window.end is None and self._takes.counting(self._steps) is take:
             self._takes.rehearsal = None
         if self._slow is not None and self._steps > take.window.judged:
             slow = self._slow.judge(self._steps - 1, take.judged_ns[-1])
@@ -347,7 +399,7 @@ class WindowRecorder(RecorderState):
         assert take is not None
         again = not take.wanted or len(self._takes.done) + 1 < self._options.repeat
         with self._timer.pausing(self._steps):
-            if again:
+            if again or self._records_again:
                 self._ranges.look()
             self._end()
         if self._takes.failures:
@@ -365,8 +417,8 @@ class WindowRecorder(RecorderState):
         """Stop, and write the take that counts, unless it is in the file already or not wanted."""
         self._stop()
         takes, take = self._takes, self._takes.counting(self._steps)
-        if not (self._steps or takes.done) and take is not None and take.session is not None and self.why_worthless:
-            reason = self.why_worthless(take.session)
+        if not (self._steps or takes.done) and take is not None and take.in_memory and self.why_worthless:
+            reason = self.why_worthless(take)
             if reason is not None:
                 takes.drop()
                 takes.failures.append(f"There is no trace: the program marked no step, used no GPU and {reason}.")
@@ -374,7 +426,9 @@ class WindowRecorder(RecorderState):
         if take is None or not take.wanted or (takes.done and self._options.by_steps and not take.judged_ns):
             takes.recording = None
             return
-        if take is not takes.unmarked and (take is takes.rehearsal or not take.judged_ns):
+        if take is not takes.by_steps(self._steps):
+            take.notes.append(_NO_GPU_TIMES)
+        elif take is not takes.unmarked and not self._faster and (take is takes.rehearsal or not take.judged_ns):
             short = self._options.why_short(self._steps, len(take.judged_ns))
             if short is not None:
                 take.notes.append(short)
@@ -383,7 +437,7 @@ class WindowRecorder(RecorderState):
             self._timer.restart()
         takes.finish(take)
 
-    def _start_session(self, window: StepWindow, stage: Stage) -> Take:
+    def _start_session(self, window: StepWindow, stage: Stage) -> Session:
         waits = stage is Stage.REHEARSAL and self._options.wait > 0
         unmarked = self._bounded and not self.marked
         max_size_bytes = self._options.max_size_bytes
@@ -392,7 +446,7 @@ class WindowRecorder(RecorderState):
             stacks=self._options.stacks and not waits,
             max_size_bytes=min(max_size_bytes, _UNMARKED_BYTES) if unmarked else max_size_bytes,
         )
-        take = Take(window, options, on_too_much=self._on_too_much, wanted=self._slow is None)
+        take = Session(window, options, on_too_much=self._on_too_much, wanted=self._slow is None)
         if options.stacks != self._options.stacks:
             take.notes.append(_NO_STACKS)
         self._stage = stage

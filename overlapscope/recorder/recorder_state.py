@@ -8,9 +8,9 @@ from pathlib import Path
 
 from overlapscope.errors import RecordingFailed
 from overlapscope.recorder.options import Options
+from overlapscope.recorder.session import Session
 from overlapscope.recorder.step_times import SlowSteps, StepTimer, StepTimings
 from overlapscope.recorder.take_choice import TakeChoice
-from overlapscope.recorder.takes import Take
 from overlapscope.recorder.trace_file import TraceFiles
 
 _UNMARKED_WINDOWS = 2
@@ -29,6 +29,8 @@ class Stage(enum.Enum):
     RECORDING = "recording"
     BEHIND = "behind"
     """The trace is written, and steps are timed."""
+    SETTLING = "settling"
+    """Steps are timed on, since later ones may be much faster. Then these are recorded instead."""
     DONE = "done"
 
 
@@ -50,7 +52,7 @@ class RecorderState:
     @property
     def running(self) -> bool:
         """True if anything is being recorded, or will be."""
-        return self._stage not in (Stage.BEHIND, Stage.DONE)
+        return self._stage not in (Stage.BEHIND, Stage.SETTLING, Stage.DONE)
 
     @property
     def recording(self) -> bool:
@@ -73,6 +75,11 @@ class RecorderState:
         return self._stage is Stage.UNMARKED and self._unmarked_windows == _UNMARKED_WINDOWS
 
     @property
+    def settling(self) -> bool:
+        """True if the recording is complete, unless steps become much faster within seconds."""
+        return self._stage is Stage.SETTLING
+
+    @property
     def put_off(self) -> bool:
         """True if nothing has started yet; `start_now` or a step starts it."""
         return self._stage is Stage.PUT_OFF
@@ -90,9 +97,8 @@ class RecorderState:
     @property
     def step_times(self) -> StepTimings:
         """Lengths of steps with and without the profiler."""
-        plain, last = self._takes.files.plain_steps, self._takes.last(self._steps)
-        recorded_ns = () if last is None else tuple(last.judged_ns)
-        return StepTimings(plain.before.host_ns, plain.after.host_ns, recorded_ns, self._options.plain_steps)
+        last = self._takes.last(self._steps)
+        return StepTimings(self._takes.files.plain_steps, () if last is None else tuple(last.judged_ns))
 
     @property
     def paths(self) -> tuple[Path, ...]:
@@ -116,8 +122,13 @@ class RecorderState:
         return RecordingFailed(self._takes.failures[0]) if self._takes.failures else None
 
     @property
-    def _running(self) -> Take | None:
-        """Take that is being recorded."""
+    def why_unwritten(self) -> str | None:
+        """Sentence on why a take that was complete is in no file; None if there is none."""
+        return self._takes.failures[0] if self._takes.failures and self._takes.done and not self.written else None
+
+    @property
+    def _running(self) -> Session | None:
+        """Session that is being recorded."""
         if self._stage is Stage.REHEARSAL:
             return self._takes.rehearsal
         return self._takes.recording if self._stage is Stage.RECORDING else None

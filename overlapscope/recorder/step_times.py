@@ -21,7 +21,7 @@ from overlapscope.recorder.schedule import settled
 from overlapscope.recorder.session import profiler_running
 
 if TYPE_CHECKING:
-    from overlapscope.trace.model import TimedSteps
+    from overlapscope.trace.model import PlainSteps, TimedSteps
 
 
 _REMEMBERED = 1000
@@ -31,38 +31,33 @@ _FEWEST = 10
 
 @dataclass(frozen=True, slots=True)
 class StepTimings:
-    """Lengths of steps by the host's clock, in nanoseconds."""
+    """Lengths of steps, in nanoseconds."""
 
-    before_ns: tuple[int, ...]
-    after_ns: tuple[int, ...]
-    """Right before and right after the recording, without the profiler."""
+    plain: PlainSteps
+    """Steps right before and right after the recording, without the profiler."""
     recorded_ns: tuple[int, ...]
-    """Judged steps of the recording."""
-    asked: int
-    """Number of steps that were to be timed on either side."""
-
-    @property
-    def changed(self) -> bool:
-        """True if steps took longer after the recording than before it, or less long."""
-        return drifted(self.before_ns, self.after_ns)
+    """Judged steps of the recording by the host's clock."""
 
     def sentence(self) -> str | None:
         """Return a sentence on the length of a step with and without the profiler; None if none was timed."""
-        plain_ns = (*self.before_ns, *self.after_ns)
+        from overlapscope.analysis.plain_step import lengths_of, measured
+
+        before_ns, after_ns = lengths_of(self.plain.before), lengths_of(self.plain.after)
+        plain_ns = (*before_ns, *after_ns)
         if not plain_ns:
             return None
-        recorded_ns = median_ns(self.recorded_ns) if self.recorded_ns else 0
-        unit = unit_for(max(recorded_ns, median_ns(plain_ns)))
-        if self.changed:
-            change = (
-                f"a step takes {unit.text(median_ns(self.before_ns))} before the recording and "
-                f"{unit.text(median_ns(self.after_ns))} after it: the program or the machine changed."
+        if drifted(before_ns, after_ns):
+            unit = unit_for(max(median_ns(before_ns), median_ns(after_ns)))
+            return (
+                f"without the profiler a step takes {unit.text(median_ns(before_ns))} before the recording and "
+                f"{unit.text(median_ns(after_ns))} after it: the program or the machine changed."
             )
-            return f"{change} In the recording, it takes {unit.text(recorded_ns)}." if recorded_ns else change
-        few = "" if len(plain_ns) >= self.asked else f"; {plural(len(plain_ns), 'step')} timed"
-        spread = f"{between(min(plain_ns), max(plain_ns))}, mean {duration(round(statistics.mean(plain_ns)))}"
-        recorded = f", and {unit.text(recorded_ns)} in the recording" if recorded_ns else ""
-        return f"a step takes {unit.text(median_ns(plain_ns))} ({spread}{few}){recorded}."
+        plain = measured(self.plain, median_ns(self.recorded_ns) if self.recorded_ns else max(plain_ns))
+        timed = f"{plural(len(plain_ns), 'step')} took {between(min(plain_ns), max(plain_ns))}"
+        average = f"{duration(round(statistics.mean(plain_ns)))} on average"
+        if plain is None:
+            return f"without the profiler {timed}, {average}; too few were timed for a step time."
+        return f"without the profiler a step takes {plain.words}; {timed}, {average}."
 
 
 def median_ns(lengths_ns: Sequence[int]) -> int:

@@ -34,6 +34,10 @@ class Timetable:
         """Return the time until the next opening or closing, in nanoseconds. It is due where that is 0 or less."""
         return self._due_ns - now_ns
 
+    def put_off(self, by_s: float) -> None:
+        """Postpone the next opening or closing by some seconds."""
+        self._due_ns += _ns(by_s)
+
     def refuse(self) -> None:
         """Note that a window cannot open though it is due. It stays due."""
         self._refused = True

@@ -20,6 +20,9 @@ UNMARKED_S: float = 5
 """Length of each recording of a program that marks no step, in seconds."""
 START_UP_S: float = 10
 """Time between the end of the first one and the start of the second, in seconds."""
+FIRST_STEP_S: float = 60
+"""Length of the first one at most, in seconds, if the program seems to be in its first step meanwhile."""
+_LOOK_AGAIN_S = 1
 _AGAIN_S = 0.05
 
 
@@ -130,12 +133,15 @@ class ClockTrigger(Trigger):
 class Unmarked(ClockTrigger):
     """Limits the recording of a program that marks no step to its first seconds, and as many after its start-up.
 
-    It ends with the first mark of a step, or with the second window.
+    It ends with the first mark of a step, or with the second window. The first window is longer for a program that
+    seems to be in its first step, which compiles, tunes or loads its first batch.
     """
 
     def __init__(self, call: Callable[[], None]) -> None:
         super().__init__(START_UP_S, UNMARKED_S, call)
         self._started = False
+        self._latest_ns = 0
+        """Time at which the first window ends even if a step is under way."""
 
     def start(self, recorder: WindowRecorder) -> None:
         """Wait for the first window to open, if its start was put off."""
@@ -145,13 +151,23 @@ class Unmarked(ClockTrigger):
         if recorder.marked or recorder.bounded_out:
             self.stop()
         elif self._started:
+            if recorder.recording:
+                self._wait_for_first_step(recorder)
             super().advance(recorder)
             # The user has chosen no times, so nothing is late.
             self.notes.clear()
         elif recorder.recording:
             self._started = True
+            self._latest_ns = clock.now_ns() + round(FIRST_STEP_S * clock.NS_PER_S)
             super().start(recorder)
             self._go_on(self._timetable.open, clock.now_ns())
+
+    def _wait_for_first_step(self, recorder: WindowRecorder) -> None:
+        now_ns = clock.now_ns()
+        if self._timetable.left_ns(now_ns) <= 0 and now_ns < self._latest_ns and recorder.awaits_first_step():
+            with self._changed:
+                self._timetable.put_off(_LOOK_AGAIN_S)
+                self._changed.notify()
 
 
 class CaptureRange(Trigger):

@@ -104,8 +104,8 @@ def _(block: model.Text) -> Iterator[str]:
     if block.badge:
         kind = _attribute("class", "level", block.tone or block.badge)
         badge = f"<span{kind}>{escape(block.badge.capitalize())}</span>"
-    said = f"<b>{_words(block.words)}</b>" if block.strong else _words(block.words)
-    yield f"<p{_attribute('class', '' if badge else block.tone)}>{badge}{said}</p>"
+    text = f"<b>{_words(block.words)}</b>" if block.strong else _words(block.words)
+    yield f"<p{_attribute('class', '' if badge else block.tone)}>{badge}{text}</p>"
 
 
 @_draw.register

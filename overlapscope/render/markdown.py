@@ -88,9 +88,9 @@ def _(block: model.Heading) -> Iterator[str]:
 
 @_draw.register
 def _(block: model.Text) -> Iterator[str]:
-    said = _paragraph(block.words)
+    text = _paragraph(block.words)
     badge = f"**{escape(block.badge.capitalize())}.** " if block.badge else ""
-    yield from (f"{badge}{f'**{said}**' if block.strong else said}", "")
+    yield from (f"{badge}{f'**{text}**' if block.strong else text}", "")
 
 
 @_draw.register

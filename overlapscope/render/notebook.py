@@ -65,5 +65,5 @@ def _verdict_and_document(result: Shown) -> tuple[str, Callable[[], Document]]:
             return whatif.headline(result).text, partial(whatif.document, result)
         case RanksReport():
             return ranks_verdict.judge(result).text, partial(ranks.document, result, ranks.TERMINAL)
-    said: tuple[str, Callable[[], Document]] = load(result.said_by)(result)
-    return said
+    view: tuple[str, Callable[[], Document]] = load(result.shown_by)(result)
+    return view

@@ -11,7 +11,7 @@ from overlapscope.base.session import kept_in_session
 from overlapscope.base.words import duration
 from overlapscope.catalog.advice import in_words_of
 from overlapscope.prediction.base import Base
-from overlapscope.prediction.program import PlainProgram, replayed_unasked
+from overlapscope.prediction.plain_program import PlainProgram, replayed_unasked
 from overlapscope.rules import Said, apply_all
 from overlapscope.rules._claims import Claims, share_out
 from overlapscope.rules.finding import CostFrom, Finding, costliest_first
@@ -78,7 +78,7 @@ def _on_device(
                 scope=scope,
                 title=draft.title,
                 detail=draft.detail,
-                advice=in_words_of(analysis.trace.framework, rule.id, draft.advice),
+                advice=draft.advice if draft.for_all else in_words_of(analysis.trace.framework, rule.id, draft.advice),
                 cost_ns=cost.ns,
                 bound_ns=recorded.bound_ns if recorded is not None else 0,
                 plain_bound_ns=None if plain is None else draft.bound_ns,

@@ -112,7 +112,7 @@ def _overlap(section: DeviceReport, device: Device) -> tuple[Card, ...]:
     efficiency, hidden = efficiency_shown(device), hidden_copy_shown(device)
     cards = []
     if efficiency is not None:
-        cards.append(Card("efficiency", percent(efficiency), "of the possible overlap", _EFFICIENCY))
+        cards.append(Card("overlap efficiency", percent(efficiency), "of what is possible", _EFFICIENCY))
     if hidden is not None:
         of = f"of {section.unit.text(device.overlap.copy_ns)}"
         cards.append(Card("hidden copy", percent(hidden), of, "The part of the copy time during which a kernel ran."))

@@ -14,7 +14,7 @@ from msgspec.structs import replace
 from overlapscope.analysis.each_copy import EachCopy
 from overlapscope.analysis.groups import says_bandwidth
 from overlapscope.analysis.host import CallSite
-from overlapscope.analysis.results import Device, Evidence, HostStall, Period, Window, efficiency_shown, missing_ns
+from overlapscope.analysis.results import Device, HostStall, Period, Window, efficiency_shown, missing_ns
 from overlapscope.analysis.steps import find_outliers
 from overlapscope.base.intervals import I64
 from overlapscope.base.words import plural
@@ -93,10 +93,6 @@ def evidence(section: DeviceReport, device: Device, subject: Subject) -> Table:
     whole_ns = device.buckets.idle_ns if subject == "idle" else device.buckets.exposed_copy_ns
     unit = section.unit_of(whole_ns)
 
-    def moved(case: Evidence) -> str:
-        # The detail names the copies before it gives the reason.
-        return case.detail.partition(":")[0]
-
     return table_of(
         cases,
         column.text("cause", lambda case: case.cause, width=145),
@@ -105,7 +101,7 @@ def evidence(section: DeviceReport, device: Device, subject: Subject) -> Table:
         column.text("where", lambda case: case.where, when=any(case.where for case in cases), **_LINE),
         column.text("op", lambda case: case.op, width=130),
         column.text("call", lambda case: case.call, width=140),
-        column.text("copies", moved, when=subject == "exposed-copy", width=140),
+        column.text("copies", lambda case: case.copies, when=subject == "exposed-copy", width=140),
         column.count("cases", lambda case: case.count, id="count"),
         column.text("confidence", lambda case: case.confidence, width=105),
         title="Where it comes from",
@@ -241,10 +237,10 @@ def ranges(section: DeviceReport, device: Device) -> Table:
     by_name: dict[str, list[Period]] = {}
     for period in device.ranges:
         by_name.setdefault(period.name, []).append(period)
-    found = [_RangeRow(name, periods, _times(periods)) for name, periods in by_name.items()]
-    found.sort(key=lambda item: (-item.times.span_ns, item.name))
-    shown = found if section.page.verbose else found[:FEW]
-    hidden = len(found) - len(shown)
+    named = [_RangeRow(name, periods, _times(periods)) for name, periods in by_name.items()]
+    named.sort(key=lambda item: (-item.times.span_ns, item.name))
+    shown = named if section.page.verbose else named[:FEW]
+    hidden = len(named) - len(shown)
     table = table_of(
         shown,
         column.text("range", lambda item: item.name, id="name", width=180, flexible=True, heads=True),

@@ -25,6 +25,8 @@ class Page(Struct, frozen=True):
     scope: str = "window"
     """`window`, or the step or range that was analysed."""
     verbose: bool = False
+    plain_step_option: str = "--plain-step"
+    """Name of the option that takes the step time without the profiler."""
     strips: Mapping[tuple[int, int], Strip] = field(default_factory=dict)
     """By number of the trace in the report, and device ordinal. A report read from JSON has none."""
 

@@ -3,21 +3,27 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import PurePath
 from typing import TypeVar
 
+from msgspec.structs import replace
+
 from overlapscope.analysis.results import (
     Device,
+    HostStep,
+    HostUse,
     Plain,
+    ThreadUse,
     TraceResult,
     efficiency_shown,
     hidden_copy_shown,
     missing_ns,
     partition,
 )
+from overlapscope.base.marks import MAIN_THREAD
 from overlapscope.base.words import (
-    NOTHING,
     Unit,
     bare_percent,
     bare_share,
@@ -31,8 +37,9 @@ from overlapscope.base.words import (
 )
 from overlapscope.catalog.causes import IdleCause
 from overlapscope.catalog.checks import check_by_id
-from overlapscope.documents.columns import NAME_LIMIT
-from overlapscope.documents.table import Cell, Column, Table, Tone, prose, rows, words
+from overlapscope.documents import columns as column
+from overlapscope.documents.columns import NAME_LIMIT, ColumnOf
+from overlapscope.documents.table import Column, Table, Tone, rows, table_of, words
 from overlapscope.report.lists import FEW
 from overlapscope.report.page import DeviceReport, Page
 from overlapscope.rules.finding import Finding
@@ -42,6 +49,7 @@ HARDLY = 0.0005
 """A replayed saving below this share of the time would show as 0.0%."""
 
 N = TypeVar("N", int, float)
+T = TypeVar("T")
 
 
 _STATUS: dict[str, Tone] = {"ok": "good", "warn": "fair", "fail": "poor"}
@@ -54,34 +62,47 @@ def summary(page: Page) -> Table:
     if all(section.trace.host is not None for section in sections):
         return _summary_of_hosts(page)
     unit = unit_for(max((section.device.span_ns for section in sections if section.device), default=0))
-    ranked = any(section.trace.rank is not None for section in sections)
-    by_device = any(len(trace.devices) > 1 or trace.rank is None for trace in page.report.traces)
-    lines = []
-    for section in sections:
-        device, trace = section.device, section.trace
-        # All are traces, so the ending adds nothing, and names fit better without it.
-        row = [_ENDING.sub("", source_name(page, trace))]
-        row += [str(trace.rank) if trace.rank is not None else NOTHING] if ranked else []
-        row += [str(device.device) if device else NOTHING] if by_device else []
-        if device is None:
-            row += [NOTHING] * 5
-        else:
-            b = device.buckets
-            row += [unit.number(device.span_ns), bare_percent(efficiency_shown(device))]
-            row += [unit.number(ns) for ns in (b.exposed_copy_ns, b.exposed_comm_ns, b.idle_ns - missing_ns(device))]
-        lines.append((*row, trace.trust.verdict))
-    columns = [words("trace", flexible=True, heads=True)]
-    columns += [Column("rank")] if ranked else []
-    columns += [Column("device")] if by_device else []
-    columns += map(Column, (f"span {unit.name}", "eff. %", "exp. copy", "exp. comm", "idle"))
-    return Table("Traces", (*columns, words("trust")), rows(lines))
+    names = source_names(page)
+
+    def time(of: Callable[[Device], int]) -> Callable[[DeviceReport], int | None]:
+        return lambda section: None if section.device is None else of(section.device)
+
+    return table_of(
+        sections,
+        _trace_column(lambda section: names[section.number]),
+        column.number(
+            "rank",
+            lambda section: section.trace.rank,
+            when=any(section.trace.rank is not None for section in sections),
+        ),
+        column.number(
+            "device",
+            lambda section: None if section.device is None else section.device.device,
+            when=any(len(trace.devices) > 1 or trace.rank is None for trace in page.report.traces),
+        ),
+        column.time("span", unit, time(lambda device: device.span_ns)),
+        column.percent("eff. %", lambda section: None if section.device is None else efficiency_shown(section.device)),
+        column.time("exposed copy", unit, time(lambda device: device.buckets.exposed_copy_ns), short="exp. copy"),
+        column.time("exposed comm", unit, time(lambda device: device.buckets.exposed_comm_ns), short="exp. comm"),
+        column.time("idle", unit, time(lambda device: device.buckets.idle_ns - missing_ns(device)), short="idle"),
+        column.text("trust", lambda section: section.trace.trust.verdict),
+        title="Traces",
+    )
 
 
-def source_name(page: Page, trace: TraceResult) -> str:
-    """Return the file's name, or its path if several files have that name."""
-    name = PurePath(trace.source).name
-    alike = sum(1 for other in page.report.traces if PurePath(other.source).name == name)
-    return clean(trace.source if alike > 1 else name, NAME_LIMIT)
+def _trace_column(name_of: Callable[[T], str]) -> ColumnOf[T] | None:
+    # All are traces, so the ending adds nothing, and names fit better without it.
+    return column.text("trace", lambda item: _ENDING.sub("", name_of(item)), flexible=True, heads=True)
+
+
+def source_names(page: Page) -> tuple[str, ...]:
+    """Return the name of each trace's file, or its path if several files have that name."""
+    sources = [trace.source for trace in page.report.traces]
+    names = [PurePath(source).name for source in sources]
+    count = Counter(names)
+    return tuple(
+        clean(source if count[name] > 1 else name, NAME_LIMIT) for source, name in zip(sources, names, strict=True)
+    )
 
 
 def buckets(section: DeviceReport, device: Device) -> Table:
@@ -90,8 +111,12 @@ def buckets(section: DeviceReport, device: Device) -> Table:
     shares = bare_shares(list(parts.values()), device.span_ns)
     lines = [(name, unit.number(ns), part) for (name, ns), part in zip(parts.items(), shares, strict=True) if ns]
     lines.append(("span", unit.number(device.span_ns), "100"))
-    title = "Where the time goes"
-    return Table(title, (words(title.lower(), heads=True), Column(unit.name), Column("%")), rows(lines), total=True)
+    return _parts("Where the time goes", unit, lines, total=True)
+
+
+def _parts(title: str, unit: Unit, lines: Iterable[tuple[str, str, str]], *, total: bool = False) -> Table:
+    """Return a table of parts, each with its time and its share of the whole."""
+    return Table(title, (words(title.lower(), heads=True), Column(unit.name), Column("%")), rows(lines), total=total)
 
 
 def plain_step(section: DeviceReport, device: Device) -> Table:
@@ -111,8 +136,7 @@ def plain_step(section: DeviceReport, device: Device) -> Table:
         most = sorted(causes.get(name, {}).items(), key=lambda cause: -cause[1])
         lines += [(f"  {cause}", of.number(time), "") for cause, time in most[:2] if time and ns]
     lines.append(("step", of.number(plain.step_ns), "100"))
-    columns = (words(title.lower(), heads=True), Column(of.name), Column("%"))
-    return Table(title, columns, rows(lines), total=True)
+    return _parts(title, of, lines, total=True)
 
 
 def figures(section: DeviceReport, device: Device) -> Table:
@@ -121,7 +145,7 @@ def figures(section: DeviceReport, device: Device) -> Table:
     lead_in = "unknown" if device.lead_in_ns is None else unit.text(device.lead_in_ns)
     both = (engines.h2d_ns, engines.d2h_ns, overlap.h2d_d2h_ns)
     lines = (
-        ("efficiency", percent(efficiency_shown(device))),
+        ("overlap efficiency", percent(efficiency_shown(device))),
         ("hidden copy", percent(hidden_copy_shown(device))),
         ("comm under compute", percent(overlap.comm_compute_pct)),
         ("h2d, d2h, both at once", f"{', '.join(map(unit.number, both))} {unit.name}"),
@@ -138,7 +162,7 @@ def causes(section: DeviceReport, title: str, by_cause: dict[str, int], whole_ns
     shares = dict(zip(by_cause, bare_shares(list(by_cause.values()), whole_ns), strict=True))
     by_length = _largest((ns, cause) for cause, ns in by_cause.items() if ns)
     lines = ((clean(cause, 40), unit.number(ns), shares[cause]) for ns, cause in by_length)
-    return Table(title, (words(title.lower(), heads=True), Column(unit.name), Column("%")), rows(lines))
+    return _parts(title, unit, lines)
 
 
 def costliest_causes(section: DeviceReport, device: Device) -> Table:
@@ -148,7 +172,7 @@ def costliest_causes(section: DeviceReport, device: Device) -> Table:
         (ns, f"{subject}: {clean(cause, 40)}") for subject, by_cause in by_subject for cause, ns in by_cause.items()
     ]
     lines = [(cause, unit.number(ns), bare_share(ns, device.span_ns)) for ns, cause in _largest(named) if ns]
-    return Table("Causes", (words("causes", heads=True), Column(unit.name), Column("%")), rows(lines[:FEW]))
+    return _parts("Causes", unit, lines[:FEW])
 
 
 def _by_cause(device: Device) -> tuple[dict[str, int], dict[str, int]]:
@@ -163,18 +187,30 @@ def _largest(causes: Iterable[tuple[int, str]]) -> list[tuple[int, str]]:
 
 def _summary_of_hosts(page: Page) -> Table:
     """Return one row for each trace of a program that used no GPU: an average step of each, in one unit."""
-    hosts = [(trace, trace.host) for trace in page.report.traces if trace.host is not None]
+    names = zip(source_names(page), page.report.traces, strict=True)
+    hosts = [(name, trace.host) for name, trace in names if trace.host is not None]
     unit = unit_for(max(sum(step.span_ns for step in host.steps) // len(host.steps) for _, host in hosts))
-    lines = []
-    for trace, host in hosts:
-        count = len(host.steps)
-        parts = (
-            [getattr(step, part) for step in host.steps] for part in ("span_ns", "loading_ns", "ops_ns", "rest_ns")
-        )
-        name = _ENDING.sub("", source_name(page, trace))
-        lines.append((name, str(count) if host.by_steps else NOTHING, *(unit.number(sum(ns) // count) for ns in parts)))
-    titles = ("steps", f"step {unit.name}", "loading", "ops", "neither")
-    return Table("Traces", (words("trace", flexible=True, heads=True), *map(Column, titles)), rows(lines))
+
+    def mean(part: Callable[[HostStep], int]) -> Callable[[tuple[str, HostUse]], int]:
+        return lambda item: sum(map(part, item[1].steps)) // len(item[1].steps)
+
+    return table_of(
+        hosts,
+        _trace_column(lambda item: item[0]),
+        column.count("steps", lambda item: len(item[1].steps) if item[1].by_steps else None),
+        column.time("step", unit, mean(lambda step: step.span_ns)),
+        *_host_parts(unit, mean),
+        title="Traces",
+    )
+
+
+def _host_parts(unit: Unit, of: Callable[[Callable[[HostStep], int]], Callable[[T], int]]) -> tuple[ColumnOf[T], ...]:
+    """Return the columns of the parts of steps on the host; `of` applies a part to an item."""
+    return (
+        column.time("loading", unit, of(lambda step: step.loading_ns), short="loading"),
+        column.time("ops", unit, of(lambda step: step.ops_ns), short="ops"),
+        column.time("neither", unit, of(lambda step: step.rest_ns), short="neither"),
+    )
 
 
 def steps(section: DeviceReport, device: Device) -> Table:
@@ -205,18 +241,16 @@ def checks(section: DeviceReport, *, passed: bool, effects: bool = False) -> Tab
 
     With `passed` the others are included; with `effects` a column says what each check can affect.
     """
-    lines: list[tuple[str | Cell, ...]] = [
-        (
-            Cell(check.status, tone=_STATUS[check.status]),
-            check.id,
-            clean(check.detail, 1000),
-            *([check_by_id(check.id).affects] if effects else []),
-        )
-        for check in section.trace.trust.checks
-        if passed or check.status != "ok"
-    ]
-    columns = (words("status", heads=True), words("check"), prose("detail"), *([prose("affects")] if effects else []))
-    return Table("Trust", columns, rows(lines))
+    return table_of(
+        [check for check in section.trace.trust.checks if passed or check.status != "ok"],
+        column.text("status", lambda check: check.status, tone=lambda check: _STATUS[check.status], heads=True),
+        column.text("check", lambda check: check.id),
+        column.text("detail", lambda check: check.detail, limit=1000, flexible=True, prose=True),
+        column.text(
+            "affects", lambda check: check_by_id(check.id).affects, when=effects, limit=1000, flexible=True, prose=True
+        ),
+        title="Trust",
+    )
 
 
 def cause_tables(section: DeviceReport, device: Device) -> tuple[Table, Table]:
@@ -280,6 +314,13 @@ def plain_unit(plain: Plain) -> Unit:
 # -- Traces without GPU activity -------------------------------------------------------------------
 
 
+def _thread_words(thread: ThreadUse) -> str:
+    """Return the name of a thread, or else its number, such as `thread 10435`."""
+    if thread.name == MAIN_THREAD:
+        return "the main thread"
+    return clean(thread.name, NAME_LIMIT) or f"thread {thread.thread}"
+
+
 def host_tables(section: DeviceReport, *, most: int | None = None) -> list[Table]:
     """Return the steps, ops and threads of a trace without GPU activity, at most `most` rows of each."""
     host = section.trace.host
@@ -288,31 +329,36 @@ def host_tables(section: DeviceReport, *, most: int | None = None) -> list[Table
     unit = unit_for(max(step.span_ns for step in host.steps))
     total = sum(step.span_ns for step in host.steps)
 
-    def table(title: str, heads: Column, others: tuple[str, ...], lines: Sequence[tuple[str, ...]]) -> Table:
-        shown = lines[:most]
-        hidden = len(lines) - len(shown)
-        note = f"Add -v for {plural(hidden, 'more row')}." if hidden else ""
-        return Table(title, (heads, *map(Column, others)), rows(shown), note)
-
-    steps = [
-        (clean(step.name, NAME_LIMIT), *map(unit.number, (step.span_ns, step.loading_ns, step.ops_ns, step.rest_ns)))
-        for step in host.steps
-    ]
-    ops = [
-        (clean(op.op, NAME_LIMIT), f"{op.count:,}", unit.number(op.time_ns), share(op.time_ns, total))
-        for op in host.ops
-    ]
-    threads = [
-        (
-            f"{thread.thread}{', which marks the steps' if thread.steps and host.by_steps else ''}",
-            unit.number(thread.busy_ns),
-            share(thread.busy_ns, total),
+    def brief(table: Table) -> Table:
+        hidden = len(table.rows[most:]) if most is not None else 0
+        return replace(
+            table, rows=table.rows[:most], note=f"Add -v for {plural(hidden, 'more row')}." if hidden else ""
         )
-        for thread in host.threads
-    ]
-    by_step, by_op = (words(name, flexible=True, heads=True) for name in ("step", "outermost op"))
-    return [
-        table("Steps on the host", by_step, (f"span {unit.name}", "loading", "ops", "neither"), steps),
-        table("Ops on the host", by_op, ("count", unit.name, "share"), ops),
-        table("Threads", words("thread", heads=True), (f"in ops {unit.name}", "share"), threads),
-    ]
+
+    steps = table_of(
+        host.steps,
+        column.text("step", lambda step: step.name, flexible=True, heads=True),
+        column.time("span", unit, lambda step: step.span_ns),
+        *_host_parts(unit, lambda part: part),
+        title="Steps on the host",
+    )
+    ops = table_of(
+        host.ops,
+        column.text("outermost op", lambda op: op.op, flexible=True, heads=True),
+        column.count("count", lambda op: op.count),
+        column.time("time", unit, lambda op: op.time_ns, short=unit.name),
+        column.figure("share", lambda op: share(op.time_ns, total)),
+        title="Ops on the host",
+    )
+    threads = table_of(
+        host.threads,
+        column.text(
+            "thread",
+            lambda thread: _thread_words(thread) + ", which runs the steps" * (thread.steps and host.by_steps),
+            heads=True,
+        ),
+        column.time("in ops", unit, lambda thread: thread.busy_ns),
+        column.figure("share", lambda thread: share(thread.busy_ns, total)),
+        title="Threads",
+    )
+    return [brief(table) for table in (steps, ops, threads)]

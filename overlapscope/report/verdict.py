@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Literal
+from typing import Literal, NamedTuple
 
 from msgspec import Struct
 
 from overlapscope.analysis import spread
+from overlapscope.analysis.plain_step import takes
 from overlapscope.analysis.results import Device, HostUse, TraceResult, copies_matter, missing_ns
 from overlapscope.base.words import between, clean, duration, listed, part_of, percent, plural, share
 from overlapscope.catalog.causes import EXPOSED_COPY, IDLE, Cause, CopyCause, IdleCause
@@ -25,7 +26,6 @@ GOOD_BELOW = 0.05
 POOR_FROM = 0.15
 WORTH_SAYING = 0.01
 """Share of the time below which a cost is not worth a sentence, as in the rules."""
-_NONE = "no overlap: "
 _CLAUSES = 2
 """Number of losses that the verdict names; the tables have all."""
 
@@ -82,17 +82,25 @@ def judge(section: DeviceReport) -> Verdict:
     ):
         level = "fair"
     # The largest losses come first.
-    losses = sorted(_losses(device, lost="copies" in trust.lost), key=lambda loss: -loss[0])
-    clauses = [clause for _, clause in losses[:_CLAUSES]]
+    losses = sorted(_losses(device, lost="copies" in trust.lost), key=lambda loss: -loss.time_ns)
+    clauses = [f"no overlap: {loss.clause}" if loss.no_overlap else loss.clause for loss in losses[:_CLAUSES]]
     fix = _fix(section, device)
     if level == "good":
-        little = "little to gain" if fix or clauses[0].startswith(_NONE) else "no overlap problems found"
-        clauses = [f"{little}: {clauses[0].removeprefix(_NONE)}"]
+        little = "little to gain" if fix or losses[0].no_overlap else "no overlap problems found"
+        clauses = [f"{little}: {losses[0].clause}"]
         fix = fix or (f"Less than {100 * part + 0.05:.1f}% of the time could be saved." if part else "")
     lead = "; ".join(clauses)
     doubt = " ".join(filter(None, (_doubt(section), _unjudged(lost_parts))))
     steps = steps_sentence(spread.of_device(device), section.trace) if section.page.scope == "window" else ""
-    return Verdict(level, section.title, f"{lead[:1].upper()}{lead[1:]}.", fix, plain_sentence(device), doubt, steps)
+    return Verdict(
+        level,
+        section.title,
+        f"{lead[:1].upper()}{lead[1:]}.",
+        fix,
+        plain_sentence(device, section.page.plain_step_option),
+        doubt,
+        steps,
+    )
 
 
 def _level(part: float) -> Level:
@@ -121,7 +129,16 @@ def _unoverlapped_ns(device: Device) -> int:
     return max(0, overlap.busy_ns - overlap.ideal_ns - device.exposed_copy_by_cause.get(CopyCause.LEAD_IN, 0))
 
 
-def _losses(device: Device, *, lost: bool) -> list[tuple[int, str]]:
+class _Loss(NamedTuple):
+    """Time that a device loses, in words."""
+
+    time_ns: int
+    clause: str
+    no_overlap: bool = False
+    """True if all copies are exposed."""
+
+
+def _losses(device: Device, *, lost: bool) -> list[_Loss]:
     """Return clauses on copies, communication and idle time, each with its time.
 
     Negligible losses are left out, unless there is no other. `lost` is whether the recording may lack copies.
@@ -130,21 +147,27 @@ def _losses(device: Device, *, lost: bool) -> list[tuple[int, str]]:
     idle = buckets.idle_ns - missing
     losses = []
     if copies_matter(device):
-        losses.append((buckets.exposed_copy_ns, _copies(device)))
+        losses.append(_copies_loss(device))
     if buckets.exposed_comm_ns >= max(1, WORTH_SAYING * span):
         clause = f"{part_of(buckets.exposed_comm_ns, device.engines.comm_ns)} of communication is exposed"
-        losses.append((buckets.exposed_comm_ns, clause))
+        losses.append(_Loss(buckets.exposed_comm_ns, clause))
     if idle >= max(1, GOOD_BELOW * span):
         explained = ((ns, cause) for cause, ns in device.idle_by_cause.items() if cause != IdleCause.MISSING_OPS)
         most, cause = max(explained, default=(0, "unknown"), key=lambda item: item[0])
         why = f", mostly {cause}" if most > idle // 2 else ""
-        losses.append((idle, f"the GPU is idle for {duration(idle)} ({share(idle, span)}{why})"))
+        losses.append(_Loss(idle, f"the GPU is idle for {duration(idle)} ({share(idle, span)}{why})"))
     if missing >= max(1, WORTH_SAYING * span):
         clause = f"GPU ops are missing from the recording for {duration(missing)} ({share(missing, span)})"
-        losses.append((missing, clause))
+        losses.append(_Loss(missing, clause))
     if not device.overlap.copy_ns and lost:
-        return losses or [(0, "no copy between host and device is left in the recording")]
-    return losses or [(0, _copies(device))]
+        return losses or [_Loss(0, "no copy between host and device is left in the recording")]
+    return losses or [_copies_loss(device)]
+
+
+def _copies_loss(device: Device) -> _Loss:
+    overlap = device.overlap
+    none = overlap.copy_ns > 0 and copies_matter(device) and overlap.copy_ns == device.buckets.exposed_copy_ns
+    return _Loss(device.buckets.exposed_copy_ns, _copies(device), none and not overlap.efficiency_pct)
 
 
 def _copies(device: Device) -> str:
@@ -159,8 +182,6 @@ def _copies(device: Device) -> str:
     sentence = f"{part_of(exposed, overlap.copy_ns)} of copies are exposed"
     if overlap.efficiency_pct:
         sentence += f" (overlap efficiency {percent(overlap.efficiency_pct)})"
-    elif exposed == overlap.copy_ns:
-        sentence = f"{_NONE}{sentence}"
     parts = (
         (_supply_ns(device), "cannot be hidden because copies outlast compute"),
         (device.exposed_copy_by_cause.get(CopyCause.LEAD_IN, 0), "ran in the lead-in, which is not judged"),
@@ -223,26 +244,23 @@ _STATUS = (("fail", "failed"), ("warn", "warned"))
 
 # -- The program without the profiler --------------------------------------------------------------
 
-_HOW = {"measured": "measured", "told": "as given", "estimated": "estimated"}
-
 _HARDLY = 0.02
 
 
-def plain_sentence(device: Device) -> str:
+def plain_sentence(device: Device, option: str) -> str:
     """Return the step time without the profiler, how it is known, and which program the figures are about."""
     plain = device.plain
     if plain is None:
         return ""
     recorded = f"in the recording it takes {duration(plain.recorded_step_ns)}"
-    interval = between(plain.low_ns, plain.high_ns)
+    length = takes(plain.step_ns, plain.low_ns, plain.high_ns, plain.origin)
     what = "a step takes" if not all(step.partial for step in device.steps) else "all that was recorded takes"
     if plain.origin == "estimated":
-        sentence = f"Without the profiler {what} {interval} ({_HOW[plain.origin]}); {recorded}."
+        sentence = f"Without the profiler {what} {length}; {recorded}."
         if plain.step_ns >= (1 - _HARDLY) * plain.recorded_step_ns:
             return sentence
-        return f"{sentence} All figures are of the recording; pass the real step as --plain-step."
-    spread = "" if plain.low_ns == plain.high_ns else f", {interval}"
-    sentence = f"Without the profiler {what} {duration(plain.step_ns)} ({_HOW[plain.origin]}{spread}); {recorded}."
+        return f"{sentence} All figures are of the recording; pass the real step as {option}."
+    sentence = f"Without the profiler {what} {length}; {recorded}."
     if plain.program is None:
         return f"{sentence} The recording cannot be replayed, so all figures are of the recording."
     return f"{sentence} Verdict, findings and savings are of the program without the profiler."
@@ -262,7 +280,24 @@ def _of_host(section: DeviceReport, host: HostUse, reasons: str) -> Verdict:
     """Return the verdict on a program without a GPU, which can save the time of loading data."""
     part = sum(step.loading_ns for step in host.steps) / max(sum(step.span_ns for step in host.steps), 1)
     steps = steps_sentence(spread.of_host(host) if host.by_steps else None, section.trace)
-    return Verdict(_level(part), section.title, host_sentence(host), _LOADER[host.loader], doubt=reasons, steps=steps)
+    return Verdict(
+        _level(part),
+        section.title,
+        host_sentence(host),
+        _LOADER[host.loader],
+        plain=_host_plain_sentence(host),
+        doubt=reasons,
+        steps=steps,
+    )
+
+
+def _host_plain_sentence(host: HostUse) -> str:
+    """Return the step time without the profiler; empty if the recorder didn't measure it."""
+    if host.plain is None:
+        return ""
+    length = takes(host.plain.step_ns, host.plain.low_ns, host.plain.high_ns, "measured")
+    average = f"{duration(host.plain.mean_ns)} on average"
+    return f"Without the profiler a step takes {length}; {average}. All figures are of the recording."
 
 
 def host_sentence(host: HostUse) -> str:

@@ -7,16 +7,16 @@ Exposed copies:
 
 - one of many tiny copies, whatever the cause: `tiny-copies`;
 - `no-compute`: none, because no order of the same work hides it;
-- `pageable-memory`: `pageable-copy`; `same-stream`: `copy-on-compute-stream`;
+- `pageable-memory`, `same-stream`: the rule for that cause;
 - `event-wait`, `engine-busy`, `late-issue`: `late-prefetch`;
-- `host-sync`: `blocking-copy` if the host waited for a copy it had just made, `pageable-copy` if that copy reads
+- `host-sync`: `blocking-copy` if the host waited for a copy it had just made, `pageable-memory` if that copy reads
   pageable memory, otherwise `host-sync`.
 
 Idle time:
 
 - launch-bound or launch-latency, and ended by one of many tiny copies: `tiny-copies`;
 - while the host page-locks memory, or fills it inside `pin_memory`: `pin-in-loop`;
-- `host-sync`: as for copies; other `host-staging`: `pageable-copy`;
+- `host-sync`: as for copies; other `host-staging`: `pageable-memory`;
 - `allocation`, `data-loading`, `host-compute`, `launch-bound`: the rule for that cause.
 """
 
@@ -33,7 +33,7 @@ from overlapscope.analysis.groups import TINY_BYTES
 from overlapscope.analysis.host import CallSite, around, inside_named, pinning, sites
 from overlapscope.analysis.results import Buckets, Engines, Overlap, Window
 from overlapscope.analysis.timeline import Timeline, lengths, measured
-from overlapscope.base.columns import Columns, pick
+from overlapscope.base.columns import Columns, mask_of, pick
 from overlapscope.base.intervals import EMPTY, I64, Bool, Intervals, covered, cut, join, union
 from overlapscope.catalog.causes import (
     CAUSES,
@@ -238,8 +238,8 @@ def _find_own_waits(trace: Trace, timeline: Timeline) -> _OwnWaits:
         order = np.argsort(calls.start_ns[launch], kind="stable")
         op_of_copy = around(trace.cpu_ops, calls.thread[launch], calls.start_ns[launch])[order]
         last = np.full(len(trace.cpu_ops) + 1, -1, np.int64)
-        known = op_of_copy >= 0
-        last[op_of_copy[known]] = rows[order][known]
+        inside_op = op_of_copy >= 0
+        last[op_of_copy[inside_op]] = rows[order][inside_op]
         op_of_sync = around(trace.cpu_ops, calls.thread[syncs], calls.start_ns[syncs])
         copying = (op_of_sync >= 0) & pick(is_copying, op_of_sync, False)
         owner[syncs[copying]] = last[op_of_sync[copying]]
@@ -249,9 +249,7 @@ def _find_own_waits(trace: Trace, timeline: Timeline) -> _OwnWaits:
     host_side = ops.host_memory[owner]
     pageable = owned & upload & (host_side == Memory.PAGEABLE)
     pinned = owned & ((host_side == Memory.PINNED) | upload & (host_side == Memory.UNKNOWN))
-    copy = np.zeros(len(ops), np.bool_)
-    copy[owner[pinned]] = True
-    return _OwnWaits(pinned, pageable, copy)
+    return _OwnWaits(pinned, pageable, mask_of(owner[pinned], len(ops)))
 
 
 def _tiny_copies(trace: Trace, timeline: Timeline, windows: Intervals) -> I64:
@@ -280,7 +278,7 @@ def _claim_copies(
     blocked = np.flatnonzero(cause == COPY_RANK[CopyCause.HOST_SYNC])
     if len(blocked):
         begin, stop = start[blocked], end[blocked]
-        for rows, name in ((waits.pageable, "pageable-copy"), (waits.pinned, "blocking-copy")):
+        for rows, name in ((waits.pageable, "pageable-memory"), (waits.pinned, "blocking-copy")):
             waiting = union(calls.start_ns[rows], calls.end_ns[rows])
             rule[blocked[2 * covered(waiting, begin, stop) >= stop - begin]] = _NUMBER[name]
         rule[blocked[waits.copy[copy[blocked]]]] = _NUMBER["blocking-copy"]
@@ -290,9 +288,7 @@ def _claim_copies(
         call[blocked] = np.where(last >= 0, pick(syncs, last), call[blocked])
 
     judged = cause != COPY_RANK[CopyCause.LEAD_IN]
-    is_tiny = np.zeros(len(ops), np.bool_)
-    is_tiny[tiny] = True
-    rule[judged & is_tiny[copy]] = _NUMBER["tiny-copies"]
+    rule[judged & mask_of(tiny, len(ops))[copy]] = _NUMBER["tiny-copies"]
     at, thread = pick(calls.start_ns, call, 0), pick(calls.thread, call)
     return ClaimedPieces(start, end, rule, cause, copy, call, at, thread)
 
@@ -307,11 +303,10 @@ def _claim_idle(trace: Trace, device: DeviceAnalysis, windows: Intervals, waits:
     at_call = np.isin(cause, [IDLE_RANK[c] for c in STALL_CAUSES]) & (call >= 0)
     sync = (cause == IDLE_RANK[IdleCause.HOST_SYNC]) & (call >= 0)
     rule[sync & pick(waits.pinned, call, False)] = _NUMBER["blocking-copy"]
-    rule[sync & pick(waits.pageable, call, False)] = _NUMBER["pageable-copy"]
+    rule[sync & pick(waits.pageable, call, False)] = _NUMBER["pageable-memory"]
     rule[at_call & pick(call_kinds.pins(calls), call, False)] = _NUMBER["pin-in-loop"]
     launching = [IDLE_RANK[c] for c in (IdleCause.LAUNCH_BOUND, IdleCause.LAUNCH_LATENCY)]
-    tiny_launch = np.zeros(len(calls) + 1, np.bool_)
-    tiny_launch[ops.launch[tiny]] = True
+    tiny_launch = mask_of(ops.launch[tiny], len(calls) + 1)
     tiny_launch[-1] = False
     rule[np.isin(cause, launching) & tiny_launch[call]] = _NUMBER["tiny-copies"]
 
@@ -325,10 +320,10 @@ def _claim_idle(trace: Trace, device: DeviceAnalysis, windows: Intervals, waits:
 def streams_of(timeline: Timeline, kind: Kind, windows: Intervals) -> dict[int, Intervals]:
     """Return the busy times of each stream that runs ops of the kind inside the windows."""
     ops = timeline.ops
-    found = {}
+    busy = {}
     for stream in distinct(ops.stream[ops.kind == kind]):
         on_stream = (ops.kind == kind) & (ops.stream == stream)
         _, start, end = cut(ops.start_ns[on_stream], ops.end_ns[on_stream], windows)
         if len(start):
-            found[int(stream)] = join(EMPTY, union(start, end))
-    return found
+            busy[int(stream)] = join(EMPTY, union(start, end))
+    return busy

@@ -7,6 +7,7 @@ from typing import Literal
 import msgspec
 
 from overlapscope.analysis.results import Window
+from overlapscope.catalog.earlier_names import current_rule
 
 Severity = Literal["error", "warning", "info"]
 CostFrom = Literal["replay", "bound"]
@@ -30,6 +31,7 @@ class Finding(msgspec.Struct, frozen=True, kw_only=True):
     """One piece of advice on one device, with its evidence."""
 
     rule: str
+    """Id of the rule. Earlier ids, which stored reports may have, are replaced by the current ones."""
     severity: Severity
     source: str
     rank: int | None
@@ -66,6 +68,9 @@ class Finding(msgspec.Struct, frozen=True, kw_only=True):
     """The longest single case, to be opened in a timeline of the recording."""
     plain_example: Window | None = None
     """The longest single case in the plain program's timeline; None where its step is neither measured nor given."""
+
+    def __post_init__(self) -> None:
+        msgspec.structs.force_setattr(self, "rule", current_rule(self.rule))
 
     @property
     def spoken_bound_ns(self) -> int:

@@ -30,7 +30,7 @@ RULE = Rule(
     "synchronize, or an op that needs a value on the host, empties them; afterwards the GPU is idle until "
     "the host has launched again, and copies in flight have no compute to hide under.",
     computation="Idle time and exposed copy time of cause host-sync, without the time of blocking-copy and "
-    "pageable-copy. The time for which the host itself waited is not the cost and does not count. An "
+    "pageable-memory. The time for which the host itself waited is not the cost and does not count. An "
     "upper bound: without the wait, the host may be launch-bound.",
     wrong="""import torch
 

@@ -55,6 +55,7 @@ def _check(claims: Claims) -> Iterator[Draft]:
                 title=f"{title} {duration(pieces.time_ns)}",
                 detail=f"In {plural(len(pieces.copies), 'case')} the copy {seen} (cause {cause}).{doubt}",
                 advice=advice,
+                for_all=cause == CopyCause.ENGINE_BUSY,
                 # No intervention loosens an event wait or changes the order in a queue.
                 fixes=None if cause == CopyCause.LATE_ISSUE else (),
             ),

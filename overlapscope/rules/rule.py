@@ -27,6 +27,8 @@ class Draft(Struct, frozen=True):
     bound_ns: int = 0
     where: Where | None = None
     example: Window | None = None
+    for_all: bool = False
+    """True if the advice is the same in every framework, although other advice of the rule isn't."""
     afterword: str = ""
     """Text after the detail and the places."""
     severity: Severity | None = None
@@ -140,11 +142,11 @@ def lost(pieces: ClaimedPieces) -> str:
 
 def spread(places: Iterable[Place], most: int = 3) -> str:
     """Return the costliest places as a single sentence; empty if none is known."""
-    known = [*islice(((text, p) for p in places if (text := place(p.where))), most)]
-    if not known:
+    named = [*islice(((text, p) for p in places if (text := place(p.where))), most)]
+    if not named:
         return ""
     return (
         " By place: "
-        + "; ".join(f"{duration(p.time_ns)} ({plural(p.count, 'time')}) {text}" for text, p in known)
+        + "; ".join(f"{duration(p.time_ns)} ({plural(p.count, 'time')}) {text}" for text, p in named)
         + "."
     )

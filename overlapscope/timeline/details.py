@@ -213,8 +213,8 @@ def _host_event(lanes: Lanes, lane: TimelineLane, row: int) -> Details:
         facts += _wait_facts(lanes, waits) or _facts_of_idle_wait(trace, call)
     else:
         # Any thread may launch ops of a step or range, as autograd's threads do.
-        own = None if category in _ANNOTATIONS else thread
-        calls = _calls_inside(trace, own, start + lanes.origin_ns, end + lanes.origin_ns)
+        launcher = None if category in _ANNOTATIONS else thread
+        calls = _calls_inside(trace, launcher, start + lanes.origin_ns, end + lanes.origin_ns)
         if category == ID["cpu-op"]:
             facts += [fact for fact in _code(trace, thread, start + lanes.origin_ns) if fact[0] == "line"]
     facts += _launched(lanes, calls)

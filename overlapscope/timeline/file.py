@@ -28,7 +28,8 @@ def document(page: Page, lanes: Sequence[Lanes], view: TimeSpan | None = None) -
     name = parts.title(page)
     blocks: list[Block] = [Text("overlapscope report", tone="muted"), Heading(name, 1)]
     if len(by_trace) > 1:
-        names = {f"trace-{number}": _name(page, of_trace[0]) for number, of_trace in by_trace.items()}
+        files = tables.source_names(page)
+        names = {f"trace-{number}": _name(of_trace[0], files[number]) for number, of_trace in by_trace.items()}
         blocks.append(model.Links(names))
     blocks += [Text(clean(note), tone="muted") for note in page.report.notes]
     blocks += parts.overview(page)
@@ -38,8 +39,8 @@ def document(page: Page, lanes: Sequence[Lanes], view: TimeSpan | None = None) -
     return Document(f"overlapscope: {name}", tuple(blocks))
 
 
-def _name(page: Page, part: DeviceReport) -> str:
-    return f"rank {part.trace.rank}" if part.trace.rank is not None else tables.source_name(page, part.trace)
+def _name(part: DeviceReport, file: str) -> str:
+    return f"rank {part.trace.rank}" if part.trace.rank is not None else file
 
 
 def _trace(

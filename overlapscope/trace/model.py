@@ -19,7 +19,7 @@ from msgspec import Struct, field
 from msgspec.structs import asdict, replace
 
 from overlapscope.base import columns
-from overlapscope.base.columns import Columns, Integers
+from overlapscope.base.columns import Columns, Integers, mask_of
 from overlapscope.base.kept import kept
 from overlapscope.errors import NotInTrace
 
@@ -128,9 +128,7 @@ def of_stream_key(key: int) -> tuple[int, int]:
 @kept()
 def _names_in(table: TraceTable) -> list[int]:
     """Return the distinct `name_id` values of a table, ascending."""
-    used = np.zeros(len(table.names), np.bool_)
-    used[table.name_id] = True
-    ids: list[int] = np.flatnonzero(used).tolist()
+    ids: list[int] = np.flatnonzero(mask_of(table.name_id, len(table.names))).tolist()
     return ids
 
 
@@ -355,6 +353,8 @@ class Trace(Struct, frozen=True, eq=False, weakref=True):
     """Name of the ranges that are the steps; empty if torch.profiler marked the steps, or there are none."""
     step_source: str = ""
     """End of a step according to the recorder, such as `calls of ResNet.forward`; empty if not noted."""
+    thread_names: dict[int, str] = field(default_factory=dict)
+    """Python's names of threads by their numbers, as far as the recorder noted them."""
     period: OwnPeriod | None = None
     """Period by which steps were found; None if they are marked. The first is start-up if `warm_up_steps` is 1."""
     whole_graphs: int = 0

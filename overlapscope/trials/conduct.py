@@ -361,7 +361,7 @@ def _finished(planned: Planned, ended: EndedRun) -> Run:
     last = planned.settings[-1].change if planned.settings else ""
     refused = ""
     # A change that fits at some places need not fit at all.
-    if last and not any(outcome.made.get(last) for outcome in ended.outcomes):
+    if last and not any(outcome.effects.get(last) for outcome in ended.outcomes):
         reasons = (outcome.refused[last] for outcome in ended.outcomes if last in outcome.refused)
         refused = next(reasons, "It found nothing to change.")
     return Run(

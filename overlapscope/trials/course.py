@@ -91,7 +91,7 @@ class RunCourse:
             device_ns=times.device_ns,
             results=self._results,
             facts=None if self._survey is None else self._survey.facts(self._living),
-            made=dict(self._notes.made),
+            effects=dict(self._notes.effects),
             refused=self._notes.refused,
         )
 

@@ -43,7 +43,7 @@ def document(trial: Trial) -> Document:
     return Document(f"overlapscope: {clean(trial.program, _LIMIT)}, tried", tuple(blocks))
 
 
-def said(trial: Trial) -> tuple[str, Callable[[], Document]]:
+def verdict_and_document(trial: Trial) -> tuple[str, Callable[[], Document]]:
     """Return the verdict, and a function for the command line's document."""
     return headline(trial), partial(document, trial)
 
@@ -210,8 +210,8 @@ def _left_out(trial: Trial) -> Iterator[Block]:
     failed = [(tried, tried.failure) for tried in trial.changes if tried.failure]
     lines = [(clean(_name(tried), _LIMIT), clean(failure, _LIMIT)) for tried, failure in failed]
     reasons: dict[str, list[str]] = {}
-    for left in trial.left_out:
-        reasons.setdefault(left.reason, []).append(left.change)
+    for omitted in trial.left_out:
+        reasons.setdefault(omitted.reason, []).append(omitted.change)
     lines += [(clean(listed(changes), _LIMIT), clean(reason, _LIMIT)) for reason, changes in reasons.items()]
     if lines:
         yield Table("Not tried, or failed", (words("change"), prose("why")), rows(lines))

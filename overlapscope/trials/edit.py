@@ -114,7 +114,7 @@ def edits(facts: Facts, settings: tuple[Setting, ...], root: Path) -> Edits:
         before, after, reasons = _edited(Path(path), steps_of_file, (root, Path.cwd()), facts.began_ns)
         if before != after:
             files.append(File(Path(path), before, after))
-        advice += [_sentence(*one) for one in zip(steps_of_file, reasons, strict=True) if one[1] or not one[0].ways]
+        advice += [_sentence(*pair) for pair in zip(steps_of_file, reasons, strict=True) if pair[1] or not pair[0].ways]
     code = AHEAD if any(step.advice == _LOOP_AHEAD for step in steps) else ""
     return Edits(tuple(files), tuple(dict.fromkeys(advice)), code)
 

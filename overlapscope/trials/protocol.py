@@ -195,7 +195,7 @@ class RankOutcome(msgspec.Struct, frozen=True, kw_only=True):
     facts: Facts | None = None
     steps_by: Steps | None = None
     """Events that the survey took for steps; None for the program's marks or its optimizer."""
-    made: dict[str, int] = {}
+    effects: dict[str, int] = {}
     """Number of times each change took effect, by its id."""
     refused: dict[str, str] = {}
     """Sentences on why changes could not be made after all, by id."""

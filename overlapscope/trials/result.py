@@ -95,7 +95,7 @@ class Recordings(msgspec.Struct, frozen=True, kw_only=True):
 class Trial(Shown, msgspec.Struct, frozen=True, kw_only=True):
     """Results of a trial: a program's step with each change."""
 
-    said_by: ClassVar[str] = "overlapscope.trials.document:said"
+    shown_by: ClassVar[str] = "overlapscope.trials.document:verdict_and_document"
 
     kind: Literal["trial"] = "trial"
     schema_version: int = SCHEMA_VERSION

@@ -30,7 +30,7 @@ def round_parameters() -> Undo:
                     rounded[parameter] = True
                     _round(getattr(parameter, "_local_tensor", parameter))
 
-    def made(make: Callable[..., None], optimizer: Optimizer, *args: Any, **options: Any) -> None:
+    def construct(make: Callable[..., None], optimizer: Optimizer, *args: Any, **options: Any) -> None:
         make(optimizer, *args, **options)
         change(parameter for group in optimizer.param_groups for parameter in group["params"])
 
@@ -38,7 +38,7 @@ def round_parameters() -> Undo:
         if not torch.compiler.is_compiling():
             change(module.parameters(recurse=False))
 
-    return together(around(Optimizer, "__init__", made), register_module_forward_pre_hook(called).remove)
+    return together(around(Optimizer, "__init__", construct), register_module_forward_pre_hook(called).remove)
 
 
 def _round(parameter: torch.Tensor) -> None:

@@ -10,6 +10,8 @@ from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 
+from overlapscope.base import disk
+
 TRACE, REPORT = "recording.trace.json.gz", "report.html"
 _NAME = re.compile(r"\d{8}T\d{6}\.\d{3}Z-\d+")
 _NO_NAME = re.compile(r"[^\w.-]+")
@@ -22,6 +24,8 @@ def place(history: Path, job: str) -> Path:
 
 def begin(directory: Path) -> Path:
     """Create a directory for a recording that only this user can read. Raises OSError."""
+    for folder in (directory, directory.parent):
+        disk.refuse_planted(folder)
     directory.mkdir(mode=0o700, parents=True, exist_ok=True)
     now_ms = time.time_ns() // 1_000_000
     second = time.strftime("%Y%m%dT%H%M%S", time.gmtime(now_ms // 1000))
@@ -43,14 +47,14 @@ def make_room(directory: Path, limit_bytes: int) -> None:
 
     Only what `begin` made is looked at. What cannot be deleted stays.
     """
-    left = limit_bytes
+    free_bytes = limit_bytes
     for recording in sorted(_recordings(directory), key=lambda path: path.name, reverse=True):
         for path, size in sorted(_files(recording), key=lambda file: (file[0].name != REPORT, file[0].name)):
-            if size > left:
+            if size > free_bytes:
                 with suppress(OSError):
                     path.unlink()
             else:
-                left -= size
+                free_bytes -= size
         # Only where it is empty.
         with suppress(OSError):
             recording.rmdir()

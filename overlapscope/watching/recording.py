@@ -45,6 +45,11 @@ class AskedRecording(SilentRecording):
         """Sentence on why nothing was written; None if nothing prevented it."""
         return self._driver.gave_way
 
+    @property
+    def why_unwritten(self) -> str | None:
+        """Sentence on why a recording could not be written, such as a full disk; None if there was nothing to write."""
+        return self._recorder.why_unwritten if self._recorder is not None else None
+
     def give_up(self, because: str) -> None:
         """Stop and write nothing, for the reason in the sentence `because`.
 

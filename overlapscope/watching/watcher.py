@@ -218,13 +218,14 @@ class Watcher:
         try:
             asked.end()
         except Exception as error:
-            failure = _CUT_OFF if self._finished else _sentence(error)
+            failure = _sentence(error)
         self._running = self._taken = None
         self._ending_now = False
         self._attached = self._attached or cupti.stays_attached()
         self._plain_step.interrupt()
-        failure = asked.given_up or failure
-        if failure or not asked.paths:
+        if asked.given_up or failure or not asked.paths:
+            # The recording may have ended already, right before this.
+            failure = asked.given_up or asked.why_unwritten or (_CUT_OFF if self._finished else failure)
             failure = failure or "Nothing was recorded."
             done(RequestOutcome(failure=failure, begun=self._begun, ended=failure == _CUT_OFF))
             return

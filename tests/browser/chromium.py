@@ -25,7 +25,7 @@ MISSING = "There is no Chromium or Chrome for the dashboard's tests: install it,
 
 
 def find() -> str | None:
-    """Path of a Chromium or Chrome: the one that CHROMIUM names, else the first that is installed."""
+    """Return the path of a Chromium or Chrome: the value of CHROMIUM, else the first installed browser."""
     named = os.environ.get("CHROMIUM")
     if named:
         return shutil.which(named)
@@ -34,7 +34,7 @@ def find() -> str | None:
 
 
 if __name__ == "__main__":
-    found = find()
-    if found is None:
+    browser = find()
+    if browser is None:
         sys.exit(MISSING)
-    print(found)
+    print(browser)

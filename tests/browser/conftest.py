@@ -47,29 +47,29 @@ def dashboard() -> Iterator[Served]:
 
 @pytest.fixture(scope="package")
 def serve_traces(profile: BrowserContext) -> Iterator[Serve]:
-    """Starts a server of the given traces and options, unless it runs already; the one that ran before ends. All have
+    """Start a server of the given traces and options, unless it runs already. It ends the previous server. All have
     one port, as for a user: the browser has compiled the scripts of that address."""
-    known: tuple[tuple[str, ...], bool] | None = None
+    running_arguments: tuple[tuple[str, ...], bool] | None = None
     served: Served | None = None
     with contextlib.ExitStack() as running:
 
         def start(*arguments: str | Path, loaded: bool = True) -> Served:
-            nonlocal known, served
+            nonlocal running_arguments, served
             asked = tuple(map(str, arguments)), loaded
-            if served is None or known != asked or served.process.poll() is not None:
+            if served is None or running_arguments != asked or served.process.poll() is not None:
                 port = 0 if served is None else served.port
                 for page in profile.pages:
                     if served is not None and page.url.startswith(served.base):
                         page.goto("about:blank")
                 running.close()
-                known, served = asked, running.enter_context(serve(*arguments, port=port, loaded=loaded))
+                running_arguments, served = asked, running.enter_context(serve(*arguments, port=port, loaded=loaded))
             return served
 
         yield start
 
 
 class Watch(Struct, dict=True):  # Playwright keeps notes on the owners of its listeners
-    """What went wrong on a page. A test that means to provoke an error says so with `expect`."""
+    """Errors on a page. A test that means to provoke an error says so with `expect`."""
 
     problems: list[str] = field(default_factory=list)
     expected: list[str] = field(default_factory=list)
@@ -84,7 +84,9 @@ class Watch(Struct, dict=True):  # Playwright keeps notes on the owners of its l
         context.on("request", self._request)
 
     def remaining(self) -> list[str]:
-        return [one for one in self.problems if not any(re.search(pattern, one) for pattern in self.expected)]
+        return [
+            problem for problem in self.problems if not any(re.search(pattern, problem) for pattern in self.expected)
+        ]
 
     def _console(self, message: ConsoleMessage) -> None:
         if message.type in ("error", "assert"):
@@ -103,7 +105,7 @@ def all_watched() -> Watch:
 
 @pytest.fixture
 def watch(all_watched: Watch) -> Watch:
-    """What goes wrong on the pages of this test."""
+    """Yield the errors on the pages of this test."""
     all_watched.problems.clear()
     all_watched.expected.clear()
     return all_watched
@@ -119,8 +121,9 @@ def profile(browser: Browser, all_watched: Watch) -> Iterator[BrowserContext]:
 
 @pytest.fixture
 def page(profile: BrowserContext, watch: Watch, request: pytest.FixtureRequest) -> Iterator[Page]:
-    """A page that tests share, since loading its scripts costs more than most of them do: each gets it in light and
-    of the usual size, and `visit`s what it wants. It is kept as a screenshot when the test ends. Any error on it fails
+    """Return a page that tests share, because loading its scripts costs more than most tests do. Each test gets it
+    in light colors and the usual size, and calls `visit`. It is kept as a screenshot when the test ends. Any error
+    on it fails
     the test."""
     failed = request.session.testsfailed
     page = profile.pages[0] if profile.pages else profile.new_page()
@@ -136,9 +139,8 @@ def page(profile: BrowserContext, watch: Watch, request: pytest.FixtureRequest) 
 
 @pytest.fixture
 def own_page(profile: BrowserContext, watch: Watch, request: pytest.FixtureRequest) -> Iterator[Page]:
-    """Another page, of a browser that has kept nothing but scripts, for tests of what it keeps or of a server that
-    ends."""
-    # What is open needs its cookies.
+    """Return a page of a fresh profile with cached scripts only, for tests of cookies or of a server that ends."""
+    # Open pages need their cookies.
     for other in profile.pages:
         other.goto("about:blank")
     page = profile.new_page()
@@ -153,6 +155,6 @@ def own_page(profile: BrowserContext, watch: Watch, request: pytest.FixtureReque
 def _keep(page: Page, request: pytest.FixtureRequest) -> None:
     SCREENSHOTS.mkdir(exist_ok=True)
     name = re.sub(r"[^\w.-]+", "-", f"{request.node.path.stem}-{request.node.name}").strip("-")
-    # The process behind it may have been ended by the test.
+    # The test may have ended the server's process.
     with contextlib.suppress(Exception):
         page.screenshot(path=SCREENSHOTS / f"{name[:150]}.jpeg", quality=60)

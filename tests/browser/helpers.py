@@ -93,7 +93,7 @@ def forget(page: Page) -> None:
     page.context.new_cdp_session(page).send("Storage.clearDataForOrigin", {"origin": "*", "storageTypes": "all"})
 
 
-# Dash has nothing left to ask, and what it was told is drawn; three frames long, as one answer may lead to more.
+# Dash has no open requests and has drawn all answers, for three frames: an answer may cause further requests.
 _SETTLED = """(asked) => {
     const state = window.store && window.store.getState().callbacks;
     const busy = !state || Object.entries(state).some(
@@ -129,7 +129,7 @@ def go(page: Page, name: str) -> None:
 def arrive(page: Page, name: str, trace: str = "") -> None:
     """Waits until a page is shown, of a trace whose id begins with `trace`."""
     page.wait_for_url(lambda url: _is_at(url, name, trace))
-    # What is navigated by comes with what is shown.
+    # The navigation arrives together with the page's content.
     expect(page.locator(f"#go-{name}")).to_have_attribute("data-active", "true", timeout=30_000)
     settle(page)
 
@@ -141,15 +141,17 @@ def _is_at(url: str, name: str, trace: str) -> bool:
 
 
 def check_accessible(page: Page, *, colors_alone: bool = False) -> None:
-    """Holds what is shown to WCAG 2.1 A and AA, as far as axe-core can tell; or to what they say of colors."""
+    """Check the page against WCAG 2.1 A and AA with axe-core, or only against its rules on colors."""
     if not page.evaluate("Boolean(window.axe)"):
         page.evaluate(AXE_SCRIPT)
     rules = ["color-contrast", "link-in-text-block"] if colors_alone else ["wcag2a", "wcag2aa", "wcag21a", "wcag21aa"]
-    found = page.evaluate("rules => axe.run({ runOnly: rules, resultTypes: ['violations'] })", rules)
-    told = [
-        f"{one['id']}: {node['html']}: {node['failureSummary']}" for one in found["violations"] for node in one["nodes"]
+    violations = page.evaluate("rules => axe.run({ runOnly: rules, resultTypes: ['violations'] })", rules)
+    sentences = [
+        f"{violation['id']}: {node['html']}: {node['failureSummary']}"
+        for violation in violations["violations"]
+        for node in violation["nodes"]
     ]
-    assert told == [], f"{page.url}: {told}"
+    assert sentences == [], f"{page.url}: {sentences}"
 
 
 def drop(page: Page, *files: Path) -> None:

@@ -13,7 +13,7 @@ _PER_CONNECTION = {"connection", "keep-alive", "transfer-encoding", "content-len
 class Proxy:
     """A context in which a server's every page is also found at the address it yields.
 
-    What is asked for outside the prefix is not found.
+    Paths outside the prefix are not found.
     """
 
     def __init__(self, port: int, prefix: str, *, keeps_prefix: bool, at: int = 0) -> None:

@@ -26,7 +26,7 @@ from tests.support.dashboard_process import Served, ask, stop
 
 SAMPLE = TRACES / "known_causes" / "host_sync_stacks.json.gz"
 
-# What differs most: several devices, and nothing but GPU ops.
+# The recordings that differ most: several devices, and GPU ops only.
 TWO_DEVICES = "mixed_workloads/model_on_two_devices"
 KINDS = (
     TWO_DEVICES,
@@ -40,8 +40,8 @@ KINDS = (
 def test_every_page_shows_every_kind_of_trace_to_everybody(page: Page, dashboard: Served, trace: str) -> None:
     visit(page, dashboard, trace=trace, **{"with": KINDS[1]})
     expect(page.locator("#verdict-text")).to_be_visible()
-    # What is not of a trace looks as it does beside another.
-    for name in PAGES if trace == KINDS[0] else [one for one in PAGES if one not in ("history", "laboratory")]:
+    # Parts of a page that do not depend on the trace look alike for every trace.
+    for name in PAGES if trace == KINDS[0] else [page for page in PAGES if page not in ("history", "laboratory")]:
         if name != "overview":
             go(page, name)
         assert len(page.locator("#content").inner_text()) > 20
@@ -56,7 +56,7 @@ def test_every_page_shows_every_kind_of_trace_to_everybody(page: Page, dashboard
 
 
 def _check_the_dark(page: Page) -> None:
-    """What else there is to see when the page is dark; it is light again then."""
+    """Yield after switching the page to dark colors, and switch back at the end."""
     for scheme in ("dark", "light"):
         page.locator("#scheme-toggle").click()
         settle(page)
@@ -126,7 +126,7 @@ def test_light_and_dark_are_kept(page: Page, dashboard: Served) -> None:
     expect(html).to_have_attribute("data-mantine-color-scheme", "light")
 
 
-def test_what_does_not_exist_is_said_with_a_way_on(page: Page, dashboard: Served) -> None:
+def test_what_does_not_exist_is_reported_with_a_link_onward(page: Page, dashboard: Served) -> None:
     visit(page, dashboard, "nowhere")
     expect(page.locator("#content")).to_contain_text("There is no page 'nowhere'")
     page.get_by_role("link", name="the overview").click()
@@ -235,9 +235,7 @@ def test_sending_can_be_cancelled(page: Page, sample: Served, watch: Watch) -> N
     arrive(page, "overview", "dropped/")
 
 
-def test_a_server_that_ended_or_was_started_anew_is_said_to_have(
-    own_page: Page, serve_traces: Serve, watch: Watch
-) -> None:
+def test_the_page_reports_that_the_server_ended_or_restarted(own_page: Page, serve_traces: Serve, watch: Watch) -> None:
     page, served = own_page, serve_traces(SAMPLE)
     watch.expect("401|body stream already read")
     visit(page, served)
@@ -304,7 +302,7 @@ def test_everything_works_behind_a_prefix(page: Page, serve_traces: Serve, proxy
         settle(page)
         assert page.url == address
         expect(page.locator("#verdict-text")).to_be_visible()
-        # What has routes of its own: the timeline, grids and charts, two timelines at once.
+        # Pages with routes of their own: the timeline, grids and charts, two timelines at once.
         for name in ("timeline", "compare"):
             go(page, name)
             assert page.url.startswith(f"{address}{name}")

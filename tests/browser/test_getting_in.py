@@ -1,4 +1,4 @@
-"""How a browser comes to have the token, and who keeps it."""
+"""Tests of how a browser gets the token, and where it is kept."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The page History: a metric of stored reports, the reports behind its points, and two of them compared."""
+"""Tests of the page History: a metric of stored reports, the report of each point, and a comparison of two."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def test_a_history_alone_shows_since_when_it_is_worse_and_leads_to_its_reports(p
     expect(compared).to_contain_text("Before: train.py of commit 0303030303")
     expect(compared).to_contain_text("Slower. Step 107.4% slower")
     settle(page)
-    # The earlier one is before, whichever was clicked first; so it is in the address, which anybody may be sent.
+    # The earlier report is `before`, whichever was clicked first, also in the address, which users share.
     page.reload()
     settle(page)
     expect(compared).to_contain_text("After: train.py of commit 0f0f0f0f0f")
@@ -114,8 +114,8 @@ def test_a_directory_of_reports_is_shown_and_what_comes_later_too(
     visit(page, served, "history")
     points = page.locator("#history-chart .scatterlayer .trace").first.locator(".points path")
     expect(points).to_have_count(1)
-    for one in others:
-        put(one, drop)
+    for other in others:
+        put(other, drop)
     visit(page, served, "history", by="report")
     expect(points).to_have_count(8)
 

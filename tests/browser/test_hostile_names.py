@@ -21,7 +21,7 @@ TRACE, OTHER = (f"{HOSTILE}/{HOSTILE} rank{rank}" for rank in range(2))
 
 @pytest.fixture(scope="module")
 def hostile(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Two traces of one folder in which every text is an attack, the file's and the folder's name included."""
+    """Return a folder of two traces in which every text is an attack, including the names of files and folder."""
     folder = tmp_path_factory.mktemp("hostile") / HOSTILE
     folder.mkdir()
     steps = []

@@ -23,20 +23,20 @@ BREAKOUT = "</script><img src=x onerror=window.hacked=1>"
 @pytest.fixture(scope="module")
 def write(tmp_path_factory: pytest.TempPathFactory) -> Write:
     """Writes the report of a trace; once for all tests that ask for the same."""
-    folder, known = tmp_path_factory.mktemp("reports"), dict[str, Path]()
+    folder, written = tmp_path_factory.mktemp("reports"), dict[str, Path]()
 
     def once(trace: Path) -> Path:
-        if str(trace) not in known:
-            target = folder / f"{len(known)}.html"
+        if str(trace) not in written:
+            target = folder / f"{len(written)}.html"
             assert main(["analyze", str(trace), "--format", "html", "--output", str(target)]) == 0
-            known[str(trace)] = target
-        return known[str(trace)]
+            written[str(trace)] = target
+        return written[str(trace)]
 
     return once
 
 
 def read(page: Page, report: Path) -> list[str]:
-    """Opens the file, waits until all is drawn, and returns what was asked for besides it."""
+    """Open the file, wait until everything is drawn, and return the addresses of all other requests."""
     asked: list[str] = []
     page.on("request", lambda request: asked.append(request.url))
     page.goto(report.as_uri())
@@ -56,7 +56,7 @@ def exact(page: Page, number: int = 0) -> None:
 
 
 def in_view(page: Page) -> str:
-    """What the timeline says of the span it shows, as a picture of its canvas."""
+    """Return a picture of the timeline's canvas, as a data URL."""
     return str(page.locator("#timeline-0 canvas").first.evaluate("canvas => canvas.toDataURL()"))
 
 
@@ -109,11 +109,11 @@ def test_the_worst_cases_are_those_of_the_dashboard(page: Page, write: Write, tr
     ask = f"async ([kind, number]) => (await ({_SOURCE})()).worst(kind, number)"
     for kind in lanes.SUBJECTS:
         for number in (0, 1):
-            said, known = page.evaluate(ask, [kind, number]), lanes.worst(drawn, kind, number)
-            assert said["count"] == known["count"]
+            in_browser, worst_op = page.evaluate(ask, [kind, number]), lanes.worst(drawn, kind, number)
+            assert in_browser["count"] == worst_op["count"]
             names = ("lane", "row", "start", "end")
-            assert [said["match"] and said["match"][name] for name in names] == [
-                known["match"] and known["match"][name] for name in names
+            assert [in_browser["match"] and in_browser["match"][name] for name in names] == [
+                worst_op["match"] and worst_op["match"][name] for name in names
             ]
     button = page.locator("#timeline-0").get_by_role("button", name="worst exposed copy")
     match = lanes.worst(drawn, "exposed-copy", 0)["match"]
@@ -126,7 +126,7 @@ def test_ops_are_as_long_as_they_are(page: Page, write: Write) -> None:
     """Tiles hold times as short floats, and cut off what reaches out of them."""
     drawn = lanes_of(TRACES / "gpt2_train.json.gz")
     show(page, write(TRACES / "gpt2_train.json.gz"))
-    found = page.evaluate(f"""async () => {{
+    answer = page.evaluate(f"""async () => {{
         const source = await ({_SOURCE})(), found = [];
         const {{ count }} = await source.search("cuda", -1e9, 1);
         for (let after = -1e9; found.length < Math.min(count, 500); after = found.at(-1)) {{
@@ -134,12 +134,12 @@ def test_ops_are_as_long_as_they_are(page: Page, write: Write) -> None:
         }}
         return found;
     }}""")
-    assert len(found) == 500
-    for one in found:
-        lane = drawn.lane(one["lane"])
-        start, end = int(lane.start_ns[one["row"]]), int(lane.end_ns[one["row"]])
-        assert one["end"] - one["start"] == end - start
-        assert one["start"] == pytest.approx(start, abs=16)
+    assert len(answer) == 500
+    for entry in answer:
+        lane = drawn.lane(entry["lane"])
+        start, end = int(lane.start_ns[entry["row"]]), int(lane.end_ns[entry["row"]])
+        assert entry["end"] - entry["start"] == end - start
+        assert entry["start"] == pytest.approx(start, abs=16)
 
 
 def test_code_before_and_after_stands_behind_a_click(page: Page, write: Write) -> None:

@@ -54,7 +54,7 @@ def test_zooming_one_timeline_zooms_the_other(page: Page, dashboard: Served) -> 
 
 
 def in_view(page: Page) -> list[int]:
-    """What the timeline that was last used shows."""
+    """Return the span shown by the timeline that was last used."""
     shown: list[int] = page.evaluate("(({ view }) => [view.start, view.end])(overlapscope.activeTimeline)")
     return shown
 
@@ -106,18 +106,18 @@ def test_the_second_trace_is_chosen_from_those_with_similar_names_or_all(page: P
     assert f"trace={AFTER}" in page.url and f"with={BEFORE}" in page.url
 
 
-def test_what_cannot_be_compared_is_said(page: Page, dashboard: Served) -> None:
+def test_what_cannot_be_compared_is_reported(page: Page, dashboard: Served) -> None:
     visit(page, dashboard, "compare", trace="gpt2_train", **{"with": "known_causes/host_sync_stacks"})
     expect(page.locator("#compare-doubts")).to_contain_text("steps")
 
 
 def test_one_trace_alone_says_how_to_open_more(page: Page, serve_traces: Serve) -> None:
-    said = {
+    messages = {
         "compare": "A comparison needs two",
         "ranks": "Open the folder",
         "laboratory": "overlapscope scenarios run --all",
     }
-    for name, sentence in said.items():
+    for name, sentence in messages.items():
         visit(page, serve_traces(TRACES / "gpt2_train.json.gz"), name)
         expect(page.locator("#content")).to_contain_text(sentence)
 

@@ -43,7 +43,7 @@ def section_of(trace: str) -> DeviceReport:
 
 
 def check_timeline_shows(page: Page, trace: str, window: Window) -> None:
-    """The timeline is open, and the window lies inside what its URL says is shown."""
+    """Check that the timeline is open and that its span, as the URL states it, contains the window."""
     page.wait_for_url(re.compile(r"/timeline\?"))
     query = parse_qs(urlsplit(page.url).query)
     origin = lanes.build(analysed(trace)).origin_ns
@@ -186,7 +186,7 @@ def test_rows_lead_to_the_timeline(page: Page, dashboard: Served) -> None:
     result = analysed(SYNCS).devices[0].result
     visit(page, dashboard, "idle", trace=SYNCS)
     follow(page, page.locator("#idle-evidence .timeline-link").first)
-    check_timeline_shows(page, SYNCS, next(one for one in result.evidence if one.subject == "idle").example)
+    check_timeline_shows(page, SYNCS, next(group for group in result.evidence if group.subject == "idle").example)
     page.go_back()
     page.wait_for_url(re.compile(r"/idle\?"))
     settle(page)
@@ -237,7 +237,7 @@ def odd(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def test_what_is_missing_is_said(page: Page, odd: Path, serve_traces: Serve) -> None:
+def test_what_is_missing_is_reported(page: Page, odd: Path, serve_traces: Serve) -> None:
     served = serve_traces(odd)
     expected = {
         "overview": "nothing is copied between host and device",

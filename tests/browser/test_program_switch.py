@@ -56,12 +56,12 @@ def test_the_switch_changes_the_figures_and_stays_as_it_is(page: Page, served: S
     verdict, figures = page.locator("#verdict-text"), page.locator("#overview-figures")
     expect(switch(page).get_by_label("Plain")).to_be_checked()
     expect(figures).to_contain_text("115.4 ms")
-    said = verdict.inner_text()
+    text = verdict.inner_text()
     press(page, "ArrowLeft")
     assert "of=recorded" in page.url
     expect(figures).to_contain_text("164.4 ms")
-    # Verdict and findings stay what they are.
-    expect(verdict).to_have_text(said)
+    # Verdict and findings do not change.
+    expect(verdict).to_have_text(text)
     expect(page.locator("#content")).to_contain_text("The figures below are those of the recording.")
 
     go(page, "steps")
@@ -116,7 +116,7 @@ def test_a_timeline_stays_where_it_is(page: Page, served: Served) -> None:
 
 
 def test_pages_that_choose_by_themselves_have_no_switch(page: Page, served: Served) -> None:
-    """A diff compares what is like, and a prediction begins with the plain program."""
+    """A diff compares like with like, and a prediction begins with the plain program."""
     visit(page, served, "compare", trace="timed", of="recorded", **{"with": "later"})
     expect(page.locator("#content")).to_contain_text(REPLAYED)
     expect(switch(page)).to_be_hidden()

@@ -1,4 +1,4 @@
-"""The timeline under mouse and keyboard: what it shows is checked against the lanes themselves."""
+"""Tests of the timeline under mouse and keyboard, compared with the lanes themselves."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ PIPELINE, TRAINING, PAGEABLE = "pipeline_3stream", "gpt2_train", "known_causes/p
 EVENT_WAIT = "known_causes/event_wait"
 TWO_DEVICES = "mixed_workloads/model_on_two_devices"
 
-# Where an instant of a lane is on the page.
+# Position of a time on a lane, in pixels of the page.
 _POINT = """([lane, ns]) => {
     const timeline = overlapscope.activeTimeline, box = timeline.canvas.getBoundingClientRect();
     const row = overlapscope.rowOf(timeline.rows.rows, timeline.model, lane);
@@ -49,7 +49,7 @@ def open_timeline(page: Page, served: Served, trace: str, **query: str | int) ->
 
 
 def painted(page: Page) -> None:
-    """Waits until what is shown is exact."""
+    """Wait until the timeline shows exact data."""
     expect(page.locator("#timeline")).to_have_attribute("data-exact", "true")
 
 
@@ -68,7 +68,7 @@ def tap(page: Page, key: str) -> None:
 
 
 def query(page: Page) -> dict[str, str]:
-    """What the address says."""
+    """Return the parameters of the address."""
     pairs: dict[str, str] = page.evaluate("Object.fromEntries(new URLSearchParams(location.search))")
     return pairs
 
@@ -86,7 +86,7 @@ def in_url(page: Page, name: str, value: str | None) -> None:
 
 
 def details(page: Page) -> dict[str, str]:
-    """What the panel says of the chosen op."""
+    """Return the panel's facts about the selected op."""
     pairs = page.locator("#timeline-details dl > div").all()
     return {pair.locator("dt").inner_text(): pair.locator("dd").inner_text() for pair in pairs}
 
@@ -207,7 +207,7 @@ def test_columns_are_as_high_as_the_lanes_say(page: Page, dashboard: Served) -> 
         for fill in header["fill"]
     }
     # Alone in their columns, and not so long that the op is drawn over them.
-    single = (shares["compute"] > 0) & (sum((one > 0).astype(int) for one in shares.values()) == 1)
+    single = (shares["compute"] > 0) & (sum((share > 0).astype(int) for share in shares.values()) == 1)
     first, count = 4 + size + header["ops"]["at"], header["ops"]["count"]
     begin = np.frombuffer(answer, "<f4", count, first) * columns / (end - start)
     length = np.frombuffer(answer, "<f4", count, first + 4 * count) * columns / (end - start)
@@ -268,10 +268,10 @@ def test_a_click_on_a_copy_tells_all_that_is_known_of_it(page: Page, dashboard: 
     row = longest(lane)
     open_timeline(page, dashboard, PIPELINE)
     page.mouse.click(*point(page, lane, float(lane.start_ns[row] + lane.end_ns[row]) / 2))
-    known = lanes.op(drawn(PIPELINE), lane.id, row)
-    expect(page.locator("#timeline-details .tl-title")).to_have_text(known["title"])
+    op = lanes.op(drawn(PIPELINE), lane.id, row)
+    expect(page.locator("#timeline-details .tl-title")).to_have_text(op["title"])
     shown = details(page)
-    for name, value in known["facts"]:
+    for name, value in op["facts"]:
         # An op may wait for several events.
         assert name in ("start", "cause", "event") or shown[name] == value
     assert {"bytes", "bandwidth", "launched by", "cause", "event"} <= set(shown)
@@ -279,7 +279,7 @@ def test_a_click_on_a_copy_tells_all_that_is_known_of_it(page: Page, dashboard: 
     page.get_by_role("button", name=re.compile("^launched by")).click()
     expect(page.locator("#timeline-details .tl-title")).to_have_text("cudaMemcpyAsync")
     page.get_by_role("button", name=re.compile("^launches")).click()
-    expect(page.locator("#timeline-details .tl-title")).to_have_text(known["title"])
+    expect(page.locator("#timeline-details .tl-title")).to_have_text(op["title"])
 
 
 def test_a_click_on_any_end_of_an_event_wait_draws_all_of_it(page: Page, dashboard: Served) -> None:
@@ -289,11 +289,11 @@ def test_a_click_on_any_end_of_an_event_wait_draws_all_of_it(page: Page, dashboa
     source, held = (links.row_of_gpu_op(lanes_of, 0, int(ops[number])) for ops in (edges.source, edges.held))
     record, wait = (links.row_of_call(lanes_of, int(calls[number])) for calls in (edges.record, edges.wait))
     for place in (record, wait, source, held):
-        told = lanes.op(lanes_of, *place)
-        length = max(told["end"] - told["start"], 1_000)
-        where = {"from": told["start"] - 2 * length, "to": told["end"] + 2 * length}
+        op = lanes.op(lanes_of, *place)
+        length = max(op["end"] - op["start"], 1_000)
+        where = {"from": op["start"] - 2 * length, "to": op["end"] + 2 * length}
         open_timeline(page, dashboard, EVENT_WAIT, **where)
-        page.mouse.click(*point(page, lanes_of.lanes[place.lane], (told["start"] + told["end"]) / 2))
+        page.mouse.click(*point(page, lanes_of.lanes[place.lane], (op["start"] + op["end"]) / 2))
         in_url(page, "op", f"{place.lane}:{place.row}")
         arrows = page.evaluate("overlapscope.activeTimeline.chosen.arrows")
         ends = {tuple((arrow[end]["lane"], arrow[end]["row"]) for end in ("from", "to")) for arrow in arrows}
@@ -410,9 +410,9 @@ def test_buttons_go_to_the_worst_case_after_case(page: Page, dashboard: Served, 
     button = page.get_by_role("button", name=f"worst {word}")
     for number in range(2):
         button.click()
-        found = lanes.worst(drawn(PIPELINE), kind, number)
-        match = found["match"]
-        expect(button).to_have_text(f"{word} {number + 1}/{found['count']:,}")
+        worst_op = lanes.worst(drawn(PIPELINE), kind, number)
+        match = worst_op["match"]
+        expect(button).to_have_text(f"{word} {number + 1}/{worst_op['count']:,}")
         in_url(page, "op", f"{match['lane']}:{match['row']}")
         start, end = view(page)
         assert start <= match["start"] and match["end"] <= end
@@ -561,7 +561,7 @@ def test_what_was_zoomed_to_outlives_light_and_dark_and_another_device(page: Pag
     assert view(page) == zoomed
 
 
-# What a hand could do within a moment: the timeline is moved, and then comes a click, or the way back.
+# Actions in quick succession: the timeline is moved, then clicked, or moved back.
 _MOVE = "([start, end]) => overlapscope.setView(overlapscope.activeTimeline, { start, end })"
 _MOVE_AND_CLICK = f"([start, end, button]) => {{ ({_MOVE})([start, end]); document.querySelector(button).click(); }}"
 _MOVE_AND_GO_BACK = f"([start, end]) => {{ ({_MOVE})([start, end]); history.back(); }}"
@@ -631,7 +631,7 @@ def test_the_address_and_the_view_agree_after_a_link_to_where_the_page_began(pag
 def test_a_shared_span_is_still_of_its_own_device(page: Page, dashboard: Served) -> None:
     """The address shows the first device; the span was dragged over the lanes of the second."""
     open_timeline(page, dashboard, TWO_DEVICES)
-    lane = next(one for one in drawn(TWO_DEVICES).lanes if one.device == 1 and one.kind == "stream")
+    lane = next(lane for lane in drawn(TWO_DEVICES).lanes if lane.device == 1 and lane.kind == "stream")
     page.evaluate("id => overlapscope.revealLane(overlapscope.activeTimeline, id)", lane.id)
     start, end = view(page)
     drag(page, point(page, lane, start + (end - start) * 0.4), point(page, lane, start + (end - start) * 0.7))

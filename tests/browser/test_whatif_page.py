@@ -1,4 +1,4 @@
-"""The page What if: switches, what they gain, and the timeline before above the one after."""
+"""Tests of the page What if: switches, their gains, and the timelines before and after."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ SIDES = ("before", "after")
 
 
 def changes(page: Page) -> list[str]:
-    """What the address says is switched on."""
+    """Return the changes that are switched on according to the address."""
     query: str = page.evaluate("location.search")
     return parse_qs(query.removeprefix("?")).get("change", [])
 

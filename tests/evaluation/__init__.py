@@ -1,1 +1,1 @@
-"""Tests that hold what the pages say against whole sets of recordings."""
+"""Tests that compare the pages of docs/evaluation with whole sets of recordings."""

@@ -18,8 +18,8 @@ LABORATORY = Path("traces/laboratory")
 
 HEALTHY: frozenset[str] = frozenset()
 """Data moves as well as it can, or hardly any moves at all."""
-PAGEABLE = frozenset({"pageable-copy"})
-SAME_STREAM = frozenset({"copy-on-compute-stream"})
+PAGEABLE = frozenset({"pageable-memory"})
+SAME_STREAM = frozenset({"same-stream"})
 BLOCKING = frozenset({"blocking-copy"})
 PINNING = frozenset({"pin-in-loop"})
 LOADING = frozenset({"data-loading"})
@@ -45,7 +45,7 @@ BROKEN = {
     "copy_matrix/streamed0_pinned1": SAME_STREAM,
     "copy_matrix/streamed1_pinned0": PAGEABLE,
     "copy_matrix/streamed1_pinned1": HEALTHY,
-    # Nothing is copied: what is slow here are launches, which is not about data.
+    # Nothing is copied: launches are slow here, which does not concern data.
     "cuda_graph/eager": HEALTHY,
     "cuda_graph/graph_replay": HEALTHY,
     "cuda_graph/train_eager": HEALTHY,
@@ -67,7 +67,7 @@ BROKEN = {
     "dataloader/prefetcher": HEALTHY,
     # All gradients are reduced when the backward pass is over.
     "ddp_training/ddp": HEALTHY,
-    "ddp_training/no_overlap": frozenset({"exposed-communication"}),
+    "ddp_training/no_overlap": frozenset({"exposed-comm"}),
     # Nothing is copied.
     "forward_backward/large_serial": HEALTHY,
     "forward_backward/large_backward_under_side_stream": HEALTHY,
@@ -126,7 +126,7 @@ BROKEN = {
 """The rules that must fail; a healthy recording passes."""
 
 UNDECIDED = {
-    # Whether so many chunks overlap is a matter of how fast the host launches them, which the program does not say.
+    # With this many chunks, overlap depends on how fast the host launches them, which does not follow from the program.
     "chunked_streams/breadth_first_8",
     "chunked_streams/breadth_first_16",
     # The short copy of a batch sits on the compute stream; whether it is long enough to matter is up to the machine.
@@ -139,11 +139,11 @@ WITHOUT_GPU = {"pin_cost/pin_memory"}
 
 def recordings() -> dict[str, Path]:
     """The trace, or the directory of ranks, of each variant."""
-    found = {}
+    paths = {}
     for experiment in LABORATORY.iterdir():
         for path in experiment.iterdir() if experiment.is_dir() else ():
-            found[f"{experiment.name}/{path.name.partition('.')[0]}"] = path
-    return found
+            paths[f"{experiment.name}/{path.name.partition('.')[0]}"] = path
+    return paths
 
 
 def result(name: str) -> CheckResult:
@@ -151,7 +151,7 @@ def result(name: str) -> CheckResult:
 
 
 def failed(name: str) -> set[str]:
-    return {one.metric for one in result(name).verdicts if one.status == "fail"}
+    return {verdict.metric for verdict in result(name).verdicts if verdict.status == "fail"}
 
 
 def test_every_recording_is_spoken_of() -> None:
@@ -168,15 +168,19 @@ def test_what_is_healthy_passes(name: str) -> None:
 def test_what_is_broken_fails_with_the_right_rule(name: str) -> None:
     assert failed(name) >= BROKEN[name]
     assert result(name).exit_code == 1
-    told = {one.metric: one for one in result(name).verdicts}
+    verdicts = {verdict.metric: verdict for verdict in result(name).verdicts}
     for rule in BROKEN[name]:
-        assert told[rule].reasons
-        assert all(reason.rule == rule and reason.advice for reason in told[rule].reasons)
+        assert verdicts[rule].reasons
+        assert all(reason.rule == rule and reason.advice for reason in verdicts[rule].reasons)
 
 
 @pytest.mark.parametrize("name", sorted(name for name, rules in BROKEN.items() if len(rules) == 1))
 def test_the_right_rule_is_the_costliest(name: str) -> None:
-    costs = {one.metric: max(reason.time_ns for reason in one.reasons) for one in result(name).verdicts if one.reasons}
+    costs = {
+        verdict.metric: max(reason.time_ns for reason in verdict.reasons)
+        for verdict in result(name).verdicts
+        if verdict.reasons
+    }
     [rule] = BROKEN[name]
     assert max(costs, key=lambda other: costs[other]) == rule
 
@@ -184,11 +188,11 @@ def test_the_right_rule_is_the_costliest(name: str) -> None:
 @pytest.mark.parametrize("name", sorted(UNDECIDED))
 def test_what_is_undecided_is_judged_all_the_same(name: str) -> None:
     assert result(name).exit_code in (0, 1)
-    assert failed(name) <= {"copy-on-compute-stream", "late-prefetch", "one-way-copies"}
+    assert failed(name) <= {"same-stream", "late-prefetch", "one-way-copies"}
 
 
 @pytest.mark.parametrize("name", sorted(WITHOUT_GPU))
 def test_what_did_nothing_on_the_gpu_is_inconclusive(name: str) -> None:
     assert result(name).exit_code == 3
-    judged = [one.message for one in result(name).verdicts if "no GPU activity" not in one.message]
+    judged = [verdict.message for verdict in result(name).verdicts if "no GPU activity" not in verdict.message]
     assert all(message.startswith("host_loading_pct is ") for message in judged)

@@ -1,4 +1,5 @@
-"""Where HolisticTraceAnalysis defines a figure as we do, the two agree; where not, `docs/evaluation/hta.md` says why.
+"""Tests that HolisticTraceAnalysis agrees with us on figures of the same definition. `docs/evaluation/hta.md` explains
+the others.
 
 HTA (`traceinsight` 0.6) works on whole microseconds, leaves out the last `ProfilerStep` and counts `cuda_sync`
 records that name a stream as GPU work. So it is given traces of whole microseconds without steps and syncs; then

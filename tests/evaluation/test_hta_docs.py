@@ -15,9 +15,9 @@ WRITTEN = Path(__file__).parents[2] / "docs" / "evaluation" / "hta.md"
 
 
 def test_the_page_is_what_is_measured() -> None:
-    made, figures = page()
-    assert "are ours on all of these" in made
-    assert WRITTEN.read_text(encoding="utf-8") == made, "run python -m benchmarks.hta"
+    text, figures = page()
+    assert "are ours on all of these" in text
+    assert WRITTEN.read_text(encoding="utf-8") == text, "run python -m benchmarks.hta"
     assert _rounded(WRITTEN.with_suffix(".csv").read_text(encoding="utf-8")) == _rounded(figures)
 
 

@@ -22,13 +22,15 @@ def names(experiment: ExperimentResult) -> str:
 
 
 def test_every_experiment_was_recorded_at_the_published_sizes_and_none_failed() -> None:
-    assert {one.name for one in RESULTS.experiments} == set(catalog.shipped())
-    assert {one.scale for one in RESULTS.experiments} == {PAPER}
-    assert {variant.status for one in RESULTS.experiments for variant in one.variants} == {"ok"}
+    assert {experiment.name for experiment in RESULTS.experiments} == set(catalog.shipped())
+    assert {experiment.scale for experiment in RESULTS.experiments} == {PAPER}
+    assert {variant.status for experiment in RESULTS.experiments for variant in experiment.variants} == {"ok"}
 
 
 def test_the_recordings_are_all_there_and_small() -> None:
-    listed = {trace for one in RESULTS.experiments for variant in one.variants for trace in variant.traces}
+    listed = {
+        trace for experiment in RESULTS.experiments for variant in experiment.variants for trace in variant.traces
+    }
     assert listed == {path.relative_to(LABORATORY).as_posix() for path in LABORATORY.rglob("*.json.gz")}
     every = (path for path in LABORATORY.parent.rglob("*") if path.is_file())
     assert sum(path.stat().st_size for path in every) < SHIPPED_LIMIT_BYTES

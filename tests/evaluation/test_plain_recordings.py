@@ -33,15 +33,15 @@ def test_every_recording_has_a_plain_step_that_the_recorder_measured(rows: list[
     assert all(row.plain is not None and row.plain.origin == "measured" for row in rows)
 
 
-def test_untold_the_interval_holds_what_another_process_took(rows: list[Recorded]) -> None:
+def test_the_interval_without_a_given_step_contains_what_another_process_took(rows: list[Recorded]) -> None:
     held = [row.untold.low_ns <= row.truth.step_ns <= row.untold.high_ns for row in rows if row.untold is not None]
     assert len(held) >= 19 and sum(held) >= 0.9 * len(held)
     errors = [abs(row.untold.step_ns / row.truth.step_ns - 1) for row in rows if row.untold is not None]
     assert statistics.median(errors) <= 0.1
 
 
-def test_advice_comes_true_when_nobody_records(rows: list[Recorded]) -> None:
-    predicted = [one for row in rows for one in row.predicted]
-    errors = [abs(one.error_pct) for one in predicted if one.error_pct is not None]
+def test_advice_comes_true_in_the_program_without_the_recorder(rows: list[Recorded]) -> None:
+    predicted = [prediction for row in rows for prediction in row.predicted]
+    errors = [abs(prediction.error_pct) for prediction in predicted if prediction.error_pct is not None]
     assert len(errors) >= 20 and statistics.median(errors) <= 5.0
-    assert sum(one.inside is True for one in predicted) >= 0.8 * len(errors)
+    assert sum(prediction.inside is True for prediction in predicted) >= 0.8 * len(errors)

@@ -1,17 +1,53 @@
-"""The page of public programs says what was measured."""
+"""The page of public programs says what was measured, and edits by hand are those of the list."""
 
 from __future__ import annotations
 
 from pathlib import Path
 
-from benchmarks.public_programs import KEPT, read
-from benchmarks.public_programs_page import data, page
+import pytest
+
+from benchmarks.public_programs import KEPT, TRIED, write_page
 from benchmarks.public_programs_runs import table
+from benchmarks.public_programs_try import edited
+from benchmarks.trials_runs import Failed
+from overlapscope.trials.result import Edit, Tried
 
 PAGE = Path("docs/evaluation/public-programs.md")
 
 
-def test_the_page_follows_from_the_measurements() -> None:
-    measured = read(KEPT)
-    assert PAGE.read_text(encoding="utf-8") == page(measured, table())
-    assert PAGE.with_suffix(".csv").read_text(encoding="utf-8") == data(measured, table())
+def test_the_page_follows_from_the_measurements(tmp_path: Path) -> None:
+    write_page(tmp_path / PAGE.name, KEPT, TRIED)
+    written = {file.name: file.read_text(encoding="utf-8") for file in tmp_path.iterdir()}
+    assert written == {name: PAGE.with_name(name).read_text(encoding="utf-8") for name in written}
+
+
+def test_changes_are_made_by_hand_as_the_list_says() -> None:
+    edits = table().programs["mnist"].edits
+    tried = Tried(
+        change="non-blocking",
+        value="",
+        title="",
+        after=("workers (8)",),
+        predicted_pct=None,
+        step_ns=None,
+        measured_pct=None,
+        measured_low_pct=None,
+        measured_high_pct=None,
+        added_pct=None,
+        added_low_pct=None,
+        added_high_pct=None,
+        verdict="unknown",
+        kept=False,
+        runs=0,
+        results="unknown",
+        races=None,
+        failure="",
+        edit=Edit(diff="", advice=()),
+    )
+    script = "kwargs = {'num_workers': 1,}\ndata, target = data.to(device), target.to(device)\n"
+    assert edited(script, tried, edits) == (
+        "kwargs = {'num_workers': 8,}\n"
+        "data, target = data.to(device, non_blocking=True), target.to(device, non_blocking=True)\n"
+    )
+    with pytest.raises(Failed, match="num_workers"):
+        edited("loader = DataLoader(dataset)\n", tried, edits)

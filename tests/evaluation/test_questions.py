@@ -1,4 +1,4 @@
-"""What people ask about recordings is answered by `overlapscope mcp`, small and with nothing left to be guessed."""
+"""Tests that `overlapscope mcp` answers people's questions about recordings, briefly and completely."""
 
 from __future__ import annotations
 
@@ -20,24 +20,24 @@ TOOLS = {
 
 
 @pytest.fixture(scope="module")
-def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     directory = tmp_path_factory.mktemp("made")
     make(directory)
     return directory
 
 
 @pytest.fixture(scope="module")
-def asked(made: Path) -> list[Asked]:
-    return asyncio.run(ask(made))
+def asked(folder: Path) -> list[Asked]:
+    return asyncio.run(ask(folder))
 
 
 def test_all_questions_are_answered(asked: list[Asked]) -> None:
-    assert {one.question.question: one.wrong for one in asked if one.wrong} == {}
+    assert {request.question.question: request.wrong for request in asked if request.wrong} == {}
 
 
 def test_there_are_40_questions_and_each_tool_answers_one() -> None:
     assert len(questions()) == 40
-    assert {tool for one in questions() for call in one.calls for tool in call} == TOOLS
+    assert {tool for question in questions() for call in question.calls for tool in call} == TOOLS
 
 
 def test_the_file_of_them_is_up_to_date(asked: list[Asked]) -> None:

@@ -20,17 +20,17 @@ MS = 1_000_000
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    found = tmp_path_factory.mktemp("ranks")
+    folder = tmp_path_factory.mktemp("ranks")
     with tarfile.open(ARCHIVE) as archive:
-        archive.extractall(found, filter="data")
-    return found
+        archive.extractall(folder, filter="data")
+    return folder
 
 
 def joined(paths: list[Path]) -> RanksReport:
     ranks = Joined()
     for path in paths:
-        for one in reduce(load(path)):
-            ranks.add(one)
+        for rank in reduce(load(path)):
+            ranks.add(rank)
     return ranks.report()
 
 
@@ -51,10 +51,10 @@ def test_the_slow_rank_is_named(folder: Path, variant: str, rank: int) -> None:
     assert waited == sum(row.made_wait_ns or 0 for row in report.ranks)
 
 
-def test_what_was_slow_on_the_gpu_is_told_from_what_was_slow_on_the_host(folder: Path) -> None:
-    """A rank that computes more has more compute than the others; one that sleeps has more idle time."""
+def test_slowness_of_the_gpu_is_distinguished_from_slowness_of_the_host(folder: Path) -> None:
+    """A rank that computes more has more compute than the others, and a rank that sleeps has more idle time."""
     more = {
-        variant: next(one for one in of(folder, variant).worst if one.rank == rank).excess[0].name
+        variant: next(item for item in of(folder, variant).worst if item.rank == rank).excess[0].name
         for variant, rank in (("slow_gpu", 2), ("slow_host", 1))
     }
     assert more == {"slow_gpu": "compute", "slow_host": "idle"}
@@ -78,7 +78,7 @@ def test_in_a_pair_only_its_partner_waits(folder: Path) -> None:
 
 
 @pytest.mark.parametrize("offset_ms", [-40, 7])
-def test_a_clock_that_is_off_is_found_and_changes_nobody(folder: Path, tmp_path: Path, offset_ms: int) -> None:
+def test_a_clock_that_is_off_is_found_and_changes_no_other_rank(folder: Path, tmp_path: Path, offset_ms: int) -> None:
     true = of(folder, "slow_gpu")
     paths = []
     for path in sorted((folder / "slow_gpu").glob("*.json.gz")):

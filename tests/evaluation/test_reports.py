@@ -23,16 +23,18 @@ def test_many_traces_share_one_files_room() -> None:
     assert len(done) > 20
     assert len(test_html_report.rendered("known_causes").encode()) < test_html_report.LIMIT_BYTES
     timelines = test_html_report.data(test_html_report.rendered("known_causes"), "timelines")
-    assert len(timelines) == len(done) and all(one["tiles"] for one in timelines.values())
+    assert len(timelines) == len(done) and all(timeline["tiles"] for timeline in timelines.values())
 
 
 def told(recording: Path) -> set[tuple[str, ...]]:
     """The rules that find something, the causes of lost time and the answers of checks."""
     report = report_of(recording)
-    causes = [causes.items() for one in report.devices for causes in (one.exposed_copy_by_cause, one.idle_by_cause)]
+    causes = [
+        causes.items() for device in report.devices for causes in (device.exposed_copy_by_cause, device.idle_by_cause)
+    ]
     return (
         {(finding.rule,) for finding in report.findings}
-        | {(cause,) for one in causes for cause, ns in one if ns}
+        | {(cause,) for cause_id in causes for cause, ns in cause_id if ns}
         | {(check.id, check.status) for trace in report.traces for check in trace.trust.checks}
     )
 

@@ -1,4 +1,4 @@
-"""`docs/evaluation/whatif.csv` has what is predicted today: the quick part is computed again."""
+"""Tests that `docs/evaluation/whatif.csv` has today's predictions: the quick part is computed again."""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Many files, judged by several processes. What dies or hangs is found too, and another process goes on behind it."""
+"""Many files, judged by several processes.
+
+Files that kill or hang the process are reported too, and another process goes on after them.
+"""
 
 from __future__ import annotations
 
@@ -29,11 +32,11 @@ from tests.fuzz.oracle import Found, examine
 HANG_S = 60.0
 """Wall time after which a file hangs; the process ends then with a traceback, whatever it is doing."""
 MOST_S, MOST_S_PER_BYTE = 5.0, 5e-6
-"""CPU time that a file may take, and for each of its bytes, unpacked: some ten times what it usually takes."""
+"""Limits of CPU time for a file, and for each of its unpacked bytes: about ten times the usual time."""
 MOST_BYTES, MOST_BYTES_PER_BYTE = 96 << 20, 60
-"""Likewise memory, beyond what the process has taken before."""
+"""Limits of memory likewise, beyond the process's earlier peak."""
 GROWTH_BYTES, SETTLED = 128 << 20, 5000
-"""How much a process may grow after so many files: what the largest of them leaves behind, and no more."""
+"""Maximum growth of a process after this many files: the memory that the largest of them leaves."""
 MOST_ADDRESSES = 8 << 30
 """Address space of a process in bytes, so that no file takes all of the machine's memory."""
 _IN_MEMORY = Path("/dev/shm")
@@ -47,7 +50,7 @@ _UNPACKED = 50
 
 
 class Tally(Struct):
-    """What came out of a campaign so far."""
+    """Results of a campaign so far."""
 
     files: int = 0
     made: Counter[str] = field(default_factory=Counter)
@@ -69,12 +72,12 @@ def judging() -> Iterator[Path]:
 
 
 def judge(case: Case, folder: Path) -> list[Found]:
-    """What is found with a case, its time and memory included."""
+    """Return the findings of a case, including those on its time and memory."""
     path = folder / case.name
     path.write_bytes(case.data)
     before_s, before_bytes = time.process_time(), _most_bytes()
     try:
-        found = list(examine(case, path))
+        findings = list(examine(case, path))
     finally:
         path.unlink()
     took_s, took_bytes = time.process_time() - before_s, _most_bytes() - before_bytes
@@ -82,10 +85,10 @@ def judge(case: Case, folder: Path) -> list[Found]:
     if BOMB in case.how:
         size = LIMIT_BYTES
     if took_s > MOST_S + MOST_S_PER_BYTE * size:
-        found.append(Found("too slow", f"{took_s:.1f} s for {size} bytes"))
+        findings.append(Found("too slow", f"{took_s:.1f} s for {size} bytes"))
     if took_bytes > MOST_BYTES + MOST_BYTES_PER_BYTE * size:
-        found.append(Found("too much memory", f"{took_bytes >> 20} MiB for {size} bytes"))
-    return found
+        findings.append(Found("too much memory", f"{took_bytes >> 20} MiB for {size} bytes"))
+    return findings
 
 
 def _most_bytes() -> int:
@@ -95,7 +98,8 @@ def _most_bytes() -> int:
 
 
 def run(first: int, files: int | None, *, jobs: int, seconds: float | None, out: Path) -> Tally:
-    """Judge files from the seed `first` on, as many or as long as asked; what is found is written to `out`.
+    """Judge files from the seed `first` on, for a number of files or a length of time. Failing files are written to
+    `out`.
 
     Each job takes a range of seeds of its own: `files` divided by `jobs`, or without end.
     """
@@ -110,7 +114,7 @@ def run(first: int, files: int | None, *, jobs: int, seconds: float | None, out:
         _Worker(number, first + number * each, min(first + (number + 1) * each, last or 1 << 62), out)
         for number in range(jobs)
     ]
-    tally, began, told = Tally(), time.monotonic(), 0.0
+    tally, began, reported_s = Tally(), time.monotonic(), 0.0
     for worker in workers:
         worker.start()
     try:
@@ -119,8 +123,8 @@ def run(first: int, files: int | None, *, jobs: int, seconds: float | None, out:
             for end in wait(list(by_end), timeout=1.0):
                 by_end[end].heard(tally)  # type: ignore[index]
             elapsed = time.monotonic() - began
-            if elapsed - told > _REPORT_S:
-                told = elapsed
+            if elapsed - reported_s > _REPORT_S:
+                reported_s = elapsed
                 print(_progress(tally, workers, elapsed), flush=True)
                 (out / TALLY).write_bytes(msgspec.json.encode(tally))
             if seconds is not None and elapsed > seconds:
@@ -148,7 +152,7 @@ class _Worker:
         self.done = 0
 
     def start(self) -> None:
-        """The next process, from the seed after the last one that was judged."""
+        """Start the next process, from the seed after the last judged one."""
         if not self.running:
             return
         self.end, other = self._context.Pipe(duplex=False)
@@ -158,9 +162,9 @@ class _Worker:
         other.close()
 
     def heard(self, tally: Tally) -> None:
-        """Take in what the process says, or that it is no more."""
+        """Handle the process's messages, or its end."""
         try:
-            seed, found, made, rss, growth = self.end.recv()
+            seed, findings, made, rss, growth = self.end.recv()
         except EOFError:
             self._ended(tally)
             return
@@ -169,8 +173,8 @@ class _Worker:
         self._next = seed + 1
         tally.made += made
         tally.rss_bytes, tally.growth_bytes = max(tally.rss_bytes, rss), max(tally.growth_bytes, growth)
-        for one in found:
-            self._keep(tally, seed, one)
+        for match in findings:
+            self._keep(tally, seed, match)
 
     def _ended(self, tally: Tally) -> None:
         self._process.join()
@@ -179,9 +183,9 @@ class _Worker:
             return
         seed = self._at.value
         tally.files += seed + 1 - self._next
-        said = self._log.read_text(errors="replace")
-        what = "hangs" if "Timeout" in said else f"process died ({self._process.exitcode})"
-        self._keep(tally, seed, Found(f"{what}: {_innermost(said)}", said[-3000:]))
+        text = self._log.read_text(errors="replace")
+        what = "hangs" if "Timeout" in text else f"process died ({self._process.exitcode})"
+        self._keep(tally, seed, Found(f"{what}: {_innermost(text)}", text[-3000:]))
         self._next = seed + 1
         self.running = self._next < self._last
         self.start()
@@ -195,15 +199,15 @@ class _Worker:
         self._process.kill()
         self._process.join()
 
-    def _keep(self, tally: Tally, seed: int, found: Found) -> None:
-        tally.found[found.kind] += 1
-        if tally.found[found.kind] > KEPT:
+    def _keep(self, tally: Tally, seed: int, finding: Found) -> None:
+        tally.found[finding.kind] += 1
+        if tally.found[finding.kind] > KEPT:
             return
         case = make(seed)
-        slug = re.sub(r"[^A-Za-z0-9]+", "-", found.kind).strip("-")[:80]
+        slug = re.sub(r"[^A-Za-z0-9]+", "-", finding.kind).strip("-")[:80]
         (self._out / f"{slug}-{case.name}").write_bytes(case.data)
-        line = f"seed {seed}: {found.kind}\n  {case.origin.name}, {', '.join(case.how) or 'unchanged'}\n"
-        detail = "".join(f"  {one}\n" for one in found.detail.splitlines())
+        line = f"seed {seed}: {finding.kind}\n  {case.origin.name}, {', '.join(case.how) or 'unchanged'}\n"
+        detail = "".join(f"  {line}\n" for line in finding.detail.splitlines())
         with (self._out / "found.txt").open("a", encoding="utf-8", errors="backslashreplace") as file:
             file.write(line + detail)
         print(line, end="", flush=True)
@@ -211,7 +215,7 @@ class _Worker:
 
 def _work(at: Any, first: int, last: int, end: Connection, log: Path, parent: int) -> None:
     """Judge a range of seeds in this process; say what was found, and once in a while how far it is."""
-    settled, said, begun = 0, time.monotonic(), first
+    settled, last_message_s, begun = 0, time.monotonic(), first
     made: Counter[str] = Counter()
     with judging() as folder, log.open("w") as file:
         faulthandler.enable(file)
@@ -224,18 +228,18 @@ def _work(at: Any, first: int, last: int, end: Connection, log: Path, parent: in
                 faulthandler.dump_traceback_later(HANG_S + 1, exit=True, file=file)
             case = make(seed)
             made[case.kind] += 1
-            found = judge(case, folder)
+            result = judge(case, folder)
             if seed - begun == SETTLED:
                 settled = _resident_bytes()
-            if found or time.monotonic() - said > 1.0 or seed == last - 1:
-                said, rss = time.monotonic(), _resident_bytes()
+            if result or time.monotonic() - last_message_s > 1.0 or seed == last - 1:
+                last_message_s, rss = time.monotonic(), _resident_bytes()
                 growth = rss - settled if settled else 0
                 if growth > GROWTH_BYTES:
-                    found.append(Found("the process grows", f"{growth >> 20} MiB after {seed - begun} files"))
+                    result.append(Found("the process grows", f"{growth >> 20} MiB after {seed - begun} files"))
                     settled = rss
                 if os.getppid() != parent:
                     return
-                end.send((seed, found, made, rss, growth))
+                end.send((seed, result, made, rss, growth))
                 made = Counter()
         faulthandler.cancel_dump_traceback_later()
 
@@ -249,10 +253,10 @@ def _resident_bytes() -> int:
     return pages * resource.getpagesize()
 
 
-def _innermost(said: str) -> str:
+def _innermost(traceback: str) -> str:
     """The innermost line of the package in a traceback of faulthandler's."""
-    found = re.search(r'File "[^"]*/(overlapscope/[^"]+)", line \d+ in (\w+)', said)
-    return f"{found[1]} {found[2]}" if found else "outside the package"
+    match = re.search(r'File "[^"]*/(overlapscope/[^"]+)", line \d+ in (\w+)', traceback)
+    return f"{match[1]} {match[2]}" if match else "outside the package"
 
 
 def _progress(tally: Tally, workers: list[_Worker], elapsed: float) -> str:
@@ -264,11 +268,11 @@ def _progress(tally: Tally, workers: list[_Worker], elapsed: float) -> str:
 
 
 def _summary(tally: Tally, first: int, jobs: int, elapsed: float) -> str:
-    found = "nothing found" if not tally.found else f"{tally.found.total()} findings of {len(tally.found)} kinds"
+    summary = "nothing found" if not tally.found else f"{tally.found.total()} findings of {len(tally.found)} kinds"
     kinds = "".join(f"\n  {count:,} x {kind}" for kind, count in tally.found.most_common())
     made = ", ".join(f"{count:,} {kind}" for kind, count in tally.made.most_common())
     return (
         f"{tally.files:,} files ({made}) from seed {first} in {elapsed:.0f} s by {jobs} jobs "
-        f"({tally.files / elapsed:.0f} a second): {found}. A process takes {tally.rss_bytes >> 20} MiB at most, and "
+        f"({tally.files / elapsed:.0f} a second): {summary}. A process takes {tally.rss_bytes >> 20} MiB at most, and "
         f"grew by {tally.growth_bytes >> 20} MiB at most after its first {SETTLED:,} files.{kinds}"
     )

@@ -1,4 +1,4 @@
-"""What is mutated: pieces of the bundled recordings, made-up programs, predictions, and reports of them. All small.
+"""Files to mutate: pieces of the bundled recordings, made-up programs, predictions, and reports of them. All small.
 
 Analysing a trace of few events costs much less than one of many and finds nearly as much, so most files are made of
 `few`, and only some of `origins`.
@@ -107,7 +107,7 @@ def trace_of(origin: Origin) -> Trace:
 
 @cache
 def report_of(origin: Origin) -> Report:
-    """What is compared and judged of it."""
+    """Return the report to compare and judge."""
     return build([analyze_trace(trace_of(origin))], replayed=False)
 
 
@@ -143,46 +143,46 @@ def _written(trace: Trace) -> bytes:
 
 
 def cut(document: dict[str, Any], size: Size = SOME) -> dict[str, Any]:
-    """A few ops of a few steps, with the calls that launched them and what is around those."""
+    """Return a few ops of a few steps, with their launch calls and the events around these."""
     events: list[Event] = document["traceEvents"]
     spans = [event for event in events if event.get("ph") == "X" and "cat" in event]
-    marked = [one for one in spans if one["cat"] == "user_annotation" and one["name"].startswith("ProfilerStep#")]
+    marked = [span for span in spans if span["cat"] == "user_annotation" and span["name"].startswith("ProfilerStep#")]
     if len(marked) > size.steps:
-        marked = sorted(marked, key=lambda one: float(one["ts"]))[1 : size.steps + 1]
-    launch = {_correlation(one): one for one in spans if one["cat"] in _CALLS}
-    kept = {id(one) for one in marked}
+        marked = sorted(marked, key=lambda item: float(item["ts"]))[1 : size.steps + 1]
+    launch = {_correlation(span): span for span in spans if span["cat"] in _CALLS}
+    kept = {id(event) for event in marked}
     moments: list[tuple[Any, float]] = []
     lanes: Counter[tuple[Any, ...]] = Counter()
-    for one in sorted(spans, key=lambda one: float(one["ts"])):
-        if one["cat"] not in _GPU:
+    for member in sorted(spans, key=lambda span: float(span["ts"])):
+        if member["cat"] not in _GPU:
             continue
-        call = launch.get(_correlation(one))
-        step = _around(marked, one if call is None else call)
+        call = launch.get(_correlation(member))
+        step = _around(marked, member if call is None else call)
         if marked and step is None:
             continue
-        lane = (step, one["cat"], one["tid"], one["name"][:14])
+        lane = (step, member["cat"], member["tid"], member["name"][:14])
         if lanes[lane] >= size.lane or lanes[step,] >= size.ops * (1 if marked else size.steps):
             continue
         lanes[lane] += 1
         lanes[step,] += 1
-        kept.add(id(one))
+        kept.add(id(member))
         if call is not None:
             kept.add(id(call))
             moments.append((call["tid"], float(call["ts"])))
-    correlations = {_correlation(one) for one in spans if id(one) in kept}
+    correlations = {_correlation(span) for span in spans if id(span) in kept}
     others: Counter[str] = Counter()
-    for one in spans:
-        cat = one["cat"]
-        ordering = cat in _CALLS and any(word in one["name"] for word in _ORDERING) and _in(marked, one)
+    for member in spans:
+        cat = member["cat"]
+        ordering = cat in _CALLS and any(word in member["name"] for word in _ORDERING) and _in(marked, member)
         host = cat in ("cpu_op", "user_annotation", "python_function") and any(
-            one["tid"] == tid and 0 <= at - float(one["ts"]) < float(one["dur"]) for tid, at in moments
+            member["tid"] == tid and 0 <= at - float(member["ts"]) < float(member["dur"]) for tid, at in moments
         )
-        sync = cat == "cuda_sync" and (_in(marked, one) or _correlation(one) in correlations)
+        sync = cat == "cuda_sync" and (_in(marked, member) or _correlation(member) in correlations)
         few = cat not in (*_GPU, *_CALLS, "cpu_op", "user_annotation", "python_function", "cuda_sync")
         if ordering or host or sync or few:
             others[cat] += 1
             if others[cat] <= (2 if few else size.host):
-                kept.add(id(one))
+                kept.add(id(member))
     named = 0
     chosen = []
     for event in events:

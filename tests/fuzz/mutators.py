@@ -1,7 +1,7 @@
-"""What is done to a trace: to its numbers, its structure, its bytes, its packing, its order, and what it tells.
+"""Mutations of a trace: of its numbers, structure, bytes, packing, order, and contents.
 
-Each mutator takes the seed's own source of randomness and changes the document in place, or makes bytes of bytes. What
-JSON's writer would not write goes into the document as a marker, and `text` puts it in its place.
+Each mutator takes the seed's own source of randomness and changes the document in place, or makes bytes of bytes. Text
+that a JSON writer would not write goes into the document as a marker, which `text` replaces.
 """
 
 from __future__ import annotations
@@ -23,16 +23,16 @@ from tests.fuzz.corpus import Event, Origin, few, origins, saved
 Document = dict[str, Any]
 
 LIMIT_BYTES = 3 << 20
-"""How much the reader may unpack; bombs hold more."""
+"""Maximum unpacked size for the reader; bombs are larger."""
 
 COPIES_LOST = "copies lost"
-"""What `Case.tells` says of a file whose copies were taken away or made unreadable while their launches stayed."""
+"""Value of `Case.tells` for a file whose copies were removed or made unreadable while their launches stayed."""
 PREDICTED = "predicted"
 """And of a predicted timeline."""
 SAVED = "saved"
 """And of a report or a baseline."""
 OTHER = "other source"
-"""And of a file that is no trace of torch.profiler; its suffix says what it is."""
+"""Value of `Case.tells` for a file that is not a trace of torch.profiler; its suffix says what it is."""
 SETTINGS = "settings"
 """And of settings that are not a file."""
 BOMB = "bomb"
@@ -48,7 +48,7 @@ NUMBERS = (
     *("null", "true", "false", '""', '"7"', '"1e9"', '"NaN"', '"inf"', '"-3.5"', '"1e99999999"', '"٣"', '"² "'),
     *("[]", "{}", "[1]", '{"a": 1}', "[[[]]]", '"\\ud800"', '"\\u0000"', '"a\\nb"'),
 )
-"""What may stand where a number stood, as it is written."""
+"""Replacements of a number, as they are written."""
 
 ESCAPES = (
     *(r"\n", r"\/", r"\\", r"\"", r"\u00e9", r"\u0000", r"\uD83D\uDE00", r"\ud800", r"\uDFFF", r"\uD83D\u0041"),
@@ -121,7 +121,7 @@ class Case(Struct):
     suffix: str = ".json"
     how: list[str] = field(default_factory=list)
     tells: set[str] = field(default_factory=set)
-    """What is known of it, whatever else was done: `COPIES_LOST`, `PREDICTED`, `SAVED`, `OTHER`, `SETTINGS`."""
+    """Facts about the file, whatever else was done to it: `COPIES_LOST`, `PREDICTED`, `SAVED`, `OTHER`, `SETTINGS`."""
 
     @property
     def name(self) -> str:
@@ -152,7 +152,7 @@ def text(document: Any, **style: Any) -> bytes:
     """The document as JSON, markers resolved."""
     data = json.dumps(document, **style).encode("utf-8", "surrogatepass")
     if b"@raw:" in data:
-        data = _MARKED.sub(lambda found: json.loads(b'"' + found[1] + b'"').encode("utf-8", "surrogatepass"), data)
+        data = _MARKED.sub(lambda match: json.loads(b'"' + match[1] + b'"').encode("utf-8", "surrogatepass"), data)
     return _TWINS.sub(b'":', data) if b"@twin" in data else data
 
 
@@ -176,7 +176,7 @@ def _value(rng: random.Random) -> Any:
 
 
 def _shifted(rng: random.Random, value: Any) -> Any:
-    """A number near what it was, or far from it."""
+    """Return a number near the old one, or far from it."""
     if not isinstance(value, int | float) or isinstance(value, bool):
         return _number(rng)
     return rng.choice(
@@ -187,18 +187,18 @@ def _shifted(rng: random.Random, value: Any) -> Any:
 
 def _events(document: Document) -> list[Event]:
     """The events that are still objects."""
-    found = document.get("traceEvents")
-    return [event for event in found if isinstance(event, dict)] if isinstance(found, list) else []
+    events = document.get("traceEvents")
+    return [event for event in events if isinstance(event, dict)] if isinstance(events, list) else []
 
 
-def _some(rng: random.Random, found: list[Any]) -> list[Any]:
+def _some(rng: random.Random, events: list[Any]) -> list[Any]:
     """One of them, several, or all."""
-    if not found:
+    if not events:
         return []
     how = rng.randrange(4)
     if how < 2:
-        return [rng.choice(found)]
-    return rng.sample(found, rng.randint(1, len(found))) if how == 2 else found
+        return [rng.choice(events)]
+    return rng.sample(events, rng.randint(1, len(events))) if how == 2 else events
 
 
 def _of(document: Document, *categories: str) -> list[Event]:
@@ -206,9 +206,9 @@ def _of(document: Document, *categories: str) -> list[Event]:
 
 
 def _leave_out(document: Document, events: list[Event]) -> None:
-    gone = {id(one) for one in events}
+    gone = {id(event) for event in events}
     if gone:
-        document["traceEvents"] = [one for one in document["traceEvents"] if id(one) not in gone]
+        document["traceEvents"] = [event for event in document["traceEvents"] if id(event) not in gone]
 
 
 def _args(event: Event) -> dict[str, Any]:
@@ -252,7 +252,7 @@ def unread(rng: random.Random, document: Document) -> None:
 
 
 def number_for_all(rng: random.Random, document: Document) -> None:
-    """One number in the same field of all events of one category."""
+    """Set a field of all events of a category to the same number."""
     key, value = rng.choice((*KEYS[3:7], *ARGUMENTS)), _number(rng)
     for event in _of(document, rng.choice(CATEGORIES[:8])):
         holder = event if key in KEYS else _args(event)
@@ -272,14 +272,14 @@ def numbers_of_metadata(rng: random.Random, document: Document) -> None:
 def _slots(value: Any) -> Iterator[tuple[Any, Any]]:
     """Every place inside a value: what holds it, and under which key or index."""
     inside = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
-    for key, one in inside:
+    for key, inner in inside:
         yield value, key
-        yield from _slots(one)
+        yield from _slots(inner)
 
 
 def own_metadata(rng: random.Random, document: Document) -> None:
-    """What the recorder writes for the reader."""
-    lengths = [one["dur"] for one in _of(document, "user_annotation") if _is_number(one.get("dur"))]
+    """Change the recorder's metadata for the reader."""
+    lengths = [event["dur"] for event in _of(document, "user_annotation") if _is_number(event.get("dur"))]
     about = abs(rng.choice(lengths or [1000.0])) * rng.choice((0.3, 0.7, 0.9, 1.0, 1.2))
     odd = _number(rng) if rng.random() < 0.3 else int(about * 1000)
     some = [rng.choice((int(about * 1000), int(about * 1010), odd)) for _ in range(rng.choice((0, 1, 3, 12, 12)))]
@@ -298,7 +298,7 @@ def own_metadata(rng: random.Random, document: Document) -> None:
 
 
 def job_metadata(rng: random.Random, document: Document) -> None:
-    """What a distributed job's traces say."""
+    """Change the metadata of a distributed job's traces."""
     document["distributedInfo"] = rng.choice(
         (
             _value(rng),
@@ -333,9 +333,9 @@ def swap_values(rng: random.Random, document: Document) -> None:
     if not events:
         return
     for _ in range(rng.randint(1, 4)):
-        one, key = rng.choice(events), rng.choice(KEYS)
-        other, second = (one, rng.choice(KEYS)) if rng.random() < 0.5 else (rng.choice(events), key)
-        one[key], other[second] = other.get(second), one.get(key)
+        event, key = rng.choice(events), rng.choice(KEYS)
+        other, second = (event, rng.choice(KEYS)) if rng.random() < 0.5 else (rng.choice(events), key)
+        event[key], other[second] = other.get(second), event.get(key)
 
 
 def wrong_types(rng: random.Random, document: Document) -> None:
@@ -347,35 +347,35 @@ def wrong_types(rng: random.Random, document: Document) -> None:
 
 def drop_events(rng: random.Random, document: Document) -> None:
     """Some events are gone."""
-    found = document.get("traceEvents")
-    if isinstance(found, list):
+    events = document.get("traceEvents")
+    if isinstance(events, list):
         share = rng.choice((0.02, 0.1, 0.5, 0.9, 1.0))
-        document["traceEvents"] = [one for one in found if rng.random() >= share]
+        document["traceEvents"] = [event for event in events if rng.random() >= share]
 
 
 def drop_category(rng: random.Random, document: Document) -> None:
-    """All of one kind is gone."""
+    """Remove all events of a kind."""
     _leave_out(document, _of(document, rng.choice(CATEGORIES[:11])))
 
 
 def double_events(rng: random.Random, document: Document) -> None:
     """Some events are there more than once."""
-    found = document.get("traceEvents")
-    if isinstance(found, list) and found:
+    events = document.get("traceEvents")
+    if isinstance(events, list) and events:
         for _ in range(rng.choice((1, 5, 50))):
-            found.insert(rng.randrange(len(found) + 1), rng.choice(found))
+            events.insert(rng.randrange(len(events) + 1), rng.choice(events))
 
 
 def no_events(rng: random.Random, document: Document) -> None:
     """Between the events stands something else."""
-    found = document.get("traceEvents")
-    if not isinstance(found, list):
+    events = document.get("traceEvents")
+    if not isinstance(events, list):
         return
     strange = rng.choice((1, "x", None, [], {}, [[1]], True, [{"ph": "X"}], {"a": 1}, "@deep"))
     times = rng.choice((1, 3, 200 if strange != "@deep" else 5))
     for _ in range(times):
-        one = raw(_deep(rng)) if strange == "@deep" else strange
-        found.insert(rng.randrange(len(found) + 1), one)
+        written = raw(_deep(rng)) if strange == "@deep" else strange
+        events.insert(rng.randrange(len(events) + 1), written)
 
 
 def _deep(rng: random.Random) -> str:
@@ -398,7 +398,7 @@ def other_phase(rng: random.Random, document: Document) -> None:
 
 
 def other_category(rng: random.Random, document: Document) -> None:
-    """Events of one category become of another."""
+    """Move events of a category to another."""
     to = rng.choice(CATEGORIES)
     for event in _some(rng, _of(document, rng.choice(CATEGORIES[:11]))):
         event["cat"] = to
@@ -424,7 +424,7 @@ def other_top(rng: random.Random, document: Document) -> None:
     events = _events(document)
     how = rng.randrange(7)
     if how == 0:
-        document["traceEvents"] = {str(number): one for number, one in enumerate(events)}
+        document["traceEvents"] = {str(number): event for number, event in enumerate(events)}
     elif how == 1:
         document["traceEvents"] = _value(rng)
     elif how == 2:
@@ -445,20 +445,20 @@ def other_top(rng: random.Random, document: Document) -> None:
 
 def shuffled(rng: random.Random, document: Document) -> None:
     """Events in any order."""
-    found = document.get("traceEvents")
-    if isinstance(found, list):
+    events = document.get("traceEvents")
+    if isinstance(events, list):
         how = rng.randrange(3)
         if how == 0:
-            rng.shuffle(found)
+            rng.shuffle(events)
         elif how == 1:
-            found.reverse()
+            events.reverse()
         else:
-            found.sort(key=lambda one: str(one.get("ts")) if isinstance(one, dict) else "")
+            events.sort(key=lambda item: str(item.get("ts")) if isinstance(item, dict) else "")
 
 
 def ties(rng: random.Random, document: Document) -> None:
     """Times that are equal."""
-    events = [one for one in _events(document) if _is_number(one.get("ts"))]
+    events = [event for event in _events(document) if _is_number(event.get("ts"))]
     if not events:
         return
     grain = rng.choice((1, 10, 1000, 100_000))
@@ -469,7 +469,7 @@ def ties(rng: random.Random, document: Document) -> None:
             event["dur"] = 0
 
 
-# -- what the trace tells
+# -- contents of the trace
 
 
 _UNKNOWN_COPIES = ("", None, "Memcpy", "Memcpy ", "Memcpy <unknown> (Unknown -> Unknown)", "Copy", "\u0000")
@@ -506,13 +506,17 @@ def unknown_copies(rng: random.Random, document: Document) -> None:
 
 def swallowing_lead_in(rng: random.Random, document: Document) -> None:
     """An op whose launch was not recorded runs near the end, so that nearly everything may be lead-in."""
-    ops = [one for one in _of(document, *CATEGORIES[:3]) if _is_number(one.get("ts")) and _is_number(one.get("dur"))]
+    ops = [
+        event
+        for event in _of(document, *CATEGORIES[:3])
+        if _is_number(event.get("ts")) and _is_number(event.get("dur"))
+    ]
     if not ops:
         return
     if rng.random() < 0.4:
         _leave_out(document, _of(document, "user_annotation"))
-    ids = [correlation for one in ops if isinstance(correlation := _args(one).get("correlation"), int)]
-    begin, end = min(one["ts"] for one in ops), max(one["ts"] + one["dur"] for one in ops)
+    ids = [correlation for op in ops if isinstance(correlation := _args(op).get("correlation"), int)]
+    begin, end = min(op["ts"] for op in ops), max(op["ts"] + op["dur"] for op in ops)
     args = _args(rng.choice(ops)) | {"correlation": min(ids, default=1) - rng.choice((1, 1, 0, -1000))}
     at = begin + (end - begin) * rng.choice((0.5, 0.95, 0.99, 0.9999, 1))
     kernel = {"ph": "X", "cat": "kernel", "name": "orphan", "pid": 0, "tid": 7, "ts": at, "dur": 1, "args": args}
@@ -594,7 +598,7 @@ def far_away(rng: random.Random, document: Document) -> None:
 
 def other_steps(rng: random.Random, document: Document) -> None:
     """Steps that overlap, skip numbers, share them, or are many."""
-    steps = [one for one in _of(document, "user_annotation") if str(one.get("name")).startswith("ProfilerStep#")]
+    steps = [event for event in _of(document, "user_annotation") if str(event.get("name")).startswith("ProfilerStep#")]
     how = rng.randrange(4)
     for event in steps:
         if how == 0:
@@ -611,11 +615,11 @@ def collectives(rng: random.Random, document: Document) -> None:
     """Kernels become collectives that say something of themselves."""
     for event in _some(rng, _of(document, "kernel")):
         event["name"] = rng.choice(NAMES[21:23])
-        said = {"Collective name": "allreduce", "Group size": 2, "Process Group Name": "0", "Seq": rng.randrange(5)}
-        said |= {"Process Group Ranks": "[0, 1]", "dtype": "Float", "In msg nelems": 10, "Out msg nelems": 10}
+        notes = {"Collective name": "allreduce", "Group size": 2, "Process Group Name": "0", "Seq": rng.randrange(5)}
+        notes |= {"Process Group Ranks": "[0, 1]", "dtype": "Float", "In msg nelems": 10, "Out msg nelems": 10}
         if rng.random() < 0.3:
-            said[rng.choice(list(said))] = _value(rng)
-        _args(event).update(said)
+            notes[rng.choice(list(notes))] = _value(rng)
+        _args(event).update(notes)
 
 
 def graphs(rng: random.Random, document: Document) -> None:
@@ -640,14 +644,14 @@ def moved_in_time(rng: random.Random, document: Document) -> None:
 
 
 def multiplied(rng: random.Random, document: Document) -> None:
-    """Much more of the same, so that what is not linear shows: at other times, on other lanes."""
-    events = [one for one in _events(document) if _is_number(one.get("ts")) and one.get("ph") == "X"]
+    """Repeat the events at other times or on other lanes, so that work that is not linear shows."""
+    events = [event for event in _events(document) if _is_number(event.get("ts")) and event.get("ph") == "X"]
     period, lane = rng.choice((0.0, 5.0, 4000.0)), rng.choice(("stream", "device", "tid", "", ""))
-    own = rng.choice((("correlation", "External id", "Ev Idx"), ()))
+    identifiers = rng.choice((("correlation", "External id", "Ev Idx"), ()))
     for number in range(1, rng.choice((10, 30, 100))):
         for event in events:
             args = dict(_args(event))
-            for key in (*own, lane):
+            for key in (*identifiers, lane):
                 if isinstance(args.get(key), int):
                     args[key] += number if key == lane else 100_000 * number
             moved = event | {"ts": event["ts"] + period * number, "args": args}
@@ -716,7 +720,7 @@ _STRANGE = (
 def inserted(rng: random.Random, data: bytes) -> bytes:
     """Bytes that do not belong there."""
     for _ in range(rng.choice((1, 1, 2, 8))):
-        # Where an event begins or ends as often as anywhere.
+        # Cut at an event's boundary as often as anywhere else.
         places = (rng.randrange(len(data) + 1), 0, len(data), data.find(b"{", rng.randrange(len(data) + 1)))
         at = max(rng.choice(places), 0)
         data = data[:at] + rng.choice(_STRANGE) + data[at:]
@@ -812,14 +816,20 @@ def _zstd() -> Callable[[bytes], bytes] | None:
 # -- a case
 
 _OF_DOCUMENTS: tuple[tuple[int, Callable[[random.Random, Document], None]], ...] = (
-    *((6, one) for one in (numbers_of_events, number_for_all)),
-    *((4, one) for one in (fine_times, unread)),
-    *((3, one) for one in (numbers_of_metadata, own_metadata, job_metadata)),
-    *((3, one) for one in (drop_keys, twin_keys, swap_values, wrong_types, drop_events, drop_category, double_events)),
-    *((2, one) for one in (swallowing_lead_in, unknown_copies)),
-    *((2, one) for one in (no_events, nested, other_phase, other_category, other_names, other_texts, other_top)),
-    *((3, one) for one in (shuffled, ties, negative, one_stream, many_lanes, other_clock, stretched, lost_launches)),
-    *((3, one) for one in (same_correlations, huge_copies, far_away, other_steps, collectives, graphs, moved_in_time)),
+    *((6, item) for item in (numbers_of_events, number_for_all)),
+    *((4, item) for item in (fine_times, unread)),
+    *((3, item) for item in (numbers_of_metadata, own_metadata, job_metadata)),
+    *(
+        (3, item)
+        for item in (drop_keys, twin_keys, swap_values, wrong_types, drop_events, drop_category, double_events)
+    ),
+    *((2, item) for item in (swallowing_lead_in, unknown_copies)),
+    *((2, item) for item in (no_events, nested, other_phase, other_category, other_names, other_texts, other_top)),
+    *((3, item) for item in (shuffled, ties, negative, one_stream, many_lanes, other_clock, stretched, lost_launches)),
+    *(
+        (3, item)
+        for item in (same_correlations, huge_copies, far_away, other_steps, collectives, graphs, moved_in_time)
+    ),
 )
 OTHERS = (
     *((".sqlite", other_files.database_case), (".xplane.pb", other_files.plane_case)),
@@ -842,7 +852,7 @@ def make(seed: int) -> Case:
     document = origin.document()
     case = Case(seed, origin, b"")
     if origin.predicted and rng.random() < 0.5:
-        # As it was written, but for its packing.
+        # As it was written, except its packing.
         case.tells.add(PREDICTED)
     elif rng.random() < 0.08 and _of(document, "gpu_memcpy") and _copies_are_launched(document):
         case.tells.add(COPIES_LOST)
@@ -850,9 +860,9 @@ def make(seed: int) -> Case:
         if rng.random() < 0.5:
             _apply(rng, case, document, shuffled)
     else:
-        functions, weights = [one for _, one in _OF_DOCUMENTS], [weight for weight, _ in _OF_DOCUMENTS]
-        for one in rng.choices(functions, weights, k=rng.choice((0, 1, 1, 1, 2, 2, 3, 5))):
-            _apply(rng, case, document, one)
+        functions, weights = [mutator for _, mutator in _OF_DOCUMENTS], [weight for weight, _ in _OF_DOCUMENTS]
+        for choice in rng.choices(functions, weights, k=rng.choice((0, 1, 1, 1, 2, 2, 3, 5))):
+            _apply(rng, case, document, choice)
         if rng.randrange(_RARELY) == 0:
             _apply(rng, case, document, multiplied)
     case.data = text(document, indent=rng.choice((None, None, 2)), ensure_ascii=rng.random() < 0.7)
@@ -899,14 +909,16 @@ def _other_case(rng: random.Random, seed: int) -> Case:
     return Case(seed, origin, data, suffix, applied, {OTHER})
 
 
-def _apply(rng: random.Random, case: Case, document: Document, one: Callable[[random.Random, Document], None]) -> None:
-    case.how.append(one.__name__)
-    # What another mutator left need not be what this one expects.
-    one(rng, document)
+def _apply(
+    rng: random.Random, case: Case, document: Document, mutator: Callable[[random.Random, Document], None]
+) -> None:
+    case.how.append(mutator.__name__)
+    # An earlier mutator may have left something unexpected here.
+    mutator(rng, document)
 
 
 def _copies_are_launched(document: Document) -> bool:
-    """Whether some copy is all that a recorded call launched, so that the loss can be told from the call."""
-    called = {_args(one).get("correlation") for one in _of(document, *CATEGORIES[3:5])}
-    called -= {_args(one).get("correlation") for one in _of(document, "kernel", "gpu_memset")}
-    return any(_args(one).get("correlation") in called for one in _of(document, "gpu_memcpy"))
+    """Return whether a copy is the only op of a recorded call, so that the call shows the loss."""
+    called = {_args(event).get("correlation") for event in _of(document, *CATEGORIES[3:5])}
+    called -= {_args(event).get("correlation") for event in _of(document, "kernel", "gpu_memset")}
+    return any(_args(event).get("correlation") in called for event in _of(document, "gpu_memcpy"))

@@ -1,4 +1,4 @@
-"""One file again: what is found with it, and the smallest file that is left with the same finding."""
+"""A single file again: its findings, and the smallest file with the same finding."""
 
 from __future__ import annotations
 
@@ -29,13 +29,13 @@ def again(seed: int, out: Path) -> int:
     path = out / case.name
     path.write_bytes(case.data)
     print(f"{path}: {len(case.data):,} bytes; {case.origin.name}, {', '.join(case.how) or 'unchanged'}")
-    found = judged(case)
-    for one in found:
-        print(f"{one.kind}\n{one.detail}")
-    if not found:
+    outcome = judged(case)
+    for finding in outcome:
+        print(f"{finding.kind}\n{finding.detail}")
+    if not outcome:
         print("Nothing is found with it.")
         return 0
-    smaller = smallest(case, found[0].kind)
+    smaller = smallest(case, outcome[0].kind)
     small = out / f"{seed}.small{case.suffix}"
     small.write_bytes(smaller.data)
     print(f"{small}: {len(smaller.data):,} bytes with the same finding")
@@ -43,7 +43,7 @@ def again(seed: int, out: Path) -> int:
 
 
 def judged(case: Case) -> list[Found]:
-    """What is found with a case, in a process of its own, which may hang or die."""
+    """Return the findings of a case, from a separate process, which may hang or die."""
     context = multiprocessing.get_context("fork")
     end, other = context.Pipe(duplex=False)
     process = context.Process(target=_work, args=(case, other), daemon=True)
@@ -52,14 +52,14 @@ def judged(case: Case) -> list[Found]:
     try:
         if not end.poll(LIMIT_S):
             return [Found("hangs", f"longer than {LIMIT_S:.0f} s")]
-        found: list[Found] = end.recv()
+        message: list[Found] = end.recv()
     except EOFError:
         process.join()
         return [Found(f"process died ({process.exitcode})", "")]
     finally:
         process.kill()
         process.join()
-    return found
+    return message
 
 
 def _work(case: Case, end: Connection) -> None:
@@ -72,35 +72,35 @@ def smallest(case: Case, kind: str) -> Case:
     until = time.monotonic() + SMALLER_S
 
     def still(data: bytes) -> bool:
-        return time.monotonic() < until and any(one.kind == kind for one in judged(replace(case, data=data)))
+        return time.monotonic() < until and any(finding.kind == kind for finding in judged(replace(case, data=data)))
 
     data = case.data
     try:
         document = json.loads(data)
         events = document["traceEvents"]
-        whole = all(isinstance(one, dict) for one in events) and still(json.dumps(document).encode())
+        whole = all(isinstance(event, dict) for event in events) and still(json.dumps(document).encode())
     except (ValueError, TypeError, KeyError, RecursionError):
         whole = False
     if not whole:
-        return replace(case, data=bytes(_without(list(data), lambda left: still(bytes(left)))))
+        return replace(case, data=bytes(_without(list(data), lambda kept: still(bytes(kept)))))
     top = [key for key in document if key != "traceEvents"]
 
     def text(events: list[Any], keys: list[str]) -> bytes:
         return json.dumps({key: document[key] for key in keys} | {"traceEvents": events}).encode()
 
-    events = _without(events, lambda left: still(text(left, top)))
-    top = _without(top, lambda left: still(text(events, left)))
+    events = _without(events, lambda kept: still(text(kept, top)))
+    top = _without(top, lambda kept: still(text(events, kept)))
     return replace(case, data=text(events, top))
 
 
 def _without(items: list[Any], still: Callable[[list[Any]], bool]) -> list[Any]:
-    """The items but for as many as can be left out, in halves, quarters, and so on."""
+    """Return the items after removing as many as possible, in halves, quarters, and so on."""
     for size in _halves(len(items)):
         at = 0
         while at < len(items):
-            left = items[:at] + items[at + size :]
-            if still(left):
-                items = left
+            kept = items[:at] + items[at + size :]
+            if still(kept):
+                items = kept
             else:
                 at += size
     return items

@@ -1,7 +1,9 @@
-"""What must hold of any file: errors of our own only, figures that are possible, exact sums, no pass without ground.
+"""Properties that hold for every file:
 
-Every trace is read twice, with the compiled scanner and without, and its figures are held against a sweep. Reports and
-checks are made of a share of the files (`REPORTED`), of all whose answer is known, and views of a smaller share
+Only errors of our own, possible figures, exact sums, no pass without evidence.
+
+Every trace is read twice, with the compiled scanner and without, and a sweep computes its figures again. A report is
+made and checked for a share of the files (`REPORTED`) and for all whose answer is certain, and views are made for fewer
 (`VIEWED`), since each costs as much as reading and analysing several files.
 """
 
@@ -47,7 +49,7 @@ from overlapscope.export import chrome_trace
 from overlapscope.inputs import read_baseline, read_report
 from overlapscope.prediction import predict
 from overlapscope.prediction.document import document as whatif_document
-from overlapscope.prediction.program import replayed_unasked
+from overlapscope.prediction.plain_program import replayed_unasked
 from overlapscope.ranks.document import TERMINAL
 from overlapscope.ranks.document import document as ranks_document
 from overlapscope.ranks.join import Joined
@@ -69,10 +71,10 @@ REPORTED, VIEWED = 0.25, 0.02
 """Shares of the files of which a report is made and checked, and of which something is drawn or predicted."""
 WIDTH = 100
 WINDOWS = 6
-"""So many steps and ranges of a device are swept; all are added up."""
+"""Maximum number of steps and ranges of a device to sweep; all are added up."""
 ABOUT_COPIES = frozenset(
     {
-        *("blocking-copy", "copy-on-compute-stream", "late-prefetch", "one-way-copies", "pageable-copy", "pin-in-loop"),
+        *("blocking-copy", "same-stream", "late-prefetch", "one-way-copies", "pageable-memory", "pin-in-loop"),
         *("slow-link", "tiny-copies", "hidden_copy_pct", "exposed_copy_pct", "exposed_copy_time", "copy_time"),
         *("copy_bandwidth", "efficiency_pct"),
     }
@@ -83,7 +85,7 @@ INTERVENTIONS: tuple[list[str], ...] = (
     *(["faster-loader"], ["no-sync cudaDeviceSynchronize"], ["no-sync cudaStreamSynchronize"], ["pin", "side-stream"]),
 )
 _SIGNED = frozenset({"start_ns", "end_ns", "gain_ns", "clock_offset_ns", "value", "low", "high"})
-"""Times that may be negative: moments, and what is gained."""
+"""Times that may be negative: points in time, and gains."""
 _ANY_PERCENTAGE = frozenset({"gain_pct", "step_error_pct"})
 _NEARLY_ALL = 0.95
 """Share of the window."""
@@ -95,10 +97,10 @@ class Wrong(Exception):
 
 
 class Found(msgspec.Struct, frozen=True):
-    """What one file showed."""
+    """A defect that a file showed."""
 
     kind: str
-    """The same for everything that has the same cause, as far as can be told."""
+    """Text that is equal for findings of the same cause, as far as possible."""
     detail: str
 
 
@@ -106,27 +108,27 @@ def examine(case: Case, path: Path) -> Iterator[Found]:
     """Everything that is found with the case's file, which lies at the path."""
     # Not the stream that made the file, whose first numbers chose its kind.
     rng = random.Random(f"oracle {case.seed}")
-    found: list[Found] = []
+    defects: list[Found] = []
 
     def tried(what: str, work: Callable[[], Any]) -> Any:
         try:
             return work()
         except OverlapscopeError as error:
             if not str(error).strip():
-                found.append(Found(f"{what}: an error that says nothing", repr(error)))
+                defects.append(Found(f"{what}: an error that says nothing", repr(error)))
         except Wrong as error:
-            found.append(Found(f"{what}: {error.args[0]}", " ".join(map(str, error.args))))
+            defects.append(Found(f"{what}: {error.args[0]}", " ".join(map(str, error.args))))
         except (Exception, SystemExit) as error:
-            found.append(Found(f"{what}: {_place(error)}", traceback.format_exc(limit=-8)))
+            defects.append(Found(f"{what}: {_place(error)}", traceback.format_exc(limit=-8)))
         return None
 
     if SETTINGS in case.tells:
         tried("settings", lambda: _settings_that_are_no_file(case, path))
-        yield from found
+        yield from defects
         return
     if OTHER in case.tells:
         tried(f"{case.suffix[1:]} file", lambda: _of_other_source(rng, case, path))
-        yield from found
+        yield from defects
         return
     if SAVED in case.tells:
         tried("read baseline", lambda: _against(path))
@@ -134,7 +136,7 @@ def examine(case: Case, path: Path) -> Iterator[Found]:
         if report is not None:
             for what, work in _of_saved(report, drawn=rng.random() < 0.1):
                 tried(what, work)
-        yield from found
+        yield from defects
         return
     if rng.random() < VIEWED / 4:
         tried("check command", lambda: _command(case, path))
@@ -142,14 +144,14 @@ def examine(case: Case, path: Path) -> Iterator[Found]:
     if trace is not None:
         for what, work in _stages(case, rng, trace, tried):
             tried(what, work)
-    yield from found
+    yield from defects
 
 
 Tried = Callable[[str, Callable[[], Any]], Any]
 
 
 def _stages(case: Case, rng: random.Random, trace: Trace, tried: Tried) -> Iterator[tuple[str, Callable[[], Any]]]:
-    """What is asked of a trace that can be read: cheap things always, others now and then."""
+    """Checks of a readable trace: cheap ones always, others now and then."""
     analysis = tried("analyze", lambda: analyze_trace(trace))
     if analysis is None:
         return
@@ -238,7 +240,7 @@ def _figures(trace: Trace, analysis: TraceAnalysis) -> None:
         swept: list[Device | Period] = [device, *(device.steps[:WINDOWS]), *(device.ranges[:WINDOWS])]
         if device.judged is not None:
             swept.append(device.judged)
-        windows = [(one.window.start_ns, one.window.end_ns) for one in swept]
+        windows = [(period.window.start_ns, period.window.end_ns) for period in swept]
         for one, expected in zip(swept, sweep.lengths(edges, windows), strict=True):
             _must(one.span_ns == one.window.end_ns - one.window.start_ns, "span is not the window's length")
             _as_swept(one, expected)
@@ -250,7 +252,7 @@ def _figures(trace: Trace, analysis: TraceAnalysis) -> None:
 
 def _extent(trace: Trace, device: int) -> tuple[int, int]:
     ops = trace.gpu_ops
-    mine = [row for row, one in enumerate(ops.device.tolist()) if one == device]
+    mine = [row for row, number in enumerate(ops.device.tolist()) if number == device]
     return min(int(ops.start_ns[row]) for row in mine), max(int(ops.end_ns[row]) for row in mine)
 
 
@@ -284,19 +286,19 @@ def _adds_up(figures: Device | Period) -> None:
 
 def _narrowed(rng: random.Random, trace: Trace, analysis: TraceAnalysis) -> None:
     """One step or range alone, whose figures are sums over its occurrences."""
-    found = [
-        *(("step", one.name) for device in analysis.result.devices for one in device.steps),
-        *(("range", one.name) for device in analysis.result.devices for one in device.ranges),
+    names = [
+        *(("step", step.name) for device in analysis.result.devices for step in device.steps),
+        *(("range", named_range.name) for device in analysis.result.devices for named_range in device.ranges),
     ]
-    if not found:
+    if not names:
         return
-    kind, name = rng.choice(found)
+    kind, name = rng.choice(names)
     part = analyze_trace(trace, step=name) if kind == "step" else analyze_trace(trace, range=name)
     for device in part.devices:
         windows = list(zip(device.windows.starts.tolist(), device.windows.ends.tolist(), strict=True))
         swept = sweep.lengths(sweep.edges(trace.gpu_ops, device.result.device), windows)
         _must(device.result.span_ns == sum(end - start for start, end in windows), "a part's span is not its windows'")
-        _as_swept(device.result, {key: sum(one[key] for one in swept) for key in swept[0]})
+        _as_swept(device.result, {key: sum(period[key] for period in swept) for key in swept[0]})
     report = build([part], scope=name)
     _report(report)
     _shown(terminal.render(document(Page(report, scope=name)), width=WIDTH))
@@ -318,17 +320,17 @@ def _device(device: Device) -> None:
 
 
 def _possible(value: Any, name: str = "") -> None:
-    """Of everything that is written for programs: no figure is negative, none beyond 100%, none no number."""
+    """Check all output for programs: every figure is a number, none is negative, none beyond 100%."""
     if isinstance(value, str):
-        # What is written must be text.
+        # Output must be text.
         value.encode("utf-8")
     elif isinstance(value, dict):
-        for key, one in value.items():
-            if one is not None and one is not True and one is not False:
-                _possible(one, _named_inside(key, name))
+        for key, item in value.items():
+            if item is not None and item is not True and item is not False:
+                _possible(item, _named_inside(key, name))
     elif isinstance(value, list | tuple):
-        for one in value:
-            _possible(one, name)
+        for item in value:
+            _possible(item, name)
     elif isinstance(value, float | int) and not isinstance(value, bool):
         _must(math.isfinite(value), "a figure that is no number", name, value)
         lowest, highest = _limits(name)
@@ -387,7 +389,7 @@ def _no_constant(constant: str) -> None:
 
 @cache
 def _settings() -> tuple[Settings, ...]:
-    """Budgets that almost nothing can miss: whatever they pass, they pass for what was not there. And narrow ones."""
+    """Check budgets that almost nothing can exceed, where a pass must rest on data, and narrow ones."""
     narrow = {"efficiency_pct": {"min": 60}, "exposed_copy_pct": {"max": 10}, "step_time": {"max": "300 us"}}
     narrow |= {"idle_pct": {"max": 50, "scope": "window"}}
     asked = {
@@ -399,7 +401,7 @@ def _settings() -> tuple[Settings, ...]:
         "step_time": {"max": "1000 s", "scope": "window"},
         "idle_pct": {"max": 100, "scope": "window"},
     }
-    rules = sorted(one for one in ABOUT_COPIES if "-" in one)
+    rules = sorted(copy_check for copy_check in ABOUT_COPIES if "-" in copy_check)
     forbidding = config.from_mapping({"budgets": asked, "forbid": rules}, "settings")
     return Settings(), forbidding, config.from_mapping({"budgets": narrow}, "settings")
 
@@ -414,16 +416,24 @@ def _check(case: Case, trace: Trace, report: Report) -> CheckResult:
     for settings in _settings():
         judged = check(report, replace(settings, allow_predicted=True))
         passed = judged.outcome == "pass"
-        _must(not passed or all(one.status == "pass" for one in judged.verdicts), "passes though one is not passed")
+        _must(
+            not passed or all(verdict.status == "pass" for verdict in judged.verdicts),
+            "passes though one is not passed",
+        )
         _must(not (passed and result.trust.verdict == "unusable"), "an unusable trace passes")
         _must(not (passed and trace.damage.truncated), "a trace that was cut passes")
         for device in result.devices:
             swallowed = device.lead_in_ns is not None and device.lead_in_ns > _NEARLY_ALL * device.span_ns
             _must(not (passed and swallowed and not device.steps), "passes though nearly all is lead-in", device.device)
         if COPIES_LOST in case.tells:
-            for one in judged.verdicts:
-                about = one.metric in ABOUT_COPIES and one.status == "pass"
-                _must(not about, f"{one.budget} passes though copies were lost", one.message, case.how)
+            for budget_verdict in judged.verdicts:
+                about = budget_verdict.metric in ABOUT_COPIES and budget_verdict.status == "pass"
+                _must(
+                    not about,
+                    f"{budget_verdict.budget} passes though copies were lost",
+                    budget_verdict.message,
+                    case.how,
+                )
         for verdict in judged.verdicts:
             _verdict(verdict, result)
         json.loads(check_json.render(judged), parse_constant=_no_constant)
@@ -459,7 +469,7 @@ def _refused(report: Report) -> None:
 
 
 def _command(case: Case, path: Path) -> None:
-    """The exit codes are those of the documentation, and wrong input is told in a sentence."""
+    """Check that exit codes are the documented ones, and that wrong input gives a message."""
     with redirect_stdout(io.StringIO()) as out, redirect_stderr(io.StringIO()) as err:
         code = main(["check", str(path), "--no-cache", "--max-size", str(LIMIT_BYTES)])
     _must(code in (0, 1, 2, 3), "an exit code that check does not have", code, err.getvalue()[-2000:])
@@ -487,7 +497,7 @@ def _settings_that_are_no_file(case: Case, path: Path) -> None:
 
 
 def _of_other_source(rng: random.Random, case: Case, path: Path) -> None:
-    """Everything in a database or recording of another source holds what a trace must hold."""
+    """Check a database or recording of another source like a trace, and settings and histories."""
     if case.suffix == ".toml":
         json.loads(check_json.render(check(report_of(origins()[0]), config.read(path))), parse_constant=_no_constant)
         return
@@ -521,7 +531,7 @@ _RELATIVE = {"step_time": {"max_increase": "5%"}, "efficiency_pct": {"max_decrea
 
 
 def _against(path: Path) -> None:
-    """A baseline, or whatever serves as one, that anybody may have changed."""
+    """Check a baseline, or another file in its place, that may have been edited."""
     baseline = read_baseline(path, limit_bytes=LIMIT_BYTES, cache=False, allow_predicted=True)
     asked = replace(config.from_mapping({"budgets": _RELATIVE}, "settings"), allow_predicted=True)
     for settings in (asked, replace(Settings(), allow_predicted=True)):
@@ -531,9 +541,12 @@ def _against(path: Path) -> None:
 
 
 def _of_saved(report: Report, drawn: bool) -> Iterator[tuple[str, Callable[[], Any]]]:
-    """A report that anybody may have changed: nothing but what is not ours goes wrong with it."""
+    """Check a report that may have been edited: it fails only with our own errors."""
     yield "report again", lambda: json.loads(to_json(report), parse_constant=_no_constant)
-    yield "check of a report", lambda: [check(report, replace(one, allow_predicted=True)) for one in _settings()]
+    yield (
+        "check of a report",
+        lambda: [check(report, replace(setting, allow_predicted=True)) for setting in _settings()],
+    )
     if not drawn:
         return
     yield "page of a report", lambda: _shown(terminal.render(document(Page(report, verbose=True)), width=WIDTH))
@@ -548,16 +561,16 @@ def _of_saved(report: Report, drawn: bool) -> Iterator[tuple[str, Callable[[], A
 
 def _shown(text: str, width: int = WIDTH) -> None:
     """Nothing in it controls a terminal, and it is as wide as was asked."""
-    found = _CONTROL.search(text)
+    match = _CONTROL.search(text)
     _must(
-        found is None, "text that controls the terminal", text[found.start() - 40 : found.end() + 20] if found else ""
+        match is None, "text that controls the terminal", text[match.start() - 40 : match.end() + 20] if match else ""
     )
     widest = max(text.splitlines(), key=len, default="")
     _must(cell_len(widest) <= width, "text wider than the terminal", widest)
 
 
 def _drawn(rng: random.Random, analysis: TraceAnalysis) -> None:
-    # Whoever tells a step or asks for a prediction waits for it, however many lanes there are.
+    # A user who passes a step or asks for a prediction waits for it, however many lanes there are.
     told_ns = rng.choice((None, None, None, 1, 1_000_000, 1 << 62)) if replayed_unasked(analysis.trace) else None
     report = build([analysis], plain_step_ns=told_ns)
     _report(report)
@@ -576,9 +589,9 @@ def _html(analysis: TraceAnalysis) -> None:
 
 def _diff(rng: random.Random, origin: Origin, report: Report) -> None:
     sides = (report_of(origin), report)
-    found = diff(*(sides if rng.random() < 0.5 else sides[::-1]))
-    json.loads(diff_json(found), parse_constant=_no_constant)
-    for device in found.devices:
+    difference = diff(*(sides if rng.random() < 0.5 else sides[::-1]))
+    json.loads(diff_json(difference), parse_constant=_no_constant)
+    for device in difference.devices:
         figures = device.figures
         for whole, pieces in (
             (figures.span, figures.buckets),
@@ -586,15 +599,15 @@ def _diff(rng: random.Random, origin: Origin, report: Report) -> None:
             (_named(figures.buckets, "idle"), figures.idle_by_cause),
         ):
             for side in ("before", "after"):
-                added, stated = sum(getattr(one, side) for one in pieces), getattr(whole, side)
+                added, stated = sum(getattr(piece, side) for piece in pieces), getattr(whole, side)
                 _must(
                     math.isclose(added, stated, rel_tol=1e-9, abs_tol=1), "a diff's parts do not add up", added, stated
                 )
-    _shown(terminal.render(diff_document.document(found), width=WIDTH))
+    _shown(terminal.render(diff_document.document(difference), width=WIDTH))
 
 
 def _named(changes: Any, name: str) -> Any:
-    return next(one for one in changes if one.name == name)
+    return next(change for change in changes if change.name == name)
 
 
 def _whatif(rng: random.Random, trace: Trace) -> None:
@@ -606,8 +619,8 @@ def _whatif(rng: random.Random, trace: Trace) -> None:
     if step is not None:
         _must(0 <= step.low <= step.value <= step.high, "a predicted step outside its interval", step)
     for name, figure in result.buckets.items():
-        one = figure.predicted
-        _must(0 <= one.low <= one.value <= one.high, f"{name} outside its interval", one)
+        side = figure.predicted
+        _must(0 <= side.low <= side.value <= side.high, f"{name} outside its interval", side)
     _shown(terminal.render(whatif_document(result), width=WIDTH))
     if predicted.after is not None:
         _figures(predicted.after, analysis := analyze_trace(predicted.after))
@@ -618,8 +631,8 @@ def _whatif(rng: random.Random, trace: Trace) -> None:
 
 def _ranks(origin: Origin, trace: Trace) -> None:
     joined = Joined()
-    for number, one in enumerate((trace, trace_of(origin))):
-        outcome = reduce(replace(one, rank=number if trace.rank is None else one.rank))
+    for number, lanes_trace in enumerate((trace, trace_of(origin))):
+        outcome = reduce(replace(lanes_trace, rank=number if trace.rank is None else lanes_trace.rank))
         for rank in (outcome,) if isinstance(outcome, Unreadable) else outcome:
             joined.add(rank)
     report = joined.report()

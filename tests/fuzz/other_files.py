@@ -1,5 +1,7 @@
-"""Mutated files that are no traces of torch.profiler: databases of Nsight Systems, recordings of XLA's profiler,
-histories, settings, and settings that are not files."""
+"""Mutated files that are not traces of torch.profiler:
+
+Databases of Nsight Systems, recordings of XLA's profiler, histories, settings, and settings that are not files.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +23,7 @@ from tests.support.histories import weeks, write
 from tests.support.xspace import Plane, xspace
 
 SETTINGS_KINDS: Final = ("dangling link", "directory", "pipe", "device")
-"""What can have the name of a settings file without being one."""
+"""Things other than files that can have the name of a settings file."""
 _TABLES: Final = (
     *("CUPTI_ACTIVITY_KIND_KERNEL", "CUPTI_ACTIVITY_KIND_RUNTIME", "CUPTI_ACTIVITY_KIND_MEMCPY", "StringIds"),
     *("TARGET_INFO_CUDA_STREAM", "TARGET_INFO_GPU", "sqlite_schema"),
@@ -196,7 +198,7 @@ def other_bytes(rng: random.Random, path: Path) -> None:
 
 
 def plane_case(rng: random.Random) -> tuple[Origin, bytes, list[str]]:
-    """Return a recording of XLA's profiler, made up or mutated: its origin, its bytes, and what was done."""
+    """Return a recording of XLA's profiler, made up or mutated: its origin, its bytes, and the mutations."""
     how = rng.randrange(4)
     if how == 0:
         origin = _recording(rng.choice(("late", "prefetched")))

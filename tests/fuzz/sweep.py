@@ -1,4 +1,4 @@
-"""The figures of a device once more, by walking over its ops' edges one by one in Python's integers."""
+"""The figures of a device computed again, by sweeping over its ops' edges in Python's integers."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ Edges = list[tuple[int, int, int]]
 
 
 def edges(ops: GpuOps, device: int) -> Edges:
-    """Where ops of the device begin and end."""
-    found: Edges = []
+    """Return the times at which ops of the device begin and end."""
+    edges: Edges = []
     columns = zip(ops.device.tolist(), ops.kind.tolist(), ops.start_ns.tolist(), ops.end_ns.tolist(), strict=True)
     for one, kind, start, end in columns:
         if one == device and end > start:
-            found += ((start, kind, 1), (end, kind, -1))
-    return sorted(found)
+            edges += ((start, kind, 1), (end, kind, -1))
+    return sorted(edges)
 
 
 def lengths(edges: Edges, windows: Iterable[tuple[int, int]]) -> list[dict[str, int]]:

@@ -21,14 +21,14 @@ pytestmark = [
 def test_calibrating_measures_every_constant(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = tmp_path / "new" / "calibration.json"
     assert main(["scenarios", "calibrate", "--output", str(path)]) == 0
-    found = calibration.read(path)
-    assert found.gpu == torch.cuda.get_device_name() and found.torch == torch.__version__
-    assert found.gpu in capsys.readouterr().out
-    assert all(value not in (None, ()) for value in msgspec.structs.asdict(found.constants).values())
-    for copies in (found.constants.h2d, found.constants.d2h):
+    contents = calibration.read(path)
+    assert contents.gpu == torch.cuda.get_device_name() and contents.torch == torch.__version__
+    assert contents.gpu in capsys.readouterr().out
+    assert all(value not in (None, ()) for value in msgspec.structs.asdict(contents.constants).values())
+    for copies in (contents.constants.h2d, contents.constants.d2h):
         assert len(copies) == 10
         # A copy of a quarter of the size takes less.
         assert all(less.duration_ns < more.duration_ns for less, more in itertools.pairwise(copies))
-        assert all(one.low_ns <= one.duration_ns <= one.high_ns for one in copies)
+        assert all(copy.low_ns <= copy.duration_ns <= copy.high_ns for copy in copies)
     # An earlier calibration is replaced.
     assert main(["scenarios", "calibrate", "--output", str(path)]) == 0

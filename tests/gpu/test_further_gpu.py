@@ -21,7 +21,7 @@ pytestmark = [
 
 @pytest.mark.parametrize("program", PROGRAMS, ids=lambda program: program.__name__)
 def test_no_way_of_a_program_has_a_race(program: Callable[[str], Step]) -> None:
-    found = {}
+    reports = {}
     for way in PROGRAMS[program]:
         torch.cuda.synchronize()
         checker = HazardChecker()
@@ -34,5 +34,5 @@ def test_no_way_of_a_program_has_a_race(program: Callable[[str], Step]) -> None:
             checker.stop()
             torch.cuda.synchronize()
         del step
-        found[way] = {hazard.kind for hazard in checker.hazards}
-    assert not any(found.values()), found
+        reports[way] = {hazard.kind for hazard in checker.hazards}
+    assert not any(reports.values()), reports

@@ -246,7 +246,7 @@ def test_a_report_names_both_lines_the_tensor_the_stream_and_the_missing_call() 
     assert "host.mean()  # access" in describe(hazard)
 
 
-def test_a_hazard_in_a_loop_is_told_once_with_a_count() -> None:
+def test_a_hazard_in_a_loop_is_reported_once_with_a_count() -> None:
     def program() -> None:
         for _ in range(4):
             host = gpu_ones().to("cpu", non_blocking=True)  # copy
@@ -693,8 +693,8 @@ def test_of_the_laboratorys_programs_just_the_wrong_ones_are_accused(name: str) 
                 whole.close()
 
         kinds[f"{name}/{variant.name}"] = {hazard.kind for hazard in watch(program).hazards}
-    assert {variant: found for variant, found in kinds.items() if found} == {
-        variant: found for variant, found in WRONG.items() if variant.startswith(f"{name}/")
+    assert {variant: reports for variant, reports in kinds.items() if reports} == {
+        variant: reports for variant, reports in WRONG.items() if variant.startswith(f"{name}/")
     }
 
 

@@ -88,7 +88,7 @@ def run(pytester: pytest.Pytester, directory: Path) -> pytest.RunResult:
         test_loops=LOOPS
         + """
 
-BUDGETS = pytest.mark.overlap(min_efficiency="80%", max_exposed_copy="20%", forbid=["pageable-copy"], skip_steps=1)
+BUDGETS = pytest.mark.overlap(min_efficiency="80%", max_exposed_copy="20%", forbid=["pageable-memory"], skip_steps=1)
 
 
 @BUDGETS
@@ -136,14 +136,14 @@ def test_just_recorded(weight, overlap_profile):
         naive(recording, weight)
     report = overlap_profile.report
     assert report.devices[0].overlap.hidden_copy_pct < 20
-    assert "pageable-copy" in {finding.rule for finding in report.findings}
+    assert "pageable-memory" in {finding.rule for finding in report.findings}
 """
     )
     return pytester.runpytest_subprocess(*OPTIONS, "--overlap-require", "--overlap-dir", str(directory), "-rA")
 
 
 def said_of(test: str, run: pytest.RunResult) -> str:
-    """What stands under a test's headline."""
+    """Return the text below a test's headline."""
     _, _, rest = output(run).partition(f"_ {test} _")
     return re.split(r"^_{3,} .* _{3,}$|^={3,} .* ={3,}$", rest, maxsplit=1, flags=re.MULTILINE)[0]
 
@@ -151,11 +151,11 @@ def said_of(test: str, run: pytest.RunResult) -> str:
 def test_each_loop_has_the_outcome_that_it_should_and_its_cause(run: pytest.RunResult, directory: Path) -> None:
     passed = ["test_loop[prefetching]", "TestKeptOpen::test_prefetching", "test_without_steps", "test_just_recorded"]
     failed = ["test_loop[naive]", "TestKeptOpen::test_naive", "test_both", "test_steps_forgotten"]
-    found = re.findall(r"^(PASSED|FAILED) test_loops\.py::(\S+)", output(run), re.MULTILINE)
-    assert sorted(found) == sorted([("PASSED", name) for name in passed] + [("FAILED", name) for name in failed])
+    matches = re.findall(r"^(PASSED|FAILED) test_loops\.py::(\S+)", output(run), re.MULTILINE)
+    assert sorted(matches) == sorted([("PASSED", name) for name in passed] + [("FAILED", name) for name in failed])
     for name in ("test_loop[naive]", "TestKeptOpen.test_naive", "test_both"):
         text = said_of(name, run)
-        assert "efficiency_pct >= 80%" in text and "forbid pageable-copy" in text
+        assert "efficiency_pct >= 80%" in text and "forbid pageable-memory" in text
         assert "pageable-memory" in text
         assert "Traceback" not in text
     assert "no whole steps" in said_of("test_steps_forgotten", run)
@@ -173,7 +173,7 @@ def test_lines_are_named_where_stacks_are_recorded(pytester: pytest.Pytester) ->
         test_loops=LOOPS
         + """
 
-@pytest.mark.overlap(forbid=["pageable-copy"])
+@pytest.mark.overlap(forbid=["pageable-memory"])
 def test_naive(weight, overlap_profile):
     with overlap_profile as recording:
         naive(recording, weight)

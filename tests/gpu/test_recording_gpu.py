@@ -1,4 +1,7 @@
-"""Recordings on a GPU: what they hold, and that programs which do not use one yet stay so."""
+"""Tests of recordings on a GPU:
+
+Their contents, and that recording does not start the GPU for a program that has not used it.
+"""
 
 from __future__ import annotations
 
@@ -46,10 +49,10 @@ def test_a_prefetching_loop_far_ahead_of_its_gpu_has_no_lead_in_and_a_full_pipel
     (lead_in,) = [check for check in checked.trust.checks if check.id == "lead-in"]
     assert lead_in.status == "ok"
     (device,) = checked.devices
-    assert [one.name for one in device.steps] == [f"ProfilerStep#{number}" for number in (13, 14, 15, 16)]
-    for one in device.steps:
-        assert one.overlap.hidden_copy_pct is not None and one.overlap.hidden_copy_pct > 99
-        assert one.buckets.exposed_copy_ns < 0.01 * one.span_ns
+    assert [step.name for step in device.steps] == [f"ProfilerStep#{number}" for number in (13, 14, 15, 16)]
+    for recorded_step in device.steps:
+        assert recorded_step.overlap.hidden_copy_pct is not None and recorded_step.overlap.hidden_copy_pct > 99
+        assert recorded_step.buckets.exposed_copy_ns < 0.01 * recorded_step.span_ns
 
 
 def test_cuda_that_comes_up_during_the_recording_is_recorded(tmp_path: Path) -> None:
@@ -68,7 +71,7 @@ assert rec.notes == (), rec.notes
     assert done.returncode == 0, done.stderr
     assert steps(tmp_path / "x.trace.json.gz") == [0, 1, 2]
     (device,) = ov.analyze(ov.load(tmp_path / "x.trace.json.gz")).devices
-    assert [one.name for one in device.steps] == ["ProfilerStep#1", "ProfilerStep#2"]
+    assert [step.name for step in device.steps] == ["ProfilerStep#1", "ProfilerStep#2"]
 
 
 def test_a_program_without_cuda_stays_so(tmp_path: Path) -> None:
@@ -77,7 +80,7 @@ def test_a_program_without_cuda_stays_so(tmp_path: Path) -> None:
 
 
 def run(program: str, cwd: Path, *options: str) -> str:
-    """What `overlapscope run` says of a program, which must succeed; the trace is x.trace.json.gz."""
+    """Return the output of `overlapscope run` for a program, which must succeed; the trace is x.trace.json.gz."""
     (cwd / "x.py").write_text("import os, threading, torch\n" + program)
     done = forked.run(["-m", "overlapscope", "run", *options, "x.py"], cwd)
     assert done.returncode == 0, done.stderr
@@ -150,7 +153,7 @@ def test_a_step_inside_a_capture_is_not_counted_and_harms_nothing(path: Path) ->
     assert value[0].item() == 8
     assert steps(path) == [2, 3]
     (device,) = ov.analyze(ov.load(path)).devices
-    assert [one.name for one in device.steps] == ["ProfilerStep#2", "ProfilerStep#3"]
+    assert [step.name for step in device.steps] == ["ProfilerStep#2", "ProfilerStep#3"]
 
 
 def test_a_program_that_uses_the_gpu_no_more_after_its_recording_ends(tmp_path: Path) -> None:
@@ -194,7 +197,7 @@ def test_a_light_recording_has_kernels_steps_and_notes_on_events(path: Path) -> 
     assert len(trace.gpu_ops) >= 6
     assert (trace.syncs.source_stream >= 0).sum() == 6
     (device,) = ov.analyze(trace).devices
-    assert [one.name for one in device.steps] == ["ProfilerStep#1", "ProfilerStep#2"]
+    assert [step.name for step in device.steps] == ["ProfilerStep#1", "ProfilerStep#2"]
 
 
 def test_a_device_that_failed_still_leaves_a_trace(tmp_path: Path) -> None:

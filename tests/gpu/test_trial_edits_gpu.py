@@ -1,4 +1,4 @@
-"""What `overlapscope try` tells a person to write, on a GPU."""
+"""Tests of the edits that `overlapscope try` proposes, on a GPU."""
 
 from __future__ import annotations
 

@@ -32,7 +32,7 @@ pytestmark = [
 
 STEPS = 8
 Train = Callable[[Callable[[], None]], torch.optim.Optimizer]
-"""Makes steps, calls what it is given after each, and returns its optimizer."""
+"""Function that makes steps, calls its argument after each, and returns its optimizer."""
 
 
 class Pictures(Dataset[dict[str, Any]]):
@@ -107,8 +107,8 @@ def races(train: Train, *changes: Setting) -> list[str]:
     return [describe(hazard) for hazard in checker.hazards]
 
 
-def apart(one: RankResults, other: RankResults) -> float:
-    return max(map(distance, one.sketches, other.sketches))
+def apart(first: RankResults, other: RankResults) -> float:
+    return max(map(distance, first.sketches, other.sketches))
 
 
 UPLOADS = [
@@ -127,7 +127,7 @@ class TestUploads:
         unchanged, _ = run(train)
         changed, notes = run(train, *changes)
         assert changed.digest == unchanged.digest
-        assert set(notes.made) | set(notes.refused) >= {changes[-1].change}
+        assert set(notes.effects) | set(notes.refused) >= {changes[-1].change}
         assert notes.refused == {}
 
     def test_bring_no_data_race(self, train: Train, changes: list[Setting]) -> None:
@@ -149,7 +149,7 @@ def test_a_pinned_source_is_uploaded_without_blocking() -> None:
     finally:
         survey.end()
     uploads = survey.facts([]).uploads
-    assert {(one.pinned, one.non_blocking) for one in uploads if one.from_loader} == {(True, True)}
+    assert {(upload.pinned, upload.non_blocking) for upload in uploads if upload.from_loader} == {(True, True)}
 
 
 def test_a_batch_is_on_the_gpu_where_the_program_uploads_it_and_nowhere_else() -> None:
@@ -248,7 +248,7 @@ def test_a_module_in_cuda_graphs_computes_the_same_but_for_rounding(value: str, 
     torch._dynamo.reset()
     counters.clear()
     changed, notes = run(train, Setting("graph", value))
-    assert (notes.made, notes.refused) == ({"graph": 1}, {})
+    assert (notes.effects, notes.refused) == ({"graph": 1}, {})
     assert bool(counters["stats"]["unique_graphs"]) == (value == "compile")
     assert apart(changed, unchanged) < 1e-3
 
@@ -269,7 +269,7 @@ def test_a_module_is_captured_within_autocast() -> None:
 
     unchanged, _ = run(train)
     changed, notes = run(train, Setting("graph", "capture"))
-    assert notes.made == {"graph": 1}
+    assert notes.effects == {"graph": 1}
     assert apart(changed, unchanged) < 1e-3
 
 
@@ -303,7 +303,7 @@ def test_a_module_that_cannot_be_captured_goes_on_as_it_is() -> None:
 def test_a_fused_optimizer_computes_the_same_but_for_rounding() -> None:
     unchanged, _ = run(from_host_tensors)
     changed, notes = run(from_host_tensors, Setting("fused"))
-    assert notes.made == {"fused": 1}
+    assert notes.effects == {"fused": 1}
     assert apart(changed, unchanged) < 1e-2
 
 
@@ -328,7 +328,7 @@ def test_values_come_a_step_later_where_they_are_merely_kept() -> None:
     changed, notes = run(train, Setting("late-item"))
     assert changed.digest == unchanged.digest
     assert list(zip(kept[::2], kept[1::2], strict=True)) == [*values[:2], *values[1:-1]]
-    assert notes.made == {"late-item": 2 * (STEPS - 1)}
+    assert notes.effects == {"late-item": 2 * (STEPS - 1)}
     assert "does more with the value" in notes.refused["late-item"]
 
 
@@ -376,13 +376,13 @@ def test_a_survey_tells_what_goes_to_the_gpu_and_comes_from_it(script: Path, tmp
     assert isinstance(facts, Facts)
     assert facts.cuda
     assert facts.device_name
-    assert {(one.method, one.site.line, one.from_loader, one.pinned) for one in facts.uploads} == {
+    assert {(upload.method, upload.site.line, upload.from_loader, upload.pinned) for upload in facts.uploads} == {
         ("to", 11, True, False),
         ("cuda", 11, True, False),
     }
-    assert {one.bytes // one.count for one in facts.uploads} == {32 * 256 * 4, 32 * 8}
-    assert [(one.site.line, one.method) for one in facts.reads] == [(14, "item")]
-    assert [one.capturable for one in facts.modules] == [""]
+    assert {upload.bytes // upload.count for upload in facts.uploads} == {32 * 256 * 4, 32 * 8}
+    assert [(recording.site.line, recording.method) for recording in facts.reads] == [(14, "item")]
+    assert [module.capturable for module in facts.modules] == [""]
     assert len(outcome.device_ns) == len(outcome.host_ns) == 20
     assert outcome.results is not None
     assert outcome.results.loss is not None
@@ -393,7 +393,7 @@ def test_values_come_later_in_a_process_that_reads_its_results_itself(script: Pa
     started([str(script)], task)
     outcome = msgspec.json.decode((tmp_path / "rank0.json").read_bytes(), type=RankOutcome)
     assert outcome.complete
-    assert outcome.made["late-item"] > 20
+    assert outcome.effects["late-item"] > 20
     assert outcome.refused == {}
     assert outcome.results is not None
     assert outcome.results.loss is not None

@@ -47,10 +47,10 @@ def test_it_is_recorded_and_goes_on(by: str, started: Callable[..., subprocess.P
     report = ov.analyze(path)
     (device,) = report.devices
     assert device.exposed_copy_by_cause["pageable-memory"] > 0
-    assert "pageable-copy" in {finding.rule for finding in report.findings}
+    assert "pageable-memory" in {finding.rule for finding in report.findings}
     if by != "seconds":
         assert device.plain is not None and device.plain.origin == "measured"
-    (status,) = waited(lambda found: len(found) == 1 and found[0].plain_step_ns is not None)
+    (status,) = waited(lambda programs: len(programs) == 1 and programs[0].plain_step_ns is not None)
     if by != "seconds" and device.plain is not None and status.plain_step_ns is not None:
         assert 0.5 < status.plain_step_ns / device.plain.step_ns < 2
     (tmp_path / "enough").touch()

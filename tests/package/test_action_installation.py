@@ -1,4 +1,4 @@
-"""The installation by the composite action: of what is asked for, and of its own checkout."""
+"""Tests of the installation by the composite action: of a requested package, and of its own checkout."""
 
 from __future__ import annotations
 
@@ -35,12 +35,12 @@ def test_what_is_installed_cannot_be_a_command_or_an_option_and_what_is_asked_fo
         assert done.returncode != 0 and "Usage" not in done.stdout
     done = job.step("Install overlapscope", install=str(small_wheel(tmp_path)))
     assert done.returncode == 0, done.stderr
-    # Where tests run in a checkout that is not installed, PYTHONPATH names it.
+    # PYTHONPATH names the checkout if the tests run in one that is not installed.
     programs = job.temp / "overlapscope/bin"
-    said = subprocess.run(
+    finished = subprocess.run(
         [programs / "python", "-I", programs / "overlapscope"], capture_output=True, text=True, check=True
     )
-    assert said.stdout == "installed\n"
+    assert finished.stdout == "installed\n"
 
 
 def test_the_action_installs_its_own_checkout_and_checks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -38,11 +38,11 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def installed(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Directory of the programs of an environment that holds the wheel and what it depends on, and nothing else."""
+    """Return the `bin` directory of an environment that has only the wheel and its dependencies."""
     environment = tmp_path_factory.mktemp("environment")
     run([sys.executable, "-m", "venv", "--without-pip", environment], cwd=environment)
     pip: list[str | Path] = [sys.executable, "-m", "pip", "--python", environment / "bin" / "python"]
-    # What is imported is compiled then; most of it never is.
+    # Modules are compiled when they are imported; most never are.
     pins = ("--constraint", ROOT / "requirements" / "ci.txt")
     run([*pip, "install", "--quiet", "--no-compile", *pins, wheel], cwd=environment)
     return environment / "bin"
@@ -50,10 +50,10 @@ def installed(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def samples(installed: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Where the installed package says that its samples are."""
-    found = Path(run([installed / "overlapscope", "samples"], cwd=tmp_path_factory.mktemp("anywhere")).strip())
-    assert found.is_relative_to(installed.parent)
-    return found
+    """Return the directory of samples that the installed package prints."""
+    path = Path(run([installed / "overlapscope", "samples"], cwd=tmp_path_factory.mktemp("anywhere")).strip())
+    assert path.is_relative_to(installed.parent)
+    return path
 
 
 @pytest.fixture(scope="module")
@@ -63,7 +63,7 @@ def directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def modules_after(code: str, names: Sequence[str]) -> set[str]:
-    """Which of `names` are loaded once `code` has run."""
+    """Return those of `names` that are loaded after `code` has run."""
     check = f"import sys\n{code}\nprint('loaded:', *(set({list(names)!r}) & set(sys.modules)))"
     return set(run([sys.executable, "-c", check], cwd=ROOT).rpartition("loaded:")[2].split())
 
@@ -90,13 +90,13 @@ def test_every_installed_subcommand_helps(installed: Path, tmp_path: Path) -> No
         (0, "diff {0} {1} --format html"),
         (0, "whatif {0} --best"),
         (0, "check {1} --budget efficiency_pct>=90%"),
-        (1, "check {0} --forbid pageable-copy"),
+        (1, "check {0} --forbid pageable-memory"),
         (0, "ranks {samples}/ddp"),
         (0, "ranks {samples}/ddp --format html"),
         (0, "scenarios list"),
         (0, "scenarios report --output report"),
         (0, "rules"),
-        (0, "explain pageable-copy"),
+        (0, "explain pageable-memory"),
         (0, "schema"),
         (0, "cache info"),
         (0, "completion bash"),
@@ -151,7 +151,7 @@ def test_the_light_install_brings_no_optional_dependency(installed: Path, tmp_pa
 
 
 def test_the_wheel_holds_every_file_that_pages_need(wheel: Path) -> None:
-    # By their place in the package: what is beside its modules.
+    # Files beside the modules, by their path in the package.
     ours = ROOT / "overlapscope"
     files = [file for file in ours.rglob("*") if file.suffix in (".css", ".js", ".ico", ".svg", ".html")]
     assert len(files) > 10

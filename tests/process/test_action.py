@@ -31,9 +31,9 @@ def job(tmp_path: Path) -> Job:
 
 def test_it_is_a_composite_action_that_says_what_it_takes_and_gives() -> None:
     assert ACTION["runs"]["using"] == "composite"
-    assert all(one["description"] for one in (*ACTION["inputs"].values(), *ACTION["outputs"].values()))
-    assert [name for name, one in ACTION["inputs"].items() if one["required"]] == ["traces"]
-    assert all(one["required"] or one["default"] == "" for one in ACTION["inputs"].values())
+    assert all(item["description"] for item in (*ACTION["inputs"].values(), *ACTION["outputs"].values()))
+    assert [name for name, properties in ACTION["inputs"].items() if properties["required"]] == ["traces"]
+    assert all(item["required"] or item["default"] == "" for item in ACTION["inputs"].values())
     assert all(step["shell"] == "bash" for step in STEPS if "run" in step)
 
 
@@ -57,7 +57,7 @@ def test_a_healthy_trace_passes(job: Job) -> None:
     done = job.step("Check", traces=str(HEALTHY))
     assert done.returncode == 0, done.stdout + done.stderr
     assert job.outputs() == {"outcome": "pass", "exit-code": "0"}
-    assert [one["command"] for one in read_github(done.stdout)] == ["notice"]
+    assert [item["command"] for item in read_github(done.stdout)] == ["notice"]
     assert job.summary.read_text().startswith("# overlapscope check: passed")
 
 
@@ -66,7 +66,7 @@ def test_a_broken_trace_fails_with_its_cause(job: Job) -> None:
     assert done.returncode == 1, done.stdout + done.stderr
     assert job.outputs() == {"outcome": "fail", "exit-code": "1"}
     commands = read_github(done.stdout)
-    assert commands[0]["command"] == "error" and "pageable-copy" in commands[0]["title"]
+    assert commands[0]["command"] == "error" and "pageable-memory" in commands[0]["title"]
     assert job.summary.read_text().startswith("# overlapscope check: failed")
 
 

@@ -1,4 +1,4 @@
-"""What the hook at the start of a program's Python processes does to them."""
+"""Tests of the hook that runs at the start of a program's Python processes."""
 
 from __future__ import annotations
 

@@ -74,7 +74,7 @@ def stale(directory: Path) -> None:
         write_steps(directory / f"rank{rank}.json", rank=rank, world_size=4)
 
 
-def test_files_of_an_earlier_job_are_told_of_and_do_not_pass(
+def test_files_of_an_earlier_job_are_reported_and_do_not_pass(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     stale(tmp_path)

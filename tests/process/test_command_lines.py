@@ -1,4 +1,4 @@
-"""Odd command lines, files and streams: each has the exit code that is documented, and nobody sees a traceback."""
+"""Tests of odd command lines, files and streams: each gives the documented exit code and no traceback."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ SURROGATE = os.fsdecode(b"na\xffme")
 
 @pytest.fixture(scope="module")
 def place(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    """A directory of files as one finds them, and as one does not; the working directory of every command here."""
+    """Return a directory of usual and unusual files, the working directory of every command here."""
     place = tmp_path_factory.mktemp("place")
     shutil.copy(GOOD, place / "good.json.gz")
     shutil.copy(BAD, place / "bad.json.gz")
@@ -87,7 +87,7 @@ def _device(report: dict[str, Any]) -> dict[str, Any]:
 
 
 LINES: list[tuple[int, str]] = [
-    # Nothing, and what is no command.
+    # No command, and unknown commands.
     (2, ""),
     (2, "--nonsense"),
     (2, "chek good.json.gz"),
@@ -247,7 +247,7 @@ LINES: list[tuple[int, str]] = [
     (0, "cache clear"),
     (2, "cache"),
     (0, "rules"),
-    (0, "explain pageable-copy"),
+    (0, "explain pageable-memory"),
     (2, "explain nonsense"),
     (2, f"explain {SURROGATE}"),
     (0, "samples"),
@@ -304,22 +304,22 @@ def test_an_odd_command_line_has_the_exit_code_that_is_documented(
         # Made for a process that ends with it.
         done = process('$O "$@"', *words(line))
         assert done.returncode == code
-        said = done.stderr
+        errors = done.stderr
     else:
         assert main(words(line)) == code
-        said = capfd.readouterr().err
-    assert "Traceback" not in said and "internal error" not in said
+        errors = capfd.readouterr().err
+    assert "Traceback" not in errors and "internal error" not in errors
     if code == 2:
-        assert said.strip()
+        assert errors.strip()
     assert {path: path.read_bytes() for path in place.iterdir() if path.is_file()} == before
 
 
-# -- what nobody foresaw --------------------------------------------------------------------------
+# -- unforeseen errors --------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("error", [KeyError("x"), RecursionError(), ValueError("\x1b[31m"), AssertionError()])
 @pytest.mark.parametrize("command", ["analyze", "check", "diff", "baseline", "whatif", "ranks"])
-def test_an_error_that_nobody_foresaw_is_no_failed_budget(
+def test_an_error_that_nobody_foresaw_is_not_a_failed_budget(
     command: str, error: Exception, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
     def fail(*_: object, **__: object) -> None:
@@ -336,7 +336,7 @@ def test_an_error_that_nobody_foresaw_is_no_failed_budget(
     assert "report this bug" in last
 
 
-def test_what_the_system_refuses_is_told_in_a_sentence(
+def test_what_the_system_refuses_is_reported_in_a_sentence(
     monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
     def fail(*_: object, **__: object) -> None:
@@ -387,7 +387,7 @@ def test_streams_and_directories_that_are_gone_change_no_answer(code: int, scrip
     done = process(script, GOOD, BAD, directory=tmp_path)
     assert done.returncode == code
     assert "Traceback" not in done.stdout + done.stderr and "internal error" not in done.stderr
-    # What is meant for stderr goes nowhere else.
+    # Messages for stderr go only there.
     assert "overlapscope: error" not in done.stdout
     for path in tmp_path.glob("*.json"):
         json.loads(path.read_bytes())
@@ -409,7 +409,7 @@ def test_a_program_that_is_run_keeps_its_exit_code(ends: int, script: str, stder
     assert process(f"$O run program.py {stderr}", directory=tmp_path).returncode == ends
 
 
-def test_our_own_failure_behind_a_program_is_told_and_leaves_its_exit_code(tmp_path: Path) -> None:
+def test_our_own_failure_behind_a_program_is_reported_and_leaves_its_exit_code(tmp_path: Path) -> None:
     (tmp_path / "program.py").write_text(
         "import overlapscope.recorder.program as ours\n"
         "def fail(self, **options):\n    raise KeyError('ours')\n"
@@ -421,7 +421,7 @@ def test_our_own_failure_behind_a_program_is_told_and_leaves_its_exit_code(tmp_p
 
 
 @pytest.mark.parametrize("variable", [NINES, "-1", "nan", "1e9", "\x1b"])
-def test_a_size_of_the_cache_that_is_none_is_told(
+def test_a_size_of_the_cache_that_is_none_is_reported(
     variable: str, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setenv("OVERLAPSCOPE_CACHE_SIZE", variable)
@@ -444,7 +444,7 @@ def test_any_width_is_one_that_can_be_read(columns: str, command: str, capfd: py
     assert len(out) < 200_000
 
 
-def test_a_port_in_use_is_told(capfd: pytest.CaptureFixture[str]) -> None:
+def test_a_port_in_use_is_reported(capfd: pytest.CaptureFixture[str]) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
         assert main(["dashboard", "--no-open", "--port", str(port)]) == 2

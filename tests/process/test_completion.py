@@ -1,4 +1,4 @@
-"""What bash completes with the script that `overlapscope completion` prints."""
+"""Tests of bash completion with the script that `overlapscope completion` prints."""
 
 from __future__ import annotations
 
@@ -38,8 +38,8 @@ def script(tmp_path_factory: pytest.TempPathFactory) -> Path:
         ("baseline write -o tra", ["trace.json", "traces"]),
         ("hta idle --overlay tra", ["traces"]),
         ("cache ", ["clear", "info"]),
-        ("check --forbid page", ["pageable-copy"]),
-        ("explain copy-on", ["copy-on-compute-stream"]),
+        ("check --forbid page", ["pageable-memory"]),
+        ("explain same-", ["same-stream"]),
     ],
 )
 def test_bash_completes(line: str, offered: list[str], script: Path, tmp_path: Path) -> None:

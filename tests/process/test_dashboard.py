@@ -1,4 +1,4 @@
-"""The dashboard's own logic: what its URLs mean, which traces it may show, and how it is started."""
+"""Tests of the dashboard's logic: the meaning of URLs, the traces that it may show, and its start."""
 
 from __future__ import annotations
 
@@ -87,7 +87,7 @@ def test_nonsense_in_a_url_is_left_out() -> None:
 # -- which traces ---------------------------------------------------------------------------------
 
 
-def test_a_file_that_is_missing_is_told_before_anything_is_served(tmp_path: Path) -> None:
+def test_a_file_that_is_missing_is_reported_before_anything_is_served(tmp_path: Path) -> None:
     with pytest.raises(UnreadableTrace, match="the file does not exist"):
         Library([tmp_path / "missing.json"])
 
@@ -117,7 +117,7 @@ def test_a_directory_stands_for_all_that_is_below_it() -> None:
     assert directories == [TRACES / "laboratory"]
 
 
-def test_equal_names_are_told_apart(tmp_path: Path) -> None:
+def test_equal_names_are_distinguished(tmp_path: Path) -> None:
     for folder in ("a", "b"):
         (tmp_path / folder).mkdir()
         shutil.copy(TRACES / "streamed0_pinned0.json.gz", tmp_path / folder / "x.json.gz")
@@ -129,7 +129,7 @@ def test_equal_names_are_told_apart(tmp_path: Path) -> None:
     assert [entry.id for entry in again.entries()] == ["a/x"]
 
 
-def test_what_is_missing_is_said_at_once(tmp_path: Path) -> None:
+def test_what_is_missing_is_reported_at_once(tmp_path: Path) -> None:
     with pytest.raises(UnreadableTrace, match="no trace in this directory"):
         Library([tmp_path])
     with pytest.raises(UnreadableTrace, match="matches no file"):
@@ -232,12 +232,12 @@ def test_findings_lead_to_a_case_of_their_own_in_either_timeline(timed: Opened) 
     for opened, finding in ((timed, first), (plain, same)):
         assert finding.rule == "launch-bound" and finding.example is not None
         device = opened.analysis.devices[0].result
-        groups = [one for one in device.evidence if one.cause == "launch-bound"]
-        assert finding.example in [one.example for one in groups]
+        groups = [group for group in device.evidence if group.cause == "launch-bound"]
+        assert finding.example in [group.example for group in groups]
 
 
 def test_a_trace_without_timed_steps_has_no_other_program() -> None:
-    """Where its step is only estimated, verdict and findings are of the recording."""
+    """If the step is only estimated, verdict and findings describe the recording."""
     opened = Library([TRACES / "gpt2_train.json.gz"]).wait("gpt2_train")
     device = opened.section().device
     assert device is not None and device.plain is not None and device.plain.origin == "estimated"
@@ -246,16 +246,16 @@ def test_a_trace_without_timed_steps_has_no_other_program() -> None:
 
 def test_an_instant_is_found_in_the_other_timeline_by_the_ops_around_it(timed: Opened) -> None:
     recorded, plain = timed.analysis.trace, timed.of(None).analysis.trace
-    known = {place: row for row, place in enumerate(plain.gpu_ops.place.tolist())}
+    row_of = {place: row for row, place in enumerate(plain.gpu_ops.place.tolist())}
     for row in range(0, len(recorded.gpu_ops), 97):
-        there = known[int(recorded.gpu_ops.place[row])]
+        there = row_of[int(recorded.gpu_ops.place[row])]
         window, expected = (
             Window(start_ns=int(ops.start_ns[at]), end_ns=int(ops.end_ns[at]))
             for ops, at in ((recorded.gpu_ops, row), (plain.gpu_ops, there))
         )
         assert moved(window, 0, recorded, plain) == expected
         assert moved(expected, 0, plain, recorded) == window
-    ends = [(int(one.gpu_ops.start_ns.min()), int(one.gpu_ops.end_ns.max())) for one in (recorded, plain)]
+    ends = [(int(item.gpu_ops.start_ns.min()), int(item.gpu_ops.end_ns.max())) for item in (recorded, plain)]
     around, expected = (Window(start_ns=first - 2**62, end_ns=last + 2**62) for first, last in ends)
     assert moved(around, 0, recorded, plain) == expected
     assert moved(around, 0, recorded, recorded) == around
@@ -323,7 +323,7 @@ TRACE = str(TRACES / "streamed0_pinned0.json.gz")
 
 
 @pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
-def test_it_serves_until_it_is_stopped_which_is_no_failure(how: signal.Signals) -> None:
+def test_it_serves_until_it_is_stopped_which_is_not_a_failure(how: signal.Signals) -> None:
     with serve(TRACE) as served:
         assert b"overlapscope" in ask(served, "/").body
         served.process.send_signal(how)
@@ -338,7 +338,7 @@ def test_a_port_that_is_taken_is_an_error_only_where_it_was_asked_for(capsys: py
         assert f"port {served.port} of 127.0.0.1 cannot be had" in error and "choose another with --port" in error
     app = flask.Flask("one")
     with socket.socket() as taken:
-        # Somebody else may have the usual port already.
+        # Another process may already use the usual port.
         with suppress(OSError):
             taken.bind(("127.0.0.1", DEFAULT_PORT))
             taken.listen()
@@ -355,7 +355,9 @@ def test_below_a_path_it_serves_whether_a_proxy_passes_the_path_on_or_not() -> N
         assert ask(served, script).body == ask(served, script.removeprefix("/tools/scope")).body != b""
 
 
-def test_a_missing_trace_is_said_before_anything_is_served(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+def test_a_missing_trace_is_reported_before_anything_is_served(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
     assert main(["dashboard", str(tmp_path), "--no-open"]) == 2
     assert "no trace in this directory" in capsys.readouterr().err
     assert main(["dashboard", str(tmp_path / "*.json"), "--no-open"]) == 2

@@ -109,11 +109,11 @@ def is_open(connection: socket.socket) -> bool:
 
 def answered(connection: socket.socket) -> None:
     """Waits for an answer that leaves the connection open."""
-    found = b""
-    while not found.endswith(b"here"):
+    received = b""
+    while not received.endswith(b"here"):
         part = connection.recv(1 << 16)
         assert part
-        found += part
+        received += part
 
 
 def ask(port: int) -> tuple[int, bytes]:
@@ -210,19 +210,19 @@ def test_an_answer_may_take_longer_than_a_reader_may(server: Server) -> None:
     ["", "GET / HTTP/1.1\r\nHost: local", "POST /length HTTP/1.1\r\nHost: localhost\r\nContent-Length: 100\r\n\r\nabc"],
     ids=["nothing", "half a head", "half a body"],
 )
-def test_slow_strangers_hold_up_nobody_and_push_nobody_out(port: int, sent: str, count: int) -> None:
-    one = f"GET / HTTP/1.1\r\n{KNOWN}\r\n".encode()
-    with connected(port) as known, contextlib.ExitStack() as strangers:
-        known.sendall(one)
-        answered(known)
+def test_slow_strangers_delay_and_displace_no_client(port: int, sent: str, count: int) -> None:
+    encoded = f"GET / HTTP/1.1\r\n{KNOWN}\r\n".encode()
+    with connected(port) as client, contextlib.ExitStack() as strangers:
+        client.sendall(encoded)
+        answered(client)
         for _ in range(count):
             strangers.enter_context(connected(port, sent))
         assert ask(port) == (200, b"here")
-        known.sendall(one)
-        answered(known)
+        client.sendall(encoded)
+        answered(client)
 
 
-def test_who_has_the_token_is_held_up_by_nobody_who_has_it_either(port: int) -> None:
+def test_clients_with_the_token_do_not_delay_each_other(port: int) -> None:
     """More uploads that do not go on than there may be connections."""
     half = f"POST /length HTTP/1.1\r\n{KNOWN}Content-Length: 1000\r\n\r\nabc"
     with contextlib.ExitStack() as slow:

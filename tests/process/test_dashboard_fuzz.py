@@ -88,7 +88,7 @@ VALUES: dict[str, Any] = {
     "hta-run.n_clicks": 1,
     "hta-csv.n_clicks": 1,
 }
-"""What a browser has for each property that a callback asks for."""
+"""Values in a browser for each property that a callback takes."""
 
 NASTY: list[Any] = [
     None,
@@ -139,34 +139,38 @@ def client(tmp_path_factory: pytest.TempPathFactory) -> FlaskClient:
 
 @pytest.fixture(scope="module")
 def posts(client: FlaskClient) -> list[dict[str, Any]]:
-    """What a browser would post for each callback."""
-    known = json.loads(client.get("/_dash-dependencies", headers=KNOWN).data)
-    made = [as_post(one) for one in known if one["clientside_function"] is None]
-    assert len(made) > 20
-    return made
+    """Return the post of a browser for each callback."""
+    document = json.loads(client.get("/_dash-dependencies", headers=KNOWN).data)
+    posts = [as_post(entry) for entry in document if entry["clientside_function"] is None]
+    assert len(posts) > 20
+    return posts
 
 
 def as_post(callback: dict[str, Any]) -> dict[str, Any]:
-    def part(one: dict[str, Any]) -> dict[str, Any]:
-        name, id = one["id"], one["id"]
+    def part(reference: dict[str, Any]) -> dict[str, Any]:
+        name, id = reference["id"], reference["id"]
         if name.startswith("{"):
             id = json.loads(name) | {"index": "0-0"}
             name = id["type"]
-        return {"id": id, "property": one["property"], "value": VALUES[f"{name}.{one['property']}"]}
+        return {"id": id, "property": reference["property"], "value": VALUES[f"{name}.{reference['property']}"]}
 
-    inputs = [part(one) for one in callback["inputs"]]
+    inputs = [part(item) for item in callback["inputs"]]
     output = callback["output"]
     several = output.startswith("..")
     outputs = []
-    for one in output[2:-2].split("...") if several else [output]:
-        id, _, property = one.rpartition(".")
+    for item in output[2:-2].split("...") if several else [output]:
+        id, _, property = item.rpartition(".")
         outputs.append({"id": json.loads(id) | {"index": "0-0"} if id.startswith("{") else id, "property": property})
     return {
         "output": output,
         "outputs": outputs if several else outputs[0],
         "inputs": inputs,
-        "changedPropIds": [f"{one['id']}.{one['property']}" for one in inputs[:1] if isinstance(one["id"], str)],
-        "state": [part(one) for one in callback["state"]],
+        "changedPropIds": [
+            f"{action_input['id']}.{action_input['property']}"
+            for action_input in inputs[:1]
+            if isinstance(action_input["id"], str)
+        ],
+        "state": [part(item) for item in callback["state"]],
     }
 
 
@@ -179,7 +183,7 @@ def encoded(value: Any) -> bytes:
 
 
 def places(value: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
-    """Where in a post there is anything."""
+    """Yield the paths to all values in a post."""
     if path:
         yield path
     if isinstance(value, dict | list):
@@ -191,10 +195,10 @@ def mutated(post: dict[str, Any], draw: random.Random) -> dict[str, Any]:
     """The post with one to three of its parts replaced, left out, doubled or taken from elsewhere in it."""
     post = copy.deepcopy(post)
     for _ in range(draw.choice((1, 1, 1, 2, 3))):
-        found = list(places(post))
-        if not found:
+        posted = list(places(post))
+        if not posted:
             break
-        *way, last = draw.choice(found)
+        *way, last = draw.choice(posted)
         inside: Any = post
         for step in way:
             inside = inside[step]
@@ -205,7 +209,7 @@ def mutated(post: dict[str, Any], draw: random.Random) -> dict[str, Any]:
             inside.append(copy.deepcopy(inside[last]))
         elif what == 2:
             source: Any = post
-            for step in draw.choice(found):
+            for step in draw.choice(posted):
                 source = source[step]
             inside[last] = copy.deepcopy(source)
         else:
@@ -236,7 +240,7 @@ def test_a_mutated_post_is_answered_or_refused(
             assert status in (200, 204, 400), (status, bad)
             no_trouble(caplog)
             # One line says that it was refused, and why.
-            assert (status == 400) == any("post of a callback" in one.getMessage() for one in caplog.records)
+            assert (status == 400) == any("post of a callback" in record.getMessage() for record in caplog.records)
 
 
 @pytest.mark.parametrize("value", NASTY, ids=lambda value: repr(value)[:30])
@@ -272,7 +276,9 @@ def test_every_value_of_every_callback_may_be_nonsense(
     ],
     ids=lambda body: f"{body[:20]!r} {len(body)}",
 )
-def test_a_body_that_is_no_post_is_refused(client: FlaskClient, caplog: pytest.LogCaptureFixture, body: bytes) -> None:
+def test_a_body_that_is_not_a_post_is_refused(
+    client: FlaskClient, caplog: pytest.LogCaptureFixture, body: bytes
+) -> None:
     for content_type in ("application/json", "application/json; charset=utf-16"):
         assert send(client, body, content_type) == 400
     for content_type in ("text/plain", "multipart/form-data; boundary=x", "", "\xff"):

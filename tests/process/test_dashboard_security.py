@@ -1,4 +1,4 @@
-"""Who may ask the dashboard for what: a real server, asked over plain HTTP."""
+"""Tests of access to the dashboard: requests to a real server over plain HTTP."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def local(traces: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Se
 
 
 @pytest.mark.parametrize("path", PATHS)
-def test_nobody_gets_anything_without_the_token_under_whatever_name(local: Served, path: str) -> None:
+def test_nothing_is_served_without_the_token_under_any_name(local: Served, path: str) -> None:
     """As a page has that gives this machine a name of its own."""
     for host in ("evil.example", "localhost", f"127.0.0.1:{local.port}", "0", "[", "\xff"):
         for headers in (
@@ -88,7 +88,7 @@ def test_another_sites_page_cannot_post(local: Served, path: str, headers: dict[
 
 @pytest.mark.parametrize("path", PATHS)
 def test_another_sites_page_cannot_ask_for_anything_but_to_go_there(local: Served, path: str) -> None:
-    """Not even for what it cannot read: a report takes seconds to make."""
+    """Not even for responses that it cannot read, because a report takes seconds to compute."""
     for site in ("cross-site", "same-site"):
         headers = {"Host": f"localhost:{local.port}", "Sec-Fetch-Site": site}
         for mode in ("no-cors", "cors", "websocket"):
@@ -118,7 +118,7 @@ def test_every_answer_tells_the_browser_to_load_nothing_from_elsewhere(local: Se
 
 
 def cookie_of(served: Served) -> str:
-    """What a browser keeps that opened the printed address: name and value."""
+    """Return the cookie, name and value, of a browser that opened the printed address."""
     parts = urlsplit(served.address)
     return str(ask(served, f"{parts.path}?{parts.query}", known=False).headers["Set-Cookie"]).partition(";")[0]
 
@@ -136,7 +136,7 @@ def test_the_printed_address_lets_a_browser_in_and_keeps_the_token_out_of_its_hi
     assert all(ask(local, path, headers=headers, known=False).status == 200 for path in PATHS)
 
 
-def test_the_command_line_tells_nobody_the_token(local: Served) -> None:
+def test_the_token_is_not_on_the_command_line(local: Served) -> None:
     arguments = Path(f"/proc/{local.process.pid}/cmdline").read_text()
     assert local.token not in arguments
     assert main(["dashboard", "--token", "on-the-command-line"]) == 2
@@ -144,13 +144,13 @@ def test_the_command_line_tells_nobody_the_token(local: Served) -> None:
 
 def test_a_cookie_is_worth_nothing_on_another_port_though_the_token_be_the_same(traces: Path) -> None:
     serves = partial(serve, traces, environment={"OVERLAPSCOPE_TOKEN": "the same everywhere"}, loaded=True)
-    with serves() as one, serves() as other:
-        assert one.token == other.token == "the same everywhere"
-        name, _, value = cookie_of(one).partition("=")
+    with serves() as first, serves() as other:
+        assert first.token == other.token == "the same everywhere"
+        name, _, value = cookie_of(first).partition("=")
         name_there, _, value_there = cookie_of(other).partition("=")
         assert name != name_there and value != value_there
-        assert ask(one, "/", headers={"Cookie": f"{name}={value}"}, known=False).status == 200
-        assert ask(one, "/", headers={"Cookie": f"{name}={value_there}"}, known=False).status == 401
+        assert ask(first, "/", headers={"Cookie": f"{name}={value}"}, known=False).status == 200
+        assert ask(first, "/", headers={"Cookie": f"{name}={value_there}"}, known=False).status == 401
 
 
 @pytest.mark.parametrize(("days", "status"), [(6, 200), (8, 401)])
@@ -189,15 +189,15 @@ def test_the_redirect_stays_on_this_server(local: Served) -> None:
 
 def test_a_body_is_stored_only_for_who_has_the_token_and_where_one_is_due(local: Served) -> None:
     """Once its head has come: nothing of the body is sent here."""
-    known = {"Authorization": f"token {local.token}"}
+    headers = {"Authorization": f"token {local.token}"}
     asked = [
         ("/api/upload?name=x.json", {}, b"401"),
         ("/_dash-update-component", {}, b"401"),
         ("/api/upload?name=x.json", {"Expect": "100-continue"}, b"401"),
-        ("/_dash-update-component", known, b"413"),
-        ("/api/upload?name=x.json", known, b"413"),
-        ("/api/upload?name=x.json", known | {"Sec-Fetch-Site": "cross-site"}, b"403"),
-        ("/api/upload?name=x.json", known | {"Content-Length": "40000", "Expect": "100-continue"}, b"100"),
+        ("/_dash-update-component", headers, b"413"),
+        ("/api/upload?name=x.json", headers, b"413"),
+        ("/api/upload?name=x.json", headers | {"Sec-Fetch-Site": "cross-site"}, b"403"),
+        ("/api/upload?name=x.json", headers | {"Content-Length": "40000", "Expect": "100-continue"}, b"100"),
     ]
     for path, more, status in asked:
         head = {"Host": "localhost", "Content-Length": "1000000000", **more}

@@ -116,13 +116,13 @@ def test_what_a_killed_server_left_is_removed_by_the_next_and_nothing_else_is(tr
     (tmp_path / "overlapscope-dashboard-link").symlink_to(target)
     serves = partial(serve, traces, environment={"TMPDIR": str(tmp_path)}, loaded=True)
     with serves() as killed, serves() as living:
-        for one in (killed, living):
-            assert upload(one, "x.json", SMALL).status == 200
+        for item in (killed, living):
+            assert upload(item, "x.json", SMALL).status == 200
         assert stored_bytes(tmp_path) > 2 * len(SMALL)
         killed.process.kill()
         killed.process.wait()
         with serves():
-            assert len([one for one in tmp_path.glob("overlapscope-dashboard-*") if one.is_dir()]) == 3
+            assert len([path for path in tmp_path.glob("overlapscope-dashboard-*") if path.is_dir()]) == 3
         assert ask(living, "/api/annotated?trace=dropped/x").status == 200
         assert (target / "kept").exists() and stranger.exists()
 
@@ -170,7 +170,7 @@ def test_it_ends_at_once_while_a_dropped_file_is_read(tmp_path: Path, body: byte
             connection.sendall(asked)
             assert ask(served, "/_dash-layout").status == 200
             served.process.terminate()
-            # Half a second for what is under way, and much more for a busy machine.
+            # Half a second for requests under way, and much more for a busy machine.
             assert served.process.wait(timeout=60) == 0
         assert not any(tmp_path.iterdir())
 

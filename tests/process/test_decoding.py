@@ -101,7 +101,7 @@ EVENT = st.fixed_dictionaries(
 def test_any_events_are_the_same_either_way(
     tmp_path_factory: pytest.TempPathFactory, events: list[dict[str, Any]], block: int
 ) -> None:
-    """In one stretch or in many: an odd event changes how those beside it are decoded, and not what they become."""
+    """In one stretch or in many: an odd event changes how its neighbors are decoded, but not the result."""
     path = write(tmp_path_factory.mktemp("any"), json.dumps({"traceEvents": events}).encode())
     whole = kineto.read(path, crew=ALONE)
     with patched(files, "BLOCK_BYTES", block):
@@ -140,7 +140,7 @@ def test_one_odd_argument_costs_the_others_nothing(tmp_path: Path) -> None:
     events = [event(1), event(2, bytes=None, **{ranks: [0, 1]}), event(3, **{ranks: "[0, 1]"})]
     trace = kineto.read(write(tmp_path, json.dumps(events).encode()))
     assert trace.gpu_ops.stated_gb_per_s.tolist() == [12.5, 12.5, 12.5]
-    assert [trace.names[one] if one >= 0 else None for one in trace.collectives.ranks] == [None, "[0, 1]", "[0, 1]"]
+    assert [trace.names[rank] if rank >= 0 else None for rank in trace.collectives.ranks] == [None, "[0, 1]", "[0, 1]"]
 
 
 def test_places_are_those_in_the_list_of_events() -> None:

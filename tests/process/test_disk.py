@@ -1,4 +1,4 @@
-"""Files that are written: whole or not at all, whatever happens meanwhile, and never over what is being read."""
+"""Tests of writing files: whole or not at all, whatever happens meanwhile, and never over a file that is being read."""
 
 from __future__ import annotations
 
@@ -29,11 +29,11 @@ GOOD = TRACES / "known_causes" / "healthy_prefetch.json.gz"
 OLD = b"what was there before"
 
 
-def left(directory: Path) -> set[str]:
+def remaining(directory: Path) -> set[str]:
     return {path.name for path in directory.iterdir()}
 
 
-# -- what it replaces -----------------------------------------------------------------------------
+# -- replaced files -----------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("mask", [0o022, 0o077, 0o000])
@@ -55,7 +55,7 @@ def test_a_file_that_was_there_keeps_its_mode(mode: int, tmp_path: Path) -> None
     disk.write(path, [b"new"])
     assert path.read_bytes() == b"new"
     assert stat.S_IMODE(path.stat().st_mode) == mode
-    assert left(tmp_path) == {"old"}
+    assert remaining(tmp_path) == {"old"}
 
 
 @pytest.mark.parametrize("there", [True, False])
@@ -68,7 +68,7 @@ def test_links_stay_and_the_file_behind_them_is_written(there: bool, tmp_path: P
     (tmp_path / "second").symlink_to(Path("other") / "target")
     disk.write(tmp_path / "first", [b"new"])
     assert (tmp_path / "first").is_symlink() and (tmp_path / "second").is_symlink()
-    assert target.read_bytes() == b"new" and left(tmp_path / "other") == {"target"}
+    assert target.read_bytes() == b"new" and remaining(tmp_path / "other") == {"target"}
 
 
 def test_a_circle_of_links_and_a_directory_are_refused(tmp_path: Path) -> None:
@@ -76,7 +76,7 @@ def test_a_circle_of_links_and_a_directory_are_refused(tmp_path: Path) -> None:
     for target in (tmp_path / "circle", tmp_path, tmp_path / "no" / "where"):
         with pytest.raises(OSError, match=r"levels|directory"):
             disk.write(target, [b"new"])
-    assert left(tmp_path) == {"circle"}
+    assert remaining(tmp_path) == {"circle"}
 
 
 def test_a_file_that_has_come_meanwhile_is_not_replaced_unless_it_may_be(tmp_path: Path) -> None:
@@ -88,7 +88,7 @@ def test_a_file_that_has_come_meanwhile_is_not_replaced_unless_it_may_be(tmp_pat
 
     with pytest.raises(FileExistsError):
         disk.write(path, blocks(), over=False)
-    assert path.read_bytes() == OLD and left(tmp_path) == {"file"}
+    assert path.read_bytes() == OLD and remaining(tmp_path) == {"file"}
 
 
 def test_a_pipe_and_standard_output_are_written_as_they_are(tmp_path: Path) -> None:
@@ -110,7 +110,7 @@ def test_a_pipe_and_standard_output_are_written_as_they_are(tmp_path: Path) -> N
             [sys.executable, "-c", f"import sys; {script}", name], stdout=subprocess.PIPE, check=True
         )
         assert piped.stdout == b"new"
-    assert left(tmp_path) == {"pipe", "redirected"}
+    assert remaining(tmp_path) == {"pipe", "redirected"}
 
 
 def test_only_regular_files_are_read_unasked(tmp_path: Path) -> None:
@@ -139,7 +139,7 @@ def test_what_breaks_off_leaves_what_was_there_and_nothing_else(error: type[Base
 
     with pytest.raises(error):
         disk.write(path, blocks())
-    assert path.read_bytes() == OLD and left(tmp_path) == {"file"}
+    assert path.read_bytes() == OLD and remaining(tmp_path) == {"file"}
 
 
 _WRITES_SLOWLY = """
@@ -165,7 +165,7 @@ def test_a_signal_ends_the_process_as_ever_and_leaves_nothing_behind(number: sig
         assert process.stdout is not None and process.stdout.readline() == b"begun\n"
         process.send_signal(number)
     assert process.returncode == -number
-    assert path.read_bytes() == OLD and left(tmp_path) == {"file"}
+    assert path.read_bytes() == OLD and remaining(tmp_path) == {"file"}
 
 
 def test_a_signal_that_is_ignored_or_handled_stays_so(tmp_path: Path) -> None:
@@ -212,13 +212,13 @@ def write(what: str, target: Path) -> int:
     return 0
 
 
-def begin(what: str, target: Path, said: Path, limit_bytes: int = resource.RLIM_INFINITY) -> int:
-    """`write` in a process of its own, whose id is returned; what it says goes to a file."""
+def begin(what: str, target: Path, log: Path, limit_bytes: int = resource.RLIM_INFINITY) -> int:
+    """Run `write` in a separate process and return its id. Its messages go to a file."""
     process = os.fork()
     if process:
         return process
     try:
-        for number, path in ((1, os.devnull), (2, str(said))):
+        for number, path in ((1, os.devnull), (2, str(log))):
             os.dup2(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC), number)
         sys.stdout, sys.stderr = (os.fdopen(number, "w", closefd=False) for number in (1, 2))
         resource.setrlimit(resource.RLIMIT_FSIZE, (limit_bytes, limit_bytes))
@@ -242,10 +242,10 @@ def content(path: Path) -> bytes:
 
 @pytest.mark.parametrize("what", EVERY)
 def test_a_process_that_is_killed_leaves_the_old_file_or_the_new_one(what: str, tmp_path: Path) -> None:
-    target, said = target_of(what, tmp_path / "here"), tmp_path / "said"
-    os.waitpid(begin(what, target, said), 0)
+    target, log = target_of(what, tmp_path / "here"), tmp_path / "said"
+    os.waitpid(begin(what, target, log), 0)
     begun = time.monotonic()
-    os.waitpid(begin(what, target, said), 0)
+    os.waitpid(begin(what, target, log), 0)
     lasts_s = time.monotonic() - begun
     new = content(target)
     moments = random.Random(what)
@@ -254,7 +254,7 @@ def test_a_process_that_is_killed_leaves_the_old_file_or_the_new_one(what: str, 
         if what == "calibration":
             old = new.replace(b"NVIDIA H200", b"NVIDIA H100")
         target.write_bytes(old)
-        process = begin(what, target, said)
+        process = begin(what, target, log)
         # Most of the time is reading; the file is written at the end.
         time.sleep(lasts_s * moments.uniform(0.1 * number, 1))
         os.kill(process, signal.SIGKILL)
@@ -264,20 +264,20 @@ def test_a_process_that_is_killed_leaves_the_old_file_or_the_new_one(what: str, 
 
 @pytest.mark.parametrize("what", EVERY)
 def test_a_disk_that_is_full_leaves_what_was_there_and_says_so(what: str, tmp_path: Path) -> None:
-    target, said = target_of(what, tmp_path / "here"), tmp_path / "said"
-    assert os.waitpid(begin(what, target, said), 0)[1] == 0
+    target, log = target_of(what, tmp_path / "here"), tmp_path / "said"
+    assert os.waitpid(begin(what, target, log), 0)[1] == 0
     before = target.read_bytes()
-    process = begin(what, target, said, limit_bytes=len(before) // 2)
+    process = begin(what, target, log, limit_bytes=len(before) // 2)
     assert os.waitstatus_to_exitcode(os.waitpid(process, 0)[1]) == 2
-    assert "cannot be written (File too large)" in said.read_text()
-    assert "Traceback" not in said.read_text()
-    assert ("and is unchanged" in said.read_text()) == (what in _COMMANDS)
-    assert target.read_bytes() == before and left(target.parent) == {target.name}
+    assert "cannot be written (File too large)" in log.read_text()
+    assert "Traceback" not in log.read_text()
+    assert ("and is unchanged" in log.read_text()) == (what in _COMMANDS)
+    assert target.read_bytes() == before and remaining(target.parent) == {target.name}
 
 
 @pytest.mark.parametrize("what", EVERY)
 def test_a_small_disk_that_is_full_leaves_what_was_there_and_says_so(what: str, tmp_path: Path) -> None:
-    place, said = tmp_path / "disk", tmp_path / "said"
+    place, log = tmp_path / "disk", tmp_path / "said"
     place.mkdir()
     mount = ["mount", "-t", "tmpfs", "-o", "size=8k", "tmpfs", str(place)]
     if os.geteuid() != 0 or subprocess.run(mount, stderr=subprocess.DEVNULL, check=False).returncode:
@@ -285,15 +285,15 @@ def test_a_small_disk_that_is_full_leaves_what_was_there_and_says_so(what: str, 
     try:
         target = target_of(what, place)
         (place / "other").write_bytes(bytes(8192))
-        process = begin(what, target, said)
+        process = begin(what, target, log)
         assert os.waitstatus_to_exitcode(os.waitpid(process, 0)[1]) == 2
-        assert "cannot be written (" in said.read_text() and "Traceback" not in said.read_text()
-        assert left(place) == {"other"}
+        assert "cannot be written (" in log.read_text() and "Traceback" not in log.read_text()
+        assert remaining(place) == {"other"}
     finally:
         subprocess.run(["umount", str(place)], check=True)
 
 
-# -- what is read is not written over -------------------------------------------------------------
+# -- files being read are not overwritten -------------------------------------------------------------
 
 
 @pytest.mark.parametrize("link", [None, os.symlink, os.link])
@@ -352,7 +352,7 @@ def test_the_configuration_that_is_found_is_not_written_over(
     assert (tmp_path / "overlapscope.toml").read_text() == ""
 
 
-# -- what is found in directories -----------------------------------------------------------------
+# -- directories -----------------------------------------------------------------
 
 
 def _as_pipe(path: Path) -> None:
@@ -372,7 +372,7 @@ def _as_device(path: Path) -> None:
 
 
 @pytest.mark.parametrize("make", [_as_pipe, _as_circle, _as_directory, _as_device])
-def test_what_is_no_file_in_a_directory_keeps_nobody_waiting(
+def test_special_files_in_a_directory_do_not_block(
     make: Callable[[Path], None], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
     ranks, laboratory = tmp_path / "ranks", tmp_path / "laboratory"
@@ -384,7 +384,7 @@ def test_what_is_no_file_in_a_directory_keeps_nobody_waiting(
     make(laboratory / "results.json")
     monkeypatch.chdir(tmp_path)
     assert main(["analyze", "ranks"]) == 0
-    # Who checks a job wants to know of a link to nothing, which may be a rank.
+    # A broken link may be a rank, so a check of a job reports it.
     assert main(["check", "ranks"]) == (2 if make is _as_circle else 0)
     assert "internal error" not in capfd.readouterr().err
     assert main(["whatif", "ranks/rank0.json.gz", "--pin"]) == 0
@@ -395,7 +395,7 @@ def test_what_is_no_file_in_a_directory_keeps_nobody_waiting(
 
 @pytest.mark.parametrize("make", [_as_pipe, _as_circle, _as_directory, _as_device])
 @pytest.mark.parametrize("kind", [".note", ".columns"])
-def test_what_is_no_file_in_the_cache_keeps_nobody_waiting(
+def test_special_files_in_the_cache_do_not_block(
     kind: str, make: Callable[[Path], None], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from overlapscope.reading.cache import Cache

@@ -1,4 +1,4 @@
-"""The fuzzer: a seed is a file, what is wrong is found, and nothing stops it."""
+"""Tests of the fuzzer: a seed gives a file, defects are detected, and nothing stops the campaign."""
 
 from __future__ import annotations
 
@@ -83,7 +83,7 @@ def test_a_sum_that_is_off_by_one_is_found(tmp_path: Path, monkeypatch: pytest.M
 
     monkeypatch.setattr(oracle, "analyze_trace", analyze)
     seed = next(seed for seed in range(100) if not make(seed).how)
-    kinds = [one.kind for one in once.judged(make(seed))]
+    kinds = [finding.kind for finding in once.judged(make(seed))]
     assert "figures: idle_ns is not what a sweep says" in kinds
 
 
@@ -115,7 +115,7 @@ def test_a_status_that_contradicts_the_value_is_found(monkeypatch: pytest.Monkey
 
 
 def test_files_of_other_sources_are_made_of_every_kind_and_some_can_be_read(tmp_path: Path) -> None:
-    made, readable = set[str](), Counter[str]()
+    mutations, readable = set[str](), Counter[str]()
     read: dict[str, Callable[[Path], object]] = {
         ".sqlite": lambda path: len(load(path, cache=False).gpu_ops),
         ".xplane.pb": lambda path: len(load(path, cache=False).gpu_ops),
@@ -126,15 +126,15 @@ def test_files_of_other_sources_are_made_of_every_kind_and_some_can_be_read(tmp_
         rng = random.Random(seed)
         for suffix, new in OTHERS:
             origin, data, how = new(rng)
-            made.update(how)
+            mutations.update(how)
             case = Case(seed, origin, data, suffix, how, {OTHER})
             assert campaign.judge(case, tmp_path) == []
             path = tmp_path / case.name
             path.write_bytes(data)
             with suppress(OverlapscopeError):
                 readable[suffix] += bool(read[suffix](path))
-    assert made >= {"endless", "other_pages", "other_values", "without_table", "other_bytes", "many_planes", "planes"}
-    assert "other_settings" in made
+    expected = {"endless", "other_pages", "other_values", "without_table", "other_bytes", "many_planes", "planes"}
+    assert mutations >= expected | {"other_settings"}
     assert readable[".sqlite"] > 3 and readable[".xplane.pb"] and readable[".history"] > 3 and readable[".toml"] > 3
 
 
@@ -149,7 +149,7 @@ def test_settings_that_are_passed_over_are_found(kind: str, tmp_path: Path, monk
     case = Case(1, origin, origin.text, how=[kind], tells={SETTINGS})
     assert campaign.judge(case, tmp_path) == []
     monkeypatch.setattr(oracle, "main", lambda line: 0)
-    assert [found.kind for found in campaign.judge(case, tmp_path)] == [
+    assert [finding.kind for finding in campaign.judge(case, tmp_path)] == [
         "settings: settings that are not a file are passed over"
     ]
 

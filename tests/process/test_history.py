@@ -41,25 +41,25 @@ def whole(path: Path) -> None:
         assert file.execute("PRAGMA integrity_check").fetchall() == [("ok",)]
 
 
-def test_whoever_is_killed_while_writing_loses_at_most_the_entry_in_flight(tmp_path: Path) -> None:
+def test_a_process_killed_while_writing_loses_at_most_the_entry_in_flight(tmp_path: Path) -> None:
     path = tmp_path / "h"
-    told: set[int] = set()
+    stored: set[int] = set()
     last = 0
     for life in range(5):
         with writer(path, last, 100_000) as process:
             assert process.stdout is not None
             for line in process.stdout:
-                told.add(int(line))
+                stored.add(int(line))
                 # Each life ends after another number of entries, somewhere within the next one.
-                if len(told) >= 7 * (life + 1):
+                if len(stored) >= 7 * (life + 1):
                     time.sleep(0.0007 * life)
                     process.send_signal(signal.SIGKILL)
                     break
-            told |= {int(line) for line in process.stdout if line.endswith("\n")}
-        last = max(told) + 2
+            stored |= {int(line) for line in process.stdout if line.endswith("\n")}
+        last = max(stored) + 2
         with Store.open(path) as store:
             times = [row.origin.at_ns for row in store.rows()]
-            assert told <= set(times) and len(set(times) - told) <= life + 1
+            assert stored <= set(times) and len(set(times) - stored) <= life + 1
             for metric in ("step_time", "idle_time", "idle_pct"):
                 assert [point.value for point in store.points(metric)] == [float(at_ns) for at_ns in times]
             assert all(store.entry(row.id).id == row.id for row in store.rows())

@@ -1,4 +1,4 @@
-"""`overlapscope hta`: HTA's analyses by name, in every format, and what is said where there is none."""
+"""Tests of `overlapscope hta`: HTA's analyses by name, in every format, and messages if there is no result."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def test_every_analysis_of_hta_is_there() -> None:
     computed = {name for name in vars(TraceAnalysis) if not name.startswith("_")}
     # Parts of others, and what draws.
     computed -= {"get_profiler_steps", "get_queue_length_summary_from_time_series", "generate_trace_with_counters"}
-    assert {one.method for one in ANALYSES.values()} == computed - {"overlay_critical_path_analysis"}
+    assert {analysis.method for analysis in ANALYSES.values()} == computed - {"overlay_critical_path_analysis"}
 
 
 def test_a_table_is_printed(capsys: pytest.CaptureFixture[str]) -> None:
@@ -59,13 +59,13 @@ def test_a_table_is_printed(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def test_json_has_every_cell(capsys: pytest.CaptureFixture[str]) -> None:
-    told = json.loads(output(capsys, "idle", PIPELINE, "--format", "json"))
-    assert told["schema_version"] == 1 and told["analysis"] == "idle" and told["ranks"] == [0]
-    idle, gaps = told["tables"]
+    document = json.loads(output(capsys, "idle", PIPELINE, "--format", "json"))
+    assert document["schema_version"] == 1 and document["analysis"] == "idle" and document["ranks"] == [0]
+    idle, gaps = document["tables"]
     assert "idle_category" in idle["columns"] and len(idle["rows"]) >= 6
     assert all(len(row) == len(gaps["columns"]) for row in gaps["rows"])
-    # The deviation of one gap is nothing that JSON has a number for.
-    assert "NaN" not in json.dumps(told)
+    # JSON has no number for the deviation of a single gap.
+    assert "NaN" not in json.dumps(document)
 
 
 def test_csv_of_one_table_has_one_header(capsys: pytest.CaptureFixture[str]) -> None:
@@ -101,7 +101,9 @@ def test_a_file_is_written(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -
         (["critical-path", PIPELINE, "--overlay", "/dev/null"], "/dev/null: cannot be created"),
     ],
 )
-def test_what_makes_no_sense_is_said(arguments: list[str], sentence: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_what_makes_no_sense_is_reported(
+    arguments: list[str], sentence: str, capsys: pytest.CaptureFixture[str]
+) -> None:
     assert main(["hta", *arguments]) == 2
     printed = capsys.readouterr()
     assert sentence in printed.err and not printed.out
@@ -115,14 +117,14 @@ def test_where_rounding_makes_hta_give_up_nanoseconds_help(capsys: pytest.Captur
 
 
 def test_where_hta_gives_up_on_whole_microseconds_nothing_is_promised(tmp_path: Path) -> None:
-    # There is no launch that it knows: it counts on one.
+    # HTA fails without a launch that it recognizes.
     trace = rewritten("known_causes/launch_bound_graph", tmp_path)
     with pytest.raises(HtaFailed, match=r"get_aten_op_kernels_and_delay failed \(KeyError") as caught:
         run("aten", trace)
     assert "rounds" not in str(caught.value)
 
 
-def test_what_a_trace_lacks_is_said(capsys: pytest.CaptureFixture[str]) -> None:
+def test_what_a_trace_lacks_is_reported(capsys: pytest.CaptureFixture[str]) -> None:
     assert "these traces have none" in output(capsys, "queue-full", PIPELINE)
 
 
@@ -140,7 +142,7 @@ def test_names_from_the_trace_are_harmless(tmp_path: Path) -> None:
 
     result = run("kernels", rewritten("pipeline_3stream", tmp_path, change=change))
     drawn = terminal.render(document(result, width=200), width=200), markdown.render(document(result)), to_csv(result)
-    assert not any("\x1b" in one for one in drawn)
+    assert not any("\x1b" in row for row in drawn)
     assert "<b>" not in drawn[1]
     cells = [cell for row in csv.reader(io.StringIO(drawn[2])) for cell in row]
     assert not any(cell.startswith("=") for cell in cells) and any(cell.startswith("'=HYPERLINK") for cell in cells)
@@ -162,7 +164,7 @@ def test_the_list_of_analyses_is_whole_in_a_narrow_terminal(width: int) -> None:
     assert "get_comm_comp_overlap" in drawn if width == 100 else "method" not in drawn
 
 
-def test_operators_are_told_to_the_analysis() -> None:
+def test_operators_are_passed_to_the_analysis() -> None:
     result = run("sequences", TRACES / "ddp" / "rank0.json.gz", HtaOptions(operator="aten::linear"), nanoseconds=True)
     (table,) = result.tables
     assert str(table.rows[0][0]).startswith("aten::linear|")

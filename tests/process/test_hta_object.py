@@ -25,9 +25,10 @@ from hypothesis import strategies as st
 
 import overlapscope as ov
 from overlapscope.errors import UsageError
+from overlapscope.export.chrome_trace import HOST_PID
 from overlapscope.hta.build import quiet
 from overlapscope.hta.catalog import ANALYSES, HtaOptions
-from overlapscope.hta.frame import HOST_PID, StepRows, iterations, linked
+from overlapscope.hta.frame import StepRows, iterations, linked
 from overlapscope.hta.run import run
 from tests.support.hta_recordings import TRACES, document, rewritten
 
@@ -58,25 +59,25 @@ class Pair(NamedTuple):
 
 def read(files: dict[int, Path], **options: Any) -> Pair:
     with quiet():
-        own = TraceAnalysis(trace_files={rank: str(path) for rank, path in files.items()}, **options)
-    return Pair(own, ov.hta.trace_analysis(list(files.values()), **options))
+        analysis = TraceAnalysis(trace_files={rank: str(path) for rank, path in files.items()}, **options)
+    return Pair(analysis, ov.hta.trace_analysis(list(files.values()), **options))
 
 
 def assert_same_frames(pair: Pair) -> None:
     assert pair.ours.t.get_ranks() == pair.own.t.get_ranks()
     for rank in pair.own.t.get_ranks():
-        own, ours = pair.own.t.get_trace(rank), pair.ours.t.get_trace(rank)
-        assert ours.index.equals(own.index)
-        assert set(ours.columns) <= set(own.columns)
+        theirs, ours = pair.own.t.get_trace(rank), pair.ours.t.get_trace(rank)
+        assert ours.index.equals(theirs.index)
+        assert set(ours.columns) <= set(theirs.columns)
         host = ours["pid"] == HOST_PID
-        assert set(own["pid"][~host]).isdisjoint(own["pid"][host])
-        assert (own["pid"][~host] == ours["pid"][~host]).all()
+        assert set(theirs["pid"][~host]).isdisjoint(theirs["pid"][host])
+        assert (theirs["pid"][~host] == ours["pid"][~host]).all()
         for column in set(ours.columns) - {"pid"} - _COLLECTIVES:
-            left, right = own[column], ours[column]
+            left, right = theirs[column], ours[column]
             if column in ("name", "cat"):
                 left, right = (
-                    rows[column].map(dict(enumerate(one.t.symbol_table.get_sym_table())))
-                    for one, rows in ((pair.own, own), (pair.ours, ours))
+                    rows[column].map(dict(enumerate(analysis.t.symbol_table.get_sym_table())))
+                    for analysis, rows in ((pair.own, theirs), (pair.ours, ours))
                 )
             elif column != "tid":
                 assert left.dtype == right.dtype, column
@@ -84,23 +85,23 @@ def assert_same_frames(pair: Pair) -> None:
 
 
 _COLLECTIVES = {"collective_name", "msg_dtype", "in_msg_nelems", "out_msg_nelems", "group_size"}
-"""What host ops say of a collective is not in a Trace; what kernels say is checked by itself."""
+"""A Trace does not have the host ops' notes on a collective; those of kernels have a separate test."""
 
 
 def results(analysis: TraceAnalysis, name: str) -> Iterator[tuple[str, pd.DataFrame | str | None]]:
     """Titles and tables, or the error that HTA gives up with."""
-    found = ANALYSES[name].run(analysis, HtaOptions(operator=OPERATOR))
+    output = ANALYSES[name].run(analysis, HtaOptions(operator=OPERATOR))
     with quiet():
         try:
-            yield from found
+            yield from output
         except Exception as error:
             yield "error", f"{type(error).__name__}: {error}"
 
 
 def assert_same_results(pair: Pair, name: str) -> None:
-    own, ours = list(results(pair.own, name)), list(results(pair.ours, name))
-    assert [title for title, _ in own] == [title for title, _ in ours]
-    for (title, left), (_, right) in zip(own, ours, strict=True):
+    result_rows, ours = list(results(pair.own, name)), list(results(pair.ours, name))
+    assert [title for title, _ in result_rows] == [title for title, _ in ours]
+    for (title, left), (_, right) in zip(result_rows, ours, strict=True):
         if isinstance(left, pd.DataFrame) and isinstance(right, pd.DataFrame):
             pd.testing.assert_frame_equal(left, right, check_dtype=False, obj=f"{name}: {title}")
         else:
@@ -129,7 +130,7 @@ def test_frames_are_rounded_as_hta_rounds(job: tuple[str, ...]) -> None:
     assert_same_frames(read({rank: TRACES / f"{name}.json.gz" for rank, name in enumerate(job)}))
 
 
-def test_the_last_step_is_kept_where_hta_is_told_to() -> None:
+def test_the_last_step_is_kept_where_hta_is_asked_to() -> None:
     pair = read({0: TRACES / "pipeline_3stream.json.gz"}, include_last_profiler_step=True)
     assert_same_frames(pair)
     assert len(pair.ours.t.get_trace(0)) > len(read({0: TRACES / "pipeline_3stream.json.gz"}).ours.t.get_trace(0))
@@ -157,8 +158,8 @@ def test_the_straggler_is_the_same(tmp_path: Path) -> None:
 
     pair = read({rank: rewritten(name, tmp_path, change=older(rank)) for rank, name in enumerate(DDP)})
     assert_same_results(pair, "stragglers")
-    ((_, found),) = results(pair.ours, "stragglers")
-    assert isinstance(found, pd.DataFrame) and set(found["rank"]) == {0, 1}
+    ((_, frame),) = results(pair.ours, "stragglers")
+    assert isinstance(frame, pd.DataFrame) and set(frame["rank"]) == {0, 1}
 
 
 def test_counters_are_read_by_hta_itself(tmp_path: Path) -> None:
@@ -179,7 +180,7 @@ def test_counters_are_read_by_hta_itself(tmp_path: Path) -> None:
     assert row["smsp__inst_executed.sum"] == 4096 and row["top_level_op"] == "aten::mul"
 
 
-# -- what is drawn into copies
+# -- results drawn into copies
 
 
 def _few_ops(event: dict[str, Any]) -> dict[str, Any] | None:
@@ -214,13 +215,13 @@ def test_what_is_found_is_drawn_into_the_same_events(name: str, mark: str, recor
 def test_what_our_recorder_noted_fills_in_what_cuda_does_not_say() -> None:
     path = TRACES / "recorder" / "overlapscope.trace.json.gz"
     pair = read({0: path})
-    own, ours = pair.own.t.get_trace(0), pair.ours.t.get_trace(0)
-    left_out = own.drop(index=ours.index)
+    theirs, ours = pair.own.t.get_trace(0), pair.ours.t.get_trace(0)
+    left_out = theirs.drop(index=ours.index)
     names = pair.own.t.symbol_table.get_sym_table()
     assert all(names[name].startswith("overlapscope::") for name in left_out["name"])
-    known = ours["wait_on_stream"] >= 0
-    assert known.sum() >= (own["wait_on_stream"] >= 0).sum()
-    assert (own.loc[ours.index, "ts"] == ours["ts"]).all()
+    waits = ours["wait_on_stream"] >= 0
+    assert waits.sum() >= (theirs["wait_on_stream"] >= 0).sum()
+    assert (theirs.loc[ours.index, "ts"] == ours["ts"]).all()
 
 
 def test_kernels_say_what_collective_they_are() -> None:
@@ -230,9 +231,9 @@ def test_kernels_say_what_collective_they_are() -> None:
     named = rows[rows["collective_name"] != ""]
     assert set(named["collective_name"]) == {"allreduce"} and (named["group_size"] == 2).all()
     events = document("ddp/rank0")["traceEvents"]
-    for place, said in named[["collective_name", "in_msg_nelems", "msg_dtype"]].iterrows():
+    for place, notes in named[["collective_name", "in_msg_nelems", "msg_dtype"]].iterrows():
         args = events[place]["args"]
-        assert (args["Collective name"], args["In msg nelems"], args["dtype"]) == tuple(said)
+        assert (args["Collective name"], args["In msg nelems"], args["dtype"]) == tuple(notes)
 
 
 # -- traces of a job
@@ -324,7 +325,7 @@ def test_the_logs_of_others_are_left_alone(caplog: pytest.LogCaptureFixture) -> 
     before = list(logging.getLogger().handlers), logging.getLogger("hta").disabled
     with quiet():
         logging.getLogger().error("heard")
-        # What HTA does where it finds a node twice.
+        # HTA's behavior if it meets a node twice.
         code = compile(
             "logging.error('not heard')", str(Path(str(hta.__file__)).parent / "common" / "call_stack.py"), "exec"
         )

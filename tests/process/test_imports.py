@@ -1,4 +1,4 @@
-"""What commands load, and what they do not: each in a process of its own."""
+"""Tests of which modules commands load, each in a separate process."""
 
 from __future__ import annotations
 

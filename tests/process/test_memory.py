@@ -1,4 +1,4 @@
-"""What a server has freed is the system's again."""
+"""Tests that a server returns freed memory to the system."""
 
 from __future__ import annotations
 

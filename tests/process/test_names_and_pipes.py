@@ -1,4 +1,4 @@
-"""Names and folders that a shell can hand over: links in circles, names that are no UTF-8, pipes, no memory."""
+"""Tests of arguments that a shell can pass: circular links, names that are not UTF-8, pipes, and too little memory."""
 
 from __future__ import annotations
 

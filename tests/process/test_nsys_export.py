@@ -52,7 +52,7 @@ def test_a_report_is_exported_and_read(tmp_path: Path, capsys: pytest.CaptureFix
 
 
 @pytest.mark.usefixtures("nsys")
-def test_what_nsys_says_of_a_report_is_told(tmp_path: Path) -> None:
+def test_what_nsys_says_of_a_report_is_reported(tmp_path: Path) -> None:
     path = tmp_path / "report.nsys-rep"
     path.write_text("broken")
     with pytest.raises(UnreadableTrace, match=r"`nsys export` failed \(Importer error: the report is broken\)"):

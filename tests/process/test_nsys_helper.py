@@ -25,7 +25,7 @@ def read(folder: Path) -> Trace:
     return load(f"{path}@0", cache=False)
 
 
-def told(table: TraceTable, column: str) -> list[str]:
+def texts_of(table: TraceTable, column: str) -> list[str]:
     if column == "name_id":
         return [table.name(row) for row in range(len(table))]
     return [str(value) for value in getattr(table, column).tolist()]
@@ -46,16 +46,16 @@ def test_a_helper_changes_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     monkeypatch.setattr(host, "operators_and_ranges", reads)
     monkeypatch.setattr(helper, "_LEAST_ROWS", 1)
     monkeypatch.setattr(helper, "usable_cores", lambda: 2)
-    monkeypatch.setattr(helper, "alone", lambda: True)
+    monkeypatch.setattr(helper, "_alone", lambda: True)
     helped = read(tmp_path)
-    # Where the helper did its work, this process did not.
+    # This process did not do the helper's work.
     assert readers == ([] if end == "well" else [parent])
     for field in fields(Trace):
-        one, other = getattr(helped, field.name), getattr(alone, field.name)
-        if not isinstance(one, TraceTable):
-            assert field.name == "names" or one == other
+        first, other = getattr(helped, field.name), getattr(alone, field.name)
+        if not isinstance(first, TraceTable):
+            assert field.name == "names" or first == other
             continue
-        for column in fields(one):
+        for column in fields(first):
             if column.name != "names":
-                assert told(one, column.name) == told(other, column.name), (field.name, column.name)
+                assert texts_of(first, column.name) == texts_of(other, column.name), (field.name, column.name)
     assert np.array_equal(np.sort(np.array(helped.names)), np.sort(np.array(alone.names)))

@@ -1,4 +1,4 @@
-"""Reports of Nsight Systems: the ranks of one, and one that comes through a pipe."""
+"""Tests of reports of Nsight Systems with several ranks, and through a pipe."""
 
 from __future__ import annotations
 

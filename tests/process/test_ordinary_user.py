@@ -20,7 +20,7 @@ GOOD = TRACES / "known_causes" / "healthy_prefetch.json.gz"
 
 
 def give_up_rights() -> None:
-    """What root may do beyond the modes of files, which is all that tells it from others here. To become another user
+    """Capabilities of root that override file modes, the only difference from other users here. To become another user
     would not do: Python itself may lie where only root can read it.
     """
     none_of_them = (ctypes.c_uint32 * 6)()
@@ -29,13 +29,13 @@ def give_up_rights() -> None:
         raise OSError(ctypes.get_errno(), "capset")
 
 
-def as_user(line: str, *, said: Path) -> int:
+def as_user(line: str, *, log: Path) -> int:
     """The exit code of a command in a process of an ordinary user."""
     process = os.fork()
     if not process:
         try:
             for number in (1, 2):
-                os.dup2(os.open(said, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o666), number)
+                os.dup2(os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o666), number)
             sys.stdout, sys.stderr = (os.fdopen(number, "w", closefd=False) for number in (1, 2))
             if os.geteuid() == 0:
                 give_up_rights()
@@ -50,7 +50,7 @@ def as_user(line: str, *, said: Path) -> int:
 
 @pytest.fixture
 def closed(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    """The current directory, home and cache of somebody who may write to none of them; there is a trace in it."""
+    """Return a directory, with a trace, that is current directory, home and cache of a user who may not write to it."""
     place = tmp_path_factory.mktemp("closed")
     for directory in (place, *place.parents[:2]):
         directory.chmod(0o755)
@@ -94,15 +94,15 @@ def closed(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyP
 )
 def test_what_needs_no_writing_works(line: str, closed: Path, tmp_path: Path) -> None:
     if line == "analyze .":
-        # Where all can be read.
+        # A directory that everyone can read.
         (closed / "secret.json").unlink()
-    assert as_user(line, said=tmp_path / "said") == 0
+    assert as_user(line, log=tmp_path / "said") == 0
     assert "Traceback" not in (tmp_path / "said").read_text()
     assert not list((closed / "cache").iterdir())
 
 
 @pytest.mark.parametrize(
-    ("line", "told"),
+    ("line", "message"),
     [
         ("analyze good.json.gz -o new.txt", "is not writable"),
         ("analyze good.json.gz -o report.txt --force", "is not writable"),
@@ -121,11 +121,11 @@ def test_what_needs_no_writing_works(line: str, closed: Path, tmp_path: Path) ->
         ("baseline show secret.json", "cannot be read"),
     ],
 )
-def test_what_cannot_be_read_or_written_is_told_in_a_sentence(
-    line: str, told: str, closed: Path, tmp_path: Path
+def test_what_cannot_be_read_or_written_is_reported_in_a_sentence(
+    line: str, message: str, closed: Path, tmp_path: Path
 ) -> None:
     before = {path: path.read_bytes() for path in closed.rglob("*") if path.is_file()}
-    assert as_user(line, said=tmp_path / "said") == 2
-    said = (tmp_path / "said").read_text()
-    assert told in said and "overlapscope: error:" in said and "Traceback" not in said
+    assert as_user(line, log=tmp_path / "said") == 2
+    text = (tmp_path / "said").read_text()
+    assert message in text and "overlapscope: error:" in text and "Traceback" not in text
     assert {path: path.read_bytes() for path in closed.rglob("*") if path.is_file()} == before

@@ -16,7 +16,7 @@ import pytest
 from overlapscope import load
 from overlapscope.commands import main
 from overlapscope.errors import UnreadableTrace
-from overlapscope.reading.files import place
+from overlapscope.reading.pipes import place
 
 TRACE = Path(__file__).parents[2] / "traces" / "known_causes" / "host_sync.json.gz"
 PLAIN = gzip.decompress(TRACE.read_bytes())
@@ -49,7 +49,7 @@ def test_every_command_that_reads_a_trace_reads_a_pipe(command: tuple[str, ...])
 def test_the_dashboard_shows_a_pipe() -> None:
     program = (
         "from overlapscope import load\nfrom overlapscope.dashboard.entries import find\n"
-        "from overlapscope.reading.files import named\n"
+        "from overlapscope.reading.pipes import named\n"
         "[one], _ = find([named('-')])\nprint(len(load(one.path).gpu_ops))"
     )
     done = subprocess.run([sys.executable, "-c", program], check=False, capture_output=True, timeout=120, input=PLAIN)
@@ -79,7 +79,7 @@ def test_a_named_pipe_is_read_though_it_is_opened_more_than_once(tmp_path: Path)
     [(b"", "the pipe was empty"), (b"hello", "is not JSON"), (bytes(5 << 20), "is not JSON")],
     ids=["empty", "text", "zeros"],
 )
-def test_what_comes_and_is_no_trace_is_told(content: bytes, says: str) -> None:
+def test_what_comes_and_is_not_a_trace_is_reported(content: bytes, says: str) -> None:
     done = overlapscope("analyze", "-", stdin=content)
     assert done.returncode == 2
     assert done.stderr.decode().startswith("overlapscope: error: <stdin>: ")
@@ -114,8 +114,8 @@ def test_a_device_or_a_file_that_blocks_is_refused_in_a_sentence(line: str, caps
     finally:
         signal.alarm(0)
         signal.signal(signal.SIGALRM, before)
-    said = capsys.readouterr().err
-    assert (said.count("\n") == 1 and "cannot be read" in said) or "is not readable" in said
+    errors = capsys.readouterr().err
+    assert (errors.count("\n") == 1 and "cannot be read" in errors) or "is not readable" in errors
 
 
 def test_a_device_as_standard_input_is_refused() -> None:
@@ -137,7 +137,7 @@ def test_a_file_of_proc_is_read_though_it_has_no_size_and_an_empty_file_can_be_w
     assert load(later).gpu_ops is not None
 
 
-def test_a_terminal_is_told_of_instead_of_waited_for() -> None:
+def test_a_terminal_as_input_is_reported_instead_of_waited_for() -> None:
     ours, theirs = pty.openpty()
     command = [sys.executable, "-m", "overlapscope", "analyze", "-"]
     done = subprocess.run(command, check=False, capture_output=True, timeout=120, stdin=theirs)
@@ -161,7 +161,7 @@ def test_no_copy_is_left_behind(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_pipe_that_cannot_be_kept_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_pipe_that_cannot_be_kept_is_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     fifo = tmp_path / "t.json"
     os.mkfifo(fifo)
     threading.Thread(target=fifo.write_bytes, args=(b"{",)).start()

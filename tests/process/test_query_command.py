@@ -1,4 +1,4 @@
-"""`overlapscope query` as a process: what is on its streams, and that Ctrl-C ends it."""
+"""Tests of `overlapscope query` as a process: its streams, and its end on Ctrl-C."""
 
 from __future__ import annotations
 

@@ -20,6 +20,7 @@ from benchmarks.ranks_job import Job
 from overlapscope.base.extras import how_to_install
 from overlapscope.commands import main
 from overlapscope.errors import ClusterFailed
+from overlapscope.ranks.clusters import connected
 from overlapscope.ranks.engine import Outcome, reduce_all, reduce_one
 from overlapscope.ranks.files import Location, expand_urls
 from overlapscope.ranks.join import Joined
@@ -40,7 +41,7 @@ def job(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Scheduler]:
-    """A scheduler with one worker, which has little memory and runs in another directory than this process."""
+    """Yield a scheduler whose only worker has little memory and runs in a different directory from this process."""
     with (
         scheduler(tmp_path_factory.mktemp("cluster"), allowed_failures=0) as started,
         started.worker("--memory-limit", "220MB"),
@@ -51,8 +52,8 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Scheduler]:
 def joined(outcomes: Iterable[Outcome]) -> RanksReport:
     together = Joined()
     for outcome in outcomes:
-        for one in (outcome,) if isinstance(outcome, Unreadable) else outcome:
-            together.add(one)
+        for item in (outcome,) if isinstance(outcome, Unreadable) else outcome:
+            together.add(item)
     return together.report()
 
 
@@ -71,14 +72,14 @@ def unreadable(outcomes: Iterable[Outcome]) -> list[Unreadable]:
 
 def readers() -> list[psutil.Process]:
     """The processes that read traces for this one."""
-    found = []
+    outcomes = []
     for child in psutil.Process().children(recursive=True):
         try:
             if "--multiprocessing-fork" in child.cmdline():
-                found.append(child)
+                outcomes.append(child)
         except psutil.Error:
             continue
-    return found
+    return outcomes
 
 
 def deadly(folder: Path, megabytes: int) -> Path:
@@ -104,7 +105,7 @@ def test_processes_report_what_one_process_would_and_name_what_cannot_be_read(jo
     report = joined(reduce_all(locations, workers=2))
     assert to_json(report) == to_json(in_this_process(locations))
     assert [row.rank for row in report.ranks] == [0, 1, 4, 5]
-    assert [(one.rank, one.source) for one in report.unreadable] == [
+    assert [(failure.rank, failure.source) for failure in report.unreadable] == [
         (rank, str(tmp_path / f"rank{rank}.json.gz")) for rank in (2, 3)
     ]
     assert report.unreadable[1].reason == "the file is empty; record the trace again."
@@ -114,13 +115,13 @@ def test_processes_report_what_one_process_would_and_name_what_cannot_be_read(jo
 
 def test_killed_processes_lose_nothing(job: Path) -> None:
     outcomes = reduce_all(expand_urls(job), workers=2)
-    found = [next(outcomes)]
+    read = [next(outcomes)]
     killed = readers()
     for process in killed:
         process.kill()
-    found += outcomes
+    read += outcomes
     assert len(killed) == 2
-    assert numbers(found) == list(range(RANKS))
+    assert numbers(read) == list(range(RANKS))
     assert not readers()
 
 
@@ -134,12 +135,12 @@ def test_results_that_are_lost_with_their_processes_are_worked_out_again(job: Pa
         return worked() - before < 0.1
 
     outcomes = reduce_all(expand_urls(job), workers=2)
-    found = [next(outcomes)]
+    read = [next(outcomes)]
     wait_until(idle, "all files in hand are read")
     for process in readers():
         process.kill()
-    found += outcomes
-    assert numbers(found) == list(range(RANKS))
+    read += outcomes
+    assert numbers(read) == list(range(RANKS))
 
 
 def test_a_process_that_dies_while_it_starts_is_started_again(job: Path) -> None:
@@ -152,9 +153,9 @@ def test_a_process_that_dies_while_it_starts_is_started_again(job: Path) -> None
 
     thread = threading.Thread(target=kill_the_first)
     thread.start()
-    found = list(reduce_all(expand_urls(job), workers=2))
+    reduced = list(reduce_all(expand_urls(job), workers=2))
     thread.join()
-    assert killed and numbers(found) == list(range(RANKS))
+    assert killed and numbers(reduced) == list(range(RANKS))
 
 
 def test_an_interrupt_ends_it_quietly(job: Path) -> None:
@@ -183,24 +184,24 @@ def test_a_cluster_that_is_there_reports_the_same(
     cluster: Scheduler, capfdbinary: pytest.CaptureFixture[bytes]
 ) -> None:
     assert main(["ranks", str(DDP), "--scheduler", cluster.address, "--format", "json"]) == 0
-    output, said = capfdbinary.readouterr()
+    output, errors = capfdbinary.readouterr()
     assert from_json(output) == in_this_process(expand_urls(DDP))
-    assert said == b""
+    assert errors == b""
 
 
 def test_what_workers_cannot_see_is_named_with_where_it_was_looked_for(cluster: Scheduler, tmp_path: Path) -> None:
     here = expand_urls(DDP)
-    found = list(reduce_all([*here, Location("r.json", str(tmp_path / "r.json"))], scheduler=cluster.address))
-    assert numbers(found) == [0, 1]
-    (lost,) = unreadable(found)
+    reduced = list(reduce_all([*here, Location("r.json", str(tmp_path / "r.json"))], scheduler=cluster.address))
+    assert numbers(reduced) == [0, 1]
+    (lost,) = unreadable(reduced)
     assert lost.source == "r.json" and "where every worker can see it" in lost.reason
 
 
 def test_a_trace_that_workers_die_of_is_given_up_and_the_rest_go_on(cluster: Scheduler, tmp_path: Path) -> None:
     locations = expand_urls([deadly(tmp_path, 250), DDP])
-    found = list(reduce_all(locations, scheduler=cluster.address))
-    assert numbers(found) == [0, 1]
-    (given_up,) = unreadable(found)
+    reduced = list(reduce_all(locations, scheduler=cluster.address))
+    assert numbers(reduced) == [0, 1]
+    (given_up,) = unreadable(reduced)
     assert given_up.source == locations[0].source
     assert "died" in given_up.reason and "workers with more memory" in given_up.reason
 
@@ -226,9 +227,29 @@ def test_a_lost_scheduler_is_an_error_and_not_a_report(job: Path, tmp_path: Path
 @pytest.mark.parametrize("address", ["nonsense", "nonsense://127.0.0.1:8786"])
 def test_where_no_scheduler_is_the_address_is_named(address: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["ranks", str(DDP), "--scheduler", address]) == 2
-    output, said = capsys.readouterr()
-    assert output == "" and said.startswith(f"overlapscope: error: {address}: no Dask scheduler answers there")
-    assert said.count("\n") == 1
+    output, errors = capsys.readouterr()
+    assert output == "" and errors.startswith(f"overlapscope: error: {address}: no Dask scheduler answers there")
+    assert errors.count("\n") == 1
+
+
+def test_an_address_that_cannot_be_one_starts_no_thread() -> None:
+    before = set(threading.enumerate())
+    with pytest.raises(ClusterFailed, match="unknown address scheme"), connected("nonsense://127.0.0.1:8786"):
+        pass
+    assert set(threading.enumerate()) == before
+
+
+@pytest.mark.parametrize("address", [None, "tcp://127.0.0.1:1"])
+def test_a_machine_too_busy_to_start_dask_is_told_in_a_sentence(
+    address: str | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def start(runner: object) -> None:
+        # As Dask does if its thread has not begun after 10 s.
+        raise AssertionError
+
+    monkeypatch.setattr("distributed.utils.LoopRunner.start", start)
+    with pytest.raises(ClusterFailed, match="too busy; try again"):
+        list(reduce_all(expand_urls(DDP), scheduler=address))
 
 
 # The command
@@ -268,7 +289,7 @@ def test_a_report_that_lies_beside_the_traces_is_none_of_them(
     for rank in (0, 1):
         (tmp_path / f"rank{rank}.json.gz").symlink_to((DDP / f"rank{rank}.json.gz").absolute())
     assert main(["ranks", str(tmp_path / "rank0.json.gz"), "--format", "json", "-o", str(tmp_path / "ranks.json")]) == 0
-    assert [Path(one.source).name for one in expand_urls(tmp_path)] == ["rank0.json.gz", "rank1.json.gz"]
+    assert [Path(address.source).name for address in expand_urls(tmp_path)] == ["rank0.json.gz", "rank1.json.gz"]
     for rank in (0, 1):
         (tmp_path / f"rank{rank}.json.gz").unlink()
     assert main(["ranks", str(tmp_path)]) == 2
@@ -278,7 +299,7 @@ def test_a_report_that_lies_beside_the_traces_is_none_of_them(
 def test_a_report_of_ranks_is_not_taken_for_one_of_traces(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     report = str(tmp_path / "ranks.json")
     assert main(["ranks", str(DDP / "rank0.json.gz"), "--format", "json", "-o", report]) == 0
-    for command in (["diff", report, report], ["check", report, "--forbid", "pageable-copy"]):
+    for command in (["diff", report, report], ["check", report, "--forbid", "pageable-memory"]):
         assert main(command) == 2
         assert f"{report}: is a report of ranks" in capsys.readouterr().err
 
@@ -286,8 +307,8 @@ def test_a_report_of_ranks_is_not_taken_for_one_of_traces(tmp_path: Path, capsys
 def test_nothing_readable_is_an_error(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "rank0.json").write_text("{}")
     assert main(["ranks", str(tmp_path)]) == 2
-    output, said = capsys.readouterr()
-    assert output == "" and said.startswith("overlapscope: error: 1 trace could not be read; ")
+    output, errors = capsys.readouterr()
+    assert output == "" and errors.startswith("overlapscope: error: 1 trace could not be read; ")
 
 
 @pytest.mark.parametrize(
@@ -323,3 +344,20 @@ def test_without_dask_or_fsspec_the_extra_is_named(options: list[str]) -> None:
     done = without_dask(*options)
     assert (done.returncode, done.stdout, done.stderr.count("\n")) == (2, "", 1)
     assert how_to_install("cluster") in done.stderr
+
+
+def test_a_terminal_shows_what_analyze_does_with_many_traces_and_nothing_else_does(tmp_path: Path) -> None:
+    for number in range(9):
+        shutil.copy(DDP / "rank0.json.gz", tmp_path / f"rank{number}.json.gz")
+    command = [sys.executable, "-m", "overlapscope", "analyze", str(tmp_path), "--format", "json"]
+    terminal, theirs = os.openpty()
+    with subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=theirs, env=os.environ | {"TERM": "xterm"}
+    ) as process:
+        os.close(theirs)
+        output, _ = process.communicate(timeout=PATIENCE_S)
+    shown = os.read(terminal, 1 << 16)
+    os.close(terminal)
+    assert process.returncode == 0 and b"looking for savings in 9 traces" in shown
+    quiet = subprocess.run(command, capture_output=True, check=True)
+    assert (quiet.stdout, quiet.stderr) == (output, b"")

@@ -108,10 +108,10 @@ def test_a_trace_behind_a_url_is_reported_under_it(memory: str) -> None:
 
 def test_workers_read_the_web_and_name_what_is_not_there(web: str) -> None:
     job = web.replace("://", "://user:secret@") + "/job"
-    found = list(reduce_all(expand_urls([f"{job}/rank0.json.gz?key=secret", f"{job}/rank7.json.gz"]), workers=2))
-    (lost,) = [one for one in found if isinstance(one, Unreadable)]
+    reduced = list(reduce_all(expand_urls([f"{job}/rank0.json.gz?key=secret", f"{job}/rank7.json.gz"]), workers=2))
+    (lost,) = [rank for rank in reduced if isinstance(rank, Unreadable)]
     assert (lost.source, lost.reason) == (f"{web}/job/rank7.json.gz", "the file does not exist; check the URL.")
-    (rank,) = [rank for one in found if not isinstance(one, Unreadable) for rank in one]
+    (rank,) = [rank for item in reduced if not isinstance(item, Unreadable) for rank in item]
     assert (rank.rank, rank.source) == (0, f"{web}/job/rank0.json.gz")
 
 
@@ -126,8 +126,8 @@ def test_a_cluster_within_this_process_reads_its_memory(memory: str) -> None:
     from distributed import LocalCluster
 
     with LocalCluster(n_workers=1, threads_per_worker=1, processes=False, dashboard_address=None) as cluster:
-        found = list(reduce_all(expand_urls(memory), scheduler=cluster.scheduler_address))
-    assert sorted(rank.rank or 0 for one in found if isinstance(one, tuple) for rank in one) == [0, 1]
+        reduced = list(reduce_all(expand_urls(memory), scheduler=cluster.scheduler_address))
+    assert sorted(rank.rank or 0 for item in reduced if isinstance(item, tuple) for rank in item) == [0, 1]
 
 
 @pytest.mark.parametrize("place", ["memory", "web"])

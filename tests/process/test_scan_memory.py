@@ -58,9 +58,9 @@ def test_no_bytes_lead_it_out_of_its_memory(tmp_path: Path) -> None:
 
 
 def arrays(count: int) -> list[bytes]:
-    """Events of all kinds, changed in a few places and cut anywhere, each behind its length."""
+    """Return events of all kinds, changed in a few places and cut anywhere, each preceded by its length."""
     chance = random.Random(1)
-    found = []
+    events = []
     for number in range(count):
         array = bytearray(json.dumps(chance.choices(EVENTS, k=chance.randrange(1, 4))).encode())
         for _ in range(number % 4):
@@ -69,5 +69,5 @@ def arrays(count: int) -> list[bytes]:
         if number % 3 == 0:
             del array[chance.randrange(1, len(array)) :]
         array[-1:] = b"]" if number % 50 else array[-1:]
-        found.append(struct.pack("<q", len(array)) + array)
-    return found
+        events.append(struct.pack("<q", len(array)) + array)
+    return events

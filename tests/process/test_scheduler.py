@@ -1,4 +1,4 @@
-"""Tests that are spread over workers: one that dies costs one test."""
+"""Tests of the scheduler for workers: a worker that dies costs a single test."""
 
 from __future__ import annotations
 

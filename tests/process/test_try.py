@@ -1,4 +1,7 @@
-"""`overlapscope try` around real processes that pretend to be a training program: what is run, told and left behind."""
+"""Tests of `overlapscope try` with real processes that imitate a training program:
+
+Its runs, its messages and its files.
+"""
 
 from __future__ import annotations
 
@@ -47,29 +50,31 @@ def attempt(script: Path, *like: str, options: Sequence[str] = (), stdin: str = 
 
 def trial(done: Done) -> Any:
     assert done.returncode == 0, done.stderr
-    told = json.loads(done.stdout)
-    jsonschema.validate(told, schema_of("trial"))
-    return told
+    document = json.loads(done.stdout)
+    jsonschema.validate(document, schema_of("trial"))
+    return document
 
 
 JSON = ("--format", "json")
 
 
 def test_a_change_that_pays_is_measured_and_recommended(script: Path) -> None:
-    told = trial(attempt(script, options=JSON))
-    workers, fused = told["changes"]
+    outcome = trial(attempt(script, options=JSON))
+    workers, fused = outcome["changes"]
     assert (workers["change"], workers["value"], workers["kept"], workers["results"]) == ("workers", "2", True, "same")
     assert workers["verdict"] == "faster"
     assert workers["measured_low_pct"] <= workers["measured_pct"] <= workers["measured_high_pct"] < -25
     assert (fused["after"], fused["verdict"], fused["kept"]) == (["workers (2)"], "no more than noise", False)
-    assert told["best"] == 0
-    assert {left["change"]: left["reason"] for left in told["left_out"]}["graph"] == "The program uses no GPU."
-    assert told["baseline_runs"] == workers["runs"] >= 3
-    assert told["repeatable"] is True
-    assert (told["interrupted"], told["recordings"]) == (False, {"before": None, "after": None})
+    assert outcome["best"] == 0
+    assert {omitted["change"]: omitted["reason"] for omitted in outcome["left_out"]}[
+        "graph"
+    ] == "The program uses no GPU."
+    assert outcome["baseline_runs"] == workers["runs"] >= 3
+    assert outcome["repeatable"] is True
+    assert (outcome["interrupted"], outcome["recordings"]) == (False, {"before": None, "after": None})
 
 
-def test_the_program_is_said_to_run_many_times_and_each_run_reads_stdin_anew(script: Path) -> None:
+def test_the_user_learns_that_the_program_runs_many_times_and_each_run_reads_stdin_anew(script: Path) -> None:
     done = attempt(script, stdin="two words")
     assert "Running python train.py again and again" in done.stderr
     assert "What it writes in this directory, it writes each time" in done.stderr
@@ -106,46 +111,46 @@ def test_a_program_that_fails_as_it_is_ends_as_under_python(script: Path) -> Non
 
 
 def test_a_program_that_fails_only_while_it_is_looked_at_is_tried_all_the_same(script: Path) -> None:
-    told = trial(attempt(script, "fails-when-looked-at", options=JSON))
-    assert told["best"] == 0
-    assert told["notes"] == [
+    outcome = trial(attempt(script, "fails-when-looked-at", options=JSON))
+    assert outcome["best"] == 0
+    assert outcome["notes"] == [
         "The program fails during the survey, which therefore saw only a part of it. "
         "It ended with exit code 1: a worker was killed by signal: Aborted"
     ]
 
 
-def test_a_program_is_run_without_us_before_it_is_said_to_fail(script: Path) -> None:
+def test_a_program_is_run_without_us_before_it_is_reported_to_fail(script: Path) -> None:
     done = attempt(script, "fails-when-timed")
     assert done.returncode == 1
     assert "the program runs by itself, but fails under `overlapscope try`" in done.stderr
     assert "fails as it is" not in done.stderr
 
 
-def test_a_program_that_fails_only_with_a_change_is_told_of(script: Path) -> None:
-    told = trial(attempt(script, "fails-with-workers", options=JSON))
-    failed = told["changes"][0]
+def test_a_program_that_fails_only_with_a_change_is_reported(script: Path) -> None:
+    outcome = trial(attempt(script, "fails-with-workers", options=JSON))
+    failed = outcome["changes"][0]
     assert failed["failure"] == "It ended with exit code 1: the data is broken"
     assert (failed["step_ns"], failed["kept"], failed["results"]) == (None, False, "unknown")
-    assert told["changes"][1]["after"] == []
+    assert outcome["changes"][1]["after"] == []
 
 
 def test_a_change_that_makes_results_different_is_not_recommended(script: Path) -> None:
-    told = trial(attempt(script, "differs", options=(*JSON, "--only", "workers")))
-    assert [one["results"] for one in told["changes"]] == ["different"]
-    assert told["best"] is None
+    outcome = trial(attempt(script, "differs", options=(*JSON, "--only", "workers")))
+    assert [change["results"] for change in outcome["changes"]] == ["different"]
+    assert outcome["best"] is None
 
 
 @pytest.mark.parametrize(
-    ("like", "code", "said"),
+    ("like", "code", "message"),
     [
         (["0"], 2, "the program made no steps"),
         (["9"], 2, "the program made 9 steps, and at least 16 are needed"),
         (["16"], 0, "Run 1, as it is"),
     ],
 )
-def test_steps_are_needed(script: Path, like: list[str], code: int, said: str) -> None:
+def test_steps_are_needed(script: Path, like: list[str], code: int, message: str) -> None:
     done = attempt(script, *like, options=("--only", "fused"))
-    assert (done.returncode, said in done.stderr) == (code, True)
+    assert (done.returncode, message in done.stderr) == (code, True)
 
 
 def test_a_program_without_torch_has_no_steps(tmp_path: Path) -> None:
@@ -155,7 +160,7 @@ def test_a_program_without_torch_has_no_steps(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("options", "said"),
+    ("options", "message"),
     [
         (["--only", "worker"], "there is no change 'worker' (did you mean 'workers'?)"),
         (["--minutes", "none"], "'none' is not a number of minutes"),
@@ -164,9 +169,9 @@ def test_a_program_without_torch_has_no_steps(tmp_path: Path) -> None:
         (["--recordings", "."], "is not empty"),
     ],
 )
-def test_usage(script: Path, options: list[str], said: str) -> None:
+def test_usage(script: Path, options: list[str], message: str) -> None:
     done = attempt(script, options=options)
-    assert (done.returncode, said in done.stderr) == (2, True), done.stderr
+    assert (done.returncode, message in done.stderr) == (2, True), done.stderr
 
 
 def test_a_script_that_is_not_there(tmp_path: Path) -> None:
@@ -189,15 +194,15 @@ def test_a_signal_ends_the_program_and_ctrl_c_shows_what_is_known(script: Path, 
     while time.monotonic() < until and not (script.parent / "hanging.txt").exists():
         time.sleep(0.05)
     process.send_signal(number)
-    out, said = process.communicate(timeout=PATIENCE_S)
+    out, errors = process.communicate(timeout=PATIENCE_S)
     with pytest.raises(ProcessLookupError):
         os.kill(int((script.parent / "hanging.txt").read_text()), 0)
     assert process.returncode == 128 + number
     if number == signal.SIGTERM:
         return
-    assert "Interrupted." in said
-    told = json.loads(out)
-    assert (told["interrupted"], told["changes"], told["baseline_runs"]) == (True, [], 1)
+    assert "Interrupted." in errors
+    document = json.loads(out)
+    assert (document["interrupted"], document["changes"], document["baseline_runs"]) == (True, [], 1)
 
 
 def test_an_edit_is_written_and_confirmed(script: Path) -> None:
@@ -210,18 +215,18 @@ def test_an_edit_is_written_and_confirmed(script: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("like", "said"),
+    ("like", "message"),
     [
         ("fails-as-edited", "The edited program fails. It ended with exit code 1: the data is broken"),
         ("slow-as-edited", "% more than it did."),
         ("differs-as-edited", "The edited program does not compute the same (results: different)."),
     ],
 )
-def test_an_edit_that_is_not_confirmed_is_undone(script: Path, like: str, said: str) -> None:
+def test_an_edit_that_is_not_confirmed_is_undone(script: Path, like: str, message: str) -> None:
     before = script.read_text()
     done = attempt(script, like, options=("--write", "--yes", "--only", "workers"))
     assert done.returncode == 1
-    assert said in done.stderr
+    assert message in done.stderr
     assert "The edit is undone: train.py is as before." in done.stderr
     assert script.read_text() == before
     assert not script.with_name("train.py.orig").exists()
@@ -252,24 +257,24 @@ def recording(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.usefixtures("recording")
 def test_on_a_gpu_predictions_stand_beside_what_was_measured_and_the_best_set_has_no_races(script: Path) -> None:
-    told = trial(attempt(script, "gpu", options=(*JSON, "--only", "pin,non-blocking", "--recordings", "kept")))
-    pin, both = told["changes"]
-    for one in (pin, both):
-        predicted = one["predicted_pct"]
+    outcome = trial(attempt(script, "gpu", options=(*JSON, "--only", "pin,non-blocking", "--recordings", "kept")))
+    pin, both = outcome["changes"]
+    for item in (pin, both):
+        predicted = item["predicted_pct"]
         assert predicted["low"] <= predicted["value"] <= predicted["high"] < 0
     assert both["after"] == ["pin"]
-    assert told["best"] == 1
+    assert outcome["best"] == 1
     assert (pin["races"], both["races"]) == (None, 0)
-    assert told["device_name"] == "H200"
+    assert outcome["device_name"] == "H200"
     kept = script.parent / "kept"
-    assert told["recordings"] == {side: str(kept / f"{side}.trace.json.gz") for side in ("before", "after")}
+    assert outcome["recordings"] == {side: str(kept / f"{side}.trace.json.gz") for side in ("before", "after")}
 
 
 @pytest.mark.usefixtures("recording")
 def test_a_set_with_data_races_is_not_recommended(script: Path) -> None:
-    told = trial(attempt(script, "gpu", "races", options=(*JSON, "--only", "pin")))
-    assert told["changes"][0]["races"] == 2
-    assert (told["best"], told["recordings"]["after"]) == (None, None)
+    outcome = trial(attempt(script, "gpu", "races", options=(*JSON, "--only", "pin")))
+    assert outcome["changes"][0]["races"] == 2
+    assert (outcome["best"], outcome["recordings"]["after"]) == (None, None)
 
 
 def test_runs_and_recordings_are_kept_where_asked(script: Path) -> None:

@@ -1,11 +1,8 @@
-"""A packed file that another process unpacks is the same Trace, whatever becomes of that process."""
+"""A packed file that another thread unpacks is the same Trace."""
 
 from __future__ import annotations
 
 import gzip
-import os
-import signal
-import sys
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -13,12 +10,10 @@ from pathlib import Path
 import pytest
 
 from overlapscope.errors import UnreadableTrace
-from overlapscope.reading import _ahead, kineto
+from overlapscope.reading import _crew, kineto
 from overlapscope.reading._crew import Crew
 from overlapscope.trace.model import Trace
 from tests.support.parallel_reading import ALONE, RECORDINGS, assert_identical, dialect, events_of_all_kinds
-
-pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="only Linux has helpers")
 
 AHEAD = Crew(2, least_packed_bytes=0)
 
@@ -42,15 +37,10 @@ def packed(tmp_path: Path, how: str, count: int = 6000) -> Path:
 
 
 @pytest.fixture(autouse=True)
-def no_process_is_left_behind() -> Iterator[None]:
-    before = children()
+def no_thread_is_left_behind() -> Iterator[None]:
+    before = threading.active_count()
     yield
-    assert children() <= before
-
-
-def children() -> set[str]:
-    """Processes that this one has started and not buried."""
-    return {child for task in Path("/proc/self/task").iterdir() for child in (task / "children").read_text().split()}
+    assert threading.active_count() <= before
 
 
 def outcome(path: Path, crew: Crew) -> Trace | str:
@@ -98,34 +88,26 @@ def test_the_limit_holds(tmp_path: Path) -> None:
         kineto.read(path, limit_bytes=size - 1, crew=AHEAD)
 
 
-@pytest.mark.parametrize("after", [0, 1, 3])
-def test_a_process_that_is_killed_changes_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, after: int) -> None:
+def test_a_system_without_threads_to_spare_unpacks_here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = packed(tmp_path, "gz")
-    start, exactly = _ahead._start, _ahead._exactly
-    pids: list[int] = []
-    reads = iter(range(1000))
 
-    def starting(file: object) -> object:
-        helper = start(file)  # type: ignore[arg-type]
-        assert helper is not None
-        pids.append(helper[0])
-        return helper
+    def scarce(_: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
 
-    def killing(pipe: object, count: int) -> bytes | None:
-        # A block is read in two parts.
-        if next(reads) == 2 * after + 1:
-            os.kill(pids[0], signal.SIGKILL)
-        return exactly(pipe, count)  # type: ignore[arg-type]
-
-    monkeypatch.setattr(_ahead, "_start", starting)
-    monkeypatch.setattr(_ahead, "_exactly", killing)
-    trace = kineto.read(path, crew=AHEAD)
-    monkeypatch.undo()
-    assert len(pids) == 1
+    with monkeypatch.context() as patch:
+        patch.setattr(threading.Thread, "start", scarce)
+        trace = kineto.read(path, crew=AHEAD)
     assert_identical(trace, kineto.read(path, crew=ALONE))
 
 
-def test_a_reader_that_stops_early_leaves_no_process_behind(tmp_path: Path) -> None:
+def test_a_stream_without_its_last_bytes_is_the_same(tmp_path: Path) -> None:
+    """The thread learns that they are missing before the reader has come to the end of the events."""
+    path = packed(tmp_path, "gz")
+    path.write_bytes(path.read_bytes()[:-4])
+    assert_identical(kineto.read(path, crew=AHEAD), kineto.read(path, crew=ALONE))
+
+
+def test_a_reader_that_stops_early_leaves_no_thread_behind(tmp_path: Path) -> None:
     path = tmp_path / "no.json.gz"
     path.write_bytes(gzip.compress(b"no trace at all, " * 500_000))
     with pytest.raises(UnreadableTrace, match="not JSON"):
@@ -134,14 +116,6 @@ def test_a_reader_that_stops_early_leaves_no_process_behind(tmp_path: Path) -> N
 
 def test_only_large_packed_files_are_unpacked_ahead(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = packed(tmp_path, "gz", count=500)
-    monkeypatch.setattr(_ahead, "_start", lambda file: pytest.fail("another process was started"))
+    monkeypatch.setattr(_crew, "unpacked_ahead", lambda file: pytest.fail("a thread was started"))
     kineto.read(path)
     kineto.read(path, crew=Crew(1, least_packed_bytes=0))
-    stop = threading.Event()
-    thread = threading.Thread(target=stop.wait)
-    thread.start()
-    try:
-        kineto.read(path, crew=Crew(least_packed_bytes=0))
-    finally:
-        stop.set()
-        thread.join()

@@ -35,13 +35,13 @@ def on_gpu(mib: int) -> torch.Tensor:
 
 def work(size: int = 4096, count: int = 4, dtype: torch.dtype = torch.float32) -> Step:
     """Some milliseconds of matrix multiplications that need no input from the host."""
-    left = torch.randn(size, size, device="cuda", dtype=dtype)
+    factor = torch.randn(size, size, device="cuda", dtype=dtype)
     right = torch.randn(size, size, device="cuda", dtype=dtype)
-    out = torch.empty_like(left)
+    out = torch.empty_like(factor)
 
     def run() -> torch.Tensor:
         for _ in range(count):
-            torch.mm(left, right, out=out)
+            torch.mm(factor, right, out=out)
         return out
 
     return run
@@ -152,7 +152,7 @@ def blocking_copy() -> Step:
 
 
 def engine_busy() -> Step:
-    """The batch is queued behind a bulk upload on the copy engine; the second half of compute needs it."""
+    """The batch waits on the copy engine for a bulk upload; the second half of compute needs it."""
     bulk, bulk_target = pinned(512), on_gpu(512)
     batch, batch_target = pinned(16), on_gpu(16)
     bulk_stream, batch_stream = torch.cuda.Stream(), torch.cuda.Stream()
@@ -293,7 +293,7 @@ def launch_bound() -> Step:
 
 
 def launch_bound_graph() -> Step:
-    """The same kernels as one CUDA graph: no gap worth a finding is left."""
+    """The same kernels in a CUDA graph: no gap worth a finding remains."""
     value = torch.ones(1 << 22, device="cuda")
     for _ in range(3):
         value.add_(1.0)

@@ -123,7 +123,7 @@ def async_checkpoint() -> Step:
 
 
 def loader_with_workers() -> Step:
-    """Two workers cannot keep up with the GPU: `data-loading`; the pinned, prefetched copy is no problem."""
+    """Two workers cannot keep up with the GPU: `data-loading`. The pinned, prefetched copy is fine."""
     loader = torch.utils.data.DataLoader(SlowSamples(), batch_size=16, num_workers=2, pin_memory=True)
     batches: Iterator[torch.Tensor] = iter(loader)
     compute = work(count=1)
@@ -137,7 +137,7 @@ def loader_with_workers() -> Step:
 
 
 def graph_with_copies() -> Step:
-    """A CUDA graph that holds an upload, kernels and a download in one chain: order inside the graph."""
+    """A CUDA graph with an upload, kernels and a download in a single chain: order inside the graph."""
     source, target, back = pinned(32), on_gpu(32), pinned(32)
     value = torch.ones(1 << 24, device="cuda")
     graph = torch.cuda.CUDAGraph()

@@ -60,7 +60,7 @@ def train(rank: int, ranks: int, variant: str, out: str) -> None:
     if cuda:
         torch.cuda.set_device(device)
     dist.init_process_group("nccl" if cuda else "gloo", rank=rank, world_size=ranks)
-    pairs = [dist.new_group([one, one + 1]) for one in range(0, ranks, 2)]
+    pairs = [dist.new_group([number, number + 1]) for number in range(0, ranks, 2)]
     torch.manual_seed(0)
     layers = [layer for _ in range(DEPTH) for layer in (nn.Linear(WIDTH, WIDTH), nn.ReLU())]
     wrap: Callable[..., nn.Module] = DistributedDataParallel

@@ -102,8 +102,8 @@ class Attention(nn.Module):
         """One token for each sequence, and its own keys and values."""
         query, new = self.qkv(self.before(hidden)).split([hidden.shape[1], 2 * hidden.shape[1]], dim=1)
         query = query.view(len(hidden), self.heads, 1, -1)
-        found = functional.scaled_dot_product_attention(query, cache[0], cache[1])
-        hidden = hidden + self.out(found.reshape(hidden.shape))
+        attention = functional.scaled_dot_product_attention(query, cache[0], cache[1])
+        hidden = hidden + self.out(attention.reshape(hidden.shape))
         return hidden + self.down(functional.silu(self.up(self.between(hidden)))), new
 
 
@@ -174,8 +174,8 @@ def weight_offload(way: str) -> Step:
         qkv, out, up, down = weights
         normed = functional.layer_norm(hidden, (width,))
         split = functional.linear(normed, qkv).view(batch, length, 3, heads, width // heads).permute(2, 0, 3, 1, 4)
-        found = functional.scaled_dot_product_attention(split[0], split[1], split[2], is_causal=True)
-        hidden = hidden + functional.linear(found.transpose(1, 2).reshape(hidden.shape), out)
+        attention = functional.scaled_dot_product_attention(split[0], split[1], split[2], is_causal=True)
+        hidden = hidden + functional.linear(attention.transpose(1, 2).reshape(hidden.shape), out)
         inner = functional.gelu(functional.linear(functional.layer_norm(hidden, (width,)), up))
         result: torch.Tensor = hidden + functional.linear(inner, down)
         return result

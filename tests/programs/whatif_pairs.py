@@ -126,7 +126,7 @@ def batches(way: str) -> Step:
 
 
 def small_copies(way: str) -> Step:
-    """A hundred features of 100 KB, copied one by one or as one."""
+    """A hundred features of 100 KB, copied separately or together."""
     together = torch.randn(100, 25600).pin_memory()
     apart = [row.clone().pin_memory() for row in together]
     target, weight = torch.empty(100, 25600, device="cuda"), torch.randn(25600, 2048, device="cuda")
@@ -227,7 +227,7 @@ def replayed(run: Callable[[], torch.Tensor], source: torch.Tensor, static: torc
 
 
 def captured(run: Callable[[], torch.Tensor]) -> torch.cuda.CUDAGraph:
-    """What is launched, as a CUDA graph."""
+    """The launched kernels as a CUDA graph."""
     side = torch.cuda.Stream()
     side.wait_stream(torch.cuda.current_stream())
     with torch.cuda.stream(side), torch.no_grad():

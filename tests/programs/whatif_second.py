@@ -45,8 +45,8 @@ class Layer(nn.Module):
         query, key, value = split.unbind(1)
         self.keys.index_copy_(2, position, key)
         self.values.index_copy_(2, position, value)
-        found = functional.scaled_dot_product_attention(query, self.keys, self.values, attn_mask=seen)
-        hidden = hidden + self.out(found.reshape(hidden.shape))
+        attention = functional.scaled_dot_product_attention(query, self.keys, self.values, attn_mask=seen)
+        hidden = hidden + self.out(attention.reshape(hidden.shape))
         result: torch.Tensor = hidden + self.down(functional.gelu(self.up(self.between(hidden)), approximate="tanh"))
         return result
 

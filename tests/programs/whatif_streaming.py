@@ -151,15 +151,18 @@ def recommender(way: str) -> Step:
 
     @torch.no_grad()
     def step() -> torch.Tensor:
-        found = [functional.embedding(rows, table) for rows, table in zip(there(), tables, strict=True)]
-        result: torch.Tensor = torch.sigmoid(top(torch.cat(found, dim=1)))
+        rows_found = [functional.embedding(rows, table) for rows, table in zip(there(), tables, strict=True)]
+        result: torch.Tensor = torch.sigmoid(top(torch.cat(rows_found, dim=1)))
         return result
 
     return step
 
 
 def frames(way: str) -> Step:
-    """Frames of a film, 24 MiB each, are made sharp grey ones of 16 MiB: on one stream, with one for copies, or two."""
+    """Frames of a film, 24 MiB each, become sharp grey frames of 16 MiB:
+
+    On one stream, with another for copies, or with two.
+    """
     height, width, count = 2160, 3840, 8
     films = [torch.randint(256, (3, height, width), dtype=torch.uint8).pin_memory() for _ in range(count)]
     results = [torch.empty(height, width, dtype=torch.float16).pin_memory() for _ in films]

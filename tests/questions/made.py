@@ -29,6 +29,6 @@ def make(directory: Path) -> None:
     text = gzip.decompress((TRACES / "known_causes/host_sync.json.gz").read_bytes())
     (directory / "cut_off.json").write_bytes(text[: len(text) * 3 // 4])
     whole = json.loads(text)
-    whole["traceEvents"] = [one for one in whole["traceEvents"] if one.get("cat") not in GPU_CATEGORIES]
+    whole["traceEvents"] = [event for event in whole["traceEvents"] if event.get("cat") not in GPU_CATEGORIES]
     (directory / "cpu_only.json").write_text(json.dumps(whole))
     write(directory / "history.sqlite")

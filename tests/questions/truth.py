@@ -28,7 +28,7 @@ _MEMORY: Final = {0: "Pageable", 1: "Pinned"}
 
 
 class Op(NamedTuple):
-    """Of a GPU."""
+    """A GPU op."""
 
     device: int
     stream: int
@@ -46,12 +46,12 @@ class Op(NamedTuple):
 @cache
 def document(path: Path) -> dict[str, Any]:
     """JSON, with decimals as they are written."""
-    made: dict[str, Any] = json.loads(unpacked(path), parse_float=Decimal)
-    return made
+    document: dict[str, Any] = json.loads(unpacked(path), parse_float=Decimal)
+    return document
 
 
 def unpacked(path: Path) -> bytes:
-    """The file as it was before somebody packed it."""
+    """Return the unpacked content of a file."""
     data = path.read_bytes()
     return gzip.decompress(data) if data[:2] == b"\x1f\x8b" else data
 
@@ -59,28 +59,30 @@ def unpacked(path: Path) -> bytes:
 @cache
 def ops(path: Path) -> tuple[Op, ...]:
     """The GPU ops of a Chrome trace of PyTorch, of one of JAX, or of an exported report of Nsight Systems."""
-    found = {".sqlite": _of_nsys, ".pb": _of_jax}.get(path.suffix, _of_kineto)(path)
-    return tuple(sorted(found, key=lambda op: (op.start, op.end)))
+    events = {".sqlite": _of_nsys, ".pb": _of_jax}.get(path.suffix, _of_kineto)(path)
+    return tuple(sorted(events, key=lambda op: (op.start, op.end)))
 
 
 def _of_kineto(path: Path) -> Iterator[Op]:
-    for one in _events(path, _GPU):
-        args, name = one["args"], one["name"]
-        device, kind = args.get("device", one["pid"]), _kind(name, copy=one["cat"] != "kernel")
-        yield Op(device, args["stream"], kind, name, *_times(path, one), args.get("bytes", 0), args["correlation"])
+    for event in _events(path, _GPU):
+        args, name = event["args"], event["name"]
+        device, kind = args.get("device", event["pid"]), _kind(name, copy=event["cat"] != "kernel")
+        yield Op(device, args["stream"], kind, name, *_times(path, event), args.get("bytes", 0), args["correlation"])
 
 
 def _of_jax(path: Path) -> Iterator[Op]:
     """From the Chrome trace that jax.profiler wrote beside the XSpace."""
     events = document(_JAX / path.name.replace(".xplane.pb", ".trace.json.gz"))["traceEvents"]
-    [device] = [one["pid"] for one in events if one.get("name") == "process_name" and "GPU" in one["args"]["name"]]
-    for one in events:
-        if one.get("ph") == "X" and one["pid"] == device:
-            start = round(Decimal(one["ts"]) * 1000)
-            end, size = start + round(Decimal(one["dur"]) * 1000), re.search(r"size:(\d+)", str(one["args"]))
-            name = one["name"].replace("H2D", " HtoD").replace("D2H", " DtoH")
+    [device] = [
+        event["pid"] for event in events if event.get("name") == "process_name" and "GPU" in event["args"]["name"]
+    ]
+    for event in events:
+        if event.get("ph") == "X" and event["pid"] == device:
+            start = round(Decimal(event["ts"]) * 1000)
+            end, size = start + round(Decimal(event["dur"]) * 1000), re.search(r"size:(\d+)", str(event["args"]))
+            name = event["name"].replace("H2D", " HtoD").replace("D2H", " DtoH")
             copy = name.startswith("Memcpy")
-            yield Op(0, one["tid"], _kind(name, copy=copy), name, start, end, int(size[1]) if size else 0, 0)
+            yield Op(0, event["tid"], _kind(name, copy=copy), name, start, end, int(size[1]) if size else 0, 0)
 
 
 def _of_nsys(path: Path) -> Iterator[Op]:
@@ -109,7 +111,9 @@ def _kind(name: str, *, copy: bool) -> Kind:
 
 
 def _events(path: Path, categories: frozenset[str]) -> Iterator[dict[str, Any]]:
-    return (one for one in document(path)["traceEvents"] if one.get("cat") in categories and one.get("ph") == "X")
+    return (
+        event for event in document(path)["traceEvents"] if event.get("cat") in categories and event.get("ph") == "X"
+    )
 
 
 def _times(path: Path, event: dict[str, Any]) -> tuple[int, int]:
@@ -143,7 +147,7 @@ def _percent(part: int, whole: int) -> float | None:
 
 
 def longest(path: Path, kind: str, stream: int) -> int:
-    """Of the ops of a kind on a stream."""
+    """Return the longest duration of the ops of a kind on a stream."""
     return max(op.end - op.start for op in ops(path) if (op.kind.name, op.stream) == (kind, stream))
 
 
@@ -154,46 +158,46 @@ def total(path: Path, of: str, kind: str, device: int = 0, memory: str = "") -> 
 
 
 def rate(path: Path, kind: str) -> float:
-    """Of the only copy, in 1e9 bytes per second."""
+    """Return the rate of the only copy, in 1e9 bytes per second."""
     [op] = (op for op in ops(path) if op.kind.name == kind)
     return op.bytes / (op.end - op.start)
 
 
 def longest_gap(path: Path) -> int:
     """The longest time between two ops in which nothing runs."""
-    found, end = 0, ops(path)[0].end
+    longest, end = 0, ops(path)[0].end
     for op in ops(path):
-        found, end = max(found, op.start - end), max(op.end, end)
-    return found
+        longest, end = max(longest, op.start - end), max(op.end, end)
+    return longest
 
 
 def longest_copy(path: Path, memory: str) -> str:
-    """Its name."""
+    """Return the name of the longest copy of this memory kind."""
     return max((op for op in ops(path) if memory in op.name), key=lambda op: op.end - op.start).name
 
 
 def lead_in(path: Path) -> int:
     """From the first op to the end of the last whose launch was not recorded."""
-    launched = {one["args"]["correlation"] for one in _events(path, _CALLS)}
+    launched = {event["args"]["correlation"] for event in _events(path, _CALLS)}
     return max(op.end for op in ops(path) if op.correlation not in launched) - ops(path)[0].start
 
 
 def calls(path: Path, name: str, of: str) -> int:
     """Number of the calls of a name, or nanoseconds."""
-    mine = [_times(path, one) for one in _events(path, _CALLS) if one["name"] == name]
+    mine = [_times(path, event) for event in _events(path, _CALLS) if event["name"] == name]
     return len(mine) if of == "count" else sum(end - start for start, end in mine)
 
 
 def line(path: Path, call: str, script: str) -> str:
     """The innermost line of a script around the longest call of a name."""
-    mine = [_times(path, one) for one in _events(path, _CALLS) if one["name"] == call]
+    mine = [_times(path, event) for event in _events(path, _CALLS) if event["name"] == call]
     return _line(path, max(mine, key=lambda pair: pair[1] - pair[0]), script)
 
 
 def exposed_line(path: Path, script: str) -> list[Any]:
     """The line of a script whose copies are exposed longest, and how long; copies do not run beside each other."""
     kernels = [op for op in ops(path) if op.kind in (Kind.COMPUTE, Kind.COMM)]
-    launches = {one["args"]["correlation"]: _times(path, one) for one in _events(path, _CALLS)}
+    launches = {event["args"]["correlation"]: _times(path, event) for event in _events(path, _CALLS)}
     exposed: dict[str, int] = {}
     for copy in (op for op in ops(path) if op.kind in (Kind.H2D, Kind.D2H)):
         free = copy.end - copy.start
@@ -205,11 +209,11 @@ def exposed_line(path: Path, script: str) -> list[Any]:
 
 
 def _line(path: Path, span: tuple[int, int], script: str) -> str:
-    """Of the innermost frame of a script around a span."""
+    """Return the line of the innermost frame of a script around a span."""
     frames = (
-        (*_times(path, one), str(one["name"]))
-        for one in _events(path, frozenset({"python_function"}))
-        if one["name"].startswith(f"{script}(")
+        (*_times(path, event), str(event["name"]))
+        for event in _events(path, frozenset({"python_function"}))
+        if event["name"].startswith(f"{script}(")
     )
     _, _, name = max(frame for frame in frames if frame[0] <= span[0] and frame[1] >= span[1])
     number, function = name.removeprefix(f"{script}(").split("): ")
@@ -217,17 +221,20 @@ def _line(path: Path, span: tuple[int, int], script: str) -> str:
 
 
 def step_spans(path: Path) -> list[int]:
-    """Of each step: from the first op launched from it on the busiest stream of kernels to the next step's; the last
-    ends with the window."""
-    launches = {one["args"]["correlation"]: _times(path, one)[0] for one in _events(path, _CALLS)}
+    """Return the span of each step:
+
+    From the first op launched from it on the busiest stream of kernels to the next step's. The last ends with the
+    window.
+    """
+    launches = {event["args"]["correlation"]: _times(path, event)[0] for event in _events(path, _CALLS)}
     busy: dict[int, int] = {}
     for op in ops(path):
         busy[op.stream] = busy.get(op.stream, 0) + (op.end - op.start if op.kind == Kind.COMPUTE else 0)
     main = max(busy, key=lambda stream: busy[stream])
     steps = sorted(
-        _times(path, one)
-        for one in _events(path, frozenset({"user_annotation"}))
-        if one["name"].startswith("ProfilerStep#")
+        _times(path, event)
+        for event in _events(path, frozenset({"user_annotation"}))
+        if event["name"].startswith("ProfilerStep#")
     )
     starts = [
         min(op.start for op in ops(path) if op.stream == main and begin <= launches.get(op.correlation, 0) < end)
@@ -238,18 +245,18 @@ def step_spans(path: Path) -> list[int]:
 
 
 def median_step(path: Path) -> float:
-    """Of all steps."""
+    """Return the median step."""
     return statistics.median(step_spans(path))
 
 
 def timed_step(path: Path) -> int:
-    """What steps took right before and right behind the recording: between the two medians."""
+    """Return the step time around the recording: the mean of the medians before and after it."""
     sides = document(path)["overlapscope"]["plain_steps"].values()
     return round(statistics.fmean(statistics.median(side["device_ns"]) for side in sides))
 
 
 def slower_by(path: Path, before: Path) -> int:
-    """How much longer a step is on average than in another recording."""
+    """Return by how much the mean step is longer than in another recording."""
     return round(statistics.fmean(step_spans(path))) - round(statistics.fmean(step_spans(before)))
 
 
@@ -267,20 +274,20 @@ def straggler(path: Path) -> int:
 
 
 def size(path: Path) -> int:
-    """Of the file, in bytes."""
+    """Return the size of the file, in bytes."""
     return path.stat().st_size
 
 
 def measured(path: Path, experiment: str, variant: str) -> int:
-    """What an iteration took in the laboratory while nothing was recorded."""
-    [mine] = (one for one in document(path)["experiments"] if one["name"] == experiment)
-    [wall] = (one["wall_ms"]["median"] for one in mine["variants"] if one["name"] == variant)
+    """Return the time of an iteration in the laboratory without a recording."""
+    [mine] = (item for item in document(path)["experiments"] if item["name"] == experiment)
+    [wall] = (item["wall_ms"]["median"] for item in mine["variants"] if item["name"] == variant)
     return round(float(wall) * 1_000_000)
 
 
 RAW: Final[dict[str, Callable[..., Any]]] = {
-    made.__name__: made
-    for made in (
+    function.__name__: function
+    for function in (
         *(bucket, longest, total, rate, longest_gap, longest_copy, lead_in, calls, line, exposed_line),
         *(median_step, timed_step, slower_by, straggler, size, measured),
     )

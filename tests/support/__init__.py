@@ -1,1 +1,1 @@
-"""What tests of several rooms use."""
+"""Helpers for tests of several rooms."""

@@ -39,8 +39,8 @@ class Job:
 
     def step(self, name: str, /, **inputs: str) -> subprocess.CompletedProcess[str]:
         """Run a step with the given inputs, and the others as they are when they are not given."""
-        [step] = [one for one in STEPS if one["name"] == name]
-        given = {key: str(one.get("default", "")) for key, one in ACTION["inputs"].items()}
+        [step] = [step for step in STEPS if step["name"] == name]
+        given = {key: str(properties.get("default", "")) for key, properties in ACTION["inputs"].items()}
         given |= {key.replace("_", "-"): value for key, value in inputs.items()}
         script = self.temp / "step.sh"
         script.write_text(step["run"])
@@ -52,7 +52,7 @@ class Job:
             "GITHUB_OUTPUT": str(self.output),
             "GITHUB_STEP_SUMMARY": str(self.summary),
             "RUNNER_TEMP": str(self.temp),
-            # Little of what is installed is ever imported.
+            # Few installed modules are ever imported.
             "PIP_NO_COMPILE": "1",
         }
         environment |= {key: value for key, value in os.environ.items() if key.startswith("PIP_")}
@@ -70,7 +70,7 @@ class Job:
         return done
 
     def outputs(self) -> dict[str, str]:
-        """What the steps have put out so far."""
+        """Outputs of the steps so far."""
         return dict(line.split("=", 1) for line in self.output.read_text().splitlines())
 
 

@@ -26,7 +26,7 @@ class Assistant:
         self.portal, self.client = portal, client
 
     def text(self, tool: str, **arguments: object) -> str:
-        """What a tool answers. Raises Refused."""
+        """Return a tool's answer. Raises Refused."""
         done = self.portal.call(partial(self.client.call_tool, tool, arguments))
         [content] = done.content
         assert isinstance(content, TextContent)
@@ -42,12 +42,12 @@ class Assistant:
     def all(self, tool: str, called: str, **arguments: object) -> list[Any]:
         """The items of all pages."""
         pages = self.ask(tool, **arguments).get("pages", 1)
-        return [one for page in range(1, pages + 1) for one in self.ask(tool, **arguments, page=page)[called]]
+        return [item for page in range(1, pages + 1) for item in self.ask(tool, **arguments, page=page)[called]]
 
 
 @contextmanager
 def assistant(*directories: str | Path) -> Iterator[Assistant]:
-    """One that may ask about these directories."""
+    """Yield an assistant that may ask about these directories."""
     command = StdioServerParameters(command=sys.executable, args=["-m", "overlapscope", "mcp", *map(str, directories)])
     with (
         start_blocking_portal() as portal,

@@ -15,7 +15,7 @@ REASONS = (
         op="aten::copy_",
         call="cudaMemcpyAsync",
         where="train.py:42 in step",
-        rule="pageable-copy",
+        rule="pageable-memory",
     ),
     FailureReason(
         title="exposed copy, same-stream: 1.1 ms a step",
@@ -72,13 +72,13 @@ def passed(**changes: Any) -> BudgetVerdict:
 def forbidden(**changes: Any) -> BudgetVerdict:
     """A forbidden rule that was found."""
     given: dict[str, Any] = {
-        "budget": "forbid pageable-copy",
-        "metric": "pageable-copy",
+        "budget": "forbid pageable-memory",
+        "metric": "pageable-memory",
         "value": 2.0,
         "limit": 0.0,
         "unit": "findings",
         "more_is_better": False,
-        "message": "pageable-copy was found 2 times, and it is forbidden.",
+        "message": "pageable-memory was found 2 times, and it is forbidden.",
     }
     return verdict(**given | changes)
 

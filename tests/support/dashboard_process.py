@@ -31,10 +31,10 @@ class Served(Struct, frozen=True):
     """A running server."""
 
     address: str
-    """What it told its user to open, with the base path and the token."""
+    """Address that it printed for its user, with the base path and the token."""
     process: Process
     lines: list[str] = field(default_factory=list)
-    """What it wrote to stderr, so far."""
+    """Its stderr so far."""
 
     @property
     def base(self) -> str:
@@ -54,7 +54,7 @@ class Served(Struct, frozen=True):
 
 
 class Answer(Struct, frozen=True):
-    """What a server answered."""
+    """A server's response."""
 
     status: int
     headers: http.client.HTTPMessage
@@ -118,7 +118,7 @@ def serve(
 def stop(process: Process) -> int:
     """Ends the server; its exit status."""
     if process.poll() is None:
-        # Not as Ctrl-C does: a shell has what it runs in the background ignore that.
+        # Not with SIGINT, which shells make background processes ignore.
         process.send_signal(signal.SIGTERM)
     try:
         return process.wait(timeout=15)
@@ -144,5 +144,5 @@ def _address(process: Process, lines: list[str], arrived: queue.SimpleQueue[str 
             raise AssertionError(f"the server said no address within {_PATIENCE_S:.0f} s: {lines}") from None
         if line is None:
             raise AssertionError(f"the server ended with {process.wait()}: {lines}")
-        if found := _ADDRESS.search(line):
-            return found[0]
+        if match := _ADDRESS.search(line):
+            return match[0]

@@ -80,6 +80,6 @@ def _started(
         finally:
             with suppress(psutil.NoSuchProcess):
                 first = psutil.Process(process.pid)
-                for one in [first, *first.children(recursive=True)]:
+                for item in [first, *first.children(recursive=True)]:
                     with suppress(psutil.NoSuchProcess):
-                        one.kill()
+                        item.kill()

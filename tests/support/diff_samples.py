@@ -33,19 +33,19 @@ def change(
     before: float | None, after: float | None, *, name: str = "", unit: Unit = "ns", noise: float | None = 10_000
 ) -> FigureChange:
     """Return a change with an interval of twice `noise`, or without an interval if `noise` is None."""
-    known = before is not None and after is not None
+    both_known = before is not None and after is not None
     by = after - before if before is not None and after is not None else None
-    told = by is not None and noise is not None
+    beyond_known = by is not None and noise is not None
     return FigureChange(
         name=name,
         unit=unit,
         before=before,
         after=after,
-        change=by if known else None,
+        change=by if both_known else None,
         noise_floor=2 * (noise or 0),
         low=by - noise if by is not None and noise is not None else None,
         high=by + noise if by is not None and noise is not None else None,
-        beyond_noise=abs(by) > 2 * noise if told and by is not None and noise is not None else None,
+        beyond_noise=abs(by) > 2 * noise if beyond_known and by is not None and noise is not None else None,
     )
 
 
@@ -57,14 +57,14 @@ def figures(
 ) -> Figures:
     """Figures with these buckets; all exposed copy is `same-stream`, all idle time `host-sync`."""
 
-    def time(name: str, one: float, other: float) -> FigureChange:
-        return change(one, other, name=name, noise=noise)
+    def time(name: str, before: float, other: float) -> FigureChange:
+        return change(before, other, name=name, noise=noise)
 
     buckets = ("compute", "exposed comm", "exposed copy", "exposed other", "idle")
     exposed, idle = (before[2], after[2]), (before[4], after[4])
     return Figures(
         span=time("span", sum(before), sum(after)),
-        buckets=tuple(time(name, one, other) for name, one, other in zip(buckets, before, after, strict=True)),
+        buckets=tuple(time(name, first, other) for name, first, other in zip(buckets, before, after, strict=True)),
         exposed_copy_by_cause=tuple(
             time(name, *(exposed if name == "same-stream" else (0, 0))) for name in COPY_CAUSES
         ),
@@ -78,7 +78,7 @@ def figures(
     )
 
 
-def finding(rule: str = "pageable-copy", cost_ns: int = 4 * MS, text: str = "Pinning saves 4 ms") -> Finding:
+def finding(rule: str = "pageable-memory", cost_ns: int = 4 * MS, text: str = "Pinning saves 4 ms") -> Finding:
     return Finding(
         rule=rule,
         severity="info" if rule == "overlap-achieved" else "warning",
@@ -144,7 +144,7 @@ def device(
         ),
         findings=(
             FindingChange(
-                rule="pageable-copy",
+                rule="pageable-memory",
                 standing="gone",
                 before=finding(text=names),
                 after=None,
@@ -185,7 +185,7 @@ def _copies(standing: Literal["new", "gone"], kind: str, before: int, after: int
         stream="main" if standing == "gone" else "side",
         standing=standing,
         count=change(*counts, name="count", unit="count", noise=0),
-        bytes=change(*(one * 1000 for one in counts), name="bytes", unit="bytes", noise=0),
+        bytes=change(*(count * 1000 for count in counts), name="bytes", unit="bytes", noise=0),
         time=change(before, after, name="time"),
         exposed=change(before, 0, name="exposed"),
         bandwidth=change(*((12.5, None) if standing == "gone" else (None, 52.5)), name="bandwidth", unit="gb_per_s"),

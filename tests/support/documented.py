@@ -1,4 +1,4 @@
-"""The blocks of the documentation: what a reader is told to type."""
+"""The blocks of the documentation: commands and code for a reader to type."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class Block(Struct, frozen=True):
     language: str
     text: str
     not_run: str
-    """Why, where it says so."""
+    """Reason, if the page states it."""
 
     @property
     def id(self) -> str:
@@ -33,11 +33,11 @@ class Block(Struct, frozen=True):
 
 def blocks(page: Path) -> Iterator[Block]:
     text = page.read_text(encoding="utf-8")
-    for found in re.finditer(
+    for match in re.finditer(
         r"(?:<!-- not run: (.*?) -->\n\n?)?^( *)```(\w*)\n(.*?)^\2```$", text, re.DOTALL | re.MULTILINE
     ):
-        inner = re.sub(rf"^{found[2]}", "", found[4], flags=re.MULTILINE)
-        yield Block(page, text.count("\n", 0, found.start()) + 1, found[3], inner, found[1] or "")
+        inner = re.sub(rf"^{match[2]}", "", match[4], flags=re.MULTILINE)
+        yield Block(page, text.count("\n", 0, match.start()) + 1, match[3], inner, match[1] or "")
 
 
 def lines(text: str) -> Iterator[str]:
@@ -48,4 +48,4 @@ def lines(text: str) -> Iterator[str]:
 
 
 BLOCKS = [block for page in TAUGHT if page.exists() for block in blocks(page)]
-"""Of all pages that teach."""
+"""Blocks of all pages for readers."""

@@ -12,7 +12,7 @@ _INTERIOR, _LEAF = 5, 13
 
 
 def make_endless(path: Path, table: str, levels: int = 4) -> None:
-    """Replace the only page of a table by `levels` of pages over it; `sqlite_schema` is one, too."""
+    """Replace the only page of a table by `levels` of pages over it; `sqlite_schema` is a table, too."""
     with closing(sqlite3.connect(path)) as database:
         database.execute("PRAGMA journal_mode = DELETE")
         [(size,)] = database.execute("PRAGMA page_size")

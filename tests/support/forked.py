@@ -40,7 +40,7 @@ def _server(loaded: str) -> socket.socket:
 
 
 class Program:
-    """One that runs, with what is needed of a `subprocess.Popen`."""
+    """A running program, with the needed part of `subprocess.Popen`."""
 
     def __init__(
         self,
@@ -52,9 +52,10 @@ class Program:
         loaded: str = "torch",
         stderr: int | None = None,
     ) -> None:
-        """Start what would be `python ARGUMENTS`: a script, `-m module` or `-c text`, and what it takes. `loaded` is
+        """Start the equivalent of `python ARGUMENTS`: a script, `-m module` or `-c text`, with its arguments.
+        `loaded` is
         "torch" or "dash". Its stderr is written to the file descriptor, where one is given."""
-        self.arguments = [str(one) for one in arguments]
+        self.arguments = [str(argument) for argument in arguments]
         self.returncode: int | None = None
         self._server = _server(loaded)
         self._printed: tuple[str, str] | None = None
@@ -122,7 +123,7 @@ def run(
 
 
 def _ask(server: socket.socket, what: Mapping[str, object], streams: Sequence[int] = ()) -> int:
-    """What the server answers: the process that it started; how one ended, or -1 while it runs."""
+    """The server's answer: the process that it started; the exit status of a process, or -1 while it runs."""
     message = json.dumps(what).encode()
     socket.send_fds(server, [len(message).to_bytes(4, "little")], streams)
     server.sendall(message)

@@ -29,9 +29,9 @@ class Stash:
 
     def keep(self) -> None:
         """Note what has been loaded since the last stage."""
-        known = {name for stage in self.stages for name in stage}
-        loaded = {name: one for name, one in sys.modules.items() if name.partition(".")[0] in HIDDEN}
-        self.stages.append({name: one for name, one in loaded.items() if name not in known})
+        names = {name for stage in self.stages for name in stage}
+        loaded = {name: module for name, module in sys.modules.items() if name.partition(".")[0] in HIDDEN}
+        self.stages.append({name: module for name, module in loaded.items() if name not in names})
 
     def hide(self) -> None:
         for stage in self.stages:
@@ -43,11 +43,11 @@ class Stash:
         return next((stage for stage in self.stages if name in stage), {})
 
     def find_spec(self, name: str, path: object, target: object = None) -> ModuleSpec | None:
-        known = self._stage(name).get(name)
-        if known is None:
+        loaded = self._stage(name).get(name)
+        if loaded is None:
             return None
-        spec = ModuleSpec(name, self, origin=known.__spec__ and known.__spec__.origin, is_package=True)  # type: ignore[arg-type]
-        spec.loader_state = known.__spec__
+        spec = ModuleSpec(name, self, origin=loaded.__spec__ and loaded.__spec__.origin, is_package=True)  # type: ignore[arg-type]
+        spec.loader_state = loaded.__spec__
         return spec
 
     def create_module(self, spec: ModuleSpec) -> ModuleType:
@@ -69,7 +69,7 @@ def load_torch() -> None:
     torch.optim.SGD([torch.zeros(1)])
     stash.keep()
     stash.hide()
-    # No program collects, nor copies by looking at it, what was loaded here.
+    # No program garbage-collects the objects loaded here, or copies their pages by touching them.
     gc.collect()
     gc.freeze()
 
@@ -86,7 +86,7 @@ def load_dash() -> None:
 
 
 def receive(connection: socket.socket) -> tuple[dict[str, Any], list[int]] | None:
-    """What to run, and its standard streams; or whom to wait for; None at the end."""
+    """Read the next request: a program and its standard streams, or a process to wait for; None at the end."""
     head, streams, _, _ = socket.recv_fds(connection, 4, 3)
     if not head:
         return None
@@ -103,18 +103,18 @@ def serve(connection: socket.socket) -> dict[str, Any] | None:
         asked, streams = received
         if "wait" in asked:
             ended, status = os.waitpid(asked["wait"], asked["options"])
-            told = status if ended else -1
+            pid = status if ended else -1
         else:
-            told = os.fork()
-            if told == 0:
+            pid = os.fork()
+            if pid == 0:
                 connection.close()
                 for number, stream in enumerate(streams):
                     os.dup2(stream, number)
             for stream in streams:
                 os.close(stream)
-            if told == 0:
+            if pid == 0:
                 return asked
-        connection.sendall(told.to_bytes(8, "little", signed=True))
+        connection.sendall(pid.to_bytes(8, "little", signed=True))
     return None
 
 

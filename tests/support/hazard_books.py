@@ -31,7 +31,7 @@ class Step(Struct, frozen=True):
 
 
 class Model:
-    """Happens-before as a graph: what is reachable is ordered. Slow and plain."""
+    """Happens-before as a graph: reachable nodes are ordered. Slow and plain."""
 
     def __init__(self, program: list[Step]) -> None:
         self.program = program
@@ -57,7 +57,7 @@ class Model:
                 host = host.union(*last.values())
 
     def host_races(self) -> set[tuple[int, int]]:
-        """Copies and host accesses of which nothing orders the second behind the first."""
+        """Return pairs of a copy and a host access in which nothing orders the second after the first."""
         return {
             (early, late)
             for late, access in enumerate(self.program)
@@ -68,7 +68,7 @@ class Model:
         }
 
     def _copies_under_way(self, now: int) -> Iterator[int]:
-        """Of equal copies the latest, which stands for those before it."""
+        """Return the latest of equal copies, which stands for those before it."""
         seen = set()
         freed: list[Step] = []
         for early in reversed(range(now)):

@@ -61,12 +61,12 @@ TELLING = (
 
 
 def thorough() -> bool:
-    """Whether this is `make test`, not `make quick`."""
+    """Return whether this is `make test`, not `make quick`."""
     return settings.get_current_profile_name() == "thorough"
 
 
 def tried(paths: Iterable[Path]) -> list[Path]:
-    """Of bundled recordings those that this run reads: `make test` all of them, `make quick` those of `TELLING`."""
+    """Return the bundled recordings that this run reads: all in `make test`, those of `TELLING` in `make quick`."""
     if thorough():
         return [*paths]
     telling = {TRACES / f"{name}.json.gz" for name in TELLING}
@@ -74,8 +74,10 @@ def tried(paths: Iterable[Path]) -> list[Path]:
 
 
 def various() -> list[Path]:
-    """The bundled recordings, but only the last of each experiment of the laboratory: what is found in the others,
-    replays included, `tests/evaluation/test_laboratory_recordings.py` holds to the last digit."""
+    """Return the bundled recordings, but only the last of each experiment of the laboratory:
+
+    For the others, replays included, `tests/evaluation/test_laboratory_recordings.py` holds to the last digit.
+    """
     last = {path.relative_to(TRACES).parts[:2] if "laboratory" in path.parts else path: path for path in recordings()}
     return tried(sorted(last.values()))
 
@@ -84,8 +86,8 @@ def with_plain_steps(recording: Path, target: Path, step_ns: int) -> Path:
     """A copy of a recording around which steps of about that length were timed."""
     document = msgspec.json.decode(gzip.decompress(recording.read_bytes()))
     timed = {"host_ns": [step_ns + number * US for number in range(-5, 6)], "device_ns": []}
-    own = document.setdefault(METADATA, {})
-    own[PLAIN_STEPS] = {"before": timed, "after": timed}
+    metadata = document.setdefault(METADATA, {})
+    metadata[PLAIN_STEPS] = {"before": timed, "after": timed}
     target.write_bytes(gzip.compress(msgspec.json.encode(document), 1))
     return target
 

@@ -1,4 +1,4 @@
-"""Histories as jobs leave them: some weeks of recordings of one program, slower from one commit on."""
+"""Histories as jobs leave them: some weeks of recordings of a program that a commit made slower."""
 
 from __future__ import annotations
 
@@ -40,16 +40,18 @@ def weeks(
         origin = Origin(
             at_ns=BEGIN_NS + 8 * HOUR_NS * number, job=job, commit=commit_of(commit), branch=BRANCH, host="gpu-box"
         )
-        made = entry(report_of(SLOW if slow else FAST), origin)
-        shaken = (msgspec.structs.replace(one, value=one.value * random.normal(1, noise)) for one in made.figures)
-        # Of a version that is not this one, whose figures are not held against the report.
-        report = msgspec.structs.replace(made.report, tool=Tool(version="0"))
-        yield msgspec.structs.replace(made, figures=tuple(shaken), report=report)
+        result = entry(report_of(SLOW if slow else FAST), origin)
+        shaken = (
+            msgspec.structs.replace(figure, value=figure.value * random.normal(1, noise)) for figure in result.figures
+        )
+        # From another version, so that the figures are not compared with the report.
+        report = msgspec.structs.replace(result.report, tool=Tool(version="0"))
+        yield msgspec.structs.replace(result, figures=tuple(shaken), report=report)
 
 
 def write(path: Path, *entries: Entry) -> Path:
     """A store of the entries; of `weeks()` where none are given."""
     with Store.open(path) as store:
-        for one in entries or weeks():
-            store.add(one)
+        for item in entries or weeks():
+            store.add(item)
     return path

@@ -11,7 +11,7 @@ from overlapscope.history.entry import Entry, HistoryFigure, Origin, digest
 from overlapscope.report.model import Report
 
 REPORT = Report(
-    # Figures of a version that made them up are not held against the report.
+    # Figures of another version are not held against the report, unless they are impossible.
     tool=Tool(version="0"),
     traces=(
         TraceResult(

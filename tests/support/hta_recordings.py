@@ -14,8 +14,8 @@ TRACES = Path(__file__).parents[2] / "traces"
 
 def document(name: str) -> dict[str, Any]:
     """A bundled recording."""
-    told: dict[str, Any] = json.loads(gzip.decompress((TRACES / f"{name}.json.gz").read_bytes()))
-    return told
+    document: dict[str, Any] = json.loads(gzip.decompress((TRACES / f"{name}.json.gz").read_bytes()))
+    return document
 
 
 def rewritten(
@@ -26,9 +26,9 @@ def rewritten(
     change: Callable[[dict[str, Any]], dict[str, Any] | None] = lambda event: event,
 ) -> Path:
     """A copy, on whole microseconds unless told otherwise. `change` may alter each event or, with None, drop it."""
-    told = document(name)
+    content = document(name)
     kept = []
-    for event in told["traceEvents"]:
+    for event in content["traceEvents"]:
         if whole_us and "ts" in event:
             event["ts"] = math.floor(event["ts"])
         if whole_us and "dur" in event:
@@ -36,5 +36,5 @@ def rewritten(
         if (changed := change(event)) is not None:
             kept.append(changed)
     path = folder / f"{name.replace('/', '_')}.json"
-    path.write_text(json.dumps(told | {"traceEvents": kept}))
+    path.write_text(json.dumps(content | {"traceEvents": kept}))
     return path

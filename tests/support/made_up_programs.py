@@ -1,4 +1,4 @@
-"""Programs made up of launches, copies and synchronizes, and what a profiler would record of them."""
+"""Programs made up of launches, copies and synchronizes, and a profiler's recordings of them."""
 
 from __future__ import annotations
 

@@ -1,37 +1,31 @@
-"""Files read by several processes, held against the same read by one."""
+"""Files read by several threads, held against the same read by one."""
 
 from __future__ import annotations
 
-import fcntl
 import json
-import os
 import random
-import sys
-import termios
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, BinaryIO, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
 from msgspec.structs import fields
 
 from overlapscope.reading import _crew, files, kineto
-from overlapscope.reading._columns import EventColumns, Share
 from overlapscope.reading._crew import Crew
 from overlapscope.trace.model import Trace, TraceTable
 from tests.support.helpers import various
 
 RECORDINGS = various()
-ALONE = Crew(processes=1)
+ALONE = Crew(threads=1)
 BASE_NS = 1_790_857_026_000_000_000
 
 
-def assert_identical(one: Trace, other: Trace) -> None:
+def assert_identical(first: Trace, other: Trace) -> None:
     for field in fields(Trace):
-        a, b = getattr(one, field.name), getattr(other, field.name)
+        a, b = getattr(first, field.name), getattr(other, field.name)
         if not isinstance(a, TraceTable):
             assert a == b, field.name
             continue
@@ -56,53 +50,22 @@ class Both(NamedTuple):
     trace: Trace
     counted: int
     """Stretches that counted."""
-    helped: int
-    """Stretches that helpers read."""
 
 
-def read_both(path: Path, block: int, processes: int = 2, stretch_blocks: int = 1) -> Both:
+def read_both(path: Path, block: int, threads: int = 2, stretch_blocks: int = 1) -> Both:
     """The Trace in a file, which is the same either way."""
-    counted = helped = 0
-    here = os.getpid()
-    add_share, pieces, join = EventColumns.add_share, _crew._pieces, _crew._join
+    counted: list[int] = []
+    join = _crew._join
 
-    def counting(self: EventColumns, share: Share, numbers: Any) -> None:
-        nonlocal counted
-        counted += 1
-        add_share(self, share, numbers)
+    def counting(stretches: Any, pieces: Any, stream: Any, columns: Any, _: Any) -> None:
+        join(stretches, pieces, stream, columns, counted.append)
 
-    def joining(stretches: Any, by_reader: list[list[_crew.Piece]], *rest: Any) -> None:
-        nonlocal helped
-        helped = sum(map(len, by_reader[1:]))
-        join(stretches, by_reader, *rest)
-
-    def together(stretches: Any, stream: Any, tickets: BinaryIO) -> Iterator[_crew.Piece]:
-        """Small files would be read before a helper had begun, so this process waits until one has."""
-        if os.getpid() == here:
-            deadline = time.monotonic() + 60
-            while waiting(tickets) == 2 * len(stretches) and time.monotonic() < deadline:
-                time.sleep(0.0005)
-        for piece in pieces(stretches, stream, tickets):
-            yield piece
-            if os.getpid() == here:
-                time.sleep(0.0001)
-
-    with (
-        patched(files, "BLOCK_BYTES", block),
-        patched(EventColumns, "add_share", counting),
-        patched(_crew, "_pieces", together),
-        patched(_crew, "_join", joining),
-    ):
+    with patched(files, "BLOCK_BYTES", block), patched(_crew, "_join", counting):
         alone = kineto.read(path, crew=ALONE)
         assert not counted
-        trace = kineto.read(path, crew=Crew(processes, 0, stretch_blocks))
+        trace = kineto.read(path, crew=Crew(threads, 0, stretch_blocks))
     assert_identical(trace, alone)
-    return Both(trace, counted, helped)
-
-
-def waiting(pipe: BinaryIO) -> int:
-    """Bytes in a pipe."""
-    return int.from_bytes(fcntl.ioctl(pipe, termios.FIONREAD, bytes(4)), sys.byteorder)
+    return Both(trace, len(counted))
 
 
 def complete(number: int, name: str = "gemm", cat: str = "kernel", **rest: Any) -> dict[str, Any]:

@@ -10,19 +10,21 @@ from overlapscope.trace.model import Kind, Trace
 from tests.support.helpers import MS, US, Host, Op, make_trace
 
 LAUNCH, LATENCY, GAP, RETURN = 2_200, 10 * US, 1 * US, 4 * US
-"""A launch call that nobody records; from its start to its kernel's; between kernels; from a kernel's end to the return
-of the call that waits for it."""
+"""Length of an unrecorded launch call;
+
+From its start to its kernel's; between kernels; from a kernel's end to the return of the call that waits for it.
+"""
 
 
 class Work(NamedTuple):
-    """What the host does up to and with one call."""
+    """The host's work up to a call, and the call."""
 
     kernel_ns: int
-    """What is launched; 0 for a synchronize."""
+    """Length of the launched kernel; 0 for a synchronize."""
     ops: int = 1
     """CPU ops that begin in the work."""
     work_ns: int = 3 * US
-    """How long the work takes unrecorded."""
+    """Length of the work without a recording."""
 
 
 class Slowed(Struct, frozen=True):
@@ -45,7 +47,7 @@ HOST_BOUND = (
     Work(0, ops=3),
     Work(5 * US, ops=5, work_ns=60 * US),
 )
-"""Launches of next to nothing, a longer kernel, a synchronize, and work of the host behind it."""
+"""Launches of tiny kernels, a longer kernel, a synchronize, and then work of the host."""
 GPU_BOUND = (Work(200 * US, ops=3),) * 10
 
 

@@ -1,5 +1,7 @@
-"""A program that `overlapscope try` runs in a tenth of a second: instead of importing torch it tells at once what a run
-of one would tell. Run as a script; argv says what it is like."""
+"""A program that `overlapscope try` runs in a tenth of a second:
+
+Instead of importing torch, it reports at once what a real run would. Run as a script; argv says what it is like.
+"""
 
 from __future__ import annotations
 
@@ -13,12 +15,12 @@ from pathlib import Path
 from typing import Any
 
 TRUTH = {"workers": 0.7, "pin": 0.8, "non-blocking": 0.98, "fused": 1.0}
-"""What each change makes of a step of 10 ms."""
+"""Step time with each change, for a step of 10 ms."""
 SOURCE = Path(__file__).read_text()
 
 
 def loader(texts: Any) -> Any:
-    """What an edit changes."""
+    """Effects of an edit."""
     from torch.utils.data import DataLoader
 
     return DataLoader(texts, batch_size=2)
@@ -40,11 +42,11 @@ def facts(*, gpu: bool) -> dict[str, object]:
 
 
 def record(command: list[str], *, races: bool) -> None:
-    """What `overlapscope run` would leave and say of a program on a GPU."""
+    """Leave the files and messages of `overlapscope run` for a program on a GPU."""
     shutil.copy(os.environ["PRETENDED_TRACE"], command[command.index("--output") + 1])
     if "--check-hazards" in command:
-        said = "2 data races found." if races else "no data races found in what could be checked."
-        print(f"overlapscope: {said}", file=sys.stderr)
+        races_line = "2 data races found." if races else "no data races found in what could be checked."
+        print(f"overlapscope: {races_line}", file=sys.stderr)
 
 
 def main(like: list[str]) -> None:
@@ -70,7 +72,7 @@ def main(like: list[str]) -> None:
         time.sleep(1000)
     wanted = task["warmup_steps"] + task["steps"] + 1
     looked_at_badly = "fails-when-looked-at" in like and task["survey"]
-    made = min([wanted - looked_at_badly, *(int(word) for word in like if word.isdecimal())])
+    steps = min([wanted - looked_at_badly, *(int(word) for word in like if word.isdecimal())])
     step_ns = 10_000_000
     for change in (*changes, *edited):
         step_ns = int(step_ns * TRUTH[change])
@@ -81,12 +83,12 @@ def main(like: list[str]) -> None:
     told = {
         "rank": 0,
         "ranks": 1,
-        "all_steps": made,
-        "complete": made == wanted,
-        "host_ns": [step_ns + source.randrange(200_000) for _ in range(made - task["warmup_steps"] - 1)],
+        "all_steps": steps,
+        "complete": steps == wanted,
+        "host_ns": [step_ns + source.randrange(200_000) for _ in range(steps - task["warmup_steps"] - 1)],
         "results": {"digest": digest, "sketches": [], "loss": 1.0 if digest == "same" else 2.0},
         "facts": facts(gpu="gpu" in like) if task["survey"] else None,
-        "made": dict.fromkeys(changes, 1),
+        "effects": dict.fromkeys(changes, 1),
     }
     half = Path(task["directory"], "half.json")
     half.write_text(json.dumps(told))

@@ -1,4 +1,4 @@
-"""What the sources of the scenarios published: by hand from their tables, by the names of variants and figures here."""
+"""Figures that the scenarios' sources published, copied by hand from their tables, under our names."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ PUBLISHED: Mapping[str, tuple[str, Mapping[str, Mapping[str, float]]]] = {
     "fsdp_offload": ("", {}),
     "ddp_training": ("", {}),
 }
-"""For each scenario what its figures were measured on, and the figures of each variant that has any."""
+"""The hardware of each scenario's figures, and the figures of each variant that has any."""
 
 SIZES: Mapping[str, Mapping[str, Any]] = {
     "copy_matrix": {"elements": 5 * 1024 * 1024},
@@ -96,7 +96,7 @@ SIZES: Mapping[str, Mapping[str, Any]] = {
     "chunked_streams": {"elements": 4 * 1024 * 256 * 4},
     "stream_matmul": {"size": 10_000, "count": 100, "small_size": 256},
 }
-"""Of the scale `paper`."""
+"""Sizes of the scale `paper`."""
 
 VARIANTS: Mapping[str, set[str]] = {
     "copy_matrix": {f"streamed{streamed}_pinned{pinned}" for streamed in (0, 1) for pinned in (0, 1)},
@@ -119,4 +119,4 @@ VARIANTS: Mapping[str, set[str]] = {
     },
     "cuda_graph": {"eager", "graph_replay", "train_eager", "graphed_callables", "big_eager", "big_graph"},
 }
-"""Of the scenarios that must have just these."""
+"""Variants of the scenarios that must have exactly these."""

@@ -13,10 +13,10 @@ PAGEABLE = TRACES / "laboratory" / "copy_matrix" / "streamed0_pinned0.trace.json
 PLUGIN = "overlapscope.pytest_plugin"
 
 _INSTALLED = bool(importlib.metadata.entry_points(group="pytest11", name="overlapscope"))
-"""Whether pytest finds the plugin by itself; naming it then would load it twice."""
+"""True if pytest finds the plugin by itself; naming it would then load it twice."""
 
 _LOADED_BEFORE = "ignore:Module already imported so cannot be rewritten"
-"""What pytest says of a plugin that the test around has imported."""
+"""Pytest's warning about a plugin that the outer test has imported."""
 
 OPTIONS = (
     # Plugins of others, which take their time.
@@ -55,7 +55,7 @@ def pytest_configure(config):
 def one_test(
     marker: str, body: str = "with overlap_profile as recording: recording.step()", name: str = "pageable"
 ) -> str:
-    """Return a module with one marked test, for which a stored recording is replayed."""
+    """Return a module with a marked test, for which a stored recording is replayed."""
     return f"""
 import pytest
 

@@ -27,22 +27,24 @@ def recorded() -> tuple[ReducedRank, ReducedRank]:
 
 def multiplied(rank: int, size: int, *, late_us: float = 0.0) -> ReducedRank:
     """One rank of a job of `size`, which comes so much later to each collective than it did."""
-    made = recorded()[rank % 2]
+    template = recorded()[rank % 2]
     random = np.random.default_rng(rank)
-    steps = replace(made.steps, span_ns=made.steps.span_ns + random.integers(0, 400 * US, len(made.steps.span_ns)))
+    steps = replace(
+        template.steps, span_ns=template.steps.span_ns + random.integers(0, 400 * US, len(template.steps.span_ns))
+    )
     return replace(
-        made,
+        template,
         source=f"job/rank{rank}.json.gz",
         rank=rank,
         world_size=size,
         device=rank % 8,
-        comm=_later(made.comm, size, late_us + float(random.uniform(0, 100))),
+        comm=_later(template.comm, size, late_us + float(random.uniform(0, 100))),
         steps=steps,
     )
 
 
 def _later(comm: CommKernels, size: int, late_us: float) -> CommKernels:
-    """No kernel begins behind its own end."""
+    """No kernel begins after its own end."""
     kinds = tuple(replace(kind, ranks="", group_size=size) for kind in comm.kinds)
     return replace(comm, kinds=kinds, start_ns=np.minimum(comm.start_ns + round(late_us * US), comm.end_ns - US))
 

@@ -47,7 +47,7 @@ def made_rank(
         max((kernel.end for kernel in kernels), default=0),
     )
     bare = [(kernel.start, kernel.end) for kernel in kernels] if exposed is None else exposed
-    alone = union([one for one, _ in bare], [one for _, one in bare])
+    alone = union([one for one, _ in bare], [start for _, start in bare])
     comm_ns = int((alone.ends - alone.starts).sum())
 
     def column(values: Sequence[int]) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
@@ -130,10 +130,10 @@ class Job(Struct, frozen=True):
         """As the rank recorded them."""
         ahead = self.offsets[rank]
         return [
-            Ran(one.kind, begin + ahead, end + ahead, one.step, one.elements, one.sequence)
-            for one in self.met
-            if rank in one.times
-            for begin, end in [one.times[rank]]
+            Ran(item.kind, begin + ahead, end + ahead, item.step, item.elements, item.sequence)
+            for item in self.met
+            if rank in item.times
+            for begin, end in [item.times[rank]]
         ]
 
     def reduced(self, *, wide: int = 1000) -> list[ReducedRank]:
@@ -143,8 +143,8 @@ class Job(Struct, frozen=True):
                 rank,
                 mine := self.kernels(rank),
                 window=(
-                    min((one.start for one in mine), default=0) - wide,
-                    max((one.end for one in mine), default=0) + wide,
+                    min((row.start for row in mine), default=0) - wide,
+                    max((row.end for row in mine), default=0) + wide,
                 ),
             )
             for rank in range(self.ranks)

@@ -36,10 +36,10 @@ def python(code: str, cwd: Path, **environment: str) -> subprocess.CompletedProc
 def nothing_left_running() -> Iterator[None]:
     """Fail what leaves a recording or a profiler under way."""
     yield
-    left = current()
-    if left is not None:
-        left.end()
-    assert left is None
+    outer = current()
+    if outer is not None:
+        outer.end()
+    assert outer is None
     assert not profiler_running()
 
 

@@ -18,7 +18,7 @@ def uploads(
     beside_compute: bool = False,
     size: int = 16 * MIB,
 ) -> Trace:
-    """Uploads of one size on stream 20, 1 ms apart; `beside` puts a copy of that kind beside each, on stream 21."""
+    """Uploads of equal size on stream 20, 1 ms apart; `beside` puts a copy of that kind beside each, on stream 21."""
     ops, now = [Op(Kind.COMPUTE, 0, MS, launch=(-100 * US, -90 * US))], 2 * MS
     for length in lengths_ms:
         end = now + round(length * MS)

@@ -12,7 +12,7 @@ from overlapscope.laboratory.experiment import Experiment
 
 @functools.cache
 def experiment(name: str) -> Experiment:
-    """What a file declares."""
+    """Return a file's experiment."""
     return catalog.load(catalog.shipped()[name]).experiment
 
 

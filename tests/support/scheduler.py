@@ -38,7 +38,7 @@ class RoomScheduling(LoadFileScheduling):  # type: ignore[misc]
 
     def _next_file(self, node: WorkerController) -> str | None:
         waiting = next((file for file in self.workqueue if is_waiting(file)), None)
-        running = [one for one in self.nodes if not one.shutting_down]
+        running = [node for node in self.nodes if not node.shutting_down]
         if node not in running[: cores()]:
             return waiting
         return next((file for file in self.workqueue if not is_waiting(file)), waiting)
@@ -65,7 +65,7 @@ class RoomScheduling(LoadFileScheduling):  # type: ignore[misc]
 
     def _reschedule(self, node: WorkerController) -> None:
         if node not in self.registered_collections:
-            # It takes the place of one that died, and gets files once it has collected the tests.
+            # It replaces a worker that died, and gets files once it has collected the tests.
             return
         if self.workqueue and self._next_file(node) is None:
             # The rest is for fewer workers.

@@ -1,4 +1,4 @@
-"""Kineto files of programs made of steps: in each a kernel, then a copy behind it on the same stream, then nothing."""
+"""Kineto files of programs made of steps: in each a kernel, then a copy on the same stream, then nothing."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 
 JITTER_US = (0.0, 0.3, -0.2, 0.1, -0.3, 0.2, -0.1, 0.4)
-"""How much longer the kernel of each step takes, in turn."""
+"""Additional length of each step's kernel, in turn."""
 
 
 def write_steps(
@@ -31,7 +31,7 @@ def write_steps(
     nbytes: int = 10_000_000,
 ) -> str:
     """Write a trace. `hidden` copies run beside the kernel; `slow` is added to the kernel of some steps, in us;
-    `ranges` puts the record_function range `forward` around what a step launches. Each step is one `ProfilerStep`."""
+    `ranges` puts the record_function range `forward` around what a step launches. Each step is a `ProfilerStep`."""
     events: list[dict[str, Any]] = []
     at = 1000.0
     for step in range(steps):

@@ -17,8 +17,8 @@ class Plane(Struct):
 
 def xspace(*planes: Plane, warnings: tuple[str, ...] = ()) -> bytes:
     """The file."""
-    said = b"".join(_bytes(3, warning.encode()) for warning in warnings)
-    return b"".join(_bytes(1, _plane(number, plane)) for number, plane in enumerate(planes)) + said
+    encoded = b"".join(_bytes(3, warning.encode()) for warning in warnings)
+    return b"".join(_bytes(1, _plane(number, plane)) for number, plane in enumerate(planes)) + encoded
 
 
 def _plane(number: int, plane: Plane) -> bytes:
@@ -34,12 +34,12 @@ def _plane(number: int, plane: Plane) -> bytes:
         body = _number(1, line) + _bytes(2, title.encode())
         for name, start, length, stats in events:
             event = _number(1, names.setdefault(name, len(names) + 1)) + _number(2, start * 1000)
-            event += _number(3, length * 1000) + b"".join(_bytes(4, stat(*one)) for one in stats.items())
+            event += _number(3, length * 1000) + b"".join(_bytes(4, stat(*item)) for item in stats.items())
             body += _bytes(4, event)
         lines += _bytes(3, body)
-    said = b"".join(_bytes(6, stat(*one)) for one in plane.stats.items())
+    encoded = b"".join(_bytes(6, stat(*item)) for item in plane.stats.items())
     head = _number(1, number) + _bytes(2, plane.name.encode())
-    return head + lines + _names(4, names) + _names(5, stat_names) + said
+    return head + lines + _names(4, names) + _names(5, stat_names) + encoded
 
 
 def _names(field: int, names: dict[str, int]) -> bytes:

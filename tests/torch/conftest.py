@@ -1,4 +1,4 @@
-"""What all tests with torch share."""
+"""Fixtures shared by all tests with torch."""
 
 import gc
 import importlib.util
@@ -61,7 +61,7 @@ def everything_is_loaded(tmp_path_factory: pytest.TempPathFactory) -> None:
 
 @pytest.fixture
 def not_in_ci(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Where these are set pytest prints failures twice, the second time in its summary."""
+    """With these variables, pytest prints failures twice, the second time in its summary."""
     for name in ("CI", "BUILD_NUMBER"):
         monkeypatch.delenv(name, raising=False)
 

@@ -1,4 +1,4 @@
-"""A calibration as a file: what is written is read again, what is none is refused with what to do."""
+"""Tests of calibration files: written ones are read back, others are refused with advice."""
 
 from __future__ import annotations
 
@@ -71,14 +71,14 @@ def test_a_place_that_cannot_be_written_is_refused(tmp_path: Path) -> None:
         calibration.write(MINE, tmp_path / "file" / "calibration.json")
 
 
-# -- the one that is shipped ----------------------------------------------------------------------
+# -- the built-in calibration ----------------------------------------------------------------------
 
 
 def test_the_shipped_calibration_knows_everything() -> None:
     shipped = calibration.shipped()
     assert shipped.gpu == "NVIDIA H200"
     unknown = {name for name, value in msgspec.structs.asdict(shipped.constants).items() if value in (None, ())}
-    # What recording costs the host is of a machine and a day, and read off each recording.
+    # The host's cost of recording varies by machine and day, and is read from each recording.
     assert unknown == {"op_cost_ns", "call_cost_ns", "frame_cost_ns"}
 
 
@@ -86,15 +86,15 @@ def test_the_shipped_calibration_knows_everything() -> None:
 def test_the_shipped_calibration_agrees_with_the_bundled_recordings(name: str) -> None:
     shipped, seen = calibration.shipped().constants, observe(trace_of(TRACES / "known_causes" / f"{name}.json.gz"))
     assert seen.h2d
-    for known, copies in ((shipped.h2d, seen.h2d), (shipped.d2h, seen.d2h)):
-        best = max(one.bytes / one.duration_ns for one in known)
-        assert [one.bytes / one.duration_ns for one in copies] == pytest.approx([best] * len(copies), rel=0.02)
+    for built_in, copies in ((shipped.h2d, seen.h2d), (shipped.d2h, seen.d2h)):
+        best = max(entry.bytes / entry.duration_ns for entry in built_in)
+        assert [copy.bytes / copy.duration_ns for copy in copies] == pytest.approx([best] * len(copies), rel=0.02)
 
 
 def test_in_the_shipped_calibration_a_larger_copy_takes_longer() -> None:
     shipped = calibration.shipped().constants
     for copies in (shipped.h2d, shipped.d2h):
-        assert [one.bytes for one in copies] == [4**power for power in range(5, 15)]
+        assert [copy.bytes for copy in copies] == [4**power for power in range(5, 15)]
         assert all(less.duration_ns < more.duration_ns for less, more in itertools.pairwise(copies))
 
 
@@ -107,12 +107,12 @@ def test_without_a_gpu_it_says_what_to_do(
     torch = pytest.importorskip("torch")
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     assert main(["scenarios", "calibrate", "--output", str(tmp_path / "new" / "calibration.json")]) == 2
-    said = capsys.readouterr().err
-    assert said.count("\n") == 1 and "no CUDA device" in said and "calibrate on a machine with the GPU" in said
+    errors = capsys.readouterr().err
+    assert errors.count("\n") == 1 and "no CUDA device" in errors and "calibrate on a machine with the GPU" in errors
     assert not any(tmp_path.iterdir())
 
 
-def test_a_file_that_is_no_calibration_is_refused_before_anything_is_measured(
+def test_a_file_that_is_not_a_calibration_is_refused_before_anything_is_measured(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     pytest.importorskip("torch")
@@ -123,9 +123,9 @@ def test_a_file_that_is_no_calibration_is_refused_before_anything_is_measured(
 
 
 def test_the_summary_names_rates_and_times() -> None:
-    said = summary(MINE)
-    assert said.startswith("NVIDIA Tiny: ") and said.endswith(".")
-    assert "10.5 GB/s to the GPU" in said and "75.0% and 50.0% of that" in said and "4.00 us" in said
+    result = summary(MINE)
+    assert result.startswith("NVIDIA Tiny: ") and result.endswith(".")
+    assert "10.5 GB/s to the GPU" in result and "75.0% and 50.0% of that" in result and "4.00 us" in result
 
 
 def test_the_summary_of_nothing_says_so() -> None:

@@ -36,7 +36,7 @@ def data() -> Any:
 @pytest.mark.parametrize(("module", "package"), [("lightning", "lightning"), ("transformers", "transformers")])
 def test_without_the_framework_one_sentence_says_what_to_install(module: str, package: str) -> None:
     code = f"import sys; sys.path.insert(0, {str(ROOT)!r}); import overlapscope.recorder.callbacks.{module}"
-    # -S: without what is installed.
+    # -S: without installed packages.
     done = subprocess.run([sys.executable, "-S", "-c", code], capture_output=True, text=True, check=False)
     assert "MissingPackage: " in done.stderr and done.stderr.endswith(f"pip install {package}.\n")
 
@@ -139,8 +139,8 @@ class TestLightning:
     def check_ranks(self, directory: Path) -> None:
         assert not (directory / "x.trace.json.gz").exists()
         written = sorted((directory / "x.traces").iterdir())
-        assert [one.name for one in written] == ["rank0.trace.json.gz", "rank1.trace.json.gz"]
-        assert [len(step_names(one)) for one in written] == [3, 3]
+        assert [file.name for file in written] == ["rank0.trace.json.gz", "rank1.trace.json.gz"]
+        assert [len(step_names(file)) for file in written] == [3, 3]
 
 
 class TestTransformers:

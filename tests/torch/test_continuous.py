@@ -206,14 +206,14 @@ os.kill(os.getpid(), signal.SIGKILL)
 
 
 @pytest.mark.parametrize(
-    ("spoil", "said"),
+    ("spoil", "message"),
     [
         ('(here / "watched").write_text("in the way")', "no recording is made: "),
         ("import resource; resource.setrlimit(resource.RLIMIT_FSIZE, (600, 600))", "no recording was made: "),
     ],
     ids=["no directory", "no room"],
 )
-def test_a_disk_that_takes_nothing_is_told_once_and_the_program_goes_on(spoil: str, said: str, run: Run) -> None:
+def test_a_disk_that_takes_nothing_is_reported_once_and_the_program_goes_on(spoil: str, message: str, run: Run) -> None:
     done = run(
         f"""
 {spoil}
@@ -230,10 +230,27 @@ print("trained", len(turns))
 """
     )
     assert done.stdout == "trained 3\n"
-    assert done.stderr.startswith(f"overlapscope: {said}") and done.stderr.count("\n") == 1
+    assert done.stderr.startswith(f"overlapscope: {message}") and done.stderr.count("\n") == 1
 
 
-def test_a_sink_that_raises_is_told_once(run: Run, tmp_path: Path) -> None:
+def test_a_disk_that_is_full_when_the_program_ends_is_reported_once(run: Run, tmp_path: Path) -> None:
+    done = run(
+        """
+api.watch(**asked)
+now_ns += 600_000_000_000
+while not any(here.glob("watched/*/*")):
+    train()
+train(2)
+import resource
+resource.setrlimit(resource.RLIMIT_FSIZE, (600, 600))
+"""
+    )
+    assert done.stderr.startswith("overlapscope: no recording was made: ") and done.stderr.count("\n") == 1
+    assert "File too large" in done.stderr or "the disk may be full" in done.stderr
+    assert watched(tmp_path) == []
+
+
+def test_a_sink_that_raises_is_reported_once(run: Run, tmp_path: Path) -> None:
     done = run(
         """
 class Writer:

@@ -1,4 +1,4 @@
-"""A real recording of torch.profiler's, made here on the CPU, is no error: it has no GPU activity, and we say so."""
+"""Tests that a real recording of torch.profiler on the CPU is not an error: we report that it has no GPU activity."""
 
 from __future__ import annotations
 

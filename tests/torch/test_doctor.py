@@ -19,7 +19,7 @@ CODE = "import sys; sys.path.insert(0, sys.argv.pop(1)); from overlapscope.comma
 
 
 def doctor(code: int, place: Path, **environment: str) -> dict[str, Any]:
-    """What it prints as JSON in a process whose first modules are those in `place`."""
+    """Return its JSON output in a process that looks for modules in `place` first."""
     done = subprocess.run(
         [sys.executable, "-c", CODE, place, "doctor", "--format", "json"],
         env=os.environ | {"PYTHONPATH": str(Path(__file__).parents[2])} | environment,
@@ -28,20 +28,20 @@ def doctor(code: int, place: Path, **environment: str) -> dict[str, Any]:
         check=False,
     )
     assert (done.returncode, done.stderr) == (code, "")
-    found: dict[str, Any] = json.loads(done.stdout)
-    jsonschema.validate(found, schema_of("doctor"))
-    return found
+    document: dict[str, Any] = json.loads(done.stdout)
+    jsonschema.validate(document, schema_of("doctor"))
+    return document
 
 
-def statuses(found: dict[str, Any]) -> dict[str, str]:
-    return {check["id"]: check["status"] for check in found["checks"]}
+def statuses(diagnosis: dict[str, Any]) -> dict[str, str]:
+    return {check["id"]: check["status"] for check in diagnosis["checks"]}
 
 
 def test_it_names_the_versions_and_every_part(tmp_path: Path) -> None:
-    found = doctor(0, tmp_path, DISPLAY="", WAYLAND_DISPLAY="", CUDA_VISIBLE_DEVICES="")
-    assert found["kind"] == "doctor" and found["versions"]["torch"] == torch.__version__
-    assert found["gpus"] == []
-    assert statuses(found) == {
+    diagnosis = doctor(0, tmp_path, DISPLAY="", WAYLAND_DISPLAY="", CUDA_VISIBLE_DEVICES="")
+    assert diagnosis["kind"] == "doctor" and diagnosis["versions"]["torch"] == torch.__version__
+    assert diagnosis["gpus"] == []
+    assert statuses(diagnosis) == {
         "record": "ok",
         "gpu": "missing",
         "dashboard": "ok",
@@ -58,7 +58,7 @@ def test_it_names_the_versions_and_every_part(tmp_path: Path) -> None:
 
 def test_a_torch_that_cannot_be_imported_and_settings_that_make_no_sense_are_broken(tmp_path: Path) -> None:
     (tmp_path / "torch.py").write_text("raise ImportError('libcudart.so.13: cannot open shared object file')")
-    found = doctor(1, tmp_path, OVERLAPSCOPE_CACHE_SIZE="lots")
-    assert statuses(found)["record"] == statuses(found)["cache"] == "broken"
-    assert "libcudart.so.13: cannot open" in found["checks"][0]["detail"]
-    assert found["versions"]["torch"] is None
+    diagnosis = doctor(1, tmp_path, OVERLAPSCOPE_CACHE_SIZE="lots")
+    assert statuses(diagnosis)["record"] == statuses(diagnosis)["cache"] == "broken"
+    assert "libcudart.so.13: cannot open" in diagnosis["checks"][0]["detail"]
+    assert diagnosis["versions"]["torch"] is None

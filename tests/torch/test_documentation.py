@@ -12,8 +12,10 @@ import pytest
 from tests.support import forked
 from tests.support.documented import BLOCKS, lines
 
-SCRIPTS = [one.text for one in BLOCKS if one.page.name == "tutorial.md" and one.language == "python"]
-COMMANDS = {line for one in BLOCKS if one.language == "sh" for line in lines(one.text) if "overlapscope run " in line}
+SCRIPTS = [block.text for block in BLOCKS if block.page.name == "tutorial.md" and block.language == "python"]
+COMMANDS = {
+    line for block in BLOCKS if block.language == "sh" for line in lines(block.text) if "overlapscope run " in line
+}
 NOT_HERE = {
     "--open": "serves until Ctrl-C: tests/browser",
     "--delay": "waits for half a minute: tests/torch/test_windows_by_time.py",
@@ -23,7 +25,7 @@ NOT_HERE = {
     "--on-demand": "records when asked: tests/torch/test_watch.py",
     "torchrun": "starts ranks: tests/torch/test_run_processes.py",
 }
-"""What keeps a command from being run here, and where it is tried."""
+"""Commands that cannot run here, with the reason and where they are tested."""
 PROGRAM = """\
 import overlapscope
 import torch
@@ -38,7 +40,7 @@ model = torch.nn.Linear(8, 8)
 optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
 batches = [torch.randn(4, 8) for _ in range(12)]
 """
-"""What the scripts leave out."""
+"""Names that the scripts leave out."""
 NO_GPU = """\
 import contextlib
 from types import SimpleNamespace
@@ -104,7 +106,7 @@ def test_a_script_of_the_tutorial_runs_and_is_recorded(script: str, tmp_path: Pa
     assert done.returncode == 0 and (tmp_path / "train.trace.json.gz").exists(), done.stderr
 
 
-@pytest.mark.parametrize("line", sorted(line for line in COMMANDS if not any(one in line for one in NOT_HERE)))
+@pytest.mark.parametrize("line", sorted(line for line in COMMANDS if not any(command in line for command in NOT_HERE)))
 def test_a_recording_is_made(line: str, tmp_path: Path) -> None:
     (tmp_path / "runs").mkdir()
     for name, text in PROGRAMS.items():

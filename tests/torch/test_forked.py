@@ -1,4 +1,4 @@
-"""Programs that are forked with torch loaded, which most tests of this room use, do what they do under `python`."""
+"""Tests that programs forked with torch loaded, which most tests of this room use, behave as under `python`."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def test_a_forked_program_finds_the_world_and_ends_as_under_python(text: str, tm
     command = ["program.py", "one", "two"]
     path = os.pathsep.join([str(tmp_path / "site"), forked.FINDS_US["PYTHONPATH"]])
     environment = os.environ | {"PYTHONPATH": path}
-    found = forked.run(command, tmp_path, stdin="given", environment=environment)
+    output = forked.run(command, tmp_path, stdin="given", environment=environment)
     python = subprocess.run(
         [sys.executable, *command],
         cwd=tmp_path,
@@ -46,5 +46,5 @@ def test_a_forked_program_finds_the_world_and_ends_as_under_python(text: str, tm
         text=True,
         check=False,
     )
-    found.stdout, python.stdout = (one.replace(str(tmp_path), "HERE") for one in (found.stdout, python.stdout))
-    assert (found.returncode, found.stdout, found.stderr) == (python.returncode, python.stdout, python.stderr)
+    output.stdout, python.stdout = (item.replace(str(tmp_path), "HERE") for item in (output.stdout, python.stdout))
+    assert (output.returncode, output.stdout, output.stderr) == (python.returncode, python.stdout, python.stderr)

@@ -1,4 +1,4 @@
-"""What the hazard checker learns from torch: operators, events, and the host's memory."""
+"""Tests of the hazard checker's sources in torch: operators, events, and the host's memory."""
 
 from __future__ import annotations
 
@@ -55,8 +55,8 @@ aten = torch.ops.aten
 def test_an_operators_schema_tells_what_it_reads_and_writes(
     operator: Any, used: list[tuple[str, bool]], writes_output: bool
 ) -> None:
-    found = arguments(operator)
-    assert [(name, write) for _, name, write in found.used] == used and found.writes_output == writes_output
+    result = arguments(operator)
+    assert [(name, write) for _, name, write in result.used] == used and result.writes_output == writes_output
 
 
 def test_torchs_reports_of_events_reach_the_clock_in_their_order() -> None:

@@ -90,15 +90,15 @@ def test_host_races_are_those_of_a_graph_of_what_happens_before_what(program: li
 @settings(max_examples=500, deadline=None)
 @given(_STEPS)
 def test_the_first_race_between_streams_is_that_of_the_graph(program: list[Step]) -> None:
-    found = Books().run(program).races("stream-without-wait")
-    assert min((late for _, late in found), default=None) == Model(program).first_race_on_device()
+    races = Books().run(program).races("stream-without-wait")
+    assert min((late for _, late in races), default=None) == Model(program).first_race_on_device()
 
 
 @settings(max_examples=500, deadline=None)
 @given(_STEPS)
 def test_launches_race_with_the_streams_that_torchs_sanitizer_names(program: list[Step]) -> None:
     """On whole tensors: it cannot tell whether views meet."""
-    # Imported here: it makes a sanitizer that has to do with every GPU program of this process from then on.
+    # Imported here, because it makes a sanitizer that observes every later GPU program of this process.
     from torch.cuda import _sanitizer
 
     theirs = _sanitizer.EventHandler()
@@ -117,7 +117,7 @@ def test_launches_race_with_the_streams_that_torchs_sanitizer_names(program: lis
         assert named == {error.previous_access.stream for error in errors}
 
 
-def test_thousands_of_copies_that_nobody_waits_for_are_all_remembered_and_finished_ones_are_not() -> None:
+def test_thousands_of_copies_without_a_wait_are_all_remembered_and_finished_ones_are_not() -> None:
     books = Books()
     for number in range(3000):
         books.do(Step("d2h", 7, start=8 * number), number)

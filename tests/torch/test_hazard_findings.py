@@ -1,4 +1,4 @@
-"""What the hazard checker tells of a race, the lines that it names, and the journal of what happened."""
+"""Tests of the hazard checker's reports: the race, the lines, and the journal of events."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from overlapscope.recorder.hazards.lines import CodeLine, UserCode
 from tests.support.hazard_books import Books, Step, fail
 
 
-def test_a_pair_of_lines_is_told_once_with_a_count() -> None:
+def test_a_pair_of_lines_is_reported_once_with_a_count() -> None:
     books = Books()
     for _ in range(3):
         books.do(Step("d2h", 7), 1)

@@ -126,7 +126,7 @@ def test_higher_order_operators_pass(checker: HazardChecker) -> None:
 
 
 class Checkers(torch.utils.data.Dataset[int]):
-    """How many checkers there are in the process that asks."""
+    """Return the number of checkers in this process."""
 
     def __len__(self) -> int:
         return 4

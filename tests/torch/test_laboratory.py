@@ -1,4 +1,4 @@
-"""The laboratory end to end, with a user's own experiments on the CPU: what is run, kept, compared and shown."""
+"""Tests of the laboratory end to end, with a user's own experiments on the CPU."""
 
 from __future__ import annotations
 
@@ -128,7 +128,7 @@ class Silent(Progress):
 def run_here(
     paths: list[Path], directory: Path, *, scale: str = "small", machine: Machine | None = None
 ) -> list[VariantResult]:
-    """Run scenario files as the command does, on a machine that is told and not measured."""
+    """Run scenario files as the command does, on a given machine instead of a measured one."""
     machine = machine or Machine(torch="2", python="3", system="Linux")
     plan = runner.Plan(directory, scale, 0)
     return runner.run([catalog.load(path) for path in paths], plan, machine, Silent())
@@ -142,15 +142,15 @@ def scenario(directory: Path, name: str, source: str) -> Path:
 
 @pytest.fixture(scope="module")
 def ran(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, subprocess.CompletedProcess[str]]:
-    """Where `mine` was run as a script, and what that printed."""
+    """Return the directory in which `mine` ran as a script, and its output."""
     place = tmp_path_factory.mktemp("ran")
     path = scenario(place, "mine", MINE)
     return place, forked.run([path.name, "--repeat", "20"], place)
 
 
 def variants(directory: Path, experiment: str) -> dict[str, VariantResult]:
-    [found] = [one for one in store.read(directory).experiments if one.name == experiment]
-    return {variant.name: variant for variant in found.variants}
+    [match] = [result for result in store.read(directory).experiments if result.name == experiment]
+    return {variant.name: variant for variant in match.variants}
 
 
 # -- run ------------------------------------------------------------------------------------------
@@ -161,8 +161,8 @@ def test_variants_that_fail_are_reported_and_the_rest_go_on(
 ) -> None:
     place, done = ran
     assert done.returncode == 1, done.stderr
-    found = variants(place / "overlapscope-laboratory", "mine")
-    assert {name: one.status for name, one in found.items()} == {
+    result = variants(place / "overlapscope-laboratory", "mine")
+    assert {name: variant.status for name, variant in result.items()} == {
         "first": "ok",
         "memory": "failed",
         "exit": "failed",
@@ -170,7 +170,7 @@ def test_variants_that_fail_are_reported_and_the_rest_go_on(
         "not_prepared": "failed",
         "last": "ok",
     }
-    errors = {name: one.error or "" for name, one in found.items()}
+    errors = {name: variant.error or "" for name, variant in result.items()}
     assert re.fullmatch(
         r"OutOfMemoryError: CUDA out of memory. Tried to allocate 5 GiB \(mine.py:\d+ in step\)", errors["memory"]
     )
@@ -207,7 +207,7 @@ def test_the_results_name_the_machine_and_match_their_schema(
     assert msgspec.convert(content, Results).experiments == (experiment,)
 
 
-def test_progress_and_outcomes_are_told_on_stderr(ran: tuple[Path, subprocess.CompletedProcess[str]]) -> None:
+def test_progress_and_outcomes_are_reported_on_stderr(ran: tuple[Path, subprocess.CompletedProcess[str]]) -> None:
     done = ran[1]
     assert done.stdout == ""
     for line in ("preparing mine/first", "timing mine/first", "recording mine/first", "analysing mine/first"):
@@ -229,14 +229,14 @@ def test_results_merge_and_an_experiment_run_again_replaces_its_own(
     monkeypatch.chdir(tmp_path)
     fails = QUICK.replace("return lambda: time.sleep(seconds)", 'raise ValueError("before torch is imported")')
     path = scenario(tmp_path, "quick", fails)
-    # One that needs more GPUs than there are is skipped, and starts no process.
+    # An experiment that needs more GPUs than exist is skipped, and starts no process.
     other = scenario(tmp_path, "other", QUICK.replace('name="quick"', 'name="other"').replace("gpus=0", "gpus=99"))
     run_here([path, other], tmp_path / "out")
-    assert [one.name for one in store.read(tmp_path / "out").experiments] == ["quick", "other"]
+    assert [experiment.name for experiment in store.read(tmp_path / "out").experiments] == ["quick", "other"]
     scenario(tmp_path, "quick", fails.replace('Variant("other", {}, shows="nothing")', ""))
     run_here([path], tmp_path / "out", scale="paper")
     first, second = store.read(tmp_path / "out").experiments
-    assert (first.name, first.scale, [one.name for one in first.variants]) == ("quick", "paper", ["only"])
+    assert (first.name, first.scale, [variant.name for variant in first.variants]) == ("quick", "paper", ["only"])
     assert (second.name, second.scale) == ("other", "small")
     assert not list((tmp_path / "out").glob(".*"))
 
@@ -248,22 +248,22 @@ def test_ctrl_c_keeps_what_is_done_and_leaves_no_process(tmp_path: Path) -> None
         rest = stderr.read()
         assert running.wait() == 130
     assert "Results are in" in rest and "Traceback" not in rest
-    found = variants(tmp_path / "overlapscope-laboratory", "quick")
-    assert found["only"].status == "ok"
-    assert (found["other"].status, found["other"].error) == ("skipped", "not run yet")
+    result = variants(tmp_path / "overlapscope-laboratory", "quick")
+    assert result["only"].status == "ok"
+    assert (result["other"].status, result["other"].error) == ("skipped", "not run yet")
     assert not _alive(int((tmp_path / "worker").read_text()))
 
 
-def test_a_worker_leaves_when_whoever_started_it_is_killed(tmp_path: Path) -> None:
+def test_a_worker_ends_when_the_process_that_started_it_is_killed(tmp_path: Path) -> None:
     path = scenario(tmp_path, "quick", QUICK.replace("return lambda: time.sleep(seconds)", "time.sleep(600)"))
-    told = tmp_path / "worker"
+    pid_file = tmp_path / "worker"
     with started("scenarios", "run", path, until="preparing", cwd=tmp_path) as (running, _stderr):
-        while not (told.exists() and told.read_text()):
+        while not (pid_file.exists() and pid_file.read_text()):
             assert running.poll() is None
             time.sleep(0.02)
         running.kill()
         running.wait()
-    worker = int(told.read_text())
+    worker = int(pid_file.read_text())
     for _ in range(3000):
         if not _alive(worker):
             break
@@ -272,7 +272,7 @@ def test_a_worker_leaves_when_whoever_started_it_is_killed(tmp_path: Path) -> No
 
 
 def _alive(pid: int) -> bool:
-    """Whether a process runs; one that has ended and that nobody has asked for does not."""
+    """Return whether a process runs; zombies do not count."""
     try:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
     except FileNotFoundError:
@@ -316,10 +316,10 @@ EXPERIMENT = Experiment(name="ranks", title="Ranks", shows="one", sizes={}, prep
 def test_what_cannot_be_run_here_is_skipped_and_earlier_results_stay(tmp_path: Path) -> None:
     path = scenario(tmp_path, "quick", QUICK.replace("gpus=0", "gpus=99"))
     skipped = run_here([path], tmp_path / "out")
-    assert {one.error for one in skipped} == {"it needs 99 GPUs; PyTorch sees none here"}
+    assert {variant.error for variant in skipped} == {"it needs 99 GPUs; PyTorch sees none here"}
     assert variants(tmp_path / "out", "quick")["only"].status == "skipped"
     sized = scenario(tmp_path, "quick", QUICK.replace("sizes={}", 'sizes={"small": {}}'))
-    assert {one.error for one in run_here([sized], tmp_path / "out", scale="paper")} == {
+    assert {item.error for item in run_here([sized], tmp_path / "out", scale="paper")} == {
         "it has no sizes for scale paper"
     }
     assert variants(tmp_path / "out", "quick")["only"].error == "it needs 99 GPUs; PyTorch sees none here"
@@ -362,8 +362,8 @@ def test_the_shipped_experiments_are_listed(
 def test_the_example_in_the_docs_is_an_experiment(tmp_path: Path) -> None:
     page = Path("docs/guides/laboratory.md").read_text()
     example = page[page.index('"""Does it matter') : page.index("```\n\n`prepare` returns")]
-    found = catalog.load(scenario(tmp_path, "mask", example)).experiment
-    assert [one.name for one in found.variants] == ["host", "gpu"]
+    experiment = catalog.load(scenario(tmp_path, "mask", example)).experiment
+    assert [variant.name for variant in experiment.variants] == ["host", "gpu"]
 
 
 @pytest.mark.parametrize(
@@ -377,7 +377,9 @@ def test_the_example_in_the_docs_is_an_experiment(tmp_path: Path) -> None:
         (["copy_matrix", "--output", "pyproject.toml"], "is not a directory"),
     ],
 )
-def test_wrong_usage_is_told_in_a_sentence(args: list[str], expected: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_wrong_usage_is_reported_in_a_sentence(
+    args: list[str], expected: str, capsys: pytest.CaptureFixture[str]
+) -> None:
     assert main(["scenarios", "run", *args]) == 2
     assert expected in " ".join(capsys.readouterr().err.split())
 
@@ -402,7 +404,7 @@ def test_wrong_usage_is_told_in_a_sentence(args: list[str], expected: str, capsy
         ),
     ],
 )
-def test_a_file_that_is_no_experiment_is_told_by_name(source: str, expected: str, tmp_path: Path) -> None:
+def test_a_file_that_is_not_an_experiment_is_reported_by_name(source: str, expected: str, tmp_path: Path) -> None:
     path = scenario(tmp_path, "wrong", source)
     with pytest.raises(UsageError, match=re.escape(expected)) as caught:
         catalog.load(path)
@@ -419,7 +421,7 @@ def test_two_experiments_of_one_name_are_refused(tmp_path: Path) -> None:
     ("content", "expected"),
     [("{", "not results"), ("[]", "not results"), ('{"schema_version": 99}', "version 99"), ("\xff", "not results")],
 )
-def test_a_results_file_that_cannot_be_used_is_told_before_the_work(
+def test_a_results_file_that_cannot_be_used_is_reported_before_the_work(
     content: str, expected: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (tmp_path / "results.json").write_text(content, encoding="latin-1")
@@ -454,9 +456,9 @@ EXPERIMENT = Experiment(
     name="pinned", title="Pinned or pageable", shows="a copy from pinned memory is faster",
     sizes={"small": {"megabytes": 64}}, prepare=prepare,
     variants=(
-        Variant("pageable", {"pinned": False}, shows="slow", truth=Truth(findings=("pageable-copy",))),
+        Variant("pageable", {"pinned": False}, shows="slow", truth=Truth(findings=("pageable-memory",))),
         Variant("memory", {"megabytes": 1 << 30, "pinned": False}, shows="fails"),
-        Variant("pinned", {"pinned": True}, shows="fast", truth=Truth(no_findings=("pageable-copy",))),
+        Variant("pinned", {"pinned": True}, shows="fast", truth=Truth(no_findings=("pageable-memory",))),
     ),
     faster=(("pinned", "pageable"),),
 )
@@ -478,7 +480,7 @@ def test_an_experiment_on_a_gpu_is_measured_recorded_and_judged(tmp_path: Path) 
     assert machine.gpus and machine.driver and machine.cuda and machine.gpu_memory_bytes
     assert link.h2d_gb_per_s and link.d2h_gb_per_s and link.both_gb_per_s
     assert link.both_gb_per_s > max(link.h2d_gb_per_s, link.d2h_gb_per_s)
-    assert [one.status for one in comparison.result.variants] == ["ok", "failed", "ok"]
+    assert [variant.status for variant in comparison.result.variants] == ["ok", "failed", "ok"]
     assert all(claim.holds for claim in comparison.claims), comparison.claims
     [analysis] = comparison.result.variants[2].analyses
     assert analysis.steps == 3 and analysis.copies[0].source_kind == "pinned"

@@ -18,7 +18,7 @@ PROGRAM = f"import {', '.join(NAMES)}\nprint([module.mine for module in ({', '.j
 def folder(tmp_path: Path) -> Path:
     for name in (*NAMES, "fractions", "secrets"):
         write(tmp_path / f"{name}.py", "mine = 1\n")
-    (tmp_path / "csv").mkdir()  # Python passes over a folder that is no package.
+    (tmp_path / "csv").mkdir()  # Python passes over a folder that is not a package.
     return tmp_path
 
 
@@ -31,6 +31,7 @@ def test_a_program_gets_its_own_modules(program: list[str], folder: Path) -> Non
     alone, run = execute([sys.executable, *program], folder), execute([*RUN, *program], folder)
     assert alone.stdout.startswith("[1, 1, 1, 1]\n1 1 <")
     assert (run.returncode, run.stdout) == (alone.returncode, alone.stdout), run.stderr
+    assert "started Python processes" not in run.stderr
 
 
 @pytest.mark.parametrize("started", [False, True])

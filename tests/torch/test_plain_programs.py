@@ -1,4 +1,4 @@
-"""The scripts by which plain steps and predictions are held against programs that nobody records."""
+"""Tests of the scripts that compare plain steps and predictions with unrecorded programs."""
 
 from __future__ import annotations
 
@@ -44,9 +44,14 @@ def test_an_edited_program_computes_what_it_did(
 
 
 def test_edits_stand_for_interventions_that_exist() -> None:
-    known = set(INTERVENTIONS)
-    asked = {one.split()[0] for program in PROGRAMS.values() for pair in program.pairs for one in pair.interventions}
-    assert asked <= known
+    interventions = set(INTERVENTIONS)
+    asked = {
+        intervention.split()[0]
+        for program in PROGRAMS.values()
+        for pair in program.pairs
+        for intervention in pair.interventions
+    }
+    assert asked <= interventions
 
 
 def test_a_program_is_timed_in_a_process_without_overlapscope_and_only_once(tmp_path: Path) -> None:
@@ -60,7 +65,7 @@ def test_a_program_is_timed_in_a_process_without_overlapscope_and_only_once(tmp_
     assert plain_record.wanted(tmp_path, ["classes"]) == others
 
 
-def test_what_is_said_is_held_against_processes_of_their_own(tmp_path: Path) -> None:
+def test_messages_are_compared_with_those_of_separate_processes(tmp_path: Path) -> None:
     trace = trace_of(TRACES / "second" / "lstm" / "eager.json.gz")
     timed = TimedSteps(device_ns=(1_020_000,) * 10)
     recording = plain_runs.trace_path(tmp_path, "conv", "before")

@@ -1,4 +1,4 @@
-"""When steps are timed, what of them is said, and how it gets into a trace that is written."""
+"""Tests of when steps are timed, how they are reported, and how they get into a written trace."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ from overlapscope.recorder.options import Options
 from overlapscope.recorder.schedule import Schedule, StepWindow, settled
 from overlapscope.recorder.step_times import StepTimings
 from overlapscope.recorder.trace_file import Written
+from overlapscope.trace.model import PlainSteps, TimedSteps
 
 MS = 1_000_000
 
@@ -27,7 +28,7 @@ class TestSchedule:
             (Schedule(1000, 2, 5, 10), StepWindow(0, 5, 10)),
             (Schedule(0, 1, None, 10), StepWindow(0, 1, 6)),
             (Schedule(0, 0, 1, 10), StepWindow(0, 0, 2)),
-            # Without plain steps it is what was recorded of the steps to wait for, with a gap of one step behind it.
+            # Without plain steps it is the recorded part of the steps to wait for, followed by a gap of one step.
             (Schedule(3, 2, 5), StepWindow(0, 5, 2)),
             (Schedule(1000, 2, 5), StepWindow(0, 5, 10)),
             (Schedule(1, 2, 5), None),
@@ -81,39 +82,49 @@ class TestWhatIsSaid:
                 [31.8] * 10,
                 [31.9] * 10,
                 [47.5] * 5,
-                "a step takes 31.85 ms (31.8 to 31.9 ms, mean 31.9 ms), and 47.50 ms in the recording.",
+                "without the profiler a step takes 31.9 ms (measured, 31.8 to 31.9 ms); 20 steps took 31.8 "
+                "to 31.9 ms, 31.9 ms on average.",
             ),
             (
                 [31.5, 31.6, 31.5] * 4,
                 [35.5] * 10,
                 [47.5],
-                "a step takes 31.50 ms before the recording and 35.50 ms after it: the program or the machine changed. "
-                "In the recording, it takes 47.50 ms.",
+                "without the profiler a step takes 31.50 ms before the recording and 35.50 ms after it: the program or "
+                "the machine changed.",
             ),
             # Within their spread, and by less than 2%.
             (
                 [30.0, 40.0] * 5,
                 [36.0, 39.0] * 5,
                 [50.0],
-                "a step takes 37.50 ms (30.0 to 40.0 ms, mean 36.2 ms), and 50.00 ms in the recording.",
+                "without the profiler a step takes 36.2 ms (measured, 30.0 to 40.0 ms); 20 steps took 30.0 "
+                "to 40.0 ms, 36.2 ms on average.",
             ),
-            ([100.0] * 10, [101.0] * 10, [], "a step takes 100.5 ms (100 to 101 ms, mean 100 ms)."),
+            (
+                [100.0] * 10,
+                [101.0] * 10,
+                [],
+                "without the profiler a step takes 100 ms (measured, 100 to 101 ms); 20 steps took 100 to "
+                "101 ms, 100 ms on average.",
+            ),
             (
                 [],
                 [2.0] * 3,
                 [2.5],
-                "a step takes 2.000 ms (2.00 to 2.00 ms, mean 2.00 ms; 3 steps timed), and 2.500 ms in the recording.",
+                "without the profiler 3 steps took 2.00 to 2.00 ms, 2.00 ms on average; too few were timed for a step "
+                "time.",
             ),
             ([], [], [2.5], None),
         ],
     )
-    def test_both_times_in_one_sentence(
+    def test_the_step_time_of_the_report_in_a_sentence(
         self, before_ms: list[float], after_ms: list[float], recorded_ms: list[float], sentence: str | None
     ) -> None:
         before, after, recorded = (
-            tuple(round(one * MS) for one in side) for side in (before_ms, after_ms, recorded_ms)
+            tuple(round(item * MS) for item in side) for side in (before_ms, after_ms, recorded_ms)
         )
-        assert StepTimings(before, after, recorded, 10).sentence() == sentence
+        plain = PlainSteps(TimedSteps(before), TimedSteps(after))
+        assert StepTimings(plain, recorded).sentence() == sentence
 
 
 class TestAmending:

@@ -38,8 +38,8 @@ class TestOptions:
     def test_all_begin_alike(self, pytester: pytest.Pytester) -> None:
         result = pytester.runpytest(*OPTIONS, "--help")
         _, _, rest = output(result).partition("overlap of copies and compute (overlapscope):")
-        found = re.findall(r"^  (--[\w-]+)", rest.split("\n\n")[0], re.MULTILINE)
-        assert found == ["--overlap-require", "--overlap-dir", "--overlap-stacks"]
+        matches = re.findall(r"^  (--[\w-]+)", rest.split("\n\n")[0], re.MULTILINE)
+        assert matches == ["--overlap-require", "--overlap-dir", "--overlap-stacks"]
 
     def test_the_markers_help_is_that_of_its_function(self, pytester: pytest.Pytester) -> None:
         printed = output(pytester.runpytest(*OPTIONS, "--markers"))
@@ -61,11 +61,11 @@ class TestOptions:
         ],
     )
     def test_a_trace_has_a_name_that_no_other_has_and_that_any_file_system_takes(self, nodeid: str, name: str) -> None:
-        found = _file_name(nodeid)
-        assert found.startswith(name)
-        assert (found == name) == (not name.endswith("-"))
-        assert _file_name(nodeid + "_") != found
-        assert re.fullmatch(r"[\w.-]{1,150}", found, re.ASCII)
+        file_name = _file_name(nodeid)
+        assert file_name.startswith(name)
+        assert (file_name == name) == (not name.endswith("-"))
+        assert _file_name(nodeid + "_") != file_name
+        assert re.fullmatch(r"[\w.-]{1,150}", file_name, re.ASCII)
 
 
 @pytest.mark.parametrize("as_what", ["path", "text", "trace", "report", "json"])
@@ -84,47 +84,47 @@ class TestAStoredTrace:
 
     def test_passes(self, as_what: str, tmp_path: Path) -> None:
         stored = self.given(PREFETCHING, as_what, tmp_path)
-        assert_overlap(stored, min_efficiency="80%", max_exposed_copy="3 ms", forbid=["pageable-copy"], skip_steps=1)  # type: ignore[arg-type]
+        assert_overlap(stored, min_efficiency="80%", max_exposed_copy="3 ms", forbid=["pageable-memory"], skip_steps=1)  # type: ignore[arg-type]
 
     def test_fails_with_the_explanation(self, as_what: str, tmp_path: Path) -> None:
         stored = self.given(PAGEABLE, as_what, tmp_path)
         with pytest.raises(AssertionError, match=r"(?s)pageable") as failure:
-            assert_overlap(stored, max_exposed_copy="3 ms", forbid=["pageable-copy"])  # type: ignore[arg-type]
+            assert_overlap(stored, max_exposed_copy="3 ms", forbid=["pageable-memory"])  # type: ignore[arg-type]
         assert "exposed_copy_time <= 3 ms" in str(failure.value)
 
 
 class TestAssertOverlap:
     @pytest.mark.parametrize(
-        ("limits", "said"),
+        ("limits", "message"),
         [
             ({"max_step": "3 ms"}, "assert_overlap: there is no keyword 'max_step' (did you mean 'max_step_time'?)"),
             ({"max_step_time": "soon"}, "overlap: max_step_time: 'soon' is not a time"),
         ],
     )
-    def test_keywords_that_make_no_sense_are_no_failed_assertion(self, limits: dict[str, str], said: str) -> None:
-        with pytest.raises(UsageError, match=re.escape(said)):
+    def test_keywords_that_make_no_sense_are_no_failed_assertion(self, limits: dict[str, str], message: str) -> None:
+        with pytest.raises(UsageError, match=re.escape(message)):
             assert_overlap(PREFETCHING, **limits)
 
     def test_an_error_says_both_units_where_either_would_do(self) -> None:
         with pytest.raises(ConfigError, match=r'write it like "3 ms" or "10%"\.$'):
             overlap(max_idle="3 meters")
 
-    def test_a_share_and_a_time_are_told_apart_by_their_unit(self) -> None:
+    def test_a_share_and_a_time_are_distinguished_by_their_unit(self) -> None:
         names = ("max_exposed_copy", "max_exposed_comm", "max_idle")
         times = overlap(**dict.fromkeys(names, "3 ms"))  # type: ignore[arg-type]
         shares = overlap(**dict.fromkeys(names, "3%"))  # type: ignore[arg-type]
-        assert [(one.metric, one.max) for one in times.budgets] == [
+        assert [(budget.metric, budget.max) for budget in times.budgets] == [
             ("exposed_copy_time", 3e6),
             ("exposed_comm_time", 3e6),
             ("idle_time", 3e6),
         ]
-        assert [(one.metric, one.max) for one in shares.budgets] == [
+        assert [(budget.metric, budget.max) for budget in shares.budgets] == [
             ("exposed_copy_pct", 3),
             ("exposed_comm_pct", 3),
             ("idle_pct", 3),
         ]
 
-    def test_a_file_that_is_no_trace_is_no_failed_assertion(self, tmp_path: Path) -> None:
+    def test_a_file_that_is_not_a_trace_is_not_a_failed_assertion(self, tmp_path: Path) -> None:
         with pytest.raises(UnreadableTrace):
             assert_overlap(tmp_path / "nothing.json")
 
@@ -193,7 +193,7 @@ class TestWhoeverDoesNotUseIt:
 
 
 def python(code: str) -> str:
-    """What a fresh process prints that runs this code."""
+    """Return the output of a fresh process that runs this code."""
     done = subprocess.run(
         [sys.executable, "-W", "error", "-c", textwrap.dedent(code)],
         cwd=ROOT,

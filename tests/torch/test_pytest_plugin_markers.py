@@ -45,13 +45,13 @@ class TestMarkers:
         )
         result = pytester.runpytest(*OPTIONS, "-rfP")
         result.assert_outcomes(failed=1, passed=2)
-        first, all_three, own = output(result).split("overlapscope dashboard")[:3]
+        first, all_three, by_itself = output(result).split("overlapscope dashboard")[:3]
         assert "efficiency_pct >= 99.9%" in first and "idle" not in first
         assert "efficiency_pct >= 10%" in all_three and "idle_" not in all_three
-        assert "efficiency_pct >= 20%" in own and "idle_pct <= 100%" in own
+        assert "efficiency_pct >= 20%" in by_itself and "idle_pct <= 100%" in by_itself
 
     @pytest.mark.parametrize(
-        ("arguments", "said"),
+        ("arguments", "message"),
         [
             ("min_eficiency='80%'", "overlap: there is no keyword 'min_eficiency' (did you mean 'min_efficiency'?)"),
             ("'80%'", "overlap: takes keywords only"),
@@ -59,8 +59,8 @@ class TestMarkers:
             ("max_step_time='3%'", "overlap: max_step_time: '3%' has the unit '%', and a time"),
             ("max_idle=3", "overlap: max_idle: 3 has no unit, and a time"),
             ("min_efficiency=[80]", "overlap: min_efficiency: [80] is not a percentage"),
-            ("forbid=['pageable']", "overlap: forbid: there is no rule 'pageable' (did you mean 'pageable-copy'?)"),
-            ("forbid='pageable-copy'", "overlap: forbid: is 'pageable-copy', but must be a list of strings"),
+            ("forbid=['pageable']", "overlap: forbid: there is no rule 'pageable' (did you mean 'pageable-memory'?)"),
+            ("forbid='pageable-memory'", "overlap: forbid: is 'pageable-memory', but must be a list of strings"),
             ("forbid=True", "overlap: forbid: is true, but must be a list of strings"),
             ("forbid=('pageable',)", "overlap: forbid: there is no rule 'pageable'"),
             (
@@ -80,13 +80,13 @@ class TestMarkers:
         ],
     )
     def test_what_makes_no_sense_is_an_error_of_the_collection(
-        self, arguments: str, said: str, pytester: pytest.Pytester
+        self, arguments: str, message: str, pytester: pytest.Pytester
     ) -> None:
         pytester.makepyfile(one_test(arguments))
         result = pytester.runpytest(*OPTIONS)
         result.assert_outcomes(errors=1)
         assert result.ret == pytest.ExitCode.INTERRUPTED
-        assert said in output(result)
+        assert message in output(result)
         assert "test_what_makes_no_sense_is_an_error_of_the_collection.py::test: overlap: " in output(result)
         assert "Traceback" not in output(result)
 
@@ -135,7 +135,7 @@ class TestWithoutAGpu:
         )
 
     def run(self, pytester: pytest.Pytester, *options: str) -> pytest.RunResult:
-        """Of a process in which torch has not looked for GPUs yet."""
+        """Return the result in a process in which torch has not looked for GPUs yet."""
         done = forked.run(["-m", "pytest", *OPTIONS, *options], pytester.path)
         return pytest.RunResult(done.returncode, done.stdout.splitlines(), done.stderr.splitlines(), duration=0)
 

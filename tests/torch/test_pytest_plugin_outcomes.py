@@ -1,7 +1,7 @@
 """The pytest plugin: every outcome of a marked test.
 
-A recording made here has no GPU in it. Where a test is to be judged, `REPLAYS` puts the recording of a GPU in its
-place; all else is as anyone has it. `test_pytest_plugin_gpu.py` does without that.
+A recording made here has no GPU in it. For judged tests, `REPLAYS` substitutes a recording of a GPU; everything else is
+real. `test_pytest_plugin_gpu.py` does without that.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ pytestmark = pytest.mark.usefixtures("everything_is_loaded", "not_in_ci")
 class TestOutcome:
     def test_a_budget_that_holds_passes_and_says_by_how_much_when_asked(self, pytester: pytest.Pytester) -> None:
         pytester.makepyfile(
-            one_test("min_efficiency='80%', max_exposed_copy='3 ms', forbid=['pageable-copy']", name="prefetching")
+            one_test("min_efficiency='80%', max_exposed_copy='3 ms', forbid=['pageable-memory']", name="prefetching")
         )
         result = pytester.runpytest(*OPTIONS)
         result.assert_outcomes(passed=1)
@@ -33,19 +33,19 @@ class TestOutcome:
     def test_a_broken_budget_is_the_failure_of_the_test_itself_with_the_text_of_check(
         self, pytester: pytest.Pytester, capsys: pytest.CaptureFixture[str]
     ) -> None:
-        pytester.makepyfile(one_test("min_efficiency='80%', max_exposed_copy='3 ms', forbid=['pageable-copy']"))
+        pytester.makepyfile(one_test("min_efficiency='80%', max_exposed_copy='3 ms', forbid=['pageable-memory']"))
         result = pytester.runpytest(*OPTIONS)
         result.assert_outcomes(failed=1)
         assert result.ret == pytest.ExitCode.TESTS_FAILED
         printed = output(result)
-        found = re.search(r"overlapscope dashboard (\S+)", printed)
-        assert found is not None
-        path = Path(found[1])
+        match = re.search(r"overlapscope dashboard (\S+)", printed)
+        assert match is not None
+        path = Path(match[1])
         assert path.read_bytes() == PAGEABLE.read_bytes()
         capsys.readouterr()
         (pytester.path / "overlapscope.toml").touch()  # So that none further up is found.
         budgets = ("--budget", "efficiency_pct >= 80%", "--budget", "exposed_copy_time <= 3 ms")
-        assert main(["check", str(path), *budgets, "--forbid", "pageable-copy", "-v"]) == 1
+        assert main(["check", str(path), *budgets, "--forbid", "pageable-memory", "-v"]) == 1
         explained = capsys.readouterr().out
         assert "pageable" in explained
         assert " ".join(explained.split()) in " ".join(printed.split())
@@ -55,11 +55,11 @@ class TestOutcome:
         pytester.makepyfile(one_test(""))
         result = pytester.runpytest(*OPTIONS)
         result.assert_outcomes(failed=1)
-        result.stdout.fnmatch_lines(["*forbid pageable-copy*"])
+        result.stdout.fnmatch_lines(["*forbid pageable-memory*"])
         pytester.makepyfile(one_test("", name="prefetching"))
         pytester.runpytest(*OPTIONS).assert_outcomes(passed=1)
 
-    def test_what_cannot_be_told_fails_unless_it_may_be_missing(self, pytester: pytest.Pytester) -> None:
+    def test_what_is_unknown_fails_unless_it_may_be_missing(self, pytester: pytest.Pytester) -> None:
         pytester.makepyfile(one_test("max_exposed_comm='1 ms'", name="prefetching"))
         result = pytester.runpytest(*OPTIONS)
         result.assert_outcomes(failed=1)
@@ -67,7 +67,7 @@ class TestOutcome:
         pytester.makepyfile(one_test("max_exposed_comm='1 ms', allow_missing=True", name="prefetching"))
         pytester.runpytest(*OPTIONS).assert_outcomes(passed=1)
 
-    def test_too_many_steps_skipped_is_told(self, pytester: pytest.Pytester) -> None:
+    def test_too_many_steps_skipped_is_reported(self, pytester: pytest.Pytester) -> None:
         pytester.makepyfile(one_test("max_idle='100%', skip_steps=99", name="prefetching"))
         result = pytester.runpytest(*OPTIONS)
         result.assert_outcomes(failed=1)
@@ -253,6 +253,6 @@ class TestOutcome:
         )
         result = pytester.runpytest_subprocess(*OPTIONS, "-n", "2")
         result.assert_outcomes(passed=1, failed=2)
-        found = re.findall(r"overlapscope dashboard (\S+)", output(result))
-        assert len(set(found)) == 2
-        assert all(Path(path).is_file() for path in found)
+        matches = re.findall(r"overlapscope dashboard (\S+)", output(result))
+        assert len(set(matches)) == 2
+        assert all(Path(path).is_file() for path in matches)

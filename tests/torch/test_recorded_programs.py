@@ -1,6 +1,8 @@
-"""Programs run plainly and under `overlapscope run`: exit code, stdout, stderr but for our lines, and files are alike.
+"""Tests that programs behave alike under Python and `overlapscope run`: exit code, stdout, files, and stderr except our
+lines.
 
-Every one is a real process, most with torch loaded before. What only differs in how it ends is in `test_run_recorded`.
+Every one is a real process, most with torch loaded before. Programs that differ only in how they end are in
+`test_run_recorded`.
 """
 
 from __future__ import annotations
@@ -45,15 +47,15 @@ def plainly():
 
 
 class Program(Struct, frozen=True):
-    """A program, what its trace has, and what is said of it."""
+    """A program, the contents of its trace, and its messages."""
 
     text: str
     steps: int | None
-    """How many in the trace; None where there is none."""
+    """Number of steps in the trace; None without a trace."""
     said: str = ""
     options: tuple[str, ...] = ()
     op: str = ""
-    """One that is in the trace."""
+    """An op in the trace."""
 
 
 _INTERRUPTED = """
@@ -71,6 +73,37 @@ PROGRAMS = {
     "sigterm while the trace is written": Program("when_writing(signal.SIGTERM); train(45); plainly()", 7),
     "sighup": Program("train(45); os.kill(os.getpid(), signal.SIGHUP); time.sleep(9)", 7, f"wrote {TRACE}"),
     "_exit behind the recording": Program("train(45); os._exit(7)", 7, f"wrote {TRACE}, analyze with"),
+    "_exit on another thread, while the trace is written": Program(
+        "def leave():\n"
+        "    while not any('.trace.json.gz.' in name and name[0] == '.' for name in os.listdir()): time.sleep(0)\n"
+        "    os._exit(6)\n"
+        "if 'overlapscope.recorder' in sys.modules: threading.Thread(target=leave, daemon=True).start()\n"
+        "train(45); os._exit(6)",
+        7,
+        f"wrote {TRACE}",
+    ),
+    "_exit while the GPU hangs": Program(
+        "train(5)\n"
+        "if 'overlapscope.recorder' in sys.modules:\n"
+        "    import ctypes, overlapscope.commands.run as run, overlapscope.recorder.devices as devices\n"
+        "    run._PATIENCE_S, devices.synchronize = 0.2, ctypes.CDLL(None).pause\n"
+        "os._exit(6)",
+        None,
+        "the GPU did not finish its work within 0.2 s",
+    ),
+    "execv": Program(
+        "train(5)\n"
+        "try: os.execv('missing', ['missing'])\nexcept FileNotFoundError: train(5)\n"
+        "os.execvp('sh', ['sh', '-c', 'echo another; exit 5'])",
+        10,
+        "os.execv replaces the program by another",
+    ),
+    "execv before torch is imported": Program(
+        "import os; os.execv('/bin/sh', ['sh', '-c', 'echo another; exit 5'])", None, "os.execv replaces the program"
+    ),
+    "a child that is forked and replaced": Program(
+        "train(5); print(os.spawnv(os.P_WAIT, '/bin/sh', ['sh', '-c', 'exit 3'])); train(5)", 10, "only 10 of the 41"
+    ),
     "a handler that raises": Program(
         "def late(*_): raise TimeoutError('its own')\n"
         "signal.signal(signal.SIGUSR1, late)\nwhen_writing(signal.SIGUSR1)\n"
@@ -145,13 +178,14 @@ def test_a_program_does_what_it_does_alone_and_leaves_its_trace(name: str, tmp_p
     theirs = "".join(line for line in lines if not line.startswith(("overlapscope: ", "USDT:")))
     theirs, reports = REPORT.subn("", theirs)
     # Behind a program that was killed, the report comes later.
-    assert reports == (program.steps is not None) or alone.returncode < 0 or "_exit" in program.text
+    left_early = any(call in program.text for call in ("_exit", "execv"))
+    assert reports == (program.steps is not None) or alone.returncode < 0 or left_early
     theirs = theirs.replace(str(tmp_path / "recorded"), str(tmp_path / "alone"))
     assert (recorded.returncode, recorded.stdout, theirs) == (alone.returncode, alone.stdout, alone.stderr)
     assert program.said in ours
     trace = tmp_path / "recorded" / TRACE
-    left = {path.name for path in (tmp_path / "recorded").iterdir()} - {"program.py"}
-    assert left == (set() if program.steps is None else {TRACE})
+    files = {path.name for path in (tmp_path / "recorded").iterdir()} - {"program.py"}
+    assert files == (set() if program.steps is None else {TRACE})
     if program.steps is not None:
         assert steps(trace) == program.steps
         assert not program.op or load(trace).cpu_ops.named(program.op.__eq__).any()

@@ -1,4 +1,4 @@
-"""`overlapscope.record`: what is in the file after which program, and what is refused."""
+"""Tests of `overlapscope.record`: the file's contents for different programs, and refused arguments."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import pytest
 import overlapscope as ov
 from overlapscope.base.revision import revision
 from overlapscope.errors import UsageError
-from overlapscope.recorder import session as session_module
+from overlapscope.recorder import metadata
 from overlapscope.recorder.recording import current
 from tests.support.recorded import content, names, python, steps, warm_up_steps, work
 
@@ -40,7 +40,7 @@ class TestWhatIsRecorded:
     def test_a_trace_says_when_and_of_what_it_was_recorded(self, path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setenv("GITHUB_SHA", "c0ffee")
         monkeypatch.setenv("GITHUB_REF_NAME", "main")
-        monkeypatch.setattr(session_module, "_revision", revision)
+        monkeypatch.setattr(metadata, "_revision", revision)
         monkeypatch.setattr(sys, "argv", ["/somewhere/train.py"])
         before_ns = time.time_ns()
         with ov.record(path) as rec:
@@ -64,7 +64,7 @@ class TestWhatIsRecorded:
         assert rec.notes == ()
 
     @pytest.mark.parametrize(
-        ("wait", "warmup", "active", "made", "recorded", "warm_up"),
+        ("wait", "warmup", "active", "made_steps", "recorded", "warm_up"),
         [
             (0, 1, None, 5, [0, 1, 2, 3, 4], 1),
             (0, 0, None, 3, [0, 1, 2], 0),
@@ -79,10 +79,10 @@ class TestWhatIsRecorded:
         ],
     )
     def test_phases(
-        self, wait: int, warmup: int, active: int | None, made: int, recorded: list[int], warm_up: int, path: Path
+        self, wait: int, warmup: int, active: int | None, made_steps: int, recorded: list[int], warm_up: int, path: Path
     ) -> None:
         with ov.record(path, wait=wait, warmup=warmup, active=active, plain_steps=0) as rec:
-            for index in range(made):
+            for index in range(made_steps):
                 work(f"step {index}")
                 rec.step()
         assert steps(path) == recorded
@@ -108,7 +108,7 @@ class TestWhatIsRecorded:
         assert warm_up_steps(path) == warm_up
 
     @pytest.mark.parametrize(
-        ("wait", "warmup", "made", "recorded"),
+        ("wait", "warmup", "made_steps", "recorded"),
         [
             (5, 1, 2, [0, 1]),
             (3, 1, 3, [0, 1]),
@@ -120,16 +120,16 @@ class TestWhatIsRecorded:
         ],
     )
     def test_a_program_too_short_to_be_judged_leaves_what_there_is(
-        self, wait: int, warmup: int, made: int, recorded: list[int], path: Path
+        self, wait: int, warmup: int, made_steps: int, recorded: list[int], path: Path
     ) -> None:
         with ov.record(path, wait=wait, warmup=warmup, plain_steps=0) as rec:
-            for _ in range(made):
+            for _ in range(made_steps):
                 work()
                 rec.step()
         assert steps(path) == recorded
         assert warm_up_steps(path) == 0
         (note,) = rec.notes
-        assert f"only {made} of the {wait + warmup + 1} steps" in note
+        assert f"only {made_steps} of the {wait + warmup + 1} steps" in note
 
     def test_a_program_without_steps_is_recorded_though_steps_were_to_be_waited_for(self, path: Path) -> None:
         with ov.record(path, wait=2, active=3) as rec:
@@ -207,12 +207,12 @@ class TestWhatIsRecorded:
                 work()
             assert seen() == (chosen == "stacks", chosen == "shapes", chosen == "memory")
 
-    @pytest.mark.parametrize(("made", "wait", "stacks"), [(2, 0, True), (2, 2, False), (5, 2, True)])
+    @pytest.mark.parametrize(("made_steps", "wait", "stacks"), [(2, 0, True), (2, 2, False), (5, 2, True)])
     def test_no_stacks_are_recorded_while_steps_are_waited_for(
-        self, made: int, wait: int, stacks: bool, path: Path
+        self, made_steps: int, wait: int, stacks: bool, path: Path
     ) -> None:
         with ov.record(path, wait=wait, active=1, plain_steps=0, stacks=True) as rec:
-            for _ in range(made):
+            for _ in range(made_steps):
                 work()
                 rec.step()
         recorded = any(event.get("cat") == "python_function" for event in content(path)["traceEvents"])
@@ -232,7 +232,7 @@ class TestWhatIsRecorded:
 
 class TestWhatIsRefused:
     @pytest.mark.parametrize(
-        ("options", "said"),
+        ("options", "message"),
         [
             ({"wait": -1}, "wait is -1; it must be 0 or more"),
             ({"warmup": -2}, "warmup is -2"),
@@ -244,8 +244,8 @@ class TestWhatIsRefused:
             ({"active": "5"}, "active is '5'; it must be a whole number"),
         ],
     )
-    def test_numbers_that_make_no_sense(self, options: dict[str, Any], said: str, path: Path) -> None:
-        with pytest.raises(UsageError, match=said):
+    def test_numbers_that_make_no_sense(self, options: dict[str, Any], message: str, path: Path) -> None:
+        with pytest.raises(UsageError, match=message):
             ov.record(path, **options)
 
     @pytest.mark.parametrize("name", ["x", "x.trace", "x.json.zst", "x.html", "gz"])
@@ -270,11 +270,11 @@ class TestWhatIsRefused:
         assert names(path) == ["before", "after"]
 
     def test_beside_a_profiler_of_the_program_which_goes_on(self, path: Path, tmp_path: Path) -> None:
-        with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]) as own:
+        with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]) as profile:
             with pytest.raises(UsageError, match="another torch profiler is running"):
                 ov.record(path).begin()
             work()
-        own.export_chrome_trace(str(tmp_path / "own.json"))
+        profile.export_chrome_trace(str(tmp_path / "own.json"))
         assert names(tmp_path / "own.json") == ["work"]
         assert current() is None
 
@@ -298,21 +298,21 @@ class TestWhatIsRefused:
             """.replace("\n            ", "\n"),
             tmp_path,
         )
-        said = "The program's own torch.profiler was used, with its schedule.\n"
-        assert (done.returncode, done.stdout) == (0, said), done.stderr
+        message = "The program's own torch.profiler was used, with its schedule.\n"
+        assert (done.returncode, done.stdout) == (0, message), done.stderr
         assert steps(tmp_path / "x.trace.json.gz") == steps(tmp_path / "own.json") == [2]
         assert steps(tmp_path / "other.json") == []
 
     def test_a_profiler_that_outlives_the_recording_is_taken_when_it_stops(self, path: Path, tmp_path: Path) -> None:
-        own = torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU])
+        profile = torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU])
         with ov.record(path):
             work("before")
-            own.start()
+            profile.start()
             work("inside")
         assert not path.exists()
         work("after")
-        own.stop()
-        own.export_chrome_trace(str(tmp_path / "own.json"))
+        profile.stop()
+        profile.export_chrome_trace(str(tmp_path / "own.json"))
         assert names(path) == names(tmp_path / "own.json") == ["inside", "after"]
 
     def test_without_torch_one_sentence_says_what_to_install(self, tmp_path: Path) -> None:

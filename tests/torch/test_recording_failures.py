@@ -17,8 +17,9 @@ from overlapscope.recorder import all_threads, trace_file
 from overlapscope.recorder.memory_guard import taken_bytes
 from overlapscope.recorder.options import Options
 from overlapscope.recorder.recording import current
-from overlapscope.recorder.session import Metadata, Session
-from overlapscope.trace.model import PlainSteps
+from overlapscope.recorder.schedule import StepWindow
+from overlapscope.recorder.session import Session
+from overlapscope.trace.model import TimedSteps
 from tests.support.recorded import MB, content, names, python, steps, work
 
 torch = pytest.importorskip("torch", reason="records with torch")
@@ -47,7 +48,7 @@ class TestWhenSomethingGoesWrong:
             train()
         assert steps(path) == [0, 1, 2]
 
-    def test_a_trace_that_cannot_be_written_is_told_at_the_end_and_nothing_else_stops(self, tmp_path: Path) -> None:
+    def test_a_trace_that_cannot_be_written_is_reported_at_the_end_and_nothing_else_stops(self, tmp_path: Path) -> None:
         directory = tmp_path / "gone"
         directory.mkdir()
         rec = ov.record(directory / "x.json", active=1, plain_steps=0)
@@ -144,7 +145,7 @@ with ov.record(path, active=2) as rec:
 
 class TestThreads:
     def test_another_thread_cannot_step_or_end(self, path: Path) -> None:
-        said: list[str] = []
+        messages: list[str] = []
 
         def other() -> None:
             rec.step()
@@ -152,17 +153,17 @@ class TestThreads:
             try:
                 rec.end()
             except UsageError as error:
-                said.append(str(error))
+                messages.append(str(error))
 
         with ov.record(path) as rec:
             thread = threading.Thread(target=other)
             thread.start()
             thread.join()
             rec.step()
-        assert said and "the thread that began it" in said[0]
+        assert messages and "the thread that began it" in messages[0]
         assert steps(path) == [0]
 
-    def test_steps_that_are_marked_on_another_thread_only_are_told_of(self, path: Path) -> None:
+    def test_steps_that_are_marked_on_another_thread_only_are_reported(self, path: Path) -> None:
         with ov.record(path) as rec:
             thread = threading.Thread(target=ov.step)
             thread.start()
@@ -186,7 +187,7 @@ class TestThreads:
         assert sorted(set(multiplied)) == sorted(threads)
         ov.load(path)
 
-    def test_a_program_whose_other_threads_cannot_be_recorded_is_told(self, path: Path) -> None:
+    def test_a_program_whose_other_threads_cannot_be_recorded_is_reported(self, path: Path) -> None:
         notes: list[str] = []
         for light in (False, True):
             with ThreadPoolExecutor(1) as pool, ov.record(path, memory=not light, light=light) as rec:
@@ -204,7 +205,7 @@ class TestThreads:
                 with torch.profiler.record_function(f"range {done}"):
                     done += 1
 
-        session = Session(Options())
+        session = Session(StepWindow(0, 0, None), Options(), on_too_much=lambda: None)
         thread = threading.Thread(target=work_on)
         thread.start()
         while done < 10:
@@ -213,7 +214,7 @@ class TestThreads:
         settled = done
         while done < settled + 100:
             time.sleep(0.001)
-        session.stop(Metadata(0, PlainSteps()), unfinished=None)
+        session.stop(0, TimedSteps(), None)
         ended = True
         thread.join()
         trace_file.write(session.export, path)

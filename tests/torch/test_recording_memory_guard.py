@@ -96,15 +96,15 @@ class TestMemoryGuard:
         assert "only 1 of the 5 steps" in short
         assert steps(path) == [0]
 
-    @pytest.mark.parametrize("made", [0, 5])
-    def test_before_the_first_step_what_there_is_is_kept_unless_the_warm_up_opens(self, made: int, path: Path) -> None:
+    @pytest.mark.parametrize("total", [0, 5])
+    def test_before_the_first_step_what_there_is_is_kept_unless_the_warm_up_opens(self, total: int, path: Path) -> None:
         with ov.record(path, wait=2, plain_steps=0, max_size_bytes=self.LIMIT) as rec:
             work("set-up")
             self.grow(path.exists)
-            for _ in range(made):
+            for _ in range(total):
                 rec.step()
                 work("work")
-        if made:
+        if total:
             assert steps(path) == [2, 3, 4]
             assert rec.notes == ()
         else:

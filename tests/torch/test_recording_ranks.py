@@ -1,4 +1,4 @@
-"""Recordings of several processes: those that nobody says belong together, and ranks."""
+"""Tests of recordings of several processes: unrelated ones, and ranks."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ pytestmark = pytest.mark.usefixtures("nothing_is_left_running")
 
 
 class TestSeveralProcesses:
-    """Of which nobody says that they belong together."""
+    """Tests of processes that are not marked as ranks of a job."""
 
     PROGRAM = (
         "import os, sys, time, torch, overlapscope as ov\n"
@@ -44,17 +44,17 @@ class TestSeveralProcesses:
         with ov.record(path, plain_steps=0) as rec:
             work("mine")
         (tmp_path / "go").touch()
-        said, _ = other.communicate()
+        output, _ = other.communicate()
         if when == "while":
             assert rec.path == path and rec.notes == ()
             where = path.with_name(f"x.pid{other.pid}.trace.json.gz")
-            assert said.startswith(f"{where} {path}: belongs to another process")
+            assert output.startswith(f"{where} {path}: belongs to another process")
             assert "aten::mul" in names(where, "cpu_op")
         else:
-            assert said == f"{path}\n"
+            assert output == f"{path}\n"
             assert rec.path == path.with_name(f"x.pid{os.getpid()}.trace.json.gz")
             assert rec.notes == (f"{path}: belongs to another process, so this trace is {rec.path.name}.",)
-            # It is gone, and what it left is an old file.
+            # It has ended, and its file is old.
             with ov.record(path, plain_steps=0) as rec:
                 work("mine")
             assert rec.path == path
@@ -64,7 +64,7 @@ class TestSeveralProcesses:
         for _ in range(20):
             with ov.record(path, plain_steps=0) as rec:
                 work()
-        assert rec.path == path and [one.name for one in path.parent.iterdir()] == [path.name]
+        assert rec.path == path and [file.name for file in path.parent.iterdir()] == [path.name]
 
     def test_processes_that_the_program_starts_have_their_rank_from_torch_distributed(self, tmp_path: Path) -> None:
         # Forked: to import torch takes longer than all else. The recording comes to them as to spawned ones.
@@ -81,7 +81,10 @@ class TestSeveralProcesses:
         )
         done = forked.run([program], tmp_path)
         assert done.returncode == 0, done.stderr
-        assert sorted(one.name for one in (tmp_path / "x.traces").iterdir()) == ["rank0.trace.json", "rank1.trace.json"]
+        assert sorted(file.name for file in (tmp_path / "x.traces").iterdir()) == [
+            "rank0.trace.json",
+            "rank1.trace.json",
+        ]
 
     def test_a_recording_reaches_another_process_as_one_that_has_not_begun(self, path: Path) -> None:
         with ov.record(path, wait=1, warmup=2, plain_steps=0) as rec:
@@ -158,7 +161,7 @@ class TestRanks:
             monkeypatch.setenv("RANK", rank)
             with ov.record(path):
                 work()
-        assert sorted(one.name for one in directory.iterdir()) == [
+        assert sorted(file.name for file in directory.iterdir()) == [
             "notes.txt",
             "rank0.trace.json.gz",
             "rank1.trace.json.gz",

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
 from pathlib import Path
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import pytest
 
 import overlapscope as ov
+from overlapscope.recorder import recorder as recorder_module
 from overlapscope.recorder.options import Options
 from overlapscope.recorder.recorder import WindowRecorder
-from overlapscope.recorder.session import profiler_running
+from overlapscope.recorder.session import Session, profiler_running
 from tests.support.recorded import names, steps, warm_up_steps, work
 
 torch = pytest.importorskip("torch", reason="records with torch")
@@ -27,7 +29,7 @@ class TestPlainSteps:
     SCHEDULE: ClassVar[dict[str, int]] = {"warmup": 1, "active": 2, "plain_steps": 3}
 
     @pytest.mark.parametrize(
-        ("made", "recorded", "warm_up", "before", "after"),
+        ("total", "recorded", "warm_up", "before", "after"),
         [
             (0, [], 0, 0, 0),
             (1, [0], 0, 0, 0),
@@ -43,11 +45,11 @@ class TestPlainSteps:
         ],
     )
     def test_what_is_in_the_file_of_a_program_of_so_many_steps(
-        self, made: int, recorded: list[int], warm_up: int, before: int, after: int, path: Path
+        self, total: int, recorded: list[int], warm_up: int, before: int, after: int, path: Path
     ) -> None:
         lengths: list[float] = []
         with ov.record(path, **self.SCHEDULE) as rec:  # type: ignore[arg-type]
-            for _ in range(made):
+            for _ in range(total):
                 begin = time.perf_counter_ns()
                 work()
                 rec.step()
@@ -57,26 +59,26 @@ class TestPlainSteps:
         plain = ov.load(path).plain_steps
         assert (len(plain.before.host_ns), len(plain.after.host_ns)) == (before, after)
         assert plain.before.device_ns == plain.after.device_ns == ()
-        assert all(0 < one < sum(lengths) for one in (*plain.before.host_ns, *plain.after.host_ns))
+        assert all(0 < item < sum(lengths) for item in (*plain.before.host_ns, *plain.after.host_ns))
         assert [file.name for file in path.parent.iterdir()] == [path.name]
-        if made >= 11 or made == 0:
+        if total >= 11 or total == 0:
             assert rec.notes == ()
         else:
             (note,) = rec.notes
-            assert f"only {made} of the 16 steps needed" in note and "--plain-steps 0 needs 3" in note
+            assert f"only {total} of the 16 steps needed" in note and "--plain-steps 0 needs 3" in note
 
     def test_the_trace_is_written_at_once_and_amended_when_all_steps_are_timed(self, path: Path) -> None:
         with ov.record(path, **self.SCHEDULE) as rec:  # type: ignore[arg-type]
-            for made in range(1, 20):
+            for steps in range(1, 20):
                 rec.step()
-                assert path.exists() == rec.finished == (made >= 11)
+                assert path.exists() == rec.finished == (steps >= 11)
                 if rec.finished:
                     plain = ov.load(path).plain_steps
-                    assert (len(plain.before.host_ns), len(plain.after.host_ns)) == (3, 3 if made >= 16 else 0)
+                    assert (len(plain.before.host_ns), len(plain.after.host_ns)) == (3, 3 if steps >= 16 else 0)
         assert ov.load(path).plain_steps == plain
         assert len(ov.load(path).plain_steps.after.host_ns) == 3
         times = rec.step_times
-        assert times is not None and times.before_ns == plain.before.host_ns and len(times.recorded_ns) == 2
+        assert times is not None and times.plain == plain and len(times.recorded_ns) == 2
 
     def test_steps_to_wait_for_pass_unrecorded_and_the_last_of_them_are_timed(self, path: Path) -> None:
         profiled = []
@@ -170,15 +172,85 @@ class TestPlainSteps:
 
 def put_off(path: Path, wait: int) -> WindowRecorder:
     """Return a recorder whose start is put off until the program uses its GPU."""
-    made = WindowRecorder(
+    recorder = WindowRecorder(
         lambda: path,
         Options(wait=wait, warmup=1, active=1, plain_steps=0),
         since_ns=0,
         bounded=False,
         on_too_much=lambda: None,
     )
-    made.start(put_off=True)
-    return made
+    recorder.start(put_off=True)
+    return recorder
+
+
+def pretend_gpu_times(has_gpu_times: Sequence[bool], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Say of one session after the other whether torch.profiler recorded GPU ops with times; all else is real."""
+    made: list[Session] = []
+
+    class SessionWithGpu(Session):
+        def __init__(self, *args: Any, **options: Any) -> None:
+            super().__init__(*args, **options)
+            made.append(self)
+
+        def timed_on_gpu(self) -> bool:
+            return has_gpu_times[made.index(self)]
+
+    monkeypatch.setattr(recorder_module, "Session", SessionWithGpu)
+
+
+class TestGpuTimes:
+    """A recording whose GPU ops have no times, as PyTorch's profiler makes some, replaces none that has them."""
+
+    @pytest.mark.parametrize(
+        ("first", "rehearsal", "recording", "kept"),
+        [
+            (True, False, False, "first"),
+            (True, True, False, "rehearsal"),
+            (True, False, True, "recording"),
+            (False, True, False, "rehearsal"),
+            (False, False, False, "recording"),
+        ],
+    )
+    def test_the_latest_recording_with_gpu_times_is_kept(
+        self,
+        first: bool,
+        rehearsal: bool,
+        recording: bool,
+        kept: str,
+        path: Path,
+        monkeypatch: pytest.MonkeyPatch,
+    ) -> None:
+        pretend_gpu_times([first, rehearsal, recording], monkeypatch)
+        made = WindowRecorder(
+            lambda: path, Options(active=2, plain_steps=3), since_ns=0, bounded=True, on_too_much=lambda: None
+        )
+        made.start()
+        work()
+        made.close()
+        for _ in range(20):
+            work()
+            made.step()
+        made.finish()
+        assert made.failure is None and made.complete
+        assert steps(path) == {"first": [], "rehearsal": [1, 2], "recording": [8, 9, 10]}[kept]
+        assert any("defect of torch.profiler" in note for note in made.notes) == (kept != "recording")
+
+    def test_a_later_window_without_gpu_times_does_not_replace_the_first(
+        self, path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        pretend_gpu_times([True, False], monkeypatch)
+        made = WindowRecorder(
+            lambda: path, Options(active=2, plain_steps=3), since_ns=0, bounded=True, on_too_much=lambda: None
+        )
+        made.start()
+        work()
+        made.close()
+        assert made.open()
+        work()
+        work()
+        made.close()
+        made.finish()
+        assert names(path) == ["work"]
 
 
 class TestPuttingOff:
@@ -186,36 +258,36 @@ class TestPuttingOff:
 
     @pytest.fixture
     def recorder(self, path: Path) -> WindowRecorder:
-        made = put_off(path, wait=3)
-        assert made.running
+        recording = put_off(path, wait=3)
+        assert recording.running
         assert not profiler_running()
-        return made
+        return recording
 
-    @pytest.mark.parametrize(("made", "recorded"), [(1, []), (2, [1]), (3, [1]), (4, [3]), (5, [3, 4]), (9, [3, 4])])
+    @pytest.mark.parametrize(("total", "recorded"), [(1, []), (2, [1]), (3, [1]), (4, [3]), (5, [3, 4]), (9, [3, 4])])
     def test_it_starts_with_the_end_of_the_first_step(
-        self, made: int, recorded: list[int], recorder: WindowRecorder, path: Path
+        self, total: int, recorded: list[int], recorder: WindowRecorder, path: Path
     ) -> None:
-        for _ in range(made):
+        for _ in range(total):
             recorder.step()
         if recorder.running:
             recorder.finish()
         assert recorder.failure is None
         assert steps(path) == recorded
 
-    def test_it_starts_when_it_is_told_to(self, recorder: WindowRecorder, path: Path) -> None:
+    def test_it_starts_when_asked_to(self, recorder: WindowRecorder, path: Path) -> None:
         recorder.start_now()
         work()
         recorder.finish()
         assert names(path) == ["work"]
         assert recorder.failure is None
 
-    def test_a_program_that_does_neither_is_told(self, recorder: WindowRecorder, path: Path) -> None:
+    def test_a_program_that_does_neither_is_reported(self, recorder: WindowRecorder, path: Path) -> None:
         recorder.finish()
         assert not recorder.running
         assert "no trace" in str(recorder.failure)
         assert not path.exists()
 
-    def test_a_program_that_ends_just_before_the_warm_up_is_told(self, path: Path) -> None:
+    def test_a_program_that_ends_just_before_the_warm_up_is_reported(self, path: Path) -> None:
         recorder = put_off(path, wait=2)
         recorder.step()
         assert recorder.running

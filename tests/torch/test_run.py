@@ -22,7 +22,7 @@ def without_ours(stderr: str) -> str:
 
 
 def alike(arguments: Sequence[str], cwd: Path, *, flags: Sequence[str] = (), stdin: str = "") -> Done:
-    """How the program ended under overlapscope, which must be as under Python alone."""
+    """Return how the program ended under overlapscope, and check that it ends alike under Python alone."""
     python = [sys.executable, *flags]
     alone = execute([*python, *arguments], cwd, stdin=stdin)
     run = execute([*python, "-m", "overlapscope", "run", *arguments], cwd, stdin=stdin)
@@ -186,7 +186,7 @@ def test_spawned_processes_import_the_program(program: list[str], tmp_path: Path
     ],
     ids=" ".join,
 )
-def test_what_cannot_be_run_is_told_in_a_sentence_and_exits_2(
+def test_what_cannot_be_run_is_reported_in_a_sentence_and_exits_2(
     arguments: list[str], expected: str, programs: Path
 ) -> None:
     (programs / "empty").mkdir()

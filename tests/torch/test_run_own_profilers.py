@@ -124,7 +124,7 @@ OWN_PROFILERS = {
         {"ProfilerStep#0", "ProfilerStep#1", "ProfilerStep#2", "aten::addmm"},
     ),
 }
-"""Programs, what they print, what we say, and what must be in our trace."""
+"""Programs, with their output, our messages, and required contents of our trace."""
 
 
 @pytest.mark.parametrize("kind", OWN_PROFILERS)

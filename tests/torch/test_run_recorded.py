@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import signal
 import sys
 import time
@@ -28,6 +29,21 @@ from tests.support.run_command import (
 pytest.importorskip("torch", reason="records with torch")
 
 
+def test_steps_that_become_much_faster_are_recorded_again(tmp_path: Path) -> None:
+    loop = "for index in range(300):\n    time.sleep(0.02 if index < 60 else 0); train()\n"
+    write(tmp_path / "train.py", f"import time\n{TRAIN}{loop}")
+    patient = (
+        "import sys\nimport overlapscope.recorder.recorder as recorder\nfrom overlapscope.commands import main\n"
+        "recorder.SETTLES_S = 600\nsys.argv[0] = 'overlapscope'\nmain(sys.argv[1:])\n"
+    )
+    run = forked.run(["-c", patient, "run", "train.py"], tmp_path)
+    assert run.returncode == 0, run.stderr
+    recorded = steps(tmp_path / "train.trace.json.gz")
+    assert len(recorded) == 7 and recorded[0] > 60
+    assert run.stderr.count("wrote train.trace.json.gz") == 1
+    assert re.search(r"The first steps took \d\d\.\d ms, and those before step \d\d ", run.stderr)
+
+
 def test_a_training_script_needs_no_change(tmp_path: Path) -> None:
     write(
         tmp_path / "train.py",
@@ -47,12 +63,13 @@ def test_a_training_script_needs_no_change(tmp_path: Path) -> None:
     assert run.returncode == 0
     assert run.stdout == "['train.py', '--wait', '9'] False False\n1 torch.nn\nFalse\nTrue\n"
     first, times, last = ours(run)
-    assert times.startswith("overlapscope: a step takes ") and "recording" in times
+    assert times.startswith("overlapscope: without the profiler a step takes ") and "(measured" in times
     assert (first, last) == (wrote("train.trace.json.gz"), no_gpu())
     trace = tmp_path / "train.trace.json.gz"
     # The first 8 are rehearsed, 2 settle, 10 are timed.
     assert steps(trace) == [20, 21, 22, 23, 24]
     assert content(trace)["overlapscope"]["warm_up_steps"] == 2
+    assert "MainThread" in content(trace)["overlapscope"]["threads"].values()
     assert timed(trace) == (10, 10)
     events = content(trace)["traceEvents"]
     assert any(event.get("cat") == "python_function" for event in events)
@@ -141,8 +158,8 @@ def test_a_signal_to_stop_ends_a_program_inside_a_long_call_as_under_python(
         "open('ready', 'w').close()\nsum(range(10 ** 15))\n",
     )
     (tmp_path / "train.trace.json.gz").write_text("of an earlier run")
-    with (tmp_path / "stderr").open("w") as said:
-        process = forked.Program([*FORKED, "--force", "train.py"], tmp_path, stderr=said.fileno())
+    with (tmp_path / "stderr").open("w") as stderr:
+        process = forked.Program([*FORKED, "--force", "train.py"], tmp_path, stderr=stderr.fileno())
     while not (tmp_path / "ready").exists():
         assert process.poll() is None
         time.sleep(0.02)

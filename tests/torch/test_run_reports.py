@@ -63,7 +63,7 @@ def test_the_report_is_printed_when_the_recording_is_complete_however_the_progra
     assert timed(tmp_path / "train.trace.json.gz") == (10, 10)
 
 
-def test_a_program_that_leaves_or_is_killed_before_that_is_told_of(tmp_path: Path) -> None:
+def test_a_program_that_leaves_or_is_killed_before_that_is_reported(tmp_path: Path) -> None:
     write(tmp_path / "train.py", TRAIN + "import os, sys\nfor _ in range(25): train()\nexec(sys.argv[1])\n")
     run = forked.run([*FORKED, "train.py", "os._exit(3)"], tmp_path)
     assert run.returncode == 3 and SHORT.format(25) in ours(run)
@@ -77,8 +77,29 @@ def test_a_program_that_leaves_or_is_killed_before_that_is_told_of(tmp_path: Pat
         time.sleep(0.02)
 
 
+def test_a_program_that_another_thread_ends_while_a_call_hangs_is_told_of(tmp_path: Path) -> None:
+    hang = (
+        "import ctypes, os, threading, time\n"
+        "def leave(): time.sleep(0.5); os._exit(6)\n"
+        "threading.Thread(target=leave, daemon=True).start()\n"
+        "ctypes.CDLL(None).pause()\n"
+    )
+    write(tmp_path / "train.py", TRAIN + "for _ in range(25): train()\n" + hang)
+    write(tmp_path / "train.trace.json.gz", "of an earlier run")
+    errors = tmp_path / "errors"
+    with errors.open("wb") as stderr:
+        program = forked.Program([*FORKED, "--force", "train.py"], tmp_path, stderr=stderr.fileno())
+        program.communicate()
+    while "so there is no trace" not in errors.read_text():
+        time.sleep(0.02)
+    while "the previous trace is now train.trace.json.gz.old." not in errors.read_text():
+        time.sleep(0.02)
+    assert program.returncode == 6
+    assert {path.name for path in tmp_path.glob("*.gz*")} == {"train.trace.json.gz.old"}
+
+
 def test_every_wait_for_child_processes_ends(tmp_path: Path) -> None:
-    """The process that prints the report is no child of the program's."""
+    """The process that prints the report is not a child of the program's."""
     write(
         tmp_path / "program.py",
         "import os, torch\ntorch.ones(3)\nif not os.fork(): os._exit(0)\n"

@@ -21,7 +21,8 @@ from tests.support.run_command import (
 pytest.importorskip("torch", reason="records with torch")
 UNMARKED = (
     "import sys\nimport overlapscope.recorder.triggers as triggers\nfrom overlapscope.commands import main\n"
-    "triggers.UNMARKED_S, triggers.START_UP_S = {}\nsys.argv[0] = 'overlapscope'\nmain(sys.argv[1:])\n"
+    "triggers.UNMARKED_S, triggers.START_UP_S, triggers.FIRST_STEP_S = {}\n"
+    "sys.argv[0] = 'overlapscope'\nmain(sys.argv[1:])\n"
 )
 LOOPS = (
     "import os, time\nwhile {}: torch.ones(3) * 3; time.sleep(0.001)\n"
@@ -44,11 +45,20 @@ def test_a_program_without_steps_is_recorded_for_a_few_seconds(
     write(tmp_path / "train.py", TRAIN + "torch.ones(3) / 3\n" + LOOPS.format(until, marked))
     errors = tmp_path / "errors"
     with errors.open("wb") as stderr:
-        command = ["-c", UNMARKED.format(lengths), "run", "train.py"]
+        command = ["-c", UNMARKED.format((*lengths, 0)), "run", "train.py"]
         forked.Program(command, tmp_path, stderr=stderr.fileno()).communicate()
     assert (tmp_path / "end").exists() and sentence in errors.read_text()
     assert steps(tmp_path / "train.trace.json.gz") == recorded
     assert ("aten::div" in ops_and_ranges(tmp_path / "train.trace.json.gz")) == (sentence == "from its start on")
+
+
+def test_a_slow_first_step_is_waited_for(tmp_path: Path) -> None:
+    slow = "for number in range(3):\n    time.sleep(0 if number else 1.5); train()\n"
+    write(tmp_path / "train.py", f"import time\n{TRAIN}torch.ones(3) / 3\n{slow}")
+    run = forked.run(["-c", UNMARKED.format((0.1, 60, 60)), "run", "train.py"], tmp_path)
+    assert run.returncode == 0, run.stderr
+    assert steps(tmp_path / "train.trace.json.gz") == [0, 1, 2]
+    assert "aten::div" in ops_and_ranges(tmp_path / "train.trace.json.gz")
 
 
 def test_the_whole_program_is_recorded_where_that_is_asked_for(tmp_path: Path) -> None:

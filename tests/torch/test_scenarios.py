@@ -1,5 +1,7 @@
-"""Every scenario file is sound: what it declares fits together, speaks of causes and rules that exist, and carries over
-what was published."""
+"""Tests that every scenario file is sound:
+
+Its declarations fit together, name existing causes and rules, and repeat the published figures.
+"""
 
 from __future__ import annotations
 
@@ -107,7 +109,7 @@ def test_is_a_script_that_explains_itself_and_runs_its_experiment(name: str) -> 
 def test_published_figures_are_those_of_the_source(name: str) -> None:
     measured_on, figures = PUBLISHED[name]
     assert experiment(name).published_on == measured_on
-    assert {one.name: one.published for one in variants(name) if one.published} == figures
+    assert {variant.name: variant.published for variant in variants(name) if variant.published} == figures
 
 
 @pytest.mark.parametrize("name", SIZES)
@@ -123,4 +125,4 @@ def test_has_every_variant(name: str) -> None:
 @every_scenario
 def test_variants_differ(name: str) -> None:
     parameters = [variant.parameters for variant in variants(name)]
-    assert all(one not in parameters[:number] for number, one in enumerate(parameters))
+    assert all(parameter not in parameters[:number] for number, parameter in enumerate(parameters))

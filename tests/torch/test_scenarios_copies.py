@@ -1,4 +1,4 @@
-"""The scenarios on copies and pinned memory: their own parts do what they say."""
+"""Tests of the parts of scenarios on copies and pinned memory."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def test_workers_hand_over_the_batches_that_the_main_process_would_make() -> Non
         assert torch.equal(ours, theirs)
 
 
-def test_too_little_room_for_batches_is_said_plainly(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_too_little_room_for_batches_is_reported_plainly(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     loader = module("dataloader")
     monkeypatch.setattr(loader, "HANDED_OVER_IN", tmp_path)
     loader.check_room(0)
@@ -54,7 +54,7 @@ def test_too_little_room_for_batches_is_said_plainly(tmp_path: Path, monkeypatch
         loader.check_room(1 << 60)
 
 
-def test_missing_tensordict_is_said_plainly(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_tensordict_is_reported_plainly(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "tensordict", None)
     variant = experiment("pin_threads").variants[0]
     with pytest.raises(RuntimeError, match=r"needs tensordict. Install it with `pip install .*\[record\]"):

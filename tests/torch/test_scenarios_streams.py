@@ -1,4 +1,4 @@
-"""The scenarios on streams, graphs and offloading compute what they should."""
+"""Tests that the scenarios on streams, graphs and offloading compute the right results."""
 
 from __future__ import annotations
 
@@ -27,8 +27,14 @@ COUNTED = [
 
 def test_chunks_sweep_over_the_published_numbers_of_streams() -> None:
     variants = experiment("chunked_streams").variants
-    assert {one.parameters["streams"] for one in variants if one.parameters["order"] == "breadth"} == {1, 2, 4, 8, 16}
-    assert [one.name for one in variants if one.parameters["order"] == "depth"] == ["depth_first"]
+    assert {variant.parameters["streams"] for variant in variants if variant.parameters["order"] == "breadth"} == {
+        1,
+        2,
+        4,
+        8,
+        16,
+    }
+    assert [variant.name for variant in variants if variant.parameters["order"] == "depth"] == ["depth_first"]
 
 
 @pytest.mark.parametrize("name", ["fsdp_offload", "ddp_training"])
@@ -37,14 +43,16 @@ def test_jobs_run_on_two_gpus(name: str) -> None:
 
 
 def test_only_a_missing_wait_may_give_wrong_results() -> None:
-    """Of the small model nothing is said: whether it goes wrong depends on who is ahead."""
-    some = {one.name for name in SCENARIOS for one in experiment(name).variants if one.wrong_results == "some"}
+    """The small model has no expected result: it depends on whether host or GPU is ahead."""
+    some = {
+        variant.name for name in SCENARIOS for variant in experiment(name).variants if variant.wrong_results == "some"
+    }
     assert some == {"large_missing_wait"}
-    (silent,) = (one for one in experiment("forward_backward").variants if one.wrong_results is None)
+    (silent,) = (variant for variant in experiment("forward_backward").variants if variant.wrong_results is None)
     assert silent.name == "many_small_missing_wait"
 
 
-# -- what the programs compute --------------------------------------------------------------------
+# -- results of the programs --------------------------------------------------------------------
 
 
 def test_a_layer_of_the_pipeline_has_the_published_size_and_work() -> None:
@@ -81,8 +89,8 @@ def test_attention_over_equal_positions_gives_what_they_hold() -> None:
     nothing = torch.zeros(width, width)
     layer = module("kv_offload").Layer(torch.randn(width, width), torch.eye(width), nothing, nothing)
     hidden, values = torch.randn(3, width), torch.randn(2, 3, heads, 1, width // heads)
-    found = layer.decode(hidden, values.expand(-1, -1, -1, 5, -1).contiguous())
-    torch.testing.assert_close(found, hidden + values[1].reshape(3, width))
+    decoded = layer.decode(hidden, values.expand(-1, -1, -1, 5, -1).contiguous())
+    torch.testing.assert_close(decoded, hidden + values[1].reshape(3, width))
 
 
 @pytest.fixture
@@ -97,7 +105,7 @@ def gpu_memory_given_back() -> Iterator[None]:
 @pytest.mark.usefixtures("gpu_memory_given_back")
 @pytest.mark.parametrize(("name", "variant"), COUNTED)
 def test_results_are_right_unless_a_wait_is_missing(name: str, variant: str) -> None:
-    (chosen,) = (one for one in experiment(name).variants if one.name == variant)
+    (chosen,) = (item for item in experiment(name).variants if item.name == variant)
     program = experiment(name).prepare(**experiment(name).sizes["small"], **chosen.parameters)
     assert isinstance(program, Program) and program.count_wrong is not None
     for _ in range(3):

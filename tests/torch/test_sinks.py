@@ -25,34 +25,34 @@ AT_NS = 1_795_399_082_000_000_000
 
 
 @pytest.fixture
-def told(tmp_path: Path) -> SentFigures:
+def sent(tmp_path: Path) -> SentFigures:
     report = tmp_path / "report.html"
     report.write_text("<p>a report</p>")
     return SentFigures("train.py", 40, AT_NS, SCALARS, report)
 
 
-def arrived(asked: Any, told: SentFigures) -> None:
+def arrived(asked: Any, sent: SentFigures) -> None:
     outlet = Outlet(sink(asked))
     assert outlet.bind() is None
-    assert outlet.send(told) is None
+    assert outlet.send(sent) is None
 
 
-def test_tensorboard_reads_scalars_and_the_place_of_the_report(told: SentFigures, tmp_path: Path) -> None:
+def test_tensorboard_reads_scalars_and_the_place_of_the_report(sent: SentFigures, tmp_path: Path) -> None:
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
     from torch.utils.tensorboard import SummaryWriter
 
     with SummaryWriter(tmp_path / "runs") as writer:
-        arrived(writer, told)
+        arrived(writer, sent)
     events = EventAccumulator(str(tmp_path / "runs")).Reload()
     assert {tag.removeprefix("overlap/") for tag in events.Tags()["scalars"]} == SCALARS.keys()
     (event,) = events.Scalars("overlap/efficiency_pct")
     assert (event.step, event.value, event.wall_time) == (40, 80.5, AT_NS / 1e9)
     (text,) = events.Tensors("overlap/report/text_summary")
-    assert str(told.report) in text.tensor_proto.string_val[0].decode()
+    assert str(sent.report) in text.tensor_proto.string_val[0].decode()
 
 
 def test_mlflow_has_metrics_and_the_newest_report_in_the_run_of_the_stepping_thread(
-    told: SentFigures, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    sent: SentFigures, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     import mlflow
 
@@ -62,8 +62,8 @@ def test_mlflow_has_metrics_and_the_newest_report_in_the_run_of_the_stepping_thr
         outlet = Outlet(sink("mlflow"))
         assert "mlflow.start_run()" in (outlet.bind() or "")
         with mlflow.start_run() as run:
-            arrived("mlflow", told)
-            arrived("mlflow", told)
+            arrived("mlflow", sent)
+            arrived("mlflow", sent)
         client = mlflow.MlflowClient()
         metric = client.get_metric_history(run.info.run_id, "overlap/idle_ms")[0]
         assert (metric.value, metric.step, metric.timestamp) == (1.5, 40, AT_NS // 1_000_000)
@@ -73,7 +73,7 @@ def test_mlflow_has_metrics_and_the_newest_report_in_the_run_of_the_stepping_thr
 
 
 def test_a_run_of_wandb_has_metrics_the_report_and_its_own_steps_undisturbed(
-    told: SentFigures, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    sent: SentFigures, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     import wandb
 
@@ -83,10 +83,10 @@ def test_a_run_of_wandb_has_metrics_the_report_and_its_own_steps_undisturbed(
     assert "wandb.init()" in (Outlet(sink("wandb")).bind() or "")
     run = wandb.init(project="p", mode="offline", settings=wandb.Settings(console="off", x_disable_stats=True))
     run.log({"loss": 0.9}, step=40)
-    arrived("wandb", told)
+    arrived("wandb", sent)
     run.log({"accuracy": 0.5}, step=40)
     run.log({"loss": 0.8}, step=41)
-    arrived(run, told)
+    arrived(run, sent)
     run.finish()
 
     (file,) = tmp_path.glob("wandb/offline-run-*/*.wandb")
@@ -145,17 +145,17 @@ EXPECTED = {
 }
 
 
-def test_a_textfile_is_read_by_prometheus_in_both_formats(told: SentFigures, tmp_path: Path) -> None:
-    arrived(f"prometheus:{tmp_path}/overlap.prom", told)
+def test_a_textfile_is_read_by_prometheus_in_both_formats(sent: SentFigures, tmp_path: Path) -> None:
+    arrived(f"prometheus:{tmp_path}/overlap.prom", sent)
     text = (tmp_path / "overlap.prom").read_text()
     for parser in (prometheus, openmetrics):
-        found = read(text, parser)
-        assert {name: value for name, (_, value) in found.items()} == EXPECTED
-        assert all(labels == {"program": "train.py"} for labels, _ in found.values())
+        contents = read(text, parser)
+        assert {name: value for name, (_, value) in contents.items()} == EXPECTED
+        assert all(labels == {"program": "train.py"} for labels, _ in contents.values())
     assert [path.name for path in tmp_path.glob("*.prom*")] == ["overlap.prom"], "nothing unfinished beside it"
 
 
-def test_a_port_of_this_machine_answers_with_the_newest_figures(told: SentFigures) -> None:
+def test_a_port_of_this_machine_answers_with_the_newest_figures(sent: SentFigures) -> None:
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
@@ -164,64 +164,64 @@ def test_a_port_of_this_machine_answers_with_the_newest_figures(told: SentFigure
     where = f"http://127.0.0.1:{port}/metrics"
     with urllib.request.urlopen(where) as answer:
         assert read(answer.read().decode()) == {}
-    assert outlet.send(told) is None
+    assert outlet.send(sent) is None
     with urllib.request.urlopen(where) as answer:
         assert answer.headers["Content-Type"].startswith("application/openmetrics-text")
-        found = read(answer.read().decode())
-    assert {name: value for name, (_, value) in found.items()} == EXPECTED
+        contents = read(answer.read().decode())
+    assert {name: value for name, (_, value) in contents.items()} == EXPECTED
 
 
-def test_a_port_that_is_taken_is_told(told: SentFigures) -> None:
+def test_a_port_that_is_taken_is_reported(sent: SentFigures) -> None:
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         taken.listen()
         outlet = Outlet(sink(f"prometheus:{taken.getsockname()[1]}"))
         assert "did not reach Prometheus" in (outlet.bind() or "")
-        assert outlet.send(told) is None, "said once"
+        assert outlet.send(sent) is None, "said once"
 
 
-def test_names_of_programs_are_escaped(told: SentFigures, tmp_path: Path) -> None:
+def test_names_of_programs_are_escaped(sent: SentFigures, tmp_path: Path) -> None:
     hostile = SentFigures('a"b\\\n\x1b[31m.py', 1, AT_NS, {}, None)
     arrived(f"prometheus:{tmp_path}/overlap.prom", hostile)
     text = (tmp_path / "overlap.prom").read_text()
-    found = read(text)
-    assert "\x1b" not in text and found["overlapscope_steps_made"][0]["program"].startswith('a"b')
+    contents = read(text)
+    assert "\x1b" not in text and contents["overlapscope_steps_made"][0]["program"].startswith('a"b')
 
 
-def test_a_logger_of_lightning_takes_metrics(told: SentFigures, tmp_path: Path) -> None:
+def test_a_logger_of_lightning_takes_metrics(sent: SentFigures, tmp_path: Path) -> None:
     from lightning.pytorch.loggers import CSVLogger
 
     logger = CSVLogger(tmp_path)
-    arrived(logger, told)
+    arrived(logger, sent)
     assert re.search(r"80\.5", Path(logger.log_dir, "metrics.csv").read_text())
 
 
 @pytest.mark.parametrize("asked", ["", "wandb ", "prometheus", "prometheus:", "prometheus:0", "prometheus:x", 3])
-def test_what_is_no_sink_is_refused_in_a_sentence(asked: object) -> None:
+def test_what_is_not_a_sink_is_refused_in_a_sentence(asked: object) -> None:
     with pytest.raises(UsageError, match=r"prometheus:|log="):
         sink(asked)
 
 
-def test_a_sink_that_raises_is_told_and_one_that_hangs_is_not_waited_for(
-    told: SentFigures, monkeypatch: pytest.MonkeyPatch
+def test_a_sink_that_raises_is_reported_and_one_that_hangs_is_not_waited_for(
+    sent: SentFigures, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def fail(_: SentFigures) -> None:
         raise RuntimeError("no such project")
 
     failing = Outlet(Sink("a tool", lambda: fail))
     assert failing.bind() is None
-    assert failing.send(told) == "figures did not reach a tool (RuntimeError: no such project)."
+    assert failing.send(sent) == "figures did not reach a tool (RuntimeError: no such project)."
 
     monkeypatch.setattr(sinks, "PATIENCE_S", 0.01)
     released, calls = threading.Event(), list[SentFigures]()
 
-    def hang(told: SentFigures) -> None:
-        calls.append(told)
+    def hang(sent: SentFigures) -> None:
+        calls.append(sent)
         released.wait()
 
     hanging = Outlet(Sink("a tool", lambda: hang))
     assert hanging.bind() is None
-    assert "does not wait" in (hanging.send(told) or "")
-    assert "does not wait" in (hanging.send(told) or "")
-    assert calls == [told], "what hangs is not asked again"
+    assert "does not wait" in (hanging.send(sent) or "")
+    assert "does not wait" in (hanging.send(sent) or "")
+    assert calls == [sent], "what hangs is not asked again"
     released.set()

@@ -1,10 +1,11 @@
-"""What `overlapscope run` takes for steps of programs that mark none. Every one here is a real process."""
+"""Tests of the steps that `overlapscope run` chooses for programs that mark none. Every one here is a real process."""
 
 from __future__ import annotations
 
 import gc
 import weakref
 from pathlib import Path
+from textwrap import indent
 
 import pytest
 from msgspec import Struct
@@ -34,11 +35,11 @@ def train(count, optimizer):
 
 
 class Program(Struct, frozen=True):
-    """A program and what its steps are."""
+    """A program, and the origin of its steps."""
 
     text: str
     source: str
-    """What ended them."""
+    """Event that ends each step."""
     options: tuple[str, ...] = ()
     inside: tuple[str, int] = ("aten::addmm", 4)
     """An op, and how often each recorded step has it."""
@@ -204,8 +205,14 @@ def test_a_name_that_no_call_has_is_answered_with_the_names_there_are(tmp_path: 
     (tmp_path / "program.py").write_text(HEAD + "train(5, sgd(net))")
     run = forked.run(["-m", "overlapscope", "run", "--steps-by", "Encoder.*", "program.py"], tmp_path)
     assert run.returncode == 0
-    (said,) = [line for line in run.stderr.splitlines() if "--steps-by Encoder.* finds no steps; " in line]
-    assert "Net.forward" in said and "SGD.step" in said and "backward() in program.py:" in said
+    (message,) = [line for line in run.stderr.splitlines() if "--steps-by Encoder.* finds no steps; " in line]
+    assert "Net.forward" in message and "SGD.step" in message and "backward() in program.py:" in message
+
+
+def test_a_misspelt_name_is_answered_with_the_right_one(tmp_path: Path) -> None:
+    (tmp_path / "program.py").write_text(HEAD + "train(5, sgd(net))")
+    run = forked.run(["-m", "overlapscope", "run", "--steps-by", "optimiser", "program.py"], tmp_path)
+    assert "--steps-by optimiser finds no steps (did you mean 'optimizer'?); the program calls " in run.stderr
 
 
 def test_modules_of_any_kind_are_named_and_run_as_they_would(tmp_path: Path) -> None:
@@ -229,3 +236,13 @@ def test_an_optimizer_that_the_program_drops_is_freed(tmp_path: Path) -> None:
         del optimizer
         gc.collect()
         assert gone() is None
+
+
+def test_steps_of_a_watched_program_are_those_of_its_first_optimizer_on_any_thread(tmp_path: Path) -> None:
+    (tmp_path / "program.py").write_text(
+        f"{HEAD}from overlapscope.recorder.program_steps import ProgramSteps\n"
+        "steps = ProgramSteps(lambda: None)\nsteps.start()\n"
+        f"def work():\n{indent(GAN.format(1), '    ')}\n"
+        "thread = threading.Thread(target=work)\nthread.start()\nthread.join()\nprint(steps.count)"
+    )
+    assert forked.run(["program.py"], tmp_path).stdout == "45\n"

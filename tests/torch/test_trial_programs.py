@@ -20,9 +20,9 @@ PROGRAMS = trials_runs.programs()
 EDITED = [name for name in PROGRAMS if (SCRIPTS / "by_hand" / f"{name}.py").exists()]
 
 
-def printed(script: Path, patch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], *told: str) -> str:
+def printed(script: Path, patch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], *options: str) -> str:
     """The last line that a script prints after two steps on the CPU."""
-    patch.setattr(sys, "argv", [str(script), "--device", "cpu", "--steps", "2", *told])
+    patch.setattr(sys, "argv", [str(script), "--device", "cpu", "--steps", "2", *options])
     runpy.run_path(str(script), run_name="__main__")
     return capsys.readouterr().out.splitlines()[-1]
 
@@ -41,7 +41,7 @@ def test_an_edited_program_computes_what_it_did(
     assert printed(edited, monkeypatch, capsys, *edits) == printed(script, monkeypatch, capsys)
 
 
-def test_what_programs_are_expected_to_do_is_said_in_words_that_exist() -> None:
+def test_expectations_of_programs_name_existing_causes_and_rules() -> None:
     named = {change for program in PROGRAMS.values() for change in (*program.pays, *filter(None, [program.breaks]))}
     asked = {
         change
@@ -106,8 +106,8 @@ def test_the_best_set_is_made_by_hand_and_timed_in_turn_with_the_program_as_it_i
     pytest.importorskip("torch", reason="needs PyTorch")
     monkeypatch.setattr(trials_runs, "ROUNDS", 1)
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
-    found = trial(tried("fused", -5.0), best=0)
-    by_hand = trials_runs.made_by_hand("embedding", found, "fused")
+    outcome = trial(tried("fused", -5.0), best=0)
+    by_hand = trials_runs.made_by_hand("embedding", outcome, "fused")
     assert len(by_hand.as_is_ns) == len(by_hand.edited_ns) == 1 and min(*by_hand.as_is_ns, *by_hand.edited_ns) > 0
 
 

@@ -1,4 +1,7 @@
-"""What happens inside a run of `overlapscope try`: the program does as ever, with changes, and tells of its steps."""
+"""Tests of a run of `overlapscope try` from inside:
+
+The program behaves as usual, with changes, and reports its steps.
+"""
 
 from __future__ import annotations
 
@@ -56,7 +59,7 @@ for epoch in range(3):
 print("came to its end")
 """
 )
-"""18 steps, of which 12 can be timed behind a warm-up of 5."""
+"""18 steps, of which 12 can be timed after a warm-up of 5."""
 
 INFERENCE = """
 import overlapscope, torch
@@ -100,16 +103,16 @@ def task(directory: Path, **options: Any) -> Task:
 def run(text: str, directory: Path, /, *, rate: str = "0.01", **options: Any) -> subprocess.CompletedProcess[str]:
     script = directory / "train.py"
     script.write_text(textwrap.dedent(text))
-    told = environment(task(directory, **options))
-    return forked.run([script], directory, environment=told | {"RATE": rate, "OMP_NUM_THREADS": "1"})
+    result = environment(task(directory, **options))
+    return forked.run([script], directory, environment=result | {"RATE": rate, "OMP_NUM_THREADS": "1"})
 
 
 def outcome(directory: Path, rank: int = 0) -> RankOutcome:
     return msgspec.json.decode((directory / f"rank{rank}.json").read_bytes(), type=RankOutcome)
 
 
-def told(text: str, directory: Path, /, **options: Any) -> RankOutcome:
-    """Of a program that is ended when all its steps are made."""
+def outcome_of(text: str, directory: Path, /, **options: Any) -> RankOutcome:
+    """Return the outcome of a program that ends once all its steps are made."""
     done = run(text, directory, **options)
     assert (done.returncode, done.stderr) == (0, "")
     assert "came to its end" not in done.stdout
@@ -117,14 +120,14 @@ def told(text: str, directory: Path, /, **options: Any) -> RankOutcome:
 
 
 def results(text: str, directory: Path, /, **options: Any) -> RankResults:
-    computed = told(text, directory, **options).results
+    computed = outcome_of(text, directory, **options).results
     assert computed is not None
     return computed
 
 
 @pytest.fixture(scope="module")
 def unchanged(tmp_path_factory: pytest.TempPathFactory) -> RankOutcome:
-    return told(TRAIN, tmp_path_factory.mktemp("unchanged"))
+    return outcome_of(TRAIN, tmp_path_factory.mktemp("unchanged"))
 
 
 class TestSteps:
@@ -135,7 +138,7 @@ class TestSteps:
         assert min(unchanged.host_ns) > 0
         assert (unchanged.device_ns, unchanged.rank, unchanged.ranks) == ((), 0, 1)
 
-    def test_of_a_program_with_fewer_are_told_when_it_ends(self, tmp_path: Path) -> None:
+    def test_fewer_than_needed_are_reported_when_the_program_ends(self, tmp_path: Path) -> None:
         done = run(TRAIN, tmp_path, steps=100)
         assert done.stdout == "came to its end\n"
         few = outcome(tmp_path)
@@ -148,9 +151,9 @@ class TestSteps:
             "    if number % 3 == 0: step(torch.ones(4, 8), torch.zeros(4, dtype=torch.int64))\n"
             "    overlapscope.step()\n"
         )
-        assert told(program, tmp_path).all_steps == 14
+        assert outcome_of(program, tmp_path).all_steps == 14
 
-    def test_are_told_of_by_a_recording_of_the_programs_own(self, tmp_path: Path) -> None:
+    def test_are_reported_by_a_recording_with_the_programs_own_profiler(self, tmp_path: Path) -> None:
         program = MODEL + (
             "import overlapscope\n"
             "with overlapscope.record('x.json', wait=100) as recording:\n"
@@ -160,7 +163,7 @@ class TestSteps:
         assert run(program, tmp_path).returncode == 0
         assert (outcome(tmp_path).complete, len(outcome(tmp_path).host_ns)) == (True, 10)
 
-    def test_of_several_ranks_are_told_by_each(self, tmp_path: Path) -> None:
+    def test_each_of_several_ranks_reports_them(self, tmp_path: Path) -> None:
         program = f"""
         import os
         for rank in range(2):
@@ -171,21 +174,21 @@ class TestSteps:
             os.wait()
         """
         assert run(program, tmp_path).returncode == 0
-        told = [outcome(tmp_path, rank) for rank in range(2)]
-        assert [(one.rank, one.ranks, one.complete) for one in told] == [(0, 2, True), (1, 2, True)]
+        outcomes = [outcome(tmp_path, rank) for rank in range(2)]
+        assert [(outcome.rank, outcome.ranks, outcome.complete) for outcome in outcomes] == [(0, 2, True), (1, 2, True)]
         assert len(list(tmp_path.glob("rank*"))) == 2
 
     def test_of_a_program_that_marks_none_are_the_calls_of_its_model_from_the_first_on(self, tmp_path: Path) -> None:
-        seen = told(UNMARKED, tmp_path, survey=True)
+        seen = outcome_of(UNMARKED, tmp_path, survey=True)
         assert seen.steps_by == Steps(kind="FORWARD", name="Model.forward", each=1, label="calls of Model.forward")
         assert seen.facts is not None
-        assert [one.name for one in seen.facts.modules] == ["Model"]
-        assert [one.num_workers for one in seen.facts.loaders] == [0]
+        assert [module.name for module in seen.facts.modules] == ["Model"]
+        assert [loader.num_workers for loader in seen.facts.loaders] == [0]
         computed = []
         for changes in ([], [Setting("workers", "2")]):
             place = tmp_path / str(len(changes))
             place.mkdir()
-            run = told(UNMARKED, place, changes=changes, steps_by=seen.steps_by)
+            run = outcome_of(UNMARKED, place, changes=changes, steps_by=seen.steps_by)
             assert (run.all_steps, len(run.host_ns)) == (14, 10)
             computed.append(run.results)
         assert computed[0] is not None and computed[0] == computed[1]
@@ -199,12 +202,12 @@ class TestSteps:
             "    model(torch.ones(4)).sum().backward()\n"
             "    model.zero_grad()\n"
         )
-        seen = told(program, tmp_path, survey=True)
+        seen = outcome_of(program, tmp_path, survey=True)
         assert seen.steps_by is not None and seen.steps_by.kind == "BACKWARD"
         assert seen.complete
         place = tmp_path / "timed"
         place.mkdir()
-        assert told(program, place, steps_by=seen.steps_by).complete
+        assert outcome_of(program, place, steps_by=seen.steps_by).complete
 
     def test_of_an_optimizer_come_before_those_of_the_model_that_it_trains(self, tmp_path: Path) -> None:
         model = UNMARKED.partition("with torch.no_grad")[0]
@@ -214,7 +217,7 @@ class TestSteps:
             "    if number > 20: step(model, optimizer)\n"
             "    else: model(torch.ones(4))\n"
         )
-        seen = told(program, tmp_path, survey=True)
+        seen = outcome_of(program, tmp_path, survey=True)
         assert (seen.steps_by, seen.all_steps) == (None, 14)
 
 
@@ -232,7 +235,7 @@ class TestPrograms:
         run("import os, subprocess, sys, torch\nos.setsid()\nsubprocess.run([sys.executable, '-c', '1'])", tmp_path)
         assert (outcome(tmp_path).all_steps, outcome(tmp_path).complete) == (0, False)
 
-    def test_helpers_tell_nothing(self, tmp_path: Path) -> None:
+    def test_helper_processes_print_nothing(self, tmp_path: Path) -> None:
         run("import torch\nfor x in torch.utils.data.DataLoader(range(8), num_workers=1): pass", tmp_path)
         assert list(tmp_path.glob("rank*")) == []
 
@@ -249,7 +252,7 @@ class TestPrograms:
             "    for x, y in DataLoader(Numbers(), batch_size=4, num_workers=2, multiprocessing_context='fork'):\n"
             "        assert torch.isfinite(model(x)).all()",
         )
-        assert told(program, tmp_path, survey=True, warmup_steps=3, steps=20).facts is not None
+        assert outcome_of(program, tmp_path, survey=True, warmup_steps=3, steps=20).facts is not None
 
     def test_one_that_ends_for_no_exception_is_ended_in_its_next_step(self, tmp_path: Path) -> None:
         program = MODEL + (
@@ -290,7 +293,7 @@ class TestResults:
         assert computed == unchanged.results
         assert computed.loss is not None
         names = ["parameter 0", "exp_avg 0", "exp_avg_sq 0", "step 0", "parameter 1"]
-        assert [one.name for one in computed.sketches][:5] == [f"optimizer 0 {name}" for name in names]
+        assert [sketch.name for sketch in computed.sketches][:5] == [f"optimizer 0 {name}" for name in names]
 
     def test_differ_by_rounding_less_than_by_another_learning_rate(
         self, unchanged: RankOutcome, tmp_path: Path
@@ -312,7 +315,7 @@ class TestResults:
 
     def test_of_a_program_without_an_optimizer_are_its_output(self, tmp_path: Path) -> None:
         computed = results(INFERENCE, tmp_path)
-        assert [one.name for one in computed.sketches] == ["output ()"]
+        assert [sketch.name for sketch in computed.sketches] == ["output ()"]
         assert len(computed.digest) == 64
         assert computed.loss is None
 
@@ -323,9 +326,9 @@ class TestResults:
 class TestWorkers:
     def test_load_the_same_batches(self, unchanged: RankOutcome, tmp_path: Path) -> None:
         program = TRAIN.replace("return torch.sin", "assert torch.utils.data.get_worker_info(); return torch.sin")
-        changed = told(program, tmp_path, changes=[Setting("workers", "2")])
+        changed = outcome_of(program, tmp_path, changes=[Setting("workers", "2")])
         assert changed.results == unchanged.results
-        assert changed.made == {"workers": 1}
+        assert changed.effects == {"workers": 1}
 
     def test_load_the_same_batches_where_the_dataset_draws_random_numbers(self, tmp_path: Path) -> None:
         drawn = "return random.random() * torch.rand(8) + np.random.random() * torch.arange(8.)"
@@ -368,7 +371,7 @@ class TestWorkers:
         loaders.append(torch.utils.data.DataLoader(data))
         assert [loader.num_workers for loader in loaders] == [1, 2, 0]
         assert [loader.persistent_workers for loader in loaders] == [True, False, False]
-        assert notes.made == {"workers": 1}
+        assert notes.effects == {"workers": 1}
 
     def test_do_not_share_an_iterable_dataset(self) -> None:
         class Endless(torch.utils.data.IterableDataset[int]):
@@ -384,8 +387,8 @@ class TestWorkers:
 
 
 def test_a_fused_optimizer_computes_the_same_but_for_rounding(unchanged: RankOutcome, tmp_path: Path) -> None:
-    changed = told(TRAIN, tmp_path, changes=[Setting("fused")])
-    assert changed.made == {"fused": 1}
+    changed = outcome_of(TRAIN, tmp_path, changes=[Setting("fused")])
+    assert changed.effects == {"fused": 1}
     assert changed.results is not None
     assert unchanged.results is not None
     assert max(map(distance, changed.results.sketches, unchanged.results.sketches)) < 1e-4
@@ -427,18 +430,18 @@ PATCHED: list[tuple[Any, str]] = [
 ]
 
 
-# -- what a program does ----------------------------------------------------------------------------
+# -- behavior of a program ----------------------------------------------------------------------------
 
 
 def test_facts_name_the_lines_of_the_program(tmp_path: Path) -> None:
-    facts = told(TRAIN, tmp_path, survey=True).facts
+    facts = outcome_of(TRAIN, tmp_path, survey=True).facts
     assert facts is not None
     assert not facts.cuda
     assert facts.cpus >= 1
     lines = TRAIN.splitlines()
 
     def line(text: str) -> int:
-        return next(number for number, one in enumerate(lines, 1) if text in one)
+        return next(number for number, line in enumerate(lines, 1) if text in line)
 
     (loader,), (optimizer,), (module,) = facts.loaders, facts.optimizers, facts.modules
     assert (loader.site.line, loader.loop and loader.loop.line) == (line("loader ="), line("for x, y in"))
@@ -446,7 +449,7 @@ def test_facts_name_the_lines_of_the_program(tmp_path: Path) -> None:
     assert (optimizer.site.line, optimizer.name, optimizer.takes_fused) == (line("optimizer ="), "AdamW", True)
     assert (module.site.line, module.name, module.compiled) == (line("model(x)"), "Sequential", False)
     sites = [loader.site, optimizer.site, module.site]
-    assert {(one.path, one.library) for one in sites} == {(str(tmp_path / "train.py"), "")}
+    assert {(site.path, site.library) for site in sites} == {(str(tmp_path / "train.py"), "")}
 
 
 def test_facts_name_the_library_that_does_it(tmp_path: Path) -> None:
@@ -454,11 +457,11 @@ def test_facts_name_the_library_that_does_it(tmp_path: Path) -> None:
     package.mkdir(parents=True)
     (package / "__init__.py").write_text("import torch\ndef make(data): return torch.utils.data.DataLoader(data)\n")
     program = TRAIN.replace("DataLoader(Numbers(), batch_size=4, shuffle=True)", "trainer.make(Numbers())")
-    facts = told(
+    facts = outcome_of(
         f"import sys; sys.path.append({str(package.parent)!r}); import trainer\n" + program, tmp_path, survey=True
     )
     assert isinstance(facts.facts, Facts)
-    assert [(one.site.path, one.site.library) for one in facts.facts.loaders] == [
+    assert [(loader.site.path, loader.site.library) for loader in facts.facts.loaders] == [
         (str(tmp_path / "train.py"), "trainer")
     ]
 
@@ -469,14 +472,14 @@ def test_facts_name_the_library_that_does_it(tmp_path: Path) -> None:
 @given(size=st.integers(1, 5000), share=st.floats(1e-6, 1.0), seed=st.integers(0, 1000))
 def test_a_distance_is_estimated_within_a_factor_of_two(size: int, share: float, seed: int) -> None:
     random = torch.Generator().manual_seed(seed)
-    one = torch.randn(size, generator=random, dtype=torch.float64)
-    other = one + share * torch.randn(size, generator=random, dtype=torch.float64)
-    true = float((one - other).norm() / max(one.norm(), other.norm()))
-    estimated = distance(fingerprint.sketch("", one), fingerprint.sketch("", other))
+    tensor = torch.randn(size, generator=random, dtype=torch.float64)
+    other = tensor + share * torch.randn(size, generator=random, dtype=torch.float64)
+    true = float((tensor - other).norm() / max(tensor.norm(), other.norm()))
+    estimated = distance(fingerprint.sketch("", tensor), fingerprint.sketch("", other))
     assert true / 2 < estimated < 2 * true
 
 
-def test_a_sketch_of_what_is_no_number_is_finite() -> None:
+def test_a_sketch_of_what_is_not_a_number_is_finite() -> None:
     odd = torch.tensor([math.nan, math.inf, -math.inf, 1.0])
     sketch = fingerprint.sketch("", odd)
     assert all(map(math.isfinite, (sketch.norm, *sketch.sums)))
@@ -516,8 +519,8 @@ class Pair(NamedTuple):
 
 
 def test_tensors_are_found_and_replaced_in_structures() -> None:
-    one, two = torch.ones(1), torch.zeros(1)
-    batch = [Pair(one, {"y": two}), UserDict(x=one), Batch(two, "text"), "text", 3]
+    vector, two = torch.ones(1), torch.zeros(1)
+    batch = [Pair(vector, {"y": two}), UserDict(x=vector), Batch(two, "text"), "text", 3]
     assert [path for path, _ in tensors(batch)] == [(0, 0), (0, 1, "y"), (1, "x"), (2, "x")]
     again = with_tensors(batch, lambda path, tensor: tensor + 1)
     assert [float(tensor) for _, tensor in tensors(again)] == [2, 1, 2, 1]

@@ -64,9 +64,9 @@ def test_workers_load_the_same_batches_for_a_program_and_are_edited_in(tmp_path:
         out, _ = process.communicate(timeout=PATIENCE_S)
     finally:
         process.kill()
-    told = json.loads(out)
-    assert (process.returncode, told["interrupted"]) == (130, True)
-    workers = told["changes"][0]
+    document = json.loads(out)
+    assert (process.returncode, document["interrupted"]) == (130, True)
+    workers = document["changes"][0]
     assert (workers["change"], workers["value"], workers["results"]) == ("workers", "2", "same")
     assert workers["step_ns"] > 0
     assert "+for x in DataLoader(Slow(), batch_size=4, shuffle=True, num_workers=2," in workers["edit"]["diff"]
@@ -101,7 +101,7 @@ def build() -> Callable[[], None]:
 def test_changes_are_tried_on_a_step_function_and_unmade_afterwards() -> None:
     before = DataLoader.__init__, DataLoader.__iter__, Optimizer.__init__, torch.Tensor.item, torch.Tensor.to
     trial = ov.try_changes(build, steps=20, minutes=5, only=["fused"])
-    assert [one.change for one in trial.changes] == ["fused"]
+    assert [change.change for change in trial.changes] == ["fused"]
     assert trial.changes[0].results in ("same", "within noise")
     assert trial.program == "build"
     assert trial.repeatable

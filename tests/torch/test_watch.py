@@ -101,7 +101,7 @@ def started(place: Path, tmp_path: Path) -> Iterator[Callable[..., Started]]:
 
 
 def end(process: Started) -> None:
-    """With all that it has started: a launcher ends its ranks when it is told to end."""
+    """With all its children: a launcher ends its ranks when it is asked to end."""
     process.terminate()
     try:
         process.communicate(timeout=PATIENCE_S)
@@ -111,14 +111,14 @@ def end(process: Started) -> None:
 
 def waited(ready: Callable[[list[Status]], bool]) -> list[Status]:
     until = time.monotonic() + PATIENCE_S
-    while not ready(found := statuses()):
-        assert time.monotonic() < until, found
+    while not ready(processes := statuses()):
+        assert time.monotonic() < until, processes
         time.sleep(0.02)
-    return found
+    return processes
 
 
 def stepping(count: int = 1) -> list[Status]:
-    return waited(lambda found: len(found) == count and all(one.steps > 5 for one in found))
+    return waited(lambda watched: len(watched) == count and all(match.steps > 5 for match in watched))
 
 
 def steps_of(trace: Path) -> list[str]:
@@ -149,16 +149,16 @@ def test_a_training_is_recorded_again_and_again_and_goes_on(started: Callable[..
     (status,) = stepping()
     assert status.recorded_at_ns is not None and status.plain_step_ns is not None and not status.recording
     (tmp_path / "enough").touch()
-    printed, told = training.communicate(timeout=PATIENCE_S)
+    printed, errors = training.communicate(timeout=PATIENCE_S)
     assert training.returncode == 0 and printed == "trained torch.Size([1, 100])\n"
-    assert told == f"overlapscope: `overlapscope record {training.pid}` records this program while it goes on.\n"
+    assert errors == f"overlapscope: `overlapscope record {training.pid}` records this program while it goes on.\n"
     assert statuses() == []
 
 
 def test_a_server_without_steps_is_recorded_by_time(started: Callable[..., Started], tmp_path: Path) -> None:
     server = started(SERVER)
     written = tmp_path / "port"
-    waited(lambda found: len(found) == 1 and written.exists() and written.read_text() != "")
+    waited(lambda watched: len(watched) == 1 and written.exists() and written.read_text() != "")
     port = written.read_text()
     with Asking(server.pid, RecordingRequest(path=str(tmp_path / "x.trace.json.gz"), seconds=0.5)) as asked:
         begun: list[int] = []
@@ -176,9 +176,9 @@ def test_a_server_without_steps_is_recorded_by_time(started: Callable[..., Start
 
 def test_all_ranks_begin_with_the_same_step(started: Callable[..., Started], tmp_path: Path) -> None:
     started(TRAINING, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2")
-    found = stepping(2)
-    assert sorted((one.rank, one.world_size) for one in found) == [(0, 2), (1, 2)]
-    ranks = ranks_of(found[0])
+    recording = stepping(2)
+    assert sorted((step.rank, step.world_size) for step in recording) == [(0, 2), (1, 2)]
+    ranks = ranks_of(recording[0])
     outcomes = record(ranks, RecordingRequest(path=str(tmp_path / "x.trace.json.gz"), steps=2), lambda *_: None)
     assert [outcome.failure for outcome in outcomes] == ["", ""]
     assert len({outcome.begun for outcome in outcomes}) == 1
@@ -187,7 +187,7 @@ def test_all_ranks_begin_with_the_same_step(started: Callable[..., Started], tmp
     assert steps_of(traces[0]) == steps_of(traces[1]) != []
 
 
-def test_whoever_goes_withdraws_what_was_asked_for(started: Callable[..., Started], tmp_path: Path) -> None:
+def test_closing_the_connection_withdraws_the_request(started: Callable[..., Started], tmp_path: Path) -> None:
     training = started(TRAINING)
     stepping()
     asking = [sys.executable, "-m", "overlapscope", "record", str(training.pid), "--steps", "100000", "-o", "x.json"]
@@ -197,7 +197,7 @@ def test_whoever_goes_withdraws_what_was_asked_for(started: Callable[..., Starte
         assert client.poll() is None
     client.kill()
     client.communicate()
-    waited(lambda found: not found[0].recording)
+    waited(lambda watched: not watched[0].recording)
     assert not (tmp_path / "x.json").exists()
     with Asking(training.pid, RecordingRequest(path=str(tmp_path / "y.json"), steps=1)) as asked:
         assert asked.outcome(lambda step: None, until_begun_s=PATIENCE_S).failure == ""
@@ -210,7 +210,7 @@ def test_a_process_that_is_killed_leaves_neither_half_a_file_nor_a_socket(
     training = started(TRAINING)
     stepping()
     with Asking(training.pid, RecordingRequest(path=str(tmp_path / "x.json"), steps=100_000)) as asked:
-        waited(lambda found: found[0].recording)
+        waited(lambda watched: watched[0].recording)
         training.send_signal(signal.SIGKILL)
         outcome = asked.outcome(lambda step: None, until_begun_s=PATIENCE_S)
     assert outcome.failure == f"Process {training.pid} ended before its recording was complete."
@@ -222,7 +222,7 @@ def test_a_process_that_is_killed_leaves_neither_half_a_file_nor_a_socket(
     assert gone.returncode == 2 and f"there is no process {training.pid}" in gone.stderr
 
 
-def test_a_recording_that_is_written_when_the_process_is_killed_is_told_of(
+def test_a_recording_that_is_written_when_the_process_is_killed_is_reported(
     started: Callable[..., Started], tmp_path: Path
 ) -> None:
     training = started(TRAINING)
@@ -245,9 +245,9 @@ def test_a_program_that_ends_meanwhile_leaves_what_was_recorded_and_says_so(
     [status] = stepping()
     gone = msgspec.structs.replace(status, pid=2**22 + 1)
     with pytest.raises(UsageError, match=f"process {gone.pid} ended or cannot be asked"):
-        record([status, gone], RecordingRequest(path=str(tmp_path / "x.json")), lambda one, step: None)
+        record([status, gone], RecordingRequest(path=str(tmp_path / "x.json")), lambda item, step: None)
     with Asking(training.pid, RecordingRequest(path=str(tmp_path / "x.json"), steps=100_000, plain_steps=0)) as asked:
-        waited(lambda found: found[0].recording)
+        waited(lambda watched: watched[0].recording)
         (tmp_path / "enough").touch()
         outcome = asked.outcome(lambda step: None, until_begun_s=PATIENCE_S)
     assert outcome.failure == "" and outcome.path == str(tmp_path / "x.json")
@@ -256,17 +256,17 @@ def test_a_program_that_ends_meanwhile_leaves_what_was_recorded_and_says_so(
 
 
 def test_what_the_program_records_itself_takes_precedence(started: Callable[..., Started], tmp_path: Path) -> None:
-    own = TRAINING.replace(
+    self_watching = TRAINING.replace(
         "for number in range(100_000):",
         "import overlapscope\nfor number in range(100_000):\n"
         "    if __import__('os').path.exists('own'):\n"
         "        __import__('os').remove('own')\n"
         "        with overlapscope.record('own.json') as recording: torch.ones(3) * 3; recording.step()",
     )
-    training = started(own)
+    training = started(self_watching)
     stepping()
     with Asking(training.pid, RecordingRequest(path=str(tmp_path / "x.json"), steps=100_000)) as asked:
-        waited(lambda found: found[0].recording)
+        waited(lambda watched: watched[0].recording)
         (tmp_path / "own").touch()
         outcome = asked.outcome(lambda step: None, until_begun_s=PATIENCE_S)
     assert outcome.failure == "The program began a recording of its own, which takes precedence."
@@ -292,14 +292,14 @@ def test_a_variable_watches_what_imports_torch(started: Callable[..., Started], 
         assert asked.outcome(lambda step: None, until_begun_s=PATIENCE_S).failure == ""
 
 
-def test_a_process_that_never_heard_of_us_is_attached_to_or_it_is_said_what_that_needs(
+def test_attach_watches_any_process_or_says_what_that_needs(
     started: Callable[..., Started],
 ) -> None:
     program = started("import time\nwhile True: time.sleep(0.01)", fresh=True)
     done = overlapscope("attach", str(program.pid))
     if sys.version_info >= (3, 14):
         assert done.returncode == 0, done.stderr
-        assert [one.pid for one in statuses()] == [program.pid]
+        assert [status.pid for status in statuses()] == [program.pid]
     else:
         assert done.returncode == 2
         assert "needs Python 3.14 or newer" in done.stderr and "OVERLAPSCOPE_WATCH=1" in done.stderr
@@ -324,7 +324,7 @@ def test_what_comes_through_a_socket_and_is_not_from_us_harms_nothing(
 
 
 @pytest.mark.skipif(os.getuid() != 0, reason="only root can become another user")
-def test_another_user_reaches_nobody(started: Callable[..., Started], place: Path) -> None:
+def test_another_user_cannot_connect(started: Callable[..., Started], place: Path) -> None:
     training = started(TRAINING)
     stepping()
     place.parent.chmod(0o755)
@@ -336,12 +336,15 @@ def test_another_user_reaches_nobody(started: Callable[..., Started], place: Pat
     place.chmod(0o755)
     path.chmod(0o666)
     assert as_somebody_else(path) in ("nothing", "ConnectionResetError", "BrokenPipeError")
-    # Nor is anything believed that lies where others could have put it.
+    # Files where others could have put them are not trusted either.
     assert statuses() == []
 
 
 def as_somebody_else(path: Path) -> str:
-    """What another user hears who asks how a process is: in a child, since others may not start this Python."""
+    """Return the answer to another user's request for a process's status.
+
+    It runs in a child, because others may not start this Python.
+    """
     reading, writing = os.pipe()
     child = os.fork()
     if not child:

@@ -1,4 +1,4 @@
-"""A training by the real framework is watched, and its own loggers are told."""
+"""Tests that training with the real framework is watched, and that its loggers get the figures."""
 
 from __future__ import annotations
 
@@ -90,18 +90,18 @@ def tags(folder: Path) -> list[str]:
     return list(EventAccumulator(str(events)).Reload().Tags()["scalars"])
 
 
-def test_the_loggers_of_a_lightning_trainer_are_told_and_one_that_fails_stops_no_training(tmp_path: Path) -> None:
+def test_the_loggers_of_a_lightning_trainer_get_the_figures_and_a_failing_one_stops_no_training(tmp_path: Path) -> None:
     pytest.importorskip("lightning.pytorch", reason="needs PyTorch Lightning")
     train(LIGHTNING, tmp_path)
     assert "overlap/host_step_ms" in tags(tmp_path / "tb")
     [metrics] = tmp_path.glob("csv/**/metrics.csv")
     assert "overlap/host_step_ms" in metrics.read_text()
-    said = (tmp_path / "broken" / "said").read_text()
-    assert "overlapscope: the training's own loggers get no figures: no server" in said
+    text = (tmp_path / "broken" / "said").read_text()
+    assert "overlapscope: the training's own loggers get no figures: no server" in text
     assert (tmp_path / "broken" / "history.sqlite").exists()
 
 
-def test_what_a_transformers_trainer_reports_to_is_told(tmp_path: Path) -> None:
+def test_the_tools_that_a_transformers_trainer_reports_to_get_the_figures(tmp_path: Path) -> None:
     pytest.importorskip("transformers", reason="needs Hugging Face Transformers")
     pytest.importorskip("accelerate", reason="its Trainer needs accelerate")
     train(TRANSFORMERS, tmp_path)

@@ -1,4 +1,4 @@
-"""What opens and closes a recording's windows besides steps and the clock: a range; several windows in a row; and
+"""Tests of recording windows that neither steps nor the clock open and close: a range, several windows in a row, and
 programs whose own profiler is ignored.
 
 Every program here is a process of its own; `test_windows_by_time` has the windows of the clock.
@@ -30,18 +30,18 @@ class TestARange:
     EPOCHS = "for epoch in range(3):\n    with record_function('epoch'):\n        for _ in range(4): work('in'); ov.step()\n    for _ in range(8): work('out'); ov.step()"  # fmt: skip  # noqa: E501
 
     def test_from_its_entry_until_it_is_left(self, tmp_path: Path) -> None:
-        said = run("--capture-range epoch --warmup 1 --plain-steps 3", self.EPOCHS, tmp_path)
-        found = names(tmp_path / "x.json")
-        assert found.count("epoch") == 1 and found.count("in") == 4 and "out" not in found
+        output = run("--capture-range epoch --warmup 1 --plain-steps 3", self.EPOCHS, tmp_path)
+        range_names = names(tmp_path / "x.json")
+        assert range_names.count("epoch") == 1 and range_names.count("in") == 4 and "out" not in range_names
         # The step that was under way when it opened is none of its steps, nor is the one when it closed.
         assert steps(tmp_path / "x.json") == [1, 2, 3]
         assert ov.load(tmp_path / "x.json").warm_up_steps == 1
         assert timed(tmp_path / "x.json") == (0, 3)
-        assert said == []
+        assert output == []
 
     def test_one_that_is_never_entered(self, tmp_path: Path) -> None:
-        said = run("--capture-range epochs", self.EPOCHS, tmp_path)
-        assert said[0] == "There is no trace: the program never entered a range epochs on its main thread."
+        output = run("--capture-range epochs", self.EPOCHS, tmp_path)
+        assert output[0] == "There is no trace: the program never entered a range epochs on its main thread."
 
     def test_those_of_nvtx_lie_within_one_another(self, tmp_path: Path) -> None:
         # PyTorch for CPUs has no NVTX.
@@ -95,15 +95,15 @@ class TestSeveralWindows:
         assert [timed(path) for path in paths] == [(3, 3)] * 3
         assert [ov.load(path).warm_up_steps for path in paths] == [1, 1, 1]
 
-    def test_a_program_that_ends_before_the_last_is_told(self, tmp_path: Path) -> None:
-        said = run("--repeat 9 --wait 0 --warmup 0 --active 2 --plain-steps 0", self.LOOP.format(9), tmp_path)
+    def test_a_program_that_ends_before_the_last_is_reported(self, tmp_path: Path) -> None:
+        output = run("--repeat 9 --wait 0 --warmup 0 --active 2 --plain-steps 0", self.LOOP.format(9), tmp_path)
         assert [steps(path) for path in sorted(tmp_path.glob("x-*"))] == [[0, 1], [3, 4], [6, 7]]
-        assert said[0] == "The program ended after 3 of 9 windows."
+        assert output[0] == "The program ended after 3 of 9 windows."
 
     def test_none_of_them_is_overwritten(self, tmp_path: Path) -> None:
         (tmp_path / "x-2.json").write_text("another's")
-        said = run("--repeat 2 --wait 0 --active 2 --plain-steps 0", self.LOOP.format(9), tmp_path)
-        assert "the previous trace is now x-2.json.1." in said
+        output = run("--repeat 2 --wait 0 --active 2 --plain-steps 0", self.LOOP.format(9), tmp_path)
+        assert "the previous trace is now x-2.json.1." in output
         assert (tmp_path / "x-2.json.1").read_text() == "another's"
 
     @pytest.mark.parametrize(
@@ -143,8 +143,8 @@ torch.autograd._disable_profiler()
 """
 
     def test_it_records_nothing_and_marks_the_steps(self, tmp_path: Path) -> None:
-        said = run("--ignore-own-profiler --wait 0 --warmup 0 --active 9 --plain-steps 0", self.PROGRAM, tmp_path)
-        assert said == ["The program's own profiler was ignored: its tables and exports are empty."]
+        output = run("--ignore-own-profiler --wait 0 --warmup 0 --active 9 --plain-steps 0", self.PROGRAM, tmp_path)
+        assert output == ["The program's own profiler was ignored: its tables and exports are empty."]
         assert steps(tmp_path / "x.json") == list(range(9))
         assert names(tmp_path / "x.json").count("loop") == 9
 
@@ -168,7 +168,7 @@ prof.export_chrome_trace("own.json")
 
 
 @pytest.mark.parametrize(
-    ("options", "said"),
+    ("options", "message"),
     [
         ({"duration_s": 1, "active": 2}, "delay_s or duration_s and active both choose what is recorded"),
         ({"capture_range": "x", "delay_s": 0}, "capture_range and delay_s or duration_s both choose"),
@@ -181,6 +181,6 @@ prof.export_chrome_trace("own.json")
         ({"repeat": 0, "active": 1}, "repeat is 0"),
     ],
 )
-def test_what_does_not_go_together_is_refused(options: dict[str, float], said: str, tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match=said):
+def test_what_does_not_go_together_is_refused(options: dict[str, float], message: str, tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match=message):
         ov.record(tmp_path / "x.json", **options)  # type: ignore[arg-type]

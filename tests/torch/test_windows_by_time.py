@@ -116,9 +116,9 @@ class TestByTheTime:
         elsewhere(program)
         assert ranges(path.with_name("x-2.trace.json.gz")) == ["second"]
 
-    def test_a_program_that_ends_before_is_told(self, tmp_path: Path) -> None:
-        said = run("--delay 30 --duration 5", "work('w')", tmp_path)
-        assert said == [
+    def test_a_program_that_ends_before_is_reported(self, tmp_path: Path) -> None:
+        output = run("--delay 30 --duration 5", "work('w')", tmp_path)
+        assert output == [
             "There is no trace: the program ended before the recording started, 30 s after the start (not on the main "
             "thread: with the next step).",
             "nothing was recorded.",
@@ -209,10 +209,10 @@ except Interrupted:
 
 
 class TestASlowStep:
-    def program(self, clock: FakeClock, path: Path, *, made: int = 200, **options: int) -> Recording:
+    def program(self, clock: FakeClock, path: Path, *, steps: int = 200, **options: int) -> Recording:
         """Make steps of 2 ms each, except for step 100, which takes 2 s."""
         with ov.record(path, slow_step=100, **options) as rec:  # type: ignore[arg-type]
-            for number in range(made):
+            for number in range(steps):
                 work()
                 clock.wait(ms=2000 if number == 100 else 2)
                 rec.step()
@@ -232,7 +232,7 @@ class TestASlowStep:
         # Windows of 51 steps from the third on, with a step between them.
         assert steps(path) == list(range(55, 101))
 
-    def test_where_none_came_that_is_told(self, clock: FakeClock, path: Path) -> None:
+    def test_a_missing_slow_step_is_reported(self, clock: FakeClock, path: Path) -> None:
         rec = self.program(clock, path, made=60)
         assert rec.notes == (
             "There is no trace: no step took more than 100 times the median of 2.00 ms (54 steps judged).",
@@ -240,9 +240,9 @@ class TestASlowStep:
         assert not path.exists()
 
     def test_on_the_command_line(self, tmp_path: Path) -> None:
-        said = run("--slow-step 1000000", "for _ in range(60):\n    work('w')\n    ov.step()", tmp_path)
-        assert said[0].startswith("There is no trace: no step took more than 1e+06 times the median of ")
-        assert said[1:] == ["nothing was recorded."]
+        output = run("--slow-step 1000000", "for _ in range(60):\n    work('w')\n    ov.step()", tmp_path)
+        assert output[0].startswith("There is no trace: no step took more than 1e+06 times the median of ")
+        assert output[1:] == ["nothing was recorded."]
         assert not (tmp_path / "x.json").exists()
 
     def test_steps_are_held_against_those_before_them(self) -> None:

@@ -31,7 +31,7 @@ REAL = tried(
     file
     for place in (".", "known_causes", "mixed_workloads", "ddp", "recorder")
     for file in sorted((TRACES / place).glob("*.gz"))
-    # Which are large, and in nothing but that unlike the others.
+    # Recordings that differ from others only in size.
     if file.name not in ("gpt2_train.json.gz", "small_transformer.json.gz", "rank1.json.gz", "host_compute.json.gz")
 )
 SAMPLE = TRACES / "known_causes" / "host_sync_stacks.json.gz"
@@ -65,13 +65,13 @@ def events_of(text: bytes) -> tuple[list[Event], list[Event]]:
 def threads(ours: list[Event]) -> dict[tuple[str, str], list[Event]]:
     """Our complete events by the names of process and thread."""
     names = {(e["pid"], e["tid"], e["name"]): e["args"].get("name") for e in ours if e["ph"] == "M"}
-    found: dict[tuple[str, str], list[Event]] = {}
+    by_track: dict[tuple[str, str], list[Event]] = {}
     for event in ours:
         if event["ph"] == "X":
             pid, tid = event["pid"], event["tid"]
             track = names[pid, pid, "process_name"], names[pid, tid, "thread_name"]
-            found.setdefault(track, []).append(event)
-    return found
+            by_track.setdefault(track, []).append(event)
+    return by_track
 
 
 def check_against_report(ours: list[Event], analysis: TraceAnalysis) -> None:
@@ -161,8 +161,8 @@ def test_any_form_of_the_file_is_annotated_at_its_top_level(pack: Any, tmp_path:
     path = tmp_path / "trace.json"
     path.write_bytes(pack(gzip.decompress(SAMPLE.read_bytes())))
     analysis = analyze_trace(load(path))
-    own, ours = events_of(copy_of(path, analysis))
-    assert own == parsed(gzip.decompress(SAMPLE.read_bytes()), Decimal)["traceEvents"]
+    original, ours = events_of(copy_of(path, analysis))
+    assert original == parsed(gzip.decompress(SAMPLE.read_bytes()), Decimal)["traceEvents"]
     check_against_report(ours, analysis)
 
 
@@ -190,9 +190,9 @@ def test_each_device_has_a_process_and_no_id_is_one_of_the_files(tmp_path: Path)
     )
     path = tmp_path / "trace.json"
     path.write_bytes(text)
-    own, ours = events_of(copy_of(path))
+    original, ours = events_of(copy_of(path))
     assert len({process for process, _ in threads(ours)}) == 2
-    theirs = {number for e in own for number in (e.get("pid"), e.get("tid"))}
+    theirs = {number for e in original for number in (e.get("pid"), e.get("tid"))}
     assert not theirs & {number for e in ours for number in (e["pid"], e["tid"])}
     assert 1900001234 in theirs
 
@@ -213,11 +213,11 @@ def test_hostile_names_stay_text(tmp_path: Path) -> None:
         kineto_files.memcpy(10, 3, correlation=3),
         kineto_files.kernel(20, 5, correlation=4),
     ]
-    own, ours = events_of(copy_of(kineto_files.write(tmp_path / "trace.json", events)))
-    assert len(own) == len(events)
-    (told,) = (e["args"] for e in ours if "copy" in e["args"])
+    original, ours = events_of(copy_of(kineto_files.write(tmp_path / "trace.json", events)))
+    assert len(original) == len(events)
+    (arguments,) = (e["args"] for e in ours if "copy" in e["args"])
     for key in ("op", "call"):
-        assert told[key] == key + '","ph":"X"}]}<img src=x>\\x1b[31m\\u202e'
+        assert arguments[key] == key + '","ph":"X"}]}<img src=x>\\x1b[31m\\u202e'
 
 
 @pytest.mark.parametrize("text", [b'{"traceEvents": []}', b"[\n]", b'{"traceEvents": [ \n ], "x": 1}'])
@@ -225,8 +225,8 @@ def test_a_file_without_events_becomes_valid_json(text: bytes, tmp_path: Path) -
     path = tmp_path / "empty.json"
     path.write_bytes(text)
     analysis = analyze_trace(make_trace([Op(Kind.COMPUTE, 5, 9)]))
-    own, ours = events_of(copy_of(path, analysis))
-    assert own == []
+    original, ours = events_of(copy_of(path, analysis))
+    assert original == []
     check_against_report(ours, analysis)
 
 

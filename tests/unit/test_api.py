@@ -42,13 +42,13 @@ def test_one_prediction_is_of_one_trace() -> None:
 
 
 @pytest.mark.parametrize("call", [ov.analyze, ov.whatif, ov.check, ov.show, lambda path: ov.diff(path, path)])
-def test_a_missing_file_is_said_to_be_missing(call: Callable[[Path], object], tmp_path: Path) -> None:
+def test_a_missing_file_is_reported_as_missing(call: Callable[[Path], object], tmp_path: Path) -> None:
     with pytest.raises(UnreadableTrace, match=r"gone\.json"):
         call(tmp_path / "gone.json")
 
 
 @pytest.mark.parametrize(
-    ("ask", "told"),
+    ("ask", "message"),
     [
         (lambda: ov.analyze(PAGEABLE, device=7), "there is no device 7; devices that did anything: 0"),
         (lambda: ov.analyze(PAGEABLE, step="ProfilerStep#99"), "there is no step 99; steps: "),
@@ -58,8 +58,8 @@ def test_a_missing_file_is_said_to_be_missing(call: Callable[[Path], object], tm
         (lambda: ov.load(PAGEABLE).select(step="ProfilerStep#99"), "there is no annotation 'ProfilerStep#99'"),
     ],
 )
-def test_what_a_trace_does_not_have_is_said_with_what_it_has(ask: Callable[[], object], told: str) -> None:
+def test_what_a_trace_does_not_have_is_reported_with_what_it_has(ask: Callable[[], object], message: str) -> None:
     with pytest.raises(NotInTrace) as refused:
         ask()
-    assert told in str(refused.value) and PAGEABLE.name in str(refused.value)
+    assert message in str(refused.value) and PAGEABLE.name in str(refused.value)
     assert not isinstance(refused.value, KeyError)

@@ -1,5 +1,5 @@
-"""What is damaged is read as far as it goes, with a count of the loss; what is no trace is one clear
-sentence.
+"""Tests of bad input: damaged files are read as far as possible, with a count of the loss, and other files give a clear
+message.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ def names(trace: Trace) -> list[str]:
     return [trace.gpu_ops.name(i) for i in range(len(trace.gpu_ops))]
 
 
-# -- what is no trace
+# -- files that are not traces
 
 
 @pytest.mark.parametrize(
@@ -95,7 +95,7 @@ def names(trace: Trace) -> list[str]:
         (b"\0" * 100_000, "not JSON"),
     ],
 )
-def test_what_is_no_trace_is_one_sentence_that_names_the_file(tmp_path: Path, content: bytes, says: str) -> None:
+def test_what_is_not_a_trace_is_one_sentence_that_names_the_file(tmp_path: Path, content: bytes, says: str) -> None:
     with pytest.raises(UnreadableTrace, match=re.escape(says)) as caught:
         read(tmp_path, content)
     sentence = str(caught.value)
@@ -109,7 +109,7 @@ def test_a_missing_file_is_named(tmp_path: Path) -> None:
         load(tmp_path / "nowhere.json")
 
 
-def test_a_directory_is_no_file(tmp_path: Path) -> None:
+def test_a_directory_is_not_a_file(tmp_path: Path) -> None:
     with pytest.raises(UnreadableTrace, match="directory"):
         load(tmp_path)
 
@@ -269,7 +269,7 @@ def test_an_event_beyond_repair_costs_no_other(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("value", ["null", "5", '"text"', "[]", "[1]", "{}", '{"a": 1}', "true"])
-def test_a_value_that_is_no_event_costs_no_other(tmp_path: Path, value: str) -> None:
+def test_a_value_that_is_not_an_event_costs_no_other(tmp_path: Path, value: str) -> None:
     trace = read(tmp_path, around(value))
     assert names(trace) == ["first", "last"]
     assert trace.damage.lost_events == 1
@@ -356,7 +356,7 @@ def test_damage_in_every_event_is_still_read_at_speed(tmp_path: Path) -> None:
     + ['"traceEvents":[', '{"a":"\\q"},', '{"a":{},', '{"ph":"M"},],'],
 )
 def test_however_much_noise_is_read_in_a_time_that_grows_with_it(tmp_path: Path, noise: str) -> None:
-    # So many characters that searching anew at each of them would take a minute.
+    # Enough characters that a new search at each of them would take a minute.
     many = noise * (100_000 // len(noise))
     with suppress(UnreadableTrace):
         assert "last" in names(read(tmp_path, f"[{kernel_text('1.0')},{many},{kernel_text('9.0', name='last')}]"))
@@ -394,7 +394,7 @@ def test_sizes_never_add_up_to_less_than_nothing(tmp_path: Path, sizes: list[int
     assert all(group.bytes is None or 0 <= group.bytes <= 1000 for group in device.copies)
 
 
-def test_a_copy_at_an_impossible_bandwidth_is_no_measure_of_others(tmp_path: Path) -> None:
+def test_a_copy_at_an_impossible_bandwidth_is_not_measure_of_others(tmp_path: Path) -> None:
     honest = [copy_text(1000.5 * number, 2.0, 50_000) for number in range(1, 5)]
     large = [copy_text(1000.0 * number, 900.0, 512 << 20) for number in range(5, 15)]
     trace = read(tmp_path, around(*honest, *large, copy_text(20_000, 0.001, 512 << 20)))
@@ -448,7 +448,7 @@ def test_a_number_of_a_million_digits_costs_its_own_event_at_most(tmp_path: Path
         "dur": "1",
         key: number,
     }
-    trace = read(tmp_path, around("{" + ", ".join(f'"{one}": {value}' for one, value in keys.items()) + "}"))
+    trace = read(tmp_path, around("{" + ", ".join(f'"{key}": {value}' for key, value in keys.items()) + "}"))
     assert {"first", "last"} <= set(names(trace))
     assert trace.damage != CLEAN or key in ("pid", "tid")
 
@@ -467,10 +467,10 @@ def test_arguments_of_a_million_digits_are_as_good_as_none(tmp_path: Path, categ
 @pytest.mark.parametrize("number", [*HUGE, '"--5"', '"\u00b2"', '"' + "9" * 9999 + '"'])
 def test_metadata_of_a_million_digits_says_nothing(tmp_path: Path, number: str) -> None:
     keys = ("schemaVersion", "baseTimeNanoseconds", "with_stack", "cuda_runtime_version")
-    own = f'"overlapscope": {{"warm_up_steps": {number}, "plain_steps": {{"before": {{"host_ns": [{number}]}}}}}}'
+    metadata = f'"overlapscope": {{"warm_up_steps": {number}, "plain_steps": {{"before": {{"host_ns": [{number}]}}}}}}'
     ranks = f'"distributedInfo": {{"rank": {number}, "world_size": {number}}}'
     devices = f'"deviceProperties": [{{"id": {number}, "name": "gpu"}}]'
-    around_events = ", ".join((*(f'"{key}": {number}' for key in keys), own, ranks, devices))
+    around_events = ", ".join((*(f'"{key}": {number}' for key in keys), metadata, ranks, devices))
     for text in (
         around().replace('"schemaVersion": 1', around_events),
         around().replace('"traceName": "t"', around_events),

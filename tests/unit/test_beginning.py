@@ -1,4 +1,4 @@
-"""What the dashboard's server answers before its application is there."""
+"""Tests of the dashboard server's answers before its application is loaded."""
 
 from __future__ import annotations
 
@@ -50,12 +50,12 @@ def library() -> Library:
 
 @pytest.fixture
 def start(library: Library) -> Iterator[Start]:
-    one = Start(library)
-    yield one
-    one.come.set()
+    start = Start(library)
+    yield start
+    start.come.set()
 
 
-def test_nobody_is_answered_without_the_token_and_nobody_waits_for_that(start: Start) -> None:
+def test_requests_without_the_token_get_no_answer_and_delay_no_others(start: Start) -> None:
     for path in ("/", "/api/lanes", "/api/beginning", "/assets/x.js"):
         assert start.client.get(path).status_code == 401
         assert start.client.get(path, headers=BROWSER).status_code == 401
@@ -74,12 +74,12 @@ def test_a_browser_is_let_in_and_gets_a_page_that_is_its_own(start: Start) -> No
 
 def test_the_verdict_is_that_of_the_page_that_follows(start: Start, library: Library) -> None:
     opened = library.wait(library.entries()[0].id)
-    found = judge(opened.of(None).section())
+    result = judge(opened.of(None).section())
     for query in ("path=/", "path=/overview", "path=/&search=?device=0"):
-        told = start.client.get(f"/api/beginning?{query}", headers=KNOWN).json
-        assert told is not None and not told["done"]
-        assert told["verdict"]["level"] == found.level
-        assert told["verdict"]["lead"] == found.lead
+        document = start.client.get(f"/api/beginning?{query}", headers=KNOWN).json
+        assert document is not None and not document["done"]
+        assert document["verdict"]["level"] == result.level
+        assert document["verdict"]["lead"] == result.lead
     recorded = start.client.get("/api/beginning?path=/&search=?of=recorded", headers=KNOWN).json
     assert recorded is not None
     assert recorded["verdict"]["lead"] == judge(opened.section()).lead
@@ -89,14 +89,14 @@ def test_the_verdict_is_that_of_the_page_that_follows(start: Start, library: Lib
 def test_nothing_new_is_waited_for(start: Start, query: str, monkeypatch: pytest.MonkeyPatch) -> None:
     slept: list[float] = []
     monkeypatch.setattr(time, "sleep", slept.append)
-    told = start.client.get(f"/api/beginning?{query}", headers=KNOWN).json
-    assert told is not None and told["verdict"] is None and slept
+    document = start.client.get(f"/api/beginning?{query}", headers=KNOWN).json
+    assert document is not None and document["verdict"] is None and slept
 
 
 @pytest.mark.parametrize("query", ["path=/timeline", "path=/&search=?trace=none", "", "path=/&search=?device=x"])
 def test_whatever_is_asked_for_has_an_answer(start: Start, query: str) -> None:
-    told = start.client.get(f"/api/beginning?{query}", headers=KNOWN).json
-    assert told is not None and not told["done"] and told["stage"]
+    document = start.client.get(f"/api/beginning?{query}", headers=KNOWN).json
+    assert document is not None and not document["done"] and document["stage"]
 
 
 def test_other_requests_wait_for_the_application_and_it_takes_over(start: Start) -> None:
@@ -104,10 +104,10 @@ def test_other_requests_wait_for_the_application_and_it_takes_over(start: Start)
         asked = [pool.submit(start.client.get, path, headers=KNOWN) for path in ("/", "/api/lanes")]
         assert start.client.get("/", headers=BROWSER | KNOWN).text.startswith("<!DOCTYPE html>")
         start.come.set()
-        assert [one.result(60).text for one in asked] == ["the page", "lanes"]
+        assert [request.result(60).text for request in asked] == ["the page", "lanes"]
     assert start.client.get("/", headers=BROWSER | KNOWN).text == "the page"
-    told = start.client.get("/api/beginning?path=/", headers=KNOWN).json
-    assert told is not None and told["done"]
+    document = start.client.get("/api/beginning?path=/", headers=KNOWN).json
+    assert document is not None and document["done"]
 
 
 def test_a_base_path_is_part_of_the_address_and_never_a_script(library: Library) -> None:
@@ -117,13 +117,13 @@ def test_a_base_path_is_part_of_the_address_and_never_a_script(library: Library)
     start.come.set()
 
 
-def test_an_application_that_cannot_be_made_is_said_to_be_there_and_fails(library: Library) -> None:
+def test_an_application_that_cannot_be_made_is_reported_as_failed(library: Library) -> None:
     start = Start(library, fails=True)
     start.come.set()
     with pytest.raises(RuntimeError, match="no application"):
         start.client.get("/", headers=KNOWN)
-    told = start.client.get("/api/beginning?path=/", headers=KNOWN).json
-    assert told is not None and told["done"]
+    document = start.client.get("/api/beginning?path=/", headers=KNOWN).json
+    assert document is not None and document["done"]
 
 
 def test_a_trace_that_cannot_be_read_has_no_verdict(tmp_path: Path) -> None:
@@ -132,6 +132,6 @@ def test_a_trace_that_cannot_be_read_has_no_verdict(tmp_path: Path) -> None:
     library = Library([bad], cache=False)
     library.request("bad")
     start = Start(library)
-    told = start.client.get("/api/beginning?path=/", headers=KNOWN).json
-    assert told is not None and told["verdict"] is None
+    document = start.client.get("/api/beginning?path=/", headers=KNOWN).json
+    assert document is not None and document["verdict"] is None
     start.come.set()

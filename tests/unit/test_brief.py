@@ -1,4 +1,4 @@
-"""What the short form of a document leaves out, and how it says so."""
+"""Tests of what the short form of a document leaves out, and how it says so."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from overlapscope.render import html, markdown, terminal
 
 FINDING = FindingBlock(
     severity="warning",
-    rule="pageable-copy",
+    rule="pageable-memory",
     title="Copies of pageable memory cost 7.5 ms",
     cost="saves about 6.6 ms",
     evidence=("Two copies blocked the host.",),
@@ -48,5 +48,5 @@ def test_a_document_without_details_is_as_it_was() -> None:
 def test_every_renderer_draws_what_is_left_in() -> None:
     whole = written(*detail("engines", [Text("H2D worked for 3 ms.")]), FINDING)
     for text in (terminal.render(whole), markdown.render(whole), html.render(whole)):
-        for said in ("H2D worked for 3 ms", "Two copies blocked", "DataLoader", "whatif a.json --pin"):
-            assert said in text
+        for excerpt in ("H2D worked for 3 ms", "Two copies blocked", "DataLoader", "whatif a.json --pin"):
+            assert excerpt in text

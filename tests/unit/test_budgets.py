@@ -139,7 +139,7 @@ def test_quantities_are_read(text: str | float, unit: Unit, value: float) -> Non
         ("nan %", "pct", "'nan %' is not a percentage; write it like \"80%\""),
     ],
 )
-def test_what_is_no_quantity_is_told(text: str | float, unit: Unit, message: str) -> None:
+def test_what_is_not_a_quantity_is_reported(text: str | float, unit: Unit, message: str) -> None:
     with pytest.raises(ConfigError) as raised:
         parse(text, unit)
     assert str(raised.value) == message
@@ -213,9 +213,9 @@ def test_a_direction_has_its_own_copies() -> None:
     [device] = read_report([OFFLOAD]).devices
     samples = of_steps(device)
     whole, up, down = (series(samples, METRICS["copy_time"], way).numbers for way in (None, "h2d", "d2h"))
-    for together, one, other in zip(whole, up, down, strict=True):
-        assert max(one, other) <= together <= one + other
-        assert one > 0 and other > 0
+    for together, upload, other in zip(whole, up, down, strict=True):
+        assert max(upload, other) <= together <= upload + other
+        assert upload > 0 and other > 0
 
 
 def test_bandwidth_of_steps_and_of_the_window_agree() -> None:

@@ -1,4 +1,4 @@
-"""What a report says of each step, against a look at every nanosecond and every op."""
+"""Tests of a report's figures by step, compared with a count of every nanosecond and every op."""
 
 from __future__ import annotations
 
@@ -32,15 +32,15 @@ def test_copies_kernels_and_stalls_of_each_step(
             judged = [op for op in mine if op.size >= 0 and op.start >= judged_from]
             assert group.judged_bytes == sum(op.size for op in judged)
             assert group.judged_duration_ns == sum(op.end - op.start for op in judged)
-            own = group.by_step
+            by_step = group.by_step
             for number, window in enumerate(windows):
                 begun = [op for op in mine if op.start in window]
                 sized = [op for op in begun if op.size >= 0]
-                assert own.count[number] == len(begun)
-                assert own.bytes[number] == sum(op.size for op in sized)
-                assert own.duration_ns[number] == sum(op.end - op.start for op in sized)
-                assert own.time_ns[number] == sum(copying(t) for t in window)
-                assert own.exposed_ns[number] == sum(copying(t) and not kernel(t) for t in window)
+                assert by_step.count[number] == len(begun)
+                assert by_step.bytes[number] == sum(op.size for op in sized)
+                assert by_step.duration_ns[number] == sum(op.end - op.start for op in sized)
+                assert by_step.time_ns[number] == sum(copying(t) for t in window)
+                assert by_step.exposed_ns[number] == sum(copying(t) and not kernel(t) for t in window)
         kernels = [op for op in ops if op.kind in (Kind.COMPUTE, Kind.COMM)]
         assert sum(group.count for group in device.kernels) == len(kernels)
         assert sum(group.time_ns for group in device.kernels) == sum(op.end - op.start for op in kernels)

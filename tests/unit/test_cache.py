@@ -1,4 +1,4 @@
-"""The cache: whatever happens to it, a trace is what a fresh reading gives."""
+"""Tests of the cache: whatever happens to it, a trace is as if freshly read."""
 
 from __future__ import annotations
 
@@ -59,13 +59,13 @@ def kept(cache: Cache, path: Path) -> Trace | None:
     return None if opening is None else opening.find(progress=False)
 
 
-def assert_equal(one: Trace, other: Trace) -> None:
+def assert_equal(first: Trace, other: Trace) -> None:
     for field in fields(Trace):
-        mine, theirs = getattr(one, field.name), getattr(other, field.name)
+        mine, theirs = getattr(first, field.name), getattr(other, field.name)
         if not isinstance(mine, TraceTable):
             assert mine == theirs, field.name
             continue
-        assert type(mine) is type(theirs) and mine.names is one.names
+        assert type(mine) is type(theirs) and mine.names is first.names
         for column in fields(mine):
             if column.name != "names":
                 values, expected = getattr(mine, column.name), getattr(theirs, column.name)
@@ -281,7 +281,7 @@ def test_a_file_that_changes_while_it_is_read_is_not_kept_under_the_wrong_conten
     assert moment > 2
 
 
-def test_what_is_no_regular_file_is_left_to_the_reader(tmp_path: Path) -> None:
+def test_what_is_not_a_regular_file_is_left_to_the_reader(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "pipe")  # To read it for its digest would be to take it away, or to wait for ever.
     for path in (tmp_path / "pipe", tmp_path, tmp_path / "nothing"):
         assert Opening.of(cache_in(tmp_path / "cache"), path) is None
@@ -478,7 +478,7 @@ def files_no_larger_than(size: int) -> Iterator[None]:
     """Writing more fails within a file, as on a full disk."""
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
     with pytest.MonkeyPatch.context() as patch:
-        # Of a module that is first imported meanwhile Python would leave bytecode that is cut off, for good.
+        # If a module were first imported meanwhile, Python would leave truncated bytecode for good.
         patch.setattr(sys, "dont_write_bytecode", True)
         resource.setrlimit(resource.RLIMIT_FSIZE, (size, hard))
         try:
@@ -528,7 +528,7 @@ def test_load_keeps_large_traces_and_no_others(large: Path, users_folder: Folder
     assert_equal(ov.load(large, cache=False), fresh)
 
 
-def test_commands_use_the_cache_unless_told_not_to(
+def test_commands_use_the_cache_unless_asked_not_to(
     large: Path, users_folder: Folder, tmp_path: Path, capsysbinary: pytest.CaptureFixture[bytes]
 ) -> None:
     reports = []
@@ -568,18 +568,18 @@ def test_cache_info_and_clear(
 ) -> None:
     def info() -> dict[str, Any]:
         assert main(["cache", "info", "--format", "json"]) == 0
-        found: dict[str, Any] = json.loads(capsys.readouterr().out)
-        return found
+        document: dict[str, Any] = json.loads(capsys.readouterr().out)
+        return document
 
     assert (info()["entries"], info()["bytes"], info()["problem"]) == (0, 0, None)
     ov.load(large)
     precious = users_folder.path / "precious.columns"
     precious.write_bytes(b"x")
-    found = info()
-    assert found["folder"] == str(users_folder.path)
-    assert found["entries"] == 1
-    assert found["bytes"] == sum(file.bytes for file in users_folder.held()) > 1000
-    assert found["limit_bytes"] == 5 << 30
+    state = info()
+    assert state["folder"] == str(users_folder.path)
+    assert state["entries"] == 1
+    assert state["bytes"] == sum(file.bytes for file in users_folder.held()) > 1000
+    assert state["limit_bytes"] == 5 << 30
     monkeypatch.setenv("OVERLAPSCOPE_CACHE_SIZE", "1 GiB")
     assert main(["cache", "info"]) == 0
     text = capsys.readouterr().out
@@ -607,7 +607,7 @@ def test_cache_info_says_why_nothing_is_kept(
     assert last_line().startswith("Nothing new is stored, because the folder cannot be read (")
 
 
-def test_a_limit_that_is_no_size_is_told(users_folder: Folder, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_limit_that_is_not_a_size_is_reported(users_folder: Folder, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("OVERLAPSCOPE_CACHE_SIZE", "lots")
     with pytest.raises(UsageError, match="OVERLAPSCOPE_CACHE_SIZE: 'lots' is not a size"):
         ov.load(SMALL)

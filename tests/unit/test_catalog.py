@@ -1,4 +1,4 @@
-"""The catalogue: nothing that an analysis can say is without its record, and records name what there is."""
+"""Tests of the catalogue: everything in an analysis has a record, and records refer to existing things."""
 
 from __future__ import annotations
 

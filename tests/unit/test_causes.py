@@ -19,7 +19,7 @@ from tests.support.recordings import analysis_of, trace_of
 DATA = Path(__file__).parents[2] / "traces"
 RECORDED = DATA / "known_causes"
 MIXED = DATA / "mixed_workloads"
-# What the programs that were recorded make true; `traces/README.md` says how each entry follows from its program.
+# Facts that follow from the recorded programs; `traces/README.md` explains each entry.
 TRUTH: dict[str, dict[str, Any]] = tomllib.loads((DATA / "truth.toml").read_text())
 
 
@@ -32,13 +32,13 @@ def share(causes: dict[str, int], cause: str) -> float:
     return causes[cause] / sum(causes.values())
 
 
-@pytest.mark.parametrize("name", [name for name, known in TRUTH.items() if "exposed_copy" in known])
+@pytest.mark.parametrize("name", [name for name, truth in TRUTH.items() if "exposed_copy" in truth])
 def test_exposed_copies_of_recordings(name: str) -> None:
     truth = TRUTH[name]["exposed_copy"]
     assert share(recorded(DATA / name).exposed_copy_by_cause, truth["cause"]) >= truth["least_share"]
 
 
-@pytest.mark.parametrize("name", [name for name, known in TRUTH.items() if "idle" in known])
+@pytest.mark.parametrize("name", [name for name, truth in TRUTH.items() if "idle" in truth])
 def test_idle_time_of_recordings(name: str) -> None:
     truth = TRUTH[name]["idle"]
     for device in analysis_of(DATA / f"{name}.json.gz").result.devices:
@@ -88,7 +88,7 @@ def test_stalls_name_the_line() -> None:
     assert stall.where.endswith("in step")
 
 
-def test_the_profilers_own_synchronize_is_no_stall() -> None:
+def test_the_profilers_own_synchronize_is_not_a_stall() -> None:
     for name in ("item_every_step", "host_sync"):
         calls = [stall.call for stall in recorded(RECORDED / name).host_stalls]
         assert "cudaDeviceSynchronize" not in calls
@@ -164,7 +164,7 @@ def test_the_lead_in_is_never_judged() -> None:
     assert sum(device.idle_by_cause.values()) == 1 * MS
 
 
-def test_a_launch_lost_later_on_is_no_lead_in() -> None:
+def test_a_launch_lost_later_on_is_not_a_lead_in() -> None:
     """Correlations are given in launch order: a higher one than those recorded was launched later."""
     ops = [compute(0, MS), Op(Kind.COMPUTE, 2 * MS, 3 * MS, launch=None, correlation=9_999)]
     device = device_of(make_trace(ops))
@@ -273,21 +273,21 @@ def gap_after(blocker: Host | None, *, launch: int, gap: tuple[int, int], **tabl
 
 def test_idle_after_a_synchronize() -> None:
     blocker = Host("cudaStreamSynchronize", 2 * MS, 10 * MS + 8 * US)
-    found = gap_after(blocker, launch=10 * MS + 300 * US, gap=(10 * MS, 10 * MS + 305 * US))
-    assert found == {"host-sync": 305 * US}
+    gap = gap_after(blocker, launch=10 * MS + 300 * US, gap=(10 * MS, 10 * MS + 305 * US))
+    assert gap == {"host-sync": 305 * US}
 
 
 def test_a_short_wait_is_charged_no_more_than_it_held_the_host() -> None:
     """The host waited 100 us, then worked for 5 ms: without the wait 100 us of idle time would be gone."""
     blocker = Host("cudaStreamSynchronize", 10 * MS - 100 * US, 10 * MS)
-    found = gap_after(blocker, launch=15 * MS - 5 * US, gap=(10 * MS, 15 * MS))
-    assert 95 * US <= found.pop("host-sync") <= 105 * US
-    assert found.pop("launch-bound") == 5 * US  # the launch call itself
-    assert set(found) == {"host-compute"}
+    gap = gap_after(blocker, launch=15 * MS - 5 * US, gap=(10 * MS, 15 * MS))
+    assert 95 * US <= gap.pop("host-sync") <= 105 * US
+    assert gap.pop("launch-bound") == 5 * US  # the launch call itself
+    assert set(gap) == {"host-compute"}
 
 
 def test_the_lead_a_wait_cost_is_gone_for_all_launches_behind_it() -> None:
-    """After a synchronize of 5 ms the host launches small kernels one by one: without it they would have queued."""
+    """After a synchronize of 5 ms the host launches small kernels separately; without it they would have queued."""
     ops = [compute(0, 5 * MS)]
     for number in range(20):
         begin = 5 * MS + (40 + 30 * number) * US
@@ -313,10 +313,10 @@ def test_each_wait_pays_for_its_own_lead_the_latest_first() -> None:
     }
 
 
-def test_a_poll_is_no_wait() -> None:
+def test_a_poll_is_not_a_wait() -> None:
     blocker = Host("cudaEventQuery", 2 * MS, 10 * MS + 8 * US)
-    found = gap_after(blocker, launch=10 * MS + 300 * US, gap=(10 * MS, 10 * MS + 305 * US))
-    assert "host-sync" not in found
+    gap = gap_after(blocker, launch=10 * MS + 300 * US, gap=(10 * MS, 10 * MS + 305 * US))
+    assert "host-sync" not in gap
 
 
 def test_idle_inside_specific_host_work() -> None:
@@ -335,8 +335,8 @@ def test_idle_inside_specific_host_work() -> None:
 
 
 def test_a_queued_op_that_starts_late_is_not_the_hosts_fault() -> None:
-    found = gap_after(None, launch=MS, gap=(10 * MS, 10 * MS + 4 * US))
-    assert found == {"launch-latency": 4 * US}
+    gap = gap_after(None, launch=MS, gap=(10 * MS, 10 * MS + 4 * US))
+    assert gap == {"launch-latency": 4 * US}
 
 
 def test_clocks_that_disagree_make_host_causes_unknown() -> None:
@@ -353,7 +353,7 @@ def moved(trace: Trace, ns: int) -> Trace:
 
 
 @pytest.mark.parametrize("skew", [-9 * US, 9 * US, 12 * US, 30 * US])
-@pytest.mark.parametrize("name", [name for name, known in TRUTH.items() if "idle" in known])
+@pytest.mark.parametrize("name", [name for name, truth in TRUTH.items() if "idle" in truth])
 def test_skewed_clocks_change_no_cause(name: str, skew: int) -> None:
     """Host and device clocks are matched to some 10 us only."""
     truth = TRUTH[name]["idle"]
@@ -382,7 +382,7 @@ def test_a_late_batch_of_several_tensors_is_late_as_a_whole(streams: tuple[int, 
 
 
 def test_a_copy_beside_sparse_compute_came_in_time() -> None:
-    """Compute runs before, during and after the copy; what is exposed are the gaps between late launches."""
+    """Compute runs before, during and after the copy; it is exposed in the gaps between late launches."""
     ops = [compute(t * 20 * US, t * 20 * US + 10 * US) for t in range(500)]
     ops.append(copy(2 * MS, 7 * MS))
     device = device_of(make_trace(ops))
@@ -431,8 +431,8 @@ def test_a_long_cpu_op_behind_a_synchronize_is_work() -> None:
     """An offloaded optimizer: the host must compute before it can launch again."""
     blocker = Host("cudaStreamSynchronize", 2 * MS, 30 * MS + 8 * US)
     adam = Host("CPUAdam", 30 * MS + 10 * US, 50 * MS - 20 * US)
-    found = gap_after(blocker, launch=50 * MS - 5 * US, gap=(30 * MS, 50 * MS), cpu_ops=[adam])
-    assert found["host-compute"] >= 19.9 * MS
+    gap = gap_after(blocker, launch=50 * MS - 5 * US, gap=(30 * MS, 50 * MS), cpu_ops=[adam])
+    assert gap["host-compute"] >= 19.9 * MS
 
 
 def test_time_inside_a_launch_call_is_not_launching_fast() -> None:
@@ -475,8 +475,8 @@ def test_threads_are_not_looked_for_one_by_one_in_all_calls() -> None:
             return np.asarray(self) == other
 
     ops = [
-        Op(Kind.COMPUTE, at + 20 * US, at + 30 * US, launch=(at, at + 2 * US), thread=1 + one)
-        for one, at in enumerate(range(0, 30 * MS, 100 * US))
+        Op(Kind.COMPUTE, at + 20 * US, at + 30 * US, launch=(at, at + 2 * US), thread=1 + number)
+        for number, at in enumerate(range(0, 30 * MS, 100 * US))
     ]
     trace = make_trace(ops)
     calls = replace(trace.runtime_calls, thread=trace.runtime_calls.thread.view(Counted))

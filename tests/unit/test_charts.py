@@ -1,4 +1,4 @@
-"""The figures: what they show is what the report says, in numbers and in words."""
+"""Tests that charts show the report's figures, in numbers and in words."""
 
 from __future__ import annotations
 
@@ -45,12 +45,12 @@ def sections_in(path: Path) -> list[DeviceReport]:
 
 
 def figures(analysis: TraceAnalysis, sections: list[DeviceReport], dark: bool) -> list[dict[str, Any]]:
-    found = []
+    figures = []
     for section, device in zip(sections, analysis.devices, strict=True):
-        found += [charts.bucket_bar(section, dark), charts.steps(section, dark)]
-        found += [charts.causes(section, "exposed-copy", dark), charts.causes(section, "idle", dark)]
-        found.append(copy_chart.bandwidth(section, list_copies(device), dark))
-    return [*found, charts.each_device(sections, dark)]
+        figures += [charts.bucket_bar(section, dark), charts.steps(section, dark)]
+        figures += [charts.causes(section, "exposed-copy", dark), charts.causes(section, "idle", dark)]
+        figures.append(copy_chart.bandwidth(section, list_copies(device), dark))
+    return [*figures, charts.each_device(sections, dark)]
 
 
 @BOTH
@@ -192,8 +192,8 @@ def test_foreign_names_are_harmless_in_every_figure(dark: bool) -> None:
 def test_foreign_names_are_cleaned_in_every_grid() -> None:
     analysis = analyze_trace(evil_trace())
     (section,), (device,) = sections_of(analysis), analysis.devices
-    found = [lists.ranges(section, device.result), lists.evidence(section, device.result, "exposed-copy")]
-    texts = [cell.text for grid in found for row in grid.rows for cell in row.cells]
+    tables = [lists.ranges(section, device.result), lists.evidence(section, device.result, "exposed-copy")]
+    texts = [cell.text for grid in tables for row in grid.rows for cell in row.cells]
     assert any("<img" in text for text in texts)
     assert not any("\x1b" in text for text in texts)
 

@@ -45,13 +45,13 @@ def trace(tmp_path: Path) -> str:
     return write_steps(tmp_path / "trace.json")
 
 
-def judge(sources: str | list[str], text: str = "", *budgets: str, **known: Any) -> CheckResult:
+def judge(sources: str | list[str], text: str = "", *budgets: str, **options: Any) -> CheckResult:
     """Check traces by a configuration and by expressions."""
-    told = config.from_mapping(tomllib.loads(text), "test.toml")
-    told = replace(told, budgets=(*told.budgets, *map(config.expression, budgets)))
-    strict = {name: known.pop(name) for name in ("strict_env", "fail_level") if name in known}
+    settings = config.from_mapping(tomllib.loads(text), "test.toml")
+    settings = replace(settings, budgets=(*settings.budgets, *map(config.expression, budgets)))
+    strict = {name: options.pop(name) for name in ("strict_env", "fail_level") if name in options}
     report = read_report([sources] if isinstance(sources, str) else sources)
-    return check(report, replace(told, **strict), **{"today": TODAY, **known})
+    return check(report, replace(settings, **strict), **{"today": TODAY, **options})
 
 
 def only(result: CheckResult) -> BudgetVerdict:
@@ -78,7 +78,7 @@ def test_a_failed_budget_exits_with_1_and_says_why(trace: str, capsys: pytest.Ca
         "exposed_copy_time is 200 us, but at most 150 us is allowed; median of 8 steps.",
         "- exposed copy, same-stream: 200 us a step on average",
         "at aten::copy_, cudaMemcpyAsync",
-        "More: overlapscope explain copy-on-compute-stream",
+        "More: overlapscope explain same-stream",
     ):
         assert part in out
     assert out.startswith("1 of 1 budget failed: exposed_copy_time <= 150 us.\n")
@@ -105,7 +105,7 @@ def test_a_usual_check_is_one_screen(
         (["nowhere.json"], "nowhere.json"),
         (["{trace}", "--budget", "step_time < 1 ms"], "write <= or >="),
         (["{trace}", "--budget", "step_time increase <= 5%"], "pass --baseline FILE"),
-        (["{trace}", "--forbid", "pageable"], "did you mean 'pageable-copy'?"),
+        (["{trace}", "--forbid", "pageable"], "did you mean 'pageable-memory'?"),
         (["{trace}", "--config", "nowhere.toml"], "nowhere.toml: cannot be read"),
         (["{trace}", "--format", "jnit"], "there is no format 'jnit' (did you mean 'junit'?)"),
         (["{trace}", "--format", "junit:"], "names no file; write junit:PATH"),
@@ -125,7 +125,7 @@ def test_wrong_usage_exits_with_2(
     args: list[str], message: str, trace: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     before = Path(trace).read_bytes()
-    assert main(["check", *(one.replace("{trace}", trace) for one in args)]) == 2
+    assert main(["check", *(arg.replace("{trace}", trace) for arg in args)]) == 2
     captured = capsys.readouterr()
     assert message in " ".join(captured.err.split())
     assert captured.out == ""
@@ -145,7 +145,7 @@ def test_a_failure_outweighs_what_is_unknown(trace: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("made", "budget", "why"),
+    ("options", "budget", "why"),
     [
         ({"copy_us": 0}, "exposed_copy_time <= 3 ms", "there are no copies between host and device"),
         ({"copy_us": 0}, "hidden_copy_pct >= 10%", "there are no copies between host and device"),
@@ -159,8 +159,8 @@ def test_a_failure_outweighs_what_is_unknown(trace: str) -> None:
         ),
     ],
 )  # fmt: skip
-def test_what_is_missing_is_unknown(made: dict[str, Any], budget: str, why: str, tmp_path: Path) -> None:
-    verdict = only(judge(write_steps(tmp_path / "t.json", **made), "", budget))
+def test_what_is_missing_is_unknown(options: dict[str, Any], budget: str, why: str, tmp_path: Path) -> None:
+    verdict = only(judge(write_steps(tmp_path / "t.json", **options), "", budget))
     assert verdict.status == "unknown"
     assert verdict.value is None
     assert why in verdict.message
@@ -182,14 +182,14 @@ def test_an_absent_rank_is_unknown(tmp_path: Path) -> None:
     assert [(part.rank, part.status) for part in verdict.parts] == [(0, "pass"), (2, "pass"), (1, "unknown")]
     assert judge(traces, "[budgets.step_time]\nmax = '1 ms'\nrank = '[02]'").exit_code == 0
     assert judge(traces, "[budgets.step_time]\nmax = '1 ms'\nrank = 1").exit_code == 3
-    assert judge(traces, "forbid = ['pageable-copy']").exit_code == 3
-    assert judge(traces, "forbid = ['pageable-copy']\nallow_missing = true").exit_code == 0
+    assert judge(traces, "forbid = ['pageable-memory']").exit_code == 3
+    assert judge(traces, "forbid = ['pageable-memory']\nallow_missing = true").exit_code == 0
 
 
 def test_a_cut_trace_is_unknown(trace: str) -> None:
     path = Path(trace)
     path.write_bytes(path.read_bytes()[:-400])
-    result = judge(trace, "forbid = ['pageable-copy']", "step_time <= 1 ms")
+    result = judge(trace, "forbid = ['pageable-memory']", "step_time <= 1 ms")
     assert [verdict.status for verdict in result.verdicts] == ["unknown", "unknown"]
     assert all("the file is cut" in verdict.message for verdict in result.verdicts)
     whole = write_steps(path.with_name("whole.json"))
@@ -245,7 +245,7 @@ def test_value_and_limit_are_told_so_that_they_differ(trace: str) -> None:
     assert verdict.message == "idle_pct is 11.1105%, but at most 11.11% is allowed; median of 8 steps."
 
 
-def test_the_worst_rank_decides_and_every_rank_is_told(tmp_path: Path) -> None:
+def test_the_worst_rank_decides_and_every_rank_is_reported(tmp_path: Path) -> None:
     slow = {0: 0.0, 1: 50.0, 2: 20.0}
     traces = [
         write_steps(tmp_path / f"{rank}.json", rank=rank, world_size=3, compute_us=600 + more)
@@ -259,7 +259,7 @@ def test_the_worst_rank_decides_and_every_rank_is_told(tmp_path: Path) -> None:
     middle = only(judge(traces, "ranks = 'median'\n[budgets]\nstep_time.max = '930 us'"))
     assert (middle.status, middle.value, middle.subject.rank) == ("pass", 920_050, None)
     each = judge(traces, "ranks = 'each'\n[budgets]\nstep_time.max = '930 us'").verdicts
-    assert [(one.subject.rank, one.status) for one in each] == [(1, "fail"), (0, "pass"), (2, "pass")]
+    assert [(entry.subject.rank, entry.status) for entry in each] == [(1, "fail"), (0, "pass"), (2, "pass")]
 
 
 def test_the_kernels_of_a_step_are_those_of_the_steps_judged() -> None:
@@ -288,7 +288,7 @@ def test_an_override_holds_where_its_patterns_say(tmp_path: Path) -> None:
         max = "960 us"
     """
     result = judge(traces, text)
-    assert [(one.budget, one.status) for one in result.verdicts] == [
+    assert [(verdict.budget, verdict.status) for verdict in result.verdicts] == [
         ("step_time <= 920 us", "pass"),
         ("step_time <= 960 us", "pass"),
     ]
@@ -323,7 +323,7 @@ def test_an_override_of_one_limit_leaves_the_others_together(tmp_path: Path) -> 
         max = "2 ms"
     """
     result = judge(source, text, baseline=of(read_report([source])))
-    assert sorted((one.budget, one.samples) for one in result.verdicts) == [
+    assert sorted((verdict.budget, verdict.samples) for verdict in result.verdicts) == [
         ("step_time <= 1 ms", 7),
         ("step_time <= 2 ms of step 6", 1),
         ("step_time increase <= 5%", 8),
@@ -393,12 +393,12 @@ def test_a_looser_limit_never_fails_what_a_tighter_one_passes(
 
 
 def test_a_forbidden_rule_fails_with_its_finding() -> None:
-    result = judge(OFFLOAD, "forbid = ['copy-on-compute-stream', 'pageable-copy']")
+    result = judge(OFFLOAD, "forbid = ['same-stream', 'pageable-memory']")
     failed, passed = result.verdicts
-    assert (failed.metric, failed.status, failed.value, failed.limit) == ("copy-on-compute-stream", "fail", 1, 0)
+    assert (failed.metric, failed.status, failed.value, failed.limit) == ("same-stream", "fail", 1, 0)
     [reason] = failed.reasons
-    assert (reason.rule, reason.op, reason.call) == ("copy-on-compute-stream", "aten::copy_", "cudaMemcpyAsync")
-    assert (passed.metric, passed.status) == ("pageable-copy", "pass")
+    assert (reason.rule, reason.op, reason.call) == ("same-stream", "aten::copy_", "cudaMemcpyAsync")
+    assert (passed.metric, passed.status) == ("pageable-memory", "pass")
 
 
 def test_a_forbidden_rule_names_the_rank_and_gives_the_largest_first(tmp_path: Path) -> None:
@@ -406,14 +406,12 @@ def test_a_forbidden_rule_names_the_rank_and_gives_the_largest_first(tmp_path: P
         write_steps(tmp_path / f"{rank}.json", rank=rank, world_size=3, copy_us=copy_us)
         for rank, copy_us in enumerate((200, 400, 0))
     ]
-    verdict = only(judge(traces, "forbid = ['copy-on-compute-stream']"))
+    verdict = only(judge(traces, "forbid = ['same-stream']"))
     assert (verdict.status, verdict.value, verdict.subject.rank) == ("fail", 2, 1)
-    assert verdict.message == (
-        "There are 2 findings of copy-on-compute-stream; the largest costs at most 3.20 ms, on rank 1."
-    )
+    assert verdict.message == ("There are 2 findings of same-stream; the largest costs at most 3.20 ms, on rank 1.")
     assert [reason.title[:8] for reason in verdict.reasons] == ["rank 1: ", "rank 0: "]
-    one = only(judge(write_steps(tmp_path / "one.json", rank=0), "forbid = ['copy-on-compute-stream']"))
-    assert one.message == "There is 1 finding of copy-on-compute-stream, which costs at most 1.60 ms."
+    first = only(judge(write_steps(tmp_path / "one.json", rank=0), "forbid = ['same-stream']"))
+    assert first.message == "There is 1 finding of same-stream, which costs at most 1.60 ms."
 
 
 def test_absent_ranks_are_warned_of_beside_a_failure(tmp_path: Path) -> None:
@@ -426,23 +424,23 @@ def test_absent_ranks_are_warned_of_beside_a_failure(tmp_path: Path) -> None:
     assert judge(many).warnings[8:] == ("At least 72 more ranks were not given.",)
 
 
-@pytest.mark.parametrize(("rank", "told"), [(None, "name no rank"), (0, "are all of rank 0")])
-def test_traces_that_hardly_belong_together_are_warned_of(rank: int | None, told: str, tmp_path: Path) -> None:
-    known: dict[str, Any] = {} if rank is None else {"rank": rank, "world_size": 1}
-    first, second = traces = [write_steps(tmp_path / name, **known) for name in ("a.json", "b.json")]
+@pytest.mark.parametrize(("rank", "message"), [(None, "name no rank"), (0, "are all of rank 0")])
+def test_traces_that_hardly_belong_together_are_warned_of(rank: int | None, message: str, tmp_path: Path) -> None:
+    options: dict[str, Any] = {} if rank is None else {"rank": rank, "world_size": 1}
+    first, second = traces = [write_steps(tmp_path / name, **options) for name in ("a.json", "b.json")]
     rest = "and are judged as one job; check traces of different jobs separately."
-    assert judge(traces).warnings == (f"{first} and {second} {told}, {rest}",)
+    assert judge(traces).warnings == (f"{first} and {second} {message}, {rest}",)
     assert judge(first).warnings == ()
 
 
-def test_one_reason_for_several_rules_is_told_once(trace: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_one_reason_for_several_rules_is_reported_once(trace: str, capsys: pytest.CaptureFixture[str]) -> None:
     path = Path(trace)
     path.write_bytes(path.read_bytes()[:-400])
-    assert main(["check", trace, "--forbid", "pageable-copy", "--forbid", "tiny-copies"]) == 3
+    assert main(["check", trace, "--forbid", "pageable-memory", "--forbid", "tiny-copies"]) == 3
     out = " ".join(capsys.readouterr().out.split())
     assert out.count("the file is cut") == 1
     assert "unknown 2 rules" in out
-    assert "pageable-copy and tiny-copies: the file is cut" in out
+    assert "pageable-memory and tiny-copies: the file is cut" in out
 
 
 def test_a_program_without_a_gpu_is_held_to_its_loading(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -457,7 +455,7 @@ def test_a_program_without_a_gpu_is_held_to_its_loading(tmp_path: Path, capsys: 
     assert main(["check", str(path)]) == 1
     out = " ".join(capsys.readouterr().out.split())
     assert "host_loading_pct is 40%, but at most 15% is allowed; median of 6 steps." in out
-    assert "unknown 9 rules" in out and out.count("no GPU activity was recorded") == 1
+    assert "unknown 9 rules" in out and out.count("no GPU op can be judged") == 1
 
 
 def test_a_reason_names_the_line_where_the_trace_has_stacks() -> None:
@@ -465,7 +463,7 @@ def test_a_reason_names_the_line_where_the_trace_has_stacks() -> None:
     assert any(reason.where and "known_causes.py" in reason.where for reason in reasons)
 
 
-def test_information_is_no_failure_but_of_a_rule_that_gives_nothing_else() -> None:
+def test_information_is_not_a_failure_but_of_a_rule_that_gives_nothing_else() -> None:
     two = "traces/laboratory/stream_matmul/big_two_streams.trace.json.gz"
     side = "traces/laboratory/forward_backward/large_backward_under_side_stream.trace.json.gz"
     assert judge(two, "forbid = ['streams-without-overlap']").exit_code == 0
@@ -505,7 +503,7 @@ def test_an_exception_of_one_rank_leaves_the_others(tmp_path: Path) -> None:
 
 
 def test_an_exception_of_a_rule(trace: str) -> None:
-    text = "forbid = ['copy-on-compute-stream']\n[[exceptions]]\nrule = 'copy-*'\nreason = 'x'\nuntil = 2030-01-15\n"
+    text = "forbid = ['same-stream']\n[[exceptions]]\nrule = 'same-*'\nreason = 'x'\nuntil = 2030-01-15\n"
     assert only(judge(OFFLOAD, text)).status == "accepted"
 
 
@@ -516,7 +514,7 @@ def test_an_exception_of_a_rule(trace: str) -> None:
         (('"100 us"', '"1 s"'), "is not needed, because nothing fails; remove it."),
     ],
 )
-def test_an_exception_without_use_is_told(changes: tuple[str, str], note: str, trace: str) -> None:
+def test_an_exception_without_use_is_reported(changes: tuple[str, str], note: str, trace: str) -> None:
     # The budget's own key has no quotes, so that only the exception or the limit changes.
     [warning] = judge(trace, ACCEPTED.replace(*changes)).warnings
     assert warning.startswith("test.toml: exceptions[0]: the exception for ")
@@ -538,13 +536,13 @@ def test_the_nearest_configuration_is_used(trace: str, tmp_path: Path, monkeypat
     monkeypatch.chdir(inner)
     assert main(["check", trace]) == 1
     assert main(["check", trace, "--budget", "idle_pct <= 50%"]) == 1
-    (inner / "pyproject.toml").write_text("[tool.overlapscope]\nforbid = ['pageable-copy']\n")
+    (inner / "pyproject.toml").write_text("[tool.overlapscope]\nforbid = ['pageable-memory']\n")
     assert main(["check", trace]) == 0
 
 
 def test_without_budgets_what_moves_badly_is_forbidden(tmp_path: Path) -> None:
     bad = judge(write_steps(tmp_path / "bad.json"))
-    assert {one.metric for one in bad.verdicts if one.status == "fail"} == {"copy-on-compute-stream"}
+    assert {verdict.metric for verdict in bad.verdicts if verdict.status == "fail"} == {"same-stream"}
     assert judge(write_steps(tmp_path / "good.json", hidden=True)).exit_code == 0
 
 
@@ -613,17 +611,17 @@ def test_explain_tells_about_a_rule(capsys: pytest.CaptureFixture[str]) -> None:
 
 def test_explain_says_what_is_let_pass_by_default(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     source = write_steps(tmp_path / "t.json", copy_us=20)
-    assert main(["check", source, "--explain", "copy-on-compute-stream"]) == 0
+    assert main(["check", source, "--explain", "same-stream"]) == 0
     out = " ".join(capsys.readouterr().out.split())
     for part in (
-        "There is no finding of copy-on-compute-stream that costs 5% of the time or more.",
+        "There is no finding of same-stream that costs 5% of the time or more.",
         "the default: findings that cost less than 5% of the time pass; --forbid allows none",
         "over all ranks and devices at once; 1 of 1 finding passes",
     ):
         assert part in out
 
 
-def test_explain_of_what_is_no_budget_is_told(trace: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_explain_of_what_is_not_a_budget_is_reported(trace: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["check", trace, "--budget", "step_time <= 1 us", "--explain", "steptime"]) == 2
     assert "there is no budget 'steptime' (did you mean 'step_time'?); budgets: step_time <= 1 us." in (
         capsys.readouterr().err
@@ -638,7 +636,7 @@ def test_a_report_is_checked_as_its_traces_are(trace: str, tmp_path: Path) -> No
 
 
 @pytest.mark.parametrize("how", [[], ["--explain", "*"], ["--format", "github"]])
-def test_hostile_names_reach_nobody(how: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_hostile_names_do_no_harm(how: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     hostile = "a\x1b[31mRED\x1b]0;t\x07[bold]b[/bold]\n# h\r\u202e"
     source = Path(write_steps(tmp_path / "x\x1b[31m.json", ranges=True))
     text = source.read_text()

@@ -20,7 +20,7 @@ aggregate = "p90"
 ranks = "each"
 skip_steps = 2
 allow_missing = true
-forbid = ["pageable-copy", "pin-in-loop", "pageable-copy"]
+forbid = ["pageable-memory", "pin-in-loop", "pageable-memory"]
 
 [budgets]
 efficiency_pct = { min = "80%", max_decrease = "5%", level = "warn" }
@@ -64,7 +64,7 @@ def test_every_key_is_read(tmp_path: Path) -> None:
     text = EVERYTHING.replace('noise_floor = "1%" }', 'max_increase = "5%", noise_floor = "1%" }')
     path = settings_of(text, tmp_path)
     settings = config.read(path)
-    assert settings.forbid == ("pageable-copy", "pin-in-loop")
+    assert settings.forbid == ("pageable-memory", "pin-in-loop")
     assert settings.allow_missing is True
     common = {"aggregate": "p90", "ranks": "each", "skip_steps": 2, "allow_missing": True}
     efficiency, step, bandwidth, idle, first, second = settings.budgets
@@ -102,7 +102,7 @@ def test_every_key_is_read(tmp_path: Path) -> None:
     [
         ("forbidd = []", "forbidd: there is no such key (did you mean 'forbid'?); keys: aggregate, allow_missing, "
          "budgets, exceptions, forbid, overrides, ranks, skip_steps."),
-        ("[tool.overlapscope]\nforbid = ['pageable-copy']", "tool: belongs in pyproject.toml; leave out "
+        ("[tool.overlapscope]\nforbid = ['pageable-memory']", "tool: belongs in pyproject.toml; leave out "
          "tool.overlapscope here, and write [budgets]."),
         ("[budgets.step_time]\nmin = '2 ms'\nmax = '1 ms'", "budgets.step_time.min: is above max, so no value can "
          "satisfy both."),
@@ -185,7 +185,7 @@ def test_every_key_is_read(tmp_path: Path) -> None:
         ("[[exceptions]]\nreason = 'x'\nuntil = 2030-01-01", "exceptions[0]: needs either a budget or a rule, "
          "from which it is an exception."),
         ("[[exceptions]]\nrule = 'pageable'\nreason = 'x'\nuntil = 2030-01-01", "exceptions[0].rule: there is no rule "
-         "'pageable' (did you mean 'pageable-copy'?); rules: "),
+         "'pageable' (did you mean 'pageable-memory'?); rules: "),
         ("[[exceptions]]\nbudget = 'x'\nuntil = 2030-01-01", "exceptions[0].reason: is missing; say in a sentence why "
          "it is accepted."),
         ("[[exceptions]]\nbudget = 'x'\nreason = 'x'", "exceptions[0].until: is missing; name the last day, such as "
@@ -194,11 +194,11 @@ def test_every_key_is_read(tmp_path: Path) -> None:
          "'2030-01-01', but must be a date without quotes, such as 2030-01-31."),
         ("[[exceptions]]\nbudget = 'x'\nreason = 'x'\nuntil = 2030-01-01T00:00:00", "exceptions[0].until: is "
          "2030-01-01 00:00:00, but must be a date without quotes, such as 2030-01-31."),
-        ("forbid = ['pageable']", "forbid: there is no rule 'pageable' (did you mean 'pageable-copy'?); rules: "),
+        ("forbid = ['pageable']", "forbid: there is no rule 'pageable' (did you mean 'pageable-memory'?); rules: "),
         ("forbid = ['overlap-achieved']", "forbid: 'overlap-achieved' is good news, so it cannot be forbidden."),
     ],
 )  # fmt: skip
-def test_what_is_wrong_is_told_with_file_and_key(text: str, message: str, tmp_path: Path) -> None:
+def test_what_is_wrong_is_reported_with_file_and_key(text: str, message: str, tmp_path: Path) -> None:
     path = settings_of(text, tmp_path)
     with pytest.raises(ConfigError) as raised:
         config.read(path)
@@ -207,7 +207,7 @@ def test_what_is_wrong_is_told_with_file_and_key(text: str, message: str, tmp_pa
     assert told == f"{path}: {message}" or message.endswith("rules: ")
 
 
-def test_what_is_no_toml_is_told(tmp_path: Path) -> None:
+def test_what_is_not_toml_is_reported(tmp_path: Path) -> None:
     path = settings_of("a = ", tmp_path)
     with pytest.raises(ConfigError, match="is not valid TOML: Invalid value"):
         config.read(path)
@@ -233,7 +233,7 @@ def test_the_nearest_configuration_is_found(tmp_path: Path) -> None:
     assert config.find(inner) == beside
 
 
-def test_a_project_without_a_section_is_told_where_it_was_named(tmp_path: Path) -> None:
+def test_a_project_without_a_section_is_reported_where_it_was_named(tmp_path: Path) -> None:
     path = settings_of("[tool.ruff]\n", tmp_path, "pyproject.toml")
     with pytest.raises(ConfigError, match=r"has no \[tool.overlapscope\]"):
         config.read(path)
@@ -262,13 +262,13 @@ def test_keys_of_a_project_are_named_in_full(tmp_path: Path) -> None:
     ],
 )
 def test_expressions(text: str, budget: Budget) -> None:
-    found = config.expression(text)
-    assert found == Budget(
-        **{name: getattr(budget, name) for name in budget.__struct_fields__} | {"origin": found.origin}
+    budgets = config.expression(text)
+    assert budgets == Budget(
+        **{name: getattr(budget, name) for name in budget.__struct_fields__} | {"origin": budgets.origin}
     )
-    assert found.origin == f"--budget {text!r}"
+    assert budgets.origin == f"--budget {text!r}"
     # A budget's name is what may be written for it.
-    assert config.expression(found.title).title == found.title
+    assert config.expression(budgets.title).title == budgets.title
 
 
 @pytest.mark.parametrize(
@@ -296,7 +296,7 @@ def test_expressions(text: str, budget: Budget) -> None:
          "many steps; use steps."),
     ],
 )  # fmt: skip
-def test_wrong_expressions_are_told(text: str, message: str) -> None:
+def test_wrong_expressions_are_reported(text: str, message: str) -> None:
     with pytest.raises(ConfigError) as raised:
         config.expression(text)
     assert str(raised.value) == f"--budget {text!r}: {message}"
@@ -349,7 +349,7 @@ def test_a_configuration_that_is_not_a_file_is_an_error(
     assert f"{path}: is not a file, or a link to nothing" in capsys.readouterr().err
 
 
-def test_a_section_of_pyproject_that_is_no_table_is_an_error(tmp_path: Path) -> None:
+def test_a_section_of_pyproject_that_is_not_a_table_is_an_error(tmp_path: Path) -> None:
     (path := tmp_path / "pyproject.toml").write_text("[[tool.overlapscope]]\nforbid = []\n")
     for refuse in (lambda: config.find(tmp_path), lambda: config.read(path)):
         with pytest.raises(ConfigError, match=r"tool\.overlapscope must be a table"):

@@ -66,7 +66,7 @@ HOSTILE = {
     "empty": "",
     "blank": " \t\n ",
 }
-names = st.one_of(st.sampled_from([one for one in HOSTILE.values() if len(one) < 1000]), st.text(max_size=30))
+names = st.one_of(st.sampled_from([text for text in HOSTILE.values() if len(text) < 1000]), st.text(max_size=30))
 
 
 def with_name(name: str, **changes: Any) -> CheckResult:
@@ -139,7 +139,7 @@ def read_github(text: str) -> list[dict[str, str]]:
         read.append({"command": match["command"], "data": unescaped(match["data"])})
         read[-1] |= {key: unescaped(value) for key, value in properties.items()}
     assert len(read) <= github.MOST + 1
-    assert [one["command"] == "notice" for one in read] == [False] * (len(read) - 1) + [True]
+    assert [case["command"] == "notice" for case in read] == [False] * (len(read) - 1) + [True]
     return read
 
 
@@ -177,7 +177,7 @@ def read_markdown(text: str) -> list[Token]:
 
 
 def walk(tokens: list[Token]) -> list[Token]:
-    return [one for token in tokens for one in (token, *walk(token.children or []))]
+    return [item for token in tokens for item in (token, *walk(token.children or []))]
 
 
 def text_of(tokens: list[Token]) -> str:
@@ -313,9 +313,9 @@ def test_a_trace_that_means_harm_comes_through(form: str) -> None:
 def of_many(count: int) -> CheckResult:
     """A job of very many ranks, all of them bad, with names as long as they may be shown."""
     verdicts = [
-        one(subject=Subject(source="<|&@" * 50 + str(rank), rank=rank, device=0), **changes)
+        base(subject=Subject(source="<|&@" * 50 + str(rank), rank=rank, device=0), **changes)
         for rank in range(count)
-        for one, changes in ((verdict, {"message": "<|&@" * 500}), (passed, {}), (unknown, {}))
+        for base, changes in ((verdict, {"message": "<|&@" * 500}), (passed, {}), (unknown, {}))
     ]
     return result(*verdicts, warnings=("<|&@" * 500,) * 50)
 
@@ -348,7 +348,7 @@ def outcomes(text: str) -> dict[str, str]:
 def test_junit_has_a_case_for_each_budget_and_rank() -> None:
     assert outcomes(junit.render(every_kind())) == {
         "efficiency_pct >= 80% (traces/rank0.json.gz, rank 0, device 0)": "failure",
-        "forbid pageable-copy (traces/rank0.json.gz, rank 0, device 0)": "failure",
+        "forbid pageable-memory (traces/rank0.json.gz, rank 0, device 0)": "failure",
         "copy_bandwidth >= 40 GB/s (traces/rank1.json.gz, rank 1, device 1, window, h2d)": "error",
         "idle_pct <= 10% (traces/rank0.json.gz, rank 0, device 0)": "skipped",
         "exposed_comm_time <= 1 ms (traces/rank1.json.gz, rank 1, device 1, window, h2d)": "skipped",
@@ -407,10 +407,10 @@ def test_junit_carries_figures_and_reasons() -> None:
     assert case is not None
     written = str(case.findtext("system-out")).split("\n")
     assert {"[[PROPERTY|value=61.25]]", "[[PROPERTY|limit=80.0]]", "[[PROPERTY|unit=pct]]"} <= set(written)
-    told = str(case.findtext("failure"))
-    assert told.startswith(verdict().message)
-    for said in ("pageable-memory, 6.2 ms a step", "train.py:42 in step", "overlapscope explain pageable-copy"):
-        assert said in told
+    failure = str(case.findtext("failure"))
+    assert failure.startswith(verdict().message)
+    for excerpt in ("pageable-memory, 6.2 ms a step", "train.py:42 in step", "overlapscope explain pageable-memory"):
+        assert excerpt in failure
 
 
 # -- GitLab -------------------------------------------------------------------------------------------
@@ -480,7 +480,7 @@ def test_two_long_names_that_look_alike_have_fingerprints_of_their_own() -> None
 
 def test_github_annotates_the_worst_first() -> None:
     commands = read_github(github.render(every_kind()))
-    assert [one["command"] for one in commands] == ["error", "error", "error", "warning", "warning", "notice"]
+    assert [command["command"] for command in commands] == ["error", "error", "error", "warning", "warning", "notice"]
     assert commands[0]["file"] == "train.py" and commands[0]["line"] == "42"
     assert commands[0]["title"] == "efficiency_pct >= 80% (traces/rank0.json.gz, rank 0, device 0)"
     assert commands[0]["data"].startswith(f"{verdict().message}\n- pageable-memory, 6.2 ms a step (train.py:42 in step")
@@ -490,8 +490,8 @@ def test_github_annotates_the_worst_first() -> None:
 def test_github_shows_ten_and_says_how_many_there_are_more() -> None:
     many = [unknown(), *(verdict(subject=Subject(source="t.json", rank=rank)) for rank in range(14))]
     commands = read_github(github.render(result(*many)))
-    assert [one["command"] for one in commands] == ["error"] * 10 + ["notice"]
-    assert all("efficiency_pct" in one["title"] for one in commands[:10])
+    assert [command["command"] for command in commands] == ["error"] * 10 + ["notice"]
+    assert all("efficiency_pct" in command["title"] for command in commands[:10])
     assert commands[-1]["data"].endswith("5 more are in the step's summary.")
 
 
@@ -521,8 +521,8 @@ def test_markdown_has_a_row_for_each_verdict_and_reasons_behind_a_click() -> Non
     assert len(rows) == 9 + 2
     assert text.index("| FAIL |") < text.index("| unknown |") < text.index("| pass |")
     shown_text = text_of(tokens)
-    for said in ("61.2%", "≥ 80%", "10.5 ms", "≤ 12 ms", "pageable-memory, 6.2 ms a step", "Accepted until"):
-        assert said in shown_text.replace("\\", ""), said
+    for excerpt in ("61.2%", "≥ 80%", "10.5 ms", "≤ 12 ms", "pageable-memory, 6.2 ms a step", "Accepted until"):
+        assert excerpt in shown_text.replace("\\", ""), excerpt
 
 
 @given(st.text(st.characters(blacklist_characters="@#/.\n"), min_size=1, max_size=40))
@@ -532,7 +532,7 @@ def test_markdown_shows_a_name_as_it_is(name: str) -> None:
     assert f"x{clean(name)}x" in cells
 
 
-def test_markdown_calls_nobody_and_links_nowhere() -> None:
+def test_markdown_mentions_no_user_and_links_nowhere() -> None:
     text = as_markdown(with_name("@you a@b.example http://x.example www.x.example owner/repo#12 #13"))
     assert not re.search(r"@\w|[a-z]://|www\.|#\d", text.replace("&#8203;", "\u200b"))
 
@@ -540,21 +540,21 @@ def test_markdown_calls_nobody_and_links_nowhere() -> None:
 def test_the_page_says_what_the_check_says() -> None:
     page = read_html(as_html(every_kind()))
     text = " ".join(page.text.split())
-    for said in (
+    for excerpt in (
         "2 of 9 budgets failed.",
         "The baseline was made on NVIDIA A100",
         "efficiency_pct >= 80%",
         "61.2%",
         "≥ 80%",
         "train.py:42 in step, aten::copy_, cudaMemcpyAsync",
-        "overlapscope explain pageable-copy",
+        "overlapscope explain pageable-memory",
         "Pin it: x.pin_memory().",
         "Issue copies on a stream of their own.",
         "Accepted until 2027-01-31: known.",
         "2 passed",
         "does not count",
     ):
-        assert said in text, said
+        assert excerpt in text, excerpt
 
 
 @given(st.text(min_size=1, max_size=40))
@@ -569,8 +569,8 @@ def test_openmetrics_are_in_base_units() -> None:
     samples = read_openmetrics(openmetrics.render(result(verdict(), passed(), unknown(value=55.5))))
 
     def one(name: str) -> tuple[dict[str, str], float]:
-        [found] = samples[name]
-        return found
+        [sample] = samples[name]
+        return sample
 
     labels, value = one("overlapscope_budget_value_ratio")
     assert value == pytest.approx(0.6125)
@@ -598,7 +598,7 @@ def test_openmetrics_have_each_rank_by_itself() -> None:
     assert [labels["rank"] for labels, _ in relative["overlapscope_budget_limit_ratio"]] == ["2"]
 
 
-def test_a_value_that_is_unknown_is_no_sample() -> None:
+def test_a_value_that_is_unknown_is_not_a_sample() -> None:
     samples = read_openmetrics(openmetrics.render(result(unknown())))
     assert "overlapscope_budget_value_bytes_per_second" not in samples
     assert len(samples["overlapscope_budget_limit_bytes_per_second"]) == 1
@@ -608,7 +608,9 @@ def test_openmetrics_have_one_state_for_each_budget() -> None:
     samples = read_openmetrics(openmetrics.render(every_kind()))
     states = samples["overlapscope_budget_status"]
     assert len(states) == 9 * 5
-    assert [labels["status"] for labels, value in states if value] == [one.status for one in every_kind().verdicts]
+    assert [labels["status"] for labels, value in states if value] == [
+        verdict.status for verdict in every_kind().verdicts
+    ]
     outcome = samples["overlapscope_check_outcome"]
     assert {labels["outcome"]: value for labels, value in outcome} == {
         "pass": 0,

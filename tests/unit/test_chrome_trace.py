@@ -1,4 +1,4 @@
-"""A Trace written as a Chrome trace is read back as the same Trace, and viewers find what they need in it."""
+"""Tests that a Trace written as a Chrome trace is read back unchanged, and has everything that viewers need."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ TRACES = Path(__file__).parents[2] / "traces"
 RECORDINGS = (
     "ddp/rank1",  # collectives, syncs without a stream
     "known_causes/host_sync_stacks",  # Python frames
-    "mixed_workloads/graph_with_copies",  # many ops of one launch
+    "mixed_workloads/graph_with_copies",  # many ops of a single launch
     "mixed_workloads/model_on_two_devices",  # copies between devices
     "laboratory/activation_offload/none.trace",  # the profiler's own time
     "recorder/overlapscope.trace",  # waits whose stream the recorder noted, warm-up steps
@@ -36,20 +36,20 @@ def again(trace: Trace, path: Path) -> Trace:
     return ov.load(path)
 
 
-def assert_same(one: Trace, other: Trace) -> None:
+def assert_same(first: Trace, other: Trace) -> None:
     for field in fields(Trace):
-        value, expected = getattr(one, field.name), getattr(other, field.name)
+        value, expected = getattr(first, field.name), getattr(other, field.name)
         if isinstance(expected, TraceTable):
             assert len(value) == len(expected), field.name
             for column in fields(expected):
                 if column.name not in ("names", "place"):
-                    mine, theirs = told(value, column.name), told(expected, column.name)
+                    mine, theirs = texts_of(value, column.name), texts_of(expected, column.name)
                     assert mine.dtype == theirs.dtype and np.array_equal(mine, theirs), (field.name, column.name)
         elif field.name not in ("source", "names", "unpacked_bytes"):
             assert value == expected, field.name
 
 
-def told(table: TraceTable, column: str) -> Any:
+def texts_of(table: TraceTable, column: str) -> Any:
     values = getattr(table, column)
     return np.array([table.names[i] if i >= 0 else "" for i in values.tolist()]) if column in OF_A_TEXT else values
 
@@ -163,7 +163,7 @@ def test_hta_takes_it_for_the_recording(tmp_path: Path) -> None:
     again(ov.load(source), path)
     with quiet():
         first, second = (
-            TraceAnalysis(trace_files={0: str(one)}, trace_dir="/").get_temporal_breakdown(visualize=False)
-            for one in (source, path)
+            TraceAnalysis(trace_files={0: str(item)}, trace_dir="/").get_temporal_breakdown(visualize=False)
+            for item in (source, path)
         )
     assert first.equals(second)

@@ -1,4 +1,4 @@
-"""The recipes of docs/guides/ci.md: every command in them is one, and runs."""
+"""Tests that every command in the recipes of docs/guides/ci.md exists and runs."""
 
 from __future__ import annotations
 
@@ -27,22 +27,22 @@ def blocks(language: str) -> list[str]:
 def strings(value: Any) -> list[str]:
     """Every string in a YAML document."""
     if isinstance(value, dict):
-        return [one for inner in value.values() for one in strings(inner)]
+        return [string for inner in value.values() for string in strings(inner)]
     if isinstance(value, list):
-        return [one for inner in value for one in strings(inner)]
+        return [string for inner in value for string in strings(inner)]
     return [value] if isinstance(value, str) else []
 
 
 def commands() -> list[str]:
     """All lines that run overlapscope, in the order in which they stand."""
     plain = [line for block in blocks("sh") for line in block.splitlines()]
-    scripted = [one for block in blocks("yaml") for one in strings(yaml.safe_load(block))]
-    shelled = [one for block in blocks("groovy") for one in re.findall(r"sh '(.*)'", block)]
-    return [one for one in (*plain, *scripted, *shelled) if one.startswith("overlapscope ")]
+    scripted = [string for block in blocks("yaml") for string in strings(yaml.safe_load(block))]
+    shelled = [item for block in blocks("groovy") for item in re.findall(r"sh '(.*)'", block)]
+    return [item for item in (*plain, *scripted, *shelled) if item.startswith("overlapscope ")]
 
 
 def files_of(directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What the recipes speak of: a trace, a directory of traces, a configuration, a baseline."""
+    """The recipes' files: a trace, a directory of traces, a configuration, a baseline."""
     monkeypatch.chdir(directory)
     (directory / "traces").mkdir()
     shutil.copy(TRACE, directory / "train.trace.json.gz")
@@ -55,7 +55,7 @@ def test_there_are_recipes() -> None:
     assert len(commands()) >= 10 and len(blocks("yaml")) >= 4
 
 
-@pytest.mark.parametrize("command", [one for one in commands() if not one.startswith("overlapscope run ")])
+@pytest.mark.parametrize("command", [command for command in commands() if not command.startswith("overlapscope run ")])
 def test_a_recipes_command_runs(command: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     files_of(tmp_path, monkeypatch)
     arguments = shlex.split(command)[1:]
@@ -68,7 +68,7 @@ def test_a_recipes_command_runs(command: str, tmp_path: Path, monkeypatch: pytes
 
 
 def test_recordings_of_the_recipes_name_a_script() -> None:
-    recordings = [shlex.split(one) for one in commands() if one.startswith("overlapscope run ")]
+    recordings = [shlex.split(command) for command in commands() if command.startswith("overlapscope run ")]
     assert recordings
     for arguments in recordings:
         assert arguments[-1] == "train.py"

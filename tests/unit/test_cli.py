@@ -1,4 +1,4 @@
-"""The command line: exit codes, formats, files, and what it says about bad input."""
+"""Tests of the command line: exit codes, formats, files, and messages about bad input."""
 
 from __future__ import annotations
 
@@ -96,7 +96,7 @@ def test_a_script_in_the_place_of_a_command_is_taken_to_be_run(capsys: pytest.Ca
     assert "to run it, use `overlapscope run train.py --lr 0.1`." in capsys.readouterr().err
 
 
-def test_that_a_script_is_missing_is_said_before_a_package_is(
+def test_a_missing_script_is_reported_before_a_missing_package(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(sys.modules, "libcst", None)
@@ -126,7 +126,7 @@ def test_version(capsys: pytest.CaptureFixture[str]) -> None:
         (["explain", "pageabl"], "no report uses the word 'pageabl' (did you mean 'pageable'?)"),
     ],
 )
-def test_wrong_usage_is_told_in_a_sentence_and_exits_2(
+def test_wrong_usage_is_reported_in_a_sentence_and_exits_2(
     args: list[str], expected: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main(args) == 2
@@ -137,7 +137,7 @@ def test_wrong_usage_is_told_in_a_sentence_and_exits_2(
 
 
 @pytest.mark.parametrize("content", [b"", b"hello", b"{}", b"PK\x03\x04", b'{"traceEvents": 5}'])
-def test_a_file_that_is_no_trace_is_told_by_name(
+def test_a_file_that_is_not_a_trace_is_reported_by_name(
     content: bytes, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     path = tmp_path / "bad.json"
@@ -167,7 +167,7 @@ def test_terminal_report_has_all_parts(capsys: pytest.CaptureFixture[str]) -> No
     verbose = capsys.readouterr().out
     assert "Add -v" not in verbose
     for part in (
-        "efficiency",
+        "overlap efficiency",
         "exposed copy by cause",
         "idle by cause",
         "host stall",
@@ -216,7 +216,7 @@ def test_step_by_number_or_name(step: str, capsys: pytest.CaptureFixture[str]) -
     whole = json.loads(capsys.readouterr().out)["traces"][0]["devices"][0]
     assert main(["analyze", PIPELINE, "--format", "json", "--step", step]) == 0
     alone = json.loads(capsys.readouterr().out)["traces"][0]["devices"][0]
-    [expected] = [one for one in whole["steps"] if one["name"] == "ProfilerStep#4"]
+    [expected] = [step for step in whole["steps"] if step["name"] == "ProfilerStep#4"]
     assert alone["buckets"] == expected["buckets"]
 
 
@@ -226,7 +226,7 @@ def test_range(capsys: pytest.CaptureFixture[str]) -> None:
     assert "Timeline of Optimizer.step#AdamW.step (the median of 3)" in out
 
 
-def test_a_trace_without_a_gpu_is_told_plainly_and_is_no_error(
+def test_a_trace_without_a_gpu_is_reported_plainly_and_is_not_an_error(
     cpu_only: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     for format in ("terminal", "markdown", "json"):
@@ -257,7 +257,7 @@ def test_output_that_cannot_be_written_is_an_error(tmp_path: Path, capsys: pytes
 
 
 @pytest.mark.parametrize("format", ["terminal", "markdown"])
-def test_hostile_names_reach_nobody(hostile: str, format: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_hostile_names_do_no_harm(hostile: str, format: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["analyze", hostile, "--format", format, "--verbose"]) == 0
     out = capsys.readouterr().out
     assert all(character == "\n" or character.isprintable() for character in out)
@@ -294,7 +294,7 @@ def test_lengths_of_time(text: str, ns: int) -> None:
 
 
 @pytest.mark.parametrize("text", ["", "10", "-1s", "1 year", "nan s", "1e3s", "9" * 30 + "s"])
-def test_what_is_no_length_of_time(text: str) -> None:
+def test_what_is_not_a_length_of_time(text: str) -> None:
     with pytest.raises(ValueError, match="write it like 30s"):
         parse_span(text)
 
@@ -309,7 +309,7 @@ def test_an_interrupt_ends_quietly(monkeypatch: pytest.MonkeyPatch, capsys: pyte
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="only Linux has file names that are not text")
-def test_a_file_name_that_is_no_text(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_file_name_that_is_not_text(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = os.fsencode(tmp_path) + b"/bad\xff.json.gz"
     with open(path, "wb") as file:
         file.write(Path(PIPELINE).read_bytes())
@@ -326,7 +326,7 @@ def test_ops_that_take_no_time_are_no_gpu_activity(tmp_path: Path, capsys: pytes
         assert "no GPU activity" in capsys.readouterr().out
 
 
-def test_a_report_of_a_file_whose_name_is_no_text_can_be_written_in_python(tmp_path: Path) -> None:
+def test_a_report_of_a_file_whose_name_is_not_text_can_be_written_in_python(tmp_path: Path) -> None:
     import overlapscope as ov
     from overlapscope.report.model import from_json, to_json
 

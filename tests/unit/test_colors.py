@@ -21,13 +21,13 @@ def _linear(color: str) -> np.ndarray:
     return np.where(channels <= 0.04045, channels / 12.92, ((channels + 0.055) / 1.055) ** 2.4)
 
 
-def _contrast(one: str, other: str) -> float:
+def _contrast(first: str, other: str) -> float:
     """The contrast ratio of WCAG 2."""
-    light, dark = sorted((float(_linear(c) @ [0.2126, 0.7152, 0.0722]) for c in (one, other)), reverse=True)
+    light, dark = sorted((float(_linear(c) @ [0.2126, 0.7152, 0.0722]) for c in (first, other)), reverse=True)
     return (light + 0.05) / (dark + 0.05)
 
 
-# Viénot, Brettel and Mollon 1999: what a person without red (protan) or green (deutan) cones sees, in linear RGB.
+# Colors as seen without red (protan) or green (deutan) cones, in linear RGB, by Viénot, Brettel and Mollon (1999).
 _SEEN = {
     "protan": np.array([[0.11238, 0.88762, 0], [0.11238, 0.88762, 0], [0.00401, -0.00401, 1]]),
     "deutan": np.array([[0.29275, 0.70725, 0], [0.29275, 0.70725, 0], [-0.02234, 0.02234, 1]]),
@@ -66,9 +66,9 @@ def test_text_can_be_read(dark: bool, ground: str, name: str) -> None:
 @pytest.mark.parametrize("eyes", _SEEN)
 def test_the_main_kinds_stay_apart(dark: bool, eyes: str) -> None:
     colors = palette(dark)
-    for one, other in combinations(APART, 2):
-        seen = [_lab(_SEEN[eyes] @ _linear(colors[name])) for name in (one, other)]
-        assert np.linalg.norm(seen[0] - seen[1]) > 15, (one, other)
+    for first, other in combinations(APART, 2):
+        seen = [_lab(_SEEN[eyes] @ _linear(colors[name])) for name in (first, other)]
+        assert np.linalg.norm(seen[0] - seen[1]) > 15, (first, other)
 
 
 @BOTH

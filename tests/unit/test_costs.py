@@ -1,4 +1,4 @@
-"""What findings cost: by replay what was measured where the fix was made, elsewhere the bound."""
+"""Tests of findings' costs: by replay, compared with measurements of the fix, or else the bound."""
 
 from __future__ import annotations
 
@@ -45,11 +45,11 @@ def judged_ns(recording: str) -> int:
 @pytest.mark.parametrize(
     ("rule", "before", "after"),
     [
-        ("copy-on-compute-stream", "offload_pipeline/one_stream", "offload_pipeline/three_streams"),
+        ("same-stream", "offload_pipeline/one_stream", "offload_pipeline/three_streams"),
         ("one-way-copies", "offload_pipeline/one_stream", "offload_pipeline/three_streams"),
-        ("copy-on-compute-stream", "kv_offload/on_demand", "kv_offload/prefetch"),
-        ("pageable-copy", "kv_offload/pageable", "kv_offload/on_demand"),
-        ("pageable-copy", "activation_offload/pageable", "activation_offload/pinned"),
+        ("same-stream", "kv_offload/on_demand", "kv_offload/prefetch"),
+        ("pageable-memory", "kv_offload/pageable", "kv_offload/on_demand"),
+        ("pageable-memory", "activation_offload/pageable", "activation_offload/pinned"),
         ("launch-bound", "cuda_graph/eager", "cuda_graph/graph_replay"),
         ("blocking-copy", "pin_strategies/pinned_blocking", "pin_strategies/pinned_non_blocking"),
     ],
@@ -69,7 +69,7 @@ def test_a_finding_costs_what_the_fixed_program_took_less(rule: str, before: str
     [
         ("launch-bound", "gpt2_train"),
         ("data-loading", "known_causes/data_loading"),
-        ("pageable-copy", "laboratory/kv_offload/pageable.trace"),
+        ("pageable-memory", "laboratory/kv_offload/pageable.trace"),
     ],
 )
 def test_a_finding_saves_the_part_of_the_step_that_whatif_predicts(rule: str, recording: str) -> None:
@@ -87,9 +87,9 @@ def test_a_replay_that_contradicts_what_explains_most_of_the_loss_does_not_make_
 
 @pytest.mark.parametrize("plain_step_ns", [None, 40_000_000])
 def test_a_saving_larger_than_what_a_finding_explains_has_a_reason(plain_step_ns: int | None) -> None:
-    found = build([analysed("gpt2_train")], plain_step_ns=plain_step_ns).findings
-    assert "launch-bound" in {finding.rule for finding in found}
-    for finding in found:
+    findings = build([analysed("gpt2_train")], plain_step_ns=plain_step_ns).findings
+    assert "launch-bound" in {finding.rule for finding in findings}
+    for finding in findings:
         assert finding.plain_bound_ns is None or plain_step_ns is not None
         exceeds = finding.cost_ns > costing.MORE * finding.spoken_bound_ns
         assert exceeds == finding.doubt.startswith("By replay the fix saves more than the ")
@@ -136,7 +136,7 @@ def test_what_no_intervention_stands_for_costs_its_bound() -> None:
 
 
 def test_a_recording_without_launches_keeps_its_bounds() -> None:
-    # Nothing tells what its ops waited for, so no replay explains it.
+    # The trace does not show what its ops waited for, so no replay explains it.
     trace = analysed("known_causes/same_stream").trace
     unlaunched = replace(trace.gpu_ops, launch=np.full(len(trace.gpu_ops), -1, np.int64))
     warned = [f for f in find_all([analyze_trace(replace(trace, gpu_ops=unlaunched))]) if f.bound_ns]
@@ -159,16 +159,16 @@ def test_a_replay_that_fails_does_not_cost_the_analysis(
 
 def test_views_say_how_a_cost_is_known() -> None:
     pages = {name: Page(build([analysed(name)])) for name in ("ddp/rank0", SLOW_ON_THE_HOST)}
-    said = {
+    costs = {
         (name, finding.rule): cost(section_of(page, finding), finding)
         for name, page in pages.items()
         for finding in page.report.findings
     }
-    assert said["ddp/rank0", "launch-bound"].startswith("saves about 2")
-    assert said["ddp/rank0", "launch-bound"].endswith("%), knock-on effects included")
-    assert said["ddp/rank0", "host-compute"].startswith("saves at most 4.")
-    assert said[SLOW_ON_THE_HOST, "one-way-copies"] == "saves nothing by itself, by replay"
-    assert said[SLOW_ON_THE_HOST, "streams-without-overlap"] == ""
+    assert costs["ddp/rank0", "launch-bound"].startswith("saves about 2")
+    assert costs["ddp/rank0", "launch-bound"].endswith("%), knock-on effects included")
+    assert costs["ddp/rank0", "host-compute"].startswith("saves at most 4.")
+    assert costs[SLOW_ON_THE_HOST, "one-way-copies"] == "saves nothing by itself, by replay"
+    assert costs[SLOW_ON_THE_HOST, "streams-without-overlap"] == ""
     (section,) = pages["ddp/rank0"].sections()
     assert "Fixing launch-bound would save about 2" in verdict.judge(section).text
 
@@ -176,8 +176,8 @@ def test_views_say_how_a_cost_is_known() -> None:
 @pytest.mark.parametrize("rule", RULES.values(), ids=RULES)
 def test_every_fix_is_something_that_can_be_predicted(rule: Rule) -> None:
     for fix in rule.fixes:
-        assert len(parse([one.replace("{call}", "cudaStreamSynchronize") for one in fix])) == len(fix)
-        assert all(one.split()[0] in rule.cost for one in fix)
+        assert len(parse([change.replace("{call}", "cudaStreamSynchronize") for change in fix])) == len(fix)
+        assert all(change.split()[0] in rule.cost for change in fix)
     assert not (rule.fixes and rule.severity == "info")
 
 
@@ -196,8 +196,8 @@ def test_a_wait_inside_an_op_is_taken_out_with_that_ops_others_alone() -> None:
     assert other is None or other[0] != pytest.approx(part, rel=1e-3)
 
 
-def test_several_costs_by_replay_are_said_not_to_add_up() -> None:
-    found = list(findings("laboratory/offload_pipeline/one_stream.trace").values())
-    costly = [finding for finding in found if finding.bound_ns]
-    assert len(costly) > 1 and "don't add them up" in costs_note(found)
+def test_the_report_states_that_costs_by_replay_do_not_add_up() -> None:
+    values = list(findings("laboratory/offload_pipeline/one_stream.trace").values())
+    costly = [finding for finding in values if finding.bound_ns]
+    assert len(costly) > 1 and "don't add them up" in costs_note(values)
     assert not costs_note(costly[:1])

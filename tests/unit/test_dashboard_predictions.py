@@ -58,70 +58,70 @@ class Made:
 
 
 @pytest.fixture
-def made(opened: Opened, monkeypatch: pytest.MonkeyPatch) -> Made:
-    made = Made(opened.analysis.trace)
-    monkeypatch.setattr("overlapscope.dashboard.opened.predict", made)
-    return made
+def predictor(opened: Opened, monkeypatch: pytest.MonkeyPatch) -> Made:
+    predictor = Made(opened.analysis.trace)
+    monkeypatch.setattr("overlapscope.dashboard.opened.predict", predictor)
+    return predictor
 
 
 def asked(*interventions: str) -> WhatIfRequest:
     return WhatIfRequest(0, interventions)
 
 
-def test_what_takes_long_is_asked_for_again_and_made_once(opened: Opened, made: Made) -> None:
+def test_what_takes_long_is_asked_for_again_and_made_once(opened: Opened, predictor: Made) -> None:
     predictions = Predictions()
-    made.may_go_on.clear()
+    predictor.may_go_on.clear()
     assert [predictions.get(opened, asked("pin")) for _ in range(3)] == [None] * 3
-    made.may_go_on.set()
+    predictor.may_go_on.set()
     first = predictions.get(opened, asked("pin"), wait_s=30)
     assert isinstance(first, DrawnPrediction)
     assert predictions.get(opened, asked("pin")) is first
-    assert made.asked == [("pin",)]
+    assert predictor.asked == [("pin",)]
 
 
-def test_what_was_asked_for_last_comes_first(opened: Opened, made: Made) -> None:
+def test_what_was_asked_for_last_comes_first(opened: Opened, predictor: Made) -> None:
     predictions = Predictions()
-    made.may_go_on.clear()
+    predictor.may_go_on.clear()
     for name in ("a", "b", "c"):
         predictions.get(opened, asked(name), wait_s=0.05)
-    made.may_go_on.set()
+    predictor.may_go_on.set()
     assert predictions.get(opened, asked("b"), wait_s=30) is not None
-    assert made.asked[:2] == [("a",), ("b",)]
+    assert predictor.asked[:2] == [("a",), ("b",)]
 
 
-def test_what_cannot_be_predicted_says_why_each_time(opened: Opened, made: Made) -> None:
+def test_what_cannot_be_predicted_says_why_each_time(opened: Opened, predictor: Made) -> None:
     predictions = Predictions()
     for _ in range(2):
         with pytest.raises(UsageError, match="nonsense"):
             predictions.get(opened, asked("nonsense"), wait_s=30)
         with pytest.raises(OverlapscopeError, match="ZeroDivisionError: by zero; please report"):
             predictions.get(opened, asked("broken"), wait_s=30)
-    assert len(made.asked) == 2
+    assert len(predictor.asked) == 2
 
 
 def test_only_so_many_are_kept_and_none_of_a_trace_that_was_read_again(
-    opened: Opened, made: Made, monkeypatch: pytest.MonkeyPatch
+    opened: Opened, predictor: Made, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("overlapscope.dashboard.opened.MOST_KEPT", 3)
     predictions = Predictions()
     for name in ("a", "b", "c", "a", "d"):
         predictions.get(opened, asked(name), wait_s=30)
-    assert [predictions.known(opened, asked(name)) is not None for name in "abcd"] == [True, False, True, True]
-    assert predictions.known(replace(opened), asked("a")) is None
+    assert [predictions.cached(opened, asked(name)) is not None for name in "abcd"] == [True, False, True, True]
+    assert predictions.cached(replace(opened), asked("a")) is None
 
 
 def test_where_the_replay_is_not_valid_there_are_reasons_and_no_figures(library: Library, opened: Opened) -> None:
     # Dash takes a second to import, and all other tests here can do without it.
     from overlapscope.dashboard import whatif_panels
 
-    found = predict(opened.analysis.trace, ()).result
+    result = predict(opened.analysis.trace, ()).result
     reason = "31.2% of <img src=x> begin elsewhere."
     invalid = structs.replace(
-        found,
+        result,
         predicted_step_ns=None,
         gain_ns=None,
         buckets={},
-        replay=structs.replace(found.replay, valid=False, reasons=(reason,)),
+        replay=structs.replace(result.replay, valid=False, reasons=(reason,)),
     )
     context = PageContext(UrlState(page="whatif", trace="one_stream"), library, opened, None, dark=False)
     text = str(whatif_panels.answer(context, invalid))
@@ -140,11 +140,11 @@ def test_a_predicted_timeline_is_drawn_by_the_same_routes(library: Library, open
         query = {"trace": "one_stream", "predicted": predicted, "device": device}
         return client.get(f"/api/timeline/{name}", query_string=query)
 
-    found = library.predictions.get(opened, asked("side-stream"), wait_s=60)
-    assert found is not None and found.lanes is not None
-    told = answer('["side-stream"]')
-    assert told.json == lanes.model(found.lanes)
-    assert len(told.json["lanes"]) > len(opened.lanes.lanes)
+    prediction = library.predictions.get(opened, asked("side-stream"), wait_s=60)
+    assert prediction is not None and prediction.lanes is not None
+    result = answer('["side-stream"]')
+    assert result.json == lanes.model(prediction.lanes)
+    assert len(result.json["lanes"]) > len(opened.lanes.lanes)
     for nonsense in ("pin", '{"a": 1}', "[1]"):
         assert answer(nonsense).status_code == 400
     assert "no intervention" in answer(json.dumps(["<img>"])).json["error"]

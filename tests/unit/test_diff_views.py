@@ -43,50 +43,50 @@ def of_device(device: DeviceDiff, *, verbose: bool) -> list[Table]:
     return [tables.buckets(device), *tables.causes(device, verbose=verbose), *tables.details(device, verbose=verbose)]
 
 
-def of_table(found: Diff, title: str, *, verbose: bool = False) -> list[list[str]]:
-    shown = of_device(found.devices[0], verbose=verbose)
+def of_table(result: Diff, title: str, *, verbose: bool = False) -> list[list[str]]:
+    shown = of_device(result.devices[0], verbose=verbose)
     return [row for table in shown if table.title == title for row in table.texts()]
 
 
 def as_text(
-    found: Diff, *, width: int, verbose: bool = False, encoding: str = "utf-8", color: str | None = None
+    result: Diff, *, width: int, verbose: bool = False, encoding: str = "utf-8", color: str | None = None
 ) -> str:
-    return terminal.render(document(found, verbose=verbose), width=width, encoding=encoding, color=color)
+    return terminal.render(document(result, verbose=verbose), width=width, encoding=encoding, color=color)
 
 
-def as_comment(found: Diff, *, verbose: bool = False) -> str:
-    whole = document(found, verbose=verbose, room=Room(markdown.lines, COMMENT_CHARACTERS))
+def as_comment(result: Diff, *, verbose: bool = False) -> str:
+    whole = document(result, verbose=verbose, room=Room(markdown.lines, COMMENT_CHARACTERS))
     return markdown.render(whole if verbose else brief(whole))
 
 
-def as_page(found: Diff, *, verbose: bool = False) -> str:
-    return html.render(document(found, verbose=verbose))
+def as_page(result: Diff, *, verbose: bool = False) -> str:
+    return html.render(document(result, verbose=verbose))
 
 
 # -- words ----------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
-    ("before", "after", "said"),
+    ("before", "after", "message"),
     [(0, 0, "0"), (5 * MS, 7 * MS, "+2.00"), (7 * MS, 5 * MS, "-2.00"), (0, 10, "< +0.01"), (10, 0, "> -0.01")],
 )
-def test_a_change_has_a_sign_and_is_never_rounded_to_nothing(before: int, after: int, said: str) -> None:
-    assert signed("ns", change(before, after).change, MS_UNIT) == said
+def test_a_change_has_a_sign_and_is_never_rounded_to_nothing(before: int, after: int, message: str) -> None:
+    assert signed("ns", change(before, after).change, MS_UNIT) == message
 
 
 @pytest.mark.parametrize(
-    ("before", "after", "said"),
+    ("before", "after", "message"),
     [(4 * MS, 3 * MS, "-25.0"), (0, MS, ""), (MS, MS, ""), (MS, MS + 1, "< +0.1"), (10, 5 * MS, "> +1,000")],
 )
-def test_a_share_of_nothing_is_left_empty(before: int, after: int, said: str) -> None:
-    assert relative(change(before, after)) == said
+def test_a_share_of_nothing_is_left_empty(before: int, after: int, message: str) -> None:
+    assert relative(change(before, after)) == message
 
 
 def test_points_have_no_share_of_their_own() -> None:
     assert relative(change(20.0, 40.0, unit="pct")) == ""
 
 
-def test_what_a_change_is_worth_is_said_in_a_word() -> None:
+def test_what_a_change_is_worth_is_reported_in_a_word() -> None:
     more = change(MS, 2 * MS)
     assert (mark(more, "less"), mark(more, "more"), mark(more, None)) == ("worse", "better", "more")
     assert mark(change(MS, MS + 5), "less") == "~"
@@ -102,12 +102,12 @@ def test_both_sides_share_a_cell_where_they_are_equal() -> None:
     assert pair(change(4, 12.5, unit="count"), MS_UNIT) == "4 → 12.5"
 
 
-def test_an_interval_that_nobody_knows_is_left_empty() -> None:
+def test_an_unknown_interval_is_left_empty() -> None:
     assert interval(change(MS, 2 * MS, noise=None), MS_UNIT) == ""
     assert interval(change(MS, 2 * MS), MS_UNIT) == "+0.99 to +1.01"
 
 
-def test_files_of_the_same_name_are_told_apart_by_their_paths() -> None:
+def test_files_of_the_same_name_are_distinguished_by_their_paths() -> None:
     assert side_name(side("a/run.json"), side("b/run.json")) == "a/run.json"
     assert side_name(side("a/run.json"), side("b/other.json")) == "run.json"
 
@@ -117,7 +117,7 @@ def test_the_outcome_over_several_devices_is_one_word() -> None:
     unknown = figures(noise=None)
 
     def outcome(*shown: object) -> str:
-        return standing(sample(devices=tuple(device(shown=one) for one in shown)))[0]  # type: ignore[arg-type]
+        return standing(sample(devices=tuple(device(shown=part) for part in shown)))[0]  # type: ignore[arg-type]
 
     assert outcome(faster) == "faster"
     assert outcome(slower, slower) == "slower"
@@ -140,16 +140,16 @@ def test_good_news_that_is_new_is_not_a_loss() -> None:
 @pytest.mark.parametrize(("before", "after"), PAIRS)
 @pytest.mark.parametrize("verbose", [False, True])
 def test_every_row_has_a_cell_for_every_column(before: str, after: str, verbose: bool) -> None:
-    found = real(before, after)
-    shown = [table for one in found.devices for table in of_device(one, verbose=verbose)]
+    difference = real(before, after)
+    shown = [table for device in difference.devices for table in of_device(device, verbose=verbose)]
     assert shown
-    for table in (tables.sides(found), tables.summary(found), *shown):
+    for table in (tables.sides(difference), tables.summary(difference), *shown):
         assert {len(row.cells) for row in table.rows} == {len(table.columns)}, table.title
 
 
 def test_causes_are_shown_with_what_they_add_up_to() -> None:
-    found = real(*PAIRS[0])
-    rows = of_table(found, "Causes of the change in exposed copy")
+    difference = real(*PAIRS[0])
+    rows = of_table(difference, "Causes of the change in exposed copy")
     *causes, together = rows
     assert together[0] == "total"
     for number in (1, 2, 3):
@@ -173,10 +173,10 @@ def test_what_is_on_neither_side_is_left_out() -> None:
 
 
 def test_what_changed_no_more_than_noise_is_counted_instead() -> None:
-    [table] = [one for one in of_device(sample().devices[0], verbose=False) if one.title == "Overlap"]
+    [table] = [item for item in of_device(sample().devices[0], verbose=False) if item.title == "Overlap"]
     assert "2 more figures changed less or not at all" in table.note
     assert "SM busy, ms" not in {row[0] for row in table.texts()}
-    [table] = [one for one in of_device(sample().devices[0], verbose=True) if one.title == "Overlap"]
+    [table] = [item for item in of_device(sample().devices[0], verbose=True) if item.title == "Overlap"]
     assert "SM busy, ms" in {row[0] for row in table.texts()} and not table.note
 
 
@@ -193,19 +193,19 @@ def test_copies_that_are_new_are_neither_better_nor_worse() -> None:
 
 def test_ten_kernels_are_shown_and_the_rest_counted() -> None:
     many = tuple(kernel(f"kernel_{number}", MS, 2 * MS) for number in range(25))
-    found = sample(devices=(device(kernels=many),))
-    assert len(of_table(found, "Kernels that changed")) == 10
-    assert len(of_table(found, "Kernels that changed", verbose=True)) == 25
-    assert "15 more kernels" in as_text(found, width=100)
+    result = sample(devices=(device(kernels=many),))
+    assert len(of_table(result, "Kernels that changed")) == 10
+    assert len(of_table(result, "Kernels that changed", verbose=True)) == 25
+    assert "15 more kernels" in as_text(result, width=100)
 
 
 def test_a_renamed_kernel_says_what_it_was() -> None:
     assert of_table(sample("k"), "Kernels that changed")[0][0] == "k (was k once)"
 
 
-def test_without_steps_it_is_said_that_noise_cannot_be_told() -> None:
-    found = sample(devices=(device(shown=figures(noise=None), basis="window"),))
-    [table] = [one for one in of_device(found.devices[0], verbose=False) if one.title == "Where the time goes"]
+def test_without_steps_noise_is_reported_as_unknown() -> None:
+    result = sample(devices=(device(shown=figures(noise=None), basis="window"),))
+    [table] = [item for item in of_device(result.devices[0], verbose=False) if item.title == "Where the time goes"]
     assert "whole windows" in table.note
     assert "interval" not in {column.title for column in table.columns}
     assert table.texts()[-1][-1] == "?"
@@ -218,10 +218,10 @@ def test_without_steps_it_is_said_that_noise_cannot_be_told() -> None:
 @pytest.mark.parametrize("width", [80, 120])
 @pytest.mark.parametrize("verbose", [False, True])
 def test_text_fits_its_width_and_begins_with_the_verdict(before: str, after: str, width: int, verbose: bool) -> None:
-    found = real(before, after)
-    shown = as_text(found, width=width, verbose=verbose)
+    difference = real(before, after)
+    shown = as_text(difference, width=width, verbose=verbose)
     assert max(map(len, shown.splitlines())) <= width
-    assert " ".join(shown.split()).startswith(found.verdict)
+    assert " ".join(shown.split()).startswith(difference.verdict)
 
 
 @pytest.mark.parametrize(("before", "after"), PAIRS)
@@ -232,9 +232,9 @@ def test_the_answer_and_its_evidence_are_one_screen(before: str, after: str) -> 
 
 
 def test_the_interval_gives_way_first() -> None:
-    found = real(*PAIRS[0])
-    assert "interval" in as_text(found, width=120)
-    narrow = as_text(found, width=80)
+    difference = real(*PAIRS[0])
+    assert "interval" in as_text(difference, width=120)
+    narrow = as_text(difference, width=80)
     assert re.search(r"^where the time goes  before ms  after  change  change %  noise up to$", narrow, re.MULTILINE)
 
 
@@ -273,11 +273,11 @@ def test_markdown_tables_are_rectangular_and_fit_a_comment(before: str, after: s
 
 
 def test_devices_that_do_not_fit_a_comment_are_named() -> None:
-    found = sample(devices=tuple(device(rank=rank, names="x" * 150) for rank in range(250)))
-    shown = as_comment(found)
+    result = sample(devices=tuple(device(rank=rank, names="x" * 150) for rank in range(250)))
+    shown = as_comment(result)
     assert len(shown) < 65_536
     assert re.search(r"Left out for lack of space: rank \d+, .* and \d+ more\.", shown)
-    assert len(as_comment(found, verbose=True)) > 65_536
+    assert len(as_comment(result, verbose=True)) > 65_536
 
 
 # -- html -----------------------------------------------------------------------------------------
@@ -343,9 +343,9 @@ def test_the_command_prints_the_verdict_first(capsys: pytest.CaptureFixture[str]
 
 def test_json_is_the_diff(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["diff", ONE, OTHER, "--format", "json"]) == 0
-    found = json.loads(capsys.readouterr().out)
-    assert found["schema_version"] == 1
-    assert found["devices"][0]["figures"]["span"]["beyond_noise"] is True
+    document = json.loads(capsys.readouterr().out)
+    assert document["schema_version"] == 1
+    assert document["devices"][0]["figures"]["span"]["beyond_noise"] is True
 
 
 def test_reports_are_compared_as_traces_are(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

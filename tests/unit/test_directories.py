@@ -1,4 +1,4 @@
-"""What a directory or pattern stands for is said: nothing that was meant is left out silently, no mixture passes."""
+"""Tests of directories and patterns: the output says which traces they stand for, and mixtures of jobs do not pass."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def test_endings_count_in_any_case(tmp_path: Path) -> None:
 
 
 def leave(directory: Path, what: str) -> str:
-    """Put something beside the traces that is no trace by its name; returns its name."""
+    """Put a file beside the traces whose name is not that of a trace, and return its name."""
     match what:
         case "another ending":
             write_steps(directory / "rank9.trace")
@@ -50,7 +50,7 @@ def leave(directory: Path, what: str) -> str:
 
 
 @pytest.mark.parametrize("what", ["another ending", "a subfolder", "a hidden file", "a pipe", "a second link"])
-def test_what_is_left_out_is_told_of(what: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_what_is_left_out_is_reported(what: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     write_steps(tmp_path / "rank0.json")
     name = leave(tmp_path, what)
     # A pattern leaves hidden files out by itself, and takes a file by whatever ending it asks for.
@@ -73,8 +73,8 @@ def test_a_directory_of_nothing_else_fails(what: str, tmp_path: Path, capsys: py
     name = leave(tmp_path, what)
     for command in ("check", "analyze", "ranks"):
         assert main([command, str(tmp_path)]) == 2
-        said = capsys.readouterr().err
-        assert "no trace in this directory" in said and f"{name}: is skipped" in said
+        errors = capsys.readouterr().err
+        assert "no trace in this directory" in errors and f"{name}: is skipped" in errors
 
 
 @pytest.mark.parametrize("what", ["nothing", "a link to nothing"])
@@ -91,7 +91,7 @@ def test_a_file_that_holds_no_trace_fails_the_check(
     assert "rank1.json: " in capsys.readouterr().err
 
 
-def test_what_nobody_takes_for_a_trace_is_not_told_of(tmp_path: Path) -> None:
+def test_files_that_do_not_look_like_traces_are_not_reported(tmp_path: Path) -> None:
     write_steps(tmp_path / "rank0.json")
     (tmp_path / "README.md").write_text("# Traces")
     (tmp_path / "train.py").write_text("print()")
@@ -135,7 +135,7 @@ def test_ranks_that_were_recorded_apart_are_not_of_one_run(apart_s: int, code: i
     assert main(["check", str(tmp_path), *KEPT]) == code
 
 
-def test_a_rank_beyond_its_own_world_size_is_told_of(tmp_path: Path) -> None:
+def test_a_rank_beyond_its_own_world_size_is_reported(tmp_path: Path) -> None:
     write_steps(tmp_path / "rank5.json", rank=5, world_size=2)
     assert main(["check", str(tmp_path), *KEPT, "--format", "json"]) == 3
 
@@ -151,14 +151,14 @@ RECORDED = st.builds(
 @given(st.lists(RECORDED, max_size=6), st.randoms())
 def test_apart_is_where_a_moment_has_a_gap_around_it(recorded: Sequence[Recorded], random: object) -> None:
     gap = any(
-        all(other.end_ns + APART_NS < one.start_ns or other.start_ns >= one.start_ns for other in recorded)
-        and any(other.start_ns < one.start_ns for other in recorded)
-        for one in recorded
+        all(other.end_ns + APART_NS < item.start_ns or other.start_ns >= item.start_ns for other in recorded)
+        and any(other.start_ns < item.start_ns for other in recorded)
+        for item in recorded
     )
     assert bool(different_jobs(recorded)) == gap
 
 
-def test_what_is_no_trace_in_a_directory_is_left_out_in_one_line(
+def test_what_is_not_a_trace_in_a_directory_is_left_out_in_one_line(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     write_steps(tmp_path / "rank0.json")
@@ -168,10 +168,10 @@ def test_what_is_no_trace_in_a_directory_is_left_out_in_one_line(
     assert note.startswith(f"Left out: {tmp_path / 'settings.json'}: is JSON without `traceEvents`")
     (tmp_path / "words.json").write_text("hello")
     assert main(["analyze", str(tmp_path)]) == 0
-    said = capsys.readouterr().out
+    printed = capsys.readouterr().out
     # Lines are broken where a path is.
-    assert said.startswith("Left out 2 files that cannot be read as traces:")
-    assert "words.json" in "".join(said.splitlines())
+    assert printed.startswith("Left out 2 files that cannot be read as traces:")
+    assert "words.json" in "".join(printed.splitlines())
     assert main(["analyze", str(tmp_path / "words.json"), str(tmp_path)]) == 2, "it was named"
     (tmp_path / "rank0.json").unlink()
     assert main(["analyze", str(tmp_path)]) == 2
@@ -194,3 +194,13 @@ def test_listing_a_directory_takes_time_in_proportion_to_its_files(
     monkeypatch.setattr(Path, "__hash__", counting)
     assert len(look(tmp_path).files) == len(look(str(tmp_path / "*.json")).files) == files
     assert counted["hashes"] < 20 * files
+
+
+def test_more_traces_than_a_report_holds_are_refused_before_any_is_read(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for number in range(2_049):
+        (tmp_path / f"rank{number}.json").touch()
+    assert main(["analyze", str(tmp_path)]) == 2
+    said = capsys.readouterr().err
+    assert "2,049 traces are too many for one report" in said and "`overlapscope ranks`" in said

@@ -1,10 +1,10 @@
-"""The pages in `docs/` and the ones at the top: their links lead somewhere, and what they tell a reader to type works.
+"""Tests of the pages in `docs/` and at the top level: their links resolve, and their commands work.
 
     pytest tests/unit/test_docs.py --update-golden      # writes the outputs that pages quote anew
 
 Blocks of `sh`, `console`, `python` and `toml` are run, in a directory of bundled recordings. `console` blocks quote
-what commands print (`$ COMMAND`, `| head -n N` included); `sh` blocks quote nothing. What cannot run here stands in
-`NOT_RUN`, or says why in front of its block: `<!-- not run: needs a GPU -->`.
+the output of commands (`$ COMMAND`, `| head -n N` included); `sh` blocks quote nothing. Commands that cannot
+run here are in `NOT_RUN`, or the page says why before the block: `<!-- not run: needs a GPU -->`.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from overlapscope.reading.samples import SAMPLES
 from tests.support.documented import BLOCKS, DOCS, ROOT, TAUGHT, Block, lines
 
 WIDTH = 80
-"""Of the terminal in which quoted outputs are made."""
+"""Width of the terminal for quoted outputs."""
 PAGES = [*sorted(ROOT.glob("*.md")), *sorted(DOCS.rglob("*.md"))]
 NOT_RUN = {
     "run": "records a program: tests/torch/test_documentation.py",
@@ -55,7 +55,7 @@ LANGUAGES = {"sh", "console", "python", "toml", "text", "json", "yaml", "groovy"
 
 
 @cache
-def made() -> set[Path]:
+def generated_pages() -> set[Path]:
     """Return the pages that follow from the code."""
     return {DOCS / path for path in pages()}
 
@@ -72,7 +72,7 @@ def _of(*languages: str) -> pytest.MarkDecorator:
 def test_every_link_and_picture_is_there(page: Path) -> None:
     targets = re.findall(r"\]\((?!https?:|#)([^)\s#]+)", page.read_text(encoding="utf-8"))
     wanted = {target: (page.parent / target).resolve() for target in targets}
-    assert {target for target, path in wanted.items() if not path.exists() and path not in made()} == set()
+    assert {target for target, path in wanted.items() if not path.exists() and path not in generated_pages()} == set()
 
 
 def test_every_page_stands_in_the_navigation_once() -> None:
@@ -85,7 +85,7 @@ def test_every_page_stands_in_the_navigation_once() -> None:
             listed.append(entry)
 
     walk(yaml.safe_load((ROOT / "mkdocs.yml").read_text())["nav"])
-    there = {*DOCS.rglob("*.md")} | made()
+    there = {*DOCS.rglob("*.md")} | generated_pages()
     assert sorted(listed) == sorted(str(path.relative_to(DOCS)) for path in there)
 
 
@@ -122,17 +122,17 @@ def test_figures_on_the_overview_of_the_evaluation_are_those_of_its_pages() -> N
     overview = (DOCS / "evaluation/index.md").read_text()
     for section in overview.split("\n## ")[1:]:
         linked = re.findall(r"\]\(([\w-]+\.md)\)", section)
-        known = "".join((DOCS / "evaluation" / page).read_text() for page in linked)
+        evaluation = "".join((DOCS / "evaluation" / page).read_text() for page in linked)
         figures = re.findall(r"\d+[.,]?\d*(?:%| ms| s| times| of \d+)", section)
-        assert linked and [figure for figure in figures if figure not in known] == [], section.splitlines()[0]
+        assert linked and [figure for figure in figures if figure not in evaluation] == [], section.splitlines()[0]
 
 
-# -- what a reader types --------------------------------------------------------------------------
+# -- commands of the pages --------------------------------------------------------------------------
 
 
 @pytest.fixture(scope="module")
 def furnished(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A directory with what the pages speak of."""
+    """Return a directory with the files that the pages name."""
     place = tmp_path_factory.mktemp("furnished")
     for sample in SAMPLES.iterdir():
         (place / sample.name).symlink_to(sample)
@@ -205,22 +205,24 @@ def test_quoted_outputs_are_those_of_the_commands(
     block: Block, place: Path, request: pytest.FixtureRequest, capsys: pytest.CaptureFixture[str]
 ) -> None:
     capsys.readouterr()
-    said = ""
+    quoted = ""
     for line in re.findall(r"^\$ (.*)$", block.text, re.MULTILINE):
         command, _, most = line.partition(" | head -n ")
         _run(command)
         printed = capsys.readouterr().out.splitlines()
-        shown = "\n".join(one.rstrip() for one in (printed[: int(most)] if most else printed))
-        said += f"$ {line}\n{shown}\n"
+        shown = "\n".join(item.rstrip() for item in (printed[: int(most)] if most else printed))
+        quoted += f"$ {line}\n{shown}\n"
     if request.config.getoption("--update-golden"):
         text = block.page.read_text()
-        block.page.write_text(text.replace(f"```console\n{block.text}```", f"```console\n{said}```"))
-    assert said == block.text, "look at it, then --update-golden"
+        block.page.write_text(text.replace(f"```console\n{block.text}```", f"```console\n{quoted}```"))
+    assert quoted == block.text, "look at it, then --update-golden"
 
 
 def test_the_readme_quotes_what_its_commands_print(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Its blocks are indented, and hold commands, or lines that these print."""
-    shown = [one.strip() for one in re.findall(r"^ {4}(\S.*| +\S.*)$", (ROOT / "README.md").read_text(), re.MULTILINE)]
+    shown = [
+        item.strip() for item in re.findall(r"^ {4}(\S.*| +\S.*)$", (ROOT / "README.md").read_text(), re.MULTILINE)
+    ]
     commands = [line for line in shown if line.split()[0] in {"overlapscope", *OTHER_PROGRAMS}]
     capsys.readouterr()
     for line in lines("\n".join(commands)):

@@ -1,4 +1,4 @@
-"""What `overlapscope doctor` says of an installation: each part's status, and what to do about it."""
+"""Tests of `overlapscope doctor`: each part's status, and the advice."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ H100 = "NVIDIA H100"
 
 
 @pytest.mark.parametrize(
-    ("trial", "statuses", "said"),
+    ("trial", "statuses", "message"),
     [
         (TorchTrial(torch="2.13", why_none="this PyTorch sees none"), ["missing"], "This PyTorch sees none. Only"),
         (
@@ -35,11 +35,11 @@ H100 = "NVIDIA H100"
         (TorchTrial(torch="2.13", gpus=("x\x1b[31m",), recorded=1), ["ok", "ok"], r"sees x\x1b[31m."),
     ],
 )
-def test_what_pytorch_said_becomes_a_status_for_each_part(trial: TorchTrial, statuses: list[str], said: str) -> None:
-    # Whether torch and tensordict are installed here is another matter.
+def test_what_pytorch_said_becomes_a_status_for_each_part(trial: TorchTrial, statuses: list[str], message: str) -> None:
+    # torch and tensordict may or may not be installed here.
     examined = [check for check in recording(trial) if check.id != "record" or check.status == "broken"]
     assert [check.status for check in examined] == statuses
-    assert said in " ".join(f"{check.detail} " for check in examined)
+    assert message in " ".join(f"{check.detail} " for check in examined)
     assert all(check.remedy for check in examined if check.status == "broken")
 
 
@@ -50,16 +50,16 @@ def diagnosis(*checks: Examined) -> Diagnosis:
 
 def test_the_outcome_comes_first_and_what_to_do_last() -> None:
     remedy = extras.how_to_install("hta")
-    found = diagnosis(
+    result = diagnosis(
         Examined(id="record", status="ok", detail="Installed."),
         Examined(id="hta", status="missing", detail="Not installed: hta.", remedy=remedy),
     )
-    text = terminal.render(document(found), width=80)
+    text = terminal.render(document(result), width=80)
     assert text.startswith("Nothing is broken. Missing: hta. Traces can be read")
     assert max(map(len, text.splitlines())) <= 80
     assert "hta: Install it with pip install " in " ".join(text.partition("What to do")[2].split()).replace("`", "")
     assert "CUDA of PyTorch" in text and "ROCm" not in text
-    assert f"`{extras.install_line('hta')}`" in markdown.render(document(found))
+    assert f"`{extras.install_line('hta')}`" in markdown.render(document(result))
 
 
 def test_what_is_broken_is_named_first() -> None:
@@ -67,7 +67,7 @@ def test_what_is_broken_is_named_first() -> None:
     assert text.startswith("Broken: gpu.\n")
 
 
-def test_a_diagnosis_is_no_report(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_diagnosis_is_not_a_report(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = tmp_path / "doctor.json"
     path.write_bytes(encode(diagnosis()))
     assert main(["check", str(path)]) == 2

@@ -1,4 +1,4 @@
-"""Every copy by itself: what the report says of all of them adds up from it."""
+"""Tests of single copies, whose figures add up to the report's."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def test_copies_of_a_recording_add_up_by_cause_also_within_a_step(path: str, nar
         copies, result = list_copies(device), device.result
         assert int(copies.exposed_ns.sum()) == result.buckets.exposed_copy_ns
         assert len(copies) == sum(group.count for group in result.copies)
-        # A copy with one cause only has all of its exposed time counted to it.
+        # All exposed time of a copy with a single cause counts for that cause.
         for number in set(copies.cause.tolist()) - {NO_CAUSE}:
             assert result.exposed_copy_by_cause[COPY_CAUSES[number]] > 0
 

@@ -77,7 +77,7 @@ def test_notes_are_no_cpu_ops(tmp_path: Path) -> None:
 
 
 def test_notes_may_be_annotations_and_are_none_then(tmp_path: Path) -> None:
-    light = [{**one, "cat": "user_annotation"} for one in GOOD]
+    light = [{**item, "cat": "user_annotation"} for item in GOOD]
     trace = two_streams_and_a_copy(tmp_path, *light)
     assert trace.syncs.source_stream.tolist() == [FIRST]
     assert trace.syncs.record_correlation.tolist() == [3]

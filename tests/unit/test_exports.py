@@ -52,7 +52,7 @@ def test_the_timeline_opens_where_it_was(client: FlaskClient) -> None:
 
 def test_it_is_of_the_program_that_is_shown(client: FlaskClient) -> None:
     plain, recorded = (data(export(client, trace="timed", **of), "timelines") for of in ({}, {"of": "recorded"}))
-    lengths = [one["timeline-0"]["view"][1] - one["timeline-0"]["view"][0] for one in (plain, recorded)]
+    lengths = [item["timeline-0"]["view"][1] - item["timeline-0"]["view"][0] for item in (plain, recorded)]
     assert lengths[0] < 0.75 * lengths[1]
 
 
@@ -65,9 +65,9 @@ def test_a_span_that_makes_no_sense_is_left_out(client: FlaskClient, span: dict[
 
 
 def test_one_device_can_be_exported_alone(client: FlaskClient) -> None:
-    one, both = export(client, trace="two", device=1), Parsed(export(client, trace="two")).text
+    single, both = export(client, trace="two", device=1), Parsed(export(client, trace="two")).text
     assert "device 0" in both and "device 1" in both
-    assert "trace-0-1" in one and "trace-0-0" not in one
+    assert "trace-0-1" in single and "trace-0-0" not in single
 
 
 def test_the_name_of_the_file_is_safe(client: FlaskClient) -> None:
@@ -75,7 +75,7 @@ def test_the_name_of_the_file_is_safe(client: FlaskClient) -> None:
     assert answer.headers["Content-Disposition"] == "attachment; filename=a_b_c.html"
 
 
-def test_what_cannot_be_exported_is_said(client: FlaskClient) -> None:
+def test_what_cannot_be_exported_is_reported(client: FlaskClient) -> None:
     missing = client.get("/api/export.html", query_string={"trace": "<b>"})
     assert missing.status_code == 404 and missing.get_json()["error"] == "There is no trace '<b>' here."
     assert client.get("/api/export.html").status_code == 404

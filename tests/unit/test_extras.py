@@ -1,4 +1,4 @@
-"""What is said where an optional package is missing: a line that works for whoever has this package."""
+"""Tests of messages about missing optional packages: the command in them works for this installation."""
 
 from __future__ import annotations
 
@@ -77,6 +77,6 @@ def test_a_checkout_that_was_never_installed_is_installed_from_there(monkeypatch
     assert extras.install_line("cluster") == f"pip install -e '{ROOT}[cluster]'"
 
 
-def test_what_is_large_is_said_before_it_is_installed() -> None:
+def test_what_is_large_is_reported_before_it_is_installed() -> None:
     assert "JupyterLab" in extras.how_to_install("hta")
     assert "2.8 GB" in extras.how_to_install("record") and extras.CPU_TORCH in extras.how_to_install("record")

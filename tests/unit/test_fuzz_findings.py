@@ -1,4 +1,4 @@
-"""What `tests/fuzz` found and no other test is about."""
+"""Tests of defects that `tests/fuzz` found and no other test covers."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def test_a_report_whose_words_would_control_a_terminal_is_none_of_ours(place: st
 
 
 def test_a_report_of_no_time_is_shown() -> None:
-    """Anybody may have changed a saved report: causes in a span of no length have no share of it."""
+    """A saved report may have been edited: causes in a span of no length have no share of it."""
     changed = json.loads(to_json(analyze(load(Path("traces/known_causes/same_stream.json.gz")))))
     changed["traces"][0]["devices"][0]["span_ns"] = 0
     report = from_json(json.dumps(changed).encode())
@@ -81,9 +81,9 @@ def test_of_very_many_threads_the_busiest_alone_are_compared_for_taking_turns() 
     busy = [Host("aten::mm", 100 * turn, 100 * turn + 40, thread) for turn in range(50) for thread in (998, 999)]
     idlers = [Host("aten::mm", 7 * thread, 7 * thread + 3, thread) for thread in range(500)]
     threads = [*range(500), 998, 999]
-    found = relations(make_trace(cpu_ops=[*idlers, *busy]), threads)
-    assert found[500, 501] == Relation.BESIDE
-    assert len(found) < len(threads)
+    result = relations(make_trace(cpu_ops=[*idlers, *busy]), threads)
+    assert result[500, 501] == Relation.BESIDE
+    assert len(result) < len(threads)
 
 
 def test_plain_steps_in_a_file_of_very_many_threads_replay_nothing(tmp_path: Path) -> None:

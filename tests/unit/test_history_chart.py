@@ -37,14 +37,14 @@ def groups(count: int, slow_from: int, commit: str | None = None, unit: float = 
 
 def course(metric: str, of: list[Group], by: By) -> Course:
     metric_of = METRICS[metric]
-    found = levels(of, more_is_better=metric_of.more_is_better)
-    return Course(metric=metric, unit=metric_of.unit, plain=False, gpu="a GPU", by=by, levels=found)
+    result = levels(of, more_is_better=metric_of.more_is_better)
+    return Course(metric=metric, unit=metric_of.unit, plain=False, gpu="a GPU", by=by, levels=result)
 
 
 def test_a_point_knows_its_report_and_a_change_since_when_it_is() -> None:
     drawn = chart(course("step_time", groups(20, 12), "commit"), False, [f"{3:032x}"])
     points, band, level, ring = drawn["data"]
-    assert [one[0] for one in points["customdata"]] == [f"{number:032x}" for number in range(20)]
+    assert [item[0] for item in points["customdata"]] == [f"{number:032x}" for number in range(20)]
     assert points["y"][0] == pytest.approx(10, rel=0.05) and points["error_y"]["array"] == [0.05] * 20
     assert level["x"] == [0, 11, None, 12, 19, None] and band["fill"] == "toself"
     assert ring["x"] == [3]
@@ -54,17 +54,17 @@ def test_a_point_knows_its_report_and_a_change_since_when_it_is() -> None:
 
 
 def test_a_year_is_thinned_and_its_levels_are_those_of_all() -> None:
-    found = course("step_time", groups(52_560, 40_000), "report")
+    result = course("step_time", groups(52_560, 40_000), "report")
     chosen = f"{20_001:032x}"
-    points, _, level, ring = chart(found, False, [chosen])["data"]
+    points, _, level, ring = chart(result, False, [chosen])["data"]
     assert len(points["x"]) < 1300
-    assert chosen in [one[0] for one in points["customdata"]] and len(ring["x"]) == 1
-    last = [one for one in level["x"] if one is not None]
+    assert chosen in [item[0] for item in points["customdata"]] and len(ring["x"]) == 1
+    last = [item for item in level["x"] if item is not None]
     assert len(last) == 4 and last[0] == "2025-06-15T15:06:40"
-    assert min(points["y"]) == min(group.value for group in found.levels.groups) / 1e6
+    assert min(points["y"]) == min(group.value for group in result.levels.groups) / 1e6
 
 
-def test_names_and_percentages_are_told_as_they_are() -> None:
+def test_names_and_percentages_are_reported_as_they_are() -> None:
     drawn = chart(course("efficiency_pct", groups(20, 12, HOSTILE, unit=1), "commit"), True)
     assert drawn["layout"]["annotations"][0]["text"].startswith("since &lt;b&gt;bold")
     assert drawn["layout"]["annotations"][0]["text"].endswith(" points")
@@ -80,7 +80,7 @@ def test_a_history_that_grows_is_another_one_and_one_that_is_read_is_not(tmp_pat
     assert stored is not None and stored.drop is None
     before = stored.state
     with stored.open() as store:
-        assert store.known() == {first.id}
+        assert store.ids() == {first.id}
     assert stored.state == before
     write(stored.path, second)
     assert stored.state != before
@@ -95,11 +95,11 @@ def test_a_directory_is_read_into_a_history_of_its_own(tmp_path: Path) -> None:
     assert stored is not None and len(stored.pull()) == 1
     put(entries[2], tmp_path / "drop")
     with stored.open() as store:
-        assert store.known() == {entry.id for entry in entries}
+        assert store.ids() == {entry.id for entry in entries}
     assert sorted(path.name for path in tmp_path.iterdir()) == ["drop"]
 
 
-def test_what_is_no_history_is_said_where_it_was_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_is_not_a_history_is_reported_where_it_was_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(UsageError, match="no history yet"):
         find_stored(str(tmp_path / "missing.sqlite"))
     (tmp_path / "text").write_text("hello, this is no database at all")

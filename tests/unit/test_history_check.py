@@ -60,24 +60,24 @@ def test_the_newest_that_is_worse_fails_with_the_evidence(capsys: pytest.Capture
     assert checked("--metric", "step_time") == 0
     capsys.readouterr()
     assert checked("--format", "json") == 1
-    told = json.loads(capsys.readouterr().out)
-    assert (told["outcome"], told["exit_code"]) == ("fail", 1)
-    assert [one["standing"]["status"] for one in told["metrics"]] == ["worse", "same"]
+    document = json.loads(capsys.readouterr().out)
+    assert (document["outcome"], document["exit_code"]) == ("fail", 1)
+    assert [metric["standing"]["status"] for metric in document["metrics"]] == ["worse", "same"]
 
 
-def test_better_is_no_failure() -> None:
+def test_better_is_not_a_failure() -> None:
     fill([*SAME, 99.0])
     assert checked() == 0
 
 
 @pytest.mark.parametrize("count", [1, 5])
-def test_of_few_reports_it_cannot_be_said(count: int, capsys: pytest.CaptureFixture[str]) -> None:
+def test_few_reports_give_no_answer(count: int, capsys: pytest.CaptureFixture[str]) -> None:
     fill(SAME[:count])
     assert checked() == 3
     assert "too few values" in " ".join(capsys.readouterr().out.split())
 
 
-def test_a_newest_without_the_figure_or_of_another_gpu_cannot_be_said() -> None:
+def test_a_newest_report_without_the_figure_or_of_another_gpu_gives_no_answer() -> None:
     fill(SAME)
     with Store.open() as store:
         store.add(made(BEGUN + 50 * DAY, [figure("step_time", 1e7, floor=1e5)]))
@@ -87,7 +87,7 @@ def test_a_newest_without_the_figure_or_of_another_gpu_cannot_be_said() -> None:
     assert checked() == 3
 
 
-def test_of_a_branch_without_reports_it_cannot_be_said(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_branch_without_reports_gives_no_answer(capsys: pytest.CaptureFixture[str]) -> None:
     fill(SAME, branch="main")
     assert checked("--branch", "main") == 0
     capsys.readouterr()
@@ -113,15 +113,15 @@ def test_since_which_commit_it_is_worse_is_shown(capsys: pytest.CaptureFixture[s
         assert main(["history", "--format", format, "--metric", "efficiency_pct"]) == 0
         out = capsys.readouterr().out
         assert "efficiency_pct" in out
-    told = json.loads(out)
-    assert told["job"] == "train.py" and told["courses"][0]["levels"]["changes"][0]["first"] == 12
+    document = json.loads(out)
+    assert document["job"] == "train.py" and document["courses"][0]["levels"]["changes"][0]["first"] == 12
 
 
 def test_no_interval_has_what_no_figure_can_be(capsys: pytest.CaptureFixture[str]) -> None:
     fill([0.0] * 12 + [100.0] * 12)
     assert main(["history", "--metric", "efficiency_pct", "--format", "json"]) == 0
-    found = json.loads(capsys.readouterr().out)["courses"][0]["levels"]["levels"]
-    assert [(one["value"], one["low"] >= 0, one["high"] <= 100) for one in found] == [
+    document = json.loads(capsys.readouterr().out)["courses"][0]["levels"]["levels"]
+    assert [(entry["value"], entry["low"] >= 0, entry["high"] <= 100) for entry in document] == [
         (0.0, True, True),
         (100.0, True, True),
     ]

@@ -71,17 +71,17 @@ def with_origin(origin: object, target: Path) -> str:
 
 
 def test_a_trace_says_itself_of_what_it_is_and_options_go_first(tmp_path: Path) -> None:
-    said = {"at_ns": 10**18, "job": "train.py", "commit": "c0ffee", "branch": "main"}
-    trace, report = with_origin(said, tmp_path / "trace.json"), str(tmp_path / "report.json")
+    metadata = {"at_ns": 10**18, "job": "train.py", "commit": "c0ffee", "branch": "main"}
+    trace, report = with_origin(metadata, tmp_path / "trace.json"), str(tmp_path / "report.json")
     assert main(["analyze", trace, "--format", "json", "-o", report]) == 0
     assert main(["history", "add", trace]) == 0
     # The report of it is the same recording, of the same commit.
     assert main(["history", "add", report]) == 0
     assert main(["history", "add", trace, "--branch", "other"]) == 0
     with Store.open() as store:
-        found = {(row.origin.at_ns, row.origin.job, row.origin.commit, row.origin.branch) for row in store.rows()}
+        origins = {(row.origin.at_ns, row.origin.job, row.origin.commit, row.origin.branch) for row in store.rows()}
         assert len(store.rows()) == 2
-    assert found == {(10**18, "train.py", "c0ffee", branch) for branch in ("main", "other")}
+    assert origins == {(10**18, "train.py", "c0ffee", branch) for branch in ("main", "other")}
 
 
 @pytest.mark.parametrize(
@@ -103,8 +103,8 @@ def test_what_is_left_for_others_is_added_once_and_what_is_bad_is_named(
     drop = tmp_path / "drop"
     assert main(["history", "add", NAIVE, PREFETCHED, "--job", "train.py", "--to", str(drop)]) == 0
     assert not (tmp_path / "history.sqlite").exists()
-    [one, _] = sorted(drop.iterdir())
-    assert main(["history", "add", str(one)]) == 0
+    [first, _] = sorted(drop.iterdir())
+    assert main(["history", "add", str(first)]) == 0
     assert main(["history", "add", str(drop)]) == 0
     assert "added 1 entry, had 1 already" in capsys.readouterr().err
     (drop / f"{'f' * 32}.json.zst").write_bytes(b"bad")

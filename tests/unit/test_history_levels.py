@@ -32,10 +32,10 @@ def point(at_ns: int, value: float, *, commit: str | None = None, device: int = 
 
 def following(random: np.random.Generator, count: int, share: float) -> F64:
     """Noise of which each value follows the one before it."""
-    found = random.normal(size=count + 50)
-    for number in range(1, len(found)):
-        found[number] += share * found[number - 1]
-    return np.asarray(found[50:], np.float64)
+    values = random.normal(size=count + 50)
+    for number in range(1, len(values)):
+        values[number] += share * values[number - 1]
+    return np.asarray(values[50:], np.float64)
 
 
 Noise = Callable[[np.random.Generator, int], F64]
@@ -50,19 +50,19 @@ NOISES: dict[str, tuple[Noise, float]] = {
 
 @pytest.mark.parametrize("name", NOISES)
 @pytest.mark.parametrize("count", [8, 20, 60])
-def test_of_noise_alone_a_change_is_hardly_ever_told(name: str, count: int) -> None:
+def test_noise_alone_is_hardly_ever_reported_as_a_change(name: str, count: int) -> None:
     noise, most = NOISES[name]
     random = np.random.default_rng(count)
-    told = [bool(levels(series(noise(random, count)), more_is_better=True).changes) for _ in range(150)]
-    assert fmean(told) <= most
+    alarms = [bool(levels(series(noise(random, count)), more_is_better=True).changes) for _ in range(150)]
+    assert fmean(alarms) <= most
 
 
 @pytest.mark.parametrize("name", ["normal", "heavy tails", "following"])
 def test_a_newest_value_like_the_others_is_hardly_ever_called_worse(name: str) -> None:
     noise, _ = NOISES[name]
     random = np.random.default_rng(3)
-    told = [newest(series(noise(random, 20)), more_is_better=False, of=5).status != "same" for _ in range(150)]
-    assert fmean(told) <= 0.02
+    alarms = [newest(series(noise(random, 20)), more_is_better=False, of=5).status != "same" for _ in range(150)]
+    assert fmean(alarms) <= 0.02
 
 
 @pytest.mark.parametrize("name", ["normal", "heavy tails", "outliers"])
@@ -93,9 +93,9 @@ def test_the_interval_of_a_change_has_the_true_one_in_it() -> None:
 def test_several_changes_are_found_worse_and_better() -> None:
     values = np.random.default_rng(2).normal(size=60)
     values[20:40] += 12
-    found = levels(series(values), more_is_better=False)
-    assert [(change.first, change.worse) for change in found.changes] == [(20, True), (40, False)]
-    assert [(level.first, level.end) for level in found.levels] == [(0, 20), (20, 40), (40, 60)]
+    result = levels(series(values), more_is_better=False)
+    assert [(change.first, change.worse) for change in result.changes] == [(20, True), (40, False)]
+    assert [(level.first, level.end) for level in result.levels] == [(0, 20), (20, 40), (40, 60)]
 
 
 def test_a_change_below_the_noise_floor_is_none() -> None:
@@ -111,7 +111,7 @@ def test_noise_is_never_less_than_that_of_the_steps() -> None:
     assert levels(series(values, error=10.0), more_is_better=False).changes == ()
 
 
-def test_of_few_values_and_of_unknown_noise_nothing_is_said() -> None:
+def test_of_few_values_and_of_unknown_noise_nothing_is_reported() -> None:
     few = levels(series([1.0, 1.0, 1.0, 9.0, 9.0]), more_is_better=False)
     assert (few.changes, few.noise) == ((), None) and "too few values" in few.unknown
     assert [(level.value, level.low) for level in few.levels] == [(1.0, None)]
@@ -141,11 +141,11 @@ VALUES = st.lists(st.integers(-1000, 1000).map(float), max_size=40)
 
 @given(VALUES, st.sampled_from([0.0, 0.5, 20.0]))
 def test_levels_cover_the_values_and_are_their_medians(values: list[float], floor: float) -> None:
-    found = levels(series(values, floor=floor), more_is_better=True)
-    assert [at for level in found.levels for at in range(level.first, level.end)] == list(range(len(values)))
-    assert all(level.value == median(values[level.first : level.end]) for level in found.levels)
-    assert [change.first for change in found.changes] == [level.first for level in found.levels[1:]]
-    for change in found.changes:
+    result = levels(series(values, floor=floor), more_is_better=True)
+    assert [at for level in result.levels for at in range(level.first, level.end)] == list(range(len(values)))
+    assert all(level.value == median(values[level.first : level.end]) for level in result.levels)
+    assert [change.first for change in result.changes] == [level.first for level in result.levels[1:]]
+    for change in result.changes:
         assert abs(change.after - change.before) > floor and (change.low > 0 or change.high < 0)
         assert change.low <= change.after - change.before <= change.high
         assert change.worse == (change.after < change.before)
@@ -153,9 +153,9 @@ def test_levels_cover_the_values_and_are_their_medians(values: list[float], floo
 
 @given(VALUES)
 def test_what_is_upside_down_has_the_same_levels(values: list[float]) -> None:
-    one, other = (levels(series([sign * value for value in values]), more_is_better=True) for sign in (1, -1))
-    assert [change.first for change in one.changes] == [change.first for change in other.changes]
-    assert [change.worse for change in one.changes] == [not change.worse for change in other.changes]
+    risen, other = (levels(series([sign * value for value in values]), more_is_better=True) for sign in (1, -1))
+    assert [change.first for change in risen.changes] == [change.first for change in other.changes]
+    assert [change.worse for change in risen.changes] == [not change.worse for change in other.changes]
 
 
 def test_reports_are_put_together_by_commit_and_hour() -> None:
@@ -187,7 +187,7 @@ def test_points_of_the_plain_program_and_of_recordings_are_never_in_one_series()
     assert alike([plain]) == [plain] and alike([]) == []
 
 
-def test_what_is_no_metric_is_named() -> None:
+def test_what_is_not_a_metric_is_named() -> None:
     assert metric_of("idle_time/host-sync").id == "idle_time"
     for name in ("step_tme", "idle_time/host-snc", "step_time/host-sync"):
         with pytest.raises(UsageError, match=r"did you mean|causes: none"):

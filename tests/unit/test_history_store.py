@@ -25,9 +25,9 @@ from overlapscope.errors import NotInTrace, UnreadableTrace, UsageError
 from overlapscope.history import database
 from overlapscope.history.document import predictions
 from overlapscope.history.drop import pull, put
-from overlapscope.history.entry import Entry, HistoryFigure, digest, pack, unpack
+from overlapscope.history.entry import Entry, HistoryFigure, Origin, digest, pack, unpack
+from overlapscope.history.figures import contradicted, figures, scalars
 from overlapscope.history.figures import entry as kept
-from overlapscope.history.figures import figures, scalars
 from overlapscope.history.origin import of_report, origin
 from overlapscope.history.predictions import Belief, StoredPrediction, beliefs
 from overlapscope.history.store import HistoryRow, Point, Query, Store
@@ -53,7 +53,7 @@ FIGURES = st.lists(
         samples=st.integers(1, 9),
     ),
     max_size=6,
-    unique_by=lambda one: (one.metric, one.rank, one.device),
+    unique_by=lambda item: (item.metric, item.rank, item.device),
 )
 ENTRIES = st.lists(
     st.builds(
@@ -86,15 +86,15 @@ QUERIES = st.builds(
 )
 
 
-def meant(one: Entry, query: Query) -> bool:
-    told = one.origin
-    equal = [(query.job, told.job), (query.branch, told.branch), (query.host, told.host), (query.gpu, one.gpu)]
+def meant(entry: Entry, query: Query) -> bool:
+    origin = entry.origin
+    equal = [(query.job, origin.job), (query.branch, origin.branch), (query.host, origin.host), (query.gpu, entry.gpu)]
     return (
-        all(asked is None or asked == is_ for asked, is_ in [*equal, (query.plain, one.plain)])
-        and (query.commit is None or (told.commit or "").startswith(query.commit))
-        and query.labels.items() <= told.labels.items()
-        and (query.since_ns is None or told.at_ns >= query.since_ns)
-        and (query.until_ns is None or told.at_ns < query.until_ns)
+        all(asked is None or asked == is_ for asked, is_ in [*equal, (query.plain, entry.plain)])
+        and (query.commit is None or (origin.commit or "").startswith(query.commit))
+        and query.labels.items() <= origin.labels.items()
+        and (query.since_ns is None or origin.at_ns >= query.since_ns)
+        and (query.until_ns is None or origin.at_ns < query.until_ns)
     )
 
 
@@ -103,41 +103,51 @@ def meant(one: Entry, query: Query) -> bool:
 @example([made(1, [], commit=NUL, labels={NUL: NUL})], Query(labels={NUL: NUL}))
 @example([made(1, [], labels={NUL: NUL})], Query(labels={"ä\n": "ä\n"}))
 def test_what_was_added_is_found_as_a_search_through_all_entries_finds_it(entries: list[Entry], query: Query) -> None:
-    different = {one.id: one for one in entries}
+    different = {entry.id: entry for entry in entries}
     with tempfile.TemporaryDirectory() as folder, Store.open(Path(folder) / "h") as store:
-        assert [store.add(one) for one in entries] == [
-            one.id not in {before.id for before in entries[:number]} for number, one in enumerate(entries)
+        assert [store.add(entry) for entry in entries] == [
+            entry.id not in {before.id for before in entries[:number]} for number, entry in enumerate(entries)
         ]
-        first = {one.id: one for one in reversed(entries)}
-        ordered = sorted((first[id] for id in different), key=lambda one: (one.origin.at_ns, one.id))
-        found = [one for one in ordered if meant(one, query)]
+        first = {entry.id: entry for entry in reversed(entries)}
+        ordered = sorted((first[id] for id in different), key=lambda item: (item.origin.at_ns, item.id))
+        matches = [entry for entry in ordered if meant(entry, query)]
         assert store.rows(query) == [
-            HistoryRow(id=one.id, origin=one.origin, plain=one.plain, gpu=one.gpu, outcome=None) for one in found
+            HistoryRow(id=match.id, origin=match.origin, plain=match.plain, gpu=match.gpu, outcome=None)
+            for match in matches
         ]
         assert store.rows(query, most=2) == store.rows(query)[-2:]
         for metric in ("step_time", "efficiency_pct", "idle_time/host-sync", "no_such"):
             assert store.points(metric, query) == [
                 Point(
-                    *(one.id, one.origin.at_ns, one.origin.job, one.origin.commit, one.origin.branch, one.gpu),
+                    *(
+                        match.id,
+                        match.origin.at_ns,
+                        match.origin.job,
+                        match.origin.commit,
+                        match.origin.branch,
+                        match.gpu,
+                    ),
                     *(each.rank, each.device, each.value, each.spread, each.samples, each.floor),
-                    one.plain,
+                    match.plain,
                 )
-                for one in found
-                for each in sorted(one.figures, key=lambda each: (-1 if each.rank is None else each.rank, each.device))
+                for match in matches
+                for each in sorted(
+                    match.figures, key=lambda each: (-1 if each.rank is None else each.rank, each.device)
+                )
                 if each.metric == metric and query.rank in (None, each.rank) and query.device in (None, each.device)
             ]
-        assert all(store.entry(one.id) == one for one in ordered)
-        assert store.delete([one.id for one in found]) == len(found)
+        assert all(store.entry(entry.id) == entry for entry in ordered)
+        assert store.delete([match.id for match in matches]) == len(matches)
         store.compact()
-        assert [row.id for row in store.rows()] == [one.id for one in ordered if one not in found]
-        assert store.known() == {row.id for row in store.rows()}
+        assert [row.id for row in store.rows()] == [entry.id for entry in ordered if entry not in matches]
+        assert store.ids() == {row.id for row in store.rows()}
 
 
 def test_an_entry_is_found_by_the_beginning_of_its_id(tmp_path: Path) -> None:
-    one = made(10)
+    tenth = made(10)
     with Store.open(tmp_path / "h") as store:
-        store.add(one)
-        assert store.entry(one.id[:6]) == one
+        store.add(tenth)
+        assert store.entry(tenth.id[:6]) == tenth
         for asked in ("", "zz", "%"):
             with pytest.raises(NotInTrace, match=r"no entry begins|several"):
                 store.entry(asked)
@@ -167,10 +177,10 @@ def test_every_bundled_recording_comes_back_with_the_figures_that_check_judges(p
     from overlapscope.budgets.settings import Budget, Settings
 
     report = report_of(path)
-    one = kept(report, of_report(report, otherwise_ns=1, job="j"))
-    assert len(pack(one)) < 20_000
+    entry = kept(report, of_report(report, otherwise_ns=1, job="j"))
+    assert len(pack(entry)) < 20_000
     with Store.open(tmp_path / "h") as store:
-        assert store.add(one) and store.entry(one.id) == one
+        assert store.add(entry) and store.entry(entry.id) == entry
         points = {(point.rank, point.device): point.value for point in store.points("step_time")}
     judged = check(report, Settings(budgets=(Budget(metric="step_time", min=0.0),)))
     parts = {(part.rank, part.device): part.value for each in judged.verdicts for part in each.parts}
@@ -184,12 +194,12 @@ def test_a_recording_without_steps_has_shares_of_its_window_and_no_times(tmp_pat
     document["traceEvents"] = [event for event in events if "ProfilerStep" not in event.get("name", "")]
     (tmp_path / "stepless.json").write_text(json.dumps(document))
     report = build([analyze_trace(load(tmp_path / "stepless.json", cache=False, periodic=False))])
-    found = {one.metric: one for one in figures(report)}
-    assert "idle_pct" in found and found["idle_pct"].samples == 1 and found["idle_pct"].spread is None
-    assert not [name for name in found if "_time" in name]
+    by_metric = {figure.metric: figure for figure in figures(report)}
+    assert "idle_pct" in by_metric and by_metric["idle_pct"].samples == 1 and by_metric["idle_pct"].spread is None
+    assert not [name for name in by_metric if "_time" in name]
     [device] = report.devices
     assert device.judged is not None
-    assert found["efficiency_pct"].value == device.judged.overlap.efficiency_pct
+    assert by_metric["efficiency_pct"].value == device.judged.overlap.efficiency_pct
 
 
 def test_predictions_and_recordings_of_two_jobs_are_no_entry() -> None:
@@ -205,12 +215,12 @@ def test_predictions_and_recordings_of_two_jobs_are_no_entry() -> None:
 def test_what_makes_a_report_large_is_left_out_and_it_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
     report = report_of(recordings()[0])
     monkeypatch.setattr("overlapscope.history.figures.KEPT_BYTES", 1)
-    one = kept(report, of_report(report, otherwise_ns=1, job="j"))
-    assert one.figures == figures(report)
-    assert all(not device.steps and not device.kernels and not device.ranges for device in one.report.devices)
-    assert "kernels, ranges and steps" in one.report.notes[-1]
-    assert unpack(pack(one), "x") == one
-    assert one.id == digest(one.origin, report, plain=one.plain)
+    entry = kept(report, of_report(report, otherwise_ns=1, job="j"))
+    assert entry.figures == figures(report)
+    assert all(not device.steps and not device.kernels and not device.ranges for device in entry.report.devices)
+    assert "kernels, ranges and steps" in entry.report.notes[-1]
+    assert unpack(pack(entry), "x") == entry
+    assert entry.id == digest(entry.origin, report, plain=entry.plain)
 
 
 # -- Wrong files ------------------------------------------------------------------------------------
@@ -267,7 +277,7 @@ def test_reading_leaves_nothing_beside_the_file_and_detects_a_write_in_the_meant
         store.add(made(1, [figure("step_time", 1.0)]))
     with Store.open(path, read_only=True, traceless=True) as store:
         assert len(store.rows()) == 1
-    assert [one.name for one in tmp_path.iterdir()] == ["h"]
+    assert [file.name for file in tmp_path.iterdir()] == ["h"]
 
     def read_while_it_is_written() -> None:
         with Store.open(path, read_only=True, traceless=True) as reader, Store.open(path) as writer:
@@ -287,7 +297,7 @@ def test_reading_leaves_nothing_beside_the_file_and_detects_a_write_in_the_meant
             assert len(reader.rows()) == 4
 
 
-def test_a_damaged_store_is_told_in_a_sentence(tmp_path: Path) -> None:
+def test_a_damaged_store_is_reported_in_a_sentence(tmp_path: Path) -> None:
     path = tmp_path / "h"
     with Store.open(path) as store:
         for at_ns in range(50):
@@ -351,7 +361,7 @@ def test_a_store_in_a_folder_that_cannot_be_written_is_read(tmp_path: Path) -> N
         (tmp_path / "d").chmod(0o700)
 
 
-def test_one_who_writes_for_long_is_told_of(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_one_who_writes_for_long_is_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(database, "_PATIENCE_S", 0.05)
     path = tmp_path / "h"
     with Store.open(path) as store:
@@ -388,13 +398,13 @@ def test_what_was_predicted_is_held_against_what_was_measured_on_each_gpu(tmp_pa
     with Store.open(tmp_path / "h") as store:
         store.add_predictions([PREDICTION, worse])
         store.add_predictions([PREDICTION, elsewhere])
-        found = store.predictions()
-    assert found == [PREDICTION, worse, elsewhere]
-    assert beliefs(found) == [
+        result = store.predictions()
+    assert result == [PREDICTION, worse, elsewhere]
+    assert beliefs(result) == [
         Belief(device="NVIDIA H200", count=2, error_pct=8.5, inside=1),
         Belief(device=None, count=1, error_pct=2.0, inside=1),
     ]
-    shown = terminal.to_stream(predictions(found, most=2), None).decode()
+    shown = terminal.to_stream(predictions(result, most=2), None).decode()
     assert "8.5 points" in shown and "1 of 2" in shown and "-20.0 (-25.0 to -15.0)" in shown
     assert "no predictions yet" in terminal.to_stream(predictions([], most=2), None).decode()
 
@@ -403,10 +413,10 @@ def test_what_was_predicted_is_held_against_what_was_measured_on_each_gpu(tmp_pa
 
 
 def test_a_drop_gives_what_is_new_and_names_what_is_bad(tmp_path: Path) -> None:
-    drop = tmp_path / "drop"
-    good = [made(at_ns, [figure("step_time", float(at_ns))]) for at_ns in range(5)]
-    for one in good:
-        put(one, drop)
+    drop, report = tmp_path / "drop", report_of(recordings()[0])
+    good = [kept(report, Origin(at_ns=at_ns, job="train.py")) for at_ns in range(5)]
+    for entry in good:
+        put(entry, drop)
     (drop / "notes.txt").write_text("nobody's business")
     (drop / f"{'0' * 32}.json.zst").write_bytes(b"no zstd at all")
     shutil.copy(drop / f"{good[0].id}.json.zst", drop / f"{'1' * 32}.json.zst")
@@ -419,32 +429,34 @@ def test_a_drop_gives_what_is_new_and_names_what_is_bad(tmp_path: Path) -> None:
     with Store.open(tmp_path / "h") as store:
         store.add(good[3])
         pulled = pull(store, drop)
-        assert (pulled.added, pulled.known, len(pulled.bad)) == (4, 1, 6)
+        assert (pulled.added, pulled.existing, len(pulled.bad)) == (4, 1, 6)
         assert all(f"{digit * 32}.json.zst" in sentence for digit, sentence in zip("012345", pulled.bad, strict=True))
-        assert [store.entry(one.id) for one in good] == good
+        assert [store.entry(entry.id) for entry in good] == good
         again = pull(store, drop)
-        assert (again.added, again.known) == (0, 5)
+        assert (again.added, again.existing) == (0, 5)
 
 
-@pytest.mark.parametrize("change", ["value", "missing", "samples", "gpu", "plain"])
+@pytest.mark.parametrize("change", ["value", "missing", "samples", "spread", "floor", "gpu", "plain"])
 def test_a_dropped_entry_whose_figures_contradict_its_report_is_refused(change: str, tmp_path: Path) -> None:
     report = report_of(recordings()[0])
-    one = kept(report, of_report(report, otherwise_ns=1, job="j"))
-    first = one.figures[0]
+    entry = kept(report, of_report(report, otherwise_ns=1, job="j"))
+    first = entry.figures[0]
     changed: dict[str, dict[str, Any]] = {
-        "value": {"figures": (msgspec.structs.replace(first, value=first.value / 2), *one.figures[1:])},
-        "missing": {"figures": one.figures[1:]},
-        "samples": {"figures": (msgspec.structs.replace(first, samples=first.samples + 1), *one.figures[1:])},
+        "value": {"figures": (msgspec.structs.replace(first, value=first.value / 2), *entry.figures[1:])},
+        "missing": {"figures": entry.figures[1:]},
+        "samples": {"figures": (msgspec.structs.replace(first, samples=first.samples + 1), *entry.figures[1:])},
+        "spread": {"figures": (msgspec.structs.replace(first, spread=1.0), *entry.figures[1:])},
+        "floor": {"figures": (msgspec.structs.replace(first, floor=1e9), *entry.figures[1:])},
         "gpu": {"gpu": "another"},
-        "plain": {"plain": not one.plain, "id": digest(one.origin, report, plain=not one.plain)},
+        "plain": {"plain": not entry.plain, "id": digest(entry.origin, report, plain=not entry.plain)},
     }
-    put(msgspec.structs.replace(one, **changed[change]), tmp_path / "drop")
+    put(msgspec.structs.replace(entry, **changed[change]), tmp_path / "drop")
     with Store.open(tmp_path / "h") as store:
         pulled = pull(store, tmp_path / "drop")
         assert (pulled.added, len(pulled.bad)) == (0, 1)
         assert "figures that are not those of the report" in pulled.bad[0]
         shutil.rmtree(tmp_path / "drop")
-        put(one, tmp_path / "drop")
+        put(entry, tmp_path / "drop")
         assert pull(store, tmp_path / "drop").added == 1
 
 
@@ -453,14 +465,75 @@ def test_a_dropped_entry_without_steps_cannot_state_times_beyond_its_report(
 ) -> None:
     report = report_of(recordings()[0])
     monkeypatch.setattr("overlapscope.history.figures.KEPT_BYTES", 1)
-    one = kept(report, of_report(report, otherwise_ns=1, job="j"))
-    put(one, tmp_path / "drop")
+    entry = kept(report, of_report(report, otherwise_ns=1, job="j"))
+    put(entry, tmp_path / "drop")
     with Store.open(tmp_path / "h") as store:
         assert pull(store, tmp_path / "drop").added == 1
-    far = tuple(msgspec.structs.replace(figure, value=1e12) for figure in one.figures)
-    put(msgspec.structs.replace(one, figures=far), tmp_path / "drop")
+    far = tuple(msgspec.structs.replace(figure, value=1e12) for figure in entry.figures)
+    put(msgspec.structs.replace(entry, figures=far), tmp_path / "drop")
     with Store.open(tmp_path / "other") as store:
         assert pull(store, tmp_path / "drop").added == 0
+
+
+def of_other_version(one: Entry) -> Entry:
+    tool = msgspec.structs.replace(one.report.tool, version="0.0.1")
+    return msgspec.structs.replace(one, report=msgspec.structs.replace(one.report, tool=tool))
+
+
+@pytest.mark.parametrize("name", [str(path.relative_to(TRACES)) for path in recordings()])
+def test_an_honest_entry_is_accepted_whichever_version_made_it_and_whatever_was_cut(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    report = report_of(TRACES / name)
+    origin = of_report(report, otherwise_ns=1, job="j")
+    whole = kept(report, origin)
+    monkeypatch.setattr("overlapscope.history.figures.KEPT_BYTES", 1)
+    cut = kept(report, origin)
+    assert not any(map(contradicted, (whole, cut, of_other_version(whole), of_other_version(cut))))
+
+
+_TURNED = {
+    "value": st.floats(max_value=-1e-3) | st.floats(1e12, 1e300),
+    "spread": st.floats(max_value=-1e-3) | st.floats(1e12, 1e300),
+    "floor": st.floats(max_value=-1e-3),
+    "samples": st.just(0),
+    "rank": st.integers(1_000_000, 2**31 - 1),
+    "device": st.integers(1_000, 2**31 - 1),
+}
+
+
+@given(data=st.data(), name=st.sampled_from(["launch_bound", "host_compute", "healthy_prefetch"]))
+def test_an_impossible_figure_is_refused_whichever_version_states_it_and_whatever_was_cut(
+    data: st.DataObject, name: str
+) -> None:
+    report = report_of(TRACES / "known_causes" / f"{name}.json.gz")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("overlapscope.history.figures.KEPT_BYTES", data.draw(st.sampled_from([1, 1 << 30])))
+        honest = kept(report, of_report(report, otherwise_ns=1, job="j"))
+    bounded = [number for number, figure in enumerate(honest.figures) if figure.metric != "copy_bandwidth"]
+    number, field = data.draw(st.sampled_from(bounded)), data.draw(st.sampled_from(sorted(_TURNED)))
+    turned = msgspec.structs.replace(honest.figures[number], **{field: data.draw(_TURNED[field])})
+    doctored = msgspec.structs.replace(
+        honest, figures=(*honest.figures[:number], turned, *honest.figures[number + 1 :])
+    )
+    assert contradicted(doctored) and contradicted(of_other_version(doctored))
+
+
+def test_a_dropped_entry_that_says_its_steps_were_cut_is_judged_by_those_it_has(tmp_path: Path) -> None:
+    report = report_of(recordings()[0])
+    noted = msgspec.structs.replace(report, notes=(*report.notes, "The history keeps no steps of this report."))
+    honest = kept(noted, of_report(noted, otherwise_ns=1, job="j"))
+    halved = tuple(msgspec.structs.replace(figure, value=figure.value / 2) for figure in honest.figures)
+    assert not contradicted(honest)
+    assert contradicted(msgspec.structs.replace(honest, figures=halved))
+
+
+def test_a_figure_that_this_version_does_not_know_is_left_to_the_version_that_does() -> None:
+    report = report_of(recordings()[0])
+    honest = kept(report, of_report(report, otherwise_ns=1, job="j"))
+    new = msgspec.structs.replace(honest.figures[0], metric="of_the_future_pct")
+    further = msgspec.structs.replace(honest, figures=(*honest.figures, new))
+    assert contradicted(further) and not contradicted(of_other_version(further))
 
 
 def test_what_unpacks_to_too_much_is_left_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -473,11 +546,12 @@ def test_what_unpacks_to_too_much_is_left_out(tmp_path: Path, monkeypatch: pytes
 
 def test_a_url_is_a_drop_too(tmp_path: Path) -> None:
     pytest.importorskip("fsspec")
-    one = made(7)
-    put(one, "memory://history-drop/inner")
+    report = report_of(recordings()[0])
+    entry = kept(report, Origin(at_ns=7, job="train.py"))
+    put(entry, "memory://history-drop/inner")
     with Store.open(tmp_path / "h") as store:
         assert pull(store, "memory://history-drop/inner/").added == 1
-        assert store.entry(one.id) == one
+        assert store.entry(entry.id) == entry
         with pytest.raises(UsageError, match="cannot be listed"):
             pull(store, "memory://history-drop/none")
 
@@ -517,20 +591,25 @@ def test_ci_tells_commit_and_branch_before_git_is_asked(monkeypatch: pytest.Monk
     monkeypatch.setenv("GITHUB_HEAD_REF", "feature")
     monkeypatch.setenv("GITHUB_REF_NAME", "7/merge")
     monkeypatch.setattr(sys, "argv", ["/a/b/train.py", "--fast"])
-    found = origin(labels={"model": "gpt2"})
-    assert (found.commit, found.branch, found.job, found.labels) == ("c0ffee", "feature", "train.py", {"model": "gpt2"})
+    result = origin(labels={"model": "gpt2"})
+    assert (result.commit, result.branch, result.job, result.labels) == (
+        "c0ffee",
+        "feature",
+        "train.py",
+        {"model": "gpt2"},
+    )
 
 
 def test_a_report_without_a_named_job_is_refused() -> None:
     with pytest.raises(UsageError, match="name the job with --job"):
         of_report(REPORT, otherwise_ns=1)
-    found = of_report(REPORT, otherwise_ns=7, job="\udcff", commit="c")
-    assert (found.job, found.commit, found.at_ns) == ("\\udcff", "c", 7)
-    assert clean(found.job) == found.job
+    figures = of_report(REPORT, otherwise_ns=7, job="\udcff", commit="c")
+    assert (figures.job, figures.commit, figures.at_ns) == ("\\udcff", "c", 7)
+    assert clean(figures.job) == figures.job
 
 
 @pytest.mark.parametrize("table", ["reports", "metrics", "sqlite_schema"])
-def test_pages_of_a_store_that_refer_to_one_page_again_and_again_are_told_in_a_sentence(
+def test_pages_of_a_store_that_refer_to_one_page_again_and_again_are_reported_in_a_sentence(
     table: str, tmp_path: Path
 ) -> None:
     path = tmp_path / "h"
@@ -542,7 +621,7 @@ def test_pages_of_a_store_that_refer_to_one_page_again_and_again_are_told_in_a_s
         assert store.jobs() and store.metrics()
 
 
-def test_a_view_without_an_end_in_the_place_of_a_table_is_told_in_a_sentence(tmp_path: Path) -> None:
+def test_a_view_without_an_end_in_the_place_of_a_table_is_reported_in_a_sentence(tmp_path: Path) -> None:
     path = tmp_path / "h"
     with Store.open(path) as store:
         store.add(made(1, [figure("step_time", 1.0)]))

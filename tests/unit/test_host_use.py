@@ -1,4 +1,4 @@
-"""Where the time of a program without GPU activity goes: exact against counting nanoseconds one by one."""
+"""Tests of where the time of a program without GPU activity goes, compared with a count of every nanosecond."""
 
 from __future__ import annotations
 
@@ -14,6 +14,8 @@ from overlapscope.analysis import analyze_trace
 from overlapscope.analysis.host_use import describe_host
 from overlapscope.analysis.results import HostUse
 from overlapscope.commands import main
+from overlapscope.export.chrome_trace import blocks
+from overlapscope.reading import load
 from overlapscope.trace.model import Trace
 from tests.support.helpers import Host, Op, make_trace
 
@@ -23,9 +25,9 @@ SPANS = st.tuples(st.integers(0, 60), st.integers(1, 30))
 
 
 def use(trace: Trace) -> HostUse:
-    found = describe_host(trace)
-    assert found is not None
-    return found
+    host_time = describe_host(trace)
+    assert host_time is not None
+    return host_time
 
 
 def stepped(lengths: list[int]) -> list[Host]:
@@ -47,10 +49,10 @@ def test_every_nanosecond_of_a_step_is_in_one_part(
     steps = stepped(lengths)
     loading = [Host(NEXT, start, start + length) for start, length in loads]
     events = [Host(name, start, start + length, thread) for (start, length), name, thread in ops]
-    found = use(make_trace(cpu_ops=events, annotations=[*steps, *loading]))
+    host_time = use(make_trace(cpu_ops=events, annotations=[*steps, *loading]))
 
     def inside(some: list[Host], ns: int, thread: int = 1) -> bool:
-        return any(one.start <= ns < one.end for one in some if one.thread == thread)
+        return any(row.start <= ns < row.end for row in some if row.thread == thread)
 
     def working(step: Host) -> bool:
         return any(inside(events, ns) and not inside(loading, ns) for ns in range(step.start, step.end))
@@ -58,35 +60,37 @@ def test_every_nanosecond_of_a_step_is_in_one_part(
     *others, last = steps
     if any(map(working, others)) and not any(inside([*events, *loading], ns) for ns in range(last.start, last.end)):
         steps = others
-    for step, shown in zip(steps, found.steps, strict=True):
+    for step, shown in zip(steps, host_time.steps, strict=True):
         each = range(step.start, step.end)
         assert shown.span_ns == shown.loading_ns + shown.ops_ns + shown.rest_ns == len(each)
         assert shown.loading_ns == sum(inside(loading, ns) for ns in each)
         assert shown.ops_ns == sum(inside(events, ns) and not inside(loading, ns) for ns in each)
-    assert sum(one.time_ns for one in found.ops) == sum(step.ops_ns for step in found.steps)
-    # The one that began first, and is the longest of those, has what it covers.
+    assert sum(op.time_ns for op in host_time.ops) == sum(step.ops_ns for step in host_time.steps)
+    # The op that began first, and is the longest of these, gets the time that it covers.
     total = sum(step.end - step.start for step in steps)
-    order = sorted((one for one in events if one.thread == 1), key=lambda one: (one.start, -one.end))
-    owners = [next((one.name for one in order if one.start <= ns < one.end), None) for ns in range(total)]
-    mine = {one.op: one.time_ns for one in found.ops}
+    order = sorted((event for event in events if event.thread == 1), key=lambda event: (event.start, -event.end))
+    owners = [next((item.name for item in order if item.start <= ns < item.end), None) for ns in range(total)]
+    mine = {op.op: op.time_ns for op in host_time.ops}
     for name in "abc":
         expected = sum(owner == name and not inside(loading, ns) for ns, owner in enumerate(owners))
         assert mine.get(name, 0) == expected
-    busy = {one.thread: one.busy_ns for one in found.threads}
-    for thread in {one.thread for one in events}:
+    busy = {thread.thread: thread.busy_ns for thread in host_time.threads}
+    for thread in {event.thread for event in events}:
         assert busy[thread] == sum(inside(events, ns, thread) for ns in range(total))
 
 
 @pytest.mark.parametrize(("name", "loader"), [(NEXT, "own-thread"), (WAIT, "workers"), ("other", "none")])
-def test_who_makes_the_batches_is_told(name: str, loader: str) -> None:
+def test_who_makes_the_batches_is_reported(name: str, loader: str) -> None:
     trace = make_trace(cpu_ops=[Host("aten::mm", 1, 2)], annotations=[*stepped([10]), Host(name, 3, 5)])
     assert use(trace).loader == loader
 
 
 def test_without_steps_the_whole_recording_is_looked_at() -> None:
-    found = use(make_trace(cpu_ops=[Host("aten::mm", 10, 20), Host("aten::add", 30, 35), Host("x", 0, 90, thread=2)]))
-    assert not found.by_steps
-    assert [(step.span_ns, step.ops_ns) for step in found.steps] == [(90, 15)]
+    host_time = use(
+        make_trace(cpu_ops=[Host("aten::mm", 10, 20), Host("aten::add", 30, 35), Host("x", 0, 90, thread=2)])
+    )
+    assert not host_time.by_steps
+    assert [(step.span_ns, step.ops_ns) for step in host_time.steps] == [(90, 15)]
 
 
 def test_warm_up_steps_are_left_out() -> None:
@@ -133,12 +137,47 @@ def test_analyze_says_where_the_time_goes(tmp_path: Path, capsys: pytest.Capture
     path = write(tmp_path / "cpu.json", loading_ms=2)
     for form in ("terminal", "markdown", "html"):
         assert main(["analyze", path, "--format", form]) == 0
-        said = " ".join(capsys.readouterr().out.replace("\\", "").split())
-        assert "20.0% loading data, 40.0% in ops, 40.0% elsewhere, such as in Python." in said
-        assert "use num_workers" in said and "aten::linear" in said.replace("&#8203;", "") and "aten::addmm" not in said
+        printed = " ".join(capsys.readouterr().out.replace("\\", "").split())
+        assert "20.0% loading data, 40.0% in ops, 40.0% elsewhere, such as in Python." in printed
+        assert (
+            "use num_workers" in printed
+            and "aten::linear" in printed.replace("&#8203;", "")
+            and "aten::addmm" not in printed
+        )
     assert main(["analyze", path, "--format", "json"]) == 0
     [trace] = json.loads(capsys.readouterr().out)["traces"]
-    assert [(one["op"], one["count"]) for one in trace["host"]["ops"]] == [("aten::linear", 8)]
+    assert [(item["op"], item["count"]) for item in trace["host"]["ops"]] == [("aten::linear", 8)]
+
+
+@pytest.mark.parametrize(
+    ("threads", "name"),
+    [
+        ({"1": "MainThread", "x": "y", "2": 3}, "the main thread"),
+        ({"1": "Thread-1 (train)"}, "Thread-1 (train)"),
+        (None, "thread 1"),
+    ],
+)
+def test_the_thread_of_the_steps_is_named(
+    threads: dict[str, object] | None, name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = Path(write(tmp_path / "cpu.json", loading_ms=2))
+    content = json.loads(path.read_text())
+    path.write_text(json.dumps({**content, "overlapscope": {"threads": threads}}))
+    assert main(["analyze", str(path)]) == 0
+    assert f"\n{name}, which runs the steps " in capsys.readouterr().out
+    again = load(path)
+    (tmp_path / "again.json").write_bytes(b"".join(blocks(again, packed=False)))
+    assert load(tmp_path / "again.json").thread_names == again.thread_names
+
+
+def test_the_step_without_the_profiler_is_said(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = Path(write(tmp_path / "cpu.json", loading_ms=2))
+    side = {"host_ns": [8_000_000] * 5 + [9_000_000] * 5 + [30_000_000], "device_ns": []}
+    content = json.loads(path.read_text())
+    path.write_text(json.dumps({**content, "overlapscope": {"plain_steps": {"before": side, "after": side}}}))
+    assert main(["analyze", str(path)]) == 0
+    said = " ".join(capsys.readouterr().out.split())
+    assert "Without the profiler a step takes 9.00 ms " in said
 
 
 def test_recordings_without_a_gpu_are_compared_by_their_steps(
@@ -181,8 +220,8 @@ def test_a_program_that_used_a_gpu_is_held_to_none_of_them(tmp_path: Path) -> No
     content = json.loads(Path(write(tmp_path / "cpu.json", loading_ms=2)).read_text())
     kernel = {"ph": "X", "cat": "kernel", "name": "gemm", "ts": 20.5, "dur": -3.0, "pid": 0, "tid": 7}
     launch = kernel | {"cat": "cuda_runtime", "name": "cudaLaunchKernel", "dur": 3.0}
-    for left in (kernel, launch):
-        (tmp_path / "lost.json").write_text(json.dumps(content | {"traceEvents": [*content["traceEvents"], left]}))
+    for remaining in (kernel, launch):
+        (tmp_path / "lost.json").write_text(json.dumps(content | {"traceEvents": [*content["traceEvents"], remaining]}))
         assert main(["check", str(tmp_path / "lost.json"), "--budget", "host_step_time <= 100 s"]) == 3
 
 

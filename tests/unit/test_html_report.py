@@ -1,4 +1,4 @@
-"""The report as one HTML file: whole, small, harmless, and with tiles that hold what a person zooms in on."""
+"""Tests of the report as an HTML file: complete, small, harmless, and with tiles for every zoom."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def analyses(name: str) -> tuple[TraceAnalysis, ...]:
 @cache
 def rendered(name: str) -> str:
     done = analyses(name)
-    return html.render(file_document(Page(build(done)), [lanes.build(one) for one in done]))
+    return html.render(file_document(Page(build(done)), [lanes.build(part) for part in done]))
 
 
 def of_trace(trace: Trace) -> str:
@@ -55,13 +55,13 @@ def of_trace(trace: Trace) -> str:
 
 
 def data(document: str, name: str) -> Any:
-    """What a document carries along under a name."""
+    """Return the document's attached data of a name."""
     [packed] = re.findall(rf'<script type="text/plain" id="packed-{name}">([^<]*)</script>', document)
     return json.loads(gzip.decompress(base64.b64decode(packed)))
 
 
 class Parsed(HTMLParser):
-    """The text of a page, what it loads, and whether every tag is closed."""
+    """Parser of a page that notes its text, the addresses that it loads, and unclosed tags."""
 
     VOID = ("meta", "br", "img")
 
@@ -111,7 +111,7 @@ def test_the_report_is_one_small_file_that_loads_nothing(name: str) -> None:
 
 def test_a_report_is_the_same_every_time() -> None:
     done = analyses("pipeline_1stream.json.gz")
-    again = html.render(file_document(Page(build(done)), [lanes.build(one) for one in done]))
+    again = html.render(file_document(Page(build(done)), [lanes.build(part) for part in done]))
     assert again == rendered("pipeline_1stream.json.gz")
 
 
@@ -147,8 +147,8 @@ def test_every_finding_has_its_evidence_advice_and_code() -> None:
 def test_a_finding_leads_into_its_own_timeline(name: str) -> None:
     document = rendered(name)
     timelines = data(document, "timelines")
-    buttons = [one for one in Parsed(document).attributes if "data-timeline" in one]
-    assert len(buttons) == len([one for one in build(analyses(name)).findings if one.example is not None])
+    buttons = [attribute for attribute in Parsed(document).attributes if "data-timeline" in attribute]
+    assert len(buttons) == len([finding for finding in build(analyses(name)).findings if finding.example is not None])
     for button in buttons:
         model = timelines[button["data-timeline"]]["model"]
         start, end = map(int, str(button["data-example"]).split())
@@ -156,7 +156,7 @@ def test_a_finding_leads_into_its_own_timeline(name: str) -> None:
         assert model["start"] <= first <= start <= end <= last <= model["end"]
 
 
-def test_several_ranks_are_compared_before_each_is_told() -> None:
+def test_several_ranks_are_compared_before_each_is_reported() -> None:
     document = rendered("ddp")
     text = Parsed(document).text
     assert text.index("Traces") < text.index("Where the time goes") < text.index("Findings")
@@ -167,7 +167,7 @@ def test_several_ranks_are_compared_before_each_is_told() -> None:
 def test_charts_are_there_for_light_and_dark() -> None:
     charts = data(rendered("ddp"), "charts")
     page = Parsed(rendered("ddp"))
-    assert charts.keys() == {one["id"] for one in page.attributes if one.get("class") == "plot"}
+    assert charts.keys() == {attribute["id"] for attribute in page.attributes if attribute.get("class") == "plot"}
     assert all(changed for _, changed in charts.values())
 
 
@@ -183,7 +183,7 @@ def test_names_from_a_trace_cannot_act() -> None:
     assert "img" not in page.tags and page.open == []
     assert document.count("</script>") == document.count("<script")
     assert HOSTILE in page.text
-    # Where a browser finds them, they are text as well.
+    # In a browser, they are text as well.
     tiles = data(document, "timelines")["timeline-0"]["tiles"]
     assert any(HOSTILE in name for tile in tiles for name in header_of(tile)["names"])
 
@@ -218,50 +218,50 @@ def drawn_in(tile: str) -> set[tuple[int, int]]:
     raw = gzip.decompress(base64.b64decode(tile))
     (length,) = struct.unpack_from("<I", raw)
     header = json.loads(raw[4 : 4 + length])
-    found = set()
+    drawn_ops = set()
     for lane in header["lanes"]:
         count, at = lane["ops"]["count"], lane["ops"]["at"]
         rows = np.frombuffer(raw, "<u4", count, 4 + length + at + 8 * count)
-        found |= {(lane["lane"], row) for row in rows.tolist()}
-    return found
+        drawn_ops |= {(lane["lane"], row) for row in rows.tolist()}
+    return drawn_ops
 
 
 def prepared(name: str) -> list[Lanes]:
-    return [lanes.build(one) for one in analyses(name)]
+    return [lanes.build(analysis) for analysis in analyses(name)]
 
 
 def test_with_room_enough_every_op_is_drawn_singly_somewhere() -> None:
-    [made] = pyramids(known := prepared("pipeline_3stream.json.gz"), [[]], 10**9)
-    drawn = set().union(*map(drawn_in, made["tiles"]))
+    [pyramid] = pyramids(lanes_known := prepared("pipeline_3stream.json.gz"), [[]], 10**9)
+    drawn = set().union(*map(drawn_in, pyramid["tiles"]))
     least_ns = DRAWN_COLUMNS * LEAST_COLUMN_NS * 4
-    for lane in known[0].lanes:
+    for lane in lanes_known[0].lanes:
         long = np.flatnonzero(lane.end_ns - lane.start_ns >= least_ns)
         assert {(lane.id, row) for row in long.tolist()} <= drawn, lane.label
 
 
 @pytest.mark.parametrize("budget", [0, 50_000, 400_000])
 def test_tiles_keep_to_their_budget_and_begin_with_the_whole(budget: int) -> None:
-    known = prepared("ddp")
-    made = pyramids(known, [[], []], budget)
-    first = [len(base64.b64decode(one["tiles"][0])) for one in made]
-    spent = sum(len(base64.b64decode(tile)) for one in made for tile in one["tiles"])
+    lanes_known = prepared("ddp")
+    result = pyramids(lanes_known, [[], []], budget)
+    first = [len(base64.b64decode(entry["tiles"][0])) for entry in result]
+    spent = sum(len(base64.b64decode(tile)) for entry in result for tile in entry["tiles"])
     assert spent <= max(budget, sum(first))
-    for one, trace in zip(made, known, strict=True):
-        header = header_of(one["tiles"][0])
+    for pyramid, trace in zip(result, lanes_known, strict=True):
+        header = header_of(pyramid["tiles"][0])
         assert header["start"] <= trace.start_ns and header["end"] >= trace.end_ns
 
 
 def test_no_trace_is_zoomed_into_much_further_than_another() -> None:
-    made = pyramids(prepared("ddp"), [[], []], 300_000)
-    finest = [min(header["end"] - header["start"] for header in map(header_of, one["tiles"])) for one in made]
+    result = pyramids(prepared("ddp"), [[], []], 300_000)
+    finest = [min(header["end"] - header["start"] for header in map(header_of, entry["tiles"])) for entry in result]
     assert max(finest) < 8 * min(finest)
 
 
 def test_an_example_has_a_tile_of_its_own_around_it() -> None:
-    known = prepared("gpt2_train.json.gz")
+    lanes_known = prepared("gpt2_train.json.gz")
     example = TimeSpan(1_000_000, 1_050_000)
-    [made] = pyramids(known, [[example]], 100_000)
-    spans = [(header["start"], header["end"]) for header in map(header_of, made["tiles"])]
+    [pyramid] = pyramids(lanes_known, [[example]], 100_000)
+    spans = [(header["start"], header["end"]) for header in map(header_of, pyramid["tiles"])]
     assert any(start <= example.start_ns and end >= example.end_ns and end - start < 5 * 50_000 for start, end in spans)
 
 

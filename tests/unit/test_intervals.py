@@ -21,7 +21,7 @@ def as_set(a: iv.Intervals) -> set[int]:
     return members(list(zip(a.starts.tolist(), a.ends.tolist(), strict=True)))
 
 
-def made(pairs: list[tuple[int, int]]) -> iv.Intervals:
+def intervals_of(pairs: list[tuple[int, int]]) -> iv.Intervals:
     return iv.union([p[0] for p in pairs], [p[1] for p in pairs])
 
 
@@ -31,17 +31,17 @@ def is_canonical(a: iv.Intervals) -> bool:
 
 @given(many)
 def test_union_covers_what_any_interval_covers(pairs: list[tuple[int, int]]) -> None:
-    assert as_set(made(pairs)) == members(pairs)
-    assert is_canonical(made(pairs))
-    assert iv.total(made(pairs)) == len(members(pairs))
+    assert as_set(intervals_of(pairs)) == members(pairs)
+    assert is_canonical(intervals_of(pairs))
+    assert iv.total(intervals_of(pairs)) == len(members(pairs))
 
 
 @given(many, many)
 def test_set_operations(a: list[tuple[int, int]], b: list[tuple[int, int]]) -> None:
     for result, expected in (
-        (iv.join(made(a), made(b)), members(a) | members(b)),
-        (iv.intersect(made(a), made(b)), members(a) & members(b)),
-        (iv.subtract(made(a), made(b)), members(a) - members(b)),
+        (iv.join(intervals_of(a), intervals_of(b)), members(a) | members(b)),
+        (iv.intersect(intervals_of(a), intervals_of(b)), members(a) & members(b)),
+        (iv.subtract(intervals_of(a), intervals_of(b)), members(a) - members(b)),
     ):
         assert as_set(result) == expected
         assert is_canonical(result)
@@ -50,22 +50,22 @@ def test_set_operations(a: list[tuple[int, int]], b: list[tuple[int, int]]) -> N
 @given(many, instants, instants)
 def test_complement_and_clip(a: list[tuple[int, int]], start: int, end: int) -> None:
     window = set(range(start, end))
-    assert as_set(iv.complement(made(a), start, end)) == window - members(a)
-    assert as_set(iv.clip(made(a), start, end)) == window & members(a)
+    assert as_set(iv.complement(intervals_of(a), start, end)) == window - members(a)
+    assert as_set(iv.clip(intervals_of(a), start, end)) == window & members(a)
 
 
 @given(many, many)
 def test_covered_is_the_length_inside_each_window(a: list[tuple[int, int]], windows: list[tuple[int, int]]) -> None:
-    found = iv.covered(made(a), [w[0] for w in windows], [w[1] for w in windows])
-    assert found.tolist() == [len(members(a) & set(range(*w))) for w in windows]
+    covered = iv.covered(intervals_of(a), [w[0] for w in windows], [w[1] for w in windows])
+    assert covered.tolist() == [len(members(a) & set(range(*w))) for w in windows]
 
 
 @given(many, many)
 def test_cut_gives_the_parts_inside_the_windows(spans: list[tuple[int, int]], windows: list[tuple[int, int]]) -> None:
     starts, ends = np.array(spans, np.int64).reshape(-1, 2).T
-    found = zip(*(column.tolist() for column in iv.cut(starts, ends, made(windows))), strict=True)
+    pieces = zip(*(column.tolist() for column in iv.cut(starts, ends, intervals_of(windows))), strict=True)
     parts: dict[int, list[tuple[int, int]]] = {}
-    for row, start, end in found:
+    for row, start, end in pieces:
         assert start < end
         parts.setdefault(row, []).append((start, end))
     for row, span in enumerate(spans):
@@ -74,7 +74,7 @@ def test_cut_gives_the_parts_inside_the_windows(spans: list[tuple[int, int]], wi
 
 @given(many, st.lists(instants))
 def test_contains(a: list[tuple[int, int]], at: list[int]) -> None:
-    assert iv.contains(made(a), np.array(at, np.int64)).tolist() == [t in members(a) for t in at]
+    assert iv.contains(intervals_of(a), np.array(at, np.int64)).tolist() == [t in members(a) for t in at]
 
 
 def nested(pairs: list[tuple[int, int]]) -> list[tuple[int, int]]:
@@ -98,7 +98,7 @@ def test_nesting_finds_the_innermost(pairs: list[tuple[int, int]], at: list[int]
         if not around:
             assert row == -1
         else:
-            # Of identical intervals either may be named.
+            # Either of two identical intervals may be named.
             innermost = min(around, key=lambda i: stack[i][1] - stack[i][0])
             assert row >= 0
             assert stack[row] == stack[innermost]
@@ -115,8 +115,8 @@ def test_outermost_finds_the_one_that_ends_last(pairs: list[tuple[int, int]], at
 
 @given(many, many)
 def test_lengths_add_up(a: list[tuple[int, int]], b: list[tuple[int, int]]) -> None:
-    both, either = iv.intersect(made(a), made(b)), iv.join(made(a), made(b))
-    assert iv.total(made(a)) + iv.total(made(b)) == iv.total(both) + iv.total(either)
+    both, either = iv.intersect(intervals_of(a), intervals_of(b)), iv.join(intervals_of(a), intervals_of(b))
+    assert iv.total(intervals_of(a)) + iv.total(intervals_of(b)) == iv.total(both) + iv.total(either)
 
 
 def test_nanosecond_epochs_stay_exact() -> None:

@@ -138,22 +138,22 @@ def test_copies_are_exposed_because_they_were_issued_late(recording: Path) -> No
 
 
 def test_both_files_of_a_recording_are_the_same_trace() -> None:
-    """But for what only the protocol buffer has, and names that the JSON shortens."""
-    one, other = trace_of(LATE), trace_of(JSON / "late.trace.json.gz")
-    assert (one.recorder, one.framework) == (other.recorder, other.framework) == ("jax", "jax")
-    assert (one.versions["jax"], one.device_names, one.end_ns - one.start_ns) == (
+    """Except contents that only the protocol buffer has, and names that the JSON shortens."""
+    first, other = trace_of(LATE), trace_of(JSON / "late.trace.json.gz")
+    assert (first.recorder, first.framework) == (other.recorder, other.framework) == ("jax", "jax")
+    assert (first.versions["jax"], first.device_names, first.end_ns - first.start_ns) == (
         "0.11.2",
         {0: "NVIDIA H200"},
         120_153_714,
     )
-    assert one.start_ns == one.base_ns > 10**18 and other.start_ns == -1 and other.base_ns == 0
+    assert first.start_ns == first.base_ns > 10**18 and other.start_ns == -1 and other.base_ns == 0
     for name in ("gpu_ops", "runtime_calls", "cpu_ops", "annotations", "python_frames"):
-        this, that = getattr(one, name), getattr(other, name)
+        this, that = getattr(first, name), getattr(other, name)
         for column in ("start_ns", "end_ns"):
-            offset = one.base_ns
+            offset = first.base_ns
             assert np.array_equal(getattr(this, column) - offset, getattr(that, column)), (name, column)
-    assert np.array_equal(one.gpu_ops.launch, other.gpu_ops.launch)
-    names = [[trace.gpu_ops.name(row) for row in range(len(trace.gpu_ops))] for trace in (one, other)]
+    assert np.array_equal(first.gpu_ops.launch, other.gpu_ops.launch)
+    names = [[trace.gpu_ops.name(row) for row in range(len(trace.gpu_ops))] for trace in (first, other)]
     assert names[0] == names[1]
 
 
@@ -213,10 +213,10 @@ def test_a_directory_of_jax_profiler_stands_for_its_newest_recording(tmp_path: P
         shutil.copy(LATE, folder / "vm.xplane.pb")
         for name in ("vm.trace.json.gz", "perfetto_trace.json.gz"):
             shutil.copy(JSON / "late.trace.json.gz", folder / name)
-    found = look(tmp_path)
-    assert found.files == (folder / "vm.xplane.pb",)
-    assert found.notes == (f"{tmp_path}: 1 older recording in plugins/profile left out; name its directory.",)
-    assert look(folder).files == found.files
+    result = look(tmp_path)
+    assert result.files == (folder / "vm.xplane.pb",)
+    assert result.notes == (f"{tmp_path}: 1 older recording in plugins/profile left out; name its directory.",)
+    assert look(folder).files == result.files
 
 
 def test_the_chrome_trace_is_read_where_nothing_better_lies_beside_it(tmp_path: Path) -> None:
@@ -245,7 +245,7 @@ def launch(correlation: int, start: int, device_id: int = 0) -> tuple[str, int, 
     return "fusion", start, 5 * US, {"device_id": device_id, "correlation_id": correlation}
 
 
-def test_several_devices_are_told_apart(tmp_path: Path) -> None:
+def test_several_devices_are_distinguished(tmp_path: Path) -> None:
     planes = (
         device(0, ("fusion", 30 * US, 9 * US, {"correlation_id": 1})),
         device(1, ("fusion", 31 * US, 9 * US, {"correlation_id": 2})),
@@ -311,14 +311,14 @@ def test_the_programs_own_marks_are_ranges_and_xlas_are_not(tmp_path: Path) -> N
 @pytest.mark.parametrize("numbers", [(None, None), (4, 4), (-1, 2)])
 def test_steps_without_numbers_of_their_own_are_counted(tmp_path: Path, numbers: tuple[int | None, int | None]) -> None:
     stats = [{"_r": 1} | ({} if number is None else {"step_num": number}) for number in numbers]
-    steps = [("train", n * 100 * US, 90 * US, said) for n, said in enumerate(stats)]
+    steps = [("train", n * 100 * US, 90 * US, stat) for n, stat in enumerate(stats)]
     other = ("eval", 500 * US, 90 * US, {"_r": 1, "step_num": 0})
     trace = read(tmp_path, xspace(host(*steps, other)))
     notes = [trace.annotations.name(row) for row in range(len(trace.annotations))]
     assert notes == ["ProfilerStep#0", "ProfilerStep#1", "eval"]
 
 
-def test_what_the_profiler_dropped_is_told(tmp_path: Path) -> None:
+def test_what_the_profiler_dropped_is_reported(tmp_path: Path) -> None:
     warning = "3 callback api events dropped; 40 activity events dropped."
     trace = read(tmp_path, xspace(device(0, ("fusion", 10 * US, US, {})), warnings=(warning,)))
     assert trace.damage.lost_events == 43
@@ -330,8 +330,8 @@ def test_a_recording_without_a_gpu_says_so_in_words_of_jax(tmp_path: Path, capsy
     path = tmp_path / "cpu.xplane.pb"
     path.write_bytes(xspace(host(("PjitFunction(f)", US, US, {}))))
     main(["analyze", str(path)])
-    told = capsys.readouterr()
-    assert "ProfilerActivity" not in told.out + told.err
+    captured = capsys.readouterr()
+    assert "ProfilerActivity" not in captured.out + captured.err
 
 
 def test_a_recording_of_a_tpu_is_refused(tmp_path: Path) -> None:
@@ -396,8 +396,8 @@ def test_mutated_files_are_read_or_refused_in_a_sentence(tmp_path: Path, recordi
         with suppress(UnreadableTrace):
             report = ov.analyze(read(tmp_path, bytes(data)))
             assert to_json(report)
-            for one in report.traces[0].devices:
-                assert sum(msgspec.structs.astuple(one.buckets)) == one.span_ns, seed
+            for device in report.traces[0].devices:
+                assert sum(msgspec.structs.astuple(device.buckets)) == device.span_ns, seed
 
 
 def _small(recording: Path) -> bytes:
@@ -414,6 +414,6 @@ def _small(recording: Path) -> bytes:
 
 
 def test_a_file_of_many_empty_planes_is_read_in_time_by_its_size() -> None:
-    # Were all lines counted again for each plane, this would take a minute.
+    # If all lines were counted again for each plane, this would take a minute.
     planes = [Plane("", {(0, ""): []})] * 60_000
     assert len(_xplane.read_xspace(xspace(*planes)).lines) == len(planes)

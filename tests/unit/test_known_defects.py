@@ -1,4 +1,4 @@
-"""What other analysers were seen to get wrong, each as a test."""
+"""Tests of defects observed in other analysers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The laboratory's results: held against what was declared and published, drawn, and renewed."""
+"""Tests of the laboratory's results: compared with declarations and publications, drawn, and renewed."""
 
 from __future__ import annotations
 
@@ -84,20 +84,20 @@ def test_the_order_of_variants_is_held_against_ours_and_the_published() -> None:
     pairs = (("quick", "slow"), ("slow", "quick"))
     [comparison] = compared(experiment(quick, slow, faster=pairs))
     assert [(claim.holds, claim.published) for claim in comparison.claims] == [(True, False), (False, True)]
-    assert "1 against 2 ms" in comparison.claims[0].found
+    assert "1 against 2 ms" in comparison.claims[0].observed
 
 
 def test_an_order_within_the_spread_is_said_to_be() -> None:
     pair = (variant("a", wall_ms=wall(1.0, 0.5)), variant("b", wall_ms=wall(1.1)))
     [comparison] = compared(experiment(*pair, faster=(("a", "b"),)))
-    assert "within their spread" in comparison.claims[0].found
+    assert "within their spread" in comparison.claims[0].observed
 
 
 def test_what_was_not_run_is_unknown_and_not_held() -> None:
     failed = variant("b", status="failed", error="x", wrong_expected="none", truth=Truth(idle="host-sync"))
     [comparison] = compared(experiment(variant("a", wall_ms=wall(1.0)), failed, faster=(("a", "b"),)))
     assert [claim.holds for claim in comparison.claims] == [None, None, None]
-    assert all("b failed" in claim.found for claim in comparison.claims)
+    assert all("b failed" in claim.observed for claim in comparison.claims)
     assert tally(comparison.claims)[2] == 3
 
 
@@ -122,17 +122,17 @@ def test_diagnoses_are_held_against_the_truth() -> None:
 def test_truth_is_checked_on_a_report_as_on_results() -> None:
     analysis = analysis_of(TRACES / "known_causes" / "pageable_memory.json.gz")
     [device] = analysis.result.devices
-    stated = Truth(exposed_copy="pageable-memory", idle="data-loading", findings=("pageable-copy",))
+    stated = Truth(exposed_copy="pageable-memory", idle="data-loading", findings=("pageable-memory",))
     verdicts = list(check_truth(stated, device, [finding.rule for finding in find_all([analysis])]))
     assert [verdict.holds for verdict in verdicts] == [True, False, True]
-    assert verdicts[0].found == "pageable-memory 100%"
+    assert verdicts[0].observed == "pageable-memory 100%"
 
 
 def test_a_cause_of_no_time_does_not_hold() -> None:
     analysis = analysis_of(TRACES / "known_causes" / "launch_bound.json.gz")
     [device] = analysis.result.devices
     [verdict] = check_truth(Truth(exposed_copy="same-stream"), device, ())
-    assert not verdict.holds and verdict.found == "none"
+    assert not verdict.holds and verdict.observed == "none"
 
 
 def test_every_rank_is_held_against_the_truth() -> None:
@@ -157,7 +157,7 @@ def test_figures_stand_beside_the_published_ones_with_their_ratios() -> None:
 
 
 def test_figures_are_of_what_is_judged() -> None:
-    """A recording with a lead-in: causes sum to the buckets of what lies behind it."""
+    """A recording with a lead-in: causes add up to the buckets after it."""
     [whole] = analysis_of(TRACES / "known_causes" / "healthy_prefetch_running_ahead.json.gz").result.devices
     [judged] = analyse([TRACES / "known_causes" / "healthy_prefetch_running_ahead.json.gz"], TRACES)
     assert whole.lead_in_ns
@@ -194,7 +194,7 @@ def made_results() -> Results:
 
 @pytest.fixture
 def reported(tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> tuple[Path, str]:
-    """Where a report was written, and what was printed of its experiments."""
+    """Return the directory of a report, and the printed lines on its experiments."""
     monkeypatch.setenv("COLUMNS", "100")
     store.write(made_results(), tmp_path)
     shown = ["scenarios", "report", "pipeline", "race", "--results", str(tmp_path)]
@@ -208,10 +208,12 @@ def test_without_a_name_each_variant_has_a_line(
     monkeypatch.setenv("COLUMNS", "90")
     assert main(["scenarios", "report"]) == 0
     lines = capsys.readouterr().out.splitlines()
-    names = [variant.name for one in store.read(SAMPLES / "laboratory").experiments for variant in one.variants]
+    names = [
+        variant.name for experiment in store.read(SAMPLES / "laboratory").experiments for variant in experiment.variants
+    ]
     verdicts = ("good", "fair", "poor", "n/a")
-    told = [line.split()[0] for line in lines if line.startswith("  ") and line.split()[-1] in verdicts]
-    assert told == names and len(lines) < len(names) + 60
+    variants = [line.split()[0] for line in lines if line.startswith("  ") and line.split()[-1] in verdicts]
+    assert variants == names and len(lines) < len(names) + 60
     assert "`overlapscope scenarios report NAME` shows one experiment in full." in lines
     store.write(made_results(), tmp_path)
     assert main(["scenarios", "report", "--results", str(tmp_path)]) == 0
@@ -234,7 +236,7 @@ def test_the_report_shows_figures_verdicts_and_whether_they_agree(reported: tupl
             "93 of 100",
             "compare ratios, not times",
             "all 89.8 ms of copies are exposed",
-            "Findings: copy-on-compute-stream",
+            "Findings: same-stream",
         ):
             assert part in text, part
     assert max(map(len, reported[1].splitlines())) <= 100
@@ -249,7 +251,7 @@ def test_what_the_results_say_cannot_act_in_any_report(reported: tuple[Path, str
 
 
 class _Page(HTMLParser):
-    """What a page loads from elsewhere, and the tags that were never closed."""
+    """Return the addresses that a page loads from elsewhere, and its unclosed tags."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -271,7 +273,7 @@ def test_the_html_report_needs_nothing_else(reported: tuple[Path, str]) -> None:
     page = _Page()
     page.feed(text)
     assert page.loaded == [] and page.open == []
-    assert text.count('class="plot"') == 1  # Of the other experiment nothing was timed.
+    assert text.count('class="plot"') == 1  # The other experiment was not timed.
     assert len(text.encode()) < 2_500_000
     assert text.count('class="strip"') == 2
 
@@ -281,8 +283,8 @@ def test_the_report_can_be_written_elsewhere(tmp_path: Path, capsys: pytest.Capt
     store.write(made_results(), tmp_path / "a")
     shown = ["scenarios", "report", "--results", str(tmp_path / "a")]
     assert main([*shown, "--output", str(tmp_path / "new" / "b")]) == 0
-    assert [one.name for one in (tmp_path / "a").iterdir()] == ["results.json"]
-    assert sorted(one.name for one in (tmp_path / "new" / "b").iterdir()) == ["report.html", "report.md"]
+    assert [file.name for file in (tmp_path / "a").iterdir()] == ["results.json"]
+    assert sorted(file.name for file in (tmp_path / "new" / "b").iterdir()) == ["report.html", "report.md"]
     (tmp_path / "file").touch()
     assert main([*shown, "--output", str(tmp_path / "file")]) == 2
     assert "cannot be created" in capsys.readouterr().err
@@ -298,16 +300,16 @@ def test_the_shipped_results_are_shown_and_not_written_to(
     monkeypatch.chdir(tmp_path)
     assert main(["scenarios", "report"]) == 0
     assert "one_stream is faster than three_streams" in " ".join(capsys.readouterr().out.split())
-    assert [one.name for one in shipped.iterdir()] == ["results.json"]
-    own = tmp_path / "overlapscope-laboratory"
-    own.mkdir()
-    store.write(Results(experiments=(experiment(name="mine"),)), own)
+    assert [file.name for file in shipped.iterdir()] == ["results.json"]
+    user_results = tmp_path / "overlapscope-laboratory"
+    user_results.mkdir()
+    store.write(Results(experiments=(experiment(name="mine"),)), user_results)
     assert main(["scenarios", "report"]) == 0
     assert "\nmine\n" in capsys.readouterr().out
-    assert (own / "report.md").exists()
+    assert (user_results / "report.md").exists()
 
 
-def test_a_directory_without_results_is_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_directory_without_results_is_reported(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["scenarios", "report", "--results", str(tmp_path)]) == 2
     assert "has no results.json" in capsys.readouterr().err
 
@@ -346,7 +348,7 @@ def test_results_are_renewed_from_their_recordings_and_files(tmp_path: Path) -> 
     shutil.copy(TRACES / stale.traces[0], tmp_path)
     before = Results(experiments=(experiment(stale, variant("gone"), name="quick"),))
     [after] = renewed(before, tmp_path, {"quick": now}).experiments
-    assert [one.name for one in after.variants] == ["only", "other"]
+    assert [variant.name for variant in after.variants] == ["only", "other"]
     assert after.variants[0].analyses == fresh
     assert (after.variants[0].shows, after.variants[0].wall_ms) == ("nothing", wall(1.0))
     assert (after.machine, after.date) == (MACHINE, "2026-11-21")
@@ -358,5 +360,5 @@ def test_results_of_several_directories_are_collected_into_one(tmp_path: Path) -
         shutil.copy(TRACES / recording, tmp_path / name)
         store.write(Results(experiments=(experiment(variant("x", recording), name=name),)), tmp_path / name)
     collect(tmp_path / "a", tmp_path / "b")
-    assert [one.name for one in store.read(tmp_path / "a").experiments] == ["a", "b"]
+    assert [experiment.name for experiment in store.read(tmp_path / "a").experiments] == ["a", "b"]
     assert (tmp_path / "a" / "pipeline_3stream.json.gz").exists()

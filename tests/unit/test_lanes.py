@@ -62,24 +62,24 @@ def read(data: bytes) -> tuple[dict[str, Any], dict[int, Drawn]]:
         values: NDArray[Any] = np.frombuffer(payload, kind, count, at)
         return values.tolist(), at + -(-values.nbytes // 4) * 4
 
-    found = {}
+    by_lane = {}
     for lane in header["lanes"]:
-        fill = {CATEGORIES[one["category"]]: column(one["at"], header["columns"], "u1")[0] for one in lane["fill"]}
+        fill = {CATEGORIES[item["category"]]: column(item["at"], header["columns"], "u1")[0] for item in lane["fill"]}
         at, count = lane["ops"]["at"], lane["ops"]["count"]
         columns = []
         for kind in ("<f4", "<f4", "<u4", "<i4", "u1"):
             values, at = column(at, count, kind)
             columns.append(values)
         start, length, row, name, category = columns
-        found[lane["lane"]] = Drawn(
+        by_lane[lane["lane"]] = Drawn(
             fill,
             start,
             length,
             row,
-            [None if one < 0 else header["names"][one] for one in name],
-            [CATEGORIES[one] for one in category],
+            [None if item < 0 else header["names"][item] for item in name],
+            [CATEGORIES[item] for item in category],
         )
-    return header, found
+    return header, by_lane
 
 
 def built(trace: Trace) -> Lanes:
@@ -153,19 +153,19 @@ def test_every_op_wide_enough_is_drawn_by_itself(trace: Trace, asked: tuple[int,
     drawn = built(trace)
     _, found = read(lanes.view(drawn, start, end, columns, range(len(drawn.lanes))))
     for lane in drawn.lanes:
-        one, ops = found[lane.id], ops_of(lane)
+        view, ops = found[lane.id], ops_of(lane)
         wide = [
             row
             for row, (begin, stop, _, _) in enumerate(ops)
             if (stop - begin) * columns >= WIDE * span and begin < end and stop > start
         ]
-        assert one.row == wide
+        assert view.row == wide
         for place, row in enumerate(wide):
             begin, stop, category, name = ops[row]
             left, right = max(begin - start, -span), min(stop - start, 2 * span)
-            assert (one.start[place], one.length[place]) == (left, right - left)
-            assert one.category[place] == category
-            assert one.name[place] == (name if (stop - begin) * columns >= NAMED * span else None)
+            assert (view.start[place], view.length[place]) == (left, right - left)
+            assert view.category[place] == category
+            assert view.name[place] == (name if (stop - begin) * columns >= NAMED * span else None)
 
 
 @given(traces())
@@ -186,7 +186,7 @@ def check_partition(drawn: Lanes, lane: TimelineLane, device: Device, analysis: 
         assert begin < end
         length[category] += end - begin
     b, o = device.buckets, device.overlap
-    (timeline,) = [one.timeline for one in analysis.devices if one.result is device]
+    (timeline,) = [device_analysis.timeline for device_analysis in analysis.devices if device_analysis.result is device]
     ops = timeline.ops
     at = np.arange(timeline.start_ns, timeline.end_ns) if device.span_ns < 1_000 else None
     assert length["compute"] + length["hidden-copy"] + length["exposed-comm"] == b.compute_ns + b.exposed_comm_ns
@@ -223,7 +223,7 @@ def test_pointing_finds_the_shortest_op_around_the_middle(trace: Trace, start: i
         elif row is not None:
             assert spans[row][0] < end and spans[row][1] > start
         else:
-            # Where ops run in order, one that touches the span is found.
+            # If ops run in order, an op that touches the span is found.
             in_order = all(a[1] <= b[0] for a, b in pairwise(spans))
             assert not in_order or not any(begin < end and stop > start for begin, stop in spans)
 
@@ -244,30 +244,30 @@ def test_search_steps_through_all_matches_in_the_order_of_time(trace: Trace, tex
         return
     first = next((i for i, match in enumerate(expected) if match[0] > after), 0)
     last = next((i for i in reversed(range(len(expected))) if expected[i][0] < after), len(expected) - 1)
-    for found, place in ((following, first), (preceding, last)):
-        assert found["number"] == place + 1
-        assert (found["match"]["start"], found["match"]["lane"], found["match"]["row"]) == expected[place]
-        assert text.lower() in found["match"]["title"].lower()
+    for function, place in ((following, first), (preceding, last)):
+        assert function["number"] == place + 1
+        assert (function["match"]["start"], function["match"]["lane"], function["match"]["row"]) == expected[place]
+        assert text.lower() in function["match"]["title"].lower()
 
 
 @given(traces(), st.sampled_from(("op", "CUDA", "idle", "e")), st.data())
 def test_search_goes_on_from_any_op_to_every_match(trace: Trace, text: str, data: st.DataObject) -> None:
     drawn = built(trace)
     every = sorted((int(begin), lane.id, row) for lane in drawn.lanes for row, begin in enumerate(lane.start_ns))
-    expected = [one for one in every if text.lower() in drawn.lanes[one[1]].name(one[2]).lower()]
+    expected = [row for row in every if text.lower() in drawn.lanes[row[1]].name(row[2]).lower()]
     if not every:
         return
     here = data.draw(st.sampled_from(every))
-    first = next((i for i, one in enumerate(expected) if one > here), 0)
+    first = next((i for i, end in enumerate(expected) if end > here), 0)
     last = next((i for i in reversed(range(len(expected))) if expected[i] < here), len(expected) - 1)
     for direction, begin in ((1, first), (-1, last)):
         after = lanes.LaneRow(*here[1:])
         for step in range(len(expected)):
             number = (begin + direction * step) % len(expected)
-            found = lanes.search(drawn, text, after, direction)
-            match = found["match"]
+            matches = lanes.search(drawn, text, after, direction)
+            match = matches["match"]
             assert (match["start"], match["lane"], match["row"]) == expected[number]
-            assert (found["number"], found["count"]) == (number + 1, len(expected))
+            assert (matches["number"], matches["count"]) == (number + 1, len(expected))
             after = lanes.LaneRow(match["lane"], match["row"])
 
 
@@ -285,24 +285,27 @@ def test_everything_can_be_asked_of_every_op(trace: Trace) -> None:
     drawn = built(trace)
     for lane in drawn.lanes:
         for row, (begin, end, category, name) in enumerate(ops_of(lane)):
-            told = lanes.op(drawn, lane.id, row)
-            assert (told["lane"], told["row"], told["start"], told["end"]) == (lane.id, row, begin, end)
-            assert (told["category"], told["title"]) == (category, name)
-            check_arrows(drawn, told)
+            op = lanes.op(drawn, lane.id, row)
+            assert (op["lane"], op["row"], op["start"], op["end"]) == (lane.id, row, begin, end)
+            assert (op["category"], op["title"]) == (category, name)
+            check_arrows(drawn, op)
             if lane.kind == "stream" and category.startswith(("h2d", "d2h")):
-                (analysis,) = [one for one in drawn.analysis.devices if one.result.device == lane.device]
+                (analysis,) = [device for device in drawn.analysis.devices if device.result.device == lane.device]
                 exposed = {t for s, e in zip(*analysis.timeline.exposed_copy, strict=True) for t in range(s, e)}
                 mine = range(begin + drawn.origin_ns, end + drawn.origin_ns)
-                assert sum(told.get("causes", {}).values()) == sum(t in exposed for t in mine)
+                assert sum(op.get("causes", {}).values()) == sum(t in exposed for t in mine)
     for kind in lanes.SUBJECTS:
         check_ranking(drawn, kind)
 
 
-def check_arrows(drawn: Lanes, told: dict[str, Any]) -> None:
-    """Each end of an arrow is at an op: of a launch at a call and what it launched, of an event wait at two ops or at
-    the calls that recorded the event and waited for it."""
+def check_arrows(drawn: Lanes, facts: dict[str, Any]) -> None:
+    """Each end of an arrow is at an op.
+
+    A launch's arrow joins a call and an op that it launched; an event wait's joins two ops, or the calls that
+    recorded the event and waited for it.
+    """
     calls = drawn.analysis.trace.runtime_calls
-    for arrow in told["arrows"]:
+    for arrow in facts["arrows"]:
         source, target = (drawn.lanes[arrow[end]["lane"]] for end in ("from", "to"))
         begin, end = arrow["from"]["row"], arrow["to"]["row"]
         assert arrow["to"]["at"] == target.start_ns[end]
@@ -359,20 +362,20 @@ def test_recordings_can_be_drawn(path: Path) -> None:
 
     middle = (drawn.start_ns + drawn.end_ns) // 2
     for start, end in ((0, drawn.end_ns), (middle, middle + 20_000), (-1_000, 10), (drawn.end_ns, drawn.end_ns + 1)):
-        _, found = read(lanes.view(drawn, start, end, 700, range(len(drawn.lanes))))
+        _, views = read(lanes.view(drawn, start, end, 700, range(len(drawn.lanes))))
         for lane in drawn.lanes:
-            assert len(found[lane.id].row) <= MOST
-            check_fill(lane, found[lane.id], start, end)
+            assert len(views[lane.id].row) <= MOST
+            check_fill(lane, views[lane.id], start, end)
 
     for device in analysis.result.devices:
         (overlap,) = [lane for lane in drawn.lanes if lane.kind == "overlap" and lane.device == device.device]
         check_partition(drawn, overlap, device, analysis)
-    for told in some_of_each_lane(drawn):
-        check_arrows(drawn, told)
-        assert all(isinstance(text, str) for fact in told["facts"] for text in fact)
+    for facts in some_of_each_lane(drawn):
+        check_arrows(drawn, facts)
+        assert all(isinstance(text, str) for fact in facts["facts"] for text in fact)
 
 
-def check_fill(lane: TimelineLane, one: Drawn, start: int, end: int) -> None:
+def check_fill(lane: TimelineLane, drawn_lane: Drawn, start: int, end: int) -> None:
     """Against the interval algebra, which knows neither grids nor prefix sums."""
     cuts = np.array([start + (end - start) * k // 700 for k in range(701)])
     last = np.maximum(cuts[1:], cuts[:-1] + 1)
@@ -383,7 +386,7 @@ def check_fill(lane: TimelineLane, one: Drawn, start: int, end: int) -> None:
         if ran.any():
             share = np.where(ran == last - cuts[:-1], 255, -(-254 * ran // (last - cuts[:-1])))
             expected[CATEGORIES[category]] = share.tolist()
-    assert one.fill == expected
+    assert drawn_lane.fill == expected
 
 
 def some_of_each_lane(drawn: Lanes) -> Iterator[dict[str, Any]]:
@@ -416,8 +419,8 @@ def test_a_steps_span_has_the_figures_of_the_step(name: str) -> None:
 def test_a_spans_figures_are_those_of_the_interval_algebra(path: Path) -> None:
     drawn = lanes.build(analysis_of(path))
     random = np.random.default_rng(0)
-    for one in drawn.analysis.devices:
-        t, device = one.timeline, one.result.device
+    for device_analysis in drawn.analysis.devices:
+        t, device = device_analysis.timeline, device_analysis.result.device
         bounds = np.sort(random.integers(t.start_ns, t.end_ns, (20, 2)), axis=1)
         bounds[0] = t.start_ns, t.end_ns
         parts = lengths(t, bounds[:, 0], bounds[:, 1])
@@ -427,8 +430,8 @@ def test_a_spans_figures_are_those_of_the_interval_algebra(path: Path) -> None:
             assert (figures.buckets, figures.engines, figures.overlap) == expected
             assert (figures.window.start_ns, figures.window.end_ns, figures.span_ns) == (start, end, end - start)
             for pieces, names, told in (
-                (one.exposed, COPY_CAUSES, figures.exposed_copy_by_cause),
-                (one.idle, IDLE_CAUSES, figures.idle_by_cause),
+                (device_analysis.exposed, COPY_CAUSES, figures.exposed_copy_by_cause),
+                (device_analysis.idle, IDLE_CAUSES, figures.idle_by_cause),
             ):
                 for cause, name in enumerate(names):
                     mine = pieces.cause == cause
@@ -444,12 +447,12 @@ def test_stalls_cost_what_the_report_says(name: str) -> None:
     previous = None
     for number in range(lanes.worst(drawn, "stall", 0)["ranked"]):
         match = lanes.worst(drawn, "stall", number)["match"]
-        told = lanes.op(drawn, match["lane"], match["row"])
-        assert told["category"] == "blocking-call"
+        op = lanes.op(drawn, match["lane"], match["row"])
+        assert op["category"] == "blocking-call"
         cost = idle_caused(drawn)[drawn.lanes[match["lane"]].source[match["row"]]]
-        assert ["idle caused", duration(cost)] in told["facts"]
+        assert ["idle caused", duration(cost)] in op["facts"]
         assert previous is None or cost <= previous
-        costs[told["title"]] += cost
+        costs[op["title"]] += cost
         previous = cost
     expected: Counter[str] = Counter()
     for stall in device.host_stalls:
@@ -461,9 +464,9 @@ def test_stalls_cost_what_the_report_says(name: str) -> None:
 def test_what_is_known_of_a_copy() -> None:
     drawn = built(trace_of(TRACES / "known_causes" / "item_every_step_stacks.json.gz"))
     match = lanes.worst(drawn, "exposed-copy", 0)["match"]
-    told = lanes.op(drawn, match["lane"], match["row"])
-    facts = dict(told["facts"])
-    assert told["title"] == "Memcpy DtoH (Device -> Pinned)"
+    op = lanes.op(drawn, match["lane"], match["row"])
+    facts = dict(op["facts"])
+    assert op["title"] == "Memcpy DtoH (Device -> Pinned)"
     assert facts["bytes"] == "4 B"
     assert facts["bandwidth"].endswith(" GB/s")
     assert facts["memory"] == "device to pinned"
@@ -471,18 +474,18 @@ def test_what_is_known_of_a_copy() -> None:
     assert facts["CPU op"] == "aten::_local_scalar_dense"
     assert facts["line"] == "known_causes.py:272 in step"
     assert facts["exposed"].endswith("(100%)")
-    assert told["causes"] == {"same-stream": told["end"] - told["start"]}
-    assert [arrow["kind"] for arrow in told["arrows"]] == ["launch"]
+    assert op["causes"] == {"same-stream": op["end"] - op["start"]}
+    assert [arrow["kind"] for arrow in op["arrows"]] == ["launch"]
 
 
 def test_what_an_op_waited_for_is_drawn() -> None:
     drawn = built(trace_of(TRACES / "known_causes" / "event_wait.json.gz"))
     match = lanes.worst(drawn, "exposed-copy", 0)["match"]
-    told = lanes.op(drawn, match["lane"], match["row"])
-    waits = [arrow for arrow in told["arrows"] if arrow["kind"] == "wait"]
-    assert {arrow["to"]["at"] for arrow in waits} >= {told["start"]}
-    assert {arrow["from"]["at"] for arrow in waits} >= {told["end"]}
-    check_arrows(drawn, told)
+    op = lanes.op(drawn, match["lane"], match["row"])
+    waits = [arrow for arrow in op["arrows"] if arrow["kind"] == "wait"]
+    assert {arrow["to"]["at"] for arrow in waits} >= {op["start"]}
+    assert {arrow["from"]["at"] for arrow in waits} >= {op["end"]}
+    check_arrows(drawn, op)
 
 
 @given(traces())
@@ -551,36 +554,36 @@ def test_each_end_of_an_event_wait_shows_all_of_it(name: str, confidence: str) -
             assert source is not None
             streams = [drawn.lanes[place.lane].stream for place in (held, source)]
             for place in (source, held, record, wait):
-                told = lanes.op(drawn, *place)
-                check_arrows(drawn, told)
+                op = lanes.op(drawn, *place)
+                check_arrows(drawn, op)
                 drawn_there = {
                     ((a["from"]["lane"], a["from"]["row"]), (a["to"]["lane"], a["to"]["row"])): a["confidence"]
-                    for a in told["arrows"]
+                    for a in op["arrows"]
                     if a["kind"] == "wait"
                 }
                 assert drawn_there[source, held] == drawn_there[record, wait] == confidence
-            told = lanes.op(drawn, *wait)
-            (event,) = [value for name, value in told["facts"] if name == "event"]
+            op = lanes.op(drawn, *wait)
+            (event,) = [value for name, value in op["facts"] if name == "event"]
             assert re.search(rf"stream {streams[0]}( of device \d)? waits for stream {streams[1]}", event)
             assert confidence in event
-            assert len(told["arrows"]) == 2
+            assert len(op["arrows"]) == 2
 
 
 def test_a_record_call_that_is_not_known_is_not_drawn() -> None:
     drawn = built(trace_of(TRACES / "ddp" / "rank0.json.gz"))
     edges = drawn.analysis.devices[0].edges
     number = int(np.flatnonzero(edges.record < 0)[0])
-    told = lanes.op(drawn, *links.row_of_call(drawn, int(edges.wait[number])))
-    assert dict(told["facts"])["event"].endswith("; rebuilt, low confidence; its record call is not known")
-    assert [arrow["kind"] for arrow in told["arrows"]] == ["wait"]
+    op = lanes.op(drawn, *links.row_of_call(drawn, int(edges.wait[number])))
+    assert dict(op["facts"])["event"].endswith("; rebuilt, low confidence; its record call is not known")
+    assert [arrow["kind"] for arrow in op["arrows"]] == ["wait"]
 
 
 def test_an_op_of_a_device_that_is_not_shown_has_no_arrow() -> None:
     drawn = lanes.build(analyze_trace(trace_of(TRACES / "mixed_workloads" / "model_on_two_devices.json.gz"), device=0))
     edges = drawn.analysis.devices[0].edges
-    told = lanes.op(drawn, *links.row_of_gpu_op(drawn, 0, int(edges.held[0])))
-    assert "of device 1" in dict(told["facts"])["event"]
-    assert {drawn.lanes[arrow["from"]["lane"]].kind for arrow in told["arrows"]} == {"host"}
+    op = lanes.op(drawn, *links.row_of_gpu_op(drawn, 0, int(edges.held[0])))
+    assert "of device 1" in dict(op["facts"])["event"]
+    assert {drawn.lanes[arrow["from"]["lane"]].kind for arrow in op["arrows"]} == {"host"}
 
 
 def test_a_wait_that_held_back_nothing_says_so() -> None:
@@ -589,30 +592,30 @@ def test_a_wait_that_held_back_nothing_says_so() -> None:
     drawn = built(make_trace(ops, waits=waits))
     calls = drawn.analysis.trace.runtime_calls
     for row in np.flatnonzero(waits_event(calls)).tolist():
-        told = lanes.op(drawn, *links.row_of_call(drawn, row))
-        assert dict(told["facts"])["event"].endswith("waits, but no op is known to have been held back")
-        assert told["arrows"] == []
+        op = lanes.op(drawn, *links.row_of_call(drawn, row))
+        assert dict(op["facts"])["event"].endswith("waits, but no op is known to have been held back")
+        assert op["arrows"] == []
 
 
 def test_a_graph_launch_shows_some_of_its_ops() -> None:
     drawn = built(trace_of(TRACES / "known_causes" / "launch_bound_graph.json.gz"))
     match = lanes.search(drawn, "cudaGraphLaunch", -1, 1)["match"]
-    told = lanes.op(drawn, match["lane"], match["row"])
-    assert len(told["arrows"]) == 50
-    assert dict(told["facts"])["launched"].startswith("300 GPU ops")
+    op = lanes.op(drawn, match["lane"], match["row"])
+    assert len(op["arrows"]) == 50
+    assert dict(op["facts"])["launched"].startswith("300 GPU ops")
 
 
 def test_of_too_many_ops_the_longest_are_drawn() -> None:
     ops = [Op(Kind.COMPUTE, 10 * i, 10 * i + (8 if i % 2 else 4)) for i in range(2 * MOST + 200)]
     drawn = built(make_trace(ops))
     (stream,) = [lane for lane in drawn.lanes if lane.kind == "stream"]
-    _, found = read(lanes.view(drawn, 0, drawn.end_ns, drawn.end_ns, [stream.id]))
-    assert len(found[stream.id].row) == MOST
-    assert all(row % 2 for row in found[stream.id].row)
+    _, views = read(lanes.view(drawn, 0, drawn.end_ns, drawn.end_ns, [stream.id]))
+    assert len(views[stream.id].row) == MOST
+    assert all(row % 2 for row in views[stream.id].row)
 
 
 def test_a_lane_with_nothing_in_view_costs_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
-    ops = [Op(Kind.COMPUTE, 100 * one, 100 * one + 90, stream=one) for one in range(400)]
+    ops = [Op(Kind.COMPUTE, 100 * number, 100 * number + 90, stream=number) for number in range(400)]
     drawn, measured = built(make_trace(ops)), Counter[str]()
     before_each = fill.before_each
 
@@ -659,11 +662,11 @@ def test_names_are_plain_text_whatever_they_hold() -> None:
     name = "<img src=x onerror=alert(1)>\x1b[31m"
     drawn = built(make_trace([Op(Kind.COMPUTE, 0, 100, launch=(0, 5), name=name)], cpu_ops=[Host(name, 0, 50)]))
     (stream,) = [lane for lane in drawn.lanes if lane.kind == "stream"]
-    header, found = read(lanes.view(drawn, 0, 100, 100, [stream.id]))
+    header, views = read(lanes.view(drawn, 0, 100, 100, [stream.id]))
     shown = "<img src=x onerror=alert(1)>\\x1b[31m"
-    assert header["names"] == found[stream.id].name == [shown]
-    told = lanes.op(drawn, stream.id, 0)
-    assert told["title"] == dict(told["facts"])["CPU op"] == shown
+    assert header["names"] == views[stream.id].name == [shown]
+    op = lanes.op(drawn, stream.id, 0)
+    assert op["title"] == dict(op["facts"])["CPU op"] == shown
     assert lanes.search(drawn, "ONERROR", -1, 1)["match"]["title"] == shown
 
 

@@ -1,4 +1,4 @@
-"""The timeline's routes: what a browser may ask, and what it is told where it asks for nonsense."""
+"""Tests of the timeline's routes: valid requests, and answers to nonsense."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def test_it_is_of_the_plain_program_unless_the_recording_is_asked_for(tmp_path: 
     opened = library.wait("t")
     assert opened.plain is not None
     answers = [ask(server.test_client(), library, "model", **of) for of in ({}, {"of": "recorded"})]
-    assert [one.json for one in answers] == [lanes.model(opened.plain.lanes), lanes.model(opened.lanes)]
+    assert [answer.json for answer in answers] == [lanes.model(opened.plain.lanes), lanes.model(opened.lanes)]
     assert answers[0].json["end"] < answers[1].json["end"]
 
 
@@ -78,9 +78,9 @@ def test_a_view_is_packed_where_the_browser_takes_it(client: FlaskClient, librar
 def test_an_op_is_found_where_a_person_points(client: FlaskClient, library: Library, drawn: Lanes) -> None:
     match = ask(client, library, "worst", kind="exposed-copy", number=0).json["match"]
     asked = {"lane": match["lane"], "start": match["start"], "end": match["end"]}
-    told = ask(client, library, "at", **asked).json
-    assert told == ask(client, library, "op", lane=match["lane"], row=match["row"]).json
-    assert told == json.loads(json.dumps(lanes.op(drawn, match["lane"], match["row"])))
+    document = ask(client, library, "at", **asked).json
+    assert document == ask(client, library, "op", lane=match["lane"], row=match["row"]).json
+    assert document == json.loads(json.dumps(lanes.op(drawn, match["lane"], match["row"])))
     assert ask(client, library, "at", lane=match["lane"], start=-50, end=-40).json is None
 
 

@@ -1,4 +1,4 @@
-"""Which lines of a program read values that may come a step later: those that merely add, keep or show them."""
+"""Tests of which lines of a program read values that may come a step later: those that only add, keep or show them."""
 
 from __future__ import annotations
 

@@ -1,6 +1,7 @@
-"""What a recording has lost makes unknown what rests on it, for every rule and metric: nothing passes on what is gone.
+"""Tests that a lost part of a recording makes every rule and metric unknown that rests on it, so that nothing passes
+without data.
 
-Real recordings are mutated: the events of one part lose their durations, or are removed.
+Real recordings are mutated: the events of a part lose their durations, or are removed.
 """
 
 from __future__ import annotations
@@ -32,18 +33,18 @@ from tests.support.helpers import Host, Op, make_trace, thorough
 from tests.support.stepped_traces import write_steps
 
 FIRES_IN = {
-    "known_causes/allocation": {"allocator-stall", "host-compute"},
+    "known_causes/allocation": {"allocation", "host-compute"},
     "known_causes/backward_on_side_stream": {"stream-without-work"},
     "known_causes/blocking_copy": {"blocking-copy"},
     "known_causes/event_wait": {"late-prefetch"},
     "known_causes/one_copy_stream": {"one-way-copies"},
-    "known_causes/pin_in_loop": {"pin-in-loop", "copy-on-compute-stream"},
-    "laboratory/copy_matrix/streamed1_pinned0.trace": {"launch-bound", "pageable-copy"},
-    "laboratory/ddp_training/no_overlap.traces/rank0.trace": {"exposed-communication"},
+    "known_causes/pin_in_loop": {"pin-in-loop", "same-stream"},
+    "laboratory/copy_matrix/streamed1_pinned0.trace": {"launch-bound", "pageable-memory"},
+    "laboratory/ddp_training/no_overlap.traces/rank0.trace": {"exposed-comm"},
     "laboratory/many_small_copies/non_blocking.trace": {"tiny-copies"},
     "laboratory/pin_threads/pin_4_threads.trace": {"slow-link"},
     "mixed_workloads/loader_with_workers": {"data-loading"},
-    "streamed0_pinned1": {"host-sync", "copy-on-compute-stream"},
+    "streamed0_pinned1": {"host-sync", "same-stream"},
     "streamed1_pinned1": {"overlap-achieved"},
 }
 """Recordings, and rules that find something in them: all but `streams-without-overlap`, for which there is none."""
@@ -81,7 +82,7 @@ WAYS: dict[str, Callable[[Event], Event | None]] = {
 TELLS_NOTHING = {("ops", "removed"), ("ranges", "removed"), ("syncs", "removed")} | {
     ("syncs", way) for way in ("missing", "zero")
 }
-"""What leaves no trace of having been there; a record of a wait has no use for its length."""
+"""Parts whose removal leaves no sign; the length of a wait's record is not used."""
 
 
 @cache
@@ -118,14 +119,17 @@ BUDGETS = tuple(
     for metric in METRICS.values()
     for scope in SCOPES
 )
-"""Of every metric, in steps and in the window; none can fail."""
+"""Budgets on every metric, in steps and in the window, that cannot fail."""
 RESTS_ON = {rule: RULES[rule].rests_on for rule in RULES} | {budget.title: budget.what.rests_on for budget in BUDGETS}
 
 
 def judged(report: Report) -> dict[str, tuple[Status, float | None]]:
     """Status and value of every rule and every one of `BUDGETS`."""
     result = check(report, Settings(budgets=BUDGETS, forbid=tuple(RULES)))
-    return {one.metric if one.unit == "findings" else one.budget: (one.status, one.value) for one in result.verdicts}
+    return {
+        verdict.metric if verdict.unit == "findings" else verdict.budget: (verdict.status, verdict.value)
+        for verdict in result.verdicts
+    }
 
 
 def losses(name: str) -> Iterator[tuple[Part, str, int]]:
@@ -151,11 +155,11 @@ def test_what_is_lost_makes_unknown_what_rests_on_it_and_changes_nothing_else(na
     for part, way, every in losses(name):
         report = mutated(name, part, way, tmp_path / "trace.json", every=every)
         if report is not None:
-            for one, found in judged(report).items():
+            for one, status in judged(report).items():
                 if part in RESTS_ON[one]:
-                    assert found[0] == "unknown", (one, part, way, every)
-                elif found[0] != "unknown":
-                    assert found == whole[one], (one, part, way, every)
+                    assert status[0] == "unknown", (one, part, way, every)
+                elif status[0] != "unknown":
+                    assert status == whole[one], (one, part, way, every)
 
 
 @pytest.fixture(scope="module")
@@ -173,13 +177,13 @@ def test_whichever_check_says_so(
     report, wholes = stepped
     [trace] = report.traces
     checks = tuple(
-        msgspec.structs.replace(one, status="warn", lost=(part,)) if one.id == check_id else one
-        for one in trace.trust.checks
+        msgspec.structs.replace(check, status="warn", lost=(part,)) if check.id == check_id else check
+        for check in trace.trust.checks
     )
     trust = msgspec.structs.replace(trace.trust, checks=checks)
-    found = judged(msgspec.structs.replace(report, traces=(msgspec.structs.replace(trace, trust=trust),)))
-    for one, whole in wholes.items():
-        assert found[one] == (("unknown", None) if part in RESTS_ON[one] else whole), one
+    result = judged(msgspec.structs.replace(report, traces=(msgspec.structs.replace(trace, trust=trust),)))
+    for name, whole in wholes.items():
+        assert result[name] == (("unknown", None) if part in RESTS_ON[name] else whole), name
 
 
 @pytest.mark.parametrize("way", WAYS)
@@ -191,18 +195,22 @@ def test_lost_copies_are_no_good_news_anywhere(way: str, tmp_path: Path, capsys:
     assert "copies between host and device" in " ".join(capsys.readouterr().out.split())
     for form in ("terminal", "markdown"):
         assert main(["analyze", str(path), "--format", form]) == 0
-        said = " ".join(capsys.readouterr().out.split())
-        assert "rules cannot tell whether there is more to find" in said or "no rule can tell" in said
-        assert "No overlap problems" not in said and "othing is copied" not in said and "overlap-achieved" not in said
+        printed = " ".join(capsys.readouterr().out.split())
+        assert "rules cannot tell whether there is more to find" in printed or "no rule can tell" in printed
+        assert (
+            "No overlap problems" not in printed
+            and "othing is copied" not in printed
+            and "overlap-achieved" not in printed
+        )
     assert main(["diff", whole, str(path)]) == 0
-    said = capsys.readouterr().out
-    assert said.startswith("Changes cannot be measured, because some copies between host and device")
-    assert "better" not in said and "faster" not in said
+    printed = capsys.readouterr().out
+    assert printed.startswith("Changes cannot be measured, because some copies between host and device")
+    assert "better" not in printed and "faster" not in printed
     assert main(["baseline", "write", str(path), "-o", str(tmp_path / "baseline.json")]) == 2
     assert "cannot be a baseline" in capsys.readouterr().err
     assert main(["check", whole, "--baseline", str(path)]) == 2
-    with pytest.raises(AssertionError, match="pageable-copy cannot be judged"):
-        assert_overlap(str(path), forbid=["pageable-copy"])
+    with pytest.raises(AssertionError, match="pageable-memory cannot be judged"):
+        assert_overlap(str(path), forbid=["pageable-memory"])
 
 
 @pytest.mark.parametrize(
@@ -257,21 +265,37 @@ def test_a_kernel_by_which_rocm_copies_states_no_direction_unless_its_call_does(
     assert ("copy-directions" in checks) == checked
 
 
-def test_gpu_ops_without_times_are_not_called_absent(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("time", "said"),
+    [
+        ({"dur": -1}, "GPU ops without a possible time"),
+        ({"ts": 0, "dur": 0}, "GPU ops without a possible time"),
+        ({"cat": "overhead"}, "launches of GPU work, but no GPU op"),
+    ],
+)
+def test_gpu_ops_that_the_profiler_lost_are_not_called_absent(
+    time: dict[str, object], said: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     path = Path(write_steps(tmp_path / "trace.json"))
     trace = json.loads(path.read_text())
     for event in trace["traceEvents"]:
         if event.get("cat") in ("kernel", "gpu_memcpy", "gpu_memset"):
-            event["dur"] = -1
+            event |= time
     path.write_text(json.dumps(trace))
-    [check] = [one for one in read_report([path]).traces[0].trust.checks if one.id == "gpu-activity"]
-    assert check.status == "fail"
-    assert "without a possible time, so overlap cannot be measured: record again" in check.detail
+    report = read_report([path]).traces[0]
+    [check] = [one for one in report.trust.checks if one.id == "gpu-activity"]
+    assert check.status == "fail" and said in check.detail
+    assert "a defect of the recording" in check.detail and "no GPU activity" not in check.detail
+    assert report.host is None
+    for command in (["analyze"], ["check"], ["whatif", "--pin"]):
+        main([*command, str(path)])
+        printed = " ".join("".join(capsys.readouterr()).split())
+        assert "a defect of the recording" in printed and "no GPU activity" not in printed
 
 
 def trust_check(trace: Trace, check_id: str) -> Check:
     """Return a trust check of a trace."""
-    return next(one for one in analyze_trace(trace).result.trust.checks if one.id == check_id)
+    return next(check for check in analyze_trace(trace).result.trust.checks if check.id == check_id)
 
 
 @pytest.mark.parametrize(
@@ -279,7 +303,7 @@ def trust_check(trace: Trace, check_id: str) -> Check:
     [
         (10_007, 0, True),  # the file has nanoseconds
         (10_007, 10_000, False),
-        (10_000, 0, False),  # whole microseconds: it took less than one
+        (10_000, 0, False),  # whole microseconds: it took less than 1 us
     ],
 )
 def test_a_copy_takes_time(start: int, length: int, lost: bool) -> None:
@@ -298,7 +322,7 @@ def test_events_that_could_not_be_read_may_have_been_anything(tmp_path: Path) ->
 
 def test_a_report_of_an_earlier_version_that_warns_of_a_loss_may_have_lost_anything(tmp_path: Path) -> None:
     [trace] = read_report([write_steps(tmp_path / "trace.json")]).traces
-    checks = [msgspec.structs.replace(one, lost=None) for one in trace.trust.checks]
+    checks = [msgspec.structs.replace(check, lost=None) for check in trace.trust.checks]
     assert msgspec.structs.replace(trace.trust, checks=tuple(checks)).lost == set()
     for number, one in enumerate(checks):
         if one.id in ("dropped-ops", "durations"):

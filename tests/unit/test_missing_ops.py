@@ -1,4 +1,4 @@
-"""Time in which the host waits for the GPU and the trace has no op: the GPU worked on what was not recorded."""
+"""Tests of time in which the host waits for the GPU and the trace has no op: the GPU ran unrecorded work."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ C, D2H = Kind.COMPUTE, Kind.D2H
 
 
 def device(trace: Trace) -> Device:
-    (found,) = ov.analyze(trace).devices
-    assert sum(found.idle_by_cause.values()) == found.buckets.idle_ns
-    assert sum(partition(found).values()) == found.span_ns
-    return found
+    (device,) = ov.analyze(trace).devices
+    assert sum(device.idle_by_cause.values()) == device.buckets.idle_ns
+    assert sum(partition(device).values()) == device.span_ns
+    return device
 
 
 def missing(trace: Trace) -> int:
@@ -32,12 +32,12 @@ def missing(trace: Trace) -> int:
 
 
 def check(trace: Trace) -> Check:
-    (found,) = (one for one in ov.analyze(trace).traces[0].trust.checks if one.id == "missing-ops")
-    return found
+    (checks,) = (check for check in ov.analyze(trace).traces[0].trust.checks if check.id == "missing-ops")
+    return checks
 
 
 def queued(waits: Sequence[Host], *, rest: Sequence[Op] = (), **more: Any) -> Trace:
-    """An op of 1 ms, and one that is launched at once and begins after 300 ms."""
+    """An op of 1 ms, and another that is launched at once and begins after 300 ms."""
     ops = [
         Op(C, 0, 1 * MS, launch=(-20 * US, -10 * US)),
         Op(C, 300 * MS, 301 * MS, launch=(10 * US, 20 * US)),
@@ -48,9 +48,9 @@ def queued(waits: Sequence[Host], *, rest: Sequence[Op] = (), **more: Any) -> Tr
 def test_a_wait_for_an_op_that_was_held_back_by_nothing_recorded() -> None:
     trace = queued([Host("cudaStreamSynchronize", 2 * MS, 301 * MS + 5 * US)])
     assert missing(trace) == 298 * MS
-    found = device(trace)
-    assert found.idle_by_cause["unknown"] == 1 * MS and found.idle_by_cause["host-sync"] == 0
-    assert partition(found)["idle"] == 1 * MS and partition(found)["missing ops"] == 298 * MS
+    device_result = device(trace)
+    assert device_result.idle_by_cause["unknown"] == 1 * MS and device_result.idle_by_cause["host-sync"] == 0
+    assert partition(device_result)["idle"] == 1 * MS and partition(device_result)["missing ops"] == 298 * MS
     assert check(trace).status == "fail" and "cudaStreamSynchronize" in check(trace).detail
 
 
@@ -89,13 +89,13 @@ def test_graphs_whose_kernels_were_not_recorded() -> None:
         calls.append(Host("cudaGraphLaunch", at + 10 * US, at + 30 * US))
         calls.append(Host("cudaStreamSynchronize", at + 40 * US, at + 9 * MS))
     trace = make_trace(ops, calls=calls)
-    # The wait behind the last op lies outside the window.
+    # The wait after the last op lies outside the window.
     assert missing(trace) == 19 * 8 * MS
     without = [call for call in calls if call.name != "cudaGraphLaunch"]
     assert missing(make_trace(ops, calls=without)) == 0, "a thread can be woken late"
 
 
-def test_what_is_no_wait_for_this_gpu() -> None:
+def test_what_is_not_a_wait_for_this_gpu() -> None:
     wait = Host("cudaStreamSynchronize", 2 * MS, 301 * MS)
     assert missing(queued([Host("cudaEventQuery", 2 * MS, 301 * MS)])) == 0, "a poll"
     assert missing(queued([Host("cudaFree", 2 * MS, 301 * MS)])) == 0, "memory"
@@ -104,7 +104,7 @@ def test_what_is_no_wait_for_this_gpu() -> None:
     assert missing(queued([wait], overheads=[Host("Buffer Flush", 2 * MS, 300 * MS, thread=9)])) == 0, "the profiler"
     other = Op(C, 0, 301 * MS, device=1, launch=(-9 * US, -8 * US))
     trace = queued([wait], rest=[other])
-    assert all(one.idle_by_cause["missing-ops"] == 0 for one in ov.analyze(trace).devices), "another GPU works"
+    assert all(device.idle_by_cause["missing-ops"] == 0 for device in ov.analyze(trace).devices), "another GPU works"
 
 
 def test_a_poll_from_another_thread_hides_nothing() -> None:
@@ -119,9 +119,9 @@ def test_two_threads_that_wait_at_once_count_once() -> None:
 
 def test_the_lead_in_stays_the_lead_in() -> None:
     trace = queued([Host("cudaStreamSynchronize", 2 * MS, 301 * MS)], rest=[Op(C, 99 * MS, 100 * MS, correlation=7)])
-    found = device(trace)
-    assert found.lead_in_ns == 100 * MS
-    assert found.idle_by_cause["missing-ops"] == 200 * MS
+    device_result = device(trace)
+    assert device_result.lead_in_ns == 100 * MS
+    assert device_result.idle_by_cause["missing-ops"] == 200 * MS
 
 
 def test_clocks_that_disagree_and_launches_that_are_missing_say_nothing() -> None:
@@ -141,9 +141,9 @@ def test_a_little_is_a_warning() -> None:
 def test_the_verdict_calls_it_neither_idle_nor_good() -> None:
     report = ov.analyze(queued([Host("cudaStreamSynchronize", 2 * MS, 301 * MS)]))
     (section,) = Page(report).sections()
-    found = judge(section)
-    assert found.level != "good"
-    assert "GPU ops are missing from the recording for 298 ms (99.0%)" in found.text and "is idle" not in found.text
+    result = judge(section)
+    assert result.level != "good"
+    assert "GPU ops are missing from the recording for 298 ms (99.0%)" in result.text and "is idle" not in result.text
 
 
 def test_a_budget_on_idle_time_does_not_judge_it() -> None:
@@ -155,5 +155,5 @@ def test_a_budget_on_idle_time_does_not_judge_it() -> None:
 
 @pytest.mark.parametrize("path", various(), ids=lambda path: path.stem)
 def test_no_bundled_recording_lacks_ops(path: Any) -> None:
-    for one in analysis_of(path).result.devices:
-        assert one.idle_by_cause["missing-ops"] == 0
+    for device in analysis_of(path).result.devices:
+        assert device.idle_by_cause["missing-ops"] == 0

@@ -1,4 +1,4 @@
-"""Reports of Nsight Systems: every figure is that of the database, and a file that is none is one sentence."""
+"""Tests of reports of Nsight Systems: every figure is that of the database, and other files give a message."""
 
 from __future__ import annotations
 
@@ -70,9 +70,9 @@ def processes(path: Path) -> list[int]:
 
 def of(reports: Path, name: str, number: int) -> tuple[Path, int, Trace]:
     path = reports / f"{name}.sqlite"
-    found = processes(path)
+    result = processes(path)
     # As the file has it, without steps by the period of its launches.
-    return path, found[number], ov.load(f"{path}@{number}" if len(found) > 1 else path, periodic=False)
+    return path, result[number], ov.load(f"{path}@{number}" if len(result) > 1 else path, periodic=False)
 
 
 # -- figures ---------------------------------------------------------------------------------------
@@ -135,11 +135,11 @@ def test_copies_have_the_databases_directions_memory_kinds_sizes_and_times(
     }
     frame = ops.take(ops.is_copy).to_pandas()
     frame["time"] = frame.end_ns - frame.start_ns
-    found = {
+    copies = {
         (H2D if kind == "h2d" else D2H, source, target): (len(rows), rows["bytes"].sum(), rows["time"].sum())
         for (kind, source, target), rows in frame.groupby(["kind", "source_kind", "target_kind"], observed=True)
     }
-    assert found == truth
+    assert copies == truth
 
 
 @pytest.mark.parametrize(("name", "number"), PROCESSES)
@@ -153,7 +153,7 @@ def test_each_op_has_the_call_that_launched_it(reports: Path, name: str, number:
         for table in gpu_tables(path)
     )
     launched = np.flatnonzero(ops.launch >= 0)
-    found = [
+    rows = [
         (start - trace.base_ns, stream, called - trace.base_ns, name)
         for start, stream, called, name in zip(
             ops.start_ns[launched].tolist(),
@@ -164,7 +164,7 @@ def test_each_op_has_the_call_that_launched_it(reports: Path, name: str, number:
         )
     ]
     truth = [(start, stream, called, name.partition("_v")[0]) for start, stream, called, name in query(path, joined)]
-    assert sorted(found) == sorted(truth)
+    assert sorted(rows) == sorted(truth)
 
 
 @pytest.mark.parametrize(("name", "number"), PROCESSES)
@@ -172,8 +172,8 @@ def test_calls_waits_and_ranges_are_those_of_the_process(reports: Path, name: st
     path, process, trace = of(reports, name, number)
     threads = f"globalTid BETWEEN {process} AND {process} + 0xFFFFFF"
     (calls,) = query(path, f"SELECT count(*), sum(end - start) FROM CUPTI_ACTIVITY_KIND_RUNTIME WHERE {threads}")
-    own = trace.runtime_calls
-    assert (len(own), int((own.end_ns - own.start_ns).sum())) == calls
+    runtime_calls = trace.runtime_calls
+    assert (len(runtime_calls), int((runtime_calls.end_ns - runtime_calls.start_ns).sum())) == calls
     waits = query(
         path,
         "SELECT count(*) FROM CUPTI_ACTIVITY_KIND_RUNTIME JOIN StringIds ON id = nameId "
@@ -194,12 +194,12 @@ def test_the_call_says_what_a_wait_is_where_the_export_calls_it_something_else(r
     assert trace.syncs.kind.tolist() == [Sync.STREAM]
 
 
-# -- what is said ------------------------------------------------------------------------------------
+# -- messages ------------------------------------------------------------------------------------
 
 
 def test_a_report_of_several_processes_is_one_trace_for_each(reports: Path) -> None:
     path = reports / "train_2gpu.sqlite"
-    assert [found.name for found in expand(path)] == ["train_2gpu.sqlite@0", "train_2gpu.sqlite@1"]
+    assert [location.name for location in expand(path)] == ["train_2gpu.sqlite@0", "train_2gpu.sqlite@1"]
     traces = load_all(path)
     assert [trace.rank for trace in traces] == [0, 1]
     assert [trace.devices for trace in traces] == [(0,), (1,)]
@@ -214,11 +214,11 @@ def test_analyze_prints_a_report(reports: Path, capsys: pytest.CaptureFixture[st
     assert main(["analyze", str(reports / "one_copy.sqlite")]) == 0
     out = capsys.readouterr().out
     assert out.startswith("one_copy.sqlite, NVIDIA GeForce RTX 3080: The GPU is idle for 22.4 ms")
-    # What recording with Nsight Systems costs is not known.
+    # The cost of recording with Nsight Systems is unknown.
     assert "Without the profiler" not in out
 
 
-# -- what is no report --------------------------------------------------------------------------------
+# -- files that are not reports --------------------------------------------------------------------------------
 
 
 @pytest.fixture
@@ -231,9 +231,9 @@ def database(tmp_path: Path) -> Iterator[sqlite3.Connection]:
 def sentence(path: Path) -> str:
     with pytest.raises(UnreadableTrace) as caught:
         ov.load(path)
-    said = str(caught.value)
-    assert said.startswith(str(path)) and said.endswith(".") and "\n" not in said
-    return said
+    message = str(caught.value)
+    assert message.startswith(str(path)) and message.endswith(".") and "\n" not in message
+    return message
 
 
 KERNELS = "CREATE TABLE CUPTI_ACTIVITY_KIND_KERNEL (start, end, deviceId, streamId, correlationId, shortName)"
@@ -267,9 +267,9 @@ def test_a_report_without_rows_has_no_gpu_activity(
     database.commit()
     assert len(ov.load(tmp_path / "report.sqlite").gpu_ops) == 0
     main(["analyze", str(tmp_path / "report.sqlite")])
-    said = " ".join(capsys.readouterr().out.split())
-    assert "The trace has no GPU activity" in said and "`nsys profile --trace=cuda`" in said
-    assert "torch" not in said
+    printed = " ".join(capsys.readouterr().out.split())
+    assert "The trace has no GPU activity" in printed and "`nsys profile --trace=cuda`" in printed
+    assert "torch" not in printed
 
 
 @pytest.mark.parametrize("length", [16, 100, 5000, 50_000])
@@ -292,7 +292,7 @@ def test_changes_in_a_write_ahead_log_are_not_left_out_in_silence(tmp_path: Path
 
 def test_nothing_of_a_database_is_run_and_nothing_is_written(tmp_path: Path, database: sqlite3.Connection) -> None:
     database.execute(STRINGS)
-    # A view in the place of a table would run what its author wrote.
+    # A view in the place of a table would run its author's SQL.
     database.execute("CREATE VIEW CUPTI_ACTIVITY_KIND_KERNEL AS SELECT writefile('x', 'y') AS start")
     database.execute("CREATE TABLE CUPTI_ACTIVITY_KIND_MEMSET (start, end, deviceId, streamId)")
     database.commit()
@@ -328,7 +328,7 @@ def test_marks_among_calls_of_the_system_are_no_calls(tmp_path: Path, database: 
     assert times.status == "ok"
 
 
-# -- everything behind the trace -----------------------------------------------------------------------
+# -- everything after the trace -----------------------------------------------------------------------
 
 
 def test_a_chrome_trace_of_it_for_perfetto_reads_as_the_same(reports: Path, tmp_path: Path) -> None:
@@ -353,19 +353,19 @@ def test_the_cache_keeps_each_process_by_itself(reports: Path, tmp_path: Path) -
 
 @pytest.mark.parametrize("command", ["analyze", "whatif", "diff", "check", "html"])
 def test_commands_read_it(reports: Path, tmp_path: Path, command: str, capsys: pytest.CaptureFixture[str]) -> None:
-    one = str(reports / "offload_2gpu.sqlite@0")
+    single = str(reports / "offload_2gpu.sqlite@0")
     other = str(reports / "offload_2gpu.sqlite@1")
-    told = {
-        "analyze": ["analyze", one, other],
-        "whatif": ["whatif", one, "--side-stream"],
-        "diff": ["diff", one, other],
-        "check": ["check", one],
-        "html": ["analyze", one, "--format", "html", "-o", str(tmp_path / "report.html")],
+    words = {
+        "analyze": ["analyze", single, other],
+        "whatif": ["whatif", single, "--side-stream"],
+        "diff": ["diff", single, other],
+        "check": ["check", single],
+        "html": ["analyze", single, "--format", "html", "-o", str(tmp_path / "report.html")],
     }
     # Parts of this one are lost, so nothing can be judged.
-    assert main(told[command]) == (3 if command == "check" else 0)
-    said = capsys.readouterr()
-    assert "offload_2gpu.sqlite@0" in said.out + said.err + (
+    assert main(words[command]) == (3 if command == "check" else 0)
+    captured = capsys.readouterr()
+    assert "offload_2gpu.sqlite@0" in captured.out + captured.err + (
         (tmp_path / "report.html").read_text() if command == "html" else ""
     )
 
@@ -431,7 +431,7 @@ def test_steps_by_is_an_option_of_the_commands(reports: Path, capsys: pytest.Cap
     assert "no range is named 'no such *'" in " ".join(capsys.readouterr().err.split())
 
 
-def test_graphs_recorded_as_one_op_are_told_of(tmp_path: Path, database: sqlite3.Connection) -> None:
+def test_graphs_recorded_as_one_op_are_reported(tmp_path: Path, database: sqlite3.Connection) -> None:
     database.execute(STRINGS)
     database.execute(KERNELS)
     database.execute("INSERT INTO CUPTI_ACTIVITY_KIND_KERNEL VALUES (1000, 2000, 0, 7, 1, 1)")
@@ -525,7 +525,7 @@ def test_whatever_happens_to_its_bytes_a_report_is_read_or_refused(reports: Path
 
 def test_a_reader_of_another_program_reads_nothing_of_pytorch(reports: Path, tmp_path: Path) -> None:
     """The reports with names as a CUDA C++ program would have them, and the traces of JAX."""
-    # Copies, since what is printed names files, and who knows what a checkout is called.
+    # Copies, because the output names files, and the checkout may have any name.
     traces = [Path(shutil.copy(TRACES / "jax" / f"{name}.xplane.pb", tmp_path)) for name in ("late", "prefetched")]
     for name in REPORTS:
         traces.append(tmp_path / f"{name}.sqlite")
@@ -548,9 +548,9 @@ def test_a_reader_of_another_program_reads_nothing_of_pytorch(reports: Path, tmp
             with contextlib.redirect_stdout(out):
                 assert main(command) in (0, 1, 3), command
             # The document of a prediction does not know what recorded the trace, and says whom the advice is for.
-            said = " ".join(out.getvalue().split()).replace("for PyTorch, `overlapscope run` measures it", "")
-            found = re.search(PYTORCHS, said, re.IGNORECASE)
-            assert not found, (command, said[max(found.start() - 80, 0) : found.end() + 80])
+            output = " ".join(out.getvalue().split()).replace("for PyTorch, `overlapscope run` measures it", "")
+            match = re.search(PYTORCHS, output, re.IGNORECASE)
+            assert not match, (command, output[max(match.start() - 80, 0) : match.end() + 80])
 
 
 def _rename(database: sqlite3.Connection) -> None:

@@ -1,4 +1,7 @@
-"""Ranks out of one report of Nsight Systems: NCCL's kernels by their real names, under the schema of a real export."""
+"""Tests of ranks from a report of Nsight Systems:
+
+NCCL's kernels by their real names, in the schema of a real export.
+"""
 
 from __future__ import annotations
 
@@ -119,21 +122,21 @@ def job(devices: int, names: Sequence[str], steps: int = 4) -> list[Ran]:
 
 
 def waits(path: Path) -> tuple[dict[int, int], dict[int, int]]:
-    """What each device waited, and made others wait, over all all-reduces after the first launch, from the rows."""
+    """Return each device's waits, and those it caused, over all all-reduces after the first launch, from the rows."""
     with closing(sqlite3.connect(path)) as database:
         met = database.execute(
             "SELECT end, deviceId, start FROM CUPTI_ACTIVITY_KIND_KERNEL JOIN StringIds ON id = shortName "
             "WHERE value LIKE '%AllReduce%' OR value LIKE '%AllGather%' OR value LIKE '%ReduceScatter%'"
         ).fetchall()
     waited: dict[int, int] = {}
-    made: dict[int, int] = {}
+    caused: dict[int, int] = {}
     for end in {row[0] for row in met}:
         came = {device: start for other, device, start in met if other == end}
         last = max(came, key=lambda device: came[device])
         for device, start in came.items():
             waited[device] = waited.get(device, 0) + came[last] - start
-        made[last] = made.get(last, 0) + sum(came[last] - start for start in came.values())
-    return waited, made
+        caused[last] = caused.get(last, 0) + sum(came[last] - start for start in came.values())
+    return waited, caused
 
 
 @pytest.mark.parametrize("devices", [2, 3])
@@ -142,9 +145,9 @@ def test_gpus_of_one_process_are_joined_by_their_collectives(schema: Schema, tmp
     path = schema.report(tmp_path / "report.sqlite", kernels, [PROCESSES[0]] * devices)
     report = ranks(path)
     assert [(row.rank, row.device, row.joined) for row in report.ranks] == [(n, n, True) for n in range(devices)]
-    waited, made = waits(path)
+    waited, caused = waits(path)
     assert {row.rank: row.waited_ns for row in report.ranks} == waited
-    assert {row.rank: row.made_wait_ns for row in report.ranks if row.made_wait_ns} == made
+    assert {row.rank: row.made_wait_ns for row in report.ranks if row.made_wait_ns} == caused
     assert report.clocks.status == "shared"
     assert report.matching.matched == report.matching.kernels == 8 * devices
     assert "One process drives all these GPUs, so each is taken for the rank of its number." in report.notes
@@ -156,10 +159,10 @@ def test_the_command_says_which_gpu_delays_the_others(
 ) -> None:
     path = schema.report(tmp_path / "report.sqlite", job(4, [ALL_REDUCE]), [PROCESSES[0]] * 4)
     assert main(["ranks", str(path)]) == 0
-    said = " ".join(capsys.readouterr().out.split())
-    assert said.startswith("Rank 3 delays each other rank by up to")
-    assert f"it comes last in 4 of 4 collectives, mostly in {ALL_REDUCE}." in said
-    assert "host-compute (rank 3)" in said
+    printed = " ".join(capsys.readouterr().out.split())
+    assert printed.startswith("Rank 3 delays each other rank by up to")
+    assert f"it comes last in 4 of 4 collectives, mostly in {ALL_REDUCE}." in printed
+    assert "host-compute (rank 3)" in printed
 
 
 def test_a_gpu_without_collectives_is_shown_beside_the_ranks(schema: Schema, tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""What a trace shows of the hardware, on traces built by hand and on recordings."""
+"""Tests of the hardware's properties that a trace shows, on traces built by hand and on recordings."""
 
 from __future__ import annotations
 
@@ -45,12 +45,12 @@ def test_copies_that_run_alone_are_measured_by_size() -> None:
     lengths = [100, 101, 102, 103, 190]
     ops = [copy(n * MS, n * MS + us * US, n * MS - 50 * US) for n, us in enumerate(lengths)]
     ops += [copy(n * MS, n * MS + 7 * US, n * MS - 50 * US, size=4096) for n in range(10, 13)]
-    found = observe(make_trace(ops))
-    assert found.h2d == (
+    observations = observe(make_trace(ops))
+    assert observations.h2d == (
         SizedTime(bytes=4096, duration_ns=7 * US, low_ns=7 * US, high_ns=7 * US),
         SizedTime(bytes=1 << 20, duration_ns=102 * US, low_ns=100 * US, high_ns=190 * US),
     )
-    assert found.d2h == ()
+    assert observations.d2h == ()
 
 
 @pytest.mark.parametrize(
@@ -65,7 +65,7 @@ def test_other_copies_are_not_measured(other: dict[str, Any]) -> None:
     assert observe(make_trace([copy(n * MS, n * MS + US, n * MS - 1, **other) for n in range(5)])).h2d == ()
 
 
-def test_of_too_few_copies_nothing_is_said() -> None:
+def test_of_too_few_copies_nothing_is_reported() -> None:
     ops = [copy(n * MS, n * MS + US, n * MS - 1) for n in range(FEWEST)]
     assert observe(make_trace(ops[:-1])).h2d == ()
     assert len(observe(make_trace(ops)).h2d) == 1
@@ -85,9 +85,9 @@ def test_both_ways_at_once_give_the_factor_by_which_each_is_slower() -> None:
         # At 0.8 of its rate for 100 us, then alone: 20 us of work are left. The other: 0.9 x 100 = 90 us.
         ops += [copy(n * MS, n * MS + 120 * US, n * MS - 9), copy(n * MS, n * MS + 100 * US, n * MS - 9, back=True)]
         ops[-1] = ops[-1]._replace(stream=9)
-    found = observe(make_trace(ops))
-    assert found.h2d_two_way == pytest.approx(0.8) and found.d2h_two_way == pytest.approx(0.9)
-    assert [one.duration_ns for one in found.h2d + found.d2h] == [100 * US, 90 * US]
+    observations = observe(make_trace(ops))
+    assert observations.h2d_two_way == pytest.approx(0.8) and observations.d2h_two_way == pytest.approx(0.9)
+    assert [item.duration_ns for item in observations.h2d + observations.d2h] == [100 * US, 90 * US]
 
 
 # -- launches -------------------------------------------------------------------------------------
@@ -101,14 +101,18 @@ def test_a_launch_on_an_idle_device_shows_its_latency() -> None:
             kernel(n * MS + 7 * US, n * MS + 500 * US, n * MS),
             kernel(n * MS + 501 * US, n * MS + 600 * US, n * MS + 9),
         ]
-    found = observe(make_trace(ops))
-    assert (found.launch_latency_ns, found.launch_call_ns) == (7 * US, 4 * US)
+    observations = observe(make_trace(ops))
+    assert (observations.launch_latency_ns, observations.launch_call_ns) == (7 * US, 4 * US)
 
 
 def test_an_asynchronous_copy_has_a_latency_of_its_own() -> None:
     ops = [FIRST] + [copy(n * MS + 5 * US, n * MS + 9 * US, n * MS) for n in range(1, 6)]
-    found = observe(make_trace(ops))
-    assert (found.copy_latency_ns, found.copy_call_ns, found.launch_latency_ns) == (5 * US, 2 * US, None)
+    observations = observe(make_trace(ops))
+    assert (observations.copy_latency_ns, observations.copy_call_ns, observations.launch_latency_ns) == (
+        5 * US,
+        2 * US,
+        None,
+    )
 
 
 def test_queued_kernels_show_the_gap_between_them() -> None:
@@ -118,7 +122,7 @@ def test_queued_kernels_show_the_gap_between_them() -> None:
     assert observe(make_trace(ops)).kernel_gap_ns == 1 * US
 
 
-def test_an_event_between_two_kernels_is_no_gap() -> None:
+def test_an_event_between_two_kernels_is_not_a_gap() -> None:
     ops = [kernel(n * 109 * US, n * 109 * US + 100 * US, 10 * n - 90 * US, 10 * n - 80 * US) for n in range(6)]
     events = [Host("cudaEventRecord", 10 * n - 90 * US + 5, 10 * n - 90 * US + 6) for n in range(6)]
     assert observe(make_trace(ops, calls=events)).kernel_gap_ns is None
@@ -139,9 +143,9 @@ def test_an_event_hands_over_from_a_copy_to_a_kernel() -> None:
         ops += [copy(at, at + 300 * US, at - 9 * US, stream=20), kernel(at + 306 * US, at + 400 * US, at + 9 * US)]
         records.append(Host("cudaEventRecord", at, at + 500))
         waits.append(Wait(at + 3 * US, stream=7))
-    found = observe(make_trace(ops, calls=records, waits=waits))
-    assert found.handover_ns == 6 * US
-    assert found.event_call_ns in (1, 500)
+    observations = observe(make_trace(ops, calls=records, waits=waits))
+    assert observations.handover_ns == 6 * US
+    assert observations.event_call_ns in (1, 500)
 
 
 # -- synchronizes ---------------------------------------------------------------------------------
@@ -156,8 +160,8 @@ def test_a_synchronize_shows_when_it_returns_and_what_it_takes_by_itself() -> No
             Host("cudaDeviceSynchronize", at, at + 104 * US),
             Host("cudaStreamSynchronize", at + 200 * US, at + 202 * US),
         ]
-    found = observe(make_trace(ops, calls=calls))
-    assert (found.return_ns, found.sync_call_ns) == (4 * US, 2 * US)
+    observations = observe(make_trace(ops, calls=calls))
+    assert (observations.return_ns, observations.sync_call_ns) == (4 * US, 2 * US)
 
 
 # -- graphs ---------------------------------------------------------------------------------------
@@ -180,17 +184,21 @@ def graphs(sizes: list[int], base: int, node: int) -> Trace:
 
 
 def test_graphs_of_several_sizes_show_what_a_launch_and_a_node_cost() -> None:
-    found = observe(graphs([1, 10, 100, 1, 10, 100], base=3000, node=700))
-    assert found.graph_call_ns == pytest.approx(3000, abs=1)
-    assert found.graph_node_call_ns == pytest.approx(700)
-    assert found.graph_latency_ns == pytest.approx(8000, abs=1)
-    assert found.graph_gap_ns == 200
+    observations = observe(graphs([1, 10, 100, 1, 10, 100], base=3000, node=700))
+    assert observations.graph_call_ns == pytest.approx(3000, abs=1)
+    assert observations.graph_node_call_ns == pytest.approx(700)
+    assert observations.graph_latency_ns == pytest.approx(8000, abs=1)
+    assert observations.graph_gap_ns == 200
 
 
 def test_graphs_of_one_size_show_their_gaps_alone() -> None:
-    found = observe(graphs([10, 10, 10], base=3000, node=700))
-    assert (found.graph_call_ns, found.graph_node_call_ns, found.graph_latency_ns) == (None, None, None)
-    assert found.graph_gap_ns == 200
+    observations = observe(graphs([10, 10, 10], base=3000, node=700))
+    assert (observations.graph_call_ns, observations.graph_node_call_ns, observations.graph_latency_ns) == (
+        None,
+        None,
+        None,
+    )
+    assert observations.graph_gap_ns == 200
 
 
 # -- recordings -----------------------------------------------------------------------------------
@@ -203,21 +211,21 @@ def test_a_trace_that_shows_nothing_gives_nothing() -> None:
 
 @pytest.mark.parametrize("path", RECORDINGS, ids=lambda path: path.name.removesuffix(".json.gz"))
 def test_what_recordings_show_is_possible(path: Path) -> None:
-    found = observe(trace_of(path))
-    for copies in (found.h2d, found.d2h):
-        for one in copies:
-            assert 0 < one.low_ns <= one.duration_ns <= one.high_ns
+    observations = observe(trace_of(path))
+    for copies in (observations.h2d, observations.d2h):
+        for copy in copies:
+            assert 0 < copy.low_ns <= copy.duration_ns <= copy.high_ns
             # A PCIe 5 link of 16 lanes carries 63 GB/s.
-            assert one.bytes / one.low_ns < 63
-        assert [one.bytes for one in copies] == sorted({one.bytes for one in copies})
+            assert copy.bytes / copy.low_ns < 63
+        assert [copy.bytes for copy in copies] == sorted({copy.bytes for copy in copies})
     times = {
         name: value
-        for name, value in msgspec.structs.asdict(found).items()
+        for name, value in msgspec.structs.asdict(observations).items()
         if name.endswith("_ns") and value is not None
     }
     assert all(value >= 0 for value in times.values())
     assert all(value < 100 * US for name, value in times.items() if not name.startswith("graph"))
-    for factor in (found.h2d_two_way, found.d2h_two_way):
+    for factor in (observations.h2d_two_way, observations.d2h_two_way):
         assert factor is None or 0.4 < factor <= 1
 
 
@@ -239,8 +247,8 @@ def test_copies_and_gaps_are_those_that_a_plain_loop_finds(name: str) -> None:
         )
         if ops.kind[row] == Kind.H2D and pinned and not any(True for _ in others):
             alone[int(ops.bytes[row])].append(int(ops.end_ns[row] - ops.start_ns[row]))
-    found = observe(trace)
-    assert {one.bytes: one.duration_ns for one in found.h2d} == {
+    observations = observe(trace)
+    assert {item.bytes: item.duration_ns for item in observations.h2d} == {
         size: statistics.median_low(lengths) for size, lengths in alone.items() if len(lengths) >= FEWEST
     }
 
@@ -257,7 +265,7 @@ def test_copies_and_gaps_are_those_that_a_plain_loop_finds(name: str) -> None:
         queued = calls.end_ns[ops.launch[row]] <= ops.end_ns[before] - 20 * US
         if queued and not ((times >= calls.start_ns[ops.launch[before]]) & (times < called)).any():
             gaps.append(int(ops.start_ns[row] - ops.end_ns[before]))
-    assert found.kernel_gap_ns == statistics.median_low(gaps)
+    assert observations.kernel_gap_ns == statistics.median_low(gaps)
 
 
 def test_clocks_that_contradict_each_other_give_nothing_negative() -> None:
@@ -265,11 +273,11 @@ def test_clocks_that_contradict_each_other_give_nothing_negative() -> None:
     ops = trace.gpu_ops
     for skew in (-30 * US, 30 * US):
         moved = replace(ops, start_ns=ops.start_ns + skew, end_ns=ops.end_ns + skew)
-        found = observe(replace(trace, gpu_ops=moved))
-        values = [value for value in msgspec.structs.asdict(found).values() if isinstance(value, int | float)]
+        observations = observe(replace(trace, gpu_ops=moved))
+        values = [value for value in msgspec.structs.asdict(observations).values() if isinstance(value, int | float)]
         assert values and min(values) > 0
-        # What one clock alone tells stays.
-        assert (found.h2d, found.launch_call_ns) == (observe(trace).h2d, observe(trace).launch_call_ns)
+        # Figures from a single clock stay.
+        assert (observations.h2d, observations.launch_call_ns) == (observe(trace).h2d, observe(trace).launch_call_ns)
 
 
 def test_the_same_trace_at_another_time_shows_the_same() -> None:

@@ -26,8 +26,8 @@ LINES, WIDTH = 45, 80
 
 def page_of(recording: Path) -> Page:
     strips = {
-        (0, one.result.device): measure(one.timeline, one.result, slices=WIDTH - LABEL_WIDTH, lanes=4)
-        for one in analysis_of(recording).devices
+        (0, device.result.device): measure(device.timeline, device.result, slices=WIDTH - LABEL_WIDTH, lanes=4)
+        for device in analysis_of(recording).devices
     }
     return Page(report_of(recording), strips=strips)
 
@@ -50,9 +50,9 @@ def test_the_command_under_a_finding_shows_what_its_fix_saves(
     command = shlex.split(proof(section_of(page, finding), finding))
     assert command[:3] == ["overlapscope", "whatif", f"traces/{recording}.json.gz"]
     assert main([*command[1:], "--format", "json"]) == 0
-    said = json.loads(capsys.readouterr().out)
-    assert len(said["interventions"]) == len(finding.fix)
-    saved, step = said["gain_ns"]["value"], said["baseline_step_ns"]
+    document = json.loads(capsys.readouterr().out)
+    assert len(document["interventions"]) == len(finding.fix)
+    saved, step = document["gain_ns"]["value"], document["baseline_step_ns"]
     (section,) = page.sections()
     assert saved / step == pytest.approx(finding.cost_ns / section.judged_ns, abs=0.1)
 
@@ -60,7 +60,7 @@ def test_the_command_under_a_finding_shows_what_its_fix_saves(
 def test_a_command_repeats_no_name_that_is_more_than_a_name(tmp_path: Path) -> None:
     page = Page(report_of(Path("traces/pipeline_1stream.json.gz")))
     (section,) = page.sections()
-    finding = next(one for one in page.report.findings if one.fix)
+    finding = next(finding for finding in page.report.findings if finding.fix)
     spaced = structs.replace(finding, source="my traces/-a.json")
     assert proof(section, spaced).startswith("overlapscope whatif 'my traces/-a.json' --")
     assert proof(section, structs.replace(finding, source="-a.json")).startswith("overlapscope whatif ./-a.json --")

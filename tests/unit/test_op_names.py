@@ -1,4 +1,4 @@
-"""How a GPU op is judged by its category and name."""
+"""Tests of how a GPU op's category and name classify it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which steps are called unusual."""
+"""Tests of which steps are called unusual."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Where steps and ranges lie on the device."""
+"""Tests of the times of steps and ranges on the device."""
 
 from __future__ import annotations
 
@@ -92,15 +92,15 @@ def test_tables_as_data_frames() -> None:
 
 
 @pytest.mark.parametrize(
-    ("numbers", "told"),
+    ("numbers", "message"),
     [((3,), "3"), ((3, 4), "3 and 4"), ((9, 3, 5, 4, 3), "3 to 5 and 9"), ((1, 3, 5), "1, 3 and 5")],
 )
 def test_a_step_that_is_not_there_is_answered_with_the_numbers_of_those_that_are(
-    numbers: tuple[int, ...], told: str
+    numbers: tuple[int, ...], message: str
 ) -> None:
     names = [f"ProfilerStep#{number}" for number in numbers]
     annotations = make_trace([op(0, 9, 1)], annotations=[Host(name, 0, 5) for name in names]).annotations
-    with pytest.raises(NotInTrace, match=f"there is no step 77; steps: {told}\\."):
+    with pytest.raises(NotInTrace, match=f"there is no step 77; steps: {message}\\."):
         check_step("t.json", "ProfilerStep#77", annotations)
     for name in names:
         check_step("t.json", name, annotations)

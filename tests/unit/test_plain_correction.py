@@ -1,4 +1,4 @@
-"""The plain program behind a recording: what its step takes, how that is known, and what it consists of."""
+"""Tests of the plain program of a recording: its step time, the origin of that, and its parts."""
 
 from __future__ import annotations
 
@@ -17,15 +17,15 @@ from msgspec.structs import replace
 
 import overlapscope as ov
 from overlapscope.analysis import analyze_trace
-from overlapscope.analysis.plain_step import FEWEST, measured, told
+from overlapscope.analysis.plain_step import FEWEST, from_user, measured
 from overlapscope.analysis.results import Device, Period, Plain
 from overlapscope.base.marks import METADATA, PLAIN_STEPS
 from overlapscope.errors import UsageError
 from overlapscope.prediction.base import prepare
-from overlapscope.prediction.plain import as_plain
+from overlapscope.prediction.overhead import as_plain
+from overlapscope.prediction.plain_program import find_program, summary
 from overlapscope.prediction.predict import fitted
 from overlapscope.prediction.predicted_trace import plain_trace
-from overlapscope.prediction.program import find_program, summary
 from overlapscope.report.model import Report, build
 from overlapscope.report.verdict import plain_sentence
 from overlapscope.trace.model import Kind, PlainSteps, TimedSteps, Trace
@@ -43,8 +43,8 @@ def report(trace: Trace, plain_step_ns: int | None = None) -> Report:
     return build([analyze_trace(trace)], plain_step_ns=plain_step_ns)
 
 
-def only(found: Report) -> Device:
-    [device] = found.devices
+def only(outcome: Report) -> Device:
+    [device] = outcome.devices
     return device
 
 
@@ -55,18 +55,18 @@ def plain_of(trace: Trace, plain_step_ns: int | None = None) -> Plain:
 
 
 def median_step(device: Device) -> Period:
-    known = sorted(device.steps[:-1], key=lambda step: step.span_ns)
-    return known[(len(known) - 1) // 2]
+    ordered = sorted(device.steps[:-1], key=lambda step: step.span_ns)
+    return ordered[(len(ordered) - 1) // 2]
 
 
 def has_exact_sums(plain: Plain) -> bool:
-    """Whether everything adds up to the step, and nothing is negative."""
+    """Check that everything adds up to the step, and nothing is negative."""
     assert plain.buckets is not None
     parts = msgspec.structs.astuple(plain.buckets)
     causes = plain.exposed_copy_by_cause, plain.idle_by_cause
     return (
         sum(parts) == plain.step_ns
-        and [sum(one.values()) for one in causes] == [plain.buckets.exposed_copy_ns, plain.buckets.idle_ns]
+        and [sum(cause.values()) for cause in causes] == [plain.buckets.exposed_copy_ns, plain.buckets.idle_ns]
         and min(*parts, *causes[0].values(), *causes[1].values(), 0) == 0
         and plain.low_ns <= plain.step_ns <= plain.high_ns
     )
@@ -95,28 +95,30 @@ def test_what_is_said_of_a_plain_step_adds_up(path: Path) -> None:
 @pytest.mark.parametrize("share", [0.6, 0.85, 1.0, 1.3])
 def test_with_nothing_changed_a_plain_step_is_predicted_as_it_is(path: Path, share: float) -> None:
     plain_step_ns = round(share * ov.whatif(trace_of(path)).recorded_step_ns)
-    found = ov.whatif(trace_of(path), plain_step_ns=plain_step_ns)
-    step, gain = found.predicted_step_ns, found.gain_ns
-    assert step is not None and gain is not None and found.plain is not None
-    assert found.baseline_step_ns == found.unchanged_step_ns == found.plain.step_ns == plain_step_ns
+    prediction = ov.whatif(trace_of(path), plain_step_ns=plain_step_ns)
+    step, gain = prediction.predicted_step_ns, prediction.gain_ns
+    assert step is not None and gain is not None and prediction.plain is not None
+    assert prediction.baseline_step_ns == prediction.unchanged_step_ns == prediction.plain.step_ns == plain_step_ns
     assert (step.low, step.value, step.high) == (plain_step_ns,) * 3
     assert (gain.low, gain.value, gain.high) == (0, 0, 0)
-    figures = found.buckets.values()
-    assert sum(one.measured for one in figures) == sum(one.predicted.value for one in figures) == plain_step_ns
+    figures = prediction.buckets.values()
+    assert (
+        sum(figure.measured for figure in figures) == sum(figure.predicted.value for figure in figures) == plain_step_ns
+    )
 
 
 def test_a_gain_is_what_the_plain_step_gets_shorter() -> None:
     trace = trace_of(TRACES / "known_causes" / "launch_bound.json.gz")
     alone = ov.whatif(trace, [GRAPH])
-    found = ov.whatif(trace, [GRAPH], plain_step_ns=2 * MS)
-    assert found.predicted_step_ns is not None and found.gain_ns is not None
-    assert found.baseline_step_ns == 2 * MS
-    assert found.gain_ns.value == 2 * MS - found.predicted_step_ns.value
-    assert found.gain_ns.low == 2 * MS - found.predicted_step_ns.high
-    assert found.gain_pct == pytest.approx(100 * found.gain_ns.value / (2 * MS))
+    prediction = ov.whatif(trace, [GRAPH], plain_step_ns=2 * MS)
+    assert prediction.predicted_step_ns is not None and prediction.gain_ns is not None
+    assert prediction.baseline_step_ns == 2 * MS
+    assert prediction.gain_ns.value == 2 * MS - prediction.predicted_step_ns.value
+    assert prediction.gain_ns.low == 2 * MS - prediction.predicted_step_ns.high
+    assert prediction.gain_pct == pytest.approx(100 * prediction.gain_ns.value / (2 * MS))
     assert alone.predicted_step_ns is not None
-    assert found.recorded_step_ns == alone.recorded_step_ns == alone.baseline_step_ns
-    assert found.recorded_predicted_step_ns == alone.recorded_predicted_step_ns == alone.predicted_step_ns.value
+    assert prediction.recorded_step_ns == alone.recorded_step_ns == alone.baseline_step_ns
+    assert prediction.recorded_predicted_step_ns == alone.recorded_predicted_step_ns == alone.predicted_step_ns.value
 
 
 @given(
@@ -124,14 +126,14 @@ def test_a_gain_is_what_the_plain_step_gets_shorter() -> None:
 )
 def test_lengths_are_made_to_add_up(parts: dict[str, int], spare: int, whole: int) -> None:
     parts["spare"] = max(0, spare)
-    found = fitted(parts, "spare", whole)
-    assert sum(found.values()) == whole and min(found.values()) >= 0
+    outcome = fitted(parts, "spare", whole)
+    assert sum(outcome.values()) == whole and min(outcome.values()) >= 0
     others = sum(parts.values()) - parts["spare"]
     if others <= whole:
-        assert {**found, "spare": 0} == {**parts, "spare": 0}, "what is spare does for all"
+        assert {**outcome, "spare": 0} == {**parts, "spare": 0}, "what is spare does for all"
     else:
-        assert found["spare"] == 0
-        assert all(abs(found[name] - ns * whole / others) <= 1 for name, ns in parts.items() if name != "spare")
+        assert outcome["spare"] == 0
+        assert all(abs(outcome[name] - ns * whole / others) <= 1 for name, ns in parts.items() if name != "spare")
 
 
 # -- recordings whose plain program is known
@@ -152,7 +154,7 @@ def test_a_told_step_gives_back_the_program_that_nobody_recorded(slowed: Slowed)
     plain = plain_of(slow, truth.span_ns)
     assert plain.buckets is not None and plain.program is not None
     assert plain.recorded_step_ns == median_step(only(report(slow))).span_ns > 1.25 * truth.span_ns
-    # The replayed step is within 0.3% of the plain one, and what an event cost is known but for its kind.
+    # The replayed step is within 0.3% of the plain step, and the cost of an event is known except for its kind.
     assert plain.buckets.idle_ns == pytest.approx(truth.buckets.idle_ns, abs=0.003 * truth.span_ns)
     for cause, ns in truth.idle_by_cause.items():
         assert plain.idle_by_cause[cause] == pytest.approx(ns, abs=0.01 * truth.span_ns)
@@ -166,7 +168,7 @@ def test_what_a_change_makes_of_the_program_is_predicted_from_any_recording_of_i
     untold = ov.whatif(record(HOST_BOUND, slowed), [change]).predicted_step_ns
     told_one = ov.whatif(record(HOST_BOUND, slowed), [change], plain_step_ns=truth_ns).predicted_step_ns
     assert truth is not None and untold is not None and told_one is not None
-    # Of what a graph or a synchronize saves, it is not known how much recording added to just that.
+    # It is unknown how much recording added to the calls that a graph or a removed synchronize saves.
     assert told_one.value == pytest.approx(truth.value, rel=0.03)
     assert told_one.low <= truth.value <= told_one.high
     if change == NO_SYNC:
@@ -196,7 +198,7 @@ def test_what_a_plain_step_takes_longer_is_idle_time_that_nothing_explains() -> 
     longer_ns = alone.recorded_step_ns + 500 * US
     told_one = ov.whatif(trace, [NO_SYNC], plain_step_ns=longer_ns)
     assert alone.predicted_step_ns is not None and told_one.predicted_step_ns is not None
-    # Nobody knows where it is: it stays in proportion, and the interval holds that all of it goes.
+    # Its place is unknown: it stays in proportion, and the interval includes the case that all of it goes.
     in_proportion = alone.predicted_step_ns.value * longer_ns / alone.replayed_step_ns
     assert told_one.predicted_step_ns.value == round(in_proportion)
     assert told_one.predicted_step_ns.low < alone.predicted_step_ns.value
@@ -221,15 +223,15 @@ def timed(*lengths_ns: int, device: bool = False) -> TimedSteps:
 
 @pytest.mark.parametrize("count", range(FEWEST, 80))
 def test_the_interval_of_a_median_holds_it_in_95_percent(count: int) -> None:
-    # Of the lengths 1, 2, 3... the interval is what places it has; the median lies outside where too few lie below it.
-    found = measured(PlainSteps(timed(*range(1, count + 1)), TimedSteps()), 10**9)
-    assert found is not None and found.low_ns + found.high_ns == count + 1, "as far from either end"
+    # For the lengths 1, 2, 3... the interval's ends are its places in the order.
+    outcome = measured(PlainSteps(timed(*range(1, count + 1)), TimedSteps()), 10**9)
+    assert outcome is not None and outcome.low_ns + outcome.high_ns == count + 1, "as far from either end"
 
     def missed(aside: int) -> float:
         return sum(comb(count, fewer) for fewer in range(aside + 1)) / 2.0 ** (count - 1)
 
-    assert missed(found.low_ns - 1) <= 0.05 or found.low_ns == 1, "of few, all"
-    assert missed(found.low_ns) > 0.05, "no narrower one holds it as often"
+    assert missed(outcome.low_ns - 1) <= 0.05 or outcome.low_ns == 1, "of few, all"
+    assert missed(outcome.low_ns) > 0.05, "no narrower one holds it as often"
 
 
 @given(
@@ -238,21 +240,21 @@ def test_the_interval_of_a_median_holds_it_in_95_percent(count: int) -> None:
     st.integers(0, 1 << 53),
 )
 def test_a_measured_step_lies_in_its_interval(before: list[int], after: list[int], recorded_ns: int) -> None:
-    found = measured(PlainSteps(timed(*before), timed(*after)), recorded_ns)
-    if found is None:
+    outcome = measured(PlainSteps(timed(*before), timed(*after)), recorded_ns)
+    if outcome is None:
         assert max(len(before), len(after)) < FEWEST
     else:
-        assert found.origin == "measured" and found.decides
-        assert min(before + after) <= found.low_ns <= found.step_ns <= found.high_ns <= max(before + after)
+        assert outcome.origin == "measured" and outcome.decides
+        assert min(before + after) <= outcome.low_ns <= outcome.step_ns <= outcome.high_ns <= max(before + after)
 
 
 def test_a_measured_step_lies_between_both_sides_unless_one_is_slower_than_the_recording() -> None:
     fast, slow = timed(*[100] * 9), timed(*[140] * 9)
     for recorded_ns, step_ns in ((150, 120), (140, 120), (139, 100), (99, 120)):
         for both in (PlainSteps(fast, slow), PlainSteps(slow, fast)):
-            found = measured(both, recorded_ns)
-            assert found is not None
-            assert (found.low_ns, found.step_ns, found.high_ns) == (100, step_ns, 140)
+            outcome = measured(both, recorded_ns)
+            assert outcome is not None
+            assert (outcome.low_ns, outcome.step_ns, outcome.high_ns) == (100, step_ns, 140)
 
 
 def test_a_side_with_too_few_steps_says_nothing() -> None:
@@ -265,8 +267,8 @@ def test_a_side_with_too_few_steps_says_nothing() -> None:
 
 def test_the_devices_clock_counts_where_there_is_one() -> None:
     both = TimedSteps(host_ns=(50,) * 9, device_ns=(100,) * 9)
-    found = measured(PlainSteps(both, TimedSteps()), 200)
-    assert found is not None and found.step_ns == 100
+    outcome = measured(PlainSteps(both, TimedSteps()), 200)
+    assert outcome is not None and outcome.step_ns == 100
 
 
 NOT_LENGTHS: list[Any] = [
@@ -291,15 +293,15 @@ def test_what_are_no_lengths_of_steps_is_left_out(lengths: Any, tmp_path: Path) 
     sides: list[Any] = [{"host_ns": lengths, "device_ns": lengths}, lengths]
     for number, side in enumerate(sides):
         path = tmp_path / f"{number}.json"
-        own = {PLAIN_STEPS: {"before": side, "after": side}}
-        path.write_text(json.dumps({METADATA: own, "traceEvents": []}))
+        metadata = {PLAIN_STEPS: {"before": side, "after": side}}
+        path.write_text(json.dumps({METADATA: metadata, "traceEvents": []}))
         assert trace_of(path).plain_steps == PlainSteps()
 
 
 @pytest.mark.parametrize("step_ns", [0, -1, 1 << 60, 31.5, float("nan"), float("inf")])
 def test_a_step_that_cannot_be_is_refused(step_ns: Any) -> None:
     with pytest.raises(UsageError, match="no length of a plain step"):
-        told(step_ns)
+        from_user(step_ns)
 
 
 # -- the timeline
@@ -319,7 +321,7 @@ def test_a_step_that_cannot_be_is_refused(step_ns: Any) -> None:
 def test_the_plain_timeline_has_the_recordings_ops(path: str) -> None:
     trace = trace_of(TRACES / f"{path}.json.gz")
     base = prepare(trace, None, None, with_shapes=False)
-    plain = plain_trace(as_plain(base, told(round(0.8 * base.recorded.median_ns))))
+    plain = plain_trace(as_plain(base, from_user(round(0.8 * base.recorded.median_ns))))
 
     def ops(of: Trace) -> list[tuple[Any, ...]]:
         table = of.gpu_ops
@@ -333,7 +335,7 @@ def test_the_plain_timeline_has_the_recordings_ops(path: str) -> None:
             table.bytes,
         )
         names = [of.names[name] for name in table.name_id[order].tolist()]
-        return list(zip(names, *(one[order].tolist() for one in columns), strict=True))
+        return list(zip(names, *(column[order].tolist() for column in columns), strict=True))
 
     assert ops(plain) == ops(trace)
     before, after = trace.gpu_ops, plain.gpu_ops
@@ -374,7 +376,7 @@ def test_what_cannot_be_replayed_keeps_its_ops_and_says_so() -> None:
     assert shorter.buckets.compute_ns == 20 * 300 * US
     assert has_exact_sums(shorter)
     assert plain_of(trace, 5 * MS).buckets is None, "its ops alone take 6 ms"
-    assert "cannot be replayed" in plain_sentence(only(report(trace, 10 * MS)))
+    assert "cannot be replayed" in plain_sentence(only(report(trace, 10 * MS)), "--plain-step")
 
 
 def test_each_device_has_the_plain_step() -> None:
@@ -401,7 +403,7 @@ def test_the_longest_and_shortest_steps_that_can_be_told_add_up() -> None:
             assert ov.whatif(trace, plain_step_ns=step_ns).baseline_step_ns == step_ns
 
 
-def test_timed_steps_are_taken_unless_a_length_is_told() -> None:
+def test_timed_steps_are_used_unless_a_length_is_given() -> None:
     lengths = tuple(range(690 * US, 711 * US, 1 * US))
     trace = replace(record(HOST_BOUND, Slowed.by(4 * US)), plain_steps=PlainSteps(timed(*lengths), TimedSteps()))
     plain = plain_of(trace)

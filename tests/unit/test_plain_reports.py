@@ -1,4 +1,4 @@
-"""What findings, diffs, checks and commands say where the plain step is told, and that they say it of one program."""
+"""Tests that findings, diffs, checks and commands all describe the plain program if the plain step is given."""
 
 from __future__ import annotations
 
@@ -33,41 +33,41 @@ NEARLY_FULL = (*[Work(20 * US, ops=2, work_ns=10 * US)] * 30, Work(100 * US), Wo
 """The GPU keeps up with nothing to wait for, unless recording slows the host."""
 
 
-def report(trace: Trace, plain_step_ns: int | None = None, **known: Any) -> Report:
-    return build([analyze_trace(trace)], plain_step_ns=plain_step_ns, **known)
+def report(trace: Trace, plain_step_ns: int | None = None, **options: Any) -> Report:
+    return build([analyze_trace(trace)], plain_step_ns=plain_step_ns, **options)
 
 
 def launches(plain_step_ns: int | None = None) -> Report:
     return report(trace_of(LAUNCHES), plain_step_ns)
 
 
-def by_rule(found: Report) -> dict[str, Finding]:
-    return {one.rule: one for one in found.findings}
+def by_rule(report: Report) -> dict[str, Finding]:
+    return {finding.rule: finding for finding in report.findings}
 
 
 # -- findings
 
 
 def test_an_estimate_decides_nothing() -> None:
-    found = launches()
-    [device] = found.devices
+    report = launches()
+    [device] = report.devices
     assert device.plain is not None and device.plain.origin == "estimated"
-    assert found.findings == find_all([analysis_of(LAUNCHES)])
-    assert of_program(found) is found and spoken(device) is device
-    assert all(one.plain_bound_ns is None and one.plain_example is None for one in found.findings)
+    assert report.findings == find_all([analysis_of(LAUNCHES)])
+    assert of_program(report) is report and spoken(device) is device
+    assert all(finding.plain_bound_ns is None and finding.plain_example is None for finding in report.findings)
 
 
 def test_findings_are_of_the_told_program_and_keep_what_was_recorded() -> None:
-    recorded, told = by_rule(report(trace_of(GPT2))), by_rule(report(trace_of(GPT2), 40 * MS))
-    assert told
-    for rule, one in told.items():
-        assert one.bound_ns == recorded[rule].bound_ns
-        assert one.example == recorded[rule].example
-        assert one.plain_bound_ns is not None and 0 < one.plain_bound_ns < one.bound_ns
-        assert one.spoken_bound_ns == one.plain_bound_ns
-        assert one.plain_example is not None and one.plain_example != one.example
-        assert one.cost_ns < recorded[rule].cost_ns
-        assert one.title != recorded[rule].title
+    recorded, given = by_rule(report(trace_of(GPT2))), by_rule(report(trace_of(GPT2), 40 * MS))
+    assert given
+    for rule, finding in given.items():
+        assert finding.bound_ns == recorded[rule].bound_ns
+        assert finding.example == recorded[rule].example
+        assert finding.plain_bound_ns is not None and 0 < finding.plain_bound_ns < finding.bound_ns
+        assert finding.spoken_bound_ns == finding.plain_bound_ns
+        assert finding.plain_example is not None and finding.plain_example != finding.example
+        assert finding.cost_ns < recorded[rule].cost_ns
+        assert finding.title != recorded[rule].title
 
 
 def test_a_finding_that_only_the_recording_has_is_none() -> None:
@@ -86,46 +86,54 @@ def test_findings_are_ordered_by_what_they_cost_the_program(plain_step_ns: int |
     assert list(findings) == sorted(findings, key=costliest_first)
 
 
-def said(op: str | None, bound_ns: int, rule: int = 0) -> tuple[Rule, Draft]:
+def claim_of(op: str | None, bound_ns: int, rule: int = 0) -> tuple[Rule, Draft]:
     where = None if op is None else Where(op=op, call="cudaStreamSynchronize")
     return tuple(RULES.values())[rule], Draft(title="", detail="", advice="", bound_ns=bound_ns, where=where)
 
 
 def test_a_finding_keeps_what_was_recorded_of_the_same_call() -> None:
-    recorded = [said("aten::item", 5), said("aten::copy_", 7), said(None, 9), said("aten::item", 11), said(None, 13, 1)]
+    recorded = [
+        claim_of("aten::item", 5),
+        claim_of("aten::copy_", 7),
+        claim_of(None, 9),
+        claim_of("aten::item", 11),
+        claim_of(None, 13, 1),
+    ]
 
     def bounds(*spoken: tuple[Rule, Draft]) -> list[int | None]:
-        return [None if one is None else one.bound_ns for one in counterparts(spoken, recorded)]
+        return [None if counterpart is None else counterpart.bound_ns for counterpart in counterparts(spoken, recorded)]
 
     assert bounds(*recorded) == [5, 7, 9, 11, 13]
-    assert bounds(said("aten::copy_", 1)) == [7], "the first has gone"
-    assert bounds(said("aten::mm", 1), said("aten::copy_", 1)) == [5, 7], "what is told apart is not taken for another"
-    assert bounds(*[said(None, 1, 1)] * 2) == [13, None]
-    assert bounds(said(None, 1, 2)) == [None]
+    assert bounds(claim_of("aten::copy_", 1)) == [7], "the first has gone"
+    assert bounds(claim_of("aten::mm", 1), claim_of("aten::copy_", 1)) == [5, 7], (
+        "what is told apart is not taken for another"
+    )
+    assert bounds(*[claim_of(None, 1, 1)] * 2) == [13, None]
+    assert bounds(claim_of(None, 1, 2)) == [None]
 
 
 # -- the report and its file
 
 
 def test_a_report_tells_all_of_the_plain_program_after_a_round_trip() -> None:
-    found = launches(2 * MS)
-    assert from_json(to_json(found)) == found
-    judged = of_program(found)
-    [device], [recorded] = judged.devices, found.devices
+    report = launches(2 * MS)
+    assert from_json(to_json(report)) == report
+    judged = of_program(report)
+    [device], [recorded] = judged.devices, report.devices
     assert recorded.plain is not None
     assert msgspec.structs.replace(device, plain=None) == recorded.plain.program
     assert device == spoken(recorded)
-    assert [one.bound_ns for one in judged.findings] == [one.plain_bound_ns for one in found.findings]
-    assert [one.example for one in judged.findings] == [one.plain_example for one in found.findings]
-    assert [one.bound_ns for one in found.findings] != [one.bound_ns for one in judged.findings]
+    assert [finding.bound_ns for finding in judged.findings] == [finding.plain_bound_ns for finding in report.findings]
+    assert [finding.example for finding in judged.findings] == [finding.plain_example for finding in report.findings]
+    assert [finding.bound_ns for finding in report.findings] != [finding.bound_ns for finding in judged.findings]
 
 
 def test_ranks_are_of_the_plain_program_all_or_none() -> None:
     analyses = [analysis_of(path) for path in sorted(RANKS.glob("*.json.gz"))]
-    told = build(analyses, plain_step_ns=15 * MS, replayed=False)
-    assert len(told.devices) == 2
-    assert of_program(told).devices == tuple(map(spoken, told.devices))
-    mixed = msgspec.structs.replace(told, traces=(told.traces[0], build(analyses[1:], replayed=False).traces[0]))
+    report = build(analyses, plain_step_ns=15 * MS, replayed=False)
+    assert len(report.devices) == 2
+    assert of_program(report).devices == tuple(map(spoken, report.devices))
+    mixed = msgspec.structs.replace(report, traces=(report.traces[0], build(analyses[1:], replayed=False).traces[0]))
     assert of_program(mixed) is mixed
 
 
@@ -140,30 +148,30 @@ def test_a_step_or_range_alone_has_no_plain_program() -> None:
 
 
 def test_two_programs_are_compared_where_both_are_known() -> None:
-    found = ov.diff(LAUNCHES, LAUNCHES, plain_step_ns=(2 * MS, 2 * MS))
-    assert found.of == "plain" and "plain" not in {doubt.id for doubt in found.doubts}
-    figures = found.devices[0].figures
+    difference = ov.diff(LAUNCHES, LAUNCHES, plain_step_ns=(2 * MS, 2 * MS))
+    assert difference.of == "plain" and "plain" not in {doubt.id for doubt in difference.doubts}
+    figures = difference.devices[0].figures
     assert figures.span.before == pytest.approx(2 * MS, rel=0.02)
-    assert not any(one.change for one in (figures.span, *figures.buckets, *figures.idle_by_cause))
+    assert not any(item.change for item in (figures.span, *figures.buckets, *figures.idle_by_cause))
 
 
 def test_recordings_are_compared_where_only_one_program_is_known() -> None:
     for before, after, which in ((2 * MS, None, "before"), (None, 2 * MS, "after")):
-        found = ov.diff(launches(before), launches(after))
-        assert found.of == "recorded"
-        [doubt] = [one for one in found.doubts if one.id == "plain"]
+        difference = ov.diff(launches(before), launches(after))
+        assert difference.of == "recorded"
+        [doubt] = [doubt for doubt in difference.doubts if doubt.id == "plain"]
         assert f"Only the trace {which} has a plain step" in doubt.detail
-        assert found.devices[0].figures == ov.diff(launches(), launches()).devices[0].figures
+        assert difference.devices[0].figures == ov.diff(launches(), launches()).devices[0].figures
 
 
 def test_other_ways_of_recording_matter_to_recordings_alone() -> None:
     stacks = trace_of(STACKS)
     without = replace(stacks, flags={}, python_frames=HostEvents.empty(names=stacks.names))
-    for told, of, holds in (((None, None), "recorded", "may"), ((9 * MS, 9 * MS), "plain", "Corrected")):
-        sides = [report(one, ns, replayed=False) for one, ns in zip((without, stacks), told, strict=True)]
-        found = ov.diff(*sides)
-        assert found.of == of
-        [doubt] = [one for one in found.doubts if one.id == "profiler"]
+    for given, of, holds in (((None, None), "recorded", "may"), ((9 * MS, 9 * MS), "plain", "Corrected")):
+        sides = [report(trace, ns, replayed=False) for trace, ns in zip((without, stacks), given, strict=True)]
+        difference = ov.diff(*sides)
+        assert difference.of == of
+        [doubt] = [doubt for doubt in difference.doubts if doubt.id == "profiler"]
         assert "without stacks before, with stacks after" in doubt.detail
         assert holds in doubt.holds
 
@@ -176,13 +184,13 @@ def step_time(at_most: str) -> dict[str, Any]:
 
 
 def test_budgets_are_of_the_told_program_and_the_check_says_so() -> None:
-    told = ov.check(LAUNCHES, step_time("2.1 ms"), plain_step_ns=2 * MS)
-    assert told.outcome == "pass"
-    assert told.program is not None
-    assert "a step takes 2.00 ms without the profiler (told) and 2.83 ms in the recording" in told.program
+    result = ov.check(LAUNCHES, step_time("2.1 ms"), plain_step_ns=2 * MS)
+    assert result.outcome == "pass"
+    assert result.program is not None
+    assert "a step takes 2.00 ms without the profiler (told) and 2.83 ms in the recording" in result.program
     recorded = ov.check(LAUNCHES, step_time("2.1 ms"))
     assert (recorded.outcome, recorded.program) == ("fail", None)
-    # What is only estimated decides nothing.
+    # An estimated step decides nothing.
     assert ov.check(launches(), step_time("2.1 ms")).verdicts == recorded.verdicts
 
 
@@ -218,13 +226,14 @@ def test_like_is_judged_by_like(tmp_path: Path, capsys: pytest.CaptureFixture[st
     old = ov.check(LAUNCHES, baseline=recorded, plain_step_ns=2 * MS)
     assert old.outcome != "fail" and old.program is None
     assert any(
-        "The baseline was made from a recording, so the recorded figures are judged" in one for one in old.warnings
+        "The baseline was made from a recording, so the recorded figures are judged" in warning
+        for warning in old.warnings
     )
 
     unknown = ov.check(LAUNCHES, baseline=plain)
     assert unknown.outcome == "inconclusive" and unknown.program is None
-    assert {one.status for one in unknown.verdicts} == {"skipped"}
-    assert any("the plain step of this trace is unknown" in one for one in unknown.warnings)
+    assert {verdict.status for verdict in unknown.verdicts} == {"skipped"}
+    assert any("the plain step of this trace is unknown" in warning for warning in unknown.warnings)
 
 
 def test_a_program_that_became_slower_fails_however_it_was_recorded() -> None:
@@ -233,16 +242,16 @@ def test_a_program_that_became_slower_fails_however_it_was_recorded() -> None:
     budgets = {"budgets": {"step_time": {"max_increase": "5%", "noise_floor": "0.5 ms"}}}
     assert ov.check(report(heavy, 18 * MS, replayed=False), budgets, baseline=before).outcome == "pass"
     slower = ov.check(report(heavy, 22 * MS, replayed=False), budgets, baseline=before)
-    assert "step_time" in {one.metric for one in slower.verdicts if one.status == "fail"}
+    assert "step_time" in {verdict.metric for verdict in slower.verdicts if verdict.status == "fail"}
 
 
 def test_a_written_report_is_judged_without_being_told_again(tmp_path: Path) -> None:
     path = tmp_path / "report.json"
     assert main(["analyze", str(LAUNCHES), "--plain-step", "2 ms", "--format", "json", "-o", str(path)]) == 0
     from_file = ov.check(path, step_time("2.1 ms"))
-    told = ov.check(LAUNCHES, step_time("2.1 ms"), plain_step_ns=2 * MS)
-    assert (from_file.outcome, from_file.program) == (told.outcome, told.program)
-    assert from_file.verdicts == told.verdicts
+    result = ov.check(LAUNCHES, step_time("2.1 ms"), plain_step_ns=2 * MS)
+    assert (from_file.outcome, from_file.program) == (result.outcome, result.program)
+    assert from_file.verdicts == result.verdicts
     assert ov.diff(path, path).of == "plain"
     for job in (path, launches(2 * MS)):
         with pytest.raises(UsageError, match="pass the option to"):
@@ -262,11 +271,11 @@ NO_STEPS = ["", "abc", "31.8", "-3ms", "0ms", "0.1ns", "inf", "nan", "5%", "3 GB
 
 
 @pytest.mark.parametrize("name", COMMANDS)
-def test_what_is_no_time_is_refused_in_a_sentence(name: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_what_is_not_a_time_is_refused_in_a_sentence(name: str, capsys: pytest.CaptureFixture[str]) -> None:
     for text in NO_STEPS:
         assert main([*COMMANDS[name], f"--plain-step={text}"]) == 2
-        said = capsys.readouterr().err.splitlines()[-1]
-        assert "error: argument --plain-step: " in said and repr(text) in said
+        errors = capsys.readouterr().err.splitlines()[-1]
+        assert "error: argument --plain-step: " in errors and repr(text) in errors
     assert main([*COMMANDS[name], "--plain-step", "99999999999s"]) == 2
     assert "is larger than a time can be" in capsys.readouterr().err
 
@@ -299,10 +308,10 @@ def test_pages_say_how_long_a_plain_step_is_and_of_what_it_consists(capsys: pyte
 
 
 def test_an_example_in_the_plain_program_lies_in_its_timeline() -> None:
-    found = launches(2 * MS)
-    program = found.devices[0].plain
+    report = launches(2 * MS)
+    program = report.devices[0].plain
     assert program is not None and program.program is not None
     window: Window = program.program.window
-    for one in found.findings:
-        assert one.plain_example is not None
-        assert window.start_ns <= one.plain_example.start_ns < one.plain_example.end_ns <= window.end_ns
+    for finding in report.findings:
+        assert finding.plain_example is not None
+        assert window.start_ns <= finding.plain_example.start_ns < finding.plain_example.end_ns <= window.end_ns

@@ -71,21 +71,21 @@ def test_a_baseline_of_it_is_refused_or_says_so(taken: str, tmp_path: Path, caps
 @pytest.mark.parametrize("form", ["text", "markdown", "json", "html"])
 def test_a_diff_says_so_in_its_head(form: str, predicted: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["diff", RECORDING, str(predicted), "--format", form]) == 0
-    said = capsys.readouterr().out
+    printed = capsys.readouterr().out
     if form == "json":
-        found = json.loads(said)
-        assert (found["before"]["predicted_by"], found["after"]["predicted_by"]) == (None, ["pin"])
-        assert found["doubts"][0]["id"] == "predicted"
+        document = json.loads(printed)
+        assert (document["before"]["predicted_by"], document["after"]["predicted_by"]) == (None, ["pin"])
+        assert document["doubts"][0]["id"] == "predicted"
     else:
-        assert "After was predicted by" in said and "predicted (pin)" in said.replace("\\", "")
+        assert "After was predicted by" in printed and "predicted (pin)" in printed.replace("\\", "")
 
 
 @pytest.mark.parametrize("form", ["terminal", "markdown", "json", "html"])
 def test_an_analysis_says_so_in_its_head(form: str, predicted: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["analyze", str(predicted), "--format", form]) == 0
-    said = capsys.readouterr().out
-    told = '"predicted_by": [' if form == "json" else "predicted by overlapscope whatif (pin)"
-    assert told in said[: said.index('"findings"') if form == "json" else None]
+    printed = capsys.readouterr().out
+    statement = '"predicted_by": [' if form == "json" else "predicted by overlapscope whatif (pin)"
+    assert statement in printed[: printed.index('"findings"') if form == "json" else None]
 
 
 def test_a_recording_is_taken_as_ever(capsys: pytest.CaptureFixture[str]) -> None:

@@ -1,4 +1,4 @@
-"""What a prediction keeps to, whatever the recording."""
+"""Tests of properties of every prediction, whatever the recording."""
 
 from __future__ import annotations
 
@@ -127,12 +127,12 @@ def test_long_stretches_are_replayed_as_one_thing_after_another(
     program = [[begin, *on_streams(step, apart), *([sync] if number in waiting else [])] for number in range(times)]
     graph = prepare(record(itertools.chain(*program)), None, None).graph
     assert (graph.calls.handed_by < 0).all() and not len(graph.orders)
-    # Neither lag is always the longer.
+    # Either lag can be the longer.
     closer = np.where(np.arange(len(graph.items)) % 2, graph.items.queue_lag_ns, 0)
     graph = replace(graph, items=replace(graph.items, queue_lag_ns=closer))
-    expected, found = one_at_a_time(graph), replay(graph)
+    expected, result = one_at_a_time(graph), replay(graph)
     for name in ("start_ns", "end_ns", "call_start_ns", "call_end_ns"):
-        assert getattr(found, name).tolist() == getattr(expected, name).tolist()
+        assert getattr(result, name).tolist() == getattr(expected, name).tolist()
 
 
 @given(
@@ -156,7 +156,7 @@ def test_copies_of_both_directions_are_replayed_to_the_nanosecond(both: list[tup
 
 
 def check_order(graph: Graph, replayed: Replay) -> None:
-    """Nothing in a replay begins before what it waits for: checked one constraint at a time."""
+    """Nothing in a replay begins before its dependencies: checked one constraint at a time."""
     items, calls = graph.items, graph.calls
     start, end = replayed.start_ns, replayed.end_ns
     kept = np.flatnonzero(~items.gone)
@@ -180,7 +180,7 @@ def check_order(graph: Graph, replayed: Replay) -> None:
 
 
 def check_bounds(done: Outcome) -> None:
-    """The window is no shorter than the busiest engine, and than each lane's own ops one after another."""
+    """The window is at least as long as the busiest engine, and as each lane's own ops one after another."""
     items = done.graph.items
     start, end = done.replayed.start_ns, done.replayed.end_ns
     window = int(end[~items.gone].max() - start[~items.gone].min())
@@ -204,8 +204,8 @@ def test_no_prediction_beats_what_bounds_it(step: list[Do], times: int, asked: l
     check_bounds(done)
     again = outcome(base, choices, stances)
     assert again.replayed.start_ns.tolist() == done.replayed.start_ns.tolist()
-    if any(one.touched for one in done.applied):
-        assert least_step_ns(done.graph, base.device, base.main_stream, base.numbers) <= done.replayed_step_ns
+    if any(item.touched for item in done.applied):
+        assert least_step_ns(done.graph, base.judged) <= done.replayed_step_ns
     else:
         assert done.step_ns == base.steps.median_ns
 
@@ -225,7 +225,7 @@ def test_no_prediction_beats_what_bounds_it(step: list[Do], times: int, asked: l
 )
 def test_predictions_of_real_recordings_keep_to_order_and_bounds(name: str) -> None:
     base = prepare(laboratory(name), None, None)
-    for asked in [*([one] for one in ALONE), ALONE]:
+    for asked in [*([item] for item in ALONE), ALONE]:
         choices = parse(asked)
         for stance in Stance:
             done = outcome(base, choices, [stance] * len(choices), stance)
@@ -239,9 +239,11 @@ def test_the_value_lies_in_its_interval_and_buckets_add_up_to_the_step(step: lis
     if result.predicted_step_ns is None:
         return
     assert result.predicted_step_ns.low <= result.predicted_step_ns.value <= result.predicted_step_ns.high
-    assert all(one.predicted.low <= one.predicted.value <= one.predicted.high for one in result.buckets.values())
-    assert sum(one.measured for one in result.buckets.values()) == result.baseline_step_ns
-    assert sum(one.predicted.value for one in result.buckets.values()) == result.predicted_step_ns.value
+    assert all(
+        bucket.predicted.low <= bucket.predicted.value <= bucket.predicted.high for bucket in result.buckets.values()
+    )
+    assert sum(bucket.measured for bucket in result.buckets.values()) == result.baseline_step_ns
+    assert sum(bucket.predicted.value for bucket in result.buckets.values()) == result.predicted_step_ns.value
     assert msgspec.json.decode(msgspec.json.encode(result), type=WhatIf) == result
 
 
@@ -261,7 +263,7 @@ def test_copies_on_their_own_stream_run_beside_the_kernels() -> None:
     result = of(record(repeated(step * 4, 4)), "side-stream")
     assert result.predicted_step_ns is not None
     assert result.predicted_step_ns.value == pytest.approx(12 * MS, rel=0.01)
-    # With one buffer only both directions run at once, and slow each other.
+    # With a single buffer, both directions run at once, and slow each other.
     assert result.predicted_step_ns.high == pytest.approx(16.6 * MS, rel=0.05)
     assert result.hidden_copy_pct is not None and result.hidden_copy_pct.measured == 0
     assert result.hidden_copy_pct.predicted is not None and result.hidden_copy_pct.predicted > 95
@@ -286,7 +288,7 @@ def test_a_call_that_returns_at_once_costs_only_itself() -> None:
     trace = record(repeated(step, 4))
     result = of(trace, "no-sync cudaDeviceSynchronize")
     assert result.predicted_step_ns is not None
-    # What the host does for 500 us goes on beside the kernels.
+    # The host's 500 us of work run beside the kernels.
     assert result.baseline_step_ns - result.predicted_step_ns.value > 400 * US
     assert result.interventions[0].touched == 4
 
@@ -383,13 +385,13 @@ def test_a_ladder_is_that_of_replays_of_all_sets(step: list[Do], times: int) -> 
     """Though it leaves out those that cannot be short enough."""
     trace = record(repeated(step, times))
     base = prepare(trace, None, None)
-    left = [choice for choice in candidates(base) if outcome(base, [choice]).applied[0].touched]
+    candidates_left = [choice for choice in candidates(base) if outcome(base, [choice]).applied[0].touched]
     taken: tuple[Choice, ...] = ()
     now, climbed = base.step_ns, [("", base.step_ns)]
     while base.fidelity.valid:
         gained = None
         for many in (1, 2):
-            sets = [in_order((*taken, *added)) for added in itertools.combinations(left, many)]
+            sets = [in_order((*taken, *added)) for added in itertools.combinations(candidates_left, many)]
             shortest = min(sets, key=lambda tried: outcome(base, tried).step_ns, default=())
             if shortest and now - outcome(base, shortest).step_ns >= LEAST_GAIN * base.step_ns:
                 gained = shortest
@@ -397,18 +399,18 @@ def test_a_ladder_is_that_of_replays_of_all_sets(step: list[Do], times: int) -> 
         if gained is None:
             break
         added = [choice for choice in gained if choice not in taken]
-        left = [choice for choice in left if choice not in added]
+        candidates_left = [choice for choice in candidates_left if choice not in added]
         now, taken = outcome(base, gained).step_ns, gained
         climbed.append((" + ".join(choice.text for choice in added), now))
-    found = [(rung.added, rung.predicted_step_ns.value) for rung in best(trace).result.ladder]
-    assert found == (climbed if base.fidelity.valid else [])
+    ladder = [(rung.added, rung.predicted_step_ns.value) for rung in best(trace).result.ladder]
+    assert ladder == (climbed if base.fidelity.valid else [])
 
 
 def test_events_on_one_stream_say_what_needs_what() -> None:
     """Copies on the kernels' stream, with the events that would join two streams."""
     trace = laboratory("offload_pipeline/one_stream")
     guessed = of(trace, "side-stream")
-    assert any(not one.shown for one in guessed.assumptions)
+    assert any(not assumption.shown for assumption in guessed.assumptions)
 
 
 def test_a_recording_without_launches_is_not_predicted() -> None:
@@ -427,17 +429,17 @@ def test_ops_that_lack_their_launch_are_not_predicted() -> None:
     assert not result.replay.valid and "5.0%" in result.replay.reasons[0]
 
 
-def test_another_gpus_constants_are_told_of_and_its_link_may_be_any() -> None:
+def test_another_gpus_constants_are_reported_and_its_link_may_be_any() -> None:
     trace = record(repeated([Do("pageable", 20 * MS), Do("kernel", 1 * MS)], 4), gb_per_s=10.0)
-    known, other = of(trace, "pin"), of(replace(trace, device_names={0: "NVIDIA GeForce RTX 3060"}), "pin")
-    assert not known.replay.reasons and "H200" in " ".join(other.replay.reasons)
-    assert known.predicted_step_ns is not None and other.predicted_step_ns is not None
+    baseline, other = of(trace, "pin"), of(replace(trace, device_names={0: "NVIDIA GeForce RTX 3060"}), "pin")
+    assert not baseline.replay.reasons and "H200" in " ".join(other.replay.reasons)
+    assert baseline.predicted_step_ns is not None and other.predicted_step_ns is not None
     width = other.predicted_step_ns.high - other.predicted_step_ns.low
-    assert width > 10 * (known.predicted_step_ns.high - known.predicted_step_ns.low)
-    assert other.predicted_step_ns.value > 1.5 * known.predicted_step_ns.value
+    assert width > 10 * (baseline.predicted_step_ns.high - baseline.predicted_step_ns.low)
+    assert other.predicted_step_ns.value > 1.5 * baseline.predicted_step_ns.value
 
 
-def test_steps_that_differ_widen_the_interval_and_are_told_of() -> None:
+def test_steps_that_differ_widen_the_interval_and_are_reported() -> None:
     program = [do for length in (2, 2, 3, 4, 2, 2) for do in (Do("step"), Do("h2d", 1 * MS), Do("kernel", length * MS))]
     result = of(record(program), "side-stream")
     assert result.predicted_step_ns is not None
@@ -466,8 +468,13 @@ def test_a_trace_without_gpu_activity_is_refused() -> None:
 
 
 def test_every_intervention_says_what_it_is() -> None:
-    for one in INTERVENTIONS.values():
-        assert one.words.title and one.meaning.endswith(".") and one.advice and one.assumptions
+    for intervention in INTERVENTIONS.values():
+        assert (
+            intervention.words.title
+            and intervention.meaning.endswith(".")
+            and intervention.advice
+            and intervention.assumptions
+        )
 
 
 def test_things_that_wait_for_each_other_are_no_prediction() -> None:
@@ -481,7 +488,7 @@ def test_things_that_wait_for_each_other_are_no_prediction() -> None:
 
 
 def test_streams_that_wait_for_each_other_again_and_again_are_no_riddle() -> None:
-    """Each wait passes on what the other stream was told to wait for; nothing runs in between."""
+    """Each wait passes on the other stream's waits; nothing runs in between."""
     rounds = 200
     ops = [
         Op(

@@ -52,61 +52,65 @@ def test_figures_are_those_of_the_report() -> None:
     traces = job.report.traces
     assert len({trace.source for trace in traces}) == len(various())
     buckets = ", ".join(Buckets.__struct_fields__)
-    devices = [(trace.source, one) for trace in traces for one in trace.devices]
+    devices = [(trace.source, device) for trace in traces for device in trace.devices]
     assert rows_of(job, f"SELECT source, device, span_ns, {buckets}, copy_ns, efficiency_pct FROM devices") == [
         (
             source,
-            one.device,
-            one.span_ns,
-            *(getattr(one.buckets, bucket) for bucket in Buckets.__struct_fields__),
-            one.overlap.copy_ns,
-            one.overlap.efficiency_pct,
+            result.device,
+            result.span_ns,
+            *(getattr(result.buckets, bucket) for bucket in Buckets.__struct_fields__),
+            result.overlap.copy_ns,
+            result.overlap.efficiency_pct,
         )
-        for source, one in devices
+        for source, result in devices
     ]
     for table, subject, of in (
         ("exposed_pieces", "exposed-copy", "exposed_copy_by_cause"),
         ("idle_pieces", "idle", "idle_by_cause"),
     ):
-        known = {(source, one.device, cause, ns) for source, one in devices for cause, ns in getattr(one, of).items()}
+        expected = {
+            (source, result.device, cause, ns)
+            for source, result in devices
+            for cause, ns in getattr(result, of).items()
+        }
         summed = rows_of(job, f"SELECT source, device, cause, sum(duration_ns) FROM {table} GROUP BY ALL")
-        assert {row for row in summed if row[-1]} == {row for row in known if row[-1]}
+        assert {row for row in summed if row[-1]} == {row for row in expected if row[-1]}
         listed = rows_of(job, f"SELECT source, device, cause, time_ns FROM causes WHERE subject = '{subject}'")
-        assert {*listed} == known and len(listed) == len(known)
+        assert {*listed} == expected and len(listed) == len(expected)
     copied: Counter[tuple[Any, ...]] = Counter()
     sizes: dict[tuple[Any, ...], int] = defaultdict(int)
-    for source, one in devices:
-        for group in one.copies:
-            key = (source, one.device, group.direction, group.stream, group.source_kind, group.target_kind)
+    for source, result in devices:
+        for group in result.copies:
+            key = (source, result.device, group.direction, group.stream, group.source_kind, group.target_kind)
             copied[key], sizes[key] = group.count, group.bytes or 0
-    found = rows_of(
+    answers = rows_of(
         job,
         "SELECT source, device, kind, stream, coalesce(source_kind, 'unknown'), coalesce(target_kind, 'unknown'), "
         "count(*), coalesce(sum(bytes), 0) FROM gpu_ops WHERE kind IN ('h2d', 'd2h') GROUP BY ALL",
     )
-    assert {row[:6]: row[6:] for row in found} == {key: (copied[key], sizes[key]) for key in copied}
+    assert {row[:6]: row[6:] for row in answers} == {key: (copied[key], sizes[key]) for key in copied}
     exposed = rows_of(job, "SELECT source, device, sum(exposed_ns) FROM copies GROUP BY ALL")
     assert {*exposed} == {
-        (source, one.device, one.buckets.exposed_copy_ns) for source, one in devices if one.overlap.copy_ns
+        (source, result.device, result.buckets.exposed_copy_ns) for source, result in devices if result.overlap.copy_ns
     }
     assert rows_of(job, "SELECT source, rule, device, cost_ns, title FROM findings") == [
-        (one.source, one.rule, one.device, one.cost_ns, one.title)
+        (finding.source, finding.rule, finding.device, finding.cost_ns, finding.title)
         for trace in traces
-        for one in job.report.findings
-        if one.source == trace.source
+        for finding in job.report.findings
+        if finding.source == trace.source
     ]
     assert rows_of(job, "SELECT source, call, thread, count, host_wait_ns, idle_caused_ns FROM stalls") == [
         (source, stall.call, stall.thread, stall.count, stall.host_wait_ns, stall.idle_caused_ns)
-        for source, one in devices
-        for stall in one.host_stalls
+        for source, result in devices
+        for stall in result.host_stalls
     ]
     assert rows_of(job, "SELECT source, name, span_ns, idle_ns FROM steps") == [
-        (source, step.name, step.span_ns, step.buckets.idle_ns) for source, one in devices for step in one.steps
+        (source, step.name, step.span_ns, step.buckets.idle_ns) for source, result in devices for step in result.steps
     ]
     assert rows_of(job, "SELECT source, step_ns, low_ns, origin FROM plain_steps") == [
-        (source, one.plain.step_ns, one.plain.low_ns, one.plain.origin)
-        for source, one in devices
-        if one.plain is not None
+        (source, result.plain.step_ns, result.plain.low_ns, result.plain.origin)
+        for source, result in devices
+        if result.plain is not None
     ]
     assert rows_of(job, "SELECT source, id, status FROM checks") == [
         (trace.source, check.id, check.status) for trace in traces for check in trace.trust.checks
@@ -144,7 +148,7 @@ def test_ids_lead_from_table_to_table() -> None:
         job,
         "SELECT device, max(gap) + 1 - count(DISTINCT gap), sum(duration_ns) FROM idle_pieces "
         "GROUP BY device ORDER BY device",
-    ) == [(one.device, 0, one.buckets.idle_ns) for one in job.report.devices]
+    ) == [(device.device, 0, device.buckets.idle_ns) for device in job.report.devices]
 
 
 OPS = st.lists(
@@ -160,7 +164,7 @@ def test_aggregates_are_numpys(ops: list[tuple[Kind, int, int]], size: int) -> N
     trace = make_trace(Op(kind, base + at, base + at + length, size=size) for kind, at, length in ops)
     table = trace.gpu_ops
     length = table.end_ns - table.start_ns
-    found = rows_of(
+    answers = rows_of(
         QueriedTraces((trace,)),
         "SELECT kind, count(*), sum(duration_ns), sum(bytes), min(start_ns), max(duration_ns) "
         "FROM gpu_ops GROUP BY GROUPING SETS ((), (kind))",
@@ -168,7 +172,7 @@ def test_aggregates_are_numpys(ops: list[tuple[Kind, int, int]], size: int) -> N
     sets: dict[str | None, Any] = {None: np.full(len(table), True)}
     sets |= {Kind(kind).name.lower(): table.kind == kind for kind in np.unique(table.kind).tolist()}
     # Exact also where the sum is more than 64 bits hold.
-    assert {row[0]: row[1:] for row in found} == {
+    assert {row[0]: row[1:] for row in answers} == {
         kind: (
             np.count_nonzero(of),
             length[of].sum(),
@@ -180,7 +184,7 @@ def test_aggregates_are_numpys(ops: list[tuple[Kind, int, int]], size: int) -> N
     }
 
 
-def test_several_traces_are_told_apart() -> None:
+def test_several_traces_are_distinguished() -> None:
     job = QueriedTraces(tuple(trace_of(TRACES / "ddp" / f"rank{rank}.json.gz") for rank in range(2)))
     assert rows_of(job, "SELECT rank, exposed_comm_ns FROM devices ORDER BY rank") == [
         (trace.rank, trace.devices[0].buckets.exposed_comm_ns) for trace in job.report.traces
@@ -206,7 +210,7 @@ def test_of_which_program_figures_are_and_which_trace_is_in_doubt_is_always_said
 
 
 @pytest.mark.parametrize(
-    ("statement", "said"),
+    ("statement", "message"),
     [
         ("COPY gpu_ops TO 'x.csv'", "only one SELECT statement"),
         ("ATTACH 'x.db'", "only one SELECT statement"),
@@ -254,12 +258,12 @@ def test_of_which_program_figures_are_and_which_trace_is_in_doubt_is_always_said
         (f"SELECT {'1,' * 60_000}1", "more than 100,000 characters"),
     ],
 )
-def test_what_is_no_question_to_the_tables_is_refused_in_a_sentence(
-    job: QueriedTraces, statement: str, said: str
+def test_what_is_not_a_question_to_the_tables_is_refused_in_a_sentence(
+    job: QueriedTraces, statement: str, message: str
 ) -> None:
     with pytest.raises(UsageError) as refused:
         ask(job, statement)
-    assert said in str(refused.value)
+    assert message in str(refused.value)
     assert str(refused.value).endswith(".") and "\n" not in str(refused.value) and len(str(refused.value)) < 700
 
 
@@ -347,26 +351,28 @@ def test_without_duckdb_it_says_how_to_install_it(
 # -- how it is written ------------------------------------------------------------------------------
 
 
-def said(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
+def output_of(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
     capsys.readouterr()
     assert main(["query", str(PIPELINE), *arguments]) == 0
     return capsys.readouterr().out
 
 
 def test_text_shows_a_hundred_rows_and_says_how_many_more(capsys: pytest.CaptureFixture[str]) -> None:
-    shown = said(capsys, "SELECT range AS number FROM range(250)")
+    shown = output_of(capsys, "SELECT range AS number FROM range(250)")
     assert "And 150 rows more; --limit shows more of them." in shown and "\n    99\n" in shown
-    assert "And 248 rows more" in said(capsys, "SELECT * FROM range(250)", "--limit", "2")
-    assert "The result has no rows." in said(capsys, "SELECT * FROM range(0)")
-    assert "row 1" in said(capsys, "SELECT * FROM gpu_ops")
+    assert "And 248 rows more" in output_of(capsys, "SELECT * FROM range(250)", "--limit", "2")
+    assert "The result has no rows." in output_of(capsys, "SELECT * FROM range(0)")
+    assert "row 1" in output_of(capsys, "SELECT * FROM gpu_ops")
 
 
 def test_json_fits_the_schema_and_says_unit_figures_and_trust(capsys: pytest.CaptureFixture[str]) -> None:
-    written = json.loads(said(capsys, "SELECT id, duration_ns, bytes AS size, name FROM gpu_ops", "--format", "json"))
+    written = json.loads(
+        output_of(capsys, "SELECT id, duration_ns, bytes AS size, name FROM gpu_ops", "--format", "json")
+    )
     validate(written, schema_of("query"))
     assert written["kind"] == "query"
     assert written["row_count"] == len(written["rows"]) == len(trace_of(PIPELINE).gpu_ops)
-    assert [(one["name"], one["unit"]) for one in written["columns"]] == [
+    assert [(column["name"], column["unit"]) for column in written["columns"]] == [
         ("id", None),
         ("duration_ns", "ns"),
         ("size", None),
@@ -375,7 +381,7 @@ def test_json_fits_the_schema_and_says_unit_figures_and_trust(capsys: pytest.Cap
     assert written["tables"] == [{"name": "gpu_ops", "figures": "of the recording"}]
     assert written["traces"][0]["verdict"] == report_of(PIPELINE).traces[0].trust.verdict
     odd = "SELECT 'NaN'::DOUBLE, 1e30, 1::HUGEINT << 100, 1.50, [1, 2], {'a': DATE '2026-01-01'}, true"
-    assert json.loads(said(capsys, odd, "--format", "json"))["rows"] == [
+    assert json.loads(output_of(capsys, odd, "--format", "json"))["rows"] == [
         [None, 1e30, 1 << 100, 1.5, [1, 2], {"a": "2026-01-01"}, True]
     ]
 
@@ -384,12 +390,12 @@ def test_csv_and_parquet_hold_every_row(tmp_path: Path, capsys: pytest.CaptureFi
     import pandas as pd
 
     statement = "SELECT id, start_ns, bytes, name FROM gpu_ops"
-    rows = list(csv.DictReader(io.StringIO(said(capsys, statement, "--format", "csv"))))
+    rows = list(csv.DictReader(io.StringIO(output_of(capsys, statement, "--format", "csv"))))
     ops = trace_of(PIPELINE).gpu_ops
     assert [int(row["start_ns"]) for row in rows] == ops.start_ns.tolist()
     assert [int(row["bytes"] or -1) for row in rows] == ops.bytes.tolist()
     out = tmp_path / "ops.parquet"
-    said(capsys, statement, "--format", "parquet", "-o", str(out))
+    output_of(capsys, statement, "--format", "parquet", "-o", str(out))
     frame = pd.read_parquet(out)
     assert frame["start_ns"].tolist() == ops.start_ns.tolist()
     assert main(["query", str(PIPELINE), statement, "--format", "parquet"]) == 2
@@ -401,10 +407,10 @@ def test_a_statement_comes_from_a_file_or_from_stdin(
 ) -> None:
     file = tmp_path / "steps.sql"
     file.write_text("SELECT count(*) AS n\nFROM steps -- of all devices\n")
-    expected = said(capsys, "SELECT count(*) AS n FROM steps")
-    assert said(capsys, "--file", str(file)) == expected
+    expected = output_of(capsys, "SELECT count(*) AS n FROM steps")
+    assert output_of(capsys, "--file", str(file)) == expected
     monkeypatch.setattr("sys.stdin", io.StringIO(file.read_text()))
-    assert said(capsys, "--file", "-") == expected
+    assert output_of(capsys, "--file", "-") == expected
     for wrong in ([], [str(PIPELINE)], ["--file", str(file)], [str(PIPELINE), "--file", str(tmp_path / "no.sql")]):
         assert main(["query", *wrong]) == 2
         assert capsys.readouterr().err.count("\n") == 1
@@ -414,11 +420,13 @@ def test_the_schema_lists_every_table_and_column(capsys: pytest.CaptureFixture[s
     for form in ("text", "markdown"):
         assert main(["query", "--schema", "--format", form]) == 0
         shown = capsys.readouterr().out.replace("\\", "")
-        assert all(table.name in shown and all(one.name in shown for one in table.columns) for table in TABLES.values())
+        assert all(
+            table.name in shown and all(column.name in shown for column in table.columns) for table in TABLES.values()
+        )
     assert main(["query", "--schema", "--format", "json"]) == 0
     written = json.loads(capsys.readouterr().out)
     assert [table["name"] for table in written["tables"]] == [*TABLES]
-    units = {one["name"]: one["unit"] for table in written["tables"] for one in table["columns"]}
+    units = {column["name"]: column["unit"] for table in written["tables"] for column in table["columns"]}
     assert (units["start_ns"], units["efficiency_pct"], units["gb_per_s"], units["name"]) == ("ns", "%", "GB/s", None)
     assert main(["query", "--schema", "--format", "csv"]) == 2
 
@@ -446,8 +454,8 @@ def test_hostile_names_are_text_wherever_they_come(tmp_path: Path, capsys: pytes
     assert frame["name"].tolist()[:2] == names[:2] and len(frame) == len(names)
 
 
-def test_an_answer_is_no_trace(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_answer_is_not_a_trace(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = tmp_path / "answer.json"
-    path.write_text(said(capsys, "FROM steps", "--format", "json"))
+    path.write_text(output_of(capsys, "FROM steps", "--format", "json"))
     assert main(["check", str(path)]) == 2
     assert "is the answer to a query" in capsys.readouterr().err

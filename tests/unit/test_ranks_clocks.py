@@ -25,12 +25,12 @@ def offsets_of(job: Job) -> tuple[Meetings, Offsets]:
 
 def connected(job: Job, rank: int) -> set[int]:
     """Ranks that a rank is connected with through collectives."""
-    found = {rank}
+    connected = {rank}
     while True:
-        more = {one for met in job.met if found & set(met.times) for one in met.times}
-        if more <= found:
-            return found
-        found |= more
+        more = {time for met in job.met if connected & set(met.times) for time in met.times}
+        if more <= connected:
+            return connected
+        connected |= more
 
 
 @given(jobs(offsets=far_apart, unit=US))
@@ -79,14 +79,14 @@ def test_between_members_of_a_group_offsets_are_no_further_off_than_said(job: Jo
 def test_every_rank_with_a_collective_is_compared_with_the_lowest_it_is_connected_with(job: Job) -> None:
     _, offsets = offsets_of(job)
     for rank in range(job.ranks):
-        met = any(rank in one.times for one in job.met)
+        met = any(rank in item.times for item in job.met)
         assert int(offsets.reference[rank]) == (min(connected(job, rank)) if met else -1)
         assert (int(offsets.error_ns[rank]) >= 0) == met
 
 
 @given(jobs(offsets=far_apart, unit=US))
 def test_bounds_are_the_tightest_that_follow(job: Job) -> None:
-    """Against shortest paths through all constraints, one by one."""
+    """Compared with shortest paths through all constraints."""
     meetings, offsets = offsets_of(job)
     far = 1 << 60
     distance = [[0 if i == j else far for j in range(job.ranks)] for i in range(job.ranks)]

@@ -1,4 +1,4 @@
-"""What stands behind the page Ranks: written reports, the traces of a folder reduced in the background, and links."""
+"""Tests of the data of the page Ranks: written reports, the traces of a folder reduced in the background, and links."""
 
 from __future__ import annotations
 
@@ -38,17 +38,17 @@ def all_read(library: Library, id: str) -> Ranks:
     while waiting_for(library, wanted):
         assert time.monotonic() < until
         time.sleep(0.02)
-    found = of_job(library, wanted)
-    assert found is not None
-    return found
+    opened = of_job(library, wanted)
+    assert opened is not None
+    return opened
 
 
 # -- written reports ------------------------------------------------------------------------------
 
 
-def test_a_report_that_is_named_is_no_trace(tmp_path: Path) -> None:
+def test_a_report_that_is_named_is_not_a_trace(tmp_path: Path) -> None:
     library = Library([written(tmp_path / "ranks.json"), DDP])
-    assert [one.id for one in library.ranks_files()] == ["ranks.json"]
+    assert [ranks_file.id for ranks_file in library.ranks_files()] == ["ranks.json"]
     assert library.ranks_files()[0].report == job(4)
     assert [entry.id for entry in library.entries()] == ["ddp/rank0", "ddp/rank1"]
 
@@ -57,12 +57,12 @@ def test_a_report_in_a_folder_is_found(tmp_path: Path) -> None:
     written(tmp_path / "out" / "ranks.json")
     written(tmp_path / "old" / "ranks.json", b'{"schema_version": 1, "tool": {}, "world_size": 4}')
     library = Library([tmp_path])
-    assert [one.id for one in library.ranks_files()] == ["out/ranks.json"]
+    assert [ranks_file.id for ranks_file in library.ranks_files()] == ["out/ranks.json"]
     assert library.entries() == ()
 
 
 @pytest.mark.parametrize(
-    ("spoil", "said"),
+    ("spoil", "message"),
     [
         (lambda text: text[:-500], "not of this version"),
         (lambda text: text.replace(b'"schema_version": 1', b'"schema_version": 99', 1), "schema version 99"),
@@ -70,9 +70,9 @@ def test_a_report_in_a_folder_is_found(tmp_path: Path) -> None:
     ids=["cut", "later"],
 )
 def test_a_named_report_that_cannot_be_read_is_an_error(
-    tmp_path: Path, spoil: Callable[[bytes], bytes], said: str
+    tmp_path: Path, spoil: Callable[[bytes], bytes], message: str
 ) -> None:
-    with pytest.raises(UnreadableTrace, match=said):
+    with pytest.raises(UnreadableTrace, match=message):
         Library([written(tmp_path / "ranks.json", spoil(to_json(job(4))))])
 
 
@@ -81,7 +81,7 @@ def test_the_url_says_which_report_is_meant(tmp_path: Path) -> None:
     place = parse("/", "/ranks", "?trace=ddp/rank0&report=b.json")
     assert place.report == "b.json" and "report=b.json" in place.href("overview")
     names = {report: chosen(library, UrlState(report=report)) for report in (None, "b.json", "gone.json", TRACES)}
-    assert {report: one and one.id for report, one in names.items()} == {
+    assert {report: entry and entry.id for report, entry in names.items()} == {
         None: "a.json",
         "b.json": "b.json",
         "gone.json": "a.json",
@@ -122,13 +122,13 @@ def test_the_traces_of_a_folder_are_reduced_and_joined() -> None:
     assert of_job(library, job_of(library, "ddp/rank0", everything=False)) is ranks
 
 
-def test_a_trace_that_cannot_be_read_is_told_and_the_others_go_on(tmp_path: Path) -> None:
+def test_a_trace_that_cannot_be_read_is_reported_and_the_others_go_on(tmp_path: Path) -> None:
     shutil.copytree(DDP, tmp_path / "job")
     (tmp_path / "job" / "rank2.json").write_text("nothing")
     library = Library([tmp_path])
     ranks = all_read(library, "job/rank0")
     assert len(ranks.report.ranks) == 2
-    assert [one.rank for one in ranks.report.unreadable] == [2]
+    assert [failure.rank for failure in ranks.report.unreadable] == [2]
     assert library.failure("job/rank0") is None and library.failure("job/rank2") is None
 
 

@@ -1,4 +1,4 @@
-"""Ranks joined into one report: real recordings of two ranks, with what is planted in them found again."""
+"""Tests of ranks joined into a report: real recordings of two ranks, with planted delays that must be detected."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def read(number: int) -> dict[str, Any]:
 
 @cache
 def real(folder: str = "ddp") -> tuple[ReducedRank, ...]:
-    return tuple(one for path in sorted((TRACES / folder).glob("rank*.json.gz")) for one in reduce(load(path)))
+    return tuple(rank for path in sorted((TRACES / folder).glob("rank*.json.gz")) for rank in reduce(load(path)))
 
 
 def planted(
@@ -66,27 +66,27 @@ def planted(
 
 def collectives(number: int) -> list[tuple[int, int, int]]:
     """Start, end and elements of the kernels that name their collective, from the file itself."""
-    found = []
+    meetings = []
     for event in read(number)["traceEvents"]:
         if event.get("cat") == "kernel" and "Collective name" in event["args"]:
             start = round(event["ts"] * 1000)
-            found.append((start, start + round(event["dur"] * 1000), event["args"]["In msg nelems"]))
-    return sorted(found)
+            meetings.append((start, start + round(event["dur"] * 1000), event["args"]["In msg nelems"]))
+    return sorted(meetings)
 
 
 def test_waits_of_two_real_ranks_are_those_that_their_files_say() -> None:
-    waited, made, last = [0, 0], [0, 0], [0, 0]
+    waited, caused, last = [0, 0], [0, 0], [0, 0]
     for (start_a, end_a, size_a), (start_b, end_b, size_b) in zip(collectives(0), collectives(1), strict=True):
         assert size_a == size_b
         early = 0 if start_a < start_b else 1
         wait = min(abs(start_a - start_b), (end_a - start_a, end_b - start_b)[early])
         waited[early] += wait
-        made[1 - early] += wait
+        caused[1 - early] += wait
         last[1 - early] += 1
     report = join(real())
     assert report.clocks.status == "shared"
     assert [row.waited_ns for row in report.ranks] == waited
-    assert [row.made_wait_ns for row in report.ranks] == made
+    assert [row.made_wait_ns for row in report.ranks] == caused
     assert [row.last_in for row in report.ranks] == last
     assert report.matching.judged == report.matching.meetings == 27
     # Rank 1 recorded three kernels more, from before the first step.
@@ -94,11 +94,11 @@ def test_waits_of_two_real_ranks_are_those_that_their_files_say() -> None:
 
 
 def test_figures_of_each_rank_are_those_of_its_own_report() -> None:
-    for one, row in zip(real(), join(real()).ranks, strict=True):
-        assert (row.rank, row.source, row.device) == (one.rank, one.source, one.device)
-        assert row.buckets == one.buckets
-        assert row.span_ns == one.span_ns == sum(row.buckets.named().values())
-        assert row.exposed_comm_ns == int((one.exposed_comm.ends - one.exposed_comm.starts).sum())
+    for reduced, row in zip(real(), join(real()).ranks, strict=True):
+        assert (row.rank, row.source, row.device) == (reduced.rank, reduced.source, reduced.device)
+        assert row.buckets == reduced.buckets
+        assert row.span_ns == reduced.span_ns == sum(row.buckets.named().values())
+        assert row.exposed_comm_ns == int((reduced.exposed_comm.ends - reduced.exposed_comm.starts).sum())
         assert row.waited_exposed_ns is not None and row.waited_ns is not None
         assert row.waited_exposed_ns <= min(row.waited_ns, row.exposed_comm_ns)
 
@@ -107,20 +107,20 @@ def test_the_one_who_makes_the_others_wait_is_named_with_where_and_whom() -> Non
     report = join(real())
     straggler = report.straggler
     assert straggler is not None
-    assert (straggler.rank, [one.rank for one in straggler.waiting], straggler.others) == (0, [1], 1)
+    assert (straggler.rank, [item.rank for item in straggler.waiting], straggler.others) == (0, [1], 1)
     assert straggler.lost_ns == straggler.made_wait_exposed_ns == report.ranks[1].waited_exposed_ns
     assert straggler.lost_per_step_ns == straggler.lost_ns // 3
-    assert [one.collective for one in straggler.collectives] == ["allreduce"]
+    assert [collective.collective for collective in straggler.collectives] == ["allreduce"]
     assert straggler.collectives[0].group_ranks == "[0, 1]"
     worst = straggler.worst[0]
     assert (worst.step, worst.index, worst.elements, worst.group_size) == ("ProfilerStep#5", 26, 44111616, 2)
     assert (worst.late_rank, worst.waiting[0].rank) == (0, 1)
-    # Where the late rank's kernel is, in its own trace.
+    # Start of the late rank's kernel, in its own trace.
     start, end, _ = collectives(0)[26]
     base = read(0)["baseTimeNanoseconds"]
     assert (worst.window.start_ns, worst.window.end_ns) == (base + start, base + end)
     assert report.worst[0].rank == 0 and report.worst[0].why == ("makes-others-wait",)
-    assert "idle" in [one.name for one in report.worst[0].excess]
+    assert "idle" in [item.name for item in report.worst[0].excess]
 
 
 def test_the_same_comes_of_any_order() -> None:
@@ -140,15 +140,15 @@ def test_a_planted_offset_is_found_within_the_error(tmp_path: Path, ahead_ms: in
     assert row.clock_offset_ns is not None and row.clock_error_ns is not None
     assert row.clock_error_ns < 165 * US
     assert abs(row.clock_offset_ns - ahead) <= row.clock_error_ns
-    # What was waited is known as closely as the clocks are, in each of the meetings.
-    for one, other in zip(before.ranks, after.ranks, strict=True):
-        assert one.waited_ns is not None and other.waited_ns is not None
-        assert abs(one.waited_ns - other.waited_ns) <= 27 * row.clock_error_ns
+    # Waits are as exact as the clocks, in each of the meetings.
+    for first, other in zip(before.ranks, after.ranks, strict=True):
+        assert first.waited_ns is not None and other.waited_ns is not None
+        assert abs(first.waited_ns - other.waited_ns) <= 27 * row.clock_error_ns
     assert after.straggler is not None and after.straggler.rank == 0
 
 
 def test_a_planted_delay_is_charged_to_the_rank_that_has_it(tmp_path: Path) -> None:
-    """Rank 0 comes 300 us earlier to each collective; so much more it waits for rank 1, or less rank 1 for it."""
+    """Rank 0 comes 300 us earlier to each collective, so it waits longer for rank 1 by that, or rank 1 less for it."""
 
     def earlier(kernels: Events) -> None:
         for kernel in kernels:
@@ -162,7 +162,7 @@ def test_a_planted_delay_is_charged_to_the_rank_that_has_it(tmp_path: Path) -> N
     for (start_a, end_a, _), (start_b, _, _) in zip(collectives(0), collectives(1), strict=True):
         wait = start_b - (start_a - 300 * US)
         waited[0 if wait > 0 else 1] += min(abs(wait), end_a - start_a + 300 * US) if wait > 0 else -wait
-    # Rank 0's kernels, longer to the left, now overlap one another: what one waits in two of them counts once.
+    # Rank 0's kernels, lengthened to the left, now overlap: a wait in two of them counts once.
     assert after.ranks[0].waited_ns is not None and before.ranks[0].waited_ns is not None
     assert before.ranks[0].waited_ns + 7 * 300 * US < after.ranks[0].waited_ns <= waited[0]
     assert after.ranks[1].waited_ns == waited[1]
@@ -180,7 +180,7 @@ def test_with_one_rank_missing_nothing_is_said_of_waiting() -> None:
     assert join(real(), expected=4).missing == (2, 3)
 
 
-def test_an_unreadable_rank_is_told_and_not_called_missing() -> None:
+def test_an_unreadable_rank_is_reported_and_not_called_missing() -> None:
     report = join([real()[0], Unreadable(source="logs/rank1.json", reason="It is no JSON.")])
     assert report.unreadable == (Unreadable(source="logs/rank1.json", reason="It is no JSON.", rank=1),)
     assert report.missing == ()
@@ -211,7 +211,7 @@ def test_without_a_rank_inside_the_name_tells_it_and_without_either_it_is_shown_
     assert any("without a rank" in note for note in report.notes)
 
 
-def test_kernels_without_a_word_are_matched_by_name_and_it_is_said(tmp_path: Path) -> None:
+def test_kernels_without_a_word_are_matched_by_name_and_it_is_reported(tmp_path: Path) -> None:
     def silent(kernels: Events) -> None:
         for kernel in kernels:
             kernel["args"] = {
@@ -240,7 +240,7 @@ def test_kernels_without_a_word_of_several_groups_are_not_taken_for_one() -> Non
     assert (together.matching.judged, together.clocks.status) == (4, "shared")
 
 
-def test_a_collective_whose_kernels_do_not_end_together_is_not_judged_and_it_is_said(tmp_path: Path) -> None:
+def test_a_collective_whose_kernels_do_not_end_together_is_not_judged_and_it_is_reported(tmp_path: Path) -> None:
     def corrupt(kernels: Events) -> None:
         kernels[5]["dur"] += 4000
 
@@ -265,7 +265,7 @@ def test_other_real_jobs_have_one_clock_and_match_in_full(folder: str) -> None:
     "folder", ["ddp", "laboratory/ddp_training/ddp.traces", "laboratory/fsdp_offload/resident.traces"]
 )
 def test_real_kernels_of_one_collective_end_within_a_quarter_of_the_shortest(folder: str) -> None:
-    """What the bounds of clocks assume is that they end within the whole of it."""
+    """The bounds of clocks assume that they end within its whole length."""
     ranks = real(folder)
     met = match(gather(ranks), len(ranks)).symmetric()
     end, start = met.kernels.end_ns[met.row], met.kernels.start_ns[met.row]
@@ -324,32 +324,32 @@ def test_among_many_the_late_one_is_found_and_lists_stay_short() -> None:
 
 
 def of_several_machines(ahead_ns: Sequence[int], *, late: int, by_ns: int) -> list[ReducedRank]:
-    """The two real ranks on each of several machines with clocks of their own, and one that comes late.
+    """The two real ranks on each of several machines with separate clocks, and a rank that comes late.
 
     In step 4 all others come that much earlier to the first collective, and wait.
     """
     size = 2 * len(ahead_ns)
     ranks = []
     for number in range(size):
-        one, ahead = real()[number % 2], ahead_ns[number // 2]
-        comm = one.comm
+        rank, ahead = real()[number % 2], ahead_ns[number // 2]
+        comm = rank.comm
         start = comm.start_ns.copy()
         first = int(np.flatnonzero(comm.step == 4)[0])
         if number != late:
             start[first] -= by_ns
-        begin, end = one.exposed_comm
+        begin, end = rank.exposed_comm
         waiting = union(np.append(begin, start[first]), np.append(end, comm.end_ns[first]))
         kinds = tuple(
             replace(kind, ranks="[0, 1, ...]", group_size=size) if kind.recorded else kind for kind in comm.kinds
         )
         ranks.append(
             replace(
-                one,
+                rank,
                 rank=number,
                 world_size=size,
                 source=f"host{number // 2}/rank{number}.json",
-                judged_from_ns=one.judged_from_ns + ahead,
-                end_ns=one.end_ns + ahead,
+                judged_from_ns=rank.judged_from_ns + ahead,
+                end_ns=rank.end_ns + ahead,
                 comm=replace(comm, kinds=kinds, start_ns=start + ahead, end_ns=comm.end_ns + ahead),
                 exposed_comm=Intervals(waiting.starts + ahead, waiting.ends + ahead),
             )

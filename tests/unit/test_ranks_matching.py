@@ -1,4 +1,4 @@
-"""Which kernels of different ranks are one collective: never a wrong match, and nothing lost without need."""
+"""Tests of matching kernels of different ranks to collectives: never a wrong match, and nothing lost needlessly."""
 
 from __future__ import annotations
 
@@ -19,15 +19,15 @@ BARE = CommKind("ncclDevKernel_AllReduce_Sum_f32_RING_LL(ncclDevKernelArgsStorag
 
 def matched(ranks: Sequence[ReducedRank]) -> list[dict[int, int]]:
     """Each meeting as rank -> start of its kernel."""
-    found = match(gather(ranks), len(ranks))
+    meetings = match(gather(ranks), len(ranks))
     return [
-        {int(found.kernels.rank[row]): int(found.kernels.start_ns[row]) for row in members(found, number)}
-        for number in range(len(found))
+        {int(meetings.kernels.rank[row]): int(meetings.kernels.start_ns[row]) for row in members(meetings, number)}
+        for number in range(len(meetings))
     ]
 
 
-def members(found: Meetings, number: int) -> list[int]:
-    rows: list[int] = found.row[found.first[number] : found.first[number + 1]].tolist()
+def members(meetings: Meetings, number: int) -> list[int]:
+    rows: list[int] = meetings.row[meetings.first[number] : meetings.first[number + 1]].tolist()
     return rows
 
 
@@ -61,11 +61,11 @@ def test_recordings_that_begin_and_end_at_different_moments_match_wrongly_nowher
 
 
 def test_a_rank_that_recorded_one_collective_more_at_the_start_is_matched_from_the_end() -> None:
-    one = made_rank(0, [Ran(WORLD, at, at + 5, step=3) for at in (20, 30)] + [Ran(WORLD, 40, 45, step=4)])
+    first = made_rank(0, [Ran(WORLD, at, at + 5, step=3) for at in (20, 30)] + [Ran(WORLD, 40, 45, step=4)])
     two = made_rank(1, [Ran(WORLD, at, at + 5, step=3) for at in (11, 21, 31)] + [Ran(WORLD, 41, 45, step=4)])
     early = made_rank(1, [Ran(WORLD, 1, 5, step=2)] + [Ran(WORLD, at, at + 5, step=3) for at in (11, 21, 31, 41)])
-    assert in_order(matched([one, two])) == in_order([{0: 20, 1: 21}, {0: 30, 1: 31}, {0: 40, 1: 41}])
-    assert in_order(matched([one, early])) == in_order([{0: 20, 1: 31}, {0: 30, 1: 41}])
+    assert in_order(matched([first, two])) == in_order([{0: 20, 1: 21}, {0: 30, 1: 31}, {0: 40, 1: 41}])
+    assert in_order(matched([first, early])) == in_order([{0: 20, 1: 31}, {0: 30, 1: 41}])
 
 
 def test_where_a_count_differs_within_the_recording_that_step_is_left_out() -> None:
@@ -78,9 +78,9 @@ def test_where_a_count_differs_within_the_recording_that_step_is_left_out() -> N
         ]
         return made_rank(number, kernels)
 
-    found = match(gather([rank(0, 3), rank(1, 2)]), 2)
-    assert len(found) == 4
-    assert len(found.kernels) - len(found.row) == 5
+    meetings = match(gather([rank(0, 3), rank(1, 2)]), 2)
+    assert len(meetings) == 4
+    assert len(meetings.kernels) - len(meetings.row) == 5
 
 
 def test_a_step_whose_sizes_differ_is_left_out() -> None:
@@ -90,14 +90,14 @@ def test_a_step_whose_sizes_differ_is_left_out() -> None:
 
     assert len(matched([rank(0, [1, 2, 3, 4]), rank(1, [1, 2, 3, 4])])) == 4
     assert len(matched([rank(0, [1, 2, 3, 4]), rank(1, [1, 7, 3, 4])])) == 2
-    # What is not known contradicts nothing.
+    # Unknown values contradict nothing.
     assert len(matched([rank(0, [1, 2, 3, 4]), rank(1, [1, -1, 3, 4])])) == 4
 
 
 def test_a_groups_own_count_decides_over_steps() -> None:
-    one = made_rank(0, [Ran(WORLD, 10 * at, 10 * at + 5, step=3, sequence=100 + at) for at in range(4)])
+    first = made_rank(0, [Ran(WORLD, 10 * at, 10 * at + 5, step=3, sequence=100 + at) for at in range(4)])
     two = made_rank(1, [Ran(WORLD, 10 * at, 10 * at + 5, step=2, sequence=100 + at) for at in range(2, 6)])
-    assert in_order(matched([one, two])) == in_order([{0: 20, 1: 20}, {0: 30, 1: 30}])
+    assert in_order(matched([first, two])) == in_order([{0: 20, 1: 20}, {0: 30, 1: 30}])
 
 
 def test_without_steps_kernels_match_by_order_where_every_rank_has_as_many() -> None:
@@ -109,9 +109,9 @@ def test_without_steps_kernels_match_by_order_where_every_rank_has_as_many() -> 
 
 
 def test_what_was_launched_before_the_recording_is_left_out() -> None:
-    one = made_rank(0, [Ran(WORLD, 0, 5), Ran(WORLD, 10, 15, step=3)])
+    first = made_rank(0, [Ran(WORLD, 0, 5), Ran(WORLD, 10, 15, step=3)])
     two = made_rank(1, [Ran(WORLD, 1, 5), Ran(WORLD, 11, 15, step=3)])
-    assert matched([one, two]) == [{0: 10, 1: 11}]
+    assert matched([first, two]) == [{0: 10, 1: 11}]
 
 
 def test_groups_are_kept_apart_by_name_and_by_ranks() -> None:
@@ -120,10 +120,10 @@ def test_groups_are_kept_apart_by_name_and_by_ranks() -> None:
         CommKind("allreduce", "2", "[0, 1]", 2),
         CommKind("allreduce", "1", "[2, 3]", 2),
     ]
-    one = made_rank(0, [Ran(kinds[0], 0, 5, step=0), Ran(kinds[1], 10, 15, step=0)])
+    first = made_rank(0, [Ran(kinds[0], 0, 5, step=0), Ran(kinds[1], 10, 15, step=0)])
     two = made_rank(1, [Ran(kinds[1], 1, 5, step=0), Ran(kinds[0], 11, 15, step=0)])
     other = made_rank(2, [Ran(kinds[2], 2, 5, step=0)])
-    assert in_order(matched([one, two, other])) == in_order([{0: 0, 1: 11}, {0: 10, 1: 1}])
+    assert in_order(matched([first, two, other])) == in_order([{0: 0, 1: 11}, {0: 10, 1: 1}])
 
 
 def test_more_members_than_the_group_has_are_not_believed() -> None:
@@ -141,9 +141,9 @@ def test_kernels_that_say_nothing_match_by_name_where_all_ranks_have_as_many() -
         return made_rank(number, kernels)
 
     alike = [rank(number, [2, 2, 2]) for number in range(3)]
-    found = match(gather(alike), 3)
-    assert Counter(len(members(found, number)) for number in range(len(found))) == {3: 6}
-    assert found.by == "kernel-names"
+    meetings = match(gather(alike), 3)
+    assert Counter(len(members(meetings, number)) for number in range(len(meetings))) == {3: 6}
+    assert meetings.by == "kernel-names"
     assert len(matched([*alike[:2], rank(2, [2, 0, 2])])) == 4
     assert matched([*alike[:2], made_rank(2)]) == []
 
@@ -155,8 +155,8 @@ def test_point_to_point_is_counted_apart() -> None:
         made_rank(number, [Ran(send, 0, 5, step=0), Ran(alone, 10, 15, step=0), Ran(WORLD, 20, 25, step=0)])
         for number in range(2)
     ]
-    found = match(gather(ranks), 2)
-    assert (len(found), found.not_collective) == (1, 4)
+    meetings = match(gather(ranks), 2)
+    assert (len(meetings), meetings.not_collective) == (1, 4)
 
 
 @pytest.mark.parametrize(
@@ -180,7 +180,7 @@ def test_point_to_point_is_counted_apart() -> None:
         ("send", False),
     ],
 )
-def test_collectives_in_which_each_waits_for_every_other_are_told_by_name(name: str, each_waits: bool) -> None:
+def test_collectives_in_which_each_waits_for_every_other_are_reported_by_name(name: str, each_waits: bool) -> None:
     assert symmetric(CommKind(name)) == each_waits
 
 
@@ -197,7 +197,7 @@ def test_collectives_in_which_each_waits_for_every_other_are_told_by_name(name: 
         ("void vllm::cross_device_reduce_1stage<__nv_bfloat16, 8>(RankData*)", True, False),
     ],
 )
-def test_kernels_that_say_nothing_are_told_by_their_names(kernel: str, each_waits: bool, between_two: bool) -> None:
+def test_kernels_that_say_nothing_are_reported_by_their_names(kernel: str, each_waits: bool, between_two: bool) -> None:
     kind = CommKind(kernel, recorded=False)
     assert (symmetric(kind), point_to_point(kind)) == (each_waits, between_two)
 

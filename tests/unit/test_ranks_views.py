@@ -45,10 +45,10 @@ def real() -> RanksReport:
 
 
 def joined(*ranks: Any) -> RanksReport:
-    found = Joined()
+    job = Joined()
     for rank in ranks:
-        found.add(rank)
-    return found.report()
+        job.add(rank)
+    return job.report()
 
 
 def large() -> RanksReport:
@@ -57,7 +57,7 @@ def large() -> RanksReport:
 
 def of_no_job() -> RanksReport:
     """Traces that do not say their rank."""
-    return joined(*(one for path in expand(["traces/streamed*.json.gz"])[:2] for one in reduce(load(path))))
+    return joined(*(rank for path in expand(["traces/streamed*.json.gz"])[:2] for rank in reduce(load(path))))
 
 
 def shown(report: RanksReport, width: int = 120) -> str:
@@ -95,8 +95,8 @@ def test_the_planted_straggler_is_named_among_a_thousand() -> None:
 
 def test_several_stragglers_are_all_named() -> None:
     report = real()
-    one = replace(report.stragglers[0], lost_pct=7.5, others=7)
-    several = replace(report, stragglers=tuple(replace(one, rank=rank) for rank in range(6)))
+    straggler = replace(report.stragglers[0], lost_pct=7.5, others=7)
+    several = replace(report, stragglers=tuple(replace(straggler, rank=rank) for rank in range(6)))
     verdict = words.judge(several)
     assert verdict.level == "poor"
     assert verdict.rest[0] == "Rank 1 (7.5%), rank 2 (7.5%), rank 3 (7.5%) and 2 more also delay the others."
@@ -142,29 +142,29 @@ def test_where_nothing_can_be_compared_it_is_said_why() -> None:
     assert words.judge(joined(Unreadable(source="a", reason="b"))).level == "unusable"
 
 
-def test_what_is_not_there_is_said_in_few_words() -> None:
-    told = words.doubts(large())
-    assert told[0] == "Missing: 9 ranks of 1,024 expected: 40 to 47, 700."
-    assert told[1] == "Unreadable: rank 7, job/rank7.json.gz: is damaged; copy it again."
+def test_what_is_not_there_is_reported_in_few_words() -> None:
+    doubts = words.doubts(large())
+    assert doubts[0] == "Missing: 9 ranks of 1,024 expected: 40 to 47, 700."
+    assert doubts[1] == "Unreadable: rank 7, job/rank7.json.gz: is damaged; copy it again."
     twice = Duplicate(rank=3, sources=("a.json", "b.json"), used="a.json")
     report = replace(real(), duplicated=(twice,) * 8, missing=tuple(range(0, 60, 2)))
-    told = words.doubts(report)
-    assert told[0].endswith("20, 22 and more.")
-    assert told[1] == "Recorded more than once: rank 3 in a.json and b.json; a.json is compared."
-    assert told[6] == "3 more ranks recorded more than once; the JSON names all."
+    doubts = words.doubts(report)
+    assert doubts[0].endswith("20, 22 and more.")
+    assert doubts[1] == "Recorded more than once: rank 3 in a.json and b.json; a.json is compared."
+    assert doubts[6] == "3 more ranks recorded more than once; the JSON names all."
 
 
 @pytest.mark.parametrize(
-    ("ranks", "said"),
+    ("ranks", "message"),
     [((3,), "3"), ((3, 4), "3, 4"), ((3, 4, 5), "3 to 5"), ((1, 3, 4, 5, 9), "1, 3 to 5, 9")],
 )
-def test_ranks_that_follow_one_another_are_named_as_one(ranks: tuple[int, ...], said: str) -> None:
-    assert words.runs(ranks) == said
+def test_ranks_that_follow_one_another_are_named_as_one(ranks: tuple[int, ...], message: str) -> None:
+    assert words.runs(ranks) == message
 
 
-def test_clocks_are_told_with_their_error() -> None:
-    said = " ".join(words.clocks(real()))
-    assert said.startswith("The ranks share one clock.") and " us " in said
+def test_clocks_are_reported_with_their_error() -> None:
+    sentences = " ".join(words.clocks(real()))
+    assert sentences.startswith("The ranks share one clock.") and " us " in sentences
     estimated = " ".join(words.clocks(large()))
     assert estimated.startswith("Clocks differ by up to ") and "aligned with rank 0" in estimated
 
@@ -178,9 +178,9 @@ def test_traces_without_a_rank_are_not_called_one_rank() -> None:
 
 def test_headlines_have_a_value_each() -> None:
     for report in (real(), large(), of_no_job()):
-        found = headlines(report)
-        assert all(one.value and one.meaning for one in found)
-    assert [one.value for one in headlines(large())][:1] == ["1,014"]
+        result = headlines(report)
+        assert all(entry.value and entry.meaning for entry in result)
+    assert [headline.value for headline in headlines(large())][:1] == ["1,014"]
 
 
 # -- tables ---------------------------------------------------------------------------------------
@@ -207,17 +207,19 @@ def test_the_answer_and_its_evidence_are_one_screen() -> None:
     assert lines[-1].endswith("clocks.") and not any("Clocks" in line for line in lines)
 
 
-def test_what_several_ranks_need_is_said_once() -> None:
+def test_what_several_ranks_need_is_reported_once() -> None:
     report = real()
     worst = report.worst[0]
     others = [
-        replace(worst, rank=rank, findings=tuple(replace(one, rank=rank, cost_ns=rank) for one in worst.findings))
+        replace(
+            worst, rank=rank, findings=tuple(replace(finding, rank=rank, cost_ns=rank) for finding in worst.findings)
+        )
         for rank in (1, 2, 3)
     ]
     lines = shown(replace(report, worst=(worst, *others))).splitlines()
-    found = [line for line in lines if re.match(r"- [a-z-]+ \(rank", line)]
-    assert len(found) == len({finding.rule for finding in worst.findings})
-    assert all("(ranks 0 to 3; figures of rank 0): " in line for line in found)
+    findings = [line for line in lines if re.match(r"- [a-z-]+ \(rank", line)]
+    assert len(findings) == len({finding.rule for finding in worst.findings})
+    assert all("(ranks 0 to 3; figures of rank 0): " in line for line in findings)
 
 
 @pytest.mark.parametrize("width", [60, 80, 100, 160])
@@ -241,7 +243,7 @@ def test_what_makes_one_rank_doubtful_is_not_hidden_by_what_all_have() -> None:
     doubts = ("The file is cut off.", "3 event waits.")
     cut = replace(row, rank=12, trust="degraded", doubts=doubts, doubt_ids=("file-complete", "waits"))
     broken = replace(row, rank=13, trust="unusable", doubts=("There is no GPU activity.",), doubt_ids=("gpu",))
-    assert [one for one in words.doubts(replace(real(), ranks=(*usual, cut, broken))) if "; rank" in one] == [
+    assert [doubt for doubt in words.doubts(replace(real(), ranks=(*usual, cut, broken))) if "; rank" in doubt] == [
         "Trust is degraded: rank 12; rank 12: The file is cut off.",
         "Unusable: rank 13; rank 13: There is no GPU activity.",
         "Trust is degraded: rank 0, rank 1, rank 2, rank 3, rank 4 and 7 more; rank 0: 0 event waits.",
@@ -310,12 +312,12 @@ def test_every_rank_has_its_place_whether_it_is_here_or_not() -> None:
     assert all(large().ranks[place.row].rank == n for n, place in enumerate(places) if place.row is not None)
 
 
-def test_two_traces_of_one_rank_and_two_devices_of_one_are_told_apart() -> None:
+def test_two_traces_of_one_rank_and_two_devices_of_one_are_distinguished() -> None:
     first = multiplied(0, 2)
     copy = replace(first, source="job/rank0-copy.json.gz")
     other = replace(multiplied(1, 2), device=5)
-    found = slots(joined(first, copy, multiplied(1, 2), other))
-    assert [place.name for place in found] == ["rank 0", "rank 1, device 1", "rank 1, device 5"]
+    result = slots(joined(first, copy, multiplied(1, 2), other))
+    assert [place.name for place in result] == ["rank 0", "rank 1, device 1", "rank 1, device 5"]
 
 
 @BOTH
@@ -330,14 +332,14 @@ def test_a_map_is_plain_json_and_tells_which_rank_is_where(make: Any, dark: bool
         assert "NaN" not in json.dumps(figure)
     places = slots(report)
     for figure in drawn[: len(metrics.shown(report))]:
-        told = [one for line in figure["data"][0]["hovertext"] for one in line]
-        assert all(one.removeprefix("<b>").startswith(place.name) for one, place in zip(told, places, strict=False))
-        assert not any(told[len(places) :])
+        texts = [item for line in figure["data"][0]["hovertext"] for item in line]
+        assert all(text.removeprefix("<b>").startswith(place.name) for text, place in zip(texts, places, strict=False))
+        assert not any(texts[len(places) :])
 
 
 def test_a_click_on_a_map_finds_the_rank() -> None:
-    found = [slot_at(large(), x, y) for x, y in ((0, 0), (31, 0), (0, 1), (31, 31), (0, 32), (1023, 0))]
-    assert [place and place.label for place in found] == ["0", "31", "32", "1023", None, "1023"]
+    slots_hit = [slot_at(large(), x, y) for x, y in ((0, 0), (31, 0), (0, 1), (31, 31), (0, 32), (1023, 0))]
+    assert [place and place.label for place in slots_hit] == ["0", "31", "32", "1023", None, "1023"]
 
 
 def test_a_map_colours_by_the_value() -> None:

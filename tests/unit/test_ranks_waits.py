@@ -1,4 +1,4 @@
-"""Who waits for whom: against an account kept nanosecond by nanosecond."""
+"""Tests of which rank waits for which, compared with a count of every nanosecond."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def situations(draw: st.DrawFn) -> tuple[list[ReducedRank], Offsets]:
 
 
 class Account:
-    """The same question answered slowly: each rank's nanoseconds one by one, by its own clock."""
+    """Compute the same slowly: every nanosecond of each rank, by its own clock."""
 
     def __init__(self, ranks: Sequence[ReducedRank], met: Meetings, offsets: Offsets, within: int) -> None:
         self.within = within
@@ -84,7 +84,7 @@ class Account:
                 start >= ranks[rank].judged_from_ns and offsets.error_ns[rank] >= 0 for rank, start, _, _ in members
             ):
                 judged.append(members)
-        arrived = [{rank: start - int(offsets.offset_ns[rank]) for rank, start, _, _ in one} for one in judged]
+        arrived = [{rank: start - int(offsets.offset_ns[rank]) for rank, start, _, _ in finding} for finding in judged]
         for members, arrival in zip(judged, arrived, strict=True):
             last = max(arrival.values())
             for rank, start, end, _ in members:
@@ -117,7 +117,7 @@ class Account:
                 continue
             for place, charged in enumerate(late):
                 begin, stop = start + wait * place // len(late), start + wait * (place + 1) // len(late)
-                held = self._held(judged, charged, group, next(at for one, at, _, _ in members if one == charged))
+                held = self._held(judged, charged, group, next(at for rank, at, _, _ in members if rank == charged))
                 self.pairs[charged, rank] |= set(range(begin, stop))
                 self.own[charged, rank] |= set(range(begin, stop - min(held, stop - begin)))
                 self.last_in[charged].add(number)
@@ -143,13 +143,13 @@ def test_every_figure_is_that_of_an_account_by_the_nanosecond(
     met, waits = waits_of(ranks, offsets, within)
     account = Account(ranks, met, offsets, within)
     everyone = range(len(ranks))
-    assert waits.judged.tolist() == [account.judged[rank] for rank in everyone]
-    assert waits.waited_ns.tolist() == [len(account.waited[rank]) for rank in everyone]
-    assert waits.exposed_ns.tolist() == [len(account.waited[rank] & account.exposed[rank]) for rank in everyone]
-    assert waits.unjudged_ns.tolist() == [len(account.unjudged[rank]) for rank in everyone]
-    assert waits.last_in.tolist() == [len(account.last_in[rank]) for rank in everyone]
+    assert waits.by_rank.judged.tolist() == [account.judged[rank] for rank in everyone]
+    assert waits.by_rank.waited_ns.tolist() == [len(account.waited[rank]) for rank in everyone]
+    assert waits.by_rank.exposed_ns.tolist() == [len(account.waited[rank] & account.exposed[rank]) for rank in everyone]
+    assert waits.by_rank.unjudged_ns.tolist() == [len(account.unjudged[rank]) for rank in everyone]
+    assert waits.by_rank.last_in.tolist() == [len(account.last_in[rank]) for rank in everyone]
     pairs = waits.pairs
-    found = {
+    figures = {
         (late, waiting): (waited, exposed, passed)
         for late, waiting, waited, exposed, passed in zip(
             pairs.late.tolist(),
@@ -160,7 +160,7 @@ def test_every_figure_is_that_of_an_account_by_the_nanosecond(
             strict=True,
         )
     }
-    assert found == {
+    assert figures == {
         (late, waiting): (
             len(mine),
             len(mine & account.exposed[waiting]),
@@ -175,11 +175,11 @@ def test_with_one_clock_waits_are_exactly_what_the_last_arrival_made_of_them(job
     ranks = job.reduced()
     _, waits = waits_of(ranks, clocks([0] * job.ranks, [0] * job.ranks))
     arrivals = waits.arrivals
-    kernels, row = arrivals.meetings.kernels, arrivals.meetings.row
-    found = sorted(
+    kernels, row = waits.meetings.kernels, waits.meetings.row
+    charged_ranks = sorted(
         zip(kernels.rank[row].tolist(), kernels.start_ns[row].tolist(), arrivals.waited_ns.tolist(), strict=True)
     )
-    assert found == sorted(
+    assert charged_ranks == sorted(
         (rank, begin, max(start for start, _ in met.times.values()) - begin)
         for met in job.met
         for rank, (begin, _) in met.times.items()
@@ -204,19 +204,19 @@ def test_the_last_alone_is_charged_where_the_clocks_tell_it_from_the_next() -> N
 def test_those_that_the_clocks_do_not_tell_apart_share_what_the_others_waited() -> None:
     waits = three([0, 90, 101], [0, 11, 11])
     assert made_wait(waits, 3) == [0, 50, 51]
-    assert waits.last_in.tolist() == [0, 1, 1]
-    assert waits.arrivals.together.tolist() == [2]
+    assert waits.by_rank.last_in.tolist() == [0, 1, 1]
+    assert waits.latest.together.tolist() == [2]
 
 
 def test_nobody_is_charged_where_the_clocks_tell_nobody_apart() -> None:
     waits = three([0, 90, 100], [0, 100, 100])
     assert made_wait(waits, 3) == [0, 0, 0]
-    assert waits.waited_ns.tolist() == [100, 10, 0]
-    assert not waits.last_in.any()
-    assert waits.arrivals.together.tolist() == [0]
+    assert waits.by_rank.waited_ns.tolist() == [100, 10, 0]
+    assert not waits.by_rank.last_in.any()
+    assert waits.latest.together.tolist() == [0]
 
 
-def test_what_a_rank_had_itself_waited_for_is_told_as_passed_on() -> None:
+def test_what_a_rank_had_itself_waited_for_is_reported_as_passed_on() -> None:
     """Rank 2 keeps rank 1 waiting 100 ns in their group; so rank 1 comes 100 ns late to rank 0."""
     pair, cross = CommKind("allreduce", "pair", "[1, 2]", 2), CommKind("allreduce", "cross", "[0, 1]", 2)
     ranks = [

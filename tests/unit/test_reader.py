@@ -1,4 +1,4 @@
-"""What a healthy trace turns into, whatever dialect it is written in."""
+"""Tests of reading healthy traces, in every dialect."""
 
 from __future__ import annotations
 
@@ -70,17 +70,17 @@ def read(tmp_path: Path, content: Any) -> Trace:
     return load(write(tmp_path / "trace.json", content))
 
 
-def same(one: Trace, other: Trace) -> bool:
-    """Whether two traces hold the same events, names spelled out."""
+def same(first: Trace, other: Trace) -> bool:
+    """Return whether two traces hold the same events, with names spelled out."""
     tables = ("gpu_ops", "runtime_calls", "cpu_ops", "annotations", "python_frames", "overheads", "syncs")
     for table in tables:
-        a, b = getattr(one, table), getattr(other, table)
+        a, b = getattr(first, table), getattr(other, table)
         if [a.name(i) for i in range(len(a))] != [b.name(i) for i in range(len(b))]:
             return False
         columns = [c for c in type(a).__struct_fields__ if c not in ("names", "name_id")]
         if not all(np.array_equal(getattr(a, c), getattr(b, c)) for c in columns):
             return False
-    return (one.rank, one.start_ns, one.end_ns) == (other.rank, other.start_ns, other.end_ns)
+    return (first.rank, first.start_ns, first.end_ns) == (other.rank, other.start_ns, other.end_ns)
 
 
 def exact_ns(text: str, base: int = BASE_NS) -> int:
@@ -198,8 +198,8 @@ def test_times_are_exact_in_text_of_any_size(
     # Within a minute, so that all are possible; at epoch microseconds or below 2**43.
     origin = 1_700_000_000_000_000_000 if large else min(ns)
     texts = []
-    for one in ns:
-        us, rest = divmod(origin + one % 60_000_000_000, 1000)
+    for item in ns:
+        us, rest = divmod(origin + item % 60_000_000_000, 1000)
         texts.append(f"{us}.{rest:03}"[: len(str(us)) + (digits and digits + 1)])
     events = ",".join(
         f'{{"ph":"X","cat":"kernel","name":"k","pid":0,"tid":7,"ts":{text},"dur":{i}.00{i % 10}}}'
@@ -292,7 +292,7 @@ def test_copies_keep_bytes_and_memory_kinds(tmp_path: Path) -> None:
     assert ops.target_kind.tolist() == [Memory.PAGEABLE, Memory.UNKNOWN]
 
 
-def test_what_is_no_work_stays_out_of_gpu_ops(tmp_path: Path) -> None:
+def test_what_is_not_work_stays_out_of_gpu_ops(tmp_path: Path) -> None:
     others = (
         "gpu_user_annotation",
         "cuda_sync",
@@ -321,7 +321,7 @@ def test_of_calls_that_share_a_correlation_the_earliest_launched(tmp_path: Path)
 
 
 @pytest.mark.parametrize("correlation", [0, -1, None])
-def test_no_correlation_is_no_launch(tmp_path: Path, correlation: int | None) -> None:
+def test_no_correlation_is_not_a_launch(tmp_path: Path, correlation: int | None) -> None:
     args = {} if correlation is None else {"correlation": correlation}
     orphan = event("kernel", "k", 9, 1, args={"device": 0, "stream": 7, **args})
     trace = read(tmp_path, document([call(1, 1, 0), orphan]))
@@ -392,7 +392,7 @@ def test_any_name_survives_any_cut_between_blocks(
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(files, "BLOCK_BYTES", size)
         trace = load(path)
-    assert [trace.cpu_ops.name(i) for i in range(11)] == [one["name"] for one in events]
+    assert [trace.cpu_ops.name(i) for i in range(11)] == [event["name"] for event in events]
     assert trace.damage == type(trace.damage)()
 
 
@@ -460,7 +460,7 @@ def test_rocm_calls_and_copies_are_read(tmp_path: Path) -> None:
     assert trace.gpu_ops.launch.tolist() == [0]
 
 
-def test_a_trace_without_gpu_activity_is_no_error(tmp_path: Path) -> None:
+def test_a_trace_without_gpu_activity_is_not_an_error(tmp_path: Path) -> None:
     trace = read(tmp_path, document([event("cpu_op", "aten::add", 1, 1)]))
     assert (len(trace.gpu_ops), len(trace.cpu_ops), trace.devices) == (0, 1, ())
 
@@ -509,8 +509,8 @@ def test_rank_comes_from_the_file_name_where_the_trace_does_not_say(
     tmp_path: Path, name: str, rank: int | None
 ) -> None:
     assert load(write(tmp_path / name, document([kernel(2)]))).rank == rank
-    said = document([kernel(2)], distributedInfo={"rank": 7, "world_size": 8})
-    assert load(write(tmp_path / name, said)).rank == 7
+    content = document([kernel(2)], distributedInfo={"rank": 7, "world_size": 8})
+    assert load(write(tmp_path / name, content)).rank == 7
 
 
 def test_a_directory_stands_for_its_traces_in_natural_order(tmp_path: Path) -> None:
@@ -551,7 +551,7 @@ def test_reading_writes_nothing_where_there_is_no_terminal(tmp_path: Path, capfd
     assert (captured.out, captured.err) == ("", "")
 
 
-def test_a_full_launch_queue_is_no_overhead_of_the_profiler(tmp_path: Path) -> None:
+def test_a_full_launch_queue_is_not_an_overhead_of_the_profiler(tmp_path: Path) -> None:
     """Though CUPTI lists it as such."""
     overheads = [event("overhead", name, 1, 2) for name in ("Command Buffer Full", "Buffer Flush")]
     trace = read(tmp_path, {"traceEvents": [kernel(0, 9), *overheads]})
@@ -578,7 +578,7 @@ BAD_BYTES = {
     b'{"ph":"X","cat":"kernel","name":"a\xff","pid":0,"tid":7,"ts":9.0,"dur":1.0}': 1,
     b'{"ph":"X","cat":"cpu_op","name":"a","pid":0,"tid":"\xff","ts":9.0,"dur":1.0}': 1,
 }
-"""Events with bytes that are not UTF-8, and whether these stand in what is read of them."""
+"""Events with bytes that are not UTF-8, and whether the reader keeps the part with these bytes."""
 
 
 def read_raw(tmp_path: Path, *events: bytes) -> Trace:

@@ -43,69 +43,69 @@ def shortest_period(symbols: list[int]) -> int:
 )
 def test_the_period_is_that_of_brute_force(unit: list[int], repeats: int, start_up: list[int]) -> None:
     period = shortest_period(unit * 3)
-    found = find([*start_up, *unit * repeats])
+    result = find([*start_up, *unit * repeats])
     if period == 1:
-        assert found is None
+        assert result is None
         return
-    assert found is not None and found.length % period == 0
-    assert {*np.diff(found.bounds).tolist()} == {found.length}
-    assert found.starts[0] >= len(start_up)
-    assert found.regular == pytest.approx(1)
+    assert result is not None and result.length % period == 0
+    assert {*np.diff(result.bounds).tolist()} == {result.length}
+    assert result.starts[0] >= len(start_up)
+    assert result.regular == pytest.approx(1)
 
 
 @given(symbols=st.lists(st.integers(0, 40), max_size=200))
 def test_units_lie_within_any_sequence_one_after_another(symbols: list[int]) -> None:
-    found = find(symbols)
-    if found is not None:
-        assert (np.diff(found.bounds) > 0).all()
-        assert found.starts[0] >= 0 and found.end <= len(symbols)
-        assert 2 * (found.end - found.starts[0]) >= len(symbols)
-        assert 0.7 <= found.regular <= 1
+    period = find(symbols)
+    if period is not None:
+        assert (np.diff(period.bounds) > 0).all()
+        assert period.starts[0] >= 0 and period.end <= len(symbols)
+        assert 2 * (period.end - period.starts[0]) >= len(symbols)
+        assert 0.7 <= period.regular <= 1
 
 
 @pytest.mark.parametrize("repeats", [3, 4, 20, 200])
 def test_a_step_is_the_unit_and_not_a_layer(repeats: int) -> None:
-    found = find([20, 21, 22, *STEP * repeats])
-    assert found is not None
-    assert (found.length, len(found.starts), found.starts[0]) == (len(STEP), repeats, 3)
+    period = find([20, 21, 22, *STEP * repeats])
+    assert period is not None
+    assert (period.length, len(period.starts), period.starts[0]) == (len(STEP), repeats, 3)
 
 
 def test_a_token_is_the_unit_though_nearly_all_of_it_are_layers() -> None:
     token = [10, *LAYER * 32, 11, 12, 13]
-    found = find(token * 30)
-    assert found is not None and (found.length, len(found.starts)) == (len(token), 30)
+    period = find(token * 30)
+    assert period is not None and (period.length, len(period.starts)) == (len(token), 30)
 
 
 def test_a_log_every_tenth_step_does_not_make_a_longer_unit() -> None:
-    found = find([*STEP * 10, 30] * 6)
-    assert found is not None and found.length == len(STEP) and len(found.starts) >= 59
+    period = find([*STEP * 10, 30] * 6)
+    assert period is not None and period.length == len(STEP) and len(period.starts) >= 59
 
 
 def test_an_evaluation_between_steps_does_not_hide_them() -> None:
     evaluation = [*[10, *LAYER * 6, 15] * 4]
-    found = find([*STEP * 20, *evaluation, *STEP * 23])
-    assert found is not None and found.length == len(STEP) and len(found.starts) >= 41
-    assert found.regular < 1
+    period = find([*STEP * 20, *evaluation, *STEP * 23])
+    assert period is not None and period.length == len(STEP) and len(period.starts) >= 41
+    assert period.regular < 1
 
 
 def test_the_outer_of_nested_periods_is_the_unit() -> None:
     iteration = [*STEP * 5, 40, 41, 42, 43, 44, 45]
-    found = find(iteration * 8)
-    assert found is not None and found.length == len(iteration) and len(found.starts) >= 7
+    period = find(iteration * 8)
+    assert period is not None and period.length == len(iteration) and len(period.starts) >= 7
 
 
 def test_a_unit_holds_no_more_than_one_iteration_by_its_marks() -> None:
     epoch = [*STEP * 5, 40, 41, 42, 43, 44, 45]
     begins = [at for at in range(len(epoch) * 8) if at % len(epoch) in range(0, 5 * len(STEP), len(STEP))]
-    found = find(epoch * 8, (begins, begins))
-    assert found is not None and found.length == len(STEP)
+    period = find(epoch * 8, (begins, begins))
+    assert period is not None and period.length == len(STEP)
 
 
 def test_a_unit_begins_after_the_longest_pause() -> None:
     symbols = np.array(STEP * 9)
     pause = np.where(np.arange(len(symbols)) % len(STEP) == 32, 100, 1)
-    found = find_recurrence(symbols, pause)
-    assert found is not None and (found.starts % len(STEP) == 32).all() and len(found.starts) == 8
+    recurrence = find_recurrence(symbols, pause)
+    assert recurrence is not None and (recurrence.starts % len(STEP) == 32).all() and len(recurrence.starts) == 8
 
 
 @pytest.mark.parametrize("symbols", [[], [1], [7] * 500, list(range(400)), STEP, STEP * 2])
@@ -144,10 +144,10 @@ SAME = [
 @pytest.mark.parametrize("recording", SAME, ids=lambda same: same.file)
 def test_steps_without_their_marks_are_found_again(recording: Same) -> None:
     marked = trace_of(TRACES / recording.file)
-    found = periodic_steps(unmarked(marked))
-    assert found.period is not None and found.period.length == recording.launches
-    notes = found.annotations
-    steps = notes.take(np.flatnonzero(is_step(notes))[found.warm_up_steps :])
+    result = periodic_steps(unmarked(marked))
+    assert result.period is not None and result.period.length == recording.launches
+    notes = result.annotations
+    steps = notes.take(np.flatnonzero(is_step(notes))[result.warm_up_steps :])
     true = marked.annotations.take(is_step(marked.annotations))
     assert len(true) - 1 <= len(steps) <= len(true)
     # Steps begin at the same place within each true step: that is the phase.

@@ -36,6 +36,14 @@ HOOKS = yaml.safe_load((ROOT / ".pre-commit-hooks.yaml").read_text())
 PROJECT: dict[str, Any] = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
 
 
+@pytest.mark.parametrize("room", ["prediction", "ranks", "recorder"])
+def test_a_large_room_says_what_each_of_its_modules_is_for(room: str) -> None:
+    folder = ROOT / "overlapscope" / room
+    modules = {path.stem for path in folder.glob("*.py")} | {path.parent.name for path in folder.glob("*/__init__.py")}
+    said = ast.get_docstring(ast.parse((folder / "__init__.py").read_text())) or ""
+    assert modules - {"__init__"} == set(re.findall(r"`(\w+)`", said)) & modules
+
+
 def read(path: Path) -> Any:
     """A YAML file as GitHub reads it: `on` is a name there, and no truth value."""
     return yaml.load(path.read_text(), yaml.BaseLoader)
@@ -54,7 +62,7 @@ def test_a_workflow_may_write_nothing_unasked_and_runs_only_what_is_pinned(path:
     for job in workflow["jobs"].values():
         assert "timeout-minutes" in job
         for step in job["steps"]:
-            # What a contributor can name must not become part of a script.
+            # Names that a contributor chooses must not become part of a script.
             assert "${{" not in step.get("run", "")
             assert "uses" not in step or re.fullmatch(r"[\w-]+/[\w-]+@[0-9a-f]{40}", step["uses"])
             if step.get("uses", "").startswith("actions/checkout@"):
@@ -69,10 +77,10 @@ def test_only_the_job_that_publishes_can_speak_for_the_project_on_pypi() -> None
 
 
 def test_ci_runs_every_python_that_the_package_is_for() -> None:
-    said = re.findall(r"Python :: (3\.\d+)", "\n".join(PROJECT["classifiers"]))
+    matches = re.findall(r"Python :: (3\.\d+)", "\n".join(PROJECT["classifiers"]))
     matrix = read(GITHUB / "workflows" / "ci.yml")["jobs"]["test"]["strategy"]["matrix"]
-    assert matrix["python"] == said
-    assert PROJECT["requires-python"] == f">={said[0]}"
+    assert matrix["python"] == matches
+    assert PROJECT["requires-python"] == f">={matches[0]}"
 
 
 @pytest.mark.parametrize("path", WORKFLOWS, ids=lambda path: path.name)
@@ -114,7 +122,7 @@ def test_the_hook_for_stored_traces_takes_what_recorders_write(
     program, *arguments = shlex.split(hook["entry"])
     assert program in PROJECT["scripts"]
     assert main([*arguments, "train.trace.json.gz"]) == 1
-    assert "copy-on-compute-stream" in capsys.readouterr().out
+    assert "same-stream" in capsys.readouterr().out
 
 
 def test_each_class_has_a_name_of_its_own() -> None:

@@ -10,7 +10,7 @@ from tests.support.helpers import TRACES
 from tests.support.recordings import report_of
 
 
-def test_every_sample_is_told_of_and_no_other() -> None:
+def test_every_sample_is_reported_and_no_other() -> None:
     assert {path.name for path in SAMPLES.iterdir()} == set(WHAT_THEY_ARE)
 
 
@@ -25,7 +25,7 @@ def test_the_pair_has_enough_steps_for_a_diff_and_a_baseline(name: str) -> None:
     assert len(device.steps) >= 5
 
 
-def test_a_script_is_told_where_they_are_and_nothing_else(capfd: pytest.CaptureFixture[str]) -> None:
+def test_a_script_gets_their_directory_and_nothing_else(capfd: pytest.CaptureFixture[str]) -> None:
     assert main(["samples"]) == 0
     assert capfd.readouterr().out == f"{SAMPLES}\n"
 

@@ -32,14 +32,14 @@ def columns_of(batch: Batch) -> list[Any]:
     """All that a Trace is made of."""
     columns = EventColumns()
     columns.add(batch)
-    made: list[Any] = [batch.count, columns.repaired]
+    contents: list[Any] = [batch.count, columns.repaired]
     for part in columns.parts:
         category, *others = (column.tolist() for column in part)
-        made += [[[*columns.categories][number] for number in category], *others]
+        contents += [[[*columns.categories][number] for number in category], *others]
     for table, values in columns.values.items():
-        made += [(table, at.tolist(), value.tolist()) for at, value in values]
+        contents += [(table, at.tolist(), value.tolist()) for at, value in values]
     finished = Finished(columns)
-    return [*made, finished.names]
+    return [*contents, finished.names]
 
 
 def in_python(array: bytes) -> Batch:
@@ -47,12 +47,12 @@ def in_python(array: bytes) -> Batch:
         return batch_of_events(typed_events.decode(array))
     except msgspec.ValidationError:
         converted = [convert(value) for value in any_events.decode(array)]
-    assert all(one is not None and not one[1] for one in converted), array
-    return batch_of_events([one[0] for one in converted if one is not None])
+    assert all(event is not None and not event[1] for event in converted), array
+    return batch_of_events([event[0] for event in converted if event is not None])
 
 
 def assert_taken_only_as_python_takes_it(array: bytes) -> bool:
-    """Whether it was taken."""
+    """Return whether the reader took it."""
     batch = scanned(array)
     if batch is None:
         return False
@@ -100,7 +100,7 @@ def test_usual_events_are_taken() -> None:
 @pytest.mark.parametrize("path", sorted(TRACES.glob("known_causes/*.gz"))[::8], ids=lambda path: path.stem)
 def test_the_events_of_a_recording_are_taken(path: Path) -> None:
     events = json.loads(gzip.decompress(path.read_bytes()))["traceEvents"]
-    usual = [one for one in events if one["ph"] != "i"]
+    usual = [event for event in events if event["ph"] != "i"]
     taken = assert_taken_only_as_python_takes_it(json.dumps(usual).encode())
     assert taken and len(events) - len(usual) <= 3
 
@@ -116,8 +116,8 @@ def test_what_is_changed_anywhere_is_refused_or_means_the_same(changes: list[tup
 
 def test_every_byte_may_be_any_other() -> None:
     chance = random.Random(1)
-    for one in EVENTS:
-        array = json.dumps([one]).encode()
+    for event in EVENTS:
+        array = json.dumps([event]).encode()
         for at in range(1, len(array) - 1):
             assert_taken_only_as_python_takes_it(array[:at] + chance.choice(PIECES) + array[at + 1 :])
             assert_taken_only_as_python_takes_it(array[:at] + b"]")
@@ -145,7 +145,7 @@ def test_times_as_profilers_write_them_are_taken(times: str) -> None:
     assert assert_taken_only_as_python_takes_it(text.encode())
 
 
-def test_texts_of_all_lengths_are_told_apart() -> None:
+def test_texts_of_all_lengths_are_distinguished() -> None:
     names = [letter * length for length in range(40) for letter in ("a", "é", "b")]
     names += [f"{number:05}" for number in range(5000)]
     array = json.dumps([event(cat="cpu_op", name=name) for name in names], ensure_ascii=False).encode()

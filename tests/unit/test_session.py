@@ -12,7 +12,7 @@ import pytest
 from overlapscope.analysis import analyze_trace
 from overlapscope.base.session import session
 from overlapscope.errors import UnreadableTrace
-from overlapscope.prediction.program import find_program
+from overlapscope.prediction.plain_program import find_program
 from overlapscope.reading import load
 from overlapscope.report.model import build
 from overlapscope.trace.model import Kind
@@ -28,8 +28,8 @@ def test_a_file_is_read_and_analysed_once() -> None:
         analysis, again = analyze_trace(load(RECORDING)), analyze_trace(load(RECORDING))
         assert again is analysis
         assert find_program(analysis, None, estimate=True) is find_program(again, None, estimate=True)
-        one, other = build([analysis]).findings, build([again]).findings
-        assert one and all(finding is same for finding, same in zip(one, other, strict=True))
+        findings, other = build([analysis]).findings, build([again]).findings
+        assert findings and all(finding is same for finding, same in zip(findings, other, strict=True))
 
 
 def test_what_is_asked_in_another_way_is_worked_out_anew() -> None:
@@ -87,9 +87,9 @@ def test_everything_goes_with_the_last_who_uses_it(within: bool) -> None:
 
     if within:
         with session(TRACES):
-            left = references()
-            assert all(reference() is not None for reference in left)
+            remaining = references()
+            assert all(reference() is not None for reference in remaining)
     else:
-        left = references()
+        remaining = references()
     gc.collect()
-    assert [reference() for reference in left] == [None, None]
+    assert [reference() for reference in remaining] == [None, None]

@@ -1,4 +1,4 @@
-"""The shapes of ops' inputs say which kernels may read what a copy brought."""
+"""Tests that the shapes of ops' inputs show which kernels may read a copy's data."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def op(name: str, ts: float, dur: float, *dims: Any, types: list[str] | None = N
 
 
 class Program:
-    """A host that launches on stream 7, one thing each 20 us, and what the GPU does of it; times in us."""
+    """A host that launches something on stream 7 every 20 us, and the GPU's ops; times in us."""
 
     def __init__(self) -> None:
         self.events: list[Event] = []
@@ -55,8 +55,8 @@ class Program:
 
     def upload(self, dims: list[int], ms: float = 1, *, bytes_each: int = 4) -> None:
         size = bytes_each
-        for one in dims:
-            size *= one
+        for dim in dims:
+            size *= dim
         self._launch(op("aten::copy_", 0, 0, dims, dims), "cudaMemcpyAsync", ms, bytes=size)
 
     def download(self, dims: list[int], ms: float = 1) -> None:
@@ -86,13 +86,13 @@ class Program:
         self.events.append(call(now + 4, 5, number, name=launch))
         begins = max(now + 10, self._free + 1)
         self._free = begins + ms * MS
-        made = memcpy if copy else kernel
-        self.events.append(made(begins, ms * MS, **({"stream": 7, "correlation": number} | copy)))
+        op = memcpy if copy else kernel
+        self.events.append(op(begins, ms * MS, **({"stream": 7, "correlation": number} | copy)))
         self._now += 20
 
     def _end_step(self) -> None:
         if self._step_began is not None:
-            number = sum(one["name"].startswith("ProfilerStep") for one in self.events)
+            number = sum(event["name"].startswith("ProfilerStep") for event in self.events)
             name = f"ProfilerStep#{number}"
             self.events.append(host("user_annotation", name, self._step_began, self._now - self._step_began - 1))
 
@@ -121,9 +121,9 @@ def both(program: Program, tmp_path: Path, *asked: str) -> tuple[WhatIf, WhatIf]
     """Predicted with the shapes, and without."""
     trace = read(program.file(tmp_path / "t.json"))
     without = replace(trace, flags={}, cpu_ops=replace(trace.cpu_ops))
-    found = [predict(one, asked or ["side-stream"]).result for one in (trace, without)]
-    assert all(one.predicted_step_ns is not None for one in found)
-    return found[0], found[1]
+    results = [predict(item, asked or ["side-stream"]).result for item in (trace, without)]
+    assert all(result.predicted_step_ns is not None for result in results)
+    return results[0], results[1]
 
 
 def step_us(result: WhatIf) -> tuple[float, float, float]:
@@ -133,12 +133,12 @@ def step_us(result: WhatIf) -> tuple[float, float, float]:
 
 
 def one_buffer_us(result: WhatIf) -> float:
-    """How much longer the step is where buffers do not take turns."""
-    return max(one.cost_ns or 0 for one in result.assumptions) / 1000
+    """Return how much longer the step is if buffers do not take turns."""
+    return max(assumption.cost_ns or 0 for assumption in result.assumptions) / 1000
 
 
 def shown(result: WhatIf) -> list[bool]:
-    return [one.shown for one in result.assumptions]
+    return [assumption.shown for assumption in result.assumptions]
 
 
 # -- what reads a copy ----------------------------------------------------------------------------
@@ -150,16 +150,16 @@ def test_a_kernel_of_other_shapes_runs_beside_the_copy_before_it(tmp_path: Path)
         program.kernel(2, WEIGHT, WEIGHT)
         program.kernel(1, WEIGHT, [1024, 64])
 
-    known, guessed = both(repeated(step), tmp_path)
-    low, value, high = step_us(known)
+    exact, guessed = both(repeated(step), tmp_path)
+    low, value, high = step_us(exact)
     # 1 ms of copy beside 2 ms of kernel, then the reader; the host's part of a step is some 45 us.
     assert value == pytest.approx(3 * MS, abs=60)
-    assert value == pytest.approx(known.baseline_step_ns / 1000 - 1 * MS, abs=25)
+    assert value == pytest.approx(exact.baseline_step_ns / 1000 - 1 * MS, abs=25)
     assert step_us(guessed)[1] == pytest.approx(4 * MS, abs=60), "by program order the first kernel needs it"
     assert step_us(guessed)[0] < 0.77 * 4 * MS
     assert low > 0.95 * value and high < 1.1 * value
-    assert shown(known) == [True, False, False] and shown(guessed) == [False, False]
-    assert "as many elements" in known.assumptions[-1].text and "4 copies" in known.assumptions[-1].text
+    assert shown(exact) == [True, False, False] and shown(guessed) == [False, False]
+    assert "as many elements" in exact.assumptions[-1].text and "4 copies" in exact.assumptions[-1].text
 
 
 def test_what_reads_it_is_not_taken_to_be_needed_by_nothing(tmp_path: Path) -> None:
@@ -167,9 +167,9 @@ def test_what_reads_it_is_not_taken_to_be_needed_by_nothing(tmp_path: Path) -> N
         program.upload(BATCH, 2)
         program.kernel(1, BATCH, BATCH)
 
-    known, guessed = both(repeated(step), tmp_path)
+    exact, guessed = both(repeated(step), tmp_path)
     assert step_us(guessed)[0] < 0.8 * step_us(guessed)[1]
-    assert step_us(known)[0] > 0.97 * step_us(guessed)[1]
+    assert step_us(exact)[0] > 0.97 * step_us(guessed)[1]
 
 
 def test_a_buffer_is_read_last_by_the_kernel_of_its_size(tmp_path: Path) -> None:
@@ -178,12 +178,12 @@ def test_a_buffer_is_read_last_by_the_kernel_of_its_size(tmp_path: Path) -> None
         program.kernel(1, BATCH, WEIGHT)
         program.kernel(3, WEIGHT, WEIGHT)
 
-    known, guessed = both(repeated(step, waits=False), tmp_path)
-    assert step_us(known)[1] == step_us(guessed)[1] == pytest.approx(4 * MS, abs=60)
+    exact, guessed = both(repeated(step, waits=False), tmp_path)
+    assert step_us(exact)[1] == step_us(guessed)[1] == pytest.approx(4 * MS, abs=60)
     assert one_buffer_us(guessed) == pytest.approx(2 * MS, abs=60)
-    assert one_buffer_us(known) == pytest.approx(0, abs=60), "it is copied beside the kernel that does not read it"
-    assert step_us(known)[2] < step_us(guessed)[2] - 1.9 * MS
-    assert shown(known)[:2] == [True, False], "that there are two buffers is not shown"
+    assert one_buffer_us(exact) == pytest.approx(0, abs=60), "it is copied beside the kernel that does not read it"
+    assert step_us(exact)[2] < step_us(guessed)[2] - 1.9 * MS
+    assert shown(exact)[:2] == [True, False], "that there are two buffers is not shown"
 
 
 def test_a_download_is_overwritten_by_a_kernel_of_its_size(tmp_path: Path) -> None:
@@ -192,11 +192,11 @@ def test_a_download_is_overwritten_by_a_kernel_of_its_size(tmp_path: Path) -> No
         program.download(BATCH, 2)
         program.kernel(3, WEIGHT, WEIGHT)
 
-    known, guessed = both(repeated(step), tmp_path)
-    assert step_us(known)[1] == step_us(guessed)[1] == pytest.approx(4 * MS, abs=60)
+    exact, guessed = both(repeated(step), tmp_path)
+    assert step_us(exact)[1] == step_us(guessed)[1] == pytest.approx(4 * MS, abs=60)
     assert one_buffer_us(guessed) == pytest.approx(2 * MS, abs=60)
     # No kernel of the step has such an input, so the next may be any.
-    assert step_us(known)[2] == step_us(guessed)[2]
+    assert step_us(exact)[2] == step_us(guessed)[2]
 
 
 def test_a_download_that_a_later_kernel_overwrites_runs_beside_those_between(tmp_path: Path) -> None:
@@ -206,10 +206,10 @@ def test_a_download_that_a_later_kernel_overwrites_runs_beside_those_between(tmp
         program.kernel(3, WEIGHT, WEIGHT)
         program.kernel(1, BATCH, BATCH)
 
-    known, guessed = both(repeated(step), tmp_path)
+    exact, guessed = both(repeated(step), tmp_path)
     assert one_buffer_us(guessed) == pytest.approx(2 * MS, abs=60)
-    assert one_buffer_us(known) == pytest.approx(0, abs=60)
-    assert not any(shown(known)), "shapes do not say which kernel makes what is downloaded"
+    assert one_buffer_us(exact) == pytest.approx(0, abs=60)
+    assert not any(shown(exact)), "shapes do not say which kernel makes what is downloaded"
 
 
 def a_part_of_it(program: Program) -> None:
@@ -237,8 +237,8 @@ def test_what_may_read_it_is_taken_to(tmp_path: Path, between: Callable[[Program
         between(program)
         program.kernel(1, BATCH)
 
-    known, guessed = both(repeated(step), tmp_path)
-    assert step_us(known)[1] == step_us(guessed)[1] == pytest.approx(4 * MS, abs=60)
+    exact, guessed = both(repeated(step), tmp_path)
+    assert step_us(exact)[1] == step_us(guessed)[1] == pytest.approx(4 * MS, abs=60)
 
 
 def test_a_part_that_is_copied_to_is_read_as_the_whole(tmp_path: Path) -> None:
@@ -249,9 +249,9 @@ def test_a_part_that_is_copied_to_is_read_as_the_whole(tmp_path: Path) -> None:
         program.kernel(1, [8, *BATCH])
         program.kernel(1, BATCH)
 
-    known, _ = both(repeated(step), tmp_path)
+    exact, _ = both(repeated(step), tmp_path)
     # The copy runs beside the first kernel alone.
-    assert step_us(known)[1] == pytest.approx(3 * MS, abs=60)
+    assert step_us(exact)[1] == pytest.approx(3 * MS, abs=60)
 
 
 def test_without_a_reader_in_the_step_program_order_holds(tmp_path: Path) -> None:
@@ -259,8 +259,8 @@ def test_without_a_reader_in_the_step_program_order_holds(tmp_path: Path) -> Non
         program.upload(BATCH)
         program.kernel(2, WEIGHT)
 
-    known, guessed = both(repeated(step), tmp_path)
-    assert step_us(known) == step_us(guessed) and not any(shown(known)) and len(known.assumptions) == 2
+    exact, guessed = both(repeated(step), tmp_path)
+    assert step_us(exact) == step_us(guessed) and not any(shown(exact)) and len(exact.assumptions) == 2
 
 
 @pytest.mark.parametrize("size", [2, 8])
@@ -270,8 +270,8 @@ def test_a_copy_of_other_bytes_than_its_op_says_is_not_known(tmp_path: Path, siz
         program.kernel(2, WEIGHT)
         program.kernel(1, BATCH)
 
-    known, guessed = both(repeated(step), tmp_path)
-    assert step_us(known) == step_us(guessed)
+    exact, guessed = both(repeated(step), tmp_path)
+    assert step_us(exact) == step_us(guessed)
 
 
 # -- looking them up ------------------------------------------------------------------------------
@@ -287,7 +287,7 @@ def small(tmp_path: Path, **top: Any) -> Path:
     return repeated(three_things).file(tmp_path / "t.json", **top)
 
 
-def found(trace: Trace) -> list[tuple[int, ...]]:
+def read_by(trace: Trace) -> list[tuple[int, ...]]:
     inputs = read_inputs(trace)
     assert inputs is not None
     return [inputs.signatures[number].elements if number >= 0 else () for number in inputs.number.tolist()]
@@ -310,15 +310,15 @@ def packed(path: Path, form: str) -> Path:
 def test_shapes_are_read_from_every_form_of_a_file(tmp_path: Path, form: str) -> None:
     trace = read(packed(small(tmp_path, baseTimeNanoseconds=1790857026000000000), form))
     trace = replace(trace, flags={"record_shapes": True})
-    assert found(trace) == [(FLOATS,), (1024,), (FLOATS,)] * STEPS
+    assert read_by(trace) == [(FLOATS,), (1024,), (FLOATS,)] * STEPS
 
 
 def test_shapes_of_a_real_recording_are_all_there() -> None:
     path = Path(__file__).parents[2] / "traces" / "mixed_workloads" / "small_transformer_everything.json.gz"
     trace = read(path)
-    ops = found(trace)
+    ops = read_by(trace)
     linear = trace.cpu_ops.named(lambda name: name == "aten::linear").nonzero()[0]
-    assert {8 * 64 * 256, 256 * 256, 256} <= {one for row in linear.tolist() for one in ops[row]}
+    assert {8 * 64 * 256, 256 * 256, 256} <= {item for row in linear.tolist() for item in ops[row]}
     result = predict(trace, ["side-stream"]).result
     assert result.assumptions[0].shown, "the first kernel reads the batch"
 
@@ -403,12 +403,12 @@ def test_odd_shapes_tell_nothing(tmp_path: Path, dims: Any, types: Any) -> None:
     for event in program.events:
         if event["name"] == "aten::mm":
             event["args"] = {"Input Dims": dims, "Input type": types}
-    known, guessed = both(program, tmp_path)
-    assert step_us(known)[1:] == step_us(guessed)[1:]
+    exact, guessed = both(program, tmp_path)
+    assert step_us(exact)[1:] == step_us(guessed)[1:]
 
 
 @pytest.mark.parametrize("text", [b"", b"[", b"[" * 100_000, b"\xff", b"NaN", b'["\xff"]'])
-def test_a_signature_that_is_no_json_tells_nothing(text: bytes) -> None:
+def test_a_signature_that_is_not_json_tells_nothing(text: bytes) -> None:
     assert signature(text, b'["float"]').elements == () and not signature(b"[[2]]", text).whole
 
 
@@ -431,7 +431,7 @@ def test_an_analysis_does_not_look_for_shapes(tmp_path: Path, monkeypatch: pytes
 
     monkeypatch.setattr("overlapscope.prediction.shapes.read_inputs", refuse)
     trace = read(small(tmp_path))
-    assert any(one.rule == "copy-on-compute-stream" for one in ov.analyze(trace).findings)
+    assert any(finding.rule == "same-stream" for finding in ov.analyze(trace).findings)
     predict(trace, ["graph"])
     with pytest.raises(AssertionError):
         predict(trace, ["side-stream"])

@@ -50,7 +50,7 @@ def test_a_result_shows_its_verdict_and_one_screen(name: str, tmp_path: Path) ->
     lines = html.unescape(screen.partition(">")[2].removesuffix("</pre>")).splitlines()
     assert 5 < len(lines) <= LINES
     assert max(map(len, lines)) <= max(WIDTH, len(lines[0]))
-    # A result is what it was to everything else.
+    # To everything else, a result behaves as before.
     assert pickle.loads(pickle.dumps(shown)) == shown
 
 

@@ -38,7 +38,7 @@ def test_it_is_a_skill_file_of_bounded_size(capsys: pytest.CaptureFixture[str]) 
 
 def test_it_has_every_word_and_table() -> None:
     words = set(re.findall(r"^- `([^`]+)`: \S", skill(), re.MULTILINE))
-    causes = {str(cause) for known in CAUSES.values() for cause in known}
+    causes = {str(cause) for cause_ids in CAUSES.values() for cause in cause_ids}
     assert words >= {*RULES} | causes | {*TABLES} | {f"--{name}" for name in INTERVENTIONS}
     assert set(re.findall(r"`overlapscope (\w+)", skill())) <= {*COMMANDS}
 

@@ -1,4 +1,4 @@
-"""What ruff does not check of our own source."""
+"""Tests of our own source that ruff doesn't cover."""
 
 from __future__ import annotations
 

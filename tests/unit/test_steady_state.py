@@ -1,4 +1,4 @@
-"""Whether the recorded steps are the program's usual ones."""
+"""Tests of whether the recorded steps are the program's usual ones."""
 
 from __future__ import annotations
 
@@ -36,8 +36,8 @@ def check(
         at = end
     plain = PlainSteps(*(TimedSteps(device_ns=tuple(round(ms * MS) for ms in side)) for side in (before, after)))
     trace = make_trace(ops, annotations=notes, plain_steps=plain, **more)
-    (found,) = (one for one in analyze_trace(trace).result.trust.checks if one.id == "steady-state")
-    return found
+    (checks,) = (check for check in analyze_trace(trace).result.trust.checks if check.id == "steady-state")
+    return checks
 
 
 EVEN = [10.0, 10.1, 9.9, 10.0, 10.1, 9.9, 10.0]
@@ -48,14 +48,14 @@ def test_even_steps_as_long_as_plain_ones_pass() -> None:
     assert check(EVEN, EVEN, EVEN).status == "ok"
 
 
-def test_recording_makes_a_program_slower_and_that_is_no_reason_to_warn() -> None:
+def test_recording_makes_a_program_slower_and_that_is_not_a_reason_to_warn() -> None:
     assert check([1.6 * ms for ms in EVEN], EVEN, EVEN).status == "ok"
 
 
 def test_a_loaders_queue_that_was_drained_while_it_was_recorded() -> None:
-    found = check([61.9] * 6, [93.9, 93.0, 95.0] * 4, [94.0, 93.5, 94.1] * 4, loader_ms=[0.05] * 6)
-    assert found.status == "warn" and "61.90 ms" in found.detail and "DataLoader" in found.detail
-    assert "--active" in found.detail
+    result = check([61.9] * 6, [93.9, 93.0, 95.0] * 4, [94.0, 93.5, 94.1] * 4, loader_ms=[0.05] * 6)
+    assert result.status == "warn" and "61.90 ms" in result.detail and "DataLoader" in result.detail
+    assert "--active" in result.detail
 
 
 def test_recorded_steps_shorter_than_plain_ones_without_a_loader() -> None:
@@ -77,8 +77,8 @@ def test_too_few_plain_steps_say_nothing() -> None:
 
 
 def test_steps_with_a_trend() -> None:
-    found = check([10, 11, 12, 13, 14, 15, 16])
-    assert found.status == "warn" and "longer" in found.detail
+    result = check([10, 11, 12, 13, 14, 15, 16])
+    assert result.status == "warn" and "longer" in result.detail
     assert "shorter" in check([16, 15, 14, 13, 12]).detail
 
 
@@ -96,21 +96,21 @@ def test_steps_without_one(steps_ms: list[float]) -> None:
 
 
 def test_plain_steps_that_changed_meanwhile() -> None:
-    found = check(EVEN, [9.0, 9.1, 9.0, 9.0], [9.5, 9.6, 9.5, 9.5])
-    assert found.status == "warn" and "9.00 ms" in found.detail and "9.50 ms" in found.detail
+    result = check(EVEN, [9.0, 9.1, 9.0, 9.0], [9.5, 9.6, 9.5, 9.5])
+    assert result.status == "warn" and "9.00 ms" in result.detail and "9.50 ms" in result.detail
     assert check(EVEN, [9.0, 9.6, 9.1, 9.5], [9.5, 9.1, 9.6, 9.2]).status == "ok"
 
 
 def test_a_loader_whose_queue_ran_empty() -> None:
-    found = check([10] * 8, loader_ms=[0, 0, 0, 0, 0, 3, 3, 3])
-    assert found.status == "warn" and "5 steps" in found.detail and "--wait" in found.detail
+    result = check([10] * 8, loader_ms=[0, 0, 0, 0, 0, 3, 3, 3])
+    assert result.status == "warn" and "5 steps" in result.detail and "--wait" in result.detail
     assert check([10] * 8, loader_ms=[3] * 8).status == "ok", "it was always waited for"
     assert check([10] * 8, loader_ms=[0, 0, 0, 3, 0, 0, 0, 3]).status == "ok", "every fourth batch takes long"
 
 
 def test_a_healthy_loader_passes_and_is_told_what_cannot_be_seen() -> None:
-    found = check(EVEN, loader_ms=[0] * 7)
-    assert found.status == "ok" and "DataLoader" in found.detail
+    result = check(EVEN, loader_ms=[0] * 7)
+    assert result.status == "ok" and "DataLoader" in result.detail
     assert "DataLoader" not in check(EVEN, EVEN, EVEN, loader_ms=[0] * 7).detail
     assert "DataLoader" not in check([10] * 30, loader_ms=[0] * 30).detail
 
@@ -126,11 +126,11 @@ def test_warm_up_steps_are_not_judged() -> None:
 
 def test_random_steps_hardly_ever_have_a_trend() -> None:
     random = np.random.default_rng(7)
-    found = [check(list(random.normal(10, 2, 8).clip(1))).status for _ in range(100)]
-    assert found.count("warn") <= 5
+    statuses = [check(list(random.normal(10, 2, 8).clip(1))).status for _ in range(100)]
+    assert statuses.count("warn") <= 5
 
 
 @pytest.mark.parametrize("path", various(), ids=lambda path: path.stem)
 def test_no_bundled_recording_trips(path: Any) -> None:
     checks = analysis_of(path).result.trust.checks
-    assert all(one.status == "ok" for one in checks if one.id == "steady-state")
+    assert all(check.status == "ok" for check in checks if check.id == "steady-state")

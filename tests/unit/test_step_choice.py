@@ -1,4 +1,4 @@
-"""What is chosen as a step from logs of events."""
+"""Tests of choosing steps from logs of events."""
 
 from __future__ import annotations
 
@@ -57,14 +57,14 @@ def test_rollouts_of_different_length_make_steps_too() -> None:
     assert choice is not None and choice.each == 4
 
 
-def test_an_evaluation_after_each_epoch_is_no_part_of_a_step_if_each_update_has_a_batch() -> None:
+def test_an_evaluation_after_each_epoch_is_not_part_of_a_step_if_each_update_has_a_batch() -> None:
     epoch = [BATCH, MODEL, CRITIC] * 10 + [MODEL] * 20
     for epochs in (1, 4):
         choice = chosen(log_of(*epoch * epochs, *epoch[:9]))
         assert choice is not None and choice.each == 1
 
 
-def test_an_evaluation_before_the_training_is_no_rollout() -> None:
+def test_an_evaluation_before_the_training_is_not_a_rollout() -> None:
     start = [MODEL] * 100
     assert chosen(log_of(*start, *[MODEL, CRITIC] * 40)) is None
     choice = chosen(log_of(*start, *[MODEL, CRITIC] * 50))

@@ -190,7 +190,8 @@ def test_figures_do_not_depend_on_when_it_happened(ops: list[Op], shift: int) ->
 
 def test_what_streams_did_is_found_for_any_number_of_them() -> None:
     ops = [
-        Op(Kind.COMPUTE, 10 * one, 10 * one + 1 + one % 3, stream=one // 2, launch=(one, one + 1)) for one in range(600)
+        Op(Kind.COMPUTE, 10 * number, 10 * number + 1 + number % 3, stream=number // 2, launch=(number, number + 1))
+        for number in range(600)
     ]
     [device] = analyze_trace(make_trace(ops)).devices
     assert [use.stream for use in device.result.streams] == list(range(300))

@@ -96,7 +96,7 @@ def test_two_threads_seen_once_are_not_said_to_take_turns() -> None:
 
 
 def test_threads_that_seldom_work_are_not_said_to_take_turns() -> None:
-    """Of many threads by themselves some never meet."""
+    """Among many independent threads, some never meet."""
     random = np.random.default_rng(1)
     calls = [
         Host("cudaLaunchKernel", at, at + 5 * US, thread)
@@ -123,7 +123,7 @@ def test_threads_take_turns_whichever_comes_first() -> None:
 def test_a_recording_without_ops_has_the_same_ties(name: str) -> None:
     trace = trace_of(TRACES / f"{name}.json.gz")
     light = replace(trace, cpu_ops=HostEvents.empty(names=trace.names))
-    handed, without = (prepare(one, None, None, with_shapes=False).graph.calls.handed_by for one in (trace, light))
+    handed, without = (prepare(item, None, None, with_shapes=False).graph.calls.handed_by for item in (trace, light))
     assert handed.max() >= 0
     assert np.array_equal(handed, without)
 
@@ -146,9 +146,9 @@ def test_a_blocking_call_is_found_inside_a_range_of_its_thread() -> None:
     assert result.interventions[0].touched == 1
 
 
-def test_item_is_no_copy_that_might_not_block_even_where_no_ops_were_recorded() -> None:
+def test_item_is_not_a_copy_that_might_not_block_even_where_no_ops_were_recorded() -> None:
     for name, blocks in (("item_every_step", False), ("blocking_copy", True)):
         trace = trace_of(TRACES / f"known_causes/{name}.json.gz")
         light = replace(trace, cpu_ops=HostEvents.empty(names=trace.names))
-        with_ops, without = (predict(one, ["non-blocking"]).result.interventions[0].touched for one in (trace, light))
+        with_ops, without = (predict(item, ["non-blocking"]).result.interventions[0].touched for item in (trace, light))
         assert with_ops == without and (without > 0) == blocks

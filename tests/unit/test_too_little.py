@@ -23,7 +23,7 @@ PINNED, PAGEABLE, DEVICE = Memory.PINNED, Memory.PAGEABLE, Memory.DEVICE
 
 
 def steps(copy_us: int, size: int, *, count: int = 6) -> Report:
-    """Steps of 10 ms compute with one exposed copy before it."""
+    """Steps of 10 ms compute after an exposed copy."""
     ops, notes = [], []
     for step in range(count):
         at = step * 20 * MS
@@ -34,8 +34,8 @@ def steps(copy_us: int, size: int, *, count: int = 6) -> Report:
 
 
 def status(report: Report, metric: str, limit: dict[str, str]) -> tuple[str, str]:
-    (one,) = ov.check(report, {"budgets": {metric: limit}}).verdicts
-    return one.status, one.message
+    (verdict,) = ov.check(report, {"budgets": {metric: limit}}).verdicts
+    return verdict.status, verdict.message
 
 
 def test_the_json_report_stays_exact() -> None:
@@ -47,47 +47,49 @@ def cards(report: Report) -> list[tuple[str, str]]:
     """Name and value of each."""
     (section,) = Page(report).sections()
     assert section.device is not None
-    return [(one.name, one.value) for one in headlines(section, section.device)]
+    return [(headline.name, headline.value) for headline in headlines(section, section.device)]
 
 
 def test_the_first_card_is_the_step_and_none_is_a_percentage_of_next_to_nothing() -> None:
     assert [name for name, _ in cards(steps(10, 1000))][:2] == ["plain step", "exposed copy"]
     step, *overlap = cards(steps(900, 1000))[:3]
     assert step[0] == "plain step"
-    assert overlap == [("efficiency", "0%"), ("hidden copy", "0%")]
+    assert overlap == [("overlap efficiency", "0%"), ("hidden copy", "0%")]
 
 
 @pytest.mark.parametrize("metric", ["efficiency_pct", "hidden_copy_pct", "exposed_copy_pct"])
 def test_a_budget_on_a_percentage_of_next_to_nothing_is_unknown(metric: str) -> None:
     limit = {"max": "10%"} if metric == "exposed_copy_pct" else {"min": "80%"}
-    found, why = status(steps(10, 1000), metric, limit)
-    assert found == "unknown" and "0.1% of the time" in why
+    verdict_status, why = status(steps(10, 1000), metric, limit)
+    assert verdict_status == "unknown" and "0.1% of the time" in why
     assert status(steps(900, 1000), metric, limit)[0] == "fail"
 
 
 def test_a_diff_has_no_percentage_of_next_to_nothing() -> None:
     (device,) = ov.diff(steps(10, 1000), steps(900, 1000)).devices
-    efficiency = next(one for one in device.figures.overlap if one.name == "overlap efficiency")
+    efficiency = next(item for item in device.figures.overlap if item.name == "overlap efficiency")
     assert (efficiency.before, efficiency.after, efficiency.beyond_noise) == (None, 0, None)
 
 
 def test_a_budget_on_bandwidth_is_not_judged_by_copies_of_a_few_bytes() -> None:
     limit = {"min": "10 GB/s"}
-    found, why = status(steps(10, 16), "copy_bandwidth", limit)
-    assert found == "unknown" and "latency" in why
+    verdict_status, why = status(steps(10, 16), "copy_bandwidth", limit)
+    assert verdict_status == "unknown" and "latency" in why
     assert status(steps(900, 1 << 20), "copy_bandwidth", limit)[0] == "fail"
     assert status(steps(90, 1 << 20), "copy_bandwidth", limit)[0] == "pass"
 
 
 def pageable(others: Sequence[Op]) -> str:
-    """What `pageable-copy` says of four uploads of 1 GB/s beside other copies."""
+    """Return the detail of `pageable-memory` for four uploads of 1 GB/s beside other copies."""
     ops = [
         Op(H2D, at * MS, at * MS + 8 * MS, source=PAGEABLE, launch=(at * MS - 9 * US, at * MS + 8 * MS), size=8 << 20)
         for at in range(0, 40, 10)
     ]
     compute = [Op(C, at * MS + 8 * MS, at * MS + 9 * MS, launch=(at * MS, at * MS + 1)) for at in range(0, 40, 10)]
     (finding,) = (
-        one for one in ov.analyze(make_trace([*ops, *compute, *others])).findings if one.rule == "pageable-copy"
+        finding
+        for finding in ov.analyze(make_trace([*ops, *compute, *others])).findings
+        if finding.rule == "pageable-memory"
     )
     return finding.detail
 
@@ -123,7 +125,7 @@ def test_a_check_is_inconclusive_where_the_lead_in_takes_nearly_all(orphan_at: f
     at = round(orphan_at * 159 * MS)
     report = ov.analyze(make_trace([Op(C, at, at + US, correlation=1), *ops], annotations=notes))
     assert ov.check(report).outcome == outcome
-    assert ov.check(report, {"forbid": ["pageable-copy"]}).outcome == outcome
+    assert ov.check(report, {"forbid": ["pageable-memory"]}).outcome == outcome
     (section,) = Page(report).sections()
     assert "no overlap problems" not in judge(section).text.lower()
 
@@ -144,7 +146,7 @@ def test_a_lead_in_that_takes_nearly_all_of_a_recording_without_steps_is_inconcl
     document = json.loads(gzip.decompress((TRACES / "further" / "training" / "naive.json.gz").read_bytes()))
     events = [event for event in document["traceEvents"] if "ProfilerStep" not in event.get("name", "")]
     kernels = [event for event in events if event.get("cat") == "kernel"]
-    begin, end = min(one["ts"] for one in kernels), max(one["ts"] for one in kernels)
+    begin, end = min(kernel["ts"] for kernel in kernels), max(kernel["ts"] for kernel in kernels)
     orphan = json.loads(json.dumps(kernels[0])) | {"ts": begin + 0.97 * (end - begin), "dur": 1}
     orphan["args"]["correlation"] = 1
     document["traceEvents"] = [*events, orphan]

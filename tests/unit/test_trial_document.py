@@ -1,4 +1,7 @@
-"""What `overlapscope try` shows of a trial: on one screen, in every format, whatever a program's names contain."""
+"""Tests of the output of `overlapscope try`:
+
+On a single screen, in every format, whatever a program's names contain.
+"""
 
 from __future__ import annotations
 
@@ -23,7 +26,7 @@ DIFF = """--- a/train.py
 """
 
 
-def tried(change: str, value: str = "", *, step_ms: float, added: float, **told: object) -> Tried:
+def tried(change: str, value: str = "", *, step_ms: float, added: float, **fields: object) -> Tried:
     pct = 100 * (step_ms / 31.8 - 1)
     facts = {
         "title": "",
@@ -36,7 +39,7 @@ def tried(change: str, value: str = "", *, step_ms: float, added: float, **told:
         "races": None,
         "failure": "",
         "edit": Edit(diff="", advice=()),
-    } | told
+    } | fields
     return Tried(
         change=change,
         value=value,
@@ -97,7 +100,7 @@ def test_the_answer_is_on_one_screen() -> None:
 
 
 @pytest.mark.parametrize(
-    ("changed", "said"),
+    ("changed", "message"),
     [
         ({"best": None, "changes": ()}, "A step takes 31.8 ms, and no change could be tried."),
         (
@@ -131,10 +134,10 @@ def test_the_answer_is_on_one_screen() -> None:
         ),
     ],
 )
-def test_the_headline_says_why_nothing_is_recommended(changed: dict[str, object], said: str) -> None:
+def test_the_headline_says_why_nothing_is_recommended(changed: dict[str, object], message: str) -> None:
     trial = msgspec.structs.replace(TRIAL, **changed)
-    assert headline(trial) == said
-    assert said in " ".join(terminal.render(document(trial), width=80).split())
+    assert headline(trial) == message
+    assert message in " ".join(terminal.render(document(trial), width=80).split())
 
 
 def test_markdown_and_html_have_the_same_and_names_are_harmless() -> None:
@@ -147,7 +150,7 @@ def test_markdown_and_html_have_the_same_and_names_are_harmless() -> None:
 
 
 def test_the_history_keeps_each_set_that_was_both_predicted_and_measured() -> None:
-    [one] = kept(TRIAL, 7)
-    assert (one.at_ns, one.program, one.device, one.change) == (7, TRIAL.program, "NVIDIA H200", "workers (4)")
-    assert (one.predicted_pct, one.low_pct, one.high_pct) == (-12, -15, -8)
-    assert one.measured_pct == TRIAL.changes[1].measured_pct and one.inside
+    [entry] = kept(TRIAL, 7)
+    assert (entry.at_ns, entry.program, entry.device, entry.change) == (7, TRIAL.program, "NVIDIA H200", "workers (4)")
+    assert (entry.predicted_pct, entry.low_pct, entry.high_pct) == (-12, -15, -8)
+    assert entry.measured_pct == TRIAL.changes[1].measured_pct and entry.inside

@@ -35,7 +35,7 @@ PLAIN = Path(__file__).parents[1] / "programs" / "plain"
 
 
 class Program:
-    """A script, and what its lines do. A line is named by something that it alone, or first, has in it."""
+    """A script, and the effects of its lines. A line is named by something that it alone, or first, has in it."""
 
     def __init__(self, path: Path, source: str = "") -> None:
         self.path = path / "train.py" if source else path
@@ -102,10 +102,10 @@ class Program:
             modules=(module,) if module else (),
             optimizers=(optimizer,) if optimizer else (),
         )
-        found = edits(facts, settings, self.path.parent)
+        result = edits(facts, settings, self.path.parent)
         before = self.path.read_text(encoding="utf-8").splitlines()
-        after = found.files[0].after.decode().splitlines() if found.files else before
-        return "\n".join(line.strip() for line in after if line not in before), "\n".join(found.advice)
+        after = result.files[0].after.decode().splitlines() if result.files else before
+        return "\n".join(line.strip() for line in after if line not in before), "\n".join(result.advice)
 
 
 # -- loaders -----------------------------------------------------------------------------------------
@@ -142,7 +142,7 @@ def test_a_data_loader_gets_workers_and_pinned_memory_however_it_is_imported(tmp
         ("Loaders.DataLoader(texts)", "there is no `DataLoader(` on that line"),
     ],
 )
-def test_what_is_not_clear_is_said_in_words(tmp_path: Path, call: str, reason: str) -> None:
+def test_what_is_not_clear_is_reported_in_words(tmp_path: Path, call: str, reason: str) -> None:
     program = Program(tmp_path, f"from torch.utils.data import DataLoader\nfrom mine import Loaders\nloader = {call}\n")
     line, advice = program.edited(WORKERS, loader=program.loader("loader = "))
     assert not line
@@ -184,7 +184,7 @@ ARGUMENTS = st.lists(
 
 @st.composite
 def calls(draw: st.DrawFn) -> str:
-    """Calls of DataLoader, as people or formatters lay them out, or nobody does."""
+    """Calls of DataLoader, in usual and unusual layouts."""
     args = ["self.texts", *draw(ARGUMENTS)]
     inner = draw(st.sampled_from(["", " ", "\n        ", "\n\t\t", "  # why\n        ", "\n# ä\n\n      "]))
     comma = draw(
@@ -200,7 +200,7 @@ def without(tree: ast.AST, names: set[str]) -> str:
     """The tree, without positions and these options of a DataLoader."""
     for node in ast.walk(tree):
         if isinstance(node, ast.Call) and ast.unparse(node.func) == "DataLoader":
-            node.keywords = [one for one in node.keywords if one.arg not in names]
+            node.keywords = [keyword for keyword in node.keywords if keyword.arg not in names]
     return ast.dump(tree)
 
 
@@ -209,15 +209,15 @@ def test_an_edit_changes_nothing_but_its_options(call: str, end: str, encoding: 
     head = "# coding: latin-1\n" if encoding == "latin-1" else ""
     text = f"{head}from torch.utils.data import DataLoader\nif x :\n    a = 'ü' ;b = {call} ; c = 1  # end\n\x0c\ny = 2"
     source = (text + "\n" * last).replace("\n", end).encode(encoding)
-    line = next(i for i, one in enumerate(text.split("\n"), 1) if "DataLoader(" in one)
+    line = next(i for i, line in enumerate(text.split("\n"), 1) if "DataLoader(" in line)
     wishes = [(Wish(line, libraries.DATA_LOADER, options),) for options in (libraries.workers("6"), libraries.PIN)]
     after, reasons = rewrite(source, wishes)
     assert reasons == ["", ""]
-    was, changed = (one.decode(encoding) for one in (source, after))
+    was, changed = (item.decode(encoding) for item in (source, after))
     options = {"num_workers": "6", "persistent_workers": "True", "pin_memory": "True"}
     called = (node for node in ast.walk(ast.parse(changed)) if isinstance(node, ast.Call))
-    [made] = (node for node in called if ast.unparse(node.func) == "DataLoader")
-    assert options.items() <= {one.arg: ast.unparse(one.value) for one in made.keywords}.items()
+    [loader_call] = (node for node in called if ast.unparse(node.func) == "DataLoader")
+    assert options.items() <= {keyword.arg: ast.unparse(keyword.value) for keyword in loader_call.keywords}.items()
     assert without(ast.parse(changed), set(options)) == without(ast.parse(was), set(options))
     assert comments(changed) == comments(was)
     assert changed.count("\n") - changed.count(end) == was.count("\n") - was.count(end)
@@ -346,10 +346,10 @@ TRAIN = """
 def compiled(tmp_path: Path, source: str, text: str = "model(x)", *, of_torch: bool = False) -> tuple[list[str], str]:
     """The whole text, and the advice."""
     module = replace(Program(tmp_path, source).module(text), of_torch=of_torch)
-    found = edits(Facts(cuda=True, cpus=8, modules=(module,)), (COMPILE,), tmp_path)
-    source = found.files[0].after.decode() if found.files else ""
+    result = edits(Facts(cuda=True, cpus=8, modules=(module,)), (COMPILE,), tmp_path)
+    source = result.files[0].after.decode() if result.files else ""
     compile(source, "train.py", "exec")
-    return source.split("\n"), "\n".join(found.advice)
+    return source.split("\n"), "\n".join(result.advice)
 
 
 def test_a_module_is_compiled_before_the_loop_that_calls_it(tmp_path: Path) -> None:
@@ -444,7 +444,7 @@ def test_the_arguments_of_a_trainer_are_edited(tmp_path: Path) -> None:
     ]
 
 
-def test_what_a_library_calls_it_is_said_where_its_options_are_out_of_sight(tmp_path: Path) -> None:
+def test_what_a_library_calls_it_is_reported_where_its_options_are_out_of_sight(tmp_path: Path) -> None:
     program = Program(tmp_path, "from mine import options\ntrainer.train()\nfor batch in prepared:\n    pass\n")
     _, advice = program.edited(WORKERS, loader=program.loader(".train()", "transformers"))
     options = "`dataloader_num_workers=6, dataloader_persistent_workers=True`"
@@ -472,10 +472,10 @@ def fields(package: str, file: str, owner: str) -> set[str]:
 
 
 def test_libraries_have_the_options_that_are_named() -> None:
-    known = fields("transformers", "training_args.py", "TrainingArguments")
+    field_names = fields("transformers", "training_args.py", "TrainingArguments")
     for change in CHANGES:
         term = libraries.term("transformers", change, "compile" if change == "graph" else "6")
-        assert term is None or {name for name, _ in term.options.given} <= known
+        assert term is None or {name for name, _ in term.options.given} <= field_names
     assert "'adamw_torch_fused'" in fields("transformers", "training_args.py", "OptimizerNames")
     assert "non_blocking" in fields("transformers", "trainer_pt_utils.py", "AcceleratorConfig")
     assert "non_blocking" in fields("accelerate", "utils/dataclasses.py", "DataLoaderConfiguration")
@@ -499,8 +499,8 @@ def test_all_changes_together_are_one_diff(tmp_path: Path, monkeypatch: pytest.M
         uploads=(program.upload(".to(", from_loader=True),),
         reads=(Reads(site=program.site(".item()"), method="item", count=9),),
     )
-    found = edit(facts, (WORKERS, PIN, NON_BLOCKING, PREFETCH, LATE), tmp_path)
-    assert found.diff == dedent("""\
+    result = edit(facts, (WORKERS, PIN, NON_BLOCKING, PREFETCH, LATE), tmp_path)
+    assert result.diff == dedent("""\
         --- a/train.py
         +++ b/train.py
         @@ -1,8 +1,10 @@
@@ -518,12 +518,12 @@ def test_all_changes_together_are_one_diff(tmp_path: Path, monkeypatch: pytest.M
          \ttotal += x.mean().item()
         \\ No newline at end of file
         """)
-    assert found.advice == (
+    assert result.advice == (
         "train.py:6: Put `ahead(...)`, the function below, around what this loop takes its batches from.",
         "train.py:8: Copy the value with `non_blocking=True` into pinned memory, and read it a step later.",
     )
-    assert found.code == AHEAD
-    assert [remark.split(",")[0] for remark in found.remarks] == ["With `persistent_workers=True`"]
+    assert result.code == AHEAD
+    assert [remark.split(",")[0] for remark in result.remarks] == ["With `persistent_workers=True`"]
     compile(AHEAD, "ahead", "exec")
     [file] = edits(facts, (WORKERS,), tmp_path).files
     assert file.after.count(b"\r\n") == file.after.count(b"\n") == file.before.count(b"\n") + 1
@@ -540,9 +540,9 @@ def test_only_the_programs_own_files_are_edited(tmp_path: Path) -> None:
         (tmp_path / "here", tmp_path / "here", ""),
     ):
         program = Program(folder, source)
-        found = edits(Facts(cuda=True, cpus=8, loaders=(program.loader("loader ="),)), (WORKERS,), root)
-        assert bool(found.files) is not bool(reason)
-        assert reason in "".join(found.advice)
+        result = edits(Facts(cuda=True, cpus=8, loaders=(program.loader("loader ="),)), (WORKERS,), root)
+        assert bool(result.files) is not bool(reason)
+        assert reason in "".join(result.advice)
 
 
 def test_a_file_that_changed_since_the_program_was_run_is_not_edited(tmp_path: Path) -> None:
@@ -551,8 +551,8 @@ def test_a_file_that_changed_since_the_program_was_run_is_not_edited(tmp_path: P
     facts = Facts(cuda=True, cpus=8, optimizers=(program.optimizer("optimizer ="),), began_ns=written_ns)
     assert edits(facts, (FUSED,), tmp_path).files
     os.utime(program.path, ns=(written_ns + 1, written_ns + 1))
-    found = edits(facts, (FUSED,), tmp_path)
-    assert not found.files and "because the file has changed since the program was run" in found.advice[0]
+    result = edits(facts, (FUSED,), tmp_path)
+    assert not result.files and "because the file has changed since the program was run" in result.advice[0]
 
 
 @pytest.mark.parametrize(
@@ -566,15 +566,15 @@ def test_a_file_that_changed_since_the_program_was_run_is_not_edited(tmp_path: P
         ("a\0b", None, "the file cannot be read"),
     ],
 )
-def test_what_is_no_file_of_python_gets_words(
+def test_what_is_not_a_file_of_python_gets_words(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, path: str, source: bytes | None, reason: str
 ) -> None:
     monkeypatch.chdir(tmp_path)
     if source is not None:
         Path(path).write_bytes(source)
     optimizer = Optimizer(site=Site(path, 1), name="SGD", takes_fused=True, fused=False)
-    found = edits(Facts(cuda=True, cpus=8, optimizers=(optimizer,)), (FUSED,), tmp_path)
-    assert not found.files and reason in found.advice[0]
+    result = edits(Facts(cuda=True, cpus=8, optimizers=(optimizer,)), (FUSED,), tmp_path)
+    assert not result.files and reason in result.advice[0]
 
 
 def test_who_has_no_libcst_is_told_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:

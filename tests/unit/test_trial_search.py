@@ -1,4 +1,4 @@
-"""Which runs a trial makes, and what it concludes from them, with made-up programs whose steps are known."""
+"""Tests of a trial's runs and conclusions, with made-up programs whose steps are known."""
 
 from __future__ import annotations
 
@@ -69,8 +69,8 @@ def unsteady(source: random.Random, step_ns: float = 1e7) -> Timing:
 @pytest.mark.parametrize("rounds", range(2, 7))
 def test_of_100_changes_that_change_nothing_five_seem_to_however_unsteady_runs_are(rounds: int) -> None:
     source = random.Random(rounds)
-    found = [change([(unsteady(source), unsteady(source)) for _ in range(rounds)]) for _ in range(300)]
-    claims = sum(one.over_runs is not None and not one.over_runs[0] <= 0 <= one.over_runs[1] for one in found)
+    changes = [change([(unsteady(source), unsteady(source)) for _ in range(rounds)]) for _ in range(300)]
+    claims = sum(match.over_runs is not None and not match.over_runs[0] <= 0 <= match.over_runs[1] for match in changes)
     assert claims <= 300 * 0.05 + 4 * math.sqrt(300 * 0.05 * 0.95)
 
 
@@ -84,9 +84,9 @@ def test_two_pairs_of_runs_that_are_clearly_apart_are_enough() -> None:
         )
     )
     assert texts(search.best(runs)) == ["workers (2)"]
-    found = runs.change((Setting("workers", "2"),))
-    assert found is not None and found.over_runs is not None
-    assert found.over_runs[0] < -44.9 < found.over_runs[1] < 0
+    change = runs.change((Setting("workers", "2"),))
+    assert change is not None and change.over_runs is not None
+    assert change.over_runs[0] < -44.9 < change.over_runs[1] < 0
 
 
 @pytest.mark.parametrize("rounds", [2, 3])
@@ -115,9 +115,9 @@ def test_one_round_has_no_noise_of_runs() -> None:
 
 def test_steps_alone_are_no_interval_over_runs() -> None:
     source = random.Random(0)
-    one = change([(ran(1e7, source), ran(9e6, source))])
-    assert one.over_runs is None
-    assert one.within[0] < one.pct < one.within[1] < 0
+    single = change([(ran(1e7, source), ran(9e6, source))])
+    assert single.over_runs is None
+    assert single.within[0] < single.pct < single.within[1] < 0
 
 
 def test_steps_that_drift_together_widen_the_interval_of_a_run() -> None:
@@ -187,19 +187,19 @@ def test_one_rank_that_differs_makes_a_difference() -> None:
 # -- which run comes next -------------------------------------------------------------------------
 
 Truth = Mapping[str, float]
-"""What each change makes of a step, by `Setting.text`."""
+"""Factor by which each change shortens a step, by `Setting.text`."""
 
 
 def pretend(truth: Truth, source: random.Random, failing: str = "", differing: str = "") -> Callable[[Planned], Run]:
-    """A program whose step is 10 ms, times what its changes make of it, and whose runs differ by 0.3 %."""
+    """A program whose step is 10 ms times the factors of its changes, and whose runs differ by 0.3 %."""
 
     def run(planned: Planned) -> Run:
         texts = [setting.text for setting in planned.settings]
         if failing in texts:
             return Run(planned, 1.0, failure="It ended with exit code 1: no.")
         step_ns = 1e7 * math.prod(truth.get(text, 1.0) for text in texts) * source.lognormvariate(0, 0.003)
-        found = results(1.5 if differing in texts else 1.0, digest="b" if planned.rounded else "")
-        return Run(planned, 1.0, ran(step_ns, source, scatter=0.01), found)
+        result_rows = results(1.5 if differing in texts else 1.0, digest="b" if planned.rounded else "")
+        return Run(planned, 1.0, ran(step_ns, source, scatter=0.01), result_rows)
 
     return run
 
@@ -232,10 +232,10 @@ def test_changes_that_pay_are_built_upon_and_recommended() -> None:
     runs, kept = tried(ALL, pretend(truth, random.Random(1)))
     assert texts(kept) == ["workers (4)", "pin", "non-blocking"]
     assert texts(search.best(runs)) == ["workers (4)", "pin", "non-blocking"]
-    found = runs.change(kept)
-    assert found is not None
-    assert found.over_runs is not None
-    assert found.over_runs[0] < -37 < found.over_runs[1]
+    change = runs.change(kept)
+    assert change is not None
+    assert change.over_runs is not None
+    assert change.over_runs[0] < -37 < change.over_runs[1]
 
 
 def test_nothing_is_recommended_where_nothing_pays() -> None:
@@ -339,18 +339,18 @@ def test_a_step_is_told_beside_the_one_as_it_is_though_the_machine_slows_down() 
         for number, step in enumerate(lengths)
     )
     facts = Facts(cuda=False, cpus=1)
-    found = TrialFindings(facts, 1, plan.SURVEY, [Candidate("fused")], [], Runs(runs))
+    findings = TrialFindings(facts, 1, plan.SURVEY, [Candidate("fused")], [], Runs(runs))
     edit = Edit(diff="", advice=())
-    trial = summarize(found, "", predicted={}, edited=lambda _: edit, keep=False, interrupted=False, wall_s=1)
+    trial = summarize(findings, "", predicted={}, edited=lambda _: edit, keep=False, interrupted=False, wall_s=1)
     assert trial.changes[0].step_ns is not None
     assert trial.changes[0].step_ns / trial.baseline_step_ns == pytest.approx(0.9, rel=1e-3)
 
 
 def test_a_program_without_results_is_not_repeatable() -> None:
     runs = Runs((Run(Planned(AS_IS, 1), 1.0, Timing(1e6, 0.001)),))
-    found = TrialFindings(Facts(cuda=False, cpus=1), 1, plan.SURVEY, [], [], runs)
+    findings = TrialFindings(Facts(cuda=False, cpus=1), 1, plan.SURVEY, [], [], runs)
     edit = Edit(diff="", advice=())
-    trial = summarize(found, "", predicted={}, edited=lambda _: edit, keep=False, interrupted=False, wall_s=1)
+    trial = summarize(findings, "", predicted={}, edited=lambda _: edit, keep=False, interrupted=False, wall_s=1)
     assert trial.repeatable is False
 
 
@@ -364,8 +364,8 @@ def test_too_few_steps_are_counted() -> None:
         plan.shortened(plan.StepPlan(20, 100), 15)
 
 
-def loader(**told: object) -> Loader:
-    facts = {"iterable": False, "num_workers": 0, "pin_memory": False, "on_gpu": False, "batches": 9, **told}
+def loader(**fields: object) -> Loader:
+    facts = {"iterable": False, "num_workers": 0, "pin_memory": False, "on_gpu": False, "batches": 9, **fields}
     return Loader(site=SITE, loop=SITE, dataset="Texts", **facts)  # type: ignore[arg-type]
 
 
@@ -378,8 +378,8 @@ def test_a_program_on_a_cpu_is_offered_workers_and_a_fused_optimizer() -> None:
     )
     fitting, left_out = fits.candidates(facts, 1, (), ())
     assert fitting == [Candidate("workers", ("2", "4", "6"), rising=True), Candidate("fused")]
-    assert {left.change: left.reason for left in left_out}["pin"] == "The program uses no GPU."
-    assert "late-item" not in {left.change for left in left_out}
+    assert {omitted.change: omitted.reason for omitted in left_out}["pin"] == "The program uses no GPU."
+    assert "late-item" not in {omitted.change for omitted in left_out}
 
 
 @pytest.mark.parametrize(
@@ -408,7 +408,7 @@ def test_values_come_later_only_where_a_line_of_the_program_merely_shows_them(tm
     def fit(*reads: Reads) -> list[str]:
         facts = Facts(cuda=True, cpus=8, reads=reads)
         fitting, left_out = fits.candidates(facts, 1, ("late-item",), ())
-        return [one.change for one in fitting] + [left.reason for left in left_out]
+        return [item.change for item in fitting] + [omitted.reason for omitted in left_out]
 
     decides, shows = (Reads(site=Site(str(script), line), method="item", count=9) for line in (1, 2))
     of_library = Reads(site=Site(str(script), 2, "trainer"), method="item", count=9)
@@ -420,5 +420,8 @@ def test_values_come_later_only_where_a_line_of_the_program_merely_shows_them(tm
 
 def test_only_what_is_asked_for_is_tried() -> None:
     facts = Facts(cuda=False, cpus=4, loaders=(loader(),))
-    assert [left.change for left in fits.candidates(facts, 1, ("pin", "late-item"), ())[1]] == ["pin", "late-item"]
-    assert "late-item" in [left.change for left in fits.candidates(facts, 1, (), ("late-item",))[1]]
+    assert [omitted.change for omitted in fits.candidates(facts, 1, ("pin", "late-item"), ())[1]] == [
+        "pin",
+        "late-item",
+    ]
+    assert "late-item" in [omitted.change for omitted in fits.candidates(facts, 1, (), ("late-item",))[1]]

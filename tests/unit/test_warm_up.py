@@ -55,7 +55,7 @@ def test_a_program_that_ended_in_its_warm_up_is_judged_whole() -> None:
     assert device.exposed_copy_by_cause["lead-in"] == 0
 
 
-def test_a_warm_up_is_no_reason_for_distrust() -> None:
+def test_a_warm_up_is_not_a_reason_for_distrust() -> None:
     checks = {check.id: check for check in analyze_trace(recording(2)).result.trust.checks}
     assert checks["lead-in"].status == "ok" and "pipeline" in checks["lead-in"].detail
     assert checks["steps"].status == "ok"

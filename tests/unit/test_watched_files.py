@@ -1,4 +1,4 @@
-"""What a watched program leaves: recordings within a limit, their analysis, and sentences where something fails."""
+"""Tests of a watched program's files: recordings within a limit, their analysis, and messages about failures."""
 
 from __future__ import annotations
 
@@ -37,11 +37,11 @@ def test_the_newest_stay_and_reports_before_traces(
         recording.mkdir()
         for name, size in zip((kept.REPORT, kept.TRACE), sizes, strict=True):
             (recording / name).write_bytes(b"x" * size)
-    expected, left = set(), limit
+    expected, free = set(), limit
     for number in reversed(range(len(recordings))):
         for name, size in zip((kept.REPORT, kept.TRACE), recordings[number], strict=True):
-            if size <= left:
-                left -= size
+            if size <= free:
+                free -= size
                 expected.add(f"20260101T0000{number:02}.000Z-7/{name}")
     kept.make_room(place, limit)
     assert {str(path.relative_to(place)) for path in place.rglob("*") if path.is_file()} == expected

@@ -1,4 +1,4 @@
-"""What a watcher says that a step takes."""
+"""Tests of a watcher's step time."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from overlapscope.watching.plain_step import PlainStepTimer
 
 
 def plain_step_ns(lengths: list[int]) -> int | None:
-    found = PlainStepTimer()
+    timer = PlainStepTimer()
     at = 10**12
-    found.mark(at)
+    timer.mark(at)
     for length in lengths:
         at += length
-        found.mark(at)
-    return found.ns
+        timer.mark(at)
+    return timer.ns
 
 
 def test_a_host_that_runs_ahead_and_waits_at_every_tenth_step_is_not_taken_for_the_program() -> None:
@@ -34,8 +34,8 @@ def test_it_is_unknown_before_there_are_two_marks() -> None:
 
 @given(st.lists(st.integers(1, 10**9), min_size=1, max_size=150))
 def test_it_lies_between_the_shortest_and_the_longest_step(lengths: list[int]) -> None:
-    found = plain_step_ns(lengths)
-    assert found is not None
-    assert min(lengths) <= found <= max(lengths)
+    result = plain_step_ns(lengths)
+    assert result is not None
+    assert min(lengths) <= result <= max(lengths)
     if len(set(lengths)) == 1:
-        assert found == pytest.approx(lengths[0], abs=1)
+        assert result == pytest.approx(lengths[0], abs=1)

@@ -1,4 +1,4 @@
-"""`overlapscope whatif`: what it prints, writes and refuses, and how a prediction reads."""
+"""Tests of `overlapscope whatif`: its output, its files, its refusals, and the text of predictions."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def md(result: WhatIf) -> str:
 def estimate(value: float, low: float | None = None, high: float | None = None) -> Estimate:
     """Of milliseconds."""
     ends = (value, value if low is None else low, value if high is None else high)
-    return Estimate(**dict(zip(("value", "low", "high"), (round(one * MS) for one in ends), strict=True)))
+    return Estimate(**dict(zip(("value", "low", "high"), (round(end * MS) for end in ends), strict=True)))
 
 
 def change(id: str = "pin", argument: str | None = None, *, touched: int = 96, name: str = "") -> AppliedChange:
@@ -70,7 +70,7 @@ def change(id: str = "pin", argument: str | None = None, *, touched: int = 96, n
     )
 
 
-def predicted(name: str = "", **told: Any) -> WhatIf:
+def predicted(name: str = "", **fields: Any) -> WhatIf:
     """A prediction of 31.2 ms instead of 72.1 ms, with `name` wherever a trace could have it."""
     whole: dict[str, Any] = {
         "source": f"traces/x{name}.json",
@@ -111,7 +111,7 @@ def predicted(name: str = "", **told: Any) -> WhatIf:
             unexplained_ns=3_200,
         ),
     }
-    return WhatIf(**whole | told)
+    return WhatIf(**whole | fields)
 
 
 NOTHING: dict[str, Any] = {
@@ -137,7 +137,7 @@ LADDER = (
 
 
 @pytest.mark.parametrize(
-    ("told", "expected"),
+    ("fields", "expected"),
     [
         ({}, "A step would take 31.20 ms instead of 72.10 ms (56.7% less; between 30.10 and 65.00 ms)."),
         ({"steps": 0}, "The whole window would take 31.20 ms instead of 72.10 ms (56.7% less; between "),
@@ -159,8 +159,8 @@ LADDER = (
         (NOTHING, "No prediction: the replay cannot reproduce this recording."),
     ],
 )
-def test_the_first_sentence_is_the_answer(told: dict[str, Any], expected: str) -> None:
-    result = predicted(**told)
+def test_the_first_sentence_is_the_answer(fields: dict[str, Any], expected: str) -> None:
+    result = predicted(**fields)
     assert headline(result).text.startswith(expected)
     for shown in (text(result, width=120), md(result).replace("\\", "")):
         assert expected in shown
@@ -223,7 +223,7 @@ def test_nothing_but_the_reasons_is_shown_where_nothing_is_predicted() -> None:
 
 def test_the_changes_stand_in_the_order_of_the_ladder() -> None:
     rungs = [(), ("pin",), ("no-sync x", "pin")]
-    ladder = [Rung(interventions=one, added="", predicted_step_ns=estimate(1), gain_ns=0) for one in rungs]
+    ladder = [Rung(interventions=rung, added="", predicted_step_ns=estimate(1), gain_ns=0) for rung in rungs]
     result = predicted(interventions=(change("no-sync", "x"), change("pin")), ladder=tuple(ladder))
     shown = text(result, width=120)
     assert shown.index("1. pin") < shown.index("2. no-sync x")
@@ -251,7 +251,7 @@ def test_no_line_is_wider_than_asked_and_no_word_is_cut(width: int) -> None:
         assert word in shown
 
 
-def test_hostile_names_reach_nobody() -> None:
+def test_hostile_names_do_no_harm() -> None:
     result = predicted(HOSTILE, ladder=LADDER)
     for shown in (text(result, width=100), md(result)):
         assert all(character == "\n" or character.isprintable() for character in shown)
@@ -266,11 +266,13 @@ def test_hostile_names_reach_nobody() -> None:
 
 def test_a_change_is_predicted_as_text_markdown_and_json(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["whatif", PAGEABLE, "--pin", "--format", "json"]) == 0
-    told = json.loads(capsys.readouterr().out)
+    document = json.loads(capsys.readouterr().out)
     assert main(["schema", "whatif"]) == 0
-    validate(told, json.loads(capsys.readouterr().out))
-    result = msgspec.convert(told, WhatIf)
-    assert [one.intervention for one in result.interventions] == ["pin"] and result.interventions[0].touched > 0
+    validate(document, json.loads(capsys.readouterr().out))
+    result = msgspec.convert(document, WhatIf)
+    assert [intervention.intervention for intervention in result.interventions] == ["pin"] and result.interventions[
+        0
+    ].touched > 0
     assert result.gain_ns is not None and result.gain_ns.value > 0
     assert result == ov.whatif(ov.load(PAGEABLE), ["pin"])
     for format in ("text", "markdown", "html"):
@@ -282,7 +284,7 @@ def test_asked_for_nothing_it_says_what_there_is(capsys: pytest.CaptureFixture[s
     assert main(["whatif", PAGEABLE]) == 0
     shown = capsys.readouterr().out
     assert "so changes can be predicted" in shown and "Add -v for fidelity of the replay." in shown
-    assert all(f"--{one}" in shown for one in INTERVENTIONS) and "--graph [RANGE]" in shown
+    assert all(f"--{intervention}" in shown for intervention in INTERVENTIONS) and "--graph [RANGE]" in shown
 
 
 def test_the_best_changes_are_found(capsys: pytest.CaptureFixture[str]) -> None:
@@ -298,14 +300,14 @@ def test_the_predicted_timeline_is_written_and_analysed_as_any(
     assert main(["whatif", PIPELINE, "--side-stream", "--timeline", str(target), "--format", "json"]) == 0
     captured = capsys.readouterr()
     assert captured.err == f"Wrote {target}\n"
-    told = msgspec.json.decode(captured.out, type=WhatIf)
+    document = msgspec.json.decode(captured.out, type=WhatIf)
     [device] = ov.analyze(ov.load(target)).devices
-    assert told.predicted_step_ns is not None and told.efficiency_pct is not None
+    assert document.predicted_step_ns is not None and document.efficiency_pct is not None
     assert main(["analyze", str(target)]) == 0
     shown = " ".join(capsys.readouterr().out.split())
     assert "predicted by overlapscope whatif (side-stream)" in shown and "enable_cuda_sync_events" not in shown
-    assert sorted(step.span_ns for step in device.steps[:-1])[1] == told.predicted_step_ns.value
-    assert device.overlap.efficiency_pct == pytest.approx(told.efficiency_pct.predicted, abs=3)
+    assert sorted(step.span_ns for step in device.steps[:-1])[1] == document.predicted_step_ns.value
+    assert device.overlap.efficiency_pct == pytest.approx(document.efficiency_pct.predicted, abs=3)
     assert main(["whatif", PIPELINE, "--side-stream", "--timeline", str(target)]) == 2
     assert "--force" in capsys.readouterr().err
 
@@ -380,7 +382,9 @@ def test_where_the_replay_explains_nothing_the_exit_code_is_1(
         (["nowhere.json", "--pin"], "nowhere.json: the file does not exist"),
     ],
 )
-def test_wrong_usage_is_told_in_a_sentence(args: list[str], expected: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_wrong_usage_is_reported_in_a_sentence(
+    args: list[str], expected: str, capsys: pytest.CaptureFixture[str]
+) -> None:
     assert main(["whatif", *args]) == 2
     captured = capsys.readouterr()
     assert captured.out == "" and expected in " ".join(captured.err.split()) and "Traceback" not in captured.err
@@ -410,9 +414,9 @@ def test_the_laboratorys_calibration_is_taken_where_it_is_of_the_same_gpu(
     monkeypatch.chdir(tmp_path)
     assert read_calibration(None, trace) is None
     CALIBRATION.parent.mkdir()
-    for gpu, found in (("NVIDIA H200", True), ("NVIDIA A100", False)):
-        made = msgspec.structs.replace(shipped(), gpu=gpu)
-        CALIBRATION.write_bytes(msgspec.json.encode(made))
-        assert read_calibration(None, trace) == (made if found else None)
+    for gpu, applies in (("NVIDIA H200", True), ("NVIDIA A100", False)):
+        calibration = msgspec.structs.replace(shipped(), gpu=gpu)
+        CALIBRATION.write_bytes(msgspec.json.encode(calibration))
+        assert read_calibration(None, trace) == (calibration if applies else None)
     with pytest.raises(UsageError, match=r"is for NVIDIA A100, but .* was recorded on NVIDIA H200"):
         read_calibration(CALIBRATION, trace)

@@ -21,8 +21,8 @@ from overlapscope.dashboard.context import PageContext
 from overlapscope.dashboard.library import Library
 from overlapscope.documents import model
 from overlapscope.documents.model import Block
-from overlapscope.documents.table import Cell, Column, Table, Tone, rows, words
-from overlapscope.laboratory.comparison import ExperimentComparison, compare, tally
+from overlapscope.laboratory import tables
+from overlapscope.laboratory.comparison import ExperimentComparison, compare
 from overlapscope.laboratory.document import chapter, overview
 from overlapscope.laboratory.results import Analysis, RecordedStrip, VariantResult
 from overlapscope.laboratory.tables import digits, sentence
@@ -88,35 +88,14 @@ def _nothing() -> Component:
 
 def _index(context: PageContext, experiments: Sequence[_ListedExperiment]) -> Component:
     """Return a line for each experiment, then results over all of them."""
-    columns = (words("experiment"), words("what it is about", flexible=True), words("result", flexible=True))
-    lines = [_line(experiment.comparison) for experiment in experiments]
-    table = Table("Experiments", (*columns, Column("claims that hold")), rows(lines))
+    comparisons = [experiment.comparison for experiment in experiments]
     links: list[Component | None] = [
         dcc.Link("open →", href=context.url.href(experiment=experiment.id), className="timeline-link")
         for experiment in experiments
     ]
-    totals = _drawn(overview([experiment.comparison for experiment in experiments]), context.dark)
-    listed = parts.table_panel(context, table, "laboratory-index", links)
+    totals = _drawn(overview(comparisons), context.dark)
+    listed = parts.table_panel(context, tables.index(comparisons), "laboratory-index", links)
     return dmc.Stack([listed, parts.panel("All experiments", *totals)], gap="md")
-
-
-def _line(comparison: ExperimentComparison) -> tuple[str | Cell, ...]:
-    result = comparison.result
-    held, failed, unknown = tally(comparison.claims)
-    tone: Tone = "poor" if failed else "fair" if unknown else "good"
-    claims = Cell(f"{held} of {held + failed + unknown}", tone=tone)
-    return clean(result.name, 60), clean(result.title, 120), _result(comparison), claims
-
-
-def _result(comparison: ExperimentComparison) -> str:
-    """Return the measurement of the first order that the experiment claims."""
-    walls = ((variant.name, variant.wall_ms) for variant in comparison.result.variants)
-    timed = {name: wall.median for name, wall in walls if wall is not None and wall.median > 0}
-    pair = next((pair for pair in comparison.result.faster if set(pair) <= timed.keys()), None)
-    if pair is None:
-        return ""
-    first, second = pair
-    return clean(f"{first} is {timed[second] / timed[first]:.2f} times as fast as {second}", 200)
 
 
 # -- One experiment --------------------------------------------------------------------------------
@@ -196,7 +175,7 @@ def _figures(
     if wall.published is not None:
         figures.append(("published", f"{digits(wall.published)} ms"))
     if analysis is not None:
-        figures.append(("efficiency", percent(efficiency_shown(analysis))))
+        figures.append(("overlap efficiency", percent(efficiency_shown(analysis))))
     return figures
 
 

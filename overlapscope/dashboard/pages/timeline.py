@@ -122,7 +122,7 @@ def _span(context: PageContext, drawn: Lanes, device: int, start_ns: int, end_ns
     of = f"{unit.text(period.span_ns)} on device {device}"
     note = f"{of}: the part of the selection in which it was recorded" if cut else of
     facts = [
-        ("efficiency", percent(efficiency_shown(period))),
+        ("overlap efficiency", percent(efficiency_shown(period))),
         ("hidden copy", percent(hidden_copy_shown(period))),
         ("copies", unit.text(overlap.copy_ns)),
         ("both directions at once", unit.text(overlap.h2d_d2h_ns)),

@@ -59,7 +59,7 @@ def layout(context: PageContext, device: Device) -> Component:
             {"id": kind.id, "options": options.get(kind.id), "required": kind.words.argument_required} for kind in kinds
         ],
     }
-    best = context.library.predictions.known(context.loaded, WhatIfRequest(device.device, None))
+    best = context.library.predictions.cached(context.loaded, WhatIfRequest(device.device, None))
     searched = best.result if isinstance(best, DrawnPrediction) else None
     # Beside the button, so that nothing else moves when it appears.
     working = html.Div(id="whatif-working", role="status")

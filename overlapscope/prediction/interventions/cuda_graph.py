@@ -7,7 +7,7 @@ from typing import NamedTuple
 import numpy as np
 from msgspec.structs import replace
 
-from overlapscope.analysis.grouping import distinct
+from overlapscope.analysis.grouping import distinct, group_starts
 from overlapscope.analysis.host import loading, on_thread, pinning
 from overlapscope.analysis.periods import is_step
 from overlapscope.base.columns import pick
@@ -77,7 +77,7 @@ def _graph_launches(graph: Graph, request: Request) -> _GraphLaunches:
     kernels = np.bincount(run, weights=launched[rows]).astype(np.int64)
     large = kernels[run] >= _FEWEST
     rows, run = rows[large], run[large]
-    begins = np.flatnonzero(np.append(True, run[1:] != run[:-1])[: len(run)])
+    begins = group_starts(run)
     return _GraphLaunches(rows, begins, kernels[run[begins]])
 
 
@@ -191,7 +191,7 @@ def _places(graph: Graph, name: str | None) -> list[tuple[int, int]]:
     is the whole recording. The name "step" means each step, unless there are ranges of that name.
     """
     notes = graph.trace.annotations
-    named = notes.named(lambda found: found == name)
+    named = notes.named(lambda annotation: annotation == name)
     steps = name is None or (name == WHOLE_STEP and not named.any())
     chosen = is_step(notes) if steps else named
     if steps and not chosen.any():

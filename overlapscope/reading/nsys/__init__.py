@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Final
 
-from overlapscope.reading.files import SQLITE
+from overlapscope.reading._formats import SQLITE
 from overlapscope.reading.source import ReadRequest, Source
 from overlapscope.trace.model import Trace
 

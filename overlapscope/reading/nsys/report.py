@@ -21,11 +21,13 @@ from overlapscope.errors import UnreadableTrace
 from overlapscope.reading._progress import ReadingBar
 from overlapscope.reading._tables import FASTEST_BYTES_PER_NS, LARGEST_BYTES
 from overlapscope.reading._times import LARGEST_TOTAL_NS, possible, recording
-from overlapscope.reading.files import LIMIT_BYTES, file_and_part, is_pipe, place, rank_in_name, shown_source
+from overlapscope.reading.file_names import file_and_part, rank_in_name, shown_source
+from overlapscope.reading.files import LIMIT_BYTES
 from overlapscope.reading.nsys import gpu, helper, host, syncs
 from overlapscope.reading.nsys.database import Database
 from overlapscope.reading.nsys.names import Names
 from overlapscope.reading.nsys.rows import Rows, kept, ordered
+from overlapscope.reading.pipes import is_pipe, place
 from overlapscope.reading.source import ReadRequest
 from overlapscope.reading.steps import found_steps
 from overlapscope.trace.lost import OF_KIND, Part

@@ -27,7 +27,12 @@ from overlapscope.recorder.wrapping import before
 
 _FILE = re.compile(r"(rank|pid)\d+\.trace\.json(\.gz)?")
 _VARIABLE = "OVERLAPSCOPE_CHILDREN"
-_HELPERS = ("torch.utils.data.", "torch._inductor.", "multiprocessing.resource_tracker")
+_HELPERS = (
+    "torch.utils.data.",
+    "torch._inductor.",
+    "multiprocessing.resource_tracker",
+    "overlapscope.recorder.own_modules",
+)
 """Modules whose processes only help the program that starts them."""
 
 

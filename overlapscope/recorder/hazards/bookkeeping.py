@@ -193,18 +193,18 @@ class DeviceUses:
 
     def _read(self, pasts: list[_Past], region: Region, use: Use) -> list[Use]:
         races: list[Use] = []
-        own: _Past | None = None
+        same_region: _Past | None = None
         for past in pasts:
             if past.region == region:
-                own = past
+                same_region = past
             elif not overlap(past.region, region):
                 continue
             if past.write is not None and not self._ordered(past.write, use):
                 races.append(past.write)
-        if own is None:
-            own = _Past(region)
-            pasts.append(own)
-        own.reads[use.launch.stream] = use
+        if same_region is None:
+            same_region = _Past(region)
+            pasts.append(same_region)
+        same_region.reads[use.launch.stream] = use
         return races
 
     def _write(self, pasts: list[_Past], region: Region, use: Use) -> list[Use]:

@@ -103,10 +103,10 @@ class Findings:
 
     def _is_known(self, kind: Kind, first: CodeLine, second: CodeLine) -> bool:
         """Return whether this pair of lines has raced before, and count it if so."""
-        known = self._hazards.get((kind, first, second))
-        if known is not None:
-            self._hazards[kind, first, second] = replace(known, count=known.count + 1)
-        return known is not None
+        hazard = self._hazards.get((kind, first, second))
+        if hazard is not None:
+            self._hazards[kind, first, second] = replace(hazard, count=hazard.count + 1)
+        return hazard is not None
 
     def _place(self, line: CodeLine, does: str) -> HazardPlace:
         return HazardPlace(line.file, line.number, self._code(line.file, line.number).strip(), does)

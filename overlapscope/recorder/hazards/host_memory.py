@@ -62,8 +62,8 @@ class HostMemory:
         """Watch a pinned tensor that a copy uses, to notice when its storage is freed."""
         storage = tensor.untyped_storage()
         address = storage.data_ptr()
-        known = self._storages.get(address)
-        if known is None or known() is not storage:
+        watched = self._storages.get(address)
+        if watched is None or watched() is not storage:
             region = interval(address, storage.nbytes())
             # Memory that torch allocates can be resized, unless torch pinned it; memory that it borrows cannot.
             died = partial(self._storage_died, region, storage.resizable())

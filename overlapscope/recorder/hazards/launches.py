@@ -151,9 +151,9 @@ class HazardMode(TorchDispatchMode):
         # Captured work runs when its graph is replayed, which is not reported.
         if not (uses_device or call.host) or (uses_device and torch.cuda.is_current_stream_capturing()):
             return
-        made = made_by(call.operator, call.args, call.kwargs, result)
-        by_device = [transfer for transfer in made if transfer.is_dma]
-        launches = self._launches(call, made, by_device)
+        transfers = made_by(call.operator, call.args, call.kwargs, result)
+        by_device = [transfer for transfer in transfers if transfer.is_dma]
+        launches = self._launches(call, transfers, by_device)
         for transfer in by_device:
             self._host_memory.watch(transfer.host)
         line = self._user_code.line(frame)
@@ -161,9 +161,11 @@ class HazardMode(TorchDispatchMode):
         self._journal.note(partial(self._write_down, by_host, launches, line))
         self._journal.write_up()
 
-    def _launches(self, call: OperatorCall, made: list[Transfer], by_device: list[Transfer]) -> list[_OnStream]:
+    def _launches(self, call: OperatorCall, transfers: list[Transfer], by_device: list[Transfer]) -> list[_OnStream]:
         launches: dict[int, _OnStream] = {}
-        waits = reads_scalar(call.operator) or (bool(made) and all(transfer.ends_with_call for transfer in made))
+        waits = reads_scalar(call.operator) or (
+            bool(transfers) and all(transfer.ends_with_call for transfer in transfers)
+        )
         for device in {device for device, _ in (*call.reads, *call.writes)}:
             launch = launches[device] = _OnStream(torch.cuda.current_stream(device).cuda_stream)
             launch.waited_for = waits

@@ -49,12 +49,12 @@ class UserCode:
         return self._innermost(frame) or self._innermost(sys._current_frames().get(self._thread)) or UNKNOWN
 
     def _innermost(self, frame: FrameType | None) -> CodeLine | None:
-        known = self._known
+        is_library = self._known
         while frame is not None:
             file = frame.f_code.co_filename
-            library = known.get(file)
+            library = is_library.get(file)
             if library is None:
-                library = known[file] = self._is_library(file)
+                library = is_library[file] = self._is_library(file)
             if not library:
                 return CodeLine(file, frame.f_lineno)
             frame = frame.f_back

@@ -52,8 +52,8 @@ def arguments(operator: OpOverload) -> Arguments:
         is_view = alias is not None and not alias.is_write
         if "Tensor" in str(argument.type) and not is_view and (alias is not None or not is_factory):
             used.append((position, argument.name, alias is not None))
-    own = any(output.alias_info is None for output in schema.returns)
-    return Arguments(tuple(used), writes_output=own and _EMPTY.fullmatch(schema.name) is None)
+    returns_new = any(output.alias_info is None for output in schema.returns)
+    return Arguments(tuple(used), writes_output=returns_new and _EMPTY.fullmatch(schema.name) is None)
 
 
 def given(used: tuple[int, str, bool], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:

@@ -23,7 +23,7 @@ from overlapscope.trials.protocol import Setting
 class Notes(Struct):
     """Effects of the changes in this process, by their ids."""
 
-    made: Counter[str] = field(default_factory=Counter)
+    effects: Counter[str] = field(default_factory=Counter)
     """Number of times each change took effect."""
     refused: dict[str, str] = field(default_factory=dict)
     """Sentences on why changes could not be made."""
@@ -50,9 +50,9 @@ class Note(Struct, frozen=True):
         """True once the program has made a step."""
         return self.notes.stepping
 
-    def made(self) -> None:
+    def count(self) -> None:
         """Count an effect of the change."""
-        self.notes.made[self.change] += 1
+        self.notes.effects[self.change] += 1
 
     def after_step(self, call: Callable[[], object]) -> Undo:
         """Call a function at the end of each step, until the returned function is called."""

@@ -25,7 +25,7 @@ def start(value: str, note: Note) -> Undo:
                 note.refuse(why)
             else:
                 arguments["fused"] = True
-                note.made()
+                note.count()
 
     return together(*(before_making(kind, fuse) for kind in with_option()))
 

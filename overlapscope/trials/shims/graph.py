@@ -85,7 +85,7 @@ def _compile(module: torch.nn.Module, note: Note) -> Undo:
         module.forward = torch.compile(module.forward, mode="reduce-overhead")
     else:
         module.compile(mode="reduce-overhead")
-    note.made()
+    note.count()
 
     def undo() -> None:
         config.fallback_random = before
@@ -98,7 +98,7 @@ def _compile(module: torch.nn.Module, note: Note) -> Undo:
 
 
 def _capture(module: torch.nn.Module, note: Note) -> Undo:
-    return Capture(module, note.made, note.refuse).undo
+    return Capture(module, note.count, note.refuse).undo
 
 
 _CHANGES = {"compile": _compile, "capture": _capture}

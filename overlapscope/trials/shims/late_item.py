@@ -44,7 +44,7 @@ def start(value: str, note: Note) -> Undo:
         place = places[key]
         if place is None:
             return now(tensor)
-        note.made()
+        note.count()
         return place.read(now, tensor)
 
     reads = (around(torch.Tensor, name, read) for name in ("item", "__float__"))

@@ -15,7 +15,7 @@ def start(value: str, note: Note) -> Undo:
     def upload(upload: Upload) -> torch.Tensor | None:
         if upload.non_blocking or upload.converted or not upload.source.is_pinned():
             return None
-        note.made()
+        note.count()
         return upload.again(upload.source, True)
 
     return watch(upload)

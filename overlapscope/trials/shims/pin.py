@@ -22,13 +22,13 @@ def start(value: str, note: Note) -> Undo:
     def pin(upload: Upload) -> torch.Tensor | None:
         if not note.stepping or upload.source.is_pinned() or not upload.source.numel():
             return None
-        note.made()
+        note.count()
         return upload.again(upload.source.to(upload.dtype).pin_memory(), upload.non_blocking)
 
     def make(loader: DataLoader[Any], arguments: dict[str, Any]) -> None:
         if not arguments.get("pin_memory"):
             arguments["pin_memory"] = True
-            note.made()
+            note.count()
 
     pinned_on_host = around(torch.Tensor, "pin_memory", _pin_on_host)
     return together(before_making(DataLoader, make), pinned_on_host, watch(pin))

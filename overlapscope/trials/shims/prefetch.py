@@ -117,7 +117,7 @@ class _Ahead:
             return moved[-1]
 
         batch = with_tensors(batch, move)
-        self._habit.note.made()
+        self._habit.note.count()
 
         def take() -> Any:
             """Return the batch; later work on the current stream waits for its copies."""

@@ -25,7 +25,7 @@ def start(value: str, note: Note) -> Undo:
             if not arguments.get("persistent_workers"):
                 vars(loader)[_MADE_TO_PERSIST] = True
             arguments.update(num_workers=workers, persistent_workers=True)
-            note.made()
+            note.count()
 
     return together(before_making(DataLoader, make), around(DataLoader, "__iter__", _iterate))
 

@@ -1,4 +1,4 @@
-"""Training of an encoder as BERT is one, in mixed precision, that reads the loss after each step.
+"""Training of an encoder like BERT, in mixed precision, that reads the loss after each step.
 
 Edit: `late` reads the losses when the training is over.
 """

@@ -1,4 +1,4 @@
-"""Training of a classifier that reads, after each step, how many of each of 40 classes were right, one by one.
+"""Training of a classifier that reads the number of right answers for each of 40 classes after each step.
 
 Edit: `together` reads them all at once.
 """

@@ -1,4 +1,4 @@
-"""Training of residual perceptrons with `torch.compile`: small kernels, fused, but launched one by one.
+"""Training of residual perceptrons with `torch.compile`: small kernels, fused, but launched separately.
 
 Edit: `reduced` compiles with `mode="reduce-overhead"`, which replays CUDA graphs.
 """

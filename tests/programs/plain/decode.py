@@ -30,8 +30,8 @@ class Layer(nn.Module):
     def forward(self, hidden: torch.Tensor) -> torch.Tensor:
         query, key, value = self.qkv(self.before(hidden)).view(1, 3, HEADS, 1, -1).unbind(1)
         self.keys, self.values = torch.cat((self.keys.to(key), key), 2), torch.cat((self.values.to(value), value), 2)
-        found = functional.scaled_dot_product_attention(query, self.keys, self.values)
-        hidden = hidden + self.out(found.view(1, 1, WIDTH))
+        attention = functional.scaled_dot_product_attention(query, self.keys, self.values)
+        hidden = hidden + self.out(attention.view(1, 1, WIDTH))
         normal = self.between(hidden)
         result: torch.Tensor = hidden + self.down(functional.silu(self.gate(normal)) * self.up(normal))
         return result

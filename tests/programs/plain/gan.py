@@ -52,11 +52,11 @@ for number in range(o.steps):
     learns_to_judge.step()
 
     fooled = discriminator(fake)
-    made = judge(fooled, ones)
+    result = judge(fooled, ones)
     learns_to_make.zero_grad()
-    made.backward()
+    result.backward()
     learns_to_make.step()
 
-    figures = [judged.detach(), made.detach(), scores.detach().mean(), fooled.detach().mean()]
+    figures = [judged.detach(), result.detach(), scores.detach().mean(), fooled.detach().mean()]
     history += figures if "late" in o.edits else [figure.item() for figure in figures]
 print(f"{sum(float(figure) for figure in history):.6f}")

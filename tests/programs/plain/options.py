@@ -1,4 +1,4 @@
-"""What all the scripts can be told."""
+"""Options of all scripts."""
 
 from __future__ import annotations
 
@@ -32,6 +32,6 @@ def options(*edits: str) -> Options:
     parser.add_argument("--steps", type=int, default=60)
     parser.add_argument("--device", choices=("cuda", "cpu"), default="cuda")
     parser.add_argument("--edit", action="append", default=[], choices=edits)
-    told = parser.parse_args()
+    options = parser.parse_args()
     torch.manual_seed(0)
-    return Options(told.steps, told.device, frozenset(told.edit))
+    return Options(options.steps, options.device, frozenset(options.edit))

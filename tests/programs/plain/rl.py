@@ -40,17 +40,17 @@ def update(seen: torch.Tensor, chosen: torch.Tensor, rewards: torch.Tensor) -> t
 
 graphed = "graph" in o.edits and o.cuda
 if graphed:
-    one = torch.zeros(SEEN, device="cuda")
+    observation = torch.zeros(SEEN, device="cuda")
     many = torch.zeros(ACTIONS, SEEN, device="cuda")
     taken, earned = torch.zeros(ACTIONS, dtype=torch.int64, device="cuda"), torch.zeros(ACTIONS, device="cuda")
     action = torch.zeros((), dtype=torch.int64, device="cuda")
-    replay_choose = captured(lambda: action.copy_(choose(one)))
+    replay_choose = captured(lambda: action.copy_(choose(observation)))
     replay_update = captured(lambda: update(many, taken, earned))
 for _ in range(o.steps):
     states, chosen, rewards = [], [], []
     for _ in range(ACTIONS):
         if graphed:
-            one.copy_(torch.from_numpy(state))
+            observation.copy_(torch.from_numpy(state))
             replay_choose()
             move = int(action.item())
         else:

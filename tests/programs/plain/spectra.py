@@ -17,7 +17,7 @@ WIDTH, LENGTH, BATCH = o.size(512, 16), o.size(1500, 32), o.size(64, 2)
 spectra = [torch.randn(BATCH, 80, LENGTH) for _ in range(4)]
 words = [torch.randint(1000, (BATCH,)) for _ in range(4)]
 if o.cuda:
-    spectra, words = [one.pin_memory() for one in spectra], [one.pin_memory() for one in words]
+    spectra, words = [spectrum.pin_memory() for spectrum in spectra], [word.pin_memory() for word in words]
 model = nn.Sequential(
     nn.Conv1d(80, WIDTH, 3, stride=2, padding=1),
     nn.GELU(),
@@ -30,9 +30,9 @@ optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4)
 loss = torch.zeros(())
 for number in range(o.steps):
     heard = spectra[number % 4].to(o.device, non_blocking="unwaited" in o.edits)
-    said = words[number % 4].to(o.device, non_blocking="unwaited" in o.edits)
+    spoken = words[number % 4].to(o.device, non_blocking="unwaited" in o.edits)
     with torch.autocast(o.device, dtype=torch.bfloat16):
-        loss = functional.cross_entropy(model(heard), said)
+        loss = functional.cross_entropy(model(heard), spoken)
     loss.backward()
     optimizer.step()
     optimizer.zero_grad()

@@ -1,4 +1,4 @@
-"""Training of an encoder as BERT is one that adds up its loss after each step."""
+"""Training of an encoder like BERT that adds up its loss after each step."""
 
 from __future__ import annotations
 

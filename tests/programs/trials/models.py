@@ -18,7 +18,7 @@ class Cells(nn.Module):
         self.head = nn.Linear(width, inputs)
 
     def forward(self, series: torch.Tensor) -> torch.Tensor:
-        """Of shape (time, batch, inputs)."""
+        """Take inputs of shape (time, batch, inputs)."""
         nothing = series.new_zeros(series.shape[1], self.width)
         low = high = (nothing, nothing)
         guesses = []
@@ -39,7 +39,7 @@ class Ranker(nn.Module):
         self.top = nn.Sequential(nn.Linear((categories + 1) * width, 512), nn.ReLU(), nn.Linear(512, 1))
 
     def forward(self, categories: torch.Tensor, numbers: torch.Tensor) -> torch.Tensor:
-        """Of shapes (batch, categories) and (batch, numbers)."""
+        """Take inputs of shapes (batch, categories) and (batch, numbers)."""
         parts = torch.cat((self.table(categories).flatten(1), self.dense(numbers)), 1)
         scores: torch.Tensor = self.top(parts).squeeze(1)
         return scores
@@ -76,6 +76,6 @@ class Patches(nn.Module):
         self.head = nn.Linear(width, 100)
 
     def forward(self, images: torch.Tensor) -> torch.Tensor:
-        """Of shape (batch, 3, side, side)."""
+        """Take inputs of shape (batch, 3, side, side)."""
         scores: torch.Tensor = self.head(self.layers(self.patches(images).flatten(2).transpose(1, 2)).mean(1))
         return scores

@@ -1,4 +1,4 @@
-"""What all the scripts can be told, and their clock."""
+"""Options of all scripts, and their clock."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ class Options:
     """The command line."""
 
     steps: int
-    """That the script makes."""
+    """Steps that the script makes."""
     device: str
     timed: tuple[int, int] | None
-    """So many steps are left out, and so many timed."""
+    """Numbers of steps to leave out, and to time."""
     edited: dict[str, str] = field(default_factory=dict)
     """The edits, with their values: `workers` 4, `pin` nothing."""
 
@@ -40,16 +40,16 @@ def options(*, steps: int, edits: tuple[str, ...] = ()) -> Options:
     parser.add_argument("--time", type=int, nargs=2, metavar=("LEFT_OUT", "TIMED"))
     if edits:
         parser.add_argument("--edited", type=_edits, default={}, metavar="EDIT[=VALUE],...", help=", ".join(edits))
-    told = parser.parse_args()
-    edited = getattr(told, "edited", {})
+    options = parser.parse_args()
+    edited = getattr(options, "edited", {})
     if unknown := edited.keys() - {*edits}:
         parser.error(f"not written by hand: {', '.join(sorted(unknown))}")
     torch.manual_seed(0)
-    return Options(told.steps, told.device, told.time and (told.time[0], told.time[1]), edited)
+    return Options(options.steps, options.device, options.time and (options.time[0], options.time[1]), edited)
 
 
 def _edits(text: str) -> dict[str, str]:
-    parts = (one.partition("=") for one in text.split(",") if one)
+    parts = (item.partition("=") for item in text.split(",") if item)
     return {name: value for name, _, value in parts}
 
 
@@ -59,8 +59,8 @@ class Clock:
     Without `--time` it does nothing.
     """
 
-    def __init__(self, told: Options) -> None:
-        self._timed, self._cuda = told.timed, told.cuda
+    def __init__(self, options: Options) -> None:
+        self._timed, self._cuda = options.timed, options.cuda
         self._steps = 0
         self._begin = 0.0
 

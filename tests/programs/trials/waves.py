@@ -7,7 +7,7 @@ from torch.utils.data import Dataset
 
 
 class Spectra(Dataset[torch.Tensor]):
-    """Of noise, one of each index."""
+    """Noise, different for each index."""
 
     def __init__(self, waves: int, samples: int, device: str) -> None:
         self.waves, self.samples, self.device = waves, samples, device

@@ -1,4 +1,4 @@
-"""What the edited scripts share."""
+"""Code shared by the edited scripts."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tests.programs.trials.options import Options
 
 
 def loading(o: Options) -> dict[str, Any]:
-    """What is passed to a DataLoader besides."""
+    """Return further arguments of a DataLoader."""
     passed: dict[str, Any] = {}
     if "workers" in o.edited:
         passed |= {"num_workers": int(o.edited["workers"]), "persistent_workers": True}
@@ -22,7 +22,7 @@ def loading(o: Options) -> dict[str, Any]:
 
 
 def fused(o: Options) -> dict[str, Any]:
-    """What is passed to an optimizer besides."""
+    """Return further arguments of an optimizer."""
     return {"fused": True} if "fused" in o.edited else {}
 
 

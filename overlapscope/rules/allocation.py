@@ -26,7 +26,7 @@ def _draft(claims: Claims, pieces: ClaimedPieces) -> Draft:
 
 
 RULE = Rule(
-    id="allocator-stall",
+    id="allocation",
     severity="warning",
     summary="The GPU waits while the driver allocates or frees memory.",
     meaning="PyTorch keeps freed GPU memory and reuses it without calling the driver. A call that does reach the "
@@ -51,5 +51,5 @@ for _ in range(10):
     weight @ weight
     del block
 """,
-    check=on_claimed("allocator-stall", _draft),
+    check=on_claimed("allocation", _draft),
 )

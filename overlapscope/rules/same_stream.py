@@ -37,7 +37,7 @@ def _draft(claims: Claims, pieces: ClaimedPieces) -> Draft:
 
 
 RULE = Rule(
-    id="copy-on-compute-stream",
+    id="same-stream",
     severity="warning",
     summary="Copies sit on the stream of the compute that could hide them.",
     meaning="Ops of one stream run one after another. A copy issued on the current stream, which is where "
@@ -75,7 +75,7 @@ for number in range(len(batches)):
         following = prefetch(batches[number + 1])
     weight @ weight + data.sum()
 """,
-    check=on_claimed("copy-on-compute-stream", _draft),
+    check=on_claimed("same-stream", _draft),
     fixes=(
         ("side-stream",),
         ("side-stream", "prefetch"),

@@ -46,7 +46,7 @@ def _check(claims: Claims) -> Iterator[Draft]:
 
 
 RULE = Rule(
-    id="exposed-communication",
+    id="exposed-comm",
     severity="warning",
     summary="Collectives run while nothing computes.",
     meaning="Communication beside compute costs little. If it is exposed, the GPU waits for the network or for "

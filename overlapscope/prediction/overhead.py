@@ -1,4 +1,4 @@
-"""The plain program: a recording's graph without recording overhead, fitted to the plain step.
+"""Removal of recording overhead: a graph's host work is shortened until its step is the plain step.
 
 The host takes longer for a CPU op, runtime call or Python function that is recorded. Ops on the device hardly change
 (1% or less on an H200). So a recording becomes the plain program by shortening the host's work: the work between two
@@ -19,7 +19,7 @@ from msgspec.structs import replace
 
 from overlapscope.analysis import calls as call_kinds
 from overlapscope.analysis.grouping import rows_by
-from overlapscope.analysis.plain_step import PlainStep, measured, told
+from overlapscope.analysis.plain_step import PlainStep, from_user, measured
 from overlapscope.base.columns import quantile
 from overlapscope.base.intervals import covered, union
 from overlapscope.prediction.base import Base
@@ -62,7 +62,9 @@ _LEFT = 0.2
 
 def known_step(base: Base, user_step_ns: int | None) -> PlainStep | None:
     """Return the step time without recording, if the user passed it or it was timed."""
-    return told(user_step_ns) if user_step_ns is not None else measured(base.trace.plain_steps, base.recorded.median_ns)
+    if user_step_ns is not None:
+        return from_user(user_step_ns)
+    return measured(base.trace.plain_steps, base.recorded.median_ns)
 
 
 def as_plain(base: Base, plain: PlainStep) -> Base:
@@ -148,7 +150,7 @@ def _lightened(base: Base, cost: _HostCost, times: float, rest: float = 1.0) -> 
     )
     graph = replace(base.graph, calls=calls)
     replayed = replay(graph)
-    steps = step_times(graph, base.device, base.main_stream, base.numbers, replayed.start_ns, replayed.end_ns)
+    steps = step_times(graph, base.judged, replayed.start_ns, replayed.end_ns)
     return replace(base, graph=graph, replayed=replayed, steps=steps)
 
 

@@ -41,7 +41,7 @@ def _staged_by_xla(pieces: ClaimedPieces) -> Draft:
         title=f"Staging arrays on the host costs the GPU {duration(pieces.time_ns)}",
         detail="XLA copied arrays from pageable into pinned memory before it could upload them, and the work that "
         f"needed them waited. Because of that, {lost(pieces)}.",
-        advice=in_words_of("jax", "pageable-copy", ""),
+        advice=in_words_of("jax", "pageable-memory", ""),
         fixes=(),
     )
 
@@ -63,7 +63,7 @@ def _speeds(ops: GpuOps, copies: I64) -> str:
 
 
 RULE = Rule(
-    id="pageable-copy",
+    id="pageable-memory",
     severity="warning",
     summary="Copies from or to pageable host memory block the host and run slowly.",
     meaning="The GPU's copy engine can only read and write page-locked (pinned) memory. A copy of ordinary, "
@@ -88,6 +88,6 @@ for _ in range(10):
     images = batch.to("cuda", non_blocking=True)
     images.square().sum()
 """,
-    check=on_claimed("pageable-copy", _draft),
+    check=on_claimed("pageable-memory", _draft),
     fixes=(("pin",), ("pin", "non-blocking")),
 )

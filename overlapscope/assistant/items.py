@@ -1,0 +1,136 @@
+"""Items of answers: doubts, devices, figures and spans as assistants read them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any, Final
+
+import msgspec
+
+from overlapscope.analysis.results import Device, Period, Plain, TraceResult
+from overlapscope.errors import NotInTrace, UsageError
+from overlapscope.report.model import Report
+
+FEW: Final = 8
+"""Maximum number of names in an item."""
+_NO_PLAIN: Final = (
+    "The step time without the profiler is unknown: the recorder did not measure it, and this recording does not "
+    "allow an estimate. Pass plain_step_ns if you know it."
+)
+
+
+def doubts_about_trace(trace: TraceResult) -> Iterator[str]:
+    """Yield the checks that did not pass, and whether the trace is a prediction."""
+    yield from (f"{check.id}: {check.detail}" for check in trace.trust.checks if check.status != "ok")
+    if trace.predicted_by is not None:
+        yield "This is a timeline that whatif predicted, not a recording."
+
+
+def doubts_about(report: Report, device: int | None = None) -> list[str]:
+    """Return the doubts about the traces of a device, or about all traces."""
+    traces = [trace for trace in report.traces if device is None or device in {each.device for each in trace.devices}]
+    doubts = [
+        f"rank {trace.rank}, {sentence}" if len(report.traces) > 1 and trace.rank is not None else sentence
+        for trace in traces
+        for sentence in doubts_about_trace(trace)
+    ]
+    if any(each.plain is None for trace in traces for each in trace.devices):
+        doubts.append(_NO_PLAIN)
+    return [*doubts, *report.notes]
+
+
+def opened(device: Device) -> dict[str, Any]:
+    """Return the window, streams and first steps of a device."""
+    return {
+        "device": device.device,
+        "name": device.name,
+        "start_ns": device.window.start_ns,
+        "end_ns": device.window.end_ns,
+        "span_ns": device.span_ns,
+        "lead_in_ns": device.lead_in_ns,
+        "main_stream": device.main_stream,
+        "streams": [stream.stream for stream in device.streams],
+        "step_count": len(device.steps),
+        "steps": [_place(step) for step in device.steps[:FEW]],
+        "ranges": [_place(period) for period in device.ranges[:FEW]],
+    }
+
+
+def _place(period: Period) -> dict[str, Any]:
+    return {"name": period.name, "start_ns": period.window.start_ns, "end_ns": period.window.end_ns}
+
+
+def measured_figures(device: Device) -> dict[str, Any]:
+    """Return the figures of a device: of the recording, and of a step without the profiler."""
+    plain = device.plain
+    return {
+        "device": device.device,
+        "name": device.name,
+        "recorded": {
+            "span_ns": device.span_ns,
+            **msgspec.structs.asdict(device.buckets),
+            "hidden_copy_pct": device.overlap.hidden_copy_pct,
+            "efficiency_pct": device.overlap.efficiency_pct,
+            "exposed_copy_by_cause": _some(device.exposed_copy_by_cause),
+            "idle_by_cause": _some(device.idle_by_cause),
+        },
+        "plain_step": None if plain is None else _plain(plain),
+    }
+
+
+def _plain(plain: Plain) -> dict[str, Any]:
+    fields = {name: getattr(plain, name) for name in ("step_ns", "low_ns", "high_ns", "origin", "recorded_step_ns")}
+    if plain.buckets is None:
+        return fields
+    causes = {
+        "exposed_copy_by_cause": _some(plain.exposed_copy_by_cause),
+        "idle_by_cause": _some(plain.idle_by_cause),
+    }
+    return {**fields, **msgspec.structs.asdict(plain.buckets), **causes}
+
+
+def _some(by_cause: dict[str, int]) -> dict[str, int]:
+    return dict(sorted(((cause, ns) for cause, ns in by_cause.items() if ns), key=lambda item: -item[1]))
+
+
+def without(value: Any, less: dict[str, Any]) -> dict[str, Any]:
+    """Return a structure for JSON without fields that have the given values, or any value for `...`."""
+    fields: dict[str, Any] = msgspec.to_builtins(value)
+    return {name: field for name, field in fields.items() if name not in less or less[name] not in (..., field)}
+
+
+def since(group: Any) -> dict[str, Any]:
+    """Return the time and commit of the first report of a level or change."""
+    return {"since_ns": group.at_ns, "commit": group.commit}
+
+
+def device_of(report: Report, path: str, ordinal: int | None) -> Device:
+    """Return the device with this ordinal, or the only one.
+
+    Raises:
+        NotInTrace: There is none.
+        UsageError: There are several, and no ordinal was given.
+    """
+    devices = [each for trace in report.traces for each in trace.devices if ordinal in (None, each.device)]
+    if len(devices) == 1:
+        return devices[0]
+    if not devices:
+        raise NotInTrace(f"{path}: has no {'GPU op with a time' if ordinal is None else f'device {ordinal}'}.")
+    raise UsageError(f"{path}: has several devices ({', '.join(str(each.device) for each in devices)}); name one.")
+
+
+def span_of(device: Device, step: str | None, start_ns: int | None, end_ns: int | None) -> tuple[int, int]:
+    """Return begin and end of a step or of a span given by its times.
+
+    Raises:
+        NotInTrace: There is no such step.
+        UsageError: Neither a step nor a span was given.
+    """
+    if step is not None:
+        for period in (*device.steps, *device.ranges):
+            if period.name == step:
+                return period.window.start_ns, period.window.end_ns
+        raise NotInTrace(f"device {device.device} has no step {step!r}; open_trace lists the first ones.")
+    if start_ns is None or end_ns is None or end_ns <= start_ns:
+        raise UsageError("give step, or start_ns and a larger end_ns.")
+    return start_ns, end_ns
