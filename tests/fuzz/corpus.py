@@ -35,7 +35,7 @@ Event = dict[str, Any]
 
 
 class Size(Struct, frozen=True):
-    """Largest numbers of steps, of ops of a step and of one lane in it, and of host events of a kind.
+    """Maximum numbers of steps, of ops per step and per lane of a step, and of host events of a kind.
 
     The compiled scanner leaves arrays with instants to Python.
     """

@@ -58,7 +58,7 @@ VALUES = (
     *(f'"{escape}"' for escape in (*ESCAPES, "\x1f", "\x7f", "\u00e9")),
     *("tru", "nulll", "[1,]", "[,1]", '{"a" 1}', '{"a": 1,}', "{1: 2}", "[1 2]", "{", '"', "[]]", "/**/1"),
 )
-"""Values as they are written, valid and not."""
+"""Values as they are written, valid and invalid."""
 
 NAMES = (
     *("", " ", "\n", "a\rb", "\t", "\x1b[31mred\x1b[0m", "\x00", "\x7f", "\u202eabc", "\ud800", "[red]x[/red]", "[/]"),
@@ -236,7 +236,7 @@ def numbers_of_events(rng: random.Random, document: Document) -> None:
 
 
 def fine_times(rng: random.Random, document: Document) -> None:
-    """Times of some events with other digits, as other writers would write them."""
+    """Write the times of some events with other digits, as other writers would."""
     key, digits, style = rng.choice(("ts", "dur")), rng.randrange(8), rng.choice("ffe")
     for event in _some(rng, _events(document)):
         if _is_number(event.get(key)):
@@ -244,7 +244,7 @@ def fine_times(rng: random.Random, document: Document) -> None:
 
 
 def unread(rng: random.Random, document: Document) -> None:
-    """Fields and arguments that are not read, whose values need only be valid, or are not."""
+    """Add fields and arguments that nothing reads, with valid and invalid values."""
     key = rng.choice(("x", "id", "cname", "External id", "kernel"))
     for event in _some(rng, _events(document)):
         literal = rng.choice((*NUMBERS, *VALUES))
@@ -735,9 +735,9 @@ _INSERTED = (
 
 
 def escaped(rng: random.Random, data: bytes) -> bytes:
-    """Escapes and other characters, allowed and not, in some texts or values."""
+    """Put escapes and other characters into some texts, allowed and not."""
     texts = list(rng.choice(_TEXTS).finditer(data))
-    for text in sorted(rng.sample(texts, min(len(texts), rng.choice((1, 1, 3)))), key=lambda one: -one.start()):
+    for text in sorted(rng.sample(texts, min(len(texts), rng.choice((1, 1, 3)))), key=lambda text: -text.start()):
         at = rng.randrange(text.start() + 1, text.end())
         data = data[:at] + rng.choice(_INSERTED) + data[at:]
     return data

@@ -68,7 +68,7 @@ from tests.fuzz.mutators import COPIES_LOST, LIMIT_BYTES, OTHER, PREDICTED, SAVE
 
 PACKAGE = str(Path(lanes.__file__).parents[1])
 REPORTED, VIEWED = 0.25, 0.02
-"""Shares of the files of which a report is made and checked, and of which something is drawn or predicted."""
+"""Shares of the files to report on and check, and to draw or predict something of."""
 WIDTH = 100
 WINDOWS = 6
 """Maximum number of steps and ranges of a device to sweep; all are added up."""
@@ -183,7 +183,7 @@ def _stages(case: Case, rng: random.Random, trace: Trace, tried: Tried) -> Itera
 
 
 def _read_twice(path: Path) -> Trace:
-    """The trace as the compiled scanner reads it, which is what Python makes of the same bytes."""
+    """Return the trace as the compiled scanner reads it, and check that Python reads the same."""
     taken: list[bool] = []
     scan = _scan.scanner()
 
@@ -202,17 +202,17 @@ def _read_twice(path: Path) -> Trace:
     return trace
 
 
-def _equal(one: Any, other: Any) -> bool:
-    """Whether two fields of a Trace are the same, types of columns included."""
-    if isinstance(one, np.ndarray):
-        return one.dtype == other.dtype and bool(np.array_equal(one, other))
-    if isinstance(one, TraceTable):
-        return all(_equal(getattr(one, name), getattr(other, name)) for name in one.__struct_fields__)
-    return bool(one == other)
+def _equal(left: Any, right: Any) -> bool:
+    """Return whether two fields of a Trace are the same, types of columns included."""
+    if isinstance(left, np.ndarray):
+        return left.dtype == right.dtype and bool(np.array_equal(left, right))
+    if isinstance(left, TraceTable):
+        return all(_equal(getattr(left, name), getattr(right, name)) for name in left.__struct_fields__)
+    return bool(left == right)
 
 
 def _again(trace: Trace, report: Report) -> None:
-    """The same file brings the same report."""
+    """Check that the same trace has the same report when it is analysed again."""
     other = build([analyze_trace(replace(trace))], replayed=False)
     _must(to_json(other) == to_json(report), "the same trace has another report")
 
@@ -342,7 +342,7 @@ _UNITS = ("_ns", "_pct", "bytes", "gb_per_s", "count", "_by_cause", "ops")
 
 @cache
 def _limits(name: str) -> tuple[float, float]:
-    """The figures that a name can have."""
+    """Return the smallest and the largest possible figure of a name."""
     if name in _SIGNED or name in _ANY_PERCENTAGE or not name.endswith(_UNITS):
         return -math.inf, math.inf
     return 0, 100 if name.endswith("_pct") else math.inf
@@ -350,7 +350,7 @@ def _limits(name: str) -> tuple[float, float]:
 
 @lru_cache(1 << 14)
 def _named_inside(key: Any, name: str) -> str:
-    """The name by which a value is judged: its own if that says a unit, else what is around it."""
+    """Return the name that decides a value's limits: its key if that has a unit, otherwise the surrounding name."""
     if isinstance(key, str) and (key.endswith(_UNITS) or key in _SIGNED):
         return key
     return "of_cause_ns" if name.endswith("_by_cause") else name if name.endswith("_pct") else ""
@@ -441,13 +441,13 @@ def _check(case: Case, trace: Trace, report: Report) -> CheckResult:
 
 
 def _verdict(verdict: BudgetVerdict, result: TraceResult) -> None:
-    """The value is the report's, and the status is what value and limit say."""
+    """Check that the value is the report's, and that the status follows from value and limit."""
     value, limit = verdict.value, verdict.limit
     if value is None:
         return
     _must(math.isfinite(value), "a verdict's value is no number", verdict)
     for device in result.devices:
-        # Where the plain program is known, it is judged instead.
+        # The plain program is judged instead of the recording if its step time is certain.
         if verdict.metric != "idle_pct" or device.device != verdict.subject.device or device.plain is not None:
             continue
         whole = device.judged or device
@@ -518,7 +518,7 @@ def _of_other_source(rng: random.Random, case: Case, path: Path) -> None:
 
 
 def _history_shown(path: Path) -> None:
-    """A history that anybody may have changed is shown, or refused in a sentence."""
+    """Check that a history that may have been edited is shown, or refused in a sentence."""
     with redirect_stdout(io.StringIO()) as out, redirect_stderr(io.StringIO()) as err:
         code = main(["history", "--history", str(path)])
     _must((code, bool(err.getvalue())) in ((0, False), (2, True)), "an exit code that history does not have", code)

@@ -103,14 +103,14 @@ def test_a_scanner_that_reads_one_duration_differently_is_found(monkeypatch: pyt
         return scan_wrongly
 
     monkeypatch.setattr(_scan, "scanner", changed)
-    kinds = {one.kind for seed in range(20) for one in once.judged(make(seed))}
+    kinds = {defect.kind for seed in range(20) for defect in once.judged(make(seed))}
     assert any(kind.endswith("is not what Python reads") for kind in kinds), kinds
 
 
 def test_a_status_that_contradicts_the_value_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Budget, "beyond", lambda *_: False)
     monkeypatch.setattr(oracle, "REPORTED", 1.0)
-    kinds = {one.kind for origin in few()[:30] for one in once.judged(Case(1, origin, origin.text))}
+    kinds = {defect.kind for origin in few()[:30] for defect in once.judged(Case(1, origin, origin.text))}
     assert "check: a verdict contradicts its value" in kinds
 
 
