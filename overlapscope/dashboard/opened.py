@@ -34,7 +34,7 @@ class Opened(Struct, frozen=True, eq=False, dict=True, weakref=True):
     report: Report
     page: Page
     plain: Opened | None = None
-    """The plain program, if verdict and findings are about it."""
+    """The plain program, if its step is known or estimated; verdict and findings are about it then."""
 
     @cached_property
     def lanes(self) -> Lanes:
@@ -64,7 +64,8 @@ def open_trace(entry: TraceEntry, trace: Trace) -> Opened:
     plain = None
     if of_plain is not report and program is not None and program.analysis is not None:
         plain = Opened(entry.id, entry.path, program.analysis, of_plain, Page(of_plain, verbose=True))
-    return Opened(entry.id, entry.path, analysis, report, Page(report, verbose=True, recorded=True), plain)
+    page = Page(report, verbose=True, recorded=plain is not None)
+    return Opened(entry.id, entry.path, analysis, report, page, plain)
 
 
 # -- Predictions -----------------------------------------------------------------------------------

@@ -58,14 +58,11 @@ def predicted_trace(graph: Graph, replayed: Replay) -> Trace:
 def plain_trace(base: Base) -> Trace:
     """Return the timeline of a recording's plain program.
 
-    Nothing was moved to another stream, so records of synchronization stay, at their calls. Python frames, which only
-    state a place in the code, are left out. If the replayed step differs from the plain step, but hardly, all times
-    are scaled by the same factor.
+    Nothing was moved to another stream, so records of synchronization stay, at their calls. If the
+    replayed step differs from the plain step, but hardly, all times are scaled by the same factor.
     """
     assert base.replayed is not None
-    trace = base.graph.trace
-    lean = replace(trace, python_frames=HostEvents.empty(names=trace.names))
-    graph = replace(base.graph, trace=lean)
+    graph, trace = base.graph, base.graph.trace
     clock = _Clock(graph, base.replayed)
     syncs = trace.syncs
     call = np.where(syncs.correlation >= 0, locate(trace.runtime_calls.correlation, syncs.correlation), -1)

@@ -93,10 +93,9 @@ def _step(section: DeviceReport, device: Device) -> Card:
         count = f"average of {plural(section.steps, 'step')}, as recorded" if section.steps else "as recorded"
         return Card(name, length, count, "How long a step takes in the recording.")
     between_ends = "" if plain.low_ns == plain.high_ns else f", {between(plain.low_ns, plain.high_ns)}"
-    about = "about " if plain.origin == "estimated" else ""
     return Card(
         name,
-        f"{about}{length}",
+        length,
         f"{plain.origin}{between_ends}",
         f"How long a step takes when nothing is recorded. In the recording: {duration(plain.recorded_step_ns)}.",
     )

@@ -93,6 +93,16 @@ class DeviceReport(Struct, frozen=True):
         plain = None if self.device is None else self.device.plain
         return plain is not None and plain.program is not None and not self.page.recorded
 
+    @property
+    def is_estimated(self) -> bool:
+        """True if the figures are of the program without the profiler, whose step is only estimated."""
+        return (
+            self.is_plain
+            and self.device is not None
+            and self.device.plain is not None
+            and (self.device.plain.origin == "estimated")
+        )
+
     def per_step(self, ns: int) -> int:
         """Return a length of all judged steps as one of an average step."""
         return round(ns / max(1, self.steps))

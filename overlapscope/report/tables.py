@@ -215,7 +215,7 @@ def steps(section: DeviceReport, device: Device) -> Table:
         *(unit.number(ns) for ns in _spread(spans)),
         *(bare_percent(pct) for pct in (_spread(efficiencies) if efficiencies else (None, None, None))),
     )
-    titles = ("steps", f"{unit.name}: median", "min", "max", "efficiency %: median", "min", "max")
+    titles = ("steps", f"step {unit.name}: median", "min", "max", "efficiency %: median", "min", "max")
     columns = (Column(titles[0], heads=True), *map(Column, titles[1:]))
     return Table("Steps", columns, rows([row]))
 

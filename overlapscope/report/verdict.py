@@ -106,7 +106,7 @@ def _frame(section: DeviceReport, device: Device) -> str:
         return f"In each step of {length},"
     if section.page.scope != "window":
         return f"In the {length} of {clean(section.page.scope, 60)},"
-    return f"In the {length} that were recorded," if section.trace.predicted_by is None else f"In {length},"
+    return f"In all that was recorded, {length},"
 
 
 def _level(part: float) -> Level:

@@ -48,7 +48,7 @@ class Rule(Struct, frozen=True):
     id: str
     severity: Severity
     summary: str
-    """One line for `overlapscope rules`."""
+    """One line for `overlapscope explain`."""
     meaning: str
     """Meaning, and why it costs time."""
     computation: str

@@ -21,7 +21,7 @@ from overlapscope.report.page import Page as ReportPage
 from overlapscope.report.verdict import judge
 from overlapscope.rules import RULES
 from tests.browser.conftest import TRACES, Serve
-from tests.browser.helpers import PAGES, arrive, go, holding, settle, visit
+from tests.browser.helpers import PAGES, arrive, holding, settle, visit
 from tests.support import kineto_files
 from tests.support.dashboard_process import Served
 from tests.support.recordings import analysis_of
@@ -62,9 +62,8 @@ def column(page: Page, grid: str, field: str) -> list[str]:
 
 
 def test_every_page_fits_its_window(page: Page, dashboard: Served) -> None:
-    visit(page, dashboard, trace=TWO_DEVICES, **{"with": SYNCS})
     for name in PAGES:
-        go(page, name)
+        visit(page, dashboard, name, trace=TWO_DEVICES, **{"with": SYNCS})
         for width in (420, 900, 1400):
             page.set_viewport_size({"width": width, "height": 900})
             # Charts follow the window a moment later.
@@ -117,7 +116,8 @@ def test_findings_open_and_close(page: Page, dashboard: Served) -> None:
 def test_each_figure_says_what_it_means(page: Page, dashboard: Served) -> None:
     visit(page, dashboard, trace=OFFLOAD)
     tiles = page.locator("#overview-figures .figure-tile")
-    expect(tiles.first).to_contain_text("plain step")
+    expect(tiles.first).to_contain_text("step")
+    expect(tiles.first).to_contain_text("estimated")
     tiles.nth(1).hover()
     expect(page.get_by_text("The part of the possible overlap that happened.")).to_be_visible()
 
@@ -203,7 +203,7 @@ def test_tables_sort_by_number_not_by_letter(page: Page, dashboard: Served) -> N
     expect(header).to_have_attribute("aria-sort", "ascending")
     # Rows are drawn a moment after the title says that they are sorted.
     settle(page)
-    counts = [int(text.replace(",", "")) for text in column(page, "idle-evidence", "count")]
+    counts = [float(text.replace(",", "")) for text in column(page, "idle-evidence", "count")]
     assert len(counts) > 5
     assert counts == sorted(counts)
 
@@ -216,8 +216,10 @@ def test_a_table_is_saved_as_csv_with_exact_numbers(page: Page, dashboard: Serve
     download.value.save_as(tmp_path / "saved.csv")
     with (tmp_path / "saved.csv").open(newline="", encoding="utf-8-sig") as file:
         rows = list(csv.DictReader(file))
-    groups = analysed(OFFLOAD).devices[0].result.copies
-    assert [int(row["bytes"]) for row in rows] == [group.bytes for group in groups]
+    section = section_of(OFFLOAD)
+    assert section.device is not None
+    groups = section.device.copies
+    assert [section.steps * int(row["bytes"]) for row in rows] == [group.bytes for group in groups]
     assert [float(row["time, ms"]) * 1e6 for row in rows] == pytest.approx([group.time_ns for group in groups])
     assert [row["copies"] for row in rows] == [group.direction for group in groups]
 
@@ -235,6 +237,42 @@ def odd(tmp_path_factory: pytest.TempPathFactory) -> Path:
     kineto_files.write(folder / "kernel.json", kernels)
     kineto_files.write(folder / "cpu.json", [kineto_files.host("cpu_op", "aten::add", 10, 5)])
     return folder
+
+
+def test_a_row_opens_its_place_in_the_timeline(page: Page, dashboard: Served) -> None:
+    visit(page, dashboard, "steps", trace=OFFLOAD, of="recorded")
+    page.locator("#steps-table .ag-row [col-id=compute]").first.click()
+    check_timeline_shows(page, OFFLOAD, analysed(OFFLOAD).devices[0].result.steps[0].window)
+
+
+def test_several_traces_are_listed_with_their_verdicts(page: Page, odd: Path, serve_traces: Serve) -> None:
+    served = serve_traces(odd)
+    page.goto(served.address)
+    settle(page)
+    rows = page.locator("#traces-rows tr")
+    expect(rows).to_have_count(2)
+    expect(rows.filter(has_text="kernel")).to_contain_text("nothing is copied")
+    expect(rows.filter(has_text="cpu")).to_contain_text("no GPU activity")
+    # The header's choice leads on, too.
+    page.locator("#trace-select").fill("kernel")
+    page.get_by_role("option", name="kernel").click()
+    arrive(page, "overview", "kernel")
+    page.locator(".shell-name").click()
+    rows.filter(has_text="cpu").get_by_role("link", name="open").click()
+    arrive(page, "overview", "cpu")
+    expect(page.locator("#verdict-text")).to_contain_text("no GPU activity")
+
+
+def test_pages_that_have_nothing_to_show_are_hidden(page: Page, odd: Path, serve_traces: Serve) -> None:
+    served = serve_traces(odd)
+    visit(page, served, trace="cpu")
+    for name in ("overview", "timeline", "compare", "ranks", "traces"):
+        expect(page.locator(f"#go-{name}")).to_be_visible()
+    for name in ("copies", "steps", "whatif", "history", "laboratory"):
+        expect(page.locator(f"#go-{name}")).to_have_count(0)
+    visit(page, served, "history", trace="kernel")
+    expect(page.locator("#go-history")).to_be_visible()
+    expect(page.locator("#go-whatif")).to_be_visible()
 
 
 def test_what_is_missing_is_reported(page: Page, odd: Path, serve_traces: Serve) -> None:

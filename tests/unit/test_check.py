@@ -101,10 +101,9 @@ def test_a_usual_check_is_one_screen(
 @pytest.mark.parametrize(
     ("args", "message"),
     [
-        ([], "required: TRACE"),
+        ([], "name the traces"),
         (["nowhere.json"], "nowhere.json"),
         (["{trace}", "--budget", "step_time < 1 ms"], "write <= or >="),
-        (["{trace}", "--budget", "step_time increase <= 5%"], "pass --baseline FILE"),
         (["{trace}", "--forbid", "pageable"], "did you mean 'pageable-memory'?"),
         (["{trace}", "--config", "nowhere.toml"], "nowhere.toml: cannot be read"),
         (["{trace}", "--format", "jnit"], "there is no format 'jnit' (did you mean 'junit'?)"),
