@@ -39,7 +39,7 @@ class BaselineCommand:
         add_config_argument(writes)
         add_allow_predicted(writes)
         add_analysis(writes)
-        shows = add_action("show", "show where a baseline was made, and the median of each metric")
+        shows = add_action("show", "show where a baseline was made, and the mean of each metric")
         shows.add_argument("file", metavar="FILE", help="file written by `overlapscope baseline write`")
 
     def run(self, args: argparse.Namespace) -> int:
