@@ -127,7 +127,7 @@ class Tools(msgspec.Struct, frozen=True):
         plain_step_ns: PlainStep = None,
         page: PageNumber = 1,
     ) -> str:
-        """List what costs time, the costliest first, with evidence, what to change, saving and place in the code."""
+        """List what costs time, the surest saving first, with evidence, what to change, saving and place in the code."""
         rule = current_rule(rule) if rule is not None else None
         if rule is not None and rule not in RULES:
             raise UsageError(f"there is no rule {rule!r}{did_you_mean(rule, RULES)}; rules: {', '.join(RULES)}.")
@@ -138,7 +138,10 @@ class Tools(msgspec.Struct, frozen=True):
                 "severity": finding.severity,
                 **({} if finding.rank is None else {"rank": finding.rank}),
                 "device": finding.device,
+                "steps": finding.steps,
                 "cost_ns": finding.cost_ns,
+                "low_ns": finding.low_ns,
+                "high_ns": finding.high_ns,
                 "cost_from": finding.cost_from,
                 "figures": "recorded" if finding.plain_bound_ns is None else "plain",
                 "title": finding.title,
@@ -152,7 +155,7 @@ class Tools(msgspec.Struct, frozen=True):
             for finding in report.findings
             if rule in (None, finding.rule)
         ]
-        head = {"cost_ns": "saved by the fix in the whole recording: by replay, or at most (bound); do not add up"}
+        head = {"cost_ns": "saved by the fix in all `steps` together: by replay, or at most (bound); do not add up"}
         return answer(head, items, figures=_SPOKEN, unknown=doubts_about(report), called="findings", page=page)
 
     def explain(

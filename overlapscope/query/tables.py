@@ -15,7 +15,7 @@ Figures = Literal["recorded", "plain", "spoken"]
 OF: Final[dict[Figures, str]] = {
     "recorded": "of the recording",
     "plain": "of a step without the profiler",
-    "spoken": "of the program without the profiler where its step is measured or told, else of the recording",
+    "spoken": "of the program without the profiler where it is known, else of the recording",
 }
 """Programs that figures are of, in words."""
 _UNITS: Final = {"_ns": "ns", "_pct": "%", "bytes": "bytes", "gb_per_s": "GB/s"}
@@ -198,11 +198,15 @@ _ALL: Final = (
             detail="the evidence",
             advice="what to change",
             cost_from="source of cost_ns: replay or bound",
+            effort="what the advice asks for: option, line or restructuring",
         ),
         _integers(
+            steps="number of judged steps that the times cover together; 0 if they are of the time after the lead-in",
             cost_ns="time that the fix saves: by replay, otherwise at most",
+            low_ns="saving that is certain",
+            high_ns="upper end of the saving",
             bound_ns="the time of the recording that it explains",
-            plain_bound_ns="the same without the profiler; NULL unless that step is measured or told",
+            plain_bound_ns="the same without the profiler; NULL unless that program is known",
         ),
         _SITE,
         (
