@@ -250,9 +250,9 @@ class Plain(msgspec.Struct, frozen=True, kw_only=True):
     idle_by_cause: dict[str, int]
     """Idle time by cause, which adds up to the bucket. `unknown` has the time that no replay explains."""
     program: Device | None = None
-    """Figures of the recording replayed with plain steps, which verdict, budgets, diffs and baselines are about.
+    """Figures of the recording replayed with plain steps; None if nothing could be replayed.
 
-    None if the plain step is only estimated, or nothing could be replayed.
+    Verdict and findings are about them; budgets, diffs and baselines only if the plain step isn't estimated.
     """
 
 

@@ -140,7 +140,7 @@ class Baseline(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
         return read
 
     def compared(self, of: BaselineDevice, *, skip: int = 0) -> tuple[int, ...]:
-        """Return the numbers of a device's steps to compare, like `compare.figures.compared`."""
+        """Return the numbers of a device's steps to compare, like `analysis.average.judged_steps`."""
         wanted = (of.rank, of.device, STEPS, "step_time")
         spans = [
             round(value or 0)

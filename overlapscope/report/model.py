@@ -27,7 +27,7 @@ PLAIN = "plain"
 
 
 class Report(Shown, msgspec.Struct, frozen=True, kw_only=True):
-    """The answer for a job: its traces and the findings over all of them, costliest first."""
+    """The answer for a job: its traces and the findings over all of them, the surest saving first."""
 
     kind: Literal["report"] = "report"
     schema_version: int = SCHEMA_VERSION
