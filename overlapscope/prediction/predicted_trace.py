@@ -59,10 +59,10 @@ def plain_trace(base: Base) -> Trace:
     """Return the timeline of a recording's plain program.
 
     Nothing was moved to another stream, so records of synchronization stay, at their calls. Python frames, which only
-    state a place in the code, are left out. If the replayed step differs from the plain step, but hardly, all times
-    are scaled by the same factor.
+    state a place in the code, are left out. All times are scaled by the same factor so that the average step is the
+    plain step, unless the replay is much too short.
     """
-    assert base.replayed is not None
+    assert base.replayed is not None and base.plain is not None
     trace = base.graph.trace
     lean = replace(trace, python_frames=HostEvents.empty(names=trace.names))
     graph = replace(base.graph, trace=lean)
@@ -75,13 +75,13 @@ def plain_trace(base: Base) -> Trace:
     plain = replace(predicted_trace(graph, base.replayed), syncs=_sorted(syncs)[0])
     if base.warm_up:
         plain = replace(plain, warm_up_steps=int(base.judged.numbers[0]))
-    factor = base.real_ns(base.steps.mean_ns) / max(1, base.steps.mean_ns)
-    return plain if factor == 1 or factor > 1 + MOST_STRETCHED else _scaled(plain, factor)
+    count, begin = len(base.steps.lengths_ns), int(base.steps.start_ns[0])
+    factor = base.plain.step_ns * count / max(1, int(base.steps.end_ns[count - 1]) - begin)
+    return plain if factor == 1 or factor > 1 + MOST_STRETCHED else _scaled(plain, factor, begin)
 
 
-def _scaled(trace: Trace, factor: float) -> Trace:
-    """Return the trace with all its times scaled, from the start of its first GPU op."""
-    origin = int(trace.gpu_ops.start_ns[0])
+def _scaled(trace: Trace, factor: float, origin: int) -> Trace:
+    """Return the trace with all its times scaled, from the origin: the judged steps together stay exact."""
 
     def moved(at: I64) -> I64:
         scaled: I64 = origin + np.rint((at - origin) * factor).astype(np.int64)
