@@ -114,7 +114,8 @@ class CopyGroup(msgspec.Struct, frozen=True, kw_only=True):
 class StallsByStep(msgspec.Struct, frozen=True, kw_only=True):
     """A host stall in each of `Device.steps`, in their order, cut at the steps' edges; calls count where they begin."""
 
-    count: tuple[int, ...]
+    count: tuple[int, ...] = ()
+    """Empty in reports of earlier versions."""
     host_wait_ns: tuple[int, ...]
     idle_caused_ns: tuple[int, ...]
 
@@ -165,7 +166,8 @@ class Evidence(msgspec.Struct, frozen=True, kw_only=True):
     """`rebuilt` if it is based on an event edge that the trace doesn't state."""
     example: Window
     """The longest single case."""
-    by_step: EvidenceByStep
+    by_step: EvidenceByStep = EvidenceByStep(count=(), time_ns=())
+    """Empty in reports of earlier versions."""
 
 
 class Period(msgspec.Struct, frozen=True, kw_only=True):
@@ -272,7 +274,7 @@ class Device(msgspec.Struct, frozen=True, kw_only=True):
     overlap: Overlap
     judged: Period | None
     """Figures without the lead-in; None if nothing is left."""
-    per_step: PerStep | None
+    per_step: PerStep | None = None
     """An average step; None if no step is whole, or a single step or range is analysed."""
     streams: tuple[StreamUse, ...]
     copies: tuple[CopyGroup, ...]
