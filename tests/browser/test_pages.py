@@ -21,7 +21,7 @@ from overlapscope.report.page import Page as ReportPage
 from overlapscope.report.verdict import judge
 from overlapscope.rules import RULES
 from tests.browser.conftest import TRACES, Serve
-from tests.browser.helpers import PAGES, arrive, holding, settle, visit
+from tests.browser.helpers import PAGES, arrive, check_accessible, holding, settle, visit
 from tests.support import kineto_files
 from tests.support.dashboard_process import Served
 from tests.support.recordings import analysis_of
@@ -184,14 +184,14 @@ def follow(page: Page, link: Locator) -> None:
 
 def test_rows_lead_to_the_timeline(page: Page, dashboard: Served) -> None:
     result = analysed(SYNCS).devices[0].result
-    visit(page, dashboard, "idle", trace=SYNCS)
+    visit(page, dashboard, "idle", trace=SYNCS, of="recorded")
     follow(page, page.locator("#idle-evidence .timeline-link").first)
     check_timeline_shows(page, SYNCS, next(group for group in result.evidence if group.subject == "idle").example)
     page.go_back()
     page.wait_for_url(re.compile(r"/idle\?"))
     settle(page)
     expect(page.locator("#idle-evidence")).to_be_visible()
-    visit(page, dashboard, "steps", trace=SYNCS)
+    visit(page, dashboard, "steps", trace=SYNCS, of="recorded")
     follow(page, page.locator("#steps-table .timeline-link").first)
     check_timeline_shows(page, SYNCS, result.steps[0].window)
 
@@ -252,7 +252,11 @@ def test_several_traces_are_listed_with_their_verdicts(page: Page, odd: Path, se
     rows = page.locator("#traces-rows tr")
     expect(rows).to_have_count(2)
     expect(rows.filter(has_text="kernel")).to_contain_text("nothing is copied")
-    expect(rows.filter(has_text="cpu")).to_contain_text("no GPU activity")
+    expect(rows.filter(has_text="cpu")).to_contain_text("on the host")
+    check_accessible(page)
+    for width in (420, 900):
+        page.set_viewport_size({"width": width, "height": 900})
+        page.wait_for_function("() => document.documentElement.scrollWidth <= window.innerWidth")
     # The header's choice leads on, too.
     page.locator("#trace-select").fill("kernel")
     page.get_by_role("option", name="kernel").click()
@@ -260,7 +264,7 @@ def test_several_traces_are_listed_with_their_verdicts(page: Page, odd: Path, se
     page.locator(".shell-name").click()
     rows.filter(has_text="cpu").get_by_role("link", name="open").click()
     arrive(page, "overview", "cpu")
-    expect(page.locator("#verdict-text")).to_contain_text("no GPU activity")
+    expect(page.locator("#verdict-text")).to_contain_text("on the host")
 
 
 def test_pages_that_have_nothing_to_show_are_hidden(page: Page, odd: Path, serve_traces: Serve) -> None:
