@@ -20,6 +20,7 @@ import msgspec
 import numpy as np
 
 from overlapscope.analysis import analyze_trace
+from overlapscope.analysis.average import judged_steps
 from overlapscope.analysis.results import Device
 from overlapscope.budgets import baseline
 from overlapscope.budgets.baseline import Baseline

@@ -140,7 +140,7 @@ class Baseline(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
         return read
 
     def compared(self, of: BaselineDevice, *, skip: int = 0) -> tuple[int, ...]:
-        """Return the numbers of a device's steps to compare, like `compare.figures.compared`."""
+        """Return the numbers of a device's steps to compare, like `analysis.average.judged_steps`."""
         wanted = (of.rank, of.device, STEPS, "step_time")
         spans = [
             round(value or 0)
@@ -325,7 +325,7 @@ def _line_order(line: BaselineSeries) -> tuple[Any, ...]:
 
 # -- JSON -------------------------------------------------------------------------------------------
 
-_ANEW: Final = "write it again with `overlapscope baseline write`"
+_ANEW: Final = "write it again with `overlapscope check --write-baseline`"
 
 
 class BaselineFile(Baseline, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -378,7 +378,8 @@ def from_json(data: bytes, source: str) -> Baseline:
         file = decode(data, BaselineFile)
     except msgspec.DecodeError as error:
         raise UnreadableTrace(
-            f"{source}: is not a baseline ({clean(str(error), 300)}); write one with `overlapscope baseline write`."
+            f"{source}: is not a baseline ({clean(str(error), 300)}); write one with `overlapscope check "
+            "--write-baseline`."
         ) from None
     if file.schema_version != SCHEMA_VERSION:
         raise UnreadableTrace(

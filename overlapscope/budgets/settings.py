@@ -7,7 +7,7 @@ import math
 import statistics
 from collections.abc import Mapping
 from fnmatch import fnmatchcase
-from pathlib import PurePath
+from pathlib import Path, PurePath
 from typing import Any, Final, Literal
 
 from msgspec import Struct
@@ -246,6 +246,8 @@ class Exemption(Narrowed, frozen=True, kw_only=True):
 class Settings(Struct, frozen=True, kw_only=True):
     """All settings of a check."""
 
+    baseline: Path | None = None
+    """File of the baseline, or a recording to compare with."""
     budgets: tuple[Budget, ...] = ()
     forbid: tuple[str, ...] = ()
     overrides: tuple[Override, ...] = ()

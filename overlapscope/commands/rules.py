@@ -1,4 +1,4 @@
-"""The command `overlapscope rules`."""
+"""`overlapscope rules`, an earlier list of what `overlapscope explain` lists."""
 
 from __future__ import annotations
 
@@ -11,7 +11,8 @@ from overlapscope.commands._output import write
 class RulesCommand:
     """List the rules behind the findings.
 
-    `overlapscope explain RULE` explains one of them.
+    `overlapscope explain` lists them with all other words, and `overlapscope
+    explain RULE` explains one.
     """
 
     def prepare_parser(self, parser: argparse.ArgumentParser) -> None:

@@ -78,16 +78,14 @@ def _cost(
     floors_ns: tuple[int, int],
     span_ns: float,
 ) -> FigureChange:
-    costs = [
-        None if finding is None else round(finding.bound_ns / max(1, finding.steps)) for finding in (before, after)
-    ]
+    costs = [None if finding is None else finding.mean_bound_ns for finding in (before, after)]
     minima = [0 if cost is None else cost for cost in costs]
     maxima = [floor if cost is None else cost for cost, floor in zip(costs, floors_ns, strict=True)]
     low, high = minima[1] - maxima[0], maxima[1] - minima[0]
     # The cost of a finding often depends on the host.
     noise = floor_ns(span_ns, host_ns=min(minima))
     on_both_sides = None not in costs
-    informs = any(finding is not None and finding.severity == "info" for finding in (before, after))
+    informs = any(finding is not None and not finding.bound_ns for finding in (before, after))
     return FigureChange(
         name="cost",
         unit="ns",

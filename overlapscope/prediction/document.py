@@ -125,14 +125,14 @@ def unit(result: WhatIf) -> Unit:
 
 def headline(result: WhatIf) -> Headline:
     """Return the gain of the changes, or why there is no prediction."""
-    period = "A step" if result.steps else "The whole window"
+    period = "A step" if result.steps else "The recorded part"
     of, predicted, gain = unit(result), result.predicted_step_ns, result.gain_ns
     if predicted is None or gain is None:
-        return Headline("No prediction: the replay cannot reproduce this recording.", "muted")
+        return Headline("No prediction: a simulation of this recording does not match it.", "muted")
     if not result.interventions and not result.ladder:
         was, again = of.text(result.recorded_step_ns), of.text(result.replayed_step_ns)
         matches = f"matches the recording ({was})" if was == again else f"takes {again}, the recording {was}"
-        return Headline(f"The replay {matches}, so changes can be predicted.", "muted")
+        return Headline(f"The simulation {matches}, so changes can be predicted.", "muted")
     if not result.interventions:
         return Headline(
             (f"{period} takes {of.text(result.unchanged_step_ns)}, and no known change makes it shorter."), "muted"
@@ -176,7 +176,7 @@ def subject(result: WhatIf) -> str:
     if not result.replay.valid:
         return subject
     what = f"average of {result.steps:,} steps" if result.steps > 1 else "one step"
-    what = what if result.steps else "without steps: the whole window"
+    what = what if result.steps else "without steps: all that was recorded"
     return f"{subject}; {what}"
 
 
@@ -232,7 +232,7 @@ def program(result: WhatIf) -> Iterator[str]:
 def replay(result: WhatIf) -> Iterator[str]:
     """Yield sentences on how well a valid replay matches the recording."""
     of, fidelity = unit(result), result.replay
-    took = "a step" if result.steps else "the window"
+    took = "a step" if result.steps else "all that was recorded"
     off = f" ({percent(fidelity.step_error_pct)} off)" if fidelity.step_error_pct is not None else ""
     yield (
         f"Without changes, the replay takes {of.text(result.replayed_step_ns)} for {took}; the recording took "
@@ -289,7 +289,7 @@ def ladder(result: WhatIf) -> Table:
         lines.append((f"+ {clean(rung.added, _TEXT_LIMIT)}", *_estimate(step, of), of.number(rung.gain_ns), share))
     columns = (
         _WRAPPED,
-        Column(f"{'step' if result.steps else 'window'} {of.name}"),
+        Column(f"{'step' if result.steps else 'all'} {of.name}"),
         _BETWEEN,
         Column("saved", id="saved", spare=True),
         Column("% saved", id="share", spare=True),

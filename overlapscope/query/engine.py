@@ -16,6 +16,7 @@ from overlapscope.base.words import clean, did_you_mean, listed, shorten, size
 from overlapscope.errors import MissingPackage, UsageError
 from overlapscope.query.rows import QueriedTraces, fill
 from overlapscope.query.tables import OF, TABLES
+from overlapscope.report.page import Page
 
 if TYPE_CHECKING:
     import duckdb
@@ -89,7 +90,7 @@ class Answer(msgspec.Struct, frozen=True, eq=False):
         """Return the program that a table's figures are of, in words."""
         figures = TABLES[table].figures
         if figures == "spoken":
-            plain = {finding.plain_bound_ns is not None for finding in self.job.report.findings}
+            plain = {section.is_plain for section in Page(self.job.report).sections() if section.device}
             if len(plain) == 1:
                 return "of the program without the profiler" if plain.pop() else OF["recorded"]
         return OF[figures]

@@ -11,9 +11,10 @@ from msgspec.structs import replace
 
 from overlapscope.analysis.results import efficiency_shown, hidden_copy_shown
 from overlapscope.ranks.comparison import Comparison, clock_words, compare, notes
+from overlapscope.ranks.frame import framed
 from overlapscope.ranks.reduced import ReducedRank, StepFigures
 from overlapscope.ranks.result import Duplicate, RankRow, RanksReport, Unreadable
-from overlapscope.ranks.stragglers import find_stragglers, worst_meetings
+from overlapscope.ranks.stragglers import find_stragglers, steps_met, worst_meetings
 from overlapscope.ranks.summary import spreads, step_skew, top_causes, worst_ranks
 from overlapscope.reading.file_names import rank_in_name
 
@@ -47,7 +48,9 @@ class Joined:
         comparison = compare(compared)
         step_names = _step_names(compared)
         rows = _rows(ranks, numbers, comparison, step_names)
-        compared_rows = [rows[number] for number in numbers]
+        met_steps = steps_met(comparison.waits)
+        shown = framed(rows, met_steps)
+        compared_rows = [shown[number] for number in numbers]
         stragglers = find_stragglers(compared, comparison.waits)
         world_size = _world_size(ranks)
         expected = self._expected if self._expected is not None else world_size
@@ -63,6 +66,7 @@ class Joined:
             matching=comparison.matching,
             stragglers=stragglers,
             meetings=worst_meetings(compared, comparison.waits),
+            met_steps=met_steps,
             step_names=step_names,
             steps=step_skew(compared_rows, step_names),
             spreads=spreads(compared_rows),
@@ -181,6 +185,7 @@ def _row(rank: ReducedRank, step_names: Sequence[str]) -> RankRow:
         comm_ns=rank.engines.comm_ns,
         exposed_comm_ns=rank.buckets.exposed_comm_ns,
         comm_compute_pct=rank.overlap.comm_compute_pct,
+        judged=rank.judged,
         median_step_ns=_median_step(rank.steps),
         step_spans_ns=tuple(spans.get(name) for name in step_names),
         waited_ns=None,

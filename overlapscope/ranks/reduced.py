@@ -14,9 +14,10 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from overlapscope.analysis import TraceAnalysis, analyze_trace
+from overlapscope.analysis.average import in_frame, judged_steps
 from overlapscope.analysis.device import DeviceAnalysis
 from overlapscope.analysis.periods import is_step
-from overlapscope.analysis.results import Buckets, Device, Engines, Overlap, Period, Trust
+from overlapscope.analysis.results import Buckets, Device, Engines, Overlap, Period, PerStep, Trust
 from overlapscope.base.columns import Columns, pick
 from overlapscope.base.intervals import I64, Bool, Intervals
 from overlapscope.catalog.causes import COPY_CAUSES, IDLE_CAUSES
@@ -75,7 +76,7 @@ class StepFigures(Struct, frozen=True, eq=False):
 
     names: tuple[str, ...]
     whole: Bool
-    """Mask of the steps that are neither cut by the lead-in nor the last of several, which has no end of its own."""
+    """Mask of the judged steps: neither cut by the lead-in, nor warm-up, nor the last of several."""
     span_ns: I64
     buckets_ns: I64
     """Time in each bucket, of shape (steps, 5), in the order of `Buckets`."""
@@ -118,6 +119,8 @@ class ReducedRank(Struct, frozen=True, eq=False):
     overlap: Overlap
     exposed_copy_by_cause: dict[str, int]
     idle_by_cause: dict[str, int]
+    judged: PerStep | None
+    """As `RankRow.judged`."""
     steps: StepFigures
     findings: tuple[Finding, ...]
     """Up to `FINDINGS` findings, costliest first."""
@@ -163,6 +166,7 @@ def _reduced(analysis: TraceAnalysis, device: DeviceAnalysis, findings: tuple[Fi
         overlap=result.overlap,
         exposed_copy_by_cause=result.exposed_copy_by_cause,
         idle_by_cause=result.idle_by_cause,
+        judged=_judged(result),
         steps=_steps(result),
         findings=tuple(finding for finding in findings if finding.device == result.device)[:FINDINGS],
         comm=_comm_kernels(trace, timeline.ops),
@@ -171,12 +175,27 @@ def _reduced(analysis: TraceAnalysis, device: DeviceAnalysis, findings: tuple[Fi
     )
 
 
+def _judged(device: Device) -> PerStep | None:
+    """Return the figures that people read, as for a single recording."""
+    if device.per_step is None and device.judged is None:
+        return None
+    frame = in_frame(device)
+    return PerStep(
+        steps=0 if device.per_step is None else device.per_step.steps,
+        span_ns=frame.span_ns,
+        buckets=frame.buckets,
+        engines=frame.engines,
+        overlap=frame.overlap,
+        exposed_copy_by_cause=frame.exposed_copy_by_cause,
+        idle_by_cause=frame.idle_by_cause,
+    )
+
+
 def _steps(device: Device) -> StepFigures:
-    steps = device.steps
-    last = len(steps) - 1 if len(steps) > 1 else -1
+    steps, judged = device.steps, set(judged_steps(device.steps))
     return StepFigures(
         names=tuple(step.name for step in steps),
-        whole=np.array([not step.partial and number != last for number, step in enumerate(steps)], np.bool_),
+        whole=np.array([number in judged for number in range(len(steps))], np.bool_),
         span_ns=np.array([step.span_ns for step in steps], np.int64),
         buckets_ns=_table([list(step.buckets.named().values()) for step in steps], 5),
         copy_causes_ns=_table([_causes(step, COPY_CAUSES) for step in steps], len(COPY_CAUSES)),

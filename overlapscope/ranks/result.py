@@ -10,7 +10,7 @@ from typing import Literal
 
 import msgspec
 
-from overlapscope.analysis.results import Buckets, Window
+from overlapscope.analysis.results import Buckets, PerStep, Window
 from overlapscope.base.saved import Tool, decode, encode
 from overlapscope.base.shown import Shown
 from overlapscope.catalog.causes import Subject
@@ -31,7 +31,7 @@ class CauseTime(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class RankRow(msgspec.Struct, frozen=True, kw_only=True):
-    """One device of one rank. Figures that don't mention steps are of its whole window."""
+    """One device of one rank. Figures that don't mention steps are of its window; `judged` has those of a step."""
 
     rank: int | None
     """Rank; None where neither the trace nor its name states it."""
@@ -57,8 +57,11 @@ class RankRow(msgspec.Struct, frozen=True, kw_only=True):
     """Part of `exposed_comm_ns` after the lead-in whose waiting could not be judged: point-to-point, collectives whose
     counterparts on other ranks or whose arrivals are not known. None for a rank that was not compared."""
     comm_compute_pct: float | None
+    judged: PerStep | None = None
+    """Figures that reports show: of an average step or, where its `steps` is 0, of the time after the lead-in. None if
+    nothing is left after the lead-in, and in files of older versions."""
     median_step_ns: int | None
-    """Median of its whole steps, which leaves out the step cut by the lead-in and the last of several."""
+    """Median of its judged steps, which leave out the step cut by the lead-in, warm-up and the last of several."""
     step_spans_ns: tuple[int | None, ...]
     """Length of each step in the order of `RanksReport.step_names`; None where it lacks the step or a part of it."""
     waited_ns: int | None
@@ -76,7 +79,7 @@ class RankRow(msgspec.Struct, frozen=True, kw_only=True):
     clock_error_ns: int | None
     """Maximum error of the offset, either way."""
     top_causes: tuple[CauseTime, ...]
-    """Up to four causes, longest first."""
+    """Up to four causes, longest first, with their time in `judged`."""
 
     @property
     def unjudged_comm_pct(self) -> float:
@@ -220,7 +223,8 @@ class Straggler(msgspec.Struct, frozen=True, kw_only=True):
     lost_ns: int
     """`made_wait_exposed_ns` without `passed_on_ns`, averaged over the others."""
     lost_pct: float | None
-    """`lost_ns` as a percentage of the judged span, the median over ranks."""
+    """`lost_per_step_ns` as a percentage of the median rank's average step; without steps, `lost_ns` as one of the time
+    after the lead-in."""
     lost_per_step_ns: int | None
     """`lost_ns` divided by the number of steps; None without steps."""
     waiting: tuple[Waiting, ...]
@@ -258,9 +262,9 @@ class RankSpread(msgspec.Struct, frozen=True, kw_only=True):
     """One figure over the ranks that have it."""
 
     name: str
-    """Name of the figure. In ns: `span`, `compute`, `exposed comm`, `exposed copy`, `exposed other`, `idle`, `waited`,
-    `waited exposed`, `made wait`, `median step`. In pct: `efficiency`, `hidden copy`, `exposed comm share`, `idle
-    share`."""
+    """Name of the figure. In ns, of an average step: `step` (`time` where ranks have no steps), `compute`, `exposed
+    comm`, `exposed copy`, `exposed other`, `idle`, `waited`, `waited exposed`, `made wait`. In pct: `efficiency`,
+    `hidden copy`, `exposed comm share`, `idle share`."""
     unit: Literal["ns", "pct"]
     ranks: int
     """Number of ranks that have it."""
@@ -299,7 +303,8 @@ class WorstRank(msgspec.Struct, frozen=True, kw_only=True):
     excess: tuple[Excess, ...]
     """Up to five, largest first."""
     over: Literal["steps", "window"]
-    """Basis of `excess`: the steps that all ranks have, or the windows if there are none."""
+    """Basis of `excess`: an average of the steps that all ranks have, or the time after the lead-in if there are none.
+    """
     top_causes: tuple[CauseTime, ...]
     findings: tuple[Finding, ...]
     """Up to three, costliest first."""
@@ -327,6 +332,8 @@ class RanksReport(Shown, msgspec.Struct, frozen=True, kw_only=True):
     """Up to twenty ranks that made the others wait, by cost without passed-on time; see `Straggler.clear`."""
     meetings: tuple[Meeting, ...]
     """The twenty meetings with the longest waits without computing."""
+    met_steps: int = 0
+    """Number of steps in which ranks met, by which waits are divided for an average step; 0 without steps."""
     step_names: tuple[str, ...]
     """Steps that at least one rank has whole, in order."""
     steps: tuple[StepSkew, ...]

@@ -14,7 +14,7 @@ from overlapscope.prediction.overhead import replayed_unasked
 from overlapscope.prediction.plain_program import PlainProgram
 from overlapscope.rules import Said, apply_all
 from overlapscope.rules._claims import Claims, share_out
-from overlapscope.rules.finding import CostFrom, Finding, surest_first
+from overlapscope.rules.finding import HARDLY, CostFrom, Finding, surest_first
 from overlapscope.rules.rule import Draft, Fixes, Rule
 
 if TYPE_CHECKING:
@@ -71,7 +71,8 @@ def _on_device(
         findings.append(
             Finding(
                 rule=rule.id,
-                severity=draft.severity or rule.severity,
+                # A fix that saves nothing by itself is no reason to warn.
+                severity="info" if cost.is_nothing(claims.judged_ns) else draft.severity or rule.severity,
                 source=analysis.result.source,
                 rank=analysis.result.rank,
                 device=ordinal,
@@ -133,6 +134,10 @@ class Cost(NamedTuple):
     doubt: str = ""
     """Reservations about the saving, in sentences."""
 
+    def is_nothing(self, judged_ns: int) -> bool:
+        """Return whether a replay shows that the fix saves nothing by itself."""
+        return self.known_from == "replay" and self.ns < HARDLY * judged_ns
+
     @classmethod
     def bound(cls, draft: Draft, doubt: str = "") -> Cost:
         """Return the time that the finding explains, of which a fix saves an unknown part."""
@@ -157,18 +162,19 @@ class Costs:
         judged_ns, buckets = self._claims.judged_ns, self._claims.buckets
         saved, low, high = (round(part * judged_ns) for part in (largest.value, largest.low, largest.high))
         if saved < CONTRADICTS * draft.bound_ns and 2 * draft.bound_ns > buckets.idle_ns + buckets.exposed_copy_ns:
+            predicted = f"only {self._claims.time_a_step(saved)}" if saved else "nothing"
             doubt = (
-                f"By replay the fix saves {f'only {self._claims.time_a_step(saved)}' if saved else 'nothing'}, though "
-                "the finding explains most of the time that the GPU loses. One of the two is wrong, or something else "
-                "is nearly as slow. The saving shown is the upper bound."
+                f"`overlapscope whatif` predicts that the fix saves {predicted}, though the finding explains most of "
+                "the time that the GPU loses. One of the two is wrong, or something else is nearly as slow. The saving "
+                "shown is the most that is possible."
             )
             return Cost.bound(draft, doubt)
         doubt = ""
         if saved > MORE * draft.bound_ns:
             explained = self._claims.time(draft.bound_ns)
             doubt = (
-                f"By replay the fix saves more than the {explained} that this finding explains: it may shorten what "
-                "other findings explain, too."
+                f"The fix saves more than the {explained} that this finding explains: it may shorten what other "
+                "findings explain, too."
             )
         return Cost(saved, low, high, "replay", largest.fix, doubt)
 

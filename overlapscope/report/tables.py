@@ -43,11 +43,8 @@ from overlapscope.documents.columns import NAME_LIMIT, ColumnOf
 from overlapscope.documents.table import Column, Table, Tone, rows, table_of, words
 from overlapscope.report.lists import FEW
 from overlapscope.report.page import DeviceReport, Page
-from overlapscope.rules.finding import Finding
+from overlapscope.rules.finding import HARDLY, Finding
 from overlapscope.trace.lost import CAUSES
-
-HARDLY = 0.0005
-"""A replayed saving below this share of the time would show as 0.0%."""
 
 N = TypeVar("N", int, float)
 T = TypeVar("T")

@@ -13,9 +13,8 @@ from overlapscope.analysis.results import Device, HostUse, TraceResult, copies_m
 from overlapscope.base.words import between, clean, duration, listed, plural, share
 from overlapscope.catalog.causes import EXPOSED_COPY, IDLE, Cause, CopyCause, IdleCause
 from overlapscope.report.page import DeviceReport
-from overlapscope.report.tables import HARDLY
 from overlapscope.rules import RULES
-from overlapscope.rules.finding import surest_first
+from overlapscope.rules.finding import HARDLY, surest_first
 from overlapscope.trace.lost import CAUSES, Part, part_words
 from overlapscope.trace.model import OwnPeriod
 
@@ -107,7 +106,7 @@ def _frame(section: DeviceReport, device: Device) -> str:
         return f"In each step of {length},"
     if section.page.scope != "window":
         return f"In the {length} of {clean(section.page.scope, 60)},"
-    return f"In the {length} that were recorded," if section.trace.predicted_by is None else f"In {length},"
+    return f"In all that was recorded, {length},"
 
 
 def _level(part: float) -> Level:
@@ -172,7 +171,7 @@ def _copies(device: Device) -> str:
     if not exposed:
         return f"all {duration(overlap.copy_ns)} of copies are hidden under compute"
     if exposed < WORTH_SAYING * device.span_ns:
-        return f"copies are hidden under compute but for {duration(exposed)}"
+        return f"all but {duration(exposed)} of the {duration(overlap.copy_ns)} of copies are hidden under compute"
     clause = f"copies run alone for {duration(exposed)} ({share(exposed, device.span_ns)})"
     unhideable = _supply_ns(device)
     if unhideable >= max(1, WORTH_SAYING * device.span_ns):
@@ -218,7 +217,8 @@ def _unjudged(lost: frozenset[Part]) -> str:
 def _doubt(section: DeviceReport) -> str:
     """Return the checks that failed or warned in a sentence.
 
-    Example: `Trust is degraded: clock-skew failed; launches and steps warned (overlapscope explain clock-skew).`
+    Example: `Some figures may be wrong: clock-skew failed; launches and steps warned (overlapscope explain clock-skew
+    says what to do).`
     """
     trust = section.trace.trust
     if trust.verdict != "degraded":
@@ -226,7 +226,7 @@ def _doubt(section: DeviceReport) -> str:
     by_status = {word: [check.id for check in trust.checks if check.status == status] for status, word in _STATUS}
     failures = "; ".join(f"{listed(ids)} {word}" for word, ids in by_status.items() if ids)
     worst = next(id for ids in by_status.values() for id in ids)
-    return f"Trust is degraded: {failures} (overlapscope explain {worst})."
+    return f"Some figures may be wrong: {failures} (overlapscope explain {worst} says what to do)."
 
 
 _STATUS = (("fail", "failed"), ("warn", "warned"))

@@ -15,7 +15,7 @@ def _draft(claims: Claims, pieces: ClaimedPieces) -> Draft:
     behind = Counter(calls.name(int(row)) for row in distinct(pieces.call[pieces.call >= 0]))
     counts = listed([f"{count} x {name(call)}" for call, count in behind.most_common(4)])
     return Draft(
-        title=f"The GPU is idle for {claims.time_a_step(pieces.time_ns)} while the driver allocates or frees memory",
+        title=f"The GPU waits {claims.time_a_step(pieces.time_ns)} while the driver allocates or frees memory",
         detail="The host was inside a memory call of the driver and could not launch: "
         f"{counts or 'the calls are not recorded'}.",
         advice="Keep memory in PyTorch's caching allocator.\n"

@@ -9,7 +9,7 @@ from overlapscope.rules.rule import Draft, Rule, lost, on_claimed
 def _draft(claims: Claims, pieces: ClaimedPieces) -> Draft:
     called = "without non_blocking=True" if claims.trace.framework == "pytorch" else "that block the host"
     return Draft(
-        title=f"Copies {called} cost the GPU {claims.time_a_step(pieces.time_ns)}",
+        title=f"Copies {called} cost {claims.time_a_step(pieces.time_ns)}",
         detail="The host waited inside each copy until the copy ended, which its memory does not require, and launched "
         f"more work only then. Because of that, {lost(claims, pieces)}.",
         advice="Pass non_blocking=True to copy_() and to().\n"

@@ -11,7 +11,7 @@ def _draft(claims: Claims, pieces: ClaimedPieces) -> Draft:
     alone = bool(names) and all("_SingleProcessDataLoaderIter" in n for n in names)
     seen = " The loader has no workers, so the launching thread makes the samples itself." if alone else ""
     return Draft(
-        title=f"The GPU is idle for {claims.time_a_step(pieces.time_ns)} waiting for the DataLoader",
+        title=f"The GPU waits {claims.time_a_step(pieces.time_ns)} for the DataLoader",
         detail=f"In {claims.times_a_step(len(pieces.start_ns), 'gap')} the launching thread was inside the "
         "DataLoader's next(), and "
         f"the GPU had nothing left to do.{seen}",

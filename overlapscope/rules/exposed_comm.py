@@ -31,9 +31,9 @@ def _check(claims: Claims) -> Iterator[Draft]:
     worst = int(np.argmax(each))
     hidden = claims.overlap.comm_compute_pct
     yield Draft(
-        title=f"Communication is exposed for {claims.time_a_step(cost)} ({share(cost, claims.judged_ns)})",
+        title=f"Communication runs alone for {claims.time_a_step(cost)} ({share(cost, claims.judged_ns)})",
         detail=f"Collectives ran for {claims.time_a_step(claims.engines.comm_ns)}, {percent(hidden or 0)} of it beside "
-        f"compute. Exposed: {kernels}. A collective's kernel also waits for the slowest rank, so part of this time may "
+        f"compute. Alone: {kernels}. A collective's kernel also waits for the slowest rank, so part of this time may "
         "be a late rank and not the transfer: compare the traces of the ranks.",
         advice="Start collectives earlier and in smaller parts, so that compute hides them.\n"
         "DDP overlaps a bucket's all-reduce with the rest of backward: try smaller buckets (bucket_cap_mb), and keep "

@@ -16,6 +16,9 @@ Effort = Literal["option", "line", "restructuring"]
 EFFORTS: Final = ("option", "line", "restructuring")
 """Efforts, the smallest first."""
 
+HARDLY = 0.0005
+"""A saving below this share of the time would show as 0.0%, and is called nothing."""
+
 FLOOR = 0.01
 """Minimum share of the judged span that a finding must cost for its rule to fire."""
 
@@ -66,7 +69,7 @@ class Finding(msgspec.Struct, frozen=True, kw_only=True):
     findings.
     """
     plain_bound_ns: int | None = None
-    """Like `bound_ns` in the plain program; None where its step is neither measured nor given."""
+    """Like `bound_ns` in the plain program; None where that program is unknown."""
     cost_from: CostFrom
     """Origin of `cost_ns`: a replay (`overlapscope whatif`), or the bound."""
     effort: Effort = "restructuring"
@@ -78,7 +81,7 @@ class Finding(msgspec.Struct, frozen=True, kw_only=True):
     example: Window | None
     """The longest single case, to be opened in a timeline of the recording."""
     plain_example: Window | None = None
-    """The longest single case in the plain program's timeline; None where its step is neither measured nor given."""
+    """The longest single case in the plain program's timeline; None where that program is unknown."""
 
     def __post_init__(self) -> None:
         msgspec.structs.force_setattr(self, "rule", current_rule(self.rule))
@@ -87,6 +90,11 @@ class Finding(msgspec.Struct, frozen=True, kw_only=True):
     def spoken_bound_ns(self) -> int:
         """Bound in the program that the finding's words are about."""
         return self.bound_ns if self.plain_bound_ns is None else self.plain_bound_ns
+
+    @property
+    def mean_bound_ns(self) -> int:
+        """`bound_ns` in an average step; in the scope if it has no steps."""
+        return round(self.bound_ns / max(1, self.steps))
 
 
 def surest_first(finding: Finding) -> tuple[bool, float, int, float, float, str, str, int]:

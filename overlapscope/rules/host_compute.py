@@ -8,7 +8,7 @@ from overlapscope.rules.rule import Draft, Rule, on_claimed
 
 def _draft(claims: Claims, pieces: ClaimedPieces) -> Draft:
     return Draft(
-        title=f"The GPU is idle for {claims.time_a_step(pieces.time_ns)} while the host does other work",
+        title=f"The GPU waits {claims.time_a_step(pieces.time_ns)} while the host does other work",
         detail=f"In {claims.times_a_step(len(pieces.start_ns), 'gap')} the launching thread ran CPU ops or Python "
         "between two "
         "launches. It neither launched nor waited.",

@@ -5,7 +5,7 @@ from __future__ import annotations
 from overlapscope.catalog.ops import op_words
 from overlapscope.rules._claims import ClaimedPieces, Claims
 from overlapscope.rules.finding import Where
-from overlapscope.rules.rule import Draft, Rule, lost, on_claimed
+from overlapscope.rules.rule import Draft, Rule, lost, name, on_claimed
 
 _ITEM = (
     "Drop .item() from the loop, or call it every few steps.\n"
@@ -45,10 +45,16 @@ def _advice(where: Where | None) -> str:
     return _SYNCHRONIZE if call == "cudaDeviceSynchronize" else _OTHER
 
 
+def _waits(where: Where | None) -> str:
+    """Return what waits, such as `The host waits for the GPU in .item()`."""
+    named = where is not None and (where.op or where.call)
+    return f"The host waits for the GPU in {name(op_words(named))}" if named else "The host waits for the GPU"
+
+
 def _draft(claims: Claims, pieces: ClaimedPieces) -> Draft:
     places = pieces.places(claims.trace)
     return Draft(
-        title=f"Host synchronization costs the GPU {claims.time_a_step(pieces.time_ns)}",
+        title=f"{_waits(places[0].where if places else None)}, which costs {claims.time_a_step(pieces.time_ns)}",
         detail="The host waited in a blocking call and launched the next work only after the call returned. "
         f"Because of that, {lost(claims, pieces)}.",
         afterword=""

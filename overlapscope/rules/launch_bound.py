@@ -23,12 +23,12 @@ def _draft(claims: Claims, pieces: ClaimedPieces) -> Draft:
     if len(claims.trace.python_frames):
         inflated = " Recording with stacks slows the host, so the idle time is shorter without the profiler."
     return Draft(
-        title=f"The GPU is idle for {claims.time_a_step(pieces.time_ns)} because launches cannot keep up",
+        title=f"The GPU waits {claims.time_a_step(pieces.time_ns)} because the host launches too slowly",
         detail=f"In {claims.times_a_step(len(pieces.start_ns), 'gap')} the next op began as soon as it was launched, "
         "and "
         f"the host was launching without a pause. {claims.times(len(kernels), 'compute kernel')} "
         f"ran{typical}.{inflated}",
-        advice="Launch less often: torch.compile(model, mode='reduce-overhead').\n"
+        advice='Launch less often: torch.compile(model, mode="reduce-overhead").\n'
         "It replays forward and backward as CUDA graphs; the default mode only joins small kernels. torch.cuda.graph "
         "does the same by hand for a whole step. Pass fused=True to the optimizer. Larger batches and lower precision "
         "help only if there are fewer kernels or less Python.",

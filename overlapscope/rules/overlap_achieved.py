@@ -40,7 +40,7 @@ def _check(claims: Claims) -> Iterator[Draft]:
     else:
         title = (
             f"The {longest[0][:3]} link limits the speed: copies overlap as far as they can, and "
-            f"{claims.time(claims.buckets.exposed_copy_ns)}{a_step} stay exposed (overlap efficiency "
+            f"{claims.time(claims.buckets.exposed_copy_ns)}{a_step} still run alone (overlap efficiency "
             f"{percent(efficiency)})"
         )
         advice = (

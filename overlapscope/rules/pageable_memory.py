@@ -22,7 +22,7 @@ def _draft(claims: Claims, pieces: ClaimedPieces) -> Draft:
     downloads = bool((ops.kind[copies] == Kind.D2H).any())
     even = " even with non_blocking=True" if claims.trace.framework == "pytorch" else ""
     return Draft(
-        title=f"Copies of pageable memory cost the GPU {claims.time_a_step(pieces.time_ns)}",
+        title=f"Copies of pageable (not pinned) memory cost {claims.time_a_step(pieces.time_ns)}",
         detail=f"{claims.times_a_step(len(copies), 'copy')} used pageable host memory: "
         f"{claims.size(moved)}{_speeds(ops, copies)}. "
         f"Because of that, {lost(claims, pieces)}. The driver stages such a copy through a buffer of its own: the call "
@@ -38,7 +38,7 @@ def _draft(claims: Claims, pieces: ClaimedPieces) -> Draft:
 
 def _staged_by_xla(claims: Claims, pieces: ClaimedPieces) -> Draft:
     return Draft(
-        title=f"Staging arrays on the host costs the GPU {claims.time_a_step(pieces.time_ns)}",
+        title=f"Staging arrays on the host costs {claims.time_a_step(pieces.time_ns)}",
         detail="XLA copied arrays from pageable into pinned memory before it could upload them, and the work that "
         f"needed them waited. Because of that, {lost(claims, pieces)}.",
         advice=in_words_of("jax", "pageable-memory", ""),

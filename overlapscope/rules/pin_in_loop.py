@@ -19,7 +19,7 @@ def _draft(claims: Claims, pieces: ClaimedPieces) -> Draft:
         else ""
     )
     return Draft(
-        title=f"The GPU is idle for {claims.time_a_step(pieces.time_ns)} while the host pins memory",
+        title=f"The GPU waits {claims.time_a_step(pieces.time_ns)} while the host pins memory",
         detail="Pinning copies the data once more on the host. Unless the allocator has a block of that size to spare, "
         "it also asks the driver to page-lock new memory, which takes about as long as many "
         f"copies.{locked}",

@@ -48,7 +48,7 @@ class Rule(Struct, frozen=True):
     id: str
     severity: Severity
     summary: str
-    """One line for `overlapscope rules`."""
+    """One line for `overlapscope explain`."""
     meaning: str
     """Meaning, and why it costs time."""
     computation: str
@@ -137,9 +137,9 @@ def place(where: Where) -> str:
 def lost(claims: Claims, pieces: ClaimedPieces) -> str:
     """Return the time of pieces as text.
 
-    For example: `copies were exposed for 2.42 ms and the GPU was idle for 59.7 us`.
+    For example: `copies ran alone for 2.42 ms and the GPU was idle for 59.7 us`.
     """
-    parts = (("copies were exposed for", pieces.exposed_ns), ("the GPU was idle for", pieces.idle_ns))
+    parts = (("copies ran alone for", pieces.exposed_ns), ("the GPU was idle for", pieces.idle_ns))
     return listed(f"{what} {claims.time(ns)}" for what, ns in parts if ns)
 
 

@@ -87,6 +87,7 @@ def made_rank(
         ),
         exposed_copy_by_cause={},
         idle_by_cause={},
+        judged=None,
         steps=StepFigures(
             names=tuple(name for name, _ in steps),
             whole=np.ones(len(steps), np.bool_),

@@ -203,11 +203,11 @@ def test_write_show_and_check(tmp_path: Path, capsys: pytest.CaptureFixture[str]
     settings_file = tmp_path / "c.toml"
     settings_file.write_text("[budgets.idle_time]\nmax_increase = '10%'\nrange = 'forward'\n")
     args = ["--config", str(settings_file)]
-    assert main(["baseline", "write", trace, "-o", str(file), *args]) == 0
+    assert main(["check", trace, "--write-baseline", "--baseline", str(file), *args]) == 0
     assert capsys.readouterr().err == f"Wrote {file}\n"
-    assert main(["baseline", "write", trace, "-o", str(file)]) == 2
+    assert main(["check", trace, "--write-baseline", "--baseline", str(file)]) == 2
     assert "already exists; use --force" in capsys.readouterr().err
-    assert main(["baseline", "show", str(file)]) == 0
+    assert main(["check", "--show-baseline", "--baseline", str(file)]) == 0
     out = capsys.readouterr().out
     for part in ("GPU A", "12.8", "step_time", "900.05 us", "forward", "exposed_copy_time, same-stream"):
         assert part in out
@@ -217,6 +217,85 @@ def test_write_show_and_check(tmp_path: Path, capsys: pytest.CaptureFixture[str]
     report = tmp_path / "report.json"
     assert main(["analyze", trace, "--format", "json", "-o", str(report)]) == 0
     assert main(["check", trace, "--baseline", str(report), *args]) == 0
+
+
+def test_a_baseline_has_a_place_beside_the_configuration(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    trace = write_steps(tmp_path / "t.json")
+    inner = tmp_path / "inner"
+    inner.mkdir()
+    monkeypatch.chdir(inner)
+    project = tmp_path / "pyproject.toml"
+    project.write_text("[tool.overlapscope]\n")
+    assert main(["check", trace, "--write-baseline"]) == 0
+    file = tmp_path / "overlap-baseline.json"
+    assert capsys.readouterr().err.splitlines() == [
+        f"Wrote {file}",
+        f'overlapscope: `baseline = "overlap-baseline.json"` in {project} makes `overlapscope check` compare with it.',
+    ]
+    project.write_text('[tool.overlapscope]\nbaseline = "overlap-baseline.json"\n')
+    assert main(["check", trace]) == 0
+    assert "pass  step_time increase <= 5%" in capsys.readouterr().out
+    assert main(["check", "--show-baseline"]) == 0
+    assert main(["check", trace, "--write-baseline"]) == 2
+    assert main(["check", trace, "--write-baseline", "--force"]) == 0
+    file.unlink()
+    capsys.readouterr()
+    assert main(["check", trace]) == 2
+    assert f"{file}: there is no such baseline, which {project} names" in capsys.readouterr().err
+    assert main(["check", trace, "--baseline", trace]) == 0
+
+
+@pytest.mark.parametrize("action", ["--write-baseline", "--show-baseline"])
+@pytest.mark.parametrize("option", [["--format", "json"], ["--explain", "step_time"], ["--history"]])
+def test_where_nothing_is_checked_options_of_a_check_are_refused(
+    action: str, option: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    trace = write_steps(tmp_path / "t.json")
+    assert main(["check", trace, action, "--baseline", str(tmp_path / "b.json"), *option]) == 2
+    assert f"check nothing; leave out {option[0]}." in capsys.readouterr().err
+    assert not (tmp_path / "b.json").exists()
+
+
+def test_without_a_baseline_all_but_changes_is_judged(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    trace = write_steps(tmp_path / "t.json")
+    change, kept, broken = (
+        ["--budget", text] for text in ("step_time increase <= 5%", "idle_pct <= 90%", "idle_pct <= 1%")
+    )
+    assert main(["check", trace, *change, *kept]) == 3
+    captured = capsys.readouterr()
+    assert captured.out.startswith("1 of 2 budgets could not be compared with a baseline, because there is none:")
+    assert "skipped  step_time increase <= 5%" in captured.out and "pass     idle_pct <= 90%" in captured.out
+    assert captured.err.count("There is no baseline, so budgets on a change are not compared.") == 1
+    assert main(["check", trace, *change, *change]) == 3
+    assert capsys.readouterr().out.startswith("Nothing could be compared with a baseline, because there is none.")
+    assert main(["check", trace, *change, *broken]) == 1
+    assert "FAIL idle_pct <= 1%" in capsys.readouterr().out
+
+
+def test_a_change_that_only_an_override_limits_is_not_judged_as_a_value(tmp_path: Path) -> None:
+    override = {"rank": "*", "metric": "step_time", "max_increase": "5%"}
+    content = {"budgets": {"step_time": {"max": "1 s"}}, "overrides": [override | {"device": 0}]}
+    del override["rank"], content["overrides"][0]["rank"]
+    result = check(read_report([write_steps(tmp_path / "t.json")]), config.from_mapping(content, "settings"))
+    assert {verdict.budget: verdict.status for verdict in result.verdicts} == {
+        "step_time <= 1 s": "pass",
+        "step_time increase <= 5%": "skipped",
+    }
+
+
+def test_the_earlier_spelling_does_the_same(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    trace = write_steps(tmp_path / "t.json")
+    earlier, now = tmp_path / "earlier.json", tmp_path / "now.json"
+    assert main(["baseline", "write", trace, "-o", str(earlier)]) == 0
+    assert main(["check", trace, "--write-baseline", "--baseline", str(now)]) == 0
+    assert earlier.read_bytes() == now.read_bytes()
+    capsys.readouterr()
+    assert main(["baseline", "show", str(earlier)]) == 0
+    shown = capsys.readouterr().out
+    assert main(["check", "--show-baseline", "--baseline", str(now)]) == 0
+    assert capsys.readouterr().out == shown
 
 
 def test_a_baseline_of_few_steps_is_warned_of(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

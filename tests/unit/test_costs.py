@@ -10,7 +10,7 @@ from msgspec.structs import replace
 
 from overlapscope.analysis import TraceAnalysis, analyze_trace
 from overlapscope.analysis.device import judged_windows
-from overlapscope.prediction import predict
+from overlapscope.prediction import overhead, predict
 from overlapscope.prediction.gains import Savings
 from overlapscope.prediction.interventions import parse
 from overlapscope.report import findings as costing
@@ -84,7 +84,7 @@ def test_a_finding_saves_the_part_of_the_step_that_whatif_predicts(rule: str, re
 def test_a_replay_that_contradicts_what_explains_most_of_the_loss_does_not_make_a_finding_cheap() -> None:
     finding = findings("mixed_workloads/two_threads")["host-sync"]
     assert (finding.cost_ns, finding.cost_from) == (finding.bound_ns, "bound")
-    assert "By replay the fix saves nothing, though the finding explains most of the time" in finding.doubt
+    assert "predicts that the fix saves nothing, though the finding explains most of the time" in finding.doubt
     assert "upper bound" in finding.doubt
 
 
@@ -95,7 +95,7 @@ def test_a_saving_larger_than_what_a_finding_explains_has_a_reason(plain_step_ns
     for finding in findings:
         assert finding.plain_bound_ns is None or plain_step_ns is not None
         exceeds = finding.cost_ns > costing.MORE * finding.spoken_bound_ns
-        assert exceeds == finding.doubt.startswith("By replay the fix saves more than the ")
+        assert exceeds == finding.doubt.startswith("The fix saves more than the ")
         assert not exceeds or "may shorten what other findings explain" in finding.doubt
 
 

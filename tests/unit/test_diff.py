@@ -256,7 +256,7 @@ def test_without_steps_whole_windows_are_compared_and_noise_is_unknown() -> None
     (device,) = difference.devices
     assert (device.basis, device.steps_before, device.figures.span.beyond_noise) == ("window", 0, None)
     assert {doubt.id for doubt in difference.doubts} == {"no-steps"}
-    assert device.verdict.startswith("Window 100% longer, noise unknown (5.00 to 10.00 ms): 5.00 ms more compute")
+    assert device.verdict.startswith("Recording 100% longer, noise unknown (5.00 to 10.00 ms): 5.00 ms more compute")
 
 
 def test_the_interval_holds_the_true_difference_as_often_as_it_says() -> None:
@@ -356,7 +356,7 @@ NAMED = [
     ("kv_offload/pageable", "kv_offload/prefetch", {"pageable-memory gone"}),
     ("activation_offload/pageable", "activation_offload/overlapped", {"pageable-memory gone"}),
     ("fsdp_offload/offload_pageable.traces", "fsdp_offload/offload.traces", {"pageable-memory gone"}),
-    ("ddp_training/no_overlap.traces", "ddp_training/ddp.traces", {"less exposed comm"}),
+    ("ddp_training/no_overlap.traces", "ddp_training/ddp.traces", {"less of communication running alone"}),
 ]
 
 

@@ -159,12 +159,12 @@ def test_causes_are_shown_with_what_they_add_up_to() -> None:
 
 
 def test_the_buckets_end_with_the_span() -> None:
-    assert [row[0] for row in of_table(real(*PAIRS[0]), "Where the time goes")][-1] == "span"
+    assert [row[0] for row in of_table(real(*PAIRS[0]), "Where the time goes")][-1] == "step"
 
 
 def test_what_is_on_neither_side_is_left_out() -> None:
     rows = of_table(sample(), "Where the time goes")
-    assert [row[0] for row in rows] == ["compute", "exposed copy", "idle", "span"]
+    assert [row[0] for row in rows] == ["compute", "exposed copy", "idle", "step"]
     assert [row[0] for row in of_table(sample(), "Causes of the change in idle")] == []
     assert [row[0] for row in of_table(sample(), "Causes of the change in idle", verbose=True)] == [
         "host-sync",
@@ -206,7 +206,7 @@ def test_a_renamed_kernel_says_what_it_was() -> None:
 def test_without_steps_noise_is_reported_as_unknown() -> None:
     result = sample(devices=(device(shown=figures(noise=None), basis="window"),))
     [table] = [item for item in of_device(result.devices[0], verbose=False) if item.title == "Where the time goes"]
-    assert "whole windows" in table.note
+    assert "all that was recorded" in table.note
     assert "interval" not in {column.title for column in table.columns}
     assert table.texts()[-1][-1] == "?"
 

@@ -1,27 +1,45 @@
-"""Every output says the same of an average step: verdict, cards, tables, findings, `whatif`, `check` and `diff`."""
+"""Every output says the same of an average step: verdict, cards, tables, findings, `whatif`, `check`, `diff`, the HTML
+report, markdown, notebooks, answers for assistants, SQL, history, exposition and ranks.
+"""
 
 from __future__ import annotations
 
+import json
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from html import unescape
 from pathlib import Path
+from typing import Any
 
 import pytest
+from msgspec.structs import asdict
 
 from overlapscope.analysis.results import Device, efficiency_shown, hidden_copy_shown, missing_ns, partition
+from overlapscope.assistant.folders import Folders
+from overlapscope.assistant.tools import Tools
 from overlapscope.base.words import bare_shares, duration
 from overlapscope.budgets.check import check
 from overlapscope.budgets.settings import Budget, Settings
 from overlapscope.compare.diff import diff
+from overlapscope.documents.model import Document
+from overlapscope.history.figures import figures, scalars
 from overlapscope.prediction.predict import predict
+from overlapscope.query.rows import QueriedTraces, fill
+from overlapscope.query.tables import TABLES
+from overlapscope.ranks.frame import by_steps, rows_of
+from overlapscope.ranks.join import Joined
+from overlapscope.ranks.reduced import reduce
 from overlapscope.reading import load
-from overlapscope.report import tables
-from overlapscope.report.document import head
+from overlapscope.render import html, markdown
+from overlapscope.render.notebook import screen
+from overlapscope.report import charts, tables
+from overlapscope.report.document import details, document, head
 from overlapscope.report.headline import headlines
+from overlapscope.report.model import of_program
 from overlapscope.report.page import DeviceReport, Page
 from overlapscope.report.verdict import judge
 from tests.support.helpers import TRACES, various
-from tests.support.recordings import report_of
+from tests.support.recordings import report_of, trace_of
 
 ROUNDED_NS = 2
 _TIMES = re.compile(r"(?:(\d[\d,.]*) to )?(\d[\d,.]*) (ns|us|ms|s)\b")
@@ -123,3 +141,116 @@ def test_check_and_diff_judge_the_recorded_step(recording: Path) -> None:
                     assert part.value is None or value is None or abs(part.value - value) <= ROUNDED_NS
         if device.device in compared:
             assert compared[device.device].figures.span.before == device.span_ns
+
+
+# -- Files, notebooks, assistants, SQL, history and ranks -------------------------------------------
+
+
+@each_recording
+def test_files_and_notebooks_show_the_figures_of_the_tables(recording: Path) -> None:
+    page = Page(report_of(recording))
+    text = markdown.render(document(page))
+    for section, device in sections(recording):
+        table = tables.buckets(section, device).texts()
+        assert all(f"| {' | '.join(map(markdown.escape, row))} |" in text for row in table)
+        shown = html.render(Document("", tuple(details(section, None, titled=False))))
+        rows = [_cells(row) for row in re.findall("<tr.*?>(.*?)</tr>", shown, re.DOTALL)]
+        assert all(list(row) in rows for row in table)
+        cards = html.render(Document("", (head(section, titled=False),)))
+        assert all(card.value in unescape(cards) for card in headlines(section, device))
+        if len(list(page.sections())) == 1:
+            assert judge(section).lead in unescape(re.sub(r"\s+", " ", screen(page.report)))
+
+
+def _cells(row: str) -> list[str]:
+    return [unescape(re.sub("<.*?>", "", cell)) for cell in re.findall("<t[dh].*?>(.*?)</t[dh]>", row, re.DOTALL)]
+
+
+@each_recording
+def test_charts_draw_the_figures_of_the_tables(recording: Path) -> None:
+    for section, device in sections(recording):
+        parts = [ns for ns in partition(device).values() if ns]
+        drawn = charts.bucket_bar(section, False)["data"]
+        assert [bar["x"][0] for bar in drawn] == [ns / section.unit.ns for ns in parts]
+
+
+@each_recording
+def test_an_assistant_is_answered_with_the_figures_of_the_tables(recording: Path) -> None:
+    tools = Tools(Folders((recording.parent,)))
+    verdicts, found = _answers(tools.verdict, recording, "verdicts"), _answers(tools.findings, recording, "findings")
+    expected = []
+    for section, device in sections(recording):
+        [answer] = (each for each in verdicts if each.get("device") == device.device)
+        figures = answer["per_step" if section.steps else "judged"]
+        assert figures["span_ns"] == device.span_ns
+        assert {name: figures[name] for name in asdict(device.buckets)} == asdict(device.buckets)
+        assert figures["efficiency_pct"] == device.overlap.efficiency_pct
+        assert figures["idle_by_cause"] == {cause: ns for cause, ns in device.idle_by_cause.items() if ns}
+        assert answer["verdict"] == judge(section).text or answer["verdict"].endswith("...")
+        expected += [(finding.rule, section.per_step(finding.cost_ns)) for finding in section.findings]
+    assert sorted((each["rule"], each["saves_ns"]) for each in found) == sorted(expected)
+
+
+def _answers(tool: Callable[..., str], recording: Path, called: str) -> list[dict[str, Any]]:
+    first = json.loads(tool(recording.name))
+    rest = [json.loads(tool(recording.name, page=page)) for page in range(2, first.get("pages", 1) + 1)]
+    return [item for answer in (first, *rest) for item in answer[called]]
+
+
+def test_sql_has_the_figures_of_the_tables() -> None:
+    job = QueriedTraces(tuple(map(trace_of, various())))
+    steps, causes = (fill(TABLES[name], job).to_pylist() for name in ("per_step", "causes_per_step"))
+    by_cause = {(row["source"], row["device"], row["subject"], row["cause"]): row["time_ns"] for row in causes}
+    devices = {
+        (section.trace.source, device.device): device
+        for recording in various()
+        for section in Page(report_of(recording)).sections()
+        if (device := section.device) is not None and section.steps
+    }
+    assert {(row["source"], row["device"]) for row in steps} == devices.keys()
+    for row in steps:
+        source, device = row["source"], devices[row["source"], row["device"]]
+        assert row["span_ns"] == device.span_ns and row["efficiency_pct"] == device.overlap.efficiency_pct
+        assert {name: row[name] for name in asdict(device.buckets)} == asdict(device.buckets)
+        assert {cause: by_cause[source, device.device, "idle", cause] for cause in device.idle_by_cause} == (
+            device.idle_by_cause
+        )
+
+
+@each_recording
+def test_history_and_its_scalars_have_the_recorded_step(recording: Path) -> None:
+    report = report_of(recording)
+    if of_program(report) is not report:
+        pytest.skip("the step is known, so that the history is of the plain program")
+    by_place = {(each.metric, each.rank, each.device): each.value for each in figures(report)}
+    named = scalars(report)
+    shown = [(section, device) for section, device in sections(recording, recorded=True) if section.steps]
+    for section, device in shown:
+        for metric, name, value in (
+            ("step_time", "step_ms", device.span_ns),
+            ("compute_time", "compute_ms", device.buckets.compute_ns),
+            ("exposed_copy_time", "exposed_copy_ms", device.buckets.exposed_copy_ns),
+            ("idle_time", "idle_ms", device.buckets.idle_ns - missing_ns(device)),
+        ):
+            kept = by_place.get((metric, section.trace.rank, device.device))
+            if kept is not None:
+                assert abs(kept - value) <= ROUNDED_NS
+                assert len(report.devices) > 1 or abs(1e6 * named[name] - value) <= ROUNDED_NS
+
+
+@each_recording
+def test_ranks_have_the_recorded_step(recording: Path) -> None:
+    report = report_of(recording)
+    usable = [section for section in Page(report, recorded=True).sections() if section.usable]
+    if not usable:
+        pytest.skip("no rank can be compared")
+    joined = Joined()
+    for rank in reduce(trace_of(recording)):
+        joined.add(rank)
+    result = joined.report()
+    stepped = {bool(row.judged and row.judged.steps) for row in result.ranks}
+    for row in rows_of(result) if len(stepped) == 1 else ():
+        [device] = (each.device for each in usable if each.device and each.device.device == row.device)
+        assert (row.span_ns, row.buckets) == (device.span_ns, device.buckets)
+        assert (row.efficiency_pct, row.hidden_copy_pct) == (efficiency_shown(device), hidden_copy_shown(device))
+    assert by_steps(result.ranks) == (stepped == {True})

@@ -140,7 +140,7 @@ LADDER = (
     ("fields", "expected"),
     [
         ({}, "A step would take 31.20 ms instead of 72.10 ms (56.7% less; between 30.10 and 65.00 ms)."),
-        ({"steps": 0}, "The whole window would take 31.20 ms instead of 72.10 ms (56.7% less; between "),
+        ({"steps": 0}, "The recorded part would take 31.20 ms instead of 72.10 ms (56.7% less; between "),
         (
             {"predicted_step_ns": estimate(80), "gain_ns": estimate(-7.9), "gain_pct": -10.957},
             "A step would take 80.00 ms instead of 72.10 ms (11.0% more).",
@@ -154,9 +154,9 @@ LADDER = (
             "A step would take as long as now, 72.10 ms (between 70.00 and 80.00 ms).",
         ),
         ({"interventions": (change(touched=0),)}, "A step would take as long as now: these changes do not"),
-        ({"interventions": ()}, "The replay takes 72.10 ms, the recording 72.40 ms, so changes can be predicted."),
+        ({"interventions": ()}, "The simulation takes 72.10 ms, the recording 72.40 ms, so changes can be predicted."),
         ({"interventions": (), "ladder": LADDER[:1]}, "A step takes 72.10 ms, and no known change makes it shorter."),
-        (NOTHING, "No prediction: the replay cannot reproduce this recording."),
+        (NOTHING, "No prediction: a simulation of this recording does not match it."),
     ],
 )
 def test_the_first_sentence_is_the_answer(fields: dict[str, Any], expected: str) -> None:
