@@ -140,7 +140,7 @@ def test_it_chooses_the_steps_that_the_report_would(spans: list[int], cut: int, 
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        (("0.9 ms", "0.8 ms"), "was changed after it was written (its digest does not match); write it again with"),
+        (("900 us", "800 us"), "was changed after it was written (its digest does not match); write it again with"),
         (("[900000, ", "[900001, "), "was changed after it was written"),
         (('"GPU A"', '"GPU B"'), "was changed after it was written"),
         (('"digest": "', '"digest": "0'), "was changed after it was written"),
@@ -165,11 +165,14 @@ def test_a_file_that_was_changed_is_refused(change: tuple[str, str], message: st
 def test_lines_that_do_not_belong_together_are_refused(stored: Baseline) -> None:
     import msgspec
 
-    line = stored.series[0]
+    line = next(series for series in stored.series if series.metric == "idle_pct")
+    assert line.wholes == next(series.values for series in stored.series if series.metric == "step_time")
     for changed, message in (
         (msgspec.structs.replace(line, metric="steptime"), "there is no such metric; write it again"),
         (msgspec.structs.replace(line, device=1), "there is no such device; write it again"),
         (msgspec.structs.replace(line, values=line.values[1:]), "has 7 values for 8 steps; write it again"),
+        (msgspec.structs.replace(line, wholes=line.wholes[1:]), "has an impossible whole; write it again"),
+        (msgspec.structs.replace(line, wholes=(0.0, *line.wholes[1:])), "has an impossible whole; write it again"),
     ):
         with pytest.raises(UnreadableTrace, match=message):
             from_json(to_json(msgspec.structs.replace(stored, series=(changed,))), "file.json")
