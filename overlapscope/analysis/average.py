@@ -199,10 +199,10 @@ def in_frame(device: Device) -> Device:
     if not rows:
         # Large reports are kept without the figures of each step.
         return replace(framed, copies=(), host_stalls=(), kernels=(), evidence=())
-    copies = [_copies(group, rows) for group in device.copies]
-    stalls = [_stall(stall, rows) for stall in device.host_stalls]
-    kernels = [_kernels(group, rows) for group in device.kernels]
-    cases = [_case(case, rows) for case in device.evidence]
+    copies = [_copies(group, rows) for group in device.copies if group.by_step.time_ns]
+    stalls = [_stall(stall, rows) for stall in device.host_stalls if stall.by_step.host_wait_ns]
+    kernels = [_kernels(group, rows) for group in device.kernels if group.by_step.count]
+    cases = [_case(case, rows) for case in device.evidence if case.by_step.time_ns]
     return replace(
         framed,
         copies=tuple(sorted((group for group in copies if group.count or group.time_ns), key=_longest)),
@@ -243,7 +243,7 @@ def _stall(stall: HostStall, rows: Sequence[int]) -> HostStall:
     each = stall.by_step
     return replace(
         stall,
-        count=_total(each.count, rows),
+        count=_total(each.count, rows) if each.count else stall.count,
         host_wait_ns=_mean(each.host_wait_ns, rows),
         idle_caused_ns=_mean(each.idle_caused_ns, rows),
     )

@@ -114,7 +114,8 @@ class CopyGroup(msgspec.Struct, frozen=True, kw_only=True):
 class StallsByStep(msgspec.Struct, frozen=True, kw_only=True):
     """A host stall in each of `Device.steps`, in their order, cut at the steps' edges; calls count where they begin."""
 
-    count: tuple[int, ...]
+    count: tuple[int, ...] = ()
+    """Empty in reports of earlier versions."""
     host_wait_ns: tuple[int, ...]
     idle_caused_ns: tuple[int, ...]
 
@@ -165,7 +166,8 @@ class Evidence(msgspec.Struct, frozen=True, kw_only=True):
     """`rebuilt` if it is based on an event edge that the trace doesn't state."""
     example: Window
     """The longest single case."""
-    by_step: EvidenceByStep
+    by_step: EvidenceByStep = EvidenceByStep(count=(), time_ns=())
+    """Empty in reports of earlier versions."""
 
 
 class Period(msgspec.Struct, frozen=True, kw_only=True):
@@ -250,9 +252,9 @@ class Plain(msgspec.Struct, frozen=True, kw_only=True):
     idle_by_cause: dict[str, int]
     """Idle time by cause, which adds up to the bucket. `unknown` has the time that no replay explains."""
     program: Device | None = None
-    """Figures of the recording replayed with plain steps, which verdict, budgets, diffs and baselines are about.
+    """Figures of the recording replayed with plain steps; None if nothing could be replayed.
 
-    None if the plain step is only estimated, or nothing could be replayed.
+    Verdict and findings are about them; budgets, diffs and baselines only if the plain step isn't estimated.
     """
 
 
@@ -272,7 +274,7 @@ class Device(msgspec.Struct, frozen=True, kw_only=True):
     overlap: Overlap
     judged: Period | None
     """Figures without the lead-in; None if nothing is left."""
-    per_step: PerStep | None
+    per_step: PerStep | None = None
     """An average step; None if no step is whole, or a single step or range is analysed."""
     streams: tuple[StreamUse, ...]
     copies: tuple[CopyGroup, ...]

@@ -126,7 +126,7 @@ def judge_rule(
     # If the rule fails at one place, the verdict is not about places where its findings are accepted.
     decisive = [ruling for ruling in rulings if worst.status != "fail" or ruling.status == "fail"]
     findings = sorted(
-        (finding for ruling in decisive for finding in ruling.findings), key=lambda finding: -finding.bound_ns
+        (finding for ruling in decisive for finding in ruling.findings), key=lambda finding: -finding.mean_bound_ns
     )
     return BudgetVerdict(
         budget=name,
@@ -177,17 +177,12 @@ def _findings(report: Report, source: str, device: Device, rule: str, floor_pct:
         for finding in report.findings
         if (finding.rule, finding.source, finding.device) == (rule, source, device.device)
         and (finding.bound_ns or only_informs)
-        and _bound_ns(finding) >= least
+        and finding.mean_bound_ns >= least
     )
 
 
 def _largest_ns(findings: Sequence[Finding]) -> int:
-    return max(map(_bound_ns, findings), default=0)
-
-
-def _bound_ns(finding: Finding) -> int:
-    """Return the time that a finding explains in an average step, or in the scope if it has no steps."""
-    return round(finding.bound_ns / max(1, finding.steps))
+    return max((finding.mean_bound_ns for finding in findings), default=0)
 
 
 def _where(report: Report, finding: Finding) -> str:
@@ -210,5 +205,5 @@ def _message(report: Report, rule: str, worst: Ruling, findings: Sequence[Findin
     if len(findings) > 1:
         there_are, largest = f"There are {plural(len(findings), 'finding')}", "; the largest"
     a_step = " a step" if costliest.steps else ""
-    cost = f"{largest} costs at most {duration(_bound_ns(costliest))}{a_step}" if costliest.bound_ns else ""
+    cost = f"{largest} costs at most {duration(costliest.mean_bound_ns)}{a_step}" if costliest.bound_ns else ""
     return f"{there_are} of {rule}{cost}{on}. {worst.exception}".rstrip()

@@ -55,7 +55,8 @@ class Series(Struct, frozen=True):
     @property
     def mean(self) -> float:
         """The mean of known values, weighted so that a mean percentage is the ratio of the sums."""
-        return fsum(map(mul, self.numbers, self.wholes)) / fsum(self.wholes)
+        known = self.known()
+        return fsum(map(mul, known.numbers, known.wholes)) / fsum(known.wholes)
 
 
 class Measurements(Protocol):

@@ -25,7 +25,7 @@ class BaselineCommand:
         add_config_argument(writes)
         add_allow_predicted(writes)
         add_analysis(writes)
-        shows = add_action("show", "show where a baseline was made, and the median of each metric")
+        shows = add_action("show", "show where a baseline was made, and the mean of each metric")
         shows.add_argument("file", metavar="FILE", type=Path, help="baseline to show")
 
     def run(self, args: argparse.Namespace) -> int:

@@ -60,7 +60,17 @@ def _matched(before: Sequence[Finding], after: Sequence[Finding]) -> list[tuple[
 
 def _as_measured(finding: Finding) -> Finding:
     """Return the finding without results of a replay, which only some reports have."""
-    return msgspec.structs.replace(finding, cost_ns=finding.bound_ns, cost_from="bound", fix=(), doubt="")
+    return msgspec.structs.replace(
+        finding,
+        cost_ns=finding.bound_ns,
+        low_ns=0,
+        high_ns=finding.bound_ns,
+        plain_bound_ns=None,
+        cost_from="bound",
+        fix=(),
+        doubt="",
+        plain_example=None,
+    )
 
 
 def _place(finding: Finding) -> tuple[str, str | None, str | None]:
@@ -78,9 +88,7 @@ def _cost(
     floors_ns: tuple[int, int],
     span_ns: float,
 ) -> FigureChange:
-    costs = [
-        None if finding is None else round(finding.bound_ns / max(1, finding.steps)) for finding in (before, after)
-    ]
+    costs = [None if finding is None else finding.mean_bound_ns for finding in (before, after)]
     minima = [0 if cost is None else cost for cost in costs]
     maxima = [floor if cost is None else cost for cost, floor in zip(costs, floors_ns, strict=True)]
     low, high = minima[1] - maxima[0], maxima[1] - minima[0]

@@ -33,7 +33,7 @@ def listed_traces(context: PageContext, hrefs: Mapping[str, str], id: str, link:
     links: list[Component | None] = [
         dcc.Link(f"{link} →", href=href, className="timeline-link") for href in hrefs.values()
     ]
-    columns = (words("trace"), words("verdict"), Column("step"), words("", flexible=True))
+    columns = (words("trace", flexible=True), words("verdict"), Column("step"), words("", flexible=True))
     return render.table(Table("", columns, rows(lines)), context.dark, id, links), known
 
 

@@ -9,6 +9,7 @@ from msgspec.structs import replace
 from overlapscope.analysis.grouping import distinct
 from overlapscope.analysis.plain_step import PlainStep
 from overlapscope.analysis.steps import begins_with_warm_up
+from overlapscope.analysis.timeline import Timeline
 from overlapscope.analysis.timeline import build as build_timeline
 from overlapscope.analysis.trust import clocks_agree, judge_file
 from overlapscope.base.columns import quantile
@@ -97,12 +98,7 @@ def prepare(trace: Trace, calibration: Calibration | None) -> Base:
     hardware = find_hardware(trace, calibration)
     graph = build(trace, hardware.constants)
     timeline = build_timeline(trace, chosen)
-    judged = find_steps(graph, chosen, timeline.main_stream, timeline.judged_from_ns)
-    recorded = step_times(graph, judged, graph.items.start_ns, graph.items.end_ns)
-    warm_up = begins_with_warm_up((recorded.end_ns - recorded.start_ns).tolist())
-    if warm_up:
-        judged = replace(judged, numbers=judged.numbers[1:])
-        recorded = step_times(graph, judged, graph.items.start_ns, graph.items.end_ns)
+    judged, recorded, warm_up = _judged(graph, timeline)
     replayed, steps = None, recorded
     try:
         replayed = replay(graph)
@@ -132,9 +128,8 @@ def on_device(base: Base, device: int | None) -> Base:
     if device is None or device == base.device:
         return base
     timeline, graph = build_timeline(base.trace, device), base.graph
-    judged = find_steps(graph, device, timeline.main_stream, timeline.judged_from_ns)
+    judged, recorded, warm_up = _judged(graph, timeline)
     replayed, plain = base.replayed, base.plain
-    recorded = step_times(graph, judged, graph.items.start_ns, graph.items.end_ns)
     steps = recorded if replayed is None else step_times(graph, judged, replayed.start_ns, replayed.end_ns)
     if plain is not None:
         low, value, high = (
@@ -142,8 +137,30 @@ def on_device(base: Base, device: int | None) -> Base:
             for ns in (plain.low_ns, plain.step_ns, plain.high_ns)
         )
         plain = PlainStep(value, low, high, plain.origin)
-    replayed_ns = round(base.replayed_step_ns * recorded.mean_ns / max(1, base.recorded.mean_ns))
-    return replace(base, judged=judged, recorded=recorded, replayed_step_ns=replayed_ns, steps=steps, plain=plain)
+        # The recording's own replay is not known here, but its mean step is nearly the recorded one.
+        own_ns = round(base.replayed_step_ns * recorded.mean_ns / max(1, base.recorded.mean_ns))
+    else:
+        own_ns = steps.mean_ns
+    return replace(
+        base,
+        judged=judged,
+        warm_up=warm_up,
+        recorded=recorded,
+        replayed_step_ns=own_ns,
+        steps=steps,
+        plain=plain,
+    )
+
+
+def _judged(graph: Graph, timeline: Timeline) -> tuple[JudgedSteps, StepTimes, bool]:
+    """Return a device's steps to judge, their recorded times, and whether one before them is left out as warm-up."""
+    judged = find_steps(graph, timeline)
+    recorded = step_times(graph, judged, graph.items.start_ns, graph.items.end_ns)
+    warm_up = begins_with_warm_up((recorded.end_ns - recorded.start_ns).tolist())
+    if warm_up:
+        judged = replace(judged, numbers=judged.numbers[1:])
+        recorded = step_times(graph, judged, graph.items.start_ns, graph.items.end_ns)
+    return judged, recorded, warm_up
 
 
 def _busiest(trace: Trace) -> int:

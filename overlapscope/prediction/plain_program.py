@@ -10,7 +10,7 @@ from overlapscope.analysis import TraceAnalysis, analyze_trace
 from overlapscope.analysis.plain_step import PlainStep
 from overlapscope.analysis.results import Device, Period, PerStep, Plain
 from overlapscope.base.session import kept_in_session
-from overlapscope.prediction.base import Base, prepare
+from overlapscope.prediction.base import Base, on_device, prepare
 from overlapscope.prediction.overhead import known_step, of_few_lanes, plain_program, replayed_unasked
 from overlapscope.prediction.predicted_trace import plain_trace
 from overlapscope.trace.model import PlainSteps
@@ -32,17 +32,36 @@ class PlainProgram(msgspec.Struct, frozen=True, eq=False):
 
     def device(self, ordinal: int) -> Device | None:
         """Return a device's figures in the replay, with missing step time added (`Base.real_ns`)."""
-        if self.analysis is None or self.base is None or self.step is None:
+        result = self._replayed(ordinal)
+        if result is None or self.base is None:
             return None
-        devices = {device.result.device: device.result for device in self.analysis.devices}
-        decisive = devices[self.base.device]
-        lacking_ns = self.step.step_ns - (decisive.per_step or decisive).span_ns
-        result = devices.get(ordinal)
-        return result if result is None or abs(lacking_ns) <= _ROUNDED_NS else _longer(result, lacking_ns)
+        plain = on_device(self.base, ordinal).plain
+        assert plain is not None
+        lacking_ns = plain.step_ns - _judged_part(result).span_ns
+        return result if abs(lacking_ns) <= _ROUNDED_NS else _longer(result, lacking_ns)
+
+    def step_of(self, ordinal: int) -> PlainStep | None:
+        """Return the average step of a device, which differs slightly between devices."""
+        device = self.device(ordinal)
+        if device is None or self.base is None or ordinal == self.base.device:
+            return self.step
+        plain, step_ns = on_device(self.base, ordinal).plain, _judged_part(device).span_ns
+        assert plain is not None
+        rounded_ns = step_ns - plain.step_ns
+        return PlainStep(step_ns, plain.low_ns + rounded_ns, plain.high_ns + rounded_ns, plain.origin)
+
+    def _replayed(self, ordinal: int) -> Device | None:
+        devices = () if self.analysis is None else self.analysis.devices
+        return next((device.result for device in devices if device.result.device == ordinal), None)
 
 
 _ROUNDED_NS = 2
-"""Maximum difference between a mean step and the plain step, both in whole nanoseconds, that is rounding."""
+"""Maximum difference between the means of a device's steps that is rounding: all times are whole nanoseconds."""
+
+
+def _judged_part(device: Device) -> PerStep | Period | Device:
+    """Return the average step, or else what is judged instead."""
+    return device.per_step or device.judged or device
 
 
 def _longer(device: Device, by_ns: int) -> Device:
@@ -105,16 +124,16 @@ def _replayed(analysis: TraceAnalysis, user_step_ns: int | None) -> PlainProgram
 
 def summary(recorded: Device, program: PlainProgram) -> Plain | None:
     """Return the report's figures of a device without recording; None if the plain step is unknown."""
-    device, step = program.device(recorded.device), program.step
+    device, step = program.device(recorded.device), program.step_of(recorded.device)
     if step is None:
         return None
-    figures = _adjusted(recorded, step.step_ns) if device is None else device.per_step or device.judged
+    figures = _adjusted(recorded, step.step_ns) if device is None else _judged_part(device)
     return Plain(
         step_ns=step.step_ns,
         low_ns=step.low_ns,
         high_ns=step.high_ns,
         origin=step.origin,
-        recorded_step_ns=program.recorded.recorded.mean_ns,
+        recorded_step_ns=_judged_part(recorded).span_ns,
         buckets=None if figures is None else figures.buckets,
         exposed_copy_by_cause={} if figures is None else figures.exposed_copy_by_cause,
         idle_by_cause={} if figures is None else figures.idle_by_cause,

@@ -8,11 +8,13 @@ import numpy as np
 from msgspec.structs import asdict, replace
 
 from overlapscope.analysis.grouping import distinct
+from overlapscope.analysis.periods import is_step
 from overlapscope.base.columns import locate, pick
 from overlapscope.base.intervals import I64, Bool
 from overlapscope.prediction.base import Base
 from overlapscope.prediction.graph import Graph
 from overlapscope.prediction.replay import Replay
+from overlapscope.prediction.steps import step_of_items
 from overlapscope.trace.model import Collectives, GpuOps, HostEvents, Kind, Memory, Trace, TraceTable
 
 MOST_STRETCHED = 0.03
@@ -35,8 +37,10 @@ def predicted_trace(graph: Graph, replayed: Replay) -> Trace:
     ops = predicted_ops(graph, replayed)
     ops = replace(ops, launch=pick(place, ops.launch))
     names, ops = _renamed(trace.names, ops, graph)
-    host_tables = ("cpu_ops", "annotations", "python_frames", "overheads")
+    host_tables = ("cpu_ops", "python_frames", "overheads")
     host: dict[str, Any] = {name: _sorted(clock.host(getattr(trace, name)))[0] for name in host_tables}
+    notes = clock.host(replace(trace.annotations, thread=_threads_of_steps(graph)))
+    host["annotations"] = _sorted(replace(notes, thread=trace.annotations.thread))[0]
     moved = replace(
         trace,
         gpu_ops=ops,
@@ -55,13 +59,32 @@ def predicted_trace(graph: Graph, replayed: Replay) -> Trace:
     return replace(moved, names=names, **tables)
 
 
+def _threads_of_steps(graph: Graph) -> I64:
+    """Return the thread of each annotation; for a step, one that launches.
+
+    A thread that only marks steps hardly gets faster. Its steps move with the thread of their first launch, so that
+    they contain the same launches as before.
+    """
+    notes, calls = graph.trace.annotations, graph.trace.runtime_calls
+    step, call = step_of_items(graph), pick(graph.calls.row, graph.items.call)
+    rows = np.flatnonzero((step >= 0) & (graph.items.call >= 0))
+    rows = rows[np.lexsort((calls.start_ns[call[rows]], step[rows]))]
+    numbers, first = np.unique(step[rows], return_index=True)
+    marks = np.flatnonzero(is_step(notes))[numbers]
+    launching = calls.thread[call[rows]]
+    idle = ~np.isin(notes.thread[marks], launching)
+    thread = notes.thread.copy()
+    thread[marks[idle]] = launching[first][idle]
+    return thread
+
+
 def plain_trace(base: Base) -> Trace:
     """Return the timeline of a recording's plain program.
 
-    Nothing was moved to another stream, so records of synchronization stay, at their calls. If the
-    replayed step differs from the plain step, but hardly, all times are scaled by the same factor.
+    Nothing was moved to another stream, so records of synchronization stay, at their calls. All times are scaled by the
+    same factor so that the average step is the plain step, unless the replay is much too short.
     """
-    assert base.replayed is not None
+    assert base.replayed is not None and base.plain is not None
     graph, trace = base.graph, base.graph.trace
     clock = _Clock(graph, base.replayed)
     syncs = trace.syncs
@@ -72,13 +95,15 @@ def plain_trace(base: Base) -> Trace:
     plain = replace(predicted_trace(graph, base.replayed), syncs=_sorted(syncs)[0])
     if base.warm_up:
         plain = replace(plain, warm_up_steps=int(base.judged.numbers[0]))
-    factor = base.real_ns(base.steps.mean_ns) / max(1, base.steps.mean_ns)
-    return plain if factor == 1 or factor > 1 + MOST_STRETCHED else _scaled(plain, factor)
+    if base.steps.mean_ns == base.plain.step_ns:
+        return plain
+    count, begin = len(base.steps.lengths_ns), int(base.steps.start_ns[0])
+    factor = base.plain.step_ns * count / max(1, int(base.steps.end_ns[count - 1]) - begin)
+    return plain if factor > 1 + MOST_STRETCHED else _scaled(plain, factor, begin)
 
 
-def _scaled(trace: Trace, factor: float) -> Trace:
-    """Return the trace with all its times scaled, from the start of its first GPU op."""
-    origin = int(trace.gpu_ops.start_ns[0])
+def _scaled(trace: Trace, factor: float, origin: int) -> Trace:
+    """Return the trace with all its times scaled, from the origin: the judged steps together stay exact."""
 
     def moved(at: I64) -> I64:
         scaled: I64 = origin + np.rint((at - origin) * factor).astype(np.int64)

@@ -6,6 +6,7 @@ import numpy as np
 from msgspec import Struct
 
 from overlapscope.analysis.periods import is_step, judged_steps
+from overlapscope.analysis.timeline import Timeline
 from overlapscope.base.columns import mask_of, pick
 from overlapscope.base.intervals import I64
 from overlapscope.base.kept import kept
@@ -21,7 +22,7 @@ class StepTimes(Struct, frozen=True, eq=False):
     start_ns: I64
     end_ns: I64
     is_window: bool
-    """True if the window stands in for missing steps."""
+    """True if the time after the lead-in stands in for missing steps."""
 
     @property
     def lengths_ns(self) -> I64:
@@ -53,6 +54,8 @@ class JudgedSteps(Struct, frozen=True, eq=False):
     device: int
     main_stream: int
     """Stream whose first op begins a step."""
+    judged_from_ns: int
+    """End of the recording's lead-in."""
     numbers: I64
     """Ascending numbers of the steps in the recording."""
 
@@ -85,22 +88,24 @@ def _place_of_items(graph: Graph, numbers: I64) -> I64:
     return pick(place[step], graph.items.call)
 
 
-def find_steps(graph: Graph, device: int, stream: int, judged_from_ns: int) -> JudgedSteps:
-    """Return the steps to judge: as recorded, after the recorder's warm-up and the lead-in."""
+def find_steps(graph: Graph, timeline: Timeline) -> JudgedSteps:
+    """Return a device's steps to judge: as recorded, after the recorder's warm-up and the lead-in."""
     items = graph.items
     number = step_of_items(graph)
     warm_up = graph.trace.warm_up_steps if len(judged_steps(graph.trace)) else 0
-    candidates = (items.device == device) & (number >= warm_up) & _launched_on(graph.recorded, stream)
+    on_stream = _launched_on(graph.recorded, timeline.main_stream)
+    candidates = (items.device == timeline.device) & (number >= warm_up) & on_stream
     # Items are in order, so the first item of a step begins first.
     steps, first = np.unique(number[candidates], return_index=True)
-    return JudgedSteps(device, stream, steps[items.start_ns[candidates][first] >= judged_from_ns])
+    numbers = steps[items.start_ns[candidates][first] >= timeline.judged_from_ns]
+    return JudgedSteps(timeline.device, timeline.main_stream, timeline.judged_from_ns, numbers)
 
 
 def step_times(graph: Graph, judged: JudgedSteps, start_ns: I64, end_ns: I64) -> StepTimes:
     """Return when the judged steps run, for given starts and ends of the graph's items.
 
     A step begins with its first item on the main stream (`analysis.periods`). If all of them were moved away, it begins
-    with the first that ran there when recorded. Without steps, the window is returned.
+    with the first that ran there when recorded. Without steps, the time after the lead-in is returned.
     """
     items = graph.items
     present = (items.device == judged.device) & ~items.gone
@@ -113,7 +118,9 @@ def step_times(graph: Graph, judged: JudgedSteps, start_ns: I64, end_ns: I64) ->
     begins = np.where(begins < _NEVER_NS, begins, begins_moved)
     starts = np.sort(begins[begins < _NEVER_NS])
     if not len(starts):
-        return StepTimes(start_ns[present].min(keepdims=True), np.array([last]), True)
+        lead_in = present & (items.end_ns <= judged.judged_from_ns)
+        begin = int(end_ns[lead_in].max() if lead_in.any() else start_ns[present].min())
+        return StepTimes(np.array([min(begin, last)]), np.array([last]), True)
     return StepTimes(starts, np.append(starts[1:], last), False)
 
 

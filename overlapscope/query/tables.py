@@ -221,6 +221,7 @@ _ALL: Final = (
             detail="the evidence",
             advice="what to change",
             cost_from="source of cost_ns: replay or bound",
+            effort="what the advice asks for: option, line or restructuring",
         ),
         _integers(
             steps="number of steps that the following times cover together; 0 if there are no steps",

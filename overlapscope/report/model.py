@@ -6,12 +6,12 @@ The JSON's names are a contract (`docs/reference/json.md`, `overlapscope schema`
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from itertools import chain
 from typing import Literal
 
 import msgspec
 
 from overlapscope.analysis import TraceAnalysis
+from overlapscope.analysis.average import average, judged_steps
 from overlapscope.analysis.jobs import mixture
 from overlapscope.analysis.results import Device, TraceResult
 from overlapscope.base.saved import Tool, decode, encode
@@ -27,7 +27,7 @@ PLAIN = "plain"
 
 
 class Report(Shown, msgspec.Struct, frozen=True, kw_only=True):
-    """The answer for a job: its traces and the findings over all of them, costliest first."""
+    """The answer for a job: its traces and the findings over all of them, the surest saving first."""
 
     kind: Literal["report"] = "report"
     schema_version: int = SCHEMA_VERSION
@@ -147,11 +147,25 @@ def from_json(data: bytes) -> Report:
     report = decode(data, Report)
     if not report.traces:
         raise msgspec.ValidationError("Expected a trace - at `$.traces`")
-    for device in report.devices:
-        by_step: list[msgspec.Struct] = [group.by_step for group in device.copies]
-        by_step += [group.by_step for group in device.host_stalls]
-        by_step += [group.by_step for group in device.kernels]
-        for values in chain.from_iterable(map(msgspec.structs.astuple, by_step)):
-            if len(values) != len(device.steps):
-                raise msgspec.ValidationError("Expected a number for each step - at `by_step`")
-    return report
+    traces = (msgspec.structs.replace(trace, devices=tuple(map(_completed, trace.devices))) for trace in report.traces)
+    return msgspec.structs.replace(report, traces=tuple(traces))
+
+
+def _completed(device: Device) -> Device:
+    """Return a device as read from JSON, with the average step, which reports of earlier versions don't have.
+
+    Raises:
+        msgspec.ValidationError: A group does not have a number for each step.
+    """
+    groups = (*device.copies, *device.host_stalls, *device.kernels, *device.evidence)
+    columns = [values for group in groups for values in msgspec.structs.astuple(group.by_step)]
+    if any(len(values) not in (0, len(device.steps)) for values in columns):
+        raise msgspec.ValidationError("Expected a number for each step - at `by_step`")
+    plain, earlier = device.plain, device.steps and not all(columns)
+    if earlier and device.per_step is None:
+        judged = [device.steps[number] for number in judged_steps(device.steps)]
+        device = msgspec.structs.replace(device, per_step=average(judged))
+    if plain is not None and plain.program is not None:
+        plain = msgspec.structs.replace(plain, program=_completed(plain.program))
+        device = msgspec.structs.replace(device, plain=plain)
+    return device

@@ -91,6 +91,11 @@ class Finding(msgspec.Struct, frozen=True, kw_only=True):
         """Bound in the program that the finding's words are about."""
         return self.bound_ns if self.plain_bound_ns is None else self.plain_bound_ns
 
+    @property
+    def mean_bound_ns(self) -> int:
+        """`bound_ns` in an average step; in the scope if it has no steps."""
+        return round(self.bound_ns / max(1, self.steps))
+
 
 def surest_first(finding: Finding) -> tuple[bool, float, int, float, float, str, str, int]:
     """Return the sort key of a finding: what is certain to save most first, then the least effort, good news last."""

@@ -15,13 +15,15 @@ from overlapscope import timeline as lanes
 from overlapscope.analysis import TraceAnalysis
 from overlapscope.analysis.each_copy import list_copies
 from overlapscope.analysis.results import Window
+from overlapscope.dashboard.url import moved
+from overlapscope.prediction.plain_program import find_program
 from overlapscope.report.model import build
 from overlapscope.report.page import DeviceReport
 from overlapscope.report.page import Page as ReportPage
 from overlapscope.report.verdict import judge
 from overlapscope.rules import RULES
 from tests.browser.conftest import TRACES, Serve
-from tests.browser.helpers import PAGES, arrive, holding, settle, visit
+from tests.browser.helpers import PAGES, arrive, check_accessible, holding, settle, visit
 from tests.support import kineto_files
 from tests.support.dashboard_process import Served
 from tests.support.recordings import analysis_of
@@ -42,11 +44,17 @@ def section_of(trace: str) -> DeviceReport:
     return next(ReportPage(build([analysed(trace)])).sections())
 
 
-def check_timeline_shows(page: Page, trace: str, window: Window) -> None:
+def plain_program(trace: str) -> TraceAnalysis:
+    program = find_program(analysed(trace), None, estimate=True)
+    assert program is not None and program.analysis is not None
+    return program.analysis
+
+
+def check_timeline_shows(page: Page, trace: str, window: Window, analysis: TraceAnalysis | None = None) -> None:
     """Check that the timeline is open and that its span, as the URL states it, contains the window."""
     page.wait_for_url(re.compile(r"/timeline\?"))
     query = parse_qs(urlsplit(page.url).query)
-    origin = lanes.build(analysed(trace)).origin_ns
+    origin = lanes.build(analysis or analysed(trace)).origin_ns
     assert query["trace"] == [trace]
     shown = (int(query["from"][0]) + origin, int(query["to"][0]) + origin)
     assert shown[0] <= window.start_ns < window.end_ns <= shown[1]
@@ -100,7 +108,8 @@ def test_a_finding_has_evidence_advice_and_code_and_leads_to_its_place(page: Pag
     card.get_by_text("means and how it is computed").click()
     expect(card).to_contain_text(rule.meaning.split("\n")[0][:60])
     card.get_by_text("show in timeline").click()
-    check_timeline_shows(page, SYNCS, finding.example)
+    plain = plain_program(SYNCS)
+    check_timeline_shows(page, SYNCS, moved(finding.example, 0, analysed(SYNCS).trace, plain.trace), plain)
 
 
 def test_findings_open_and_close(page: Page, dashboard: Served) -> None:
@@ -184,14 +193,14 @@ def follow(page: Page, link: Locator) -> None:
 
 def test_rows_lead_to_the_timeline(page: Page, dashboard: Served) -> None:
     result = analysed(SYNCS).devices[0].result
-    visit(page, dashboard, "idle", trace=SYNCS)
+    visit(page, dashboard, "idle", trace=SYNCS, of="recorded")
     follow(page, page.locator("#idle-evidence .timeline-link").first)
     check_timeline_shows(page, SYNCS, next(group for group in result.evidence if group.subject == "idle").example)
     page.go_back()
     page.wait_for_url(re.compile(r"/idle\?"))
     settle(page)
     expect(page.locator("#idle-evidence")).to_be_visible()
-    visit(page, dashboard, "steps", trace=SYNCS)
+    visit(page, dashboard, "steps", trace=SYNCS, of="recorded")
     follow(page, page.locator("#steps-table .timeline-link").first)
     check_timeline_shows(page, SYNCS, result.steps[0].window)
 
@@ -252,7 +261,11 @@ def test_several_traces_are_listed_with_their_verdicts(page: Page, odd: Path, se
     rows = page.locator("#traces-rows tr")
     expect(rows).to_have_count(2)
     expect(rows.filter(has_text="kernel")).to_contain_text("nothing is copied")
-    expect(rows.filter(has_text="cpu")).to_contain_text("no GPU activity")
+    expect(rows.filter(has_text="cpu")).to_contain_text("on the host")
+    check_accessible(page)
+    for width in (420, 900):
+        page.set_viewport_size({"width": width, "height": 900})
+        page.wait_for_function("() => document.documentElement.scrollWidth <= window.innerWidth")
     # The header's choice leads on, too.
     page.locator("#trace-select").fill("kernel")
     page.get_by_role("option", name="kernel").click()
@@ -260,7 +273,7 @@ def test_several_traces_are_listed_with_their_verdicts(page: Page, odd: Path, se
     page.locator(".shell-name").click()
     rows.filter(has_text="cpu").get_by_role("link", name="open").click()
     arrive(page, "overview", "cpu")
-    expect(page.locator("#verdict-text")).to_contain_text("no GPU activity")
+    expect(page.locator("#verdict-text")).to_contain_text("on the host")
 
 
 def test_pages_that_have_nothing_to_show_are_hidden(page: Page, odd: Path, serve_traces: Serve) -> None:

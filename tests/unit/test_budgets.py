@@ -159,6 +159,11 @@ def test_aggregates_lie_between_the_best_and_the_worst(values: list[float], metr
     assert Budget(metric=metric, aggregate="p100").combine(evenly(values)) == worst
 
 
+def test_a_mean_leaves_out_what_is_unknown_and_weighs_the_rest() -> None:
+    values = Series(("1", "2", "3"), (None, 50.0, 100.0), (1, 1, 1), (0.0, 10.0, 30.0))
+    assert Budget(metric="hidden_copy_pct").combine(values) == 87.5
+
+
 @given(values=VALUES, percent=st.integers(1, 100))
 def test_a_percentile_is_what_so_many_steps_keep(values: list[float], percent: int) -> None:
     less, more = (

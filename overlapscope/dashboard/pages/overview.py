@@ -10,11 +10,12 @@ from dash import Input, Output, dcc, html
 from dash.development.base_component import Component
 from msgspec.structs import replace
 
-from overlapscope.analysis.results import Device
+from overlapscope.analysis.results import Device, Window
 from overlapscope.base.words import clean, plural
 from overlapscope.dashboard import parts, render
 from overlapscope.dashboard.callbacks import Callbacks
 from overlapscope.dashboard.context import PageContext
+from overlapscope.dashboard.url import moved
 from overlapscope.report import charts
 from overlapscope.report.document import finding_block
 from overlapscope.report.headline import Reason, headlines, reasons
@@ -118,14 +119,22 @@ def _findings(context: PageContext) -> Component:
         )
     blocks = [finding_block(spoken, finding) for finding in findings]
     links = [
-        [*_whatif_link(context, finding), *parts.timeline_link(context, shown.example)]
-        for finding, shown in zip(findings, context.section.findings, strict=True)
+        [*_whatif_link(context, finding), *parts.timeline_link(context, _example(context, recorded))]
+        for finding, recorded in zip(findings, context.loaded.section(context.url.device).findings, strict=True)
     ]
     return parts.panel(
         "Findings",
         render.findings(blocks, context.dark, "overview-findings", links),
         note=f"What is certain to save most comes first. {costs_note(findings)}".rstrip(),
     )
+
+
+def _example(context: PageContext, recorded: Finding) -> Window | None:
+    """Return the example of a recorded finding in the timeline of the program shown."""
+    if not context.replayed or recorded.example is None:
+        return recorded.example
+    before, after = context.loaded.analysis.trace, context.opened.analysis.trace
+    return recorded.plain_example or moved(recorded.example, recorded.device, before, after)
 
 
 def _whatif_link(context: PageContext, finding: Finding) -> list[Component]:

@@ -17,7 +17,7 @@ from overlapscope.dashboard.listed import listed_traces
 
 MOST_LISTED = 200
 """Maximum number of rows; the choice at the top has all traces."""
-_POLL_MS = 600
+_POLL_MS = 1_000
 
 
 def layout(context: PageContext) -> Component:
