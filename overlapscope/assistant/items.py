@@ -64,9 +64,8 @@ def _place(period: Period) -> dict[str, Any]:
 def measured_figures(section: DeviceReport, device: Device) -> dict[str, Any]:
     """Return the figures of a device: of an average step, as verdicts and findings state them, and of its window."""
     plain, window = device.plain, section.window
-    of = "of the recording"
-    if section.is_plain and plain is not None:
-        of = f"of the program without the profiler, whose step is {plain.origin}"
+    origin = section.plain_origin
+    of = "of the recording" if origin is None else f"of the program without the profiler, whose step is {origin}"
     # Without steps, people read figures of the time after the lead-in.
     frame = {"figures": of} | ({"steps": section.steps} if section.steps else {}) | _figures(device)
     return {

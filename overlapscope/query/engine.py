@@ -90,9 +90,11 @@ class Answer(msgspec.Struct, frozen=True, eq=False):
         """Return the program that a table's figures are of, in words."""
         figures = TABLES[table].figures
         if figures == "spoken":
-            plain = {section.is_plain for section in Page(self.job.report).sections() if section.device}
-            if len(plain) == 1:
-                return "of the program without the profiler" if plain.pop() else OF["recorded"]
+            origins = {section.plain_origin for section in Page(self.job.report).sections() if section.device}
+            if origins <= {None}:
+                return OF["recorded"]
+            if None not in origins:
+                return f"of the program without the profiler{' (estimated)' if 'estimated' in origins else ''}"
         return OF[figures]
 
 

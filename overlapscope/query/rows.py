@@ -140,9 +140,8 @@ def _per_step(of: TraceResult) -> Iterator[tuple[DeviceReport, int, PerStep]]:
 
 
 def _average_step(section: DeviceReport, device: int, step: PerStep) -> dict[str, Any]:
-    plain = section.device.plain if section.device is not None and section.is_plain else None
-    program, origin = ("recorded", None) if plain is None else ("plain", plain.origin)
-    return _flat(step, device=device, program=program, origin=origin)
+    origin = section.plain_origin
+    return _flat(step, device=device, program="recorded" if origin is None else "plain", origin=origin)
 
 
 def _plain(of: TraceResult) -> list[tuple[Plain, int]]:

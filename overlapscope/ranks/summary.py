@@ -195,7 +195,8 @@ def _over_steps(rank: ReducedRank, names: set[str]) -> I64:
     steps = rank.steps
     common = np.array([name in names for name in steps.names], np.bool_) & steps.whole
     parts = (steps.buckets_ns, steps.copy_causes_ns, steps.idle_causes_ns)
-    return np.rint(np.concatenate([part[common].mean(axis=0) for part in parts])).astype(np.int64)
+    means: I64 = np.rint(np.concatenate([part[common].mean(axis=0) for part in parts])).astype(np.int64)
+    return means
 
 
 def _excess(names: Sequence[_Name], times: I64, median: I64) -> tuple[Excess, ...]:

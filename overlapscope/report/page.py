@@ -8,7 +8,7 @@ from pathlib import PurePath
 from msgspec import Struct, field
 
 from overlapscope.analysis.average import in_frame
-from overlapscope.analysis.results import Device, TraceResult
+from overlapscope.analysis.results import Device, PlainOrigin, TraceResult
 from overlapscope.analysis.strip import Strip
 from overlapscope.base.words import Unit, clean, unit_for
 from overlapscope.report.model import Report, of_plain
@@ -102,6 +102,12 @@ class DeviceReport(Struct, frozen=True):
             and self.device.plain is not None
             and (self.device.plain.origin == "estimated")
         )
+
+    @property
+    def plain_origin(self) -> PlainOrigin | None:
+        """How the length of a plain step is known; None if the figures are of the recording."""
+        plain = None if self.device is None else self.device.plain
+        return plain.origin if plain is not None and self.is_plain else None
 
     def per_step(self, ns: int) -> int:
         """Return a length of all judged steps as one of an average step."""

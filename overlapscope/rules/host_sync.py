@@ -45,22 +45,24 @@ def _advice(where: Where | None) -> str:
     return _SYNCHRONIZE if call == "cudaDeviceSynchronize" else _OTHER
 
 
-def _waits(where: Where | None) -> str:
+def _waits(claims: Claims, where: Where | None) -> str:
     """Return what waits, such as `The host waits for the GPU in .item()`."""
-    named = where is not None and (where.op or where.call)
-    return f"The host waits for the GPU in {name(op_words(named))}" if named else "The host waits for the GPU"
+    named = "" if where is None else where.op or where.call or ""
+    shown = op_words(named) if claims.trace.framework == "pytorch" else named
+    return f"The host waits for the GPU in {name(shown)}" if shown else "The host waits for the GPU"
 
 
 def _draft(claims: Claims, pieces: ClaimedPieces) -> Draft:
     places = pieces.places(claims.trace)
+    where = places[0].where if places else None
     return Draft(
-        title=f"{_waits(places[0].where if places else None)}, which costs {claims.time_a_step(pieces.time_ns)}",
+        title=f"{_waits(claims, where)}, which costs {claims.time_a_step(pieces.time_ns)}",
         detail="The host waited in a blocking call and launched the next work only after the call returned. "
         f"Because of that, {lost(claims, pieces)}.",
         afterword=""
         if len(claims.trace.python_frames)
         else " Record with --stacks (in Python, with_stack=True) to see the line.",
-        advice=_advice(places[0].where if places else None),
+        advice=_advice(where),
     )
 
 

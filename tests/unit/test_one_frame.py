@@ -38,6 +38,7 @@ from overlapscope.report.headline import headlines
 from overlapscope.report.model import of_program
 from overlapscope.report.page import DeviceReport, Page
 from overlapscope.report.verdict import judge
+from overlapscope.rules.finding import surest_first
 from tests.support.helpers import TRACES, various
 from tests.support.recordings import report_of, trace_of
 
@@ -141,6 +142,17 @@ def test_check_and_diff_judge_the_recorded_step(recording: Path) -> None:
                     assert part.value is None or value is None or abs(part.value - value) <= ROUNDED_NS
         if device.device in compared:
             assert compared[device.device].figures.span.before == device.span_ns
+
+
+@each_recording
+def test_a_fix_that_saves_nothing_neither_warns_nor_leads(recording: Path) -> None:
+    for section, _ in sections(recording):
+        findings = section.findings
+        useless = [finding for finding in findings if tables.cost(section, finding) == "saves nothing by itself"]
+        assert all(finding.severity == "info" for finding in useless)
+        ordered = sorted(findings, key=surest_first)
+        warnings = sum(finding.severity != "info" for finding in findings)
+        assert not any(finding in useless for finding in ordered[:warnings])
 
 
 # -- Files, notebooks, assistants, SQL, history and ranks -------------------------------------------
