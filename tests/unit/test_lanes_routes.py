@@ -29,7 +29,7 @@ def library() -> Library:
 
 @pytest.fixture(scope="module")
 def drawn(library: Library) -> Lanes:
-    return library.wait(library.entries()[0].id).lanes
+    return library.wait(library.entries()[0].id).of(None).lanes
 
 
 @pytest.fixture(scope="module")

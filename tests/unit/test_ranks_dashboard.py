@@ -172,7 +172,7 @@ def test_a_meeting_leads_to_its_place_in_a_trace_that_was_not_loaded() -> None:
     server = flask.Flask(__name__)
     routes.register(server, library, "/base/")
     meeting = all_read(library, "ddp/rank0").report.meetings[0]
-    link = instant_href(UrlState(base="/"), "ddp/rank0", meeting.window)
+    link = instant_href(UrlState(base="/", of=RECORDED), "ddp/rank0", meeting.window)
     answer = server.test_client().get(link)
     assert answer.status_code == 302
     parts = urlsplit(answer.headers["Location"])
