@@ -15,7 +15,7 @@ from typing import Any, Final, Literal
 import msgspec
 from msgspec import UNSET
 
-from overlapscope.analysis.average import comparable
+from overlapscope.analysis.average import comparable, judged_steps
 from overlapscope.analysis.jobs import mixture
 from overlapscope.analysis.results import Device, Environment, Period, TraceResult
 from overlapscope.base.saved import MOST, Tool, decode
@@ -67,7 +67,7 @@ class BaselineSeries(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tr
     scope: str
     """`steps`, or the name of a range."""
     typical: str
-    """The mean as text, for reviewers of the file."""
+    """The mean of what is judged as text, for reviewers of the file."""
     steps: tuple[int, ...] | None = None
     """Number of the step in which each occurrence of a range begins; None for steps."""
     values: tuple[float | None, ...]
@@ -185,10 +185,12 @@ def of(report: Report, *, ranges: Iterable[str] = (), allow_predicted: bool = Fa
                 raise UsageError(f"{trace.source}: is the second trace {which}; a baseline belongs to one job.")
             devices.append(kept)
             samples = [step_sample(device, number) for number in whole]
-            lines += _series(kept, STEPS, samples, None)
+            judged = [number - kept.first for number in judged_steps(device.steps)]
+            lines += _series(kept, STEPS, samples, None, judged)
             for name, periods in _ranges(device, patterns).items():
                 begun = [_step_of(device, period) - kept.first for period in periods]
-                lines += _series(kept, name, [Sample(name, period, {}) for period in periods], begun)
+                after = [number for number, step in enumerate(begun) if judged and step >= judged[0]]
+                lines += _series(kept, name, [Sample(name, period, {}) for period in periods], begun, after)
     return Baseline(
         environment=fingerprint(report),
         job=_job(report),
@@ -270,13 +272,15 @@ def _step_of(device: Device, period: Period) -> int:
     return sum(step.window.start_ns <= period.window.start_ns for step in device.steps) - 1
 
 
-def _series(of: BaselineDevice, scope: str, samples: list[Sample], begun: list[int] | None) -> Iterator[BaselineSeries]:
-    """Yield the series of every metric and cause that has values to keep."""
+def _series(
+    of: BaselineDevice, scope: str, samples: list[Sample], begun: list[int] | None, judged: list[int]
+) -> Iterator[BaselineSeries]:
+    """Yield the series of every metric and cause that has values to keep. `judged` are the numbers of judged samples."""
     for metric, direction, cause in _KEPT:
         measured = series(samples, metric, direction, cause)
         values = tuple(None if value is None else whole(round(value, _DIGITS)) for value in measured.values)
         wholes = tuple(map(whole, measured.wholes))
-        numbers = [value for value in values if value is not None]
+        numbers, typical = [value for value in values if value is not None], measured.take(judged).known()
         # Times that are all zero need no line, unlike percentages.
         if (any(numbers) if metric.unit == "ns" else numbers) or metric.id == "step_time":
             yield BaselineSeries(
@@ -286,7 +290,7 @@ def _series(of: BaselineDevice, scope: str, samples: list[Sample], begun: list[i
                 direction=direction,
                 cause=cause,
                 scope=scope,
-                typical=show(measured.known().mean, metric.unit) if numbers else "unknown",
+                typical=show(typical.mean, metric.unit) if typical.values else "unknown",
                 steps=None if begun is None else tuple(begun),
                 values=values,
                 wholes=wholes if {*wholes} != {1} else None,
@@ -339,7 +343,9 @@ def to_json(baseline: Baseline) -> bytes:
     """Encode a baseline: first its kind, then sorted keys, with a line for each device, series and kernel."""
     plain = msgspec.to_builtins(baseline)
     for line in plain["series"]:
-        line["values"] = [value if value is None else whole(value) for value in line["values"]]
+        for numbers in ("values", "wholes"):
+            if numbers in line:
+                line[numbers] = [number if number is None else whole(number) for number in line[numbers]]
     plain["digest"] = _digest(plain)
     return ("\n".join(chain(["{"], _lines(plain), ["}"])) + "\n").encode()
 
@@ -416,3 +422,8 @@ def _check_line(line: BaselineSeries, device: BaselineDevice | None, samples: in
     most = 100 if metric.unit == "pct" else MOST
     if not all(0 <= value <= most for value in line.values if value is not None):
         raise UnreadableTrace(f"{series}: has an impossible value; {_ANEW}.")
+    wholes = (1.0,) * len(line.values) if line.wholes is None else line.wholes
+    if len(wholes) != len(line.values) or not all(
+        0 <= whole <= MOST and (whole or value is None) for value, whole in zip(line.values, wholes, strict=True)
+    ):
+        raise UnreadableTrace(f"{series}: has an impossible whole; {_ANEW}.")

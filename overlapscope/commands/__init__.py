@@ -278,7 +278,7 @@ def _formatter() -> type[argparse.HelpFormatter]:
         help_markup = False
 
         @staticmethod
-        def group_name_formatter(name: str) -> str:
+        def group_name_formatter(name: str) -> str:  # type: ignore[override]
             return name[:1].upper() + name[1:]
 
         def __init__(self, prog: str, **settings: Any) -> None:

@@ -9,7 +9,7 @@ from overlapscope.commands._output import write
 
 
 class RulesCommand:
-    """List the rules behind the findings.
+    """List the rules that findings follow from.
 
     `overlapscope explain` lists them with all other words, and `overlapscope
     explain RULE` explains one.

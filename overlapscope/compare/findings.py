@@ -60,7 +60,17 @@ def _matched(before: Sequence[Finding], after: Sequence[Finding]) -> list[tuple[
 
 def _as_measured(finding: Finding) -> Finding:
     """Return the finding without results of a replay, which only some reports have."""
-    return msgspec.structs.replace(finding, cost_ns=finding.bound_ns, cost_from="bound", fix=(), doubt="")
+    return msgspec.structs.replace(
+        finding,
+        cost_ns=finding.bound_ns,
+        low_ns=0,
+        high_ns=finding.bound_ns,
+        plain_bound_ns=None,
+        cost_from="bound",
+        fix=(),
+        doubt="",
+        plain_example=None,
+    )
 
 
 def _place(finding: Finding) -> tuple[str, str | None, str | None]:

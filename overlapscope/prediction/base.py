@@ -137,13 +137,16 @@ def on_device(base: Base, device: int | None) -> Base:
             for ns in (plain.low_ns, plain.step_ns, plain.high_ns)
         )
         plain = PlainStep(value, low, high, plain.origin)
-    replayed_ns = round(base.replayed_step_ns * recorded.mean_ns / max(1, base.recorded.mean_ns))
+        # The recording's own replay is not known here, but its mean step is nearly the recorded one.
+        own_ns = round(base.replayed_step_ns * recorded.mean_ns / max(1, base.recorded.mean_ns))
+    else:
+        own_ns = steps.mean_ns
     return replace(
         base,
         judged=judged,
         warm_up=warm_up,
         recorded=recorded,
-        replayed_step_ns=replayed_ns,
+        replayed_step_ns=own_ns,
         steps=steps,
         plain=plain,
     )

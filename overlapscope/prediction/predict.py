@@ -175,6 +175,7 @@ def _concluded(recorded: Base, base: Base, choices: Sequence[Choice], taken: Map
     before = _figures_before(base)
     result = msgspec.structs.replace(
         _unpredicted(base),
+        replayed_step_ns=recorded.replayed_step_ns,
         predicted_step_ns=step,
         gain_ns=gain(base, fastest(base), choices, taken),
         gain_pct=100 * (was - step.value) / was if was else None,

@@ -95,9 +95,11 @@ def plain_trace(base: Base) -> Trace:
     plain = replace(predicted_trace(graph, base.replayed), syncs=_sorted(syncs)[0])
     if base.warm_up:
         plain = replace(plain, warm_up_steps=int(base.judged.numbers[0]))
+    if base.steps.mean_ns == base.plain.step_ns:
+        return plain
     count, begin = len(base.steps.lengths_ns), int(base.steps.start_ns[0])
     factor = base.plain.step_ns * count / max(1, int(base.steps.end_ns[count - 1]) - begin)
-    return plain if factor == 1 or factor > 1 + MOST_STRETCHED else _scaled(plain, factor, begin)
+    return plain if factor > 1 + MOST_STRETCHED else _scaled(plain, factor, begin)
 
 
 def _scaled(trace: Trace, factor: float, origin: int) -> Trace:

@@ -168,11 +168,16 @@ def _reduced(analysis: TraceAnalysis, device: DeviceAnalysis, findings: tuple[Fi
         idle_by_cause=result.idle_by_cause,
         judged=_judged(result),
         steps=_steps(result),
-        findings=tuple(finding for finding in findings if finding.device == result.device)[:FINDINGS],
+        findings=_costliest([finding for finding in findings if finding.device == result.device]),
         comm=_comm_kernels(trace, timeline.ops),
         exposed_comm=timeline.exposed_comm,
         predicted=trace.predicted_by is not None,
     )
+
+
+def _costliest(findings: list[Finding]) -> tuple[Finding, ...]:
+    # Nothing was replayed, so no saving is certain, and the time that a finding explains decides.
+    return tuple(sorted(findings, key=lambda finding: (finding.severity == "info", -finding.cost_ns))[:FINDINGS])
 
 
 def _judged(device: Device) -> PerStep | None:

@@ -31,7 +31,7 @@ from overlapscope.report import charts, copy_chart, lists, strip, tables
 from overlapscope.report.headline import headlines
 from overlapscope.report.page import DeviceReport, Page, section_of
 from overlapscope.report.proof import proof
-from overlapscope.report.verdict import judge
+from overlapscope.report.verdict import WORTH_SAYING, judge
 from overlapscope.rules import RULES
 from overlapscope.rules.finding import Finding, surest_first
 
@@ -124,9 +124,19 @@ def _findings(page: Page, parts: Sequence[DeviceReport]) -> Iterator[Block]:
         yield Text(note, tone="muted")
     groups = list(_by_advice(findings).values())
     drawn = [tuple(_advice(page, group, number, len(parts) > 1)) for number, group in enumerate(groups, 1)]
-    yield from chain.from_iterable(drawn[:_FEW])
-    remaining = sum(map(len, groups[_FEW:]))
-    yield from detail(plural(remaining, "more finding"), chain.from_iterable(drawn[_FEW:]))
+    first = [number for number, group in enumerate(groups) if number == 0 or _pays(page, group[0])][:_FEW]
+    yield from chain.from_iterable(drawn[number] for number in first)
+    others = [number for number in range(len(groups)) if number not in first]
+    remaining = sum(len(groups[number]) for number in others)
+    yield from detail(plural(remaining, "more finding"), chain.from_iterable(drawn[number] for number in others))
+
+
+def _pays(page: Page, finding: Finding) -> bool:
+    """Return whether a fix is worth a place in the short form: it saves 1% of the time, or nobody knows."""
+    part = section_of(page, finding)
+    if part is None or part.device is None or finding.cost_from == "bound":
+        return True
+    return part.per_step(finding.cost_ns) >= WORTH_SAYING * part.device.span_ns
 
 
 def _by_advice(findings: Iterable[Finding]) -> dict[tuple[str, str], list[Finding]]:

@@ -59,7 +59,7 @@ class Verdict(Struct, frozen=True):
     @property
     def notes(self) -> tuple[str, ...]:
         """Paragraphs after the answer."""
-        return tuple(filter(None, (self.plain, self.steps, self.doubt)))
+        return tuple(filter(None, (" ".join(filter(None, (self.plain, self.steps))), self.doubt)))
 
 
 def judge(section: DeviceReport) -> Verdict:
@@ -172,11 +172,12 @@ def _copies(device: Device) -> str:
         return f"all {duration(overlap.copy_ns)} of copies are hidden under compute"
     if exposed < WORTH_SAYING * device.span_ns:
         return f"all but {duration(exposed)} of the {duration(overlap.copy_ns)} of copies are hidden under compute"
-    clause = f"copies run alone for {duration(exposed)} ({share(exposed, device.span_ns)})"
     unhideable = _supply_ns(device)
-    if unhideable >= max(1, WORTH_SAYING * device.span_ns):
-        return f"{clause}, {duration(unhideable)} of it because they outlast compute"
-    return clause
+    why = f"; {duration(unhideable)} because they outlast compute"
+    return (
+        f"copies run alone for {duration(exposed)} ({share(exposed, device.span_ns)}"
+        f"{why if unhideable >= max(1, WORTH_SAYING * device.span_ns) else ''})"
+    )
 
 
 def _fix(section: DeviceReport, device: Device) -> str:

@@ -81,7 +81,7 @@ def hostile(tmp_path: Path) -> str:
 
 
 def listed(out: str) -> dict[str, str]:
-    """Return the commands that a help text lists, with what it says of them."""
+    """Return the commands that a help text lists, with their summaries."""
     return dict(re.findall(r"^  (\w+) +(\S.*)$", out, re.MULTILINE))
 
 

@@ -21,6 +21,7 @@ from overlapscope.compare.words import finding_standing, interval, mark, pair, r
 from overlapscope.documents.model import Room, brief
 from overlapscope.documents.table import Table
 from overlapscope.inputs import read_report
+from overlapscope.reading.samples import SAMPLES
 from overlapscope.render import html, markdown, terminal
 from tests.support.diff_samples import HOSTILE, MS, change, device, figures, kernel, sample, side
 
@@ -31,6 +32,8 @@ PAIRS = [
     ("dataloader/pinned0_nonblocking0_workers0.trace.json.gz", "dataloader/prefetcher.trace.json.gz"),
     ("ddp_training/no_overlap.traces", "ddp_training/ddp.traces"),
 ]
+NAIVE, PREFETCHED = (SAMPLES / f"training_{name}.json.gz" for name in ("naive", "prefetched"))
+"""A pair with several judged steps."""
 MS_UNIT = unit_for(50 * MS)
 
 
@@ -232,7 +235,7 @@ def test_the_answer_and_its_evidence_are_one_screen(before: str, after: str) -> 
 
 
 def test_the_interval_gives_way_first() -> None:
-    difference = real(*PAIRS[0])
+    difference = diff(read_report([NAIVE]), read_report([PREFETCHED]))
     assert "interval" in as_text(difference, width=120)
     narrow = as_text(difference, width=80)
     assert re.search(r"^where the time goes  before ms  after  change  change %  noise up to$", narrow, re.MULTILINE)
@@ -342,7 +345,7 @@ def test_the_command_prints_the_verdict_first(capsys: pytest.CaptureFixture[str]
 
 
 def test_json_is_the_diff(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["diff", ONE, OTHER, "--format", "json"]) == 0
+    assert main(["diff", str(NAIVE), str(PREFETCHED), "--format", "json"]) == 0
     document = json.loads(capsys.readouterr().out)
     assert document["schema_version"] == 1
     assert document["devices"][0]["figures"]["span"]["beyond_noise"] is True

@@ -154,7 +154,7 @@ def test_verdict_names_the_overlap_the_exposed_copies_and_what_to_fix() -> None:
     text = verdict_of("traces/pipeline_1stream.json.gz")
     assert text.startswith(
         "pipeline_1stream.json.gz, NVIDIA H200: In each step of about 29.5 ms (28.4 to 30.5 ms), copies run alone for "
-        "22.4 ms (76.2%), 16.4 ms of it because they outlast compute"
+        "22.4 ms (76.2%; 16.4 ms because they outlast compute)"
     )
     assert re.search(r"Fixing [a-z-]+ would save about \d", text)
 
