@@ -44,7 +44,8 @@ def stream(trace: str, label: str) -> TimelineLane:
 
 
 def open_timeline(page: Page, served: Served, trace: str, **query: str | int) -> None:
-    visit(page, served, "timeline", trace=trace, **query)
+    """Open the timeline of the recording, as `drawn` returns it."""
+    visit(page, served, "timeline", trace=trace, of="recorded", **query)
     painted(page)
 
 
