@@ -218,7 +218,7 @@ LINES: list[tuple[int, str]] = [
     (2, "check"),
     (2, "check --write-baseline"),
     (2, "check good.json.gz --write-baseline --baseline baseline.json"),
-    (2, "check good.json.gz --write-baseline --baseline none/b.json"),
+    (2, "check good.json.gz --write-baseline --baseline nowhere/b.json"),
     (2, "check --show-baseline"),
     (2, "check --show-baseline --baseline b-deep.json"),
     (2, "check --show-baseline --baseline good.json.gz"),
