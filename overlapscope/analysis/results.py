@@ -241,7 +241,7 @@ class Plain(msgspec.Struct, frozen=True, kw_only=True):
     high_ns: int
     origin: PlainOrigin
     recorded_step_ns: int
-    """Median step in the recording, among steps with a known end; the window if there are no steps."""
+    """Average step in the recording; the time after the lead-in if no step is judged."""
     buckets: Buckets | None
     """Buckets of a step, which add up to `step_ns`; None if the recording can't be replayed and took less time than its
     ops do."""
@@ -250,10 +250,7 @@ class Plain(msgspec.Struct, frozen=True, kw_only=True):
     idle_by_cause: dict[str, int]
     """Idle time by cause, which adds up to the bucket. `unknown` has the time that no replay explains."""
     program: Device | None = None
-    """Figures of the recording replayed with plain steps, which verdict, budgets, diffs and baselines are about.
-
-    None if the plain step is only estimated, or nothing could be replayed.
-    """
+    """Figures of the recording replayed with plain steps; None if nothing could be replayed."""
 
 
 class Device(msgspec.Struct, frozen=True, kw_only=True):

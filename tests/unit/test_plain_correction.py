@@ -18,6 +18,7 @@ from msgspec.structs import replace
 import overlapscope as ov
 from overlapscope.analysis import analyze_trace
 from overlapscope.analysis.average import judged_steps
+from overlapscope.analysis.periods import is_step
 from overlapscope.analysis.plain_step import FEWEST, from_user, measured
 from overlapscope.analysis.results import Device, PerStep, Plain
 from overlapscope.base.marks import METADATA, PLAIN_STEPS
@@ -397,6 +398,55 @@ def test_without_steps_or_with_one_a_step_is_the_window() -> None:
         assert device.plain is not None and device.plain.step_ns == 1 * MS
         assert device.plain.recorded_step_ns == device.span_ns
         assert has_exact_sums(device.plain)
+
+
+@pytest.mark.parametrize("share", [None, 0.7, 1.01, 1.5])
+def test_without_steps_the_lead_in_is_left_out(share: float | None) -> None:
+    trace = trace_of(TRACES / "known_causes" / "healthy_prefetch_running_ahead.json.gz")
+    trace = replace(trace, annotations=trace.annotations.take(~is_step(trace.annotations)))
+    [recorded] = analyze_trace(trace).devices
+    assert recorded.result.judged is not None and recorded.result.lead_in_ns
+    step_ns = None if share is None else round(share * recorded.result.judged.span_ns)
+    plain = plain_of(trace, step_ns)
+    assert plain.recorded_step_ns == recorded.result.judged.span_ns
+    assert plain.program is not None and plain.program.judged is not None
+    assert step_ns in (None, plain.step_ns) and plain.program.judged.span_ns == plain.step_ns
+    assert has_exact_sums(plain)
+
+
+@pytest.mark.parametrize("share", [0.3, 0.8, 1.02])
+def test_the_plain_program_has_the_steps_of_a_thread_that_only_marks_them(share: float) -> None:
+    analysis = analysis_of(TRACES / "mixed_workloads" / "two_threads.json.gz")
+    recorded = analysis.devices[0].result
+    program = find_program(analysis, round(share * average_step(recorded).span_ns), estimate=False)
+    assert program is not None
+    plain = summary(recorded, program)
+    assert plain is not None and plain.program is not None
+    assert names_of_judged(plain.program) == names_of_judged(recorded) and len(names_of_judged(recorded)) == 3
+    assert average_step(plain.program).span_ns == plain.step_ns
+
+
+def test_warm_up_is_left_out_on_each_device() -> None:
+    trace = record(HOST_BOUND)
+    first, second = trace.annotations.start_ns[:2].tolist()
+    slow = {"start_ns": 3 * (second - first), "end_ns": 3 * (second - first)}
+
+    def later(table: Any) -> Any:
+        columns = {
+            name: np.where(getattr(table, name) >= second, getattr(table, name) + by, getattr(table, name))
+            for name, by in slow.items()
+        }
+        return replace(table, **columns)
+
+    tables = {name: later(getattr(trace, name)) for name in ("gpu_ops", "runtime_calls", "cpu_ops", "annotations")}
+    trace = replace(trace, **tables)
+    # Each second kernel is on the other device.
+    device = np.arange(len(trace.gpu_ops)) % 2
+    trace = replace(trace, gpu_ops=replace(trace.gpu_ops, device=device.astype(trace.gpu_ops.device.dtype)))
+    for each in report(trace).devices:
+        assert names_of_judged(each) == [f"ProfilerStep#{number}" for number in range(1, 7)]
+        result = ov.whatif(trace, device=each.device)
+        assert abs(result.recorded_step_ns - average_step(each).span_ns) <= ROUNDED_NS and result.steps == 6
 
 
 def test_what_cannot_be_replayed_keeps_its_ops_and_says_so() -> None:
