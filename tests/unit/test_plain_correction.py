@@ -100,7 +100,7 @@ def test_what_is_said_of_a_plain_step_adds_up(path: Path) -> None:
             if device.result.device == program.recorded.device:
                 assert told_ns in (None, plain.step_ns)
             assert has_exact_sums(plain)
-            # What is predicted of a device is what is reported of it.
+            # A prediction is about the reported step.
             assert program.base is not None
             predicted = on_device(program.base, device.result.device)
             assert abs(predicted.step_ns - plain.step_ns) <= ROUNDED_NS
@@ -257,7 +257,7 @@ def test_the_interval_of_a_mean_is_students(count: int, quantile: float) -> None
 
 @pytest.mark.parametrize(("count", "share"), [(5, 0.925), (8, 0.945), (30, 0.945)])
 def test_the_interval_of_a_mean_holds_it_in_95_percent(count: int, share: float) -> None:
-    """Of five steps somewhat fewer, since an interval is no longer than from the shortest to the longest step."""
+    """With five steps, it is somewhat fewer, since an interval is no longer than from the shortest to the longest step."""
     drawn = np.rint(np.random.default_rng(0).normal(1 * MS, 50 * US, (8_000, count))).astype(int)
     outcomes = [measured(PlainSteps(timed(*lengths), TimedSteps()), 10 * MS) for lengths in drawn.tolist()]
     held = [outcome.low_ns <= 1 * MS <= outcome.high_ns for outcome in outcomes if outcome is not None]
@@ -351,7 +351,7 @@ def test_a_step_that_cannot_be_is_refused(step_ns: Any) -> None:
 def test_the_plain_timeline_has_the_recordings_ops(path: str) -> None:
     trace = trace_of(TRACES / f"{path}.json.gz")
     base = prepare(trace, None)
-    # What the replay reaches by itself: times are not scaled.
+    # The length that the replay reaches by itself, so that no time is scaled.
     reached = as_plain(base, from_user(round(0.8 * base.recorded.mean_ns)))
     plain = plain_trace(replace(reached, plain=from_user(reached.steps.mean_ns)))
 
