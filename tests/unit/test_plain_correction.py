@@ -257,7 +257,7 @@ def test_the_interval_of_a_mean_is_students(count: int, quantile: float) -> None
 
 @pytest.mark.parametrize(("count", "share"), [(5, 0.925), (8, 0.945), (30, 0.945)])
 def test_the_interval_of_a_mean_holds_it_in_95_percent(count: int, share: float) -> None:
-    """With five steps, it is somewhat fewer, since an interval is no longer than from the shortest to the longest step."""
+    """With five steps, it is somewhat less: an interval is no longer than from the shortest to the longest step."""
     drawn = np.rint(np.random.default_rng(0).normal(1 * MS, 50 * US, (8_000, count))).astype(int)
     outcomes = [measured(PlainSteps(timed(*lengths), TimedSteps()), 10 * MS) for lengths in drawn.tolist()]
     held = [outcome.low_ns <= 1 * MS <= outcome.high_ns for outcome in outcomes if outcome is not None]
