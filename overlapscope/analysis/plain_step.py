@@ -34,11 +34,6 @@ class PlainStep(Struct, frozen=True):
         """The length, its origin and the interval, such as `31.9 ms (measured, 31.4 to 33.1 ms)`."""
         return takes(self.step_ns, self.low_ns, self.high_ns, self.origin)
 
-    @property
-    def decides(self) -> bool:
-        """False if it is only estimated, so that verdict, findings, predictions and budgets ignore it."""
-        return self.origin != "estimated"
-
 
 _HOW: Final[Mapping[PlainOrigin, str]] = {"measured": "measured", "told": "as given", "estimated": "estimated"}
 

@@ -243,7 +243,7 @@ class Plain(msgspec.Struct, frozen=True, kw_only=True):
     high_ns: int
     origin: PlainOrigin
     recorded_step_ns: int
-    """Median step in the recording, among steps with a known end; the window if there are no steps."""
+    """Average step in the recording; the time after the lead-in if no step is judged."""
     buckets: Buckets | None
     """Buckets of a step, which add up to `step_ns`; None if the recording can't be replayed and took less time than its
     ops do."""

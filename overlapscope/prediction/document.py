@@ -219,14 +219,15 @@ def program(result: WhatIf) -> Iterator[str]:
             "PyTorch, `overlapscope run` measures it."
         )
         return
-    yield (
-        f"Figures are of the program without the profiler, where a step takes {of.text(plain.step_ns)} "
-        f"({plain.origin})."
+    both = (
+        f"A step takes {of.text(plain.step_ns)} without the profiler ({plain.origin}), "
+        f"{of.text(result.recorded_step_ns)} with it"
     )
-    recorded = f"In the recording, a step takes {of.text(result.recorded_step_ns)}"
-    if result.recorded_predicted_step_ns is not None and changes_anything(result):
-        recorded += f", and would take {of.text(result.recorded_predicted_step_ns)} with the changes"
-    yield f"{recorded}."
+    predicted_ns = result.recorded_predicted_step_ns
+    if predicted_ns is None or not changes_anything(result) or plain.origin == "estimated":
+        yield f"{both}."
+    else:
+        yield f"{both}; with the profiler and the changes, it would take {of.text(predicted_ns)}."
 
 
 def replay(result: WhatIf) -> Iterator[str]:

@@ -60,7 +60,7 @@ _ROUNDED_NS = 2
 
 
 def _judged_part(device: Device) -> PerStep | Period | Device:
-    """Return the average step, or else what is judged instead."""
+    """Return the average step; without steps, the time after the lead-in."""
     return device.per_step or device.judged or device
 
 

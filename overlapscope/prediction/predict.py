@@ -214,8 +214,8 @@ def gain(base: Base, faster: Base | None, choices: Sequence[Choice], taken: Mapp
 
     Args:
         base: Program without the changes.
-        faster: The fastest program that an estimate allows (`plain.fastest`), if the step is estimated. Most of what a
-            step may be shorter by is time that the profiler added to the host's work, which no change can save.
+        faster: The fastest program that an estimate allows (`overhead.fastest`), if the step is estimated. Most of what
+            a step may be shorter by is time that the profiler added to the host's work, which no change can save.
         choices: The changes.
         taken: Outcomes of the changes by stance.
     """

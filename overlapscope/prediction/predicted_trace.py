@@ -60,7 +60,7 @@ def predicted_trace(graph: Graph, replayed: Replay) -> Trace:
 
 
 def _threads_of_steps(graph: Graph) -> I64:
-    """Return the thread of each annotation; for a step, one that launches.
+    """Return the thread of each annotation; a thread that launches for each step.
 
     A thread that only marks steps hardly gets faster. Its steps move with the thread of their first launch, so that
     they contain the same launches as before.

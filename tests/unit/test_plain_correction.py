@@ -18,6 +18,7 @@ from msgspec.structs import replace
 import overlapscope as ov
 from overlapscope.analysis import analyze_trace
 from overlapscope.analysis.average import judged_steps
+from overlapscope.analysis.periods import is_step
 from overlapscope.analysis.plain_step import FEWEST, from_user, measured
 from overlapscope.analysis.results import Device, PerStep, Plain
 from overlapscope.base.marks import METADATA, PLAIN_STEPS
@@ -99,7 +100,7 @@ def test_what_is_said_of_a_plain_step_adds_up(path: Path) -> None:
             if device.result.device == program.recorded.device:
                 assert told_ns in (None, plain.step_ns)
             assert has_exact_sums(plain)
-            # What is predicted of a device is what is reported of it.
+            # A prediction is about the reported step.
             assert program.base is not None
             predicted = on_device(program.base, device.result.device)
             assert abs(predicted.step_ns - plain.step_ns) <= ROUNDED_NS
@@ -256,7 +257,7 @@ def test_the_interval_of_a_mean_is_students(count: int, quantile: float) -> None
 
 @pytest.mark.parametrize(("count", "share"), [(5, 0.925), (8, 0.945), (30, 0.945)])
 def test_the_interval_of_a_mean_holds_it_in_95_percent(count: int, share: float) -> None:
-    """Of five steps somewhat fewer, since an interval is no longer than from the shortest to the longest step."""
+    """With five steps, it is somewhat less: an interval is no longer than from the shortest to the longest step."""
     drawn = np.rint(np.random.default_rng(0).normal(1 * MS, 50 * US, (8_000, count))).astype(int)
     outcomes = [measured(PlainSteps(timed(*lengths), TimedSteps()), 10 * MS) for lengths in drawn.tolist()]
     held = [outcome.low_ns <= 1 * MS <= outcome.high_ns for outcome in outcomes if outcome is not None]
@@ -273,7 +274,7 @@ def test_a_measured_step_lies_in_its_interval(before: list[int], after: list[int
     if outcome is None:
         assert max(len(before), len(after)) < FEWEST
     else:
-        assert outcome.origin == "measured" and outcome.decides
+        assert outcome.origin == "measured"
         assert min(before + after) <= outcome.low_ns <= outcome.step_ns <= outcome.high_ns <= max(before + after)
 
 
@@ -350,7 +351,7 @@ def test_a_step_that_cannot_be_is_refused(step_ns: Any) -> None:
 def test_the_plain_timeline_has_the_recordings_ops(path: str) -> None:
     trace = trace_of(TRACES / f"{path}.json.gz")
     base = prepare(trace, None)
-    # What the replay reaches by itself: times are not scaled.
+    # The length that the replay reaches by itself, so that no time is scaled.
     reached = as_plain(base, from_user(round(0.8 * base.recorded.mean_ns)))
     plain = plain_trace(replace(reached, plain=from_user(reached.steps.mean_ns)))
 
@@ -397,6 +398,55 @@ def test_without_steps_or_with_one_a_step_is_the_window() -> None:
         assert device.plain is not None and device.plain.step_ns == 1 * MS
         assert device.plain.recorded_step_ns == device.span_ns
         assert has_exact_sums(device.plain)
+
+
+@pytest.mark.parametrize("share", [None, 0.7, 1.01, 1.5])
+def test_without_steps_the_lead_in_is_left_out(share: float | None) -> None:
+    trace = trace_of(TRACES / "known_causes" / "healthy_prefetch_running_ahead.json.gz")
+    trace = replace(trace, annotations=trace.annotations.take(~is_step(trace.annotations)))
+    [recorded] = analyze_trace(trace).devices
+    assert recorded.result.judged is not None and recorded.result.lead_in_ns
+    step_ns = None if share is None else round(share * recorded.result.judged.span_ns)
+    plain = plain_of(trace, step_ns)
+    assert plain.recorded_step_ns == recorded.result.judged.span_ns
+    assert plain.program is not None and plain.program.judged is not None
+    assert step_ns in (None, plain.step_ns) and plain.program.judged.span_ns == plain.step_ns
+    assert has_exact_sums(plain)
+
+
+@pytest.mark.parametrize("share", [0.3, 0.8, 1.02])
+def test_the_plain_program_has_the_steps_of_a_thread_that_only_marks_them(share: float) -> None:
+    analysis = analysis_of(TRACES / "mixed_workloads" / "two_threads.json.gz")
+    recorded = analysis.devices[0].result
+    program = find_program(analysis, round(share * average_step(recorded).span_ns), estimate=False)
+    assert program is not None
+    plain = summary(recorded, program)
+    assert plain is not None and plain.program is not None
+    assert names_of_judged(plain.program) == names_of_judged(recorded) and len(names_of_judged(recorded)) == 3
+    assert average_step(plain.program).span_ns == plain.step_ns
+
+
+def test_warm_up_is_left_out_on_each_device() -> None:
+    trace = record(HOST_BOUND)
+    first, second = trace.annotations.start_ns[:2].tolist()
+    slow = {"start_ns": 3 * (second - first), "end_ns": 3 * (second - first)}
+
+    def later(table: Any) -> Any:
+        columns = {
+            name: np.where(getattr(table, name) >= second, getattr(table, name) + by, getattr(table, name))
+            for name, by in slow.items()
+        }
+        return replace(table, **columns)
+
+    tables = {name: later(getattr(trace, name)) for name in ("gpu_ops", "runtime_calls", "cpu_ops", "annotations")}
+    trace = replace(trace, **tables)
+    # Each second kernel is on the other device.
+    device = np.arange(len(trace.gpu_ops)) % 2
+    trace = replace(trace, gpu_ops=replace(trace.gpu_ops, device=device.astype(trace.gpu_ops.device.dtype)))
+    for each in report(trace).devices:
+        assert names_of_judged(each) == [f"ProfilerStep#{number}" for number in range(1, 7)]
+        result = ov.whatif(trace, device=each.device)
+        assert abs(result.recorded_step_ns - average_step(each).span_ns) <= ROUNDED_NS and result.steps == 6
 
 
 def test_what_cannot_be_replayed_keeps_its_ops_and_says_so() -> None:
