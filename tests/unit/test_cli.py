@@ -323,7 +323,7 @@ def test_ops_that_take_no_time_are_no_gpu_activity(tmp_path: Path, capsys: pytes
     path = write_trace(tmp_path / "zero.json", events)
     for format in ("terminal", "markdown", "json"):
         assert main(["analyze", path, "--format", format]) == 0
-        assert "no GPU activity" in capsys.readouterr().out
+        assert "1 GPU op without a possible time" in " ".join(capsys.readouterr().out.split())
 
 
 def test_a_report_of_a_file_whose_name_is_not_text_can_be_written_in_python(tmp_path: Path) -> None:
