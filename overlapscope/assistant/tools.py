@@ -127,7 +127,7 @@ class Tools(msgspec.Struct, frozen=True):
         plain_step_ns: PlainStep = None,
         page: PageNumber = 1,
     ) -> str:
-        """List what costs time, the surest saving first, with evidence, what to change, saving and place in the code."""
+        """List what costs time, the surest saving first, with evidence, what to change, and place in the code."""
         rule = current_rule(rule) if rule is not None else None
         if rule is not None and rule not in RULES:
             raise UsageError(f"there is no rule {rule!r}{did_you_mean(rule, RULES)}; rules: {', '.join(RULES)}.")

@@ -66,12 +66,13 @@ stderr. Fields may be added, so ignore those that you do not know.
 - `null` is unknown or not applicable, never 0. Say "unknown"; do not guess. Trust checks (`trust.checks`) say what is
   in doubt: state their verdict (trusted, degraded, unusable) with your answer.
 - Recording slows a program. `recorded` figures are exact about the trace. `plain` figures are of the program without
-  the profiler: a plain step is `measured`, `told` or `estimated` (an interval). Verdict and findings are about the plain
-  program if it is known, `diff` and `check` only if its step is measured or told. Say which of the two you quote, and
-  never subtract one from the other.
+  the profiler: a plain step is `measured`, `told` or `estimated` (an interval). Verdict and findings are about the
+  plain program if it is known, `diff` and `check` only if its step is measured or told. Say which of the two you
+  quote, and never subtract one from the other.
 - `per_step` is the average of the judged steps; quote it. Everything beside it is of the whole window.
 - Buckets are a partition: they add up to `span_ns`. Causes add up to their bucket.
-- `cost_ns` is what a fix saves in all `steps` together, by replay, or at most, as `cost_from` says. Savings of several findings do not add up.
+- `cost_ns` is what a fix saves in all `steps` together, by replay, or at most, as `cost_from` says. Savings of several
+  findings do not add up.
 
 ## SQL
 
