@@ -66,7 +66,7 @@ class Finding(msgspec.Struct, frozen=True, kw_only=True):
     findings.
     """
     plain_bound_ns: int | None = None
-    """Like `bound_ns` in the plain program; None where its step is neither measured nor given."""
+    """Like `bound_ns` in the plain program; None where that is unknown."""
     cost_from: CostFrom
     """Origin of `cost_ns`: a replay (`overlapscope whatif`), or the bound."""
     effort: Effort = "restructuring"
@@ -78,7 +78,7 @@ class Finding(msgspec.Struct, frozen=True, kw_only=True):
     example: Window | None
     """The longest single case, to be opened in a timeline of the recording."""
     plain_example: Window | None = None
-    """The longest single case in the plain program's timeline; None where its step is neither measured nor given."""
+    """The longest single case in the plain program's timeline; None where that is unknown."""
 
     def __post_init__(self) -> None:
         msgspec.structs.force_setattr(self, "rule", current_rule(self.rule))
