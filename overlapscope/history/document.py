@@ -48,8 +48,10 @@ def listing(store: Store, query: Query, entries: Sequence[HistoryRow]) -> Docume
         (words("id"), lambda row: Cell(row.id[:_SHORT_ID])),
         title="Entries",
     )
-    note = "Each figure is the mean over the devices, of the plain program if its step is measured or told, "
+    note = (
+        "Each figure is the mean over the devices, of the plain program if its step is measured or told, "
         "else as recorded."
+    )
     shown: Block = replace(table, note=note) if entries else Text("The history has no such entry.")
     return Document("overlapscope history", (Heading("overlapscope history", 1), shown))
 
