@@ -275,7 +275,7 @@ def _step_of(device: Device, period: Period) -> int:
 def _series(
     of: BaselineDevice, scope: str, samples: list[Sample], begun: list[int] | None, judged: list[int]
 ) -> Iterator[BaselineSeries]:
-    """Yield the series of every metric and cause that has values to keep. `judged` are the numbers of judged samples."""
+    """Yield the series of every metric and cause that has values to keep. `judged` has the numbers of judged ones."""
     for metric, direction, cause in _KEPT:
         measured = series(samples, metric, direction, cause)
         values = tuple(None if value is None else whole(round(value, _DIGITS)) for value in measured.values)

@@ -41,7 +41,7 @@ def reasons_of(report: Report, place: JudgedPlace, now: Spent, before: Spent | N
 
 
 def of_finding(finding: Finding, place: str) -> FailureReason:
-    """Return a finding as a reason. Its time is of an average step; `place` is empty if there is only one place."""
+    """Return a finding as a reason. Its time is of an average step; `place` is empty if there is only one."""
     where = finding.where
     return FailureReason(
         title=f"{place}: {clean(finding.title, 300)}" if place else clean(finding.title, 300),

@@ -9,8 +9,8 @@ TERMS: Final = {
     # -- Figures -----------------------------------------------------------------------------------
     "span": "The length of the window, from the start of the first GPU op to the end of the last.",
     "step": "A ProfilerStep#N on the device: from its first op on the main stream to the first op of the next step.",
-    "average step": "The mean of the judged steps: the whole ones, without a warm-up step and the last one. All figures "
-    "that people read are of it; each percentage is a ratio of sums.",
+    "average step": "The mean of the judged steps: the whole ones, without a warm-up step and the last one. "
+    "All figures that people read are of it; each percentage is a ratio of sums.",
     "range": "A record_function annotation, measured on the device like a step.",
     "lead-in": "The first part of the window, in which the device finished work that was queued before the recording.",
     "overlap efficiency": "(serial - busy) / (serial - ideal). 0%: one engine at a time; 100%: no order of the same "

@@ -11,6 +11,7 @@ from overlapscope.analysis.plain_step import PlainStep
 from overlapscope.analysis.results import Device, Period, PerStep, Plain
 from overlapscope.base.session import kept_in_session
 from overlapscope.prediction.base import Base, on_device, prepare
+from overlapscope.errors import UsageError
 from overlapscope.prediction.overhead import known_step, of_few_lanes, plain_program, replayed_unasked
 from overlapscope.prediction.predicted_trace import plain_trace
 from overlapscope.trace.model import PlainSteps
@@ -106,6 +107,11 @@ def find_program(analysis: TraceAnalysis, user_step_ns: int | None, *, estimate:
         return None
     try:
         return _replayed(analysis, user_step_ns)
+    except UsageError:
+        # Nothing can be predicted from this recording, which concerns only a user who passed the step.
+        if user_step_ns is not None:
+            raise
+        return None
     except (ArithmeticError, LookupError, MemoryError, ValueError):
         if not untold:
             raise

@@ -286,8 +286,7 @@ def _host_plain_sentence(host: HostUse) -> str:
     if host.plain is None:
         return ""
     length = takes(host.plain.step_ns, host.plain.low_ns, host.plain.high_ns, "measured")
-    average = f"{duration(host.plain.mean_ns)} on average"
-    return f"Without the profiler a step takes {length}; {average}. All figures are of the recording."
+    return f"Without the profiler a step takes {length}. All figures are of the recording."
 
 
 def host_sentence(host: HostUse) -> str:

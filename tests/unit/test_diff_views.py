@@ -238,7 +238,7 @@ def test_the_interval_gives_way_first() -> None:
     difference = diff(read_report([NAIVE]), read_report([PREFETCHED]))
     assert "interval" in as_text(difference, width=120)
     narrow = as_text(difference, width=80)
-    assert re.search(r"^where the time goes  before ms  after  change  change %  noise up to$", narrow, re.MULTILINE)
+    assert re.search(r"^where the time goes  before ms  after +change  change %  noise up to$", narrow, re.MULTILINE)
 
 
 def test_colour_is_never_alone_and_absent_where_it_is_not_wanted() -> None:
