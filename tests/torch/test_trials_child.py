@@ -144,6 +144,23 @@ class TestSteps:
         few = outcome(tmp_path)
         assert (few.complete, few.all_steps, len(few.host_ns)) == (False, 18, 15)
 
+    def test_in_which_torch_compiles_are_named(self, tmp_path: Path) -> None:
+        # The module is compiled for training in the first step, and for evaluation, without gradients, in the ninth.
+        program = MODEL + (
+            "fast = torch.compile(model, backend='eager')\n"
+            "for number in range(100):\n"
+            "    if number == 8:\n"
+            "        with torch.no_grad():\n"
+            "            model.eval(); fast(torch.ones(4, 8)); model.train()\n"
+            "    optimizer.zero_grad()\n"
+            "    fast(torch.ones(4, 8)).sum().backward()\n"
+            "    optimizer.step()\n"
+        )
+        assert outcome_of(program, tmp_path).compiled == (5,)
+
+    def test_in_which_nothing_is_compiled_have_no_name(self, unchanged: RankOutcome) -> None:
+        assert unchanged.compiled == ()
+
     def test_are_those_that_the_program_marks(self, tmp_path: Path) -> None:
         program = MODEL + (
             "import overlapscope\n"
