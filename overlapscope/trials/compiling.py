@@ -1,4 +1,4 @@
-"""Steps in which torch compiles, records a CUDA graph of what it compiled, or does so again for another shape."""
+"""Watch for compilations by torch, and for its recordings of CUDA graphs, which make a step long for once."""
 
 from __future__ import annotations
 

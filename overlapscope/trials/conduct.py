@@ -19,7 +19,7 @@ from overlapscope.recorder import race_words
 from overlapscope.render.progress import Progress
 from overlapscope.trials import fits, plan, search
 from overlapscope.trials.edit import edit, edits
-from overlapscope.trials.measure import timing
+from overlapscope.trials.measure import change, timing
 from overlapscope.trials.predictions import predict_sets
 from overlapscope.trials.program import EndedRun, TrialProgram
 from overlapscope.trials.protocol import Facts, RankOutcome, Setting, Steps, Task
@@ -307,9 +307,10 @@ class _Conductor:
         run = _finished(Planned(AS_IS, 0), self._run(findings.plan))
         if run.timing is None:
             return Confirmed(run.failure)
-        before = fmean(run.timing.step_ns for run in findings.runs.of(AS_IS) if run.timing is not None)
+        before = [other.timing for other in findings.runs.of(AS_IS) if other.timing is not None]
+        pct = fmean(change([(original, run.timing)]).pct for original in before)
         same = sameness(run.results, [other.results for other in findings.runs.unchanged])
-        return Confirmed("", 100 * (run.timing.step_ns / before - 1), same)
+        return Confirmed("", pct, same)
 
     def _give_up(self, findings: TrialFindings) -> None:
         """Leave out the changes that the ladder has not reached."""
