@@ -24,11 +24,11 @@ _TEXT = """## Trials
 
 {rows}
 
-[Every change](public-programs-try.csv) of every program. The trials showed four defects, which are mended but not
+[Every change](public-programs-try.csv). The trials showed four defects, which are mended but not
 measured again:
 
 - `nanogpt`: the compiled model was compiled again in a timed step, for an evaluation. Such steps are left out now.
-  `graph=capture` saved 55.0%, and was refused for a data race that is unexplained.
+  Unexplained: its results differed, and `graph=capture`, which saved 55.0%, had a data race.
 - `dcgan`: steps that save images are long and widened intervals, although all runs with workers were faster than all
   without. Now equal steps are compared.
 - `lightning`, `accelerate_cv`: two pairs of runs left doubts, and the time for a third was kept for checking an answer
