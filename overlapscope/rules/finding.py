@@ -98,12 +98,15 @@ class Finding(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def surest_first(finding: Finding) -> tuple[bool, float, int, float, float, str, str, int]:
-    """Return the sort key of a finding: what is certain to save most first, then the least effort, good news last."""
+    """Return the sort key of a finding: what is certain to save most first, then the least effort, good news last.
+
+    If nothing is certain, what may save most comes first.
+    """
     steps = max(1, finding.steps)
     return (
         finding.severity == "info",
         -finding.low_ns / steps,
-        EFFORTS.index(finding.effort),
+        EFFORTS.index(finding.effort) if finding.low_ns else 0,
         -finding.cost_ns / steps,
         -finding.bound_ns / steps,
         finding.rule,
