@@ -10,8 +10,8 @@ from overlapscope.analysis import TraceAnalysis, analyze_trace
 from overlapscope.analysis.plain_step import PlainStep
 from overlapscope.analysis.results import Device, Period, PerStep, Plain
 from overlapscope.base.session import kept_in_session
-from overlapscope.prediction.base import Base, on_device, prepare
 from overlapscope.errors import UsageError
+from overlapscope.prediction.base import Base, on_device, prepare
 from overlapscope.prediction.overhead import known_step, of_few_lanes, plain_program, replayed_unasked
 from overlapscope.prediction.predicted_trace import plain_trace
 from overlapscope.trace.model import PlainSteps

@@ -114,7 +114,7 @@ def _device_tables(part: DeviceReport, device: Device) -> Iterator[Block]:
 
 def _findings(page: Page, parts: Sequence[DeviceReport]) -> Iterator[Block]:
     """Yield the findings on some devices, costliest first. Findings with the same advice are one entry."""
-    findings = page.report.findings
+    findings = page.findings
     where = tables.where_none_found(page.report.traces)
     if findings or page.report.devices:
         yield Heading("Findings")

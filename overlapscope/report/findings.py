@@ -65,14 +65,21 @@ def _on_device(
         if plain is not None:
             claims = share_out(program.analysis, plain)
             spoken, costs = apply_all(claims), Costs(claims, program.base)
+    said = list(zip(spoken, counterparts(spoken, of_recording), strict=True))
+    matched = {id(recorded) for _, recorded in said}
+    if plain is not None:
+        # The plain program may not have a finding of the recording, which may be judged all the same.
+        unmatched = (each for each in of_recording if id(each[1]) not in matched and each[1].bound_ns)
+        said += [(each, each[1]) for each in unmatched]
     findings = []
-    for (rule, draft), recorded in zip(spoken, counterparts(spoken, of_recording), strict=True):
-        cost = costs.of(rule, draft) if replayed else Cost.bound(draft)
+    for (rule, draft), recorded in said:
+        gone = plain is not None and recorded is draft
+        cost = Cost(0, 0, 0, "bound") if gone else costs.of(rule, draft) if replayed else Cost.bound(draft)
         findings.append(
             Finding(
                 rule=rule.id,
                 # A fix that saves nothing by itself is no reason to warn.
-                severity="info" if cost.is_nothing(claims.judged_ns) else draft.severity or rule.severity,
+                severity="info" if cost.is_nothing(claims.judged_ns) and not gone else draft.severity or rule.severity,
                 source=analysis.result.source,
                 rank=analysis.result.rank,
                 device=ordinal,
@@ -85,7 +92,7 @@ def _on_device(
                 low_ns=cost.low_ns,
                 high_ns=cost.high_ns,
                 bound_ns=recorded.bound_ns if recorded is not None else 0,
-                plain_bound_ns=None if plain is None else draft.bound_ns,
+                plain_bound_ns=None if plain is None else 0 if gone else draft.bound_ns,
                 cost_from=cost.known_from,
                 effort=rule.effort,
                 fix=cost.fix,
@@ -93,7 +100,7 @@ def _on_device(
                 where=(recorded.where if recorded is not None else None) or draft.where,
                 # A window of the recording, because only the recording can be looked at.
                 example=recorded.example if recorded is not None else None,
-                plain_example=None if plain is None else draft.example,
+                plain_example=None if plain is None or gone else draft.example,
             )
         )
     return tuple(findings)

@@ -32,6 +32,11 @@ class Page(Struct, frozen=True):
     strips: Mapping[tuple[int, int], Strip] = field(default_factory=dict)
     """By number of the trace in the report, and device ordinal. A report read from JSON has none."""
 
+    @property
+    def findings(self) -> tuple[Finding, ...]:
+        """Findings on the program that the figures are of."""
+        return tuple(finding for finding in self.report.findings if self.recorded or not finding.only_recorded)
+
     def sections(self) -> Iterator[DeviceReport]:
         """Yield a report for each device of each trace, and one without device for a trace that has none."""
         for number, trace in enumerate(self.report.traces):
@@ -80,7 +85,7 @@ class DeviceReport(Struct, frozen=True):
         if self.device is None:
             return ()
         device = self.device.device
-        return tuple(f for f in self.page.report.findings if f.source == self.trace.source and f.device == device)
+        return tuple(f for f in self.page.findings if f.source == self.trace.source and f.device == device)
 
     @property
     def steps(self) -> int:

@@ -92,6 +92,11 @@ class Finding(msgspec.Struct, frozen=True, kw_only=True):
         return self.bound_ns if self.plain_bound_ns is None else self.plain_bound_ns
 
     @property
+    def only_recorded(self) -> bool:
+        """True if the plain program is known and has no such finding; then it counts where the recording is judged."""
+        return self.plain_bound_ns == 0 < self.bound_ns
+
+    @property
     def mean_bound_ns(self) -> int:
         """`bound_ns` in an average step; in the scope if it has no steps."""
         return round(self.bound_ns / max(1, self.steps))
