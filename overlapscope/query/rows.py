@@ -262,7 +262,14 @@ def _idle_pieces(done: TraceAnalysis) -> Iterator[Filled]:
 
 def _collectives(done: TraceAnalysis) -> Iterator[Filled]:
     trace, collectives = done.trace, done.trace.collectives
-    named = {"process_group": collectives.group, "group_ranks": collectives.ranks, "dtype": collectives.dtype}
+    named = {
+        "process_group": collectives.group,
+        "description": collectives.description,
+        "group_ranks": collectives.ranks,
+        "dtype": collectives.dtype,
+        "parts_in": collectives.parts_in,
+        "parts_out": collectives.parts_out,
+    }
     yield _events(trace, collectives) | {name: _names(trace, ids) for name, ids in named.items()}
 
 
