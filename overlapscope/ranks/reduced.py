@@ -15,6 +15,7 @@ from msgspec.structs import replace
 
 from overlapscope.analysis import TraceAnalysis, analyze_trace
 from overlapscope.analysis.device import DeviceAnalysis
+from overlapscope.analysis.messages import message_bytes, reaches_all
 from overlapscope.analysis.periods import is_step
 from overlapscope.analysis.results import Buckets, Device, Engines, Overlap, Period, Trust
 from overlapscope.base.columns import Columns, pick
@@ -51,6 +52,8 @@ class CommKind(Struct, frozen=True):
     """Size of the group; -1 where not recorded."""
     recorded: bool = True
     """True if the kernel has metadata beyond its name."""
+    description: str = ""
+    """Description of the process group, such as `mesh_dp`."""
 
 
 class CommKernels(Columns, frozen=True):
@@ -68,6 +71,12 @@ class CommKernels(Columns, frozen=True):
     """Number of elements sent by this rank; -1 where not recorded."""
     sequence: I64
     """The process group's own count; -1 where not recorded."""
+    received: I64
+    """Number of elements received by this rank; -1 where not recorded."""
+    bytes: I64
+    """Size of the message, of the larger buffer; -1 where unknown."""
+    reaches_all: I64
+    """1 if an all-to-all has data for and from every member, 0 if not, -1 where unknown."""
 
 
 class StepFigures(Struct, frozen=True, eq=False):
@@ -197,7 +206,8 @@ def _comm_kernels(trace: Trace, ops: GpuOps) -> CommKernels:
     ops = ops.take(ops.kind == Kind.COMM)
     recorded = trace.collectives
     row = _described(recorded, ops)
-    columns = [pick(column, row) for column in (recorded.name_id, recorded.group, recorded.ranks, recorded.group_size)]
+    texts = (recorded.name_id, recorded.group, recorded.description, recorded.ranks, recorded.group_size)
+    columns = [pick(column, row) for column in texts]
     # A kernel without metadata is identified by its name.
     columns.append(np.where(row < 0, ops.name_id, -1))
     distinct, which = np.unique(np.column_stack(columns), axis=0, return_inverse=True)
@@ -211,15 +221,19 @@ def _comm_kernels(trace: Trace, ops: GpuOps) -> CommKernels:
         step=_launched_in(trace, ops),
         elements=pick(recorded.elements_in, row),
         sequence=pick(recorded.sequence, row),
+        received=pick(recorded.elements_out, row),
+        bytes=pick(message_bytes(recorded, trace.names), row),
+        reaches_all=pick(reaches_all(recorded, trace.names), row),
     )
 
 
-def _kind(names: Sequence[str], collective: int, group: int, ranks: int, group_size: int, kernel: int) -> CommKind:
+def _kind(names: Sequence[str], collective: int, *group: int) -> CommKind:
+    *texts, group_size, kernel = group
     if kernel >= 0:
         nccl = _NCCL.match(names[kernel])
         return CommKind(nccl[1] if nccl else names[kernel], recorded=False)
-    group_name, group_ranks = (names[text] if text >= 0 else "" for text in (group, ranks))
-    return CommKind(names[collective], group_name, group_ranks, group_size)
+    name, description, ranks = (names[text] if text >= 0 else "" for text in texts)
+    return CommKind(names[collective], name, ranks, group_size, description=description)
 
 
 def _described(recorded: Collectives, ops: GpuOps) -> I64:

@@ -25,6 +25,9 @@ class Ran(NamedTuple):
     step: int = -1
     elements: int = -1
     sequence: int = -1
+    received: int = -1
+    bytes: int = -1
+    reaches_all: int = -1
 
 
 def made_rank(
@@ -104,6 +107,9 @@ def made_rank(
             step=column([kernel.step for kernel in kernels]),
             elements=column([kernel.elements for kernel in kernels]),
             sequence=column([kernel.sequence for kernel in kernels]),
+            received=column([kernel.received for kernel in kernels]),
+            bytes=column([kernel.bytes for kernel in kernels]),
+            reaches_all=column([kernel.reaches_all for kernel in kernels]),
         ),
         exposed_comm=alone,
     )
