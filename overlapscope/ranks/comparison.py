@@ -130,6 +130,8 @@ def _why_unknown(comparison: Comparison) -> str:
         return "There is only one rank, so nothing can be compared."
     if not comparison.matching.kernels:
         return "No rank recorded a communication kernel."
+    if comparison.matching.not_collective == comparison.matching.kernels:
+        return "All communication is point-to-point (send and receive), whose two sides are not compared."
     if comparison.matching.matched:
         return "No collective in which every rank waits for every other could be matched between ranks."
     return "No collective of one rank could be matched with one of another."

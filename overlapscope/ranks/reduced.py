@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Sequence
+from statistics import median_low
 
 import numpy as np
 from msgspec import Struct
@@ -17,7 +18,9 @@ from overlapscope.analysis import TraceAnalysis, analyze_trace
 from overlapscope.analysis.device import DeviceAnalysis
 from overlapscope.analysis.messages import message_bytes, reaches_all
 from overlapscope.analysis.periods import is_step
+from overlapscope.analysis.plain_step import PlainStep, measured
 from overlapscope.analysis.results import Buckets, Device, Engines, Overlap, Period, Trust
+from overlapscope.analysis.steps import begins_with_warm_up
 from overlapscope.base.columns import Columns, pick
 from overlapscope.base.intervals import I64, Bool, Intervals
 from overlapscope.catalog.causes import COPY_CAUSES, IDLE_CAUSES
@@ -85,6 +88,8 @@ class StepFigures(Struct, frozen=True, eq=False):
     names: tuple[str, ...]
     whole: Bool
     """Mask of the steps that are neither cut by the lead-in nor the last of several, which has no end of its own."""
+    start_ns: I64
+    """Start by the trace's own clock."""
     span_ns: I64
     buckets_ns: I64
     """Time in each bucket, of shape (steps, 5), in the order of `Buckets`."""
@@ -96,6 +101,16 @@ class StepFigures(Struct, frozen=True, eq=False):
     def whole_names(self) -> list[str]:
         """Return the names of the whole steps."""
         return [name for name, whole in zip(self.names, self.whole.tolist(), strict=True) if whole]
+
+    def judged_names(self) -> list[str]:
+        """Return the names of the whole steps, without a first one that is warm-up."""
+        names, spans = self.whole_names(), self.span_ns[self.whole].tolist()
+        return names[1:] if begins_with_warm_up(spans) else names
+
+    def median_ns(self) -> int | None:
+        """Return the length of the median whole step; None if there is none."""
+        spans: list[int] = self.span_ns[self.whole].tolist()
+        return median_low(spans) if spans else None
 
     def whole_spans(self) -> dict[str, int]:
         """Return the length of each whole step by its name; of the first one where a name occurs twice."""
@@ -133,6 +148,8 @@ class ReducedRank(Struct, frozen=True, eq=False):
     comm: CommKernels
     exposed_comm: Intervals
     """Intervals in which communication ran and nothing computed."""
+    plain_step: PlainStep | None = None
+    """Length of a step without the profiler, if the recorder timed steps."""
     predicted: bool = False
     """True if `overlapscope whatif` predicted the trace instead of recording it."""
 
@@ -156,6 +173,8 @@ def reduce(trace: Trace) -> tuple[ReducedRank, ...]:
 
 def _reduced(analysis: TraceAnalysis, device: DeviceAnalysis, findings: tuple[Finding, ...]) -> ReducedRank:
     trace, result, timeline = analysis.trace, device.result, device.timeline
+    steps = _steps(result)
+    median_ns = steps.median_ns()
     return ReducedRank(
         source=trace.source,
         rank=trace.rank,
@@ -172,10 +191,11 @@ def _reduced(analysis: TraceAnalysis, device: DeviceAnalysis, findings: tuple[Fi
         overlap=result.overlap,
         exposed_copy_by_cause=result.exposed_copy_by_cause,
         idle_by_cause=result.idle_by_cause,
-        steps=_steps(result),
+        steps=steps,
         findings=tuple(finding for finding in findings if finding.device == result.device)[:FINDINGS],
         comm=_comm_kernels(trace, timeline.ops),
         exposed_comm=timeline.exposed_comm,
+        plain_step=measured(trace.plain_steps, median_ns) if median_ns is not None else None,
         predicted=trace.predicted_by is not None,
     )
 
@@ -186,6 +206,7 @@ def _steps(device: Device) -> StepFigures:
     return StepFigures(
         names=tuple(step.name for step in steps),
         whole=np.array([not step.partial and number != last for number, step in enumerate(steps)], np.bool_),
+        start_ns=np.array([step.window.start_ns for step in steps], np.int64),
         span_ns=np.array([step.span_ns for step in steps], np.int64),
         buckets_ns=_table([list(step.buckets.named().values()) for step in steps], 5),
         copy_causes_ns=_table([_causes(step, COPY_CAUSES) for step in steps], len(COPY_CAUSES)),

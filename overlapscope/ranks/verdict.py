@@ -31,7 +31,7 @@ _MOST_RANGES = 12
 """Maximum number of runs of ranks that are listed."""
 _MOST_FILES = 5
 _MORE_STRAGGLERS = 3
-_SHORT = 24
+SHORT = 24
 """Maximum number of characters for which the ranks of a group are named."""
 _FEW = 4
 """Number of ranks from which the median says more than a range."""
@@ -55,7 +55,7 @@ class RanksVerdict(Struct, frozen=True):
 def judge(report: RanksReport) -> RanksVerdict:
     """Judge who delays whom, what communication costs, and which ranks are absent."""
     level, lead = _waiting(report)
-    rest = [*_more_stragglers(report), *_communication(report), *_absent(report)]
+    rest = [*_why_late(report), *_profiler(report), *_more_stragglers(report), *_communication(report), *_absent(report)]
     if level == "good" and (report.missing or report.unreadable):
         # The rank that all others wait for may be an absent one.
         level = "fair"
@@ -116,6 +116,47 @@ def _straggler(report: RanksReport, late: Straggler) -> str:
     )
     often = f"it comes last in {late.last_in:,} of {plural(late.meetings, 'collective')}{_mostly(late)}"
     return f"Rank {late.rank} {loses}; {often}."
+
+
+def _why_late(report: RanksReport) -> Iterator[str]:
+    """State what the costliest straggler does longer than the median rank in the same steps."""
+    late = report.straggler
+    worst = [rank for rank in report.worst if late is not None and (rank.rank, rank.device) == (late.rank, late.device)]
+    for rank in worst:
+        # The other buckets are the sums of their causes.
+        reasons = [excess for excess in rank.excess if excess.kind != "bucket" or excess.name == "compute"]
+        if reasons and rank.over == "steps" and report.common_steps:
+            most = max(reasons, key=lambda excess: excess.more_ns)
+            longer = f"{_text(most.more_ns // report.common_steps, unit_of(report))} a step longer than the median rank"
+            yield f"{_DOES_LONGER[most.kind].format(rank=rank.rank, longer=longer, cause=clean(most.name, 60))}."
+
+
+_DOES_LONGER: Final = {
+    "bucket": "Rank {rank} computes {longer}",
+    "idle": "Rank {rank}'s GPU is idle {longer}, by {cause}",
+    "exposed-copy": "Rank {rank}'s copies are exposed {longer}, by {cause}",
+}
+
+
+def _profiler(report: RanksReport) -> Iterator[str]:
+    """State how much of a delay may come from the profiler, whose cost differs between ranks."""
+    late = report.straggler
+    timed = [
+        (row.median_step_ns, row.plain_step_ns)
+        for row in report.ranks
+        if row.joined and row.median_step_ns is not None and row.plain_step_ns is not None
+    ]
+    if late is None or late.lost_per_step_ns is None or not timed:
+        return
+    recorded, plain = (median_low(side) for side in zip(*timed, strict=True))
+    slower = recorded - plain
+    if 100 * slower >= POOR_PCT * recorded:
+        unit = unit_of(report)
+        part = "all" if slower >= late.lost_per_step_ns else f"up to {_text(slower, unit)}"
+        yield (
+            f"Without the profiler a step takes {unit.text(plain)}, in the recording {unit.text(recorded)}, so {part} "
+            "of this delay may be the profiler's."
+        )
 
 
 def _mostly(straggler: Straggler) -> str:
@@ -263,7 +304,7 @@ def row_name(row: RankRow, *, device: bool = False) -> str:
 def collective(met: LateIn | Meeting) -> str:
     """Return a collective's name, such as `allreduce` or `allreduce of group dp [0, 8]`."""
     ranks = clean(met.group_ranks)
-    whose = [clean(met.group, 40), ranks if len(ranks) <= _SHORT else ""]
+    whose = [clean(met.group, 40), ranks if len(ranks) <= SHORT else ""]
     group = " ".join(filter(None, whose))
     return f"{clean(met.collective, 80)}{f' of group {group}' if group else ''}"
 

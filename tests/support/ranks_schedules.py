@@ -93,6 +93,7 @@ def made_rank(
         steps=StepFigures(
             names=tuple(name for name, _ in steps),
             whole=np.ones(len(steps), np.bool_),
+            start_ns=begin + np.cumsum([0, *(span for _, span in steps)])[: len(steps)],
             span_ns=column([span for _, span in steps]),
             buckets_ns=np.array([[span, 0, 0, 0, 0] for _, span in steps], np.int64).reshape(len(steps), 5),
             copy_causes_ns=np.zeros((len(steps), len(COPY_CAUSES)), np.int64),
