@@ -72,7 +72,8 @@ def _waiting(report: RanksReport) -> tuple[Level, str]:
         return "unknown", f"{why}, so delays between ranks cannot be measured."
     straggler = report.straggler
     if straggler is not None:
-        return "poor" if (straggler.lost_pct or 0) >= POOR_PCT else "fair", _straggler(report, straggler)
+        poor = (straggler.lost_pct or 0) >= POOR_PCT and not _by_profiler(report, straggler)
+        return "poor" if poor else "fair", _straggler(report, straggler)
     if not report.matching.judged:
         doubt = f"Delays between ranks cannot be measured: {_lower(clean(report.clocks.reason, 500))}"
     else:
@@ -127,7 +128,8 @@ def _why_late(report: RanksReport) -> Iterator[str]:
         reasons = [excess for excess in rank.excess if excess.kind != "bucket" or excess.name == "compute"]
         if reasons and rank.over == "steps" and report.common_steps:
             most = max(reasons, key=lambda excess: excess.more_ns)
-            longer = f"{_text(most.more_ns // report.common_steps, unit_of(report))} a step longer than the median rank"
+            than = "the other rank" if late is not None and late.others == 1 else "the median rank"
+            longer = f"{_text(most.more_ns // report.common_steps, unit_of(report))} a step longer than {than}"
             yield f"{_DOES_LONGER[most.kind].format(rank=rank.rank, longer=longer, cause=clean(most.name, 60))}."
 
 
@@ -140,23 +142,33 @@ _DOES_LONGER: Final = {
 
 def _profiler(report: RanksReport) -> Iterator[str]:
     """State how much of a delay may come from the profiler, whose cost differs between ranks."""
-    late = report.straggler
+    late, steps = report.straggler, _median_steps(report)
+    if late is None or late.lost_per_step_ns is None or steps is None:
+        return
+    recorded, plain = steps
+    if 100 * (recorded - plain) >= POOR_PCT * recorded:
+        unit = unit_of(report)
+        part = "all" if _by_profiler(report, late) else f"up to {_text(recorded - plain, unit)}"
+        yield (
+            f"Without the profiler a step takes {unit.text(plain)}, in the recording {unit.text(recorded)}, so {part} "
+            "of this delay may be the profiler's."
+        )
+
+
+def _by_profiler(report: RanksReport, late: Straggler) -> bool:
+    """Return whether the recording made steps longer by as much as this rank delays the others."""
+    steps = _median_steps(report)
+    return steps is not None and late.lost_per_step_ns is not None and steps[0] - steps[1] >= late.lost_per_step_ns
+
+
+def _median_steps(report: RanksReport) -> tuple[int, int] | None:
+    """Return the median rank's step in the recording and without the profiler; None if the latter was not timed."""
     timed = [
         (row.median_step_ns, row.plain_step_ns)
         for row in report.ranks
         if row.joined and row.median_step_ns is not None and row.plain_step_ns is not None
     ]
-    if late is None or late.lost_per_step_ns is None or not timed:
-        return
-    recorded, plain = (median_low(side) for side in zip(*timed, strict=True))
-    slower = recorded - plain
-    if 100 * slower >= POOR_PCT * recorded:
-        unit = unit_of(report)
-        part = "all" if slower >= late.lost_per_step_ns else f"up to {_text(slower, unit)}"
-        yield (
-            f"Without the profiler a step takes {unit.text(plain)}, in the recording {unit.text(recorded)}, so {part} "
-            "of this delay may be the profiler's."
-        )
+    return (median_low(each[0] for each in timed), median_low(each[1] for each in timed)) if timed else None
 
 
 def _mostly(straggler: Straggler) -> str:
