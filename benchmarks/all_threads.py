@@ -29,8 +29,9 @@ import torch
 import overlapscope
 from overlapscope.recorder import all_threads
 from overlapscope.recorder.options import Options
-from overlapscope.recorder.session import Metadata, Session
-from overlapscope.trace.model import PlainSteps
+from overlapscope.recorder.schedule import StepWindow
+from overlapscope.recorder.session import Session
+from overlapscope.trace.model import TimedSteps
 
 ROUNDS, WARM_UP, STEPS, THREADS, REQUESTS = 7, 3, 30, 4, 32
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
@@ -98,12 +99,12 @@ def stops(count: int) -> None:
         thread.start()
     longest_s = 0.0
     for _ in range(count):
-        session = Session(Options())
+        session = Session(StepWindow(0, 0, None), Options(), on_too_much=lambda: None)
         time.sleep(0.02)
         began = time.perf_counter()
         all_threads.settle()
         longest_s = max(longest_s, time.perf_counter() - began)
-        session.stop(Metadata(0, PlainSteps()), unfinished=None)
+        session.stop(0, TimedSteps(), None)
     stopped.set()
     for thread in threads:
         thread.join()

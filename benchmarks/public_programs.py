@@ -72,8 +72,6 @@ def main() -> None:
             subparser.add_argument(
                 "--each", type=float, default=2.5, help="minutes for the trial of a program (%(default)s)"
             )
-                "--each", type=float, default=2.5, help="minutes for the trial of a program (%(default)s)"
-            )
             subparser.add_argument("--minutes", type=float, default=9.0, help="end by then (%(default)s)")
         if command == "run":
             subparser.add_argument(

@@ -41,13 +41,13 @@ def main() -> None:
     with tempfile.TemporaryDirectory(prefix="os-") as directory:
         os.environ["XDG_RUNTIME_DIR"] = directory
         watcher = watcher_of_this_process()
-        hook = watcher._steps._optimizer
+        steps = watcher._steps
         added = []
         for _ in range(PAIRS):
             watched = each_ns(optimizer.step, STEPS)
-            hook.stop()
+            steps._unwatch()
             added.append(watched - each_ns(optimizer.step, STEPS))
-            hook.start()
+            steps._watch()
         low, middle, high = statistics.quantiles(added, n=4)
         print(f"a step of an optimizer: {middle:,.0f} ns more (quartiles {low:,.0f} to {high:,.0f})")
         marked = statistics.median(each_ns(overlapscope.step, CALLS) for _ in range(PAIRS))

@@ -38,7 +38,7 @@ def _errors_pct(path: Path) -> list[float]:
         if base.fidelity.valid:
             graph = _typical(base.graph)
             replayed = replay(graph)
-            steps = step_times(graph, device, base.main_stream, base.numbers, replayed.start_ns, replayed.end_ns)
+            steps = step_times(graph, base.judged, replayed.start_ns, replayed.end_ns)
             errors.append(100 * abs(steps.median_ns / base.recorded.median_ns - 1))
     return errors
 

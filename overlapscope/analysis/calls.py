@@ -9,6 +9,7 @@ from collections.abc import Callable
 
 import numpy as np
 
+from overlapscope.base.columns import mask_of
 from overlapscope.trace import op_names
 from overlapscope.trace.model import Bool, Index, RuntimeCalls, Trace
 
@@ -61,6 +62,5 @@ records_event = _judge(r"(cuda|hip)EventRecord(WithFlags)?|cuEventRecord(WithFla
 
 def launching(trace: Trace) -> Index:
     """Return the rows of the calls that launched a GPU op, in ascending order."""
-    launches = np.zeros(len(trace.runtime_calls), np.bool_)
-    launches[trace.gpu_ops.launch[trace.gpu_ops.launch >= 0]] = True
-    return np.flatnonzero(launches)
+    launch = trace.gpu_ops.launch
+    return np.flatnonzero(mask_of(launch[launch >= 0], len(trace.runtime_calls)))

@@ -15,7 +15,7 @@ from msgspec import Struct
 from overlapscope.analysis import calls as call_kinds
 from overlapscope.analysis.host import Blocking, of_other_devices
 from overlapscope.analysis.timeline import Timeline
-from overlapscope.base.columns import pick
+from overlapscope.base.columns import mask_of, pick
 from overlapscope.base.intervals import I64, Bool, Index, Intervals, complement, cut, subtract, union
 from overlapscope.trace.lost import GPU_OPS, Part
 from overlapscope.trace.model import Trace
@@ -70,9 +70,7 @@ def recorded_launches(trace: Trace) -> tuple[Index, Bool]:
     calls, ops = trace.runtime_calls, trace.gpu_ops
     launching = np.logical_or.reduce([call_kinds.named(calls, pattern) for pattern in _LAUNCHED])
     launches = np.flatnonzero(launching & ~_capturing(trace))
-    answered = np.zeros(len(calls), np.bool_)
-    answered[ops.launch[ops.launch >= 0]] = True
-    return launches, answered[launches]
+    return launches, mask_of(ops.launch[ops.launch >= 0], len(calls))[launches]
 
 
 def launched_parts(trace: Trace, launches: Index) -> frozenset[Part]:

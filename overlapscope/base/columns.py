@@ -52,6 +52,13 @@ def pick(column: NDArray[Any], rows: Integers, none: float = -1) -> NDArray[Any]
     return values
 
 
+def mask_of(rows: Integers | Bool, count: int) -> Bool:
+    """Return a mask of `count` rows that selects some rows, given by index or by another mask."""
+    mask = np.zeros(count, np.bool_)
+    mask[rows] = True
+    return mask
+
+
 def locate(column: Integers, wanted: Integers) -> I64:
     """Return the first row of the column that has each wanted value; -1 where none has."""
     order = np.argsort(column, kind="stable")

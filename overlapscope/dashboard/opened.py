@@ -17,7 +17,7 @@ from overlapscope.dashboard.url import RECORDED
 from overlapscope.errors import OverlapscopeError
 from overlapscope.prediction import best, predict
 from overlapscope.prediction.interventions import check_names
-from overlapscope.prediction.program import find_program
+from overlapscope.prediction.plain_program import find_program
 from overlapscope.prediction.result import WhatIf
 from overlapscope.report.model import Report, joined, of_program
 from overlapscope.report.page import DeviceReport, Page

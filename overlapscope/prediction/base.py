@@ -10,7 +10,6 @@ from overlapscope.analysis.plain_step import PlainStep
 from overlapscope.analysis.timeline import build as build_timeline
 from overlapscope.analysis.trust import clocks_agree, judge_file
 from overlapscope.base.columns import quantile
-from overlapscope.base.intervals import I64
 from overlapscope.base.words import check_device, duration, percent, plural, unit_for
 from overlapscope.errors import UsageError
 from overlapscope.prediction.calibration import Calibration
@@ -19,7 +18,7 @@ from overlapscope.prediction.graph_builder import build
 from overlapscope.prediction.hardware import Hardware, find_hardware
 from overlapscope.prediction.replay import Deadlock, Replay, replay
 from overlapscope.prediction.result import Fidelity
-from overlapscope.prediction.steps import StepTimes, find_steps, step_times
+from overlapscope.prediction.steps import JudgedSteps, StepTimes, find_steps, step_times
 from overlapscope.trace.model import Trace
 
 MOST_ERROR_PCT = 2.0
@@ -37,10 +36,7 @@ class Base(Struct, frozen=True, eq=False):
     """Starting point of predictions: the recording, or its plain program."""
 
     trace: Trace
-    device: int
-    main_stream: int
-    numbers: I64
-    """Numbers of the judged steps."""
+    judged: JudgedSteps
     hardware: Hardware
     graph: Graph
     replayed: Replay | None
@@ -55,6 +51,11 @@ class Base(Struct, frozen=True, eq=False):
     """Fidelity of the recording's own replay."""
     plain: PlainStep | None = None
     """Step of the plain program; None for the recording itself."""
+
+    @property
+    def device(self) -> int:
+        """The device whose steps are predicted."""
+        return self.judged.device
 
     @property
     def step_ns(self) -> int:
@@ -96,13 +97,12 @@ def prepare(trace: Trace, device: int | None, calibration: Calibration | None, *
     hardware = find_hardware(trace, calibration)
     graph = build(trace, hardware.constants, with_shapes=with_shapes)
     timeline = build_timeline(trace, chosen)
-    stream = timeline.main_stream
-    numbers = find_steps(graph, chosen, stream, timeline.judged_from_ns)
-    recorded = step_times(graph, chosen, stream, numbers, graph.items.start_ns, graph.items.end_ns)
+    judged = find_steps(graph, chosen, timeline.main_stream, timeline.judged_from_ns)
+    recorded = step_times(graph, judged, graph.items.start_ns, graph.items.end_ns)
     replayed, steps = None, recorded
     try:
         replayed = replay(graph)
-        steps = step_times(graph, chosen, stream, numbers, replayed.start_ns, replayed.end_ns)
+        steps = step_times(graph, judged, replayed.start_ns, replayed.end_ns)
         fidelity = judge(graph, replayed, recorded, steps, chosen, timeline.judged_from_ns)
     except Deadlock:
         fidelity = Fidelity(
@@ -113,7 +113,7 @@ def prepare(trace: Trace, device: int | None, calibration: Calibration | None, *
             launch_latency_ns=hardware.constants.launch_latency_ns or 0,
             unexplained_ns=0,
         )
-    return Base(trace, chosen, stream, numbers, hardware, graph, replayed, recorded, steps.median_ns, steps, fidelity)
+    return Base(trace, judged, hardware, graph, replayed, recorded, steps.median_ns, steps, fidelity)
 
 
 def _busiest(trace: Trace) -> int:

@@ -36,8 +36,8 @@ class ShownNeeds(Struct, frozen=True):
     def besides(self, needs: Needs) -> ShownNeeds:
         """Return the same with further copies taken into account."""
         return ShownNeeds(
-            needs=self.needs and bool((needs.noted | needs.shown).all()),
-            turns=self.turns and bool(needs.noted.all()),
+            needs=self.needs and bool((needs.stated | needs.shown).all()),
+            turns=self.turns and bool(needs.stated.all()),
             by_shapes=self.by_shapes + int(needs.by_shapes.sum()),
         )
 
@@ -45,7 +45,7 @@ class ShownNeeds(Struct, frozen=True):
 class Needs(Struct, frozen=True, eq=False):
     """For copies of a lane, the kernels of the lane that they depend on, as rows of `Graph.items`; -1 for none."""
 
-    noted: Bool
+    stated: Bool
     """Mask of the copies whose dependencies the recording's event waits state completely; they need no further orders.
    """
     ahead: I64
@@ -66,21 +66,21 @@ def find_needs(graph: Graph, line: I64, copies: I64, tied: Bool) -> Needs:
         tied: Mask of the items whose dependencies the recording's event waits state.
     """
     items = graph.items
-    noted = _noted(graph, line, copies, tied)
+    stated = _stated(graph, line, copies, tied)
     ahead, behind = _neighbours(graph, line, copies)
     shown, by_shapes = np.zeros(len(copies), np.bool_), np.zeros(len(copies), np.bool_)
-    shapes = None if noted.all() else graph.shapes()
+    shapes = None if stated.all() else graph.shapes()
     if shapes is not None:
         lane = _Lane(graph, line, shapes)
         for (_, elements), alike in _by_elements(graph, copies, shapes).items():
-            rows = np.array(alike)[~noted[alike]]
+            rows = np.array(alike)[~stated[alike]]
             first, last, sure = lane.readers(elements, copies[alike], copies[rows])
             upload, has_reader = items.kind[copies[rows]] == Kind.H2D, first >= 0
             by_shapes[rows] = has_reader
             behind[rows] = np.where(has_reader, first, behind[rows])
             ahead[rows] = np.where(has_reader & upload & (last >= 0), last, ahead[rows])
             shown[rows] = has_reader & upload & sure
-    return Needs(noted, ahead, behind, shown, by_shapes)
+    return Needs(stated, ahead, behind, shown, by_shapes)
 
 
 def _by_elements(graph: Graph, copies: I64, shapes: Shapes) -> dict[tuple[int, tuple[int, ...]], list[int]]:
@@ -169,18 +169,18 @@ def _next(places: I64, at: I64, none: int) -> I64:
     return pick(places, np.searchsorted(places, at, side="right"), none)
 
 
-def _noted(graph: Graph, line: I64, copies: I64, tied: Bool) -> Bool:
+def _stated(graph: Graph, line: I64, copies: I64, tied: Bool) -> Bool:
     """Return a mask of the copies whose dependencies the recording's event waits state.
 
     An event after several copies of a direction counts for all of them.
     """
-    noted = tied[copies].copy()
+    stated = tied[copies].copy()
     place = np.searchsorted(line, copies)
     kind = graph.items.kind[copies]
     joined = (np.diff(place) == 1) & (kind[1:] == kind[:-1])
     for number in np.flatnonzero(joined)[::-1].tolist():
-        noted[number] |= noted[number + 1]
-    return noted
+        stated[number] |= stated[number + 1]
+    return stated
 
 
 def _neighbours(graph: Graph, line: I64, copies: I64) -> tuple[I64, I64]:

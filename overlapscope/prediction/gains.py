@@ -135,7 +135,7 @@ def _next(
             choices = in_order((*taken, *added))
             applied = apply(base, choices, computed=[alone[choices[0]]])
             # A set whose lower bound is too long needs no replay.
-            least_ns = base.real_ns(least_step_ns(applied[-1].graph, base.device, base.main_stream, base.numbers))
+            least_ns = base.real_ns(least_step_ns(applied[-1].graph, base.judged))
             if now_ns - least_ns < worth_ns or (best is not None and least_ns >= best[0].step_ns):
                 continue
             try:

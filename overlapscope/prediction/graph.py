@@ -27,7 +27,7 @@ import numpy as np
 from msgspec import Struct
 
 from overlapscope.analysis.grouping import rows_by
-from overlapscope.base.columns import Columns
+from overlapscope.base.columns import Columns, mask_of
 from overlapscope.base.kept import kept
 from overlapscope.prediction.calibration import Constants
 from overlapscope.prediction.shapes import Shapes
@@ -150,6 +150,16 @@ class Waits(Columns, frozen=True):
     lag_ns: I64
 
 
+class StatedNeeds(Columns, frozen=True):
+    """Pairs of items of one lane with an event wait between them.
+
+    The recording itself states that the second needs the first, which the order on a lane does not.
+    """
+
+    first: I64
+    then: I64
+
+
 class RecordedParts(Struct, frozen=True, eq=False, weakref=True):
     """Parts of a graph that no intervention changes; results that depend only on them are kept (`base.kept`)."""
 
@@ -182,9 +192,7 @@ class Graph(Struct, frozen=True, eq=False):
     calls: Calls
     orders: Orders
     waits: Waits
-    notes: tuple[I64, I64]
-    """Pairs of items of one lane with an event wait between them: the recording itself states that the second needs the
-    first, which the order on a lane does not."""
+    stated: StatedNeeds
     shapes: Callable[[], Shapes | None]
     """Shapes of inputs, read from the recording's file on first use; None if unknown."""
     streams: tuple[tuple[int, int], ...]
@@ -217,7 +225,5 @@ class Graph(Struct, frozen=True, eq=False):
 
     def launching(self, items: I64 | Bool) -> Bool:
         """Return a mask of the calls that launched any of the items, given as rows or as a mask."""
-        launches = np.zeros(len(self.calls), np.bool_)
         called = self.items.call[items]
-        launches[called[called >= 0]] = True
-        return launches
+        return mask_of(called[called >= 0], len(self.calls))

@@ -21,7 +21,7 @@ from overlapscope.analysis.timeline import build as build_timeline
 from overlapscope.base.columns import Columns, pick
 from overlapscope.base.intervals import Bool, covered, union
 from overlapscope.prediction.calibration import Constants
-from overlapscope.prediction.graph import Calls, DeviceItems, Graph, Orders, RecordedParts, Why
+from overlapscope.prediction.graph import Calls, DeviceItems, Graph, Orders, RecordedParts, StatedNeeds, Why
 from overlapscope.prediction.host_calls import find_calls, find_waits
 from overlapscope.prediction.shapes import look_up
 from overlapscope.trace.model import F64, I64, Kind, Memory, Trace, of_stream_key, stream_keys
@@ -47,8 +47,8 @@ def build(trace: Trace, constants: Constants, *, with_shapes: bool = True) -> Gr
     Args:
         with_shapes: Allow reading the shapes of inputs from the trace's file.
     """
-    calls, call_of_row, threads = find_calls(trace)
-    items, item_of_op = _find_items(trace, call_of_row)
+    calls, of_runtime_call, threads = find_calls(trace)
+    items, item_of_op = _find_items(trace, of_runtime_call)
     orders = _event_orders(trace, items, calls, item_of_op)
     items, orders, unexplained, keeping = _with_lags(items, calls, orders, constants)
     calls, waits = find_waits(trace, calls, items, constants)
@@ -61,7 +61,7 @@ def build(trace: Trace, constants: Constants, *, with_shapes: bool = True) -> Gr
         calls=calls,
         orders=orders,
         waits=waits,
-        notes=(item_of_op[source], item_of_op[held]),
+        stated=StatedNeeds(item_of_op[source], item_of_op[held]),
         shapes=cache(partial(look_up, trace)) if with_shapes else lambda: None,
         streams=tuple(map(of_stream_key, lanes.tolist())),
         constants=constants,
@@ -70,14 +70,14 @@ def build(trace: Trace, constants: Constants, *, with_shapes: bool = True) -> Gr
     )
 
 
-def _find_items(trace: Trace, call_of_row: I64) -> tuple[DeviceItems, I64]:
+def _find_items(trace: Trace, of_runtime_call: I64) -> tuple[DeviceItems, I64]:
     """Return the items, without lags, and the item of each op."""
     ops = trace.gpu_ops
-    call = pick(call_of_row, ops.launch)
+    call = pick(of_runtime_call, ops.launch)
     # The ops that a launch starts on one device form an item. An op without a launch is an item by itself.
     devices = distinct(ops.device)
     launch = call * len(devices) + np.searchsorted(devices, ops.device)
-    key = np.where(call >= 0, launch, len(call_of_row) * len(devices) + np.arange(len(ops)))
+    key = np.where(call >= 0, launch, len(of_runtime_call) * len(devices) + np.arange(len(ops)))
     _, first, item_of_op = np.unique(key, return_index=True, return_inverse=True)
     order = np.argsort(first, kind="stable")
     place = np.empty(len(order), np.int64)

@@ -13,7 +13,7 @@ from overlapscope.analysis import calls as call_kinds
 from overlapscope.analysis.grouping import distinct, rows_by
 from overlapscope.analysis.host import find_blocking
 from overlapscope.analysis.periods import is_step
-from overlapscope.base.columns import locate, pick
+from overlapscope.base.columns import locate, mask_of, pick
 from overlapscope.prediction.calibration import Constants
 from overlapscope.prediction.graph import Calls, DeviceItems, Waits
 from overlapscope.prediction.thread_turns import Relation, relations
@@ -37,33 +37,25 @@ _QUEUE_DEPTH = 256
 _LONG_CALL_NS = 50_000
 
 
-def find_calls(trace: Trace) -> tuple[Calls, I64, tuple[int, ...]]:
-    """Find the calls that launch or block.
+class HostCalls(NamedTuple):
+    """The calls of a trace that launch or block, except those inside another one."""
 
-    Returns:
-        The calls by start; for each runtime call, the call it is part of; the thread ids by
-        number.
-    """
+    calls: Calls
+    of_runtime_call: I64
+    """Row of `calls` that each row of `Trace.runtime_calls` is or is part of; -1 for none."""
+    threads: tuple[int, ...]
+    """Operating-system id of each thread number."""
+
+
+def find_calls(trace: Trace) -> HostCalls:
+    """Find the calls that launch or block."""
     runtime = trace.runtime_calls
-    relevant = np.zeros(len(runtime), np.bool_)
-    relevant[call_kinds.launching(trace)] = True
-    relevant[find_blocking(trace).row] = True
-    rows = np.flatnonzero(relevant)
-    part_of = np.full(len(runtime), -1, np.int64)
-    outermost = np.zeros(len(rows), np.bool_)
-    for _, of_thread in rows_by(runtime.thread[rows]):
-        ends = runtime.end_ns[rows[of_thread]]
-        over = np.append(_EARLIEST, np.maximum.accumulate(ends)[:-1])
-        outer = runtime.start_ns[rows[of_thread]] >= over
-        outermost[of_thread] = outer
-        part_of[rows[of_thread]] = rows[of_thread][np.maximum.accumulate(np.where(outer, np.arange(len(of_thread)), 0))]
-    kept = rows[outermost]
-    place = np.full(len(runtime) + 1, -1, np.int64)
-    place[kept] = np.arange(len(kept))
-    start, end = runtime.start_ns[kept], runtime.end_ns[kept]
-    threads, thread = np.unique(runtime.thread[kept], return_inverse=True)
+    part_of = _outermost(trace)
+    rows = np.flatnonzero(part_of == np.arange(len(runtime)))
+    start, end = runtime.start_ns[rows], runtime.end_ns[rows]
+    threads, thread = np.unique(runtime.thread[rows], return_inverse=True)
     calls = Calls.filled(
-        row=kept,
+        row=rows,
         thread=thread,
         before_ns=0,
         since_ns=start,
@@ -74,7 +66,22 @@ def find_calls(trace: Trace) -> tuple[Calls, I64, tuple[int, ...]]:
         start_ns=start,
         end_ns=end,
     )
-    return _in_order(trace, calls, threads), place[part_of], tuple(threads.tolist())
+    place = np.full(len(runtime) + 1, -1, np.int64)
+    place[rows] = np.arange(len(rows))
+    return HostCalls(_in_order(trace, calls, threads), place[part_of], tuple(threads.tolist()))
+
+
+def _outermost(trace: Trace) -> I64:
+    """Return for each runtime call that launches or blocks the outermost such call around it; -1 for other calls."""
+    runtime = trace.runtime_calls
+    relevant = mask_of(call_kinds.launching(trace), len(runtime)) | mask_of(find_blocking(trace).row, len(runtime))
+    candidates, outermost = np.flatnonzero(relevant), np.full(len(runtime), -1, np.int64)
+    for _, of_thread in rows_by(runtime.thread[candidates]):
+        rows = candidates[of_thread]
+        ended = np.append(_EARLIEST, np.maximum.accumulate(runtime.end_ns[rows])[:-1])
+        begins_anew = runtime.start_ns[rows] >= ended
+        outermost[rows] = rows[np.maximum.accumulate(np.where(begins_anew, np.arange(len(rows)), 0))]
+    return outermost
 
 
 def _in_order(trace: Trace, calls: Calls, threads: I64) -> Calls:
@@ -317,8 +324,7 @@ def _in_pairs(batch: list[int], recorded: list[int], correlation: I64, event_of:
 
 def _queue_full(calls: Calls, items: DeviceItems) -> tuple[I64, I64]:
     """Pair long launch calls made while the queue was full with the item that ended right before they returned."""
-    launches = np.zeros(len(calls), np.bool_)
-    launches[items.call[(items.call >= 0) & ~items.is_copy]] = True
+    launches = mask_of(items.call[(items.call >= 0) & ~items.is_copy], len(calls))
     long = np.flatnonzero(launches & (calls.length_ns > _LONG_CALL_NS))
     if not len(long):
         return long, long

@@ -11,7 +11,7 @@ import numpy as np
 
 from overlapscope.analysis import calls as call_kinds
 from overlapscope.analysis.edges import HIGH, find_edges
-from overlapscope.analysis.grouping import distinct, rows_by
+from overlapscope.analysis.grouping import distinct, group_starts, rows_by
 from overlapscope.analysis.host import find_blocking, pinning
 from overlapscope.analysis.timeline import Timeline, build
 from overlapscope.base.columns import pick
@@ -151,7 +151,7 @@ class _Seen:
         size, took = (np.concatenate(columns) for columns in zip(*by_device, strict=True))
         order = np.lexsort((took, size))
         size, took = size[order], took[order]
-        begins = np.flatnonzero(np.append(True, size[1:] != size[:-1])[: len(size)])
+        begins = group_starts(size)
         counts = np.diff(np.append(begins, len(size)))
         begins, counts = begins[counts >= FEWEST], counts[counts >= FEWEST]
         columns = [size[begins]] + [took[begins + ((counts - 1) * tenths) // 10] for tenths in (5, 1, 9)]

@@ -26,7 +26,7 @@ from overlapscope.prediction.hardware import Stance
 from overlapscope.prediction.interventions import Choice, parse
 from overlapscope.prediction.interventions.intervention import Applied, Request
 from overlapscope.prediction.noise import spread
-from overlapscope.prediction.plain import as_plain, known_step
+from overlapscope.prediction.overhead import as_plain, known_step
 from overlapscope.prediction.predicted_trace import predicted_times, predicted_trace
 from overlapscope.prediction.replay import Deadlock, Replay, replay
 from overlapscope.prediction.result import (
@@ -108,10 +108,10 @@ def replayed_as(base: Base, applied: tuple[Applied, ...], run: Stance = Stance.E
     if changed:
         graph = spread(applied[-1].graph, run, plain=base.plain is not None)
     replayed = base.replayed if graph is base.graph and base.replayed is not None else replay(graph)
-    steps = step_times(graph, base.device, base.main_stream, base.numbers, replayed.start_ns, replayed.end_ns)
+    steps = step_times(graph, base.judged, replayed.start_ns, replayed.end_ns)
     step_ns = steps.median_ns
     if changed and not steps.is_window:
-        step_ns = max(step_ns, engine_ns(graph, base.device, base.numbers, replayed.start_ns, replayed.end_ns))
+        step_ns = max(step_ns, engine_ns(graph, base.judged, replayed.start_ns, replayed.end_ns))
     return Outcome(applied, graph, replayed, steps, step_ns, base.real_ns(step_ns))
 
 
@@ -372,7 +372,7 @@ K = TypeVar("K", bound=Hashable)
 
 
 def fitted(parts: Mapping[K, int], spare: K, target: int) -> dict[K, int]:
-    """Adjust lengths so that they add up to `whole`.
+    """Adjust lengths so that they add up to `target`.
 
     The `spare` length takes the difference. If it is too short, all lengths are reduced in proportion.
     """

@@ -118,7 +118,7 @@ class _Simulation:
         # Start and end of each call in turn; the last value is for items without a call.
         self._call = np.append(np.full(2 * len(calls), _UNKNOWN), -_NEVER_NS)
         self._called = memoryview(self._call.data)
-        self._go = _goes(graph)
+        self._burst = _bursts(graph)
         self._before = _by_row(graph.orders.then, graph.orders.first, graph.orders.lag_ns)
         self._waits = _by_row(graph.waits.call, graph.waits.item, graph.waits.lag_ns)
         self._todo: list[_Actor] = []
@@ -161,7 +161,7 @@ class _Simulation:
         engines = self._engines[int(self._graph.items.device[rows[0]])]
         apart = np.isin(rows, self._graph.orders.then)
         ended = -_NEVER_NS
-        for part, long in _stretches(len(Kind) * self._go[lane.call] + lane.engine, apart, lane.gap, lane.length):
+        for part, long in _stretches(len(Kind) * self._burst[lane.call] + lane.engine, apart, lane.gap, lane.length):
             run = self._stretch_of_items if long else self._each_item
             ended = yield from run(lane.take(part), engines, ended)
 
@@ -180,8 +180,8 @@ class _Simulation:
         )
 
     def _stretch_of_items(self, items: _LaneItems, engines: EnginePair, ended: int) -> _Steps:
-        """Run items that wait only for each other and for calls of a single go; return the last end."""
-        # When the last call of a go is known, so are all its calls.
+        """Run items that wait only for each other and for calls of a single burst; return the last end."""
+        # When the last call of a burst is known, so are all its calls.
         last_call, last = int(items.call.max()), int(items.item[-1])
         while self._called[last_call] == _UNKNOWN:
             yield self._for_call[last_call]
@@ -229,7 +229,7 @@ class _Simulation:
         thread = _ThreadCalls(rows, calls.before_ns[rows], calls.length_ns[rows], calls.handed_by[rows], release)
         apart = (thread.handed_by >= 0) | np.isin(rows, self._graph.waits.call)
         ended = -_NEVER_NS
-        for part, long in _stretches(self._go[2 * rows], apart, thread.gap, thread.length):
+        for part, long in _stretches(self._burst[2 * rows], apart, thread.gap, thread.length):
             stretch = thread.take(part)
             if long:
                 start, end = _run(ended, stretch.gap, stretch.release, stretch.length)
@@ -308,10 +308,10 @@ def _on_own_engine(items: DeviceItems) -> Bool:
     return copies if one_way and (items.duration_ns[copies] % 1 == 0).all() else np.zeros(len(items), np.bool_)
 
 
-def _goes(graph: Graph) -> I64:
-    """Return the number of the go in which each time of a call becomes known: start, end, start, and so on.
+def _bursts(graph: Graph) -> I64:
+    """Return the number of the burst in which each time of a call becomes known: start, end, start, and so on.
 
-    A go is all times of a thread up to the next wait or handover. The last value, -1, is for items without a call.
+    A burst is all times of a thread up to the next wait or handover. The last value, -1, is for items without a call.
     """
     calls = graph.calls
     begins = np.zeros((len(calls), 2), np.bool_)
@@ -320,21 +320,21 @@ def _goes(graph: Graph) -> I64:
     by_thread = [rows for _, rows in graph.by_thread()]
     # The calls of a single thread are in order.
     order = np.concatenate(by_thread) if len(by_thread) > 1 else slice(None)
-    go = np.empty((len(calls), 2), np.int64)
-    go[order] = np.cumsum(begins[order].ravel()).reshape(-1, 2)
-    return np.append(go.ravel(), -1)
+    burst = np.empty((len(calls), 2), np.int64)
+    burst[order] = np.cumsum(begins[order].ravel()).reshape(-1, 2)
+    return np.append(burst.ravel(), -1)
 
 
-def _stretches(go: I64, apart: Bool, gap: I64, length: I64) -> Iterator[tuple[slice, bool]]:
-    """Yield a chain in parts: long stretches of a single go without an `apart` member, and the parts between them."""
-    if len(go) < _LONG or np.abs(gap).sum(dtype=np.float64) + length.sum(dtype=np.float64) > _LARGEST_SUM_NS:
-        yield slice(0, len(go)), False
+def _stretches(burst: I64, apart: Bool, gap: I64, length: I64) -> Iterator[tuple[slice, bool]]:
+    """Yield a chain in parts: long stretches of one burst without an `apart` member, and the parts between them."""
+    if len(burst) < _LONG or np.abs(gap).sum(dtype=np.float64) + length.sum(dtype=np.float64) > _LARGEST_SUM_NS:
+        yield slice(0, len(burst)), False
         return
-    first = np.flatnonzero(np.append(True, (go[1:] != go[:-1]) | apart[1:] | apart[:-1]))
-    long = np.diff(first, append=len(go)) >= _LONG
+    first = np.flatnonzero(np.append(True, (burst[1:] != burst[:-1]) | apart[1:] | apart[:-1]))
+    long = np.diff(first, append=len(burst)) >= _LONG
     parts = long | np.append(True, long[:-1])
     first, long = first[parts], long[parts]
-    for begin, end, is_long in zip(first.tolist(), [*first[1:].tolist(), len(go)], long.tolist(), strict=True):
+    for begin, end, is_long in zip(first.tolist(), [*first[1:].tolist(), len(burst)], long.tolist(), strict=True):
         yield slice(begin, end), is_long
 
 

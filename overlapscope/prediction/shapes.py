@@ -12,7 +12,7 @@ import numpy as np
 
 from overlapscope.analysis.grouping import rows_by
 from overlapscope.analysis.host import around
-from overlapscope.base.columns import pick
+from overlapscope.base.columns import mask_of, pick
 from overlapscope.base.intervals import I64, Bool
 from overlapscope.reading.shapes import ITEM_BYTES, Inputs, Signature, read_inputs
 from overlapscope.trace.model import Trace
@@ -94,9 +94,8 @@ class Shapes:
         return self._parts[elements]
 
     def _with_input(self, elements: int) -> Bool:
-        has = np.zeros(len(self._signatures) + 1, np.bool_)
-        has[self._having.get(elements, [])] = True
-        rows: Bool = has[self._number]
+        having = np.array(self._having.get(elements, []), np.int64)
+        rows: Bool = mask_of(having, len(self._signatures) + 1)[self._number]
         return rows
 
     def _all_known(self) -> Bool:

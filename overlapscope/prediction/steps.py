@@ -6,7 +6,7 @@ import numpy as np
 from msgspec import Struct
 
 from overlapscope.analysis.periods import is_step, judged_steps
-from overlapscope.base.columns import pick
+from overlapscope.base.columns import mask_of, pick
 from overlapscope.base.intervals import I64
 from overlapscope.base.kept import kept
 from overlapscope.prediction.graph import Graph, RecordedParts
@@ -40,6 +40,16 @@ class StepTimes(Struct, frozen=True, eq=False):
     def median_ns(self) -> int:
         """Step time."""
         return lower_median(self.lengths_ns)
+
+
+class JudgedSteps(Struct, frozen=True, eq=False):
+    """Steps of one device to judge."""
+
+    device: int
+    main_stream: int
+    """Stream whose first op begins a step."""
+    numbers: I64
+    """Ascending numbers of the steps in the recording."""
 
 
 def lower_median(values: I64) -> int:
@@ -76,30 +86,29 @@ def _place_of_items(graph: Graph, numbers: I64) -> I64:
     return pick(place[step], graph.items.call)
 
 
-def find_steps(graph: Graph, device: int, stream: int, judged_from_ns: int) -> I64:
-    """Return the numbers of the judged steps: as recorded, after the recorder's warm-up and the lead-in."""
+def find_steps(graph: Graph, device: int, stream: int, judged_from_ns: int) -> JudgedSteps:
+    """Return the steps to judge: as recorded, after the recorder's warm-up and the lead-in."""
     items = graph.items
     number = step_of_items(graph)
     warm_up = graph.trace.warm_up_steps if len(judged_steps(graph.trace)) else 0
     candidates = (items.device == device) & (number >= warm_up) & _launched_on(graph.recorded, stream)
     # Items are in order, so the first item of a step begins first.
     steps, first = np.unique(number[candidates], return_index=True)
-    judged: I64 = steps[items.start_ns[candidates][first] >= judged_from_ns]
-    return judged
+    return JudgedSteps(device, stream, steps[items.start_ns[candidates][first] >= judged_from_ns])
 
 
-def step_times(graph: Graph, device: int, stream: int, numbers: I64, start_ns: I64, end_ns: I64) -> StepTimes:
-    """Return when the given steps run, for given starts and ends of the graph's items.
+def step_times(graph: Graph, judged: JudgedSteps, start_ns: I64, end_ns: I64) -> StepTimes:
+    """Return when the judged steps run, for given starts and ends of the graph's items.
 
     A step begins with its first item on the main stream (`analysis.periods`). If all of them were moved away, it begins
     with the first that ran there when recorded. Without steps, the window is returned.
     """
     items = graph.items
-    present = (items.device == device) & ~items.gone
+    present = (items.device == judged.device) & ~items.gone
     last = int(end_ns[present].max())
-    place = _place_of_items(graph, numbers)
-    on_stream = present & _launched_on(graph.recorded, stream) & (place >= 0)
-    begins, begins_moved = np.full((2, len(numbers)), _NEVER_NS)
+    place = _place_of_items(graph, judged.numbers)
+    on_stream = present & _launched_on(graph.recorded, judged.main_stream) & (place >= 0)
+    begins, begins_moved = np.full((2, len(judged.numbers)), _NEVER_NS)
     for into, its in ((begins, on_stream & ~items.moved), (begins_moved, on_stream & items.moved)):
         np.minimum.at(into, place[its], start_ns[its])
     begins = np.where(begins < _NEVER_NS, begins, begins_moved)
@@ -112,28 +121,27 @@ def step_times(graph: Graph, device: int, stream: int, numbers: I64, start_ns: I
 @kept(most=1)
 def _launched_on(recorded: RecordedParts, stream: int) -> Bool:
     """Return a mask of the items with an op that ran on a stream of that number when recorded."""
-    launched = np.zeros(int(recorded.item_of_op.max(initial=-1)) + 1, np.bool_)
-    launched[recorded.item_of_op[recorded.trace.gpu_ops.stream == stream]] = True
-    return launched
+    on_stream = recorded.item_of_op[recorded.trace.gpu_ops.stream == stream]
+    return mask_of(on_stream, int(recorded.item_of_op.max(initial=-1)) + 1)
 
 
-def engine_ns(graph: Graph, device: int, numbers: I64, start_ns: I64, end_ns: I64) -> int:
+def engine_ns(graph: Graph, judged: JudgedSteps, start_ns: I64, end_ns: I64) -> int:
     """Return the median time that the busier copy engine works per step, a lower bound for successive steps.
 
     A short recording may not show it, if copies still run after its last kernel. 0 without steps.
     """
-    items, place = graph.items, _place_of_items(graph, numbers)
-    working = np.flatnonzero(items.on_engine & (items.device == device) & (place >= 0))
+    items, place = graph.items, _place_of_items(graph, judged.numbers)
+    working = np.flatnonzero(items.on_engine & (items.device == judged.device) & (place >= 0))
     longest = 0
     for kind in (Kind.H2D, Kind.D2H):
         copies = working[items.kind[working] == kind]
         if len(copies):
-            each = np.bincount(place[copies], end_ns[copies] - start_ns[copies], len(numbers))
+            each = np.bincount(place[copies], end_ns[copies] - start_ns[copies], len(judged.numbers))
             longest = max(longest, int(np.median(each)))
     return longest
 
 
-def least_step_ns(graph: Graph, device: int, stream: int, numbers: I64) -> int:
+def least_step_ns(graph: Graph, judged: JudgedSteps) -> int:
     """Return a lower bound of the step (`StepTimes.median_ns`, `engine_ns`) for any replay of the graph.
 
     The bound is the time of the step's copies, and the time of the main stream's ops and gaps between the beginnings of
@@ -145,27 +153,23 @@ def least_step_ns(graph: Graph, device: int, stream: int, numbers: I64) -> int:
         items.on_engine, max(1.0, constants.h2d_two_way or 1, constants.d2h_two_way or 1), 1
     )
     length = np.floor(np.where(items.gone, 0, alone)).astype(np.int64)
-    return max(
-        _least_between_begins(graph, device, stream, numbers, length),
-        engine_ns(graph, device, numbers, np.zeros_like(length), length),
-    )
+    return max(_least_between_begins(graph, judged, length), engine_ns(graph, judged, np.zeros_like(length), length))
 
 
-def _least_between_begins(graph: Graph, device: int, stream: int, numbers: I64, length: I64) -> int:
-    items, lane = graph.items, (device, stream)
-    place = _place_of_items(graph, numbers)
-    on_stream = (
-        (items.device == device) & ~items.gone & ~items.moved & _launched_on(graph.recorded, stream) & (place >= 0)
-    )
+def _least_between_begins(graph: Graph, judged: JudgedSteps, length: I64) -> int:
+    items, lane = graph.items, (judged.device, judged.main_stream)
+    place = _place_of_items(graph, judged.numbers)
+    unmoved = (items.device == judged.device) & ~items.gone & ~items.moved & (place >= 0)
+    on_stream = unmoved & _launched_on(graph.recorded, judged.main_stream)
     if lane not in graph.streams or (items.lane[on_stream] != graph.streams.index(lane)).any():
         return 0
     rows = np.flatnonzero(items.lane == graph.streams.index(lane))
     of_steps = np.flatnonzero(on_stream[rows])
-    first = np.full(len(numbers), -1)
+    first = np.full(len(judged.numbers), -1)
     # The first item of each step is written last.
     first[place[rows[of_steps]][::-1]] = of_steps[::-1]
     first = first[first >= 0]
-    if len(first) < max(2, len(numbers)) or (np.diff(first) < 0).any():
+    if len(first) < max(2, len(judged.numbers)) or (np.diff(first) < 0).any():
         return 0
     # Start of each item if it waited only for the previous item on its lane, and the minimum over the items after it.
     at = np.cumsum(items.queue_lag_ns[rows] + length[rows]) - length[rows]

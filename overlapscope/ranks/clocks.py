@@ -29,6 +29,7 @@ import numpy as np
 from msgspec import Struct
 
 from overlapscope.analysis.grouping import group_starts
+from overlapscope.base.columns import mask_of
 from overlapscope.base.intervals import I64, Bool
 from overlapscope.ranks.collectives import Meetings, goes_round
 
@@ -175,9 +176,7 @@ class _Ends:
             if (new == label).all():
                 break
             label = new
-        met = np.zeros(self.ranks, np.bool_)
-        met[self._present] = True
-        return np.where(met, label, -1)
+        return np.where(mask_of(self._present, self.ranks), label, -1)
 
     def odd(self, offset: I64) -> Bool:
         """Select the meetings whose ends are far apart with these offsets."""

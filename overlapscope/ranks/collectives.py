@@ -20,7 +20,7 @@ import numpy as np
 from msgspec import Struct
 
 from overlapscope.analysis.grouping import group_starts, groups_of
-from overlapscope.base.columns import Columns
+from overlapscope.base.columns import Columns, mask_of
 from overlapscope.base.intervals import I64, Bool
 from overlapscope.ranks.reduced import CommKernels, CommKind, ReducedRank
 
@@ -248,8 +248,7 @@ def _slots(candidates: _Candidates) -> I64:
     from_end, from_start = np.ones((2, buckets), np.bool_)
     np.logical_and.at(from_end, bucket, ~fewer | ((step >= 0) & (step == first[rank])))
     np.logical_and.at(from_start, bucket, ~fewer | ((step >= 0) & (step == last[rank])))
-    uneven = np.zeros(buckets, np.bool_)
-    uneven[bucket[fewer]] = True
+    uneven = mask_of(bucket[fewer], buckets)
     counts_back = (uneven & from_end & ~from_start)[bucket]
     comparable = (~uneven | (from_end ^ from_start))[bucket]
     return np.where(comparable, np.where(counts_back, count - 1 - candidates.place, candidates.place), -1)
@@ -284,9 +283,8 @@ def _sizes_agree(met: Meetings, bucket: I64) -> Bool:
     counted = np.minimum.reduceat(np.minimum(sent, received), first) >= 0
     lost = complete & counted & (np.add.reduceat(sent - received, first) != 0)
     of_kind, uneven = (met.kernels.by_kind(holds)[met.kind] != 0 for holds in (symmetric, _uneven))
-    doubted = np.zeros(int(bucket.max(initial=-1)) + 1, np.bool_)
-    doubted[bucket[(differ & of_kind) | (lost & uneven)]] = True
-    good: Bool = ~doubted[bucket]
+    doubted = bucket[(differ & of_kind) | (lost & uneven)]
+    good: Bool = ~mask_of(doubted, int(bucket.max(initial=-1)) + 1)[bucket]
     return good
 
 

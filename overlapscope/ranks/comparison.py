@@ -60,7 +60,7 @@ class Comparison(Struct, frozen=True, eq=False):
             unmatched=kernels - len(met.row) - met.not_collective,
             not_collective=met.not_collective,
             meetings=len(met),
-            judged=len(self.waits.arrivals.meetings),
+            judged=len(self.waits.meetings),
             by=met.by,
         )
 
@@ -197,9 +197,9 @@ def _of_meetings(comparison: Comparison) -> Iterator[str]:
             f"{plural(odd, 'collective')} whose kernels do not end together on all ranks, unlike the others', are not "
             "judged."
         )
-    if early := symmetric - odd - len(comparison.waits.arrivals.meetings):
+    if early := symmetric - odd - len(comparison.waits.meetings):
         yield f"{plural(early, 'collective')} began in the lead-in of some rank and are not judged."
-    if lacking := _incomplete(comparison.waits.arrivals.meetings):
+    if lacking := _incomplete(comparison.waits.meetings):
         yield (
             f"In {plural(lacking, 'collective')} the kernels of some ranks are missing: such a rank may have come "
             "even later."

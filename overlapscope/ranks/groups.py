@@ -1,9 +1,9 @@
 """Time and bandwidth of each collective of each process group, summed over the ranks and the steps that all recorded.
 
-Of each rank, the window from the start of the first to the end of the last step that all ranks can judge counts; without
-such steps, the whole time after the lead-in. In this window, each nanosecond in which a kernel of a row runs is hidden or
-exposed, and apart from that it is waiting for the last rank, transfer, or not judged. Kernels of different rows may run
-at the same time, so that the row of all communication can be shorter than the sum.
+Of each rank, the window from the start of the first to the end of the last step that all ranks can judge counts.
+Without such steps, it is the whole time after the lead-in. Each nanosecond in which a kernel of a row runs there is
+hidden or exposed. It is also waiting for the last rank, transfer, or not judged. Kernels of different rows may run at
+the same time, so all communication together can be shorter than the sum of the rows.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ import numpy as np
 from msgspec import Struct
 
 from overlapscope.analysis.messages import bus_factor
+from overlapscope.base.columns import mask_of
 from overlapscope.base.intervals import I64, Bool, Intervals, covered, union
 from overlapscope.ranks.reduced import CommKind, ReducedRank
 from overlapscope.ranks.result import CommTime, Communication, GroupCollective
@@ -40,7 +41,7 @@ def by_group(ranks: Sequence[ReducedRank], waits: RankWaits) -> Communication:
     """Return the time and bandwidth of each collective of each group, the longest exposed first."""
     steps = common_steps(ranks)
     windows = _windows(ranks, waits, steps)
-    kernels = waits.arrivals.meetings.kernels
+    kernels = waits.meetings.kernels
     transfers = _transfers(waits, windows)
     rows = []
     for number, kind in enumerate(kernels.kinds):
@@ -62,21 +63,18 @@ def common_steps(ranks: Sequence[ReducedRank]) -> tuple[str, ...]:
 
 
 def _windows(ranks: Sequence[ReducedRank], waits: RankWaits, steps: Sequence[str]) -> _Windows:
-    axis, arrivals = Axis(ranks), waits.arrivals
-    kernels = arrivals.meetings.kernels
+    axis, met, kernels = Axis(ranks), waits.meetings.row, waits.meetings.kernels
     edges = np.array([_edges(rank, steps) for rank in ranks], np.int64).reshape(len(ranks), 2) + axis.shift[:, None]
     begin, end = (side[kernels.rank] for side in np.clip(edges, axis.begin[:-1, None], axis.begin[1:, None]).T)
     start = kernels.start_ns + axis.shift[kernels.rank]
     waited = np.zeros(len(start), np.int64)
-    waited[arrivals.meetings.row] = arrivals.waited_ns
-    judged = np.zeros(len(start), np.bool_)
-    judged[arrivals.meetings.row] = True
+    waited[met] = waits.arrivals.waited_ns
     return _Windows(
         axis=axis,
         start_ns=np.clip(start, begin, end),
         end_ns=np.clip(kernels.end_ns + axis.shift[kernels.rank], begin, end),
         begins=(start >= begin) & (start < end),
-        judged=judged,
+        judged=mask_of(met, len(start)),
         waited_until_ns=np.clip(start + waited, begin, end),
     )
 
@@ -122,15 +120,14 @@ def _transfers(waits: RankWaits, windows: _Windows) -> list[tuple[int, int]]:
     A transfer lasts from the last arrival to the end of that rank's kernel, so that no clocks are compared. Only
     meetings of the whole group count. If the members' messages differ in size in any of them, both are 0.
     """
-    arrivals = waits.arrivals
-    meetings, kernels = arrivals.meetings, arrivals.meetings.kernels
+    meetings, kernels = waits.meetings, waits.meetings.kernels
     if not len(meetings):
         return [(0, 0)] * len(kernels.kinds)
     size = kernels.bytes[meetings.row]
     least, most = (side.reduceat(size, meetings.first[:-1]) for side in (np.minimum, np.maximum))
     alike = (least == most) & (least >= 0)
     group_size = kernels.by_kind(lambda kind: kind.group_size)[meetings.kind]
-    late = meetings.row[arrivals.latest]
+    late = meetings.row[waits.latest.row]
     took = kernels.end_ns[late] - kernels.start_ns[late]
     counts = (np.diff(meetings.first) == group_size) & windows.begins[late]
     return [

@@ -142,7 +142,7 @@ def _rows(
 ) -> list[RankRow]:
     """Return a row for each rank. `compared` has the numbers of the ranks in the comparison, in its order."""
     rows = [_row(rank, step_names) for rank in ranks]
-    waits, offsets, clocked = comparison.waits, comparison.offsets, comparison.clocked
+    waits, offsets, clocked = comparison.waits.by_rank, comparison.offsets, comparison.clocked
     for place, number in enumerate(compared):
         compared_fields: dict[str, object] = {
             "joined": True,

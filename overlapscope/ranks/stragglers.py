@@ -8,6 +8,7 @@ from statistics import median_low
 import numpy as np
 
 from overlapscope.analysis.results import Window
+from overlapscope.base.columns import mask_of
 from overlapscope.base.intervals import I64
 from overlapscope.ranks.reduced import CommKind, ReducedRank
 from overlapscope.ranks.result import LateIn, Meeting, Straggler, Waiting
@@ -26,7 +27,7 @@ def find_stragglers(ranks: Sequence[ReducedRank], waits: RankWaits) -> tuple[Str
     All ranks must have a number.
     """
     pairs, count = waits.pairs, len(ranks)
-    made_wait, exposed = waits.made_wait_ns, sum_by(pairs.late, pairs.exposed_ns, count)
+    made_wait, exposed = waits.by_rank.made_wait_ns, sum_by(pairs.late, pairs.exposed_ns, count)
     passed = sum_by(pairs.late, pairs.passed_on_ns, count)
     order = np.lexsort((np.arange(count), -made_wait, -(exposed - passed)))
     late = [place for place in order.tolist() if made_wait[place]][:STRAGGLERS]
@@ -59,8 +60,8 @@ def _straggler(
         made_wait_ns=int(pairs.waited_ns.sum()),
         made_wait_exposed_ns=exposed,
         passed_on_ns=passed,
-        last_in=int(waits.last_in[place]),
-        meetings=int(waits.judged[place]),
+        last_in=int(waits.by_rank.last_in[place]),
+        meetings=int(waits.by_rank.judged[place]),
         others=others,
         lost_ns=lost,
         lost_pct=100 * lost / median_ns if median_ns else None,
@@ -79,18 +80,17 @@ def _number(rank: ReducedRank) -> int:
 
 def _steps(waits: RankWaits) -> int:
     """Return the number of steps in which ranks met."""
-    meetings = waits.arrivals.meetings
+    meetings = waits.meetings
     steps = np.unique(meetings.kernels.step[meetings.row])
     return int((steps >= 0).sum())
 
 
 def _others(waits: RankWaits, places: Sequence[int]) -> dict[int, int]:
     """Return the number of ranks that each place met."""
-    meetings, meeting, rank = waits.arrivals.meetings, waits.arrivals.meeting, waits.arrivals.rank
+    meeting, rank = waits.arrivals.meeting, waits.arrivals.rank
     result = {}
     for place in places:
-        met = np.zeros(len(meetings), np.bool_)
-        met[meeting[rank == place]] = True
+        met = mask_of(meeting[rank == place], len(waits.meetings))
         result[place] = len(np.unique(rank[met[meeting]])) - 1
     return result
 
@@ -100,12 +100,11 @@ def _costliest(waits: RankWaits, place: int | None) -> list[int]:
 
     With a place, only meetings in which that rank arrived last.
     """
-    arrivals = waits.arrivals
-    count = len(arrivals.meetings)
+    arrivals, latest, count = waits.arrivals, waits.latest, len(waits.meetings)
     waited = sum_by(arrivals.meeting, arrivals.waited_ns, count)
-    exposed = sum_by(arrivals.meeting, waits.exposed_by_arrival_ns, count)
-    who = arrivals.rank[arrivals.latest]
-    which = np.flatnonzero((waited > 0) & ((who == place) & (arrivals.together > 0) if place is not None else True))
+    exposed = sum_by(arrivals.meeting, arrivals.exposed_ns, count)
+    who = arrivals.rank[latest.row]
+    which = np.flatnonzero((waited > 0) & ((who == place) & (latest.together > 0) if place is not None else True))
     order = np.lexsort((which, -waited[which], -exposed[which]))
     numbers: list[int] = which[order].tolist()
     return numbers
@@ -121,8 +120,7 @@ def _longest(ranks: Sequence[ReducedRank], places: I64, waited: I64, exposed: I6
 
 
 def _collectives(waits: RankWaits, numbers: list[int]) -> tuple[LateIn, ...]:
-    arrivals = waits.arrivals
-    meetings = arrivals.meetings
+    arrivals, meetings = waits.arrivals, waits.meetings
     waited = sum_by(arrivals.meeting, arrivals.waited_ns, len(meetings))[numbers]
     kind = meetings.kind[numbers]
     late_in = [
@@ -140,13 +138,12 @@ def _collectives(waits: RankWaits, numbers: list[int]) -> tuple[LateIn, ...]:
 
 
 def _meeting(ranks: Sequence[ReducedRank], waits: RankWaits, number: int) -> Meeting:
-    arrivals = waits.arrivals
-    meetings, kernels = arrivals.meetings, arrivals.meetings.kernels
+    arrivals, latest, meetings, kernels = waits.arrivals, waits.latest, waits.meetings, waits.meetings.kernels
     entries = np.arange(meetings.first[number], meetings.first[number + 1])
-    late = int(meetings.row[arrivals.latest[number]])
+    late = int(meetings.row[latest.row[number]])
     kind: CommKind = kernels.kinds[int(kernels.kind[late])]
     entries = entries[arrivals.waited_ns[entries] > 0]
-    waited, exposed = arrivals.waited_ns[entries], waits.exposed_by_arrival_ns[entries]
+    waited, exposed = arrivals.waited_ns[entries], arrivals.exposed_ns[entries]
     step, elements = int(kernels.step[late]), int(kernels.elements[late])
     return Meeting(
         collective=kind.collective,
@@ -157,8 +154,8 @@ def _meeting(ranks: Sequence[ReducedRank], waits: RankWaits, number: int) -> Mee
         step=f"ProfilerStep#{step}" if step >= 0 else None,
         elements=elements if elements >= 0 else None,
         late_rank=_number(ranks[int(kernels.rank[late])]),
-        together=int(arrivals.together[number]),
-        late_ns=int(arrivals.spread_ns[number]),
+        together=int(latest.together[number]),
+        late_ns=int(latest.spread_ns[number]),
         waited_ns=int(waited.sum()),
         waited_exposed_ns=int(exposed.sum()),
         waiting=_longest(ranks, arrivals.rank[entries], waited, exposed),

@@ -55,7 +55,13 @@ class RanksVerdict(Struct, frozen=True):
 def judge(report: RanksReport) -> RanksVerdict:
     """Judge who delays whom, what communication costs, and which ranks are absent."""
     level, lead = _waiting(report)
-    rest = [*_why_late(report), *_profiler(report), *_more_stragglers(report), *_communication(report), *_absent(report)]
+    rest = [
+        *_why_late(report),
+        *_profiler(report),
+        *_more_stragglers(report),
+        *_communication(report),
+        *_absent(report),
+    ]
     if level == "good" and (report.missing or report.unreadable):
         # The rank that all others wait for may be an absent one.
         level = "fair"

@@ -29,26 +29,30 @@ TOGETHER = 8
 """Maximum number of members that can arrive last together and still be named: the devices of the same machine."""
 
 
-class Arrivals(Struct, frozen=True, eq=False):
-    """Arrivals at the judged meetings.
+class Arrivals(Columns, frozen=True):
+    """Arrivals at the judged meetings, one row for each member of each, in the order of `Meetings.row`."""
 
-    The first arrays have one row for each member of each meeting, as `Meetings.row`, so that the rows of a meeting are
-    contiguous. The last three have one row for each meeting.
-    """
-
-    meetings: Meetings
     meeting: I64
     rank: I64
     arrival_ns: I64
     """Start of the member's kernel by the reference clock."""
+    axis_ns: I64
+    """The same on the axis of all ranks (`Axis`)."""
     waited_ns: I64
     """Time until the last member arrived, at most the length of the kernel."""
+    exposed_ns: I64
+    """Part of `waited_ns` during which the rank computed nothing."""
     last: Bool
     """True if the member may have arrived last, as far as the clocks tell."""
-    latest: I64
-    """Row of the last arrival."""
+
+
+class LastArrivals(Columns, frozen=True):
+    """The last arrival at each judged meeting, one row each."""
+
+    row: I64
+    """Row of `Arrivals`."""
     spread_ns: I64
-    """Time from the first to the last arrival."""
+    """Time since the first arrival."""
     together: I64
     """Number of members that arrived last together; 0 where none of them can be named."""
 
@@ -67,25 +71,32 @@ class Pairs(Columns, frozen=True):
     """Part of `exposed_ns` that the late rank may only have passed on."""
 
 
-class RankWaits(Struct, frozen=True, eq=False):
-    """Waiting by meeting, by pair of ranks and by rank. Arrays of ranks go by the rank's place."""
+class WaitsByRank(Columns, frozen=True):
+    """Waiting of each rank over all meetings, one row each."""
 
-    arrivals: Arrivals
-    exposed_by_arrival_ns: I64
-    """Part of each arrival's wait during which the rank computed nothing."""
-    pairs: Pairs
     judged: I64
-    """Number of judged meetings of each rank."""
+    """Number of its judged meetings."""
     waited_ns: I64
-    """Union of each rank's waits."""
+    """Union of its waits."""
     exposed_ns: I64
-    """Part of `waited_ns` during which the rank computed nothing."""
+    """Part of `waited_ns` during which it computed nothing."""
     made_wait_ns: I64
-    """Time that all other ranks waited for each rank."""
+    """Time that all other ranks waited for it."""
     last_in: I64
-    """Number of meetings in which each rank is charged for arriving last."""
+    """Number of meetings in which it is charged for arriving last."""
     unjudged_ns: I64
-    """Each rank's exposed communication after its lead-in, outside the kernels of judged meetings."""
+    """Its exposed communication after its lead-in, outside the kernels of judged meetings."""
+
+
+class RankWaits(Struct, frozen=True, eq=False):
+    """Waiting by member, by meeting, by pair of ranks and by rank. Ranks are given by their places."""
+
+    meetings: Meetings
+    """The judged meetings."""
+    arrivals: Arrivals
+    latest: LastArrivals
+    pairs: Pairs
+    by_rank: WaitsByRank
 
 
 def find_waits(ranks: Sequence[ReducedRank], met: Meetings, offsets: Offsets) -> RankWaits:
@@ -98,19 +109,15 @@ def find_waits(ranks: Sequence[ReducedRank], met: Meetings, offsets: Offsets) ->
     """
     judged_from = np.array([rank.judged_from_ns for rank in ranks], np.int64)
     judged = _judged(met, judged_from, offsets)
-    arrivals = _arrivals(met.take(judged), offsets, offsets.within_ns[judged])
-    axis = Axis(ranks)
-    start = arrivals.meetings.start_ns + axis.shift[arrivals.rank]
-    judged_kernels = union(start, arrivals.meetings.end_ns + axis.shift[arrivals.rank])
+    meetings, axis = met.take(judged), Axis(ranks)
+    arrivals, latest = _arrivals(meetings, axis, offsets, offsets.within_ns[judged])
+    judged_kernels = union(arrivals.axis_ns, meetings.end_ns + axis.shift[arrivals.rank])
     after_lead_in = union(np.clip(judged_from + axis.shift, axis.begin[:-1], axis.begin[1:]), axis.begin[1:])
-    waits = union(start, start + arrivals.waited_ns)
+    waits = union(arrivals.axis_ns, arrivals.axis_ns + arrivals.waited_ns)
     exposed_waits = intersect(waits, axis.exposed)
-    charges = _charges(arrivals, start)
-    pairs = _pairs(arrivals, charges, axis, _waited_before(arrivals, start, axis, exposed_waits))
-    return RankWaits(
-        arrivals=arrivals,
-        exposed_by_arrival_ns=covered(axis.exposed, start, start + arrivals.waited_ns),
-        pairs=pairs,
+    charges = _charges(meetings, arrivals, latest)
+    pairs = _pairs(arrivals, charges, axis, _waited_before(meetings, arrivals, axis, exposed_waits))
+    by_rank = WaitsByRank(
         judged=np.bincount(arrivals.rank, minlength=len(ranks)),
         waited_ns=axis.by_rank(waits),
         exposed_ns=axis.by_rank(exposed_waits),
@@ -118,6 +125,7 @@ def find_waits(ranks: Sequence[ReducedRank], met: Meetings, offsets: Offsets) ->
         last_in=np.bincount(arrivals.rank[np.unique(charges.late)], minlength=len(ranks)),
         unjudged_ns=axis.by_rank(subtract(intersect(axis.exposed, after_lead_in), judged_kernels)),
     )
+    return RankWaits(meetings, arrivals, latest, pairs, by_rank)
 
 
 def sum_by(place: I64, values: I64, count: int) -> I64:
@@ -154,7 +162,7 @@ class Axis:
         return covered(times, self.begin[:-1], self.begin[1:])
 
 
-def _arrivals(meetings: Meetings, offsets: Offsets, within_ns: I64) -> Arrivals:
+def _arrivals(meetings: Meetings, axis: Axis, offsets: Offsets, within_ns: I64) -> tuple[Arrivals, LastArrivals]:
     """Compare the arrivals at each meeting. `within_ns` bounds the clocks' error between members of each meeting."""
     rank, meeting, first = meetings.rank, meetings.meeting, meetings.first[:-1]
     arrival = meetings.start_ns - offsets.offset_ns[rank]
@@ -164,14 +172,18 @@ def _arrivals(meetings: Meetings, offsets: Offsets, within_ns: I64) -> Arrivals:
     error = offsets.error_ns[rank]
     last = ahead <= np.minimum(np.maximum(error, error[latest][meeting]), within_ns[meeting])
     together = np.add.reduceat(last.astype(np.int64), first)
-    return Arrivals(
-        meetings=meetings,
+    start, waited = meetings.start_ns + axis.shift[rank], np.clip(ahead, 0, meetings.end_ns - meetings.start_ns)
+    arrivals = Arrivals(
         meeting=meeting,
         rank=rank,
         arrival_ns=arrival,
-        waited_ns=np.clip(ahead, 0, meetings.end_ns - meetings.start_ns),
+        axis_ns=start,
+        waited_ns=waited,
+        exposed_ns=covered(axis.exposed, start, start + waited),
         last=last,
-        latest=latest,
+    )
+    return arrivals, LastArrivals(
+        row=latest,
         spread_ns=arrival[latest] - np.minimum.reduceat(arrival, first),
         together=np.where((together <= TOGETHER) & (together < np.diff(meetings.first)), together, 0),
     )
@@ -189,33 +201,30 @@ class _Charges(Columns, frozen=True):
     end_ns: I64
 
 
-def _charges(arrivals: Arrivals, start: I64) -> _Charges:
-    """Cut each wait into equal parts, one for each member that arrived last together, in order of arrival.
-
-    `start` is the start of each arrival's wait on the axis.
-    """
-    together = arrivals.together[arrivals.meeting]
+def _charges(meetings: Meetings, arrivals: Arrivals, latest: LastArrivals) -> _Charges:
+    """Cut each wait into equal parts, one for each member that arrived last together, in order of arrival."""
+    together = latest.together[arrivals.meeting]
     waits = np.flatnonzero(~arrivals.last & (arrivals.waited_ns > 0) & (together > 0))
     parts = together[waits]
     waiting, sharing = np.repeat(waits, parts), np.repeat(parts, parts)
     part = np.arange(len(waiting)) - np.repeat(np.cumsum(parts) - parts, parts)
     # Within a meeting, those that arrived last together come at the end.
     order = np.lexsort((arrivals.arrival_ns, arrivals.last, arrivals.meeting))
-    late = order[arrivals.meetings.first[1:][arrivals.meeting[waiting]] - sharing + part]
-    begin, waited = start[waiting], arrivals.waited_ns[waiting]
+    late = order[meetings.first[1:][arrivals.meeting[waiting]] - sharing + part]
+    begin, waited = arrivals.axis_ns[waiting], arrivals.waited_ns[waiting]
     return _Charges(late, waiting, begin + waited * part // sharing, begin + waited * (part + 1) // sharing)
 
 
-def _waited_before(arrivals: Arrivals, start: I64, axis: Axis, exposed_waits: Intervals) -> I64:
+def _waited_before(meetings: Meetings, arrivals: Arrivals, axis: Axis, exposed_waits: Intervals) -> I64:
     """Return how long each arrival's rank had waited without computing since it last met with the same group."""
-    rank, group = arrivals.rank, arrivals.meetings.group[arrivals.meeting]
-    order = np.lexsort((start, group, rank))
-    end = arrivals.meetings.end_ns + axis.shift[rank]
+    rank, group = arrivals.rank, meetings.group[arrivals.meeting]
+    order = np.lexsort((arrivals.axis_ns, group, rank))
+    end = meetings.end_ns + axis.shift[rank]
     since = np.empty(len(rank), np.int64)
     since[order] = np.append(0, end[order])[:-1]
     first = order[group_starts(rank[order], group[order])]
     since[first] = axis.begin[rank[first]]
-    return covered(exposed_waits, since, start)
+    return covered(exposed_waits, since, arrivals.axis_ns)
 
 
 def _pairs(arrivals: Arrivals, charges: _Charges, axis: Axis, waited_before: I64) -> Pairs:

@@ -1,62 +1,101 @@
-"""Steps of an optimizer, for programs that mark no steps."""
+"""Steps of the program's optimizers."""
 
 from __future__ import annotations
 
-import threading
+import functools
 import weakref
 from collections.abc import Callable
+from contextlib import ExitStack
+from types import MethodType
 from typing import TYPE_CHECKING, Any
+
+from overlapscope.recorder.wrapping import Undo
 
 if TYPE_CHECKING:
     from torch.optim import Optimizer
 
 
 class OptimizerSteps:
-    """Calls `stepped` after each step of the program's first optimizer, between `start` and `stop`.
+    """Calls `stepped(optimizer)` when an optimizer's step has returned, on the thread that made it.
 
-    If a program has several optimizers, as a GAN does, only the first to step counts as long as it exists: each of them
-    steps once in a step of the program.
+    torch calls its hooks while its range of the step is open, and a profiler's stop would be part of that range. So a
+    hook wraps the `step` of each optimizer at its first call. Only that call, and a call that bypasses the wrapper, are
+    noted by the hook.
     """
 
-    def __init__(self, stepped: Callable[[], None], stepped_elsewhere: Callable[[], None]) -> None:
-        """Prepare to count steps. `stepped_elsewhere()` is called after steps on other threads."""
+    def __init__(self, stepped: Callable[[Optimizer], None]) -> None:
+        """Prepare to watch."""
         self._stepped = stepped
-        self._stepped_elsewhere = stepped_elsewhere
-        self._thread = -1
-        self._first: weakref.ref[Optimizer] | None = None
-        self._hook: Any = None
-        self._resting = False
+        self._wrapped: weakref.WeakKeyDictionary[Optimizer, list[int]] = weakref.WeakKeyDictionary()
+        """Number of the wrapper's calls that are under way, and of the steps that the hook saw in them."""
+        self._undo = ExitStack()
+        self._on = self._in_hook = False
 
-    def start(self) -> None:
-        """Count the steps of the calling thread. Imports torch."""
+    def start(self) -> Undo:
+        """Watch, and return a function that ends this, even from inside `stepped`. Imports torch."""
         from torch.optim.optimizer import register_optimizer_step_post_hook
 
-        self._thread = threading.get_ident()
-        self._hook = register_optimizer_step_post_hook(self._on_step)
+        self._on = True
+        self._undo.callback(register_optimizer_step_post_hook(self._on_step).remove)
+        return self._stop
 
-    def stop(self) -> None:
-        """Stop counting."""
-        if self._hook is not None:
-            self._hook.remove()
-            self._hook = None
-
-    def rest(self) -> None:
-        """Stop counting from inside `stepped`, where torch iterates over its hooks and none may be removed."""
-        self._resting = True
+    def _stop(self) -> None:
+        self._on = False
+        self._wrapped.clear()
+        # While torch goes through its hooks, none may be removed.
+        if not self._in_hook:
+            self._undo.close()
 
     def _on_step(self, optimizer: Optimizer, args: object, kwargs: object) -> None:
-        if self._resting:
-            return
         import torch
 
-        if torch.compiler.is_compiling():
-            # The rest would break the graph of a compiled step, so such steps do not count.
+        # Anything else would break the graph of a compiled step; such steps do not count.
+        if not self._on or torch.compiler.is_compiling():
             return
-        if threading.get_ident() != self._thread:
-            self._stepped_elsewhere()
+        calls = self._wrapped.get(optimizer)
+        if calls is not None and calls[0]:
+            calls[1] += 1
             return
-        first = None if self._first is None else self._first()
-        if first is None:
-            first, self._first = optimizer, weakref.ref(optimizer)
-        if first is optimizer:
-            self._stepped()
+        if calls is None:
+            self._wrap(optimizer)
+        self._in_hook = True
+        try:
+            self._stepped(optimizer)
+        finally:
+            self._in_hook = False
+
+    def _wrap(self, optimizer: Optimizer) -> None:
+        step, own = optimizer.step, vars(optimizer).get("step")
+        calls = self._wrapped[optimizer] = [0, 0]
+        kept = weakref.ref(optimizer)
+
+        @functools.wraps(step)
+        def wrapped(optimizer: Optimizer, *args: Any, **options: Any) -> Any:
+            calls[0] += 1
+            try:
+                result = step(*args, **options)
+            finally:
+                calls[0] -= 1
+                seen, calls[1] = calls[1], 0
+            if seen and self._on:
+                self._stepped(optimizer)
+            elif not self._on:
+                self._undo.close()
+            return result
+
+        # The bound method refers to the optimizer, which the program may drop before this is undone.
+        vars(wrapped)["own"] = own
+        ours = weakref.ref(wrapped)
+
+        def undo() -> None:
+            optimizer, function = kept(), ours()
+            if optimizer is None or getattr(vars(optimizer).get("step"), "__func__", None) is not function:
+                return
+            if (own := vars(function)["own"]) is None:
+                del optimizer.step
+            else:
+                optimizer.step = own  # type: ignore[method-assign]
+
+        # Schedulers of learning rates wrap a method.
+        optimizer.step = MethodType(wrapped, optimizer)  # type: ignore[method-assign]
+        self._undo.callback(undo)

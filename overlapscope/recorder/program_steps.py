@@ -5,19 +5,26 @@ from __future__ import annotations
 import os
 import sys
 import threading
+import weakref
 from collections.abc import Callable
 from contextlib import suppress
+from typing import TYPE_CHECKING
 
 from overlapscope.recorder import devices, recording
 from overlapscope.recorder.optimizer_steps import OptimizerSteps
 from overlapscope.recorder.torch_import import when_torch_is_imported
+from overlapscope.recorder.wrapping import Undo
+
+if TYPE_CHECKING:
+    from torch.optim import Optimizer
 
 
 class ProgramSteps:
     """Counts the steps of one thread, and calls `stepped` there at the end of each.
 
-    Steps are those of the program's first optimizer, until the program marks its steps with `overlapscope.step`. Steps
-    during the capture of a CUDA graph do not count.
+    Steps are those of the program's first optimizer, until the program marks its steps with `overlapscope.step`. If a
+    program has several optimizers, as for a GAN, each steps once in a step of the program, so only the first to step
+    counts as long as it exists. Steps during the capture of a CUDA graph do not count.
     """
 
     def __init__(
@@ -36,13 +43,28 @@ class ProgramSteps:
         """True if the program marks its steps itself."""
         self._stepped, self._heeds = stepped, heeds
         self._only = self._thread = threading.get_ident() if here else None
-        self._optimizer = OptimizerSteps(self._on_step, self._on_step)
+        self._optimizers = OptimizerSteps(self._on_optimizer)
+        self._unwatch: Undo = lambda: None
+        self._first: weakref.ref[Optimizer] | None = None
 
     def start(self) -> None:
         """Begin to count, now or as soon as torch is imported."""
         os.register_at_fork(after_in_child=self._forked)
         recording.step_listeners.append(self._on_mark)
-        when_torch_is_imported(self._optimizer.start)
+        when_torch_is_imported(self._watch)
+
+    def _watch(self) -> None:
+        if not self.marked:
+            self._unwatch = self._optimizers.start()
+
+    def _on_optimizer(self, optimizer: Optimizer) -> None:
+        if self._thread not in (None, threading.get_ident()):
+            return
+        first = None if self._first is None else self._first()
+        if first is None:
+            first, self._first = optimizer, weakref.ref(optimizer)
+        if first is optimizer:
+            self._on_step()
 
     def _forked(self) -> None:
         self.count = 0
@@ -52,7 +74,7 @@ class ProgramSteps:
             return
         if not self.marked:
             self.marked = True
-            self._optimizer.rest()
+            self._unwatch()
             if self.count:
                 # The optimizer has ended this step already.
                 self._thread = threading.get_ident()

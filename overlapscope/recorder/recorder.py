@@ -1,7 +1,7 @@
 """The recorder: the profiler's way through the windows of a schedule.
 
-Users see `recording.Recording`, which also ensures that only the thread that began calls the recorder, and that no two
-calls overlap.
+It decides, and knows no threads: `driver.Driver` calls it on one thread, one call at a time. Users see
+`recording.Recording`. It opens and closes a `session.Session`, a run of the profiler.
 """
 
 from __future__ import annotations
@@ -21,7 +21,6 @@ from overlapscope.recorder.recorder_state import RecorderState, Stage
 from overlapscope.recorder.schedule import StepWindow
 from overlapscope.recorder.session import Session, profiler_running
 from overlapscope.recorder.step_times import median_ns
-from overlapscope.recorder.takes import Take
 from overlapscope.recorder.trace_file import TraceFiles
 
 if TYPE_CHECKING:
@@ -233,7 +232,7 @@ class WindowRecorder(RecorderState):
         Returns false if only the thread that began may stop the profiler, or if nothing is to be recorded any more.
         """
         take = self._running
-        if not self.running or (take is not None and not (take.session and take.session.all_threads)):
+        if not self.running or (take is not None and not take.all_threads):
             return False
         if take is not None:
             self._stop()
@@ -254,7 +253,7 @@ class WindowRecorder(RecorderState):
         forgotten.
         """
         take = self._running
-        if take is not None and take.session is not None and take.session.all_threads:
+        if take is not None and take.all_threads:
             self.discard()
         else:
             self._forget()
@@ -284,7 +283,7 @@ class WindowRecorder(RecorderState):
                 has_gpu_times = take.has_gpu_times
                 if self._takes.unmarked is None or has_gpu_times or not self._takes.unmarked.has_gpu_times:
                     self._takes.write(take)
-                take.session = None
+                take.release()
             self._stage = Stage.BETWEEN
         else:
             self._end_recording()
@@ -315,7 +314,7 @@ class WindowRecorder(RecorderState):
             self._stop()
             before, has_gpu_times = self._takes.unmarked, take.has_gpu_times
             lost = before is not None and before.has_gpu_times and not has_gpu_times
-            if before is None or (take.session is not None and not take.session.empty and not lost):
+            if before is None or not (take.empty or lost):
                 self._takes.write(take)
                 self._takes.unmarked = take
         self._takes.drop()
@@ -418,8 +417,8 @@ class WindowRecorder(RecorderState):
         """Stop, and write the take that counts, unless it is in the file already or not wanted."""
         self._stop()
         takes, take = self._takes, self._takes.counting(self._steps)
-        if not (self._steps or takes.done) and take is not None and take.session is not None and self.why_worthless:
-            reason = self.why_worthless(take.session)
+        if not (self._steps or takes.done) and take is not None and take.in_memory and self.why_worthless:
+            reason = self.why_worthless(take)
             if reason is not None:
                 takes.drop()
                 takes.failures.append(f"There is no trace: the program marked no step, used no GPU and {reason}.")
@@ -438,7 +437,7 @@ class WindowRecorder(RecorderState):
             self._timer.restart()
         takes.finish(take)
 
-    def _start_session(self, window: StepWindow, stage: Stage) -> Take:
+    def _start_session(self, window: StepWindow, stage: Stage) -> Session:
         waits = stage is Stage.REHEARSAL and self._options.wait > 0
         unmarked = self._bounded and not self.marked
         max_size_bytes = self._options.max_size_bytes
@@ -447,7 +446,7 @@ class WindowRecorder(RecorderState):
             stacks=self._options.stacks and not waits,
             max_size_bytes=min(max_size_bytes, _UNMARKED_BYTES) if unmarked else max_size_bytes,
         )
-        take = Take(window, options, on_too_much=self._on_too_much, wanted=self._slow is None)
+        take = Session(window, options, on_too_much=self._on_too_much, wanted=self._slow is None)
         if options.stacks != self._options.stacks:
             take.notes.append(_NO_STACKS)
         self._stage = stage

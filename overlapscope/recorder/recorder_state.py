@@ -8,9 +8,9 @@ from pathlib import Path
 
 from overlapscope.errors import RecordingFailed
 from overlapscope.recorder.options import Options
+from overlapscope.recorder.session import Session
 from overlapscope.recorder.step_times import SlowSteps, StepTimer, StepTimings
 from overlapscope.recorder.take_choice import TakeChoice
-from overlapscope.recorder.takes import Take
 from overlapscope.recorder.trace_file import TraceFiles
 
 _UNMARKED_WINDOWS = 2
@@ -127,8 +127,8 @@ class RecorderState:
         return self._takes.failures[0] if self._takes.failures and self._takes.done and not self.written else None
 
     @property
-    def _running(self) -> Take | None:
-        """Take that is being recorded."""
+    def _running(self) -> Session | None:
+        """Session that is being recorded."""
         if self._stage is Stage.REHEARSAL:
             return self._takes.rehearsal
         return self._takes.recording if self._stage is Stage.RECORDING else None

@@ -98,8 +98,6 @@ class Recording:
         self.options = options
         self._destination = Destination.asked(path)
         self._rank: Rank | None = None
-        self._stepped = False
-        """True if a step has ended that counts."""
         # With no last step, the user asked for the whole program.
         self._bounded = self._whole_program and options.at_once and options.active is not None
         self._driver = Driver(options, bounded=self._bounded, worked=self._worked)
@@ -144,7 +142,8 @@ class Recording:
 
         They may if it marks no steps, or if it has ranks that no launcher started.
         """
-        return not self._stepped or (self._rank is not None and rank_by_launcher(os.environ) is None)
+        stepped = self._recorder is not None and self._recorder.marked
+        return not stepped or (self._rank is not None and rank_by_launcher(os.environ) is None)
 
     @property
     def rank(self) -> int | None:
@@ -177,7 +176,7 @@ class Recording:
         notes = (
             *self._recorder.notes,
             *self._driver.late,
-            _ELSEWHERE if self._marks.elsewhere and not self._stepped else None,
+            _ELSEWHERE if self._marks.elsewhere and not self._recorder.marked else None,
             *self._remarks,
             self._driver.gave_way,
             self._profilers.note,
@@ -257,9 +256,9 @@ class Recording:
         recorder = self._driver.ready
         if recorder is not None:
             with self._driver.working():
-                if not self._stepped:
+                if not recorder.marked:
                     # By now, a program that starts its ranks itself has assigned them.
-                    self._rank, self._stepped = self._rank or rank_of(os.environ), True
+                    self._rank = self._rank or rank_of(os.environ)
                 self._driver.step(recorder)
                 done = self.options.by_steps and recorder.complete and recorder.failure is None
                 if self._checker is not None and done and not self._driver.gave_way:

@@ -1,77 +1,83 @@
-"""A run of the profiler from start to stop, with the additions of overlapscope."""
+"""A session: a run of the profiler from start to stop, with marks of steps and facts for its trace."""
 
 from __future__ import annotations
 
-import json
 import os
 import sys
 import threading
-import time
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext, suppress
-from dataclasses import dataclass, field
-from functools import cache
 from typing import TYPE_CHECKING, Any
 
-from overlapscope.base.marks import METADATA, ORIGIN, PLAIN_STEPS, STEP_SOURCE, THREADS, TORCH, WARM_UP_STEPS
-from overlapscope.base.revision import job_name, revision, running_script
+from overlapscope.base import clock
+from overlapscope.base.marks import METADATA
+from overlapscope.errors import RecordingFailed
 from overlapscope.recorder import all_threads, devices
 from overlapscope.recorder.cupti import detached
 from overlapscope.recorder.main_thread import undisturbed
+from overlapscope.recorder.memory_guard import MemoryGuard
+from overlapscope.recorder.metadata import Metadata, origin, thread_names
 from overlapscope.recorder.options import Options
-from overlapscope.version import __version__
+from overlapscope.recorder.schedule import StepWindow
 
 if TYPE_CHECKING:
-    from overlapscope.trace.model import PlainSteps, TraceOrigin
-
-_MOST_NAMED = 100
-_LONGEST_NAME = 100
+    from overlapscope.trace.model import TimedSteps
 
 _LOG_LEVEL, _ERRORS_ONLY = "KINETO_LOG_LEVEL", "6"
-
-
-@dataclass(frozen=True, slots=True)
-class Metadata:
-    """Facts about a recording that its trace states under `marks.METADATA`."""
-
-    warm_up_steps: int
-    plain_steps: PlainSteps
-    origin: TraceOrigin | None = None
-    step_source: str | None = None
-    """Description of what ended steps."""
-    threads: dict[str, str] = field(default_factory=dict)
-    """Python's names of threads, by their numbers."""
-
-    def json(self) -> str:
-        """Return the text that is in the trace, exactly once."""
-        import torch
-        from msgspec import to_builtins
-
-        from overlapscope.trace.model import PlainSteps
-
-        content = {"version": __version__, TORCH: torch.__version__, WARM_UP_STEPS: self.warm_up_steps}
-        if self.origin is not None:
-            content[ORIGIN] = {name: value for name, value in to_builtins(self.origin).items() if value is not None}
-        if self.step_source is not None:
-            content[STEP_SOURCE] = self.step_source
-        if self.threads:
-            content[THREADS] = self.threads
-        if self.plain_steps != PlainSteps():
-            content[PLAIN_STEPS] = to_builtins(self.plain_steps)
-        return json.dumps(content)
+_STEP = "ProfilerStep#"
+"""Prefix of torch.profiler's names of steps, which every reader of traces looks for."""
 
 
 class Session:
-    """The profiler, running from construction to `stop`, which is called on the same thread unless it records all."""
+    """A run of the profiler from construction to `stop`, with its marks of steps: a rehearsal or a recording.
+
+    It must be stopped on the thread that started it, unless it records all threads.
+    """
 
     metadata: Metadata
-    origin: TraceOrigin
+    """Valid after `stop`, as is `unfinished`."""
     unfinished: str | None
     """Name of the annotation that was open when it stopped."""
 
-    def __init__(self, options: Options) -> None:
-        """Start the profiler. Raises RuntimeError if it does not start.
+    def __init__(
+        self, window: StepWindow, options: Options, *, on_too_much: Callable[[], None], wanted: bool = True
+    ) -> None:
+        """Start the profiler. Raises RecordingFailed if it does not start.
+
+        Args:
+            window: Steps to record.
+            options: Contents of the recording, and its limit of memory.
+            on_too_much: Function that `MemoryGuard` calls.
+            wanted: Whether to keep it.
+        """
+        self.window = window
+        self.wanted = wanted
+        """True to keep it."""
+        self.judged_ns: list[int] = []
+        """Lengths of its judged steps by the host's clock, in nanoseconds."""
+        self._has_gpu_times: bool | None = None
+        self._stopped = False
+        self.notes: list[str] = []
+        self._options = options
+        # A profiler of all threads records no memory (pytorch issue 192290, torch 2.13).
+        self.all_threads = all_threads.possible() and not options.memory
+        """True if the ops of all threads are recorded, and any thread may stop it."""
+        self._origin = origin()
+        self._profiler: Any
+        """None once the events are released."""
+        try:
+            self._profiler = self._started()
+        except Exception as error:
+            raise RecordingFailed(f"torch.profiler failed to start: {_first_line(error)}") from error
+        self._guard = MemoryGuard(options.max_size_bytes, on_too_much, stacks=options.stacks)
+        self._begun_ns = clock.now_ns()
+        """Time at which the present step began, in nanoseconds of `base.clock`."""
+        self._annotation: Any = None
+        """Open `record_function` of the present step."""
+
+    def _started(self) -> Any:
+        """Return a profiler that runs.
 
         GPUs are recorded even if they are not in use yet. The set of visible GPUs cannot change afterwards.
         """
@@ -82,14 +88,9 @@ class Session:
         from overlapscope.recorder.event_notes import EventNotes
 
         undisturbed()
-        self.origin = _origin()
-        self.stacks = options.stacks
-        self._light = options.light
-        # A profiler of all threads records no memory (pytorch issue 192290, torch 2.13).
-        self.all_threads = all_threads.possible() and not options.memory
-        """True if the ops of all threads are recorded, and any thread may stop it."""
+        options = self._options
         config: dict[str, Any] = {"profile_all_threads": True} if self.all_threads else {}
-        self._profiler = _KinetoProfile(
+        profiler = _KinetoProfile(
             activities=devices.activities(cuda=torch.cuda.is_available()),
             with_stack=options.stacks,
             record_shapes=options.shapes,
@@ -104,27 +105,111 @@ class Session:
             warnings.filterwarnings("ignore", message=".*Profiler clears events")
             _starting.append(self)
             try:
-                self._profiler.prepare_trace()
+                profiler.prepare_trace()
             finally:
                 _starting.remove(self)
         # An op still under way now would be in the trace without its launch, as a lead-in.
         with suppress(RuntimeError):
             devices.synchronize()
         with _only_annotations() if options.light else nullcontext():
-            self._profiler.start_trace()
+            profiler.start_trace()
         _running.add(self)
         self._event_notes.start()
+        return profiler
 
-    def stop(self, metadata: Metadata, *, unfinished: str | None) -> None:
-        """Stop recording. Raises RuntimeError if the profiler does not stop.
+    @property
+    def stacks(self) -> bool:
+        """True if stacks are recorded."""
+        return self._options.stacks
 
-        `unfinished` is the name of an annotation that is open (`trace_file.write`).
+    @property
+    def lasted_s(self) -> float:
+        """Time since the present step began, in seconds."""
+        return (clock.now_ns() - self._begun_ns) / clock.NS_PER_S
+
+    def takes_too_much(self, finished: int) -> bool:
+        """Return whether its events take too much memory, and add a note if they do."""
+        exceeded_bytes = self._guard.exceeded_bytes
+        if exceeded_bytes is None:
+            return False
+        where = f", in step {finished}" if finished else ""
+        least = " With stacks, the limit is an eighth of that." if self.stacks else ""
+        self.notes.append(
+            f"Recording ended early{where}: its events took up to {exceeded_bytes / 1e9:.2f} GB of memory "
+            f"(--max-size).{least}"
+        )
+        return True
+
+    def allow(self, max_size_bytes: int) -> None:
+        """Change the limit of memory for its events."""
+        self._guard.allow(max_size_bytes)
+
+    def keep(self, step: int, because: str) -> None:
+        """Keep it for its last step, which alone is judged, and add the sentence `because` to its notes."""
+        self.wanted = True
+        self.window = StepWindow(self.window.first, step, step + 1)
+        self.notes.append(because)
+        del self.judged_ns[:-1]
+
+    def begin_step(self, step: int) -> None:
+        """Begin a step."""
+        self._begun_ns = clock.now_ns()
+        if self._annotation is None:
+            from torch.profiler import record_function
+
+            self._annotation = record_function(f"{_STEP}{step}")
+            self._annotation.__enter__()
+
+    def end_step(self, finished: int) -> None:
+        """End the present step, after which `finished` steps are finished."""
+        self._close_annotation()
+        if finished > self.window.judged:
+            self.judged_ns.append(clock.now_ns() - self._begun_ns)
+
+    def _close_annotation(self) -> None:
+        annotation, self._annotation = self._annotation, None
+        if annotation is not None:
+            annotation.__exit__(None, None, None)
+
+    def forget(self) -> None:
+        """Stop the memory guard of a session that is abandoned while its profiler continues."""
+        self._guard.stop()
+
+    def stop(self, finished: int, before: TimedSteps, step_source: str | None) -> None:
+        """Stop the profiler. The annotation of a step under way stays open in the trace.
+
+        Args:
+            finished: Number of finished steps.
+            before: Steps timed before it without the profiler.
+            step_source: Description of what ended steps.
+
+        Raises:
+            RecordingFailed: The profiler does not stop, so there is nothing to write.
         """
+        from overlapscope.trace.model import PlainSteps
+
+        self._guard.stop()
+        source = step_source if finished > self.window.first else None
+        warm_up, plain = self.window.warm_up_steps(finished), PlainSteps(before=before)
+        self.metadata = Metadata(warm_up, plain, self._origin, source, thread_names())
+        self.unfinished = None if self._annotation is None else self._annotation.name
+        try:
+            self._stop_profiler()
+            self._stopped = True
+            self.notes += filter(None, [self._what_others_did()])
+        except Exception as error:
+            self.release()
+            raise RecordingFailed(
+                f"the profiler cannot be stopped, so there is no trace: {_first_line(error)}"
+            ) from error
+        finally:
+            self._close_annotation()
+
+    def _stop_profiler(self) -> None:
         undisturbed()
         self._event_notes.stop()
-        self.metadata, self.unfinished = metadata, unfinished
         # Kineto takes metadata only while it runs.
-        self._profiler.add_metadata_json(METADATA, metadata.json())
+        self._profiler.add_metadata_json(METADATA, self.metadata.json())
         # The profiler would wait for the device. This initialises CUDA in a program that does not use it. After a
         # device-side assert it fails, and the trace of the ops before the assert would be lost.
         with suppress(RuntimeError):
@@ -138,13 +223,12 @@ class Session:
             self._profiler.stop_trace()
         _running.discard(self)
 
-    @property
-    def what_others_did(self) -> str | None:
-        """Sentence on other threads of the program whose ops are not recorded; None without such threads."""
+    def _what_others_did(self) -> str | None:
+        """Return a sentence on other threads of the program whose ops are not recorded; None without such threads."""
         import torch
 
         others = any(not thread.daemon and thread is not threading.current_thread() for thread in threading.enumerate())
-        if self.all_threads or self._light or not others:
+        if self.all_threads or self._options.light or not others:
             return None
         which = "with --memory" if all_threads.possible() else torch.__version__
         return (
@@ -153,42 +237,46 @@ class Session:
         )
 
     @property
-    def empty(self) -> bool:
-        """True if no op was recorded. Valid after `stop`; takes a microsecond per event."""
-        results = getattr(self._profiler.profiler, "kineto_results", None)
-        return results is None or not any("::" in event.name() for event in results.events())
+    def in_memory(self) -> bool:
+        """True if its events are in memory: until they are released, or the profiler fails to stop."""
+        return self._profiler is not None
 
     @property
-    def has_gpu_times(self) -> bool:
-        """True if the recording has a GPU op with a time. Valid after `stop`; takes a microsecond per event."""
-        results = getattr(self._profiler.profiler, "kineto_results", None)
-        if results is None or not devices.cuda_is_up():
+    def empty(self) -> bool:
+        """True if no op was recorded. Valid after `stop`; takes a microsecond per event."""
+        return not any("::" in event.name() for event in self._events())
+
+    @property
+    def has_gpu_times(self) -> bool | None:
+        """True if it has a GPU op with a time; None while it runs, and if this was not asked before it was released."""
+        if self._has_gpu_times is None and self._stopped and self.in_memory:
+            self._has_gpu_times = self.timed_on_gpu()
+        return self._has_gpu_times
+
+    def timed_on_gpu(self) -> bool:
+        """Return whether a GPU op with a time was recorded. Takes a microsecond per event."""
+        if not devices.cuda_is_up():
             return False
         from torch._C._autograd import DeviceType  # `torch.autograd` has it, but does not export it.
 
-        return any(event.device_type() != DeviceType.CPU and event.duration_ns() > 0 for event in results.events())
+        return any(event.device_type() != DeviceType.CPU and event.duration_ns() > 0 for event in self._events())
+
+    def _events(self) -> Sequence[Any]:
+        results = getattr(getattr(self._profiler, "profiler", None), "kineto_results", None)
+        return () if results is None else results.events()
 
     def export(self, name: str) -> None:
         """Write the recording to a .json file, after `stop`."""
         self._profiler.export_chrome_trace(name)
 
-
-def thread_names() -> dict[str, str]:
-    """Return Python's names of the threads that run now, by their numbers; of many threads, the oldest."""
-    return {str(thread.native_id): thread.name[:_LONGEST_NAME] for thread in threading.enumerate()[:_MOST_NAMED]}
-
-
-def _origin() -> TraceOrigin:
-    """Return the origin of a recording that starts now. The host is left out, since users pass traces on."""
-    from overlapscope.trace.model import TraceOrigin
-
-    script = running_script()
-    commit, branch = _revision(script.parent)
-    return TraceOrigin(at_ns=time.time_ns(), job=job_name(script), commit=commit, branch=branch)
+    def release(self) -> None:
+        """Free the memory of its events."""
+        self._profiler = None
 
 
-_revision = cache(revision)
-"""Function that returns the revision at the first recording: a running program does not change with its files."""
+def _first_line(error: Exception) -> str:
+    return (str(error).splitlines() or [type(error).__name__])[0]
+
 
 _running: set[Session] = set()
 

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import functools
 import sys
-import weakref
 from collections.abc import Callable, Collection
 from contextlib import ExitStack
 from pathlib import PurePath
-from types import CodeType, MethodType
+from types import CodeType
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from overlapscope.recorder.optimizer_steps import OptimizerSteps
 from overlapscope.recorder.step_choice import SourceKind, StepSource
 from overlapscope.recorder.wrapping import Undo, around
 
@@ -33,7 +32,7 @@ class StepSources:
         self._happened = happened
         self._watched: dict[SourceKind, Undo] = {}
         self._sources: dict[tuple[SourceKind, object], StepSource] = {}
-        self._optimizers = _Optimizers(self._optimizer_stepped)
+        self._optimizers = OptimizerSteps(self._optimizer_stepped)
 
     def start(self, kinds: Collection[SourceKind]) -> None:
         """Watch these kinds. Imports torch."""
@@ -140,90 +139,6 @@ def _size(module: Any) -> int:
     # Some classes have another `parameters` of their own.
     parameters: Any = Module.parameters(module)
     return sum(parameter.numel() for parameter in parameters if not is_lazy(parameter))
-
-
-class _Optimizers:
-    """Calls `stepped(optimizer)` when an optimizer's step has returned.
-
-    torch calls its hooks while its range of the step is open, and a profiler's stop would be part of that range. So a
-    hook wraps the `step` of each optimizer at its first call. Only that call, and a call that bypasses the wrapper, are
-    noted by the hook.
-    """
-
-    def __init__(self, stepped: Callable[[Optimizer], None]) -> None:
-        self._stepped = stepped
-        self._wrapped: weakref.WeakKeyDictionary[Optimizer, list[int]] = weakref.WeakKeyDictionary()
-        """Number of the wrapper's calls that are under way, and of the steps that the hook saw in them."""
-        self._undo = ExitStack()
-        self._on = self._in_hook = False
-
-    def start(self) -> Undo:
-        from torch.optim.optimizer import register_optimizer_step_post_hook
-
-        self._on = True
-        self._undo.callback(register_optimizer_step_post_hook(self._on_step).remove)
-        return self._stop
-
-    def _stop(self) -> None:
-        self._on = False
-        self._wrapped.clear()
-        # While torch goes through its hooks, none may be removed.
-        if not self._in_hook:
-            self._undo.close()
-
-    def _on_step(self, optimizer: Optimizer, args: object, kwargs: object) -> None:
-        import torch
-
-        # Anything else would break the graph of a compiled step; such steps do not count.
-        if not self._on or torch.compiler.is_compiling():
-            return
-        calls = self._wrapped.get(optimizer)
-        if calls is not None and calls[0]:
-            calls[1] += 1
-            return
-        if calls is None:
-            self._wrap(optimizer)
-        self._in_hook = True
-        try:
-            self._stepped(optimizer)
-        finally:
-            self._in_hook = False
-
-    def _wrap(self, optimizer: Optimizer) -> None:
-        step, own = optimizer.step, vars(optimizer).get("step")
-        calls = self._wrapped[optimizer] = [0, 0]
-        kept = weakref.ref(optimizer)
-
-        @functools.wraps(step)
-        def wrapped(optimizer: Optimizer, *args: Any, **options: Any) -> Any:
-            calls[0] += 1
-            try:
-                result = step(*args, **options)
-            finally:
-                calls[0] -= 1
-                seen, calls[1] = calls[1], 0
-            if seen and self._on:
-                self._stepped(optimizer)
-            elif not self._on:
-                self._undo.close()
-            return result
-
-        # The bound method refers to the optimizer, which the program may drop before this is undone.
-        vars(wrapped)["own"] = own
-        ours = weakref.ref(wrapped)
-
-        def undo() -> None:
-            optimizer, function = kept(), ours()
-            if optimizer is None or getattr(vars(optimizer).get("step"), "__func__", None) is not function:
-                return
-            if (own := vars(function)["own"]) is None:
-                del optimizer.step
-            else:
-                optimizer.step = own  # type: ignore[method-assign]
-
-        # Schedulers of learning rates wrap a method.
-        optimizer.step = MethodType(wrapped, optimizer)  # type: ignore[method-assign]
-        self._undo.callback(undo)
 
 
 # -- calls of modules ------------------------------------------------------------------------------------

@@ -1,9 +1,9 @@
-"""The choice between the takes of a recording, and the files of those that were chosen."""
+"""The choice between the takes of a recording: sessions of the profiler, of which one is written for each window."""
 
 from __future__ import annotations
 
 from overlapscope.errors import RecordingFailed
-from overlapscope.recorder.takes import Take
+from overlapscope.recorder.session import Session
 from overlapscope.recorder.trace_file import TraceFiles
 
 
@@ -17,18 +17,18 @@ class TakeChoice:
 
     def __init__(self, files: TraceFiles) -> None:
         self.files = files
-        self.rehearsal: Take | None = None
+        self.rehearsal: Session | None = None
         """None once the recording counts."""
-        self.recording: Take | None = None
-        self.unmarked: Take | None = None
+        self.recording: Session | None = None
+        self.unmarked: Session | None = None
         """Recording without a step that is in the file, until a step is recorded."""
-        self.done: list[Take] = []
+        self.done: list[Session] = []
         """Takes that are in the files of earlier windows."""
         self.notes: list[str] = []
         """Sentences that are about no take in particular."""
         self.failures: list[str] = []
 
-    def counting(self, steps: int) -> Take | None:
+    def counting(self, steps: int) -> Session | None:
         """Return the take that is written if nothing more comes, after this number of finished steps."""
         take = self.by_steps(steps)
         others = [other for other in (self.rehearsal, self.unmarked) if other is not None and other is not take]
@@ -36,7 +36,7 @@ class TakeChoice:
             return take
         return next((other for other in others if other.has_gpu_times), take)
 
-    def by_steps(self, steps: int) -> Take | None:
+    def by_steps(self, steps: int) -> Session | None:
         """Return the take that counts by its steps."""
         rehearsal, recording = self.rehearsal, self.recording
         if recording is None or rehearsal is None:
@@ -46,7 +46,7 @@ class TakeChoice:
         more = steps > recording.window.first and len(recording.judged_ns) >= len(rehearsal.judged_ns)
         return recording if more else rehearsal
 
-    def last(self, steps: int) -> Take | None:
+    def last(self, steps: int) -> Session | None:
         """Return the take that counts of the window under way, or else that of the window before."""
         return self.counting(steps) or (self.done[-1] if self.done else None)
 
@@ -56,23 +56,24 @@ class TakeChoice:
         takes = self.done if counting is None else [*self.done, counting]
         return [*(note for take in takes for note in take.notes), *self.files.notes, *self.notes, *self.failures]
 
-    def write(self, take: Take) -> None:
+    def write(self, take: Session) -> None:
         """Write a take as the present window, unless it is in the file already."""
-        session, take.session = take.session, None
-        if session is None:
+        if not take.in_memory:
             return
         try:
-            self.files.write(len(self.done) + 1, session)
+            self.files.write(len(self.done) + 1, take)
         except RecordingFailed as failure:
             self.failures.append(str(failure))
+        finally:
+            take.release()
 
-    def finish(self, take: Take) -> None:
+    def finish(self, take: Session) -> None:
         """Write the take that counts, and forget the others of its window."""
         self.write(take)
         self.done.append(take)
         for other in (self.rehearsal, self.recording):
             if other is not None:
-                other.session = None
+                other.release()
         self.drop()
         self.unmarked = None
 

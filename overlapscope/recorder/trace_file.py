@@ -19,7 +19,8 @@ from overlapscope.errors import RecordingFailed
 from overlapscope.recorder import claims
 from overlapscope.recorder.destination import window_path
 from overlapscope.recorder.main_thread import undisturbed
-from overlapscope.recorder.session import Metadata, Session
+from overlapscope.recorder.metadata import Metadata
+from overlapscope.recorder.session import Session
 
 if TYPE_CHECKING:
     from overlapscope.trace.model import PlainSteps, TimedSteps

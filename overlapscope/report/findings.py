@@ -11,7 +11,7 @@ from overlapscope.base.session import kept_in_session
 from overlapscope.base.words import duration
 from overlapscope.catalog.advice import in_words_of
 from overlapscope.prediction.base import Base
-from overlapscope.prediction.program import PlainProgram, replayed_unasked
+from overlapscope.prediction.plain_program import PlainProgram, replayed_unasked
 from overlapscope.rules import Said, apply_all
 from overlapscope.rules._claims import Claims, share_out
 from overlapscope.rules.finding import CostFrom, Finding, costliest_first

@@ -17,7 +17,7 @@ from overlapscope.analysis.results import Device, TraceResult
 from overlapscope.base.saved import Tool, decode, encode
 from overlapscope.base.shown import Shown
 from overlapscope.errors import UsageError
-from overlapscope.prediction.program import PlainProgram, find_program, summary
+from overlapscope.prediction.plain_program import PlainProgram, find_program, summary
 from overlapscope.report.findings import find_all
 from overlapscope.rules.finding import Finding
 

@@ -33,7 +33,7 @@ from overlapscope.analysis.groups import TINY_BYTES
 from overlapscope.analysis.host import CallSite, around, inside_named, pinning, sites
 from overlapscope.analysis.results import Buckets, Engines, Overlap, Window
 from overlapscope.analysis.timeline import Timeline, lengths, measured
-from overlapscope.base.columns import Columns, pick
+from overlapscope.base.columns import Columns, mask_of, pick
 from overlapscope.base.intervals import EMPTY, I64, Bool, Intervals, covered, cut, join, union
 from overlapscope.catalog.causes import (
     CAUSES,
@@ -249,9 +249,7 @@ def _find_own_waits(trace: Trace, timeline: Timeline) -> _OwnWaits:
     host_side = ops.host_memory[owner]
     pageable = owned & upload & (host_side == Memory.PAGEABLE)
     pinned = owned & ((host_side == Memory.PINNED) | upload & (host_side == Memory.UNKNOWN))
-    copy = np.zeros(len(ops), np.bool_)
-    copy[owner[pinned]] = True
-    return _OwnWaits(pinned, pageable, copy)
+    return _OwnWaits(pinned, pageable, mask_of(owner[pinned], len(ops)))
 
 
 def _tiny_copies(trace: Trace, timeline: Timeline, windows: Intervals) -> I64:
@@ -290,9 +288,7 @@ def _claim_copies(
         call[blocked] = np.where(last >= 0, pick(syncs, last), call[blocked])
 
     judged = cause != COPY_RANK[CopyCause.LEAD_IN]
-    is_tiny = np.zeros(len(ops), np.bool_)
-    is_tiny[tiny] = True
-    rule[judged & is_tiny[copy]] = _NUMBER["tiny-copies"]
+    rule[judged & mask_of(tiny, len(ops))[copy]] = _NUMBER["tiny-copies"]
     at, thread = pick(calls.start_ns, call, 0), pick(calls.thread, call)
     return ClaimedPieces(start, end, rule, cause, copy, call, at, thread)
 
@@ -310,8 +306,7 @@ def _claim_idle(trace: Trace, device: DeviceAnalysis, windows: Intervals, waits:
     rule[sync & pick(waits.pageable, call, False)] = _NUMBER["pageable-memory"]
     rule[at_call & pick(call_kinds.pins(calls), call, False)] = _NUMBER["pin-in-loop"]
     launching = [IDLE_RANK[c] for c in (IdleCause.LAUNCH_BOUND, IdleCause.LAUNCH_LATENCY)]
-    tiny_launch = np.zeros(len(calls) + 1, np.bool_)
-    tiny_launch[ops.launch[tiny]] = True
+    tiny_launch = mask_of(ops.launch[tiny], len(calls) + 1)
     tiny_launch[-1] = False
     rule[np.isin(cause, launching) & tiny_launch[call]] = _NUMBER["tiny-copies"]
 

@@ -19,7 +19,7 @@ from msgspec import Struct, field
 from msgspec.structs import asdict, replace
 
 from overlapscope.base import columns
-from overlapscope.base.columns import Columns, Integers
+from overlapscope.base.columns import Columns, Integers, mask_of
 from overlapscope.base.kept import kept
 from overlapscope.errors import NotInTrace
 
@@ -128,9 +128,7 @@ def of_stream_key(key: int) -> tuple[int, int]:
 @kept()
 def _names_in(table: TraceTable) -> list[int]:
     """Return the distinct `name_id` values of a table, ascending."""
-    used = np.zeros(len(table.names), np.bool_)
-    used[table.name_id] = True
-    ids: list[int] = np.flatnonzero(used).tolist()
+    ids: list[int] = np.flatnonzero(mask_of(table.name_id, len(table.names))).tolist()
     return ids
 
 

@@ -17,8 +17,9 @@ from overlapscope.recorder import all_threads, trace_file
 from overlapscope.recorder.memory_guard import taken_bytes
 from overlapscope.recorder.options import Options
 from overlapscope.recorder.recording import current
-from overlapscope.recorder.session import Metadata, Session
-from overlapscope.trace.model import PlainSteps
+from overlapscope.recorder.schedule import StepWindow
+from overlapscope.recorder.session import Session
+from overlapscope.trace.model import TimedSteps
 from tests.support.recorded import MB, content, names, python, steps, work
 
 torch = pytest.importorskip("torch", reason="records with torch")
@@ -204,7 +205,7 @@ class TestThreads:
                 with torch.profiler.record_function(f"range {done}"):
                     done += 1
 
-        session = Session(Options())
+        session = Session(StepWindow(0, 0, None), Options(), on_too_much=lambda: None)
         thread = threading.Thread(target=work_on)
         thread.start()
         while done < 10:
@@ -213,7 +214,7 @@ class TestThreads:
         settled = done
         while done < settled + 100:
             time.sleep(0.001)
-        session.stop(Metadata(0, PlainSteps()), unfinished=None)
+        session.stop(0, TimedSteps(), None)
         ended = True
         thread.join()
         trace_file.write(session.export, path)

@@ -5,12 +5,12 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 from pathlib import Path
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import pytest
 
 import overlapscope as ov
-from overlapscope.recorder import takes
+from overlapscope.recorder import recorder as recorder_module
 from overlapscope.recorder.options import Options
 from overlapscope.recorder.recorder import WindowRecorder
 from overlapscope.recorder.session import Session, profiler_running
@@ -188,15 +188,14 @@ def pretend_gpu_times(has_gpu_times: Sequence[bool], monkeypatch: pytest.MonkeyP
     made: list[Session] = []
 
     class SessionWithGpu(Session):
-        def __init__(self, options: Options) -> None:
-            super().__init__(options)
+        def __init__(self, *args: Any, **options: Any) -> None:
+            super().__init__(*args, **options)
             made.append(self)
 
-        @property
-        def has_gpu_times(self) -> bool:
+        def timed_on_gpu(self) -> bool:
             return has_gpu_times[made.index(self)]
 
-    monkeypatch.setattr(takes, "Session", SessionWithGpu)
+    monkeypatch.setattr(recorder_module, "Session", SessionWithGpu)
 
 
 class TestGpuTimes:

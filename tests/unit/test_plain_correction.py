@@ -22,10 +22,10 @@ from overlapscope.analysis.results import Device, Period, Plain
 from overlapscope.base.marks import METADATA, PLAIN_STEPS
 from overlapscope.errors import UsageError
 from overlapscope.prediction.base import prepare
-from overlapscope.prediction.plain import as_plain
+from overlapscope.prediction.overhead import as_plain
+from overlapscope.prediction.plain_program import find_program, summary
 from overlapscope.prediction.predict import fitted
 from overlapscope.prediction.predicted_trace import plain_trace
-from overlapscope.prediction.program import find_program, summary
 from overlapscope.report.model import Report, build
 from overlapscope.report.verdict import plain_sentence
 from overlapscope.trace.model import Kind, PlainSteps, TimedSteps, Trace

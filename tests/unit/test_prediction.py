@@ -205,7 +205,7 @@ def test_no_prediction_beats_what_bounds_it(step: list[Do], times: int, asked: l
     again = outcome(base, choices, stances)
     assert again.replayed.start_ns.tolist() == done.replayed.start_ns.tolist()
     if any(item.touched for item in done.applied):
-        assert least_step_ns(done.graph, base.device, base.main_stream, base.numbers) <= done.replayed_step_ns
+        assert least_step_ns(done.graph, base.judged) <= done.replayed_step_ns
     else:
         assert done.step_ns == base.steps.median_ns
 

@@ -36,7 +36,9 @@ def ranks_with_steps(draw: st.DrawFn) -> list[ReducedRank]:
         first = draw(st.integers(0, 1))
         steps = [(f"ProfilerStep#{first + number}", b - a) for number, (a, b) in enumerate(pairwise([begin, *inner]))]
         bounds = sorted(draw(st.lists(st.integers(begin, rank.end_ns), max_size=6)))
-        kernels = [kernel._replace(bytes=draw(st.sampled_from([64, 64, 32, -1]))) for kernel in job.kernels(rank.rank or 0)]
+        kernels = [
+            kernel._replace(bytes=draw(st.sampled_from([64, 64, 32, -1]))) for kernel in job.kernels(rank.rank or 0)
+        ]
         made = made_rank(rank.rank, kernels, window=(begin, rank.end_ns), steps=steps)
         judged_from = begin + draw(st.sampled_from([0, 0, 40]))
         exposed = union(bounds[0::2][: len(bounds) // 2], bounds[1::2])
@@ -88,8 +90,8 @@ def windows_of(ranks: list[ReducedRank]) -> tuple[int, list[set[int]]]:
 
 
 def counted(comparison: Comparison, ranks: list[ReducedRank]) -> tuple[dict[CommKind, Counted], Counted]:
-    arrivals = comparison.waits.arrivals
-    waited = dict(zip(arrivals.meetings.row.tolist(), arrivals.waited_ns.tolist(), strict=True))
+    waits = comparison.waits
+    waited = dict(zip(waits.meetings.row.tolist(), waits.arrivals.waited_ns.tolist(), strict=True))
     kernels = comparison.met.kernels
     _, inside = windows_of(ranks)
     each: defaultdict[CommKind, Counted] = defaultdict(Counted)
@@ -166,7 +168,7 @@ def all_to_all(rank: int, sent: int, received: int, reaches: int = 1) -> Reduced
 
 
 def judged(*ranks: ReducedRank) -> int:
-    return len(compare(ranks).waits.arrivals.meetings)
+    return len(compare(ranks).waits.meetings)
 
 
 def test_an_uneven_all_to_all_is_judged_if_each_member_has_data_for_every_other() -> None:

@@ -143,11 +143,11 @@ def test_every_figure_is_that_of_an_account_by_the_nanosecond(
     met, waits = waits_of(ranks, offsets, within)
     account = Account(ranks, met, offsets, within)
     everyone = range(len(ranks))
-    assert waits.judged.tolist() == [account.judged[rank] for rank in everyone]
-    assert waits.waited_ns.tolist() == [len(account.waited[rank]) for rank in everyone]
-    assert waits.exposed_ns.tolist() == [len(account.waited[rank] & account.exposed[rank]) for rank in everyone]
-    assert waits.unjudged_ns.tolist() == [len(account.unjudged[rank]) for rank in everyone]
-    assert waits.last_in.tolist() == [len(account.last_in[rank]) for rank in everyone]
+    assert waits.by_rank.judged.tolist() == [account.judged[rank] for rank in everyone]
+    assert waits.by_rank.waited_ns.tolist() == [len(account.waited[rank]) for rank in everyone]
+    assert waits.by_rank.exposed_ns.tolist() == [len(account.waited[rank] & account.exposed[rank]) for rank in everyone]
+    assert waits.by_rank.unjudged_ns.tolist() == [len(account.unjudged[rank]) for rank in everyone]
+    assert waits.by_rank.last_in.tolist() == [len(account.last_in[rank]) for rank in everyone]
     pairs = waits.pairs
     figures = {
         (late, waiting): (waited, exposed, passed)
@@ -175,7 +175,7 @@ def test_with_one_clock_waits_are_exactly_what_the_last_arrival_made_of_them(job
     ranks = job.reduced()
     _, waits = waits_of(ranks, clocks([0] * job.ranks, [0] * job.ranks))
     arrivals = waits.arrivals
-    kernels, row = arrivals.meetings.kernels, arrivals.meetings.row
+    kernels, row = waits.meetings.kernels, waits.meetings.row
     charged_ranks = sorted(
         zip(kernels.rank[row].tolist(), kernels.start_ns[row].tolist(), arrivals.waited_ns.tolist(), strict=True)
     )
@@ -204,16 +204,16 @@ def test_the_last_alone_is_charged_where_the_clocks_tell_it_from_the_next() -> N
 def test_those_that_the_clocks_do_not_tell_apart_share_what_the_others_waited() -> None:
     waits = three([0, 90, 101], [0, 11, 11])
     assert made_wait(waits, 3) == [0, 50, 51]
-    assert waits.last_in.tolist() == [0, 1, 1]
-    assert waits.arrivals.together.tolist() == [2]
+    assert waits.by_rank.last_in.tolist() == [0, 1, 1]
+    assert waits.latest.together.tolist() == [2]
 
 
 def test_nobody_is_charged_where_the_clocks_tell_nobody_apart() -> None:
     waits = three([0, 90, 100], [0, 100, 100])
     assert made_wait(waits, 3) == [0, 0, 0]
-    assert waits.waited_ns.tolist() == [100, 10, 0]
-    assert not waits.last_in.any()
-    assert waits.arrivals.together.tolist() == [0]
+    assert waits.by_rank.waited_ns.tolist() == [100, 10, 0]
+    assert not waits.by_rank.last_in.any()
+    assert waits.latest.together.tolist() == [0]
 
 
 def test_what_a_rank_had_itself_waited_for_is_reported_as_passed_on() -> None:

@@ -36,6 +36,14 @@ HOOKS = yaml.safe_load((ROOT / ".pre-commit-hooks.yaml").read_text())
 PROJECT: dict[str, Any] = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
 
 
+@pytest.mark.parametrize("room", ["prediction", "ranks", "recorder"])
+def test_a_large_room_says_what_each_of_its_modules_is_for(room: str) -> None:
+    folder = ROOT / "overlapscope" / room
+    modules = {path.stem for path in folder.glob("*.py")} | {path.parent.name for path in folder.glob("*/__init__.py")}
+    said = ast.get_docstring(ast.parse((folder / "__init__.py").read_text())) or ""
+    assert modules - {"__init__"} == set(re.findall(r"`(\w+)`", said)) & modules
+
+
 def read(path: Path) -> Any:
     """A YAML file as GitHub reads it: `on` is a name there, and no truth value."""
     return yaml.load(path.read_text(), yaml.BaseLoader)

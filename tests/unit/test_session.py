@@ -12,7 +12,7 @@ import pytest
 from overlapscope.analysis import analyze_trace
 from overlapscope.base.session import session
 from overlapscope.errors import UnreadableTrace
-from overlapscope.prediction.program import find_program
+from overlapscope.prediction.plain_program import find_program
 from overlapscope.reading import load
 from overlapscope.report.model import build
 from overlapscope.trace.model import Kind

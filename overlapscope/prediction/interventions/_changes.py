@@ -11,7 +11,7 @@ from msgspec.structs import replace
 from overlapscope.analysis import calls as call_kinds
 from overlapscope.analysis.grouping import distinct
 from overlapscope.analysis.host import around, on_thread
-from overlapscope.base.columns import pick
+from overlapscope.base.columns import mask_of, pick
 from overlapscope.base.intervals import I64, Bool, covered
 from overlapscope.base.kept import kept
 from overlapscope.base.words import plural, size
@@ -43,24 +43,22 @@ def move(graph: Graph, rows: I64, stance: Stance) -> tuple[Graph, ShownNeeds]:
         The graph, and how far the recording shows the dependencies.
     """
     items = graph.items
-    moved = np.zeros(len(items), np.bool_)
-    moved[rows] = True
+    moved = mask_of(rows, len(items))
     lines = [np.flatnonzero((items.lane == source) & ~items.gone) for source in distinct(items.lane[rows]).tolist()]
     lane, streams = _own_lanes(graph, lines, moved)
-    noted_first, noted_then = graph.notes
-    tied = (lane[noted_first] != lane[noted_then]) & (moved[noted_first] | moved[noted_then])
-    noted = np.zeros(len(items), np.bool_)
-    noted[noted_first[tied]] = noted[noted_then[tied]] = True
-    first, then = [noted_first[tied]], [noted_then[tied]]
+    parted = lane[graph.stated.first] != lane[graph.stated.then]
+    stated = graph.stated.take(parted & (moved[graph.stated.first] | moved[graph.stated.then]))
+    tied = mask_of(stated.first, len(items)) | mask_of(stated.then, len(items))
+    first, then = [stated.first], [stated.then]
     shown = ShownNeeds(bool(len(rows)), bool(len(rows)))
     for line in lines:
         copies = line[moved[line]]
-        needs = find_needs(graph, line, copies, noted)
+        needs = find_needs(graph, line, copies, tied)
         shown = shown.besides(needs)
         upload = items.kind[copies] == Kind.H2D
         waits = ~upload | (stance == Stance.WORST)
         holds = upload & (needs.shown | (stance == Stance.EXPECTED)) | (stance == Stance.WORST)
-        first += [np.where(waits & ~needs.noted, needs.ahead, -1), np.where(holds & ~needs.noted, copies, -1)]
+        first += [np.where(waits & ~needs.stated, needs.ahead, -1), np.where(holds & ~needs.stated, copies, -1)]
         then += [copies, needs.behind]
     earlier, later = np.concatenate(first), np.concatenate(then)
     real = (earlier >= 0) & (later >= 0)

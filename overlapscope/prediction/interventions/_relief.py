@@ -14,7 +14,7 @@ from msgspec.structs import replace
 from overlapscope.analysis import calls as call_kinds
 from overlapscope.analysis.grouping import rows_by
 from overlapscope.analysis.host import pinning
-from overlapscope.base.columns import pick
+from overlapscope.base.columns import mask_of, pick
 from overlapscope.base.intervals import I64, Bool
 from overlapscope.prediction.graph import Graph
 from overlapscope.prediction.hardware import Stance
@@ -48,8 +48,7 @@ def with_warm_caches(graph: Graph, staged: I64, request: Request) -> Graph:
     if ratio <= 1 or not cold:
         return graph
     new = calls.copied("before_ns", "length_ns")
-    waits = np.zeros(len(calls), np.bool_)
-    waits[graph.waits.call] = True
+    waits = mask_of(graph.waits.call, len(calls))
     for _, rows in graph.by_thread():
         cold_left = 0.0
         for call in rows.tolist() if evicts[rows].any() else ():

@@ -5,10 +5,11 @@ from __future__ import annotations
 import numpy as np
 from msgspec.structs import replace
 
+from overlapscope.base.columns import mask_of
 from overlapscope.base.intervals import expand
 from overlapscope.base.words import plural
 from overlapscope.base.words import size as size_text
-from overlapscope.prediction.graph import Graph
+from overlapscope.prediction.graph import Calls, DeviceItems, Graph, Waits
 from overlapscope.prediction.hardware import Stance
 from overlapscope.prediction.interventions._changes import NOTHING, copies, waits_of_copies
 from overlapscope.prediction.interventions.intervention import Applied, Intervention, Premise, Request
@@ -22,49 +23,66 @@ _PACKING_GB_PER_S = 5.0
 
 
 def _apply(graph: Graph, request: Request) -> Applied:
-    items = graph.items
-    is_own = np.zeros(len(graph.calls), np.bool_)
-    is_own[waits_of_copies(graph, values=True)] = True
+    is_own = mask_of(waits_of_copies(graph, values=True), len(graph.calls))
     runs = _runs(graph, is_own)
     calls_of_thread = [rows for _, rows in graph.by_thread()]
-    new_items = items.copied("bytes", "duration_ns", "gone")
-    new_calls = graph.calls.copied("before_ns", "length_ns")
-    into = np.arange(len(items))
-    stays_waiting, by_call = np.ones(len(graph.waits), np.bool_), np.argsort(graph.waits.call, kind="stable")
-    waited = graph.waits.call[by_call]
-    joined = []
-    for run in runs:
-        first, rest = run[0], run[1:]
-        new_items.bytes[first] = items.bytes[run].sum()
-        if items.host_memory[first] == Memory.PAGEABLE:
-            new_items.duration_ns[first] = items.duration_ns[run].sum()
-        else:
-            kind, size = Kind(int(items.kind[first])), new_items.bytes[[first]]
-            new_items.duration_ns[first] = request.hardware.copy_ns(kind, size, request.stance)[0]
-        new_items.gone[rest] = True
-        into[rest] = first
-        calls = _calls_of(graph, run, calls_of_thread[int(graph.calls.thread[items.call[first]])], is_own)
-        dropped = calls[1:]
-        new_calls.before_ns[dropped] = new_calls.length_ns[dropped] = 0
-        # The merged copy keeps the last wait, if there was any.
-        places = expand(np.searchsorted(waited, calls), np.searchsorted(waited, calls, side="right"))[1]
-        waiting = np.sort(by_call[places])
-        stays_waiting[waiting[:-1]] = False
-        if request.stance == Stance.BEST:
-            # Long work before the first copy may have been splitting the pieces.
-            usual = int(np.median(graph.calls.before_ns[dropped]))
-            new_calls.before_ns[calls[0]] = min(int(new_calls.before_ns[calls[0]]), usual)
-        elif request.stance == Stance.WORST:
-            new_calls.before_ns[calls[0]] += int(new_items.bytes[first] / _PACKING_GB_PER_S)
-        joined.append(calls)
-    waits = graph.waits.take(stays_waiting)
+    threads = [int(graph.calls.thread[graph.items.call[run[0]]]) for run in runs]
+    joined = [_calls_of(graph, run, calls_of_thread[thread], is_own) for run, thread in zip(runs, threads, strict=True)]
+    rows, firsts = np.concatenate([*runs, NOTHING]), np.array([run[0] for run in runs], np.int64)
     # The merged copy needs everything that the pieces needed.
-    orders = replace(graph.orders, then=into[graph.orders.then])
-    changed = replace(graph, items=new_items, calls=new_calls, orders=orders, waits=waits)
-    rows = np.concatenate([*runs, NOTHING])
+    into = np.arange(len(graph.items))
+    into[rows] = np.repeat(firsts, [len(run) for run in runs])
+    items = _items(graph, runs, request)
+    changed = replace(
+        graph,
+        items=items,
+        calls=_calls(graph, joined, items.bytes[firsts], request.stance),
+        orders=replace(graph.orders, then=into[graph.orders.then]),
+        waits=_waits(graph, joined),
+    )
     what = f"{copies(graph, rows)} become {plural(len(runs), 'copy')}."
-    firsts = np.array([run[0] for run in runs], np.int64)
     return Applied(changed, np.concatenate([*joined, NOTHING]), len(rows), what, firsts)
+
+
+def _items(graph: Graph, runs: list[I64], request: Request) -> DeviceItems:
+    """Return the items: the first of each run copies everything, the others are gone."""
+    items = graph.items
+    new = items.copied("bytes", "duration_ns", "gone")
+    for run in runs:
+        first = run[0]
+        new.bytes[first] = items.bytes[run].sum()
+        if items.host_memory[first] == Memory.PAGEABLE:
+            new.duration_ns[first] = items.duration_ns[run].sum()
+        else:
+            kind, size = Kind(int(items.kind[first])), new.bytes[[first]]
+            new.duration_ns[first] = request.hardware.copy_ns(kind, size, request.stance)[0]
+        new.gone[run[1:]] = True
+    return new
+
+
+def _calls(graph: Graph, joined: list[I64], sizes: I64, stance: Stance) -> Calls:
+    """Return the calls: only the first of each run (`joined`) is left, which copies this many bytes (`sizes`)."""
+    new = graph.calls.copied("before_ns", "length_ns")
+    for calls, size in zip(joined, sizes.tolist(), strict=True):
+        first, dropped = calls[0], calls[1:]
+        new.before_ns[dropped] = new.length_ns[dropped] = 0
+        if stance == Stance.BEST:
+            # Long work before the first copy may have been splitting the pieces.
+            new.before_ns[first] = min(int(new.before_ns[first]), int(np.median(graph.calls.before_ns[dropped])))
+        elif stance == Stance.WORST:
+            new.before_ns[first] += int(size / _PACKING_GB_PER_S)
+    return new
+
+
+def _waits(graph: Graph, joined: list[I64]) -> Waits:
+    """Return the waits: the merged copy keeps the last one of its run, if there was any."""
+    by_call = np.argsort(graph.waits.call, kind="stable")
+    waited = graph.waits.call[by_call]
+    stays = np.ones(len(graph.waits), np.bool_)
+    for calls in joined:
+        places = expand(np.searchsorted(waited, calls), np.searchsorted(waited, calls, side="right"))[1]
+        stays[np.sort(by_call[places])[:-1]] = False
+    return graph.waits.take(stays)
 
 
 def _runs(graph: Graph, is_own: Bool) -> list[I64]:

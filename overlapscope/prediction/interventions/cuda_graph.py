@@ -7,7 +7,7 @@ from typing import NamedTuple
 import numpy as np
 from msgspec.structs import replace
 
-from overlapscope.analysis.grouping import distinct
+from overlapscope.analysis.grouping import distinct, group_starts
 from overlapscope.analysis.host import loading, on_thread, pinning
 from overlapscope.analysis.periods import is_step
 from overlapscope.base.columns import pick
@@ -77,7 +77,7 @@ def _graph_launches(graph: Graph, request: Request) -> _GraphLaunches:
     kernels = np.bincount(run, weights=launched[rows]).astype(np.int64)
     large = kernels[run] >= _FEWEST
     rows, run = rows[large], run[large]
-    begins = np.flatnonzero(np.append(True, run[1:] != run[:-1])[: len(run)])
+    begins = group_starts(run)
     return _GraphLaunches(rows, begins, kernels[run[begins]])
 
 

@@ -6,6 +6,7 @@ import numpy as np
 from msgspec.structs import replace
 
 from overlapscope.analysis.host import pinning
+from overlapscope.base.columns import mask_of
 from overlapscope.base.intervals import I64
 from overlapscope.base.words import duration, plural
 from overlapscope.prediction.graph import Graph
@@ -59,9 +60,7 @@ def _pinned(graph: Graph, request: Request, staged: I64, faster: I64) -> Graph:
     items.host_memory[staged] = Memory.PINNED
     called = graph.callers(faster)
     calls.length_ns[called] = np.minimum(calls.length_ns[called], constants.copy_call_ns or 0)
-    is_staged = np.zeros(len(items), np.bool_)
-    is_staged[staged] = True
-    of_copies = is_staged[graph.waits.item] & (items.call[graph.waits.item] == graph.waits.call)
+    of_copies = mask_of(staged, len(items))[graph.waits.item] & (items.call[graph.waits.item] == graph.waits.call)
     return replace(graph, items=items, calls=calls, waits=graph.waits.take(~of_copies))
 
 

@@ -1,4 +1,4 @@
-"""The plain program: a recording's graph without recording overhead, fitted to the plain step.
+"""Removal of recording overhead: a graph's host work is shortened until its step is the plain step.
 
 The host takes longer for a CPU op, runtime call or Python function that is recorded. Ops on the device hardly change
 (1% or less on an H200). So a recording becomes the plain program by shortening the host's work: the work between two
@@ -150,7 +150,7 @@ def _lightened(base: Base, cost: _HostCost, times: float, rest: float = 1.0) -> 
     )
     graph = replace(base.graph, calls=calls)
     replayed = replay(graph)
-    steps = step_times(graph, base.device, base.main_stream, base.numbers, replayed.start_ns, replayed.end_ns)
+    steps = step_times(graph, base.judged, replayed.start_ns, replayed.end_ns)
     return replace(base, graph=graph, replayed=replayed, steps=steps)
 
 

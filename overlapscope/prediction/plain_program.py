@@ -1,4 +1,4 @@
-"""The plain program of a recording: a replay with steps as long as they are without recording."""
+"""The plain program of an analysed recording: its step, the analysis of its replay, and its figures in a report."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from overlapscope.analysis.plain_step import PlainStep
 from overlapscope.analysis.results import Buckets, Device, Period, Plain
 from overlapscope.base.session import kept_in_session
 from overlapscope.prediction.base import Base, prepare
-from overlapscope.prediction.plain import as_plain, estimated, known_step
+from overlapscope.prediction.overhead import as_plain, estimated, known_step
 from overlapscope.prediction.predict import fitted
 from overlapscope.prediction.predicted_trace import plain_trace
 from overlapscope.trace.model import PlainSteps, Trace
