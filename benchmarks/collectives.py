@@ -108,9 +108,9 @@ def timed(out: Path, results: list[Result]) -> Iterator[Timed]:
             yield Timed(result.world, name, size, float(figure["us"]), statistics.fmean(each) / 1000)
 
 
-def page(said: list[Answer], sweep: list[Timed]) -> str:
-    planted = [answer for answer in said if answer.result.variant in PLANTED]
-    even = [answer for answer in said if answer.result.variant not in PLANTED]
+def page(judged: list[Answer], sweep: list[Timed]) -> str:
+    planted = [answer for answer in judged if answer.result.variant in PLANTED]
+    even = [answer for answer in judged if answer.result.variant not in PLANTED]
     rows = [
         (
             answer.result.program,
@@ -147,7 +147,8 @@ differently. [All answers](collectives.csv)
 ## Bandwidth
 
 Times from the last arrival to the end are compared with CUDA events around 20 calls. They agree within 5% in
-{len(close)} of {len(large)} cases of 128 MiB or more, except these. Smaller calls end before the next is launched. [All sizes](collectives-bandwidth.csv)
+{len(close)} of {len(large)} cases of 128 MiB or more, with these exceptions. Smaller calls end before the next is
+launched. [All sizes](collectives-bandwidth.csv)
 
 {table(("collective", "GPUs", "MiB", "events, us", "recording, us"), sizes, words=1)}
 """)
@@ -161,8 +162,8 @@ def main() -> None:
     options = parser.parse_args()
     lines = json.loads((options.out / "results.json").read_bytes())["results"]
     results = [Result(**{**line, "options": tuple(line.get("options", ()))}) for line in lines]
-    said, sweep = list(answers(options.out, results)), list(timed(options.out, results))
-    options.page.write_text(page(said, sweep) + "\n")
+    judged, sweep = list(answers(options.out, results)), list(timed(options.out, results))
+    options.page.write_text(page(judged, sweep) + "\n")
     rows = [
         (
             answer.result.program,
@@ -172,7 +173,7 @@ def main() -> None:
             f"{statistics.median(step for each in answer.result.plain_ns for step in each) / 1e6:.2f}",
             answer.verdict.text,
         )
-        for answer in said
+        for answer in judged
     ]
     head = ("program", "variant", "GPUs", "options", "plain step in ms", "verdict")
     options.page.with_suffix(".csv").write_text(csv_text(head, rows))

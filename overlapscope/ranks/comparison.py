@@ -156,6 +156,10 @@ def _of_traces(ranks: Sequence[ReducedRank], comparison: Comparison) -> Iterator
     yield from different_jobs(
         [Recorded(rank.source, rank.rank, rank.world_size, rank.end_ns - rank.span_ns, rank.end_ns) for rank in ranks]
     )
+    if any(rank.on_host for rank in ranks):
+        yield (
+            "Recorded without a GPU: ranges on the host such as gloo:all_reduce count as communication, ops as compute."
+        )
     if predicted := sum(rank.predicted for rank in ranks):
         yield f"{plural(predicted, 'trace')} predicted by `overlapscope whatif`, not recorded."
     if unlaunched := sum(rank.lead_in_ns is None for rank in comparison.ranks):
@@ -175,8 +179,8 @@ def _of_kernels(comparison: Comparison) -> Iterator[str]:
             "between ranks and do not count as waiting."
         )
     silent = (
-        "Some kernels do not say which collective they are (recorded by Nsight Systems, JAX or older PyTorch, or "
-        "launched from a CUDA graph)"
+        "Some collectives are recorded without their group (by Nsight Systems, JAX or older PyTorch, from a CUDA "
+        "graph, or on the host)"
     )
     if matching.by in ("kernel-names", "both"):
         yield f"{silent}; those were matched by name and order, as if all ranks were one group."

@@ -28,7 +28,7 @@ from overlapscope.errors import UnreadableTrace
 from overlapscope.ranks.result import Unreadable
 from overlapscope.report.findings import find_all
 from overlapscope.rules.finding import Finding
-from overlapscope.trace.model import Collectives, GpuOps, Kind, Trace
+from overlapscope.trace.model import Collectives, GpuOps, HostEvents, Kind, Trace
 
 __all__ = ["CommKernels", "CommKind", "ReducedRank", "StepFigures", "Unreadable", "reduce"]
 
@@ -150,6 +150,8 @@ class ReducedRank(Struct, frozen=True, eq=False):
     """Intervals in which communication ran and nothing computed."""
     plain_step: PlainStep | None = None
     """Length of a step without the profiler, if the recorder timed steps."""
+    on_host: bool = False
+    """True if it was recorded without a GPU, so that host ranges take the place of kernels."""
     predicted: bool = False
     """True if `overlapscope whatif` predicted the trace instead of recording it."""
 
@@ -160,15 +162,19 @@ def reduce(trace: Trace) -> tuple[ReducedRank, ...]:
     Raises:
         UnreadableTrace: If nothing ran on a GPU, so that there is nothing to compare.
     """
-    if trace.rank is not None and not 0 <= trace.rank <= LARGEST_RANK:
-        trace = replace(trace, rank=None)
-    analysis = analyze_trace(trace)
+    analysis = analyze_trace(with_possible_rank(trace))
     trust = analysis.result.trust
     if trust.verdict == "unusable":
         failures = [check.detail for check in trust.checks if check.status == "fail"]
         raise UnreadableTrace(trace.source, " ".join(failures))
     findings = find_all([analysis], replayed=False)
     return tuple(_reduced(analysis, device, findings) for device in analysis.devices)
+
+
+def with_possible_rank(trace: Trace) -> Trace:
+    """Return the trace without a rank that can't be one."""
+    possible = trace.rank is None or 0 <= trace.rank <= LARGEST_RANK
+    return trace if possible else replace(trace, rank=None)
 
 
 def _reduced(analysis: TraceAnalysis, device: DeviceAnalysis, findings: tuple[Finding, ...]) -> ReducedRank:
@@ -274,13 +280,15 @@ def _launched_in(trace: Trace, ops: GpuOps) -> I64:
     The op's place on the device would not do: an op launched for a step may run before the step's first compute on one
     rank and after it on another.
     """
-    notes = trace.annotations
+    at = pick(trace.runtime_calls.start_ns, np.where(ops.launch >= 0, ops.launch, -1), 0)
+    return np.where(ops.launch >= 0, step_numbers(trace.annotations, at), -1)
+
+
+def step_numbers(notes: HostEvents, at: I64) -> I64:
+    """Return the number of the profiler step at each moment on the host, or -1. `notes` has the steps."""
     rows = np.flatnonzero(is_step(notes))
     matches = [_STEP_NUMBER.fullmatch(notes.name(row)) for row in rows.tolist()]
     numbers = np.array([int(step.group(1)) if step else -1 for step in matches], np.int64)
-    starts, ends = notes.start_ns[rows], notes.end_ns[rows]
-    launched = ops.launch >= 0
-    at = pick(trace.runtime_calls.start_ns, np.where(launched, ops.launch, -1), 0)
-    step = np.searchsorted(starts, at, side="right") - 1
-    inside = launched & (step >= 0) & (at < pick(ends, step, 0))
+    step = np.searchsorted(notes.start_ns[rows], at, side="right") - 1
+    inside = (step >= 0) & (at < pick(notes.end_ns[rows], step, 0))
     return np.where(inside, pick(numbers, step), -1)

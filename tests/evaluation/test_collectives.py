@@ -1,7 +1,7 @@
 """Recordings of real collectives on H200s (`benchmarks.several_gpus`), of which the planted causes are known.
 
-The archive has two programs of `scenarios/jobs`, and a sweep of collectives over sizes, which `timed.json` says how long
-they took by CUDA events, without a profiler.
+The archive has two programs of `scenarios/jobs`, and a sweep of collectives over sizes. `timed.json` has their times by
+CUDA events, without a profiler.
 """
 
 from __future__ import annotations

@@ -1,0 +1,133 @@
+"""Reduction of a rank that was recorded without a GPU, whose collectives are ranges on the host.
+
+PyTorch puts a range such as `gloo:all_reduce` around the work of a collective on the host, on a thread of the backend.
+It takes the place of a kernel: it begins when the rank arrives, and ends when the data has. Ops take the place of
+compute, except those that only start a collective.
+"""
+
+from __future__ import annotations
+
+import re
+
+import numpy as np
+
+from overlapscope.analysis.periods import is_step
+from overlapscope.analysis.results import Buckets, Engines, Overlap, Trust
+from overlapscope.analysis.timeline import percentage
+from overlapscope.base.columns import pick
+from overlapscope.base.intervals import I64, Intervals, clip, covered, join, subtract, total, union
+from overlapscope.catalog.causes import COPY_CAUSES, IDLE_CAUSES
+from overlapscope.ranks.reduced import (
+    CommKernels,
+    CommKind,
+    ReducedRank,
+    StepFigures,
+    reduce,
+    step_numbers,
+    with_possible_rank,
+)
+from overlapscope.trace.model import HostEvents, Trace
+
+HOST = -1
+"""Device of a rank without a GPU."""
+_COLLECTIVE = re.compile(r"(?:gloo|mpi|ucc|xccl):\w+")
+_STARTS_COLLECTIVE = re.compile(r"c10d::\w+|record_param_comms")
+
+
+def reduce_any(trace: Trace) -> tuple[ReducedRank, ...]:
+    """Reduce a trace to one rank for each of its devices, or to one of the host if it has collectives but no device.
+
+    Raises:
+        UnreadableTrace: If there is nothing to compare.
+    """
+    host = None if trace.devices else _reduce_host(with_possible_rank(trace))
+    return (host,) if host is not None else reduce(trace)
+
+
+def _reduce_host(trace: Trace) -> ReducedRank | None:
+    """Return the rank's collectives on the host; None if the trace has none or no step."""
+    notes = trace.annotations
+    steps = notes.take(is_step(notes))
+    collectives = notes.take(notes.named(lambda name: _COLLECTIVE.fullmatch(name) is not None))
+    if not len(steps) or not len(collectives):
+        return None
+    begin, end = int(steps.start_ns.min()), int(steps.end_ns.max())
+    collectives = collectives.take((collectives.start_ns >= begin) & (collectives.end_ns <= end))
+    ops = trace.cpu_ops.take(~trace.cpu_ops.named(lambda name: _STARTS_COLLECTIVE.fullmatch(name) is not None))
+    comm = union(collectives.start_ns, collectives.end_ns)
+    compute = clip(union(ops.start_ns, ops.end_ns), begin, end)
+    exposed = subtract(comm, compute)
+    compute_ns, comm_ns, busy_ns = total(compute), total(comm), total(join(comm, compute))
+    return ReducedRank(
+        source=trace.source,
+        rank=trace.rank,
+        world_size=trace.world_size,
+        device=HOST,
+        device_name=None,
+        trust=Trust(verdict="trusted", checks=()),
+        span_ns=end - begin,
+        lead_in_ns=0,
+        judged_from_ns=begin,
+        end_ns=end,
+        buckets=Buckets(
+            compute_ns=compute_ns,
+            exposed_comm_ns=total(exposed),
+            exposed_copy_ns=0,
+            exposed_other_ns=0,
+            idle_ns=end - begin - busy_ns,
+        ),
+        engines=Engines(sm_ns=busy_ns, compute_ns=compute_ns, comm_ns=comm_ns, h2d_ns=0, d2h_ns=0, other_ns=0),
+        overlap=Overlap(
+            copy_ns=0,
+            hidden_copy_ns=0,
+            hidden_copy_pct=None,
+            serial_ns=busy_ns,
+            busy_ns=busy_ns,
+            ideal_ns=busy_ns,
+            efficiency_pct=None,
+            h2d_d2h_ns=0,
+            comm_compute_pct=percentage(comm_ns - total(exposed), comm_ns),
+            exposed_h2d_ns=0,
+            exposed_d2h_ns=0,
+        ),
+        exposed_copy_by_cause={},
+        idle_by_cause={},
+        steps=_steps(steps, compute, exposed),
+        findings=(),
+        comm=_comm(trace, collectives),
+        exposed_comm=exposed,
+        on_host=True,
+    )
+
+
+def _steps(steps: HostEvents, compute: Intervals, exposed: Intervals) -> StepFigures:
+    """Return the steps, which are whole because the host's part of a step has an end of its own."""
+    span = steps.end_ns - steps.start_ns
+    computes, communicates = (covered(part, steps.start_ns, steps.end_ns) for part in (compute, exposed))
+    none = np.zeros(len(steps), np.int64)
+    return StepFigures(
+        names=tuple(steps.name(row) for row in range(len(steps))),
+        whole=np.ones(len(steps), np.bool_),
+        start_ns=steps.start_ns,
+        span_ns=span,
+        buckets_ns=np.column_stack((computes, communicates, none, none, span - computes - communicates)),
+        copy_causes_ns=np.zeros((len(steps), len(COPY_CAUSES)), np.int64),
+        idle_causes_ns=np.zeros((len(steps), len(IDLE_CAUSES)), np.int64),
+    )
+
+
+def _comm(trace: Trace, collectives: HostEvents) -> CommKernels:
+    distinct, which = np.unique(collectives.name_id, return_inverse=True)
+    unknown: I64 = np.full(len(collectives), -1)
+    return CommKernels(
+        kinds=tuple(CommKind(trace.names[name], recorded=False) for name in distinct.tolist()),
+        start_ns=collectives.start_ns,
+        end_ns=collectives.end_ns,
+        kind=pick(np.arange(len(distinct)), which.ravel()),
+        step=step_numbers(trace.annotations, collectives.start_ns),
+        elements=unknown,
+        sequence=unknown,
+        received=unknown,
+        bytes=unknown,
+        reaches_all=unknown,
+    )
