@@ -14,6 +14,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
 
+import msgspec
+
 from overlapscope.base import disk
 from overlapscope.base.bounded_database import BoundedConnection
 from overlapscope.base.words import clean
@@ -184,10 +186,11 @@ def _version(path: Path, connection: sqlite3.Connection) -> int:
 
 @contextmanager
 def in_words(path: Path) -> Iterator[None]:
-    """Turn errors of SQLite into UsageError with a sentence."""
+    """Turn errors of SQLite, and values of wrong types in a damaged file, into UsageError with a sentence."""
     try:
         yield
-    except sqlite3.Error as error:
+    # Python can't decode SQLite's message about a file whose text isn't UTF-8.
+    except (sqlite3.Error, UnicodeDecodeError, msgspec.DecodeError) as error:
         code = getattr(error, "sqlite_errorcode", 0) & 0xFF
         problem = _WORDS.get(code, "the history cannot be read or written ({error})").format(
             error=clean(str(error), 200)

@@ -8,7 +8,7 @@ import sqlite3
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import closing, contextmanager, suppress
 from pathlib import Path
-from typing import Any, Final, Self
+from typing import Any, Final, Self, TypeVar
 
 import msgspec
 
@@ -23,6 +23,8 @@ from overlapscope.history.predictions import StoredPrediction
 PATH_VARIABLE: Final = "OVERLAPSCOPE_HISTORY"
 _FILE: Final = "history.sqlite"
 _NO_RANK: Final = -1
+
+Made = TypeVar("Made")
 
 
 class Query(msgspec.Struct, frozen=True, kw_only=True):
@@ -208,20 +210,15 @@ class Store:
         """Return the matching entries, oldest first; with `most`, only that many of the newest."""
         where, values = _where(query)
         entries = self._read(
-            "SELECT id, at_ns, job, commit_id, branch, host, labels, plain, gpu, outcome FROM reports AS r "
-            f"WHERE {where} ORDER BY at_ns DESC, id DESC LIMIT ?",
+            "SELECT id, at_ns, job, commit_id AS 'commit', branch, host, CAST(labels AS TEXT) AS labels, plain, gpu, "
+            f"outcome FROM reports AS r WHERE {where} ORDER BY at_ns DESC, id DESC LIMIT ?",
             (*values, -1 if most is None else most),
+            dict[str, Any],
         )
-        return [
-            HistoryRow(
-                id=id,
-                origin=Origin(at_ns=at_ns, job=job, commit=commit, branch=branch, host=host, labels=json.loads(labels)),
-                plain=bool(plain),
-                gpu=gpu,
-                outcome=outcome,
-            )
-            for id, at_ns, job, commit, branch, host, labels, plain, gpu, outcome in reversed(entries)
-        ]
+        with in_words(self.path):
+            origins = [row | {"labels": msgspec.json.decode(row["labels"] or "")} for row in entries]
+            rows = [row | {"origin": origin} for row, origin in zip(entries, origins, strict=True)]
+            return msgspec.convert(rows[::-1], list[HistoryRow], strict=False)
 
     def points(self, metric: str, query: Query = EVERYTHING) -> list[Point]:
         """Return a metric's values in the matching reports, oldest first, then by rank and device."""
@@ -230,24 +227,24 @@ class Store:
             where, values = f"{where} AND f.rank = ?", [*values, query.rank]
         if query.device is not None:
             where, values = f"{where} AND f.device = ?", [*values, query.device]
-        rows = self._read(
-            "SELECT r.id, r.at_ns, r.job, r.commit_id, r.branch, r.gpu, nullif(f.rank, -1), f.device, "
-            "f.value, f.spread, f.samples, f.floor, r.plain "
+        return self._read(
+            "SELECT r.id, r.at_ns, r.job, r.commit_id AS 'commit', r.branch, r.gpu, nullif(f.rank, -1) AS rank, "
+            "f.device, f.value, f.spread, f.samples, f.floor, r.plain "
             "FROM reports AS r CROSS JOIN figures AS f ON r.number = f.report "
             f"WHERE f.metric = (SELECT number FROM metrics WHERE name = ?) AND {where} "
             "ORDER BY r.at_ns, r.id, f.rank, f.device",
             (metric, *values),
+            Point,
         )
-        return [Point(*(*row, bool(plain))) for *row, plain in rows]
 
     def metrics(self) -> list[str]:
         """Return the metrics that have figures."""
-        return [name for [name] in self._read("SELECT name FROM metrics ORDER BY number", ())]
+        return [row["name"] for row in self._read("SELECT name FROM metrics ORDER BY number", (), dict[str, str])]
 
     def jobs(self) -> list[str]:
         """Return the jobs, the most recent first."""
-        jobs = self._read("SELECT job FROM reports GROUP BY job ORDER BY max(at_ns) DESC, job", ())
-        return [job for [job] in jobs]
+        query = "SELECT job FROM reports GROUP BY job ORDER BY max(at_ns) DESC, job"
+        return [row["job"] for row in self._read(query, (), dict[str, str])]
 
     def entry(self, id: str) -> Entry:
         """Return an entry by its id, or by the beginning of it.
@@ -258,28 +255,35 @@ class Store:
         """
         matches = self._read(
             # Ids are hexadecimal, and "g" sorts after all hexadecimal digits.
-            "SELECT id, packed FROM reports JOIN entries ON report = number WHERE id >= ? AND id < ? || 'g' LIMIT 2",
+            "SELECT id, CAST(packed AS BLOB) AS packed FROM reports JOIN entries ON report = number "
+            "WHERE id >= ? AND id < ? || 'g' LIMIT 2",
             (id, id),
+            dict[str, Any],
         )
         if len(matches) != 1 or not id:
             which = "several entries begin" if matches else "no entry begins"
             raise NotInTrace(f"{self.path}: {which} with {clean(id, 80)!r}; `overlapscope history` lists them.")
-        [[whole, packed]] = matches
-        return unpack(packed, f"{self.path}: {whole}")
+        [row] = matches
+        return unpack(row["packed"] or b"", f"{self.path}: {row['id']}")
 
     def predictions(self) -> list[StoredPrediction]:
         """Return all predictions, oldest first."""
-        names = StoredPrediction.__struct_fields__
-        rows = self._read(f"SELECT {', '.join(names)} FROM predictions ORDER BY at_ns, rowid", ())
-        return [StoredPrediction(**dict(zip(names, row, strict=True))) for row in rows]
+        return self._read("SELECT * FROM predictions ORDER BY at_ns, rowid", (), StoredPrediction)
 
     def ids(self) -> frozenset[str]:
         """Return the ids of all entries."""
-        return frozenset(id for [id] in self._read("SELECT id FROM reports", ()))
+        return frozenset(row["id"] for row in self._read("SELECT id FROM reports", (), dict[str, str]))
 
-    def _read(self, query: str, values: Sequence[Any]) -> list[Any]:
+    def _read(self, query: str, values: Sequence[Any], of: type[Made]) -> list[Made]:
+        """Return the rows of a query, each converted to a type by the names of its columns.
+
+        A file that another program changed can hold values of any type in any column.
+        """
         with in_words(self.path):
-            return self._connection.execute(query, values).fetchall()
+            cursor = self._connection.execute(query, values)
+            names = [column[0] for column in cursor.description]
+            rows = [dict(zip(names, row, strict=True)) for row in cursor.fetchall()]
+            return msgspec.convert(rows, list[of], strict=False)  # type: ignore[valid-type]
 
 
 def _where(query: Query) -> tuple[str, list[Any]]:

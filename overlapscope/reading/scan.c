@@ -322,6 +322,11 @@ static int is(Text text, int64_t length, const char *word) {
     return length == (int64_t)strlen(word) && !memcmp(text, word, (size_t)length);
 }
 
+static int is_ascii(Text at, Text end) {
+    while (at < end && *at < 128) at++;
+    return at == end;
+}
+
 static int spells(const Word *word, Text text, int64_t length) {
     return word->length == length && !memcmp(word->text, text, (size_t)length);
 }
@@ -476,7 +481,10 @@ static Text event(Scanner *scanner, Text at) {
             at = arguments(scanner, at, shape, shape == OP ? said + 1 : said);
             break;
         default:
+            text = at;
             at = value(at, last, 0);
+            /* Python decodes the process, so a text that may not be UTF-8 is left to it. */
+            if (field == PID && at != NULL && !is_ascii(text, at)) return NULL;
         }
         if (at == NULL || (at = next(at)) == NULL) return NULL;
     }

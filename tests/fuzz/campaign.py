@@ -6,6 +6,7 @@ Files that kill or hang the process are reported too, and another process goes o
 from __future__ import annotations
 
 import faulthandler
+import gc
 import multiprocessing
 import os
 import re
@@ -21,9 +22,10 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
+import msgspec
 from msgspec import Struct, field
 
-from tests.fuzz.corpus import saved
+from tests.fuzz.corpus import few, saved
 from tests.fuzz.mutators import BOMB, LIMIT_BYTES, Case, make
 from tests.fuzz.oracle import Found, examine
 
@@ -35,6 +37,11 @@ MOST_BYTES, MOST_BYTES_PER_BYTE = 96 << 20, 60
 """Limits of memory likewise, beyond the process's earlier peak."""
 GROWTH_BYTES, SETTLED = 128 << 20, 5000
 """Maximum growth of a process after this many files: the memory that the largest of them leaves."""
+MOST_ADDRESSES = 8 << 30
+"""Address space of a process in bytes, so that no file takes all of the machine's memory."""
+_IN_MEMORY = Path("/dev/shm")
+TALLY = "tally.json"
+"""File of the counts so far, beside the findings."""
 KEPT = 3
 """Files written of each kind that is found."""
 _REPORT_S = 10.0
@@ -46,6 +53,8 @@ class Tally(Struct):
     """Results of a campaign so far."""
 
     files: int = 0
+    made: Counter[str] = field(default_factory=Counter)
+    """Number of files of each kind."""
     found: Counter[str] = field(default_factory=Counter)
     rss_bytes: int = 0
     """The most that any process took."""
@@ -55,8 +64,9 @@ class Tally(Struct):
 
 @contextmanager
 def judging() -> Iterator[Path]:
-    """A folder for files, with warnings of the package as errors, as its tests have them."""
-    with TemporaryDirectory() as folder, warnings.catch_warnings():
+    """A folder for files, with warnings of the package as errors, as its tests have them, and with limited memory."""
+    resource.setrlimit(resource.RLIMIT_AS, (MOST_ADDRESSES, MOST_ADDRESSES))
+    with TemporaryDirectory(dir=_IN_MEMORY if _IN_MEMORY.is_dir() else None) as folder, warnings.catch_warnings():
         warnings.filterwarnings("error", module="overlapscope")
         yield Path(folder)
 
@@ -95,6 +105,9 @@ def run(first: int, files: int | None, *, jobs: int, seconds: float | None, out:
     """
     out.mkdir(parents=True, exist_ok=True)
     saved()
+    few()
+    # The collector of garbage need not look at modules and origins again and again.
+    gc.freeze()
     each = -(-files // jobs) if files is not None else 1 << 40
     last = first + files if files is not None else None
     workers = [
@@ -113,11 +126,13 @@ def run(first: int, files: int | None, *, jobs: int, seconds: float | None, out:
             if elapsed - reported_s > _REPORT_S:
                 reported_s = elapsed
                 print(_progress(tally, workers, elapsed), flush=True)
+                (out / TALLY).write_bytes(msgspec.json.encode(tally))
             if seconds is not None and elapsed > seconds:
                 break
     finally:
         for worker in workers:
             worker.stop(tally)
+    (out / TALLY).write_bytes(msgspec.json.encode(tally))
     print(_summary(tally, first, jobs, time.monotonic() - began), flush=True)
     return tally
 
@@ -149,13 +164,14 @@ class _Worker:
     def heard(self, tally: Tally) -> None:
         """Handle the process's messages, or its end."""
         try:
-            seed, findings, rss, growth = self.end.recv()
+            seed, findings, made, rss, growth = self.end.recv()
         except EOFError:
             self._ended(tally)
             return
         tally.files += seed + 1 - self._next
         self.done += seed + 1 - self._next
         self._next = seed + 1
+        tally.made += made
         tally.rss_bytes, tally.growth_bytes = max(tally.rss_bytes, rss), max(tally.growth_bytes, growth)
         for match in findings:
             self._keep(tally, seed, match)
@@ -200,14 +216,19 @@ class _Worker:
 def _work(at: Any, first: int, last: int, end: Connection, log: Path, parent: int) -> None:
     """Judge a range of seeds in this process; say what was found, and once in a while how far it is."""
     settled, last_message_s, begun = 0, time.monotonic(), first
+    made: Counter[str] = Counter()
     with judging() as folder, log.open("w") as file:
         faulthandler.enable(file)
+        watched = 0.0
         for seed in range(first, last):
             at.value = seed
-            faulthandler.dump_traceback_later(HANG_S, exit=True, file=file)
+            if time.monotonic() > watched + 1:
+                # Setting it costs as much as reading a small file.
+                watched = time.monotonic()
+                faulthandler.dump_traceback_later(HANG_S + 1, exit=True, file=file)
             case = make(seed)
+            made[case.kind] += 1
             result = judge(case, folder)
-            faulthandler.cancel_dump_traceback_later()
             if seed - begun == SETTLED:
                 settled = _resident_bytes()
             if result or time.monotonic() - last_message_s > 1.0 or seed == last - 1:
@@ -218,7 +239,9 @@ def _work(at: Any, first: int, last: int, end: Connection, log: Path, parent: in
                     settled = rss
                 if os.getppid() != parent:
                     return
-                end.send((seed, result, rss, growth))
+                end.send((seed, result, made, rss, growth))
+                made = Counter()
+        faulthandler.cancel_dump_traceback_later()
 
 
 def _resident_bytes() -> int:
@@ -247,8 +270,9 @@ def _progress(tally: Tally, workers: list[_Worker], elapsed: float) -> str:
 def _summary(tally: Tally, first: int, jobs: int, elapsed: float) -> str:
     summary = "nothing found" if not tally.found else f"{tally.found.total()} findings of {len(tally.found)} kinds"
     kinds = "".join(f"\n  {count:,} x {kind}" for kind, count in tally.found.most_common())
+    made = ", ".join(f"{count:,} {kind}" for kind, count in tally.made.most_common())
     return (
-        f"{tally.files:,} files from seed {first} in {elapsed:.0f} s by {jobs} jobs ({tally.files / elapsed:.0f} a "
-        f"second): {summary}. A process takes {tally.rss_bytes >> 20} MiB at most, and grew by "
-        f"{tally.growth_bytes >> 20} MiB at most after its first {SETTLED:,} files.{kinds}"
+        f"{tally.files:,} files ({made}) from seed {first} in {elapsed:.0f} s by {jobs} jobs "
+        f"({tally.files / elapsed:.0f} a second): {summary}. A process takes {tally.rss_bytes >> 20} MiB at most, and "
+        f"grew by {tally.growth_bytes >> 20} MiB at most after its first {SETTLED:,} files.{kinds}"
     )

@@ -1,4 +1,8 @@
-"""Files to mutate: pieces of the bundled recordings, made-up programs, predictions, and reports of them. All small."""
+"""Files to mutate: pieces of the bundled recordings, made-up programs, predictions, and reports of them. All small.
+
+Analysing a trace of few events costs much less than one of many and finds nearly as much, so most files are made of
+`few`, and only some of `origins`.
+"""
 
 from __future__ import annotations
 
@@ -29,7 +33,22 @@ from tests.support.made_up_programs import Do, record, repeated
 
 Event = dict[str, Any]
 
-STEPS, OPS_OF_A_LANE, OPS_OF_A_STEP, HOST_EVENTS = 3, 3, 8, 40
+
+class Size(Struct, frozen=True):
+    """Maximum numbers of steps, of ops per step and per lane of a step, and of host events of a kind.
+
+    The compiled scanner leaves arrays with instants to Python.
+    """
+
+    steps: int = 3
+    ops: int = 8
+    lane: int = 3
+    host: int = 20
+    instants: bool = True
+
+
+SOME = Size()
+FEW = (Size(1, 2, 2, 2, instants=False), Size(1, 4, 2, 4), Size(2, 2, 1, 3, instants=False))
 _LARGEST_PACKED_BYTES = 60_000
 _GPU = ("kernel", "gpu_memcpy", "gpu_memset")
 _CALLS = ("cuda_runtime", "cuda_driver")
@@ -53,6 +72,16 @@ class Origin(Struct, frozen=True):
 def origins() -> tuple[Origin, ...]:
     """All of them, in the same order every time."""
     return (*_pieces(), *_made_up())
+
+
+@cache
+def few() -> tuple[Origin, ...]:
+    """Smaller pieces of the same recordings, several of each."""
+    return tuple(
+        Origin(f"{origin.name}, few events", json.dumps(cut(origin.document(), size)).encode(), origin.predicted)
+        for origin in origins()
+        for size in FEW
+    )
 
 
 @cache
@@ -113,12 +142,13 @@ def _written(trace: Trace) -> bytes:
     return b"".join(chrome_trace.blocks(trace, packed=False))
 
 
-def cut(document: dict[str, Any]) -> dict[str, Any]:
+def cut(document: dict[str, Any], size: Size = SOME) -> dict[str, Any]:
     """Return a few ops of a few steps, with their launch calls and the events around these."""
     events: list[Event] = document["traceEvents"]
     spans = [event for event in events if event.get("ph") == "X" and "cat" in event]
     marked = [span for span in spans if span["cat"] == "user_annotation" and span["name"].startswith("ProfilerStep#")]
-    marked = sorted(marked, key=lambda item: float(item["ts"]))[1 : STEPS + 1] if len(marked) > STEPS else marked
+    if len(marked) > size.steps:
+        marked = sorted(marked, key=lambda item: float(item["ts"]))[1 : size.steps + 1]
     launch = {_correlation(span): span for span in spans if span["cat"] in _CALLS}
     kept = {id(event) for event in marked}
     moments: list[tuple[Any, float]] = []
@@ -131,7 +161,7 @@ def cut(document: dict[str, Any]) -> dict[str, Any]:
         if marked and step is None:
             continue
         lane = (step, member["cat"], member["tid"], member["name"][:14])
-        if lanes[lane] >= OPS_OF_A_LANE or lanes[step,] >= OPS_OF_A_STEP * (1 if marked else STEPS):
+        if lanes[lane] >= size.lane or lanes[step,] >= size.ops * (1 if marked else size.steps):
             continue
         lanes[lane] += 1
         lanes[step,] += 1
@@ -151,13 +181,14 @@ def cut(document: dict[str, Any]) -> dict[str, Any]:
         few = cat not in (*_GPU, *_CALLS, "cpu_op", "user_annotation", "python_function", "cuda_sync")
         if ordering or host or sync or few:
             others[cat] += 1
-            if others[cat] <= (2 if few else HOST_EVENTS // 2):
+            if others[cat] <= (2 if few else size.host):
                 kept.add(id(member))
     named = 0
     chosen = []
     for event in events:
         named += event.get("ph") == "M"
-        if id(event) in kept or event.get("ph") == "i" or (event.get("ph") == "M" and named <= 4):
+        instant = event.get("ph") == "i" and size.instants
+        if id(event) in kept or instant or (event.get("ph") == "M" and named <= 4):
             chosen.append(event)
     return document | {"traceEvents": chosen}
 

@@ -18,7 +18,7 @@ from msgspec import Struct, field
 
 from overlapscope.base.marks import METADATA, PLAIN_STEPS
 from tests.fuzz import other_files
-from tests.fuzz.corpus import Event, Origin, origins, saved
+from tests.fuzz.corpus import Event, Origin, few, origins, saved
 
 Document = dict[str, Any]
 
@@ -32,7 +32,7 @@ PREDICTED = "predicted"
 SAVED = "saved"
 """And of a report or a baseline."""
 OTHER = "other source"
-"""Value of `Case.tells` for a file that is not a trace of torch.profiler."""
+"""Value of `Case.tells` for a file that is not a trace of torch.profiler; its suffix says what it is."""
 SETTINGS = "settings"
 """And of settings that are not a file."""
 BOMB = "bomb"
@@ -49,6 +49,16 @@ NUMBERS = (
     *("[]", "{}", "[1]", '{"a": 1}', "[[[]]]", '"\\ud800"', '"\\u0000"', '"a\\nb"'),
 )
 """Replacements of a number, as they are written."""
+
+ESCAPES = (
+    *(r"\n", r"\/", r"\\", r"\"", r"\u00e9", r"\u0000", r"\uD83D\uDE00", r"\ud800", r"\uDFFF", r"\uD83D\u0041"),
+    *(r"\v", r"\x41", r"\u12g4", r"\U0041", r"\'"),
+)
+VALUES = (
+    *(f'"{escape}"' for escape in (*ESCAPES, "\x1f", "\x7f", "\u00e9")),
+    *("tru", "nulll", "[1,]", "[,1]", '{"a" 1}', '{"a": 1,}', "{1: 2}", "[1 2]", "{", '"', "[]]", "/**/1"),
+)
+"""Values as they are written, valid and invalid."""
 
 NAMES = (
     *("", " ", "\n", "a\rb", "\t", "\x1b[31mred\x1b[0m", "\x00", "\x7f", "\u202eabc", "\ud800", "[red]x[/red]", "[/]"),
@@ -117,6 +127,13 @@ class Case(Struct):
     def name(self) -> str:
         """Of its file."""
         return f"{self.seed}{self.suffix}"
+
+    @property
+    def kind(self) -> str:
+        """Name under which the file is counted."""
+        if OTHER in self.tells:
+            return self.suffix[1:]
+        return next(iter(self.tells), "packed trace" if self.how[-1:] in (["packed"], [BOMB]) else "trace")
 
 
 # -- from a document to text
@@ -216,6 +233,22 @@ def numbers_of_events(rng: random.Random, document: Document) -> None:
         name = key if key != "any" else rng.choice(list(holder) or ["x"])
         if name in holder or rng.random() < 0.1:
             holder[name] = _shifted(rng, holder.get(name)) if near else _number(rng)
+
+
+def fine_times(rng: random.Random, document: Document) -> None:
+    """Write the times of some events with other digits, as other writers would."""
+    key, digits, style = rng.choice(("ts", "dur")), rng.randrange(8), rng.choice("ffe")
+    for event in _some(rng, _events(document)):
+        if _is_number(event.get(key)):
+            event[key] = raw(f"{event[key] + rng.random() * 10 ** rng.choice((-4, -2, 1)):.{digits}{style}}")
+
+
+def unread(rng: random.Random, document: Document) -> None:
+    """Add fields and arguments that nothing reads, with valid and invalid values."""
+    key = rng.choice(("x", "id", "cname", "External id", "kernel"))
+    for event in _some(rng, _events(document)):
+        literal = rng.choice((*NUMBERS, *VALUES))
+        rng.choice((event, _args(event)))[key] = raw(literal if rng.random() < 0.7 else f'[1, {{"a": [{literal}]}}, 2]')
 
 
 def number_for_all(rng: random.Random, document: Document) -> None:
@@ -339,7 +372,7 @@ def no_events(rng: random.Random, document: Document) -> None:
     if not isinstance(events, list):
         return
     strange = rng.choice((1, "x", None, [], {}, [[1]], True, [{"ph": "X"}], {"a": 1}, "@deep"))
-    times = rng.choice((1, 3, 200))
+    times = rng.choice((1, 3, 200 if strange != "@deep" else 5))
     for _ in range(times):
         written = raw(_deep(rng)) if strange == "@deep" else strange
         events.insert(rng.randrange(len(events) + 1), written)
@@ -694,6 +727,22 @@ def inserted(rng: random.Random, data: bytes) -> bytes:
     return data
 
 
+_TEXTS = (re.compile(rb'"[^"\\]+"'), re.compile(rb'(?<=: )"[^"\\]+"'))
+_INSERTED = (
+    *(escape.encode() for escape in ESCAPES),
+    *(b"\x1f", b"\x7f", b"\xc3\xa9", b"\xc3", b"\xf0\x9f\x98\x80", b"\xed\xa0\x80"),
+)
+
+
+def escaped(rng: random.Random, data: bytes) -> bytes:
+    """Put escapes and other characters into some texts, allowed and not."""
+    texts = list(rng.choice(_TEXTS).finditer(data))
+    for text in sorted(rng.sample(texts, min(len(texts), rng.choice((1, 1, 3)))), key=lambda text: -text.start()):
+        at = rng.randrange(text.start() + 1, text.end())
+        data = data[:at] + rng.choice(_INSERTED) + data[at:]
+    return data
+
+
 def other_text(rng: random.Random, data: bytes) -> bytes:
     """The same in another encoding, or written otherwise."""
     how = rng.randrange(6)
@@ -768,6 +817,7 @@ def _zstd() -> Callable[[bytes], bytes] | None:
 
 _OF_DOCUMENTS: tuple[tuple[int, Callable[[random.Random, Document], None]], ...] = (
     *((6, item) for item in (numbers_of_events, number_for_all)),
+    *((4, item) for item in (fine_times, unread)),
     *((3, item) for item in (numbers_of_metadata, own_metadata, job_metadata)),
     *(
         (3, item)
@@ -781,8 +831,14 @@ _OF_DOCUMENTS: tuple[tuple[int, Callable[[random.Random, Document], None]], ...]
         for item in (same_correlations, huge_copies, far_away, other_steps, collectives, graphs, moved_in_time)
     ),
 )
-_OF_BYTES = (flipped, cut_short, hole, inserted, inserted, other_text)
+OTHERS = (
+    *((".sqlite", other_files.database_case), (".xplane.pb", other_files.plane_case)),
+    *((".history", other_files.history_case), (".toml", other_files.settings_case)),
+)
+_OF_BYTES = (flipped, cut_short, hole, inserted, inserted, escaped, escaped, other_text)
 _RARELY = 800
+FEW = 0.9
+"""Share of the files with few events."""
 
 
 def make(seed: int) -> Case:
@@ -792,7 +848,7 @@ def make(seed: int) -> Case:
         return _saved_case(rng, seed)
     if rng.random() < 0.02:
         return _other_case(rng, seed)
-    origin = rng.choice(origins())
+    origin = rng.choice(few() if rng.random() < FEW else origins())
     document = origin.document()
     case = Case(seed, origin, b"")
     if origin.predicted and rng.random() < 0.5:
@@ -848,9 +904,9 @@ def _other_case(rng: random.Random, seed: int) -> Case:
     if rng.random() < 0.1:
         how = rng.choice(other_files.SETTINGS_KINDS)
         return Case(seed, origins()[0], origins()[0].text, how=[how], tells={SETTINGS})
-    database = rng.random() < 0.5
-    origin, data, applied = (other_files.database_case if database else other_files.plane_case)(rng)
-    return Case(seed, origin, data, ".sqlite" if database else ".xplane.pb", applied, {OTHER})
+    suffix, new = rng.choice(OTHERS)
+    origin, data, applied = new(rng)
+    return Case(seed, origin, data, suffix, applied, {OTHER})
 
 
 def _apply(

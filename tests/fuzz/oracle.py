@@ -1,6 +1,10 @@
 """Properties that hold for every file:
 
 Only errors of our own, possible figures, exact sums, no pass without evidence.
+
+Every trace is read twice, with the compiled scanner and without, and a sweep computes its figures again. A report is
+made and checked for a share of the files (`REPORTED`) and for all whose answer is certain, and views are made for fewer
+(`VIEWED`), since each costs as much as reading and analysing several files.
 """
 
 from __future__ import annotations
@@ -15,24 +19,27 @@ import re
 import traceback
 from collections.abc import Callable, Iterator
 from contextlib import redirect_stderr, redirect_stdout, suppress
-from functools import cache
+from functools import cache, lru_cache
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
+from unittest.mock import patch
 
 import msgspec
+import numpy as np
 from msgspec.structs import replace
 from rich.cells import cell_len
 
 from overlapscope import timeline as lanes
 from overlapscope.analysis import TraceAnalysis, analyze_trace
-from overlapscope.analysis.results import Device, Period
+from overlapscope.analysis.results import Device, Period, TraceResult
 from overlapscope.budgets import config
 from overlapscope.budgets import document as check_document
 from overlapscope.budgets.check import check
 from overlapscope.budgets.formats import json as check_json
 from overlapscope.budgets.settings import Settings
-from overlapscope.budgets.verdicts import CheckResult
+from overlapscope.budgets.verdicts import BudgetVerdict, CheckResult
+from overlapscope.catalog.causes import IdleCause
 from overlapscope.commands import main
 from overlapscope.compare import document as diff_document
 from overlapscope.compare.diff import diff
@@ -48,17 +55,20 @@ from overlapscope.ranks.document import document as ranks_document
 from overlapscope.ranks.join import Joined
 from overlapscope.ranks.reduced import Unreadable, reduce
 from overlapscope.ranks.result import to_json as ranks_json
-from overlapscope.reading import kineto, load, parts
+from overlapscope.reading import _scan, _stream, kineto, load, parts
+from overlapscope.reading._batch import Batch
 from overlapscope.render import markdown, terminal
 from overlapscope.report.document import document
 from overlapscope.report.model import Report, build, from_json, to_json
 from overlapscope.report.page import Page
-from overlapscope.trace.model import Trace
+from overlapscope.trace.model import Trace, TraceTable
 from tests.fuzz import sweep
 from tests.fuzz.corpus import Origin, origins, report_of, trace_of
 from tests.fuzz.mutators import COPIES_LOST, LIMIT_BYTES, OTHER, PREDICTED, SAVED, SETTINGS, Case
 
 PACKAGE = str(Path(lanes.__file__).parents[1])
+REPORTED, VIEWED = 0.25, 0.02
+"""Shares of the files to report on and check, and to draw or predict something of."""
 WIDTH = 100
 WINDOWS = 6
 """Maximum number of steps and ranges of a device to sweep; all are added up."""
@@ -96,7 +106,8 @@ class Found(msgspec.Struct, frozen=True):
 
 def examine(case: Case, path: Path) -> Iterator[Found]:
     """Everything that is found with the case's file, which lies at the path."""
-    rng = random.Random(case.seed)
+    # Not the stream that made the file, whose first numbers chose its kind.
+    rng = random.Random(f"oracle {case.seed}")
     defects: list[Found] = []
 
     def tried(what: str, work: Callable[[], Any]) -> Any:
@@ -111,25 +122,25 @@ def examine(case: Case, path: Path) -> Iterator[Found]:
             defects.append(Found(f"{what}: {_place(error)}", traceback.format_exc(limit=-8)))
         return None
 
-    if rng.random() < 0.01:
-        tried("check command", lambda: _command(case, path))
     if SETTINGS in case.tells:
         tried("settings", lambda: _settings_that_are_no_file(case, path))
         yield from defects
         return
     if OTHER in case.tells:
-        tried("other source", lambda: _of_other_source(path))
+        tried(f"{case.suffix[1:]} file", lambda: _of_other_source(rng, case, path))
         yield from defects
         return
     if SAVED in case.tells:
         tried("read baseline", lambda: _against(path))
         report = tried("read report", lambda: read_report([path], limit_bytes=LIMIT_BYTES, cache=False))
         if report is not None:
-            for what, work in _of_saved(report):
+            for what, work in _of_saved(report, drawn=rng.random() < 0.1):
                 tried(what, work)
         yield from defects
         return
-    trace = tried("load", lambda: kineto.read(path, limit_bytes=LIMIT_BYTES, progress=False))
+    if rng.random() < VIEWED / 4:
+        tried("check command", lambda: _command(case, path))
+    trace = tried("load", lambda: _read_twice(path))
     if trace is not None:
         for what, work in _stages(case, rng, trace, tried):
             tried(what, work)
@@ -145,27 +156,65 @@ def _stages(case: Case, rng: random.Random, trace: Trace, tried: Tried) -> Itera
     if analysis is None:
         return
     yield "figures", lambda: _figures(trace, analysis)
+    viewed = rng.random() < VIEWED
+    if not (viewed or case.tells or rng.random() < REPORTED):
+        return
     measured = tried("report", lambda: build([analysis], replayed=False))
     if measured is None:
         return
     yield "report", lambda: _report(measured)
     judged = tried("check", lambda: _check(case, trace, measured))
-    if judged is not None and rng.random() < 0.05:
+    if not viewed:
+        return
+    yield "again", lambda: _again(trace, measured)
+    if judged is not None:
         yield "check text", lambda: _shown(terminal.render(check_document.log(judged), width=WIDTH))
-    if rng.random() < 0.08:
-        yield "analyze command", lambda: _drawn(rng, analysis)
-    if rng.random() < 0.04:
-        yield "part", lambda: _narrowed(rng, trace, analysis)
-    if rng.random() < 0.08:
-        yield "diff", lambda: _diff(rng, case.origin, measured)
-    if rng.random() < 0.08 and replayed_unasked(trace):
-        yield "whatif", lambda: _whatif(rng, trace)
-    if rng.random() < 0.03:
-        yield "ranks", lambda: _ranks(case.origin, trace)
-    if rng.random() < 0.03:
-        yield "timeline", lambda: lanes.build(analysis)
-    if rng.random() < 0.003:
-        yield "html", lambda: _html(analysis)
+    views: dict[str, Callable[[], Any]] = {
+        "analyze command": lambda: _drawn(rng, analysis),
+        "part": lambda: _narrowed(rng, trace, analysis),
+        "diff": lambda: _diff(rng, case.origin, measured),
+        "whatif": lambda: _whatif(rng, trace) if replayed_unasked(trace) else None,
+        "ranks": lambda: _ranks(case.origin, trace),
+        "timeline": lambda: lanes.build(analysis),
+        "html": lambda: _html(analysis),
+    }
+    [view] = rng.choices(list(views), (8, 8, 8, 8, 3, 3, 1))
+    yield view, views[view]
+
+
+def _read_twice(path: Path) -> Trace:
+    """Return the trace as the compiled scanner reads it, and check that Python reads the same."""
+    taken: list[bool] = []
+    scan = _scan.scanner()
+
+    def watched(array: memoryview) -> Batch | None:
+        batch = scan(array)
+        taken.append(batch is not None)
+        return batch
+
+    with patch.object(_stream, "scanner", lambda: watched):
+        trace = kineto.read(path, limit_bytes=LIMIT_BYTES, progress=False)
+    if any(taken):
+        with patch.object(_stream, "scanner", lambda: lambda array: None):
+            other = kineto.read(path, limit_bytes=LIMIT_BYTES, progress=False)
+        for name in Trace.__struct_fields__:
+            _must(_equal(getattr(trace, name), getattr(other, name)), f"{name} is not what Python reads")
+    return trace
+
+
+def _equal(left: Any, right: Any) -> bool:
+    """Return whether two fields of a Trace are the same, types of columns included."""
+    if isinstance(left, np.ndarray):
+        return left.dtype == right.dtype and bool(np.array_equal(left, right))
+    if isinstance(left, TraceTable):
+        return all(_equal(getattr(left, name), getattr(right, name)) for name in left.__struct_fields__)
+    return bool(left == right)
+
+
+def _again(trace: Trace, report: Report) -> None:
+    """Check that the same trace has the same report when it is analysed again."""
+    other = build([analyze_trace(replace(trace))], replayed=False)
+    _must(to_json(other) == to_json(report), "the same trace has another report")
 
 
 def _place(error: BaseException) -> str:
@@ -272,30 +321,38 @@ def _device(device: Device) -> None:
 
 def _possible(value: Any, name: str = "") -> None:
     """Check all output for programs: every figure is a number, none is negative, none beyond 100%."""
-    if isinstance(value, dict):
+    if isinstance(value, str):
+        # Output must be text.
+        value.encode("utf-8")
+    elif isinstance(value, dict):
         for key, item in value.items():
-            inner = key if isinstance(key, str) and (key.endswith(_UNITS) or key in _SIGNED) else _name_inside(name)
-            _possible(item, inner)
+            if item is not None and item is not True and item is not False:
+                _possible(item, _named_inside(key, name))
     elif isinstance(value, list | tuple):
         for item in value:
             _possible(item, name)
     elif isinstance(value, float | int) and not isinstance(value, bool):
         _must(math.isfinite(value), "a figure that is no number", name, value)
-        if name in _SIGNED or name in _ANY_PERCENTAGE:
-            return
-        if name.endswith("_pct"):
-            _must(0 <= value <= 100, f"{name} outside 0 to 100%", value)
-        elif name.endswith(_UNITS) or name in ("count", "ops"):
-            _must(value >= 0, f"{name} is negative", value)
-    elif isinstance(value, str):
-        # Output must be text.
-        value.encode("utf-8")
+        lowest, highest = _limits(name)
+        _must(lowest <= value <= highest, f"{name} outside {lowest} to {highest}", value)
 
 
 _UNITS = ("_ns", "_pct", "bytes", "gb_per_s", "count", "_by_cause", "ops")
 
 
-def _name_inside(name: str) -> str:
+@cache
+def _limits(name: str) -> tuple[float, float]:
+    """Return the smallest and the largest possible figure of a name."""
+    if name in _SIGNED or name in _ANY_PERCENTAGE or not name.endswith(_UNITS):
+        return -math.inf, math.inf
+    return 0, 100 if name.endswith("_pct") else math.inf
+
+
+@lru_cache(1 << 14)
+def _named_inside(key: Any, name: str) -> str:
+    """Return the name that decides a value's limits: its key if that has a unit, otherwise the surrounding name."""
+    if isinstance(key, str) and (key.endswith(_UNITS) or key in _SIGNED):
+        return key
     return "of_cause_ns" if name.endswith("_by_cause") else name if name.endswith("_pct") else ""
 
 
@@ -332,7 +389,9 @@ def _no_constant(constant: str) -> None:
 
 @cache
 def _settings() -> tuple[Settings, ...]:
-    """Check budgets that almost nothing can exceed: a pass must rest on data."""
+    """Check budgets that almost nothing can exceed, where a pass must rest on data, and narrow ones."""
+    narrow = {"efficiency_pct": {"min": 60}, "exposed_copy_pct": {"max": 10}, "step_time": {"max": "300 us"}}
+    narrow |= {"idle_pct": {"max": 50, "scope": "window"}}
     asked = {
         "efficiency_pct": {"min": 0},
         "hidden_copy_pct": {"min": 0},
@@ -343,7 +402,8 @@ def _settings() -> tuple[Settings, ...]:
         "idle_pct": {"max": 100, "scope": "window"},
     }
     rules = sorted(copy_check for copy_check in ABOUT_COPIES if "-" in copy_check)
-    return (Settings(), config.from_mapping({"budgets": asked, "forbid": rules}, "settings"))
+    forbidding = config.from_mapping({"budgets": asked, "forbid": rules}, "settings")
+    return Settings(), forbidding, config.from_mapping({"budgets": narrow}, "settings")
 
 
 def _check(case: Case, trace: Trace, report: Report) -> CheckResult:
@@ -375,9 +435,29 @@ def _check(case: Case, trace: Trace, report: Report) -> CheckResult:
                     case.how,
                 )
         for verdict in judged.verdicts:
-            _must(verdict.value is None or math.isfinite(verdict.value), "a verdict's value is no number", verdict)
+            _verdict(verdict, result)
         json.loads(check_json.render(judged), parse_constant=_no_constant)
     return judged
+
+
+def _verdict(verdict: BudgetVerdict, result: TraceResult) -> None:
+    """Check that the value is the report's, and that the status follows from value and limit."""
+    value, limit = verdict.value, verdict.limit
+    if value is None:
+        return
+    _must(math.isfinite(value), "a verdict's value is no number", verdict)
+    for device in result.devices:
+        # The plain program is judged instead of the recording if its step time is certain.
+        if verdict.metric != "idle_pct" or device.device != verdict.subject.device or device.plain is not None:
+            continue
+        whole = device.judged or device
+        # While ops are missing, the device may not have been idle.
+        idle_ns = whole.buckets.idle_ns - whole.idle_by_cause.get(IdleCause.MISSING_OPS, 0)
+        stated = 100 * idle_ns / whole.span_ns
+        _must(math.isclose(value, stated), "a verdict's value is not the report's", verdict, stated)
+    if limit is not None and verdict.status in ("pass", "fail"):
+        holds = value >= limit if verdict.more_is_better else value <= limit
+        _must(holds == (verdict.status == "pass"), "a verdict contradicts its value", verdict)
 
 
 def _refused(report: Report) -> None:
@@ -416,8 +496,15 @@ def _settings_that_are_no_file(case: Case, path: Path) -> None:
     _must(code == 2 and err.getvalue(), "settings that are not a file are passed over", code, kind)
 
 
-def _of_other_source(path: Path) -> None:
-    """Check a database or recording of another source like a trace."""
+def _of_other_source(rng: random.Random, case: Case, path: Path) -> None:
+    """Check a database or recording of another source like a trace, and settings and histories."""
+    if case.suffix == ".toml":
+        json.loads(check_json.render(check(report_of(origins()[0]), config.read(path))), parse_constant=_no_constant)
+        return
+    if case.suffix == ".history":
+        _history_shown(path)
+        return
+    drawn = rng.random() < 0.2
     for part in parts(path):
         with suppress(OverlapscopeError):
             trace = load(part, limit_bytes=LIMIT_BYTES, cache=False, progress=False)
@@ -426,7 +513,16 @@ def _of_other_source(path: Path) -> None:
                 _figures(trace, analysis)
             report = build([analysis], replayed=False)
             _report(report)
-            _shown(terminal.render(document(Page(report)), width=WIDTH))
+            if drawn:
+                _shown(terminal.render(document(Page(report)), width=WIDTH))
+
+
+def _history_shown(path: Path) -> None:
+    """Check that a history that may have been edited is shown, or refused in a sentence."""
+    with redirect_stdout(io.StringIO()) as out, redirect_stderr(io.StringIO()) as err:
+        code = main(["history", "--history", str(path)])
+    _must((code, bool(err.getvalue())) in ((0, False), (2, True)), "an exit code that history does not have", code)
+    _shown(out.getvalue() + err.getvalue(), width=1 << 20)
 
 
 # -- what was saved
@@ -444,14 +540,16 @@ def _against(path: Path) -> None:
         _shown(terminal.render(check_document.log(judged), width=WIDTH))
 
 
-def _of_saved(report: Report) -> Iterator[tuple[str, Callable[[], Any]]]:
+def _of_saved(report: Report, drawn: bool) -> Iterator[tuple[str, Callable[[], Any]]]:
     """Check a report that may have been edited: it fails only with our own errors."""
     yield "report again", lambda: json.loads(to_json(report), parse_constant=_no_constant)
-    yield "page of a report", lambda: _shown(terminal.render(document(Page(report, verbose=True)), width=WIDTH))
     yield (
         "check of a report",
         lambda: [check(report, replace(setting, allow_predicted=True)) for setting in _settings()],
     )
+    if not drawn:
+        return
+    yield "page of a report", lambda: _shown(terminal.render(document(Page(report, verbose=True)), width=WIDTH))
     yield (
         "diff of a report",
         lambda: _shown(terminal.render(diff_document.document(diff(report, report_of(origins()[0]))), width=WIDTH)),

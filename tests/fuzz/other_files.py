@@ -1,6 +1,6 @@
 """Mutated files that are not traces of torch.profiler:
 
-Databases of Nsight Systems, recordings of XLA's profiler, and settings that are not files.
+Databases of Nsight Systems, recordings of XLA's profiler, histories, settings, and settings that are not files.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from typing import Final
 from tests.fuzz.corpus import Origin
 from tests.support.endless_tables import make_endless
 from tests.support.helpers import TRACES
+from tests.support.histories import weeks, write
 from tests.support.xspace import Plane, xspace
 
 SETTINGS_KINDS: Final = ("dangling link", "directory", "pipe", "device")
@@ -47,19 +48,99 @@ _STATISTICS: Final = {
     "kernel_details": ("regs:1", ""),
 }
 
+_SETTINGS: Final = """\
+aggregate = "median"
+skip_steps = 1
+forbid = ["pageable-copy", "copy-on-compute-stream"]
+[budgets]
+efficiency_pct = { min = "80%", level = "warn" }
+idle_pct = { max = 10, scope = "window", allow_missing = true }
+copy_bandwidth = { min = "10 GB/s", direction = "h2d" }
+[budgets.step_time]
+max = "12 ms"
+max_increase = "5%"
+aggregate = "p90"
+ranks = "each"
+[[overrides]]
+metric = "step_*"
+rank = 1
+max = "15 ms"
+[[exceptions]]
+rule = "pageable-copy"
+reason = "known"
+until = 2030-01-31
+"""
+_WORDS: Final = (
+    "[budgets]",
+    "[[budgets]]",
+    "budgets",
+    "max",
+    "noise_floor",
+    "tool",
+    '"\\u0000"',
+    "trace",
+    "'[*'",
+    "a.b.c",
+)
+_LITERALS: Final = (
+    *("0", "-1", "1e308", "nan", "inf", "-inf", "9" * 400, "true", '""', '"-5 ms"', '"1e9999 s"', '"9" * 99', "[]"),
+    *(
+        '"x\\u001b[31m"',
+        '"each"',
+        '"p0"',
+        '"["',
+        "{}",
+        "{ max = 1 }",
+        "[{}]",
+        "[" * 3000,
+        "1979-05-27T07:32:00Z",
+        "07:32:00",
+    ),
+    *('"٣ ms"', '"5 %%"', '"' + "(" * 3000 + '"', "0x7fffffffffffffffff", '["*", ""]', "'a'"),
+)
+
 Mutator = Callable[[random.Random, Path], None]
+
+
+def settings_case(rng: random.Random) -> tuple[Origin, bytes, list[str]]:
+    """Return settings with some values, keys or bytes changed, as `database_case` does."""
+    lines = _SETTINGS.splitlines()
+    for _ in range(rng.choice((0, 1, 1, 2, 5))):
+        at = rng.randrange(len(lines))
+        key, equals, _ = lines[at].partition(" = ")
+        value = rng.choice((*_LITERALS, lines[rng.randrange(len(lines))].partition(" = ")[2]))
+        lines[at] = rng.choice((f"{key}{equals}{value}", f"{rng.choice(_WORDS)} = {value}", "", lines[at - 1]))
+    data = bytearray("\n".join(lines).encode())
+    for _ in range(rng.choice((0, 0, 0, 1, 10))):
+        data[rng.randrange(len(data))] = rng.randrange(256)
+    return Origin("settings", b""), bytes(data), ["other_settings"]
+
+
+def history_case(rng: random.Random) -> tuple[Origin, bytes, list[str]]:
+    """Return a mutated history, as `database_case` does."""
+    return _mutated(rng, _history(), (other_pages, other_values, other_bytes))
+
+
+@cache
+def _history() -> Origin:
+    with TemporaryDirectory() as folder:
+        path = write(Path(folder) / "history.sqlite", *weeks(4, 1, slow_from=2))
+        return Origin("history of four reports", path.read_bytes())
 
 
 def database_case(rng: random.Random) -> tuple[Origin, bytes, list[str]]:
     """Return a mutated database of Nsight Systems: its origin, its bytes, and the names of the mutators."""
-    origin = _database()
-    mutators = rng.choices((endless, other_pages, other_values, without_table, other_bytes), k=rng.choice((1, 1, 2)))
+    return _mutated(rng, _database(), (endless, other_pages, other_values, without_table, other_bytes))
+
+
+def _mutated(rng: random.Random, origin: Origin, choices: tuple[Mutator, ...]) -> tuple[Origin, bytes, list[str]]:
+    mutators = rng.choices(choices, k=rng.choice((1, 1, 2)))
     with TemporaryDirectory() as folder:
-        path = Path(folder) / "report.sqlite"
+        path = Path(folder) / "mutated.sqlite"
         path.write_bytes(origin.text)
         for mutator in mutators:
             # A mutator may find the database already damaged.
-            with suppress(sqlite3.Error, AssertionError, struct.error, IndexError):
+            with suppress(sqlite3.Error, UnicodeDecodeError, AssertionError, struct.error, IndexError):
                 mutator(rng, path)
         return origin, path.read_bytes(), [mutator.__name__ for mutator in mutators]
 
@@ -128,7 +209,7 @@ def plane_case(rng: random.Random) -> tuple[Origin, bytes, list[str]]:
     planes = [_plane(rng) for _ in range(rng.choice((0, 1, 2, 5)))]
     if how == 1:
         planes += [Plane(rng.choice(_PLANE_NAMES), {(0, ""): []} if rng.random() < 0.5 else {})] * rng.choice(
-            (50, 5000)
+            (50, 50, 50, 5000)
         )
     data_ = xspace(Plane("/host:CPU"), *planes, warnings=("7 events dropped",) if rng.random() < 0.1 else ())
     return Origin("made up by hand", b""), data_, ["many_planes" if how == 1 else "planes"]

@@ -18,12 +18,16 @@ import msgspec
 import pytest
 
 from overlapscope.analysis import TraceAnalysis, analyze_trace
+from overlapscope.budgets import config
+from overlapscope.budgets.settings import Budget
 from overlapscope.errors import OverlapscopeError
-from overlapscope.reading import load
+from overlapscope.history.store import HistoryRow, Store
+from overlapscope.reading import _scan, load
+from overlapscope.reading._batch import Batch
 from overlapscope.trace.model import Trace
 from tests.fuzz import campaign, once, oracle, other_files
-from tests.fuzz.corpus import origins
-from tests.fuzz.mutators import OTHER, SETTINGS, Case, make, swallowing_lead_in, text, unknown_copies
+from tests.fuzz.corpus import few, origins
+from tests.fuzz.mutators import OTHER, OTHERS, SETTINGS, Case, make, swallowing_lead_in, text, unknown_copies
 from tests.fuzz.oracle import Found
 
 
@@ -39,9 +43,11 @@ def test_a_seed_makes_the_same_file_in_every_process() -> None:
 
 
 def test_nothing_is_found_in_the_first_files(tmp_path: Path) -> None:
-    tally = campaign.run(0, 40, jobs=2, seconds=None, out=tmp_path)
-    assert tally.files == 40
+    tally = campaign.run(0, 300, jobs=2, seconds=None, out=tmp_path)
+    assert tally.files == tally.made.total() == 300
+    assert tally.made["trace"] > 150 and tally.made["packed trace"] > 20
     assert not tally.found
+    assert msgspec.json.decode((tmp_path / campaign.TALLY).read_bytes()) == msgspec.to_builtins(tally)
 
 
 def test_what_hangs_and_what_dies_is_found_and_the_others_are_judged(
@@ -81,11 +87,44 @@ def test_a_sum_that_is_off_by_one_is_found(tmp_path: Path, monkeypatch: pytest.M
     assert "figures: idle_ns is not what a sweep says" in kinds
 
 
+@pytest.mark.skipif(not _scan.is_compiled(), reason="needs a C compiler when the package is installed")
+def test_a_scanner_that_reads_one_duration_differently_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    scanner = _scan.scanner
+
+    def changed() -> Callable[[memoryview], Batch | None]:
+        scan = scanner()
+
+        def scan_wrongly(array: memoryview) -> Batch | None:
+            batch = scan(array)
+            if batch is not None and len(batch.dur_ns):
+                batch.dur_ns[-1] += 1
+            return batch
+
+        return scan_wrongly
+
+    monkeypatch.setattr(_scan, "scanner", changed)
+    kinds = {defect.kind for seed in range(20) for defect in once.judged(make(seed))}
+    assert any(kind.endswith("is not what Python reads") for kind in kinds), kinds
+
+
+def test_a_status_that_contradicts_the_value_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Budget, "beyond", lambda *_: False)
+    monkeypatch.setattr(oracle, "REPORTED", 1.0)
+    kinds = {defect.kind for origin in few()[:30] for defect in once.judged(Case(1, origin, origin.text))}
+    assert "check: a verdict contradicts its value" in kinds
+
+
 def test_files_of_other_sources_are_made_of_every_kind_and_some_can_be_read(tmp_path: Path) -> None:
     mutations, readable = set[str](), Counter[str]()
+    read: dict[str, Callable[[Path], object]] = {
+        ".sqlite": lambda path: len(load(path, cache=False).gpu_ops),
+        ".xplane.pb": lambda path: len(load(path, cache=False).gpu_ops),
+        ".history": history_of,
+        ".toml": config.read,
+    }
     for seed in range(30):
         rng = random.Random(seed)
-        for suffix, new in ((".sqlite", other_files.database_case), (".xplane.pb", other_files.plane_case)):
+        for suffix, new in OTHERS:
             origin, data, how = new(rng)
             mutations.update(how)
             case = Case(seed, origin, data, suffix, how, {OTHER})
@@ -93,17 +132,15 @@ def test_files_of_other_sources_are_made_of_every_kind_and_some_can_be_read(tmp_
             path = tmp_path / case.name
             path.write_bytes(data)
             with suppress(OverlapscopeError):
-                readable[suffix] += len(load(path, cache=False).gpu_ops) > 0
-    assert mutations >= {
-        "endless",
-        "other_pages",
-        "other_values",
-        "without_table",
-        "other_bytes",
-        "many_planes",
-        "planes",
-    }
-    assert readable[".sqlite"] > 3 and readable[".xplane.pb"]
+                readable[suffix] += bool(read[suffix](path))
+    expected = {"endless", "other_pages", "other_values", "without_table", "other_bytes", "many_planes", "planes"}
+    assert mutations >= expected | {"other_settings"}
+    assert readable[".sqlite"] > 3 and readable[".xplane.pb"] and readable[".history"] > 3 and readable[".toml"] > 3
+
+
+def history_of(path: Path) -> list[HistoryRow]:
+    with Store.open(path, read_only=True) as store:
+        return store.rows()
 
 
 @pytest.mark.parametrize("kind", other_files.SETTINGS_KINDS)

@@ -311,6 +311,42 @@ def test_a_damaged_store_is_reported_in_a_sentence(tmp_path: Path) -> None:
     assert len(path.read_bytes()) == len(data)
 
 
+@pytest.mark.parametrize(
+    "change",
+    [
+        "reports SET at_ns = 'x'",
+        "reports SET branch = CAST('x' AS BLOB)",
+        "reports SET job = CAST('x' AS BLOB)",
+        "reports SET labels = '[1]'",
+        "reports SET labels = '{'",
+        "reports SET outcome = 'great'",
+        "figures SET samples = 'many'",
+        "figures SET value = 'x'",
+        "metrics SET name = CAST('step_time' AS BLOB)",
+        "predictions SET low_pct = 'x'",
+    ],
+)
+def test_a_store_with_values_of_other_types_is_told_in_a_sentence(change: str, tmp_path: Path) -> None:
+    path = tmp_path / "h"
+    with Store.open(path) as store:
+        store.add(made(1, [figure("step_time", 1.0)]))
+        store.add_predictions([PREDICTION])
+    with contextlib.closing(sqlite3.connect(path)) as file, file:
+        file.execute(f"UPDATE {change}")
+    with pytest.raises(UsageError, match="cannot be read"), Store.open(path, read_only=True) as store:
+        assert all((store.jobs(), store.metrics(), store.rows(), store.points("step_time"), store.predictions()))
+
+
+def test_a_store_whose_schema_is_not_utf_8_is_told_in_a_sentence(tmp_path: Path) -> None:
+    path = tmp_path / "h"
+    with Store.open(path) as store:
+        store.compact()
+    data = path.read_bytes().replace(b"reports_by_time ON reports", b"reports_by_time ON report\x80")
+    path.write_bytes(data)
+    with pytest.raises(UsageError, match="cannot be read"), Store.open(path, read_only=True) as store:
+        store.rows()
+
+
 @pytest.mark.skipif(os.geteuid() == 0, reason="the superuser may write anywhere")
 def test_a_store_in_a_folder_that_cannot_be_written_is_read(tmp_path: Path) -> None:
     with Store.open(tmp_path / "d" / "h") as store:

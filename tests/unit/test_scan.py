@@ -153,6 +153,14 @@ def test_texts_of_all_lengths_are_distinguished() -> None:
     assert batch is not None and [batch.words[at] for at in batch.name.tolist()] == names
 
 
+@pytest.mark.parametrize("field", ["name", "pid", "tid"])
+def test_a_text_that_is_not_utf_8_is_left_to_python(field: str) -> None:
+    for category in _scan.CATEGORIES:
+        array = json.dumps([event(cat=category, **{field: "@"})]).encode()
+        assert assert_taken_only_as_python_takes_it(array)
+        assert scanned(array.replace(b"@", b"a\xff")) is None, category
+
+
 def test_what_is_deep_or_long_is_left_to_python() -> None:
     deep = event(args={"deep": json.loads("[" * 200 + "]" * 200)})
     assert not assert_taken_only_as_python_takes_it(json.dumps([deep]).encode())
