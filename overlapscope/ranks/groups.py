@@ -1,7 +1,7 @@
 """Time and bandwidth of each collective of each process group, summed over the ranks and the steps that all recorded.
 
-Of each rank, the window from the start of the first to the end of the last step that all ranks can judge counts.
-Without such steps, it is the whole time after the lead-in. Each nanosecond in which a kernel of a row runs there is
+Each rank's window begins with the first and ends with the last step that all ranks can judge. Without such steps, it is
+the whole time after the lead-in. Each nanosecond in which a kernel of a row runs there is
 hidden or exposed. It is also waiting for the last rank, transfer, or not judged. Kernels of different rows may run at
 the same time, so all communication together can be shorter than the sum of the rows.
 """

@@ -10,12 +10,13 @@ from __future__ import annotations
 import re
 
 import numpy as np
+from msgspec.structs import replace
 
 from overlapscope.analysis.periods import is_step
-from overlapscope.analysis.results import Buckets, Engines, Overlap, Trust
-from overlapscope.analysis.timeline import percentage
+from overlapscope.analysis.results import Trust
+from overlapscope.analysis.timeline import Ran, lengths, measured, when_ran
 from overlapscope.base.columns import pick
-from overlapscope.base.intervals import I64, Intervals, clip, covered, join, subtract, total, union
+from overlapscope.base.intervals import I64, subtract
 from overlapscope.catalog.causes import COPY_CAUSES, IDLE_CAUSES
 from overlapscope.ranks.reduced import (
     CommKernels,
@@ -26,7 +27,7 @@ from overlapscope.ranks.reduced import (
     step_numbers,
     with_possible_rank,
 )
-from overlapscope.trace.model import HostEvents, Trace
+from overlapscope.trace.model import HostEvents, Kind, Trace
 
 HOST = -1
 """Device of a rank without a GPU."""
@@ -54,10 +55,12 @@ def _reduce_host(trace: Trace) -> ReducedRank | None:
     begin, end = int(steps.start_ns.min()), int(steps.end_ns.max())
     collectives = collectives.take((collectives.start_ns >= begin) & (collectives.end_ns <= end))
     ops = trace.cpu_ops.take(~trace.cpu_ops.named(lambda name: _STARTS_COLLECTIVE.fullmatch(name) is not None))
-    comm = union(collectives.start_ns, collectives.end_ns)
-    compute = clip(union(ops.start_ns, ops.end_ns), begin, end)
-    exposed = subtract(comm, compute)
-    compute_ns, comm_ns, busy_ns = total(compute), total(comm), total(join(comm, compute))
+    kinds = np.repeat(np.array([Kind.COMM, Kind.COMPUTE], np.int8), [len(collectives), len(ops)])
+    starts = np.concatenate((collectives.start_ns, ops.start_ns))
+    ends = np.concatenate((collectives.end_ns, ops.end_ns))
+    ran = replace(when_ran(kinds, starts, ends), start_ns=begin, end_ns=end)
+    window = {name: int(ns[0]) for name, ns in lengths(ran, np.array([begin]), np.array([end])).items()}
+    buckets, engines, overlap = measured(window)
     return ReducedRank(
         source=trace.source,
         rank=trace.rank,
@@ -69,48 +72,29 @@ def _reduce_host(trace: Trace) -> ReducedRank | None:
         lead_in_ns=0,
         judged_from_ns=begin,
         end_ns=end,
-        buckets=Buckets(
-            compute_ns=compute_ns,
-            exposed_comm_ns=total(exposed),
-            exposed_copy_ns=0,
-            exposed_other_ns=0,
-            idle_ns=end - begin - busy_ns,
-        ),
-        engines=Engines(sm_ns=busy_ns, compute_ns=compute_ns, comm_ns=comm_ns, h2d_ns=0, d2h_ns=0, other_ns=0),
-        overlap=Overlap(
-            copy_ns=0,
-            hidden_copy_ns=0,
-            hidden_copy_pct=None,
-            serial_ns=busy_ns,
-            busy_ns=busy_ns,
-            ideal_ns=busy_ns,
-            efficiency_pct=None,
-            h2d_d2h_ns=0,
-            comm_compute_pct=percentage(comm_ns - total(exposed), comm_ns),
-            exposed_h2d_ns=0,
-            exposed_d2h_ns=0,
-        ),
+        buckets=buckets,
+        engines=engines,
+        overlap=overlap,
         exposed_copy_by_cause={},
         idle_by_cause={},
-        steps=_steps(steps, compute, exposed),
+        steps=_steps(steps, ran),
         findings=(),
         comm=_comm(trace, collectives),
-        exposed_comm=exposed,
+        exposed_comm=subtract(ran.comm, ran.compute),
         on_host=True,
     )
 
 
-def _steps(steps: HostEvents, compute: Intervals, exposed: Intervals) -> StepFigures:
+def _steps(steps: HostEvents, ran: Ran) -> StepFigures:
     """Return the steps, which are whole because the host's part of a step has an end of its own."""
-    span = steps.end_ns - steps.start_ns
-    computes, communicates = (covered(part, steps.start_ns, steps.end_ns) for part in (compute, exposed))
-    none = np.zeros(len(steps), np.int64)
+    ns = lengths(ran, steps.start_ns, steps.end_ns)
+    buckets = ("compute", "exposed_comm", "exposed_copy", "exposed_other", "idle")
     return StepFigures(
         names=tuple(steps.name(row) for row in range(len(steps))),
         whole=np.ones(len(steps), np.bool_),
         start_ns=steps.start_ns,
-        span_ns=span,
-        buckets_ns=np.column_stack((computes, communicates, none, none, span - computes - communicates)),
+        span_ns=steps.end_ns - steps.start_ns,
+        buckets_ns=np.column_stack([ns[name] for name in buckets]),
         copy_causes_ns=np.zeros((len(steps), len(COPY_CAUSES)), np.int64),
         idle_causes_ns=np.zeros((len(steps), len(IDLE_CAUSES)), np.int64),
     )

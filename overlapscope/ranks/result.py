@@ -240,7 +240,7 @@ class Straggler(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class CommTime(msgspec.Struct, frozen=True, kw_only=True):
-    """How long communication ran, summed over ranks and steps.
+    """Time of communication, summed over ranks and steps.
 
     `busy_ns` is both `hidden_ns + exposed_ns` and `waiting_ns + transfer_ns + unjudged_ns`; the last three fields add
     up to `exposed_ns`.

@@ -126,7 +126,7 @@ def _straggler(report: RanksReport, late: Straggler) -> str:
 
 
 def _why_late(report: RanksReport) -> Iterator[str]:
-    """State what the costliest straggler does longer than the median rank in the same steps."""
+    """State the main difference of the costliest straggler from the median rank, in the same steps."""
     late = report.straggler
     worst = [rank for rank in report.worst if late is not None and (rank.rank, rank.device) == (late.rank, late.device)]
     for rank in worst:
