@@ -181,8 +181,8 @@ def main() -> None:
         (each.collective, str(each.gpus), str(each.bytes), f"{each.events_us:.1f}", f"{each.recorded_us:.1f}")
         for each in sweep
     ]
-    head = ("collective", "GPUs", "bytes", "events in us", "recording in us")
-    options.page.with_name("collectives-bandwidth.csv").write_text(csv_text(head, sizes))
+    columns = ("collective", "GPUs", "bytes", "events in us", "recording in us")
+    options.page.with_name("collectives-bandwidth.csv").write_text(csv_text(columns, sizes))
 
 
 if __name__ == "__main__":

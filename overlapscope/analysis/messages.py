@@ -28,7 +28,7 @@ _BYTES: Final = {
 """Size of an element by its type."""
 _PARTS = re.compile(r"\[(\d{1,15}(?:, \d{1,15})*)\]")
 
-_FACTORS: Final = (
+_FACTORS: Final[tuple[tuple[re.Pattern[str], str, Callable[[int], Fraction]], ...]] = (
     (re.compile(r"all_?reduce", re.IGNORECASE), "2(n-1)/n", lambda ranks: Fraction(2 * (ranks - 1), ranks)),
     (
         re.compile(r"all_?gather|reduce_?scatter|all_?to_?all|gather|scatter", re.IGNORECASE),

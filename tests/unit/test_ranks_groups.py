@@ -189,12 +189,13 @@ def recorded(names: list[str], *rows: tuple[int, str, int, str, int, str]) -> Co
     """Return collectives from (group size, split sizes sent, elements, split sizes received, elements, type)."""
 
     def texts(column: int) -> np.ndarray[tuple[int], np.dtype[np.int32]]:
-        return np.array([names.index(row[column]) if row[column] in names else -1 for row in rows], np.int32)  # type: ignore[call-overload]
+        listed = [str(row[column]) for row in rows]
+        return np.array([names.index(text) if text in names else -1 for text in listed], np.int32)
 
     none = np.full(len(rows), -1, np.int32)
     wide = none.astype(np.int64)
     return Collectives(
-        names=tuple(names), start_ns=wide, end_ns=wide, name_id=none, place=wide, device=none, stream=none,
+        names=tuple(names), start_ns=wide, end_ns=wide, name_id=none, place=none, device=none, stream=none,
         correlation=wide, group=none, ranks=none, description=none, sequence=wide,
         group_size=np.array([row[0] for row in rows], np.int32),
         parts_in=texts(1), elements_in=np.array([row[2] for row in rows], np.int64),
