@@ -13,6 +13,7 @@ from collections.abc import Sequence
 import numpy as np
 from msgspec import Struct
 
+from overlapscope.analysis.grouping import rows_by
 from overlapscope.analysis.messages import bus_factor
 from overlapscope.base.columns import mask_of
 from overlapscope.base.intervals import I64, Bool, Intervals, covered, union
@@ -44,16 +45,15 @@ def by_group(ranks: Sequence[ReducedRank], waits: RankWaits) -> Communication:
     kernels = waits.meetings.kernels
     transfers = _transfers(waits, windows)
     rows = []
-    for number, kind in enumerate(kernels.kinds):
-        of_kind = kernels.kind == number
-        time = _time(windows, of_kind)
-        counted = of_kind & windows.begins
-        members = np.unique(kernels.rank[of_kind & (windows.begins | (windows.end_ns > windows.start_ns))])
-        if len(members):
-            rows.append(_row(kind, time, kernels.bytes[counted], len(members), transfers[number]))
+    for number, of_kind in rows_by(kernels.kind):
+        inside = of_kind[windows.begins[of_kind] | (windows.end_ns > windows.start_ns)[of_kind]]
+        if len(inside):
+            sizes, members = kernels.bytes[inside[windows.begins[inside]]], len(np.unique(kernels.rank[inside]))
+            time, transfer = _time(windows, inside), transfers.get(number, (0, 0))
+            rows.append(_row(kernels.kinds[number], time, sizes, members, transfer))
     rows.sort(key=lambda row: (-row.time.exposed_ns, -row.time.busy_ns, row.group, row.group_ranks, row.collective))
-    every = np.ones(len(kernels.kind), np.bool_)
-    return Communication(ranks=len(ranks), steps=len(steps), time=_time(windows, every), rows=tuple(rows))
+    time = _time(windows, np.arange(len(kernels.kind)))
+    return Communication(ranks=len(ranks), steps=len(steps), time=time, rows=tuple(rows))
 
 
 def common_steps(ranks: Sequence[ReducedRank]) -> tuple[str, ...]:
@@ -87,11 +87,12 @@ def _edges(rank: ReducedRank, steps: Sequence[str]) -> tuple[int, int]:
     return int(rank.steps.start_ns[first]), int(rank.steps.start_ns[last] + rank.steps.span_ns[last])
 
 
-def _time(windows: _Windows, chosen: Bool) -> CommTime:
-    """Return how long the chosen kernels run, and how."""
-    busy = union(windows.start_ns[chosen], windows.end_ns[chosen])
-    judged = union(windows.start_ns[chosen & windows.judged], windows.end_ns[chosen & windows.judged])
-    waiting = union(windows.start_ns[chosen & windows.judged], windows.waited_until_ns[chosen & windows.judged])
+def _time(windows: _Windows, rows: I64) -> CommTime:
+    """Return the time in which some kernels run, and its parts."""
+    matched = rows[windows.judged[rows]]
+    busy = union(windows.start_ns[rows], windows.end_ns[rows])
+    judged = union(windows.start_ns[matched], windows.end_ns[matched])
+    waiting = union(windows.start_ns[matched], windows.waited_until_ns[matched])
     exposed = windows.axis.exposed
     busy_ns, judged_ns, waiting_ns = _length(busy), _length(judged), _length(waiting)
     exposed_ns, exposed_judged_ns, exposed_waiting_ns = (
@@ -114,7 +115,7 @@ def _length(times: Intervals) -> int:
     return int((times.ends - times.starts).sum())
 
 
-def _transfers(waits: RankWaits, windows: _Windows) -> list[tuple[int, int]]:
+def _transfers(waits: RankWaits, windows: _Windows) -> dict[int, tuple[int, int]]:
     """Return the bytes and the time of all transfers of each kind that begin in the window of the last rank.
 
     A transfer lasts from the last arrival to the end of that rank's kernel, so that no clocks are compared. Only
@@ -122,7 +123,7 @@ def _transfers(waits: RankWaits, windows: _Windows) -> list[tuple[int, int]]:
     """
     meetings, kernels = waits.meetings, waits.meetings.kernels
     if not len(meetings):
-        return [(0, 0)] * len(kernels.kinds)
+        return {}
     size = kernels.bytes[meetings.row]
     least, most = (side.reduceat(size, meetings.first[:-1]) for side in (np.minimum, np.maximum))
     alike = (least == most) & (least >= 0)
@@ -130,11 +131,13 @@ def _transfers(waits: RankWaits, windows: _Windows) -> list[tuple[int, int]]:
     late = meetings.row[waits.latest.row]
     took = kernels.end_ns[late] - kernels.start_ns[late]
     counts = (np.diff(meetings.first) == group_size) & windows.begins[late]
-    return [
-        (int(least[chosen].sum()), int(took[chosen].sum())) if alike[chosen].all() else (0, 0)
-        for number in range(len(kernels.kinds))
-        for chosen in [counts & (meetings.kind == number)]
-    ]
+    counted = np.flatnonzero(counts)
+    return {
+        number: (int(least[rows].sum()), int(took[rows].sum()))
+        for number, of_kind in rows_by(meetings.kind[counted])
+        for rows in [counted[of_kind]]
+        if alike[rows].all()
+    }
 
 
 def _row(kind: CommKind, time: CommTime, sizes: I64, members: int, transfer: tuple[int, int]) -> GroupCollective:
