@@ -287,6 +287,7 @@ _ALL: Final = (
             group_size="number of its ranks",
             elements_in="elements sent",
             elements_out="elements received",
+            bytes="size of the larger of these",
             sequence="number of the collective within its group",
         ),
     ),
