@@ -185,6 +185,26 @@ def test_an_all_to_all_in_which_elements_are_lost_is_not_matched() -> None:
     assert len(match(gather(ranks), 2)) == 0
 
 
+def test_members_with_little_to_send_may_end_long_before_the_others() -> None:
+    def rank(number: int) -> ReducedRank:
+        kernels = []
+        for step in range(4):
+            begin = step * 10_000_000
+            even = Ran(ALL_TO_ALL, begin + 20_000 * number, begin + 30_000, step=step, elements=2, received=2)
+            sent, took = ((70, 2_000_000), (10, 40_000))[number]
+            uneven = Ran(ALL_TO_ALL, begin + 1_000_000, begin + 1_000_000 + took, step=step, elements=sent, received=40)
+            kernels += [even._replace(bytes=16, reaches_all=1), uneven._replace(bytes=8 * sent, reaches_all=1)]
+        return made_rank(number, kernels)
+
+    comparison = compare([rank(0), rank(1)])
+    assert (comparison.offsets.status, comparison.offsets.consistent, len(comparison.waits.meetings)) == (
+        "shared",
+        True,
+        8,
+    )
+    assert comparison.waits.by_rank.waited_ns.tolist() == [4 * 20_000, 0]
+
+
 def recorded(names: list[str], *rows: tuple[int, str, int, str, int, str]) -> Collectives:
     """Return collectives from (group size, split sizes sent, elements, split sizes received, elements, type)."""
 
