@@ -72,7 +72,8 @@ must be true?
 ## Experiments
 
 All were run on NVIDIA H200 GPUs at the published sizes ([machines](experiments-machines.csv)). Times are medians of
-single iterations, without a profiler. "Claims" counts those that hold.
+single iterations, without a profiler. "Claims" counts those that hold. `overlapscope scenarios list` describes the
+experiments.
 
 {experiments}
 
@@ -140,11 +141,7 @@ def _experiments(comparisons: Sequence[ExperimentComparison]) -> str:
         ordered = [f"`{name}`: {walls[name]:,.4g}" for name in sorted(walls, key=walls.__getitem__)]
         holds = tally(comparison.claims)[0]
         ends = (ordered[0], ordered[-1]) if len(ordered) > 1 else (*ordered, "")[:2]
-        cells = [
-            f"`{comparison.result.name}`: {comparison.result.title}",
-            *ends,
-            f"{holds} of {len(comparison.claims)}",
-        ]
+        cells = [f"`{comparison.result.name}`", *ends, f"{holds} of {len(comparison.claims)}"]
         lines.append(f"| {' | '.join(cells)} |")
     return "\n".join(lines)
 

@@ -16,7 +16,7 @@ TEXT = Path(__file__).with_suffix(".md")
 """The page around the table."""
 TIMED_STEPS = slice(10, 41)
 """The steps of a program in which overlapscope times and records: the same ones by the clock are compared."""
-LONGEST = 200
+LONGEST = 80
 """Number of characters that are shown of an error."""
 EXTRA_S, EXTRA_SHARE = 15.0, 0.20
 """Limit of the extra wall time: seconds, plus a share of the program's wall time."""

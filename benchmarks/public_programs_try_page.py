@@ -8,20 +8,35 @@ from benchmarks.data_files import csv_text
 from benchmarks.public_programs_try import TriedProgram
 from benchmarks.trials_page import POINTS
 from benchmarks.trials_runs import ROUNDS, edits_of
-from overlapscope.base.words import clean, duration
+from overlapscope.base.words import clean
 
 _TEXT = """## Trials
 
-`overlapscope try` ran on {count} of the programs, and gave {answered} of them an answer. What it tried of {by_hand} was
-then edited by hand; original and edit took turns in {rounds} processes each, without overlapscope. Gains at most
-{points:.0f} points apart: {near}.
+`overlapscope try` ran on {count} of the programs for 2.6 to 3.2 minutes each, instead of the usual five. Sets of
+{by_hand} were edited by hand. Original and edit took turns in {rounds} processes each, without overlapscope.
+
+|  | wanted | reached |
+| --- | --- | --- |
+| programs whose trial ended with a result | all | {answered} of {count} |
+| programs with a recommendation |  | {recommended} of {count} |
+| gain by `try` within {points:.0f} points of the edit by hand | all | {near} |
+| gain by hand in the interval of `try` | all | {inside} |
 
 {rows}
 
-[Every change](public-programs-try.csv) of every program.
+[Every change](public-programs-try.csv). The trials showed four defects, which are mended but not
+measured again:
+
+- `nanogpt`: the compiled model was compiled again in a timed step, for an evaluation. Such steps are left out now.
+  Unexplained: its results differed, and `graph=capture`, which saved 55.0%, had a data race.
+- `dcgan`: steps that save images are long and widened intervals, although all runs with workers were faster than all
+  without. Now equal steps are compared.
+- `lightning`, `accelerate_cv`: two pairs of runs left doubts, and the time for a third was kept for checking an answer
+  that did not exist.
+- `timm_validate`: steps were those of a loader's worker, so nothing was tried.
 
 """
-_HEAD = ("program", "step", "edits", "predicted", "by `try`", "by hand")
+_HEAD = ("program", "edits", "by `try`", "by hand")
 _COLUMNS = (
     *("program", "exit code", "wall s", "step ns", "edits", "predicted %", "measured %", "low %", "high %"),
     *("recommended", "results", "races", "as it is, ns", "edited by hand, ns", "by hand %", "failure or reason"),
@@ -33,16 +48,28 @@ def section(tried: Sequence[TriedProgram]) -> str:
     if not tried:
         return ""
     compared = [points for one in tried if (points := points_apart(one)) is not None]
-    rows = [_HEAD, ("---",) * len(_HEAD), *map(_row, tried)]
+    hands = [(one.by_hand, match) for one in tried if one.by_hand is not None and (match := one.compared) is not None]
+    inside = sum(
+        low <= hand.change.pct <= high
+        for hand, match in hands
+        if (low := match.measured_low_pct) is not None and (high := match.measured_high_pct) is not None
+    )
+    rows = [_HEAD, ("---",) * len(_HEAD), *(_row(one) for one in tried if one.by_hand or one.best or not one.trial)]
     return _TEXT.format(
         count=len(tried),
         answered=sum(one.trial is not None for one in tried),
+        recommended=sum(one.best is not None for one in tried),
         by_hand=len(compared),
         rounds=ROUNDS,
         points=POINTS,
-        near=f"{sum(abs(points) <= POINTS for points in compared)} of {len(compared)}",
+        near=_reached(sum(abs(points) <= POINTS for points in compared), len(compared)),
+        inside=_reached(inside, len(hands)),
         rows="\n".join(f"| {' | '.join(row)} |" for row in rows),
     )
+
+
+def _reached(count: int, of: int) -> str:
+    return f"{count} of {of}" if count == of else f"**{count} of {of}**"
 
 
 def points_apart(tried: TriedProgram) -> float | None:
@@ -56,15 +83,14 @@ def _row(tried: TriedProgram) -> tuple[str, ...]:
     name = f"`{tried.program}`"
     if tried.trial is None:
         ended = "it took too long" if tried.exit_code is None else clean(" ".join(tried.said[-1:]))
-        return name, "", f"**no answer**: {ended}", "", "", ""
-    step, shown = duration(tried.trial.baseline_step_ns), tried.compared or tried.best
+        return name, f"**no answer**: {ended}", "", ""
+    shown = tried.compared or tried.best
     if shown is None:
-        return name, step, "nothing pays", "", "", ""
-    edits = edits_of(shown) if shown is tried.best else f"{edits_of(shown)} (not recommended)"
-    predicted = "" if shown.predicted_pct is None else f"{shown.predicted_pct.value:+.1f}%"
+        return name, "nothing", "", ""
+    edits = f"{edits_of(shown)}, recommended" if shown is tried.best else edits_of(shown)
     by_hand = "" if tried.by_hand is None else _percent(tried.by_hand.change.pct, *tried.by_hand.change.interval)
     measured = _percent(shown.measured_pct, shown.measured_low_pct, shown.measured_high_pct)
-    return name, step, edits, predicted, measured, by_hand
+    return name, edits, measured, by_hand
 
 
 def _percent(value: float | None, low: float | None, high: float | None) -> str:

@@ -50,7 +50,7 @@ class ByHand(msgspec.Struct, frozen=True):
     @property
     def change(self) -> StepChange:
         """By how much the edits change the step."""
-        return change([(Timing(a, 0.0), Timing(b, 0.0)) for a, b in zip(self.as_is_ns, self.edited_ns, strict=True)])
+        return change([(Timing((a,)), Timing((b,))) for a, b in zip(self.as_is_ns, self.edited_ns, strict=True)])
 
 
 class Measured(msgspec.Struct, frozen=True):

@@ -156,7 +156,7 @@ def overhead(measured: Measured) -> StepChange:
 
 
 def _timing(block: Block) -> Timing:
-    return Timing(block.total_ns / block.steps, 0.0)
+    return Timing((block.total_ns / block.steps,))
 
 
 def page(trainings: Sequence[Measured]) -> str:

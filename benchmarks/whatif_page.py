@@ -41,9 +41,6 @@ def page(
     """Return the whole page."""
     text = TEXT.read_text(encoding="utf-8")
     for name, part in {
-        "summary": summary(built.rows),
-        "further summary": summary(further.rows),
-        "second summary": summary(second.rows),
         "goals": _goals(built.rows, further.rows, second.rows),
         "misses": _misses(built.rows),
         "not tried": _not_tried([*built.rows, *further.rows, *second.rows]),

@@ -1,4 +1,4 @@
-"""Clock that times steps, opens and closes windows, and schedules recordings of a watched program.
+"""Clock that times steps and trials, opens and closes windows, and schedules recordings of a watched program.
 
 Modules call `clock.now_ns()`, so that tests can replace the clock by a clock that they move themselves.
 """

@@ -416,7 +416,7 @@ static Text event(Scanner *scanner, Text at) {
     static const int READ[] = {ALWAYS, OF_ROWS, OF_ROWS | ARGS, OF_ROWS | ARGS | PID, ALWAYS};
     Columns *columns = &scanner->columns;
     Text last = scanner->last, name = NULL, text;
-    int64_t length, name_length = 0, tid = -1, start = INT64_MIN, dur = 0, shape = UNKNOWN;
+    int64_t length, unread, name_length = 0, tid = -1, start = INT64_MIN, dur = 0, shape = UNKNOWN;
     int64_t *said = NULL;
     unsigned char phase = 0;
     int32_t category = -1;
@@ -483,8 +483,9 @@ static Text event(Scanner *scanner, Text at) {
         default:
             text = at;
             at = value(at, last, 0);
-            /* Python decodes the process, so a text that may not be UTF-8 is left to it. */
-            if (field == PID && at != NULL && !is_ascii(text, at)) return NULL;
+            /* Python decodes the process too, so all but whole numbers and plain texts are left to it. */
+            if (field == PID && at != NULL && *text == '"' && !is_ascii(text, at)) return NULL;
+            if (field == PID && at != NULL && *text != '"' && integer(text, &unread) != at) return NULL;
         }
         if (at == NULL || (at = next(at)) == NULL) return NULL;
     }

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import time
 from collections.abc import Callable, Collection, Mapping
 from functools import partial
 from pathlib import Path
@@ -13,13 +12,14 @@ from typing import Final
 from msgspec import Struct
 from msgspec.structs import replace
 
+from overlapscope.base import clock
 from overlapscope.base.words import clean, duration, listed, plural
 from overlapscope.errors import OverlapscopeError, UsageError
 from overlapscope.recorder import race_words
 from overlapscope.render.progress import Progress
 from overlapscope.trials import fits, plan, search
 from overlapscope.trials.edit import edit, edits
-from overlapscope.trials.measure import timing
+from overlapscope.trials.measure import change, timing
 from overlapscope.trials.predictions import predict_sets
 from overlapscope.trials.program import EndedRun, TrialProgram
 from overlapscope.trials.protocol import Facts, RankOutcome, Setting, Steps, Task
@@ -159,7 +159,7 @@ class _Conductor:
         self._asked = asked
         self._directory = directory
         self._progress = progress
-        self._began = time.monotonic()
+        self._began_ns = clock.now_ns()
         self._count = 0
         self._limit_s = max(_LEAST_LIMIT_S, 60 * asked.minutes)
         """Limit of the first run, whose length is unknown."""
@@ -169,7 +169,7 @@ class _Conductor:
     @property
     def wall_s(self) -> float:
         """Seconds since the start."""
-        return time.monotonic() - self._began
+        return (clock.now_ns() - self._began_ns) / clock.NS_PER_S
 
     def survey(self) -> TrialFindings:
         """Survey the program, plan the steps to time, and choose the changes that fit. Raises like `conduct`."""
@@ -298,7 +298,7 @@ class _Conductor:
 
     def rounds(self, findings: TrialFindings) -> None:
         """Make further rounds until the results are clear or time is up."""
-        while planned := search.rounds(findings.runs, findings.kept, self._left_s(findings)):
+        while planned := search.rounds(findings.runs, findings.kept, self._left_for_rounds_s(findings)):
             for run in planned:
                 self._make(findings, run)
 
@@ -307,9 +307,10 @@ class _Conductor:
         run = _finished(Planned(AS_IS, 0), self._run(findings.plan))
         if run.timing is None:
             return Confirmed(run.failure)
-        before = fmean(run.timing.step_ns for run in findings.runs.of(AS_IS) if run.timing is not None)
+        before = [other.timing for other in findings.runs.of(AS_IS) if other.timing is not None]
+        pct = fmean(change([(original, run.timing)]).pct for original in before)
         same = sameness(run.results, [other.results for other in findings.runs.unchanged])
-        return Confirmed("", 100 * (run.timing.step_ns / before - 1), same)
+        return Confirmed("", pct, same)
 
     def _give_up(self, findings: TrialFindings) -> None:
         """Leave out the changes that the ladder has not reached."""
@@ -319,13 +320,18 @@ class _Conductor:
         findings.left_out += [fits.left_out(change, NO_TIME) for change in changes if change not in run]
 
     def _left_s(self, findings: TrialFindings) -> float:
-        last = _RECORDED * findings.runs.of(AS_IS)[0].wall_s if findings.facts.cuda else 0.0
-        return 60 * self._asked.minutes - self.wall_s - last
+        return 60 * self._asked.minutes - self.wall_s - _checking_s(findings)
+
+    def _left_for_rounds_s(self, findings: TrialFindings) -> float:
+        """Return the time left, including that for a check of the answer as long as there is none."""
+        return self._left_s(findings) + (_checking_s(findings) if findings.best is None else 0.0)
 
     def _make(self, findings: TrialFindings, planned: Planned) -> None:
         self._progress.now(f"Run {len(findings.runs.all) + 1}, {_what(planned)}")
         ended = self._run(findings.plan, planned.settings, rounded=planned.rounded)
         self._keep(findings, _finished(planned, ended))
+        if planned.round == 1:
+            findings.notes += _compiled(planned, ended, findings.plan.timed_steps)
 
     def _keep(self, findings: TrialFindings, run: Run) -> None:
         findings.runs = replace(findings.runs, all=(*findings.runs.all, run))
@@ -352,6 +358,22 @@ class _Conductor:
         directory = self._directory / f"run-{self._count}"
         directory.mkdir()
         return str(directory)
+
+
+def _checking_s(findings: TrialFindings) -> float:
+    """Return the length of the run at the end that looks for data races."""
+    return _RECORDED * findings.runs.of(AS_IS)[0].wall_s if findings.facts.cuda else 0.0
+
+
+def _compiled(planned: Planned, ended: EndedRun, steps: int) -> list[str]:
+    """Return a sentence on the timed steps in which torch compiled, if there are any."""
+    count = len({at for outcome in ended.outcomes for at in outcome.compiled})
+    if not count:
+        return []
+    of = f"Torch compiled in {count} of the {plural(steps, 'timed step')} of the first run, {_what(planned)}"
+    if 2 * count >= steps:
+        return [f"{of}: it counts as a part of its steps."]
+    return [f"{of}: runs are compared over the other steps, since this happens once."]
 
 
 def _finished(planned: Planned, ended: EndedRun) -> Run:

@@ -16,6 +16,7 @@ from overlapscope.recorder.step_times import StepTimer
 from overlapscope.recorder.wrapping import before
 from overlapscope.trace.model import TimedSteps
 from overlapscope.trials import fingerprint, seeded_batches
+from overlapscope.trials.compiling import Compiling
 from overlapscope.trials.last_step import LastStep
 from overlapscope.trials.protocol import RankOutcome, RankResults, Task
 from overlapscope.trials.rounding import round_parameters
@@ -37,6 +38,9 @@ class RunCourse:
         self._optimizers: list[weakref.ref[Optimizer]] = []
         self._timer = StepTimer(task.steps or 0)
         self._times: TimedSteps | None = None
+        self._compiling = Compiling()
+        self._compiled: list[int] = []
+        """Indices of timed steps in which torch compiled."""
         self._last: LastStep | None = None
         """Observer of the last step, once all others are timed."""
         self._results: RankResults | None = None
@@ -56,6 +60,7 @@ class RunCourse:
         if task.steps is not None or task.survey:
             undo.callback(seeded_batches.start(task.seed))
         undo.callback(self._look_no_more)
+        undo.callback(self._compiling.end)
         return undo.close
 
     def restart(self) -> None:
@@ -66,6 +71,7 @@ class RunCourse:
     def step(self) -> None:
         """Handle the end of a step."""
         self.steps += 1
+        compiled = self._compiling.since()
         self._notes.step()
         if self._task.steps is None or self.complete:
             return
@@ -76,6 +82,10 @@ class RunCourse:
             self.complete = True
         elif self.steps >= self._task.warmup_steps:
             self._timer.step(self.steps)
+            if not self._timer.timed:
+                self._compiled.clear()
+            elif compiled:
+                self._compiled.append(self._timer.timed - 1)
             if self._timer.full:
                 self._look_closer()
 
@@ -89,6 +99,7 @@ class RunCourse:
             complete=self.complete,
             host_ns=times.host_ns,
             device_ns=times.device_ns,
+            compiled=tuple(self._compiled),
             results=self._results,
             facts=None if self._survey is None else self._survey.facts(self._living),
             effects=dict(self._notes.effects),

@@ -13,13 +13,12 @@ from overlapscope.documents.model import Block, Code, Document, Heading, Items, 
 from overlapscope.documents.table import Cell, Column, Row, Table, Tone, prose, rows, words
 from overlapscope.trials.result import Predicted, Trial, Tried
 from overlapscope.trials.sameness import SOUND
-from overlapscope.trials.search import SHARP_PCT
+from overlapscope.trials.search import MOST_ROUNDS, SHARP_PCT
 
 _LIMIT: Final = 300
 _NOTE: Final = (
     "measured: percent of the step as it is, with the kept changes above (+); adds: of the step without this change."
 )
-_NOT_SOUND: Final = "the results are not known to be the same, or there are data races"
 _HAIR: Final = 1e-6
 """Tolerance for rounding up: the error of a sum."""
 _TONES: Final[dict[str, Tone]] = {"faster": "good", "slower": "poor", "different": "poor"}
@@ -66,11 +65,38 @@ def headline(trial: Trial) -> str:
     unsound = [tried for tried in faster if tried.races or tried.results not in SOUND]
     if unsound:
         named = listed(dict.fromkeys(_name(tried) for tried in unsound))
-        whose = "the results are different" if all(tried.results == "different" for tried in unsound) else _NOT_SOUND
-        return f"A step takes {was}. It is shorter with {clean(named, _LIMIT)}, but not recommended, because {whose}."
+        why = _why_unsound(unsound)
+        return f"A step takes {was}. It is shorter with {clean(named, _LIMIT)}, but not recommended, because {why}."
     if faster and all((tried.measured_pct or 0) > -SHARP_PCT for tried in faster):
         return f"A step takes {was}, and none of the changes that were tried saves {SHARP_PCT:g}% of it."
     return f"A step takes {was}, and none of the changes that were tried makes it shorter for sure."
+
+
+def _why_unsound(unsound: list[Tried]) -> str:
+    if all(tried.results == "different" for tried in unsound):
+        return "the results are different"
+    if all(tried.results in SOUND for tried in unsound):
+        return "data races were found"
+    if not any(tried.races for tried in unsound):
+        return "the results are not known to be the same"
+    return "the results are not known to be the same, or there are data races"
+
+
+def _uncertain(trial: Trial) -> Iterator[str]:
+    """Yield a sentence on the largest gain, if nothing is recommended because that gain may be chance."""
+    gains = [
+        tried
+        for tried in trial.changes
+        if tried.results in SOUND and not (tried.races or tried.failure) and (tried.measured_pct or 0) <= -SHARP_PCT
+    ]
+    if trial.best is not None or not gains:
+        return
+    largest = min(gains, key=lambda tried: tried.measured_pct or 0)
+    more = "" if largest.runs >= MOST_ROUNDS else "; `--minutes` gives more runs"
+    yield (
+        f"The largest gain, {_measured(largest)} with {changes_of(largest)} in {plural(largest.runs, 'run')}, may be "
+        f"chance: runs differ{more}."
+    )
 
 
 def changes_of(tried: Tried) -> str:
@@ -99,6 +125,7 @@ def _remarks(trial: Trial) -> Iterator[str]:
         yield "No data races were found with these changes, in what could be checked."
     elif races is None and trial.device_name is not None:
         yield "Data races were not looked for with these changes; `overlapscope run --check-hazards` does that."
+    yield from _uncertain(trial)
     if trial.interrupted:
         yield "Not all that was planned was run: this is what is known so far."
     if not trial.repeatable and any(tried.results in ("within noise", "different") for tried in trial.changes):

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import msgspec
 from msgspec.structs import replace
+from torch.utils.data import get_worker_info
 
 from overlapscope.recorder.automatic_steps import AutomaticSteps
 from overlapscope.recorder.destination import Rank, rank_of
@@ -62,6 +63,9 @@ class ProcessRun:
         self._stepped()
 
     def _stepped(self) -> None:
+        if get_worker_info() is not None:
+            # Modules that a DataLoader's worker calls prepare batches.
+            return
         if self._reported:
             # The program caught SystemExit.
             os._exit(0)

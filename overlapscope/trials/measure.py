@@ -1,9 +1,11 @@
 """Pure statistics of the length of steps, and of the differences between runs.
 
 A run's step is the mean over its timed steps, since a person waits for their sum. Two sets of changes are compared by
-the ratio of their steps in the same round of runs, so that a temporary slowdown of the machine affects both. The
-interval is at least as wide as the interval from the steps within the runs. The deviation of runs is estimated from the
-two sets, from all other sets, and from a prior, since a few runs may agree by luck.
+the ratio of their steps in the same round of runs, so that a temporary slowdown of the machine affects both, and over
+the same steps, since each run does the same in its n-th step: an evaluation or a checkpoint makes it long in both.
+Steps in which either of them compiles are left out. The interval is at least as wide as the interval from the steps
+within the runs. The deviation of runs is estimated from the two sets, from all other sets, and from a prior, since a
+few runs may agree by luck.
 """
 
 from __future__ import annotations
@@ -39,12 +41,16 @@ _QUANTILES = (
 
 
 class Timing(Struct, frozen=True):
-    """Length of a run's steps."""
+    """Length of a run's steps, of the slowest rank."""
 
-    step_ns: float
-    """Mean of the steps, of the slowest rank."""
-    error: float
-    """Relative standard error of the mean, from the steps alone."""
+    steps_ns: tuple[float, ...]
+    compiled: frozenset[int] = frozenset()
+    """Indices of steps in which torch compiled, for once; empty if it did so in most steps, whose length that is."""
+
+    @property
+    def step_ns(self) -> float:
+        """Mean of the steps in which torch did not compile."""
+        return fmean(step_ns for at, step_ns in enumerate(self.steps_ns) if at not in self.compiled)
 
 
 class StepChange(Struct, frozen=True):
@@ -65,16 +71,10 @@ class StepChange(Struct, frozen=True):
 
 
 def timing(outcomes: Sequence[RankOutcome]) -> Timing:
-    """Return the timing of a run from its ranks, each with at least `BLOCKS` steps; by the device's clock if any."""
-    return max(
-        (_timing(outcome.device_ns or outcome.host_ns) for outcome in outcomes), key=lambda timing: timing.step_ns
-    )
-
-
-def _timing(steps_ns: Sequence[int]) -> Timing:
-    mean = fmean(steps_ns)
-    blocks = [float(block.mean()) for block in np.array_split(np.array(steps_ns, np.float64), BLOCKS)]
-    return Timing(mean, stdev(blocks) / math.sqrt(BLOCKS) / mean)
+    """Return the timing of a run from its ranks; by the device's clock if any."""
+    compiled = frozenset(at for outcome in outcomes for at in outcome.compiled)
+    steps = max((outcome.device_ns or outcome.host_ns for outcome in outcomes), key=fmean)
+    return Timing(tuple(map(float, steps)), compiled if 2 * len(compiled) < len(steps) else frozenset())
 
 
 class RunNoise(Struct, frozen=True):
@@ -111,10 +111,9 @@ def change(rounds: Sequence[tuple[Timing, Timing]], every: RunNoise | None = Non
     Args:
         every: Noise of all sets together.
     """
-    logs = [math.log(after.step_ns / before.step_ns) for before, after in rounds]
+    logs, errors = zip(*(_ratio(before, after) for before, after in rounds), strict=True)
     middle = fmean(logs)
-    error = math.sqrt(sum(before.error**2 + after.error**2 for before, after in rounds)) / len(rounds)
-    within = quantile(2 * len(rounds) * (BLOCKS - 1)) * error
+    within = quantile(len(rounds) * (BLOCKS - 1)) * math.hypot(*errors) / len(rounds)
     if len(rounds) == 1:
         return StepChange(_pct(middle), _around(middle, within), None)
     freedom, deviation = _of_a_run(logs, every)
@@ -122,6 +121,18 @@ def change(rounds: Sequence[tuple[Timing, Timing]], every: RunNoise | None = Non
     says = half <= max(_WIDEST, abs(middle))
     luck = 1 - _inside(abs(middle), _errors(freedom, deviation, 2 / len(rounds)))
     return StepChange(_pct(middle), _around(middle, within), _around(middle, half) if says else None, luck)
+
+
+def _ratio(before: Timing, after: Timing) -> tuple[float, float]:
+    """Return the logarithm of the ratio of two runs' steps, and its standard error from the steps alone."""
+    compiled = before.compiled | after.compiled
+    pairs = zip(before.steps_ns, after.steps_ns, strict=False)
+    steps = np.array([pair for at, pair in enumerate(pairs) if at not in compiled])
+    means = steps.mean(axis=0)
+    old, new = (steps / means).T
+    blocks = [float(block.mean()) for block in np.array_split(new - old, BLOCKS) if len(block)]
+    error = stdev(blocks) / math.sqrt(len(blocks)) if len(blocks) > 1 else 0.0
+    return math.log(means[1] / means[0]), error
 
 
 def spread_ns(timings: Sequence[Timing]) -> tuple[float, float] | None:

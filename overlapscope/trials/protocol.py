@@ -191,6 +191,8 @@ class RankOutcome(msgspec.Struct, frozen=True, kw_only=True):
     """Length of each timed step, from mark to mark."""
     device_ns: tuple[int, ...] = ()
     """The same lengths by the device's clock; empty without a GPU."""
+    compiled: tuple[int, ...] = ()
+    """Indices of timed steps in which torch compiled, which later steps of the program don't do again."""
     results: RankResults | None = None
     facts: Facts | None = None
     steps_by: Steps | None = None

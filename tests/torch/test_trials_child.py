@@ -144,6 +144,23 @@ class TestSteps:
         few = outcome(tmp_path)
         assert (few.complete, few.all_steps, len(few.host_ns)) == (False, 18, 15)
 
+    def test_in_which_torch_compiles_are_named(self, tmp_path: Path) -> None:
+        # The module is compiled for training in the first step, and for evaluation, without gradients, in the ninth.
+        program = MODEL + (
+            "fast = torch.compile(model, backend='eager')\n"
+            "for number in range(100):\n"
+            "    if number == 8:\n"
+            "        with torch.no_grad():\n"
+            "            model.eval(); fast(torch.ones(4, 8)); model.train()\n"
+            "    optimizer.zero_grad()\n"
+            "    fast(torch.ones(4, 8)).sum().backward()\n"
+            "    optimizer.step()\n"
+        )
+        assert outcome_of(program, tmp_path).compiled == (5,)
+
+    def test_in_which_nothing_is_compiled_have_no_name(self, unchanged: RankOutcome) -> None:
+        assert unchanged.compiled == ()
+
     def test_are_those_that_the_program_marks(self, tmp_path: Path) -> None:
         program = MODEL + (
             "import overlapscope\n"
@@ -208,6 +225,21 @@ class TestSteps:
         place = tmp_path / "timed"
         place.mkdir()
         assert outcome_of(program, place, steps_by=seen.steps_by).complete
+
+    def test_are_none_that_workers_make_as_they_prepare_batches(self, tmp_path: Path) -> None:
+        program = UNMARKED.partition("with torch.no_grad")[0] + (
+            "import time\n"
+            "class Scaled(nn.Module):\n"
+            "    def forward(self, x): return 2 * x\n"
+            "class Images(torch.utils.data.Dataset):\n"
+            "    scale = Scaled()\n"
+            "    def __len__(self): return 800\n"
+            "    def __getitem__(self, index): return self.scale(torch.ones(4))\n"
+            "for x in torch.utils.data.DataLoader(Images(), batch_size=16, num_workers=2):\n"
+            "    model(x); time.sleep(0.02)\n"
+        )
+        seen = outcome_of(program, tmp_path, survey=True)
+        assert seen.steps_by == Steps(kind="FORWARD", name="Model.forward", each=1, label="calls of Model.forward")
 
     def test_of_an_optimizer_come_before_those_of_the_model_that_it_trains(self, tmp_path: Path) -> None:
         model = UNMARKED.partition("with torch.no_grad")[0]

@@ -9,7 +9,7 @@ import pytest
 from msgspec.structs import replace
 
 from overlapscope.analysis import TraceAnalysis, analyze_trace
-from overlapscope.prediction import predict, program
+from overlapscope.prediction import plain_program, predict
 from overlapscope.prediction.gains import Savings
 from overlapscope.prediction.interventions import parse
 from overlapscope.report import findings as costing
@@ -123,7 +123,7 @@ def test_a_step_alone_is_not_replayed() -> None:
 
 @pytest.mark.afresh
 def test_a_recording_of_very_many_ops_is_not_replayed(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(program, "MOST_OPS", 10)
+    monkeypatch.setattr(plain_program, "MOST_OPS", 10)
     finding = findings("known_causes/item_every_step")["host-sync"]
     assert (finding.cost_from, finding.cost_ns) == ("bound", finding.bound_ns)
 

@@ -161,6 +161,13 @@ def test_a_text_that_is_not_utf_8_is_left_to_python(field: str) -> None:
         assert scanned(array.replace(b"@", b"a\xff")) is None, category
 
 
+@pytest.mark.parametrize("process", [b"9" * 5000, b"[" + b"9" * 5000 + b"]", b"null", b"1.5", b"{}"])
+def test_a_process_that_is_not_a_whole_number_or_text_is_left_to_python(process: bytes) -> None:
+    for category in _scan.CATEGORIES:
+        array = json.dumps([event(cat=category, pid="@")]).encode()
+        assert scanned(array.replace(b'"@"', process)) is None, category
+
+
 def test_what_is_deep_or_long_is_left_to_python() -> None:
     deep = event(args={"deep": json.loads("[" * 200 + "]" * 200)})
     assert not assert_taken_only_as_python_takes_it(json.dumps([deep]).encode())

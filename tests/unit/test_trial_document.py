@@ -114,8 +114,12 @@ def test_the_answer_is_on_one_screen() -> None:
         ),
         (
             {"best": None, "changes": (msgspec.structs.replace(TRIAL.changes[0], races=2),)},
+            "A step takes 31.8 ms. It is shorter with workers (2), but not recommended, because data races were found.",
+        ),
+        (
+            {"best": None, "changes": (msgspec.structs.replace(TRIAL.changes[0], results="unknown"),)},
             "A step takes 31.8 ms. It is shorter with workers (2), but not recommended, because the results are not "
-            "known to be the same, or there are data races.",
+            "known to be the same.",
         ),
         (
             {
@@ -138,6 +142,16 @@ def test_the_headline_says_why_nothing_is_recommended(changed: dict[str, object]
     trial = msgspec.structs.replace(TRIAL, **changed)
     assert headline(trial) == message
     assert message in " ".join(terminal.render(document(trial), width=80).split())
+
+
+def test_a_gain_that_may_be_chance_is_named_with_what_makes_it_certain() -> None:
+    wide = msgspec.structs.replace(TRIAL.changes[0], measured_low_pct=-30.0, measured_high_pct=18.0, runs=2)
+    said = " ".join(terminal.render(document(msgspec.structs.replace(TRIAL, best=None, changes=(wide,)))).split())
+    assert (
+        "The largest gain, -5.7% ± 24.0 with workers (2) in 2 runs, may be chance: runs differ; --minutes gives more "
+        "runs." in said.replace("`", "")
+    )
+    assert "may be chance" not in terminal.render(document(TRIAL))
 
 
 def test_markdown_and_html_have_the_same_and_names_are_harmless() -> None:

@@ -59,6 +59,13 @@ def test_an_interval_holds_the_truth_in_about_95_of_100_trials(rounds: int, betw
     assert held >= 200 * 0.95 - 4 * math.sqrt(200 * 0.95 * 0.05)
 
 
+def timed(steps_ns: Sequence[float], compiled: tuple[int, ...] = ()) -> Timing:
+    """A run with these steps, in some of which torch compiled."""
+    count, lengths = len(steps_ns), tuple(map(round, steps_ns))
+    ended = RankOutcome(rank=0, ranks=1, all_steps=count, complete=True, host_ns=lengths, compiled=compiled)
+    return measure.timing([ended])
+
+
 def unsteady(source: random.Random, step_ns: float = 1e7) -> Timing:
     """A run that is slower or faster by 10 % or so for no reason, whose steps are like those before them."""
     slow, run = 0.0, source.lognormvariate(0, 0.1)
@@ -78,7 +85,7 @@ def test_two_pairs_of_runs_that_are_clearly_apart_are_enough() -> None:
     step_ns = {AS_IS: (7.6e6, 8.0e6), (Setting("workers", "2"),): (4.4e6, 4.2e6)}
     runs = Runs(
         tuple(
-            Run(Planned(settings, number), 1.0, Timing(length, 0.01), (SAME,))
+            Run(Planned(settings, number), 1.0, Timing((length,)), (SAME,))
             for settings, lengths in step_ns.items()
             for number, length in enumerate(lengths, 1)
         )
@@ -110,7 +117,7 @@ def test_many_sets_tell_the_noise_of_runs_sooner(rounds: int) -> None:
 
 
 def test_one_round_has_no_noise_of_runs() -> None:
-    assert measure.noise([{1: Timing(1e7, 0.01)}, {1: Timing(2e7, 0.01)}]) is None
+    assert measure.noise([{1: Timing((1e7,))}, {1: Timing((2e7,))}]) is None
 
 
 def test_steps_alone_are_no_interval_over_runs() -> None:
@@ -121,14 +128,41 @@ def test_steps_alone_are_no_interval_over_runs() -> None:
 
 
 def test_steps_that_drift_together_widen_the_interval_of_a_run() -> None:
-    drifting = [10_000_000 + (1_000_000 if number < 50 else 0) for number in range(100)]
-    mixed = [10_000_000 + (1_000_000 if number % 2 else 0) for number in range(100)]
-    timings = [
-        measure.timing([RankOutcome(rank=0, ranks=1, all_steps=100, complete=True, host_ns=tuple(steps))])
-        for steps in (drifting, mixed)
-    ]
-    assert timings[0].step_ns == timings[1].step_ns
-    assert timings[0].error > 5 * timings[1].error
+    even = timed([10_000_000] * 100)
+    drifting = change([(even, timed([10_000_000 + 1_000_000 * (number < 50) for number in range(100)]))])
+    mixed = change([(even, timed([10_000_000 + 1_000_000 * (number % 2) for number in range(100)]))])
+    assert drifting.pct == mixed.pct
+    assert drifting.within[1] - drifting.within[0] > 5 * (mixed.within[1] - mixed.within[0])
+
+
+def test_steps_that_are_long_in_every_run_do_not_widen_the_interval() -> None:
+    # As of a program that saves images in each 16th step.
+    source = random.Random(0)
+
+    def saving(step_ns: float) -> Timing:
+        return timed(
+            [(300e6 if number % 16 == 5 else step_ns) * source.lognormvariate(0, 0.03) for number in range(26)]
+        )
+
+    compared = change([(saving(24e6), saving(9e6)) for _ in range(2)])
+    assert compared.pct == pytest.approx(-30.5, abs=3)
+    assert compared.interval[1] < 0
+
+
+def test_steps_in_which_a_run_compiled_are_left_out_of_both() -> None:
+    # At 80 the program evaluates for the first time, for a quarter of a second, and its model is compiled for it.
+    before = timed([(270e6 if number == 80 else 20e6) for number in range(173)])
+    after = timed([(6.5e9 if number == 80 else 8e6) for number in range(173)], compiled=(80,))
+    assert after.step_ns == 8e6
+    compared = change([(before, after), (before, after)])
+    assert compared.pct == pytest.approx(-60)
+    assert compared.interval[1] < 0
+
+
+def test_a_run_that_compiles_in_most_steps_takes_as_long_as_it_takes() -> None:
+    steps = [40e6 if number % 3 else 8e6 for number in range(99)]
+    compiled = tuple(number for number in range(99) if number % 3)
+    assert timed(steps, compiled=compiled) == timed(steps)
 
 
 def test_a_job_is_as_slow_as_its_slowest_rank_by_the_clock_of_the_device() -> None:
@@ -137,12 +171,12 @@ def test_a_job_is_as_slow_as_its_slowest_rank_by_the_clock_of_the_device() -> No
         RankOutcome(rank=number, ranks=2, all_steps=40, complete=True, host_ns=(1,) * 20, device_ns=device)
         for number, device in enumerate((fast, slow))
     ]
-    assert measure.timing(ranks) == Timing(7_000_000, 0)
+    assert measure.timing(ranks).step_ns == 7_000_000
 
 
 @given(st.lists(st.tuples(st.floats(1e3, 1e10), st.floats(1e3, 1e10)), min_size=1, max_size=10))
 def test_a_change_and_its_reverse_tell_the_same(steps: list[tuple[float, float]]) -> None:
-    pairs = [(Timing(before, 0.01), Timing(after, 0.01)) for before, after in steps]
+    pairs = [(Timing((before,)), Timing((after,))) for before, after in steps]
     there, back = change(pairs), change([(after, before) for before, after in pairs])
     assert (1 + there.pct / 100) * (1 + back.pct / 100) == pytest.approx(1, rel=1e-6)
     low, high = there.interval
@@ -306,7 +340,7 @@ def test_the_fewest_changes_are_recommended_of_those_that_are_as_fast() -> None:
     steps = {AS_IS: (100, 101, 99), settings[0]: (90, 91, 89), settings[1]: (90, 90.9, 89)}
     runs = Runs(
         tuple(
-            Run(Planned(changes, number + 1), 1.0, Timing(step * 1e5, 0.001), (SAME,))
+            Run(Planned(changes, number + 1), 1.0, Timing((step * 1e5,)), (SAME,))
             for changes, lengths in steps.items()
             for number, step in enumerate(lengths)
         )
@@ -334,7 +368,7 @@ def test_a_step_is_told_beside_the_one_as_it_is_though_the_machine_slows_down() 
     fused = (Setting("fused"),)
     steps = {AS_IS: (100.0, 100.1, 200.0), fused: (90.0, 90.1)}
     runs = tuple(
-        Run(Planned(changes, number + 1), 1.0, Timing(step * 1e5, 0.001), (SAME,))
+        Run(Planned(changes, number + 1), 1.0, Timing((step * 1e5,)), (SAME,))
         for changes, lengths in steps.items()
         for number, step in enumerate(lengths)
     )
@@ -347,7 +381,7 @@ def test_a_step_is_told_beside_the_one_as_it_is_though_the_machine_slows_down() 
 
 
 def test_a_program_without_results_is_not_repeatable() -> None:
-    runs = Runs((Run(Planned(AS_IS, 1), 1.0, Timing(1e6, 0.001)),))
+    runs = Runs((Run(Planned(AS_IS, 1), 1.0, Timing((1e6,))),))
     findings = TrialFindings(Facts(cuda=False, cpus=1), 1, plan.SURVEY, [], [], runs)
     edit = Edit(diff="", advice=())
     trial = summarize(findings, "", predicted={}, edited=lambda _: edit, keep=False, interrupted=False, wall_s=1)
