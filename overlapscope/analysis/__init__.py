@@ -8,7 +8,7 @@ import numpy as np
 from msgspec import UNSET, Struct
 from msgspec.structs import replace
 
-from overlapscope.analysis.device import DeviceAnalysis, StepBuckets, analyze_device, divide_steps
+from overlapscope.analysis.device import DeviceAnalysis, analyze_device
 from overlapscope.analysis.host import find_blocking
 from overlapscope.analysis.host_use import describe_host
 from overlapscope.analysis.jobs import describe_environment
@@ -75,13 +75,6 @@ def _analyze(trace: Trace, device: int | None, step: str | None, range: str | No
         period=trace.period or UNSET,
     )
     return TraceAnalysis(result, tuple(devices), trace)
-
-
-def divide_trace(trace: Trace) -> tuple[StepBuckets, ...]:
-    """Return the steps' figures of `analyze_trace` for each device, in half the time."""
-    comparable = _comparable(trace, judge_file(trace))
-    blocking = find_blocking(comparable)
-    return tuple(divide_steps(trace, comparable, ordinal, blocking) for ordinal in trace.devices)
 
 
 def _comparable(trace: Trace, checks: Sequence[Check]) -> Trace:

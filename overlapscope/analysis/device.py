@@ -11,6 +11,7 @@ from msgspec.structs import asdict, replace
 
 from overlapscope.analysis import exposed as exposed_copies
 from overlapscope.analysis import idle as idle_time
+from overlapscope.analysis.average import average, judged_steps
 from overlapscope.analysis.edges import Edges, find_edges
 from overlapscope.analysis.evidence import copy_evidence, idle_evidence
 from overlapscope.analysis.groups import find_stalls, group_copies, group_kernels
@@ -43,25 +44,6 @@ class DeviceAnalysis(Causes, frozen=True, kw_only=True):
     """Windows of the result: the whole window, or the occurrences of one step or range."""
 
 
-class StepBuckets(Struct, frozen=True):
-    """Time of a device's steps by bucket and cause."""
-
-    device: int
-    judged: Period | None
-    """The judged window, after the lead-in, as one period."""
-    steps: tuple[Period, ...]
-
-
-def divide_steps(trace: Trace, comparable: Trace, device: int, blocking: Blocking) -> StepBuckets:
-    """Return the steps of `analyze_device`, without its copies, kernels, stalls and evidence."""
-    causes = _find_causes(trace, comparable, device, blocking)
-    judged = judged_windows(causes.timeline, _whole(causes.timeline))
-    in_judged, in_steps = _measure(causes, [judged, Intervals(causes.steps.start_ns, causes.steps.end_ns)])
-    return StepBuckets(
-        device, _together(in_judged, judged) if len(judged.starts) else None, _each(in_steps, trace, causes.steps)
-    )
-
-
 def analyze_device(
     trace: Trace,
     comparable: Trace,
@@ -92,8 +74,16 @@ def _whole(timeline: Timeline) -> Intervals:
     return Intervals(np.array([timeline.start_ns]), np.array([timeline.end_ns]))
 
 
-def judged_windows(timeline: Timeline, windows: Intervals) -> Intervals:
-    """Return the windows of a device without the lead-in."""
+def judged_windows(analysis: DeviceAnalysis) -> Intervals:
+    """Return the windows that findings are about: the judged steps, or else the windows after the lead-in."""
+    steps = analysis.result.steps
+    if analysis.result.per_step is None:
+        return _after_lead_in(analysis.timeline, analysis.windows)
+    windows = [steps[number].window for number in judged_steps(steps)]
+    return union(np.array([each.start_ns for each in windows]), np.array([each.end_ns for each in windows]))
+
+
+def _after_lead_in(timeline: Timeline, windows: Intervals) -> Intervals:
     return clip(windows, timeline.judged_from_ns, timeline.end_ns)
 
 
@@ -121,11 +111,11 @@ def _figures(trace: Trace, causes: Causes, blocking: Blocking, windows: Interval
     if narrowed:
         steps, ranges = steps.inside(starts, ends), ranges.inside(starts, ends)
     lead_in = None if timeline.lead_in_end_ns is None else timeline.lead_in_end_ns - timeline.start_ns
-    judged = judged_windows(timeline, windows)
+    judged = _after_lead_in(timeline, windows)
     in_whole, in_judged, in_steps, in_ranges = _measure(
         causes, [windows, judged, *(Intervals(periods.start_ns, periods.end_ns) for periods in (steps, ranges))]
     )
-    figures = _together(in_whole, windows)
+    figures, each_step = _together(in_whole, windows), _each(in_steps, trace, steps)
     return Device(
         device=timeline.device,
         name=trace.device_names.get(timeline.device),
@@ -137,16 +127,17 @@ def _figures(trace: Trace, causes: Causes, blocking: Blocking, windows: Interval
         engines=figures.engines,
         overlap=figures.overlap,
         judged=_together(in_judged, judged) if len(judged.starts) else None,
+        per_step=None if narrowed else average([each_step[number] for number in judged_steps(each_step)]),
         streams=stream_use(timeline, starts, ends),
         copies=group_copies(timeline, steps, windows),
         exposed_copy_by_cause=figures.exposed_copy_by_cause,
         idle_by_cause=figures.idle_by_cause,
         evidence=(
-            *copy_evidence(trace, timeline, causes.exposed, windows),
-            *idle_evidence(trace, causes.idle, windows),
+            *copy_evidence(trace, timeline, causes.exposed, steps, windows),
+            *idle_evidence(trace, causes.idle, steps, windows),
         ),
         host_stalls=find_stalls(trace, timeline, blocking, causes.idle, steps, windows),
-        steps=_each(in_steps, trace, steps),
+        steps=each_step,
         ranges=_each(in_ranges, trace, ranges),
         kernels=group_kernels(trace, timeline, steps, windows),
     )

@@ -41,13 +41,13 @@ def reasons_of(report: Report, place: JudgedPlace, now: Spent, before: Spent | N
 
 
 def of_finding(finding: Finding, place: str) -> FailureReason:
-    """Return a finding as a reason. Its time is that in the window; `place` is empty if there is only one place."""
+    """Return a finding as a reason. Its time is of an average step; `place` is empty if there is only one."""
     where = finding.where
     return FailureReason(
         title=f"{place}: {clean(finding.title, 300)}" if place else clean(finding.title, 300),
         detail=_lines(finding.detail),
         advice=_lines(finding.advice),
-        time_ns=finding.bound_ns,
+        time_ns=finding.mean_bound_ns,
         op=where.op if where else None,
         call=where.call if where else None,
         where=where.line if where else None,
@@ -147,7 +147,7 @@ class _ReasonFinder(Struct, frozen=True, eq=False):
         op = evidence.op if evidence else None
         entry = CAUSES[blame].get(cause)
         for rule in entry.explained_by if entry else ():
-            fired = [each for each in self.findings if each.rule == rule and each.severity != "info"]
+            fired = [each for each in self.findings if each.rule == rule and each.bound_ns]
             if fired:
                 return max(fired, key=lambda each: (each.where is not None and each.where.op == op, each.bound_ns))
         return None

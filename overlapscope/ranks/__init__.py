@@ -6,5 +6,6 @@
   measures who waited for whom. `comparison` calls these in order.
 - Reporting: `join` makes the report, whose structures are in `result`: `stragglers` and `groups` have what follows from
   waits, `summary` the rest.
-- Showing: `document` puts it together from `verdict`, `tables`, `charts` and `metrics`.
+- Showing: `frame` has the figures that people read, of an average step. `document` puts it together from `verdict`,
+  `tables`, `charts` and `metrics`.
 """

@@ -1,9 +1,9 @@
-"""Time and bandwidth of each collective of each process group, summed over the ranks and the steps that all recorded.
+"""Time and bandwidth of each collective of each process group, summed over the ranks and the steps that all judge.
 
-Each rank's window begins with the first and ends with the last step that all ranks can judge. Without such steps, it is
-the whole time after the lead-in. Each nanosecond in which a kernel of a row runs there is
-hidden or exposed. It is also waiting for the last rank, transfer, or not judged. Kernels of different rows may run at
-the same time, so all communication together can be shorter than the sum of the rows.
+Each rank's window begins with the first and ends with the last step that is judged on all ranks. Without such steps, it
+is the whole time after the lead-in. Each nanosecond in which a kernel of a row runs there is hidden or exposed. It is
+also waiting for the last rank, transfer, or not judged. Kernels of different rows may run at the same time, so all
+communication together can be shorter than the sum of the rows.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ def by_group(ranks: Sequence[ReducedRank], waits: RankWaits) -> Communication:
 
 
 def common_steps(ranks: Sequence[ReducedRank]) -> tuple[str, ...]:
-    """Return the names of the steps that every rank can judge, in the order of the first rank."""
+    """Return the names of the steps that are judged on every rank, in the order of the first rank."""
     judged = [rank.steps.judged_names() for rank in ranks]
     return tuple(name for name in judged[0] if all(name in names for names in judged)) if judged else ()
 

@@ -8,16 +8,18 @@ compute, except those that only start a collective.
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 
 import numpy as np
 from msgspec.structs import replace
 
+from overlapscope.analysis.average import average, without_warm_up
 from overlapscope.analysis.periods import is_step
-from overlapscope.analysis.results import Trust
+from overlapscope.analysis.results import Period, PerStep, Trust, Window
 from overlapscope.analysis.timeline import Ran, lengths, measured, when_ran
-from overlapscope.base.columns import pick
+from overlapscope.base.columns import mask_of, pick
 from overlapscope.base.intervals import I64, subtract
-from overlapscope.catalog.causes import COPY_CAUSES, IDLE_CAUSES
+from overlapscope.catalog.causes import COPY_CAUSES, IDLE_CAUSES, IdleCause
 from overlapscope.ranks.reduced import (
     CommKernels,
     CommKind,
@@ -61,6 +63,9 @@ def _reduce_host(trace: Trace) -> ReducedRank | None:
     ran = replace(when_ran(kinds, starts, ends), start_ns=begin, end_ns=end)
     window = {name: int(ns[0]) for name, ns in lengths(ran, np.array([begin]), np.array([end])).items()}
     buckets, engines, overlap = measured(window)
+    periods = _periods(steps, ran)
+    # The host's part of the last step has an end of its own, unlike a device's, so it is judged, too.
+    judged = without_warm_up(range(len(periods)), [period.span_ns for period in periods])
     return ReducedRank(
         source=trace.source,
         rank=trace.rank,
@@ -77,7 +82,8 @@ def _reduce_host(trace: Trace) -> ReducedRank | None:
         overlap=overlap,
         exposed_copy_by_cause={},
         idle_by_cause={},
-        steps=_steps(steps, ran),
+        judged=_average([periods[number] for number in judged]),
+        steps=_steps(periods, judged),
         findings=(),
         comm=_comm(trace, collectives),
         exposed_comm=subtract(ran.comm, ran.compute),
@@ -85,16 +91,40 @@ def _reduce_host(trace: Trace) -> ReducedRank | None:
     )
 
 
-def _steps(steps: HostEvents, ran: Ran) -> StepFigures:
-    """Return the steps, which are whole because the host's part of a step has an end of its own."""
+def _periods(steps: HostEvents, ran: Ran) -> list[Period]:
     ns = lengths(ran, steps.start_ns, steps.end_ns)
-    buckets = ("compute", "exposed_comm", "exposed_copy", "exposed_other", "idle")
+    periods = []
+    for row, (start, end) in enumerate(zip(steps.start_ns.tolist(), steps.end_ns.tolist(), strict=True)):
+        buckets, engines, overlap = measured({name: int(each[row]) for name, each in ns.items()})
+        periods.append(
+            Period(
+                name=steps.name(row),
+                window=Window(start_ns=start, end_ns=end),
+                span_ns=end - start,
+                buckets=buckets,
+                engines=engines,
+                overlap=overlap,
+                exposed_copy_by_cause={},
+                idle_by_cause={IdleCause.UNKNOWN: buckets.idle_ns},
+                partial=False,
+            )
+        )
+    return periods
+
+
+def _average(judged: list[Period]) -> PerStep | None:
+    """Return the average step, whose idle time has no causes because no GPU idled."""
+    step = average(judged)
+    return None if step is None else replace(step, exposed_copy_by_cause={}, idle_by_cause={})
+
+
+def _steps(steps: list[Period], judged: Sequence[int]) -> StepFigures:
     return StepFigures(
-        names=tuple(steps.name(row) for row in range(len(steps))),
-        whole=np.ones(len(steps), np.bool_),
-        start_ns=steps.start_ns,
-        span_ns=steps.end_ns - steps.start_ns,
-        buckets_ns=np.column_stack([ns[name] for name in buckets]),
+        names=tuple(step.name for step in steps),
+        judged=mask_of(np.array(judged, np.int64), len(steps)),
+        start_ns=np.array([step.window.start_ns for step in steps], np.int64),
+        span_ns=np.array([step.span_ns for step in steps], np.int64),
+        buckets_ns=np.array([list(step.buckets.named().values()) for step in steps], np.int64),
         copy_causes_ns=np.zeros((len(steps), len(COPY_CAUSES)), np.int64),
         idle_causes_ns=np.zeros((len(steps), len(IDLE_CAUSES)), np.int64),
     )

@@ -15,12 +15,12 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from overlapscope.analysis import TraceAnalysis, analyze_trace
+from overlapscope.analysis.average import in_frame, judged_steps
 from overlapscope.analysis.device import DeviceAnalysis
 from overlapscope.analysis.messages import message_bytes, reaches_all
 from overlapscope.analysis.periods import is_step
 from overlapscope.analysis.plain_step import PlainStep, measured
-from overlapscope.analysis.results import Buckets, Device, Engines, Overlap, Period, Trust
-from overlapscope.analysis.steps import begins_with_warm_up
+from overlapscope.analysis.results import Buckets, Device, Engines, Overlap, Period, PerStep, Trust
 from overlapscope.base.columns import Columns, pick
 from overlapscope.base.intervals import I64, Bool, Intervals
 from overlapscope.catalog.causes import COPY_CAUSES, IDLE_CAUSES
@@ -86,8 +86,9 @@ class StepFigures(Struct, frozen=True, eq=False):
     """Steps of one device by start."""
 
     names: tuple[str, ...]
-    whole: Bool
-    """Mask of the steps that are neither cut by the lead-in nor the last of several, which has no end of its own."""
+    judged: Bool
+    """Mask of the judged steps: neither cut by the lead-in, nor warm-up, nor a device's last of several, which has no end
+    of its own."""
     start_ns: I64
     """Start by the trace's own clock."""
     span_ns: I64
@@ -98,23 +99,18 @@ class StepFigures(Struct, frozen=True, eq=False):
     idle_causes_ns: I64
     """Idle time by cause, of shape (steps, causes), in the order of `IDLE_CAUSES`."""
 
-    def whole_names(self) -> list[str]:
-        """Return the names of the whole steps."""
-        return [name for name, whole in zip(self.names, self.whole.tolist(), strict=True) if whole]
-
     def judged_names(self) -> list[str]:
-        """Return the names of the whole steps, without a first one that is warm-up."""
-        names, spans = self.whole_names(), self.span_ns[self.whole].tolist()
-        return names[1:] if begins_with_warm_up(spans) else names
+        """Return the names of the judged steps."""
+        return [name for name, judged in zip(self.names, self.judged.tolist(), strict=True) if judged]
 
     def median_ns(self) -> int | None:
-        """Return the length of the median whole step; None if there is none."""
-        spans: list[int] = self.span_ns[self.whole].tolist()
+        """Return the length of the median judged step; None if there is none."""
+        spans: list[int] = self.span_ns[self.judged].tolist()
         return median_low(spans) if spans else None
 
-    def whole_spans(self) -> dict[str, int]:
-        """Return the length of each whole step by its name; of the first one where a name occurs twice."""
-        steps = zip(self.names, self.span_ns.tolist(), self.whole.tolist(), strict=True)
+    def judged_spans(self) -> dict[str, int]:
+        """Return the length of each judged step by its name; of the first one where a name occurs twice."""
+        steps = zip(self.names, self.span_ns.tolist(), self.judged.tolist(), strict=True)
         spans: dict[str, int] = {}
         for name, span, kept in steps:
             if kept:
@@ -142,6 +138,8 @@ class ReducedRank(Struct, frozen=True, eq=False):
     overlap: Overlap
     exposed_copy_by_cause: dict[str, int]
     idle_by_cause: dict[str, int]
+    judged: PerStep | None
+    """As `RankRow.judged`."""
     steps: StepFigures
     findings: tuple[Finding, ...]
     """Up to `FINDINGS` findings, costliest first."""
@@ -179,8 +177,8 @@ def with_possible_rank(trace: Trace) -> Trace:
 
 def _reduced(analysis: TraceAnalysis, device: DeviceAnalysis, findings: tuple[Finding, ...]) -> ReducedRank:
     trace, result, timeline = analysis.trace, device.result, device.timeline
-    steps = _steps(result)
-    median_ns = steps.median_ns()
+    judged = _judged(result)
+    step_ns = judged.span_ns if judged is not None and judged.steps else None
     return ReducedRank(
         source=trace.source,
         rank=trace.rank,
@@ -197,21 +195,42 @@ def _reduced(analysis: TraceAnalysis, device: DeviceAnalysis, findings: tuple[Fi
         overlap=result.overlap,
         exposed_copy_by_cause=result.exposed_copy_by_cause,
         idle_by_cause=result.idle_by_cause,
-        steps=steps,
-        findings=tuple(finding for finding in findings if finding.device == result.device)[:FINDINGS],
+        judged=judged,
+        steps=_steps(result),
+        findings=_costliest([finding for finding in findings if finding.device == result.device]),
         comm=_comm_kernels(trace, timeline.ops),
         exposed_comm=timeline.exposed_comm,
-        plain_step=measured(trace.plain_steps, median_ns) if median_ns is not None else None,
+        plain_step=measured(trace.plain_steps, step_ns) if step_ns is not None else None,
         predicted=trace.predicted_by is not None,
     )
 
 
+def _costliest(findings: list[Finding]) -> tuple[Finding, ...]:
+    # Nothing was replayed, so no saving is certain, and the time that a finding explains decides.
+    return tuple(sorted(findings, key=lambda finding: (finding.severity == "info", -finding.cost_ns))[:FINDINGS])
+
+
+def _judged(device: Device) -> PerStep | None:
+    """Return the figures that people read, as for a single recording."""
+    if device.per_step is None and device.judged is None:
+        return None
+    frame = in_frame(device)
+    return PerStep(
+        steps=0 if device.per_step is None else device.per_step.steps,
+        span_ns=frame.span_ns,
+        buckets=frame.buckets,
+        engines=frame.engines,
+        overlap=frame.overlap,
+        exposed_copy_by_cause=frame.exposed_copy_by_cause,
+        idle_by_cause=frame.idle_by_cause,
+    )
+
+
 def _steps(device: Device) -> StepFigures:
-    steps = device.steps
-    last = len(steps) - 1 if len(steps) > 1 else -1
+    steps, judged = device.steps, set(judged_steps(device.steps))
     return StepFigures(
         names=tuple(step.name for step in steps),
-        whole=np.array([not step.partial and number != last for number, step in enumerate(steps)], np.bool_),
+        judged=np.array([number in judged for number in range(len(steps))], np.bool_),
         start_ns=np.array([step.window.start_ns for step in steps], np.int64),
         span_ns=np.array([step.span_ns for step in steps], np.int64),
         buckets_ns=_table([list(step.buckets.named().values()) for step in steps], 5),

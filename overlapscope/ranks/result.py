@@ -10,7 +10,7 @@ from typing import Literal
 
 import msgspec
 
-from overlapscope.analysis.results import Buckets, Window
+from overlapscope.analysis.results import Buckets, PerStep, Window
 from overlapscope.base.saved import Tool, decode, encode
 from overlapscope.base.shown import Shown
 from overlapscope.catalog.causes import Subject
@@ -31,7 +31,7 @@ class CauseTime(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class RankRow(msgspec.Struct, frozen=True, kw_only=True):
-    """One device of one rank. Figures that don't mention steps are of its whole window."""
+    """One device of one rank. Figures that don't mention steps are of its window; `judged` has those of a step."""
 
     rank: int | None
     """Rank; None where neither the trace nor its name states it."""
@@ -57,12 +57,15 @@ class RankRow(msgspec.Struct, frozen=True, kw_only=True):
     """Part of `exposed_comm_ns` after the lead-in whose waiting could not be judged: point-to-point, collectives whose
     counterparts on other ranks or whose arrivals are not known. None for a rank that was not compared."""
     comm_compute_pct: float | None
+    judged: PerStep | None = None
+    """Figures that reports show: of an average step or, where its `steps` is 0, of the time after the lead-in. None if
+    nothing is left after the lead-in, and in files of older versions."""
     median_step_ns: int | None
-    """Median of its whole steps, which leaves out the step cut by the lead-in and the last of several."""
+    """Median of its judged steps, which leave out the step cut by the lead-in, warm-up and the last of several."""
     plain_step_ns: int | None = None
     """Step without the profiler, as the recorder timed it; None if it did not."""
     step_spans_ns: tuple[int | None, ...]
-    """Length of each step in the order of `RanksReport.step_names`; None where it lacks the step or a part of it."""
+    """Length of each step in the order of `RanksReport.step_names`; None where it is not judged."""
     waited_ns: int | None
     """Time that its collectives ran before the last rank had arrived, in all judged meetings; None if it had none."""
     waited_exposed_ns: int | None
@@ -78,7 +81,7 @@ class RankRow(msgspec.Struct, frozen=True, kw_only=True):
     clock_error_ns: int | None
     """Maximum error of the offset, either way."""
     top_causes: tuple[CauseTime, ...]
-    """Up to four causes, longest first."""
+    """Up to four causes, longest first, with their time in `judged`."""
 
     @property
     def unjudged_comm_pct(self) -> float:
@@ -222,7 +225,8 @@ class Straggler(msgspec.Struct, frozen=True, kw_only=True):
     lost_ns: int
     """`made_wait_exposed_ns` without `passed_on_ns`, averaged over the others."""
     lost_pct: float | None
-    """`lost_ns` as a percentage of the judged span, the median over ranks."""
+    """`lost_per_step_ns` as a percentage of the median rank's average step; without steps, `lost_ns` as one of the time
+    after the lead-in."""
     lost_per_step_ns: int | None
     """`lost_ns` divided by the number of steps; None without steps."""
     waiting: tuple[Waiting, ...]
@@ -298,7 +302,7 @@ class GroupCollective(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Communication(msgspec.Struct, frozen=True, kw_only=True):
-    """Communication of the compared ranks in the steps that all of them recorded whole."""
+    """Communication of the compared ranks in the judged steps that all of them have."""
 
     ranks: int
     steps: int
@@ -310,7 +314,7 @@ class Communication(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class StepSkew(msgspec.Struct, frozen=True, kw_only=True):
-    """One step over all ranks that recorded the whole of it."""
+    """One step over all ranks that judge it."""
 
     name: str
     ranks: int
@@ -330,9 +334,9 @@ class RankSpread(msgspec.Struct, frozen=True, kw_only=True):
     """One figure over the ranks that have it."""
 
     name: str
-    """Name of the figure. In ns: `span`, `compute`, `exposed comm`, `exposed copy`, `exposed other`, `idle`, `waited`,
-    `waited exposed`, `made wait`, `median step`. In pct: `efficiency`, `hidden copy`, `exposed comm share`, `idle
-    share`."""
+    """Name of the figure. In ns, of an average step: `step` (`time` where ranks have no steps), `compute`, `exposed
+    comm`, `exposed copy`, `exposed other`, `idle`, `waited`, `waited exposed`, `made wait`. In pct: `efficiency`,
+    `hidden copy`, `exposed comm share`, `idle share`."""
     unit: Literal["ns", "pct"]
     ranks: int
     """Number of ranks that have it."""
@@ -371,7 +375,8 @@ class WorstRank(msgspec.Struct, frozen=True, kw_only=True):
     excess: tuple[Excess, ...]
     """Up to five, largest first."""
     over: Literal["steps", "window"]
-    """Basis of `excess`: the steps that all ranks have, or the windows if there are none."""
+    """Basis of `excess`: an average of the steps that all ranks have, or the time after the lead-in if there are none.
+    """
     top_causes: tuple[CauseTime, ...]
     findings: tuple[Finding, ...]
     """Up to three, costliest first."""
@@ -401,8 +406,10 @@ class RanksReport(Shown, msgspec.Struct, frozen=True, kw_only=True):
     """The twenty meetings with the longest waits without computing."""
     communication: Communication | None = None
     """None in files of older versions."""
+    met_steps: int = 0
+    """Number of steps in which ranks met, by which waits are divided for an average step; 0 without steps."""
     step_names: tuple[str, ...]
-    """Steps that at least one rank has whole, in order."""
+    """Steps that at least one rank judges, in order."""
     steps: tuple[StepSkew, ...]
     """Steps in the order of `step_names`."""
     spreads: tuple[RankSpread, ...]
@@ -410,12 +417,6 @@ class RanksReport(Shown, msgspec.Struct, frozen=True, kw_only=True):
     """Up to eight ranks."""
     notes: tuple[str, ...]
     """Sentences on what could not be determined, and why."""
-
-    @property
-    def common_steps(self) -> int:
-        """Number of steps that all compared ranks recorded whole."""
-        joined = sum(row.joined for row in self.ranks)
-        return sum(step.ranks == joined for step in self.steps)
 
     @property
     def straggler(self) -> Straggler | None:

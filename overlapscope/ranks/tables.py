@@ -14,6 +14,7 @@ from msgspec.structs import replace
 
 from overlapscope.base.words import NOTHING, Unit, bandwidth, bare_percent, bare_share, clean, plural, size, unit_for
 from overlapscope.documents.table import Cell, Column, Table, Tone, table_of, words
+from overlapscope.ranks.frame import by_steps, rows_of
 from overlapscope.ranks.result import (
     CommTime,
     GroupCollective,
@@ -268,10 +269,10 @@ def _unit_name(spread: RankSpread) -> str:
 
 def each_rank(report: RanksReport) -> Table:
     """Return the table with a row for each rank."""
-    rows = report.ranks
+    rows = rows_of(report)
     unit = unit_for(max((row.span_ns for row in rows), default=0))
-    name = _names(rows)
-    stepped = any(row.median_step_ns is not None for row in rows)
+    name, stepped = _names(rows), by_steps(rows)
+    total = "total " if stepped and not report.met_steps else ""
     met = any(row.meetings for row in rows)
 
     def time(of: Callable[[RankRow], int | None]) -> Callable[[RankRow], Cell]:
@@ -280,20 +281,19 @@ def each_rank(report: RanksReport) -> Table:
     table = table_of(
         rows,
         (words("rank", flexible=True), lambda row: Cell(name(row))),
-        (Column(f"span {unit.name}"), time(lambda row: row.span_ns)),
-        (Column("median step", spare=4), time(lambda row: row.median_step_ns)) if stepped else None,
+        (Column(f"{'step' if stepped else 'time'} {unit.name}"), time(lambda row: row.span_ns)),
         (Column("eff. %", spare=5), lambda row: Cell(bare_percent(row.efficiency_pct))),
         (Column("compute", spare=2), time(lambda row: row.buckets.compute_ns)),
         (Column("exp. comm"), time(lambda row: row.buckets.exposed_comm_ns)),
         (Column("exp. copy", spare=1), time(lambda row: row.buckets.exposed_copy_ns)),
         (Column("idle", spare=6), time(lambda row: row.buckets.idle_ns)),
-        (Column("waited"), time(lambda row: row.waited_ns)) if met else None,
-        (Column("made wait"), time(lambda row: row.made_wait_ns)) if met else None,
+        (Column(f"{total}waited"), time(lambda row: row.waited_ns)) if met else None,
+        (Column(f"{total}made wait"), time(lambda row: row.made_wait_ns)) if met else None,
         (Column("came last", spare=3), lambda row: Cell(_last_in(row))) if met else None,
         (words("trust"), lambda row: Cell(row.trust, tone=_TRUST.get(row.trust, ""))),
         title="Each rank",
     )
-    return replace(table, id=EACH)
+    return replace(table, id=EACH, note="An average step of each rank, as recorded." if stepped else "")
 
 
 def _names(rows: Sequence[RankRow]) -> Callable[[RankRow], str]:
@@ -330,13 +330,15 @@ def _text(
 
 def every_rank(report: RanksReport) -> Table:
     """Return the table with all figures of each rank, to be sorted."""
-    unit = unit_for(max((row.span_ns for row in report.ranks), default=0))
-    name = _names(report.ranks)
-    longest = max((len(name(row)) for row in report.ranks), default=0)
-    met = any(row.meetings for row in report.ranks)
-    ranked = any(row.joined for row in report.ranks)
-    talked = ranked or any(row.comm_ns for row in report.ranks)
-    twice = ranked and any(not row.joined for row in report.ranks)
+    rows = rows_of(report)
+    unit, stepped = unit_for(max((row.span_ns for row in rows), default=0)), by_steps(rows)
+    total = "total " if stepped and not report.met_steps else ""
+    name = _names(rows)
+    longest = max((len(name(row)) for row in rows), default=0)
+    met = any(row.meetings for row in rows)
+    ranked = any(row.joined for row in rows)
+    talked = ranked or any(row.comm_ns for row in rows)
+    twice = ranked and any(not row.joined for row in rows)
 
     def joined(row: RankRow) -> str:
         return "yes" if row.joined else "no"
@@ -347,19 +349,18 @@ def every_rank(report: RanksReport) -> Table:
     last_in = Column("came last, collectives", id="last", width=110)
     time = partial(_time, unit)
     return table_of(
-        report.ranks,
+        rows,
         _text("rank", "rank" if ranked else "trace", min(260, 60 + 8 * longest), name, rank),
-        time("made", "made others wait", 120, lambda row: row.made_wait_ns) if met else None,
-        time("waited", "waited", 100, lambda row: row.waited_ns) if met else None,
+        time("made", f"{total}made others wait", 120, lambda row: row.made_wait_ns) if met else None,
+        time("waited", f"{total}waited", 100, lambda row: row.waited_ns) if met else None,
         (last_in, lambda row: Cell(_last_in(row), row.last_in)) if met else None,
-        time("step", "median step", 105, lambda row: row.median_step_ns),
+        time("step", "step" if stepped else "time", 105, lambda row: row.span_ns),
         _pct("efficiency", "efficiency", 100, lambda row: row.efficiency_pct),
         time("compute", "compute", 100, lambda row: row.buckets.compute_ns),
         time("comm", "exposed comm", 110, lambda row: row.exposed_comm_ns) if talked else None,
         _pct("share", "exposed comm", 110, lambda row: row.exposed_comm_pct) if talked else None,
         time("copy", "exposed copy", 105, lambda row: row.buckets.exposed_copy_ns),
         time("idle", "idle", 90, lambda row: row.buckets.idle_ns),
-        time("span", "span", 95, lambda row: row.span_ns),
         _time(unit_for(0), "offset", "clock offset", 110, lambda row: row.clock_offset_ns) if ranked else None,
         _text("trust", "trust", 95, lambda row: row.trust, lambda row: row.trust),
         _text("joined", "compared", 95, joined, joined) if twice else None,

@@ -39,7 +39,7 @@ def test_two_traces_are_compared(page: Page, dashboard: Served) -> None:
     expect(page.locator("#content")).to_contain_text("Causes of the change in exposed copy")
     findings = page.locator("#compare-findings tr")
     expect(findings.filter(has_text="one-way-copies")).to_contain_text("gone")
-    expect(findings.filter(has_text="host-sync")).to_contain_text("new")
+    expect(findings.filter(has_text="host-sync")).to_contain_text("same")
     expect(page.locator("#compare-buckets .main-svg").first).to_be_visible()
 
 

@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from overlapscope.commands import COMMANDS, DEFECT, main
+from overlapscope.commands import COMMANDS, DEFECT, EARLIER, main
 from tests.support.helpers import TRACES
 
 GOOD = TRACES / "known_causes" / "healthy_prefetch.json.gz"
@@ -98,8 +98,9 @@ LINES: list[tuple[int, str]] = [
     (2, SURROGATE),
     (0, "--version"),
     (0, "--help"),
-    *((0, f"{command} --help") for command in COMMANDS),
-    *((2, f"{command} --nonsense") for command in COMMANDS if command != "dashboard"),
+    (0, "--help-all"),
+    *((0, f"{command} --help") for command in (*COMMANDS, *EARLIER)),
+    *((2, f"{command} --nonsense") for command in (*COMMANDS, *EARLIER) if command != "dashboard"),
     # Traces.
     (0, "analyze good.json.gz"),
     (0, "analyze ./good.json.gz good.json.gz"),
@@ -214,6 +215,14 @@ LINES: list[tuple[int, str]] = [
     (2, "baseline show none"),
     (2, "baseline show good.json.gz"),
     (0, "baseline show baseline.json"),
+    (2, "check"),
+    (2, "check --write-baseline"),
+    (2, "check good.json.gz --write-baseline --baseline baseline.json"),
+    (2, "check good.json.gz --write-baseline --baseline nowhere/b.json"),
+    (2, "check --show-baseline"),
+    (2, "check --show-baseline --baseline b-deep.json"),
+    (2, "check --show-baseline --baseline good.json.gz"),
+    (0, "check --show-baseline --baseline baseline.json"),
     (2, "whatif none"),
     (2, "whatif text.txt"),
     (2, "whatif good.json.gz --no-sync nonsense"),

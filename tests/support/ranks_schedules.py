@@ -90,9 +90,10 @@ def made_rank(
         ),
         exposed_copy_by_cause={},
         idle_by_cause={},
+        judged=None,
         steps=StepFigures(
             names=tuple(name for name, _ in steps),
-            whole=np.ones(len(steps), np.bool_),
+            judged=np.ones(len(steps), np.bool_),
             start_ns=begin + np.cumsum([0, *(span for _, span in steps)])[: len(steps)],
             span_ns=column([span for _, span in steps]),
             buckets_ns=np.array([[span, 0, 0, 0, 0] for _, span in steps], np.int64).reshape(len(steps), 5),
