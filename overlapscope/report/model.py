@@ -6,6 +6,7 @@ The JSON's names are a contract (`docs/reference/json.md`, `overlapscope schema`
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from itertools import chain
 from typing import Literal
 
 import msgspec
@@ -157,8 +158,11 @@ def _completed(device: Device) -> Device:
     Raises:
         msgspec.ValidationError: A group does not have a number for each step.
     """
-    groups = (*device.copies, *device.host_stalls, *device.kernels, *device.evidence)
-    columns = [values for group in groups for values in msgspec.structs.astuple(group.by_step)]
+    by_step: list[msgspec.Struct] = [group.by_step for group in device.copies]
+    by_step += [group.by_step for group in device.host_stalls]
+    by_step += [group.by_step for group in device.kernels]
+    by_step += [case.by_step for case in device.evidence]
+    columns = list(chain.from_iterable(map(msgspec.structs.astuple, by_step)))
     if any(len(values) not in (0, len(device.steps)) for values in columns):
         raise msgspec.ValidationError("Expected a number for each step - at `by_step`")
     plain, earlier = device.plain, device.steps and not all(columns)

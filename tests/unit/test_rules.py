@@ -151,7 +151,8 @@ def test_pieces_add_up_to_the_causes(recording: Path) -> None:
     for device in analysis.devices:
         pieces = share_out(analysis, device).pieces
         result = device.result
-        judged = [result.steps[number] for number in judged_steps(result.steps)] or [result.judged]
+        judged = [result.steps[number] for number in judged_steps(result.steps)]
+        judged = judged or ([result.judged] if result.judged is not None else [])
         for causes, idle, field in (
             (COPY_CAUSES, False, "exposed_copy_by_cause"),
             (IDLE_CAUSES, True, "idle_by_cause"),
@@ -159,7 +160,7 @@ def test_pieces_add_up_to_the_causes(recording: Path) -> None:
             for number, cause in enumerate(causes):
                 if cause != "lead-in":
                     mine = ((pieces.copy < 0) == idle) & (pieces.cause == number)
-                    total = sum(getattr(period, field)[cause] for period in judged if period)
+                    total = sum(getattr(period, field)[cause] for period in judged)
                     assert int(pieces.length_ns[mine].sum()) == total
 
 
