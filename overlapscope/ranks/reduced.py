@@ -87,8 +87,7 @@ class StepFigures(Struct, frozen=True, eq=False):
 
     names: tuple[str, ...]
     judged: Bool
-    """Mask of the judged steps: neither cut by the lead-in, nor warm-up, nor a device's last of several, which has no end
-    of its own."""
+    """Mask of the judged steps: neither cut by the lead-in, nor warm-up, nor a device's last of several."""
     start_ns: I64
     """Start by the trace's own clock."""
     span_ns: I64

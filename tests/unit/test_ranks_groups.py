@@ -40,9 +40,14 @@ def ranks_with_steps(draw: st.DrawFn) -> list[ReducedRank]:
             kernel._replace(bytes=draw(st.sampled_from([64, 64, 32, -1]))) for kernel in job.kernels(rank.rank or 0)
         ]
         made = made_rank(rank.rank, kernels, window=(begin, rank.end_ns), steps=steps)
+        # Warm-up and the last step are not judged.
+        judged = np.ones(len(steps), np.bool_)
+        judged[: draw(st.integers(0, 1))] = False
+        judged[len(steps) - draw(st.integers(0, 1)) :] = False
         judged_from = begin + draw(st.sampled_from([0, 0, 40]))
         exposed = union(bounds[0::2][: len(bounds) // 2], bounds[1::2])
-        ranks.append(replace(made, exposed_comm=exposed, judged_from_ns=judged_from))
+        figures = replace(made.steps, judged=judged)
+        ranks.append(replace(made, exposed_comm=exposed, judged_from_ns=judged_from, steps=figures))
     return ranks
 
 
@@ -72,11 +77,7 @@ class Counted:
 
 def windows_of(ranks: list[ReducedRank]) -> tuple[int, list[set[int]]]:
     """Return the number of common steps, and the nanoseconds of each rank that count."""
-    named = [dict(zip(rank.steps.names, range(len(rank.steps.names)), strict=True)) for rank in ranks]
-    for names, rank in zip(named, ranks, strict=True):
-        spans = rank.steps.span_ns.tolist()
-        if len(spans) >= 3 and 2 * spans[0] > 3 * max(spans[1:]):
-            del names[rank.steps.names[0]]
+    named = [{rank.steps.names[row]: row for row in np.flatnonzero(rank.steps.judged).tolist()} for rank in ranks]
     common = set.intersection(*map(set, named))
     inside: list[set[int]] = []
     for names, rank in zip(named, ranks, strict=True):

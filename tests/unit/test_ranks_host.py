@@ -10,6 +10,7 @@ import pytest
 
 from overlapscope import load
 from overlapscope.errors import UnreadableTrace
+from overlapscope.ranks.frame import rows_of
 from overlapscope.ranks.join import Joined
 from overlapscope.ranks.on_host import reduce_any
 from overlapscope.ranks.result import RanksReport
@@ -23,15 +24,18 @@ def range_of(category: str, name: str, start: int, length: int, thread: int = 1)
     return {"ph": "X", "cat": category, "name": name, "pid": 1, "tid": thread, "ts": start, "dur": length}
 
 
-def written(folder: Path, rank: int, *, collective: str = "gloo:all_reduce") -> Path:
-    """Write a rank that computes for 1 ms, starts an all-reduce and waits for it; rank 1 sleeps first."""
+def written(folder: Path, rank: int, *, collective: str = "gloo:all_reduce", warm_up: int = 0) -> Path:
+    """Write a rank that computes for 1 ms, starts an all-reduce and waits for it; rank 1 sleeps first.
+
+    The first step takes longer by `warm_up`.
+    """
     events = []
     for step in range(4):
-        begin = step * STEP
+        begin = step * STEP - (0 if step else warm_up)
         arrives = begin + 1_000 + (LATE if rank == 1 else 0)
         ends = begin + 1_000 + LATE + TRANSFER
         events += [
-            range_of("user_annotation", f"ProfilerStep#{step}", begin, STEP),
+            range_of("user_annotation", f"ProfilerStep#{step}", begin, STEP + (0 if step else warm_up)),
             range_of("cpu_op", "aten::mm", arrives - 1_000, 1_000),
             range_of("cpu_op", "c10d::allreduce_", arrives, 200),
             range_of("user_annotation", collective, arrives, ends - arrives, thread=2),
@@ -41,7 +45,7 @@ def written(folder: Path, rank: int, *, collective: str = "gloo:all_reduce") -> 
     return path
 
 
-def report(folder: Path, **options: str) -> RanksReport:
+def report(folder: Path, **options: Any) -> RanksReport:
     joined = Joined()
     for rank in range(2):
         for reduced in reduce_any(load(str(written(folder, rank, **options)))):
@@ -66,6 +70,19 @@ def test_each_microsecond_of_the_host_is_in_one_bucket(tmp_path: Path) -> None:
     # Starting a collective is no compute.
     assert early.exposed_comm_ns == early.comm_ns == 4_000 * (LATE + TRANSFER)
     assert late.exposed_comm_ns == 4_000 * TRANSFER
+
+
+@pytest.mark.parametrize(("warm_up", "steps"), [(0, 4), (STEP, 3)])
+def test_figures_are_of_an_average_step_of_the_host(tmp_path: Path, warm_up: int, steps: int) -> None:
+    result = report(tmp_path, warm_up=warm_up)
+    for row in (rows := rows_of(result)):
+        assert row.judged is not None
+        assert (row.judged.steps, row.span_ns, row.buckets.compute_ns) == (steps, 1_000 * STEP, 1_000_000)
+        assert sum(row.buckets.named().values()) == row.span_ns
+    assert [row.waited_ns for row in rows] == [1_000 * LATE, 0]
+    assert result.met_steps == 4
+    assert result.communication is not None
+    assert result.communication.steps == steps
 
 
 def test_without_a_gpu_and_collectives_there_is_nothing_to_compare(tmp_path: Path) -> None:
