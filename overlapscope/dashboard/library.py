@@ -21,7 +21,8 @@ from overlapscope.errors import OverlapscopeError, UnreadableTrace
 from overlapscope.laboratory import store
 from overlapscope.laboratory.results import FILE as RESULTS_FILE
 from overlapscope.laboratory.results import Results
-from overlapscope.ranks.reduced import ReducedRank, reduce
+from overlapscope.ranks.on_host import reduce_any
+from overlapscope.ranks.reduced import ReducedRank
 from overlapscope.ranks.result import Unreadable
 from overlapscope.reading import LIMIT_BYTES, load
 from overlapscope.reading.file_names import file_and_part
@@ -230,7 +231,7 @@ class Library:
                 trace = trace if entry.name is None else replace(trace, source=entry.name)
             tell(TaskProgress("analysing"))
             if job.makes == "reduced":
-                return reduce(trace)
+                return reduce_any(trace)
             opened_now = open_trace(entry, trace) if opened is None else opened
             return opened_now if job.makes == "opened" else _summary(opened_now.of(None).section())
 

@@ -17,6 +17,7 @@ from overlapscope.analysis.device import DeviceAnalysis
 from overlapscope.analysis.each_copy import list_copies
 from overlapscope.analysis.edges import EXACT
 from overlapscope.analysis.host import Sites, line_text, name_text, sites, sites_of_calls
+from overlapscope.analysis.messages import message_bytes
 from overlapscope.analysis.pieces import Pieces
 from overlapscope.analysis.results import Device, PerStep, Plain, TraceResult
 from overlapscope.base.columns import I64, Integers
@@ -277,8 +278,16 @@ def _idle_pieces(done: TraceAnalysis) -> Iterator[Filled]:
 
 def _collectives(done: TraceAnalysis) -> Iterator[Filled]:
     trace, collectives = done.trace, done.trace.collectives
-    named = {"process_group": collectives.group, "group_ranks": collectives.ranks, "dtype": collectives.dtype}
-    yield _events(trace, collectives) | {name: _names(trace, ids) for name, ids in named.items()}
+    named = {
+        "process_group": collectives.group,
+        "description": collectives.description,
+        "group_ranks": collectives.ranks,
+        "dtype": collectives.dtype,
+        "parts_in": collectives.parts_in,
+        "parts_out": collectives.parts_out,
+    }
+    sizes = _numbers(message_bytes(collectives, trace.names))
+    yield _events(trace, collectives) | {name: _names(trace, ids) for name, ids in named.items()} | {"bytes": sizes}
 
 
 _FROM_COLUMNS: Final[dict[str, Callable[[TraceAnalysis], Iterable[Filled]]]] = {

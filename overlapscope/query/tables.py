@@ -302,12 +302,18 @@ _ALL: Final = (
         _TIMES,
         _CORRELATION,
         _texts(
-            process_group="name of the process group", group_ranks="its ranks, as recorded", dtype="type of an element"
+            process_group="name of the process group",
+            description="its description, such as mesh_dp",
+            group_ranks="its ranks, as recorded",
+            dtype="type of an element",
+            parts_in="rows sent to each rank, where they may differ",
+            parts_out="rows received from each rank",
         ),
         _integers(
             group_size="number of its ranks",
             elements_in="elements sent",
             elements_out="elements received",
+            bytes="size of the larger of these",
             sequence="number of the collective within its group",
         ),
     ),

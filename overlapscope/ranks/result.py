@@ -62,8 +62,10 @@ class RankRow(msgspec.Struct, frozen=True, kw_only=True):
     nothing is left after the lead-in, and in files of older versions."""
     median_step_ns: int | None
     """Median of its judged steps, which leave out the step cut by the lead-in, warm-up and the last of several."""
+    plain_step_ns: int | None = None
+    """Step without the profiler, as the recorder timed it; None if it did not."""
     step_spans_ns: tuple[int | None, ...]
-    """Length of each step in the order of `RanksReport.step_names`; None where it lacks the step or a part of it."""
+    """Length of each step in the order of `RanksReport.step_names`; None where it is not judged."""
     waited_ns: int | None
     """Time that its collectives ran before the last rank had arrived, in all judged meetings; None if it had none."""
     waited_exposed_ns: int | None
@@ -241,8 +243,78 @@ class Straggler(msgspec.Struct, frozen=True, kw_only=True):
         return self.lost_pct is not None and self.lost_pct >= LEAST_PCT
 
 
+class CommTime(msgspec.Struct, frozen=True, kw_only=True):
+    """Time of communication, summed over ranks and steps.
+
+    `busy_ns` is both `hidden_ns + exposed_ns` and `waiting_ns + transfer_ns + unjudged_ns`; the last three fields add
+    up to `exposed_ns`.
+    """
+
+    busy_ns: int
+    """Time in which at least one kernel ran."""
+    hidden_ns: int
+    """Part beside compute."""
+    exposed_ns: int
+    """Part without compute."""
+    waiting_ns: int
+    """Part before the last rank had arrived."""
+    transfer_ns: int
+    """Part after the last rank had arrived."""
+    unjudged_ns: int
+    """Part whose arrivals could not be compared between ranks."""
+    exposed_waiting_ns: int
+    """Exposed part of `waiting_ns`."""
+    exposed_transfer_ns: int
+    """Exposed part of `transfer_ns`."""
+    exposed_unjudged_ns: int
+    """Exposed part of `unjudged_ns`."""
+
+
+class GroupCollective(msgspec.Struct, frozen=True, kw_only=True):
+    """A collective of a process group, over the ranks and steps of `Communication`."""
+
+    collective: str
+    """Name as recorded; the kernel's name where not recorded."""
+    group: str
+    """Name of the process group; empty where not recorded."""
+    description: str
+    """Description of the group, such as `mesh_dp`; empty where not recorded."""
+    group_ranks: str
+    """Ranks of the group as recorded; empty where not recorded."""
+    group_size: int | None
+    ranks: int
+    """Number of ranks that ran it."""
+    count: int
+    """Number of kernels of all ranks."""
+    bytes: int | None
+    """Sum of the kernels' messages, each as large as the rank's larger buffer; None if unknown."""
+    time: CommTime
+    transferred_bytes: int
+    """Messages of the collectives whose bandwidth is measured, counted once for the group."""
+    transferred_ns: int
+    """Time from the last arrival to the end in these."""
+    algorithm_gb_per_s: float | None
+    """`transferred_bytes` per `transferred_ns`."""
+    bus_gb_per_s: float | None
+    """Algorithm bandwidth times `bus_factor`, comparable with the speed of a link."""
+    bus_factor: str
+    """Factor of nccl-tests for this collective, such as `2(n-1)/n`; empty if unknown."""
+
+
+class Communication(msgspec.Struct, frozen=True, kw_only=True):
+    """Communication of the compared ranks in the judged steps that all of them have."""
+
+    ranks: int
+    steps: int
+    """Number of steps; 0 if there are none in common, so that all time after the lead-in counts."""
+    time: CommTime
+    """All communication. Collectives that ran at the same time count once."""
+    rows: tuple[GroupCollective, ...]
+    """Longest exposed first."""
+
+
 class StepSkew(msgspec.Struct, frozen=True, kw_only=True):
-    """One step over all ranks that recorded the whole of it."""
+    """One step over all ranks that judge it."""
 
     name: str
     ranks: int
@@ -332,10 +404,12 @@ class RanksReport(Shown, msgspec.Struct, frozen=True, kw_only=True):
     """Up to twenty ranks that made the others wait, by cost without passed-on time; see `Straggler.clear`."""
     meetings: tuple[Meeting, ...]
     """The twenty meetings with the longest waits without computing."""
+    communication: Communication | None = None
+    """None in files of older versions."""
     met_steps: int = 0
     """Number of steps in which ranks met, by which waits are divided for an average step; 0 without steps."""
     step_names: tuple[str, ...]
-    """Steps that at least one rank has whole, in order."""
+    """Steps that at least one rank judges, in order."""
     steps: tuple[StepSkew, ...]
     """Steps in the order of `step_names`."""
     spreads: tuple[RankSpread, ...]

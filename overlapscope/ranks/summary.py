@@ -90,7 +90,7 @@ def _spread(name: str, unit: Literal["ns", "pct"], values_by_rank: list[tuple[fl
 
 
 def step_skew(rows: Sequence[RankRow], names: Sequence[str]) -> tuple[StepSkew, ...]:
-    """Return each step over the ranks that have it whole."""
+    """Return each step over the ranks that judge it."""
     skews = []
     for number, name in enumerate(names):
         spans = sorted(
@@ -176,7 +176,7 @@ def _compared(ranks: Sequence[ReducedRank]) -> tuple[Literal["steps", "window"],
         *(("exposed-copy", str(cause)) for cause in COPY_CAUSES),
         *(("idle", str(cause)) for cause in IDLE_CAUSES),
     ]
-    common = set.intersection(*(set(rank.steps.whole_names()) for rank in ranks))
+    common = set.intersection(*(set(rank.steps.judged_names()) for rank in ranks))
     if not common:
         return "window", names, np.array([_over_window(rank) for rank in ranks], np.int64)
     return "steps", names, np.array([_over_steps(rank, common) for rank in ranks], np.int64)
@@ -193,7 +193,7 @@ def _over_window(rank: ReducedRank) -> list[int]:
 
 def _over_steps(rank: ReducedRank, names: set[str]) -> I64:
     steps = rank.steps
-    common = np.array([name in names for name in steps.names], np.bool_) & steps.whole
+    common = np.array([name in names for name in steps.names], np.bool_) & steps.judged
     parts = (steps.buckets_ns, steps.copy_causes_ns, steps.idle_causes_ns)
     means: I64 = np.rint(np.concatenate([part[common].mean(axis=0) for part in parts])).astype(np.int64)
     return means

@@ -12,11 +12,21 @@ from typing import Final
 
 from msgspec.structs import replace
 
-from overlapscope.base.words import NOTHING, Unit, bare_percent, bare_share, clean, plural, unit_for
+from overlapscope.base.words import NOTHING, Unit, bandwidth, bare_percent, bare_share, clean, plural, size, unit_for
 from overlapscope.documents.table import Cell, Column, Table, Tone, table_of, words
 from overlapscope.ranks.frame import by_steps, rows_of
-from overlapscope.ranks.result import Meeting, RankRow, RankSpread, RanksReport, StepSkew, Straggler, Waiting
-from overlapscope.ranks.verdict import NAME_LIMIT, collective, late_name, meeting_name, row_name, unit_of
+from overlapscope.ranks.result import (
+    CommTime,
+    GroupCollective,
+    Meeting,
+    RankRow,
+    RankSpread,
+    RanksReport,
+    StepSkew,
+    Straggler,
+    Waiting,
+)
+from overlapscope.ranks.verdict import NAME_LIMIT, SHORT, collective, late_name, meeting_name, row_name, unit_of
 
 FEW, NAMED = 5, 3
 """Default maximum number of rows of a list, and of ranks named in a cell."""
@@ -45,6 +55,7 @@ def further(
     """Return the other tables, each with a short title; up to `each` ranks have a row each."""
     few, all_listed = len(report.ranks) <= EVERY_RANK, len(report.ranks) <= each
     others = [
+        ("communication by process group", communication(report, rows=rows)),
         ("collectives", meetings(report, rows=rows, named=named)),
         ("steps", steps(report, rows=rows)),
         *([("how the ranks differ", spreads(report))] if few else []),
@@ -108,6 +119,59 @@ def _waiting(waiting: Sequence[Waiting], ranks: int, most: int) -> str:
     named = [f"{rank.rank} ({unit.text(rank.waited_ns)})" for rank in waiting[:most]]
     others = ranks - len(named)
     return ", ".join([*named, *([f"{others:,} more"] if others > 0 else [])]) or NOTHING
+
+
+def communication(report: RanksReport, *, rows: int) -> Table:
+    """Return the table of the collectives of each process group: figures of an average step of an average rank."""
+    every = report.communication
+    if every is None or not every.rows:
+        return Table("", ())
+    shown = every.rows[:rows]
+    steps = every.steps or 1
+    unit = unit_for(max(_mean(row.time.busy_ns, row.ranks * steps) for row in shown))
+
+    def time(of: Callable[[CommTime], int]) -> Callable[[GroupCollective], Cell]:
+        return lambda row: Cell(unit.number(_mean(of(row.time), row.ranks * steps)))
+
+    def count(row: GroupCollective) -> Cell:
+        return Cell(f"{row.count / (row.ranks * steps):,.3g}")
+
+    def moved(row: GroupCollective) -> Cell:
+        return Cell(size(None if row.bytes is None else _mean(row.bytes, row.ranks * steps)))
+
+    table = table_of(
+        shown,
+        (words("collective", flexible=True), lambda row: Cell(clean(row.collective, NAME_LIMIT))),
+        (Column("group", number=False, flexible=True), lambda row: Cell(_group_name(row))),
+        (Column("ranks", spare=1), lambda row: Cell(str(row.group_size or row.ranks))),
+        (Column("count", spare=4), count),
+        (Column("message", spare=5), moved),
+        (Column(f"busy {unit.name}"), time(lambda spent: spent.busy_ns)),
+        (Column("exposed"), time(lambda spent: spent.exposed_ns)),
+        (Column("waiting"), time(lambda spent: spent.waiting_ns)),
+        (Column("transfer", spare=3), time(lambda spent: spent.transfer_ns)),
+        (Column("bus GB/s"), lambda row: Cell(bandwidth(row.bus_gb_per_s))),
+        (Column("factor", number=False, spare=2), lambda row: Cell(row.bus_factor or NOTHING)),
+        title=f"Communication by process group, {'an average step' if every.steps else 'all time after the lead-in'}",
+    )
+    judged = f"{bare_share(every.time.busy_ns - every.time.unjudged_ns, every.time.busy_ns)}%"
+    over = f"{plural(every.steps, 'step')} and " if every.steps else ""
+    note = (
+        f"Means over {over}the ranks of the group. Waiting: before the last rank arrived, known for {judged} of the "
+        "communication. Bus bandwidth: message size by time after that, times the factor of nccl-tests."
+    )
+    others = len(every.rows) - len(shown)
+    return replace(table, note=f"{note} {plural(others, 'more row')} in the JSON." if others else note)
+
+
+def _mean(total: int, count: int) -> int:
+    return (2 * total + count) // (2 * count)
+
+
+def _group_name(row: GroupCollective) -> str:
+    name = " ".join(filter(None, (clean(row.group, 40), clean(row.description, 40))))
+    ranks = clean(row.group_ranks)
+    return " ".join(filter(None, (name, ranks if len(ranks) <= SHORT else ""))) or NOTHING
 
 
 def meetings(report: RanksReport, *, rows: int, named: int = NAMED) -> Table:

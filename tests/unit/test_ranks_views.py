@@ -80,10 +80,11 @@ def page(report: RanksReport) -> str:
 
 
 def test_the_answer_on_the_recorded_job_comes_first() -> None:
-    first, second, *_ = shown(real(), 200).splitlines()
+    first, second, third, *_ = shown(real(), 200).splitlines()
     assert first.startswith("Rank 0 delays the other rank by up to 1.64 ms a step (4.4%); it comes last in 17 of 27")
     assert first.endswith(", mostly in allreduce of group 0 [0, 1].")
-    assert second == "Exposed communication takes 2.8% to 8.7% of the time."
+    assert second == "Rank 0's GPU is idle 1.63 ms a step longer than the other rank, by launch-bound."
+    assert third == "Exposed communication takes 2.8% to 8.7% of the time."
     assert words.judge(real()).level == "fair"
 
 
@@ -99,7 +100,27 @@ def test_several_stragglers_are_all_named() -> None:
     several = replace(report, stragglers=tuple(replace(straggler, rank=rank) for rank in range(6)))
     verdict = words.judge(several)
     assert verdict.level == "poor"
-    assert verdict.rest[0] == "Rank 1 (7.5%), rank 2 (7.5%), rank 3 (7.5%) and 2 more also delay the others."
+    assert verdict.rest[1] == "Rank 1 (7.5%), rank 2 (7.5%), rank 3 (7.5%) and 2 more also delay the others."
+
+
+def test_a_delay_that_the_profiler_may_have_caused_is_not_called_poor() -> None:
+    report = real()
+    late = replace(report.stragglers[0], lost_pct=7.5, lost_per_step_ns=1_600_000)
+
+    def judged(plain_ns: int) -> words.RanksVerdict:
+        rows = tuple(
+            replace(row, judged=replace(row.judged, span_ns=35_000_000), plain_step_ns=plain_ns)
+            for row in report.ranks
+            if row.judged is not None
+        )
+        return words.judge(replace(report, ranks=rows, stragglers=(late,)))
+
+    assert (judged(33_000_000).level, judged(33_400_000).level, judged(34_000_000).level) == ("fair", "fair", "poor")
+    assert (
+        "Without the profiler a step takes 33.00 ms, in the recording 35.00 ms, so all of this delay may be the "
+        "profiler's." in judged(33_000_000).rest
+    )
+    assert not any("profiler" in sentence for sentence in judged(34_000_000).rest)
 
 
 def test_ranks_that_cost_each_other_next_to_nothing_are_even() -> None:
