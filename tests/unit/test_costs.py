@@ -203,6 +203,11 @@ def test_a_wait_inside_an_op_is_taken_out_with_that_ops_others_alone() -> None:
     assert other is None or other.value != pytest.approx(part, rel=1e-3)
 
 
+def test_the_first_worker_of_a_loader_works_at_least_beside_the_steps() -> None:
+    alone = findings("laboratory/dataloader/pinned0_nonblocking0_workers0.trace")["data-loading"]
+    assert 0 < alone.low_ns < alone.cost_ns
+
+
 def test_the_report_states_that_costs_by_replay_do_not_add_up() -> None:
     values = list(findings("laboratory/offload_pipeline/one_stream.trace").values())
     costly = [finding for finding in values if finding.bound_ns]
