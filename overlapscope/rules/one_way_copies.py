@@ -16,8 +16,8 @@ from overlapscope.trace.model import Kind
 AT_ONCE = 0.1
 """Share of the shorter direction below which both directions count as never at once."""
 
-TURNS = 4
-"""Minimum number of changes of direction. With fewer (load, compute, store), there is nothing to pipeline."""
+TURNS = 3
+"""Minimum number of changes of direction: two rounds. In one (load, compute, store) there is nothing to pipeline."""
 
 
 def _check(claims: Claims) -> Iterator[Draft]:
