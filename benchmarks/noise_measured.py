@@ -89,7 +89,7 @@ class Recording(msgspec.Struct, frozen=True, dict=True):
     @cached_property
     def side(self) -> PairSide:
         """The steps that a diff takes means of."""
-        return side([self.device.steps[number].span_ns for number in judged_steps(self.device.steps)])
+        return side([self.device.steps[number].span_ns for number in judged_steps(self.device)])
 
     @property
     def device(self) -> Device:

@@ -31,25 +31,32 @@ class TraceAnalysis(Struct, frozen=True, eq=False):
 
 
 def analyze_trace(
-    trace: Trace, *, device: int | None = None, step: str | None = None, range: str | None = None
+    trace: Trace,
+    *,
+    device: int | None = None,
+    step: str | None = None,
+    range: str | None = None,
+    settled: bool = False,
 ) -> TraceAnalysis:
     """Analyse all devices of a trace or one of them, over the whole window or over one step or range.
+
+    `settled` is whether no step is warm-up, because a recording decided on it that this trace replays.
 
     Raises:
         NotInTrace: If no device has that step or range.
     """
-    return _analyze(trace, device, step, range)
+    return _analyze(trace, device, step, range, settled)
 
 
 @kept_in_session
-def _analyze(trace: Trace, device: int | None, step: str | None, range: str | None) -> TraceAnalysis:
+def _analyze(trace: Trace, device: int | None, step: str | None, range: str | None, settled: bool) -> TraceAnalysis:
     checks = [*judge_file(trace)]
     comparable = _comparable(trace, checks)
     blocking = find_blocking(comparable)
     devices = []
     for ordinal in trace.devices:
         if device is None or ordinal == device:
-            analysis = analyze_device(trace, comparable, ordinal, blocking, step=step, range=range)
+            analysis = analyze_device(trace, comparable, ordinal, blocking, step=step, range=range, settled=settled)
             if analysis is not None:
                 devices.append(analysis)
                 checks += judge_device(trace, analysis.timeline, analysis.steps, analysis.idle)

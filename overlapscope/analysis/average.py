@@ -44,14 +44,15 @@ COLUMN: Final = {name: number for number, name in enumerate((*PARTS, *_OTHERS))}
 # -- Which steps ------------------------------------------------------------------------------------
 
 
-def comparable(numbers: Sequence[int], spans_ns: Sequence[int]) -> tuple[int, ...]:
+def comparable(numbers: Sequence[int], spans_ns: Sequence[int], *, settled: bool = False) -> tuple[int, ...]:
     """Return the numbers of whole steps without the first if it is warm-up, and without the last if another is left.
 
     Args:
         numbers: Numbers of the whole steps, ascending.
         spans_ns: Spans of all steps.
+        settled: Whether it is known that none is warm-up.
     """
-    kept = without_warm_up(numbers, spans_ns)
+    kept = tuple(numbers) if settled else without_warm_up(numbers, spans_ns)
     return kept[:-1] if len(kept) > 1 else kept
 
 
@@ -61,18 +62,21 @@ def without_warm_up(numbers: Sequence[int], spans_ns: Sequence[int]) -> tuple[in
     return tuple(numbers[1:] if warm_up else numbers)
 
 
-def judged_steps(steps: Sequence[Period], *, skip: int = 0) -> tuple[int, ...]:
-    """Return the numbers of the judged steps among `Device.steps`, of which the first `skip` are left out.
+def judged_steps(device: Device, *, skip: int = 0) -> tuple[int, ...]:
+    """Return the numbers of the judged steps in `Device.steps`, of which the first `skip` are left out.
 
     `Device.steps` excludes what the recorder marked as warm-up.
     """
+    steps, average_step = device.steps, device.per_step
+    if steps and average_step is not None and not skip:
+        return tuple(range(average_step.first, average_step.first + average_step.steps))
     whole = [number for number, step in enumerate(steps) if number >= skip and not step.partial]
     return comparable(whole, [step.span_ns for step in steps])
 
 
 def judged_ranges(device: Device) -> tuple[Period, ...]:
     """Return the occurrences of ranges that begin in judged steps; all of them if no step is judged."""
-    rows = judged_steps(device.steps)
+    rows = judged_steps(device)
     if device.per_step is None or not rows:
         return device.ranges
     begin, end = device.steps[rows[0]].window.start_ns, device.steps[rows[-1]].window.end_ns
@@ -139,16 +143,18 @@ def _rounded(total: int, count: int) -> int:
     return (2 * total + count) // (2 * count)
 
 
-def average(periods: Sequence[Period]) -> PerStep | None:
-    """Return the average of some periods; None if there are none."""
-    if not periods:
+def average(steps: Sequence[Period], judged: Sequence[int]) -> PerStep | None:
+    """Return the average of the judged steps, given by number; None if there are none."""
+    if not judged:
         return None
+    periods = [steps[number] for number in judged]
     table = lengths_of(periods)
     ns, sums = means(table), dict(zip(COLUMN, table.sum(axis=0).tolist(), strict=True))
     exposed_copy, idle = (sum(ns[name] for name in names) for names in (COPY_LENGTHS, IDLE_LENGTHS))
     exposed_sum, serial_sum = sum(sums[name] for name in COPY_LENGTHS), sums["sm"] + sums["h2d"] + sums["d2h"]
     return PerStep(
         steps=len(periods),
+        first=judged[0],
         span_ns=sum(ns[name] for name in PARTS),
         buckets=Buckets(
             compute_ns=ns["compute"],
@@ -191,7 +197,7 @@ def in_frame(device: Device) -> Device:
 
     Counts and bytes stay sums over the judged steps, because an average step may have half a copy.
     """
-    average_step, rows = device.per_step, judged_steps(device.steps)
+    average_step, rows = device.per_step, judged_steps(device)
     if average_step is None:
         judged = device.judged
         return device if judged is None else _with_figures(device, judged)

@@ -11,7 +11,7 @@ from msgspec.structs import asdict, replace
 
 from overlapscope.analysis import exposed as exposed_copies
 from overlapscope.analysis import idle as idle_time
-from overlapscope.analysis.average import average, judged_steps
+from overlapscope.analysis.average import average, comparable, judged_steps
 from overlapscope.analysis.edges import Edges, find_edges
 from overlapscope.analysis.evidence import copy_evidence, idle_evidence
 from overlapscope.analysis.groups import find_stalls, group_copies, group_kernels
@@ -52,6 +52,7 @@ def analyze_device(
     *,
     step: str | None = None,
     range: str | None = None,
+    settled: bool = False,
 ) -> DeviceAnalysis | None:
     """Analyse one device; None if it has no such step or range.
 
@@ -66,7 +67,7 @@ def analyze_device(
             windows = union(periods.start_ns[named], periods.end_ns[named])
     if not len(windows.starts):
         return None
-    result = _figures(trace, causes, blocking, windows, narrowed=step is not None or range is not None)
+    result = _figures(trace, causes, blocking, windows, narrowed=step is not None or range is not None, settled=settled)
     return DeviceAnalysis(result=result, windows=windows, **asdict(causes))
 
 
@@ -79,7 +80,7 @@ def judged_windows(analysis: DeviceAnalysis) -> Intervals:
     steps = analysis.result.steps
     if analysis.result.per_step is None:
         return _after_lead_in(analysis.timeline, analysis.windows)
-    windows = [steps[number].window for number in judged_steps(steps)]
+    windows = [steps[number].window for number in judged_steps(analysis.result)]
     return union(np.array([each.start_ns for each in windows]), np.array([each.end_ns for each in windows]))
 
 
@@ -104,7 +105,9 @@ def _find_causes(trace: Trace, comparable: Trace, device: int, blocking: Blockin
     )
 
 
-def _figures(trace: Trace, causes: Causes, blocking: Blocking, windows: Intervals, *, narrowed: bool) -> Device:
+def _figures(
+    trace: Trace, causes: Causes, blocking: Blocking, windows: Intervals, *, narrowed: bool, settled: bool
+) -> Device:
     """Return the figures of a device inside the windows; `narrowed` if these are some steps or ranges only."""
     timeline, starts, ends = causes.timeline, windows.starts, windows.ends
     steps, ranges = causes.steps, causes.ranges
@@ -116,6 +119,7 @@ def _figures(trace: Trace, causes: Causes, blocking: Blocking, windows: Interval
         causes, [windows, judged, *(Intervals(periods.start_ns, periods.end_ns) for periods in (steps, ranges))]
     )
     figures, each_step = _together(in_whole, windows), _each(in_steps, trace, steps)
+    whole, spans_ns = np.flatnonzero(~steps.partial).tolist(), (steps.end_ns - steps.start_ns).tolist()
     return Device(
         device=timeline.device,
         name=trace.device_names.get(timeline.device),
@@ -127,7 +131,7 @@ def _figures(trace: Trace, causes: Causes, blocking: Blocking, windows: Interval
         engines=figures.engines,
         overlap=figures.overlap,
         judged=_together(in_judged, judged) if len(judged.starts) else None,
-        per_step=None if narrowed else average([each_step[number] for number in judged_steps(each_step)]),
+        per_step=None if narrowed else average(each_step, comparable(whole, spans_ns, settled=settled)),
         streams=stream_use(timeline, starts, ends),
         copies=group_copies(timeline, steps, windows),
         exposed_copy_by_cause=figures.exposed_copy_by_cause,
@@ -161,7 +165,8 @@ def _measure(causes: Causes, windows: Sequence[Intervals]) -> list[_Lengths]:
 def _together(ns: _Lengths, windows: Intervals) -> Period:
     """Return the figures of all windows together."""
     summed = {name: int(values.sum()) for name, values in ns.items()}
-    return period("", int(windows.starts[0]), int(windows.ends[-1]), summed)
+    together = period("", int(windows.starts[0]), int(windows.ends[-1]), summed)
+    return replace(together, span_ns=total(windows))
 
 
 def _each(ns: _Lengths, trace: Trace, periods: Periods) -> tuple[Period, ...]:

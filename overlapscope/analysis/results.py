@@ -190,6 +190,8 @@ class PerStep(msgspec.Struct, frozen=True, kw_only=True):
 
     steps: int
     """Number of judged steps: whole ones, without a warm-up step at first and without the last step."""
+    first: int
+    """Number of the first of them in `Device.steps`; the others follow."""
     span_ns: int
     buckets: Buckets
     engines: Engines

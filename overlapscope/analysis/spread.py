@@ -32,7 +32,7 @@ class Spread(Struct, frozen=True, kw_only=True):
 
 def of_device(device: Device) -> Spread | None:
     """Return the spread of the judged steps on a device; None if there are fewer than two."""
-    steps = [device.steps[number] for number in judged_steps(device.steps)]
+    steps = [device.steps[number] for number in judged_steps(device)]
     return _spread([step.span_ns for step in steps], [_parts(step) for step in steps])
 
 

@@ -153,7 +153,7 @@ class Tools(msgspec.Struct, frozen=True):
                 **({"doubt": finding.doubt} if finding.doubt else {}),
             }
             for finding in report.findings
-            if rule in (None, finding.rule) and not finding.only_recorded
+            if rule in (None, finding.rule) and finding.found_in != "recorded"
         ]
         head = {
             "saves_ns": "what the fix saves of an average step (of the recording, without steps): by replay, or at "

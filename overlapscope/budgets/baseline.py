@@ -185,7 +185,7 @@ def of(report: Report, *, ranges: Iterable[str] = (), allow_predicted: bool = Fa
                 raise UsageError(f"{trace.source}: is the second trace {which}; a baseline belongs to one job.")
             devices.append(kept)
             samples = [step_sample(device, number) for number in whole]
-            judged = [number - kept.first for number in judged_steps(device.steps)]
+            judged = [number - kept.first for number in judged_steps(device)]
             lines += _series(kept, STEPS, samples, None, judged)
             for name, periods in _ranges(device, patterns).items():
                 begun = [_step_of(device, period) - kept.first for period in periods]

@@ -28,7 +28,8 @@ def reasons_of(report: Report, place: JudgedPlace, now: Spent, before: Spent | N
     if place.trace is None or place.device is None:
         return ()
     at = place.trace.source, place.device.device
-    findings = tuple(finding for finding in report.findings if (finding.source, finding.device) == at)
+    of_judged = (finding for finding in report.findings if finding.found_in != "plain")
+    findings = tuple(finding for finding in of_judged if (finding.source, finding.device) == at)
     finder = _ReasonFinder(
         place, place.device, place.trace.environment.recorder, _judged_steps(place, place.device), findings, now, before
     )

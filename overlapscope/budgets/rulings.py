@@ -176,6 +176,7 @@ def _findings(report: Report, source: str, device: Device, rule: str, floor_pct:
         finding
         for finding in report.findings
         if (finding.rule, finding.source, finding.device) == (rule, source, device.device)
+        and finding.found_in != "plain"
         and (finding.bound_ns or only_informs)
         and finding.mean_bound_ns >= least
     )

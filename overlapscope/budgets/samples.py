@@ -87,7 +87,7 @@ def series(samples: Sequence[Sample], metric: Metric, direction: Direction | Non
 
 def of_steps(device: Device, *, skip: int = 0) -> tuple[Sample, ...]:
     """Return the steps to judge: whole ones after the warm-up."""
-    return tuple(step_sample(device, number) for number in judged_steps(device.steps, skip=skip))
+    return tuple(step_sample(device, number) for number in judged_steps(device, skip=skip))
 
 
 def step_sample(device: Device, number: int) -> Sample:

@@ -115,7 +115,7 @@ def _subjects(report: Report, trace: TraceResult | None) -> list[_Subject]:
             tuple(
                 finding
                 for finding in report.findings
-                if (finding.source, finding.device) == (trace.source, device.device)
+                if (finding.source, finding.device) == (trace.source, device.device) and finding.found_in != "plain"
             ),
         )
         for device in trace.devices
@@ -127,7 +127,7 @@ def _subjects(report: Report, trace: TraceResult | None) -> list[_Subject]:
 
 def _device(before: _Subject, after: _Subject) -> DeviceDiff:
     devices = before.device, after.device
-    steps = judged_steps(before.device.steps), judged_steps(after.device.steps)
+    steps = judged_steps(before.device), judged_steps(after.device)
     basis: Basis = "step" if all(steps) else "window"
     if basis == "window":
         steps = (), ()

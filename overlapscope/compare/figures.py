@@ -141,7 +141,7 @@ class _Lengths:
 
 def occurrences(device: Device, *, skip: int = 0) -> dict[str, tuple[Period, ...]]:
     """Return the complete ranges by name that begin at or after the first step to compare."""
-    steps = judged_steps(device.steps, skip=skip)
+    steps = judged_steps(device, skip=skip)
     begin = device.steps[steps[0]].window.start_ns if steps else device.window.start_ns
     by_name: dict[str, list[Period]] = {}
     for period in device.ranges:

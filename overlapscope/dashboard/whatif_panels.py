@@ -106,7 +106,7 @@ def timelines(context: PageContext, prediction: DrawnPrediction, changes: Sequen
     after = prediction.lanes.device(before.device).result
     asked = {"predicted": msgspec.json.encode(changes).decode(), "device": before.device}
     id, number, drawn = context.opened.id, {"device": before.device}, context.opened.lanes
-    step = median_step([before.steps[row] for row in judged_steps(before.steps)])
+    step = median_step([before.steps[row] for row in judged_steps(before)])
     same = next((candidate for candidate in after.steps if step is not None and candidate.name == step.name), None)
     sides = [
         parts.TimelineSide("before", id, drawn.origin_ns, before.window, {}, number),

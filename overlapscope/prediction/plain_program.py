@@ -39,7 +39,10 @@ class PlainProgram(msgspec.Struct, frozen=True, eq=False):
         plain = on_device(self.base, ordinal).plain
         assert plain is not None
         lacking_ns = plain.step_ns - _judged_part(result).span_ns
-        return result if abs(lacking_ns) <= _ROUNDED_NS else _longer(result, lacking_ns)
+        if abs(lacking_ns) <= _ROUNDED_NS:
+            return result
+        # Time that is not idle can't be taken away.
+        return _longer(result, lacking_ns) if lacking_ns > 0 else None
 
     def step_of(self, ordinal: int) -> PlainStep | None:
         """Return the average step of a device, which differs slightly between devices."""
@@ -125,7 +128,22 @@ def _replayed(analysis: TraceAnalysis, user_step_ns: int | None) -> PlainProgram
     base = plain_program(recorded, user_step_ns)
     if base is None:
         return PlainProgram(known_step(recorded, user_step_ns), recorded, None, None)
-    return PlainProgram(base.plain, recorded, base, analyze_trace(plain_trace(base)))
+    # The recording has decided which steps are judged.
+    replayed = analyze_trace(plain_trace(base), settled=True)
+    if not _same_steps(analysis, replayed):
+        return PlainProgram(known_step(recorded, user_step_ns), recorded, None, None)
+    return PlainProgram(base.plain, recorded, base, replayed)
+
+
+def _same_steps(recorded: TraceAnalysis, replayed: TraceAnalysis) -> bool:
+    """Return whether each device has as many judged steps in both, or else time after the lead-in in both."""
+
+    def judged(analysis: TraceAnalysis) -> list[tuple[int, int]]:
+        devices = [device.result for device in analysis.devices]
+        steps = [device.per_step.steps if device.per_step else -(device.judged is not None) for device in devices]
+        return list(zip([device.device for device in devices], steps, strict=True))
+
+    return judged(recorded) == judged(replayed)
 
 
 def summary(recorded: Device, program: PlainProgram) -> Plain | None:

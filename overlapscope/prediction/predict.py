@@ -372,7 +372,8 @@ def _figures(ran: Ran, steps: StepTimes, step_ns: int, real_ns: int) -> ReplayFi
     """
     count = len(steps.lengths_ns)
     ns = {name: values.tolist() for name, values in lengths(ran, steps.start_ns[:count], steps.end_ns[:count]).items()}
-    step = average([_period({name: values[number] for name, values in ns.items()}) for number in range(count)])
+    periods = [_period({name: values[number] for name, values in ns.items()}) for number in range(count)]
+    step = average(periods, range(count))
     assert step is not None
     # The step exceeds its own window while a copy engine works for it.
     beyond = step_ns - step.span_ns

@@ -114,7 +114,7 @@ def _periods(steps: HostEvents, ran: Ran) -> list[Period]:
 
 def _average(judged: list[Period]) -> PerStep | None:
     """Return the average step, whose idle time has no causes because no GPU idled."""
-    step = average(judged)
+    step = average(judged, range(len(judged)))
     return None if step is None else replace(step, exposed_copy_by_cause={}, idle_by_cause={})
 
 

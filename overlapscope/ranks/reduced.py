@@ -211,11 +211,12 @@ def _costliest(findings: list[Finding]) -> tuple[Finding, ...]:
 
 def _judged(device: Device) -> PerStep | None:
     """Return the figures that people read, as for a single recording."""
-    if device.per_step is None and device.judged is None:
-        return None
+    if device.per_step is not None or device.judged is None:
+        return device.per_step
     frame = in_frame(device)
     return PerStep(
-        steps=0 if device.per_step is None else device.per_step.steps,
+        steps=0,
+        first=0,
         span_ns=frame.span_ns,
         buckets=frame.buckets,
         engines=frame.engines,
@@ -226,7 +227,7 @@ def _judged(device: Device) -> PerStep | None:
 
 
 def _steps(device: Device) -> StepFigures:
-    steps, judged = device.steps, set(judged_steps(device.steps))
+    steps, judged = device.steps, set(judged_steps(device))
     return StepFigures(
         names=tuple(step.name for step in steps),
         judged=np.array([number in judged for number in range(len(steps))], np.bool_),

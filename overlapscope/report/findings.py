@@ -69,7 +69,7 @@ def _on_device(
     matched = {id(recorded) for _, recorded in said}
     if plain is not None:
         # The plain program may not have a finding of the recording, which may be judged all the same.
-        unmatched = (each for each in of_recording if id(each[1]) not in matched and each[1].bound_ns)
+        unmatched = (each for each in of_recording if id(each[1]) not in matched)
         said += [(each, each[1]) for each in unmatched]
     findings = []
     for (rule, draft), recorded in said:
@@ -84,6 +84,7 @@ def _on_device(
                 rank=analysis.result.rank,
                 device=ordinal,
                 scope=scope,
+                found_in="recorded" if gone else "plain" if recorded is None else "both",
                 title=draft.title,
                 detail=draft.detail,
                 steps=claims.steps,

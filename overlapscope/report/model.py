@@ -12,7 +12,7 @@ from typing import Literal
 import msgspec
 
 from overlapscope.analysis import TraceAnalysis
-from overlapscope.analysis.average import average, judged_steps
+from overlapscope.analysis.average import average
 from overlapscope.analysis.jobs import mixture
 from overlapscope.analysis.results import Device, TraceResult
 from overlapscope.base.saved import Tool, decode, encode
@@ -119,8 +119,11 @@ def of_program(report: Report, *, estimated: bool = False) -> Report:
     findings = [
         finding
         if finding.plain_bound_ns is None
-        else msgspec.structs.replace(finding, bound_ns=finding.plain_bound_ns, example=finding.plain_example)
+        else msgspec.structs.replace(
+            finding, found_in="both", bound_ns=finding.plain_bound_ns, example=finding.plain_example
+        )
         for finding in report.findings
+        if finding.found_in != "recorded"
     ]
     return msgspec.structs.replace(report, traces=tuple(traces), findings=tuple(findings))
 
@@ -148,8 +151,22 @@ def from_json(data: bytes) -> Report:
     report = decode(data, Report)
     if not report.traces:
         raise msgspec.ValidationError("Expected a trace - at `$.traces`")
-    traces = (msgspec.structs.replace(trace, devices=tuple(map(_completed, trace.devices))) for trace in report.traces)
-    return msgspec.structs.replace(report, traces=tuple(traces))
+    traces = tuple(
+        msgspec.structs.replace(trace, devices=tuple(map(_completed, trace.devices))) for trace in report.traces
+    )
+    judged = {
+        (trace.source, device.device): 0 if device.per_step is None else device.per_step.steps
+        for trace in traces
+        for device in trace.devices
+    }
+    # Reports of earlier versions have bounds of all whole steps together, and do not say so.
+    findings = tuple(
+        msgspec.structs.replace(finding, steps=judged.get((finding.source, finding.device), 0))
+        if not finding.steps and finding.scope == "window"
+        else finding
+        for finding in report.findings
+    )
+    return msgspec.structs.replace(report, traces=traces, findings=findings)
 
 
 def _completed(device: Device) -> Device:
@@ -165,10 +182,9 @@ def _completed(device: Device) -> Device:
     columns = list(chain.from_iterable(map(msgspec.structs.astuple, by_step)))
     if any(len(values) not in (0, len(device.steps)) for values in columns):
         raise msgspec.ValidationError("Expected a number for each step - at `by_step`")
-    plain, earlier = device.plain, device.steps and not all(columns)
-    if earlier and device.per_step is None:
-        judged = [device.steps[number] for number in judged_steps(device.steps)]
-        device = msgspec.structs.replace(device, per_step=average(judged))
+    plain, whole = device.plain, [number for number, step in enumerate(device.steps) if not step.partial]
+    if device.per_step is None and not all(columns):
+        device = msgspec.structs.replace(device, per_step=average(device.steps, whole))
     if plain is not None and plain.program is not None:
         plain = msgspec.structs.replace(plain, program=_completed(plain.program))
         device = msgspec.structs.replace(device, plain=plain)

@@ -35,7 +35,7 @@ class Page(Struct, frozen=True):
     @property
     def findings(self) -> tuple[Finding, ...]:
         """Findings on the program that the figures are of."""
-        return tuple(finding for finding in self.report.findings if self.recorded or not finding.only_recorded)
+        return tuple(finding for finding in self.report.findings if self.recorded or finding.found_in != "recorded")
 
     def sections(self) -> Iterator[DeviceReport]:
         """Yield a report for each device of each trace, and one without device for a trace that has none."""

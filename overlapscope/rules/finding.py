@@ -68,6 +68,8 @@ class Finding(msgspec.Struct, frozen=True, kw_only=True):
     The fix saves at most this much of it. By replay it may save more, because it can also remove time of other
     findings.
     """
+    found_in: Literal["both", "recorded", "plain"] = "both"
+    """Program with this finding: only the recording, only the plain program, or both if both are known."""
     plain_bound_ns: int | None = None
     """Like `bound_ns` in the plain program; None where that program is unknown."""
     cost_from: CostFrom
@@ -90,11 +92,6 @@ class Finding(msgspec.Struct, frozen=True, kw_only=True):
     def spoken_bound_ns(self) -> int:
         """Bound in the program that the finding's words are about."""
         return self.bound_ns if self.plain_bound_ns is None else self.plain_bound_ns
-
-    @property
-    def only_recorded(self) -> bool:
-        """True if the plain program is known and has no such finding; then it counts where the recording is judged."""
-        return self.plain_bound_ns == 0 < self.bound_ns
 
     @property
     def mean_bound_ns(self) -> int:

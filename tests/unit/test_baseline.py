@@ -134,7 +134,7 @@ def test_it_chooses_the_steps_that_the_report_would(spans: list[int], cut: int, 
     measured = baseline.measured(mine, "steps", skip=skip)
     assert measured is not None
     kept = measured(METRICS["step_time"], None)
-    assert list(kept.spans_ns) == [whole.steps[number].span_ns for number in judged_steps(whole.steps, skip=skip)]
+    assert list(kept.spans_ns) == [whole.steps[number].span_ns for number in judged_steps(whole, skip=skip)]
 
 
 @pytest.mark.parametrize(

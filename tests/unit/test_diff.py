@@ -207,7 +207,7 @@ EVEN = [(500, 400, 50)] * 8
 def test_the_warm_up_and_the_last_step_are_left_out_of_means() -> None:
     steps = [(2000, 400, 50), *EVEN]
     (device,) = ov.analyze(loop(steps)).devices
-    assert judged_steps(device.steps) == tuple(range(1, 8))
+    assert judged_steps(device) == tuple(range(1, 8))
     (changes,) = diff(reported(EVEN), reported(steps)).devices
     assert (changes.steps_before, changes.steps_after) == (7, 7)
     assert (changes.left_out_before, changes.left_out_after) == (1, 2)
@@ -217,7 +217,7 @@ def test_the_warm_up_and_the_last_step_are_left_out_of_means() -> None:
 def test_a_single_step_is_judged_though_it_is_the_last() -> None:
     for count, judged in ((1, (0,)), (2, (0,)), (5, tuple(range(4)))):
         (device,) = ov.analyze(loop(EVEN[:count])).devices
-        assert judged_steps(device.steps) == judged
+        assert judged_steps(device) == judged
 
 
 def test_what_varies_as_much_among_the_steps_is_noise() -> None:

@@ -64,7 +64,7 @@ def average_step(device: Device) -> PerStep:
 
 
 def names_of_judged(device: Device) -> list[str]:
-    return [device.steps[number].name for number in judged_steps(device.steps)]
+    return [device.steps[number].name for number in judged_steps(device)]
 
 
 def has_exact_sums(plain: Plain) -> bool:

@@ -151,7 +151,7 @@ def test_pieces_add_up_to_the_causes(recording: Path) -> None:
     for device in analysis.devices:
         pieces = share_out(analysis, device).pieces
         result = device.result
-        judged = [result.steps[number] for number in judged_steps(result.steps)]
+        judged = [result.steps[number] for number in judged_steps(result)]
         judged = judged or ([result.judged] if result.judged is not None else [])
         for causes, idle, field in (
             (COPY_CAUSES, False, "exposed_copy_by_cause"),
@@ -172,7 +172,7 @@ def test_the_steps_costs_add_up_to_no_more_than_the_whole(recording: str) -> Non
     whole = warnings(find_all([analysis]))
     (device,) = analysis.devices
     parts = dict.fromkeys(whole, 0)
-    for step in (device.result.steps[number] for number in judged_steps(device.result.steps)):
+    for step in (device.result.steps[number] for number in judged_steps(device.result)):
         for rule, finding in warnings(find_all([analyze_trace(analysis.trace, step=step.name)])).items():
             assert finding.bound_ns <= step.buckets.exposed_copy_ns + step.buckets.idle_ns
             parts[rule] = parts.get(rule, 0) + finding.bound_ns

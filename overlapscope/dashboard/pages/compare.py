@@ -229,7 +229,7 @@ def _side(name: str, context: PageContext, device: Device, basis: Basis) -> part
     opened = context.opened
     of = {} if context.url.of is None else {"of": context.url.of}
     side = parts.TimelineSide(name, opened.id, opened.lanes.origin_ns, device.window, of)
-    step = median_step([device.steps[number] for number in judged_steps(device.steps)]) if basis == "step" else None
+    step = median_step([device.steps[number] for number in judged_steps(device)]) if basis == "step" else None
     return side if step is None else replace(side, window=step.window, host=host_step(opened.analysis.trace, step.name))
 
 

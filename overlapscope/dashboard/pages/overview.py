@@ -120,13 +120,20 @@ def _findings(context: PageContext) -> Component:
     blocks = [finding_block(spoken, finding) for finding in findings]
     links = [
         [*_whatif_link(context, finding), *parts.timeline_link(context, _example(context, recorded))]
-        for finding, recorded in zip(findings, context.loaded.section(context.url.device).findings, strict=True)
+        for finding, recorded in zip(findings, _as_recorded(context), strict=True)
     ]
     return parts.panel(
         "Findings",
         render.findings(blocks, context.dark, "overview-findings", links),
         note=f"What is certain to save most comes first. {costs_note(findings)}".rstrip(),
     )
+
+
+def _as_recorded(context: PageContext) -> list[Finding]:
+    """Return the findings that are shown, as the report on the recording has them."""
+    section = context.loaded.section(context.url.device)
+    shown = context.loaded.plain is None
+    return [finding for finding in section.findings if shown or finding.found_in != "recorded"]
 
 
 def _example(context: PageContext, recorded: Finding) -> Window | None:
