@@ -127,7 +127,7 @@ def test_it_chooses_the_steps_that_the_report_would(spans: list[int], cut: int, 
 
     steps = [msgspec.structs.replace(device.steps[0], span_ns=span, partial=False) for span in spans]
     cut_off = [msgspec.structs.replace(device.steps[0], partial=True)] * cut
-    whole = msgspec.structs.replace(device, steps=(*cut_off, *steps))
+    whole = msgspec.structs.replace(device, steps=(*cut_off, *steps), per_step=None)
     mine = BaselineDevice(device=0, first=cut, steps=tuple(str(span) for span in spans))
     line = BaselineSeries(device=0, metric="step_time", scope="steps", typical="", values=tuple(map(float, spans)))
     baseline = Baseline(environment=report_of(Path(OFFLOAD)).traces[0].environment, devices=(mine,), series=(line,))
@@ -558,6 +558,7 @@ def test_a_relative_budget_fails_only_for_a_change_that_counts(
         single = msgspec.structs.replace(
             device,
             steps=steps,
+            per_step=None,
             copies=(),
             kernels=(),
             host_stalls=(),

@@ -17,6 +17,7 @@ from overlapscope.commands import main
 from overlapscope.errors import UsageError
 from overlapscope.report.findings import counterparts, find_all
 from overlapscope.report.model import Report, build, from_json, of_plain, of_program, to_json
+from overlapscope.report.page import Page
 from overlapscope.rules import RULES
 from overlapscope.rules.finding import Finding, Where, surest_first
 from overlapscope.rules.rule import Draft, Rule
@@ -42,7 +43,7 @@ def launches(plain_step_ns: int | None = None) -> Report:
 
 
 def by_rule(report: Report) -> dict[str, Finding]:
-    return {finding.rule: finding for finding in report.findings}
+    return {finding.rule: finding for finding in Page(report).findings}
 
 
 # -- findings
@@ -57,7 +58,7 @@ def test_an_estimate_decides_nothing() -> None:
     assert {(each.rule, each.bound_ns) for each in report.findings} == {(each.rule, each.bound_ns) for each in recorded}
     # It is shown, though.
     assert of_plain(device) == of_program(report, estimated=True).devices[0] != device
-    for finding in report.findings:
+    for finding in Page(report).findings:
         assert finding.plain_bound_ns is not None and 0 < finding.plain_bound_ns < finding.bound_ns
 
 
