@@ -7,6 +7,7 @@ from typing import Final
 TERMS: Final = {
     "report": "The results of `overlapscope analyze` on some traces; `overlapscope schema` describes its JSON.",
     # -- Figures -----------------------------------------------------------------------------------
+    "window": "The time from the start of a device's first GPU op to the end of its last.",
     "span": "The length of the window, from the start of the first GPU op to the end of the last.",
     "step": "A ProfilerStep#N on the device: from its first op on the main stream to the first op of the next step.",
     "average step": "The mean of the judged steps: the whole ones, without a warm-up step and the last one. "

@@ -18,7 +18,7 @@ from overlapscope.commands import COMMANDS, DEFECT, EARLIER, main
 from tests.support.helpers import TRACES
 
 GOOD = TRACES / "known_causes" / "healthy_prefetch.json.gz"
-BAD = TRACES / "known_causes" / "pageable_memory.json.gz"
+BAD = TRACES / "known_causes" / "same_stream.json.gz"
 NINES = "9" * 400
 DEEP = "[" * 100_000
 SURROGATE = os.fsdecode(b"na\xffme")

@@ -79,7 +79,7 @@ def test_the_choice_of_the_recording_goes_along_everywhere_and_a_span_stays_behi
 def test_nonsense_in_a_url_is_left_out() -> None:
     nonsense = f"?trace=x&device=one&from=1e3&to={'9' * 30}&of=all&foo=1"
     assert parse("/", "/steps/", nonsense) == UrlState(page="steps", trace="x")
-    assert parse("/", None, None) == UrlState()
+    assert parse("/", None, None) == UrlState(page="")
 
 
 # -- which traces ---------------------------------------------------------------------------------

@@ -305,7 +305,7 @@ def test_the_earlier_spelling_does_the_same(tmp_path: Path, capsys: pytest.Captu
 def test_a_baseline_of_few_steps_is_warned_of(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     trace = write_steps(tmp_path / "t.json", 4)
     assert main(["baseline", "write", trace, "-o", str(tmp_path / "b.json")]) == 0
-    assert "warning: device 0 has 3 steps to compare; relative budgets need 5." in capsys.readouterr().err
+    assert "warning: device 0 has 3 steps to compare; relative budgets need 4." in capsys.readouterr().err
 
 
 def test_show_of_what_is_not_a_baseline_is_reported(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -399,13 +399,13 @@ def test_a_change_that_may_be_chance_passes(tmp_path: Path) -> None:
     assert verdict.change_low is not None and verdict.change_low < 0
 
 
-@pytest.mark.parametrize(("before", "after", "told"), [(5, 8, "the baseline has 4 steps"), (8, 4, "3 steps")])
+@pytest.mark.parametrize(("before", "after", "told"), [(4, 8, "the baseline has 3 steps"), (8, 4, "3 steps")])
 def test_too_few_steps_are_not_enough_data(before: int, after: int, told: str, tmp_path: Path) -> None:
     baseline = of(read_report([write_steps(tmp_path / "a.json", before)]))
     verdict = only(against(baseline, write_steps(tmp_path / "b.json", after), "step_time increase <= 5%"))
     assert (verdict.status, verdict.message) == (
         "unknown",
-        f"step_time is unknown: not enough data: {told} to compare; 5 are needed.",
+        f"step_time is unknown: not enough data: {told} to compare; 4 are needed.",
     )
 
 

@@ -235,7 +235,7 @@ def test_the_report_shows_figures_verdicts_and_whether_they_agree(reported: tupl
             "no-compute 72.9",
             "93 of 100",
             "compare ratios, not times",
-            "In each step of 29.5 ms, copies run alone for 22.4 ms (76.2%)",
+            "In each step of 29.5 ms, copies run alone for 22.4 ms (76.2%;",
             "Findings: same-stream",
         ):
             assert part in text, part
