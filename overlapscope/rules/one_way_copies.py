@@ -17,7 +17,7 @@ AT_ONCE = 0.1
 """Share of the shorter direction below which both directions count as never at once."""
 
 TURNS = 3
-"""Minimum number of changes of direction: two rounds. In one (load, compute, store) there is nothing to pipeline."""
+"""Minimum number of changes of direction: two rounds. A single one (load, compute, store) has nothing to pipeline."""
 
 
 def _check(claims: Claims) -> Iterator[Draft]:

@@ -238,7 +238,7 @@ def _line(path: Path, span: tuple[int, int], script: str) -> str:
 def steps(path: Path) -> list[tuple[int, int]]:
     """Return start and end of each step.
 
-    It begins with the first op launched from it on the busiest stream of kernels, and ends where the next one begins.
+    It begins with its first op on the busiest stream of kernels, and ends where the next step begins.
     The last ends with the window.
     """
     launches = {event["args"]["correlation"]: _times(path, event)[0] for event in _events(path, _CALLS)}
