@@ -158,14 +158,17 @@ def _completed(device: Device) -> Device:
     Raises:
         msgspec.ValidationError: A group does not have a number for each step.
     """
-    by_step: list[msgspec.Struct] = [group.by_step for group in device.copies]
-    by_step += [group.by_step for group in device.host_stalls]
-    by_step += [group.by_step for group in device.kernels]
-    by_step += [case.by_step for case in device.evidence]
+    by_step: list[msgspec.Struct] = [group.by_step for group in (*device.copies, *device.kernels)]
     columns = list(chain.from_iterable(map(msgspec.structs.astuple, by_step)))
-    if any(len(values) not in (0, len(device.steps)) for values in columns):
+    for stall in device.host_stalls:
+        columns += (stall.by_step.host_wait_ns, stall.by_step.idle_caused_ns)
+    # Reports of earlier versions don't have these.
+    added: list[tuple[tuple[int, ...], ...]] = [(stall.by_step.count,) for stall in device.host_stalls]
+    added += [(case.by_step.count, case.by_step.time_ns) for case in device.evidence]
+    columns += chain.from_iterable(values for values in added if any(values))
+    if any(len(values) != len(device.steps) for values in columns):
         raise msgspec.ValidationError("Expected a number for each step - at `by_step`")
-    plain, earlier = device.plain, device.steps and not all(columns)
+    plain, earlier = device.plain, device.steps and not all(map(any, added))
     if earlier and device.per_step is None:
         judged = [device.steps[number] for number in judged_steps(device.steps)]
         device = msgspec.structs.replace(device, per_step=average(judged))

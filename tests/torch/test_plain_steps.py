@@ -97,7 +97,7 @@ class TestWhatIsSaid:
                 [30.0, 40.0] * 5,
                 [36.0, 39.0] * 5,
                 [50.0],
-                "without the profiler a step takes 36.2 ms (measured, 30.0 to 40.0 ms); 20 steps took 30.0 "
+                "without the profiler a step takes 36.2 ms (measured, 31.2 to 38.8 ms); 20 steps took 30.0 "
                 "to 40.0 ms, 36.2 ms on average.",
             ),
             (
