@@ -158,7 +158,8 @@ def _completed(device: Device) -> Device:
     Raises:
         msgspec.ValidationError: A group does not have a number for each step.
     """
-    by_step: list[msgspec.Struct] = [group.by_step for group in (*device.copies, *device.kernels)]
+    by_step: list[msgspec.Struct] = [group.by_step for group in device.copies]
+    by_step += [group.by_step for group in device.kernels]
     columns = list(chain.from_iterable(map(msgspec.structs.astuple, by_step)))
     for stall in device.host_stalls:
         columns += (stall.by_step.host_wait_ns, stall.by_step.idle_caused_ns)

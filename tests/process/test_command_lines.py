@@ -73,7 +73,7 @@ def _absurd_reports(place: Path) -> None:
     changed("r-nested.json", lambda report: _device(report).update(buckets=[[]]))
     changed("r-short.json", lambda report: _device(report)["copies"][0]["by_step"].update(bytes=[]))
     changed("r-uncounted.json", lambda report: _device(report)["evidence"][0]["by_step"].update(count=[]))
-    changed("r-emptied.json", lambda report: _device(report)["copies"][0].update(by_step=dict.fromkeys(_COPIES, [])))
+    changed("r-emptied.json", lambda report: _device(report)["copies"][0].update(by_step=dict.fromkeys(_COPIES, ())))
     changed("r-version.json", lambda report: report.update(schema_version=99))
     (place / "r-deep.json").write_text('{"schema_version": 1, "traces": ' + DEEP)
     (place / "r-surrogate.json").write_bytes(b'{"schema_version": 1, "traces": "\\ud800"}')

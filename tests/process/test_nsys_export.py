@@ -48,7 +48,9 @@ def test_a_report_is_exported_and_read(tmp_path: Path, capsys: pytest.CaptureFix
     path = report(tmp_path)
     assert main(["analyze", str(path)]) == 0
     head = " ".join(capsys.readouterr().out.split())
-    assert head.startswith("one copy.nsys-rep, NVIDIA GeForce RTX 3080: In all that was recorded, 22.5 ms, the GPU is idle")
+    assert head.startswith(
+        "one copy.nsys-rep, NVIDIA GeForce RTX 3080: In all that was recorded, 22.5 ms, the GPU is idle"
+    )
     assert sorted(entry.name for entry in tmp_path.iterdir()) == ["bin", "one copy.nsys-rep"]
 
 
