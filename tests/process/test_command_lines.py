@@ -313,8 +313,8 @@ def test_an_odd_command_line_has_the_exit_code_that_is_documented(
     code: int, line: str, place: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     before = {path: path.read_bytes() for path in place.iterdir() if path.is_file()}
-    if line.startswith("run "):
-        # Made for a process that ends with it.
+    if line.startswith(("run ", "dashboard --no-open ")):
+        # Made for a process that ends with it: the dashboard's thread goes on importing.
         done = process('$O "$@"', *words(line))
         assert done.returncode == code
         errors = done.stderr
