@@ -53,7 +53,7 @@ def overlap(
     min_copy_bandwidth: str | None = None,
     forbid: Sequence[str] | None = None,
     skip_steps: int = 0,
-    aggregate: str = "median",
+    aggregate: str = "mean",
     range: str | None = None,
     scope: str = "steps",
     allow_missing: bool = False,
@@ -64,7 +64,7 @@ def overlap(
     step, or percentages: of the time in which copies or collectives run, and of the step. `forbid` lists rules
     (`overlapscope explain`). Without a limit and `forbid` the rules are forbidden that `overlapscope check` forbids.
 
-    Each limit holds for the `aggregate` of the steps (median, mean, worst or a percentile such as p90), without the
+    Each limit holds for the `aggregate` of the steps (mean, median, worst or a percentile such as p90), without the
     first `skip_steps`; with `range` for the ranges whose name matches that pattern instead; with `scope="window"` for
     the whole recording. `allow_missing` passes limits that cannot be judged.
 

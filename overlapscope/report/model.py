@@ -176,14 +176,18 @@ def _completed(device: Device) -> Device:
         msgspec.ValidationError: A group does not have a number for each step.
     """
     by_step: list[msgspec.Struct] = [group.by_step for group in device.copies]
-    by_step += [group.by_step for group in device.host_stalls]
     by_step += [group.by_step for group in device.kernels]
-    by_step += [case.by_step for case in device.evidence]
     columns = list(chain.from_iterable(map(msgspec.structs.astuple, by_step)))
-    if any(len(values) not in (0, len(device.steps)) for values in columns):
+    for stall in device.host_stalls:
+        columns += (stall.by_step.host_wait_ns, stall.by_step.idle_caused_ns)
+    # Reports of earlier versions don't have these.
+    added: list[tuple[tuple[int, ...], ...]] = [(stall.by_step.count,) for stall in device.host_stalls]
+    added += [(case.by_step.count, case.by_step.time_ns) for case in device.evidence]
+    columns += chain.from_iterable(values for values in added if any(values))
+    if any(len(values) != len(device.steps) for values in columns):
         raise msgspec.ValidationError("Expected a number for each step - at `by_step`")
     plain, whole = device.plain, [number for number, step in enumerate(device.steps) if not step.partial]
-    if device.per_step is None and not all(columns):
+    if device.per_step is None and not all(map(any, added)):
         device = msgspec.structs.replace(device, per_step=average(device.steps, whole))
     if plain is not None and plain.program is not None:
         plain = msgspec.structs.replace(plain, program=_completed(plain.program))

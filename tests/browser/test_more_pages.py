@@ -54,8 +54,10 @@ def test_zooming_one_timeline_zooms_the_other(page: Page, dashboard: Served) -> 
 
 
 def in_view(page: Page) -> list[int]:
-    """Return the span shown by the timeline that was last used."""
-    shown: list[int] = page.evaluate("(({ view }) => [view.start, view.end])(overlapscope.activeTimeline)")
+    """Return the span shown by the timeline that was last used, relative to its zero, which the other one shares."""
+    shown: list[int] = page.evaluate(
+        "(({ view, offset }) => [view.start - offset, view.end - offset])(overlapscope.activeTimeline)"
+    )
     return shown
 
 
