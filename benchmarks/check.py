@@ -26,7 +26,7 @@ def commands(directory: Path) -> dict[str, list[str | Path]]:
     with gzip.open(SOURCE) as packed, trace.open("wb") as plain:
         shutil.copyfileobj(packed, plain)
     (directory / "overlapscope.toml").write_text("")
-    run([*OURS, "baseline", "write", trace, "-o", baseline])
+    run([*OURS, "check", trace, "--write-baseline", "--baseline", baseline])
     config: list[str | Path] = ["--config", directory / "overlapscope.toml"]
     budget: list[str | Path] = [*config, "--budget", "step_time <= 1 s"]
     formats = ("text", "json", "junit", "github", "gitlab", "markdown", "html", "openmetrics")

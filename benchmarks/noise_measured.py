@@ -20,6 +20,7 @@ import msgspec
 import numpy as np
 
 from overlapscope.analysis import analyze_trace
+from overlapscope.analysis.average import judged_steps
 from overlapscope.analysis.results import Device
 from overlapscope.budgets import baseline
 from overlapscope.budgets.baseline import Baseline
@@ -31,7 +32,6 @@ from overlapscope.budgets.settings import Settings
 from overlapscope.budgets.verdicts import CheckResult
 from overlapscope.compare.diff import diff
 from overlapscope.compare.difference import DeviceDiff, FigureChange
-from overlapscope.compare.figures import averaged
 from overlapscope.compare.pair import Pair, PairRow, PairSide, side
 from overlapscope.reading import load
 from overlapscope.report.model import Report, build
@@ -89,7 +89,7 @@ class Recording(msgspec.Struct, frozen=True, dict=True):
     @cached_property
     def side(self) -> PairSide:
         """The steps that a diff takes means of."""
-        return side([self.device.steps[number].span_ns for number in averaged(self.device)])
+        return side([self.device.steps[number].span_ns for number in judged_steps(self.device)])
 
     @property
     def device(self) -> Device:

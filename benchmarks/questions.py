@@ -182,8 +182,8 @@ def unit_at(answer: Mapping[str, Any], path: str) -> str | None:
 def of_at(answer: Mapping[str, Any], path: str) -> str | None:
     """Return the program that the answer states for a value: the nearest statement, else that of the whole answer."""
     for name in reversed(path.split("/")):
-        if name in ("recorded", "plain_step"):
-            return name.removesuffix("_step")
+        if name in ("recorded_window", "plain_step"):
+            return name.partition("_")[0]
     figures = [value["figures"] for value in _along(answer, path) if isinstance(value, dict) and "figures" in value][-1]
     of = {of for words, of in _OF.items() if words in figures}
     return "predicted" if "predicted" in of else of.pop() if len(of) == 1 else None

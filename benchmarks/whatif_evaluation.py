@@ -13,7 +13,9 @@ from pathlib import Path
 import msgspec
 
 from benchmarks.noise_measured import unpack
-from overlapscope.prediction import predict
+from overlapscope.prediction.base import on_device, prepare
+from overlapscope.prediction.interventions import parse
+from overlapscope.prediction.predict import conclude
 from overlapscope.prediction.result import WhatIf
 from overlapscope.reading import load
 
@@ -216,11 +218,15 @@ def evaluate(asked: Sequence[Pair], others: Iterable[Path] = ()) -> Evaluation:
 def _answers(job: _Job) -> list[tuple[WhatIf, ...] | str]:
     """Return the predictions for each set of interventions of each device; or the traceback, since an exception loses
     it on its way from another process."""
+    # The step after a change was measured while it was recorded, so it is predicted for the recording, too.
     trace = load(job.path, progress=False, cache=False)
+    recorded = prepare(trace, None) if trace.devices else None
+    bases = [] if recorded is None else [on_device(recorded, device) for device in trace.devices]
     answers: list[tuple[WhatIf, ...] | str] = []
     for interventions in job.asked:
         try:
-            answers.append(tuple(predict(trace, interventions, device=device).result for device in trace.devices))
+            choices = parse(interventions)
+            answers.append(tuple(conclude(base, base, choices).result for base in bases))
         except Exception:
             answers.append(traceback.format_exc())
     return answers

@@ -13,7 +13,7 @@ from pathlib import Path
 import numpy as np
 from msgspec.structs import replace
 
-from overlapscope.prediction.base import prepare
+from overlapscope.prediction.base import on_device, prepare
 from overlapscope.prediction.graph import Graph, Why
 from overlapscope.prediction.replay import replay
 from overlapscope.prediction.steps import step_times
@@ -34,12 +34,12 @@ def _errors_pct(path: Path) -> list[float]:
     trace = load(path, progress=False, cache=False)
     errors = []
     for device in trace.devices:
-        base = prepare(trace, device, None)
+        base = on_device(prepare(trace, None), device)
         if base.fidelity.valid:
             graph = _typical(base.graph)
             replayed = replay(graph)
             steps = step_times(graph, base.judged, replayed.start_ns, replayed.end_ns)
-            errors.append(100 * abs(steps.median_ns / base.recorded.median_ns - 1))
+            errors.append(100 * abs(steps.mean_ns / base.recorded.mean_ns - 1))
     return errors
 
 

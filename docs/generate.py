@@ -51,8 +51,8 @@ has the limits.
 """
 _COMMANDS: Final = """# Command line
 
-Every command and option, as `overlapscope COMMAND --help` prints them. The [guides](../guides/index.md) show how to use
-them.
+Every command and option, as `overlapscope COMMAND --help-all` prints them. The [guides](../guides/index.md) show how to
+use them.
 """
 _JSON: Final = """# JSON structures
 

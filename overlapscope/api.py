@@ -89,15 +89,14 @@ def check(
         settings: Keys of a configuration file, such as `{"budgets": {"efficiency_pct": {"min": "80%"}}}`. The default
             is that of `overlapscope check`: copies must overlap with compute, or, with a `baseline`, the program must
             not have become slower.
-        baseline: A file of `overlapscope baseline write`, or a recording.
+        baseline: A file of `overlapscope check --write-baseline`, or a recording; by default that of the settings.
         plain_step_ns: Step time without the profiler in nanoseconds.
         allow_predicted: Whether to accept timelines predicted by `whatif`.
         other_program: Whether to compare with a baseline of another program.
 
     Raises:
         ConfigError: The settings are wrong.
-        UsageError: A budget needs a baseline and none is given, a recording can't serve as a baseline, or a timeline
-            was predicted.
+        UsageError: A recording can't serve as a baseline, or a timeline was predicted.
         UnreadableTrace: A file can't be read.
     """
     from overlapscope.budgets import baseline as baselines
@@ -108,7 +107,7 @@ def check(
 
     parsed = Settings() if settings is None else from_mapping(settings, "settings")
     parsed = replace(parsed, allow_predicted=allow_predicted, other_program=other_program)
-    past = None
+    past, baseline = None, parsed.baseline if baseline is None else baseline
     if isinstance(baseline, str | os.PathLike):
         past = read_baseline(os.fspath(baseline), ranges=parsed.compared_ranges, allow_predicted=allow_predicted)
     elif baseline is not None:

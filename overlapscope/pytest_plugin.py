@@ -53,7 +53,7 @@ def overlap(
     min_copy_bandwidth: str | None = None,
     forbid: Sequence[str] | None = None,
     skip_steps: int = 0,
-    aggregate: str = "median",
+    aggregate: str = "mean",
     range: str | None = None,
     scope: str = "steps",
     allow_missing: bool = False,
@@ -62,9 +62,9 @@ def overlap(
 
     Limits have units: "80%", "3 ms", "40 GB/s". `max_exposed_copy`, `max_exposed_comm` and `max_idle` are times of a
     step, or percentages: of the time in which copies or collectives run, and of the step. `forbid` lists rules
-    (`overlapscope rules`). Without a limit and `forbid` the rules are forbidden that `overlapscope check` forbids.
+    (`overlapscope explain`). Without a limit and `forbid` the rules are forbidden that `overlapscope check` forbids.
 
-    Each limit holds for the `aggregate` of the steps (median, mean, worst or a percentile such as p90), without the
+    Each limit holds for the `aggregate` of the steps (mean, median, worst or a percentile such as p90), without the
     first `skip_steps`; with `range` for the ranges whose name matches that pattern instead; with `scope="window"` for
     the whole recording. `allow_missing` passes limits that cannot be judged.
 

@@ -8,7 +8,7 @@ import numpy as np
 from msgspec import UNSET, Struct
 from msgspec.structs import replace
 
-from overlapscope.analysis.device import DeviceAnalysis, StepBuckets, analyze_device, divide_steps
+from overlapscope.analysis.device import DeviceAnalysis, analyze_device
 from overlapscope.analysis.host import find_blocking
 from overlapscope.analysis.host_use import describe_host
 from overlapscope.analysis.jobs import describe_environment
@@ -31,25 +31,32 @@ class TraceAnalysis(Struct, frozen=True, eq=False):
 
 
 def analyze_trace(
-    trace: Trace, *, device: int | None = None, step: str | None = None, range: str | None = None
+    trace: Trace,
+    *,
+    device: int | None = None,
+    step: str | None = None,
+    range: str | None = None,
+    settled: bool = False,
 ) -> TraceAnalysis:
     """Analyse all devices of a trace or one of them, over the whole window or over one step or range.
+
+    `settled` is whether no step is warm-up, because a recording decided on it that this trace replays.
 
     Raises:
         NotInTrace: If no device has that step or range.
     """
-    return _analyze(trace, device, step, range)
+    return _analyze(trace, device, step, range, settled)
 
 
 @kept_in_session
-def _analyze(trace: Trace, device: int | None, step: str | None, range: str | None) -> TraceAnalysis:
+def _analyze(trace: Trace, device: int | None, step: str | None, range: str | None, settled: bool) -> TraceAnalysis:
     checks = [*judge_file(trace)]
     comparable = _comparable(trace, checks)
     blocking = find_blocking(comparable)
     devices = []
     for ordinal in trace.devices:
         if device is None or ordinal == device:
-            analysis = analyze_device(trace, comparable, ordinal, blocking, step=step, range=range)
+            analysis = analyze_device(trace, comparable, ordinal, blocking, step=step, range=range, settled=settled)
             if analysis is not None:
                 devices.append(analysis)
                 checks += judge_device(trace, analysis.timeline, analysis.steps, analysis.idle)
@@ -75,13 +82,6 @@ def _analyze(trace: Trace, device: int | None, step: str | None, range: str | No
         period=trace.period or UNSET,
     )
     return TraceAnalysis(result, tuple(devices), trace)
-
-
-def divide_trace(trace: Trace) -> tuple[StepBuckets, ...]:
-    """Return the steps' figures of `analyze_trace` for each device, in half the time."""
-    comparable = _comparable(trace, judge_file(trace))
-    blocking = find_blocking(comparable)
-    return tuple(divide_steps(trace, comparable, ordinal, blocking) for ordinal in trace.devices)
 
 
 def _comparable(trace: Trace, checks: Sequence[Check]) -> Trace:

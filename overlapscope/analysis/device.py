@@ -11,6 +11,7 @@ from msgspec.structs import asdict, replace
 
 from overlapscope.analysis import exposed as exposed_copies
 from overlapscope.analysis import idle as idle_time
+from overlapscope.analysis.average import average, comparable, judged_steps
 from overlapscope.analysis.edges import Edges, find_edges
 from overlapscope.analysis.evidence import copy_evidence, idle_evidence
 from overlapscope.analysis.groups import find_stalls, group_copies, group_kernels
@@ -43,25 +44,6 @@ class DeviceAnalysis(Causes, frozen=True, kw_only=True):
     """Windows of the result: the whole window, or the occurrences of one step or range."""
 
 
-class StepBuckets(Struct, frozen=True):
-    """Time of a device's steps by bucket and cause."""
-
-    device: int
-    judged: Period | None
-    """The judged window, after the lead-in, as one period."""
-    steps: tuple[Period, ...]
-
-
-def divide_steps(trace: Trace, comparable: Trace, device: int, blocking: Blocking) -> StepBuckets:
-    """Return the steps of `analyze_device`, without its copies, kernels, stalls and evidence."""
-    causes = _find_causes(trace, comparable, device, blocking)
-    judged = judged_windows(causes.timeline, _whole(causes.timeline))
-    in_judged, in_steps = _measure(causes, [judged, Intervals(causes.steps.start_ns, causes.steps.end_ns)])
-    return StepBuckets(
-        device, _together(in_judged, judged) if len(judged.starts) else None, _each(in_steps, trace, causes.steps)
-    )
-
-
 def analyze_device(
     trace: Trace,
     comparable: Trace,
@@ -70,6 +52,7 @@ def analyze_device(
     *,
     step: str | None = None,
     range: str | None = None,
+    settled: bool = False,
 ) -> DeviceAnalysis | None:
     """Analyse one device; None if it has no such step or range.
 
@@ -84,7 +67,7 @@ def analyze_device(
             windows = union(periods.start_ns[named], periods.end_ns[named])
     if not len(windows.starts):
         return None
-    result = _figures(trace, causes, blocking, windows, narrowed=step is not None or range is not None)
+    result = _figures(trace, causes, blocking, windows, narrowed=step is not None or range is not None, settled=settled)
     return DeviceAnalysis(result=result, windows=windows, **asdict(causes))
 
 
@@ -92,8 +75,16 @@ def _whole(timeline: Timeline) -> Intervals:
     return Intervals(np.array([timeline.start_ns]), np.array([timeline.end_ns]))
 
 
-def judged_windows(timeline: Timeline, windows: Intervals) -> Intervals:
-    """Return the windows of a device without the lead-in."""
+def judged_windows(analysis: DeviceAnalysis) -> Intervals:
+    """Return the windows that findings are about: the judged steps, or else the windows after the lead-in."""
+    steps = analysis.result.steps
+    if analysis.result.per_step is None:
+        return _after_lead_in(analysis.timeline, analysis.windows)
+    windows = [steps[number].window for number in judged_steps(analysis.result)]
+    return union(np.array([each.start_ns for each in windows]), np.array([each.end_ns for each in windows]))
+
+
+def _after_lead_in(timeline: Timeline, windows: Intervals) -> Intervals:
     return clip(windows, timeline.judged_from_ns, timeline.end_ns)
 
 
@@ -114,18 +105,21 @@ def _find_causes(trace: Trace, comparable: Trace, device: int, blocking: Blockin
     )
 
 
-def _figures(trace: Trace, causes: Causes, blocking: Blocking, windows: Intervals, *, narrowed: bool) -> Device:
+def _figures(
+    trace: Trace, causes: Causes, blocking: Blocking, windows: Intervals, *, narrowed: bool, settled: bool
+) -> Device:
     """Return the figures of a device inside the windows; `narrowed` if these are some steps or ranges only."""
     timeline, starts, ends = causes.timeline, windows.starts, windows.ends
     steps, ranges = causes.steps, causes.ranges
     if narrowed:
         steps, ranges = steps.inside(starts, ends), ranges.inside(starts, ends)
     lead_in = None if timeline.lead_in_end_ns is None else timeline.lead_in_end_ns - timeline.start_ns
-    judged = judged_windows(timeline, windows)
+    judged = _after_lead_in(timeline, windows)
     in_whole, in_judged, in_steps, in_ranges = _measure(
         causes, [windows, judged, *(Intervals(periods.start_ns, periods.end_ns) for periods in (steps, ranges))]
     )
-    figures = _together(in_whole, windows)
+    figures, each_step = _together(in_whole, windows), _each(in_steps, trace, steps)
+    whole, spans_ns = np.flatnonzero(~steps.partial).tolist(), (steps.end_ns - steps.start_ns).tolist()
     return Device(
         device=timeline.device,
         name=trace.device_names.get(timeline.device),
@@ -137,16 +131,17 @@ def _figures(trace: Trace, causes: Causes, blocking: Blocking, windows: Interval
         engines=figures.engines,
         overlap=figures.overlap,
         judged=_together(in_judged, judged) if len(judged.starts) else None,
+        per_step=None if narrowed else average(each_step, comparable(whole, spans_ns, settled=settled)),
         streams=stream_use(timeline, starts, ends),
         copies=group_copies(timeline, steps, windows),
         exposed_copy_by_cause=figures.exposed_copy_by_cause,
         idle_by_cause=figures.idle_by_cause,
         evidence=(
-            *copy_evidence(trace, timeline, causes.exposed, windows),
-            *idle_evidence(trace, causes.idle, windows),
+            *copy_evidence(trace, timeline, causes.exposed, steps, windows),
+            *idle_evidence(trace, causes.idle, steps, windows),
         ),
         host_stalls=find_stalls(trace, timeline, blocking, causes.idle, steps, windows),
-        steps=_each(in_steps, trace, steps),
+        steps=each_step,
         ranges=_each(in_ranges, trace, ranges),
         kernels=group_kernels(trace, timeline, steps, windows),
     )
@@ -170,7 +165,8 @@ def _measure(causes: Causes, windows: Sequence[Intervals]) -> list[_Lengths]:
 def _together(ns: _Lengths, windows: Intervals) -> Period:
     """Return the figures of all windows together."""
     summed = {name: int(values.sum()) for name, values in ns.items()}
-    return period("", int(windows.starts[0]), int(windows.ends[-1]), summed)
+    together = period("", int(windows.starts[0]), int(windows.ends[-1]), summed)
+    return replace(together, span_ns=total(windows))
 
 
 def _each(ns: _Lengths, trace: Trace, periods: Periods) -> tuple[Period, ...]:

@@ -10,8 +10,10 @@ import numpy as np
 from overlapscope.analysis.edges import EXACT
 from overlapscope.analysis.grouping import groups_of
 from overlapscope.analysis.host import Sites, sites, sites_of_calls
+from overlapscope.analysis.periods import Periods
 from overlapscope.analysis.pieces import ExposedCopies, IdleTime, Pieces
-from overlapscope.analysis.results import Evidence, Window
+from overlapscope.analysis.results import Evidence, EvidenceByStep, Window
+from overlapscope.analysis.steps import step_at, sums_by_step, times_by_step
 from overlapscope.analysis.timeline import Timeline
 from overlapscope.base.columns import Integers
 from overlapscope.base.intervals import Intervals
@@ -23,7 +25,9 @@ MOST = 40
 complete."""
 
 
-def copy_evidence(trace: Trace, timeline: Timeline, exposed: ExposedCopies, windows: Intervals) -> list[Evidence]:
+def copy_evidence(
+    trace: Trace, timeline: Timeline, exposed: ExposedCopies, steps: Periods, windows: Intervals
+) -> list[Evidence]:
     """Return the evidence for exposed copies inside the windows, by cause and by what issued them."""
     pieces, ops = exposed.inside(windows), timeline.ops
     copy = pieces.copy
@@ -35,14 +39,14 @@ def copy_evidence(trace: Trace, timeline: Timeline, exposed: ExposedCopies, wind
 
     alike = (ops.source_kind[copy], ops.target_kind[copy], ops.stream[copy])
     sites = sites_of_calls(trace, ops.launch[copy])
-    return _ranked(trace, "exposed-copy", EXPOSED_COPY, COPY_CAUSES, pieces, alike, sites, moved)
+    return _ranked(trace, "exposed-copy", EXPOSED_COPY, COPY_CAUSES, pieces, steps, alike, sites, moved)
 
 
-def idle_evidence(trace: Trace, idle: IdleTime, windows: Intervals) -> list[Evidence]:
+def idle_evidence(trace: Trace, idle: IdleTime, steps: Periods, windows: Intervals) -> list[Evidence]:
     """Return the evidence for idle time inside the windows, by cause and by activity of the host."""
     pieces = idle.inside(windows)
     where = sites(trace, pieces.call, pieces.thread, pieces.host_ns)
-    return _ranked(trace, "idle", IDLE, IDLE_CAUSES, pieces, (), where, lambda _: None)
+    return _ranked(trace, "idle", IDLE, IDLE_CAUSES, pieces, steps, (), where, lambda _: None)
 
 
 def _ranked(
@@ -51,6 +55,7 @@ def _ranked(
     catalog: Mapping[str, Cause],
     causes: Sequence[StrEnum],
     pieces: Pieces,
+    steps: Periods,
     alike: Sequence[Integers],
     sites: Sites,
     moved: Callable[[int], str | None],
@@ -70,6 +75,9 @@ def _ranked(
     example = order[np.flatnonzero(np.diff(group[order], prepend=-1))]
     sure = np.full(len(time), EXACT, np.int64)
     np.minimum.at(sure, group, pieces.confidence)
+    begun = step_at(steps, pieces.start_ns)
+    counts = sums_by_step(group, begun, np.ones_like(begun), (len(time), len(steps))).tolist()
+    times = times_by_step(group, pieces.start_ns, pieces.end_ns, steps, len(time))
     evidence = []
     for number in np.lexsort((pieces.start_ns[example], -time))[:MOST].tolist():
         first = int(example[number])
@@ -89,6 +97,7 @@ def _ranked(
                 copies=copies,
                 confidence="exact" if sure[number] == EXACT else "rebuilt",
                 example=Window(start_ns=int(pieces.start_ns[first]), end_ns=int(pieces.end_ns[first])),
+                by_step=EvidenceByStep(count=tuple(counts[number]), time_ns=tuple(times[number])),
             )
         )
     return evidence

@@ -18,10 +18,10 @@ from overlapscope.analysis.results import (
     KernelsByStep,
     StallsByStep,
 )
-from overlapscope.analysis.steps import step_at, sums_by_step
+from overlapscope.analysis.steps import step_at, sums_by_step, times_by_step
 from overlapscope.analysis.timeline import Timeline
 from overlapscope.base.columns import pick
-from overlapscope.base.intervals import I64, Bool, Intervals, covered, cut, intersect, total, union
+from overlapscope.base.intervals import I64, Bool, Intervals, covered, intersect, total, union
 from overlapscope.catalog.causes import IDLE_RANK, STALL_CAUSES
 from overlapscope.trace.model import Kind, Memory, Trace
 
@@ -180,9 +180,10 @@ def find_stalls(
     group_of = np.full(len(calls), -1, np.int64)
     for number, which in enumerate(groups):
         group_of[rows[which]] = number
-    blamed, shape = _blamed(idle), (len(groups), len(steps))
-    waits = _in_steps(group_of[rows], calls.start_ns[rows], calls.end_ns[rows], steps, shape)
-    costs = _in_steps(group_of[blamed.call], blamed.start_ns, blamed.end_ns, steps, shape)
+    blamed, begun = _blamed(idle), step_at(steps, calls.start_ns[rows])
+    counts = sums_by_step(group_of[rows], begun, np.ones_like(begun), (len(groups), len(steps))).tolist()
+    waits = times_by_step(group_of[rows], calls.start_ns[rows], calls.end_ns[rows], steps, len(groups))
+    costs = times_by_step(group_of[blamed.call], blamed.start_ns, blamed.end_ns, steps, len(groups))
     stalls = []
     for number, which in enumerate(groups):
         site, members = sites.site_at(trace, int(which[0])), rows[which]
@@ -195,20 +196,13 @@ def find_stalls(
                 host_wait_ns=int((calls.end_ns[members] - calls.start_ns[members]).sum()),
                 idle_caused_ns=int(caused[members].sum()),
                 where=site.line,
-                by_step=StallsByStep(host_wait_ns=tuple(waits[number]), idle_caused_ns=tuple(costs[number])),
+                by_step=StallsByStep(
+                    count=tuple(counts[number]),
+                    host_wait_ns=tuple(waits[number]),
+                    idle_caused_ns=tuple(costs[number]),
+                ),
             )
         )
     return tuple(
         sorted(stalls, key=lambda stall: (-stall.idle_caused_ns, -stall.host_wait_ns, stall.call, stall.thread))
     )
-
-
-def _in_steps(group: I64, start: I64, end: I64, steps: Periods, shape: tuple[int, int]) -> list[list[int]]:
-    """Return the time of each group's intervals in each step, with `shape` (groups, steps).
-
-    Intervals of group -1 don't count.
-    """
-    piece, begin, stop = cut(start, end, Intervals(steps.start_ns, steps.end_ns))
-    step = np.where(group[piece] >= 0, step_at(steps, begin), -1)
-    sums: list[list[int]] = sums_by_step(group[piece], step, stop - begin, shape).tolist()
-    return sums

@@ -19,7 +19,8 @@ from overlapscope.trace.lost import GPU_OPS
 from overlapscope.trace.model import HostEvents, Trace
 
 MOST_OPS = 20
-_ALONE = "_SingleProcessDataLoaderIter"
+ALONE = "_SingleProcessDataLoaderIter"
+"""Part of the name of a loader that makes batches on the thread that asks for them."""
 
 
 def describe_host(trace: Trace) -> HostUse | None:
@@ -90,7 +91,7 @@ def _loader(loads: HostEvents) -> Literal["none", "own-thread", "workers"]:
     """Return who makes the batches, by the names that PyTorch gives its iterators."""
     if not len(loads):
         return "none"
-    return "own-thread" if loads.named(lambda name: _ALONE in name).any() else "workers"
+    return "own-thread" if loads.named(lambda name: ALONE in name).any() else "workers"
 
 
 def _by_name(ops: HostEvents, worked: Intervals) -> tuple[OpTime, ...]:

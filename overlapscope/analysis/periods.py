@@ -8,6 +8,7 @@ import numpy as np
 from msgspec.structs import replace
 
 from overlapscope.analysis.grouping import distinct
+from overlapscope.analysis.results import Window
 from overlapscope.analysis.timeline import Timeline
 from overlapscope.base.columns import Columns, pick
 from overlapscope.base.intervals import I64, Bool
@@ -39,6 +40,15 @@ class Periods(Columns, frozen=True):
 def is_step(annotations: HostEvents) -> Bool:
     """Select the annotations that are profiler steps."""
     return annotations.named(lambda name: _STEP.fullmatch(name) is not None)
+
+
+def host_step(trace: Trace, name: str) -> Window | None:
+    """Return when the host ran a step; None if no annotation has its name."""
+    rows = np.flatnonzero(trace.annotations.named(lambda other: other == name))
+    if not len(rows):
+        return None
+    notes, row = trace.annotations, rows[0]
+    return Window(start_ns=int(notes.start_ns[row]), end_ns=int(notes.end_ns[row]))
 
 
 def names_of(annotations: HostEvents) -> tuple[list[str], list[str]]:

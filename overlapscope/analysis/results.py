@@ -112,8 +112,10 @@ class CopyGroup(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class StallsByStep(msgspec.Struct, frozen=True, kw_only=True):
-    """A host stall in each of `Device.steps`, in their order, cut at the steps' edges."""
+    """A host stall in each of `Device.steps`, in their order, cut at the steps' edges; calls count where they begin."""
 
+    count: tuple[int, ...] = ()
+    """Empty in reports of earlier versions."""
     host_wait_ns: tuple[int, ...]
     idle_caused_ns: tuple[int, ...]
 
@@ -133,6 +135,14 @@ class HostStall(msgspec.Struct, frozen=True, kw_only=True):
     where: str | None
     """Python line, if stacks were recorded."""
     by_step: StallsByStep
+
+
+class EvidenceByStep(msgspec.Struct, frozen=True, kw_only=True):
+    """A row of evidence in each of `Device.steps`, in their order; cases count where they begin."""
+
+    count: tuple[int, ...]
+    time_ns: tuple[int, ...]
+    """Time, cut at the steps' edges."""
 
 
 class Evidence(msgspec.Struct, frozen=True, kw_only=True):
@@ -156,6 +166,8 @@ class Evidence(msgspec.Struct, frozen=True, kw_only=True):
     """`rebuilt` if it is based on an event edge that the trace doesn't state."""
     example: Window
     """The longest single case."""
+    by_step: EvidenceByStep = EvidenceByStep(count=(), time_ns=())
+    """Empty in reports of earlier versions."""
 
 
 class Period(msgspec.Struct, frozen=True, kw_only=True):
@@ -171,6 +183,21 @@ class Period(msgspec.Struct, frozen=True, kw_only=True):
     idle_by_cause: dict[str, int]
     partial: bool
     """True if it began in the lead-in, so that a part of it was cut off."""
+
+
+class PerStep(msgspec.Struct, frozen=True, kw_only=True):
+    """An average step of a device: each length is the mean over the judged steps, each percentage a ratio of sums."""
+
+    steps: int
+    """Number of judged steps: whole ones, without a warm-up step at first and without the last step."""
+    first: int
+    """Number of the first of them in `Device.steps`; the others follow."""
+    span_ns: int
+    buckets: Buckets
+    engines: Engines
+    overlap: Overlap
+    exposed_copy_by_cause: dict[str, int]
+    idle_by_cause: dict[str, int]
 
 
 class KernelsByStep(msgspec.Struct, frozen=True, kw_only=True):
@@ -218,7 +245,7 @@ class Plain(msgspec.Struct, frozen=True, kw_only=True):
     high_ns: int
     origin: PlainOrigin
     recorded_step_ns: int
-    """Median step in the recording, among steps with a known end; the window if there are no steps."""
+    """Average step in the recording; the time after the lead-in if no step is judged."""
     buckets: Buckets | None
     """Buckets of a step, which add up to `step_ns`; None if the recording can't be replayed and took less time than its
     ops do."""
@@ -227,9 +254,9 @@ class Plain(msgspec.Struct, frozen=True, kw_only=True):
     idle_by_cause: dict[str, int]
     """Idle time by cause, which adds up to the bucket. `unknown` has the time that no replay explains."""
     program: Device | None = None
-    """Figures of the recording replayed with plain steps, which verdict, budgets, diffs and baselines are about.
+    """Figures of the recording replayed with plain steps; None if nothing could be replayed.
 
-    None if the plain step is only estimated, or nothing could be replayed.
+    Verdict and findings are about them; budgets, diffs and baselines only if the plain step isn't estimated.
     """
 
 
@@ -249,6 +276,8 @@ class Device(msgspec.Struct, frozen=True, kw_only=True):
     overlap: Overlap
     judged: Period | None
     """Figures without the lead-in; None if nothing is left."""
+    per_step: PerStep | None = None
+    """An average step; None if no step is whole, or a single step or range is analysed."""
     streams: tuple[StreamUse, ...]
     copies: tuple[CopyGroup, ...]
     exposed_copy_by_cause: dict[str, int]

@@ -7,6 +7,7 @@ from statistics import fmean, median_low
 
 from msgspec import Struct
 
+from overlapscope.analysis.average import judged_steps
 from overlapscope.analysis.results import Device, HostStep, HostUse, Period
 
 LONG = 1.5
@@ -30,11 +31,8 @@ class Spread(Struct, frozen=True, kw_only=True):
 
 
 def of_device(device: Device) -> Spread | None:
-    """Return the spread of whole steps on a device, without the last one, which ends with the recording.
-
-    None if there are fewer than two.
-    """
-    steps = [step for step in device.steps[:-1] if not step.partial]
+    """Return the spread of the judged steps on a device; None if there are fewer than two."""
+    steps = [device.steps[number] for number in judged_steps(device)]
     return _spread([step.span_ns for step in steps], [_parts(step) for step in steps])
 
 

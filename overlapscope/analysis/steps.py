@@ -9,7 +9,7 @@ import numpy as np
 from overlapscope.analysis.periods import Periods
 from overlapscope.analysis.results import Device, Period
 from overlapscope.base.columns import pick, quantile
-from overlapscope.base.intervals import I64, Bool
+from overlapscope.base.intervals import I64, Bool, Intervals, cut
 
 FEWEST = 5
 """Minimum number of steps for outliers."""
@@ -66,6 +66,17 @@ def step_at(steps: Periods, at: I64) -> I64:
     """Return the step of each instant; -1 if there is none. Steps are disjoint."""
     number = np.searchsorted(steps.start_ns, at, side="right") - 1
     return np.where((number >= 0) & (pick(steps.end_ns, number, 0) > at), number, -1)
+
+
+def times_by_step(group: I64, start: I64, end: I64, steps: Periods, groups: int) -> list[list[int]]:
+    """Return the time of each group's intervals in each step, with shape (groups, steps), cut at the steps' edges.
+
+    Intervals of group -1 don't count.
+    """
+    piece, begin, stop = cut(start, end, Intervals(steps.start_ns, steps.end_ns))
+    step = np.where(group[piece] >= 0, step_at(steps, begin), -1)
+    sums: list[list[int]] = sums_by_step(group[piece], step, stop - begin, (groups, len(steps))).tolist()
+    return sums
 
 
 def sums_by_step(group: I64, step: I64, weight: I64, shape: tuple[int, int]) -> I64:

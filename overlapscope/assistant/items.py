@@ -7,9 +7,10 @@ from typing import Any, Final
 
 import msgspec
 
-from overlapscope.analysis.results import Device, Period, Plain, TraceResult
+from overlapscope.analysis.results import Device, Period, TraceResult
 from overlapscope.errors import NotInTrace, UsageError
 from overlapscope.report.model import Report
+from overlapscope.report.page import DeviceReport
 
 FEW: Final = 8
 """Maximum number of names in an item."""
@@ -60,33 +61,34 @@ def _place(period: Period) -> dict[str, Any]:
     return {"name": period.name, "start_ns": period.window.start_ns, "end_ns": period.window.end_ns}
 
 
-def measured_figures(device: Device) -> dict[str, Any]:
-    """Return the figures of a device: of the recording, and of a step without the profiler."""
-    plain = device.plain
+def measured_figures(section: DeviceReport, device: Device) -> dict[str, Any]:
+    """Return the figures of a device: of an average step, as verdicts and findings state them, and of its window."""
+    plain, window = device.plain, section.window
+    origin = section.plain_origin
+    of = "of the recording" if origin is None else f"of the program without the profiler, whose step is {origin}"
+    # Without steps, people read figures of the time after the lead-in.
+    frame = {"figures": of} | ({"steps": section.steps} if section.steps else {}) | _figures(device)
     return {
         "device": device.device,
         "name": device.name,
-        "recorded": {
-            "span_ns": device.span_ns,
-            **msgspec.structs.asdict(device.buckets),
-            "hidden_copy_pct": device.overlap.hidden_copy_pct,
-            "efficiency_pct": device.overlap.efficiency_pct,
-            "exposed_copy_by_cause": _some(device.exposed_copy_by_cause),
-            "idle_by_cause": _some(device.idle_by_cause),
-        },
-        "plain_step": None if plain is None else _plain(plain),
+        "per_step" if section.steps else "judged": frame,
+        "plain_step": None if plain is None else {name: getattr(plain, name) for name in _PLAIN},
+        **({} if window is None else {"recorded_window": _figures(window)}),
     }
 
 
-def _plain(plain: Plain) -> dict[str, Any]:
-    fields = {name: getattr(plain, name) for name in ("step_ns", "low_ns", "high_ns", "origin", "recorded_step_ns")}
-    if plain.buckets is None:
-        return fields
-    causes = {
-        "exposed_copy_by_cause": _some(plain.exposed_copy_by_cause),
-        "idle_by_cause": _some(plain.idle_by_cause),
+_PLAIN: Final = ("step_ns", "low_ns", "high_ns", "origin", "recorded_step_ns")
+
+
+def _figures(device: Device) -> dict[str, Any]:
+    return {
+        "span_ns": device.span_ns,
+        **msgspec.structs.asdict(device.buckets),
+        "hidden_copy_pct": device.overlap.hidden_copy_pct,
+        "efficiency_pct": device.overlap.efficiency_pct,
+        "exposed_copy_by_cause": _some(device.exposed_copy_by_cause),
+        "idle_by_cause": _some(device.idle_by_cause),
     }
-    return {**fields, **msgspec.structs.asdict(plain.buckets), **causes}
 
 
 def _some(by_cause: dict[str, int]) -> dict[str, int]:

@@ -99,8 +99,9 @@ class Tools(msgspec.Struct, frozen=True):
         plain_step_ns: PlainStep = None,
         page: PageNumber = 1,
     ) -> str:
-        """State whether data moves while the GPU computes, and if not, why: for each GPU the verdict, the five buckets
-        (they add up to span_ns), overlap, causes (they add up to their bucket), and the step time without the profiler.
+        """State whether data moves while the GPU computes, and if not, why: for each GPU the verdict and, of an average
+        step, the five buckets (they add up to span_ns), overlap and causes (they add up to their bucket). Totals of the
+        whole recording are under recorded_window.
         """
         report = self._report(path, plain_step_ns)
         sections = [
@@ -115,9 +116,9 @@ class Tools(msgspec.Struct, frozen=True):
             verdict = judge(section)
             result = {"rank": section.trace.rank, "level": verdict.level, "verdict": verdict.text}
             doubts = {"plain": verdict.plain, "steps": verdict.steps, "doubt": verdict.doubt}
-            measured = {} if section.device is None else measured_figures(section.device)
+            measured = {} if section.device is None else measured_figures(section, section.device)
             items.append({**result, **{name: text for name, text in doubts.items() if text}, **measured})
-        figures = "of the recording under recorded, of a step without the profiler under plain_step"
+        figures = "as per_step says; of the recording under recorded_window"
         return answer({}, items, figures=figures, unknown=doubts_about(report, device), called="verdicts", page=page)
 
     def findings(
@@ -127,19 +128,21 @@ class Tools(msgspec.Struct, frozen=True):
         plain_step_ns: PlainStep = None,
         page: PageNumber = 1,
     ) -> str:
-        """List what costs time, the costliest first, with evidence, what to change, saving and place in the code."""
+        """List what costs time, the surest saving first, with evidence, what to change, and place in the code."""
         rule = current_rule(rule) if rule is not None else None
         if rule is not None and rule not in RULES:
             raise UsageError(f"there is no rule {rule!r}{did_you_mean(rule, RULES)}; rules: {', '.join(RULES)}.")
         report = self._report(path, plain_step_ns)
+        parts = {(part.trace.source, part.device.device): part for part in Page(report).sections() if part.device}
         items = [
             {
                 "rule": finding.rule,
                 "severity": finding.severity,
                 **({} if finding.rank is None else {"rank": finding.rank}),
                 "device": finding.device,
-                "cost_ns": finding.cost_ns,
-                "cost_from": finding.cost_from,
+                "saves_ns": parts[finding.source, finding.device].per_step(finding.cost_ns),
+                "saves_at_least_ns": parts[finding.source, finding.device].per_step(finding.low_ns),
+                "saves_from": finding.cost_from,
                 "figures": "recorded" if finding.plain_bound_ns is None else "plain",
                 "title": finding.title,
                 "detail": finding.detail,
@@ -150,9 +153,12 @@ class Tools(msgspec.Struct, frozen=True):
                 **({"doubt": finding.doubt} if finding.doubt else {}),
             }
             for finding in report.findings
-            if rule in (None, finding.rule)
+            if rule in (None, finding.rule) and finding.found_in != "recorded"
         ]
-        head = {"cost_ns": "saved by the fix in the whole recording: by replay, or at most (bound); do not add up"}
+        head = {
+            "saves_ns": "what the fix saves of an average step (of the recording, without steps): by replay, or at "
+            "most (bound); do not add up"
+        }
         return answer(head, items, figures=_SPOKEN, unknown=doubts_about(report), called="findings", page=page)
 
     def explain(
@@ -361,6 +367,7 @@ class Tools(msgspec.Struct, frozen=True):
         """Find the rank that delays the others, and show how each rank spends its time."""
         from overlapscope.ranks.engine import reduce_all
         from overlapscope.ranks.files import expand_urls
+        from overlapscope.ranks.frame import by_steps, rows_of
         from overlapscope.ranks.join import Joined
         from overlapscope.ranks.reduced import Unreadable
 
@@ -380,9 +387,12 @@ class Tools(msgspec.Struct, frozen=True):
             "missing": result.missing[:FEW],
         }
         less = {"source": ..., "step_spans_ns": ..., "device_name": ..., "doubts": (), "doubt_ids": ...}
-        rows = [without(row, less) for row in result.ranks]
+        less |= {"judged": ..., "median_step_ns": ..., "lead_in_ns": ..., "unjudged_comm_ns": ...}
+        shown = rows_of(result)
+        rows = [without(row, less) for row in shown]
+        figures = f"{'of an average step ' if by_steps(shown) else ''}{_RECORDED}"
         unknown = [*(f"{reduced.source}: {reduced.reason}" for reduced in result.unreadable), *result.notes]
-        return answer(head, rows, figures=_RECORDED, unknown=unknown, called="ranks", page=page)
+        return answer(head, rows, figures=figures, unknown=unknown, called="ranks", page=page)
 
     def history(
         self,

@@ -227,6 +227,15 @@ def plural(count: int, noun: str) -> str:
     return f"{count:,} {many}"
 
 
+def each(count: int, among: int, noun: str = "") -> str:
+    """Return how many of `count` things each of several has: `2 steps`, `2.5 steps`, `12 steps`; `2.5` without noun."""
+    if count % among == 0:
+        return plural(count // among, noun) if noun else f"{count // among:,}"
+    share = count / among
+    text = f"{share:,.{0 if share >= 10 else 1}f}" if share >= 0.05 else "< 0.1"
+    return f"{text} {plural(2, noun).removeprefix('2 ')}" if noun else text
+
+
 def listed(things: Iterable[object], most: int | None = None) -> str:
     """Return `a`, `a and b`, `a, b and c`; for more than `most` items, `a, b and 1,200 more`."""
     texts = [str(thing) for thing in things]

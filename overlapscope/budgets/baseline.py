@@ -10,12 +10,12 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from fnmatch import fnmatchcase
 from itertools import chain
-from statistics import median
 from typing import Any, Final, Literal
 
 import msgspec
 from msgspec import UNSET
 
+from overlapscope.analysis.average import comparable, judged_steps
 from overlapscope.analysis.jobs import mixture
 from overlapscope.analysis.results import Device, Environment, Period, TraceResult
 from overlapscope.base.saved import MOST, Tool, decode
@@ -26,7 +26,6 @@ from overlapscope.budgets.quantity import show
 from overlapscope.budgets.samples import Measurements, Series, series, step_sample
 from overlapscope.catalog.causes import COPY_CAUSES, IDLE_CAUSES
 from overlapscope.compare.environment import fingerprint
-from overlapscope.compare.figures import without_warm_up
 from overlapscope.compare.noise import FEWEST
 from overlapscope.errors import UnreadableTrace, UsageError
 from overlapscope.report.model import Report, of_program
@@ -68,11 +67,13 @@ class BaselineSeries(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tr
     scope: str
     """`steps`, or the name of a range."""
     typical: str
-    """The median as text, for reviewers of the file."""
+    """The mean of what is judged as text, for reviewers of the file."""
     steps: tuple[int, ...] | None = None
     """Number of the step in which each occurrence of a range begins; None for steps."""
     values: tuple[float | None, ...]
     """Values in nanoseconds, percent or 1e9 bytes per second; null for a percentage of nothing."""
+    wholes: tuple[float, ...] | None = None
+    """Nanoseconds that each value is a share of; None for times, and in files of earlier versions."""
 
 
 class Baseline(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -133,12 +134,13 @@ class Baseline(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
             line = lines.get((metric.id, direction, cause))
             # A series without anything to measure is not in the file. Its times are zero.
             nothing = 0.0 if metric.unit == "ns" else None
-            return Series(names, line.values if line else (nothing,) * len(spans), spans).take(kept)
+            wholes = (line and line.wholes) or (1.0,) * len(spans)
+            return Series(names, line.values if line else (nothing,) * len(spans), spans, wholes).take(kept)
 
         return read
 
     def compared(self, of: BaselineDevice, *, skip: int = 0) -> tuple[int, ...]:
-        """Return the numbers of a device's steps to compare, like `compare.figures.compared`."""
+        """Return the numbers of a device's steps to compare, like `analysis.average.judged_steps`."""
         wanted = (of.rank, of.device, STEPS, "step_time")
         spans = [
             round(value or 0)
@@ -146,7 +148,7 @@ class Baseline(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
             if (line.rank, line.device, line.scope, line.metric) == wanted
             for value in line.values
         ]
-        return without_warm_up([number for number in range(len(of.steps)) if of.first + number >= skip], spans)
+        return comparable([number for number in range(len(of.steps)) if of.first + number >= skip], spans)
 
 
 def of(report: Report, *, ranges: Iterable[str] = (), allow_predicted: bool = False) -> Baseline:
@@ -183,10 +185,12 @@ def of(report: Report, *, ranges: Iterable[str] = (), allow_predicted: bool = Fa
                 raise UsageError(f"{trace.source}: is the second trace {which}; a baseline belongs to one job.")
             devices.append(kept)
             samples = [step_sample(device, number) for number in whole]
-            lines += _series(kept, STEPS, samples, None)
+            judged = [number - kept.first for number in judged_steps(device)]
+            lines += _series(kept, STEPS, samples, None, judged)
             for name, periods in _ranges(device, patterns).items():
                 begun = [_step_of(device, period) - kept.first for period in periods]
-                lines += _series(kept, name, [Sample(name, period, {}) for period in periods], begun)
+                after = [number for number, step in enumerate(begun) if judged and step >= judged[0]]
+                lines += _series(kept, name, [Sample(name, period, {}) for period in periods], begun, after)
     return Baseline(
         environment=fingerprint(report),
         job=_job(report),
@@ -268,14 +272,15 @@ def _step_of(device: Device, period: Period) -> int:
     return sum(step.window.start_ns <= period.window.start_ns for step in device.steps) - 1
 
 
-def _series(of: BaselineDevice, scope: str, samples: list[Sample], begun: list[int] | None) -> Iterator[BaselineSeries]:
-    """Yield the series of every metric and cause that has values to keep."""
+def _series(
+    of: BaselineDevice, scope: str, samples: list[Sample], begun: list[int] | None, judged: list[int]
+) -> Iterator[BaselineSeries]:
+    """Yield the series of every metric and cause that has values to keep. `judged` has the numbers of judged ones."""
     for metric, direction, cause in _KEPT:
-        values = tuple(
-            None if value is None else whole(round(value, _DIGITS))
-            for value in series(samples, metric, direction, cause).values
-        )
-        numbers = [value for value in values if value is not None]
+        measured = series(samples, metric, direction, cause)
+        values = tuple(None if value is None else whole(round(value, _DIGITS)) for value in measured.values)
+        wholes = tuple(map(whole, measured.wholes))
+        numbers, typical = [value for value in values if value is not None], measured.take(judged).known()
         # Times that are all zero need no line, unlike percentages.
         if (any(numbers) if metric.unit == "ns" else numbers) or metric.id == "step_time":
             yield BaselineSeries(
@@ -285,9 +290,10 @@ def _series(of: BaselineDevice, scope: str, samples: list[Sample], begun: list[i
                 direction=direction,
                 cause=cause,
                 scope=scope,
-                typical=show(median(numbers), metric.unit) if numbers else "unknown",
+                typical=show(typical.mean, metric.unit) if typical.values else "unknown",
                 steps=None if begun is None else tuple(begun),
                 values=values,
+                wholes=wholes if {*wholes} != {1} else None,
             )
 
 
@@ -323,7 +329,7 @@ def _line_order(line: BaselineSeries) -> tuple[Any, ...]:
 
 # -- JSON -------------------------------------------------------------------------------------------
 
-_ANEW: Final = "write it again with `overlapscope baseline write`"
+_ANEW: Final = "write it again with `overlapscope check --write-baseline`"
 
 
 class BaselineFile(Baseline, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -337,7 +343,9 @@ def to_json(baseline: Baseline) -> bytes:
     """Encode a baseline: first its kind, then sorted keys, with a line for each device, series and kernel."""
     plain = msgspec.to_builtins(baseline)
     for line in plain["series"]:
-        line["values"] = [value if value is None else whole(value) for value in line["values"]]
+        for numbers in ("values", "wholes"):
+            if numbers in line:
+                line[numbers] = [number if number is None else whole(number) for number in line[numbers]]
     plain["digest"] = _digest(plain)
     return ("\n".join(chain(["{"], _lines(plain), ["}"])) + "\n").encode()
 
@@ -376,7 +384,8 @@ def from_json(data: bytes, source: str) -> Baseline:
         file = decode(data, BaselineFile)
     except msgspec.DecodeError as error:
         raise UnreadableTrace(
-            f"{source}: is not a baseline ({clean(str(error), 300)}); write one with `overlapscope baseline write`."
+            f"{source}: is not a baseline ({clean(str(error), 300)}); write one with `overlapscope check "
+            "--write-baseline`."
         ) from None
     if file.schema_version != SCHEMA_VERSION:
         raise UnreadableTrace(
@@ -413,3 +422,8 @@ def _check_line(line: BaselineSeries, device: BaselineDevice | None, samples: in
     most = 100 if metric.unit == "pct" else MOST
     if not all(0 <= value <= most for value in line.values if value is not None):
         raise UnreadableTrace(f"{series}: has an impossible value; {_ANEW}.")
+    wholes = (1.0,) * len(line.values) if line.wholes is None else line.wholes
+    if len(wholes) != len(line.values) or not all(
+        0 <= whole <= MOST and (whole or value is None) for value, whole in zip(line.values, wholes, strict=True)
+    ):
+        raise UnreadableTrace(f"{series}: has an impossible whole; {_ANEW}.")

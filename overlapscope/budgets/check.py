@@ -15,10 +15,9 @@ from overlapscope.budgets.judge import combine, judge
 from overlapscope.budgets.missing import absence_notes, absent_ranks, mixed_notes, refuse_predicted
 from overlapscope.budgets.places import JudgedPlace, find_places
 from overlapscope.budgets.rulings import WORST_FIRST, Exemptions, Ruling, judge_rule
-from overlapscope.budgets.settings import DEFAULT_ORIGIN, LIMITS, Budget, Settings
+from overlapscope.budgets.settings import DEFAULT_ORIGIN, LIMITS, RELATIVE, Budget, Settings
 from overlapscope.budgets.verdicts import BudgetVerdict, CheckResult, Outcome, Status, Subject
 from overlapscope.compare import environment
-from overlapscope.errors import UsageError
 from overlapscope.report.model import Report, of_program
 
 _DATA_LOST = ("events-readable", "durations", "copy-sizes", "copy-directions", "dropped-ops")
@@ -42,8 +41,7 @@ def check(
         today: The day by which exceptions expire; by default that of this machine's clock.
 
     Raises:
-        UsageError: A budget needs a baseline and none is given, or a trace was predicted and the settings don't allow
-            predictions.
+        UsageError: A trace was predicted, and the settings don't allow predictions.
     """
     job = Job(report, settings, baseline, today)
     verdicts = [ruling.verdict for ruling in job.judge()]
@@ -55,7 +53,7 @@ def check(
     outcome = _outcome(ordered)
     return CheckResult(
         outcome=outcome,
-        summary=_summary(ordered),
+        summary=_summary(ordered, "the baseline" if baseline is not None else "a baseline, because there is none"),
         program=_program_words(job.report),
         sources=tuple(trace.source for trace in job.report.traces),
         verdicts=ordered,
@@ -90,11 +88,6 @@ class Job:
         self._settings = (settings or Settings()).completed(with_baseline=baseline is not None, of_host=of_host)
         self._baseline = baseline
         self._exemptions = Exemptions(self._settings.exceptions, today or datetime.datetime.now().astimezone().date())
-        for budget in self._settings.budgets:
-            if baseline is None and budget.relative:
-                needs = f"{budget.origin or budget.metric}: a change needs a baseline; pass"
-                written = "written by `overlapscope baseline write`."
-                raise UsageError(f"{needs} --baseline FILE, {written}", for_assistants=f"{needs} baseline, {written}")
         here = environment.fingerprint(self.report)
         differences = environment.differences(baseline.environment, here) if baseline else ()
         # Drivers are updated often, and budgets find what an update changes.
@@ -113,6 +106,11 @@ class Job:
 
     def warnings(self) -> Iterator[str]:
         """Yield the warnings of the check. Call this after `judge`, since exceptions are counted there."""
+        if self._baseline is None and any(limit in RELATIVE for _, limit in self._limits()):
+            yield (
+                "There is no baseline, so budgets on a change are not compared. `overlapscope check TRACE "
+                "--write-baseline` writes one."
+            )
         if self._baseline is not None and environment.is_predicted(self._baseline.environment):
             yield "The baseline is a predicted timeline, not a recording."
         if self._other_program:
@@ -203,19 +201,24 @@ class Job:
     def _rulings(self, places: list[JudgedPlace]) -> Iterator[Ruling]:
         for place in places:
             budget = place.budget
-            if budget.relative and (self._elsewhere or self._other_program):
-                problem = f"was made elsewhere ({self._elsewhere})"
-                if self._other_program:
-                    problem = "is of another program"
-                elif self._plain_unknown:
-                    problem = "is of the plain program"
-                sentence = f"{budget.metric} is not compared: the baseline {problem}"
+            if budget.relative and (problem := self._not_comparable()):
+                sentence = f"{budget.metric} is not compared: {problem}"
                 ruling = Ruling(subject=place.subject, place=place, status="skipped", sentence=sentence)
             else:
                 ruling = judge(place, self._baseline, only=len(self.report.devices) == 1)
             # A default budget is dropped if neither the traces nor the baseline have anything to compare.
             if not (ruling.nothing and budget.origin == DEFAULT_ORIGIN):
                 yield self._exemptions.apply(budget.metric, budget.title, ruling)
+
+    def _not_comparable(self) -> str:
+        """Return the reason why nothing is compared with a baseline; an empty string without one."""
+        if self._baseline is None:
+            return "there is no baseline"
+        if self._other_program:
+            return "the baseline is of another program"
+        if self._plain_unknown:
+            return "the baseline is of the plain program"
+        return f"the baseline was made elsewhere ({self._elsewhere})" if self._elsewhere else ""
 
 
 def _of_all(
@@ -260,18 +263,18 @@ def _outcome(verdicts: tuple[BudgetVerdict, ...]) -> Outcome:
     return "pass"
 
 
-def _summary(verdicts: tuple[BudgetVerdict, ...]) -> str:
-    """Return the outcome of all budgets.
+def _summary(verdicts: tuple[BudgetVerdict, ...], baseline: str) -> str:
+    """Return the outcome of all budgets. `baseline` is what changes are compared with, in words.
 
     Example: `2 of 5 budgets failed: efficiency_pct >= 80%, forbid pageable-memory.`
     """
     total = plural(len(verdicts), "budget")
     if all(verdict.status == "skipped" for verdict in verdicts):
-        return "Nothing could be compared with the baseline." if verdicts else "There was nothing to judge."
+        return f"Nothing could be compared with {baseline}." if verdicts else "There was nothing to judge."
     words: dict[Status, str] = {
         "fail": "failed",
         "unknown": "could not be judged",
-        "skipped": "could not be compared with the baseline",
+        "skipped": f"could not be compared with {baseline}",
     }
     counted = {
         status: [verdict for verdict in verdicts if verdict.status == status and verdict.counts] for status in words

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from overlapscope.base import disk
 from overlapscope.budgets.metrics import METRICS, Metric
@@ -70,14 +71,16 @@ def find(start: Path) -> Path | None:
 
 
 def read(path: Path) -> Settings:
-    """Read the settings from a file. Raises ConfigError."""
+    """Read the settings from a file, with the baseline's path relative to it. Raises ConfigError."""
     content = _toml(path)
     if path.name != PROJECT:
-        return from_mapping(content, str(path))
-    section = _section(content, path)
-    if section is None:
-        raise ConfigError(f"{path}: has no [tool.overlapscope]; add one, or name another file.")
-    return from_mapping(section, str(path), _PATH)
+        settings = from_mapping(content, str(path))
+    else:
+        section = _section(content, path)
+        if section is None:
+            raise ConfigError(f"{path}: has no [tool.overlapscope]; add one, or name another file.")
+        settings = from_mapping(section, str(path), _PATH)
+    return settings if settings.baseline is None else replace(settings, baseline=path.parent / settings.baseline)
 
 
 def _toml(path: Path) -> dict[str, Any]:
@@ -132,6 +135,7 @@ def from_mapping(content: Mapping[str, Any], source: str, path: tuple[str, ...] 
         for override in _overrides(table, budgets, location.at(f"overrides[{number}]"))
     )
     return Settings(
+        baseline=None if top.baseline is None else Path(top.baseline),
         budgets=budgets,
         forbid=tuple(dict.fromkeys(rule(text, str(location.at("forbid"))) for text in top.forbid or ())),
         allow_missing=top.allow_missing or False,

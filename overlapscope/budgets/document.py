@@ -310,7 +310,7 @@ def _metrics(baseline: Baseline, rank: int | None, device: int) -> Table:
         for series in baseline.series
         if (series.rank, series.device) == (rank, device)
     )
-    columns = (table.words(title, heads=True), table.words("of", flexible=True), Column("count"), Column("median"))
+    columns = (table.words(title, heads=True), table.words("of", flexible=True), Column("count"), Column("mean"))
     return Table(title, columns, table.rows(lines))
 
 

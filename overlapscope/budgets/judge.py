@@ -67,7 +67,7 @@ def _unknown(place: JudgedPlace, reason: str) -> Ruling:
 
 def _absolute(place: JudgedPlace, values: Series) -> Ruling:
     budget = place.budget
-    value, bound = budget.combine(values.numbers), float(budget.bound)
+    value, bound = budget.combine(values), float(budget.bound)
     failed = budget.beyond(value, bound)
     return Ruling(
         subject=place.subject,
@@ -104,13 +104,13 @@ def _against_baseline(
         before = before.take([number for number, name in enumerate(before.names) if step_fits(name, budget.step)])
     if lack is not None:
         return replace(_unknown(place, lack), nothing=not any(before.numbers))
-    before, now = before.with_values(), values.with_values()
+    before, now = before.known(), values.known()
     for owner, side in (("", now), ("the baseline has ", before)):
         if len(side.numbers) < FEWEST:
             count = plural(len(side.numbers), sample)
             return _unknown(place, f"not enough data: {owner}{count} to compare; {FEWEST} are needed")
     steps = baseline.measured(device, STEPS, skip=budget.skip_steps)
-    return _relative(place, now, before, _noise_floor(place, measured, steps, budget.combine(before.numbers)))
+    return _relative(place, now, before, _noise_floor(place, measured, steps, budget.combine(before)))
 
 
 def _relative(place: JudgedPlace, now: Series, before: Series, floor: float) -> Ruling:
@@ -121,7 +121,7 @@ def _relative(place: JudgedPlace, now: Series, before: Series, floor: float) -> 
     """
     budget = place.budget
     sign = -1 if budget.what.more_is_better else 1
-    value, base = budget.combine(now.numbers), budget.combine(before.numbers)
+    value, base = budget.combine(now), budget.combine(before)
     allowed = base * float(budget.bound) / 100
     bound = base + sign * max(allowed, floor)
     low, high = (float(end[0]) for end in interval(_drawn(budget, before)[:, None], _drawn(budget, now)[:, None]))
@@ -188,11 +188,13 @@ def _noise_floor(place: JudgedPlace, before: Measurements, steps: Measurements |
 
 def _drawn(budget: Budget, values: Series) -> F64:
     """Return the aggregate of each bootstrap sample of the steps, of shape (draws,)."""
-    drawn: F64 = np.array(values.numbers, np.float64)[draw(values.spans_ns)]
+    rows = draw(values.spans_ns)
+    drawn: F64 = np.array(values.numbers, np.float64)[rows]
     if budget.aggregate == "median":
         return np.asarray(np.median(drawn, axis=1), np.float64)
     if budget.aggregate == "mean":
-        return np.asarray(drawn.mean(axis=1), np.float64)
+        wholes = np.array(values.wholes, np.float64)[rows]
+        return np.asarray((drawn * wholes).sum(axis=1) / wholes.sum(axis=1), np.float64)
     place = budget.place_of(drawn.shape[1])
     return np.asarray(np.sort(drawn, axis=1)[:, place], np.float64)
 

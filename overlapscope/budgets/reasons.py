@@ -28,7 +28,8 @@ def reasons_of(report: Report, place: JudgedPlace, now: Spent, before: Spent | N
     if place.trace is None or place.device is None:
         return ()
     at = place.trace.source, place.device.device
-    findings = tuple(finding for finding in report.findings if (finding.source, finding.device) == at)
+    of_judged = (finding for finding in report.findings if finding.found_in != "plain")
+    findings = tuple(finding for finding in of_judged if (finding.source, finding.device) == at)
     finder = _ReasonFinder(
         place, place.device, place.trace.environment.recorder, _judged_steps(place, place.device), findings, now, before
     )
@@ -41,13 +42,13 @@ def reasons_of(report: Report, place: JudgedPlace, now: Spent, before: Spent | N
 
 
 def of_finding(finding: Finding, place: str) -> FailureReason:
-    """Return a finding as a reason. Its time is that in the window; `place` is empty if there is only one place."""
+    """Return a finding as a reason. Its time is of an average step; `place` is empty if there is only one."""
     where = finding.where
     return FailureReason(
         title=f"{place}: {clean(finding.title, 300)}" if place else clean(finding.title, 300),
         detail=_lines(finding.detail),
         advice=_lines(finding.advice),
-        time_ns=finding.bound_ns,
+        time_ns=finding.mean_bound_ns,
         op=where.op if where else None,
         call=where.call if where else None,
         where=where.line if where else None,
@@ -147,7 +148,7 @@ class _ReasonFinder(Struct, frozen=True, eq=False):
         op = evidence.op if evidence else None
         entry = CAUSES[blame].get(cause)
         for rule in entry.explained_by if entry else ():
-            fired = [each for each in self.findings if each.rule == rule and each.severity != "info"]
+            fired = [each for each in self.findings if each.rule == rule and each.bound_ns]
             if fired:
                 return max(fired, key=lambda each: (each.where is not None and each.where.op == op, each.bound_ns))
         return None

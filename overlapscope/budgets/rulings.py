@@ -9,6 +9,7 @@ from typing import Final
 from msgspec import UNSET, Struct
 from msgspec.structs import replace
 
+from overlapscope.analysis.average import in_frame
 from overlapscope.analysis.results import Device
 from overlapscope.base.words import clean, duration, plural
 from overlapscope.budgets.missing import doubt
@@ -125,7 +126,7 @@ def judge_rule(
     # If the rule fails at one place, the verdict is not about places where its findings are accepted.
     decisive = [ruling for ruling in rulings if worst.status != "fail" or ruling.status == "fail"]
     findings = sorted(
-        (finding for ruling in decisive for finding in ruling.findings), key=lambda finding: -finding.bound_ns
+        (finding for ruling in decisive for finding in ruling.findings), key=lambda finding: -finding.mean_bound_ns
     )
     return BudgetVerdict(
         budget=name,
@@ -168,20 +169,21 @@ def _rulings(report: Report, rule: str, floor_pct: float) -> list[Ruling]:
 
 
 def _findings(report: Report, source: str, device: Device, rule: str, floor_pct: float) -> tuple[Finding, ...]:
-    """Return a device's findings that cost enough. Findings of severity `info` count only if the rule has no others."""
-    least = floor_pct / 100 * (device.judged.span_ns if device.judged else 0)
+    """Return a device's findings that cost enough. Good news counts only if the rule has nothing else."""
+    least = floor_pct / 100 * in_frame(device).span_ns
     only_informs = RULES[rule].severity == "info"
     return tuple(
         finding
         for finding in report.findings
         if (finding.rule, finding.source, finding.device) == (rule, source, device.device)
-        and (finding.severity != "info" or only_informs)
-        and finding.bound_ns >= least
+        and finding.found_in != "plain"
+        and (finding.bound_ns or only_informs)
+        and finding.mean_bound_ns >= least
     )
 
 
 def _largest_ns(findings: Sequence[Finding]) -> int:
-    return max((finding.bound_ns for finding in findings), default=0)
+    return max((finding.mean_bound_ns for finding in findings), default=0)
 
 
 def _where(report: Report, finding: Finding) -> str:
@@ -203,5 +205,6 @@ def _message(report: Report, rule: str, worst: Ruling, findings: Sequence[Findin
     there_are, largest = "There is 1 finding", ", which"
     if len(findings) > 1:
         there_are, largest = f"There are {plural(len(findings), 'finding')}", "; the largest"
-    cost = f"{largest} costs at most {duration(costliest.bound_ns)}" if costliest.bound_ns else ""
+    a_step = " a step" if costliest.steps else ""
+    cost = f"{largest} costs at most {duration(costliest.mean_bound_ns)}{a_step}" if costliest.bound_ns else ""
     return f"{there_are} of {rule}{cost}{on}. {worst.exception}".rstrip()

@@ -7,17 +7,20 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
+from math import fsum
+from operator import mul
 from statistics import fmean
 from typing import Protocol
 
 from msgspec import Struct
 
+from overlapscope.analysis.average import judged_steps, without_warm_up
 from overlapscope.analysis.groups import says_bandwidth
 from overlapscope.analysis.results import CopyGroup, Device, HostUse, Period
 from overlapscope.analysis.timeline import measured
 from overlapscope.budgets.metrics import DIRECTIONS, METRICS, Blame, Direction, Metric, Moved, Sample
 from overlapscope.catalog.causes import COPY_CAUSES, IDLE_CAUSES, STALL_CAUSES, IdleCause
-from overlapscope.compare.figures import compared, occurrences, without_warm_up
+from overlapscope.compare.figures import occurrences
 from overlapscope.compare.noise import HOST_CAUSES, LINK_SHARE, POINTS, floor_ns
 
 
@@ -28,8 +31,10 @@ class Series(Struct, frozen=True):
     values: tuple[float | None, ...]
     spans_ns: tuple[int, ...]
     """Lengths of the samples. They seed the bootstrap, so that all metrics of the same samples are drawn alike."""
+    wholes: tuple[float, ...]
+    """What the value of each sample is a share of, so that a mean is the ratio of the sums; 1 for times."""
 
-    def with_values(self) -> Series:
+    def known(self) -> Series:
         """Return the series without samples that have no value."""
         return self.take([number for number, value in enumerate(self.values) if value is not None])
 
@@ -39,12 +44,19 @@ class Series(Struct, frozen=True):
             tuple(self.names[number] for number in kept),
             tuple(self.values[number] for number in kept),
             tuple(self.spans_ns[number] for number in kept),
+            tuple(self.wholes[number] for number in kept),
         )
 
     @property
     def numbers(self) -> tuple[float, ...]:
         """The values, without None."""
         return tuple(value for value in self.values if value is not None)
+
+    @property
+    def mean(self) -> float:
+        """The mean of known values, weighted so that a mean percentage is the ratio of the sums."""
+        known = self.known()
+        return fsum(map(mul, known.numbers, known.wholes)) / fsum(known.wholes)
 
 
 class Measurements(Protocol):
@@ -64,12 +76,18 @@ def series(samples: Sequence[Sample], metric: Metric, direction: Direction | Non
             for sample in samples
         )
         values = tuple(float(part.get(cause, 0)) for part in parts)
-    return Series(tuple(sample.name for sample in samples), values, tuple(sample.figures.span_ns for sample in samples))
+    of = metric.whole if cause is None else None
+    return Series(
+        tuple(sample.name for sample in samples),
+        values,
+        tuple(sample.figures.span_ns for sample in samples),
+        tuple(1.0 if of is None else float(of(sample, direction)) for sample in samples),
+    )
 
 
 def of_steps(device: Device, *, skip: int = 0) -> tuple[Sample, ...]:
     """Return the steps to judge: whole ones after the warm-up."""
-    return tuple(step_sample(device, number) for number in compared(device, skip=skip))
+    return tuple(step_sample(device, number) for number in judged_steps(device, skip=skip))
 
 
 def step_sample(device: Device, number: int) -> Sample:

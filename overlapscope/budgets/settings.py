@@ -5,9 +5,9 @@ from __future__ import annotations
 import datetime
 import math
 import statistics
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from fnmatch import fnmatchcase
-from pathlib import PurePath
+from pathlib import Path, PurePath
 from typing import Any, Final, Literal
 
 from msgspec import Struct
@@ -15,6 +15,7 @@ from msgspec.structs import replace
 
 from overlapscope.budgets.metrics import METRICS, Direction, Metric
 from overlapscope.budgets.quantity import exact
+from overlapscope.budgets.samples import Series
 from overlapscope.budgets.verdicts import Level, Subject
 from overlapscope.catalog.earlier_names import ids_of
 
@@ -103,7 +104,7 @@ class Budget(Narrowed, frozen=True, kw_only=True):
     scope: Scope = "steps"
     step: str | None = None
     """Pattern of the steps to judge."""
-    aggregate: str = "median"
+    aggregate: str = "mean"
     ranks: Ranks = "worst"
     skip_steps: int = 0
     allow_missing: bool = False
@@ -170,7 +171,7 @@ class Budget(Narrowed, frozen=True, kw_only=True):
             "of device": self.device,
         }
         words = (
-            "window" if self.scope == "window" else "" if self.aggregate == "median" else self.aggregate,
+            "window" if self.scope == "window" else "" if self.aggregate == "mean" else self.aggregate,
             self.direction,
             self.metric,
             _OPERATORS[self.limits[0]],
@@ -181,13 +182,14 @@ class Budget(Narrowed, frozen=True, kw_only=True):
 
     # -- Aggregation --------------------------------------------------------------------------
 
-    def combine(self, values: Sequence[float]) -> float:
-        """Return the aggregate of the values of several samples."""
+    def combine(self, values: Series) -> float:
+        """Return the aggregate of the known values of several samples."""
+        numbers = values.numbers
         if self.aggregate == "median":
-            return float(statistics.median(values))
+            return float(statistics.median(numbers))
         if self.aggregate == "mean":
-            return math.fsum(values) / len(values)
-        return float(sorted(values)[self.place_of(len(values))])
+            return values.mean
+        return float(sorted(numbers)[self.place_of(len(numbers))])
 
     def place_of(self, count: int) -> int:
         """Return the index, among `count` ascending values, of the value that `worst` or a percentile selects.
@@ -244,6 +246,8 @@ class Exemption(Narrowed, frozen=True, kw_only=True):
 class Settings(Struct, frozen=True, kw_only=True):
     """All settings of a check."""
 
+    baseline: Path | None = None
+    """File of the baseline, or a recording to compare with."""
     budgets: tuple[Budget, ...] = ()
     forbid: tuple[str, ...] = ()
     overrides: tuple[Override, ...] = ()

@@ -91,12 +91,13 @@ _LIST: Final = "a list of tables: write [[{}]] above each"
 
 
 class TopTable(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Keys at the top level; the first four are defaults for all budgets."""
+    """Keys at the top level; the first four are defaults for all budgets. `baseline` is relative to the file."""
 
     aggregate: Aggregate = None
     ranks: RanksKey = None
     skip_steps: Count = None
     allow_missing: Boolean = None
+    baseline: Text = None
     budgets: BudgetContent = None
     forbid: Annotated[tuple[str, ...] | None, Meta(description="a list of strings")] = None
     overrides: Annotated[tuple[dict[str, Any], ...] | None, Meta(description=_LIST.format("overrides"))] = None

@@ -7,8 +7,11 @@ from typing import Final
 TERMS: Final = {
     "report": "The results of `overlapscope analyze` on some traces; `overlapscope schema` describes its JSON.",
     # -- Figures -----------------------------------------------------------------------------------
+    "window": "The time from the start of a device's first GPU op to the end of its last.",
     "span": "The length of the window, from the start of the first GPU op to the end of the last.",
     "step": "A ProfilerStep#N on the device: from its first op on the main stream to the first op of the next step.",
+    "average step": "The mean of the judged steps: the whole ones, without a warm-up step and the last one. "
+    "All figures that people read are of it; each percentage is a ratio of sums.",
     "range": "A record_function annotation, measured on the device like a step.",
     "lead-in": "The first part of the window, in which the device finished work that was queued before the recording.",
     "overlap efficiency": "(serial - busy) / (serial - ideal). 0%: one engine at a time; 100%: no order of the same "
@@ -39,6 +42,9 @@ TERMS: Final = {
     "info": "A finding that states a fact and costs nothing.",
     "replay": "The recording was replayed with the fix, which shows what the fix saves.",
     "bound": "The fix saves at most this: the time that the finding explains.",
+    "option": "The effort of a fix: an option of a call.",
+    "line": "The effort of a fix: a line or two.",
+    "restructuring": "The effort of a fix: another structure of the program.",
     # -- How something was determined --------------------------------------------------------------
     "exact": "The recording states it.",
     "rebuilt": "Worked out from the order of calls and the times of ops, because the recording does not state it.",

@@ -19,40 +19,54 @@ from typing import TYPE_CHECKING, Any, Protocol
 from overlapscope.base import output as streams
 from overlapscope.base.registry import load
 from overlapscope.base.words import did_you_mean
+from overlapscope.commands._options import less_common, shorten
 from overlapscope.errors import OverlapscopeError, UsageError
 from overlapscope.version import __version__
 
 if TYPE_CHECKING:
     from rich.console import Console
 
-COMMANDS = {
-    "run": "run a script, record a trace, and report whether copies overlap with compute",
-    "ps": "list the running processes that can be recorded",
-    "record": "record a running process for a few steps, and report",
-    "attach": "watch a running process that was started without overlapscope (Python 3.14)",
-    "analyze": "report whether copies overlap with compute, and if not, why",
-    "diff": "show what changed between two traces, and whether it is more than noise",
-    "whatif": "predict the step time with pinned memory, side streams, a CUDA graph...",
-    "try": "run a program with each change that may help, and report which pay",
-    "ranks": "compare the ranks of a job, and name the rank that delays the others",
-    "query": "query traces and analysis results with SQL",
-    "check": "check traces against budgets, for CI: fail if overlap was lost",
-    "baseline": "write or show a baseline for relative budgets",
-    "history": "keep reports over time, with their commits, and list them",
-    "dashboard": "open traces in a browser, with a timeline",
+GROUPS = {
+    "Look at a recording": {
+        "analyze": "report what keeps the GPU from computing, and what a fix saves",
+        "dashboard": "open traces in a browser, with a timeline",
+        "ranks": "compare the ranks of a job: which one delays the others?",
+        "query": "query traces and analysis results with SQL",
+        "explain": "explain a word in a report, or list all words and rules",
+    },
+    "Record": {
+        "run": "run a script, record some of its steps, and report",
+        "record": "record a running process, or list those that can be recorded",
+    },
+    "Fix": {
+        "whatif": "predict the step time with pinned memory, a CUDA graph, ...",
+        "try": "run a program with each change that may help: which pay?",
+        "diff": "compare two traces: what changed, and is it more than noise?",
+    },
+    "Keep it fixed": {
+        "check": "check traces against budgets or a baseline, for CI",
+        "history": "keep reports over time, and show since when a figure is worse",
+    },
+    "More": {
+        "samples": "print the directory of the sample traces",
+        "doctor": "show what works in this installation, and what is missing",
+        "mcp": "answer assistants that ask about traces, over MCP",
+        "completion": "print a completion script for bash, zsh or fish",
+    },
+}
+"""Names and help texts of the commands that `overlapscope --help` lists, in groups."""
+RARELY_NEEDED = {
     "cache": "show or clear the cache of large traces",
-    "rules": "list the rules behind the findings",
-    "explain": "explain a word in a report, or list all words",
-    "schema": "print the JSON schema of a report, or of what another command writes",
+    "schema": "print the JSON schema of a report, or of another output",
+    "skill": "print a skill file that teaches an assistant overlapscope",
     "hta": "run an analysis of HolisticTraceAnalysis (HTA) on traces",
-    "skill": "print a skill file that tells an assistant how to use overlapscope",
-    "mcp": "answer assistants that ask about traces, over MCP",
-    "samples": "print the directory of the sample traces",
-    "doctor": "show what works in this installation, and what is missing",
-    "completion": "print a completion script for bash, zsh or fish",
     "scenarios": "run experiments with known outcomes, and compare",
 }
+"""Commands that only `overlapscope --help-all` lists besides."""
+COMMANDS = {name: summary for group in (*GROUPS.values(), RARELY_NEEDED) for name, summary in group.items()}
 """Names and help texts of all subcommands."""
+EARLIER = ("attach", "baseline", "ps", "rules")
+"""Earlier spellings of options of other commands. They work, but neither help nor documentation names them."""
 
 _READING = ("analyze", "diff", "whatif", "check", "baseline", "query", "history", "ranks")
 """Commands that compute on traces and run no program of the user."""
@@ -62,17 +76,31 @@ DEFECT = 70
 """EX_SOFTWARE of sysexits.h, which no command uses as a result."""
 BROKEN_PIPE = 128 + 13
 
-_DESCRIPTION = """Does data move while the GPU computes? If not, why not, and what would a fix save?
+_DESCRIPTION = """Does data move while the GPU computes? If not, why not, and what would a fix
+save?
 
 overlapscope reads traces of torch.profiler and jax.profiler, and reports of
 Nsight Systems (nsys export --type sqlite)."""
 
-EXIT_CODES = """Exit codes: 0 success; 1 a budget of `check` failed, or `whatif` made no prediction; 2 the
-input, the configuration or the usage is wrong, or a file cannot be read or written; 3 `check`
-could not judge a budget; 70 internal error; 130 interrupted."""
+_FIRST = """What keeps your GPU from computing, why, and what would a fix save?
+
+  overlapscope run train.py              record a script, and report
+  overlapscope analyze trace.json.gz     report on a trace that you have
+  overlapscope dashboard trace.json.gz   look at it in a browser
+  overlapscope check trace.json.gz       fail in CI if copies don't overlap
+
+No trace yet? `overlapscope samples` prints a directory of traces to try.
+All commands: `overlapscope --help`. Options of one: `overlapscope run --help`.
+Documentation: https://overlapscope.github.io/overlapscope/"""
+"""Printed without arguments."""
+
+EXIT_CODES = """Exit codes: 0 success; 1 a budget of `check` failed, or `whatif` made no
+prediction; 2 the input, the configuration or the usage is wrong, or a file
+cannot be read or written; 3 `check` could not judge a budget; 70 internal
+error; 130 interrupted."""
 
 _EPILOG = f"""{EXIT_CODES}
-Run `overlapscope COMMAND --help` for help on a command."""
+`overlapscope COMMAND --help` explains a command."""
 
 
 class ProgramInterrupted(BaseException):
@@ -156,23 +184,32 @@ def _refused(sentence: str) -> int:
 def _run(arguments: list[str]) -> int:
     if any("\0" in argument for argument in arguments):
         raise UsageError("an argument contains a NUL character; remove it.")
-    name = next(iter(arguments), "")
-    if name and not name.startswith("-") and name not in COMMANDS:
-        if os.path.isfile(name) or name.endswith((".py", ".ipynb")):
-            raise UsageError(
-                f"there is no command {name!r}; to run it, use `{shlex.join(['overlapscope', 'run', *arguments])}`."
-            )
-        raise UsageError(
-            f"there is no command {name!r}{did_you_mean(name, COMMANDS)}; commands: {', '.join(COMMANDS)}."
-        )
-    parser, subparser, command = _parser(name)
+    if not arguments:
+        for line in _FIRST.splitlines():
+            streams.tell(line)
+        return WRONG_INPUT
+    name, *rest = arguments
     try:
-        parsed, unknown = parser.parse_known_args(arguments)
+        if name.startswith("-"):
+            _front_parser(everything="--help-all" in arguments).parse_args(arguments)
+        if name not in COMMANDS and name not in EARLIER:
+            raise UsageError(_no_such_command(name, arguments))
+        command = subcommand(name)
+        parser = _parser(name, command)
+        if "--help-all" not in rest:
+            shorten(parser)
+        parsed, unknown = parser.parse_known_args(rest)
         if unknown:
-            subparser.error(f"unrecognized arguments: {' '.join(unknown)}{_suggestion(subparser, unknown)}")
+            parser.error(f"unrecognized arguments: {' '.join(unknown)}{_suggestion(parser, unknown)}")
     except SystemExit as stop:
         return int(stop.code or 0)
-    return command.run(parsed) if command is not None else DONE
+    return command.run(parsed)
+
+
+def _no_such_command(name: str, arguments: Sequence[str]) -> str:
+    if os.path.isfile(name) or name.endswith((".py", ".ipynb")):
+        return f"there is no command {name!r}; to run it, use `{shlex.join(['overlapscope', 'run', *arguments])}`."
+    return f"there is no command {name!r}{did_you_mean(name, COMMANDS)}; commands: {', '.join(COMMANDS)}."
 
 
 def _suggestion(parser: argparse.ArgumentParser, unknown: list[str]) -> str:
@@ -189,39 +226,45 @@ def subcommand(name: str) -> Subcommand:
     return command
 
 
-def _parser(chosen: str) -> tuple[argparse.ArgumentParser, argparse.ArgumentParser, Subcommand | None]:
-    """Return the parser, the parser of the chosen command (without one, the same), and the command."""
-    import inspect
+def _front_parser(*, everything: bool) -> argparse.ArgumentParser:
+    """Return the parser of options before any command, whose help lists the commands.
 
-    formatter = _formatter()
+    Args:
+        everything: Whether the help lists rarely needed commands, too.
+    """
     parser = argparse.ArgumentParser(
         prog="overlapscope",
+        usage="overlapscope COMMAND ...",
         description=_DESCRIPTION,
         epilog=_EPILOG,
-        formatter_class=formatter,
+        formatter_class=_formatter(),
         allow_abbrev=False,
     )
     parser.add_argument("--version", action="version", version=f"overlapscope {__version__}")
-    # Parsers of other commands are only needed to list them. Without `prog`, argparse would ask its formatter for it,
-    # which would import all of rich.
-    parsers = parser.add_subparsers(dest="command", metavar="COMMAND", required=True, prog="overlapscope")
-    command: Subcommand | None = None
-    subparser = parser
-    for name, summary in COMMANDS.items():
-        if name != chosen:
-            if chosen not in COMMANDS:
-                parsers.add_parser(name, help=summary)
-            continue
-        command = loaded = subcommand(name)
-        subparser = parsers.add_parser(
-            name,
-            help=summary,
-            description=inspect.cleandoc(type(loaded).__doc__ or ""),
-            formatter_class=formatter,
-            allow_abbrev=False,
-        )
-        loaded.prepare_parser(subparser)
-    return parser, subparser, command
+    for title, commands in GROUPS.items():
+        group = parser.add_argument_group(title)
+        for name, summary in commands.items():
+            group.add_argument(name, nargs="?", metavar=name, help=summary)
+    rare = less_common(parser, "list all commands")
+    for name, summary in RARELY_NEEDED.items():
+        rare.add_argument(name, nargs="?", metavar=name, help=summary)
+    if not everything:
+        shorten(parser)
+    return parser
+
+
+def _parser(name: str, command: Subcommand) -> argparse.ArgumentParser:
+    """Return the parser of a command's arguments."""
+    import inspect
+
+    parser = argparse.ArgumentParser(
+        prog=f"overlapscope {name}",
+        description=inspect.cleandoc(type(command).__doc__ or ""),
+        formatter_class=_formatter(),
+        allow_abbrev=False,
+    )
+    command.prepare_parser(parser)
+    return parser
 
 
 def _formatter() -> type[argparse.HelpFormatter]:
@@ -233,6 +276,10 @@ def _formatter() -> type[argparse.HelpFormatter]:
         # Help texts contain brackets that are not markup.
         text_markup = False
         help_markup = False
+
+        @staticmethod
+        def group_name_formatter(name: str) -> str:  # type: ignore[override]
+            return name[:1].upper() + name[1:]
 
         def __init__(self, prog: str, **settings: Any) -> None:
             super().__init__(prog, width=streams.bounded(shutil.get_terminal_size().columns) - 2, **settings)

@@ -13,19 +13,35 @@ if TYPE_CHECKING:
     from overlapscope.report.model import Report
 
 FORMATS = ("text", "json", "markdown", "html")
+_RARE = "rarely needed"
+"""Title of the arguments that only `--help-all` shows."""
 
 
-def add_traces(parser: argparse.ArgumentParser, *, reports: bool = False) -> None:
-    """Add `TRACE...` as `args.traces`."""
+def less_common(parser: argparse.ArgumentParser, what: str = "show all options") -> argparse._ArgumentGroup:
+    """Return a new group for arguments that only `--help-all` shows, and add that option. `what` is its help text."""
+    parser.add_argument("--help-all", action="help", help=what)
+    return parser.add_argument_group(_RARE)
+
+
+def shorten(parser: argparse.ArgumentParser) -> None:
+    """Leave the arguments of `less_common` out of the help."""
+    for group in parser._action_groups:
+        if group.title == _RARE:
+            for action in group._group_actions:
+                action.help = argparse.SUPPRESS
+
+
+def add_traces(parser: argparse.ArgumentParser, *, reports: bool = False, required: bool = True) -> None:
+    """Add `TRACE...` as `args.traces`. `reports` says whether it may be a report."""
     kinds = (
         "trace, directory of traces, glob pattern, report"
         if reports
         else "trace file, directory of traces, glob pattern"
     )
-    parser.add_argument("traces", nargs="+", metavar="TRACE", help=f"{kinds}, or - for stdin")
+    parser.add_argument("traces", nargs="+" if required else "*", metavar="TRACE", help=f"{kinds}, or - for stdin")
 
 
-def add_format(parser: argparse.ArgumentParser, formats: Sequence[str] = FORMATS) -> None:
+def add_format(parser: argparse._ActionsContainer, formats: Sequence[str] = FORMATS) -> None:
     """Add `--format`."""
     parser.add_argument(
         "--format", type=format_name, choices=formats, default="text", help="output format (default: text)"
@@ -37,19 +53,19 @@ def format_name(text: str) -> str:
     return "text" if text == "terminal" else text
 
 
-def add_output(parser: argparse.ArgumentParser, *, required: bool = False) -> None:
+def add_output(parser: argparse._ActionsContainer, *, required: bool = False) -> None:
     """Add `--output` and `--force`."""
     where = "write to FILE" if required else "write to FILE instead of stdout"
     parser.add_argument("-o", "--output", metavar="FILE", type=Path, required=required, help=where)
     parser.add_argument("-f", "--force", action="store_true", help="overwrite FILE if it exists")
 
 
-def add_verbose(parser: argparse.ArgumentParser, what: str) -> None:
+def add_verbose(parser: argparse._ActionsContainer, what: str) -> None:
     """Add `--verbose`. `what` is its help text."""
     parser.add_argument("-v", "--verbose", action="store_true", help=what)
 
 
-def add_plain_step(parser: argparse.ArgumentParser, *, sides: tuple[str, ...] = ()) -> None:
+def add_plain_step(parser: argparse._ActionsContainer, *, sides: tuple[str, ...] = ()) -> None:
     """Add `--plain-step` as `args.plain_step`, in nanoseconds or None; with `sides`, a tuple with a value for each."""
     several: dict[str, Any] = {"nargs": len(sides), "default": (None,) * len(sides)} if sides else {}
     each = f", {words.listed(side.lower() for side in sides)}" if sides else ""
@@ -62,7 +78,7 @@ def add_plain_step(parser: argparse.ArgumentParser, *, sides: tuple[str, ...] = 
     )
 
 
-def add_allow_predicted(parser: argparse.ArgumentParser) -> None:
+def add_allow_predicted(parser: argparse._ActionsContainer) -> None:
     """Add `--allow-predicted`."""
     parser.add_argument(
         "--allow-predicted",
@@ -71,7 +87,7 @@ def add_allow_predicted(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def add_reading(parser: argparse.ArgumentParser) -> None:
+def add_reading(parser: argparse._ActionsContainer) -> None:
     """Add `--max-size`, for `size_limit`, and `--no-cache` as `args.cache`."""
     add_max_size(parser)
     parser.add_argument(
@@ -82,7 +98,7 @@ def add_reading(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def add_max_size(parser: argparse.ArgumentParser) -> None:
+def add_max_size(parser: argparse._ActionsContainer) -> None:
     """Add `--max-size` as `args.max_size`; None means the reader's default."""
     parser.add_argument(
         "--max-size",
@@ -99,7 +115,7 @@ def size_limit(args: argparse.Namespace) -> int:
     return LIMIT_BYTES if args.max_size is None else int(args.max_size)
 
 
-def add_steps_by(parser: argparse.ArgumentParser) -> None:
+def add_steps_by(parser: argparse._ActionsContainer) -> None:
     """Add `--steps-by` as `args.steps_by`, for `load`."""
     parser.add_argument(
         "--steps-by",
@@ -108,7 +124,7 @@ def add_steps_by(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def add_analysis(parser: argparse.ArgumentParser, *, sides: tuple[str, ...] = ()) -> None:
+def add_analysis(parser: argparse._ActionsContainer, *, sides: tuple[str, ...] = ()) -> None:
     """Add the options of `report_of`: `add_plain_step`, `add_steps_by` and `add_reading`."""
     add_plain_step(parser, sides=sides)
     add_steps_by(parser)

@@ -11,6 +11,8 @@ from overlapscope.commands._options import parse_size
 from overlapscope.errors import UsageError
 from overlapscope.recorder.options import DEFAULT_MAX_SIZE_BYTES, Options
 
+_COMMON = ("--wait", "--active", "--steps-by", "--stacks")
+"""Options that `--help` shows; the others need `--help-all`."""
 DEFAULTS = Options(wait=3, warmup=2, active=5)
 """Options of a recording by steps, if the user names none."""
 _WINDOWS: tuple[tuple[str, type, Any, str], ...] = (
@@ -63,14 +65,15 @@ _CONTENTS = {
 """Flags on what to record, each with its help."""
 
 
-def add_recording(parser: argparse.ArgumentParser) -> None:
-    """Add the options on what to record, and when."""
+def add_recording(parser: argparse.ArgumentParser, rare: argparse._ArgumentGroup) -> None:
+    """Add the options on what to record, and when; those that few people need to `rare`."""
     for option, kind, default, help_text in _WINDOWS:
         flag, metavar = option.split()
-        parser.add_argument(flag, dest=_dest(option), metavar=metavar, type=kind, default=default, help=help_text)
+        group = parser if flag in _COMMON else rare
+        group.add_argument(flag, dest=_dest(option), metavar=metavar, type=kind, default=default, help=help_text)
     for flag, help_text in _CONTENTS.items():
-        parser.add_argument(flag, action="store_true", help=help_text)
-    parser.add_argument(
+        (parser if flag in _COMMON else rare).add_argument(flag, action="store_true", help=help_text)
+    rare.add_argument(
         "--max-size",
         dest="max_size_bytes",
         metavar="SIZE",
@@ -87,8 +90,8 @@ def _dest(option: str) -> str:
     return flag.strip("-").replace("-", "_") + ("_s" if metavar == "S" else "")
 
 
-def add_output(parser: argparse.ArgumentParser) -> None:
-    """Add the options on the trace file, and on actions besides recording."""
+def add_output(parser: argparse.ArgumentParser, rare: argparse._ArgumentGroup) -> None:
+    """Add the options on the trace file, and on actions besides recording; those that few people need to `rare`."""
     parser.add_argument(
         "-o",
         "--output",
@@ -98,12 +101,12 @@ def add_output(parser: argparse.ArgumentParser) -> None:
         "filled in",
     )
     parser.add_argument("-f", "--force", action="store_true", help="overwrite the trace if it exists")
-    parser.add_argument(
+    rare.add_argument(
         "--stop-after-recording",
         action="store_true",
         help="end the script, as sys.exit() does, when all steps are recorded and timed",
     )
-    parser.add_argument(
+    rare.add_argument(
         "--subprocesses",
         action="store_true",
         help="also record the Python processes that the script starts, if they mark steps or use a GPU, to NAME.traces",

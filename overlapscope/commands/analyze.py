@@ -12,7 +12,15 @@ from typing import TYPE_CHECKING
 from overlapscope.base.output import tell
 from overlapscope.base.words import listed
 from overlapscope.commands import DONE
-from overlapscope.commands._options import add_analysis, add_format, add_output, add_traces, add_verbose, size_limit
+from overlapscope.commands._options import (
+    add_analysis,
+    add_format,
+    add_output,
+    add_traces,
+    add_verbose,
+    less_common,
+    size_limit,
+)
 from overlapscope.commands._output import check_output, present
 from overlapscope.errors import NotInTrace, UnreadableTrace, UsageError
 
@@ -52,7 +60,7 @@ class AnalyzeCommand:
         scope.add_argument("--step", metavar="NAME", help="only this step: ProfilerStep#4, or just 4")
         scope.add_argument("--range", metavar="NAME", help="only this record_function range")
         add_verbose(parser, "also show engines, copies, host stalls, steps, ranges, checks and the evidence")
-        add_analysis(parser)
+        add_analysis(less_common(parser))
 
     def run(self, args: argparse.Namespace) -> int:
         check_output(args.output, force=args.force, inputs=args.traces)

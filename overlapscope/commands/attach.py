@@ -1,4 +1,4 @@
-"""`overlapscope attach`."""
+"""`overlapscope attach`, the earlier spelling of `overlapscope record --attach`."""
 
 from __future__ import annotations
 
@@ -9,13 +9,10 @@ from overlapscope.commands import DONE
 
 
 class AttachCommand:
-    """Watch a running Python process that was started without overlapscope,
-    so that `overlapscope record PID` can record it.
+    """Watch a running process that was started without overlapscope (Python
+    3.14), so that `overlapscope record PID` can record it.
 
-    This needs Python 3.14 or newer, in the same version as the process, and
-    permission to trace it: you run both, and on Linux ptrace is allowed.
-    With an older Python, start the process with `overlapscope run
-    --on-demand`, or set OVERLAPSCOPE_WATCH=1 for it.
+    `overlapscope record --attach PID` does both.
     """
 
     def prepare_parser(self, parser: argparse.ArgumentParser) -> None:

@@ -13,12 +13,14 @@ from overlapscope.base.output import tell
 from overlapscope.base.registry import load
 from overlapscope.base.words import did_you_mean
 from overlapscope.budgets.formats import FORMATS
+from overlapscope.commands._baseline import DEFAULT_FILE, show_baseline, write_baseline
 from overlapscope.commands._options import (
     add_allow_predicted,
     add_analysis,
     add_traces,
     add_verbose,
     format_name,
+    less_common,
     report_of,
 )
 from overlapscope.commands._output import check_output, write
@@ -46,30 +48,22 @@ class CheckCommand:
     traces of several ranks, a glob pattern, or a report that `overlapscope
     analyze --format json` wrote.
 
-    Budgets are read from the nearest overlapscope.toml, or from
-    [tool.overlapscope] of the nearest pyproject.toml. Without any budget, the
-    check fails if copies do not overlap with compute; with only a baseline,
+    Budgets and the baseline are read from the nearest overlapscope.toml, or
+    from [tool.overlapscope] of the nearest pyproject.toml. Without any budget,
+    the check fails if copies do not overlap with compute; with only a baseline,
     it fails if the program is slower than the baseline.
+
+    --write-baseline writes the baseline instead: a small JSON file to keep
+    beside the code, with the values of every metric in every step, and the
+    machine and software they were measured on.
 
     Exit codes: 0 all budgets passed; 1 a budget failed; 2 wrong input, usage
     or configuration; 3 a budget could not be judged.
     """
 
     def prepare_parser(self, parser: argparse.ArgumentParser) -> None:
-        add_traces(parser, reports=True)
-        parser.add_argument(
-            "--baseline",
-            metavar="FILE",
-            help="baseline for relative budgets: a file of `overlapscope baseline write`, a trace or a report",
-        )
-        parser.add_argument(
-            "--history",
-            metavar="FILE",
-            nargs="?",
-            const="",
-            help="take the baseline from the history: the report in the middle of the job's current level",
-        )
-        parser.add_argument("--job", metavar="NAME", help="job in the history (default: what the trace says)")
+        add_traces(parser, reports=True, required=False)
+        _add_baseline(parser)
         parser.add_argument(
             "--budget",
             metavar="BUDGET",
@@ -90,61 +84,135 @@ class CheckCommand:
             help=f"format to print, or to write to PATH: {', '.join(FORMATS)} (default: text); may be repeated",
         )
         parser.add_argument(
-            "--fail-level",
-            choices=("error", "warn"),
-            default="error",
-            help="fail on errors only (default), or on warnings too",
-        )
-        parser.add_argument(
-            "--strict-env", action="store_true", help="fail if the baseline was made on another machine"
-        )
-        parser.add_argument(
-            "--other-program", action="store_true", help="compare even if the baseline is of another program"
-        )
-        parser.add_argument(
             "--explain", metavar="BUDGET", help="explain one budget: how it is computed, and every value"
         )
         add_verbose(parser, "also show all reasons for a failure, with the evidence")
-        add_allow_predicted(parser)
-        add_analysis(parser)
+        _add_rare(less_common(parser))
 
     def run(self, args: argparse.Namespace) -> int:
-        if args.strict_env and args.baseline is None and args.history is None:
-            raise UsageError("--strict-env needs a baseline; pass --baseline FILE.")
-        if args.baseline is not None and args.history is not None:
-            raise UsageError("--baseline and --history both give a baseline; pass one of them.")
-        if args.job is not None and args.history is None:
-            raise UsageError("--job is a job of the history; pass --history, too.")
         config = find_config(args.config)
-        inputs = (*args.traces, args.baseline, config)
-        targets = _targets(args.format, inputs, explains=args.explain is not None)
         settings = _settings(args, config)
-        from overlapscope.budgets.check import check
-        from overlapscope.inputs import read_baseline
+        if args.write_baseline or args.show_baseline:
+            _refuse_checking(args)
+        if args.show_baseline:
+            return show_baseline(_baseline_file(args, settings, config))
+        if not args.traces:
+            raise UsageError("name the traces: overlapscope check TRACE.")
+        if args.write_baseline:
+            return _write_baseline(args, settings, config)
+        return _check(args, settings, config)
 
-        report = report_of(args.traces, args)
-        baseline = None
-        if args.baseline is not None:
-            ranges = settings.compared_ranges
-            baseline = read_baseline(
-                args.baseline,
-                ranges=ranges,
-                limit_bytes=args.max_size,
-                cache=args.cache,
-                allow_predicted=args.allow_predicted,
+
+def _add_baseline(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--baseline",
+        metavar="FILE",
+        help="baseline for budgets on a change: a file of --write-baseline, a trace or a report (default: baseline of "
+        "the configuration)",
+    )
+    parser.add_argument(
+        "--write-baseline",
+        action="store_true",
+        help=f"write the baseline of these traces, by default to {DEFAULT_FILE} beside the configuration, and check "
+        "nothing",
+    )
+    parser.add_argument("-f", "--force", action="store_true", help="overwrite the baseline if it exists")
+
+
+def _add_rare(rare: argparse._ArgumentGroup) -> None:
+    rare.add_argument(
+        "--show-baseline",
+        action="store_true",
+        help="show where the baseline was made, and the median of each metric, and check nothing",
+    )
+    rare.add_argument(
+        "--history",
+        metavar="FILE",
+        nargs="?",
+        const="",
+        help="take the baseline from the history: the report in the middle of the job's current level",
+    )
+    rare.add_argument("--job", metavar="NAME", help="job in the history (default: what the trace says)")
+    rare.add_argument(
+        "--fail-level",
+        choices=("error", "warn"),
+        default="error",
+        help="fail on errors only (default), or on warnings too",
+    )
+    rare.add_argument("--strict-env", action="store_true", help="fail if the baseline was made on another machine")
+    rare.add_argument("--other-program", action="store_true", help="compare even if the baseline is of another program")
+    add_allow_predicted(rare)
+    add_analysis(rare)
+
+
+def _refuse_checking(args: argparse.Namespace) -> None:
+    """Raise UsageError for an option of a check where nothing is checked."""
+    for option in ("format", "explain", "history"):
+        if getattr(args, option) not in (None, []):
+            raise UsageError(f"--write-baseline and --show-baseline check nothing; leave out --{option}.")
+
+
+def _check(args: argparse.Namespace, settings: Settings, config: Path | None) -> int:
+    if args.baseline is not None and args.history is not None:
+        raise UsageError("--baseline and --history both give a baseline; pass one of them.")
+    if args.job is not None and args.history is None:
+        raise UsageError("--job is a job of the history; pass --history, too.")
+    file = args.baseline
+    if file is None and args.history is None and settings.baseline is not None:
+        file = settings.baseline
+        if not file.exists():
+            raise UsageError(
+                f"{file}: there is no such baseline, which {config} names; `overlapscope check TRACE --write-baseline` "
+                "writes it."
             )
-        elif args.history is not None:
-            baseline = _from_history(report, args, settings.compared_ranges)
-        result = check(report, settings, baseline=baseline)
-        for warning in result.warnings:
-            tell(f"overlapscope: warning: {warning}")
-        for target in targets:
-            write(_written(result, target, verbose=args.verbose), target.path, force=True)
-            if target.format == "github":
-                _summarize(result)
-        if args.explain is not None:
-            write(_explained(report, settings, baseline, args.explain), None)
-        return result.exit_code
+    if args.strict_env and file is None and args.history is None:
+        raise UsageError("--strict-env needs a baseline; pass --baseline FILE.")
+    targets = _targets(args.format, (*args.traces, file, config), explains=args.explain is not None)
+    from overlapscope.budgets.check import check
+    from overlapscope.inputs import read_baseline
+
+    report = report_of(args.traces, args)
+    baseline = None
+    if file is not None:
+        baseline = read_baseline(
+            file,
+            ranges=settings.compared_ranges,
+            limit_bytes=args.max_size,
+            cache=args.cache,
+            allow_predicted=args.allow_predicted,
+        )
+    elif args.history is not None:
+        baseline = _from_history(report, args, settings.compared_ranges)
+    result = check(report, settings, baseline=baseline)
+    for warning in result.warnings:
+        tell(f"overlapscope: warning: {warning}")
+    for target in targets:
+        write(_written(result, target, verbose=args.verbose), target.path, force=True)
+        if target.format == "github":
+            _summarize(result)
+    if args.explain is not None:
+        write(_explained(report, settings, baseline, args.explain), None)
+    return result.exit_code
+
+
+def _baseline_file(args: argparse.Namespace, settings: Settings, config: Path | None) -> Path:
+    """Return the baseline that the user or the configuration names, or the default beside the configuration."""
+    if args.baseline is not None:
+        return Path(args.baseline)
+    default = Path(DEFAULT_FILE) if config is None else config.parent / DEFAULT_FILE
+    return settings.baseline or default
+
+
+def _write_baseline(args: argparse.Namespace, settings: Settings, config: Path | None) -> int:
+    """Write the baseline, and print how later checks find it."""
+    file = _baseline_file(args, settings, config)
+    code = write_baseline(args, settings, file, config)
+    if args.baseline is None and settings.baseline is None:
+        tell(
+            f'overlapscope: `baseline = "{DEFAULT_FILE}"` in {config or "[tool.overlapscope] of pyproject.toml"} makes '
+            "`overlapscope check` compare with it."
+        )
+    return code
 
 
 def add_config_argument(parser: argparse.ArgumentParser) -> None:

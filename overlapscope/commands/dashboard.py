@@ -7,7 +7,7 @@ import os
 
 from overlapscope.base.output import tell
 from overlapscope.commands import DONE
-from overlapscope.commands._options import add_reading, parse_size, whole_number
+from overlapscope.commands._options import add_reading, less_common, parse_size, whole_number
 from overlapscope.dashboard.launch import UPLOAD_BYTES, launch, open_browser, require_packages
 
 
@@ -39,7 +39,8 @@ class DashboardCommand:
             help="port to serve on (default: 8050, or a free one; 0: a free one)",
         )
         parser.add_argument("--host", default="127.0.0.1", metavar="NAME", help="address to serve (default: 127.0.0.1)")
-        parser.add_argument("--base-path", default="/", metavar="PATH", help="URL path under which a proxy serves it")
+        rare = less_common(parser)
+        rare.add_argument("--base-path", default="/", metavar="PATH", help="URL path under which a proxy serves it")
         parser.add_argument(
             "--compare", action="store_true", help="open the page Compare: the first trace is before, the second after"
         )
@@ -50,8 +51,8 @@ class DashboardCommand:
             "(default: the history of overlapscope history, if there is one)",
         )
         parser.add_argument("--no-open", action="store_true", help="do not open a browser")
-        add_reading(parser)
-        parser.add_argument(
+        add_reading(rare)
+        rare.add_argument(
             "--max-upload",
             metavar="SIZE",
             type=parse_size,

@@ -6,7 +6,7 @@ import argparse
 from typing import TYPE_CHECKING
 
 from overlapscope.commands import DONE
-from overlapscope.commands._options import add_analysis, add_format, add_output, add_verbose, report_of
+from overlapscope.commands._options import add_analysis, add_format, add_output, add_verbose, less_common, report_of
 from overlapscope.commands._output import check_output, present
 
 if TYPE_CHECKING:
@@ -31,7 +31,7 @@ class DiffCommand:
         add_format(parser)
         add_output(parser)
         add_verbose(parser, "also show every other table, and what did not change")
-        add_analysis(parser, sides=("BEFORE", "AFTER"))
+        add_analysis(less_common(parser), sides=("BEFORE", "AFTER"))
 
     def run(self, args: argparse.Namespace) -> int:
         check_output(args.output, force=args.force, inputs=(args.before, args.after))

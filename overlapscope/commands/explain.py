@@ -14,7 +14,7 @@ class ExplainCommand:
     program with the problem and the same program without it), a cause, a
     metric, a trust check or a change, and what is related to it.
 
-    Without a word, it lists all words.
+    Without a word, it lists all rules and all other words.
     """
 
     def prepare_parser(self, parser: argparse.ArgumentParser) -> None:

@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 
 from overlapscope.commands import DONE
-from overlapscope.commands._options import add_format, add_output, add_reading, size_limit, whole_number
+from overlapscope.commands._options import add_format, add_output, add_reading, less_common, size_limit, whole_number
 from overlapscope.commands._output import check_output, drawn, make_directory, write
 from overlapscope.errors import UsageError
 
@@ -51,7 +51,7 @@ class HtaCommand:
             type=Path,
             help="for sequences and critical-path: write copies of the traces to DIR, with the results marked",
         )
-        add_reading(parser)
+        add_reading(less_common(parser))
 
     def run(self, args: argparse.Namespace) -> int:
         if args.list or args.name is None:

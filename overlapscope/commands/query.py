@@ -14,6 +14,7 @@ from overlapscope.commands._options import (
     add_output,
     add_reading,
     add_steps_by,
+    less_common,
     size_limit,
     whole_number,
 )
@@ -52,14 +53,15 @@ class QueryCommand:
             type=whole_number(f"a number from 0 to {_MOST_ROWS:,}", 0, _MOST_ROWS),
             help=f"show at most N rows (default: {SHOWN} as text or markdown, all otherwise)",
         )
-        parser.add_argument(
+        rare = less_common(parser)
+        rare.add_argument(
             "--timeout",
             metavar="SECONDS",
             type=whole_number(f"a number from 1 to {_MOST_SECONDS:,}", 1, _MOST_SECONDS),
             help="time limit of the statement (default: 60)",
         )
-        add_steps_by(parser)
-        add_reading(parser)
+        add_steps_by(rare)
+        add_reading(rare)
 
     def run(self, args: argparse.Namespace) -> int:
         if args.schema:

@@ -11,7 +11,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from overlapscope.base.output import tell
-from overlapscope.commands._output import check_output
+from overlapscope.commands import DONE
+from overlapscope.commands._options import add_format, less_common
+from overlapscope.commands._output import check_output, drawn, write
+from overlapscope.errors import UsageError
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -25,25 +28,35 @@ class RecordCommand:
     """Record a running process for a few steps, and report whether copies
     overlap with compute. The process goes on as before.
 
-    The process has to be watched: `overlapscope ps` lists those that are. Under
-    torchrun all ranks of its job on this machine are recorded, beginning with
-    the same step. Ctrl-C stops the recording, not the process.
+    The process has to be watched: it was started with `overlapscope run
+    --on-demand` or with OVERLAPSCOPE_WATCH=1, or it calls
+    overlapscope.watch(). --list shows those of the same user on this machine,
+    with their steps. On Python 3.14, --attach watches a process that was
+    started without overlapscope: with the same version of Python, where you
+    may trace it (ptrace).
 
-    The report goes to stdout. The exit code is 1 if nothing was recorded.
+    Under torchrun all ranks of its job on this machine are recorded, beginning
+    with the same step. Ctrl-C stops the recording, not the process. The report
+    goes to stdout. The exit code is 1 if nothing was recorded.
     """
 
     def prepare_parser(self, parser: argparse.ArgumentParser) -> None:
-        parser.add_argument("pid", metavar="PID", type=int, help="process to record")
+        parser.add_argument("pid", metavar="PID", type=int, nargs="?", help="process to record")
+        parser.add_argument("--list", action="store_true", help="list the processes that can be recorded")
+        parser.add_argument(
+            "--attach", action="store_true", help="begin to watch the process first (Python 3.14), and record it"
+        )
+        rare = less_common(parser)
         length = parser.add_mutually_exclusive_group()
         length.add_argument("--steps", metavar="N", type=int, default=5, help="steps to record and judge (default: 5)")
         length.add_argument(
             "--seconds", metavar="S", type=float, help="record for S seconds instead, for programs without steps"
         )
         parser.add_argument("--stacks", action="store_true", help="record Python stacks (slows the host down)")
-        parser.add_argument(
+        rare.add_argument(
             "--light", action="store_true", help="do not record PyTorch ops, so that the host slows down less"
         )
-        parser.add_argument("--alone", action="store_true", help="record only this process, not the other ranks")
+        rare.add_argument("--alone", action="store_true", help="record only this process, not the other ranks")
         parser.add_argument(
             "-o",
             "--output",
@@ -52,15 +65,21 @@ class RecordCommand:
             help="trace file (default: NAME-TIME.trace.json.gz, after the script)",
         )
         parser.add_argument("-f", "--force", action="store_true", help="overwrite FILE if it exists")
+        add_format(parser, ("text", "json"))
 
     def run(self, args: argparse.Namespace) -> int:
+        if args.list != (args.pid is None):
+            raise UsageError("name one process as PID, or pass --list to see which can be recorded.")
+        if args.list:
+            return list_processes(args.format)
         from overlapscope.commands import main
         from overlapscope.watching.ask import status_of
+        from overlapscope.watching.attach import attach
         from overlapscope.watching.protocol import RecordingRequest
         from overlapscope.watching.recording import AskedRecording
         from overlapscope.watching.together import ranks_of, record
 
-        status = status_of(args.pid)
+        status = attach(args.pid) if args.attach else status_of(args.pid)
         output = args.output or Path(f"{_name(status)}-{time.strftime('%Y%m%d-%H%M%S')}.trace.json.gz")
         check_output(output, force=args.force)
         request = RecordingRequest(
@@ -83,7 +102,23 @@ class RecordCommand:
         job = written[0] if len(processes) == 1 else str(Path(written[0]).parent)
         again = f"overlapscope analyze {shlex.quote(os.path.relpath(job))}"
         tell(f"overlapscope: `{again}` shows the report again.")
-        return main(["analyze", job])
+        return main(["analyze", job, "--format", args.format])
+
+
+def list_processes(format: str) -> int:
+    """Print the processes that can be recorded, with their steps."""
+    from overlapscope.watching.ask import statuses
+
+    programs = statuses()
+    if format == "json":
+        from overlapscope.base.saved import encode
+
+        write(encode(programs), None)
+        return DONE
+    from overlapscope.watching.document import document
+
+    write(drawn(document(programs), argparse.Namespace(format="text", output=None)), None)
+    return DONE
 
 
 def _others(processes: Sequence[Status]) -> str:

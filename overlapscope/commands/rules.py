@@ -1,4 +1,4 @@
-"""The command `overlapscope rules`."""
+"""`overlapscope rules`, an earlier list of what `overlapscope explain` lists."""
 
 from __future__ import annotations
 
@@ -9,9 +9,10 @@ from overlapscope.commands._output import write
 
 
 class RulesCommand:
-    """List the rules behind the findings.
+    """List the rules that findings follow from.
 
-    `overlapscope explain RULE` explains one of them.
+    `overlapscope explain` lists them with all other words, and `overlapscope
+    explain RULE` explains one.
     """
 
     def prepare_parser(self, parser: argparse.ArgumentParser) -> None:

@@ -18,6 +18,7 @@ from overlapscope.base.child import overlapscope_command, run_overlapscope
 from overlapscope.base.output import show, tell
 from overlapscope.base.words import clean
 from overlapscope.commands import ProgramInterrupted, tell_defect
+from overlapscope.commands._options import less_common
 from overlapscope.commands._output import check_output
 from overlapscope.commands._program import add_program, check_not_python, launcher_of
 from overlapscope.commands._reporter import Reporter
@@ -43,21 +44,14 @@ _LEAST_LIMIT_BYTES = 8 << 30
 
 
 class RunCommand:
-    """Run a Python script or module as Python would, record a trace with
-    torch.profiler, and report whether copies overlap with compute.
+    """Run a Python script or module as Python would, record some of its steps
+    with torch.profiler, and report what keeps the GPU from computing.
 
-    The script needs no change. A step ends with a call that the script repeats
-    (--steps-by), such as an optimizer's step, backward(), or the call of a
-    model or a loader; or with overlapscope.step(). The first steps are skipped
-    (--wait), the next are recorded but not judged, so that the pipeline is
-    full (--warmup), and the next are recorded and judged (--active). Then the
-    trace is written, the report is printed, and the script goes on without the
-    profiler. Since the profiler slows programs down, steps are also timed
-    without it right before and right after the recording (--plain-steps). A
-    script that makes too few steps for all this is recorded from its start. A
-    script without steps is recorded for a few seconds (--whole: until its
-    end). A script that uses torch.profiler itself keeps it, and its traces are
-    analysed, side by side if there are several.
+    The script needs no change. A step ends with a call that the script
+    repeats, such as an optimizer's step (--steps-by). The first steps are
+    skipped (--wait); later ones are recorded (--active), and timed without the
+    profiler before and after that. Then the report is printed, and the script
+    goes on. A script without steps is recorded for a few seconds.
 
     Under torchrun, mpirun and srun each rank writes a file to NAME.traces:
     torchrun --nproc-per-node 8 -m overlapscope run train.py
@@ -68,8 +62,9 @@ class RunCommand:
 
     def prepare_parser(self, parser: argparse.ArgumentParser) -> None:
         add_program(parser, "run")
-        add_recording(parser)
-        add_output(parser)
+        rare = less_common(parser)
+        add_recording(parser, rare)
+        add_output(parser, rare)
 
     def run(self, args: argparse.Namespace) -> NoReturn:
         """Run the program, report, and raise SystemExit or ProgramInterrupted, as the program ended."""

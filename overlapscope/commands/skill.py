@@ -22,8 +22,8 @@ QUESTIONS: Final = (
     ("Which changes pay, measured on the program itself?", "overlapscope try --format json train.py"),
     ("What did a change of the program bring?", "overlapscope diff BEFORE AFTER --format json"),
     ("Is it as fast as it has to be?", "overlapscope check TRACE --budget 'efficiency_pct >= 80%' --format json"),
-    ("What must not become slower?", "overlapscope baseline write TRACE -o baseline.json"),
-    ("Has it become slower?", "overlapscope check TRACE --baseline baseline.json --format json"),
+    ("What must not become slower?", "overlapscope check TRACE --write-baseline"),
+    ("Has it become slower?", "overlapscope check TRACE --baseline overlap-baseline.json --format json"),
     ("Which rank delays the others?", "overlapscope ranks DIR --format json"),
     ("How is a trace recorded?", "overlapscope run train.py"),
     ("What works in this installation?", "overlapscope doctor --format json"),
@@ -66,11 +66,13 @@ stderr. Fields may be added, so ignore those that you do not know.
 - `null` is unknown or not applicable, never 0. Say "unknown"; do not guess. Trust checks (`trust.checks`) say what is
   in doubt: state their verdict (trusted, degraded, unusable) with your answer.
 - Recording slows a program. `recorded` figures are exact about the trace. `plain` figures are of the program without
-  the profiler: a plain step is `measured`, `told` or `estimated` (an interval). Verdict, findings, `diff` and `check`
-  are about the plain program if its step is measured or told. Say which of the two you quote, and never subtract one
-  from the other.
-- Buckets are a partition of the window: they add up to `span_ns`. Causes add up to their bucket.
-- `cost_ns` is what a fix saves by replay, or at most, as `cost_from` says. Savings of several findings do not add up.
+  the profiler: a plain step is `measured`, `told` or `estimated` (an interval). Verdict and findings are about the
+  plain program if it is known, `diff` and `check` only if its step is measured or told. Say which of the two you
+  quote, and never subtract one from the other.
+- `per_step` is the average of the judged steps; quote it. Everything beside it is of the whole window.
+- Buckets are a partition: they add up to `span_ns`. Causes add up to their bucket.
+- `cost_ns` is what a fix saves in all `steps` together, by replay, or at most, as `cost_from` says. Savings of several
+  findings do not add up.
 
 ## SQL
 

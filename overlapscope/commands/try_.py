@@ -19,7 +19,7 @@ from overlapscope.base.output import tell
 from overlapscope.base.words import clean, did_you_mean, listed
 from overlapscope.catalog.changes import CHANGES
 from overlapscope.commands import DONE, INTERRUPTED
-from overlapscope.commands._options import add_format, add_output, add_verbose, whole_number
+from overlapscope.commands._options import add_format, add_output, add_verbose, less_common, whole_number
 from overlapscope.commands._output import check_output, make_directory, present
 from overlapscope.commands._program import add_program, check_not_python, launcher_of
 from overlapscope.errors import UsageError
@@ -59,7 +59,8 @@ class TryCommand:
         parser.add_argument(
             "--minutes", type=_minutes, default=5.0, metavar="N", help="how long all runs may take (default: 5)"
         )
-        parser.add_argument(
+        rare = less_common(parser)
+        rare.add_argument(
             "--steps",
             type=whole_number(f"a number of steps from {_FEWEST_STEPS} on", _FEWEST_STEPS, _MOST_STEPS),
             metavar="N",
@@ -79,7 +80,7 @@ class TryCommand:
             help=f"also try a change that is not tried unless asked for: {asked}",
         )
         parser.add_argument("--scratch", action="store_true", help="give each run an empty working directory")
-        parser.add_argument(
+        rare.add_argument(
             "--recordings",
             type=Path,
             metavar="DIR",
@@ -91,10 +92,10 @@ class TryCommand:
             help="after a question, edit the best set of changes into the program's files, keep FILE.orig of each, "
             "and run it once more",
         )
-        parser.add_argument("--yes", action="store_true", help="with --write, do not ask")
+        rare.add_argument("--yes", action="store_true", help="with --write, do not ask")
         add_format(parser)
         add_output(parser)
-        add_verbose(parser, "also show the values of a change that were not chosen")
+        add_verbose(rare, "also show the values of a change that were not chosen")
 
     def run(self, args: argparse.Namespace) -> int:
         check_output(args.output, force=args.force)

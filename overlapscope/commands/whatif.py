@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from overlapscope.catalog.interventions import INTERVENTIONS, InterventionWords
 from overlapscope.commands import DONE
-from overlapscope.commands._options import add_analysis, add_format, add_output, add_verbose
+from overlapscope.commands._options import add_analysis, add_format, add_output, add_verbose, less_common
 from overlapscope.commands._output import check_output, present, same_file, write_file
 from overlapscope.errors import UsageError
 
@@ -40,8 +40,9 @@ class WhatifCommand:
         for intervention in INTERVENTIONS.values():
             _add(changes, intervention)
         changes.add_argument("--best", action="store_true", help="find the changes that save most, one after the other")
-        parser.add_argument("--device", type=int, metavar="N", help="only this device (default: the busiest)")
-        parser.add_argument(
+        rare = less_common(parser)
+        rare.add_argument("--device", type=int, metavar="N", help="only this device (default: the busiest)")
+        rare.add_argument(
             "--calibration",
             metavar="FILE",
             type=Path,
@@ -50,14 +51,14 @@ class WhatifCommand:
         )
         add_format(parser)
         add_output(parser)
-        parser.add_argument(
+        rare.add_argument(
             "--timeline",
             metavar="FILE",
             type=Path,
             help="also write the predicted timeline to FILE, as a Chrome trace for Perfetto",
         )
         add_verbose(parser, "also show where each change applies, how to make it, and what the prediction rests on")
-        add_analysis(parser)
+        add_analysis(rare)
 
     def run(self, args: argparse.Namespace) -> int:
         asked = list(dict.fromkeys(args.interventions or ()))

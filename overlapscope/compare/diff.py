@@ -6,13 +6,14 @@ from collections.abc import Sequence
 
 from msgspec import Struct
 
+from overlapscope.analysis.average import in_frame, judged_steps
 from overlapscope.analysis.results import Device, Period, TraceResult
 from overlapscope.analysis.steps import whole
 from overlapscope.base.saved import encode
 from overlapscope.compare.difference import Basis, DeviceDiff, Diff, RangeDiff, Side
 from overlapscope.compare.doubts import find_doubts, lost_in
 from overlapscope.compare.environment import fingerprint, is_plain
-from overlapscope.compare.figures import averaged, compare, occurrences
+from overlapscope.compare.figures import compare, occurrences
 from overlapscope.compare.findings import compare_findings
 from overlapscope.compare.groups import compare_copies, compare_stalls
 from overlapscope.compare.kernels import compare_kernels, compare_ops
@@ -114,7 +115,7 @@ def _subjects(report: Report, trace: TraceResult | None) -> list[_Subject]:
             tuple(
                 finding
                 for finding in report.findings
-                if (finding.source, finding.device) == (trace.source, device.device)
+                if (finding.source, finding.device) == (trace.source, device.device) and finding.found_in != "plain"
             ),
         )
         for device in trace.devices
@@ -126,7 +127,7 @@ def _subjects(report: Report, trace: TraceResult | None) -> list[_Subject]:
 
 def _device(before: _Subject, after: _Subject) -> DeviceDiff:
     devices = before.device, after.device
-    steps = averaged(before.device), averaged(after.device)
+    steps = judged_steps(before.device), judged_steps(after.device)
     basis: Basis = "step" if all(steps) else "window"
     if basis == "window":
         steps = (), ()
@@ -138,8 +139,7 @@ def _device(before: _Subject, after: _Subject) -> DeviceDiff:
     findings = compare_findings(
         before.findings,
         after.findings,
-        divide_by=(_steps(before.device, basis), _steps(after.device, basis)),
-        floors_ns=(_rules_floor_ns(before.device, basis), _rules_floor_ns(after.device, basis)),
+        floors_ns=(_rules_floor_ns(before.device), _rules_floor_ns(after.device)),
         span_ns=pair.span_ns,
         reliable=not lost & CAUSES,
     )
@@ -166,14 +166,9 @@ def _periods(device: Device, steps: Sequence[int]) -> list[Period]:
     return [device.steps[number] for number in steps] or [whole(device)]
 
 
-def _steps(device: Device, basis: Basis) -> int:
-    """Return the number of steps that the costs of findings cover."""
-    return max(1, len(device.steps)) if basis == "step" else 1
-
-
-def _rules_floor_ns(device: Device, basis: Basis) -> int:
-    """Return the cost below which rules report nothing, on the same basis as costs."""
-    return round(FLOOR * (device.span_ns - (device.lead_in_ns or 0)) / _steps(device, basis))
+def _rules_floor_ns(device: Device) -> int:
+    """Return the cost below which rules report nothing, of an average step if there are steps."""
+    return round(FLOOR * in_frame(device).span_ns)
 
 
 def _ranges(before: Device, after: Device, *, reliable: bool) -> tuple[RangeDiff, ...]:

@@ -16,7 +16,6 @@ def compare_findings(
     before: Sequence[Finding],
     after: Sequence[Finding],
     *,
-    divide_by: tuple[int, int],
     floors_ns: tuple[int, int],
     span_ns: float,
     reliable: bool,
@@ -28,14 +27,13 @@ def compare_findings(
     Args:
         before: Findings of one side.
         after: Findings of the other side.
-        divide_by: Numbers of steps that the costs of each side cover.
         floors_ns: Costs per step below which rules report nothing. A side without a finding may cost up to this.
         span_ns: Length of a step.
         reliable: Whether the recordings are complete enough to judge whether a cost changed.
     """
     changes = []
     for rule, finding_before, finding_after in _matched(before, after):
-        cost = _cost(finding_before, finding_after, divide_by, floors_ns, span_ns)
+        cost = _cost(finding_before, finding_after, floors_ns, span_ns)
         if not reliable:
             cost = msgspec.structs.replace(cost, low=None, high=None, beyond_noise=None)
         standing = _standing(finding_before, finding_after, cost)
@@ -62,7 +60,17 @@ def _matched(before: Sequence[Finding], after: Sequence[Finding]) -> list[tuple[
 
 def _as_measured(finding: Finding) -> Finding:
     """Return the finding without results of a replay, which only some reports have."""
-    return msgspec.structs.replace(finding, cost_ns=finding.bound_ns, cost_from="bound", fix=(), doubt="")
+    return msgspec.structs.replace(
+        finding,
+        cost_ns=finding.bound_ns,
+        low_ns=0,
+        high_ns=finding.bound_ns,
+        plain_bound_ns=None,
+        cost_from="bound",
+        fix=(),
+        doubt="",
+        plain_example=None,
+    )
 
 
 def _place(finding: Finding) -> tuple[str, str | None, str | None]:
@@ -77,21 +85,17 @@ def _rule_of(finding: Finding) -> str:
 def _cost(
     before: Finding | None,
     after: Finding | None,
-    divide_by: tuple[int, int],
     floors_ns: tuple[int, int],
     span_ns: float,
 ) -> FigureChange:
-    costs = [
-        None if finding is None else round(finding.bound_ns / steps)
-        for finding, steps in zip((before, after), divide_by, strict=True)
-    ]
+    costs = [None if finding is None else finding.mean_bound_ns for finding in (before, after)]
     minima = [0 if cost is None else cost for cost in costs]
     maxima = [floor if cost is None else cost for cost, floor in zip(costs, floors_ns, strict=True)]
     low, high = minima[1] - maxima[0], maxima[1] - minima[0]
     # The cost of a finding often depends on the host.
     noise = floor_ns(span_ns, host_ns=min(minima))
     on_both_sides = None not in costs
-    informs = any(finding is not None and finding.severity == "info" for finding in (before, after))
+    informs = any(finding is not None and not finding.bound_ns for finding in (before, after))
     return FigureChange(
         name="cost",
         unit="ns",

@@ -47,8 +47,9 @@ def floor_ns(span_ns: float, *, link_ns: float = 0.0, host_ns: float = 0.0) -> f
 
 # -- Bootstrap --------------------------------------------------------------------------------------
 
-FEWEST = 5
-"""Minimum number of steps for a bootstrap: 4 steps have only 35 different draws."""
+FEWEST = 4
+"""Minimum number of steps for a bootstrap. Four steps have only 35 different draws, so that the interval is about their
+range; the recorder's five judged steps leave four."""
 
 DRAWS = 2000
 CONFIDENCE = 0.99

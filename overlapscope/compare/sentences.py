@@ -11,6 +11,8 @@ from overlapscope.trace.lost import FIGURES, Part, part_words
 
 _MOST_REASONS = 2
 _MOST_FINDINGS = 3
+_NAMED = {"exposed comm": "of communication running alone", "compute": "compute"}
+"""Buckets in a sentence."""
 
 
 def of_device(basis: Basis, figures: Figures, findings: Sequence[FindingChange]) -> str:
@@ -47,7 +49,7 @@ def of_all(devices: Sequence[DeviceDiff]) -> str:
 
 
 def _span(basis: Basis, span: FigureChange, unit: Unit) -> str:
-    name = "Step" if basis == "step" else "Window"
+    name = "Step" if basis == "step" else "Recording"
     change, share = span.change or 0, span.change_pct
     both = f"{unit.number(round(span.before or 0))} to {unit.text(round(span.after or 0))}"
     if change == 0:
@@ -77,7 +79,7 @@ def _reasons(figures: Figures, unit: Unit) -> list[str]:
     reasons.append((at_once, f"{unit.text(round(abs(at_once.change or 0)))} of H2D and D2H {now} run at once"))
     idle = buckets["idle"]
     reasons.append((idle, f"{_more(idle, unit)} idle{_cause(idle, figures.idle_by_cause)}"))
-    reasons += [(buckets[name], f"{_more(buckets[name], unit)} {name}") for name in ("exposed comm", "compute")]
+    reasons += [(buckets[name], f"{_more(buckets[name], unit)} {what}") for name, what in _NAMED.items()]
     hidden = overlap["hidden copy"]
     alone = [(cause, f"{_more(cause, unit)} idle time from {cause.name}") for cause in figures.idle_by_cause]
     alone.append((hidden, f"{_more(hidden, unit)} copy time hidden"))
@@ -94,9 +96,9 @@ def _copies(direction: str, exposed: FigureChange, copied: FigureChange, unit: U
     # Copies are exposed for less time if more of them is hidden, or if there are fewer or faster copies.
     hidden = (copied.change or 0) - change
     if change < 0:
-        how = f"of {direction} now hidden" if 2 * hidden >= amount else f"less exposed {direction}"
+        how = f"of {direction} now hidden" if 2 * hidden >= amount else f"less of {direction} running alone"
     else:
-        how = f"of {direction} no longer hidden" if -2 * hidden >= amount else f"more exposed {direction}"
+        how = f"of {direction} no longer hidden" if -2 * hidden >= amount else f"more of {direction} running alone"
     return f"{unit.text(amount)} {how}"
 
 

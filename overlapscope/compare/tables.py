@@ -123,7 +123,7 @@ def summary(diff: Diff) -> Table:
         span = device.figures.span
         change, lost = _change_cells(span, unit), _lost_cells(device.figures, unit)
         lines.append((device_title(diff, device), *change, marked(span, "less"), *lost))
-    name = words("span of each device", flexible=True, heads=True)
+    name = words("time of each device", flexible=True, heads=True)
     columns = (name, *_change_columns(unit.name), words(""), *_LOST_COLUMNS)
     return Table("Each device", columns, rows(lines), f"{MARKS}.")
 
@@ -224,7 +224,7 @@ def buckets(device: DeviceDiff) -> Table:
     """Return the buckets, which add up to the span."""
     shown = [bucket for bucket in device.figures.buckets if _exists(bucket)]
     lines = [_Line(bucket.name, bucket, None if bucket.name == "compute" else "less") for bucket in shown]
-    lines.append(_Line("span", device.figures.span, "less"))
+    lines.append(_Line("step" if device.basis == "step" else "all", device.figures.span, "less"))
     note = basis(device) + (f" {MARKS}." if device.basis == "step" else "")
     return _changes("Where the time goes", ["where the time goes"], lines, _unit(device), note=note)
 
@@ -261,7 +261,7 @@ def findings(device: DeviceDiff, *, verbose: bool) -> Table:
     )
     per_step = "per step" if device.basis == "step" else "over the window"
     columns = (words("finding", heads=True), words("rule"), *_change_columns(unit.name)[:-1], _WHAT)
-    note = f"Costs are upper bounds {per_step}. {note}".rstrip()
+    note = f"A fix saves at most its cost, {per_step}. {note}".rstrip()
     return Table("Findings", columns, rows(_finding(finding, unit) for finding in shown), note, id=FINDINGS)
 
 

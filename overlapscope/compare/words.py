@@ -145,7 +145,7 @@ def finding_standing(change: FindingChange) -> str:
     if change.standing in ("new", "gone"):
         if change.rule == GOOD_NEWS:
             return "new (good)" if change.standing == "new" else "gone (bad)"
-        if finding is not None and finding.severity == "info":
+        if finding is not None and not finding.bound_ns:
             return f"{change.standing} (info)"
         if change.cost.beyond_noise is False:
             # Its cost hardly exceeds what rules ignore.
@@ -187,7 +187,7 @@ def device_title(diff: Diff, device: DeviceDiff) -> str:
 def basis(device: DeviceDiff) -> str:
     """Return a sentence about the compared steps or windows."""
     if device.basis == "window":
-        return "Figures are of the whole windows; without steps, noise is unknown."
+        return "Figures are of all that was recorded; without steps, noise is unknown."
     left_out = device.left_out_before, device.left_out_after
     without = f" ({left_out[0]:,} and {left_out[1]:,} left out: warm-up, cut off, or last)" if any(left_out) else ""
     return f"Mean of {plural(device.steps_before, 'step')} before and {device.steps_after:,} after{without}."

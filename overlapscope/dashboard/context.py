@@ -9,7 +9,7 @@ from overlapscope.analysis.device import DeviceAnalysis
 from overlapscope.analysis.results import Device, Window
 from overlapscope.dashboard.library import Library
 from overlapscope.dashboard.opened import Opened
-from overlapscope.dashboard.url import UrlState, parse
+from overlapscope.dashboard.url import FIRST_PAGE, TRACES_PAGE, UrlState, parse
 from overlapscope.documents.colors import palette
 from overlapscope.report.page import DeviceReport
 
@@ -18,8 +18,10 @@ _MARGIN_NS = 10_000
 
 
 def url_of(library: Library, base: str, pathname: str | None, search: str | None) -> UrlState:
-    """Parse an address; without a trace, it gets the first."""
+    """Parse an address; without a trace, it gets the first, and without a page that of several traces."""
     url, entries = parse(base, pathname, search), library.entries()
+    if not url.page:
+        url = replace(url, page=TRACES_PAGE if url.trace is None and len(entries) > 1 else FIRST_PAGE)
     return replace(url, trace=entries[0].id) if url.trace is None and entries else url
 
 
@@ -66,6 +68,11 @@ class PageContext(Struct, frozen=True):
     def section(self) -> DeviceReport:
         """Report on the device to show."""
         return self.opened.section(self.url.device)
+
+    @property
+    def spoken(self) -> DeviceReport:
+        """Report on the same device in the program that verdict and findings are about, whichever is shown."""
+        return self.loaded.of(None).section(self.url.device)
 
     @property
     def device(self) -> Device | None:

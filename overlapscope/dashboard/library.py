@@ -12,7 +12,7 @@ from typing import Any, Literal
 from msgspec import Struct
 from msgspec.structs import replace
 
-from overlapscope.base.words import clean
+from overlapscope.base.words import clean, duration
 from overlapscope.dashboard.background import Background, Kept, TaskProgress, Tell, attempt, raised
 from overlapscope.dashboard.entries import RanksFile, TraceEntry, dropped, find
 from overlapscope.dashboard.opened import Opened, Predictions, events_of, open_trace
@@ -21,10 +21,12 @@ from overlapscope.errors import OverlapscopeError, UnreadableTrace
 from overlapscope.laboratory import store
 from overlapscope.laboratory.results import FILE as RESULTS_FILE
 from overlapscope.laboratory.results import Results
-from overlapscope.ranks.reduced import ReducedRank, reduce
+from overlapscope.ranks.on_host import reduce_any
+from overlapscope.ranks.reduced import ReducedRank
 from overlapscope.ranks.result import Unreadable
 from overlapscope.reading import LIMIT_BYTES, load
 from overlapscope.reading.file_names import file_and_part
+from overlapscope.report.page import DeviceReport
 from overlapscope.report.verdict import Verdict, judge
 
 DROPPED = "dropped"
@@ -42,7 +44,15 @@ Reduced = tuple[ReducedRank, ...] | Unreadable
 """A trace as the page Ranks needs it: a rank for each device, or the reason why there is none."""
 
 
-_TaskResult = Opened | Reduced | Verdict | OverlapscopeError
+class TraceSummary(Struct, frozen=True):
+    """A trace in a list."""
+
+    verdict: Verdict
+    step: str
+    """Length of a step, such as `about 16.7 ms`; empty without steps."""
+
+
+_TaskResult = Opened | Reduced | TraceSummary | OverlapscopeError
 
 
 class _TraceTask(Struct, frozen=True):
@@ -50,7 +60,7 @@ class _TraceTask(Struct, frozen=True):
 
     entry: TraceEntry
     file: _FileState
-    makes: Literal["opened", "reduced", "verdict"] = "opened"
+    makes: Literal["opened", "reduced", "summary"] = "opened"
 
 
 class Library:
@@ -83,6 +93,8 @@ class Library:
         self._opened_by: dict[str, _TraceTask] = {}
         self._kept: Kept[_TraceTask, _TaskResult] = Kept(KEPT_EVENTS)
         self._background = Background("loader", self._read, self._kept, _weight)
+        self.has_results = any(any(source.rglob(RESULTS_FILE)) for source in self._sources)
+        """True if there were results of the laboratory at the start."""
         self.results_of_pages: Kept[Hashable, Any] = Kept(_PAGE_RESULTS)
         """Results that pages need again, under keys of their own."""
 
@@ -168,16 +180,16 @@ class Library:
         result = self._beside(entry, "reduced")
         return result if isinstance(result, tuple | Unreadable) else None
 
-    def verdict(self, id: str) -> Verdict | OverlapscopeError | None:
+    def summary(self, id: str) -> TraceSummary | OverlapscopeError | None:
         """Return the verdict on a trace's first device or the reason why there is none.
 
         Return None, and request the verdict, until it is known. Nothing else of the trace is kept.
         """
         entry = self.entry(id)
-        result = None if entry is None else self._beside(entry, "verdict")
-        return result if isinstance(result, Verdict | OverlapscopeError) else None
+        result = None if entry is None else self._beside(entry, "summary")
+        return result if isinstance(result, TraceSummary | OverlapscopeError) else None
 
-    def _beside(self, entry: TraceEntry, makes: Literal["reduced", "verdict"]) -> _TaskResult | None:
+    def _beside(self, entry: TraceEntry, makes: Literal["reduced", "summary"]) -> _TaskResult | None:
         job = _TraceTask(entry, _state_of(entry.path), makes)
         result = self._kept.get(job)
         if result is None:
@@ -209,7 +221,7 @@ class Library:
         """Return the result of a task, or the error that prevents it. Reads the trace unless it is open."""
         entry, opened = job.entry, self.opened(job.entry.id)
 
-        def make() -> Opened | Reduced | Verdict:
+        def make() -> Opened | Reduced | TraceSummary:
             if opened is not None:
                 trace = opened.analysis.trace
             else:
@@ -219,9 +231,9 @@ class Library:
                 trace = trace if entry.name is None else replace(trace, source=entry.name)
             tell(TaskProgress("analysing"))
             if job.makes == "reduced":
-                return reduce(trace)
+                return reduce_any(trace)
             opened_now = open_trace(entry, trace) if opened is None else opened
-            return opened_now if job.makes == "opened" else judge(opened_now.of(None).section())
+            return opened_now if job.makes == "opened" else _summary(opened_now.of(None).section())
 
         def reading(done: int, total: int) -> None:
             tell(TaskProgress("reading", done / total if total else None))
@@ -234,6 +246,17 @@ class Library:
         if isinstance(result, OverlapscopeError) and job.makes == "reduced":
             return Unreadable(source=shown, reason=result.reason)
         return result
+
+
+def _summary(section: DeviceReport) -> TraceSummary:
+    host = section.trace.host
+    length_ns = None
+    if section.usable and section.device is not None and section.steps:
+        length_ns = section.device.span_ns
+    elif host is not None and host.by_steps:
+        length_ns = sum(step.span_ns for step in host.steps) // len(host.steps)
+    about = "about " if section.is_estimated else ""
+    return TraceSummary(judge(section), "" if length_ns is None else f"{about}{duration(length_ns)}")
 
 
 def _weight(result: _TaskResult) -> int:

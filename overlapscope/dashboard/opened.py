@@ -34,7 +34,7 @@ class Opened(Struct, frozen=True, eq=False, dict=True, weakref=True):
     report: Report
     page: Page
     plain: Opened | None = None
-    """The plain program, if verdict and findings are about it."""
+    """The plain program, if its step is known or estimated; verdict and findings are about it then."""
 
     @cached_property
     def lanes(self) -> Lanes:
@@ -60,11 +60,12 @@ def open_trace(entry: TraceEntry, trace: Trace) -> Opened:
     analysis = analyze_trace(trace)
     program = find_program(analysis, None, estimate=True)
     report = joined([analysis], [program], scope="window", replayed=True)
-    spoken = of_program(report)
+    of_plain = of_program(report, estimated=True)
     plain = None
-    if spoken is not report and program is not None and program.analysis is not None:
-        plain = Opened(entry.id, entry.path, program.analysis, spoken, Page(spoken, verbose=True))
-    return Opened(entry.id, entry.path, analysis, report, Page(report, verbose=True), plain)
+    if of_plain is not report and program is not None and program.analysis is not None:
+        plain = Opened(entry.id, entry.path, program.analysis, of_plain, Page(of_plain, verbose=True))
+    page = Page(report, verbose=True, recorded=plain is not None)
+    return Opened(entry.id, entry.path, analysis, report, page, plain)
 
 
 # -- Predictions -----------------------------------------------------------------------------------

@@ -9,6 +9,7 @@ import dash_mantine_components as dmc
 from dash import dcc, html
 from dash.development.base_component import Component
 from msgspec import Struct, field
+from msgspec.structs import replace
 
 from overlapscope.analysis.results import Device, Window
 from overlapscope.base.words import clean
@@ -22,11 +23,9 @@ from overlapscope.documents.table import Row, Table
 from overlapscope.errors import OverlapscopeError
 from overlapscope.report import charts, lists
 from overlapscope.report.charts import by_cause
+from overlapscope.report.page import DeviceReport
 from overlapscope.report.tables import host_tables
 from overlapscope.report.verdict import judge
-
-REPLAYED = "Steps and times are replayed: an estimate of the program without the profiler."
-"""Notice on pages that show the plain program."""
 
 _SIGNS = {"good": "✓", "fair": "!", "poor": "✕"}
 _HOST_ROWS = 8
@@ -43,8 +42,18 @@ def page(title: str, *children: Component, lead: str = "") -> Component:
 
 
 def lead(context: PageContext, sentence: str) -> str:
-    """Return that sentence, with a notice if the page shows the plain program."""
-    return f"{sentence} {REPLAYED}" if context.replayed else sentence
+    """Return that sentence, followed by which program the figures are of if the trace has two."""
+    return f"{sentence} {which_program(context)}".rstrip()
+
+
+def which_program(context: PageContext) -> str:
+    """Return which program the figures of a page are of; empty if the trace has no plain program."""
+    if context.loaded.plain is None:
+        return ""
+    if not context.replayed:
+        return "Figures are of the recording."
+    how = "estimated from the recording" if context.spoken.is_estimated else "which the recording is replayed to match"
+    return f"Figures are of the program without the profiler, {how}."
 
 
 def panel(title: str, *children: Children, note: str = "", beside: Component | None = None, id: str = "") -> Component:
@@ -112,9 +121,9 @@ def answer(
     return dmc.Paper([head, answer_text, *more], withBorder=True, p="md", style={"borderLeft": f"6px solid {color}"})
 
 
-def verdict(context: PageContext) -> Component:
-    """Return the verdict on the device that is shown."""
-    judgement = judge(context.section)
+def verdict(context: PageContext, section: DeviceReport) -> Component:
+    """Return the verdict on a device."""
+    judgement = judge(section)
     more = [dmc.Text(judgement.rest, fz=16, mt=4)] if judgement.rest else []
     more += [dmc.Text(judgement.plain, size="sm", c="dimmed", mt=4, id="verdict-plain")] if judgement.plain else []
     more += [dmc.Text(note, size="sm", c="dimmed", mt=4) for note in (judgement.steps, judgement.doubt) if note]
@@ -134,12 +143,18 @@ def unusable(context: PageContext) -> Component:
     )
     return dmc.Stack(
         [
-            verdict(context),
+            verdict(context, context.section),
             *([why] if context.section.trace.host is None else []),
-            *(table_panel(context, table) for table in host_tables(context.section, most=_HOST_ROWS) if table.rows),
+            *(table_panel(context, _shortened(table)) for table in host_tables(context.section) if table.rows),
         ],
         maw=1500,
     )
+
+
+def _shortened(table: Table) -> Table:
+    count = len(table.rows)
+    note = f"The first {_HOST_ROWS} of {count:,} rows." if count > _HOST_ROWS else ""
+    return replace(table, rows=table.rows[:_HOST_ROWS], note=note)
 
 
 # -- Links to the timeline -------------------------------------------------------------------------
@@ -217,12 +232,21 @@ class TimelineSide(Struct, frozen=True):
     """Parameters of its requests, besides the trace."""
     scroll_to: dict[str, int] = field(default_factory=dict)
     """The device, if there may be several."""
+    host: Window | None = None
+    """When the host ran the same step, to be shown as well."""
+
+    @property
+    def reach_ns(self) -> tuple[int, int]:
+        """Start and end of what to show, relative to the start of the window."""
+        windows = [self.window] if self.host is None else [self.window, self.host]
+        origin = self.window.start_ns
+        return min(shown.start_ns for shown in windows) - origin, max(shown.end_ns for shown in windows) - origin
 
 
 def linked_timelines(context: PageContext, page: str, sides: Sequence[TimelineSide]) -> dict[str, Any]:
     """Return the data of two timelines for the browser (`assets/linked_timelines.js`)."""
-    shown_ns = max(side.window.end_ns - side.window.start_ns for side in sides)
-    margin = round(_MARGIN * shown_ns)
+    starts, ends = zip(*(side.reach_ns for side in sides), strict=True)
+    margin = round(_MARGIN * (max(ends) - min(starts)))
     return {
         "sides": [
             {
@@ -234,7 +258,7 @@ def linked_timelines(context: PageContext, page: str, sides: Sequence[TimelineSi
             }
             for side in sides
         ],
-        "view": {"start": -margin, "end": shown_ns + margin},
+        "view": {"start": min(starts) - margin, "end": max(ends) + margin},
         "palette": context.colors,
     }
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from importlib.util import find_spec
 from typing import Any
 
 import dash
@@ -16,9 +17,9 @@ from overlapscope.dashboard import parts
 from overlapscope.dashboard.callbacks import LEAD, Callbacks
 from overlapscope.dashboard.context import PageContext, url_of
 from overlapscope.dashboard.opened import Opened
-from overlapscope.dashboard.pages import PAGES
+from overlapscope.dashboard.pages import PAGES, PageKind
 from overlapscope.dashboard.render import explained
-from overlapscope.dashboard.url import FIRST_PAGE, RECORDED, UrlState, moved
+from overlapscope.dashboard.url import FIRST_PAGE, RECORDED, TRACES_PAGE, UrlState, moved
 
 _POLL_MS = 300
 _PLAIN = "plain"
@@ -114,12 +115,17 @@ def _switch() -> Component:
     """Return the switch between a trace's recording and its plain program (`UrlState.of`)."""
     switch = dmc.SegmentedControl(
         id="program-select",
-        data=[{"value": RECORDED, "label": "Recorded"}, {"value": _PLAIN, "label": "Plain"}],
+        data=_programs(estimated=False),
         value=_PLAIN,
         size="xs",
         **{"aria-label": "recorded or plain"},
     )
     return explained(switch, _PROGRAMS)
+
+
+def _programs(*, estimated: bool) -> list[dict[str, str]]:
+    plain = "Plain (estimated)" if estimated else "Plain"
+    return [{"value": RECORDED, "label": "Recorded"}, {"value": _PLAIN, "label": plain}]
 
 
 callbacks = Callbacks()
@@ -176,6 +182,7 @@ callbacks.in_browser(
     Output("device-select", "data"),
     Output("device-select", "style"),
     Output("program-switch", "style"),
+    Output("program-select", "data"),
     Output("export-menu", "children"),
     Output("header-shown", "data"),
     Input("url", "pathname"),
@@ -194,13 +201,14 @@ def show(context: PageContext, loaded: int) -> Any:
         _content(context),
         None if waiting is None else parts.loading_bar(waiting, context.library.loading(waiting)),
         waiting is None,
-        _navigation(url),
+        _navigation(context),
         [{"value": entry.id, "label": clean(entry.id, 120)} for entry in context.library.entries()],
         devices,
         {} if len(devices) > 1 else _HIDDEN,
         {} if switched else _HIDDEN,
+        _programs(estimated=switched and context.spoken.is_estimated),
         _exports(url) if opened else [dmc.MenuItem("No trace is loaded", disabled=True)],
-        {"trace": url.trace, "device": device, "program": url.of or _PLAIN},
+        {"trace": url.trace, "device": device, "program": url.of or _PLAIN, "page": url.page},
     )
 
 
@@ -291,7 +299,8 @@ def _missing(context: PageContext) -> str | None:
     return None
 
 
-def _navigation(url: UrlState) -> list[Component]:
+def _navigation(context: PageContext) -> list[Component]:
+    url = context.url
     return [
         dmc.NavLink(
             label=page.title,
@@ -300,7 +309,22 @@ def _navigation(url: UrlState) -> list[Component]:
             id=f"go-{page.name}",
         )
         for page in PAGES.values()
+        if page.name == url.page or _is_useful(page, context)
     ]
+
+
+def _is_useful(page: PageKind, context: PageContext) -> bool:
+    """Return whether a page has anything to show. Without figures, all that need some would look like the overview."""
+    library = context.library
+    if page.needs == "figures" and page.name != FIRST_PAGE:
+        return context.trace is None or context.device is not None
+    if page.name == TRACES_PAGE:
+        return len(library.entries()) > 1
+    if page.name == "history":
+        return library.stored is not None and not library.stored.is_empty
+    if page.name == "hta":
+        return find_spec("hta") is not None
+    return page.name != "laboratory" or library.has_results
 
 
 def _devices(context: PageContext) -> tuple[list[dict[str, str]], str | None]:

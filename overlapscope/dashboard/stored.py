@@ -52,6 +52,19 @@ class Stored(Struct, frozen=True):
                 states += [f"{stat.st_mtime_ns}:{stat.st_size}"] if stat.st_size else []
         return " ".join(states)
 
+    @property
+    def is_empty(self) -> bool:
+        """True if no report is stored; False for a drop, which may have new ones, and for an unreadable file."""
+        if self.drop is not None:
+            return False
+        if not self.state:
+            return True
+        try:
+            with Store.open(self.path, read_only=True) as store:
+                return not store.jobs()
+        except UsageError:
+            return False
+
 
 def find_stored(named: str | None) -> Stored | None:
     """Return the history in a file, or of the reports in a directory or at a URL.

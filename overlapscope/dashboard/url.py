@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 from urllib.parse import parse_qs, urlencode
 
@@ -14,6 +15,8 @@ from overlapscope.base.intervals import I64
 from overlapscope.trace.model import Trace
 
 FIRST_PAGE = "overview"
+TRACES_PAGE = "traces"
+"""The first page if there are several traces."""
 RECORDED = "recorded"
 _IN_URL = {
     "trace": "trace",
@@ -75,15 +78,20 @@ class UrlState(Struct, frozen=True):
         query = urlencode({name: value for name, value in parameters.items() if value is not None}, safe="/")
         return f"{self.base}{target.page}{'?' if query else ''}{query}"
 
+    def whatif_href(self, changes: Sequence[str]) -> str:
+        """Return the URL of the page What if with some changes switched on."""
+        href = self.href("whatif")
+        return f"{href}{'&' if '?' in href else '?'}{urlencode([('change', change) for change in changes])}"
+
 
 def parse(base: str, pathname: str | None, search: str | None) -> UrlState:
-    """Parse a URL's path and query, ignoring invalid values."""
+    """Parse a URL's path and query, ignoring invalid values. The page is empty if the path names none."""
     path = (pathname or "").removeprefix(base).strip("/")
     query = {name: values[-1] for name, values in parse_qs((search or "").removeprefix("?")).items()}
     asked: dict[str, Any] = {field: query.get(name) for field, name in _IN_URL.items()}
     asked |= {field: _number(asked[field]) for field in ("device", "start_ns", "end_ns")}
     asked["of"] = RECORDED if asked["of"] == RECORDED else None
-    return UrlState(base, path or FIRST_PAGE, **asked)
+    return UrlState(base, path, **asked)
 
 
 def _number(text: str | None) -> int | None:

@@ -11,7 +11,8 @@ from dash import html
 from dash.development.base_component import Component
 from msgspec.structs import replace
 
-from overlapscope.analysis.results import Device, Window
+from overlapscope.analysis.average import judged_steps
+from overlapscope.analysis.periods import host_step
 from overlapscope.analysis.steps import median_step
 from overlapscope.base.words import NOTHING
 from overlapscope.catalog.buckets import BUCKETS
@@ -68,7 +69,7 @@ def _bars(context: PageContext, prediction: WhatIf, predicted: Estimate) -> Comp
     measured = {document.bucket(field): figure.measured for field, figure in prediction.buckets.items()}
     after = {document.bucket(field): figure.predicted.value for field, figure in prediction.buckets.items()}
     return html.Div(
-        [row("measured", measured, prediction.baseline_step_ns), row("predicted", after, predicted.value, *line)],
+        [row("before", measured, prediction.baseline_step_ns), row("after", after, predicted.value, *line)],
         className="whatif-bars",
         **render.UNREAD,
     )
@@ -95,31 +96,28 @@ def _figures(context: PageContext, prediction: WhatIf) -> Component:
 
 
 def timelines(context: PageContext, prediction: DrawnPrediction, changes: Sequence[str]) -> dict[str, Any] | None:
-    """Return the data of the timelines for the browser: the recording above, the prediction of `changes` below.
+    """Return the data of the timelines for the browser: the program above, the prediction of `changes` below.
 
-    None if nothing is predicted.
+    Both show the judged step of median length, or everything if there is none. None if nothing is predicted.
     """
     before = context.section.device
     if prediction.lanes is None or before is None:
         return None
-    first, second = _aligned(before, prediction.lanes.device(before.device).result)
+    after = prediction.lanes.device(before.device).result
     asked = {"predicted": msgspec.json.encode(changes).decode(), "device": before.device}
-    id, number = context.opened.id, {"device": before.device}
-    sides = (
-        parts.TimelineSide("before", id, context.opened.lanes.origin_ns, first, {}, number),
-        parts.TimelineSide("after", id, prediction.lanes.origin_ns, second, asked, number),
-    )
-    return parts.linked_timelines(context, "whatif", sides)
-
-
-def _aligned(before: Device, after: Device) -> tuple[Window, Window]:
-    """Return the step of median length and the same step as predicted; without steps, the windows.
-
-    The last step is left out, because its end is unknown.
-    """
-    step = median_step(before.steps[:-1] or before.steps)
+    id, number, drawn = context.opened.id, {"device": before.device}, context.opened.lanes
+    step = median_step([before.steps[row] for row in judged_steps(before)])
     same = next((candidate for candidate in after.steps if step is not None and candidate.name == step.name), None)
-    return (before.window, after.window) if step is None or same is None else (step.window, same.window)
+    sides = [
+        parts.TimelineSide("before", id, drawn.origin_ns, before.window, {}, number),
+        parts.TimelineSide("after", id, prediction.lanes.origin_ns, after.window, asked, number),
+    ]
+    if step is not None and same is not None:
+        sides = [
+            replace(side, window=period.window, host=host_step(lanes.analysis.trace, period.name))
+            for side, period, lanes in zip(sides, (step, same), (drawn, prediction.lanes), strict=True)
+        ]
+    return parts.linked_timelines(context, "whatif", sides)
 
 
 # -- Changes and assumptions -----------------------------------------------------------------------

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, TypeVar
 
-from overlapscope.base.words import NOTHING, Unit, bandwidth, bare_percent, clean, size
+from overlapscope.base.words import NOTHING, Unit, bandwidth, bare_percent, clean, each, size
 from overlapscope.documents.table import Cell, Column, Tone
 
 NAME_LIMIT = 200
@@ -46,9 +46,15 @@ def figure(title: str, say: Callable[[T], str], *, when: bool = True, **fields: 
     return (_column(title, fields), lambda item: Cell(say(item))) if when else None
 
 
-def count(title: str, say: Callable[[T], int | None], **fields: Any) -> ColumnOf[T]:
-    """Return a column of counts."""
-    return _column(title, fields, width=_NUMBER_WIDTH), lambda item: _cell(say(item), "{:,}".format)
+def count(title: str, say: Callable[[T], int | None], *, among: int = 1, **fields: Any) -> ColumnOf[T]:
+    """Return a column of counts. Counts over several steps, `among` of them, are shown as those of an average step."""
+    steps = max(1, among)
+
+    def cell(item: T) -> Cell:
+        number = say(item)
+        return Cell(NOTHING) if number is None else Cell(each(number, steps), number / steps)
+
+    return _column(title, fields, width=_NUMBER_WIDTH), cell
 
 
 def number(title: str, say: Callable[[T], int | None], *, when: bool = True, **fields: Any) -> ColumnOf[T] | None:

@@ -231,6 +231,9 @@ class _ChromeEvents:
             "Process Group Name": collectives.group,
             "Process Group Ranks": collectives.ranks,
             "dtype": collectives.dtype,
+            "Process Group Description": collectives.description,
+            "In split size": collectives.parts_in,
+            "Out split size": collectives.parts_out,
         }
         numbers: dict[str, I32 | I64] = {
             "Group size": collectives.group_size,

@@ -49,7 +49,8 @@ def listing(store: Store, query: Query, entries: Sequence[HistoryRow]) -> Docume
         title="Entries",
     )
     note = (
-        "Each figure is the mean over the devices, of the plain program where its step is known, else of the recording."
+        "Each figure is the mean over the devices, of the plain program if its step is measured or told, "
+        "else as recorded."
     )
     shown: Block = replace(table, note=note) if entries else Text("The history has no such entry.")
     return Document("overlapscope history", (Heading("overlapscope history", 1), shown))

@@ -10,7 +10,7 @@ from typing import Final
 
 from msgspec.structs import replace
 
-from overlapscope.analysis.results import CopiesByStep, Device, StallsByStep, TraceResult
+from overlapscope.analysis.results import CopiesByStep, Device, EvidenceByStep, StallsByStep, TraceResult
 from overlapscope.base.words import clean, listed
 from overlapscope.budgets.metrics import METRICS, Metric
 from overlapscope.budgets.missing import doubt, lacking
@@ -37,7 +37,7 @@ _SCALARS: Final = {"ns": ("_time", "_ms", 1e-6), "gb_per_s": ("_bandwidth", "_gb
 def figures(report: Report) -> tuple[HistoryFigure, ...]:
     """Return all figures of a report: of the plain program if its step time is known, otherwise of the recording.
 
-    A metric's value is the median of the steps that a budget judges. Causes of idle time and of exposed copies have
+    A metric's value is the mean of the steps that a budget judges. Causes of idle time and of exposed copies have
     their own figures, even if they are 0. A device without steps has percentages and bandwidths of its window, but no
     times, since the length of a recording says nothing about the program.
     """
@@ -62,8 +62,8 @@ def _of_metric(report: Report, metric: Metric) -> Iterator[HistoryFigure]:
 
 
 def _figure(place: JudgedPlace, metric: Metric, values: Series, cause: str | None) -> HistoryFigure:
-    numbers = values.numbers
-    value = place.budget.combine(numbers)
+    known = values.known()
+    numbers, value = known.numbers, place.budget.combine(known)
     return HistoryFigure(
         metric=metric.id if cause is None else f"{metric.id}/{cause}",
         rank=place.subject.rank,
@@ -243,12 +243,14 @@ def _without(report: Report, cut: Callable[[Device], Device]) -> Report:
 
 def _without_steps(device: Device) -> Device:
     copies = CopiesByStep(count=(), bytes=(), duration_ns=(), time_ns=(), exposed_ns=())
-    stalls = StallsByStep(host_wait_ns=(), idle_caused_ns=())
+    stalls = StallsByStep(count=(), host_wait_ns=(), idle_caused_ns=())
+    cases = EvidenceByStep(count=(), time_ns=())
     return replace(
         device,
         steps=(),
         copies=tuple(replace(group, by_step=copies) for group in device.copies),
         host_stalls=tuple(replace(stall, by_step=stalls) for stall in device.host_stalls),
+        evidence=tuple(replace(case, by_step=cases) for case in device.evidence),
     )
 
 

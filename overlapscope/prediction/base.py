@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import numpy as np
 from msgspec import Struct
+from msgspec.structs import replace
 
 from overlapscope.analysis.grouping import distinct
 from overlapscope.analysis.plain_step import PlainStep
+from overlapscope.analysis.steps import begins_with_warm_up
+from overlapscope.analysis.timeline import Timeline
 from overlapscope.analysis.timeline import build as build_timeline
 from overlapscope.analysis.trust import clocks_agree, judge_file
 from overlapscope.base.columns import quantile
@@ -37,6 +40,9 @@ class Base(Struct, frozen=True, eq=False):
 
     trace: Trace
     judged: JudgedSteps
+    """The judged steps, and the last one."""
+    warm_up: bool
+    """True if a step before them is left out as warm-up, because of its length in the recording."""
     hardware: Hardware
     graph: Graph
     replayed: Replay | None
@@ -60,7 +66,7 @@ class Base(Struct, frozen=True, eq=False):
     @property
     def step_ns(self) -> int:
         """Step time without changes."""
-        return self.real_ns(self.steps.median_ns)
+        return self.real_ns(self.steps.mean_ns)
 
     def real_ns(self, step_ns: int) -> int:
         """Return the real length of a replayed step.
@@ -70,35 +76,29 @@ class Base(Struct, frozen=True, eq=False):
         """
         if self.plain is None:
             return step_ns
-        return round(step_ns * self.plain.step_ns / max(1, self.steps.median_ns))
+        return round(step_ns * self.plain.step_ns / max(1, self.steps.mean_ns))
 
 
-def prepare(trace: Trace, device: int | None, calibration: Calibration | None, *, with_shapes: bool = True) -> Base:
-    """Build and replay a recording's graph.
-
-    Args:
-        with_shapes: Allow reading the shapes of inputs from the recording's file.
+def prepare(trace: Trace, calibration: Calibration | None) -> Base:
+    """Build and replay a recording's graph, for the steps of its busiest device.
 
     Raises:
-        NotInTrace: The trace has no such device.
-        UsageError: The trace has no GPU op with a time.
+        UsageError: The trace has no GPU op with a time, or the calibration is of another GPU.
     """
     activity = next(check for check in judge_file(trace) if check.id == "gpu-activity")
     if activity.status == "fail":
         raise UsageError(f"{trace.source}: nothing can be predicted. {activity.detail}")
-    check_device(trace.source, device, trace.devices)
     named = set(trace.device_names.values())
     if calibration is not None and named and calibration.gpu not in named:
         raise UsageError(
             f"the calibration is of an {calibration.gpu}, but {trace.source} was recorded on "
             f"{', '.join(sorted(named))}; leave it out, or make one on that GPU."
         )
-    chosen = _busiest(trace) if device is None else device
+    chosen = _busiest(trace)
     hardware = find_hardware(trace, calibration)
-    graph = build(trace, hardware.constants, with_shapes=with_shapes)
+    graph = build(trace, hardware.constants)
     timeline = build_timeline(trace, chosen)
-    judged = find_steps(graph, chosen, timeline.main_stream, timeline.judged_from_ns)
-    recorded = step_times(graph, judged, graph.items.start_ns, graph.items.end_ns)
+    judged, recorded, warm_up = _judged(graph, timeline)
     replayed, steps = None, recorded
     try:
         replayed = replay(graph)
@@ -113,7 +113,54 @@ def prepare(trace: Trace, device: int | None, calibration: Calibration | None, *
             launch_latency_ns=hardware.constants.launch_latency_ns or 0,
             unexplained_ns=0,
         )
-    return Base(trace, judged, hardware, graph, replayed, recorded, steps.median_ns, steps, fidelity)
+    return Base(trace, judged, warm_up, hardware, graph, replayed, recorded, steps.mean_ns, steps, fidelity)
+
+
+def on_device(base: Base, device: int | None) -> Base:
+    """Return the base for the steps of another device of the same trace.
+
+    The busiest device sets the plain program of all devices.
+
+    Raises:
+        NotInTrace: The trace has no such device.
+    """
+    check_device(base.trace.source, device, base.trace.devices)
+    if device is None or device == base.device:
+        return base
+    timeline, graph = build_timeline(base.trace, device), base.graph
+    judged, recorded, warm_up = _judged(graph, timeline)
+    replayed, plain = base.replayed, base.plain
+    steps = recorded if replayed is None else step_times(graph, judged, replayed.start_ns, replayed.end_ns)
+    if plain is not None:
+        low, value, high = (
+            round(steps.mean_ns * ns / max(1, base.steps.mean_ns))
+            for ns in (plain.low_ns, plain.step_ns, plain.high_ns)
+        )
+        plain = PlainStep(value, low, high, plain.origin)
+        # The recording's own replay is not known here, but its mean step is nearly the recorded one.
+        own_ns = round(base.replayed_step_ns * recorded.mean_ns / max(1, base.recorded.mean_ns))
+    else:
+        own_ns = steps.mean_ns
+    return replace(
+        base,
+        judged=judged,
+        warm_up=warm_up,
+        recorded=recorded,
+        replayed_step_ns=own_ns,
+        steps=steps,
+        plain=plain,
+    )
+
+
+def _judged(graph: Graph, timeline: Timeline) -> tuple[JudgedSteps, StepTimes, bool]:
+    """Return a device's steps to judge, their recorded times, and whether one before them is left out as warm-up."""
+    judged = find_steps(graph, timeline)
+    recorded = step_times(graph, judged, graph.items.start_ns, graph.items.end_ns)
+    warm_up = begins_with_warm_up((recorded.end_ns - recorded.start_ns).tolist())
+    if warm_up:
+        judged = replace(judged, numbers=judged.numbers[1:])
+        recorded = step_times(graph, judged, graph.items.start_ns, graph.items.end_ns)
+    return judged, recorded, warm_up
 
 
 def _busiest(trace: Trace) -> int:

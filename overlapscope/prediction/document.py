@@ -9,7 +9,17 @@ from typing import Final, Literal
 from msgspec import Struct
 from msgspec.structs import replace
 
-from overlapscope.base.words import Unit, bare_percent, bare_share, clean, clean_lines, duration, percent, unit_for
+from overlapscope.base.words import (
+    Unit,
+    bare_percent,
+    bare_share,
+    between,
+    clean,
+    clean_lines,
+    duration,
+    percent,
+    unit_for,
+)
 from overlapscope.documents.model import Block, Document, Heading, Items, Section, Text, detail, panel, with_code
 from overlapscope.documents.table import Column, Table, Tone, prose, rows, words
 from overlapscope.prediction.result import AppliedChange, Constant, Estimate, Percentage, WhatIf
@@ -86,7 +96,7 @@ def remarks(result: WhatIf) -> Iterator[Text]:
 def changes(result: WhatIf) -> Iterator[Section]:
     """Yield a section for each change, in the order in which to make them."""
     for number, change in enumerate(in_order(result), 1):
-        blocks: list[Block] = [Text(clean_lines(change.what))]
+        blocks: list[Block] = [Text(clean_lines(f"In the recording: {change.what}" if change.touched else change.what))]
         if change.touched:
             what, _, how = clean_lines(change.advice).partition("\n")
             blocks.append(Text(with_code(what), "accent"))
@@ -115,14 +125,14 @@ def unit(result: WhatIf) -> Unit:
 
 def headline(result: WhatIf) -> Headline:
     """Return the gain of the changes, or why there is no prediction."""
-    period = "A step" if result.steps else "The whole window"
+    period = "A step" if result.steps else "The recorded part"
     of, predicted, gain = unit(result), result.predicted_step_ns, result.gain_ns
     if predicted is None or gain is None:
-        return Headline("No prediction: the replay cannot reproduce this recording.", "muted")
+        return Headline("No prediction: a simulation of this recording does not match it.", "muted")
     if not result.interventions and not result.ladder:
         was, again = of.text(result.recorded_step_ns), of.text(result.replayed_step_ns)
         matches = f"matches the recording ({was})" if was == again else f"takes {again}, the recording {was}"
-        return Headline(f"The replay {matches}, so changes can be predicted.", "muted")
+        return Headline(f"The simulation {matches}, so changes can be predicted.", "muted")
     if not result.interventions:
         return Headline(
             (f"{period} takes {of.text(result.unchanged_step_ns)}, and no known change makes it shorter."), "muted"
@@ -130,14 +140,16 @@ def headline(result: WhatIf) -> Headline:
     if not changes_anything(result):
         return Headline(f"{period} would take as long as now: these changes do not apply to this recording.", "muted")
     value, was = of.number(predicted.value), of.text(result.unchanged_step_ns)
-    between = _between(predicted, of)
+    reach = _between(predicted, of)
     if was == f"{value} {of.name}":
-        return Headline(f"{period} would take as long as now, {was}{f' ({between})' if between else ''}.", "muted")
+        return Headline(f"{period} would take as long as now, {was}{f' ({reach})' if reach else ''}.", "muted")
     more = "less" if gain.value > 0 else "more"
     share = f"{percent(abs(result.gain_pct))} {more}" if result.gain_pct is not None else more
-    details = f"{share}; {between}" if between else share
+    if gain.value > 0 and duration(gain.low) != duration(gain.high):
+        share += f"; saves {between(gain.low, gain.high)}"
+    about = "about " if result.plain is not None and result.plain.origin == "estimated" else ""
     level: Level = "muted" if abs(result.gain_pct or 0) < _WORTH_PCT else "good" if gain.value > 0 else "poor"
-    return Headline(f"{period} would take {value} {of.name} instead of {was} ({details}).", level)
+    return Headline(f"{period} would take {value} {of.name} instead of {about}{was} ({share}).", level)
 
 
 def changes_anything(result: WhatIf) -> bool:
@@ -163,8 +175,8 @@ def subject(result: WhatIf) -> str:
     subject = ", ".join(clean(name, _NAME_LIMIT) for name in named)
     if not result.replay.valid:
         return subject
-    what = f"median of {result.steps:,} steps" if result.steps > 1 else "one step"
-    what = what if result.steps else "without steps: the whole window"
+    what = f"average of {result.steps:,} steps" if result.steps > 1 else "one step"
+    what = what if result.steps else "without steps: all that was recorded"
     return f"{subject}; {what}"
 
 
@@ -207,20 +219,21 @@ def program(result: WhatIf) -> Iterator[str]:
             "PyTorch, `overlapscope run` measures it."
         )
         return
-    yield (
-        f"Figures are of the program without the profiler, where a step takes {of.text(plain.step_ns)} "
-        f"({plain.origin})."
+    both = (
+        f"A step takes {of.text(plain.step_ns)} without the profiler ({plain.origin}), "
+        f"{of.text(result.recorded_step_ns)} with it"
     )
-    recorded = f"In the recording, a step takes {of.text(result.recorded_step_ns)}"
-    if result.recorded_predicted_step_ns is not None and changes_anything(result):
-        recorded += f", and would take {of.text(result.recorded_predicted_step_ns)} with the changes"
-    yield f"{recorded}."
+    predicted_ns = result.recorded_predicted_step_ns
+    if predicted_ns is None or not changes_anything(result) or plain.origin == "estimated":
+        yield f"{both}."
+    else:
+        yield f"{both}; with the profiler and the changes, it would take {of.text(predicted_ns)}."
 
 
 def replay(result: WhatIf) -> Iterator[str]:
     """Yield sentences on how well a valid replay matches the recording."""
     of, fidelity = unit(result), result.replay
-    took = "a step" if result.steps else "the window"
+    took = "a step" if result.steps else "all that was recorded"
     off = f" ({percent(fidelity.step_error_pct)} off)" if fidelity.step_error_pct is not None else ""
     yield (
         f"Without changes, the replay takes {of.text(result.replayed_step_ns)} for {took}; the recording took "
@@ -236,7 +249,7 @@ def replay(result: WhatIf) -> Iterator[str]:
 
 
 def buckets(result: WhatIf) -> Table:
-    """Return the buckets of the step, measured and predicted."""
+    """Return the buckets of the step, now and predicted."""
     of = unit(result)
     lines = [
         (bucket(name), of.number(change.measured), *_estimate(change.predicted, of))
@@ -244,9 +257,15 @@ def buckets(result: WhatIf) -> Table:
         if change.measured or change.predicted.high
     ]
     if lines and result.predicted_step_ns is not None:
-        lines.append(("total", of.number(result.baseline_step_ns), *_estimate(result.predicted_step_ns, of)))
-    columns = (words(""), Column(f"measured {of.name}"), Column("predicted"), _BETWEEN)
-    title = "Where a step's time goes" if result.steps else "Where the time goes"
+        lines.append(
+            (
+                "step" if result.steps else "all",
+                of.number(result.baseline_step_ns),
+                *_estimate(result.predicted_step_ns, of),
+            )
+        )
+    columns = (words(""), Column(f"now {of.name}"), Column("predicted"), _BETWEEN)
+    title = "Where a step goes" if result.steps else "Where the time goes"
     return Table(title, columns, rows(lines), total=True)
 
 
@@ -254,7 +273,7 @@ def overlap(result: WhatIf) -> Table:
     """Return the percentages of hidden copies."""
     percentages = (("hidden copies", result.hidden_copy_pct), ("overlap efficiency", result.efficiency_pct))
     lines = [(name, *_percentages(part)) for name, part in percentages if part is not None]
-    return Table("Overlap", (_WRAPPED, Column("measured %"), Column("predicted"), _BETWEEN), rows(lines))
+    return Table("Overlap", (_WRAPPED, Column("now %"), Column("predicted"), _BETWEEN), rows(lines))
 
 
 def ladder(result: WhatIf) -> Table:
@@ -271,7 +290,7 @@ def ladder(result: WhatIf) -> Table:
         lines.append((f"+ {clean(rung.added, _TEXT_LIMIT)}", *_estimate(step, of), of.number(rung.gain_ns), share))
     columns = (
         _WRAPPED,
-        Column(f"{'step' if result.steps else 'window'} {of.name}"),
+        Column(f"{'step' if result.steps else 'all'} {of.name}"),
         _BETWEEN,
         Column("saved", id="saved", spare=True),
         Column("% saved", id="share", spare=True),

@@ -11,31 +11,30 @@ import numpy as np
 from msgspec.structs import replace
 
 from overlapscope.analysis import calls as call_kinds
-from overlapscope.prediction.base import Base, prepare
+from overlapscope.prediction.base import Base, on_device, prepare
 from overlapscope.prediction.calibration import Calibration
-from overlapscope.prediction.graph import Graph
 from overlapscope.prediction.hardware import Stance
 from overlapscope.prediction.interventions import INTERVENTIONS, Choice, in_order, parse
 from overlapscope.prediction.interventions.intervention import Applied
+from overlapscope.prediction.overhead import fastest, plain_program
 from overlapscope.prediction.predict import (
     Outcome,
     Prediction,
     apply,
     conclude,
+    gain,
     interval,
+    outcome,
     outcomes,
-    plain_of,
     replayed_as,
 )
-from overlapscope.prediction.replay import Deadlock, Replay, replay
+from overlapscope.prediction.replay import Deadlock
 from overlapscope.prediction.result import Estimate, Rung
 from overlapscope.prediction.steps import least_step_ns
 from overlapscope.trace.model import Bool, Kind, Trace
 
 VALUE_BYTES = 1024
 """Maximum size of a download that counts as a value or two."""
-_LEAST_PART = 0.005
-"""Minimum fraction of a step that counts as saved."""
 LEAST_GAIN = 0.01
 """Minimum fraction of the unchanged step that a rung must save."""
 
@@ -52,8 +51,9 @@ def best(
     Starting without changes, the intervention that gains most is added, or the best pair if no single intervention
     gains anything, until nothing gains another 1% of the step. Raises the same errors as `predict`.
     """
-    recorded = prepare(trace, device, calibration)
-    base = plain_of(recorded, plain_step_ns)
+    prepared = prepare(trace, calibration)
+    base = on_device(plain_program(prepared, plain_step_ns) or prepared, device)
+    recorded = on_device(prepared, device)
     if not recorded.fidelity.valid:
         return conclude(recorded, base, ())
     was = base.step_ns
@@ -149,59 +149,60 @@ def _next(
     return None
 
 
+class Saving(msgspec.Struct, frozen=True):
+    """Saving of a set of interventions, as fractions of a step with `low <= value <= high`."""
+
+    value: float
+    low: float
+    high: float
+    fix: tuple[str, ...]
+
+
 class Savings:
     """Savings on a device of a recording or its plain program, prepared on first use."""
 
     def __init__(self, trace: Trace, device: int, ready: Base | None = None) -> None:
         self._trace, self._device, self._ready = trace, device, ready
-        self._known: dict[tuple[str, ...], float | None] = {}
+        self._known: dict[tuple[str, ...], Saving | None] = {}
 
-    def largest(self, fixes: Iterable[tuple[str, ...]]) -> tuple[float, tuple[str, ...]] | None:
-        """Return the largest fraction of a step that a set of interventions saves, and that set.
+    def largest(self, fixes: Iterable[tuple[str, ...]]) -> Saving | None:
+        """Return the saving of the set of interventions that saves most by `predict`.
 
-        The fraction is that of `predict`, at least 0. If the step of median length has none of the operations that the
-        set changes, it is the fraction of the device's window. None if the recording cannot be replayed or no set
-        changes anything.
+        None if the recording cannot be replayed or no set changes anything.
         """
         base = self._base
         if base is None:
             return None
         # The time of pinned copies is unknown if the link's rate is a guess.
         computable = [fix for fix in fixes if not (base.hardware.guessed and {"pin", "batch-copies"} & {*fix})]
-        savings = [(max(0.0, saved), fix) for fix in computable if (saved := self._of(base, fix)) is not None]
-        return max(savings, key=lambda saving: saving[0], default=None)
+        savings = [saving for fix in computable if (saving := self._of(fix)) is not None]
+        return max(savings, key=lambda saving: saving.value, default=None)
 
     @cached_property
     def _base(self) -> Base | None:
-        base = self._ready
-        if base is None or base.device != self._device:
-            # An analysis reads its trace only once.
-            base = prepare(self._trace, self._device, None, with_shapes=False)
+        base = on_device(self._ready or prepare(self._trace, None), self._device)
         return base if base.fidelity.valid else None
 
-    def _of(self, base: Base, fix: tuple[str, ...]) -> float | None:
+    @cached_property
+    def _fastest(self) -> Base | None:
+        base = self._base
+        return None if base is None else fastest(base)
+
+    def _of(self, fix: tuple[str, ...]) -> Saving | None:
         if fix not in self._known:
-            self._known[fix] = _part_saved(base, fix)
+            self._known[fix] = self._replayed(fix)
         return self._known[fix]
 
-
-def _part_saved(base: Base, fix: tuple[str, ...]) -> float | None:
-    """Return the fraction saved; None if the set changes nothing or cannot be replayed."""
-    applied = apply(base, parse(fix))
-    if base.replayed is None or not all(change.touched for change in applied):
-        return None
-    try:
-        done = replayed_as(base, applied)
-        saved = 1 - done.step_ns / max(1, base.step_ns)
-        if saved >= _LEAST_PART:
-            return saved
-        graph = applied[-1].graph
-        return 1 - _span_ns(graph, replay(graph), base.device) / _span_ns(base.graph, base.replayed, base.device)
-    except Deadlock:
-        return None
-
-
-def _span_ns(graph: Graph, replayed: Replay, device: int) -> int:
-    """Return the length of the device's window."""
-    on_device = (graph.items.device == device) & ~graph.items.gone
-    return int(replayed.end_ns[on_device].max() - replayed.start_ns[on_device].min())
+    def _replayed(self, fix: tuple[str, ...]) -> Saving | None:
+        """Return the saving; None if the set changes nothing or cannot be replayed."""
+        base, choices = self._base, parse(fix)
+        assert base is not None
+        try:
+            expected = outcome(base, choices)
+            if base.replayed is None or not all(change.touched for change in expected.applied):
+                return None
+            saved = gain(base, self._fastest, choices, outcomes(base, choices, expected))
+        except Deadlock:
+            return None
+        low, value, high = (max(0.0, ns / max(1, base.step_ns)) for ns in (saved.low, saved.value, saved.high))
+        return Saving(value, low, high, fix)

@@ -41,12 +41,8 @@ _STAGING_NS = 60_000
 _UNKNOWN = -(2**61)
 
 
-def build(trace: Trace, constants: Constants, *, with_shapes: bool = True) -> Graph:
-    """Build the dependency graph of all devices of a trace.
-
-    Args:
-        with_shapes: Allow reading the shapes of inputs from the trace's file.
-    """
+def build(trace: Trace, constants: Constants) -> Graph:
+    """Build the dependency graph of all devices of a trace."""
     calls, of_runtime_call, threads = find_calls(trace)
     items, item_of_op = _find_items(trace, of_runtime_call)
     orders = _event_orders(trace, items, calls, item_of_op)
@@ -62,7 +58,7 @@ def build(trace: Trace, constants: Constants, *, with_shapes: bool = True) -> Gr
         orders=orders,
         waits=waits,
         stated=StatedNeeds(item_of_op[source], item_of_op[held]),
-        shapes=cache(partial(look_up, trace)) if with_shapes else lambda: None,
+        shapes=cache(partial(look_up, trace)),
         streams=tuple(map(of_stream_key, lanes.tolist())),
         constants=constants,
         unexplained_ns=unexplained,

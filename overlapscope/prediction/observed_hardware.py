@@ -7,6 +7,8 @@ for an unknown reason, from changing the result.
 
 from __future__ import annotations
 
+import statistics
+
 import numpy as np
 
 from overlapscope.analysis import calls as call_kinds
@@ -18,7 +20,6 @@ from overlapscope.base.columns import pick
 from overlapscope.base.intervals import I64, Bool, Index, contains, covered, join, union
 from overlapscope.prediction.calibration import Constants, SizedTime
 from overlapscope.prediction.host_calls import stated_streams
-from overlapscope.prediction.steps import lower_median
 from overlapscope.trace.model import F64, Kind, Memory, Trace, stream_keys
 
 LONG_BEFORE_NS = 20_000
@@ -76,7 +77,7 @@ def observe(trace: Trace) -> Constants:
 
 def _median(values: I64) -> int | None:
     """Return the median; None for too few values."""
-    return lower_median(values) if len(values) >= FEWEST else None
+    return statistics.median_low(values.tolist()) if len(values) >= FEWEST else None
 
 
 def _positive(values: I64) -> int | None:

@@ -18,7 +18,7 @@ import numpy as np
 from msgspec.structs import replace
 
 from overlapscope.analysis import calls as call_kinds
-from overlapscope.analysis.grouping import rows_by
+from overlapscope.analysis.grouping import distinct, distinct_rows, rows_by
 from overlapscope.analysis.plain_step import PlainStep, from_user, measured
 from overlapscope.base.columns import quantile
 from overlapscope.base.intervals import covered, union
@@ -26,7 +26,7 @@ from overlapscope.prediction.base import Base
 from overlapscope.prediction.calibration import Constants
 from overlapscope.prediction.observed_hardware import KERNEL_LAUNCH
 from overlapscope.prediction.replay import replay
-from overlapscope.prediction.steps import lower_median, step_times
+from overlapscope.prediction.steps import mean, step_times
 from overlapscope.trace.model import F64, I64, HostEvents, Trace
 
 _CLOSE = 0.005
@@ -60,11 +60,49 @@ _LEFT = 0.2
 """Minimum fraction of each stretch of host work that remains without the overhead."""
 
 
+def plain_program(recorded: Base, user_step_ns: int | None) -> Base | None:
+    """Return the plain program of a recording; None if its step is unknown or the recording cannot be replayed.
+
+    Args:
+        recorded: The recording, prepared for predictions.
+        user_step_ns: Step time without recording, if the user passed it. Otherwise it is the one that the recorder
+            timed or, for torch.profiler, an estimate. The overhead of other recorders cannot be estimated.
+    """
+    if not recorded.fidelity.valid or recorded.trace.predicted_by is not None:
+        return None
+    step = known_step(recorded, user_step_ns)
+    if step is not None:
+        return as_plain(recorded, step)
+    small = replayed_unasked(recorded.trace) and recorded.trace.recorder == "kineto"
+    return estimated(recorded) if small else None
+
+
+MOST_OPS = 200_000
+"""Maximum number of GPU ops to replay by default: 200,000 synthetic ops add 0.9 s to an analysis of 0.4 s.
+`overlapscope whatif` replays any recording."""
+_MOST_DEVICES = 16
+_MOST_LANES = 256
+"""Maximum number of streams and threads to replay by default. Each costs some milliseconds, however little it does."""
+
+
+def replayed_unasked(trace: Trace) -> bool:
+    """Return whether a recording is small enough, in ops and lanes, to replay it by default."""
+    return len(trace.gpu_ops) <= MOST_OPS and of_few_lanes(trace)
+
+
+def of_few_lanes(trace: Trace) -> bool:
+    """Return whether a recording has so few devices, streams and threads that it can be replayed by default."""
+    if len(trace.devices) > _MOST_DEVICES:
+        return False
+    streams = len(distinct_rows((trace.gpu_ops.device, trace.gpu_ops.stream)))
+    return streams + len(distinct(trace.runtime_calls.thread)) <= _MOST_LANES
+
+
 def known_step(base: Base, user_step_ns: int | None) -> PlainStep | None:
     """Return the step time without recording, if the user passed it or it was timed."""
     if user_step_ns is not None:
         return from_user(user_step_ns)
-    return measured(base.trace.plain_steps, base.recorded.median_ns)
+    return measured(base.trace.plain_steps, base.recorded.mean_ns)
 
 
 def as_plain(base: Base, plain: PlainStep) -> Base:
@@ -77,7 +115,7 @@ def as_plain(base: Base, plain: PlainStep) -> Base:
     """
     cost = _host_cost(base)
     usual = _lightened(base, cost, 1.0)
-    if abs(usual.steps.median_ns - plain.step_ns) <= _ALIKE * plain.step_ns:
+    if abs(usual.steps.mean_ns - plain.step_ns) <= _ALIKE * plain.step_ns:
         return replace(usual, plain=plain)
     fitted = _searched(
         base,
@@ -86,7 +124,7 @@ def as_plain(base: Base, plain: PlainStep) -> Base:
         first=1.0,
         most=_MOST_TIMES,
     )
-    if fitted.steps.median_ns > (1 + _DIFFER) * plain.step_ns:
+    if fitted.steps.mean_ns > (1 + _DIFFER) * plain.step_ns:
         least = fitted
         fitted = _searched(
             least, plain.step_ns, lambda part: _lightened(base, cost, _MOST_TIMES, 1 - part), first=0.3, most=_MOST_PART
@@ -156,7 +194,7 @@ def _lightened(base: Base, cost: _HostCost, times: float, rest: float = 1.0) -> 
 
 def _over(base: Base, wanted_ns: int) -> float:
     """Return by how much the step is too long; 0 if the difference is negligible."""
-    over = base.steps.median_ns - wanted_ns
+    over = base.steps.mean_ns - wanted_ns
     return 0.0 if abs(over) <= _CLOSE * wanted_ns else float(over)
 
 
@@ -167,7 +205,7 @@ def estimated(base: Base) -> Base:
     on the safe side. No step is shorter than the GPU's work for it.
     """
     lighter = _lightened(base, _host_cost(base), 1.0)
-    recorded_ns, step_ns, busy_ns = base.steps.median_ns, lighter.steps.median_ns, _busy_ns(base)
+    recorded_ns, step_ns, busy_ns = base.steps.mean_ns, lighter.steps.mean_ns, _busy_ns(base)
     saved = recorded_ns - step_ns
     differs = _DEVICE * busy_ns + _HOST * max(0, step_ns - busy_ns)
     # A replay may order the host's work differently and take longer than the recording.
@@ -177,12 +215,21 @@ def estimated(base: Base) -> Base:
     return replace(lighter, plain=PlainStep(step_ns, min(round(low), step_ns), round(high), "estimated"))
 
 
+def fastest(base: Base) -> Base | None:
+    """Return the estimated program at the lower end of its interval; None if the step is not estimated."""
+    if base.plain is None or base.plain.origin != "estimated":
+        return None
+    lighter = _lightened(base, _host_cost(base), _MOST - 1)
+    step_ns = lighter.steps.mean_ns
+    return replace(lighter, plain=PlainStep(step_ns, step_ns, step_ns, "estimated"))
+
+
 def _busy_ns(base: Base) -> int:
-    """Return the median time that the device works per step."""
+    """Return the mean time that the device works per step."""
     items, steps = base.graph.items, base.recorded
     on_device = (items.device == base.device) & ~items.gone
     busy = union(items.start_ns[on_device], items.end_ns[on_device])
-    return lower_median(covered(busy, steps.start_ns, steps.end_ns)[: len(steps.lengths_ns)])
+    return mean(covered(busy, steps.start_ns, steps.end_ns)[: len(steps.lengths_ns)])
 
 
 class _HostCost(NamedTuple):

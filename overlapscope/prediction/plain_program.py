@@ -6,28 +6,17 @@ from typing import TypeVar
 
 import msgspec
 
-from overlapscope.analysis import TraceAnalysis, analyze_trace, divide_trace
-from overlapscope.analysis.device import StepBuckets
-from overlapscope.analysis.grouping import distinct, distinct_rows
+from overlapscope.analysis import TraceAnalysis, analyze_trace
 from overlapscope.analysis.plain_step import PlainStep
-from overlapscope.analysis.results import Buckets, Device, Period, Plain
+from overlapscope.analysis.results import Device, Period, PerStep, Plain
 from overlapscope.base.session import kept_in_session
-from overlapscope.prediction.base import Base, prepare
-from overlapscope.prediction.overhead import as_plain, estimated, known_step
-from overlapscope.prediction.predict import fitted
+from overlapscope.errors import UsageError
+from overlapscope.prediction.base import Base, on_device, prepare
+from overlapscope.prediction.overhead import known_step, of_few_lanes, plain_program, replayed_unasked
 from overlapscope.prediction.predicted_trace import plain_trace
-from overlapscope.trace.model import PlainSteps, Trace
+from overlapscope.trace.model import PlainSteps
 
-P = TypeVar("P", Device, Period)
-
-MOST_OPS = 200_000
-"""Maximum number of GPU ops to replay by default: 200,000 synthetic ops add 0.9 s to an analysis of 0.4 s.
-`overlapscope whatif` replays any recording."""
-_MOST_DEVICES = 16
-_MOST_LANES = 256
-"""Maximum number of streams and threads to replay by default. Each costs some milliseconds, however little it does."""
-_COPY, _IDLE = "exposed_copy_ns", "idle_ns"
-_UNKNOWN = (_IDLE, "unknown")
+P = TypeVar("P", bound=Device | Period | PerStep)
 
 
 class PlainProgram(msgspec.Struct, frozen=True, eq=False):
@@ -40,17 +29,43 @@ class PlainProgram(msgspec.Struct, frozen=True, eq=False):
     base: Base | None
     """Starting point of predictions for the plain program; None if the recording cannot be replayed."""
     analysis: TraceAnalysis | None
-    """Analysis of the replay's timeline, for verdict, findings and budgets; None if the step is only estimated, or the
-    recording cannot be replayed."""
-    estimated: tuple[StepBuckets, ...] = ()
-    """Breakdown of the replay's steps, if their length is an estimate."""
+    """Analysis of the replay's timeline; None if the recording cannot be replayed."""
 
     def device(self, ordinal: int) -> Device | None:
         """Return a device's figures in the replay, with missing step time added (`Base.real_ns`)."""
-        devices = self.analysis.devices if self.analysis is not None else ()
-        result = next((device.result for device in devices if device.result.device == ordinal), None)
-        lacking_ns = 0 if self.base is None or self.step is None else self.step.step_ns - self.base.steps.median_ns
-        return result if result is None or lacking_ns <= 0 else _longer(result, lacking_ns)
+        result = self._replayed(ordinal)
+        if result is None or self.base is None:
+            return None
+        plain = on_device(self.base, ordinal).plain
+        assert plain is not None
+        lacking_ns = plain.step_ns - _judged_part(result).span_ns
+        if abs(lacking_ns) <= _ROUNDED_NS:
+            return result
+        # Time that is not idle can't be taken away.
+        return _longer(result, lacking_ns) if lacking_ns > 0 else None
+
+    def step_of(self, ordinal: int) -> PlainStep | None:
+        """Return the average step of a device, which differs slightly between devices."""
+        device = self.device(ordinal)
+        if device is None or self.base is None or ordinal == self.base.device:
+            return self.step
+        plain, step_ns = on_device(self.base, ordinal).plain, _judged_part(device).span_ns
+        assert plain is not None
+        rounded_ns = step_ns - plain.step_ns
+        return PlainStep(step_ns, plain.low_ns + rounded_ns, plain.high_ns + rounded_ns, plain.origin)
+
+    def _replayed(self, ordinal: int) -> Device | None:
+        devices = () if self.analysis is None else self.analysis.devices
+        return next((device.result for device in devices if device.result.device == ordinal), None)
+
+
+_ROUNDED_NS = 2
+"""Maximum difference between the means of a device's steps that is rounding: all times are whole nanoseconds."""
+
+
+def _judged_part(device: Device) -> PerStep | Period | Device:
+    """Return the average step; without steps, the time after the lead-in."""
+    return device.per_step or device.judged or device
 
 
 def _longer(device: Device, by_ns: int) -> Device:
@@ -59,6 +74,7 @@ def _longer(device: Device, by_ns: int) -> Device:
     return msgspec.structs.replace(
         _idle_for(device, whole_ns),
         judged=None if device.judged is None else _idle_for(device.judged, whole_ns),
+        per_step=None if device.per_step is None else _idle_for(device.per_step, by_ns),
         steps=tuple(_idle_for(step, by_ns) for step in device.steps),
     )
 
@@ -70,18 +86,6 @@ def _idle_for(part: P, more_ns: int) -> P:
         buckets=msgspec.structs.replace(part.buckets, idle_ns=part.buckets.idle_ns + more_ns),
         idle_by_cause=part.idle_by_cause | {"unknown": part.idle_by_cause.get("unknown", 0) + more_ns},
     )
-
-
-def replayed_unasked(trace: Trace) -> bool:
-    """Return whether a recording is small enough, in ops and lanes, to replay it by default."""
-    return len(trace.gpu_ops) <= MOST_OPS and _of_few_lanes(trace)
-
-
-def _of_few_lanes(trace: Trace) -> bool:
-    if len(trace.devices) > _MOST_DEVICES:
-        return False
-    streams = len(distinct_rows((trace.gpu_ops.device, trace.gpu_ops.stream)))
-    return streams + len(distinct(trace.runtime_calls.thread)) <= _MOST_LANES
 
 
 def find_program(analysis: TraceAnalysis, user_step_ns: int | None, *, estimate: bool) -> PlainProgram | None:
@@ -99,13 +103,18 @@ def find_program(analysis: TraceAnalysis, user_step_ns: int | None, *, estimate:
     trace = analysis.trace
     if trace.predicted_by is not None or not analysis.devices:
         return None
-    if user_step_ns is None and not _of_few_lanes(trace):
+    if user_step_ns is None and not of_few_lanes(trace):
         return None
     untold = user_step_ns is None and trace.plain_steps == PlainSteps()
-    if untold and (not estimate or len(trace.gpu_ops) > MOST_OPS):
+    if untold and (not estimate or not replayed_unasked(trace)):
         return None
     try:
-        return _replayed(analysis, user_step_ns, estimate)
+        return _replayed(analysis, user_step_ns)
+    except UsageError:
+        # Nothing can be predicted from this recording, which concerns only a user who passed the step.
+        if user_step_ns is not None:
+            raise
+        return None
     except (ArithmeticError, LookupError, MemoryError, ValueError):
         if not untold:
             raise
@@ -114,85 +123,56 @@ def find_program(analysis: TraceAnalysis, user_step_ns: int | None, *, estimate:
 
 
 @kept_in_session
-def _replayed(analysis: TraceAnalysis, user_step_ns: int | None, estimate: bool) -> PlainProgram | None:
-    recorded = prepare(analysis.trace, None, None, with_shapes=False)
-    step = known_step(recorded, user_step_ns)
-    if step is None and not estimate:
-        return None
-    if step is None and analysis.trace.recorder != "kineto":
-        return PlainProgram(None, recorded, None, None)
-    if not recorded.fidelity.valid:
-        return None if step is None else PlainProgram(step, recorded, None, None)
-    if step is not None:
-        base = as_plain(recorded, step)
-    else:
-        base = estimated(recorded)
-        assert base.plain is not None
-        step = base.plain
-    replayed = plain_trace(base)
-    if step.decides:
-        return PlainProgram(step, recorded, base, analyze_trace(replayed))
-    return PlainProgram(step, recorded, base, None, divide_trace(replayed))
+def _replayed(analysis: TraceAnalysis, user_step_ns: int | None) -> PlainProgram:
+    recorded = prepare(analysis.trace, None)
+    base = plain_program(recorded, user_step_ns)
+    if base is None:
+        return PlainProgram(known_step(recorded, user_step_ns), recorded, None, None)
+    # The recording has decided which steps are judged.
+    replayed = analyze_trace(plain_trace(base), settled=True)
+    if not _same_steps(analysis, replayed):
+        return PlainProgram(known_step(recorded, user_step_ns), recorded, None, None)
+    return PlainProgram(base.plain, recorded, base, replayed)
+
+
+def _same_steps(recorded: TraceAnalysis, replayed: TraceAnalysis) -> bool:
+    """Return whether each device has as many judged steps in both, or else time after the lead-in in both."""
+
+    def judged(analysis: TraceAnalysis) -> list[tuple[int, int]]:
+        devices = [device.result for device in analysis.devices]
+        steps = [device.per_step.steps if device.per_step else -(device.judged is not None) for device in devices]
+        return list(zip([device.device for device in devices], steps, strict=True))
+
+    return judged(recorded) == judged(replayed)
 
 
 def summary(recorded: Device, program: PlainProgram) -> Plain | None:
     """Return the report's figures of a device without recording; None if the plain step is unknown."""
-    device, step = program.device(recorded.device), program.step
+    device, step = program.device(recorded.device), program.step_of(recorded.device)
     if step is None:
         return None
-    estimated = (figures for figures in program.estimated if figures.device == recorded.device)
-    figures = next(estimated, None) if device is None else device
-    parts = _fallback(recorded, step.step_ns) if figures is None else _fitted(_typical(figures), step.step_ns)
-    sums = {bucket: sum(_by_cause(parts or {}, bucket).values()) for bucket in Buckets.__struct_fields__}
+    figures = _adjusted(recorded, step.step_ns) if device is None else _judged_part(device)
     return Plain(
         step_ns=step.step_ns,
         low_ns=step.low_ns,
         high_ns=step.high_ns,
         origin=step.origin,
-        recorded_step_ns=program.recorded.recorded.median_ns,
-        buckets=None if parts is None else Buckets(**sums),
-        exposed_copy_by_cause=_by_cause(parts or {}, _COPY),
-        idle_by_cause=_by_cause(parts or {}, _IDLE),
+        recorded_step_ns=_judged_part(recorded).span_ns,
+        buckets=None if figures is None else figures.buckets,
+        exposed_copy_by_cause={} if figures is None else figures.exposed_copy_by_cause,
+        idle_by_cause={} if figures is None else figures.idle_by_cause,
         program=device,
     )
 
 
-_Parts = dict[tuple[str, str], int]
-"""Parts of a step, by bucket and cause; the cause is empty for buckets without causes."""
+def _adjusted(device: Device, step_ns: int) -> PerStep | Period | None:
+    """Return the recorded step with idle time adjusted to the plain step; the adjusted idle time has no known cause.
 
-
-def _fallback(device: Device, step_ns: int) -> _Parts | None:
-    """Return the parts of the recording's step, with idle time adjusted to the plain step.
-
-    The adjusted idle time has no known cause. None if the recording's ops alone take longer than the plain step.
+    None if the recording's ops alone take longer than the plain step.
     """
-    parts = _typical(device)
-    busy = {key: ns for key, ns in parts.items() if key[0] != _IDLE}
-    if sum(busy.values()) > step_ns:
+    recorded = device.per_step or device.judged
+    if recorded is None or recorded.span_ns - recorded.buckets.idle_ns > step_ns:
         return None
-    if sum(parts.values()) > step_ns:
-        parts = busy
-    return _fitted(parts, step_ns)
-
-
-def _fitted(parts: _Parts, step_ns: int) -> _Parts:
-    """Return the parts, scaled to add up to the step."""
-    return fitted(parts | {_UNKNOWN: parts.get(_UNKNOWN, 0)}, _UNKNOWN, step_ns)
-
-
-def _typical(device: Device | StepBuckets) -> _Parts:
-    """Return the parts of the step of median length (`periods.StepTimes`), or of the window without steps."""
-    steps = sorted(device.steps[:-1] or device.steps, key=lambda step: step.span_ns)
-    period = steps[(len(steps) - 1) // 2] if steps else device.judged
-    if period is None:
-        return {}
-    causes = {_COPY: period.exposed_copy_by_cause, _IDLE: period.idle_by_cause}
-    return {
-        (bucket, cause): part
-        for bucket, ns in msgspec.structs.asdict(period.buckets).items()
-        for cause, part in causes.get(bucket, {"": ns}).items()
-    }
-
-
-def _by_cause(parts: _Parts, bucket: str) -> dict[str, int]:
-    return {cause: ns for (part, cause), ns in parts.items() if part == bucket}
+    if recorded.span_ns > step_ns:
+        recorded = msgspec.structs.replace(_idle_for(recorded, -recorded.buckets.idle_ns), idle_by_cause={})
+    return _idle_for(recorded, step_ns - recorded.span_ns)

@@ -11,14 +11,16 @@ import msgspec
 import numpy as np
 from msgspec.structs import asdict, replace
 
+from overlapscope.analysis.average import average
 from overlapscope.analysis.grouping import groups_of
 from overlapscope.analysis.host import sites_of_calls
-from overlapscope.analysis.results import Buckets, Overlap
+from overlapscope.analysis.results import Buckets, Overlap, Period, Window
 from overlapscope.analysis.timeline import Ran, build, lengths, measured, when_ran
 from overlapscope.base.intervals import I64
 from overlapscope.base.words import plural
 from overlapscope.catalog.advice import in_words_of
-from overlapscope.prediction.base import Base, prepare
+from overlapscope.catalog.causes import CopyCause, IdleCause
+from overlapscope.prediction.base import Base, on_device, prepare
 from overlapscope.prediction.calibration import Calibration
 from overlapscope.prediction.data_dependencies import BY_SHAPES
 from overlapscope.prediction.graph import Graph
@@ -26,7 +28,7 @@ from overlapscope.prediction.hardware import Stance
 from overlapscope.prediction.interventions import Choice, parse
 from overlapscope.prediction.interventions.intervention import Applied, Request
 from overlapscope.prediction.noise import spread
-from overlapscope.prediction.overhead import as_plain, known_step
+from overlapscope.prediction.overhead import fastest, plain_program
 from overlapscope.prediction.predicted_trace import predicted_times, predicted_trace
 from overlapscope.prediction.replay import Deadlock, Replay, replay
 from overlapscope.prediction.result import (
@@ -109,7 +111,7 @@ def replayed_as(base: Base, applied: tuple[Applied, ...], run: Stance = Stance.E
         graph = spread(applied[-1].graph, run, plain=base.plain is not None)
     replayed = base.replayed if graph is base.graph and base.replayed is not None else replay(graph)
     steps = step_times(graph, base.judged, replayed.start_ns, replayed.end_ns)
-    step_ns = steps.median_ns
+    step_ns = steps.mean_ns
     if changed and not steps.is_window:
         step_ns = max(step_ns, engine_ns(graph, base.judged, replayed.start_ns, replayed.end_ns))
     return Outcome(applied, graph, replayed, steps, step_ns, base.real_ns(step_ns))
@@ -125,22 +127,17 @@ def predict(
 ) -> Prediction:
     """Predict the step time with interventions such as `pin`, `side-stream` or `no-sync cudaStreamSynchronize`.
 
-    The step is the plain program's if the recorder timed it or the user passed `plain_step_ns`; otherwise the
-    recording's. `device` defaults to the busiest. Constants of the hardware come from a calibration of the trace's GPU,
-    then the trace, then the shipped table of an H200.
+    The step is the plain program's if the recorder timed it, the user passed `plain_step_ns` or it can be estimated;
+    otherwise the recording's. `device` defaults to the busiest. Constants of the hardware come from a calibration of
+    the trace's GPU, then the trace, then the shipped table of an H200.
 
     Raises:
         UsageError: An intervention does not exist or lacks its argument, or the trace has no GPU activity or no such
             device.
     """
-    recorded = prepare(trace, device, calibration)
-    return conclude(recorded, plain_of(recorded, plain_step_ns), parse(interventions))
-
-
-def plain_of(base: Base, user_step_ns: int | None) -> Base:
-    """Return the plain program if its step is known and the recording can be replayed; else the recording."""
-    step = known_step(base, user_step_ns)
-    return base if step is None or not base.fidelity.valid else as_plain(base, step)
+    recorded = prepare(trace, calibration)
+    base = plain_program(recorded, plain_step_ns) or recorded
+    return conclude(on_device(recorded, device), on_device(base, device), parse(interventions))
 
 
 def outcomes(base: Base, choices: Sequence[Choice], expected: Outcome | None = None) -> dict[Stance, Outcome]:
@@ -154,7 +151,7 @@ def outcomes(base: Base, choices: Sequence[Choice], expected: Outcome | None = N
 def conclude(
     recorded: Base, base: Base, choices: Sequence[Choice], taken: Mapping[Stance, Outcome] | None = None
 ) -> Prediction:
-    """Predict from a prepared recording and its plain program (`plain_of`).
+    """Predict from a prepared recording and its plain program (`plain_program`).
 
     Args:
         taken: Outcomes of the choices by stance, if they were computed before.
@@ -178,8 +175,9 @@ def _concluded(recorded: Base, base: Base, choices: Sequence[Choice], taken: Map
     before = _figures_before(base)
     result = msgspec.structs.replace(
         _unpredicted(base),
+        replayed_step_ns=recorded.replayed_step_ns,
         predicted_step_ns=step,
-        gain_ns=Estimate(value=was - step.value, low=was - step.high, high=was - step.low),
+        gain_ns=gain(base, fastest(base), choices, taken),
         gain_pct=100 * (was - step.value) / was if was else None,
         recorded_predicted_step_ns=_of_recording(recorded, base, choices, expected),
         buckets=_compared_buckets(before, after),
@@ -201,7 +199,7 @@ def interval(base: Base, taken: Mapping[Stance, Outcome]) -> Estimate:
     times = [taken[stance].step_ns for stance in Stance]
     if any(done.touched for done in expected.applied):
         # The steps of a recording differ among themselves.
-        least, most = (part / max(base.recorded.median_ns, 1) for part in base.recorded.spread)
+        least, most = (part / max(base.recorded.mean_ns, 1) for part in base.recorded.spread)
         if base.plain is not None:
             # The overhead of recording may all have been in the time that the changes remove.
             times.append(taken[Stance.BEST].replayed_step_ns)
@@ -209,6 +207,23 @@ def interval(base: Base, taken: Mapping[Stance, Outcome]) -> Estimate:
             least, most = (end / base.plain.step_ns for end in (base.plain.low_ns, base.plain.high_ns))
         times += [round(taken[Stance.BEST].step_ns * least), round(taken[Stance.WORST].step_ns * most)]
     return Estimate(value=expected.step_ns, low=min(times), high=max(times))
+
+
+def gain(base: Base, faster: Base | None, choices: Sequence[Choice], taken: Mapping[Stance, Outcome]) -> Estimate:
+    """Return by how much a step becomes shorter.
+
+    Args:
+        base: Program without the changes.
+        faster: The fastest program that an estimate allows (`overhead.fastest`), if the step is estimated. Most of what
+            a step may be shorter by is time that the profiler added to the host's work, which no change can save.
+        choices: The changes.
+        taken: Outcomes of the changes by stance.
+    """
+    value = base.step_ns - taken[Stance.EXPECTED].step_ns
+    others = [base.step_ns - each.step_ns for each in taken.values()]
+    if faster is not None and any(done.touched for done in taken[Stance.EXPECTED].applied):
+        others.append(faster.step_ns - outcome(faster, choices).step_ns)
+    return Estimate(value=value, low=min(value, *others), high=max(value, *others))
 
 
 def _of_recording(recorded: Base, base: Base, choices: Sequence[Choice], expected: Outcome) -> int:
@@ -221,10 +236,10 @@ def _of_recording(recorded: Base, base: Base, choices: Sequence[Choice], expecte
 def _figures_before(base: Base) -> ReplayFigures:
     """Return the figures to compare predictions with: of the recording, or of the plain program."""
     if base.plain is None or base.replayed is None:
-        step_ns = base.recorded.median_ns
+        step_ns = base.recorded.mean_ns
         return _figures(build(base.trace, base.device), base.recorded, step_ns, step_ns)
     ran = _ran(base.graph, base.replayed, base.device)
-    return _figures(ran, base.steps, base.steps.median_ns, base.step_ns)
+    return _figures(ran, base.steps, base.steps.mean_ns, base.step_ns)
 
 
 def _figures_of(base: Base, outcome: Outcome) -> ReplayFigures:
@@ -255,9 +270,9 @@ def _unpredicted(base: Base) -> WhatIf:
         device=base.device,
         device_name=base.trace.device_names.get(base.device),
         steps=0 if base.recorded.is_window else len(base.recorded.lengths_ns),
-        baseline_step_ns=base.recorded.median_ns if base.plain is None else base.plain.step_ns,
+        baseline_step_ns=base.recorded.mean_ns if base.plain is None else base.plain.step_ns,
         plain=None if base.plain is None else KnownStep(**asdict(base.plain)),
-        recorded_step_ns=base.recorded.median_ns,
+        recorded_step_ns=base.recorded.mean_ns,
         replayed_step_ns=base.replayed_step_ns,
         predicted_step_ns=None,
         recorded_predicted_step_ns=None,
@@ -339,33 +354,47 @@ def _constants(base: Base, choices: Sequence[Choice], expected: Outcome) -> tupl
 
 
 class ReplayFigures(msgspec.Struct, frozen=True):
-    """Figures of a timeline."""
+    """Figures of an average step of a timeline."""
 
     buckets: Buckets
-    """Buckets of the step of median length; they add up to the step."""
+    """Buckets of the step; they add up to it."""
     overlap: Overlap
-    """Overlap over all steps with a known end, since a single step may hold no copy if the host runs ahead."""
 
 
 def _figures(ran: Ran, steps: StepTimes, step_ns: int, real_ns: int) -> ReplayFigures:
-    """Return the figures of a device's steps.
+    """Return the figures of a device's average step.
 
     Args:
         ran: Times of the device's ops.
+        steps: Steps to average.
         step_ns: Length of a step when many follow each other.
         real_ns: Real length of such a step (`base.Base.real_ns`).
     """
     count = len(steps.lengths_ns)
-    middle = int(np.argsort(steps.lengths_ns, kind="stable")[(count - 1) // 2])
-    starts = np.append(steps.start_ns[middle], steps.start_ns[0])
-    ends = np.append(steps.end_ns[middle], steps.end_ns[count - 1])
-    ns = {name: values.tolist() for name, values in lengths(ran, starts, ends).items()}
-    buckets, _, _ = measured({name: values[0] for name, values in ns.items()})
-    _, _, overlap = measured({name: values[1] for name, values in ns.items()})
+    ns = {name: values.tolist() for name, values in lengths(ran, steps.start_ns[:count], steps.end_ns[:count]).items()}
+    periods = [_period({name: values[number] for name, values in ns.items()}) for number in range(count)]
+    step = average(periods, range(count))
+    assert step is not None
     # The step exceeds its own window while a copy engine works for it.
-    beyond = step_ns - int(ends[0] - starts[0])
-    buckets = msgspec.structs.replace(buckets, exposed_copy_ns=buckets.exposed_copy_ns + beyond)
-    return ReplayFigures(Buckets(**fitted(msgspec.structs.asdict(buckets), "idle_ns", real_ns)), overlap)
+    beyond = step_ns - step.span_ns
+    buckets = msgspec.structs.replace(step.buckets, exposed_copy_ns=step.buckets.exposed_copy_ns + beyond)
+    return ReplayFigures(Buckets(**fitted(msgspec.structs.asdict(buckets), "idle_ns", real_ns)), step.overlap)
+
+
+def _period(ns: dict[str, int]) -> Period:
+    """Return the figures of a step without causes."""
+    buckets, engines, overlap = measured(ns)
+    return Period(
+        name="",
+        window=Window(start_ns=0, end_ns=0),
+        span_ns=0,
+        buckets=buckets,
+        engines=engines,
+        overlap=overlap,
+        exposed_copy_by_cause={CopyCause.UNKNOWN: buckets.exposed_copy_ns},
+        idle_by_cause={IdleCause.UNKNOWN: buckets.idle_ns},
+        partial=False,
+    )
 
 
 K = TypeVar("K", bound=Hashable)

@@ -8,12 +8,18 @@ import numpy as np
 from msgspec.structs import asdict, replace
 
 from overlapscope.analysis.grouping import distinct
+from overlapscope.analysis.periods import is_step
 from overlapscope.base.columns import locate, pick
 from overlapscope.base.intervals import I64, Bool
 from overlapscope.prediction.base import Base
 from overlapscope.prediction.graph import Graph
 from overlapscope.prediction.replay import Replay
+from overlapscope.prediction.steps import step_of_items
 from overlapscope.trace.model import Collectives, GpuOps, HostEvents, Kind, Memory, Trace, TraceTable
+
+MOST_STRETCHED = 0.03
+"""Maximum factor, less 1, by which all times of a replay are stretched to the plain step; what lacks beyond that is
+idle time. Kernels and copies differ so much between runs."""
 
 T = TypeVar("T", bound=TraceTable)
 H = TypeVar("H", bound=HostEvents)
@@ -31,8 +37,10 @@ def predicted_trace(graph: Graph, replayed: Replay) -> Trace:
     ops = predicted_ops(graph, replayed)
     ops = replace(ops, launch=pick(place, ops.launch))
     names, ops = _renamed(trace.names, ops, graph)
-    host_tables = ("cpu_ops", "annotations", "python_frames", "overheads")
+    host_tables = ("cpu_ops", "python_frames", "overheads")
     host: dict[str, Any] = {name: _sorted(clock.host(getattr(trace, name)))[0] for name in host_tables}
+    notes = clock.host(replace(trace.annotations, thread=_threads_of_steps(graph)))
+    host["annotations"] = _sorted(replace(notes, thread=trace.annotations.thread))[0]
     moved = replace(
         trace,
         gpu_ops=ops,
@@ -51,23 +59,65 @@ def predicted_trace(graph: Graph, replayed: Replay) -> Trace:
     return replace(moved, names=names, **tables)
 
 
+def _threads_of_steps(graph: Graph) -> I64:
+    """Return the thread of each annotation; a thread that launches for each step.
+
+    A thread that only marks steps hardly gets faster. Its steps move with the thread of their first launch, so that
+    they contain the same launches as before.
+    """
+    notes, calls = graph.trace.annotations, graph.trace.runtime_calls
+    step, call = step_of_items(graph), pick(graph.calls.row, graph.items.call)
+    rows = np.flatnonzero((step >= 0) & (graph.items.call >= 0))
+    rows = rows[np.lexsort((calls.start_ns[call[rows]], step[rows]))]
+    numbers, first = np.unique(step[rows], return_index=True)
+    marks = np.flatnonzero(is_step(notes))[numbers]
+    launching = calls.thread[call[rows]]
+    idle = ~np.isin(notes.thread[marks], launching)
+    thread = notes.thread.copy()
+    thread[marks[idle]] = launching[first][idle]
+    return thread
+
+
 def plain_trace(base: Base) -> Trace:
     """Return the timeline of a recording's plain program.
 
-    Nothing was moved to another stream, so records of synchronization stay, at their calls. Python frames, which only
-    state a place in the code, are left out.
+    Nothing was moved to another stream, so records of synchronization stay, at their calls. All times are scaled by the
+    same factor so that the average step is the plain step, unless the replay is much too short.
     """
-    assert base.replayed is not None
-    trace = base.graph.trace
-    lean = replace(trace, python_frames=HostEvents.empty(names=trace.names))
-    graph = replace(base.graph, trace=lean)
+    assert base.replayed is not None and base.plain is not None
+    graph, trace = base.graph, base.graph.trace
     clock = _Clock(graph, base.replayed)
     syncs = trace.syncs
     call = np.where(syncs.correlation >= 0, locate(trace.runtime_calls.correlation, syncs.correlation), -1)
     thread = pick(trace.runtime_calls.thread, call)
     moved = clock.host(HostEvents(syncs.names, syncs.start_ns, syncs.end_ns, syncs.name_id, syncs.place, thread))
     syncs = replace(syncs, start_ns=moved.start_ns, end_ns=moved.end_ns)
-    return replace(predicted_trace(graph, base.replayed), syncs=_sorted(syncs)[0])
+    plain = replace(predicted_trace(graph, base.replayed), syncs=_sorted(syncs)[0])
+    if base.warm_up:
+        plain = replace(plain, warm_up_steps=int(base.judged.numbers[0]))
+    if base.steps.mean_ns == base.plain.step_ns:
+        return plain
+    count, begin = len(base.steps.lengths_ns), int(base.steps.start_ns[0])
+    factor = base.plain.step_ns * count / max(1, int(base.steps.end_ns[count - 1]) - begin)
+    return plain if factor > 1 + MOST_STRETCHED else _scaled(plain, factor, begin)
+
+
+def _scaled(trace: Trace, factor: float, origin: int) -> Trace:
+    """Return the trace with all its times scaled, from the origin: the judged steps together stay exact."""
+
+    def moved(at: I64) -> I64:
+        scaled: I64 = origin + np.rint((at - origin) * factor).astype(np.int64)
+        return scaled
+
+    tables: dict[str, Any] = {
+        name: replace(part, start_ns=moved(part.start_ns), end_ns=moved(part.end_ns))
+        for name, part in asdict(trace).items()
+        if isinstance(part, TraceTable)
+    }
+    instants = {
+        name: int(moved(np.array([at]))[0]) for name in ("start_ns", "end_ns") if (at := getattr(trace, name)) >= 0
+    }
+    return replace(trace, **tables, **instants)
 
 
 def _renamed(names: tuple[str, ...], ops: GpuOps, graph: Graph) -> tuple[tuple[str, ...], GpuOps]:

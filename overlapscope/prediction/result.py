@@ -1,7 +1,7 @@
 """Structures of a prediction, with the names of `overlapscope whatif --format json`.
 
-All times are integer nanoseconds. A step is a `ProfilerStep#N`. Its time is the median over the steps with a known end:
-all but the last, which ends where the recording does. In a trace without steps, the step is the window.
+All times are integer nanoseconds. A step is an average step of the judged steps (`analysis.average`); in a trace
+without steps, it is the window.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ class KnownStep(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Figure(msgspec.Struct, frozen=True, kw_only=True):
-    """Figure of the step of median length, measured and predicted."""
+    """Figure of an average step, measured and predicted."""
 
     measured: int
     """As recorded; of the plain program if its step is known."""
@@ -50,7 +50,7 @@ class Figure(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Percentage(msgspec.Struct, frozen=True, kw_only=True):
-    """Percentage over all steps with a known end; None if there is nothing to divide."""
+    """Percentage of an average step; None if there is nothing to divide."""
 
     measured: float | None
     predicted: float | None

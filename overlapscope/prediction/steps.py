@@ -6,6 +6,7 @@ import numpy as np
 from msgspec import Struct
 
 from overlapscope.analysis.periods import is_step, judged_steps
+from overlapscope.analysis.timeline import Timeline
 from overlapscope.base.columns import mask_of, pick
 from overlapscope.base.intervals import I64
 from overlapscope.base.kept import kept
@@ -21,7 +22,7 @@ class StepTimes(Struct, frozen=True, eq=False):
     start_ns: I64
     end_ns: I64
     is_window: bool
-    """True if the window stands in for missing steps."""
+    """True if the time after the lead-in stands in for missing steps."""
 
     @property
     def lengths_ns(self) -> I64:
@@ -37,9 +38,14 @@ class StepTimes(Struct, frozen=True, eq=False):
         return int(length[aside]), int(length[len(length) - 1 - aside])
 
     @property
-    def median_ns(self) -> int:
-        """Step time."""
-        return lower_median(self.lengths_ns)
+    def mean_ns(self) -> int:
+        """Step time: that of an average step, as in `analysis.average`."""
+        return mean(self.lengths_ns)
+
+
+def mean(values: I64) -> int:
+    """Return the mean of at least one length in whole nanoseconds."""
+    return int((2 * values.sum() + len(values)) // (2 * len(values)))
 
 
 class JudgedSteps(Struct, frozen=True, eq=False):
@@ -48,14 +54,10 @@ class JudgedSteps(Struct, frozen=True, eq=False):
     device: int
     main_stream: int
     """Stream whose first op begins a step."""
+    judged_from_ns: int
+    """End of the recording's lead-in."""
     numbers: I64
     """Ascending numbers of the steps in the recording."""
-
-
-def lower_median(values: I64) -> int:
-    """Return the median; of two middle values the lower, so that it is a measured value."""
-    middle = (len(values) - 1) // 2
-    return int(np.partition(values, middle)[middle])
 
 
 def step_of_items(graph: Graph) -> I64:
@@ -86,22 +88,24 @@ def _place_of_items(graph: Graph, numbers: I64) -> I64:
     return pick(place[step], graph.items.call)
 
 
-def find_steps(graph: Graph, device: int, stream: int, judged_from_ns: int) -> JudgedSteps:
-    """Return the steps to judge: as recorded, after the recorder's warm-up and the lead-in."""
+def find_steps(graph: Graph, timeline: Timeline) -> JudgedSteps:
+    """Return a device's steps to judge: as recorded, after the recorder's warm-up and the lead-in."""
     items = graph.items
     number = step_of_items(graph)
     warm_up = graph.trace.warm_up_steps if len(judged_steps(graph.trace)) else 0
-    candidates = (items.device == device) & (number >= warm_up) & _launched_on(graph.recorded, stream)
+    on_stream = _launched_on(graph.recorded, timeline.main_stream)
+    candidates = (items.device == timeline.device) & (number >= warm_up) & on_stream
     # Items are in order, so the first item of a step begins first.
     steps, first = np.unique(number[candidates], return_index=True)
-    return JudgedSteps(device, stream, steps[items.start_ns[candidates][first] >= judged_from_ns])
+    numbers = steps[items.start_ns[candidates][first] >= timeline.judged_from_ns]
+    return JudgedSteps(timeline.device, timeline.main_stream, timeline.judged_from_ns, numbers)
 
 
 def step_times(graph: Graph, judged: JudgedSteps, start_ns: I64, end_ns: I64) -> StepTimes:
     """Return when the judged steps run, for given starts and ends of the graph's items.
 
     A step begins with its first item on the main stream (`analysis.periods`). If all of them were moved away, it begins
-    with the first that ran there when recorded. Without steps, the window is returned.
+    with the first that ran there when recorded. Without steps, the time after the lead-in is returned.
     """
     items = graph.items
     present = (items.device == judged.device) & ~items.gone
@@ -114,7 +118,9 @@ def step_times(graph: Graph, judged: JudgedSteps, start_ns: I64, end_ns: I64) ->
     begins = np.where(begins < _NEVER_NS, begins, begins_moved)
     starts = np.sort(begins[begins < _NEVER_NS])
     if not len(starts):
-        return StepTimes(start_ns[present].min(keepdims=True), np.array([last]), True)
+        lead_in = present & (items.end_ns <= judged.judged_from_ns)
+        begin = int(end_ns[lead_in].max() if lead_in.any() else start_ns[present].min())
+        return StepTimes(np.array([min(begin, last)]), np.array([last]), True)
     return StepTimes(starts, np.append(starts[1:], last), False)
 
 
@@ -126,7 +132,7 @@ def _launched_on(recorded: RecordedParts, stream: int) -> Bool:
 
 
 def engine_ns(graph: Graph, judged: JudgedSteps, start_ns: I64, end_ns: I64) -> int:
-    """Return the median time that the busier copy engine works per step, a lower bound for successive steps.
+    """Return the mean time that the busier copy engine works per step, a lower bound for successive steps.
 
     A short recording may not show it, if copies still run after its last kernel. 0 without steps.
     """
@@ -137,12 +143,12 @@ def engine_ns(graph: Graph, judged: JudgedSteps, start_ns: I64, end_ns: I64) -> 
         copies = working[items.kind[working] == kind]
         if len(copies):
             each = np.bincount(place[copies], end_ns[copies] - start_ns[copies], len(judged.numbers))
-            longest = max(longest, int(np.median(each)))
+            longest = max(longest, mean(each))
     return longest
 
 
 def least_step_ns(graph: Graph, judged: JudgedSteps) -> int:
-    """Return a lower bound of the step (`StepTimes.median_ns`, `engine_ns`) for any replay of the graph.
+    """Return a lower bound of the step (`StepTimes.mean_ns`, `engine_ns`) for any replay of the graph.
 
     The bound is the time of the step's copies, and the time of the main stream's ops and gaps between the beginnings of
     two steps. 0 if there is no such bound, as without steps.
@@ -175,4 +181,4 @@ def _least_between_begins(graph: Graph, judged: JudgedSteps, length: I64) -> int
     at = np.cumsum(items.queue_lag_ns[rows] + length[rows]) - length[rows]
     least = np.minimum.accumulate(at[::-1])[::-1]
     between: I64 = least[first[1:]] - at[first[:-1]]
-    return 0 if (between < 0).any() else lower_median(between)
+    return 0 if (between < 0).any() else mean(between)

@@ -16,6 +16,7 @@ from overlapscope.base.words import clean, did_you_mean, listed, shorten, size
 from overlapscope.errors import MissingPackage, UsageError
 from overlapscope.query.rows import QueriedTraces, fill
 from overlapscope.query.tables import OF, TABLES
+from overlapscope.report.page import Page
 
 if TYPE_CHECKING:
     import duckdb
@@ -89,9 +90,11 @@ class Answer(msgspec.Struct, frozen=True, eq=False):
         """Return the program that a table's figures are of, in words."""
         figures = TABLES[table].figures
         if figures == "spoken":
-            plain = {finding.plain_bound_ns is not None for finding in self.job.report.findings}
-            if len(plain) == 1:
-                return "of the program without the profiler" if plain.pop() else OF["recorded"]
+            origins = {section.plain_origin for section in Page(self.job.report).sections() if section.device}
+            if origins <= {None}:
+                return OF["recorded"]
+            if None not in origins:
+                return f"of the program without the profiler{' (estimated)' if 'estimated' in origins else ''}"
         return OF[figures]
 
 

@@ -17,12 +17,14 @@ from overlapscope.analysis.device import DeviceAnalysis
 from overlapscope.analysis.each_copy import list_copies
 from overlapscope.analysis.edges import EXACT
 from overlapscope.analysis.host import Sites, line_text, name_text, sites, sites_of_calls
+from overlapscope.analysis.messages import message_bytes
 from overlapscope.analysis.pieces import Pieces
-from overlapscope.analysis.results import Device, Plain, TraceResult
+from overlapscope.analysis.results import Device, PerStep, Plain, TraceResult
 from overlapscope.base.columns import I64, Integers
 from overlapscope.catalog.causes import COPY_CAUSES, IDLE_CAUSES
 from overlapscope.query.tables import SqlTable, Type
 from overlapscope.report.model import Report, build
+from overlapscope.report.page import DeviceReport, Page
 from overlapscope.trace.model import Memory, Trace, TraceTable
 
 if TYPE_CHECKING:
@@ -125,10 +127,22 @@ def _of_devices(name: str) -> Callable[[TraceResult], Iterable[Mapping[str, Any]
     return lambda of: (_flat(each, device=device.device) for device in of.devices for each in getattr(device, name))
 
 
-def _by_cause(source: Device | Plain, device: int) -> Iterator[Mapping[str, Any]]:
+def _by_cause(source: Device | PerStep | Plain, device: int) -> Iterator[Mapping[str, Any]]:
     for subject, times in (("exposed-copy", source.exposed_copy_by_cause), ("idle", source.idle_by_cause)):
         for cause, time_ns in times.items():
             yield {"device": device, "subject": subject, "cause": cause, "time_ns": time_ns}
+
+
+def _per_step(of: TraceResult) -> Iterator[tuple[DeviceReport, int, PerStep]]:
+    """Yield the devices in the frame of what people read, each with its ordinal and average step."""
+    for section in Page(Report(traces=(of,), findings=())).sections():
+        if section.device is not None and section.device.per_step is not None:
+            yield section, section.device.device, section.device.per_step
+
+
+def _average_step(section: DeviceReport, device: int, step: PerStep) -> dict[str, Any]:
+    origin = section.plain_origin
+    return _flat(step, device=device, program="recorded" if origin is None else "plain", origin=origin)
 
 
 def _plain(of: TraceResult) -> list[tuple[Plain, int]]:
@@ -140,6 +154,8 @@ _FROM_RESULTS: Final[dict[str, Callable[[TraceResult], Iterable[Mapping[str, Any
     "checks": lambda of: map(_flat, of.trust.checks),
     "devices": lambda of: map(_flat, of.devices),
     "causes": lambda of: chain.from_iterable(_by_cause(device, device.device) for device in of.devices),
+    "per_step": lambda of: starmap(_average_step, _per_step(of)),
+    "causes_per_step": lambda of: chain.from_iterable(_by_cause(step, device) for _, device, step in _per_step(of)),
     "plain_steps": lambda of: (_flat(plain, device=device) for plain, device in _plain(of)),
     "plain_causes": lambda of: chain.from_iterable(starmap(_by_cause, _plain(of))),
     "steps": _of_devices("steps"),
@@ -262,8 +278,16 @@ def _idle_pieces(done: TraceAnalysis) -> Iterator[Filled]:
 
 def _collectives(done: TraceAnalysis) -> Iterator[Filled]:
     trace, collectives = done.trace, done.trace.collectives
-    named = {"process_group": collectives.group, "group_ranks": collectives.ranks, "dtype": collectives.dtype}
-    yield _events(trace, collectives) | {name: _names(trace, ids) for name, ids in named.items()}
+    named = {
+        "process_group": collectives.group,
+        "description": collectives.description,
+        "group_ranks": collectives.ranks,
+        "dtype": collectives.dtype,
+        "parts_in": collectives.parts_in,
+        "parts_out": collectives.parts_out,
+    }
+    sizes = _numbers(message_bytes(collectives, trace.names))
+    yield _events(trace, collectives) | {name: _names(trace, ids) for name, ids in named.items()} | {"bytes": sizes}
 
 
 _FROM_COLUMNS: Final[dict[str, Callable[[TraceAnalysis], Iterable[Filled]]]] = {

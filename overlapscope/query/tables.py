@@ -15,7 +15,7 @@ Figures = Literal["recorded", "plain", "spoken"]
 OF: Final[dict[Figures, str]] = {
     "recorded": "of the recording",
     "plain": "of a step without the profiler",
-    "spoken": "of the program without the profiler where its step is measured or told, else of the recording",
+    "spoken": "of the program without the profiler where its step is known, else of the recording",
 }
 """Programs that figures are of, in words."""
 _UNITS: Final = {"_ns": "ns", "_pct": "%", "bytes": "bytes", "gb_per_s": "GB/s"}
@@ -89,6 +89,11 @@ _BUCKETS: Final = _integers(
     exposed_other_ns="bucket: only memsets and copies within the device ran",
     idle_ns="bucket: nothing ran; what missing ops hide is part of it",
 )
+_ENGINES: Final = _integers(
+    comm_ns="the time in which communication ran",
+    h2d_ns="the time in which copies to the device ran",
+    d2h_ns="the time in which copies to the host ran",
+)
 _OVERLAP: Final = (
     *_integers(copy_ns="the time in which copies ran", hidden_copy_ns="the part of it in which kernels ran"),
     SqlColumn("hidden_copy_pct", "number", "the same as a percentage; NULL without copies"),
@@ -137,8 +142,30 @@ _ALL: Final = (
         ),
     ),
     _table(
+        "per_step",
+        "a GPU, in an average step, as reports state it: the mean of the judged steps; no row if no step is whole",
+        _DEVICE,
+        _texts(
+            program="plain, if the figures are of the program without the profiler; recorded, if of the recording",
+            origin="how the length of a plain step is known: measured, told or estimated; NULL if it is not",
+        ),
+        _integers(steps="number of judged steps", span_ns="length of the step; the five buckets add up to it"),
+        _BUCKETS,
+        _ENGINES,
+        _OVERLAP,
+        figures="spoken",
+    ),
+    _table(
+        "causes_per_step",
+        "a cause of exposed copies or of idle time on a GPU, in an average step; 0 if it explains nothing",
+        _DEVICE,
+        _CAUSES,
+        _integers(time_ns="the time of a step due to it; the times of a subject add up to its bucket"),
+        figures="spoken",
+    ),
+    _table(
         "devices",
-        "a GPU of a trace, over its whole window; the five buckets add up to span_ns",
+        "a GPU of a trace, over its whole window as recorded; the five buckets add up to span_ns",
         _DEVICE,
         _texts(name="product name"),
         _integers(
@@ -149,11 +176,7 @@ _ALL: Final = (
             main_stream="the stream with the most compute",
         ),
         _BUCKETS,
-        _integers(
-            comm_ns="the time in which communication ran",
-            h2d_ns="the time in which copies to the device ran",
-            d2h_ns="the time in which copies to the host ran",
-        ),
+        _ENGINES,
         _OVERLAP,
     ),
     _table(
@@ -171,7 +194,7 @@ _ALL: Final = (
             step_ns="length of a step",
             low_ns="lower end of its interval",
             high_ns="upper end of its interval",
-            recorded_step_ns="length of a step in the recording",
+            recorded_step_ns="length of an average step in the recording",
         ),
         _texts(origin="how it is known: measured, told or estimated"),
         _BUCKETS,
@@ -198,11 +221,14 @@ _ALL: Final = (
             detail="the evidence",
             advice="what to change",
             cost_from="source of cost_ns: replay or bound",
+            effort="what the advice asks for: option, line or restructuring",
         ),
         _integers(
+            steps="number of steps that the following times cover together; 0 if there are no steps",
             cost_ns="time that the fix saves: by replay, otherwise at most",
+            low_ns="the part of it that is certain; 0 without a replay",
             bound_ns="the time of the recording that it explains",
-            plain_bound_ns="the same without the profiler; NULL unless that step is measured or told",
+            plain_bound_ns="the same without the profiler; NULL if that program is unknown",
         ),
         _SITE,
         (
@@ -276,12 +302,18 @@ _ALL: Final = (
         _TIMES,
         _CORRELATION,
         _texts(
-            process_group="name of the process group", group_ranks="its ranks, as recorded", dtype="type of an element"
+            process_group="name of the process group",
+            description="its description, such as mesh_dp",
+            group_ranks="its ranks, as recorded",
+            dtype="type of an element",
+            parts_in="rows sent to each rank, where they may differ",
+            parts_out="rows received from each rank",
         ),
         _integers(
             group_size="number of its ranks",
             elements_in="elements sent",
             elements_out="elements received",
+            bytes="size of the larger of these",
             sequence="number of the collective within its group",
         ),
     ),

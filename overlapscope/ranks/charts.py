@@ -11,6 +11,7 @@ from msgspec import Struct
 from overlapscope.base.words import Unit, percent, plural, unit_for
 from overlapscope.documents.colors import HEAT, palette
 from overlapscope.documents.figure import Figure, axis, escape, figure, stacked_bars
+from overlapscope.ranks.frame import by_steps, rows_of
 from overlapscope.ranks.metrics import RankMetric, unit_of
 from overlapscope.ranks.result import RankRow, RanksReport, StepSkew
 from overlapscope.ranks.verdict import row_name
@@ -42,7 +43,8 @@ def rank_map(report: RanksReport, metric: RankMetric, dark: bool) -> Figure:
     """Draw a place for each rank, in lines whose length is a power of two. `slot_at` returns the rank of a place."""
     places = slots(report)
     columns = columns_for(len(places))
-    values = [None if place.row is None else metric.of(report.ranks[place.row]) for place in places]
+    rows = rows_of(report)
+    values = [None if place.row is None else metric.of(rows[place.row]) for place in places]
     present = [value for value in values if value is not None]
     unit = unit_of(metric, present)
     lines = max(1, -(-len(places) // columns))
@@ -260,9 +262,10 @@ def has_rank_buckets(report: RanksReport) -> bool:
 def rank_buckets(report: RanksReport, dark: bool) -> Figure:
     """Draw the buckets of each rank as a stacked bar, with a gap for an absent rank."""
     places = slots(report)
-    unit = unit_for(max((row.span_ns for row in report.ranks), default=0))
+    rows = rows_of(report)
+    unit = unit_for(max((row.span_ns for row in rows), default=0))
     bars = stacked_bars(
-        [{} if place.row is None else report.ranks[place.row].buckets.named() for place in places],
+        [{} if place.row is None else rows[place.row].buckets.named() for place in places],
         [escape(place.name) for place in places],
         unit,
         dark,
@@ -275,7 +278,7 @@ def rank_buckets(report: RanksReport, dark: bool) -> Figure:
         barmode="stack",
         bargap=0.2 if len(places) <= _APART else 0,
         xaxis=_rank_axis(places, dark),
-        yaxis=axis(dark, f"time on the device, {unit.name}"),
+        yaxis=axis(dark, f"{'average step' if by_steps(rows) else 'time on the device'}, {unit.name}"),
     )
 
 

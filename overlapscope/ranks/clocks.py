@@ -15,6 +15,7 @@ With `offset` as a clock's lead over the reference, each meeting of `i` and `j` 
 
     |(end_i - offset_i) - (end_j - offset_j)| <= shortest + 5 us [+ 10 us * min(members - 1, 8)]
 
+If the messages of an all-to-all differ between members, the longest of the kernels takes the place of the shortest.
 All meetings together bound every offset, including those of ranks that meet the reference only through others. The
 estimate is the median of the differences of ends, moved into the bounds. Its error is the distance to the farther
 bound. A few meetings whose ends are unlike the others' (a lost or cut kernel) are left out.
@@ -130,8 +131,9 @@ class _Ends:
         sizes = meetings.kernels.by_kind(lambda kind: kind.group_size)[meetings.kind]
         hops = np.minimum(np.maximum(sizes, self.members) - 1, AHEAD)
         hops *= meetings.kernels.by_kind(goes_round)[meetings.kind]
-        shortest = np.minimum.reduceat(meetings.end_ns - meetings.start_ns, self.first)
-        self.slack: I64 = shortest + TIMESTAMP_ERROR_NS + HOP_NS * hops
+        took = meetings.end_ns - meetings.start_ns
+        shortest, longest = (side.reduceat(took, self.first) for side in (np.minimum, np.maximum))
+        self.slack: I64 = np.where(meetings.alike(), shortest, longest) + TIMESTAMP_ERROR_NS + HOP_NS * hops
         """Maximum distance between the ends of each meeting, in nanoseconds, with true offsets."""
         self._by_rank = np.argsort(self.rank, kind="stable")
         self._rank_first = group_starts(self.rank[self._by_rank])

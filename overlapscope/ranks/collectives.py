@@ -4,8 +4,8 @@ Kernels are matched, or left out and counted, never guessed. A kernel is identif
 group), and within its kind by the group's own count where that was recorded. Otherwise its place counts, among the
 kernels that the same profiler step launched. If a rank's first or last step has fewer kernels of a kind than on other
 ranks, the recording began or ended inside the step, and places count from the end or from the beginning. Kernels
-without metadata are matched by name, where every rank has the same number of them in a step. All members must have sent
-the same number of elements; otherwise everything of that kind in that step is left out.
+without metadata are matched by name, where every rank has the same number of them in a step. The sizes that members
+sent and received must fit together; otherwise everything of that kind in that step is left out.
 
 A step's number is assumed to mean the same step on all ranks.
 """
@@ -28,6 +28,7 @@ from overlapscope.ranks.reduced import CommKernels, CommKind, ReducedRank
 _SYMMETRIC = re.compile(
     r"all_?reduce\w*|_?all_?gather\w*|_?reduce_scatter\w*|all_?to_?all(_single|_base)?|barrier", re.IGNORECASE
 )
+_UNEVEN = re.compile(r"all_?to_?allv", re.IGNORECASE)
 _SYMMETRIC_KERNEL = re.compile(r"all_?reduce|all_?gather|reduce_?scatter|cross_device_reduce", re.IGNORECASE)
 _REDUCES_TO_ALL = re.compile(r"all_?reduce|barrier|cross_device_reduce", re.IGNORECASE)
 _POINT_TO_POINT = re.compile(r"i?send\w*|i?recv\w*|coalesced|batch_isend_irecv", re.IGNORECASE)
@@ -37,7 +38,8 @@ _POINT_TO_POINT_KERNEL = re.compile(r"send|recv", re.IGNORECASE)
 def symmetric(kind: CommKind) -> bool:
     """Return whether every member needs data from every other member, so that none can end before the last arrives.
 
-    False for broadcast, reduce, scatter and gather, and for an all-to-all whose parts may be empty.
+    False for broadcast, reduce, scatter and gather, and for an all-to-all whose parts may be empty, of which
+    `Meetings.symmetric` decides one by one.
     """
     if kind.recorded:
         return _SYMMETRIC.fullmatch(kind.collective) is not None
@@ -45,8 +47,16 @@ def symmetric(kind: CommKind) -> bool:
 
 
 def goes_round(kind: CommKind) -> bool:
-    """Return whether a member can finish before its data has reached all others: in all but an all-reduce."""
-    return symmetric(kind) and _REDUCES_TO_ALL.search(kind.collective) is None
+    """Return whether a member of a symmetric collective can finish before its data has reached all others.
+
+    It can in all but an all-reduce.
+    """
+    return _REDUCES_TO_ALL.search(kind.collective) is None
+
+
+def _uneven(kind: CommKind) -> bool:
+    """Return whether its members may send parts of different sizes, even empty ones."""
+    return kind.recorded and _UNEVEN.fullmatch(kind.collective) is not None
 
 
 def point_to_point(kind: CommKind) -> bool:
@@ -146,7 +156,16 @@ class Meetings(Struct, frozen=True, eq=False):
 
     def symmetric(self) -> Meetings:
         """Return the meetings in which every member waits for every other."""
-        return self.where(symmetric)
+        of_kind, uneven = (self.kernels.by_kind(holds)[self.kind] != 0 for holds in (symmetric, _uneven))
+        reaches = np.minimum.reduceat(self.kernels.reaches_all[self.row], self.first[:-1]) if len(self) else self.kind
+        return self.take(of_kind | (uneven & (reaches == 1)))
+
+    def alike(self) -> Bool:
+        """Select the meetings whose members all have messages of the same size; the others may end far apart."""
+        size = self.kernels.bytes[self.row]
+        least, most = (side.reduceat(size, self.first[:-1]) for side in (np.minimum, np.maximum))
+        alike: Bool = (least == most) | (self.kernels.by_kind(_uneven)[self.kind] == 0)
+        return alike
 
 
 def gather(ranks: Sequence[ReducedRank]) -> Kernels:
@@ -158,7 +177,7 @@ def gather(ranks: Sequence[ReducedRank]) -> Kernels:
         kinds.append(np.array(rank_kinds, np.int64)[rank.comm.kind])
     kind = np.concatenate(kinds)
     place = np.repeat(np.arange(len(ranks)), [len(rank.comm) for rank in ranks])
-    names = ("start_ns", "end_ns", "step", "elements", "sequence")
+    names = ("start_ns", "end_ns", "step", "elements", "sequence", "received", "bytes", "reaches_all")
     empty = np.empty(0, np.int64)
     columns = {name: np.concatenate([empty, *(getattr(rank.comm, name) for rank in ranks)]) for name in names}
     index, _ = _places([place, kind], columns["start_ns"])
@@ -246,16 +265,25 @@ def _recorded_steps(candidates: _Candidates) -> tuple[I64, I64]:
 
 
 def _sizes_agree(met: Meetings, bucket: I64) -> Bool:
-    """Select the meetings in whose bucket all members of each meeting sent the same number of elements.
+    """Select the meetings in whose bucket the sizes of each meeting's members fit together.
+
+    Members of symmetric meetings send the same number of elements. Those of an uneven all-to-all send as many together
+    as they receive.
 
     Args:
-        met: Meetings of any kind; only members of symmetric ones must agree.
+        met: Meetings of any kind.
         bucket: Bucket of each meeting.
     """
-    sent, first = met.kernels.elements[met.row], met.first[:-1]
+    if not len(met):
+        return np.zeros(0, np.bool_)
+    sent, received, first = met.kernels.elements[met.row], met.kernels.received[met.row], met.first[:-1]
     least = np.minimum.reduceat(np.where(sent >= 0, sent, np.iinfo(np.int64).max), first)
     differ = np.maximum.reduceat(sent, first) > least
-    doubted = bucket[differ & (met.kernels.by_kind(symmetric)[met.kind] != 0)]
+    complete = np.diff(met.first) == met.kernels.by_kind(lambda kind: kind.group_size)[met.kind]
+    counted = np.minimum.reduceat(np.minimum(sent, received), first) >= 0
+    lost = complete & counted & (np.add.reduceat(sent - received, first) != 0)
+    of_kind, uneven = (met.kernels.by_kind(holds)[met.kind] != 0 for holds in (symmetric, _uneven))
+    doubted = bucket[(differ & of_kind) | (lost & uneven)]
     good: Bool = ~mask_of(doubted, int(bucket.max(initial=-1)) + 1)[bucket]
     return good
 

@@ -130,6 +130,8 @@ def _why_unknown(comparison: Comparison) -> str:
         return "There is only one rank, so nothing can be compared."
     if not comparison.matching.kernels:
         return "No rank recorded a communication kernel."
+    if comparison.matching.not_collective == comparison.matching.kernels:
+        return "All communication is point-to-point (send and receive), whose two sides are not compared."
     if comparison.matching.matched:
         return "No collective in which every rank waits for every other could be matched between ranks."
     return "No collective of one rank could be matched with one of another."
@@ -154,6 +156,10 @@ def _of_traces(ranks: Sequence[ReducedRank], comparison: Comparison) -> Iterator
     yield from different_jobs(
         [Recorded(rank.source, rank.rank, rank.world_size, rank.end_ns - rank.span_ns, rank.end_ns) for rank in ranks]
     )
+    if any(rank.on_host for rank in ranks):
+        yield (
+            "Recorded without a GPU: ranges on the host such as gloo:all_reduce count as communication, ops as compute."
+        )
     if predicted := sum(rank.predicted for rank in ranks):
         yield f"{plural(predicted, 'trace')} predicted by `overlapscope whatif`, not recorded."
     if unlaunched := sum(rank.lead_in_ns is None for rank in comparison.ranks):
@@ -173,8 +179,8 @@ def _of_kernels(comparison: Comparison) -> Iterator[str]:
             "between ranks and do not count as waiting."
         )
     silent = (
-        "Some kernels do not say which collective they are (recorded by Nsight Systems, JAX or older PyTorch, or "
-        "launched from a CUDA graph)"
+        "Some collectives are recorded without their group (by Nsight Systems, JAX or older PyTorch, from a CUDA "
+        "graph, or on the host)"
     )
     if matching.by in ("kernel-names", "both"):
         yield f"{silent}; those were matched by name and order, as if all ranks were one group."

@@ -180,7 +180,7 @@ def _causes(causes: Sequence[CauseTime]) -> str:
     lasting = [cause for cause in causes if cause.time_ns]
     unit = unit_for(max((cause.time_ns for cause in lasting), default=0))
     parts = [f"{_of(cause.subject, cause.cause)} {unit.text(cause.time_ns)}" for cause in lasting]
-    return f"Over its whole window: {'; '.join(parts)}." if parts else ""
+    return f"Why its GPU waits: {'; '.join(parts)}." if parts else ""
 
 
 def _more(excess: Sequence[Excess], over: str) -> str:
@@ -189,8 +189,8 @@ def _more(excess: Sequence[Excess], over: str) -> str:
         return ""
     unit = unit_for(max(part.more_ns for part in parts))
     texts = [_excess(part, unit) for part in parts[:_EXCESSES]]
-    of = "the same steps" if over == "steps" else "its window"
-    return f"More than the median rank in {of}: {'; '.join(texts)}."
+    of = "a step" if over == "steps" else "the recording"
+    return f"Takes longer than the median rank in {of}: {'; '.join(texts)}."
 
 
 def _excess(excess: Excess, unit: Unit) -> str:

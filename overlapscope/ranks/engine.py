@@ -21,7 +21,8 @@ from msgspec.structs import replace
 from overlapscope.errors import OverlapscopeError, UnreadableTrace
 from overlapscope.ranks.clusters import Cluster, connected, has_dask, local_workers, scratch
 from overlapscope.ranks.files import Location, error_text, fetched
-from overlapscope.ranks.reduced import ReducedRank, reduce
+from overlapscope.ranks.on_host import reduce_any
+from overlapscope.ranks.reduced import ReducedRank
 from overlapscope.ranks.result import Unreadable
 from overlapscope.reading import LIMIT_BYTES, load
 from overlapscope.reading.file_names import file_and_part
@@ -97,7 +98,7 @@ def reduce_one(location: Location, limit_bytes: int) -> Outcome:
             # Each trace is read once, so caching it would only evict traces that are read again. The reader starts no
             # helper processes here, because a worker's tasks run beside other threads.
             trace = load(path, limit_bytes=limit_bytes, progress=False, cache=False, periodic=False)
-        return reduce(replace(trace, source=location.source))
+        return reduce_any(replace(trace, source=location.source))
     except OverlapscopeError as error:
         return Unreadable(source=location.source, reason=error.reason.replace(opened, location.source))
 

@@ -4,16 +4,17 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Sequence
-from statistics import median_low
 
 import numpy as np
 from msgspec.structs import replace
 
 from overlapscope.analysis.results import efficiency_shown, hidden_copy_shown
 from overlapscope.ranks.comparison import Comparison, clock_words, compare, notes
-from overlapscope.ranks.reduced import ReducedRank, StepFigures
+from overlapscope.ranks.frame import framed
+from overlapscope.ranks.groups import by_group
+from overlapscope.ranks.reduced import ReducedRank
 from overlapscope.ranks.result import Duplicate, RankRow, RanksReport, Unreadable
-from overlapscope.ranks.stragglers import find_stragglers, worst_meetings
+from overlapscope.ranks.stragglers import find_stragglers, steps_met, worst_meetings
 from overlapscope.ranks.summary import spreads, step_skew, top_causes, worst_ranks
 from overlapscope.reading.file_names import rank_in_name
 
@@ -47,7 +48,9 @@ class Joined:
         comparison = compare(compared)
         step_names = _step_names(compared)
         rows = _rows(ranks, numbers, comparison, step_names)
-        compared_rows = [rows[number] for number in numbers]
+        met_steps = steps_met(comparison.waits)
+        shown = framed(rows, met_steps)
+        compared_rows = [shown[number] for number in numbers]
         stragglers = find_stragglers(compared, comparison.waits)
         world_size = _world_size(ranks)
         expected = self._expected if self._expected is not None else world_size
@@ -63,6 +66,8 @@ class Joined:
             matching=comparison.matching,
             stragglers=stragglers,
             meetings=worst_meetings(compared, comparison.waits),
+            communication=by_group(compared, comparison.waits),
+            met_steps=met_steps,
             step_names=step_names,
             steps=step_skew(compared_rows, step_names),
             spreads=spreads(compared_rows),
@@ -126,7 +131,7 @@ def _duplicated(ranks: Sequence[ReducedRank]) -> tuple[Duplicate, ...]:
 
 
 def _step_names(ranks: Sequence[ReducedRank]) -> tuple[str, ...]:
-    names = {name for rank in ranks for name in rank.steps.whole_names()}
+    names = {name for rank in ranks for name in rank.steps.judged_names()}
     return tuple(sorted(names, key=lambda name: (len(name), name)))
 
 
@@ -162,7 +167,7 @@ def _rows(
 
 def _row(rank: ReducedRank, step_names: Sequence[str]) -> RankRow:
     """Return the row of a rank without any comparison."""
-    spans = rank.steps.whole_spans()
+    spans = rank.steps.judged_spans()
     doubts = [check for check in rank.trust.checks if check.status != "ok"]
     return RankRow(
         rank=rank.rank,
@@ -181,7 +186,9 @@ def _row(rank: ReducedRank, step_names: Sequence[str]) -> RankRow:
         comm_ns=rank.engines.comm_ns,
         exposed_comm_ns=rank.buckets.exposed_comm_ns,
         comm_compute_pct=rank.overlap.comm_compute_pct,
-        median_step_ns=_median_step(rank.steps),
+        judged=rank.judged,
+        median_step_ns=rank.steps.median_ns(),
+        plain_step_ns=rank.plain_step.step_ns if rank.plain_step is not None else None,
         step_spans_ns=tuple(spans.get(name) for name in step_names),
         waited_ns=None,
         waited_exposed_ns=None,
@@ -192,8 +199,3 @@ def _row(rank: ReducedRank, step_names: Sequence[str]) -> RankRow:
         clock_error_ns=None,
         top_causes=top_causes(rank),
     )
-
-
-def _median_step(steps: StepFigures) -> int | None:
-    spans: list[int] = steps.span_ns[steps.whole].tolist()
-    return median_low(spans) if spans else None

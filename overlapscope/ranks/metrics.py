@@ -10,6 +10,7 @@ from msgspec import Struct
 
 from overlapscope.base.words import NOTHING, Unit, percent, plural, share, unit_for
 from overlapscope.documents.model import Card
+from overlapscope.ranks.frame import rows_of
 from overlapscope.ranks.result import RankRow, RanksReport
 from overlapscope.ranks.verdict import lost, spread
 from overlapscope.ranks.verdict import unit_of as unit_of_steps
@@ -34,6 +35,10 @@ class RankMetric(Struct, frozen=True):
         return unit.text(None if value is None else round(value))
 
 
+def _step_ns(row: RankRow) -> int | None:
+    return row.judged.span_ns if row.judged is not None and row.judged.steps else None
+
+
 METRICS: Final[dict[str, RankMetric]] = {
     metric.key: metric
     for metric in (
@@ -41,14 +46,15 @@ METRICS: Final[dict[str, RankMetric]] = {
             "made-wait",
             "made others wait",
             "ns",
-            "How long all other ranks together waited for this rank, in the collectives in which it came last.",
+            "How long all other ranks together waited for this rank in an average step, in the collectives in which it "
+            "came last.",
             lambda row: row.made_wait_ns,
         ),
         RankMetric(
             "waited",
             "waited",
             "ns",
-            "How long its collectives ran before the last rank arrived.",
+            "How long its collectives ran in an average step before the last rank arrived.",
             lambda row: row.waited_ns,
         ),
         RankMetric(
@@ -67,14 +73,14 @@ METRICS: Final[dict[str, RankMetric]] = {
             worse="less",
             from_zero=False,
         ),
-        RankMetric("step", "step time", "ns", "Its median step.", lambda row: row.median_step_ns, from_zero=False),
+        RankMetric("step", "step time", "ns", "Its average step, as recorded.", _step_ns, from_zero=False),
     )
 }
 
 
 def values_of(report: RanksReport, metric: RankMetric) -> list[float]:
     """Return the values of the ranks that have one."""
-    return [value for row in report.ranks if (value := metric.of(row)) is not None]
+    return [value for row in rows_of(report) if (value := metric.of(row)) is not None]
 
 
 def shown(report: RanksReport) -> tuple[RankMetric, ...]:

@@ -8,15 +8,19 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Sequence
+from statistics import median_low
 
 import numpy as np
 from msgspec import Struct
 from msgspec.structs import replace
 
 from overlapscope.analysis import TraceAnalysis, analyze_trace
+from overlapscope.analysis.average import in_frame, judged_steps
 from overlapscope.analysis.device import DeviceAnalysis
+from overlapscope.analysis.messages import message_bytes, reaches_all
 from overlapscope.analysis.periods import is_step
-from overlapscope.analysis.results import Buckets, Device, Engines, Overlap, Period, Trust
+from overlapscope.analysis.plain_step import PlainStep, measured
+from overlapscope.analysis.results import Buckets, Device, Engines, Overlap, Period, PerStep, Trust
 from overlapscope.base.columns import Columns, pick
 from overlapscope.base.intervals import I64, Bool, Intervals
 from overlapscope.catalog.causes import COPY_CAUSES, IDLE_CAUSES
@@ -24,7 +28,7 @@ from overlapscope.errors import UnreadableTrace
 from overlapscope.ranks.result import Unreadable
 from overlapscope.report.findings import find_all
 from overlapscope.rules.finding import Finding
-from overlapscope.trace.model import Collectives, GpuOps, Kind, Trace
+from overlapscope.trace.model import Collectives, GpuOps, HostEvents, Kind, Trace
 
 __all__ = ["CommKernels", "CommKind", "ReducedRank", "StepFigures", "Unreadable", "reduce"]
 
@@ -51,6 +55,8 @@ class CommKind(Struct, frozen=True):
     """Size of the group; -1 where not recorded."""
     recorded: bool = True
     """True if the kernel has metadata beyond its name."""
+    description: str = ""
+    """Description of the process group, such as `mesh_dp`."""
 
 
 class CommKernels(Columns, frozen=True):
@@ -68,14 +74,22 @@ class CommKernels(Columns, frozen=True):
     """Number of elements sent by this rank; -1 where not recorded."""
     sequence: I64
     """The process group's own count; -1 where not recorded."""
+    received: I64
+    """Number of elements received by this rank; -1 where not recorded."""
+    bytes: I64
+    """Size of the message, of the larger buffer; -1 where unknown."""
+    reaches_all: I64
+    """1 if an all-to-all has data for and from every member, 0 if not, -1 where unknown."""
 
 
 class StepFigures(Struct, frozen=True, eq=False):
     """Steps of one device by start."""
 
     names: tuple[str, ...]
-    whole: Bool
-    """Mask of the steps that are neither cut by the lead-in nor the last of several, which has no end of its own."""
+    judged: Bool
+    """Mask of the judged steps: neither cut by the lead-in, nor warm-up, nor a device's last of several."""
+    start_ns: I64
+    """Start by the trace's own clock."""
     span_ns: I64
     buckets_ns: I64
     """Time in each bucket, of shape (steps, 5), in the order of `Buckets`."""
@@ -84,13 +98,18 @@ class StepFigures(Struct, frozen=True, eq=False):
     idle_causes_ns: I64
     """Idle time by cause, of shape (steps, causes), in the order of `IDLE_CAUSES`."""
 
-    def whole_names(self) -> list[str]:
-        """Return the names of the whole steps."""
-        return [name for name, whole in zip(self.names, self.whole.tolist(), strict=True) if whole]
+    def judged_names(self) -> list[str]:
+        """Return the names of the judged steps."""
+        return [name for name, judged in zip(self.names, self.judged.tolist(), strict=True) if judged]
 
-    def whole_spans(self) -> dict[str, int]:
-        """Return the length of each whole step by its name; of the first one where a name occurs twice."""
-        steps = zip(self.names, self.span_ns.tolist(), self.whole.tolist(), strict=True)
+    def median_ns(self) -> int | None:
+        """Return the length of the median judged step; None if there is none."""
+        spans: list[int] = self.span_ns[self.judged].tolist()
+        return median_low(spans) if spans else None
+
+    def judged_spans(self) -> dict[str, int]:
+        """Return the length of each judged step by its name; of the first one where a name occurs twice."""
+        steps = zip(self.names, self.span_ns.tolist(), self.judged.tolist(), strict=True)
         spans: dict[str, int] = {}
         for name, span, kept in steps:
             if kept:
@@ -118,12 +137,18 @@ class ReducedRank(Struct, frozen=True, eq=False):
     overlap: Overlap
     exposed_copy_by_cause: dict[str, int]
     idle_by_cause: dict[str, int]
+    judged: PerStep | None
+    """As `RankRow.judged`."""
     steps: StepFigures
     findings: tuple[Finding, ...]
     """Up to `FINDINGS` findings, costliest first."""
     comm: CommKernels
     exposed_comm: Intervals
     """Intervals in which communication ran and nothing computed."""
+    plain_step: PlainStep | None = None
+    """Length of a step without the profiler, if the recorder timed steps."""
+    on_host: bool = False
+    """True if it was recorded without a GPU, so that host ranges take the place of kernels."""
     predicted: bool = False
     """True if `overlapscope whatif` predicted the trace instead of recording it."""
 
@@ -134,9 +159,7 @@ def reduce(trace: Trace) -> tuple[ReducedRank, ...]:
     Raises:
         UnreadableTrace: If nothing ran on a GPU, so that there is nothing to compare.
     """
-    if trace.rank is not None and not 0 <= trace.rank <= LARGEST_RANK:
-        trace = replace(trace, rank=None)
-    analysis = analyze_trace(trace)
+    analysis = analyze_trace(with_possible_rank(trace))
     trust = analysis.result.trust
     if trust.verdict == "unusable":
         failures = [check.detail for check in trust.checks if check.status == "fail"]
@@ -145,8 +168,16 @@ def reduce(trace: Trace) -> tuple[ReducedRank, ...]:
     return tuple(_reduced(analysis, device, findings) for device in analysis.devices)
 
 
+def with_possible_rank(trace: Trace) -> Trace:
+    """Return the trace without a rank that can't be one."""
+    possible = trace.rank is None or 0 <= trace.rank <= LARGEST_RANK
+    return trace if possible else replace(trace, rank=None)
+
+
 def _reduced(analysis: TraceAnalysis, device: DeviceAnalysis, findings: tuple[Finding, ...]) -> ReducedRank:
     trace, result, timeline = analysis.trace, device.result, device.timeline
+    judged = _judged(result)
+    step_ns = judged.span_ns if judged is not None and judged.steps else None
     return ReducedRank(
         source=trace.source,
         rank=trace.rank,
@@ -163,20 +194,44 @@ def _reduced(analysis: TraceAnalysis, device: DeviceAnalysis, findings: tuple[Fi
         overlap=result.overlap,
         exposed_copy_by_cause=result.exposed_copy_by_cause,
         idle_by_cause=result.idle_by_cause,
+        judged=judged,
         steps=_steps(result),
-        findings=tuple(finding for finding in findings if finding.device == result.device)[:FINDINGS],
+        findings=_costliest([finding for finding in findings if finding.device == result.device]),
         comm=_comm_kernels(trace, timeline.ops),
         exposed_comm=timeline.exposed_comm,
+        plain_step=measured(trace.plain_steps, step_ns) if step_ns is not None else None,
         predicted=trace.predicted_by is not None,
     )
 
 
+def _costliest(findings: list[Finding]) -> tuple[Finding, ...]:
+    # Nothing was replayed, so no saving is certain, and the time that a finding explains decides.
+    return tuple(sorted(findings, key=lambda finding: (finding.severity == "info", -finding.cost_ns))[:FINDINGS])
+
+
+def _judged(device: Device) -> PerStep | None:
+    """Return the figures that people read, as for a single recording."""
+    if device.per_step is not None or device.judged is None:
+        return device.per_step
+    frame = in_frame(device)
+    return PerStep(
+        steps=0,
+        first=0,
+        span_ns=frame.span_ns,
+        buckets=frame.buckets,
+        engines=frame.engines,
+        overlap=frame.overlap,
+        exposed_copy_by_cause=frame.exposed_copy_by_cause,
+        idle_by_cause=frame.idle_by_cause,
+    )
+
+
 def _steps(device: Device) -> StepFigures:
-    steps = device.steps
-    last = len(steps) - 1 if len(steps) > 1 else -1
+    steps, judged = device.steps, set(judged_steps(device))
     return StepFigures(
         names=tuple(step.name for step in steps),
-        whole=np.array([not step.partial and number != last for number, step in enumerate(steps)], np.bool_),
+        judged=np.array([number in judged for number in range(len(steps))], np.bool_),
+        start_ns=np.array([step.window.start_ns for step in steps], np.int64),
         span_ns=np.array([step.span_ns for step in steps], np.int64),
         buckets_ns=_table([list(step.buckets.named().values()) for step in steps], 5),
         copy_causes_ns=_table([_causes(step, COPY_CAUSES) for step in steps], len(COPY_CAUSES)),
@@ -197,7 +252,8 @@ def _comm_kernels(trace: Trace, ops: GpuOps) -> CommKernels:
     ops = ops.take(ops.kind == Kind.COMM)
     recorded = trace.collectives
     row = _described(recorded, ops)
-    columns = [pick(column, row) for column in (recorded.name_id, recorded.group, recorded.ranks, recorded.group_size)]
+    texts = (recorded.name_id, recorded.group, recorded.description, recorded.ranks, recorded.group_size)
+    columns = [pick(column, row) for column in texts]
     # A kernel without metadata is identified by its name.
     columns.append(np.where(row < 0, ops.name_id, -1))
     distinct, which = np.unique(np.column_stack(columns), axis=0, return_inverse=True)
@@ -211,15 +267,19 @@ def _comm_kernels(trace: Trace, ops: GpuOps) -> CommKernels:
         step=_launched_in(trace, ops),
         elements=pick(recorded.elements_in, row),
         sequence=pick(recorded.sequence, row),
+        received=pick(recorded.elements_out, row),
+        bytes=pick(message_bytes(recorded, trace.names), row),
+        reaches_all=pick(reaches_all(recorded, trace.names), row),
     )
 
 
-def _kind(names: Sequence[str], collective: int, group: int, ranks: int, group_size: int, kernel: int) -> CommKind:
+def _kind(names: Sequence[str], collective: int, *group: int) -> CommKind:
+    *texts, group_size, kernel = group
     if kernel >= 0:
         nccl = _NCCL.match(names[kernel])
         return CommKind(nccl[1] if nccl else names[kernel], recorded=False)
-    group_name, group_ranks = (names[text] if text >= 0 else "" for text in (group, ranks))
-    return CommKind(names[collective], group_name, group_ranks, group_size)
+    name, description, ranks = (names[text] if text >= 0 else "" for text in texts)
+    return CommKind(names[collective], name, ranks, group_size, description=description)
 
 
 def _described(recorded: Collectives, ops: GpuOps) -> I64:
@@ -239,13 +299,15 @@ def _launched_in(trace: Trace, ops: GpuOps) -> I64:
     The op's place on the device would not do: an op launched for a step may run before the step's first compute on one
     rank and after it on another.
     """
-    notes = trace.annotations
+    at = pick(trace.runtime_calls.start_ns, np.where(ops.launch >= 0, ops.launch, -1), 0)
+    return np.where(ops.launch >= 0, step_numbers(trace.annotations, at), -1)
+
+
+def step_numbers(notes: HostEvents, at: I64) -> I64:
+    """Return the number of the profiler step at each moment on the host, or -1. `notes` has the steps."""
     rows = np.flatnonzero(is_step(notes))
     matches = [_STEP_NUMBER.fullmatch(notes.name(row)) for row in rows.tolist()]
     numbers = np.array([int(step.group(1)) if step else -1 for step in matches], np.int64)
-    starts, ends = notes.start_ns[rows], notes.end_ns[rows]
-    launched = ops.launch >= 0
-    at = pick(trace.runtime_calls.start_ns, np.where(launched, ops.launch, -1), 0)
-    step = np.searchsorted(starts, at, side="right") - 1
-    inside = launched & (step >= 0) & (at < pick(ends, step, 0))
+    step = np.searchsorted(notes.start_ns[rows], at, side="right") - 1
+    inside = (step >= 0) & (at < pick(notes.end_ns[rows], step, 0))
     return np.where(inside, pick(numbers, step), -1)

@@ -10,7 +10,7 @@ from typing import Literal
 
 import msgspec
 
-from overlapscope.analysis.results import Buckets, Window
+from overlapscope.analysis.results import Buckets, PerStep, Window
 from overlapscope.base.saved import Tool, decode, encode
 from overlapscope.base.shown import Shown
 from overlapscope.catalog.causes import Subject
@@ -31,7 +31,7 @@ class CauseTime(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class RankRow(msgspec.Struct, frozen=True, kw_only=True):
-    """One device of one rank. Figures that don't mention steps are of its whole window."""
+    """One device of one rank. Figures that don't mention steps are of its window; `judged` has those of a step."""
 
     rank: int | None
     """Rank; None where neither the trace nor its name states it."""
@@ -57,10 +57,15 @@ class RankRow(msgspec.Struct, frozen=True, kw_only=True):
     """Part of `exposed_comm_ns` after the lead-in whose waiting could not be judged: point-to-point, collectives whose
     counterparts on other ranks or whose arrivals are not known. None for a rank that was not compared."""
     comm_compute_pct: float | None
+    judged: PerStep | None = None
+    """Figures that reports show: of an average step or, where its `steps` is 0, of the time after the lead-in. None if
+    nothing is left after the lead-in, and in files of older versions."""
     median_step_ns: int | None
-    """Median of its whole steps, which leaves out the step cut by the lead-in and the last of several."""
+    """Median of its judged steps, which leave out the step cut by the lead-in, warm-up and the last of several."""
+    plain_step_ns: int | None = None
+    """Step without the profiler, as the recorder timed it; None if it did not."""
     step_spans_ns: tuple[int | None, ...]
-    """Length of each step in the order of `RanksReport.step_names`; None where it lacks the step or a part of it."""
+    """Length of each step in the order of `RanksReport.step_names`; None where it is not judged."""
     waited_ns: int | None
     """Time that its collectives ran before the last rank had arrived, in all judged meetings; None if it had none."""
     waited_exposed_ns: int | None
@@ -76,7 +81,7 @@ class RankRow(msgspec.Struct, frozen=True, kw_only=True):
     clock_error_ns: int | None
     """Maximum error of the offset, either way."""
     top_causes: tuple[CauseTime, ...]
-    """Up to four causes, longest first."""
+    """Up to four causes, longest first, with their time in `judged`."""
 
     @property
     def unjudged_comm_pct(self) -> float:
@@ -220,7 +225,8 @@ class Straggler(msgspec.Struct, frozen=True, kw_only=True):
     lost_ns: int
     """`made_wait_exposed_ns` without `passed_on_ns`, averaged over the others."""
     lost_pct: float | None
-    """`lost_ns` as a percentage of the judged span, the median over ranks."""
+    """`lost_per_step_ns` as a percentage of the median rank's average step; without steps, `lost_ns` as one of the time
+    after the lead-in."""
     lost_per_step_ns: int | None
     """`lost_ns` divided by the number of steps; None without steps."""
     waiting: tuple[Waiting, ...]
@@ -237,8 +243,78 @@ class Straggler(msgspec.Struct, frozen=True, kw_only=True):
         return self.lost_pct is not None and self.lost_pct >= LEAST_PCT
 
 
+class CommTime(msgspec.Struct, frozen=True, kw_only=True):
+    """Time of communication, summed over ranks and steps.
+
+    `busy_ns` is both `hidden_ns + exposed_ns` and `waiting_ns + transfer_ns + unjudged_ns`; the last three fields add
+    up to `exposed_ns`.
+    """
+
+    busy_ns: int
+    """Time in which at least one kernel ran."""
+    hidden_ns: int
+    """Part beside compute."""
+    exposed_ns: int
+    """Part without compute."""
+    waiting_ns: int
+    """Part before the last rank had arrived."""
+    transfer_ns: int
+    """Part after the last rank had arrived."""
+    unjudged_ns: int
+    """Part whose arrivals could not be compared between ranks."""
+    exposed_waiting_ns: int
+    """Exposed part of `waiting_ns`."""
+    exposed_transfer_ns: int
+    """Exposed part of `transfer_ns`."""
+    exposed_unjudged_ns: int
+    """Exposed part of `unjudged_ns`."""
+
+
+class GroupCollective(msgspec.Struct, frozen=True, kw_only=True):
+    """A collective of a process group, over the ranks and steps of `Communication`."""
+
+    collective: str
+    """Name as recorded; the kernel's name where not recorded."""
+    group: str
+    """Name of the process group; empty where not recorded."""
+    description: str
+    """Description of the group, such as `mesh_dp`; empty where not recorded."""
+    group_ranks: str
+    """Ranks of the group as recorded; empty where not recorded."""
+    group_size: int | None
+    ranks: int
+    """Number of ranks that ran it."""
+    count: int
+    """Number of kernels of all ranks."""
+    bytes: int | None
+    """Sum of the kernels' messages, each as large as the rank's larger buffer; None if unknown."""
+    time: CommTime
+    transferred_bytes: int
+    """Messages of the collectives whose bandwidth is measured, counted once for the group."""
+    transferred_ns: int
+    """Time from the last arrival to the end in these."""
+    algorithm_gb_per_s: float | None
+    """`transferred_bytes` per `transferred_ns`."""
+    bus_gb_per_s: float | None
+    """Algorithm bandwidth times `bus_factor`, comparable with the speed of a link."""
+    bus_factor: str
+    """Factor of nccl-tests for this collective, such as `2(n-1)/n`; empty if unknown."""
+
+
+class Communication(msgspec.Struct, frozen=True, kw_only=True):
+    """Communication of the compared ranks in the judged steps that all of them have."""
+
+    ranks: int
+    steps: int
+    """Number of steps; 0 if there are none in common, so that all time after the lead-in counts."""
+    time: CommTime
+    """All communication. Collectives that ran at the same time count once."""
+    rows: tuple[GroupCollective, ...]
+    """Longest exposed first."""
+
+
 class StepSkew(msgspec.Struct, frozen=True, kw_only=True):
-    """One step over all ranks that recorded the whole of it."""
+    """One step over all ranks that judge it."""
 
     name: str
     ranks: int
@@ -258,9 +334,9 @@ class RankSpread(msgspec.Struct, frozen=True, kw_only=True):
     """One figure over the ranks that have it."""
 
     name: str
-    """Name of the figure. In ns: `span`, `compute`, `exposed comm`, `exposed copy`, `exposed other`, `idle`, `waited`,
-    `waited exposed`, `made wait`, `median step`. In pct: `efficiency`, `hidden copy`, `exposed comm share`, `idle
-    share`."""
+    """Name of the figure. In ns, of an average step: `step` (`time` where ranks have no steps), `compute`, `exposed
+    comm`, `exposed copy`, `exposed other`, `idle`, `waited`, `waited exposed`, `made wait`. In pct: `efficiency`,
+    `hidden copy`, `exposed comm share`, `idle share`."""
     unit: Literal["ns", "pct"]
     ranks: int
     """Number of ranks that have it."""
@@ -299,7 +375,8 @@ class WorstRank(msgspec.Struct, frozen=True, kw_only=True):
     excess: tuple[Excess, ...]
     """Up to five, largest first."""
     over: Literal["steps", "window"]
-    """Basis of `excess`: the steps that all ranks have, or the windows if there are none."""
+    """Basis of `excess`: an average of the steps that all ranks have, or the time after the lead-in if there are none.
+    """
     top_causes: tuple[CauseTime, ...]
     findings: tuple[Finding, ...]
     """Up to three, costliest first."""
@@ -327,8 +404,12 @@ class RanksReport(Shown, msgspec.Struct, frozen=True, kw_only=True):
     """Up to twenty ranks that made the others wait, by cost without passed-on time; see `Straggler.clear`."""
     meetings: tuple[Meeting, ...]
     """The twenty meetings with the longest waits without computing."""
+    communication: Communication | None = None
+    """None in files of older versions."""
+    met_steps: int = 0
+    """Number of steps in which ranks met, by which waits are divided for an average step; 0 without steps."""
     step_names: tuple[str, ...]
-    """Steps that at least one rank has whole, in order."""
+    """Steps that at least one rank judges, in order."""
     steps: tuple[StepSkew, ...]
     """Steps in the order of `step_names`."""
     spreads: tuple[RankSpread, ...]

@@ -33,8 +33,13 @@ def find_stragglers(ranks: Sequence[ReducedRank], waits: RankWaits) -> tuple[Str
     late = [place for place in order.tolist() if made_wait[place]][:STRAGGLERS]
     if not late:
         return ()
-    median_ns = median_low(rank.end_ns - rank.judged_from_ns for rank in ranks)
-    steps = _steps(waits)
+    steps = steps_met(waits)
+    average = [rank.judged.span_ns for rank in ranks if rank.judged is not None and rank.judged.steps]
+    # A delay per step is compared with a step, one without steps with the time after the lead-in.
+    if steps and average:
+        median_ns = steps * median_low(average)
+    else:
+        median_ns = median_low(rank.end_ns - rank.judged_from_ns for rank in ranks)
     others = _others(waits, late)
     return tuple(
         _straggler(ranks, waits, place, others=others[place], steps=steps, median_ns=median_ns) for place in late
@@ -78,7 +83,7 @@ def _number(rank: ReducedRank) -> int:
     return rank.rank
 
 
-def _steps(waits: RankWaits) -> int:
+def steps_met(waits: RankWaits) -> int:
     """Return the number of steps in which ranks met."""
     meetings = waits.meetings
     steps = np.unique(meetings.kernels.step[meetings.row])

@@ -10,6 +10,7 @@ import numpy as np
 
 from overlapscope.base.intervals import I64
 from overlapscope.catalog.causes import COPY_CAUSES, IDLE_CAUSES, CopyCause, IdleCause
+from overlapscope.ranks.frame import by_steps
 from overlapscope.ranks.reduced import ReducedRank
 from overlapscope.ranks.result import CauseTime, Excess, RankRow, RankSpread, StepSkew, Straggler, WorstRank
 
@@ -30,17 +31,20 @@ Why = Literal["makes-others-wait", "slowest-steps", "least-efficient"]
 
 
 def top_causes(rank: ReducedRank) -> tuple[CauseTime, ...]:
-    """Return the main causes of a rank's exposed copy and idle time after its lead-in."""
+    """Return the main causes of a rank's exposed copy and idle time, with their time in an average step."""
+    judged = rank.judged
+    if judged is None:
+        return ()
     times = [
-        *(CauseTime(subject="exposed-copy", cause=c, time_ns=ns) for c, ns in rank.exposed_copy_by_cause.items()),
-        *(CauseTime(subject="idle", cause=c, time_ns=ns) for c, ns in rank.idle_by_cause.items()),
+        *(CauseTime(subject="exposed-copy", cause=c, time_ns=ns) for c, ns in judged.exposed_copy_by_cause.items()),
+        *(CauseTime(subject="idle", cause=c, time_ns=ns) for c, ns in judged.idle_by_cause.items()),
     ]
     explained = [time for time in times if time.time_ns and time.cause not in (CopyCause.LEAD_IN, IdleCause.LEAD_IN)]
     return tuple(sorted(explained, key=lambda time: (-time.time_ns, time.subject, time.cause))[:CAUSES])
 
 
 def spreads(rows: Sequence[RankRow]) -> tuple[RankSpread, ...]:
-    """Return each figure over the ranks that have it."""
+    """Return each figure over the ranks that have it; `rows` have the figures that people read."""
     result: list[RankSpread] = []
 
     def add(name: str, unit: Literal["ns", "pct"], values: Iterable[float | None]) -> None:
@@ -52,14 +56,13 @@ def spreads(rows: Sequence[RankRow]) -> tuple[RankSpread, ...]:
         if values_by_rank:
             result.append(_spread(name, unit, values_by_rank))
 
-    add("span", "ns", [row.span_ns for row in rows])
+    add("step" if by_steps(rows) else "time", "ns", [row.span_ns for row in rows])
     names = list(rows[0].buckets.named()) if rows else []
     for name in names:
         add(name, "ns", [row.buckets.named()[name] for row in rows])
     add("waited", "ns", [row.waited_ns for row in rows])
     add("waited exposed", "ns", [row.waited_exposed_ns for row in rows])
     add("made wait", "ns", [row.made_wait_ns for row in rows])
-    add("median step", "ns", [row.median_step_ns for row in rows])
     add("efficiency", "pct", [row.efficiency_pct for row in rows])
     add("hidden copy", "pct", [row.hidden_copy_pct for row in rows])
     add("exposed comm share", "pct", [row.exposed_comm_pct for row in rows])
@@ -87,7 +90,7 @@ def _spread(name: str, unit: Literal["ns", "pct"], values_by_rank: list[tuple[fl
 
 
 def step_skew(rows: Sequence[RankRow], names: Sequence[str]) -> tuple[StepSkew, ...]:
-    """Return each step over the ranks that have it whole."""
+    """Return each step over the ranks that judge it."""
     skews = []
     for number, name in enumerate(names):
         spans = sorted(
@@ -113,7 +116,7 @@ def worst_ranks(
 ) -> tuple[WorstRank, ...]:
     """Return the ranks worth a look, those that make others wait first, and their excess time.
 
-    `rows` are those of `ranks`, in the same order.
+    `rows` are those of `ranks`, in the same order, with the figures that people read.
     """
     if len(ranks) < 2:
         return ()
@@ -143,9 +146,9 @@ def worst_ranks(
 
 
 def _slow(rows: Sequence[RankRow]) -> list[int]:
-    steps = sorted((-row.median_step_ns, number) for number, row in enumerate(rows) if row.median_step_ns is not None)
-    if not steps:
+    if not by_steps(rows):
         return []
+    steps = sorted((-row.span_ns, number) for number, row in enumerate(rows))
     usual, _ = median_high(steps)
     return [number for step, number in steps[:OF_EACH] if step < SLOW * usual]
 
@@ -166,33 +169,34 @@ _Name = tuple[Literal["bucket", "exposed-copy", "idle"], str]
 def _compared(ranks: Sequence[ReducedRank]) -> tuple[Literal["steps", "window"], list[_Name], I64]:
     """Return the time each rank (row) spent on each thing (column).
 
-    It is measured over the steps that all ranks have whole, or over their windows if there are none.
+    It is of an average of the steps that all ranks have, or of the time after the lead-in if there are none.
     """
     names: list[_Name] = [
         *(("bucket", name) for name in ranks[0].buckets.named()),
         *(("exposed-copy", str(cause)) for cause in COPY_CAUSES),
         *(("idle", str(cause)) for cause in IDLE_CAUSES),
     ]
-    common = set.intersection(*(set(rank.steps.whole_names()) for rank in ranks))
+    common = set.intersection(*(set(rank.steps.judged_names()) for rank in ranks))
     if not common:
         return "window", names, np.array([_over_window(rank) for rank in ranks], np.int64)
     return "steps", names, np.array([_over_steps(rank, common) for rank in ranks], np.int64)
 
 
 def _over_window(rank: ReducedRank) -> list[int]:
+    judged = rank if rank.judged is None else rank.judged
     return [
-        *rank.buckets.named().values(),
-        *(rank.exposed_copy_by_cause.get(str(cause), 0) for cause in COPY_CAUSES),
-        *(rank.idle_by_cause.get(str(cause), 0) for cause in IDLE_CAUSES),
+        *judged.buckets.named().values(),
+        *(judged.exposed_copy_by_cause.get(str(cause), 0) for cause in COPY_CAUSES),
+        *(judged.idle_by_cause.get(str(cause), 0) for cause in IDLE_CAUSES),
     ]
 
 
 def _over_steps(rank: ReducedRank, names: set[str]) -> I64:
     steps = rank.steps
-    common = np.array([name in names for name in steps.names], np.bool_) & steps.whole
-    return np.concatenate(
-        [part[common].sum(axis=0) for part in (steps.buckets_ns, steps.copy_causes_ns, steps.idle_causes_ns)]
-    )
+    common = np.array([name in names for name in steps.names], np.bool_) & steps.judged
+    parts = (steps.buckets_ns, steps.copy_causes_ns, steps.idle_causes_ns)
+    means: I64 = np.rint(np.concatenate([part[common].mean(axis=0) for part in parts])).astype(np.int64)
+    return means
 
 
 def _excess(names: Sequence[_Name], times: I64, median: I64) -> tuple[Excess, ...]:

@@ -12,10 +12,21 @@ from typing import Final
 
 from msgspec.structs import replace
 
-from overlapscope.base.words import NOTHING, Unit, bare_percent, bare_share, clean, plural, unit_for
+from overlapscope.base.words import NOTHING, Unit, bandwidth, bare_percent, bare_share, clean, plural, size, unit_for
 from overlapscope.documents.table import Cell, Column, Table, Tone, table_of, words
-from overlapscope.ranks.result import Meeting, RankRow, RankSpread, RanksReport, StepSkew, Straggler, Waiting
-from overlapscope.ranks.verdict import NAME_LIMIT, collective, late_name, meeting_name, row_name, unit_of
+from overlapscope.ranks.frame import by_steps, rows_of
+from overlapscope.ranks.result import (
+    CommTime,
+    GroupCollective,
+    Meeting,
+    RankRow,
+    RankSpread,
+    RanksReport,
+    StepSkew,
+    Straggler,
+    Waiting,
+)
+from overlapscope.ranks.verdict import NAME_LIMIT, SHORT, collective, late_name, meeting_name, row_name, unit_of
 
 FEW, NAMED = 5, 3
 """Default maximum number of rows of a list, and of ranks named in a cell."""
@@ -44,6 +55,7 @@ def further(
     """Return the other tables, each with a short title; up to `each` ranks have a row each."""
     few, all_listed = len(report.ranks) <= EVERY_RANK, len(report.ranks) <= each
     others = [
+        ("communication by process group", communication(report, rows=rows)),
         ("collectives", meetings(report, rows=rows, named=named)),
         ("steps", steps(report, rows=rows)),
         *([("how the ranks differ", spreads(report))] if few else []),
@@ -107,6 +119,59 @@ def _waiting(waiting: Sequence[Waiting], ranks: int, most: int) -> str:
     named = [f"{rank.rank} ({unit.text(rank.waited_ns)})" for rank in waiting[:most]]
     others = ranks - len(named)
     return ", ".join([*named, *([f"{others:,} more"] if others > 0 else [])]) or NOTHING
+
+
+def communication(report: RanksReport, *, rows: int) -> Table:
+    """Return the table of the collectives of each process group: figures of an average step of an average rank."""
+    every = report.communication
+    if every is None or not every.rows:
+        return Table("", ())
+    shown = every.rows[:rows]
+    steps = every.steps or 1
+    unit = unit_for(max(_mean(row.time.busy_ns, row.ranks * steps) for row in shown))
+
+    def time(of: Callable[[CommTime], int]) -> Callable[[GroupCollective], Cell]:
+        return lambda row: Cell(unit.number(_mean(of(row.time), row.ranks * steps)))
+
+    def count(row: GroupCollective) -> Cell:
+        return Cell(f"{row.count / (row.ranks * steps):,.3g}")
+
+    def moved(row: GroupCollective) -> Cell:
+        return Cell(size(None if row.bytes is None else _mean(row.bytes, row.ranks * steps)))
+
+    table = table_of(
+        shown,
+        (words("collective", flexible=True), lambda row: Cell(clean(row.collective, NAME_LIMIT))),
+        (Column("group", number=False, flexible=True), lambda row: Cell(_group_name(row))),
+        (Column("ranks", spare=1), lambda row: Cell(str(row.group_size or row.ranks))),
+        (Column("count", spare=4), count),
+        (Column("message", spare=5), moved),
+        (Column(f"busy {unit.name}"), time(lambda spent: spent.busy_ns)),
+        (Column("exposed"), time(lambda spent: spent.exposed_ns)),
+        (Column("waiting"), time(lambda spent: spent.waiting_ns)),
+        (Column("transfer", spare=3), time(lambda spent: spent.transfer_ns)),
+        (Column("bus GB/s"), lambda row: Cell(bandwidth(row.bus_gb_per_s))),
+        (Column("factor", number=False, spare=2), lambda row: Cell(row.bus_factor or NOTHING)),
+        title=f"Communication by process group, {'an average step' if every.steps else 'all time after the lead-in'}",
+    )
+    judged = f"{bare_share(every.time.busy_ns - every.time.unjudged_ns, every.time.busy_ns)}%"
+    over = f"{plural(every.steps, 'step')} and " if every.steps else ""
+    note = (
+        f"Means over {over}the ranks of the group. Waiting: before the last rank arrived, known for {judged} of the "
+        "communication. Bus bandwidth: message size by time after that, times the factor of nccl-tests."
+    )
+    others = len(every.rows) - len(shown)
+    return replace(table, note=f"{note} {plural(others, 'more row')} in the JSON." if others else note)
+
+
+def _mean(total: int, count: int) -> int:
+    return (2 * total + count) // (2 * count)
+
+
+def _group_name(row: GroupCollective) -> str:
+    name = " ".join(filter(None, (clean(row.group, 40), clean(row.description, 40))))
+    ranks = clean(row.group_ranks)
+    return " ".join(filter(None, (name, ranks if len(ranks) <= SHORT else ""))) or NOTHING
 
 
 def meetings(report: RanksReport, *, rows: int, named: int = NAMED) -> Table:
@@ -204,10 +269,10 @@ def _unit_name(spread: RankSpread) -> str:
 
 def each_rank(report: RanksReport) -> Table:
     """Return the table with a row for each rank."""
-    rows = report.ranks
+    rows = rows_of(report)
     unit = unit_for(max((row.span_ns for row in rows), default=0))
-    name = _names(rows)
-    stepped = any(row.median_step_ns is not None for row in rows)
+    name, stepped = _names(rows), by_steps(rows)
+    total = "total " if stepped and not report.met_steps else ""
     met = any(row.meetings for row in rows)
 
     def time(of: Callable[[RankRow], int | None]) -> Callable[[RankRow], Cell]:
@@ -216,20 +281,19 @@ def each_rank(report: RanksReport) -> Table:
     table = table_of(
         rows,
         (words("rank", flexible=True), lambda row: Cell(name(row))),
-        (Column(f"span {unit.name}"), time(lambda row: row.span_ns)),
-        (Column("median step", spare=4), time(lambda row: row.median_step_ns)) if stepped else None,
+        (Column(f"{'step' if stepped else 'time'} {unit.name}"), time(lambda row: row.span_ns)),
         (Column("eff. %", spare=5), lambda row: Cell(bare_percent(row.efficiency_pct))),
         (Column("compute", spare=2), time(lambda row: row.buckets.compute_ns)),
         (Column("exp. comm"), time(lambda row: row.buckets.exposed_comm_ns)),
         (Column("exp. copy", spare=1), time(lambda row: row.buckets.exposed_copy_ns)),
         (Column("idle", spare=6), time(lambda row: row.buckets.idle_ns)),
-        (Column("waited"), time(lambda row: row.waited_ns)) if met else None,
-        (Column("made wait"), time(lambda row: row.made_wait_ns)) if met else None,
+        (Column(f"{total}waited"), time(lambda row: row.waited_ns)) if met else None,
+        (Column(f"{total}made wait"), time(lambda row: row.made_wait_ns)) if met else None,
         (Column("came last", spare=3), lambda row: Cell(_last_in(row))) if met else None,
         (words("trust"), lambda row: Cell(row.trust, tone=_TRUST.get(row.trust, ""))),
         title="Each rank",
     )
-    return replace(table, id=EACH)
+    return replace(table, id=EACH, note="An average step of each rank, as recorded." if stepped else "")
 
 
 def _names(rows: Sequence[RankRow]) -> Callable[[RankRow], str]:
@@ -266,13 +330,15 @@ def _text(
 
 def every_rank(report: RanksReport) -> Table:
     """Return the table with all figures of each rank, to be sorted."""
-    unit = unit_for(max((row.span_ns for row in report.ranks), default=0))
-    name = _names(report.ranks)
-    longest = max((len(name(row)) for row in report.ranks), default=0)
-    met = any(row.meetings for row in report.ranks)
-    ranked = any(row.joined for row in report.ranks)
-    talked = ranked or any(row.comm_ns for row in report.ranks)
-    twice = ranked and any(not row.joined for row in report.ranks)
+    rows = rows_of(report)
+    unit, stepped = unit_for(max((row.span_ns for row in rows), default=0)), by_steps(rows)
+    total = "total " if stepped and not report.met_steps else ""
+    name = _names(rows)
+    longest = max((len(name(row)) for row in rows), default=0)
+    met = any(row.meetings for row in rows)
+    ranked = any(row.joined for row in rows)
+    talked = ranked or any(row.comm_ns for row in rows)
+    twice = ranked and any(not row.joined for row in rows)
 
     def joined(row: RankRow) -> str:
         return "yes" if row.joined else "no"
@@ -283,19 +349,18 @@ def every_rank(report: RanksReport) -> Table:
     last_in = Column("came last, collectives", id="last", width=110)
     time = partial(_time, unit)
     return table_of(
-        report.ranks,
+        rows,
         _text("rank", "rank" if ranked else "trace", min(260, 60 + 8 * longest), name, rank),
-        time("made", "made others wait", 120, lambda row: row.made_wait_ns) if met else None,
-        time("waited", "waited", 100, lambda row: row.waited_ns) if met else None,
+        time("made", f"{total}made others wait", 120, lambda row: row.made_wait_ns) if met else None,
+        time("waited", f"{total}waited", 100, lambda row: row.waited_ns) if met else None,
         (last_in, lambda row: Cell(_last_in(row), row.last_in)) if met else None,
-        time("step", "median step", 105, lambda row: row.median_step_ns),
+        time("step", "step" if stepped else "time", 105, lambda row: row.span_ns),
         _pct("efficiency", "efficiency", 100, lambda row: row.efficiency_pct),
         time("compute", "compute", 100, lambda row: row.buckets.compute_ns),
         time("comm", "exposed comm", 110, lambda row: row.exposed_comm_ns) if talked else None,
         _pct("share", "exposed comm", 110, lambda row: row.exposed_comm_pct) if talked else None,
         time("copy", "exposed copy", 105, lambda row: row.buckets.exposed_copy_ns),
         time("idle", "idle", 90, lambda row: row.buckets.idle_ns),
-        time("span", "span", 95, lambda row: row.span_ns),
         _time(unit_for(0), "offset", "clock offset", 110, lambda row: row.clock_offset_ns) if ranked else None,
         _text("trust", "trust", 95, lambda row: row.trust, lambda row: row.trust),
         _text("joined", "compared", 95, joined, joined) if twice else None,

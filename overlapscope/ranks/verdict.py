@@ -11,6 +11,7 @@ from typing import Final, Literal
 from msgspec import Struct
 
 from overlapscope.base.words import Unit, clean, listed, number_runs, percent, plural, unit_for
+from overlapscope.ranks.frame import rows_of
 from overlapscope.ranks.result import LEAST_PCT, LateIn, Meeting, RankRow, RankSpread, RanksReport, Straggler
 
 Level = Literal["good", "fair", "poor", "unknown", "unusable"]
@@ -31,7 +32,7 @@ _MOST_RANGES = 12
 """Maximum number of runs of ranks that are listed."""
 _MOST_FILES = 5
 _MORE_STRAGGLERS = 3
-_SHORT = 24
+SHORT = 24
 """Maximum number of characters for which the ranks of a group are named."""
 _FEW = 4
 """Number of ranks from which the median says more than a range."""
@@ -55,7 +56,13 @@ class RanksVerdict(Struct, frozen=True):
 def judge(report: RanksReport) -> RanksVerdict:
     """Judge who delays whom, what communication costs, and which ranks are absent."""
     level, lead = _waiting(report)
-    rest = [*_more_stragglers(report), *_communication(report), *_absent(report)]
+    rest = [
+        *_why_late(report),
+        *_profiler(report),
+        *_more_stragglers(report),
+        *_communication(report),
+        *_absent(report),
+    ]
     if level == "good" and (report.missing or report.unreadable):
         # The rank that all others wait for may be an absent one.
         level = "fair"
@@ -72,13 +79,14 @@ def _waiting(report: RanksReport) -> tuple[Level, str]:
         return "unknown", f"{why}, so delays between ranks cannot be measured."
     straggler = report.straggler
     if straggler is not None:
-        return "poor" if (straggler.lost_pct or 0) >= POOR_PCT else "fair", _straggler(report, straggler)
+        poor = (straggler.lost_pct or 0) >= POOR_PCT and not _by_profiler(report, straggler)
+        return "poor" if poor else "fair", _straggler(report, straggler)
     if not report.matching.judged:
         doubt = f"Delays between ranks cannot be measured: {_lower(clean(report.clocks.reason, 500))}"
     else:
         doubt = _unjudged(rows)
     if doubt:
-        return "unknown", " ".join((doubt, *_waited_for(rows)))
+        return "unknown", " ".join((doubt, *_waited_for(report)))
     most = "".join(f"; rank {late.rank} delays them most, by {cost(report, late)}" for late in report.stragglers[:1])
     return "good", f"The {joined:,} ranks are balanced: no rank delays the others by 1% of their time{most}."
 
@@ -94,13 +102,14 @@ def _unjudged(rows: Sequence[RankRow]) -> str:
     )
 
 
-def _waited_for(rows: Sequence[RankRow]) -> Iterator[str]:
+def _waited_for(report: RanksReport) -> Iterator[str]:
     """Name a rank whose GPU idles while the others are in communication that could not be compared."""
-    idle = max(rows, key=lambda row: row.idle_pct)
-    others = [row for row in rows if row is not idle]
-    usual_pct = median_low(row.idle_pct for row in others)
-    unjudged_pct = median_low(row.unjudged_comm_pct for row in others)
-    if min(idle.idle_pct - usual_pct, unjudged_pct - idle.unjudged_comm_pct) >= POOR_PCT:
+    pairs = [(shown, row) for shown, row in zip(rows_of(report), report.ranks, strict=True) if row.joined]
+    idle, recorded = max(pairs, key=lambda pair: pair[0].idle_pct)
+    others = [pair for pair in pairs if pair[0] is not idle]
+    usual_pct = median_low(shown.idle_pct for shown, _ in others)
+    unjudged_pct = median_low(row.unjudged_comm_pct for _, row in others)
+    if min(idle.idle_pct - usual_pct, unjudged_pct - recorded.unjudged_comm_pct) >= POOR_PCT:
         idle_share = f"{percent(idle.idle_pct)} of the time (others: {percent(usual_pct)})"
         yield (
             f"Rank {idle.rank}'s GPU is idle for {idle_share}, while the others spend {percent(unjudged_pct)} in such "
@@ -116,6 +125,58 @@ def _straggler(report: RanksReport, late: Straggler) -> str:
     )
     often = f"it comes last in {late.last_in:,} of {plural(late.meetings, 'collective')}{_mostly(late)}"
     return f"Rank {late.rank} {loses}; {often}."
+
+
+def _why_late(report: RanksReport) -> Iterator[str]:
+    """State the main difference of the costliest straggler from the median rank, in the same steps."""
+    late = report.straggler
+    worst = [rank for rank in report.worst if late is not None and (rank.rank, rank.device) == (late.rank, late.device)]
+    for rank in worst:
+        # The other buckets are the sums of their causes.
+        reasons = [excess for excess in rank.excess if excess.kind != "bucket" or excess.name == "compute"]
+        if reasons and rank.over == "steps":
+            most = max(reasons, key=lambda excess: excess.more_ns)
+            than = "the other rank" if late is not None and late.others == 1 else "the median rank"
+            longer = f"{_text(most.more_ns, unit_of(report))} a step longer than {than}"
+            yield f"{_DOES_LONGER[most.kind].format(rank=rank.rank, longer=longer, cause=clean(most.name, 60))}."
+
+
+_DOES_LONGER: Final = {
+    "bucket": "Rank {rank} computes {longer}",
+    "idle": "Rank {rank}'s GPU is idle {longer}, by {cause}",
+    "exposed-copy": "Rank {rank}'s copies are exposed {longer}, by {cause}",
+}
+
+
+def _profiler(report: RanksReport) -> Iterator[str]:
+    """State how much of a delay may come from the profiler, whose cost differs between ranks."""
+    late, steps = report.straggler, _usual_steps(report)
+    if late is None or late.lost_per_step_ns is None or steps is None:
+        return
+    recorded, plain = steps
+    if 100 * (recorded - plain) >= POOR_PCT * recorded:
+        unit = unit_of(report)
+        part = "all" if _by_profiler(report, late) else f"up to {_text(recorded - plain, unit)}"
+        yield (
+            f"Without the profiler a step takes {unit.text(plain)}, in the recording {unit.text(recorded)}, so {part} "
+            "of this delay may be the profiler's."
+        )
+
+
+def _by_profiler(report: RanksReport, late: Straggler) -> bool:
+    """Return whether the recording made steps longer by as much as this rank delays the others."""
+    steps = _usual_steps(report)
+    return steps is not None and late.lost_per_step_ns is not None and steps[0] - steps[1] >= late.lost_per_step_ns
+
+
+def _usual_steps(report: RanksReport) -> tuple[int, int] | None:
+    """Return the median rank's average step in the recording and without the profiler; None if that was not timed."""
+    timed = [
+        (row.judged.span_ns, row.plain_step_ns)
+        for row in report.ranks
+        if row.joined and row.judged is not None and row.judged.steps and row.plain_step_ns is not None
+    ]
+    return (median_low(each[0] for each in timed), median_low(each[1] for each in timed)) if timed else None
 
 
 def _mostly(straggler: Straggler) -> str:
@@ -189,9 +250,10 @@ def doubts(report: RanksReport) -> tuple[str, ...]:
     alike = _doubted_alike(report)
     for rows in alike[:_MOST_FILES]:
         first = rows[0]
-        what = "Unusable" if first.trust == "unusable" else "Trust is degraded"
+        what = "Unusable" if first.trust == "unusable" else "Some figures may be wrong"
         why = f"; {row_name(first)}: {clean(first.doubts[0], 300)}" if first.doubts else "."
-        sentences.append(f"{what}: {listed_rows(rows)}{why}")
+        more = f" (overlapscope explain {first.doubt_ids[0]})" if first.doubt_ids else ""
+        sentences.append(f"{what}: {listed_rows(rows)}{why}{more}")
     sentences += _more(len(alike), "more doubt")
     return (*sentences, *(clean(note, 1000) for note in report.notes))
 
@@ -263,7 +325,7 @@ def row_name(row: RankRow, *, device: bool = False) -> str:
 def collective(met: LateIn | Meeting) -> str:
     """Return a collective's name, such as `allreduce` or `allreduce of group dp [0, 8]`."""
     ranks = clean(met.group_ranks)
-    whose = [clean(met.group, 40), ranks if len(ranks) <= _SHORT else ""]
+    whose = [clean(met.group, 40), ranks if len(ranks) <= SHORT else ""]
     group = " ".join(filter(None, whose))
     return f"{clean(met.collective, 80)}{f' of group {group}' if group else ''}"
 
@@ -300,7 +362,7 @@ def spread(report: RanksReport, name: str) -> RankSpread | None:
 def unit_of(report: RanksReport) -> Unit:
     """Return one unit for times of steps, or for whole windows if there are no steps."""
     longest = max((step.max_ns for step in report.steps), default=0)
-    return unit_for(longest or max((row.span_ns for row in report.ranks), default=0))
+    return unit_for(longest or max((row.span_ns for row in rows_of(report)), default=0))
 
 
 def _text(ns: int, unit: Unit | None = None) -> str:

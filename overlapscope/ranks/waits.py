@@ -8,7 +8,7 @@ of them do, or all members, no member is charged.
 A rank may be late because another group made it wait. The end of a wait counts as passed on, for as long as the late
 rank had itself waited without computing since this group last met.
 
-So that unions count nothing twice, the windows of all ranks are laid end to end on one axis (`_Axis`).
+So that unions count nothing twice, the windows of all ranks are laid end to end on one axis (`Axis`).
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class Arrivals(Columns, frozen=True):
     arrival_ns: I64
     """Start of the member's kernel by the reference clock."""
     axis_ns: I64
-    """The same on the axis of all ranks (`_Axis`)."""
+    """The same on the axis of all ranks (`Axis`)."""
     waited_ns: I64
     """Time until the last member arrived, at most the length of the kernel."""
     exposed_ns: I64
@@ -109,7 +109,7 @@ def find_waits(ranks: Sequence[ReducedRank], met: Meetings, offsets: Offsets) ->
     """
     judged_from = np.array([rank.judged_from_ns for rank in ranks], np.int64)
     judged = _judged(met, judged_from, offsets)
-    meetings, axis = met.take(judged), _Axis(ranks)
+    meetings, axis = met.take(judged), Axis(ranks)
     arrivals, latest = _arrivals(meetings, axis, offsets, offsets.within_ns[judged])
     judged_kernels = union(arrivals.axis_ns, meetings.end_ns + axis.shift[arrivals.rank])
     after_lead_in = union(np.clip(judged_from + axis.shift, axis.begin[:-1], axis.begin[1:]), axis.begin[1:])
@@ -141,7 +141,7 @@ def _judged(met: Meetings, judged_from: I64, offsets: Offsets) -> Bool:
     return np.logical_and.reduceat(good, met.first[:-1]) & ~offsets.odd
 
 
-class _Axis:
+class Axis:
     """One time axis with the windows of all ranks end to end, so that no two ranks overlap on it."""
 
     def __init__(self, ranks: Sequence[ReducedRank]) -> None:
@@ -162,7 +162,7 @@ class _Axis:
         return covered(times, self.begin[:-1], self.begin[1:])
 
 
-def _arrivals(meetings: Meetings, axis: _Axis, offsets: Offsets, within_ns: I64) -> tuple[Arrivals, LastArrivals]:
+def _arrivals(meetings: Meetings, axis: Axis, offsets: Offsets, within_ns: I64) -> tuple[Arrivals, LastArrivals]:
     """Compare the arrivals at each meeting. `within_ns` bounds the clocks' error between members of each meeting."""
     rank, meeting, first = meetings.rank, meetings.meeting, meetings.first[:-1]
     arrival = meetings.start_ns - offsets.offset_ns[rank]
@@ -215,7 +215,7 @@ def _charges(meetings: Meetings, arrivals: Arrivals, latest: LastArrivals) -> _C
     return _Charges(late, waiting, begin + waited * part // sharing, begin + waited * (part + 1) // sharing)
 
 
-def _waited_before(meetings: Meetings, arrivals: Arrivals, axis: _Axis, exposed_waits: Intervals) -> I64:
+def _waited_before(meetings: Meetings, arrivals: Arrivals, axis: Axis, exposed_waits: Intervals) -> I64:
     """Return how long each arrival's rank had waited without computing since it last met with the same group."""
     rank, group = arrivals.rank, meetings.group[arrivals.meeting]
     order = np.lexsort((arrivals.axis_ns, group, rank))
@@ -227,7 +227,7 @@ def _waited_before(meetings: Meetings, arrivals: Arrivals, axis: _Axis, exposed_
     return covered(exposed_waits, since, arrivals.axis_ns)
 
 
-def _pairs(arrivals: Arrivals, charges: _Charges, axis: _Axis, waited_before: I64) -> Pairs:
+def _pairs(arrivals: Arrivals, charges: _Charges, axis: Axis, waited_before: I64) -> Pairs:
     """Sum up the charges of each pair of ranks."""
     ranks = max(len(axis.shift), 1)
     pairs, number = np.unique(arrivals.rank[charges.late] * ranks + arrivals.rank[charges.waiting], return_inverse=True)
@@ -237,7 +237,7 @@ def _pairs(arrivals: Arrivals, charges: _Charges, axis: _Axis, waited_before: I6
     return Pairs(pairs // ranks, pairs % ranks, waited, exposed, exposed - own_exposed)
 
 
-def _union_lengths(number: I64, count: int, start: I64, end: I64, axis: _Axis) -> tuple[I64, I64]:
+def _union_lengths(number: I64, count: int, start: I64, end: I64, axis: Axis) -> tuple[I64, I64]:
     """Return for each number the length of the union of its stretches, and of the exposed communication in it."""
     # Ranks among all times stand for the times, so that the unions of many numbers fit on one axis.
     times = np.sort(np.concatenate([start, end]))

@@ -31,6 +31,10 @@ _UNSIGNED_NONE = (1 << 32) - 1
 _MOST_DEVICES = 256
 _FIRST_LARGE_STREAM = 1_000_000_000
 
+COLLECTIVE_TEXTS = ("collective", "group", "ranks", "dtype", "description", "parts_in", "parts_out")
+COLLECTIVE_NUMBERS = ("group_size", "elements_in", "elements_out", "sequence")
+"""Attributes of `OpArgs` that describe a collective. The first ones become ids of texts."""
+
 Part = tuple[I32, I32, I64, I64, I64, I32]
 """Columns of all rows of a batch: category, name, start, duration, thread, and place in the list of events."""
 Values = tuple[Index, I64]
@@ -102,11 +106,9 @@ class EventColumns:
         if not len(chosen):
             return
         stated = args.take(chosen)
-        values = np.empty((len(chosen), 8), dtype=np.int64)
-        texts = zip(*map(stated.text, ("collective", "group", "ranks", "dtype")), strict=True)
-        values[:, :4] = [[self.texts[text] if text else -1 for text in row] for row in texts]
-        for column, attribute in enumerate(("group_size", "elements_in", "elements_out", "sequence"), 4):
-            values[:, column] = stated.number(attribute)
+        texts = zip(*map(stated.text, COLLECTIVE_TEXTS), strict=True)
+        ids = [[self.texts[text] if text else -1 for text in row] for row in texts]
+        values = np.column_stack([np.array(ids, dtype=np.int64), *map(stated.number, COLLECTIVE_NUMBERS)])
         self._add(EventTable.COLLECTIVE, at[chosen], values)
 
     def _device_annotations(self, args: EventArguments) -> I64:

@@ -49,6 +49,9 @@ class OpArgs(Struct, gc=False, frozen=True):
     elements_out: int = field(default=-1, name="Out msg nelems")
     dtype: str = ""
     sequence: int = field(default=-1, name="Seq")
+    description: Raw = field(default=NOTHING, name="Process Group Description")
+    parts_in: Raw = field(default=NOTHING, name="In split size")
+    parts_out: Raw = field(default=NOTHING, name="Out split size")
 
 
 class CallArgs(Struct, gc=False, frozen=True):
@@ -164,7 +167,7 @@ def decoded_text(raw: Raw) -> str:
 
 
 _TEXTS = ("sync_kind", "sync_type", "collective", "dtype")
-_RAWS = ("bandwidth", "group", "ranks")
+_RAWS = ("bandwidth", "group", "ranks", "description", "parts_in", "parts_out")
 
 
 def convert(event: Any) -> tuple[Complete | Instant | None, bool] | None:

@@ -9,7 +9,7 @@ import numpy as np
 
 from overlapscope.base.columns import locate
 from overlapscope.reading._categories import EventTable
-from overlapscope.reading._columns import EventColumns, Part, Values, joined
+from overlapscope.reading._columns import COLLECTIVE_NUMBERS, COLLECTIVE_TEXTS, EventColumns, Part, Values, joined
 from overlapscope.trace import lost, op_names
 from overlapscope.trace.model import (
     I8,
@@ -63,7 +63,7 @@ class Finished:
         self._table = columns.tables()[self._category] if len(self._category) else self._category
         self._categories = list(columns.categories)
         self._values = {table: _values(columns.values.pop(table, []), shape) for table, shape in _SHAPES.items()}
-        texts = self._values[EventTable.COLLECTIVE][1][:, :4]
+        texts = self._values[EventTable.COLLECTIVE][1][:, : len(COLLECTIVE_TEXTS)]
         texts[texts >= 0] = text_ids[texts[texts >= 0]]
         self._annotations()
         self._overheads()
@@ -187,19 +187,18 @@ class Finished:
         rows = self._sorted(EventTable.GPU)
         rows = rows[np.isin(rows, self._values[EventTable.COLLECTIVE][0])]
         ops, values = self._aligned(EventTable.GPU, rows), self._aligned(EventTable.COLLECTIVE, rows)
-        name, group, ranks, dtype = values[:, :4].astype(np.int32).T.copy()
+        stated = dict(zip((*COLLECTIVE_TEXTS, *COLLECTIVE_NUMBERS), values.T.copy(), strict=True))
+        texts = {name: stated[name].astype(np.int32) for name in COLLECTIVE_TEXTS}
         return Collectives(
-            **self._common(rows, base_ns) | {"name_id": name},
+            **self._common(rows, base_ns) | {"name_id": texts.pop("collective")},
             device=ops[:, 0].astype(np.int32),
             stream=ops[:, 1].astype(np.int32),
             correlation=_positive(ops[:, 2]),
-            group=group,
-            ranks=ranks,
-            group_size=np.clip(values[:, 4], -1, np.iinfo(np.int32).max).astype(np.int32),
-            elements_in=_bounded(values[:, 5]),
-            elements_out=_bounded(values[:, 6]),
-            dtype=dtype,
-            sequence=np.maximum(values[:, 7], -1),
+            group_size=np.clip(stated["group_size"], -1, np.iinfo(np.int32).max).astype(np.int32),
+            elements_in=_bounded(stated["elements_in"]),
+            elements_out=_bounded(stated["elements_out"]),
+            sequence=np.maximum(stated["sequence"], -1),
+            **texts,
         )
 
     def _common(self, rows: Index, base_ns: int) -> dict[str, Any]:
@@ -265,7 +264,7 @@ _SHAPES: dict[EventTable, tuple[int, ...]] = {
     EventTable.GPU: (5,),
     EventTable.SYNC: (7,),
     EventTable.DEVICE_ANNOTATION: (2,),
-    EventTable.COLLECTIVE: (8,),
+    EventTable.COLLECTIVE: (len(COLLECTIVE_TEXTS) + len(COLLECTIVE_NUMBERS),),
 }
 """Shape of a row's further columns, for some tables."""
 

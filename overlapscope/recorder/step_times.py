@@ -52,7 +52,7 @@ class StepTimings:
                 f"without the profiler a step takes {unit.text(median_ns(before_ns))} before the recording and "
                 f"{unit.text(median_ns(after_ns))} after it: the program or the machine changed."
             )
-        plain = measured(self.plain, median_ns(self.recorded_ns) if self.recorded_ns else max(plain_ns))
+        plain = measured(self.plain, round(statistics.mean(self.recorded_ns or (max(plain_ns),))))
         timed = f"{plural(len(plain_ns), 'step')} took {between(min(plain_ns), max(plain_ns))}"
         average = f"{duration(round(statistics.mean(plain_ns)))} on average"
         if plain is None:

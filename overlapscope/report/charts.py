@@ -178,7 +178,7 @@ def steps(section: DeviceReport, dark: bool) -> Figure:
         bargap=0.15 if device is not None and len(device.steps) > _FEW else 0.6,
         hovermode="closest",
         xaxis=axis(dark, anchor="y2", showgrid=False, **_ticks(device)),
-        yaxis=axis(dark, f"span, {unit.name}", domain=[0.32, 1]),
+        yaxis=axis(dark, f"step, {unit.name}", domain=[0.32, 1]),
         yaxis2=axis(dark, "efficiency, %", domain=[0, 0.22], range=[-8, 108], tickvals=[0, 50, 100]),
     )
 

@@ -31,9 +31,9 @@ from overlapscope.report import charts, copy_chart, lists, strip, tables
 from overlapscope.report.headline import headlines
 from overlapscope.report.page import DeviceReport, Page, section_of
 from overlapscope.report.proof import proof
-from overlapscope.report.verdict import judge
+from overlapscope.report.verdict import WORTH_SAYING, judge
 from overlapscope.rules import RULES
-from overlapscope.rules.finding import Finding, costliest_first
+from overlapscope.rules.finding import Finding, surest_first
 
 _LEAST_STEPS = 2
 """Minimum number of steps for a chart; a single step's bar would repeat the window's."""
@@ -87,7 +87,7 @@ def _filled(candidates: Iterable[Table]) -> Iterator[Table]:
 def _details(part: DeviceReport, device: Device) -> Iterator[Block]:
     """Yield the tables that support the answer, as details."""
     engines = columns([tables.figures(part, device)]), columns(tables.cause_tables(part, device))
-    yield from detail("engines", chain(_filled([tables.plain_step(part, device)]), *engines))
+    yield from detail("engines", chain(*engines, _filled([tables.window(part)])))
     yield from detail("copies", _filled([lists.copies(part, device)]))
     yield from detail("stalls", _filled([lists.stalls(part, device)]))
     if part.page.scope == "window":
@@ -97,11 +97,11 @@ def _details(part: DeviceReport, device: Device) -> Iterator[Block]:
 
 def _device_tables(part: DeviceReport, device: Device) -> Iterator[Block]:
     """Yield a device's tables for a file; short tables that belong together stand side by side."""
-    yield from _filled([tables.plain_step(part, device)])
     yield from columns([tables.buckets(part, device), tables.figures(part, device)])
     yield from _filled([lists.copies(part, device)])
     yield from columns(tables.cause_tables(part, device))
     yield from _filled([lists.stalls(part, device)])
+    yield from _filled([tables.window(part)])
     if part.page.scope == "window":
         yield from _filled([tables.steps(part, device)])
         if part.page.verbose:
@@ -114,7 +114,7 @@ def _device_tables(part: DeviceReport, device: Device) -> Iterator[Block]:
 
 def _findings(page: Page, parts: Sequence[DeviceReport]) -> Iterator[Block]:
     """Yield the findings on some devices, costliest first. Findings with the same advice are one entry."""
-    findings = page.report.findings
+    findings = page.findings
     where = tables.where_none_found(page.report.traces)
     if findings or page.report.devices:
         yield Heading("Findings")
@@ -124,9 +124,19 @@ def _findings(page: Page, parts: Sequence[DeviceReport]) -> Iterator[Block]:
         yield Text(note, tone="muted")
     groups = list(_by_advice(findings).values())
     drawn = [tuple(_advice(page, group, number, len(parts) > 1)) for number, group in enumerate(groups, 1)]
-    yield from chain.from_iterable(drawn[:_FEW])
-    remaining = sum(map(len, groups[_FEW:]))
-    yield from detail(plural(remaining, "more finding"), chain.from_iterable(drawn[_FEW:]))
+    first = [number for number, group in enumerate(groups) if number == 0 or _pays(page, group[0])][:_FEW]
+    yield from chain.from_iterable(drawn[number] for number in first)
+    others = [number for number in range(len(groups)) if number not in first]
+    remaining = sum(len(groups[number]) for number in others)
+    yield from detail(plural(remaining, "more finding"), chain.from_iterable(drawn[number] for number in others))
+
+
+def _pays(page: Page, finding: Finding) -> bool:
+    """Return whether a fix is worth a place in the short form: it saves 1% of the time, or nobody knows."""
+    part = section_of(page, finding)
+    if part is None or part.device is None or finding.cost_from == "bound":
+        return True
+    return part.per_step(finding.cost_ns) >= WORTH_SAYING * part.device.span_ns
 
 
 def _by_advice(findings: Iterable[Finding]) -> dict[tuple[str, str], list[Finding]]:
@@ -188,9 +198,8 @@ def head(part: DeviceReport, *, titled: bool) -> Section:
     # The title is above already.
     blocks: list[Block] = [Text(clean(verdict.answer), badge=verdict.level)]
     blocks += map(Text, verdict.notes)
-    spoken = part.spoken
-    if spoken.device is not None and part.usable:
-        blocks += [model.Cards(headlines(spoken, spoken.device)), _bar(spoken, spoken.device)]
+    if part.device is not None and part.usable:
+        blocks += [model.Cards(headlines(part, part.device)), _bar(part, part.device)]
     answer = Section(tuple(blocks), kind="verdict")
     return Section((Heading(part.title), answer) if titled else (answer,))
 
@@ -258,5 +267,5 @@ def overview(page: Page) -> Iterator[Block]:
 def in_order(parts: Iterable[DeviceReport]) -> list[tuple[DeviceReport, Finding]]:
     """Return the findings of several devices, costliest first."""
     return sorted(
-        ((part, finding) for part in parts for finding in part.findings), key=lambda pair: costliest_first(pair[1])
+        ((part, finding) for part in parts for finding in part.findings), key=lambda pair: surest_first(pair[1])
     )

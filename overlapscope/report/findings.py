@@ -8,17 +8,17 @@ from typing import TYPE_CHECKING, NamedTuple
 from overlapscope.analysis import TraceAnalysis
 from overlapscope.analysis.device import DeviceAnalysis
 from overlapscope.base.session import kept_in_session
-from overlapscope.base.words import duration
 from overlapscope.catalog.advice import in_words_of
 from overlapscope.prediction.base import Base
-from overlapscope.prediction.plain_program import PlainProgram, replayed_unasked
+from overlapscope.prediction.overhead import replayed_unasked
+from overlapscope.prediction.plain_program import PlainProgram
 from overlapscope.rules import Said, apply_all
 from overlapscope.rules._claims import Claims, share_out
-from overlapscope.rules.finding import CostFrom, Finding, costliest_first
+from overlapscope.rules.finding import HARDLY, CostFrom, Finding, surest_first
 from overlapscope.rules.rule import Draft, Fixes, Rule
 
 if TYPE_CHECKING:
-    from overlapscope.prediction.gains import Savings
+    from overlapscope.prediction.gains import Saving, Savings
 
 CONTRADICTS = 0.1
 """A replay contradicts a finding that explains most of the lost time if its saving is below this share of the time that
@@ -38,7 +38,7 @@ def find_all(
 
     Args:
         analyses: Traces to judge.
-        programs: Plain programs of the traces. If one is decisive, the findings are about it.
+        programs: Plain programs of the traces. Findings are about the plain program if it can be replayed.
         scope: Name of the analysed part.
         replayed: Whether to replay fixes; without replays, every cost is its bound.
     """
@@ -49,7 +49,7 @@ def find_all(
         for device in analysis.devices
         for finding in _on_device(analysis, device, program, scope, replayed)
     ]
-    return tuple(sorted(findings, key=costliest_first))
+    return tuple(sorted(findings, key=surest_first))
 
 
 @kept_in_session
@@ -65,30 +65,43 @@ def _on_device(
         if plain is not None:
             claims = share_out(program.analysis, plain)
             spoken, costs = apply_all(claims), Costs(claims, program.base)
+    said = list(zip(spoken, counterparts(spoken, of_recording), strict=True))
+    matched = {id(recorded) for _, recorded in said}
+    if plain is not None:
+        # The plain program may not have a finding of the recording, which may be judged all the same.
+        unmatched = (each for each in of_recording if id(each[1]) not in matched)
+        said += [(each, each[1]) for each in unmatched]
     findings = []
-    for (rule, draft), recorded in zip(spoken, counterparts(spoken, of_recording), strict=True):
-        cost = costs.of(rule, draft) if replayed else Cost(draft.bound_ns, "bound")
+    for (rule, draft), recorded in said:
+        gone = plain is not None and recorded is draft
+        cost = Cost(0, 0, 0, "bound") if gone else costs.of(rule, draft) if replayed else Cost.bound(draft)
         findings.append(
             Finding(
                 rule=rule.id,
-                severity=draft.severity or rule.severity,
+                # A fix that saves nothing by itself is no reason to warn.
+                severity="info" if cost.is_nothing(claims.judged_ns) and not gone else draft.severity or rule.severity,
                 source=analysis.result.source,
                 rank=analysis.result.rank,
                 device=ordinal,
                 scope=scope,
+                found_in="recorded" if gone else "plain" if recorded is None else "both",
                 title=draft.title,
                 detail=draft.detail,
+                steps=claims.steps,
                 advice=draft.advice if draft.for_all else in_words_of(analysis.trace.framework, rule.id, draft.advice),
                 cost_ns=cost.ns,
+                low_ns=cost.low_ns,
+                high_ns=cost.high_ns,
                 bound_ns=recorded.bound_ns if recorded is not None else 0,
-                plain_bound_ns=None if plain is None else draft.bound_ns,
+                plain_bound_ns=None if plain is None else 0 if gone else draft.bound_ns,
                 cost_from=cost.known_from,
+                effort=rule.effort,
                 fix=cost.fix,
                 doubt=cost.doubt,
                 where=(recorded.where if recorded is not None else None) or draft.where,
                 # A window of the recording, because only the recording can be looked at.
                 example=recorded.example if recorded is not None else None,
-                plain_example=None if plain is None else draft.example,
+                plain_example=None if plain is None or gone else draft.example,
             )
         )
     return tuple(findings)
@@ -121,11 +134,22 @@ class Cost(NamedTuple):
     """Saving of a fix."""
 
     ns: int
+    low_ns: int
+    high_ns: int
     known_from: CostFrom
     fix: tuple[str, ...] = ()
     """Interventions that were replayed for it."""
     doubt: str = ""
     """Reservations about the saving, in sentences."""
+
+    def is_nothing(self, judged_ns: int) -> bool:
+        """Return whether a replay shows that the fix saves nothing by itself."""
+        return self.known_from == "replay" and self.ns < HARDLY * judged_ns
+
+    @classmethod
+    def bound(cls, draft: Draft, doubt: str = "") -> Cost:
+        """Return the time that the finding explains, of which a fix saves an unknown part."""
+        return cls(draft.bound_ns, 0, draft.bound_ns, "bound", doubt=doubt)
 
 
 class Costs:
@@ -142,38 +166,39 @@ class Costs:
         fixes = _filled_in(rule.fixes if draft.fixes is None else draft.fixes, draft)
         largest = self._largest(fixes) if fixes and draft.bound_ns and self._can_be_replayed else None
         if largest is None:
-            return Cost(draft.bound_ns, "bound")
-        saved, fix = largest
-        lost_ns = self._claims.buckets.idle_ns + self._claims.buckets.exposed_copy_ns
-        if saved < CONTRADICTS * draft.bound_ns and 2 * draft.bound_ns > lost_ns:
+            return Cost.bound(draft)
+        judged_ns, buckets = self._claims.judged_ns, self._claims.buckets
+        saved, low, high = (round(part * judged_ns) for part in (largest.value, largest.low, largest.high))
+        if saved < CONTRADICTS * draft.bound_ns and 2 * draft.bound_ns > buckets.idle_ns + buckets.exposed_copy_ns:
+            predicted = f"only {self._claims.time_a_step(saved)}" if saved else "nothing"
             doubt = (
-                f"By replay the fix saves {f'only {duration(saved)}' if saved else 'nothing'}, though the finding "
-                "explains most of the time that the GPU loses. One of the two is wrong, or something else is nearly as "
-                "slow. The saving shown is the upper bound."
+                f"`overlapscope whatif` predicts that the fix saves {predicted}, though the finding explains most of "
+                "the time that the GPU loses. One of the two is wrong, or something else is nearly as slow. The saving "
+                "shown is the most that is possible."
             )
-            return Cost(draft.bound_ns, "bound", doubt=doubt)
+            return Cost.bound(draft, doubt)
+        doubt = ""
         if saved > MORE * draft.bound_ns:
-            more = f"By replay the fix saves more than the {duration(draft.bound_ns)} that this finding explains"
-            return Cost(saved, "replay", fix, f"{more}: it may shorten what other findings explain, too.")
-        return Cost(saved, "replay", fix)
+            explained = self._claims.time(draft.bound_ns)
+            doubt = (
+                f"The fix saves more than the {explained} that this finding explains: it may shorten what other "
+                "findings explain, too."
+            )
+        return Cost(saved, low, high, "replay", largest.fix, doubt)
 
-    def _largest(self, fixes: Fixes) -> tuple[int, tuple[str, ...]] | None:
-        """Return the saving of the best fix, and that fix; None if no replay can tell."""
+    def _largest(self, fixes: Fixes) -> Saving | None:
+        """Return the saving of the best fix; None if no replay can tell."""
         # Most healthy programs have no such finding and never need the replay or its modules.
         from overlapscope.prediction.gains import Savings
 
         if self._savings is None:
             self._savings = Savings(self._claims.trace, self._claims.device.result.device, self._ready)
         try:
-            largest = self._savings.largest(fixes)
+            return self._savings.largest(fixes)
         except (ArithmeticError, LookupError, MemoryError, ValueError):
             # A failed estimate must not fail the analysis of an unusual trace.
             self._can_be_replayed = False
             return None
-        if largest is None:
-            return None
-        part, fix = largest
-        return round(part * self._claims.judged_ns), fix
 
 
 def _is_whole(device: DeviceAnalysis) -> bool:

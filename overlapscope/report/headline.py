@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from msgspec import Struct
 
-from overlapscope.analysis.results import Device, efficiency_shown, hidden_copy_shown, missing_ns
-from overlapscope.analysis.steps import median_step
-from overlapscope.base.words import NOTHING, bare_shares, between, duration, percent, plural, share, unit_for
+from overlapscope.analysis.results import Device, efficiency_shown, hidden_copy_shown, missing_ns, partition
+from overlapscope.base.words import bare_shares, between, duration, percent, plural, share
 from overlapscope.catalog.causes import Subject
 from overlapscope.documents.model import Card
 from overlapscope.report.charts import by_cause
@@ -51,60 +50,55 @@ def headlines(section: DeviceReport, device: Device) -> tuple[Card, ...]:
     unit, buckets = section.unit, device.buckets
     idle_ns, missing = buckets.idle_ns - missing_ns(device), missing_ns(device)
     stall_ns = sum(stall.idle_caused_ns for stall in device.host_stalls)
+    of = "of the step" if section.steps else "of the time"
+    # The shares are those of the bar and of the table, which add up to 100.
+    parts = partition(device)
+    shares = dict(zip(parts, bare_shares(list(parts.values()), device.span_ns), strict=True))
 
-    def of_span(ns: int) -> str:
-        return f"{share(ns, device.span_ns)} of the span"
+    def part(name: str) -> str:
+        return f"{shares[name]}% {of}"
 
     return (
-        *_step(device),
+        _step(section, device),
         *_overlap(section, device),
         Card(
             "exposed copy",
             unit.text(buckets.exposed_copy_ns),
-            of_span(buckets.exposed_copy_ns) if device.overlap.copy_ns else "nothing was copied",
+            part("exposed copy") if device.overlap.copy_ns else "nothing was copied",
             "Time in which a copy ran and no kernel beside it: the GPU only moved data.",
         ),
         Card(
             "exposed comm",
             unit.text(buckets.exposed_comm_ns),
-            of_span(buckets.exposed_comm_ns) if device.engines.comm_ns else "no communication",
+            part("exposed comm") if device.engines.comm_ns else "no communication",
             "Time in which a collective (NCCL and the like) ran and no other kernel beside it.",
         ),
-        Card(
-            "idle",
-            unit.text(idle_ns),
-            of_span(idle_ns),
-            "Time in which nothing ran on the GPU.",
-        ),
-        *([Card("missing ops", unit.text(missing), of_span(missing), _MISSING)] if missing else []),
+        Card("idle", unit.text(idle_ns), part("idle"), "Time in which nothing ran on the GPU."),
+        *([Card("missing ops", unit.text(missing), part("missing ops"), _MISSING)] if missing else []),
         Card(
             "stall cost",
             unit.text(stall_ns),
             f"{share(stall_ns, idle_ns)} of idle" if stall_ns else "no call cost idle time",
             "The part of idle that blocking calls caused: the host waited in them and could launch nothing.",
         ),
-        Card(
-            "span",
-            unit.text(device.span_ns),
-            f"compute {share(buckets.compute_ns, device.span_ns)}" if device.span_ns else NOTHING,
-            "From the start of the first GPU op to the end of the last. All shares are of this time.",
-        ),
+        Card("compute", unit.text(buckets.compute_ns), part("compute"), "Time in which a kernel computed."),
     )
 
 
-def _step(device: Device) -> tuple[Card, ...]:
-    """Return the step's time without the profiler or, if that is unknown, in the recording. Nothing without steps."""
-    plain = device.plain
-    if plain is not None and (device.steps or plain.origin != "estimated"):
-        estimated = plain.origin == "estimated"
-        value = between(plain.low_ns, plain.high_ns) if estimated else duration(plain.step_ns)
-        beside = f"{plain.origin}; {duration(plain.recorded_step_ns)} in the recording"
-        return (Card("plain step", value, beside, "How long a step takes when nothing is recorded."),)
-    step = median_step(device.steps[:-1] or device.steps)
-    if step is None:
-        return ()
-    count = f"median of {plural(len(device.steps), 'step')}"
-    return (Card("step", unit_for(step.span_ns).text(step.span_ns), count, "How long a step takes in the recording."),)
+def _step(section: DeviceReport, device: Device) -> Card:
+    """Return the length of an average step or, without steps, of the time that was judged."""
+    plain, length = device.plain, section.unit.text(device.span_ns)
+    name = "step" if section.steps else "time"
+    if plain is None or not section.is_plain:
+        count = f"average of {plural(section.steps, 'step')}, as recorded" if section.steps else "as recorded"
+        return Card(name, length, count, "How long a step takes in the recording.")
+    between_ends = "" if plain.low_ns == plain.high_ns else f", {between(plain.low_ns, plain.high_ns)}"
+    return Card(
+        name,
+        length,
+        f"{plain.origin}{between_ends}",
+        f"How long a step takes when nothing is recorded. In the recording: {duration(plain.recorded_step_ns)}.",
+    )
 
 
 def _overlap(section: DeviceReport, device: Device) -> tuple[Card, ...]:

@@ -11,6 +11,7 @@ from typing import Any, Final, NamedTuple
 import numpy as np
 from msgspec.structs import replace
 
+from overlapscope.analysis.average import judged_ranges
 from overlapscope.analysis.each_copy import EachCopy
 from overlapscope.analysis.groups import says_bandwidth
 from overlapscope.analysis.host import CallSite
@@ -19,6 +20,7 @@ from overlapscope.analysis.steps import find_outliers
 from overlapscope.base.intervals import I64
 from overlapscope.base.words import plural
 from overlapscope.catalog.causes import COPY_CAUSES, STALL_CAUSES, Subject
+from overlapscope.catalog.ops import op_words
 from overlapscope.documents import columns as column
 from overlapscope.documents.table import Table, table_of
 from overlapscope.report.page import DeviceReport
@@ -39,14 +41,19 @@ def copies(section: DeviceReport, device: Device) -> Table:
         column.text("copies", lambda group: group.direction, id="direction", width=90, heads=True),
         column.text("memory", lambda group: f"{group.source_kind} to {group.target_kind}", width=170),
         column.number("stream", lambda group: group.stream),
-        column.count("count", lambda group: group.count),
-        column.bytes_of("size", lambda group: group.bytes, id="bytes", long="bytes"),
+        column.count("count", lambda group: group.count, among=section.steps),
+        column.bytes_of("size", lambda group: _each(group.bytes, section), id="bytes", long="bytes"),
         column.rate(lambda group: group.gb_per_s if says_bandwidth(group) else None),
         column.time("time", unit, lambda group: group.time_ns),
         column.time("exposed", unit, lambda group: group.exposed_ns),
         column.share("exposed, %", lambda group: group.exposed_ns, lambda group: group.time_ns, id="share", extra=True),
         title="Copies",
     )
+
+
+def _each(size: int | None, section: DeviceReport) -> int | None:
+    """Return the bytes of an average step."""
+    return None if size is None else section.per_step(size)
 
 
 def most_exposed(copies: EachCopy, count: int) -> I64:
@@ -74,7 +81,7 @@ def worst_copies(section: DeviceReport, copies: EachCopy, rows: I64, issuers: Se
         column.time("exposed", unit, lambda copy: int(copies.exposed_ns[copy.row])),
         column.text("cause", lambda copy: COPY_CAUSES[copies.cause[copy.row]], width=145),
         column.text("where", lambda copy: copy.issuer.line, when=any(issuer.line for issuer in issuers), **_LINE),
-        column.text("launched by", lambda copy: copy.issuer.op, id="op", width=130),
+        column.text("launched by", lambda copy: op_words(copy.issuer.op), id="op", width=130),
         column.time("time", unit, lambda copy: int(copies.duration_ns[copy.row])),
         column.bytes_of("size", lambda copy: copy.bytes, id="bytes", long="bytes"),
         column.rate(lambda copy: None if copy.bytes is None else float(copies.gb_per_s[copy.row])),
@@ -99,10 +106,10 @@ def evidence(section: DeviceReport, device: Device, subject: Subject) -> Table:
         column.time("time", unit, lambda case: case.time_ns),
         column.share("%", lambda case: case.time_ns, lambda _: whole_ns, id="share", width=70),
         column.text("where", lambda case: case.where, when=any(case.where for case in cases), **_LINE),
-        column.text("op", lambda case: case.op, width=130),
+        column.text("op", lambda case: op_words(case.op), width=130),
         column.text("call", lambda case: case.call, width=140),
         column.text("copies", lambda case: case.copies, when=subject == "exposed-copy", width=140),
-        column.count("cases", lambda case: case.count, id="count"),
+        column.count("cases", lambda case: case.count, among=section.steps, id="count"),
         column.text("confidence", lambda case: case.confidence, width=105),
         title="Where it comes from",
         place=lambda case: _place(case.example),
@@ -138,8 +145,8 @@ def stalls(section: DeviceReport, device: Device) -> Table:
             flexible=True,
             heads=True,
         ),
-        column.text("in", lambda stall: stall.op, id="op", long="in op", width=130, flexible=True),
-        column.count("count", lambda stall: stall.count),
+        column.text("in", lambda stall: op_words(stall.op), id="op", long="in op", width=130, flexible=True),
+        column.count("count", lambda stall: stall.count, among=section.steps),
         column.time("host waits", unit, lambda stall: stall.host_wait_ns, id="wait"),
         column.time("idle caused", unit, lambda stall: stall.idle_caused_ns, id="idle", short=f"GPU idle {unit.name}"),
         column.share(
@@ -162,7 +169,7 @@ def _place(window: Window | None) -> tuple[int, int] | None:
 
 
 class _Times(NamedTuple):
-    """Times of one or several periods added up, in nanoseconds; missing ops do not count as idle time."""
+    """Times of one or several periods, in nanoseconds; missing ops do not count as idle time."""
 
     span_ns: int
     compute_ns: int
@@ -171,7 +178,8 @@ class _Times(NamedTuple):
     idle_ns: int
 
 
-def _times(periods: Iterable[Period]) -> _Times:
+def _times(periods: Iterable[Period], steps: int = 1) -> _Times:
+    """Return the times of some periods together, or of an average step if they are of several steps."""
     each = [
         (
             period.span_ns,
@@ -182,7 +190,7 @@ def _times(periods: Iterable[Period]) -> _Times:
         )
         for period in periods
     ]
-    return _Times(*map(sum, zip(*each, strict=True)))
+    return _Times(*(round(sum(lengths) / max(1, steps)) for lengths in zip(*each, strict=True)))
 
 
 class _StepRow(NamedTuple):
@@ -207,7 +215,7 @@ def each_step(section: DeviceReport, device: Device) -> Table:
             width=90,
             extra=True,
         ),
-        column.time("span", unit, lambda step: step.times.span_ns),
+        column.time("time", unit, lambda step: step.times.span_ns),
         column.time("compute", unit, lambda step: step.times.compute_ns, short="compute"),
         column.time("exposed comm", unit, lambda step: step.times.exposed_comm_ns, id="comm", short="exp. comm"),
         column.time("exposed copy", unit, lambda step: step.times.exposed_copy_ns, id="copy", short="exp. copy"),
@@ -229,23 +237,23 @@ class _RangeRow(NamedTuple):
 
 
 def ranges(section: DeviceReport, device: Device) -> Table:
-    """Return the ranges by name, the longest total first, each placed at its longest occurrence.
+    """Return the ranges of a step by name, the longest total first, each placed at its longest occurrence.
 
     Unless the page is verbose, only the first few.
     """
     unit = section.unit
     by_name: dict[str, list[Period]] = {}
-    for period in device.ranges:
+    for period in judged_ranges(device):
         by_name.setdefault(period.name, []).append(period)
-    named = [_RangeRow(name, periods, _times(periods)) for name, periods in by_name.items()]
-    named.sort(key=lambda item: (-item.times.span_ns, item.name))
-    shown = named if section.page.verbose else named[:FEW]
-    hidden = len(named) - len(shown)
+    every = [_RangeRow(name, periods, _times(periods, section.steps)) for name, periods in by_name.items()]
+    every.sort(key=lambda item: (-item.times.span_ns, item.name))
+    shown = every if section.page.verbose else every[:FEW]
+    hidden = len(every) - len(shown)
     table = table_of(
         shown,
         column.text("range", lambda item: item.name, id="name", width=180, flexible=True, heads=True),
-        column.count("count", lambda item: len(item.periods)),
-        column.time("span", unit, lambda item: item.times.span_ns),
+        column.count("count", lambda item: len(item.periods), among=section.steps),
+        column.time("time", unit, lambda item: item.times.span_ns),
         column.time("compute", unit, lambda item: item.times.compute_ns, extra=True),
         column.time("exposed comm", unit, lambda item: item.times.exposed_comm_ns, id="comm", extra=True),
         column.time("exposed copy", unit, lambda item: item.times.exposed_copy_ns, id="copy"),

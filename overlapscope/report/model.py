@@ -12,6 +12,7 @@ from typing import Literal
 import msgspec
 
 from overlapscope.analysis import TraceAnalysis
+from overlapscope.analysis.average import average
 from overlapscope.analysis.jobs import mixture
 from overlapscope.analysis.results import Device, TraceResult
 from overlapscope.base.saved import Tool, decode, encode
@@ -27,7 +28,7 @@ PLAIN = "plain"
 
 
 class Report(Shown, msgspec.Struct, frozen=True, kw_only=True):
-    """The answer for a job: its traces and the findings over all of them, costliest first."""
+    """The answer for a job: its traces and the findings over all of them, the surest saving first."""
 
     kind: Literal["report"] = "report"
     schema_version: int = SCHEMA_VERSION
@@ -87,20 +88,29 @@ def _with_plain(result: TraceResult, program: PlainProgram | None) -> TraceResul
     return msgspec.structs.replace(result, devices=tuple(devices))
 
 
-def of_program(report: Report) -> Report:
+def of_program(report: Report, *, estimated: bool = False) -> Report:
     """Return the report on the plain program, for judgement and comparison.
 
     `Device.plain.program` replaces the recording's figures, and plain bounds and examples replace those of recorded
     findings. Unless the plain step is measured or given by the user for every device of all traces, the report is
-    returned unchanged, so that like is compared with like.
+    returned unchanged, so that like is compared with like, and nothing is judged by an estimate.
+
+    Args:
+        report: The report on recordings.
+        estimated: Whether an estimated step will do.
     """
-    has_program = [device.plain is not None and device.plain.program is not None for device in report.devices]
-    if not has_program or not all(has_program):
+    known = [
+        device.plain is not None
+        and device.plain.program is not None
+        and (estimated or device.plain.origin != "estimated")
+        for device in report.devices
+    ]
+    if not known or not all(known):
         return report
     traces = [
         msgspec.structs.replace(
             trace,
-            devices=tuple(map(spoken, trace.devices)),
+            devices=tuple(map(of_plain, trace.devices)),
             # The plain program has no recorder, so its flags don't apply.
             environment=msgspec.structs.replace(trace.environment, flags={PLAIN: True}),
         )
@@ -109,14 +119,17 @@ def of_program(report: Report) -> Report:
     findings = [
         finding
         if finding.plain_bound_ns is None
-        else msgspec.structs.replace(finding, bound_ns=finding.plain_bound_ns, example=finding.plain_example)
+        else msgspec.structs.replace(
+            finding, found_in="both", bound_ns=finding.plain_bound_ns, example=finding.plain_example
+        )
         for finding in report.findings
+        if finding.found_in != "recorded"
     ]
     return msgspec.structs.replace(report, traces=tuple(traces), findings=tuple(findings))
 
 
-def spoken(device: Device) -> Device:
-    """Return the figures to report: the plain program's if its step is measured or given, otherwise the recording's."""
+def of_plain(device: Device) -> Device:
+    """Return the device in the plain program; the device in the recording if there is none."""
     plain = device.plain
     if plain is None or plain.program is None:
         return device
@@ -138,11 +151,45 @@ def from_json(data: bytes) -> Report:
     report = decode(data, Report)
     if not report.traces:
         raise msgspec.ValidationError("Expected a trace - at `$.traces`")
-    for device in report.devices:
-        by_step: list[msgspec.Struct] = [group.by_step for group in device.copies]
-        by_step += [group.by_step for group in device.host_stalls]
-        by_step += [group.by_step for group in device.kernels]
-        for values in chain.from_iterable(map(msgspec.structs.astuple, by_step)):
-            if len(values) != len(device.steps):
-                raise msgspec.ValidationError("Expected a number for each step - at `by_step`")
-    return report
+    traces = tuple(
+        msgspec.structs.replace(trace, devices=tuple(map(_completed, trace.devices))) for trace in report.traces
+    )
+    judged = {
+        (trace.source, device.device): 0 if device.per_step is None else device.per_step.steps
+        for trace in traces
+        for device in trace.devices
+    }
+    # Reports of earlier versions have bounds of all whole steps together, and do not say so.
+    findings = tuple(
+        msgspec.structs.replace(finding, steps=judged.get((finding.source, finding.device), 0))
+        if not finding.steps and finding.scope == "window"
+        else finding
+        for finding in report.findings
+    )
+    return msgspec.structs.replace(report, traces=traces, findings=findings)
+
+
+def _completed(device: Device) -> Device:
+    """Return a device as read from JSON, with the average step, which reports of earlier versions don't have.
+
+    Raises:
+        msgspec.ValidationError: A group does not have a number for each step.
+    """
+    by_step: list[msgspec.Struct] = [group.by_step for group in device.copies]
+    by_step += [group.by_step for group in device.kernels]
+    columns = list(chain.from_iterable(map(msgspec.structs.astuple, by_step)))
+    for stall in device.host_stalls:
+        columns += (stall.by_step.host_wait_ns, stall.by_step.idle_caused_ns)
+    # Reports of earlier versions don't have these.
+    added: list[tuple[tuple[int, ...], ...]] = [(stall.by_step.count,) for stall in device.host_stalls]
+    added += [(case.by_step.count, case.by_step.time_ns) for case in device.evidence]
+    columns += chain.from_iterable(values for values in added if any(values))
+    if any(len(values) != len(device.steps) for values in columns):
+        raise msgspec.ValidationError("Expected a number for each step - at `by_step`")
+    plain, whole = device.plain, [number for number, step in enumerate(device.steps) if not step.partial]
+    if device.per_step is None and not all(map(any, added)):
+        device = msgspec.structs.replace(device, per_step=average(device.steps, whole))
+    if plain is not None and plain.program is not None:
+        plain = msgspec.structs.replace(plain, program=_completed(plain.program))
+        device = msgspec.structs.replace(device, plain=plain)
+    return device

@@ -6,12 +6,12 @@ from collections.abc import Iterator, Mapping
 from pathlib import PurePath
 
 from msgspec import Struct, field
-from msgspec.structs import replace
 
-from overlapscope.analysis.results import Device, TraceResult
+from overlapscope.analysis.average import in_frame
+from overlapscope.analysis.results import Device, PlainOrigin, TraceResult
 from overlapscope.analysis.strip import Strip
 from overlapscope.base.words import Unit, clean, unit_for
-from overlapscope.report.model import Report, spoken
+from overlapscope.report.model import Report, of_plain
 from overlapscope.rules.finding import Finding
 
 _SMALL = 100
@@ -25,16 +25,26 @@ class Page(Struct, frozen=True):
     scope: str = "window"
     """`window`, or the step or range that was analysed."""
     verbose: bool = False
+    recorded: bool = False
+    """Whether the figures are of the recording, even if those of the program without the profiler are known."""
     plain_step_option: str = "--plain-step"
     """Name of the option that takes the step time without the profiler."""
     strips: Mapping[tuple[int, int], Strip] = field(default_factory=dict)
     """By number of the trace in the report, and device ordinal. A report read from JSON has none."""
 
+    @property
+    def findings(self) -> tuple[Finding, ...]:
+        """Findings on the program that the figures are of."""
+        return tuple(finding for finding in self.report.findings if self.recorded or finding.found_in != "recorded")
+
     def sections(self) -> Iterator[DeviceReport]:
         """Yield a report for each device of each trace, and one without device for a trace that has none."""
         for number, trace in enumerate(self.report.traces):
-            for device in trace.devices or (None,):
-                yield DeviceReport(self, number, trace, device)
+            for device in trace.devices:
+                shown = device if self.recorded else of_plain(device)
+                yield DeviceReport(self, number, trace, in_frame(shown), device)
+            if not trace.devices:
+                yield DeviceReport(self, number, trace, None, None)
 
 
 class DeviceReport(Struct, frozen=True):
@@ -44,6 +54,10 @@ class DeviceReport(Struct, frozen=True):
     number: int
     trace: TraceResult
     device: Device | None
+    """The figures that people read: of an average step of the program without the profiler if it is known, else of the
+    recording. Without steps they are of the time after the lead-in."""
+    window: Device | None
+    """The figures of the whole window as recorded."""
 
     @property
     def usable(self) -> bool:
@@ -71,20 +85,38 @@ class DeviceReport(Struct, frozen=True):
         if self.device is None:
             return ()
         device = self.device.device
-        return tuple(f for f in self.page.report.findings if f.source == self.trace.source and f.device == device)
+        return tuple(f for f in self.page.findings if f.source == self.trace.source and f.device == device)
 
     @property
-    def judged_ns(self) -> int:
-        """Length of time that causes and costs are a share of, in nanoseconds; excludes the lead-in."""
-        if self.device is None:
-            return 0
-        lead_in = self.device.lead_in_ns or 0
-        return self.device.span_ns - (lead_in if self.page.scope == "window" else 0)
+    def steps(self) -> int:
+        """Number of steps that the figures are an average of; 0 if no step is judged."""
+        return 0 if self.device is None or self.device.per_step is None else self.device.per_step.steps
 
     @property
-    def spoken(self) -> DeviceReport:
-        """The same report with the figures to report (`model.spoken`), which verdict and findings are about."""
-        return self if self.device is None else replace(self, device=spoken(self.device))
+    def is_plain(self) -> bool:
+        """True if the figures are of the program without the profiler, as far as it is known."""
+        plain = None if self.device is None else self.device.plain
+        return plain is not None and plain.program is not None and not self.page.recorded
+
+    @property
+    def is_estimated(self) -> bool:
+        """True if the figures are of the program without the profiler, whose step is only estimated."""
+        return (
+            self.is_plain
+            and self.device is not None
+            and self.device.plain is not None
+            and (self.device.plain.origin == "estimated")
+        )
+
+    @property
+    def plain_origin(self) -> PlainOrigin | None:
+        """How the length of a plain step is known; None if the figures are of the recording."""
+        plain = None if self.device is None else self.device.plain
+        return plain.origin if plain is not None and self.is_plain else None
+
+    def per_step(self, ns: int) -> int:
+        """Return a length of all judged steps as one of an average step."""
+        return round(ns / max(1, self.steps))
 
     @property
     def label(self) -> str:

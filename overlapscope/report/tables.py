@@ -14,7 +14,6 @@ from overlapscope.analysis.results import (
     Device,
     HostStep,
     HostUse,
-    Plain,
     ThreadUse,
     TraceResult,
     efficiency_shown,
@@ -28,6 +27,7 @@ from overlapscope.base.words import (
     bare_percent,
     bare_share,
     bare_shares,
+    between,
     clean,
     duration,
     percent,
@@ -37,16 +37,14 @@ from overlapscope.base.words import (
 )
 from overlapscope.catalog.causes import IdleCause
 from overlapscope.catalog.checks import check_by_id
+from overlapscope.catalog.ops import op_words
 from overlapscope.documents import columns as column
 from overlapscope.documents.columns import NAME_LIMIT, ColumnOf
 from overlapscope.documents.table import Column, Table, Tone, rows, table_of, words
 from overlapscope.report.lists import FEW
 from overlapscope.report.page import DeviceReport, Page
-from overlapscope.rules.finding import Finding
+from overlapscope.rules.finding import HARDLY, Finding
 from overlapscope.trace.lost import CAUSES
-
-HARDLY = 0.0005
-"""A replayed saving below this share of the time would show as 0.0%."""
 
 N = TypeVar("N", int, float)
 T = TypeVar("T")
@@ -63,6 +61,7 @@ def summary(page: Page) -> Table:
         return _summary_of_hosts(page)
     unit = unit_for(max((section.device.span_ns for section in sections if section.device), default=0))
     names = source_names(page)
+    what = "step" if all(section.steps for section in sections if section.device) else "time"
 
     def time(of: Callable[[Device], int]) -> Callable[[DeviceReport], int | None]:
         return lambda section: None if section.device is None else of(section.device)
@@ -80,7 +79,7 @@ def summary(page: Page) -> Table:
             lambda section: None if section.device is None else section.device.device,
             when=any(len(trace.devices) > 1 or trace.rank is None for trace in page.report.traces),
         ),
-        column.time("span", unit, time(lambda device: device.span_ns)),
+        column.time(what, unit, time(lambda device: device.span_ns)),
         column.percent("eff. %", lambda section: None if section.device is None else efficiency_shown(section.device)),
         column.time("exposed copy", unit, time(lambda device: device.buckets.exposed_copy_ns), short="exp. copy"),
         column.time("exposed comm", unit, time(lambda device: device.buckets.exposed_comm_ns), short="exp. comm"),
@@ -106,12 +105,23 @@ def source_names(page: Page) -> tuple[str, ...]:
 
 
 def buckets(section: DeviceReport, device: Device) -> Table:
-    """Return the partition of the window."""
-    unit, parts = section.unit, partition(device)
+    """Return the partition of a step, or of the time that was judged if there are no steps."""
+    title, whole = ("Where a step goes", "step") if section.steps else ("Where the time goes", "all")
+    return _partition(title, whole, section.unit, device)
+
+
+def window(section: DeviceReport) -> Table:
+    """Return the partition of the whole window as recorded, lead-in included."""
+    title, device = "The whole window, as recorded", section.window
+    return Table(title, ()) if device is None else _partition(title, "window", unit_for(device.span_ns), device)
+
+
+def _partition(title: str, whole: str, unit: Unit, device: Device) -> Table:
+    parts = partition(device)
     shares = bare_shares(list(parts.values()), device.span_ns)
     lines = [(name, unit.number(ns), part) for (name, ns), part in zip(parts.items(), shares, strict=True) if ns]
-    lines.append(("span", unit.number(device.span_ns), "100"))
-    return _parts("Where the time goes", unit, lines, total=True)
+    lines.append((whole, unit.number(device.span_ns), "100"))
+    return _parts(title, unit, lines, total=True)
 
 
 def _parts(title: str, unit: Unit, lines: Iterable[tuple[str, str, str]], *, total: bool = False) -> Table:
@@ -119,30 +129,10 @@ def _parts(title: str, unit: Unit, lines: Iterable[tuple[str, str, str]], *, tot
     return Table(title, (words(title.lower(), heads=True), Column(unit.name), Column("%")), rows(lines), total=total)
 
 
-def plain_step(section: DeviceReport, device: Device) -> Table:
-    """Return the parts of a plain step, with the causes of lost time.
-
-    Empty if the step is unknown; an estimated step shows only on verbose pages.
-    """
-    plain, title = device.plain, "A step without the profiler"
-    if plain is None or plain.buckets is None or not (plain.program or section.page.verbose):
-        return Table(title, ())
-    of = plain_unit(plain)
-    parts = plain.buckets.named()
-    causes = {"exposed copy": plain.exposed_copy_by_cause, "idle": plain.idle_by_cause}
-    lines = []
-    for (name, ns), part in zip(parts.items(), bare_shares(list(parts.values()), plain.step_ns), strict=True):
-        lines.append((name, of.number(ns), part))
-        most = sorted(causes.get(name, {}).items(), key=lambda cause: -cause[1])
-        lines += [(f"  {cause}", of.number(time), "") for cause, time in most[:2] if time and ns]
-    lines.append(("step", of.number(plain.step_ns), "100"))
-    return _parts(title, of, lines, total=True)
-
-
 def figures(section: DeviceReport, device: Device) -> Table:
     """Return the headline figures and their components."""
     unit, overlap, engines = section.unit, device.overlap, device.engines
-    lead_in = "unknown" if device.lead_in_ns is None else unit.text(device.lead_in_ns)
+    lead_in = "unknown" if device.lead_in_ns is None else duration(device.lead_in_ns)
     both = (engines.h2d_ns, engines.d2h_ns, overlap.h2d_d2h_ns)
     lines = (
         ("overlap efficiency", percent(efficiency_shown(device))),
@@ -225,7 +215,7 @@ def steps(section: DeviceReport, device: Device) -> Table:
         *(unit.number(ns) for ns in _spread(spans)),
         *(bare_percent(pct) for pct in (_spread(efficiencies) if efficiencies else (None, None, None))),
     )
-    titles = ("steps", f"span {unit.name}: median", "min", "max", "efficiency %: median", "min", "max")
+    titles = ("steps", f"step {unit.name}: median", "min", "max", "efficiency %: median", "min", "max")
     columns = (Column(titles[0], heads=True), *map(Column, titles[1:]))
     return Table("Steps", columns, rows([row]))
 
@@ -266,18 +256,22 @@ def cost(section: DeviceReport | None, finding: Finding) -> str:
     """Return the saving of a finding's fix with its origin; empty if the finding costs nothing."""
     if section is None or not finding.spoken_bound_ns:
         return ""
-    section = section.spoken
-    saved = f"{duration(finding.cost_ns)} ({share(finding.cost_ns, section.judged_ns)})"
+    cost_ns, of_ns = section.per_step(finding.cost_ns), section.device.span_ns if section.device else 0
+    saved = f"{duration(cost_ns)}{' a step' if section.steps else ''} ({share(cost_ns, of_ns)})"
     if finding.cost_from == "bound":
         return f"saves at most {saved}"
-    if not finding.cost_ns:
-        return "saves nothing by itself, by replay"
-    if finding.cost_ns < HARDLY * section.judged_ns:
-        return "saves almost nothing by itself, by replay"
-    if finding.doubt:
-        # The saving is larger than the finding, as the evidence states.
-        return f"saves about {saved}, knock-on effects included"
-    return f"saves about {saved}, by replay"
+    if cost_ns < HARDLY * of_ns:
+        return "saves nothing by itself"
+    low_ns, high_ns = section.per_step(finding.low_ns), section.per_step(finding.high_ns)
+    return f"saves about {saved}{_interval(low_ns, cost_ns, high_ns)}"
+
+
+def _interval(low_ns: int, value_ns: int, high_ns: int) -> str:
+    """Return `, at least 6.12 ms`, or both ends; empty if they look like the value."""
+    low, value, high = duration(low_ns), duration(value_ns), duration(high_ns)
+    if low == value == high:
+        return ""
+    return f", at least {low}" if high == value else f", {between(low_ns, high_ns)}"
 
 
 def evidence(finding: Finding) -> list[str]:
@@ -302,13 +296,10 @@ def places(finding: Finding) -> list[str]:
     """Return the place of a finding in one line, outermost part first; empty if unknown."""
     if finding.where is None:
         return []
-    parts = [clean(part, 200) for part in (finding.where.line, finding.where.op, finding.where.call) if part]
+    where = finding.where
+    op = op_words(where.op) if where.op else None
+    parts = [clean(part, 200) for part in (where.line, op, where.call) if part]
     return [", ".join(parts)] if parts else []
-
-
-def plain_unit(plain: Plain) -> Unit:
-    """Return the unit for the longer of the plain and the recorded step."""
-    return unit_for(max(plain.high_ns, plain.recorded_step_ns))
 
 
 # -- Traces without GPU activity -------------------------------------------------------------------
@@ -338,13 +329,13 @@ def host_tables(section: DeviceReport, *, most: int | None = None) -> list[Table
     steps = table_of(
         host.steps,
         column.text("step", lambda step: step.name, flexible=True, heads=True),
-        column.time("span", unit, lambda step: step.span_ns),
+        column.time("time", unit, lambda step: step.span_ns),
         *_host_parts(unit, lambda part: part),
         title="Steps on the host",
     )
     ops = table_of(
         host.ops,
-        column.text("outermost op", lambda op: op.op, flexible=True, heads=True),
+        column.text("outermost op", lambda op: op_words(op.op), flexible=True, heads=True),
         column.count("count", lambda op: op.count),
         column.time("time", unit, lambda op: op.time_ns, short=unit.name),
         column.figure("share", lambda op: share(op.time_ns, total)),

@@ -3,19 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Literal, NamedTuple
+from typing import Literal
 
 from msgspec import Struct
 
 from overlapscope.analysis import spread
 from overlapscope.analysis.plain_step import takes
 from overlapscope.analysis.results import Device, HostUse, TraceResult, copies_matter, missing_ns
-from overlapscope.base.words import between, clean, duration, listed, part_of, percent, plural, share
+from overlapscope.base.words import between, clean, duration, listed, plural, share
 from overlapscope.catalog.causes import EXPOSED_COPY, IDLE, Cause, CopyCause, IdleCause
 from overlapscope.report.page import DeviceReport
-from overlapscope.report.tables import HARDLY
 from overlapscope.rules import RULES
-from overlapscope.rules.finding import costliest_first
+from overlapscope.rules.finding import HARDLY, surest_first
 from overlapscope.trace.lost import CAUSES, Part, part_words
 from overlapscope.trace.model import OwnPeriod
 
@@ -60,12 +59,11 @@ class Verdict(Struct, frozen=True):
     @property
     def notes(self) -> tuple[str, ...]:
         """Paragraphs after the answer."""
-        return tuple(filter(None, (self.plain, self.steps, self.doubt)))
+        return tuple(filter(None, (" ".join(filter(None, (self.plain, self.steps))), self.doubt)))
 
 
 def judge(section: DeviceReport) -> Verdict:
-    """Return the verdict on a device, about the plain program if its step is measured or given by the user."""
-    section = section.spoken
+    """Return the verdict on a device, about the figures that people read (`page.DeviceReport.device`)."""
     device, trust = section.device, section.trace.trust
     if device is None or trust.verdict == "unusable":
         reasons = [check.detail for check in trust.checks if check.status == "fail"]
@@ -73,8 +71,8 @@ def judge(section: DeviceReport) -> Verdict:
             return _of_host(section, section.trace.host, " ".join(reasons))
         lead, *rest = reasons or ["Nothing ran on a GPU."]
         return Verdict("unusable", section.title, lead, " ".join(rest))
-    lost = max(_lost_ns(device), max((finding.spoken_bound_ns for finding in section.findings), default=0))
-    part = lost / section.judged_ns if section.judged_ns > 0 else 0.0
+    largest = max((section.per_step(finding.spoken_bound_ns) for finding in section.findings), default=0)
+    part = max(_lost_ns(device), largest) / device.span_ns if device.span_ns > 0 else 0.0
     level = _level(part)
     lost_parts = trust.lost & CAUSES
     if level == "good" and (
@@ -82,25 +80,33 @@ def judge(section: DeviceReport) -> Verdict:
     ):
         level = "fair"
     # The largest losses come first.
-    losses = sorted(_losses(device, lost="copies" in trust.lost), key=lambda loss: -loss.time_ns)
-    clauses = [f"no overlap: {loss.clause}" if loss.no_overlap else loss.clause for loss in losses[:_CLAUSES]]
+    losses = sorted(_losses(device, lost="copies" in trust.lost), key=lambda loss: -loss[0])
+    clauses = [clause for _, clause in losses[:_CLAUSES]]
+    lead = f"{_frame(section, device)} {' and '.join(clauses)}."
     fix = _fix(section, device)
     if level == "good":
-        little = "little to gain" if fix or losses[0].no_overlap else "no overlap problems found"
-        clauses = [f"{little}: {losses[0].clause}"]
+        little = (
+            "Little to gain"
+            if fix or losses[0][0] >= max(1, WORTH_SAYING * device.span_ns)
+            else "No overlap problems found"
+        )
+        lead = f"{little}: {lead[:1].lower()}{lead[1:]}"
         fix = fix or (f"Less than {100 * part + 0.05:.1f}% of the time could be saved." if part else "")
-    lead = "; ".join(clauses)
     doubt = " ".join(filter(None, (_doubt(section), _unjudged(lost_parts))))
     steps = steps_sentence(spread.of_device(device), section.trace) if section.page.scope == "window" else ""
-    return Verdict(
-        level,
-        section.title,
-        f"{lead[:1].upper()}{lead[1:]}.",
-        fix,
-        plain_sentence(device, section.page.plain_step_option),
-        doubt,
-        steps,
-    )
+    return Verdict(level, section.title, lead, fix, plain_sentence(section), doubt, steps)
+
+
+def _frame(section: DeviceReport, device: Device) -> str:
+    """Return what the figures are of: `In each step of about 16.8 ms (16.1 to 17.4 ms)`."""
+    plain, length = device.plain, duration(device.span_ns)
+    if section.is_plain and plain is not None and plain.origin == "estimated":
+        length = f"about {length} ({between(plain.low_ns, plain.high_ns)})"
+    if section.steps:
+        return f"In each step of {length},"
+    if section.page.scope != "window":
+        return f"In the {length} of {clean(section.page.scope, 60)},"
+    return f"In all that was recorded, {length},"
 
 
 def _level(part: float) -> Level:
@@ -129,16 +135,7 @@ def _unoverlapped_ns(device: Device) -> int:
     return max(0, overlap.busy_ns - overlap.ideal_ns - device.exposed_copy_by_cause.get(CopyCause.LEAD_IN, 0))
 
 
-class _Loss(NamedTuple):
-    """Time that a device loses, in words."""
-
-    time_ns: int
-    clause: str
-    no_overlap: bool = False
-    """True if all copies are exposed."""
-
-
-def _losses(device: Device, *, lost: bool) -> list[_Loss]:
+def _losses(device: Device, *, lost: bool) -> list[tuple[int, str]]:
     """Return clauses on copies, communication and idle time, each with its time.
 
     Negligible losses are left out, unless there is no other. `lost` is whether the recording may lack copies.
@@ -147,27 +144,21 @@ def _losses(device: Device, *, lost: bool) -> list[_Loss]:
     idle = buckets.idle_ns - missing
     losses = []
     if copies_matter(device):
-        losses.append(_copies_loss(device))
+        losses.append((buckets.exposed_copy_ns, _copies(device)))
     if buckets.exposed_comm_ns >= max(1, WORTH_SAYING * span):
-        clause = f"{part_of(buckets.exposed_comm_ns, device.engines.comm_ns)} of communication is exposed"
-        losses.append(_Loss(buckets.exposed_comm_ns, clause))
+        clause = f"communication runs alone for {duration(buckets.exposed_comm_ns)}"
+        losses.append((buckets.exposed_comm_ns, f"{clause} ({share(buckets.exposed_comm_ns, span)})"))
     if idle >= max(1, GOOD_BELOW * span):
         explained = ((ns, cause) for cause, ns in device.idle_by_cause.items() if cause != IdleCause.MISSING_OPS)
         most, cause = max(explained, default=(0, "unknown"), key=lambda item: item[0])
         why = f", mostly {cause}" if most > idle // 2 else ""
-        losses.append(_Loss(idle, f"the GPU is idle for {duration(idle)} ({share(idle, span)}{why})"))
+        losses.append((idle, f"the GPU is idle for {duration(idle)} ({share(idle, span)}{why})"))
     if missing >= max(1, WORTH_SAYING * span):
         clause = f"GPU ops are missing from the recording for {duration(missing)} ({share(missing, span)})"
-        losses.append(_Loss(missing, clause))
+        losses.append((missing, clause))
     if not device.overlap.copy_ns and lost:
-        return losses or [_Loss(0, "no copy between host and device is left in the recording")]
-    return losses or [_copies_loss(device)]
-
-
-def _copies_loss(device: Device) -> _Loss:
-    overlap = device.overlap
-    none = overlap.copy_ns > 0 and copies_matter(device) and overlap.copy_ns == device.buckets.exposed_copy_ns
-    return _Loss(device.buckets.exposed_copy_ns, _copies(device), none and not overlap.efficiency_pct)
+        return losses or [(0, "no copy between host and device is left in the recording")]
+    return losses or [(0, _copies(device))]
 
 
 def _copies(device: Device) -> str:
@@ -176,38 +167,37 @@ def _copies(device: Device) -> str:
     if not overlap.copy_ns:
         return "nothing is copied between host and device"
     if not copies_matter(device):
-        return f"copies take only {duration(overlap.copy_ns)} of {duration(device.span_ns)}"
+        return f"copies take only {duration(overlap.copy_ns)}"
     if not exposed:
         return f"all {duration(overlap.copy_ns)} of copies are hidden under compute"
-    sentence = f"{part_of(exposed, overlap.copy_ns)} of copies are exposed"
-    if overlap.efficiency_pct:
-        sentence += f" (overlap efficiency {percent(overlap.efficiency_pct)})"
-    parts = (
-        (_supply_ns(device), "cannot be hidden because copies outlast compute"),
-        (device.exposed_copy_by_cause.get(CopyCause.LEAD_IN, 0), "ran in the lead-in, which is not judged"),
+    if exposed < WORTH_SAYING * device.span_ns:
+        return f"all but {duration(exposed)} of the {duration(overlap.copy_ns)} of copies are hidden under compute"
+    unhideable = _supply_ns(device)
+    why = f"; {duration(unhideable)} because they outlast compute"
+    return (
+        f"copies run alone for {duration(exposed)} ({share(exposed, device.span_ns)}"
+        f"{why if unhideable >= max(1, WORTH_SAYING * device.span_ns) else ''})"
     )
-    clauses = [f"{duration(ns)} {why}" for ns, why in parts if ns >= max(1, WORTH_SAYING * device.span_ns)]
-    return f"{sentence}, of which {' and '.join(clauses)}" if clauses else sentence
 
 
 def _fix(section: DeviceReport, device: Device) -> str:
-    """Return what to fix first: the costliest finding or, without findings, the largest cause that has a remedy."""
-    judged = section.judged_ns
+    """Return what to fix first: the surest finding or, without findings, the largest cause that has a remedy."""
     costly = [finding for finding in section.findings if finding.spoken_bound_ns > 0]
     if costly:
-        first = min(costly, key=costliest_first)
-        if first.cost_ns < HARDLY * judged:
-            return f"By replay, fixing {first.rule} alone would save nothing."
+        first = min(costly, key=surest_first)
+        saved_ns = section.per_step(first.cost_ns)
+        if saved_ns < HARDLY * device.span_ns:
+            return f"Fixing {first.rule} alone would save nothing."
         about = "about" if first.cost_from == "replay" else "at most"
-        return f"Fixing {first.rule} would save {about} {duration(first.cost_ns)} ({share(first.cost_ns, judged)})."
+        return f"Fixing {first.rule} would save {about} {duration(saved_ns)} ({share(saved_ns, device.span_ns)})."
     recorder = section.trace.environment.recorder
     copy_ns, fix_copy = _largest_remedy(device.exposed_copy_by_cause, EXPOSED_COPY, recorder)
     idle_ns, fix_idle = _largest_remedy(device.idle_by_cause, IDLE, recorder)
-    if max(copy_ns, idle_ns) < max(1, WORTH_SAYING * judged):
+    if max(copy_ns, idle_ns) < max(1, WORTH_SAYING * device.span_ns):
         return ""
     if copy_ns > idle_ns:
         return f"{fix_copy} would hide at most {duration(copy_ns)} of copies under compute."
-    return f"{fix_idle} would save at most {duration(idle_ns)} ({share(idle_ns, judged)})."
+    return f"{fix_idle} would save at most {duration(idle_ns)} ({share(idle_ns, device.span_ns)})."
 
 
 def _largest_remedy(by_cause: Mapping[str, int], causes: Mapping[str, Cause], recorder: str) -> tuple[int, str]:
@@ -228,7 +218,8 @@ def _unjudged(lost: frozenset[Part]) -> str:
 def _doubt(section: DeviceReport) -> str:
     """Return the checks that failed or warned in a sentence.
 
-    Example: `Trust is degraded: clock-skew failed; launches and steps warned (overlapscope explain clock-skew).`
+    Example: `Some figures may be wrong: clock-skew failed; launches and steps warned (overlapscope explain clock-skew
+    says what to do).`
     """
     trust = section.trace.trust
     if trust.verdict != "degraded":
@@ -236,7 +227,7 @@ def _doubt(section: DeviceReport) -> str:
     by_status = {word: [check.id for check in trust.checks if check.status == status] for status, word in _STATUS}
     failures = "; ".join(f"{listed(ids)} {word}" for word, ids in by_status.items() if ids)
     worst = next(id for ids in by_status.values() for id in ids)
-    return f"Trust is degraded: {failures} (overlapscope explain {worst})."
+    return f"Some figures may be wrong: {failures} (overlapscope explain {worst} says what to do)."
 
 
 _STATUS = (("fail", "failed"), ("warn", "warned"))
@@ -244,26 +235,25 @@ _STATUS = (("fail", "failed"), ("warn", "warned"))
 
 # -- The program without the profiler --------------------------------------------------------------
 
-_HARDLY = 0.02
 
-
-def plain_sentence(device: Device, option: str) -> str:
-    """Return the step time without the profiler, how it is known, and which program the figures are about."""
-    plain = device.plain
+def plain_sentence(section: DeviceReport) -> str:
+    """Return how the length of a step is known, and which program the figures are about."""
+    device = section.device
+    plain = None if device is None else device.plain
     if plain is None:
         return ""
-    recorded = f"in the recording it takes {duration(plain.recorded_step_ns)}"
-    length = takes(plain.step_ns, plain.low_ns, plain.high_ns, plain.origin)
-    what = "a step takes" if not all(step.partial for step in device.steps) else "all that was recorded takes"
-    if plain.origin == "estimated":
-        sentence = f"Without the profiler {what} {length}; {recorded}."
-        if plain.step_ns >= (1 - _HARDLY) * plain.recorded_step_ns:
-            return sentence
-        return f"{sentence} All figures are of the recording; pass the real step as {option}."
-    sentence = f"Without the profiler {what} {length}; {recorded}."
-    if plain.program is None:
-        return f"{sentence} The recording cannot be replayed, so all figures are of the recording."
-    return f"{sentence} Verdict, findings and savings are of the program without the profiler."
+    what = "a step" if section.steps else "all that was recorded"
+    recorded = f"in the recording {what} takes {duration(plain.recorded_step_ns)}"
+    if section.is_plain and plain.origin == "estimated":
+        return (
+            f"This is the program without the profiler, estimated from the recording, where {what} takes "
+            f"{duration(plain.recorded_step_ns)}. If you know the real time, pass {section.page.plain_step_option}."
+        )
+    known = takes(plain.step_ns, plain.low_ns, plain.high_ns, plain.origin)
+    if section.is_plain:
+        return f"This is the program without the profiler, where {what} takes {known}; {recorded}."
+    why = "" if section.page.recorded else " The recording cannot be replayed."
+    return f"This is the recording. Without the profiler {what} takes {known}.{why}"
 
 
 # -- Programs without GPU activity -----------------------------------------------------------------
@@ -296,8 +286,7 @@ def _host_plain_sentence(host: HostUse) -> str:
     if host.plain is None:
         return ""
     length = takes(host.plain.step_ns, host.plain.low_ns, host.plain.high_ns, "measured")
-    average = f"{duration(host.plain.mean_ns)} on average"
-    return f"Without the profiler a step takes {length}; {average}. All figures are of the recording."
+    return f"Without the profiler a step takes {length}. All figures are of the recording."
 
 
 def host_sentence(host: HostUse) -> str:

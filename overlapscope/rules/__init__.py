@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from msgspec.structs import replace
 
-from overlapscope.analysis.results import Device
 from overlapscope.base.registry import Registry
 from overlapscope.rules._claims import Claims
 from overlapscope.rules.finding import FLOOR
@@ -41,7 +40,7 @@ Said = tuple[Rule, Draft]
 
 def apply_all(claims: Claims) -> tuple[Said, ...]:
     """Apply all rules to one device."""
-    floor = floor_ns(claims.device.result)
+    floor = max(1, round(FLOOR * claims.judged_ns))
     # The pieces of a rule may add up to more than the judged time, but nothing costs more than that.
     return tuple(
         (rule, replace(draft, bound_ns=min(draft.bound_ns, claims.judged_ns)))
@@ -49,8 +48,3 @@ def apply_all(claims: Claims) -> tuple[Said, ...]:
         for draft in rule.check(claims)
         if "info" in (draft.severity, rule.severity) or draft.bound_ns >= floor
     )
-
-
-def floor_ns(device: Device) -> int:
-    """Return the minimum bound at which a rule fires."""
-    return max(1, round(FLOOR * (device.span_ns - (device.lead_in_ns or 0))))

@@ -35,6 +35,7 @@ from overlapscope.analysis.results import Buckets, Engines, Overlap, Window
 from overlapscope.analysis.timeline import Timeline, lengths, measured
 from overlapscope.base.columns import Columns, mask_of, pick
 from overlapscope.base.intervals import EMPTY, I64, Bool, Intervals, covered, cut, join, union
+from overlapscope.base.words import duration, each, size
 from overlapscope.catalog.causes import (
     CAUSES,
     COPY_CAUSES,
@@ -156,11 +157,17 @@ class Claims(Struct, frozen=True, eq=False):
     device: DeviceAnalysis
     pieces: ClaimedPieces
     windows: Intervals
-    """Judged windows: the analysed windows without the lead-in."""
+    """Judged windows: the judged steps, or else the analysed windows without the lead-in."""
+    steps: int
+    """Number of judged steps; 0 if the windows are not divided into steps."""
     judged_ns: int
+    """Length of the judged windows."""
     buckets: Buckets
+    """Buckets of the judged windows together."""
     engines: Engines
+    """Engines in the judged windows together."""
     overlap: Overlap
+    """Overlap in an average step; without steps, in the judged windows."""
     tiny: I64
     """Rows of `Timeline.ops` of tiny copies in the windows; empty if there are fewer than `MANY`."""
     blocking: I64
@@ -173,6 +180,31 @@ class Claims(Struct, frozen=True, eq=False):
     def matters(self, cost_ns: int) -> bool:
         """Return whether a cost is high enough to be worth a warning."""
         return cost_ns > 0 and cost_ns >= FLOOR * self.judged_ns
+
+    @property
+    def a_step(self) -> str:
+        """The words ` a step` after a figure of an average step; empty without steps."""
+        return " a step" if self.steps else ""
+
+    def time(self, ns: int) -> str:
+        """Return a time of an average step, in words; without steps, the time itself."""
+        return duration(ns / max(1, self.steps))
+
+    def time_a_step(self, ns: int) -> str:
+        """Return `time`, with the words ` a step` where it is of a step."""
+        return f"{self.time(ns)}{self.a_step}"
+
+    def times_a_step(self, count: int, noun: str) -> str:
+        """Return `times`, with the words ` a step` where it is of a step."""
+        return f"{self.times(count, noun)}{self.a_step}"
+
+    def times(self, count: int, noun: str) -> str:
+        """Return how many of something an average step has: `2 gaps`, `2.5 gaps`; without steps, how many there are."""
+        return each(count, max(1, self.steps), noun)
+
+    def size(self, count: int) -> str:
+        """Return the bytes of an average step, in words; without steps, all bytes."""
+        return size(round(count / max(1, self.steps)))
 
     def of(self, rule: str) -> ClaimedPieces:
         """Return the pieces of a rule."""
@@ -187,7 +219,7 @@ class Claims(Struct, frozen=True, eq=False):
 def share_out(analysis: TraceAnalysis, device: DeviceAnalysis) -> Claims:
     """Assign a device's exposed copies and idle time to rules."""
     trace, timeline = analysis.trace, device.timeline
-    windows = judged_windows(timeline, device.windows)
+    windows, per_step = judged_windows(device), device.result.per_step
     waits = _find_own_waits(trace, timeline)
     tiny = _tiny_copies(trace, timeline, windows)
     claims = (_claim_copies, _claim_idle)
@@ -195,7 +227,20 @@ def share_out(analysis: TraceAnalysis, device: DeviceAnalysis) -> Claims:
     pieces = pieces.take(np.argsort(pieces.start_ns, kind="stable"))
     ns = {name: int(each.sum()) for name, each in lengths(timeline, *windows).items()}
     judged = int((windows.ends - windows.starts).sum())
-    return Claims(analysis, device, pieces, windows, judged, *measured(ns), tiny, np.flatnonzero(waits.copy))
+    buckets, engines, overlap = measured(ns)
+    return Claims(
+        analysis,
+        device,
+        pieces,
+        windows,
+        0 if per_step is None else per_step.steps,
+        judged,
+        buckets,
+        engines,
+        overlap if per_step is None else per_step.overlap,
+        tiny,
+        np.flatnonzero(waits.copy),
+    )
 
 
 def copies_in(timeline: Timeline, windows: Intervals) -> I64:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 
 from overlapscope.analysis.grouping import distinct
-from overlapscope.base.words import duration, listed
+from overlapscope.base.words import listed
 from overlapscope.rules._claims import ClaimedPieces, Claims
 from overlapscope.rules.rule import Draft, Rule, name, on_claimed
 
@@ -15,7 +15,7 @@ def _draft(claims: Claims, pieces: ClaimedPieces) -> Draft:
     behind = Counter(calls.name(int(row)) for row in distinct(pieces.call[pieces.call >= 0]))
     counts = listed([f"{count} x {name(call)}" for call, count in behind.most_common(4)])
     return Draft(
-        title=f"The GPU is idle for {duration(pieces.time_ns)} while the driver allocates or frees memory",
+        title=f"The GPU waits {claims.time_a_step(pieces.time_ns)} while the driver allocates or frees memory",
         detail="The host was inside a memory call of the driver and could not launch: "
         f"{counts or 'the calls are not recorded'}.",
         advice="Keep memory in PyTorch's caching allocator.\n"
@@ -52,4 +52,5 @@ for _ in range(10):
     del block
 """,
     check=on_claimed("allocation", _draft),
+    effort="option",
 )

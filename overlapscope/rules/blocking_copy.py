@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from overlapscope.base.words import duration
 from overlapscope.rules._claims import ClaimedPieces, Claims
 from overlapscope.rules.rule import Draft, Rule, lost, on_claimed
 
@@ -10,9 +9,9 @@ from overlapscope.rules.rule import Draft, Rule, lost, on_claimed
 def _draft(claims: Claims, pieces: ClaimedPieces) -> Draft:
     called = "without non_blocking=True" if claims.trace.framework == "pytorch" else "that block the host"
     return Draft(
-        title=f"Copies {called} cost the GPU {duration(pieces.time_ns)}",
+        title=f"Copies {called} cost {claims.time_a_step(pieces.time_ns)}",
         detail="The host waited inside each copy until the copy ended, which its memory does not require, and launched "
-        f"more work only then. Because of that, {lost(pieces)}.",
+        f"more work only then. Because of that, {lost(claims, pieces)}.",
         advice="Pass non_blocking=True to copy_() and to().\n"
         "After an upload nothing else is needed: ops of the same stream, and of streams that wait for it, see the "
         "data. After a download, synchronize an event or the stream before the host reads the buffer, as late as "
@@ -50,5 +49,6 @@ for _ in range(10):
 torch.cuda.synchronize()
 """,
     check=on_claimed("blocking-copy", _draft),
+    effort="option",
     fixes=(("non-blocking",),),
 )

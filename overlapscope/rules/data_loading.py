@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from overlapscope.base.words import duration, plural
 from overlapscope.rules._claims import ClaimedPieces, Claims
 from overlapscope.rules.rule import Draft, Rule, on_claimed
 
@@ -12,8 +11,9 @@ def _draft(claims: Claims, pieces: ClaimedPieces) -> Draft:
     alone = bool(names) and all("_SingleProcessDataLoaderIter" in n for n in names)
     seen = " The loader has no workers, so the launching thread makes the samples itself." if alone else ""
     return Draft(
-        title=f"The GPU is idle for {duration(pieces.time_ns)} waiting for the DataLoader",
-        detail=f"In {plural(len(pieces.start_ns), 'gap')} the launching thread was inside the DataLoader's next(), and "
+        title=f"The GPU waits {claims.time_a_step(pieces.time_ns)} for the DataLoader",
+        detail=f"In {claims.times_a_step(len(pieces.start_ns), 'gap')} the launching thread was inside the "
+        "DataLoader's next(), and "
         f"the GPU had nothing left to do.{seen}",
         advice=(
             "Let worker processes make the batches: DataLoader(num_workers=4 or more).\n"
@@ -54,5 +54,6 @@ if __name__ == "__main__":
         batch.cuda(non_blocking=True) @ weight
 """,
     check=on_claimed("data-loading", _draft),
+    effort="option",
     fixes=(("faster-loader",),),
 )

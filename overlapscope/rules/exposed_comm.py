@@ -9,7 +9,7 @@ import numpy as np
 
 from overlapscope.analysis.results import Window
 from overlapscope.base.intervals import covered, cut
-from overlapscope.base.words import duration, percent, share
+from overlapscope.base.words import percent, share
 from overlapscope.rules._claims import Claims
 from overlapscope.rules.rule import Draft, Rule, name
 from overlapscope.trace.lost import FIGURES
@@ -27,13 +27,13 @@ def _check(claims: Claims) -> Iterator[Draft]:
     by_name: Counter[str] = Counter()
     for op, time_ns in zip(rows[row].tolist(), each.tolist(), strict=True):
         by_name[ops.name(op)] += time_ns
-    kernels = "; ".join(f"{duration(time_ns)} {name(kernel)}" for kernel, time_ns in by_name.most_common(3))
+    kernels = "; ".join(f"{claims.time(time_ns)} {name(kernel)}" for kernel, time_ns in by_name.most_common(3))
     worst = int(np.argmax(each))
     hidden = claims.overlap.comm_compute_pct
     yield Draft(
-        title=f"Communication is exposed for {duration(cost)} ({share(cost, claims.judged_ns)} of time)",
-        detail=f"Collectives ran for {duration(claims.engines.comm_ns)}, {percent(hidden or 0)} of it beside "
-        f"compute. Exposed: {kernels}. A collective's kernel also waits for the slowest rank, so part of this time may "
+        title=f"Communication runs alone for {claims.time_a_step(cost)} ({share(cost, claims.judged_ns)})",
+        detail=f"Collectives ran for {claims.time_a_step(claims.engines.comm_ns)}, {percent(hidden or 0)} of it beside "
+        f"compute. Alone: {kernels}. A collective's kernel also waits for the slowest rank, so part of this time may "
         "be a late rank and not the transfer: compare the traces of the ranks.",
         advice="Start collectives earlier and in smaller parts, so that compute hides them.\n"
         "DDP overlaps a bucket's all-reduce with the rest of backward: try smaller buckets (bucket_cap_mb), and keep "
@@ -80,5 +80,6 @@ for work in pending:
     work.wait()
 """,
     check=_check,
+    effort="option",
     rests_on=FIGURES,
 )

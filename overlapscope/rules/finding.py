@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Final, Literal
 
 import msgspec
 
@@ -11,6 +11,13 @@ from overlapscope.catalog.earlier_names import current_rule
 
 Severity = Literal["error", "warning", "info"]
 CostFrom = Literal["replay", "bound"]
+Effort = Literal["option", "line", "restructuring"]
+"""What the advice asks for: an option, a line or two, or another structure of the program."""
+EFFORTS: Final = ("option", "line", "restructuring")
+"""Efforts, the smallest first."""
+
+HARDLY = 0.0005
+"""A saving below this share of the time would show as 0.0%, and is called nothing."""
 
 FLOOR = 0.01
 """Minimum share of the judged span that a finding must cost for its rule to fire."""
@@ -44,21 +51,30 @@ class Finding(msgspec.Struct, frozen=True, kw_only=True):
     """Evidence: events, calls and numbers."""
     advice: str
     """Recommended change."""
+    steps: int = 0
+    """Number of judged steps that the following times cover together; 0 if the scope is not divided into steps."""
     cost_ns: int
-    """Saving of the fix alone over the scope, by replay where possible, otherwise at most; 0 for good news.
+    """Saving of the fix alone, by replay where possible, otherwise at most; 0 for good news.
 
-    If the plain program's step is measured or given by the user, this and the words are about that program.
+    If the plain program is known, this and the words are about that program.
     """
+    low_ns: int = 0
+    """Saving that is certain: the lower end by replay, 0 if no replay can tell."""
+    high_ns: int = 0
+    """Upper end of the saving."""
     bound_ns: int
     """Time that the finding explains in the recording; 0 for good news.
 
     The fix saves at most this much of it. By replay it may save more, because it can also remove time of other
     findings.
     """
+    found_in: Literal["both", "recorded", "plain"] = "both"
+    """Program with this finding: only the recording, only the plain program, or both if both are known."""
     plain_bound_ns: int | None = None
-    """Like `bound_ns` in the plain program; None where its step is neither measured nor given."""
+    """Like `bound_ns` in the plain program; None where that program is unknown."""
     cost_from: CostFrom
     """Origin of `cost_ns`: a replay (`overlapscope whatif`), or the bound."""
+    effort: Effort = "restructuring"
     fix: tuple[str, ...] = ()
     """Changes of `overlapscope whatif` that were replayed for `cost_ns`; empty if it is the bound."""
     doubt: str = ""
@@ -67,7 +83,7 @@ class Finding(msgspec.Struct, frozen=True, kw_only=True):
     example: Window | None
     """The longest single case, to be opened in a timeline of the recording."""
     plain_example: Window | None = None
-    """The longest single case in the plain program's timeline; None where its step is neither measured nor given."""
+    """The longest single case in the plain program's timeline; None where that program is unknown."""
 
     def __post_init__(self) -> None:
         msgspec.structs.force_setattr(self, "rule", current_rule(self.rule))
@@ -77,13 +93,24 @@ class Finding(msgspec.Struct, frozen=True, kw_only=True):
         """Bound in the program that the finding's words are about."""
         return self.bound_ns if self.plain_bound_ns is None else self.plain_bound_ns
 
+    @property
+    def mean_bound_ns(self) -> int:
+        """`bound_ns` in an average step; in the scope if it has no steps."""
+        return round(self.bound_ns / max(1, self.steps))
 
-def costliest_first(finding: Finding) -> tuple[bool, int, int, str, str, int]:
-    """Return the sort key of a finding: the largest saving first, good news last."""
+
+def surest_first(finding: Finding) -> tuple[bool, float, int, float, float, str, str, int]:
+    """Return the sort key of a finding: what is certain to save most first, then the least effort, good news last.
+
+    If nothing is certain, what may save most comes first.
+    """
+    steps = max(1, finding.steps)
     return (
         finding.severity == "info",
-        -finding.cost_ns,
-        -finding.bound_ns,
+        -finding.low_ns / steps,
+        EFFORTS.index(finding.effort) if finding.low_ns else 0,
+        -finding.cost_ns / steps,
+        -finding.bound_ns / steps,
         finding.rule,
         finding.source,
         finding.device,

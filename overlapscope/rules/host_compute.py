@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from overlapscope.base.words import duration, plural
 from overlapscope.rules._claims import ClaimedPieces, Claims
 from overlapscope.rules.rule import Draft, Rule, on_claimed
 
 
 def _draft(claims: Claims, pieces: ClaimedPieces) -> Draft:
     return Draft(
-        title=f"The GPU is idle for {duration(pieces.time_ns)} while the host does other work",
-        detail=f"In {plural(len(pieces.start_ns), 'gap')} the launching thread ran CPU ops or Python between two "
+        title=f"The GPU waits {claims.time_a_step(pieces.time_ns)} while the host does other work",
+        detail=f"In {claims.times_a_step(len(pieces.start_ns), 'gap')} the launching thread ran CPU ops or Python "
+        "between two "
         "launches. It neither launched nor waited.",
         advice="Move that work off the launching thread, or do it while the GPU is busy.\n"
         "Use a DataLoader worker, or a thread for logging and checkpoints; do it less often; do it on the GPU; or do "

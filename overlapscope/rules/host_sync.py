@@ -2,23 +2,67 @@
 
 from __future__ import annotations
 
-from overlapscope.base.words import duration
+from overlapscope.catalog.ops import op_words
 from overlapscope.rules._claims import ClaimedPieces, Claims
-from overlapscope.rules.rule import Draft, Rule, lost, on_claimed
+from overlapscope.rules.finding import Where
+from overlapscope.rules.rule import Draft, Rule, lost, name, on_claimed
+
+_ITEM = (
+    "Drop .item() from the loop, or call it every few steps.\n"
+    "float(tensor), print(tensor) and `if tensor:` call it, too. Keep losses and metrics on the GPU: append "
+    "loss.detach() to a list and read it later."
+)
+_SYNCHRONIZE = (
+    "Drop torch.cuda.synchronize() from the loop.\n"
+    "If it only times the step, use CUDA events. If it orders streams, use current_stream().wait_stream(other), so "
+    "that the stream waits instead of the host."
+)
+_SHAPE = (
+    "Avoid results whose size depends on values: {op} makes the host wait for it.\n"
+    "Use torch.where, masks of a fixed size, or nonzero_static."
+)
+_DOWNLOAD = (
+    "Copy results to pinned memory with non_blocking=True, and read them one step later.\n"
+    ".cpu(), .numpy() and .tolist() wait for the GPU. Keep what the host does not need in this step on the GPU."
+)
+_OTHER = (
+    "Wait for the GPU less often.\n"
+    "Keep losses and metrics on the GPU and read them every few steps. To order streams, use event.wait() or "
+    "wait_stream() instead of synchronize(), so that the stream waits instead of the host."
+)
+_SHAPED = frozenset({"aten::nonzero", "aten::masked_select", "aten::unique", "aten::_unique2", "aten::index"})
+
+
+def _advice(where: Where | None) -> str:
+    """Return what to change at the costliest place."""
+    op, call = (where.op or "", where.call or "") if where is not None else ("", "")
+    if op_words(op) in (".item()", "if tensor:"):
+        return _ITEM
+    if op in _SHAPED:
+        return _SHAPE.format(op=op.removeprefix("aten::"))
+    if op in ("aten::copy_", "aten::_to_copy", "aten::to"):
+        return _DOWNLOAD
+    return _SYNCHRONIZE if call == "cudaDeviceSynchronize" else _OTHER
+
+
+def _waits(claims: Claims, where: Where | None) -> str:
+    """Return what waits, such as `The host waits for the GPU in .item()`."""
+    named = "" if where is None else where.op or where.call or ""
+    shown = op_words(named) if claims.trace.framework == "pytorch" else named
+    return f"The host waits for the GPU in {name(shown)}" if shown else "The host waits for the GPU"
 
 
 def _draft(claims: Claims, pieces: ClaimedPieces) -> Draft:
+    places = pieces.places(claims.trace)
+    where = places[0].where if places else None
     return Draft(
-        title=f"Host synchronization costs the GPU {duration(pieces.time_ns)}",
+        title=f"{_waits(claims, where)}, which costs {claims.time_a_step(pieces.time_ns)}",
         detail="The host waited in a blocking call and launched the next work only after the call returned. "
-        f"Because of that, {lost(pieces)}.",
-        afterword=" Record with stacks (with_stack=True) to see the Python line."
-        * (not len(claims.trace.python_frames)),
-        advice="Read values back less often: no .item(), .cpu() or print in the loop.\n"
-        "Keep losses and metrics on the GPU and read them every few steps. Avoid nonzero(), masked indexing and "
-        "Python branches on GPU values. To order streams, use event.wait() or wait_stream() instead of "
-        "synchronize(), so that the stream waits instead of the host. If a value must be read, copy it to pinned "
-        "memory with non_blocking=True and read it one step later.",
+        f"Because of that, {lost(claims, pieces)}.",
+        afterword=""
+        if len(claims.trace.python_frames)
+        else " Record with --stacks (in Python, with_stack=True) to see the line.",
+        advice=_advice(where),
     )
 
 
@@ -54,5 +98,6 @@ for _ in range(100):
 losses = torch.stack(losses).tolist()
 """,
     check=on_claimed("host-sync", _draft),
+    effort="line",
     fixes=(("no-sync {call}",),),
 )

@@ -4,21 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from overlapscope.base.words import duration, plural
 from overlapscope.catalog.causes import CopyCause
 from overlapscope.rules._claims import Claims
 from overlapscope.rules.rule import Draft, Rule, claimed
 
 _REASONS = {
     CopyCause.LATE_ISSUE: (
-        "Copies issued too late are exposed for",
+        "Copies issued too late run alone for",
         "began as soon as it was issued, but the compute that could have hidden it had already ended",
         "Issue the next step's copy before this step's compute is launched.\n"
         "Issue it at least before anything that makes the host wait (.item(), synchronize()). Prefetch one batch ahead "
         "into a second buffer, on a copy stream.",
     ),
     CopyCause.EVENT_WAIT: (
-        "Copies held by an event wait are exposed for",
+        "Copies held by an event wait run alone for",
         "was issued in time, but an event wait kept copy and compute apart: either the copy waited for "
         "compute to end, or the next compute waited for the copy",
         "Wait only for what is needed: record the event right after the last use.\n"
@@ -27,7 +26,7 @@ _REASONS = {
         "last and runs beside this one. Let compute wait for the copy just before its first use.",
     ),
     CopyCause.ENGINE_BUSY: (
-        "Copies queued behind other copies are exposed for",
+        "Copies queued behind other copies run alone for",
         "was queued behind other copies of the same direction, or held such a copy up, until compute had run out",
         "Issue copies in the order in which compute needs them.\n"
         "Cut bulk copies into chunks, so that an urgent copy can run in between: each direction has one queue, "
@@ -52,8 +51,8 @@ def _check(claims: Claims) -> Iterator[Draft]:
             claims,
             pieces,
             Draft(
-                title=f"{title} {duration(pieces.time_ns)}",
-                detail=f"In {plural(len(pieces.copies), 'case')} the copy {seen} (cause {cause}).{doubt}",
+                title=f"{title} {claims.time_a_step(pieces.time_ns)}",
+                detail=f"In {claims.times_a_step(len(pieces.copies), 'case')} the copy {seen} (cause {cause}).{doubt}",
                 advice=advice,
                 for_all=cause == CopyCause.ENGINE_BUSY,
                 # No intervention loosens an event wait or changes the order in a queue.

@@ -6,7 +6,7 @@ import numpy as np
 
 from overlapscope.analysis.grouping import distinct
 from overlapscope.base.intervals import cut
-from overlapscope.base.words import duration, plural
+from overlapscope.base.words import duration
 from overlapscope.rules._claims import ClaimedPieces, Claims
 from overlapscope.rules.rule import Draft, Rule, on_claimed
 from overlapscope.trace.model import Kind
@@ -23,14 +23,15 @@ def _draft(claims: Claims, pieces: ClaimedPieces) -> Draft:
     if len(claims.trace.python_frames):
         inflated = " Recording with stacks slows the host, so the idle time is shorter without the profiler."
     return Draft(
-        title=f"The GPU is idle for {duration(pieces.time_ns)} because launches cannot keep up",
-        detail=f"In {plural(len(pieces.start_ns), 'gap')} the next op began as soon as it was launched, and "
-        f"the host was launching without a pause. {plural(len(kernels), 'compute kernel')} "
+        title=f"The GPU waits {claims.time_a_step(pieces.time_ns)} because the host launches too slowly",
+        detail=f"In {claims.times_a_step(len(pieces.start_ns), 'gap')} the next op began as soon as it was launched, "
+        "and "
+        f"the host was launching without a pause. {claims.times(len(kernels), 'compute kernel')} "
         f"ran{typical}.{inflated}",
-        advice="Launch less often: use torch.compile, or a CUDA graph of a whole step.\n"
-        "torch.compile(model) fuses small kernels; torch.compile(mode='reduce-overhead') or torch.cuda.graph replays a "
-        "whole step with one launch. Fused or foreach optimizers (fused=True), larger batches, channels-last and lower "
-        "precision help only if there are fewer kernels or less Python.",
+        advice='Launch less often: torch.compile(model, mode="reduce-overhead").\n'
+        "It replays forward and backward as CUDA graphs; the default mode only joins small kernels. torch.cuda.graph "
+        "does the same by hand for a whole step. Pass fused=True to the optimizer. Larger batches and lower precision "
+        "help only if there are fewer kernels or less Python.",
     )
 
 
@@ -61,5 +62,6 @@ with torch.cuda.graph(graph):
 graph.replay()
 """,
     check=on_claimed("launch-bound", _draft),
+    effort="line",
     fixes=(("graph",),),
 )

@@ -8,7 +8,7 @@ import numpy as np
 
 from overlapscope.analysis.grouping import distinct
 from overlapscope.base.intervals import I64, Intervals, covered, cut, intersect
-from overlapscope.base.words import duration, listed, plural, share
+from overlapscope.base.words import listed, share
 from overlapscope.rules._claims import Claims, copies_in, streams_of
 from overlapscope.rules.rule import Draft, Rule, streams
 from overlapscope.trace.model import Kind
@@ -16,14 +16,14 @@ from overlapscope.trace.model import Kind
 AT_ONCE = 0.1
 """Share of the shorter direction below which both directions count as never at once."""
 
-TURNS = 4
-"""Minimum number of changes of direction. With fewer (load, compute, store), there is nothing to pipeline."""
+TURNS = 3
+"""Minimum number of changes of direction: two rounds. A single one (load, compute, store) has nothing to pipeline."""
 
 
 def _check(claims: Claims) -> Iterator[Draft]:
     rest = claims.unhideable()
     upload, download = claims.engines.h2d_ns, claims.engines.d2h_ns
-    both = claims.overlap.h2d_d2h_ns
+    both = int(covered(intersect(claims.device.timeline.h2d, claims.device.timeline.d2h), *claims.windows).sum())
     if not claims.matters(rest.time_ns) or both >= AT_ONCE * min(upload, download):
         return
     timeline = claims.device.timeline
@@ -45,13 +45,15 @@ def _check(claims: Claims) -> Iterator[Draft]:
         reason = f"Both use {streams(shared)}, so they run in the order in which they were issued."
     else:
         reason = f"They use different streams ({listed(up)} and {listed(down)}), so events or the host keep them apart."
-    at_once = f"both at once for {duration(both)}" if both else "never both at once"
+    at_once = f"both at once for {claims.time(both)}" if both else "never both at once"
     places = rest.places(claims.trace)
     yield Draft(
-        title=f"Uploads and downloads take turns: {duration(cost)} ({share(cost, claims.judged_ns)} of time) could "
+        title=f"Uploads and downloads take turns: {claims.time_a_step(cost)} ({share(cost, claims.judged_ns)}) could "
         "overlap",
-        detail=f"H2D copies ran for {duration(upload)}, D2H copies for {duration(download)}, {at_once}; the direction "
-        f"changed {plural(turns, 'time')}. {reason} The link carries both directions at once, though each a little "
+        detail=f"H2D copies ran for {claims.time_a_step(upload)}, D2H copies for {claims.time(download)}, {at_once}; "
+        "the direction "
+        f"changed {claims.times(turns, 'time')}. {reason} The link carries both directions at once, though each a "
+        "little "
         "more slowly. Only copy time that no compute can hide (cause no-compute) is counted, so no other finding "
         "except slow-link counts it.",
         advice="Use one stream for uploads and another for downloads.\n"

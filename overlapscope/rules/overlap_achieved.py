@@ -13,9 +13,9 @@ GOOD_PCT = 90.0
 
 
 def _check(claims: Claims) -> Iterator[Draft]:
-    overlap, engines = claims.overlap, claims.engines
+    overlap, engines, steps = claims.overlap, claims.engines, max(1, claims.steps)
     efficiency = overlap.efficiency_pct
-    if efficiency is None or efficiency < GOOD_PCT or not claims.matters(overlap.copy_ns):
+    if efficiency is None or efficiency < GOOD_PCT or not claims.matters(overlap.copy_ns * steps):
         return
     if claims.analysis.result.trust.lost & FIGURES:
         return
@@ -26,9 +26,10 @@ def _check(claims: Claims) -> Iterator[Draft]:
         key=lambda e: e[1],
     )
     beyond = overlap.busy_ns - overlap.ideal_ns
+    a_step = claims.a_step
     if longest[0] == "compute":
         hidden = part_of(overlap.hidden_copy_ns, overlap.copy_ns)
-        message = f"{hidden} of copies are hidden under compute (overlap efficiency {percent(efficiency)})"
+        message = f"{hidden} of copies{a_step} are hidden under compute (overlap efficiency {percent(efficiency)})"
         title = message[:1].upper() + message[1:]
         some_exposed = claims.matters(claims.buckets.exposed_copy_ns)
         advice = (
@@ -37,10 +38,10 @@ def _check(claims: Claims) -> Iterator[Draft]:
             else "Leave the copies as they are: the rest of the time is compute and idle gaps."
         )
     else:
-        exposed = claims.buckets.exposed_copy_ns
         title = (
-            f"The {longest[0][:3]} link limits the speed: copies overlap as far as they can, and {duration(exposed)} "
-            f"stay exposed (overlap efficiency {percent(efficiency)})"
+            f"The {longest[0][:3]} link limits the speed: copies overlap as far as they can, and "
+            f"{claims.time(claims.buckets.exposed_copy_ns)}{a_step} still run alone (overlap efficiency "
+            f"{percent(efficiency)})"
         )
         advice = (
             "Copy less: no other order of the same work is much faster.\n"
@@ -49,9 +50,9 @@ def _check(claims: Claims) -> Iterator[Draft]:
         )
     yield Draft(
         title=title,
-        detail=f"Kernels and copies together took {duration(overlap.busy_ns)}. The longest of them alone, "
-        f"{longest[0]}, took {duration(longest[1])}, which is the ideal. At most {duration(beyond)} "
-        f"({share(beyond, claims.judged_ns)} of the time) is left to gain. One after the other they would have taken "
+        detail=f"Kernels and copies together took {duration(overlap.busy_ns)}{a_step}. The longest of them alone, "
+        f"{longest[0]}, took {claims.time(longest[1])}, which is the ideal. At most {duration(beyond)} "
+        f"({share(beyond * steps, claims.judged_ns)}) is left to gain. One after the other they would have taken "
         f"{duration(overlap.serial_ns)}.",
         advice=advice,
     )

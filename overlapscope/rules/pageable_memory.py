@@ -7,7 +7,6 @@ import numpy as np
 from overlapscope.analysis.groups import LARGE_BYTES
 from overlapscope.analysis.host import staging
 from overlapscope.base.intervals import I64
-from overlapscope.base.words import duration, plural, size
 from overlapscope.catalog.advice import in_words_of
 from overlapscope.rules._claims import ClaimedPieces, Claims
 from overlapscope.rules.rule import Draft, Rule, lost, on_claimed
@@ -18,14 +17,15 @@ def _draft(claims: Claims, pieces: ClaimedPieces) -> Draft:
     ops = claims.device.timeline.ops
     copies = pieces.copies
     if not len(copies) and len(staging(claims.trace)):
-        return _staged_by_xla(pieces)
+        return _staged_by_xla(claims, pieces)
     moved = int(ops.bytes[copies].clip(min=0).sum())
     downloads = bool((ops.kind[copies] == Kind.D2H).any())
     even = " even with non_blocking=True" if claims.trace.framework == "pytorch" else ""
     return Draft(
-        title=f"Copies of pageable memory cost the GPU {duration(pieces.time_ns)}",
-        detail=f"{plural(len(copies), 'copy')} used pageable host memory: {size(moved)} in all{_speeds(ops, copies)}. "
-        f"Because of that, {lost(pieces)}. The driver stages such a copy through a buffer of its own: the call "
+        title=f"Copies of pageable (not pinned) memory cost {claims.time_a_step(pieces.time_ns)}",
+        detail=f"{claims.times_a_step(len(copies), 'copy')} used pageable host memory: "
+        f"{claims.size(moved)}{_speeds(ops, copies)}. "
+        f"Because of that, {lost(claims, pieces)}. The driver stages such a copy through a buffer of its own: the call "
         f"blocks{even}, and the copy is slower. The exposed time and the idle time after the blocked "
         "call are counted. Pinning also shortens the copy itself, so that hidden copy time may shrink too.",
         advice="Pin the host memory once, outside the loop.\n"
@@ -36,11 +36,11 @@ def _draft(claims: Claims, pieces: ClaimedPieces) -> Draft:
     )
 
 
-def _staged_by_xla(pieces: ClaimedPieces) -> Draft:
+def _staged_by_xla(claims: Claims, pieces: ClaimedPieces) -> Draft:
     return Draft(
-        title=f"Staging arrays on the host costs the GPU {duration(pieces.time_ns)}",
+        title=f"Staging arrays on the host costs {claims.time_a_step(pieces.time_ns)}",
         detail="XLA copied arrays from pageable into pinned memory before it could upload them, and the work that "
-        f"needed them waited. Because of that, {lost(pieces)}.",
+        f"needed them waited. Because of that, {lost(claims, pieces)}.",
         advice=in_words_of("jax", "pageable-memory", ""),
         fixes=(),
     )
@@ -89,5 +89,6 @@ for _ in range(10):
     images.square().sum()
 """,
     check=on_claimed("pageable-memory", _draft),
+    effort="option",
     fixes=(("pin",), ("pin", "non-blocking")),
 )

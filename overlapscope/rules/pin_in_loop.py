@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from overlapscope.analysis import calls as call_kinds
 from overlapscope.analysis.grouping import distinct
-from overlapscope.base.words import duration, plural
 from overlapscope.rules._claims import ClaimedPieces, Claims
 from overlapscope.rules.rule import Draft, Rule, on_claimed
 
@@ -14,9 +13,13 @@ def _draft(claims: Claims, pieces: ClaimedPieces) -> Draft:
     behind = distinct(pieces.call[pieces.call >= 0])
     locking = behind[call_kinds.pins(calls)[behind]]
     took = int((calls.end_ns[locking] - calls.start_ns[locking]).sum())
-    locked = f" {plural(len(locking), 'call')} that page-lock memory took {duration(took)}." if len(locking) else ""
+    locked = (
+        f" {claims.times_a_step(len(locking), 'call')} that page-lock memory took {claims.time(took)}."
+        if len(locking)
+        else ""
+    )
     return Draft(
-        title=f"The GPU is idle for {duration(pieces.time_ns)} while the host pins memory",
+        title=f"The GPU waits {claims.time_a_step(pieces.time_ns)} while the host pins memory",
         detail="Pinning copies the data once more on the host. Unless the allocator has a block of that size to spare, "
         "it also asks the driver to page-lock new memory, which takes about as long as many "
         f"copies.{locked}",
@@ -56,5 +59,6 @@ for _ in range(10):
     done.record()
 """,
     check=on_claimed("pin-in-loop", _draft),
+    effort="line",
     fixes=(("pin",),),
 )

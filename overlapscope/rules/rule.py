@@ -9,9 +9,10 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from overlapscope.analysis.results import Window
-from overlapscope.base.words import duration, listed, plural, share
+from overlapscope.base.words import listed, share
+from overlapscope.catalog.ops import op_words
 from overlapscope.rules._claims import ClaimedPieces, Claims, Place
-from overlapscope.rules.finding import Severity, Where
+from overlapscope.rules.finding import Effort, Severity, Where
 from overlapscope.trace.lost import CAUSES, Part
 
 Fixes = tuple[tuple[str, ...], ...]
@@ -47,7 +48,7 @@ class Rule(Struct, frozen=True):
     id: str
     severity: Severity
     summary: str
-    """One line for `overlapscope rules`."""
+    """One line for `overlapscope explain`."""
     meaning: str
     """Meaning, and why it costs time."""
     computation: str
@@ -57,6 +58,7 @@ class Rule(Struct, frozen=True):
     right: str
     """The same program without the problem."""
     check: Check
+    effort: Effort = "restructuring"
     rests_on: frozenset[Part] = CAUSES
     """Parts of the recording that it is computed from; by default, all parts that causes need.
 
@@ -98,8 +100,8 @@ def claimed(claims: Claims, pieces: ClaimedPieces, draft: Draft) -> Draft:
     places = pieces.places(claims.trace)
     return replace(
         draft,
-        title=f"{draft.title} ({share(pieces.time_ns, claims.judged_ns)} of time)",
-        detail=f"{draft.detail}{spread(places)}{draft.afterword}",
+        title=f"{draft.title} ({share(pieces.time_ns, claims.judged_ns)})",
+        detail=f"{draft.detail}{spread(claims, places)}{draft.afterword}",
         bound_ns=pieces.time_ns,
         where=places[0].where if places else None,
         example=pieces.example,
@@ -125,28 +127,29 @@ def place(where: Where) -> str:
     """Return a place as text, such as `cudaStreamSynchronize in aten::item at train.py:12`; empty if unknown."""
     parts = [name(where.call)] if where.call else []
     if where.op:
-        parts.append(f"in {name(where.op)}" if parts else name(where.op))
+        op = name(op_words(where.op))
+        parts.append(f"in {op}" if parts else op)
     if where.line:
         parts.append(f"at {name(where.line)}")
     return " ".join(parts)
 
 
-def lost(pieces: ClaimedPieces) -> str:
+def lost(claims: Claims, pieces: ClaimedPieces) -> str:
     """Return the time of pieces as text.
 
-    For example: `copies were exposed for 2.42 ms and the GPU was idle for 59.7 us`.
+    For example: `copies ran alone for 2.42 ms and the GPU was idle for 59.7 us`.
     """
-    parts = (("copies were exposed for", pieces.exposed_ns), ("the GPU was idle for", pieces.idle_ns))
-    return listed(f"{what} {duration(ns)}" for what, ns in parts if ns)
+    parts = (("copies ran alone for", pieces.exposed_ns), ("the GPU was idle for", pieces.idle_ns))
+    return listed(f"{what} {claims.time(ns)}" for what, ns in parts if ns)
 
 
-def spread(places: Iterable[Place], most: int = 3) -> str:
+def spread(claims: Claims, places: Iterable[Place], most: int = 3) -> str:
     """Return the costliest places as a single sentence; empty if none is known."""
     named = [*islice(((text, p) for p in places if (text := place(p.where))), most)]
     if not named:
         return ""
     return (
         " By place: "
-        + "; ".join(f"{duration(p.time_ns)} ({plural(p.count, 'time')}) {text}" for text, p in named)
+        + "; ".join(f"{claims.time(p.time_ns)} ({claims.times(p.count, 'time')}) {text}" for text, p in named)
         + "."
     )

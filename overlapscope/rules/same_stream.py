@@ -5,7 +5,6 @@ from __future__ import annotations
 import numpy as np
 
 from overlapscope.analysis.grouping import distinct
-from overlapscope.base.words import duration, plural
 from overlapscope.rules._claims import ClaimedPieces, Claims
 from overlapscope.rules.rule import Draft, Rule, on_claimed, streams
 
@@ -21,12 +20,13 @@ def _draft(claims: Claims, pieces: ClaimedPieces) -> Draft:
         more = f" The host also waited for {blocking} of them (no non_blocking=True), which must change too."
     if rest.time_ns:
         more += (
-            f" Another {duration(rest.time_ns)} of exposed copy on that stream cannot be hidden in any order, because "
+            f" Another {claims.time(rest.time_ns)} of copies on that stream cannot be hidden in any order, "
+            "because "
             "copies outlast compute. It is not counted here."
         )
     return Draft(
-        title=f"Copies on the compute stream are exposed for {duration(pieces.time_ns)}",
-        detail=f"{plural(len(pieces.copies), 'copy')} on {streams(used.tolist())} ran in order with the "
+        title=f"Copies on the compute stream run alone for {claims.time_a_step(pieces.time_ns)}",
+        detail=f"{claims.times_a_step(len(pieces.copies), 'copy')} on {streams(used.tolist())} ran in order with the "
         f"compute of the same stream, so neither could run beside the other.{more}",
         advice="Issue the copies on a stream of their own, one step ahead of their use.\n"
         "Under torch.cuda.stream(copy_stream), call target.copy_(source, non_blocking=True) from pinned memory. Let "

@@ -10,7 +10,7 @@ from overlapscope.analysis.groups import LARGE_BYTES
 from overlapscope.analysis.results import Window
 from overlapscope.analysis.timeline import Timeline
 from overlapscope.base.intervals import I64, Bool, covered, cut
-from overlapscope.base.words import duration, plural, share, size
+from overlapscope.base.words import share, size
 from overlapscope.rules._claims import Claims, copies_in
 from overlapscope.rules.rule import Draft, Rule
 from overlapscope.trace.lost import FIGURES
@@ -52,8 +52,9 @@ def _check(claims: Claims) -> Iterator[Draft]:
             guess += "Communication ran beside most of them and may share the link. "
         worst = slow[int(np.argmax(each))]
         yield Draft(
-            title=f"Slow {kind.name} copies cost up to {duration(cost)} ({share(cost, claims.judged_ns)} of time)",
-            detail=f"{plural(len(slow), 'copy')}, {size(moved)} in all, ran at {moved / took:.1f} GB/s. Others of "
+            title=f"Slow {kind.name} copies cost up to {claims.time_a_step(cost)} ({share(cost, claims.judged_ns)})",
+            detail=f"{claims.times_a_step(len(slow), 'copy')}, {claims.size(moved)}, ran at {moved / took:.1f} GB/s. "
+            "Others of "
             f"about the same size, direction and memory kind reached {best:.1f} GB/s. No other copy ran beside them. "
             f"{guess}Other findings may count the same exposed time by its cause.",
             advice="Find other users of the link or of the host's memory while these copies run.\n"

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from overlapscope.analysis.grouping import distinct
 from overlapscope.base.intervals import covered
-from overlapscope.base.words import duration, plural
+from overlapscope.base.words import plural
 from overlapscope.rules._claims import Claims
 from overlapscope.rules.rule import Draft, Rule
 from overlapscope.trace.model import Sync
@@ -41,7 +41,7 @@ def _check(claims: Claims) -> Iterator[Draft]:
         )
         yield Draft(
             title=f"Stream {stream} takes part in {plural(times + waited_for, 'event wait')} but ran only "
-            f"{duration(work)} of work",
+            f"{claims.time(work)} of work{claims.a_step}",
             detail=f"It waited for others {plural(times, 'time')}"
             + (f" and others waited for its ops {plural(waited_for, 'time')}" if waited_for else "")
             + f", and ran {plural(ran, 'GPU op')}. Nothing can overlap with a stream that has no "
@@ -85,4 +85,5 @@ with torch.cuda.stream(side):
 torch.cuda.current_stream().wait_stream(side)
 """,
     check=_check,
+    effort="line",
 )

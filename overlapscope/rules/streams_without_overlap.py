@@ -11,7 +11,7 @@ from overlapscope.analysis.grouping import distinct
 from overlapscope.analysis.results import Window
 from overlapscope.base.columns import pick
 from overlapscope.base.intervals import I64, cut, total
-from overlapscope.base.words import duration, listed, plural, share
+from overlapscope.base.words import listed, plural, share
 from overlapscope.rules._claims import Claims, streams_of
 from overlapscope.rules.rule import Draft, Rule
 from overlapscope.trace.model import Kind
@@ -59,13 +59,13 @@ def _check(claims: Claims) -> Iterator[Draft]:
         return
     reason, streams = int(np.argmax(weights)), plural(len(busy), "compute stream")
     seen = (
-        f"Streams {listed(sorted(busy))} computed for {listed([duration(busy[s]) for s in sorted(busy)])}, together "
-        f"{duration(claims.buckets.compute_ns)}, as long as one after the other. "
+        f"Streams {listed(sorted(busy))} computed for {listed([claims.time(busy[s]) for s in sorted(busy)])}, together "
+        f"{claims.time_a_step(claims.buckets.compute_ns)}, as long as one after the other. "
     )
     if reason == _EVENT:
         yield Draft(
-            title=f"Event waits make {streams} take turns, for up to {duration(possible)} "
-            f"({share(possible, claims.judged_ns)} of time)",
+            title=f"Event waits make {streams} take turns, for up to {claims.time_a_step(possible)} "
+            f"({share(possible, claims.judged_ns)})",
             detail=f"{seen}Where the work passes from one stream to another, an event wait orders it. The "
             "cost is the saving if everything ran beside the longest stream. That needs work that does not "
             "depend on the other stream's results, and kernels that leave room on the GPU.",

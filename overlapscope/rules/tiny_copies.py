@@ -15,10 +15,12 @@ def _draft(claims: Claims, pieces: ClaimedPieces) -> Draft:
     moved = ops.bytes[claims.tiny]
     typical = int(np.median(ops.end_ns[claims.tiny] - ops.start_ns[claims.tiny]))
     return Draft(
-        title=f"{len(claims.tiny)} copies of {size(int(np.median(moved)))} cost the GPU {duration(pieces.time_ns)}",
-        detail=f"{len(claims.tiny)} copies below {size(TINY_BYTES)} moved {size(int(moved.sum()))} in all. "
+        title=f"{claims.times(len(claims.tiny), 'copy')} of {size(int(np.median(moved)))} cost the GPU "
+        f"{claims.time_a_step(pieces.time_ns)}",
+        detail=f"{claims.times(len(claims.tiny), 'copy')} below {size(TINY_BYTES)} move "
+        f"{claims.size(int(moved.sum()))}{claims.a_step}. "
         f"Each took {duration(typical)} (median) on the device, which is latency and not bandwidth, and a "
-        f"launch on the host. Because of them, {lost(pieces)}.",
+        f"launch on the host. Because of them, {lost(claims, pieces)}.",
         advice="Join them in one pinned buffer, and copy that once.\n"
         "Fill the buffer with torch.cat or through views, copy it with non_blocking=True, and take views on the device "
         "with split() or narrow(). Values that do not change can stay on the device. Values that can be computed there "

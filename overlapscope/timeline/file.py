@@ -70,9 +70,9 @@ def _trace(
 def _findings(
     page: Page, of_trace: list[DeviceReport], lanes: Lanes | None, timeline: model.TimelineBlock | None
 ) -> Iterator[Block]:
-    """Yield the findings, costliest first, each with a button that shows its example in the timeline."""
+    """Yield the findings, the surest saving first, each with a button that shows its example in the timeline."""
     findings = parts.in_order(of_trace)
-    yield Heading("Findings, costliest first")
+    yield Heading("Findings")
     if not findings:
         yield Text(f"No rule found anything{tables.where_none_found(page.report.traces)}.", tone="muted")
     if note := tables.costs_note([finding for _, finding in findings]):

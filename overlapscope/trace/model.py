@@ -234,6 +234,12 @@ class Collectives(TraceTable, frozen=True):
     """Type of the elements, as a row of `names`; -1 where missing."""
     sequence: I64
     """Number of the collective within its group; -1 where missing."""
+    description: I32
+    """Description of the process group (`mesh_dp`), as a row of `names`; -1 where missing."""
+    parts_in: I32
+    """Rows of the first dimension sent to each rank (`[7, 1]`; `[]` if even), as a row of `names`; -1 where missing."""
+    parts_out: I32
+    """Rows of the first dimension received from each rank, in the same form."""
 
 
 class Damage(Struct, frozen=True):

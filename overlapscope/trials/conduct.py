@@ -400,7 +400,7 @@ def _line(number: int, run: Run) -> str:
     if run.timing is None:
         result = f"failed. {clean(run.failure, 200)}"
     else:
-        result = run.left_out or f"{duration(run.timing.step_ns)} a step"
+        result = run.left_out or f"{duration(run.timing.step_ns)} a step in this run"
     return f"Run {number}, {_what(run.planned)}: {result}"
 
 

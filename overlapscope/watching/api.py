@@ -28,7 +28,7 @@ def watch(
     history: str | os.PathLike[str] | None = None,
     log: object = (),
 ) -> None:
-    """Watch this process: `overlapscope ps` lists it, and `overlapscope record PID` records it while it goes on.
+    """Watch this process, so that `overlapscope record PID` can record it while it goes on.
 
     With `every`, some steps of rank 0 are also recorded at regular intervals, and analysed in another process
     (`docs/guides/watch.md`). This function may be called again, and before torch is imported. Later failures are

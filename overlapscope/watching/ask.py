@@ -40,10 +40,11 @@ def status_of(pid: int) -> Status:
         if number == pid and (status := _status(path)) is not None:
             return status
     if not lives(pid):
-        raise UsageError(f"there is no process {pid}; `overlapscope ps` lists those that can be recorded.")
+        raise UsageError(f"there is no process {pid}; `overlapscope record --list` shows those that can be recorded.")
     raise UsageError(
         f"process {pid} is not watched, or is another user's. Start it with `overlapscope run --on-demand`, call "
-        "overlapscope.watch() in it, or set OVERLAPSCOPE_WATCH=1 for it; `overlapscope ps` lists what is watched."
+        "overlapscope.watch() in it, or set OVERLAPSCOPE_WATCH=1 for it; on Python 3.14, --attach watches it as it is. "
+        "`overlapscope record --list` shows what is watched."
     )
 
 

@@ -37,7 +37,7 @@ def document(statuses: Sequence[Status]) -> Document:
         title="Watched processes",
     )
     blocks: tuple[Block, ...] = (table,) if statuses else (Text(with_code(_NONE)),)
-    return Document("overlapscope ps", blocks)
+    return Document("overlapscope record --list", blocks)
 
 
 def _last(status: Status, now_ns: int) -> str:

@@ -17,6 +17,7 @@ from tests.support.dashboard_process import Served
 SIZE = ViewportSize(width=1440, height=900)
 PAGES: tuple[str, ...] = ("overview", "timeline", "copies", "idle", "steps", "whatif", "compare", "ranks", "history")
 PAGES += ("hta", "laboratory")
+"""All pages but the list of traces, which changes until all of them are read."""
 
 
 def url(served: Served, name: str = "overview", **query: str | int) -> str:

@@ -8,7 +8,7 @@ from pathlib import Path
 from playwright.sync_api import Page, expect
 
 from tests.browser.conftest import TRACES, Serve
-from tests.browser.helpers import PAGES, go, visit
+from tests.browser.helpers import PAGES, visit
 
 
 def test_every_page_shows_a_process_of_a_report(page: Page, serve_traces: Serve, tmp_path: Path) -> None:
@@ -18,5 +18,5 @@ def test_every_page_shows_a_process_of_a_report(page: Page, serve_traces: Serve,
     visit(page, served, trace="train@1")
     expect(page.locator("#verdict-text")).to_contain_text("communication")
     for name in PAGES[1:]:
-        go(page, name)
+        visit(page, served, name, trace="train@1")
         assert len(page.locator("#content").inner_text()) > 20

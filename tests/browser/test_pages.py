@@ -15,13 +15,15 @@ from overlapscope import timeline as lanes
 from overlapscope.analysis import TraceAnalysis
 from overlapscope.analysis.each_copy import list_copies
 from overlapscope.analysis.results import Window
+from overlapscope.dashboard.url import moved
+from overlapscope.prediction.plain_program import find_program
 from overlapscope.report.model import build
 from overlapscope.report.page import DeviceReport
 from overlapscope.report.page import Page as ReportPage
 from overlapscope.report.verdict import judge
 from overlapscope.rules import RULES
 from tests.browser.conftest import TRACES, Serve
-from tests.browser.helpers import PAGES, arrive, go, holding, settle, visit
+from tests.browser.helpers import PAGES, arrive, check_accessible, holding, settle, visit
 from tests.support import kineto_files
 from tests.support.dashboard_process import Served
 from tests.support.recordings import analysis_of
@@ -42,11 +44,17 @@ def section_of(trace: str) -> DeviceReport:
     return next(ReportPage(build([analysed(trace)])).sections())
 
 
-def check_timeline_shows(page: Page, trace: str, window: Window) -> None:
+def plain_program(trace: str) -> TraceAnalysis:
+    program = find_program(analysed(trace), None, estimate=True)
+    assert program is not None and program.analysis is not None
+    return program.analysis
+
+
+def check_timeline_shows(page: Page, trace: str, window: Window, analysis: TraceAnalysis | None = None) -> None:
     """Check that the timeline is open and that its span, as the URL states it, contains the window."""
     page.wait_for_url(re.compile(r"/timeline\?"))
     query = parse_qs(urlsplit(page.url).query)
-    origin = lanes.build(analysed(trace)).origin_ns
+    origin = lanes.build(analysis or analysed(trace)).origin_ns
     assert query["trace"] == [trace]
     shown = (int(query["from"][0]) + origin, int(query["to"][0]) + origin)
     assert shown[0] <= window.start_ns < window.end_ns <= shown[1]
@@ -62,9 +70,8 @@ def column(page: Page, grid: str, field: str) -> list[str]:
 
 
 def test_every_page_fits_its_window(page: Page, dashboard: Served) -> None:
-    visit(page, dashboard, trace=TWO_DEVICES, **{"with": SYNCS})
     for name in PAGES:
-        go(page, name)
+        visit(page, dashboard, name, trace=TWO_DEVICES, **{"with": SYNCS})
         for width in (420, 900, 1400):
             page.set_viewport_size({"width": width, "height": 900})
             # Charts follow the window a moment later.
@@ -101,7 +108,8 @@ def test_a_finding_has_evidence_advice_and_code_and_leads_to_its_place(page: Pag
     card.get_by_text("means and how it is computed").click()
     expect(card).to_contain_text(rule.meaning.split("\n")[0][:60])
     card.get_by_text("show in timeline").click()
-    check_timeline_shows(page, SYNCS, finding.example)
+    plain = plain_program(SYNCS)
+    check_timeline_shows(page, SYNCS, moved(finding.example, 0, analysed(SYNCS).trace, plain.trace), plain)
 
 
 def test_findings_open_and_close(page: Page, dashboard: Served) -> None:
@@ -117,7 +125,8 @@ def test_findings_open_and_close(page: Page, dashboard: Served) -> None:
 def test_each_figure_says_what_it_means(page: Page, dashboard: Served) -> None:
     visit(page, dashboard, trace=OFFLOAD)
     tiles = page.locator("#overview-figures .figure-tile")
-    expect(tiles.first).to_contain_text("plain step")
+    expect(tiles.first).to_contain_text("step")
+    expect(tiles.first).to_contain_text("estimated")
     tiles.nth(1).hover()
     expect(page.get_by_text("The part of the possible overlap that happened.")).to_be_visible()
 
@@ -184,14 +193,14 @@ def follow(page: Page, link: Locator) -> None:
 
 def test_rows_lead_to_the_timeline(page: Page, dashboard: Served) -> None:
     result = analysed(SYNCS).devices[0].result
-    visit(page, dashboard, "idle", trace=SYNCS)
+    visit(page, dashboard, "idle", trace=SYNCS, of="recorded")
     follow(page, page.locator("#idle-evidence .timeline-link").first)
     check_timeline_shows(page, SYNCS, next(group for group in result.evidence if group.subject == "idle").example)
     page.go_back()
     page.wait_for_url(re.compile(r"/idle\?"))
     settle(page)
     expect(page.locator("#idle-evidence")).to_be_visible()
-    visit(page, dashboard, "steps", trace=SYNCS)
+    visit(page, dashboard, "steps", trace=SYNCS, of="recorded")
     follow(page, page.locator("#steps-table .timeline-link").first)
     check_timeline_shows(page, SYNCS, result.steps[0].window)
 
@@ -203,7 +212,7 @@ def test_tables_sort_by_number_not_by_letter(page: Page, dashboard: Served) -> N
     expect(header).to_have_attribute("aria-sort", "ascending")
     # Rows are drawn a moment after the title says that they are sorted.
     settle(page)
-    counts = [int(text.replace(",", "")) for text in column(page, "idle-evidence", "count")]
+    counts = [float(text.replace(",", "")) for text in column(page, "idle-evidence", "count")]
     assert len(counts) > 5
     assert counts == sorted(counts)
 
@@ -216,8 +225,10 @@ def test_a_table_is_saved_as_csv_with_exact_numbers(page: Page, dashboard: Serve
     download.value.save_as(tmp_path / "saved.csv")
     with (tmp_path / "saved.csv").open(newline="", encoding="utf-8-sig") as file:
         rows = list(csv.DictReader(file))
-    groups = analysed(OFFLOAD).devices[0].result.copies
-    assert [int(row["bytes"]) for row in rows] == [group.bytes for group in groups]
+    section = section_of(OFFLOAD)
+    assert section.device is not None
+    groups = section.device.copies
+    assert [section.steps * int(row["bytes"]) for row in rows] == [group.bytes for group in groups]
     assert [float(row["time, ms"]) * 1e6 for row in rows] == pytest.approx([group.time_ns for group in groups])
     assert [row["copies"] for row in rows] == [group.direction for group in groups]
 
@@ -235,6 +246,46 @@ def odd(tmp_path_factory: pytest.TempPathFactory) -> Path:
     kineto_files.write(folder / "kernel.json", kernels)
     kineto_files.write(folder / "cpu.json", [kineto_files.host("cpu_op", "aten::add", 10, 5)])
     return folder
+
+
+def test_a_row_opens_its_place_in_the_timeline(page: Page, dashboard: Served) -> None:
+    visit(page, dashboard, "steps", trace=OFFLOAD, of="recorded")
+    page.locator("#steps-table .ag-row [col-id=compute]").first.click()
+    check_timeline_shows(page, OFFLOAD, analysed(OFFLOAD).devices[0].result.steps[0].window)
+
+
+def test_several_traces_are_listed_with_their_verdicts(page: Page, odd: Path, serve_traces: Serve) -> None:
+    served = serve_traces(odd)
+    page.goto(served.address)
+    settle(page)
+    rows = page.locator("#traces-rows tr")
+    expect(rows).to_have_count(2)
+    expect(rows.filter(has_text="kernel")).to_contain_text("nothing is copied")
+    expect(rows.filter(has_text="cpu")).to_contain_text("on the host")
+    check_accessible(page)
+    for width in (420, 900):
+        page.set_viewport_size({"width": width, "height": 900})
+        page.wait_for_function("() => document.documentElement.scrollWidth <= window.innerWidth")
+    # The header's choice leads on, too.
+    page.locator("#trace-select").fill("kernel")
+    page.get_by_role("option", name="kernel").click()
+    arrive(page, "overview", "kernel")
+    page.locator(".shell-name").click()
+    rows.filter(has_text="cpu").get_by_role("link", name="open").click()
+    arrive(page, "overview", "cpu")
+    expect(page.locator("#verdict-text")).to_contain_text("on the host")
+
+
+def test_pages_that_have_nothing_to_show_are_hidden(page: Page, odd: Path, serve_traces: Serve) -> None:
+    served = serve_traces(odd)
+    visit(page, served, trace="cpu")
+    for name in ("overview", "timeline", "compare", "ranks", "traces"):
+        expect(page.locator(f"#go-{name}")).to_be_visible()
+    for name in ("copies", "steps", "whatif", "history", "laboratory"):
+        expect(page.locator(f"#go-{name}")).to_have_count(0)
+    visit(page, served, "history", trace="kernel")
+    expect(page.locator("#go-history")).to_be_visible()
+    expect(page.locator("#go-whatif")).to_be_visible()
 
 
 def test_what_is_missing_is_reported(page: Page, odd: Path, serve_traces: Serve) -> None:

@@ -44,7 +44,8 @@ def stream(trace: str, label: str) -> TimelineLane:
 
 
 def open_timeline(page: Page, served: Served, trace: str, **query: str | int) -> None:
-    visit(page, served, "timeline", trace=trace, **query)
+    """Open the timeline of the recording, as `drawn` returns it."""
+    visit(page, served, "timeline", trace=trace, of="recorded", **query)
     painted(page)
 
 
@@ -486,7 +487,7 @@ def test_a_dragged_span_shows_its_exact_figures(page: Page, dashboard: Served) -
     lane = stream(PIPELINE, "29")
     drag(page, point(page, lane, 12_000_000), point(page, lane, 31_000_000))
     shown = page.locator("#timeline-span")
-    expect(shown).to_contain_text("Selected span")
+    expect(shown).to_contain_text("Selected time")
     page.wait_for_function("() => new URLSearchParams(location.search).has('sel')")
     start, end = map(int, query(page)["sel"].split("-"))
     assert start == pytest.approx(12_000_000, abs=200_000) and end == pytest.approx(31_000_000, abs=200_000)
@@ -512,7 +513,7 @@ def test_a_shared_url_restores_view_span_and_op(page: Page, dashboard: Served) -
     page.wait_for_function("() => new URLSearchParams(location.search).has('op')")
     painted(page)
     drag(page, point(page, lane, view(page)[0] + 100_000), point(page, lane, view(page)[1] - 100_000))
-    expect(page.locator("#timeline-span")).to_contain_text("Selected span")
+    expect(page.locator("#timeline-span")).to_contain_text("Selected time")
     page.wait_for_function("() => ['from', 'op', 'sel'].every((one) => new URLSearchParams(location.search).has(one))")
     address, shown = page.evaluate("location.href"), page.locator("#timeline-span").inner_text()
     title = page.locator("#timeline-details .tl-title").inner_text()
@@ -520,7 +521,7 @@ def test_a_shared_url_restores_view_span_and_op(page: Page, dashboard: Served) -
     page.goto("about:blank")
     page.goto(address)
     expect(page.locator("#timeline-details .tl-title")).to_have_text(title)
-    expect(page.locator("#timeline-span")).to_contain_text("Selected span")
+    expect(page.locator("#timeline-span")).to_contain_text("Selected time")
     painted(page)
     assert page.locator("#timeline-span").inner_text() == shown
     assert view(page) == before

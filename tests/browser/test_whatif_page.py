@@ -9,7 +9,7 @@ from playwright.sync_api import Page, expect
 from overlapscope.prediction import predict
 from overlapscope.prediction.document import headline
 from tests.browser.conftest import TRACES
-from tests.browser.helpers import settle, visit
+from tests.browser.helpers import arrive, settle, visit
 from tests.support.dashboard_process import Served
 from tests.support.recordings import trace_of
 
@@ -33,7 +33,7 @@ def pictures(page: Page) -> list[str]:
 
 
 def test_a_switch_shows_what_it_gains_and_the_timeline_it_leads_to(page: Page, dashboard: Served) -> None:
-    visit(page, dashboard, "whatif", trace=TRACE)
+    visit(page, dashboard, "whatif", trace=TRACE, change="")
     expect(page.locator("#whatif-standing")).to_have_text("nothing changed")
     before = pictures(page)
     page.locator("#whatif-timeline-after").get_by_role("button", name="zoom in").click()
@@ -80,6 +80,26 @@ def test_an_address_brings_its_switches_along_and_a_rung_those_of_the_best(page:
     rung.get_by_role("button", name="use").click()
     expect(page.locator("#whatif-sentence")).to_have_text(sentence)
     assert changes(page) == best
+
+
+def test_a_finding_opens_its_prediction_with_which_the_page_begins_anyway(page: Page, dashboard: Served) -> None:
+    visit(page, dashboard, trace=TRACE)
+    page.locator("#overview-findings").get_by_role("link", name="try it in What if").first.click()
+    arrive(page, "whatif")
+    expect(page.locator("#whatif-standing")).to_have_text("faster")
+    fix, sentence = changes(page), page.locator("#whatif-sentence").inner_text()
+    for change in fix:
+        expect(page.locator(f"#whatif-{change.split()[0]}")).to_be_checked()
+    visit(page, dashboard, "whatif", trace=TRACE)
+    expect(page.locator("#whatif-sentence")).to_have_text(sentence)
+    assert changes(page) == fix
+    # Nothing switched on is a choice, too, and outlives a reload.
+    for change in fix:
+        page.locator(f"#whatif-{change.split()[0]}").uncheck(force=True)
+    expect(page.locator("#whatif-standing")).to_have_text("nothing changed")
+    page.reload()
+    settle(page)
+    expect(page.locator("#whatif-standing")).to_have_text("nothing changed")
 
 
 def test_a_call_that_the_trace_does_not_have_is_refused(page: Page, dashboard: Served) -> None:

@@ -42,7 +42,6 @@ BROKEN = {
     "chunked_streams/breadth_first_2": HEALTHY,
     # A copy runs beside compute only from pinned memory and on a stream of its own.
     "copy_matrix/streamed0_pinned0": PAGEABLE,
-    "copy_matrix/streamed0_pinned1": SAME_STREAM,
     "copy_matrix/streamed1_pinned0": PAGEABLE,
     "copy_matrix/streamed1_pinned1": HEALTHY,
     # Nothing is copied: launches are slow here, which does not concern data.
@@ -81,7 +80,6 @@ BROKEN = {
     "forward_backward/many_small_two_streams_graph": HEALTHY,
     # Copies of shards run beside compute; without pinned memory each blocks.
     "fsdp_offload/resident": HEALTHY,
-    "fsdp_offload/offload": HEALTHY,
     "fsdp_offload/offload_pageable": PAGEABLE,
     # One batch and a small model: what can be wrong is the memory and the missing non_blocking=True.
     "host_work/after_none": PAGEABLE,
@@ -125,14 +123,21 @@ BROKEN = {
 }
 """The rules that must fail; a healthy recording passes."""
 
+LAUNCHES = frozenset({"same-stream", "late-prefetch", "one-way-copies"})
 UNDECIDED = {
     # With this many chunks, overlap depends on how fast the host launches them, which does not follow from the program.
-    "chunked_streams/breadth_first_8",
-    "chunked_streams/breadth_first_16",
+    "chunked_streams/breadth_first_8": LAUNCHES,
+    "chunked_streams/breadth_first_16": LAUNCHES,
     # The short copy of a batch sits on the compute stream; whether it is long enough to matter is up to the machine.
-    "dataloader/pinned1_nonblocking0_workers4",
-    "dataloader/pinned1_nonblocking1_workers4",
+    "dataloader/pinned1_nonblocking0_workers4": LAUNCHES,
+    "dataloader/pinned1_nonblocking1_workers4": LAUNCHES,
+    # The copy takes 16 times as long as the compute that could hide it, so the share to be gained is near the limit of
+    # 5%: it is below in a step in which the host waits longer, as in the only judged one.
+    "copy_matrix/streamed0_pinned1": SAME_STREAM,
+    # Shards are gathered beside compute, unless a rank arrives late, as rank 0 did by 14 ms in the only judged step.
+    "fsdp_offload/offload": frozenset({"exposed-comm"}),
 }
+"""The rules that may fail."""
 WITHOUT_GPU = {"pin_cost/pin_memory"}
 """The program does nothing on the GPU, so nothing can be judged."""
 
@@ -155,7 +160,7 @@ def failed(name: str) -> set[str]:
 
 
 def test_every_recording_is_spoken_of() -> None:
-    assert set(recordings()) == set(BROKEN) | UNDECIDED | WITHOUT_GPU
+    assert set(recordings()) == set(BROKEN) | set(UNDECIDED) | WITHOUT_GPU
 
 
 @pytest.mark.parametrize("name", sorted(name for name, rules in BROKEN.items() if not rules))
@@ -188,7 +193,7 @@ def test_the_right_rule_is_the_costliest(name: str) -> None:
 @pytest.mark.parametrize("name", sorted(UNDECIDED))
 def test_what_is_undecided_is_judged_all_the_same(name: str) -> None:
     assert result(name).exit_code in (0, 1)
-    assert failed(name) <= {"same-stream", "late-prefetch", "one-way-copies"}
+    assert failed(name) <= UNDECIDED[name]
 
 
 @pytest.mark.parametrize("name", sorted(WITHOUT_GPU))

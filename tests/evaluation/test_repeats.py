@@ -136,8 +136,8 @@ def test_compute_longer_by_three_hundredths_of_the_step_is_found(
     for row in before:
         result = checked(row, after)
         failed += [verdict.budget for verdict in result.verdicts if verdict.status == "fail"]
-    # In `prefetch`, which does nothing but compute, a little less was planted than 3%.
-    assert len(failed) >= len(before) - 1
+    # In `prefetch`, which does nothing but compute, 2.9% to 3.2% was planted, and over 3% is found.
+    assert len(failed) >= len(before) - 2
     assert {name.split()[0] for name in failed} == {"compute_time"}
 
 

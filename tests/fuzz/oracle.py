@@ -49,7 +49,7 @@ from overlapscope.export import chrome_trace
 from overlapscope.inputs import read_baseline, read_report
 from overlapscope.prediction import predict
 from overlapscope.prediction.document import document as whatif_document
-from overlapscope.prediction.plain_program import replayed_unasked
+from overlapscope.prediction.overhead import replayed_unasked
 from overlapscope.ranks.document import TERMINAL
 from overlapscope.ranks.document import document as ranks_document
 from overlapscope.ranks.join import Joined

@@ -35,7 +35,7 @@ def script(tmp_path_factory: pytest.TempPathFactory) -> Path:
         ("analyze --format ", ["html", "json", "markdown", "text"]),
         ("analyze tra", ["trace.json", "traces"]),
         ("diff trace.json tra", ["trace.json", "traces"]),
-        ("baseline write -o tra", ["trace.json", "traces"]),
+        ("check --baseline tra", ["trace.json", "traces"]),
         ("hta idle --overlay tra", ["traces"]),
         ("cache ", ["clear", "info"]),
         ("check --forbid page", ["pageable-memory"]),

@@ -7,7 +7,6 @@ import re
 import shutil
 import signal
 import socket
-import statistics
 import webbrowser
 from contextlib import suppress
 from pathlib import Path
@@ -34,7 +33,6 @@ from overlapscope.dashboard.url import RECORDED, UrlState, moved, parse
 from overlapscope.dashboard.wsgi import DEFAULT_PORT, Listening
 from overlapscope.errors import UnreadableTrace, UsageError
 from overlapscope.reading.samples import SAMPLES
-from overlapscope.report.verdict import judge
 from tests.support.dashboard_process import ask, serve
 from tests.support.helpers import with_plain_steps
 
@@ -81,7 +79,7 @@ def test_the_choice_of_the_recording_goes_along_everywhere_and_a_span_stays_behi
 def test_nonsense_in_a_url_is_left_out() -> None:
     nonsense = f"?trace=x&device=one&from=1e3&to={'9' * 30}&of=all&foo=1"
     assert parse("/", "/steps/", nonsense) == UrlState(page="steps", trace="x")
-    assert parse("/", None, None) == UrlState()
+    assert parse("/", None, None) == UrlState(page="")
 
 
 # -- which traces ---------------------------------------------------------------------------------
@@ -210,19 +208,18 @@ def timed(tmp_path_factory: pytest.TempPathFactory) -> Opened:
     return Library([with_plain_steps(TRACES / "gpt2_train.json.gz", path, PLAIN_STEP_NS)]).wait("t")
 
 
-def median_step_ns(opened: Opened) -> float:
+def step_ns(opened: Opened) -> int:
     device = opened.section().device
     assert device is not None
-    return statistics.median_low(step.span_ns for step in device.steps[:-1])
+    return device.span_ns
 
 
 def test_the_plain_program_is_shown_unless_the_recording_is_asked_for(timed: Opened) -> None:
     plain = timed.of(None)
     assert plain is timed.plain and timed.of(RECORDED) is timed
-    assert median_step_ns(plain) == pytest.approx(PLAIN_STEP_NS, rel=0.01)
-    assert median_step_ns(timed) > 1.4 * PLAIN_STEP_NS
+    assert step_ns(plain) == pytest.approx(PLAIN_STEP_NS, abs=2)
+    assert step_ns(timed) > 1.4 * PLAIN_STEP_NS
     assert plain.lanes.end_ns < timed.lanes.end_ns
-    assert judge(plain.section()) == judge(timed.section())
 
 
 def test_findings_lead_to_a_case_of_their_own_in_either_timeline(timed: Opened) -> None:
@@ -236,12 +233,12 @@ def test_findings_lead_to_a_case_of_their_own_in_either_timeline(timed: Opened) 
         assert finding.example in [group.example for group in groups]
 
 
-def test_a_trace_without_timed_steps_has_no_other_program() -> None:
-    """If the step is only estimated, verdict and findings describe the recording."""
-    opened = Library([TRACES / "gpt2_train.json.gz"]).wait("gpt2_train")
-    device = opened.section().device
-    assert device is not None and device.plain is not None and device.plain.origin == "estimated"
-    assert opened.plain is None and opened.of(None) is opened
+def test_without_timed_steps_the_program_is_estimated_if_it_can_be() -> None:
+    library = Library([TRACES / "gpt2_train.json.gz", TRACES / "jax" / "late.xplane.pb"])
+    opened = library.wait("gpt2_train")
+    assert opened.plain is not None and opened.of(None).section().is_estimated and not opened.section().is_estimated
+    opened = library.wait("late")
+    assert opened.plain is None and opened.of(None) is opened and not opened.section().is_plain
 
 
 def test_an_instant_is_found_in_the_other_timeline_by_the_ops_around_it(timed: Opened) -> None:

@@ -73,6 +73,8 @@ VALUES: dict[str, Any] = {
     "ranks-steps.id": "ranks-steps",
     "ranks-buckets.clickData": {"points": [{"x": 0, "y": 0}]},
     "ranks-buckets.id": "ranks-buckets",
+    "traces-clock.n_intervals": 1,
+    "traces-known.data": 0,
     "history-clock.n_intervals": 1,
     "history-state.data": "1:2",
     "history-shown.data": ["train.py", "step_time", "commit"],

@@ -279,7 +279,7 @@ WITHOUT_WRITING = {
     "ranks": "ranks good.json.gz",
     "query": "query good.json.gz select(1)",
     "mcp": "mcp .",
-    "ps": "ps",
+    "record --list": "record --list",
     "cache info": "cache info",
     "doctor": "doctor",
 }

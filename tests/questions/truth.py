@@ -10,10 +10,11 @@ import json
 import re
 import sqlite3
 import statistics
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import closing
 from decimal import Decimal
 from functools import cache
+from itertools import pairwise
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
@@ -128,18 +129,32 @@ def bucket(path: Path, figure: str, device: int = 0) -> float | None:
     """A figure of a device's whole window: a bucket, a length, or one of two percentages."""
     mine = [op for op in ops(path) if op.device == device]
     begin, over = min(op.start for op in mine), max(op.end for op in mine)
+    ns = _lengths(mine, (begin, over))
+    engines = (ns["sm_ns"], ns["h2d_ns"], ns["d2h_ns"])
+    percentages = {
+        "hidden_copy_pct": _hidden(ns),
+        "efficiency_pct": _percent(sum(engines) - ns["busy_ns"], sum(engines) - max(engines)),
+    }
+    return percentages[figure] if figure in percentages else {**ns, "span_ns": over - begin}[figure]
+
+
+def hidden_in_steps(path: Path) -> float | None:
+    """Return the hidden share of copies in the judged steps of the only device."""
+    steps = judged_steps(path)
+    return _hidden(_lengths(ops(path), (steps[0][0], steps[-1][1])))
+
+
+def _lengths(mine: Iterable[Op], window: tuple[int, int]) -> dict[str, int]:
     edges: Edges = []
     for op in mine:
         if op.end > op.start:
             edges += ((op.start, op.kind, 1), (op.end, op.kind, -1))
-    [ns] = lengths(sorted(edges), [(begin, over)])
-    engines = (ns["sm_ns"], ns["h2d_ns"], ns["d2h_ns"])
-    hidden = ns["copy_ns"] - ns["exposed_copy_ns"]
-    percentages = {
-        "hidden_copy_pct": _percent(hidden, ns["copy_ns"]),
-        "efficiency_pct": _percent(sum(engines) - ns["busy_ns"], sum(engines) - max(engines)),
-    }
-    return percentages[figure] if figure in percentages else {**ns, "span_ns": over - begin}[figure]
+    [ns] = lengths(sorted(edges), [window])
+    return ns
+
+
+def _hidden(ns: dict[str, int]) -> float | None:
+    return _percent(ns["copy_ns"] - ns["exposed_copy_ns"], ns["copy_ns"])
 
 
 def _percent(part: int, whole: int) -> float | None:
@@ -220,44 +235,49 @@ def _line(path: Path, span: tuple[int, int], script: str) -> str:
     return f"{script}:{number} in {function}"
 
 
-def step_spans(path: Path) -> list[int]:
-    """Return the span of each step:
+def steps(path: Path) -> list[tuple[int, int]]:
+    """Return start and end of each step.
 
-    From the first op launched from it on the busiest stream of kernels to the next step's. The last ends with the
-    window.
+    It begins with its first op on the busiest stream of kernels, and ends where the next step begins.
+    The last ends with the window.
     """
     launches = {event["args"]["correlation"]: _times(path, event)[0] for event in _events(path, _CALLS)}
     busy: dict[int, int] = {}
     for op in ops(path):
         busy[op.stream] = busy.get(op.stream, 0) + (op.end - op.start if op.kind == Kind.COMPUTE else 0)
     main = max(busy, key=lambda stream: busy[stream])
-    steps = sorted(
+    marked = sorted(
         _times(path, event)
         for event in _events(path, frozenset({"user_annotation"}))
         if event["name"].startswith("ProfilerStep#")
     )
     starts = [
         min(op.start for op in ops(path) if op.stream == main and begin <= launches.get(op.correlation, 0) < end)
-        for begin, end in steps
+        for begin, end in marked
     ]
-    ends = [*starts[1:], max(op.end for op in ops(path))]
-    return [end - start for start, end in zip(starts, ends, strict=True)]
+    return list(pairwise([*starts, max(op.end for op in ops(path))]))
 
 
-def median_step(path: Path) -> float:
-    """Return the median step."""
-    return statistics.median(step_spans(path))
+def judged_steps(path: Path) -> list[tuple[int, int]]:
+    """Return the steps without the last, and without a first one of over 1.5 times the longest other."""
+    first, *others = ((end - start) for start, end in steps(path))
+    return steps(path)[first > 1.5 * max(others) : -1]
+
+
+def average_step(path: Path) -> float:
+    """Return the mean of the judged steps."""
+    return statistics.fmean(end - start for start, end in judged_steps(path))
 
 
 def timed_step(path: Path) -> int:
-    """Return the step time around the recording: the mean of the medians before and after it."""
+    """Return the step time around the recording: the mean of the means before and after it."""
     sides = document(path)["overlapscope"]["plain_steps"].values()
-    return round(statistics.fmean(statistics.median(side["device_ns"]) for side in sides))
+    return round(statistics.fmean(statistics.fmean(side["device_ns"]) for side in sides))
 
 
 def slower_by(path: Path, before: Path) -> int:
-    """Return by how much the mean step is longer than in another recording."""
-    return round(statistics.fmean(step_spans(path))) - round(statistics.fmean(step_spans(before)))
+    """Return by how much the average step is longer than in another recording."""
+    return round(average_step(path)) - round(average_step(before))
 
 
 def straggler(path: Path) -> int:
@@ -288,7 +308,7 @@ def measured(path: Path, experiment: str, variant: str) -> int:
 RAW: Final[dict[str, Callable[..., Any]]] = {
     function.__name__: function
     for function in (
-        *(bucket, longest, total, rate, longest_gap, longest_copy, lead_in, calls, line, exposed_line),
-        *(median_step, timed_step, slower_by, straggler, size, measured),
+        *(bucket, hidden_in_steps, longest, total, rate, longest_gap, longest_copy, lead_in, calls, line),
+        *(exposed_line, average_step, timed_step, slower_by, straggler, size, measured),
     )
 }

@@ -29,9 +29,12 @@ def multiplied(rank: int, size: int, *, late_us: float = 0.0) -> ReducedRank:
     """One rank of a job of `size`, which comes so much later to each collective than it did."""
     template = recorded()[rank % 2]
     random = np.random.default_rng(rank)
-    steps = replace(
-        template.steps, span_ns=template.steps.span_ns + random.integers(0, 400 * US, len(template.steps.span_ns))
-    )
+    longer = random.integers(0, 400 * US, len(template.steps.span_ns))
+    steps = replace(template.steps, span_ns=template.steps.span_ns + longer)
+    judged = template.judged
+    assert judged is not None
+    more_ns = int(longer.mean())
+    buckets = replace(judged.buckets, idle_ns=judged.buckets.idle_ns + more_ns)
     return replace(
         template,
         source=f"job/rank{rank}.json.gz",
@@ -39,6 +42,7 @@ def multiplied(rank: int, size: int, *, late_us: float = 0.0) -> ReducedRank:
         world_size=size,
         device=rank % 8,
         comm=_later(template.comm, size, late_us + float(random.uniform(0, 100))),
+        judged=replace(judged, span_ns=judged.span_ns + more_ns, buckets=buckets),
         steps=steps,
     )
 

@@ -25,6 +25,9 @@ class Ran(NamedTuple):
     step: int = -1
     elements: int = -1
     sequence: int = -1
+    received: int = -1
+    bytes: int = -1
+    reaches_all: int = -1
 
 
 def made_rank(
@@ -87,9 +90,11 @@ def made_rank(
         ),
         exposed_copy_by_cause={},
         idle_by_cause={},
+        judged=None,
         steps=StepFigures(
             names=tuple(name for name, _ in steps),
-            whole=np.ones(len(steps), np.bool_),
+            judged=np.ones(len(steps), np.bool_),
+            start_ns=begin + np.cumsum([0, *(span for _, span in steps)])[: len(steps)],
             span_ns=column([span for _, span in steps]),
             buckets_ns=np.array([[span, 0, 0, 0, 0] for _, span in steps], np.int64).reshape(len(steps), 5),
             copy_causes_ns=np.zeros((len(steps), len(COPY_CAUSES)), np.int64),
@@ -104,6 +109,9 @@ def made_rank(
             step=column([kernel.step for kernel in kernels]),
             elements=column([kernel.elements for kernel in kernels]),
             sequence=column([kernel.sequence for kernel in kernels]),
+            received=column([kernel.received for kernel in kernels]),
+            bytes=column([kernel.bytes for kernel in kernels]),
+            reaches_all=column([kernel.reaches_all for kernel in kernels]),
         ),
         exposed_comm=alone,
     )

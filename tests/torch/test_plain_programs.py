@@ -91,5 +91,5 @@ def test_messages_are_compared_with_those_of_separate_processes(tmp_path: Path) 
     text = page([row], machine, len(steps))
     assert "| plain step measured within 3% of the truth | all | 1 of 1 |" in text
     files = data([row])
-    assert 'conv,host,1.005,1.000 to 1.010,1.005,"1.020, 1.020",+1.5,1.950,' in files[""]
+    assert 'conv,host,1.005,1.000 to 1.010,1.005,"1.020, 1.020",+1.5,1.970,' in files[""]
     assert "conv: graph,graph step,1.005," in files["-predictions"]

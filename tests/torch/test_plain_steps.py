@@ -92,12 +92,12 @@ class TestWhatIsSaid:
                 "without the profiler a step takes 31.50 ms before the recording and 35.50 ms after it: the program or "
                 "the machine changed.",
             ),
-            # Within their spread, and by less than 2%.
+            # Within their spread, and by less than 2%. The mean of the recorded steps is longer than either mean.
             (
                 [30.0, 40.0] * 5,
                 [36.0, 39.0] * 5,
-                [50.0],
-                "without the profiler a step takes 36.2 ms (measured, 30.0 to 40.0 ms); 20 steps took 30.0 "
+                [36.0, 36.0, 42.0],
+                "without the profiler a step takes 36.2 ms (measured, 31.2 to 38.8 ms); 20 steps took 30.0 "
                 "to 40.0 ms, 36.2 ms on average.",
             ),
             (

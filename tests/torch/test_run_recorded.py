@@ -63,7 +63,9 @@ def test_a_training_script_needs_no_change(tmp_path: Path) -> None:
     assert run.returncode == 0
     assert run.stdout == "['train.py', '--wait', '9'] False False\n1 torch.nn\nFalse\nTrue\n"
     first, times, last = ours(run)
-    assert times.startswith("overlapscope: without the profiler a step takes ") and "(measured" in times
+    # Steps as short as these may take longer on one side of the recording.
+    assert re.match(r"overlapscope: without the profiler a step takes .*(\(measured| after it: the program or )", times)
+    assert times.endswith(" Steps: calls of SGD.step, 3 optimizer steps in turn.")
     assert (first, last) == (wrote("train.trace.json.gz"), no_gpu())
     trace = tmp_path / "train.trace.json.gz"
     # The first 8 are rehearsed, 2 settle, 10 are timed.

@@ -216,7 +216,7 @@ def test_a_process_that_is_killed_leaves_neither_half_a_file_nor_a_socket(
     assert outcome.failure == f"Process {training.pid} ended before its recording was complete."
     assert list(tmp_path.glob("x*")) == []
     training.wait()
-    assert json.loads(overlapscope("ps", "--format", "json").stdout) == []
+    assert json.loads(overlapscope("record", "--list", "--format", "json").stdout) == []
     assert list(place.iterdir()) == []
     gone = overlapscope("record", str(training.pid))
     assert gone.returncode == 2 and f"there is no process {training.pid}" in gone.stderr
@@ -296,14 +296,15 @@ def test_attach_watches_any_process_or_says_what_that_needs(
     started: Callable[..., Started],
 ) -> None:
     program = started("import time\nwhile True: time.sleep(0.01)", fresh=True)
-    done = overlapscope("attach", str(program.pid))
-    if sys.version_info >= (3, 14):
-        assert done.returncode == 0, done.stderr
-        assert [status.pid for status in statuses()] == [program.pid]
-    else:
-        assert done.returncode == 2
-        assert "needs Python 3.14 or newer" in done.stderr and "OVERLAPSCOPE_WATCH=1" in done.stderr
-    assert program.poll() is None
+    for command in (["record", "--attach", "--seconds", "0.1"], ["attach"]):
+        done = overlapscope(*command, str(program.pid))
+        if sys.version_info >= (3, 14):
+            assert "needs Python 3.14" not in done.stderr
+            assert [status.pid for status in statuses()] == [program.pid]
+        else:
+            assert done.returncode == 2
+            assert "needs Python 3.14 or newer" in done.stderr and "OVERLAPSCOPE_WATCH=1" in done.stderr
+        assert program.poll() is None
 
 
 def test_what_comes_through_a_socket_and_is_not_from_us_harms_nothing(

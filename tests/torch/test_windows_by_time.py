@@ -233,7 +233,7 @@ class TestASlowStep:
         assert steps(path) == list(range(55, 101))
 
     def test_a_missing_slow_step_is_reported(self, clock: FakeClock, path: Path) -> None:
-        rec = self.program(clock, path, made=60)
+        rec = self.program(clock, path, steps=60)
         assert rec.notes == (
             "There is no trace: no step took more than 100 times the median of 2.00 ms (54 steps judged).",
         )

@@ -101,7 +101,7 @@ def test_every_key_is_read(tmp_path: Path) -> None:
     ("text", "message"),
     [
         ("forbidd = []", "forbidd: there is no such key (did you mean 'forbid'?); keys: aggregate, allow_missing, "
-         "budgets, exceptions, forbid, overrides, ranks, skip_steps."),
+         "baseline, budgets, exceptions, forbid, overrides, ranks, skip_steps."),
         ("[tool.overlapscope]\nforbid = ['pageable-memory']", "tool: belongs in pyproject.toml; leave out "
          "tool.overlapscope here, and write [budgets]."),
         ("[budgets.step_time]\nmin = '2 ms'\nmax = '1 ms'", "budgets.step_time.min: is above max, so no value can "
@@ -229,6 +229,8 @@ def test_the_nearest_configuration_is_found(tmp_path: Path) -> None:
     project.write_text("[tool.overlapscope]\nforbid = ['host-sync']\n")
     assert config.find(inner) == project
     assert config.read(project).forbid == ("host-sync",)
+    project.write_text("[tool.overlapscope]\nbaseline = 'x/b.json'\n")
+    assert config.read(project).baseline == inner.parent / "x" / "b.json"
     beside = settings_of("", inner.parent)
     assert config.find(inner) == beside
 

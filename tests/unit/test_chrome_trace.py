@@ -28,7 +28,7 @@ RECORDINGS = (
     "laboratory/activation_offload/none.trace",  # the profiler's own time
     "recorder/overlapscope.trace",  # waits whose stream the recorder noted, warm-up steps
 )
-OF_A_TEXT = ("name_id", "group", "ranks", "dtype")
+OF_A_TEXT = ("name_id", "group", "ranks", "dtype", "description", "parts_in", "parts_out")
 
 
 def again(trace: Trace, path: Path) -> Trace:

@@ -14,7 +14,8 @@ from msgspec import structs
 from msgspec.structs import replace
 
 from overlapscope import timeline as lanes
-from overlapscope.dashboard import timeline_routes
+from overlapscope.analysis.periods import host_step
+from overlapscope.dashboard import timeline_routes, whatif_panels
 from overlapscope.dashboard.context import PageContext
 from overlapscope.dashboard.library import Library
 from overlapscope.dashboard.opened import DrawnPrediction, Opened, Predictions, WhatIfRequest
@@ -150,3 +151,21 @@ def test_a_predicted_timeline_is_drawn_by_the_same_routes(library: Library, open
     assert "no intervention" in answer(json.dumps(["<img>"])).json["error"]
     assert answer("[]", "x").status_code == 400
     assert answer("[]", 7).status_code == 400
+
+
+def test_both_timelines_show_the_host_and_the_device_in_the_same_step() -> None:
+    """Once it launches graphs, the host is far ahead of the device."""
+    library = Library([TRACE.parents[2] / "gpt2_train.json.gz"])
+    opened, changes = library.wait("gpt2_train").of(None), ("graph",)
+    prediction = Predictions().get(library.wait("gpt2_train"), WhatIfRequest(0, changes), wait_s=60)
+    assert prediction is not None and prediction.lanes is not None
+    data = whatif_panels.timelines(PageContext.at(UrlState(trace="gpt2_train"), library), prediction, changes)
+    assert data is not None
+    for side, drawn in zip(data["sides"], (opened.lanes, prediction.lanes), strict=True):
+        zero = side["offset"] + drawn.origin_ns
+        step = next(step for step in drawn.device(0).result.steps if step.window.start_ns == zero)
+        host = host_step(drawn.analysis.trace, step.name)
+        assert step.name == "ProfilerStep#4" and host is not None
+        for window in (step.window, host):
+            assert data["view"]["start"] <= window.start_ns - zero
+            assert window.end_ns - zero <= data["view"]["end"]

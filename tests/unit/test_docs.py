@@ -36,7 +36,6 @@ PAGES = [*sorted(ROOT.glob("*.md")), *sorted(DOCS.rglob("*.md"))]
 NOT_RUN = {
     "run": "records a program: tests/torch/test_documentation.py",
     "record": "records a running program: tests/torch/test_watch.py",
-    "attach": "needs Python 3.14 and a running program",
     "dashboard": "serves until Ctrl-C: tests/browser",
     "doctor": "looks at this machine, and starts processes: tests/torch/test_doctor.py",
     "completion": "writes into the home directory: tests/process",
@@ -102,7 +101,7 @@ def test_the_guide_to_predictions_has_every_change() -> None:
 def test_the_command_line_page_has_every_command() -> None:
     page = pages()["reference/command-line.md"]
     assert [name for name in COMMANDS if f"\n## overlapscope {name}\n" not in page] == []
-    assert "## overlapscope baseline" in page and "### overlapscope baseline write" in page
+    assert "### overlapscope cache clear" in page and "`--write-baseline`" in page and "`--max-size SIZE`" in page
 
 
 def test_troubleshooting_has_every_error_and_every_trust_check() -> None:
@@ -156,7 +155,8 @@ def furnished(tmp_path_factory: pytest.TempPathFactory) -> Path:
         packed = (ROOT / "traces" / "nsys" / f"{recorded}.sqlite.xz").read_bytes()
         (place / f"{name}.sqlite").write_bytes(lzma.decompress(packed))
     (place / "train.py").write_text("print('trained')\n")
-    assert main(["baseline", "write", str(place / "train.trace.json.gz"), "-o", str(place / "baseline.json")]) == 0
+    baseline = ["--write-baseline", "--baseline", str(place / "baseline.json")]
+    assert main(["check", str(place / "train.trace.json.gz"), *baseline]) == 0
     nightly = ["--job", "nightly.py", "--history", str(place / "history.sqlite")]
     assert main(["history", "add", str(place / "nightly.json.gz"), *nightly]) == 0
     return place

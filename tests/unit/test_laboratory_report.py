@@ -120,7 +120,7 @@ def test_diagnoses_are_held_against_the_truth() -> None:
 
 
 def test_truth_is_checked_on_a_report_as_on_results() -> None:
-    analysis = analysis_of(TRACES / "known_causes" / "pageable_memory.json.gz")
+    analysis = analysis_of(TRACES / "further" / "training" / "naive.json.gz")
     [device] = analysis.result.devices
     stated = Truth(exposed_copy="pageable-memory", idle="data-loading", findings=("pageable-memory",))
     verdicts = list(check_truth(stated, device, [finding.rule for finding in find_all([analysis])]))
@@ -157,11 +157,11 @@ def test_figures_stand_beside_the_published_ones_with_their_ratios() -> None:
 
 
 def test_figures_are_of_what_is_judged() -> None:
-    """A recording with a lead-in: causes add up to the buckets after it."""
+    """A recording with a lead-in: figures are of an average step after it, and causes add up to its buckets."""
     [whole] = analysis_of(TRACES / "known_causes" / "healthy_prefetch_running_ahead.json.gz").result.devices
     [judged] = analyse([TRACES / "known_causes" / "healthy_prefetch_running_ahead.json.gz"], TRACES)
-    assert whole.lead_in_ns
-    assert judged.span_ns == whole.span_ns - whole.lead_in_ns
+    assert whole.lead_in_ns and whole.per_step is not None
+    assert (judged.span_ns, judged.buckets) == (whole.per_step.span_ns, whole.per_step.buckets)
     buckets = judged.buckets
     parts = (buckets.compute_ns, buckets.exposed_comm_ns, buckets.exposed_copy_ns, buckets.exposed_other_ns)
     assert sum(parts) + buckets.idle_ns == judged.span_ns
@@ -231,11 +231,11 @@ def test_the_report_shows_figures_verdicts_and_whether_they_agree(reported: tupl
             "pipeline/hostile failed",
             "one_stream 29.40 0.01 10",
             "178.0",
-            "one_stream 117.5 20.7 76.4 2.9",
+            "one_stream 29.47 20.6 76.2 3.2",
             "no-compute 72.9",
             "93 of 100",
             "compare ratios, not times",
-            "all 89.8 ms of copies are exposed",
+            "In each step of 29.5 ms, copies run alone for 22.4 ms (76.2%;",
             "Findings: same-stream",
         ):
             assert part in text, part

@@ -29,7 +29,10 @@ def library() -> Library:
 
 @pytest.fixture(scope="module")
 def drawn(library: Library) -> Lanes:
-    return library.wait(library.entries()[0].id).lanes
+    """The timeline of the plain program, which is estimated."""
+    opened = library.wait(library.entries()[0].id)
+    assert opened.plain is not None
+    return opened.plain.lanes
 
 
 @pytest.fixture(scope="module")

@@ -35,7 +35,6 @@ from tests.support.stepped_traces import write_steps
 FIRES_IN = {
     "known_causes/allocation": {"allocation", "host-compute"},
     "known_causes/backward_on_side_stream": {"stream-without-work"},
-    "known_causes/blocking_copy": {"blocking-copy"},
     "known_causes/event_wait": {"late-prefetch"},
     "known_causes/one_copy_stream": {"one-way-copies"},
     "known_causes/pin_in_loop": {"pin-in-loop", "same-stream"},
@@ -43,6 +42,7 @@ FIRES_IN = {
     "laboratory/ddp_training/no_overlap.traces/rank0.trace": {"exposed-comm"},
     "laboratory/many_small_copies/non_blocking.trace": {"tiny-copies"},
     "laboratory/pin_threads/pin_4_threads.trace": {"slow-link"},
+    "mixed_workloads/activation_offload": {"blocking-copy"},
     "mixed_workloads/loader_with_workers": {"data-loading"},
     "streamed0_pinned1": {"host-sync", "same-stream"},
     "streamed1_pinned1": {"overlap-achieved"},

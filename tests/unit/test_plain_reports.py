@@ -12,13 +12,14 @@ from msgspec.structs import replace
 
 import overlapscope as ov
 from overlapscope.analysis import analyze_trace
-from overlapscope.analysis.results import Device, Period, Window
+from overlapscope.analysis.results import Device, Period, PerStep, Window
 from overlapscope.commands import main
 from overlapscope.errors import UsageError
 from overlapscope.report.findings import counterparts, find_all
-from overlapscope.report.model import Report, build, from_json, of_program, spoken, to_json
+from overlapscope.report.model import Report, build, from_json, of_plain, of_program, to_json
+from overlapscope.report.page import Page
 from overlapscope.rules import RULES
-from overlapscope.rules.finding import Finding, Where, costliest_first
+from overlapscope.rules.finding import Finding, Where, surest_first
 from overlapscope.rules.rule import Draft, Rule
 from overlapscope.trace.model import HostEvents, Trace
 from tests.support.helpers import MS, TRACES, US
@@ -42,7 +43,7 @@ def launches(plain_step_ns: int | None = None) -> Report:
 
 
 def by_rule(report: Report) -> dict[str, Finding]:
-    return {finding.rule: finding for finding in report.findings}
+    return {finding.rule: finding for finding in Page(report).findings}
 
 
 # -- findings
@@ -52,13 +53,18 @@ def test_an_estimate_decides_nothing() -> None:
     report = launches()
     [device] = report.devices
     assert device.plain is not None and device.plain.origin == "estimated"
-    assert report.findings == find_all([analysis_of(LAUNCHES)])
-    assert of_program(report) is report and spoken(device) is device
-    assert all(finding.plain_bound_ns is None and finding.plain_example is None for finding in report.findings)
+    assert of_program(report) is report
+    recorded = find_all([analysis_of(LAUNCHES)])
+    assert {(each.rule, each.bound_ns) for each in report.findings} == {(each.rule, each.bound_ns) for each in recorded}
+    # It is shown, though.
+    assert of_plain(device) == of_program(report, estimated=True).devices[0] != device
+    for finding in Page(report).findings:
+        assert finding.plain_bound_ns is not None and 0 < finding.plain_bound_ns < finding.bound_ns
 
 
 def test_findings_are_of_the_told_program_and_keep_what_was_recorded() -> None:
-    recorded, given = by_rule(report(trace_of(GPT2))), by_rule(report(trace_of(GPT2), 40 * MS))
+    recorded = {finding.rule: finding for finding in find_all([analysis_of(GPT2)])}
+    given = by_rule(report(trace_of(GPT2), 40 * MS))
     assert given
     for rule, finding in given.items():
         assert finding.bound_ns == recorded[rule].bound_ns
@@ -74,16 +80,17 @@ def test_a_finding_that_only_the_recording_has_is_none() -> None:
     truth = report(record(NEARLY_FULL))
     [plain] = truth.devices
     slow = record(NEARLY_FULL, Slowed.by(8 * US))
-    assert "launch-bound" in by_rule(report(slow))
+    assert "launch-bound" in {finding.rule for finding in find_all([analyze_trace(slow)])}
     assert "launch-bound" not in by_rule(truth)
-    step_ns = sorted(step.span_ns for step in plain.steps[:-1])[3]
-    assert "launch-bound" not in by_rule(report(slow, step_ns))
+    assert plain.per_step is not None
+    for plain_step_ns in (plain.per_step.span_ns, None):
+        assert "launch-bound" not in by_rule(report(slow, plain_step_ns)), "told or estimated"
 
 
 @pytest.mark.parametrize("plain_step_ns", [None, 30 * MS, 45 * MS])
 def test_findings_are_ordered_by_what_they_cost_the_program(plain_step_ns: int | None) -> None:
     findings = report(trace_of(GPT2), plain_step_ns).findings
-    assert list(findings) == sorted(findings, key=costliest_first)
+    assert list(findings) == sorted(findings, key=surest_first)
 
 
 def claim_of(op: str | None, bound_ns: int, rule: int = 0) -> tuple[Rule, Draft]:
@@ -122,7 +129,7 @@ def test_a_report_tells_all_of_the_plain_program_after_a_round_trip() -> None:
     [device], [recorded] = judged.devices, report.devices
     assert recorded.plain is not None
     assert msgspec.structs.replace(device, plain=None) == recorded.plain.program
-    assert device == spoken(recorded)
+    assert device == of_plain(recorded)
     assert [finding.bound_ns for finding in judged.findings] == [finding.plain_bound_ns for finding in report.findings]
     assert [finding.example for finding in judged.findings] == [finding.plain_example for finding in report.findings]
     assert [finding.bound_ns for finding in report.findings] != [finding.bound_ns for finding in judged.findings]
@@ -132,7 +139,7 @@ def test_ranks_are_of_the_plain_program_all_or_none() -> None:
     analyses = [analysis_of(path) for path in sorted(RANKS.glob("*.json.gz"))]
     report = build(analyses, plain_step_ns=15 * MS, replayed=False)
     assert len(report.devices) == 2
-    assert of_program(report).devices == tuple(map(spoken, report.devices))
+    assert of_program(report).devices == tuple(map(of_plain, report.devices))
     mixed = msgspec.structs.replace(report, traces=(report.traces[0], build(analyses[1:], replayed=False).traces[0]))
     assert of_program(mixed) is mixed
 
@@ -187,7 +194,7 @@ def test_budgets_are_of_the_told_program_and_the_check_says_so() -> None:
     result = ov.check(LAUNCHES, step_time("2.1 ms"), plain_step_ns=2 * MS)
     assert result.outcome == "pass"
     assert result.program is not None
-    assert "a step takes 2.00 ms without the profiler (told) and 2.83 ms in the recording" in result.program
+    assert "a step takes 2.00 ms without the profiler (told) and 2.85 ms in the recording" in result.program
     recorded = ov.check(LAUNCHES, step_time("2.1 ms"))
     assert (recorded.outcome, recorded.program) == ("fail", None)
     # An estimated step decides nothing.
@@ -202,12 +209,12 @@ def test_a_step_that_takes_longer_than_the_recording_shows_is_judged_as_long_as_
     }
     assert verdicts == {"step_time": "fail", "compute_time": "pass"}
     [device] = of_program(told).devices
-    assert device.judged is not None
-    parts: list[Device | Period] = [device, device.judged, *device.steps]
+    assert device.judged is not None and device.per_step is not None
+    parts: list[Device | Period | PerStep] = [device, device.judged, device.per_step, *device.steps]
     for part in parts:
         assert sum(msgspec.structs.astuple(part.buckets)) == part.span_ns
         assert sum(part.idle_by_cause.values()) == part.buckets.idle_ns
-    assert sorted(step.span_ns for step in device.steps[:-1])[1] == 4 * MS
+    assert device.per_step.span_ns == 4 * MS
     assert device.span_ns == sum(step.span_ns for step in device.steps)
 
 
@@ -297,14 +304,17 @@ def test_a_step_alone_cannot_be_told_of(capsys: pytest.CaptureFixture[str]) -> N
 def test_pages_say_how_long_a_plain_step_is_and_of_what_it_consists(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["analyze", str(LAUNCHES), "--plain-step", "2ms", "--format", "markdown"]) == 0
     page = capsys.readouterr().out
-    assert "Without the profiler a step takes 2.00 ms (as given); in the recording it takes 2.83 ms." in page
-    assert "Verdict, findings and savings are of the program without the profiler." in page
-    assert "a step without the profiler |" not in page
+    assert "In each step of 2.00 ms, the GPU is idle for 1.73 ms" in page
+    assert (
+        "This is the program without the profiler, where a step takes 2.00 ms (as given); "
+        "in the recording a step takes 2.85 ms." in page
+    )
     assert main(["analyze", str(LAUNCHES), "--plain-step", "2ms", "--format", "markdown", "-v"]) == 0
-    assert "a step without the profiler |" in capsys.readouterr().out
+    assert "The whole window, as recorded" in capsys.readouterr().out
     assert main(["analyze", str(LAUNCHES), "--format", "markdown"]) == 0
     page = capsys.readouterr().out
-    assert "(estimated); in the recording it takes 2.83 ms. All figures are of the recording" in page
+    assert "In each step of about 1.96 ms (" in page
+    assert "estimated from the recording, where a step takes 2.85 ms." in page
 
 
 def test_an_example_in_the_plain_program_lies_in_its_timeline() -> None:

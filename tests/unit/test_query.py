@@ -126,7 +126,7 @@ def test_every_column_of_every_table_says_something_of_some_recording() -> None:
         for column, filled in zip(table.columns, fill(table, job).columns, strict=True)
         if filled.null_count == len(filled)
     }
-    assert silent == {"traces.torch", "collectives.sequence", "findings.plain_bound_ns"}, "none of them has these"
+    assert silent == {"traces.torch", "collectives.sequence"}, "none of them has these"
 
 
 def test_ids_lead_from_table_to_table() -> None:
@@ -197,7 +197,7 @@ def test_of_which_program_figures_are_and_which_trace_is_in_doubt_is_always_said
 ) -> None:
     statement = "SELECT 1 FROM steps, plain_steps, findings"
     assert {*ask(job, statement).notes()} >= {
-        "The figures of steps and findings are of the recording.",
+        "The figures of steps are of the recording.",
         "The figures of plain_steps are of a step without the profiler.",
     }
     timed = QueriedTraces((load(with_plain_steps(PIPELINE, tmp_path / "timed.json.gz", 20 * MS)),))

@@ -289,6 +289,23 @@ def test_steps_are_compared_over_the_ranks_that_have_them_whole() -> None:
     assert [step.ranks for step in report.steps] == [2, 3, 1]
 
 
+@pytest.mark.parametrize(
+    "folder", ["ddp", "laboratory/ddp_training/no_overlap.traces", "laboratory/fsdp_offload/offload.traces"]
+)
+def test_process_groups_are_measured_over_the_judged_steps(folder: str) -> None:
+    report = join(real(folder))
+    steps = [row.judged for row in report.ranks if row.judged is not None]
+    assert report.communication is not None
+    assert [step.steps for step in steps] == [report.communication.steps] * len(report.ranks)
+    # A mean is off by up to half a nanosecond for each of its steps.
+    for total, means in (
+        (report.communication.time.busy_ns, [step.engines.comm_ns for step in steps]),
+        (report.communication.time.exposed_ns, [step.buckets.exposed_comm_ns for step in steps]),
+    ):
+        count = report.communication.steps
+        assert abs(total - count * sum(means)) <= count * len(steps)
+
+
 def many(ranks: int, late: int, *, by: int = MS) -> list[ReducedRank]:
     """A job in which one rank comes late to every collective."""
     kind = CommKind("allreduce", "0", "[0, 1, ...]", ranks)

@@ -30,7 +30,7 @@ from overlapscope.ranks.document import MARKDOWN, PAGE, TERMINAL, document, look
 from overlapscope.ranks.join import Joined
 from overlapscope.ranks.metrics import headlines
 from overlapscope.ranks.reduced import reduce
-from overlapscope.ranks.result import Clocks, Duplicate, Matching, RanksReport, Unreadable, from_json, to_json
+from overlapscope.ranks.result import Clocks, Duplicate, Matching, RankRow, RanksReport, Unreadable, from_json, to_json
 from overlapscope.reading import expand, load
 from overlapscope.render import html, markdown, terminal
 from tests.support.ranks_samples import HOSTILE, job, multiplied, recorded
@@ -80,10 +80,11 @@ def page(report: RanksReport) -> str:
 
 
 def test_the_answer_on_the_recorded_job_comes_first() -> None:
-    first, second, *_ = shown(real(), 200).splitlines()
-    assert first.startswith("Rank 0 delays the other rank by up to 1.64 ms a step (4.5%); it comes last in 17 of 27")
+    first, second, third, *_ = shown(real(), 200).splitlines()
+    assert first.startswith("Rank 0 delays the other rank by up to 1.64 ms a step (4.4%); it comes last in 17 of 27")
     assert first.endswith(", mostly in allreduce of group 0 [0, 1].")
-    assert second == "Exposed communication takes 2.5% to 9.2% of the time."
+    assert second == "Rank 0's GPU is idle 1.63 ms a step longer than the other rank, by launch-bound."
+    assert third == "Exposed communication takes 2.8% to 8.7% of the time."
     assert words.judge(real()).level == "fair"
 
 
@@ -99,7 +100,27 @@ def test_several_stragglers_are_all_named() -> None:
     several = replace(report, stragglers=tuple(replace(straggler, rank=rank) for rank in range(6)))
     verdict = words.judge(several)
     assert verdict.level == "poor"
-    assert verdict.rest[0] == "Rank 1 (7.5%), rank 2 (7.5%), rank 3 (7.5%) and 2 more also delay the others."
+    assert verdict.rest[1] == "Rank 1 (7.5%), rank 2 (7.5%), rank 3 (7.5%) and 2 more also delay the others."
+
+
+def test_a_delay_that_the_profiler_may_have_caused_is_not_called_poor() -> None:
+    report = real()
+    late = replace(report.stragglers[0], lost_pct=7.5, lost_per_step_ns=1_600_000)
+
+    def judged(plain_ns: int) -> words.RanksVerdict:
+        rows = tuple(
+            replace(row, judged=replace(row.judged, span_ns=35_000_000), plain_step_ns=plain_ns)
+            for row in report.ranks
+            if row.judged is not None
+        )
+        return words.judge(replace(report, ranks=rows, stragglers=(late,)))
+
+    assert (judged(33_000_000).level, judged(33_400_000).level, judged(34_000_000).level) == ("fair", "fair", "poor")
+    assert (
+        "Without the profiler a step takes 33.00 ms, in the recording 35.00 ms, so all of this delay may be the "
+        "profiler's." in judged(33_000_000).rest
+    )
+    assert not any("profiler" in sentence for sentence in judged(34_000_000).rest)
 
 
 def test_ranks_that_cost_each_other_next_to_nothing_are_even() -> None:
@@ -122,8 +143,10 @@ def test_ranks_whose_communication_was_not_compared_are_not_called_balanced() ->
         "The balance of the 2 ranks is not judged: exposed communication that could not be compared between ranks "
         "takes up to 50.0% of the time (rank 0)."
     )
-    buckets = replace(idle.buckets, idle_ns=9 * idle.span_ns // 10)
-    verdict = words.judge(replace(report, stragglers=(), ranks=(unmatched, replace(idle, buckets=buckets))))
+    assert idle.judged is not None
+    buckets = replace(idle.judged.buckets, idle_ns=9 * idle.judged.span_ns // 10)
+    idling = replace(idle, judged=replace(idle.judged, buckets=buckets))
+    verdict = words.judge(replace(report, stragglers=(), ranks=(unmatched, idling)))
     assert "Rank 1's GPU is idle for 90.0% of the time" in verdict.lead
     assert verdict.lead.endswith("while the others spend 50.0% in such communication: they probably wait for it.")
 
@@ -244,9 +267,10 @@ def test_what_makes_one_rank_doubtful_is_not_hidden_by_what_all_have() -> None:
     cut = replace(row, rank=12, trust="degraded", doubts=doubts, doubt_ids=("file-complete", "waits"))
     broken = replace(row, rank=13, trust="unusable", doubts=("There is no GPU activity.",), doubt_ids=("gpu",))
     assert [doubt for doubt in words.doubts(replace(real(), ranks=(*usual, cut, broken))) if "; rank" in doubt] == [
-        "Trust is degraded: rank 12; rank 12: The file is cut off.",
-        "Unusable: rank 13; rank 13: There is no GPU activity.",
-        "Trust is degraded: rank 0, rank 1, rank 2, rank 3, rank 4 and 7 more; rank 0: 0 event waits.",
+        "Some figures may be wrong: rank 12; rank 12: The file is cut off. (overlapscope explain file-complete)",
+        "Unusable: rank 13; rank 13: There is no GPU activity. (overlapscope explain gpu)",
+        "Some figures may be wrong: rank 0, rank 1, rank 2, rank 3, rank 4 and 7 more; rank 0: 0 event waits. "
+        "(overlapscope explain waits)",
     ]
 
 
@@ -282,8 +306,8 @@ def test_who_came_last_is_not_said_where_the_clocks_do_not_tell() -> None:
 def test_a_rank_worth_a_look_comes_with_what_it_has_more_of() -> None:
     look = looks(real())[0]
     assert look.title == "Rank 0 delays the others"
-    assert "in the same steps: idle +" in look.more and " against " in look.more
-    assert look.causes.startswith("Over its whole window: idle by launch-bound ")
+    assert "in a step: idle +" in look.more and " against " in look.more
+    assert look.causes.startswith("Why its GPU waits: idle by launch-bound ")
     assert look.findings[0].startswith("launch-bound: ")
     assert look.sentences == (look.more, look.causes)
 
@@ -352,16 +376,27 @@ def test_a_map_colours_by_the_value() -> None:
     assert crosses == sorted((*MISSING, *BROKEN))
 
 
+def with_step(row: RankRow, **figures: object) -> RankRow:
+    """The row with other figures of its average step."""
+    assert row.judged is not None
+    return replace(row, judged=replace(row.judged, **figures))
+
+
 def test_what_is_even_looks_even() -> None:
     report = real()
-    even = replace(report, ranks=tuple(replace(row, median_step_ns=40_000_000 + row.device) for row in report.ranks))
+    even = replace(report, ranks=tuple(with_step(row, span_ns=40_000_000 + row.device) for row in report.ranks))
     heat = rank_map(even, metrics.METRICS["step"], False)["data"][0]
     assert heat["zmax"] - heat["zmin"] == pytest.approx(0.05 * 40, rel=1e-3)
 
 
 def test_less_efficiency_is_the_stronger_colour() -> None:
     report = real()
-    report = replace(report, ranks=tuple(replace(row, efficiency_pct=50.0 + row.device) for row in report.ranks))
+    rows = [
+        with_step(row, overlap=replace(row.judged.overlap, efficiency_pct=50.0 + row.device, copy_ns=row.span_ns))
+        for row in report.ranks
+        if row.judged is not None
+    ]
+    report = replace(report, ranks=tuple(rows))
     scales = [
         rank_map(report, metrics.METRICS[key], False)["data"][0]["colorscale"] for key in ("efficiency", "exposed-comm")
     ]

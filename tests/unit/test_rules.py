@@ -12,6 +12,7 @@ from msgspec.structs import replace
 
 from overlapscope import rules
 from overlapscope.analysis import TraceAnalysis, analyze_trace
+from overlapscope.analysis.average import judged_steps
 from overlapscope.analysis.device import judged_windows
 from overlapscope.base.words import duration, listed, plural, size
 from overlapscope.catalog.causes import COPY_CAUSES, IDLE_CAUSES
@@ -40,39 +41,40 @@ class Truth(NamedTuple):
     """Warnings that are true and that the program says nothing of."""
 
 
-# 4 x 128 MiB of pinned copies: 9.7 ms at 55 GB/s.
-_FOUR_COPIES = (9.0, 10.5)
+# The times are of the judged steps: without the last one of two to four.
+# 3 x 128 MiB of pinned copies: 7.3 ms at 55 GB/s.
+_THREE_COPIES = (6.75, 7.9)
 # Launching and clearing up between two long gaps of another cause.
 _AFTERMATH = ("launch-bound", "host-compute")
 
 TRUTH = {
     # Copies.
-    "known_causes/pageable_memory": Truth({"pageable-memory": (5, 26)}),
-    "known_causes/same_stream": Truth({"same-stream": _FOUR_COPIES}),
-    "known_causes/late_issue": Truth({"late-prefetch": _FOUR_COPIES}),
-    "known_causes/late_issue_no_sync_events": Truth({"late-prefetch": _FOUR_COPIES}),
-    "known_causes/event_wait": Truth({"late-prefetch": _FOUR_COPIES}),
-    "known_causes/event_wait_no_sync_events": Truth({"late-prefetch": _FOUR_COPIES}),
-    "known_causes/event_wait_reused_events": Truth({"late-prefetch": _FOUR_COPIES}),
-    # The first copy alone is exposed: later ones run under the compute of the step before. 128 MiB: 2.4 ms.
-    "known_causes/host_sync": Truth({"host-sync": (2.2, 2.8)}),
-    "known_causes/host_sync_stacks": Truth({"host-sync": (2.2, 2.8)}),
-    "known_causes/blocking_copy": Truth({"blocking-copy": (2.2, 2.8)}),
+    "known_causes/pageable_memory": Truth({}, ("overlap-achieved",)),
+    "known_causes/same_stream": Truth({"same-stream": _THREE_COPIES}),
+    "known_causes/late_issue": Truth({"late-prefetch": _THREE_COPIES}),
+    "known_causes/late_issue_no_sync_events": Truth({"late-prefetch": _THREE_COPIES}),
+    "known_causes/event_wait": Truth({"late-prefetch": _THREE_COPIES}),
+    "known_causes/event_wait_no_sync_events": Truth({"late-prefetch": _THREE_COPIES}),
+    "known_causes/event_wait_reused_events": Truth({"late-prefetch": _THREE_COPIES}),
+    # Only the first copy is exposed, before the first step: later ones run under the compute of the step before.
+    "known_causes/host_sync": Truth({}, ("overlap-achieved",)),
+    "known_causes/host_sync_stacks": Truth({}, ("overlap-achieved",)),
+    "known_causes/blocking_copy": Truth({}, ("overlap-achieved",)),
     # In the first step the batch queues behind 512 MiB (9.7 ms), 5.4 ms of it beside two products.
     "known_causes/engine_busy": Truth({"late-prefetch": (3.8, 5.0)}),
     "known_causes/no_compute": Truth({}, ("overlap-achieved",)),
-    # 12 x 64 MiB each way: 14.5 ms a direction.
-    "known_causes/one_copy_stream": Truth({"one-way-copies": (13.5, 15.0)}),
+    # 9 x 64 MiB each way: 10.9 ms a direction.
+    "known_causes/one_copy_stream": Truth({"one-way-copies": (10.1, 11.3)}),
     "known_causes/healthy_prefetch": Truth({}, ("overlap-achieved",)),
     "known_causes/healthy_prefetch_running_ahead": Truth({}, ("overlap-achieved",)),
-    # 800 copies of at least 1 us, and what compute (10.7 of 16 ms) leaves of the span at most.
-    "known_causes/many_small_copies": Truth({"tiny-copies": (2.0, 5.3)}),
-    # 3 x 64 MiB page-locked at 17 to 25 ms each; the copies themselves, 4 x 64 MiB, wait on the compute stream.
-    "known_causes/pin_in_loop": Truth({"pin-in-loop": (50, 66.5), "same-stream": (4.5, 5.6)}),
+    # 600 copies of at least 1 us, and what compute (8 of 12 ms) leaves of the steps at most.
+    "known_causes/many_small_copies": Truth({"tiny-copies": (1.5, 4.0)}),
+    # 3 x 64 MiB page-locked at 17 to 25 ms each; the copies themselves, 3 x 64 MiB, wait on the compute stream.
+    "known_causes/pin_in_loop": Truth({"pin-in-loop": (50, 66.5)}),
     # Idle time.
     "known_causes/item_every_step": Truth({"host-sync": (0.4, 1.2)}),
     "known_causes/item_every_step_stacks": Truth({"host-sync": (0.4, 1.4)}),
-    "known_causes/launch_bound": Truth({"launch-bound": (9.0, 10.4)}),
+    "known_causes/launch_bound": Truth({"launch-bound": (6.7, 7.8)}),
     "known_causes/launch_bound_graph": Truth({}),
     # Three gaps between four batches of 8 x 2 ms and a bit, less the compute before each.
     "known_causes/data_loading": Truth({"data-loading": (39, 45)}, may=("pageable-memory", *_AFTERMATH)),
@@ -83,17 +85,17 @@ TRUTH = {
     # Streams.
     "known_causes/backward_on_side_stream": Truth({}, ("stream-without-work",)),
     "known_causes/two_streams_full_kernels": Truth({}, ("streams-without-overlap",)),
-    # A training step that small kernels make launch-bound: idle is 68 of 164, 31 of 111, 23 of 109 ms.
-    "gpt2_train": Truth({"launch-bound": (40, 68)}, may=("host-compute",)),
-    "ddp/rank0": Truth({"launch-bound": (15, 31)}, may=("host-compute", "exposed-comm")),
-    "ddp/rank1": Truth({"launch-bound": (12, 23), "exposed-comm": (7, 9)}, may=("host-compute",)),
-    # All 24.3 ms of compute could hide copies, no more; the rest goes both ways, 2477 MB each at 55 GB/s.
-    "pipeline_1stream": Truth({"same-stream": (24.0, 24.7), "one-way-copies": (43, 46)}),
+    # A training step that small kernels make launch-bound: idle is 68 of 164, 31 of 111, 23 of 109 ms in three steps.
+    "gpt2_train": Truth({"launch-bound": (26, 46)}, may=("host-compute",)),
+    "ddp/rank0": Truth({"launch-bound": (10, 21)}, may=("host-compute", "exposed-comm")),
+    "ddp/rank1": Truth({"launch-bound": (8, 16), "exposed-comm": (5, 9)}, may=("host-compute",)),
+    # All 18.3 ms of compute could hide copies, no more; the rest goes both ways, 1858 MB each at 55 GB/s.
+    "pipeline_1stream": Truth({"same-stream": (18.0, 18.6), "one-way-copies": (32, 35)}, may=("host-sync",)),
     "pipeline_3stream": Truth({}, ("overlap-achieved",), may=("host-sync",)),
-    "streamed0_pinned0": Truth({"pageable-memory": (5.5, 7.6)}, may=_AFTERMATH),
-    "streamed1_pinned0": Truth({"pageable-memory": (5.0, 6.7)}, may=_AFTERMATH),
-    # Compute takes 46 us in all, so no more can be hidden.
-    "streamed0_pinned1": Truth({"same-stream": (0.04, 0.047)}, may=("host-sync",)),
+    "streamed0_pinned0": Truth({"pageable-memory": (2.7, 4.1)}, may=_AFTERMATH),
+    "streamed1_pinned0": Truth({"pageable-memory": (2.5, 3.4)}, may=_AFTERMATH),
+    # Compute takes 23 us in the judged one of two steps, so no more can be hidden.
+    "streamed0_pinned1": Truth({"same-stream": (0.02, 0.024)}, may=("host-sync",)),
     "streamed1_pinned1": Truth({}, ("overlap-achieved",), may=("host-sync",)),
     "mixed_workloads/async_checkpoint": Truth({}, ("overlap-achieved",)),
     "mixed_workloads/kv_offload": Truth({}, ("overlap-achieved",)),
@@ -126,8 +128,9 @@ def test_a_recording_yields_the_rules_its_program_breaks_and_no_others(recording
     for rule, (least, most) in truth.warnings.items():
         assert least <= warned[rule].bound_ns / MS <= most, rule
     infos = [finding for finding in findings if finding.severity == "info"]
-    assert sorted(finding.rule for finding in infos) == sorted(truth.infos)
-    assert all(finding.bound_ns == 0 for finding in infos)
+    # A fix that saves nothing is no warning.
+    assert sorted(finding.rule for finding in infos if finding.bound_ns == 0) == sorted(truth.infos)
+    assert all(finding.bound_ns == 0 or finding.cost_ns < 0.1 * finding.bound_ns for finding in infos)
 
 
 @EACH
@@ -147,14 +150,18 @@ def test_pieces_add_up_to_the_causes(recording: Path) -> None:
     analysis = analysis_of(recording)
     for device in analysis.devices:
         pieces = share_out(analysis, device).pieces
-        for causes, idle, total in (
-            (COPY_CAUSES, False, device.result.exposed_copy_by_cause),
-            (IDLE_CAUSES, True, device.result.idle_by_cause),
+        result = device.result
+        judged = [result.steps[number] for number in judged_steps(result)]
+        judged = judged or ([result.judged] if result.judged is not None else [])
+        for causes, idle, field in (
+            (COPY_CAUSES, False, "exposed_copy_by_cause"),
+            (IDLE_CAUSES, True, "idle_by_cause"),
         ):
             for number, cause in enumerate(causes):
                 if cause != "lead-in":
                     mine = ((pieces.copy < 0) == idle) & (pieces.cause == number)
-                    assert int(pieces.length_ns[mine].sum()) == total[cause]
+                    total = sum(getattr(period, field)[cause] for period in judged)
+                    assert int(pieces.length_ns[mine].sum()) == total
 
 
 @pytest.mark.parametrize(
@@ -165,7 +172,7 @@ def test_the_steps_costs_add_up_to_no_more_than_the_whole(recording: str) -> Non
     whole = warnings(find_all([analysis]))
     (device,) = analysis.devices
     parts = dict.fromkeys(whole, 0)
-    for step in device.result.steps:
+    for step in (device.result.steps[number] for number in judged_steps(device.result)):
         for rule, finding in warnings(find_all([analyze_trace(analysis.trace, step=step.name)])).items():
             assert finding.bound_ns <= step.buckets.exposed_copy_ns + step.buckets.idle_ns
             parts[rule] = parts.get(rule, 0) + finding.bound_ns
@@ -177,7 +184,7 @@ def test_the_steps_costs_add_up_to_no_more_than_the_whole(recording: str) -> Non
 def test_a_range_that_recurs_is_judged_in_its_windows_alone() -> None:
     trace = analysed("known_causes/item_every_step").trace
     (device,) = analyze_trace(trace, range="read loss").devices
-    windows = judged_windows(device.timeline, device.windows)
+    windows = judged_windows(device)
     assert len(windows.starts) > 1
     assert int((windows.ends - windows.starts).sum()) == device.result.span_ns
     assert share_out(analyze_trace(trace, range="read loss"), device).judged_ns == device.result.span_ns
@@ -197,10 +204,10 @@ def test_a_pipeline_on_one_stream_says_what_cannot_be_hidden() -> None:
     assert "cannot be hidden in any order" in finding.detail
 
 
-def test_findings_come_costliest_first_and_good_news_last() -> None:
+def test_findings_come_surest_first_and_good_news_last() -> None:
     findings = find_all([analysis_of(recording) for recording in various()[:4]])
-    costs = [finding.cost_ns for finding in findings]
-    assert costs == sorted(costs, reverse=True)
+    certain = [finding.low_ns / max(1, finding.steps) for finding in findings if finding.severity != "info"]
+    assert certain == sorted(certain, reverse=True)
     news = [finding.severity == "info" for finding in findings]
     assert news == sorted(news)
 

@@ -169,7 +169,10 @@ def test_what_reads_it_is_not_taken_to_be_needed_by_nothing(tmp_path: Path) -> N
 
     exact, guessed = both(repeated(step), tmp_path)
     assert step_us(guessed)[0] < 0.8 * step_us(guessed)[1]
-    assert step_us(exact)[0] > 0.97 * step_us(guessed)[1]
+    # Apart from the uncertainty of the plain step.
+    assert exact.plain is not None
+    certain = exact.plain.low_ns / exact.plain.step_ns
+    assert step_us(exact)[0] > 0.97 * certain * step_us(guessed)[1]
 
 
 def test_a_buffer_is_read_last_by_the_kernel_of_its_size(tmp_path: Path) -> None:
@@ -425,13 +428,13 @@ def test_damage_in_a_file_does_not_cost_the_shapes_before_it(tmp_path: Path, mon
     assert inputs is not None and (inputs.number >= 0).sum() == 3 * STEPS
 
 
-def test_an_analysis_does_not_look_for_shapes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_shapes_are_read_only_for_copies_that_move(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(trace: Trace) -> None:
         raise AssertionError
 
     monkeypatch.setattr("overlapscope.prediction.shapes.read_inputs", refuse)
     trace = read(small(tmp_path))
-    assert any(finding.rule == "same-stream" for finding in ov.analyze(trace).findings)
     predict(trace, ["graph"])
+    ov.check(trace, {"budgets": {"step_time": {"max": "1 s"}}})
     with pytest.raises(AssertionError):
         predict(trace, ["side-stream"])

@@ -59,8 +59,8 @@ def test_every_command_line_in_it_works(
         subcommand(arguments[0]).prepare_parser(parser)
         parser.parse_args(arguments[1:])
         return
-    if "baseline.json" in arguments and arguments[0] == "check":
-        assert main(["baseline", "write", PLACES["TRACE"], "-o", "baseline.json"]) == 0
+    if "overlap-baseline.json" in arguments:
+        assert main(["check", PLACES["TRACE"], "--write-baseline"]) == 0
     if "4" in arguments:
         arguments[arguments.index("4")] = "9"
     assert main(arguments) in (0, 1, 3)

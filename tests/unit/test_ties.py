@@ -71,14 +71,14 @@ def training(backward_op: str = "", *, ops: bool = True, beside: bool = False) -
 def test_a_backward_pass_comes_when_it_is_called(backward_op: str, ops: bool) -> None:
     result = predict(training(backward_op, ops=ops), ["faster-loader"]).result
     assert result.predicted_step_ns is not None
-    assert result.replayed_step_ns == result.baseline_step_ns
+    assert result.replayed_step_ns == result.recorded_step_ns
     assert result.gain_ns is not None and result.gain_ns.value == pytest.approx(LOADING, rel=0.02)
     assert not result.replay.reasons
 
 
 def test_a_thread_by_itself_stays_and_the_interval_says_so() -> None:
     trace = training(beside=True)
-    graph = prepare(trace, None, None).graph
+    graph = prepare(trace, None).graph
     assert relations(trace, graph.recorded.threads) == {(0, 1): Relation.BESIDE}
     assert (graph.calls.handed_by < 0).all()
     result = predict(trace, ["faster-loader"]).result
@@ -123,7 +123,7 @@ def test_threads_take_turns_whichever_comes_first() -> None:
 def test_a_recording_without_ops_has_the_same_ties(name: str) -> None:
     trace = trace_of(TRACES / f"{name}.json.gz")
     light = replace(trace, cpu_ops=HostEvents.empty(names=trace.names))
-    handed, without = (prepare(item, None, None, with_shapes=False).graph.calls.handed_by for item in (trace, light))
+    handed, without = (prepare(one, None).graph.calls.handed_by for one in (trace, light))
     assert handed.max() >= 0
     assert np.array_equal(handed, without)
 

@@ -11,7 +11,7 @@
   const pending = new Map();
   let timer = 0;
   let entries = 0;
-  // State that the server reports, {trace, device, program}. A different choice in the header was made by the user.
+  // State that the server reports, {trace, device, program, page}. A different choice in the header was made by the user.
   let header = {};
 
   /* The app's path, with a slash at its end. */
@@ -79,10 +79,10 @@
   };
 
   /* An address without a trace shows the first; add its id, so that the address can be shared. */
-  const complete = (trace) => {
+  const complete = ({ trace, page }) => {
     const url = lib.address.now();
     if (!trace || url.searchParams.has("trace")) return;
-    if (url.pathname === lib.basePath()) url.pathname += "overview";
+    if (url.pathname === lib.basePath()) url.pathname += page;
     // Other parameters may apply to any trace, except these.
     const rest = [...url.searchParams].filter(([name]) => !["token", "device", "from", "to"].includes(name));
     url.search = `?${new URLSearchParams([["trace", trace], ...rest])}`;
@@ -94,17 +94,18 @@
        user's choice until a loading page is there, and then overwrite it. */
     header: (values) => {
       header = values;
-      complete(header.trace);
-      for (const [name, value] of Object.entries(header)) clientside.set_props(`${name}-select`, { value });
+      complete(header);
+      for (const name of ["trace", "device", "program"]) clientside.set_props(`${name}-select`, { value: header[name] });
       return clientside.no_update;
     },
 
-    /* The same page of another trace. */
+    /* The same page of another trace; from the list of all, its overview. */
     trace: (trace) => {
       if (!trace || trace === header.trace) return clientside.no_update;
       const url = lib.address.now();
       OF_ONE_TRACE.forEach((name) => url.searchParams.delete(name));
       url.searchParams.set("trace", trace);
+      if (header.page === "traces") url.pathname = `${lib.basePath()}overview`;
       return pathOf(url);
     },
 

@@ -14,6 +14,13 @@
 
   const functions = (window.dashAgGridFunctions = window.dashAgGridFunctions || {});
 
+  // A click anywhere in a row with a link follows it, unless text was selected.
+  functions.openRow = ({ data, event }) => {
+    if (data.href && !event.target.closest("a") && !String(window.getSelection())) {
+      window.overlapscope.follow(event, data.href);
+    }
+  };
+
   // A spreadsheet executes text that starts like a formula (OWASP, "CSV Injection"); a quote prevents that.
   functions.csvCell = ({ value }) => (typeof value === "string" && /^[=+@\t\r-]/.test(value) ? `'${value}` : value);
 })();

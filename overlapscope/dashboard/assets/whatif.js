@@ -22,8 +22,13 @@
   };
 
   clientside.overlapscope_whatif = {
-    /* The changes in the address. */
-    read: (page) => (page ? lib.address.now().searchParams.getAll("change") : []),
+    /* The changes in the address. Without any the page begins with those that it proposes; an empty one stands for
+       none. */
+    read: (page) => {
+      if (!page) return [];
+      const given = lib.address.now().searchParams.getAll("change");
+      return given.length ? given.filter(Boolean) : page.first;
+    },
 
     /* The values of the switches, then of the arguments, for some changes. Changes that the trace doesn't have are
        kept, because the server explains them. */
@@ -48,7 +53,7 @@
       if (mine !== latest || !page) return clientside.no_update;
       const changes = changesOf(page, given);
       // Without a history entry: going back should not step through every attempt.
-      lib.address.keep(entry, { trace: page.trace, change: changes });
+      lib.address.keep(entry, { trace: page.trace, change: changes.length ? changes : [""] });
       return { trace: page.trace, device: page.device, changes };
     },
 

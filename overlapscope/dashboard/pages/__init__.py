@@ -35,6 +35,7 @@ class PageKind(Struct, frozen=True):
 PAGES = {
     page.name: page
     for page in (
+        PageKind("traces", "Traces", needs="nothing"),
         PageKind("overview", "Overview", switched=True),
         PageKind("timeline", "Timeline", needs="trace", switched=True),
         PageKind("copies", "Copies", switched=True),

@@ -14,23 +14,23 @@ from dash import Input, Output, dcc, html
 from dash.development.base_component import Component
 from msgspec.structs import replace
 
-from overlapscope.analysis.results import Device, Window
+from overlapscope.analysis.average import judged_steps
+from overlapscope.analysis.periods import host_step
+from overlapscope.analysis.results import Device
 from overlapscope.analysis.steps import median_step
 from overlapscope.base.words import clean
 from overlapscope.compare import tables
 from overlapscope.compare.diff import diff
 from overlapscope.compare.difference import Basis, DeviceDiff, Diff
 from overlapscope.compare.document import before_after
-from overlapscope.compare.figures import averaged
 from overlapscope.compare.words import doubt_words, finding_standing, standing, unit_of
 from overlapscope.dashboard import parts, render
 from overlapscope.dashboard.callbacks import Callbacks
 from overlapscope.dashboard.context import PageContext
+from overlapscope.dashboard.listed import listed_traces
 from overlapscope.dashboard.url import RECORDED
 from overlapscope.documents.table import Cell, Table, rows, words
-from overlapscope.errors import OverlapscopeError
 from overlapscope.report.model import Report
-from overlapscope.report.verdict import Verdict
 from overlapscope.rules.finding import Finding
 
 _NEAR = 6
@@ -48,7 +48,8 @@ def layout(context: PageContext) -> Component:
     before, after = (_of(side, RECORDED) for side in (context, _other(context)))
     difference = diff(_report(before), _report(after))
     before, after = (_of(side, difference.of) for side in (before, after))
-    verdicts = dmc.SimpleGrid([parts.verdict(before), parts.verdict(after)], cols={"base": 1, "lg": 2}, spacing="md")
+    judged = [parts.verdict(side, side.section) for side in (before, after)]
+    verdicts = dmc.SimpleGrid(judged, cols={"base": 1, "lg": 2}, spacing="md")
     doubts = [_doubts(context, difference)] if difference.doubts else []
     if not difference.devices:
         reason = "One of the two traces is unusable, as its verdict says, so there is nothing to compare."
@@ -85,7 +86,7 @@ def _of(context: PageContext, program: str) -> PageContext:
 def _report(context: PageContext) -> Report:
     """Return a report with only the device that is shown."""
     section = context.section
-    devices = () if section.device is None else (section.device,)
+    devices = () if section.window is None else (section.window,)
     return Report(traces=(msgspec.structs.replace(section.trace, devices=devices),), findings=section.findings)
 
 
@@ -140,27 +141,11 @@ def _nothing_chosen(context: PageContext) -> Component:
 
 def _near(context: PageContext) -> tuple[Component, bool]:
     """Return the traces with the most similar names and their verdicts as far as known, and whether all are known."""
-    library, mine = context.library, context.loaded.id
-    others = [entry.id for entry in library.entries() if entry.id != mine]
-    lines, links, done = [], [], True
-    for id in get_close_matches(mine, others, n=_NEAR, cutoff=0):
-        # Request them in turn, so that reading stops after the user leaves the page.
-        verdict = library.verdict(id) if done else None
-        done = done and verdict is not None
-        lines.append((clean(id, 120), *_verdict_cells(verdict)))
-        links.append(dcc.Link("compare →", href=context.url.href(other=id), className="timeline-link"))
-    table = Table("", (words("trace"), words("verdict"), words("", flexible=True)), rows(lines))
-    return render.table(table, context.dark, "compare-near-rows", links), done
-
-
-def _verdict_cells(verdict: Verdict | OverlapscopeError | None) -> tuple[Cell, str]:
-    if verdict is None:
-        return Cell("not read yet", tone="muted"), ""
-    if isinstance(verdict, OverlapscopeError):
-        return Cell("cannot be read", tone="muted"), clean(str(verdict), 400)
-    return Cell(verdict.level, tone="muted" if verdict.level == "unusable" else verdict.level), clean(
-        verdict.answer, 400
-    )
+    mine = context.loaded.id
+    others = [entry.id for entry in context.library.entries() if entry.id != mine]
+    near = {id: context.url.href(other=id) for id in get_close_matches(mine, others, n=_NEAR, cutoff=0)}
+    listed, known = listed_traces(context, near, "compare-near-rows", "compare")
+    return listed, known == len(near)
 
 
 # -- The answer ------------------------------------------------------------------------------------
@@ -211,7 +196,7 @@ def _findings(before: PageContext, after: PageContext, device: DeviceDiff) -> Co
     titles = ("before", "cost", "after", "cost")
     columns = (words(""), words("rule"), *(words(title, flexible=title != "cost") for title in titles))
     of = "per step" if device.basis == "step" else "over the whole window"
-    table = Table("Findings", columns, rows(lines), note=f"Costs are upper bounds {of}.")
+    table = Table("Findings", columns, rows(lines), note=f"A fix saves at most its cost, {of}.")
     return parts.table_panel(before, table, "compare-findings", links)
 
 
@@ -226,13 +211,7 @@ def _costs(device: DeviceDiff, finding: Finding | None, cost_ns: float | None) -
 
 def _timelines(before: PageContext, after: PageContext, device: DeviceDiff) -> Component:
     sides = [
-        parts.TimelineSide(
-            name,
-            context.opened.id,
-            context.opened.lanes.origin_ns,
-            _stands_for(context.section.device, device.basis),
-            {} if context.url.of is None else {"of": context.url.of},
-        )
+        _side(name, context, context.section.device, device.basis)
         for name, context in (("before", before), ("after", after))
         if context.section.device is not None
     ]
@@ -245,10 +224,13 @@ def _timelines(before: PageContext, after: PageContext, device: DeviceDiff) -> C
     )
 
 
-def _stands_for(device: Device, basis: Basis) -> Window:
-    """Return the window of a side: its compared step of median length, if steps are compared."""
-    step = median_step([device.steps[number] for number in averaged(device)]) if basis == "step" else None
-    return device.window if step is None else step.window
+def _side(name: str, context: PageContext, device: Device, basis: Basis) -> parts.TimelineSide:
+    """Return a side at its compared step of median length, or at everything if no steps are compared."""
+    opened = context.opened
+    of = {} if context.url.of is None else {"of": context.url.of}
+    side = parts.TimelineSide(name, opened.id, opened.lanes.origin_ns, device.window, of)
+    step = median_step([device.steps[number] for number in judged_steps(device)]) if basis == "step" else None
+    return side if step is None else replace(side, window=step.window, host=host_step(opened.analysis.trace, step.name))
 
 
 # -- Callbacks -------------------------------------------------------------------------------------

@@ -54,7 +54,8 @@ def _exposed(context: PageContext, device: Device) -> Component:
             title,
             parts.empty(f"All {duration(copied)} of copies are hidden under kernels."),
         )
-    note = f"No kernel ran beside {part_of(exposed, copied)} of copies."
+    when = "In each step no" if context.section.steps else "No"
+    note = f"{when} kernel runs beside {part_of(exposed, copied)} of copies."
     return parts.panel(title, *parts.causes(context, device, "exposed-copy", "copies"), note=note)
 
 

@@ -26,7 +26,8 @@ def _idle(context: PageContext, device: Device) -> Component:
     idle = device.buckets.idle_ns - missing_ns(device)
     if not idle:
         return parts.panel("Idle by cause", parts.empty("The GPU was never idle in this recording."))
-    note = f"The GPU is idle for {part_of(idle, device.span_ns)} ({share(idle, device.span_ns)})."
+    when = "In each step the" if context.section.steps else "The"
+    note = f"{when} GPU is idle for {part_of(idle, device.span_ns)} ({share(idle, device.span_ns)})."
     return parts.panel("Idle by cause", *parts.causes(context, device, "idle", "idle"), note=note)
 
 

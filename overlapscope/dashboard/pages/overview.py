@@ -10,22 +10,24 @@ from dash import Input, Output, dcc, html
 from dash.development.base_component import Component
 from msgspec.structs import replace
 
-from overlapscope.analysis.results import Device
+from overlapscope.analysis.results import Device, Window
 from overlapscope.base.words import clean, plural
 from overlapscope.dashboard import parts, render
 from overlapscope.dashboard.callbacks import Callbacks
 from overlapscope.dashboard.context import PageContext
+from overlapscope.dashboard.url import moved
 from overlapscope.report import charts
 from overlapscope.report.document import finding_block
 from overlapscope.report.headline import Reason, headlines, reasons
 from overlapscope.report.tables import checks, costs_note, where_none_found
+from overlapscope.rules.finding import Finding
 
 
 def layout(context: PageContext, device: Device) -> Component:
     """Return the verdict and its figures. The rest follows once they are on the screen (`show_more`)."""
     return dmc.Stack(
         [
-            parts.verdict(context),
+            parts.verdict(context, context.spoken),
             *_notes(context),
             *_of_recording(context),
             render.tiles(headlines(context.section, device), "overview-figures"),
@@ -62,8 +64,8 @@ def _more(context: PageContext, device: Device) -> Component:
     return dmc.Stack(
         [
             parts.panel(
-                "Where the time goes",
-                render.graph(charts.bucket_bar(context.section, context.dark), "overview-buckets", name="buckets"),
+                "Where a step goes" if context.section.steps else "Where the time goes",
+                *_buckets(context),
                 *(_reason(context, reason) for reason in reasons(context.section, device)),
             ),
             _findings(context),
@@ -71,6 +73,17 @@ def _more(context: PageContext, device: Device) -> Component:
         ],
         gap="md",
     )
+
+
+def _buckets(context: PageContext) -> list[Component]:
+    """Return the bar of buckets below a legend that wraps; Plotly's would cover the bar in a narrow window."""
+    bar = charts.bucket_bar(context.section, context.dark)
+    legend = [html.Span(render.dotted(part["name"], part["marker"]["color"])) for part in bar["data"]]
+    figure = bar | {"layout": bar["layout"] | {"showlegend": False, "height": 104}}
+    return [
+        dmc.Group(legend, gap="md", fz=14, my="xs"),
+        render.graph(figure, "overview-buckets", name="buckets"),
+    ]
 
 
 def _reason(context: PageContext, reason: Reason) -> Component:
@@ -92,23 +105,50 @@ def _reason(context: PageContext, reason: Reason) -> Component:
 
 
 def _findings(context: PageContext) -> Component:
-    findings = context.section.findings
+    """Return the findings, which are about the plain program, with links to their places in the program shown."""
+    spoken = context.spoken
+    findings = spoken.findings
     if not findings:
         return parts.panel(
             "Findings",
             parts.empty(
-                f"None: no rule found anything{where_none_found([context.section.trace])} that costs 1% of the span "
-                "or more.",
+                f"None: no rule found anything{where_none_found([context.section.trace])} that costs 1% of the "
+                f"{'step' if spoken.steps else 'time'} or more.",
                 "The pages Copies and Idle & stalls show the causes of what remains exposed or idle.",
             ),
         )
-    blocks = [finding_block(context.section, finding) for finding in findings]
-    links = [parts.timeline_link(context, finding.example) for finding in findings]
+    blocks = [finding_block(spoken, finding) for finding in findings]
+    links = [
+        [*_whatif_link(context, finding), *parts.timeline_link(context, _example(context, recorded))]
+        for finding, recorded in zip(findings, _as_recorded(context), strict=True)
+    ]
     return parts.panel(
         "Findings",
         render.findings(blocks, context.dark, "overview-findings", links),
-        note=f"Costliest first. {costs_note(findings)}".rstrip(),
+        note=f"What is certain to save most comes first. {costs_note(findings)}".rstrip(),
     )
+
+
+def _as_recorded(context: PageContext) -> list[Finding]:
+    """Return the findings that are shown, as the report on the recording has them."""
+    section = context.loaded.section(context.url.device)
+    shown = context.loaded.plain is None
+    return [finding for finding in section.findings if shown or finding.found_in != "recorded"]
+
+
+def _example(context: PageContext, recorded: Finding) -> Window | None:
+    """Return the example of a recorded finding in the timeline of the program shown."""
+    if not context.replayed or recorded.example is None:
+        return recorded.example
+    before, after = context.loaded.analysis.trace, context.opened.analysis.trace
+    return recorded.plain_example or moved(recorded.example, recorded.device, before, after)
+
+
+def _whatif_link(context: PageContext, finding: Finding) -> list[Component]:
+    """Return a link to the prediction of a finding's fix; nothing if its fix can't be replayed."""
+    if not finding.fix or not finding.cost_ns:
+        return []
+    return [dcc.Link("try it in What if →", href=context.url.whatif_href(finding.fix), className="timeline-link")]
 
 
 def _trust(context: PageContext) -> Component:

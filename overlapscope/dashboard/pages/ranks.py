@@ -167,10 +167,12 @@ def _maps(context: PageContext, ranks: Ranks) -> list[Component]:
 
 def _waiting(context: PageContext, ranks: Ranks) -> list[Component]:
     report = ranks.report
+    groups = tables.communication(report, rows=_LISTED)
     late, met = tables.stragglers(report, rows=_LISTED), tables.meetings(report, rows=_LISTED)
     links = [_at(context.url, ranks, meeting) for meeting in report.meetings[: len(met.rows)]]
     return [
         *([parts.table_panel(context, late, "ranks-stragglers")] if late.rows else []),
+        *([parts.table_panel(context, groups, "ranks-communication")] if groups.rows else []),
         *([parts.table_panel(context, met, "ranks-meetings", links)] if met.rows else []),
     ]
 

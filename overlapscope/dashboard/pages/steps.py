@@ -37,7 +37,7 @@ def _steps(context: PageContext, device: Device) -> list[Component]:
     )
     return [
         parts.panel(
-            "Each step",
+            "Where each step goes",
             graph(charts.steps(context.section, context.dark), "steps-chart", name="steps"),
             note=f"{_outliers(device)} A click on a bar shows the step in the timeline.{undrawn}",
         ),
@@ -50,17 +50,17 @@ def _outliers(device: Device) -> str:
     if count < FEWEST:
         return f"{plural(count, 'step')}: too few to call one unusual."
     unusual = int(find_outliers(device.steps).sum())
-    rule = f"more than {DEVIATIONS:g} scaled median absolute deviations and {LEAST_SHARE:.0%} from the median span"
+    rule = f"more than {LEAST_SHARE:.0%}, and {DEVIATIONS:g} scaled median absolute deviations, from the median step"
     if not unusual:
-        return f"{plural(count, 'step')}, none unusual (none is {rule})."
-    return f"{plural(unusual, 'outlier')} of {plural(count, 'step')}, marked with a triangle: {rule}."
+        return f"{plural(count, 'step')}, none of which is unusual ({rule})."
+    return f"{plural(unusual, 'outlier')} of {plural(count, 'step')}, marked with a triangle ({rule})."
 
 
 def _no_steps() -> Component:
     return parts.panel(
         "No steps",
         parts.empty(
-            "No step is marked in this recording, so figures are of the whole window.",
+            "No step is marked in this recording, so figures are of all that was recorded.",
             [
                 "To mark them, call ",
                 dmc.Code("prof.step()"),
@@ -87,7 +87,8 @@ def _ranges(context: PageContext, device: Device) -> Component:
         context,
         lists.ranges(context.section, device),
         "steps-ranges",
-        note="Each name that record_function marked, with all its occurrences added up. Ranges nest, so times overlap.",
+        note="Each name that record_function marked, with all its occurrences added up"
+        f"{', in an average step' * bool(context.section.steps)}. Ranges nest, so times overlap.",
     )
 
 

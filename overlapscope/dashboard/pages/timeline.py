@@ -45,7 +45,7 @@ def layout(context: PageContext) -> Component:
             dmc.Group(
                 [
                     dmc.Title("Timeline", order=2),
-                    *([dmc.Text(parts.REPLAYED, c="dimmed", size="sm", id="replayed")] if context.replayed else []),
+                    dmc.Text(parts.which_program(context), c="dimmed", size="sm", id="timeline-program"),
                 ],
                 className="timeline-heading",
             ),
@@ -104,11 +104,11 @@ def show_span(context: PageContext, selection: _Selection | None, config: _Confi
     try:
         return _span(context, drawn, -1 if device is None else device, int(selection.start), int(selection.end))
     except KeyError:
-        return parts.empty("Nothing ran on a GPU in this trace, so a span has no figures.")
+        return parts.empty("Nothing ran on a GPU in this trace, so a selected time has no figures.")
 
 
 def _hint() -> Component:
-    hint = "Drag over the lanes to select a span: its buckets, overlap and causes are shown here."
+    hint = "Drag over the lanes to select a stretch of time: what ran in it, its overlap and its causes are shown here."
     return html.P(hint, className="tl-hint")
 
 
@@ -116,7 +116,7 @@ def _span(context: PageContext, drawn: Lanes, device: int, start_ns: int, end_ns
     """Return a device's activity in a span. Raises KeyError if there is no such device."""
     period = lanes.span(drawn, device, start_ns, end_ns)
     if not period.span_ns:
-        return parts.empty(f"The GPU work of device {device} lies outside of this span.")
+        return parts.empty(f"The GPU work of device {device} lies outside of the selected time.")
     unit, overlap = unit_for(period.span_ns), period.overlap
     cut = period.span_ns < end_ns - start_ns
     of = f"{unit.text(period.span_ns)} on device {device}"
@@ -140,7 +140,7 @@ def _span(context: PageContext, drawn: Lanes, device: int, start_ns: int, end_ns
             amounts = [_part(cause, ns, period, unit, f"{subject}:{cause}") for cause, ns in causes]
             tables.append(_amounts(title, amounts, unit, context.colors))
     children: list[Component] = [
-        html.Div([html.Strong("Selected span"), html.Span(note, className="timeline-note")]),
+        html.Div([html.Strong("Selected time"), html.Span(note, className="timeline-note")]),
         *render.draw([Bar(tuple(buckets))], context.dark),
         html.Div(tables, className="timeline-tables"),
         html.Dl([html.Div([html.Dt(name), html.Dd(value)]) for name, value in facts], className="tl-facts"),
@@ -163,5 +163,5 @@ def _amounts(title: str, amounts: Sequence[Part], unit: Unit, colors: dict[str, 
         )
         for part in amounts
     ]
-    head = html.Thead(html.Tr([html.Th(title), html.Th(unit.name), html.Th("of the span")]))
+    head = html.Thead(html.Tr([html.Th(title), html.Th(unit.name), html.Th("of the time")]))
     return html.Table([head, html.Tbody(rows)], className="timeline-amounts")

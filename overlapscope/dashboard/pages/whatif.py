@@ -55,6 +55,7 @@ def layout(context: PageContext, device: Device) -> Component:
     config = {
         "trace": context.opened.id,
         "device": device.device,
+        "first": _first(context),
         "kinds": [
             {"id": kind.id, "options": options.get(kind.id), "required": kind.words.argument_required} for kind in kinds
         ],
@@ -103,6 +104,11 @@ def layout(context: PageContext, device: Device) -> Component:
         dcc.Interval(id="whatif-best-clock", interval=_CLOCK_MS, disabled=True),
         lead=_LEAD,
     )
+
+
+def _first(context: PageContext) -> tuple[str, ...]:
+    """Return the changes to begin with if the address names none: the fix of the first finding that has one."""
+    return next((finding.fix for finding in context.spoken.findings if finding.fix and finding.cost_ns), ())
 
 
 def _options(argument: str, device: Device) -> list[str]:

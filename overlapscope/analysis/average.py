@@ -1,0 +1,273 @@
+"""The frame of all figures that people read: an average step of the judged steps.
+
+The judged steps are the whole ones, without a first one that is warm-up and without the last one, which ends with the
+recording instead of the next step. They follow each other without gaps. Every length of the average step is the mean
+of their lengths, in whole nanoseconds, and every percentage is a ratio of the sums.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final
+
+import numpy as np
+from msgspec.structs import replace
+
+from overlapscope.analysis.results import (
+    Buckets,
+    CopyGroup,
+    Device,
+    Engines,
+    Evidence,
+    HostStall,
+    KernelGroup,
+    Overlap,
+    Period,
+    PerStep,
+)
+from overlapscope.analysis.steps import begins_with_warm_up
+from overlapscope.analysis.timeline import percentage
+from overlapscope.base.intervals import I64
+from overlapscope.catalog.causes import COPY_CAUSES, IDLE_CAUSES
+
+COPY_LENGTHS: Final = [f"copy:{cause}" for cause in COPY_CAUSES]
+"""Names of the exposed copy time of each cause."""
+IDLE_LENGTHS: Final = [f"idle:{cause}" for cause in IDLE_CAUSES]
+"""Names of the idle time of each cause."""
+PARTS: Final = ("compute", "exposed_comm", *COPY_LENGTHS, "exposed_other", *IDLE_LENGTHS)
+"""Parts of a span, which add up to it: the buckets, two of them divided by cause."""
+_OTHERS = ("sm", "h2d", "d2h", "comm", "other", "copy", "busy", "ideal", "both", "exposed_h2d", "exposed_d2h")
+COLUMN: Final = {name: number for number, name in enumerate((*PARTS, *_OTHERS))}
+"""Column of each length in `lengths_of`."""
+
+
+# -- Which steps ------------------------------------------------------------------------------------
+
+
+def comparable(numbers: Sequence[int], spans_ns: Sequence[int], *, settled: bool = False) -> tuple[int, ...]:
+    """Return the numbers of whole steps without the first if it is warm-up, and without the last if another is left.
+
+    Args:
+        numbers: Numbers of the whole steps, ascending.
+        spans_ns: Spans of all steps.
+        settled: Whether it is known that none is warm-up.
+    """
+    kept = tuple(numbers) if settled else without_warm_up(numbers, spans_ns)
+    return kept[:-1] if len(kept) > 1 else kept
+
+
+def without_warm_up(numbers: Sequence[int], spans_ns: Sequence[int]) -> tuple[int, ...]:
+    """Return the numbers without the first if that step is warm-up. `spans_ns` has the spans of all steps."""
+    warm_up = begins_with_warm_up([spans_ns[number] for number in numbers])
+    return tuple(numbers[1:] if warm_up else numbers)
+
+
+def judged_steps(device: Device, *, skip: int = 0) -> tuple[int, ...]:
+    """Return the numbers of the judged steps in `Device.steps`, of which the first `skip` are left out.
+
+    `Device.steps` excludes what the recorder marked as warm-up.
+    """
+    steps, average_step = device.steps, device.per_step
+    if steps and average_step is not None and not skip:
+        return tuple(range(average_step.first, average_step.first + average_step.steps))
+    whole = [number for number, step in enumerate(steps) if number >= skip and not step.partial]
+    return comparable(whole, [step.span_ns for step in steps])
+
+
+def judged_ranges(device: Device) -> tuple[Period, ...]:
+    """Return the occurrences of ranges that begin in judged steps; all of them if no step is judged."""
+    rows = judged_steps(device)
+    if device.per_step is None or not rows:
+        return device.ranges
+    begin, end = device.steps[rows[0]].window.start_ns, device.steps[rows[-1]].window.end_ns
+    return tuple(period for period in device.ranges if begin <= period.window.start_ns < end)
+
+
+# -- Means of periods -------------------------------------------------------------------------------
+
+
+def lengths_of(periods: Sequence[Period]) -> I64:
+    """Return all lengths of each period, in nanoseconds, of shape (periods, `COLUMN`)."""
+    return np.array([_lengths(period) for period in periods], np.int64).reshape(len(periods), len(COLUMN))
+
+
+def _lengths(period: Period) -> list[int]:
+    buckets, engines, overlap = period.buckets, period.engines, period.overlap
+    return [
+        buckets.compute_ns,
+        buckets.exposed_comm_ns,
+        *(period.exposed_copy_by_cause.get(cause, 0) for cause in COPY_CAUSES),
+        buckets.exposed_other_ns,
+        *(period.idle_by_cause.get(cause, 0) for cause in IDLE_CAUSES),
+        engines.sm_ns,
+        engines.h2d_ns,
+        engines.d2h_ns,
+        engines.comm_ns,
+        engines.other_ns,
+        overlap.copy_ns,
+        overlap.busy_ns,
+        overlap.ideal_ns,
+        overlap.h2d_d2h_ns,
+        overlap.exposed_h2d_ns,
+        overlap.exposed_d2h_ns,
+    ]
+
+
+def means(table: I64) -> dict[str, int]:
+    """Return the mean of each column of `lengths_of` in whole nanoseconds, rounded so that sums stay exact.
+
+    The parts of the span add up to its mean. Time exposed in one direction, in the other and in both at once adds up
+    to the exposed copy.
+    """
+    totals, count = table.sum(axis=0).tolist(), len(table)
+    exact = dict(zip(COLUMN, totals, strict=True))
+    rounded, running, distributed = {}, 0, 0
+    for name, total in exact.items():
+        if name in _OTHERS:
+            rounded[name] = _rounded(total, count)
+            continue
+        # Rounding the running sum instead of each part keeps the total exact.
+        running += total
+        rounded[name] = _rounded(running, count) - distributed
+        distributed += rounded[name]
+    exposed, exposed_total = (sum(each[name] for name in COPY_LENGTHS) for each in (rounded, exact))
+    rounded["copy"] = exposed + _rounded(exact["copy"] - exposed_total, count)
+    only_h2d = min(exposed, _rounded(exposed_total - exact["exposed_d2h"], count))
+    in_one = min(exposed, _rounded(2 * exposed_total - exact["exposed_d2h"] - exact["exposed_h2d"], count))
+    rounded["exposed_h2d"] = only_h2d + exposed - in_one
+    rounded["exposed_d2h"] = exposed - only_h2d
+    return rounded
+
+
+def _rounded(total: int, count: int) -> int:
+    return (2 * total + count) // (2 * count)
+
+
+def average(steps: Sequence[Period], judged: Sequence[int]) -> PerStep | None:
+    """Return the average of the judged steps, given by number; None if there are none."""
+    if not judged:
+        return None
+    periods = [steps[number] for number in judged]
+    table = lengths_of(periods)
+    ns, sums = means(table), dict(zip(COLUMN, table.sum(axis=0).tolist(), strict=True))
+    exposed_copy, idle = (sum(ns[name] for name in names) for names in (COPY_LENGTHS, IDLE_LENGTHS))
+    exposed_sum, serial_sum = sum(sums[name] for name in COPY_LENGTHS), sums["sm"] + sums["h2d"] + sums["d2h"]
+    return PerStep(
+        steps=len(periods),
+        first=judged[0],
+        span_ns=sum(ns[name] for name in PARTS),
+        buckets=Buckets(
+            compute_ns=ns["compute"],
+            exposed_comm_ns=ns["exposed_comm"],
+            exposed_copy_ns=exposed_copy,
+            exposed_other_ns=ns["exposed_other"],
+            idle_ns=idle,
+        ),
+        engines=Engines(
+            sm_ns=ns["sm"],
+            compute_ns=ns["compute"],
+            comm_ns=ns["comm"],
+            h2d_ns=ns["h2d"],
+            d2h_ns=ns["d2h"],
+            other_ns=ns["other"],
+        ),
+        overlap=Overlap(
+            copy_ns=ns["copy"],
+            hidden_copy_ns=ns["copy"] - exposed_copy,
+            hidden_copy_pct=percentage(sums["copy"] - exposed_sum, sums["copy"]),
+            serial_ns=ns["sm"] + ns["h2d"] + ns["d2h"],
+            busy_ns=ns["busy"],
+            ideal_ns=ns["ideal"],
+            efficiency_pct=percentage(serial_sum - sums["busy"], serial_sum - sums["ideal"]),
+            h2d_d2h_ns=ns["both"],
+            comm_compute_pct=percentage(sums["comm"] - sums["exposed_comm"], sums["comm"]),
+            exposed_h2d_ns=ns["exposed_h2d"],
+            exposed_d2h_ns=ns["exposed_d2h"],
+        ),
+        exposed_copy_by_cause={str(cause): ns[f"copy:{cause}"] for cause in COPY_CAUSES},
+        idle_by_cause={str(cause): ns[f"idle:{cause}"] for cause in IDLE_CAUSES},
+    )
+
+
+# -- The device in the frame ------------------------------------------------------------------------
+
+
+def in_frame(device: Device) -> Device:
+    """Return the device with the figures of an average step; of the time after the lead-in if no step is judged.
+
+    Counts and bytes stay sums over the judged steps, because an average step may have half a copy.
+    """
+    average_step, rows = device.per_step, judged_steps(device)
+    if average_step is None:
+        judged = device.judged
+        return device if judged is None else _with_figures(device, judged)
+    framed = _with_figures(device, average_step)
+    if not rows:
+        # Large reports are kept without the figures of each step.
+        return replace(framed, copies=(), host_stalls=(), kernels=(), evidence=())
+    copies = [_copies(group, rows) for group in device.copies if group.by_step.time_ns]
+    stalls = [_stall(stall, rows) for stall in device.host_stalls if stall.by_step.host_wait_ns]
+    kernels = [_kernels(group, rows) for group in device.kernels if group.by_step.count]
+    cases = [_case(case, rows) for case in device.evidence if case.by_step.time_ns]
+    return replace(
+        framed,
+        copies=tuple(sorted((group for group in copies if group.count or group.time_ns), key=_longest)),
+        host_stalls=tuple(
+            sorted(
+                (stall for stall in stalls if stall.host_wait_ns or stall.idle_caused_ns),
+                key=lambda stall: (-stall.idle_caused_ns, -stall.host_wait_ns),
+            )
+        ),
+        kernels=tuple(sorted((group for group in kernels if group.count), key=_longest)),
+        evidence=tuple(sorted((case for case in cases if case.time_ns), key=_longest)),
+    )
+
+
+def _with_figures(device: Device, figures: Period | PerStep) -> Device:
+    names = ("span_ns", "buckets", "engines", "overlap", "exposed_copy_by_cause", "idle_by_cause")
+    return replace(device, **{name: getattr(figures, name) for name in names})
+
+
+def _longest(group: CopyGroup | KernelGroup | Evidence) -> int:
+    return -group.time_ns
+
+
+def _copies(group: CopyGroup, rows: Sequence[int]) -> CopyGroup:
+    each = group.by_step
+    moved, took = _total(each.bytes, rows), _total(each.duration_ns, rows)
+    return replace(
+        group,
+        count=_total(each.count, rows),
+        bytes=moved if group.bytes is not None else None,
+        time_ns=_mean(each.time_ns, rows),
+        exposed_ns=_mean(each.exposed_ns, rows),
+        gb_per_s=moved / took if group.bytes is not None and took else None,
+    )
+
+
+def _stall(stall: HostStall, rows: Sequence[int]) -> HostStall:
+    each = stall.by_step
+    return replace(
+        stall,
+        count=_total(each.count, rows) if each.count else stall.count,
+        host_wait_ns=_mean(each.host_wait_ns, rows),
+        idle_caused_ns=_mean(each.idle_caused_ns, rows),
+    )
+
+
+def _kernels(group: KernelGroup, rows: Sequence[int]) -> KernelGroup:
+    each = group.by_step
+    return replace(group, count=_total(each.count, rows), time_ns=_mean(each.time_ns, rows))
+
+
+def _case(case: Evidence, rows: Sequence[int]) -> Evidence:
+    each = case.by_step
+    return replace(case, count=_total(each.count, rows), time_ns=_mean(each.time_ns, rows))
+
+
+def _total(each: Sequence[int], rows: Sequence[int]) -> int:
+    return sum(each[row] for row in rows)
+
+
+def _mean(each: Sequence[int], rows: Sequence[int]) -> int:
+    return _rounded(_total(each, rows), len(rows))

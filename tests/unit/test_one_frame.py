@@ -1,0 +1,268 @@
+"""Every output says the same of an average step: verdict, cards, tables, findings, `whatif`, `check`, `diff`, the HTML
+report, markdown, notebooks, answers for assistants, SQL, history, exposition and ranks.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable, Iterator
+from html import unescape
+from pathlib import Path
+from typing import Any
+
+import pytest
+from msgspec.structs import asdict
+
+from overlapscope.analysis.results import Device, efficiency_shown, hidden_copy_shown, missing_ns, partition
+from overlapscope.assistant.folders import Folders
+from overlapscope.assistant.tools import Tools
+from overlapscope.base.words import bare_shares, duration
+from overlapscope.budgets.check import check
+from overlapscope.budgets.settings import Budget, Settings
+from overlapscope.compare.diff import diff
+from overlapscope.documents.model import Document
+from overlapscope.history.figures import figures, scalars
+from overlapscope.prediction.predict import predict
+from overlapscope.query.rows import QueriedTraces, fill
+from overlapscope.query.tables import TABLES
+from overlapscope.ranks.frame import by_steps, rows_of
+from overlapscope.ranks.join import Joined
+from overlapscope.ranks.reduced import reduce
+from overlapscope.reading import load
+from overlapscope.render import html, markdown
+from overlapscope.render.notebook import screen
+from overlapscope.report import charts, tables
+from overlapscope.report.document import details, document, head
+from overlapscope.report.headline import headlines
+from overlapscope.report.model import of_program
+from overlapscope.report.page import DeviceReport, Page
+from overlapscope.report.verdict import judge
+from overlapscope.rules.finding import surest_first
+from tests.support.helpers import TRACES, various
+from tests.support.recordings import report_of, trace_of
+
+ROUNDED_NS = 2
+_TIMES = re.compile(r"(?:(\d[\d,.]*) to )?(\d[\d,.]*) (ns|us|ms|s)\b")
+
+each_recording = pytest.mark.parametrize("recording", various(), ids=lambda path: str(path.relative_to(TRACES)))
+
+
+def sections(recording: Path, *, recorded: bool = False) -> Iterator[tuple[DeviceReport, Device]]:
+    page = Page(report_of(recording), recorded=recorded)
+    yield from ((section, section.device) for section in page.sections() if section.device and section.usable)
+
+
+def known_times(section: DeviceReport, device: Device) -> set[str]:
+    """Return the texts of all times that a verdict may state."""
+    lengths = [device.span_ns, device.overlap.copy_ns, *partition(device).values()]
+    lengths += [*device.exposed_copy_by_cause.values(), *device.idle_by_cause.values()]
+    lengths += [section.per_step(finding.cost_ns) for finding in section.findings]
+    plain = device.plain
+    if plain is not None:
+        lengths += [plain.step_ns, plain.low_ns, plain.high_ns, plain.recorded_step_ns]
+    return set(map(duration, lengths))
+
+
+@each_recording
+def test_the_figures_of_a_step_add_up(recording: Path) -> None:
+    for _, device in sections(recording):
+        assert sum(partition(device).values()) == device.span_ns
+        assert sum(device.exposed_copy_by_cause.values()) == device.buckets.exposed_copy_ns
+        assert sum(device.idle_by_cause.values()) == device.buckets.idle_ns
+
+
+@each_recording
+def test_the_verdict_states_figures_of_the_tables(recording: Path) -> None:
+    for section, device in sections(recording):
+        verdict = judge(section)
+        known = known_times(section, device)
+        for low, high, unit in _TIMES.findall(f"{verdict.answer} {verdict.plain}"):
+            assert f"{high} {unit}" in known
+            assert not low or device.plain is not None
+
+
+@each_recording
+def test_cards_bar_and_table_have_the_same_figures(recording: Path) -> None:
+    for section, device in sections(recording):
+        parts = partition(device)
+        shares = dict(zip(parts, bare_shares(list(parts.values()), device.span_ns), strict=True))
+        table = {row[0]: row[1:] for row in tables.buckets(section, device).texts()}
+        cards = {card.name: card for card in headlines(section, device)}
+        for name, ns in parts.items():
+            if ns:
+                assert table[name] == [section.unit.number(ns), shares[name]]
+            if name in cards and ns:
+                assert cards[name].value == section.unit.text(ns)
+                assert cards[name].beside.startswith(f"{shares[name]}%")
+        assert table["step" if section.steps else "all"][0] == section.unit.number(device.span_ns)
+        first = headlines(section, device)[0]
+        assert first.value.removeprefix("about ") == section.unit.text(device.span_ns)
+        assert head(section, titled=False).blocks
+
+
+@each_recording
+def test_a_finding_saves_what_the_command_below_it_says(recording: Path) -> None:
+    for section, device in sections(recording):
+        finding = next((each for each in section.findings if each.fix and each.cost_ns), None)
+        if finding is None:
+            continue
+        result = predict(load(recording, cache=False), finding.fix, device=device.device).result
+        assert result.gain_ns is not None
+        assert abs(result.unchanged_step_ns - device.span_ns) <= ROUNDED_NS or not section.steps
+        for end, ns in (("value", finding.cost_ns), ("low", finding.low_ns), ("high", finding.high_ns)):
+            saved = max(0, getattr(result.gain_ns, end))
+            assert abs(saved / result.unchanged_step_ns - section.per_step(ns) / device.span_ns) < 1e-4
+
+
+@each_recording
+def test_check_and_diff_judge_the_recorded_step(recording: Path) -> None:
+    report = report_of(recording)
+    if any(plain.origin != "estimated" for device in report.devices if (plain := device.plain)):
+        pytest.skip("the step is known, so that check judges the plain program")
+    metrics = ("step_time", "efficiency_pct", "hidden_copy_pct", "exposed_copy_time", "idle_time", "compute_time")
+    budgets = tuple(Budget(metric=metric, max=1e18, ranks="each") for metric in metrics)
+    judged = check(report, Settings(budgets=budgets))
+    compared = {each.device: each for each in diff(report, report).devices} if len(report.traces) == 1 else {}
+    for section, device in sections(recording, recorded=True):
+        if not section.steps:
+            continue
+        expected = {
+            "step_time": device.span_ns,
+            "efficiency_pct": efficiency_shown(device),
+            "hidden_copy_pct": hidden_copy_shown(device),
+            "exposed_copy_time": device.buckets.exposed_copy_ns,
+            "idle_time": device.buckets.idle_ns - missing_ns(device),
+            "compute_time": device.buckets.compute_ns,
+        }
+        for verdict in judged.verdicts:
+            for part in verdict.parts:
+                if (part.rank, part.device) == (section.trace.rank, device.device):
+                    value = expected[verdict.metric]
+                    assert part.value is None or value is None or abs(part.value - value) <= ROUNDED_NS
+        if device.device in compared:
+            assert compared[device.device].figures.span.before == device.span_ns
+
+
+@each_recording
+def test_a_fix_that_saves_nothing_neither_warns_nor_leads(recording: Path) -> None:
+    for section, _ in sections(recording):
+        findings = section.findings
+        useless = [finding for finding in findings if tables.cost(section, finding) == "saves nothing by itself"]
+        assert all(finding.severity == "info" for finding in useless)
+        ordered = sorted(findings, key=surest_first)
+        warnings = sum(finding.severity != "info" for finding in findings)
+        assert not any(finding in useless for finding in ordered[:warnings])
+
+
+# -- Files, notebooks, assistants, SQL, history and ranks -------------------------------------------
+
+
+@each_recording
+def test_files_and_notebooks_show_the_figures_of_the_tables(recording: Path) -> None:
+    page = Page(report_of(recording))
+    text = markdown.render(document(page))
+    for section, device in sections(recording):
+        table = tables.buckets(section, device).texts()
+        assert all(f"| {' | '.join(map(markdown.escape, row))} |" in text for row in table)
+        shown = html.render(Document("", tuple(details(section, None, titled=False))))
+        rows = [_cells(row) for row in re.findall("<tr.*?>(.*?)</tr>", shown, re.DOTALL)]
+        assert all(list(row) in rows for row in table)
+        cards = html.render(Document("", (head(section, titled=False),)))
+        assert all(card.value in unescape(cards) for card in headlines(section, device))
+        if len(list(page.sections())) == 1:
+            assert judge(section).lead in unescape(re.sub(r"\s+", " ", screen(page.report)))
+
+
+def _cells(row: str) -> list[str]:
+    return [unescape(re.sub("<.*?>", "", cell)) for cell in re.findall("<t[dh].*?>(.*?)</t[dh]>", row, re.DOTALL)]
+
+
+@each_recording
+def test_charts_draw_the_figures_of_the_tables(recording: Path) -> None:
+    for section, device in sections(recording):
+        parts = [ns for ns in partition(device).values() if ns]
+        drawn = charts.bucket_bar(section, False)["data"]
+        assert [bar["x"][0] for bar in drawn] == [ns / section.unit.ns for ns in parts]
+
+
+@each_recording
+def test_an_assistant_is_answered_with_the_figures_of_the_tables(recording: Path) -> None:
+    tools = Tools(Folders((recording.parent,)))
+    verdicts, found = _answers(tools.verdict, recording, "verdicts"), _answers(tools.findings, recording, "findings")
+    expected = []
+    for section, device in sections(recording):
+        [answer] = (each for each in verdicts if each.get("device") == device.device)
+        figures = answer["per_step" if section.steps else "judged"]
+        assert figures["span_ns"] == device.span_ns
+        assert {name: figures[name] for name in asdict(device.buckets)} == asdict(device.buckets)
+        assert figures["efficiency_pct"] == device.overlap.efficiency_pct
+        assert figures["idle_by_cause"] == {cause: ns for cause, ns in device.idle_by_cause.items() if ns}
+        assert answer["verdict"] == judge(section).text or answer["verdict"].endswith("...")
+        expected += [(finding.rule, section.per_step(finding.cost_ns)) for finding in section.findings]
+    assert sorted((each["rule"], each["saves_ns"]) for each in found) == sorted(expected)
+
+
+def _answers(tool: Callable[..., str], recording: Path, called: str) -> list[dict[str, Any]]:
+    first = json.loads(tool(recording.name))
+    rest = [json.loads(tool(recording.name, page=page)) for page in range(2, first.get("pages", 1) + 1)]
+    return [item for answer in (first, *rest) for item in answer[called]]
+
+
+def test_sql_has_the_figures_of_the_tables() -> None:
+    job = QueriedTraces(tuple(map(trace_of, various())))
+    steps, causes = (fill(TABLES[name], job).to_pylist() for name in ("per_step", "causes_per_step"))
+    by_cause = {(row["source"], row["device"], row["subject"], row["cause"]): row["time_ns"] for row in causes}
+    devices = {
+        (section.trace.source, device.device): device
+        for recording in various()
+        for section in Page(report_of(recording)).sections()
+        if (device := section.device) is not None and section.steps
+    }
+    assert {(row["source"], row["device"]) for row in steps} == devices.keys()
+    for row in steps:
+        source, device = row["source"], devices[row["source"], row["device"]]
+        assert row["span_ns"] == device.span_ns and row["efficiency_pct"] == device.overlap.efficiency_pct
+        assert {name: row[name] for name in asdict(device.buckets)} == asdict(device.buckets)
+        assert {cause: by_cause[source, device.device, "idle", cause] for cause in device.idle_by_cause} == (
+            device.idle_by_cause
+        )
+
+
+@each_recording
+def test_history_and_its_scalars_have_the_recorded_step(recording: Path) -> None:
+    report = report_of(recording)
+    if of_program(report) is not report:
+        pytest.skip("the step is known, so that the history is of the plain program")
+    by_place = {(each.metric, each.rank, each.device): each.value for each in figures(report)}
+    named = scalars(report)
+    shown = [(section, device) for section, device in sections(recording, recorded=True) if section.steps]
+    for section, device in shown:
+        for metric, name, value in (
+            ("step_time", "step_ms", device.span_ns),
+            ("compute_time", "compute_ms", device.buckets.compute_ns),
+            ("exposed_copy_time", "exposed_copy_ms", device.buckets.exposed_copy_ns),
+            ("idle_time", "idle_ms", device.buckets.idle_ns - missing_ns(device)),
+        ):
+            kept = by_place.get((metric, section.trace.rank, device.device))
+            if kept is not None:
+                assert abs(kept - value) <= ROUNDED_NS
+                assert len(report.devices) > 1 or abs(1e6 * named[name] - value) <= ROUNDED_NS
+
+
+@each_recording
+def test_ranks_have_the_recorded_step(recording: Path) -> None:
+    report = report_of(recording)
+    usable = [section for section in Page(report, recorded=True).sections() if section.usable]
+    if not usable:
+        pytest.skip("no rank can be compared")
+    joined = Joined()
+    for rank in reduce(trace_of(recording)):
+        joined.add(rank)
+    result = joined.report()
+    stepped = {bool(row.judged and row.judged.steps) for row in result.ranks}
+    for row in rows_of(result) if len(stepped) == 1 else ():
+        [device] = (each.device for each in usable if each.device and each.device.device == row.device)
+        assert (row.span_ns, row.buckets) == (device.span_ns, device.buckets)
+        assert (row.efficiency_pct, row.hidden_copy_pct) == (efficiency_shown(device), hidden_copy_shown(device))
+    assert by_steps(result.ranks) == (stepped == {True})
