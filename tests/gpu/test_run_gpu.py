@@ -45,7 +45,7 @@ def test_on_a_gpu_the_analysis_follows(tmp_path: Path) -> None:
     lines = said(run)
     assert wrote("train.trace.json.gz") in lines
     assert any(line.startswith("train.trace.json.gz, ") for line in lines)
-    assert any(line.startswith("where the time goes") for line in lines)
+    assert any(line.startswith("where a step goes") for line in lines)
 
 
 def test_on_a_gpu_open_ends_in_the_dashboard(tmp_path: Path) -> None:
