@@ -10,7 +10,7 @@ import pytest
 
 from tests.support.action_job import ROOT, Job
 
-BROKEN = ROOT / "traces/known_causes/pageable_memory.json.gz"
+BROKEN = ROOT / "overlapscope/samples/training_naive.json.gz"
 
 
 def small_wheel(directory: Path) -> Path:

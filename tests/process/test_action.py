@@ -12,7 +12,7 @@ from tests.support.action_job import ACTION, EXPRESSION, ROOT, STEPS, Job
 from tests.unit.test_check_formats import read_github, read_junit
 
 HEALTHY = ROOT / "traces/known_causes/healthy_prefetch.json.gz"
-BROKEN = ROOT / "traces/known_causes/pageable_memory.json.gz"
+BROKEN = ROOT / "overlapscope/samples/training_naive.json.gz"
 
 INJECTIONS = [
     "$(touch pwned) `touch pwned` ${{ github.token }}",

@@ -36,9 +36,9 @@ def recordings() -> list[Path]:
 
 
 TELLING = (
+    "further/batches/pinned_blocking",
     "known_causes/allocation",
     "known_causes/backward_on_side_stream",
-    "known_causes/blocking_copy",
     "known_causes/data_loading_stacks",
     "known_causes/engine_busy",
     "known_causes/host_sync",
