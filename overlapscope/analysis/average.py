@@ -14,19 +14,16 @@ import numpy as np
 from msgspec.structs import replace
 
 from overlapscope.analysis.results import (
-    Buckets,
     CopyGroup,
     Device,
-    Engines,
     Evidence,
     HostStall,
     KernelGroup,
-    Overlap,
     Period,
     PerStep,
 )
 from overlapscope.analysis.steps import begins_with_warm_up
-from overlapscope.analysis.timeline import percentage
+from overlapscope.analysis.timeline import measured, percentage
 from overlapscope.base.intervals import I64
 from overlapscope.catalog.causes import COPY_CAUSES, IDLE_CAUSES
 
@@ -152,37 +149,22 @@ def average(steps: Sequence[Period], judged: Sequence[int]) -> PerStep | None:
     ns, sums = means(table), dict(zip(COLUMN, table.sum(axis=0).tolist(), strict=True))
     exposed_copy, idle = (sum(ns[name] for name in names) for names in (COPY_LENGTHS, IDLE_LENGTHS))
     exposed_sum, serial_sum = sum(sums[name] for name in COPY_LENGTHS), sums["sm"] + sums["h2d"] + sums["d2h"]
+    buckets, engines, overlap = measured(
+        {**ns, "exposed_copy": exposed_copy, "idle": idle, "comm_hidden": ns["comm"] - ns["exposed_comm"]}
+    )
     return PerStep(
         steps=len(periods),
         first=judged[0],
         span_ns=sum(ns[name] for name in PARTS),
-        buckets=Buckets(
-            compute_ns=ns["compute"],
-            exposed_comm_ns=ns["exposed_comm"],
-            exposed_copy_ns=exposed_copy,
-            exposed_other_ns=ns["exposed_other"],
-            idle_ns=idle,
-        ),
-        engines=Engines(
-            sm_ns=ns["sm"],
-            compute_ns=ns["compute"],
-            comm_ns=ns["comm"],
-            h2d_ns=ns["h2d"],
-            d2h_ns=ns["d2h"],
-            other_ns=ns["other"],
-        ),
-        overlap=Overlap(
-            copy_ns=ns["copy"],
-            hidden_copy_ns=ns["copy"] - exposed_copy,
-            hidden_copy_pct=percentage(sums["copy"] - exposed_sum, sums["copy"]),
-            serial_ns=ns["sm"] + ns["h2d"] + ns["d2h"],
-            busy_ns=ns["busy"],
+        buckets=buckets,
+        engines=engines,
+        # The engine that works longest may be another in each step, and a ratio of means would be rounded twice.
+        overlap=replace(
+            overlap,
             ideal_ns=ns["ideal"],
+            hidden_copy_pct=percentage(sums["copy"] - exposed_sum, sums["copy"]),
             efficiency_pct=percentage(serial_sum - sums["busy"], serial_sum - sums["ideal"]),
-            h2d_d2h_ns=ns["both"],
             comm_compute_pct=percentage(sums["comm"] - sums["exposed_comm"], sums["comm"]),
-            exposed_h2d_ns=ns["exposed_h2d"],
-            exposed_d2h_ns=ns["exposed_d2h"],
         ),
         exposed_copy_by_cause={str(cause): ns[f"copy:{cause}"] for cause in COPY_CAUSES},
         idle_by_cause={str(cause): ns[f"idle:{cause}"] for cause in IDLE_CAUSES},

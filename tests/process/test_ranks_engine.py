@@ -263,9 +263,9 @@ def test_the_command_writes_every_format(tmp_path: Path, capsys: pytest.CaptureF
     assert capsys.readouterr().out == ""
 
 
-def test_a_terminal_shows_how_many_traces_are_done() -> None:
+def _with_a_terminal(command: list[str]) -> tuple[bytes, bytes]:
+    """Return what a command writes to stdout, and to the terminal that is its stderr. It must succeed."""
     terminal, theirs = os.openpty()
-    command = [sys.executable, "-m", "overlapscope", "ranks", str(DDP / "rank0.json.gz"), "--format", "json"]
     with subprocess.Popen(
         command, stdout=subprocess.PIPE, stderr=theirs, env=os.environ | {"TERM": "xterm"}
     ) as process:
@@ -273,7 +273,15 @@ def test_a_terminal_shows_how_many_traces_are_done() -> None:
         output, _ = process.communicate(timeout=PATIENCE_S)
     shown = os.read(terminal, 1 << 16)
     os.close(terminal)
-    assert process.returncode == 0 and b"1/1" in shown
+    assert process.returncode == 0
+    return output, shown
+
+
+def test_a_terminal_shows_how_many_traces_are_done() -> None:
+    output, shown = _with_a_terminal(
+        [sys.executable, "-m", "overlapscope", "ranks", str(DDP / "rank0.json.gz"), "--format", "json"]
+    )
+    assert b"1/1" in shown
     assert [row.rank for row in from_json(output).ranks] == [0]
 
 
@@ -350,14 +358,7 @@ def test_a_terminal_shows_what_analyze_does_with_many_traces_and_nothing_else_do
     for number in range(9):
         shutil.copy(DDP / "rank0.json.gz", tmp_path / f"rank{number}.json.gz")
     command = [sys.executable, "-m", "overlapscope", "analyze", str(tmp_path), "--format", "json"]
-    terminal, theirs = os.openpty()
-    with subprocess.Popen(
-        command, stdout=subprocess.PIPE, stderr=theirs, env=os.environ | {"TERM": "xterm"}
-    ) as process:
-        os.close(theirs)
-        output, _ = process.communicate(timeout=PATIENCE_S)
-    shown = os.read(terminal, 1 << 16)
-    os.close(terminal)
-    assert process.returncode == 0 and b"looking for savings in 9 traces" in shown
+    output, shown = _with_a_terminal(command)
+    assert b"looking for savings in 9 traces" in shown
     quiet = subprocess.run(command, capture_output=True, check=True)
     assert (quiet.stdout, quiet.stderr) == (output, b"")
