@@ -32,7 +32,7 @@ class Series(Struct, frozen=True):
     spans_ns: tuple[int, ...]
     """Lengths of the samples. They seed the bootstrap, so that all metrics of the same samples are drawn alike."""
     wholes: tuple[float, ...]
-    """What the value of each sample is a share of, so that a mean is the ratio of the sums; 1 for times."""
+    """The denominator of each value, so that a mean is the ratio of the sums; 1 for times."""
 
     def known(self) -> Series:
         """Return the series without samples that have no value."""
