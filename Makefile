@@ -19,8 +19,8 @@ FUZZ_SECONDS ?= 3600
 .DEFAULT_GOAL := help
 .PHONY: help demo quick unit test check environment lint types docs fuzz bench waits dist clean python browser
 
-# Outcomes are noted for `make quick`.
-PYTEST := $(VENV)/bin/python -m pytest -n auto -p tests.support.outcomes $(PYTEST_FLAGS)
+# Outcomes are noted for `make quick`. A test that hangs fails with the stacks of its threads.
+PYTEST := $(VENV)/bin/python -m pytest -n auto --timeout 300 -p tests.support.outcomes $(PYTEST_FLAGS)
 
 help:  ## list these targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{ printf "make %-6s %s\n", $$1, $$2 }'

@@ -28,7 +28,7 @@ class Build(BuildHookInterface[Any]):
     """Called by hatchling."""
 
     def initialize(self, version: str, build_data: dict[str, Any]) -> None:
-        """Adds the library to a wheel, which is of this platform then."""
+        """Add the library to a wheel, which is of this platform then."""
         if self.target_name == "wheel" and compiled():
             platform = sysconfig.get_platform().replace("-", "_").replace(".", "_")
             build_data |= {"pure_python": False, "tag": f"py3-none-{platform}"}

@@ -27,7 +27,7 @@ from benchmarks import dashboard, ranks, waits_plot, whatif_speed
 from benchmarks.dashboard import FirstPage, first_page
 from benchmarks.performance import staged
 from benchmarks.processes import HERE, OURS, SOURCE, grown, hardware, run, say
-from benchmarks.ranks_job import Job
+from benchmarks.ranks_job import SyntheticJob
 from tests.browser import chromium
 
 KEPT: Final = HERE / "measured" / "waits.json"
@@ -42,7 +42,7 @@ PACE_S: Final = 0.34
 _RUNS: Final = 5
 
 
-class Wait(Struct, frozen=True):
+class MeasuredWait(Struct, frozen=True):
     """A wait in seconds, or memory."""
 
     what: str
@@ -50,8 +50,8 @@ class Wait(Struct, frozen=True):
     measured: float
     unit: Literal["s", "MB"] = "s"
 
-    def told(self, value: float) -> str:
-        """A value in its unit."""
+    def text(self, value: float) -> str:
+        """Return a value in its unit."""
         if self.unit == "MB":
             return f"{value:.0f} MB"
         return f"{value:.2f} s" if self.wanted >= 0.05 else f"{1000 * value:.1f} ms"
@@ -78,26 +78,26 @@ def main(arguments: Sequence[str] | None = None) -> None:
     print(text)
 
 
-def measured(folder: Path, *, large: bool) -> Iterator[Wait]:
-    """Every figure, as it is known."""
+def measured(folder: Path, *, large: bool) -> Iterator[MeasuredWait]:
+    """Yield every figure as soon as it is known."""
     trace = folder / "seed.json"
     with gzip.open(SOURCE) as seed, trace.open("wb") as plain:
         shutil.copyfileobj(seed, plain)
-    yield Wait("`overlapscope --help`", 0.07, shortest(lambda: run([*OURS, "--help"]).seconds))
+    yield MeasuredWait("`overlapscope --help`", 0.07, shortest(lambda: run([*OURS, "--help"]).seconds))
     small = HERE.parent / "traces" / "pipeline_1stream.json.gz"
-    yield Wait("`analyze`, 1 MB", 0.15, shortest(lambda: analyzed(small)))
+    yield MeasuredWait("`analyze`, 1 MB", 0.15, shortest(lambda: analyzed(small)))
     pages = {trace.stat().st_size / 1e6: _pages(trace)}
     yield _first_page("11 MB", 1.0, *pages.values())
     for megabytes, wanted_s, page_s in ((250, 0.5, 2.0), *([(1000, 1.8, 4.0)] if large else [])):
         trace = grown(folder, megabytes)
-        yield Wait(f"`analyze`, {megabytes} MB", wanted_s, shortest(lambda: analyzed(trace)))  # noqa: B023
+        yield MeasuredWait(f"`analyze`, {megabytes} MB", wanted_s, shortest(lambda: analyzed(trace)))  # noqa: B023
         if megabytes == 250:
             yield from _reader(trace)
         pages[megabytes] = _pages(trace)
         yield _first_page(f"{megabytes} MB", page_s, pages[megabytes])
         trace.unlink()
     memory_mb = dashboard.memory(pages)[1]
-    yield Wait("memory of the dashboard's server for a GB of trace", dashboard.MB_PER_GB, memory_mb, "MB")
+    yield MeasuredWait("memory of the dashboard's server for a GB of trace", dashboard.MB_PER_GB, memory_mb, "MB")
     say(f"predictions of {OPS:,} ops")
     speeds = [json.loads(run([sys.executable, "-m", whatif_speed.__name__, str(OPS)]).stdout) for _ in range(2)]
     for name, what, wanted_s in (
@@ -105,21 +105,21 @@ def measured(folder: Path, *, large: bool) -> Iterator[Wait]:
         (f"`whatif --{whatif_speed.CHANGE}`", "prediction", 3.0),
         ("`whatif --best`", "best", 8.0),
     ):
-        yield Wait(f"{name}, {OPS:,} GPU ops", wanted_s, min(speed[what] for speed in speeds))
+        yield MeasuredWait(f"{name}, {OPS:,} GPU ops", wanted_s, min(speed[what] for speed in speeds))
     if large:
         yield from _zooms()
         place = folder / "ranks"
         place.mkdir()
-        packed = sum(path.stat().st_size for path in Job(512).write(place)) / 1e6
+        packed = sum(path.stat().st_size for path in SyntheticJob(512).write(place)) / 1e6
         say(f"512 ranks, {packed:.0f} MB")
-        yield Wait(f"`ranks`, 512 of {packed:.0f} MB, two workers", 18.0, ranks.command(place, 2).seconds)
+        yield MeasuredWait(f"`ranks`, 512 of {packed:.0f} MB, two workers", 18.0, ranks.command(place, 2).seconds)
 
 
-def _reader(trace: Path) -> Iterator[Wait]:
-    """Reading alone, of which 1.4 times a bare decode on as many cores is wanted, and that decode."""
+def _reader(trace: Path) -> Iterator[MeasuredWait]:
+    """Measure reading alone, and a bare decode on as many cores. The goal is 1.4 times the latter."""
     seconds = staged(trace, "--repeats", str(_RUNS))["seconds"]
-    yield Wait("of which reading", 1.4 * PACE_S / len(os.sched_getaffinity(0)), seconds["reading, all cores"])
-    yield Wait(PACE, PACE_S, seconds["bare typed decode, one process"])
+    yield MeasuredWait("of which reading", 1.4 * PACE_S / len(os.sched_getaffinity(0)), seconds["reading, all cores"])
+    yield MeasuredWait(PACE, PACE_S, seconds["bare typed decode, one process"])
 
 
 def _pages(trace: Path) -> list[FirstPage]:
@@ -129,17 +129,17 @@ def _pages(trace: Path) -> list[FirstPage]:
         return [first_page(browser, trace) for _ in range(4)][1:]
 
 
-def _first_page(size: str, wanted_s: float, pages: Sequence[FirstPage]) -> Wait:
-    return Wait(f"first page of the dashboard, {size}", wanted_s, min(page.verdict_s for page in pages))
+def _first_page(size: str, wanted_s: float, pages: Sequence[FirstPage]) -> MeasuredWait:
+    return MeasuredWait(f"first page of the dashboard, {size}", wanted_s, min(page.verdict_s for page in pages))
 
 
-def _zooms() -> Iterator[Wait]:
+def _zooms() -> Iterator[MeasuredWait]:
     ops = dashboard.OPS[-1]
     say(f"zooming, {ops:,} GPU ops")
     with _browser() as browser:
         moved = dashboard.zooming(browser, ops, dashboard.MOVES)
-    yield Wait(f"a zoom, {ops:,} GPU ops", dashboard.PAINT_MS / 1000, moved.paint_ms / 1000)
-    yield Wait("of which the server", dashboard.SERVER_MS / 1000, moved.server_ms / 1000)
+    yield MeasuredWait(f"a zoom, {ops:,} GPU ops", dashboard.PAINT_MS / 1000, moved.paint_ms / 1000)
+    yield MeasuredWait("of which the server", dashboard.SERVER_MS / 1000, moved.server_ms / 1000)
 
 
 @contextmanager
@@ -162,8 +162,8 @@ def shortest(measure: Callable[[], float], runs: int = _RUNS) -> float:
     return min(measure() for _ in range(runs))
 
 
-def page(waits: Sequence[Wait], last: str | None, before: dict[str, float]) -> str:
-    """The table, with the last release's figures beside it."""
+def page(waits: Sequence[MeasuredWait], last: str | None, before: dict[str, float]) -> str:
+    """Return the table, with the last release's figures beside it if they were measured."""
     pace_s = next(wait.measured for wait in waits if wait.what == PACE)
     lines = [
         "# How long people wait",
@@ -176,17 +176,18 @@ def page(waits: Sequence[Wait], last: str | None, before: dict[str, float]) -> s
         f"which no version of overlapscope changes. This machine takes {pace_s:.2f} s, so here a goal is "
         f"{pace_s / PACE_S:.2f} times as long.",
         "",
-        f"| | goal | goal here | measured | | {last or 'last release'} |",
-        "|---|---|---|---|---|---|",
+        f"| | goal here | measured | |{f' {last} |' if last else ''}",
+        f"|---|---|---|---|{'---|' if last else ''}",
     ]
     for wait in waits:
         if wait.what == PACE:
             continue
         here = wait.wanted * pace_s / PACE_S if wait.unit == "s" else wait.wanted
         verdict = "met" if wait.measured <= here else "**missed**"
-        then = wait.told(before[wait.what]) if wait.what in before else "not measured"
-        values = (wait.wanted, here, wait.measured)
-        lines.append(f"| {wait.what} | {' | '.join(map(wait.told, values))} | {verdict} | {then} |")
+        cells = [wait.what, wait.text(here), wait.text(wait.measured), verdict]
+        if last:
+            cells.append(wait.text(before[wait.what]) if wait.what in before else "not measured")
+        lines.append(f"| {' | '.join(cells)} |")
     return "\n".join([*lines, "", f"![What was measured for each release]({PICTURE.name})", ""])
 
 

@@ -39,7 +39,7 @@ WAYS = {"not recorded": None, "one thread": False, "all threads": True}
 
 
 def training() -> Callable[[], object]:
-    """A step of many small layers, which the host can hardly launch fast enough."""
+    """Return a training step of many small layers, which the host can hardly launch fast enough."""
     model = torch.nn.Sequential(*[torch.nn.Linear(64, 64) for _ in range(60)]).to(DEVICE)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
     inputs = torch.randn(16, 64, device=DEVICE)
@@ -53,7 +53,7 @@ def training() -> Callable[[], object]:
 
 
 def server() -> Callable[[], object]:
-    """Requests that a pool of threads answers."""
+    """Return a function that makes requests, which a pool of threads answers."""
     model = torch.nn.Sequential(*[torch.nn.Linear(64, 64) for _ in range(20)]).to(DEVICE)
     pool = ThreadPoolExecutor(THREADS)
 

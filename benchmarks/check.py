@@ -14,7 +14,7 @@ import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 
-from benchmarks.processes import OURS, SOURCE, Run, median, run, say, spread
+from benchmarks.processes import OURS, SOURCE, ProcessUsage, median, run, say, spread
 
 RESULTS = Path(__file__).parents[1] / "docs" / "evaluation" / "performance-check.md"
 GOAL_S = 0.6
@@ -42,14 +42,14 @@ def commands(directory: Path) -> dict[str, list[str | Path]]:
 
 
 def allowing(directory: Path) -> Path:
-    """A configuration that lets pass what cannot be judged: the trace has three steps, and five are needed."""
+    """Return a configuration that passes unjudged budgets: the trace has three steps, and five are needed."""
     config = directory / "allowing.toml"
     config.write_text("[budgets]\nstep_time = { max_increase = 5, allow_missing = true }\n")
     return config
 
 
-def table(runs: dict[str, list[Run]]) -> list[str]:
-    """The results as lines of markdown."""
+def table(runs: dict[str, list[ProcessUsage]]) -> list[str]:
+    """Return the results as lines of markdown."""
     lines = ["| | seconds | least to most | peak MB |", "|---|---|---|---|"]
     for name, mine in runs.items():
         middle = median(mine)
@@ -65,7 +65,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     with tempfile.TemporaryDirectory() as scratch:
         measured = commands(Path(scratch))
         megabytes = (Path(scratch) / "trace.json").stat().st_size / 1e6
-        runs: dict[str, list[Run]] = {name: [] for name in measured}
+        runs: dict[str, list[ProcessUsage]] = {name: [] for name in measured}
         for number in range(repeats):
             say(f"{number + 1} of {repeats}")
             for name, command in measured.items():

@@ -20,7 +20,7 @@ from msgspec import Struct
 
 from benchmarks.data_files import csv_text
 from benchmarks.noise import table, wrapped
-from benchmarks.several_gpus import Result
+from benchmarks.several_gpus import ProgramResult
 from overlapscope import load
 from overlapscope.ranks.comparison import compare
 from overlapscope.ranks.join import Joined
@@ -44,10 +44,10 @@ LARGE = 128 << 20
 ALONE = re.compile(r"Rank (\d+)(?: delays|'s GPU is idle for)")
 
 
-class Answer(Struct, frozen=True):
+class StragglerDiagnosis(Struct, frozen=True):
     """What is said of a recording."""
 
-    result: Result
+    result: ProgramResult
     verdict: RanksVerdict
     lost_pct: float
     """Share of the others' time that the costliest rank delays them by."""
@@ -68,7 +68,7 @@ def ranks_of(folder: Path) -> list[ReducedRank]:
     return [rank for path in sorted(folder.glob("rank*")) for rank in reduce(load(str(path)))]
 
 
-def answers(out: Path, results: list[Result]) -> Iterator[Answer]:
+def answers(out: Path, results: list[ProgramResult]) -> Iterator[StragglerDiagnosis]:
     for result in results:
         if result.variant and result.job in ("four", "two", "two-b"):
             joined = Joined()
@@ -76,10 +76,10 @@ def answers(out: Path, results: list[Result]) -> Iterator[Answer]:
                 joined.add(rank)
             report = joined.report()
             late = report.straggler
-            yield Answer(result, judge(report), (late.lost_pct or 0.0) if late is not None else 0.0)
+            yield StragglerDiagnosis(result, judge(report), (late.lost_pct or 0.0) if late is not None else 0.0)
 
 
-class Timed(Struct, frozen=True):
+class TimedCollective(Struct, frozen=True):
     """A collective of one size: by CUDA events, and from the last arrival to the end in the recording."""
 
     gpus: int
@@ -93,7 +93,7 @@ class Timed(Struct, frozen=True):
         return 100 * (self.events_us / self.recorded_us - 1)
 
 
-def timed(out: Path, results: list[Result]) -> Iterator[Timed]:
+def timed(out: Path, results: list[ProgramResult]) -> Iterator[TimedCollective]:
     for result in results:
         if result.program != "bandwidth":
             continue
@@ -105,10 +105,10 @@ def timed(out: Path, results: list[Result]) -> Iterator[Timed]:
         for figure in result.figures:
             name, size = str(figure["collective"]), int(figure["bytes"])
             each = took[RECORDED[name], size]
-            yield Timed(result.world, name, size, float(figure["us"]), statistics.fmean(each) / 1000)
+            yield TimedCollective(result.world, name, size, float(figure["us"]), statistics.fmean(each) / 1000)
 
 
-def page(judged: list[Answer], sweep: list[Timed]) -> str:
+def page(judged: list[StragglerDiagnosis], sweep: list[TimedCollective]) -> str:
     planted = [answer for answer in judged if answer.result.variant in PLANTED]
     even = [answer for answer in judged if answer.result.variant not in PLANTED]
     rows = [
@@ -161,7 +161,7 @@ def main() -> None:
     parser.add_argument("page", type=Path)
     options = parser.parse_args()
     lines = json.loads((options.out / "results.json").read_bytes())["results"]
-    results = [Result(**{**line, "options": tuple(line.get("options", ()))}) for line in lines]
+    results = [ProgramResult(**{**line, "options": tuple(line.get("options", ()))}) for line in lines]
     judged, sweep = list(answers(options.out, results)), list(timed(options.out, results))
     options.page.write_text(page(judged, sweep) + "\n")
     rows = [

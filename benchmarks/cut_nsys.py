@@ -26,7 +26,7 @@ _WHOLE = (
 
 
 def cut(report: Path, target: Path, begin_ns: int, end_ns: int) -> None:
-    """Writes the stretch `[begin_ns, end_ns)` from the first kernel on."""
+    """Write the stretch `[begin_ns, end_ns)` from the first kernel on."""
     target.unlink(missing_ok=True)
     with closing(sqlite3.connect(f"file:{target}", uri=True, isolation_level=None)) as database:
         database.execute("ATTACH ? AS whole", (f"file:{report}?mode=ro&immutable=1",))

@@ -48,7 +48,7 @@ def main() -> None:
 
 
 def timed(app: Callable[..., Iterable[bytes]], views: list[tuple[float, int]]) -> Callable[..., Iterable[bytes]]:
-    """The application, with seconds and bytes of every view noted."""
+    """Return the application, with seconds and bytes of every view noted."""
 
     def call(environ: dict[str, Any], start: Any) -> Iterable[bytes]:
         if environ["PATH_INFO"] != VIEW:

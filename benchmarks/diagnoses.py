@@ -16,7 +16,7 @@ from benchmarks.data_files import csv_text
 from overlapscope.analysis import analyze_trace
 from overlapscope.analysis.results import Device
 from overlapscope.laboratory import store
-from overlapscope.laboratory.comparison import ExperimentComparison, TruthVerdict, check_truth, compare, tally
+from overlapscope.laboratory.comparison import ExperimentComparison, TruthVerdict, check_truth, compare
 from overlapscope.laboratory.document import overview
 from overlapscope.laboratory.results import Results
 from overlapscope.reading import load
@@ -59,7 +59,7 @@ case: [diagnoses-laboratory.csv](diagnoses-laboratory.csv). A rule in brackets m
 - `pytest -m gpu` records the programs again on your GPU and expects the same causes. On an H200 (torch 2.11, CUDA 13.0,
   November 2026) all 140 tests that one GPU can run passed in two minutes.
 
-`python benchmarks/diagnoses.py` writes this page from the recordings in `traces/`. A test fails when it is stale.
+`python benchmarks/diagnoses.py` writes this page from the recordings in `traces/`.
 """
 
 EXPERIMENTS = """# Published experiments
@@ -72,19 +72,15 @@ must be true?
 ## Experiments
 
 All were run on NVIDIA H200 GPUs at the published sizes ([machines](experiments-machines.csv)). Times are medians of
-single iterations, without a profiler. "Claims" counts those that hold. `overlapscope scenarios list` describes the
-experiments.
-
-{experiments}
+single iterations, without a profiler. `overlapscope scenarios list` describes the experiments.
 
 Data: [every claim](experiments.csv), [every variant](experiments-variants.csv). `overlapscope scenarios report --output
 DIR` writes the full report with a timeline of every variant. [Run experiments](../guides/laboratory.md) shows how to
-run them on your GPU. `python benchmarks/diagnoses.py` writes this page from `traces/laboratory`. A test fails when it
-is stale.
+run them on your GPU. `python benchmarks/diagnoses.py` writes this page from `traces/laboratory`.
 """
 
 
-class Case(NamedTuple):
+class ExpectedCause(NamedTuple):
     """An expected cause of one device's exposed copies or idle time."""
 
     subject: str
@@ -113,7 +109,7 @@ def files() -> dict[Path, str]:
         PAGES / "diagnoses.md": diagnoses,
         PAGES / "diagnoses.csv": csv_text(RECORDING, rows),
         PAGES / "diagnoses-laboratory.csv": csv_text(LABORATORY_HEAD, laboratory),
-        PAGES / "experiments.md": EXPERIMENTS.format(claims=claims, experiments=_experiments(comparisons)),
+        PAGES / "experiments.md": EXPERIMENTS.format(claims=claims),
         PAGES / "experiments.csv": csv_text(CLAIM, _claims(comparisons)),
         PAGES / "experiments-machines.csv": csv_text(MACHINE, _machines(comparisons)),
         PAGES / "experiments-variants.csv": csv_text(VARIANT, _variants(comparisons)),
@@ -128,22 +124,6 @@ VARIANT = (
     *("rank", "device", "span ns", "compute ns", "exposed communication ns", "exposed copy ns", "exposed other ns"),
     *("idle ns", "copy ns", "hidden copy ns", "overlap efficiency %", "verdict", "findings"),
 )
-
-
-def _experiments(comparisons: Sequence[ExperimentComparison]) -> str:
-    lines = ["| experiment | fastest, ms | slowest, ms | claims |", "|---|---|---|---:|"]
-    for comparison in comparisons:
-        walls = {
-            variant.name: variant.wall_ms.median
-            for variant in comparison.result.variants
-            if variant.wall_ms is not None
-        }
-        ordered = [f"`{name}`: {walls[name]:,.4g}" for name in sorted(walls, key=walls.__getitem__)]
-        holds = tally(comparison.claims)[0]
-        ends = (ordered[0], ordered[-1]) if len(ordered) > 1 else (*ordered, "")[:2]
-        cells = [f"`{comparison.result.name}`", *ends, f"{holds} of {len(comparison.claims)}"]
-        lines.append(f"| {' | '.join(cells)} |")
-    return "\n".join(lines)
 
 
 MACHINE = (
@@ -219,15 +199,14 @@ RECORDING = (
 LABORATORY_HEAD = ("variant", "expected", "found", "findings expected", "findings found")
 
 
-def _by_cause(cases: Sequence[Case]) -> str:
-    by_cause: dict[tuple[str, str], list[Case]] = defaultdict(list)
+def _by_cause(cases: Sequence[ExpectedCause]) -> str:
+    by_cause: dict[tuple[str, str], list[ExpectedCause]] = defaultdict(list)
     for case in cases:
         by_cause[case.subject, case.cause].append(case)
-    lines = ["| time | expected cause | cases | explained | lowest share |", "|---|---|---:|---:|---:|"]
+    lines = ["| time | expected cause | cases | lowest share |", "|---|---|---:|---:|"]
     for (subject, cause), some in sorted(by_cause.items()):
-        agreed = sum(case.share >= case.least for case in some)
         least = min(case.share for case in some)
-        lines.append(f"| {subject} | `{cause}` | {len(some)} | {agreed} | {100 * least:.0f}% |")
+        lines.append(f"| {subject} | `{cause}` | {len(some)} | {100 * least:.0f}% |")
     return "\n".join(lines)
 
 
@@ -260,7 +239,7 @@ def _wrong(verdict: TruthVerdict) -> str:
     return "" if verdict.holds else f" (not {verdict.expected})"
 
 
-def _recordings() -> tuple[list[Case], list[list[str]]]:
+def _recordings() -> tuple[list[ExpectedCause], list[list[str]]]:
     """Return the cases, and a row for each device of each recording."""
     truth: dict[str, dict[str, Any]] = tomllib.loads((ROOT / "traces" / "truth.toml").read_text())
     cases, rows = [], []
@@ -275,8 +254,10 @@ def _recordings() -> tuple[list[Case], list[list[str]]]:
                 wanted = f"{expected['cause']} ({100 * expected['least_share']:.0f}%)" if expected else ""
                 if expected:
                     share = causes[expected["cause"]] / ns
-                    cases.append(Case(key.replace("_", " "), expected["cause"], share, expected["least_share"]))
-                cells += [f"{ns / 1e6:.2f} ms", wanted, _found(causes, ns)]
+                    cases.append(
+                        ExpectedCause(key.replace("_", " "), expected["cause"], share, expected["least_share"])
+                    )
+                cells += [f"{ns / 1e6:.2f} ms", wanted, _shares(causes, ns)]
             rows.append(cells)
     return cases, rows
 
@@ -288,7 +269,7 @@ def _subjects(device: Device) -> list[tuple[str, dict[str, int], int]]:
     ]
 
 
-def _found(causes: dict[str, int], whole: int) -> str:
+def _shares(causes: dict[str, int], whole: int) -> str:
     largest = sorted(causes.items(), key=lambda item: -item[1])[:3]
     return ", ".join(f"{cause} {100 * ns / whole:.0f}%" for cause, ns in largest if ns * 100 >= whole > 0)
 

@@ -55,7 +55,7 @@ class Event(msgspec.Struct, frozen=True):
 
 
 def parse_event(text: str) -> Event:
-    """The event that `text` holds, as Kineto wrote it."""
+    """Return the event that `text` holds, as Kineto wrote it."""
     values: list[int] = []
     kinds: list[str] = []
 
@@ -72,7 +72,7 @@ def parse_event(text: str) -> Event:
 
 
 def split(text: str) -> tuple[str, list[str], str]:
-    """A trace's text as what comes before its events, the events, and what follows them."""
+    """Return a trace's text as what comes before its events, the events, and what follows them."""
     head, opening, rest = text.partition('"traceEvents": [')
     body, closing, tail = rest.rpartition("\n  ]")
     events = body.strip("\n").removeprefix("  {\n").removesuffix("\n  }").split("\n  },\n  {\n")
@@ -151,7 +151,7 @@ def instants(ops: list[dict[str, Any]], total: int, first_index: int) -> Iterato
 
 
 def is_whole(event: dict[str, Any], launched: set[int]) -> bool:
-    """False for ops launched before the source's recording: these cannot occur inside a copy."""
+    """Return false for ops launched before the source's recording, which cannot occur inside a copy."""
     if event.get("cat") in ("kernel", "gpu_memcpy", "gpu_memset"):
         return event["args"]["correlation"] in launched
     return event.get("cat") != "ac2g" or event["id"] in launched
@@ -170,7 +170,7 @@ class Seed(msgspec.Struct, frozen=True):
 
 
 def plant(text: str) -> Seed:
-    """Takes a trace apart and adds the frames and memory events it lacks."""
+    """Take a trace apart and add the frames and memory events that it lacks."""
     head, texts, tail = split(text)
     decode = msgspec.json.Decoder()
     parsed = [decode.decode(text) for text in texts]
@@ -208,7 +208,7 @@ def plant(text: str) -> Seed:
 
 
 def copies(events: list[Event], shift: dict[str, int]) -> Iterator[str]:
-    """The text of `events`, copy after copy, without end. An id of 0 means none and stays."""
+    """Yield the text of `events`, copy after copy, without end. An id of 0 means none and stays."""
     template = ",\n".join(event.template for event in events)
     values = np.array([value for event in events for value in event.values], dtype=np.int64)
     step = np.array([shift[kind] for event in events for kind in event.kinds], dtype=np.int64)
@@ -220,7 +220,7 @@ def copies(events: list[Event], shift: dict[str, int]) -> Iterator[str]:
 
 
 def earliest(events: list[Event], size: int) -> list[Event]:
-    """The events with the earliest starts that fill `size` bytes, in their order in the file."""
+    """Return the events with the earliest starts that fill `size` bytes, in their order in the file."""
     order = sorted(range(len(events)), key=lambda i: events[i].start_ns)
     lengths = np.array([len(events[i].template) + 8 * len(events[i].values) for i in order])
     count = int(np.searchsorted(np.cumsum(lengths), size))
@@ -228,7 +228,7 @@ def earliest(events: list[Event], size: int) -> list[Event]:
 
 
 def moved(text: str, by_us: int) -> str:
-    """A mark of the profiler's, moved to where the grown trace ends; its own span made longer by as much."""
+    """Return a mark of the profiler's, moved to where the grown trace ends; its own span becomes longer by as much."""
     if '"cat": "Trace"' in text:
         return re.sub(r'"dur": (\d+)', lambda match: f'"dur": {int(match[1]) + by_us}', text)
     if '"Record Window End"' in text:
@@ -264,7 +264,7 @@ def write(seed: Seed, target: TextIO, size: int) -> None:
 
 
 def grow(source: Path, target: Path, megabytes: float) -> None:
-    """Writes `target`, of about `megabytes` MB (10^6 bytes, before any compression), from the trace in `source`."""
+    """Write `target`, of about `megabytes` MB (10^6 bytes, before any compression), from the trace in `source`."""
     opened: Any = gzip.open if source.suffix == ".gz" else open
     with opened(source, "rt", encoding="utf-8") as file:
         seed = plant(file.read())

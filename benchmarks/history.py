@@ -35,7 +35,7 @@ REPEATS = 5
 
 
 def entry_at(template: Entry, number: int, chance: random.Random) -> Entry:
-    """The entry as of another time and commit, with other figures."""
+    """Return the entry as of another time and commit, with other figures."""
     origin = replace(template.origin, at_ns=template.origin.at_ns + number * EVERY_NS, commit=f"{number // 144:040x}")
     figures = tuple(replace(figure, value=figure.value * chance.uniform(0.9, 1.1)) for figure in template.figures)
     id = digest(origin, template.report, plain=template.plain)
@@ -43,7 +43,7 @@ def entry_at(template: Entry, number: int, chance: random.Random) -> Entry:
 
 
 def seconds(work: Callable[[], Any]) -> float:
-    """The median of some runs."""
+    """Return the median of some runs."""
     taken = []
     for _ in range(REPEATS):
         began = time.perf_counter()
@@ -75,14 +75,14 @@ def main() -> None:
             with Store.open(path, read_only=True) as store:
                 assert len(store.rows()) == REPORTS
 
-        def one() -> None:
+        def run_once() -> None:
             with Store.open(path, read_only=True) as store:
                 store.entry(middle)
 
         lines = {
             "open the file, and read one metric of the year": seconds(metric),
             "open the file, and read what each report is of": seconds(rows),
-            "open the file, and unpack one report": seconds(one),
+            "open the file, and unpack one report": seconds(run_once),
             "`overlapscope history`, a cold process": median(
                 run([*OURS, "history", "--history", path]).seconds for _ in range(REPEATS)
             ),

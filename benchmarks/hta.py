@@ -33,7 +33,7 @@ REASONS = ("R", "L", "S")
 """HTA's ways that make its figures differ, in the order in which they are taken back."""
 
 
-class Figures(NamedTuple):
+class TemporalBreakdown(NamedTuple):
     """Times in nanoseconds; None without communication."""
 
     span_ns: int
@@ -43,30 +43,32 @@ class Figures(NamedTuple):
 
 
 def recordings() -> tuple[str, ...]:
-    """The bundled recordings of one device, by name."""
+    """Return the bundled recordings of one device, by name."""
     folders = (TRACES, TRACES / "ddp", TRACES / "known_causes", TRACES / "mixed_workloads")
     files = sorted(file for folder in folders for file in folder.glob("*.json.gz"))
     return tuple(file.relative_to(TRACES).as_posix().removesuffix(".json.gz") for file in files)
 
 
-def _ours(trace: Trace) -> Figures:
+def _ours(trace: Trace) -> TemporalBreakdown:
     """Return overlapscope's figures."""
     (device,) = analyze_trace(trace).result.devices
-    return Figures(device.span_ns, device.buckets.compute_ns, device.buckets.idle_ns, device.overlap.comm_compute_pct)
+    return TemporalBreakdown(
+        device.span_ns, device.buckets.compute_ns, device.buckets.idle_ns, device.overlap.comm_compute_pct
+    )
 
 
-def _theirs(trace: Trace, own: Figures) -> list[Figures | None]:
+def _theirs(trace: Trace, our_figures: TemporalBreakdown) -> list[TemporalBreakdown | None]:
     """Return HTA's figures as they are, and with one more of `REASONS` reverted until they equal ours; None if HTA
     fails."""
-    steps: list[Figures | None] = []
+    steps: list[TemporalBreakdown | None] = []
     for taken_back in _taken_back(trace):
         steps.append(taken_back)
-        if _same(own, taken_back):
+        if _same(our_figures, taken_back):
             break
     return steps
 
 
-def _taken_back(trace: Trace) -> Iterator[Figures | None]:
+def _taken_back(trace: Trace) -> Iterator[TemporalBreakdown | None]:
     whole = _without_steps(trace)
     yield _by_hta(trace, nanoseconds=False)
     yield _by_hta(trace, nanoseconds=True)
@@ -74,7 +76,7 @@ def _taken_back(trace: Trace) -> Iterator[Figures | None]:
     yield _by_hta(replace(whole, syncs=whole.syncs.take(np.zeros(len(whole.syncs), np.bool_))), nanoseconds=True)
 
 
-def _same(ours: Figures, other: Figures | None) -> bool:
+def _same(ours: TemporalBreakdown, other: TemporalBreakdown | None) -> bool:
     """Return whether two results are equal, to the nanosecond except for the rounding of HTA's sums, and to HTA's two
     decimals."""
     if other is None or any(abs(a - b) > 1 for a, b in zip(ours[:3], other[:3], strict=True)):
@@ -97,7 +99,7 @@ def _is_step(name: str) -> bool:
     return name.startswith("ProfilerStep")
 
 
-def _by_hta(trace: Trace, *, nanoseconds: bool) -> Figures | None:
+def _by_hta(trace: Trace, *, nanoseconds: bool) -> TemporalBreakdown | None:
     analysis = trace_analysis(trace, nanoseconds=nanoseconds)
     try:
         with quiet():
@@ -108,11 +110,11 @@ def _by_hta(trace: Trace, *, nanoseconds: bool) -> Figures | None:
         return None
     span, compute, idle = (round(1000 * float(temporal[f"{part}_time(us)"])) for part in ("kernel", "compute", "idle"))
     pct = float(overlap.get("comp_comm_overlap_pctg", math.nan))
-    return Figures(span, compute, idle, None if math.isnan(pct) else pct)
+    return TemporalBreakdown(span, compute, idle, None if math.isnan(pct) else pct)
 
 
-def _changed(steps: list[Figures | None]) -> str:
-    """The reasons whose taking back changes a figure by as much as can be seen."""
+def _changed(steps: list[TemporalBreakdown | None]) -> str:
+    """Return the reasons for a visible difference: undoing each one changes a figure."""
     letters = [
         letter
         for letter, before, after in zip(REASONS, steps, steps[1:], strict=False)
@@ -127,9 +129,9 @@ FIGURE = (
 )
 
 
-def _row(name: str, own: Figures, hta: Figures | None, reasons: str) -> list[str]:
-    def both(figure: Callable[[Figures], str]) -> tuple[str, str]:
-        return figure(own), figure(hta) if hta else "gives up"
+def _row(name: str, our_figures: TemporalBreakdown, hta: TemporalBreakdown | None, reasons: str) -> list[str]:
+    def both(figure: Callable[[TemporalBreakdown], str]) -> tuple[str, str]:
+        return figure(our_figures), figure(hta) if hta else "gives up"
 
     return [
         name,

@@ -37,7 +37,7 @@ MANY = {"one of each": {}, "256 devices": {"devices": 256}} | {
 def made_up(
     launches: int, *, devices: int = 1, streams: int = 1, threads: int = 1, steps: int = 0, ranges: int = 0
 ) -> dict[str, Any]:
-    """A trace of launches in turn on all devices, streams and threads; every fourth op is a copy."""
+    """Return a trace of launches in turn on all devices, streams and threads; every fourth op is a copy."""
     events: list[dict[str, Any]] = []
 
     def add(cat: str, name: str, pid: int, tid: int, ts: float, dur: float, **args: int) -> None:

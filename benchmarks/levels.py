@@ -20,7 +20,7 @@ from msgspec import Struct
 
 from benchmarks.data_files import csv_text
 from benchmarks.noise import WORDS, By, table, wrapped
-from benchmarks.noise_measured import KINDS, PROGRAMS, Recording, clean, read, unpack
+from benchmarks.noise_measured import KINDS, PROGRAMS, RepeatedRecording, clean, read, unpack
 from overlapscope.budgets.metrics import METRICS
 from overlapscope.compare.noise import CONFIDENCE, F64
 from overlapscope.history.course import DEFAULT
@@ -39,12 +39,12 @@ COUNTS = (8, 20, 60)
 
 
 @cache
-def measured(path: Path, recording: Recording) -> Mapping[str, HistoryFigure]:
-    """The figures of a recording, by metric; causes are left out."""
+def measured(path: Path, recording: RepeatedRecording) -> Mapping[str, HistoryFigure]:
+    """Return the figures of a recording, by metric; causes are left out."""
     return {figure.metric: figure for figure in figures(recording.report) if figure.metric in METRICS}
 
 
-def of(recording: Recording) -> Mapping[str, HistoryFigure]:
+def of(recording: RepeatedRecording) -> Mapping[str, HistoryFigure]:
     return measured(recording.path, recording)
 
 
@@ -72,7 +72,7 @@ class Alarms(Struct, frozen=True):
     """Number of series whose last recording differs from the level."""
 
 
-def alarms(program: str, recordings: Iterable[Recording]) -> Alarms:
+def alarms(program: str, recordings: Iterable[RepeatedRecording]) -> Alarms:
     """Every metric of the clean recordings, in many orders."""
     mine, random = clean(recordings), np.random.default_rng(1)
     metrics = [metric for metric in METRICS if all(metric in of(row) for row in mine)]
@@ -87,10 +87,10 @@ def alarms(program: str, recordings: Iterable[Recording]) -> Alarms:
     return Alarms(program, len(mine), len(metrics), ALARM_ORDERS, changes, last)
 
 
-class Found(Struct, frozen=True):
+class SlowdownDetection(Struct, frozen=True):
     """Result for one planted slowdown."""
 
-    planted: Recording
+    planted: RepeatedRecording
     right: Mapping[int, int]
     """By place: series in which a default metric changes at the very recording."""
     elsewhere: int
@@ -99,7 +99,7 @@ class Found(Struct, frozen=True):
     """Metrics that change at the right recording in every series."""
 
 
-def found(planted: Recording, recordings: Iterable[Recording]) -> Found:
+def detection(planted: RepeatedRecording, recordings: Iterable[RepeatedRecording]) -> SlowdownDetection:
     """One slowdown, planted from each of the places on, in some orders."""
     random = np.random.default_rng(2)
     mine, right, metrics = clean(recordings), Counter(dict.fromkeys(PLACES, 0)), Counter[str]()
@@ -107,21 +107,21 @@ def found(planted: Recording, recordings: Iterable[Recording]) -> Found:
     for place in PLACES:
         for _ in range(ORDERS):
             order = [*random.permutation(len(mine)), *random.integers(0, len(mine), COMMITS - len(mine))]
-            told = {
+            found_places = {
                 metric: [change.first for change in _changes(metric, planted, mine, order, place)]
                 for metric in of(planted)
                 # A metric that only the slowdown has gives no series.
                 if all(metric in of(row) for row in mine)
             }
-            right[place] += any(place in told.get(metric, ()) for metric in DEFAULT)
-            elsewhere += any(set(told.get(metric, ())) - {place} for metric in DEFAULT)
-            metrics.update(metric for metric, places in told.items() if place in places)
+            right[place] += any(place in found_places.get(metric, ()) for metric in DEFAULT)
+            elsewhere += any(set(found_places.get(metric, ())) - {place} for metric in DEFAULT)
+            metrics.update(metric for metric, places in found_places.items() if place in places)
     every = tuple(metric for metric in METRICS if metrics[metric] == ORDERS * len(PLACES))
-    return Found(planted, dict(right), elsewhere, every)
+    return SlowdownDetection(planted, dict(right), elsewhere, every)
 
 
 def _changes(
-    metric: str, planted: Recording, mine: Sequence[Recording], order: Sequence[int], place: int
+    metric: str, planted: RepeatedRecording, mine: Sequence[RepeatedRecording], order: Sequence[int], place: int
 ) -> tuple[LevelChange, ...]:
     usual = [of(recording)[metric] for recording in clean(mine, planted.set_name)]
     slow = of(planted)[metric]
@@ -185,24 +185,20 @@ def _series(values: F64) -> list[Group]:
 # -- the page -----------------------------------------------------------------------------------------
 
 
-def alarm_rows(alarms: Iterable[Alarms]) -> list[list[str]]:
-    return [
-        [
-            match.program,
-            str(match.recordings),
-            str(match.metrics),
-            f"{match.changes} of {match.orders * match.metrics:,}",
-            f"{match.newest} of {match.orders * match.metrics:,}",
-        ]
-        for match in alarms
-    ]
+def alarm_text(alarms: Sequence[Alarms]) -> str:
+    """Return the number of false alarms in all series, in a sentence."""
+    series = sum(match.orders * match.metrics for match in alarms)
+    return (
+        f"A change was reported in {sum(match.changes for match in alarms)} of {series:,} series, and the newest "
+        f"recording differed from its level in {sum(match.newest for match in alarms)}."
+    )
 
 
-def found_row(one: Found) -> list[str]:
-    size = "" if one.planted.asked_pct is None else f"{one.planted.asked_pct:g}%"
-    cells = [f"{one.right[place]} of {ORDERS}" for place in PLACES]
-    metrics = ", ".join(one.metrics)
-    return [one.planted.program, WORDS[one.planted.kind], size, *cells, str(one.elsewhere), metrics]
+def found_row(slowdown: SlowdownDetection) -> list[str]:
+    size = "" if slowdown.planted.asked_pct is None else f"{slowdown.planted.asked_pct:g}%"
+    cells = [f"{slowdown.right[place]} of {ORDERS}" for place in PLACES]
+    metrics = ", ".join(slowdown.metrics)
+    return [slowdown.planted.program, WORDS[slowdown.planted.kind], size, *cells, str(slowdown.elsewhere), metrics]
 
 
 def found_rows(recordings: By, *kinds: str) -> list[list[str]]:
@@ -211,7 +207,7 @@ def found_rows(recordings: By, *kinds: str) -> list[list[str]]:
     for mine in recordings.values():
         planted = [row for row in mine if row.kind in kinds]
         planted.sort(key=lambda item: (KINDS.index(item.kind), item.asked_pct or 0.0))
-        rows += [found_row(found(slowdown, mine)) for slowdown in planted]
+        rows += [found_row(detection(slowdown, mine)) for slowdown in planted]
     return rows
 
 
@@ -245,8 +241,8 @@ that didn't happen?
 
 ## The rule
 
-1. Outliers, more than three standard deviations from the median of their neighbours, are replaced by it (Hampel's
-   filter, with a standard deviation that allows for autocorrelation: Chakar et al., Bernoulli 23, 2017).
+1. Values more than three standard deviations from the median of their neighbors are replaced by it (Hampel's filter,
+   with a standard deviation that allows for autocorrelation: Chakar et al., Bernoulli 23, 2017).
 2. PELT (Killick, Fearnhead and Eckley, JASA 107, 2012; package `ruptures`) proposes candidates. A level has at least
    {LEAST} values.
 3. A candidate counts if the medians of both levels differ by more than the [noise floor](noise.md#noise-floor) of
@@ -259,33 +255,30 @@ same floor and test, with the error shared among the metrics."""
         _plain(intro),
         wrapped(f"""## False alarms
 
-The [recordings of the unchanged programs](noise.md#the-recordings) in {ALARM_ORDERS} random orders, every metric. The
-table counts series with a reported change, and series whose last recording differs from its level.
-
-{table(["program", "recordings", "metrics", "changes", "newest differs"], alarm_rows(alarmed), words=1)}
+The [recordings of the unchanged programs](noise.md#the-recordings) were put into {ALARM_ORDERS} random orders.
+{alarm_text(alarmed)}
 """),
         wrapped(f"""## Planted slowdowns
 
-A slowdown begins at one recording of a series of {COMMITS}. The table has the smallest one (share of the step) that a
-default metric shows at the right recording, in all of {ORDERS} orders and from each of {len(PLACES)} places on. A
-change at another recording was reported in {elsewhere} of {len(slowdowns) * ORDERS * len(PLACES):,} series.
+A slowdown begins at a recording of a series of {COMMITS}. The smallest one, as a share of the step, that a default
+metric always shows there (in {ORDERS} orders, from each of {len(PLACES)} places). A change at another recording was
+reported in {elsewhere} of {len(slowdowns) * ORDERS * len(PLACES):,} series.
 
 {table(["planted", *PROGRAMS], least_rows(slowdowns), words=5)}
 
 Most slowdowns that are missed lie below the noise floor ([why](noise.md#what-is-not-found)). Slower kernels show in
-`compute_time`, which isn't a default metric. Every slowdown by size and place: [levels.csv](levels.csv).
+`compute_time`, which isn't a default metric. Data: [every slowdown](levels.csv).
 """),
         wrapped(f"""## Simulated noise
 
-{SIMULATED:,} series each, without a noise floor. Percentages of series in which noise alone is reported as a change /
-the newest value of noise is reported as different / a change of six standard deviations in the middle is reported once,
-at most one place off.
+Percentages of {SIMULATED:,} series, without a noise floor, in which noise is reported as a change / the newest value of
+noise is reported as different / a change of six standard deviations in the middle is reported once, at most one place
+off.
 
 {table(heads, rows, words=1)}
 
-The error of 1% holds for normal and heavy-tailed noise. Strong autocorrelation in a short series looks like a change,
-and with outliers or skewed noise a single value is reported more often. The noise floor prevents both in the recordings
-above.
+The error of 1% holds for normal and heavy-tailed noise. Strong autocorrelation looks like a change, and with outliers
+or skewed noise a single value is reported more often. The noise floor prevents both in the recordings above.
 
 `python -m benchmarks.levels docs/evaluation/levels.md` writes this page from `tests/repeats.tar.xz`.
 """),

@@ -21,15 +21,14 @@ from pathlib import Path
 
 from benchmarks.data_files import csv_text
 from benchmarks.noise_measured import (
-    FIXED,
     KINDS,
     LOWER,
     PROGRAMS,
     SETS,
     SETTINGS,
-    Planted,
-    Recording,
+    PlantedSlowdown,
     Repeated,
+    RepeatedRecording,
     clean,
     floor_ms,
     index,
@@ -42,7 +41,7 @@ from benchmarks.noise_measured import (
 )
 from overlapscope.compare.noise import CONFIDENCE, GPU_SHARE, HOST_SHARE, LINK_SHARE, POINTS
 
-By = Mapping[str, Sequence[Recording]]
+By = Mapping[str, Sequence[RepeatedRecording]]
 """The recordings of each program."""
 
 WIDTH = 120
@@ -82,7 +81,7 @@ def wrapped(text: str) -> str:
 
 
 def table(head: Sequence[str], rows: Iterable[Sequence[str]], *, words: int) -> str:
-    """A table, of whose columns the first ones are words and the others numbers."""
+    """Return a table whose first columns are words and whose others are numbers."""
     rule = ["---"] * words + ["---:"] * (len(head) - words)
     lines = [f"| {' | '.join(cells)} |" for cells in (head, *rows)]
     return "\n".join([lines[0], f"|{'|'.join(rule)}|", *lines[1:]])
@@ -106,9 +105,9 @@ Four small programs (`benchmarks/repeats_programs.py`) on an {machine["gpu"]} (t
 - `training` reads its loss in every step, so the GPU waits for the host.
 
 Each recording has a process of its own and {first["steps"]} steps. The first set has
-{are_clean[True] // len(PROGRAMS)} recordings of each unchanged program, and {are_clean[False]} with a planted slowdown.
-The second set, made half an hour later after a restart of the machine, has {len(second["recordings"]) // len(PROGRAMS)}
-more of each unchanged program. `python -m benchmarks.repeats record` measures the noise of your machine.
+{are_clean[True] // len(PROGRAMS)} recordings of each unchanged program, and {are_clean[False]} with a planted slowdown;
+the second, made half an hour later after a restart of the machine, {len(second["recordings"]) // len(PROGRAMS)} more of
+each unchanged program. `python -m benchmarks.repeats record` measures the noise of your machine.
 """)
 
 
@@ -136,9 +135,9 @@ def repeats(recordings: By) -> str:
 
 {table([REPEAT[0], *REPEAT[3:]], short, words=1)}
 
-Steps within one recording are alike, so the {100 * CONFIDENCE:.0f}% interval of a change is narrow. In **{apart} of
-{total}** pairs ({100 * apart / total:.0f}%) it excludes zero, although the program is the same. The interval alone
-would call every other recording a change.
+Told apart: the {100 * CONFIDENCE:.0f}% interval of the change over the steps excludes zero, although the program is the
+same. This holds for **{apart} of {total}** pairs ({100 * apart / total:.0f}%), because steps within a recording are
+alike.
 
 {_outliers(recordings)}
 """)
@@ -153,14 +152,14 @@ def _outliers(recordings: By) -> str:
     slow = max(hosts, key=lambda item: item.step_ms)
     others = [item for item in recordings["decode"] if item.kind != "clean"]
     too = sum(other.step_ms > SLOW_HOST * usual_ms for other in others)
-    return f"""- **offload**: the link was slower in two recordings: {named} from host to device, instead of
+    return f"""- **offload**: in two recordings the link was slower, with {named} from host to device instead of
   {statistics.median(rates):.1f}.
-- **decode**: in one recording ({_name(slow)}) the host was half as fast and worked for {slow.host_ms:.2f} ms of each
-  step, instead of {statistics.median(host.host_ms for host in hosts):.2f}. The same happened in {too} of the
-  {len(others)} recordings with a planted slowdown."""
+- **decode**: in {_name(slow)} the host was half as fast and worked for {slow.host_ms:.2f} ms of each step instead of
+  {statistics.median(host.host_ms for host in hosts):.2f}; so it was in {too} of the {len(others)} recordings with a
+  planted slowdown."""
 
 
-def _name(recording: Recording) -> str:
+def _name(recording: RepeatedRecording) -> str:
     return f"number {recording.number} of the {recording.set_name} set"
 
 
@@ -178,16 +177,16 @@ def floors(recordings: By) -> str:
 
 - GPU: {100 * GPU_SHARE:g}% of the step;
 - link: {100 * LINK_SHARE:g}% of the copies and communication in the measured time;
-- host: {HOST_SHARE:g} times the time that depends on the host: idle time by `host-sync`, `launch-bound`,
-  `host-compute` and the like, and copies that were launched late.
+- host: {HOST_SHARE:g} times the time that depends on the host: idle time by `host-sync`, `dispatch`,
+  `python` and the like, and copies that were launched late.
 
-Link and host count on the side that has less of them. A percentage must change by at least {POINTS:g} point. The floor
-in ms, the median over the pairs of the first set:
+Link and host count on the side that has less of them. A percentage must change by at least {POINTS:g} point. Median
+floors over the pairs of the first set, in ms:
 
 {table(["program", "step", *FLOORS], rows, words=1)}
 
-The shares were set with the first set and tried on the second. One pair failed, so the host's share was raised from 1.5
-to {HOST_SHARE:.1f}. The second set is therefore not fully held out.
+The shares were chosen with the first set. As a pair of the second failed, the host's share was raised from 1.5 to
+{HOST_SHARE:.1f}, so the second set isn't fully held out.
 """)
 
 
@@ -207,43 +206,40 @@ def alike(measured_programs: Sequence[Repeated]) -> str:
 At default settings, over both sets:
 
 - `check --baseline` fails **{sum(failed)} of {sum(pairs)}** ordered pairs of recordings of the same program.
-- `diff` reports **{steps[0]} of {steps[1]:,}** figures of steps as beyond noise, in
-  {diffs} pairs, and {ranges[0]} of {ranges[1]:,} figures of ranges. A short range such as an
-  optimizer's step contains more or less of a copy, depending on when the host launches it.
+- `diff` reports **{steps[0]} of {steps[1]:,}** figures of steps as beyond noise, in {diffs} pairs, and {ranges[0]} of
+  {ranges[1]:,} figures of ranges. When the host launches a copy decides how much of it is in a short range, such as an
+  optimizer's step.
 """)
 
 
 def _summed(counts: Iterable[tuple[int, int]]) -> tuple[int, int]:
-    one, other = zip(*counts, strict=True)
-    return sum(one), sum(other)
+    first, second = zip(*counts, strict=True)
+    return sum(first), sum(second)
 
 
-def found_sizes(rows: Sequence[Planted]) -> list[list[str]]:
-    """Return, for each size, in how many comparisons a planted slowdown is found at default settings."""
-    sizes = _sizes(rows)
+def least_sizes(rows: Sequence[PlantedSlowdown]) -> list[list[str]]:
+    """Return, for each kind and program, the smallest planted slowdown that default settings always find."""
     lines = []
-    for program, kind in itertools.product(PROGRAMS, KINDS):
-        mine = {row.asked_pct: row for row in rows if (row.program, row.kind) == (program, kind) and row.asked_pct}
-        if mine:
-            cells = [str(mine[size].failed["default"]) if size in mine else "" for size in sizes]
-            lines.append([program, WORDS[kind], *cells, _size(least_found(mine.values(), "default"))])
+    for kind in KINDS:
+        cells = []
+        for program in PROGRAMS:
+            mine = [row for row in rows if (row.program, row.kind) == (program, kind) and row.asked_pct]
+            cells.append(_size(least_found(mine, "default")) if mine else "not planted")
+        if set(cells) != {"not planted"}:
+            lines.append([WORDS[kind], *cells])
     return lines
 
 
-def _sizes(rows: Sequence[Planted]) -> list[float]:
-    return sorted({row.asked_pct for row in rows if row.asked_pct is not None})
-
-
-def _size(row: Planted | None) -> str:
+def _size(row: PlantedSlowdown | None) -> str:
     return "none" if row is None else f"{row.planted_ms:.3f} ms ({row.planted_pct:.1f}%)"
 
 
-def slowdowns(rows: Sequence[Planted], recordings: By) -> str:
+def slowdowns(rows: Sequence[PlantedSlowdown], recordings: By) -> str:
     """Return the section on planted slowdowns, found and missed."""
 
-    def row(program: str, kind: str, pct: float | None = None) -> Planted:
-        (one,) = (r for r in rows if (r.program, r.kind, r.asked_pct) == (program, kind, pct))
-        return one
+    def row(program: str, kind: str, pct: float | None = None) -> PlantedSlowdown:
+        (match,) = (r for r in rows if (r.program, r.kind, r.asked_pct) == (program, kind, pct))
+        return match
 
     def floor(program: str, metric: str) -> str:
         return f"{floor_ms(clean(recordings[program], 'first'), metric):.2f} ms"
@@ -252,37 +248,34 @@ def slowdowns(rows: Sequence[Planted], recordings: By) -> str:
     uploaded, sent = row("offload", "copy", 5.0), row("training", "copy", 5.0)
     again = max(row(name, "synchronize").grown_pct for name in ("decode", "training"))
     (comparisons,) = {row.comparisons for row in rows}
-    head = ["program", "planted", *(f"{size:g}%" for size in _sizes(rows)), "the least found every time"]
     return wrapped(f"""## Planted slowdowns
 
-A kernel, a copy or a busy loop on the host was added to each step where nothing else runs. The table counts the
-failures of the default check in {comparisons} comparisons with the clean recordings, by the planted share of the step.
-A blank was not recorded.
+A kernel, a copy or a busy loop on the host was added to each step where nothing else runs, for 0.5 to 10% of the step.
+The smallest that made the default check fail in all {comparisons} comparisons with the unchanged program:
 
-{table(head, found_sizes(rows), words=2)}
+{table(["planted", *PROGRAMS], least_sizes(rows), words=1)}
 
-Slowdowns that change a program's structure are always found and named: batches in pageable memory (`pageable-memory`),
-copies on the default stream (`same-stream`), and a synchronize in a program that had none (`host-sync`). A copy in
-`prefetch` costs more than its length, because it waits for the batch's copy: the step with
-{waiting.planted_pct:.1f}% planted is {waiting.grown_pct:.0f}% longer. Every slowdown with its measured size and the
-budgets that fail: [noise.csv](noise.csv). Every recording: [noise-recordings.csv](noise-recordings.csv).
+Always found and named: batches in pageable memory (`pageable-memory`), copies on the default stream (`same-stream`),
+and a synchronize in a program that had none (`host-sync`). A copy in `prefetch` costs more than its length, because it
+waits for the batch's copy: the step with {waiting.planted_pct:.1f}% planted is {waiting.grown_pct:.0f}% longer. Data:
+[every slowdown](noise.csv), [every recording](noise-recordings.csv).
 
 ### What is not found
 
-- **Host work where the host is the bottleneck.** {busy.planted_ms:.3f} ms are lost in the
-  {floor("decode", "step_time")} by which a step of `decode` may vary. `step_time` and `idle_time` protect such a
-  program only against a host that takes several times as long.
-- **Copies where copies are exposed anyway.** {uploaded.planted_ms:.3f} ms in `offload` are below the 10% by which
-  `exposed_copy_time` may increase, and below its noise floor of {floor("offload", "exposed_copy_time")}.
-  {sent.planted_ms:.3f} ms in `training` are below its floor of {floor("training", "exposed_copy_time")}.
-- **A synchronize where the program waits anyway.** `decode` and `training` read a result in every step. One more wait
-  changes their steps by {again:.0f}% at most.
+- **Host work where the host is the bottleneck.** A step of `decode` may vary by {floor("decode", "step_time")}, so
+  {busy.planted_ms:.3f} ms more go unnoticed. `step_time` and `idle_time` notice only a host that takes several times as
+  long.
+- **Copies where copies are exposed anyway.** {uploaded.planted_ms:.3f} ms in `offload` are below the noise floor of
+  `exposed_copy_time`, {floor("offload", "exposed_copy_time")}; {sent.planted_ms:.3f} ms in `training` are below
+  {floor("training", "exposed_copy_time")}.
+- **A synchronize where the program waits anyway**: it changes steps of `decode` and `training`, which read a result in
+  each step, by {again:.0f}% at most.
 - **Kernels below 3% of the compute**, the allowed increase of `compute_time`, or below {100 * GPU_SHARE:g}% of the
   step. `diff` names every new kernel.
 """)
 
 
-def stricter(measured_programs: Sequence[Repeated], rows: Sequence[Planted]) -> str:
+def stricter(measured_programs: Sequence[Repeated], rows: Sequence[PlantedSlowdown]) -> str:
     """Return the section on stricter settings and their price."""
     whole, lines = _summed(match.pairs for match in measured_programs), []
     for name in SETTINGS:
@@ -296,10 +289,8 @@ def stricter(measured_programs: Sequence[Repeated], rows: Sequence[Planted]) -> 
 Lower the percentages in `overlapscope.toml`, and keep the noise floors:
 
 {textwrap.indent(LOWER, "    ")}
-Set a fixed `noise_floor`, here 1% of the step, on a machine of your own:
-
-{textwrap.indent(FIXED, "    ")}
-False alarms in clean pairs, and the smallest slowdown that is always found:
+On a machine of your own, a fixed `noise_floor = "1%"` (of the step) in each default budget finds more; elsewhere it
+raises false alarms. False alarms, and the smallest slowdown that is always found:
 
 {table(head, lines, words=1)}
 
@@ -308,7 +299,7 @@ the quick parts are stale.
 """)
 
 
-def everything(rows: Sequence[Planted]) -> list[list[str]]:
+def everything(rows: Sequence[PlantedSlowdown]) -> list[list[str]]:
     """Each slowdown that was planted, and what became of it."""
     lines = []
     for row in rows:
@@ -336,7 +327,7 @@ PLANTED = (
 """Head of `everything`. A number in brackets counts failures of a budget where the check fails more often."""
 
 
-def opening(measured_programs: Sequence[Repeated], rows: Sequence[Planted]) -> str:
+def opening(measured_programs: Sequence[Repeated], rows: Sequence[PlantedSlowdown]) -> str:
     """Return the page's title and summary."""
     pairs, failed = (
         _summed(match.pairs for match in measured_programs),
@@ -353,8 +344,8 @@ def opening(measured_programs: Sequence[Repeated], rows: Sequence[Planted]) -> s
 
 At default settings {sum(failed)} of {sum(pairs)} pairs of recordings of the same program fail. A kernel of
 {sizes[0]:g} to {sizes[-1]:g}% of a step, depending on the program, is always found, and so are pageable memory and
-copies on the default stream. Slowdowns of the host are found later, because the host may be half as fast from one
-recording to the next.
+copies on the default stream. Small slowdowns of the host are not found, because
+the host itself may be half as fast from one recording to the next.
 """)
 
 

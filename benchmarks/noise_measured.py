@@ -1,6 +1,6 @@
 """Figures for `benchmarks.noise`: the recordings of `tests/repeats.tar.xz`, and the results of diff and check on them.
 
-A recording is analysed when something is first asked of it, and once.
+A recording is analyzed when something is first asked of it, and once.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ SETTINGS = {"default": "", "lower percentages": LOWER, "fixed noise floor": FIXE
 # -- recordings ---------------------------------------------------------------------------------------
 
 
-class Recording(msgspec.Struct, frozen=True, dict=True):
+class RepeatedRecording(msgspec.Struct, frozen=True, dict=True):
     """One recording, as `index.json` names it."""
 
     set_name: str
@@ -114,7 +114,8 @@ class Recording(msgspec.Struct, frozen=True, dict=True):
     def host_ms(self) -> float:
         """Median idle time of the GPU in a step while the host works by itself."""
         samples = of_steps(self.device)
-        return statistics.median(sample.figures.idle_by_cause.get("host-compute", 0) for sample in samples) / 1e6
+        idle = [sample.figures.idle_by_cause for sample in samples]
+        return statistics.median(sum(each.get(cause, 0) for cause in ("python", "cpu-ops")) for each in idle) / 1e6
 
 
 def unpack(folder: Path) -> None:
@@ -123,15 +124,15 @@ def unpack(folder: Path) -> None:
         archive.extractall(folder, filter="data")
 
 
-def read(folder: Path) -> dict[str, list[Recording]]:
+def read(folder: Path) -> dict[str, list[RepeatedRecording]]:
     """All recordings of an unpacked archive, by program."""
-    by_program: dict[str, list[Recording]] = {program: [] for program in PROGRAMS}
+    by_program: dict[str, list[RepeatedRecording]] = {program: [] for program in PROGRAMS}
     for name in SETS:
         for entry in index(folder, name)["recordings"]:
             # They were compressed each by itself when they were made.
             path = folder / "repeats" / name / entry["file"].removesuffix(".gz")
             same = {key: entry[key] for key in ("program", "variant", "kind", "number", "asked_pct", "planted_ms")}
-            by_program[entry["program"]].append(Recording(set_name=name, path=path, **same))
+            by_program[entry["program"]].append(RepeatedRecording(set_name=name, path=path, **same))
     return by_program
 
 
@@ -141,7 +142,7 @@ def index(folder: Path, name: str) -> dict[str, Any]:
     return content
 
 
-def clean(recordings: Iterable[Recording], *names: str) -> list[Recording]:
+def clean(recordings: Iterable[RepeatedRecording], *names: str) -> list[RepeatedRecording]:
     """Those with nothing planted, of all sets or of those named."""
     return [
         recording for recording in recordings if recording.kind == "clean" and recording.set_name in (names or SETS)
@@ -156,7 +157,7 @@ def settings(name: str) -> Settings | None:
     return from_mapping(tomllib.loads(SETTINGS[name]), name) if SETTINGS[name] else None
 
 
-def checked(before: Recording, after: Recording, name: str = "default") -> CheckResult:
+def checked(before: RepeatedRecording, after: RepeatedRecording, name: str = "default") -> CheckResult:
     """Check a recording against another. Raises ValueError where it comes to no result."""
     result = check(after.report, settings(name), baseline=before.baseline)
     if result.outcome == "inconclusive":
@@ -164,21 +165,21 @@ def checked(before: Recording, after: Recording, name: str = "default") -> Check
     return result
 
 
-def compared(before: Recording, after: Recording) -> DeviceDiff:
-    """The diff of two recordings."""
+def compared(before: RepeatedRecording, after: RepeatedRecording) -> DeviceDiff:
+    """Return the diff of two recordings."""
     (device,) = diff(before.report, after.report).devices
     return device
 
 
-def told_apart(before: Recording, after: Recording) -> bool:
+def told_apart(before: RepeatedRecording, after: RepeatedRecording) -> bool:
     """Return whether the interval of the mean step's change excludes zero."""
     spans = [np.array(item.side.spans_ns, np.float64) for item in (before, after)]
     (change,) = Pair(before.side, after.side).changes([PairRow("span", "ns", spans[0], spans[1], floor=0.0)])
     return bool(change.beyond_noise)
 
 
-def floor_ms(recordings: Iterable[Recording], metric: str) -> float:
-    """The noise floor of a metric that is a time, the median over all pairs."""
+def floor_ms(recordings: Iterable[RepeatedRecording], metric: str) -> float:
+    """Return the noise floor of a metric that is a time, the median over all pairs."""
     pairs = itertools.combinations([recording.spent for recording in recordings], 2)
     return statistics.median(noise_floor(METRICS[metric], first, other, 0.0, 0.0) for first, other in pairs) / 1e6
 
@@ -211,7 +212,7 @@ class Repeated(msgspec.Struct, frozen=True):
     in_ranges: tuple[int, int]
 
 
-def repeated(recordings: Iterable[Recording]) -> Repeated:
+def repeated(recordings: Iterable[RepeatedRecording]) -> Repeated:
     """Every clean recording of a program checked against every other, and compared with it."""
     mine = clean(recordings)
     pairs = list(itertools.permutations(mine, 2))
@@ -229,13 +230,13 @@ def repeated(recordings: Iterable[Recording]) -> Repeated:
     )
 
 
-def _split(pairs: Sequence[tuple[Recording, Recording]]) -> tuple[int, int]:
-    """Number of pairs within a set and across sets."""
+def _split(pairs: Sequence[tuple[RepeatedRecording, RepeatedRecording]]) -> tuple[int, int]:
+    """Return the number of pairs within a set and across sets."""
     same = sum(first.set_name == other.set_name for first, other in pairs)
     return same, len(pairs) - same
 
 
-class Planted(msgspec.Struct, frozen=True):
+class PlantedSlowdown(msgspec.Struct, frozen=True):
     """A planted slowdown, compared with the clean recordings of its set."""
 
     program: str
@@ -256,7 +257,7 @@ class Planted(msgspec.Struct, frozen=True):
     """Other figures that a diff reports beyond noise in every comparison."""
 
 
-def planted(recordings: Sequence[Recording], *kinds: str) -> list[Planted]:
+def planted(recordings: Sequence[RepeatedRecording], *kinds: str) -> list[PlantedSlowdown]:
     """Return all slowdowns planted in a program, or those of some kinds."""
     before = clean(recordings, "first")
     chosen = [recording for recording in recordings if recording.kind in (kinds or KINDS)]
@@ -264,13 +265,13 @@ def planted(recordings: Sequence[Recording], *kinds: str) -> list[Planted]:
     return [_became(row, before) for row in chosen]
 
 
-def _became(recording: Recording, before: Sequence[Recording]) -> Planted:
+def _became(recording: RepeatedRecording, before: Sequence[RepeatedRecording]) -> PlantedSlowdown:
     step_ms = statistics.median(other.mean_ms for other in before)
     results = {name: [checked(other, recording, name) for other in before] for name in SETTINGS}
     verdicts = [verdict for result in results["default"] for verdict in result.verdicts]
     devices = [compared(other, recording) for other in before]
     beyond = [_beyond_noise(device) for device in devices]
-    return Planted(
+    return PlantedSlowdown(
         program=recording.program,
         kind=recording.kind,
         asked_pct=recording.asked_pct,
@@ -286,13 +287,13 @@ def _became(recording: Recording, before: Sequence[Recording]) -> Planted:
 
 
 def _beyond_noise(device: DeviceDiff) -> list[str]:
-    """The buckets that changed by more than noise, and the tables in which something did."""
+    """Return the buckets that changed by more than noise, and the tables in which something did."""
     parts: dict[str, object] = {bucket.name: bucket for bucket in device.figures.buckets}
     parts |= {"kernels": device.kernels, "copies": device.copies, "host stalls": device.host_stalls}
     return [name for name, part in parts.items() if any(change.beyond_noise for change in changes(part))]
 
 
-def least_found(rows: Iterable[Planted], name: str) -> Planted | None:
+def least_found(rows: Iterable[PlantedSlowdown], name: str) -> PlantedSlowdown | None:
     """Return the smallest size that is found in every comparison, as all larger ones are."""
     smallest = None
     for row in sorted(rows, key=lambda row: -(row.asked_pct or 0.0)):

@@ -81,7 +81,7 @@ _COLUMNS = {
 
 
 def grow(path: Path, rows: int) -> int:
-    """Writes a report with at least so many rows, and returns how many."""
+    """Write a report with at least this many rows, and return the number."""
     path.write_bytes(lzma.decompress(_RECORDED.read_bytes()))
     with closing(sqlite3.connect(path, isolation_level=None)) as database:
         database.execute("PRAGMA journal_mode = OFF")

@@ -8,12 +8,12 @@ from pathlib import Path
 from plotly.subplots import make_subplots
 
 from benchmarks.picture import save
-from benchmarks.processes import Run
+from benchmarks.processes import ProcessUsage
 
 WIDTH, HEIGHT = 960, 380
 
 
-def draw(sizes: Sequence[float], hta: Sequence[Run], ours: Sequence[Run], target: Path) -> None:
+def draw(sizes: Sequence[float], hta: Sequence[ProcessUsage], ours: Sequence[ProcessUsage], target: Path) -> None:
     """Seconds and peak memory of both tools against the MB of traces, on logarithmic axes, as a PNG."""
     figure = make_subplots(1, 2, subplot_titles=("seconds", "peak memory, MB"), horizontal_spacing=0.1)
     for name, color, symbol, runs in (

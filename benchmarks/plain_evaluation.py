@@ -12,7 +12,7 @@ from msgspec.structs import replace
 
 import overlapscope
 from benchmarks import plain_runs
-from benchmarks.plain_runs import BEFORE, WAYS, Machine, Pair, trace_path, variant_of
+from benchmarks.plain_runs import BEFORE, WAYS, EditEquivalent, MachineVersions, trace_path, variant_of
 from overlapscope.analysis.results import Device, Plain
 from overlapscope.errors import UsageError
 from overlapscope.prediction.result import Estimate
@@ -21,7 +21,7 @@ from overlapscope.trace.model import PlainSteps, TimedSteps
 PROCESSES = 2
 
 
-class Truth(Struct, frozen=True):
+class UnrecordedStep(Struct, frozen=True):
     """Step in processes without a recorder."""
 
     step_ns: int
@@ -33,10 +33,10 @@ class Truth(Struct, frozen=True):
     """Mean of all steps: more than the median if some steps wait for a loader."""
 
 
-class Predicted(Struct, frozen=True):
+class PredictedStep(Struct, frozen=True):
     """The step after some edits."""
 
-    pair: Pair
+    pair: EditEquivalent
     step_ns: Estimate | None
     """Predicted step of the plain program; None without a prediction."""
     recorded_ns: Estimate | None
@@ -57,14 +57,14 @@ class Predicted(Struct, frozen=True):
         return None if self.step_ns is None else self.step_ns.low <= self.measured_ns <= self.step_ns.high
 
 
-class Recorded(Struct, frozen=True):
+class EvaluatedRecording(Struct, frozen=True):
     """One recording."""
 
     program: str
     variant: str
     way: str
     bound: str
-    truth: Truth
+    truth: UnrecordedStep
     before_ns: int | None
     """The recorder's plain step, before and after the recording."""
     after_ns: int | None
@@ -73,7 +73,7 @@ class Recorded(Struct, frozen=True):
     plain: Plain | None
     untold: Plain | None
     """As estimated where the recorder has timed nothing."""
-    predicted: tuple[Predicted, ...]
+    predicted: tuple[PredictedStep, ...]
 
     @property
     def idle_pct(self) -> float:
@@ -87,18 +87,18 @@ class Recorded(Struct, frozen=True):
         return 100 * self.plain.buckets.idle_ns / self.plain.step_ns
 
 
-class _Job(Struct, frozen=True):
+class _EvaluationTask(Struct, frozen=True):
     folder: Path
     program: str
     variant: str
     way: str
 
 
-def evaluate(folder: Path) -> list[Recorded]:
+def evaluate(folder: Path) -> list[EvaluatedRecording]:
     """Each recording of the folder with GPU activity whose program was timed."""
     truths = _truths(folder)
     jobs = [
-        _Job(folder, name, variant_of(edits), way)
+        _EvaluationTask(folder, name, variant_of(edits), way)
         for name, program in plain_runs.programs().items()
         for edits in [(), *program.also]
         for way in WAYS
@@ -108,7 +108,7 @@ def evaluate(folder: Path) -> list[Recorded]:
         return [row for row in pool.map(_recorded, jobs) if row is not None]
 
 
-def machine(folder: Path) -> Machine:
+def machine(folder: Path) -> MachineVersions:
     """Return the machine of the measurements. Raises IndexError where nothing was."""
     return plain_runs.read(folder).runs[0].timed.machine
 
@@ -117,7 +117,7 @@ def error_pct(said_ns: float, measured_ns: float) -> float:
     return 100 * (said_ns / measured_ns - 1)
 
 
-def _truths(folder: Path) -> dict[tuple[str, str], Truth]:
+def _truths(folder: Path) -> dict[tuple[str, str], UnrecordedStep]:
     """By program and variant."""
     by_program: dict[tuple[str, str], list[tuple[int, ...]]] = {}
     for run in plain_runs.read(folder).runs:
@@ -126,11 +126,13 @@ def _truths(folder: Path) -> dict[tuple[str, str], Truth]:
     for key, processes in by_program.items():
         medians = [statistics.median(steps) for steps in processes]
         mean = statistics.fmean(ns for steps in processes for ns in steps)
-        truths[key] = Truth(*(round(ns) for ns in (statistics.median(medians), min(medians), max(medians), mean)))
+        truths[key] = UnrecordedStep(
+            *(round(ns) for ns in (statistics.median(medians), min(medians), max(medians), mean))
+        )
     return truths
 
 
-def _recorded(job: _Job) -> Recorded | None:
+def _recorded(job: _EvaluationTask) -> EvaluatedRecording | None:
     truths, program = _truths(job.folder), plain_runs.programs()[job.program]
     trace = overlapscope.load(trace_path(job.folder, job.program, job.variant, job.way), progress=False, cache=False)
     if not trace.devices:
@@ -144,14 +146,16 @@ def _recorded(job: _Job) -> Recorded | None:
         if after is None or job.variant != BEFORE:
             continue
         try:
-            said, without = (overlapscope.whatif(item, pair.interventions) for item in (trace, bare))
+            with_plain, without = (overlapscope.whatif(item, pair.interventions) for item in (trace, bare))
         except UsageError as error:
             why_not = str(error).removeprefix(f"{trace.source}: ")
-            predicted.append(Predicted(pair, None, None, after.step_ns, why_not))
+            predicted.append(PredictedStep(pair, None, None, after.step_ns, why_not))
             continue
-        why_not = "" if said.replay.valid else " ".join(said.replay.reasons)
-        predicted.append(Predicted(pair, said.predicted_step_ns, without.predicted_step_ns, after.step_ns, why_not))
-    return Recorded(
+        why_not = "" if with_plain.replay.valid else " ".join(with_plain.replay.reasons)
+        predicted.append(
+            PredictedStep(pair, with_plain.predicted_step_ns, without.predicted_step_ns, after.step_ns, why_not)
+        )
+    return EvaluatedRecording(
         program=job.program,
         variant=job.variant,
         way=job.way,
@@ -172,6 +176,6 @@ def _median(timed: TimedSteps) -> int | None:
 
 
 def _busy_ns(device: Device) -> int:
-    """The median of the steps whose end is known."""
+    """Return the median of the steps whose end is known."""
     steps = [step for step in device.steps if not step.partial]
     return round(statistics.median(step.span_ns - step.buckets.idle_ns for step in steps[:-1] or steps))

@@ -8,8 +8,8 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from benchmarks.data_files import csv_text
-from benchmarks.plain_evaluation import Predicted, Recorded, error_pct
-from benchmarks.plain_runs import BEFORE, Machine
+from benchmarks.plain_evaluation import EvaluatedRecording, PredictedStep, error_pct
+from benchmarks.plain_runs import BEFORE, MachineVersions
 from benchmarks.whatif_page import milliseconds
 from overlapscope.base.words import clean
 
@@ -22,8 +22,8 @@ MEDIAN_PCT, WORST_PCT = 5.0, 20.0
 """Of predictions."""
 
 
-def page(rows: Sequence[Recorded], machine: Machine, processes: int) -> str:
-    """The whole page."""
+def page(rows: Sequence[EvaluatedRecording], machine: MachineVersions, processes: int) -> str:
+    """Return the whole page."""
     text = TEXT.read_text(encoding="utf-8")
     gpu = machine.gpu or "a CPU"
     for name, part in {
@@ -36,7 +36,7 @@ def page(rows: Sequence[Recorded], machine: Machine, processes: int) -> str:
     return re.sub(r"\n{3,}", "\n\n", text)
 
 
-def data(rows: Sequence[Recorded]) -> dict[str, str]:
+def data(rows: Sequence[EvaluatedRecording]) -> dict[str, str]:
     """Return the text of each CSV file by the end of its name."""
     return {
         "": csv_text(PLAIN, map(_plain, rows)),
@@ -49,7 +49,7 @@ def data(rows: Sequence[Recorded]) -> dict[str, str]:
 # -- the goals -------------------------------------------------------------------------------------
 
 
-def _goals(rows: Sequence[Recorded]) -> str:
+def _goals(rows: Sequence[EvaluatedRecording]) -> str:
     predicted = [prediction for row in rows for prediction in row.predicted]
     errors = [abs(prediction.error_pct) for prediction in predicted if prediction.error_pct is not None]
     bare = [abs(prediction.recorded_error_pct) for prediction in predicted if prediction.recorded_error_pct is not None]
@@ -115,21 +115,21 @@ def _share(met: Sequence[bool], least_pct: float = 100.0) -> str:
     return _bold(f"{sum(met)} of {len(met)}", good=100 * sum(met) >= least_pct * len(met))
 
 
-def _inside(rows: Iterable[Recorded]) -> list[bool]:
+def _inside(rows: Iterable[EvaluatedRecording]) -> list[bool]:
     return [row.untold.low_ns <= row.truth.step_ns <= row.untold.high_ns for row in rows if row.untold is not None]
 
 
-def _measured_error_pct(row: Recorded) -> float | None:
+def _measured_error_pct(row: EvaluatedRecording) -> float | None:
     if row.plain is None or row.plain.origin != "measured":
         return None
     return error_pct(row.plain.step_ns, row.truth.step_ns)
 
 
-def _idle_points(row: Recorded) -> float | None:
+def _idle_points(row: EvaluatedRecording) -> float | None:
     return None if row.corrected_idle_pct is None else row.corrected_idle_pct - row.idle_pct
 
 
-def _middle_error_pct(row: Recorded) -> float | None:
+def _middle_error_pct(row: EvaluatedRecording) -> float | None:
     return None if row.untold is None else error_pct(row.untold.step_ns, row.truth.step_ns)
 
 
@@ -163,12 +163,12 @@ PAIRS = (
 )
 
 
-def _name(row: Recorded) -> str:
+def _name(row: EvaluatedRecording) -> str:
     parts = [row.program, *([] if row.variant == BEFORE else [row.variant]), *([f"--{row.way}"] if row.way else [])]
     return " ".join(parts)
 
 
-def _plain(row: Recorded) -> list[str]:
+def _plain(row: EvaluatedRecording) -> list[str]:
     truth, recorded_ns = row.truth, None if row.plain is None else row.plain.recorded_step_ns
     return [
         _name(row),
@@ -183,7 +183,7 @@ def _plain(row: Recorded) -> list[str]:
     ]
 
 
-def _idle(row: Recorded) -> list[str]:
+def _idle(row: EvaluatedRecording) -> list[str]:
     corrected = row.corrected_idle_pct
     return [
         _name(row),
@@ -194,7 +194,7 @@ def _idle(row: Recorded) -> list[str]:
     ]
 
 
-def _untold(row: Recorded) -> list[str]:
+def _untold(row: EvaluatedRecording) -> list[str]:
     untold = row.untold
     if untold is None:
         return [_name(row), milliseconds(row.truth.step_ns), "n/a", "", "", ""]
@@ -208,7 +208,7 @@ def _untold(row: Recorded) -> list[str]:
     ]
 
 
-def _pair(row: Recorded, predicted: Predicted) -> list[str]:
+def _pair(row: EvaluatedRecording, predicted: PredictedStep) -> list[str]:
     step_ns = predicted.step_ns
     return [
         f"{_name(row)}: {', '.join(predicted.pair.edits)}",
@@ -224,7 +224,7 @@ def _pair(row: Recorded, predicted: Predicted) -> list[str]:
     ]
 
 
-def _saved_pct(row: Recorded, predicted: Predicted) -> tuple[float | None, float | None]:
+def _saved_pct(row: EvaluatedRecording, predicted: PredictedStep) -> tuple[float | None, float | None]:
     """Return the saved share of the recorded process's plain step, as predicted, and of the true one, as measured."""
     predicted_pct = None
     if predicted.step_ns is not None and row.plain is not None:

@@ -27,8 +27,18 @@ from pathlib import Path
 import msgspec
 
 from benchmarks import plain_runs
-from benchmarks.plain_runs import SCRIPTS, WAYS, Plain, Program, Results, Timed, trace_path, variant_of
+from benchmarks.plain_runs import (
+    SCRIPTS,
+    WAYS,
+    PlainScript,
+    PlainStepTimes,
+    ProcessTimings,
+    TimedProcess,
+    trace_path,
+    variant_of,
+)
 from benchmarks.plain_worker import READY
+from benchmarks.processes import RunFailed
 
 ROOT = Path(__file__).parents[1]
 STEPS = 60
@@ -38,7 +48,7 @@ PATIENCE_S = 180.0
 """Time limit for the turn of one process."""
 
 
-class Run(msgspec.Struct, frozen=True):
+class PlannedRun(msgspec.Struct, frozen=True):
     """One process: a variant timed in a round, or recorded in a way."""
 
     program: str
@@ -52,14 +62,10 @@ class Run(msgspec.Struct, frozen=True):
         return f"{self.program} {variant_of(self.edits)}, {what}"
 
 
-class Failed(Exception):
-    """A process failed; the text is its last output."""
-
-
-class Worker:
+class RunWorker:
     """A process that imports, waits, does one run and ends."""
 
-    def __init__(self, run: Run, target: Path, device: str) -> None:
+    def __init__(self, run: PlannedRun, target: Path, device: str) -> None:
         self.run, self.target = run, target
         script = str(SCRIPTS / f"{run.program}.py")
         program = [script, "--device", device, "--steps", str(STEPS), *(f"--edit={edit}" for edit in run.edits)]
@@ -86,32 +92,32 @@ class Worker:
             pass
 
     def go(self) -> None:
-        """Do it. Raises Failed."""
+        """Do it. Raises RunFailed."""
         try:
             output, _ = self._process.communicate("\n", timeout=PATIENCE_S)
         except subprocess.TimeoutExpired:
             self.end()
-            raise Failed(f"nothing after {PATIENCE_S:.0f} s") from None
+            raise RunFailed(f"nothing after {PATIENCE_S:.0f} s") from None
         if self._process.returncode or not self.target.exists():
-            raise Failed("\n".join(output.splitlines()[-12:]))
+            raise RunFailed("\n".join(output.splitlines()[-12:]))
 
     def end(self) -> None:
-        """It is not needed any more."""
+        """End the process, which is no longer needed."""
         self._process.kill()
         self._process.communicate()
 
 
-def runs_of(name: str, program: Program) -> Iterator[Run]:
+def runs_of(name: str, program: PlainScript) -> Iterator[PlannedRun]:
     """All of a program, in the order in which they are made."""
     variants = [(), *(pair.edits for pair in program.pairs)]
-    yield from (Run(name, edits, 1) for edits in variants)
-    yield from (Run(name, edits) for edits in [(), *program.also])
+    yield from (PlannedRun(name, edits, 1) for edits in variants)
+    yield from (PlannedRun(name, edits) for edits in [(), *program.also])
     if program.lines_too:
-        yield from (Run(name, (), way=way) for way in WAYS if way)
-    yield from (Run(name, edits, 2) for edits in variants)
+        yield from (PlannedRun(name, (), way=way) for way in WAYS if way)
+    yield from (PlannedRun(name, edits, 2) for edits in variants)
 
 
-def wanted(out: Path, names: Sequence[str]) -> list[Run]:
+def wanted(out: Path, names: Sequence[str]) -> list[PlannedRun]:
     """Return the missing runs of these programs."""
     complete = {(run.program, run.variant, run.number) for run in plain_runs.read(out).runs}
     programs = plain_runs.programs()
@@ -127,14 +133,14 @@ def wanted(out: Path, names: Sequence[str]) -> list[Run]:
     ]
 
 
-def measure(out: Path, runs: Sequence[Run], device: str, until: float) -> None:
+def measure(out: Path, runs: Sequence[PlannedRun], device: str, until: float) -> None:
     """One run after the other, until they are done or time is up."""
     begun = time.monotonic()
     at_once = min(IDLE_PROCESSES, max(2, (os.cpu_count() or 2) - 2))
     waiting = list(runs)
     with tempfile.TemporaryDirectory() as folder:
         while waiting and time.monotonic() < until:
-            workers = [Worker(run, target_of(out, Path(folder), run), device) for run in waiting[:at_once]]
+            workers = [RunWorker(run, target_of(out, Path(folder), run), device) for run in waiting[:at_once]]
             for worker in workers:
                 worker.wait_until_ready()
             for worker in workers:
@@ -150,7 +156,7 @@ def measure(out: Path, runs: Sequence[Run], device: str, until: float) -> None:
         print(f"left out for want of time: {len(waiting)} runs, from {waiting[0]} on", flush=True)
 
 
-def target_of(out: Path, folder: Path, run: Run) -> Path:
+def target_of(out: Path, folder: Path, run: PlannedRun) -> Path:
     if run.number is not None:
         return folder / f"{run.program}.{variant_of(run.edits)}.{run.number}.json"
     path = trace_path(out, run.program, variant_of(run.edits), run.way)
@@ -158,18 +164,18 @@ def target_of(out: Path, folder: Path, run: Run) -> Path:
     return path
 
 
-def result_of(out: Path, worker: Worker) -> str:
+def result_of(out: Path, worker: RunWorker) -> str:
     """Let it run, keep its measurements, and return them in a few words."""
     run = worker.run
     try:
         worker.go()
-    except Failed as error:
+    except RunFailed as error:
         return f"failed:\n{error}"
     if run.number is None:
         return f"{worker.target.name}, {worker.target.stat().st_size / 1e6:.2f} MB"
-    timed = msgspec.json.decode(worker.target.read_bytes(), type=Timed)
-    plain = Plain(run.program, variant_of(run.edits), run.number, timed)
-    plain_runs.write(out, Results((*plain_runs.read(out).runs, plain)))
+    timed = msgspec.json.decode(worker.target.read_bytes(), type=PlainStepTimes)
+    plain = TimedProcess(run.program, variant_of(run.edits), run.number, timed)
+    plain_runs.write(out, ProcessTimings((*plain_runs.read(out).runs, plain)))
     return f"{len(timed.step_ns)} steps, {statistics.median(timed.step_ns) / 1e6:.3f} ms"
 
 

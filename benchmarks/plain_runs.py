@@ -14,26 +14,26 @@ WAYS = {"": (), "stacks": ("--stacks",), "light": ("--light",)}
 RESULTS = "results.json"
 
 
-class Pair(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class EditEquivalent(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Edits of a program, and what stands for them."""
 
     edits: tuple[str, ...]
     interventions: tuple[str, ...]
 
 
-class Program(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class PlainScript(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """A script, as the list has it."""
 
     bound: str
     """Component that decides the step."""
-    pairs: tuple[Pair, ...] = ()
+    pairs: tuple[EditEquivalent, ...] = ()
     also: tuple[tuple[str, ...], ...] = ()
     """Edits that are recorded, too."""
     lines_too: bool = False
     """It is recorded in all ways."""
 
 
-class Machine(msgspec.Struct, frozen=True):
+class MachineVersions(msgspec.Struct, frozen=True):
     """Machine of the measurements."""
 
     gpu: str | None
@@ -41,13 +41,13 @@ class Machine(msgspec.Struct, frozen=True):
     python: str
 
 
-class Timed(msgspec.Struct, frozen=True):
+class PlainStepTimes(msgspec.Struct, frozen=True):
     """The steps of one process without overlapscope, but the first third."""
 
     host_ns: tuple[int, ...]
     device_ns: tuple[int, ...]
     """Between CUDA events at the marks; empty without a GPU."""
-    machine: Machine
+    machine: MachineVersions
 
     @property
     def step_ns(self) -> tuple[int, ...]:
@@ -55,25 +55,25 @@ class Timed(msgspec.Struct, frozen=True):
         return self.device_ns or self.host_ns
 
 
-class Plain(msgspec.Struct, frozen=True):
+class TimedProcess(msgspec.Struct, frozen=True):
     """A process of one variant."""
 
     program: str
     variant: str
     number: int
     """1 before the recording, 2 after it."""
-    timed: Timed
+    timed: PlainStepTimes
 
 
-class Results(msgspec.Struct, frozen=True):
+class ProcessTimings(msgspec.Struct, frozen=True):
     """All processes so far."""
 
-    runs: tuple[Plain, ...] = ()
+    runs: tuple[TimedProcess, ...] = ()
 
 
-def programs() -> dict[str, Program]:
-    """The list, in its order."""
-    return msgspec.toml.decode((SCRIPTS / "programs.toml").read_bytes(), type=dict[str, Program])
+def programs() -> dict[str, PlainScript]:
+    """Return the list, in its order."""
+    return msgspec.toml.decode((SCRIPTS / "programs.toml").read_bytes(), type=dict[str, PlainScript])
 
 
 def variant_of(edits: tuple[str, ...]) -> str:
@@ -86,13 +86,13 @@ def trace_path(folder: Path, program: str, variant: str, way: str = "") -> Path:
     return folder / program / f"{variant}{'.' if way else ''}{way}.trace.json.gz"
 
 
-def read(folder: Path) -> Results:
+def read(folder: Path) -> ProcessTimings:
     """Return the measurements so far; empty if the file does not exist."""
     path = folder / RESULTS
-    return msgspec.json.decode(path.read_bytes(), type=Results) if path.exists() else Results()
+    return msgspec.json.decode(path.read_bytes(), type=ProcessTimings) if path.exists() else ProcessTimings()
 
 
-def write(folder: Path, results: Results) -> None:
+def write(folder: Path, results: ProcessTimings) -> None:
     part = folder / f"{RESULTS}.part"
     part.write_bytes(msgspec.json.encode(results) + b"\n")
     part.replace(folder / RESULTS)

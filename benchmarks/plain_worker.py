@@ -22,7 +22,7 @@ from typing import Any
 READY = "ready to run"
 
 
-class Marks:
+class StepEnds:
     """When steps ended, by the host's clock and as events on the GPU."""
 
     def __init__(self) -> None:
@@ -42,7 +42,7 @@ class Marks:
         self._host_ns.append(time.perf_counter_ns())
 
     def lengths(self) -> dict[str, list[int]]:
-        """Steps between the marks without the first third."""
+        """Return the steps between the marks, without the first third."""
         import torch
 
         if self._events:
@@ -61,7 +61,7 @@ def time_steps(target: Path, script: str, arguments: list[str]) -> None:
     from torch.optim import Optimizer
     from torch.optim.optimizer import register_optimizer_step_post_hook
 
-    marks, stepped = Marks(), Marks()
+    marks, stepped = StepEnds(), StepEnds()
     first: list[Optimizer] = []
 
     def on_step(optimizer: Optimizer, args: object, kwargs: object) -> None:

@@ -23,7 +23,7 @@ VERSION_OF = "import sys, importlib.metadata as m; print(m.version(sys.argv[1]))
 _SAMPLE_S = 0.005
 
 
-class Run(Struct, frozen=True):
+class ProcessUsage(Struct, frozen=True):
     """One process: its wall time and its peak resident memory (MB are 10^6 bytes throughout)."""
 
     seconds: float
@@ -32,7 +32,11 @@ class Run(Struct, frozen=True):
     stdout: str = ""
 
 
-class Target(Struct, frozen=True):
+class RunFailed(Exception):
+    """A program could not be run or measured. The text says why, or is its last output."""
+
+
+class MeasuredGoal(Struct, frozen=True):
     """A goal and the measured figure."""
 
     what: str
@@ -41,8 +45,8 @@ class Target(Struct, frozen=True):
     met: bool
 
 
-def run(command: Sequence[str | Path], **environment: str) -> Run:
-    """Runs a command to its end, with bytecode cached. Raises CalledProcessError if it fails.
+def run(command: Sequence[str | Path], **environment: str) -> ProcessUsage:
+    """Run a command to its end, with bytecode cached. Raises CalledProcessError if it fails.
 
     This process imports nothing big: Linux adds memory that a child shares with it before `exec` to the child's peak.
     """
@@ -58,7 +62,7 @@ def run(command: Sequence[str | Path], **environment: str) -> Run:
         if process.returncode:
             raise subprocess.CalledProcessError(process.returncode, list(command), out.read(), err.read())
         unit = 1 if sys.platform == "darwin" else 1024
-        return Run(seconds, usage.ru_maxrss * unit / 1e6, out.read())
+        return ProcessUsage(seconds, usage.ru_maxrss * unit / 1e6, out.read())
 
 
 def peak_of_all_mb(command: Sequence[str | Path], **environment: str) -> float:
@@ -105,19 +109,19 @@ def _proportional_bytes(pid: int) -> int:
 
 
 def grown(directory: Path, megabytes: int) -> Path:
-    """A trace of that size, in the page cache as far as memory allows."""
+    """Return a trace of that size, in the page cache as far as memory allows."""
     trace = directory / f"grown_{megabytes}mb.json"
     run([sys.executable, HERE / "grow.py", SOURCE, trace, "--mb", str(megabytes)])
     return trace
 
 
-def median(runs: Sequence[Run]) -> Run:
-    """The medians of their figures."""
-    return Run(statistics.median(r.seconds for r in runs), statistics.median(r.peak_mb for r in runs))
+def median(runs: Sequence[ProcessUsage]) -> ProcessUsage:
+    """Return the medians of their figures."""
+    return ProcessUsage(statistics.median(r.seconds for r in runs), statistics.median(r.peak_mb for r in runs))
 
 
-def spread(runs: Sequence[Run]) -> str:
-    """The shortest and the longest time."""
+def spread(runs: Sequence[ProcessUsage]) -> str:
+    """Return the shortest and the longest time."""
     seconds = sorted(r.seconds for r in runs)
     return f"{seconds[0]:.2f} to {seconds[-1]:.2f}"
 
@@ -131,7 +135,7 @@ def machine(packages: dict[str, str]) -> str:
 
 
 def hardware() -> str:
-    """The machine, its system and this Python, as the beginning of a sentence."""
+    """Return the machine, its system and this Python, as the beginning of a sentence."""
     cpu = platform.processor() or platform.machine()
     info = Path("/proc/cpuinfo")
     if info.exists():

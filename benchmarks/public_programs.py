@@ -25,7 +25,7 @@ import msgspec
 
 from benchmarks import public_programs_try as trials
 from benchmarks.public_programs_page import data, page
-from benchmarks.public_programs_runs import ORDER, Measured, fetch, make_data, measure, table
+from benchmarks.public_programs_runs import ORDER, PublicProgramMeasurements, fetch, make_data, measure, table
 from benchmarks.public_programs_try import TriedProgram
 from benchmarks.public_programs_try_page import data as trials_data
 from benchmarks.public_programs_try_page import section
@@ -34,10 +34,10 @@ KEPT = Path(__file__).with_name("measured") / "public_programs"
 TRIED = KEPT.with_name("public_programs_tried")
 
 
-def read(folder: Path) -> list[Measured]:
+def read(folder: Path) -> list[PublicProgramMeasurements]:
     """Read the measurements of a folder, in the order of the list."""
     files = [folder / f"{name}.json" for name in table().programs]
-    return [msgspec.json.decode(file.read_bytes(), type=Measured) for file in files if file.exists()]
+    return [msgspec.json.decode(file.read_bytes(), type=PublicProgramMeasurements) for file in files if file.exists()]
 
 
 def read_tried(folder: Path) -> list[TriedProgram]:

@@ -245,11 +245,11 @@ def instructions(file: Path, count: int) -> None:
     chosen = random.Random(0)
     file.parent.mkdir(parents=True, exist_ok=True)
 
-    def said(words: int) -> str:
+    def sentence(words: int) -> str:
         return " ".join(chosen.choices(WORDS, k=words))
 
     names = ("instruction", "input", "output") if "alpaca" in file.name else ("prompt", "completion")
-    file.write_text("".join(json.dumps({name: said(40) for name in names}) + "\n" for _ in range(count)))
+    file.write_text("".join(json.dumps({name: sentence(40) for name in names}) + "\n" for _ in range(count)))
 
 
 def empty_folder(folder: Path) -> None:

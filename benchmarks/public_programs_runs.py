@@ -51,7 +51,7 @@ class Repository(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     paths: tuple[str, ...]
 
 
-class Program(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class PublicProgram(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """A program of the list: see there."""
 
     repository: str
@@ -67,22 +67,22 @@ class Program(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     edits: dict[str, tuple[tuple[str, str], ...]] = {}
 
 
-class Lane(msgspec.Struct, frozen=True):
+class GpuLane(msgspec.Struct, frozen=True):
     """A GPU and the cores for the programs that run on it."""
 
     gpu: str
     cores: tuple[int, ...]
 
 
-class Table(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class ProgramList(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """The list."""
 
     tried: tuple[str, ...]
     repositories: dict[str, Repository]
-    programs: dict[str, Program]
+    programs: dict[str, PublicProgram]
 
 
-class Run(msgspec.Struct, frozen=True):
+class PublicProgramRun(msgspec.Struct, frozen=True):
     """One run of a program."""
 
     way: Way
@@ -94,27 +94,27 @@ class Run(msgspec.Struct, frozen=True):
     """When its steps ended, by the clock's hooks."""
 
 
-class Measured(msgspec.Struct, frozen=True):
+class PublicProgramMeasurements(msgspec.Struct, frozen=True):
     """All that was measured of a program."""
 
     program: str
     commit: str
     machine: str
-    runs: tuple[Run, ...]
+    runs: tuple[PublicProgramRun, ...]
     report: Any = None
     """The parts of the recording's JSON report that the page shows; None without a recording."""
     trace_bytes: int = 0
     plain_ns: tuple[int, ...] = ()
     """Steps that the recorder timed while nothing was recorded."""
 
-    def of(self, way: Way) -> list[Run]:
+    def of(self, way: Way) -> list[PublicProgramRun]:
         """Return the runs of this kind."""
         return [run for run in self.runs if run.way == way]
 
 
-def table() -> Table:
+def table() -> ProgramList:
     """Read the list."""
-    return msgspec.toml.decode(TABLE.read_bytes(), type=Table)
+    return msgspec.toml.decode(TABLE.read_bytes(), type=ProgramList)
 
 
 def sources(out: Path, repository: str) -> Path:
@@ -122,7 +122,7 @@ def sources(out: Path, repository: str) -> Path:
     return out / "sources" / repository.replace("/", "+")
 
 
-def folder_of(out: Path, program: Program) -> Path:
+def folder_of(out: Path, program: PublicProgram) -> Path:
     """Working folder of a program."""
     return (sources(out, program.repository) / program.folder).resolve()
 
@@ -172,14 +172,18 @@ def measure(out: Path, names: Sequence[str], order: Sequence[Way], until: float)
     """Run the programs that were not measured before, one at a time on each GPU, and start none after `until`."""
     target = out / "measured"
     target.mkdir(parents=True, exist_ok=True)
-    runs: dict[str, tuple[Run, ...]] = {name: () for name in names if not (target / f"{name}.json").exists()}
+    runs: dict[str, tuple[PublicProgramRun, ...]] = {
+        name: () for name in names if not (target / f"{name}.json").exists()
+    }
     lanes, spare = lanes_and_spare()
     pending: list[Future[None]] = []
     with ThreadPoolExecutor(2, initializer=os.sched_setaffinity, initargs=(0, spare)) as analyses:
         for first, ways in ((0, order[:FIRST_ROUND]), (FIRST_ROUND, order[FIRST_ROUND:])):
             waiting = list(runs if ways else ())
 
-            def work(lane: Lane, waiting: list[str] = waiting, ways: Sequence[Way] = ways, first: int = first) -> None:
+            def work(
+                lane: GpuLane, waiting: list[str] = waiting, ways: Sequence[Way] = ways, first: int = first
+            ) -> None:
                 os.sched_setaffinity(0, lane.cores)  # for this thread and the processes that it starts
                 while name := next_of(waiting, lane is lanes[0]):
                     if time.monotonic() > until:
@@ -206,13 +210,13 @@ def next_of(waiting: list[str], first: bool) -> str | None:
         return name
 
 
-def lanes_and_spare() -> tuple[list[Lane], tuple[int, ...]]:
+def lanes_and_spare() -> tuple[list[GpuLane], tuple[int, ...]]:
     """Share the cores among the GPUs, and return those left to the analysis; without a GPU there is a single lane."""
     cores = tuple(sorted(os.sched_getaffinity(0)))
     count = int(_output("-c", "import torch; print(torch.cuda.device_count())"))
     gpus = [str(gpu) for gpu in range(count)] or [""]
     each = (len(cores) - len(cores) // SPARE_CORES) // len(gpus)
-    lanes = [Lane(gpu, cores[i * each : (i + 1) * each]) for i, gpu in enumerate(gpus)]
+    lanes = [GpuLane(gpu, cores[i * each : (i + 1) * each]) for i, gpu in enumerate(gpus)]
     return lanes, cores[each * len(gpus) :] or cores
 
 
@@ -221,12 +225,12 @@ def run(
     name: str,
     way: Way,
     number: int,
-    lane: Lane,
+    lane: GpuLane,
     *,
-    edited: Program | None = None,
+    edited: PublicProgram | None = None,
     trying: Sequence[str] = (),
     patience_s: float = PATIENCE_S,
-) -> Run:
+) -> PublicProgramRun:
     """Run a program once, or the edited one in its place; `trying` are options of `overlapscope try`."""
     program = edited or table().programs[name]
     folder = folder_of(out, program)
@@ -270,14 +274,14 @@ def run(
         wall_s = time.monotonic() - began
     ends = msgspec.json.decode(times.read_bytes(), type=tuple[int, ...]) if times.exists() else ()
     kept = printed.read_text(errors="replace")[-TAIL:] if exit_code != 0 or way in ("recorded", "tried") else ""
-    return Run(way, round(wall_s, 3), exit_code, kept, ends)
+    return PublicProgramRun(way, round(wall_s, 3), exit_code, kept, ends)
 
 
-def finish(out: Path, name: str, runs: tuple[Run, ...]) -> None:
-    """Analyse the recording, and write the measurements."""
+def finish(out: Path, name: str, runs: tuple[PublicProgramRun, ...]) -> None:
+    """Analyze the recording, and write the measurements."""
     traces = sorted((out / "work" / name).glob("*.trace*.json.gz"), key=lambda path: path.stat().st_size)
     commit = table().repositories[table().programs[name].repository].commit
-    measured = Measured(name, commit, machine(), runs)
+    measured = PublicProgramMeasurements(name, commit, machine(), runs)
     if traces:
         shown = _output("-m", "overlapscope", "analyze", "--no-cache", "--format", "json", str(traces[-1]))
         timed = _output("-c", _PLAIN_STEPS, str(traces[-1]))
@@ -314,13 +318,13 @@ def _output(*command: str) -> str:
     return subprocess.run(command, check=False, env=_environment(None, ROOT), capture_output=True, text=True).stdout
 
 
-def _arguments(program: Program, folder: Path) -> list[str]:
+def _arguments(program: PublicProgram, folder: Path) -> list[str]:
     """With patterns of file names filled in."""
     parts = [sorted(map(str, folder.glob(part))) if "*" in part else [part] for part in program.command]
     return [argument for part in parts for argument in part]
 
 
-def _environment(program: Program | None, folder: Path) -> dict[str, str]:
+def _environment(program: PublicProgram | None, folder: Path) -> dict[str, str]:
     """Return environment variables: this repository's packages, offline, and the program's additions."""
     places = [str((folder / program.path).resolve())] if program and program.path else []
     places += [str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])]
@@ -330,7 +334,7 @@ def _environment(program: Program | None, folder: Path) -> dict[str, str]:
 
 
 def machine() -> str:
-    """The GPU and the versions."""
+    """Return the GPU and the versions."""
     asked = "import platform, torch; gpu = torch.cuda.is_available() and torch.cuda.get_device_name(); "
     asked += "print(gpu or 'a CPU', 'torch ' + torch.__version__, 'Python ' + platform.python_version(), sep=', ')"
     return _output("-c", asked).strip()

@@ -10,8 +10,19 @@ from pathlib import Path
 
 import msgspec
 
-from benchmarks.public_programs_runs import Lane, Program, Run, folder_of, lanes_and_spare, machine, next_of, run, table
-from benchmarks.trials_runs import ROUNDS, ByHand, Failed, edits_of
+from benchmarks.processes import RunFailed
+from benchmarks.public_programs_runs import (
+    GpuLane,
+    PublicProgram,
+    PublicProgramRun,
+    folder_of,
+    lanes_and_spare,
+    machine,
+    next_of,
+    run,
+    table,
+)
+from benchmarks.trials_runs import ROUNDS, ByHand, edits_of
 from overlapscope.trials.protocol import Setting
 from overlapscope.trials.result import Trial, Tried
 
@@ -53,7 +64,7 @@ class TriedProgram(msgspec.Struct, frozen=True):
         """The set that was made by hand."""
         if self.trial is None or self.by_hand is None:
             return None
-        return next(one for one in self.trial.changes if edits_of(one) == self.by_hand.edits)
+        return next(change for change in self.trial.changes if edits_of(change) == self.by_hand.edits)
 
 
 def measure(out: Path, names: Sequence[str], minutes: float, until: float) -> None:
@@ -62,7 +73,7 @@ def measure(out: Path, names: Sequence[str], minutes: float, until: float) -> No
     lanes, _ = lanes_and_spare()
     waiting, here = list(names), machine()
 
-    def work(lane: Lane) -> None:
+    def work(lane: GpuLane) -> None:
         os.sched_setaffinity(0, lane.cores)  # for this thread and the processes that it starts
         while name := next_of(waiting, lane is lanes[0]):
             file = out / "tried" / f"{name}.json"
@@ -77,16 +88,16 @@ def measure(out: Path, names: Sequence[str], minutes: float, until: float) -> No
 
 
 def _measured(
-    out: Path, name: str, lane: Lane, minutes: float, until: float, file: Path, here: str
+    out: Path, name: str, lane: GpuLane, minutes: float, until: float, file: Path, here: str
 ) -> Iterator[TriedProgram]:
     """Yield new results of a program: its trial, then the same with the edit by hand."""
     if file.exists():
         tried = msgspec.json.decode(file.read_bytes(), type=TriedProgram)
-    elif (left := (until - time.monotonic() - PATIENCE_S) / 60) < SHORTEST * minutes:
+    elif (minutes_left := (until - time.monotonic() - PATIENCE_S) / 60) < SHORTEST * minutes:
         print(f"left out for want of time: {name}", flush=True)
         return
     else:
-        yield (tried := _tried(out, name, lane, min(minutes, left), here))
+        yield (tried := _tried(out, name, lane, min(minutes, minutes_left), here))
     trial, edits = tried.trial, table().programs[name].edits
     if trial is None or not edits or tried.by_hand or tried.failure:
         return
@@ -96,13 +107,13 @@ def _measured(
         return
     try:
         yield msgspec.structs.replace(tried, by_hand=_made_by_hand(out, name, lane, trial, chosen, until))
-    except Failed as error:
+    except RunFailed as error:
         yield msgspec.structs.replace(tried, failure=str(error))
     except TimeoutError:
         print(f"by hand, left out for want of time: {name}", flush=True)
 
 
-def _tried(out: Path, name: str, lane: Lane, minutes: float, here: str) -> TriedProgram:
+def _tried(out: Path, name: str, lane: GpuLane, minutes: float, here: str) -> TriedProgram:
     result = out / "work" / name / "try.json"
     result.unlink(missing_ok=True)
     options = ("--minutes", f"{minutes:.2f}", "--format", "json", "--force", "-o", str(result))
@@ -118,11 +129,15 @@ def _tried(out: Path, name: str, lane: Lane, minutes: float, here: str) -> Tried
 
 def choice(trial: Trial, edits: dict[str, tuple[tuple[str, str], ...]]) -> Tried | None:
     """Return the recommended set, or else that with the shortest step, if all of its changes have edits."""
-    able = [one for one in trial.changes if one.measured_pct is not None and all(map(edits.get, _keys(one, edits)))]
+    able = [
+        change
+        for change in trial.changes
+        if change.measured_pct is not None and all(map(edits.get, _keys(change, edits)))
+    ]
     best = None if trial.best is None else trial.changes[trial.best]
     if best in able:
         return best
-    return min(able, key=lambda one: (one.runs < 2, one.measured_pct), default=None)
+    return min(able, key=lambda change: (change.runs < 2, change.measured_pct), default=None)
 
 
 def settings_of(tried: Tried) -> list[Setting]:
@@ -133,21 +148,21 @@ def settings_of(tried: Tried) -> list[Setting]:
 
 def _keys(tried: Tried, edits: dict[str, tuple[tuple[str, str], ...]]) -> list[str]:
     """Return the name in the list of each change: with its value, if that has edits of its own."""
-    return [one.text if one.text in edits else one.change for one in settings_of(tried)]
+    return [change.text if change.text in edits else change.change for change in settings_of(tried)]
 
 
 def edited(text: str, tried: Tried, edits: dict[str, tuple[tuple[str, str], ...]]) -> str:
-    """Return the script with these changes. Raises Failed."""
+    """Return the script with these changes. Raises RunFailed."""
     for setting, key in zip(settings_of(tried), _keys(tried, edits), strict=True):
         for before, after in edits[key]:
             if before not in text:
-                raise Failed(f"The script does not have {before!r}.")
+                raise RunFailed(f"The script does not have {before!r}.")
             text = text.replace(before, after.replace("{value}", setting.value))
     return text
 
 
-def _made_by_hand(out: Path, name: str, lane: Lane, trial: Trial, chosen: Tried, until: float) -> ByHand:
-    """Time the original and the edited script in processes that take turns. Raises Failed and TimeoutError."""
+def _made_by_hand(out: Path, name: str, lane: GpuLane, trial: Trial, chosen: Tried, until: float) -> ByHand:
+    """Time the original and the edited script in processes that take turns. Raises RunFailed and TimeoutError."""
     program = table().programs[name]
     script = folder_of(out, program) / program.command[0]
     copy = script.with_name(f"{script.stem}_edited.py")
@@ -168,11 +183,11 @@ def _made_by_hand(out: Path, name: str, lane: Lane, trial: Trial, chosen: Tried,
     return ByHand(edits_of(chosen), tuple(steps_ns[AS_IS]), tuple(steps_ns[EDITED]))
 
 
-def _step_ns(done: Run, program: Program, trial: Trial) -> int:
-    """Return the mean of the steps that the trial timed. Raises Failed."""
+def _step_ns(done: PublicProgramRun, program: PublicProgram, trial: Trial) -> int:
+    """Return the mean of the steps that the trial timed. Raises RunFailed."""
     ends = done.ends_ns[:: program.each][trial.warmup_steps :][: trial.timed_steps + 1]
     if len(ends) <= FEWEST_STEPS:
-        raise Failed(f"Exit code {done.exit_code}, {len(done.ends_ns)} steps. {done.printed[-1000:]}")
+        raise RunFailed(f"Exit code {done.exit_code}, {len(done.ends_ns)} steps. {done.printed[-1000:]}")
     return (ends[-1] - ends[0]) // (len(ends) - 1)
 
 

@@ -12,7 +12,7 @@ from overlapscope.base.words import clean
 
 _TEXT = """## Trials
 
-`overlapscope try` ran on {count} of the programs for 2.6 to 3.2 minutes each, instead of the usual five. Sets of
+`overlapscope try` ran on {count} of the programs for 2.4 to 3.2 minutes each, instead of the usual five. Sets of
 {by_hand} were edited by hand. Original and edit took turns in {rounds} processes each, without overlapscope.
 
 |  | wanted | reached |
@@ -24,16 +24,10 @@ _TEXT = """## Trials
 
 {rows}
 
-[Every change](public-programs-try.csv). The trials showed four defects, which are mended but not
-measured again:
-
-- `nanogpt`: the compiled model was compiled again in a timed step, for an evaluation. Such steps are left out now.
-  Unexplained: its results differed, and `graph=capture`, which saved 55.0%, had a data race.
-- `dcgan`: steps that save images are long and widened intervals, although all runs with workers were faster than all
-  without. Now equal steps are compared.
-- `lightning`, `accelerate_cv`: two pairs of runs left doubts, and the time for a third was kept for checking an answer
-  that did not exist.
-- `timm_validate`: steps were those of a loader's worker, so nothing was tried.
+[Every change](public-programs-try.csv). Processes of the same program differ by up to a third, and so do gains of two
+or three runs. `nanogpt` had no time left for the run with rounded parameters, so its results couldn't be compared; that
+run now comes earlier, which was not measured. `pyg_gcn` gains nothing from graphs, although 66% were predicted:
+unexplained.
 
 """
 _HEAD = ("program", "edits", "by `try`", "by hand")
@@ -47,18 +41,26 @@ def section(tried: Sequence[TriedProgram]) -> str:
     """Return the section; empty without trials."""
     if not tried:
         return ""
-    compared = [points for one in tried if (points := points_apart(one)) is not None]
-    hands = [(one.by_hand, match) for one in tried if one.by_hand is not None and (match := one.compared) is not None]
+    compared = [points for program in tried if (points := points_apart(program)) is not None]
+    hands = [
+        (program.by_hand, match)
+        for program in tried
+        if program.by_hand is not None and (match := program.compared) is not None
+    ]
     inside = sum(
         low <= hand.change.pct <= high
         for hand, match in hands
         if (low := match.measured_low_pct) is not None and (high := match.measured_high_pct) is not None
     )
-    rows = [_HEAD, ("---",) * len(_HEAD), *(_row(one) for one in tried if one.by_hand or one.best or not one.trial)]
+    rows = [
+        _HEAD,
+        ("---",) * len(_HEAD),
+        *(_row(program) for program in tried if program.by_hand or program.best or not program.trial),
+    ]
     return _TEXT.format(
         count=len(tried),
-        answered=sum(one.trial is not None for one in tried),
-        recommended=sum(one.best is not None for one in tried),
+        answered=sum(program.trial is not None for program in tried),
+        recommended=sum(program.best is not None for program in tried),
         by_hand=len(compared),
         rounds=ROUNDS,
         points=POINTS,
@@ -101,7 +103,7 @@ def _percent(value: float | None, low: float | None, high: float | None) -> str:
 
 def data(tried: Sequence[TriedProgram]) -> str:
     """Return the CSV file with a row for each set of changes, and for each change that was not tried."""
-    return csv_text(_COLUMNS, [cells for one in tried for cells in _cells(one)])
+    return csv_text(_COLUMNS, [cells for program in tried for cells in _cells(program)])
 
 
 def _cells(tried: TriedProgram) -> Iterator[list[str]]:
@@ -111,18 +113,22 @@ def _cells(tried: TriedProgram) -> Iterator[list[str]]:
         yield [*head, "", *blank, " ".join(tried.said[-3:])]
         return
     yield [*head, str(tried.trial.baseline_step_ns), *blank, tried.failure]
-    for one in tried.trial.changes:
-        hand = tried.by_hand if one is tried.compared else None
-        predicted = None if one.predicted_pct is None else one.predicted_pct.value
-        percentages = (predicted, one.measured_pct, one.measured_low_pct, one.measured_high_pct)
+    for change in tried.trial.changes:
+        hand = tried.by_hand if change is tried.compared else None
+        predicted = None if change.predicted_pct is None else change.predicted_pct.value
+        percentages = (predicted, change.measured_pct, change.measured_low_pct, change.measured_high_pct)
         yield [
-            *(*head, "" if one.step_ns is None else str(one.step_ns), edits_of(one)),
+            *(*head, "" if change.step_ns is None else str(change.step_ns), edits_of(change)),
             *("" if value is None else f"{value:.2f}" for value in percentages),
-            *("yes" if one is tried.best else "no", one.results, "" if one.races is None else str(one.races)),
+            *(
+                "yes" if change is tried.best else "no",
+                change.results,
+                "" if change.races is None else str(change.races),
+            ),
             " ".join(map(str, hand.as_is_ns)) if hand else "",
             " ".join(map(str, hand.edited_ns)) if hand else "",
             f"{hand.change.pct:.2f}" if hand else "",
-            one.failure,
+            change.failure,
         ]
     for left_out in tried.trial.left_out:
         yield [*head, "", left_out.change, *blank[1:], left_out.reason]

@@ -108,12 +108,12 @@ async def _ask(client: Client, question: Question, folder: Path) -> Asked:
 def _wrong(question: Question, answers: list[str], expected: Any) -> Iterable[str]:
     answer = json.loads(answers[-1])
     try:
-        found = at(answer, question.answer)
+        value = at(answer, question.answer)
     except (LookupError, ValueError):
         yield f"nothing stands at {question.answer}"
         return
-    if not _holds(question.holds, found, expected):
-        yield f"{found!r} where {expected!r} is expected"
+    if not _holds(question.holds, value, expected):
+        yield f"{value!r} where {expected!r} is expected"
     if question.unit != "none" and unit_at(answer, question.answer) != question.unit:
         yield f"the unit is said to be {unit_at(answer, question.answer)}"
     if question.figures != "none" and of_at(answer, question.answer) != question.figures:
@@ -277,13 +277,13 @@ def _bytes(asked: Asked) -> int:
 def _row(asked: Asked, size: int) -> tuple[str, ...]:
     question = asked.question
     calls = ", then ".join(f"`{tool}`" for call in question.calls for tool in call)
-    outcome = f"**{'; '.join(asked.wrong)}**" if asked.wrong else _said(asked)
+    outcome = f"**{'; '.join(asked.wrong)}**" if asked.wrong else _shown_answer(asked)
     source = question.expected.get("because") or ("raw file" if "raw" in question.expected else "command line")
     return question.question, calls, outcome, source, f"{size:,}"
 
 
-def _said(asked: Asked) -> str:
-    """The answer, which is the expected one, or has it inside."""
+def _shown_answer(asked: Asked) -> str:
+    """Return the answer, which equals the expected one or contains it."""
     question, expected = asked.question, asked.expected
     if expected is None:
         text = "null"

@@ -21,8 +21,8 @@ from pathlib import Path
 import psutil
 
 from benchmarks.processes import HERE, machine, run, say
-from benchmarks.ranks_job import RECORDINGS, Job
-from benchmarks.ranks_page import Large, Measured, Size, page
+from benchmarks.ranks_job import RECORDINGS, SyntheticJob
+from benchmarks.ranks_page import JobCost, Large, RanksRun, page
 
 PAGE = HERE.parent / "docs" / "evaluation" / "performance-ranks.md"
 RANKS = (8, 64, 512)
@@ -32,25 +32,27 @@ JOINED = (250, 1000)
 
 ONE_PROCESS = """
 import sys
-from overlapscope.ranks.engine import reduce_one
+from overlapscope.ranks.engine import reduce_by
+from overlapscope.ranks.on_host import reduce_any
 from overlapscope.ranks.files import expand_urls
 from overlapscope.ranks.join import Joined
 from overlapscope.ranks.result import to_json
 joined = Joined()
 for location in expand_urls(sys.argv[1]):
-    for rank in reduce_one(location, 1 << 40):
+    for rank in reduce_by(reduce_any, location, 1 << 40):
         joined.add(rank)
 sys.stdout.buffer.write(to_json(joined.report()))
 """
 
 ONE_LARGE = """
 import pickle, resource, sys, threading, time
-from overlapscope.ranks.engine import reduce_one
+from overlapscope.ranks.engine import reduce_by
+from overlapscope.ranks.on_host import reduce_any
 from overlapscope.ranks.files import expand_urls
 (location,) = expand_urls(sys.argv[1])
 ranks = []
 # As in a worker: in a thread, where the reader has no help of other processes.
-thread = threading.Thread(target=lambda: ranks.extend(reduce_one(location, 1 << 40)))
+thread = threading.Thread(target=lambda: ranks.extend(reduce_by(reduce_any, location, 1 << 40)))
 begin = time.perf_counter()
 thread.start()
 thread.join()
@@ -77,7 +79,7 @@ print(time.perf_counter() - begin, size)
 """
 
 
-def measure(job: Job, folder: Path, workers: int) -> Size:
+def measure(job: SyntheticJob, folder: Path, workers: int) -> JobCost:
     """Run it in one process, by a cluster, and by a cluster that loses a worker in the middle."""
     say(f"{job.ranks} ranks: making them")
     folder.mkdir()
@@ -89,10 +91,10 @@ def measure(job: Job, folder: Path, workers: int) -> Size:
     say(f"{job.ranks} ranks: {workers} workers, one of them killed")
     killed = command(folder, workers, kill_after_s=together.seconds / 2)
     same = alone.stdout.encode() == together.report == killed.report
-    return Size(job, megabytes, alone.seconds, alone.peak_mb, together, killed, same)
+    return JobCost(job, megabytes, alone.seconds, alone.peak_mb, together, killed, same)
 
 
-def command(folder: Path, workers: int, kill_after_s: float | None = None) -> Measured:
+def command(folder: Path, workers: int, kill_after_s: float | None = None) -> RanksRun:
     """Run `overlapscope ranks`; with `kill_after_s`, kill one of its workers then."""
     line: list[str | Path] = [
         sys.executable,
@@ -122,7 +124,7 @@ def command(folder: Path, workers: int, kill_after_s: float | None = None) -> Me
         if process.returncode or kill_after_s is not None:
             raise RuntimeError(f"it ended with {process.returncode}, or before a worker could be killed")
         out.seek(0)
-        return Measured(seconds, client_mb, worker_mb, out.read())
+        return RanksRun(seconds, client_mb, worker_mb, out.read())
 
 
 def children(process: psutil.Process) -> list[psutil.Process]:
@@ -140,7 +142,7 @@ def words(process: psutil.Process) -> list[str]:
 
 
 def peak_mb(process: psutil.Process) -> float:
-    """The most memory that a process has had, 0 where it is gone."""
+    """Return the peak memory of a process; 0 if it has ended."""
     try:
         lines = Path(f"/proc/{process.pid}/status").read_text().splitlines()
     except OSError:
@@ -185,7 +187,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     options = parser.parse_args(arguments)
     with tempfile.TemporaryDirectory() as scratch:
         large = measure_large(Path(scratch), options.large_mb)
-        sizes = [measure(Job(ranks), Path(scratch) / str(ranks), options.workers) for ranks in options.ranks]
+        sizes = [measure(SyntheticJob(ranks), Path(scratch) / str(ranks), options.workers) for ranks in options.ranks]
     text = page(sizes, large, options.workers, machine({"overlapscope": sys.executable}))
     options.output.write_text(text, encoding="utf-8")
     print(text)

@@ -32,7 +32,7 @@ _COLLECTIVE = re.compile(
 )
 
 
-class Job(Struct, frozen=True):
+class SyntheticJob(Struct, frozen=True):
     """A job of many ranks with its known truth."""
 
     ranks: int
@@ -47,7 +47,7 @@ class Job(Struct, frozen=True):
         return rank // RANKS_PER_HOST * HOST_OFFSET_NS
 
     def text(self, rank: int, recording: str) -> str:
-        """The trace of one rank, out of a recording's text."""
+        """Return the trace of one rank, out of a recording's text."""
         world = list(range(self.ranks))
         listed = str(world) if self.ranks <= _TORCH_LISTS else f"[0, 1, 2, ..., {self.ranks - 1}]"
         head, events, rest = recording.partition('"traceEvents": [')
@@ -86,7 +86,7 @@ def main() -> None:
     parser.add_argument("--ranks", type=int, default=8, metavar="N")
     options = parser.parse_args()
     options.folder.mkdir(parents=True, exist_ok=True)
-    Job(options.ranks).write(options.folder)
+    SyntheticJob(options.ranks).write(options.folder)
 
 
 if __name__ == "__main__":

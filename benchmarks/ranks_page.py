@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from msgspec import Struct
 
-from benchmarks.ranks_job import HOST_OFFSET_NS, LATE_NS, RANKS_PER_HOST, Job
+from benchmarks.ranks_job import HOST_OFFSET_NS, LATE_NS, RANKS_PER_HOST, SyntheticJob
 
 MANY = 10_000
 CORES = (256,)
@@ -15,7 +15,7 @@ STORAGE_GB_PER_S = 1.0
 """Rate of a storage for all workers together, for the calculation."""
 
 
-class Measured(Struct, frozen=True):
+class RanksRun(Struct, frozen=True):
     """One run of the command."""
 
     seconds: float
@@ -26,16 +26,16 @@ class Measured(Struct, frozen=True):
     report: bytes
 
 
-class Size(Struct, frozen=True):
+class JobCost(Struct, frozen=True):
     """All that was measured of a job."""
 
-    job: Job
+    job: SyntheticJob
     megabytes: float
     """Size of its traces, packed."""
     alone_s: float
     alone_mb: float
-    together: Measured
-    killed: Measured
+    together: RanksRun
+    killed: RanksRun
     same: bool
     """True if all three runs gave the same report, to the byte."""
 
@@ -52,7 +52,7 @@ class Large(Struct, frozen=True):
     """By how many such ranks are joined: seconds, peak MB, MB of the JSON report."""
 
 
-def truth(size: Size) -> tuple[bool, float, float]:
+def truth(size: JobCost) -> tuple[bool, float, float]:
     """Return whether the report names the late rank, the largest error of its clock offsets in us, and the error that
     it states.
     """
@@ -63,7 +63,7 @@ def truth(size: Size) -> tuple[bool, float, float]:
     return late and len(rows) == size.job.ranks, wrong / 1e3, report["clocks"]["largest_error_ns"] / 1e3
 
 
-def speed(sizes: Sequence[Size], workers: int) -> list[str]:
+def speed(sizes: Sequence[JobCost], workers: int) -> list[str]:
     """Time and memory, as lines of markdown."""
     lines = [
         f"| ranks | MB, packed | one process, s | {workers} workers, s | efficiency | a worker killed, s | client, MB "
@@ -80,7 +80,7 @@ def speed(sizes: Sequence[Size], workers: int) -> list[str]:
     return lines
 
 
-def found(sizes: Sequence[Size]) -> list[str]:
+def checks_of(sizes: Sequence[JobCost]) -> list[str]:
     """Return the reports' results beside the truth, as lines of markdown."""
     lines = [
         "| ranks | hosts | late rank named first | clock offsets wrong by at most, us | error stated, us "
@@ -112,25 +112,23 @@ def paper(large: Large) -> list[str]:
         "",
         "| | |",
         "|---|---|",
-        f"| computing | {MANY * large.seconds / 3600:.1f} hours of one core |",
         *(on(cores, large) for cores in CORES),
         f"| storage of {STORAGE_GB_PER_S:.0f} GB/s | keeps {busy:.0f} cores busy: "
         f"{gigabytes / STORAGE_GB_PER_S / 60:.0f} minutes at least |",
         f"| memory of the client | {client_gb:.1f} GB, {mb_per_rank:.2f} MB for each rank |",
-        f"| the JSON report | {more_json_mb * MANY / more:.0f} MB |",
     ]
 
 
 def on(cores: int, large: Large) -> str:
-    """A line on a cluster of so many cores."""
+    """Return a line on a cluster of this many cores."""
     minutes = MANY * large.seconds / cores / 60
     read = cores * large.megabytes / large.seconds / 1e3
     memory = cores * large.peak_mb / 1e3
     return f"| {cores:,} cores | {minutes:.1f} minutes, reading {read:.1f} GB/s, {memory:.0f} GB of memory in all |"
 
 
-def page(sizes: Sequence[Size], large: Large, workers: int, about: str) -> str:
-    """The whole page."""
+def page(sizes: Sequence[JobCost], large: Large, workers: int, about: str) -> str:
+    """Return the whole page."""
     ahead = f"{HOST_OFFSET_NS / 1e6:.3f} ms"
     return "\n".join(
         [
@@ -157,7 +155,7 @@ def page(sizes: Sequence[Size], large: Large, workers: int, about: str) -> str:
             "",
             "## What was found",
             "",
-            *found(sizes),
+            *checks_of(sizes),
             "",
             f"## Extrapolated: {MANY:,} ranks of {large.megabytes:.0f} MB",
             "",

@@ -36,7 +36,7 @@ WAYS: dict[str, dict[str, Any] | None] = {
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 
 
-class Measured(Struct):
+class RecordingCost(Struct):
     """Times of one program with one kind of recording."""
 
     step_ms: list[float] = field(default_factory=list)
@@ -76,7 +76,7 @@ def synchronize() -> None:
 
 @contextmanager
 def recording(path: Path, options: dict[str, Any] | None) -> Iterator[Callable[[], None]]:
-    """The function that marks steps; the file is written when it ends."""
+    """Yield the function that marks steps; the file is written when it ends."""
     if options is None:
         yield lambda: None
     else:
@@ -84,8 +84,8 @@ def recording(path: Path, options: dict[str, Any] | None) -> Iterator[Callable[[
             yield recorder.step
 
 
-def measure(step: Callable[[], object], options: dict[str, Any] | None, result: Measured, folder: Path) -> None:
-    """A round: the median step of a recording."""
+def measure(step: Callable[[], object], options: dict[str, Any] | None, result: RecordingCost, folder: Path) -> None:
+    """Measure a round: the median step of a recording."""
     path = folder / "t.trace.json.gz"
     synchronize()
     times = []
@@ -105,7 +105,7 @@ def measure(step: Callable[[], object], options: dict[str, Any] | None, result: 
 
 def table(name: str, step: Callable[[], object]) -> list[str]:
     """All ways to record one program, as rows of markdown."""
-    results = {way: Measured() for way in WAYS}
+    results = {way: RecordingCost() for way in WAYS}
     for _ in range(3):
         step()
     with tempfile.TemporaryDirectory() as folder:

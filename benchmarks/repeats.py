@@ -33,16 +33,16 @@ from typing import Any
 from msgspec import Struct, field
 from msgspec.structs import asdict
 
+from benchmarks.processes import RunFailed
 from benchmarks.repeats_worker import (
     CHANGES,
     CLEAN,
     STEPS,
     WARM_UP,
-    Calibration,
-    Failed,
-    Job,
-    Outcome,
-    Variant,
+    PlantedVariant,
+    ProgramCalibration,
+    WorkerJob,
+    WorkerResult,
     Workers,
 )
 
@@ -55,36 +55,38 @@ COPY_SIZES_PCT = (2.0, 1.0, 5.0, 10.0)
 MOST_FAILURES = 5
 
 
-def planted_variants() -> Iterator[tuple[str, Variant]]:
+def planted_variants() -> Iterator[tuple[str, PlantedVariant]]:
     """Every program with everything that is planted in it, once, what matters most first."""
     sized = [
-        *(Variant(f"compute_{pct:g}pct", "compute", pct) for pct in SIZES_PCT),
-        *(Variant(f"copy_{pct:g}pct", "copy", pct) for pct in COPY_SIZES_PCT),
-        *(Variant(f"host_{pct:g}pct", "host", pct) for pct in SIZES_PCT),
+        *(PlantedVariant(f"compute_{pct:g}pct", "compute", pct) for pct in SIZES_PCT),
+        *(PlantedVariant(f"copy_{pct:g}pct", "copy", pct) for pct in COPY_SIZES_PCT),
+        *(PlantedVariant(f"host_{pct:g}pct", "host", pct) for pct in SIZES_PCT),
     ]
     sized.sort(key=lambda variant: SIZES_PCT.index(variant.pct or 0.0))
     for program in PROGRAMS:
         for kind in CHANGES:
             if program != "decode" or kind == "synchronize":  # It sends no batches.
-                yield program, Variant(kind, kind)
+                yield program, PlantedVariant(kind, kind)
     for variant, program in itertools.product(sized, PROGRAMS):
         if variant.kind != "host" or program == "decode":  # The others' hosts have time to spare.
             yield program, variant
 
 
-def job_for(program: str, variant: Variant, number: int, calibration: Calibration, target: Path) -> Job:
+def job_for(
+    program: str, variant: PlantedVariant, number: int, calibration: ProgramCalibration, target: Path
+) -> WorkerJob:
     """Return a recording with its percentage converted into the plant's argument."""
     planted_ms = (variant.pct or 0.0) / 100 * calibration.step_ms
     per_ms = {"compute": calibration.cycles_per_ms, "copy": calibration.bytes_per_ms, "host": 1e6}
     path = target / program / f"{variant.name}.{number}.trace.json.gz"
-    return Job(program, path, variant, planted_ms, round(planted_ms * per_ms.get(variant.kind, 0.0)))
+    return WorkerJob(program, path, variant, planted_ms, round(planted_ms * per_ms.get(variant.kind, 0.0)))
 
 
-class Progress(Struct):
+class RecordingIndex(Struct):
     """Return the recordings so far; `index.json` has them at any time."""
 
     target: Path
-    calibrations: dict[str, Calibration] = field(default_factory=dict)
+    calibrations: dict[str, ProgramCalibration] = field(default_factory=dict)
     machine: dict[str, str | None] = field(default_factory=dict)
     recordings: list[dict[str, Any]] = field(default_factory=list)
     failures: int = 0
@@ -94,7 +96,7 @@ class Progress(Struct):
     def elapsed_s(self) -> float:
         return time.monotonic() - self.begun
 
-    def add(self, job: Job, path: Path, number: int, begun_s: float, outcome: Outcome) -> None:
+    def add(self, job: WorkerJob, path: Path, number: int, begun_s: float, outcome: WorkerResult) -> None:
         clean = job.variant.pct is None
         self.recordings.append(
             {
@@ -128,15 +130,15 @@ def record(target: Path, seconds: float) -> None:
     """Record everything, into `target`. Raises SystemExit where that does not work."""
     for program in PROGRAMS:
         (target / program).mkdir(parents=True, exist_ok=True)
-    progress, workers = Progress(target), Workers()
+    progress, workers = RecordingIndex(target), Workers()
     try:
         for program in PROGRAMS:
-            outcome = workers.do(Job(program))
+            outcome = workers.do(WorkerJob(program))
             if outcome.calibration is not None:
                 progress.calibrations[program], progress.machine = outcome.calibration, outcome.machine
             print(f"{progress.elapsed_s:6.1f} s  {program}: {outcome.calibration}", flush=True)
         run(progress, seconds, workers.do)
-    except Failed as error:
+    except RunFailed as error:
         raise SystemExit(f"gave up: {error}") from None
     finally:
         workers.end()
@@ -144,8 +146,8 @@ def record(target: Path, seconds: float) -> None:
     print(f"{complete} recordings in {progress.elapsed_s:.0f} s, {progress.failures} failed", flush=True)
 
 
-def run(progress: Progress, seconds: float, do: Callable[[Job], Outcome]) -> None:
-    """All rounds. Raises Failed after too many failures."""
+def run(progress: RecordingIndex, seconds: float, do: Callable[[WorkerJob], WorkerResult]) -> None:
+    """All rounds. Raises RunFailed after too many failures."""
     variants = list(planted_variants())
     queue = deque((program, variant, take) for take in range(1, TAKES + 1) for program, variant in variants)
     for number in range(1, REPEATS + 1):
@@ -161,14 +163,20 @@ def run(progress: Progress, seconds: float, do: Callable[[Job], Outcome]) -> Non
         print(f"left out for want of time: {len(queue)} recordings", flush=True)
 
 
-def attempt(progress: Progress, do: Callable[[Job], Outcome], program: str, variant: Variant, number: int) -> None:
+def attempt(
+    progress: RecordingIndex,
+    do: Callable[[WorkerJob], WorkerResult],
+    program: str,
+    variant: PlantedVariant,
+    number: int,
+) -> None:
     job = job_for(program, variant, number, progress.calibrations[program], progress.target)
     if job.path is None:
         raise ValueError("a recording needs a path")
     begun_s = progress.elapsed_s
     try:
         outcome = do(job)
-    except Failed as error:
+    except RunFailed as error:
         progress.failures += 1
         print(f"{progress.elapsed_s:6.1f} s  {program} {variant.name} {number} failed: {error}", flush=True)
         if progress.failures > MOST_FAILURES:

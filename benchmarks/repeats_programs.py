@@ -42,7 +42,7 @@ def host_tensor(rows: int, width: int, dtype: torch.dtype, changes: Changes) -> 
 
 
 def square_weight(width: int, dtype: torch.dtype = torch.float32) -> torch.Tensor:
-    """A matrix that keeps the size of its products."""
+    """Return a matrix that keeps the size of its products."""
     return torch.randn(width, width, dtype=dtype, device="cuda") / math.sqrt(width)
 
 
@@ -59,7 +59,7 @@ class Prefetched:
         self._fill(0)
 
     def take(self) -> torch.Tensor:
-        """This step's batch; the next one sets out. `give_back` must follow."""
+        """Return this step's batch, and begin to copy the next one. `give_back` must follow."""
         self._this, following = 1 - self._this, self._this
         self._fill(following)
         self._compute.wait_event(self._filled[self._this])
@@ -195,7 +195,7 @@ PROGRAMS: dict[str, Make] = {function.__name__: function for function in (prefet
 
 
 def nothing() -> None:
-    """A program as it is."""
+    """Plant nothing."""
 
 
 def compute_of(cycles: int) -> Plant:
@@ -215,7 +215,7 @@ def copy_of(size_bytes: int) -> Plant:
 
 
 def host_work_of(seconds: float) -> Plant:
-    """The host is busy otherwise."""
+    """Keep the host busy with other work."""
 
     def plant() -> None:
         until = time.perf_counter() + seconds
@@ -250,7 +250,7 @@ def gpu_ms(launch: Plant) -> float:
 
 
 def sleep_cycles_per_ms() -> float:
-    """The two lengths remove the cost of the launch from `compute_of`."""
+    """Measure the GPU's cycles in a millisecond. Two lengths are timed, so that the cost of the launch cancels out."""
     shorter, longer = 1_000_000, 3_000_000
     return (longer - shorter) / (gpu_ms(compute_of(longer)) - gpu_ms(compute_of(shorter)))
 

@@ -16,6 +16,8 @@ from typing import TYPE_CHECKING, Any
 
 from msgspec import Struct, field
 
+from benchmarks.processes import RunFailed
+
 if TYPE_CHECKING:
     from multiprocessing.connection import Connection
     from multiprocessing.context import SpawnContext
@@ -31,7 +33,7 @@ KERNEL = "spin_kernel"
 """Name of the kernel of `torch.cuda._sleep` in a trace."""
 
 
-class Variant(Struct, frozen=True):
+class PlantedVariant(Struct, frozen=True):
     """A program, unchanged or with a single change."""
 
     name: str
@@ -46,10 +48,10 @@ CHANGES: dict[str, dict[str, bool]] = {
     "default_stream": {"side_stream": False},
     "synchronize": {"synchronize": True},
 }
-CLEAN = Variant("clean")
+CLEAN = PlantedVariant("clean")
 
 
-class Calibration(Struct, frozen=True):
+class ProgramCalibration(Struct, frozen=True):
     """One program on this machine."""
 
     step_ms: float
@@ -58,21 +60,21 @@ class Calibration(Struct, frozen=True):
     bytes_per_ms: float
 
 
-class Job(Struct, frozen=True):
+class WorkerJob(Struct, frozen=True):
     """Task of a process: record, or calibrate without a `path`."""
 
     program: str
     path: Path | None = None
-    variant: Variant = CLEAN
+    variant: PlantedVariant = CLEAN
     planted_ms: float = 0.0
     amount: int = 0
     """The same as an argument of the plant: cycles, bytes or nanoseconds."""
 
 
-class Outcome(Struct, frozen=True):
+class WorkerResult(Struct, frozen=True):
     """Result that the process reports."""
 
-    calibration: Calibration | None = None
+    calibration: ProgramCalibration | None = None
     planted_ms: float | None = None
     """Measured, per step; None where nothing with a length was planted."""
     notes: tuple[str, ...] = ()
@@ -83,7 +85,7 @@ class Outcome(Struct, frozen=True):
 
 
 def work(connection: Connection) -> None:
-    """Import everything, say so, wait for a job, do it and send its `Outcome`, or the text of what went wrong.
+    """Import everything, say so, wait for a job, do it and send its `WorkerResult`, or the text of what went wrong.
 
     It waits once more when the program is set up: the process before must have left the GPU by then.
     """
@@ -93,7 +95,7 @@ def work(connection: Connection) -> None:
     _ = overlapscope.record, repeats_programs  # The first is imported only when it is asked for.
     connection.send("ready")
     try:
-        job: Job = connection.recv()
+        job: WorkerJob = connection.recv()
         result = calibrate(job) if job.path is None else record_one(job, job.path, connection)
         connection.send(result)
     except EOFError:
@@ -102,7 +104,7 @@ def work(connection: Connection) -> None:
         connection.send(traceback.format_exc())
 
 
-def calibrate(job: Job) -> Outcome:
+def calibrate(job: WorkerJob) -> WorkerResult:
     """Measure the step, and the amount of each plant that makes a millisecond."""
     import torch
 
@@ -120,7 +122,7 @@ def calibrate(job: Job) -> Outcome:
             step()
         torch.cuda.synchronize()
         step_ms = 1e3 * (time.perf_counter() - begin) / STEPS
-    calibration = Calibration(step_ms, programs.sleep_cycles_per_ms(), programs.copied_bytes_per_ms())
+    calibration = ProgramCalibration(step_ms, programs.sleep_cycles_per_ms(), programs.copied_bytes_per_ms())
     machine = {
         "gpu": torch.cuda.get_device_name(),
         "torch": str(torch.__version__),
@@ -128,10 +130,10 @@ def calibrate(job: Job) -> Outcome:
         "python": platform.python_version(),
         "cores": str(os.cpu_count()),
     }
-    return Outcome(calibration=calibration, machine=machine)
+    return WorkerResult(calibration=calibration, machine=machine)
 
 
-def record_one(job: Job, path: Path, connection: Connection) -> Outcome:
+def record_one(job: WorkerJob, path: Path, connection: Connection) -> WorkerResult:
     """Record `STEPS` steps behind `WARM_UP`."""
     from benchmarks import repeats_programs as programs
 
@@ -143,10 +145,10 @@ def record_one(job: Job, path: Path, connection: Connection) -> Outcome:
     connection.send("prepared")
     connection.recv()
     notes = record_steps(step, path)
-    return Outcome(planted_ms=None if plant is None else measured_ms(job, path), notes=notes)
+    return WorkerResult(planted_ms=None if plant is None else measured_ms(job, path), notes=notes)
 
 
-def planted(job: Job) -> Plant | None:
+def planted(job: WorkerJob) -> Plant | None:
     """Return the addition of the job's variant to each step."""
     from benchmarks import repeats_programs as programs
 
@@ -171,7 +173,7 @@ def record_steps(step: Step, path: Path) -> tuple[str, ...]:
     return recorder.notes
 
 
-def measured_ms(job: Job, path: Path) -> float | None:
+def measured_ms(job: WorkerJob, path: Path) -> float | None:
     """Return the mean length of the planted work over all steps; host work takes its argument."""
     if job.variant.kind == "host":
         return job.planted_ms
@@ -181,7 +183,7 @@ def measured_ms(job: Job, path: Path) -> float | None:
     return sum(durations_us) / 1e3 / (WARM_UP + STEPS)
 
 
-def is_planted(job: Job, event: dict[str, Any]) -> bool:
+def is_planted(job: WorkerJob, event: dict[str, Any]) -> bool:
     """Return whether an event of the trace is the job's planted kernel or copy."""
     if job.variant.kind == "compute":
         return event.get("cat") == "kernel" and KERNEL in event["name"]
@@ -191,11 +193,7 @@ def is_planted(job: Job, event: dict[str, Any]) -> bool:
 # -- where the jobs come from ------------------------------------------------------------------------
 
 
-class Failed(Exception):
-    """A process did not do its job; the text says why."""
-
-
-class Worker:
+class JobWorker:
     """A process that imports, waits, does one job and ends."""
 
     def __init__(self, context: SpawnContext) -> None:
@@ -205,28 +203,28 @@ class Worker:
         theirs.close()
 
     def answer(self) -> object:
-        """The next thing it says. Raises Failed where it says nothing, or what went wrong."""
+        """Return the process's next message. Raises RunFailed if it sends an error or nothing."""
         if not self._connection.poll(PATIENCE_S):
             self.process.kill()
-            raise Failed(f"nothing was heard of it for {PATIENCE_S:.0f} s")
+            raise RunFailed(f"nothing was heard of it for {PATIENCE_S:.0f} s")
         try:
             message: object = self._connection.recv()
         except EOFError:
             self.process.join()
-            raise Failed(f"its process ended with code {self.process.exitcode}") from None
+            raise RunFailed(f"its process ended with code {self.process.exitcode}") from None
         if isinstance(message, str) and message not in ("ready", "prepared"):
-            raise Failed(message)
+            raise RunFailed(message)
         return message
 
-    def tell(self, what: Job | str) -> None:
-        """Raises Failed where it has gone."""
+    def tell(self, what: WorkerJob | str) -> None:
+        """Send a message. Raises RunFailed if the process has ended."""
         try:
             self._connection.send(what)
         except OSError:
-            raise Failed("its process has gone") from None
+            raise RunFailed("its process has gone") from None
 
     def end(self) -> None:
-        """It is not needed any more; wait until it has gone."""
+        """Tell the process that it is no longer needed, and wait for its end."""
         self._connection.close()
         self.process.join(PATIENCE_S)
         self.process.kill()
@@ -237,11 +235,11 @@ class Workers:
 
     def __init__(self) -> None:
         self._context = multiprocessing.get_context("spawn")
-        self._ready: deque[Worker] = deque()
-        self._last: Worker | None = None
+        self._ready: deque[JobWorker] = deque()
+        self._last: JobWorker | None = None
 
-    def do(self, job: Job) -> Outcome:
-        """Have a job done by a fresh process. Raises Failed."""
+    def do(self, job: WorkerJob) -> WorkerResult:
+        """Have a job done by a fresh process. Raises RunFailed."""
         if not self._ready:
             self._start()
         worker = self._ready.popleft()
@@ -253,8 +251,8 @@ class Workers:
             worker.answer()  # Prepared.
             worker.tell("go")
         answer = worker.answer()
-        if not isinstance(answer, Outcome):
-            raise Failed(f"{answer!r} instead of an outcome")
+        if not isinstance(answer, WorkerResult):
+            raise RunFailed(f"{answer!r} instead of an outcome")
         return answer
 
     def end(self) -> None:
@@ -263,7 +261,7 @@ class Workers:
             worker.end()
 
     def _start(self) -> None:
-        started = [Worker(self._context) for _ in range(IDLE_PROCESSES)]
+        started = [JobWorker(self._context) for _ in range(IDLE_PROCESSES)]
         for worker in started:
             worker.answer()  # Ready.
         self._ready.extend(started)

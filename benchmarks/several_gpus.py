@@ -4,9 +4,9 @@ For each program, all variants are prepared in one job. Their steps are timed in
 then recorded. Beside them, `bandwidth` times collectives of many sizes by the arithmetic of nccl-tests, and `peer`
 copies from one GPU to another in one process. `overlapscope run` records the base of each program under torchrun.
 
-OUT then has `results.json`, with a `Result` for each variant and job, and up to five archives of traces. Everything
-ends within `--seconds`: a job that hangs is killed, and its next program begins in new processes. Without GPUs, two
-processes take small sizes through gloo.
+OUT then has `results.json`, with a `ProgramResult` for each variant and job, and up to five archives of traces.
+Everything ends within `--seconds`: a job that hangs is killed, and its next program begins in new processes. Without
+GPUs, two processes take small sizes through gloo.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ STUCK_S = 60.0
 ARCHIVES, ARCHIVE_BYTES = 5, 14 << 20
 
 
-class Result(msgspec.Struct, frozen=True, omit_defaults=True):
+class ProgramResult(msgspec.Struct, frozen=True, omit_defaults=True):
     """Figures of a variant or a job."""
 
     job: str
@@ -82,7 +82,7 @@ class Result(msgspec.Struct, frozen=True, omit_defaults=True):
     seconds: float = 0.0
 
 
-class Job(msgspec.Struct, frozen=True):
+class DistributedJob(msgspec.Struct, frozen=True):
     """Processes that belong together, and what they run."""
 
     name: str
@@ -100,7 +100,7 @@ def work(out: Path, name: str, programs: Sequence[str]) -> None:
     for number, program in enumerate(programs):
         os.environ["MASTER_PORT"] = str(first_port + number)
         begin = time.monotonic()
-        _append(out, Result(name, int(os.environ["WORLD_SIZE"]), program, variant="begun"))
+        _append(out, ProgramResult(name, int(os.environ["WORLD_SIZE"]), program, variant="begun"))
         for result in _MEASURES.get(program, _variants)(out, name, program):
             _append(out, msgspec.structs.replace(result, seconds=round(time.monotonic() - begin, 1)))
         if dist.is_initialized():
@@ -109,13 +109,13 @@ def work(out: Path, name: str, programs: Sequence[str]) -> None:
             torch.cuda.empty_cache()
 
 
-def _append(out: Path, result: Result) -> None:
+def _append(out: Path, result: ProgramResult) -> None:
     if os.environ["RANK"] == "0":
         with (out / f"{result.job}.jsonl").open("ab") as lines:
             lines.write(msgspec.json.encode(result) + b"\n")
 
 
-def _variants(out: Path, name: str, program: str) -> Iterator[Result]:
+def _variants(out: Path, name: str, program: str) -> Iterator[ProgramResult]:
     import job
 
     module = importlib.import_module(program)
@@ -135,7 +135,7 @@ def _variants(out: Path, name: str, program: str) -> Iterator[Result]:
         trace = out / name / f"{program}-{variant}.trace.json.gz"
         _record(trace, step, stacks="stacks" in name)
         options = (*sizes, *VARIANTS[program][variant])
-        yield Result(name, dist.get_world_size(), program, variant, options, of_ranks, _traces(trace))
+        yield ProgramResult(name, dist.get_world_size(), program, variant, options, of_ranks, _traces(trace))
 
 
 def _traces(trace: Path) -> str:
@@ -168,7 +168,7 @@ def _record(trace: Path, step: Callable[[], object], *, stacks: bool = False) ->
             rec.step()
 
 
-def _bandwidth(out: Path, name: str, program: str) -> Iterator[Result]:
+def _bandwidth(out: Path, name: str, program: str) -> Iterator[ProgramResult]:
     """Time collectives by the arithmetic of nccl-tests: the mean of many calls, and the bytes of the whole buffer."""
     import job
 
@@ -219,7 +219,7 @@ def _bandwidth(out: Path, name: str, program: str) -> Iterator[Result]:
 
     trace = out / name / "bandwidth.trace.json.gz"
     _record(trace, step)
-    yield Result(name, world, program, trace=_traces(trace), figures=figures)
+    yield ProgramResult(name, world, program, trace=_traces(trace), figures=figures)
 
 
 def _seconds(call: Callable[[], object], device: torch.device, calls: int = 20) -> float:
@@ -241,7 +241,7 @@ def _seconds(call: Callable[[], object], device: torch.device, calls: int = 20) 
     return float(start.elapsed_time(end)) / 1000 / calls
 
 
-def _peer(out: Path, name: str, program: str) -> Iterator[Result]:
+def _peer(out: Path, name: str, program: str) -> Iterator[ProgramResult]:
     """Copy from one GPU to another, alone and beside products, on the default and on another stream."""
     here, there = torch.device("cuda:0"), torch.device("cuda:1")
     sizes = [1 << power for power in (20, 24, 28)]
@@ -275,7 +275,7 @@ def _peer(out: Path, name: str, program: str) -> Iterator[Result]:
 
     trace = out / name / "peer.trace.json.gz"
     _record(trace, step)
-    yield Result(name, 1, program, figures=figures, trace=f"{name}/{trace.name}")
+    yield ProgramResult(name, 1, program, figures=figures, trace=f"{name}/{trace.name}")
 
 
 _MEASURES = {"bandwidth": _bandwidth, "peer": _peer}
@@ -284,26 +284,26 @@ _MEASURES = {"bandwidth": _bandwidth, "peer": _peer}
 # -- in the process that starts them
 
 
-def measure(out: Path, job: Job, end: float) -> None:
+def measure(out: Path, job: DistributedJob, end: float) -> None:
     """Run a job's programs; after a failure, the next ones in new processes."""
-    left = job.programs
-    while left and time.monotonic() < end - 20:
-        failure = _attended(out, job, left, end)
+    remaining = job.programs
+    while remaining and time.monotonic() < end - 20:
+        failure = _attended(out, job, remaining, end)
         if failure is None:
             return
         results = _results(out, job.name)
-        program = results[-1].program if results else left[0]
+        program = results[-1].program if results else remaining[0]
         with (out / f"{job.name}.jsonl").open("ab") as lines:
-            lines.write(msgspec.json.encode(Result(job.name, len(job.gpus), program, error=failure)) + b"\n")
-        left = left[left.index(program) + 1 :] if program in left else left[1:]
+            lines.write(msgspec.json.encode(ProgramResult(job.name, len(job.gpus), program, error=failure)) + b"\n")
+        remaining = remaining[remaining.index(program) + 1 :] if program in remaining else remaining[1:]
 
 
-def _results(out: Path, name: str) -> list[Result]:
+def _results(out: Path, name: str) -> list[ProgramResult]:
     path = out / f"{name}.jsonl"
-    return msgspec.json.Decoder(Result).decode_lines(path.read_bytes()) if path.exists() else []
+    return msgspec.json.Decoder(ProgramResult).decode_lines(path.read_bytes()) if path.exists() else []
 
 
-def _attended(out: Path, job: Job, programs: Sequence[str], end: float) -> str | None:
+def _attended(out: Path, job: DistributedJob, programs: Sequence[str], end: float) -> str | None:
     """Run programs in new processes, and return how they failed."""
     world = len(job.gpus)
     common = {
@@ -400,7 +400,7 @@ def run(out: Path, program: str, gpus: tuple[int, ...], end: float) -> None:
                 break
             if code:
                 failures.append(f"{arguments[-2:]}: exit code {code}")
-    result = Result("run", len(gpus), program, "base", sizes, trace=_traces(trace), error="; ".join(failures))
+    result = ProgramResult("run", len(gpus), program, "base", sizes, trace=_traces(trace), error="; ".join(failures))
     taken = msgspec.structs.replace(result, seconds=round(time.monotonic() - begin, 1))
     with (out / "run.jsonl").open("ab") as lines:
         lines.write(msgspec.json.encode(taken) + b"\n")
@@ -451,12 +451,16 @@ def main() -> None:
     gpus = tuple(range(torch.cuda.device_count())) or (0, 1)
     pairs = (gpus[:2], gpus[2:4]) if len(gpus) >= 4 else (gpus[:2], gpus[:2])
     at_once = 2 if len(gpus) >= 4 else 1
-    stages: list[list[Job]] = [[Job("two", pairs[0], (*halves[0], "bandwidth")), Job("two-b", pairs[1], halves[1])]]
+    stages: list[list[DistributedJob]] = [
+        [DistributedJob("two", pairs[0], (*halves[0], "bandwidth")), DistributedJob("two-b", pairs[1], halves[1])]
+    ]
     if len(gpus) >= 4:
-        stages.insert(0, [Job("four", gpus[:4], (*names, "bandwidth"))])
+        stages.insert(0, [DistributedJob("four", gpus[:4], (*names, "bandwidth"))])
     if torch.cuda.is_available():
-        stages.append([Job("peer", gpus[:1], ("peer",))])
-    stages.append([Job("two-stacks", pairs[0], halves[0]), Job("two-stacks-b", pairs[1], halves[1])])
+        stages.append([DistributedJob("peer", gpus[:1], ("peer",))])
+    stages.append(
+        [DistributedJob("two-stacks", pairs[0], halves[0]), DistributedJob("two-stacks-b", pairs[1], halves[1])]
+    )
     with ThreadPoolExecutor(at_once) as pool:
         for stage in stages:
             list(pool.map(lambda job: measure(work_folder, job, end - 20), stage))

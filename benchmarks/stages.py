@@ -44,7 +44,7 @@ def plain_read(path: Path) -> None:
 
 
 def arrays(path: Path) -> list[bytes]:
-    """The file's events in pieces, each a JSON array of about a block."""
+    """Return the file's events in pieces, each a JSON array of about a block."""
     text = path.read_bytes()
     at, end = text.index(b"[", text.index(b'"traceEvents"')) + 1, text.rindex(b"]")
     pieces = []
@@ -58,7 +58,7 @@ def arrays(path: Path) -> list[bytes]:
 
 
 def typed_decode(pieces: list[bytes]) -> int:
-    """Decodes all events into typed structs and drops them: what any reader with msgspec needs at least."""
+    """Decode all events into typed structs and drop them: the least that any reader with msgspec needs."""
     return sum(len(typed_events.decode(piece)) for piece in pieces)
 
 
@@ -99,7 +99,7 @@ def stages(path: Path, repeats: int) -> dict[str, Any]:
 
 
 def profile(path: Path, what: str) -> list[dict[str, Any]]:
-    """The functions with the most time of their own; under the profiler everything in Python takes longer."""
+    """Return the functions with the most time of their own; under the profiler everything in Python takes longer."""
     profiler = cProfile.Profile()
     if what == "reading":
         profiler.runcall(kineto.read, path, progress=False, crew=_ALONE)

@@ -44,7 +44,7 @@ _STREAMS = {
 
 
 def make(ops: int, seed: int = 0) -> Trace:
-    """A trace of one device with about `ops` GPU ops, as many launches and as many CPU ops."""
+    """Return a trace of one device with about `ops` GPU ops, as many launches and as many CPU ops."""
     random = np.random.default_rng(seed)
     # Compute is busy for 85% of the time; the mean of its lengths is 13% above their median.
     share, median_ns, _ = _STREAMS[Kind.COMPUTE]

@@ -17,7 +17,7 @@ from pathlib import Path
 import msgspec
 
 from benchmarks.trials_page import data, page
-from benchmarks.trials_runs import SCRIPTS, Measured, measure, programs
+from benchmarks.trials_runs import SCRIPTS, TrialMeasurements, measure, programs
 from overlapscope.base.words import duration
 
 KEPT = SCRIPTS / "measured"
@@ -38,12 +38,12 @@ def run(out: Path, names: list[str], minutes: float, steps: int) -> None:
             print(f"left out for want of time: {name}", flush=True)
             continue
         measured = measure(name, steps)
-        print(f"{name}, {time.monotonic() - began:.0f} s: {_told(measured)}", flush=True)
+        print(f"{name}, {time.monotonic() - began:.0f} s: {_summary(measured)}", flush=True)
         if measured.trial is not None:
             (out / f"{name}.json").write_bytes(msgspec.json.encode(measured) + b"\n")
 
 
-def _told(measured: Measured) -> str:
+def _summary(measured: TrialMeasurements) -> str:
     if measured.trial is None:
         return "\n".join([measured.failure, *measured.said[-20:]])
     best, by_hand = measured.best, measured.by_hand
@@ -54,10 +54,10 @@ def _told(measured: Measured) -> str:
     return f"{of}, {', '.join((*best.after, best.change))} {best.measured_pct:+.1f}%, by hand {true}"
 
 
-def read(folder: Path) -> list[Measured]:
+def read(folder: Path) -> list[TrialMeasurements]:
     """Return the measurements, in the order of the list."""
     order = list(programs())
-    document = [msgspec.json.decode(path.read_bytes(), type=Measured) for path in folder.glob("*.json")]
+    document = [msgspec.json.decode(path.read_bytes(), type=TrialMeasurements) for path in folder.glob("*.json")]
     return sorted(document, key=lambda measured: order.index(measured.program))
 
 

@@ -7,8 +7,8 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from benchmarks.data_files import csv_text
-from benchmarks.trials_runs import ROUNDS, Measured, Program, programs
-from overlapscope.base.words import duration, listed
+from benchmarks.trials_runs import ROUNDS, TrialMeasurements, TrialScript, programs
+from overlapscope.base.words import listed
 from overlapscope.trials.result import Tried
 
 TEXT = Path(__file__).with_name("trials_page.md")
@@ -19,8 +19,8 @@ TIMES = 4.0
 """As long as the plain runs in it may the whole take."""
 
 
-def page(measured: Sequence[Measured]) -> str:
-    """The whole page; of programs that could be tried."""
+def page(measured: Sequence[TrialMeasurements]) -> str:
+    """Return the whole page, on programs that could be tried."""
     text = TEXT.read_text(encoding="utf-8")
     machine = measured[0].machine
     for name, part in {
@@ -37,7 +37,7 @@ def page(measured: Sequence[Measured]) -> str:
 # -- the goals -------------------------------------------------------------------------------------
 
 
-def _goals(measured: Sequence[Measured]) -> Iterator[tuple[str, ...]]:
+def _goals(measured: Sequence[TrialMeasurements]) -> Iterator[tuple[str, ...]]:
     programs_by_name = programs()
     apart = [abs(points) <= POINTS for run in measured if (points := points_apart(run)) is not None]
     yield f"gain by `try` within {POINTS:.0f} points of the edit by hand", "all", _share(apart)
@@ -55,7 +55,7 @@ def _goals(measured: Sequence[Measured]) -> Iterator[tuple[str, ...]]:
     yield f"the whole takes at most {TIMES:.0f} times as long as its plain runs", "all", _share(times)
 
 
-def points_apart(measured: Measured) -> float | None:
+def points_apart(measured: TrialMeasurements) -> float | None:
     """Return percentage points from the gain by hand to the gain by `try`; None without an edit."""
     if measured.best is None or measured.best.measured_pct is None or measured.by_hand is None:
         return None
@@ -67,8 +67,8 @@ def changes_of(tried: Tried | None) -> set[str]:
     return set() if tried is None else {tried.change, *(text.partition(" ")[0] for text in tried.after)}
 
 
-def is_refused(measured: Measured, change: str) -> bool:
-    """It was tried, found to break something each time, and is not recommended."""
+def is_refused(measured: TrialMeasurements, change: str) -> bool:
+    """Return whether the change broke something in each trial, and so is not recommended."""
     rows = [tried for tried in measured.trial.changes if tried.change == change] if measured.trial else []
     broken = [tried.failure or tried.results == "different" or tried.races for tried in rows]
     return bool(rows) and all(broken) and change not in changes_of(measured.best)
@@ -81,33 +81,29 @@ def _share(met: Sequence[bool]) -> str:
 
 # -- tables ----------------------------------------------------------------------------------------
 
-_SUMMARY = ("program", "step", "recommended", "predicted", "by `try`", "by hand", "apart", "time")
+_SUMMARY = ("program", "recommended", "predicted", "by `try`", "by hand", "apart")
 
 
-def _summary(measured: Measured) -> tuple[str, ...]:
+def _summary(measured: TrialMeasurements) -> tuple[str, ...]:
     trial, best, by_hand = measured.trial, measured.best, measured.by_hand
     if trial is None:
         return measured.program, *("",) * (len(_SUMMARY) - 1)
-    time = f"{trial.wall_s:.0f} s, {trial.plain_runs_s:.0f} s"
-    step = duration(trial.baseline_step_ns)
     if best is None:
-        return measured.program, step, "nothing", "", "", "", "", time
+        return measured.program, "nothing", "", "", "", ""
     predicted_pct = best.predicted_pct
     apart = points_apart(measured)
     far = "" if apart is None else f"{abs(apart):.1f}"
     return (
         measured.program,
-        step,
         listed((*best.after, f"{best.change} ({best.value})" if best.value else best.change)),
         "" if predicted_pct is None else _interval(predicted_pct.value, (predicted_pct.low, predicted_pct.high)),
-        _interval(best.measured_pct, _known(best.measured_low_pct, best.measured_high_pct)),
+        _interval(best.measured_pct, _bounds(best.measured_low_pct, best.measured_high_pct)),
         measured.failure if by_hand is None else _interval(by_hand.change.pct, by_hand.change.over_runs),
         f"**{far}**" if apart is not None and abs(apart) > POINTS else far,
-        time,
     )
 
 
-def _known(low: float | None, high: float | None) -> tuple[float, float] | None:
+def _bounds(low: float | None, high: float | None) -> tuple[float, float] | None:
     return None if low is None or high is None else (low, high)
 
 
@@ -131,7 +127,7 @@ CHANGE = (
 BY_HAND = ("program", "edits", "round", "as it is, ns", "edited, ns")
 
 
-def data(measured: Sequence[Measured]) -> dict[str, str]:
+def data(measured: Sequence[TrialMeasurements]) -> dict[str, str]:
     """Return the text of each CSV file by the end of its name."""
     by_hand = [
         (run.program, run.by_hand.edits, str(number), str(before), str(after))
@@ -143,7 +139,7 @@ def data(measured: Sequence[Measured]) -> dict[str, str]:
     return {"": csv_text(CHANGE, changes), "-by-hand": csv_text(BY_HAND, by_hand)}
 
 
-def _changes(measured: Measured) -> Iterator[list[str]]:
+def _changes(measured: TrialMeasurements) -> Iterator[list[str]]:
     program, trial = programs()[measured.program], measured.trial
     head = [measured.program, f"{program.about} {_expected(program)}", " ".join(program.options)]
     if trial is None:
@@ -178,6 +174,6 @@ def _changes(measured: Measured) -> Iterator[list[str]]:
         yield [*cells, *("" for _ in CHANGE[len(cells) : -1]), left_out.reason]
 
 
-def _expected(program: Program) -> str:
+def _expected(program: TrialScript) -> str:
     pays = f"Expected to pay: {listed(program.pays)}." if program.pays else "Nothing should pay."
     return f"{pays} Expected to be refused: {program.breaks}." if program.breaks else pays

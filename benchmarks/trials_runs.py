@@ -14,8 +14,9 @@ from pathlib import Path
 
 import msgspec
 
-from benchmarks.plain_runs import Machine
+from benchmarks.plain_runs import MachineVersions
 from benchmarks.plain_worker import READY
+from benchmarks.processes import RunFailed
 from overlapscope.commands import DONE, INTERRUPTED
 from overlapscope.trials.measure import StepChange, Timing, change
 from overlapscope.trials.result import Trial, Tried
@@ -29,7 +30,7 @@ PATIENCE_S = 180.0
 _SETTING = re.compile(r"(\S+)(?: \((.+)\))?")
 
 
-class Program(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class TrialScript(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """A script, as the list has it: see there."""
 
     about: str
@@ -53,11 +54,11 @@ class ByHand(msgspec.Struct, frozen=True):
         return change([(Timing((a,)), Timing((b,))) for a, b in zip(self.as_is_ns, self.edited_ns, strict=True)])
 
 
-class Measured(msgspec.Struct, frozen=True):
+class TrialMeasurements(msgspec.Struct, frozen=True):
     """All that was measured of a program."""
 
     program: str
-    machine: Machine
+    machine: MachineVersions
     trial: Trial | None
     """None where it failed."""
     by_hand: ByHand | None
@@ -71,13 +72,9 @@ class Measured(msgspec.Struct, frozen=True):
         return None if self.trial is None or self.trial.best is None else self.trial.changes[self.trial.best]
 
 
-class Failed(Exception):
-    """A process failed; the text is its last output."""
-
-
-def programs() -> dict[str, Program]:
-    """The list, in its order."""
-    return msgspec.toml.decode((SCRIPTS / "programs.toml").read_bytes(), type=dict[str, Program])
+def programs() -> dict[str, TrialScript]:
+    """Return the list, in its order."""
+    return msgspec.toml.decode((SCRIPTS / "programs.toml").read_bytes(), type=dict[str, TrialScript])
 
 
 def edits_of(tried: Tried) -> str:
@@ -87,11 +84,11 @@ def edits_of(tried: Tried) -> str:
     return ",".join("=".join(filter(None, match.groups())) for match in settings if match)
 
 
-def machine(gpu: str | None) -> Machine:
-    return Machine(gpu, importlib.metadata.version("torch"), platform.python_version())
+def machine(gpu: str | None) -> MachineVersions:
+    return MachineVersions(gpu, importlib.metadata.version("torch"), platform.python_version())
 
 
-def measure(name: str, steps: int) -> Measured:
+def measure(name: str, steps: int) -> TrialMeasurements:
     """Try changes, timing so many steps in each run, then make the best ones by hand."""
     program = programs()[name]
     asked = ["--minutes", str(program.minutes), "--steps", str(steps), "--format", "json", *program.options]
@@ -113,19 +110,19 @@ def measure(name: str, steps: int) -> Measured:
         printed, errors = process.communicate()
     lines = tuple(errors.splitlines())
     if process.returncode not in (DONE, INTERRUPTED):
-        return Measured(name, machine(None), None, None, f"exit code {process.returncode}", lines)
+        return TrialMeasurements(name, machine(None), None, None, f"exit code {process.returncode}", lines)
     trial = msgspec.json.decode(printed, type=Trial)
-    measured = Measured(name, machine(trial.device_name), trial, None, said=lines)
+    measured = TrialMeasurements(name, machine(trial.device_name), trial, None, said=lines)
     if measured.best is None:
         return measured
     try:
         return msgspec.structs.replace(measured, by_hand=made_by_hand(name, trial, edits_of(measured.best)))
-    except Failed as error:
+    except RunFailed as error:
         return msgspec.structs.replace(measured, failure=str(error))
 
 
 def made_by_hand(name: str, trial: Trial, edits: str) -> ByHand:
-    """Raises Failed."""
+    """Raises RunFailed."""
     timed = ["--time", str(trial.warmup_steps), str(trial.timed_steps)]
     as_is, edited = [str(SCRIPTS / f"{name}.py"), *timed], [str(SCRIPTS / "by_hand" / f"{name}.py"), *timed]
     edited += ["--edited", edits]
@@ -167,14 +164,14 @@ def _in_turn(turns: list[list[str]]) -> Iterator[tuple[str, int]]:
 
 
 def _step_ns(process: subprocess.Popen[str]) -> int:
-    """Let it run, and return its step. Raises Failed."""
+    """Let the process run, and return its step time. Raises RunFailed."""
     try:
         output, _ = process.communicate("\n", timeout=PATIENCE_S)
     except subprocess.TimeoutExpired:
-        raise Failed(f"nothing after {PATIENCE_S:.0f} s") from None
+        raise RunFailed(f"nothing after {PATIENCE_S:.0f} s") from None
     match = re.search(r"^step_ns (\d+)$", output, re.MULTILINE)
     if process.returncode or match is None:
-        raise Failed("\n".join(output.splitlines()[-12:]))
+        raise RunFailed("\n".join(output.splitlines()[-12:]))
     return int(match[1])
 
 

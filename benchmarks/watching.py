@@ -16,7 +16,7 @@ import platform
 import statistics
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 
 import msgspec
@@ -30,7 +30,7 @@ WARM_UP_S = 10.0
 WANTED_PCT = 1.0
 
 
-class Block(msgspec.Struct, frozen=True, kw_only=True):
+class TrainingBlock(msgspec.Struct, frozen=True, kw_only=True):
     """A stretch of training."""
 
     watched: bool
@@ -40,7 +40,7 @@ class Block(msgspec.Struct, frozen=True, kw_only=True):
     slowest_step_ns: int
 
 
-class Measured(msgspec.Struct, frozen=True, kw_only=True):
+class WatchingResults(msgspec.Struct, frozen=True, kw_only=True):
     """Results of `run`."""
 
     machine: str
@@ -48,7 +48,7 @@ class Measured(msgspec.Struct, frozen=True, kw_only=True):
     """Width of the layers: it decides whether the GPU or the host bounds the program."""
     every_s: float
     steps_recorded: int
-    blocks: tuple[Block, ...]
+    blocks: tuple[TrainingBlock, ...]
     """In the order in which they ran: pairs of a watched block and an unwatched one."""
     stood_ns: tuple[int, ...]
     """Program's time that each recording took, by the watcher's own measurement."""
@@ -85,7 +85,7 @@ def training(width: int) -> Callable[[], object]:
     return step
 
 
-def block(step: Callable[[], object], seconds: float, *, watched: bool) -> Block:
+def block(step: Callable[[], object], seconds: float, *, watched: bool) -> TrainingBlock:
     """Train for so long."""
     lengths: list[int] = []
     began = last = time.perf_counter_ns()
@@ -94,7 +94,7 @@ def block(step: Callable[[], object], seconds: float, *, watched: bool) -> Block
         now = time.perf_counter_ns()
         lengths.append(now - last)
         last = now
-    return Block(
+    return TrainingBlock(
         watched=watched,
         steps=len(lengths),
         total_ns=last - began,
@@ -103,7 +103,7 @@ def block(step: Callable[[], object], seconds: float, *, watched: bool) -> Block
     )
 
 
-def run(out: Path, *, minutes: float, every: str, block_s: float, width: int) -> Measured:
+def run(out: Path, *, minutes: float, every: str, block_s: float, width: int) -> WatchingResults:
     """Train by turns, and write the measurements."""
     # Set before any import opens it: the measurements belong in no history.
     with tempfile.TemporaryDirectory() as place:
@@ -113,7 +113,7 @@ def run(out: Path, *, minutes: float, every: str, block_s: float, width: int) ->
     return measured
 
 
-def _run(place: Path, *, minutes: float, every: str, block_s: float, width: int) -> Measured:
+def _run(place: Path, *, minutes: float, every: str, block_s: float, width: int) -> WatchingResults:
     import torch
 
     from overlapscope.watching.api import watch_continuously
@@ -124,7 +124,7 @@ def _run(place: Path, *, minutes: float, every: str, block_s: float, width: int)
     asked = settings(every, steps=3, keep="50MB", job="benchmark", history=place / "history.sqlite", log=())
     watching = watch_continuously(asked)
     watching.stop()
-    blocks: list[Block] = []
+    blocks: list[TrainingBlock] = []
     for pair in range(max(1, round(60 * minutes / (2 * block_s)))):
         for watched in (True, False) if pair % 2 == 0 else (False, True):
             if watched:
@@ -134,7 +134,7 @@ def _run(place: Path, *, minutes: float, every: str, block_s: float, width: int)
                 watching.stop()
     watching.finish()
     gpu = torch.cuda.get_device_name() if torch.cuda.is_available() else "no GPU"
-    return Measured(
+    return WatchingResults(
         machine=f"{gpu}, {os.cpu_count()} cores, torch {torch.__version__}, Python {platform.python_version()}",
         width=width,
         every_s=parse_span(every) / 1e9,
@@ -148,19 +148,19 @@ def _run(place: Path, *, minutes: float, every: str, block_s: float, width: int)
 # -- the page ---------------------------------------------------------------------------------------
 
 
-def overhead(measured: Measured) -> StepChange:
+def overhead(measured: WatchingResults) -> StepChange:
     """By how much the time per step is longer in watched blocks, recordings included."""
     blocks = measured.blocks
     pairs = (sorted(pair, key=lambda item: item.watched) for pair in zip(blocks[::2], blocks[1::2], strict=True))
     return change([(_timing(plain), _timing(watched)) for plain, watched in pairs])
 
 
-def _timing(block: Block) -> Timing:
+def _timing(block: TrainingBlock) -> Timing:
     return Timing((block.total_ns / block.steps,))
 
 
-def page(trainings: Sequence[Measured]) -> str:
-    """The whole page."""
+def page(trainings: Sequence[WatchingResults]) -> str:
+    """Return the whole page."""
     first = trainings[0]
     return "\n".join(
         [
@@ -178,24 +178,20 @@ def page(trainings: Sequence[Measured]) -> str:
             "what each",
             "recording took beyond the plain steps in it.",
             "",
-            "## Steps",
-            "",
-            *_table(
-                ("layers", "blocks", "steps", "mean step", "median step", "slowest step"),
-                (row for match in trainings for row in _steps(match)),
-            ),
-            "",
-            "The host runs ahead of the GPU and waits for it at every tenth step: the median is what launching takes.",
-            "",
             "## Recordings",
             "",
-            *_table(("layers", "", "median", "most"), (row for match in trainings for row in _recordings(match))),
+            "Largest values of all recordings:",
+            "",
+            *_table(
+                ("layers", "program's time", "processor time of the analysis", "its memory"),
+                map(_recordings, trainings),
+            ),
             "",
         ]
     )
 
 
-def _goals(measured: Measured) -> Iterator[tuple[str, ...]]:
+def _goals(measured: WatchingResults) -> Iterator[tuple[str, ...]]:
     trainings, watched_ns = overhead(measured), sum(block.total_ns for block in measured.blocks if block.watched)
     low, high = trainings.interval
     interval = f"{low:+.2f}% to {high:+.2f}%" if trainings.over_runs else "too few blocks to tell an interval"
@@ -206,40 +202,21 @@ def _goals(measured: Measured) -> Iterator[tuple[str, ...]]:
     yield _layers(measured), what, wanted, f"{stood:.2f}%"
 
 
-def _layers(measured: Measured) -> str:
+def _layers(measured: WatchingResults) -> str:
     return f"{measured.width} wide"
 
 
-def _steps(measured: Measured) -> Iterator[tuple[str, ...]]:
-    for watched, name in ((False, "not watched"), (True, "watched")):
-        mine = [block for block in measured.blocks if block.watched == watched]
-        steps, total_ns = sum(row.steps for row in mine), sum(row.total_ns for row in mine)
-        yield (
-            _layers(measured),
-            name,
-            f"{steps:,}",
-            duration(total_ns / steps),
-            duration(statistics.median(row.median_step_ns for row in mine)),
-            duration(max(row.slowest_step_ns for row in mine)),
-        )
-
-
-def _recordings(measured: Measured) -> Iterator[tuple[str, ...]]:
-    rows = (
-        ("program's time that a recording took", [float(item) for item in measured.stood_ns], duration),
-        ("processor time of its analysis", [item.cpu_s * 1e9 for item in measured.analysed], duration),
-        ("memory of its analysis", [float(item.max_rss_bytes) for item in measured.analysed], _size),
+def _recordings(measured: WatchingResults) -> tuple[str, ...]:
+    analysed = measured.analysed
+    return (
+        _layers(measured),
+        duration(max(measured.stood_ns)) if measured.stood_ns else "",
+        duration(max(item.cpu_s for item in analysed) * 1e9) if analysed else "",
+        size(max(item.max_rss_bytes for item in analysed)) if analysed else "",
     )
-    for name, values, text in rows:
-        if values:
-            yield _layers(measured), name, text(statistics.median(values)), text(max(values))
 
 
-def _size(count: float) -> str:
-    return size(round(count))
-
-
-def _table(head: tuple[str, ...], rows: Iterator[tuple[str, ...]]) -> list[str]:
+def _table(head: tuple[str, ...], rows: Iterable[tuple[str, ...]]) -> list[str]:
     return [f"| {' | '.join(row)} |" for row in (head, tuple("---" for _ in head), *rows)]
 
 
@@ -259,7 +236,7 @@ def main() -> None:
     if args.command == "run":
         text = page([run(args.out, minutes=args.minutes, every=args.every, block_s=args.block, width=args.size)])
     else:
-        text = page([msgspec.json.decode((run / FILE).read_bytes(), type=Measured) for run in args.measured])
+        text = page([msgspec.json.decode((run / FILE).read_bytes(), type=WatchingResults) for run in args.measured])
         args.page.write_text(text)
     print(text)
 

@@ -21,7 +21,7 @@ from benchmarks.whatif_evaluation import (
     FURTHER,
     SECOND,
     Evaluation,
-    Row,
+    PredictionRow,
     evaluate,
     further_pairs,
     name_of,
@@ -30,14 +30,13 @@ from benchmarks.whatif_evaluation import (
     unpacked,
 )
 from benchmarks.whatif_page import data, milliseconds, page, summary
-from benchmarks.whatif_speed import measured_speed
 from benchmarks.whatif_typical import typical_errors_pct
 
 WIDTH = 200
 
 
 def errors(evaluation: Evaluation) -> Table:
-    """The pairs as a table for the terminal, the largest error first, behind those of which nothing is predicted."""
+    """Return the pairs as a table for the terminal: those without a prediction, then the largest error first."""
     table = Table(box=None, pad_edge=False)
     for name in ("experiment", "before", "after", "interventions"):
         table.add_column(name)
@@ -61,13 +60,13 @@ def errors(evaluation: Evaluation) -> Table:
     return table
 
 
-def _told(failures: list[str]) -> str:
+def _failure_text(failures: list[str]) -> str:
     return (
         f"{failures[0]}\nand {len(failures) - 1} more that could not be computed" if len(failures) > 1 else failures[0]
     )
 
 
-def _by_error(row: Row) -> tuple[bool, float]:
+def _by_error(row: PredictionRow) -> tuple[bool, float]:
     return row.error_pct is not None, -abs(row.error_pct or 0.0)
 
 
@@ -87,7 +86,7 @@ def main() -> None:
     console = Console(width=WIDTH)
     console.print(errors(evaluation), summary(evaluation.rows), sep="\n", markup=False)
     if evaluation.failures:
-        sys.exit(_told(evaluation.failures))
+        sys.exit(_failure_text(evaluation.failures))
 
 
 def write(target: Path, packed: Path) -> None:
@@ -97,14 +96,14 @@ def write(target: Path, packed: Path) -> None:
     built = evaluate(listed, every)
     further, second = (evaluate(further_pairs(place)) for place in (FURTHER, SECOND))
     if failures := built.failures + further.failures + second.failures:
-        sys.exit(_told(failures))
+        sys.exit(_failure_text(failures))
     from benchmarks.whatif_plot import draw
 
     draw([*built.rows, *further.rows], second.rows, target.with_name(f"{target.stem}-errors.png"))
     for name, text in {**data(built, further, second), "-plain": whatif_plain.table(held)}.items():
         target.with_name(f"{target.stem}{name}.csv").write_text(text, encoding="utf-8")
     sentence = whatif_plain.summary(held)
-    text = page(built, further, second, typical_errors_pct(every), measured_speed(), sentence)
+    text = page(built, further, second, typical_errors_pct(every), sentence)
     target.write_text(text, encoding="utf-8")
 
 

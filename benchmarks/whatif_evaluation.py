@@ -46,7 +46,7 @@ class Unconnected(msgspec.Struct, frozen=True, array_like=True):
     why: str
 
 
-class Folder(msgspec.Struct, frozen=True):
+class ExperimentFolder(msgspec.Struct, frozen=True):
     """Facts about a folder of recordings."""
 
     pairs: tuple[Connected, ...]
@@ -66,7 +66,7 @@ class _FurtherList(msgspec.Struct, frozen=True):
     pairs: tuple[_Further, ...]
 
 
-class Pair(msgspec.Struct, frozen=True):
+class RecordingPair(msgspec.Struct, frozen=True):
     """Two recordings, and the interventions that lead from the first to the second."""
 
     experiment: str
@@ -80,10 +80,10 @@ class Pair(msgspec.Struct, frozen=True):
         return f"{name_of(self.before)} to {name_of(self.after)}"
 
 
-class Row(msgspec.Struct, frozen=True):
+class PredictionRow(msgspec.Struct, frozen=True):
     """A pair's prediction beside the measured step."""
 
-    pair: Pair
+    pair: RecordingPair
     prediction: WhatIf
     measured: WhatIf
     """Prediction of the recording without a change."""
@@ -106,7 +106,7 @@ class Row(msgspec.Struct, frozen=True):
         return None if predicted is None else predicted.low <= self.measured_ns <= predicted.high
 
 
-class _Job(msgspec.Struct, frozen=True):
+class _PredictionTask(msgspec.Struct, frozen=True):
     """A recording, and the sets of interventions to predict from it."""
 
     path: Path
@@ -116,41 +116,41 @@ class _Job(msgspec.Struct, frozen=True):
 class Evaluation(msgspec.Struct, frozen=True):
     """All of it."""
 
-    rows: list[Row]
+    rows: list[PredictionRow]
     replayed: dict[Path, tuple[WhatIf, ...]]
     """Unchanged replay of each recording, by device."""
     failures: list[str]
     """Failures with their tracebacks."""
 
 
-def folders() -> dict[str, Folder]:
-    """The list of pairs."""
-    return msgspec.toml.decode(LIST.read_bytes(), type=dict[str, Folder])
+def folders() -> dict[str, ExperimentFolder]:
+    """Return the list of pairs."""
+    return msgspec.toml.decode(LIST.read_bytes(), type=dict[str, ExperimentFolder])
 
 
 @contextmanager
 def unpacked() -> Iterator[Path]:
-    """A folder that holds the packed recordings for a while."""
+    """Yield a folder that holds the packed recordings for a while."""
     with tempfile.TemporaryDirectory() as name:
         unpack(Path(name))
         yield Path(name)
 
 
-def pairs(packed: Path) -> list[Pair]:
+def pairs(packed: Path) -> list[RecordingPair]:
     """All pairs of the list; `packed` is where the packed recordings have been unpacked."""
     return [
-        Pair(experiment_of(folder), _file(place, pair.before), _file(place, pair.after), pair.interventions)
+        RecordingPair(experiment_of(folder), _file(place, pair.before), _file(place, pair.after), pair.interventions)
         for folder, content in folders().items()
         for place in [(packed if folder.startswith(REPEATS) else TRACES) / folder]
         for pair in content.pairs
     ]
 
 
-def further_pairs(place: Path) -> list[Pair]:
-    """The pairs of a folder that lists them itself."""
+def further_pairs(place: Path) -> list[RecordingPair]:
+    """Return the pairs of a folder that lists them itself."""
     pairs = msgspec.toml.decode((place / "pairs.toml").read_bytes(), type=_FurtherList).pairs
     return [
-        Pair(
+        RecordingPair(
             Path(pair.before).parent.as_posix(), _file(place, pair.before), _file(place, pair.after), pair.interventions
         )
         for pair in pairs
@@ -163,7 +163,7 @@ def recordings(packed: Path) -> list[Path]:
 
 
 def place_of(path: Path) -> str:
-    """The folder of a recording, as the list of pairs has it."""
+    """Return the folder of a recording, as the list of pairs has it."""
     folder = path.parent.parent if path.parent.name.endswith(RANKS) else path.parent
     if folder.is_relative_to(TRACES):
         return folder.relative_to(TRACES).as_posix()
@@ -177,21 +177,21 @@ def experiment_of(folder: str) -> str:
 
 
 def name_of(path: Path) -> str:
-    """A recording's name within its experiment: `one_stream`, `offload, rank 0`."""
+    """Return a recording's name within its experiment: `one_stream`, `offload, rank 0`."""
     name = path.name.removesuffix(".gz").removesuffix(".json").removesuffix(".trace")
     if path.parent.name.endswith(RANKS):
         return f"{path.parent.name.removesuffix(RANKS)}, rank {name.removeprefix('rank')}"
     return name
 
 
-def evaluate(asked: Sequence[Pair], others: Iterable[Path] = ()) -> Evaluation:
+def evaluate(asked: Sequence[RecordingPair], others: Iterable[Path] = ()) -> Evaluation:
     """Each pair predicted and measured, and each recording, also the others, replayed unchanged."""
     wanted: dict[Path, set[tuple[str, ...]]] = {path: {()} for path in others}
     for pair in asked:
         wanted.setdefault(pair.before, {()}).add(pair.interventions)
         wanted.setdefault(pair.after, {()})
     # The largest first, so that no process is left with it in the end.
-    jobs = [_Job(path, tuple(sorted(sets))) for path, sets in wanted.items()]
+    jobs = [_PredictionTask(path, tuple(sorted(sets))) for path, sets in wanted.items()]
     jobs.sort(key=lambda job: -job.path.stat().st_size * len(job.asked))
     with ProcessPoolExecutor(PROCESSES) as pool:
         answers = {
@@ -202,7 +202,7 @@ def evaluate(asked: Sequence[Pair], others: Iterable[Path] = ()) -> Evaluation:
     complete = {asked: answer for asked, answer in answers.items() if not isinstance(answer, str)}
     return Evaluation(
         rows=[
-            Row(pair, complete[pair.before, pair.interventions][0], complete[pair.after, ()][0])
+            PredictionRow(pair, complete[pair.before, pair.interventions][0], complete[pair.after, ()][0])
             for pair in asked
             if (pair.before, pair.interventions) in complete and (pair.after, ()) in complete
         ],
@@ -215,7 +215,7 @@ def evaluate(asked: Sequence[Pair], others: Iterable[Path] = ()) -> Evaluation:
     )
 
 
-def _answers(job: _Job) -> list[tuple[WhatIf, ...] | str]:
+def _answers(job: _PredictionTask) -> list[tuple[WhatIf, ...] | str]:
     """Return the predictions for each set of interventions of each device; or the traceback, since an exception loses
     it on its way from another process."""
     # The step after a change was measured while it was recorded, so it is predicted for the recording, too.
@@ -233,7 +233,7 @@ def _answers(job: _Job) -> list[tuple[WhatIf, ...] | str]:
 
 
 def _file(folder: Path, name: str) -> Path:
-    """Raises FileNotFoundError where there is no such recording."""
+    """Return the file of a recording. Raises FileNotFoundError if there is none."""
     for ending in (".trace.json.gz", ".json.gz", ".trace.json"):
         path = folder / f"{name}{ending}"
         if path.exists():

@@ -9,9 +9,8 @@ from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
 from benchmarks.data_files import csv_text
-from benchmarks.whatif_evaluation import TRACES, Evaluation, Row, experiment_of, folders, name_of, place_of
-from overlapscope.base.words import clean
-from overlapscope.laboratory import store
+from benchmarks.whatif_evaluation import Evaluation, PredictionRow, experiment_of, folders, name_of, place_of
+from overlapscope.base.words import clean, plural
 from overlapscope.prediction.interventions import INTERVENTIONS
 from overlapscope.prediction.result import WhatIf
 
@@ -35,7 +34,6 @@ def page(
     further: Evaluation,
     second: Evaluation,
     typical_errors_pct: Sequence[float],
-    speed: str,
     plain_summary: str,
 ) -> str:
     """Return the whole page."""
@@ -47,7 +45,6 @@ def page(
         "fidelity summary": _fidelity_summary(built),
         "typical": _typical(typical_errors_pct),
         "not replayed": _not_replayed(built),
-        "speed": speed,
         "plain summary": plain_summary,
     }.items():
         text = text.replace(f"{{{name}}}", part)
@@ -73,7 +70,7 @@ def milliseconds(ns: int | None) -> str:
     return f"{value:,.3f}" if value < 10 else f"{value:,.2f}" if value < 100 else f"{value:,.1f}"
 
 
-def summary(rows: Sequence[Row]) -> str:
+def summary(rows: Sequence[PredictionRow]) -> str:
     """Return the quality of these predictions in a sentence."""
     errors = [abs(row.error_pct) for row in rows if row.error_pct is not None]
     if not errors:
@@ -87,7 +84,7 @@ def summary(rows: Sequence[Row]) -> str:
     )
 
 
-def pair_cells(name: str, row: Row) -> list[str]:
+def pair_cells(name: str, row: PredictionRow) -> list[str]:
     """Return the row of a pair in the CSV file; `name` is its set."""
     predicted, error = row.prediction.predicted_step_ns, row.error_pct
     return [
@@ -104,12 +101,12 @@ def pair_cells(name: str, row: Row) -> list[str]:
     ]
 
 
-def _goals(*sets: Sequence[Row]) -> str:
+def _goals(*sets: Sequence[PredictionRow]) -> str:
     """Return the goals and results for the pairs used while building, the further ones and the second set."""
     if not all(_errors(rows) for rows in sets):
         return ""
     lines = [
-        "| | wanted | used while building | further, seen once | second set, unseen |",
+        "| | wanted | used while building | further, seen once | second set, seen once |",
         "|---|---|---:|---:|---:|",
         _goal("pairs", "", [str(len(rows)) for rows in sets]),
     ]
@@ -131,18 +128,18 @@ def _goal(what: str, wanted: str, cells: Sequence[str]) -> str:
     return f"| {' | '.join((what, wanted, *cells))} |"
 
 
-def _width_pct(rows: Sequence[Row]) -> float:
+def _width_pct(rows: Sequence[PredictionRow]) -> float:
     predicted_step_ns = [row.prediction.predicted_step_ns for row in rows]
     return statistics.median(
         100 * (item.high - item.low) / item.value for item in predicted_step_ns if item is not None
     )
 
 
-def _errors(rows: Iterable[Row]) -> list[float]:
+def _errors(rows: Iterable[PredictionRow]) -> list[float]:
     return [abs(row.error_pct) for row in rows if row.error_pct is not None]
 
 
-def _inside_pct(rows: Iterable[Row]) -> float:
+def _inside_pct(rows: Iterable[PredictionRow]) -> float:
     inside = [row.inside for row in rows if row.inside is not None]
     return 100 * sum(inside) / len(inside)
 
@@ -151,41 +148,11 @@ def _heading(experiment: str) -> str:
     return "traces" if experiment == "." else experiment
 
 
-def _misses(rows: Sequence[Row]) -> str:
-    """The pairs beyond the goals, worst first, each beside the same change without a recorder."""
+def _misses(rows: Sequence[PredictionRow]) -> str:
+    """Return the number of pairs beyond the goals, in a sentence."""
     bad = [row for row in rows if row.error_pct is not None and (abs(row.error_pct) > WORST_PCT or not row.inside)]
-    if not bad:
-        return "None."
-    bad.sort(key=lambda row: -abs(row.error_pct or 0.0))
-    unrecorded = _unrecorded_ms()
-    lines = [
-        "| pair | error, % | inside | step left: predicted, % | recorded, % | not recorded, % |",
-        "|---|---:|---|---:|---:|---:|",
-    ]
-    for row in bad:
-        predicted, before = row.prediction.predicted_step_ns, row.prediction.baseline_step_ns
-        walls = [unrecorded.get((row.pair.experiment, name_of(path))) for path in (row.pair.before, row.pair.after)]
-        cells = [
-            f"{_heading(row.pair.experiment)}: {row.pair.label}",
-            f"{row.error_pct:+.1f}",
-            "yes" if row.inside else "no",
-            f"{100 * predicted.value / before:.0f}" if predicted else "",
-            f"{100 * row.measured_ns / before:.0f}",
-            f"{100 * walls[1] / walls[0]:.0f}" if walls[0] and walls[1] else "",
-        ]
-        lines.append(f"| {' | '.join(cells)} |")
-    return "\n".join(lines)
-
-
-def _unrecorded_ms() -> dict[tuple[str, str], float]:
-    """Wall time of an iteration of each of the laboratory's variants, by experiment and variant."""
-    results = store.read(TRACES / "laboratory", analyses=False)
-    return {
-        (experiment.name, variant.name): variant.wall_ms.median
-        for experiment in results.experiments
-        for variant in experiment.variants
-        if variant.wall_ms is not None
-    }
+    beyond = f"by an error above {WORST_PCT:.0f}% or outside the interval"
+    return f"{plural(len(bad), 'pair')} used while building miss a goal, {beyond}."
 
 
 def _unconnected() -> Iterator[tuple[str, str]]:
@@ -194,7 +161,7 @@ def _unconnected() -> Iterator[tuple[str, str]]:
             yield f"{_heading(experiment_of(folder))}: {item.recordings}", item.why
 
 
-def _not_tried(rows: Sequence[Row]) -> str:
+def _not_tried(rows: Sequence[PredictionRow]) -> str:
     tried = {intervention.split()[0] for row in rows for intervention in row.pair.interventions}
     missing = [f"`{intervention.id}`" for intervention in INTERVENTIONS.values() if intervention.id not in tried]
     return f"No pair tries {', '.join(missing)}." if missing else ""
@@ -211,7 +178,7 @@ def _fidelity_summary(evaluation: Evaluation) -> str:
     return (
         f"{len(valid)} of {len(every)} replay well enough to be predicted from. There the median error of the step is "
         f"{statistics.median(errors):.2f}% at the median and {max(errors):.2f}% at most (wanted: under "
-        f"{STEP_PCT:.0f}%), and {starts} within a launch's latency of where it was measured to."
+        f"{STEP_PCT:.0f}%), and {starts} within a launch's latency of its recorded start."
     )
 
 

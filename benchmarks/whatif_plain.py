@@ -9,7 +9,7 @@ from pathlib import Path
 from msgspec import Struct
 
 from benchmarks.data_files import csv_text
-from benchmarks.whatif_evaluation import TRACES, Pair
+from benchmarks.whatif_evaluation import TRACES, RecordingPair
 from benchmarks.whatif_page import milliseconds
 from overlapscope.laboratory import store
 from overlapscope.prediction import predict
@@ -24,7 +24,7 @@ the thousand copies and recorded by the hundred."""
 class PlainRow(Struct, frozen=True):
     """A pair, its prediction with the plain step told, and the plain step of the changed program."""
 
-    pair: Pair
+    pair: RecordingPair
     prediction: WhatIf
     plain_ns: int
     estimated_error_pct: float | None
@@ -42,8 +42,8 @@ class PlainRow(Struct, frozen=True):
         return None if predicted is None else predicted.low <= self.plain_ns <= predicted.high
 
 
-def plain_rows(pairs: Sequence[Pair]) -> list[PlainRow]:
-    """The pairs of which both plain steps are known."""
+def plain_rows(pairs: Sequence[RecordingPair]) -> list[PlainRow]:
+    """Return the pairs of which both plain steps are known."""
     plain_steps = _plain_steps()
     rows = []
     for pair in pairs:

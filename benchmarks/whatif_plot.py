@@ -8,13 +8,13 @@ from pathlib import Path
 import plotly.graph_objects as go
 
 from benchmarks.picture import save
-from benchmarks.whatif_evaluation import Row
+from benchmarks.whatif_evaluation import PredictionRow
 from overlapscope.prediction.result import Estimate
 
 WIDTH, HEIGHT = 760, 620
 
 
-def draw(seen: Sequence[Row], unseen: Sequence[Row], target: Path) -> None:
+def draw(seen: Sequence[PredictionRow], unseen: Sequence[PredictionRow], target: Path) -> None:
     """Draw predicted steps with their intervals and the steps before, against measured ones, as a PNG."""
     figure = go.Figure()
     rows = [*seen, *unseen]
@@ -61,7 +61,7 @@ def draw(seen: Sequence[Row], unseen: Sequence[Row], target: Path) -> None:
     save(figure, target)
 
 
-def _predicted(rows: Sequence[Row]) -> Iterator[tuple[Row, Estimate]]:
+def _predicted(rows: Sequence[PredictionRow]) -> Iterator[tuple[PredictionRow, Estimate]]:
     for row in rows:
         if row.prediction.predicted_step_ns is not None:
             yield row, row.prediction.predicted_step_ns

@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import json
-import statistics
 import sys
 import time
 
-from benchmarks.processes import hardware, run
 from benchmarks.synthetic_trace import make
 from overlapscope.prediction import best, predict
 from overlapscope.prediction.graph_builder import build
@@ -17,28 +15,8 @@ from overlapscope.prediction.replay import replay
 from overlapscope.trace.model import Trace
 
 OPS = 1_000_000
-REPLAY_S, PREDICTION_S = 0.5, 3.0
-RUNS = 3
 CHANGE = "pin"
 """Change that affects a made-up trace."""
-
-
-def measured_speed() -> str:
-    """Return a paragraph with goals and the medians of some separate processes."""
-    runs = [run([sys.executable, "-m", __spec__.name, str(OPS)]) for _ in range(RUNS)]
-    each = [json.loads(run.stdout) for run in runs]
-    seconds = {name: statistics.median(entry[name] for entry in each) for name in each[0]}
-    wanted = {"replay": REPLAY_S, "prediction": PREDICTION_S}
-    rows = {
-        name: f"{seconds[name]:.1f} s (wanted: {limit} s, {'met' if seconds[name] <= limit else '**missed**'})"
-        for name, limit in wanted.items()
-    }
-    return (
-        f"A made-up trace of {OPS:,} GPU ops and as many launches ({hardware()}): building the graph takes "
-        f"{seconds['graph']:.1f} s, replaying it {rows['replay']}, and a whole prediction of `{CHANGE}`, with its "
-        f"interval and its assumptions, {rows['prediction']} and {max(run.peak_mb for run in runs) / 1000:.1f} GB; its "
-        f"timeline, made on request, takes {seconds['timeline']:.1f} s more."
-    )
 
 
 def _consistent(ops: int) -> Trace:

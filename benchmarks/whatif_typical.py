@@ -44,7 +44,7 @@ def _errors_pct(path: Path) -> list[float]:
 
 
 def _typical(graph: Graph) -> Graph:
-    """The graph with typical latencies.
+    """Return the graph with typical latencies.
 
     Start and return times of pageable copies are staging, and stay; so does the recorded overlap of kernels on several
     streams.

@@ -67,7 +67,7 @@ prints the same. All times are integer nanoseconds. NULL is what is unknown, or 
 
 
 def pages() -> dict[str, str]:
-    """The text of each page, by its path in `docs/`."""
+    """Return the text of each page, by its path in `docs/`."""
     entries = glossary.entries()
     rules = [entry for entry in entries if entry.kind.startswith("rule")]
     checks = [entry for entry in entries if entry.kind == "trust check"]
@@ -92,7 +92,9 @@ def _linked(entries: Iterable[glossary.GlossaryEntry]) -> str:
 
 def _entry(entry: glossary.GlossaryEntry, *, level: int = 2, anchor: str = "") -> str:
     heading = f"{'#' * level} {entry.word} {{#{anchor or entry.word}}}"
-    return "\n".join([heading, "", *_run_in(map(_own, markdown.lines((Text(entry.summary), *entry.blocks)))), ""])
+    return "\n".join(
+        [heading, "", *_run_in(map(_as_markdown, markdown.lines((Text(entry.summary), *entry.blocks)))), ""]
+    )
 
 
 def _run_in(lines: Iterable[str]) -> Iterator[str]:
@@ -108,20 +110,20 @@ def _run_in(lines: Iterable[str]) -> Iterator[str]:
             yield line
 
 
-def _own(line: str) -> str:
-    """A line of markdown whose words are ours: code is code."""
+def _as_markdown(line: str) -> str:
+    """Return a line of markdown whose words are ours: code is code."""
     return _CODE.sub(lambda code: re.sub(r"\\(.)", r"\1", code[0]), line)
 
 
 def _by_kind(entries: Iterable[glossary.GlossaryEntry]) -> Iterator[str]:
-    """A section for each kind, so that a word with two meanings stands in both."""
+    """Yield a section for each kind, so that a word with two meanings stands in both."""
     kinds: dict[str, list[glossary.GlossaryEntry]] = {}
     for entry in entries:
         kinds.setdefault(entry.kind, []).append(entry)
-    for kind, known in kinds.items():
+    for kind, same_kind in kinds.items():
         yield f"## {kind.capitalize()}\n"
         slug = kind.replace(" ", "-")
-        yield from (_entry(entry, level=3, anchor=f"{slug}-{entry.word}".replace(" ", "-")) for entry in known)
+        yield from (_entry(entry, level=3, anchor=f"{slug}-{entry.word}".replace(" ", "-")) for entry in same_kind)
 
 
 # -- commands -------------------------------------------------------------------------------------
@@ -145,7 +147,7 @@ class _Wide(argparse.HelpFormatter):
 
 
 def _command(parser: argparse.ArgumentParser, *, level: int) -> Iterator[str]:
-    """A section for a command, and one for each of its actions."""
+    """Yield a section for a command, and one for each of its actions."""
     usage = parser.format_usage().removeprefix("usage: ").strip().replace("\n       ", "\n")
     yield f"{'#' * level} {parser.prog}\n\n{parser.description}\n\n```text\n{usage}\n```\n"
     actions = [
@@ -169,7 +171,7 @@ def _spelled(action: argparse.Action) -> str:
 
 
 def _help(parser: argparse.ArgumentParser, action: argparse.Action) -> str:
-    return _own(markdown.escape(parser._get_formatter()._expand_help(action))) if action.help else ""
+    return _as_markdown(markdown.escape(parser._get_formatter()._expand_help(action))) if action.help else ""
 
 
 def _cell(text: str) -> str:
@@ -209,7 +211,7 @@ def _structure(kind: str, name: str, structure: Mapping[str, Any]) -> str:
 
 
 def _type(kind: str, shape: Mapping[str, Any]) -> str:
-    """A schema in words: `list of Device`, `integer or null`."""
+    """Return a schema in words: `list of Device`, `integer or null`."""
     if "$ref" in shape:
         name = shape["$ref"].rpartition("/")[2]
         return f"[{name}](#{kind}-{name.lower()})"

@@ -21,7 +21,7 @@ WIDTH, HEIGHT = 1280, 860
 
 
 def main() -> None:
-    """Writes `overview.png`, `timeline.png`, `whatif.png` and `ranks.png`."""
+    """Write `overview.png`, `timeline.png`, `whatif.png` and `ranks.png`."""
     with sync_playwright() as playwright, serve(TRACES) as served:
         browser = playwright.chromium.launch(executable_path=chromium.find(), args=["--no-sandbox"])
         page = browser.new_page(viewport={"width": WIDTH, "height": HEIGHT})
@@ -39,7 +39,7 @@ def overview(page: Page, served: Served) -> None:
 
 
 def timeline(page: Page, served: Served) -> None:
-    """Steps that copy their batch from pageable memory; the worst exposed copy is chosen."""
+    """Draw steps that copy their batch from pageable memory, with the worst exposed copy selected."""
     visit(page, served, "timeline", trace="training_naive")
     page.get_by_role("button", name="exposed copy").click()
     expect(page.locator("#timeline[data-exact=true]")).to_be_visible()
@@ -50,7 +50,7 @@ def timeline(page: Page, served: Served) -> None:
 
 
 def whatif(page: Page, served: Served) -> None:
-    """A pipeline on one stream, and its prediction on three."""
+    """Draw a pipeline on one stream, and its prediction on three."""
     page.set_viewport_size({"width": WIDTH, "height": 1640})
     visit(page, served, "whatif", trace=TRACE.replace("two_streams", "one_stream"), change="side-stream")
     expect(page.locator("#whatif-timeline-after[data-exact=true]")).to_be_visible()
@@ -59,7 +59,7 @@ def whatif(page: Page, served: Served) -> None:
 
 
 def ranks(page: Page) -> None:
-    """A thousand ranks, made of the two that were recorded."""
+    """Draw a thousand ranks, made of two recorded ones."""
     with tempfile.TemporaryDirectory() as folder:
         report = Path(folder) / "ranks.json"
         report.write_bytes(to_json(job(1024, missing=(*range(40, 48), 700), broken=(7,))))

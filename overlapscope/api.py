@@ -37,7 +37,7 @@ def analyze(
     range: str | None = None,
     plain_step_ns: int | None = None,
 ) -> Report:
-    """Analyse a trace, or the traces of a job, and return a report.
+    """Analyze a trace, or the traces of a job.
 
     Args:
         traces: Traces or their files.
@@ -46,6 +46,9 @@ def analyze(
         range: Name of a range to narrow all figures to.
         plain_step_ns: Step time without the profiler in nanoseconds, for a trace whose recorder did not measure it
             (`docs/how-it-works/numbers.md`).
+
+    Returns:
+        The report, which covers all given traces.
 
     Raises:
         UnreadableTrace: A file can't be read.
@@ -63,6 +66,9 @@ def diff(before: Job, after: Job, *, plain_step_ns: tuple[int, int] | None = Non
         before: Report or traces before the change.
         after: Report or traces after the change.
         plain_step_ns: Step times without the profiler in nanoseconds, before and after.
+
+    Returns:
+        The difference of each figure on each device, and whether it exceeds the noise.
 
     Raises:
         UnreadableTrace: A file can't be read.
@@ -82,11 +88,12 @@ def check(
     allow_predicted: bool = False,
     other_program: bool = False,
 ) -> CheckResult:
-    """Check a recording against budgets (`docs/guides/check.md`).
+    """Check a recording against budgets (`docs/guides/check.md`) and a contract (`docs/guides/contracts.md`).
 
     Args:
         job: Report or traces to judge.
-        settings: Keys of a configuration file, such as `{"budgets": {"efficiency_pct": {"min": "80%"}}}`. The default
+        settings: Keys of a configuration file, such as `{"budgets": {"efficiency_pct": {"min": "80%"}}}` or
+            `{"contract": "overlap.contract.toml"}`. The default
             is that of `overlapscope check`: copies must overlap with compute, or, with a `baseline`, the program must
             not have become slower.
         baseline: A file of `overlapscope check --write-baseline`, or a recording; by default that of the settings.
@@ -94,16 +101,19 @@ def check(
         allow_predicted: Whether to accept timelines predicted by `whatif`.
         other_program: Whether to compare with a baseline of another program.
 
+    Returns:
+        The outcome, and the verdict on each budget.
+
     Raises:
         ConfigError: The settings are wrong.
         UsageError: A recording can't serve as a baseline, or a timeline was predicted.
         UnreadableTrace: A file can't be read.
     """
     from overlapscope.budgets import baseline as baselines
-    from overlapscope.budgets import check as checking
     from overlapscope.budgets.config import from_mapping
     from overlapscope.budgets.settings import Settings
-    from overlapscope.inputs import read_baseline
+    from overlapscope.contracts.judge import check_job
+    from overlapscope.inputs import read_baseline, recordings_of
 
     parsed = Settings() if settings is None else from_mapping(settings, "settings")
     parsed = replace(parsed, allow_predicted=allow_predicted, other_program=other_program)
@@ -112,7 +122,7 @@ def check(
         past = read_baseline(os.fspath(baseline), ranges=parsed.compared_ranges, allow_predicted=allow_predicted)
     elif baseline is not None:
         past = baselines.of(_report(baseline), ranges=parsed.compared_ranges, allow_predicted=allow_predicted)
-    return checking.check(_report(job, plain_step_ns), parsed, baseline=past)
+    return check_job(parsed, lambda: recordings_of(job), lambda: _report(job, plain_step_ns), past)
 
 
 def whatif(
@@ -135,6 +145,9 @@ def whatif(
             from the trace and the shipped table.
         plain_step_ns: Step time without the profiler in nanoseconds, if the recorder did not measure it.
 
+    Returns:
+        The predicted step, as an interval, and the judgement of the replay that it rests on.
+
     Raises:
         UnreadableTrace: The trace can't be read.
         UsageError: An intervention doesn't exist or lacks its argument, the trace has no GPU activity, or the file is
@@ -155,15 +168,16 @@ def whatif(
 
 
 def sql(traces: Source | Iterable[Source], statement: str, *, timeout_s: float | None = None) -> pd.DataFrame:
-    """Run a SELECT statement on traces and their results, and return a data frame (`docs/guides/query.md`).
-
-    Its `attrs["notes"]` state the program that figures are of, and doubtful traces. NULL becomes `pd.NA` in columns of
-    whole numbers.
+    """Run a SELECT statement on traces and their results (`docs/guides/query.md`).
 
     Args:
         traces: Traces or their files.
         statement: The SELECT statement.
         timeout_s: Time limit in seconds.
+
+    Returns:
+        The rows. `attrs["notes"]` states which program the figures describe, and which traces are doubtful. In columns
+        of whole numbers, NULL becomes `pd.NA`.
 
     Raises:
         UnreadableTrace: A file can't be read.

@@ -36,7 +36,7 @@ class NotInTrace(UsageError):
 
 
 class ConfigError(UsageError):
-    """A configuration or a budget makes no sense; the text names the file, the key and what may stand there."""
+    """A configuration or a budget makes no sense; the text names the file, the key and the allowed values."""
 
 
 class MissingPackage(OverlapscopeError):
@@ -48,8 +48,8 @@ class RecordingFailed(OverlapscopeError):
 
 
 class HtaFailed(OverlapscopeError):
-    """HolisticTraceAnalysis could not do what was asked of it; the text says what it said."""
+    """HolisticTraceAnalysis failed; the text has its message."""
 
 
 class ClusterFailed(OverlapscopeError):
-    """A Dask cluster cannot be worked with, or was lost; the text says why and what to do."""
+    """A Dask cluster is unusable or was lost; the text says why and what to do."""

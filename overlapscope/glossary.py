@@ -8,11 +8,11 @@ from typing import Final
 
 from msgspec import Struct
 
-from overlapscope.base.words import did_you_mean, listed
+from overlapscope.base.words import capital, did_you_mean, listed
 from overlapscope.budgets.metrics import METRICS, Metric
 from overlapscope.catalog.advice import NAMES, OTHERS
 from overlapscope.catalog.buckets import BUCKETS, Bucket
-from overlapscope.catalog.causes import CAUSES, Cause, CopyCause, IdleCause, Subject
+from overlapscope.catalog.causes import CAUSES, JOINED_COMM_CAUSES, Cause, CopyCause, IdleCause, Subject
 from overlapscope.catalog.changes import CHANGES, Change
 from overlapscope.catalog.checks import CHECKS, TrustCheck
 from overlapscope.catalog.earlier_names import current_rule
@@ -26,12 +26,21 @@ from overlapscope.rules import RULES
 from overlapscope.rules.rule import Rule
 from overlapscope.trace.lost import WORDS, rests
 
-_CAUSE: Final[dict[Subject, str]] = {"exposed-copy": "cause of exposed copies", "idle": "cause of idle time"}
-_UNITS: Final = {"pct": "a percentage", "ns": "a time", "gb_per_s": "a bandwidth"}
+_CAUSE: Final[dict[Subject, str]] = {
+    "exposed-copy": "cause of exposed copies",
+    "exposed-comm": "cause of exposed communication",
+    "idle": "cause of idle time",
+}
+_UNITS: Final = {"pct": "a percentage", "ns": "a time", "gb_per_s": "a bandwidth", "launches": "a number"}
 _BLAMED_BUCKETS: Final = {"compute": "kernels"}
 """Names that metrics have for a bucket, where they differ from the bucket's own."""
-_SHORTENED: Final = {"efficiency": "overlap-efficiency"}
-"""Terms by their short forms in narrow tables, in their plain spelling."""
+_OTHER_SPELLINGS: Final = {
+    "efficiency": "overlap-efficiency",
+    "exposed-other": "memset/d2d",
+    "bubble": "pipeline-bubble",
+    "load": "load-of-experts",
+}
+"""Terms by their short forms in narrow tables and by their names in JSON, in their plain spelling."""
 
 
 class GlossaryEntry(Struct, frozen=True):
@@ -48,7 +57,7 @@ class GlossaryEntry(Struct, frozen=True):
 
 def explain(asked: str) -> Document:
     """Return all meanings of a word. Raise UsageError if no report uses it."""
-    word = _SHORTENED.get(_plain(asked), current_rule(_plain(asked)))
+    word = _OTHER_SPELLINGS.get(_plain(asked), current_rule(_plain(asked)))
     matches = [entry for entry in entries() if _plain(entry.word) == word]
     if not matches:
         hint = did_you_mean(_plain(asked), {_plain(entry.word) for entry in entries()})
@@ -68,12 +77,11 @@ def listing() -> Document:
     kinds: dict[str, list[GlossaryEntry]] = {}
     for entry in entries():
         kinds.setdefault(entry.kind, []).append(entry)
-    tables = (Table("", (words(kind), prose("")), rows(_lines(kind_entries))) for kind, kind_entries in kinds.items())
+    tables = (
+        Table("", (words(kind), prose("")), rows((entry.word, entry.summary) for entry in kind_entries))
+        for kind, kind_entries in kinds.items()
+    )
     return Document("Words", tuple(tables))
-
-
-def _lines(kind_entries: Iterable[GlossaryEntry]) -> Iterator[tuple[str, str]]:
-    return ((entry.word, entry.summary) for entry in kind_entries)
 
 
 def _plain(word: str) -> str:
@@ -92,7 +100,7 @@ def entries() -> tuple[GlossaryEntry, ...]:
         *map(_intervention, INTERVENTIONS.values()),
         *map(_change, CHANGES.values()),
         *map(_check, CHECKS.values()),
-        *(GlossaryEntry(part, "part of a recording", f"{text[:1].upper()}{text[1:]}.") for part, text in WORDS.items()),
+        *(GlossaryEntry(part, "part of a recording", f"{capital(text)}.") for part, text in WORDS.items()),
         *(GlossaryEntry(word, "term", meaning) for word, meaning in TERMS.items()),
     )
 
@@ -108,7 +116,7 @@ def _titled(title: str, *sentences: str) -> tuple[Block, ...]:
 
 def _rule(rule: Rule) -> GlossaryEntry:
     causes = [
-        f"{cause.id} ({'exposed copies' if subject == 'exposed-copy' else 'idle time'})"
+        f"{cause.id} ({_CAUSE[subject].removeprefix('cause of ')})"
         for subject, of_subject in CAUSES.items()
         for cause in of_subject.values()
         if rule.id == cause.rule or rule.id in cause.explained_by
@@ -158,7 +166,7 @@ def _intervention(intervention: Intervention) -> GlossaryEntry:
     return GlossaryEntry(
         intervention.id,
         "change of whatif",
-        f"{intervention.words.title[:1].upper()}{intervention.words.title[1:]}.",
+        f"{capital(intervention.words.title)}.",
         (
             Text(intervention.meaning),
             *_titled("Assumptions", *(assumption.text for assumption in intervention.assumptions)),
@@ -178,7 +186,7 @@ def _change(change: Change) -> GlossaryEntry:
     return GlossaryEntry(
         change.id,
         "change of try",
-        f"{change.title[:1].upper()}{change.title[1:]}.",
+        f"{capital(change.title)}.",
         (
             *_titled("The code to change", change.advice),
             *_titled(
@@ -216,7 +224,7 @@ def _cause(cause: Cause, subject: Subject) -> GlossaryEntry:
 
 
 def _counts(cause: Cause, subject: Subject) -> str:
-    if cause.id in (CopyCause.LEAD_IN, IdleCause.MISSING_OPS):
+    if cause.id in (CopyCause.LEAD_IN, *JOINED_COMM_CAUSES, IdleCause.MISSING_OPS):
         return "It counts in no metric."
     left_out = () if cause.blames_call else ("host_stall_time",)
     return f"It counts in {listed(metric for metric in _blaming(subject) if metric not in left_out)}."
@@ -247,7 +255,7 @@ def _metric(metric: Metric) -> GlossaryEntry:
     return GlossaryEntry(
         metric.id,
         "metric of check",
-        f"{metric.meaning[:1].upper()}{metric.meaning[1:]}.",
+        f"{capital(metric.meaning)}.",
         (
             Text(f"It is {_UNITS[metric.unit]}; {'more' if metric.more_is_better else 'less'} is better."),
             *_titled("What it needs", rests(metric.rests_on)),

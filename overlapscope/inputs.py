@@ -25,6 +25,7 @@ _WRITTEN: Final[dict[Kind, str]] = {
     "ranks": "a report of ranks",
     "diff": "a diff",
     "whatif": "a prediction",
+    "whatif-ranks": "a prediction",
     "check": "the result of a check",
     "baseline": "a baseline",
     "calibration": "a calibration",
@@ -77,6 +78,38 @@ def read_trace(
         raise UsageError(f"{source}: is a directory; name one trace in it, because each rank is predicted separately.")
     limit = LIMIT_BYTES if limit_bytes is None else limit_bytes
     return load(os.fspath(source), limit_bytes=limit, cache=cache, steps_by=steps_by)
+
+
+def recordings_of(job: Report | Source | Iterable[Source]) -> list[Trace]:
+    """Return the traces of a job, to be judged by a contract. Raises as `read_recordings`."""
+    from overlapscope.report.model import Report
+
+    if isinstance(job, Report):
+        raise UsageError(
+            "a report doesn't show the order of calls, so it can't be judged by a contract; pass the trace."
+        )
+    return [
+        trace
+        for source in each(job)
+        for trace in ([source] if isinstance(source, Trace) else read_recordings([os.fspath(source)]))
+    ]
+
+
+def read_recordings(
+    paths: Sequence[str | Path], *, limit_bytes: int | None = None, cache: bool = True, steps_by: str | None = None
+) -> list[Trace]:
+    """Return the traces at some paths, to be judged by a contract. The options are those of `load`.
+
+    Raises:
+        UsageError: A file is a report, which doesn't show the order of calls.
+        UnreadableTrace: A file can't be read.
+    """
+    limit = LIMIT_BYTES if limit_bytes is None else limit_bytes
+    files = look(paths).files
+    for path in files:
+        if kind_of(path, limit) is not None:
+            raise UsageError(f"{path}: is no recording, so it can't be judged by a contract; pass the trace.")
+    return [load(path, limit_bytes=limit, cache=cache, steps_by=steps_by) for path in files]
 
 
 def read_report(

@@ -18,7 +18,7 @@ import inspect
 import os
 import re
 import shlex
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
@@ -41,6 +41,19 @@ _PROFILE: pytest.StashKey[OverlapProfile] = pytest.StashKey()
 """Profile of a test's fixture."""
 
 
+_METRICS = {
+    "min_efficiency": ("efficiency_pct", None),
+    "min_hidden_copy": ("hidden_copy_pct", None),
+    "max_exposed_copy": ("exposed_copy_time", "exposed_copy_pct"),
+    "max_exposed_comm": ("exposed_comm_time", "exposed_comm_pct"),
+    "max_idle": ("idle_time", "idle_pct"),
+    "max_host_stall": ("host_stall_time", None),
+    "max_step_time": ("step_time", None),
+    "min_copy_bandwidth": ("copy_bandwidth", None),
+}
+"""Metric that each keyword of the marker limits, and the metric of a limit in percent."""
+
+
 def overlap(
     *,
     min_efficiency: str | float | None = None,
@@ -57,6 +70,7 @@ def overlap(
     range: str | None = None,
     scope: str = "steps",
     allow_missing: bool = False,
+    contract: str | os.PathLike[str] | None = None,
 ) -> Settings:
     """Fail the test if the recording of `overlap_profile` breaks one of these limits, or cannot be judged.
 
@@ -66,55 +80,59 @@ def overlap(
 
     Each limit holds for the `aggregate` of the steps (mean, median, worst or a percentile such as p90), without the
     first `skip_steps`; with `range` for the ranges whose name matches that pattern instead; with `scope="window"` for
-    the whole recording. `allow_missing` passes limits that cannot be judged.
+    the whole recording. `allow_missing` passes limits that cannot be judged. `contract` is a file of `overlapscope
+    contract write`; without limits and `forbid`, only the contract is judged.
 
     Markers on the test, its class and its module are combined; where two give the same argument, the nearer one wins.
+
+    Returns:
+        The limits, as settings of a check.
+
+    Raises:
+        ConfigError: A limit makes no sense, or there is none for the range or scope.
     """
     from overlapscope.base.words import listed
-    from overlapscope.budgets.config import from_mapping
 
-    limits = (
-        ("min_efficiency", min_efficiency, "efficiency_pct", None),
-        ("min_hidden_copy", min_hidden_copy, "hidden_copy_pct", None),
-        ("max_exposed_copy", max_exposed_copy, "exposed_copy_time", "exposed_copy_pct"),
-        ("max_exposed_comm", max_exposed_comm, "exposed_comm_time", "exposed_comm_pct"),
-        ("max_idle", max_idle, "idle_time", "idle_pct"),
-        ("max_host_stall", max_host_stall, "host_stall_time", None),
-        ("max_step_time", max_step_time, "step_time", None),
-        ("min_copy_bandwidth", min_copy_bandwidth, "copy_bandwidth", None),
-    )
-    narrowed: dict[str, Any] = {} if range is None else {"range": range}
-    if scope != "steps":
-        narrowed["scope"] = scope
-    asked = {
-        _metric(argument, limit, metric, share): (argument, limit)
-        for argument, limit, metric, share in limits
-        if limit is not None
+    limits: dict[str, str | float | None] = {
+        "min_efficiency": min_efficiency,
+        "min_hidden_copy": min_hidden_copy,
+        "max_exposed_copy": max_exposed_copy,
+        "max_exposed_comm": max_exposed_comm,
+        "max_idle": max_idle,
+        "max_host_stall": max_host_stall,
+        "max_step_time": max_step_time,
+        "min_copy_bandwidth": min_copy_bandwidth,
     }
+    keys: dict[str, str | None] = {"range": range, "scope": None if scope == "steps" else scope}
+    narrowed = {key: value for key, value in keys.items() if value is not None}
+    asked = {_metric(name, limit): (name, limit) for name, limit in limits.items() if limit is not None}
     budgets = {metric: {argument[:3]: limit, **narrowed} for metric, (argument, limit) in asked.items()}
     if narrowed and not budgets:
         raise ConfigError(f"{_MARKER}: {listed(narrowed)} says where a limit applies, but there is no limit.")
-    forbid = list(forbid) if isinstance(forbid, tuple) else forbid
-    content = {"budgets": budgets, "forbid": forbid, "skip_steps": skip_steps, "aggregate": aggregate}
-    try:
-        return from_mapping(content | {"allow_missing": allow_missing}, _MARKER)
-    except ConfigError as error:
-        keywords = {metric: argument for metric, (argument, _) in asked.items()}
-        raise ConfigError(_by_keyword(str(error), keywords)) from None
+    content = {"budgets": budgets, "skip_steps": skip_steps, "aggregate": aggregate}
+    content["forbid"] = list(forbid) if isinstance(forbid, tuple) else forbid
+    content |= {"allow_missing": allow_missing, "contract": None if contract is None else os.fspath(contract)}
+    return _parsed(content, {metric: argument for metric, (argument, _) in asked.items()})
 
 
-def _by_keyword(message: str, keywords: Mapping[str, str]) -> str:
-    """Return the message of an error with the marker's keywords, in place of positions in a file of budgets."""
-    for metric, keyword in keywords.items():
-        message = message.replace(f"budgets.{metric}.{keyword[:3]}:", f"{keyword}:").replace(f"budgets.{metric}.", "")
-    return message
+def _parsed(content: Mapping[str, Any], arguments: Mapping[str, str]) -> Settings:
+    """Return settings from the keys of a configuration. Errors name the marker's argument for each metric."""
+    from overlapscope.budgets.config import from_mapping
+
+    names: dict[tuple[str, ...], str] = {
+        ("budgets", metric, key): argument if key == argument[:3] else key
+        for metric, argument in arguments.items()
+        for key in content["budgets"][metric]
+    }
+    return from_mapping(content, _MARKER, names=names)
 
 
-def _metric(argument: str, limit: str | float, metric: str, share: str | None) -> str:
-    """Return the limited metric: `share` if the limit is a percentage. Raises ConfigError with the argument."""
+def _metric(argument: str, limit: str | float) -> str:
+    """Return the metric that a keyword limits. Raises ConfigError with the keyword."""
     from overlapscope.budgets.metrics import METRICS
     from overlapscope.budgets.quantity import is_share, parse
 
+    metric, share = _METRICS[argument]
     chosen = share if share is not None and is_share(limit) else metric
     try:
         parse(limit, METRICS[chosen].unit, or_share=share is not None)
@@ -124,15 +142,20 @@ def _metric(argument: str, limit: str | float, metric: str, share: str | None) -
 
 
 def assert_overlap(trace: Report | Trace | str | os.PathLike[str], **limits: Any) -> None:
-    """Raise AssertionError, with the explanation, if a recording breaks a limit or cannot be judged.
+    """Assert that a recording breaks no limit and can be judged.
 
-    `trace` is a Trace, a Report (`overlapscope.analyze` makes one of several traces) or a path: of a trace, a
-    directory of ranks or a JSON report. `limits` are the keywords of the marker, `overlap`.
+    Args:
+        trace: A Trace, a Report (`overlapscope.analyze` makes one of several traces), or a path: of a trace, a
+            directory of ranks or a JSON report.
+        **limits: The keywords of the marker, `overlap`.
 
-    Raises UsageError for keywords that make no sense, UnreadableTrace where there is no trace to read.
+    Raises:
+        AssertionError: A limit is broken or cannot be judged; the text explains why.
+        UsageError: The keywords make no sense.
+        UnreadableTrace: There is no trace to read.
     """
     __tracebackhide__ = True
-    passed, text = _check(_report(trace), _settings(limits, "assert_overlap"))
+    passed, text = _check(trace, _settings(limits, "assert_overlap"))
     if not passed:
         raise AssertionError(text)
 
@@ -292,7 +315,7 @@ def _judged(item: pytest.Item) -> str | None:
     verdicts, texts = [], []
     for recording in profile.recordings:
         recording.end()  # One that a fixture keeps open around the test.
-        passed, text = _check(profile.report_of(recording.path), settings)
+        passed, text = _check(recording.path, settings, profile.report_of)
         verdicts.append(passed)
         look = f"The recording: overlapscope dashboard {shlex.quote(str(recording.path))}"
         texts.append("\n".join((text, *map(clean, recording.notes), clean(look))))
@@ -339,14 +362,20 @@ def _report(trace: Report | Trace | str | os.PathLike[str]) -> Report:
     return read_report([os.fspath(trace)]) if isinstance(trace, str | os.PathLike) else analyze(trace)
 
 
-def _check(report: Report, settings: Settings) -> tuple[bool, str]:
-    """Return whether a report passes, and the text that `overlapscope check` prints."""
+def _check(
+    trace: Report | Trace | str | os.PathLike[str], settings: Settings, report_of: Callable[[Any], Report] | None = None
+) -> tuple[bool, str]:
+    """Return whether a recording passes, and the text that `overlapscope check` prints.
+
+    `report_of` returns the report of a recording that budgets judge.
+    """
     from overlapscope.base.words import clean
-    from overlapscope.budgets.check import check
     from overlapscope.budgets.document import log
+    from overlapscope.contracts.judge import check_job
+    from overlapscope.inputs import recordings_of
     from overlapscope.render.terminal import render
 
-    result = check(report, settings)
+    result = check_job(settings, lambda: recordings_of(trace), lambda: (report_of or _report)(trace))
     return result.outcome == "pass", "\n".join((render(log(result)).strip(), *map(clean, result.warnings)))
 
 

@@ -129,7 +129,7 @@ def prepare(
 EXPERIMENT = Experiment(
     name="activation_offload",
     title="Activations in host memory",
-    shows="save_on_cpu copies on the compute stream; hooks with streams of their own hide most of it",
+    shows="save_on_cpu copies on the compute stream; hooks with streams of their own hide most of it.",
     sizes={
         "small": {"layers": 6, "width": 2048, "batch": 4096},
         "paper": {"layers": 6, "width": 8192, "batch": 8192},
@@ -139,13 +139,13 @@ EXPERIMENT = Experiment(
         Variant(
             "none",
             {"way": "none"},
-            shows="activations stay on the GPU",
-            truth=Truth(no_findings=("launch-bound",)),
+            shows="Activations stay on the GPU.",
+            truth=Truth(no_findings=("dispatch",)),
         ),
         Variant(
             "pageable",
             {"way": "save_on_cpu", "pinned": False},
-            shows="save_on_cpu into pageable memory: each copy blocks the host and is slow",
+            shows="save_on_cpu into pageable memory: each copy blocks the host and is slow.",
             truth=Truth(
                 exposed_copy="pageable-memory",
                 hidden_copy_pct=(0.0, 1.0),
@@ -158,7 +158,7 @@ EXPERIMENT = Experiment(
         Variant(
             "pinned",
             {"way": "save_on_cpu", "pinned": True},
-            shows="save_on_cpu into pinned memory: faster copies, still in line with compute",
+            shows="save_on_cpu into pinned memory: faster copies, still in line with compute.",
             # In float32, a product takes longer than copying its operands over the link.
             truth=Truth(
                 exposed_copy="same-stream",
@@ -171,7 +171,7 @@ EXPERIMENT = Experiment(
         Variant(
             "overlapped",
             {"way": "overlapped"},
-            shows="own hooks: stored and loaded on side streams, beside compute",
+            shows="Own hooks: stored and loaded on side streams, beside compute.",
             truth=Truth(hidden_copy_pct=(50.0, 100.0), no_findings=("pageable-memory", "same-stream")),
             wrong_results="none",
         ),

@@ -114,18 +114,18 @@ HIDDEN = Truth(
 EXPERIMENT = Experiment(
     name="async_checkpoint",
     title="Checkpoint under the next step",
-    shows="a checkpoint costs next to nothing if its copy runs beside work that only reads the weights",
+    shows="A checkpoint costs next to nothing if its copy runs beside work that only reads the weights.",
     sizes={
         "small": {"layers": 6, "width": 2048, "batch": 4096},
         "paper": {"layers": 8, "width": 4096, "batch": 4096},
     },
     prepare=prepare,
     variants=(
-        Variant("none", {"way": "none"}, shows="the step alone"),
+        Variant("none", {"way": "none"}, shows="The step alone."),
         Variant(
             "blocking",
             {"way": "blocking"},
-            shows="each .cpu() waits for the GPU, copies into pageable memory, and nothing else runs meanwhile",
+            shows="Each .cpu() waits for the GPU, copies into pageable memory, and nothing else runs meanwhile.",
             truth=Truth(
                 exposed_copy="pageable-memory",
                 idle="host-sync",
@@ -138,14 +138,14 @@ EXPERIMENT = Experiment(
         Variant(
             "pinned_side_stream",
             {"way": "pinned_side_stream"},
-            shows="the copy runs beside forward and backward, and the optimizer waits for it",
+            shows="The copy runs beside forward and backward, and the optimizer waits for it.",
             truth=HIDDEN,
             wrong_results="none",
         ),
         Variant(
             "snapshot",
             {"way": "snapshot"},
-            shows="a copy within the GPU frees the weights at once, for as much memory again",
+            shows="A copy within the GPU frees the weights at once, for as much memory again.",
             truth=HIDDEN,
             wrong_results="none",
         ),

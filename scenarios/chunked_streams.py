@@ -106,7 +106,7 @@ def sweep(streams: int) -> Variant:
     return Variant(
         f"breadth_first_{streams}",
         {"streams": streams, "order": "breadth"},
-        shows=f"the same in {streams} chunks on {streams} streams",
+        shows=f"The same in {streams} chunks on {streams} streams.",
         truth=SIDE_BY_SIDE if streams <= 4 else Truth(no_findings=("pageable-memory",)),
         wrong_results="none",
     )
@@ -115,14 +115,14 @@ def sweep(streams: int) -> Variant:
 EXPERIMENT = Experiment(
     name="chunked_streams",
     title="Chunks on several streams, depth first and breadth first",
-    shows="chunks on streams of their own let copies run under other chunks' kernels",
+    shows="Chunks on streams of their own let copies run under other chunks' kernels.",
     sizes={"small": {"elements": 4 * 1024 * 256 * 4}, "paper": {"elements": 4 * 1024 * 256 * 4}},
     prepare=prepare,
     variants=(
         Variant(
             "sequential",
             {"streams": 1, "order": "breadth"},
-            shows="copy, kernel and copy of the whole array follow one another",
+            shows="Copy, kernel and copy of the whole array follow one another.",
             truth=IN_LINE,
             published={"wall_ms": 5.69, "max_error": 1.2e-7},
             wrong_results="none",
@@ -130,7 +130,7 @@ EXPERIMENT = Experiment(
         Variant(
             "depth_first",
             {"streams": 4, "order": "depth"},
-            shows="copy, kernel and copy of each chunk in turn: chunks overlap one another",
+            shows="Copy, kernel and copy of each chunk in turn: chunks overlap one another.",
             truth=SIDE_BY_SIDE,
             published={"wall_ms": 4.64, "max_error": 1.2e-7},
             wrong_results="none",
@@ -138,7 +138,7 @@ EXPERIMENT = Experiment(
         Variant(
             "breadth_first",
             {"streams": 4, "order": "breadth"},
-            shows="all copies in, all kernels, all copies out: chunks overlap one another",
+            shows="All copies in, all kernels, all copies out: chunks overlap one another.",
             truth=SIDE_BY_SIDE,
             published={"wall_ms": 4.18, "max_error": 1.2e-7},
             wrong_results="none",

@@ -39,14 +39,14 @@ def prepare(elements: int, streamed: bool, pinned: bool) -> Step:
 EXPERIMENT = Experiment(
     name="copy_matrix",
     title="Own stream and pinned memory: which copies run beside compute",
-    shows="a copy runs beside compute only from pinned memory and on a stream of its own",
+    shows="A copy runs beside compute only from pinned memory and on a stream of its own.",
     sizes={"small": {"elements": 5 << 20}, "paper": {"elements": 5 << 20}},
     prepare=prepare,
     variants=(
         Variant(
             "streamed0_pinned0",
             {"streamed": False, "pinned": False},
-            shows="the call blocks and copies; the multiplication is launched afterwards",
+            shows="The call blocks and copies; the multiplication is launched afterwards.",
             truth=Truth(
                 exposed_copy="pageable-memory",
                 hidden_copy_pct=(0.0, 0.5),
@@ -58,7 +58,7 @@ EXPERIMENT = Experiment(
         Variant(
             "streamed0_pinned1",
             {"streamed": False, "pinned": True},
-            shows="the call returns at once, but on one stream the multiplication waits for the copy",
+            shows="The call returns at once, but on one stream the multiplication waits for the copy.",
             # All compute comes after the copy on the same stream; the rest of the copy has none to hide under.
             truth=Truth(
                 exposed_copy="no-compute",
@@ -70,7 +70,7 @@ EXPERIMENT = Experiment(
         Variant(
             "streamed1_pinned0",
             {"streamed": True, "pinned": False},
-            shows="another stream does not help a call that blocks",
+            shows="Another stream does not help a call that blocks.",
             # At most the last piece that the driver stages is still being copied when the kernels are launched.
             truth=Truth(
                 exposed_copy="pageable-memory",
@@ -82,7 +82,7 @@ EXPERIMENT = Experiment(
         Variant(
             "streamed1_pinned1",
             {"streamed": True, "pinned": True},
-            shows="the multiplication runs beside the copy, and there is no more to hide it under",
+            shows="The multiplication runs beside the copy, and there is no more to hide it under.",
             truth=Truth(
                 exposed_copy="no-compute",
                 hidden_copy_pct=(0.5, 100.0),

@@ -5,7 +5,7 @@ captured graph (warmed up on a side stream, then `torch.cuda.graph`), and, for t
 passes turned into graphs by `torch.cuda.make_graphed_callables`. A model of few big kernels shows where it stops
 paying.
 
-Look for: run eagerly, the GPU waits for launches (`launch-bound`), and a graph leaves gaps of a microsecond
+Look for: run eagerly, the GPU waits for launches (`dispatch`), and a graph leaves gaps of a microsecond
 (`launch-latency`) and a host that returns at once. Compare `host_ms`, idle time and wall time of each pair. The big
 model keeps the GPU busy either way. A graph reads and writes the memory it was captured with, so that every new input
 is copied into place. Its results are compared with the eager model's.
@@ -22,7 +22,7 @@ from overlapscope.laboratory.experiment import Experiment, Program, Truth, Varia
 TRIES = 10
 
 
-class Block(torch.nn.Module):
+class PreNormLayer(torch.nn.Module):
     """A residual layer of four kernels."""
 
     def __init__(self, width: int) -> None:
@@ -119,18 +119,18 @@ def prepare(
 ) -> Program:
     if model == "big":
         layers, width, batch = big_layers, big_width, big_batch
-    blocks = torch.nn.Sequential(*[Block(width) for _ in range(layers)]).cuda()
+    blocks = torch.nn.Sequential(*[PreNormLayer(width) for _ in range(layers)]).cuda()
     samples = torch.randn(batch, width, device="cuda")
     return (training if train else inference)(blocks, samples, graphed)
 
 
 MANY_SMALL = {"layers": 30, "width": 256, "batch": 32}
-LAUNCHED = Truth(idle="launch-bound", findings=("launch-bound",))
+LAUNCHED = Truth(idle="dispatch", findings=("dispatch",))
 
 EXPERIMENT = Experiment(
     name="cuda_graph",
     title="CUDA graphs",
-    shows="a graph takes the launches away, which is all the time of small kernels and none of big ones'",
+    shows="A graph takes the launches away, which is all the time of small kernels and none of big ones'.",
     sizes={
         "small": {**MANY_SMALL, "big_layers": 4, "big_width": 2048, "big_batch": 2048},
         "paper": {**MANY_SMALL, "big_layers": 4, "big_width": 4096, "big_batch": 4096},
@@ -140,42 +140,42 @@ EXPERIMENT = Experiment(
         Variant(
             "eager",
             {"model": "small", "graphed": False},
-            shows="120 small kernels, each launched by itself: the GPU waits for the host",
+            shows="120 small kernels, each launched by itself: the GPU waits for the host.",
             truth=LAUNCHED,
             wrong_results="none",
         ),
         Variant(
             "graph_replay",
             {"model": "small", "graphed": True},
-            shows="the same kernels as one graph: next to no gaps, and the host is free at once",
-            truth=Truth(idle="launch-latency", no_findings=("launch-bound",)),
+            shows="The same kernels as one graph: next to no gaps, and the host is free at once.",
+            truth=Truth(idle="launch-latency", no_findings=("dispatch",)),
             wrong_results="none",
         ),
         Variant(
             "train_eager",
             {"model": "small", "graphed": False, "train": True},
-            shows="a training step of the small model: the GPU waits for the host",
+            shows="A training step of the small model: the GPU waits for the host.",
             truth=LAUNCHED,
             wrong_results="none",
         ),
         Variant(
             "graphed_callables",
             {"model": "small", "graphed": True, "train": True},
-            shows="its forward and its backward pass are a graph each; loss and optimizer are not",
+            shows="Its forward and its backward pass are a graph each; loss and optimizer are not.",
             wrong_results="none",
         ),
         Variant(
             "big_eager",
             {"model": "big", "graphed": False},
-            shows="few big kernels: the host is ahead, there is nothing to win",
-            truth=Truth(no_findings=("launch-bound",)),
+            shows="Few big kernels: the host is ahead, there is nothing to win.",
+            truth=Truth(no_findings=("dispatch",)),
             wrong_results="none",
         ),
         Variant(
             "big_graph",
             {"model": "big", "graphed": True},
-            shows="the big model as a graph: as long as without",
-            truth=Truth(no_findings=("launch-bound",)),
+            shows="The big model as a graph: as long as without.",
+            truth=Truth(no_findings=("dispatch",)),
             wrong_results="none",
         ),
     ),

@@ -80,23 +80,23 @@ def prepare(rows: int, columns: int, download: bool, wait: bool) -> Program:
 # on the GPU. The host's own passes, for which the GPU waits at every try, are work of their own.
 TRUTH = Truth(
     exposed_copy="no-compute",
-    idle="host-compute",
+    idle="cpu-ops",
     hidden_copy_pct=(0.0, 1.0),
-    findings=("host-compute",),
+    findings=("cpu-ops",),
     no_findings=("pageable-memory",),
 )
 
 EXPERIMENT = Experiment(
     name="d2h_hazard",
     title="Wrong results from copies that nothing waits for",
-    shows="host memory that an asynchronous copy reads or writes is not to be touched before the copy is done",
+    shows="Host memory that an asynchronous copy reads or writes is not to be touched before the copy is done.",
     sizes={"small": {"rows": 10, "columns": 999_999}, "paper": {"rows": 100, "columns": 999_999}},
     prepare=prepare,
     variants=(
         Variant(
             "no_sync",
             {"download": True, "wait": False},
-            shows="the host reads while the copy is still under way, and sees zeros",
+            shows="The host reads while the copy is still under way, and sees zeros.",
             truth=TRUTH,
             published={"first_wrong_try": 0},
             wrong_results="some",
@@ -104,21 +104,21 @@ EXPERIMENT = Experiment(
         Variant(
             "synchronize",
             {"download": True, "wait": True},
-            shows="the host waits before it reads",
+            shows="The host waits before it reads.",
             truth=TRUTH,
             wrong_results="none",
         ),
         Variant(
             "source_overwritten",
             {"download": False, "wait": False},
-            shows="the host fills the source anew while the copy still reads it",
+            shows="The host fills the source anew while the copy still reads it.",
             truth=TRUTH,
             wrong_results="some",
         ),
         Variant(
             "source_kept",
             {"download": False, "wait": True},
-            shows="the host waits for the copy's event before it touches the source",
+            shows="The host waits for the copy's event before it touches the source.",
             truth=TRUTH,
             wrong_results="none",
         ),

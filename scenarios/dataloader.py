@@ -38,7 +38,7 @@ Batch = list[torch.Tensor]
 Train = Callable[[torch.Tensor, torch.Tensor], None]
 
 
-class Images(Dataset[tuple[torch.Tensor, int]]):
+class DecodedImages(Dataset[tuple[torch.Tensor, int]]):
     """Endless images, the same ones again and again, each decoded on request."""
 
     def __init__(self, size: int, seconds: float) -> None:
@@ -149,7 +149,7 @@ def prepare(
     if workers:
         check_room((2 * workers + 1) * images.nbytes)
     loader = DataLoader(
-        Images(image, seconds),
+        DecodedImages(image, seconds),
         batch_size=batch,
         num_workers=workers,
         pin_memory=pin_memory,
@@ -162,14 +162,14 @@ def prepare(
 
 
 def variant(pinned: bool, non_blocking: bool, workers: int) -> Variant:
-    loading = "four workers keep up" if workers else "the main thread decodes while the GPU waits"
+    loading = "Four workers keep up" if workers else "The main thread decodes while the GPU waits"
     copying = f"the {'loader' if workers else 'main'} thread pins, the copy is short" if pinned else "the copy is long"
     waiting = "the host goes on" if pinned and non_blocking else "the host waits for it"
     # Copies and the model share a stream, and the model takes far longer than a copy.
     return Variant(
         f"pinned{pinned:d}_nonblocking{non_blocking:d}_workers{workers}",
         {"pin_memory": pinned, "non_blocking": non_blocking, "workers": workers, "prefetch": False},
-        shows=f"{loading}; {copying} and {waiting}",
+        shows=f"{loading}; {copying} and {waiting}.",
         truth=Truth(
             exposed_copy="same-stream" if pinned else "pageable-memory",
             idle=None if workers else "data-loading",
@@ -187,7 +187,7 @@ def variant(pinned: bool, non_blocking: bool, workers: int) -> Variant:
 EXPERIMENT = Experiment(
     name="dataloader",
     title="Feeding a model from a DataLoader",
-    shows="workers feed the GPU, pinned memory makes the copy short, and a prefetcher hides it",
+    shows="Workers feed the GPU, pinned memory makes the copy short, and a prefetcher hides it.",
     sizes={
         "small": {"batch": 32, "image": 160, "width": 64},
         "paper": {"batch": 64, "image": 224, "width": 128},
@@ -198,7 +198,7 @@ EXPERIMENT = Experiment(
         Variant(
             "prefetcher",
             {"pin_memory": True, "non_blocking": True, "workers": 4, "prefetch": True},
-            shows="the next batch is sent on a stream of its own while the model works on this one",
+            shows="The next batch is sent on a stream of its own while the model works on this one.",
             truth=Truth(
                 hidden_copy_pct=(80.0, 100.0),
                 no_findings=("data-loading", "pageable-memory", "same-stream", "blocking-copy"),

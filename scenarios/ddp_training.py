@@ -18,7 +18,7 @@ from torch.nn.parallel import DistributedDataParallel
 from overlapscope.laboratory.experiment import Experiment, Program, Truth, Variant
 
 
-class Block(torch.nn.Module):
+class ResidualLinear(torch.nn.Module):
     """A residual layer."""
 
     def __init__(self, width: int) -> None:
@@ -34,7 +34,7 @@ def prepare(layers: int, width: int, batch: int, overlap: bool) -> Program:
     torch.cuda.set_device(device)
     dist.init_process_group("nccl")
     torch.manual_seed(0)  # Every rank begins with the same weights.
-    model: torch.nn.Module = torch.nn.Sequential(*[Block(width) for _ in range(layers)]).cuda()
+    model: torch.nn.Module = torch.nn.Sequential(*[ResidualLinear(width) for _ in range(layers)]).cuda()
     if overlap:
         model = DistributedDataParallel(model, device_ids=[device])
     optimizer = torch.optim.AdamW(model.parameters(), fused=True)
@@ -55,7 +55,7 @@ def prepare(layers: int, width: int, batch: int, overlap: bool) -> Program:
 EXPERIMENT = Experiment(
     name="ddp_training",
     title="Data-parallel training on two GPUs",
-    shows="gradients that are reduced during the backward pass cost less than those reduced after it",
+    shows="Gradients that are reduced during the backward pass cost less than those reduced after it.",
     sizes={
         "small": {"layers": 8, "width": 2048, "batch": 1024},
         "paper": {"layers": 8, "width": 4096, "batch": 1024},
@@ -65,12 +65,12 @@ EXPERIMENT = Experiment(
         Variant(
             "ddp",
             {"overlap": True},
-            shows="each bucket is reduced beside the rest of the backward pass",
+            shows="Each bucket is reduced beside the rest of the backward pass.",
         ),
         Variant(
             "no_overlap",
             {"overlap": False},
-            shows="all gradients are reduced when the backward pass is over",
+            shows="All gradients are reduced when the backward pass is over.",
             # Four bytes are sent for each weight, and six operations are done for each weight and sample. With a
             # thousand samples that is some percent of the step over the fastest link, and more over others.
             truth=Truth(findings=("exposed-comm",)),

@@ -6,7 +6,7 @@ has to be on the side stream. Then each micro-batch runs on its own stream. The 
 first, because both add to the same gradients, and all users of the gradients wait for both.
 
 Look for: large layers gain nothing, because each kernel fills the GPU. Many small layers leave room, but separate
-launches make them bound by the host (`launch-bound`), so the streams are seldom busy at once. Captured as a CUDA graph
+launches make them bound by the host (`dispatch`), so the streams are seldom busy at once. Captured as a CUDA graph
 they are, and two streams are faster. `missing_wait` leaves out the last wait: the optimizer may read gradients too
 early. The large model shows this every time, because its work is launched long before it ends. The small model is right
 as long as the GPU keeps up with the host, which proves nothing.
@@ -23,7 +23,7 @@ TRIES = 10
 Way = Literal["serial", "backward_under_side_stream", "two_streams", "missing_wait"]
 
 
-class Layer(torch.nn.Module):
+class ResidualLayer(torch.nn.Module):
     """A linear layer with a residual, so that deep models have gradients everywhere."""
 
     def __init__(self, width: int) -> None:
@@ -88,7 +88,7 @@ def prepare(
 ) -> Program:
     if model == "many_small":
         layers, width, batch = small_layers, small_width, small_batch
-    network = torch.nn.Sequential(*[Layer(width) for _ in range(layers)]).cuda()
+    network = torch.nn.Sequential(*[ResidualLayer(width) for _ in range(layers)]).cuda()
     weights = list(network.parameters())
     for weight in weights:
         weight.grad = torch.zeros_like(weight)
@@ -129,12 +129,12 @@ def prepare(
 
 
 MANY_SMALL = {"small_layers": 32, "small_width": 256, "small_batch": 64}
-LAUNCHED = ("launch-bound",)
+LAUNCHED = ("dispatch",)
 
 EXPERIMENT = Experiment(
     name="forward_backward",
     title="Backward beside the next forward",
-    shows="a backward pass runs where its forward pass ran, and beside other work only where kernels leave room",
+    shows="A backward pass runs where its forward pass ran, and beside other work only where kernels leave room.",
     sizes={
         "small": {"layers": 4, "width": 2048, "batch": 2048, **MANY_SMALL},
         "paper": {"layers": 6, "width": 4096, "batch": 4096, **MANY_SMALL},
@@ -144,48 +144,48 @@ EXPERIMENT = Experiment(
         Variant(
             "large_serial",
             {"model": "large", "way": "serial"},
-            shows="two micro-batches one after the other, on one stream",
-            truth=Truth(no_findings=("launch-bound", "stream-without-work", "streams-without-overlap")),
+            shows="Two micro-batches one after the other, on one stream.",
+            truth=Truth(no_findings=("dispatch", "stream-without-work", "streams-without-overlap")),
             wrong_results="none",
         ),
         Variant(
             "large_backward_under_side_stream",
             {"model": "large", "way": "backward_under_side_stream"},
-            shows="backward() under another stream moves nothing there",
+            shows="backward() under another stream moves nothing there.",
             truth=Truth(findings=("stream-without-work",), no_findings=("streams-without-overlap",)),
             wrong_results="none",
         ),
         Variant(
             "large_two_streams",
             {"model": "large", "way": "two_streams"},
-            shows="each micro-batch on its own stream: right, and no faster, for every kernel fills the GPU",
-            truth=Truth(no_findings=("launch-bound", "stream-without-work")),
+            shows="Each micro-batch on its own stream: right, and no faster, for every kernel fills the GPU.",
+            truth=Truth(no_findings=("dispatch", "stream-without-work")),
             wrong_results="none",
         ),
         Variant(
             "large_missing_wait",
             {"model": "large", "way": "missing_wait"},
-            shows="nothing waits for the two streams, so the gradients are read before they are there",
+            shows="Nothing waits for the two streams, so the gradients are read before they are there.",
             wrong_results="some",
         ),
         Variant(
             "many_small_serial",
             {"model": "many_small", "way": "serial"},
-            shows="small kernels: the GPU waits for the host",
-            truth=Truth(idle="launch-bound", findings=LAUNCHED),
+            shows="Small kernels: the GPU waits for the host.",
+            truth=Truth(idle="dispatch", findings=LAUNCHED),
             wrong_results="none",
         ),
         Variant(
             "many_small_backward_under_side_stream",
             {"model": "many_small", "way": "backward_under_side_stream"},
-            shows="nothing is moved here either",
+            shows="Nothing is moved here either.",
             truth=Truth(findings=("stream-without-work", *LAUNCHED)),
             wrong_results="none",
         ),
         Variant(
             "many_small_two_streams",
             {"model": "many_small", "way": "two_streams"},
-            shows="there is room for both micro-batches, but the host launches them one after the other",
+            shows="There is room for both micro-batches, but the host launches them one after the other.",
             truth=Truth(findings=LAUNCHED),
             wrong_results="none",
         ),
@@ -193,20 +193,20 @@ EXPERIMENT = Experiment(
             # Results depend on timing, so nothing is expected.
             "many_small_missing_wait",
             {"model": "many_small", "way": "missing_wait"},
-            shows="the same mistake, which stays unseen as long as the GPU keeps up with the host",
+            shows="The same mistake, which stays unseen as long as the GPU keeps up with the host.",
             truth=Truth(findings=LAUNCHED),
         ),
         Variant(
             "many_small_serial_graph",
             {"model": "many_small", "way": "serial", "graphed": True},
-            shows="as a CUDA graph, without the launches, on one stream",
+            shows="As a CUDA graph, without the launches, on one stream.",
             truth=Truth(no_findings=LAUNCHED),
             wrong_results="none",
         ),
         Variant(
             "many_small_two_streams_graph",
             {"model": "many_small", "way": "two_streams", "graphed": True},
-            shows="as a CUDA graph the second forward pass runs beside the first backward pass",
+            shows="As a CUDA graph the second forward pass runs beside the first backward pass.",
             truth=Truth(no_findings=LAUNCHED),
             wrong_results="none",
         ),

@@ -6,7 +6,7 @@ passes. Gradients go the other way, and the optimizer runs on the CPU. With pinn
 separate stream and do not block; with pageable memory (`offload_pageable`) they do.
 
 Look for: the main cost of offloading isn't the copies but the optimizer on the CPU, during which the GPU is idle
-(`host-compute`). Without pinned memory the copies add to it (`pageable-memory`). The benefit is in `peak_gpu_mib`.
+(`cpu-ops`). Without pinned memory the copies add to it (`pageable-memory`). The benefit is in `peak_gpu_mib`.
 """
 
 import os
@@ -28,7 +28,7 @@ except ImportError:  # torch 2.5
     )
 
 
-class Block(torch.nn.Module):
+class ShardedFeedForward(torch.nn.Module):
     """The feed-forward half of a transformer layer."""
 
     def __init__(self, width: int) -> None:
@@ -47,7 +47,7 @@ def prepare(blocks: int, width: int, batch: int, shards: Literal["gpu", "pinned"
     mesh = init_device_mesh("cuda", (dist.get_world_size(),))
     policy = OffloadPolicy() if shards == "gpu" else CPUOffloadPolicy(pin_memory=shards == "pinned")
     torch.manual_seed(0)  # Every rank begins with the same weights.
-    model = torch.nn.Sequential(*[Block(width) for _ in range(blocks)])
+    model = torch.nn.Sequential(*[ShardedFeedForward(width) for _ in range(blocks)])
     for block in model:
         fully_shard(block, mesh=mesh, offload_policy=policy)
     fully_shard(model, mesh=mesh, offload_policy=policy)
@@ -71,12 +71,12 @@ def prepare(blocks: int, width: int, batch: int, shards: Literal["gpu", "pinned"
 
 
 # The optimizer reads a weight and its gradient and writes the weight at the CPU's speed, for hundreds of milliseconds.
-ON_THE_CPU = Truth(idle="host-compute", findings=("host-compute",), no_findings=("pageable-memory",))
+ON_THE_CPU = Truth(idle="cpu-ops", findings=("cpu-ops",), no_findings=("pageable-memory",))
 
 EXPERIMENT = Experiment(
     name="fsdp_offload",
     title="Sharded training with weights in host memory",
-    shows="offloaded shards save GPU memory and cost the copies, and above all an optimizer on the CPU",
+    shows="Offloaded shards save GPU memory and cost the copies, and above all an optimizer on the CPU.",
     sizes={
         "small": {"blocks": 4, "width": 1024, "batch": 4096},
         "paper": {"blocks": 6, "width": 2048, "batch": 8192},
@@ -86,20 +86,20 @@ EXPERIMENT = Experiment(
         Variant(
             "resident",
             {"shards": "gpu"},
-            shows="shards stay on the GPUs: nothing is copied",
+            shows="Shards stay on the GPUs: nothing is copied.",
             truth=Truth(no_findings=("pageable-memory", "same-stream")),
         ),
         Variant(
             "offload",
             {"shards": "pinned"},
-            shows="copies do not block, the GPU waits for the optimizer",
+            shows="Copies do not block, the GPU waits for the optimizer.",
             truth=ON_THE_CPU,
         ),
         Variant(
             "offload_pageable",
             {"shards": "pageable"},
-            shows="every copy blocks the host as well",
-            truth=Truth(exposed_copy="pageable-memory", findings=("pageable-memory", "host-compute"), least_share=0.95),
+            shows="Every copy blocks the host as well.",
+            truth=Truth(exposed_copy="pageable-memory", findings=("pageable-memory", "cpu-ops"), least_share=0.95),
         ),
     ),
     faster=(("resident", "offload"), ("offload", "offload_pageable")),

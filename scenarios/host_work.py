@@ -6,7 +6,7 @@ call has returned by then: that takes both pinned memory and `non_blocking=True`
 wait for the copy before the work begins, wherever the work is.
 
 `copy_call_ms` is the time of the copy call on the host; with both options it returns at once. The host's work takes far
-longer than all work of the GPU, so the GPU waits for `host-compute` everywhere. The variants differ in how much of the
+longer than all work of the GPU, so the GPU waits for `cpu-ops` everywhere. The variants differ in how much of the
 copy happens in the meantime.
 """
 
@@ -61,16 +61,16 @@ def prepare(numbers: int, cpu_matrix: int, between: bool, pinned: bool, non_bloc
 # Copies outlast the small model on the same stream. A matrix product on the CPU keeps the GPU waiting for milliseconds.
 PINNED = Truth(
     exposed_copy="no-compute",
-    idle="host-compute",
+    idle="cpu-ops",
     hidden_copy_pct=(0.0, 0.5),
-    findings=("host-compute",),
+    findings=("cpu-ops",),
     no_findings=("pageable-memory", "pin-in-loop"),
 )
 PINNED_NON_BLOCKING = replace(PINNED, no_findings=(*PINNED.no_findings, "blocking-copy"))
 PAGEABLE = replace(
     PINNED,
     exposed_copy="pageable-memory",
-    findings=("host-compute", "pageable-memory"),
+    findings=("cpu-ops", "pageable-memory"),
     no_findings=("pin-in-loop", "blocking-copy"),
 )
 
@@ -92,7 +92,7 @@ def variants(place: str, between: bool, shows: tuple[str, str, str, str]) -> tup
 EXPERIMENT = Experiment(
     name="host_work",
     title="Work for the CPU, before or after the model call",
-    shows="work between the copy and the model call runs while the copy does, if the call does not block",
+    shows="Work between the copy and the model call runs while the copy does, if the call does not block.",
     sizes={
         "small": {"numbers": 1_000_000, "cpu_matrix": 1024},
         "paper": {"numbers": 1_000_000, "cpu_matrix": 1024},
@@ -103,20 +103,20 @@ EXPERIMENT = Experiment(
             "after",
             False,
             (
-                "the call copies and blocks; the work runs beside the model only",
-                "the copy is faster, but the call waits for it",
-                "pageable memory makes the call block whatever was asked for",
-                "the call returns at once; the work runs beside the copy and the model",
+                "The call copies and blocks; the work runs beside the model only.",
+                "The copy is faster, but the call waits for it.",
+                "Pageable memory makes the call block whatever was asked for.",
+                "The call returns at once; the work runs beside the copy and the model.",
             ),
         ),
         *variants(
             "between",
             True,
             (
-                "the copy is done before the work begins, so nothing runs beside it",
-                "the copy is faster, but the work begins only when it is done",
-                "pageable memory makes the call block whatever was asked for",
-                "the call returns at once and the work runs while the copy does",
+                "The copy is done before the work begins, so nothing runs beside it.",
+                "The copy is faster, but the work begins only when it is done.",
+                "Pageable memory makes the call block whatever was asked for.",
+                "The call returns at once and the work runs while the copy does.",
             ),
         ),
     ),

@@ -26,7 +26,7 @@ Decode = Callable[[], torch.Tensor]
 
 
 @dataclass(frozen=True, slots=True)
-class Layer:
+class LayerWeights:
     """Weights of a transformer layer. Each row of a weight makes an output of its input's scale."""
 
     query: torch.Tensor
@@ -56,7 +56,7 @@ def weight(rows: int, columns: int) -> torch.Tensor:
     return torch.randn(rows, columns, device="cuda", dtype=torch.float16) / math.sqrt(rows)
 
 
-def on_demand(layers: list[Layer], caches: list[torch.Tensor], token: torch.Tensor) -> Decode:
+def on_demand(layers: list[LayerWeights], caches: list[torch.Tensor], token: torch.Tensor) -> Decode:
     """Copy each cache just before its layer, on the same stream."""
     buffer = torch.empty_like(caches[0], device="cuda")
 
@@ -71,7 +71,7 @@ def on_demand(layers: list[Layer], caches: list[torch.Tensor], token: torch.Tens
     return step
 
 
-def prefetch(layers: list[Layer], caches: list[torch.Tensor], token: torch.Tensor) -> Decode:
+def prefetch(layers: list[LayerWeights], caches: list[torch.Tensor], token: torch.Tensor) -> Decode:
     """Copy the next layer's cache while a layer computes.
 
     After the last layer comes the first layer of the next token.
@@ -115,7 +115,7 @@ def prepare(
 ) -> Program:
     width = heads * head_width
     weights = [
-        Layer(weight(width, width), weight(width, width), weight(width, 4 * width), weight(4 * width, width))
+        LayerWeights(weight(width, width), weight(width, width), weight(width, 4 * width), weight(4 * width, width))
         for _ in range(layers)
     ]
     caches = []
@@ -144,7 +144,7 @@ def prepare(
 EXPERIMENT = Experiment(
     name="kv_offload",
     title="Key/value cache in host memory",
-    shows="fetching a layer ahead hides all compute there is, and the link still sets the pace",
+    shows="Fetching a layer ahead hides all compute there is, and the link still sets the pace.",
     sizes={
         "small": {"layers": 8, "batch": 2, "heads": 16, "head_width": 64, "context": 2048},
         "paper": {"layers": 32, "batch": 4, "heads": 32, "head_width": 128, "context": 1024},
@@ -154,7 +154,7 @@ EXPERIMENT = Experiment(
         Variant(
             "on_demand",
             {"way": "on_demand"},
-            shows="copy and compute take turns on one stream",
+            shows="Copy and compute take turns on one stream.",
             # A layer reads its weights and its cache once from the GPU's memory. The cache comes over the link, which
             # is slower by a larger factor than weights are larger than caches.
             truth=Truth(
@@ -168,7 +168,7 @@ EXPERIMENT = Experiment(
         Variant(
             "prefetch",
             {"way": "prefetch"},
-            shows="all compute runs beside copies, which is the best there is",
+            shows="All compute runs beside copies, which is the best there is.",
             truth=Truth(
                 exposed_copy="no-compute",
                 hidden_copy_pct=(1.0, 60.0),
@@ -180,7 +180,7 @@ EXPERIMENT = Experiment(
         Variant(
             "pageable",
             {"way": "on_demand", "pinned": False},
-            shows="without pinned memory each copy blocks the host and takes longer",
+            shows="Without pinned memory each copy blocks the host and takes longer.",
             truth=Truth(
                 exposed_copy="pageable-memory",
                 hidden_copy_pct=(0.0, 1.0),

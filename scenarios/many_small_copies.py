@@ -62,7 +62,7 @@ TRUTH = Truth(
 EXPERIMENT = Experiment(
     name="many_small_copies",
     title="A thousand small copies",
-    shows="waiting for each of many small copies costs host time; the device takes as long either way",
+    shows="Waiting for each of many small copies costs host time; the device takes as long either way.",
     sizes={
         "small": {"tensors": 1000, "elements": 1000, "recorded_tensors": 100},
         "paper": {"tensors": 1000, "elements": 1000, "recorded_tensors": 100},
@@ -72,14 +72,14 @@ EXPERIMENT = Experiment(
         Variant(
             "blocking",
             {"non_blocking": False},
-            shows="a thousand calls to copy and a thousand to wait",
+            shows="A thousand calls to copy and a thousand to wait.",
             truth=TRUTH,
             published={"wall_ms": 25.1, "stream_synchronize_calls": 1000},
         ),
         Variant(
             "non_blocking",
             {"non_blocking": True},
-            shows="a thousand calls to copy and one to wait",
+            shows="A thousand calls to copy and one to wait.",
             truth=TRUTH,
             published={"wall_ms": 19.2, "device_synchronize_calls": 1},
         ),

@@ -135,14 +135,14 @@ BEYOND_COMPUTE = Truth(
 EXPERIMENT = Experiment(
     name="offload_pipeline",
     title="Offload pipeline on one, two and three streams",
-    shows="copies of one layer run under the compute of another, and both directions of the link at once",
+    shows="Copies of one layer run under the compute of another, and both directions of the link at once.",
     sizes={"small": {"layers": 6}, "paper": {"layers": 30}},
     prepare=prepare,
     variants=(
         Variant(
             "one_stream",
             {"streams": 1},
-            shows="upload, compute and download follow one another: at least the sum of the parts",
+            shows="Upload, compute and download follow one another: at least the sum of the parts.",
             truth=Truth(
                 exposed_copy="no-compute",
                 least_share=0.4,
@@ -156,7 +156,7 @@ EXPERIMENT = Experiment(
         Variant(
             "two_streams",
             {"streams": 2},
-            shows="while one stream copies, the other computes or copies the other way: about half the time",
+            shows="While one stream copies, the other computes or copies the other way: about half the time.",
             truth=BEYOND_COMPUTE,
             published={"wall_ms": 90.5},
             wrong_results="none",
@@ -164,7 +164,7 @@ EXPERIMENT = Experiment(
         Variant(
             "three_streams",
             {"streams": 3},
-            shows="uploads, compute and downloads run side by side, held together by events alone",
+            shows="Uploads, compute and downloads run side by side, held together by events alone.",
             truth=Truth(
                 exposed_copy=BEYOND_COMPUTE.exposed_copy,
                 hidden_copy_pct=BEYOND_COMPUTE.hidden_copy_pct,

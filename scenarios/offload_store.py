@@ -88,14 +88,14 @@ def prepare(layers: int, how: Literal["cpu", "cpu_pin_memory", "preallocated"]) 
 EXPERIMENT = Experiment(
     name="offload_store",
     title="Storing activations on the host and loading them back",
-    shows="a pinned buffer made beforehand is by far the fastest place to store activations",
+    shows="A pinned buffer made beforehand is by far the fastest place to store activations.",
     sizes={"small": {"layers": 4}, "paper": {"layers": 30}},
     prepare=prepare,
     variants=(
         Variant(
             "cpu",
             {"how": "cpu"},
-            shows="new pageable memory for every tensor: slow both ways",
+            shows="New pageable memory for every tensor: slow both ways.",
             truth=Truth(
                 exposed_copy="pageable-memory",
                 hidden_copy_pct=(0.0, 0.0),
@@ -108,7 +108,7 @@ EXPERIMENT = Experiment(
         Variant(
             "cpu_pin_memory",
             {"how": "cpu_pin_memory"},
-            shows="stored twice, into pageable and then into pinned memory; the way back is fast",
+            shows="Stored twice, into pageable and then into pinned memory; the way back is fast.",
             # Stores go from the GPU into pageable memory, far slower than the loads from pinned memory.
             truth=Truth(
                 exposed_copy="pageable-memory",
@@ -120,7 +120,7 @@ EXPERIMENT = Experiment(
         Variant(
             "preallocated",
             {"how": "preallocated"},
-            shows="both ways at the link's rate",
+            shows="Both ways at the link's rate.",
             truth=Truth(
                 exposed_copy="no-compute",
                 hidden_copy_pct=(0.0, 0.0),

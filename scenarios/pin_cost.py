@@ -42,14 +42,14 @@ def prepare(elements: int, pinned: bool, call: Literal["to", "pin_memory", "pin_
 EXPERIMENT = Experiment(
     name="pin_cost",
     title="What pinning costs",
-    shows="a copy from pinned memory is faster, but pinning first costs more than it saves",
+    shows="A copy from pinned memory is faster, but pinning first costs more than it saves.",
     sizes={"small": {"elements": 1_000_000}, "paper": {"elements": 1_000_000}},
     prepare=prepare,
     variants=(
         Variant(
             "pageable_to",
             {"pinned": False, "call": "to"},
-            shows="the driver copies through a pinned buffer of its own, piece by piece",
+            shows="The driver copies through a pinned buffer of its own, piece by piece.",
             truth=Truth(
                 exposed_copy="pageable-memory",
                 hidden_copy_pct=(0.0, 0.0),
@@ -62,7 +62,7 @@ EXPERIMENT = Experiment(
         Variant(
             "pinned_to",
             {"pinned": True, "call": "to"},
-            shows="the copy goes at the link's rate; the host still waits for it",
+            shows="The copy goes at the link's rate; the host still waits for it.",
             # Nothing computes. The host waits for each copy before it calls the next.
             truth=Truth(
                 exposed_copy="no-compute",
@@ -76,13 +76,13 @@ EXPERIMENT = Experiment(
         Variant(
             "pin_memory",
             {"pinned": False, "call": "pin_memory"},
-            shows="pinning is work for the host alone: nothing happens on the GPU",
+            shows="Pinning is work for the host alone: nothing happens on the GPU.",
             published={"wall_ms": 0.3607},
         ),
         Variant(
             "pin_memory_to",
             {"pinned": False, "call": "pin_memory_to"},
-            shows="the host copies first, then the GPU does: both one after the other",
+            shows="The host copies first, then the GPU does: both one after the other.",
             truth=Truth(
                 exposed_copy="no-compute",
                 hidden_copy_pct=(0.0, 0.0),

@@ -52,7 +52,7 @@ PAGEABLE = Truth(
 EXPERIMENT = Experiment(
     name="pin_strategies",
     title="Pageable, pinned, or pinned on the way",
-    shows="memory pinned beforehand is the fastest source; pinning right before each copy is the slowest",
+    shows="Memory pinned beforehand is the fastest source; pinning right before each copy is the slowest.",
     sizes={
         "small": {"tensors": 250, "elements": 1_000_000, "recorded_tensors": 100},
         "paper": {"tensors": 1000, "elements": 1_000_000, "recorded_tensors": 100},
@@ -62,21 +62,21 @@ EXPERIMENT = Experiment(
         Variant(
             "pageable_blocking",
             {"memory": "pageable", "non_blocking": False},
-            shows="the driver stages every copy, and the host waits for it",
+            shows="The driver stages every copy, and the host waits for it.",
             truth=PAGEABLE,
             published={"wall_ms": 616.8},
         ),
         Variant(
             "pageable_non_blocking",
             {"memory": "pageable", "non_blocking": True},
-            shows="the driver stages every copy inside the call, which blocks whatever was asked for",
+            shows="The driver stages every copy inside the call, which blocks whatever was asked for.",
             truth=PAGEABLE,
             published={"wall_ms": 544.1},
         ),
         Variant(
             "pinned_blocking",
             {"memory": "pinned", "non_blocking": False},
-            shows="the copies are fast, and between them the GPU waits for the host, which has waited for it",
+            shows="The copies are fast, and between them the GPU waits for the host, which has waited for it.",
             truth=Truth(
                 exposed_copy="no-compute",
                 idle="host-sync",
@@ -89,7 +89,7 @@ EXPERIMENT = Experiment(
         Variant(
             "pinned_non_blocking",
             {"memory": "pinned", "non_blocking": True},
-            shows="copies follow one another at the link's rate",
+            shows="Copies follow one another at the link's rate.",
             truth=Truth(
                 exposed_copy="no-compute",
                 hidden_copy_pct=(0.0, 0.0),
@@ -101,7 +101,7 @@ EXPERIMENT = Experiment(
         Variant(
             "pin_then_copy_blocking",
             {"memory": "pin_then_copy", "non_blocking": False},
-            shows="the host copies, then the GPU does: every tensor goes twice, one after the other",
+            shows="The host copies, then the GPU does: every tensor goes twice, one after the other.",
             # Between the end of a copy and the next call, the host pins memory, which takes a copy of the same size.
             truth=Truth(
                 exposed_copy="no-compute",
@@ -115,7 +115,7 @@ EXPERIMENT = Experiment(
         Variant(
             "pin_then_copy_non_blocking",
             {"memory": "pin_then_copy", "non_blocking": True},
-            shows="the host pins the next tensor while the GPU copies this one; the slower of the two sets the pace",
+            shows="The host pins the next tensor while the GPU copies this one; the slower of the two sets the pace.",
             truth=Truth(
                 exposed_copy="no-compute",
                 hidden_copy_pct=(0.0, 0.0),

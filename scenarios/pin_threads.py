@@ -57,7 +57,7 @@ PINNED = Truth(
 EXPERIMENT = Experiment(
     name="pin_threads",
     title="Pinning a TensorDict in other threads",
-    shows="pinning on the way pays off only when several threads do it beside the copies",
+    shows="Pinning on the way pays off only when several threads do it beside the copies.",
     sizes={
         "small": {"tensors": 250, "elements": 1_000_000, "recorded_tensors": 100},
         "paper": {"tensors": 1000, "elements": 1_000_000, "recorded_tensors": 100},
@@ -67,28 +67,28 @@ EXPERIMENT = Experiment(
         Variant(
             "blocking",
             {"non_blocking": False},
-            shows="the host waits for each tensor",
+            shows="The host waits for each tensor.",
             truth=PAGEABLE,
             published={"wall_ms": 619.8},
         ),
         Variant(
             "non_blocking",
             {"non_blocking": True},
-            shows="one wait at the end; the calls still block, for the memory is pageable",
+            shows="One wait at the end; the calls still block, for the memory is pageable.",
             truth=PAGEABLE,
             published={"wall_ms": 542.9},
         ),
         Variant(
             "pin_0_threads",
             {"non_blocking_pin": True, "num_threads": 0},
-            shows="the calling thread pins each tensor before it is sent",
+            shows="The calling thread pins each tensor before it is sent.",
             truth=PINNED,
             published={"wall_ms": 658.7},
         ),
         Variant(
             "pin_4_threads",
             {"non_blocking_pin": True, "num_threads": 4},
-            shows="four threads pin, the calling thread sends",
+            shows="Four threads pin, the calling thread sends.",
             truth=PINNED,
             published={"wall_ms": 360.3},
         ),

@@ -130,7 +130,7 @@ SMALL_PRODUCTS = {"small_size": 256, "small_count": 400}
 EXPERIMENT = Experiment(
     name="stream_matmul",
     title="Matrix products on side streams",
-    shows="the call returns long before the work is done, and a second stream helps only kernels that leave room",
+    shows="The call returns long before the work is done, and a second stream helps only kernels that leave room.",
     sizes={
         "small": {"size": 4000, "count": 20, "recorded": 6, "ahead": 5000, **SMALL_PRODUCTS},
         "paper": {"size": 10000, "count": 100, "recorded": 6, "ahead": 8000, **SMALL_PRODUCTS},
@@ -140,30 +140,30 @@ EXPERIMENT = Experiment(
         Variant(
             "big_host_clock",
             {"products": "big", "streams": 1},
-            shows="the host's clock measures launches: the call returns at once, the products take all the wall time",
-            truth=Truth(no_findings=("streams-without-overlap", "launch-bound")),
+            shows="The host's clock measures launches: the call returns at once, the products take all the wall time.",
+            truth=Truth(no_findings=("streams-without-overlap", "dispatch")),
         ),
         Variant(
             "big_synchronized",
             {"products": "big", "streams": 1, "synchronize": True},
-            shows="with a synchronize the host's clock measures the products",
-            truth=Truth(no_findings=("streams-without-overlap", "launch-bound")),
+            shows="With a synchronize the host's clock measures the products.",
+            truth=Truth(no_findings=("streams-without-overlap", "dispatch")),
         ),
         Variant(
             "big_two_streams",
             {"products": "big", "streams": 2},
-            shows="shared between two streams the products take turns: each fills the GPU",
+            shows="Shared between two streams the products take turns: each fills the GPU.",
             truth=Truth(findings=("streams-without-overlap",)),
         ),
         Variant(
             "small_one_stream",
             {"products": "small", "streams": 1},
-            shows="small products one after another, on a GPU that has room for several",
+            shows="Small products one after another, on a GPU that has room for several.",
         ),
         Variant(
             "small_two_streams",
             {"products": "small", "streams": 2},
-            shows="on two streams small products run side by side",
+            shows="On two streams small products run side by side.",
             truth=Truth(no_findings=("streams-without-overlap",)),
         ),
     ),

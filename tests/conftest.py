@@ -31,9 +31,9 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 sys.modules["rfc3987_syntax"] = None  # type: ignore[assignment]
 
 # Behind `nohup` and `&` these are ignored, by every program that a test starts, too.
-for _one, _usual in ((signal.SIGINT, signal.default_int_handler), (signal.SIGHUP, signal.SIG_DFL)):
-    if signal.getsignal(_one) is signal.SIG_IGN:
-        signal.signal(_one, _usual)
+for _signal, _handler in ((signal.SIGINT, signal.default_int_handler), (signal.SIGHUP, signal.SIG_DFL)):
+    if signal.getsignal(_signal) is signal.SIG_IGN:
+        signal.signal(_signal, _handler)
 
 # For the tests of our own pytest plugin.
 pytest_plugins = ["pytester"]
@@ -64,8 +64,8 @@ def _recordings_afresh(request: pytest.FixtureRequest) -> Iterator[None]:
 
 @pytest.hookimpl(wrapper=True)
 def pytest_collection() -> Generator[None, object, object]:
-    """Tests and the modules they import stay to the end: looking through them for garbage, again and again, takes a
-    third of the time to collect them, and more in every test that makes much."""
+    """Keep tests and the modules that they import out of garbage collection, since they stay to the end. Searching them
+    takes a third of the time to collect tests, and more in every test that allocates much."""
     gc.disable()
     try:
         return (yield)

@@ -20,7 +20,7 @@ import msgspec
 import pytest
 
 from overlapscope.commands import COMMANDS
-from tests.support.outcomes import ROOT, Outcome, git, read_outcomes, working_tree
+from tests.support.outcomes import ROOT, FileOutcome, git, read_outcomes, working_tree
 from tests.support.scheduler import cores
 
 ROOMS = ("process", "torch", "unit")
@@ -117,7 +117,7 @@ def module_of(file: str) -> str:
     return ".".join(Path(file).with_suffix("").parts).removesuffix(".__init__")
 
 
-def stale_files(outcomes: Mapping[str, Outcome]) -> list[Stale]:
+def stale_files(outcomes: Mapping[str, FileOutcome]) -> list[Stale]:
     """Return the test files that changes since they last passed can break, nearest first."""
     reach, now = Reach(), working_tree()
     distances: dict[str, dict[str, int]] = {}

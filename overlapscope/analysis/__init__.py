@@ -13,9 +13,10 @@ from overlapscope.analysis.host import find_blocking
 from overlapscope.analysis.host_use import describe_host
 from overlapscope.analysis.jobs import describe_environment
 from overlapscope.analysis.periods import check_step, names_of
-from overlapscope.analysis.results import Check, TraceResult
+from overlapscope.analysis.results import TraceResult
 from overlapscope.analysis.trust import clocks_agree, judge_file, verdict
 from overlapscope.analysis.trust_device import judge_device
+from overlapscope.analysis.trust_results import Check
 from overlapscope.base.session import kept_in_session
 from overlapscope.base.words import check_device, check_known
 from overlapscope.errors import NotInTrace
@@ -38,9 +39,17 @@ def analyze_trace(
     range: str | None = None,
     settled: bool = False,
 ) -> TraceAnalysis:
-    """Analyse all devices of a trace or one of them, over the whole window or over one step or range.
+    """Analyze all devices of a trace or one of them, over the whole window or over one step or range.
 
-    `settled` is whether no step is warm-up, because a recording decided on it that this trace replays.
+    Args:
+        trace: The trace.
+        device: Ordinal of the only device to analyse.
+        step: Name of the only step to analyse.
+        range: Name of the only range to analyse.
+        settled: Whether the trace replays a recording, which has decided that no step is warm-up.
+
+    Returns:
+        The trace's results, with the timelines of its devices.
 
     Raises:
         NotInTrace: If no device has that step or range.

@@ -7,32 +7,38 @@ of their lengths, in whole nanoseconds, and every percentage is a ratio of the s
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Final
+from collections.abc import Iterable, Sequence
+from typing import Final, TypeVar
 
 import numpy as np
 from msgspec.structs import replace
 
-from overlapscope.analysis.results import (
-    CopyGroup,
-    Device,
-    Evidence,
-    HostStall,
-    KernelGroup,
-    Period,
-    PerStep,
-)
+from overlapscope.analysis.figures import HostTime, Period, PerStep
+from overlapscope.analysis.group_results import CopyGroup, Evidence, HostStall, KernelGroup
+from overlapscope.analysis.results import Device
 from overlapscope.analysis.steps import begins_with_warm_up
 from overlapscope.analysis.timeline import measured, percentage
 from overlapscope.base.intervals import I64
-from overlapscope.catalog.causes import COPY_CAUSES, IDLE_CAUSES
+from overlapscope.catalog.causes import (
+    COMM_CAUSES,
+    COPY_CAUSES,
+    EARLIER_IDLE_CAUSES,
+    STORED_IDLE_CAUSES,
+    CommCause,
+    CopyCause,
+    IdleCause,
+)
 
 COPY_LENGTHS: Final = [f"copy:{cause}" for cause in COPY_CAUSES]
 """Names of the exposed copy time of each cause."""
-IDLE_LENGTHS: Final = [f"idle:{cause}" for cause in IDLE_CAUSES]
+_COMM_WITHOUT_CAUSE: Final = "comm without cause"
+COMM_LENGTHS: Final = [*(f"comm:{cause}" for cause in COMM_CAUSES), _COMM_WITHOUT_CAUSE]
+"""Names of the exposed communication of each cause, and of that in reports of earlier versions, without causes."""
+IDLE_LENGTHS: Final = [f"idle:{cause}" for cause in STORED_IDLE_CAUSES]
 """Names of the idle time of each cause."""
-PARTS: Final = ("compute", "exposed_comm", *COPY_LENGTHS, "exposed_other", *IDLE_LENGTHS)
-"""Parts of a span, which add up to it: the buckets, two of them divided by cause."""
+PARTS: Final = ("compute", *COMM_LENGTHS, *COPY_LENGTHS, "exposed_other", *IDLE_LENGTHS)
+"""Parts of a span, which add up to it: the buckets, three of them divided by cause."""
+_Counted = TypeVar("_Counted", KernelGroup, Evidence)
 _OTHERS = ("sm", "h2d", "d2h", "comm", "other", "copy", "busy", "ideal", "both", "exposed_h2d", "exposed_d2h")
 COLUMN: Final = {name: number for number, name in enumerate((*PARTS, *_OTHERS))}
 """Column of each length in `lengths_of`."""
@@ -92,10 +98,11 @@ def _lengths(period: Period) -> list[int]:
     buckets, engines, overlap = period.buckets, period.engines, period.overlap
     return [
         buckets.compute_ns,
-        buckets.exposed_comm_ns,
+        *(period.exposed_comm_by_cause.get(cause, 0) for cause in COMM_CAUSES),
+        buckets.exposed_comm_ns - sum(period.exposed_comm_by_cause.values()),
         *(period.exposed_copy_by_cause.get(cause, 0) for cause in COPY_CAUSES),
         buckets.exposed_other_ns,
-        *(period.idle_by_cause.get(cause, 0) for cause in IDLE_CAUSES),
+        *(period.idle_by_cause.get(cause, 0) for cause in STORED_IDLE_CAUSES),
         engines.sm_ns,
         engines.h2d_ns,
         engines.d2h_ns,
@@ -121,22 +128,23 @@ def means(table: I64) -> dict[str, int]:
     rounded, running, distributed = {}, 0, 0
     for name, total in exact.items():
         if name in _OTHERS:
-            rounded[name] = _rounded(total, count)
+            rounded[name] = rounded_mean(total, count)
             continue
         # Rounding the running sum instead of each part keeps the total exact.
         running += total
-        rounded[name] = _rounded(running, count) - distributed
+        rounded[name] = rounded_mean(running, count) - distributed
         distributed += rounded[name]
     exposed, exposed_total = (sum(each[name] for name in COPY_LENGTHS) for each in (rounded, exact))
-    rounded["copy"] = exposed + _rounded(exact["copy"] - exposed_total, count)
-    only_h2d = min(exposed, _rounded(exposed_total - exact["exposed_d2h"], count))
-    in_one = min(exposed, _rounded(2 * exposed_total - exact["exposed_d2h"] - exact["exposed_h2d"], count))
+    rounded["copy"] = exposed + rounded_mean(exact["copy"] - exposed_total, count)
+    only_h2d = min(exposed, rounded_mean(exposed_total - exact["exposed_d2h"], count))
+    in_one = min(exposed, rounded_mean(2 * exposed_total - exact["exposed_d2h"] - exact["exposed_h2d"], count))
     rounded["exposed_h2d"] = only_h2d + exposed - in_one
     rounded["exposed_d2h"] = exposed - only_h2d
     return rounded
 
 
-def _rounded(total: int, count: int) -> int:
+def rounded_mean(total: int, count: int) -> int:
+    """Return the mean, rounded to the nearest whole number."""
     return (2 * total + count) // (2 * count)
 
 
@@ -147,10 +155,18 @@ def average(steps: Sequence[Period], judged: Sequence[int]) -> PerStep | None:
     periods = [steps[number] for number in judged]
     table = lengths_of(periods)
     ns, sums = means(table), dict(zip(COLUMN, table.sum(axis=0).tolist(), strict=True))
-    exposed_copy, idle = (sum(ns[name] for name in names) for names in (COPY_LENGTHS, IDLE_LENGTHS))
-    exposed_sum, serial_sum = sum(sums[name] for name in COPY_LENGTHS), sums["sm"] + sums["h2d"] + sums["d2h"]
+    every = COPY_LENGTHS, COMM_LENGTHS, IDLE_LENGTHS
+    exposed_copy, exposed_comm, idle = (sum(ns[name] for name in names) for names in every)
+    exposed_sum, comm_sum = (sum(sums[name] for name in names) for names in (COPY_LENGTHS, COMM_LENGTHS))
+    serial_sum = sums["sm"] + sums["h2d"] + sums["d2h"]
     buckets, engines, overlap = measured(
-        {**ns, "exposed_copy": exposed_copy, "idle": idle, "comm_hidden": ns["comm"] - ns["exposed_comm"]}
+        {
+            **ns,
+            "exposed_copy": exposed_copy,
+            "exposed_comm": exposed_comm,
+            "idle": idle,
+            "comm_hidden": ns["comm"] - exposed_comm,
+        }
     )
     return PerStep(
         steps=len(periods),
@@ -164,11 +180,38 @@ def average(steps: Sequence[Period], judged: Sequence[int]) -> PerStep | None:
             ideal_ns=ns["ideal"],
             hidden_copy_pct=percentage(sums["copy"] - exposed_sum, sums["copy"]),
             efficiency_pct=percentage(serial_sum - sums["busy"], serial_sum - sums["ideal"]),
-            comm_compute_pct=percentage(sums["comm"] - sums["exposed_comm"], sums["comm"]),
+            comm_compute_pct=percentage(sums["comm"] - comm_sum, sums["comm"]),
         ),
         exposed_copy_by_cause={str(cause): ns[f"copy:{cause}"] for cause in COPY_CAUSES},
-        idle_by_cause={str(cause): ns[f"idle:{cause}"] for cause in IDLE_CAUSES},
+        exposed_comm_by_cause={}
+        if ns[_COMM_WITHOUT_CAUSE]
+        else {str(cause): ns[f"comm:{cause}"] for cause in COMM_CAUSES},
+        idle_by_cause={
+            str(cause): ns[f"idle:{cause}"]
+            for cause in STORED_IDLE_CAUSES
+            if cause not in EARLIER_IDLE_CAUSES or ns[f"idle:{cause}"]
+        },
+        host=_mean_host([step.host for step in periods]),
     )
+
+
+def _mean_host(times: Sequence[HostTime | None]) -> HostTime | None:
+    """Return the mean of the host times, rounded so that sums stay exact; None if any is unknown."""
+    known = [time for time in times if time is not None]
+    if len(known) < len(times):
+        return None
+    running, given, rounded = 0, 0, dict[str, int]()
+    for name in HostTime.__struct_fields__:
+        if name == "gc_known":
+            continue
+        total = sum(getattr(time, name) for time in known)
+        if name == "launches":
+            rounded[name] = rounded_mean(total, len(known))
+            continue
+        running += total
+        rounded[name] = rounded_mean(running, len(known)) - given
+        given += rounded[name]
+    return HostTime(**rounded, gc_known=all(time.gc_known for time in known))
 
 
 # -- The device in the frame ------------------------------------------------------------------------
@@ -181,18 +224,58 @@ def in_frame(device: Device) -> Device:
     """
     average_step, rows = device.per_step, judged_steps(device)
     if average_step is None:
-        judged = device.judged
-        return device if judged is None else _with_figures(device, judged)
+        return after_lead_in(device)
     framed = _with_figures(device, average_step)
     if not rows:
         # Large reports are kept without the figures of each step.
         return replace(framed, copies=(), host_stalls=(), kernels=(), evidence=())
     copies = [_copies(group, rows) for group in device.copies if group.by_step.time_ns]
     stalls = [_stall(stall, rows) for stall in device.host_stalls if stall.by_step.host_wait_ns]
-    kernels = [_kernels(group, rows) for group in device.kernels if group.by_step.count]
-    cases = [_case(case, rows) for case in device.evidence if case.by_step.time_ns]
+    kernels = [_counted(group, rows) for group in device.kernels if group.by_step.count]
+    cases = [_counted(case, rows) for case in device.evidence if case.by_step.time_ns]
+    return _with_lists(framed, copies, stalls, kernels, cases)
+
+
+def after_lead_in(device: Device) -> Device:
+    """Return the device with the figures and lists of the time after the lead-in; unchanged if nothing is left."""
+    if device.judged is None:
+        return device
+    return _with_lists(
+        _with_figures(device, device.judged),
+        map(_judged_copies, device.copies),
+        map(_judged_stall, device.host_stalls),
+        map(_judged_kernels, device.kernels),
+        (
+            case
+            for case in device.evidence
+            if case.cause not in (CopyCause.LEAD_IN, CommCause.LEAD_IN, IdleCause.LEAD_IN)
+        ),
+    )
+
+
+def _with_figures(device: Device, figures: Period | PerStep) -> Device:
+    names = (
+        "span_ns",
+        "buckets",
+        "engines",
+        "overlap",
+        "exposed_copy_by_cause",
+        "exposed_comm_by_cause",
+        "idle_by_cause",
+    )
+    return replace(device, **{name: getattr(figures, name) for name in names})
+
+
+def _with_lists(
+    device: Device,
+    copies: Iterable[CopyGroup],
+    stalls: Iterable[HostStall],
+    kernels: Iterable[KernelGroup],
+    cases: Iterable[Evidence],
+) -> Device:
+    """Return the device with these lists, without empty groups, the longest and the costliest first."""
     return replace(
-        framed,
+        device,
         copies=tuple(sorted((group for group in copies if group.count or group.time_ns), key=_longest)),
         host_stalls=tuple(
             sorted(
@@ -203,11 +286,6 @@ def in_frame(device: Device) -> Device:
         kernels=tuple(sorted((group for group in kernels if group.count), key=_longest)),
         evidence=tuple(sorted((case for case in cases if case.time_ns), key=_longest)),
     )
-
-
-def _with_figures(device: Device, figures: Period | PerStep) -> Device:
-    names = ("span_ns", "buckets", "engines", "overlap", "exposed_copy_by_cause", "idle_by_cause")
-    return replace(device, **{name: getattr(figures, name) for name in names})
 
 
 def _longest(group: CopyGroup | KernelGroup | Evidence) -> int:
@@ -227,6 +305,34 @@ def _copies(group: CopyGroup, rows: Sequence[int]) -> CopyGroup:
     )
 
 
+def _judged_copies(group: CopyGroup) -> CopyGroup:
+    count, time_ns, exposed_ns = group.judged_count, group.judged_time_ns, group.judged_exposed_ns
+    if count is None or time_ns is None or exposed_ns is None:
+        return group
+    moved, took = group.judged_bytes, group.judged_duration_ns
+    return replace(
+        group,
+        count=count,
+        bytes=moved if group.bytes is not None else None,
+        time_ns=time_ns,
+        exposed_ns=exposed_ns,
+        gb_per_s=moved / took if group.bytes is not None and took else None,
+    )
+
+
+def _judged_stall(stall: HostStall) -> HostStall:
+    if stall.judged_count is None or stall.judged_wait_ns is None:
+        return stall
+    # No call is blamed for idle time in the lead-in.
+    return replace(stall, count=stall.judged_count, host_wait_ns=stall.judged_wait_ns)
+
+
+def _judged_kernels(group: KernelGroup) -> KernelGroup:
+    if group.judged_count is None or group.judged_time_ns is None:
+        return group
+    return replace(group, count=group.judged_count, time_ns=group.judged_time_ns)
+
+
 def _stall(stall: HostStall, rows: Sequence[int]) -> HostStall:
     each = stall.by_step
     return replace(
@@ -237,14 +343,9 @@ def _stall(stall: HostStall, rows: Sequence[int]) -> HostStall:
     )
 
 
-def _kernels(group: KernelGroup, rows: Sequence[int]) -> KernelGroup:
+def _counted(group: _Counted, rows: Sequence[int]) -> _Counted:
     each = group.by_step
     return replace(group, count=_total(each.count, rows), time_ns=_mean(each.time_ns, rows))
-
-
-def _case(case: Evidence, rows: Sequence[int]) -> Evidence:
-    each = case.by_step
-    return replace(case, count=_total(each.count, rows), time_ns=_mean(each.time_ns, rows))
 
 
 def _total(each: Sequence[int], rows: Sequence[int]) -> int:
@@ -252,4 +353,4 @@ def _total(each: Sequence[int], rows: Sequence[int]) -> int:
 
 
 def _mean(each: Sequence[int], rows: Sequence[int]) -> int:
-    return _rounded(_total(each, rows), len(rows))
+    return rounded_mean(_total(each, rows), len(rows))

@@ -36,28 +36,36 @@ synchronises = _judge(
     r"(cuda|hip)(Stream|Device|Event)Synchronize|cuStreamSynchronize|cuCtxSynchronize|cuEventSynchronize"
     r"|hipCtxSynchronize|(cuda|hip)ThreadSynchronize|zeEventHostSynchronize|zeCommandQueueSynchronize"
     r"|zeFenceHostSynchronize|zeCommandListHostSynchronize|urEventWait|urQueueFinish|piEventsWait|piQueueFinish"
+    r"|aclrtSynchronize(Stream|Device|Event)(WithTimeout)?"
     f"|{op_names.XLA_WAIT.pattern}"
 )
 """Calls that return when a stream, device or event has finished."""
-copies_blocking = _judge(r"(cuda|hip)Memcpy(2D|3D|Peer|ToSymbol|FromSymbol|WithStream)?|cuMemcpy([HD]to[HD])?")
+copies_blocking = _judge(
+    r"(cuda|hip)Memcpy(2D|3D|Peer|ToSymbol|FromSymbol|WithStream)?|cuMemcpy([HD]to[HD])?|aclrtMemcpy(2d)?"
+)
 """Copy calls that wait for themselves by contract."""
-copies_async = _judge(r"(cuda|hip)Memcpy\w*Async|cuMemcpy\w*Async|hipMemcpy\w*Async")
+copies_async = _judge(r"(cuda|hip)Memcpy\w*Async|cuMemcpy\w*Async|hipMemcpy\w*Async|aclrtMemcpy\w*Async")
 """Copy calls that return early unless the host side is pageable."""
 allocates = _judge(
     r"(cuda|hip)(Malloc|Free|HostAlloc|MallocHost|HostMalloc|FreeHost|HostFree|MallocManaged|MallocPitch"
     r"|HostRegister|HostUnregister|ExtMallocWithFlags)"
     r"|(cu|hip)Mem(Alloc|Free|AllocHost|FreeHost|HostAlloc|HostRegister|HostUnregister|AllocManaged|AllocPitch"
     r"|Create|Map|Unmap|Release|SetAccess|AddressReserve|AddressFree)"
+    r"|aclrt(Malloc(Align32|Cached|Host)?|Free(Host)?|HostRegister|HostUnregister|ReserveMemAddress|ReleaseMemAddress"
+    r"|MallocPhysical|FreePhysical|MapMem|UnmapMem)"
 )
 """Calls that allocate or free memory of the driver."""
 pins = _judge(
-    r"(cuda|hip)(HostAlloc|MallocHost|HostMalloc|HostRegister|HostUnregister)|cuMem(AllocHost|HostAlloc|HostRegister)"
+    r"(cuda|hip)(HostAlloc|MallocHost|HostMalloc|HostRegister|HostUnregister)|cuMem(AllocHost|HostAlloc|HostRegister)|aclrt(MallocHost|HostRegister|HostUnregister)"
 )
 """Calls of `allocates` that page-lock host memory."""
-waits_event = _judge(r"(cuda|hip)StreamWaitEvent|cuStreamWaitEvent")
+waits_event = _judge(r"(cuda|hip)StreamWaitEvent|cuStreamWaitEvent|aclrtStreamWaitEvent(WithTimeout)?")
 """Calls that make a stream wait for an event, without making the host wait."""
-records_event = _judge(r"(cuda|hip)EventRecord(WithFlags)?|cuEventRecord(WithFlags)?")
+records_event = _judge(r"(cuda|hip)EventRecord(WithFlags)?|cuEventRecord(WithFlags)?|aclrtRecordEvent")
 """Calls that record an event on a stream."""
+
+enqueues = _judge(r"Enqueue(@.+)?")
+"""Calls that put a task into torch_npu's queue, from which another thread launches it."""
 
 
 def launching(trace: Trace) -> Index:

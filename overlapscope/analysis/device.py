@@ -10,18 +10,25 @@ from msgspec import Struct
 from msgspec.structs import asdict, replace
 
 from overlapscope.analysis import exposed as exposed_copies
+from overlapscope.analysis import exposed_comm
 from overlapscope.analysis import idle as idle_time
 from overlapscope.analysis.average import average, comparable, judged_steps
+from overlapscope.analysis.blockers import recorded
+from overlapscope.analysis.comm_order import CommOps
 from overlapscope.analysis.edges import Edges, find_edges
-from overlapscope.analysis.evidence import copy_evidence, idle_evidence
+from overlapscope.analysis.evidence import comm_evidence, copy_evidence, idle_evidence
+from overlapscope.analysis.figures import Period, Window
 from overlapscope.analysis.groups import find_stalls, group_copies, group_kernels
 from overlapscope.analysis.host import Blocking
+from overlapscope.analysis.host_sampled import with_sampled
+from overlapscope.analysis.host_steps import host_times
+from overlapscope.analysis.net_overlap import net_overlap
 from overlapscope.analysis.periods import Periods, behind_warm_up, find_ranges, find_steps
-from overlapscope.analysis.pieces import ExposedCopies, IdleTime
-from overlapscope.analysis.results import Device, Period, Window
+from overlapscope.analysis.pieces import ExposedComm, ExposedCopies, IdleTime
+from overlapscope.analysis.results import Device
 from overlapscope.analysis.timeline import Timeline, build, lengths, measured, stream_use
 from overlapscope.base.intervals import I64, Intervals, clip, covered, total, union
-from overlapscope.catalog.causes import COPY_CAUSES, COPY_RANK, IDLE_CAUSES, IDLE_RANK
+from overlapscope.catalog.causes import COMM_CAUSES, COMM_RANK, COPY_CAUSES, COPY_RANK, IDLE_CAUSES, IDLE_RANK
 from overlapscope.trace.model import Trace
 
 
@@ -30,6 +37,8 @@ class Causes(Struct, frozen=True, eq=False, kw_only=True):
 
     timeline: Timeline
     exposed: ExposedCopies
+    exposed_comm: ExposedComm
+    comm: CommOps
     idle: IdleTime
     steps: Periods
     ranges: Periods
@@ -54,13 +63,16 @@ def analyze_device(
     range: str | None = None,
     settled: bool = False,
 ) -> DeviceAnalysis | None:
-    """Analyse one device; None if it has no such step or range.
+    """Analyze one device.
 
     With `step` or `range`, figures cover only those windows. Causes are always found on the whole recording, using
     `comparable`: the trace itself, or one without launches if its clocks disagree.
+
+    Returns:
+        The device's results; None if it has no such step or range.
     """
     causes = _find_causes(trace, comparable, device, blocking)
-    windows = _whole(causes.timeline)
+    windows = Intervals(np.array([causes.timeline.start_ns]), np.array([causes.timeline.end_ns]))
     for name, periods in ((step, causes.steps), (range, causes.ranges)):
         if name is not None:
             named = [i for i, row in enumerate(periods.row.tolist()) if trace.annotations.name(row) == name]
@@ -68,20 +80,26 @@ def analyze_device(
     if not len(windows.starts):
         return None
     result = _figures(trace, causes, blocking, windows, narrowed=step is not None or range is not None, settled=settled)
+    if trace.predicted_by is None and not settled:
+        # A prediction keeps the lengths of kernels, whatever runs beside them there.
+        judged = _judged_windows(causes.timeline, result, windows)
+        frame = result.per_step or result.judged
+        if frame is not None:
+            result = replace(result, net_overlap=net_overlap(causes.timeline, judged, frame))
     return DeviceAnalysis(result=result, windows=windows, **asdict(causes))
-
-
-def _whole(timeline: Timeline) -> Intervals:
-    return Intervals(np.array([timeline.start_ns]), np.array([timeline.end_ns]))
 
 
 def judged_windows(analysis: DeviceAnalysis) -> Intervals:
     """Return the windows that findings are about: the judged steps, or else the windows after the lead-in."""
-    steps = analysis.result.steps
-    if analysis.result.per_step is None:
-        return _after_lead_in(analysis.timeline, analysis.windows)
-    windows = [steps[number].window for number in judged_steps(analysis.result)]
-    return union(np.array([each.start_ns for each in windows]), np.array([each.end_ns for each in windows]))
+    return _judged_windows(analysis.timeline, analysis.result, analysis.windows)
+
+
+def _judged_windows(timeline: Timeline, result: Device, windows: Intervals) -> Intervals:
+    steps = result.steps
+    if result.per_step is None:
+        return _after_lead_in(timeline, windows)
+    each = [steps[number].window for number in judged_steps(result)]
+    return union(np.array([window.start_ns for window in each]), np.array([window.end_ns for window in each]))
 
 
 def _after_lead_in(timeline: Timeline, windows: Intervals) -> Intervals:
@@ -95,10 +113,14 @@ def _find_causes(trace: Trace, comparable: Trace, device: int, blocking: Blockin
         timeline if comparable is trace else replace(build(comparable, device), lead_in_end_ns=timeline.lead_in_end_ns)
     )
     edges = find_edges(comparable, for_causes)
+    recording = recorded(comparable, for_causes, edges, blocking, steps.start_ns)
+    exposed_communication, comm = exposed_comm.attribute(recording)
     return Causes(
         timeline=timeline,
-        exposed=exposed_copies.attribute(comparable, for_causes, edges, blocking, steps.start_ns),
-        idle=idle_time.attribute(comparable, for_causes, edges, blocking),
+        exposed=exposed_copies.attribute(recording),
+        exposed_comm=exposed_communication,
+        comm=comm,
+        idle=with_sampled(comparable, idle_time.attribute(comparable, for_causes, edges, blocking), steps, device),
         steps=steps,
         ranges=find_ranges(trace, timeline),
         edges=edges,
@@ -118,7 +140,10 @@ def _figures(
     in_whole, in_judged, in_steps, in_ranges = _measure(
         causes, [windows, judged, *(Intervals(periods.start_ns, periods.end_ns) for periods in (steps, ranges))]
     )
-    figures, each_step = _together(in_whole, windows), _each(in_steps, trace, steps)
+    figures = _together(in_whole, windows)
+    notes = trace.annotations
+    hosts = host_times(trace, timeline.device, notes.start_ns[steps.row], notes.end_ns[steps.row])
+    each_step = tuple(replace(step, host=host) for step, host in zip(_each(in_steps, trace, steps), hosts, strict=True))
     whole, spans_ns = np.flatnonzero(~steps.partial).tolist(), (steps.end_ns - steps.start_ns).tolist()
     return Device(
         device=timeline.device,
@@ -135,9 +160,11 @@ def _figures(
         streams=stream_use(timeline, starts, ends),
         copies=group_copies(timeline, steps, windows),
         exposed_copy_by_cause=figures.exposed_copy_by_cause,
+        exposed_comm_by_cause=figures.exposed_comm_by_cause,
         idle_by_cause=figures.idle_by_cause,
         evidence=(
             *copy_evidence(trace, timeline, causes.exposed, steps, windows),
+            *comm_evidence(trace, timeline, causes.exposed_comm, steps, windows),
             *idle_evidence(trace, causes.idle, steps, windows),
         ),
         host_stalls=find_stalls(trace, timeline, blocking, causes.idle, steps, windows),
@@ -148,14 +175,18 @@ def _figures(
 
 
 _Lengths = dict[str, I64]
-"""Lengths in each of some windows of each set of `timeline.lengths` and of each cause (`idle:host-sync`)."""
+"""Length of each set of `timeline.lengths` and of each cause (`idle:host-sync`), in each of some windows."""
 
 
 def _measure(causes: Causes, windows: Sequence[Intervals]) -> list[_Lengths]:
     """Return the lengths in several lists of windows, all measured at once."""
     starts, ends = (np.concatenate(side) for side in zip(*windows, strict=True))
     measured = lengths(causes.timeline, starts, ends)
-    for subject, pieces, ranks in (("exposed-copy", causes.exposed, COPY_RANK), ("idle", causes.idle, IDLE_RANK)):
+    for subject, pieces, ranks in (
+        ("exposed-copy", causes.exposed, COPY_RANK),
+        ("exposed-comm", causes.exposed_comm, COMM_RANK),
+        ("idle", causes.idle, IDLE_RANK),
+    ):
         for cause, rank in ranks.items():
             measured[f"{subject}:{cause}"] = covered(pieces.of_cause(rank), starts, ends)
     bounds = np.cumsum([0, *(len(begin) for begin, _ in windows)]).tolist()
@@ -181,10 +212,10 @@ def _each(ns: _Lengths, trace: Trace, periods: Periods) -> tuple[Period, ...]:
 
 
 def period(name: str, start: int, end: int, ns: Mapping[str, int], *, partial: bool = False) -> Period:
-    """Return the figures of a window from the lengths in it.
+    """Return the figures of a window.
 
-    These are the lengths of the sets in `timeline.lengths`, and of each cause (`exposed-copy:pageable-memory`,
-    `idle:host-sync`).
+    `ns` has the length of each set of `timeline.lengths` and of each cause (`exposed-copy:pageable-memory`,
+    `idle:host-sync`) inside it.
     """
     buckets, engines, overlap = measured(ns)
     return Period(
@@ -195,6 +226,7 @@ def period(name: str, start: int, end: int, ns: Mapping[str, int], *, partial: b
         engines=engines,
         overlap=overlap,
         exposed_copy_by_cause={str(cause): ns[f"exposed-copy:{cause}"] for cause in COPY_CAUSES},
+        exposed_comm_by_cause={str(cause): ns[f"exposed-comm:{cause}"] for cause in COMM_CAUSES},
         idle_by_cause={str(cause): ns[f"idle:{cause}"] for cause in IDLE_CAUSES},
         partial=partial,
     )

@@ -7,12 +7,10 @@ import numpy as np
 from overlapscope.analysis.device import DeviceAnalysis
 from overlapscope.analysis.groups import LARGE_BYTES
 from overlapscope.analysis.host import CallSite, sites_of_calls
+from overlapscope.analysis.pieces import main_cause
 from overlapscope.base.columns import F64, Columns
 from overlapscope.base.intervals import I64, covered
-from overlapscope.catalog.causes import COPY_CAUSES
 from overlapscope.trace.model import I8, Kind, Memory, Trace
-
-NO_CAUSE = -1
 
 
 class EachCopy(Columns, frozen=True):
@@ -65,21 +63,8 @@ def list_copies(device: DeviceAnalysis) -> EachCopy:
         bytes=size,
         gb_per_s=np.where(size >= 0, size / (end - start), np.nan),
         exposed_ns=exposed,
-        cause=_main_cause(copy, pieces.cause, length, len(rows)),
+        cause=main_cause(copy, pieces.cause, length, len(rows)),
     )
-
-
-def _main_cause(copy: I64, cause: I8, length: I64, count: int) -> I8:
-    """Return the cause with the most time for each copy; among equals, the first in the order of causes."""
-    key, place = np.unique(copy * len(COPY_CAUSES) + cause, return_inverse=True)
-    time = np.zeros(len(key), np.int64)
-    np.add.at(time, place, length)
-    order = np.lexsort((key, -time, key // len(COPY_CAUSES)))
-    of = key[order] // len(COPY_CAUSES)
-    first = order[np.flatnonzero(np.diff(of, prepend=-1))]
-    result = np.full(count, NO_CAUSE, np.int8)
-    result[key[first] // len(COPY_CAUSES)] = key[first] % len(COPY_CAUSES)
-    return result
 
 
 def peak_gb_per_s(copies: EachCopy, direction: Kind) -> float | None:

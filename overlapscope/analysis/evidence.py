@@ -2,23 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from enum import StrEnum
 
 import numpy as np
 
-from overlapscope.analysis.edges import EXACT
-from overlapscope.analysis.grouping import groups_of
+from overlapscope.analysis.comm_kinds import comm_kinds
+from overlapscope.analysis.event_waits import EXACT
+from overlapscope.analysis.figures import Window
+from overlapscope.analysis.group_results import Evidence, EvidenceByStep
+from overlapscope.analysis.grouping import distinct, groups_of
 from overlapscope.analysis.host import Sites, sites, sites_of_calls
 from overlapscope.analysis.periods import Periods
-from overlapscope.analysis.pieces import ExposedCopies, IdleTime, Pieces
-from overlapscope.analysis.results import Evidence, EvidenceByStep, Window
+from overlapscope.analysis.pieces import ExposedComm, ExposedCopies, IdleTime, Pieces
 from overlapscope.analysis.steps import step_at, sums_by_step, times_by_step
 from overlapscope.analysis.timeline import Timeline
 from overlapscope.base.columns import Integers
 from overlapscope.base.intervals import Intervals
-from overlapscope.catalog.causes import COPY_CAUSES, EXPOSED_COPY, IDLE, IDLE_CAUSES, Cause, Subject
+from overlapscope.base.words import clean
+from overlapscope.catalog.causes import CAUSES, COMM_CAUSES, COPY_CAUSES, IDLE_CAUSES, Subject
 from overlapscope.trace.model import Memory, Trace
+from overlapscope.trace.op_names import short_kernel
 
 MOST = 40
 """Maximum number of rows of evidence per device and subject; the largest are kept. Totals of causes are always
@@ -32,37 +36,57 @@ def copy_evidence(
     pieces, ops = exposed.inside(windows), timeline.ops
     copy = pieces.copy
 
-    def moved(piece: int) -> str:
+    def facts(piece: int) -> dict[str, str | None]:
         row = copy[piece]
         source, target = (Memory(kinds[row]).name.lower() for kinds in (ops.source_kind, ops.target_kind))
-        return f"{source} to {target} on stream {ops.stream[row]}"
+        return {"copies": f"{source} to {target} on stream {ops.stream[row]}"}
 
     alike = (ops.source_kind[copy], ops.target_kind[copy], ops.stream[copy])
     sites = sites_of_calls(trace, ops.launch[copy])
-    return _ranked(trace, "exposed-copy", EXPOSED_COPY, COPY_CAUSES, pieces, steps, alike, sites, moved)
+    return _ranked(trace, "exposed-copy", COPY_CAUSES, pieces, steps, alike, sites, facts)
+
+
+def comm_evidence(
+    trace: Trace, timeline: Timeline, exposed: ExposedComm, steps: Periods, windows: Intervals
+) -> list[Evidence]:
+    """Return the evidence for exposed communication inside the windows, by cause, collective and group."""
+    pieces, ops = exposed.inside(windows), timeline.ops
+    collectives = distinct(pieces.op)
+    described = comm_kinds(trace, ops.take(collectives))
+    kind = described.kind[np.searchsorted(collectives, pieces.op)]
+
+    def facts(piece: int) -> dict[str, str | None]:
+        held_by = int(pieces.held_by[piece])
+        return {
+            "collective": described.kinds[kind[piece]].words,
+            "waited_for": clean(short_kernel(ops.name(held_by)), 120) if held_by >= 0 else None,
+        }
+
+    sites = sites_of_calls(trace, pieces.call)
+    return _ranked(trace, "exposed-comm", COMM_CAUSES, pieces, steps, (kind,), sites, facts)
 
 
 def idle_evidence(trace: Trace, idle: IdleTime, steps: Periods, windows: Intervals) -> list[Evidence]:
     """Return the evidence for idle time inside the windows, by cause and by activity of the host."""
     pieces = idle.inside(windows)
     where = sites(trace, pieces.call, pieces.thread, pieces.host_ns)
-    return _ranked(trace, "idle", IDLE, IDLE_CAUSES, pieces, steps, (), where, lambda _: None)
+    return _ranked(trace, "idle", IDLE_CAUSES, pieces, steps, (), where, lambda _: {})
 
 
 def _ranked(
     trace: Trace,
     subject: Subject,
-    catalog: Mapping[str, Cause],
     causes: Sequence[StrEnum],
     pieces: Pieces,
     steps: Periods,
     alike: Sequence[Integers],
     sites: Sites,
-    moved: Callable[[int], str | None],
+    facts: Callable[[int], dict[str, str | None]],
 ) -> list[Evidence]:
     """Return the `MOST` largest groups of pieces with equal cause, site and further columns.
 
-    `moved` returns the copies of a piece, and is called for the longest piece of each.
+    `facts` returns further fields of `Evidence`, and is called for the longest piece of each. The first says what the
+    piece is.
     """
     length = pieces.length_ns
     if not len(length):
@@ -82,8 +106,8 @@ def _ranked(
     for number in np.lexsort((pieces.start_ns[example], -time))[:MOST].tolist():
         first = int(example[number])
         site = sites.site_at(trace, first)
-        cause, copies = str(causes[pieces.cause[first]]), moved(first)
-        reason = catalog[cause].evidence
+        cause, more = str(causes[pieces.cause[first]]), facts(first)
+        what, reason = next(iter(more.values()), None), CAUSES[subject][cause].evidence
         evidence.append(
             Evidence(
                 subject=subject,
@@ -93,11 +117,11 @@ def _ranked(
                 op=site.op,
                 call=site.call,
                 where=site.line,
-                detail=reason if copies is None else f"{copies}: {reason}",
-                copies=copies,
+                detail=reason if what is None else f"{what}: {reason}",
                 confidence="exact" if sure[number] == EXACT else "rebuilt",
                 example=Window(start_ns=int(pieces.start_ns[first]), end_ns=int(pieces.end_ns[first])),
                 by_step=EvidenceByStep(count=tuple(counts[number]), time_ns=tuple(times[number])),
+                **more,
             )
         )
     return evidence

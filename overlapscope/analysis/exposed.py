@@ -7,28 +7,27 @@ first cause that applies to any of them.
 from __future__ import annotations
 
 import numpy as np
-from msgspec import Struct
 
-from overlapscope.analysis.edges import EXACT, SURE_HANDOVER_NS, Edges, handover_ns
+from overlapscope.analysis.blockers import (
+    NEVER,
+    PROMPT_NS,
+    QUEUE_NS,
+    DeviceRecording,
+    cut_up,
+    host_was_blocked,
+    running_in,
+)
+from overlapscope.analysis.event_waits import EXACT, SURE_HANDOVER_NS, handover_ns
 from overlapscope.analysis.grouping import distinct, rows_by
-from overlapscope.analysis.host import Blocking, inside_with, launching_threads
 from overlapscope.analysis.pieces import ExposedCopies
 from overlapscope.analysis.timeline import Timeline
 from overlapscope.base.columns import Columns, pick
-from overlapscope.base.intervals import I64, Bool, Index, contains, covered, expand, intersect, subtract, total, union
+from overlapscope.base.intervals import I64, Bool, Index, covered, intersect, subtract, total, union
 from overlapscope.catalog.causes import COPY_RANK as RANK
 from overlapscope.catalog.causes import CopyCause
-from overlapscope.trace.model import I8, Kind, Memory, Trace
-
-PROMPT_NS = 50_000
-"""Maximum time from a call's return to the start of a copy that nothing on the device delayed."""
-
-QUEUE_NS = 50_000
-"""Maximum time from the end of a copy to the start of the next one queued on the same engine or stream."""
+from overlapscope.trace.model import I8, Kind, Memory
 
 _LONGEST_CHAIN = 64
-
-_NEVER = np.iinfo(np.int64).max
 
 LEGACY_STREAMS = (0, 7)
 """Ids under which the legacy default stream is recorded: ROCm's and CUPTI's (first context)."""
@@ -42,42 +41,22 @@ class _Pairs(Columns, frozen=True):
     copy: I64
     """Row of `Timeline.ops`."""
     period: I64
-    """Number of the period between two of `_Recording.bounds`."""
+    """Number of the period between two of `DeviceRecording.bounds`."""
     exposed_from: I64
     """Start of the exposed stretch around the piece, within the copy."""
     exposed_to: I64
     """End of the exposed stretch around the piece, within the copy."""
     issued: I64
-    """Time at which the copy's launch call returned; `_NEVER` where not recorded."""
+    """Time at which the copy's launch call returned; `NEVER` where not recorded."""
     following: I64
     """Row of `Timeline.ops` of the first compute op that begins at or after `exposed_from`; -1 if none does."""
 
 
-class _Recording(Struct, frozen=True, eq=False):
-    """Data in which causes are looked up."""
-
-    trace: Trace
-    timeline: Timeline
-    edges: Edges
-    blocking: Blocking
-    bounds: I64
-    """Instants between which supply and demand are compared, including the window's edges."""
-    issued: I64
-    """Time at which each op's launch call returned; `_NEVER` where not recorded."""
-
-
-def attribute(trace: Trace, timeline: Timeline, edges: Edges, blocking: Blocking, periods: I64) -> ExposedCopies:
-    """Return the causes of a device's exposed copies.
-
-    `periods` are the instants at which steps begin. Supply and demand are compared between two of them. Anything that
-    runs before the first step counts for that step, whose copies run before its first compute.
-    """
-    ops, judged = timeline.ops, timeline.judged_from_ns
-    bounds = distinct(np.concatenate([[timeline.start_ns, judged, timeline.end_ns], periods[1:]]))
-    issued = pick(trace.runtime_calls.end_ns, ops.launch, _NEVER)
-    recording = _Recording(trace, timeline, edges, blocking, bounds, issued)
+def attribute(recording: DeviceRecording) -> ExposedCopies:
+    """Return the causes of a device's exposed copies. Supply and demand are compared in each of its periods."""
+    timeline, ops, bounds = recording.timeline, recording.timeline.ops, recording.bounds
     copies = np.flatnonzero(ops.is_copy)
-    start, end = _pieces(timeline, np.concatenate([bounds, ops.start_ns[copies], ops.end_ns[copies]]))
+    start, end = cut_up(timeline.exposed_copy, np.concatenate([bounds, ops.start_ns[copies], ops.end_ns[copies]]))
     period = np.searchsorted(bounds, start, side="right") - 1
     pairs = _pair(recording, start, period, copies)
     rank, confidence = _rank_pairs(recording, pairs)
@@ -85,7 +64,7 @@ def attribute(trace: Trace, timeline: Timeline, edges: Edges, blocking: Blocking
     order = np.lexsort((rank, pairs.piece))
     chosen = order[np.flatnonzero(np.diff(pairs.piece[order], prepend=-1))]
     piece_rank = rank[chosen]
-    piece_rank[end <= judged] = RANK[CopyCause.LEAD_IN]
+    piece_rank[end <= timeline.judged_from_ns] = RANK[CopyCause.LEAD_IN]
     excess = _without_supply(recording, start, end, piece_rank, period)
     copy, confidence = pairs.copy[chosen], confidence[chosen]
     return ExposedCopies.in_order(
@@ -100,19 +79,10 @@ def attribute(trace: Trace, timeline: Timeline, edges: Edges, blocking: Blocking
     )
 
 
-def _pieces(timeline: Timeline, cuts: I64) -> tuple[I64, I64]:
-    """Return starts and ends of the exposed copy time, cut at the given instants."""
-    exposed = timeline.exposed_copy
-    edges = distinct(np.concatenate([exposed.starts, exposed.ends, cuts]))
-    inside = contains(exposed, edges[:-1])
-    return edges[:-1][inside], edges[1:][inside]
-
-
-def _pair(recording: _Recording, start: I64, period: I64, copies: I64) -> _Pairs:
+def _pair(recording: DeviceRecording, start: I64, period: I64, copies: I64) -> _Pairs:
     """Return the pieces, given by their starts, with the copies that run in each."""
     ops, exposed = recording.timeline.ops, recording.timeline.exposed_copy
-    first = np.searchsorted(start, ops.start_ns[copies], side="left")
-    which, piece = expand(first, np.searchsorted(start, ops.end_ns[copies], side="left"))
+    which, piece = running_in(start, ops.start_ns[copies], ops.end_ns[copies])
     copy = copies[which]
     stretch = np.searchsorted(exposed.starts, start[piece], side="right") - 1
     exposed_from = np.maximum(exposed.starts[stretch], ops.start_ns[copy])
@@ -128,23 +98,27 @@ def _pair(recording: _Recording, start: I64, period: I64, copies: I64) -> _Pairs
     )
 
 
-def _rank_pairs(recording: _Recording, pairs: _Pairs) -> tuple[I64, I8]:
+def _rank_pairs(recording: DeviceRecording, pairs: _Pairs) -> tuple[I64, I8]:
     """Return the first cause that applies to each pair, and its confidence."""
     timeline, ops, copy = recording.timeline, recording.timeline.ops, pairs.copy
     held, held_confidence = _held_by_compute(recording)
     waited_for, waited_confidence, queued = _compute_waits_for_copy(recording, pairs)
     # Late copies had no compute to run beside between their issue and their start.
     began, issued = ops.start_ns[copy], pairs.issued
-    late = (issued < _NEVER) & ((began - issued <= PROMPT_NS) | (covered(timeline.compute, issued, began) == 0))
+    late = (issued < NEVER) & ((began - issued <= PROMPT_NS) | (covered(timeline.compute, issued, began) == 0))
     # If compute runs both before and after the stretch within the copy, the copy was in time and the compute was late.
     late &= (pairs.exposed_from == began) | (pairs.exposed_to == ops.end_ns[copy])
+    # The compute was launched late while the host was blocked.
+    blocking = recording.blocking.row[~recording.blocking.allocation]
+    launch = pick(ops.launch, pairs.following)
+    blocked = host_was_blocked(recording, blocking, launch, pairs.exposed_from, pairs.exposed_to)
     missed = covered(timeline.compute, issued, pairs.exposed_from) > 0
 
     in_order: list[tuple[CopyCause, Bool]] = [
         (CopyCause.PAGEABLE_MEMORY, ops.host_memory[copy] == Memory.PAGEABLE),
         (CopyCause.SAME_STREAM, _on_compute_stream(recording, pairs)),
         (CopyCause.EVENT_WAIT, held[copy]),
-        (CopyCause.HOST_SYNC, _host_was_blocked(recording, pairs)),
+        (CopyCause.HOST_SYNC, blocked),
         (CopyCause.ENGINE_BUSY, _queued_behind(timeline, copy, issued) | queued & missed),
         (CopyCause.LATE_ISSUE, late),
         (CopyCause.EVENT_WAIT, waited_for),
@@ -156,12 +130,15 @@ def _rank_pairs(recording: _Recording, pairs: _Pairs) -> tuple[I64, I8]:
     return rank, np.where(rank == RANK[CopyCause.EVENT_WAIT], by_edge, EXACT).astype(np.int8)
 
 
-def _on_compute_stream(recording: _Recording, pairs: _Pairs) -> Bool:
+def _on_compute_stream(recording: DeviceRecording, pairs: _Pairs) -> Bool:
     """Select copies on the stream of the compute that could have hidden them.
 
-    It is the part of the period's compute without a copy beside it. The copy's stream must carry at least half
-    as much of it as any other stream, and at least half as much of all compute too: a cast after the copy doesn't make
-    a compute stream.
+    Only the period's compute without a copy beside it could have hidden them. The copy's stream must carry at least
+    half as much of that compute as any other stream. It must also carry at least half as much of all compute, since a
+    cast after the copy doesn't make a compute stream.
+
+    Returns:
+        Mask of the pairs.
     """
     timeline, bounds = recording.timeline, recording.bounds
     ops, streams = timeline.ops, distinct(timeline.ops.stream)
@@ -182,7 +159,7 @@ def _on_compute_stream(recording: _Recording, pairs: _Pairs) -> Bool:
     return ordered
 
 
-def _orders_all(recording: _Recording, stream: int) -> bool:
+def _orders_all(recording: DeviceRecording, stream: int) -> bool:
     """Return whether a legacy default stream was observed to exclude the others.
 
     Then their work never ran beside its own, and some op that was already queued had to wait for the other side without
@@ -210,11 +187,14 @@ def _orders_all(recording: _Recording, stream: int) -> bool:
     return False
 
 
-def _held_by_compute(recording: _Recording) -> tuple[Bool, I8]:
+def _held_by_compute(recording: DeviceRecording) -> tuple[Bool, I8]:
     """Select copies that an event wait held until compute had ended: issued before that end, started after it.
 
     The same applies to a copy that waited by event for such a copy, or directly follows one on its stream, if it was
     also issued before that compute ended.
+
+    Returns:
+        Mask of the device's ops, and the confidence in each.
     """
     timeline, edges, issued = recording.timeline, recording.edges, recording.issued
     ops, copying = timeline.ops, timeline.ops.is_copy
@@ -250,30 +230,13 @@ def _directly_following(timeline: Timeline) -> tuple[Index, Index]:
     return after[follows], before[follows]
 
 
-def _host_was_blocked(recording: _Recording, pairs: _Pairs) -> Bool:
-    """Select pairs in which the host was blocked instead of launching the next compute.
-
-    The compute was launched after the exposed stretch had begun, and for at least half of the stretch its thread was in
-    a blocking call, or did nothing while the thread of the previous launch was in one.
-    """
-    trace, calls, blocking = recording.trace, recording.trace.runtime_calls, recording.blocking
-    launch = pick(recording.timeline.ops.launch, pairs.following)
-    blocked = np.zeros(len(pairs), np.bool_)
-    waiting = calls.take(blocking.row[~blocking.allocation])
-    rows = np.flatnonzero(launch >= 0)
-    for thread, companion, which in launching_threads(trace, launch[rows]):
-        asked = rows[which]
-        until = np.minimum(pairs.exposed_to[asked], calls.start_ns[launch[asked]])
-        waits = inside_with(trace, thread, companion, waiting)
-        waited = covered(waits, pairs.exposed_from[asked], until)
-        blocked[asked] = 2 * waited >= pairs.exposed_to[asked] - pairs.exposed_from[asked]
-    return blocked
-
-
 def _queued_behind(timeline: Timeline, copy: I64, issued: I64) -> Bool:
     """Select copies queued behind another one of their direction.
 
     They began when that one ended, were issued before that, and missed compute in between.
+
+    Returns:
+        Mask of the rows of `copy`.
     """
     ops = timeline.ops
     queued = np.zeros(len(copy), np.bool_)
@@ -293,7 +256,7 @@ def _queued_behind(timeline: Timeline, copy: I64, issued: I64) -> Bool:
     return queued
 
 
-def _compute_waits_for_copy(recording: _Recording, pairs: _Pairs) -> tuple[Bool, I8, Bool]:
+def _compute_waits_for_copy(recording: DeviceRecording, pairs: _Pairs) -> tuple[Bool, I8, Bool]:
     """Find compute that was launched in time but waited by event for a copy.
 
     Returns:
@@ -307,7 +270,7 @@ def _compute_waits_for_copy(recording: _Recording, pairs: _Pairs) -> tuple[Bool,
     source, confidence = np.full(len(ops), -1, np.int64), np.full(len(ops), EXACT, np.int8)
     source[near.held], confidence[near.held] = near.source, near.confidence
     waited = pick(source, pairs.following)
-    in_time = (waited >= 0) & (pick(recording.issued, pairs.following, _NEVER) <= pairs.exposed_to)
+    in_time = (waited >= 0) & (pick(recording.issued, pairs.following, NEVER) <= pairs.exposed_to)
     copy_end = ops.end_ns[pairs.copy]
     for_this = in_time & (ops.stream[waited] == ops.stream[pairs.copy]) & (ops.end_ns[waited] >= copy_end)
     behind = in_time & (waited != pairs.copy) & (ops.kind[waited] == ops.kind[pairs.copy])
@@ -315,7 +278,7 @@ def _compute_waits_for_copy(recording: _Recording, pairs: _Pairs) -> tuple[Bool,
     return for_this, pick(confidence, pairs.following, EXACT).astype(np.int8), behind
 
 
-def _without_supply(recording: _Recording, start: I64, end: I64, rank: I64, period: I64) -> I64:
+def _without_supply(recording: DeviceRecording, start: I64, end: I64, rank: I64, period: I64) -> I64:
     """Return how much of each piece no order of the same work could hide.
 
     In each period, it is the demand of copies minus the supply of compute, shared in proportion.

@@ -6,11 +6,7 @@ from typing import Literal
 
 import numpy as np
 
-from overlapscope.analysis.grouping import groups_of, rows_by
-from overlapscope.analysis.host import Blocking, name_text, of_other_devices, op_ids_around, sites_of_calls
-from overlapscope.analysis.periods import Periods
-from overlapscope.analysis.pieces import IdleTime
-from overlapscope.analysis.results import (
+from overlapscope.analysis.group_results import (
     CopiesByStep,
     CopyGroup,
     HostStall,
@@ -18,24 +14,28 @@ from overlapscope.analysis.results import (
     KernelsByStep,
     StallsByStep,
 )
+from overlapscope.analysis.grouping import groups_of, rows_by
+from overlapscope.analysis.host import Blocking, name_text, of_other_devices, op_ids_around, sites_of_calls
+from overlapscope.analysis.periods import Periods
+from overlapscope.analysis.pieces import IdleTime
 from overlapscope.analysis.steps import step_at, sums_by_step, times_by_step
 from overlapscope.analysis.timeline import Timeline
 from overlapscope.base.columns import pick
-from overlapscope.base.intervals import I64, Bool, Intervals, covered, intersect, total, union
+from overlapscope.base.intervals import I64, Bool, Intervals, clip, covered, intersect, total, union
 from overlapscope.catalog.causes import IDLE_RANK, STALL_CAUSES
 from overlapscope.trace.model import Kind, Memory, Trace
 
 TINY_BYTES = 64 << 10
 """Size below which a copy's time is mostly latency. At 50 GB/s the bytes take 1.3 us, about as long as the latency."""
 LARGE_BYTES = 1 << 20
-"""Size from which latency is negligible and bandwidths can be compared."""
+"""Minimum size at which latency is negligible and bandwidths can be compared."""
 
 
 _NEVER = np.iinfo(np.int64).max
 
 
 def says_bandwidth(group: CopyGroup) -> bool:
-    """Return whether the group's bandwidth means more than the latency of mostly tiny copies."""
+    """Return whether the group's bandwidth is meaningful: that of mostly tiny copies only shows their latency."""
     return group.bytes is not None and group.bytes >= TINY_BYTES * group.count
 
 
@@ -69,10 +69,14 @@ def _copy_group(timeline: Timeline, rows: I64, steps: Periods, windows: Interval
     ran = intersect(union(ops.start_ns[rows], ops.end_ns[rows]), windows)
     size, duration, sized = ops.bytes[rows], ops.end_ns[rows] - ops.start_ns[rows], ops.bytes[rows] >= 0
     moved, took = int(size[sized].sum()), int(duration[sized].sum())
-    judged = sized & (ops.start_ns[rows] >= timeline.judged_from_ns)
+    begun_judged = ops.start_ns[rows] >= timeline.judged_from_ns
+    judged = sized & begun_judged
     direction: Literal["h2d", "d2h"] = "h2d" if ops.kind[first] == Kind.H2D else "d2h"
     exposed = intersect(ran, timeline.exposed_copy)
     step = step_at(steps, ops.start_ns[rows])
+
+    def after_lead_in(times: Intervals) -> int:
+        return total(clip(times, timeline.judged_from_ns, timeline.end_ns))
 
     def in_steps(weight: I64) -> tuple[int, ...]:
         return tuple(sums_by_step(np.zeros_like(step), step, weight, (1, len(steps)))[0].tolist())
@@ -89,6 +93,9 @@ def _copy_group(timeline: Timeline, rows: I64, steps: Periods, windows: Interval
         gb_per_s=moved / took if sized.any() and took else None,
         judged_bytes=int(size[judged].sum()),
         judged_duration_ns=int(duration[judged].sum()),
+        judged_count=int(begun_judged.sum()),
+        judged_time_ns=after_lead_in(ran),
+        judged_exposed_ns=after_lead_in(exposed),
         by_step=CopiesByStep(
             count=in_steps(np.ones_like(step)),
             bytes=in_steps(np.where(sized, size, 0)),
@@ -114,17 +121,18 @@ def group_kernels(trace: Trace, timeline: Timeline, steps: Periods, windows: Int
     launch = ops.launch[rows]
     op = op_ids_around(trace, pick(calls.thread, launch), pick(calls.start_ns, launch))
     group = groups_of((ops.name_id[rows], op))
-    count = np.bincount(group)
     # The example is the first kernel of each group.
-    examples = np.full(len(count), len(rows))
+    examples = np.full(int(group.max()) + 1, len(rows))
     np.minimum.at(examples, group, np.arange(len(rows)))
     duration, step, shape = (
         ops.end_ns[rows] - ops.start_ns[rows],
         step_at(steps, ops.start_ns[rows]),
-        (len(count), len(steps)),
+        (len(examples), len(steps)),
     )
-    time = np.zeros(len(count), np.int64)
-    np.add.at(time, group, duration)
+    judged = ops.start_ns[rows] >= timeline.judged_from_ns
+    (count, time), (judged_count, judged_time) = (
+        _count_and_time(group[counted], duration[counted], len(examples)) for counted in (slice(None), judged)
+    )
     count_by_step, time_by_step = (
         sums_by_step(group, step, weight, shape).tolist() for weight in (np.ones_like(step), duration)
     )
@@ -135,11 +143,20 @@ def group_kernels(trace: Trace, timeline: Timeline, steps: Periods, windows: Int
             comm=bool(ops.kind[rows[example]] == Kind.COMM),
             count=int(count[number]),
             time_ns=int(time[number]),
+            judged_count=int(judged_count[number]),
+            judged_time_ns=int(judged_time[number]),
             by_step=KernelsByStep(count=tuple(count_by_step[number]), time_ns=tuple(time_by_step[number])),
         )
         for number, example in enumerate(examples.tolist())
     ]
     return tuple(sorted(groups, key=lambda group: (-group.time_ns, group.kernel, group.op or "")))
+
+
+def _count_and_time(group: I64, duration: I64, groups: int) -> tuple[I64, I64]:
+    """Return the number of kernels in each group, and the sum of their durations."""
+    time = np.zeros(groups, np.int64)
+    np.add.at(time, group, duration)
+    return np.bincount(group, minlength=groups), time
 
 
 def caused_by_calls(trace: Trace, idle: IdleTime) -> I64:
@@ -187,14 +204,17 @@ def find_stalls(
     stalls = []
     for number, which in enumerate(groups):
         site, members = sites.site_at(trace, int(which[0])), rows[which]
+        called_ns, returned_ns = calls.start_ns[members], calls.end_ns[members]
         stalls.append(
             HostStall(
                 call=site.call or "",
                 op=site.op,
                 thread=int(calls.thread[members[0]]),
                 count=len(members),
-                host_wait_ns=int((calls.end_ns[members] - calls.start_ns[members]).sum()),
+                host_wait_ns=int((returned_ns - called_ns).sum()),
                 idle_caused_ns=int(caused[members].sum()),
+                judged_count=int((called_ns >= timeline.judged_from_ns).sum()),
+                judged_wait_ns=int((returned_ns - np.maximum(called_ns, timeline.judged_from_ns)).clip(0).sum()),
                 where=site.line,
                 by_step=StallsByStep(
                     count=tuple(counts[number]),

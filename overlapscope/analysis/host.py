@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import sys
 from collections.abc import Iterator
 from typing import NamedTuple
 
@@ -11,18 +12,21 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from overlapscope.analysis import calls as call_kinds
-from overlapscope.analysis.grouping import groups_of, rows_by
+from overlapscope.analysis.grouping import distinct, groups_of, rows_by
 from overlapscope.analysis.periods import is_step
 from overlapscope.analysis.timeline import Timeline
 from overlapscope.base.columns import I32, Columns, pick
-from overlapscope.base.intervals import EMPTY, I64, Bool, Intervals, Nesting, contains, join, subtract, union
+from overlapscope.base.intervals import EMPTY, I64, Bool, Intervals, Nesting, contains, join, outermost, subtract, union
 from overlapscope.base.kept import kept
 from overlapscope.trace import op_names
 from overlapscope.trace.model import HostEvents, Kind, Memory, Trace
 
 _PYTHON_LINE = re.compile(r"(?P<file>.+\.py)\((?P<line>\d+)\): (?P<function>.+)", re.DOTALL)
+_SHOWN_LINE = re.compile(r"(?P<file>.{1,2000}?)(:(?P<line>\d{1,7}) in |\((?P<frame_line>\d{1,7})\): )")
+"""Place as `line_text` returns it: either its own form or a frame that is not in a file `*.py`."""
+_LINE_IN_FUNCTION = re.compile(r"(?P<file>.+):(?P<line>\d+) in (?P<function>.+)", re.DOTALL)
 _LIBRARY = re.compile(
-    r"(^|/)(torch|jax|jaxlib|importlib|threading\.py|contextlib\.py|functools\.py|runpy\.py)(/|\(|$)"
+    r"(^|/)(torch|jax|jaxlib|overlapscope/recorder|importlib|threading\.py|contextlib\.py|functools\.py|runpy\.py)(/|\(|$)"
     r"|site-packages|dist-packages|/lib(64)?/python\d|^<"
 )
 _NO_ROWS = np.empty(0, np.int32)
@@ -135,6 +139,15 @@ def around(table: HostEvents, thread: I64, at: I64) -> I64:
     return result
 
 
+def outermost_around(table: HostEvents, thread: I64, at: I64) -> I64:
+    """Return the row of the outermost event of each thread around each instant; -1 if there is none."""
+    result = np.full(len(at), -1, np.int64)
+    for thread_id, of_thread in rows_by(thread):
+        rows = rows_of(table, thread_id)
+        result[of_thread] = pick(rows, outermost(table.start_ns[rows], table.end_ns[rows], at[of_thread]))
+    return result
+
+
 @kept()
 def _rows_by_thread(table: HostEvents) -> dict[int, I32]:
     # The rows are kept as long as the table, and half the width saves half the memory.
@@ -162,27 +175,38 @@ def on_thread(table: HostEvents, thread: int) -> Intervals:
     return union(table.start_ns[rows], table.end_ns[rows]) if len(rows) else EMPTY
 
 
+def inside_any(table: HostEvents, thread: I64, at: I64) -> Bool:
+    """Return whether each instant of a thread lies inside any of the given events."""
+    inside = np.zeros(len(at), np.bool_)
+    for thread_id, of_thread in rows_by(thread):
+        inside[of_thread] = contains(on_thread(table, thread_id), at[of_thread])
+    return inside
+
+
 def inside_named(trace: Trace, name: str, thread: I64, at: I64) -> Bool:
     """Return whether each instant of a thread lies inside a CPU op or range of that name, at any depth."""
-    inside = np.zeros(len(at), np.bool_)
-    for table in (trace.cpu_ops, trace.annotations):
-        named = table.take(table.named(lambda other: other == name))
-        for thread_id, of_thread in rows_by(thread):
-            inside[of_thread] |= contains(on_thread(named, thread_id), at[of_thread])
-    return inside
+    named = (table.take(table.named(lambda other: other == name)) for table in (trace.cpu_ops, trace.annotations))
+    in_op, in_range = (inside_any(table, thread, at) for table in named)
+    return in_op | in_range
 
 
 def launching_threads(trace: Trace, launch: I64) -> Iterator[tuple[int, int, I64]]:
     """Yield `(thread, companion, places in launch)` for groups of launches, which are rows of `Trace.runtime_calls`.
 
     The companion is the thread that made the launch before, or the thread itself. Autograd launches from a thread of
-    its own, so that the delay of a launch may be visible on the previous launch's thread.
+    its own, so that the delay of a launch may be visible on the previous launch's thread. If a thread only launches
+    what others put in a queue, the companion is the thread that put it there.
     """
     if not len(launch):
         return
     launches, thread = call_kinds.launching(trace), trace.runtime_calls.thread
     previous = pick(launches, np.searchsorted(launches, launch) - 1)
     launching, companion = thread[launch], thread[np.where(previous >= 0, previous, launch)]
+    enqueuing = np.flatnonzero(call_kinds.enqueues(trace.runtime_calls))
+    if len(enqueuing):
+        # A queue is only waited for when it is empty, and then the last task that was put there is the next one.
+        last = np.searchsorted(trace.runtime_calls.start_ns[enqueuing], trace.runtime_calls.start_ns[launch]) - 1
+        companion = np.where(last >= 0, thread[enqueuing[last]], companion)
     for _, which in rows_by(groups_of((launching, companion))):
         yield int(launching[which[0]]), int(companion[which[0]]), which
 
@@ -202,6 +226,14 @@ def inside_with(trace: Trace, thread: int, companion: int, table: HostEvents) ->
 def _busy(trace: Trace, thread: int) -> Intervals:
     """Return the times in which a thread was inside any CPU op or call."""
     return join(on_thread(trace.cpu_ops, thread), on_thread(trace.runtime_calls, thread))
+
+
+class ShownLine(NamedTuple):
+    """Parts of a line such as `train.py:12 in step`, as text."""
+
+    file: str
+    line: str
+    function: str
 
 
 class CallSite(NamedTuple):
@@ -257,6 +289,16 @@ def line_ids_around(trace: Trace, thread: I64, at: I64) -> I64:
     return line
 
 
+@kept()
+def place_edges(trace: Trace, thread: int) -> I64:
+    """Return the instants, ascending, at which a thread's op, call or line (`sites`) may change."""
+    frames = _own_frames(trace.python_frames)
+    if not len(rows_of(frames, thread)):
+        frames = trace.python_frames
+    tables = [(table, rows_of(table, thread)) for table in (trace.cpu_ops, trace.runtime_calls, frames)]
+    return distinct(np.concatenate([side[rows] for table, rows in tables for side in (table.start_ns, table.end_ns)]))
+
+
 def name_text(trace: Trace, name_id: int) -> str | None:
     """Return a name for a report; None for -1."""
     return trace.names[name_id] if name_id >= 0 else None
@@ -272,6 +314,33 @@ def line_text(trace: Trace, name_id: int) -> str | None:
     return f"{match['file']}:{match['line']} in {match['function']}" if match else name
 
 
+def file_and_line(where: str) -> tuple[str, int]:
+    """Return the file and the line of a place that `line_text` returned; an empty name if it has none."""
+    match = _SHOWN_LINE.match(where)
+    return (match["file"], max(1, int(match["line"] or match["frame_line"]))) if match else ("", 1)
+
+
+def shown_line(where: str) -> ShownLine | None:
+    """Return the parts of a line as `line_text` returns it; None for a name in another form."""
+    match = _LINE_IN_FUNCTION.fullmatch(where)
+    return ShownLine(**match.groupdict()) if match else None
+
+
+def own_pieces(trace: Trace, thread: int) -> tuple[I64, I64, I64]:
+    """Return when a thread was in the user's code, cut where its innermost frame changes.
+
+    Returns:
+        Starts and ends of the pieces, ascending, and the row of `Trace.python_frames` of each.
+    """
+    frames = trace.python_frames
+    rows = np.flatnonzero(frames.named(_is_own) & (frames.thread == thread))
+    starts, ends = frames.start_ns[rows], frames.end_ns[rows]
+    edges = np.unique(np.concatenate([starts, ends]))
+    innermost = Nesting(starts, ends).innermost(edges)[:-1]
+    inside = innermost >= 0
+    return edges[:-1][inside], edges[1:][inside], rows[innermost[inside]]
+
+
 @kept()
 def _own_frames(frames: HostEvents) -> HostEvents:
     """Return the frames of the user's own code, neither PyTorch's nor another library's."""
@@ -280,4 +349,12 @@ def _own_frames(frames: HostEvents) -> HostEvents:
 
 def _is_own(frame: str) -> bool:
     match = _PYTHON_LINE.fullmatch(frame)
-    return match is not None and _LIBRARY.search(match["file"]) is None
+    return match is not None and not is_library(match["file"])
+
+
+def is_library(file: str) -> bool:
+    """Return whether a file of Python is PyTorch's, another library's or generated, rather than the user's own.
+
+    Kineto states paths from an entry of `sys.path`, so those of the standard library begin with a module's name.
+    """
+    return _LIBRARY.search(file) is not None or re.split(r"[./]", file)[0] in sys.stdlib_module_names

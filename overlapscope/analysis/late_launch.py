@@ -2,12 +2,14 @@
 
 It is looked up on the thread that launched the op which ended the gap. If that thread shows no activity, it is looked
 up on the thread that launched the previous op, because autograd launches from a thread of its own. The most specific
-activity comes first: the profiler, pinning and pageable staging, allocation, other blocking calls, a DataLoader's next,
-long CPU ops that launch nothing, then the rest.
+activity comes first: the profiler, Python's garbage collector, pinning and pageable staging, allocation, other blocking
+calls, a DataLoader's next, CPU ops that launch nothing, ops and calls that launch, then Python.
 
-The rest is charged to earlier blocking calls, up to the time for which these had kept the host waiting while the GPU
-still worked: without them, the host would have been here that much earlier. Any remainder is launch-bound if launches
-follow one another closely, and host-compute otherwise.
+The last three, except long CPU ops, are charged to earlier blocking calls, up to the time for which these had kept the
+host waiting while the GPU still worked: without them, the host would have been here that much earlier.
+
+Where no CPU op of a thread was recorded, its ops and its Python look the same: time between launches that follow one
+another closely is dispatch, and the rest is Python, or work on the CPU in programs without Python.
 """
 
 from __future__ import annotations
@@ -17,11 +19,10 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from overlapscope.analysis.calls import launching
-from overlapscope.analysis.edges import EXACT
+from overlapscope.analysis.event_waits import EXACT
 from overlapscope.analysis.grouping import distinct, rows_by
 from overlapscope.analysis.host import (
     Blocking,
-    around,
     inside_with,
     launching_threads,
     loading,
@@ -29,6 +30,7 @@ from overlapscope.analysis.host import (
     rows_of,
     staging,
 )
+from overlapscope.analysis.host_work import long_ops, shows_ops, work_of
 from overlapscope.analysis.pieces import IdleTime
 from overlapscope.analysis.timeline import Timeline
 from overlapscope.base.columns import Columns, locate, pick
@@ -50,16 +52,13 @@ from overlapscope.catalog.causes import IdleCause
 from overlapscope.trace.model import HostEvents, Trace
 
 LAUNCH_PACE_NS = 200_000
-"""Maximum distance between two launches of a burst, in which the host launches as fast as it can.
+"""Maximum distance between two launches of a burst, where no ops were recorded.
 
-Python around a layer costs some 10 to 100 us, and up to twice that with the profiler's stacks.
+Python around a layer costs some 10 to 100 us.
 """
 
 _SHORTEST_WAIT_NS = 20_000
 """A shorter blocking call found its work done, or almost done."""
-
-LONG_OP_NS = 100_000
-"""Minimum length of a CPU op without launches that counts as work of its own, whatever the host waited for before."""
 
 _AT_CALL = (RANK[IdleCause.HOST_STAGING], RANK[IdleCause.ALLOCATION], RANK[IdleCause.HOST_SYNC])
 """Causes that blame a blocking call."""
@@ -173,7 +172,7 @@ def _gather(trace: Trace, blocking: Blocking) -> _Host:
         loading=loading(trace),
         pins=pinning(trace),
         stages=staging(trace),
-        long_ops=_long_ops(trace),
+        long_ops=long_ops(trace),
         overhead_elsewhere=_overhead_elsewhere(trace),
     )
 
@@ -184,25 +183,35 @@ def _label(host: _Host, late: Late, thread: int, companion: int) -> _Labelled:
     def inside(table: HostEvents) -> Intervals:
         return inside_with(host.trace, thread, companion, table)
 
+    work = work_of(host.trace, thread, companion)
+    ops_shown = shows_ops(host.trace, thread, companion)
     every = (
         (IdleCause.PROFILER_OVERHEAD, inside(host.trace.overheads)),
+        (IdleCause.GC_PAUSE, work.pause),
         (IdleCause.HOST_STAGING, join(inside(host.staging), inside(host.pins), inside(host.stages))),
         (IdleCause.ALLOCATION, inside(host.allocation)),
         (IdleCause.HOST_SYNC, inside(host.syncs)),
         (IdleCause.DATA_LOADING, inside(host.loading)),
         (IdleCause.PROFILER_OVERHEAD, host.overhead_elsewhere),
-        (IdleCause.HOST_COMPUTE, inside(host.long_ops)),
+        (IdleCause.GC_PAUSE, work.pause_elsewhere),
+        (IdleCause.CPU_OPS, inside(host.long_ops)),
     )
-    layers = [(name, layer) for name, layer in every if len(layer.starts)]
-    row, start, end = _cut(late, [host.slow, *(layer for _, layer in layers)])
-    chargeable = np.ones(len(start), np.bool_)
-    cause = np.where(contains(host.slow, start), RANK[IdleCause.HOST_COMPUTE], RANK[IdleCause.LAUNCH_BOUND])
+    rest = ((IdleCause.CPU_OPS, work.cpu_ops), (IdleCause.DISPATCH, work.dispatch))
+    if not ops_shown:
+        rest = ((IdleCause.DISPATCH, work.dispatch), (_between_calls(host.trace), host.slow))
+    layers = [(name, layer) for name, layer in (*every, *rest) if len(layer.starts)]
+    row, start, end = _cut(late, [layer for _, layer in layers])
+    cause = np.full(len(start), RANK[IdleCause.PYTHON if ops_shown else IdleCause.DISPATCH])
     for name, layer in reversed(layers):
-        hit = contains(layer, start)
-        cause[hit] = RANK[name]
-        chargeable &= ~hit
+        cause[contains(layer, start)] = RANK[name]
+    chargeable = ~contains(join(*(layer for _, layer in every)), start)
     call = np.where(np.isin(cause, _AT_CALL), _call_around(host, (thread, companion), start), -1)
     return _Labelled(row, start, end, cause, call, chargeable)
+
+
+def _between_calls(trace: Trace) -> IdleCause:
+    """Return the cause of time between runtime calls of threads whose ops were not recorded."""
+    return IdleCause.CPU_OPS if trace.framework == "cuda" else IdleCause.PYTHON
 
 
 def _outermost_waits(trace: Trace, blocking: Blocking) -> I64:
@@ -221,6 +230,9 @@ def _charge(trace: Trace, blocking: Blocking, late: Late, pieces: _Labelled, wai
     """Charge host time without a particular activity to the waits before it.
 
     Pieces and waits are in the order of late launches, then of time.
+
+    Returns:
+        All idle time of the late launches, with its causes.
     """
     granted = _granted(len(late), pieces, waits)
     charged = _shared(pieces, granted)
@@ -234,7 +246,7 @@ def _charge(trace: Trace, blocking: Blocking, late: Late, pieces: _Labelled, wai
     staged = np.isin(before, blocking.row[blocking.staging])
     cause = np.where(staged, RANK[IdleCause.HOST_STAGING], RANK[IdleCause.HOST_SYNC])
     launch = late.launch[pieces.late]
-    call_itself = np.where(pieces.cause == RANK[IdleCause.LAUNCH_BOUND], launch, pieces.call)
+    call_itself = np.where(pieces.cause == RANK[IdleCause.DISPATCH], launch, pieces.call)
 
     def on_device(piece: I64, start: I64, end: I64, cause: I64, call: I64) -> IdleTime:
         """Return the image of host time of the given pieces."""
@@ -327,32 +339,11 @@ def _cut(late: Late, layers: list[Intervals]) -> tuple[I64, I64, I64]:
 
 
 def _slow_stretches(trace: Trace) -> Intervals:
-    """Return the host time without launches for longer than `LAUNCH_PACE_NS`, and launch calls that take longer.
-
-    The time that launching ops need around their calls is left out, at most `LAUNCH_PACE_NS` on either side.
-    """
+    """Return the host time between launches that are more than `LAUNCH_PACE_NS` apart."""
     calls, launches = trace.runtime_calls, launching(trace)
-    thread, start, end = calls.thread[launches], calls.start_ns[launches], calls.end_ns[launches]
-    op = around(trace.cpu_ops, thread, start)
-    begins = np.where(op >= 0, pick(trace.cpu_ops.start_ns, op), start)
-    ends = np.where(op >= 0, pick(trace.cpu_ops.end_ns, op), end)
+    start, end = calls.start_ns[launches], calls.end_ns[launches]
     apart = start[1:] - end[:-1] > LAUNCH_PACE_NS
-    leaves = np.clip(ends[:-1], end[:-1], np.minimum(end[:-1] + LAUNCH_PACE_NS, start[1:]))
-    arrives = np.clip(begins[1:], np.maximum(start[1:] - LAUNCH_PACE_NS, end[:-1]), start[1:])
-    lengthy = end - start > LAUNCH_PACE_NS
-    return join(union(leaves[apart], arrives[apart]), union(start[lengthy], end[lengthy]))
-
-
-def _long_ops(trace: Trace) -> HostEvents:
-    """Return CPU ops of at least `LONG_OP_NS` in which their thread makes no runtime call."""
-    ops, calls = trace.cpu_ops, trace.runtime_calls
-    rows = np.flatnonzero(ops.end_ns - ops.start_ns >= LONG_OP_NS)
-    silent = np.ones(len(rows), np.bool_)
-    for thread, of_thread in rows_by(ops.thread[rows]):
-        called = calls.start_ns[rows_of(calls, thread)]
-        first = np.searchsorted(called, ops.start_ns[rows[of_thread]], side="left")
-        silent[of_thread] = first == np.searchsorted(called, ops.end_ns[rows[of_thread]], side="left")
-    return ops.take(rows[silent])
+    return union(end[:-1][apart], start[1:][apart])
 
 
 def _overhead_elsewhere(trace: Trace) -> Intervals:

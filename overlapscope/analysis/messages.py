@@ -1,4 +1,4 @@
-"""Messages of collectives: their size, whom they reach, and bus bandwidth by the arithmetic of nccl-tests.
+"""Messages of collectives: their size and rows, whom they reach, and bus bandwidth by the arithmetic of nccl-tests.
 
 https://github.com/NVIDIA/nccl-tests/blob/master/doc/PERFORMANCE.md derives the factors. PyTorch names types of elements
 as in `c10/core/ScalarType.h`, and collectives as in `ProcessGroupNCCL.cpp`.
@@ -14,7 +14,7 @@ from typing import Final
 import numpy as np
 
 from overlapscope.base.columns import pick
-from overlapscope.base.intervals import I64
+from overlapscope.base.intervals import I64, Bool
 from overlapscope.trace.model import I32, Collectives
 
 _BYTES: Final = {
@@ -52,9 +52,19 @@ def bus_factor(collective: str, ranks: int) -> tuple[Fraction, str] | None:
     return next(((factor(ranks), text) for name, text, factor in _FACTORS if name.search(collective)), None)
 
 
+def bytes_of_type(dtype: str) -> int:
+    """Return the size of an element by PyTorch's name of its type; -1 where unknown."""
+    return _BYTES.get(dtype, -1)
+
+
+def element_bytes(recorded: Collectives, names: Sequence[str]) -> I64:
+    """Return the size of an element of each message; -1 where unknown."""
+    return _of_texts(recorded.dtype, names, bytes_of_type)
+
+
 def message_bytes(recorded: Collectives, names: Sequence[str]) -> I64:
     """Return the size of each message as nccl-tests counts it: of the larger buffer of a rank; -1 where unknown."""
-    element = _of_texts(recorded.dtype, names, lambda text: _BYTES.get(text, -1))
+    element = element_bytes(recorded, names)
     elements = np.maximum(recorded.elements_in, recorded.elements_out)
     return np.where((element > 0) & (elements >= 0), element * elements, -1)
 
@@ -75,6 +85,19 @@ def reaches_all(recorded: Collectives, names: Sequence[str]) -> I64:
         all_sides = np.where(unknown, -1, np.where(even, elements >= size, least > 0))
         reaches = np.where((reaches == 0) | (all_sides == 0), 0, np.minimum(reaches, all_sides))
     return reaches
+
+
+def has_splits(recorded: Collectives, names: Sequence[str]) -> Bool:
+    """Return a mask of the collectives that were called with split sizes."""
+    sides = (recorded.parts_in, recorded.parts_out)
+    one, other = (_of_texts(parts, names, lambda text: int(text not in {"", "[]"})) == 1 for parts in sides)
+    given: Bool = one | other
+    return given
+
+
+def split_rows(parts: I32, names: Sequence[str]) -> I64:
+    """Return the sum of split sizes, which are rows of a tensor; -1 without any, or if PyTorch shortened the list."""
+    return _of_texts(parts, names, lambda text: sum(_split(text)) if _split(text) else -1)
 
 
 def _split(text: str) -> list[int]:

@@ -35,13 +35,13 @@ _LONG_CALL_NS = 100_000
 _HOST_BYTES_PER_NS = 1
 """Speed at which a blocking copy may first pin the host's memory, page by page."""
 
-_MEMSET = call_kinds.whole_name(r"(cuda|hip|cu)Memset\w*")
+_MEMSET = call_kinds.whole_name(r"(cuda|hip|cu|aclrt)Memset\w*")
 _LAUNCHED: dict[re.Pattern[str], frozenset[Part]] = {
-    call_kinds.whole_name(r"(cuda|hip|cu)Memcpy\w*"): frozenset({"copies", "other"}),
+    call_kinds.whole_name(r"(cuda|hip|cu|aclrt)Memcpy\w*"): frozenset({"copies", "other"}),
     _MEMSET: frozenset({"other"}),
-    call_kinds.whole_name(r"(cuda|hip|cu)Launch\w*Kernel\w*|hipModuleLaunchKernel|hipExt\w*Launch\w*"): frozenset(
-        {"compute", "comm"}
-    ),
+    call_kinds.whole_name(
+        r"(cuda|hip|cu)Launch\w*Kernel\w*|hipModuleLaunchKernel|hipExt\w*Launch\w*|Node@launch"
+    ): frozenset({"compute", "comm"}),
     call_kinds.whole_name(r"(cuda|hip|cu)GraphLaunch"): GPU_OPS,
 }
 """Parts of the recording that launching calls may have launched; their names don't say more."""
@@ -94,6 +94,9 @@ def find_missing(trace: Trace, timeline: Timeline, blocking: Blocking) -> Missin
     """Find when the host waited for this device, or for an unnamed one, while none of the trace's devices worked.
 
     Nothing is found if no launch was recorded, because host and device times can't be compared then.
+
+    Returns:
+        Stretches of the waits in which unrecorded work must have run.
     """
     calls = trace.runtime_calls
     waits = blocking.row[~blocking.allocation & ~blocking.staging & ~of_other_devices(trace, timeline)[blocking.row]]
@@ -112,7 +115,7 @@ def find_missing(trace: Trace, timeline: Timeline, blocking: Blocking) -> Missin
 
 
 def _waiting(trace: Trace, waits: I64) -> tuple[I64, I64]:
-    """Return the end of each call's mere waiting, and how much longer than the limits it may take.
+    """Return when each call has done nothing except wait, and the extra time that it may take beyond the limits.
 
     A copy moves data from the start of its op, and prepares the host's memory before.
     """

@@ -7,11 +7,12 @@ import re
 import numpy as np
 from msgspec.structs import replace
 
+from overlapscope.analysis.figures import Window
 from overlapscope.analysis.grouping import distinct
-from overlapscope.analysis.results import Window
 from overlapscope.analysis.timeline import Timeline
 from overlapscope.base.columns import Columns, pick
 from overlapscope.base.intervals import I64, Bool
+from overlapscope.base.marks import GC_PAUSE
 from overlapscope.base.words import check_known, listed, number_runs
 from overlapscope.errors import NotInTrace
 from overlapscope.trace.model import HostEvents, Trace
@@ -42,6 +43,11 @@ def is_step(annotations: HostEvents) -> Bool:
     return annotations.named(lambda name: _STEP.fullmatch(name) is not None)
 
 
+def is_gc_pause(events: HostEvents) -> Bool:
+    """Select the recorder's marks of Python's garbage collector."""
+    return events.named(lambda name: name.startswith(GC_PAUSE))
+
+
 def host_step(trace: Trace, name: str) -> Window | None:
     """Return when the host ran a step; None if no annotation has its name."""
     rows = np.flatnonzero(trace.annotations.named(lambda other: other == name))
@@ -52,10 +58,10 @@ def host_step(trace: Trace, name: str) -> Window | None:
 
 
 def names_of(annotations: HostEvents) -> tuple[list[str], list[str]]:
-    """Return the names of the steps and of all other ranges, each once, in order."""
+    """Return the names of the steps and of all ranges of the program, each once, in order."""
     names = [annotations.names[name_id] for name_id in dict.fromkeys(annotations.name_id.tolist())]
     steps = [name for name in names if _STEP.fullmatch(name) is not None]
-    return steps, [name for name in names if name not in steps]
+    return steps, [name for name in names if name not in steps and not name.startswith(GC_PAUSE)]
 
 
 def check_step(source: str, asked: str, annotations: HostEvents) -> None:
@@ -119,7 +125,7 @@ def find_ranges(trace: Trace, timeline: Timeline) -> Periods:
     next work of such a stream is unrelated to it.
     """
     notes = trace.annotations
-    rows = np.flatnonzero(~is_step(notes))
+    rows = np.flatnonzero(~is_step(notes) & ~is_gc_pause(notes))
     main = _Launches(trace, timeline, timeline.main_stream)
     begins, launched_any = main.first_from(notes.start_ns[rows], notes.end_ns[rows])
     # Other threads may launch for a range (as autograd does) or for themselves, so the first op of its own thread

@@ -1,4 +1,4 @@
-"""Exposed copy time and idle time, divided into pieces with one cause each."""
+"""Exposed copy time, exposed communication and idle time, divided into pieces with one cause each."""
 
 from __future__ import annotations
 
@@ -11,6 +11,8 @@ from msgspec.structs import replace
 from overlapscope.base.columns import I8, I64, Columns
 from overlapscope.base.intervals import Intervals, cut, union
 
+NO_CAUSE = -1
+
 
 class Pieces(Columns, frozen=True):
     """Sorted and disjoint pieces, whose lengths add up to the whole time exactly."""
@@ -18,7 +20,7 @@ class Pieces(Columns, frozen=True):
     start_ns: I64
     end_ns: I64
     cause: I8
-    """Index into `COPY_CAUSES` or `IDLE_CAUSES`."""
+    """Index into `COPY_CAUSES`, `COMM_CAUSES` or `IDLE_CAUSES`."""
     confidence: I8
     """`edges.EXACT`, unless it is based on a rebuilt edge."""
 
@@ -51,6 +53,18 @@ class ExposedCopies(Pieces, frozen=True):
     """Row of `Timeline.ops` of the copy that decided the cause."""
 
 
+class ExposedComm(Pieces, frozen=True):
+    """Exposed communication of a device."""
+
+    op: I64
+    """Row of `Timeline.ops` of the collective that decided the cause."""
+    held_by: I64
+    """Row of `Timeline.ops` of the op that the collective waited for before it began; -1 if it waited for none, or for
+    one of another device."""
+    call: I64
+    """Row in `Trace.runtime_calls` of the call to look at; -1 where unknown."""
+
+
 class IdleTime(Pieces, frozen=True):
     """Idle time of a device."""
 
@@ -59,3 +73,27 @@ class IdleTime(Pieces, frozen=True):
     host_ns: I64
     """Host time of the piece's start, at which op and line are looked up."""
     thread: I64
+
+
+def main_cause(op: I64, cause: I8, length: I64, count: int) -> I8:
+    """Return the cause with the most time for each op; among equals, the first in the order of causes.
+
+    Args:
+        op: Number of the op of each piece, from 0 to `count` - 1.
+        cause: Cause of each piece.
+        length: Length of each piece.
+        count: Number of ops.
+
+    Returns:
+        One cause for each op; `NO_CAUSE` for an op without pieces.
+    """
+    causes = int(cause.max(initial=0)) + 1
+    key, place = np.unique(op * causes + cause, return_inverse=True)
+    time = np.zeros(len(key), np.int64)
+    np.add.at(time, place, length)
+    order = np.lexsort((key, -time, key // causes))
+    of = key[order] // causes
+    first = order[np.flatnonzero(np.diff(of, prepend=-1))]
+    result = np.full(count, NO_CAUSE, np.int8)
+    result[key[first] // causes] = key[first] % causes
+    return result

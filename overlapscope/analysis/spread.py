@@ -8,10 +8,12 @@ from statistics import fmean, median_low
 from msgspec import Struct
 
 from overlapscope.analysis.average import judged_steps
-from overlapscope.analysis.results import Device, HostStep, HostUse, Period
+from overlapscope.analysis.figures import Period
+from overlapscope.analysis.host_results import HostStep, HostUse
+from overlapscope.analysis.results import Device
 
 LONG = 1.5
-"""Multiple of the median from which a step is long."""
+"""Minimum length of a long step, as a multiple of the median."""
 
 
 class Spread(Struct, frozen=True, kw_only=True):
@@ -69,9 +71,10 @@ def _parts(step: Period) -> dict[str, int]:
     buckets = step.buckets
     return {
         "compute": buckets.compute_ns,
-        "exposed communication": buckets.exposed_comm_ns,
         "other exposed memory work": buckets.exposed_other_ns,
         **{f"exposed copies ({cause})": ns for cause, ns in step.exposed_copy_by_cause.items()},
+        **{f"exposed communication ({cause})": ns for cause, ns in step.exposed_comm_by_cause.items()},
+        **({} if step.exposed_comm_by_cause else {"exposed communication": buckets.exposed_comm_ns}),
         **{f"idle time ({cause})": ns for cause, ns in step.idle_by_cause.items()},
     }
 

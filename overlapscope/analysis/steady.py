@@ -9,7 +9,7 @@ import numpy as np
 
 from overlapscope.analysis.periods import Periods, judged_steps
 from overlapscope.analysis.plain_step import lengths_of
-from overlapscope.analysis.results import Check
+from overlapscope.analysis.trust_results import Check
 from overlapscope.base.columns import quantile
 from overlapscope.base.drift import FEWEST_PLAIN, drifted, middle_half_ns
 from overlapscope.base.intervals import I64, covered, union
@@ -41,6 +41,9 @@ def judge_steady(trace: Trace, steps: Periods) -> Check:
 
     If there are more than five steps, the last one is left out, because it ends with the last op instead of the next
     step.
+
+    Returns:
+        The trust check, with a sentence on any difference.
     """
     spans = (steps.end_ns - steps.start_ns)[~steps.partial]
     spans = spans[:-1] if len(spans) > FEWEST else spans
@@ -111,10 +114,10 @@ def _before_after(trace: Trace) -> Iterator[str]:
     """Yield a sentence if plain steps differ before and after the recording."""
     sides = [lengths_of(side) for side in (trace.plain_steps.before, trace.plain_steps.after)]
     if drifted(*sides):
-        before, after = (statistics.median(side) for side in sides)
+        before, after = map(statistics.fmean, sides)
         yield (
-            f"A plain step takes {_ms(before)} (median) before the recording and {_ms(after)} after it: the program, "
-            "or the machine, changed meanwhile. Begin later (--wait), or record once more."
+            f"Without the profiler, a step takes {_ms(before)} before the recording and {_ms(after)} after it: the "
+            "program, or the machine, changed meanwhile. Begin later (--wait), or record once more."
         )
 
 

@@ -6,8 +6,9 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from overlapscope.analysis.figures import Period
 from overlapscope.analysis.periods import Periods
-from overlapscope.analysis.results import Device, Period
+from overlapscope.analysis.results import Device
 from overlapscope.base.columns import pick, quantile
 from overlapscope.base.intervals import I64, Bool, Intervals, cut
 
@@ -52,6 +53,9 @@ def find_outliers(steps: Sequence[Period]) -> Bool:
     Outliers don't move the median and the median absolute deviation. 3 is the strictest threshold that C. Leys et al.
     propose ("Detecting outliers: Do not use standard deviation around the mean, use absolute deviation around the
     median", Journal of Experimental Social Psychology 49 (2013), 764-766).
+
+    Returns:
+        Mask of the steps; all false if there are too few to judge.
     """
     spans = np.array([step.span_ns for step in steps], np.float64)
     if len(spans) < FEWEST:

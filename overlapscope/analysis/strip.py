@@ -5,15 +5,14 @@ from __future__ import annotations
 import numpy as np
 from msgspec import Struct
 
+from overlapscope.analysis.average import in_frame, judged_steps
+from overlapscope.analysis.figures import Period
 from overlapscope.analysis.grouping import rows_by
-from overlapscope.analysis.results import Device, Period
+from overlapscope.analysis.results import Device
 from overlapscope.analysis.steps import median_step
 from overlapscope.analysis.timeline import Timeline
 from overlapscope.base.intervals import I64, covered, union
 from overlapscope.trace.model import Kind
-
-STEPS_FOR_MEDIAN = 3
-"""Minimum number of steps for which one step shows more than the whole window."""
 
 
 class Lane(Struct, frozen=True, eq=False):
@@ -28,7 +27,7 @@ class Strip(Struct, frozen=True, eq=False):
     """A part of one device's window, divided into slices."""
 
     label: str
-    """Step or range shown; empty for the whole window."""
+    """Step or range shown; empty for all time after the lead-in."""
     of: int
     """Number of such steps or ranges, among which this one has the median length."""
     start_ns: int
@@ -46,9 +45,12 @@ class Strip(Struct, frozen=True, eq=False):
 def measure(timeline: Timeline, device: Device, *, scope: str = "window", slices: int, lanes: int = 8) -> Strip:
     """Measure the most informative part of a device's window, on at most `lanes` streams, the busiest ones.
 
-    It is the occurrence of median length of the step or range `scope`. Without one, it is the step of median length. It
-    is the whole window if there are fewer than three steps, or if that step shows little of the time lost in the
-    window.
+    This is the occurrence of median length of the step or range `scope`, or without `scope` the judged step of median
+    length. If no step is judged, or that step shows little of the time that an average step loses, it is all time
+    after the lead-in.
+
+    Returns:
+        The part, in `slices` slices of equal length.
     """
     label, of, start, end = _shown(device, scope)
     slices = max(1, min(slices, end - start))
@@ -81,13 +83,13 @@ def measure(timeline: Timeline, device: Device, *, scope: str = "window", slices
 
 def _shown(device: Device, scope: str) -> tuple[str, int, int, int]:
     candidates = [period for period in (*device.steps, *device.ranges) if period.name == scope]
-    if scope == "window" and len(device.steps) >= STEPS_FOR_MEDIAN:
-        candidates = list(device.steps)
+    frame = in_frame(device)
+    if scope == "window" and device.per_step is not None:
+        candidates = [device.steps[number] for number in judged_steps(device)]
     shown = median_step(candidates)
-    if shown is None:
-        return "", 1, device.window.start_ns, device.window.end_ns
-    if scope == "window" and 2 * _lost_share(shown) < _lost_share(device):
-        return "", 1, device.window.start_ns, device.window.end_ns
+    if shown is None or (scope == "window" and 2 * _lost_share(shown) < _lost_share(frame)):
+        whole = device if device.judged is None else device.judged
+        return "", 1, whole.window.start_ns, whole.window.end_ns
     return shown.name, len(candidates), shown.window.start_ns, shown.window.end_ns
 
 

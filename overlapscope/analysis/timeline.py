@@ -9,8 +9,9 @@ import numpy as np
 from msgspec import Struct
 from msgspec.structs import asdict
 
+from overlapscope.analysis.figures import Buckets, Engines, Overlap
 from overlapscope.analysis.grouping import rows_by
-from overlapscope.analysis.results import Buckets, Engines, Overlap, StreamUse
+from overlapscope.analysis.results import StreamUse
 from overlapscope.base.intervals import (
     I64,
     Intervals,
@@ -66,27 +67,27 @@ class Timeline(Ran, frozen=True, dict=True):
 
     @cached_property
     def exposed_comm(self) -> Intervals:
-        """Times in which communication ran and no compute."""
+        """Times in which communication ran but no compute."""
         return subtract(self.comm, self.compute)
 
     @cached_property
     def exposed_copy(self) -> Intervals:
-        """Times in which copies ran and no kernel."""
+        """Times in which copies ran but no kernel."""
         return subtract(self.copy, self._kernels)
 
     @cached_property
     def exposed_h2d(self) -> Intervals:
-        """Times in which copies to the device ran and no kernel."""
+        """Times in which copies to the device ran but no kernel."""
         return subtract(self.h2d, self._kernels)
 
     @cached_property
     def exposed_d2h(self) -> Intervals:
-        """Times in which copies to the host ran and no kernel."""
+        """Times in which copies to the host ran but no kernel."""
         return subtract(self.d2h, self._kernels)
 
     @cached_property
     def exposed_other(self) -> Intervals:
-        """Times in which other memory work ran and nothing else."""
+        """Times in which other memory work ran but nothing else."""
         return subtract(self.other, self._working)
 
     @cached_property

@@ -10,11 +10,13 @@ from collections import Counter
 from collections.abc import Iterable
 
 import numpy as np
+from msgspec.structs import replace
 
 from overlapscope.analysis.missing_ops import launched_parts, only_memsets, recorded_launches
-from overlapscope.analysis.results import Check, Trust
+from overlapscope.analysis.trust_results import Check, Trust
 from overlapscope.base.kept import kept
 from overlapscope.base.words import plural
+from overlapscope.catalog import devices
 from overlapscope.catalog.recorders import recorder_by_id
 from overlapscope.trace import op_names
 from overlapscope.trace.lost import EVERYTHING, GPU_OPS, OF_KIND, WORDS, Part, in_order
@@ -24,7 +26,7 @@ CLOCK_TOLERANCE_NS = 50_000
 """CPU and GPU clocks are matched to some 10 us. A GPU op that begins before its launch by more than this is worth a
 warning."""
 CLOCK_LIMIT_NS = 1_000_000
-"""Skew from which host and device times can't be compared."""
+"""Minimum skew at which host and device times can't be compared."""
 _US_NS = 1_000
 _NAMED = 4
 """Maximum number of calls to name."""
@@ -33,7 +35,8 @@ _NAMED = 4
 @kept()
 def judge_file(trace: Trace) -> tuple[Check, ...]:
     """Check the source and the recording as a whole."""
-    return (
+    return worded(
+        trace,
         _complete(trace),
         _readable(trace),
         _times(trace),
@@ -46,6 +49,17 @@ def judge_file(trace: Trace) -> tuple[Check, ...]:
     )
 
 
+def judge_host(trace: Trace) -> Trust:
+    """Judge a recording without a GPU as a whole."""
+    return verdict((_complete(trace), _readable(trace), _times(trace)))
+
+
+def worded(trace: Trace, *checks: Check) -> tuple[Check, ...]:
+    """Return checks in the words for the trace's devices."""
+    names = trace.device_names.values()
+    return tuple(replace(check, detail=devices.in_words_of(names, check.detail)) for check in checks)
+
+
 def verdict(checks: Iterable[Check]) -> Trust:
     """Combine checks: the worst of each id over the devices, and the verdict."""
     severity = {"ok": 0, "warn": 1, "fail": 2}
@@ -54,7 +68,7 @@ def verdict(checks: Iterable[Check]) -> Trust:
         if check.id not in worst or severity[check.status] > severity[worst[check.id].status]:
             worst[check.id] = check
     statuses = {check.status for check in worst.values()}
-    if worst["gpu-activity"].status == "fail":
+    if "gpu-activity" in worst and worst["gpu-activity"].status == "fail":
         return Trust(verdict="unusable", checks=tuple(worst.values()))
     return Trust(verdict="trusted" if statuses == {"ok"} else "degraded", checks=tuple(worst.values()))
 
@@ -84,7 +98,7 @@ def _readable(trace: Trace) -> Check:
     damage = trace.damage
     if not damage.lost_events and not damage.repaired_events:
         return Check.ok("events-readable", "All events could be read.")
-    example = f" First: {damage.examples[0]}." if damage.examples else ""
+    example = f" First: {devices.as_recorded(damage.examples[0])}." if damage.examples else ""
     return Check.warn(
         "events-readable",
         f"Some events are damaged: {damage.repaired_events} could be repaired, {damage.lost_events} are lost.{example}",
@@ -175,8 +189,8 @@ def _activity(trace: Trace) -> Check:
         )
     return Check.fail(
         "gpu-activity",
-        "The trace has no GPU activity: it was recorded without a GPU or without "
-        f"{recorder_by_id(trace.recorder).gpu_activity}, so overlap cannot be measured.",
+        "The trace has no GPU activity that overlapscope reads: it was recorded without a GPU, without "
+        f"{recorder_by_id(trace.recorder).gpu_activity}, or on a device of another kind. Overlap cannot be measured.",
         # The host's part of the recording is there.
         {*GPU_OPS, "calls", "syncs", "clocks"},
     )
@@ -200,7 +214,8 @@ def _clock(trace: Trace) -> Check:
     if worst <= CLOCK_TOLERANCE_NS:
         return Check.ok("clock-skew", "No GPU op begins before its launch.")
     count = int((early > CLOCK_TOLERANCE_NS).sum())
-    seen = f"{count} GPU ops begin before their launch, by up to {worst / 1e3:.1f} us: the clocks disagree."
+    begin = f"{plural(count, 'GPU op')} {'begins before its' if count == 1 else 'begin before their'} launch"
+    seen = f"{begin}, by up to {worst / 1e3:.1f} us: the clocks disagree."
     if worst <= CLOCK_LIMIT_NS:
         return Check.warn("clock-skew", f"{seen} Causes found on the host may be wrong by as much.")
     return Check.fail(
@@ -222,8 +237,9 @@ def _dropped(trace: Trace) -> Check:
     parts = launched_parts(trace, dropped)
     return Check.warn(
         "dropped-ops",
-        f"{len(dropped)} of {len(launches)} recorded launches have no GPU op: the profiler dropped them "
-        f"or was stopped before they ran ({_calls_named(trace, dropped)}). The GPU looks idle where they ran.",
+        f"{len(dropped):,} of {plural(len(launches), 'recorded launch')} {'has' if len(dropped) == 1 else 'have'} no "
+        f"GPU op: the profiler dropped them or was stopped before they ran ({_calls_named(trace, dropped)}). The GPU "
+        "looks idle where they ran.",
         parts,
     )
 
@@ -267,4 +283,6 @@ def _graphs(trace: Trace) -> list[Check]:
 def _calls_named(trace: Trace, rows: Index) -> str:
     """Return calls as text, such as `cudaMemcpyAsync 4 times, cudaLaunchKernel 1 time`."""
     counts = Counter(map(trace.runtime_calls.name, rows.tolist()))
-    return ", ".join(f"{name} {plural(count, 'time')}" for name, count in counts.most_common(_NAMED))
+    return ", ".join(
+        f"{devices.as_recorded(name)} {plural(count, 'time')}" for name, count in counts.most_common(_NAMED)
+    )

@@ -8,34 +8,37 @@ from overlapscope.analysis import calls as call_kinds
 from overlapscope.analysis.grouping import rows_by
 from overlapscope.analysis.periods import Periods, is_step, judged_steps
 from overlapscope.analysis.pieces import IdleTime
-from overlapscope.analysis.results import Check
 from overlapscope.analysis.steady import judge_steady
 from overlapscope.analysis.steps import begins_with_warm_up
 from overlapscope.analysis.timeline import Timeline
+from overlapscope.analysis.trust import worded
+from overlapscope.analysis.trust_results import Check
 from overlapscope.base.columns import pick
 from overlapscope.base.intervals import I64, covered, total, union
 from overlapscope.base.words import clean, percent, plural
 from overlapscope.catalog.causes import IDLE_RANK, IdleCause
+from overlapscope.catalog.devices import as_recorded
 from overlapscope.catalog.recorders import recorder_by_id
 from overlapscope.trace.lost import EVERYTHING
 from overlapscope.trace.model import OwnPeriod, Sync, Trace
 
 LONG_LEAD_IN = 0.1
 MUCH_LEAD_IN = 0.5
-"""Share of the window from which too little is judged, unless several whole steps are left."""
+"""Share of the window above which the lead-in leaves too little to judge, unless several whole steps are left."""
 FEWEST_STEPS = 2
 MISSING_SHARE = 0.01
 MUCH_MISSING = 0.1
-"""Share of the window from which the program's activity is unknown."""
+"""Share of missing ops in the window above which the program's activity is unknown."""
 PROFILER_SHARE = 0.01
 DISORDER_SHARE = 0.01
 REGULAR_PCT = 90
 """Regularity below which a period is only a rough step."""
 
 
-def judge_device(trace: Trace, timeline: Timeline, steps: Periods, idle: IdleTime) -> list[Check]:
+def judge_device(trace: Trace, timeline: Timeline, steps: Periods, idle: IdleTime) -> tuple[Check, ...]:
     """Check one device."""
-    return [
+    return worded(
+        trace,
         _launches(trace, timeline),
         _lead_in(trace, timeline, steps),
         _missing_ops(trace, timeline, idle),
@@ -44,7 +47,7 @@ def judge_device(trace: Trace, timeline: Timeline, steps: Periods, idle: IdleTim
         *_steps(trace, timeline, steps),
         judge_steady(trace, steps),
         _profiler(trace, timeline),
-    ]
+    )
 
 
 def _launches(trace: Trace, timeline: Timeline) -> Check:
@@ -62,8 +65,9 @@ def _launches(trace: Trace, timeline: Timeline) -> Check:
         return Check.ok("launches", "Every GPU op after the lead-in has its launch.")
     return Check.warn(
         "launches",
-        f"{late} GPU ops have no recorded launch, though they were launched during the recording: the cause of idle "
-        "time before them is unknown.",
+        f"{plural(late, 'GPU op')} {'has' if late == 1 else 'have'} no recorded launch, though "
+        f"{'it was' if late == 1 else 'they were'} launched during the recording: the cause of idle time before "
+        f"{'it' if late == 1 else 'them'} is unknown.",
         ("calls",),
     )
 
@@ -106,9 +110,9 @@ def _missing_ops(trace: Trace, timeline: Timeline, idle: IdleTime) -> Check:
     call = trace.runtime_calls.name(int(pieces.call[np.argmax(pieces.length_ns)]))
     detail = (
         f"For {missing / 1e6:.2f} ms ({100 * missing / window:.1f}% of the window) the host waited for the GPU "
-        f"(longest in {call}), and the trace has no op there: its work was probably queued before the recording, "
-        "in a graph whose kernels were not recorded, or of another process. That time is shown as missing ops, not as "
-        "idle. Synchronize before recording, and record more steps."
+        f"(longest in {as_recorded(call)}), and the trace has no op there: its work was probably queued before the "
+        "recording, in a graph whose kernels were not recorded, or of another process. That time is shown as missing "
+        "ops, not as idle. Synchronize before recording, and record more steps."
     )
     if missing > MUCH_MISSING * window:
         return Check.fail("missing-ops", detail, EVERYTHING)
@@ -139,21 +143,23 @@ def _sync_events(trace: Trace) -> Check:
     if waits and not len(trace.syncs) and trace.predicted_by is not None:
         return Check.ok(
             "sync-events",
-            f"{waits} event waits, and no sync events, as predictions have none: which stream waited for which "
-            "was rebuilt from the order of calls.",
+            f"{plural(waits, 'event wait')}, and no sync events, as predictions have none: which stream waited for "
+            "which was rebuilt from the order of calls.",
         )
     if waits and not len(trace.syncs):
         return Check.warn(
             "sync-events",
-            f"{waits} event waits, but no sync events: which stream waited for which was rebuilt from "
+            f"{plural(waits, 'event wait')}, but no sync events: which stream waited for which was rebuilt from "
             f"the order of calls. {recorder_by_id(trace.recorder).sync_events}",
         )
     unstated = int((recorded & (trace.syncs.source_stream < 0)).sum())
     if unstated:
+        silent = "does not say what it waits" if unstated == 1 else "do not say what they wait"
         why = " (CUDA 13)" if trace.recorder == "kineto" else ""
         more = "" if trace.recorder == "kineto" else f" {recorder_by_id(trace.recorder).sync_events}"
         return Check.ok(
-            "sync-events", f"{unstated} event waits do not say what they wait for{why}, so it was rebuilt.{more}"
+            "sync-events",
+            f"{plural(unstated, 'event wait')} {silent} for{why}, so it was rebuilt.{more}",
         )
     return Check.ok("sync-events", "No event wait had to be rebuilt.")
 
@@ -161,7 +167,7 @@ def _sync_events(trace: Trace) -> Check:
 def _steps(trace: Trace, timeline: Timeline, steps: Periods) -> list[Check]:
     notes = trace.annotations.take(judged_steps(trace))
     if not len(notes):
-        return [Check.ok("steps", "No steps recorded: figures are of the whole window.")]
+        return [Check.ok("steps", "No steps were recorded: figures are of all time after the lead-in.")]
     if trace.period is not None:
         return [
             _period(trace.period),
@@ -176,7 +182,7 @@ def _steps(trace: Trace, timeline: Timeline, steps: Periods) -> list[Check]:
         gone = numbers[-1] - numbers[0] >= len({*numbers})
         present = Check.warn("steps", f"Steps are missing: {what}.", ("ranges",) if gone else ())
     else:
-        named = f", the ranges named {clean(trace.steps_by)}" if trace.steps_by else ""
+        named = f", the ranges named {as_recorded(clean(trace.steps_by))}" if trace.steps_by else ""
         present = Check.ok("steps", f"{plural(len(notes), 'step')}, none missing{named}.")
     return [present, _warm_up(trace, steps.row, steps.end_ns - steps.start_ns), _ahead(trace, timeline, steps)]
 
@@ -192,7 +198,7 @@ def _warm_up(trace: Trace, rows: I64, spans: I64) -> Check:
     if begins_with_warm_up(spans.tolist()):
         return Check.warn(
             "warm-up",
-            f"{trace.annotations.name(int(rows[0]))} took {spans[0] / spans[1:].max():.1f} times as "
+            f"{as_recorded(trace.annotations.name(int(rows[0])))} took {spans[0] / spans[1:].max():.1f} times as "
             "long as the longest of the others: a warm-up step is inside the recording.",
         )
     return Check.ok("warm-up", "The first step is like the others.")

@@ -36,7 +36,7 @@ def answer(
     Args:
         head: Fields on every page.
         items: The items.
-        figures: The program that figures are of.
+        figures: The program that the figures describe.
         unknown: Sentences about what is unknown.
         called: Name of the field with the items.
         page: Number of the page, from 1.

@@ -7,7 +7,8 @@ from typing import Any, Final
 
 import msgspec
 
-from overlapscope.analysis.results import Device, Period, TraceResult
+from overlapscope.analysis.figures import Period
+from overlapscope.analysis.results import Device, TraceResult
 from overlapscope.errors import NotInTrace, UsageError
 from overlapscope.report.model import Report
 from overlapscope.report.page import DeviceReport
@@ -87,6 +88,7 @@ def _figures(device: Device) -> dict[str, Any]:
         "hidden_copy_pct": device.overlap.hidden_copy_pct,
         "efficiency_pct": device.overlap.efficiency_pct,
         "exposed_copy_by_cause": _some(device.exposed_copy_by_cause),
+        "exposed_comm_by_cause": _some(device.exposed_comm_by_cause),
         "idle_by_cause": _some(device.idle_by_cause),
     }
 

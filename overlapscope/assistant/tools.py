@@ -42,12 +42,12 @@ if TYPE_CHECKING:
     from overlapscope.query.engine import Answer
 
 _KEPT: Final = 4
-"""Number of analysed traces, or sets of traces, to keep while their files don't change."""
+"""Number of analyzed traces, or sets of traces, to keep while their files don't change."""
 _MOST_TRACES: Final = 64
 """Maximum number of traces to read together. `ranks` reads any number in turn."""
 _TIMEOUT_S: Final = 20.0
 _MOST_ROWS: Final = 10_000
-"""Maximum number of rows of a statement."""
+"""Maximum number of rows that a statement may return."""
 _IN_SPAN: Final = """
 SELECT start_ns, end_ns, kind AS what, name, stream, bytes, NULL AS cause, op FROM gpu_ops
 WHERE device = {device} AND end_ns > {start} AND start_ns < {end}
@@ -115,7 +115,12 @@ class Tools(msgspec.Struct, frozen=True):
         for section in sections:
             verdict = judge(section)
             result = {"rank": section.trace.rank, "level": verdict.level, "verdict": verdict.text}
-            doubts = {"plain": verdict.plain, "steps": verdict.steps, "doubt": verdict.doubt}
+            doubts = {
+                "plain": verdict.plain,
+                "steps": verdict.steps,
+                "overlap_cost": verdict.overlap_cost,
+                "doubt": verdict.doubt,
+            }
             measured = {} if section.device is None else measured_figures(section, section.device)
             items.append({**result, **{name: text for name, text in doubts.items() if text}, **measured})
         figures = "as per_step says; of the recording under recorded_window"
@@ -281,7 +286,8 @@ class Tools(msgspec.Struct, frozen=True):
             "buckets": {name: figure.predicted.value for name, figure in result.buckets.items()},
         }
         items: list[Any] = [
-            {"change": each.intervention, "what": each.what, "how": each.advice} for each in result.interventions
+            {"change": each.intervention, "what": f"In the recording: {each.what}", "how": each.advice}
+            for each in result.interventions
         ]
         items += [{"assumption": each.text, "cost_ns": each.cost_ns} for each in result.assumptions if each.shown]
         figures = "a prediction, low to high, for a step " + (
@@ -301,7 +307,8 @@ class Tools(msgspec.Struct, frozen=True):
             figures = device.figures
             groups = (
                 [figures.span],
-                *(figures.buckets, figures.overlap, figures.exposed_copy_by_cause, figures.idle_by_cause),
+                *(figures.buckets, figures.overlap, figures.exposed_copy_by_cause),
+                *(figures.exposed_comm_by_cause, figures.idle_by_cause),
             )
             items.append({**place, "verdict": device.verdict, "over": device.basis})
             items += [

@@ -23,7 +23,7 @@ class Child(subprocess.Popen[bytes]):
     """
 
     def __init__(self, command: Sequence[str], **options: Any) -> None:
-        """Start it. Without `stdin` among the options, which are those of `Popen`, its stdin is empty."""
+        """Start the command. `options` are those of `Popen`; stdin is empty by default."""
         super().__init__(command, **{"stdin": subprocess.DEVNULL} | options, start_new_session=True)
 
     def ends_within(self, seconds: float) -> bool:
@@ -33,7 +33,7 @@ class Child(subprocess.Popen[bytes]):
         return self.returncode is not None
 
     def end(self, *, term_s: float = 0) -> None:
-        """End it and its process group with SIGKILL, which follows on SIGTERM after `term_s` if that is more than 0."""
+        """End the process and its group with SIGKILL, after SIGTERM and `term_s` seconds if that is more than 0."""
         if term_s and self.poll() is None:
             self._signal_group(signal.SIGTERM)
             self.ends_within(term_s)

@@ -56,6 +56,7 @@ def replacing(target: Path, *, over: bool = True) -> Iterator[Path]:
     Raises:
         OSError: The file cannot be written.
         FileExistsError: The file exists, and `over` is false.
+        PermissionError: The file exists, and its mode forbids writing.
     """
     place, before = _place(target)
     if place is None:
@@ -103,7 +104,12 @@ def may_be_file(path: Path) -> bool:
 
 
 def regular(path: str, flags: int) -> int:
-    """Open a regular file, for `open(..., opener=regular)`. A pipe could block for ever.
+    """Open a regular file, for `open(..., opener=regular)`.
+
+    Opening a pipe could block forever.
+
+    Returns:
+        The file descriptor.
 
     Raises:
         OSError: The path is not a regular file.
@@ -135,17 +141,21 @@ def _all_of(file: BinaryIO) -> bytes:
 def read(path: Path) -> bytes:
     """Return all of a file, or all that comes through a pipe.
 
-    Raises OSError, also for a device, which may never end, and where reading waits for data, as that of `/proc/kmsg`
-    does.
+    Raises:
+        OSError: The file can't be read, is a device, which may never end, or makes readers wait, as `/proc/kmsg` does.
     """
     with open_source(path) as file:
         return _all_of(file)
 
 
 def open_source(path: Path) -> BinaryIO:
-    """Open a file or a pipe for reading; where data of a special file is not there yet, `read` returns None.
+    """Open a file or a pipe for reading.
 
-    Raises OSError, also for a device.
+    Returns:
+        The open file. If it is special and its data has not arrived yet, `read` returns None.
+
+    Raises:
+        OSError: The file can't be opened, or is a device.
     """
     # Without O_NONBLOCK, opening a pipe waits for its writer, as it should.
     waits = 0 if stat.S_ISFIFO(os.stat(path).st_mode) else os.O_NONBLOCK | os.O_NOCTTY
@@ -235,7 +245,7 @@ def flush(path: Path) -> None:
 
 @contextmanager
 def _removed_by_signals(path: Path) -> Iterator[None]:
-    """Remove the file if a signal ends the process that has no other handler."""
+    """Remove the file if the process is ended by a signal that it doesn't handle."""
     process = os.getpid()
 
     def end(number: int, frame: FrameType | None) -> None:

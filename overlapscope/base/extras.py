@@ -24,6 +24,8 @@ class Extra:
     """Feature that needs the extra."""
     brings: str = ""
     """Sentences on its large packages, measured with the versions in requirements/ci.txt."""
+    programs: tuple[str, ...] = ()
+    """Packages that have a program and no module, and without which the feature works in part."""
 
 
 EXTRAS: Final = {
@@ -33,6 +35,7 @@ EXTRAS: Final = {
         "On Linux this downloads 2.8 GB, because PyTorch on PyPI is the CUDA build. If there is no GPU, first install "
         f"the CPU build: `{CPU_TORCH}`. For ROCm and other builds, see https://pytorch.org/get-started. "
         "Reading traces needs no PyTorch.",
+        ("py-spy",),
     ),
     "dashboard": Extra(
         ("dash", "dash_ag_grid", "dash_mantine_components", "waitress"),

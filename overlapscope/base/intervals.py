@@ -184,6 +184,12 @@ class Nesting:
         return np.where(level == 0, block, -1)
 
 
+def begins_after_all(starts: I64, ends: I64) -> Bool:
+    """Select the intervals, sorted by start, before which all earlier ones have ended."""
+    reach = np.maximum.accumulate(np.append(np.iinfo(np.int64).min, ends))[:-1]
+    return starts >= reach
+
+
 def outermost(starts: I64, ends: I64, at: I64) -> I64:
     """Return the row of the interval around each instant that ends last, or -1. Sorted by start; they may cross."""
     if not len(starts):

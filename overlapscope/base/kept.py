@@ -19,6 +19,9 @@ def kept(*, most: int | None = None) -> Callable[[Callable[[Owner, *Key], Made]]
 
     The owner is identified by identity and held weakly. For each owner all results are kept, or the `most` results used
     last. Two threads that ask for the same result at once may both compute it.
+
+    Returns:
+        The decorator.
     """
 
     def decorate(make: Callable[[Owner, *Key], Made]) -> Callable[[Owner, *Key], Made]:

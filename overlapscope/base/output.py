@@ -20,7 +20,7 @@ def tell(sentence: str) -> None:
 
 
 def show(text: str, stream: TextIO | None) -> None:
-    """Write lines to a stream, as long as it takes them."""
+    """Write lines to a stream, and stop using the stream after an error."""
     if stream is None:
         return
     encoding = getattr(stream, "encoding", None) or "utf-8"
@@ -54,10 +54,11 @@ def write_output(data: bytes = b"") -> None:
         else:
             buffer.write(data)
             buffer.flush()
+    except BrokenPipeError:
+        _forget(stream)
+        raise
     except (OSError, ValueError) as error:
         _forget(stream)
-        if isinstance(error, BrokenPipeError):
-            raise
         reason = getattr(error, "strerror", None) or error
         raise UsageError(f"the output cannot be written ({reason}); send it elsewhere.") from None
 
@@ -91,7 +92,7 @@ def bounded(width: int) -> int:
 
 
 def environment() -> dict[str, str]:
-    """Return the environment for rich, which takes any value of COLUMNS and LINES for a size."""
+    """Return the environment for rich, with COLUMNS and LINES within the limits: rich itself accepts any number."""
     sizes = {name: os.environ.get(name, "") for name in ("COLUMNS", "LINES")}
     rest = {name: value for name, value in os.environ.items() if name not in sizes}
     usable = {name: value for name, value in sizes.items() if value.isascii() and value.isdecimal() and len(value) < 9}

@@ -17,7 +17,8 @@ _WIDEST: Final = 2**63
 """Maximum of any other number, such as an instant or a thread id: 64 bits."""
 _INSTANTS: Final = ("at_ns", "start_ns", "end_ns", "clock_offset_ns", "largest_offset_ns")
 """Names of times on some file's or machine's clock, which may be negative."""
-
+_DIFFERENCES: Final = ("slowed_low_ns", "slowed_ns", "slowed_high_ns")
+"""Names of times that are negative if something got shorter."""
 _NAMES: Final = ("rule", "id", "cause", "source_kind", "target_kind")
 """Names whose texts come from overlapscope and are printed unchanged. Names from a trace may contain anything."""
 
@@ -43,7 +44,9 @@ def encode(thing: Any, *, indent: int = 2) -> bytes:
         data = msgspec.json.encode(thing)
     except UnicodeEncodeError:
         data = json.dumps(msgspec.to_builtins(thing), ensure_ascii=False).encode("utf-8", "replace")
-    return msgspec.json.format(data, indent=indent) + b"\n"
+    # Frees the JSON without indents before the newline copies the other: reports of many devices are large.
+    data = msgspec.json.format(data, indent=indent)
+    return data + b"\n"
 
 
 def decode(data: bytes, kind: type[_Kind]) -> _Kind:
@@ -82,6 +85,8 @@ def _check(value: Any, where: str, name: str) -> None:
 def _bounds(name: str) -> tuple[int, int]:
     if name.endswith("_pct"):
         return 0, 100
+    if name in _DIFFERENCES:
+        return -MOST, MOST
     if (name.endswith(("_ns", "_by_cause")) and name not in _INSTANTS) or name in ("bytes", "count"):
         return 0, MOST
     return -_WIDEST, _WIDEST

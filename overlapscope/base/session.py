@@ -74,6 +74,9 @@ def kept_in_session(make: Callable[[Owner, *Key], Made]) -> Callable[[Owner, *Ke
     """Decorate a pure function of an owner and of hashable arguments, so that a session keeps its results.
 
     A session keeps the results of owners that it knows: traces that it read, and results of other such functions.
+
+    Returns:
+        The function, which looks in the session first.
     """
 
     @functools.wraps(make)

@@ -21,7 +21,7 @@ class Shown:
     __slots__ = ()
 
     shown_by: ClassVar[str] = ""
-    """Place of a function that returns verdict and document of a result that the drawing module does not know."""
+    """`package.module:name` of a function that returns verdict and document, if the drawing module has none."""
 
     def __repr__(self) -> str:
         text: str = load(f"{_drawn_by}:sentence")(self)

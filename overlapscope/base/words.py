@@ -34,11 +34,24 @@ class Unit:
 
     def number(self, ns: int | None) -> str:
         """Return the number alone, for a column whose title names the unit."""
-        return NOTHING if ns is None else _decimal(ns, self.ns, self.decimals)
+        if ns is None:
+            return NOTHING
+        if self.hides(ns):
+            return f"< {self.least}"
+        return f"{ns / self.ns:,.{self.decimals}f}" if ns else "0"
 
     def text(self, ns: int | None) -> str:
         """Return the number with its unit."""
         return NOTHING if ns is None else f"{self.number(ns)} {self.name}"
+
+    def hides(self, ns: int) -> bool:
+        """Return whether the decimals of a length other than zero are all zero."""
+        return 0 < abs(ns) < self.ns and round(ns / self.ns, self.decimals) == 0
+
+    @property
+    def least(self) -> str:
+        """The shortest length whose decimals are not all zero."""
+        return f"{10**-self.decimals:.{self.decimals}f}"
 
 
 def unit_for(span_ns: int) -> Unit:
@@ -48,15 +61,6 @@ def unit_for(span_ns: int) -> Unit:
     if span_ns >= 1_000_000:
         return Unit("ms", 1_000_000, 1 if span_ns >= 100_000_000 else 2 if span_ns >= 10_000_000 else 3)
     return Unit("us", 1_000, 1)
-
-
-def _decimal(value: int, scale: int, decimals: int) -> str:
-    if value == 0:
-        return "0"
-    text = f"{value / scale:,.{decimals}f}"
-    if float(text.replace(",", "")) == 0:
-        return f"< {10**-decimals:.{decimals}f}"
-    return text
 
 
 def duration(ns: float) -> str:
@@ -119,17 +123,27 @@ def bare_share(part: float | None, whole: float | None) -> str:
     return bare_percent(100 * part / whole if part is not None and whole else None)
 
 
-def bare_shares(parts: Sequence[int], whole: int) -> list[str]:
-    """Return the parts of a whole as percentages that add up to 100.0, rounded by the largest remainder."""
+def whole_tenths(parts: Sequence[int], whole: int, together: int | None = None) -> list[int]:
+    """Return the parts of a whole in tenths of a percent, rounded by the largest remainder.
+
+    They add up to `together`, which is that of all parts unless they are parts of a larger one that was rounded.
+    """
     if not whole:
-        return [NOTHING] * len(parts)
+        return [0] * len(parts)
     tenths = [1000 * part // whole for part in parts]
-    missing = 1000 * sum(parts) // whole - sum(tenths)
+    missing = (1000 * sum(parts) // whole if together is None else together) - sum(tenths)
     by_remainder = sorted(range(len(parts)), key=lambda i: -(1000 * parts[i] % whole))
     for i in by_remainder[:missing]:
         tenths[i] += 1
+    return tenths
+
+
+def bare_shares(parts: Sequence[int], whole: int, together: int | None = None) -> list[str]:
+    """Return the parts of a whole as percentages that add up to 100.0, or to `together` tenths of a percent."""
+    if not whole:
+        return [NOTHING] * len(parts)
     texts = []
-    for part, tenth in zip(parts, tenths, strict=True):
+    for part, tenth in zip(parts, whole_tenths(parts, whole, together), strict=True):
         if part in (0, whole):
             texts.append("100" if part else "0")
         else:
@@ -219,12 +233,20 @@ def shorten(text: str, width: int) -> str:
     return f"{text[:head]}…{text[len(text) - tail :]}"
 
 
+def capital(text: str) -> str:
+    """Return a text as the beginning of a sentence."""
+    return text[:1].upper() + text[1:]
+
+
 def plural(count: int, noun: str) -> str:
     """Return `1 step`, `2,000 steps`, `3 batches`, `4 copies`."""
     if count == 1:
         return f"1 {noun}"
-    many = f"{noun[:-1]}ies" if noun.endswith("py") else f"{noun}es" if noun.endswith("ch") else f"{noun}s"
-    return f"{count:,} {many}"
+    return f"{count:,} {_several(noun)}"
+
+
+def _several(noun: str) -> str:
+    return f"{noun[:-1]}ies" if noun.endswith("py") else f"{noun}es" if noun.endswith("ch") else f"{noun}s"
 
 
 def each(count: int, among: int, noun: str = "") -> str:
@@ -233,7 +255,7 @@ def each(count: int, among: int, noun: str = "") -> str:
         return plural(count // among, noun) if noun else f"{count // among:,}"
     share = count / among
     text = f"{share:,.{0 if share >= 10 else 1}f}" if share >= 0.05 else "< 0.1"
-    return f"{text} {plural(2, noun).removeprefix('2 ')}" if noun else text
+    return f"{text} {_several(noun)}" if noun else text
 
 
 def listed(things: Iterable[object], most: int | None = None) -> str:

@@ -16,15 +16,16 @@ import msgspec
 from msgspec import UNSET
 
 from overlapscope.analysis.average import comparable, judged_steps
+from overlapscope.analysis.figures import Period
 from overlapscope.analysis.jobs import mixture
-from overlapscope.analysis.results import Device, Environment, Period, TraceResult
+from overlapscope.analysis.results import Device, TraceResult
+from overlapscope.analysis.trust_results import Environment
 from overlapscope.base.saved import MOST, Tool, decode
 from overlapscope.base.words import clean, percent, plural
-from overlapscope.budgets.metrics import DIRECTIONS, METRICS, Direction, Metric, Sample
+from overlapscope.budgets.metrics import CAUSES_OF, DIRECTIONS, METRICS, Direction, Metric, Sample
 from overlapscope.budgets.missing import doubt, refuse_predicted
 from overlapscope.budgets.quantity import show
 from overlapscope.budgets.samples import Measurements, Series, series, step_sample
-from overlapscope.catalog.causes import COPY_CAUSES, IDLE_CAUSES
 from overlapscope.compare.environment import fingerprint
 from overlapscope.compare.noise import FEWEST
 from overlapscope.errors import UnreadableTrace, UsageError
@@ -34,7 +35,8 @@ from overlapscope.trace.lost import FIGURES
 SCHEMA_VERSION: Final = 1
 STEPS: Final = "steps"
 COMMON_PCT: Final = 50.0
-"""Percentage of common kernel launches from which two recordings are of the same program, without script names."""
+"""Minimum percentage of common kernel launches for two recordings to be of the same program, if their scripts' names
+are unknown."""
 COMMON_PCT_OF_ONE: Final = 20.0
 COMMON_PCT_OF_TWO: Final = 80.0
 _KERNELS = 24
@@ -63,7 +65,7 @@ class BaselineSeries(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tr
     direction: Direction | None = None
     """Direction of the copies; None for both together."""
     cause: str | None = None
-    """Cause, for the part of `exposed_copy_time` or `idle_time` due to it; None for the whole metric."""
+    """Cause, for the part of a metric of `CAUSES_OF` due to it; None for the whole metric."""
     scope: str
     """`steps`, or the name of a range."""
     typical: str
@@ -158,6 +160,9 @@ def of(report: Report, *, ranges: Iterable[str] = (), allow_predicted: bool = Fa
         report: The report. If it is of a prediction, the baseline's environment states this.
         ranges: Patterns of ranges to keep besides the steps.
         allow_predicted: Whether to accept a prediction.
+
+    Returns:
+        The baseline, ready to be written to a file.
 
     Raises:
         UsageError: The report can't serve as a baseline.
@@ -300,8 +305,7 @@ def _series(
 _KEPT: Final[tuple[tuple[Metric, Direction | None, str | None], ...]] = (
     *((metric, None, None) for metric in METRICS.values() if not metric.of_host),
     *((metric, direction, None) for metric in METRICS.values() if metric.needs == "copies" for direction in DIRECTIONS),
-    *((METRICS["exposed_copy_time"], None, str(cause)) for cause in COPY_CAUSES),
-    *((METRICS["idle_time"], None, str(cause)) for cause in IDLE_CAUSES),
+    *((METRICS[metric], None, cause) for metric, causes in CAUSES_OF.items() for cause in causes),
 )
 """Metrics, directions and causes that a baseline keeps for each sample."""
 

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import datetime
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
 
 from msgspec import Struct
 
 from overlapscope.analysis.jobs import mixture
+from overlapscope.analysis.plain_step import takes
 from overlapscope.base.words import clean, duration, listed, plural
 from overlapscope.budgets.baseline import Baseline, other_program
 from overlapscope.budgets.judge import combine, judge
@@ -31,6 +32,7 @@ def check(
     *,
     baseline: Baseline | None = None,
     today: datetime.date | None = None,
+    promises: Sequence[BudgetVerdict] = (),
 ) -> CheckResult:
     """Judge a report by budgets; without budgets, by `DEFAULT_FORBID`, or by `DEFAULT_RELATIVE` if a baseline is given.
 
@@ -39,25 +41,47 @@ def check(
         settings: Budgets and other settings.
         baseline: Figures that relative budgets compare with.
         today: The day by which exceptions expire; by default that of this machine's clock.
+        promises: Verdicts on a contract, which are added.
+
+    Returns:
+        The outcome, and the verdict on each budget at each place.
 
     Raises:
         UsageError: A trace was predicted, and the settings don't allow predictions.
     """
     job = Job(report, settings, baseline, today)
-    verdicts = [ruling.verdict for ruling in job.judge()]
-    ordered = tuple(
-        sorted(
-            verdicts, key=lambda verdict: (verdict.status == "pass", not verdict.counts, WORST_FIRST[verdict.status])
-        )
-    )
-    outcome = _outcome(ordered)
+    ordered = _ordered([*promises, *(ruling.verdict for ruling in job.judge())])
     return CheckResult(
-        outcome=outcome,
+        outcome=_outcome(ordered),
         summary=_summary(ordered, "the baseline" if baseline is not None else "a baseline, because there is none"),
         program=_program_words(job.report),
         sources=tuple(trace.source for trace in job.report.traces),
         verdicts=ordered,
         warnings=tuple(job.warnings()),
+    )
+
+
+def check_promises(promises: Sequence[BudgetVerdict], sources: tuple[str, ...]) -> CheckResult:
+    """Return the result of a check against nothing but a contract.
+
+    Args:
+        promises: The verdicts on the contract.
+        sources: Paths of the judged traces.
+    """
+    ordered = _ordered(promises)
+    summary, gains = _summary(ordered, "", "promise"), sum(verdict.note is not None for verdict in ordered)
+    if gains:
+        summary += f" {plural(gains, 'gain')}, which `overlapscope contract update` accepts."
+    program = "The contract is about the order of calls, not about their times."
+    return CheckResult(outcome=_outcome(ordered), summary=summary, program=program, sources=sources, verdicts=ordered)
+
+
+def _ordered(verdicts: Iterable[BudgetVerdict]) -> tuple[BudgetVerdict, ...]:
+    """Return verdicts, the worst first."""
+    return tuple(
+        sorted(
+            verdicts, key=lambda verdict: (verdict.status == "pass", not verdict.counts, WORST_FIRST[verdict.status])
+        )
     )
 
 
@@ -120,14 +144,14 @@ class Job:
             )
         if self._recorded_alone:
             yield (
-                "The baseline was made from a recording, so the recorded figures are judged, not the plain "
-                "program; write the baseline again."
+                "The baseline was made from a recording, so the recorded figures are judged, not those of the program "
+                "without the profiler; write the baseline again."
             )
         if self._plain_unknown:
             yield (
-                "The baseline is of the plain program, but the plain step of this trace is unknown, so nothing is "
-                "compared with the baseline. Record with plain steps (`overlapscope run --plain-steps 10`), or "
-                "pass the step time as --plain-step."
+                "The baseline is of the program without the profiler, whose step time this trace does not have, so "
+                "nothing is compared with the baseline. Record with `overlapscope run --plain-steps 10`, or pass the "
+                "step time as --plain-step."
             )
         elif self._elsewhere:
             yield (
@@ -217,7 +241,7 @@ class Job:
         if self._other_program:
             return "the baseline is of another program"
         if self._plain_unknown:
-            return "the baseline is of the plain program"
+            return "the baseline is of the program without the profiler"
         return f"the baseline was made elsewhere ({self._elsewhere})" if self._elsewhere else ""
 
 
@@ -249,8 +273,9 @@ def _program_words(report: Report) -> str | None:
     if plain is None or not environment.is_plain(environment.fingerprint(report)):
         return None
     return (
-        f"The check judges the plain program: a step takes {duration(plain.step_ns)} without the profiler "
-        f"({plain.origin}) and {duration(plain.recorded_step_ns)} in the recording."
+        "Figures are of the program without the profiler, where a step takes "
+        f"{takes(plain.step_ns, plain.low_ns, plain.high_ns, plain.origin)}; in the recording it takes "
+        f"{duration(plain.recorded_step_ns)}."
     )
 
 
@@ -263,12 +288,12 @@ def _outcome(verdicts: tuple[BudgetVerdict, ...]) -> Outcome:
     return "pass"
 
 
-def _summary(verdicts: tuple[BudgetVerdict, ...], baseline: str) -> str:
+def _summary(verdicts: tuple[BudgetVerdict, ...], baseline: str, noun: str = "budget") -> str:
     """Return the outcome of all budgets. `baseline` is what changes are compared with, in words.
 
     Example: `2 of 5 budgets failed: efficiency_pct >= 80%, forbid pageable-memory.`
     """
-    total = plural(len(verdicts), "budget")
+    total = plural(len(verdicts), noun)
     if all(verdict.status == "skipped" for verdict in verdicts):
         return f"Nothing could be compared with {baseline}." if verdicts else "There was nothing to judge."
     words: dict[Status, str] = {
@@ -279,7 +304,11 @@ def _summary(verdicts: tuple[BudgetVerdict, ...], baseline: str) -> str:
     counted = {
         status: [verdict for verdict in verdicts if verdict.status == status and verdict.counts] for status in words
     }
-    parts = [f"{len(some)} of {total} {words[status]}: {_named(some)}" for status, some in counted.items() if some]
+    parts = [
+        f"{f'{len(some)} of {total}' if len(verdicts) > 1 else f'The {noun}'} {words[status]}: {_named(some)}"
+        for status, some in counted.items()
+        if some
+    ]
     if parts:
         return "; ".join(parts) + "."
     count = Counter(verdict.status for verdict in verdicts)
@@ -292,7 +321,7 @@ def _summary(verdicts: tuple[BudgetVerdict, ...], baseline: str) -> str:
     rest = [f"{count[status]} {word}" for status, word in words.items() if count[status]]
     if rest:
         return f"{count['pass']} of {total} passed, {', '.join(rest)}."
-    return f"All {total} passed." if len(verdicts) > 1 else "The budget passed."
+    return f"All {total} passed." if len(verdicts) > 1 else f"The {noun} passed."
 
 
 def _named(verdicts: list[BudgetVerdict]) -> str:

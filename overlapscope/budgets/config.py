@@ -11,6 +11,7 @@ import tomllib
 from collections.abc import Iterator, Mapping
 from fnmatch import fnmatchcase
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, Final
 
 from msgspec import Struct
@@ -34,7 +35,7 @@ from overlapscope.budgets.tables import (
     wrong_value,
 )
 from overlapscope.budgets.verdicts import Unit
-from overlapscope.catalog.earlier_names import current_rule
+from overlapscope.catalog.earlier_names import current_rules
 from overlapscope.errors import ConfigError
 
 FILE, PROJECT = "overlapscope.toml", "pyproject.toml"
@@ -71,7 +72,7 @@ def find(start: Path) -> Path | None:
 
 
 def read(path: Path) -> Settings:
-    """Read the settings from a file, with the baseline's path relative to it. Raises ConfigError."""
+    """Read the settings from a file, with paths relative to it. Raises ConfigError."""
     content = _toml(path)
     if path.name != PROJECT:
         settings = from_mapping(content, str(path))
@@ -80,7 +81,8 @@ def read(path: Path) -> Settings:
         if section is None:
             raise ConfigError(f"{path}: has no [tool.overlapscope]; add one, or name another file.")
         settings = from_mapping(section, str(path), _PATH)
-    return settings if settings.baseline is None else replace(settings, baseline=path.parent / settings.baseline)
+    beside = {name: getattr(settings, name) for name in ("baseline", "contract")}
+    return replace(settings, **{name: path.parent / file for name, file in beside.items() if file is not None})
 
 
 def _toml(path: Path) -> dict[str, Any]:
@@ -107,13 +109,19 @@ def _section(content: Mapping[str, Any], path: Path) -> Mapping[str, Any] | None
 # -- Settings ---------------------------------------------------------------------------------------
 
 
-def from_mapping(content: Mapping[str, Any], source: str, path: tuple[str, ...] = ()) -> Settings:
+def from_mapping(
+    content: Mapping[str, Any],
+    source: str,
+    path: tuple[str, ...] = (),
+    names: Mapping[tuple[str, ...], str] = MappingProxyType({}),
+) -> Settings:
     """Return the settings in a mapping with the keys of a configuration file.
 
     Args:
         content: The mapping, as `tomllib` returns it.
         source: The file, or whatever errors should name.
         path: Keys of the mapping itself inside the file.
+        names: Names for errors of paths that the user wrote as keywords.
 
     Raises:
         ConfigError: A key or a value is wrong.
@@ -122,7 +130,7 @@ def from_mapping(content: Mapping[str, Any], source: str, path: tuple[str, ...] 
         raise ConfigError(
             f"{source}: tool: belongs in {PROJECT}; leave out tool.overlapscope here, and write [budgets]."
         )
-    location = ConfigLocation(source, path)
+    location = ConfigLocation(source, path, names)
     top = read_table(content, TopTable, location)
     defaults = _given(top, *_DEFAULTS)
     budgets = tuple(
@@ -136,8 +144,11 @@ def from_mapping(content: Mapping[str, Any], source: str, path: tuple[str, ...] 
     )
     return Settings(
         baseline=None if top.baseline is None else Path(top.baseline),
+        contract=None if top.contract is None else Path(top.contract),
         budgets=budgets,
-        forbid=tuple(dict.fromkeys(rule(text, str(location.at("forbid"))) for text in top.forbid or ())),
+        forbid=tuple(
+            dict.fromkeys(id for text in top.forbid or () for id in rules_named(text, str(location.at("forbid"))))
+        ),
         allow_missing=top.allow_missing or False,
         overrides=overrides,
         exceptions=tuple(
@@ -181,20 +192,20 @@ def _limit_key(operator: str, change: str | None, metric: Metric, location: Conf
     return _relative_key(metric)
 
 
-def rule(text: str, source: str) -> str:
-    """Return the current id of a rule that can be forbidden, which the user may name by an earlier id.
+def rules_named(text: str, source: str) -> tuple[str, ...]:
+    """Return the current ids of a rule that can be forbidden, which the user may name by an earlier id.
 
     Raises:
         ConfigError: There is no such rule, or it cannot be forbidden.
     """
     from overlapscope.rules import RULES
 
-    id = current_rule(text)
-    if id not in RULES:
+    ids = current_rules(text)
+    if ids[0] not in RULES:
         raise ConfigError(f"{source}: {no_such('rule', text, RULES)}.")
-    if id == "overlap-achieved":
+    if "overlap-achieved" in ids:
         raise ConfigError(f"{source}: {text!r} is good news, so it cannot be forbidden.")
-    return id
+    return ids
 
 
 def _given(table: Struct, *keys: str) -> dict[str, Any]:
@@ -314,7 +325,7 @@ def _exemption(content: Mapping[str, Any], at: ConfigLocation) -> Exemption:
     if (table.budget is None) == (table.rule is None):
         raise at.error("needs either a budget or a rule, from which it is an exception")
     if table.rule is not None and not any(character in table.rule for character in "*?["):
-        rule(table.rule, str(at.at("rule")))
+        rules_named(table.rule, str(at.at("rule")))
     if table.reason is None:
         raise at.at("reason").error("is missing; say in a sentence why it is accepted")
     if table.until is None:

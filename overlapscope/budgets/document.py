@@ -93,8 +93,9 @@ def _title(result: CheckResult) -> str:
 def _outcome(result: CheckResult) -> Iterator[Block]:
     tone = _TONES.get(result.outcome, "fair")
     yield Text(words.prose(result.summary), tone, badge=words.OUTCOME[result.outcome])
-    if result.program is not None:
-        yield Text(words.prose(result.program), tone="muted")
+    yield Text(
+        words.prose(result.program or "Figures are of the recording, which the profiler makes slower."), tone="muted"
+    )
     if len(result.sources) > 1:
         yield Text(words.judged(result), tone="muted")
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime
+from collections.abc import Iterator
 from fnmatch import fnmatchcase
 
 from msgspec import Struct
@@ -12,7 +13,7 @@ from overlapscope.budgets.baseline import Baseline
 from overlapscope.budgets.check import Job, Judgement
 from overlapscope.budgets.places import place_words
 from overlapscope.budgets.quantity import show
-from overlapscope.budgets.rulings import Ruling
+from overlapscope.budgets.rulings import Ruling, forbidden
 from overlapscope.budgets.settings import DEFAULT_FLOOR_PCT, Budget, Settings
 from overlapscope.budgets.verdicts import BudgetVerdict
 from overlapscope.catalog.earlier_names import ids_of
@@ -44,28 +45,34 @@ def explain(
 ) -> tuple[Explanation, ...]:
     """Explain all verdicts whose budget, metric or rule matches a name or pattern.
 
+    Returns:
+        One explanation for each verdict.
+
     Raises:
         UsageError: Nothing matches, or `check` would raise it.
     """
     job = Job(report, settings, baseline, today)
     judged = list(job.judge())
     names = dict.fromkeys(name for ruled in judged for name in (ruled.verdict.budget, ruled.verdict.metric))
-    wanted = {name for name in names if any(id == budget or fnmatchcase(id, budget) for id in _spellings(name))}
+    wanted = [
+        ruled
+        for ruled in judged
+        if any(name == budget or fnmatchcase(name, budget) for name in _spellings(ruled.verdict))
+    ]
     if not wanted:
         listed = ", ".join(clean(name, 80) for name in dict.fromkeys(ruled.verdict.budget for ruled in judged))
         raise UsageError(f"there is no budget {budget!r}{did_you_mean(budget, names)}; budgets: {listed or 'none'}.")
     by_default = not (settings or Settings()).forbid
-    return tuple(
-        _explained(job.report, ruled, by_default=by_default)
-        for ruled in judged
-        if wanted & {ruled.verdict.budget, ruled.verdict.metric}
-    )
+    return tuple(_explained(job.report, ruled, by_default=by_default) for ruled in wanted)
 
 
-def _spellings(name: str) -> list[str]:
-    """Return the name of a budget or rule, and those names that it has with an earlier id of the rule."""
-    rule = name.rsplit(" ", maxsplit=1)[-1]
-    return [f"{name.removesuffix(rule)}{id}" for id in ids_of(rule)]
+def _spellings(verdict: BudgetVerdict) -> Iterator[str]:
+    """Yield the names of a budget and its metric, and those that they have with an earlier id of a forbidden rule."""
+    yield verdict.budget
+    yield verdict.metric
+    if verdict.metric in RULES:
+        for id in ids_of(verdict.metric):
+            yield from (id, forbidden(id))
 
 
 def _explained(report: Report, judged: Judgement, *, by_default: bool) -> Explanation:

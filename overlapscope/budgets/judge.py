@@ -14,7 +14,7 @@ from overlapscope.budgets.baseline import STEPS, Baseline, BaselineDevice
 from overlapscope.budgets.metrics import METRICS
 from overlapscope.budgets.missing import lacking
 from overlapscope.budgets.places import JudgedPlace, place_words
-from overlapscope.budgets.quantity import as_difference, distinct, show
+from overlapscope.budgets.quantity import difference, distinct, show
 from overlapscope.budgets.reasons import reasons_of
 from overlapscope.budgets.rulings import WORST_FIRST, Ruling, counts
 from overlapscope.budgets.samples import Measurements, Series, Spent, noise_floor, series, spent
@@ -32,6 +32,9 @@ def judge(place: JudgedPlace, baseline: Baseline | None, *, only: bool) -> Rulin
         baseline: Figures that a relative limit compares with.
         only: Whether the report has a single device. It is compared with a single device of the baseline even if
             their ranks or numbers differ.
+
+    Returns:
+        The judgement. Its status is `unknown` if a figure is missing.
     """
     if place.missing is not None:
         return _unknown(place, place.missing)
@@ -118,6 +121,9 @@ def _relative(place: JudgedPlace, now: Series, before: Series, floor: float) -> 
 
     It fails if it exceeds both the allowed percentage and the noise floor, and is unlikely to be chance. The limit is
     the baseline's value plus the larger of the allowed change and the floor.
+
+    Returns:
+        The judgement, with the interval of the change.
     """
     budget = place.budget
     sign = -1 if budget.what.more_is_better else 1
@@ -155,7 +161,7 @@ def _comparison(budget: Budget, value: float, base: float, bound: float, floor: 
         return f"{budget.metric} is {value_text}, as in the baseline"
     demand = _demand(budget, bound_text)
     if floor is not None:
-        demand += f", because up to {as_difference(show(floor, budget.what.unit), budget.what.unit)} is noise"
+        demand += f", because up to {difference(floor, budget.what.unit)} is noise"
     return f"{budget.metric} is {value_text}, {_change(value, base)} than the baseline's {base_text} ({demand})"
 
 
@@ -259,6 +265,9 @@ def _median(budget: Budget, worst_first: list[Ruling]) -> Ruling:
     """Judge the median of the places' values by the median of their limits.
 
     If one place is unknown, so is the median. The reasons are those of the worst place.
+
+    Returns:
+        The judgement of the median.
     """
     unknown = next((ruling for ruling in worst_first if ruling.value is None), None)
     if unknown is not None:

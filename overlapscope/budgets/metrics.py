@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any, Final, Literal
 
 from msgspec import Struct
 
+from overlapscope.analysis.figures import Period
 from overlapscope.analysis.groups import TINY_BYTES
-from overlapscope.analysis.results import Period, missing_ns
+from overlapscope.analysis.results import missing_ns
 from overlapscope.base.words import size
 from overlapscope.budgets.verdicts import Unit
-from overlapscope.catalog.causes import STALL_CAUSES, IdleCause
+from overlapscope.catalog.causes import COMM_CAUSES, COPY_CAUSES, IDLE_CAUSES, STALL_CAUSES, IdleCause
 from overlapscope.trace.lost import CAUSES, FIGURES, HOST, Part
 
 Direction = Literal["h2d", "d2h"]
@@ -38,6 +40,8 @@ class Sample(Struct, frozen=True):
 
 Amount = Callable[[Sample, Direction | None], float]
 """Function that reads an amount from a sample, for copies in a given direction or in both."""
+Known = Callable[[Sample], bool]
+"""Function that tells whether a sample states an amount."""
 
 
 class Metric(Struct, frozen=True, kw_only=True):
@@ -53,7 +57,9 @@ class Metric(Struct, frozen=True, kw_only=True):
     whole: Amount | None = None
     """Divisor in nanoseconds; None for a metric that is a time."""
     blames: tuple[Blame, ...] = ()
-    needs: Literal["copies", "comm", ""] = ""
+    known: Known = lambda _: True
+    """False for a sample in which the amount is unknown."""
+    needs: Literal["copies", "comm", "host", ""] = ""
     """Ops without which the metric means nothing. Metrics that need copies can be narrowed to a direction."""
     by_range: bool = True
     of_host: bool = False
@@ -65,7 +71,9 @@ class Metric(Struct, frozen=True, kw_only=True):
     """Parts of the recording that the metric is computed from. If one of them may be incomplete, it is unknown."""
 
     def read(self, sample: Sample, direction: Direction | None) -> float | None:
-        """Return the metric of a sample, in its unit; None for a percentage of nothing."""
+        """Return the metric of a sample, in its unit; None for a percentage of nothing, and where it is unknown."""
+        if not self.known(sample):
+            return None
         part = self.part(sample, direction)
         if self.whole is None:
             return float(part)
@@ -104,6 +112,28 @@ def _exposed_copy_ns(sample: Sample, direction: Direction | None) -> int:
 
 def _moved(sample: Sample, direction: Direction | None) -> list[Moved]:
     return [moved for way, moved in sample.moved.items() if direction in (None, way)]
+
+
+def _shows_host(sample: Sample) -> bool:
+    return sample.figures.host is not None
+
+
+def _host(field: str, sample: Sample, _: Direction | None) -> int:
+    return getattr(sample.figures.host, field, 0)
+
+
+def _of_step(id: str, meaning: str, field: str, unit: Unit = "ns", known: Known = _shows_host) -> Metric:
+    """Return a metric of the launching thread in a step, which doesn't depend on the GPU's speed."""
+    return Metric(
+        id=id,
+        meaning=meaning,
+        unit=unit,
+        part=partial(_host, field),
+        known=known,
+        needs="host",
+        by_range=False,
+        rests_on=CAUSES,
+    )
 
 
 def _as_share_and_time(id: str, meaning: str, of: str, *, whole: Amount, **more: Any) -> tuple[Metric, Metric]:
@@ -204,6 +234,23 @@ _ALL: Final = (
         needs="copies",
         by_range=False,
     ),
+    _of_step(
+        "python_ms_per_step",
+        "time of a step in which the launching thread was in Python, between ops and runtime calls",
+        "python_ns",
+    ),
+    _of_step(
+        "launches_per_step",
+        "number of calls in a step that launch kernels, copies or graphs on the device",
+        "launches",
+        "launches",
+    ),
+    _of_step(
+        "gc_ms_per_step",
+        "time of a step in which Python's garbage collector held the launching thread; known if the recorder marked it",
+        "gc_pause_ns",
+        known=lambda sample: sample.figures.host is not None and sample.figures.host.gc_known,
+    ),
     Metric(
         id="host_step_time",
         meaning="step time on the host, from one step mark to the next, for a program that does not use a GPU",
@@ -228,3 +275,10 @@ _ALL: Final = (
 
 METRICS: Final[dict[str, Metric]] = {metric.id: metric for metric in _ALL}
 """Metrics by id, in the order of the documentation."""
+
+CAUSES_OF: Final[Mapping[str, tuple[str, ...]]] = {
+    "exposed_copy_time": COPY_CAUSES,
+    "exposed_comm_time": COMM_CAUSES,
+    "idle_time": IDLE_CAUSES,
+}
+"""Causes that the time of a metric is divided by."""

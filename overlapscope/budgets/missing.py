@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from itertools import islice
 
-from overlapscope.analysis.results import COPIES_MATTER_FROM, TraceResult
+from overlapscope.analysis.figures import COPIES_MATTER_FROM
+from overlapscope.analysis.results import TraceResult
 from overlapscope.base.words import clean, listed, percent
 from overlapscope.budgets.metrics import Direction, Metric, Sample, copy_ns
 from overlapscope.budgets.samples import Series
@@ -100,6 +101,13 @@ def lacking(metric: Metric, direction: Direction | None, samples: tuple[Sample, 
         return "there is no communication"
     if values.numbers:
         return None
+    if metric.needs == "host":
+        gc = metric.id == "gc_ms_per_step" and any(sample.figures.host is not None for sample in samples)
+        return (
+            "the recorder did not mark runs of Python's garbage collector"
+            if gc
+            else "the ops of the launching thread were not recorded, or there are no steps"
+        )
     if metric.id == "efficiency_pct":
         return "only one engine worked, so there was nothing to overlap"
     if metric.id == "copy_bandwidth":

@@ -24,8 +24,13 @@ _EXAMPLE: Final[dict[Unit, str]] = {
     "ns": '"3 ms"',
     "pct": '"80%"',
     "gb_per_s": '"40 GB/s"',
+    "launches": '"1500"',
     "findings": '"0"',
     "differences": '"0"',
+    "kernels": '"0"',
+    "copies": '"0"',
+    "calls": '"0"',
+    "bytes": '"0"',
 }
 
 
@@ -46,7 +51,7 @@ def parse(text: str | float, unit: Unit, *, or_share: bool = False) -> float:
         raise ConfigError(
             f"{text!r} may mean {exact(float(number), unit)} or {exact(float(100 * number), unit)}; {like}"
         )
-    if unit == "pct" and name in ("", "%"):
+    if (unit == "pct" and name in ("", "%")) or (unit == "launches" and name in ("", "launches")):
         value = number
     elif unit == "ns" and name in _TIMES:
         value = number.scaleb(_TIMES[name])
@@ -76,9 +81,9 @@ def show(value: float | None, unit: Unit) -> str:
     return "unknown" if value is None else distinct([value], unit)[0]
 
 
-def as_difference(text: str, unit: Unit) -> str:
-    """Return a formatted quantity as a difference. Percentages differ by points: `5 points`."""
-    return f"{text.removesuffix('%')} points" if unit == "pct" else text
+def difference(value: float, unit: Unit) -> str:
+    """Format the difference of two quantities. Percentages differ by points: `5 points`."""
+    return distinct([value], unit, pct=" points")[0]
 
 
 def exact(value: float, unit: Unit) -> str:
@@ -93,14 +98,17 @@ def exact(value: float, unit: Unit) -> str:
     return f"{short}%" if unit == "pct" else f"{short} {name}".rstrip()
 
 
-def distinct(values: Iterable[float], unit: Unit) -> tuple[str, ...]:
+def distinct(values: Iterable[float], unit: Unit, *, pct: str = "%") -> tuple[str, ...]:
     """Format several quantities of the same unit with enough digits to set different values apart.
 
-    Only zero is written as 0, and only exactly 100 percent as 100%.
+    Only zero is written as 0, and only exactly 100 percent as 100%. `pct` follows each percentage.
+
+    Returns:
+        One text per value.
     """
     listed = tuple(values)
     distinguished = {*listed, 0.0, 100.0} if unit == "pct" else {*listed, 0.0}
-    suffix, power = _scale(listed, unit)
+    suffix, power = (pct, 0) if unit == "pct" else _scale(listed, unit)
     # The shortest text of a float, 79.96, instead of the binary fraction that is stored for it.
     exact = {value: Decimal(repr(value)).scaleb(-power) for value in distinguished}
     start = max(_decimals(max(abs(exact[value]) for value in listed)), *(_short(exact[value]) for value in listed))
@@ -109,7 +117,7 @@ def distinct(values: Iterable[float], unit: Unit) -> tuple[str, ...]:
         rounded = {value: number.quantize(step, context=_WIDE) for value, number in exact.items()}
         if len(set(rounded.values())) == len(distinguished):
             return tuple(f"{_text(rounded[value], exact[value])}{suffix}" for value in listed)
-    bare = _scale((), unit)[0]
+    bare = pct if unit == "pct" else _scale((), unit)[0]
     return tuple(f"{value!r}{bare}" for value in listed)
 
 
@@ -138,4 +146,4 @@ def _scale(values: Iterable[float], unit: Unit) -> tuple[str, int]:
             if largest >= 10**power * (10 if name == "s" else 1):
                 return f" {name}", power
         return " ns", 0
-    return {"pct": "%", "gb_per_s": " GB/s"}.get(unit, ""), 0
+    return " GB/s" if unit == "gb_per_s" else "", 0

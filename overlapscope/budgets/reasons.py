@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from msgspec import Struct, structs
+from msgspec import Struct
 
+from overlapscope.analysis.average import after_lead_in
+from overlapscope.analysis.group_results import Evidence
 from overlapscope.analysis.groups import says_bandwidth
-from overlapscope.analysis.results import Device, Evidence
+from overlapscope.analysis.results import Device
 from overlapscope.base.words import bandwidth, clean, duration, plural, size
 from overlapscope.budgets.metrics import Blame
 from overlapscope.budgets.places import JudgedPlace
@@ -18,7 +20,7 @@ from overlapscope.report.model import Report
 from overlapscope.rules.finding import Finding
 
 MOST = 4
-"""Maximum number of reasons. The report has the others."""
+"""Maximum number of reasons to state. The report has the others."""
 LEAST_SHARE = 0.02
 """Minimum time of a reason, as a fraction of the longest."""
 
@@ -30,9 +32,9 @@ def reasons_of(report: Report, place: JudgedPlace, now: Spent, before: Spent | N
     at = place.trace.source, place.device.device
     of_judged = (finding for finding in report.findings if finding.found_in != "plain")
     findings = tuple(finding for finding in of_judged if (finding.source, finding.device) == at)
-    finder = _ReasonFinder(
-        place, place.device, place.trace.environment.recorder, _judged_steps(place, place.device), findings, now, before
-    )
+    steps = _judged_steps(place, place.device)
+    device = after_lead_in(place.device) if steps is None else place.device
+    finder = _ReasonFinder(place, device, place.trace.environment.recorder, steps, findings, now, before)
     reasons = [reason for blame in place.budget.what.blames for reason in finder.reasons(blame)]
     if before is not None:
         reasons = [reason for reason in reasons if reason.time_ns > 0]
@@ -54,6 +56,10 @@ def of_finding(finding: Finding, place: str) -> FailureReason:
         where=where.line if where else None,
         rule=finding.rule,
     )
+
+
+def _words(subject: Subject) -> str:
+    return subject.replace("-", " ")
 
 
 def _lines(text: str) -> str:
@@ -80,7 +86,7 @@ class _ReasonFinder(Struct, frozen=True, eq=False):
     device: Device
     recorder: str
     steps: tuple[int, ...] | None
-    """Numbers of the judged steps; None if the whole window is judged."""
+    """Numbers of the judged steps; None if all time after the lead-in is judged."""
     findings: tuple[Finding, ...]
     """Findings of the device."""
     now: Spent
@@ -90,10 +96,8 @@ class _ReasonFinder(Struct, frozen=True, eq=False):
     def reasons(self, blame: Blame) -> Iterator[FailureReason]:
         """Yield the reasons of a kind, in no order."""
         match blame:
-            case "exposed-copy" | "idle":
+            case "exposed-copy" | "exposed-comm" | "idle":
                 yield from self._causes(blame)
-            case "exposed-comm":
-                yield from self._communication()
             case "copies":
                 yield from self._copies()
             case "kernels" if self.before is not None:
@@ -116,18 +120,26 @@ class _ReasonFinder(Struct, frozen=True, eq=False):
 
     def _causes(self, blame: Subject) -> Iterator[FailureReason]:
         metric = self.place.budget.what
+        now = self.now.by_cause(blame, metric)
         past = None if self.before is None else self.before.by_cause(blame, metric)
-        for cause, mean_ns in self.now.by_cause(blame, metric).items():
+        if past is not None and past.keys() != now.keys():
+            # One of them is of an older version, without causes of communication.
+            title, grown_ns = self._took(_words(blame), round(sum(now.values())), sum(past.values()))
+            yield FailureReason(title=title, detail="", time_ns=grown_ns)
+            return
+        for cause, mean_ns in now.items():
             each_ns = round(mean_ns)
             if each_ns:
                 evidence = self._evidence(blame, cause)
                 finding = self._finding(blame, cause, evidence)
                 past_ns = None if past is None else past.get(cause, 0.0)
-                title, rank_ns = self._took(f"{blame.replace('-', ' ')}, {cause}", each_ns, past_ns)
+                title, rank_ns = self._took(f"{_words(blame)}, {cause}", each_ns, past_ns)
+                # The advice of `exposed-comm` is for the cause that costs most.
+                advised = finding is not None and finding.rule != "exposed-comm"
                 yield FailureReason(
                     title=title,
                     detail=clean(evidence.detail, 500) if evidence else "",
-                    advice=_lines(finding.advice) if finding else _remedy(blame, cause, self.recorder),
+                    advice=_lines(finding.advice) if finding and advised else _remedy(blame, cause, self.recorder),
                     cause=cause,
                     time_ns=rank_ns,
                     op=evidence.op if evidence else None,
@@ -152,17 +164,6 @@ class _ReasonFinder(Struct, frozen=True, eq=False):
             if fired:
                 return max(fired, key=lambda each: (each.where is not None and each.where.op == op, each.bound_ns))
         return None
-
-    def _communication(self) -> Iterator[FailureReason]:
-        each_ns = round(self.now.exposed_comm)
-        if each_ns:
-            finding = next((each for each in self.findings if each.rule == "exposed-comm"), None)
-            past_ns = None if self.before is None else self.before.exposed_comm
-            title, rank_ns = self._took("exposed communication", each_ns, past_ns)
-            if finding is None:
-                yield FailureReason(title=title, detail="", time_ns=rank_ns)
-            else:
-                yield structs.replace(of_finding(finding, ""), title=title, time_ns=rank_ns)
 
     def _copies(self) -> Iterator[FailureReason]:
         slow = next((each for each in self.findings if each.rule in ("slow-link", "pageable-memory")), None)

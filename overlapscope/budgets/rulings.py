@@ -112,11 +112,15 @@ class Exemptions:
 # -- Forbidden rules -------------------------------------------------------------------------------
 
 
+def forbidden(rule: str) -> str:
+    """Return the name of the budget that forbids a rule."""
+    return f"forbid {rule}"
+
+
 def judge_rule(
     report: Report, rule: str, settings: Settings, absent: Mapping[int, str], exemptions: Exemptions
 ) -> BudgetVerdict:
     """Return the verdict on a forbidden rule for all traces."""
-    name = f"forbid {rule}"
     rulings = [exemptions.apply(rule, None, ruling) for ruling in _rulings(report, rule, settings.forbid_floor_pct)]
     rulings += [
         Ruling(subject=Subject(rank=rank, scope="window"), status="unknown", sentence=f"rank {rank}: {reason}")
@@ -129,7 +133,7 @@ def judge_rule(
         (finding for ruling in decisive for finding in ruling.findings), key=lambda finding: -finding.mean_bound_ns
     )
     return BudgetVerdict(
-        budget=name,
+        budget=forbidden(rule),
         metric=rule,
         subject=worst.subject,
         status=worst.status,

@@ -8,18 +8,28 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from math import fsum
-from operator import mul
+from operator import attrgetter, mul
 from statistics import fmean
-from typing import Protocol
+from typing import Final, Protocol
 
 from msgspec import Struct
 
 from overlapscope.analysis.average import judged_steps, without_warm_up
+from overlapscope.analysis.figures import Period
+from overlapscope.analysis.group_results import CopyGroup
 from overlapscope.analysis.groups import says_bandwidth
-from overlapscope.analysis.results import CopyGroup, Device, HostUse, Period
+from overlapscope.analysis.host_results import HostUse
+from overlapscope.analysis.results import Device
 from overlapscope.analysis.timeline import measured
 from overlapscope.budgets.metrics import DIRECTIONS, METRICS, Blame, Direction, Metric, Moved, Sample
-from overlapscope.catalog.causes import COPY_CAUSES, IDLE_CAUSES, STALL_CAUSES, IdleCause
+from overlapscope.catalog.causes import (
+    COMM_CAUSES,
+    COPY_CAUSES,
+    STALL_CAUSES,
+    STORED_IDLE_CAUSES,
+    CommCause,
+    IdleCause,
+)
 from overlapscope.compare.figures import occurrences
 from overlapscope.compare.noise import HOST_CAUSES, LINK_SHARE, POINTS, floor_ns
 
@@ -63,7 +73,14 @@ class Measurements(Protocol):
     """Measurements at one place, from a recording or a baseline."""
 
     def __call__(self, metric: Metric, direction: Direction | None, cause: str | None = None, /) -> Series:
-        """Return the values of a metric; with `cause`, the part of exposed copy time or idle time due to that cause."""
+        """Return the values of a metric; with `cause`, the part due to that cause of a metric in `CAUSES_OF`."""
+
+
+_BY_CAUSE: Final[Mapping[str, Callable[[Period], Mapping[str, int]]]] = {
+    "exposed_copy_time": attrgetter("exposed_copy_by_cause"),
+    "exposed_comm_time": attrgetter("exposed_comm_by_cause"),
+    "idle_time": attrgetter("idle_by_cause"),
+}
 
 
 def series(samples: Sequence[Sample], metric: Metric, direction: Direction | None, cause: str | None = None) -> Series:
@@ -71,11 +88,7 @@ def series(samples: Sequence[Sample], metric: Metric, direction: Direction | Non
     if cause is None:
         values = tuple(metric.read(sample, direction) for sample in samples)
     else:
-        parts = (
-            sample.figures.idle_by_cause if metric.id == "idle_time" else sample.figures.exposed_copy_by_cause
-            for sample in samples
-        )
-        values = tuple(float(part.get(cause, 0)) for part in parts)
+        values = tuple(float(_BY_CAUSE[metric.id](sample.figures).get(cause, 0)) for sample in samples)
     of = metric.whole if cause is None else None
     return Series(
         tuple(sample.name for sample in samples),
@@ -150,30 +163,39 @@ class Spent(Struct, frozen=True):
     span: float
     exposed_copy: Mapping[str, float]
     """Exposed copy time by cause."""
+    exposed_comm: Mapping[str, float]
+    """Exposed communication by cause; all of it `unknown` in reports and baselines of older versions."""
     idle: Mapping[str, float]
-    exposed_comm: float
     compute: float
     copy: float
 
     def by_cause(self, blame: Blame, metric: Metric) -> Mapping[str, float]:
-        """Return the times by cause that a metric includes, if it includes exposed copies or idle time."""
+        """Return the times by cause that a metric includes, of exposed copies, exposed communication or idle time."""
         if blame == "exposed-copy":
             return self.exposed_copy
+        if blame == "exposed-comm":
+            return self.exposed_comm
         if blame != "idle":
             return {}
         only = STALL_CAUSES if metric.id == "host_stall_time" else self.idle
         return {cause: ns for cause, ns in self.idle.items() if cause in only}
 
     def link_and_host(self, metric: Metric) -> tuple[float, float]:
-        """Return how much of a metric's time depends on the link, and how much on the host."""
+        """Return how much of a metric's time depends on the link, and how much on the host.
+
+        Communication depends on the link, whatever its cause: the host's time may vary by far more.
+        """
         link = host = 0.0
         for blame in metric.blames:
             by_cause = self.by_cause(blame, metric)
+            if blame == "exposed-comm":
+                link += sum(by_cause.values())
+                continue
             host += sum(ns for cause, ns in by_cause.items() if cause in HOST_CAUSES)
             if blame == "exposed-copy":
                 link += sum(ns for cause, ns in by_cause.items() if cause not in HOST_CAUSES)
-            elif blame in ("exposed-comm", "copies"):
-                link += self.exposed_comm if blame == "exposed-comm" else self.copy
+            elif blame == "copies":
+                link += self.copy
         return link, host
 
 
@@ -184,11 +206,15 @@ def spent(measured: Measurements, direction: Direction | None) -> Spent:
         numbers = measured(METRICS[metric], direction, cause).numbers
         return fmean(numbers) if numbers else 0.0
 
+    exposed_comm = {str(cause): mean("exposed_comm_time", None, cause) for cause in COMM_CAUSES}
+    exposed_comm_ns = mean("exposed_comm_time")
+    if exposed_comm_ns and not any(exposed_comm.values()):
+        exposed_comm = {CommCause.UNKNOWN: exposed_comm_ns}
     return Spent(
         span=mean("step_time"),
         exposed_copy={str(cause): mean("exposed_copy_time", None, cause) for cause in COPY_CAUSES},
-        idle={str(cause): mean("idle_time", None, cause) for cause in IDLE_CAUSES},
-        exposed_comm=mean("exposed_comm_time"),
+        exposed_comm=exposed_comm,
+        idle={str(cause): mean("idle_time", None, cause) for cause in STORED_IDLE_CAUSES},
         compute=mean("compute_time"),
         copy=mean("copy_time", direction),
     )
@@ -208,6 +234,9 @@ def noise_floor(metric: Metric, before: Spent, after: Spent, whole: float, base:
     """
     if metric.unit == "gb_per_s":
         return LINK_SHARE * base
+    if metric.needs == "host":
+        span = max(before.span, after.span)
+        return 0.0 if metric.unit == "launches" else floor_ns(span, link_ns=0.0, host_ns=base)
     (link, host), (link_after, host_after) = before.link_and_host(metric), after.link_and_host(metric)
     minimum_ns = floor_ns(max(before.span, after.span), link_ns=min(link, link_after), host_ns=min(host, host_after))
     if metric.unit == "ns":

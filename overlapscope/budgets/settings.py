@@ -248,6 +248,8 @@ class Settings(Struct, frozen=True, kw_only=True):
 
     baseline: Path | None = None
     """File of the baseline, or a recording to compare with."""
+    contract: Path | None = None
+    """File of the contract (`overlapscope.contracts`)."""
     budgets: tuple[Budget, ...] = ()
     forbid: tuple[str, ...] = ()
     overrides: tuple[Override, ...] = ()

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import datetime
 from collections.abc import Iterable, Mapping
+from types import MappingProxyType
 from typing import Annotated, Any, Final, Literal, NamedTuple, TypeVar, get_args, get_origin
 
 import msgspec
@@ -91,13 +92,14 @@ _LIST: Final = "a list of tables: write [[{}]] above each"
 
 
 class TopTable(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Keys at the top level; the first four are defaults for all budgets. `baseline` is relative to the file."""
+    """Keys at the top level; the first four are defaults for all budgets. Paths are relative to the file."""
 
     aggregate: Aggregate = None
     ranks: RanksKey = None
     skip_steps: Count = None
     allow_missing: Boolean = None
     baseline: Text = None
+    contract: Text = None
     budgets: BudgetContent = None
     forbid: Annotated[tuple[str, ...] | None, Meta(description="a list of strings")] = None
     overrides: Annotated[tuple[dict[str, Any], ...] | None, Meta(description=_LIST.format("overrides"))] = None
@@ -109,10 +111,12 @@ class ConfigLocation(NamedTuple):
 
     source: str
     path: tuple[str, ...] = ()
+    names: Mapping[tuple[str, ...], str] = MappingProxyType({})
+    """Names of paths that the user wrote as keywords."""
 
     def at(self, *keys: str) -> ConfigLocation:
         """Return the location of a key."""
-        return ConfigLocation(self.source, (*self.path, *keys))
+        return self._replace(path=(*self.path, *keys))
 
     def error(self, problem: str) -> ConfigError:
         """Return the error to raise about this location."""
@@ -120,7 +124,7 @@ class ConfigLocation(NamedTuple):
 
     def __str__(self) -> str:
         """Return `pyproject.toml: tool.overlapscope.budgets.idle_pct.max`."""
-        return f"{self.source}: {'.'.join(self.path)}" if self.path else self.source
+        return f"{self.source}: {self.names.get(self.path) or '.'.join(self.path)}" if self.path else self.source
 
 
 AnyTable = TypeVar("AnyTable", bound=Struct)

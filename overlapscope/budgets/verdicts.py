@@ -13,8 +13,8 @@ from overlapscope.base.shown import Shown
 SCHEMA_VERSION = 1
 
 Level = Literal["error", "warn"]
-Unit = Literal["ns", "pct", "gb_per_s", "findings", "differences"]
-"""Forbidden rules are counted in `findings`, environments in `differences`."""
+Unit = Literal["ns", "pct", "gb_per_s", "launches", "findings", "differences", "kernels", "copies", "calls", "bytes"]
+"""Forbidden rules are counted in `findings`, environments in `differences`; a contract counts what is in a step."""
 
 Status = Literal["pass", "fail", "unknown", "skipped", "accepted"]
 """`skipped`: a relative budget whose baseline was made elsewhere. `accepted`: a failure covered by an exception."""
@@ -98,6 +98,8 @@ class BudgetVerdict(msgspec.Struct, frozen=True, kw_only=True):
     """Number of judged steps, or occurrences of the range, that have a value."""
     message: str
     """The verdict in a sentence, with enough digits to set the value and the limit apart."""
+    where: str | None = None
+    """Line of the program, `train.py:42 in step`, for a promise of a contract."""
     parts: tuple[DeviceVerdict, ...] = ()
     """Results by rank and device. `subject` is the decisive one, or all of them together."""
     reasons: tuple[FailureReason, ...] = ()
@@ -122,7 +124,7 @@ class CheckResult(Shown, msgspec.Struct, frozen=True, kw_only=True):
     summary: str
     """One sentence: `2 of 5 budgets failed: efficiency_pct, forbid pageable-memory.`"""
     program: str | None = None
-    """Sentence with the step time of the plain program and of the recording, if the plain program is judged."""
+    """Sentence about what is judged: the step times of plain program and recording, or only a contract."""
     sources: tuple[str, ...] = ()
     """Paths of the judged traces, as the user gave them or as a directory or pattern contains them."""
     verdicts: tuple[BudgetVerdict, ...]

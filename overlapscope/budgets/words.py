@@ -6,12 +6,12 @@ Functions return text that `clean` made harmless, of limited length. Each format
 from __future__ import annotations
 
 import os
-import re
 from pathlib import Path, PurePath, PurePosixPath
 from typing import Final
 
 from msgspec.structs import replace
 
+from overlapscope.analysis.host import file_and_line
 from overlapscope.base.words import clean, listed, plural
 from overlapscope.budgets.quantity import distinct, show
 from overlapscope.budgets.verdicts import BudgetVerdict, CheckResult, DeviceVerdict, FailureReason, Subject
@@ -24,11 +24,6 @@ REASONS: Final = 5
 """Maximum number of reasons to show for a verdict."""
 
 OUTCOME: Final = {"pass": "passed", "fail": "failed", "inconclusive": "inconclusive"}
-
-_LINE = (
-    re.compile(r"(?P<path>.+?):(?P<line>[0-9]{1,7}) in .*"),
-    re.compile(r"(?P<path>.+?)\((?P<line>[0-9]{1,7})\): .*"),
-)
 
 
 def name(text: str) -> str:
@@ -101,13 +96,12 @@ def within(reason: FailureReason) -> str:
 
 
 def place(verdict: BudgetVerdict) -> tuple[str, int] | None:
-    """Return the path and line of the first reason with a line in the project; None without such a reason."""
-    for reason in verdict.reasons:
-        for pattern in _LINE:
-            match = pattern.fullmatch(reason.where[:PROSE_LIMIT]) if reason.where else None
-            path = in_project(match["path"]) if match else None
-            if match and path is not None:
-                return path, max(1, int(match["line"]))
+    """Return the path and line of the verdict, or of its first reason with a line in the project; None if unknown."""
+    for where in (verdict.where, *(reason.where for reason in verdict.reasons)):
+        file, line = file_and_line(where) if where else ("", 1)
+        path = in_project(file)
+        if path is not None:
+            return path, line
     return None
 
 

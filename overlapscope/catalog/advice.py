@@ -1,6 +1,6 @@
-"""Advice for programs that don't use PyTorch, by the ids of rules and interventions.
+"""Advice for programs that don't use PyTorch, or no GPU, by the ids of rules and interventions.
 
-The rules and interventions have the advice for PyTorch. The first line of each text can stand alone.
+The rules and interventions have the advice for PyTorch on GPUs. The first line of each text can stand alone.
 """
 
 from __future__ import annotations
@@ -8,7 +8,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final
 
-from overlapscope.trace.model import Framework
+from overlapscope.catalog.devices import are_no_gpus
+from overlapscope.trace.model import Framework, Trace
 
 _PUT_AHEAD: Final = (
     "Call jax.device_put for the next batch before you read this step's result.\n"
@@ -40,15 +41,18 @@ _JAX: Final = {
     f"compute only if XLA schedules them that way: set {_SCHEDULER}.",
     "data-loading": "Load batches in other processes, ahead of their use (Grain, tf.data).\n"
     "Call jax.device_put for the next batch before the host waits for this step's result.",
+    "dispatch": _ONE_FUNCTION,
+    "cpu-ops": "Move that work off the launching thread, or do it while the GPU is busy.\n"
+    "A jitted function returns before the GPU has run it, so do the host's work right after calling it. Use other "
+    "threads or processes for loading, logging and checkpoints.",
+    "python": "Move that work off the launching thread, or do it while the GPU is busy.\n"
+    "A jitted function returns before the GPU has run it, so do the host's work right after calling it. Use other "
+    "threads or processes for loading, logging and checkpoints.",
     "exposed-comm": "Let XLA run collectives beside compute.\n"
     f"Set {_SCHEDULER}. --xla_gpu_all_reduce_combine_threshold_bytes sets the size of a collective: a smaller one "
     "can begin earlier. If one rank is late, balance its work first.",
-    "host-compute": "Move that work off the launching thread, or do it while the GPU is busy.\n"
-    "A jitted function returns before the GPU has run it, so do the host's work right after calling it. Use other "
-    "threads or processes for loading, logging and checkpoints.",
     "host-sync": _READ_LATE,
     "late-prefetch": _PUT_AHEAD,
-    "launch-bound": _ONE_FUNCTION,
     "one-way-copies": "Start downloads early: call x.copy_to_host_async() right after computing x.\n"
     "Then downloads run while jax.device_put uploads the next batch.",
     "pageable-memory": "Call jax.device_put one or two steps ahead, so that XLA stages a batch during compute.\n"
@@ -120,15 +124,18 @@ _CUDA: Final = {
     "same-stream": _STREAMS,
     "data-loading": "Load the next input on another thread, ahead of its use.\n"
     "Fill a pinned buffer there while the GPU computes.",
+    "dispatch": _GRAPH,
+    "cpu-ops": "Move that work off the launching thread, or do it while the GPU is busy.\n"
+    "Use another thread for input, logging and checkpoints, or do the work right after launching a long stretch of GPU "
+    "work.",
+    "python": "Move that work off the launching thread, or do it while the GPU is busy.\n"
+    "Use another thread for input, logging and checkpoints, or do the work right after launching a long stretch of GPU "
+    "work.",
     "exposed-comm": "Start collectives earlier and in smaller parts, so that compute hides them.\n"
     "Call NCCL on a separate stream as soon as a part of the data is ready, and wait for its event just before the "
     "data is used. If one rank is late, balance its work first.",
-    "host-compute": "Move that work off the launching thread, or do it while the GPU is busy.\n"
-    "Use another thread for input, logging and checkpoints, or do the work right after launching a long stretch of GPU "
-    "work.",
     "host-sync": _WAIT_LESS,
     "late-prefetch": _UPLOAD_AHEAD,
-    "launch-bound": _GRAPH,
     "pageable-memory": _PIN,
     "pin-in-loop": "Pin once, outside the loop, and reuse that buffer.\n"
     "cudaMallocHost, cudaHostAlloc and cudaHostRegister take longer than most copies.",
@@ -148,8 +155,30 @@ _CUDA: Final = {
     "Let it wait with cudaStreamWaitEvent for an event after the kernel that computes the data.",
 }
 
+# PyTorch's own compiler, graphs and fused optimizers may not support the device. Its vendor's differ.
+_FEWER_KERNELS: Final = (
+    "Launch fewer kernels: replace several small ops by one that does the same.\n"
+    "The device's extension of PyTorch may have such ops, fused optimizers and a compiler of its own. Larger batches "
+    "and lower precision help only if there are fewer kernels or less Python."
+)
+_NOT_GPUS: Final = {
+    "dispatch": _FEWER_KERNELS,
+    "graph": _FEWER_KERNELS,
+    "fused": "Use a fused optimizer of the device's extension of PyTorch, if it has one.",
+    "python": "Run less Python between launches, or do it while the device is busy.\n"
+    "Work of its own (metrics, tokenization, logging, checkpoints) fits a DataLoader worker, another thread or "
+    "process, or the time right after launching a long stretch of work on the device.",
+}
+
 OTHERS: Final[Mapping[Framework, Mapping[str, str]]] = {"jax": _JAX, "cuda": _CUDA}
 NAMES: Final[Mapping[Framework, str]] = {"jax": "JAX", "cuda": "CUDA C++"}
+
+
+def for_program(trace: Trace, id: str, advice: str) -> str:
+    """Return the advice of a rule or an intervention for the devices and in the words of a trace's framework."""
+    if are_no_gpus(trace.device_names.values()):
+        advice = _NOT_GPUS.get(id, advice)
+    return in_words_of(trace.framework, id, advice)
 
 
 def in_words_of(framework: Framework, id: str, advice: str) -> str:

@@ -10,21 +10,33 @@ from overlapscope.catalog.causes import Subject
 
 
 class Bucket(Struct, frozen=True):
-    """A bucket, with all its words and colours."""
+    """A bucket, with its texts and colors."""
 
-    name: str
-    """Name for readers, such as `exposed copy`. The JSON report's field is `exposed_copy_ns`."""
+    id: str
+    """Name in the palette, such as `exposed-copy`."""
     meaning: str
     """When an instant is in the bucket."""
     colors: tuple[str, str]
-    """Colours `#rrggbb` for light and dark pages."""
+    """Colors `#rrggbb` for light and dark pages."""
     causes: Subject | None = None
     """Kind of causes that explain its time."""
+    words: str = ""
+    """Name for readers if it is not that of the id."""
 
     @property
-    def id(self) -> str:
-        """Name in the palette, such as `exposed-copy`."""
-        return self.name.replace(" ", "-")
+    def field(self) -> str:
+        """Field of the JSON report, such as `exposed_copy_ns`."""
+        return f"{self.id.replace('-', '_')}_ns"
+
+    @property
+    def json_name(self) -> str:
+        """Name in JSON, such as `exposed copy`."""
+        return self.id.replace("-", " ")
+
+    @property
+    def name(self) -> str:
+        """Name for readers, such as `exposed copy`."""
+        return self.words or self.json_name
 
 
 BUCKETS: Final = {
@@ -32,23 +44,41 @@ BUCKETS: Final = {
     for bucket in (
         Bucket("compute", "kernels ran", ("#009e73", "#1fb58a")),
         Bucket(
-            "exposed comm",
+            "exposed-comm",
             "communication ran and no other kernel beside it",
             ("#6d2a6b", "#c078b4"),
+            causes="exposed-comm",
         ),
         Bucket(
-            "exposed copy",
+            "exposed-copy",
             "a copy ran and no kernel beside it",
             ("#d15600", "#e2571a"),
             causes="exposed-copy",
         ),
-        Bucket("exposed other", "only memsets and copies within the device ran", ("#8f861f", "#bdb23a")),
+        Bucket(
+            "exposed-other",
+            "only memsets and copies within the device ran",
+            ("#8f861f", "#bdb23a"),
+            words="memset/D2D",
+        ),
         Bucket("idle", "nothing ran", ("#a9afb9", "#7d8592"), causes="idle"),
         Bucket(
-            "missing ops",
+            "missing-ops",
             "the host waited for GPU ops that were not recorded",
             ("#c9bfae", "#6b6355"),
         ),
     )
 }
 """Buckets by name, in display order. Missing ops are part of the JSON report's `idle_ns`."""
+_BY_NAME: Final = {name: bucket for bucket in BUCKETS.values() for name in (bucket.field, bucket.json_name)}
+
+
+def figure_name(name: str) -> str:
+    """Return the words for a figure by its name in JSON, which is a bucket's or that of something else."""
+    bucket = _BY_NAME.get(name)
+    return name if bucket is None else bucket.name
+
+
+def bucket_of(name: str) -> Bucket:
+    """Return the bucket of a field (`exposed_copy_ns`) or of its name in JSON (`exposed copy`)."""
+    return _BY_NAME[name]

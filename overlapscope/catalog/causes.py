@@ -1,4 +1,4 @@
-"""Causes of exposed copies and of idle gaps, in the order in which they are tried.
+"""Causes of exposed copies, of exposed communication and of idle gaps, in the order in which they are tried.
 
 `docs/how-it-works/causes.md` says how each is decided.
 """
@@ -11,7 +11,7 @@ from typing import Final, Literal
 
 from msgspec import Struct
 
-Subject = Literal["exposed-copy", "idle"]
+Subject = Literal["exposed-copy", "exposed-comm", "idle"]
 """Kind of time that a cause explains."""
 
 
@@ -29,39 +29,76 @@ class CopyCause(StrEnum):
     UNKNOWN = "unknown"
 
 
+class CommCause(StrEnum):
+    """Cause of communication that ran while nothing computed."""
+
+    LEAD_IN = "lead-in"
+    SAME_STREAM = "same-stream"
+    HOST_SYNC = "host-sync"
+    LATE_COMPUTE = "late-compute"
+    LAUNCH_LATENCY = "launch-latency"
+    LATE_ISSUE = "late-issue"
+    BLOCKED_BEHIND = "blocked-behind"
+    WAITING_FOR_INPUT = "waiting-for-input"
+    STRAGGLER = "straggler"
+    MESSAGE_WAIT = "message-wait"
+    TRANSFER = "transfer"
+    WAITING_OR_TRANSFER = "waiting-or-transfer"
+    NO_COMPUTE = "no-compute"
+    UNKNOWN = "unknown"
+
+
 class IdleCause(StrEnum):
     """Cause of a gap in which no GPU op ran."""
 
     HOST_SYNC = "host-sync"
-    LAUNCH_BOUND = "launch-bound"
+    PYTHON = "python"
+    DISPATCH = "dispatch"
+    CPU_OPS = "cpu-ops"
     DATA_LOADING = "data-loading"
     HOST_STAGING = "host-staging"
     ALLOCATION = "allocation"
-    HOST_COMPUTE = "host-compute"
+    GC_PAUSE = "gc-pause"
+    GIL_WAIT = "gil-wait"
+    FILE_IO = "file-io"
+    PREEMPTED = "preempted"
+    CPU_THROTTLED = "cpu-throttled"
     EVENT_WAIT = "event-wait"
     PROFILER_OVERHEAD = "profiler-overhead"
     LAUNCH_LATENCY = "launch-latency"
     LEAD_IN = "lead-in"
     MISSING_OPS = "missing-ops"
     UNKNOWN = "unknown"
+    LAUNCH_BOUND = "launch-bound"
+    HOST_COMPUTE = "host-compute"
 
 
+EARLIER_IDLE_CAUSES = (IdleCause.LAUNCH_BOUND, IdleCause.HOST_COMPUTE)
+"""Causes that only reports of earlier versions have; `python`, `dispatch`, `cpu-ops` and others divide their time."""
 COPY_CAUSES = tuple(CopyCause)
-IDLE_CAUSES = tuple(IdleCause)
+JOINED_COMM_CAUSES = (CommCause.STRAGGLER, CommCause.MESSAGE_WAIT, CommCause.TRANSFER)
+"""Causes that need the other ranks' traces."""
+COMM_CAUSES = tuple(cause for cause in CommCause if cause not in JOINED_COMM_CAUSES)
+"""Causes that the trace of a single rank can show."""
+IDLE_CAUSES = tuple(cause for cause in IdleCause if cause not in EARLIER_IDLE_CAUSES)
+"""Causes that an analysis can find."""
+STORED_IDLE_CAUSES = (*IDLE_CAUSES, *EARLIER_IDLE_CAUSES)
+"""Causes that stored reports may have."""
 COPY_RANK = {cause: rank for rank, cause in enumerate(COPY_CAUSES)}
+COMM_RANK = {cause: rank for rank, cause in enumerate(COMM_CAUSES)}
 IDLE_RANK = {cause: rank for rank, cause in enumerate(IDLE_CAUSES)}
 
 
 class Cause(Struct, frozen=True):
-    """A cause, with all its words and colours."""
+    """A cause, with its texts and colors."""
 
-    id: CopyCause | IdleCause
+    id: CopyCause | CommCause | IdleCause
     meaning: str
     """Meaning as a single sentence."""
     evidence: str
-    """Meaning for a single call or op that shows it, without a subject."""
+    """Meaning for a single call or op that shows it, as a clause whose subject is that call or op."""
     colors: tuple[str, str]
-    """Colours `#rrggbb` for light and dark pages."""
+    """Colors `#rrggbb` for light and dark pages."""
     remedy: str = ""
     """Remedy in a sentence; empty if there is none."""
     fixing: str = ""
@@ -175,6 +212,127 @@ EXPOSED_COPY: Final = _by_id(
 )
 """Causes of exposed copies, by id."""
 
+EXPOSED_COMM: Final = _by_id(
+    Cause(
+        CommCause.LEAD_IN,
+        meaning="The collective ran in the lead-in, so it has no known cause.",
+        evidence="ran while the device still finished work that was queued before the recording",
+        colors=("#d9c9dd", "#6a5a70"),
+        remedy="Let the device catch up before recording.",
+    ),
+    Cause(
+        CommCause.SAME_STREAM,
+        meaning="The collective is on the stream that computes, which runs its ops one after the other.",
+        evidence="runs in order with the compute of its own stream",
+        colors=("#6a2c70", "#a04aa8"),
+        remedy="Call the collective with async_op=True, so that it gets a stream of its own, and wait just before use.",
+        elsewhere=("Give communication a stream of its own.", "Fixing same-stream order"),
+        fixing="Fixing same-stream order",
+        explained_by=("exposed-comm",),
+    ),
+    Cause(
+        CommCause.HOST_SYNC,
+        meaning="The host was blocked in a call, and launched late: the collective, or the compute that could hide it.",
+        evidence="was launched, or the compute that could hide it, only after a blocking call had returned",
+        colors=("#4a1d5e", "#7d4b9a"),
+        remedy="Synchronize later, or not at all; keep memory in PyTorch's allocator.",
+        elsewhere=("Synchronize later, or not at all.", "Removing the waits of the host"),
+        fixing="Removing the waits of the host",
+        explained_by=("exposed-comm", "host-sync"),
+        by_host=True,
+    ),
+    Cause(
+        CommCause.LATE_COMPUTE,
+        meaning="The next compute did not wait for the collective, but the host had not launched it yet.",
+        evidence="ran while the next compute, which does not wait for it, was not launched yet",
+        colors=("#8d5a99", "#b98cc4"),
+        remedy="Launch ahead: do less on the host between launches, or use CUDA graphs.",
+        fixing="Launching compute earlier",
+        explained_by=("exposed-comm", "dispatch", "python"),
+        by_host=True,
+    ),
+    Cause(
+        CommCause.LAUNCH_LATENCY,
+        meaning="The gap before compute that was queued and did not wait for the collective, under 10 us.",
+        evidence="ran between two queued kernels that do not wait for it",
+        colors=("#c9b3cf", "#75617b"),
+        remedy="Launch fewer and longer kernels.",
+    ),
+    Cause(
+        CommCause.LATE_ISSUE,
+        meaning="The host launched the collective late: its input was ready while compute ran that could hide it.",
+        evidence="was launched late, after compute that it did not have to wait for",
+        colors=("#9b4f96", "#c77dc2"),
+        remedy="Launch the collective as soon as its input is ready; in FSDP, prefetch further ahead.",
+        fixing="Issuing the collectives earlier",
+        explained_by=("exposed-comm",),
+        by_host=True,
+    ),
+    Cause(
+        CommCause.BLOCKED_BEHIND,
+        meaning="The collective was queued behind another one of its stream while compute ran that could hide it.",
+        evidence="was queued behind another collective of its stream while compute ran",
+        colors=("#b067b0", "#d79bd3"),
+        remedy="Launch urgent collectives first, or send less in those ahead of it.",
+        fixing="Queueing the collectives in another order",
+        explained_by=("exposed-comm",),
+    ),
+    Cause(
+        CommCause.WAITING_FOR_INPUT,
+        meaning="The collective waited for a copy or another op that ran beside the compute that could hide it.",
+        evidence="was launched, but waited for an op that ran beside the compute that could hide it",
+        colors=("#c08ac9", "#e2b5e6"),
+        remedy="Wait for less, or for something earlier.",
+        fixing="Loosening the event waits",
+        explained_by=("exposed-comm",),
+    ),
+    Cause(
+        CommCause.STRAGGLER,
+        meaning="The collective waited for the last rank. Only `overlapscope ranks` can tell.",
+        evidence="waited for the last rank",
+        colors=("#7b3f61", "#b06b92"),
+        remedy="Speed up the rank that arrives last.",
+    ),
+    Cause(
+        CommCause.MESSAGE_WAIT,
+        meaning="A send or receive waited for its other side, as stages do while a pipeline fills and drains. Only "
+        "`overlapscope ranks` can tell.",
+        evidence="waited for the other side of a message",
+        colors=("#95558a", "#c58bbb"),
+        remedy="In a pipeline: more microbatches, stages of equal length, or a schedule with smaller bubbles.",
+    ),
+    Cause(
+        CommCause.TRANSFER,
+        meaning="The transfer outlasted the compute beside it. Only `overlapscope ranks` can tell.",
+        evidence="took longer to transfer than the compute beside it",
+        colors=("#a8708f", "#d19dbb"),
+        remedy="Send less, or over a faster link.",
+    ),
+    Cause(
+        CommCause.WAITING_OR_TRANSFER,
+        meaning="The collective outlasted the compute beside it, waiting for another rank or transferring: a single "
+        "trace cannot tell which.",
+        evidence="outlasted the compute beside it, waiting for another rank or transferring",
+        colors=("#b58aa6", "#dcb3cd"),
+        remedy="Compare the ranks (overlapscope ranks); send less, or let more compute run before the result is used.",
+    ),
+    Cause(
+        CommCause.NO_COMPUTE,
+        meaning="Nothing was left to hide it: it needs the compute before it, and all compute after needs its result.",
+        evidence="waited for the compute before it, and all later compute waits for its result",
+        colors=("#cfb0d6", "#8a6f92"),
+        remedy="Split the work, so that one part communicates while another computes, or communicate less.",
+    ),
+    Cause(
+        CommCause.UNKNOWN,
+        meaning="The recording does not show why.",
+        evidence="ran alone for a reason that the recording does not show",
+        colors=("#b7a9bb", "#7f7484"),
+        by_host=True,
+    ),
+)
+"""Causes of exposed communication, by id."""
+
 IDLE: Final = _by_id(
     Cause(
         IdleCause.HOST_SYNC,
@@ -190,15 +348,41 @@ IDLE: Final = _by_id(
         blames_call=True,
     ),
     Cause(
-        IdleCause.LAUNCH_BOUND,
-        meaning="The host launched as fast as it could, and the GPU was faster.",
-        evidence="launches followed one another as fast as the host could issue them",
+        IdleCause.PYTHON,
+        meaning="The launching thread was in Python, outside any CPU op and runtime call.",
+        evidence="the launching thread was in Python, outside any CPU op and runtime call",
+        colors=("#8b93a1", "#8a93a4"),
+        remedy="Run less Python between launches, on another thread, or while the GPU is busy.",
+        fixing="Running less Python between launches",
+        elsewhere=(
+            "Run less host code between launches, on another thread, or while the GPU is busy.",
+            "Running less host code between launches",
+        ),
+        rule="python",
+        explained_by=("python", "tiny-copies"),
+        by_host=True,
+    ),
+    Cause(
+        IdleCause.DISPATCH,
+        meaning="The launching thread was inside launch calls and the ops that make them, and the GPU was faster.",
+        evidence="the launching thread was inside an op that launches, or its launch call",
         colors=("#727b8e", "#a3abbd"),
-        remedy="Use CUDA graphs or torch.compile.",
+        remedy="Launch less often: use CUDA graphs or torch.compile.",
         fixing="Launching with less work on the host (CUDA graphs, torch.compile)",
         elsewhere=("Use CUDA graphs.", "Launching with less work on the host (CUDA graphs)"),
-        rule="launch-bound",
-        explained_by=("launch-bound", "tiny-copies"),
+        rule="dispatch",
+        explained_by=("dispatch", "tiny-copies"),
+        by_host=True,
+    ),
+    Cause(
+        IdleCause.CPU_OPS,
+        meaning="The launching thread ran ops on the CPU, which launch nothing.",
+        evidence="the launching thread ran an op on the CPU",
+        colors=("#5f7480", "#9fb4c0"),
+        remedy="Run these ops on the GPU, on another thread, or while the GPU is busy.",
+        fixing="Taking ops on the CPU out of the way",
+        rule="cpu-ops",
+        explained_by=("cpu-ops",),
         by_host=True,
     ),
     Cause(
@@ -239,14 +423,58 @@ IDLE: Final = _by_id(
         blames_call=True,
     ),
     Cause(
-        IdleCause.HOST_COMPUTE,
-        meaning="The host ran other CPU ops or Python and launched nothing.",
-        evidence="the host ran CPU ops or Python without launching",
-        colors=("#8b93a1", "#8a93a4"),
-        remedy="Move that work off the launching thread, or overlap it.",
-        fixing="Taking work off the host between launches",
-        rule="host-compute",
-        explained_by=("host-compute",),
+        IdleCause.GC_PAUSE,
+        meaning="Python's garbage collector held the launching thread.",
+        evidence="Python's garbage collector held the launching thread",
+        colors=("#7c6f58", "#bfb08f"),
+        remedy="Call gc.freeze() after start-up, or collect between steps.",
+        fixing="Collecting garbage less often",
+        rule="gc-pause",
+        explained_by=("gc-pause",),
+        by_host=True,
+    ),
+    Cause(
+        IdleCause.GIL_WAIT,
+        meaning="The launching thread waited for Python's global interpreter lock, which another thread held.",
+        evidence="the launching thread waited for Python's global interpreter lock",
+        colors=("#6f6a80", "#b3accb"),
+        remedy="Move the other thread's Python to a process.",
+        fixing="Keeping other threads out of Python",
+        rule="gil-wait",
+        explained_by=("gil-wait",),
+        by_host=True,
+    ),
+    Cause(
+        IdleCause.FILE_IO,
+        meaning="The launching thread read or wrote a file.",
+        evidence="the launching thread read or wrote a file",
+        colors=("#6b7a60", "#aebd9f"),
+        remedy="Read and write files on another thread, or less often.",
+        fixing="Taking files out of the loop",
+        rule="file-io",
+        explained_by=("file-io",),
+        by_host=True,
+    ),
+    Cause(
+        IdleCause.PREEMPTED,
+        meaning="The launching thread could run, but other threads had its CPU.",
+        evidence="the launching thread could run, but other threads had its CPU",
+        colors=("#80656b", "#c7a5ac"),
+        remedy="Run fewer threads and processes, or give the program more CPUs.",
+        fixing="Leaving the launching thread a CPU",
+        rule="preempted",
+        explained_by=("preempted",),
+        by_host=True,
+    ),
+    Cause(
+        IdleCause.CPU_THROTTLED,
+        meaning="The CPU quota of the program's control group was used up.",
+        evidence="the CPU quota of the program's control group was used up",
+        colors=("#866a52", "#cbb094"),
+        remedy="Raise the container's CPU limit, or run fewer threads.",
+        fixing="Raising the CPU limit",
+        rule="cpu-throttled",
+        explained_by=("cpu-throttled",),
         by_host=True,
     ),
     Cause(
@@ -291,10 +519,37 @@ IDLE: Final = _by_id(
         colors=("#a6a6a6", "#787878"),
         by_host=True,
     ),
+    Cause(
+        IdleCause.LAUNCH_BOUND,
+        meaning="In reports of earlier versions: the host launched as fast as it could, and the GPU was faster. It is "
+        "`dispatch` and `python` now.",
+        evidence="launches followed one another as fast as the host could issue them",
+        colors=("#747c8f", "#a5adbf"),
+        remedy="Use CUDA graphs or torch.compile.",
+        fixing="Launching with less work on the host (CUDA graphs, torch.compile)",
+        elsewhere=("Use CUDA graphs.", "Launching with less work on the host (CUDA graphs)"),
+        explained_by=("dispatch", "tiny-copies"),
+        by_host=True,
+    ),
+    Cause(
+        IdleCause.HOST_COMPUTE,
+        meaning="In reports of earlier versions: the host ran other CPU ops or Python and launched nothing. It is "
+        "`python`, `cpu-ops` and the causes beside them now.",
+        evidence="the host ran CPU ops or Python without launching",
+        colors=("#8d95a3", "#8c95a6"),
+        remedy="Move that work off the launching thread, or overlap it.",
+        fixing="Taking work off the host between launches",
+        explained_by=("python", "cpu-ops"),
+        by_host=True,
+    ),
 )
-"""Causes of idle time, by id."""
+"""Causes of idle time, by id. The last two are in reports of earlier versions only."""
 
-CAUSES: Final[Mapping[Subject, Mapping[str, Cause]]] = {"exposed-copy": EXPOSED_COPY, "idle": IDLE}
+CAUSES: Final[Mapping[Subject, Mapping[str, Cause]]] = {
+    "exposed-copy": EXPOSED_COPY,
+    "exposed-comm": EXPOSED_COMM,
+    "idle": IDLE,
+}
 """Causes by the kind of time that they explain, and by id."""
 STALL_CAUSES: Final = tuple(cause for cause in IDLE_CAUSES if IDLE[cause].blames_call)
 """Causes of idle time that blame a call: host stalls."""

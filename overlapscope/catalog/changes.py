@@ -11,7 +11,7 @@ from typing import Final
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """A change, with its words."""
+    """A change, with its texts."""
 
     id: str
     title: str
@@ -20,6 +20,8 @@ class Change:
     """Interventions of `whatif` that predict it; empty if there are none."""
     advice: str
     """How to make it by hand if no edit can be shown: sentences, with code in backticks."""
+    unpredicted: tuple[str, ...] = ()
+    """Values that `predicted_by` does not fit."""
     unasked: bool = True
     """True if it is tried by default."""
 
@@ -30,6 +32,13 @@ _ALL: Final = (
         "load batches in worker processes",
         ("faster-loader",),
         "Pass `num_workers=N, persistent_workers=True` to the DataLoader.",
+    ),
+    Change(
+        "collate",
+        "take each batch from a TensorDataset at once",
+        (),
+        "Pass `sampler=BatchSampler(RandomSampler(data), N, drop_last=False), batch_size=None` to the DataLoader. It "
+        "then indexes the tensors once for a batch.",
     ),
     Change(
         "pin",
@@ -52,11 +61,31 @@ _ALL: Final = (
     ),
     Change(
         "graph",
-        "launch kernels as a CUDA graph",
+        "compile the model, or launch its kernels as a CUDA graph",
         ("graph",),
-        'Call `model.compile(mode="reduce-overhead")`, or use `torch.cuda.make_graphed_callables`.',
+        'Call `model.compile(mode="reduce-overhead")` or `model.compile()`, or use '
+        "`torch.cuda.make_graphed_callables`.",
+        unpredicted=("fuse",),
     ),
-    Change("fused", "use a fused optimizer", (), "Pass `fused=True` to the optimizer."),
+    Change("fused", "use a fused optimizer", ("fused",), "Pass `fused=True` to the optimizer."),
+    Change(
+        "foreach",
+        "update and clip many parameters at a time",
+        (),
+        "Pass `foreach=True` to the optimizer and to `clip_grad_norm_`.",
+    ),
+    Change(
+        "gc",
+        "exempt long-lived objects from garbage collection",
+        ("no-gc",),
+        "Call `gc.collect()` and `gc.freeze()` once, before the loop.",
+    ),
+    Change(
+        "threads",
+        "use as many threads as there are CPUs",
+        (),
+        "Call `torch.set_num_threads(N)`, or set the variable `OMP_NUM_THREADS=N`.",
+    ),
     Change(
         "late-item",
         "read values one step later",
@@ -65,5 +94,8 @@ _ALL: Final = (
         unasked=False,
     ),
 )
+
+COMPILE_MODES: Final = {"compile": "reduce-overhead", "fuse": "default"}
+"""Modes of `torch.compile` by values of `graph`."""
 
 CHANGES: Final = {change.id: change for change in _ALL}

@@ -8,7 +8,7 @@ from msgspec import Struct
 
 
 class TrustCheck(Struct, frozen=True):
-    """A trust check, with all its words."""
+    """A trust check, with its texts."""
 
     id: str
     meaning: str
@@ -22,7 +22,7 @@ class TrustCheck(Struct, frozen=True):
     grave: str = ""
     """Sentence for a trace that this check alone makes worthless; empty if other checks may matter as much."""
     warns_of_loss: bool = False
-    """True if events may be lost if it warns. Reports of old versions don't name the lost parts."""
+    """True if a warning means that events may be lost. Reports of old versions don't name the lost parts."""
 
 
 CHECKS: Final = {

@@ -27,6 +27,8 @@ class InterventionWords:
     """Placeholder of its argument in help: `CALL`."""
     argument_help: str = ""
     argument_required: bool = False
+    arguments: tuple[str, ...] = ()
+    """Possible arguments; empty if they depend on the recording."""
 
     def of(self, framework: Framework) -> tuple[str, str]:
         """Return title and requirement in words that fit the framework."""
@@ -68,6 +70,18 @@ _ALL: Final = (
         argument_help="CALL, or calls inside the op or range CALL",
         argument_required=True,
     ),
+    InterventionWords(
+        "no-gc", "do not pause for Python's garbage collector", "recorded pauses of Python's garbage collector"
+    ),
+    InterventionWords(
+        "less-host",
+        "leave out host work",
+        "such work of the launching thread",
+        argument="WORK",
+        argument_help="python, cpu-ops, gil-wait...",
+        argument_required=True,
+        arguments=("python", "cpu-ops", "file-io", "gil-wait", "preempted", "cpu-throttled"),
+    ),
     InterventionWords("batch-copies", "merge many small copies into one", "runs of small copies"),
     InterventionWords(
         "side-stream", "copy on CUDA streams of their own, one per direction", "copies on streams that also run kernels"
@@ -76,6 +90,9 @@ _ALL: Final = (
         "two-way", "copy in both directions (H2D and D2H) at once", "streams with copies in both directions"
     ),
     InterventionWords("prefetch", "copy the input one step ahead", "steps that start with input copies"),
+    InterventionWords(
+        "fused", "update parameters with one launch", "optimizers that launch a kernel for each parameter and operation"
+    ),
     InterventionWords(
         "graph",
         "launch kernels as a CUDA graph",

@@ -44,6 +44,13 @@ RECORDERS: Final = {
             launches="Record with `nsys profile --trace=cuda`, and export with CUDA API calls.",
             sync_events="Record with `nsys profile --cuda-event-trace=true`.",
         ),
+        Recorder(
+            "torch_npu",
+            "torch_npu.profiler",
+            gpu_activity="ProfilerActivity.NPU",
+            launches="Record with ProfilerActivity.CPU and ProfilerActivity.NPU.",
+            sync_events="torch_npu's profiler cannot record what a stream waits for.",
+        ),
     )
 }
 

@@ -21,8 +21,29 @@ TERMS: Final = {
     "ideal": "The longest of the three engines alone: no order of the same work is faster.",
     "hidden copy": "The copy time during which kernels ran.",
     "comm under compute": "The share of communication time during which other kernels ran.",
+    "pipeline bubble": "The share of the steps of all stages of a pipeline in which a stage computes nothing. Tables "
+    "call it bubble, and state it for each stage.",
+    "stage": "The part of a model that one rank of a pipeline computes; interleaved, several parts. The first stage "
+    "sends before it receives anything.",
+    "communication": "Kernels that move data between GPUs, such as those of NCCL; most tables call it comm.",
+    "prefetch depth": "How many layers' compute the host launches between an all-gather and the compute that waits for "
+    "it: 0 without prefetching.",
+    "expert": "A part of a model that computes only the tokens routed to it. Ranks send tokens to the experts of other "
+    "ranks, and get the results back, in all-to-alls.",
+    "load of experts": "The elements that a rank receives for its experts, as a multiple of the mean rank's. The rank "
+    "with the highest load has most to compute. Tables call it load.",
+    "net overlap": "What overlap hides, beside what it costs: how much longer kernels run next to communication or "
+    "copies than equal kernels do alone, as an interval.",
+    "never-alone": "Net overlap is not judged here: no equal kernel ran alone.",
+    "too-few": "Net overlap is not judged here: too few equal kernels ran alone or beside other work.",
+    "varying": "Net overlap is not judged here: the lengths of equal kernels vary too much.",
     "plain step": "A step of the program without the profiler.",
     "host stall": "A blocking call of the host. Its cost is the GPU idle time that it caused.",
+    # -- Contracts ---------------------------------------------------------------------------------
+    "contract": "What may overlap in a typical step, by the order of its calls; `overlapscope check` fails when "
+    "it is lost.",
+    "alone": "Copies or collectives of a contract that may run beside no kernel.",
+    "host sync": "A call in which the host waits for the GPU.",
     # -- Copies ------------------------------------------------------------------------------------
     "h2d": "Copies from the host to the device.",
     "d2h": "Copies from the device to the host.",
@@ -41,7 +62,8 @@ TERMS: Final = {
     "warning": "A finding that costs time.",
     "info": "A finding that states a fact and costs nothing.",
     "both": "The finding is one of the recording and of the program without the profiler.",
-    "recorded": "The finding is one of the recording only: without the profiler, the program does not have it.",
+    "recorded": "The finding is one of the recording only: without the profiler, the program does not have it. "
+    "Instead of a verdict: figures are of the recording, while the program without the profiler is judged.",
     "plain": "The finding is one of the program without the profiler only: the recording does not show it.",
     "replay": "The recording was replayed with the fix, which shows what the fix saves.",
     "bound": "The fix saves at most this: the time that the finding explains.",

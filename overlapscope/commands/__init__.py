@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from overlapscope.base import output as streams
 from overlapscope.base.registry import load
-from overlapscope.base.words import did_you_mean
+from overlapscope.base.words import capital, did_you_mean
 from overlapscope.commands._options import less_common, shorten
 from overlapscope.errors import OverlapscopeError, UsageError
 from overlapscope.version import __version__
@@ -44,8 +44,9 @@ GROUPS = {
         "diff": "compare two traces: what changed, and is it more than noise?",
     },
     "Keep it fixed": {
-        "check": "check traces against budgets or a baseline, for CI",
-        "history": "keep reports over time, and show since when a figure is worse",
+        "contract": "write down what may overlap, for `check` to hold",
+        "check": "check traces against a contract, budgets or a baseline",
+        "history": "keep reports over time, and show when a figure got worse",
     },
     "More": {
         "samples": "print the directory of the sample traces",
@@ -68,7 +69,7 @@ COMMANDS = {name: summary for group in (*GROUPS.values(), RARELY_NEEDED) for nam
 EARLIER = ("attach", "baseline", "ps", "rules")
 """Earlier spellings of options of other commands. They work, but neither help nor documentation names them."""
 
-_READING = ("analyze", "diff", "whatif", "check", "baseline", "query", "history", "ranks")
+_READING = ("analyze", "diff", "whatif", "check", "contract", "baseline", "query", "history", "ranks")
 """Commands that compute on traces and run no program of the user."""
 
 DONE, WRONG_INPUT, INTERRUPTED = 0, 2, 130
@@ -79,8 +80,8 @@ BROKEN_PIPE = 128 + 13
 _DESCRIPTION = """Does data move while the GPU computes? If not, why not, and what would a fix
 save?
 
-overlapscope reads traces of torch.profiler and jax.profiler, and reports of
-Nsight Systems (nsys export --type sqlite)."""
+overlapscope reads traces of torch.profiler, torch_npu (trace_view.json) and
+jax.profiler, and reports of Nsight Systems (nsys export --type sqlite)."""
 
 _FIRST = """What keeps your GPU from computing, why, and what would a fix save?
 
@@ -161,7 +162,7 @@ def tell_defect(error: Exception) -> None:
 
 
 def console() -> int:
-    """Run `main` in a process that ends afterwards."""
+    """Run `main` as the last thing in a process: exit fast, and with the right code even if stdout is closed."""
     streams.hold_places()
     if sys.argv[1:2] and sys.argv[1] in _READING:
         # OpenBLAS's threads wait busily for work at start, which costs a tenth of a second of CPU that reading needs.
@@ -279,7 +280,7 @@ def _formatter() -> type[argparse.HelpFormatter]:
 
         @staticmethod
         def group_name_formatter(name: str) -> str:  # type: ignore[override]
-            return name[:1].upper() + name[1:]
+            return capital(name)
 
         def __init__(self, prog: str, **settings: Any) -> None:
             super().__init__(prog, width=streams.bounded(shutil.get_terminal_size().columns) - 2, **settings)

@@ -153,7 +153,7 @@ def add_actions(parser: argparse.ArgumentParser, *, required: bool = True) -> Ad
         return actions.add_parser(
             name,
             help=phrase,
-            description=f"{phrase[:1].upper()}{phrase[1:]}.{more and f' {more}'}",
+            description=f"{words.capital(phrase)}.{more and f' {more}'}",
             formatter_class=parser.formatter_class,
             allow_abbrev=False,
         )

@@ -27,7 +27,7 @@ class Reporter:
         self._last = 0
 
     def start(self) -> None:
-        """Start it, not as a child of this process, since programs may wait for all children."""
+        """Start the process, but not as a child of this one, since programs may wait for all their children."""
         with suppress(OSError, ValueError, AttributeError):
             errors = sys.__stderr__.fileno()  # type: ignore[union-attr]
             tasks, self._tasks = os.pipe()

@@ -15,12 +15,13 @@ _COMMON = ("--wait", "--active", "--steps-by", "--stacks")
 """Options that `--help` shows; the others need `--help-all`."""
 DEFAULTS = Options(wait=3, warmup=2, active=5)
 """Options of a recording by steps, if the user names none."""
-_WINDOWS: tuple[tuple[str, type, Any, str], ...] = (
-    ("--wait N", int, None, f"steps to skip at the start (default: {DEFAULTS.wait})"),
-    ("--warmup N", int, None, f"steps to record next, but not judge (default: {DEFAULTS.warmup})"),
-    ("--active N", int, None, f"steps to record and judge (default: {DEFAULTS.active})"),
+_WINDOWS: tuple[tuple[str, str, type, Any, str], ...] = (
+    ("--wait", "N", int, None, f"steps to skip at the start (default: {DEFAULTS.wait})"),
+    ("--warmup", "N", int, None, f"steps to record next, but not judge (default: {DEFAULTS.warmup})"),
+    ("--active", "N", int, None, f"steps to record and judge (default: {DEFAULTS.active})"),
     (
-        "--plain-steps N",
+        "--plain-steps",
+        "N",
         int,
         None,
         "steps to time without the profiler, right before and right after the recording (default: "
@@ -28,29 +29,32 @@ _WINDOWS: tuple[tuple[str, type, Any, str], ...] = (
         f"{replace(DEFAULTS, plain_steps=0).needed_steps} with 0)",
     ),
     (
-        "--steps-by NAME",
+        "--steps-by",
+        "NAME",
         str,
         None,
         "what a step is: marks (of the program only), optimizer, backward, forward, loader or graph; or the name of a "
         "call or a range, such as Adam.step, ResNet.forward or 'iteration*' (default: the first of these that the "
         "program has)",
     ),
-    ("--delay S", float, None, "record by time instead of by steps: start after S seconds"),
-    ("--duration S", float, None, "stop S seconds after the start (default: at the end)"),
+    ("--delay", "S", float, None, "record by time instead of by steps: start after S seconds"),
+    ("--duration", "S", float, None, "stop S seconds after the start (default: at the end)"),
     (
-        "--capture-range NAME",
+        "--capture-range",
+        "NAME",
         str,
         None,
         "record while the program is in this range (record_function or torch.cuda.nvtx); with cudaProfilerApi, "
         "from cudaProfilerStart to cudaProfilerStop",
     ),
     (
-        "--slow-step X",
+        "--slow-step",
+        "X",
         float,
         None,
         "record all the time, and keep the first step that takes more than X times the median",
     ),
-    ("--repeat N", int, 1, "record N times, to NAME-1, NAME-2, ..."),
+    ("--repeat", "N", int, 1, "record N times, to NAME-1, NAME-2, ..."),
 )
 """Options on when to record, each with its placeholder, its type, its default and its help."""
 _CONTENTS = {
@@ -67,10 +71,9 @@ _CONTENTS = {
 
 def add_recording(parser: argparse.ArgumentParser, rare: argparse._ArgumentGroup) -> None:
     """Add the options on what to record, and when; those that few people need to `rare`."""
-    for option, kind, default, help_text in _WINDOWS:
-        flag, metavar = option.split()
+    for flag, metavar, kind, default, help_text in _WINDOWS:
         group = parser if flag in _COMMON else rare
-        group.add_argument(flag, dest=_dest(option), metavar=metavar, type=kind, default=default, help=help_text)
+        group.add_argument(flag, dest=_dest(flag, metavar), metavar=metavar, type=kind, default=default, help=help_text)
     for flag, help_text in _CONTENTS.items():
         (parser if flag in _COMMON else rare).add_argument(flag, action="store_true", help=help_text)
     rare.add_argument(
@@ -84,9 +87,8 @@ def add_recording(parser: argparse.ArgumentParser, rare: argparse._ArgumentGroup
     )
 
 
-def _dest(option: str) -> str:
+def _dest(flag: str, metavar: str) -> str:
     """Return the name of the field that an option of `_WINDOWS` sets. One in seconds ends in its unit."""
-    flag, metavar = option.split()
     return flag.strip("-").replace("-", "_") + ("_s" if metavar == "S" else "")
 
 
@@ -124,9 +126,9 @@ def recording_options(args: argparse.Namespace) -> Options:
     asked = {field.name: getattr(args, field.name) for field in fields(Options)}
     by_steps = all(asked[name] is None for name in ("delay_s", "duration_s", "capture_range"))
     if args.whole:
-        for option, *_ in _WINDOWS[:-1]:
-            if getattr(args, _dest(option)) is not None:
-                raise UsageError(f"--whole and {option.split()[0]} both choose what is recorded; use only one of them.")
+        for flag, metavar, *_ in _WINDOWS[:-1]:
+            if getattr(args, _dest(flag, metavar)) is not None:
+                raise UsageError(f"--whole and {flag} both choose what is recorded; use only one of them.")
         return Options(**asked | {"wait": 0, "warmup": 0, "plain_steps": 0})
     defaults = {
         "wait": DEFAULTS.wait if by_steps else 0,

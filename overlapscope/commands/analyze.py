@@ -35,10 +35,6 @@ _NAMED = 5
 _MOST_TRACES = 2_048
 """Maximum number of traces in one report, which all stay in memory until it is written."""
 _BARS = 8
-"""Maximum number of traces that have a progress bar each; more have one line for all."""
-_MOST_TRACES = 1_000
-"""Maximum number of traces in one report, which all stay in memory until it is written."""
-_BARS = 8
 """Maximum number of traces that each have a progress bar; more have one line for all."""
 
 
@@ -46,9 +42,9 @@ class AnalyzeCommand:
     """Report whether copies overlap with compute, what prevents it, and what
     a fix would save.
 
-    A TRACE is a file (.json.gz, .sqlite, .xplane.pb), a directory or a glob
-    pattern. Several traces are taken as the ranks of one job, and each has
-    its own section.
+    A TRACE is a file (.json.gz, trace_view.json, .sqlite, .xplane.pb), a
+    directory or a glob pattern. Several traces are taken as the ranks of one
+    job, and each has its own section.
     """
 
     def prepare_parser(self, parser: argparse.ArgumentParser) -> None:
@@ -79,12 +75,12 @@ class AnalyzeCommand:
             from msgspec.structs import replace
 
             from overlapscope.report.model import build
-            from overlapscope.report.page import Page
+            from overlapscope.report.page import Page, sampled_hosts
 
             now(f"looking for savings in {count:,} traces")
             report = build(analyses, scope=scope, plain_step_ns=args.plain_step)
         report = replace(report, notes=(*looked.notes, *unread, *report.notes))
-        page = Page(report, scope=scope, verbose=args.verbose)
+        page = Page(report, scope=scope, verbose=args.verbose, sampled=sampled_hosts(analyses))
         present(report, lambda: _document(page, analyses, args), args, verbose=args.verbose)
         return DONE
 
@@ -102,7 +98,10 @@ def _activity(count: int) -> Iterator[Callable[[str], None]]:
 
 
 def _read(args: argparse.Namespace, files: Sequence[Path], now: Callable[[str], None]) -> tuple[list[Trace], list[str]]:
-    """Read the traces. Return them with sentences about unreadable files in directories and patterns.
+    """Read the traces.
+
+    Returns:
+        The traces, and sentences about unreadable files in directories and patterns.
 
     Raises:
         UnreadableTrace: A file that the user named can't be read, or no file can.
@@ -123,7 +122,8 @@ def _read(args: argparse.Namespace, files: Sequence[Path], now: Callable[[str], 
                 raise
             unread[path] = error
     if not traces:
-        raise next(iter(unread.values()))
+        first, *_ = unread.values()
+        raise first
     if len(unread) > 1:
         return traces, [f"Left out {len(unread)} files that cannot be read as traces: {listed(unread, _NAMED)}."]
     return traces, [f"Left out: {error}" for error in unread.values()]

@@ -6,6 +6,7 @@ import argparse
 import os
 import sys
 from collections.abc import Iterable
+from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -41,17 +42,18 @@ class Target(NamedTuple):
 
 
 class CheckCommand:
-    """Check traces against budgets: report which budgets passed, which failed,
-    and why.
+    """Check traces against a contract and budgets: report what passed, what
+    failed, and why.
 
-    A TRACE is a trace file (.json.gz, .sqlite, .xplane.pb), a directory with the
-    traces of several ranks, a glob pattern, or a report that `overlapscope
-    analyze --format json` wrote.
+    A TRACE is a trace file (.json.gz, trace_view.json, .sqlite, .xplane.pb), a
+    directory with the traces of several ranks, a glob pattern, or a report
+    that `overlapscope analyze --format json` wrote.
 
-    Budgets and the baseline are read from the nearest overlapscope.toml, or
-    from [tool.overlapscope] of the nearest pyproject.toml. Without any budget,
-    the check fails if copies do not overlap with compute; with only a baseline,
-    it fails if the program is slower than the baseline.
+    Budgets, baseline and contract are read from the nearest overlapscope.toml,
+    or from [tool.overlapscope] of the nearest pyproject.toml. Without any, the
+    check fails if copies do not overlap with compute; with only a baseline, if
+    the program is slower than it; with only a contract (`overlapscope contract
+    write`), if overlap is lost that the program's order allowed.
 
     --write-baseline writes the baseline instead: a small JSON file to keep
     beside the code, with the values of every metric in every step, and the
@@ -63,6 +65,13 @@ class CheckCommand:
 
     def prepare_parser(self, parser: argparse.ArgumentParser) -> None:
         add_traces(parser, reports=True, required=False)
+        parser.add_argument(
+            "--contract",
+            metavar="FILE",
+            type=Path,
+            help="contract of `overlapscope contract write` (default: contract of the configuration, or "
+            "overlap.contract.toml here or above)",
+        )
         _add_baseline(parser)
         parser.add_argument(
             "--budget",
@@ -168,10 +177,11 @@ def _check(args: argparse.Namespace, settings: Settings, config: Path | None) ->
     if args.strict_env and file is None and args.history is None:
         raise UsageError("--strict-env needs a baseline; pass --baseline FILE.")
     targets = _targets(args.format, (*args.traces, file, config), explains=args.explain is not None)
-    from overlapscope.budgets.check import check
-    from overlapscope.inputs import read_baseline
+    from overlapscope.contracts.judge import check_job
+    from overlapscope.inputs import read_baseline, read_recordings
 
-    report = report_of(args.traces, args)
+    settings = _with_contract(args.contract, settings)
+    report = cache(lambda: report_of(args.traces, args))
     baseline = None
     if file is not None:
         baseline = read_baseline(
@@ -182,8 +192,13 @@ def _check(args: argparse.Namespace, settings: Settings, config: Path | None) ->
             allow_predicted=args.allow_predicted,
         )
     elif args.history is not None:
-        baseline = _from_history(report, args, settings.compared_ranges)
-    result = check(report, settings, baseline=baseline)
+        baseline = _from_history(report(), args, settings.compared_ranges)
+    result = check_job(
+        settings,
+        lambda: read_recordings(args.traces, limit_bytes=args.max_size, cache=args.cache, steps_by=args.steps_by),
+        report,
+        baseline,
+    )
     for warning in result.warnings:
         tell(f"overlapscope: warning: {warning}")
     for target in targets:
@@ -191,8 +206,21 @@ def _check(args: argparse.Namespace, settings: Settings, config: Path | None) ->
         if target.format == "github":
             _summarize(result)
     if args.explain is not None:
-        write(_explained(report, settings, baseline, args.explain), None)
+        write(_explained(report(), settings, baseline, args.explain), None)
     return result.exit_code
+
+
+def _with_contract(named: Path | None, settings: Settings) -> Settings:
+    """Return settings with the contract that the user or the configuration names, or with the nearest one upwards."""
+    from msgspec.structs import replace
+
+    from overlapscope.contracts.file import NAME
+
+    if named is not None or settings.contract is not None:
+        return replace(settings, contract=named or settings.contract)
+    here = _here()
+    nearest = next((folder / NAME for folder in (here, *here.parents) if (folder / NAME).is_file()), None)
+    return replace(settings, contract=nearest)
 
 
 def _baseline_file(args: argparse.Namespace, settings: Settings, config: Path | None) -> Path:
@@ -229,15 +257,16 @@ def find_config(named: Path | None) -> Path | None:
     """Return the configuration file that the user named, or the nearest one. Raises ConfigError."""
     from overlapscope.budgets import config
 
-    if named is not None:
-        return named
+    return config.find(_here()) if named is None else named
+
+
+def _here() -> Path:
     try:
-        here = Path.cwd()
+        return Path.cwd()
     except OSError:
         raise ConfigError(
             "the current directory no longer exists, so no configuration can be searched for from it."
         ) from None
-    return config.find(here)
 
 
 def read_settings(path: Path | None) -> Settings:
@@ -254,7 +283,7 @@ def _settings(args: argparse.Namespace, path: Path | None) -> Settings:
     from overlapscope.budgets import config
 
     settings = read_settings(path)
-    forbidden = [config.rule(rule, f"--forbid {rule}") for rule in args.forbid]
+    forbidden = [id for rule in args.forbid for id in config.rules_named(rule, f"--forbid {rule}")]
     return replace(
         settings,
         budgets=(*settings.budgets, *map(config.expression, args.budget)),

@@ -15,10 +15,10 @@ class DashboardCommand:
     """Open traces in a browser: what does not overlap, why, and where in the
     code, with a timeline of every stream.
 
-    A TRACE is a file (.json.gz, .sqlite, .xplane.pb), a glob pattern, a directory
-    to choose traces from (also from its subdirectories), or a report that
-    `overlapscope ranks --format json` wrote. More traces can be dropped onto
-    the page. Ctrl-C stops the server.
+    A TRACE is a file (.json.gz, trace_view.json, .sqlite, .xplane.pb), a glob
+    pattern, a directory to choose traces from (also from its subdirectories),
+    or a report that `overlapscope ranks --format json` wrote. More traces can
+    be dropped onto the page. Ctrl-C stops the server.
 
     Only this machine can reach the server, unless --host says otherwise. Each
     request needs the token in the printed address: a new token each time, or

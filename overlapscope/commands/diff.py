@@ -18,9 +18,9 @@ class DiffCommand:
     """Show what changed between two traces of one program, by how much, and
     why.
 
-    BEFORE and AFTER are each a trace file (.json.gz, .sqlite, .xplane.pb), a
-    directory with the traces of several ranks, a glob pattern, or a report
-    that `overlapscope analyze --format json` wrote.
+    BEFORE and AFTER are each a trace file (.json.gz, trace_view.json, .sqlite,
+    .xplane.pb), a directory with the traces of several ranks, a glob pattern,
+    or a report that `overlapscope analyze --format json` wrote.
     """
 
     def prepare_parser(self, parser: argparse.ArgumentParser) -> None:

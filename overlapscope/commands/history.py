@@ -27,8 +27,8 @@ _FORMATS = ("text", "markdown", "html")
 
 
 class HistoryCommand:
-    """Keep reports over time, each with its commit, and show since when a
-    figure is worse.
+    """Keep reports over time, each with its commit, and show when a figure got
+    worse.
 
     A history is one SQLite file, without traces: a few kilobytes a report.
     Without an ACTION, the levels of the job that ran last are shown, and the
@@ -89,7 +89,7 @@ class HistoryCommand:
         self._after = {name: self._inherited(subparser) for name, subparser in actions.items()}
 
     def _inherited(self, subparser: argparse.ArgumentParser) -> set[str]:
-        """Return the options of an action, after changing their defaults so that they keep values from before it."""
+        """Return the names of an action's options, and let options that stand before the action keep their values."""
         for option in subparser._actions:
             if option.dest in self._before and option.option_strings:
                 option.default = argparse.SUPPRESS

@@ -42,7 +42,7 @@ class HtaCommand:
         parser.add_argument(
             "--instance",
             metavar="N",
-            type=whole_number("a number from 0 on", 0, 10**15),
+            type=whole_number("a number of at least 0", 0, 10**15),
             help="for critical-path: which of these ranges, from 0",
         )
         parser.add_argument(

@@ -93,7 +93,8 @@ class RecordCommand:
         AskedRecording.of(request)
         processes = [status] if args.alone else ranks_of(status)
         length = f"{args.seconds:g} s" if args.seconds is not None else f"{args.steps} steps"
-        tell(f"overlapscope: waiting for process {args.pid} to record {length}{_others(processes)}.")
+        others = f", with all {len(processes)} ranks of its job here" if len(processes) > 1 else ""
+        tell(f"overlapscope: waiting for process {args.pid} to record {length}{others}.")
         outcomes = record(processes, request, _tell_begun)
         written = _tell(processes, outcomes)
         if not written:
@@ -119,10 +120,6 @@ def list_processes(format: str) -> int:
 
     write(drawn(document(programs), argparse.Namespace(format="text", output=None)), None)
     return DONE
-
-
-def _others(processes: Sequence[Status]) -> str:
-    return f", with all {len(processes)} ranks of its job here" if len(processes) > 1 else ""
 
 
 def _tell_begun(status: Status, step: int) -> None:

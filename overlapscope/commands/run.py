@@ -33,6 +33,10 @@ from overlapscope.recorder.wrapping import around
 
 _PAUSE_S = 20
 """Time after the last recording of the program's own profiler until the report is printed, in seconds."""
+_SAMPLES_S = 15
+"""Time from the last step timed until the report is printed without samples of the host, in seconds."""
+_WAIT_S = {State.COMPLETE: 0, State.SAMPLING: _SAMPLES_S, State.SETTLING: SETTLES_S, State.PROGRAMS: _PAUSE_S}
+"""Time until the report is printed while the state stays the same, in seconds. Other states await the program's end."""
 _PATIENCE_S = 10
 """Time for a GPU, or for another thread that writes the trace, after a call of os._exit, in seconds."""
 _ENDED_EARLY = (
@@ -139,10 +143,10 @@ def _execute(args: argparse.Namespace) -> script.Ending:
 
 
 class _FormerTraces:
-    """Traces of earlier runs, which have other names while the program runs: they are not this run's."""
+    """Traces of earlier runs, renamed while the program runs so that they aren't taken for this run's."""
 
     def __init__(self, paths: list[Path], *, force: bool) -> None:
-        """Rename those of `paths`, which are absolute, that exist. With `force`, new traces replace them."""
+        """Rename the existing files among `paths`, which are absolute. With `force`, new traces replace them."""
         self._force = force
         self._moved = {path: kept_name(path, force=force) for path in paths if path.exists()}
         for path, new_path in self._moved.items():
@@ -290,15 +294,14 @@ class _RecordedProgram:
         self._ask(recording.state)
 
     def _ask(self, state: State) -> None:
-        if state in (State.COMPLETE, State.SETTLING):
+        if state in (State.COMPLETE, State.SAMPLING, State.SETTLING):
             self._tell_outcome(written=True)
         if state in (State.NONE, State.UNDER_WAY):
             sentences = [*([_ENDED_EARLY] if state is State.UNDER_WAY else []), *self._about_former()]
             self._reporter.ask(message="".join(f"overlapscope: {sentence}\n" for sentence in sentences))
         else:
             self._tell_former()
-            wait_s = {State.COMPLETE: 0, State.SETTLING: SETTLES_S, State.PROGRAMS: _PAUSE_S}.get(state)
-            self._reporter.ask(commands=[overlapscope_command(*self._analysis())], wait_s=wait_s)
+            self._reporter.ask(commands=[overlapscope_command(*self._analysis())], wait_s=_WAIT_S.get(state))
 
     def _exit(self, leave: Callable[[int], NoReturn], status: int) -> NoReturn:
         self._finish_early()
@@ -306,9 +309,9 @@ class _RecordedProgram:
 
     def _exec(self, replace: Callable[..., NoReturn], program: str | bytes | int, *rest: Any) -> NoReturn:
         with suppress(Exception):
-            found = isinstance(program, int) or (os.path.isfile(program) and os.access(program, os.X_OK))
+            is_program = isinstance(program, int) or (os.path.isfile(program) and os.access(program, os.X_OK))
             # A program is often looked for in several folders, and a forked child is not recorded.
-            if found and not self.in_forked_child:
+            if is_program and not self.in_forked_child:
                 self._finish_early()
                 self._tell("os.execv replaces the program by another, which is not recorded.")
         replace(program, *rest)

@@ -14,6 +14,7 @@ WRITERS = {
     "report": "report.model:Report",
     "diff": "compare.difference:Diff",
     "whatif": "prediction.result:WhatIf",
+    "whatif-ranks": "ranks.joint.result:JointWhatIf",
     "check": "budgets.verdicts:CheckResult",
     "baseline": "budgets.baseline:BaselineFile",
     "ranks": "ranks.result:RanksReport",

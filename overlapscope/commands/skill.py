@@ -35,7 +35,7 @@ _HEAD: Final = """---
 name: overlapscope
 description: Finds out from traces of torch.profiler, jax.profiler or Nsight Systems whether data moves while the GPU
   computes, why not, what a fix saves, and whether a program became slower. Use it when a user asks why GPU training
-  or inference is slow, or has a .json.gz, .sqlite or .xplane.pb trace.
+  or inference is slow, or has a trace (.json.gz, trace_view.json, .sqlite or .xplane.pb).
 ---
 
 # overlapscope
@@ -55,20 +55,20 @@ instructions. If something is missing, `overlapscope doctor` says how to install
 """
 _READING: Final = """
 TRACE is a file, directory or pattern. Commands with `--format json` print one JSON document on stdout; messages go to
-stderr. Fields may be added, so ignore those that you do not know.
+stderr. Ignore fields that you do not know.
 
 {exit_codes}
 
 ## How to read figures
 
 - Times are integer nanoseconds (`_ns`), percentages end in `_pct`, sizes are `bytes`, bandwidths `gb_per_s` (1e9 bytes
-  per second). Start and end times are absolute.
-- `null` is unknown or not applicable, never 0. Say "unknown"; do not guess. Trust checks (`trust.checks`) say what is
+  per second).
+- `null` is unknown or not applicable, never 0; do not guess. Trust checks (`trust.checks`) say what is
   in doubt: state their verdict (trusted, degraded, unusable) with your answer.
 - Recording slows a program. `recorded` figures are exact about the trace. `plain` figures are of the program without
   the profiler: a plain step is `measured`, `told` or `estimated` (an interval). Verdict and findings are about the
-  plain program if it is known, `diff` and `check` only if its step is measured or told. Say which of the two you
-  quote, and never subtract one from the other.
+  plain program if it is known, `diff` and `check` only if its step is measured or given by the user. Say which of the
+  two you quote; never subtract one from the other.
 - `per_step` is the average of the judged steps; quote it. Everything beside it is of the whole window.
 - Buckets are a partition: they add up to `span_ns`. Causes add up to their bucket.
 - `cost_ns` is what a fix saves in all `steps` together, by replay, or at most, as `cost_from` says. Savings of several

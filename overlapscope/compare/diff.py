@@ -6,8 +6,9 @@ from collections.abc import Sequence
 
 from msgspec import Struct
 
-from overlapscope.analysis.average import in_frame, judged_steps
-from overlapscope.analysis.results import Device, Period, TraceResult
+from overlapscope.analysis.average import after_lead_in, in_frame, judged_steps
+from overlapscope.analysis.figures import Period
+from overlapscope.analysis.results import Device, TraceResult
 from overlapscope.analysis.steps import whole
 from overlapscope.base.saved import encode
 from overlapscope.compare.difference import Basis, DeviceDiff, Diff, RangeDiff, Side
@@ -130,8 +131,8 @@ def _device(before: _Subject, after: _Subject) -> DeviceDiff:
     steps = judged_steps(before.device), judged_steps(after.device)
     basis: Basis = "step" if all(steps) else "window"
     if basis == "window":
-        steps = (), ()
-    periods = _periods(before.device, steps[0]), _periods(after.device, steps[1])
+        steps, devices = ((), ()), (after_lead_in(before.device), after_lead_in(after.device))
+    periods = _periods(devices[0], steps[0]), _periods(devices[1], steps[1])
     lost = lost_in(before.trace.trust) | lost_in(after.trace.trust)
     side_before, side_after = (side([period.span_ns for period in mine]) for mine in periods)
     pair = Pair(side_before, side_after, reliable=not lost & FIGURES)

@@ -1,8 +1,8 @@
 """Results of comparing two reports, as frozen structures with the field names of their JSON (`docs/guides/diff.md`).
 
-Times are integer nanoseconds: means per step if both sides have steps, otherwise those of the whole window. They add
-up before, after and in the change: causes to their bucket, and buckets to the span. A figure that one side lacks is
-None.
+Times are integer nanoseconds: means per step if both sides have steps, otherwise of all time after the lead-in. They
+add up before, after and in the change: causes to their bucket, and buckets to the span. A figure that one side lacks
+is None.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from typing import Literal
 
 import msgspec
 
-from overlapscope.analysis.results import Environment, Trust
+from overlapscope.analysis.trust_results import Environment, Trust
 from overlapscope.base.saved import Tool
 from overlapscope.base.shown import Shown
 from overlapscope.rules.finding import Finding
@@ -59,6 +59,8 @@ class Figures(msgspec.Struct, frozen=True, kw_only=True):
     """Buckets, which add up to the span."""
     exposed_copy_by_cause: tuple[FigureChange, ...]
     """Causes, which add up to the bucket `exposed copy`."""
+    exposed_comm_by_cause: tuple[FigureChange, ...] = ()
+    """Causes, which add up to the bucket `exposed comm`; empty if either side has none."""
     idle_by_cause: tuple[FigureChange, ...]
     """Causes, which add up to the bucket `idle`."""
     engines: tuple[FigureChange, ...]

@@ -6,8 +6,10 @@ from collections.abc import Iterator
 from functools import partial
 from typing import Any
 
+from msgspec.structs import replace
+
 from overlapscope.base.words import bare_shares, clean, listed, unit_for
-from overlapscope.catalog.buckets import BUCKETS
+from overlapscope.catalog.buckets import bucket_of
 from overlapscope.compare import tables
 from overlapscope.compare.difference import DeviceDiff, Diff, Figures
 from overlapscope.compare.words import device_title, doubt_words, side_name, standing
@@ -27,7 +29,6 @@ from overlapscope.documents.model import (
     detail,
     panel,
 )
-from overlapscope.documents.table import Table
 
 COMMENT_CHARACTERS = 60_000
 """Size limit of a comment; GitHub refuses more than 65,536 characters."""
@@ -86,15 +87,13 @@ def _device(device: DeviceDiff, number: int, verbose: bool, *, several: bool, fo
     evidence = [tables.buckets(device), *tables.causes(device, verbose=verbose)]
     for table in (*evidence, *tables.details(device, verbose=verbose)):
         answers = table in evidence or table.id == tables.FINDINGS
-        block = table if answers or not folded else _folded(table)
+        block: Block = table
+        if folded and not answers:
+            block = Section((replace(table, title=""),), table.title, folded=True)
         if several or not answers:
             yield from detail(table.id or table.title.lower(), [block])
         else:
             yield block
-
-
-def _folded(table: Table) -> Section:
-    return Section((Table("", table.columns, table.rows, table.note, table.total),), table.title, folded=True)
 
 
 def before_after(figures: Figures, dark: bool) -> Figure:
@@ -111,12 +110,12 @@ def before_after(figures: Figures, dark: bool) -> Figure:
         {
             "type": "bar",
             "orientation": "h",
-            "name": bucket.name,
+            "name": bucket_of(bucket.name).name,
             "x": [parts[number] / unit.ns for parts in sides],
             "y": ["before", "after"],
-            "marker": {"color": colors[BUCKETS[bucket.name].id], "line": {"color": colors["panel"], "width": 1}},
+            "marker": {"color": colors[bucket_of(bucket.name).id], "line": {"color": colors["panel"], "width": 1}},
             "customdata": [[unit.text(parts[number]), of[number]] for parts, of in zip(sides, shares, strict=True)],
-            "hovertemplate": f"%{{y}}<br>{bucket.name}: %{{customdata[0]}} (%{{customdata[1]}}%)<extra></extra>",
+            "hovertemplate": "%{y}<br>%{fullData.name}: %{customdata[0]} (%{customdata[1]}%)<extra></extra>",
         }
         for number, bucket in enumerate(figures.buckets)
         if bucket.before or bucket.after

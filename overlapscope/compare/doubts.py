@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from overlapscope.analysis.results import Check, Trust
+from overlapscope.analysis.trust_results import Check, Trust
 from overlapscope.base.words import clean, plural
 from overlapscope.catalog.checks import check_by_id
 from overlapscope.compare.difference import Aspect, DeviceDiff, Doubt
@@ -126,7 +126,7 @@ def _plain(before: Report, recorded: tuple[Report, Report]) -> Iterator[Doubt]:
         which = "before" if plain[0] else "after"
         yield Doubt(
             id="plain",
-            detail=f"Only the trace {which} has a plain step, so the recorded figures are compared.",
+            detail=f"Only the trace {which} has a step time without the profiler, so recorded figures are compared.",
             holds=(
                 "Copies and kernels. Recording slows the host, so idle time and stalls may differ for that "
                 "reason alone."
@@ -145,8 +145,8 @@ def _steps(devices: Sequence[DeviceDiff]) -> Iterator[Doubt]:
     if any(device.basis == "window" for device in devices):
         yield Doubt(
             id="no-steps",
-            detail="One of the two has no steps to compare, so whole windows are compared. They may contain "
-            "different amounts of work.",
+            detail="One of the two has no steps to compare, so all that was recorded after the lead-in is compared. "
+            "That may be different amounts of work.",
             holds="Percentages, causes and findings, if both do the same amount of work. Noise is unknown.",
         )
     counts = {(device.steps_before, device.steps_after) for device in devices if device.basis == "step"}

@@ -7,17 +7,27 @@ from collections.abc import Sequence
 import numpy as np
 from msgspec import Struct
 
-from overlapscope.analysis.average import COLUMN, COPY_LENGTHS, IDLE_LENGTHS, PARTS, judged_steps, lengths_of, means
-from overlapscope.analysis.results import COPIES_MATTER_FROM, Device, Period
-from overlapscope.catalog.causes import COPY_CAUSES, IDLE_CAUSES
+from overlapscope.analysis.average import (
+    COLUMN,
+    COMM_LENGTHS,
+    COPY_LENGTHS,
+    IDLE_LENGTHS,
+    PARTS,
+    judged_steps,
+    lengths_of,
+    means,
+)
+from overlapscope.analysis.figures import COPIES_MATTER_FROM, Period
+from overlapscope.analysis.results import Device
+from overlapscope.catalog.causes import COMM_CAUSES, COPY_CAUSES, STORED_IDLE_CAUSES
 from overlapscope.compare.difference import FigureChange, Figures
 from overlapscope.compare.noise import F64, HOST_CAUSES, POINTS, floor_ns
 from overlapscope.compare.pair import Pair, PairRow
 
-_COPY, _IDLE = [str(cause) for cause in COPY_CAUSES], [str(cause) for cause in IDLE_CAUSES]
-_HOST = frozenset(f"{what}:{cause}" for what in ("copy", "idle") for cause in HOST_CAUSES)
+_COPY, _IDLE = [str(cause) for cause in COPY_CAUSES], [str(cause) for cause in STORED_IDLE_CAUSES]
+_HOST = frozenset(f"{what}:{cause}" for what in ("copy", "comm", "idle") for cause in HOST_CAUSES)
 _LINK = (
-    frozenset({*COPY_LENGTHS, "exposed_comm", "h2d", "d2h", "comm", "copy", "both", "exposed_h2d", "exposed_d2h"})
+    frozenset({*COPY_LENGTHS, *COMM_LENGTHS, "h2d", "d2h", "comm", "copy", "both", "exposed_h2d", "exposed_d2h"})
     - _HOST
 )
 
@@ -41,11 +51,15 @@ class _Figure(Struct, frozen=True):
 _FIGURES: tuple[_Figure, ...] = (
     _Figure("span", "span", PARTS),
     _Figure("buckets", "compute", ["compute"]),
-    _Figure("buckets", "exposed comm", ["exposed_comm"]),
+    _Figure("buckets", "exposed comm", COMM_LENGTHS),
     _Figure("buckets", "exposed copy", COPY_LENGTHS),
     _Figure("buckets", "exposed other", ["exposed_other"]),
     _Figure("buckets", "idle", IDLE_LENGTHS),
     *(_Figure("exposed_copy_by_cause", cause, [f"copy:{cause}"], noisy=COPY_LENGTHS) for cause in _COPY),
+    *(
+        _Figure("exposed_comm_by_cause", cause, [f"comm:{cause}"], noisy=COMM_LENGTHS)
+        for cause in map(str, COMM_CAUSES)
+    ),
     *(_Figure("idle_by_cause", cause, [f"idle:{cause}"]) for cause in _IDLE),
     _Figure("engines", "SM", ["sm"]),
     _Figure("engines", "H2D", ["h2d"]),
@@ -56,7 +70,7 @@ _FIGURES: tuple[_Figure, ...] = (
         "overlap", "overlap efficiency", ["sm", "h2d", "d2h"], ["busy"], ["ideal"], noisy=COPY_LENGTHS, of_copies=True
     ),
     _Figure("overlap", "hidden copy share", ["copy"], COPY_LENGTHS, (), noisy=COPY_LENGTHS, of_copies=True),
-    _Figure("overlap", "comm under compute", ["comm"], ["exposed_comm"], (), noisy=["exposed_comm"]),
+    _Figure("overlap", "comm under compute", ["comm"], COMM_LENGTHS, (), noisy=COMM_LENGTHS),
     _Figure("overlap", "copy", ["copy"]),
     _Figure("overlap", "hidden copy", ["copy"], COPY_LENGTHS, noisy=["copy", *COPY_LENGTHS]),
     _Figure("overlap", "exposed H2D", ["exposed_h2d"], noisy=COPY_LENGTHS),
@@ -76,6 +90,9 @@ def compare(before: Sequence[Period], after: Sequence[Period], pair: Pair, *, co
         pair: The steps.
         copies_stay: Whether every period contains the same copies. Steps do. Which copies run during a range depends
             on the host, so their times are as noisy as the host's.
+
+    Returns:
+        All figures of both sides, and whether each has changed.
     """
     sides = _Lengths(before), _Lengths(after)
     by_host = _HOST if copies_stay else _HOST | _LINK
@@ -85,6 +102,9 @@ def compare(before: Sequence[Period], after: Sequence[Period], pair: Pair, *, co
         groups.setdefault(figure.group, []).append(change)
     fields = {name: tuple(group) for name, group in groups.items()}
     [span] = fields.pop("span")
+    if not all(period.exposed_comm_by_cause for period in (*before, *after)):
+        # A side is of an earlier version, without causes of communication.
+        fields["exposed_comm_by_cause"] = ()
     return Figures(span=span, **fields)
 
 

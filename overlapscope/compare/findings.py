@@ -30,6 +30,9 @@ def compare_findings(
         floors_ns: Costs per step below which rules report nothing. A side without a finding may cost up to this.
         span_ns: Length of a step.
         reliable: Whether the recordings are complete enough to judge whether a cost changed.
+
+    Returns:
+        One change for each finding of either side.
     """
     changes = []
     for rule, finding_before, finding_after in _matched(before, after):

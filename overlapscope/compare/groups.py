@@ -7,14 +7,15 @@ from typing import Literal, TypeVar
 
 import numpy as np
 
+from overlapscope.analysis.group_results import CopyGroup, HostStall
 from overlapscope.analysis.groups import TINY_BYTES
-from overlapscope.analysis.results import CopyGroup, Device, HostStall
+from overlapscope.analysis.results import Device
 from overlapscope.compare.difference import CopyChange, FigureChange, StallChange, Standing
 from overlapscope.compare.noise import F64, LINK_SHARE, floor_ns
 from overlapscope.compare.pair import Pair, PairRow
 
 Steps = Sequence[int]
-"""Indexes in `Device.steps` of the compared steps; empty if whole windows are compared."""
+"""Indexes in `Device.steps` of the compared steps; empty if all time after the lead-in is compared."""
 
 K = TypeVar("K", bound=Hashable)
 
@@ -126,7 +127,7 @@ def standing(key: K, before: Mapping[K, F64], after: Mapping[K, F64]) -> Standin
 
 
 def table(by_step: Sequence[Sequence[int]], whole: Sequence[float], steps: Steps) -> F64:
-    """Return the numbers of each step, or of the whole window without steps, of shape (numbers, steps)."""
+    """Return the numbers of each step, or of all time without steps, of shape (numbers, steps)."""
     return np.array(by_step, np.float64)[:, list(steps)] if steps else np.array(whole, np.float64)[:, None]
 
 

@@ -137,6 +137,9 @@ def _renamed(gone: _Tables, new: _Tables) -> dict[_Key, _Key]:
     """Match kernels that replaced each other: same op and same count, the longest first.
 
     If a single kernel remains on each side of an op, the two match even with different counts.
+
+    Returns:
+        The new key of each kernel that has disappeared, where there is a match.
     """
     pairs: dict[_Key, _Key] = {}
     for op in sorted({op for _, op in gone if op is not None} & {op for _, op in new if op is not None}):

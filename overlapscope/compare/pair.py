@@ -61,9 +61,9 @@ class Pair(Struct, frozen=True, eq=False):
         ends = self._intervals(*tables) if self.reliable else None
         changes = []
         for number, row in enumerate(rows):
-            first, second = row.points or (_known(points[0][number]), _known(points[1][number]))
+            first, second = row.points or (_finite(points[0][number]), _finite(points[1][number]))
             change = None if first is None or second is None else second - first
-            low, high = (None, None) if ends is None else (_known(end[number]) for end in ends)
+            low, high = (None, None) if ends is None else (_finite(end[number]) for end in ends)
             if change is None or low is None or high is None:
                 low = high = None
             changes.append(
@@ -105,7 +105,7 @@ def _ratio(values: F64) -> F64:
     return result
 
 
-def _known(value: float) -> float | None:
+def _finite(value: float) -> float | None:
     return float(value) if np.isfinite(value) else None
 
 

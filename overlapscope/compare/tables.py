@@ -14,6 +14,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from overlapscope.base.words import Unit, clean, plural
+from overlapscope.catalog.buckets import bucket_of
 from overlapscope.compare.difference import (
     CopyChange,
     DeviceDiff,
@@ -107,9 +108,9 @@ def sides(diff: Diff) -> Table:
         lines.append((word, side_name(side, other), *cells, trust(side)))
     titles = ("trace", "GPU", "recorded with", "trust")
     note = (
-        "Figures exclude the cost of recording: they are corrected to plain steps."
+        "Figures are of the programs without the profiler."
         if diff.of == "plain"
-        else "Figures include the cost of recording on the host."
+        else "Figures are of the recordings, which the profiler makes slower."
     )
     columns = (words("", heads=True), *(words(title, flexible=True) for title in titles))
     return Table("What is compared", columns, rows(lines), note)
@@ -223,18 +224,25 @@ def _left_out(candidates: Sequence[object], shown: Sequence[object], noun: str) 
 def buckets(device: DeviceDiff) -> Table:
     """Return the buckets, which add up to the span."""
     shown = [bucket for bucket in device.figures.buckets if _exists(bucket)]
-    lines = [_Line(bucket.name, bucket, None if bucket.name == "compute" else "less") for bucket in shown]
+    lines = [
+        _Line(bucket_of(bucket.name).name, bucket, None if bucket.name == "compute" else "less") for bucket in shown
+    ]
     lines.append(_Line("step" if device.basis == "step" else "all", device.figures.span, "less"))
     note = basis(device) + (f" {MARKS}." if device.basis == "step" else "")
     return _changes("Where the time goes", ["where the time goes"], lines, _unit(device), note=note)
 
 
 def causes(device: DeviceDiff, *, verbose: bool) -> list[Table]:
-    """Return the causes of the changes in exposed copies and in idle time, for those of the two that changed."""
-    both = {"exposed copy": device.figures.exposed_copy_by_cause, "idle": device.figures.idle_by_cause}
+    """Return the causes of the changes in exposed copies, exposed communication and idle time, if they changed."""
+    figures = device.figures
+    buckets = {
+        "exposed copy": figures.exposed_copy_by_cause,
+        "exposed comm": figures.exposed_comm_by_cause,
+        "idle": figures.idle_by_cause,
+    }
     tables = []
-    for name, by_cause in both.items():
-        whole = _bucket(device.figures, name)
+    for name, by_cause in buckets.items():
+        whole = _bucket(figures, name)
         if any(map(worth_showing, (whole, *by_cause))) or (verbose and _exists(whole)):
             existing = sorted(filter(_exists, by_cause), key=lambda cause: (-abs(cause.change or 0), cause.name))
             lines = [*(_Line(cause.name, cause, "less") for cause in existing), _Line("total", whole, "less")]

@@ -1,6 +1,6 @@
 """Figures of a diff as words: signed numbers, intervals, and a word that judges each change.
 
-Every colour has a word beside it with the same meaning.
+Every color has a word beside it with the same meaning.
 """
 
 from __future__ import annotations
@@ -30,6 +30,8 @@ MOST_PCT = 1000
 GOOD_NEWS = "overlap-achieved"
 """Rule whose findings are good news."""
 
+_LEAST_PCT = 0.05
+"""Percentages nearer to zero have no digit to show."""
 _NAME_LIMIT = 120
 
 
@@ -64,7 +66,11 @@ def signed(measure: Measure, value: float | None, unit: Unit) -> str:
         return NOTHING
     if value == 0:
         return "0"
-    return _with_sign(value, number(measure, abs(value), unit))
+    if measure == "ns" and unit.hides(round(value)):
+        return _nearer_zero(value, unit.least)
+    if measure == "pct" and abs(value) < _LEAST_PCT:
+        return _nearer_zero(value, "0.1")
+    return f"{_sign(value)}{number(measure, abs(value), unit)}"
 
 
 def relative(figure: FigureChange) -> str:
@@ -75,7 +81,7 @@ def relative(figure: FigureChange) -> str:
     if abs(pct) >= MOST_PCT:
         # The figure before was almost zero, so the exact ratio means nothing.
         return f"> +{MOST_PCT:,}"
-    return _with_sign(pct, f"{abs(pct):,.1f}" if abs(pct) >= 0.05 else "< 0.1")
+    return f"{_sign(pct)}{abs(pct):,.1f}" if abs(pct) >= _LEAST_PCT else _nearer_zero(pct, "0.1")
 
 
 def interval(figure: FigureChange, unit: Unit) -> str:
@@ -91,12 +97,13 @@ def pair(figure: FigureChange, unit: Unit) -> str:
     return first if first == second else f"{first} → {second}"
 
 
-def _with_sign(value: float, text: str) -> str:
-    sign = "+" if value > 0 else "-"
-    if not text.startswith("< "):
-        return f"{sign}{text}"
-    # The value is too close to zero for the shown digits.
-    return f"{'<' if value > 0 else '>'} {sign}{text.removeprefix('< ')}"
+def _sign(value: float) -> str:
+    return "+" if value > 0 else "-"
+
+
+def _nearer_zero(value: float, least: str) -> str:
+    """Return `< +0.1` or `> -0.1` for a change that is too small for the shown digits."""
+    return f"{'<' if value > 0 else '>'} {_sign(value)}{least}"
 
 
 # -- Judgements -----------------------------------------------------------------------------------

@@ -78,6 +78,9 @@ class Callbacks:
         """Register a function that takes the `PageContext`, then the values of its inputs and states, in that order.
 
         The address and the scheme are in the context instead. Otherwise this is Dash's `callback`.
+
+        Returns:
+            The decorator, which returns the function unchanged.
         """
 
         def keep(function: Function) -> Function:
@@ -87,9 +90,12 @@ class Callbacks:
         return keep
 
     def leads(self, *dependencies: Any) -> Callable[[Function], Function]:
-        """Register a function, as `add` does, that returns an address to go to.
+        """Register a function, as `add` does, whose result is an address to go to.
 
         The browser ignores the answer if the user has gone elsewhere in the meantime (`assets/address.js`).
+
+        Returns:
+            The decorator, which returns the function unchanged.
         """
 
         def keep(function: Function) -> Function:

@@ -6,7 +6,8 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from overlapscope.analysis.device import DeviceAnalysis
-from overlapscope.analysis.results import Device, Window
+from overlapscope.analysis.figures import Window
+from overlapscope.analysis.results import Device
 from overlapscope.dashboard.library import Library
 from overlapscope.dashboard.opened import Opened
 from overlapscope.dashboard.url import FIRST_PAGE, TRACES_PAGE, UrlState, parse

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 import logging
-import os
 import re
 from collections.abc import Container, Iterable, Sequence
 from pathlib import Path
@@ -16,6 +15,7 @@ from overlapscope.inputs import read_ranks_report
 from overlapscope.laboratory.results import FILE as RESULTS_FILE
 from overlapscope.ranks.result import RanksReport
 from overlapscope.reading import expand, is_trace_name, natural, parts
+from overlapscope.reading.file_names import shown_source
 from overlapscope.reading.kinds import kind_of
 
 _ENDING = re.compile(r"((\.(pt\.)?trace)?\.json(\.gz|\.zst)?|\.sqlite|\.xplane\.pb)(?=(@\d+)?$)")
@@ -64,7 +64,7 @@ def find(sources: Sequence[Path]) -> tuple[list[TraceEntry], list[RanksFile]]:
             if within and len(sources) > 1:
                 shown = Path(source.resolve().name) / shown
             if kind_of(path) == "ranks":
-                id = _unique(_text(shown.as_posix()), {report.id for report in reports})
+                id = _unique(shown_source(shown.as_posix()), {report.id for report in reports})
                 reports += _report(id, path, named=not within)
                 continue
             name = name_of(shown.as_posix())
@@ -81,12 +81,7 @@ def dropped(folder: str, path: Path, name: str, taken: Container[str]) -> TraceE
 
 def name_of(path: str) -> str:
     """Return a path without a trace's extension."""
-    return _text(_ENDING.sub("", path))
-
-
-def _text(path: str) -> str:
-    # A file name need not be valid text, but a URL must be.
-    return os.fsencode(path).decode("utf-8", "backslashreplace")
+    return shown_source(_ENDING.sub("", path))
 
 
 def _report(id: str, path: Path, *, named: bool) -> list[RanksFile]:

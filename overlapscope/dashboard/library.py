@@ -229,7 +229,7 @@ class Library:
                 cache = self._cache and entry.name is None
                 trace = load(entry.path, limit_bytes=self._limit_bytes, progress=reading, cache=cache)
                 trace = trace if entry.name is None else replace(trace, source=entry.name)
-            tell(TaskProgress("analysing"))
+            tell(TaskProgress("analyzing"))
             if job.makes == "reduced":
                 return reduce_any(trace)
             opened_now = open_trace(entry, trace) if opened is None else opened

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Final
 
 from dash import dcc
 from dash.development.base_component import Component
@@ -11,8 +12,10 @@ from overlapscope.base.words import clean
 from overlapscope.dashboard import render
 from overlapscope.dashboard.context import PageContext
 from overlapscope.dashboard.library import TraceSummary
-from overlapscope.documents.table import Cell, Column, Table, rows, words
+from overlapscope.documents.table import Cell, Column, Table, Tone, rows, words
 from overlapscope.errors import OverlapscopeError
+
+_TONES: Final[Mapping[str, Tone]] = {"good": "good", "fair": "fair", "poor": "poor"}
 
 
 def listed_traces(context: PageContext, hrefs: Mapping[str, str], id: str, link: str) -> tuple[Component, int]:
@@ -24,17 +27,17 @@ def listed_traces(context: PageContext, hrefs: Mapping[str, str], id: str, link:
         id: Id of the table's body.
         link: Text of the link.
     """
-    lines, known = [], 0
+    lines, known_count = [], 0
     for number, trace in enumerate(hrefs):
         # Request them in turn, so that reading stops after the user leaves the page.
-        summary = context.library.summary(trace) if known == number else None
-        known += summary is not None
+        summary = context.library.summary(trace) if known_count == number else None
+        known_count += summary is not None
         lines.append((clean(trace, 120), *_cells(summary)))
     links: list[Component | None] = [
         dcc.Link(f"{link} →", href=href, className="timeline-link") for href in hrefs.values()
     ]
     columns = (words("trace", flexible=True), words("verdict"), Column("step"), words("", flexible=True))
-    return render.table(Table("", columns, rows(lines)), context.dark, id, links), known
+    return render.table(Table("", columns, rows(lines)), context.dark, id, links), known_count
 
 
 def _cells(summary: TraceSummary | OverlapscopeError | None) -> tuple[Cell, str, str]:
@@ -44,5 +47,4 @@ def _cells(summary: TraceSummary | OverlapscopeError | None) -> tuple[Cell, str,
     if isinstance(summary, OverlapscopeError):
         return Cell("cannot be read", tone="muted"), "", clean(str(summary), 400)
     level = summary.verdict.level
-    tone = "muted" if level == "unusable" else level
-    return Cell(level, tone=tone), summary.step, clean(summary.verdict.lead, 400)
+    return Cell(level, tone=_TONES.get(level, "muted")), summary.step, clean(summary.verdict.lead, 400)

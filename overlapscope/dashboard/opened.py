@@ -20,7 +20,7 @@ from overlapscope.prediction.interventions import check_names
 from overlapscope.prediction.plain_program import find_program
 from overlapscope.prediction.result import WhatIf
 from overlapscope.report.model import Report, joined, of_program
-from overlapscope.report.page import DeviceReport, Page
+from overlapscope.report.page import DeviceReport, Page, sampled_hosts
 from overlapscope.timeline import Lanes
 from overlapscope.trace.model import Trace
 
@@ -56,15 +56,18 @@ class Opened(Struct, frozen=True, eq=False, dict=True, weakref=True):
 
 
 def open_trace(entry: TraceEntry, trace: Trace) -> Opened:
-    """Analyse a trace and return all that pages show of it."""
+    """Analyze a trace and return all that pages show of it."""
     analysis = analyze_trace(trace)
     program = find_program(analysis, None, estimate=True)
     report = joined([analysis], [program], scope="window", replayed=True)
     of_plain = of_program(report, estimated=True)
+    sampled = sampled_hosts([analysis])
     plain = None
     if of_plain is not report and program is not None and program.analysis is not None:
-        plain = Opened(entry.id, entry.path, program.analysis, of_plain, Page(of_plain, verbose=True))
-    page = Page(report, verbose=True, recorded=plain is not None)
+        option = "--plain-step to overlapscope analyze"
+        shown = Page(of_plain, verbose=True, plain_step_option=option, sampled=sampled)
+        plain = Opened(entry.id, entry.path, program.analysis, of_plain, shown)
+    page = Page(report, verbose=True, recorded=plain is not None, sampled=sampled)
     return Opened(entry.id, entry.path, analysis, report, page, plain)
 
 
@@ -106,7 +109,7 @@ _Key = tuple[weakref.ref[Opened], WhatIfRequest]
 
 
 class Predictions:
-    """Thread-safe. The latest request is computed first; requests that no page repeats are dropped."""
+    """Predictions, thread-safe. The latest request is computed first; requests that no page repeats are dropped."""
 
     def __init__(self) -> None:
         self._kept: Kept[_Key, DrawnPrediction | OverlapscopeError] = Kept(KEPT_EVENTS)
@@ -130,7 +133,7 @@ class Predictions:
         reference, asked = key
         opened = reference()
         if opened is None:
-            return OverlapscopeError("This trace is not in memory any more; load the page again.")
+            return OverlapscopeError("This trace is no longer in memory; load the page again.")
         trace = opened.analysis.trace
         prediction = attempt("The prediction", lambda: _predict(trace, asked))
         if asked.interventions is None and isinstance(prediction, DrawnPrediction):

@@ -11,7 +11,8 @@ from dash.development.base_component import Component
 from msgspec import Struct, field
 from msgspec.structs import replace
 
-from overlapscope.analysis.results import Device, Window
+from overlapscope.analysis.figures import Window
+from overlapscope.analysis.results import Device
 from overlapscope.base.words import clean
 from overlapscope.catalog.causes import CAUSES, Subject
 from overlapscope.dashboard import render
@@ -21,13 +22,13 @@ from overlapscope.dashboard.url import UrlState
 from overlapscope.documents.model import Block
 from overlapscope.documents.table import Row, Table
 from overlapscope.errors import OverlapscopeError
-from overlapscope.report import charts, lists
+from overlapscope.report import charts, host_view, lists
 from overlapscope.report.charts import by_cause
 from overlapscope.report.page import DeviceReport
 from overlapscope.report.tables import host_tables
 from overlapscope.report.verdict import judge
 
-_SIGNS = {"good": "✓", "fair": "!", "poor": "✕"}
+_SIGNS = {"good": "✓", "fair": "!", "poor": "✕", "recorded": "●"}
 _HOST_ROWS = 8
 """Rows of each table, for a trace in which nothing ran on a GPU."""
 _MARGIN = 0.02
@@ -42,18 +43,18 @@ def page(title: str, *children: Component, lead: str = "") -> Component:
 
 
 def lead(context: PageContext, sentence: str) -> str:
-    """Return that sentence, followed by which program the figures are of if the trace has two."""
+    """Return that sentence and, if the trace has two programs, which of them the figures describe."""
     return f"{sentence} {which_program(context)}".rstrip()
 
 
 def which_program(context: PageContext) -> str:
-    """Return which program the figures of a page are of; empty if the trace has no plain program."""
+    """Return which program the figures of a page describe; empty if the trace has no plain program."""
     if context.loaded.plain is None:
         return ""
     if not context.replayed:
-        return "Figures are of the recording."
+        return "These figures describe the recording."
     how = "estimated from the recording" if context.spoken.is_estimated else "which the recording is replayed to match"
-    return f"Figures are of the program without the profiler, {how}."
+    return f"These figures describe the program without the profiler, {how}."
 
 
 def panel(title: str, *children: Children, note: str = "", beside: Component | None = None, id: str = "") -> Component:
@@ -102,7 +103,7 @@ def answer(
     sign: str = "",
     subject: str = "",
 ) -> Component:
-    """Return the answer of a page: a word with its colour and sign, then a sentence.
+    """Return the answer of a page: a word with its color and sign, then a sentence.
 
     `ids` are those of word and sentence.
     """
@@ -126,7 +127,11 @@ def verdict(context: PageContext, section: DeviceReport) -> Component:
     judgement = judge(section)
     more = [dmc.Text(judgement.rest, fz=16, mt=4)] if judgement.rest else []
     more += [dmc.Text(judgement.plain, size="sm", c="dimmed", mt=4, id="verdict-plain")] if judgement.plain else []
-    more += [dmc.Text(note, size="sm", c="dimmed", mt=4) for note in (judgement.steps, judgement.doubt) if note]
+    more += [
+        dmc.Text(note, size="sm", c="dimmed", mt=4)
+        for note in (judgement.steps, judgement.overlap_cost, judgement.doubt)
+        if note
+    ]
     ids = ("verdict-level", "verdict-text")
     return answer(context, judgement.level, judgement.level, judgement.lead, *more, ids=ids, subject=judgement.subject)
 
@@ -146,6 +151,7 @@ def unusable(context: PageContext) -> Component:
             verdict(context, context.section),
             *([why] if context.section.trace.host is None else []),
             *(table_panel(context, _shortened(table)) for table in host_tables(context.section) if table.rows),
+            *host(context),
         ],
         maw=1500,
     )
@@ -214,6 +220,32 @@ def causes(context: PageContext, device: Device, subject: Subject, ids: str) -> 
         dmc.Grid(beside, gutter="md"),
         dmc.Group(title, justify="space-between", my="xs"),
         grid(context, lists.evidence(context.section, device, subject), f"{ids}-evidence"),
+    ]
+
+
+# -- The host --------------------------------------------------------------------------------------
+
+
+def host(context: PageContext) -> list[Component]:
+    """Return the sampled lines of a step as a flame graph and a table whose rows open findings, if there are any."""
+    section, sampled = context.section, context.section.host
+    if sampled is None:
+        return []
+    overview, rows = context.url.href("overview"), host_view.rows(section, sampled)
+    return [
+        panel(
+            host_view.TITLE,
+            *(dmc.Text(sentence, size="sm", className="prose") for sentence in host_view.sentences(section, sampled)),
+            render.graph(host_view.flame_graph(sampled, context.dark), "host-flame", name="host"),
+            dmc.Text(host_view.LEGEND, c="dimmed", size="sm", mb="sm"),
+            grid(
+                context,
+                host_view.table(rows, sampled),
+                "host-lines",
+                opens=[overview if row.finding else None for row in rows],
+            ),
+            beside=_csv_button("host-lines"),
+        )
     ]
 
 

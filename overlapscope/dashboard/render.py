@@ -225,7 +225,7 @@ def segments(shown: Iterable[model.Part], colors: Mapping[str, str]) -> list[Com
 
 
 def dotted(name: str, color: str) -> list[Component | str]:
-    """Return a name with a dot of its colour."""
+    """Return a name with a dot of its color."""
     return [html.Span(className="timeline-dot", style={"background": color}), name]
 
 
@@ -380,7 +380,7 @@ def _row_data(shown: Table, number: int, href: str | None) -> dict[str, Any]:
 
 
 def _theme(dark: bool) -> str:
-    """Return AG Grid's theme in the page's colours."""
+    """Return AG Grid's theme in the page's colors."""
     colors = palette(dark)
     params = {
         "browserColorScheme": "dark" if dark else "light",

@@ -14,7 +14,7 @@ import flask
 from msgspec import structs
 from msgspec.structs import replace
 
-from overlapscope.analysis.results import Window
+from overlapscope.analysis.figures import Window
 from overlapscope.base.words import clean
 from overlapscope.dashboard.context import PageContext
 from overlapscope.dashboard.library import Library

@@ -19,7 +19,7 @@ _PREFIX = "overlapscope-dashboard-"
 
 
 @functools.cache
-def _own() -> tempfile.TemporaryDirectory[str]:
+def _directory() -> tempfile.TemporaryDirectory[str]:
     for abandoned in Path(tempfile.gettempdir()).glob(f"{_PREFIX}*"):
         if _is_mine(abandoned) and _locked(abandoned):
             shutil.rmtree(abandoned, ignore_errors=True)
@@ -32,7 +32,7 @@ def _own() -> tempfile.TemporaryDirectory[str]:
 
 def own_directory() -> Path:
     """Return this process's directory, created on first use. Raises OSError."""
-    return Path(_own().name)
+    return Path(_directory().name)
 
 
 def _is_mine(path: Path) -> bool:

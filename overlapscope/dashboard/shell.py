@@ -11,7 +11,7 @@ import msgspec
 from dash import Input, Output, State, dcc, html
 from dash.development.base_component import Component
 
-from overlapscope.analysis.results import Window
+from overlapscope.analysis.figures import Window
 from overlapscope.base.words import clean
 from overlapscope.dashboard import parts
 from overlapscope.dashboard.callbacks import LEAD, Callbacks
@@ -314,7 +314,10 @@ def _navigation(context: PageContext) -> list[Component]:
 
 
 def _is_useful(page: PageKind, context: PageContext) -> bool:
-    """Return whether a page has anything to show. Without figures, all that need some would look like the overview."""
+    """Return whether a page has anything to show.
+
+    Without figures, every page that needs them would look like the overview.
+    """
     library = context.library
     if page.needs == "figures" and page.name != FIRST_PAGE:
         return context.trace is None or context.device is not None

@@ -10,7 +10,7 @@ import numpy as np
 from msgspec import Struct
 from msgspec.structs import replace
 
-from overlapscope.analysis.results import Window
+from overlapscope.analysis.figures import Window
 from overlapscope.base.intervals import I64
 from overlapscope.trace.model import Trace
 

@@ -27,7 +27,7 @@ RUNG = "whatif-rung"
 """Type of the buttons that switch on the changes of a rung."""
 _WORDS = {"good": "faster", "poor": "slower"}
 _SIGNS = {"faster": "✓", "slower": "✕", "no gain": "=", "nothing changed": "=", "not predicted": "?"}
-_ASSUMED = "What the recording does not show. At the upper end of the interval all of it that has a cost is wrong."
+_ASSUMED = "What the recording does not show. At the upper end of the interval, all of these are wrong."
 _REPLAY = "How well the replay explains the recording"
 
 

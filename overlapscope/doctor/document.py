@@ -13,7 +13,7 @@ _TONES: Final[dict[Status, Tone]] = {"ok": "good", "missing": "fair", "broken": 
 
 
 def document(diagnosis: Diagnosis) -> Document:
-    """The outcome, the versions, a row for each part, and what to do."""
+    """Return the outcome, the versions, a row for each part, and what to do."""
     versions = diagnosis.versions
     facts = (
         ("overlapscope", f"{diagnosis.tool.version} in {diagnosis.location}"),

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Final
 
 from overlapscope.base import extras
-from overlapscope.base.words import clean, listed, plural, size
+from overlapscope.base.words import capital, clean, listed, plural, size
 from overlapscope.dashboard.launch import has_windows
 from overlapscope.doctor import trial as trials
 from overlapscope.doctor.result import Diagnosis, Examined, Versions
@@ -84,7 +84,7 @@ def recording(trial: TorchTrial) -> Iterator[Examined]:
         yield Examined(id="gpu", status="broken", detail=f"PyTorch cannot use the GPU: {error}.", remedy=_BUILDS)
     elif trial.torch and not trial.gpus:
         why = clean(trial.why_none)
-        yield Examined(id="gpu", status="missing", detail=f"{why[:1].upper()}{why[1:]}. Only the host is recorded.")
+        yield Examined(id="gpu", status="missing", detail=f"{capital(why)}. Only the host is recorded.")
     elif trial.gpus:
         names = [name if count == 1 else f"{count} {name}" for name, count in Counter(map(clean, trial.gpus)).items()]
         yield Examined(id="gpu", status="ok", detail=f"PyTorch sees {listed(names)}.")

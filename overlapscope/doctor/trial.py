@@ -55,7 +55,7 @@ def run() -> TorchTrial:
 
 
 def _last_trial(output: bytes | None) -> TorchTrial:
-    """Return the results in the last line of ours in an output, which may contain lines of libraries."""
+    """Return the results from our last line of an output, to which libraries may have added lines of their own."""
     ours = [line for line in (output or b"").splitlines() if line.startswith(b'{"torch"')]
     return msgspec.json.decode(ours[-1], type=TorchTrial) if ours else TorchTrial()
 

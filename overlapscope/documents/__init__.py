@@ -1,1 +1,1 @@
-"""Building blocks of every result shown to a user: headings, sentences, tables, charts and their colours."""
+"""Building blocks of every result shown to a user: headings, sentences, tables, charts and their colors."""

@@ -1,9 +1,9 @@
-"""Colours of everything the product draws, for light and for dark.
+"""Colors of everything the product draws, for light and for dark.
 
-The hues are those of Okabe and Ito (Color Universal Design, 2008), which people with any common colour blindness can
+The hues are those of Okabe and Ito (Color Universal Design, 2008), which people with any common color blindness can
 tell apart: green is compute, purple communication, blue copies to the device, orange copies back, sky a hidden copy,
 vermillion an exposed copy, grey idle time. Lightness separates the members of a family, and a word always accompanies
-the colour.
+the color.
 """
 
 from __future__ import annotations
@@ -30,6 +30,7 @@ _HOST: Final[dict[str, tuple[str, str]]] = {
     "cpu-op": ("#b9c4d0", "#596675"),
     "range": ("#8d84b5", "#9d94c9"),
     "profiler": ("#cfd3d9", "#464c55"),
+    "python-line": ("#7fb0a3", "#4f8577"),
     "step": ("#5d6f8f", "#7f93b8"),
 }
 _PAGE: Final[dict[str, tuple[str, str]]] = {
@@ -49,7 +50,7 @@ HEAT: Final[tuple[tuple[str, ...], tuple[str, ...]]] = (
     ("#fbf1ea", "#f6cdb2", "#ec9a66", "#cf6220", "#963600", "#561d00"),
     ("#38302b", "#5f3620", "#95450f", "#d9681f", "#ffa36b", "#ffe2cf"),
 )
-"""Steps from low to high, for light and for dark. Lightness carries the value in a single hue: the stronger the colour,
+"""Steps from low to high, for light and for dark. Lightness carries the value in a single hue: the stronger the color,
 the further it is from the background."""
 
 

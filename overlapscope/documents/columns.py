@@ -41,9 +41,9 @@ def text(
     return (_column(title, fields, number=False), cell) if when else None
 
 
-def figure(title: str, say: Callable[[T], str], *, when: bool = True, **fields: Any) -> ColumnOf[T] | None:
-    """Return a column of numbers that `say` has formatted; None unless `when`."""
-    return (_column(title, fields), lambda item: Cell(say(item))) if when else None
+def figure(title: str, say: Callable[[T], str], **fields: Any) -> ColumnOf[T]:
+    """Return a column of numbers that `say` has formatted."""
+    return _column(title, fields), lambda item: Cell(say(item))
 
 
 def count(title: str, say: Callable[[T], int | None], *, among: int = 1, **fields: Any) -> ColumnOf[T]:
@@ -59,7 +59,12 @@ def count(title: str, say: Callable[[T], int | None], *, among: int = 1, **field
 
 def number(title: str, say: Callable[[T], int | None], *, when: bool = True, **fields: Any) -> ColumnOf[T] | None:
     """Return a column of numbers that identify something, such as a stream; None unless `when`."""
-    return (_column(title, fields, width=_NUMBER_WIDTH), lambda item: _cell(say(item), str)) if when else None
+
+    def cell(item: T) -> Cell:
+        value = say(item)
+        return Cell(NOTHING if value is None else str(value), value)
+
+    return (_column(title, fields, width=_NUMBER_WIDTH), cell) if when else None
 
 
 def time(title: str, unit: Unit, say: Callable[[T], int | None], *, short: str = "", **fields: Any) -> ColumnOf[T]:
@@ -71,10 +76,6 @@ def time(title: str, unit: Unit, say: Callable[[T], int | None], *, short: str =
         return Cell(unit.number(ns), None if ns is None else ns / unit.ns)
 
     return _column(title, titles | fields), cell
-
-
-def _cell(value: int | None, show: Callable[[int], str]) -> Cell:
-    return Cell(NOTHING if value is None else show(value), value)
 
 
 def percent(title: str, say: Callable[[T], float | None], **fields: Any) -> ColumnOf[T]:

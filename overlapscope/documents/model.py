@@ -64,7 +64,7 @@ class Text(Struct, frozen=True):
     tone: Tone = ""
     strong: bool = False
     badge: str = ""
-    """A level such as `good`. Files print it before the text; a terminal shows its colour, unless `tone` sets another.
+    """A level such as `good`. Files print it before the text; a terminal shows its color, unless `tone` sets another.
     """
 
 

@@ -44,7 +44,7 @@ class Drawing(Struct, frozen=True):
     legend: str
 
     def plain(self) -> list[str]:
-        """Return all lines except the title, without colour."""
+        """Return all lines except the title, without color."""
         lines = [f"{line.label:<{LABEL_WIDTH}}{line.text}" for line in (*self.lanes, *self.totals)]
         tail = [self.scale, f"{'':<{LABEL_WIDTH}}{self.legend}"]
         return [*lines, *(line for line in tail if line.strip())]

@@ -11,7 +11,7 @@ from msgspec.structs import replace
 T = TypeVar("T")
 
 Tone = Literal["", "good", "fair", "poor", "muted", "accent"]
-"""Meaning of a colour, which also is its name in the palette. A word beside it always says the same."""
+"""Meaning of a color, which also is its name in the palette. A word beside it always says the same."""
 
 
 class Column(Struct, frozen=True):

@@ -1,8 +1,8 @@
 """A copy of a trace with additional tracks for the results of the analysis, for Perfetto.
 
 Each device gets a process with three threads: `buckets` (the parts of the window), `causes` (why each exposed copy and
-idle piece exists) and `steps`. The file's text stays unchanged, however it is packed or damaged. Memory holds a block
-of it.
+idle piece exists) and `steps`. The file's text stays unchanged, however it is packed or damaged. Only a block of it is
+in memory at a time.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from overlapscope.analysis.host import CallSite, sites, sites_of_calls
 from overlapscope.analysis.pieces import Pieces
 from overlapscope.base.intervals import Intervals, cut, intersect, subtract
 from overlapscope.base.words import clean
-from overlapscope.catalog.causes import COPY_CAUSES, IDLE_CAUSES
+from overlapscope.catalog.causes import COMM_CAUSES, COPY_CAUSES, IDLE_CAUSES
 from overlapscope.errors import UnreadableTrace
 from overlapscope.export import chrome_trace
 from overlapscope.export.chrome_trace import metadata_event, microseconds
@@ -94,7 +94,7 @@ def _opening(path: Path, blocks: Iterator[bytes]) -> tuple[bytes, bytes]:
         # The metadata before it is not valid JSON, and the reader was lenient too.
         place = match.end()
     if place is None:
-        raise UnreadableTrace(f"{path}: has no events array any more; was it changed since it was opened?")
+        raise UnreadableTrace(f"{path}: no longer has an events array; was it changed after it was opened?")
     rest = head[place:]
     while not rest.strip(_BLANK) and (block := next(blocks, b"")):
         rest += block
@@ -159,6 +159,7 @@ def _device(trace: Trace, device: DeviceAnalysis, pid: int) -> Iterator[bytes]:
     buckets, causes, steps = tracks
     yield from _buckets(device, buckets)
     yield from _copy_causes(trace, device, causes)
+    yield from _comm_causes(trace, device, causes)
     yield from _idle_causes(trace, device, causes)
     row, start, end = cut(device.steps.start_ns, device.steps.end_ns, device.windows)
     for which, begin, stop in zip(row.tolist(), start.tolist(), end.tolist(), strict=True):
@@ -170,7 +171,7 @@ def _metadata(what: str, pid: int, tid: int, **args: str | int) -> bytes:
 
 
 class _Track(Struct, frozen=True):
-    """One of our threads."""
+    """One of the added threads."""
 
     base_ns: int
     pid: int
@@ -180,14 +181,10 @@ class _Track(Struct, frozen=True):
         """Return an event as JSON, without arguments that are None."""
         stated = {"ns": end_ns - start_ns} | {key: value for key, value in args.items() if value is not None}
         return (
-            f'{{"ph":"X","cat":"{CATEGORY}","name":{_quoted(name)},"pid":{self.pid},"tid":{self.tid},'
+            f'{{"ph":"X","cat":"{CATEGORY}","name":{json.dumps(clean(name))},"pid":{self.pid},"tid":{self.tid},'
             f'"ts":{microseconds(start_ns - self.base_ns)},"dur":{microseconds(end_ns - start_ns)},'
             f'"args":{json.dumps(stated)}}}'
         ).encode()
-
-
-def _quoted(text: str) -> str:
-    return json.dumps(clean(text))
 
 
 def _buckets(device: DeviceAnalysis, track: _Track) -> Iterator[bytes]:
@@ -213,7 +210,16 @@ def _copy_causes(trace: Trace, device: DeviceAnalysis, track: _Track) -> Iterato
     where = sites_of_calls(trace, ops.launch[pieces.copy])
     for number, (start, end) in enumerate(_times(pieces)):
         cause, copy = COPY_CAUSES[pieces.cause[number]], clean(ops.name(int(pieces.copy[number])))
-        yield track.piece(f"exposed copy: {cause}", start, end, copy=copy, **_told(where.site_at(trace, number)))
+        yield track.piece(f"exposed copy: {cause}", start, end, copy=copy, **_call_site(where.site_at(trace, number)))
+
+
+def _comm_causes(trace: Trace, device: DeviceAnalysis, track: _Track) -> Iterator[bytes]:
+    pieces, ops = device.exposed_comm.inside(device.windows), device.timeline.ops
+    where = sites_of_calls(trace, pieces.call)
+    for number, (start, end) in enumerate(_times(pieces)):
+        cause, collective = COMM_CAUSES[pieces.cause[number]], clean(ops.name(int(pieces.op[number])))
+        site = _call_site(where.site_at(trace, number))
+        yield track.piece(f"exposed comm: {cause}", start, end, collective=collective, **site)
 
 
 def _idle_causes(trace: Trace, device: DeviceAnalysis, track: _Track) -> Iterator[bytes]:
@@ -221,11 +227,11 @@ def _idle_causes(trace: Trace, device: DeviceAnalysis, track: _Track) -> Iterato
     where = sites(trace, pieces.call, pieces.thread, pieces.host_ns)
     for number, (start, end) in enumerate(_times(pieces)):
         cause = IDLE_CAUSES[pieces.cause[number]]
-        yield track.piece(f"idle: {cause}", start, end, **_told(where.site_at(trace, number)))
+        yield track.piece(f"idle: {cause}", start, end, **_call_site(where.site_at(trace, number)))
 
 
-def _told(site: CallSite) -> dict[str, str]:
-    """Return op, call and Python line, as far as they are known."""
+def _call_site(site: CallSite) -> dict[str, str]:
+    """Return the known ones of op, call and Python line, as arguments of an event."""
     return {word: clean(text) for word, text in site._asdict().items() if text is not None}
 
 

@@ -21,6 +21,7 @@ from msgspec.structs import asdict
 
 from overlapscope.base.marks import (
     FRAMEWORK,
+    HOST_ACTIVITY,
     METADATA,
     ORIGIN,
     PLAIN_STEPS,
@@ -131,9 +132,11 @@ def _head(trace: Trace) -> dict[str, Any]:
         ours[ORIGIN] = asdict(trace.origin)
     if trace.plain_steps != PlainSteps():
         ours[PLAIN_STEPS] = msgspec.to_builtins(trace.plain_steps)
+    if trace.host_activity is not None:
+        ours[HOST_ACTIVITY] = msgspec.to_builtins(trace.host_activity)
     if trace.predicted_by is not None:
         ours[PREDICTION] = {"of": PurePath(trace.source).name, "interventions": list(trace.predicted_by)}
-    ranks = {"rank": trace.rank, "world_size": trace.world_size}
+    ranks = {"rank": trace.rank, "world_size": trace.world_size, "pg_count": trace.process_groups}
     ranks = {name: value for name, value in ranks.items() if value is not None}
     return {
         **({"schemaVersion": schema} if schema is not None else {}),
@@ -148,7 +151,7 @@ def _head(trace: Trace) -> dict[str, Any]:
 
 
 def _number(text: str) -> int | str:
-    """Versions that are numbers are written as numbers."""
+    """Return a version, as a number if possible."""
     return int(text) if text.isdecimal() and str(int(text)) == text else text
 
 
@@ -214,6 +217,8 @@ class _ChromeEvents:
             correlation=ops.correlation[rows].tolist(),
             bytes=ops.bytes[rows].tolist(),
             **{"memory bandwidth (GB/s)": ops.stated_gb_per_s[rows].tolist()},
+            grid=_grids(ops.blocks[rows]),
+            block=_grids(ops.block_threads[rows]),
         )
         if self._collectives:
             args = list(map(self._with_collective, args, ops.place[rows].tolist()))
@@ -309,6 +314,11 @@ def _args(**columns: Column) -> list[str]:
         "{" + ",".join(f"{key}{value}" for key, value in zip(keys, row, strict=True) if value != -1) + "}"
         for row in zip(*columns.values(), strict=True)
     ]
+
+
+def _grids(items: I64) -> list[str | int]:
+    """Return grids with these numbers of items as JSON; -1 for none."""
+    return [f"[{count},1,1]" if count > 0 else -1 for count in items.tolist()]
 
 
 def _spellings(ops: GpuOps) -> tuple[list[tuple[str, str]], I64]:

@@ -110,7 +110,7 @@ def _scale(largest: float, unit: Unit) -> tuple[float, str]:
     if unit == "ns":
         time = unit_for(round(largest))
         return time.ns, time.name
-    return 1, "GB/s" if unit == "gb_per_s" else "%"
+    return 1, {"gb_per_s": "GB/s", "pct": "%"}.get(unit, unit)
 
 
 def _iso(at_ns: int) -> str:

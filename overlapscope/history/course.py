@@ -9,9 +9,9 @@ from typing import Final, Literal
 import msgspec
 
 from overlapscope.base.words import clean, did_you_mean, listed
-from overlapscope.budgets.metrics import METRICS, Metric
+from overlapscope.budgets.metrics import CAUSES_OF, METRICS, Metric
 from overlapscope.budgets.verdicts import Unit
-from overlapscope.catalog.causes import COPY_CAUSES, IDLE_CAUSES
+from overlapscope.catalog.causes import STORED_IDLE_CAUSES
 from overlapscope.errors import UsageError
 from overlapscope.history.entry import Entry
 from overlapscope.history.levels import By, Levels, Standing, alike, grouped, levels, newest
@@ -69,7 +69,7 @@ class HistoryCheck(msgspec.Struct, frozen=True, kw_only=True):
 def metric_of(name: str) -> Metric:
     """Return the metric of a figure: `idle_time` for `idle_time` and `idle_time/host-sync`. Raises UsageError."""
     base, slash, cause = name.partition("/")
-    causes: Collection[str] = {"idle_time": IDLE_CAUSES, "exposed_copy_time": COPY_CAUSES}.get(base, ())
+    causes: Collection[str] = {**CAUSES_OF, "idle_time": STORED_IDLE_CAUSES}.get(base, ())
     if base not in METRICS:
         raise UsageError(
             f"there is no metric {clean(base, 80)!r}{did_you_mean(base, METRICS)}; metrics: {listed(METRICS)}."
@@ -173,7 +173,7 @@ def baseline_entry(store: Store, job: str, *, plain: bool, gpu: str | None) -> E
     every = store.points("step_time", Query(job=job_of(store, job), plain=plain))
     points = [point for point in every if point.gpu == gpu]
     if not points:
-        kind = "the plain program" if plain else "a recording"
+        kind = "the program without the profiler" if plain else "a recording"
         raise UsageError(
             f"{store.path}: has no report of {clean(job, 80)} with steps that is of {kind} on "
             f"{clean(gpu or 'an unknown GPU', 80)}, so it gives no baseline."

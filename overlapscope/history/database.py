@@ -68,9 +68,19 @@ def is_history(head: bytes) -> bool:
 
 
 def connect(path: Path, *, read_only: bool, alone: bool = False) -> sqlite3.Connection:
-    """Open the file, and create it unless it is to be read only. Raises UsageError or sqlite3.Error.
+    """Open the file, and create it unless it is to be read only.
 
-    `alone`: whether to assume that no other process writes to the file.
+    Args:
+        path: The file.
+        read_only: Whether to only read.
+        alone: Whether to assume that no other process writes to the file.
+
+    Returns:
+        The connection, which interrupts statements that take too long for the file's size.
+
+    Raises:
+        UsageError: There is no such file, it can't be opened, or a link or pipe is in its place.
+        sqlite3.Error: SQLite can't open the file.
     """
     try:
         # A regular file may be shared on purpose, but SQLite also trusts the files beside it.

@@ -49,10 +49,12 @@ def listing(store: Store, query: Query, entries: Sequence[HistoryRow]) -> Docume
         title="Entries",
     )
     note = (
-        "Each figure is the mean over the devices, of the plain program if its step is measured or told, "
-        "else as recorded."
+        "Figures are means over the devices. `plain`: of the program without the profiler, because its step was "
+        "measured or given; `recording`: as recorded."
     )
-    shown: Block = replace(table, note=note) if entries else Text("The history has no such entry.")
+    shown: Block = (
+        replace(table, note=note) if entries else Text("No entry matches; `overlapscope history add` adds them.")
+    )
     return Document("overlapscope history", (Heading("overlapscope history", 1), shown))
 
 
@@ -109,7 +111,7 @@ def predictions(predicted: Sequence[StoredPrediction], *, most: int) -> Document
         (Column("measured"), lambda row: _points(row.measured_pct, row.measured_low_pct, row.measured_high_pct)),
         title="Newest",
     )
-    note = "Percent of the plain step of the program as it is, negative where it is faster."
+    note = "Percent of a step of the unchanged program without the profiler, negative where it is faster."
     return Document(title, (Heading(title, 1), sums, replace(newest, note=note)))
 
 

@@ -46,6 +46,9 @@ def put(entry: Entry, where: str | Path) -> None:
 def pull(store: Store, where: str | Path) -> Pulled:
     """Add entries that the store doesn't have. Files of entries in the store are not read.
 
+    Returns:
+        How many entries were added, how many existed, and sentences on unreadable ones.
+
     Raises:
         UsageError: The drop can't be listed, or the store can't be written.
         MissingPackage: The package for such a URL isn't installed.

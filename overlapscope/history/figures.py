@@ -10,15 +10,15 @@ from typing import Final
 
 from msgspec.structs import replace
 
-from overlapscope.analysis.results import CopiesByStep, Device, EvidenceByStep, StallsByStep, TraceResult
+from overlapscope.analysis.group_results import CopiesByStep, EvidenceByStep, StallsByStep
+from overlapscope.analysis.results import Device, TraceResult
 from overlapscope.base.words import clean, listed
-from overlapscope.budgets.metrics import METRICS, Metric
+from overlapscope.budgets.metrics import CAUSES_OF, METRICS, Metric
 from overlapscope.budgets.missing import doubt, lacking
 from overlapscope.budgets.places import JudgedPlace, find_places
 from overlapscope.budgets.samples import Series, noise_floor, series, spent
 from overlapscope.budgets.settings import Budget
 from overlapscope.budgets.verdicts import CheckResult
-from overlapscope.catalog.causes import COPY_CAUSES, IDLE_CAUSES
 from overlapscope.errors import UsageError
 from overlapscope.history.entry import Entry, HistoryFigure, Origin, digest, pack, repeated
 from overlapscope.report.model import Report, of_program
@@ -29,7 +29,6 @@ KEPT_BYTES: Final = 16 << 10
 """Maximum size of a packed entry in bytes. Parts that make it larger are left out."""
 
 _ROUNDED: Final = 1e-9
-_PARTS: Final = {"idle_time": IDLE_CAUSES, "exposed_copy_time": COPY_CAUSES}
 _SCALARS: Final = {"ns": ("_time", "_ms", 1e-6), "gb_per_s": ("_bandwidth", "_gb_per_s", 1.0)}
 """Suffix of metrics by unit, suffix of their scalars, and factor between the two."""
 
@@ -37,9 +36,9 @@ _SCALARS: Final = {"ns": ("_time", "_ms", 1e-6), "gb_per_s": ("_bandwidth", "_gb
 def figures(report: Report) -> tuple[HistoryFigure, ...]:
     """Return all figures of a report: of the plain program if its step time is known, otherwise of the recording.
 
-    A metric's value is the mean of the steps that a budget judges. Causes of idle time and of exposed copies have
-    their own figures, even if they are 0. A device without steps has percentages and bandwidths of its window, but no
-    times, since the length of a recording says nothing about the program.
+    A metric's value is the mean of the steps that a budget judges. Causes of idle time, of exposed copies and of
+    exposed communication have their own figures, even if they are 0. A device without steps has percentages and
+    bandwidths of its window, but no times, since the length of a recording says nothing about the program.
     """
     report = of_program(report)
     return tuple(figure for metric in METRICS.values() for figure in _of_metric(report, metric))
@@ -57,13 +56,16 @@ def _of_metric(report: Report, metric: Metric) -> Iterator[HistoryFigure]:
         yield _figure(place, metric, values, None)
         if place.trace is None or doubt(place.trace, CAUSES):
             continue
-        for cause in _PARTS.get(metric.id, ()):
-            yield _figure(place, metric, series(place.samples, metric, None, str(cause)), str(cause))
+        if metric.id == "exposed_comm_time" and not all(s.figures.exposed_comm_by_cause for s in place.samples):
+            # A report of an older version, without causes of communication.
+            continue
+        for cause in CAUSES_OF.get(metric.id, ()):
+            yield _figure(place, metric, series(place.samples, metric, None, cause), cause)
 
 
 def _figure(place: JudgedPlace, metric: Metric, values: Series, cause: str | None) -> HistoryFigure:
-    known = values.known()
-    numbers, value = known.numbers, place.budget.combine(known)
+    known_values = values.known()
+    numbers, value = known_values.numbers, place.budget.combine(known_values)
     return HistoryFigure(
         metric=metric.id if cause is None else f"{metric.id}/{cause}",
         rank=place.subject.rank,
@@ -81,8 +83,7 @@ def _floor(place: JudgedPlace, metric: Metric, value: float, cause: str | None) 
     now = spent(partial(series, place.samples), None)
     if cause is not None:
         only = {cause: value}
-        copies, idle = (only, {}) if metric.id == "exposed_copy_time" else ({}, only)
-        now = replace(now, exposed_copy=copies, idle=idle)
+        now = replace(now, exposed_copy=only, exposed_comm=only, idle=only)
     whole = fmean(metric.whole(sample, None) for sample in place.samples) if metric.whole is not None else 0.0
     return noise_floor(metric, now, now, whole, value)
 
@@ -150,6 +151,10 @@ def entry(report: Report, origin: Origin, check: CheckResult | None = None) -> E
     return replace(kept, left_out=tuple(cuts), report=replace(kept.report, notes=(*kept.report.notes, note)))
 
 
+_MOST_LAUNCHES = 10**9
+"""Number of launches that no recording has: each takes some 100 bytes of it."""
+
+
 def contradicted(entry: Entry) -> bool:
     """Return whether an entry states another GPU or other figures than its report gives.
 
@@ -193,7 +198,9 @@ def _impossible(figure: HistoryFigure, report: Report, *, cut: bool) -> bool:
     if not spans_ns:
         return True
     longest_ns, steps = spans_ns[0]
-    largest = {"ns": longest_ns, "pct": 100.0, "gb_per_s": inf}[metric.unit] * (1 + _ROUNDED)
+    # A step of the host may be longer than any on the device.
+    bounds = {"ns": longest_ns, "pct": 100.0, "launches": _MOST_LAUNCHES} if metric.needs != "host" else {}
+    largest = bounds.get(metric.unit, inf) * (1 + _ROUNDED)
     return (
         not 0 <= figure.value <= largest
         or not 0 <= (figure.spread or 0.0) <= largest

@@ -8,7 +8,7 @@ from statistics import median
 from typing import Literal
 
 from overlapscope.base.words import clean, listed, plural
-from overlapscope.budgets.quantity import as_difference, distinct, show
+from overlapscope.budgets.quantity import difference, distinct, show
 from overlapscope.budgets.verdicts import Unit
 from overlapscope.documents.model import Block, Chart, Document, Heading, Items, StripBlock, Text
 from overlapscope.documents.strip import Drawing, Glyphs, Line
@@ -39,7 +39,7 @@ def blocks(job: JobCourse) -> list[Block]:
     changes = [sentence(course, change) for course in job.courses for change in course.levels.changes]
     unknown = {course.levels.unknown: None for course in job.courses if course.levels.unknown}
     if len(unknown) == 1 and all(course.levels.unknown for course in job.courses):
-        return [Text(f"Since when {clean(job.job, 80)} is better or worse is unknown: {first.levels.unknown}.")]
+        return [Text(f"Whether {clean(job.job, 80)} got better or worse is unknown: {first.levels.unknown}.")]
     return [
         Heading(f"{clean(job.job, 80)}, by {first.by}"),
         *(Text(f"The levels{of} are of {kind}.") for of, kind in zip(whose, kinds, strict=True)),
@@ -54,7 +54,7 @@ def blocks(job: JobCourse) -> list[Block]:
 
 def _kind(course: Course) -> str:
     gpu = f" on {clean(course.gpu, 80)}" if course.gpu else ""
-    return f"the plain program{gpu}" if course.plain else f"recordings{gpu}, not of the plain program"
+    return f"the program without the profiler{gpu}" if course.plain else f"recordings{gpu}"
 
 
 def sentence(course: Course, change: LevelChange) -> str:
@@ -85,10 +85,9 @@ def _difference(change: float, low: float, high: float, unit: Unit) -> str:
         word = "less"
     else:
         word = "more"
-    amount, low_text, high_text = distinct((change, low, high), unit)
-    if unit == "pct":
-        low_text, high_text = low_text.removesuffix("%"), high_text.removesuffix("%")
-    return f"{as_difference(amount, unit)} {word} ({low_text} to {high_text})"
+    amount, low_text, high_text = distinct((change, low, high), unit, pct="")
+    points = " points" if unit == "pct" else ""
+    return f"{amount}{points} {word} ({low_text} to {high_text})"
 
 
 def table(courses: Sequence[Course]) -> Table:
@@ -193,6 +192,6 @@ def _sentence(judged: Judged) -> str:
         return f"{text}."
     change = _difference(standing.newest.value - level.value, standing.low, standing.high, judged.unit)
     if standing.status == "same":
-        floor = as_difference(show(standing.floor, judged.unit), judged.unit)
+        floor = difference(standing.floor, judged.unit)
         return f"{text}: {change}, which may be noise (changes up to {floor} always may)."
     return f"{text}: it is {standing.status}, {change}."

@@ -2,8 +2,8 @@
 
 PELT with the cost L2 finds candidates for changes (R. Killick, P. Fearnhead, I. A. Eckley, "Optimal Detection of
 Changepoints With a Linear Computational Cost", JASA 107 (2012), 1590-1598; package `ruptures`). Before that, Hampel's
-filter replaces outliers with the median of their neighbours. The standard deviation for the filter comes from
-differences between neighbours, which changes of level hardly affect (S. Chakar, E. Lebarbier, C. Lévy-Leduc, S. Robin,
+filter replaces outliers with the median of their neighbors. The standard deviation for the filter comes from
+differences between neighbors, which changes of level hardly affect (S. Chakar, E. Lebarbier, C. Lévy-Leduc, S. Robin,
 "A robust approach for estimating change-points in the mean of an AR(1) process", Bernoulli 23 (2017), 1408-1447).
 
 Each candidate is then tested as in `check`: a change counts if it exceeds the noise floor and is unlikely to be chance.
@@ -23,6 +23,7 @@ import msgspec
 import numpy as np
 
 from overlapscope.base.extras import how_to_install
+from overlapscope.base.words import plural
 from overlapscope.compare.noise import CONFIDENCE, F64
 from overlapscope.errors import MissingPackage
 from overlapscope.history.store import Point
@@ -44,7 +45,7 @@ _MAD: Final = 0.6745
 _MEDIAN: Final = 1.2533
 """Ratio of the standard errors of median and mean for normal values. It is smaller for values with heavy tails."""
 _OUTLIER: Final = 3.0
-"""Standard deviations from the neighbours' median beyond which a value is an outlier."""
+"""Standard deviations from the neighbors' median beyond which a value is an outlier."""
 _PENALTY: Final = 3.0
 """Penalty of PELT for each change, in variances times the logarithm of the number of values."""
 _MOST: Final = 4096
@@ -218,7 +219,7 @@ def levels(groups: Sequence[Group], *, more_is_better: bool) -> Levels:
 
 def _why_unknown(groups: Sequence[Group]) -> str:
     if len(groups) < FEWEST:
-        return f"there are too few values to tell a change from noise: {len(groups)}, and {FEWEST} are needed"
+        return f"{plural(len(groups), 'value')} cannot show what is noise; {FEWEST} are needed"
     return _NO_FLOOR if _floor(groups) is None else ""
 
 
@@ -239,7 +240,7 @@ def _bounds(groups: Sequence[Group]) -> tuple[list[int], Noise]:
 
 
 def _scale(values: F64) -> float:
-    """Return the standard deviation of correlated values, from differences between neighbours (Chakar et al.).
+    """Return the standard deviation of correlated values, from differences between neighbors (Chakar et al.).
 
     A few of the differences may be changes of level.
     """
@@ -255,8 +256,8 @@ def _typical(differences: F64) -> float:
 
 
 def _without_outliers(values: F64, sigma: float) -> F64:
-    """Replace outliers with the median of their neighbours."""
-    # With this many neighbours, the median changes at the first value of a new level.
+    """Replace outliers with the median of their neighbors."""
+    # With this many neighbors, the median changes at the first value of a new level.
     half = _least(len(values)) - 1
     middle = np.median(np.lib.stride_tricks.sliding_window_view(values, 2 * half + 1), axis=1)
     middle = np.pad(middle, half, mode="edge")
@@ -285,7 +286,7 @@ def _candidates(near: F64, sigma: float) -> list[int]:
 
 
 def _sharp(values: F64, about: int, size: int) -> int:
-    """Return the exact place of a change that is known to within `size` values: that with the least variance."""
+    """Return the exact place of a change within `size` values of `about`: the split with the least variance."""
     if size == 1:
         return about
     first, end = max(0, about - LEAST * size), min(len(values), about + LEAST * size)
@@ -332,7 +333,7 @@ def _error(noise: Noise, *counts: int) -> float:
 
 
 def _standing(groups: Sequence[Group], near: F64, bounds: Sequence[int], noise: Noise) -> float:
-    """Return the distance between two neighbouring levels, in units of the minimum that counts.
+    """Return the distance between two neighboring levels, in units of the minimum that counts.
 
     The distance is the smaller of those with and without outliers.
     """
@@ -388,6 +389,9 @@ def newest(groups: Sequence[Group], *, more_is_better: bool, of: int = 1) -> Sta
         groups: The series.
         more_is_better: Whether larger values are better.
         of: Number of metrics judged together, which share the probability of an error, 1 %.
+
+    Returns:
+        The newest group beside the level before it.
 
     Raises:
         MissingPackage: ruptures isn't installed.

@@ -18,7 +18,7 @@ from overlapscope.trace.model import TraceOrigin
 
 _LONGEST = 200
 _EARLIEST_NS = 10**18
-"""A time in 2001. Earlier times are not counted from 1970."""
+"""Earliest plausible time (2001), in nanoseconds since 1970. Smaller numbers count from another moment."""
 
 
 def origin(job: str | None = None, labels: Mapping[str, str] = MappingProxyType({})) -> Origin:

@@ -111,6 +111,9 @@ class Store:
             traceless: Whether to create no file beside it. SQLite would use one to detect writers. Without it, a write
                 by another process in the meantime is an error.
 
+        Yields:
+            The store, which is closed when the block ends.
+
         Raises:
             UsageError: The file can't be opened, is not a history, has a newer version, or was changed in the
                 meantime (`traceless`).

@@ -213,8 +213,8 @@ def _range(analysis: TraceAnalysis, rank: int, options: HtaOptions) -> tuple[str
         chosen = int(host[1 if len(host) > 2 else 0]) if len(host) else 0
     if chosen >= len(rows):
         raise UsageError(
-            f"rank {rank} has {len(rows)} ranges with {options.annotation!r} in their names, and there is no number "
-            f"{chosen} from 0 on; choose with --annotation and --instance."
+            f"rank {rank} has {len(rows)} ranges with {options.annotation!r} in their names, but none with the "
+            f"number {chosen}, counted from 0; choose with --annotation and --instance."
         )
     return symbols.get_sym_table()[int(rows["name"].iloc[chosen])], chosen
 

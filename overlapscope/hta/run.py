@@ -63,6 +63,9 @@ def run(
         options: Options of the analysis.
         nanoseconds: As for `trace_analysis`.
 
+    Returns:
+        The tables that HTA made, and the titles of those it could not make.
+
     Raises:
         UsageError: The name is unknown, or the analysis cannot take the traces.
         HtaFailed: HTA fails.

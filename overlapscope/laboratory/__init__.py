@@ -1,4 +1,4 @@
-"""Laboratory: experiments that are measured, recorded, analysed, and compared with published figures."""
+"""Laboratory: experiments that are measured, recorded, analyzed, and compared with published figures."""
 
 from __future__ import annotations
 
@@ -14,6 +14,9 @@ def main(experiment: Experiment) -> None:
     """Run the experiment of a scenario file that is run as a script, and exit.
 
     This does the same as `overlapscope scenarios run FILE`, with the script's arguments.
+
+    Raises:
+        RuntimeError: The script is not a file.
     """
     import runpy
     import sys

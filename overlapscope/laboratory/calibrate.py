@@ -54,6 +54,9 @@ _COST_ROUNDS = 3
 def calibrate() -> Calibration:
     """Measure the first GPU that PyTorch sees.
 
+    Returns:
+        The measured constants of the GPU and its links.
+
     Raises:
         UsageError: If there is no GPU.
     """

@@ -19,7 +19,7 @@ from msgspec import Struct
 
 from overlapscope.base.extras import how_to_install
 from overlapscope.base.words import listed
-from overlapscope.catalog.causes import COPY_CAUSES, IDLE_CAUSES
+from overlapscope.catalog.causes import COPY_CAUSES, STORED_IDLE_CAUSES
 from overlapscope.errors import UsageError
 from overlapscope.laboratory.experiment import SCALES, Experiment, Variant
 from overlapscope.rules import RULES
@@ -61,9 +61,12 @@ def _is_scenario(path: Path) -> bool:
 
 
 def load(path: Path, *, to_list: bool = False) -> ScenarioFile:
-    """Run a scenario file and return its experiment.
+    """Run a scenario file.
 
     An experiment loaded with `to_list` doesn't need torch; if torch is missing, it can't be run.
+
+    Returns:
+        The file and its experiment.
 
     Raises:
         UsageError: If the file can't be run, or its experiment is invalid. The text names the file.
@@ -136,7 +139,7 @@ def _untrue(variant: Variant) -> str | None:
     truth = variant.truth
     named: list[tuple[str, Iterable[str | None], Iterable[str]]] = [
         ("exposed_copy", [truth.exposed_copy], COPY_CAUSES),
-        ("idle", [truth.idle], IDLE_CAUSES),
+        ("idle", [truth.idle], STORED_IDLE_CAUSES),
         ("findings", truth.findings, RULES),
         ("no_findings", truth.no_findings, RULES),
     ]

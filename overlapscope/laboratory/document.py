@@ -30,7 +30,7 @@ from overlapscope.documents.table import Column, Table, Tone, prose, rows, words
 from overlapscope.laboratory.comparison import WALL, Claim, ExperimentComparison, Kind, tally
 from overlapscope.laboratory.experiment import Experiment
 from overlapscope.laboratory.results import Analysis, ExperimentResult, Link, Machine, RecordedStrip, VariantResult
-from overlapscope.laboratory.tables import all_tables, named_analyses, sentence, variants
+from overlapscope.laboratory.tables import all_tables, named_analyses, variants
 from overlapscope.trace.model import Kind as OpKind
 
 _KINDS: dict[Kind, str] = {
@@ -81,7 +81,7 @@ def listing(experiments: Iterable[Experiment]) -> Document:
     lines = []
     for experiment in experiments:
         names = ", ".join(variant.name for variant in experiment.variants)
-        description = f"{sentence(experiment.shows)} Variants: {names}."
+        description = f"{experiment.shows} Variants: {names}."
         lines.append((clean(experiment.name, 40), str(experiment.gpus), clean(description, 2000)))
     return Document("Experiments", (Table("", columns, rows(lines)),))
 
@@ -208,7 +208,7 @@ def _machines(comparisons: Sequence[ExperimentComparison]) -> Iterator[str]:
 
 
 def _facts(result: ExperimentResult) -> Iterator[str]:
-    yield sentence(result.shows)
+    yield result.shows
     sizes = ", ".join(f"{name} {value}" for name, value in result.sizes.items())
     gpus = "on the CPU" if not result.gpus else f"on {_gpus(result.machine.gpus[: result.gpus])}"
     yield f"Run at scale {result.scale}{f' ({sizes})' if sizes else ''} {gpus}, {result.date}."
@@ -217,7 +217,7 @@ def _facts(result: ExperimentResult) -> Iterator[str]:
             "" if result.sizes_as_published else " Our sizes are not the published ones: compare ratios, not times."
         )
         yield f"Published: {result.published_on.rstrip('.')}.{smaller}"
-    left_out = f"; {result.recorded.rstrip('.')}" if result.recorded else ""
+    left_out = f"; {result.recorded}" if result.recorded else ""
     yield f"Recorded: {result.recorded_steps} iterations after {result.warmup_steps} of warm-up{left_out}."
 
 
@@ -302,7 +302,7 @@ def _draw(name: str, shown: RecordedStrip, glyphs: strip.Glyphs) -> strip.Drawin
     end = unit_for(shown.span_ns).text(shown.span_ns)
     cells = max((len(line.text) for line in lines), default=0)
     scale = f"{'':<{strip.LABEL_WIDTH}}0 {glyphs.rule * max(1, cells - len(end) - 3)} {end}"
-    title = clean(f"{name}{f', {shown.label}' if shown.label else ''}", 120)
+    title = clean(f"{name}, {shown.label or 'all that was recorded'}, as recorded", 120)
     return strip.Drawing(title, tuple(lines), (), scale, "")
 
 

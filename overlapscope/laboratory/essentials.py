@@ -1,6 +1,6 @@
 """Analysis of an experiment's recordings, reduced to the contents of its report.
 
-Figures cover the judged part of a recording: after its lead-in, which includes the recorder's warm-up steps.
+Figures are those that `overlapscope analyze` shows of each recording. Only the strips are of the recording as it is.
 """
 
 from __future__ import annotations
@@ -12,12 +12,9 @@ import msgspec
 import numpy as np
 
 from overlapscope.analysis import analyze_trace
-from overlapscope.analysis.device import DeviceAnalysis
-from overlapscope.analysis.groups import find_stalls, group_copies
-from overlapscope.analysis.host import Blocking, find_blocking
-from overlapscope.analysis.results import Device, Window
+from overlapscope.analysis.results import Device
 from overlapscope.analysis.strip import measure
-from overlapscope.analysis.timeline import Timeline, lengths, measured
+from overlapscope.analysis.timeline import Timeline
 from overlapscope.base.intervals import Intervals, covered
 from overlapscope.catalog.causes import CopyCause, IdleCause
 from overlapscope.laboratory.results import Analysis, FindingSummary, RecordedStrip, StripLane, VerdictSummary
@@ -25,14 +22,13 @@ from overlapscope.reading import load
 from overlapscope.report.model import build
 from overlapscope.report.page import DeviceReport, Page
 from overlapscope.report.verdict import judge
-from overlapscope.trace.model import Trace
 
 SLICES = 300
 """Maximum number of slices of a strip."""
 
 
 def analyse(paths: Sequence[Path], directory: Path) -> tuple[Analysis, ...]:
-    """Analyse the traces of a variant, one for each rank.
+    """Analyze the traces of a variant, one for each rank.
 
     A trace without GPU activity has no device and adds nothing.
 
@@ -40,17 +36,14 @@ def analyse(paths: Sequence[Path], directory: Path) -> tuple[Analysis, ...]:
         paths: The traces.
         directory: Directory that their names become relative to.
 
+    Returns:
+        The results of each device.
+
     Raises:
         UnreadableTrace: If a trace can't be read.
     """
     analyses = [analyze_trace(load(path, progress=False, cache=False)) for path in paths]
-    report = build(analyses)
-    judged = []
-    for analysis in analyses:
-        blocking = find_blocking(analysis.trace)
-        devices = tuple(_judged(analysis.trace, device, blocking) for device in analysis.devices)
-        judged.append(msgspec.structs.replace(analysis.result, devices=devices))
-    page = Page(msgspec.structs.replace(report, traces=tuple(judged)))
+    page = Page(build(analyses))
     timelines = {
         (number, device.result.device): device.timeline
         for number, analysis in enumerate(analyses)
@@ -60,36 +53,16 @@ def analyse(paths: Sequence[Path], directory: Path) -> tuple[Analysis, ...]:
         _essentials(
             section,
             section.device,
+            section.window,
             timelines[section.number, section.device.device],
             paths[section.number].relative_to(directory).as_posix(),
         )
         for section in page.sections()
-        if section.device is not None
+        if section.device is not None and section.window is not None
     )
 
 
-def _judged(trace: Trace, analysis: DeviceAnalysis, blocking: Blocking) -> Device:
-    """Return a device's result as if its recording began after the lead-in."""
-    timeline, result = analysis.timeline, analysis.result
-    starts, ends = np.array([timeline.judged_from_ns]), np.array([timeline.end_ns])
-    window = Intervals(starts, ends)
-    buckets, engines, overlap = measured({name: int(ns.sum()) for name, ns in lengths(timeline, starts, ends).items()})
-    return msgspec.structs.replace(
-        result,
-        span_ns=int(ends[0] - starts[0]),
-        lead_in_ns=0,
-        window=Window(start_ns=int(starts[0]), end_ns=int(ends[0])),
-        buckets=buckets,
-        engines=engines,
-        overlap=overlap,
-        exposed_copy_by_cause=_known(result.exposed_copy_by_cause, CopyCause.LEAD_IN),
-        idle_by_cause=_known(result.idle_by_cause, IdleCause.LEAD_IN),
-        copies=group_copies(timeline, analysis.steps, window),
-        host_stalls=find_stalls(trace, timeline, blocking, analysis.idle, analysis.steps, window),
-    )
-
-
-def _essentials(section: DeviceReport, device: Device, timeline: Timeline, trace: str) -> Analysis:
+def _essentials(section: DeviceReport, device: Device, recorded: Device, timeline: Timeline, trace: str) -> Analysis:
     trust, stalls = section.trace.trust, device.host_stalls
     spans = sorted(step.span_ns for step in device.steps)
     verdict = judge(section)
@@ -100,22 +73,22 @@ def _essentials(section: DeviceReport, device: Device, timeline: Timeline, trace
         trust=trust.verdict,
         doubts=tuple(check.id for check in trust.checks if check.status != "ok"),
         span_ns=device.span_ns,
-        steps=len(spans),
+        steps=section.steps,
         step_ns=spans[(len(spans) - 1) // 2] if spans else None,
         buckets=device.buckets,
         overlap=device.overlap,
-        exposed_copy_by_cause=device.exposed_copy_by_cause,
-        idle_by_cause=device.idle_by_cause,
+        exposed_copy_by_cause=_judged_causes(device.exposed_copy_by_cause, CopyCause.LEAD_IN),
+        idle_by_cause=_judged_causes(device.idle_by_cause, IdleCause.LEAD_IN),
         host_wait_ns=sum(stall.host_wait_ns for stall in stalls),
         host_idle_ns=sum(stall.idle_caused_ns for stall in stalls),
         copies=device.copies,
         findings=tuple(msgspec.convert(finding, FindingSummary, from_attributes=True) for finding in section.findings),
         verdict=VerdictSummary(level=verdict.level, text=verdict.answer),
-        strip=_strip(timeline, device),
+        strip=_strip(timeline, recorded),
     )
 
 
-def _known(by_cause: dict[str, int], lead_in: str) -> dict[str, int]:
+def _judged_causes(by_cause: dict[str, int], lead_in: str) -> dict[str, int]:
     """Return the causes that explain any of the judged time."""
     return {str(cause): ns for cause, ns in by_cause.items() if ns and cause != lead_in}
 

@@ -11,12 +11,12 @@ A scenario file is a plain script with a function that prepares the program and 
     EXPERIMENT = Experiment(
         name="pinned",
         title="Pinned or pageable",
-        shows="a copy from pinned memory is faster",
+        shows="A copy from pinned memory is faster.",
         sizes={"small": {"megabytes": 64}, "paper": {"megabytes": 512}},
         prepare=prepare,
         variants=(
-            Variant("pageable", {"pinned": False}, shows="the driver stages it", published={"wall_ms": 2.0}),
-            Variant("pinned", {"pinned": True}, shows="goes at the link's rate", published={"wall_ms": 1.0}),
+            Variant("pageable", {"pinned": False}, shows="The driver stages it.", published={"wall_ms": 2.0}),
+            Variant("pinned", {"pinned": True}, shows="The copy goes at the link's rate.", published={"wall_ms": 1.0}),
         ),
         faster=(("pinned", "pageable"),),
     )
@@ -63,7 +63,7 @@ class Program:
 
 @dataclass(frozen=True, slots=True)
 class Truth:
-    """Requirements on a recording, derived from the program's code, never from an analyser's output."""
+    """Requirements on a recording, derived from the program's code, never from an analyzer's output."""
 
     exposed_copy: str | None = None
     """Cause of most of the exposed copy time."""
@@ -93,7 +93,7 @@ class Variant:
     parameters: Mapping[str, Any]
     """Keyword arguments of `prepare`, in addition to the experiment's sizes."""
     shows: str
-    """Expected result, as half a sentence."""
+    """Expected result, as a sentence."""
     truth: Truth = Truth()
     published: Mapping[str, float] = field(default_factory=dict)
     """Published figures by name: `wall_ms` for the time of an iteration, others as in `Program.figures`."""
@@ -109,7 +109,7 @@ class Experiment:
     """Name of its file, without `.py`."""
     title: str
     shows: str
-    """Result of the whole experiment, as a single sentence."""
+    """Result of the whole experiment, as a sentence."""
     sizes: Mapping[str, Mapping[str, Any]]
     """Keyword arguments of `prepare` for each scale (`SCALES`)."""
     prepare: Callable[..., Program | Step]

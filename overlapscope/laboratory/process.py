@@ -1,4 +1,4 @@
-"""The worker process, as seen by whoever gives it work."""
+"""The worker process, as its parent sees it."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from overlapscope.laboratory.protocol import COMMANDS, EVENTS, POLL_S, Command, 
 
 _WORKER = "overlapscope.laboratory.worker"
 _GRACE_S = 10.0
-"""How long a worker may take to leave by itself."""
+"""Seconds that a worker has to exit by itself."""
 _LAST_LINES = 3
 _CRASH = re.compile(r"Fatal Python error: .*")
 _CRASHED_AT = re.compile(r"^Current thread .*\n\s*(.+)", re.MULTILINE)
@@ -60,7 +60,7 @@ class Worker:
         return [sys.executable, "-m", *job, "-m"]
 
     def send(self, command: Command) -> None:
-        """Give it something to do."""
+        """Send the worker a command."""
         self._commands.send(command)
 
     def events(self) -> Iterator[Event]:
@@ -82,11 +82,11 @@ class Worker:
             time.sleep(POLL_S)
 
     def abandon(self) -> None:
-        """It is of no more use; leaving the context does not wait for what it is still at."""
+        """Give the worker up: leaving the context does not wait for its unfinished work."""
         self._abandoned = True
 
     def output(self) -> str:
-        """What it and its programs have printed."""
+        """Return the output of the worker and its programs."""
         return self._log.read_text(errors="replace")
 
     def _how_it_ended(self) -> str:
@@ -115,7 +115,7 @@ class Worker:
 
 
 def _last_words(output: str) -> str:
-    """The end of what was printed, as a part of a sentence; of a crash, where Python was."""
+    """Return the end of the output as a part of a sentence; after a crash, the crash and its place in Python."""
     crash, where = _CRASH.search(output), _CRASHED_AT.search(output)
     if crash is not None:
         shown = [crash[0], *([where[1]] if where else [])]

@@ -60,7 +60,7 @@ class MachineDescribed(msgspec.Struct, frozen=True, tag=True):
 
 
 class Began(msgspec.Struct, frozen=True, tag=True):
-    """A rank began a phase."""
+    """Message of a rank that has begun a phase."""
 
     rank: int
     phase: Phase

@@ -2,7 +2,7 @@
 
 python -m overlapscope.laboratory.renew DIR [OTHER...]
 
-The experiments of the OTHER directories are copied into DIR. Then all recordings in DIR are analysed again, and the
+The experiments of the OTHER directories are copied into DIR. Then all recordings in DIR are analyzed again, and the
 declarations of the experiments are taken from the current scenario files.
 """
 
@@ -34,7 +34,7 @@ def collect(directory: Path, other: Path) -> None:
 
 
 def renewed(results: Results, directory: Path, experiments: Mapping[str, Experiment]) -> Results:
-    """Return the results by name, with recordings analysed by this version and declarations from `experiments`."""
+    """Return the results by name, with recordings analyzed by this version and declarations from `experiments`."""
     in_order = sorted(results.experiments, key=lambda result: result.name)
     return msgspec.structs.replace(
         results,

@@ -10,10 +10,12 @@ from typing import Any, Literal
 
 import msgspec
 
-from overlapscope.analysis.results import Buckets, CopyGroup, Overlap
+from overlapscope.analysis.figures import Buckets, Overlap
+from overlapscope.analysis.group_results import CopyGroup
 from overlapscope.base.saved import Tool
 from overlapscope.catalog.earlier_names import current_rule
 from overlapscope.laboratory.experiment import Truth, WrongResults
+from overlapscope.report.verdict import Level
 from overlapscope.rules.finding import CostFrom, Severity
 
 SCHEMA_VERSION = 1
@@ -100,7 +102,7 @@ class RecordedStrip(msgspec.Struct, frozen=True, kw_only=True):
 class VerdictSummary(msgspec.Struct, frozen=True, kw_only=True):
     """Verdict on a device in a few sentences."""
 
-    level: Literal["good", "fair", "poor", "unusable"]
+    level: Level
     text: str
 
 
@@ -115,7 +117,9 @@ class Analysis(msgspec.Struct, frozen=True, kw_only=True):
     doubts: tuple[str, ...]
     """Ids of the checks that warned or failed."""
     span_ns: int
+    """Length of an average step, or of the time after the lead-in."""
     steps: int
+    """Number of steps that the figures are averages of; 0 if they are of the time after the lead-in."""
     step_ns: int | None
     """Median length of a step."""
     buckets: Buckets

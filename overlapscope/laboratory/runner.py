@@ -1,4 +1,4 @@
-"""Runner of experiments: measured, recorded and analysed one after another, in separate processes.
+"""Runner of experiments: measured, recorded and analyzed one after another, in separate processes.
 
 A variant that raises an error, runs out of memory or crashes takes down only its own process; the next one gets a new
 process. Results are on disk after each variant.
@@ -49,9 +49,12 @@ class Plan(msgspec.Struct, frozen=True):
 def describe_machine() -> Machine:
     """Describe the machine that experiments will run on.
 
+    Returns:
+        The machine's GPUs, driver, link, processor and versions.
+
     Raises:
         UsageError: If PyTorch can't use the GPU that is present.
-    """
+    """  # noqa: DOC501
     with Worker() as worker:
         worker.send(DescribeMachine())
         try:
@@ -144,12 +147,12 @@ class _Experiment:
             with open(self._place / LOG, "a", errors="replace") as log:
                 log.write(f"== {variant.name}: {error}\n{worker.output()}\n")
             return msgspec.structs.replace(result, status="failed", error=error)
-        self._phase(variant, "analysing")
+        self._phase(variant, "analyzing")
         try:
             traces = [self._plan.directory / trace for trace in result.traces]
             return msgspec.structs.replace(result, analyses=analyse(traces, self._plan.directory))
         except OverlapscopeError as fault:
-            return msgspec.structs.replace(result, status="failed", error=f"its recording cannot be analysed: {fault}")
+            return msgspec.structs.replace(result, status="failed", error=f"its recording cannot be analyzed: {fault}")
 
     def _follow(self, worker: Worker, variant: Variant, measured: dict[int, VariantMeasured]) -> str | None:
         """Collect the messages of the ranks until all have ended, or one has failed; return its error."""

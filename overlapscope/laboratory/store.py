@@ -19,7 +19,7 @@ class _Version(msgspec.Struct):
 def read(directory: Path, *, analyses: bool = True) -> Results:
     """Return the results in a directory; empty results if it has no `results.json` yet.
 
-    Without `analyses`, only the measurements are read, whichever version analysed them.
+    Without `analyses`, only the measurements are read, whichever version analyzed them.
 
     Raises:
         UsageError: If the file can't be used. The text names the file and a remedy.

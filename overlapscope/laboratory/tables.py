@@ -5,8 +5,8 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping, Sequence
 
+from overlapscope.analysis.figures import efficiency_shown, hidden_copy_shown
 from overlapscope.analysis.groups import says_bandwidth
-from overlapscope.analysis.results import efficiency_shown, hidden_copy_shown
 from overlapscope.base.words import NOTHING, Unit, bandwidth, bare_percent, bare_share, bare_shares, clean, unit_for
 from overlapscope.documents import columns as column
 from overlapscope.documents.table import Cell, Column, Table, Tone, rows, table_of, words
@@ -97,7 +97,7 @@ def all_tables(comparison: ExperimentComparison) -> Iterator[Table]:
 
 def _intended(result: ExperimentResult) -> Table:
     columns = (words("variant"), Column("what it shows", False, flexible=True, prose=True))
-    lines = [(clean(variant.name, 80), clean(sentence(variant.shows), 400)) for variant in result.variants]
+    lines = [(clean(variant.name, 80), clean(variant.shows, 400)) for variant in result.variants]
     return Table("The variants", columns, rows(lines))
 
 
@@ -160,7 +160,8 @@ def _buckets(analyses: Analyses, unit: Unit) -> Table:
         shown = [part if kept else NOTHING for part, kept in zip(middle, (comm, True, other), strict=True)]
         efficiency = bare_percent(efficiency_shown(analysis))
         lines.append((name, unit.number(analysis.span_ns), compute, *shown, idle, efficiency))
-    titles = (f"span {unit.name}", "compute %", "comm %", "copy %", "other %", "idle %", "overlap eff. %")
+    whole = "step" if all(analysis.steps for _, analysis in analyses) else "time"
+    titles = (f"{whole} {unit.name}", "compute %", "comm %", "copy %", "other %", "idle %", "overlap eff. %")
     title = "Where the GPU time went (overlapped time counts as compute)"
     return _filled(title, (_VARIANT, *map(Column, titles)), lines)
 
@@ -244,12 +245,6 @@ def named_analyses(result: ExperimentResult) -> Analyses:
         for variant in result.variants
         for analysis in variant.analyses
     ]
-
-
-def sentence(half: str) -> str:
-    """Return half a sentence as a whole one. A name of code keeps its lowercase letter."""
-    first = half[:1].upper() if half.partition(" ")[0].rstrip(",:;").isalpha() else half[:1]
-    return f"{first}{half[1:].rstrip('.')}."
 
 
 def digits(value: float | None, *, like: float | None = None) -> str:

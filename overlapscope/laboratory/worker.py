@@ -116,7 +116,7 @@ class _VariantRun:
         self._asked = asked
         self._rank = rank
         self._events = events
-        self._known = VariantMeasured(rank=rank)
+        self._results = VariantMeasured(rank=rank)
 
     def run(self) -> None:
         self._begin("preparing")
@@ -169,8 +169,8 @@ class _VariantRun:
         self._events.send(Began(self._rank, phase))
 
     def _tell(self, **more: Any) -> None:
-        self._known = msgspec.structs.replace(self._known, **more)
-        self._events.send(self._known)
+        self._results = msgspec.structs.replace(self._results, **more)
+        self._events.send(self._results)
 
 
 def measure(step: Callable[[], object], *, repeat: int) -> tuple[TimeSpread, TimeSpread]:

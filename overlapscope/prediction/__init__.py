@@ -1,15 +1,16 @@
 """Step times of changed programs, predicted by replaying a recording's dependency graph.
 
-- Graph: `graph` defines it. `graph_builder` builds it from a trace; `host_calls` and `thread_turns` do the host's side.
+- Graph: `graph` defines it. `graph_builder` builds it from a trace, on the order in `analysis.host_order` and
+  `analysis.holds`; `host_calls` has the waits of calls, `guesses` those that a recording doesn't state.
 - Constants: `hardware` chooses them from `calibration`, from `observed_hardware` and from a shipped table.
 - Replay: `replay` simulates the graph, with `copy_engines`, and `steps` finds the steps in the result. `base` prepares
-  a recording in this way and judges whether its replay can be believed.
+  a recording in this way and judges whether its replay can be believed. `condense` reduces a graph, for joint replays.
 - Changes: `interventions` has one module each. `data_dependencies` finds the kernels that need a moved copy, by the
   `shapes` of inputs if these were recorded.
 - Answers: `predict` applies changes, `gains` tries sets of them, `noise` widens intervals. `result` has the structures,
   `document` the text.
 - Without the profiler: `overhead` removes its cost from a graph. `plain_program` has the result's figures, after an
-  analysis of its trace. `predicted_trace` makes a trace of any replay.
+  analysis of its trace. `predicted_trace` makes a trace of any replay, with the host's times by `host_clock`.
 """
 
 from __future__ import annotations

@@ -82,6 +82,9 @@ class Base(Struct, frozen=True, eq=False):
 def prepare(trace: Trace, calibration: Calibration | None) -> Base:
     """Build and replay a recording's graph, for the steps of its busiest device.
 
+    Returns:
+        The graph and its replay, and whether the replay explains the recording.
+
     Raises:
         UsageError: The trace has no GPU op with a time, or the calibration is of another GPU.
     """

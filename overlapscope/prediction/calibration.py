@@ -96,6 +96,9 @@ class Calibration(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
 def read(path: str | os.PathLike[str]) -> Calibration:
     """Read a calibration from a file.
 
+    Returns:
+        The calibration.
+
     Raises:
         UsageError: There is none; the message says what to do.
     """

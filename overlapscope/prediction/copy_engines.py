@@ -9,7 +9,8 @@ from __future__ import annotations
 from heapq import heappop, heappush
 from typing import TYPE_CHECKING, NamedTuple
 
-from overlapscope.analysis.edges import HANDOVER_NS
+from overlapscope.analysis.event_waits import HANDOVER_NS
+from overlapscope.analysis.host_order import EARLIEST_NS
 from overlapscope.trace.model import Kind
 
 if TYPE_CHECKING:
@@ -19,7 +20,6 @@ if TYPE_CHECKING:
     """The later copies of a lane: item, gap after the previous copy, and earliest start by its call."""
 
 NEVER = float("inf")
-_LONG_AGO_NS = -(2**61)
 
 
 class ReadyCopy(NamedTuple):
@@ -53,7 +53,7 @@ class Engine:
         self.remaining_ns = 0.0
         """Rest of the copy's length with the other engine idle."""
         self.at_ns = 0.0
-        self.free_ns = _LONG_AGO_NS
+        self.free_ns = EARLIEST_NS
         """End of its last copy."""
         self.next_ns = NEVER
         """When it starts its next copy or ends the running copy, unless another copy comes."""

@@ -64,6 +64,9 @@ def find_needs(graph: Graph, line: I64, copies: I64, tied: Bool) -> Needs:
     Args:
         line: All items of the lane.
         tied: Mask of the items whose dependencies the recording's event waits state.
+
+    Returns:
+        For each copy, the kernels that must run before and after it.
     """
     items = graph.items
     stated = _stated(graph, line, copies, tied)

@@ -20,6 +20,7 @@ from overlapscope.base.words import (
     percent,
     unit_for,
 )
+from overlapscope.catalog.buckets import bucket_of
 from overlapscope.documents.model import Block, Document, Heading, Items, Section, Text, detail, panel, with_code
 from overlapscope.documents.table import Column, Table, Tone, prose, rows, words
 from overlapscope.prediction.result import AppliedChange, Constant, Estimate, Percentage, WhatIf
@@ -111,7 +112,7 @@ def changes(result: WhatIf) -> Iterator[Section]:
 
 
 class Headline(Struct, frozen=True):
-    """The answer in a sentence, with its colour."""
+    """The answer in a sentence, with its color."""
 
     text: str
     level: Level
@@ -145,7 +146,10 @@ def headline(result: WhatIf) -> Headline:
         return Headline(f"{period} would take as long as now, {was}{f' ({reach})' if reach else ''}.", "muted")
     more = "less" if gain.value > 0 else "more"
     share = f"{percent(abs(result.gain_pct))} {more}" if result.gain_pct is not None else more
-    if gain.value > 0 and duration(gain.low) != duration(gain.high):
+    if gain.value > 0 and gain.low <= 0:
+        loss = f", or costs up to {duration(-gain.low)}" if gain.low else ""
+        share += f"; saves at most {duration(gain.high)}{loss}"
+    elif gain.value > 0 and duration(gain.low) != duration(gain.high):
         share += f"; saves {between(gain.low, gain.high)}"
     about = "about " if result.plain is not None and result.plain.origin == "estimated" else ""
     level: Level = "muted" if abs(result.gain_pct or 0) < _WORTH_PCT else "good" if gain.value > 0 else "poor"
@@ -158,8 +162,8 @@ def changes_anything(result: WhatIf) -> bool:
 
 
 def _between(estimate: Estimate, of: Unit) -> str:
-    text = interval(estimate, of)
-    return f"between {text.replace(' to ', ' and ')} {of.name}" if text else ""
+    low, high = of.number(estimate.low), of.number(estimate.high)
+    return "" if low == high else f"between {low} and {high} {of.name}"
 
 
 def interval(estimate: Estimate, of: Unit) -> str:
@@ -311,15 +315,13 @@ def assumptions(result: WhatIf) -> Table:
             result.assumptions, key=lambda assumption: (assumption.shown, -(assumption.cost_ns or 0))
         )
     ]
-    left_out = any(assumption.cost_ns is None and not assumption.shown for assumption in result.assumptions)
-    note = "Assumptions not in the interval decide whether the change is possible at all." if left_out else ""
     columns = (_WRAPPED, words("for"), prose("if wrong"))
-    return Table("Assumptions", columns, rows(lines), note)
+    return Table("Assumptions", columns, rows(lines))
 
 
 def _more(cost_ns: int | None, of: Unit) -> str:
     if not cost_ns:
-        return "not in the interval" if cost_ns is None else "no effect"
+        return "may not be possible" if cost_ns is None else "no effect"
     return f"{of.text(abs(cost_ns))} {'more' if cost_ns > 0 else 'less'}"
 
 
@@ -355,4 +357,4 @@ def _percentages(percentage: Percentage) -> tuple[str, str, str]:
 
 def bucket(field: str) -> str:
     """Return the words for a bucket's field: `exposed copy` for `exposed_copy_ns`."""
-    return clean(field.removesuffix("_ns").replace("_", " "))
+    return bucket_of(field).name

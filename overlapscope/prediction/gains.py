@@ -49,7 +49,10 @@ def best(
     """Predict with the best set of interventions, and list the gain of each.
 
     Starting without changes, the intervention that gains most is added, or the best pair if no single intervention
-    gains anything, until nothing gains another 1% of the step. Raises the same errors as `predict`.
+    gains anything, until nothing gains another 1% of the step. This raises the same errors as `predict`.
+
+    Returns:
+        The prediction with the whole set.
     """
     prepared = prepare(trace, calibration)
     base = on_device(plain_program(prepared, plain_step_ns) or prepared, device)
@@ -88,7 +91,10 @@ def best(
 
 
 def candidates(base: Base) -> list[Choice]:
-    """Return the candidates for the ladder: every intervention, and `no-sync` for each blocking call of the trace."""
+    """Return the candidates for the ladder: every intervention, and `no-sync` for each blocking call of the trace.
+
+    Work of the host can be done elsewhere in many ways or in none, so that leaving it out is no candidate.
+    """
     runtime = base.trace.runtime_calls
     blocking = call_kinds.synchronises(runtime)
     rows = base.graph.calls.row[base.graph.waits.call]
@@ -96,6 +102,7 @@ def candidates(base: Base) -> list[Choice]:
     return [
         Choice(intervention, argument)
         for intervention in INTERVENTIONS.values()
+        if not intervention.words.arguments
         for argument in (names if intervention.words.argument_required else [None])
     ]
 
@@ -163,7 +170,7 @@ class Savings:
 
     def __init__(self, trace: Trace, device: int, ready: Base | None = None) -> None:
         self._trace, self._device, self._ready = trace, device, ready
-        self._known: dict[tuple[str, ...], Saving | None] = {}
+        self._savings: dict[tuple[str, ...], Saving | None] = {}
 
     def largest(self, fixes: Iterable[tuple[str, ...]]) -> Saving | None:
         """Return the saving of the set of interventions that saves most by `predict`.
@@ -189,9 +196,9 @@ class Savings:
         return None if base is None else fastest(base)
 
     def _of(self, fix: tuple[str, ...]) -> Saving | None:
-        if fix not in self._known:
-            self._known[fix] = self._replayed(fix)
-        return self._known[fix]
+        if fix not in self._savings:
+            self._savings[fix] = self._replayed(fix)
+        return self._savings[fix]
 
     def _replayed(self, fix: tuple[str, ...]) -> Saving | None:
         """Return the saving; None if the set changes nothing or cannot be replayed."""

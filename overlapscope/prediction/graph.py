@@ -23,10 +23,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from enum import IntEnum
 
-import numpy as np
 from msgspec import Struct
 
+from overlapscope.analysis.event_waits import EXACT
 from overlapscope.analysis.grouping import rows_by
+from overlapscope.analysis.host_order import Calls
 from overlapscope.base.columns import Columns, mask_of
 from overlapscope.base.kept import kept
 from overlapscope.prediction.calibration import Constants
@@ -82,39 +83,6 @@ class DeviceItems(Columns, frozen=True):
         return exclusive
 
 
-class Calls(Columns, frozen=True):
-    """Calls by measured start."""
-
-    row: I64
-    """Row of `Trace.runtime_calls`."""
-    thread: I64
-    """Number of the thread."""
-    before_ns: I64
-    """Host work since the previous call on its thread, or since the call that handed over to it."""
-    length_ns: I64
-    """Length without waiting."""
-    handed_by: I64
-    """Call of another thread that this call comes after; -1 for none."""
-    maybe_by: I64
-    """Last call of the main thread, for a call of a thread with no known tie to another; else -1."""
-    release_ns: I64
-    """Earliest start: the measured start of a thread's first call."""
-    since_ns: I64
-    """Measured beginning of the work before it; interventions may have shortened `before_ns` since."""
-    start_ns: I64
-    """Measured start."""
-    end_ns: I64
-
-    @property
-    def previous(self) -> I64:
-        """The previous call on the thread of each call; -1 for none."""
-        order = np.argsort(self.thread, kind="stable")
-        same = self.thread[order[1:]] == self.thread[order[:-1]]
-        before = np.full(len(self), -1, np.int64)
-        before[order[1:][same]] = order[:-1][same]
-        return before
-
-
 class Why(IntEnum):
     """Reason why an item comes after another."""
 
@@ -134,12 +102,12 @@ class Orders(Columns, frozen=True):
     lag_ns: I64
     why: I8
     confidence: I8
-    """Confidence of the edge, as in `analysis.edges`."""
+    """Confidence in it, as in `analysis.event_waits`."""
 
     @classmethod
     def of(cls, first: I64, then: I64, lag_ns: int, why: Why) -> Orders:
         """Return orders of the same kind and lag."""
-        return cls.filled(first=first, then=then, lag_ns=lag_ns, why=why, confidence=2)
+        return cls.filled(first=first, then=then, lag_ns=lag_ns, why=why, confidence=EXACT)
 
 
 class Waits(Columns, frozen=True):
@@ -148,6 +116,13 @@ class Waits(Columns, frozen=True):
     call: I64
     item: I64
     lag_ns: I64
+    confidence: I8
+    """`EXACT` if the recording states it, else that of the guess (`guesses`)."""
+
+    @classmethod
+    def of(cls, call: I64, item: I64, lag_ns: I64 | int) -> Waits:
+        """Return waits that are certain."""
+        return cls.filled(call=call, item=item, lag_ns=lag_ns, confidence=EXACT)
 
 
 class StatedNeeds(Columns, frozen=True):
@@ -183,22 +158,36 @@ def _previous(recorded: RecordedParts) -> I64:
     return recorded.calls.previous
 
 
-class Graph(Struct, frozen=True, eq=False):
-    """A recording's dependency graph, or what interventions made of it."""
+class Network(Struct, frozen=True, eq=False):
+    """Items and calls with everything that they wait for: what a replay needs."""
 
-    trace: Trace
-    recorded: RecordedParts
     items: DeviceItems
     calls: Calls
     orders: Orders
     waits: Waits
+    constants: Constants
+    """Constants of the hardware."""
+
+    def by_thread(self) -> list[tuple[int, I64]]:
+        """Return each thread with its calls in order."""
+        return rows_by(self.calls.thread)
+
+    @property
+    def previous(self) -> I64:
+        """The previous call on the thread of each call; -1 for none."""
+        return self.calls.previous
+
+
+class Graph(Network, frozen=True, eq=False, kw_only=True):
+    """A recording's dependency graph, or what interventions made of it."""
+
+    trace: Trace
+    recorded: RecordedParts
     stated: StatedNeeds
     shapes: Callable[[], Shapes | None]
     """Shapes of inputs, read from the recording's file on first use; None if unknown."""
     streams: tuple[tuple[int, int], ...]
     """Device and stream of each lane; lanes that interventions make have stream numbers that the trace does not use."""
-    constants: Constants
-    """Constants of the hardware."""
     unexplained_ns: I64
     """Unexplained delay of each item: time between the last event that the graph knows of and its start."""
     keeping: frozenset[int]

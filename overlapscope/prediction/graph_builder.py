@@ -8,21 +8,24 @@ is.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from functools import cache, partial
 from typing import NamedTuple
 
 import numpy as np
 from msgspec.structs import replace
 
-from overlapscope.analysis.edges import HANDOVER_NS, HIGH, LOW, find_edges, own_stream_waits
-from overlapscope.analysis.grouping import distinct, rows_by
-from overlapscope.analysis.timeline import build as build_timeline
+from overlapscope.analysis.edges import own_stream_waits
+from overlapscope.analysis.event_waits import HANDOVER_NS, HIGH
+from overlapscope.analysis.grouping import distinct, distinct_rows, rows_by
+from overlapscope.analysis.holds import Reading, find_holds
+from overlapscope.analysis.host_order import EARLIEST_NS, Calls, find_calls
+from overlapscope.analysis.lane_items import find_lanes, launched_together
 from overlapscope.base.columns import Columns, pick
 from overlapscope.base.intervals import Bool, covered, union
 from overlapscope.prediction.calibration import Constants
-from overlapscope.prediction.graph import Calls, DeviceItems, Graph, Orders, RecordedParts, StatedNeeds, Why
-from overlapscope.prediction.host_calls import find_calls, find_waits
+from overlapscope.prediction.graph import DeviceItems, Graph, Orders, RecordedParts, StatedNeeds, Why
+from overlapscope.prediction.guesses import seen_orders
+from overlapscope.prediction.host_calls import find_waits
 from overlapscope.prediction.shapes import look_up
 from overlapscope.trace.model import F64, I64, Kind, Memory, Trace, of_stream_key, stream_keys
 
@@ -34,25 +37,23 @@ QUEUE_NS = 20_000
 MOST_UNEXPLAINED = 0.02
 """Maximum fraction of a device's window for unexplained waits that become parts of lags. More of them early in a
 recording would move every later op."""
-_LOOK = 256
-"""Number of earlier items to search for the item that let another begin."""
 _STAGING_NS = 60_000
 """Time from a pageable copy's call to its start; 60 to 160 us for copies of 4 MB and more."""
-_UNKNOWN = -(2**61)
 
 
 def build(trace: Trace, constants: Constants) -> Graph:
     """Build the dependency graph of all devices of a trace."""
     calls, of_runtime_call, threads = find_calls(trace)
     items, item_of_op = _find_items(trace, of_runtime_call)
-    orders = _event_orders(trace, items, calls, item_of_op)
+    orders = _event_orders(trace, items, item_of_op)
     items, orders, unexplained, keeping = _with_lags(items, calls, orders, constants)
-    calls, waits = find_waits(trace, calls, items, constants)
+    recorded = RecordedParts(trace, calls, threads, item_of_op)
+    calls, waits = find_waits(recorded, items, constants)
     lanes = distinct(items.lane)
     source, held = own_stream_waits(trace)
     return Graph(
         trace=trace,
-        recorded=RecordedParts(trace, calls, threads, item_of_op),
+        recorded=recorded,
         items=replace(items, lane=np.searchsorted(lanes, items.lane)),
         calls=calls,
         orders=orders,
@@ -70,16 +71,8 @@ def _find_items(trace: Trace, of_runtime_call: I64) -> tuple[DeviceItems, I64]:
     """Return the items, without lags, and the item of each op."""
     ops = trace.gpu_ops
     call = pick(of_runtime_call, ops.launch)
-    # The ops that a launch starts on one device form an item. An op without a launch is an item by itself.
-    devices = distinct(ops.device)
-    launch = call * len(devices) + np.searchsorted(devices, ops.device)
-    key = np.where(call >= 0, launch, len(of_runtime_call) * len(devices) + np.arange(len(ops)))
-    _, first, item_of_op = np.unique(key, return_index=True, return_inverse=True)
-    order = np.argsort(first, kind="stable")
-    place = np.empty(len(order), np.int64)
-    place[order] = np.arange(len(order))
-    item_of_op, first = place[item_of_op], first[order]
-    end = np.full(len(first), _UNKNOWN)
+    first, item_of_op = launched_together(ops, call)
+    end = np.full(len(first), EARLIEST_NS)
     np.maximum.at(end, item_of_op, ops.end_ns)
     alone = np.bincount(item_of_op, minlength=len(first)) == 1
     size = np.zeros(len(first), np.int64)
@@ -99,7 +92,7 @@ def _find_items(trace: Trace, of_runtime_call: I64) -> tuple[DeviceItems, I64]:
         after_call=False,
         queue_lag_ns=0,
         engine_lag_ns=0,
-        release_ns=np.where(call[first] < 0, start, _UNKNOWN),
+        release_ns=np.where(call[first] < 0, start, EARLIEST_NS),
         moved=False,
         gone=False,
         start_ns=start,
@@ -108,92 +101,20 @@ def _find_items(trace: Trace, of_runtime_call: I64) -> tuple[DeviceItems, I64]:
     return items, item_of_op
 
 
-class _EventWait(NamedTuple):
-    """A wait for an event of a stream of the same device."""
-
-    first: int
-    """The last item before the event was recorded."""
-    then: int
-    """The item that waited for the event."""
-    confidence: int
-    asked_ns: int
-    """When the host asked for the wait."""
-    recorded_ns: int
-    """When the host recorded the event; `_UNKNOWN` if the recording does not show it."""
-
-
-class _Hold(NamedTuple):
-    """An item that keeps another from beginning."""
-
-    item: int
-    confidence: int
-    asked_ns: int
-    """When the host asked for the wait."""
-
-
-class _Tie(NamedTuple):
-    """An item that waits for another: a row of `Orders`."""
-
-    first: int
-    then: int
-    confidence: int
-
-
-def _event_orders(trace: Trace, items: DeviceItems, calls: Calls, item_of_op: I64) -> Orders:
-    """Return the event waits, without lags; uncertain waits only where they explain the start of the held item."""
-    called_ns = trace.runtime_calls.start_ns
-    ties: set[_Tie] = set()
-    for device in trace.devices:
-        edges = find_edges(trace, build_timeline(trace, device))
-        then = item_of_op[np.flatnonzero(trace.gpu_ops.device == device)[edges.held]]
-        recorded_ns = pick(called_ns, edges.record, _UNKNOWN)
-        columns = item_of_op[edges.source_op], then, edges.confidence, called_ns[edges.wait], recorded_ns
-        waits = [_EventWait(*values) for values in zip(*(column.tolist() for column in columns), strict=True)]
-        ties |= _with_inherited(waits, items, pick(calls.start_ns, items.call, _UNKNOWN))
-    first, then, confidence = np.array(sorted(ties), np.int64).reshape(-1, 3).T
-    orders = replace(Orders.of(first, then, 0, Why.EVENT), confidence=confidence.astype(np.int8))
-    waited = items.start_ns[orders.then] - items.end_ns[orders.first]
-    possible = (waited >= 0) & (items.lane[orders.first] != items.lane[orders.then])
-    return orders.take(possible & ((orders.confidence >= HIGH) | (waited <= HANDOVER_NS)))
-
-
-def _with_inherited(waits: list[_EventWait], items: DeviceItems, called_ns: I64) -> set[_Tie]:
-    """Return a tie for each wait, and one for each that it inherits.
-
-    The host may have told a stream to wait, and then recorded an event there before it launched anything more. The
-    event is reached only after that wait, so another stream that waits for the event inherits the wait.
-
-    Args:
-        called_ns: When the host launched each item.
-    """
-    on_lane = dict(rows_by(items.lane))
-    holding: dict[int, dict[tuple[int, bool], _Hold]] = {}
-    """For each held item, the last item of each lane that holds it, and whether with certainty. That item implies the
-    earlier items of its lane."""
-
-    def inherited(wait: _EventWait) -> Iterator[_Hold]:
-        rows = on_lane[int(items.lane[wait.first])]
-        following = int(np.searchsorted(called_ns[rows], wait.recorded_ns))
-        if wait.recorded_ns == _UNKNOWN or following == len(rows):
-            return
-        for hold in holding.get(int(rows[following]), {}).values():
-            if hold.asked_ns < wait.recorded_ns and hold.item != wait.then:
-                yield _Hold(hold.item, min(wait.confidence, hold.confidence), wait.asked_ns)
-
-    ties: set[_Tie] = set()
-    for wait in sorted(waits, key=lambda wait: wait.asked_ns):
-        holds = [_Hold(wait.first, wait.confidence, wait.asked_ns), *inherited(wait)]
-        held = holding.setdefault(wait.then, {})
-        for hold in holds:
-            key = int(items.lane[hold.item]), hold.confidence >= HIGH
-            if key not in held or held[key].item <= hold.item:
-                held[key] = hold
-        ties.update(_Tie(hold.item, wait.then, hold.confidence) for hold in holds)
-    return ties
+def _event_orders(trace: Trace, items: DeviceItems, item_of_op: I64) -> Orders:
+    """Return the event waits, without lags; guessed waits only where they explain the start of the held item."""
+    holds, op = find_holds(trace, Reading.LIKELY).streams, find_lanes(trace).items.op
+    holds = holds.take(holds.first >= 0)
+    first, then = item_of_op[op[holds.first]], item_of_op[op[holds.then]]
+    waited = items.start_ns[then] - items.end_ns[first]
+    possible = (waited >= 0) & ((holds.confidence >= HIGH) | (waited <= HANDOVER_NS))
+    ties = distinct_rows([first[possible], then[possible], holds.confidence[possible]])
+    first, then, confidence = np.array(ties, np.int64).reshape(-1, 3).T
+    return replace(Orders.of(first, then, 0, Why.EVENT), confidence=confidence.astype(np.int8))
 
 
 class _Earlier(Columns, frozen=True):
-    """End of each kind of event that an item waits for, by item; `_UNKNOWN` for none."""
+    """End of each kind of event that an item waits for, by item; `EARLIEST_NS` for none."""
 
     call_ns: I64
     """End of its launch call, or the call's start if the item began during the call; its release without a call."""
@@ -209,7 +130,7 @@ class _Precedent(NamedTuple):
     """A kind of event that items wait for; arrays of shape (items,)."""
 
     over_ns: I64
-    """End of the event; `_UNKNOWN` for none."""
+    """End of the event; `EARLIEST_NS` for none."""
     usual_ns: I64
     """Usual time from there to the item's start."""
 
@@ -233,7 +154,7 @@ def _with_lags(
         [np.where(items.call >= 0, returned, items.start_ns), earlier.queue_ns + QUEUE_NS, earlier.engine_ns + QUEUE_NS]
     )
     late = items.start_ns > np.maximum(explained, _held_until(orders, items) + HANDOVER_NS)
-    orders = Orders.joined([orders, _seen_orders(items, np.flatnonzero(late))])
+    orders = Orders.joined([orders, seen_orders(items, np.flatnonzero(late))])
     explained = np.maximum(explained, _held_until(orders, items) + HANDOVER_NS)
     unexplained = np.maximum(items.start_ns - explained, 0)
     devices = distinct(items.device).tolist()
@@ -251,7 +172,7 @@ def _earlier(items: DeviceItems, calls: Calls) -> _Earlier:
         call_ns=np.where(launched, called, items.release_ns),
         after_call=after_call,
         queue_ns=_ends_before(items, items.lane, running=False),
-        engine_ns=np.where(items.on_engine, _ends_before(items, engine_of, running=True), _UNKNOWN),
+        engine_ns=np.where(items.on_engine, _ends_before(items, engine_of, running=True), EARLIEST_NS),
     )
 
 
@@ -282,8 +203,8 @@ def _lagged(
         duration_ns=_alone(items, constants),
         after_call=earlier.after_call,
         launch_lag_ns=np.where(items.call >= 0, launch_lag, 0),
-        queue_lag_ns=np.where(earlier.queue_ns > _UNKNOWN, queue_lag, 0),
-        engine_lag_ns=np.where(earlier.engine_ns > _UNKNOWN, engine_lag, 0),
+        queue_lag_ns=np.where(earlier.queue_ns > EARLIEST_NS, queue_lag, 0),
+        engine_lag_ns=np.where(earlier.engine_ns > EARLIEST_NS, engine_lag, 0),
     )
     return items, replace(orders, lag_ns=np.where(binding, gaps, np.minimum(gaps, constants.handover_ns or 0)))
 
@@ -304,9 +225,9 @@ def _staging(items: DeviceItems, called: I64, queued: I64) -> int:
 def _ends_before(items: DeviceItems, group: I64, *, running: bool) -> I64:
     """Return the end of the previous item of each item's group; with `running`, the latest end of all before.
 
-    `_UNKNOWN` for the first item of a group.
+    `EARLIEST_NS` for the first item of a group.
     """
-    result = np.full(len(items), _UNKNOWN)
+    result = np.full(len(items), EARLIEST_NS)
     for _, rows in rows_by(group):
         ends = items.end_ns[rows]
         result[rows[1:]] = (np.maximum.accumulate(ends) if running else ends)[:-1]
@@ -314,36 +235,9 @@ def _ends_before(items: DeviceItems, group: I64, *, running: bool) -> I64:
 
 
 def _held_until(orders: Orders, items: DeviceItems) -> I64:
-    held = np.full(len(items), _UNKNOWN)
+    held = np.full(len(items), EARLIEST_NS)
     np.maximum.at(held, orders.then, items.end_ns[orders.first])
     return held
-
-
-def _seen_orders(items: DeviceItems, late: I64) -> Orders:
-    """Find the item of another lane of the same device that let each unexplained item begin.
-
-    An item that ended right before is preferred. Otherwise, for a kernel, it is the running kernel that ends first:
-    a kernel that fills the GPU lets another begin while its own last blocks still run.
-    """
-    kernel = ~items.is_copy
-    by_end = np.argsort(items.end_ns, kind="stable")
-    ends, starts = items.end_ns[by_end], items.start_ns
-    first = []
-    for item in late.tolist():
-        at = int(starts[item])
-        low, high = np.searchsorted(ends, (at - HANDOVER_NS, at + 1)).tolist()
-        before = by_end[max(low, high - _LOOK) : high]
-        before = before[(items.lane[before] != items.lane[item]) & (items.device[before] == items.device[item])]
-        if len(before):
-            first.append(int(before[-1]))
-            continue
-        beside = np.arange(max(0, item - _LOOK), item)
-        beside = beside[kernel[beside] & (items.lane[beside] != items.lane[item]) & (items.end_ns[beside] > at)]
-        beside = beside[(items.device[beside] == items.device[item]) & (starts[beside] < at)]
-        first.append(int(beside[np.argmin(items.end_ns[beside])]) if len(beside) and kernel[item] else -1)
-    earlier = np.array(first, np.int64)
-    orders = Orders.of(earlier[earlier >= 0], late[earlier >= 0], 0, Why.SEEN)
-    return replace(orders, confidence=np.full(len(orders), LOW, np.int8))
 
 
 def _alone(items: DeviceItems, constants: Constants) -> F64:

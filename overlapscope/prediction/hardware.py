@@ -37,7 +37,7 @@ _WORDS = {
     "launch_latency_ns": "launch call to its kernel, the stream being empty",
     "copy_latency_ns": "copy call to its copy, the stream being empty",
     "kernel_gap_ns": "end of a kernel to the next in the queue",
-    "handover_ns": "end of an op to one that an event held back",
+    "handover_ns": "end of an op to the start of an op that an event held back",
     "return_ns": "end of an op to the return of the call that waits for it",
     "sync_call_ns": "synchronize call with nothing to wait for",
     "launch_call_ns": "kernel launch call",

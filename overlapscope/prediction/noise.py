@@ -10,7 +10,9 @@ from __future__ import annotations
 import numpy as np
 from msgspec.structs import replace
 
-from overlapscope.prediction.graph import Calls, Graph
+from overlapscope.analysis.host_order import Calls
+from overlapscope.prediction.graph import Graph
+from overlapscope.prediction.guesses import without_guesses
 from overlapscope.prediction.hardware import Stance
 
 KERNELS = {Stance.BEST: -0.01, Stance.WORST: 0.06}
@@ -34,6 +36,7 @@ def spread(graph: Graph, stance: Stance, *, plain: bool) -> Graph:
     items, calls = graph.items, graph.calls
     if stance == Stance.BEST:
         calls = _tied(calls)
+        graph = without_guesses(graph)
     host = (HOST_OF_PLAIN if plain else HOST)[stance]
     device = np.where(items.on_engine, COPIES[stance], np.where(items.is_copy, host, KERNELS[stance]))
     return replace(

@@ -12,14 +12,17 @@ import statistics
 import numpy as np
 
 from overlapscope.analysis import calls as call_kinds
-from overlapscope.analysis.edges import HIGH, find_edges
+from overlapscope.analysis.edges import find_edges
+from overlapscope.analysis.event_waits import HIGH
 from overlapscope.analysis.grouping import distinct, group_starts, rows_by
+from overlapscope.analysis.holds import Reading, find_holds
 from overlapscope.analysis.host import find_blocking, pinning
+from overlapscope.analysis.host_order import EARLIEST_NS
+from overlapscope.analysis.lane_items import find_lanes
 from overlapscope.analysis.timeline import Timeline, build
 from overlapscope.base.columns import pick
 from overlapscope.base.intervals import I64, Bool, Index, contains, covered, join, union
 from overlapscope.prediction.calibration import Constants, SizedTime
-from overlapscope.prediction.host_calls import stated_streams
 from overlapscope.trace.model import F64, Kind, Memory, Trace, stream_keys
 
 LONG_BEFORE_NS = 20_000
@@ -240,17 +243,14 @@ class _Seen:
         rows = find_blocking(trace).row
         rows = rows[call_kinds.synchronises(calls)[rows]]
         at, ends = calls.start_ns[rows], calls.end_ns[rows]
-        # End of everything launched before: on the stream waited for, or on any stream if that is unknown.
-        last = pick(self.reach, np.searchsorted(self.called, at) - 1, np.iinfo(np.int64).min)
-        all_streams = calls.named(lambda name: "Device" in name or "Ctx" in name)[rows]
-        lanes = distinct(self.lane)
-        certain = (all_streams & (len(trace.devices) == 1)) | (len(lanes) == 1)
-        stated = stated_streams(trace, rows)
-        for lane in lanes:
-            waiting, theirs = np.flatnonzero((stated == lane) & ~all_streams), self.lane == lane
-            reach = np.append(np.iinfo(np.int64).min, np.maximum.accumulate(self.end[theirs]))
-            last[waiting] = reach[np.searchsorted(self.called[theirs], at[waiting])]
-            certain[waiting] = True
+        holds = find_holds(trace, Reading.LIKELY)
+        last_of_call, last_op = np.full(len(calls), EARLIEST_NS), find_lanes(trace).items.last_op
+        np.maximum.at(last_of_call, holds.host.call, trace.gpu_ops.end_ns[last_op[holds.host.item]])
+        known = np.isin(rows, holds.known_calls)
+        # If it is unknown what a call waits for, it may be everything launched before.
+        reach = pick(self.reach, np.searchsorted(self.called, at) - 1, EARLIEST_NS)
+        last = np.where(known, last_of_call[rows], reach)
+        certain = known | (len(distinct(self.lane)) == 1)
         waited = last > at
         return _positive((ends - last)[certain & waited]), _median((ends - at)[~waited])
 

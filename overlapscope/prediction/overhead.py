@@ -31,7 +31,7 @@ from overlapscope.trace.model import F64, I64, HostEvents, Trace
 
 _CLOSE = 0.005
 """Maximum relative difference between a replayed step and the plain step that counts as equal."""
-_MOST_TIMES = 3.0
+MOST_TIMES = 3.0
 """Maximum overhead to remove, as a multiple of the overhead by the launch calls; up to 2 was seen
 (`docs/evaluation/plain.md`)."""
 _ALIKE, _DIFFER = 0.015, 0.03
@@ -55,8 +55,9 @@ _USUAL_ADDED_NS = 2500.0
 """Overhead of a launch call in recordings with too few launches to measure it."""
 _FEWEST = 20
 _QUICK = 0.1
-"""Quantile of launch calls to use: longer calls wait for room in a queue, or load a module."""
-_LEFT = 0.2
+"""Quantile of the lengths of launch calls that counts as their length: longer calls wait for room in a queue, or load a
+module."""
+LEFT = 0.2
 """Minimum fraction of each stretch of host work that remains without the overhead."""
 
 
@@ -109,7 +110,7 @@ def as_plain(base: Base, plain: PlainStep) -> Base:
     """Return the plain program: the recording's graph, with the host's work shortened until its step is the plain step.
 
     The overhead of events is removed first. The overhead by the launch calls is used if it gives the plain step within
-    the differences between runs; otherwise up to `_MOST_TIMES` as much. If the step is still longer, a fraction of all
+    the differences between runs; otherwise up to `MOST_TIMES` as much. If the step is still longer, a fraction of all
     host work is removed as well. Any remaining difference is scaled away (`Base.real_ns`), as it is if the plain step
     is longer than the recorded one.
     """
@@ -122,12 +123,12 @@ def as_plain(base: Base, plain: PlainStep) -> Base:
         plain.step_ns,
         lambda times: usual if times == 1 else _lightened(base, cost, times),
         first=1.0,
-        most=_MOST_TIMES,
+        most=MOST_TIMES,
     )
     if fitted.steps.mean_ns > (1 + _DIFFER) * plain.step_ns:
         least = fitted
         fitted = _searched(
-            least, plain.step_ns, lambda part: _lightened(base, cost, _MOST_TIMES, 1 - part), first=0.3, most=_MOST_PART
+            least, plain.step_ns, lambda part: _lightened(base, cost, MOST_TIMES, 1 - part), first=0.3, most=_MOST_PART
         )
     return replace(fitted, plain=plain)
 
@@ -140,7 +141,7 @@ class _Tried(NamedTuple):
 
     @property
     def half(self) -> _Tried:
-        """The same with half the error, so that the next guess moves towards it."""
+        """This attempt with half its error, so that the next guess moves towards it."""
         return self._replace(over_ns=self.over_ns / 2)
 
 
@@ -149,6 +150,9 @@ def _searched(base: Base, wanted_ns: int, at: Callable[[float], Base], *, first:
 
     The step gets no longer as the work gets shorter, and is nearly linear in it. So this is false position, with half
     the error of an end that stays ("Illinois"; Dowell and Jarratt, BIT 11, 1971).
+
+    Returns:
+        The recording with its host work shortened by that amount.
     """
     too_long, too_short = _Tried(0.0, _over(base, wanted_ns)), None
     best, best_over, amount, was_long = base, too_long.over_ns, first, True
@@ -199,10 +203,13 @@ def _over(base: Base, wanted_ns: int) -> float:
 
 
 def estimated(base: Base) -> Base:
-    """Estimate the plain program from the overhead by the launch calls; `plain` of the result has the interval.
+    """Estimate the plain program from the overhead of the launch calls.
 
     The less work the host has, the less it determines the step. So ends of the interval in proportion to the saving are
     on the safe side. No step is shorter than the GPU's work for it.
+
+    Returns:
+        The plain program; its `plain` has the interval.
     """
     lighter = _lightened(base, _host_cost(base), 1.0)
     recorded_ns, step_ns, busy_ns = base.steps.mean_ns, lighter.steps.mean_ns, _busy_ns(base)
@@ -241,7 +248,7 @@ class _HostCost(NamedTuple):
     """Overhead on the call."""
 
 
-def _event_cost(trace: Trace, calibrated: Constants) -> tuple[float, float, float, float]:
+def event_cost(trace: Trace, calibrated: Constants) -> tuple[float, float, float, float]:
     """Return the overhead, in nanoseconds, of a recorded op, inside a call, around a call, and of a Python function.
 
     The recording's launch calls determine it, in the proportions of a calibration of the same machine, if there is one.
@@ -264,7 +271,7 @@ def _host_cost(base: Base) -> _HostCost:
     """Return the overhead of all events in the work before each call, on its thread or the thread that handed over."""
     graph = base.graph
     trace, calls = graph.trace, graph.calls
-    op_ns, call_ns, around_call_ns, frame_ns = _event_cost(trace, base.hardware.calibrated)
+    op_ns, call_ns, around_call_ns, frame_ns = event_cost(trace, base.hardware.calibrated)
     before = np.full(len(calls), around_call_ns)
     giver = np.where(calls.handed_by >= 0, calls.thread[calls.handed_by], calls.thread)
     tables: tuple[tuple[HostEvents, float], ...] = (
@@ -288,5 +295,5 @@ def _host_cost(base: Base) -> _HostCost:
 
 def _shortened(lengths: I64, by: F64 | float, rest: float) -> I64:
     # Lengths up to 0 are not work: the thread continued before the thread that handed over had returned.
-    shorter = np.where(lengths > 0, np.maximum(lengths - by, _LEFT * lengths) * rest, lengths)
+    shorter = np.where(lengths > 0, np.maximum(lengths - by, LEFT * lengths) * rest, lengths)
     return np.rint(shorter).astype(np.int64)

@@ -1,4 +1,4 @@
-"""The plain program of an analysed recording: its step, the analysis of its replay, and its figures in a report."""
+"""The plain program of an analyzed recording: its step, the analysis of its replay, and its figures in a report."""
 
 from __future__ import annotations
 
@@ -7,8 +7,9 @@ from typing import TypeVar
 import msgspec
 
 from overlapscope.analysis import TraceAnalysis, analyze_trace
+from overlapscope.analysis.figures import Period, PerStep
 from overlapscope.analysis.plain_step import PlainStep
-from overlapscope.analysis.results import Device, Period, PerStep, Plain
+from overlapscope.analysis.results import Device, Plain
 from overlapscope.base.session import kept_in_session
 from overlapscope.errors import UsageError
 from overlapscope.prediction.base import Base, on_device, prepare
@@ -45,9 +46,9 @@ class PlainProgram(msgspec.Struct, frozen=True, eq=False):
         return _longer(result, lacking_ns) if lacking_ns > 0 else None
 
     def step_of(self, ordinal: int) -> PlainStep | None:
-        """Return the average step of a device, which differs slightly between devices."""
+        """Return the average step of a device, which differs slightly between devices and by rounding."""
         device = self.device(ordinal)
-        if device is None or self.base is None or ordinal == self.base.device:
+        if device is None or self.base is None:
             return self.step
         plain, step_ns = on_device(self.base, ordinal).plain, _judged_part(device).span_ns
         assert plain is not None
@@ -89,7 +90,7 @@ def _idle_for(part: P, more_ns: int) -> P:
 
 
 def find_program(analysis: TraceAnalysis, user_step_ns: int | None, *, estimate: bool) -> PlainProgram | None:
-    """Return the plain program of an analysed recording.
+    """Return the plain program of an analyzed recording.
 
     Args:
         user_step_ns: Length of its step, if the user passed it.
@@ -99,7 +100,10 @@ def find_program(analysis: TraceAnalysis, user_step_ns: int | None, *, estimate:
         None for a prediction, a trace without GPU activity, a recording that cannot be replayed, and a step that is
         neither known nor to be estimated. Also None if the recording is too large to estimate its step, or has more
         devices, streams and threads than programs do while the user passed no step.
-    """
+
+    Raises:
+        UsageError: The user passed a step, but this recording can't be replayed, or the step is impossible.
+    """  # noqa: DOC501 (the others are defects)
     trace = analysis.trace
     if trace.predicted_by is not None or not analysis.devices:
         return None
@@ -160,6 +164,7 @@ def summary(recorded: Device, program: PlainProgram) -> Plain | None:
         recorded_step_ns=_judged_part(recorded).span_ns,
         buckets=None if figures is None else figures.buckets,
         exposed_copy_by_cause={} if figures is None else figures.exposed_copy_by_cause,
+        exposed_comm_by_cause={} if figures is None else figures.exposed_comm_by_cause,
         idle_by_cause={} if figures is None else figures.idle_by_cause,
         program=device,
     )

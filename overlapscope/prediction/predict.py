@@ -12,14 +12,14 @@ import numpy as np
 from msgspec.structs import asdict, replace
 
 from overlapscope.analysis.average import average
+from overlapscope.analysis.figures import Buckets, Overlap, Period, Window
 from overlapscope.analysis.grouping import groups_of
 from overlapscope.analysis.host import sites_of_calls
-from overlapscope.analysis.results import Buckets, Overlap, Period, Window
 from overlapscope.analysis.timeline import Ran, build, lengths, measured, when_ran
 from overlapscope.base.intervals import I64
 from overlapscope.base.words import plural
-from overlapscope.catalog.advice import in_words_of
-from overlapscope.catalog.causes import CopyCause, IdleCause
+from overlapscope.catalog.advice import for_program
+from overlapscope.catalog.causes import CommCause, CopyCause, IdleCause
 from overlapscope.prediction.base import Base, on_device, prepare
 from overlapscope.prediction.calibration import Calibration
 from overlapscope.prediction.data_dependencies import BY_SHAPES
@@ -88,6 +88,9 @@ def apply(
     Args:
         stances: Stance of each choice; `EXPECTED` for all by default.
         computed: Results of the first choices, if they were computed before.
+
+    Returns:
+        The outcome of each choice, in order.
     """
     applied = [*computed]
     each = zip(choices, stances or [Stance.EXPECTED] * len(choices), strict=True)
@@ -131,6 +134,9 @@ def predict(
     otherwise the recording's. `device` defaults to the busiest. Constants of the hardware come from a calibration of
     the trace's GPU, then the trace, then the shipped table of an H200.
 
+    Returns:
+        The predicted step, as an interval, and the judgement of the replay that it rests on.
+
     Raises:
         UsageError: An intervention does not exist or lacks its argument, or the trace has no GPU activity or no such
             device.
@@ -155,6 +161,9 @@ def conclude(
 
     Args:
         taken: Outcomes of the choices by stance, if they were computed before.
+
+    Returns:
+        The predicted step, as an interval.
     """
     if not base.fidelity.valid:
         return Prediction(_unpredicted(base), base.trace, None)
@@ -296,7 +305,7 @@ def _change(trace: Trace, choice: Choice, done: Applied) -> AppliedChange:
         title=title,
         touched=done.touched,
         what=done.what if done.touched else f"Not applicable: the recording has no {needs}.",
-        advice=in_words_of(trace.framework, choice.intervention.id, choice.intervention.advice),
+        advice=for_program(trace, choice.intervention.id, choice.intervention.advice),
         where=_places(trace, done.graph.calls.row[done.calls]),
     )
 
@@ -392,6 +401,7 @@ def _period(ns: dict[str, int]) -> Period:
         engines=engines,
         overlap=overlap,
         exposed_copy_by_cause={CopyCause.UNKNOWN: buckets.exposed_copy_ns},
+        exposed_comm_by_cause={CommCause.UNKNOWN: buckets.exposed_comm_ns},
         idle_by_cause={IdleCause.UNKNOWN: buckets.idle_ns},
         partial=False,
     )
@@ -404,6 +414,9 @@ def fitted(parts: Mapping[K, int], spare: K, target: int) -> dict[K, int]:
     """Adjust lengths so that they add up to `target`.
 
     The `spare` length takes the difference. If it is too short, all lengths are reduced in proportion.
+
+    Returns:
+        The adjusted lengths, under the same keys.
     """
     result = dict(parts)
     result[spare] = max(0, result[spare] + target - sum(result.values()))

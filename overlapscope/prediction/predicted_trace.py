@@ -13,6 +13,7 @@ from overlapscope.base.columns import locate, pick
 from overlapscope.base.intervals import I64, Bool
 from overlapscope.prediction.base import Base
 from overlapscope.prediction.graph import Graph
+from overlapscope.prediction.host_clock import HostClock
 from overlapscope.prediction.replay import Replay
 from overlapscope.prediction.steps import step_of_items
 from overlapscope.trace.model import Collectives, GpuOps, HostEvents, Kind, Memory, Trace, TraceTable
@@ -22,7 +23,6 @@ MOST_STRETCHED = 0.03
 idle time. Kernels and copies differ so much between runs."""
 
 T = TypeVar("T", bound=TraceTable)
-H = TypeVar("H", bound=HostEvents)
 
 
 def predicted_trace(graph: Graph, replayed: Replay) -> Trace:
@@ -32,7 +32,7 @@ def predicted_trace(graph: Graph, replayed: Replay) -> Trace:
     annotations on the device are left out, since they refer to the recording's own streams.
     """
     trace = graph.trace
-    clock = _Clock(graph, replayed)
+    clock = HostClock(graph, replayed)
     calls, place = _sorted(clock.host(trace.runtime_calls))
     ops = predicted_ops(graph, replayed)
     ops = replace(ops, launch=pick(place, ops.launch))
@@ -86,7 +86,7 @@ def plain_trace(base: Base) -> Trace:
     """
     assert base.replayed is not None and base.plain is not None
     graph, trace = base.graph, base.graph.trace
-    clock = _Clock(graph, base.replayed)
+    clock = HostClock(graph, base.replayed)
     syncs = trace.syncs
     call = np.where(syncs.correlation >= 0, locate(trace.runtime_calls.correlation, syncs.correlation), -1)
     thread = pick(trace.runtime_calls.thread, call)
@@ -209,45 +209,3 @@ def _collectives(graph: Graph, replayed: Replay) -> Collectives:
             correlation=_correlations(graph)[row],
         )
     )[0]
-
-
-class _Clock:
-    """Maps the host's times to those of the replay."""
-
-    def __init__(self, graph: Graph, replayed: Replay) -> None:
-        calls = graph.calls
-        self._origin = int(min(calls.start_ns.min(initial=2**62), graph.items.start_ns.min(initial=2**62)))
-        self._knots: dict[int, tuple[I64, I64]] = {}
-        for thread, of_thread in graph.by_thread():
-            measured = np.stack([calls.start_ns[of_thread], calls.end_ns[of_thread]], axis=1).ravel()
-            moved = np.stack([replayed.call_start_ns[of_thread], replayed.call_end_ns[of_thread]], axis=1).ravel()
-            self._knots[thread] = measured, moved
-        # Threads without calls follow the thread with the most calls.
-        self._main = max(self._knots.values(), key=lambda knots: len(knots[0]), default=None)
-
-    def host(self, table: H) -> H:
-        """Return host events at their new times."""
-        start, end = table.start_ns.copy(), table.end_ns.copy()
-        for thread in distinct(table.thread).tolist():
-            of_thread = table.thread == thread
-            knots = self._knots.get(thread, self._main)
-            if knots is not None:
-                start[of_thread], end[of_thread] = (
-                    self._moved(knots, start[of_thread]),
-                    self._moved(knots, end[of_thread]),
-                )
-        return replace(table, start_ns=start, end_ns=np.maximum(start, end))
-
-    def instant(self, at_ns: int) -> int:
-        """Return an instant at its new time; -1 stays -1."""
-        if at_ns < 0 or self._main is None:
-            return at_ns
-        return int(self._moved(self._main, np.array([at_ns]))[0])
-
-    def _moved(self, knots: tuple[I64, I64], at: I64) -> I64:
-        measured, moved = (side - self._origin for side in knots)
-        at = at - self._origin
-        result = np.rint(np.interp(at, measured, moved)).astype(np.int64)
-        result = np.where(at < measured[0], at + moved[0] - measured[0], result)
-        result = np.where(at > measured[-1], at + moved[-1] - measured[-1], result)
-        return result + self._origin

@@ -19,10 +19,10 @@ import numpy as np
 from msgspec import Struct
 
 from overlapscope.analysis.grouping import distinct, rows_by
-from overlapscope.base.columns import Columns
+from overlapscope.base.columns import Columns, mask_of
 from overlapscope.base.intervals import I64, Bool
 from overlapscope.prediction.copy_engines import NEVER, Engine, EnginePair, ReadyCopy
-from overlapscope.prediction.graph import DeviceItems, Graph
+from overlapscope.prediction.graph import DeviceItems, Network
 from overlapscope.trace.model import Kind
 
 if TYPE_CHECKING:
@@ -56,8 +56,11 @@ class Deadlock(Exception):
     """Items and calls that wait for each other in a circle."""
 
 
-def replay(graph: Graph) -> Replay:
-    """Simulate a graph; the result is deterministic.
+def replay(graph: Network) -> Replay:
+    """Simulate a graph, deterministically.
+
+    Returns:
+        The predicted times of every item and call.
 
     Raises:
         Deadlock: Items and calls wait for each other in a circle, which no recording does.
@@ -77,7 +80,7 @@ class _LaneItems(_Chain, frozen=True):
     """Items of a lane, in order."""
 
     item: I64
-    """Row of `Graph.items`."""
+    """Row of `Network.items`."""
     call: I64
     """Index in `_Simulation._call` of the instant that the item waits for."""
     launch_lag: I64
@@ -96,7 +99,7 @@ class _ThreadCalls(_Chain, frozen=True):
     """Calls of a thread, in order."""
 
     call: I64
-    """Row of `Graph.calls`."""
+    """Row of `Network.calls`."""
     gap: I64
     """Host work before it."""
     length: I64
@@ -108,7 +111,7 @@ class _ThreadCalls(_Chain, frozen=True):
 
 
 class _Simulation:
-    def __init__(self, graph: Graph) -> None:
+    def __init__(self, graph: Network) -> None:
         items, calls = graph.items, graph.calls
         self._graph = graph
         self._origin = int(min(items.start_ns.min(initial=2**62), calls.start_ns.min(initial=2**62)))
@@ -119,6 +122,7 @@ class _Simulation:
         self._call = np.append(np.full(2 * len(calls), _UNKNOWN), -_NEVER_NS)
         self._called = memoryview(self._call.data)
         self._burst = _bursts(graph)
+        self._ordered, self._waiting = mask_of(graph.orders.then, len(items)), mask_of(graph.waits.call, len(calls))
         self._before = _by_row(graph.orders.then, graph.orders.first, graph.orders.lag_ns)
         self._waits = _by_row(graph.waits.call, graph.waits.item, graph.waits.lag_ns)
         self._todo: list[_Actor] = []
@@ -152,31 +156,34 @@ class _Simulation:
         return Replay(*(times + self._origin for times in columns))
 
     def _lane(self, rows: I64, shared: Bool) -> _Actor:
-        """Run the items of a lane in order; yield the list to wait on whenever a time is unknown.
+        """Run the items of a lane in order.
 
         Args:
             shared: Mask of the items whose engine other lanes use too, or the other direction slows.
+
+        Yields:
+            The list to wait on, whenever a time is unknown.
         """
         lane = self._items_of_lane(rows, shared)
         engines = self._engines[int(self._graph.items.device[rows[0]])]
-        apart = np.isin(rows, self._graph.orders.then)
+        apart = self._ordered[rows]
         ended = -_NEVER_NS
         for part, long in _stretches(len(Kind) * self._burst[lane.call] + lane.engine, apart, lane.gap, lane.length):
             run = self._stretch_of_items if long else self._each_item
             ended = yield from run(lane.take(part), engines, ended)
 
     def _items_of_lane(self, rows: I64, shared: Bool) -> _LaneItems:
-        items = self._graph.items
-        gap, alone = items.queue_lag_ns[rows], items.on_engine[rows] & ~shared
-        gap[alone] = np.maximum(gap, np.maximum(items.engine_lag_ns[rows], 0))[alone]
+        items = self._graph.items.take(rows)
+        gap, alone = items.queue_lag_ns, items.on_engine & ~shared
+        gap[alone] = np.maximum(gap, np.maximum(items.engine_lag_ns, 0))[alone]
         return _LaneItems(
             item=rows,
-            call=np.where(items.call >= 0, 2 * items.call + items.after_call, -1)[rows],
-            launch_lag=items.launch_lag_ns[rows],
+            call=np.where(items.call >= 0, 2 * items.call + items.after_call, -1),
+            launch_lag=items.launch_lag_ns,
             gap=gap,
-            release=self._from_origin(items.release_ns[rows]),
-            engine=np.where(shared, items.kind[rows], _NO_ENGINE),
-            length=np.rint(np.where(items.gone, 0, items.duration_ns))[rows].astype(np.int64),
+            release=self._from_origin(items.release_ns),
+            engine=np.where(shared, items.kind, _NO_ENGINE),
+            length=np.rint(np.where(items.gone, 0, items.duration_ns)).astype(np.int64),
         )
 
     def _stretch_of_items(self, items: _LaneItems, engines: EnginePair, ended: int) -> _Steps:
@@ -227,7 +234,7 @@ class _Simulation:
         calls = self._graph.calls
         release = self._from_origin(calls.release_ns[rows])
         thread = _ThreadCalls(rows, calls.before_ns[rows], calls.length_ns[rows], calls.handed_by[rows], release)
-        apart = (thread.handed_by >= 0) | np.isin(rows, self._graph.waits.call)
+        apart = (thread.handed_by >= 0) | self._waiting[rows]
         ended = -_NEVER_NS
         for part, long in _stretches(self._burst[2 * rows], apart, thread.gap, thread.length):
             stretch = thread.take(part)
@@ -308,7 +315,7 @@ def _on_own_engine(items: DeviceItems) -> Bool:
     return copies if one_way and (items.duration_ns[copies] % 1 == 0).all() else np.zeros(len(items), np.bool_)
 
 
-def _bursts(graph: Graph) -> I64:
+def _bursts(graph: Network) -> I64:
     """Return the number of the burst in which each time of a call becomes known: start, end, start, and so on.
 
     A burst is all times of a thread up to the next wait or handover. The last value, -1, is for items without a call.

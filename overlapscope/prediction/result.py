@@ -114,7 +114,7 @@ class Fidelity(msgspec.Struct, frozen=True, kw_only=True):
     """Time from a launch call's start to its op's start if nothing else holds the op: the tolerance for starts."""
     unexplained_ns: int
     """Sum of waits that no edge of the graph explains. Up to 2% of the window, the replay keeps them, and `reasons`
-    says so. If they are more, the replay leaves them out, and they show as an error."""
+    says so. If there are more, the replay leaves them out, and its error shows them."""
 
 
 class Rung(msgspec.Struct, frozen=True, kw_only=True):

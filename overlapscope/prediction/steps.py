@@ -110,18 +110,38 @@ def step_times(graph: Graph, judged: JudgedSteps, start_ns: I64, end_ns: I64) ->
     items = graph.items
     present = (items.device == judged.device) & ~items.gone
     last = int(end_ns[present].max())
-    place = _place_of_items(graph, judged.numbers)
-    on_stream = present & _launched_on(graph.recorded, judged.main_stream) & (place >= 0)
-    begins, begins_moved = np.full((2, len(judged.numbers)), _NEVER_NS)
-    for into, its in ((begins, on_stream & ~items.moved), (begins_moved, on_stream & items.moved)):
-        np.minimum.at(into, place[its], start_ns[its])
-    begins = np.where(begins < _NEVER_NS, begins, begins_moved)
+    begins = _begins(graph, judged, start_ns)[0]
     starts = np.sort(begins[begins < _NEVER_NS])
     if not len(starts):
         lead_in = present & (items.end_ns <= judged.judged_from_ns)
         begin = int(end_ns[lead_in].max() if lead_in.any() else start_ns[present].min())
         return StepTimes(np.array([min(begin, last)]), np.array([last]), True)
     return StepTimes(starts, np.append(starts[1:], last), False)
+
+
+def first_items(graph: Graph, judged: JudgedSteps, start_ns: I64) -> I64:
+    """Return the item with which each judged step begins, by start; steps without an item are left out."""
+    begins, place = _begins(graph, judged, start_ns)
+    first = np.flatnonzero((place >= 0) & (start_ns == pick(begins, place, _NEVER_NS)))
+    first = first[np.unique(place[first], return_index=True)[1]]
+    return first[np.argsort(start_ns[first], kind="stable")]
+
+
+def _begins(graph: Graph, judged: JudgedSteps, start_ns: I64) -> tuple[I64, I64]:
+    """Return when each judged step begins, `_NEVER_NS` if it has no item, and the step of each item that may begin it.
+
+    Steps are given by their place among the judged ones, -1 for none.
+    """
+    items = graph.items
+    place = _place_of_items(graph, judged.numbers)
+    present = (items.device == judged.device) & ~items.gone
+    on_stream = present & _launched_on(graph.recorded, judged.main_stream) & (place >= 0)
+    begins, begins_moved = np.full((2, len(judged.numbers)), _NEVER_NS)
+    for into, its in ((begins, on_stream & ~items.moved), (begins_moved, on_stream & items.moved)):
+        np.minimum.at(into, place[its], start_ns[its])
+    stayed = begins < _NEVER_NS
+    may = on_stream & (items.moved != pick(stayed, place, False))
+    return np.where(stayed, begins, begins_moved), np.where(may, place, -1)
 
 
 @kept(most=1)

@@ -68,11 +68,11 @@ class Answer(msgspec.Struct, frozen=True, eq=False):
     job: QueriedTraces
 
     def notes(self) -> tuple[str, ...]:
-        """Return sentences about the program that figures are of, and about doubtful traces."""
+        """Return sentences on which program the figures describe, and on doubtful traces."""
         by_figures: dict[str, list[str]] = {}
         for name in self.tables:
             by_figures.setdefault(self.figures_of(name), []).append(name)
-        notes = (f"The figures of {listed(names)} are {figures}." for figures, names in by_figures.items())
+        notes = (f"The figures in {listed(names)} are those {figures}." for figures, names in by_figures.items())
         return (*notes, *self.doubts())
 
     def doubts(self) -> tuple[str, ...]:
@@ -87,7 +87,7 @@ class Answer(msgspec.Struct, frozen=True, eq=False):
         return tuple(notes)
 
     def figures_of(self, table: str) -> str:
-        """Return the program that a table's figures are of, in words."""
+        """Return which program a table's figures describe, in words."""
         figures = TABLES[table].figures
         if figures == "spoken":
             origins = {section.plain_origin for section in Page(self.job.report).sections() if section.device}
@@ -105,7 +105,10 @@ def require() -> None:
 
 
 def ask(job: QueriedTraces, statement: str, *, most_rows: int | None = None, timeout_s: float = TIMEOUT_S) -> Answer:
-    """Run a SELECT statement and return its result with at most `most_rows` rows.
+    """Run a SELECT statement.
+
+    Returns:
+        The result, with at most `most_rows` rows.
 
     Raises:
         UsageError: The statement is refused, fails, or exceeds the limits on time and memory.
@@ -261,9 +264,12 @@ def _fetched(connection: duckdb.DuckDBPyConnection, statement: str, most_rows: i
 
 
 def _check_plan(connection: duckdb.DuckDBPyConnection, statement: str) -> None:
-    """Raise UsageError if a statement reads anything except the tables of the job.
+    """Check that a statement reads only the tables of the job.
 
     The meaning of a name depends on the scopes of WITH, so only DuckDB's bound plan shows what a statement reads.
+
+    Raises:
+        UsageError: It reads something else.
     """
     (alone,) = connection.extract_statements(statement)
     plans = dict(connection.execute(f"EXPLAIN (FORMAT json) {alone.query}").fetchall())
@@ -281,7 +287,7 @@ def _check_plan(connection: duckdb.DuckDBPyConnection, statement: str) -> None:
 
 
 def _whole_numbers(rows: pa.Table) -> pa.Table:
-    """Convert decimals, as which DuckDB returns sums of whole numbers, to whole or floating point numbers."""
+    """Convert decimals to whole or floating-point numbers. DuckDB returns sums of whole numbers as decimals."""
     import pyarrow as pa
 
     for place, field in enumerate(rows.schema):

@@ -14,14 +14,16 @@ from numpy.typing import NDArray
 
 from overlapscope.analysis import TraceAnalysis, analyze_trace
 from overlapscope.analysis.device import DeviceAnalysis
+from overlapscope.analysis.each_comm import list_comm
 from overlapscope.analysis.each_copy import list_copies
-from overlapscope.analysis.edges import EXACT
+from overlapscope.analysis.event_waits import EXACT
+from overlapscope.analysis.figures import PerStep
 from overlapscope.analysis.host import Sites, line_text, name_text, sites, sites_of_calls
 from overlapscope.analysis.messages import message_bytes
 from overlapscope.analysis.pieces import Pieces
-from overlapscope.analysis.results import Device, PerStep, Plain, TraceResult
-from overlapscope.base.columns import I64, Integers
-from overlapscope.catalog.causes import COPY_CAUSES, IDLE_CAUSES
+from overlapscope.analysis.results import Device, Plain, TraceResult
+from overlapscope.base.columns import I64, Integers, pick
+from overlapscope.catalog.causes import COMM_CAUSES, COPY_CAUSES, IDLE_CAUSES, CommCause
 from overlapscope.query.tables import SqlTable, Type
 from overlapscope.report.model import Report, build
 from overlapscope.report.page import DeviceReport, Page
@@ -36,7 +38,7 @@ Filled = dict[str, Values]
 
 
 class QueriedTraces(msgspec.Struct, frozen=True, eq=False, dict=True):
-    """Traces to query, analysed once, when a table needs it."""
+    """Traces to query, analyzed once, when a table needs it."""
 
     traces: tuple[Trace, ...]
 
@@ -128,13 +130,17 @@ def _of_devices(name: str) -> Callable[[TraceResult], Iterable[Mapping[str, Any]
 
 
 def _by_cause(source: Device | PerStep | Plain, device: int) -> Iterator[Mapping[str, Any]]:
-    for subject, times in (("exposed-copy", source.exposed_copy_by_cause), ("idle", source.idle_by_cause)):
+    for subject, times in (
+        ("exposed-copy", source.exposed_copy_by_cause),
+        ("exposed-comm", source.exposed_comm_by_cause),
+        ("idle", source.idle_by_cause),
+    ):
         for cause, time_ns in times.items():
             yield {"device": device, "subject": subject, "cause": cause, "time_ns": time_ns}
 
 
 def _per_step(of: TraceResult) -> Iterator[tuple[DeviceReport, int, PerStep]]:
-    """Yield the devices in the frame of what people read, each with its ordinal and average step."""
+    """Yield the section of each device with an average step, its ordinal and that step, as people read them."""
     for section in Page(Report(traces=(of,), findings=())).sections():
         if section.device is not None and section.device.per_step is not None:
             yield section, section.device.device, section.device.per_step
@@ -265,6 +271,49 @@ def _exposed_pieces(done: TraceAnalysis) -> Iterator[Filled]:
         }
 
 
+def _comm_kernels(done: TraceAnalysis) -> Iterator[Filled]:
+    for device in done.devices:
+        comm, everything = list_comm(done.trace, device), device.timeline.ops
+        begun = comm.begun
+        ops = everything.take(begun.op)
+        began = np.array([_BEGAN_BY[cause] for cause in COMM_CAUSES])[begun.cause]
+        yield {
+            **_events(done.trace, ops),
+            "gpu_op": _rows_in_trace(done.trace, device, begun.op),
+            "collective": _words(comm.kinds.kind, [kind.words for kind in comm.kinds.kinds]),
+            "exposed_ns": comm.exposed_ns,
+            "cause": _words(comm.cause, COMM_CAUSES),
+            "began_by": _words(began, _BEGINNINGS),
+            "waited_for": _names(done.trace, pick(everything.name_id, begun.held_by)),
+            "lead_ns": _numbers(comm.lead_ns),
+            "prefetch_depth": _numbers(comm.prefetch_depth),
+            **_site(done.trace, sites_of_calls(done.trace, begun.call)),
+        }
+
+
+_BEGINNINGS: Final = ("launch", "collective", "op", "unknown")
+_BEGAN_BY: Final = {
+    cause: _BEGINNINGS.index(by)
+    for cause, by in (
+        *((cause, "unknown") for cause in COMM_CAUSES),
+        (CommCause.LATE_ISSUE, "launch"),
+        (CommCause.HOST_SYNC, "launch"),
+        (CommCause.BLOCKED_BEHIND, "collective"),
+        (CommCause.WAITING_FOR_INPUT, "op"),
+    )
+}
+
+
+def _exposed_comm_pieces(done: TraceAnalysis) -> Iterator[Filled]:
+    for device in done.devices:
+        pieces = device.exposed_comm
+        yield {
+            **_pieces(device, pieces, COMM_CAUSES),
+            "gpu_op": _rows_in_trace(done.trace, device, pieces.op),
+            **_site(done.trace, sites_of_calls(done.trace, pieces.call)),
+        }
+
+
 def _idle_pieces(done: TraceAnalysis) -> Iterator[Filled]:
     for device in done.devices:
         pieces = device.idle
@@ -294,6 +343,8 @@ _FROM_COLUMNS: Final[dict[str, Callable[[TraceAnalysis], Iterable[Filled]]]] = {
     "gpu_ops": _gpu_ops,
     "copies": _copies,
     "exposed_pieces": _exposed_pieces,
+    "comm_kernels": _comm_kernels,
+    "exposed_comm_pieces": _exposed_comm_pieces,
     "idle_pieces": _idle_pieces,
     "collectives": _collectives,
     "runtime_calls": lambda done: [_events(done.trace, done.trace.runtime_calls)],

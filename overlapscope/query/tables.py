@@ -17,7 +17,7 @@ OF: Final[dict[Figures, str]] = {
     "plain": "of a step without the profiler",
     "spoken": "of the program without the profiler where its step is known, else of the recording",
 }
-"""Programs that figures are of, in words."""
+"""Programs that figures can describe, in words."""
 _UNITS: Final = {"_ns": "ns", "_pct": "%", "bytes": "bytes", "gb_per_s": "GB/s"}
 
 
@@ -74,12 +74,12 @@ _CAUSE: Final = _texts(
     cause="the cause: `overlapscope explain CAUSE`",
     confidence="exact; or rebuilt, if it depends on an event edge that the trace does not state",
 )
-_CAUSES: Final = _texts(subject="exposed-copy or idle", cause="the cause: `overlapscope explain CAUSE`")
+_CAUSES: Final = _texts(subject="exposed-copy, exposed-comm or idle", cause="the cause: `overlapscope explain CAUSE`")
 _MEMORY: Final = (
     *_integers(bytes="bytes moved; NULL if none were, or if they were not recorded"),
     *_texts(
         source_kind="memory copied from: pageable, pinned, device, managed, array; NULL if unknown",
-        target_kind="memory copied to, likewise",
+        target_kind="memory copied to, with the same values",
     ),
 )
 _BUCKETS: Final = _integers(
@@ -157,7 +157,7 @@ _ALL: Final = (
     ),
     _table(
         "causes_per_step",
-        "a cause of exposed copies or of idle time on a GPU, in an average step; 0 if it explains nothing",
+        "a cause of exposed copy, exposed communication or idle time in an average step; 0 if it explains nothing",
         _DEVICE,
         _CAUSES,
         _integers(time_ns="the time of a step due to it; the times of a subject add up to its bucket"),
@@ -181,7 +181,7 @@ _ALL: Final = (
     ),
     _table(
         "causes",
-        "a cause of exposed copies or of idle time on a GPU, over its whole window; 0 if it explains nothing",
+        "a cause of exposed copy, exposed communication or idle time over the whole window; 0 if it explains nothing",
         _DEVICE,
         _CAUSES,
         _integers(time_ns="the time due to it; the times of a subject add up to its bucket"),
@@ -202,7 +202,7 @@ _ALL: Final = (
     ),
     _table(
         "plain_causes",
-        "a cause of exposed copies or of idle time, in a step while nothing is recorded",
+        "a cause of exposed copy, exposed communication or idle time, in a step while nothing is recorded",
         _DEVICE,
         _CAUSES,
         _integers(time_ns="the time of a step due to it"),
@@ -278,6 +278,34 @@ _ALL: Final = (
     _table(
         "exposed_pieces",
         "a piece of exposed copy time with one cause; they add up to exposed_copy_ns",
+        _DEVICE,
+        _TIMES,
+        _CAUSE,
+        _GPU_OP,
+        _SITE,
+    ),
+    _table(
+        "comm_kernels",
+        "a communication kernel that takes time: why it was exposed, what let it begin, its lead and prefetch depth",
+        _GPU_OP,
+        _STREAM,
+        _texts(collective="collective and process group; the kernel's name if they are not recorded"),
+        _TIMES,
+        _integers(exposed_ns="its time without compute; counted for one of several at once"),
+        _texts(
+            cause="cause of most of that; NULL if nothing is exposed",
+            began_by="what let it begin: launch, collective (the one before it on its stream), op, unknown",
+            waited_for="the op that it waited for before it began; NULL if it waited for none",
+        ),
+        _integers(
+            lead_ns="time from its end to the first compute that waits for it; NULL if none does",
+            prefetch_depth="of an all-gather, the layers of compute between its launch and its use; NULL if unknown",
+        ),
+        _SITE,
+    ),
+    _table(
+        "exposed_comm_pieces",
+        "a piece of exposed communication with one cause; they add up to exposed_comm_ns",
         _DEVICE,
         _TIMES,
         _CAUSE,

@@ -35,7 +35,7 @@ class AskedTable(msgspec.Struct, frozen=True, kw_only=True):
 
     name: str
     figures: str
-    """Program that its figures are of."""
+    """Program that its figures describe."""
 
 
 class ResultColumn(msgspec.Struct, frozen=True, kw_only=True):
@@ -55,7 +55,7 @@ class Result(msgspec.Struct, frozen=True, kw_only=True):
     schema_version: int = SCHEMA_VERSION
     tool: Tool = Tool()
     notes: tuple[str, ...]
-    """Sentences about the program that figures are of, and about doubtful traces."""
+    """Sentences on which program the figures describe, and on doubtful traces."""
     traces: tuple[AskedTrace, ...]
     tables: tuple[AskedTable, ...]
     columns: tuple[ResultColumn, ...]

@@ -9,6 +9,7 @@ from typing import Any, Final, Literal
 from msgspec import Struct
 
 from overlapscope.base.words import Unit, percent, plural, unit_for
+from overlapscope.catalog.buckets import bucket_of
 from overlapscope.documents.colors import HEAT, palette
 from overlapscope.documents.figure import Figure, axis, escape, figure, stacked_bars
 from overlapscope.ranks.frame import by_steps, rows_of
@@ -29,7 +30,7 @@ _SPACED = 128
 _TALLEST_PX, _LEAST_PX, _MOST_PX = 520, 6, 46
 _MARGINS_PX = 60
 _LEAST_RANGE_PCT = 5.0
-"""Minimum range of the colours as a share of the largest value, so that equal ranks look equal."""
+"""Minimum range of the colors as a share of the largest value, so that equal ranks look equal."""
 _LEAST_SKEW_PCT = 2.0
 
 _MAP: Final = {"type": "heatmap", "hoverongaps": False, "hovertemplate": "%{hovertext}<extra></extra>"}
@@ -83,7 +84,7 @@ def _folded(flat: Sequence[Any], columns: int, empty: Any) -> _Matrix:
 
 
 def _heat(metric: RankMetric, values: Sequence[float], unit: Unit, dark: bool) -> dict[str, Any]:
-    """Return the options common to all maps of a figure. Stronger colours are worse."""
+    """Return the options common to all maps of a figure. Stronger colors are worse."""
     low = 0.0 if metric.from_zero else min(values)
     high = max(values)
     least = _LEAST_RANGE_PCT / 100 * abs(high) or 1.0
@@ -193,9 +194,12 @@ def _labelled(dark: bool, at: Sequence[int], labels: Sequence[str], **more: Any)
 
 
 def step_map(report: RanksReport, dark: bool) -> Figure:
-    """Draw a line for each of the `drawn_steps` and a place for each rank, coloured by the rank's delay.
+    """Draw a line for each of the `drawn_steps` and a place for each rank, colored by the rank's delay.
 
     The delay is against the median of the step over all ranks.
+
+    Returns:
+        The chart.
     """
     places, drawn = slots(report), drawn_steps(report)
     unit = unit_for(max((report.steps[number].median_ns for number in drawn), default=0))
@@ -233,6 +237,17 @@ def drawn_steps(report: RanksReport) -> list[int]:
     return sorted(widest[:most])
 
 
+def step_note(report: RanksReport, drawn: int) -> str:
+    """Return the note below the map of steps, with the number of steps it shows."""
+    sentence = "How much longer than the median rank each rank took for each step."
+    count = len(report.steps)
+    return (
+        f"{sentence} It shows the {drawn:,} of {count:,} steps in which the ranks differ most."
+        if drawn < count
+        else sentence
+    )
+
+
 def _relative(step: StepSkew) -> float:
     return step.spread_ns / step.median_ns if step.median_ns else 0.0
 
@@ -265,7 +280,7 @@ def rank_buckets(report: RanksReport, dark: bool) -> Figure:
     rows = rows_of(report)
     unit = unit_for(max((row.span_ns for row in rows), default=0))
     bars = stacked_bars(
-        [{} if place.row is None else rows[place.row].buckets.named() for place in places],
+        [{} if place.row is None else _named(rows[place.row]) for place in places],
         [escape(place.name) for place in places],
         unit,
         dark,
@@ -280,6 +295,10 @@ def rank_buckets(report: RanksReport, dark: bool) -> Figure:
         xaxis=_rank_axis(places, dark),
         yaxis=axis(dark, f"{'average step' if by_steps(rows) else 'time on the device'}, {unit.name}"),
     )
+
+
+def _named(row: RankRow) -> dict[str, int]:
+    return {bucket_of(name).name: ns for name, ns in row.buckets.named().items()}
 
 
 def _rank_axis(places: Sequence[Slot], dark: bool, **more: Any) -> dict[str, Any]:

@@ -15,8 +15,9 @@ With `offset` as a clock's lead over the reference, each meeting of `i` and `j` 
 
     |(end_i - offset_i) - (end_j - offset_j)| <= shortest + 5 us [+ 10 us * min(members - 1, 8)]
 
-If the messages of an all-to-all differ between members, the longest of the kernels takes the place of the shortest.
-All meetings together bound every offset, including those of ranks that meet the reference only through others. The
+If the messages of an all-to-all differ between members, the longest of the kernels takes the place of the shortest. It
+does so for ranges on the host, too, because their threads may have to wait for a core. All meetings together bound
+every offset, including those of ranks that meet the reference only through others. The
 estimate is the median of the differences of ends, moved into the bounds. Its error is the distance to the farther
 bound. A few meetings whose ends are unlike the others' (a lost or cut kernel) are left out.
 """
@@ -31,7 +32,7 @@ from msgspec import Struct
 from overlapscope.analysis.grouping import group_starts
 from overlapscope.base.columns import mask_of
 from overlapscope.base.intervals import I64, Bool
-from overlapscope.ranks.collectives import Meetings, goes_round
+from overlapscope.ranks.collectives import Meetings, goes_round, on_host
 
 TIMESTAMP_ERROR_NS = 5_000
 """Maximum difference between timestamps of two devices of the same machine."""
@@ -41,6 +42,8 @@ AHEAD = 8
 """Maximum number of pieces that can be waiting for a rank before it takes part."""
 SHARED_NS = 100_000
 """Clocks that differ by less than this may be one clock: ends on one machine were seen up to 70 us apart."""
+HOST_NS = 5_000_000
+"""The same for ranges on the host, by the median of their ends."""
 
 ODD_SLACK = 3
 """A meeting is odd if its ends are further apart than this multiple of its slack."""
@@ -93,7 +96,8 @@ def find_offsets(meetings: Meetings, ranks: int) -> Offsets:
         return Offsets("estimated", estimate.offset, error, estimate.offset, error, reference, within, odd, False)
     offset = np.where(connected, np.clip(estimate.offset, low, high), 0)
     error = np.maximum(high - offset, offset - low)
-    possible_0 = (low <= 0) & (high >= 0) & (np.abs(offset) <= np.minimum(SHARED_NS, error // 2))
+    near_0 = HOST_NS if ends.on_host.any() else SHARED_NS
+    possible_0 = (low <= 0) & (high >= 0) & (np.abs(offset) <= np.minimum(near_0, error // 2))
     if possible_0[connected].all():
         zero = np.zeros(ranks, np.int64)
         bound = np.where(connected, np.maximum(np.abs(low), np.abs(high)), -1)
@@ -117,7 +121,8 @@ class _Ends:
     """Ends of the kernels of meetings.
 
     `meeting`, `rank` and `end` have one entry for each kernel, the entries of a meeting contiguous; `first`, `slack`,
-    `group` and `members` one for each meeting.
+    `group`,
+    `members` and `on_host` one for each meeting.
     """
 
     def __init__(self, meetings: Meetings, ranks: int) -> None:
@@ -133,7 +138,9 @@ class _Ends:
         hops *= meetings.kernels.by_kind(goes_round)[meetings.kind]
         took = meetings.end_ns - meetings.start_ns
         shortest, longest = (side.reduceat(took, self.first) for side in (np.minimum, np.maximum))
-        self.slack: I64 = np.where(meetings.alike(), shortest, longest) + TIMESTAMP_ERROR_NS + HOP_NS * hops
+        self.on_host: Bool = meetings.kernels.by_kind(on_host)[meetings.kind] != 0
+        together = np.where(meetings.alike() & ~self.on_host, shortest, longest)
+        self.slack: I64 = together + TIMESTAMP_ERROR_NS + HOP_NS * hops
         """Maximum distance between the ends of each meeting, in nanoseconds, with true offsets."""
         self._by_rank = np.argsort(self.rank, kind="stable")
         self._rank_first = group_starts(self.rank[self._by_rank])
@@ -144,6 +151,9 @@ class _Ends:
 
         In each round, the ranks that meet a rank with an estimate get theirs: the median, over these meetings, of
         their end minus the median end of the members with an estimate.
+
+        Returns:
+            For each rank, its reference, its offset from it and the error of that offset.
         """
         reference = self._components()
         offset, error = np.zeros(self.ranks, np.int64), np.zeros(self.ranks, np.int64)

@@ -170,6 +170,9 @@ class _RemoteCluster(Cluster):
 def local_workers(workers: int | None, files: int) -> Iterator[Cluster]:
     """Start worker processes of one thread each: `workers`, or one for each core and file.
 
+    Yields:
+        The cluster of those workers, which end with the block.
+
     Raises:
         MissingPackage: Without Dask.
         ClusterFailed: If the processes can't be started.
@@ -227,6 +230,9 @@ def local_workers(workers: int | None, files: int) -> Iterator[Cluster]:
 @contextmanager
 def connected(address: str) -> Iterator[Cluster]:
     """Connect to the scheduler that listens at this address.
+
+    Yields:
+        The cluster of the scheduler's workers.
 
     Raises:
         MissingPackage: Without Dask.

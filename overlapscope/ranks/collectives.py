@@ -22,7 +22,8 @@ from msgspec import Struct
 from overlapscope.analysis.grouping import group_starts, groups_of
 from overlapscope.base.columns import Columns, mask_of
 from overlapscope.base.intervals import I64, Bool
-from overlapscope.ranks.reduced import CommKernels, CommKind, ReducedRank
+from overlapscope.ranks.messages import kernel_name, point_to_point
+from overlapscope.ranks.reduced import CommKernels, CommKind, ComparedRank
 
 # The names are those that ProcessGroupNCCL gives to RECORD_PARAM_COMMS.
 _SYMMETRIC = re.compile(
@@ -31,8 +32,7 @@ _SYMMETRIC = re.compile(
 _UNEVEN = re.compile(r"all_?to_?allv", re.IGNORECASE)
 _SYMMETRIC_KERNEL = re.compile(r"all_?reduce|all_?gather|reduce_?scatter|cross_device_reduce", re.IGNORECASE)
 _REDUCES_TO_ALL = re.compile(r"all_?reduce|barrier|cross_device_reduce", re.IGNORECASE)
-_POINT_TO_POINT = re.compile(r"i?send\w*|i?recv\w*|coalesced|batch_isend_irecv", re.IGNORECASE)
-_POINT_TO_POINT_KERNEL = re.compile(r"send|recv", re.IGNORECASE)
+_HOST_RANGE = re.compile(r"\w+:\w+")
 
 
 def symmetric(kind: CommKind) -> bool:
@@ -43,7 +43,7 @@ def symmetric(kind: CommKind) -> bool:
     """
     if kind.recorded:
         return _SYMMETRIC.fullmatch(kind.collective) is not None
-    return _SYMMETRIC_KERNEL.search(_kernel_name(kind)) is not None
+    return _SYMMETRIC_KERNEL.search(kernel_name(kind)) is not None
 
 
 def goes_round(kind: CommKind) -> bool:
@@ -54,21 +54,14 @@ def goes_round(kind: CommKind) -> bool:
     return _REDUCES_TO_ALL.search(kind.collective) is None
 
 
+def on_host(kind: CommKind) -> bool:
+    """Return whether it is a range on the host, such as `gloo:all_reduce`."""
+    return not kind.recorded and _HOST_RANGE.fullmatch(kind.collective) is not None
+
+
 def _uneven(kind: CommKind) -> bool:
     """Return whether its members may send parts of different sizes, even empty ones."""
     return kind.recorded and _UNEVEN.fullmatch(kind.collective) is not None
-
-
-def point_to_point(kind: CommKind) -> bool:
-    """Return whether it is not a collective, or a collective of a single rank."""
-    if kind.recorded:
-        return kind.group_size == 1 or _POINT_TO_POINT.fullmatch(kind.collective) is not None
-    return _POINT_TO_POINT_KERNEL.search(_kernel_name(kind)) is not None
-
-
-def _kernel_name(kind: CommKind) -> str:
-    """Return the name of a kernel without template parameters and arguments."""
-    return kind.collective.partition("<")[0].partition("(")[0]
 
 
 class Kernels(CommKernels, frozen=True):
@@ -78,6 +71,8 @@ class Kernels(CommKernels, frozen=True):
     """Place of the rank in the sequence of ranks."""
     index: I64
     """Place by start among the kernels of its kind on its rank, from 0."""
+    lossy: tuple[int, ...]
+    """Places of the ranks whose file lost events; not a column."""
 
     def by_kind(self, figure: Callable[[CommKind], int]) -> I64:
         """Return a figure of each kind, to be indexed with `kind`."""
@@ -168,7 +163,7 @@ class Meetings(Struct, frozen=True, eq=False):
         return alike
 
 
-def gather(ranks: Sequence[ReducedRank]) -> Kernels:
+def gather(ranks: Sequence[ComparedRank]) -> Kernels:
     """Return the communication kernels of all ranks in one table with common kinds."""
     numbers: dict[CommKind, int] = {}
     kinds = [np.empty(0, np.int64)]
@@ -181,19 +176,25 @@ def gather(ranks: Sequence[ReducedRank]) -> Kernels:
     empty = np.empty(0, np.int64)
     columns = {name: np.concatenate([empty, *(getattr(rank.comm, name) for rank in ranks)]) for name in names}
     index, _ = _places([place, kind], columns["start_ns"])
-    return Kernels(kinds=tuple(numbers), kind=kind, rank=place, index=index, **columns)
+    lossy = tuple(number for number, rank in enumerate(ranks) if rank.lossy)
+    return Kernels(kinds=tuple(numbers), kind=kind, rank=place, index=index, lossy=lossy, **columns)
 
 
 def match(kernels: Kernels, ranks: int) -> Meetings:
     """Return the collectives in which at least two of the ranks met."""
     collective = kernels.by_kind(point_to_point)[kernels.kind] == 0
-    candidates = _candidates(kernels, np.flatnonzero(collective & _placed(kernels, ranks)))
-    slot = _slots(candidates)
+    return met_by_order(kernels, collective, ranks)
+
+
+def met_by_order(kernels: Kernels, chosen: Bool, ranks: int) -> Meetings:
+    """Return the meetings of the chosen kernels, by their counts, steps and places."""
+    candidates = _candidates(kernels, np.flatnonzero(chosen & _placed(kernels, ranks)))
+    slot = _slots(candidates, np.isin(candidates.rank, kernels.lossy))
     order = np.lexsort((candidates.rank, slot, candidates.bucket))
     order = order[slot[order] >= 0]
     candidates, slot = candidates.take(order), slot[order]
     first = group_starts(candidates.bucket, slot)
-    met = Meetings(kernels, np.append(first, len(slot)), candidates.row, int((~collective).sum()))
+    met = Meetings(kernels, np.append(first, len(slot)), candidates.row, int((~chosen).sum()))
     return met.take(_sizes_agree(met, candidates.bucket[first]) & _possible_sizes(met, ranks))
 
 
@@ -232,25 +233,33 @@ def _candidates(kernels: Kernels, rows: I64) -> _Candidates:
     return _Candidates(rows, rank, step, (step >= 0) & ~counted, bucket, place, count)
 
 
-def _slots(candidates: _Candidates) -> I64:
+def _slots(candidates: _Candidates, lossy: Bool) -> I64:
     """Return the place of each kernel that means the same on all ranks of its bucket; -1 where there is none.
 
     If all ranks have the same number of kernels in a bucket, the places are comparable as they are. A rank may have
     fewer only because its recording began or ended inside the bucket's step: then places count from the end or from
     the beginning. If the ranks with fewer kernels aren't all cut on the same side, nothing is comparable.
+
+    Args:
+        candidates: The kernels.
+        lossy: Mask of kernels of ranks whose file lost events. They are left out where these ranks have fewer.
+
+    Returns:
+        The places.
     """
     bucket, rank, step, count = candidates.bucket, candidates.rank, candidates.step, candidates.count
     buckets = int(bucket.max(initial=-1)) + 1
     most = np.zeros(buckets, np.int64)
     np.maximum.at(most, bucket, count)
-    fewer = count < most[bucket]
+    lost = lossy & (count < most[bucket])
+    fewer = ~lost & (count < most[bucket])
     first, last = _recorded_steps(candidates)
     from_end, from_start = np.ones((2, buckets), np.bool_)
     np.logical_and.at(from_end, bucket, ~fewer | ((step >= 0) & (step == first[rank])))
     np.logical_and.at(from_start, bucket, ~fewer | ((step >= 0) & (step == last[rank])))
     uneven = mask_of(bucket[fewer], buckets)
     counts_back = (uneven & from_end & ~from_start)[bucket]
-    comparable = (~uneven | (from_end ^ from_start))[bucket]
+    comparable = (~uneven | (from_end ^ from_start))[bucket] & ~lost
     return np.where(comparable, np.where(counts_back, count - 1 - candidates.place, candidates.place), -1)
 
 
@@ -273,6 +282,9 @@ def _sizes_agree(met: Meetings, bucket: I64) -> Bool:
     Args:
         met: Meetings of any kind.
         bucket: Bucket of each meeting.
+
+    Returns:
+        Mask of the meetings.
     """
     if not len(met):
         return np.zeros(0, np.bool_)
@@ -288,13 +300,55 @@ def _sizes_agree(met: Meetings, bucket: I64) -> Bool:
     return good
 
 
+def of_whole_groups(met: Meetings, world_size: int | None) -> Bool:
+    """Return a mask of the kernels at meetings of all members of the group.
+
+    A group of unknown size is taken for all ranks.
+    """
+    size = met.kernels.by_kind(lambda kind: kind.group_size)[met.kind]
+    whole: Bool = np.diff(met.first) == np.where(size >= 0, size, -1 if world_size is None else world_size)
+    return mask_of(met.row[whole[met.meeting]], len(met.kernels))
+
+
 def _possible_sizes(met: Meetings, ranks: int) -> Bool:
-    """Select the meetings of two or more members, at most the group's; of all ranks if there is no metadata."""
+    """Select the meetings of two or more members, at most the group's.
+
+    Without metadata, there must be a member on each rank that recorded communication before and after, or in the step:
+    a recording may end before those of the others. Ranks whose file lost events may lack any member.
+
+    Args:
+        met: Meetings of any kind.
+        ranks: Number of ranks.
+
+    Returns:
+        Mask of the meetings.
+    """
     members = np.diff(met.first)
     recorded = met.kernels.by_kind(lambda kind: kind.recorded)[met.kind] != 0
     size = met.kernels.by_kind(lambda kind: kind.group_size)[met.kind]
-    good: Bool = (members >= 2) & ((size < 0) | (members <= size)) & (recorded | (members == ranks))
+    whole = np.add.reduceat(~np.isin(met.rank, met.kernels.lossy), met.first[:-1], dtype=np.int64)
+    good: Bool = (members >= 2) & ((size < 0) | (members <= size)) & (recorded | (whole == _recording(met, ranks)))
     return good
+
+
+def _recording(met: Meetings, ranks: int) -> I64:
+    """Return the number of ranks that must have been recorded in the step of each meeting; without steps, of all ranks.
+
+    Ranks whose kernels are all of earlier steps, or all of later ones, were not. Those whose file lost events aren't
+    counted.
+    """
+    kernels, never = met.kernels, np.iinfo(np.int64).max
+    stepped = kernels.step >= 0
+    first, last = np.full(ranks, never), np.full(ranks, -1)
+    np.minimum.at(first, kernels.rank[stepped], kernels.step[stepped])
+    np.maximum.at(last, kernels.rank[stepped], kernels.step[stepped])
+    silent = last < 0
+    first[silent], last[silent] = -1, never
+    step = kernels.step[met.row[met.first[:-1]]]
+    whole = ~mask_of(np.array(kernels.lossy, np.int64), ranks)
+    begun = np.searchsorted(np.sort(first[whole]), step, side="right")
+    ended = np.searchsorted(np.sort(last[whole]), step, side="left")
+    return np.where(step < 0, whole.sum(), begun - ended)
 
 
 def _places(columns: Sequence[I64], start: I64) -> tuple[I64, I64]:

@@ -9,12 +9,16 @@ import numpy as np
 from msgspec import Struct
 
 from overlapscope.analysis.jobs import Recorded, different_jobs
+from overlapscope.base.columns import mask_of
 from overlapscope.base.intervals import Bool
-from overlapscope.base.words import plural
+from overlapscope.base.words import duration, listed, plural
 from overlapscope.ranks import collectives
 from overlapscope.ranks.clocks import SHARED_NS, Offsets, find_offsets
 from overlapscope.ranks.collectives import Meetings
-from overlapscope.ranks.reduced import ReducedRank
+from overlapscope.ranks.message_clocks import related_by_messages
+from overlapscope.ranks.messages import is_message, point_to_point
+from overlapscope.ranks.pairs import message_waits, pair, possible
+from overlapscope.ranks.reduced import ComparedRank, ReducedRank
 from overlapscope.ranks.result import Clocks, Matching
 from overlapscope.ranks.waits import RankWaits, find_waits
 
@@ -25,7 +29,7 @@ _PART = re.compile(r"@\d+$")
 class Comparison(Struct, frozen=True, eq=False):
     """Result of a comparison. Arrays of ranks, and `reference`, go by the place in `ranks`."""
 
-    ranks: Sequence[ReducedRank]
+    ranks: Sequence[ComparedRank]
     met: Meetings
     symmetric: Meetings
     """Meetings in which every member waits for every other. Clocks and waits were found from them."""
@@ -33,6 +37,8 @@ class Comparison(Struct, frozen=True, eq=False):
     waits: RankWaits
     contradicted: bool
     """True if matches by name alone were dropped again."""
+    by_messages: bool
+    """True if some clocks were found from messages, because no collective relates them."""
 
     @property
     def reference(self) -> int | None:
@@ -59,13 +65,26 @@ class Comparison(Struct, frozen=True, eq=False):
             matched=len(met.row),
             unmatched=kernels - len(met.row) - met.not_collective,
             not_collective=met.not_collective,
+            paired=len(self.waits.messages.kernel),
             meetings=len(met),
             judged=len(self.waits.meetings),
             by=met.by,
         )
 
+    def after_lead_in(self) -> Bool:
+        """Return a mask of the kernels after their rank's lead-in."""
+        kernels, judged_from = self.met.kernels, [rank.judged_from_ns for rank in self.ranks]
+        later: Bool = kernels.start_ns >= np.array(judged_from, np.int64)[kernels.rank]
+        return later
 
-def compare(ranks: Sequence[ReducedRank]) -> Comparison:
+    def unmatched(self) -> tuple[int, int]:
+        """Return how many kernels of collectives after their rank's lead-in have no counterpart, and of how many."""
+        kernels, later = self.met.kernels, self.after_lead_in()
+        alone = ~mask_of(self.met.row, len(kernels)) & (kernels.by_kind(point_to_point)[kernels.kind] == 0)
+        return int((later & alone).sum()), int(later.sum())
+
+
+def compare(ranks: Sequence[ComparedRank]) -> Comparison:
     """Compare ranks that all have a number of their own."""
     met = collectives.match(collectives.gather(ranks), len(ranks))
     symmetric = met.symmetric()
@@ -77,10 +96,16 @@ def compare(ranks: Sequence[ReducedRank]) -> Comparison:
         met = met.recorded()
         symmetric = met.symmetric()
         offsets = find_offsets(symmetric, len(ranks))
-    return Comparison(ranks, met, symmetric, offsets, find_waits(ranks, symmetric, offsets), contradicted)
+    messages = pair(ranks)
+    on_host = any(rank.on_host for rank in ranks)
+    related = related_by_messages(offsets, messages, on_host=on_host) if offsets.consistent else None
+    offsets = related or offsets
+    found = message_waits(ranks, possible(ranks, messages, offsets), offsets)
+    waits = find_waits(ranks, symmetric, offsets, found)
+    return Comparison(ranks, met, symmetric, offsets, waits, contradicted, related is not None)
 
 
-def _one_clock(ranks: Sequence[ReducedRank]) -> bool:
+def _one_clock(ranks: Sequence[ComparedRank]) -> bool:
     """Return whether all ranks were recorded into one file, and so by one clock."""
     return len({_PART.sub("", rank.source) for rank in ranks}) == 1
 
@@ -98,15 +123,25 @@ def clock_words(comparison: Comparison) -> Clocks:
         )
     clocked = offsets.reference >= 0 if offsets.status == "shared" else offsets.reference == reference
     apart_ns, bound_ns = int(np.abs(offsets.apart_ns[clocked]).max()), int(offsets.bound_ns[clocked].max())
+    apart, bound = duration(apart_ns), _at_most(bound_ns)
     collectives = plural(len(comparison.symmetric), "matching collective")
-    if offsets.status == "shared":
+    if comparison.by_messages:
+        paired = plural(len(comparison.waits.messages.paired.met), "paired message")
+        paired = f"{collectives} and {paired}" if len(comparison.symmetric) else paired
         reason = (
-            f"In {collectives} the ranks' kernels end within {_us(apart_ns)} of each other (median), so the clocks "
-            f"differ by {_us(bound_ns)} at most."
+            f"No receive of {paired} ends before its send began if the clocks differ by {bound} at most."
+            if offsets.status == "shared"
+            else f"The offsets are estimated from {paired}, to {bound} or better: no receive can end before "
+            "its send began."
+        )
+    elif offsets.status == "shared":
+        reason = (
+            f"In {collectives} the ranks' kernels end within {apart} of each other (median), so the clocks "
+            f"differ by {bound} at most."
         )
     else:
         reason = (
-            f"The offsets are estimated from the ends of kernels in {collectives}, to {_us(bound_ns)} or better: "
+            f"The offsets are estimated from the ends of kernels in {collectives}, to {bound} or better: "
             "no rank can finish before the last one has arrived."
         )
         if not offsets.consistent:
@@ -123,6 +158,12 @@ def clock_words(comparison: Comparison) -> Clocks:
     )
 
 
+def _at_most(ns: int) -> str:
+    """Return a bound with three digits, rounded up."""
+    unit: int = 10 ** max(0, len(str(ns)) - 3)
+    return duration(-(-ns // unit) * unit)
+
+
 def _why_unknown(comparison: Comparison) -> str:
     if not comparison.ranks:
         return "No trace states its rank, so nothing can be compared."
@@ -131,7 +172,7 @@ def _why_unknown(comparison: Comparison) -> str:
     if not comparison.matching.kernels:
         return "No rank recorded a communication kernel."
     if comparison.matching.not_collective == comparison.matching.kernels:
-        return "All communication is point-to-point (send and receive), whose two sides are not compared."
+        return "All communication is point-to-point (send and receive), and too little of it could be paired."
     if comparison.matching.matched:
         return "No collective in which every rank waits for every other could be matched between ranks."
     return "No collective of one rank could be matched with one of another."
@@ -166,18 +207,19 @@ def _of_traces(ranks: Sequence[ReducedRank], comparison: Comparison) -> Iterator
         yield (f"{plural(unlaunched, 'rank')} recorded no launches, so lead-in and steps are unknown there.")
 
 
-def _by_device(ranks: Sequence[ReducedRank]) -> bool:
+def _by_device(ranks: Sequence[ComparedRank]) -> bool:
     """Return whether the ranks are the GPUs of one process, whose trace states no rank."""
     return len({rank.source for rank in ranks}) == 1 and len({rank.rank for rank in ranks} - {None}) > 1
 
 
 def _of_kernels(comparison: Comparison) -> Iterator[str]:
-    matching = comparison.matching
-    if matching.unmatched and len(comparison.ranks) > 1:
+    matching, (unmatched, kernels) = comparison.matching, comparison.unmatched()
+    if unmatched and len(comparison.ranks) > 1:
         yield (
-            f"{matching.unmatched:,} of {plural(matching.kernels, 'communication kernel')} could not be matched "
-            "between ranks and do not count as waiting."
+            f"{unmatched:,} of {plural(kernels, 'communication kernel')} could not be matched between ranks and do not "
+            "count as waiting."
         )
+    yield from _of_messages(comparison)
     silent = (
         "Some collectives are recorded without their group (by Nsight Systems, JAX or older PyTorch, from a CUDA "
         "graph, or on the host)"
@@ -186,6 +228,36 @@ def _of_kernels(comparison: Comparison) -> Iterator[str]:
         yield f"{silent}; those were matched by name and order, as if all ranks were one group."
     if comparison.contradicted:
         yield f"{silent}, and do not end together as those of one group would: they are left out."
+
+
+def _of_messages(comparison: Comparison) -> Iterator[str]:
+    """State how many sends and receives are not judged, and why."""
+    kernels, waits = comparison.met.kernels, comparison.waits.messages
+    sends = (kernels.by_kind(is_message)[kernels.kind] != 0) & comparison.after_lead_in()
+    judged, known = (mask_of(rows, len(kernels)) for rows in (waits.kernel, waits.paired.table.kernel))
+    if len(comparison.ranks) < 2 or not (sends & ~judged).any():
+        return
+    sides, paired = waits.paired.table.kernel, mask_of(waits.paired.met.row, len(waits.paired.table.kernel))
+    peer = [rank.messages.peer for rank in comparison.ranks]
+    recorded = [rank.rank for rank in comparison.ranks if rank.rank is not None]
+    elsewhere, contradicted, alone = (
+        mask_of(sides[affected], len(kernels))
+        for affected in (~np.isin(np.concatenate(peer), recorded), waits.paired.contradicted, ~paired)
+    )
+    reasons = (
+        ("the other rank could not be read (with gloo, record shapes; only local files are read again)", ~known),
+        ("the other rank was not recorded", elsewhere),
+        ("sizes or times do not fit", contradicted),
+        ("no counterpart is in a step that both ranks recorded as a whole", alone),
+        ("the other side is in the lead-in, or its clock is unknown", ~judged),
+    )
+    left, parts = sends & ~judged, []
+    for reason, affected in reasons:
+        if number := int((left & affected).sum()):
+            parts.append(f"of {number:,} {reason}")
+        left &= ~affected
+    count = f"{int((sends & ~judged).sum()):,} of {plural(int(sends.sum()), 'kernel')}"
+    yield f"{count} that send or receive are not judged: {listed(parts)}."
 
 
 def _of_meetings(comparison: Comparison) -> Iterator[str]:
@@ -203,7 +275,7 @@ def _of_meetings(comparison: Comparison) -> Iterator[str]:
         )
     if early := symmetric - odd - len(comparison.waits.meetings):
         yield f"{plural(early, 'collective')} began in the lead-in of some rank and are not judged."
-    if lacking := _incomplete(comparison.waits.meetings):
+    if lacking := _incomplete(comparison.waits.meetings, len(comparison.ranks)):
         yield (
             f"In {plural(lacking, 'collective')} the kernels of some ranks are missing: such a rank may have come "
             "even later."
@@ -216,11 +288,10 @@ def _of_meetings(comparison: Comparison) -> Iterator[str]:
         )
 
 
-def _incomplete(meetings: Meetings) -> int:
-    """Return the number of meetings in which some member of the group has no kernel."""
-    group_sizes = np.array([kind.group_size for kind in meetings.kernels.kinds], np.int64)
+def _incomplete(meetings: Meetings, ranks: int) -> int:
+    """Return the number of meetings in which some member of the group has no kernel.
+
+    A group of unknown size is taken for all ranks.
+    """
+    group_sizes = meetings.kernels.by_kind(lambda kind: kind.group_size if kind.recorded else ranks)
     return int((np.diff(meetings.first) < group_sizes[meetings.kind]).sum()) if len(meetings) else 0
-
-
-def _us(ns: int) -> str:
-    return f"{ns / 1e3:.1f} us"

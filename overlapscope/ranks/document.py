@@ -10,7 +10,8 @@ from typing import Final
 from msgspec import Struct
 from msgspec.structs import replace
 
-from overlapscope.base.words import Unit, clean, clean_lines, listed, plural, unit_for
+from overlapscope.base.words import Unit, capital, clean, clean_lines, listed, plural, unit_for
+from overlapscope.catalog.buckets import figure_name
 from overlapscope.documents.model import (
     Block,
     Cards,
@@ -28,7 +29,7 @@ from overlapscope.documents.model import (
 from overlapscope.ranks import charts, tables
 from overlapscope.ranks.metrics import headlines, shown
 from overlapscope.ranks.result import CauseTime, Excess, RanksReport, WorstRank
-from overlapscope.ranks.verdict import capital, clocks, doubts, judge, runs, step_note
+from overlapscope.ranks.verdict import clocks, doubts, judge, runs
 from overlapscope.rules.finding import Finding
 
 _MOST_FINDINGS: Final = 3
@@ -39,7 +40,7 @@ class Extent(Struct, frozen=True):
 
     rows: int = tables.FEW
     """Maximum number of rows of a list."""
-    each: int = tables.EVERY_RANK
+    each: int = tables.MOST_RANK_ROWS
     """Maximum number of ranks with a row each, even where other tables are cut."""
     named: int = tables.NAMED
     """Maximum number of ranks named in a cell."""
@@ -61,7 +62,7 @@ def document(report: RanksReport, extent: Extent) -> Document:
     blocks: list[Block] = [Heading(", ".join((title, *devices[:3])), 1), _answer(report)]
     if doubted := doubts(report):
         blocks.append(panel("Warnings", Items(doubted, sign="!")))
-    blocks += [*_charts(report), *tables.answering(report, rows=extent.rows, named=extent.named), *_findings(report)]
+    blocks += [*_charts(report), *tables.main_tables(report, rows=extent.rows, named=extent.named), *_findings(report)]
     blocks += _further(report, extent)
     blocks += detail("the ranks that stand out", _looks(report, extent.looks))
     if report.ranks:
@@ -89,7 +90,7 @@ def _charts(report: RanksReport) -> Iterator[Chart]:
         drawn = partial(charts.rank_map, report, metric)
         yield Chart(f"ranks-{number}", capital(metric.title), drawn, note=metric.meaning)
     if steps := charts.drawn_steps(report):
-        title, note = "Each step of each rank", step_note(report, len(steps))
+        title, note = "Each step of each rank", charts.step_note(report, len(steps))
         yield Chart("ranks-steps", title, partial(charts.step_map, report), note, wide=True)
     if charts.has_rank_buckets(report):
         title = "Where the time of each rank goes"
@@ -97,9 +98,9 @@ def _charts(report: RanksReport) -> Iterator[Chart]:
 
 
 def _further(report: RanksReport, extent: Extent) -> Iterator[Block]:
-    for what, table in tables.further(report, rows=extent.rows, named=extent.named, each=extent.each):
+    for what, table in tables.other_tables(report, rows=extent.rows, named=extent.named, each=extent.each):
         untitled = replace(table, title="")
-        if table.id == tables.EACH:
+        if table.id == tables.EACH_RANK:
             block: Block = panel(table.title, Section((untitled,), f"All {len(table.rows):,}", folded=True))
         else:
             block = Section((untitled,), table.title, folded=True) if extent.folded else table
@@ -173,17 +174,24 @@ def _look(rank: WorstRank) -> Look:
     why = listed([_WHY[reason] for reason in rank.why])
     findings = tuple(f"{clean(finding.rule, 60)}: {clean(finding.title, 400)}" for finding in rank.findings)
     title = f"Rank {rank.rank} {why}"
-    return Look(title, rank.source, rank.device, _more(rank.excess, rank.over), _causes(rank.top_causes), findings)
+    return Look(
+        title,
+        rank.source,
+        rank.device,
+        _excess_sentence(rank.excess, rank.over),
+        _causes_sentence(rank.top_causes),
+        findings,
+    )
 
 
-def _causes(causes: Sequence[CauseTime]) -> str:
+def _causes_sentence(causes: Sequence[CauseTime]) -> str:
     lasting = [cause for cause in causes if cause.time_ns]
     unit = unit_for(max((cause.time_ns for cause in lasting), default=0))
-    parts = [f"{_of(cause.subject, cause.cause)} {unit.text(cause.time_ns)}" for cause in lasting]
+    parts = [f"{_cause_name(cause.subject, cause.cause)} {unit.text(cause.time_ns)}" for cause in lasting]
     return f"Why its GPU waits: {'; '.join(parts)}." if parts else ""
 
 
-def _more(excess: Sequence[Excess], over: str) -> str:
+def _excess_sentence(excess: Sequence[Excess], over: str) -> str:
     parts = [part for part in excess if part.more_ns > 0]
     if not parts:
         return ""
@@ -194,9 +202,9 @@ def _more(excess: Sequence[Excess], over: str) -> str:
 
 
 def _excess(excess: Excess, unit: Unit) -> str:
-    what = clean(excess.name, 60) if excess.kind == "bucket" else _of(excess.kind, excess.name)
+    what = figure_name(clean(excess.name, 60)) if excess.kind == "bucket" else _cause_name(excess.kind, excess.name)
     return f"{what} +{unit.text(excess.more_ns)} ({unit.number(excess.time_ns)} against {unit.text(excess.median_ns)})"
 
 
-def _of(subject: str, cause: str) -> str:
+def _cause_name(subject: str, cause: str) -> str:
     return f"{subject.replace('-', ' ')} by {clean(cause, 60)}"

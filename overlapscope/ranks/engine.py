@@ -12,9 +12,9 @@ import queue
 import socket
 import time
 from collections import deque
-from collections.abc import Generator, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import suppress
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TYPE_CHECKING, Generic, TypeAlias, TypeVar
 
 from msgspec.structs import replace
 
@@ -26,11 +26,13 @@ from overlapscope.ranks.reduced import ReducedRank
 from overlapscope.ranks.result import Unreadable
 from overlapscope.reading import LIMIT_BYTES, load
 from overlapscope.reading.file_names import file_and_part
+from overlapscope.trace.model import Trace
 
 if TYPE_CHECKING:
     from dask.typing import Key
     from distributed import Future
 
+T = TypeVar("T")
 Outcome: TypeAlias = tuple[ReducedRank, ...] | Unreadable
 """Outcome of one file: its devices, or why there are none."""
 
@@ -55,18 +57,34 @@ def reduce_all(
     workers: int | None = None,
     limit_bytes: int = LIMIT_BYTES,
 ) -> Generator[Outcome, None, None]:
-    """Yield one outcome for each location, in the order of completion.
+    """Yield the devices of each location, or why there are none, as `each` does."""
+    yield from each(reduce_any, locations, scheduler=scheduler, workers=workers, limit_bytes=limit_bytes)
+
+
+def each(
+    reduction: Callable[[Trace], T],
+    locations: Sequence[Location],
+    *,
+    scheduler: str | None = None,
+    workers: int | None = None,
+    limit_bytes: int = LIMIT_BYTES,
+) -> Generator[T | Unreadable, None, None]:
+    """Reduce the trace at each location.
 
     Closing the generator, as an interrupt does, ends all processes that it started. A single file is read in this
     process. A file that can't be read is an outcome, and so is a file that kills its workers again when nothing else is
     being read.
 
     Args:
+        reduction: Function that reduces a trace to the data to send back.
         locations: The traces.
         scheduler: Address of a Dask scheduler (`tcp://host:8786`), whose workers read the files where they are.
         workers: Number of processes on this machine without a scheduler. By default one per core, or only this process
             if Dask is missing.
         limit_bytes: Maximum size of an unpacked trace.
+
+    Yields:
+        The outcomes, in the order of completion.
 
     Raises:
         ClusterFailed: If there is no usable cluster, or it is lost.
@@ -75,17 +93,18 @@ def reduce_all(
     needless = len(locations) == 1 or (workers in (None, 1) and not has_dask())
     if scheduler is None and needless:
         for location in locations:
-            yield _reduce_here(location, limit_bytes)
+            yield _reduce_here(location, limit_bytes, reduction)
         return
     with local_workers(workers, len(locations)) if scheduler is None else connected(scheduler) as cluster:
-        yield from _Run(cluster, limit_bytes).outcomes(locations)
+        yield from _Run(cluster, limit_bytes, reduction).outcomes(locations)
 
 
-def reduce_one(location: Location, limit_bytes: int) -> Outcome:
+def reduce_by(reduction: Callable[[Trace], T], location: Location, limit_bytes: int) -> T | Unreadable:
     """Reduce one file on a worker.
 
-    Failures that a retry can't fix are outcomes; anything else is raised.
-    """
+    Returns:
+        The reduced trace, or a failure that a retry can't fix. Any other failure is raised.
+    """  # noqa: DOC501
     opened = location.source
     try:
         with fetched(location, limit_bytes=limit_bytes, directory=scratch()) as path:
@@ -96,20 +115,21 @@ def reduce_one(location: Location, limit_bytes: int) -> Outcome:
                     "worker can see it, or name it by a URL."
                 )
             # Each trace is read once, so caching it would only evict traces that are read again. The reader starts no
-            # helper processes here, because a worker's tasks run beside other threads.
+            # helper processes here, because a worker's tasks run beside other threads. Periods of two ranks may differ
+            # in length and number, so they are no steps to compare.
             trace = load(path, limit_bytes=limit_bytes, progress=False, cache=False, periodic=False)
-        return reduce_any(replace(trace, source=location.source))
+        return reduction(replace(trace, source=location.source))
     except OverlapscopeError as error:
         return Unreadable(source=location.source, reason=error.reason.replace(opened, location.source))
 
 
-def _reduce_here(location: Location, limit_bytes: int) -> Outcome:
+def _reduce_here(location: Location, limit_bytes: int, reduction: Callable[[Trace], T]) -> T | Unreadable:
     """Reduce one file in this process, with as many retries as on a cluster."""
     for _ in range(_RETRIES):
         with suppress(Exception):
-            return reduce_one(location, limit_bytes)
+            return reduce_by(reduction, location, limit_bytes)
     try:
-        return reduce_one(location, limit_bytes)
+        return reduce_by(reduction, location, limit_bytes)
     except Exception as error:
         return _given_up(location, error)
 
@@ -119,23 +139,24 @@ def _given_up(location: Location, error: Exception) -> Unreadable:
     return Unreadable(source=location.source, reason=reason)
 
 
-class _Run:
+class _Run(Generic[T]):
     """A run of files through a cluster."""
 
-    def __init__(self, cluster: Cluster, limit_bytes: int) -> None:
+    def __init__(self, cluster: Cluster, limit_bytes: int, reduction: Callable[[Trace], T]) -> None:
         self._cluster = cluster
         self._limit_bytes = limit_bytes
-        self._done: queue.SimpleQueue[Future[Outcome]] = queue.SimpleQueue()
+        self._reduction = reduction
+        self._done: queue.SimpleQueue[Future[T | Unreadable]] = queue.SimpleQueue()
         self._deadly: list[Location] = []
         """Files whose workers died."""
 
-    def outcomes(self, locations: Sequence[Location]) -> Iterator[Outcome]:
+    def outcomes(self, locations: Sequence[Location]) -> Iterator[T | Unreadable]:
         """Yield one outcome for each location."""
         yield from self._together(locations)
         for location in self._deadly:
             yield from self._together([location], alone=True)
 
-    def _together(self, locations: Sequence[Location], *, alone: bool = False) -> Iterator[Outcome]:
+    def _together(self, locations: Sequence[Location], *, alone: bool = False) -> Iterator[T | Unreadable]:
         """Yield the outcomes, except those of files that must be tried again `alone`."""
         waiting = deque(locations)
         running: dict[Key, Location] = {}
@@ -163,10 +184,12 @@ class _Run:
             if time.monotonic() >= look_s:
                 threads, look_s = self._cluster.threads(), time.monotonic() + _LOOK_S
 
-    def _submit(self, location: Location) -> Future[Outcome]:
-        return self._cluster.client.submit(reduce_one, location, self._limit_bytes, pure=False, retries=_RETRIES)
+    def _submit(self, location: Location) -> Future[T | Unreadable]:
+        return self._cluster.client.submit(
+            reduce_by, self._reduction, location, self._limit_bytes, pure=False, retries=_RETRIES
+        )
 
-    def _outcome(self, future: Future[Outcome], location: Location, *, alone: bool) -> Outcome | None:
+    def _outcome(self, future: Future[T | Unreadable], location: Location, *, alone: bool) -> T | Unreadable | None:
         """Return the outcome; None if the file must be tried again alone.
 
         Raises:
@@ -175,7 +198,7 @@ class _Run:
         from distributed import CancelledError, KilledWorker
 
         try:
-            outcome: Outcome = future.result(timeout=_TRANSFER_S)
+            outcome: T | Unreadable = future.result(timeout=_TRANSFER_S)
             return outcome
         except TimeoutError as error:
             if future.status == "error":

@@ -97,6 +97,9 @@ def fetched(
         limit_bytes: Size at which a download is aborted.
         directory: Place for the copy; by default that of temporary files.
 
+    Yields:
+        The local path, which is valid until the block ends.
+
     Raises:
         UnreadableTrace: If a retry would not help. Anything else that a plugin raises may be temporary.
         MissingPackage: If the plugin is missing here.
@@ -186,7 +189,7 @@ def filesystem_of(url: str) -> tuple[Any, str]:
         UsageError: If the protocol is unknown.
         MissingPackage: If fsspec or its plugin is missing.
         UnreadableTrace: If the filesystem can't be reached.
-    """
+    """  # noqa: DOC501
     try:
         from fsspec.core import url_to_fs
     except ImportError:

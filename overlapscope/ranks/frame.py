@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from msgspec.structs import replace
 
-from overlapscope.analysis.results import PerStep, efficiency_shown, hidden_copy_shown
+from overlapscope.analysis.figures import PerStep, efficiency_shown, hidden_copy_shown
 from overlapscope.ranks.result import RankRow, RanksReport
 
 

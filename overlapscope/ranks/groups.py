@@ -2,8 +2,8 @@
 
 Each rank's window begins with the first and ends with the last step that is judged on all ranks. Without such steps, it
 is the whole time after the lead-in. Each nanosecond in which a kernel of a row runs there is hidden or exposed. It is
-also waiting for the last rank, transfer, or not judged. Kernels of different rows may run at the same time, so all
-communication together can be shorter than the sum of the rows.
+also waiting for the last rank or a message's other side, transfer, or not judged. Kernels of different rows may run at
+the same time, so all communication together can be shorter than the sum of the rows.
 """
 
 from __future__ import annotations
@@ -16,85 +16,87 @@ from msgspec import Struct
 from overlapscope.analysis.grouping import rows_by
 from overlapscope.analysis.messages import bus_factor
 from overlapscope.base.columns import mask_of
-from overlapscope.base.intervals import I64, Bool, Intervals, covered, union
-from overlapscope.ranks.reduced import CommKind, ReducedRank
-from overlapscope.ranks.result import CommTime, Communication, GroupCollective
+from overlapscope.base.intervals import EMPTY, I64, Bool, clip, covered, intersect, total, union
+from overlapscope.ranks.collectives import of_whole_groups
+from overlapscope.ranks.comm_causes import CommCauses
+from overlapscope.ranks.comm_result import CommTime, Communication, GroupCollective
+from overlapscope.ranks.pairs import transfers as message_transfers
+from overlapscope.ranks.reduced import CommKind, ReducedRank, stated_world_size
 from overlapscope.ranks.waits import Axis, RankWaits
 
 
-class _Windows(Struct, frozen=True, eq=False):
+class JudgedWindows(Struct, frozen=True, eq=False):
     """The judged window of each rank, and what all kernels do in it. Times are on the common axis."""
 
     axis: Axis
     start_ns: I64
     """Start of each kernel, cut at its rank's window."""
     end_ns: I64
-    """End of each kernel, cut likewise; not after the start if none of it is inside."""
+    """End of each kernel, cut at its rank's window; not after the start if none of it is inside."""
     begins: Bool
     """True for kernels that begin inside."""
     judged: Bool
     """True for kernels whose wait is known."""
     waited_until_ns: I64
-    """End of each kernel's wait, cut likewise."""
+    """End of each kernel's wait, cut at its rank's window."""
+    judged_until_ns: I64
+    """End of the time that is known to be waiting or transfer: the end of the wait if members aren't recorded."""
 
 
-def by_group(ranks: Sequence[ReducedRank], waits: RankWaits) -> Communication:
+def by_group(ranks: Sequence[ReducedRank], waits: RankWaits, causes: CommCauses) -> Communication:
     """Return the time and bandwidth of each collective of each group, the longest exposed first."""
-    steps = common_steps(ranks)
-    windows = _windows(ranks, waits, steps)
+    windows = judged_windows(ranks, waits)
     kernels = waits.meetings.kernels
-    transfers = _transfers(waits, windows)
+    transfers = _transfers(waits, windows) | message_transfers(waits.messages, kernels, windows.begins)
     rows = []
     for number, of_kind in rows_by(kernels.kind):
         inside = of_kind[windows.begins[of_kind] | (windows.end_ns > windows.start_ns)[of_kind]]
         if len(inside):
             sizes, members = kernels.bytes[inside[windows.begins[inside]]], len(np.unique(kernels.rank[inside]))
-            time, transfer = _time(windows, inside), transfers.get(number, (0, 0))
+            time, transfer = time_in(windows, inside), transfers.get(number, (0, 0))
             rows.append(_row(kernels.kinds[number], time, sizes, members, transfer))
     rows.sort(key=lambda row: (-row.time.exposed_ns, -row.time.busy_ns, row.group, row.group_ranks, row.collective))
-    time = _time(windows, np.arange(len(kernels.kind)))
-    return Communication(ranks=len(ranks), steps=len(steps), time=time, rows=tuple(rows))
-
-
-def common_steps(ranks: Sequence[ReducedRank]) -> tuple[str, ...]:
-    """Return the names of the steps that are judged on every rank, in the order of the first rank."""
-    judged = [rank.steps.judged_names() for rank in ranks]
-    return tuple(name for name in judged[0] if all(name in names for names in judged)) if judged else ()
-
-
-def _windows(ranks: Sequence[ReducedRank], waits: RankWaits, steps: Sequence[str]) -> _Windows:
-    axis, met, kernels = Axis(ranks), waits.meetings.row, waits.meetings.kernels
-    edges = np.array([_edges(rank, steps) for rank in ranks], np.int64).reshape(len(ranks), 2) + axis.shift[:, None]
-    begin, end = (side[kernels.rank] for side in np.clip(edges, axis.begin[:-1, None], axis.begin[1:, None]).T)
-    start = kernels.start_ns + axis.shift[kernels.rank]
-    waited = np.zeros(len(start), np.int64)
-    waited[met] = waits.arrivals.waited_ns
-    return _Windows(
-        axis=axis,
-        start_ns=np.clip(start, begin, end),
-        end_ns=np.clip(kernels.end_ns + axis.shift[kernels.rank], begin, end),
-        begins=(start >= begin) & (start < end),
-        judged=mask_of(met, len(start)),
-        waited_until_ns=np.clip(start + waited, begin, end),
+    time = time_in(windows, np.arange(len(kernels.kind)))
+    busy = union(windows.start_ns, windows.end_ns)
+    exposed = {str(cause): total(intersect(times, busy)) for cause, times in causes.items()}
+    return Communication(
+        ranks=len(ranks), steps=len(waits.steps.names), time=time, exposed_by_cause=exposed, rows=tuple(rows)
     )
 
 
-def _edges(rank: ReducedRank, steps: Sequence[str]) -> tuple[int, int]:
-    """Return the start of the first and the end of the last of these steps; without any, the time after the lead-in."""
-    if not steps:
-        return rank.judged_from_ns, rank.end_ns
-    first, last = (rank.steps.names.index(name) for name in (steps[0], steps[-1]))
-    return int(rank.steps.start_ns[first]), int(rank.steps.start_ns[last] + rank.steps.span_ns[last])
+def judged_windows(ranks: Sequence[ReducedRank], waits: RankWaits) -> JudgedWindows:
+    """Return the windows of the steps that all ranks judge; without any, of the time after the lead-in."""
+    axis, met, kernels = Axis(ranks), waits.meetings.row, waits.meetings.kernels
+    judged = axis.windows(waits.steps)
+    begin, end = judged.starts[kernels.rank], judged.ends[kernels.rank]
+    start = kernels.start_ns + axis.shift[kernels.rank]
+    waited = np.zeros(len(start), np.int64)
+    waited[met] = waits.arrivals.waited_ns
+    whole = of_whole_groups(waits.meetings, stated_world_size(ranks))
+    messages = waits.messages.kernel
+    waited[messages], whole[messages] = waits.messages.waited_ns, True
+    end_ns, waited_until_ns = (
+        np.clip(side, begin, end) for side in (kernels.end_ns + axis.shift[kernels.rank], start + waited)
+    )
+    return JudgedWindows(
+        axis=axis,
+        start_ns=np.clip(start, begin, end),
+        end_ns=end_ns,
+        begins=(start >= begin) & (start < end),
+        judged=mask_of(np.concatenate([met, messages]), len(start)),
+        waited_until_ns=waited_until_ns,
+        judged_until_ns=np.where(whole, end_ns, waited_until_ns),
+    )
 
 
-def _time(windows: _Windows, rows: I64) -> CommTime:
+def time_in(windows: JudgedWindows, rows: I64) -> CommTime:
     """Return the time in which some kernels run, and its parts."""
     matched = rows[windows.judged[rows]]
     busy = union(windows.start_ns[rows], windows.end_ns[rows])
-    judged = union(windows.start_ns[matched], windows.end_ns[matched])
+    judged = union(windows.start_ns[matched], windows.judged_until_ns[matched])
     waiting = union(windows.start_ns[matched], windows.waited_until_ns[matched])
-    exposed = windows.axis.exposed
-    busy_ns, judged_ns, waiting_ns = _length(busy), _length(judged), _length(waiting)
+    exposed = clip(windows.axis.exposed, busy.starts[0], busy.ends[-1]) if len(busy.starts) else EMPTY
+    busy_ns, judged_ns, waiting_ns = total(busy), total(judged), total(waiting)
     exposed_ns, exposed_judged_ns, exposed_waiting_ns = (
         int(covered(exposed, part.starts, part.ends).sum()) for part in (busy, judged, waiting)
     )
@@ -111,11 +113,7 @@ def _time(windows: _Windows, rows: I64) -> CommTime:
     )
 
 
-def _length(times: Intervals) -> int:
-    return int((times.ends - times.starts).sum())
-
-
-def _transfers(waits: RankWaits, windows: _Windows) -> dict[int, tuple[int, int]]:
+def _transfers(waits: RankWaits, windows: JudgedWindows) -> dict[int, tuple[int, int]]:
     """Return the bytes and the time of all transfers of each kind that begin in the window of the last rank.
 
     A transfer lasts from the last arrival to the end of that rank's kernel, so that no clocks are compared. Only

@@ -8,18 +8,18 @@ from collections.abc import Sequence
 import numpy as np
 from msgspec.structs import replace
 
-from overlapscope.analysis.results import efficiency_shown, hidden_copy_shown
+from overlapscope.analysis.figures import efficiency_shown, hidden_copy_shown
+from overlapscope.ranks.comm_causes import by_rank, find_comm_causes, of_single
 from overlapscope.ranks.comparison import Comparison, clock_words, compare, notes
+from overlapscope.ranks.experts import find_experts
 from overlapscope.ranks.frame import framed
 from overlapscope.ranks.groups import by_group
-from overlapscope.ranks.reduced import ReducedRank
+from overlapscope.ranks.pipelines import find_pipelines
+from overlapscope.ranks.reduced import ReducedRank, stated_world_size
 from overlapscope.ranks.result import Duplicate, RankRow, RanksReport, Unreadable
 from overlapscope.ranks.stragglers import find_stragglers, steps_met, worst_meetings
 from overlapscope.ranks.summary import spreads, step_skew, top_causes, worst_ranks
 from overlapscope.reading.file_names import rank_in_name
-
-MOST_RANKS = 1_000_000
-"""Larger world sizes are treated as damage."""
 
 
 class Joined:
@@ -47,12 +47,14 @@ class Joined:
         compared = [ranks[number] for number in numbers]
         comparison = compare(compared)
         step_names = _step_names(compared)
-        rows = _rows(ranks, numbers, comparison, step_names)
+        causes = find_comm_causes(compared, comparison.waits)
+        pipelines, doubts = find_pipelines(compared, comparison)
+        rows = _rows(ranks, numbers, comparison, by_rank(compared, causes), step_names)
         met_steps = steps_met(comparison.waits)
         shown = framed(rows, met_steps)
         compared_rows = [shown[number] for number in numbers]
         stragglers = find_stragglers(compared, comparison.waits)
-        world_size = _world_size(ranks)
+        world_size = stated_world_size(ranks)
         expected = self._expected if self._expected is not None else world_size
         present = {rank.rank for rank in ranks} | {trace.rank for trace in unreadable}
         return RanksReport(
@@ -66,22 +68,27 @@ class Joined:
             matching=comparison.matching,
             stragglers=stragglers,
             meetings=worst_meetings(compared, comparison.waits),
-            communication=by_group(compared, comparison.waits),
+            communication=by_group(compared, comparison.waits, causes),
+            experts=find_experts(compared, comparison),
+            pipelines=pipelines,
             met_steps=met_steps,
             step_names=step_names,
             steps=step_skew(compared_rows, step_names),
             spreads=spreads(compared_rows),
             worst=worst_ranks(compared, compared_rows, stragglers),
-            notes=notes(ranks, comparison),
+            notes=(*notes(ranks, comparison), *doubts),
         )
 
 
 def _numbered(ranks: Sequence[ReducedRank]) -> Sequence[ReducedRank]:
-    """Number the GPUs of one process as ranks.
+    """Assign a rank to each GPU of a single process.
 
     If a single trace states no rank and its process drives several GPUs, each GPU with collectives becomes the rank of
     its number. Their collectives are matched by order over the whole recording: steps belong to the process, and one
     GPU may get its launches in a later step than another.
+
+    Returns:
+        The ranks, numbered if all that applies, and otherwise unchanged.
     """
     devices = {rank.device for rank in ranks if len(rank.comm)} - {-1}
     if len({rank.source for rank in ranks}) != 1 or len(devices) < 2 or ranks[0].rank is not None:
@@ -135,21 +142,24 @@ def _step_names(ranks: Sequence[ReducedRank]) -> tuple[str, ...]:
     return tuple(sorted(names, key=lambda name: (len(name), name)))
 
 
-def _world_size(ranks: Sequence[ReducedRank]) -> int | None:
-    """Return the world size that most traces state; the larger one in a tie."""
-    stated = Counter(rank.world_size for rank in ranks if rank.world_size and 0 < rank.world_size <= MOST_RANKS)
-    return min(stated, key=lambda size: (-stated[size], -size)) if stated else None
-
-
 def _rows(
-    ranks: Sequence[ReducedRank], compared: Sequence[int], comparison: Comparison, step_names: Sequence[str]
+    ranks: Sequence[ReducedRank],
+    compared: Sequence[int],
+    comparison: Comparison,
+    causes: Sequence[dict[str, int]],
+    step_names: Sequence[str],
 ) -> list[RankRow]:
-    """Return a row for each rank. `compared` has the numbers of the ranks in the comparison, in its order."""
+    """Return a row for each rank.
+
+    `compared` has the numbers of the ranks in the comparison, in its order, and `causes` those of their exposed
+    communication.
+    """
     rows = [_row(rank, step_names) for rank in ranks]
     waits, offsets, clocked = comparison.waits.by_rank, comparison.offsets, comparison.clocked
     for place, number in enumerate(compared):
         compared_fields: dict[str, object] = {
             "joined": True,
+            "exposed_comm_by_cause": causes[place],
             "meetings": int(waits.judged[place]),
             "unjudged_comm_ns": int(waits.unjudged_ns[place]),
         }
@@ -185,6 +195,7 @@ def _row(rank: ReducedRank, step_names: Sequence[str]) -> RankRow:
         hidden_copy_pct=hidden_copy_shown(rank),
         comm_ns=rank.engines.comm_ns,
         exposed_comm_ns=rank.buckets.exposed_comm_ns,
+        exposed_comm_by_cause=of_single(rank),
         comm_compute_pct=rank.overlap.comm_compute_pct,
         judged=rank.judged,
         median_step_ns=rank.steps.median_ns(),

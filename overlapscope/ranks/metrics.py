@@ -1,4 +1,4 @@
-"""Figures that colour and compare ranks, and those at the head of a report, each with its meaning."""
+"""Figures that color and compare ranks, and those at the head of a report, each with its meaning."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from msgspec import Struct
 from overlapscope.base.words import NOTHING, Unit, percent, plural, share, unit_for
 from overlapscope.documents.model import Card
 from overlapscope.ranks.frame import rows_of
+from overlapscope.ranks.pipeline_words import worst_pipeline
 from overlapscope.ranks.result import RankRow, RanksReport
 from overlapscope.ranks.verdict import lost, spread
 from overlapscope.ranks.verdict import unit_of as unit_of_steps
@@ -26,7 +27,7 @@ class RankMetric(Struct, frozen=True):
     of: Callable[[RankRow], float | None]
     worse: Literal["more", "less"] = "more"
     from_zero: bool = True
-    """True if its colours begin at zero. If ranks hardly differ, that makes them all look alike."""
+    """True if its colors begin at zero. If ranks hardly differ, that makes them all look alike."""
 
     def text(self, value: float | None, unit: Unit) -> str:
         """Return a value with its unit."""
@@ -105,7 +106,7 @@ def unit_of(metric: RankMetric, values: Iterable[float]) -> Unit:
 
 def headlines(report: RanksReport) -> tuple[Card, ...]:
     """Return the headline figures, the most useful first."""
-    return (_ranks(report), _waiting(report), *_shares(report), _skew(report), _clocks(report))
+    return (_ranks(report), _waiting(report), *_bubble(report), *_shares(report), _skew(report), _clocks(report))
 
 
 def _ranks(report: RanksReport) -> Card:
@@ -126,6 +127,15 @@ def _waiting(report: RanksReport) -> Card:
         return Card("lost to a straggler", NOTHING if not report.matching.judged else "0", "", meaning)
     beside = f"{lost(report, most)}, by rank {most.rank}"
     return Card("lost to a straggler", percent(most.lost_pct), beside, meaning)
+
+
+def _bubble(report: RanksReport) -> Iterator[Card]:
+    pipeline = worst_pipeline(report)
+    if pipeline is not None:
+        theory = pipeline.theoretical_bubble_pct
+        beside = "" if theory is None else f"{percent(theory)} in theory"
+        meaning = "Share of the steps, over all stages of the pipeline, in which a stage computes nothing."
+        yield Card("pipeline bubble", percent(pipeline.bubble_pct), beside, meaning)
 
 
 def _shares(report: RanksReport) -> Iterator[Card]:

@@ -14,81 +14,123 @@ import numpy as np
 from msgspec.structs import replace
 
 from overlapscope.analysis.average import average, without_warm_up
+from overlapscope.analysis.figures import Period, PerStep, Window
 from overlapscope.analysis.periods import is_step
-from overlapscope.analysis.results import Period, PerStep, Trust, Window
 from overlapscope.analysis.timeline import Ran, lengths, measured, when_ran
+from overlapscope.analysis.trust import judge_host
 from overlapscope.base.columns import mask_of, pick
-from overlapscope.base.intervals import I64, subtract
+from overlapscope.base.intervals import EMPTY, I64, subtract
 from overlapscope.catalog.causes import COPY_CAUSES, IDLE_CAUSES, IdleCause
+from overlapscope.errors import UnreadableTrace
+from overlapscope.ranks.host_causes import host_causes
+from overlapscope.ranks.host_collectives import collectives_of, is_collective
+from overlapscope.ranks.kernels import step_numbers
+from overlapscope.ranks.messages import on_host as messages_on_host
 from overlapscope.ranks.reduced import (
     CommKernels,
     CommKind,
     ReducedRank,
     StepFigures,
+    lost_events,
     reduce,
-    step_numbers,
     with_possible_rank,
 )
+from overlapscope.reading.shapes import ITEM_BYTES, read_inputs
 from overlapscope.trace.model import HostEvents, Kind, Trace
 
 HOST = -1
 """Device of a rank without a GPU."""
-_COLLECTIVE = re.compile(r"(?:gloo|mpi|ucc|xccl):\w+")
 _STARTS_COLLECTIVE = re.compile(r"c10d::\w+|record_param_comms")
 
 
 def reduce_any(trace: Trace) -> tuple[ReducedRank, ...]:
     """Reduce a trace to one rank for each of its devices, or to one of the host if it has collectives but no device.
 
+    Returns:
+        The reduced ranks.
+
     Raises:
         UnreadableTrace: If there is nothing to compare.
     """
-    host = None if trace.devices else _reduce_host(with_possible_rank(trace))
+    host = reduce_host(trace)
     return (host,) if host is not None else reduce(trace)
 
 
-def _reduce_host(trace: Trace) -> ReducedRank | None:
-    """Return the rank's collectives on the host; None if the trace has none or no step."""
-    notes = trace.annotations
-    steps = notes.take(is_step(notes))
-    collectives = notes.take(notes.named(lambda name: _COLLECTIVE.fullmatch(name) is not None))
+def reduce_host(trace: Trace) -> ReducedRank | None:
+    """Reduce a rank without a GPU.
+
+    Returns:
+        The reduced rank; None if it has a GPU or no collectives on the host.
+
+    Raises:
+        UnreadableTrace: If it has collectives, but no steps that other ranks have, too.
+    """
+    if trace.devices:
+        return None
+    trace = with_possible_rank(trace)
+    steps, collectives = trace.annotations.take(is_step(trace.annotations)), collectives_of(trace)
+    _check_marked(trace, steps)
     if not len(steps) or not len(collectives):
         return None
     begin, end = int(steps.start_ns.min()), int(steps.end_ns.max())
-    collectives = collectives.take((collectives.start_ns >= begin) & (collectives.end_ns <= end))
-    ops = trace.cpu_ops.take(~trace.cpu_ops.named(lambda name: _STARTS_COLLECTIVE.fullmatch(name) is not None))
-    kinds = np.repeat(np.array([Kind.COMM, Kind.COMPUTE], np.int8), [len(collectives), len(ops)])
-    starts = np.concatenate((collectives.start_ns, ops.start_ns))
-    ends = np.concatenate((collectives.end_ns, ops.end_ns))
-    ran = replace(when_ran(kinds, starts, ends), start_ns=begin, end_ns=end)
+    ran = replace(_ran(trace, collectives), start_ns=begin, end_ns=end)
     window = {name: int(ns[0]) for name, ns in lengths(ran, np.array([begin]), np.array([end])).items()}
     buckets, engines, overlap = measured(window)
     periods = _periods(steps, ran)
     # The host's part of the last step has an end of its own, unlike a device's, so it is judged, too.
     judged = without_warm_up(range(len(periods)), [period.span_ns for period in periods])
+    figures = _steps(periods, judged)
+    average_step = _average([periods[number] for number in judged])
+    comm = _comm(trace, collectives)
+    messages, exposed = messages_on_host(trace, comm, collectives), subtract(ran.comm, ran.compute)
     return ReducedRank(
         source=trace.source,
         rank=trace.rank,
         world_size=trace.world_size,
         device=HOST,
         device_name=None,
-        trust=Trust(verdict="trusted", checks=()),
+        trust=judge_host(trace),
         span_ns=end - begin,
         lead_in_ns=0,
         judged_from_ns=begin,
         end_ns=end,
+        step_ns=average_step.span_ns if average_step is not None else None,
+        judged_steps=figures.judged_windows(),
         buckets=buckets,
         engines=engines,
         overlap=overlap,
         exposed_copy_by_cause={},
         idle_by_cause={},
-        judged=_average([periods[number] for number in judged]),
-        steps=_steps(periods, judged),
+        judged=average_step,
+        steps=figures,
         findings=(),
-        comm=_comm(trace, collectives),
-        exposed_comm=subtract(ran.comm, ran.compute),
+        comm=comm,
+        exposed_comm=exposed,
+        comm_causes=host_causes(trace, exposed, ran.compute),
+        messages=messages,
+        compute=ran.compute if len(messages) else EMPTY,
         on_host=True,
+        lossy=lost_events(trace),
     )
+
+
+def _check_marked(trace: Trace, steps: HostEvents) -> None:
+    """Raise UnreadableTrace for collectives without marked steps, as periods of ranks may differ."""
+    if (not len(steps) or trace.period is not None) and is_collective(trace.annotations).any():
+        raise UnreadableTrace(
+            trace.source,
+            "was recorded without a GPU, and has collectives but no steps; call profiler.step() after each iteration, "
+            "so that the steps of all ranks can be compared.",
+        )
+
+
+def _ran(trace: Trace, collectives: HostEvents) -> Ran:
+    """Return when collectives ran, and ops that do more than to start one."""
+    ops = trace.cpu_ops.take(~trace.cpu_ops.named(lambda name: _STARTS_COLLECTIVE.fullmatch(name) is not None))
+    kinds = np.repeat(np.array([Kind.COMM, Kind.COMPUTE], np.int8), [len(collectives), len(ops)])
+    starts = np.concatenate((collectives.start_ns, ops.start_ns))
+    ends = np.concatenate((collectives.end_ns, ops.end_ns))
+    return when_ran(kinds, starts, ends)
 
 
 def _periods(steps: HostEvents, ran: Ran) -> list[Period]:
@@ -142,6 +184,18 @@ def _comm(trace: Trace, collectives: HostEvents) -> CommKernels:
         elements=unknown,
         sequence=unknown,
         received=unknown,
-        bytes=unknown,
+        bytes=_message_bytes(trace, collectives),
         reaches_all=unknown,
     )
+
+
+def _message_bytes(trace: Trace, ranges: HostEvents) -> I64:
+    """Return the size of the first tensor of each collective, if shapes were recorded; else -1."""
+    inputs = read_inputs(trace, ranges)
+    if inputs is None:
+        return np.full(len(ranges), -1)
+    sizes = [
+        each.first * ITEM_BYTES[each.first_type] if each.first >= 0 and each.first_type in ITEM_BYTES else -1
+        for each in inputs.signatures
+    ]
+    return pick(np.array(sizes, np.int64), inputs.number)

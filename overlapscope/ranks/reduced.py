@@ -6,80 +6,56 @@ can be measured once the clocks are known.
 
 from __future__ import annotations
 
-import re
-from collections.abc import Iterator, Sequence
+from collections import Counter
+from collections.abc import Sequence
 from statistics import median_low
 
 import numpy as np
-from msgspec import Struct
-from msgspec.structs import replace
+from msgspec import Struct, field
+from msgspec.structs import asdict, replace
 
 from overlapscope.analysis import TraceAnalysis, analyze_trace
-from overlapscope.analysis.average import in_frame, judged_steps
+from overlapscope.analysis.average import comparable, in_frame, judged_steps, rounded_mean
+from overlapscope.analysis.comm_kinds import CommKind, comm_kinds
 from overlapscope.analysis.device import DeviceAnalysis
+from overlapscope.analysis.figures import Buckets, Engines, Overlap, Period, PerStep
 from overlapscope.analysis.messages import message_bytes, reaches_all
-from overlapscope.analysis.periods import is_step
+from overlapscope.analysis.periods import Periods, behind_warm_up, find_steps
 from overlapscope.analysis.plain_step import PlainStep, measured
-from overlapscope.analysis.results import Buckets, Device, Engines, Overlap, Period, PerStep, Trust
-from overlapscope.base.columns import Columns, pick
-from overlapscope.base.intervals import I64, Bool, Intervals
-from overlapscope.catalog.causes import COPY_CAUSES, IDLE_CAUSES
+from overlapscope.analysis.results import Device
+from overlapscope.analysis.timeline import Timeline, build
+from overlapscope.analysis.trust import judge_file, verdict
+from overlapscope.analysis.trust_results import Trust
+from overlapscope.base.columns import pick
+from overlapscope.base.intervals import EMPTY, I64, Bool, Intervals
+from overlapscope.catalog.causes import COMM_CAUSES, COPY_CAUSES, IDLE_CAUSES
 from overlapscope.errors import UnreadableTrace
+from overlapscope.ranks.exchanges import Exchanges, find_exchanges
+from overlapscope.ranks.judged_steps import NO_STEPS, RankSteps, without_namesakes
+from overlapscope.ranks.kernels import CommKernels, step_numbers
+from overlapscope.ranks.messages import NO_MESSAGES, Messages, on_device
 from overlapscope.ranks.result import Unreadable
 from overlapscope.report.findings import find_all
 from overlapscope.rules.finding import Finding
-from overlapscope.trace.model import Collectives, GpuOps, HostEvents, Kind, Trace
+from overlapscope.trace.model import GpuOps, Kind, Trace
 
-__all__ = ["CommKernels", "CommKind", "ReducedRank", "StepFigures", "Unreadable", "reduce"]
+__all__ = [
+    "CommKernels",
+    "CommKind",
+    "ComparedRank",
+    "ReducedRank",
+    "StepFigures",
+    "Unreadable",
+    "reduce",
+    "stated_world_size",
+]
 
 LARGEST_RANK = 2**31 - 1
 """Largest valid rank; larger or negative numbers are ignored."""
+MOST_RANKS = 1_000_000
+"""Larger world sizes are treated as damage."""
 FINDINGS = 5
 """Maximum number of findings kept."""
-
-_NCCL = re.compile(r"(nccl\w+)\(")
-_STEP_NUMBER = re.compile(r"ProfilerStep#(\d{1,18})")
-
-
-class CommKind(Struct, frozen=True):
-    """Metadata of a communication kernel. Kernels of the same kind on a rank are distinguished by their order."""
-
-    collective: str
-    """Name of the collective as recorded (`allreduce`). Without metadata, the kernel's name, without the arguments that
-    all NCCL kernels have."""
-    group: str = ""
-    """Name of the process group."""
-    ranks: str = ""
-    """Ranks of the group as text, shortened by torch if there are many."""
-    group_size: int = -1
-    """Size of the group; -1 where not recorded."""
-    recorded: bool = True
-    """True if the kernel has metadata beyond its name."""
-    description: str = ""
-    """Description of the process group, such as `mesh_dp`."""
-
-
-class CommKernels(Columns, frozen=True):
-    """Communication kernels of one device by start, one row each."""
-
-    kinds: tuple[CommKind, ...]
-    """All kinds, each once; not a column."""
-    start_ns: I64
-    end_ns: I64
-    kind: I64
-    """Index into `kinds`."""
-    step: I64
-    """Number of the profiler step whose host part launched it; -1 where the launch or the step was not recorded."""
-    elements: I64
-    """Number of elements sent by this rank; -1 where not recorded."""
-    sequence: I64
-    """The process group's own count; -1 where not recorded."""
-    received: I64
-    """Number of elements received by this rank; -1 where not recorded."""
-    bytes: I64
-    """Size of the message, of the larger buffer; -1 where unknown."""
-    reaches_all: I64
-    """1 if an all-to-all has data for and from every member, 0 if not, -1 where unknown."""
 
 
 class StepFigures(Struct, frozen=True, eq=False):
@@ -102,6 +78,11 @@ class StepFigures(Struct, frozen=True, eq=False):
         """Return the names of the judged steps."""
         return [name for name, judged in zip(self.names, self.judged.tolist(), strict=True) if judged]
 
+    def judged_windows(self) -> RankSteps:
+        """Return the windows of the judged steps."""
+        start_ns = self.start_ns[self.judged]
+        return without_namesakes(self.judged_names(), start_ns, start_ns + self.span_ns[self.judged])
+
     def median_ns(self) -> int | None:
         """Return the length of the median judged step; None if there is none."""
         spans: list[int] = self.span_ns[self.judged].tolist()
@@ -117,21 +98,40 @@ class StepFigures(Struct, frozen=True, eq=False):
         return spans
 
 
-class ReducedRank(Struct, frozen=True, eq=False):
-    """One device of one rank. Times are by the clock of its own trace."""
+class ComparedRank(Struct, frozen=True, eq=False, kw_only=True):
+    """The part of a rank that arrivals are compared by: its collectives. Times are by the clock of its own trace."""
 
     source: str
     rank: int | None
     world_size: int | None
     device: int
-    device_name: str | None
-    trust: Trust
     span_ns: int
     lead_in_ns: int | None
     judged_from_ns: int
     """End of the lead-in."""
     end_ns: int
     """End of the window."""
+    step_ns: int | None
+    """Length of an average judged step; None without steps."""
+    judged_steps: RankSteps = NO_STEPS
+    comm: CommKernels
+    exposed_comm: Intervals
+    """Intervals in which communication ran and nothing computed."""
+    exchanges: Exchanges = field(default_factory=Exchanges.empty)
+    """Sizes of the all-to-alls in `comm` that have split sizes."""
+    messages: Messages = NO_MESSAGES
+    """What `comm` sends to and receives from single ranks, as far as it was read."""
+    on_host: bool = False
+    """True if it was recorded without a GPU, so that host ranges take the place of kernels."""
+    lossy: bool = False
+    """True if its file is cut off or lost events, so that collectives may be missing anywhere."""
+
+
+class ReducedRank(ComparedRank, frozen=True, eq=False, kw_only=True):
+    """One device of one rank."""
+
+    device_name: str | None
+    trust: Trust
     buckets: Buckets
     engines: Engines
     overlap: Overlap
@@ -142,13 +142,12 @@ class ReducedRank(Struct, frozen=True, eq=False):
     steps: StepFigures
     findings: tuple[Finding, ...]
     """Up to `FINDINGS` findings, costliest first."""
-    comm: CommKernels
-    exposed_comm: Intervals
-    """Intervals in which communication ran and nothing computed."""
+    comm_causes: tuple[Intervals, ...] = ()
+    """`exposed_comm` by cause, in the order of `COMM_CAUSES`; empty if causes are unknown."""
+    compute: Intervals = EMPTY
+    """Intervals in which something computed; empty for a rank without `messages`."""
     plain_step: PlainStep | None = None
     """Length of a step without the profiler, if the recorder timed steps."""
-    on_host: bool = False
-    """True if it was recorded without a GPU, so that host ranges take the place of kernels."""
     predicted: bool = False
     """True if `overlapscope whatif` predicted the trace instead of recording it."""
 
@@ -156,16 +155,69 @@ class ReducedRank(Struct, frozen=True, eq=False):
 def reduce(trace: Trace) -> tuple[ReducedRank, ...]:
     """Reduce a trace to one rank for each of its devices; nearly every job has one device per rank.
 
+    Returns:
+        The reduced ranks, in the order of their devices.
+
     Raises:
         UnreadableTrace: If nothing ran on a GPU, so that there is nothing to compare.
     """
     analysis = analyze_trace(with_possible_rank(trace))
-    trust = analysis.result.trust
+    _check_usable(trace, analysis.result.trust)
+    findings = find_all([analysis], replayed=False)
+    return tuple(_reduced(analysis, device, findings) for device in analysis.devices)
+
+
+def collectives_only(trace: Trace) -> tuple[ComparedRank, ...]:
+    """Reduce a trace to the collectives of each of its devices, in a fraction of the time that `reduce` takes.
+
+    Returns:
+        The compared part of each rank that `reduce` would return, in the same order.
+
+    Raises:
+        UnreadableTrace: If nothing ran on a GPU, so that there is nothing to compare.
+    """
+    trace = with_possible_rank(trace)
+    _check_usable(trace, verdict(judge_file(trace)))
+    timelines = [behind_warm_up(trace, build(trace, device)) for device in trace.devices]
+    return tuple(_compared(trace, timeline, find_steps(trace, timeline)) for timeline in timelines)
+
+
+def lost_events(trace: Trace) -> bool:
+    """Return whether a file is cut off or lost events."""
+    return trace.damage.truncated or trace.damage.lost_events > 0
+
+
+def _check_usable(trace: Trace, trust: Trust) -> None:
     if trust.verdict == "unusable":
         failures = [check.detail for check in trust.checks if check.status == "fail"]
         raise UnreadableTrace(trace.source, " ".join(failures))
-    findings = find_all([analysis], replayed=False)
-    return tuple(_reduced(analysis, device, findings) for device in analysis.devices)
+
+
+def _compared(trace: Trace, timeline: Timeline, steps: Periods) -> ComparedRank:
+    lead_in_end_ns = timeline.lead_in_end_ns
+    comm, exchanges = _comm_kernels(trace, timeline.ops)
+    spans_ns: list[int] = (steps.end_ns - steps.start_ns).tolist()
+    judged = list(comparable(np.flatnonzero(~steps.partial).tolist(), spans_ns))
+    return ComparedRank(
+        source=trace.source,
+        rank=trace.rank,
+        world_size=trace.world_size,
+        device=timeline.device,
+        span_ns=timeline.end_ns - timeline.start_ns,
+        lead_in_ns=None if lead_in_end_ns is None else lead_in_end_ns - timeline.start_ns,
+        judged_from_ns=timeline.judged_from_ns,
+        end_ns=timeline.end_ns,
+        step_ns=rounded_mean(sum(spans_ns[number] for number in judged), len(judged)) if judged else None,
+        judged_steps=without_namesakes(
+            [trace.annotations.name(row) for row in steps.row[judged].tolist()],
+            steps.start_ns[judged],
+            steps.end_ns[judged],
+        ),
+        comm=comm,
+        exposed_comm=timeline.exposed_comm,
+        exchanges=exchanges,
+        lossy=lost_events(trace),
+    )
 
 
 def with_possible_rank(trace: Trace) -> Trace:
@@ -176,30 +228,24 @@ def with_possible_rank(trace: Trace) -> Trace:
 
 def _reduced(analysis: TraceAnalysis, device: DeviceAnalysis, findings: tuple[Finding, ...]) -> ReducedRank:
     trace, result, timeline = analysis.trace, device.result, device.timeline
-    judged = _judged(result)
-    step_ns = judged.span_ns if judged is not None and judged.steps else None
+    compared = _compared(trace, timeline, device.steps)
+    comm_ops = timeline.ops.take(timeline.ops.kind == Kind.COMM)
+    comm, messages = on_device(trace, comm_ops, compared.comm)
     return ReducedRank(
-        source=trace.source,
-        rank=trace.rank,
-        world_size=trace.world_size,
-        device=result.device,
+        **asdict(replace(compared, comm=comm, messages=messages)),
         device_name=result.name,
         trust=analysis.result.trust,
-        span_ns=result.span_ns,
-        lead_in_ns=result.lead_in_ns,
-        judged_from_ns=timeline.judged_from_ns,
-        end_ns=timeline.end_ns,
         buckets=result.buckets,
         engines=result.engines,
         overlap=result.overlap,
         exposed_copy_by_cause=result.exposed_copy_by_cause,
         idle_by_cause=result.idle_by_cause,
-        judged=judged,
+        judged=_judged(result),
         steps=_steps(result),
         findings=_costliest([finding for finding in findings if finding.device == result.device]),
-        comm=_comm_kernels(trace, timeline.ops),
-        exposed_comm=timeline.exposed_comm,
-        plain_step=measured(trace.plain_steps, step_ns) if step_ns is not None else None,
+        comm_causes=tuple(device.exposed_comm.of_cause(rank) for rank in range(len(COMM_CAUSES))),
+        compute=timeline.compute if len(messages) else EMPTY,
+        plain_step=measured(trace.plain_steps, compared.step_ns) if compared.step_ns is not None else None,
         predicted=trace.predicted_by is not None,
     )
 
@@ -222,6 +268,7 @@ def _judged(device: Device) -> PerStep | None:
         engines=frame.engines,
         overlap=frame.overlap,
         exposed_copy_by_cause=frame.exposed_copy_by_cause,
+        exposed_comm_by_cause=frame.exposed_comm_by_cause,
         idle_by_cause=frame.idle_by_cause,
     )
 
@@ -248,22 +295,15 @@ def _table(rows: list[list[int]], columns: int) -> I64:
     return np.array(rows, np.int64).reshape(len(rows), columns)
 
 
-def _comm_kernels(trace: Trace, ops: GpuOps) -> CommKernels:
+def _comm_kernels(trace: Trace, ops: GpuOps) -> tuple[CommKernels, Exchanges]:
     ops = ops.take(ops.kind == Kind.COMM)
-    recorded = trace.collectives
-    row = _described(recorded, ops)
-    texts = (recorded.name_id, recorded.group, recorded.description, recorded.ranks, recorded.group_size)
-    columns = [pick(column, row) for column in texts]
-    # A kernel without metadata is identified by its name.
-    columns.append(np.where(row < 0, ops.name_id, -1))
-    distinct, which = np.unique(np.column_stack(columns), axis=0, return_inverse=True)
-    kinds: dict[CommKind, int] = {}
-    number = [kinds.setdefault(_kind(trace.names, *ids), len(kinds)) for ids in distinct.tolist()]
-    return CommKernels(
-        kinds=tuple(kinds),
+    recorded, described = trace.collectives, comm_kinds(trace, ops)
+    row = described.row
+    kernels = CommKernels(
+        kinds=described.kinds,
         start_ns=ops.start_ns,
         end_ns=ops.end_ns,
-        kind=np.array(number, np.int64)[which.ravel()],
+        kind=described.kind,
         step=_launched_in(trace, ops),
         elements=pick(recorded.elements_in, row),
         sequence=pick(recorded.sequence, row),
@@ -271,26 +311,7 @@ def _comm_kernels(trace: Trace, ops: GpuOps) -> CommKernels:
         bytes=pick(message_bytes(recorded, trace.names), row),
         reaches_all=pick(reaches_all(recorded, trace.names), row),
     )
-
-
-def _kind(names: Sequence[str], collective: int, *group: int) -> CommKind:
-    *texts, group_size, kernel = group
-    if kernel >= 0:
-        nccl = _NCCL.match(names[kernel])
-        return CommKind(nccl[1] if nccl else names[kernel], recorded=False)
-    name, description, ranks = (names[text] if text >= 0 else "" for text in texts)
-    return CommKind(names[collective], name, ranks, group_size, description=description)
-
-
-def _described(recorded: Collectives, ops: GpuOps) -> I64:
-    """Return for each communication kernel its row in `Trace.collectives`, or -1."""
-    rows = {key: row for row, key in enumerate(_keys(recorded))}
-    return np.array([rows.get(key, -1) for key in _keys(ops)], np.int64)
-
-
-def _keys(table: Collectives | GpuOps) -> Iterator[tuple[int, ...]]:
-    columns = (table.correlation, table.device, table.stream, table.start_ns, table.end_ns)
-    return zip(*(column.tolist() for column in columns), strict=True)
+    return kernels, find_exchanges(recorded, trace.names, row)
 
 
 def _launched_in(trace: Trace, ops: GpuOps) -> I64:
@@ -303,11 +324,7 @@ def _launched_in(trace: Trace, ops: GpuOps) -> I64:
     return np.where(ops.launch >= 0, step_numbers(trace.annotations, at), -1)
 
 
-def step_numbers(notes: HostEvents, at: I64) -> I64:
-    """Return the number of the profiler step at each moment on the host, or -1. `notes` has the steps."""
-    rows = np.flatnonzero(is_step(notes))
-    matches = [_STEP_NUMBER.fullmatch(notes.name(row)) for row in rows.tolist()]
-    numbers = np.array([int(step.group(1)) if step else -1 for step in matches], np.int64)
-    step = np.searchsorted(notes.start_ns[rows], at, side="right") - 1
-    inside = (step >= 0) & (at < pick(notes.end_ns[rows], step, 0))
-    return np.where(inside, pick(numbers, step), -1)
+def stated_world_size(ranks: Sequence[ComparedRank]) -> int | None:
+    """Return the world size that most traces state; the larger one in a tie."""
+    stated = Counter(rank.world_size for rank in ranks if rank.world_size and 0 < rank.world_size <= MOST_RANKS)
+    return min(stated, key=lambda size: (-stated[size], -size)) if stated else None

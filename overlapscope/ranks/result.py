@@ -10,10 +10,12 @@ from typing import Literal
 
 import msgspec
 
-from overlapscope.analysis.results import Buckets, PerStep, Window
+from overlapscope.analysis.figures import Buckets, PerStep, Window
 from overlapscope.base.saved import Tool, decode, encode
 from overlapscope.base.shown import Shown
 from overlapscope.catalog.causes import Subject
+from overlapscope.ranks.comm_result import Communication, ExpertExchange
+from overlapscope.ranks.pipeline_result import Pipeline
 from overlapscope.rules.finding import Finding
 
 SCHEMA_VERSION = 1
@@ -53,9 +55,10 @@ class RankRow(msgspec.Struct, frozen=True, kw_only=True):
     """Like `efficiency_pct`, also None where copies take less than 1% of the window."""
     comm_ns: int
     exposed_comm_ns: int
+    exposed_comm_by_cause: dict[str, int] = {}
+    """Causes, which add up to `exposed_comm_ns`, with those of joined ranks if compared; empty in older files."""
     unjudged_comm_ns: int | None = None
-    """Part of `exposed_comm_ns` after the lead-in whose waiting could not be judged: point-to-point, collectives whose
-    counterparts on other ranks or whose arrivals are not known. None for a rank that was not compared."""
+    """Part of `exposed_comm_ns` after the lead-in whose waiting is unknown; None for a rank that was not compared."""
     comm_compute_pct: float | None
     judged: PerStep | None = None
     """Figures that reports show: of an average step or, where its `steps` is 0, of the time after the lead-in. None if
@@ -144,6 +147,8 @@ class Matching(msgspec.Struct, frozen=True, kw_only=True):
     """Kernels of collectives without known counterparts: recorded by one rank alone, or ambiguous."""
     not_collective: int
     """Point-to-point kernels, and collectives of one rank."""
+    paired: int = 0
+    """Point-to-point kernels whose other sides were all found, with known clocks, after every member's lead-in."""
     meetings: int
     """Matched collectives, each of two ranks or more."""
     judged: int
@@ -165,7 +170,7 @@ class Meeting(msgspec.Struct, frozen=True, kw_only=True):
     """One collective in which several ranks met."""
 
     collective: str
-    """Name as recorded, such as `allreduce` or `_allgather_base`; the kernel's name where not recorded."""
+    """Name as recorded, such as `allreduce` or `_allgather_base`; elsewhere that of the range or the kernel."""
     group: str
     """Name of the process group; empty where not recorded."""
     group_ranks: str = ""
@@ -241,76 +246,6 @@ class Straggler(msgspec.Struct, frozen=True, kw_only=True):
     def clear(self) -> bool:
         """True if it costs enough to be called a straggler."""
         return self.lost_pct is not None and self.lost_pct >= LEAST_PCT
-
-
-class CommTime(msgspec.Struct, frozen=True, kw_only=True):
-    """Time of communication, summed over ranks and steps.
-
-    `busy_ns` is both `hidden_ns + exposed_ns` and `waiting_ns + transfer_ns + unjudged_ns`; the last three fields add
-    up to `exposed_ns`.
-    """
-
-    busy_ns: int
-    """Time in which at least one kernel ran."""
-    hidden_ns: int
-    """Part beside compute."""
-    exposed_ns: int
-    """Part without compute."""
-    waiting_ns: int
-    """Part before the last rank had arrived."""
-    transfer_ns: int
-    """Part after the last rank had arrived."""
-    unjudged_ns: int
-    """Part whose arrivals could not be compared between ranks."""
-    exposed_waiting_ns: int
-    """Exposed part of `waiting_ns`."""
-    exposed_transfer_ns: int
-    """Exposed part of `transfer_ns`."""
-    exposed_unjudged_ns: int
-    """Exposed part of `unjudged_ns`."""
-
-
-class GroupCollective(msgspec.Struct, frozen=True, kw_only=True):
-    """A collective of a process group, over the ranks and steps of `Communication`."""
-
-    collective: str
-    """Name as recorded; the kernel's name where not recorded."""
-    group: str
-    """Name of the process group; empty where not recorded."""
-    description: str
-    """Description of the group, such as `mesh_dp`; empty where not recorded."""
-    group_ranks: str
-    """Ranks of the group as recorded; empty where not recorded."""
-    group_size: int | None
-    ranks: int
-    """Number of ranks that ran it."""
-    count: int
-    """Number of kernels of all ranks."""
-    bytes: int | None
-    """Sum of the kernels' messages, each as large as the rank's larger buffer; None if unknown."""
-    time: CommTime
-    transferred_bytes: int
-    """Messages of the collectives whose bandwidth is measured, counted once for the group."""
-    transferred_ns: int
-    """Time from the last arrival to the end in these."""
-    algorithm_gb_per_s: float | None
-    """`transferred_bytes` per `transferred_ns`."""
-    bus_gb_per_s: float | None
-    """Algorithm bandwidth times `bus_factor`, comparable with the speed of a link."""
-    bus_factor: str
-    """Factor of nccl-tests for this collective, such as `2(n-1)/n`; empty if unknown."""
-
-
-class Communication(msgspec.Struct, frozen=True, kw_only=True):
-    """Communication of the compared ranks in the judged steps that all of them have."""
-
-    ranks: int
-    steps: int
-    """Number of steps; 0 if there are none in common, so that all time after the lead-in counts."""
-    time: CommTime
-    """All communication. Collectives that ran at the same time count once."""
-    rows: tuple[GroupCollective, ...]
-    """Longest exposed first."""
 
 
 class StepSkew(msgspec.Struct, frozen=True, kw_only=True):
@@ -406,6 +341,10 @@ class RanksReport(Shown, msgspec.Struct, frozen=True, kw_only=True):
     """The twenty meetings with the longest waits without computing."""
     communication: Communication | None = None
     """None in files of older versions."""
+    experts: tuple[ExpertExchange, ...] = ()
+    """Exchanges between experts, those with the most elements first; empty in files of older versions."""
+    pipelines: tuple[Pipeline, ...] = ()
+    """Pipelines by the lowest rank; empty in files of older versions."""
     met_steps: int = 0
     """Number of steps in which ranks met, by which waits are divided for an average step; 0 without steps."""
     step_names: tuple[str, ...]
@@ -431,6 +370,9 @@ def to_json(report: RanksReport) -> bytes:
 
 def from_json(data: bytes) -> RanksReport:
     """Read a report of ranks from JSON.
+
+    Returns:
+        The report.
 
     Raises:
         msgspec.ValidationError: If it is not a report of ranks.

@@ -7,10 +7,10 @@ from statistics import median_low
 
 import numpy as np
 
-from overlapscope.analysis.results import Window
+from overlapscope.analysis.figures import Window
 from overlapscope.base.columns import mask_of
 from overlapscope.base.intervals import I64
-from overlapscope.ranks.reduced import CommKind, ReducedRank
+from overlapscope.ranks.reduced import CommKind, ComparedRank
 from overlapscope.ranks.result import LateIn, Meeting, Straggler, Waiting
 from overlapscope.ranks.waits import RankWaits, sum_by
 
@@ -21,7 +21,7 @@ COLLECTIVES = 5
 WORST = 3
 
 
-def find_stragglers(ranks: Sequence[ReducedRank], waits: RankWaits) -> tuple[Straggler, ...]:
+def find_stragglers(ranks: Sequence[ComparedRank], waits: RankWaits) -> tuple[Straggler, ...]:
     """Return the ranks that others waited for, the costliest first, without passed-on time.
 
     All ranks must have a number.
@@ -34,7 +34,7 @@ def find_stragglers(ranks: Sequence[ReducedRank], waits: RankWaits) -> tuple[Str
     if not late:
         return ()
     steps = steps_met(waits)
-    average = [rank.judged.span_ns for rank in ranks if rank.judged is not None and rank.judged.steps]
+    average = [rank.step_ns for rank in ranks if rank.step_ns is not None]
     # A delay per step is compared with a step, one without steps with the time after the lead-in.
     if steps and average:
         median_ns = steps * median_low(average)
@@ -46,13 +46,13 @@ def find_stragglers(ranks: Sequence[ReducedRank], waits: RankWaits) -> tuple[Str
     )
 
 
-def worst_meetings(ranks: Sequence[ReducedRank], waits: RankWaits) -> tuple[Meeting, ...]:
+def worst_meetings(ranks: Sequence[ComparedRank], waits: RankWaits) -> tuple[Meeting, ...]:
     """Return the meetings with the longest waits."""
     return tuple(_meeting(ranks, waits, number) for number in _costliest(waits, None)[:MEETINGS])
 
 
 def _straggler(
-    ranks: Sequence[ReducedRank], waits: RankWaits, place: int, *, others: int, steps: int, median_ns: int
+    ranks: Sequence[ComparedRank], waits: RankWaits, place: int, *, others: int, steps: int, median_ns: int
 ) -> Straggler:
     rank, pairs = ranks[place], waits.pairs.take(waits.pairs.late == place)
     exposed, passed = int(pairs.exposed_ns.sum()), int(pairs.passed_on_ns.sum())
@@ -78,13 +78,15 @@ def _straggler(
     )
 
 
-def _number(rank: ReducedRank) -> int:
+def _number(rank: ComparedRank) -> int:
     assert rank.rank is not None
     return rank.rank
 
 
 def steps_met(waits: RankWaits) -> int:
-    """Return the number of steps in which ranks met."""
+    """Return the number of steps that waits are of: those that all ranks judge, or else those in which ranks met."""
+    if waits.steps.names:
+        return len(waits.steps.names)
     meetings = waits.meetings
     steps = np.unique(meetings.kernels.step[meetings.row])
     return int((steps >= 0).sum())
@@ -101,7 +103,7 @@ def _others(waits: RankWaits, places: Sequence[int]) -> dict[int, int]:
 
 
 def _costliest(waits: RankWaits, place: int | None) -> list[int]:
-    """Return the numbers of the meetings with waits, the costliest first.
+    """Return the numbers of the meetings with waits that count, the costliest first.
 
     With a place, only meetings in which that rank arrived last.
     """
@@ -109,13 +111,14 @@ def _costliest(waits: RankWaits, place: int | None) -> list[int]:
     waited = sum_by(arrivals.meeting, arrivals.waited_ns, count)
     exposed = sum_by(arrivals.meeting, arrivals.exposed_ns, count)
     who = arrivals.rank[latest.row]
-    which = np.flatnonzero((waited > 0) & ((who == place) & (latest.together > 0) if place is not None else True))
+    counted = (waited > 0) & waits.counted
+    which = np.flatnonzero(counted & ((who == place) & (latest.together > 0) if place is not None else True))
     order = np.lexsort((which, -waited[which], -exposed[which]))
     numbers: list[int] = which[order].tolist()
     return numbers
 
 
-def _longest(ranks: Sequence[ReducedRank], places: I64, waited: I64, exposed: I64) -> tuple[Waiting, ...]:
+def _longest(ranks: Sequence[ComparedRank], places: I64, waited: I64, exposed: I64) -> tuple[Waiting, ...]:
     """Return the ranks at these places that waited longest."""
     order = np.lexsort((places, -waited, -exposed))[:WAITING]
     return tuple(
@@ -142,7 +145,7 @@ def _collectives(waits: RankWaits, numbers: list[int]) -> tuple[LateIn, ...]:
     return tuple(sorted(late_in, key=lambda late: -late.made_wait_ns)[:COLLECTIVES])
 
 
-def _meeting(ranks: Sequence[ReducedRank], waits: RankWaits, number: int) -> Meeting:
+def _meeting(ranks: Sequence[ComparedRank], waits: RankWaits, number: int) -> Meeting:
     arrivals, latest, meetings, kernels = waits.arrivals, waits.latest, waits.meetings, waits.meetings.kernels
     entries = np.arange(meetings.first[number], meetings.first[number + 1])
     late = int(meetings.row[latest.row[number]])

@@ -9,10 +9,11 @@ from typing import Literal
 import numpy as np
 
 from overlapscope.base.intervals import I64
-from overlapscope.catalog.causes import COPY_CAUSES, IDLE_CAUSES, CopyCause, IdleCause
+from overlapscope.catalog.causes import COPY_CAUSES, IDLE_CAUSES, CommCause, CopyCause, IdleCause
 from overlapscope.ranks.frame import by_steps
 from overlapscope.ranks.reduced import ReducedRank
 from overlapscope.ranks.result import CauseTime, Excess, RankRow, RankSpread, StepSkew, Straggler, WorstRank
+from overlapscope.rules.finding import Finding
 
 WORST = 8
 OF_EACH = 3
@@ -23,9 +24,9 @@ CAUSES = 4
 LEAST_SHARE = 0.01
 """Minimum excess to report, as a share of the time compared."""
 SLOW = 1.05
-"""Factor over the median rank's step from which steps are slow."""
+"""Minimum length of a slow step, as a multiple of the median rank's step."""
 INEFFICIENT_PCT = 5.0
-"""Points below the median rank's efficiency from which a rank is inefficient."""
+"""Minimum distance below the median rank's efficiency at which a rank is inefficient, in percentage points."""
 
 Why = Literal["makes-others-wait", "slowest-steps", "least-efficient"]
 
@@ -139,10 +140,17 @@ def worst_ranks(
             excess=_excess(names, times[number], median),
             over=over,
             top_causes=rows[number].top_causes,
-            findings=ranks[number].findings[:FINDINGS],
+            findings=_findings(ranks[number], rows[number]),
         )
         for number, reasons in list(why.items())[:WORST]
     )
+
+
+def _findings(rank: ReducedRank, row: RankRow) -> tuple[Finding, ...]:
+    """Return a rank's findings, but not on communication that mostly waits for another rank: joining shows that."""
+    causes = (CommCause.STRAGGLER, CommCause.MESSAGE_WAIT)
+    waits = 2 * sum(row.exposed_comm_by_cause.get(cause, 0) for cause in causes) > row.exposed_comm_ns
+    return tuple(finding for finding in rank.findings if not (waits and finding.rule == "exposed-comm"))[:FINDINGS]
 
 
 def _slow(rows: Sequence[RankRow]) -> list[int]:

@@ -12,27 +12,24 @@ from typing import Final
 
 from msgspec.structs import replace
 
+from overlapscope.analysis.average import rounded_mean
 from overlapscope.base.words import NOTHING, Unit, bandwidth, bare_percent, bare_share, clean, plural, size, unit_for
+from overlapscope.catalog.buckets import figure_name
+from overlapscope.documents import columns as column
 from overlapscope.documents.table import Cell, Column, Table, Tone, table_of, words
+from overlapscope.ranks.comm_result import CommTime, GroupCollective
+from overlapscope.ranks.expert_table import load_of_experts
 from overlapscope.ranks.frame import by_steps, rows_of
-from overlapscope.ranks.result import (
-    CommTime,
-    GroupCollective,
-    Meeting,
-    RankRow,
-    RankSpread,
-    RanksReport,
-    StepSkew,
-    Straggler,
-    Waiting,
-)
-from overlapscope.ranks.verdict import NAME_LIMIT, SHORT, collective, late_name, meeting_name, row_name, unit_of
+from overlapscope.ranks.group_names import collective, group_name, meeting_name
+from overlapscope.ranks.pipeline_words import pipeline_table
+from overlapscope.ranks.result import Meeting, RankRow, RankSpread, RanksReport, StepSkew, Straggler, Waiting
+from overlapscope.ranks.verdict import NAME_LIMIT, late_name, row_name, unit_of
 
 FEW, NAMED = 5, 3
 """Default maximum number of rows of a list, and of ranks named in a cell."""
-EVERY_RANK = 16
+MOST_RANK_ROWS = 16
 """Maximum number of ranks with a row each, even where other tables are cut."""
-EACH: Final = "each"
+EACH_RANK: Final = "each"
 """Id of the table of each rank."""
 _QUARTILES_FROM = 8
 """Minimum number of ranks for which quartiles are shown besides the extremes."""
@@ -40,22 +37,24 @@ _WAITS_LONGEST: Final = Column("longest waits", number=False, flexible=True, spa
 _TRUST: Final[dict[str, Tone]] = {"degraded": "fair", "unusable": "poor"}
 
 
-def answering(report: RanksReport, *, rows: int = FEW, named: int = NAMED) -> list[Table]:
+def main_tables(report: RanksReport, *, rows: int = FEW, named: int = NAMED) -> list[Table]:
     """Return the main tables: who delays the others, and a comparison of the ranks, each or in quantiles.
 
     Lists have up to `rows` rows, cells up to `named` ranks.
     """
-    beside = each_rank(report) if len(report.ranks) <= EVERY_RANK else spreads(report)
+    beside = each_rank(report) if len(report.ranks) <= MOST_RANK_ROWS else spreads(report)
     return [table for table in (stragglers(report, rows=rows, named=named), beside) if table.rows]
 
 
-def further(
-    report: RanksReport, *, rows: int = FEW, named: int = NAMED, each: int = EVERY_RANK
+def other_tables(
+    report: RanksReport, *, rows: int = FEW, named: int = NAMED, each: int = MOST_RANK_ROWS
 ) -> list[tuple[str, Table]]:
     """Return the other tables, each with a short title; up to `each` ranks have a row each."""
-    few, all_listed = len(report.ranks) <= EVERY_RANK, len(report.ranks) <= each
+    few, all_listed = len(report.ranks) <= MOST_RANK_ROWS, len(report.ranks) <= each
     others = [
+        ("stages of the pipeline", pipeline_table(report)),
         ("communication by process group", communication(report, rows=rows)),
+        ("the load of experts", load_of_experts(report, rows=rows)),
         ("collectives", meetings(report, rows=rows, named=named)),
         ("steps", steps(report, rows=rows)),
         *([("how the ranks differ", spreads(report))] if few else []),
@@ -86,7 +85,7 @@ def stragglers(report: RanksReport, *, rows: int, named: int = NAMED) -> Table:
         (Column(f"total wait {total.name}"), lambda late: Cell(total.number(late.made_wait_ns))),
         (Column("passed on"), lambda late: Cell(total.number(late.passed_on_ns))) if passed else None,
         (Column("came last", spare=2), lambda late: Cell(f"{late.last_in:,} of {late.meetings:,}")),
-        (Column("mostly in", number=False, flexible=True, spare=3), lambda late: Cell(_mostly(late))),
+        (Column("mostly in", number=False, flexible=True, spare=3), lambda late: Cell(_mostly(report, late))),
         (_WAITS_LONGEST, lambda late: Cell(_waiting(late.waiting, late.waiting_ranks, named))),
         title="Ranks that delay the others",
     )
@@ -95,7 +94,7 @@ def stragglers(report: RanksReport, *, rows: int, named: int = NAMED) -> Table:
         "together. Delays below the clock error are ignored."
     )
     if passed:
-        note += " Passed on: what the rank itself waited for others before; it is not part of the delay."
+        note += " Passed on: time that the rank itself had waited for others; it is not part of the delay."
     if len(stragglers) > rows:
         note += f" {plural(len(stragglers) - rows, 'more rank')} also delayed others."
     return replace(table, note=note)
@@ -106,11 +105,11 @@ def _straggler_name(report: RanksReport, late: Straggler) -> str:
     return f"{late.rank}, device {late.device}" if len(devices) > 1 else str(late.rank)
 
 
-def _mostly(late: Straggler) -> str:
+def _mostly(report: RanksReport, late: Straggler) -> str:
     if not late.collectives:
         return NOTHING
     most = late.collectives[0]
-    return f"{collective(most)} ({plural(most.count, 'time')})"
+    return f"{collective(report, most)} ({plural(most.count, 'time')})"
 
 
 def _waiting(waiting: Sequence[Waiting], ranks: int, most: int) -> str:
@@ -128,21 +127,21 @@ def communication(report: RanksReport, *, rows: int) -> Table:
         return Table("", ())
     shown = every.rows[:rows]
     steps = every.steps or 1
-    unit = unit_for(max(_mean(row.time.busy_ns, row.ranks * steps) for row in shown))
+    unit = unit_for(max(rounded_mean(row.time.busy_ns, row.ranks * steps) for row in shown))
 
     def time(of: Callable[[CommTime], int]) -> Callable[[GroupCollective], Cell]:
-        return lambda row: Cell(unit.number(_mean(of(row.time), row.ranks * steps)))
+        return lambda row: Cell(unit.number(rounded_mean(of(row.time), row.ranks * steps)))
 
     def count(row: GroupCollective) -> Cell:
         return Cell(f"{row.count / (row.ranks * steps):,.3g}")
 
     def moved(row: GroupCollective) -> Cell:
-        return Cell(size(None if row.bytes is None else _mean(row.bytes, row.ranks * steps)))
+        return Cell(size(None if row.bytes is None else rounded_mean(row.bytes, row.ranks * steps)))
 
     table = table_of(
         shown,
         (words("collective", flexible=True), lambda row: Cell(clean(row.collective, NAME_LIMIT))),
-        (Column("group", number=False, flexible=True), lambda row: Cell(_group_name(row))),
+        (Column("group", number=False, flexible=True), lambda row: Cell(group_name(row))),
         (Column("ranks", spare=1), lambda row: Cell(str(row.group_size or row.ranks))),
         (Column("count", spare=4), count),
         (Column("message", spare=5), moved),
@@ -157,21 +156,12 @@ def communication(report: RanksReport, *, rows: int) -> Table:
     judged = f"{bare_share(every.time.busy_ns - every.time.unjudged_ns, every.time.busy_ns)}%"
     over = f"{plural(every.steps, 'step')} and " if every.steps else ""
     note = (
-        f"Means over {over}the ranks of the group. Waiting: before the last rank arrived, known for {judged} of the "
-        "communication. Bus bandwidth: message size by time after that, times the factor of nccl-tests."
+        f"Means over {over}the ranks of the group. Waiting: before the last rank arrived, or the other side of a "
+        f"message began, known for {judged} of the communication. Bus bandwidth: message size by time after that, "
+        "times the factor of nccl-tests."
     )
     others = len(every.rows) - len(shown)
     return replace(table, note=f"{note} {plural(others, 'more row')} in the JSON." if others else note)
-
-
-def _mean(total: int, count: int) -> int:
-    return (2 * total + count) // (2 * count)
-
-
-def _group_name(row: GroupCollective) -> str:
-    name = " ".join(filter(None, (clean(row.group, 40), clean(row.description, 40))))
-    ranks = clean(row.group_ranks)
-    return " ".join(filter(None, (name, ranks if len(ranks) <= SHORT else ""))) or NOTHING
 
 
 def meetings(report: RanksReport, *, rows: int, named: int = NAMED) -> Table:
@@ -186,7 +176,7 @@ def meetings(report: RanksReport, *, rows: int, named: int = NAMED) -> Table:
 
     return table_of(
         meetings[:rows],
-        (words("collective", flexible=True), lambda meeting: Cell(meeting_name(meeting))),
+        (words("collective", flexible=True), lambda meeting: Cell(meeting_name(report, meeting))),
         (Column("step", number=False, flexible=True, spare=2), step) if stepped else None,
         (words("came last"), lambda meeting: Cell(late_name(meeting))),
         (Column(f"late by {unit.name}"), lambda meeting: Cell(unit.number(meeting.late_ns))),
@@ -243,7 +233,7 @@ def spreads(report: RanksReport) -> Table:
 
     return table_of(
         spreads,
-        (words("figure"), lambda spread: Cell(f"{spread.name} {_unit_name(spread)}")),
+        (words("figure"), lambda spread: Cell(f"{figure_name(spread.name)} {_unit_name(spread)}")),
         (Column("least"), value(lambda spread: spread.min)),
         (words("rank"), lambda spread: Cell(str(spread.min_rank))),
         (Column("25%", spare=2), value(lambda spread: spread.p25)) if quantiles else None,
@@ -293,7 +283,7 @@ def each_rank(report: RanksReport) -> Table:
         (words("trust"), lambda row: Cell(row.trust, tone=_TRUST.get(row.trust, ""))),
         title="Each rank",
     )
-    return replace(table, id=EACH, note="An average step of each rank, as recorded." if stepped else "")
+    return replace(table, id=EACH_RANK, note="An average step of each rank, as recorded." if stepped else "")
 
 
 def _names(rows: Sequence[RankRow]) -> Callable[[RankRow], str]:
@@ -306,29 +296,7 @@ def _last_in(row: RankRow) -> str:
     return NOTHING if row.last_in is None else f"{row.last_in:,} of {row.meetings:,}"
 
 
-_Says = tuple[Column, Callable[[RankRow], Cell]]
-"""A column, and the function that fills it."""
-
-
-def _time(unit: Unit, id: str, title: str, width: int, of: Callable[[RankRow], int | None]) -> _Says:
-    def cell(row: RankRow) -> Cell:
-        ns = of(row)
-        return Cell(unit.number(ns), None if ns is None else ns / unit.ns)
-
-    return Column(f"{title}, {unit.name}", id=id, width=width), cell
-
-
-def _pct(id: str, title: str, width: int, of: Callable[[RankRow], float | None]) -> _Says:
-    return Column(f"{title}, %", id=id, width=width), lambda row: Cell(bare_percent(of(row)), of(row))
-
-
-def _text(
-    id: str, title: str, width: int, of: Callable[[RankRow], str], value: Callable[[RankRow], str | int]
-) -> _Says:
-    return Column(title, number=False, id=id, width=width), lambda row: Cell(of(row), value(row))
-
-
-def every_rank(report: RanksReport) -> Table:
+def sortable_ranks(report: RanksReport) -> Table:
     """Return the table with all figures of each rank, to be sorted."""
     rows = rows_of(report)
     unit, stepped = unit_for(max((row.span_ns for row in rows), default=0)), by_steps(rows)
@@ -346,22 +314,26 @@ def every_rank(report: RanksReport) -> Table:
     def rank(row: RankRow) -> str | int:
         return name(row) if row.rank is None else row.rank
 
+    name_width = min(260, 60 + 8 * longest)
+    name_column = Column("rank" if ranked else "trace", number=False, id="rank", width=name_width)
     last_in = Column("came last, collectives", id="last", width=110)
-    time = partial(_time, unit)
+    time = partial(column.time, unit=unit)
     return table_of(
         rows,
-        _text("rank", "rank" if ranked else "trace", min(260, 60 + 8 * longest), name, rank),
-        time("made", f"{total}made others wait", 120, lambda row: row.made_wait_ns) if met else None,
-        time("waited", f"{total}waited", 100, lambda row: row.waited_ns) if met else None,
+        (name_column, lambda row: Cell(name(row), rank(row))),
+        time(f"{total}made others wait", id="made", width=120, say=lambda row: row.made_wait_ns) if met else None,
+        time(f"{total}waited", id="waited", width=100, say=lambda row: row.waited_ns) if met else None,
         (last_in, lambda row: Cell(_last_in(row), row.last_in)) if met else None,
-        time("step", "step" if stepped else "time", 105, lambda row: row.span_ns),
-        _pct("efficiency", "efficiency", 100, lambda row: row.efficiency_pct),
-        time("compute", "compute", 100, lambda row: row.buckets.compute_ns),
-        time("comm", "exposed comm", 110, lambda row: row.exposed_comm_ns) if talked else None,
-        _pct("share", "exposed comm", 110, lambda row: row.exposed_comm_pct) if talked else None,
-        time("copy", "exposed copy", 105, lambda row: row.buckets.exposed_copy_ns),
-        time("idle", "idle", 90, lambda row: row.buckets.idle_ns),
-        _time(unit_for(0), "offset", "clock offset", 110, lambda row: row.clock_offset_ns) if ranked else None,
-        _text("trust", "trust", 95, lambda row: row.trust, lambda row: row.trust),
-        _text("joined", "compared", 95, joined, joined) if twice else None,
+        time("step" if stepped else "time", id="step", width=105, say=lambda row: row.span_ns),
+        column.percent("efficiency, %", lambda row: row.efficiency_pct, id="efficiency", width=100),
+        time("compute", width=100, say=lambda row: row.buckets.compute_ns),
+        time("exposed comm", id="comm", width=110, say=lambda row: row.exposed_comm_ns) if talked else None,
+        column.percent("exposed comm, %", lambda row: row.exposed_comm_pct, id="share", width=110) if talked else None,
+        time("exposed copy", id="copy", width=105, say=lambda row: row.buckets.exposed_copy_ns),
+        time("idle", width=90, say=lambda row: row.buckets.idle_ns),
+        column.time("clock offset", unit_for(0), lambda row: row.clock_offset_ns, id="offset", width=110)
+        if ranked
+        else None,
+        column.text("trust", lambda row: row.trust, width=95),
+        column.text("compared", joined, id="joined", width=95, when=twice),
     )

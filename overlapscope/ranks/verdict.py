@@ -10,9 +10,12 @@ from typing import Final, Literal
 
 from msgspec import Struct
 
-from overlapscope.base.words import Unit, clean, listed, number_runs, percent, plural, unit_for
+from overlapscope.base.words import Unit, capital, clean, listed, number_runs, percent, plural, unit_for
+from overlapscope.catalog.devices import in_words_of
 from overlapscope.ranks.frame import rows_of
-from overlapscope.ranks.result import LEAST_PCT, LateIn, Meeting, RankRow, RankSpread, RanksReport, Straggler
+from overlapscope.ranks.group_names import collective
+from overlapscope.ranks.pipeline_words import pipeline_sentences
+from overlapscope.ranks.result import LEAST_PCT, Meeting, RankRow, RankSpread, RanksReport, Straggler
 
 Level = Literal["good", "fair", "poor", "unknown", "unusable"]
 
@@ -23,7 +26,7 @@ TONES: Final[dict[Level, str]] = {
     "unknown": "fair",
     "unusable": "muted",
 }
-"""Name in the palette of each level's colour."""
+"""Name in the palette of each level's color."""
 
 POOR_PCT = 5.0
 """Minimum percentage of the others' time that a straggler must cost for the level `poor`."""
@@ -32,10 +35,13 @@ _MOST_RANGES = 12
 """Maximum number of runs of ranks that are listed."""
 _MOST_FILES = 5
 _MORE_STRAGGLERS = 3
-SHORT = 24
-"""Maximum number of characters for which the ranks of a group are named."""
+_MOST_CAUSES = 3
+_WORTH_NAMING = 0.05
+"""Minimum share of a cause of exposed communication to be named."""
+_UNEVEN = 1.1
+"""Minimum load of experts that may explain why their rank is late."""
 _FEW = 4
-"""Number of ranks from which the median says more than a range."""
+"""Minimum number of ranks for which the median says more than a range."""
 
 
 class RanksVerdict(Struct, frozen=True):
@@ -58,15 +64,19 @@ def judge(report: RanksReport) -> RanksVerdict:
     level, lead = _waiting(report)
     rest = [
         *_why_late(report),
+        *_experts(report),
         *_profiler(report),
         *_more_stragglers(report),
+        *_beside_stragglers(report),
+        *([] if report.pipelines and not report.matching.judged else pipeline_sentences(report)),
         *_communication(report),
         *_absent(report),
     ]
     if level == "good" and (report.missing or report.unreadable):
         # The rank that all others wait for may be an absent one.
         level = "fair"
-    return RanksVerdict(level, lead, tuple(rest))
+    names = {row.device_name for row in report.ranks}
+    return RanksVerdict(level, in_words_of(names, lead), tuple(in_words_of(names, sentence) for sentence in rest))
 
 
 def _waiting(report: RanksReport) -> tuple[Level, str]:
@@ -81,8 +91,12 @@ def _waiting(report: RanksReport) -> tuple[Level, str]:
     if straggler is not None:
         poor = (straggler.lost_pct or 0) >= POOR_PCT and not _by_profiler(report, straggler)
         return "poor" if poor else "fair", _straggler(report, straggler)
+    if not report.matching.judged and report.pipelines:
+        return "fair", " ".join(pipeline_sentences(report))
     if not report.matching.judged:
-        doubt = f"Delays between ranks cannot be measured: {_lower(clean(report.clocks.reason, 500))}"
+        unknown = report.clocks.status == "unknown"
+        why = _lower(clean(report.clocks.reason, 500)) if unknown else "no collective of theirs could be compared."
+        doubt = f"Delays between ranks cannot be measured: {why}"
     else:
         doubt = _unjudged(rows)
     if doubt:
@@ -93,17 +107,33 @@ def _waiting(report: RanksReport) -> tuple[Level, str]:
 
 def _unjudged(rows: Sequence[RankRow]) -> str:
     """Return why ranks can't be called balanced, since much exposed communication was not compared; else nothing."""
+    most = _not_compared(rows)
+    return f"The balance of the {len(rows):,} ranks is not judged: {most}." if most else ""
+
+
+def _beside_stragglers(report: RanksReport) -> Iterator[str]:
+    """State how much communication the stragglers say nothing of."""
+    most = _not_compared([row for row in report.ranks if row.joined]) if report.straggler is not None else ""
+    if most:
+        yield f"There may be more delays: {most}."
+
+
+def _not_compared(rows: Sequence[RankRow]) -> str:
+    """Return the largest share of exposed communication that was not compared; nothing if it is small."""
     most = max(rows, key=lambda row: row.unjudged_comm_pct)
     if most.unjudged_comm_pct < LEAST_PCT:
         return ""
     return (
-        f"The balance of the {len(rows):,} ranks is not judged: exposed communication that could not be compared "
-        f"between ranks takes up to {percent(most.unjudged_comm_pct)} of the time (rank {most.rank})."
+        "exposed communication that could not be compared between ranks takes up to "
+        f"{percent(most.unjudged_comm_pct)} of the time (rank {most.rank})"
     )
 
 
 def _waited_for(report: RanksReport) -> Iterator[str]:
-    """Name a rank whose GPU idles while the others are in communication that could not be compared."""
+    """Name a rank that idles while the others are in collectives that could not be compared."""
+    if report.matching.kernels == report.matching.not_collective:
+        # A stage of a pipeline that waits for messages doesn't wait for a slow rank.
+        return
     pairs = [(shown, row) for shown, row in zip(rows_of(report), report.ranks, strict=True) if row.joined]
     idle, recorded = max(pairs, key=lambda pair: pair[0].idle_pct)
     others = [pair for pair in pairs if pair[0] is not idle]
@@ -111,8 +141,9 @@ def _waited_for(report: RanksReport) -> Iterator[str]:
     unjudged_pct = median_low(row.unjudged_comm_pct for _, row in others)
     if min(idle.idle_pct - usual_pct, unjudged_pct - recorded.unjudged_comm_pct) >= POOR_PCT:
         idle_share = f"{percent(idle.idle_pct)} of the time (others: {percent(usual_pct)})"
+        name = f"Rank {idle.rank}'s GPU" if idle.device >= 0 else f"Rank {idle.rank}"
         yield (
-            f"Rank {idle.rank}'s GPU is idle for {idle_share}, while the others spend {percent(unjudged_pct)} in such "
+            f"{name} is idle for {idle_share}, while the others spend {percent(unjudged_pct)} in such "
             "communication: they probably wait for it."
         )
 
@@ -123,7 +154,7 @@ def _straggler(report: RanksReport, late: Straggler) -> str:
         if late.others == 1
         else f"delays each other rank by up to {cost(report, late)} on average"
     )
-    often = f"it comes last in {late.last_in:,} of {plural(late.meetings, 'collective')}{_mostly(late)}"
+    often = f"it comes last in {late.last_in:,} of {plural(late.meetings, 'collective')}{_mostly(report, late)}"
     return f"Rank {late.rank} {loses}; {often}."
 
 
@@ -146,6 +177,22 @@ _DOES_LONGER: Final = {
     "idle": "Rank {rank}'s GPU is idle {longer}, by {cause}",
     "exposed-copy": "Rank {rank}'s copies are exposed {longer}, by {cause}",
 }
+
+
+def _experts(report: RanksReport) -> Iterator[str]:
+    """State that the costliest straggler is late because its experts get more than others, if it is."""
+    late = report.straggler
+    for exchange in report.experts:
+        most = max(exchange.ranks, key=lambda rank: rank.load or 0)
+        explained = exchange.followed and 2 * exchange.largest_last >= exchange.followed
+        if late is not None and late.rank == most.rank and (most.load or 0) >= _UNEVEN and explained:
+            what = "rows" if most.loaded_rows is not None else "elements"
+            yield (
+                f"Its experts receive {most.load:.2f} times as many {what} as those of the mean rank; after "
+                f"{exchange.largest_last:,} of {plural(exchange.followed, 'such exchange')} the rank that received "
+                "most comes last to the next collective."
+            )
+            return
 
 
 def _profiler(report: RanksReport) -> Iterator[str]:
@@ -179,12 +226,12 @@ def _usual_steps(report: RanksReport) -> tuple[int, int] | None:
     return (median_low(each[0] for each in timed), median_low(each[1] for each in timed)) if timed else None
 
 
-def _mostly(straggler: Straggler) -> str:
+def _mostly(report: RanksReport, straggler: Straggler) -> str:
     waited = [late.made_wait_ns for late in straggler.collectives]
     if not waited or 2 * waited[0] < sum(waited):
         # Several collectives share the cost.
         return ""
-    return f", mostly in {collective(straggler.collectives[0])}"
+    return f", mostly in {collective(report, straggler.collectives[0])}"
 
 
 def cost(report: RanksReport, late: Straggler) -> str:
@@ -212,11 +259,24 @@ def _communication(report: RanksReport) -> Iterator[str]:
     shares = spread(report, "exposed comm share")
     if shares is None or not shares.max:
         return
-    between = percent(shares.min) if shares.min == shares.max else f"{percent(shares.min)} to {percent(shares.max)}"
-    if shares.ranks < _FEW or shares.min == shares.max:
-        yield f"Exposed communication takes {between} of the time."
+    low, high = percent(shares.min), percent(shares.max)
+    between = low if low == high else f"{low} to {high}"
+    if shares.ranks < _FEW or low == high:
+        yield f"Exposed communication takes {between} of the time.{_causes(report)}"
     else:
-        yield f"Exposed communication takes {percent(shares.median)} of the median rank's time ({between})."
+        of_median = f"{percent(shares.median)} of the median rank's time ({between})"
+        yield f"Exposed communication takes {of_median}.{_causes(report)}"
+
+
+def _causes(report: RanksReport) -> str:
+    """Return the main causes of exposed communication with their shares of it, in a sentence."""
+    every = report.communication
+    if every is None or not every.time.exposed_ns:
+        return ""
+    longest = sorted(every.exposed_by_cause.items(), key=lambda item: -item[1])[:_MOST_CAUSES]
+    least = _WORTH_NAMING * every.time.exposed_ns
+    named = [f"{cause} {percent(100 * ns / every.time.exposed_ns)}" for cause, ns in longest if ns >= least]
+    return f" Its causes: {listed(named)}." if named else ""
 
 
 def _absent(report: RanksReport) -> Iterator[str]:
@@ -251,7 +311,8 @@ def doubts(report: RanksReport) -> tuple[str, ...]:
     for rows in alike[:_MOST_FILES]:
         first = rows[0]
         what = "Unusable" if first.trust == "unusable" else "Some figures may be wrong"
-        why = f"; {row_name(first)}: {clean(first.doubts[0], 300)}" if first.doubts else "."
+        whose = f"{capital(row_name(first))}: " if len(rows) > 1 else ""
+        why = f". {whose}{clean(first.doubts[0], 300)}" if first.doubts else "."
         more = f" (overlapscope explain {first.doubt_ids[0]})" if first.doubt_ids else ""
         sentences.append(f"{what}: {listed_rows(rows)}{why}{more}")
     sentences += _more(len(alike), "more doubt")
@@ -282,8 +343,11 @@ def runs(ranks: Sequence[int]) -> str:
 
 
 def listed_rows(rows: Sequence[RankRow]) -> str:
-    """Return the names of the first few rows, each once, and the number of the others."""
-    return listed(dict.fromkeys(map(row_name, rows)), _MOST_FILES)
+    """Return the names of some rows: the ranks as runs of numbers, and files of others by name, the first few."""
+    ranks = {row.rank for row in rows if row.joined and row.rank is not None}
+    names = dict.fromkeys(row_name(row) for row in rows if not row.joined or row.rank is None)
+    numbers = [f"rank{'s' if len(ranks) > 1 else ''} {listed(number_runs(ranks), _MOST_FILES)}"] if ranks else []
+    return listed([*numbers, *names], _MOST_FILES)
 
 
 # -- Clocks ----------------------------------------------------------------------------------------
@@ -292,7 +356,9 @@ def listed_rows(rows: Sequence[RankRow]) -> str:
 def clocks(report: RanksReport) -> tuple[str, ...]:
     """Return sentences on the clocks, and on what could be compared."""
     state, matching = report.clocks, report.matching
-    if state.status == "estimated":
+    if state.status == "estimated" and state.largest_offset_ns == 0:
+        head = "The clocks are taken for equal, which nothing contradicts."
+    elif state.status == "estimated":
         offset = "" if state.largest_offset_ns is None else f" by up to {_text(state.largest_offset_ns)}"
         head = f"Clocks differ{offset} and were aligned with rank {state.reference_rank}."
     elif state.status == "shared":
@@ -305,6 +371,8 @@ def clocks(report: RanksReport) -> tuple[str, ...]:
             f"{matching.matched:,} of {plural(matching.kernels, 'communication kernel')} were matched in "
             f"{plural(matching.meetings, 'collective')}; arrival times are known in {matching.judged:,} of these."
         )
+    if matching.paired:
+        sentences.append(f"{plural(matching.paired, 'kernel')} that send or receive were paired.")
     return tuple(sentence for sentence in sentences if sentence)
 
 
@@ -322,36 +390,12 @@ def row_name(row: RankRow, *, device: bool = False) -> str:
     return f"{name}, device {row.device}" if device else name
 
 
-def collective(met: LateIn | Meeting) -> str:
-    """Return a collective's name, such as `allreduce` or `allreduce of group dp [0, 8]`."""
-    ranks = clean(met.group_ranks)
-    whose = [clean(met.group, 40), ranks if len(ranks) <= SHORT else ""]
-    group = " ".join(filter(None, whose))
-    return f"{clean(met.collective, 80)}{f' of group {group}' if group else ''}"
-
-
-def meeting_name(meeting: Meeting) -> str:
-    """Return a meeting's name, such as `allreduce of group dp, no. 12`, counted from 0 as in the JSON."""
-    return f"{collective(meeting)}, no. {meeting.index}"
-
-
 def late_name(meeting: Meeting) -> str:
     """Return the rank that arrived last, as far as the clocks tell."""
     if not meeting.together:
         return "unknown"
     more = meeting.together - 1
     return f"rank {meeting.late_rank}{f' or {more} more' if more else ''}"
-
-
-def step_note(report: RanksReport, drawn: int) -> str:
-    """Return the note below the map of steps, with the number of steps it shows."""
-    sentence = "How much longer than the median rank each rank took for each step."
-    count = len(report.steps)
-    return (
-        f"{sentence} It shows the {drawn:,} of {count:,} steps in which the ranks differ most."
-        if drawn < count
-        else sentence
-    )
 
 
 def spread(report: RanksReport, name: str) -> RankSpread | None:
@@ -368,12 +412,7 @@ def unit_of(report: RanksReport) -> Unit:
 def _text(ns: int, unit: Unit | None = None) -> str:
     """Return a time in the given unit, or in its own where it would have too few digits."""
     own_unit = unit_for(ns)
-    return (unit if unit is not None and 100 * ns >= unit.ns else own_unit).text(ns)
-
-
-def capital(text: str) -> str:
-    """Return a text as the beginning of a sentence."""
-    return text[:1].upper() + text[1:]
+    return (unit if unit is not None and 10 * ns >= unit.ns else own_unit).text(ns)
 
 
 def _lower(sentence: str) -> str:

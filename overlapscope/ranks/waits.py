@@ -5,8 +5,9 @@ until the last arrival. The waiting is charged to the member that arrived last. 
 the clocks' error of each other, each of them is charged an equal part of that stretch of time. If more than `TOGETHER`
 of them do, or all members, no member is charged.
 
-A rank may be late because another group made it wait. The end of a wait counts as passed on, for as long as the late
-rank had itself waited without computing since this group last met.
+A rank may be late because another group made it wait, or a message, as the first stage of a pipeline that drains. The
+end of a wait counts as passed on, for as long as the late rank had itself waited without computing since this group
+last met.
 
 So that unions count nothing twice, the windows of all ranks are laid end to end on one axis (`Axis`).
 """
@@ -17,13 +18,16 @@ from collections.abc import Sequence
 
 import numpy as np
 from msgspec import Struct
+from msgspec.structs import replace
 
 from overlapscope.analysis.grouping import group_starts
 from overlapscope.base.columns import Columns
-from overlapscope.base.intervals import I64, Bool, Intervals, covered, intersect, subtract, union
+from overlapscope.base.intervals import I64, Bool, Intervals, contains, covered, intersect, join, subtract, union
 from overlapscope.ranks.clocks import Offsets
 from overlapscope.ranks.collectives import Meetings
-from overlapscope.ranks.reduced import ReducedRank
+from overlapscope.ranks.common_steps import CommonSteps, common_steps
+from overlapscope.ranks.pairs import MessageWaits
+from overlapscope.ranks.reduced import ComparedRank
 
 TOGETHER = 8
 """Maximum number of members that can arrive last together and still be named: the devices of the same machine."""
@@ -37,7 +41,7 @@ class Arrivals(Columns, frozen=True):
     arrival_ns: I64
     """Start of the member's kernel by the reference clock."""
     axis_ns: I64
-    """The same on the axis of all ranks (`Axis`)."""
+    """Start of the member's kernel on the axis of all ranks (`Axis`)."""
     waited_ns: I64
     """Time until the last member arrived, at most the length of the kernel."""
     exposed_ns: I64
@@ -58,7 +62,7 @@ class LastArrivals(Columns, frozen=True):
 
 
 class Pairs(Columns, frozen=True):
-    """Waiting of one rank for another over all meetings, one row for each pair."""
+    """Waiting of one rank for another in the windows of `RankWaits.steps`, one row for each pair."""
 
     late: I64
     """Place of the rank that arrived last."""
@@ -72,10 +76,10 @@ class Pairs(Columns, frozen=True):
 
 
 class WaitsByRank(Columns, frozen=True):
-    """Waiting of each rank over all meetings, one row each."""
+    """Waiting of each rank in the windows of `RankWaits.steps`, one row each."""
 
     judged: I64
-    """Number of its judged meetings."""
+    """Number of judged meetings at which it arrived there."""
     waited_ns: I64
     """Union of its waits."""
     exposed_ns: I64
@@ -85,7 +89,7 @@ class WaitsByRank(Columns, frozen=True):
     last_in: I64
     """Number of meetings in which it is charged for arriving last."""
     unjudged_ns: I64
-    """Its exposed communication after its lead-in, outside the kernels of judged meetings."""
+    """Its exposed communication after its lead-in, outside the kernels of judged meetings and messages."""
 
 
 class RankWaits(Struct, frozen=True, eq=False):
@@ -93,39 +97,64 @@ class RankWaits(Struct, frozen=True, eq=False):
 
     meetings: Meetings
     """The judged meetings."""
+    steps: CommonSteps
+    """Steps that all ranks judge. In their windows, waits count for pairs and ranks."""
+    counted: Bool
+    """Mask of the meetings with such waits or arrivals."""
     arrivals: Arrivals
     latest: LastArrivals
     pairs: Pairs
     by_rank: WaitsByRank
+    messages: MessageWaits
+    """Waiting in sends and receives, which counts for no pair of ranks and for no rank."""
+    in_messages: Intervals
+    """The same as times on the axis of all ranks."""
 
 
-def find_waits(ranks: Sequence[ReducedRank], met: Meetings, offsets: Offsets) -> RankWaits:
+def find_waits(ranks: Sequence[ComparedRank], met: Meetings, offsets: Offsets, messages: MessageWaits) -> RankWaits:
     """Compare arrivals in the symmetric meetings after every member's lead-in.
 
     Args:
         ranks: The ranks compared.
         met: Symmetric meetings of these ranks.
         offsets: The clocks, found from the same meetings.
+        messages: Waiting in the messages between these ranks.
+
+    Returns:
+        The waiting, by member, meeting, pair of ranks and rank.
     """
     judged_from = np.array([rank.judged_from_ns for rank in ranks], np.int64)
     judged = _judged(met, judged_from, offsets)
     meetings, axis = met.take(judged), Axis(ranks)
     arrivals, latest = _arrivals(meetings, axis, offsets, offsets.within_ns[judged])
-    judged_kernels = union(arrivals.axis_ns, meetings.end_ns + axis.shift[arrivals.rank])
+    of_messages = met.kernels.take(messages.kernel)
+    message_start = of_messages.start_ns + axis.shift[of_messages.rank]
+    judged_kernels = join(
+        union(arrivals.axis_ns, meetings.end_ns + axis.shift[arrivals.rank]),
+        union(message_start, message_start + of_messages.end_ns - of_messages.start_ns),
+    )
     after_lead_in = union(np.clip(judged_from + axis.shift, axis.begin[:-1], axis.begin[1:]), axis.begin[1:])
     waits = union(arrivals.axis_ns, arrivals.axis_ns + arrivals.waited_ns)
     exposed_waits = intersect(waits, axis.exposed)
-    charges = _charges(meetings, arrivals, latest)
-    pairs = _pairs(arrivals, charges, axis, _waited_before(meetings, arrivals, axis, exposed_waits))
+    in_messages = union(message_start, message_start + messages.waited_ns)
+    before = _waited_before(meetings, arrivals, axis, join(exposed_waits, intersect(in_messages, axis.exposed)))
+    steps = common_steps(ranks)
+    windows = axis.windows(steps)
+    inside = contains(windows, arrivals.axis_ns)
+    counted = np.zeros(len(meetings), np.bool_)
+    counted[arrivals.meeting[inside]] = True
+    counted_waits = intersect(waits, windows)
+    charges = _inside(_charges(meetings, arrivals, latest), windows, arrivals)
+    pairs = _pairs(arrivals, charges, axis, before)
     by_rank = WaitsByRank(
-        judged=np.bincount(arrivals.rank, minlength=len(ranks)),
-        waited_ns=axis.by_rank(waits),
-        exposed_ns=axis.by_rank(exposed_waits),
+        judged=np.bincount(arrivals.rank[inside], minlength=len(ranks)),
+        waited_ns=axis.by_rank(counted_waits),
+        exposed_ns=axis.by_rank(intersect(counted_waits, axis.exposed)),
         made_wait_ns=sum_by(pairs.late, pairs.waited_ns, len(ranks)),
         last_in=np.bincount(arrivals.rank[np.unique(charges.late)], minlength=len(ranks)),
         unjudged_ns=axis.by_rank(subtract(intersect(axis.exposed, after_lead_in), judged_kernels)),
     )
-    return RankWaits(meetings, arrivals, latest, pairs, by_rank)
+    return RankWaits(meetings, steps, counted, arrivals, latest, pairs, by_rank, messages, in_messages)
 
 
 def sum_by(place: I64, values: I64, count: int) -> I64:
@@ -144,7 +173,7 @@ def _judged(met: Meetings, judged_from: I64, offsets: Offsets) -> Bool:
 class Axis:
     """One time axis with the windows of all ranks end to end, so that no two ranks overlap on it."""
 
-    def __init__(self, ranks: Sequence[ReducedRank]) -> None:
+    def __init__(self, ranks: Sequence[ComparedRank]) -> None:
         spans = [rank.span_ns + 1 for rank in ranks]
         self.begin = np.append(0, np.cumsum(spans)).astype(np.int64)
         """Start of each rank's window on the axis, and end of the last window."""
@@ -156,6 +185,13 @@ class Axis:
         ends = np.concatenate([np.empty(0, np.int64), *(rank.exposed_comm.ends for rank in ranks)])
         self.exposed = Intervals(starts + shift, ends + shift)
         """Exposed communication of all ranks."""
+
+    def windows(self, steps: CommonSteps) -> Intervals:
+        """Return the window of each rank, even an empty one."""
+        begin, end = (
+            np.clip(edge + self.shift, self.begin[:-1], self.begin[1:]) for edge in (steps.begin_ns, steps.end_ns)
+        )
+        return Intervals(begin, np.maximum(begin, end))
 
     def by_rank(self, times: Intervals) -> I64:
         """Return the length of each rank's part of a set on the axis."""
@@ -213,6 +249,16 @@ def _charges(meetings: Meetings, arrivals: Arrivals, latest: LastArrivals) -> _C
     late = order[meetings.first[1:][arrivals.meeting[waiting]] - sharing + part]
     begin, waited = arrivals.axis_ns[waiting], arrivals.waited_ns[waiting]
     return _Charges(late, waiting, begin + waited * part // sharing, begin + waited * (part + 1) // sharing)
+
+
+def _inside(charges: _Charges, windows: Intervals, arrivals: Arrivals) -> _Charges:
+    """Return the parts of charges inside the waiting rank's window."""
+    rank = arrivals.rank[charges.waiting]
+    start = np.maximum(charges.start_ns, windows.starts[rank])
+    end = np.minimum(charges.end_ns, windows.ends[rank])
+    # A member may be charged for no time, since those that arrived last together share even a nanosecond.
+    nothing = charges.start_ns == charges.end_ns
+    return replace(charges, start_ns=start, end_ns=end).take((start < end) | nothing & (start == end))
 
 
 def _waited_before(meetings: Meetings, arrivals: Arrivals, axis: Axis, exposed_waits: Intervals) -> I64:

@@ -90,19 +90,13 @@ def _read_or_cached(path: Path, request: ReadRequest, cache: bool) -> Trace:
     return read(path, request)
 
 
-def load_all(
-    sources: str | Path | Iterable[str | Path],
-    *,
-    limit_bytes: int = LIMIT_BYTES,
-    progress: bool = True,
-    cache: bool = True,
-) -> list[Trace]:
+def load_all(sources: str | Path | Iterable[str | Path]) -> list[Trace]:
     """Return one Trace for each file that `expand` finds; two files of one rank stay two Traces.
 
     Raises:
         UnreadableTrace: A source cannot be read.
     """
-    return [load(path, limit_bytes=limit_bytes, progress=progress, cache=cache) for path in expand(sources)]
+    return [load(path) for path in expand(sources)]
 
 
 def expand(sources: str | Path | Iterable[str | Path]) -> list[Path]:

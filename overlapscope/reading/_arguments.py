@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from array import array
 from operator import attrgetter
 from typing import Any, Protocol, Self
 
@@ -51,8 +52,9 @@ class DecodedArguments(Struct, frozen=True):
 def column(items: list[Any], attribute: str) -> I64:
     """Return an attribute of each item as whole numbers; of a text, the number in it."""
     try:
-        return np.fromiter(map(attrgetter(attribute), items), np.int64, len(items))
-    except (TypeError, ValueError, OverflowError):
+        # Unlike numpy, it takes no text such as `1_0` for a number.
+        return np.array(array("q", list(map(attrgetter(attribute), items))), dtype=np.int64)
+    except (TypeError, OverflowError):
         return np.array([number(getattr(item, attribute)) for item in items], dtype=np.int64)
 
 

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import math
-from typing import Any, TypeVar
+from typing import Annotated, Any, TypeVar
 
+import msgspec
 import numpy as np
 
 from overlapscope.reading._arguments import EventArguments
 from overlapscope.reading._batch import Batch, Numbered
 from overlapscope.reading._categories import EventTable, table_of
-from overlapscope.reading._events import ABSENT
+from overlapscope.reading._events import ABSENT, UNDECODABLE
 from overlapscope.trace.model import I32, I64, Index, Sync
 
 _SYNCS = {
@@ -30,6 +31,10 @@ _SYNCS = {
 _UNSIGNED_NONE = (1 << 32) - 1
 _MOST_DEVICES = 256
 _FIRST_LARGE_STREAM = 1_000_000_000
+_MOST_ITEMS = 1 << 62
+_Extent = Annotated[int, msgspec.Meta(gt=0, le=_MOST_ITEMS)]
+_extents = msgspec.json.Decoder(Annotated[list[_Extent], msgspec.Meta(min_length=1, max_length=3)])
+"""Without these limits, the product of a hostile list takes time quadratic in its length."""
 
 COLLECTIVE_TEXTS = ("collective", "group", "ranks", "dtype", "description", "parts_in", "parts_out")
 COLLECTIVE_NUMBERS = ("group_size", "elements_in", "elements_out", "sequence")
@@ -99,7 +104,8 @@ class EventColumns:
         # Stored as the bits of doubles, because all columns have one type.
         bandwidth = np.array(stated, dtype=np.float64).view(np.int64)
         numbers = args.number("correlation"), args.number("bytes")
-        return np.column_stack((self._devices(args), self._op_streams(args), *numbers, bandwidth))
+        extents = [_products(args.text(attribute)) for attribute in ("grid", "block")]
+        return np.column_stack((self._devices(args), self._op_streams(args), *numbers, bandwidth, *extents))
 
     def _add_collectives(self, args: EventArguments, at: Index) -> None:
         chosen = np.flatnonzero([collective != "" for collective in args.text("collective")])
@@ -177,6 +183,20 @@ def _bandwidth(text: str) -> float:
     except ValueError:
         return -1.0
     return value if 0 <= value < math.inf else -1.0
+
+
+def _products(texts: list[str]) -> I64:
+    """Return the number of items in each grid, such as 8 for `[4, 2, 1]`; -1 where there is none."""
+    of_text = {text: _product(text) for text in set(texts)}
+    return np.array([of_text[text] for text in texts], dtype=np.int64)
+
+
+def _product(text: str) -> int:
+    try:
+        product = math.prod(_extents.decode(text))
+    except UNDECODABLE:
+        return -1
+    return product if product <= _MOST_ITEMS else -1
 
 
 def _sync_kind(*texts: str) -> Sync:

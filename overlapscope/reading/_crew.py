@@ -53,12 +53,12 @@ class StretchStream(EventStream):
         super().__init__(file)
         self._rest = b"".join(file.stretch(stretch.begin - stretch.held, stretch.begin))
         self._blocks = file.stretch(stretch.begin, stretch.end)
-        self._left = stretch.end - stretch.begin
+        self._unread_bytes = stretch.end - stretch.begin
 
     def batches(self) -> Iterator[Batch]:
         """Yield the events, except those in the `held` bytes at the end."""
         for block in self._blocks:
-            self._left -= len(block)
+            self._unread_bytes -= len(block)
             batch = self._take(block)
             if batch is not None:
                 yield batch
@@ -68,7 +68,7 @@ class StretchStream(EventStream):
     @property
     def held(self) -> int | None:
         """As for any stream, but None also where the stretch was not read to its end."""
-        return None if self._left else super().held
+        return None if self._unread_bytes else super().held
 
 
 class Piece(Struct, frozen=True):

@@ -52,6 +52,8 @@ class OpArgs(Struct, gc=False, frozen=True):
     description: Raw = field(default=NOTHING, name="Process Group Description")
     parts_in: Raw = field(default=NOTHING, name="In split size")
     parts_out: Raw = field(default=NOTHING, name="Out split size")
+    grid: Raw = NOTHING
+    block: Raw = NOTHING
 
 
 class CallArgs(Struct, gc=False, frozen=True):
@@ -167,7 +169,7 @@ def decoded_text(raw: Raw) -> str:
 
 
 _TEXTS = ("sync_kind", "sync_type", "collective", "dtype")
-_RAWS = ("bandwidth", "group", "ranks", "description", "parts_in", "parts_out")
+_RAWS = ("bandwidth", "group", "ranks", "description", "parts_in", "parts_out", "grid", "block")
 
 
 def convert(event: Any) -> tuple[Complete | Instant | None, bool] | None:

@@ -12,18 +12,12 @@ from collections import Counter
 from collections.abc import Iterator
 from typing import Any, Final
 
-import numpy as np
-from msgspec import Struct
-
-from overlapscope.reading._arguments import DecodedArguments
-from overlapscope.reading._batch import Batch, batch_of_rows, rows_of
-from overlapscope.reading._categories import table_of
+from overlapscope.reading._batch import Batch
 from overlapscope.reading._events import CallArgs, OpArgs
 from overlapscope.reading._jax_lines import XlaEvent, XlaLine
-from overlapscope.reading._times import UNREADABLE
+from overlapscope.reading._named_rows import NamedRow, batch_of_named
 from overlapscope.trace.op_names import XLA_WAIT
 
-_LARGEST_NS: Final = 1 << 62
 _LARGEST_COUNT: Final = 1 << 50
 
 _DEVICE: Final = re.compile(r"/device:GPU:(\d{1,3})")
@@ -57,43 +51,13 @@ _OF_JAX: Final = re.compile(
 """Modules of JAX. The Python tracer drops their directories."""
 
 
-class _Row(Struct, gc=False):
-    category: str
-    name: str
-    tid: int
-    start_ns: int
-    dur_ns: int
-    pid: int = -1
-    args: Any = None
-
-
 def batch_of(lines: list[XlaLine]) -> Batch:
     """Return all rows of the Trace, as a batch."""
     rows = [row for line in lines for row in _rows(line)]
-    rows += _steps(lines)
-    categories = tuple(dict.fromkeys(row.category for row in rows))
-    number = {category: place for place, category in enumerate(categories)}
-    batch = batch_of_rows(
-        rows,
-        categories,
-        category=np.fromiter((number[row.category] for row in rows), np.int32, len(rows)),
-        place=np.arange(len(rows), dtype=np.int32),
-        start_ns=np.fromiter((_time(row.start_ns) for row in rows), np.int64, len(rows)),
-        dur_ns=np.fromiter((_time(row.dur_ns) for row in rows), np.int64, len(rows)),
-        count=len(rows),
-    )
-    tables = np.array([table_of[category] for category in categories], np.int32)
-    for table, at in rows_of(tables[batch.category]):
-        chosen = [rows[row] for row in at.tolist()]
-        batch.parts[table] = at, DecodedArguments(chosen, [row.args for row in chosen])
-    return batch
+    return batch_of_named([*rows, *_steps(lines)])
 
 
-def _time(ns: int) -> int:
-    return ns if abs(ns) < _LARGEST_NS else int(UNREADABLE)
-
-
-def _rows(line: XlaLine) -> Iterator[_Row]:
+def _rows(line: XlaLine) -> Iterator[NamedRow]:
     device = _DEVICE.search(line.plane)
     if device is None:
         return _host_rows(line)
@@ -103,14 +67,14 @@ def _rows(line: XlaLine) -> Iterator[_Row]:
     return (_row(event, "overhead", event.name, -1) for event in line.events if event.name in _OVERHEADS)
 
 
-def _row(event: XlaEvent, category: str, name: str, tid: int, args: Any = None, pid: int = -1) -> _Row:
-    return _Row(category, name, tid, event.start_ns, event.dur_ns, pid, args)
+def _row(event: XlaEvent, category: str, name: str, tid: int, args: Any = None, pid: int = -1) -> NamedRow:
+    return NamedRow(category, name, tid, event.start_ns, event.dur_ns, pid, args)
 
 
 # -- Devices ---
 
 
-def _op_rows(line: XlaLine, device: int, stream: int) -> Iterator[_Row]:
+def _op_rows(line: XlaLine, device: int, stream: int) -> Iterator[NamedRow]:
     for event in line.events:
         if _NO_OP.match(event.name):
             continue
@@ -148,7 +112,7 @@ def _correlation(event: XlaEvent) -> int:
 # -- Hosts ---
 
 
-def _host_rows(line: XlaLine) -> Iterator[_Row]:
+def _host_rows(line: XlaLine) -> Iterator[NamedRow]:
     """Yield the rows of a host's thread, without instants: allocations from XLA's pools, and tasks of a thread pool."""
     ranges = _ranges(line)
     for event in line.events:
@@ -227,7 +191,7 @@ def _is_step(event: XlaEvent) -> bool:
     return event.stats.step_num is not None or event.stats.root != 0
 
 
-def _steps(lines: list[XlaLine]) -> Iterator[_Row]:
+def _steps(lines: list[XlaLine]) -> Iterator[NamedRow]:
     """Yield the steps with the most frequent name, numbered by the program or in order; other steps become ranges."""
     steps = [(event, line.id) for line in lines if not _DEVICE.search(line.plane) for event in line.events]
     steps = sorted(((event, tid) for event, tid in steps if _is_step(event)), key=lambda step: step[0].start_ns)

@@ -15,8 +15,9 @@ from __future__ import annotations
 import json
 import re
 from bisect import bisect_left, bisect_right
+from collections.abc import Callable
 from itertools import islice
-from typing import Any, NamedTuple, NoReturn
+from typing import Any, Generic, NamedTuple, NoReturn, TypeVar
 
 from msgspec import Struct, field
 
@@ -38,6 +39,10 @@ _MAX_JOINED = 4
 """Maximum pieces to join for an event whose name looks like the boundary between two."""
 _MAX_EVENT_CHARS = 1 << 16
 
+_EventT = TypeVar("_EventT")
+_Convert = Callable[[Any], tuple[_EventT, bool] | None]
+"""Return the event in a JSON value and whether it needed repair; None where the value is not an event."""
+
 _SURROGATE = re.compile("[\ud800-\udfff]")
 _SEPARATOR = re.compile(r"[\s,]*")
 _FOOTER = re.compile(r"\]\s*(?:\Z|\}\s*\Z|,\s*(?:\Z|\"[^\"]*(?:\Z|\"\s*(?::|\Z))))")
@@ -46,11 +51,11 @@ _EVENT_START = re.compile(r"\{[^{}]{0,300}\"ph\"\s*:")
 _SCALAR = re.compile(r"(?:\"(?:[^\"\\]|\\.)*\"|[-+.\w]+)(?=[\s,\]]|\Z)", re.DOTALL)
 
 
-class Recovered(Struct):
+class Recovered(Struct, Generic[_EventT]):
     """Events in a stretch of the events array, and the text around them."""
 
-    events: list[Complete | Instant | None] = field(default_factory=list)
-    """Events in order; None for an event of a phase that is not needed."""
+    events: list[_EventT] = field(default_factory=list)
+    """Events in order."""
     rest: str | None = None
     """Text after the last event that could be decided on; None where the array ended."""
     footer: str = ""
@@ -78,22 +83,29 @@ _DECODERS = ((_strict, False), (_lenient, True))
 """Decoders in the order in which they are tried, and whether the text is damaged if only this one can read it."""
 
 
-def recover(text: str, losses: Losses, *, final: bool) -> Recovered:
+def recover(text: str, losses: Losses, *, final: bool) -> Recovered[Complete | Instant | None]:
+    """Return Kineto's events at the start of `text` (`recover_as`); None for one of a phase that is not needed."""
+    return recover_as(convert, text, losses, final=final)
+
+
+def recover_as(convert: _Convert[_EventT], text: str, losses: Losses, *, final: bool) -> Recovered[_EventT]:
     """Return the events at the start of `text`, which begins at an event or at the comma before it.
 
     Args:
+        convert: Makes an event of a JSON value.
         text: A stretch of the events array. Bytes that are not UTF-8 are escaped by `surrogateescape`.
         losses: Counts the lost and the repaired events.
         final: Whether no text follows. If so, an event that the end of `text` cuts is lost; otherwise it is left in
             `rest`.
     """
-    return _Recovery(text, losses, final=final).recovered()
+    return _Recovery(convert, text, losses, final=final).recovered()
 
 
-class _Recovery:
+class _Recovery(Generic[_EventT]):
     """One pass through damaged text."""
 
-    def __init__(self, text: str, losses: Losses, *, final: bool) -> None:
+    def __init__(self, convert: _Convert[_EventT], text: str, losses: Losses, *, final: bool) -> None:
+        self._convert = convert
         self._text = text
         self._losses = losses
         self._final = final
@@ -106,8 +118,8 @@ class _Recovery:
         self._credit = 4 * len(text) + _MAX_EVENT_CHARS
         """Characters that may still be read in vain for objects with boundaries inside."""
 
-    def recovered(self) -> Recovered:
-        text, recovered, at = self._text, Recovered(), 0
+    def recovered(self) -> Recovered[_EventT]:
+        text, recovered, at = self._text, Recovered[_EventT](), 0
         while True:
             start = _after_separator(text, at)
             if start == len(text):
@@ -131,10 +143,10 @@ class _Recovery:
             self._take(start, item, recovered.events)
             at = item.end
 
-    def _take(self, start: int, item: _Item, events: list[Complete | Instant | None]) -> None:
+    def _take(self, start: int, item: _Item, events: list[_EventT]) -> None:
         """Add an item to the events, or count it as lost."""
         text = self._text[start : item.end]
-        typed = None if item.value is None else convert(item.value)
+        typed = None if item.value is None else self._convert(item.value)
         if typed is None:
             self._losses.lose(text)
             return
@@ -255,7 +267,7 @@ class _Recovery:
         return not near and _FOOTER.match(self._text, at) is not None
 
 
-def _reads_escapes(event: Complete | Instant | None, value: dict[str, Any], text: str) -> bool:
+def _reads_escapes(event: object, value: dict[str, Any], text: str) -> bool:
     """Return whether bytes that are not UTF-8 stand in a field that is read; other decoders check no other fields."""
     if _SURROGATE.search(text) is None or not isinstance(event, Complete) or table_of[event.cat] == EventTable.IGNORED:
         return False

@@ -35,7 +35,7 @@ CATEGORIES = (
 )
 """Frequent categories. Python reads arrays with an event of any other category."""
 _TABLE_OF: Final[I32] = np.array([table_of[category] for category in CATEGORIES], dtype=np.int32)
-"""Table of each of the categories."""
+"""Table for each category."""
 _PASSED_OVER_IN = {
     **dict.fromkeys(("ac2g", "fwdbwd"), "stf"),
     "cpu_instant_event": "i",
@@ -113,7 +113,8 @@ class ScannedArguments(msgspec.Struct, frozen=True):
     def text(self, attribute: str) -> list[str]:
         """Return texts, and other values as JSON."""
         numbers = self.values[:, self.places[attribute]].tolist()
-        return [decoded_text(self.texts[at]) if at >= 0 else "" for at in numbers]
+        decoded = {at: decoded_text(self.texts[at]) if at >= 0 else "" for at in set(numbers)}
+        return [decoded[at] for at in numbers]
 
     def take(self, rows: Index) -> ScannedArguments:
         """Return the arguments of some of the rows."""

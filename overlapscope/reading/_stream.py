@@ -83,7 +83,9 @@ class EventStream:
         losses = self.losses
         if not self._read_any and (losses.lost_bytes or losses.lost_events or losses.truncated):
             raise UnreadableTrace(
-                self._path, "none of its events can be read; it is damaged beyond repair, so record it again."
+                self._path,
+                "none of its events can be read: it is not a trace, or it is damaged beyond repair. Pass a Chrome "
+                "trace of torch.profiler, or record again.",
             )
 
     def _take(self, block: bytes) -> Batch | None:
@@ -262,7 +264,7 @@ class EventStream:
             typed = convert(value)
             if typed is None:
                 self.losses.lost_events += 1
-                self.losses.remember(f"lost: {str(value)[:80]} is no event")
+                self.losses.remember(f"lost: {str(value)[:80]} is not an event")
                 continue
             event, repaired = typed
             events.append(event)

@@ -8,9 +8,11 @@ from typing import Any
 import numpy as np
 
 from overlapscope.base.columns import locate
+from overlapscope.base.marks import GC_PAUSE
 from overlapscope.reading._categories import EventTable
 from overlapscope.reading._columns import COLLECTIVE_NUMBERS, COLLECTIVE_TEXTS, EventColumns, Part, Values, joined
 from overlapscope.trace import lost, op_names
+from overlapscope.trace.host_ops import OPTIMIZER_STEP, OPTIMIZER_ZERO_GRAD
 from overlapscope.trace.model import (
     I8,
     I64,
@@ -38,7 +40,7 @@ _NO_ROWS: Part = (
     *(np.empty(0, dtype=np.int64),) * 3,
     np.empty(0, dtype=np.int32),
 )
-_ANNOTATIONS = ("ProfilerStep#", "enumerate(DataLoader)#", "Optimizer.step#", "Optimizer.zero_grad#")
+_ANNOTATIONS = ("ProfilerStep#", "enumerate(DataLoader)#", OPTIMIZER_STEP, OPTIMIZER_ZERO_GRAD, GC_PAUSE)
 
 
 _PARTS: dict[EventTable, lost.Part] = {
@@ -67,6 +69,16 @@ class Finished:
         texts[texts >= 0] = text_ids[texts[texts >= 0]]
         self._annotations()
         self._overheads()
+        self._signals()
+
+    def _signals(self) -> None:
+        """Drop waits and signals of streams that were recorded as GPU ops."""
+        if op_names.SIGNALS.isdisjoint(self.names):
+            return
+        rows = self.rows(EventTable.GPU)
+        distinct, back = self._distinct(rows)
+        works = np.array([op_names.is_work(category, name) for category, name in distinct], np.bool_)
+        self.drop(rows[~works[back]])
 
     def _overheads(self) -> None:
         """Drop overhead that the profiler did not cause."""
@@ -75,14 +87,21 @@ class Finished:
             self._table[(self._table == EventTable.OVERHEAD) & queue_full] = EventTable.IGNORED
 
     def _annotations(self) -> None:
-        """Move PyTorch's own ranges to the annotations.
+        """Move ranges that were recorded as operators to the annotations.
 
-        Before torch 1.11, `record_function` ranges were recorded as operators.
+        These are PyTorch's own before torch 1.11, and the recorder's marks of the garbage collector.
         """
         is_range = np.array([name.startswith(_ANNOTATIONS) for name in self.names], dtype=np.bool_)
         if is_range.any():
             named_so = np.flatnonzero(is_range[self._name])
             self._table[named_so[self._table[named_so] == EventTable.CPU]] = EventTable.ANNOTATION
+
+    def mtias(self) -> set[int]:
+        """Return the devices that are Meta's MTIAs."""
+        of_mtia = np.array([category.lower() == op_names.MTIA for category in self._categories], np.bool_)
+        rows = self.rows(EventTable.GPU)
+        rows = rows[of_mtia[self._category[rows]]] if of_mtia.any() else rows[:0]
+        return set(self._aligned(EventTable.GPU, rows)[:, 0].tolist())
 
     def name(self, row: int) -> str:
         return str(self.names[self._name[row]])
@@ -175,6 +194,8 @@ class Finished:
             source_kind=judged[:, 1].copy(),
             target_kind=judged[:, 2].copy(),
             stated_gb_per_s=values[:, 4].copy().view(np.float64),
+            blocks=values[:, 5].copy(),
+            block_threads=values[:, 6].copy(),
         )
 
     def device_annotations(self, base_ns: int) -> DeviceAnnotations:
@@ -214,14 +235,18 @@ class Finished:
 
     def _judged(self, rows: Index) -> I8:
         """Return kind, source and target memory of GPU ops; each distinct (category, name) is judged once."""
+        distinct, back = self._distinct(rows)
+        judged = [
+            (op_names.kind(category, name), *op_names.memory_kinds(category, name)) for category, name in distinct
+        ]
+        return np.array(judged, dtype=np.int8).reshape(-1, 3)[back]
+
+    def _distinct(self, rows: Index) -> tuple[list[tuple[str, str]], Index]:
+        """Return the distinct (category, name) of some rows, and the place of each row's among them."""
         names = len(self.names)
         key = self._category[rows].astype(np.int64) * names + self._name[rows]
         distinct, back = np.unique(key, return_inverse=True)
-        judged = []
-        for key_of_name in distinct.tolist():
-            category, name = self._categories[key_of_name // names], self.names[key_of_name % names]
-            judged.append((op_names.kind(category, name), *op_names.memory_kinds(category, name)))
-        return np.array(judged, dtype=np.int8).reshape(-1, 3)[back]
+        return [(self._categories[each // names], self.names[each % names]) for each in distinct.tolist()], back
 
     def _sorted(self, table: EventTable) -> Index:
         """Return the table's rows by start, then longest first, then by content, whatever their order in the file."""
@@ -261,7 +286,7 @@ def _positive(correlation: I64) -> I64:
 
 _SHAPES: dict[EventTable, tuple[int, ...]] = {
     EventTable.RUNTIME: (),
-    EventTable.GPU: (5,),
+    EventTable.GPU: (7,),
     EventTable.SYNC: (7,),
     EventTable.DEVICE_ANNOTATION: (2,),
     EventTable.COLLECTIVE: (len(COLLECTIVE_TEXTS) + len(COLLECTIVE_NUMBERS),),

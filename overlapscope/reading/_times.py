@@ -64,7 +64,9 @@ def text_to_ns(raw: Raw) -> int:
     """
     text = bytes(raw)
     whole, point, fraction = text.partition(b".")
-    if whole.isdigit() and len(whole) < 16 and len(fraction) <= 3 and (fraction.isdigit() or not point):
+    # Sixteen digits that begin with a 3 or less are times since 1970, and below the limit.
+    short = len(whole) < 16 or (len(whole) == 16 and whole < b"4")
+    if short and whole.isdigit() and len(fraction) <= 3 and (fraction.isdigit() or not point):
         return int(whole + fraction.ljust(3, b"0"))
     number = decimal(text.decode("ascii", "replace"))
     if not number.is_finite() or abs(number) > _LARGEST_US:

@@ -95,14 +95,14 @@ class _Stats:
 
     def __init__(self, names: dict[int, str]) -> None:
         self._names = names
-        self._known: dict[bytes, tuple[str, Any]] = {}
+        self._decoded: dict[bytes, tuple[str, Any]] = {}
 
     def of_event(self, encoded: list[bytes]) -> Stats:
         values = {}
         for data in encoded:
-            stat = self._known.get(data)
+            stat = self._decoded.get(data)
             if stat is None:
-                stat = self._known[data] = self.decoded(data)
+                stat = self._decoded[data] = self.decoded(data)
             if stat[0] in _READ:
                 values[stat[0]] = stat[1]
         try:

@@ -48,6 +48,8 @@ _BESIDES = (
     "base/session.py",
     "base/words.py",
     "base/zstd.py",
+    "trace/host_activity.py",
+    "trace/host_ops.py",
     "trace/lost.py",
     "trace/model.py",
     "trace/op_names.py",

@@ -107,6 +107,9 @@ def _content(path: Path) -> NDArray[np.uint8]:
 
     If the file were mapped and another machine removed it from a network folder, this process would crash. Its content
     could also change after the check.
+
+    Raises:
+        BrokenFile: The file became shorter meanwhile.
     """
     with open(path, "rb", buffering=0, opener=regular) as file:
         file.seek(0, 2)

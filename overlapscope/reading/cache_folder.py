@@ -146,7 +146,10 @@ class Folder(msgspec.Struct, frozen=True):
                 total -= file.bytes
 
     def clear(self) -> list[Held]:
-        """Remove all files of the cache, and return them.
+        """Remove all files of the cache.
+
+        Returns:
+            The removed files.
 
         Raises:
             OSError: A file cannot be removed.

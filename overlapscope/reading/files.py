@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import zlib
-from collections.abc import Generator, Iterator
+from collections.abc import Callable, Generator, Iterator
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -209,3 +209,12 @@ def _zstd_classes(path: Path) -> tuple[Any, type[Exception]]:
 def _nonempty(block: bytes) -> Iterator[bytes]:
     if block:
         yield block
+
+
+def read_whole(file: SourceFile, at: Callable[[int], None]) -> bytes:
+    """Return all unpacked bytes of a file, and tell `at` the packed bytes read so far."""
+    blocks = []
+    for block in file:
+        blocks.append(block)
+        at(file.packed_bytes_read)
+    return b"".join(blocks)

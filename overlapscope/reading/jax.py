@@ -16,7 +16,7 @@ from msgspec.structs import replace
 from overlapscope.base.marks import FRAMEWORK, METADATA, RECORDER
 from overlapscope.base.words import plural
 from overlapscope.errors import UnreadableTrace
-from overlapscope.reading.files import SourceFile
+from overlapscope.reading.files import SourceFile, read_whole
 from overlapscope.reading.source import ReadRequest, Source
 from overlapscope.trace.model import Trace
 
@@ -53,11 +53,7 @@ def _read(path: Path, request: ReadRequest) -> Trace:
 
     file = SourceFile(path, limit_bytes=min(request.limit_bytes, _LARGEST_BYTES))
     with ReadingBar(str(path), file.packed_bytes, request.progress) as bar:
-        blocks = []
-        for block in file:
-            blocks.append(block)
-            bar.at(file.packed_bytes_read)
-        recording = _decoded(path, b"".join(blocks))
+        recording = _decoded(path, read_whole(file, bar.at))
     if file.broken is not None and not recording.truncated:
         recording.truncated = True
     others = {match[1] for line in recording.lines if (match := _OTHER_DEVICE.search(line.plane))}
@@ -141,7 +137,7 @@ _XPLANE, _CHROME, _PERFETTO = ".xplane.pb", ".trace.json.gz", "perfetto_trace.js
 def run_in(directory: Path, readable: Callable[[Path], bool] = Path.exists) -> tuple[Path, list[str]]:
     """Return the newest recording below a directory of jax.profiler, and a sentence on older ones.
 
-    Any other directory is returned itself. `readable` excludes recordings that must not be opened.
+    Any other directory is returned unchanged. `readable` excludes recordings that must not be opened.
     """
     runs = sorted(run for run in directory.glob("plugins/profile/*") if readable(run) and any(run.glob(f"*{_XPLANE}")))
     if not runs:

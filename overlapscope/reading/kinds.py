@@ -13,6 +13,7 @@ Kind = Literal[
     "report",
     "diff",
     "whatif",
+    "whatif-ranks",
     "check",
     "baseline",
     "ranks",

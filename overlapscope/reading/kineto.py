@@ -15,6 +15,7 @@ from overlapscope.reading._categories import EventTable
 from overlapscope.reading._columns import EventColumns
 from overlapscope.reading._crew import Crew
 from overlapscope.reading._events import valid_text
+from overlapscope.reading._host_activity import host_activity
 from overlapscope.reading._losses import Losses
 from overlapscope.reading._metadata import (
     device_names,
@@ -124,9 +125,10 @@ def assemble(
         syncs=syncs,
         device_annotations=finished.device_annotations(base_ns),
         collectives=finished.collectives(base_ns),
-        device_names=device_names(metadata.get("deviceProperties")),
+        device_names=_device_names(metadata, finished.mtias()),
         rank=rank if rank is not None else rank_in_name(source),
         world_size=_ordinal(distributed.get("world_size")),
+        process_groups=_ordinal(distributed.get("pg_count")),
         start_ns=begin_ns + base_ns if stated else -1,
         end_ns=end_ns + base_ns if stated else -1,
         versions=versions(metadata, distributed),
@@ -138,11 +140,18 @@ def assemble(
         base_ns=base_ns,
         predicted_by=predicted_by(metadata),
         plain_steps=plain_steps(metadata),
+        host_activity=host_activity(metadata),
         recorder=recorder(metadata),
         framework=framework(metadata),
         unpacked_bytes=unpacked_bytes,
         origin=origin(metadata),
     )
+
+
+def _device_names(metadata: dict[str, Any], mtias: set[int]) -> dict[int, str]:
+    """Return the names of devices. Meta's MTIAs state their generation at most, such as `ARTEMIS`."""
+    names = device_names(metadata.get("deviceProperties"))
+    return names | {device: f"MTIA {names.get(device, '')}".rstrip() for device in mtias}
 
 
 def _damage(source: str, finished: Finished, losses: Losses, repaired: int, begin_ns: int, end_ns: int) -> Damage:
@@ -198,10 +207,10 @@ def _drop_impossible(finished: Finished, begin_ns: int, end_ns: int) -> tuple[di
     finished.drop(work)
     # These are copies of annotations on the host, so nothing is lost.
     finished.drop(copied)
-    return by_part, [_told(finished, row) for row in work[:1].tolist()]
+    return by_part, [_impossible_time(finished, row) for row in work[:1].tolist()]
 
 
-def _told(finished: Finished, row: int) -> str:
+def _impossible_time(finished: Finished, row: int) -> str:
     start, dur = int(finished.start_ns[row]), int(finished.dur_ns[row])
     when = "unreadable" if start == UNREADABLE else f"{start} ns"
     length = "unreadable" if dur == UNREADABLE else f"{dur} ns"

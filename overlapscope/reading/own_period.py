@@ -10,9 +10,10 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from overlapscope.base.columns import Index
-from overlapscope.base.intervals import I64, Bool
+from overlapscope.base.intervals import I64, Bool, begins_after_all
 from overlapscope.base.recurrence import Recurrence, find_recurrence
 from overlapscope.reading.steps import STEP, with_names
+from overlapscope.trace.host_ops import OPTIMIZER_STEP
 from overlapscope.trace.model import GpuOps, HostEvents, Kind, OwnPeriod, Trace, stream_keys
 
 _MARK_NS: Final = 10**12
@@ -81,8 +82,7 @@ def _outermost_ops(trace: Trace) -> _Sequence:
     threads, counts = np.unique(ops.thread, return_counts=True)
     if len(threads):
         ops = ops.take(ops.thread == threads[np.argmax(counts)])
-    reach = np.maximum.accumulate(np.append(np.iinfo(np.int64).min, ops.end_ns))[:-1]
-    ops = ops.take(ops.start_ns >= reach)
+    ops = ops.take(begins_after_all(ops.start_ns, ops.end_ns))
     return _Sequence(ops.name_id.astype(np.int64), ops.start_ns, ops.end_ns, ops.thread)
 
 
@@ -138,7 +138,7 @@ def _after(trace: Trace, done: _Sequence, judge: Callable[[str], bool]) -> Index
 
 
 def _is_optimizer(name: str) -> bool:
-    return name.startswith("Optimizer.step#")
+    return name.startswith(OPTIMIZER_STEP)
 
 
 def _is_loader(name: str) -> bool:

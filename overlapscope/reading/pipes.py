@@ -129,9 +129,12 @@ def _unnamed_file() -> tuple[IO[bytes], str]:
 
 @contextmanager
 def named_in_directory(path: Path) -> Iterator[Path]:
-    """Give an unnamed temporary file a name until the block ends; yield the path of any other file as it is.
+    """Give an unnamed temporary file a name until the block ends.
 
     SQLite resolves the links of /proc itself, so it can't open a file that no directory has.
+
+    Yields:
+        The path with that name; the path of any other file as it is.
     """
     if not (path.is_symlink() and path.parent.name == "fd" and path.is_relative_to("/proc")):
         yield path

@@ -7,29 +7,18 @@ read again when they are needed. If that fails for any reason, the inputs are un
 from __future__ import annotations
 
 import math
-from contextlib import suppress
 from functools import lru_cache
-from pathlib import Path
 from typing import Any
 
 import msgspec
 import numpy as np
-from msgspec import Raw, Struct, field
+from msgspec import Raw, Struct
 
 from overlapscope.base.kept import kept
-from overlapscope.errors import UnreadableTrace
-from overlapscope.reading._batch import Batch
-from overlapscope.reading._cuts import at_end
-from overlapscope.reading._events import NAN, NOTHING, UNDECODABLE
-from overlapscope.reading._stream import EventStream
-from overlapscope.reading._times import to_ns
-from overlapscope.reading.files import SourceFile
-from overlapscope.trace.model import I32, I64, HostEvents, Trace
+from overlapscope.reading._events import NOTHING, UNDECODABLE
+from overlapscope.reading.op_args import read_args
+from overlapscope.trace.model import I32, HostEvents, Trace
 
-_NO_LIMIT = 1 << 62
-"""No limit: the file was read once within the user's limit, and is read no further than to the last op."""
-_SAME_NS = 1000
-"""Starts are compared as doubles, which hold the microseconds of a file to a quarter of a microsecond."""
 _MOST_ELEMENTS = 1 << 60
 _MOST_DIMS = 64
 _NOTHING = bytes(NOTHING)
@@ -71,98 +60,35 @@ class Inputs(msgspec.Struct, frozen=True, eq=False):
     signatures: tuple[Signature, ...]
 
 
-def read_inputs(trace: Trace) -> Inputs | None:
+def read_inputs(trace: Trace, events: HostEvents | None = None) -> Inputs | None:
     """Return the inputs of a trace's CPU ops; None where they were not recorded or the file is missing.
 
     Ops are left out if another event is now at their place in the file.
+
+    Args:
+        trace: The trace.
+        events: Some events of the trace, to return their inputs instead.
     """
-    return _read(trace.cpu_ops, Path(trace.source), trace.base_ns) if trace.flags.get("record_shapes") else None
+    ops = trace.cpu_ops if events is None else events
+    return _read(trace, ops) if trace.flags.get("record_shapes") else None
 
 
 @kept()
-def _read(ops: HostEvents, path: Path, base_ns: int) -> Inputs | None:
+def _read(trace: Trace, ops: HostEvents) -> Inputs | None:
     """Return the inputs; takes as long as reading the trace."""
-    reading = _Reading(ops, base_ns, np.full(len(ops), -1, np.int32))
-    # A damaged file may raise anything. The inputs found before the error have been checked.
-    with suppress(UnreadableTrace, OSError, ValueError, *UNDECODABLE):
-        if len(ops) and path.is_file():
-            reading.read(SourceFile(path, limit_bytes=_NO_LIMIT))
-    return reading.inputs() if (reading.number >= 0).any() else None
+    number = np.full(len(ops), -1, np.int32)
+    # Signatures have numbers by their text, because ops have few distinct ones.
+    numbers: dict[tuple[bytes, bytes], int] = {}
+    for row, args in read_args(trace, ops, _InputArgs):
+        text = bytes(args.dims), bytes(args.types)
+        if text[0] != _NOTHING:
+            number[row] = numbers.setdefault(text, len(numbers))
+    return Inputs(number, tuple(signature(*text) for text in numbers)) if numbers else None
 
 
 class _InputArgs(Struct, gc=False):
     dims: Raw = msgspec.field(default=NOTHING, name="Input Dims")
     types: Raw = msgspec.field(default=NOTHING, name="Input type")
-
-
-class _Op(Struct, gc=False):
-    name: str = ""
-    ts: float = NAN
-    args: _InputArgs | None = None
-
-
-_raw_events = msgspec.json.Decoder(list[Raw])
-_ops = msgspec.json.Decoder(list[_Op])
-
-
-class _RawBatch(Batch):
-    raw: list[Raw] = field(default_factory=list)
-
-
-class _RawEvents(EventStream):
-    """The events of a file as text, without those of damaged stretches."""
-
-    def _typed_array(self, array: memoryview) -> tuple[str, Batch]:
-        try:
-            events = _raw_events.decode(array)
-        except UNDECODABLE as error:
-            return ("cut" if at_end(str(error), len(array)) else "broken"), Batch()
-        return "valid", _RawBatch(count=len(events), raw=events)
-
-    def _recover(self, pending: bytes, *, final: bool) -> Batch:
-        return Batch(count=super()._recover(pending, final=final).count)
-
-
-class _Reading(msgspec.Struct):
-    ops: HostEvents
-    base_ns: int
-    number: I32
-    numbers: dict[tuple[bytes, bytes], int] = field(default_factory=dict)
-    """Signatures by their text, because ops have few distinct ones."""
-
-    def read(self, file: SourceFile) -> None:
-        by_place = np.argsort(self.ops.place, kind="stable")
-        places = self.ops.place[by_place]
-        begin = 0
-        for batch in _RawEvents(file).batches():
-            low, high = np.searchsorted(places, (begin, begin + batch.count)).tolist()
-            if isinstance(batch, _RawBatch) and high > low:
-                self._take([batch.raw[at] for at in (places[low:high] - begin).tolist()], by_place[low:high])
-            begin += batch.count
-            if high == len(places):
-                return
-
-    def _take(self, events: list[Raw], rows: I64) -> None:
-        try:
-            decoded = _ops.decode(b"[" + b",".join(events) + b"]")
-        except UNDECODABLE:
-            decoded = [_decoded(event) for event in events]
-        starts = to_ns(np.array([op.ts for op in decoded])) + self.base_ns
-        same = np.abs(starts - self.ops.start_ns[rows]) <= _SAME_NS
-        for op, row, name_id in zip(decoded, rows.tolist(), np.where(same, self.ops.name_id[rows], -1), strict=True):
-            if name_id >= 0 and op.args is not None and op.name == self.ops.names[name_id]:
-                text = bytes(op.args.dims), bytes(op.args.types)
-                if text[0] != _NOTHING:
-                    self.number[row] = self.numbers.setdefault(text, len(self.numbers))
-
-    def inputs(self) -> Inputs:
-        return Inputs(self.number, tuple(signature(*text) for text in self.numbers))
-
-
-def _decoded(event: Raw) -> _Op:
-    with suppress(*UNDECODABLE):
-        return msgspec.json.decode(event, type=_Op)
-    return _Op()
 
 
 @lru_cache(maxsize=4096)

@@ -9,7 +9,7 @@ from typing import Final
 from msgspec.structs import replace
 
 from overlapscope.errors import UnreadableTrace, UsageError
-from overlapscope.reading import jax, kineto, nsys
+from overlapscope.reading import ascend, jax, kineto, nsys
 from overlapscope.reading.file_names import file_and_part
 from overlapscope.reading.files import LIMIT_BYTES, SourceFile
 from overlapscope.reading.pipes import is_pipe, place
@@ -22,10 +22,10 @@ HEAD_BYTES: Final = 1 << 16
 _MAGIC_BYTES: Final = 16
 """Number of bytes that identify a file which may hold several recordings."""
 
-_OWN: Final = (nsys.SOURCE, jax.SOURCE, kineto.SOURCE)
+_OWN: Final = (nsys.SOURCE, jax.SOURCE, ascend.SOURCE, kineto.SOURCE)
 """Sources in the order in which they are asked."""
 
-SUFFIXES: Final = tuple(suffix for source in _OWN for suffix in source.suffixes)
+SUFFIXES: Final = tuple(dict.fromkeys(suffix for source in _OWN for suffix in source.suffixes))
 """Endings, in any case, of the files to find in a directory."""
 
 
@@ -87,6 +87,9 @@ def _others() -> tuple[Source, ...]:
     """Return the sources of other packages.
 
     They come last, because finding them takes longer than reading a small file.
+
+    Raises:
+        UsageError: A package's source can't be imported, or is not a `Source`.
     """
     from importlib.metadata import entry_points
 
@@ -101,7 +104,7 @@ def _others() -> tuple[Source, ...]:
             ) from error
         if not isinstance(source, Source):
             raise UsageError(
-                f"the source {entry.name} ({entry.value}) is no overlapscope.reading.source.Source; update or "
+                f"the source {entry.name} ({entry.value}) is not an overlapscope.reading.source.Source; update or "
                 "uninstall its package."
             )
         sources.append(source)

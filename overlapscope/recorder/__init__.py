@@ -6,11 +6,12 @@
 - Threads: `driver` calls the recorder on one thread, and `main_thread` interrupts that. `triggers` opens windows by the
   clock (`timetable`) or a range of the program.
 - Decisions: `recorder` and `recorder_state` follow the `schedule`, and `take_choice` says which session is written.
-- Profiler: `session` is a run of it, helped by `all_threads`, `cupti`, `event_notes`, `memory_guard` and `open_ranges`.
-  `program_profilers` handles the program's own.
+- Profiler: `session` is a run of it, helped by `all_threads`, `cupti`, `event_notes`, `gc_marks`, `memory_guard`
+  and `open_ranges`. `program_profilers` handles the program's own.
 - Steps: `step_marks` says which marks end steps. Without marks, `automatic_steps` finds steps: `step_sources` reports
   calls, and `step_choice` chooses among them. `step_times` times steps. `program_steps` counts them in a program that
   is watched rather than recorded, by `optimizer_steps`.
+- Host: `sampling` takes stacks and facts of the host in steps after the recording.
 - Files: `trace_file` writes them, with the facts of `metadata`, and `claims` locks them.
 - Data races: `hazards` finds them, and `race_words` states their number.
 - Inside a program: `torch_import` notices its import of torch, `devices` answers questions on GPUs, and `wrapping`

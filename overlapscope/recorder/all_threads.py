@@ -15,7 +15,7 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, NamedTuple
 
 _THREADS = "/proc/self/task"
 _NOTED_WITHIN_NS = 200_000
@@ -54,17 +54,24 @@ def settle() -> None:
         time.sleep(_BETWEEN_LOOKS_S)
         now = _threads()
         waiting = {thread: waiting[thread] for thread in waiting.keys() & now.keys()}
-        for thread, (rested, ran_ns) in list(waiting.items()):
-            rests, has_run_ns = now[thread]
-            if (rested and rests) or has_run_ns - ran_ns > _NOTED_WITHIN_NS:
+        for thread, before in list(waiting.items()):
+            rests, ran_ns = now[thread]
+            if (before.rests and rests) or ran_ns - before.ran_ns > _NOTED_WITHIN_NS:
                 del waiting[thread]
             else:
-                waiting[thread] = rests, ran_ns
+                waiting[thread] = _ThreadState(rests, before.ran_ns)
 
 
-def _threads() -> dict[str, tuple[bool, int]]:
-    """Return, for each other thread, whether it rests, and its running time in nanoseconds."""
-    threads: dict[str, tuple[bool, int]] = {}
+class _ThreadState(NamedTuple):
+    rests: bool
+    """True while the thread waits in the kernel."""
+    ran_ns: int
+    """Time that it has run so far."""
+
+
+def _threads() -> dict[str, _ThreadState]:
+    """Return the state of each other thread, by its number."""
+    threads: dict[str, _ThreadState] = {}
     for thread in os.listdir(_THREADS):
         if int(thread) != threading.get_native_id():
             try:
@@ -74,7 +81,7 @@ def _threads() -> dict[str, tuple[bool, int]]:
                 ):
                     # A thread's name, in parentheses, may contain any character.
                     rests = stat.read().rpartition(b")")[2].split()[0] == b"S"
-                    threads[thread] = rests, int(ran.read().split()[0])
+                    threads[thread] = _ThreadState(rests, int(ran.read().split()[0]))
             except (OSError, IndexError):
                 continue
     return threads

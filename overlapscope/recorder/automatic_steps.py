@@ -27,15 +27,15 @@ _NAMES: Final = {
 }
 _AUTOMATIC: Final = tuple(_NAMES.values())
 _SILENCE: Final = 20
-"""Other events in a row that show that the chosen ones come no more."""
+"""Number of other events in a row which shows that the chosen ones have stopped."""
 _OFTEN: Final = 64
-"""Events after each of which steps are looked for."""
+"""Number of events until which steps are looked for after each event."""
 _SELDOM: Final = 16
-"""Number of events between later searches."""
+"""Number of events between searches after that."""
 _TRAINS_LATER_NS: Final = 30_000_000_000
 """Time for an optimizer that exists to step before anything else is taken for steps."""
 _LOADING_NS: Final = 3_000_000_000
-"""The same for a model to be called on the batches of a loader."""
+"""Time for a model to be called on the batches of a loader before anything else is taken for steps."""
 _SHOWN: Final = 5
 """Names of calls in a message."""
 _LONG_NS: Final = 5_000_000_000
@@ -65,6 +65,9 @@ class AutomaticSteps:
             by: Events that end steps, as in `--steps-by`; None to choose them.
             at_once: Whether the steps of the first optimizer count until steps are chosen; for whole programs.
             without: Kinds of events that are not watched.
+
+        Raises:
+            UsageError: `by` is blank.
         """
         if by is not None and not by.strip():
             raise UsageError("steps_by is empty; name what a step is, such as optimizer or forward.")
@@ -80,13 +83,18 @@ class AutomaticSteps:
         self._first_ns: dict[SourceKind, int] = {}
         self._choice: StepChoice | None = None
         self._thread = -1
+        """Thread whose events end steps."""
         self._counted = 0
+        """Number of chosen events since the last step ended."""
         self._others: Counter[StepSource] = Counter()
+        """Events of other sources since the last chosen event."""
         self._trains: bool | None = None
+        """Whether an optimizer exists; None until that was looked up."""
         self._closed = by == MARKS
         self.settled = self._closed
         """True if the steps are chosen."""
         self._offer: str | None = None
+        """Sentence on longer steps that the user may choose."""
 
     @property
     def choice(self) -> StepChoice | None:
@@ -126,7 +134,7 @@ class AutomaticSteps:
             self._sources.start(self._kinds)
 
     def stop(self) -> None:
-        """Watch no more."""
+        """Stop watching."""
         self._closed = self.settled = True
         self._sources.stop()
 
@@ -173,8 +181,10 @@ class AutomaticSteps:
         """Return true if the program has no better events than these, the first of which came `since_ns` ago."""
         if self._by is not None:
             return kind is _NAMES[self._by]
-        better = (one for one in log.events if one < kind and (one <= SourceKind.BACKWARD or kind is SourceKind.GRAPH))
-        last_ns = max((log.events[one][-1].at_ns for one in better), default=now_ns - _TRAINS_LATER_NS)
+        better = (
+            other for other in log.events if other < kind and (other <= SourceKind.BACKWARD or kind is SourceKind.GRAPH)
+        )
+        last_ns = max((log.events[other][-1].at_ns for other in better), default=now_ns - _TRAINS_LATER_NS)
         if kind is SourceKind.GRAPH:
             # A graph is replayed once its warm-up is over.
             replays = log.events[kind]
@@ -189,27 +199,26 @@ class AutomaticSteps:
         count = log.counts[source.kind]
         # To look takes up to a millisecond.
         due = count >= CALLS and (count <= _OFTEN or count % _SELDOM == 0)
-        found = choose(log, source.kind, now_ns) if due and (sure or not self._trains_later(source, now_ns)) else None
-        if found is not None:
-            self._take(self._short_enough(found, source), thread)
+        choice = choose(log, source.kind, now_ns) if due and (sure or not self._trains_later(source, now_ns)) else None
+        if choice is not None:
+            self._take(self._short_enough(choice, source), thread)
         elif self._choice is None and source.kind is SourceKind.OPTIMIZER and self._at_once:
             self._choice, self._thread, self._counted = single(source), thread, 0
 
-    def _take(self, found: StepChoice, thread: int) -> None:
+    def _take(self, choice: StepChoice, thread: int) -> None:
         before, thread_before = self._choice, self._thread
-        self._choice, self.settled = found, True
+        self._choice, self.settled = choice, True
         # The event under way is counted next.
-        self._thread, self._counted = thread, (found.begun - 1) % found.each
+        self._thread, self._counted = thread, (choice.begun - 1) % choice.each
         self._others.clear()
-        if before is not None and (before.source, before.each, thread_before) != (found.source, found.each, thread):
+        if before is not None and (before.source, before.each, thread_before) != (choice.source, choice.each, thread):
             self._changed()
 
-    def _short_enough(self, found: StepChoice, source: StepSource) -> StepChoice:
-        if self._by is not None or found.cycle_ns <= _LONG_NS or found.each == 1:
-            return found
-        self._offer = (
-            f"{found.label} take {duration(found.cycle_ns)}; --steps-by {source.kind.name.lower()} makes that one step."
-        )
+    def _short_enough(self, choice: StepChoice, source: StepSource) -> StepChoice:
+        if self._by is not None or choice.cycle_ns <= _LONG_NS or choice.each == 1:
+            return choice
+        option = f"--steps-by {source.kind.name.lower()}"
+        self._offer = f"{choice.label} take {duration(choice.cycle_ns)}; {option} makes that one step."
         return single(source)
 
     def _trains_later(self, source: StepSource, now_ns: int) -> bool:
@@ -225,7 +234,7 @@ class AutomaticSteps:
 def _optimizer_exists() -> bool:
     from torch.optim import Optimizer
 
-    return any(issubclass(type(one), Optimizer) for one in gc.get_objects())
+    return any(issubclass(type(candidate), Optimizer) for candidate in gc.get_objects())
 
 
 def _capturing() -> bool:

@@ -22,10 +22,16 @@ _locks: dict[Path, int] = {}
 
 
 def put(new: Path, path: Path, *, since_ns: int | None = None) -> Path:
-    """Move the file `new` to `path` on the same disk, atomically, and return its new path. Raises OSError.
+    """Move the file `new` to `path` on the same disk, atomically.
 
     If `path` belongs to another process, the new path has this process's id in its name. A file that was modified at
     `since_ns` or later belongs to another process, unless it is one of ours.
+
+    Returns:
+        The file's new path.
+
+    Raises:
+        OSError: The file can't be moved.
     """
     disk.flush(new)
     lock = _locked(new)
@@ -44,10 +50,10 @@ def put(new: Path, path: Path, *, since_ns: int | None = None) -> Path:
     return path
 
 
-def is_anothers(path: Path, *, since_ns: int | None = None) -> bool:
-    """Return whether the file belongs to a process that still runs, or was modified at `since_ns` or later."""
-    with _open(path) as standing:
-        return path not in _locks and standing is not None and _anothers(standing, since_ns)
+def belongs_to_another(path: Path) -> bool:
+    """Return whether the file belongs to a process that still runs."""
+    with _open(path) as existing:
+        return path not in _locks and existing is not None and not _lock(existing)
 
 
 def _take(new: Path, path: Path, since_ns: int | None) -> bool:
@@ -61,14 +67,14 @@ def _take(new: Path, path: Path, since_ns: int | None) -> bool:
         else:
             os.unlink(new)
             return True
-        with _open(path) as standing:
-            if standing is None:
+        with _open(path) as existing:
+            if existing is None:
                 # Some disks have no links, and some files may be replaced, but not opened.
                 break
-            if _anothers(standing, since_ns):
+            if _open_file_belongs_to_another(existing, since_ns):
                 return False
             # Another process may have replaced the file before it was locked here, but not afterwards.
-            if os.path.samestat(os.fstat(standing), os.stat(path)):
+            if os.path.samestat(os.fstat(existing), os.stat(path)):
                 os.replace(new, path)
                 return True
     os.replace(new, path)
@@ -88,9 +94,9 @@ def _open(path: Path) -> Iterator[int | None]:
         os.close(descriptor)
 
 
-def _anothers(standing: int, since_ns: int | None) -> bool:
+def _open_file_belongs_to_another(existing: int, since_ns: int | None) -> bool:
     """Return whether an open file belongs to another process. If not, it is locked."""
-    return not _lock(standing) or (since_ns is not None and os.fstat(standing).st_mtime_ns >= since_ns)
+    return not _lock(existing) or (since_ns is not None and os.fstat(existing).st_mtime_ns >= since_ns)
 
 
 def _locked(path: Path) -> int:

@@ -47,7 +47,7 @@ class Rank:
 def rank_of(environ: Mapping[str, str]) -> Rank | None:
     """Return this process's rank; None if it seems to be the only process.
 
-    The first of these with several processes counts: torch.distributed, which a trainer initialises when it begins to
+    The first of these with several processes counts: torch.distributed, which a trainer initializes when it begins to
     train; and the variables of launchers, in the order of `_RANK_VARIABLES`.
     """
     distributed = sys.modules.get("torch.distributed")
@@ -79,7 +79,7 @@ class Destination:
     pattern: str
     """The rest of the path."""
     time: str
-    person_at: Path | None
+    user_directory: Path | None
     """Working directory of the user; None if they named an absolute path."""
     child: bool = False
     """True for a process that the program started, one of possibly several without ranks."""
@@ -88,7 +88,8 @@ class Destination:
     def asked(cls, path: str | os.PathLike[str]) -> Self:
         """Return the destination for a path.
 
-        Raises UsageError for unknown placeholders, and for files that no trace can be written to.
+        Raises:
+            UsageError: The path has an unknown placeholder, or no trace can be written there.
         """
         path = Path(path)
         if not path.name.endswith(SUFFIXES):
@@ -108,8 +109,8 @@ class Destination:
 
     def shown(self, path: Path) -> Path:
         """Return an absolute path as the user would write it."""
-        near = self.person_at is not None and path.is_relative_to(self.person_at)
-        return path.relative_to(self.person_at or "") if near else path
+        near = self.user_directory is not None and path.is_relative_to(self.user_directory)
+        return path.relative_to(self.user_directory or "") if near else path
 
     def of_child(self) -> Self:
         """Return the destination of a process that the program started."""
@@ -189,7 +190,7 @@ def remove_former_ranks(path: Path, rank: Rank) -> None:
     if rank.number == 0 and path.parent.suffix == _RANKS:
         for other in path.parent.iterdir():
             of_rank = _FILE_OF_RANK.fullmatch(other.name)
-            if of_rank and int(of_rank[1]) >= rank.world_size and not claims.is_anothers(other):
+            if of_rank and int(of_rank[1]) >= rank.world_size and not claims.belongs_to_another(other):
                 with suppress(OSError):
                     other.unlink()
 

@@ -1,6 +1,6 @@
-"""Questions to the GPUs around a recording, none of which initialises them.
+"""Questions to the GPUs around a recording, none of which initializes them.
 
-A program may choose its GPUs or fork after it has imported torch; either fails once CUDA is initialised.
+A program may choose its GPUs or fork after it has imported torch; either fails once CUDA is initialized.
 """
 
 from __future__ import annotations
@@ -13,14 +13,14 @@ from typing import Any
 
 
 def cuda_is_up() -> bool:
-    """Return whether this process has initialised CUDA (or ROCm, which goes by that name)."""
+    """Return whether this process has initialized CUDA (or ROCm, which goes by that name)."""
     import torch
 
     return bool(torch.cuda.is_initialized())
 
 
 def activities(*, cuda: bool) -> set[Any]:
-    """The `ProfilerActivity`s of the CPU and of the devices in use. `cuda` says whether CUDA's are."""
+    """Return the `ProfilerActivity`s of the CPU and of the devices in use. `cuda` states whether CUDA is in use."""
     import torch
     from torch.profiler import ProfilerActivity
 
@@ -38,7 +38,7 @@ def synchronize() -> None:
 
     if cuda_is_up():
         for device in range(torch.cuda.device_count()):
-            # No public function says which devices are in use, and waiting for another device would initialise it.
+            # No public function says which devices are in use, and waiting for another device would initialize it.
             if torch._C._cuda_hasPrimaryContext(device):  # type: ignore[attr-defined]
                 torch.cuda.synchronize(device)
     elif torch.xpu.is_initialized():
@@ -59,7 +59,7 @@ def finish_within(limit_s: float) -> bool:
 
 
 def cuda_may_come_up() -> bool:
-    """Return whether there is a GPU, but this process has not initialised CUDA yet.
+    """Return whether there is a GPU, but this process has not initialized CUDA yet.
 
     This asks the driver's management library, which changes nothing. The start of a profiler, even of the CPU alone,
     settles this: CUDA_VISIBLE_DEVICES is not read any more, and forked children cannot use CUDA (torch 2.11).
@@ -94,12 +94,12 @@ def capturing() -> bool:
 
 
 def when_cuda_comes_up(callback: Callable[[], None]) -> None:
-    """Call `callback` on the thread that initialises CUDA. It must not raise.
+    """Call `callback` on the thread that initializes CUDA. It must not raise.
 
     CUDA can be used by then, though `cuda_is_up` becomes true only afterwards.
     """
     import torch
 
     if torch.backends.cuda.is_built() and not cuda_is_up():
-        # The queue that torch.cuda.manual_seed uses, since no public function reports when CUDA is initialised.
+        # The queue that torch.cuda.manual_seed uses, since no public function reports when CUDA is initialized.
         torch.cuda._lazy_call(callback)

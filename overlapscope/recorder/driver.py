@@ -40,7 +40,7 @@ class Driver:
         self._unsettled = False
         """True from the beginning of a piece of work until `worked` has been called after it."""
         self._cuda_is_up = False
-        """True if CUDA was initialised after a start that was put off."""
+        """True if CUDA was initialized after a start that was put off."""
 
     @property
     def has_begun(self) -> bool:
@@ -78,7 +78,7 @@ class Driver:
     def begin(self, recorder: WindowRecorder, *, put_off: bool) -> None:
         """Start the recorder, which belongs to this thread then. Raises RecordingFailed.
 
-        With `put_off`, it waits until CUDA is initialised or a step ends.
+        With `put_off`, it waits until CUDA is initialized or a step ends.
         """
         recorder.start(put_off=put_off)
         self._trigger.start(recorder)
@@ -93,9 +93,12 @@ class Driver:
         self._trigger.advance(recorder)
 
     def move_here(self, *, again: bool = False) -> bool:
-        """Move the recorder to the calling thread, and return false if that is impossible.
+        """Move the recorder to the calling thread.
 
-        It is possible until the recorder has recorded a step, or with `again`, if the steps turn out to be here.
+        It can move until it has recorded a step, or with `again`, if the steps turn out to be here.
+
+        Returns:
+            Whether it belongs to the calling thread now.
         """
         recorder = self.recorder
         if (
@@ -113,9 +116,12 @@ class Driver:
         return moved
 
     def move_back(self) -> bool:
-        """Move a recorder that has moved to the calling thread. Returns false if it belongs to another thread.
+        """Move a recorder that has moved to the calling thread.
 
         A recorder that has moved records all threads, so any thread may end it.
+
+        Returns:
+            False if it belongs to another thread.
         """
         if self._moved is None:
             return self.on_this_thread

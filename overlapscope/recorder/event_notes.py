@@ -8,7 +8,7 @@ clocks. `overlapscope.reading` reads the markers and removes them from the CPU o
 
 Waits that PyTorch issues from C++ (autograd between streams, NCCL's work) have no markers and are reconstructed. Its
 GPU trace hooks would show them, but cannot be switched off again and cost 3.7 us for each allocation (H200, torch 2.11:
-5.2 us instead of 1.5 for an allocation and its release), more than the ops of a launch-bound program take.
+5.2 us instead of 1.5 for an allocation and its release), more than many ops take.
 """
 
 from __future__ import annotations

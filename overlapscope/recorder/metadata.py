@@ -9,11 +9,12 @@ from dataclasses import dataclass, field
 from functools import cache
 from typing import TYPE_CHECKING
 
-from overlapscope.base.marks import ORIGIN, PLAIN_STEPS, STEP_SOURCE, THREADS, TORCH, WARM_UP_STEPS
+from overlapscope.base.marks import HOST_ACTIVITY, ORIGIN, PLAIN_STEPS, STEP_SOURCE, THREADS, TORCH, WARM_UP_STEPS
 from overlapscope.base.revision import job_name, revision, running_script
 from overlapscope.version import __version__
 
 if TYPE_CHECKING:
+    from overlapscope.trace.host_activity import HostActivity
     from overlapscope.trace.model import PlainSteps, TraceOrigin
 
 _MOST_NAMED = 100
@@ -31,6 +32,8 @@ class Metadata:
     """Description of what ended steps."""
     threads: dict[str, str] = field(default_factory=dict)
     """Python's names of threads, by their numbers."""
+    host_activity: HostActivity | None = None
+    """Activity of the host in steps after the recording, if it was sampled."""
 
     def json(self) -> str:
         """Return the text that is in the trace, exactly once."""
@@ -48,6 +51,8 @@ class Metadata:
             content[THREADS] = self.threads
         if self.plain_steps != PlainSteps():
             content[PLAIN_STEPS] = to_builtins(self.plain_steps)
+        if self.host_activity is not None:
+            content[HOST_ACTIVITY] = to_builtins(self.host_activity)
         return json.dumps(content)
 
 

@@ -21,6 +21,9 @@ _ASSIGNED = re.compile(r"(?P<target>\s*[\w.,\s\[\]]+=\s*)(?P<magic>[%!].*)")
 def compiled(path: str, source: bytes) -> CodeType:
     """Compile a notebook, without the lines that only IPython understands, and let tracebacks show its lines.
 
+    Returns:
+        The code of all its cells, as one module.
+
     Raises:
         UsageError: The file is not a notebook.
         SyntaxError: Its code is not Python.

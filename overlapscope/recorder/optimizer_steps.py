@@ -6,6 +6,7 @@ import functools
 import weakref
 from collections.abc import Callable
 from contextlib import ExitStack
+from dataclasses import dataclass
 from types import MethodType
 from typing import TYPE_CHECKING, Any
 
@@ -13,6 +14,15 @@ from overlapscope.recorder.wrapping import Undo
 
 if TYPE_CHECKING:
     from torch.optim import Optimizer
+
+
+@dataclass(slots=True)
+class _Calls:
+    """Calls of the wrapper of an optimizer's `step`."""
+
+    under_way: int = 0
+    seen: int = 0
+    """Number of steps that the hook saw in the calls under way."""
 
 
 class OptimizerSteps:
@@ -26,8 +36,7 @@ class OptimizerSteps:
     def __init__(self, stepped: Callable[[Optimizer], None]) -> None:
         """Prepare to watch."""
         self._stepped = stepped
-        self._wrapped: weakref.WeakKeyDictionary[Optimizer, list[int]] = weakref.WeakKeyDictionary()
-        """Number of the wrapper's calls that are under way, and of the steps that the hook saw in them."""
+        self._wrapped: weakref.WeakKeyDictionary[Optimizer, _Calls] = weakref.WeakKeyDictionary()
         self._undo = ExitStack()
         self._on = self._in_hook = False
 
@@ -53,8 +62,8 @@ class OptimizerSteps:
         if not self._on or torch.compiler.is_compiling():
             return
         calls = self._wrapped.get(optimizer)
-        if calls is not None and calls[0]:
-            calls[1] += 1
+        if calls is not None and calls.under_way:
+            calls.seen += 1
             return
         if calls is None:
             self._wrap(optimizer)
@@ -65,18 +74,18 @@ class OptimizerSteps:
             self._in_hook = False
 
     def _wrap(self, optimizer: Optimizer) -> None:
-        step, own = optimizer.step, vars(optimizer).get("step")
-        calls = self._wrapped[optimizer] = [0, 0]
+        step, own_step = optimizer.step, vars(optimizer).get("step")
+        calls = self._wrapped[optimizer] = _Calls()
         kept = weakref.ref(optimizer)
 
         @functools.wraps(step)
         def wrapped(optimizer: Optimizer, *args: Any, **options: Any) -> Any:
-            calls[0] += 1
+            calls.under_way += 1
             try:
                 result = step(*args, **options)
             finally:
-                calls[0] -= 1
-                seen, calls[1] = calls[1], 0
+                calls.under_way -= 1
+                seen, calls.seen = calls.seen, 0
             if seen and self._on:
                 self._stepped(optimizer)
             elif not self._on:
@@ -84,17 +93,17 @@ class OptimizerSteps:
             return result
 
         # The bound method refers to the optimizer, which the program may drop before this is undone.
-        vars(wrapped)["own"] = own
+        vars(wrapped)["own"] = own_step
         ours = weakref.ref(wrapped)
 
         def undo() -> None:
             optimizer, function = kept(), ours()
             if optimizer is None or getattr(vars(optimizer).get("step"), "__func__", None) is not function:
                 return
-            if (own := vars(function)["own"]) is None:
+            if (own_step := vars(function)["own"]) is None:
                 del optimizer.step
             else:
-                optimizer.step = own  # type: ignore[method-assign]
+                optimizer.step = own_step  # type: ignore[method-assign]
 
         # Schedulers of learning rates wrap a method.
         optimizer.step = MethodType(wrapped, optimizer)  # type: ignore[method-assign]

@@ -30,6 +30,8 @@ class State(enum.Enum):
     UNDER_WAY = enum.auto()
     WRITTEN = enum.auto()
     """There is a file, to which something may be added, or which a better recording may replace."""
+    SAMPLING = enum.auto()
+    """There is a file, to which only samples of the host are to be added."""
     SETTLING = enum.auto()
     """There is a file, which is replaced only if steps become much faster within seconds."""
     COMPLETE = enum.auto()
@@ -94,13 +96,15 @@ class ProgramRecording(Recording):
             return State.NONE
         if self._recorder.bounded_out or (self._recorder.complete and self.paths):
             return State.COMPLETE
+        if self._recorder.sampling:
+            return State.SAMPLING
         if self._recorder.settling:
             return State.SETTLING
         return State.WRITTEN if self._recorder.written else State.UNDER_WAY
 
     @property
     def traces(self) -> tuple[Path, ...]:
-        """Files to analyse: the last window, or all recordings of the program's own profiler."""
+        """Files to analyze: the last window, or all recordings of the program's own profiler."""
         return self._profilers.paths or (self.path,)
 
     def can_end(self, *, within_s: float) -> bool:
@@ -118,11 +122,14 @@ class ProgramRecording(Recording):
         self._changed()
 
     def finish(self, *, died: bool = False) -> bool:
-        """End the recording, and return whether there is a trace. In a forked child there never is.
+        """End the recording.
 
         Args:
             died: Whether an exception ended the program. A trace of such a program without a step or use of a GPU is
                 not written, since it would be in the way of the next recording.
+
+        Returns:
+            Whether there is a trace. In a forked child there never is.
         """
         if self._recorder is None or os.getpid() != self._in_process:
             return False

@@ -70,7 +70,7 @@ class OwnProfiler:
         self._all: weakref.WeakSet[Any] = weakref.WeakSet()
         self._ended: Any = None
         """Profiler that `finish` stopped; the program may still stop it, too."""
-        self._quiet: weakref.WeakSet[Any] = weakref.WeakSet()
+        self._muted: weakref.WeakSet[Any] = weakref.WeakSet()
         """Profilers that mark no steps until they record, since these would be marks in our recording."""
         self._saved: list[tuple[weakref.ref[Any], Path]] = []
         """Results that Kineto cannot save again, and the files that contain them."""
@@ -84,7 +84,7 @@ class OwnProfiler:
     def stop(self) -> None:
         """Stop watching, except for the end and the export of a recording under way."""
         self._decided = True
-        self._unquiet()
+        self._unmute()
         if self._over:
             _watching.remove(self)
 
@@ -125,7 +125,7 @@ class OwnProfiler:
         self._ended = None
         if not self._decided and getattr(started, "record_steps", False):
             started.record_steps = False
-            self._quiet.add(started)
+            self._muted.add(started)
         if (self._saves or not self._decided) and getattr(started, "experimental_config", self) is None:
             from torch._C._profiler import _ExperimentalConfig  # the only way to ask for sync events
 
@@ -135,16 +135,16 @@ class OwnProfiler:
         """Let our recording give way to a profiler that begins to record, which may have started before `start`."""
         if session.starting() or os.getpid() != self._process:
             return
-        self._unquiet()
+        self._unmute()
         if not self._decided:
             self._decided = True
             self._saves = self._give_way(_HOW)
         self._starts(profile)
 
-    def _unquiet(self) -> None:
-        for started in self._quiet:
+    def _unmute(self) -> None:
+        for started in self._muted:
             started.record_steps = True
-        self._quiet.clear()
+        self._muted.clear()
 
     def _marks(self, marker: Any) -> None:
         if os.getpid() == self._process and not self._decided:
@@ -169,7 +169,7 @@ class OwnProfiler:
         with self._working():
             try:
                 path.parent.mkdir(exist_ok=True)  # a rank's
-                if path.exists() and not claims.is_anothers(path):
+                if path.exists() and not claims.belongs_to_another(path):
                     path.replace(kept_name(path))
                 path = trace_file.write(functools.partial(export, profile), path).path
             except Exception as failure:

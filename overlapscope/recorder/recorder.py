@@ -18,6 +18,7 @@ from overlapscope.errors import RecordingFailed
 from overlapscope.recorder.open_ranges import OpenRanges
 from overlapscope.recorder.options import Options
 from overlapscope.recorder.recorder_state import RecorderState, Stage
+from overlapscope.recorder.sampling.host_sampler import LONGEST_STEP_NS, HostSampler
 from overlapscope.recorder.schedule import StepWindow
 from overlapscope.recorder.session import Session, profiler_running
 from overlapscope.recorder.step_times import median_ns
@@ -138,7 +139,7 @@ class WindowRecorder(RecorderState):
 
     def open(self) -> bool:
         """Open a window, in the middle of a step. Returns false if that is impossible now."""
-        if self._stage not in (Stage.PUT_OFF, Stage.BETWEEN, Stage.UNMARKED) or not self._undisturbed():
+        if self._stage not in (Stage.PUT_OFF, Stage.BETWEEN, Stage.UNMARKED) or not self._profiler_may_start():
             return False
         if self._stage is Stage.UNMARKED:
             self._or_fail(self._start_first)
@@ -168,7 +169,7 @@ class WindowRecorder(RecorderState):
             case Stage.PUT_OFF:
                 self._or_fail(self._start_first)
             case Stage.UNMARKED:
-                if self._undisturbed():
+                if self._profiler_may_start():
                     self._or_fail(self._start_first)
             case Stage.REHEARSAL:
                 self._step_in_rehearsal()
@@ -178,15 +179,16 @@ class WindowRecorder(RecorderState):
                     self._or_fail(self._open_recording)
             case Stage.RECORDING:
                 self._step_in_recording()
-            case Stage.BEHIND:
+            case Stage.AFTER:
                 if profiler_running():
                     # The program's own profiler, which may leave it slower.
                     self._stage = Stage.DONE
                 else:
                     self._timer.step(self._steps)
                     if self._timer.full:
-                        self._stage = Stage.SETTLING if self._records_again else Stage.DONE
-                        self._add_behind(wait=True)
+                        self._end_steps_after()
+            case Stage.SAMPLING:
+                self._step_in_sampling()
             case Stage.SETTLING:
                 self._step_while_settling()
             case Stage.DONE:
@@ -208,19 +210,58 @@ class WindowRecorder(RecorderState):
             self._takes.notes += self._why_incomplete()
         if self.settling:
             self._timer.restart()
+        if self._sampler is not None:
+            self._sampler.finish()
+            self._end_sampling(self._sampler)
         self._stage = Stage.DONE
-        self._add_behind()
+        self._add_steps_after()
         if self._takes.done and self._options.plain_steps and not (self._options.by_steps or self._takes.files.timed):
             self._takes.notes.append(
                 "No step ended before or after the recording, so no step was timed without the profiler."
             )
 
-    def _add_behind(self, *, wait: bool = False) -> None:
-        """Add the steps timed after the recording to its file."""
+    def _add_steps_after(self, *, wait: bool = False) -> None:
+        """Add the steps timed after the recording, and the samples, to its file."""
         if self._timer.timed:
-            self._takes.files.time_behind(self._timer.read(wait=wait))
+            self._takes.files.time_after(self._timer.read(wait=wait))
             self._timer.restart()
         self._takes.notes += self._takes.files.amend()
+
+    def _end_steps_after(self) -> None:
+        """Write the steps timed after the recording, and begin to sample unless steps take too long for that."""
+        length_ns = median_ns(self._timer.read().host_ns)
+        with self._timer.pausing(self._steps):
+            self._add_steps_after(wait=True)
+        if length_ns > LONGEST_STEP_NS:
+            self._stage = Stage.SETTLING if self._records_again else Stage.DONE
+        else:
+            self._stage, self._sampler = Stage.SAMPLING, HostSampler()
+
+    def _step_in_sampling(self) -> None:
+        sampler = self._sampler
+        assert sampler is not None
+        if profiler_running():
+            # The program's own profiler, which slows it.
+            sampler.stop()
+        else:
+            # It starts once the program has settled.
+            self._timer.step(self._steps)
+            if self._timer.timed:
+                sampler.step()
+        if self._records_again and self._became_faster():
+            sampler.stop()
+            self._sampler = None
+        elif sampler.over:
+            self._end_sampling(sampler)
+            self._stage = Stage.SETTLING if self._records_again else Stage.DONE
+
+    def _end_sampling(self, sampler: HostSampler) -> None:
+        self._sampler = None
+        self._timer.restart()
+        if sampler.activity is not None:
+            self._takes.files.sampled(sampler.activity)
+        self._takes.notes += filter(None, [sampler.note])
+        self._add_steps_after()
 
     def steps_changed(self) -> None:
         """Time steps anew, since other events end them now."""
@@ -229,7 +270,8 @@ class WindowRecorder(RecorderState):
     def start_over(self) -> bool:
         """Throw away the recording under way, and start again with the next step, on any thread.
 
-        Returns false if only the thread that began may stop the profiler, or if nothing is to be recorded any more.
+        Returns:
+            False if only the thread that began may stop the profiler, or if nothing more is to be recorded.
         """
         take = self._running
         if not self.running or (take is not None and not take.all_threads):
@@ -260,7 +302,7 @@ class WindowRecorder(RecorderState):
 
     def _forget(self) -> None:
         if self._running is not None:
-            self._running.forget()
+            self._running.abandon()
         self._takes.drop()
         self._takes.unmarked = None
         self._timer.restart()
@@ -345,27 +387,32 @@ class WindowRecorder(RecorderState):
 
     def _step_while_settling(self) -> None:
         self._timer.step(self._steps)
-        if self._timer.full:
-            first_ns = median_ns(self._takes.files.plain_steps.before.host_ns or (0,))
-            later_ns = median_ns(self._timer.read().host_ns)
-            if first_ns > max(_SLOW_NS, _FASTER * later_ns):
-                self._records_again = False
-                self._faster = (
-                    f"The first steps took {duration(first_ns)}, and those before step {self._steps} "
-                    f"{duration(later_ns)}: the latter are recorded."
-                )
-                self._takes.rehearsal, self._stage = self._takes.done.pop(), Stage.BETWEEN
-                return
-        if clock.now_ns() > self._settles_by_ns:
+        if not self._became_faster() and clock.now_ns() > self._settles_by_ns:
             self._timer.restart()
             self._stage = Stage.DONE
+
+    def _became_faster(self) -> bool:
+        """Return whether the timed steps are much faster than the recorded ones, which are recorded again then."""
+        if not self._timer.full:
+            return False
+        first_ns = median_ns(self._takes.files.plain_steps.before.host_ns or (0,))
+        later_ns = median_ns(self._timer.read().host_ns)
+        if first_ns <= max(_SLOW_NS, _FASTER * later_ns):
+            return False
+        self._records_again = False
+        self._faster = (
+            f"The first steps took {duration(first_ns)}, and those before step {self._steps} "
+            f"{duration(later_ns)}: the latter are recorded."
+        )
+        self._takes.rehearsal, self._stage = self._takes.done.pop(), Stage.BETWEEN
+        return True
 
     def _recording_is_due(self) -> bool:
         due = self._options.by_steps and self._steps >= self._opens and self._timer.full
         settled = not self._options.plain_steps or self._steps_are_settled()
-        return due and settled and self._undisturbed()
+        return due and settled and self._profiler_may_start()
 
-    def _undisturbed(self) -> bool:
+    def _profiler_may_start(self) -> bool:
         """Return whether the profiler can start: no range of the last session is open, and no profiler runs."""
         return self._ranges.are_left and not profiler_running()
 
@@ -373,7 +420,7 @@ class WindowRecorder(RecorderState):
         # The session waits for the devices as well, but only once the profiler runs.
         self._before = self._timer.read(wait=True)
         if self._takes.done:
-            self._takes.files.time_behind(self._before)
+            self._takes.files.time_after(self._before)
         # The window may open in the middle of a step, which does not belong to it.
         first = self._steps if self._options.by_steps else self._steps + 1
         self._takes.recording = self._start_session(self._options.recording(first), Stage.RECORDING)
@@ -409,7 +456,7 @@ class WindowRecorder(RecorderState):
             self._opens = self._steps + (max(1, self._options.wait) if take.wanted else 1)
             self._stage = Stage.BETWEEN
         elif self._options.plain_steps and self._takes.last(self._steps) is take and self._steps:
-            self._stage = Stage.BEHIND
+            self._stage = Stage.AFTER
         else:
             self._stage = Stage.DONE
 
@@ -446,7 +493,13 @@ class WindowRecorder(RecorderState):
             stacks=self._options.stacks and not waits,
             max_size_bytes=min(max_size_bytes, _UNMARKED_BYTES) if unmarked else max_size_bytes,
         )
-        take = Session(window, options, on_too_much=self._on_too_much, wanted=self._slow is None)
+        take = Session(
+            window,
+            options,
+            on_too_much=self._on_too_much,
+            wanted=self._slow is None,
+            marks_gc=stage is Stage.RECORDING,
+        )
         if options.stacks != self._options.stacks:
             take.notes.append(_NO_STACKS)
         self._stage = stage

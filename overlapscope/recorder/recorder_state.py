@@ -8,6 +8,7 @@ from pathlib import Path
 
 from overlapscope.errors import RecordingFailed
 from overlapscope.recorder.options import Options
+from overlapscope.recorder.sampling.host_sampler import HostSampler
 from overlapscope.recorder.session import Session
 from overlapscope.recorder.step_times import SlowSteps, StepTimer, StepTimings
 from overlapscope.recorder.take_choice import TakeChoice
@@ -27,8 +28,10 @@ class Stage(enum.Enum):
     BETWEEN = "between"
     """The profiler is off: the program settles, steps are timed, and a window will open."""
     RECORDING = "recording"
-    BEHIND = "behind"
+    AFTER = "after"
     """The trace is written, and steps are timed."""
+    SAMPLING = "sampling"
+    """The steps are timed, and the host is sampled in steps of their own."""
     SETTLING = "settling"
     """Steps are timed on, since later ones may be much faster. Then these are recorded instead."""
     DONE = "done"
@@ -45,6 +48,8 @@ class RecorderState:
         """Number of windows that ended without a step."""
         self._timer = StepTimer(options.plain_steps)
         """Times the steps before the recording, and then those after it."""
+        self._sampler: HostSampler | None = None
+        """Samples the host; None except in the stage for it."""
         self._slow = None if options.slow_step is None else SlowSteps(options.slow_step)
         self._steps = 0
         """Number of finished steps."""
@@ -52,7 +57,7 @@ class RecorderState:
     @property
     def running(self) -> bool:
         """True if anything is being recorded, or will be."""
-        return self._stage not in (Stage.BEHIND, Stage.SETTLING, Stage.DONE)
+        return self._stage not in (Stage.AFTER, Stage.SAMPLING, Stage.SETTLING, Stage.DONE)
 
     @property
     def recording(self) -> bool:
@@ -73,6 +78,11 @@ class RecorderState:
     def bounded_out(self) -> bool:
         """True if nothing more is recorded unless the program marks a step."""
         return self._stage is Stage.UNMARKED and self._unmarked_windows == _UNMARKED_WINDOWS
+
+    @property
+    def sampling(self) -> bool:
+        """True if the recording and the steps timed after it are written, and only samples of the host are missing."""
+        return self._stage is Stage.SAMPLING
 
     @property
     def settling(self) -> bool:

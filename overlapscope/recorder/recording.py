@@ -88,7 +88,7 @@ class Recording:
     _whole_program = False
     """True if the recording ends with the program, which need not know of it.
 
-    Such a recording starts only when CUDA is initialised or a step ends, if there is a GPU
+    Such a recording starts only when CUDA is initialized or a step ends, if there is a GPU
     (`devices.cuda_may_come_up`): a program that does neither is not recorded. A profiler of the program that still runs
     at the end is stopped.
     """
@@ -311,7 +311,7 @@ class Recording:
         self._announced = max(self._announced, len(written))
 
     def _need_no_steps(self) -> None:
-        """Watch for steps no more, since nothing is recorded or timed any more."""
+        """Stop watching for steps, since nothing is recorded or timed any more."""
         self._marks.automatic.stop()
 
     def _announce(self, path: Path) -> None:

@@ -43,12 +43,17 @@ class Ending:
 
 
 def run_script(path: str, arguments: Sequence[str]) -> Ending:
-    """Run a file, or a directory or zip file with a `__main__.py`, as `python PATH ARGUMENTS` does, or a notebook.
+    """Run a file, a directory or zip file with a `__main__.py`, or a notebook, as `python PATH ARGUMENTS` does.
 
-    This prints the traceback of an exception that ends the program. Raises UsageError if there is no such program,
-    before running anything.
+    This prints the traceback of an exception that ends the program.
+
+    Returns:
+        The way in which the program ended.
+
+    Raises:
+        UsageError: There is no such program; nothing has run then.
     """
-    # Python makes the path absolute, but does not normalise it.
+    # Python makes the path absolute, but does not normalize it.
     absolute = os.path.join(os.getcwd(), path)
     sys.argv[:] = [path, *arguments]
     if pkgutil.get_importer(absolute) is not None:
@@ -84,9 +89,12 @@ def run_text(text: str | bytes, name: str, arguments: Sequence[str]) -> Ending:
 
 
 def run_module(name: str, arguments: Sequence[str]) -> Ending:
-    """Run a module, or a package's `__main__`, as `python -m NAME ARGUMENTS` does. See `run_script`.
+    """Run a module, or a package's `__main__`, as `python -m NAME ARGUMENTS` does.
 
     Packages around the module are imported even if the module turns out to be missing.
+
+    Returns:
+        As for `run_script`.
     """
     sys.argv[:] = ["-m", *arguments]
     _look_first_in(os.getcwd())

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from overlapscope.trace.model import TimedSteps
 
 _LOG_LEVEL, _ERRORS_ONLY = "KINETO_LOG_LEVEL", "6"
+_OWN_MARKS = "overlapscope::"
 _STEP = "ProfilerStep#"
 """Prefix of torch.profiler's names of steps, which every reader of traces looks for."""
 
@@ -41,15 +42,26 @@ class Session:
     """Name of the annotation that was open when it stopped."""
 
     def __init__(
-        self, window: StepWindow, options: Options, *, on_too_much: Callable[[], None], wanted: bool = True
+        self,
+        window: StepWindow,
+        options: Options,
+        *,
+        on_too_much: Callable[[], None],
+        wanted: bool = True,
+        marks_gc: bool = True,
     ) -> None:
-        """Start the profiler. Raises RecordingFailed if it does not start.
+        """Start the profiler.
 
         Args:
             window: Steps to record.
             options: Contents of the recording, and its limit of memory.
             on_too_much: Function that `MemoryGuard` calls.
             wanted: Whether to keep it.
+            marks_gc: Whether to mark runs of the garbage collector. Do not mark them in a session that another thread
+                may have to stop: after an op on the first thread, that can crash the process (torch 2.13).
+
+        Raises:
+            RecordingFailed: It does not start.
         """
         self.window = window
         self.wanted = wanted
@@ -60,6 +72,7 @@ class Session:
         self._stopped = False
         self.notes: list[str] = []
         self._options = options
+        self._marks_gc = marks_gc and not options.light
         # A profiler of all threads records no memory (pytorch issue 192290, torch 2.13).
         self.all_threads = all_threads.possible() and not options.memory
         """True if the ops of all threads are recorded, and any thread may stop it."""
@@ -86,6 +99,7 @@ class Session:
         from torch.profiler.profiler import _KinetoProfile  # documented, and exported by `torch.profiler`
 
         from overlapscope.recorder.event_notes import EventNotes
+        from overlapscope.recorder.gc_marks import GcMarks
 
         undisturbed()
         options = self._options
@@ -100,6 +114,7 @@ class Session:
             ),
         )
         self._event_notes = EventNotes(as_annotations=options.light)
+        self._gc_marks = GcMarks() if self._marks_gc else None
         with warnings.catch_warnings(), _quiet_kineto():
             # torch 2.11 gives this warning for every recording.
             warnings.filterwarnings("ignore", message=".*Profiler clears events")
@@ -159,6 +174,10 @@ class Session:
 
             self._annotation = record_function(f"{_STEP}{step}")
             self._annotation.__enter__()
+        # Not before: a profiler of all threads that another thread stops crashes the program later if it has marks
+        # (torch 2.13, cause unknown), and a recording moves to another thread only before its first step.
+        if self._gc_marks is not None:
+            self._gc_marks.start()
 
     def end_step(self, finished: int) -> None:
         """End the present step, after which `finished` steps are finished."""
@@ -171,9 +190,15 @@ class Session:
         if annotation is not None:
             annotation.__exit__(None, None, None)
 
-    def forget(self) -> None:
-        """Stop the memory guard of a session that is abandoned while its profiler continues."""
+    def abandon(self) -> None:
+        """Stop the memory guard and the marks of a session that is abandoned while its profiler continues."""
         self._guard.stop()
+        self.forget_marks()
+
+    def forget_marks(self) -> None:
+        """Mark the garbage collector's runs no more."""
+        if self._gc_marks is not None:
+            self._gc_marks.stop()
 
     def stop(self, finished: int, before: TimedSteps, step_source: str | None) -> None:
         """Stop the profiler. The annotation of a step under way stays open in the trace.
@@ -196,7 +221,7 @@ class Session:
         try:
             self._stop_profiler()
             self._stopped = True
-            self.notes += filter(None, [self._what_others_did()])
+            self.notes += filter(None, [self._note_on_other_threads()])
         except Exception as error:
             self.release()
             raise RecordingFailed(
@@ -208,9 +233,10 @@ class Session:
     def _stop_profiler(self) -> None:
         undisturbed()
         self._event_notes.stop()
+        self.forget_marks()
         # Kineto takes metadata only while it runs.
         self._profiler.add_metadata_json(METADATA, self.metadata.json())
-        # The profiler would wait for the device. This initialises CUDA in a program that does not use it. After a
+        # The profiler would wait for the device. This initializes CUDA in a program that does not use it. After a
         # device-side assert it fails, and the trace of the ops before the assert would be lost.
         with suppress(RuntimeError):
             devices.synchronize()
@@ -223,7 +249,7 @@ class Session:
             self._profiler.stop_trace()
         _running.discard(self)
 
-    def _what_others_did(self) -> str | None:
+    def _note_on_other_threads(self) -> str | None:
         """Return a sentence on other threads of the program whose ops are not recorded; None without such threads."""
         import torch
 
@@ -244,7 +270,8 @@ class Session:
     @property
     def empty(self) -> bool:
         """True if no op was recorded. Valid after `stop`; takes a microsecond per event."""
-        return not any("::" in event.name() for event in self._events())
+        names = (event.name() for event in self._events())
+        return not any("::" in name and not name.startswith(_OWN_MARKS) for name in names)
 
     @property
     def has_gpu_times(self) -> bool | None:
@@ -288,6 +315,8 @@ def _in_forked_child() -> None:
 
         autograd: Any = torch.autograd
         autograd._enable_record_function(False)
+        for session in _running:
+            session.forget_marks()
         if any(session.stacks for session in _running):
             sys.setprofile(None)
 

@@ -16,7 +16,7 @@ _LONGEST_CYCLE: Final = 40
 _ALIKE: Final = 8
 """Events in a row that show that each of them is a step."""
 _ODD_ALIKE: Final = _LONGEST_CYCLE + 8
-"""The same where earlier events were different, as the first update after a rollout is."""
+"""Events in a row that show this if earlier events were different, as the first update after a rollout is."""
 _SHORT_CYCLE: Final = 8
 """Cycles up to this length have to repeat twice, and longer ones once."""
 CALLS: Final = 5
@@ -72,6 +72,7 @@ class Log:
         self.counts: Counter[SourceKind] = Counter()
         """Number of all events of each kind."""
         self._last: dict[SourceKind, tuple[int, int]] = {}
+        """Numbers of calls of modules and of batches at the last event of each kind."""
 
     def add(self, source: StepSource, at_ns: int) -> None:
         """Note an event."""
@@ -185,6 +186,9 @@ def _of_cycle(events: Sequence[StepEvent], length: int) -> StepChoice:
 
     A source with a single event in the cycle ends it, such as the generator of a GAN, and the last in the program if
     there are several. Otherwise the cycle begins with the event that has most calls before it.
+
+    Returns:
+        The choice of those events.
     """
     cycle = events[-length:]
     counts = Counter(event.source for event in cycle)

@@ -48,7 +48,7 @@ class StepSources:
             self._watched[kind] = starts[kind]()
 
     def stop(self, *, but: SourceKind | None = None) -> None:
-        """Watch no more, or only one kind."""
+        """Stop watching, except for one kind if given."""
         for kind in [kind for kind in self._watched if kind is not but]:
             self._watched.pop(kind)()
 
@@ -108,13 +108,13 @@ class StepSources:
     def _watch_ranges(self) -> Undo:
         from torch.profiler import record_function
 
-        def left(leave: Callable[..., Any], range: Any, *error: Any) -> Any:
+        def exited(leave: Callable[..., Any], range: Any, *error: Any) -> Any:
             result = leave(range, *error)
             if not range.name.startswith("ProfilerStep#"):
                 self._tell(SourceKind.RANGE, range.name, lambda: range.name)
             return result
 
-        return around(record_function, "__exit__", left)
+        return around(record_function, "__exit__", exited)
 
 
 def _or(function: Callable[[], _Value], otherwise: _Value) -> _Value:
@@ -185,6 +185,9 @@ def _note_calls(called: Callable[[Any], None]) -> Undo:
     The code of `Module.__call__` is replaced, and the function stays. As long as that is the same, torch.compile traces
     and guards `forward` alone. If there were hooks for all modules, it would compile again when they are removed.
     If torch's code is not the expected one, no call is seen.
+
+    Returns:
+        A function that restores torch's code.
     """
     import torch
     from torch.utils.data.dataloader import _BaseDataLoaderIter

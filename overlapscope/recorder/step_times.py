@@ -47,17 +47,18 @@ class StepTimings:
         if not plain_ns:
             return None
         if drifted(before_ns, after_ns):
-            unit = unit_for(max(median_ns(before_ns), median_ns(after_ns)))
+            before, after = (round(statistics.mean(side)) for side in (before_ns, after_ns))
+            unit = unit_for(max(before, after))
             return (
-                f"without the profiler a step takes {unit.text(median_ns(before_ns))} before the recording and "
-                f"{unit.text(median_ns(after_ns))} after it: the program or the machine changed."
+                f"without the profiler a step takes {unit.text(before)} before the recording and {unit.text(after)} "
+                "after it: the program or the machine changed."
             )
         plain = measured(self.plain, round(statistics.mean(self.recorded_ns or (max(plain_ns),))))
         timed = f"{plural(len(plain_ns), 'step')} took {between(min(plain_ns), max(plain_ns))}"
-        average = f"{duration(round(statistics.mean(plain_ns)))} on average"
         if plain is None:
+            average = f"{duration(round(statistics.mean(plain_ns)))} on average"
             return f"without the profiler {timed}, {average}; too few were timed for a step time."
-        return f"without the profiler a step takes {plain.words}; {timed}, {average}."
+        return f"without the profiler a step takes {plain.words}; {timed}."
 
 
 def median_ns(lengths_ns: Sequence[int]) -> int:
@@ -142,7 +143,7 @@ class StepTimer:
         """Forget all marks."""
         self._marks.clear()
 
-    def leave_behind(self) -> None:
+    def abandon_events(self) -> None:
         """Forget all marks in a forked child, without ever freeing their events.
 
         Freeing a CUDA event ends a forked child with SIGABRT (torch 2.13): CUDA fails there, and the event's destructor
@@ -182,7 +183,7 @@ _timers: weakref.WeakSet[StepTimer] = weakref.WeakSet()
 
 def _forked() -> None:
     for timer in _timers:
-        timer.leave_behind()
+        timer.abandon_events()
 
 
 os.register_at_fork(after_in_child=_forked)

@@ -43,11 +43,14 @@ class Timetable:
         self._refused = True
 
     def open(self, begun_ns: int, now_ns: int) -> str | None:
-        """Note that a window opened, and return a sentence if it did so late.
+        """Note that a window opened.
 
         Args:
             begun_ns: Time at which the profiler was asked to start.
             now_ns: Time at which it ran, which is when the duration begins.
+
+        Returns:
+            A sentence if it opened late.
         """
         return self._next("opened", begun_ns, now_ns + self._duration_ns)
 

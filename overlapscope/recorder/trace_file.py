@@ -23,6 +23,7 @@ from overlapscope.recorder.metadata import Metadata
 from overlapscope.recorder.session import Session
 
 if TYPE_CHECKING:
+    from overlapscope.trace.host_activity import HostActivity
     from overlapscope.trace.model import PlainSteps, TimedSteps
 
 _GZIP_LEVEL = 6
@@ -62,6 +63,9 @@ def write(
             Kineto writes it as if it had ended there.
         since_ns: Time after which other processes may have written `path` (`claims.put`).
 
+    Returns:
+        The identity of the file, for `amend`.
+
     Raises:
         RecordingFailed: The file cannot be written. `path` is unchanged.
     """
@@ -97,8 +101,13 @@ def _check_whole(plain: Path) -> None:
 def amend(written: Written, old: bytes, new: bytes) -> Written:
     """Replace the metadata `old` in the head of a trace by `new`.
 
-    Raises RecordingFailed if that is impossible, or if the file was changed or removed meanwhile. It is unchanged then.
-    """
+    Returns:
+        The identity of the changed file.
+
+    Raises:
+        RecordingFailed: The metadata can't be replaced, or the file was changed or removed meanwhile. The file is
+            unchanged.
+    """  # noqa: DOC501
     path = written.path
     undisturbed(even_by_the_end=True)
     try:
@@ -164,6 +173,13 @@ class _WindowFile:
     """Metadata that is in the file."""
     after: TimedSteps | None = None
     """Steps timed after the window, to be added to the file."""
+    host_activity: HostActivity | None = None
+    """Activity of the host after the window, to be added to the file."""
+
+    @property
+    def pending(self) -> bool:
+        """True if there is something to add to the file."""
+        return self.after is not None or self.host_activity is not None
 
 
 class TraceFiles:
@@ -192,7 +208,7 @@ class TraceFiles:
     @property
     def pending(self) -> bool:
         """True if `amend` has something to add."""
-        return any(file.after is not None for file in self._files.values())
+        return any(file.pending for file in self._files.values())
 
     @property
     def timed(self) -> bool:
@@ -220,24 +236,31 @@ class TraceFiles:
         if written.path != path:
             self.notes = [f"{path}: belongs to another process, so this trace is {written.path.name}."]
 
-    def time_behind(self, timed: TimedSteps) -> None:
+    def time_after(self, timed: TimedSteps) -> None:
         """Note the steps that were timed after the window that was written last."""
         if self._files and timed.host_ns:
             self._files[max(self._files)].after = timed
 
+    def sampled(self, activity: HostActivity) -> None:
+        """Note the activity of the host after the window that was written last."""
+        if self._files:
+            self._files[max(self._files)].host_activity = activity
+
     def amend(self) -> Iterator[str]:
-        """Add the timed steps to the files, and yield a sentence for each file that cannot be amended."""
+        """Add what came after the recording to the files, and yield a sentence for each that cannot be amended."""
         from overlapscope.trace.model import PlainSteps
 
         for file in self._files.values():
-            if file.after is None:
+            if not file.pending:
                 continue
-            timed = PlainSteps(before=file.metadata.plain_steps.before, after=file.after)
-            amended = replace(file.metadata, plain_steps=timed)
-            file.after = None
+            plain, activity = file.metadata.plain_steps, file.host_activity or file.metadata.host_activity
+            if file.after is not None:
+                plain = PlainSteps(before=plain.before, after=file.after)
+            amended = replace(file.metadata, plain_steps=plain, host_activity=activity)
+            file.after = file.host_activity = None
             try:
                 file.written = amend(file.written, file.metadata.json().encode(), amended.json().encode())
             except RecordingFailed as failure:
-                yield f"{failure} It lacks the steps that were timed after the recording."
+                yield f"{failure} It lacks what was measured after the recording."
             else:
                 file.metadata = amended

@@ -53,9 +53,9 @@ def trigger_of(schedule: Schedule, call: Callable[[], None], *, bounded: bool) -
         bounded: As in `WindowRecorder`.
     """
     if bounded:
-        return Unmarked(call)
+        return UnmarkedTrigger(call)
     if schedule.capture_range is not None:
-        return CaptureRange(schedule.capture_range, call)
+        return CaptureRangeTrigger(schedule.capture_range, call)
     if schedule.by_clock:
         return ClockTrigger(schedule.delay_s or 0, schedule.duration_s, call)
     return Trigger()
@@ -130,7 +130,7 @@ class ClockTrigger(Trigger):
         self._asked = False
 
 
-class Unmarked(ClockTrigger):
+class UnmarkedTrigger(ClockTrigger):
     """Limits the recording of a program that marks no step to its first seconds, and as many after its start-up.
 
     It ends with the first mark of a step, or with the second window. The first window is longer for a program that
@@ -170,7 +170,7 @@ class Unmarked(ClockTrigger):
                 self._changed.notify()
 
 
-class CaptureRange(Trigger):
+class CaptureRangeTrigger(Trigger):
     """Opens a window in a range of a given name, of `record_function` or NVTX, or between calls of the CUDA runtime.
 
     Only ranges on the thread that starts it count.

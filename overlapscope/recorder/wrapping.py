@@ -51,9 +51,12 @@ def before(owner: Any, name: str, call: Callable[..., None]) -> Undo:
 
 
 def before_making(kind: type, change: Callable[[Any, dict[str, Any]], object]) -> Undo:
-    """Call `change(object, arguments)` before an object of a class is initialised. Returns as `around` does.
+    """Call `change(object, arguments)` before an object of a class is initialized.
 
     `change` may modify the arguments, which it receives by name.
+
+    Returns:
+        A function that ends this, as that of `around` does.
     """
 
     def make(init: Callable[..., None], *args: Any, **options: Any) -> None:

@@ -83,10 +83,6 @@ def _piece(piece: Span) -> str:
     return f'<span class="{piece.tone}">{text}</span>' if piece.tone else text
 
 
-def _inner(blocks: Iterable[Block]) -> str:
-    return "".join(body(blocks))
-
-
 @singledispatch
 def _draw(block: Block) -> Iterator[str]:
     raise TypeError(type(block).__name__)
@@ -209,7 +205,7 @@ def _(block: model.StripBlock) -> Iterator[str]:
 
 
 def _runs(line: strip.Line) -> Iterator[str]:
-    """Yield the characters, with runs of a kind in its colour."""
+    """Yield the characters, with runs of a kind in its color."""
     start = 0
     for end in range(1, len(line.text) + 1):
         if end == len(line.text) or line.kinds[end] is not line.kinds[start]:
@@ -234,7 +230,7 @@ def _panel(title: str, *content: str, kind: str = "") -> str:
 
 @_draw.register
 def _(block: model.Section) -> Iterator[str]:
-    inner = _inner(block.blocks)
+    inner = "".join(body(block.blocks))
     if block.folded:
         inner = f"<details><summary>{escape(clean(block.title))}</summary>{inner}</details>"
     title = "" if block.folded else block.title

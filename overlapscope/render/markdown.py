@@ -42,6 +42,9 @@ def _unlinked(escaped: str) -> str:
     """Break `http://`, `www.`, `@name` and `#1` in escaped text with a zero-width character.
 
     GitHub looks for links and mentions after it has removed escapes, so a backslash doesn't prevent them.
+
+    Returns:
+        The text, which looks the same.
     """
     return _AUTOLINK.sub("&#8203;", escaped)
 

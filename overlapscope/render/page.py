@@ -1,4 +1,4 @@
-"""The frame of a self-contained HTML file: policy, colours, scripts and their data.
+"""The frame of a self-contained HTML file: policy, colors, scripts and their data.
 
 The file loads nothing, and its policy forbids loading, so that it works in a mail or a build's artifacts. Plotly's 5 MB
 are included compressed; the page unpacks them before it draws its charts.
@@ -97,7 +97,7 @@ def _packed_plotly() -> str:
 def changes(before: Any, after: Any) -> list[list[Any]]:
     """Return the paths and values that turn one JSON value into another.
 
-    The light and dark versions of a figure differ only in a few colours, so the file has the second as changes to the
+    The light and dark versions of a figure differ only in a few colors, so the file has the second as changes to the
     first.
     """
     return list(_changes(before, after, []))

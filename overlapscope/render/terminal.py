@@ -1,4 +1,4 @@
-"""Documents for a terminal: rich lays them out, adds colour if the terminal has it, and shortens what doesn't fit."""
+"""Documents for a terminal: rich lays them out, adds color if the terminal has it, and shortens what doesn't fit."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ _NARROW = 3
 def render(document: Document, *, width: int = FILE_WIDTH, encoding: str = "utf-8", color: str | None = None) -> str:
     """Return the document as lines of at most `width` characters.
 
-    `color` is a colour system of rich ("standard", "256", "truecolor"); without one, the text has no control codes.
+    `color` is a color system of rich ("standard", "256", "truecolor"); without one, the text has no control codes.
     Characters that `encoding` lacks are replaced.
     """
     drawing = _Drawing(width, strip.UNICODE if _unicode(encoding) else strip.ASCII)
@@ -80,7 +80,7 @@ def render(document: Document, *, width: int = FILE_WIDTH, encoding: str = "utf-
 
 
 def to_stream(document: Document, stream: TextIO | None) -> bytes:
-    """Return the document's bytes for a stream, in its width, colours and encoding.
+    """Return the document's bytes for a stream, in its width, colors and encoding.
 
     Rich finds these (NO_COLOR, FORCE_COLOR, COLUMNS). None stands for a file.
     """
@@ -96,7 +96,7 @@ def width_of(stream: TextIO | None) -> int:
 
 
 def _describe(stream: TextIO) -> tuple[int, str | None, str]:
-    """Return width, colour system and encoding of a stream."""
+    """Return width, color system and encoding of a stream."""
     console = Console(file=stream, _environ=output.environment())
     color = console.color_system if console.is_terminal and not console.no_color else None
     return output.bounded(console.width), color, getattr(stream, "encoding", None) or "utf-8"
@@ -307,6 +307,9 @@ def _(block: model.FindingBlock, drawing: _Drawing) -> Iterator[RenderableType]:
         *([RichText(block.proof, style="dim")] if block.proof else []),
     ]
     numbered = Grid.grid(padding=(0, 1, 0, 0))
+    numbered.add_column()
+    # A command with a long path stays whole.
+    numbered.add_column(overflow="fold")
     numbered.add_row(RichText(f"{block.number:>2}." if block.number else "- "), Group(*lines))
     yield numbered
 

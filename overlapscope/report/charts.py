@@ -8,7 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from overlapscope.analysis.results import Device, efficiency_shown, partition
+from overlapscope.analysis.figures import efficiency_shown
+from overlapscope.analysis.results import Device, partition
 from overlapscope.analysis.steps import find_outliers
 from overlapscope.base.intervals import I64
 from overlapscope.base.words import bare_shares, percent, unit_for
@@ -96,7 +97,11 @@ def by_cause(section: DeviceReport, subject: Subject) -> dict[str, int]:
     device = section.device
     if device is None:
         return {}
-    causes = device.exposed_copy_by_cause if subject == "exposed-copy" else device.idle_by_cause
+    causes = {
+        "exposed-copy": device.exposed_copy_by_cause,
+        "exposed-comm": device.exposed_comm_by_cause,
+        "idle": device.idle_by_cause,
+    }[subject]
     lost = ((cause, ns) for cause, ns in causes.items() if ns and cause != IdleCause.MISSING_OPS)
     return dict(sorted(lost, key=lambda item: (-item[1], item[0])))
 

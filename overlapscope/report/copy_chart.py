@@ -146,7 +146,7 @@ def _points(
         "x": copies.bytes[row].tolist(),
         "y": copies.gb_per_s[row].tolist(),
         "marker": {
-            # An open marker has only an outline, so it takes its direction's darker colour.
+            # An open marker has only an outline, so it takes its direction's darker color.
             "color": colors[f"{direction}-pinned"] if memory == Memory.PAGEABLE else color,
             "symbol": symbol,
             "size": (8 + 2 * np.log10(stands_for)).round(1).tolist(),
@@ -180,7 +180,7 @@ def _peaks(copies: EachCopy, colors: dict[str, str], sizes: tuple[int, int]) -> 
 
 
 def _ticks(sizes: I64) -> dict[str, Any]:
-    """Return powers of ten as sizes; over a short range, also their doubles and fivefolds."""
+    """Return ticks at powers of ten and, over a short range, also at 2 and 5 times these."""
     if not len(sizes):
         return {}
     low, high = float(np.log10(sizes.min() / 2)), float(np.log10(sizes.max() * 2))

@@ -27,7 +27,7 @@ from overlapscope.documents.model import (
     panel,
 )
 from overlapscope.documents.table import Table
-from overlapscope.report import charts, copy_chart, lists, strip, tables
+from overlapscope.report import charts, copy_chart, host_view, lists, net_overlap, strip, tables
 from overlapscope.report.headline import headlines
 from overlapscope.report.page import DeviceReport, Page, section_of
 from overlapscope.report.proof import proof
@@ -70,13 +70,15 @@ def _part(part: DeviceReport, page: Page) -> Iterator[Block]:
     yield from map(Text, verdict.notes)
     if part.device is None or verdict.level == "unusable":
         yield from _filled(tables.host_tables(part, most=None if page.verbose else _MOST_ROWS))
+        yield from host_view.blocks(part)
     else:
         if part.strip is not None:
-            yield model.StripBlock(partial(strip.draw, part.strip, part.unit))
+            yield model.StripBlock(partial(strip.draw, part.strip, part.unit, beside_plain=part.is_plain))
         if len(page.report.traces) == len(part.trace.devices) == 1:
             yield from _findings(page, [part])
         yield from columns([tables.buckets(part, part.device), tables.costliest_causes(part, part.device)])
         yield from _details(part, part.device)
+        yield from detail("lines", host_view.blocks(part))
     yield from detail("checks", _filled([tables.checks(part, passed=part.page.verbose)]))
 
 
@@ -87,7 +89,8 @@ def _filled(candidates: Iterable[Table]) -> Iterator[Table]:
 def _details(part: DeviceReport, device: Device) -> Iterator[Block]:
     """Yield the tables that support the answer, as details."""
     engines = columns([tables.figures(part, device)]), columns(tables.cause_tables(part, device))
-    yield from detail("engines", chain(*engines, _filled([tables.window(part)])))
+    tables_of_overlap = [net_overlap.summary(part), net_overlap.kernels(part)]
+    yield from detail("engines", chain(*engines, _filled([*tables_of_overlap, tables.window(part)])))
     yield from detail("copies", _filled([lists.copies(part, device)]))
     yield from detail("stalls", _filled([lists.stalls(part, device)]))
     if part.page.scope == "window":
@@ -100,6 +103,7 @@ def _device_tables(part: DeviceReport, device: Device) -> Iterator[Block]:
     yield from columns([tables.buckets(part, device), tables.figures(part, device)])
     yield from _filled([lists.copies(part, device)])
     yield from columns(tables.cause_tables(part, device))
+    yield from _filled([net_overlap.summary(part), net_overlap.kernels(part)])
     yield from _filled([lists.stalls(part, device)])
     yield from _filled([tables.window(part)])
     if part.page.scope == "window":
@@ -231,6 +235,9 @@ def details(part: DeviceReport, analysis: DeviceAnalysis | None, *, titled: bool
     if drawn:
         yield Heading(f"Charts{of}")
         yield from drawn
+    if host := tuple(host_view.blocks(part)):
+        yield Heading(f"Host{of}")
+        yield from host
     yield Heading(f"Tables{of}")
     if part.device is not None and part.usable:
         yield from _device_tables(part, part.device)
@@ -245,6 +252,8 @@ def _charts(part: DeviceReport, analysis: DeviceAnalysis | None) -> Iterator[Cha
     id = f"trace-{part.number}-{device.device}-chart"
     if any(device.exposed_copy_by_cause.values()):
         yield Chart(f"{id}-exposed", "Exposed copy by cause", partial(charts.causes, part, "exposed-copy"))
+    if any(device.exposed_comm_by_cause.values()):
+        yield Chart(f"{id}-comm", "Exposed communication by cause", partial(charts.causes, part, "exposed-comm"))
     if any(device.idle_by_cause.values()):
         yield Chart(f"{id}-idle", "Idle by cause", partial(charts.causes, part, "idle"))
     copies = list_copies(analysis) if analysis is not None else None

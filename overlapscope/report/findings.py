@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING, NamedTuple
 from overlapscope.analysis import TraceAnalysis
 from overlapscope.analysis.device import DeviceAnalysis
 from overlapscope.base.session import kept_in_session
-from overlapscope.catalog.advice import in_words_of
+from overlapscope.catalog import advice, devices
 from overlapscope.prediction.base import Base
 from overlapscope.prediction.overhead import replayed_unasked
 from overlapscope.prediction.plain_program import PlainProgram
 from overlapscope.rules import Said, apply_all
 from overlapscope.rules._claims import Claims, share_out
-from overlapscope.rules.finding import HARDLY, CostFrom, Finding, surest_first
+from overlapscope.rules.finding import HARDLY, CostFrom, Finding, Where, surest_first
 from overlapscope.rules.rule import Draft, Fixes, Rule
 
 if TYPE_CHECKING:
@@ -39,7 +39,7 @@ def find_all(
     Args:
         analyses: Traces to judge.
         programs: Plain programs of the traces. Findings are about the plain program if it can be replayed.
-        scope: Name of the analysed part.
+        scope: Name of the analyzed part.
         replayed: Whether to replay fixes; without replays, every cost is its bound.
     """
     findings = [
@@ -65,14 +65,18 @@ def _on_device(
         if plain is not None:
             claims = share_out(program.analysis, plain)
             spoken, costs = apply_all(claims), Costs(claims, program.base)
-    said = list(zip(spoken, counterparts(spoken, of_recording), strict=True))
-    matched = {id(recorded) for _, recorded in said}
+    pairs = list(zip(spoken, counterparts(spoken, of_recording), strict=True))
+    matched = {id(recorded) for _, recorded in pairs}
     if plain is not None:
         # The plain program may not have a finding of the recording, which may be judged all the same.
         unmatched = (each for each in of_recording if id(each[1]) not in matched)
-        said += [(each, each[1]) for each in unmatched]
+        pairs += [(each, each[1]) for each in unmatched]
+
+    def said(text: str) -> str:
+        return devices.in_words_of(analysis.trace.device_names.values(), text)
+
     findings = []
-    for (rule, draft), recorded in said:
+    for (rule, draft), recorded in pairs:
         gone = plain is not None and recorded is draft
         cost = Cost(0, 0, 0, "bound") if gone else costs.of(rule, draft) if replayed else Cost.bound(draft)
         findings.append(
@@ -85,10 +89,12 @@ def _on_device(
                 device=ordinal,
                 scope=scope,
                 found_in="recorded" if gone else "plain" if recorded is None else "both",
-                title=draft.title,
-                detail=draft.detail,
+                title=said(draft.title),
+                detail=said(draft.detail),
                 steps=claims.steps,
-                advice=draft.advice if draft.for_all else in_words_of(analysis.trace.framework, rule.id, draft.advice),
+                advice=said(
+                    draft.advice if draft.for_all else advice.for_program(analysis.trace, rule.id, draft.advice)
+                ),
                 cost_ns=cost.ns,
                 low_ns=cost.low_ns,
                 high_ns=cost.high_ns,
@@ -97,8 +103,8 @@ def _on_device(
                 cost_from=cost.known_from,
                 effort=rule.effort,
                 fix=cost.fix,
-                doubt=cost.doubt,
-                where=(recorded.where if recorded is not None else None) or draft.where,
+                doubt=said(cost.doubt),
+                where=_place(draft, recorded),
                 # A window of the recording, because only the recording can be looked at.
                 example=recorded.example if recorded is not None else None,
                 plain_example=None if plain is None or gone else draft.example,
@@ -107,10 +113,20 @@ def _on_device(
     return tuple(findings)
 
 
+def _place(draft: Draft, recorded: Draft | None) -> Where | None:
+    """Return the place of a finding: the recording's if it is of the same op, since replays have no samples."""
+    if recorded is None or recorded.where is None:
+        return draft.where
+    return recorded.where if draft.where is None or recorded.where.op == draft.where.op else draft.where
+
+
 def counterparts(spoken: Sequence[Said], recorded: Sequence[Said]) -> list[Draft | None]:
     """Return, for each draft on the program that findings are about, the same finding on the recording.
 
     Drafts match by rule and call, and the rest by rule, in order. No draft matches twice.
+
+    Returns:
+        One element per draft; None if no finding on the recording matches.
     """
     unmatched = list(recorded)
     matched: list[Draft | None] = [None] * len(spoken)

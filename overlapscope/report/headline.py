@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from msgspec import Struct
 
-from overlapscope.analysis.results import Device, efficiency_shown, hidden_copy_shown, missing_ns, partition
+from overlapscope.analysis.figures import efficiency_shown, hidden_copy_shown
+from overlapscope.analysis.results import Device, missing_ns, partition
 from overlapscope.base.words import bare_shares, between, duration, percent, plural, share
 from overlapscope.catalog.causes import Subject
 from overlapscope.documents.model import Card
@@ -32,10 +33,14 @@ class Reason(Struct, frozen=True):
 
 
 def reasons(section: DeviceReport, device: Device) -> tuple[Reason, ...]:
-    """Return the causes of exposed copies and idle time that are worth mentioning, the larger bucket first."""
+    """Return the causes that are worth mentioning of each bucket that has causes, the largest bucket first."""
     buckets = device.buckets
     idle_ns = buckets.idle_ns - missing_ns(device)
-    subjects: tuple[tuple[int, Subject], ...] = ((buckets.exposed_copy_ns, "exposed-copy"), (idle_ns, "idle"))
+    subjects: tuple[tuple[int, Subject], ...] = (
+        (buckets.exposed_copy_ns, "exposed-copy"),
+        (buckets.exposed_comm_ns if device.exposed_comm_by_cause else 0, "exposed-comm"),
+        (idle_ns, "idle"),
+    )
     reasons = []
     for bucket_ns, subject in sorted(subjects, key=lambda loss: -loss[0]):
         if bucket_ns >= WORTH_SAYING * device.span_ns and bucket_ns:
@@ -92,7 +97,9 @@ def _step(section: DeviceReport, device: Device) -> Card:
     if plain is None or not section.is_plain:
         count = f"average of {plural(section.steps, 'step')}, as recorded" if section.steps else "as recorded"
         return Card(name, length, count, "How long a step takes in the recording.")
-    between_ends = "" if plain.low_ns == plain.high_ns else f", {between(plain.low_ns, plain.high_ns)}"
+    # No line ends between a number and its unit.
+    interval = between(plain.low_ns, plain.high_ns).replace(" ", "\N{NO-BREAK SPACE}")
+    between_ends = "" if plain.low_ns == plain.high_ns else f", {interval}"
     return Card(
         name,
         length,

@@ -13,9 +13,11 @@ from msgspec.structs import replace
 
 from overlapscope.analysis.average import judged_ranges
 from overlapscope.analysis.each_copy import EachCopy
+from overlapscope.analysis.figures import Period, Window, efficiency_shown
+from overlapscope.analysis.group_results import HostStall
 from overlapscope.analysis.groups import says_bandwidth
 from overlapscope.analysis.host import CallSite
-from overlapscope.analysis.results import Device, HostStall, Period, Window, efficiency_shown, missing_ns
+from overlapscope.analysis.results import Device, missing_ns
 from overlapscope.analysis.steps import find_outliers
 from overlapscope.base.intervals import I64
 from overlapscope.base.words import plural
@@ -97,7 +99,12 @@ def worst_copies(section: DeviceReport, copies: EachCopy, rows: I64, issuers: Se
 def evidence(section: DeviceReport, device: Device, subject: Subject) -> Table:
     """Return the evidence for a bucket's causes by op, call and line."""
     cases = [case for case in device.evidence if case.subject == subject]
-    whole_ns = device.buckets.idle_ns if subject == "idle" else device.buckets.exposed_copy_ns
+    buckets = device.buckets
+    whole_ns = {
+        "exposed-copy": buckets.exposed_copy_ns,
+        "exposed-comm": buckets.exposed_comm_ns,
+        "idle": buckets.idle_ns,
+    }[subject]
     unit = section.unit_of(whole_ns)
 
     return table_of(
@@ -109,6 +116,8 @@ def evidence(section: DeviceReport, device: Device, subject: Subject) -> Table:
         column.text("op", lambda case: op_words(case.op), width=130),
         column.text("call", lambda case: case.call, width=140),
         column.text("copies", lambda case: case.copies, when=subject == "exposed-copy", width=140),
+        column.text("collective", lambda case: case.collective, when=subject == "exposed-comm", width=180),
+        column.text("waited for", lambda case: case.waited_for, when=subject == "exposed-comm", width=180),
         column.count("cases", lambda case: case.count, among=section.steps, id="count"),
         column.text("confidence", lambda case: case.confidence, width=105),
         title="Where it comes from",
@@ -153,12 +162,17 @@ def stalls(section: DeviceReport, device: Device) -> Table:
             "of idle, %", lambda stall: stall.idle_caused_ns, lambda _: device.buckets.idle_ns, id="share", extra=True
         ),
         column.text("where", lambda stall: stall.where, when=any(stall.where for stall in shown), **_LINE),
-        column.number("thread", lambda stall: stall.thread, extra=True),
+        # Calls of several threads would look the same without it.
+        column.number("thread", lambda stall: stall.thread, extra=len(set(map(_named, shown))) == len(shown)),
         title="Host stalls",
         place=place,
     )
     note = f"{plural(hidden, 'more group')} of calls that cost less: add -v." if hidden and shown else ""
     return replace(table, note=note)
+
+
+def _named(stall: HostStall) -> tuple[str, str, str | None]:
+    return stall.call, op_words(stall.op), stall.where
 
 
 def _place(window: Window | None) -> tuple[int, int] | None:

@@ -51,14 +51,17 @@ def build(
     replayed: bool = True,
     plain_step_ns: int | None = None,
 ) -> Report:
-    """Join analysed traces into a report and apply every rule.
+    """Join analyzed traces into a report and apply every rule.
 
     Args:
-        analyses: The analysed traces.
-        scope: Name of the analysed part.
+        analyses: The analyzed traces.
+        scope: Name of the analyzed part.
         replayed: Whether to replay fixes. If not, every finding's cost is its bound, and a plain step that was not
             timed is not estimated.
         plain_step_ns: Step time without the profiler, if the user knows it.
+
+    Returns:
+        The report.
 
     Raises:
         UsageError: `plain_step_ns` is impossible, or `scope` is not the whole recording.
@@ -75,7 +78,7 @@ def build(
 def joined(
     analyses: Sequence[TraceAnalysis], programs: Sequence[PlainProgram | None], *, scope: str, replayed: bool
 ) -> Report:
-    """Join analysed traces whose plain programs are known already; otherwise as `build`."""
+    """Join analyzed traces whose plain programs are known already; otherwise as `build`."""
     findings = find_all(analyses, programs, scope=scope, replayed=replayed)
     results = [analysis.result for analysis in analyses]
     return Report(traces=tuple(map(_with_plain, results, programs)), findings=findings, notes=mixture(results))
@@ -99,13 +102,13 @@ def of_program(report: Report, *, estimated: bool = False) -> Report:
         report: The report on recordings.
         estimated: Whether an estimated step will do.
     """
-    known = [
+    has_program = [
         device.plain is not None
         and device.plain.program is not None
         and (estimated or device.plain.origin != "estimated")
         for device in report.devices
     ]
-    if not known or not all(known):
+    if not has_program or not all(has_program):
         return report
     traces = [
         msgspec.structs.replace(
@@ -144,6 +147,9 @@ def to_json(report: Report) -> bytes:
 def from_json(data: bytes) -> Report:
     """Read a report.
 
+    Returns:
+        The report.
+
     Raises:
         msgspec.ValidationError: `data` is not a report.
         msgspec.DecodeError: `data` is not JSON.
@@ -173,7 +179,8 @@ def _completed(device: Device) -> Device:
     """Return a device as read from JSON, with the average step, which reports of earlier versions don't have.
 
     Raises:
-        msgspec.ValidationError: A group does not have a number for each step.
+        msgspec.ValidationError: A group does not have a number for each step, or the average step is not of whole
+            steps that follow each other.
     """
     by_step: list[msgspec.Struct] = [group.by_step for group in device.copies]
     by_step += [group.by_step for group in device.kernels]
@@ -187,6 +194,14 @@ def _completed(device: Device) -> Device:
     if any(len(values) != len(device.steps) for values in columns):
         raise msgspec.ValidationError("Expected a number for each step - at `by_step`")
     plain, whole = device.plain, [number for number, step in enumerate(device.steps) if not step.partial]
+    if whole and len(whole) != whole[-1] - whole[0] + 1:
+        raise msgspec.ValidationError("Expected whole steps that follow each other - at `steps`")
+    if device.per_step is not None:
+        first, count = device.per_step.first, device.per_step.steps
+        # Large reports are kept without the figures of each step.
+        fits = not device.steps or (whole and whole[0] <= first and first + count <= whole[-1] + 1)
+        if first < 0 or count < 1 or not fits:
+            raise msgspec.ValidationError("Expected the numbers of whole steps - at `per_step`")
     if device.per_step is None and not all(map(any, added)):
         device = msgspec.structs.replace(device, per_step=average(device.steps, whole))
     if plain is not None and plain.program is not None:

@@ -2,20 +2,41 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import PurePath
 
 from msgspec import Struct, field
 
+from overlapscope.analysis import TraceAnalysis
 from overlapscope.analysis.average import in_frame
+from overlapscope.analysis.host_lines import main_stacks
+from overlapscope.analysis.host_sampled import step_ns
 from overlapscope.analysis.results import Device, PlainOrigin, TraceResult
 from overlapscope.analysis.strip import Strip
 from overlapscope.base.words import Unit, clean, unit_for
 from overlapscope.report.model import Report, of_plain
 from overlapscope.rules.finding import Finding
+from overlapscope.trace.host_activity import HostActivity
 
 _SMALL = 100
 """A part shorter than the span divided by this number gets its own unit."""
+
+
+class SampledHost(Struct, frozen=True):
+    """Sampled stacks of a trace's process."""
+
+    activity: HostActivity
+    step_ns: float
+    """Length of a step without the profiler, of which all samples of the main thread are the whole."""
+
+    @property
+    def samples(self) -> int:
+        """Number of samples of the main thread."""
+        return sum(stack.samples for stack in main_stacks(self.activity))
+
+    def time_ns(self, samples: int) -> int:
+        """Return the part of a step that some samples of the main thread stand for."""
+        return round(self.step_ns * samples / self.samples)
 
 
 class Page(Struct, frozen=True):
@@ -26,16 +47,20 @@ class Page(Struct, frozen=True):
     """`window`, or the step or range that was analysed."""
     verbose: bool = False
     recorded: bool = False
-    """Whether the figures are of the recording, even if those of the program without the profiler are known."""
+    """Whether the figures describe the recording, even if those of the program without the profiler are known."""
     plain_step_option: str = "--plain-step"
     """Name of the option that takes the step time without the profiler."""
     strips: Mapping[tuple[int, int], Strip] = field(default_factory=dict)
     """By number of the trace in the report, and device ordinal. A report read from JSON has none."""
+    sampled: Mapping[int, SampledHost] = field(default_factory=dict)
+    """Sampled stacks of the host by number of the trace in the report (`sampled_hosts`), where they were recorded."""
 
     @property
     def findings(self) -> tuple[Finding, ...]:
-        """Findings on the program that the figures are of."""
-        return tuple(finding for finding in self.report.findings if self.recorded or finding.found_in != "recorded")
+        """Findings on the program that the figures describe; none on a recording beside it."""
+        if self.recorded:
+            return ()
+        return tuple(finding for finding in self.report.findings if finding.found_in != "recorded")
 
     def sections(self) -> Iterator[DeviceReport]:
         """Yield a report for each device of each trace, and one without device for a trace that has none."""
@@ -80,6 +105,12 @@ class DeviceReport(Struct, frozen=True):
         return self.page.strips.get((self.number, self.device.device)) if self.device else None
 
     @property
+    def host(self) -> SampledHost | None:
+        """Sampled stacks of the process, for its first device; None if there are none."""
+        first = self.device is None or self.device.device == self.trace.devices[0].device
+        return self.page.sampled.get(self.number) if first and self.page.scope == "window" else None
+
+    @property
     def findings(self) -> tuple[Finding, ...]:
         """Findings on this device."""
         if self.device is None:
@@ -94,13 +125,13 @@ class DeviceReport(Struct, frozen=True):
 
     @property
     def is_plain(self) -> bool:
-        """True if the figures are of the program without the profiler, as far as it is known."""
+        """True if the figures describe the program without the profiler, as far as it is known."""
         plain = None if self.device is None else self.device.plain
         return plain is not None and plain.program is not None and not self.page.recorded
 
     @property
     def is_estimated(self) -> bool:
-        """True if the figures are of the program without the profiler, whose step is only estimated."""
+        """True if the figures describe the program without the profiler, and its step is only estimated."""
         return (
             self.is_plain
             and self.device is not None
@@ -110,12 +141,12 @@ class DeviceReport(Struct, frozen=True):
 
     @property
     def plain_origin(self) -> PlainOrigin | None:
-        """How the length of a plain step is known; None if the figures are of the recording."""
+        """Origin of the plain step's length; None if the figures describe the recording."""
         plain = None if self.device is None else self.device.plain
         return plain.origin if plain is not None and self.is_plain else None
 
     def per_step(self, ns: int) -> int:
-        """Return a length of all judged steps as one of an average step."""
+        """Return a length summed over all judged steps as that of an average step."""
         return round(ns / max(1, self.steps))
 
     @property
@@ -142,6 +173,16 @@ class DeviceReport(Struct, frozen=True):
             changes = ", ".join(self.trace.predicted_by) or "nothing changed"
             parts.append(f"predicted by overlapscope whatif ({clean(changes, 120)})")
         return ", ".join(parts)
+
+
+def sampled_hosts(analyses: Iterable[TraceAnalysis]) -> dict[int, SampledHost]:
+    """Return the sampled stacks of a report's traces by their number in the report."""
+    traces = ((number, analysis.trace, analysis.trace.host_activity) for number, analysis in enumerate(analyses))
+    return {
+        number: SampledHost(activity, step_ns(trace))
+        for number, trace, activity in traces
+        if activity is not None and main_stacks(activity)
+    }
 
 
 def section_of(page: Page, finding: Finding) -> DeviceReport | None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import shlex
 from decimal import Decimal
 
+from overlapscope.prediction.interventions import name_and_argument
 from overlapscope.report.page import DeviceReport
 from overlapscope.rules.finding import Finding
 
@@ -20,7 +21,7 @@ def proof(section: DeviceReport | None, finding: Finding) -> str:
     source = f"./{finding.source}" if finding.source.startswith("-") else finding.source
     words = ["overlapscope", "whatif", source]
     for change in finding.fix:
-        name, _, argument = change.partition(" ")
+        name, argument = name_and_argument(change)
         words += [f"--{name}", *([argument] if argument else [])]
     if len(section.trace.devices) > 1:
         words += ["--device", str(finding.device)]

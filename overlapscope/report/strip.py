@@ -1,7 +1,7 @@
 """Drawing of a timeline strip: a line per stream, a character per slice of time.
 
 The character shows the kind that ran longest in its slice. Shades of compute, and upper or lower case of all else, show
-how full the slice was. Colour only repeats the characters.
+how full the slice was. Color only repeats the characters.
 """
 
 from __future__ import annotations
@@ -12,11 +12,14 @@ from overlapscope.documents.strip import LABEL_WIDTH, UNICODE, Drawing, Glyphs, 
 from overlapscope.trace.model import Kind
 
 LETTERS = {Kind.COMM: "n", Kind.H2D: "h", Kind.D2H: "d", Kind.OTHER: "o"}
-LEGEND = {Kind.COMM: "comm", Kind.H2D: "h2d", Kind.D2H: "d2h", Kind.OTHER: "other"}
+LEGEND = {Kind.COMM: "comm", Kind.H2D: "h2d", Kind.D2H: "d2h", Kind.OTHER: "memset/D2D"}
 
 
-def draw(strip: Strip, unit: Unit, glyphs: Glyphs = UNICODE) -> Drawing:
-    """Return the strip as lines with a character per slice, plus `LABEL_WIDTH`."""
+def draw(strip: Strip, unit: Unit, glyphs: Glyphs = UNICODE, *, beside_plain: bool = False) -> Drawing:
+    """Return the strip as lines with a character per slice, plus `LABEL_WIDTH`.
+
+    `beside_plain` is whether the figures beside it are of the program without the profiler.
+    """
     width = len(strip.slice_ns)
     begin, end = "0", unit.text(strip.end_ns - strip.start_ns)
     gap = max(1, width - len(begin) - len(end) - 2)
@@ -26,7 +29,9 @@ def draw(strip: Strip, unit: Unit, glyphs: Glyphs = UNICODE) -> Drawing:
     if present - {Kind.COMPUTE}:
         legend.append("lower case: < half")
     left_out = f" ({plural(strip.left_out, 'stream')} with less work not shown)" if strip.left_out else ""
-    what = clean(strip.label, 60) if strip.label else "the whole window"
+    what = clean(strip.label, 60) if strip.label else "all that was recorded"
+    if strip.label and beside_plain:
+        what += " as recorded"
     if strip.of > 1:
         what += f" (the median of {strip.of})"
     return Drawing(

@@ -4,28 +4,19 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import PurePath
 from typing import TypeVar
 
 from msgspec.structs import replace
 
-from overlapscope.analysis.results import (
-    Device,
-    HostStep,
-    HostUse,
-    ThreadUse,
-    TraceResult,
-    efficiency_shown,
-    hidden_copy_shown,
-    missing_ns,
-    partition,
-)
+from overlapscope.analysis.figures import efficiency_shown, hidden_copy_shown
+from overlapscope.analysis.host_results import HostStep, HostUse, ThreadUse
+from overlapscope.analysis.results import Device, TraceResult, missing_ns, partition
 from overlapscope.base.marks import MAIN_THREAD
 from overlapscope.base.words import (
     Unit,
     bare_percent,
-    bare_share,
     bare_shares,
     between,
     clean,
@@ -34,6 +25,7 @@ from overlapscope.base.words import (
     plural,
     share,
     unit_for,
+    whole_tenths,
 )
 from overlapscope.catalog.causes import IdleCause
 from overlapscope.catalog.checks import check_by_id
@@ -156,19 +148,29 @@ def causes(section: DeviceReport, title: str, by_cause: dict[str, int], whole_ns
 
 
 def costliest_causes(section: DeviceReport, device: Device) -> Table:
-    """Return the main causes of exposed copies and idle time, largest first; shares are of the span."""
-    unit, by_subject = section.unit, zip(("copy", "idle"), _by_cause(device), strict=True)
-    named = [
-        (ns, f"{subject}: {clean(cause, 40)}") for subject, by_cause in by_subject for cause, ns in by_cause.items()
-    ]
-    lines = [(cause, unit.number(ns), bare_share(ns, device.span_ns)) for ns, cause in _largest(named) if ns]
+    """Return the main causes of the buckets that have causes, largest first; shares are of the span."""
+    unit, parts = section.unit, partition(device)
+    tenths = dict(zip(parts, whole_tenths(list(parts.values()), device.span_ns), strict=True))
+    shares: dict[str, str] = {}
+    named: list[tuple[int, str]] = []
+    for bucket, subject, by_cause in _by_cause(device):
+        names = [f"{subject}: {clean(cause, 40)}" for cause in by_cause]
+        # Shares of causes add up to their bucket's share in the table beside this one.
+        each = bare_shares(list(by_cause.values()), device.span_ns, tenths[bucket])
+        shares |= dict(zip(names, each, strict=True))
+        named += zip(by_cause.values(), names, strict=True)
+    lines = [(cause, unit.number(ns), shares[cause]) for ns, cause in _largest(named) if ns]
     return _parts("Causes", unit, lines[:FEW])
 
 
-def _by_cause(device: Device) -> tuple[dict[str, int], dict[str, int]]:
-    """Return the causes of exposed copies, and of idle time. Missing ops do not count as idle time."""
+def _by_cause(device: Device) -> tuple[tuple[str, str, dict[str, int]], ...]:
+    """Return the buckets that have causes, their short names, and the causes. Missing ops do not count as idle time."""
     idle = {cause: ns for cause, ns in device.idle_by_cause.items() if cause != IdleCause.MISSING_OPS}
-    return device.exposed_copy_by_cause, idle
+    return (
+        ("exposed copy", "copy", device.exposed_copy_by_cause),
+        ("exposed comm", "comm", device.exposed_comm_by_cause),
+        ("idle", "idle", idle),
+    )
 
 
 def _largest(causes: Iterable[tuple[int, str]]) -> list[tuple[int, str]]:
@@ -243,13 +245,10 @@ def checks(section: DeviceReport, *, passed: bool, effects: bool = False) -> Tab
     )
 
 
-def cause_tables(section: DeviceReport, device: Device) -> tuple[Table, Table]:
-    """Return the causes of exposed copies, and of idle time."""
-    exposed, idle = _by_cause(device)
-    return (
-        causes(section, "Exposed copy by cause", exposed, device.buckets.exposed_copy_ns),
-        causes(section, "Idle by cause", idle, device.buckets.idle_ns - missing_ns(device)),
-    )
+def cause_tables(section: DeviceReport, device: Device) -> Iterator[Table]:
+    """Yield the causes of each bucket that has causes."""
+    for bucket, _, by_cause in _by_cause(device):
+        yield causes(section, f"{bucket.capitalize()} by cause", by_cause, sum(by_cause.values()))
 
 
 def cost(section: DeviceReport | None, finding: Finding) -> str:
@@ -267,10 +266,12 @@ def cost(section: DeviceReport | None, finding: Finding) -> str:
 
 
 def _interval(low_ns: int, value_ns: int, high_ns: int) -> str:
-    """Return `, at least 6.12 ms`, or both ends; empty if they look like the value."""
+    """Return `, at least 6.12 ms`, `at most`, or both ends; empty if they look like the value."""
     low, value, high = duration(low_ns), duration(value_ns), duration(high_ns)
     if low == value == high:
         return ""
+    if not low_ns:
+        return f", at most {high}"
     return f", at least {low}" if high == value else f", {between(low_ns, high_ns)}"
 
 
@@ -341,6 +342,14 @@ def host_tables(section: DeviceReport, *, most: int | None = None) -> list[Table
         column.figure("share", lambda op: share(op.time_ns, total)),
         title="Ops on the host",
     )
+    lines = table_of(
+        # Where the samples themselves are at hand, `host_view` has a table with more columns.
+        host.lines if section.host is None else (),
+        column.text("line", lambda line: line.line, flexible=True, heads=True),
+        column.text("calls", lambda line: line.calls, flexible=True),
+        column.time("time a step", unit, lambda line: line.time_ns, short=unit.name),
+        title="Lines on the host, sampled without the profiler",
+    )
     threads = table_of(
         host.threads,
         column.text(
@@ -352,4 +361,4 @@ def host_tables(section: DeviceReport, *, most: int | None = None) -> list[Table
         column.figure("share", lambda thread: share(thread.busy_ns, total)),
         title="Threads",
     )
-    return [brief(table) for table in (steps, ops, threads)]
+    return [brief(table) for table in (steps, lines, ops, threads)]

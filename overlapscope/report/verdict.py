@@ -6,19 +6,25 @@ from collections.abc import Mapping
 from typing import Literal
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from overlapscope.analysis import spread
+from overlapscope.analysis.figures import copies_matter
+from overlapscope.analysis.host_results import HostUse
 from overlapscope.analysis.plain_step import takes
-from overlapscope.analysis.results import Device, HostUse, TraceResult, copies_matter, missing_ns
-from overlapscope.base.words import between, clean, duration, listed, plural, share
+from overlapscope.analysis.results import Device, TraceResult, missing_ns
+from overlapscope.base.words import between, capital, clean, duration, listed, plural, share
+from overlapscope.catalog import devices
 from overlapscope.catalog.causes import EXPOSED_COPY, IDLE, Cause, CopyCause, IdleCause
+from overlapscope.report import net_overlap
 from overlapscope.report.page import DeviceReport
 from overlapscope.rules import RULES
 from overlapscope.rules.finding import HARDLY, surest_first
 from overlapscope.trace.lost import CAUSES, Part, part_words
 from overlapscope.trace.model import OwnPeriod
 
-Level = Literal["good", "fair", "poor", "unusable"]
+Level = Literal["good", "fair", "poor", "recorded", "unusable"]
+"""`recorded` if the figures are of a recording although the program without the profiler is known, and judged."""
 
 GOOD_BELOW = 0.05
 """Lost time, as a share of the judged time, below which the level is good."""
@@ -45,6 +51,8 @@ class Verdict(Struct, frozen=True):
     """Reasons why figures may be wrong, or findings missing."""
     steps: str = ""
     """Differences between steps, the cause of long steps, and how steps were found if nothing marks them."""
+    overlap_cost: str = ""
+    """Time by which overlap certainly lengthens kernels, if it is worth saying."""
 
     @property
     def answer(self) -> str:
@@ -59,21 +67,31 @@ class Verdict(Struct, frozen=True):
     @property
     def notes(self) -> tuple[str, ...]:
         """Paragraphs after the answer."""
-        return tuple(filter(None, (" ".join(filter(None, (self.plain, self.steps))), self.doubt)))
+        return tuple(filter(None, (" ".join(filter(None, (self.plain, self.steps))), self.overlap_cost, self.doubt)))
 
 
 def judge(section: DeviceReport) -> Verdict:
     """Return the verdict on a device, about the figures that people read (`page.DeviceReport.device`)."""
+    verdict, names = _judge(section), section.trace.environment.gpus
+    sentences = {
+        field: devices.in_words_of(names, getattr(verdict, field))
+        for field in ("lead", "rest", "plain", "doubt", "steps", "overlap_cost")
+    }
+    return replace(verdict, **sentences)
+
+
+def _judge(section: DeviceReport) -> Verdict:
+    """Return the verdict in the words for GPUs."""
     device, trust = section.device, section.trace.trust
     if device is None or trust.verdict == "unusable":
-        reasons = [check.detail for check in trust.checks if check.status == "fail"]
+        reasons = [devices.as_recorded(check.detail) for check in trust.checks if check.status == "fail"]
         if section.trace.host is not None:
             return _of_host(section, section.trace.host, " ".join(reasons))
         lead, *rest = reasons or ["Nothing ran on a GPU."]
         return Verdict("unusable", section.title, lead, " ".join(rest))
     largest = max((section.per_step(finding.spoken_bound_ns) for finding in section.findings), default=0)
     part = max(_lost_ns(device), largest) / device.span_ns if device.span_ns > 0 else 0.0
-    level = _level(part)
+    level: Level = "recorded" if section.page.recorded else _level(part)
     lost_parts = trust.lost & CAUSES
     if level == "good" and (
         lost_parts or max(_supply_ns(device), _unexplained_ns(device)) >= GOOD_BELOW * device.span_ns
@@ -82,31 +100,33 @@ def judge(section: DeviceReport) -> Verdict:
     # The largest losses come first.
     losses = sorted(_losses(device, lost="copies" in trust.lost), key=lambda loss: -loss[0])
     clauses = [clause for _, clause in losses[:_CLAUSES]]
-    lead = f"{_frame(section, device)} {' and '.join(clauses)}."
-    fix = _fix(section, device)
+    figures = f"{_frame(section, device)} {' and '.join(clauses)}."
+    lead = capital(figures)
+    fix = "" if level == "recorded" else _fix(section, device)
     if level == "good":
         little = (
             "Little to gain"
             if fix or losses[0][0] >= max(1, WORTH_SAYING * device.span_ns)
             else "No overlap problems found"
         )
-        lead = f"{little}: {lead[:1].lower()}{lead[1:]}"
+        lead = f"{little}: {figures}"
         fix = fix or (f"Less than {100 * part + 0.05:.1f}% of the time could be saved." if part else "")
     doubt = " ".join(filter(None, (_doubt(section), _unjudged(lost_parts))))
     steps = steps_sentence(spread.of_device(device), section.trace) if section.page.scope == "window" else ""
-    return Verdict(level, section.title, lead, fix, plain_sentence(section), doubt, steps)
+    cost = net_overlap.sentence(section)
+    return Verdict(level, section.title, lead, fix, plain_sentence(section), doubt, steps, cost)
 
 
 def _frame(section: DeviceReport, device: Device) -> str:
-    """Return what the figures are of: `In each step of about 16.8 ms (16.1 to 17.4 ms)`."""
+    """Return what the figures describe: `in each step of about 16.8 ms (16.1 to 17.4 ms)`."""
     plain, length = device.plain, duration(device.span_ns)
     if section.is_plain and plain is not None and plain.origin == "estimated":
         length = f"about {length} ({between(plain.low_ns, plain.high_ns)})"
     if section.steps:
-        return f"In each step of {length},"
+        return f"in each step of {length},"
     if section.page.scope != "window":
-        return f"In the {length} of {clean(section.page.scope, 60)},"
-    return f"In all that was recorded, {length},"
+        return f"in the {length} of {devices.as_recorded(clean(section.page.scope, 60))},"
+    return f"in all that was recorded, {length},"
 
 
 def _level(part: float) -> Level:
@@ -173,7 +193,8 @@ def _copies(device: Device) -> str:
     if exposed < WORTH_SAYING * device.span_ns:
         return f"all but {duration(exposed)} of the {duration(overlap.copy_ns)} of copies are hidden under compute"
     unhideable = _supply_ns(device)
-    why = f"; {duration(unhideable)} because they outlast compute"
+    part = ", " if duration(unhideable) == duration(exposed) else f"; {duration(unhideable)} "
+    why = f"{part}because they outlast compute"
     return (
         f"copies run alone for {duration(exposed)} ({share(exposed, device.span_ns)}"
         f"{why if unhideable >= max(1, WORTH_SAYING * device.span_ns) else ''})"
@@ -246,14 +267,14 @@ def plain_sentence(section: DeviceReport) -> str:
     recorded = f"in the recording {what} takes {duration(plain.recorded_step_ns)}"
     if section.is_plain and plain.origin == "estimated":
         return (
-            f"This is the program without the profiler, estimated from the recording, where {what} takes "
-            f"{duration(plain.recorded_step_ns)}. If you know the real time, pass {section.page.plain_step_option}."
+            f"These are estimates of the program without the profiler; {recorded}. If you know the real time, pass "
+            f"{section.page.plain_step_option}."
         )
-    known = takes(plain.step_ns, plain.low_ns, plain.high_ns, plain.origin)
+    length = takes(plain.step_ns, plain.low_ns, plain.high_ns, plain.origin)
     if section.is_plain:
-        return f"This is the program without the profiler, where {what} takes {known}; {recorded}."
+        return f"This is the program without the profiler, where {what} takes {length}; {recorded}."
     why = "" if section.page.recorded else " The recording cannot be replayed."
-    return f"This is the recording. Without the profiler {what} takes {known}.{why}"
+    return f"This is the recording. Without the profiler {what} takes {length}.{why}"
 
 
 # -- Programs without GPU activity -----------------------------------------------------------------
@@ -286,7 +307,7 @@ def _host_plain_sentence(host: HostUse) -> str:
     if host.plain is None:
         return ""
     length = takes(host.plain.step_ns, host.plain.low_ns, host.plain.high_ns, "measured")
-    return f"Without the profiler a step takes {length}. All figures are of the recording."
+    return f"This is the recording. Without the profiler a step takes {length}."
 
 
 def host_sentence(host: HostUse) -> str:
@@ -299,7 +320,35 @@ def host_sentence(host: HostUse) -> str:
     average = " on average" if len(host.steps) > 1 else ""
     parts = [(sum(getattr(step, f"{part}_ns") for step in host.steps), description) for part, description in _PARTS]
     description = ", ".join(f"{share(ns, total)} {word}" for ns, word in parts)
-    return f"{what} {duration(total // len(host.steps))} on the host{average}: {description}."
+    return f"{what} {duration(total // len(host.steps))} on the host{average}: {description}.{_sampled(host)}"
+
+
+_WAITS = {
+    IdleCause.GIL_WAIT: "waiting for Python's lock, which another thread holds",
+    IdleCause.FILE_IO: "reading and writing files",
+    IdleCause.PREEMPTED: "waiting for a CPU",
+    IdleCause.CPU_THROTTLED: "stopped by the CPU quota",
+    IdleCause.GC_PAUSE: "in Python's garbage collector",
+}
+"""What the thread of the steps does, by cause."""
+_LEAST_WAIT = 0.01
+"""Minimum share of a step for a wait to be mentioned."""
+
+
+def _sampled(host: HostUse) -> str:
+    """Return the first line and the waits of an average step without the profiler; empty without samples."""
+    parts = []
+    if host.lines:
+        first = host.lines[0]
+        called = f"{first.calls} ({first.line})" if first.calls else first.line
+        parts.append(f"{duration(first.time_ns)} in {clean(called, 120)}")
+    length = host.plain.mean_ns if host.plain is not None else host.steps[0].span_ns
+    parts += [
+        f"{duration(ns)} {_WAITS[IdleCause(cause)]}"
+        for cause, ns in sorted(host.waits.items(), key=lambda item: -item[1])
+        if ns >= _LEAST_WAIT * length
+    ]
+    return f" Without the profiler, a step spends {listed(parts)}." if parts else ""
 
 
 _PARTS = (("loading", "loading data"), ("ops", "in ops"), ("rest", "elsewhere, such as in Python"))
@@ -314,8 +363,8 @@ _APART = 0.02
 def steps_sentence(step_spread: spread.Spread | None, trace: TraceResult) -> str:
     """Return how much steps differ, and how they were found.
 
-    `9 steps take 23 to 761 ms: 27.5 ms in the median, 225 ms on average. 3 of them take over 1.5 times the median,
-    mostly because of idle time (data-loading).`
+    `All figures are averages of 9 steps, which take 23 to 761 ms (27.5 ms in the median). 3 of them take over 1.5
+    times the median, mostly because of idle time (data-loading).`
     """
     sentences = []
     if step_spread is not None:
@@ -325,10 +374,12 @@ def steps_sentence(step_spread: spread.Spread | None, trace: TraceResult) -> str
             if even
             else between(step_spread.shortest_ns, step_spread.longest_ns)
         )
-        # The average adds something only if it differs from the median.
+        # The average is already known, and the median adds something only if it differs.
         two = abs(step_spread.mean_ns - step_spread.median_ns) > _APART * step_spread.median_ns
-        middle = f"{duration(step_spread.median_ns)} in the median, {duration(step_spread.mean_ns)} on average"
-        sentences.append(f"{plural(step_spread.count, 'step')} take {length}{f': {middle}' if two else ''}.")
+        middle = f" ({duration(step_spread.median_ns)} in the median)" if two else ""
+        sentences.append(
+            f"All figures are averages of {plural(step_spread.count, 'step')}, which take {length}{middle}."
+        )
         # With two steps, neither is typical.
         if step_spread.long and step_spread.count > 2:
             few = "1 of them takes" if step_spread.long == 1 else f"{step_spread.long:,} of them take"

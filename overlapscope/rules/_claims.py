@@ -14,27 +14,29 @@ Exposed copies:
 
 Idle time:
 
-- launch-bound or launch-latency, and ended by one of many tiny copies: `tiny-copies`;
+- launch-latency, dispatch or Python from op to op, and ended by one of many tiny copies: `tiny-copies`;
 - while the host page-locks memory, or fills it inside `pin_memory`: `pin-in-loop`;
 - `host-sync`: as for copies; other `host-staging`: `pageable-memory`;
-- `allocation`, `data-loading`, `host-compute`, `launch-bound`: the rule for that cause.
+- every other cause of the host's: the rule of its name.
 """
 
 from __future__ import annotations
 
 import numpy as np
 from msgspec import Struct
+from msgspec.structs import replace
 
 from overlapscope.analysis import TraceAnalysis
 from overlapscope.analysis import calls as call_kinds
 from overlapscope.analysis.device import DeviceAnalysis, judged_windows
+from overlapscope.analysis.figures import Buckets, Engines, Overlap, Window
 from overlapscope.analysis.grouping import distinct, groups_of, rows_by
 from overlapscope.analysis.groups import TINY_BYTES
-from overlapscope.analysis.host import CallSite, around, inside_named, pinning, sites
-from overlapscope.analysis.results import Buckets, Engines, Overlap, Window
+from overlapscope.analysis.host import CallSite, Sites, around, inside_named, pinning, place_edges, sites
+from overlapscope.analysis.late_launch import LAUNCH_PACE_NS
 from overlapscope.analysis.timeline import Timeline, lengths, measured
 from overlapscope.base.columns import Columns, mask_of, pick
-from overlapscope.base.intervals import EMPTY, I64, Bool, Intervals, covered, cut, join, union
+from overlapscope.base.intervals import EMPTY, I64, Bool, Intervals, covered, cut, expand, join, union
 from overlapscope.base.words import duration, each, size
 from overlapscope.catalog.causes import (
     CAUSES,
@@ -48,6 +50,7 @@ from overlapscope.catalog.causes import (
     CopyCause,
     IdleCause,
 )
+from overlapscope.catalog.ops import op_words
 from overlapscope.rules.finding import FLOOR, Where
 from overlapscope.trace.model import Kind, Memory, Trace
 
@@ -91,6 +94,10 @@ class ClaimedPieces(Columns, frozen=True):
     """Host time at which to look up the op and the line."""
     thread: I64
     """Thread on which to look them up; -1 if unknown."""
+    blames_call: Bool
+    """True for copies and blocking calls, whose place is `call`; other places are looked up at `at_ns`."""
+    gap: I64
+    """Row of `Timeline.idle` of the idle gap; -1 for an exposed copy."""
 
     @property
     def length_ns(self) -> I64:
@@ -116,6 +123,11 @@ class ClaimedPieces(Columns, frozen=True):
         return distinct(self.copy[self.copy >= 0])
 
     @property
+    def gaps(self) -> int:
+        """Number of idle gaps that any of the pieces is in."""
+        return len(distinct(self.gap[self.gap >= 0]))
+
+    @property
     def example(self) -> Window | None:
         """The longest piece."""
         if not len(self.start_ns):
@@ -133,21 +145,63 @@ class ClaimedPieces(Columns, frozen=True):
         placed = rows[self.thread[rows] >= 0] if (trace.runtime_calls.thread >= 0).all() else rows
         if not len(placed):
             return ()
-        where = sites(trace, self.call[placed], self.thread[placed], self.at_ns[placed])
+        blames_call = self.blames_call[placed]
+        parts = ClaimedPieces.joined(
+            [self.take(placed[blames_call]), _cut_by_place(self.take(placed[~blames_call]), trace)]
+        )
+        where = sites(trace, parts.call, parts.thread, parts.at_ns)
         # Places whose names look the same in words are one place.
-        rows_by_site: dict[CallSite, I64] = {}
-        for _, alike in rows_by(groups_of((where.op, where.call, where.line))):
+        rows_by_site: dict[CallSite, list[I64]] = {}
+        for _, alike in rows_by(groups_of((where.op, where.call, where.line, parts.blames_call.astype(np.int64)))):
             site = where.site_at(trace, int(alike[0]))
-            rows_by_site[site] = np.append(rows_by_site.get(site, placed[:0]), placed[alike])
-        places = [
-            Place(
-                Where(op=site.op, call=site.call, line=site.line),
-                int(self.length_ns[members].sum()),
-                len(members) if site.call is None else len(distinct(self.call[members])),
-            )
-            for site, members in rows_by_site.items()
-        ]
+            call = site.call if parts.blames_call[alike[0]] or not site.op else None
+            in_words = CallSite(op_words(site.op), call, site.line)
+            rows_by_site.setdefault(in_words, []).append(alike)
+        places = [_place(trace, parts, where, groups) for groups in rows_by_site.values()]
         return tuple(sorted(places, key=lambda p: (-p.time_ns, str(p.where))))
+
+
+def _place(trace: Trace, parts: ClaimedPieces, where: Sites, groups: list[I64]) -> Place:
+    """Return the place of rows of pieces, in groups of the same names. Its names are those that took most time."""
+
+    def time_ns(rows: I64) -> int:
+        return int(parts.length_ns[rows].sum())
+
+    rows = np.concatenate(groups)
+    site = where.site_at(trace, int(max(groups, key=time_ns)[0]))
+    called = parts.take(rows[parts.call[rows] >= 0])
+    if site.call is None and len(called.call):
+        # The op spent time in calls, and more time around them.
+        names = trace.runtime_calls.name_id[called.call]
+        site = site._replace(call=trace.names[int(np.argmax(np.bincount(names, weights=called.length_ns)))])
+    if parts.blames_call[rows].all() and len(called.call):
+        count = len(distinct(called.call))
+    else:
+        count = parts.take(rows).gaps or len(rows)
+    return Place(Where(op=site.op, call=site.call, line=site.line), time_ns(rows), count)
+
+
+def _cut_by_place(pieces: ClaimedPieces, trace: Trace) -> ClaimedPieces:
+    """Return the pieces cut where the op, the call or the user's line of their thread changes, with the call of each.
+
+    A piece of host time may be long, and hold more than the place at which it begins.
+    """
+    row, at = [np.arange(len(pieces.start_ns))], [pieces.at_ns]
+    for thread, of_thread in rows_by(pieces.thread):
+        edges = place_edges(trace, thread)
+        begin = pieces.at_ns[of_thread]
+        first = np.searchsorted(edges, begin, side="right")
+        which, edge = expand(first, np.searchsorted(edges, begin + pieces.length_ns[of_thread], side="left"))
+        row.append(of_thread[which])
+        at.append(edges[edge])
+    rows, ats = np.concatenate(row), np.concatenate(at)
+    order = np.lexsort((ats, rows))
+    rows, ats = rows[order], ats[order]
+    start = pieces.start_ns[rows] + ats - pieces.at_ns[rows]
+    last = np.append(rows[1:] != rows[:-1], True)[: len(rows)]
+    end = np.where(last, pieces.end_ns[rows], np.append(start, 0)[1:])
+    call = around(trace.runtime_calls, pieces.thread[rows], ats)
+    return replace(pieces.take(rows), start_ns=start, end_ns=end, at_ns=ats, call=call)
 
 
 class Claims(Struct, frozen=True, eq=False):
@@ -157,7 +211,7 @@ class Claims(Struct, frozen=True, eq=False):
     device: DeviceAnalysis
     pieces: ClaimedPieces
     windows: Intervals
-    """Judged windows: the judged steps, or else the analysed windows without the lead-in."""
+    """Judged windows: the judged steps, or else the analyzed windows without the lead-in."""
     steps: int
     """Number of judged steps; 0 if the windows are not divided into steps."""
     judged_ns: int
@@ -269,6 +323,9 @@ def _find_own_waits(trace: Trace, timeline: Timeline) -> _OwnWaits:
     (aten/src/ATen/native/cuda/Copy.cu). Other runtimes call a copy that blocks by itself.
 
     Reading a value into ordinary memory (`.item()`, `.cpu()`) doesn't count, because the program needs the value there.
+
+    Returns:
+        Masks of those calls and copies.
     """
     ops, calls = timeline.ops, trace.runtime_calls
     rows = np.flatnonzero((ops.launch >= 0) & ops.is_copy)
@@ -335,7 +392,8 @@ def _claim_copies(
     judged = cause != COPY_RANK[CopyCause.LEAD_IN]
     rule[judged & mask_of(tiny, len(ops))[copy]] = _NUMBER["tiny-copies"]
     at, thread = pick(calls.start_ns, call, 0), pick(calls.thread, call)
-    return ClaimedPieces(start, end, rule, cause, copy, call, at, thread)
+    of_copy = np.ones(len(start), np.bool_)
+    return ClaimedPieces(start, end, rule, cause, copy, call, at, thread, of_copy, np.full(len(start), -1, np.int64))
 
 
 def _claim_idle(trace: Trace, device: DeviceAnalysis, windows: Intervals, waits: _OwnWaits, tiny: I64) -> ClaimedPieces:
@@ -350,16 +408,24 @@ def _claim_idle(trace: Trace, device: DeviceAnalysis, windows: Intervals, waits:
     rule[sync & pick(waits.pinned, call, False)] = _NUMBER["blocking-copy"]
     rule[sync & pick(waits.pageable, call, False)] = _NUMBER["pageable-memory"]
     rule[at_call & pick(call_kinds.pins(calls), call, False)] = _NUMBER["pin-in-loop"]
-    launching = [IDLE_RANK[c] for c in (IdleCause.LAUNCH_BOUND, IdleCause.LAUNCH_LATENCY)]
+    launching = [IDLE_RANK[c] for c in (IdleCause.DISPATCH, IdleCause.LAUNCH_LATENCY)]
     tiny_launch = mask_of(ops.launch[tiny], len(calls) + 1)
     tiny_launch[-1] = False
-    rule[np.isin(cause, launching) & tiny_launch[call]] = _NUMBER["tiny-copies"]
+    before_tiny = np.isin(cause, launching) & tiny_launch[call]
+    gaps = device.timeline.idle
+    gap = np.searchsorted(gaps.starts, start, side="right") - 1
+    if len(tiny):
+        ended_by_tiny = np.isin(gaps.ends, ops.start_ns[tiny])[gap]
+        op_to_op = (cause == IDLE_RANK[IdleCause.PYTHON]) & (idle.length_ns[row] <= LAUNCH_PACE_NS)
+        before_tiny |= op_to_op & ended_by_tiny
+    rule[before_tiny] = _NUMBER["tiny-copies"]
 
     pins = around(pinning(trace), thread, host) >= 0
     rule[pins & (cause == IDLE_RANK[IdleCause.HOST_STAGING])] = _NUMBER["pin-in-loop"]
     at = np.where(at_call, pick(calls.start_ns, call, 0), host)
     where = np.where(at_call, pick(calls.thread, call), thread)
-    return ClaimedPieces(start, end, rule, cause, np.full(len(start), -1, np.int64), call, at, where)
+    of_copy = np.full(len(start), -1, np.int64)
+    return ClaimedPieces(start, end, rule, cause, of_copy, call, at, where, at_call, gap)
 
 
 def streams_of(timeline: Timeline, kind: Kind, windows: Intervals) -> dict[int, Intervals]:

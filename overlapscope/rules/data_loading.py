@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from overlapscope.rules._claims import ClaimedPieces, Claims
+from overlapscope.rules._lines import is_loading, kinds_of_loading, most_in, top_line, with_lines
 from overlapscope.rules.rule import Draft, Rule, on_claimed
 
 
@@ -11,8 +12,10 @@ def _draft(claims: Claims, pieces: ClaimedPieces) -> Draft:
     alone = bool(names) and all("_SingleProcessDataLoaderIter" in n for n in names)
     seen = " The loader has no workers, so the launching thread makes the samples itself." if alone else ""
     return Draft(
-        title=f"The GPU waits {claims.time_a_step(pieces.time_ns)} for the DataLoader",
-        detail=f"In {claims.times_a_step(len(pieces.start_ns), 'gap')} the launching thread was inside the "
+        where=top_line(claims, is_loading),
+        afterword=f"{kinds_of_loading(claims)}{with_lines(claims, pieces, is_loading)}",
+        title=f"The GPU waits {claims.time_a_step(pieces.time_ns)} for the DataLoader{most_in(claims, is_loading)}",
+        detail=f"In {claims.times_a_step(pieces.gaps, 'gap')} the launching thread was inside the "
         "DataLoader's next(), and "
         f"the GPU had nothing left to do.{seen}",
         advice=(

@@ -6,43 +6,165 @@ from collections import Counter
 from collections.abc import Iterator
 
 import numpy as np
+from msgspec.structs import replace
 
-from overlapscope.analysis.results import Window
-from overlapscope.base.intervals import covered, cut
-from overlapscope.base.words import percent, share
-from overlapscope.rules._claims import Claims
-from overlapscope.rules.rule import Draft, Rule, name
-from overlapscope.trace.lost import FIGURES
-from overlapscope.trace.model import Kind
+from overlapscope.analysis.comm_kinds import CommKind, comm_kinds
+from overlapscope.analysis.comm_order import CommOps, lead_ns
+from overlapscope.analysis.figures import Window
+from overlapscope.analysis.pieces import ExposedComm
+from overlapscope.analysis.prefetch import GATHERS, NO_DEPTH, prefetch_depths
+from overlapscope.base.columns import pick, quantile
+from overlapscope.base.intervals import contains
+from overlapscope.base.words import duration, listed, percent, share, shorten
+from overlapscope.catalog.causes import COMM_CAUSES, EXPOSED_COMM, CommCause
+from overlapscope.rules._claims import ClaimedPieces, Claims
+from overlapscope.rules.rule import Draft, Rule, name, spread
+from overlapscope.trace.lost import CAUSES, FIGURES
+from overlapscope.trace.op_names import short_kernel
+
+_ADVICE = {
+    CommCause.SAME_STREAM: "Give the collective a stream of its own: call it with async_op=True, and wait() just "
+    "before its result is used.\nWithout async_op, recent versions of PyTorch run it on the stream that computes.",
+    CommCause.HOST_SYNC: "Do not let the host wait between launches: no .item(), .cpu() or synchronize() there.\n"
+    "Sizes that the host reads back from the GPU, such as those of an all-to-all, cost a wait each; exchange them "
+    "ahead. Calls of cudaMalloc and cudaFree go away once PyTorch's allocator has enough memory.",
+    CommCause.LATE_COMPUTE: "Launch compute ahead of the GPU, so that it is queued when the collective begins.\n"
+    "Do less on the host between launches. The findings on idle time name its work, and what shortens it.",
+    CommCause.LATE_ISSUE: "Launch the collective as soon as its input is ready.\n"
+    "FSDP: prefetch further ahead, with forward_prefetch or set_modules_to_forward_prefetch and "
+    "set_modules_to_backward_prefetch. Otherwise move the call up, before compute that does not need it.",
+    CommCause.BLOCKED_BEHIND: "Launch urgent collectives first, and send less in those ahead of them.\n"
+    "A process group runs its collectives one after the other. A second process group lets an urgent one pass.",
+    CommCause.WAITING_FOR_INPUT: "Let the collective wait for less: record the event right after the op that writes "
+    "its input.\nIf it waits for a copy or another group's collective, start that one earlier.",
+    CommCause.NO_COMPUTE: "Split the work, so that one part communicates while another part computes.\n"
+    "DDP: keep the last bucket small (bucket_cap_mb). Tensor parallelism: split the batch or the sequence (async TP). "
+    "Expert parallelism: two micro-batches in turn. Or communicate less: accumulate gradients under no_sync(), or send "
+    "a smaller type.",
+    CommCause.WAITING_OR_TRANSFER: "Compare the ranks with `overlapscope ranks`: it tells waiting for a late rank from "
+    "the transfer.\nIf one rank is late, balance its work first. If it is the transfer, send less (a smaller type, "
+    "no_sync()), keep groups within a machine, or start the collective earlier.",
+}
+"""Advice by the cause that costs most."""
+
+
+_GENERAL = (
+    "Start collectives earlier and in smaller parts, so that compute hides them.\nDDP: smaller buckets "
+    "(bucket_cap_mb), and a small last one. FSDP: forward_prefetch or set_modules_to_forward_prefetch. Otherwise "
+    "async_op=True, and wait() just before use."
+)
+_BEGINNINGS = {
+    CommCause.LATE_ISSUE: "when the host launched it",
+    CommCause.HOST_SYNC: "when the host launched it after a wait",
+    CommCause.BLOCKED_BEHIND: "after the collective before it",
+    CommCause.WAITING_FOR_INPUT: "after an op that it waited for",
+    CommCause.UNKNOWN: "after a delay that the recording does not explain, such as a full GPU",
+}
 
 
 def _check(claims: Claims) -> Iterator[Draft]:
     cost = claims.buckets.exposed_comm_ns
     if not claims.matters(cost):
         return
-    timeline, ops = claims.device.timeline, claims.device.timeline.ops
-    rows = np.flatnonzero(ops.kind == Kind.COMM)
-    row, start, end = cut(ops.start_ns[rows], ops.end_ns[rows], claims.windows)
-    each = covered(timeline.exposed_comm, start, end)
-    by_name: Counter[str] = Counter()
-    for op, time_ns in zip(rows[row].tolist(), each.tolist(), strict=True):
-        by_name[ops.name(op)] += time_ns
-    kernels = "; ".join(f"{claims.time(time_ns)} {name(kernel)}" for kernel, time_ns in by_name.most_common(3))
-    worst = int(np.argmax(each))
-    hidden = claims.overlap.comm_compute_pct
-    yield Draft(
-        title=f"Communication runs alone for {claims.time_a_step(cost)} ({share(cost, claims.judged_ns)})",
-        detail=f"Collectives ran for {claims.time_a_step(claims.engines.comm_ns)}, {percent(hidden or 0)} of it beside "
-        f"compute. Alone: {kernels}. A collective's kernel also waits for the slowest rank, so part of this time may "
-        "be a late rank and not the transfer: compare the traces of the ranks.",
-        advice="Start collectives earlier and in smaller parts, so that compute hides them.\n"
-        "DDP overlaps a bucket's all-reduce with the rest of backward: try smaller buckets (bucket_cap_mb), and keep "
-        "the last bucket small. FSDP prefetches with forward_prefetch or set_modules_to_forward_prefetch. Call "
-        "collectives with async_op=True and wait() just before use. Accumulate gradients under no_sync() to "
-        "communicate less often. If one rank is late, balance its work first.",
-        bound_ns=cost,
-        example=Window(start_ns=int(start[worst]), end_ns=int(end[worst])),
+    ops, comm = claims.device.timeline.ops, claims.device.comm
+    described = comm_kinds(claims.trace, ops.take(comm.op))
+    pieces = claims.device.exposed_comm.inside(claims.windows)
+    kind = described.kind[np.searchsorted(comm.op, pieces.op)]
+    time_ns = np.zeros(len(described.kinds), np.int64)
+    np.add.at(time_ns, kind, pieces.length_ns)
+    costliest: list[int] = np.argsort(-time_ns, kind="stable")[:3].tolist()
+    named = ((claims.time(ns), name(described.kinds[each].words)) for each in costliest if (ns := int(time_ns[each])))
+    hidden = percent(claims.overlap.comm_compute_pct or 0)
+    title = f"Communication runs alone for {claims.time_a_step(cost)} ({share(cost, claims.judged_ns)})"
+    detail = (
+        f"Collectives ran for {claims.time_a_step(claims.engines.comm_ns)}, {hidden} of it beside compute. "
+        f"Alone: {'; '.join(f'{time} {words}' for time, words in named)}."
     )
+    top = pieces.take(kind == costliest[0])
+    longest = int(np.argmax(top.length_ns))
+    draft = Draft(
+        title=title,
+        detail=detail,
+        advice=_GENERAL,
+        bound_ns=cost,
+        example=Window(start_ns=int(top.start_ns[longest]), end_ns=int(top.end_ns[longest])),
+    )
+    # If a part of the recording that decides causes may be lost, they are unknown.
+    if not claims.analysis.result.trust.lost & CAUSES:
+        draft = _explained(claims, draft, described.kinds[costliest[0]], top, comm.take(described.kind == costliest[0]))
+    yield draft
+
+
+def _explained(claims: Claims, draft: Draft, kind: CommKind, pieces: ExposedComm, comm: CommOps) -> Draft:
+    """Return the draft with the causes of a kind of collective; `pieces` are its exposed time."""
+    time_ns = np.zeros(len(COMM_CAUSES), np.int64)
+    np.add.at(time_ns, pieces.cause, pieces.length_ns)
+    order: list[int] = np.argsort(-time_ns, kind="stable").tolist()
+    causes = [(COMM_CAUSES[rank], int(time_ns[rank])) for rank in order if time_ns[rank]]
+    cause = causes[0][0]
+    why = listed(f"{claims.time(ns)} {each}" for each, ns in causes[:3])
+    blamed = pieces.take(pieces.cause == order[0])
+    calls = claims.trace.runtime_calls
+    places = ClaimedPieces.filled(
+        start_ns=blamed.start_ns,
+        end_ns=blamed.end_ns,
+        rule=-1,
+        cause=order[0],
+        copy=-1,
+        call=blamed.call,
+        at_ns=pick(calls.start_ns, blamed.call, 0),
+        thread=pick(calls.thread, blamed.call),
+        blames_call=True,
+        gap=-1,
+    ).places(claims.trace)
+    meaning = EXPOSED_COMM[cause].evidence
+    return replace(
+        draft,
+        title=f"{draft.title}: mostly {name(shorten(kind.words, 50))}, {cause}",
+        detail=f"{draft.detail} Causes of the first: {why}. Mostly, it {meaning}.{_held(claims, blamed)}"
+        f"{_beginnings(claims, comm)}{_depths(claims, kind, comm)}{spread(claims, places)}",
+        advice=_ADVICE.get(cause, _GENERAL),
+        where=places[0].where if places else None,
+    )
+
+
+def _held(claims: Claims, pieces: ExposedComm) -> str:
+    """Return the op that collectives waited for longest, in a sentence."""
+    held = pieces.take(pieces.held_by >= 0)
+    if not len(held.op):
+        return ""
+    ops, time_ns = claims.device.timeline.ops, Counter[str]()
+    for op, ns in zip(held.held_by.tolist(), held.length_ns.tolist(), strict=True):
+        time_ns[short_kernel(ops.name(op))] += ns
+    return f" Before it began, it waited mostly for {name(time_ns.most_common(1)[0][0])}."
+
+
+def _beginnings(claims: Claims, comm: CommOps) -> str:
+    """Return what let the collectives begin, and how long before its first use the median one ended."""
+    ops = claims.device.timeline.ops
+    comm = comm.take(contains(claims.windows, ops.start_ns[comm.op]))
+    counts = Counter(COMM_CAUSES[rank] for rank in comm.cause.tolist())
+    if not counts:
+        return ""
+    began = listed(f"{claims.times(count, 'time')} {_BEGINNINGS[cause]}" for cause, count in counts.most_common())
+    used = comm.take(comm.consumer >= 0)
+    lead = ""
+    if len(used.op):
+        median_ns = quantile(lead_ns(ops, used), 0.5)
+        lead = f" The median one ended {duration(median_ns)} before the first compute that waits for it."
+    return f" It began {began}.{lead}"
+
+
+def _depths(claims: Claims, kind: CommKind, comm: CommOps) -> str:
+    """Return the prefetch depths of an all-gather in a sentence; an empty text for other collectives."""
+    ops = claims.device.timeline.ops
+    depths = prefetch_depths(ops, claims.trace.runtime_calls, comm)
+    known = depths[contains(claims.windows, ops.start_ns[comm.op]) & (depths != NO_DEPTH)]
+    if not GATHERS.search(kind.collective) or not len(known):
+        return ""
+    counts = sorted(Counter(known.tolist()).items())
+    depth = listed(f"{depth} ({claims.times(count, 'time')})" for depth, count in counts)
+    return f" Prefetch depth: {depth}."
 
 
 RULE = Rule(
@@ -52,8 +174,9 @@ RULE = Rule(
     meaning="Communication beside compute costs little. If it is exposed, the GPU waits for the network or for "
     "another rank. The kernel of a collective runs from the arrival of this rank until all ranks have "
     "arrived, so a late rank looks like slow communication on all the others.",
-    computation="The bucket `exposed_comm_ns`: communication kernels outside compute, without the lead-in. "
-    "An upper bound: the last collective of a step has no compute of its step left to hide under.",
+    computation="The bucket `exposed_comm_ns`: communication kernels outside compute, without the lead-in. The finding "
+    "names the collective and group that cost most, and its main cause. An upper bound: the last collective of a step "
+    "has no compute of its step left to hide under.",
     wrong="""import torch
 import torch.distributed as dist
 

@@ -6,7 +6,7 @@ from typing import Final, Literal
 
 import msgspec
 
-from overlapscope.analysis.results import Window
+from overlapscope.analysis.figures import Window
 from overlapscope.catalog.earlier_names import current_rule
 
 Severity = Literal["error", "warning", "info"]

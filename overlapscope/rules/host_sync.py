@@ -75,7 +75,7 @@ RULE = Rule(
     "the host has launched again, and copies in flight have no compute to hide under.",
     computation="Idle time and exposed copy time of cause host-sync, without the time of blocking-copy and "
     "pageable-memory. The time for which the host itself waited is not the cost and does not count. An "
-    "upper bound: without the wait, the host may be launch-bound.",
+    "upper bound: without the wait, the GPU may wait for the host's launches.",
     wrong="""import torch
 
 model = torch.nn.Linear(1024, 1024).cuda()

@@ -71,7 +71,7 @@ RULE = Rule(
     "copy engine is busy with less urgent copies of the same direction.",
     computation="Exposed copy time of the causes late-issue, event-wait and engine-busy, one finding for "
     "each that costs enough. An upper bound: an earlier copy needs a free buffer and data that is ready by "
-    "then. Of the three only late-issue can be replayed with the fix.",
+    "then. Only the fix of late-issue can be replayed.",
     wrong="""import torch
 
 batch = torch.randn(1 << 25, pin_memory=True)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from overlapscope.base.words import duration, part_of, percent, share
+from overlapscope.base.words import capital, duration, part_of, percent, share
 from overlapscope.rules._claims import Claims
 from overlapscope.rules.rule import Draft, Rule
 from overlapscope.trace.lost import FIGURES
@@ -30,7 +30,7 @@ def _check(claims: Claims) -> Iterator[Draft]:
     if longest[0] == "compute":
         hidden = part_of(overlap.hidden_copy_ns, overlap.copy_ns)
         message = f"{hidden} of copies{a_step} are hidden under compute (overlap efficiency {percent(efficiency)})"
-        title = message[:1].upper() + message[1:]
+        title = capital(message)
         some_exposed = claims.matters(claims.buckets.exposed_copy_ns)
         advice = (
             "Look at the other findings: moving copies would gain little more."

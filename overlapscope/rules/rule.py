@@ -5,11 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import islice
 
+import msgspec
 from msgspec import Struct
 from msgspec.structs import replace
 
-from overlapscope.analysis.results import Window
+from overlapscope.analysis.figures import Window
 from overlapscope.base.words import listed, share
+from overlapscope.catalog.devices import as_recorded
 from overlapscope.catalog.ops import op_words
 from overlapscope.rules._claims import ClaimedPieces, Claims, Place
 from overlapscope.rules.finding import Effort, Severity, Where
@@ -17,6 +19,9 @@ from overlapscope.trace.lost import CAUSES, Part
 
 Fixes = tuple[tuple[str, ...], ...]
 """Sets of interventions (`overlapscope whatif`) that represent the advice. The best set is used."""
+
+
+NO_OP = "where no op was recorded"
 
 
 class Draft(Struct, frozen=True):
@@ -32,6 +37,8 @@ class Draft(Struct, frozen=True):
     """True if the advice is the same in every framework, although other advice of the rule isn't."""
     afterword: str = ""
     """Text after the detail and the places."""
+    nameless: str = NO_OP
+    """Place of time for which no op, call or line is known, in words."""
     severity: Severity | None = None
     """Severity, where it differs from the rule's."""
     fixes: Fixes | None = None
@@ -101,11 +108,20 @@ def claimed(claims: Claims, pieces: ClaimedPieces, draft: Draft) -> Draft:
     return replace(
         draft,
         title=f"{draft.title} ({share(pieces.time_ns, claims.judged_ns)})",
-        detail=f"{draft.detail}{spread(claims, places)}{draft.afterword}",
+        detail=f"{draft.detail}{spread(claims, places, draft.nameless)}{draft.afterword}",
         bound_ns=pieces.time_ns,
-        where=places[0].where if places else None,
+        where=_where(places, draft.where),
         example=pieces.example,
     )
+
+
+def _where(places: Sequence[Place], sampled: Where | None) -> Where | None:
+    """Return the costliest place, if possible one with a name; with the line of samples, if the recording has none."""
+    if not places:
+        return sampled
+    # If most of the time has no name, a name would mislead.
+    first = next((p.where for p in places if place(p.where) and 2 * p.time_ns >= places[0].time_ns), places[0].where)
+    return first if sampled is None or first.line is not None else msgspec.structs.replace(first, line=sampled.line)
 
 
 _LONGEST_NAME = 90
@@ -117,10 +133,10 @@ def streams(ids: Sequence[int]) -> str:
 
 
 def name(text: str) -> str:
-    """Return a name from a trace on one line and not too long. Views escape it."""
+    """Return a name from a trace on one line and not too long, marked as such. Views escape it."""
     printable = text if text.isprintable() else "".join(c if c.isprintable() else " " for c in text)
     flat = " ".join(printable.split())
-    return flat if len(flat) <= _LONGEST_NAME else flat[: _LONGEST_NAME - 3] + "..."
+    return as_recorded(flat if len(flat) <= _LONGEST_NAME else flat[: _LONGEST_NAME - 3] + "...")
 
 
 def place(where: Where) -> str:
@@ -143,13 +159,23 @@ def lost(claims: Claims, pieces: ClaimedPieces) -> str:
     return listed(f"{what} {claims.time(ns)}" for what, ns in parts if ns)
 
 
-def spread(claims: Claims, places: Iterable[Place], most: int = 3) -> str:
-    """Return the costliest places as a single sentence; empty if none is known."""
-    named = [*islice(((text, p) for p in places if (text := place(p.where))), most)]
+def spread(claims: Claims, places: Iterable[Place], nameless: str = NO_OP) -> str:
+    """Return the three costliest places as a sentence; empty if none has a name.
+
+    Args:
+        claims: Claims of the device.
+        places: Places, costliest first.
+        nameless: Words for places without a name.
+    """
+    places = list(places)
+    named = [*islice(((text, p) for p in places if (text := place(p.where))), 3)]
     if not named:
         return ""
+    if not place(places[0].where):
+        # Without it, the costliest op would look like most of the time.
+        named = [(nameless, places[0]), *named[:2]]
     return (
-        " By place: "
+        f" By place{', per step' if claims.steps else ''}: "
         + "; ".join(f"{claims.time(p.time_ns)} ({claims.times(p.count, 'time')}) {text}" for text, p in named)
         + "."
     )

@@ -6,8 +6,8 @@ from collections.abc import Iterator
 
 import numpy as np
 
+from overlapscope.analysis.figures import Window
 from overlapscope.analysis.groups import LARGE_BYTES
-from overlapscope.analysis.results import Window
 from overlapscope.analysis.timeline import Timeline
 from overlapscope.base.intervals import I64, Bool, covered, cut
 from overlapscope.base.words import share, size

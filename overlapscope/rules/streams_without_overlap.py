@@ -6,9 +6,9 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from overlapscope.analysis.edges import HANDOVER_NS
+from overlapscope.analysis.event_waits import HANDOVER_NS
+from overlapscope.analysis.figures import Window
 from overlapscope.analysis.grouping import distinct
-from overlapscope.analysis.results import Window
 from overlapscope.base.columns import pick
 from overlapscope.base.intervals import I64, cut, total
 from overlapscope.base.words import listed, plural, share
@@ -20,7 +20,7 @@ SUBSTANTIAL = 0.1
 """Minimum share of all compute for a stream to count."""
 
 CONCURRENT = 0.1
-"""Share of the possible gain from which streams that run side by side are left alone."""
+"""Minimum share of the possible gain at which streams count as running side by side."""
 
 STRETCHED = 2.0
 """Maximum factor by which running beside another kernel stretches a kernel. Larger differences mean other work."""

@@ -7,6 +7,7 @@ import numpy as np
 from overlapscope.analysis.groups import TINY_BYTES
 from overlapscope.base.words import duration, size
 from overlapscope.rules._claims import MANY, ClaimedPieces, Claims
+from overlapscope.rules._lines import is_not_torch, sampled_lines
 from overlapscope.rules.rule import Draft, Rule, lost, on_claimed
 
 
@@ -15,6 +16,7 @@ def _draft(claims: Claims, pieces: ClaimedPieces) -> Draft:
     moved = ops.bytes[claims.tiny]
     typical = int(np.median(ops.end_ns[claims.tiny] - ops.start_ns[claims.tiny]))
     return Draft(
+        afterword=sampled_lines(claims, is_not_torch),
         title=f"{claims.times(len(claims.tiny), 'copy')} of {size(int(np.median(moved)))} cost the GPU "
         f"{claims.time_a_step(pieces.time_ns)}",
         detail=f"{claims.times(len(claims.tiny), 'copy')} below {size(TINY_BYTES)} move "
@@ -36,9 +38,9 @@ RULE = Rule(
     f"and end, whatever its size. At {size(TINY_BYTES)} that is as much as the bytes themselves take; below, nearly "
     "all of the time is latency.",
     computation=f"Where at least {MANY} copies below {size(TINY_BYTES)} run in the window (values read "
-    "back by .item() are left to host-sync): their exposed time, whatever its cause, plus the launch-bound "
-    "and launch-latency idle time that ended with one of them. These are left out of all other rules. An "
-    "upper bound: one joined copy remains.",
+    "back by .item() are left to host-sync): their exposed time, whatever its cause, plus the idle "
+    "time of dispatch, launch-latency and Python of up to 0.2 ms that ended with one of them. These are left out of "
+    "all other rules. An upper bound: one joined copy remains.",
     wrong="""import torch
 
 samples = [torch.randn(1000, pin_memory=True) for _ in range(200)]

@@ -1,4 +1,4 @@
-"""Lanes of an analysed trace.
+"""Lanes of an analyzed trace.
 
 Each device has lanes for its overlap, steps, ranges and streams; each host thread has a row for each depth of nesting.
 """
@@ -11,7 +11,7 @@ from msgspec.structs import replace
 from overlapscope.analysis import TraceAnalysis
 from overlapscope.analysis.device import DeviceAnalysis
 from overlapscope.analysis.grouping import distinct, rows_by
-from overlapscope.analysis.host import find_blocking, rows_of
+from overlapscope.analysis.host import find_blocking, own_pieces, rows_of
 from overlapscope.analysis.periods import Periods, is_step
 from overlapscope.base.intervals import subtract
 from overlapscope.base.session import kept_in_session
@@ -32,7 +32,7 @@ def build(analysis: TraceAnalysis) -> Lanes:
     lanes: list[TimelineLane] = []
     for device in analysis.devices:
         lanes += _device_lanes(trace, device, origin)
-    lanes += _host_lanes(trace, origin)
+    lanes += _host_lanes(trace, origin, end)
     return Lanes(
         origin_ns=origin,
         start_ns=0,
@@ -145,18 +145,44 @@ def _streams(analysis: DeviceAnalysis, origin_ns: int) -> list[TimelineLane]:
     return sorted(lanes, key=lambda lane: (lane.stream != main, -lane.busy_ns, lane.stream))
 
 
-def _host_lanes(trace: Trace, origin_ns: int) -> list[TimelineLane]:
+def _host_lanes(trace: Trace, origin_ns: int, end_ns: int) -> list[TimelineLane]:
     """Return annotations, CPU ops, runtime calls and the profiler's own time, nested as they ran.
 
-    The thread of the steps comes first, then threads that launch, the busiest first.
+    The thread of the steps comes first, then threads that launch, the busiest first. Below the first, a lane has the
+    lines of the user's code if stacks were recorded.
     """
     tables = (trace.annotations, trace.cpu_ops, trace.runtime_calls, trace.overheads)
     threads = distinct(np.concatenate([table.thread for table in tables])).tolist()
     categories = _categories(trace)
+    lanes: list[TimelineLane] = []
+    for number, (thread, label) in enumerate(_threads(trace, threads)):
+        lanes += _thread_lanes(thread, label, tables, categories, origin_ns)
+        if number == 0:
+            lanes += _python_lines(trace, thread, label, origin_ns, end_ns)
+    return lanes
+
+
+def _python_lines(trace: Trace, thread: int, group: str, origin_ns: int, end_ns: int) -> list[TimelineLane]:
+    """Return a lane of the innermost frames of the user's code, cut to what is drawn; none without such frames."""
+    start, end, row = own_pieces(trace, thread)
+    start, end = np.maximum(start, origin_ns), np.minimum(end, end_ns)
+    shown = start < end
+    start, end, row = start[shown], end[shown], row[shown]
+    if not len(start):
+        return []
     return [
-        lane
-        for thread, label in _threads(trace, threads)
-        for lane in _thread_lanes(thread, label, tables, categories, origin_ns)
+        prepared(
+            group=group,
+            label="Python lines",
+            kind="host",
+            thread=thread,
+            start_ns=start - origin_ns,
+            end_ns=end - origin_ns,
+            category=np.full(len(start), ID["python-line"], np.uint8),
+            source=row.astype(np.int32),
+            names=trace.names,
+            name_id=trace.python_frames.name_id[row],
+        )
     ]
 
 

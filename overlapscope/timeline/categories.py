@@ -28,7 +28,7 @@ _OVERLAP = (
     *(f"exposed-copy:{cause}" for cause in COPY_CAUSES),
     *(f"idle:{cause}" for cause in IDLE_CAUSES),
 )
-_HOST = ("blocking-call", "runtime-call", "cpu-op", "range", "profiler")
+_HOST = ("blocking-call", "runtime-call", "cpu-op", "range", "profiler", "python-line")
 
 CATEGORIES: tuple[str, ...] = (*_GPU, *_OVERLAP, *_HOST, "step")
 """A category's number is its position here, also in the binary form."""

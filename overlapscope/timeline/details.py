@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
-from overlapscope.analysis.edges import EXACT, HIGH
+from overlapscope.analysis.event_waits import EXACT, HIGH
+from overlapscope.analysis.figures import efficiency_shown, hidden_copy_shown
 from overlapscope.analysis.host import sites
-from overlapscope.analysis.pieces import ExposedCopies
-from overlapscope.analysis.results import efficiency_shown, hidden_copy_shown, partition
+from overlapscope.analysis.pieces import Pieces
+from overlapscope.analysis.results import partition
 from overlapscope.analysis.timeline import Timeline
 from overlapscope.base.intervals import I64, Intervals
 from overlapscope.base.words import bandwidth, clean, percent, plural, share, size, unit_for
-from overlapscope.catalog.causes import COPY_CAUSES, IDLE_CAUSES
+from overlapscope.catalog.causes import COMM_CAUSES, COPY_CAUSES, IDLE_CAUSES
 from overlapscope.timeline import links
 from overlapscope.timeline.categories import CALLS, CATEGORIES, FIRST_EXPOSED_COPY, FIRST_IDLE, ID
 from overlapscope.timeline.lane import Lanes, TimelineLane, idle_caused
@@ -24,7 +26,7 @@ from overlapscope.trace.model import Kind, Memory, Sync, Trace
 Facts = list[list[str]]
 """Pairs of a name and a value, both safe as plain text."""
 Details = dict[str, Any]
-"""`facts`, `arrows` and, for an exposed copy, `causes` with their nanoseconds."""
+"""`facts`, `arrows` and, for an exposed copy or collective, `causes` with their nanoseconds."""
 
 REBUILT = "rests on an event edge that the trace does not state"
 _ANNOTATIONS = (ID["step"], ID["range"])
@@ -69,16 +71,16 @@ def _gpu_op(lanes: Lanes, lane: TimelineLane, row: int) -> Details:
         *_launch_facts(lanes, device, op),
     ]
     details: Details = {}
-    if kind in (Kind.H2D, Kind.D2H):
-        causes, confidence = _exposed_inside(analysis.exposed, start, end)
+    if kind in (Kind.H2D, Kind.D2H, Kind.COMM):
+        comm = kind == Kind.COMM
+        pieces, named = (analysis.exposed_comm, COMM_CAUSES) if comm else (analysis.exposed, COPY_CAUSES)
+        causes, confidence = _exposed_inside(pieces, named, start, end)
         facts += _hidden_and_exposed(sum(causes.values()), end - start)
         if causes:
             facts.append(["cause", by_cause(causes)])
             details["causes"] = causes
         if confidence < EXACT:
             facts.append(["confidence", REBUILT])
-    elif kind == Kind.COMM:
-        facts += _hidden_and_exposed(_inside(timeline.exposed_comm, start, end), end - start)
     elif kind == Kind.COMPUTE:
         facts.append(["copies beside it", part_of(_inside(timeline.copy, start, end), end - start)])
     waits = links.waits_of_gpu_op(lanes, device, op)
@@ -181,7 +183,11 @@ def _period(lanes: Lanes, lane: TimelineLane, row: int) -> Details:
         ["hidden copy", percent(hidden_copy_shown(figures))],
         *([word, part_of(ns, figures.span_ns)] for word, ns in partition(figures).items() if ns),
     ]
-    for word, causes in (("exposed by cause", figures.exposed_copy_by_cause), ("idle by cause", figures.idle_by_cause)):
+    for word, causes in (
+        ("exposed by cause", figures.exposed_copy_by_cause),
+        ("exposed comm by cause", figures.exposed_comm_by_cause),
+        ("idle by cause", figures.idle_by_cause),
+    ):
         if any(causes.values()):
             facts.append([word, by_cause({cause: ns for cause, ns in causes.items() if ns})])
     return {"facts": facts, "arrows": []}
@@ -334,11 +340,11 @@ def _inside(a: Intervals, start_ns: int, end_ns: int) -> int:
     return int((np.minimum(a.ends[rows], end_ns) - np.maximum(a.starts[rows], start_ns)).sum())
 
 
-def _exposed_inside(exposed: ExposedCopies, start_ns: int, end_ns: int) -> tuple[dict[str, int], int]:
-    """Return the exposed copy time of a span by cause, and the lowest confidence."""
+def _exposed_inside(exposed: Pieces, named: Sequence[str], start_ns: int, end_ns: int) -> tuple[dict[str, int], int]:
+    """Return the exposed time of a span by cause, and the lowest confidence; `named` are all causes."""
     rows = _touching(exposed.start_ns, exposed.end_ns, start_ns, end_ns)
-    ns = np.zeros(len(COPY_CAUSES), np.int64)
+    ns = np.zeros(len(named), np.int64)
     lengths = np.minimum(exposed.end_ns[rows], end_ns) - np.maximum(exposed.start_ns[rows], start_ns)
     np.add.at(ns, exposed.cause[rows], lengths)
-    causes = {str(cause): int(length) for cause, length in zip(COPY_CAUSES, ns, strict=True) if length}
+    causes = {str(cause): int(length) for cause, length in zip(named, ns, strict=True) if length}
     return causes, int(exposed.confidence[rows].min(initial=np.iinfo(np.int8).max))

@@ -12,6 +12,7 @@ from overlapscope.documents import model
 from overlapscope.documents.model import Block, Document, Heading, Section, Text
 from overlapscope.report import document as parts
 from overlapscope.report import tables
+from overlapscope.report.model import PLAIN
 from overlapscope.report.page import DeviceReport, Page
 from overlapscope.rules.finding import Finding
 from overlapscope.timeline import Lanes, browser
@@ -55,7 +56,8 @@ def _trace(
     if any(part.usable for part in of_trace):
         yield from _findings(page, of_trace, lanes, timeline)
     if timeline is not None:
-        yield Heading("Timeline")
+        beside_plain = any(part.is_plain for part in of_trace) and PLAIN not in of_trace[0].trace.environment.flags
+        yield Heading("Timeline, as recorded" if beside_plain else "Timeline")
         yield timeline
     for part in of_trace:
         analyses = lanes.analysis.devices if lanes is not None else ()
@@ -73,7 +75,9 @@ def _findings(
     """Yield the findings, the surest saving first, each with a button that shows its example in the timeline."""
     findings = parts.in_order(of_trace)
     yield Heading("Findings")
-    if not findings:
+    if page.recorded:
+        yield Text("Findings are about the program without the profiler. This report is on its recording.")
+    elif not findings:
         yield Text(f"No rule found anything{tables.where_none_found(page.report.traces)}.", tone="muted")
     if note := tables.costs_note([finding for _, finding in findings]):
         yield Text(note, tone="muted")

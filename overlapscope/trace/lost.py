@@ -59,6 +59,6 @@ def in_order(parts: Iterable[Part]) -> tuple[Part, ...]:
 def rests(rests_on: Collection[Part]) -> str:
     """Return sentences on the parts that a result needs, and the consequence of losing them."""
     return (
-        f"It rests on these parts of the recording: {part_words(rests_on)}. Where some of one may be lost, it cannot "
-        "be told, and `overlapscope check` calls it unknown."
+        f"It rests on these parts of the recording: {part_words(rests_on)}. If any of them may be "
+        "lost, the result is unknown, also for `overlapscope check`."
     )

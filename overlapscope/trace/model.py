@@ -12,16 +12,17 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from enum import IntEnum
-from typing import TYPE_CHECKING, Any, ClassVar, Literal
+from typing import TYPE_CHECKING, Any, ClassVar, Final, Literal
 
 import numpy as np
 from msgspec import Struct, field
-from msgspec.structs import asdict, replace
+from msgspec.structs import asdict, force_setattr, replace
 
 from overlapscope.base import columns
 from overlapscope.base.columns import Columns, Integers, mask_of
 from overlapscope.base.kept import kept
 from overlapscope.errors import NotInTrace
+from overlapscope.trace.host_activity import HostActivity
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -132,6 +133,10 @@ def _names_in(table: TraceTable) -> list[int]:
     return ids
 
 
+_UNRECORDED: Final[I64] = np.empty(0, np.int64)
+"""Stands for a column that a source leaves out."""
+
+
 class GpuOps(TraceTable, frozen=True):
     """Kernels, copies and memsets."""
 
@@ -154,6 +159,16 @@ class GpuOps(TraceTable, frozen=True):
     stated_gb_per_s: F64
     """Bandwidth of a memory operation according to the profiler; -1 where it states none. Our figures come from `bytes`
     and the times instead."""
+    blocks: I64 = _UNRECORDED
+    """Number of thread blocks in a kernel's grid; -1 where not a kernel or not recorded."""
+    block_threads: I64 = _UNRECORDED
+    """Number of threads in each of them; -1 where not a kernel or not recorded."""
+
+    def __post_init__(self) -> None:
+        # Sources need not pass these columns.
+        for name in ("blocks", "block_threads"):
+            if getattr(self, name) is _UNRECORDED:
+                force_setattr(self, name, np.full(len(self.start_ns), -1, np.int64))
 
     @property
     def is_copy(self) -> Bool:
@@ -256,7 +271,7 @@ class Damage(Struct, frozen=True):
     impossible_times: int = 0
     """Number of events of any table that were left out because their time is negative, absurd or missing."""
     impossible_by: dict[str, int] = field(default_factory=dict)
-    """The same number by part of the recording (`overlapscope.trace.lost`)."""
+    """Number of such events by part of the recording (`overlapscope.trace.lost`)."""
     impossible_sizes: dict[str, int] = field(default_factory=dict)
     """Number of GPU ops whose stated size cannot be moved in their time and is taken as unknown, by part."""
     examples: tuple[str, ...] = ()
@@ -333,6 +348,8 @@ class Trace(Struct, frozen=True, eq=False, weakref=True):
     """Product names by ordinal, for the devices that the source lists."""
     rank: int | None = None
     world_size: int | None = None
+    process_groups: int | None = None
+    """Number of process groups, one of which has all ranks; None where the source does not state it."""
     start_ns: int = -1
     """Start of the recording; -1 where the source does not state it."""
     end_ns: int = -1
@@ -350,6 +367,8 @@ class Trace(Struct, frozen=True, eq=False, weakref=True):
     """Changes with which `overlapscope whatif` predicted the trace; None for a recording."""
     plain_steps: PlainSteps = field(default_factory=PlainSteps)
     """Step times without the profiler, as far as the recorder measured them."""
+    host_activity: HostActivity | None = None
+    """Activity of the host in steps without the profiler, as far as the recorder sampled it."""
 
     recorder: str = "kineto"
     """Source that recorded the trace (`overlapscope.reading.sources`)."""

@@ -13,9 +13,15 @@ import re
 
 from overlapscope.trace.model import Kind, Memory
 
-_KERNEL = frozenset({"kernel", "concurrent_kernel", "mtia_ccp_events"})
+MTIA = "mtia_ccp_events"
+"""Category of everything that the streams of Meta's MTIA do."""
+_KERNEL = frozenset({"kernel", "concurrent_kernel", MTIA})
 _COPY = frozenset({"gpu_memcpy", "memcpy"})
 _FILL = frozenset({"gpu_memset", "memset"})
+
+_MTIA_COPY = "dma_request"
+SIGNALS = frozenset({"event_wait", "event_record"})
+"""Names of waits and signals of streams that may be in a category of GPU ops."""
 
 GPU_CATEGORIES = _KERNEL | _COPY | _FILL
 """Lower-case categories of events that are GPU ops."""
@@ -58,6 +64,7 @@ _COMM_LIBRARY = re.compile(
     | (?<![a-z]) nccl_? (?:all|reduce|broadcast|send|recv)
     | (?<![a-z]) rccl | msccl                             # RCCL, MSCCL, MSCCL++
     | oneccl | oneapi::ccl | (?<![a-z]) ccl:: | (?<![a-z]) hccl
+    | (?<![a-z]) hcom_                                    # HCCL, as msprof names its collectives
     | nvshmem | roc_?shmem | (?<![a-z]) ishmem
     | deep_ep:: | (?<![a-z]) (?:inter|intra)node(?:_ll)?::  # DeepEP, under any namespace
     | userbuffers_                                        # Transformer Engine's user buffers
@@ -108,7 +115,14 @@ def kind(category: str, name: str) -> Kind:
         return Kind.OTHER
     if category in _COPY:
         return _copy_kind(name)
+    if category == MTIA and name == _MTIA_COPY:
+        return Kind.OTHER
     return _kernel_kind(name)
+
+
+def is_work(category: str, name: str) -> bool:
+    """Return whether an event of a GPU op's category is work, and no wait or signal of a stream."""
+    return category.lower() != MTIA or name not in SIGNALS
 
 
 def memory_kinds(category: str, name: str) -> tuple[Memory, Memory]:
@@ -184,11 +198,27 @@ def _transfer_kind(source: str, target: str) -> Kind:
 
 def _base_name(name: str) -> str:
     """Return a kernel's qualified name without return type, template arguments and parameters."""
-    name = name.replace("(anonymous namespace)", "anonymous").removeprefix("void ")
+    name = name.replace("(anonymous namespace)::", "").removeprefix("void ")
     return re.split(r"[<(]", name, maxsplit=1)[0]
 
 
 # -- Short names ---
+
+_COLLECTIVE_RANGE = re.compile(r"nccl:(?!coalesced\b)(\w+)")
+"""PyTorch's range around the launch of a collective. `nccl:send 0->1` and `nccl:coalesced` are not matched: the first
+is point-to-point, and the second may be anything."""
+
+
+def collective_of_range(name: str) -> str:
+    """Return the collective that a range on the host launches: `all_to_all` of `nccl:all_to_all`; empty for others."""
+    match = _COLLECTIVE_RANGE.fullmatch(name)
+    return match[1] if match is not None else ""
+
+
+def collective_of_kernel(name: str) -> str:
+    """Return a communication kernel's name with its namespaces, but without template arguments and parameters."""
+    return _base_name(name) or name
+
 
 # These templates loop over a kernel's data; one of their arguments is the operation.
 _LOOPS = re.compile(r"\w*elementwise_kernel\w*|reduce_kernel|multi_tensor_apply_kernel|(Kernel\d?|device_kernel)")

@@ -40,7 +40,7 @@ class Capture:
             failed: Called with a sentence if the module can't be captured.
         """
         self._module, self._captured, self._failed = module, captured, failed
-        self._own = vars(module).get("forward")
+        self._own_forward = vars(module).get("forward")
         self._forward = module.forward
         self._graphed: Callable[..., Any] | None = None
         self._signature: list[tuple[Any, ...]] = []
@@ -48,10 +48,10 @@ class Capture:
 
     def undo(self) -> None:
         """Restore the module's `forward`."""
-        if self._own is None:
+        if self._own_forward is None:
             vars(self._module).pop("forward", None)
         else:
-            self._module.forward = self._own
+            self._module.forward = self._own_forward
 
     def _call(self, *args: Any, **options: Any) -> Any:
         learns = self._module.training and torch.is_grad_enabled()
@@ -70,9 +70,12 @@ class Capture:
         return self._forward(*args, **options)
 
     def _captured_as(self, args: tuple[torch.Tensor, ...]) -> Callable[..., Any] | None:
-        """Capture a call; the result takes the parameters after the arguments. Return None on failure.
+        """Capture a call.
 
         The warm-up of a capture draws random numbers and updates statistics of norms, so both are restored.
+
+        Returns:
+            The captured call, which takes the parameters after the arguments; None on failure.
         """
         module, cache = self._module, torch.is_autocast_cache_enabled()
         buffers = [buffer.clone() for buffer in module.buffers()]

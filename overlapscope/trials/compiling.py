@@ -32,5 +32,5 @@ class Compiling:
 
 
 def _handler() -> Any:
-    """Return what torch tells of compilations; None as long as its compiler is not imported."""
+    """Return torch's object that calls back at compilations; None until torch's compiler is imported."""
     return getattr(sys.modules.get("torch._dynamo.callback"), "callback_handler", None)

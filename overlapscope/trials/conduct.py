@@ -105,9 +105,13 @@ def conduct(program: TrialProgram, asked: TrialOptions, directory: Path, progres
     Args:
         directory: Parent of each run's directory.
 
+    Returns:
+        The trial, as far as it got.
+
     Raises:
         ProgramFailed: The unchanged program fails.
         UsageError: It has no steps or too few, or an original is in the way of an edit.
+        KeyboardInterrupt: Ctrl-C was pressed twice, or before the unchanged program had run.
     """
     conductor = _Conductor(program, asked, directory, progress)
     findings = conductor.survey()
@@ -119,7 +123,7 @@ def conduct(program: TrialProgram, asked: TrialOptions, directory: Path, progres
         conductor.check(findings)
     except KeyboardInterrupt:
         interrupted = True
-        progress.say("Interrupted. A second Ctrl-C ends it without showing what is known so far.")
+        progress.say("Interrupted. A second Ctrl-C ends it without showing the results so far.")
     try:
         predicted = _predicted(findings)
     except KeyboardInterrupt:

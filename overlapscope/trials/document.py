@@ -127,7 +127,7 @@ def _remarks(trial: Trial) -> Iterator[str]:
         yield "Data races were not looked for with these changes; `overlapscope run --check-hazards` does that."
     yield from _uncertain(trial)
     if trial.interrupted:
-        yield "Not all that was planned was run: this is what is known so far."
+        yield "Not all planned runs were made, so these are the results so far."
     if not trial.repeatable and any(tried.results in ("within noise", "different") for tried in trial.changes):
         yield "Unchanged runs do not give the same results bit for bit, so results are compared within their noise."
 

@@ -15,7 +15,7 @@ from msgspec.structs import replace
 
 from overlapscope.base import disk, words
 from overlapscope.base.extras import how_to_install
-from overlapscope.catalog.changes import CHANGES
+from overlapscope.catalog.changes import CHANGES, COMPILE_MODES
 from overlapscope.errors import MissingPackage
 
 try:
@@ -24,10 +24,10 @@ except ModuleNotFoundError:
     raise MissingPackage(f"changes are edited into programs with LibCST. {how_to_install('record')}") from None
 
 from overlapscope.trials import libraries
-from overlapscope.trials.calls import CallOptions, Unclear, pinned_argument, pinned_receiver
+from overlapscope.trials.calls import CallOptions, Unclear, pinned_argument, pinned_receiver, with_argument
 from overlapscope.trials.protocol import Facts, Setting, Site, Uploads
 from overlapscope.trials.result import Edit
-from overlapscope.trials.rewrite import Compile, Wish, rewrite
+from overlapscope.trials.rewrite import Compile, Insertion, Wish, rewrite
 
 AHEAD: Final = """\
 import itertools
@@ -50,9 +50,11 @@ def ahead(batches):
             yield ready
 """
 """Function that copies each pinned batch to the GPU during the computation with the previous batch."""
+_DRAWS: Final = "A compiled module draws other random numbers with the same seed, as for dropout."
 _REMARKS: Final = {
     "workers": "With `persistent_workers=True`, a seed gives other orders of batches from the second epoch on.",
-    "compile": "A compiled module draws other random numbers with the same seed, as for dropout.",
+    "compile": _DRAWS,
+    "fuse": _DRAWS,
 }
 """Differences that a shim compensates for so that results can be compared, by change or value."""
 MAX_BYTES: Final = 1_000_000
@@ -81,7 +83,7 @@ class _EditStep(Struct, frozen=True):
     """An edit at a place."""
 
     site: Site
-    ways: tuple[Wish | Compile, ...]
+    ways: tuple[Wish | Compile | Insertion, ...]
     """Alternative edits, of which the first clear one is made; empty if only advice is possible."""
     advice: str
     """The edit in words."""
@@ -191,6 +193,12 @@ def _workers(facts: Facts, value: str, changes: frozenset[str]) -> Iterator[_Edi
             yield _step(loader.site, "workers", value, libraries.DATA_LOADER, options)
 
 
+def _collate(facts: Facts, value: str, changes: frozenset[str]) -> Iterator[_EditStep]:
+    advice = CHANGES["collate"].advice
+    for site in dict.fromkeys(loader.site for loader in facts.loaders if loader.collates):
+        yield _in_library(site, "collate", value, advice) or _EditStep(site, (), advice)
+
+
 def _pin(facts: Facts, value: str, changes: frozenset[str]) -> Iterator[_EditStep]:
     for loader in facts.loaders:
         if not loader.pin_memory and not loader.on_gpu:
@@ -218,12 +226,43 @@ def _fused(facts: Facts, value: str, changes: frozenset[str]) -> Iterator[_EditS
             yield _step(optimizer.site, "fused", value, f"torch.optim.{optimizer.name}", options)
 
 
+def _foreach(facts: Facts, value: str, changes: frozenset[str]) -> Iterator[_EditStep]:
+    options = (("foreach", "True"),)
+    for optimizer in facts.optimizers:
+        if optimizer.foreach_missing and not optimizer.takes_fused:
+            yield _step(optimizer.site, "foreach", value, f"torch.optim.{optimizer.name}", CallOptions(options))
+    for clipping in facts.clippings:
+        function = f"torch.nn.utils.{clipping.function}"
+        yield _step(clipping.site, "foreach", value, function, CallOptions(options, positional=5))
+
+
+def _gc(facts: Facts, value: str, changes: frozenset[str]) -> Iterator[_EditStep]:
+    advice = CHANGES["gc"].advice
+    site = next((module.site for module in facts.modules), Site("", 0))
+    ways = (Insertion("gc", ("gc.collect()", "gc.freeze()"), site.line),) if site.path and not site.library else ()
+    yield _EditStep(site, ways, advice)
+
+
+def _threads(facts: Facts, value: str, changes: frozenset[str]) -> Iterator[_EditStep]:
+    call, advice = (
+        f"torch.set_num_threads({value})",
+        CHANGES["threads"].advice.replace("N)", f"{value})").replace("=N", f"={value}"),
+    )
+    if facts.threads_site is not None:
+        line = facts.threads_site.line
+        ways = (Wish(line, "torch.set_num_threads", with_argument(value)),)
+        yield _in_library(facts.threads_site, "threads", value, advice) or _EditStep(facts.threads_site, ways, advice)
+        return
+    site = next((module.site for module in facts.modules if not module.site.library), Site("", 0))
+    yield _EditStep(site, (Insertion("torch", (call,), None),) if site.path else (), advice)
+
+
 def _graph(facts: Facts, value: str, changes: frozenset[str]) -> Iterator[_EditStep]:
     for module in facts.modules:
         if not module.compiled:
-            compiled = Compile(module.site.line, module.name, "reduce-overhead", module.of_torch)
-            ways = (compiled,) if value == "compile" else ()
-            advice = _GRAPH["forward" if compiled.of_torch and ways else value]
+            mode = COMPILE_MODES.get(value)
+            ways = (Compile(module.site.line, module.name, mode, module.of_torch),) if mode else ()
+            advice = _GRAPH[f"forward {value}" if module.of_torch and ways else value]
             yield _in_library(module.site, "graph", value, advice) or _EditStep(module.site, ways, advice)
 
 
@@ -241,18 +280,25 @@ def _late_item(facts: Facts, value: str, changes: frozenset[str]) -> Iterator[_E
 _LOOP_AHEAD: Final = "Put `ahead(...)`, the function below, around what this loop takes its batches from."
 _GRAPH: Final = {
     "compile": 'Call `model.compile(mode="reduce-overhead")` on the module that is called here, before the first step.',
-    "forward": 'Set `model.forward = torch.compile(model.forward, mode="reduce-overhead")` for the module that is '
-    "called here, before the first step: `model.compile()` does nothing where its class is one of torch's own.",
+    "fuse": "Call `model.compile()` on the module that is called here, before the first step.",
+    "forward compile": 'Set `model.forward = torch.compile(model.forward, mode="reduce-overhead")` for the module that '
+    "is called here, before the first step: `model.compile()` does nothing where its class is one of torch's own.",
+    "forward fuse": "Set `model.forward = torch.compile(model.forward)` for the module that is called here, before the "
+    "first step: `model.compile()` does nothing where its class is one of torch's own.",
     "capture": "Use `torch.cuda.make_graphed_callables` on the module that is called here, before the first step.",
 }
 
 _STEPS: Final[Mapping[str, Callable[[Facts, str, frozenset[str]], Iterator[_EditStep]]]] = {
     "workers": _workers,
+    "collate": _collate,
     "pin": _pin,
     "non-blocking": _non_blocking,
     "prefetch": _prefetch,
     "graph": _graph,
     "fused": _fused,
+    "foreach": _foreach,
+    "gc": _gc,
+    "threads": _threads,
     "late-item": _late_item,
 }
 

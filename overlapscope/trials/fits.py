@@ -12,7 +12,7 @@ from overlapscope.catalog.changes import CHANGES
 from overlapscope.trials import late_values
 from overlapscope.trials.protocol import Facts
 from overlapscope.trials.result import LeftOut
-from overlapscope.trials.search import Candidate
+from overlapscope.trials.search import SHARP_PCT, Candidate
 
 _ON_GPUS: Final = ("pin", "non-blocking", "prefetch", "graph", "late-item")
 _NO_GPU: Final = "The program uses no GPU."
@@ -67,6 +67,12 @@ def _doubling(most: int) -> list[int]:
     return [*counts, most] if 2 < most < 16 and most not in counts else counts
 
 
+def _collate(facts: Facts) -> Fit:
+    if not any(loader.collates for loader in facts.loaders):
+        return "Its steps take no batches from a TensorDataset, sample by sample."
+    return Candidate("collate")
+
+
 def _pin(facts: Facts) -> Fit:
     if not facts.uploads:
         return _NO_UPLOADS
@@ -95,7 +101,7 @@ def _graph(facts: Facts) -> Fit:
     if all(module.compiled for module in facts.modules):
         return "Its module is compiled already."
     capture = ("capture",) if any(not module.capturable for module in facts.modules) else ()
-    return Candidate("graph", ("compile", *capture))
+    return Candidate("graph", ("compile", "fuse", *capture))
 
 
 def _fused(facts: Facts) -> Fit:
@@ -106,6 +112,26 @@ def _fused(facts: Facts) -> Fit:
     if not any(optimizer.takes_fused and not optimizer.fused for optimizer in facts.optimizers):
         return "Its optimizer has no fused form for these parameters."
     return Candidate("fused")
+
+
+def _foreach(facts: Facts) -> Fit:
+    missing = any(optimizer.foreach_missing and not optimizer.takes_fused for optimizer in facts.optimizers)
+    if not missing and not facts.clippings:
+        return "Its optimizers and its clipping handle many parameters at a time already, or can be fused."
+    return Candidate("foreach")
+
+
+def _gc(facts: Facts) -> Fit:
+    if facts.gc_pct < SHARP_PCT:
+        return f"Python's garbage collector takes {facts.gc_pct:.1f}% of its steps."
+    return Candidate("gc")
+
+
+def _threads(facts: Facts) -> Fit:
+    cpus = max(1, facts.cpus)
+    if facts.threads <= cpus:
+        return f"Torch uses {plural(facts.threads, 'thread')}, for {plural(cpus, 'CPU')}."
+    return Candidate("threads", (str(cpus),))
 
 
 def _late_item(facts: Facts) -> Fit:
@@ -119,11 +145,15 @@ def _late_item(facts: Facts) -> Fit:
 
 _FITS: Final[Mapping[str, Callable[[Facts], Fit]]] = {
     "workers": _workers,
+    "collate": _collate,
     "pin": _pin,
     "non-blocking": _non_blocking,
     "prefetch": _prefetch,
     "graph": _graph,
     "fused": _fused,
+    "foreach": _foreach,
+    "gc": _gc,
+    "threads": _threads,
     "late-item": _late_item,
 }
 

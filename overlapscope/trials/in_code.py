@@ -45,6 +45,9 @@ def try_changes(
         only: Changes to try instead of the defaults.
         also: Changes to try besides the defaults.
 
+    Returns:
+        What each change saves, and whether the program still computes the same.
+
     Raises:
         UsageError: There are too few steps.
         Exception: Any error of `build` or a step without a change.

@@ -31,7 +31,7 @@ def why_not(path: str, line: int) -> str:
 
 @cache
 def why_not_in(source: str, line: int) -> str:
-    """Return the same for a program's text."""
+    """Return what `why_not` does, given the program's text."""
     try:
         tree = ast.parse(source)
     except (SyntaxError, ValueError):
@@ -93,7 +93,7 @@ def _fate_in_call(value: ast.expr, node: ast.AST, call: ast.Call, parents: dict[
     if not harmless:
         return _more(value)
     if not isinstance(parents[call], ast.Expr):
-        return "What is done with the value is used further."
+        return "A result computed from the value is used further."
     return function.value if kept and isinstance(function, ast.Attribute) else ""
 
 

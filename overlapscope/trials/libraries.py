@@ -6,6 +6,7 @@ from typing import Final
 
 from msgspec import Struct
 
+from overlapscope.catalog.changes import COMPILE_MODES
 from overlapscope.trials.calls import CallOptions
 
 DATA_LOADER: Final = "torch.utils.data.DataLoader"
@@ -55,6 +56,7 @@ def _training_arguments(value: str) -> dict[str, CallOptions]:
         "non-blocking": CallOptions((("accelerator_config", '{"non_blocking": True}'),), replaced=False),
         "fused": CallOptions((("optim", '"adamw_torch_fused"'),)),
     }
-    if value == "compile":
-        changes["graph"] = CallOptions((("torch_compile", "True"), ("torch_compile_mode", '"reduce-overhead"')))
+    if value in COMPILE_MODES:
+        mode = ("torch_compile_mode", f'"{COMPILE_MODES[value]}"')
+        changes["graph"] = CallOptions((("torch_compile", "True"), mode))
     return changes

@@ -21,7 +21,7 @@ from msgspec import Struct
 from overlapscope.trials.protocol import RankOutcome
 
 BLOCKS = 10
-"""Number of blocks that a run is cut into, since neighbouring steps are alike."""
+"""Number of blocks that a run is cut into, since neighboring steps are alike."""
 _ROUNDS_OF_ALL = 2
 """Weight of the deviation of all sets, in further rounds of the two compared sets."""
 _SURE = 0.95
@@ -89,7 +89,8 @@ class RunNoise(Struct, frozen=True):
 def noise(timed: Sequence[Mapping[int, Timing]]) -> RunNoise | None:
     """Estimate the noise from each set's runs by round: the residuals after fitting each set and each round.
 
-    None if no degrees of freedom remain.
+    Returns:
+        The noise; None if no degrees of freedom remain.
     """
     runs = [
         (row, number, math.log(timing.step_ns)) for row, runs in enumerate(timed) for number, timing in runs.items()
@@ -110,6 +111,9 @@ def change(rounds: Sequence[tuple[Timing, Timing]], every: RunNoise | None = Non
 
     Args:
         every: Noise of all sets together.
+
+    Returns:
+        The change of the step, with its interval.
     """
     logs, errors = zip(*(_ratio(before, after) for before, after in rounds), strict=True)
     middle = fmean(logs)

@@ -40,6 +40,9 @@ def plan(step_ns: float, asked: int | None, workers: int = 0) -> StepPlan:
         step_ns: Approximate length of a step.
         asked: Number of steps to time, if the user chose it.
         workers: Maximum number of loader workers to try.
+
+    Returns:
+        The numbers of steps.
     """
     warmup = max(_WARMUP_STEPS, _FEWEST_WARMUP_STEPS + _AHEAD * workers)
     return StepPlan(warmup, asked or min(MOST_STEPS, max(FEWEST_STEPS, round(_TIMED_NS / step_ns))))

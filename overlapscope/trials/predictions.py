@@ -15,9 +15,10 @@ _Settings = tuple[Setting, ...]
 
 
 def predict_sets(recording: Path, sets: Sequence[_Settings], plain_step_ns: int) -> Mapping[_Settings, Predicted]:
-    """Predict sets of changes, in percent of the plain step of `step_ns`.
+    """Predict sets of changes, in percent of the plain step of `plain_step_ns`.
 
-    Sets without a prediction are left out.
+    Returns:
+        The prediction of each set that has one.
 
     Raises:
         OverlapscopeError: The recording can't be read or has no GPU activity.
@@ -38,11 +39,16 @@ def predict_sets(recording: Path, sets: Sequence[_Settings], plain_step_ns: int)
 
     predictions = {}
     for settings in sets:
-        parts = [CHANGES[setting.change].predicted_by for setting in settings]
+        parts = [_interventions(setting) for setting in settings]
         result = predicted(tuple(name for part in parts for name in part)) if all(parts) else None
         if result is not None:
             predictions[settings] = result
     return predictions
+
+
+def _interventions(setting: Setting) -> tuple[str, ...]:
+    change = CHANGES[setting.change]
+    return () if setting.value in change.unpredicted else change.predicted_by
 
 
 def kept(trial: Trial, at_ns: int) -> list[StoredPrediction]:

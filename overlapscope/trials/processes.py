@@ -80,6 +80,9 @@ def run(
     """Run a command until its steps are made, it ends, or the limit is over.
 
     Outcomes and output are in `directory`.
+
+    Returns:
+        How the run ended, and its outcomes.
     """
     began = time.monotonic()
     with TemporaryFile() as entered, open(directory / OUTPUT, "wb") as output:

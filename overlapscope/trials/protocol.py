@@ -82,6 +82,8 @@ class Loader(msgspec.Struct, frozen=True, kw_only=True):
     pin_memory: bool
     on_gpu: bool
     """True if its batches are tensors on a GPU."""
+    collates: bool = False
+    """True if it stacks single samples of a `TensorDataset`."""
     batches: int
     """Number of batches taken from it."""
 
@@ -117,6 +119,16 @@ class Optimizer(msgspec.Struct, frozen=True, kw_only=True):
     takes_fused: bool
     """True if its class has the option, which all its parameters allow."""
     fused: bool
+    foreach_missing: bool = False
+    """True if it could update many parameters at a time by `foreach=True`, but doesn't."""
+
+
+class Clipping(msgspec.Struct, frozen=True):
+    """Calls that clip gradients with `foreach=False`."""
+
+    site: Site
+    function: str
+    """`clip_grad_norm_`."""
 
 
 class Module(msgspec.Struct, frozen=True, kw_only=True):
@@ -146,7 +158,14 @@ class Facts(msgspec.Struct, frozen=True, kw_only=True):
     uploads: tuple[Uploads, ...] = ()
     reads: tuple[Reads, ...] = ()
     optimizers: tuple[Optimizer, ...] = ()
+    clippings: tuple[Clipping, ...] = ()
     modules: tuple[Module, ...] = ()
+    gc_pct: float = 0.0
+    """Percentage of its steps' time in Python's garbage collector."""
+    threads: int = 1
+    """Number of threads that torch uses on the CPU."""
+    threads_site: Site | None = None
+    """Place that sets it; None if the program doesn't."""
     began_ns: int | None = None
     """Start of the survey since the epoch, for noticing files that have changed since."""
 
@@ -190,7 +209,7 @@ class RankOutcome(msgspec.Struct, frozen=True, kw_only=True):
     host_ns: tuple[int, ...] = ()
     """Length of each timed step, from mark to mark."""
     device_ns: tuple[int, ...] = ()
-    """The same lengths by the device's clock; empty without a GPU."""
+    """Length of each timed step by the device's clock; empty without a GPU."""
     compiled: tuple[int, ...] = ()
     """Indices of timed steps in which torch compiled, which later steps of the program don't do again."""
     results: RankResults | None = None

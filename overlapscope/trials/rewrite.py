@@ -59,12 +59,23 @@ class Compile(Struct, frozen=True):
 
     def statement(self, module: str) -> str:
         """Return the statement that compiles the module."""
+        mode = "" if self.mode == "default" else f'mode="{self.mode}"'
         if self.of_torch:
-            return f'{module}.forward = torch.compile({module}.forward, mode="{self.mode}")'
-        return f'{module}.compile(mode="{self.mode}")'
+            return f"{module}.forward = torch.compile({', '.join(filter(None, (f'{module}.forward', mode)))})"
+        return f"{module}.compile({mode})"
 
 
-def rewrite(source: bytes, wishes: Sequence[Sequence[Wish | Compile]]) -> tuple[bytes, list[str]]:
+class Insertion(Struct, frozen=True):
+    """Statements to add to a file."""
+
+    package: str
+    """Package that they use, which is imported if it isn't yet."""
+    statements: tuple[str, ...]
+    line: int | None
+    """Line of a call: they are added before the outermost loop around it; None to add them after the import."""
+
+
+def rewrite(source: bytes, wishes: Sequence[Sequence[Wish | Compile | Insertion]]) -> tuple[bytes, list[str]]:
     """Return the text with the first clear edit of each wish's alternatives, and why each wish failed.
 
     The reason is that of the last alternative, in a clause; empty for a wish that is fulfilled or has no alternatives.
@@ -137,8 +148,11 @@ class _ProgramText:
         names = (name for node in self._all(cst.Import) for name in node.names if not name.asname)
         self._imported = {name.evaluated_name for name in names}
 
-    def add(self, wish: Wish | Compile, changes: _Changes) -> None:
+    def add(self, wish: Wish | Compile | Insertion, changes: _Changes) -> None:
         """Add the changes for a wish. Raises Unclear."""
+        if isinstance(wish, Insertion):
+            self._insert(wish, changes)
+            return
         if isinstance(wish, Compile):
             module = self._module(wish)
             if wish.of_torch and "torch" not in self._imported:
@@ -150,6 +164,37 @@ class _ProgramText:
             wish.change(call)
         for call in calls:
             changes.calls[call].append(wish.change)
+
+    def _insert(self, wish: Insertion, changes: _Changes) -> None:
+        """Add statements to the file. Raises Unclear."""
+        imports = [
+            (node, self._parents[node])
+            for node in self._all(cst.Import)
+            if isinstance(self._parents[self._parents[node]], cst.Module)
+        ]
+        named = [line for node, line in imports if any(_is_plainly(name, wish.package) for name in node.names)]
+        if not imports or not (named or wish.line is not None):
+            raise Unclear(f"the file does not `import {wish.package}`")
+        if wish.line is None:
+            changes.statements[named[0]] |= dict.fromkeys(wish.statements)
+            return
+        loop = self._loop(wish.line)
+        if not named:
+            changes.statements[imports[0][1]][f"import {wish.package}"] = None
+        changes.statements[loop] |= dict.fromkeys(wish.statements)
+
+    def _loop(self, line: int) -> cst.CSTNode:
+        """Return the outermost loop of the function around the calls on a line. Raises Unclear."""
+        loops = [
+            node
+            for call in self._calls
+            if self._line(call) == line
+            for node in itertools.takewhile(lambda node: not isinstance(node, cst.FunctionDef), self._parents_of(call))
+            if isinstance(node, cst.For | cst.While)
+        ]
+        if not loops:
+            raise Unclear("the function there has no loop")
+        return min(loops, key=lambda loop: self._places[loop].start.line)
 
     def _find(self, wish: Wish) -> list[cst.Call]:
         calls = [call for call in self._calls if self._is_meant(call, wish)]
@@ -169,10 +214,10 @@ class _ProgramText:
         names = [call.func for call in self._calls if self._line(call) == wish.line and _is_dotted(call.func)]
         candidates = {code(name): name for name in names if not self._is_function(name)}
         if len(candidates) > 1:
-            names_of_class = self._made(wish.name)
+            names_of_class = self._instances(wish.name)
             candidates = {name: module for name, module in candidates.items() if name in names_of_class}
         if len(candidates) != 1:
-            raise Unclear("which name the module has there is not clear")
+            raise Unclear("the module's name there is unclear")
         return next(iter(candidates.values()))
 
     def _is_function(self, name: cst.BaseExpression) -> bool:
@@ -191,7 +236,7 @@ class _ProgramText:
         assignments = scope[code(name).partition(".")[0]] if scope else ()
         return [assignment.node for assignment in assignments if isinstance(assignment, Assignment)]
 
-    def _made(self, name: str) -> set[str]:
+    def _instances(self, name: str) -> set[str]:
         """Return the names bound to an instance of a class."""
         return {
             code(target)
@@ -274,6 +319,10 @@ class _ProgramText:
         inside = around[: around.index(function)]
         handed_on = isinstance(function, cst.Lambda) or any(isinstance(node, cst.Return) for node in inside)
         return bool(where & parameters) and (handed_on or bool(what & parameters))
+
+
+def _is_plainly(name: cst.ImportAlias, package: str) -> bool:
+    return name.asname is None and name.evaluated_name == package
 
 
 def _nearest(nodes: Iterable[cst.CSTNode], kind: type[cst.CSTNode]) -> cst.CSTNode | None:

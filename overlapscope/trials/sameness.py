@@ -30,7 +30,8 @@ def same_bits(ranks: Sequence[RankResults], others: Sequence[RankResults]) -> bo
 def sameness(ranks: Sequence[RankResults], unchanged: Sequence[Sequence[RankResults]]) -> Sameness:
     """Compare a changed run's results, by rank, with those of unchanged runs, one of them possibly rounded.
 
-    The worst rank decides.
+    Returns:
+        The judgement of the worst rank.
     """
     if any(same_bits(ranks, other) for other in unchanged):
         return "same"
@@ -77,7 +78,8 @@ def _near(loss: float | None, unchanged: Sequence[float | None], usual: float) -
 def distance(sketch: Sketch, reference: Sketch) -> float:
     """Estimate the norm of the difference of two tensors, as a fraction of the larger norm.
 
-    0 if both are zero; infinite if their shapes differ.
+    Returns:
+        The fraction: 0 if both are zero, infinite if their shapes differ.
     """
     if len(sketch.sums) != len(reference.sums):
         return math.inf

@@ -119,7 +119,7 @@ class Runs(Struct, frozen=True):
 
 @lru_cache(maxsize=512)
 def _judged(run: Run, unchanged: tuple[Run, ...]) -> Sameness:
-    """Comparing sketches of large models takes a while, so results are cached."""
+    """Return `sameness`, cached because comparing the sketches of a large model takes a while."""
     return sameness(run.results, [other.results for other in unchanged])
 
 
@@ -182,15 +182,27 @@ def rounds(runs: Runs, kept: Settings, left_s: float) -> tuple[Planned, ...]:
     if done >= FEWEST_ROUNDS and all(_is_sharp(runs, settings) for settings in sets[1:]):
         return ()
     cost = {settings: runs.of(settings)[-1].wall_s for settings in sets}
+    # The ladder may have ended before it kept any.
+    answer = best(runs) or _promising(runs, sets)
     if sum(cost.values()) > left_s:
         # Keep the sets that the answer depends on.
-        answer = best(runs)
         sets = [settings for settings in sets if settings in (AS_IS, kept, answer)]
         # A single run of each proves nothing, so a second run may exceed the time limit.
         if len(sets) == 1 or (done > 1 and sum(cost[settings] for settings in sets) > left_s):
             return ()
     number = done + 1
-    return tuple(Planned(settings, number) for settings in (reversed(sets) if number % 2 == 0 else sets))
+    planned = tuple(Planned(settings, number) for settings in (reversed(sets) if number % 2 == 0 else sets))
+    if answer and not runs.rounded and runs.results(answer) == "unknown" and runs.of(answer)[0].results:
+        # Without the effect of rounding, its results could not be judged.
+        return (Planned(AS_IS, 1, rounded=True), *planned)
+    return planned
+
+
+def _promising(runs: Runs, sets: Sequence[Settings]) -> Settings | None:
+    """Return the set that was fastest in the first round; None if it gained no more than luck may."""
+    gains = {settings: change.pct for settings in sets if (change := runs.change(settings)) is not None and settings}
+    fastest = min(gains, key=lambda settings: gains[settings], default=None)
+    return fastest if fastest is not None and gains[fastest] <= -_LUCK_PCT else None
 
 
 def worth_more(runs: Runs, kept: Settings) -> list[Settings]:

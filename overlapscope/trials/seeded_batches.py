@@ -27,7 +27,8 @@ _KEPT = "_overlapscope_draws"
 def start(seed: int) -> Undo:
     """Seed each batch of a map-style dataset by its indices, without affecting the program's random numbers.
 
-    The returned function ends this.
+    Returns:
+        A function that ends this.
     """
 
     def fetch(load: Callable[..., Any], fetcher: Any, index: object) -> Any:

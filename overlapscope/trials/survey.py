@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import sys
 import time
 import weakref
@@ -20,12 +19,13 @@ from torch.utils.data import DataLoader, IterableDataset
 from torch.utils.data.dataloader import _BaseDataLoaderIter
 
 from overlapscope.recorder import devices
+from overlapscope.recorder.sampling.facts import Collections, usable_cpus
 from overlapscope.recorder.wrapping import around, together
 from overlapscope.trials import protocol, uploads
 from overlapscope.trials.capture import why_not
 from overlapscope.trials.module_calls import ModuleCalls
-from overlapscope.trials.protocol import Facts, Loader, Module, Reads, Site, Uploads
-from overlapscope.trials.shims import fused
+from overlapscope.trials.protocol import Clipping, Facts, Loader, Module, Reads, Site, Uploads
+from overlapscope.trials.shims import collate, foreach, fused
 from overlapscope.trials.shims.graph import is_compiled, is_of_torch
 from overlapscope.trials.sites import site
 from overlapscope.trials.structures import tensors
@@ -37,7 +37,7 @@ class Survey:
     def __init__(self) -> None:
         self._began_ns = time.time_ns()
         self._stepping = False
-        self._made: weakref.WeakKeyDictionary[Any, Site] = weakref.WeakKeyDictionary()
+        self._made_at: weakref.WeakKeyDictionary[Any, Site] = weakref.WeakKeyDictionary()
         """Places that made loaders and optimizers."""
         self._first: dict[int, Site] = {}
         """Place of the first loader of each dataset, by the dataset's id: libraries wrap it in others."""
@@ -49,6 +49,12 @@ class Survey:
         self._uploads: dict[Uploads, tuple[int, int]] = {}
         """Count and bytes of uploads, by their other properties."""
         self._reads: Counter[Reads] = Counter()
+        self._clippings: dict[Clipping, None] = {}
+        self._threads_site: Site | None = None
+        self._collections = Collections()
+        self._counting_ns: int | None = None
+        """When collections began to count; None before."""
+        self._gc_pct = 0.0
         self._modules: dict[Site, Module] = {}
         self._calls: ModuleCalls | None = None
         self.end = together(
@@ -59,6 +65,9 @@ class Survey:
             uploads.watch(self._upload),
             around(torch.Tensor, "item", partial(self._read, "item")),
             around(torch.Tensor, "__float__", partial(self._read, "float")),
+            around(torch, "set_num_threads", self._set_threads),
+            *(around(torch.nn.utils, name, partial(self._clip, name)) for name in foreach.CLIPPING),
+            self._collections.stop,
         )
         """Stop observing."""
 
@@ -69,6 +78,10 @@ class Survey:
         elif self._calls is not None:
             self._calls.end()
             self._calls = None
+            self._collections.start()
+            self._counting_ns = time.perf_counter_ns()
+        elif self._counting_ns is not None:
+            self._gc_pct = 100 * self._collections.pause_ns / (time.perf_counter_ns() - self._counting_ns)
 
     def facts(self, optimizers: Iterable[Optimizer]) -> Facts:
         """Return the facts found; `optimizers` are those that still exist."""
@@ -76,19 +89,23 @@ class Survey:
         return Facts(
             cuda=cuda,
             device_name=torch.cuda.get_device_name() if cuda else None,
-            cpus=len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1,
+            cpus=usable_cpus(),
             loaders=tuple(self._loaders.values()),
             uploads=tuple(replace(group, count=count, bytes=size) for group, (count, size) in self._uploads.items()),
             reads=tuple(replace(group, count=count) for group, count in self._reads.items()),
             optimizers=tuple(map(self._optimizer, optimizers)),
             modules=tuple(self._modules.values()),
+            clippings=tuple(self._clippings),
+            gc_pct=self._gc_pct,
+            threads=torch.get_num_threads(),
+            threads_site=self._threads_site,
             began_ns=self._began_ns,
         )
 
     def _make(self, make: Callable[..., None], instance: Any, *args: Any, **options: Any) -> None:
         make(instance, *args, **options)
         with suppress(Exception):
-            where = self._made.setdefault(instance, site(sys._getframe()))
+            where = self._made_at.setdefault(instance, site(sys._getframe()))
             if isinstance(instance, DataLoader):
                 self._first.setdefault(id(instance.dataset), where)
 
@@ -110,7 +127,7 @@ class Survey:
         return batch
 
     def _took(self, loader: DataLoader[Any], loop: Site, *, on_gpu: bool) -> None:
-        made_at = self._first.get(id(loader.dataset)) or self._made.get(loader) or loop
+        made_at = self._first.get(id(loader.dataset)) or self._made_at.get(loader) or loop
         earlier = self._loaders.get((made_at, loop))
         self._loaders[made_at, loop] = Loader(
             site=made_at,
@@ -120,6 +137,7 @@ class Survey:
             num_workers=loader.num_workers,
             pin_memory=loader.pin_memory,
             on_gpu=on_gpu,
+            collates=collate.fits(loader.dataset, loader.collate_fn, loader.batch_sampler),
             batches=1 if earlier is None else earlier.batches + 1,
         )
 
@@ -152,12 +170,24 @@ class Survey:
 
     def _optimizer(self, optimizer: Optimizer) -> protocol.Optimizer:
         return protocol.Optimizer(
-            site=self._made.get(optimizer) or Site("", 0),
+            site=self._made_at.get(optimizer) or Site("", 0),
             name=type(optimizer).__name__,
-            takes_fused=isinstance(optimizer, tuple(fused.with_option()))
+            takes_fused=isinstance(optimizer, tuple(fused.with_option("fused")))
             and not fused.why_not(type(optimizer), optimizer.param_groups),
             fused=any(bool(group.get("fused")) for group in optimizer.param_groups),
+            foreach_missing=foreach.is_missing(optimizer),
         )
+
+    def _clip(self, name: str, clip: Callable[..., Any], *args: Any, **options: Any) -> Any:
+        with suppress(Exception):
+            if foreach.is_off(foreach.arguments(clip, *args, **options).arguments):
+                self._clippings[Clipping(site(sys._getframe()), name)] = None
+        return clip(*args, **options)
+
+    def _set_threads(self, set_threads: Callable[[int], None], count: int) -> None:
+        set_threads(count)
+        with suppress(Exception):
+            self._threads_site = site(sys._getframe())
 
     def _called(self, module: torch.nn.Module, frame: FrameType) -> None:
         where, given = site(frame.f_back), frame.f_locals

@@ -38,7 +38,10 @@ class Upload(Struct, frozen=True):
 def watch(handle: Callable[[Upload], torch.Tensor | None]) -> Undo:
     """Call `handle` before each upload of a tensor that does not belong to a module.
 
-    `handle` does the upload, or returns None to leave it as it is. The returned function ends this.
+    `handle` does the upload, or returns None to leave it as it is.
+
+    Returns:
+        A function that ends this.
     """
     return together(*(around(torch.Tensor, method, functools.partial(_called, method, handle)) for method in METHODS))
 

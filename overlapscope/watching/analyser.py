@@ -82,7 +82,7 @@ def _end_with_stdin() -> None:
 
 
 def analyse(task: AnalysisTask) -> Analysed:
-    """Analyse a recording, write its report, and add it to the history. Failures become sentences."""
+    """Analyze a recording, write its report, and add it to the history. Failures become sentences."""
     from overlapscope import timeline
     from overlapscope.analysis import analyze_trace
     from overlapscope.history import figures
@@ -106,7 +106,7 @@ def analyse(task: AnalysisTask) -> Analysed:
     except OverlapscopeError as error:
         failures.append(str(error))
     except Exception as error:
-        failures.append(f"a recording could not be analysed ({type(error).__name__}: {error}).")
+        failures.append(f"a recording could not be analyzed ({type(error).__name__}: {error}).")
     return Analysed(scalars=scalars, report=written, failures=tuple(failures))
 
 

@@ -26,7 +26,7 @@ def analyse(task: AnalysisTask) -> Analysed:
     try:
         return _analyse(task)
     except (OSError, ValueError, msgspec.DecodeError) as error:
-        return Analysed(failures=(f"recordings cannot be analysed ({error}).",))
+        return Analysed(failures=(f"recordings cannot be analyzed ({error}).",))
 
 
 def _analyse(task: AnalysisTask) -> Analysed:
@@ -47,7 +47,7 @@ def _analyse(task: AnalysisTask) -> Analysed:
         if not child.ends_within(_LOOK_S):
             child.end()
     if answer is None:
-        return Analysed(failures=("the program ended before its last recording was analysed.",))
+        return Analysed(failures=("the program ended before its last recording was analyzed.",))
     if not answer:
         return Analysed(failures=(f"the process that analyses a recording {how_it_ended(child.returncode)}.",))
     return msgspec.json.decode(answer, type=Analysed)

@@ -30,7 +30,7 @@ def watch(
 ) -> None:
     """Watch this process, so that `overlapscope record PID` can record it while it goes on.
 
-    With `every`, some steps of rank 0 are also recorded at regular intervals, and analysed in another process
+    With `every`, some steps of rank 0 are also recorded at regular intervals, and analyzed in another process
     (`docs/guides/watch.md`). This function may be called again, and before torch is imported. Later failures are
     reported on stderr, each once, and never raised.
 

@@ -1,4 +1,4 @@
-"""Short recordings at regular intervals, each analysed in another process."""
+"""Short recordings at regular intervals, each analyzed in another process."""
 
 from __future__ import annotations
 
@@ -199,7 +199,7 @@ class Continuous:
         try:
             self._following.start()
         except RuntimeError as error:
-            self._complain("watching", f"a recording was not analysed: {error}.")
+            self._complain("watching", f"a recording was not analyzed: {error}.")
             self._busy = False
 
     def _follow(self, turn: _Turn, trace: Path, figures: SentFigures, usual_ns: int, plain_ns: int | None) -> None:

@@ -1,4 +1,4 @@
-"""The socket of a watched process, on which it answers whoever asks, on threads of its own."""
+"""The socket of a watched process, which answers requests there on separate threads."""
 
 from __future__ import annotations
 

@@ -102,6 +102,6 @@ class Lines:
                 return None
             self._rest += part
             if len(self._rest) > MOST_BYTES:
-                raise UsageError("what came through the socket is not from overlapscope.")
+                raise UsageError("the message on the socket is not from overlapscope.")
         line, _, self._rest = self._rest.partition(b"\n")
         return line

@@ -37,10 +37,21 @@ def ranks_of(status: Status) -> list[Status]:
 def record(
     processes: Sequence[Status], request: RecordingRequest, begun: Callable[[Status, int], object]
 ) -> list[RequestOutcome]:
-    """Record processes, and return their outcomes in order. `begun(status, step)` is called when a recording begins.
+    """Record processes.
 
     All recordings begin with the same step, if the processes count alike. If a process passes that step too early, all
-    are asked again. Raises UsageError if a process has ended.
+    are asked again.
+
+    Args:
+        processes: The processes to record.
+        request: What to record of each.
+        begun: Called with a process and its step when its recording begins.
+
+    Returns:
+        The outcome for each process, in the same order.
+
+    Raises:
+        UsageError: A process has ended.
     """
     if len(processes) == 1 or request.seconds is not None:
         return _ask(processes, request, begun)

@@ -19,7 +19,7 @@ class Turns:
     """
 
     def __init__(self, every_ns: int, now_ns: int) -> None:
-        """It begins stopped, at `now_ns`."""
+        """Begin in the stopped state, at `now_ns`."""
         self._every_ns = every_ns
         self._away_ns, self._stopped_ns = 0, now_ns
         """Length of all stops, and the time at which the latest began."""

@@ -30,7 +30,7 @@ _BUSY: Final = "The program is being recorded already; ask again when that is ov
 _ENDS: Final = "The program ends."
 
 _CUT_OFF: Final = "The program ended before its recording was complete."
-_WITHDRAWN: Final = "Nobody waits for it any more."
+_WITHDRAWN: Final = "The request was withdrawn."
 
 Done = Callable[[RequestOutcome], None]
 

@@ -45,7 +45,7 @@ def prepare(options: argparse.Namespace, device: torch.device) -> job.Step:
     world = dist.get_world_size()
     torch.manual_seed(dist.get_rank())  # Each rank has its own expert and tokens.
     with device:
-        experts = torch.nn.ModuleList([job.Block(options.width) for _ in range(options.blocks)])
+        experts = torch.nn.ModuleList([job.FeedForward(options.width) for _ in range(options.blocks)])
         tokens = torch.randn(options.tokens, options.width)
         even = torch.arange(options.tokens) % world
         skewed = torch.where(torch.arange(options.tokens) * 100 < options.skew_pct * options.tokens, 0, even)

@@ -25,7 +25,7 @@ import overlapscope
 Step = Callable[[], object]
 
 
-class Block(torch.nn.Module):
+class FeedForward(torch.nn.Module):
     """The feed-forward half of a transformer layer."""
 
     def __init__(self, width: int) -> None:

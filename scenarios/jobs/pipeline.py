@@ -25,7 +25,8 @@ def prepare(options: argparse.Namespace, device: torch.device) -> job.Step:
     places, stages = ([rank], world) if options.schedule == "1f1b" else ([rank, 2 * world - 1 - rank], 2 * world)
     with device:
         models = [
-            torch.nn.Sequential(*[job.Block(options.width) for _ in range(options.blocks // stages)]) for _ in places
+            torch.nn.Sequential(*[job.FeedForward(options.width) for _ in range(options.blocks // stages)])
+            for _ in places
         ]
         samples = torch.randn(options.batch, options.width)
     parts = [PipelineStage(model, at, stages, device) for model, at in zip(models, places, strict=True)]

@@ -20,7 +20,7 @@ def options() -> argparse.ArgumentParser:
 
 def prepare(options: argparse.Namespace, device: torch.device) -> job.Step:
     with device:
-        model = torch.nn.Sequential(*[job.Block(options.width) for _ in range(options.blocks)])
+        model = torch.nn.Sequential(*[job.FeedForward(options.width) for _ in range(options.blocks)])
         samples = torch.randn(options.batch, options.width)
     mesh = job.mesh(device)
     for block in model:

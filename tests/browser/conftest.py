@@ -40,7 +40,7 @@ def browser() -> Iterator[Browser]:
 
 @pytest.fixture(scope="package")
 def dashboard() -> Iterator[Served]:
-    """A server of all the bundled recordings, as a user starts it."""
+    """Yield a server of all the bundled recordings, as a user starts it."""
     with serve(TRACES) as served:
         yield served
 

@@ -21,12 +21,12 @@ PAGES += ("hta", "laboratory")
 
 
 def url(served: Served, name: str = "overview", **query: str | int) -> str:
-    """The URL of a page; `query` as in `trace=`, `from=`, `to=`, `with=`; it lets a browser in."""
+    """Return the URL of a page; `query` as in `trace=`, `from=`, `to=`, `with=`; it lets a browser in."""
     return f"{served.base}{name}?{urlencode(query | {'token': served.token})}"
 
 
 def visit(page: Page, served: Served, name: str = "overview", **query: str | int) -> None:
-    """Opens a page and waits until it is all there; as a link would where a page of the server is open already, which
+    """Open a page and wait until it is complete. If a page of the server is open already, do as a link would, which
     spares loading all scripts anew."""
     if page.url.startswith(served.base):
         base = urlsplit(served.base).path
@@ -61,7 +61,7 @@ def late(page: Page, requests: str, by_ms: int = 400) -> None:
 
 @contextlib.contextmanager
 def holding(page: Page, requests: str, posting: str = "") -> Iterator[None]:
-    """Keeps some requests from the server meanwhile; `posting`: those that post this."""
+    """Hold back some requests to the server inside the block: with `posting`, those that post this text."""
     kept: list[Route] = []
     over = False
 
@@ -117,7 +117,7 @@ _ASKED = itertools.count()
 
 
 def settle(page: Page) -> None:
-    """Waits until a page is shown with its charts and tables, and no callback is on its way."""
+    """Wait until a page is shown with its charts and tables, and no callback is on its way."""
     page.wait_for_function(_SETTLED, arg=next(_ASKED), timeout=60_000)
 
 
@@ -128,7 +128,7 @@ def go(page: Page, name: str) -> None:
 
 
 def arrive(page: Page, name: str, trace: str = "") -> None:
-    """Waits until a page is shown, of a trace whose id begins with `trace`."""
+    """Wait until a page is shown, of a trace whose id begins with `trace`."""
     page.wait_for_url(lambda url: _is_at(url, name, trace))
     # The navigation arrives together with the page's content.
     expect(page.locator(f"#go-{name}")).to_have_attribute("data-active", "true", timeout=30_000)

@@ -11,7 +11,7 @@ _PER_CONNECTION = {"connection", "keep-alive", "transfer-encoding", "content-len
 
 
 class Proxy:
-    """A context in which a server's every page is also found at the address it yields.
+    """Context that serves all pages of a server at another address as well, and yields that address.
 
     Paths outside the prefix are not found.
     """
@@ -19,7 +19,7 @@ class Proxy:
     def __init__(self, port: int, prefix: str, *, keeps_prefix: bool, at: int = 0) -> None:
         """`keeps_prefix`: the server behind is asked with the prefix, as without a rewriting rule. `at`: the port."""
 
-        class Handler(BaseHTTPRequestHandler):
+        class ReverseProxyHandler(BaseHTTPRequestHandler):
             protocol_version = "HTTP/1.1"
 
             def answer(self) -> None:
@@ -46,7 +46,7 @@ class Proxy:
             def log_message(self, format: str, *args: object) -> None:
                 pass
 
-        self._server = ThreadingHTTPServer(("127.0.0.1", at), Handler)
+        self._server = ThreadingHTTPServer(("127.0.0.1", at), ReverseProxyHandler)
         self._server.daemon_threads = True
         self._address = f"http://127.0.0.1:{self._server.server_address[1]}{prefix}"
 

@@ -3,11 +3,8 @@
 from __future__ import annotations
 
 import contextlib
-import functools
-import threading
 import webbrowser
 from collections.abc import Iterator
-from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import pytest
@@ -16,25 +13,18 @@ from playwright.sync_api import Page, expect
 from overlapscope.dashboard import launch
 from tests.browser.conftest import TRACES, Serve, Watch
 from tests.browser.helpers import settle, visit
+from tests.support.file_server import file_server
 
 SAMPLE = TRACES / "streamed0_pinned0.json.gz"
 # Its server imports Dash while it answers already, as for a user (`loaded=False`).
 
 
-class Quiet(SimpleHTTPRequestHandler):
-    def log_message(self, format: str, *args: object) -> None:
-        pass
-
-
 @contextlib.contextmanager
 def other_site(directory: Path, html: str) -> Iterator[str]:
-    """A page at 127.0.0.1, which is another site than localhost."""
+    """Yield a page at 127.0.0.1, which is another site than localhost."""
     (directory / "index.html").write_text(html)
-    server = ThreadingHTTPServer(("127.0.0.1", 0), functools.partial(Quiet, directory=str(directory)))
-    threading.Thread(target=server.serve_forever, daemon=True).start()
-    yield f"http://127.0.0.1:{server.server_address[1]}/"
-    server.shutdown()
-    server.server_close()
+    with file_server(directory) as url:
+        yield f"{url}/"
 
 
 def test_the_browser_that_is_opened_gets_in_and_its_history_has_no_token(

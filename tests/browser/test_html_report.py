@@ -1,4 +1,4 @@
-"""The report in a file, opened from the disk: it draws everything, asks for nothing, and its names cannot act."""
+"""The report in a file, opened from the disk: it draws everything, requests nothing, and runs no code from names."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ BREAKOUT = "</script><img src=x onerror=window.hacked=1>"
 
 @pytest.fixture(scope="module")
 def write(tmp_path_factory: pytest.TempPathFactory) -> Write:
-    """Writes the report of a trace; once for all tests that ask for the same."""
+    """Write the report of a trace, once for all tests that request it."""
     folder, written = tmp_path_factory.mktemp("reports"), dict[str, Path]()
 
     def once(trace: Path) -> Path:
@@ -46,7 +46,7 @@ def read(page: Page, report: Path) -> list[str]:
 
 
 def show(page: Page, report: Path) -> None:
-    """The file, opened unless the test before this one left it open."""
+    """Open the file, unless the previous test left it open."""
     if page.url != report.as_uri():
         read(page, report)
 

@@ -13,8 +13,9 @@ from playwright.sync_api import Locator, Page, expect
 
 from overlapscope import timeline as lanes
 from overlapscope.analysis import TraceAnalysis
+from overlapscope.analysis.average import in_frame
 from overlapscope.analysis.each_copy import list_copies
-from overlapscope.analysis.results import Window
+from overlapscope.analysis.figures import Window
 from overlapscope.dashboard.url import moved
 from overlapscope.prediction.plain_program import find_program
 from overlapscope.report.model import build
@@ -62,7 +63,7 @@ def check_timeline_shows(page: Page, trace: str, window: Window, analysis: Trace
 
 
 def column(page: Page, grid: str, field: str) -> list[str]:
-    """The texts of a column's cells, from the top; of a long grid those that are drawn."""
+    """Return the texts of a column's cells, from the top; of a long grid, only the drawn ones."""
     cells: list[list[Any]] = page.locator(f'#{grid} .ag-row [col-id="{field}"]').evaluate_all(
         "cells => cells.map(cell => [Number(cell.closest('.ag-row').getAttribute('row-index')), cell.innerText])"
     )
@@ -205,6 +206,16 @@ def test_rows_lead_to_the_timeline(page: Page, dashboard: Served) -> None:
     check_timeline_shows(page, SYNCS, result.steps[0].window)
 
 
+def test_causes_of_exposed_communication_lead_to_the_timeline(page: Page, dashboard: Served) -> None:
+    trace = "ddp/rank1"
+    visit(page, dashboard, "idle", trace=trace, of="recorded")
+    expect(page.locator("#comm-evidence")).to_contain_text("allreduce of default_pg (2 ranks)")
+    check_accessible(page)
+    follow(page, page.locator("#comm-evidence .timeline-link").first)
+    cases = in_frame(analysed(trace).devices[0].result).evidence
+    check_timeline_shows(page, trace, next(case for case in cases if case.subject == "exposed-comm").example)
+
+
 def test_tables_sort_by_number_not_by_letter(page: Page, dashboard: Served) -> None:
     visit(page, dashboard, "idle", trace="gpt2_train")
     header = page.locator('#idle-evidence .ag-header-cell[col-id="count"]')
@@ -240,7 +251,7 @@ def test_stalls_name_their_line_of_code(page: Page, dashboard: Served) -> None:
 
 @pytest.fixture(scope="module")
 def odd(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Recordings that lack something: copies, steps, a GPU."""
+    """Return a directory of recordings that each lack something: copies, steps, a GPU."""
     folder = tmp_path_factory.mktemp("odd")
     kernels = [kineto_files.call(10, 2, 1), kineto_files.kernel(15, 100, correlation=1)]
     kineto_files.write(folder / "kernel.json", kernels)

@@ -14,7 +14,8 @@ from tests.browser.helpers import arrive, go, settle, visit
 from tests.support.dashboard_process import Served
 from tests.support.helpers import with_plain_steps
 
-REPLAYED = "Figures are of the program without the profiler"
+RECORDED = "These figures describe the recording."
+REPLAYED = "These figures describe the program without the profiler"
 PLAIN_STEP = "33.48"
 """One of the steps whose mean is the timed step."""
 
@@ -39,7 +40,7 @@ def switch(page: Page) -> Locator:
 
 
 def press(page: Page, key: str) -> None:
-    """Moves the switch by the keyboard."""
+    """Move the switch by the keyboard."""
     shown = page.url
     switch(page).locator("input:checked").press(key)
     page.wait_for_url(lambda url: url != shown)
@@ -54,16 +55,12 @@ def choose_trace(page: Page, name: str) -> None:
 
 def test_the_switch_changes_the_figures_and_stays_as_it_is(page: Page, served: Served) -> None:
     visit(page, served, trace="timed")
-    verdict, figures = page.locator("#verdict-text"), page.locator("#overview-figures")
+    figures = page.locator("#overview-figures")
     expect(switch(page).get_by_label("Plain")).to_be_checked()
     expect(figures).to_contain_text("35.70 ms")
-    text = verdict.inner_text()
     press(page, "ArrowLeft")
     assert "of=recorded" in page.url
     expect(figures).to_contain_text("52.07 ms")
-    # Verdict and findings do not change.
-    expect(verdict).to_have_text(text)
-    expect(page.locator("#content")).to_contain_text("The figures below are those of the recording.")
 
     go(page, "steps")
     expect(switch(page).get_by_label("Recorded")).to_be_checked()
@@ -73,6 +70,25 @@ def test_the_switch_changes_the_figures_and_stays_as_it_is(page: Page, served: S
     assert "of=" not in page.url
     expect(page.locator("#content")).to_contain_text(REPLAYED)
     expect(page.locator("#steps-table")).to_contain_text(PLAIN_STEP)
+
+
+def test_a_recording_beside_its_program_is_not_judged(page: Page, served: Served) -> None:
+    """Its cards, verdict and findings would otherwise be of two programs."""
+    visit(page, served, trace="timed")
+    level, lead, findings = (page.locator(f"#{id}") for id in ("verdict-level", "verdict-text", "overview-findings"))
+    expect(level).not_to_have_text("recorded")
+    expect(findings).to_contain_text("saves about")
+    press(page, "ArrowLeft")
+    expect(level).to_have_text("recorded")
+    expect(lead).to_contain_text("In each step of 52.1 ms")
+    expect(page.locator("#verdict-plain")).to_contain_text("Without the profiler a step takes 35.7 ms")
+    expect(page.locator("#content")).not_to_contain_text("saves")
+    expect(page.locator("#content")).not_to_contain_text("save about")
+    report = page.request.get(page.url.replace("/overview", "/api/export.html")).text()
+    assert "This report is on its recording." in report and "saves about" not in report
+    findings.get_by_role("link", name="show them").click()
+    expect(level).not_to_have_text("recorded")
+    expect(findings).to_contain_text("saves about")
 
 
 def test_the_choice_outlives_a_trace_that_has_none(page: Page, served: Served) -> None:
@@ -117,8 +133,10 @@ def test_a_timeline_stays_where_it_is(page: Page, served: Served) -> None:
     for key in ("ArrowLeft", "ArrowRight"):
         press(page, key)
         expect(timeline).to_have_attribute("data-exact", "true")
-        expect(shown_program).to_contain_text(REPLAYED if key == "ArrowRight" else "Figures are of the recording.")
-        expect(page.locator(".tl-legend")).to_contain_text("idle: launch-bound")
+        expect(shown_program).to_contain_text(
+            REPLAYED if key == "ArrowRight" else "These figures describe the recording."
+        )
+        expect(page.locator(".tl-legend")).to_contain_text("idle: dispatch")
         shown.append(page.url)
     assert shown[0] == shown[2] != shown[1]
 

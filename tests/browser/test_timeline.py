@@ -80,7 +80,7 @@ def point(page: Page, lane: TimelineLane, at_ns: float) -> tuple[float, float]:
 
 
 def in_url(page: Page, name: str, value: str | None) -> None:
-    """Waits until the URL says so."""
+    """Wait until the URL contains this."""
     page.wait_for_function(
         "([name, value]) => new URLSearchParams(location.search).get(name) === value", arg=[name, value]
     )
@@ -374,7 +374,7 @@ _WALK = """async ([text, tiles]) => {
 
 
 def test_search_visits_all_that_begin_at_once(page: Page, dashboard: Served) -> None:
-    """A kernel and the piece of overlap under it begin at the same instant."""
+    """A kernel and the piece of the overlap lane below it begin at the same instant."""
     every = sorted(
         (int(start), lane.id, row)
         for lane in drawn(EVENT_WAIT).lanes
@@ -387,11 +387,11 @@ def test_search_visits_all_that_begin_at_once(page: Page, dashboard: Served) -> 
     assert page.evaluate(_WALK, ["m", None]) == [*expected, expected[0], expected[-1]]
     # Tiles name the ops that are wide enough in them.
     tile = lanes.view(drawn(EVENT_WAIT), 0, end, 20_000, range(len(drawn(EVENT_WAIT).lanes)))
-    *found, again, back = page.evaluate(_WALK, ["m", [base64.b64encode(gzip.compress(tile)).decode()]])
-    assert [again, back] == [found[0], found[-1]]
-    assert [number for number, *_ in found] == list(range(1, len(found) + 1))
-    assert {(lane, row) for _, lane, row, _ in found} < {(lane, row) for _, lane, row in every}
-    for walked in (expected, found):
+    *wide, again, back = page.evaluate(_WALK, ["m", [base64.b64encode(gzip.compress(tile)).decode()]])
+    assert [again, back] == [wide[0], wide[-1]]
+    assert [number for number, *_ in wide] == list(range(1, len(wide) + 1))
+    assert {(lane, row) for _, lane, row, _ in wide} < {(lane, row) for _, lane, row in every}
+    for walked in (expected, wide):
         begun = [start for *_, start in walked]
         assert len(set(begun)) < len(begun) == len({(lane, row) for _, lane, row, _ in walked})
     page.get_by_label("search by name").fill("m")

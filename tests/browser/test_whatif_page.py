@@ -62,7 +62,7 @@ def test_an_address_brings_its_switches_along_and_a_rung_those_of_the_best(page:
     visit(page, dashboard, "whatif", trace=SYNCS, change=asked)
     expect(page.locator("#whatif-no-sync")).to_be_checked()
     expect(page.locator("#whatif-changes")).to_contain_text("aten::_local_scalar_dense")
-    # A new page is made for the other colours.
+    # A new page is made for the other colors.
     page.locator("#scheme-toggle").click()
     settle(page)
     expect(page.locator("#whatif-changes")).to_contain_text("aten::_local_scalar_dense")

@@ -143,7 +143,7 @@ WITHOUT_GPU = {"pin_cost/pin_memory"}
 
 
 def recordings() -> dict[str, Path]:
-    """The trace, or the directory of ranks, of each variant."""
+    """Return the trace, or the directory of ranks, of each variant."""
     paths = {}
     for experiment in LABORATORY.iterdir():
         for path in experiment.iterdir() if experiment.is_dir() else ():

@@ -12,13 +12,13 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.plain_evaluation import Recorded, evaluate
+from benchmarks.plain_evaluation import EvaluatedRecording, evaluate
 
 ARCHIVE = Path(__file__).parents[1] / "plain.tar.xz"
 
 
 @pytest.fixture(scope="module")
-def rows(tmp_path_factory: pytest.TempPathFactory) -> list[Recorded]:
+def rows(tmp_path_factory: pytest.TempPathFactory) -> list[EvaluatedRecording]:
     place = tmp_path_factory.mktemp("plain")
     with tarfile.open(ARCHIVE) as archive:
         archive.extractall(place, filter="data")
@@ -28,19 +28,19 @@ def rows(tmp_path_factory: pytest.TempPathFactory) -> list[Recorded]:
     return evaluate(place)
 
 
-def test_every_recording_has_a_plain_step_that_the_recorder_measured(rows: list[Recorded]) -> None:
+def test_every_recording_has_a_plain_step_that_the_recorder_measured(rows: list[EvaluatedRecording]) -> None:
     assert len(rows) >= 19
     assert all(row.plain is not None and row.plain.origin == "measured" for row in rows)
 
 
-def test_the_interval_without_a_given_step_contains_what_another_process_took(rows: list[Recorded]) -> None:
+def test_the_interval_without_a_given_step_contains_what_another_process_took(rows: list[EvaluatedRecording]) -> None:
     held = [row.untold.low_ns <= row.truth.step_ns <= row.untold.high_ns for row in rows if row.untold is not None]
     assert len(held) >= 19 and sum(held) >= 0.9 * len(held)
     errors = [abs(row.untold.step_ns / row.truth.step_ns - 1) for row in rows if row.untold is not None]
     assert statistics.median(errors) <= 0.1
 
 
-def test_advice_comes_true_in_the_program_without_the_recorder(rows: list[Recorded]) -> None:
+def test_advice_comes_true_in_the_program_without_the_recorder(rows: list[EvaluatedRecording]) -> None:
     predicted = [prediction for row in rows for prediction in row.predicted]
     errors = [abs(prediction.error_pct) for prediction in predicted if prediction.error_pct is not None]
     assert len(errors) >= 20 and statistics.median(errors) <= 5.0

@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
+from benchmarks.processes import RunFailed
 from benchmarks.public_programs import KEPT, TRIED, write_page
 from benchmarks.public_programs_runs import table
 from benchmarks.public_programs_try import edited
-from benchmarks.trials_runs import Failed
 from overlapscope.trials.result import Edit, Tried
 
 PAGE = Path("docs/evaluation/public-programs.md")
@@ -49,5 +49,5 @@ def test_changes_are_made_by_hand_as_the_list_says() -> None:
         "kwargs = {'num_workers': 8,}\n"
         "data, target = data.to(device, non_blocking=True), target.to(device, non_blocking=True)\n"
     )
-    with pytest.raises(Failed, match="num_workers"):
+    with pytest.raises(RunFailed, match="num_workers"):
         edited("loader = DataLoader(dataset)\n", tried, edits)

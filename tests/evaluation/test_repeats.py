@@ -1,6 +1,6 @@
 """Tests that repeated recordings of a program never fail each other, and that planted slowdowns are detected.
 
-The recordings are those behind `docs/evaluation/noise.md`, which says more of them.
+`docs/evaluation/noise.md` describes these recordings.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from benchmarks import levels, noise
 from benchmarks.data_files import csv_line
 from benchmarks.noise_measured import (
     PROGRAMS,
-    Recording,
+    RepeatedRecording,
     checked,
     clean,
     compared,
@@ -31,29 +31,29 @@ EXTREMES = 5
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The archive, unpacked."""
+    """Return the archive, unpacked."""
     folder = tmp_path_factory.mktemp("repeats")
     unpack(folder)
     return folder
 
 
 @pytest.fixture(scope="module")
-def recordings(folder: Path) -> dict[str, list[Recording]]:
+def recordings(folder: Path) -> dict[str, list[RepeatedRecording]]:
     return read(folder)
 
 
-def shortest_and_longest(mine: list[Recording]) -> tuple[Recording, Recording]:
+def shortest_and_longest(mine: list[RepeatedRecording]) -> tuple[RepeatedRecording, RepeatedRecording]:
     ordered = sorted(clean(mine), key=lambda item: item.step_ms)
     return ordered[0], ordered[-1]
 
 
-def variant(mine: list[Recording], name: str) -> Recording:
+def variant(mine: list[RepeatedRecording], name: str) -> RepeatedRecording:
     (recording,) = (row for row in mine if row.variant == name)
     return recording
 
 
-def apart(mine: list[Recording]) -> Iterator[tuple[Recording, Recording]]:
-    """The pairs that differ most in some metric: those with the least of it before those with the most."""
+def apart(mine: list[RepeatedRecording]) -> Iterator[tuple[RepeatedRecording, RepeatedRecording]]:
+    """Yield the pairs that differ most in some metric: those with the least of it before those with the most."""
     pairs = {}
     for budget in DEFAULT_RELATIVE:
         ordered = sorted(clean(mine), key=lambda item: (item.median(budget.metric), item.set_name, item.number))
@@ -64,7 +64,9 @@ def apart(mine: list[Recording]) -> Iterator[tuple[Recording, Recording]]:
 
 
 @pytest.mark.parametrize("program", PROGRAMS)
-def test_recordings_of_one_program_never_fail_each_other(recordings: dict[str, list[Recording]], program: str) -> None:
+def test_recordings_of_one_program_never_fail_each_other(
+    recordings: dict[str, list[RepeatedRecording]], program: str
+) -> None:
     # `benchmarks.noise` tries all pairs, which takes a while.
     pairs = list(apart(recordings[program]))
     assert len(pairs) >= 2 * EXTREMES**2
@@ -77,7 +79,9 @@ def test_recordings_of_one_program_never_fail_each_other(recordings: dict[str, l
 
 
 @pytest.mark.parametrize("program", PROGRAMS)
-def test_a_diff_of_one_program_calls_no_step_another(recordings: dict[str, list[Recording]], program: str) -> None:
+def test_a_diff_of_one_program_calls_no_step_another(
+    recordings: dict[str, list[RepeatedRecording]], program: str
+) -> None:
     device = compared(*shortest_and_longest(recordings[program]))
     assert device.figures.span.beyond_noise is False
     assert [bucket.name for bucket in device.figures.buckets if bucket.beyond_noise] == []
@@ -94,7 +98,7 @@ def test_a_diff_of_one_program_calls_no_step_another(recordings: dict[str, list[
     ],
 )
 def test_copies_gone_wrong_fail_and_the_cause_is_named(
-    recordings: dict[str, list[Recording]], program: str, name: str, cause: str, rule: str
+    recordings: dict[str, list[RepeatedRecording]], program: str, name: str, cause: str, rule: str
 ) -> None:
     after = variant(recordings[program], name)
     for before in shortest_and_longest(recordings[program]):
@@ -110,7 +114,7 @@ def test_copies_gone_wrong_fail_and_the_cause_is_named(
 
 
 def test_mending_what_went_wrong_is_not_a_failure_and_the_finding_is_gone(
-    recordings: dict[str, list[Recording]],
+    recordings: dict[str, list[RepeatedRecording]],
 ) -> None:
     before, after = variant(recordings["prefetch"], "pageable"), clean(recordings["prefetch"])[0]
     assert checked(before, after).outcome == "pass"
@@ -119,7 +123,7 @@ def test_mending_what_went_wrong_is_not_a_failure_and_the_finding_is_gone(
 
 @pytest.mark.parametrize("program", ["prefetch", "offload"])
 def test_a_synchronize_in_a_program_that_had_none_is_found(
-    recordings: dict[str, list[Recording]], program: str
+    recordings: dict[str, list[RepeatedRecording]], program: str
 ) -> None:
     for before in shortest_and_longest(recordings[program]):
         result = checked(before, variant(recordings[program], "synchronize"))
@@ -129,7 +133,7 @@ def test_a_synchronize_in_a_program_that_had_none_is_found(
 
 @pytest.mark.parametrize("program", PROGRAMS)
 def test_compute_longer_by_three_hundredths_of_the_step_is_found(
-    recordings: dict[str, list[Recording]], program: str
+    recordings: dict[str, list[RepeatedRecording]], program: str
 ) -> None:
     after, before = variant(recordings[program], "compute_3pct"), clean(recordings[program], "first")
     failed = []
@@ -141,8 +145,8 @@ def test_compute_longer_by_three_hundredths_of_the_step_is_found(
     assert {name.split()[0] for name in failed} == {"compute_time"}
 
 
-def test_the_page_on_noise_is_up_to_date(folder: Path, recordings: dict[str, list[Recording]]) -> None:
-    """In the parts that are quick to make."""
+def test_the_page_on_noise_is_up_to_date(folder: Path, recordings: dict[str, list[RepeatedRecording]]) -> None:
+    """Only the parts that take little time are compared."""
     page, stale = PAGE.read_text(), "stale: run python -m benchmarks.noise docs/evaluation/noise.md"
     assert noise.how(folder) in page, stale
     assert noise.repeats(recordings) in page, stale
@@ -153,15 +157,13 @@ def test_the_page_on_noise_is_up_to_date(folder: Path, recordings: dict[str, lis
 
 
 def test_recordings_of_one_program_are_one_level_and_the_page_on_levels_says_so(
-    recordings: dict[str, list[Recording]],
+    recordings: dict[str, list[RepeatedRecording]],
 ) -> None:
     """Return the parts of the page that are quick to compute."""
     page, stale = Path("docs/evaluation/levels.md").read_text(), "stale: run python -m benchmarks.levels"
-    for program in PROGRAMS:
-        alarms = levels.alarms(program, recordings[program])
-        assert (alarms.changes, alarms.newest) == (0, 0)
-        for cells in levels.alarm_rows([alarms]):
-            assert f"| {' | '.join(cells)} |" in page, stale
+    alarms = [levels.alarms(program, recordings[program]) for program in PROGRAMS]
+    assert {(match.changes, match.newest) for match in alarms} == {(0, 0)}
+    assert levels.alarm_text(alarms) in " ".join(page.split()), stale
     data = Path("docs/evaluation/levels.csv").read_text().splitlines()
     rows = levels.found_rows({"training": recordings["training"]}, "pageable", "default_stream")
     assert [cells for cells in rows if csv_line(cells) not in data] == [], stale

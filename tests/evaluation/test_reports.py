@@ -26,8 +26,8 @@ def test_many_traces_share_one_files_room() -> None:
     assert len(timelines) == len(done) and all(timeline["tiles"] for timeline in timelines.values())
 
 
-def told(recording: Path) -> set[tuple[str, ...]]:
-    """The rules that find something, the causes of lost time and the answers of checks."""
+def shown_words(recording: Path) -> set[tuple[str, ...]]:
+    """Return the rules that find something, the causes of lost time and the answers of checks."""
     report = report_of(recording)
     causes = [
         causes.items() for device in report.devices for causes in (device.exposed_copy_by_cause, device.idle_by_cause)
@@ -41,4 +41,4 @@ def told(recording: Path) -> set[tuple[str, ...]]:
 
 def test_the_recordings_of_make_quick_tell_everything_that_any_tells() -> None:
     telling = [TRACES / f"{name}.json.gz" for name in TELLING]
-    assert set().union(*map(told, various())) == set().union(*map(told, telling))
+    assert set().union(*map(shown_words, various())) == set().union(*map(shown_words, telling))

@@ -10,7 +10,7 @@ from pathlib import Path
 
 
 def main() -> int:
-    """0 where nothing was found, else 1."""
+    """Return 0 if nothing was found, else 1."""
     parser = argparse.ArgumentParser(prog="python -m tests.fuzz", description=__doc__)
     parser.add_argument("--files", type=int, metavar="N", help="stop after so many files")
     parser.add_argument("--seconds", type=float, metavar="S", help="stop after so long")
@@ -36,7 +36,7 @@ def main() -> int:
     if args.files is None and args.seconds is None:
         parser.error("say when to stop: --files N or --seconds S")
     tally = campaign.run(args.start, args.files, jobs=args.jobs, seconds=args.seconds, out=args.out)
-    return 1 if tally.found else 0
+    return 1 if tally.findings_by_kind else 0
 
 
 if __name__ == "__main__":

@@ -26,8 +26,8 @@ import msgspec
 from msgspec import Struct, field
 
 from tests.fuzz.corpus import few, saved
-from tests.fuzz.mutators import BOMB, LIMIT_BYTES, Case, make
-from tests.fuzz.oracle import Found, examine
+from tests.fuzz.mutators import BOMB, LIMIT_BYTES, FuzzCase, make
+from tests.fuzz.oracle import Defect, examine
 
 HANG_S = 60.0
 """Wall time after which a file hangs; the process ends then with a traceback, whatever it is doing."""
@@ -53,9 +53,9 @@ class Tally(Struct):
     """Results of a campaign so far."""
 
     files: int = 0
-    made: Counter[str] = field(default_factory=Counter)
+    files_by_kind: Counter[str] = field(default_factory=Counter)
     """Number of files of each kind."""
-    found: Counter[str] = field(default_factory=Counter)
+    findings_by_kind: Counter[str] = field(default_factory=Counter)
     rss_bytes: int = 0
     """The most that any process took."""
     growth_bytes: int = 0
@@ -64,14 +64,14 @@ class Tally(Struct):
 
 @contextmanager
 def judging() -> Iterator[Path]:
-    """A folder for files, with warnings of the package as errors, as its tests have them, and with limited memory."""
+    """Yield a folder for files. The package's warnings are errors, as in its tests, and memory is limited."""
     resource.setrlimit(resource.RLIMIT_AS, (MOST_ADDRESSES, MOST_ADDRESSES))
     with TemporaryDirectory(dir=_IN_MEMORY if _IN_MEMORY.is_dir() else None) as folder, warnings.catch_warnings():
         warnings.filterwarnings("error", module="overlapscope")
         yield Path(folder)
 
 
-def judge(case: Case, folder: Path) -> list[Found]:
+def judge(case: FuzzCase, folder: Path) -> list[Defect]:
     """Return the findings of a case, including those on its time and memory."""
     path = folder / case.name
     path.write_bytes(case.data)
@@ -85,14 +85,14 @@ def judge(case: Case, folder: Path) -> list[Found]:
     if BOMB in case.how:
         size = LIMIT_BYTES
     if took_s > MOST_S + MOST_S_PER_BYTE * size:
-        findings.append(Found("too slow", f"{took_s:.1f} s for {size} bytes"))
+        findings.append(Defect("too slow", f"{took_s:.1f} s for {size} bytes"))
     if took_bytes > MOST_BYTES + MOST_BYTES_PER_BYTE * size:
-        findings.append(Found("too much memory", f"{took_bytes >> 20} MiB for {size} bytes"))
+        findings.append(Defect("too much memory", f"{took_bytes >> 20} MiB for {size} bytes"))
     return findings
 
 
 def _most_bytes() -> int:
-    """The most memory that this process has had."""
+    """Return the most memory that this process has had."""
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     return peak if sys.platform == "darwin" else peak << 10
 
@@ -164,14 +164,14 @@ class _Worker:
     def heard(self, tally: Tally) -> None:
         """Handle the process's messages, or its end."""
         try:
-            seed, findings, made, rss, growth = self.end.recv()
+            seed, findings, file_kinds, rss, growth = self.end.recv()
         except EOFError:
             self._ended(tally)
             return
         tally.files += seed + 1 - self._next
         self.done += seed + 1 - self._next
         self._next = seed + 1
-        tally.made += made
+        tally.files_by_kind += file_kinds
         tally.rss_bytes, tally.growth_bytes = max(tally.rss_bytes, rss), max(tally.growth_bytes, growth)
         for match in findings:
             self._keep(tally, seed, match)
@@ -185,7 +185,7 @@ class _Worker:
         tally.files += seed + 1 - self._next
         text = self._log.read_text(errors="replace")
         what = "hangs" if "Timeout" in text else f"process died ({self._process.exitcode})"
-        self._keep(tally, seed, Found(f"{what}: {_innermost(text)}", text[-3000:]))
+        self._keep(tally, seed, Defect(f"{what}: {_innermost(text)}", text[-3000:]))
         self._next = seed + 1
         self.running = self._next < self._last
         self.start()
@@ -199,9 +199,9 @@ class _Worker:
         self._process.kill()
         self._process.join()
 
-    def _keep(self, tally: Tally, seed: int, finding: Found) -> None:
-        tally.found[finding.kind] += 1
-        if tally.found[finding.kind] > KEPT:
+    def _keep(self, tally: Tally, seed: int, finding: Defect) -> None:
+        tally.findings_by_kind[finding.kind] += 1
+        if tally.findings_by_kind[finding.kind] > KEPT:
             return
         case = make(seed)
         slug = re.sub(r"[^A-Za-z0-9]+", "-", finding.kind).strip("-")[:80]
@@ -216,7 +216,7 @@ class _Worker:
 def _work(at: Any, first: int, last: int, end: Connection, log: Path, parent: int) -> None:
     """Judge a range of seeds in this process; say what was found, and once in a while how far it is."""
     settled, last_message_s, begun = 0, time.monotonic(), first
-    made: Counter[str] = Counter()
+    file_kinds: Counter[str] = Counter()
     with judging() as folder, log.open("w") as file:
         faulthandler.enable(file)
         watched = 0.0
@@ -227,7 +227,7 @@ def _work(at: Any, first: int, last: int, end: Connection, log: Path, parent: in
                 watched = time.monotonic()
                 faulthandler.dump_traceback_later(HANG_S + 1, exit=True, file=file)
             case = make(seed)
-            made[case.kind] += 1
+            file_kinds[case.kind] += 1
             result = judge(case, folder)
             if seed - begun == SETTLED:
                 settled = _resident_bytes()
@@ -235,17 +235,17 @@ def _work(at: Any, first: int, last: int, end: Connection, log: Path, parent: in
                 last_message_s, rss = time.monotonic(), _resident_bytes()
                 growth = rss - settled if settled else 0
                 if growth > GROWTH_BYTES:
-                    result.append(Found("the process grows", f"{growth >> 20} MiB after {seed - begun} files"))
+                    result.append(Defect("the process grows", f"{growth >> 20} MiB after {seed - begun} files"))
                     settled = rss
                 if os.getppid() != parent:
                     return
-                end.send((seed, result, made, rss, growth))
-                made = Counter()
+                end.send((seed, result, file_kinds, rss, growth))
+                file_kinds = Counter()
         faulthandler.cancel_dump_traceback_later()
 
 
 def _resident_bytes() -> int:
-    """The memory that this process has now; where the system does not say, the most that it has had."""
+    """Return the memory that this process has now; where the system does not say, the most that it has had."""
     try:
         pages = int(Path("/proc/self/statm").read_text().split()[1])
     except OSError:
@@ -254,7 +254,7 @@ def _resident_bytes() -> int:
 
 
 def _innermost(traceback: str) -> str:
-    """The innermost line of the package in a traceback of faulthandler's."""
+    """Return the innermost line of the package in a traceback of faulthandler's."""
     match = re.search(r'File "[^"]*/(overlapscope/[^"]+)", line \d+ in (\w+)', traceback)
     return f"{match[1]} {match[2]}" if match else "outside the package"
 
@@ -263,16 +263,20 @@ def _progress(tally: Tally, workers: list[_Worker], elapsed: float) -> str:
     slowest = min((worker.done for worker in workers), default=0)
     return (
         f"{elapsed:6.0f} s: {tally.files:,} files, {tally.files / elapsed:.0f} a second (the slowest job has done "
-        f"{slowest:,}), {len(tally.found)} kinds of findings, {tally.rss_bytes >> 20} MiB at most"
+        f"{slowest:,}), {len(tally.findings_by_kind)} kinds of findings, {tally.rss_bytes >> 20} MiB at most"
     )
 
 
 def _summary(tally: Tally, first: int, jobs: int, elapsed: float) -> str:
-    summary = "nothing found" if not tally.found else f"{tally.found.total()} findings of {len(tally.found)} kinds"
-    kinds = "".join(f"\n  {count:,} x {kind}" for kind, count in tally.found.most_common())
-    made = ", ".join(f"{count:,} {kind}" for kind, count in tally.made.most_common())
+    summary = (
+        "nothing found"
+        if not tally.findings_by_kind
+        else f"{tally.findings_by_kind.total()} findings of {len(tally.findings_by_kind)} kinds"
+    )
+    kinds = "".join(f"\n  {count:,} x {kind}" for kind, count in tally.findings_by_kind.most_common())
+    file_kinds = ", ".join(f"{count:,} {kind}" for kind, count in tally.files_by_kind.most_common())
     return (
-        f"{tally.files:,} files ({made}) from seed {first} in {elapsed:.0f} s by {jobs} jobs "
+        f"{tally.files:,} files ({file_kinds}) from seed {first} in {elapsed:.0f} s by {jobs} jobs "
         f"({tally.files / elapsed:.0f} a second): {summary}. A process takes {tally.rss_bytes >> 20} MiB at most, and "
         f"grew by {tally.growth_bytes >> 20} MiB at most after its first {SETTLED:,} files.{kinds}"
     )

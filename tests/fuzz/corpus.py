@@ -1,6 +1,6 @@
 """Files to mutate: pieces of the bundled recordings, made-up programs, predictions, and reports of them. All small.
 
-Analysing a trace of few events costs much less than one of many and finds nearly as much, so most files are made of
+Analyzing a trace of few events costs much less than one of many and finds nearly as much, so most files are made of
 `few`, and only some of `origins`.
 """
 
@@ -34,7 +34,7 @@ from tests.support.made_up_programs import Do, record, repeated
 Event = dict[str, Any]
 
 
-class Size(Struct, frozen=True):
+class SizeLimits(Struct, frozen=True):
     """Maximum numbers of steps, of ops per step and per lane of a step, and of host events of a kind.
 
     The compiled scanner leaves arrays with instants to Python.
@@ -47,15 +47,15 @@ class Size(Struct, frozen=True):
     instants: bool = True
 
 
-SOME = Size()
-FEW = (Size(1, 2, 2, 2, instants=False), Size(1, 4, 2, 4), Size(2, 2, 1, 3, instants=False))
+SOME = SizeLimits()
+FEW = (SizeLimits(1, 2, 2, 2, instants=False), SizeLimits(1, 4, 2, 4), SizeLimits(2, 2, 1, 3, instants=False))
 _LARGEST_PACKED_BYTES = 60_000
 _GPU = ("kernel", "gpu_memcpy", "gpu_memset")
 _CALLS = ("cuda_runtime", "cuda_driver")
 _ORDERING = ("Synchronize", "WaitEvent", "EventRecord", "Malloc", "Free", "HostAlloc")
 
 
-class Origin(Struct, frozen=True):
+class OriginalTrace(Struct, frozen=True):
     """A trace before it is mutated, as JSON."""
 
     name: str
@@ -63,42 +63,42 @@ class Origin(Struct, frozen=True):
     predicted: bool = False
 
     def document(self) -> dict[str, Any]:
-        """It, to be changed."""
+        """Return a copy of the document, to be changed."""
         document: dict[str, Any] = json.loads(self.text)
         return document
 
 
 @cache
-def origins() -> tuple[Origin, ...]:
+def origins() -> tuple[OriginalTrace, ...]:
     """All of them, in the same order every time."""
     return (*_pieces(), *_made_up())
 
 
 @cache
-def few() -> tuple[Origin, ...]:
+def few() -> tuple[OriginalTrace, ...]:
     """Smaller pieces of the same recordings, several of each."""
     return tuple(
-        Origin(f"{origin.name}, few events", json.dumps(cut(origin.document(), size)).encode(), origin.predicted)
+        OriginalTrace(f"{origin.name}, few events", json.dumps(cut(origin.document(), size)).encode(), origin.predicted)
         for origin in origins()
         for size in FEW
     )
 
 
 @cache
-def saved() -> tuple[Origin, ...]:
-    """Reports and baselines of some of them, as this package writes them."""
-    found = []
+def saved() -> tuple[OriginalTrace, ...]:
+    """Return reports and baselines of some traces, as this package writes them."""
+    saved_reports = []
     for origin in origins()[::8]:
         report = report_of(origin)
-        found.append(Origin(f"report of {origin.name}", to_json(report)))
+        saved_reports.append(OriginalTrace(f"report of {origin.name}", to_json(report)))
         with suppress(UsageError):
-            found.append(Origin(f"baseline of {origin.name}", baseline.to_json(baseline.of(report))))
-    return tuple(found)
+            saved_reports.append(OriginalTrace(f"baseline of {origin.name}", baseline.to_json(baseline.of(report))))
+    return tuple(saved_reports)
 
 
 @cache
-def trace_of(origin: Origin) -> Trace:
-    """The trace, read."""
+def trace_of(origin: OriginalTrace) -> Trace:
+    """Return the trace, read."""
     with TemporaryDirectory() as folder:
         path = Path(folder) / "origin.json"
         path.write_bytes(origin.text)
@@ -106,19 +106,19 @@ def trace_of(origin: Origin) -> Trace:
 
 
 @cache
-def report_of(origin: Origin) -> Report:
+def report_of(origin: OriginalTrace) -> Report:
     """Return the report to compare and judge."""
     return build([analyze_trace(trace_of(origin))], replayed=False)
 
 
-def _pieces() -> Iterator[Origin]:
+def _pieces() -> Iterator[OriginalTrace]:
     for path in recordings():
         if path.stat().st_size <= _LARGEST_PACKED_BYTES or path.parent.name == "ddp":
             piece = cut(json.loads(gzip.decompress(path.read_bytes())))
-            yield Origin(str(path.relative_to(TRACES)), json.dumps(piece).encode())
+            yield OriginalTrace(str(path.relative_to(TRACES)), json.dumps(piece).encode())
 
 
-def _made_up() -> Iterator[Origin]:
+def _made_up() -> Iterator[OriginalTrace]:
     step = [
         Do("h2d", MS // 5, stream=13),
         Do("kernel", MS // 2),
@@ -128,21 +128,21 @@ def _made_up() -> Iterator[Origin]:
     ]
     program = record(repeated(step, 4))
     written = json.loads(_written(program))
-    yield Origin("made up", json.dumps(written).encode())
+    yield OriginalTrace("made up", json.dumps(written).encode())
     timed = {"host_ns": [MS + 1000 * number for number in range(12)], "device_ns": []}
     plain = written | {METADATA: {PLAIN_STEPS: {"before": timed, "after": timed}}}
-    yield Origin("made up, with plain steps", json.dumps(plain).encode())
+    yield OriginalTrace("made up, with plain steps", json.dumps(plain).encode())
     for change in ("pin", "side-stream"):
         after = predict(program, [change]).after
         assert after is not None
-        yield Origin(f"predicted with {change}", _written(after), predicted=True)
+        yield OriginalTrace(f"predicted with {change}", _written(after), predicted=True)
 
 
 def _written(trace: Trace) -> bytes:
     return b"".join(chrome_trace.blocks(trace, packed=False))
 
 
-def cut(document: dict[str, Any], size: Size = SOME) -> dict[str, Any]:
+def cut(document: dict[str, Any], size: SizeLimits = SOME) -> dict[str, Any]:
     """Return a few ops of a few steps, with their launch calls and the events around these."""
     events: list[Event] = document["traceEvents"]
     spans = [event for event in events if event.get("ph") == "X" and "cat" in event]

@@ -18,7 +18,7 @@ from msgspec import Struct, field
 
 from overlapscope.base.marks import METADATA, PLAIN_STEPS
 from tests.fuzz import other_files
-from tests.fuzz.corpus import Event, Origin, few, origins, saved
+from tests.fuzz.corpus import Event, OriginalTrace, few, origins, saved
 
 Document = dict[str, Any]
 
@@ -26,17 +26,17 @@ LIMIT_BYTES = 3 << 20
 """Maximum unpacked size for the reader; bombs are larger."""
 
 COPIES_LOST = "copies lost"
-"""Value of `Case.tells` for a file whose copies were removed or made unreadable while their launches stayed."""
+"""Value of `FuzzCase.tells` for a file whose copies were removed or made unreadable while their launches stayed."""
 PREDICTED = "predicted"
-"""And of a predicted timeline."""
+"""Value of `FuzzCase.tells` for a predicted timeline."""
 SAVED = "saved"
-"""And of a report or a baseline."""
+"""Value of `FuzzCase.tells` for a report or a baseline."""
 OTHER = "other source"
-"""Value of `Case.tells` for a file that is not a trace of torch.profiler; its suffix says what it is."""
+"""Value of `FuzzCase.tells` for a file that is not a trace of torch.profiler; its suffix says what it is."""
 SETTINGS = "settings"
-"""And of settings that are not a file."""
+"""Value of `FuzzCase.tells` for settings that are not a file."""
 BOMB = "bomb"
-"""In `Case.how`: more than `LIMIT_BYTES` when unpacked."""
+"""In `FuzzCase.how`: more than `LIMIT_BYTES` when unpacked."""
 
 NUMBERS = (
     *("0", "-0", "-0.0", "1", "-1", "0.1", "1e-400", "5e-324", "1e308", "-1e308", "1e400", "-1e400", "1.5e3", "1E5"),
@@ -112,11 +112,11 @@ TOP = (
 )
 
 
-class Case(Struct):
+class FuzzCase(Struct):
     """A mutated file, and how it came about."""
 
     seed: int
-    origin: Origin
+    origin: OriginalTrace
     data: bytes
     suffix: str = ".json"
     how: list[str] = field(default_factory=list)
@@ -149,7 +149,7 @@ def raw(literal: str) -> str:
 
 
 def text(document: Any, **style: Any) -> bytes:
-    """The document as JSON, markers resolved."""
+    """Return the document as JSON, markers resolved."""
     data = json.dumps(document, **style).encode("utf-8", "surrogatepass")
     if b"@raw:" in data:
         data = _MARKED.sub(lambda match: json.loads(b'"' + match[1] + b'"').encode("utf-8", "surrogatepass"), data)
@@ -186,7 +186,7 @@ def _shifted(rng: random.Random, value: Any) -> Any:
 
 
 def _events(document: Document) -> list[Event]:
-    """The events that are still objects."""
+    """Return the events that are still objects."""
     events = document.get("traceEvents")
     return [event for event in events if isinstance(event, dict)] if isinstance(events, list) else []
 
@@ -224,7 +224,7 @@ def _is_number(value: Any) -> bool:
 
 
 def numbers_of_events(rng: random.Random, document: Document) -> None:
-    """The same field of some events."""
+    """Replace the same number field of some events."""
     events = _events(document)
     key = rng.choice(("ts", "dur", "ts", "dur", "pid", "tid", "id", "device", "stream", "correlation", "bytes", "any"))
     near = rng.random() < 0.4
@@ -313,14 +313,14 @@ def job_metadata(rng: random.Random, document: Document) -> None:
 
 
 def drop_keys(rng: random.Random, document: Document) -> None:
-    """Some events lack a field."""
+    """Remove a field from some events."""
     key = rng.choice((*KEYS, *ARGUMENTS[:4]))
     for event in _some(rng, _events(document)):
         (event if key in KEYS else _args(event)).pop(key, None)
 
 
 def twin_keys(rng: random.Random, document: Document) -> None:
-    """A field twice, which JSON allows."""
+    """Write a field twice, which JSON allows."""
     key = rng.choice((*KEYS, *ARGUMENTS[:4]))
     for event in _some(rng, _events(document)):
         holder = event if key in KEYS else _args(event)
@@ -339,14 +339,14 @@ def swap_values(rng: random.Random, document: Document) -> None:
 
 
 def wrong_types(rng: random.Random, document: Document) -> None:
-    """Fields that hold anything."""
+    """Replace fields by values of any type."""
     key = rng.choice((*KEYS, *ARGUMENTS))
     for event in _some(rng, _events(document)):
         (event if key in KEYS else _args(event))[key] = _value(rng)
 
 
 def drop_events(rng: random.Random, document: Document) -> None:
-    """Some events are gone."""
+    """Remove some events."""
     events = document.get("traceEvents")
     if isinstance(events, list):
         share = rng.choice((0.02, 0.1, 0.5, 0.9, 1.0))
@@ -359,7 +359,7 @@ def drop_category(rng: random.Random, document: Document) -> None:
 
 
 def double_events(rng: random.Random, document: Document) -> None:
-    """Some events are there more than once."""
+    """Repeat some events."""
     events = document.get("traceEvents")
     if isinstance(events, list) and events:
         for _ in range(rng.choice((1, 5, 50))):
@@ -457,7 +457,7 @@ def shuffled(rng: random.Random, document: Document) -> None:
 
 
 def ties(rng: random.Random, document: Document) -> None:
-    """Times that are equal."""
+    """Make times equal."""
     events = [event for event in _events(document) if _is_number(event.get("ts"))]
     if not events:
         return
@@ -477,7 +477,7 @@ _UNKNOWN_COPIES = ("", None, "Memcpy", "Memcpy ", "Memcpy <unknown> (Unknown -> 
 
 
 def lost_copies(rng: random.Random, document: Document) -> None:
-    """The copies are gone, or when they ran is."""
+    """Remove the copies, or their times."""
     how = rng.randrange(6)
     copies = _of(document, "gpu_memcpy")
     if how == 0:
@@ -496,7 +496,7 @@ def lost_copies(rng: random.Random, document: Document) -> None:
 
 
 def unknown_copies(rng: random.Random, document: Document) -> None:
-    """The direction of every copy is unknown."""
+    """Make the direction of every copy unknown."""
     for event in _of(document, "gpu_memcpy"):
         name = rng.choice(_UNKNOWN_COPIES)
         event["name"] = name
@@ -505,7 +505,7 @@ def unknown_copies(rng: random.Random, document: Document) -> None:
 
 
 def swallowing_lead_in(rng: random.Random, document: Document) -> None:
-    """An op whose launch was not recorded runs near the end, so that nearly everything may be lead-in."""
+    """Let an op without a recorded launch run near the end, so that nearly everything may be lead-in."""
     ops = [
         event
         for event in _of(document, *CATEGORIES[:3])
@@ -550,7 +550,7 @@ def many_lanes(rng: random.Random, document: Document) -> None:
 
 
 def other_clock(rng: random.Random, document: Document) -> None:
-    """The GPU's clock, or the host's, stands elsewhere or runs faster."""
+    """Shift the GPU's clock or the host's, or let it run faster."""
     mine = _of(document, *rng.choice((CATEGORIES[:3], CATEGORIES[3:5], CATEGORIES[3:8], ("user_annotation",))))
     shift = rng.choice((-1e9, -5000, -900, -60, 60, 1500, 1e6, 1e12, -1e12))
     factor = rng.choice((1, 1, 1, 1.5, 0.001, 1000))
@@ -569,7 +569,7 @@ def stretched(rng: random.Random, document: Document) -> None:
 
 
 def lost_launches(rng: random.Random, document: Document) -> None:
-    """Launches that were not recorded."""
+    """Remove launches."""
     _leave_out(document, _some(rng, _of(document, *CATEGORIES[3:5])))
 
 
@@ -597,7 +597,7 @@ def far_away(rng: random.Random, document: Document) -> None:
 
 
 def other_steps(rng: random.Random, document: Document) -> None:
-    """Steps that overlap, skip numbers, share them, or are many."""
+    """Let steps overlap, skip or share numbers, or become many."""
     steps = [event for event in _of(document, "user_annotation") if str(event.get("name")).startswith("ProfilerStep#")]
     how = rng.randrange(4)
     for event in steps:
@@ -623,7 +623,7 @@ def collectives(rng: random.Random, document: Document) -> None:
 
 
 def graphs(rng: random.Random, document: Document) -> None:
-    """A graph's launch for many ops."""
+    """Make one graph launch start many ops."""
     calls = _of(document, *CATEGORIES[3:5])
     if calls:
         call = rng.choice(calls)
@@ -648,7 +648,9 @@ def multiplied(rng: random.Random, document: Document) -> None:
     events = [event for event in _events(document) if _is_number(event.get("ts")) and event.get("ph") == "X"]
     period, lane = rng.choice((0.0, 5.0, 4000.0)), rng.choice(("stream", "device", "tid", "", ""))
     identifiers = rng.choice((("correlation", "External id", "Ev Idx"), ()))
-    for number in range(1, rng.choice((10, 30, 100))):
+    times = rng.choice((10, 30, 100))
+    # A report has each range on each device, so it grows with the square of these.
+    for number in range(1, min(times, 30) if lane == "device" else times):
         for event in events:
             args = dict(_args(event))
             for key in (*identifiers, lane):
@@ -664,7 +666,7 @@ def multiplied(rng: random.Random, document: Document) -> None:
 
 
 def flipped(rng: random.Random, data: bytes) -> bytes:
-    """Some bits are others."""
+    """Flip some bits."""
     changed = bytearray(data)
     for _ in range(rng.choice((1, 1, 3, 20)) if data else 0):
         changed[rng.randrange(len(changed))] ^= 1 << rng.randrange(8)
@@ -672,7 +674,7 @@ def flipped(rng: random.Random, data: bytes) -> bytes:
 
 
 def cut_short(rng: random.Random, data: bytes) -> bytes:
-    """The end is missing, or the beginning."""
+    """Cut off the end or the beginning."""
     at = rng.randrange(len(data) + 1)
     return data[:at] if rng.random() < 0.85 else data[at:]
 
@@ -744,7 +746,7 @@ def escaped(rng: random.Random, data: bytes) -> bytes:
 
 
 def other_text(rng: random.Random, data: bytes) -> bytes:
-    """The same in another encoding, or written otherwise."""
+    """Return the same text in another encoding or notation."""
     how = rng.randrange(6)
     if how == 0:
         return b"\xef\xbb\xbf" + data
@@ -763,7 +765,7 @@ def other_text(rng: random.Random, data: bytes) -> bytes:
 # -- packing
 
 
-def packed(rng: random.Random, case: Case) -> None:
+def packed(rng: random.Random, case: FuzzCase) -> None:
     """Gzip and zstd, whole and broken, under any name."""
     case.suffix = rng.choice((".json", ".json.gz", ".json.gz", ".json.zst", ".trace", ".rank3.json.gz", ""))
     data = case.data
@@ -841,8 +843,8 @@ FEW = 0.9
 """Share of the files with few events."""
 
 
-def make(seed: int) -> Case:
-    """The file of a seed."""
+def make(seed: int) -> FuzzCase:
+    """Return the file of a seed."""
     rng = random.Random(seed)
     if rng.random() < 0.04:
         return _saved_case(rng, seed)
@@ -850,7 +852,7 @@ def make(seed: int) -> Case:
         return _other_case(rng, seed)
     origin = rng.choice(few() if rng.random() < FEW else origins())
     document = origin.document()
-    case = Case(seed, origin, b"")
+    case = FuzzCase(seed, origin, b"")
     if origin.predicted and rng.random() < 0.5:
         # As it was written, except its packing.
         case.tells.add(PREDICTED)
@@ -876,9 +878,9 @@ def make(seed: int) -> Case:
     return case
 
 
-def _saved_case(rng: random.Random, seed: int) -> Case:
-    """A report or a baseline, with something in it changed."""
-    case = Case(seed, rng.choice(saved()), b"", tells={SAVED})
+def _saved_case(rng: random.Random, seed: int) -> FuzzCase:
+    """Return a report or a baseline, with something in it changed."""
+    case = FuzzCase(seed, rng.choice(saved()), b"", tells={SAVED})
     document = case.origin.document()
     for _ in range(rng.choice((0, 1, 1, 2, 5))):
         slots = list(_slots(document))
@@ -899,18 +901,18 @@ def _saved_case(rng: random.Random, seed: int) -> Case:
     return case
 
 
-def _other_case(rng: random.Random, seed: int) -> Case:
-    """A file of another source, or settings that are not a file."""
+def _other_case(rng: random.Random, seed: int) -> FuzzCase:
+    """Return a file of another source, or settings that are not a file."""
     if rng.random() < 0.1:
         how = rng.choice(other_files.SETTINGS_KINDS)
-        return Case(seed, origins()[0], origins()[0].text, how=[how], tells={SETTINGS})
+        return FuzzCase(seed, origins()[0], origins()[0].text, how=[how], tells={SETTINGS})
     suffix, new = rng.choice(OTHERS)
     origin, data, applied = new(rng)
-    return Case(seed, origin, data, suffix, applied, {OTHER})
+    return FuzzCase(seed, origin, data, suffix, applied, {OTHER})
 
 
 def _apply(
-    rng: random.Random, case: Case, document: Document, mutator: Callable[[random.Random, Document], None]
+    rng: random.Random, case: FuzzCase, document: Document, mutator: Callable[[random.Random, Document], None]
 ) -> None:
     case.how.append(mutator.__name__)
     # An earlier mutator may have left something unexpected here.

@@ -13,8 +13,8 @@ from typing import Any
 from msgspec.structs import replace
 
 from tests.fuzz import campaign
-from tests.fuzz.mutators import Case, make
-from tests.fuzz.oracle import Found
+from tests.fuzz.mutators import FuzzCase, make
+from tests.fuzz.oracle import Defect
 
 LIMIT_S = 15.0
 """Time after which a file hangs here."""
@@ -42,7 +42,7 @@ def again(seed: int, out: Path) -> int:
     return 1
 
 
-def judged(case: Case) -> list[Found]:
+def judged(case: FuzzCase) -> list[Defect]:
     """Return the findings of a case, from a separate process, which may hang or die."""
     context = multiprocessing.get_context("fork")
     end, other = context.Pipe(duplex=False)
@@ -51,24 +51,24 @@ def judged(case: Case) -> list[Found]:
     other.close()
     try:
         if not end.poll(LIMIT_S):
-            return [Found("hangs", f"longer than {LIMIT_S:.0f} s")]
-        message: list[Found] = end.recv()
+            return [Defect("hangs", f"longer than {LIMIT_S:.0f} s")]
+        message: list[Defect] = end.recv()
     except EOFError:
         process.join()
-        return [Found(f"process died ({process.exitcode})", "")]
+        return [Defect(f"process died ({process.exitcode})", "")]
     finally:
         process.kill()
         process.join()
     return message
 
 
-def _work(case: Case, end: Connection) -> None:
+def _work(case: FuzzCase, end: Connection) -> None:
     with campaign.judging() as folder:
         end.send(campaign.judge(case, folder))
 
 
-def smallest(case: Case, kind: str) -> Case:
-    """The case with as much left out as the finding allows, in the time there is."""
+def smallest(case: FuzzCase, kind: str) -> FuzzCase:
+    """Return the case with as much left out as the finding allows, in the time there is."""
     until = time.monotonic() + SMALLER_S
 
     def still(data: bytes) -> bool:

@@ -4,7 +4,7 @@ Only errors of our own, possible figures, exact sums, no pass without evidence.
 
 Every trace is read twice, with the compiled scanner and without, and a sweep computes its figures again. A report is
 made and checked for a share of the files (`REPORTED`) and for all whose answer is certain, and views are made for fewer
-(`VIEWED`), since each costs as much as reading and analysing several files.
+(`VIEWED`), since each costs as much as reading and analyzing several files.
 """
 
 from __future__ import annotations
@@ -32,7 +32,8 @@ from rich.cells import cell_len
 
 from overlapscope import timeline as lanes
 from overlapscope.analysis import TraceAnalysis, analyze_trace
-from overlapscope.analysis.results import Device, Period, TraceResult
+from overlapscope.analysis.figures import Period
+from overlapscope.analysis.results import Device, TraceResult
 from overlapscope.budgets import config
 from overlapscope.budgets import document as check_document
 from overlapscope.budgets.check import check
@@ -44,6 +45,10 @@ from overlapscope.commands import main
 from overlapscope.compare import document as diff_document
 from overlapscope.compare.diff import diff
 from overlapscope.compare.diff import to_json as diff_json
+from overlapscope.contracts import document as contract_document
+from overlapscope.contracts.compare import compare
+from overlapscope.contracts.file import from_toml, to_toml
+from overlapscope.contracts.observe import observe
 from overlapscope.errors import OverlapscopeError, UsageError
 from overlapscope.export import chrome_trace
 from overlapscope.inputs import read_baseline, read_report
@@ -63,8 +68,8 @@ from overlapscope.report.model import Report, build, from_json, to_json
 from overlapscope.report.page import Page
 from overlapscope.trace.model import Trace, TraceTable
 from tests.fuzz import sweep
-from tests.fuzz.corpus import Origin, origins, report_of, trace_of
-from tests.fuzz.mutators import COPIES_LOST, LIMIT_BYTES, OTHER, PREDICTED, SAVED, SETTINGS, Case
+from tests.fuzz.corpus import OriginalTrace, origins, report_of, trace_of
+from tests.fuzz.mutators import COPIES_LOST, LIMIT_BYTES, OTHER, PREDICTED, SAVED, SETTINGS, FuzzCase
 
 PACKAGE = str(Path(lanes.__file__).parents[1])
 REPORTED, VIEWED = 0.25, 0.02
@@ -84,8 +89,11 @@ INTERVENTIONS: tuple[list[str], ...] = (
     *(["pin"], ["side-stream"], ["non-blocking"], ["batch-copies"], ["two-way"], ["prefetch"], ["graph"], []),
     *(["faster-loader"], ["no-sync cudaDeviceSynchronize"], ["no-sync cudaStreamSynchronize"], ["pin", "side-stream"]),
 )
-_SIGNED = frozenset({"start_ns", "end_ns", "gain_ns", "clock_offset_ns", "value", "low", "high"})
-"""Times that may be negative: points in time, and gains."""
+_SIGNED = frozenset(
+    {"start_ns", "end_ns", "gain_ns", "clock_offset_ns", "value", "low", "high"}
+    | {"slowed_low_ns", "slowed_ns", "slowed_high_ns"}
+)
+"""Times that may be negative: points in time, gains, and costs."""
 _ANY_PERCENTAGE = frozenset({"gain_pct", "step_error_pct"})
 _NEARLY_ALL = 0.95
 """Share of the window."""
@@ -96,7 +104,7 @@ class Wrong(Exception):
     """Something does not hold; the first argument names what, for all files alike."""
 
 
-class Found(msgspec.Struct, frozen=True):
+class Defect(msgspec.Struct, frozen=True):
     """A defect that a file showed."""
 
     kind: str
@@ -104,22 +112,22 @@ class Found(msgspec.Struct, frozen=True):
     detail: str
 
 
-def examine(case: Case, path: Path) -> Iterator[Found]:
+def examine(case: FuzzCase, path: Path) -> Iterator[Defect]:
     """Everything that is found with the case's file, which lies at the path."""
     # Not the stream that made the file, whose first numbers chose its kind.
     rng = random.Random(f"oracle {case.seed}")
-    defects: list[Found] = []
+    defects: list[Defect] = []
 
     def tried(what: str, work: Callable[[], Any]) -> Any:
         try:
             return work()
         except OverlapscopeError as error:
             if not str(error).strip():
-                defects.append(Found(f"{what}: an error that says nothing", repr(error)))
+                defects.append(Defect(f"{what}: an error that says nothing", repr(error)))
         except Wrong as error:
-            defects.append(Found(f"{what}: {error.args[0]}", " ".join(map(str, error.args))))
+            defects.append(Defect(f"{what}: {error.args[0]}", " ".join(map(str, error.args))))
         except (Exception, SystemExit) as error:
-            defects.append(Found(f"{what}: {_place(error)}", traceback.format_exc(limit=-8)))
+            defects.append(Defect(f"{what}: {_place(error)}", traceback.format_exc(limit=-8)))
         return None
 
     if SETTINGS in case.tells:
@@ -150,7 +158,7 @@ def examine(case: Case, path: Path) -> Iterator[Found]:
 Tried = Callable[[str, Callable[[], Any]], Any]
 
 
-def _stages(case: Case, rng: random.Random, trace: Trace, tried: Tried) -> Iterator[tuple[str, Callable[[], Any]]]:
+def _stages(case: FuzzCase, rng: random.Random, trace: Trace, tried: Tried) -> Iterator[tuple[str, Callable[[], Any]]]:
     """Checks of a readable trace: cheap ones always, others now and then."""
     analysis = tried("analyze", lambda: analyze_trace(trace))
     if analysis is None:
@@ -174,11 +182,12 @@ def _stages(case: Case, rng: random.Random, trace: Trace, tried: Tried) -> Itera
         "part": lambda: _narrowed(rng, trace, analysis),
         "diff": lambda: _diff(rng, case.origin, measured),
         "whatif": lambda: _whatif(rng, trace) if replayed_unasked(trace) else None,
+        "contract": lambda: _contract(trace),
         "ranks": lambda: _ranks(case.origin, trace),
         "timeline": lambda: lanes.build(analysis),
         "html": lambda: _html(analysis),
     }
-    [view] = rng.choices(list(views), (8, 8, 8, 8, 3, 3, 1))
+    [view] = rng.choices(list(views), (8, 8, 8, 8, 8, 3, 3, 1))
     yield view, views[view]
 
 
@@ -212,13 +221,13 @@ def _equal(left: Any, right: Any) -> bool:
 
 
 def _again(trace: Trace, report: Report) -> None:
-    """Check that the same trace has the same report when it is analysed again."""
+    """Check that the same trace has the same report when it is analyzed again."""
     other = build([analyze_trace(replace(trace))], replayed=False)
     _must(to_json(other) == to_json(report), "the same trace has another report")
 
 
 def _place(error: BaseException) -> str:
-    """The error's type and where in the package it was raised."""
+    """Return the error's type and where in the package it was raised."""
     frames = traceback.extract_tb(error.__traceback__)
     ours = [frame for frame in frames if frame.filename.startswith(PACKAGE)]
     if not ours:
@@ -241,9 +250,9 @@ def _figures(trace: Trace, analysis: TraceAnalysis) -> None:
         if device.judged is not None:
             swept.append(device.judged)
         windows = [(period.window.start_ns, period.window.end_ns) for period in swept]
-        for one, expected in zip(swept, sweep.lengths(edges, windows), strict=True):
-            _must(one.span_ns == one.window.end_ns - one.window.start_ns, "span is not the window's length")
-            _as_swept(one, expected)
+        for period, expected in zip(swept, sweep.lengths(edges, windows), strict=True):
+            _must(period.span_ns == period.window.end_ns - period.window.start_ns, "span is not the window's length")
+            _as_swept(period, expected)
         _must(windows[0] == _extent(trace, device.device), "window is not first start to last end", windows[0])
         for period in (*device.steps, *device.ranges):
             _adds_up(period)
@@ -281,6 +290,9 @@ def _adds_up(figures: Device | Period) -> None:
     _must(
         sum(figures.exposed_copy_by_cause.values()) == buckets.exposed_copy_ns, "causes of exposed copy do not add up"
     )
+    _must(
+        sum(figures.exposed_comm_by_cause.values()) == buckets.exposed_comm_ns, "causes of exposed comm do not add up"
+    )
     _must(sum(figures.idle_by_cause.values()) == buckets.idle_ns, "causes of idle do not add up")
 
 
@@ -308,6 +320,11 @@ def _device(device: Device) -> None:
     for group in device.copies:
         _must(0 <= group.exposed_ns <= group.time_ns <= device.span_ns, "copies longer than the window", group)
         _must(len(group.by_step.count) == len(device.steps), "copies by step are not one per step")
+    for net in device.net_overlap:
+        whole_ns = net.judged_ns + sum(net.unjudged_by_cause.values())
+        _must(whole_ns == net.overlapped_ns, "judged and unjudged overlap do not add up", net)
+        if net.slowed_low_ns is not None and net.slowed_ns is not None and net.slowed_high_ns is not None:
+            _must(net.slowed_low_ns <= net.slowed_ns <= net.slowed_high_ns, "an estimate outside its interval", net)
     for stream in device.streams:
         _must(stream.compute_ns <= device.engines.compute_ns, "a stream computes more than the device", stream)
     _must(device.main_stream in {stream.stream for stream in device.streams}, "the main stream is no stream")
@@ -373,8 +390,9 @@ def _report(report: Report) -> None:
         if plain.buckets is not None:
             whole = sum(msgspec.structs.asdict(plain.buckets).values())
             _must(whole == plain.step_ns, "plain buckets do not add up to the step", whole, plain.step_ns)
-            causes = sum(plain.idle_by_cause.values()), sum(plain.exposed_copy_by_cause.values())
-            stated = plain.buckets.idle_ns, plain.buckets.exposed_copy_ns
+            by_cause = plain.idle_by_cause, plain.exposed_copy_by_cause, plain.exposed_comm_by_cause
+            causes = tuple(sum(times.values()) for times in by_cause)
+            stated = plain.buckets.idle_ns, plain.buckets.exposed_copy_ns, plain.buckets.exposed_comm_ns
             _must(causes == stated, "plain causes do not add up", causes, stated)
         if plain.program is not None:
             _adds_up(plain.program)
@@ -406,7 +424,7 @@ def _settings() -> tuple[Settings, ...]:
     return Settings(), forbidding, config.from_mapping({"budgets": narrow}, "settings")
 
 
-def _check(case: Case, trace: Trace, report: Report) -> CheckResult:
+def _check(case: FuzzCase, trace: Trace, report: Report) -> CheckResult:
     result = report.traces[0]
     _must(
         PREDICTED not in case.tells or trace.predicted_by is not None, "a predicted timeline is taken for a recording"
@@ -468,7 +486,7 @@ def _refused(report: Report) -> None:
     raise Wrong("a predicted timeline is judged")
 
 
-def _command(case: Case, path: Path) -> None:
+def _command(case: FuzzCase, path: Path) -> None:
     """Check that exit codes are the documented ones, and that wrong input gives a message."""
     with redirect_stdout(io.StringIO()) as out, redirect_stderr(io.StringIO()) as err:
         code = main(["check", str(path), "--no-cache", "--max-size", str(LIMIT_BYTES)])
@@ -478,8 +496,8 @@ def _command(case: Case, path: Path) -> None:
     _must(code != 0 or not {COPIES_LOST, PREDICTED} & case.tells, "an untrusted file passes", out.getvalue())
 
 
-def _settings_that_are_no_file(case: Case, path: Path) -> None:
-    """Settings that cannot be read are an error, whatever has their name."""
+def _settings_that_are_no_file(case: FuzzCase, path: Path) -> None:
+    """Check that unreadable settings are an error, whatever kind of file has their name."""
     [kind] = case.how
     with TemporaryDirectory() as folder:
         settings = Path(folder) / "overlapscope.toml"
@@ -496,7 +514,7 @@ def _settings_that_are_no_file(case: Case, path: Path) -> None:
     _must(code == 2 and err.getvalue(), "settings that are not a file are passed over", code, kind)
 
 
-def _of_other_source(rng: random.Random, case: Case, path: Path) -> None:
+def _of_other_source(rng: random.Random, case: FuzzCase, path: Path) -> None:
     """Check a database or recording of another source like a trace, and settings and histories."""
     if case.suffix == ".toml":
         json.loads(check_json.render(check(report_of(origins()[0]), config.read(path))), parse_constant=_no_constant)
@@ -587,7 +605,7 @@ def _html(analysis: TraceAnalysis) -> None:
     _must("<script>alert" not in drawn and "<img src=x" not in drawn, "a name that is taken for HTML")
 
 
-def _diff(rng: random.Random, origin: Origin, report: Report) -> None:
+def _diff(rng: random.Random, origin: OriginalTrace, report: Report) -> None:
     sides = (report_of(origin), report)
     difference = diff(*(sides if rng.random() < 0.5 else sides[::-1]))
     json.loads(diff_json(difference), parse_constant=_no_constant)
@@ -596,6 +614,7 @@ def _diff(rng: random.Random, origin: Origin, report: Report) -> None:
         for whole, pieces in (
             (figures.span, figures.buckets),
             (_named(figures.buckets, "exposed copy"), figures.exposed_copy_by_cause),
+            (_named(figures.buckets, "exposed comm"), figures.exposed_comm_by_cause),
             (_named(figures.buckets, "idle"), figures.idle_by_cause),
         ):
             for side in ("before", "after"):
@@ -629,7 +648,19 @@ def _whatif(rng: random.Random, trace: Trace) -> None:
         json.loads(b"".join(chrome_trace.blocks(predicted.after, packed=False)), parse_constant=_no_constant)
 
 
-def _ranks(origin: Origin, trace: Trace) -> None:
+def _contract(trace: Trace) -> None:
+    """Check that a contract reads back as written, and that its own recording loses nothing."""
+    contract = observe(trace)
+    _possible(msgspec.to_builtins(contract))
+    text = to_toml(contract)
+    _must(from_toml(text, "contract") == contract, "a contract reads back differently")
+    _must(_CONTROL.search(text) is None, "a contract that controls the terminal")
+    _shown(terminal.render(contract_document.shown(contract), width=WIDTH))
+    results = [promise.result for promise in compare(contract, contract)]
+    _must("lost" not in results and "gained" not in results, "a contract that its own recording breaks", results)
+
+
+def _ranks(origin: OriginalTrace, trace: Trace) -> None:
     joined = Joined()
     for number, lanes_trace in enumerate((trace, trace_of(origin))):
         outcome = reduce(replace(lanes_trace, rank=number if trace.rank is None else lanes_trace.rank))

@@ -16,7 +16,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Final
 
-from tests.fuzz.corpus import Origin
+from tests.fuzz.corpus import OriginalTrace
 from tests.support.endless_tables import make_endless
 from tests.support.helpers import TRACES
 from tests.support.histories import weeks, write
@@ -29,6 +29,8 @@ _TABLES: Final = (
     *("TARGET_INFO_CUDA_STREAM", "TARGET_INFO_GPU", "sqlite_schema"),
 )
 _VALUES: Final = (None, 0, -1, 1 << 31, (1 << 63) - 1, -(1 << 63), 1.5, "", "x" * 3000, "\x1b[31m", b"\xff", 7 << 24)
+_MOST_INSTRUCTIONS: Final = 1_000_000
+"""Instructions of SQLite's machine that a mutation may take: far more than any table of these databases needs."""
 _PLANE_NAMES: Final = (
     *("/host:CPU", "/device:GPU:0", "/device:GPU:1", "/device:TPU:0", "Task Environment", "", "/host:metadata"),
     *("/device:GPU:" + "9" * 40, "/device:GPU:-1", "\x1b[31m"),
@@ -102,7 +104,7 @@ _LITERALS: Final = (
 Mutator = Callable[[random.Random, Path], None]
 
 
-def settings_case(rng: random.Random) -> tuple[Origin, bytes, list[str]]:
+def settings_case(rng: random.Random) -> tuple[OriginalTrace, bytes, list[str]]:
     """Return settings with some values, keys or bytes changed, as `database_case` does."""
     lines = _SETTINGS.splitlines()
     for _ in range(rng.choice((0, 1, 1, 2, 5))):
@@ -113,27 +115,29 @@ def settings_case(rng: random.Random) -> tuple[Origin, bytes, list[str]]:
     data = bytearray("\n".join(lines).encode())
     for _ in range(rng.choice((0, 0, 0, 1, 10))):
         data[rng.randrange(len(data))] = rng.randrange(256)
-    return Origin("settings", b""), bytes(data), ["other_settings"]
+    return OriginalTrace("settings", b""), bytes(data), ["other_settings"]
 
 
-def history_case(rng: random.Random) -> tuple[Origin, bytes, list[str]]:
+def history_case(rng: random.Random) -> tuple[OriginalTrace, bytes, list[str]]:
     """Return a mutated history, as `database_case` does."""
     return _mutated(rng, _history(), (other_pages, other_values, other_bytes))
 
 
 @cache
-def _history() -> Origin:
+def _history() -> OriginalTrace:
     with TemporaryDirectory() as folder:
         path = write(Path(folder) / "history.sqlite", *weeks(4, 1, slow_from=2))
-        return Origin("history of four reports", path.read_bytes())
+        return OriginalTrace("history of four reports", path.read_bytes())
 
 
-def database_case(rng: random.Random) -> tuple[Origin, bytes, list[str]]:
+def database_case(rng: random.Random) -> tuple[OriginalTrace, bytes, list[str]]:
     """Return a mutated database of Nsight Systems: its origin, its bytes, and the names of the mutators."""
     return _mutated(rng, _database(), (endless, other_pages, other_values, without_table, other_bytes))
 
 
-def _mutated(rng: random.Random, origin: Origin, choices: tuple[Mutator, ...]) -> tuple[Origin, bytes, list[str]]:
+def _mutated(
+    rng: random.Random, origin: OriginalTrace, choices: tuple[Mutator, ...]
+) -> tuple[OriginalTrace, bytes, list[str]]:
     mutators = rng.choices(choices, k=rng.choice((1, 1, 2)))
     with TemporaryDirectory() as folder:
         path = Path(folder) / "mutated.sqlite"
@@ -146,8 +150,8 @@ def _mutated(rng: random.Random, origin: Origin, choices: tuple[Mutator, ...]) -
 
 
 @cache
-def _database() -> Origin:
-    return Origin("nsys/one_copy", lzma.decompress((TRACES / "nsys" / "one_copy.sqlite.xz").read_bytes()))
+def _database() -> OriginalTrace:
+    return OriginalTrace("nsys/one_copy", lzma.decompress((TRACES / "nsys" / "one_copy.sqlite.xz").read_bytes()))
 
 
 def endless(rng: random.Random, path: Path) -> None:
@@ -160,6 +164,8 @@ def other_pages(rng: random.Random, path: Path) -> None:
     data = bytearray(path.read_bytes())
     (size,) = struct.unpack_from(">H", data, 16)
     pages = len(data) // size
+    if pages < 2:
+        return
     for _ in range(rng.choice((1, 2, 10))):
         page = rng.randrange(1, pages) * size
         data[page] = rng.choice((2, 5, 5, 10, 13, data[page]))
@@ -167,9 +173,16 @@ def other_pages(rng: random.Random, path: Path) -> None:
     path.write_bytes(data)
 
 
+def _connected(path: Path) -> sqlite3.Connection:
+    """Return a connection that gives up statements without end, as on a table that is endless already."""
+    database = sqlite3.connect(path)
+    database.set_progress_handler(lambda: 1, _MOST_INSTRUCTIONS)
+    return database
+
+
 def other_values(rng: random.Random, path: Path) -> None:
     """Change a column of some rows."""
-    with closing(sqlite3.connect(path)) as database, database:
+    with closing(_connected(path)) as database, database:
         tables = [name for (name,) in database.execute("SELECT name FROM sqlite_schema WHERE type = 'table'")]
         for table in rng.choices(tables, k=rng.choice((1, 1, 3))):
             columns = [row[1] for row in database.execute(f'PRAGMA table_info("{table}")')]
@@ -180,7 +193,7 @@ def other_values(rng: random.Random, path: Path) -> None:
 def without_table(rng: random.Random, path: Path) -> None:
     """Drop a table, or make it a view that never ends."""
     table = rng.choice(_TABLES[:-1])
-    with closing(sqlite3.connect(path)) as database, database:
+    with closing(_connected(path)) as database, database:
         columns = [row[1] for row in database.execute(f'PRAGMA table_info("{table}")')]
         database.execute(f'DROP TABLE "{table}"')
         if columns and rng.random() < 0.5:
@@ -197,7 +210,7 @@ def other_bytes(rng: random.Random, path: Path) -> None:
     path.write_bytes(data if rng.random() < 0.8 else data[: rng.randrange(len(data))])
 
 
-def plane_case(rng: random.Random) -> tuple[Origin, bytes, list[str]]:
+def plane_case(rng: random.Random) -> tuple[OriginalTrace, bytes, list[str]]:
     """Return a recording of XLA's profiler, made up or mutated: its origin, its bytes, and the mutations."""
     how = rng.randrange(4)
     if how == 0:
@@ -212,12 +225,12 @@ def plane_case(rng: random.Random) -> tuple[Origin, bytes, list[str]]:
             (50, 50, 50, 5000)
         )
     data_ = xspace(Plane("/host:CPU"), *planes, warnings=("7 events dropped",) if rng.random() < 0.1 else ())
-    return Origin("made up by hand", b""), data_, ["many_planes" if how == 1 else "planes"]
+    return OriginalTrace("made up by hand", b""), data_, ["many_planes" if how == 1 else "planes"]
 
 
 @cache
-def _recording(name: str) -> Origin:
-    return Origin(f"jax/{name}", (TRACES / "jax" / f"{name}.xplane.pb").read_bytes())
+def _recording(name: str) -> OriginalTrace:
+    return OriginalTrace(f"jax/{name}", (TRACES / "jax" / f"{name}.xplane.pb").read_bytes())
 
 
 def _plane(rng: random.Random) -> Plane:

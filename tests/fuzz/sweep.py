@@ -14,8 +14,8 @@ def edges(ops: GpuOps, device: int) -> Edges:
     """Return the times at which ops of the device begin and end."""
     edges: Edges = []
     columns = zip(ops.device.tolist(), ops.kind.tolist(), ops.start_ns.tolist(), ops.end_ns.tolist(), strict=True)
-    for one, kind, start, end in columns:
-        if one == device and end > start:
+    for ordinal, kind, start, end in columns:
+        if ordinal == device and end > start:
             edges += ((start, kind, 1), (end, kind, -1))
     return sorted(edges)
 
@@ -27,7 +27,7 @@ def lengths(edges: Edges, windows: Iterable[tuple[int, int]]) -> list[dict[str, 
 
 
 def _pieces(edges: Edges) -> Iterable[tuple[int, int, list[int]]]:
-    """Times between which nothing begins or ends, with the number of ops of each kind that run there."""
+    """Yield stretches in which nothing begins or ends, with the number of ops of each kind that run there."""
     running = [0] * len(Kind)
     before = 0
     for at, kind, change in edges:

@@ -1,4 +1,4 @@
-"""A training on the GPU that is watched continuously: its figures are right though the host runs ahead of it."""
+"""Continuous watching of a training on the GPU: figures are right although the host runs ahead."""
 
 from __future__ import annotations
 

@@ -55,7 +55,7 @@ def name(code: str) -> str:
     return code.rpartition("# ")[2]
 
 
-def found(program: Program) -> Found:
+def hazards_of(program: Program) -> Found:
     """Kind, both lines by name, and count, of every hazard."""
     checker = watch(program)
     assert checker.notes == ()
@@ -234,7 +234,7 @@ READ, OVERWRITTEN, FREED = "read-while-copied", "overwritten-while-copied", "fre
     ids=lambda value: getattr(value, "__name__", ""),
 )
 def test_a_host_access_that_does_not_wait_for_a_copy_is_found(program: Program, kind: str) -> None:
-    assert found(program) == [(kind, "copy", "access", 1)]
+    assert hazards_of(program) == [(kind, "copy", "access", 1)]
 
 
 def test_a_report_names_both_lines_the_tensor_the_stream_and_the_missing_call() -> None:
@@ -252,7 +252,7 @@ def test_a_hazard_in_a_loop_is_reported_once_with_a_count() -> None:
             host = gpu_ones().to("cpu", non_blocking=True)  # copy
             host.sum()  # access
 
-    assert found(program) == [(READ, "copy", "access", 4)]
+    assert hazards_of(program) == [(READ, "copy", "access", 4)]
 
 
 # Wrong: between streams -----------------------------------------------------------------------------------------------
@@ -339,7 +339,7 @@ def view_of_what_another_stream_writes() -> None:
     ids=lambda value: value.__name__,
 )
 def test_a_use_on_another_stream_that_does_not_wait_is_found(program: Program) -> None:
-    reports = found(program)
+    reports = hazards_of(program)
     assert {report[:3] for report in reports} == {("stream-without-wait", "first", "then")}
 
 
@@ -714,4 +714,4 @@ def test_hazards_from_before_the_start_are_not_guessed_at() -> None:
         with torch.cuda.stream(side):
             x.sum()
 
-    assert found(program) == []
+    assert hazards_of(program) == []

@@ -157,7 +157,7 @@ def test_a_step_inside_a_capture_is_not_counted_and_harms_nothing(path: Path) ->
 
 
 def test_a_program_that_uses_the_gpu_no_more_after_its_recording_ends(tmp_path: Path) -> None:
-    """Kineto detaches CUPTI in a later call of CUDA, and a process that makes none waits for it for ever."""
+    """Kineto detaches CUPTI in a later CUDA call. A process that makes no such call would wait forever."""
     done = subprocess.run(
         [sys.executable, "-c", "import torch, overlapscope as ov\nwith ov.record('x.json'): torch.ones(3).cuda()"],
         cwd=tmp_path,

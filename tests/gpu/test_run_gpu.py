@@ -17,7 +17,7 @@ from tests.support.run_command import (
     RUN,
     TRAIN,
     execute,
-    said,
+    messages,
     write,
     wrote,
 )
@@ -42,7 +42,7 @@ def test_on_a_gpu_the_analysis_follows(tmp_path: Path) -> None:
     assert steps(tmp_path / "train.trace.json.gz") == list(range(22, 29))
     plain = load(tmp_path / "train.trace.json.gz").plain_steps
     assert [len(side.device_ns) for side in (plain.before, plain.after)] == [10, 10]
-    lines = said(run)
+    lines = messages(run)
     assert wrote("train.trace.json.gz") in lines
     assert any(line.startswith("train.trace.json.gz, ") for line in lines)
     assert any(line.startswith("where a step goes") for line in lines)
@@ -92,4 +92,4 @@ def test_on_a_gpu_the_program_s_own_profiler_records_sync_events(tmp_path: Path)
     trace = tmp_path / "own.trace.json.gz"
     assert steps(trace) == [2, 3]
     assert any(event.get("cat") == "cuda_sync" for event in content(trace)["traceEvents"])
-    assert any(line.startswith("own.trace.json.gz, ") for line in said(run))
+    assert any(line.startswith("own.trace.json.gz, ") for line in messages(run))

@@ -8,13 +8,13 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.action_job import ROOT, Job
+from tests.support.action_job import ROOT, WorkflowJob
 
 BROKEN = ROOT / "overlapscope/samples/training_naive.json.gz"
 
 
 def small_wheel(directory: Path) -> Path:
-    """A package without dependencies whose program says that it is there."""
+    """Return a package without dependencies whose program prints a line."""
     wheel = directory / "overlapscope-0-py3-none-any.whl"
     info = "overlapscope-0.dist-info"
     with zipfile.ZipFile(wheel, "w") as file:
@@ -29,7 +29,7 @@ def small_wheel(directory: Path) -> Path:
 def test_what_is_installed_cannot_be_a_command_or_an_option_and_what_is_asked_for_is_installed_then(
     tmp_path: Path,
 ) -> None:
-    job = Job(tmp_path)
+    job = WorkflowJob(tmp_path)
     for hostile in ("$(touch pwned)", "-rpwned"):
         done = job.step("Install overlapscope", install=hostile)
         assert done.returncode != 0 and "Usage" not in done.stdout
@@ -45,7 +45,7 @@ def test_what_is_installed_cannot_be_a_command_or_an_option_and_what_is_asked_fo
 
 def test_the_action_installs_its_own_checkout_and_checks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PIP_CONSTRAINT", str(ROOT / "requirements/ci.txt"))
-    job = Job(tmp_path)
+    job = WorkflowJob(tmp_path)
     done = job.step("Install overlapscope")
     assert done.returncode == 0, done.stderr
     done = job.step("Check", traces=str(BROKEN))

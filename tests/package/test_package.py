@@ -18,7 +18,7 @@ OPTIONAL = ("torch", "tensordict", "dash", "hta", "dask", "distributed", "fsspec
 
 
 def run(command: Sequence[str | Path], cwd: Path) -> str:
-    """Output of a command that must succeed, run without anything of the checkout's in its environment."""
+    """Return the output of a command that must succeed, with nothing of the checkout in its environment."""
     environment = {name: value for name, value in os.environ.items() if not name.startswith(("PYTHON", "COVERAGE"))}
     done = subprocess.run(
         command, cwd=cwd, env=environment, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False
@@ -29,7 +29,7 @@ def run(command: Sequence[str | Path], cwd: Path) -> str:
 
 @pytest.fixture(scope="module")
 def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The wheel, built from this checkout."""
+    """Return the wheel, built from this checkout."""
     out = tmp_path_factory.mktemp("dist")
     run([sys.executable, "-m", "pip", "wheel", "--quiet", "--no-deps", "--wheel-dir", out, ROOT], cwd=out)
     (built,) = out.glob("overlapscope-*.whl")
@@ -58,7 +58,7 @@ def samples(installed: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The working directory of commands."""
+    """Return the working directory of commands."""
     return tmp_path_factory.mktemp("working")
 
 
@@ -120,7 +120,7 @@ def test_a_baseline_of_the_samples_answers(installed: Path, samples: Path, tmp_p
 
 
 def outcome(installed: Path, samples: Path, directory: Path, line: str) -> tuple[int, bool, bool]:
-    """The exit code of a command on the samples, whether it crashed, and whether it asks for another package."""
+    """Return the exit code of a command on the samples, whether it crashed, and whether it asks for another package."""
     pair = samples / "training_naive.json.gz", samples / "training_prefetched.json.gz"
     done = subprocess.run(
         [installed / "overlapscope", *(word.format(*pair, samples=samples) for word in line.split())],

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.action_job import ACTION, EXPRESSION, ROOT, STEPS, Job
+from tests.support.action_job import ACTION, EXPRESSION, ROOT, STEPS, WorkflowJob
 from tests.unit.test_check_formats import read_github, read_junit
 
 HEALTHY = ROOT / "traces/known_causes/healthy_prefetch.json.gz"
@@ -22,8 +22,8 @@ INJECTIONS = [
 
 
 @pytest.fixture
-def job(tmp_path: Path) -> Job:
-    return Job(tmp_path).installed()
+def job(tmp_path: Path) -> WorkflowJob:
+    return WorkflowJob(tmp_path).installed()
 
 
 # -- the file -----------------------------------------------------------------------------------------
@@ -53,7 +53,7 @@ def test_every_input_is_used() -> None:
 # -- the check ----------------------------------------------------------------------------------------
 
 
-def test_a_healthy_trace_passes(job: Job) -> None:
+def test_a_healthy_trace_passes(job: WorkflowJob) -> None:
     done = job.step("Check", traces=str(HEALTHY))
     assert done.returncode == 0, done.stdout + done.stderr
     assert job.outputs() == {"outcome": "pass", "exit-code": "0"}
@@ -61,7 +61,7 @@ def test_a_healthy_trace_passes(job: Job) -> None:
     assert job.summary.read_text().startswith("# overlapscope check: passed")
 
 
-def test_a_broken_trace_fails_with_its_cause(job: Job) -> None:
+def test_a_broken_trace_fails_with_its_cause(job: WorkflowJob) -> None:
     done = job.step("Check", traces=str(BROKEN))
     assert done.returncode == 1, done.stdout + done.stderr
     assert job.outputs() == {"outcome": "fail", "exit-code": "1"}
@@ -70,7 +70,7 @@ def test_a_broken_trace_fails_with_its_cause(job: Job) -> None:
     assert job.summary.read_text().startswith("# overlapscope check: failed")
 
 
-def test_budgets_come_as_arguments_one_a_line(job: Job) -> None:
+def test_budgets_come_as_arguments_one_a_line(job: WorkflowJob) -> None:
     done = job.step(
         "Check", traces=str(HEALTHY), args="\n  --budget=efficiency_pct >= 99.99%\n\n  --fail-level\n  warn\n"
     )
@@ -78,7 +78,7 @@ def test_budgets_come_as_arguments_one_a_line(job: Job) -> None:
     assert "efficiency_pct" in read_github(done.stdout)[0]["title"]
 
 
-def test_budgets_come_from_a_configuration(job: Job) -> None:
+def test_budgets_come_from_a_configuration(job: WorkflowJob) -> None:
     (job.workspace / "my budgets.toml").write_text('[budgets]\nstep_time = { max = "1 us" }\n')
     done = job.step("Check", traces=str(HEALTHY), config="my budgets.toml")
     assert done.returncode == 1, done.stdout + done.stderr
@@ -87,17 +87,17 @@ def test_budgets_come_from_a_configuration(job: Job) -> None:
     assert done.returncode == 1, done.stdout + done.stderr
 
 
-def test_several_traces_are_checked_together(job: Job) -> None:
+def test_several_traces_are_checked_together(job: WorkflowJob) -> None:
     done = job.step("Check", traces=f"\n{HEALTHY}\n{BROKEN}\n")
     assert job.outputs()["outcome"] == "fail", done.stdout + done.stderr
 
 
-def test_a_junit_report_is_written_where_asked(job: Job) -> None:
+def test_a_junit_report_is_written_where_asked(job: WorkflowJob) -> None:
     job.step("Check", traces=str(BROKEN), junit="a report.xml")
     assert int(read_junit((job.workspace / "a report.xml").read_text()).get("failures", 0)) > 0
 
 
-def test_a_baseline_is_compared_with(job: Job) -> None:
+def test_a_baseline_is_compared_with(job: WorkflowJob) -> None:
     program = job.temp / "overlapscope/bin/overlapscope"
     subprocess.run([program, "baseline", "write", HEALTHY, "-o", job.workspace / "base.json"], check=True)
     done = job.step("Check", traces=str(HEALTHY), baseline="base.json")
@@ -105,7 +105,7 @@ def test_a_baseline_is_compared_with(job: Job) -> None:
     assert job.outputs()["outcome"] in ("pass", "inconclusive")
 
 
-def test_what_cannot_be_checked_is_an_error_of_its_own(job: Job) -> None:
+def test_what_cannot_be_checked_is_an_error_of_its_own(job: WorkflowJob) -> None:
     done = job.step("Check", traces="missing.json.gz")
     assert done.returncode == 2
     assert job.outputs() == {"outcome": "error", "exit-code": "2"}
@@ -115,7 +115,7 @@ def test_what_cannot_be_checked_is_an_error_of_its_own(job: Job) -> None:
 
 @pytest.mark.parametrize("hostile", INJECTIONS)
 @pytest.mark.parametrize("field", ["traces", "baseline", "config", "args", "junit"])
-def test_an_input_cannot_run_commands(job: Job, field: str, hostile: str) -> None:
+def test_an_input_cannot_run_commands(job: WorkflowJob, field: str, hostile: str) -> None:
     inputs = {"traces": str(HEALTHY), field: hostile}
     done = job.step("Check", **inputs)
     assert job.outputs() == {
@@ -124,6 +124,6 @@ def test_an_input_cannot_run_commands(job: Job, field: str, hostile: str) -> Non
     }
 
 
-def test_a_trace_cannot_be_an_option(job: Job) -> None:
+def test_a_trace_cannot_be_an_option(job: WorkflowJob) -> None:
     done = job.step("Check", traces=f"--help\n{HEALTHY}")
     assert done.returncode == 2 and "usage" not in done.stdout

@@ -291,7 +291,7 @@ LINES: list[tuple[int, str]] = [
 def process(
     script: str, *arguments: object, directory: Path | None = None, **variables: str
 ) -> subprocess.CompletedProcess[str]:
-    """A shell script in which `$O` is this program."""
+    """Return a shell script in which `$O` is this program."""
     return subprocess.run(
         ["sh", "-c", f'O="{sys.executable} -m overlapscope"\n{script}', "sh", *map(str, arguments)],
         capture_output=True,

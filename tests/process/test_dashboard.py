@@ -21,7 +21,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import overlapscope as ov
-from overlapscope.analysis.results import Window
+from overlapscope.analysis.figures import Window
 from overlapscope.commands import main
 from overlapscope.dashboard import launch
 from overlapscope.dashboard.context import PageContext
@@ -203,7 +203,7 @@ PLAIN_STEP_NS = 35_700_000
 
 @pytest.fixture(scope="module")
 def timed(tmp_path_factory: pytest.TempPathFactory) -> Opened:
-    """A recording around which plain steps were timed."""
+    """Return a recording around which plain steps were timed."""
     path = tmp_path_factory.mktemp("timed") / "t.json.gz"
     return Library([with_plain_steps(TRACES / "gpt2_train.json.gz", path, PLAIN_STEP_NS)]).wait("t")
 
@@ -227,9 +227,9 @@ def test_findings_lead_to_a_case_of_their_own_in_either_timeline(timed: Opened) 
     first, same = timed.report.findings[0], plain.report.findings[0]
     assert (first.rule, first.title) == (same.rule, same.title) and first.example != same.example
     for opened, finding in ((timed, first), (plain, same)):
-        assert finding.rule == "launch-bound" and finding.example is not None
+        assert finding.rule == "dispatch" and finding.example is not None
         device = opened.analysis.devices[0].result
-        groups = [group for group in device.evidence if group.cause == "launch-bound"]
+        groups = [group for group in device.evidence if group.cause == "dispatch"]
         assert finding.example in [group.example for group in groups]
 
 

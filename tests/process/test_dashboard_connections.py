@@ -29,7 +29,7 @@ HEAD_S, PATIENCE_S = 10, 60
 """Time that the server waits for a head, and for anything else."""
 
 
-class Server:
+class InProcessServer:
     """A server in this process."""
 
     def __init__(self) -> None:
@@ -72,17 +72,17 @@ class Server:
 
 
 @pytest.fixture(scope="module")
-def server() -> Iterator[Server]:
+def server() -> Iterator[InProcessServer]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(wsgi, "MOST", 40)
         patch.setattr(wsgi, "LOOK_S", 0)
-        served = Server()
+        served = InProcessServer()
         patch.setattr(clock, "now_ns", served.clock)
         yield served
 
 
 @pytest.fixture
-def port(server: Server) -> int:
+def port(server: InProcessServer) -> int:
     return server.port
 
 
@@ -108,7 +108,7 @@ def is_open(connection: socket.socket) -> bool:
 
 
 def answered(connection: socket.socket) -> None:
-    """Waits for an answer that leaves the connection open."""
+    """Wait for an answer that leaves the connection open."""
     received = b""
     while not received.endswith(b"here"):
         part = connection.recv(1 << 16)
@@ -134,7 +134,7 @@ def ask(port: int) -> tuple[int, bytes]:
     ],
     ids=["nothing", "half a head", "half a head with the token", "half a body"],
 )
-def test_what_does_not_go_on_is_closed(server: Server, sent: str, until_s: int) -> None:
+def test_what_does_not_go_on_is_closed(server: InProcessServer, sent: str, until_s: int) -> None:
     with connected(server.port, sent) as connection:
         server.passes(s=until_s - 1)
         assert is_open(connection)
@@ -145,11 +145,11 @@ def test_what_does_not_go_on_is_closed(server: Server, sent: str, until_s: int) 
 def test_in_real_time_the_server_looks_by_itself(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(clock, "now_ns", time.perf_counter_ns)
     monkeypatch.setattr(wsgi, "HEAD_NS", 100 * NS_PER_MS)
-    with connected(Server().port, "GET / HTTP/1.1\r\nHost: local") as connection:
+    with connected(InProcessServer().port, "GET / HTTP/1.1\r\nHost: local") as connection:
         assert rest(connection) == b""
 
 
-def test_an_answered_connection_is_closed_when_nothing_more_comes(server: Server) -> None:
+def test_an_answered_connection_is_closed_when_nothing_more_comes(server: InProcessServer) -> None:
     with connected(server.port, f"GET / HTTP/1.1\r\n{KNOWN}\r\n") as connection:
         answered(connection)
         # The time until it is closed begins a moment after the answer has come.
@@ -159,7 +159,7 @@ def test_an_answered_connection_is_closed_when_nothing_more_comes(server: Server
 
 
 @pytest.mark.parametrize("sent", ["GET / HTTP/1.1\r\nX: ", "\r\n\r\n"], ids=["a head", "empty lines"])
-def test_a_byte_now_and_then_does_not_keep_a_connection(server: Server, sent: str) -> None:
+def test_a_byte_now_and_then_does_not_keep_a_connection(server: InProcessServer, sent: str) -> None:
     with connected(server.port, sent) as connection:
         for _ in range(HEAD_S + 1):
             assert is_open(connection)
@@ -168,7 +168,7 @@ def test_a_byte_now_and_then_does_not_keep_a_connection(server: Server, sent: st
         assert rest(connection) == b""
 
 
-def test_a_body_that_drips_is_closed_and_one_that_is_merely_slow_is_not(server: Server) -> None:
+def test_a_body_that_drips_is_closed_and_one_that_is_merely_slow_is_not(server: InProcessServer) -> None:
     head = f"POST /length HTTP/1.1\r\n{KNOWN}Connection: close\r\nContent-Length: 70000\r\n\r\n"
     with connected(server.port, head) as connection:
         for _ in range(PATIENCE_S + 1):
@@ -184,7 +184,7 @@ def test_a_body_that_drips_is_closed_and_one_that_is_merely_slow_is_not(server: 
         assert rest(connection).endswith(b"70000")
 
 
-def test_who_does_not_read_is_closed_and_who_reads_slowly_gets_all(server: Server) -> None:
+def test_who_does_not_read_is_closed_and_who_reads_slowly_gets_all(server: InProcessServer) -> None:
     asked = f"GET /large HTTP/1.1\r\n{KNOWN}Connection: close\r\n\r\n"
     with connected(server.port, asked) as connection:
         assert server.large_was_given.wait(60)
@@ -199,7 +199,7 @@ def test_who_does_not_read_is_closed_and_who_reads_slowly_gets_all(server: Serve
         assert len(b"".join([*parts, rest(connection)])) > LARGE
 
 
-def test_an_answer_may_take_longer_than_a_reader_may(server: Server) -> None:
+def test_an_answer_may_take_longer_than_a_reader_may(server: InProcessServer) -> None:
     with connected(server.port, f"GET /late HTTP/1.1\r\n{KNOWN}Connection: close\r\n\r\n") as connection:
         assert rest(connection).endswith(b"late")
 

@@ -194,7 +194,7 @@ def places(value: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
 
 
 def mutated(post: dict[str, Any], draw: random.Random) -> dict[str, Any]:
-    """The post with one to three of its parts replaced, left out, doubled or taken from elsewhere in it."""
+    """Return the post with one to three of its parts replaced, left out, doubled or taken from elsewhere in it."""
     post = copy.deepcopy(post)
     for _ in range(draw.choice((1, 1, 1, 2, 3))):
         posted = list(places(post))
@@ -224,7 +224,7 @@ def no_trouble(caplog: pytest.LogCaptureFixture) -> None:
 
 
 def test_every_callback_answers_what_a_browser_posts(client: FlaskClient, posts: list[dict[str, Any]]) -> None:
-    """Else nothing else here would say anything."""
+    """Otherwise the other tests here would prove nothing."""
     for post in posts:
         assert send(client, encoded(post)) in (200, 204), post["output"]
 

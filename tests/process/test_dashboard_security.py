@@ -40,7 +40,7 @@ def traces(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def local(traces: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
-    """A server as it is by default, on the loopback address."""
+    """Yield a server as it is by default, on the loopback address."""
     environment = {"TMPDIR": str(tmp_path_factory.mktemp("server"))}
     with serve(traces, f"--max-upload={LIMIT}B", environment=environment) as served:
         # Answered once the trace is loaded.
@@ -59,13 +59,13 @@ def test_nothing_is_served_without_the_token_under_any_name(local: Served, path:
             {"Cookie": f"{cookie_of(local).partition('=')[0]}=in.wrong.signature"},
             {"Cookie": f"{cookie_of(local).partition('=')[0]}={local.token}"},
         ):
-            answer = ask(local, path, headers={"Host": host, **headers}, known=False)
+            answer = ask(local, path, headers={"Host": host, **headers}, with_token=False)
             assert answer.status == 401
             assert b"<" not in answer.body and b"hostile" not in answer.body
         for wrong in ("", "x", local.token[:-1], f"{local.token}x"):
             with_query = f"{path}{'&' if '?' in path else '?'}token={wrong}"
-            assert ask(local, with_query, headers={"Host": host}, known=False).status == 401
-    assert upload(local, "x.json", SMALL, known=False).status == 401
+            assert ask(local, with_query, headers={"Host": host}, with_token=False).status == 401
+    assert upload(local, "x.json", SMALL, with_token=False).status == 401
 
 
 @pytest.mark.parametrize("path", ["/api/upload?name=x.json", "/_dash-update-component"])
@@ -88,7 +88,7 @@ def test_another_sites_page_cannot_post(local: Served, path: str, headers: dict[
 
 @pytest.mark.parametrize("path", PATHS)
 def test_another_sites_page_cannot_ask_for_anything_but_to_go_there(local: Served, path: str) -> None:
-    """Not even for responses that it cannot read, because a report takes seconds to compute."""
+    """Not even requests whose answers it cannot read are served, because a report takes seconds to compute."""
     for site in ("cross-site", "same-site"):
         headers = {"Host": f"localhost:{local.port}", "Sec-Fetch-Site": site}
         for mode in ("no-cors", "cors", "websocket"):
@@ -120,12 +120,12 @@ def test_every_answer_tells_the_browser_to_load_nothing_from_elsewhere(local: Se
 def cookie_of(served: Served) -> str:
     """Return the cookie, name and value, of a browser that opened the printed address."""
     parts = urlsplit(served.address)
-    return str(ask(served, f"{parts.path}?{parts.query}", known=False).headers["Set-Cookie"]).partition(";")[0]
+    return str(ask(served, f"{parts.path}?{parts.query}", with_token=False).headers["Set-Cookie"]).partition(";")[0]
 
 
 def test_the_printed_address_lets_a_browser_in_and_keeps_the_token_out_of_its_history(local: Served) -> None:
     parts = urlsplit(local.address)
-    answer = ask(local, f"{parts.path}timeline?trace=hostile&{parts.query}&from=5", known=False)
+    answer = ask(local, f"{parts.path}timeline?trace=hostile&{parts.query}&from=5", with_token=False)
     assert answer.status == 302
     assert answer.headers["Location"] == "/timeline?trace=hostile&from=5"
     assert answer.headers["Cache-Control"] == "no-store"
@@ -133,7 +133,7 @@ def test_the_printed_address_lets_a_browser_in_and_keeps_the_token_out_of_its_hi
     assert "HttpOnly" in cookie and "SameSite=Lax" in cookie
     assert len(local.token) >= 32 and local.token not in cookie
     headers = {"Cookie": cookie.partition(";")[0]}
-    assert all(ask(local, path, headers=headers, known=False).status == 200 for path in PATHS)
+    assert all(ask(local, path, headers=headers, with_token=False).status == 200 for path in PATHS)
 
 
 def test_the_token_is_not_on_the_command_line(local: Served) -> None:
@@ -149,8 +149,8 @@ def test_a_cookie_is_worth_nothing_on_another_port_though_the_token_be_the_same(
         name, _, value = cookie_of(first).partition("=")
         name_there, _, value_there = cookie_of(other).partition("=")
         assert name != name_there and value != value_there
-        assert ask(first, "/", headers={"Cookie": f"{name}={value}"}, known=False).status == 200
-        assert ask(first, "/", headers={"Cookie": f"{name}={value_there}"}, known=False).status == 401
+        assert ask(first, "/", headers={"Cookie": f"{name}={value}"}, with_token=False).status == 200
+        assert ask(first, "/", headers={"Cookie": f"{name}={value_there}"}, with_token=False).status == 401
 
 
 @pytest.mark.parametrize(("days", "status"), [(6, 200), (8, 401)])

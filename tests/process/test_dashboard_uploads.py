@@ -32,7 +32,7 @@ def temporary(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def local(traces: Path, temporary: Path) -> Iterator[Served]:
-    """A server as it is by default, on the loopback address."""
+    """Yield a server as it is by default, on the loopback address."""
     with serve(traces, f"--max-upload={LIMIT}B", environment={"TMPDIR": str(temporary)}, loaded=True) as served:
         # Answered once the trace is loaded.
         assert ask(served, "/api/annotated?trace=hostile").status == 200
@@ -69,7 +69,7 @@ def test_a_safe_name_is_short_and_has_no_path_in_it(name: str) -> None:
 
 
 def chunked(served: Served, body: bytes) -> bytes:
-    """A request that uploads a body without saying how long it is."""
+    """Return a request that uploads a body without saying how long it is."""
     pieces = [body[at : at + 4096] for at in range(0, len(body), 4096)]
     head = f"POST /api/upload?name=large.json HTTP/1.1\r\n{head_of(served)}Connection: close\r\n"
     head += "Transfer-Encoding: chunked\r\n\r\n"

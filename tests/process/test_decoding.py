@@ -143,6 +143,30 @@ def test_one_odd_argument_costs_the_others_nothing(tmp_path: Path) -> None:
     assert [trace.names[rank] if rank >= 0 else None for rank in trace.collectives.ranks] == [None, "[0, 1]", "[0, 1]"]
 
 
+def test_grids_and_blocks_are_read_as_numbers_of_their_items(tmp_path: Path) -> None:
+    grids: tuple[Any, ...] = (
+        [4, 2, 1],
+        [8],
+        "[3, 1, 1]",
+        [4, 0, 1],
+        [1 << 31, 1 << 31, 1 << 31],
+        [1.5, 1, 1],
+        [],
+        None,
+        "none",
+    )
+    events = [
+        {"ph": "X", "cat": "kernel", "name": "gemm", "pid": 0, "tid": 7, "ts": number, "dur": 1, "args": args}
+        for number, args in enumerate([*({"stream": 7, "grid": grid, "block": [32, 4, 1]} for grid in grids), {}])
+    ]
+    path = write(tmp_path, json.dumps({"traceEvents": events}).encode())
+    trace = kineto.read(path)
+    assert trace.gpu_ops.blocks.tolist() == [8, 8, 3, *[-1] * 7]
+    assert trace.gpu_ops.block_threads.tolist() == [*[128] * 9, -1]
+    for read in (decoded, untyped):
+        assert_identical(read(path), trace)
+
+
 def test_places_are_those_in_the_list_of_events() -> None:
     path = RECORDINGS[0]
     events = json.loads(gzip.decompress(path.read_bytes()))["traceEvents"]

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import lzma
 import os
 import random
 import signal
+import sqlite3
 import subprocess
 import sys
 import time
@@ -27,8 +29,10 @@ from overlapscope.reading._batch import Batch
 from overlapscope.trace.model import Trace
 from tests.fuzz import campaign, once, oracle, other_files
 from tests.fuzz.corpus import few, origins
-from tests.fuzz.mutators import OTHER, OTHERS, SETTINGS, Case, make, swallowing_lead_in, text, unknown_copies
-from tests.fuzz.oracle import Found
+from tests.fuzz.mutators import OTHER, OTHERS, SETTINGS, FuzzCase, make, swallowing_lead_in, text, unknown_copies
+from tests.fuzz.oracle import Defect
+from tests.support.endless_tables import make_endless
+from tests.support.helpers import TRACES
 
 
 def test_a_seed_makes_the_same_file_in_every_process() -> None:
@@ -44,27 +48,27 @@ def test_a_seed_makes_the_same_file_in_every_process() -> None:
 
 def test_nothing_is_found_in_the_first_files(tmp_path: Path) -> None:
     tally = campaign.run(0, 300, jobs=2, seconds=None, out=tmp_path)
-    assert tally.files == tally.made.total() == 300
-    assert tally.made["trace"] > 150 and tally.made["packed trace"] > 20
-    assert not tally.found
+    assert tally.files == tally.files_by_kind.total() == 300
+    assert tally.files_by_kind["trace"] > 150 and tally.files_by_kind["packed trace"] > 20
+    assert not tally.findings_by_kind
     assert msgspec.json.decode((tmp_path / campaign.TALLY).read_bytes()) == msgspec.to_builtins(tally)
 
 
 def test_what_hangs_and_what_dies_is_found_and_the_others_are_judged(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def judge(case: Case, folder: Path) -> list[Found]:
+    def judge(case: FuzzCase, folder: Path) -> list[Defect]:
         if case.seed == 3:
             time.sleep(600)
         if case.seed == 5:
             os.kill(os.getpid(), signal.SIGKILL)
-        return [Found("seven", "is not liked")] if case.seed == 7 else []
+        return [Defect("seven", "is not liked")] if case.seed == 7 else []
 
     monkeypatch.setattr(campaign, "judge", judge)
     monkeypatch.setattr(campaign, "HANG_S", 2.0)
     tally = campaign.run(0, 10, jobs=1, seconds=None, out=tmp_path)
     assert tally.files == 10
-    assert dict(tally.found) == {
+    assert dict(tally.findings_by_kind) == {
         "hangs: outside the package": 1,
         "process died (-9): outside the package": 1,
         "seven": 1,
@@ -110,7 +114,7 @@ def test_a_scanner_that_reads_one_duration_differently_is_found(monkeypatch: pyt
 def test_a_status_that_contradicts_the_value_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Budget, "beyond", lambda *_: False)
     monkeypatch.setattr(oracle, "REPORTED", 1.0)
-    kinds = {defect.kind for origin in few()[:30] for defect in once.judged(Case(1, origin, origin.text))}
+    kinds = {defect.kind for origin in few()[:30] for defect in once.judged(FuzzCase(1, origin, origin.text))}
     assert "check: a verdict contradicts its value" in kinds
 
 
@@ -127,7 +131,7 @@ def test_files_of_other_sources_are_made_of_every_kind_and_some_can_be_read(tmp_
         for suffix, new in OTHERS:
             origin, data, how = new(rng)
             mutations.update(how)
-            case = Case(seed, origin, data, suffix, how, {OTHER})
+            case = FuzzCase(seed, origin, data, suffix, how, {OTHER})
             assert campaign.judge(case, tmp_path) == []
             path = tmp_path / case.name
             path.write_bytes(data)
@@ -138,6 +142,15 @@ def test_files_of_other_sources_are_made_of_every_kind_and_some_can_be_read(tmp_
     assert readable[".sqlite"] > 3 and readable[".xplane.pb"] and readable[".history"] > 3 and readable[".toml"] > 3
 
 
+def test_mutations_of_an_endless_table_end(tmp_path: Path) -> None:
+    path = tmp_path / "endless.sqlite"
+    for seed in range(20):
+        path.write_bytes(lzma.decompress((TRACES / "nsys" / "one_copy.sqlite.xz").read_bytes()))
+        make_endless(path, "CUPTI_ACTIVITY_KIND_RUNTIME", levels=6)
+        with suppress(sqlite3.Error):
+            other_files.other_values(random.Random(seed), path)
+
+
 def history_of(path: Path) -> list[HistoryRow]:
     with Store.open(path, read_only=True) as store:
         return store.rows()
@@ -146,7 +159,7 @@ def history_of(path: Path) -> list[HistoryRow]:
 @pytest.mark.parametrize("kind", other_files.SETTINGS_KINDS)
 def test_settings_that_are_passed_over_are_found(kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     origin = origins()[0]
-    case = Case(1, origin, origin.text, how=[kind], tells={SETTINGS})
+    case = FuzzCase(1, origin, origin.text, how=[kind], tells={SETTINGS})
     assert campaign.judge(case, tmp_path) == []
     monkeypatch.setattr(oracle, "main", lambda line: 0)
     assert [finding.kind for finding in campaign.judge(case, tmp_path)] == [
@@ -161,14 +174,14 @@ def test_copies_without_a_direction_and_a_long_lead_in_never_pass(
     for seed, origin in enumerate(origins()[:12]):
         document = origin.document()
         mutator(random.Random(seed), document)
-        assert campaign.judge(Case(seed, origin, text(document), how=[mutator.__name__]), tmp_path) == []
+        assert campaign.judge(FuzzCase(seed, origin, text(document), how=[mutator.__name__]), tmp_path) == []
 
 
 def test_a_finding_is_shown_again_on_a_smaller_file(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    def judge(case: Case, folder: Path) -> list[Found]:
-        return [Found("a copy", "is in it")] if b"gpu_memcpy" in case.data else []
+    def judge(case: FuzzCase, folder: Path) -> list[Defect]:
+        return [Defect("a copy", "is in it")] if b"gpu_memcpy" in case.data else []
 
     monkeypatch.setattr(campaign, "judge", judge)
     seed = next(seed for seed in range(100) if b"gpu_memcpy" in make(seed).data and not make(seed).how)

@@ -20,12 +20,13 @@ ROOT = Path(__file__).parents[2]
 WRITER = """
 import os, sys
 from overlapscope.history.store import Store
-from tests.support.history_entries import figure, made
+from tests.support.history_entries import figure, make_entry
 
 path, first = sys.argv[1], int(sys.argv[2])
 with Store.open(path) as store:
     for number in range(first, first + int(sys.argv[3])):
-        store.add(made(number, [figure(metric, float(number)) for metric in ("step_time", "idle_time", "idle_pct")]))
+        figures = [figure(metric, float(number)) for metric in ("step_time", "idle_time", "idle_pct")]
+        store.add(make_entry(number, figures))
         print(number, flush=True)
 """
 

@@ -97,7 +97,7 @@ def test_a_file_is_written(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -
         (["stragglers", PIPELINE], "two ranks or more"),
         (["stragglers", str(TRACES / "ddp")], "overlapscope ranks"),
         (["critical-path", PIPELINE, "--annotation", "no_such"], "rank 0 has 0 ranges with 'no_such'"),
-        (["critical-path", PIPELINE, "--instance", "99"], "there is no number 99"),
+        (["critical-path", PIPELINE, "--instance", "99"], "none with the number 99"),
         (["critical-path", PIPELINE, "--overlay", "/dev/null"], "/dev/null: cannot be created"),
     ],
 )
@@ -174,7 +174,7 @@ def test_operators_are_passed_to_the_analysis() -> None:
 
 
 def without_hta(tmp_path: Path, code: str, *also: str) -> subprocess.CompletedProcess[str]:
-    """Runs a program where all packages of this environment are but HTA, and `also` distributions of these names."""
+    """Run a program with all packages of this environment except HTA, and with the distributions in `also`."""
     packages = tmp_path / "packages"
     packages.mkdir()
     for folder in site.getsitepackages():

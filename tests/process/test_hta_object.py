@@ -46,27 +46,27 @@ JOBS = (
 OPERATOR = "aten::"
 _COMPARED = sorted(set(ANALYSES) - {"counters", "stragglers"})
 _SLOW = {"aten", "critical-path"}
-"""HTA takes long for these on many launches: they are compared on the smaller recordings."""
+"""Analyses for which HTA needs long if there are many launches; they are compared on the smaller recordings."""
 _CASES = [(job, name) for job in (DDP, JOBS[1], JOBS[2]) for name in _COMPARED if job != DDP or name not in _SLOW]
 
 
-class Pair(NamedTuple):
+class AnalysisPair(NamedTuple):
     """The same files, read by HTA and by us."""
 
-    own: TraceAnalysis
+    theirs: TraceAnalysis
     ours: TraceAnalysis
 
 
-def read(files: dict[int, Path], **options: Any) -> Pair:
+def read(files: dict[int, Path], **options: Any) -> AnalysisPair:
     with quiet():
         analysis = TraceAnalysis(trace_files={rank: str(path) for rank, path in files.items()}, **options)
-    return Pair(analysis, ov.hta.trace_analysis(list(files.values()), **options))
+    return AnalysisPair(analysis, ov.hta.trace_analysis(list(files.values()), **options))
 
 
-def assert_same_frames(pair: Pair) -> None:
-    assert pair.ours.t.get_ranks() == pair.own.t.get_ranks()
-    for rank in pair.own.t.get_ranks():
-        theirs, ours = pair.own.t.get_trace(rank), pair.ours.t.get_trace(rank)
+def assert_same_frames(pair: AnalysisPair) -> None:
+    assert pair.ours.t.get_ranks() == pair.theirs.t.get_ranks()
+    for rank in pair.theirs.t.get_ranks():
+        theirs, ours = pair.theirs.t.get_trace(rank), pair.ours.t.get_trace(rank)
         assert ours.index.equals(theirs.index)
         assert set(ours.columns) <= set(theirs.columns)
         host = ours["pid"] == HOST_PID
@@ -77,7 +77,7 @@ def assert_same_frames(pair: Pair) -> None:
             if column in ("name", "cat"):
                 left, right = (
                     rows[column].map(dict(enumerate(analysis.t.symbol_table.get_sym_table())))
-                    for analysis, rows in ((pair.own, theirs), (pair.ours, ours))
+                    for analysis, rows in ((pair.theirs, theirs), (pair.ours, ours))
                 )
             elif column != "tid":
                 assert left.dtype == right.dtype, column
@@ -98,8 +98,8 @@ def results(analysis: TraceAnalysis, name: str) -> Iterator[tuple[str, pd.DataFr
             yield "error", f"{type(error).__name__}: {error}"
 
 
-def assert_same_results(pair: Pair, name: str) -> None:
-    result_rows, ours = list(results(pair.own, name)), list(results(pair.ours, name))
+def assert_same_results(pair: AnalysisPair, name: str) -> None:
+    result_rows, ours = list(results(pair.theirs, name)), list(results(pair.ours, name))
     assert [title for title, _ in result_rows] == [title for title, _ in ours]
     for (title, left), (_, right) in zip(result_rows, ours, strict=True):
         if isinstance(left, pd.DataFrame) and isinstance(right, pd.DataFrame):
@@ -110,14 +110,14 @@ def assert_same_results(pair: Pair, name: str) -> None:
 
 @pytest.fixture(scope="module")
 def whole(tmp_path_factory: pytest.TempPathFactory) -> Any:
-    """Reads a job of whole microseconds once."""
+    """Read a job of whole microseconds once."""
 
     @cache
-    def made(job: tuple[str, ...]) -> Pair:
+    def read_job(job: tuple[str, ...]) -> AnalysisPair:
         folder = tmp_path_factory.mktemp("whole")
         return read({rank: rewritten(name, folder) for rank, name in enumerate(job)})
 
-    return made
+    return read_job
 
 
 @pytest.mark.parametrize("job", JOBS)
@@ -215,9 +215,9 @@ def test_what_is_found_is_drawn_into_the_same_events(name: str, mark: str, recor
 def test_what_our_recorder_noted_fills_in_what_cuda_does_not_say() -> None:
     path = TRACES / "recorder" / "overlapscope.trace.json.gz"
     pair = read({0: path})
-    theirs, ours = pair.own.t.get_trace(0), pair.ours.t.get_trace(0)
+    theirs, ours = pair.theirs.t.get_trace(0), pair.ours.t.get_trace(0)
     left_out = theirs.drop(index=ours.index)
-    names = pair.own.t.symbol_table.get_sym_table()
+    names = pair.theirs.t.symbol_table.get_sym_table()
     assert all(names[name].startswith("overlapscope::") for name in left_out["name"])
     waits = ours["wait_on_stream"] >= 0
     assert waits.sum() >= (theirs["wait_on_stream"] >= 0).sum()

@@ -17,7 +17,7 @@ HEAVY = ("numpy", "pandas", "msgspec", "torch")
 
 
 def loaded_by(code: str) -> set[str]:
-    """The names of all modules that are loaded once the code has run."""
+    """Return the names of all modules that are loaded once the code has run."""
     shown = f"import sys\n{code}\nprint(*sys.modules, file=sys.stderr)"
     done = subprocess.run([sys.executable, "-c", shown], capture_output=True, text=True, check=True)
     return set(done.stderr.split())

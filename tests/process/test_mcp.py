@@ -21,7 +21,7 @@ from overlapscope.assistant.server import _TOOLS as TOOLS
 from overlapscope.catalog.causes import CAUSES
 from overlapscope.commands import main
 from overlapscope.report.model import to_json
-from tests.support.assistant import Assistant, Refused, assistant
+from tests.support.assistant import Assistant, ToolError, assistant
 from tests.support.helpers import TRACES
 from tests.support.kineto_files import kernel, memcpy, write
 
@@ -96,7 +96,7 @@ def test_pages_have_everything_once(asked: Assistant) -> None:
     assert numbers == [[number] for number in range(count[0][0])]
     pages = asked.ask("list_traces")["pages"]
     assert pages > 1
-    with pytest.raises(Refused, match=f"there is no page {pages + 1}; pages go from 1 to {pages}"):
+    with pytest.raises(ToolError, match=f"there is no page {pages + 1}; pages go from 1 to {pages}"):
         asked.ask("list_traces", page=pages + 1)
     paths = all_traces(asked)
     assert len(paths) == len(set(paths)) and all((TRACES / path).is_file() for path in paths)
@@ -112,7 +112,7 @@ def test_a_timeline_holds_what_ran_and_why_nothing_did(asked: Assistant) -> None
             inside = min(piece["end_ns"], step.window.end_ns) - max(piece["start_ns"], step.window.start_ns)
             by_cause[piece["cause"]] = by_cause.get(piece["cause"], 0) + inside
     assert by_cause == {cause: ns for cause, ns in step.idle_by_cause.items() if ns}
-    with pytest.raises(Refused, match="has no step 'nope'"):
+    with pytest.raises(ToolError, match="has no step 'nope'"):
         asked.ask("timeline", path=path, step="nope")
 
 
@@ -129,7 +129,7 @@ def test_two_recordings_are_compared_and_ranks_joined(asked: Assistant) -> None:
 def test_words_are_explained_and_are_resources(asked: Assistant) -> None:
     explained = asked.all("explain", "text", word="host-sync")
     assert any("synchronize" in line for line in explained)
-    with pytest.raises(Refused, match="no report uses the word"):
+    with pytest.raises(ToolError, match="no report uses the word"):
         asked.ask("explain", word="wibble")
     resources = {str(resource.uri) for resource in asked.portal.call(asked.client.list_resources).resources}
     for causes in CAUSES.values():
@@ -144,11 +144,11 @@ def test_words_are_explained_and_are_resources(asked: Assistant) -> None:
     "path", ["../README.md", "/etc/passwd", "/etc/no-such-file", "~/x", "..", "s3://bucket/x.json", "a\0b", "-"]
 )
 def test_nothing_outside_is_read_and_its_existence_is_not_revealed(asked: Assistant, path: str) -> None:
-    with pytest.raises(Refused, match=r"list_traces|zero byte"):
+    with pytest.raises(ToolError, match=r"list_traces|zero byte"):
         asked.ask("verdict", path=path)
-    with pytest.raises(Refused):
+    with pytest.raises(ToolError):
         asked.ask("diff", before=GPT2, after=path)
-    with pytest.raises(Refused):
+    with pytest.raises(ToolError):
         asked.ask("check", path=GPT2, baseline=path)
 
 
@@ -164,7 +164,7 @@ def test_nothing_outside_is_read_and_its_existence_is_not_revealed(asked: Assist
     ],
 )
 def test_sql_reads_no_file_and_changes_nothing(asked: Assistant, sql: str) -> None:
-    with pytest.raises(Refused):
+    with pytest.raises(ToolError):
         asked.ask("query", path=GPT2, sql=sql)
 
 
@@ -181,7 +181,7 @@ def test_links_to_files_outside_are_refused_and_nothing_is_written(tmp_path: Pat
     before = content(tmp_path)
     with assistant(folder) as asked, assistant(folder) as another:
         assert "link.json" not in all_traces(asked)
-        with pytest.raises(Refused, match="not in the directories"):
+        with pytest.raises(ToolError, match="not in the directories"):
             asked.ask("verdict", path="link.json")
         text = another.text("query", path="bad.json", sql="SELECT name FROM gpu_ops ORDER BY start_ns")
         assert len(text.encode()) < MOST_BYTES and "\\u001b" not in text and "\\x1b" not in json.loads(text)["names"]
@@ -191,13 +191,13 @@ def test_links_to_files_outside_are_refused_and_nothing_is_written(tmp_path: Pat
         kinds = {file["path"]: file["kind"] for file in asked.all("list_traces", "files")}
         traces = dict.fromkeys(["bad.json", "two.sqlite@0", "two.sqlite@1"], "trace")
         assert kinds == {"h.sqlite": "history", "report.json": "report"} | traces
-        with pytest.raises(Refused, match=r"two.sqlite: holds 2 .* one of them: two.sqlite@0 and two.sqlite@1"):
+        with pytest.raises(ToolError, match=r"two.sqlite: holds 2 .* one of them: two.sqlite@0 and two.sqlite@1"):
             asked.ask("open_trace", path="two.sqlite")
         assert asked.ask("open_trace", path="two.sqlite@1")["devices"]
         assert len(asked.all("verdict", "verdicts", path="two.sqlite")) == 2
         assert asked.ask("verdict", path="report.json")["verdicts"][0]["recorded_window"]["span_ns"] == 164_374_063
         assert asked.ask("history", path="h.sqlite")["job"] == "train"
-        with pytest.raises(Refused, match="is not a history"):
+        with pytest.raises(ToolError, match="is not a history"):
             asked.ask("history", path="bad.json")
     assert content(tmp_path) == before
 
@@ -233,7 +233,7 @@ def test_answers_do_not_depend_on_where_links_beside_a_file_lead(tmp_path: Path)
             for tool, path in asks:
                 try:
                     problems.append(asked.text(tool, path=path))
-                except Refused as refused:
+                except ToolError as refused:
                     problems.append(str(refused))
         return problems
 
@@ -267,9 +267,9 @@ def test_other_files_in_a_folder_stop_no_command(tmp_path: Path) -> None:
         assert len(asked.ask("verdict", path=".")["verdicts"]) == 2
         links = ("two.sqlite", "two.sqlite@0", "away", "away/secret.json", "broken.json", "round.json")
         for path in (*links, "pipe.json"):
-            with pytest.raises(Refused, match="list_traces"):
+            with pytest.raises(ToolError, match="list_traces"):
                 asked.ask("verdict", path=path)
-        with pytest.raises(Refused, match="nsys export"):
+        with pytest.raises(ToolError, match="nsys export"):
             asked.ask("verdict", path="x.nsys-rep")
 
 
@@ -288,7 +288,7 @@ def test_other_files_in_a_folder_stop_no_command(tmp_path: Path) -> None:
     ],
 )
 def test_errors_are_short_and_say_why(asked: Assistant, tool: str, arguments: dict[str, object], message: str) -> None:
-    with pytest.raises(Refused, match=message) as refused:
+    with pytest.raises(ToolError, match=message) as refused:
         asked.ask(tool, **arguments)
     assert len(str(refused.value)) < 1_200
 

@@ -29,7 +29,7 @@ cp "$report" "$target"
 
 @pytest.fixture
 def nsys(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """An `nsys` on the PATH."""
+    """Put an `nsys` on the PATH."""
     program = tmp_path / "bin" / "nsys"
     program.parent.mkdir()
     program.write_text(NSYS)

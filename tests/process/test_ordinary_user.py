@@ -20,8 +20,8 @@ GOOD = TRACES / "known_causes" / "healthy_prefetch.json.gz"
 
 
 def give_up_rights() -> None:
-    """Capabilities of root that override file modes, the only difference from other users here. To become another user
-    would not do: Python itself may lie where only root can read it.
+    """Drop the capabilities of root that override file modes, the only difference from other users here. Becoming
+    another user is impossible, because Python itself may lie where only root can read it.
     """
     none_of_them = (ctypes.c_uint32 * 6)()
     header = (ctypes.c_uint32 * 2)(0x20080522, 0)
@@ -30,7 +30,7 @@ def give_up_rights() -> None:
 
 
 def as_user(line: str, *, log: Path) -> int:
-    """The exit code of a command in a process of an ordinary user."""
+    """Return the exit code of a command in a process of an ordinary user."""
     process = os.fork()
     if not process:
         try:

@@ -11,19 +11,24 @@ import sys
 import threading
 import time
 from collections.abc import Iterable, Iterator
+from functools import partial
 from pathlib import Path
 
 import psutil
 import pytest
 
-from benchmarks.ranks_job import Job
+from benchmarks.ranks_job import SyntheticJob
 from overlapscope.base.extras import how_to_install
 from overlapscope.commands import main
 from overlapscope.errors import ClusterFailed
 from overlapscope.ranks.clusters import connected
-from overlapscope.ranks.engine import Outcome, reduce_all, reduce_one
+from overlapscope.ranks.engine import Outcome, each, reduce_all, reduce_by
 from overlapscope.ranks.files import Location, expand_urls
 from overlapscope.ranks.join import Joined
+from overlapscope.ranks.joint.predict import JobChanges, predict_job
+from overlapscope.ranks.joint.rank import RankSummary, Unfit
+from overlapscope.ranks.joint.summary import summarize
+from overlapscope.ranks.on_host import reduce_any
 from overlapscope.ranks.result import RanksReport, Unreadable, from_json, to_json
 from overlapscope.reading import LIMIT_BYTES
 from tests.support.dask_processes import PATIENCE_S, Scheduler, scheduler, wait_until
@@ -35,7 +40,7 @@ RANKS = 6
 @pytest.fixture(scope="module")
 def job(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("job")
-    Job(RANKS).write(folder)
+    SyntheticJob(RANKS).write(folder)
     return folder
 
 
@@ -58,7 +63,7 @@ def joined(outcomes: Iterable[Outcome]) -> RanksReport:
 
 
 def in_this_process(locations: Iterable[Location]) -> RanksReport:
-    return joined(reduce_one(location, LIMIT_BYTES) for location in locations)
+    return joined(reduce_by(reduce_any, location, LIMIT_BYTES) for location in locations)
 
 
 def numbers(outcomes: Iterable[Outcome]) -> list[int]:
@@ -71,7 +76,7 @@ def unreadable(outcomes: Iterable[Outcome]) -> list[Unreadable]:
 
 
 def readers() -> list[psutil.Process]:
-    """The processes that read traces for this one."""
+    """Return the processes that read traces for this one."""
     outcomes = []
     for child in psutil.Process().children(recursive=True):
         try:
@@ -83,7 +88,7 @@ def readers() -> list[psutil.Process]:
 
 
 def deadly(folder: Path, megabytes: int) -> Path:
-    """A small file whose names take so much memory."""
+    """Return a small file whose names take this much memory."""
     filler = gzip.compress(b"x" * 250_000)
     event = '{"ph": "X", "cat": "kernel", "ts": %d, "dur": 1, "pid": 0, "tid": 7, "args": {"stream": 7}, "name": "%d'
     events = [gzip.compress((event % (number, number)).encode(), 1) + filler for number in range(4 * megabytes)]
@@ -111,6 +116,20 @@ def test_processes_report_what_one_process_would_and_name_what_cannot_be_read(jo
     assert report.unreadable[1].reason == "the file is empty; record the trace again."
     assert report.missing == ()
     assert not readers()
+
+
+def test_processes_predict_for_a_job_what_one_process_does(job: Path) -> None:
+    summarized = partial(summarize, changes=("no-gc",), numbers=(1,))
+    here = [reduce_by(summarized, location, LIMIT_BYTES) for location in expand_urls(job)]
+    there = list(each(summarized, expand_urls(job), workers=2))
+    results = [predict_job([_read(summary) for summary in them], JobChanges(bandwidth=2)) for them in (here, there)]
+    assert results[0] == results[1]
+    assert results[0].valid and [change.change for change in results[0].changes] == ["no-gc", "bandwidth 2x"]
+
+
+def _read(summary: RankSummary | Unfit | Unreadable) -> RankSummary | Unfit:
+    assert not isinstance(summary, Unreadable)
+    return summary
 
 
 def test_killed_processes_lose_nothing(job: Path) -> None:

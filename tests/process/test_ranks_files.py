@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import functools
-import http.server
 import importlib.util
 import shutil
-import threading
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -14,17 +11,18 @@ import fsspec
 import pytest
 
 from overlapscope.errors import MissingPackage, OverlapscopeError, UnreadableTrace, UsageError
-from overlapscope.ranks.engine import reduce_all, reduce_one
+from overlapscope.ranks.engine import reduce_all, reduce_by
 from overlapscope.ranks.files import error_text, expand_urls, fetched, shown_url
+from overlapscope.ranks.on_host import reduce_any
 from overlapscope.ranks.result import Unreadable
-from tests.support.dask_processes import PATIENCE_S
+from tests.support.file_server import file_server
 
 DDP = Path("traces/ddp")
 
 
 @pytest.fixture
 def memory() -> Iterator[str]:
-    """The URL of a directory in fsspec's memory that holds two ranks and something else."""
+    """Yield the URL of a directory in fsspec's memory that holds two ranks and something else."""
     filesystem = fsspec.filesystem("memory")
     for rank in (0, 1):
         filesystem.pipe(f"/job/rank{rank}.json.gz", (DDP / f"rank{rank}.json.gz").read_bytes())
@@ -35,28 +33,13 @@ def memory() -> Iterator[str]:
 
 @pytest.fixture(scope="module")
 def web(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """The URL of a web server's directory, with two traces, and two ranks in a directory below."""
+    """Yield the URL of a web server's directory, with two traces, and two ranks in a directory below."""
     folder = tmp_path_factory.mktemp("web")
     shutil.copytree(DDP, folder / "job")
     for number in (2, 10):
         shutil.copy(DDP / "rank0.json.gz", folder / f"t{number}.json.gz")
-    handler = functools.partial(Quiet, directory=str(folder))
-    with Server(("127.0.0.1", 0), handler) as server:
-        thread = threading.Thread(target=server.serve_forever)
-        thread.start()
-        yield f"http://127.0.0.1:{server.server_port}"
-        server.shutdown()
-        thread.join(PATIENCE_S)
-
-
-class Server(http.server.ThreadingHTTPServer):
-    def handle_error(self, request: object, client_address: object) -> None:
-        """Nothing: a download that is given up breaks the connection."""
-
-
-class Quiet(http.server.SimpleHTTPRequestHandler):
-    def log_message(self, format: str, *args: object) -> None:
-        pass
+    with file_server(folder) as url:
+        yield url
 
 
 def names(*sources: str) -> list[str]:
@@ -133,14 +116,14 @@ def test_a_cluster_within_this_process_reads_its_memory(memory: str) -> None:
 @pytest.mark.parametrize("place", ["memory", "web"])
 def test_a_download_ends_at_the_limit(place: str, memory: str, web: str) -> None:
     (location,) = expand_urls({"memory": memory, "web": f"{web}/job"}[place] + "/rank0.json.gz")
-    outcome = reduce_one(location, 100_000)
+    outcome = reduce_by(reduce_any, location, 100_000)
     assert isinstance(outcome, Unreadable)
     assert outcome.reason == "holds more than 100 kB; raise --max-size if the trace really is that large."
 
 
 def test_a_trace_that_unpacks_to_more_than_the_limit_is_named_by_its_url(memory: str) -> None:
     (location,) = expand_urls(f"{memory}/rank0.json.gz")
-    outcome = reduce_one(location, 1_000_000)
+    outcome = reduce_by(reduce_any, location, 1_000_000)
     assert isinstance(outcome, Unreadable) and outcome.source == f"{memory}/rank0.json.gz"
     assert outcome.reason.startswith("holds more than") and "--max-size" in outcome.reason
 

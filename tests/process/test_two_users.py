@@ -31,7 +31,7 @@ _KEEP_RIGHTS, _AMBIENT, _RAISE, _READ_ALL = 8, 47, 2, 2
 
 
 def become(user: int) -> None:
-    """Become another user, who may only read more than usual: Python itself may lie where only root can read it."""
+    """Become another user, who may read all files, because Python itself may lie where only root can read it."""
     system = ctypes.CDLL(None, use_errno=True)
     system.prctl(_KEEP_RIGHTS, 1, 0, 0, 0)
     os.setgroups([])
@@ -43,15 +43,15 @@ def become(user: int) -> None:
     system.prctl(_AMBIENT, _RAISE, _READ_ALL, 0, 0)
 
 
-def as_user(user: int, do: Callable[[], int | None], *, said: Path) -> int:
-    """The exit code of a process of another user, whose output goes to a file."""
-    said.touch(mode=0o666)
-    said.chmod(0o666)
+def as_user(user: int, do: Callable[[], int | None], *, output: Path) -> int:
+    """Return the exit code of a process of another user, whose output goes to a file."""
+    output.touch(mode=0o666)
+    output.chmod(0o666)
     process = os.fork()
     if not process:
         try:
             for number in (1, 2):
-                os.dup2(os.open(said, os.O_WRONLY | os.O_APPEND), number)
+                os.dup2(os.open(output, os.O_WRONLY | os.O_APPEND), number)
             os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
             sys.stdin = os.fdopen(0, closefd=False)
             sys.stdout, sys.stderr = (os.fdopen(number, "w", closefd=False) for number in (1, 2))
@@ -78,7 +78,7 @@ def run(line: str) -> int:
 
 @pytest.fixture
 def shared(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    """A folder as /tmp is; Alice's home, which is the current directory, has a trace in it."""
+    """Yield a folder with the permissions of /tmp; Alice's home, which is the current directory, has a trace in it."""
     place = tmp_path_factory.mktemp("two_users")
     for directory in (place, *place.parents[:2]):
         directory.chmod(0o755)
@@ -109,11 +109,11 @@ def shared(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyP
 
 
 def alice(line: str, shared: Path) -> tuple[int, str]:
-    """The exit code of Alice's command, and what it said."""
-    said = shared.parent / "said" / "alice"
-    code = as_user(ALICE, lambda: run(line), said=said)
-    text = said.read_text()
-    said.unlink()
+    """Return the exit code and the message of Alice's command."""
+    output = shared.parent / "said" / "alice"
+    code = as_user(ALICE, lambda: run(line), output=output)
+    text = output.read_text()
+    output.unlink()
     assert "Traceback" not in text and "internal error" not in text, text
     return code, text
 
@@ -122,7 +122,7 @@ def mallory(do: Callable[[], object], shared: Path) -> None:
     def work() -> None:
         do()
 
-    assert as_user(MALLORY, work, said=shared.parent / "said" / "mallory") == 0
+    assert as_user(MALLORY, work, output=shared.parent / "said" / "mallory") == 0
 
 
 def contents(home: Path) -> dict[Path, bytes]:
@@ -170,12 +170,12 @@ def test_nothing_is_written_where_another_user_has_put_something(writer: str, pl
     home = Path.cwd()
     mallory(lambda: PLANTS[plant](shared / name, home), shared)
     before, planted = contents(home), (shared / name).lstat()
-    code, said = alice(line.replace("SHARED", str(shared)), shared)
+    code, message = alice(line.replace("SHARED", str(shared)), shared)
     if writer == "a drop" and plant in ("a folder", "a link to a folder"):
         # A drop is for all, and each entry is a new file.
         assert code == 0
         return
-    assert code == 2 and said.count("overlapscope: error:") == 1 and str(shared / name) in said
+    assert code == 2 and message.count("overlapscope: error:") == 1 and str(shared / name) in message
     assert contents(home) == before
     after = (shared / name).lstat()
     assert (after.st_ino, after.st_size, after.st_uid) == (planted.st_ino, planted.st_size, planted.st_uid)
@@ -186,8 +186,8 @@ def test_no_history_is_read_beside_which_another_user_has_put_something(ending: 
     assert alice(f"history add good.json.gz --job j --history {shared}/x.sqlite", shared)[0] == 0
     mallory(lambda: (shared / f"x.sqlite{ending}").write_bytes(b"believe me"), shared)
     for line in ("history --history", "history add good.json.gz --job k --history"):
-        code, said = alice(f"{line} {shared}/x.sqlite", shared)
-        assert code == 2 and "another user has put something there" in said
+        code, message = alice(f"{line} {shared}/x.sqlite", shared)
+        assert code == 2 and "another user has put something there" in message
 
 
 def keep() -> int:
@@ -210,7 +210,7 @@ def test_a_cache_that_another_user_could_fill_is_not_used(
     for inside in ("cache", "cache/overlapscope"):
         monkeypatch.setenv("OVERLAPSCOPE_CACHE_DIR", str(shared / inside))
         before = contents(home)
-        assert as_user(ALICE, keep, said=shared.parent / "said" / "keep") == 3
+        assert as_user(ALICE, keep, output=shared.parent / "said" / "keep") == 3
         assert alice("analyze good.json.gz", shared)[0] == 0
         assert contents(home) == before and not list(shared.glob("cache/**/*.columns"))
         assert "is another user's" in " ".join(alice("cache info", shared)[1].split())
@@ -219,7 +219,7 @@ def test_a_cache_that_another_user_could_fill_is_not_used(
 def test_what_a_user_keeps_is_for_nobody_else(shared: Path) -> None:
     home = Path.cwd()
     assert alice("history add good.json.gz --job j", shared)[0] == 0
-    assert as_user(ALICE, keep, said=shared.parent / "said" / "keep") == 0
+    assert as_user(ALICE, keep, output=shared.parent / "said" / "keep") == 0
     private = [*(home / ".cache" / "overlapscope").glob("*.columns"), *home.rglob("*.sqlite")]
     assert len(private) == 2
     for path in private:
@@ -237,7 +237,7 @@ def test_recordings_are_not_kept_in_a_folder_of_another_user(shared: Path) -> No
             return 3
         return 0
 
-    assert as_user(ALICE, begin, said=shared.parent / "said" / "watch") == 3
+    assert as_user(ALICE, begin, output=shared.parent / "said" / "watch") == 3
     assert list((shared / "watched").iterdir()) == []
 
 
@@ -262,7 +262,7 @@ def test_a_socket_is_neither_made_nor_asked_where_another_user_has_put_something
             return 4
         return 5 if list(places.sockets()) else 3
 
-    assert as_user(ALICE, make, said=shared.parent / "said" / "make") == 3
+    assert as_user(ALICE, make, output=shared.parent / "said" / "make") == 3
     assert {path.name for path in home.iterdir()} == {"good.json.gz", "precious"}
 
 
@@ -300,11 +300,11 @@ def test_every_command_works_without_a_home_or_says_one_sentence(
     if command in ("run", "try"):
         pytest.importorskip("torch")
     HOMES[home](Path.cwd(), monkeypatch)
-    code, said = alice({**WITHOUT_WRITING, **WITH_WRITING}[command], shared)
+    code, message = alice({**WITHOUT_WRITING, **WITH_WRITING}[command], shared)
     if command in WITHOUT_WRITING:
-        assert code == 0, said
+        assert code == 0, message
     else:
-        assert code in (0, 2) and said.count("overlapscope: error:") == (code == 2), said
-    left = {path.name for path in Path.cwd().iterdir()}
-    assert home in ("missing", "unnamed", "relative") or left == {"good.json.gz", "precious"}
+        assert code in (0, 2) and message.count("overlapscope: error:") == (code == 2), message
+    files_left = {path.name for path in Path.cwd().iterdir()}
+    assert home in ("missing", "unnamed", "relative") or files_left == {"good.json.gz", "precious"}
     assert stat.S_IMODE(shared.stat().st_mode) == 0o1777

@@ -44,7 +44,7 @@ def no_thread_is_left_behind() -> Iterator[None]:
 
 
 def outcome(path: Path, crew: Crew) -> Trace | str:
-    """The trace, or why there is none."""
+    """Return the trace, or why there is none."""
     try:
         return kineto.read(path, crew=crew)
     except UnreadableTrace as refused:

@@ -2,7 +2,7 @@
 
 Every function below prepares its tensors and returns one training-like step. `traces/truth.toml` says what
 an analysis of the recording must find, and follows from how the program is written, not from what an
-analyser printed. Recorded with torch.profiler itself, as people do without overlapscope's recorder:
+analyzer printed. Recorded with torch.profiler itself, as people do without overlapscope's recorder:
 
     python -m tests.programs.known_causes OUTPUT_DIR [NAME...]
 
@@ -328,7 +328,7 @@ def data_loading() -> Step:
 
 
 def host_compute() -> Step:
-    """Ten milliseconds of CPU work between short GPU steps, and no synchronisation."""
+    """Ten milliseconds of CPU work between short GPU steps, and no synchronization."""
     compute, cpu = work(count=1), torch.randn(1200, 1200)
 
     def step() -> None:

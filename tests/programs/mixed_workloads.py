@@ -19,7 +19,7 @@ from tests.programs.known_causes import SlowSamples, Step, on_gpu, pinned, recor
 def late_by_half() -> Step:
     """The next batch is requested when half of this step's compute has been read back: half is exposed.
 
-    The host synchronises in mid-step, so the copy is issued with 5 ms of compute left to launch: it is hidden
+    The host synchronizes in mid-step, so the copy is issued with 5 ms of compute left to launch: it is hidden
     by that. Then the same copy again, issued when all compute has ended: exposed, `late-issue`.
     """
     source, target = pinned(128), on_gpu(128)
@@ -180,7 +180,7 @@ def two_threads() -> Step:
 
 
 def small_transformer() -> Step:
-    """Training a transformer of small layers with AdamW and pageable input: `launch-bound`, `host-compute`."""
+    """Training a transformer of small layers with AdamW and pageable input: `dispatch`, `python`."""
     layer = torch.nn.TransformerEncoderLayer(256, 4, 512, batch_first=True)
     model = torch.nn.TransformerEncoder(layer, 6).cuda()
     optimizer = torch.optim.AdamW(model.parameters())
@@ -215,7 +215,7 @@ def model_on_two_devices() -> Step:
 
 def amp_training() -> Step:
     """Mixed precision with a GradScaler, which reads back whether gradients overflowed. The host is the slower one
-    here: it never waits long for that, and the GPU is `launch-bound`."""
+    here: it never waits long for that, and the GPU waits for `dispatch`."""
     model = torch.nn.Sequential(*[torch.nn.Linear(1024, 1024) for _ in range(8)]).cuda()
     optimizer, scaler = torch.optim.AdamW(model.parameters()), torch.amp.GradScaler("cuda")
     source = torch.randn(8192, 1024, pin_memory=True)

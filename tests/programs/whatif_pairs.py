@@ -170,7 +170,7 @@ def results(way: str) -> Step:
     return step
 
 
-class Photos(Dataset[torch.Tensor]):
+class SlowPhotos(Dataset[torch.Tensor]):
     """Each takes a millisecond to decode."""
 
     def __len__(self) -> int:
@@ -185,7 +185,7 @@ class Photos(Dataset[torch.Tensor]):
 
 def loader(way: str) -> Step:
     """Photos through a small convolutional network, decoded by the training process or by six workers."""
-    photos = iter(DataLoader(Photos(), batch_size=12, num_workers=6 if way == "workers" else 0))
+    photos = iter(DataLoader(SlowPhotos(), batch_size=12, num_workers=6 if way == "workers" else 0))
     model = nn.Sequential(
         nn.Conv2d(3, 64, 7, stride=2, padding=3),
         *(nn.Sequential(nn.Conv2d(64, 64, 3, padding=1), nn.BatchNorm2d(64), nn.ReLU()) for _ in range(6)),
@@ -227,7 +227,7 @@ def replayed(run: Callable[[], torch.Tensor], source: torch.Tensor, static: torc
 
 
 def captured(run: Callable[[], torch.Tensor]) -> torch.cuda.CUDAGraph:
-    """The launched kernels as a CUDA graph."""
+    """Return the launched kernels as a CUDA graph."""
     side = torch.cuda.Stream()
     side.wait_stream(torch.cuda.current_stream())
     with torch.cuda.stream(side), torch.no_grad():
@@ -249,7 +249,7 @@ def small_transformer(way: str) -> Step:
     return replayed(lambda: model(static), source, static, way)
 
 
-class Block(nn.Module):
+class ResidualBlock(nn.Module):
     """A residual block of a perceptron."""
 
     def __init__(self, width: int) -> None:
@@ -262,7 +262,7 @@ class Block(nn.Module):
 
 def perceptron(way: str) -> Step:
     """Inference of 24 residual blocks of width 1536 for 256 samples: kernels about as long as their launches."""
-    model = nn.Sequential(*(Block(1536) for _ in range(24))).half().cuda()
+    model = nn.Sequential(*(ResidualBlock(1536) for _ in range(24))).half().cuda()
     source = torch.randn(256, 1536).half().pin_memory()
     static = torch.zeros(256, 1536, dtype=torch.float16, device="cuda")
     return replayed(lambda: model(static), source, static, way)

@@ -24,7 +24,7 @@ from tests.programs.whatif_streaming import activations, checkpoint, frames, nea
 # -- models ---------------------------------------------------------------------------------------
 
 
-class Layer(nn.Module):
+class Gpt2DecoderLayer(nn.Module):
     """A layer of GPT-2 that decodes one token for each sequence."""
 
     def __init__(self, width: int, heads: int, sequences: int, context: int) -> None:
@@ -35,7 +35,7 @@ class Layer(nn.Module):
         self.up, self.down = nn.Linear(width, 4 * width), nn.Linear(4 * width, width)
         self.keys, self.values = (torch.zeros(sequences, heads, context, width // heads) for _ in range(2))
 
-    def cached(self) -> Layer:
+    def cached(self) -> Gpt2DecoderLayer:
         """Its parameters and its cache, on the GPU in half precision."""
         self.keys, self.values = self.keys.half().cuda(), self.values.half().cuda()
         return self.half().cuda()
@@ -54,7 +54,7 @@ class Layer(nn.Module):
 def generate(way: str) -> Step:
     """A token for each of 16 sequences, and whether all have ended: the host asks at once, a step later, or never."""
     width, heads, sequences, context, vocabulary, end = 768, 12, 16, 512, 50257, 50256
-    layers = nn.ModuleList(Layer(width, heads, sequences, context).cached() for _ in range(4))
+    layers = nn.ModuleList(Gpt2DecoderLayer(width, heads, sequences, context).cached() for _ in range(4))
     words = (0.02 * torch.randn(vocabulary, width)).half().cuda()
     places = (0.02 * torch.randn(context, width)).half().cuda()
     token = torch.zeros(sequences, dtype=torch.int64, device="cuda")
@@ -210,7 +210,7 @@ def timed(way: str) -> Step:
     return step
 
 
-class Texts(Dataset[torch.Tensor]):
+class SlowTexts(Dataset[torch.Tensor]):
     """Each takes a quarter of a millisecond to cut into tokens."""
 
     def __len__(self) -> int:
@@ -225,7 +225,7 @@ class Texts(Dataset[torch.Tensor]):
 
 def texts(way: str) -> Step:
     """Training of a classifier of texts, prepared by the training process or by eight workers."""
-    batches = iter(DataLoader(Texts(), batch_size=48, num_workers=8 if way == "workers" else 0))
+    batches = iter(DataLoader(SlowTexts(), batch_size=48, num_workers=8 if way == "workers" else 0))
     embedding = nn.Embedding(20000, 512)
     layers = (nn.Sequential(nn.Conv1d(512, 512, 5, padding=2), nn.ReLU()) for _ in range(4))
     model = nn.Sequential(*layers, nn.AdaptiveMaxPool1d(1), nn.Flatten(), nn.Linear(512, 8)).cuda()

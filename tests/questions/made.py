@@ -16,7 +16,7 @@ REPORTS = ("offload_2gpu", "one_copy", "train_2gpu")
 
 
 def make(directory: Path) -> None:
-    """Write them into the directory."""
+    """Write the recordings that the questions are about into the directory."""
     for name in REPORTS:
         (directory / f"{name}.sqlite").write_bytes(lzma.decompress((TRACES / f"nsys/{name}.sqlite.xz").read_bytes()))
     with tarfile.open(TRACES.parent / "tests/plain.tar.xz", "r|xz") as recordings:

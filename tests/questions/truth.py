@@ -28,7 +28,7 @@ _COPIES: Final = {1: "HtoD", 2: "DtoH", 8: "DtoD", 10: "PtoP"}
 _MEMORY: Final = {0: "Pageable", 1: "Pinned"}
 
 
-class Op(NamedTuple):
+class RawOp(NamedTuple):
     """A GPU op."""
 
     device: int
@@ -58,21 +58,21 @@ def unpacked(path: Path) -> bytes:
 
 
 @cache
-def ops(path: Path) -> tuple[Op, ...]:
-    """The GPU ops of a Chrome trace of PyTorch, of one of JAX, or of an exported report of Nsight Systems."""
+def ops(path: Path) -> tuple[RawOp, ...]:
+    """Return the GPU ops of a Chrome trace of PyTorch, of one of JAX, or of an exported report of Nsight Systems."""
     events = {".sqlite": _of_nsys, ".pb": _of_jax}.get(path.suffix, _of_kineto)(path)
     return tuple(sorted(events, key=lambda op: (op.start, op.end)))
 
 
-def _of_kineto(path: Path) -> Iterator[Op]:
+def _of_kineto(path: Path) -> Iterator[RawOp]:
     for event in _events(path, _GPU):
         args, name = event["args"], event["name"]
         device, kind = args.get("device", event["pid"]), _kind(name, copy=event["cat"] != "kernel")
-        yield Op(device, args["stream"], kind, name, *_times(path, event), args.get("bytes", 0), args["correlation"])
+        yield RawOp(device, args["stream"], kind, name, *_times(path, event), args.get("bytes", 0), args["correlation"])
 
 
-def _of_jax(path: Path) -> Iterator[Op]:
-    """From the Chrome trace that jax.profiler wrote beside the XSpace."""
+def _of_jax(path: Path) -> Iterator[RawOp]:
+    """Yield the ops of the Chrome trace that jax.profiler wrote beside the XSpace."""
     events = document(_JAX / path.name.replace(".xplane.pb", ".trace.json.gz"))["traceEvents"]
     [device] = [
         event["pid"] for event in events if event.get("name") == "process_name" and "GPU" in event["args"]["name"]
@@ -83,26 +83,26 @@ def _of_jax(path: Path) -> Iterator[Op]:
             end, size = start + round(Decimal(event["dur"]) * 1000), re.search(r"size:(\d+)", str(event["args"]))
             name = event["name"].replace("H2D", " HtoD").replace("D2H", " DtoH")
             copy = name.startswith("Memcpy")
-            yield Op(0, event["tid"], _kind(name, copy=copy), name, start, end, int(size[1]) if size else 0, 0)
+            yield RawOp(0, event["tid"], _kind(name, copy=copy), name, start, end, int(size[1]) if size else 0, 0)
 
 
-def _of_nsys(path: Path) -> Iterator[Op]:
+def _of_nsys(path: Path) -> Iterator[RawOp]:
     with closing(sqlite3.connect(path)) as file:
         names = dict(file.execute("SELECT id, value FROM StringIds"))
         kernels = "SELECT deviceId, streamId, demangledName, start, end, correlationId FROM CUPTI_ACTIVITY_KIND_KERNEL"
         for device, stream, name, start, end, correlation in file.execute(kernels):
-            yield Op(device, stream, _kind(names[name], copy=False), names[name], start, end, 0, correlation)
+            yield RawOp(device, stream, _kind(names[name], copy=False), names[name], start, end, 0, correlation)
         copies = (
             "SELECT deviceId, streamId, copyKind, srcKind, dstKind, start, end, bytes, correlationId "
             "FROM CUPTI_ACTIVITY_KIND_MEMCPY"
         )
         for device, stream, way, source, target, start, end, size, correlation in file.execute(copies):
             name = f"Memcpy {_COPIES[way]} ({_MEMORY.get(source, 'Device')} -> {_MEMORY.get(target, 'Device')})"
-            yield Op(device, stream, _kind(name, copy=True), name, start, end, size, correlation)
+            yield RawOp(device, stream, _kind(name, copy=True), name, start, end, size, correlation)
         if file.execute("SELECT 1 FROM sqlite_master WHERE name = 'CUPTI_ACTIVITY_KIND_MEMSET'").fetchone():
             sets = "SELECT deviceId, streamId, start, end, correlationId FROM CUPTI_ACTIVITY_KIND_MEMSET"
             for device, stream, start, end, correlation in file.execute(sets):
-                yield Op(device, stream, Kind.OTHER, "Memset", start, end, 0, correlation)
+                yield RawOp(device, stream, Kind.OTHER, "Memset", start, end, 0, correlation)
 
 
 def _kind(name: str, *, copy: bool) -> Kind:
@@ -126,7 +126,7 @@ def _times(path: Path, event: dict[str, Any]) -> tuple[int, int]:
 
 
 def bucket(path: Path, figure: str, device: int = 0) -> float | None:
-    """A figure of a device's whole window: a bucket, a length, or one of two percentages."""
+    """Return a figure of a device's whole window: a bucket, a length, or one of two percentages."""
     mine = [op for op in ops(path) if op.device == device]
     begin, over = min(op.start for op in mine), max(op.end for op in mine)
     ns = _lengths(mine, (begin, over))
@@ -144,7 +144,7 @@ def hidden_in_steps(path: Path) -> float | None:
     return _hidden(_lengths(ops(path), (steps[0][0], steps[-1][1])))
 
 
-def _lengths(mine: Iterable[Op], window: tuple[int, int]) -> dict[str, int]:
+def _lengths(mine: Iterable[RawOp], window: tuple[int, int]) -> dict[str, int]:
     edges: Edges = []
     for op in mine:
         if op.end > op.start:
@@ -179,7 +179,7 @@ def rate(path: Path, kind: str) -> float:
 
 
 def longest_gap(path: Path) -> int:
-    """The longest time between two ops in which nothing runs."""
+    """Return the longest time between two ops in which nothing runs."""
     longest, end = 0, ops(path)[0].end
     for op in ops(path):
         longest, end = max(longest, op.start - end), max(op.end, end)
@@ -192,25 +192,25 @@ def longest_copy(path: Path, memory: str) -> str:
 
 
 def lead_in(path: Path) -> int:
-    """From the first op to the end of the last whose launch was not recorded."""
+    """Return the time from the first op to the end of the last one whose launch was not recorded."""
     launched = {event["args"]["correlation"] for event in _events(path, _CALLS)}
     return max(op.end for op in ops(path) if op.correlation not in launched) - ops(path)[0].start
 
 
 def calls(path: Path, name: str, of: str) -> int:
-    """Number of the calls of a name, or nanoseconds."""
+    """Return the number of calls of a name, or their nanoseconds."""
     mine = [_times(path, event) for event in _events(path, _CALLS) if event["name"] == name]
     return len(mine) if of == "count" else sum(end - start for start, end in mine)
 
 
 def line(path: Path, call: str, script: str) -> str:
-    """The innermost line of a script around the longest call of a name."""
+    """Return the innermost line of a script around the longest call of a name."""
     mine = [_times(path, event) for event in _events(path, _CALLS) if event["name"] == call]
     return _line(path, max(mine, key=lambda pair: pair[1] - pair[0]), script)
 
 
 def exposed_line(path: Path, script: str) -> list[Any]:
-    """The line of a script whose copies are exposed longest, and how long; copies do not run beside each other."""
+    """Return the line of a script whose copies are exposed longest, and that time; copies do not overlap."""
     kernels = [op for op in ops(path) if op.kind in (Kind.COMPUTE, Kind.COMM)]
     launches = {event["args"]["correlation"]: _times(path, event) for event in _events(path, _CALLS)}
     exposed: dict[str, int] = {}
@@ -281,7 +281,7 @@ def slower_by(path: Path, before: Path) -> int:
 
 
 def straggler(path: Path) -> int:
-    """The rank whose late arrivals at collectives made the others wait longest.
+    """Return the rank whose late arrivals at collectives made the others wait longest.
 
     All ranks have the host's clock, and their last collective is the same; one may have recorded earlier ones.
     """

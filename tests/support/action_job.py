@@ -17,20 +17,20 @@ STEPS: list[dict[str, Any]] = ACTION["runs"]["steps"]
 EXPRESSION = re.compile(r"\$\{\{\s*(.*?)\s*\}\}")
 
 
-class Job:
+class WorkflowJob:
     """A job of GitHub's runner, in a directory of its own."""
 
     def __init__(self, directory: Path) -> None:
         self.workspace, self.temp = directory / "workspace", directory / "temp"
         self.output, self.summary = directory / "output", directory / "summary"
-        for made in (self.workspace, self.temp):
-            made.mkdir()
+        for folder in (self.workspace, self.temp):
+            folder.mkdir()
         # Without it, one in a directory above would be found.
         (self.workspace / "overlapscope.toml").touch()
         for file in (self.output, self.summary):
             file.touch()
 
-    def installed(self) -> Job:
+    def installed(self) -> WorkflowJob:
         """As if the step that installs had been run."""
         programs = self.temp / "overlapscope" / "bin"
         programs.mkdir(parents=True)
@@ -38,7 +38,7 @@ class Job:
         return self
 
     def step(self, name: str, /, **inputs: str) -> subprocess.CompletedProcess[str]:
-        """Run a step with the given inputs, and the others as they are when they are not given."""
+        """Run a step with the given inputs, and with the defaults of the others."""
         [step] = [step for step in STEPS if step["name"] == name]
         given = {key: str(properties.get("default", "")) for key, properties in ACTION["inputs"].items()}
         given |= {key.replace("_", "-"): value for key, value in inputs.items()}
@@ -70,10 +70,10 @@ class Job:
         return done
 
     def outputs(self) -> dict[str, str]:
-        """Outputs of the steps so far."""
+        """Return the outputs of the steps so far."""
         return dict(line.split("=", 1) for line in self.output.read_text().splitlines())
 
 
 def evaluated(template: str, inputs: dict[str, str]) -> str:
-    """A value of `env`, as the runner fills it in; only inputs may stand there."""
+    """Return a value of `env`, as the runner fills it in; only inputs may stand there."""
     return EXPRESSION.sub(lambda match: inputs[match[1].removeprefix("inputs.")], template)

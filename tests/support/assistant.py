@@ -15,8 +15,8 @@ from mcp import Client, StdioServerParameters
 from mcp_types import TextContent
 
 
-class Refused(Exception):
-    """The answer is an error."""
+class ToolError(Exception):
+    """Answer that is an error."""
 
 
 class Assistant:
@@ -26,21 +26,21 @@ class Assistant:
         self.portal, self.client = portal, client
 
     def text(self, tool: str, **arguments: object) -> str:
-        """Return a tool's answer. Raises Refused."""
+        """Return a tool's answer. Raises ToolError."""
         done = self.portal.call(partial(self.client.call_tool, tool, arguments))
         [content] = done.content
         assert isinstance(content, TextContent)
         if done.is_error:
-            raise Refused(content.text)
+            raise ToolError(content.text)
         return content.text
 
     def ask(self, tool: str, **arguments: object) -> dict[str, Any]:
-        """The same as a mapping."""
+        """Return the same as a mapping."""
         answer: dict[str, Any] = json.loads(self.text(tool, **arguments))
         return answer
 
     def all(self, tool: str, called: str, **arguments: object) -> list[Any]:
-        """The items of all pages."""
+        """Return the items of all pages."""
         pages = self.ask(tool, **arguments).get("pages", 1)
         return [item for page in range(1, pages + 1) for item in self.ask(tool, **arguments, page=page)[called]]
 

@@ -54,7 +54,7 @@ def part(rank: int, status: Status, value: float | None, source: str | None = No
 
 
 def passed(**changes: Any) -> BudgetVerdict:
-    """A budget that is met."""
+    """Return a budget that is met."""
     given: dict[str, Any] = {
         "budget": "step_time <= 12 ms",
         "metric": "step_time",
@@ -70,7 +70,7 @@ def passed(**changes: Any) -> BudgetVerdict:
 
 
 def forbidden(**changes: Any) -> BudgetVerdict:
-    """A forbidden rule that was found."""
+    """Return a forbidden rule that was found."""
     given: dict[str, Any] = {
         "budget": "forbid pageable-memory",
         "metric": "pageable-memory",
@@ -84,7 +84,7 @@ def forbidden(**changes: Any) -> BudgetVerdict:
 
 
 def unknown(**changes: Any) -> BudgetVerdict:
-    """A budget that could not be judged."""
+    """Return a budget that could not be judged."""
     given: dict[str, Any] = {
         "budget": "copy_bandwidth >= 40 GB/s",
         "metric": "copy_bandwidth",

@@ -24,7 +24,7 @@ from tests.support import forked
 _ADDRESS = re.compile(r"https?://\S+")
 _PATIENCE_S = 60.0
 
-Process = subprocess.Popen[str] | forked.Program
+Process = subprocess.Popen[str] | forked.ForkedProgram
 
 
 class Served(Struct, frozen=True):
@@ -53,7 +53,7 @@ class Served(Struct, frozen=True):
         return port
 
 
-class Answer(Struct, frozen=True):
+class HttpResponse(Struct, frozen=True):
     """A server's response."""
 
     status: int
@@ -72,27 +72,27 @@ def ask(
     method: str = "GET",
     headers: Mapping[str, str] | None = None,
     body: bytes | None = None,
-    known: bool = True,
-) -> Answer:
-    """One request, with the headers given and, where `known`, the server's token; redirects are not followed."""
-    shown = {"Authorization": f"token {served.token}"} if known else {}
+    with_token: bool = True,
+) -> HttpResponse:
+    """One request, with the headers given and, if `with_token`, the server's token; redirects are not followed."""
+    shown = {"Authorization": f"token {served.token}"} if with_token else {}
     connection = http.client.HTTPConnection("127.0.0.1", served.port, timeout=60)
     with contextlib.closing(connection):
         connection.request(method, path, body=body, headers=shown | dict(headers or {}))
         response = connection.getresponse()
-        return Answer(response.status, response.headers, response.read())
+        return HttpResponse(response.status, response.headers, response.read())
 
 
 @contextlib.contextmanager
 def serve(
     *arguments: str | Path, environment: Mapping[str, str] | None = None, port: int = 0, loaded: bool = False
 ) -> Iterator[Served]:
-    """A server with the given traces and options, ended when the context ends. With `loaded` it finds Dash loaded."""
+    """Yield a server with the given traces and options, until the context ends. With `loaded`, it finds Dash loaded."""
     options = ["-m", "overlapscope", "dashboard", *map(str, arguments), "--no-open", f"--port={port}"]
     reading, writing = os.pipe()
     process: Process
     if loaded:
-        process = forked.Program(options, Path.cwd(), environment=environment, loaded="dash", stderr=writing)
+        process = forked.ForkedProgram(options, Path.cwd(), environment=environment, loaded="dash", stderr=writing)
     else:
         process = subprocess.Popen(
             [sys.executable, *options],
@@ -111,12 +111,12 @@ def serve(
         yield Served(_address(process, lines, arrived), process, lines)
     finally:
         stop(process)
-        if isinstance(process, forked.Program):
+        if isinstance(process, forked.ForkedProgram):
             process.communicate()
 
 
 def stop(process: Process) -> int:
-    """Ends the server; its exit status."""
+    """End the server, and return its exit status."""
     if process.poll() is None:
         # Not with SIGINT, which shells make background processes ignore.
         process.send_signal(signal.SIGTERM)

@@ -8,7 +8,7 @@ from pathlib import Path
 from urllib.parse import quote
 
 from tests.support import kineto_files
-from tests.support.dashboard_process import Answer, Served, ask
+from tests.support.dashboard_process import HttpResponse, Served, ask
 
 LIMIT = 500_000
 HOSTILE = "<img src=x onerror=window.hacked=1>"
@@ -27,13 +27,13 @@ def write_hostile(directory: Path) -> Path:
     return directory
 
 
-def upload(served: Served, name: str, body: bytes, *, known: bool = True, **headers: str) -> Answer:
+def upload(served: Served, name: str, body: bytes, *, with_token: bool = True, **headers: str) -> HttpResponse:
     path = f"/api/upload?name={quote(name, safe='')}"
-    return ask(served, path, method="POST", headers=headers, body=body, known=known)
+    return ask(served, path, method="POST", headers=headers, body=body, with_token=with_token)
 
 
 def head_of(served: Served) -> str:
-    """The lines of a request that show the token."""
+    """Return the lines of a request that show the token."""
     return f"Host: localhost\r\nAuthorization: token {served.token}\r\n"
 
 

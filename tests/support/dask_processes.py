@@ -39,7 +39,7 @@ class Scheduler(Struct, frozen=True):
 
     @contextmanager
     def worker(self, *options: str, overlapscope: bool = True) -> Iterator[None]:
-        """A worker of one thread, that has this package or has not."""
+        """Yield a worker of one thread, that has this package or has not."""
         program = ["-m", "distributed.cli.dask_worker"] if overlapscope else ["-c", _WITHOUT_OVERLAPSCOPE]
         with _started([*program, self.address, "--nthreads", "1", "--no-dashboard", *options], self.folder):
             yield
@@ -47,7 +47,7 @@ class Scheduler(Struct, frozen=True):
 
 @contextmanager
 def scheduler(folder: Path, *, allowed_failures: int = 3) -> Iterator[Scheduler]:
-    """A scheduler that listens on a free port, and has no worker. It and its workers run in `folder`."""
+    """Yield a scheduler that listens on a free port, and has no worker. It and its workers run in `folder`."""
     file = folder / "scheduler.json"
     command = ["-m", "distributed.cli.dask_scheduler", "--host", "127.0.0.1", "--port", "0", "--no-dashboard"]
     tolerance = {"DASK_DISTRIBUTED__SCHEDULER__ALLOWED_FAILURES": str(allowed_failures)}
@@ -57,7 +57,7 @@ def scheduler(folder: Path, *, allowed_failures: int = 3) -> Iterator[Scheduler]
 
 
 def wait_until(happened: Callable[[], object], what: str) -> None:
-    """Raises AssertionError if it does not happen for long."""
+    """Wait for a condition. Raises AssertionError if it takes too long."""
     deadline = time.monotonic() + PATIENCE_S
     while not happened():
         assert time.monotonic() < deadline, f"not in {PATIENCE_S} s: {what}"
@@ -68,7 +68,7 @@ def wait_until(happened: Callable[[], object], what: str) -> None:
 def _started(
     arguments: list[str], folder: Path, environment: dict[str, str] | None = None
 ) -> Iterator[subprocess.Popen[bytes]]:
-    """A process, killed afterwards with all that it started."""
+    """Yield a process, killed afterwards with all that it started."""
     with (
         open(folder / "log", "ab") as log,
         subprocess.Popen(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Literal
 
-from overlapscope.analysis.results import Check, Environment, Trust
+from overlapscope.analysis.trust_results import Check, Environment, Trust
 from overlapscope.compare.difference import (
     Basis,
     CopyChange,
@@ -26,7 +26,7 @@ from overlapscope.rules.finding import Finding
 MS = 1_000_000
 HOSTILE = "a\x1b[31mRED\x1b]0;t\x07[bold]b[/bold]|p|`t`<script>x</script>\n# h\r\u202e@you http://x.y"
 COPY_CAUSES = ("lead-in", "pageable-memory", "no-compute", "same-stream")
-IDLE_CAUSES = ("host-sync", "launch-bound", "data-loading")
+IDLE_CAUSES = ("host-sync", "dispatch", "data-loading")
 
 
 def change(
@@ -204,7 +204,7 @@ def side(name: str = "trace.json.gz", *, gpu: str = "NVIDIA H200") -> Side:
 def sample(
     names: str = "name", *, devices: tuple[DeviceDiff, ...] | None = None, doubts: tuple[Doubt, ...] | None = None
 ) -> Diff:
-    """A diff with something in every list."""
+    """Return a diff with something in every list."""
     doubt = Doubt(id="gpu", detail=f"Other GPUs: {names}.", holds=f"Counts hold: {names}.")
     return Diff(
         verdict=f"step 30% faster: {names}",

@@ -16,7 +16,7 @@ TAUGHT = [DOCS / "index.md", DOCS / "tutorial.md", DOCS / "reference" / "python.
 """The pages whose fenced blocks are run; `test_ci_recipes.py` runs those of `ci.md`."""
 
 
-class Block(Struct, frozen=True):
+class CodeBlock(Struct, frozen=True):
     """A fenced block."""
 
     page: Path
@@ -31,13 +31,13 @@ class Block(Struct, frozen=True):
         return f"{self.page.relative_to(ROOT)}:{self.line}"
 
 
-def blocks(page: Path) -> Iterator[Block]:
+def blocks(page: Path) -> Iterator[CodeBlock]:
     text = page.read_text(encoding="utf-8")
     for match in re.finditer(
         r"(?:<!-- not run: (.*?) -->\n\n?)?^( *)```(\w*)\n(.*?)^\2```$", text, re.DOTALL | re.MULTILINE
     ):
         inner = re.sub(rf"^{match[2]}", "", match[4], flags=re.MULTILINE)
-        yield Block(page, text.count("\n", 0, match.start()) + 1, match[3], inner, match[1] or "")
+        yield CodeBlock(page, text.count("\n", 0, match.start()) + 1, match[3], inner, match[1] or "")
 
 
 def lines(text: str) -> Iterator[str]:

@@ -16,9 +16,9 @@ def make_endless(path: Path, table: str, levels: int = 4) -> None:
     with closing(sqlite3.connect(path)) as database:
         database.execute("PRAGMA journal_mode = DELETE")
         [(size,)] = database.execute("PRAGMA page_size")
-        found = database.execute("SELECT rootpage FROM sqlite_schema WHERE name = ?", (table,)).fetchone()
+        root_page = database.execute("SELECT rootpage FROM sqlite_schema WHERE name = ?", (table,)).fetchone()
     data = bytearray(path.read_bytes())
-    root = 0 if found is None else (found[0] - 1) * size
+    root = 0 if root_page is None else (root_page[0] - 1) * size
     begin = root + (_HEAD_BYTES if not root else 0)
     leaf = data[begin : root + size]
     assert leaf[0] == _LEAF, "the table has more than one page"

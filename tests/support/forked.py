@@ -17,7 +17,7 @@ from collections.abc import Mapping, Sequence
 from functools import cache
 from pathlib import Path
 
-PATIENCE_S = 300
+PATIENCE_S = 240
 """A program that takes longer hangs."""
 FINDS_US = {
     "PYTHONPATH": os.pathsep.join([str(Path(__file__).parents[2]), *filter(None, [os.environ.get("PYTHONPATH")])])
@@ -39,7 +39,7 @@ def _server(loaded: str) -> socket.socket:
     return ours
 
 
-class Program:
+class ForkedProgram:
     """A running program, with the needed part of `subprocess.Popen`."""
 
     def __init__(
@@ -77,11 +77,14 @@ class Program:
         server.settimeout(timeout)
         try:
             self._ended(0)
-        except TimeoutError:
+        except BaseException as error:
+            # The server answers nobody else until this program has ended.
             os.kill(self.pid, signal.SIGKILL)
             server.settimeout(None)
             self.returncode = os.waitstatus_to_exitcode(_number(server))
-            raise subprocess.TimeoutExpired(self.arguments, timeout) from None
+            if isinstance(error, TimeoutError):
+                raise subprocess.TimeoutExpired(self.arguments, timeout) from None
+            raise
         finally:
             server.settimeout(None)
         assert self.returncode is not None
@@ -117,13 +120,13 @@ def run(
     arguments: Sequence[str | Path], cwd: Path, *, stdin: str = "", environment: Mapping[str, str] | None = None
 ) -> subprocess.CompletedProcess[str]:
     """Run what would be `python ARGUMENTS` to its end."""
-    program = Program(arguments, cwd, stdin=stdin, environment=environment)
+    program = ForkedProgram(arguments, cwd, stdin=stdin, environment=environment)
     out, err = program.communicate()
     return subprocess.CompletedProcess(program.arguments, program.wait(), out, err)
 
 
 def _ask(server: socket.socket, what: Mapping[str, object], streams: Sequence[int] = ()) -> int:
-    """The server's answer: the process that it started; the exit status of a process, or -1 while it runs."""
+    """Return the server's answer: the process that it started; the exit status of a process, or -1 while it runs."""
     message = json.dumps(what).encode()
     socket.send_fds(server, [len(message).to_bytes(4, "little")], streams)
     server.sendall(message)

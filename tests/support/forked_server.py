@@ -147,7 +147,7 @@ def run(program: dict[str, Any]) -> None:
 
 
 def begin_as_site_does(path: str) -> None:
-    """Import the `sitecustomize` of a PYTHONPATH that has places which the server's has not."""
+    """Import the `sitecustomize` of a PYTHONPATH with directories that the server's PYTHONPATH lacks."""
     added = [place for place in path.split(os.pathsep) if place and place not in sys.path]
     sys.path[1:1] = added
     if added:

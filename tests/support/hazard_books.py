@@ -30,7 +30,7 @@ class Step(Struct, frozen=True):
     write: bool = False
 
 
-class Model:
+class HappensBeforeGraph:
     """Happens-before as a graph: reachable nodes are ordered. Slow and plain."""
 
     def __init__(self, program: list[Step]) -> None:
@@ -82,7 +82,7 @@ class Model:
                     yield early
 
     def first_race_on_device(self) -> int | None:
-        """The first launch that is not ordered behind one before it that it must not meet."""
+        """Return the first launch that may overlap an earlier one that uses the same memory."""
         for late, b in enumerate(self.program):
             for early, a in enumerate(self.program[:late]):
                 must_wait = a.what == b.what == "use" and meet(a, b) and (a.write or b.write)

@@ -11,7 +11,8 @@ import msgspec
 import numpy as np
 from hypothesis import settings
 
-from overlapscope.base.marks import METADATA, PLAIN_STEPS
+from overlapscope.base.marks import HOST_ACTIVITY, METADATA, PLAIN_STEPS
+from overlapscope.trace.host_activity import HostActivity
 from overlapscope.trace.model import (
     Collectives,
     DeviceAnnotations,
@@ -31,7 +32,7 @@ US = 1_000
 
 
 def recordings() -> list[Path]:
-    """The bundled recordings, without the pairs that predictions alone are held against."""
+    """Return the bundled recordings, without the pairs that only serve to evaluate predictions."""
     return sorted(path for path in TRACES.rglob("*.json.gz") if not {"further", "second"} & {*path.parts})
 
 
@@ -83,7 +84,7 @@ def various() -> list[Path]:
 
 
 def with_plain_steps(recording: Path, target: Path, step_ns: int) -> Path:
-    """A copy of a recording around which steps of about that length were timed."""
+    """Return a copy of a recording around which steps of about that length were timed."""
     document = msgspec.json.decode(gzip.decompress(recording.read_bytes()))
     timed = {"host_ns": [step_ns + number * US for number in range(-5, 6)], "device_ns": []}
     metadata = document.setdefault(METADATA, {})
@@ -108,6 +109,7 @@ class Op(NamedTuple):
     device: int = 0
     name: str = "op"
     correlation: int | None = None
+    blocks: int = -1
 
 
 class Host(NamedTuple):
@@ -141,7 +143,7 @@ def make_trace(
     overheads: Iterable[Host] = (),
     **rest: Any,
 ) -> Trace:
-    """A trace of the given events; correlations are given in launch order."""
+    """Return a trace of the given events; correlations are given in launch order."""
     ops = list(ops)
     names: dict[str, int] = {}
 
@@ -213,6 +215,7 @@ def make_trace(
             column((op.source for op in mine), np.int8),
             column((op.target for op in mine), np.int8),
             np.full(len(mine), -1.0),
+            column(op.blocks for op in mine),
         ),
         runtime_calls=RuntimeCalls(
             table,
@@ -247,3 +250,11 @@ def make_trace(
         overheads=tables["overheads"],
         **rest,
     )
+
+
+def with_host_activity(recording: Path, target: Path, activity: HostActivity) -> Path:
+    """Return a copy of a recording with which the host's activity was sampled."""
+    document = msgspec.json.decode(gzip.decompress(recording.read_bytes()))
+    document.setdefault(METADATA, {})[HOST_ACTIVITY] = activity
+    target.write_bytes(gzip.compress(msgspec.json.encode(document), 1))
+    return target

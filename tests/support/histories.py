@@ -28,7 +28,7 @@ def commit_of(number: int) -> str:
 def weeks(
     commits: int = 20, each: int = 3, *, slow_from: int | None = 12, noise: float = 0.01, job: str = JOB, seed: int = 1
 ) -> Iterator[Entry]:
-    """The entries of a job that is recorded `each` times a commit, eight hours apart.
+    """Yield the entries of a job that is recorded `each` times a commit, eight hours apart.
 
     Reports are those of bundled recordings, of a program on three streams and from `slow_from` on on one; their figures
     are shaken by so much of themselves.
@@ -50,7 +50,7 @@ def weeks(
 
 
 def write(path: Path, *entries: Entry) -> Path:
-    """A store of the entries; of `weeks()` where none are given."""
+    """Return a store of the entries; of `weeks()` where none are given."""
     with Store.open(path) as store:
         for item in entries or weeks():
             store.add(item)

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
-from overlapscope.analysis.results import Environment, TraceResult, Trust
+from overlapscope.analysis.results import TraceResult
+from overlapscope.analysis.trust_results import Environment, Trust
 from overlapscope.base.saved import Tool
 from overlapscope.history.entry import Entry, HistoryFigure, Origin, digest
 from overlapscope.report.model import Report
@@ -30,7 +31,7 @@ def figure(metric: str, value: float, *, rank: int | None = None, device: int = 
     return HistoryFigure(metric=metric, rank=rank, device=device, value=value, **({"spread": 1.0, "samples": 5} | more))
 
 
-def made(
+def make_entry(
     at_ns: int, figures: Iterable[HistoryFigure] = (), *, job: str = "train.py", plain: bool = True, **more: Any
 ) -> Entry:
     """`more` are fields of the origin, and `gpu`."""

@@ -13,7 +13,7 @@ TRACES = Path(__file__).parents[2] / "traces"
 
 
 def document(name: str) -> dict[str, Any]:
-    """A bundled recording."""
+    """Return a bundled recording."""
     document: dict[str, Any] = json.loads(gzip.decompress((TRACES / f"{name}.json.gz").read_bytes()))
     return document
 
@@ -25,7 +25,7 @@ def rewritten(
     whole_us: bool = True,
     change: Callable[[dict[str, Any]], dict[str, Any] | None] = lambda event: event,
 ) -> Path:
-    """A copy, on whole microseconds unless told otherwise. `change` may alter each event or, with None, drop it."""
+    """Return a copy, by default on whole microseconds. `change` may alter each event or, by returning None, drop it."""
     content = document(name)
     kept = []
     for event in content["traceEvents"]:

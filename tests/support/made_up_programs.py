@@ -73,5 +73,5 @@ def record(program: Iterable[Do], *, gb_per_s: float = 50.0) -> Trace:
 
 
 def repeated(step: list[Do], times: int) -> list[Do]:
-    """A program of so many equal steps."""
+    """Return a program of this many equal steps."""
     return [do for _ in range(times) for do in (Do("step", work_ns=1), *step)]

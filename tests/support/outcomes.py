@@ -20,7 +20,7 @@ ROOT = Path(__file__).parents[2]
 NOTES = ROOT / ".pytest_cache" / "outcomes.json"
 
 
-class Outcome(msgspec.Struct, frozen=True):
+class FileOutcome(msgspec.Struct, frozen=True):
     """Notes on a test file."""
 
     seconds: float
@@ -29,10 +29,10 @@ class Outcome(msgspec.Struct, frozen=True):
     """Git tree of the checkout in which all of its tests last passed."""
 
 
-def read_outcomes() -> dict[str, Outcome]:
+def read_outcomes() -> dict[str, FileOutcome]:
     """Return the notes by path of the test file, relative to the root. Empty without readable notes."""
     try:
-        return msgspec.json.decode(NOTES.read_bytes(), type=dict[str, Outcome])
+        return msgspec.json.decode(NOTES.read_bytes(), type=dict[str, FileOutcome])
     except (OSError, msgspec.DecodeError):
         return {}
 
@@ -55,7 +55,7 @@ def working_tree() -> str:
         return git("write-tree", index=index)
 
 
-class Recorder:
+class OutcomeCollector:
     """Collector of a session's test reports."""
 
     def __init__(self, tree: str) -> None:
@@ -75,8 +75,8 @@ class Recorder:
             return
         noted = read_outcomes()
         for file, seconds in self._seconds.items():
-            before = noted.get(file, Outcome(seconds))
-            noted[file] = Outcome(seconds, before.tree if file in self._failed else self._tree)
+            before = noted.get(file, FileOutcome(seconds))
+            noted[file] = FileOutcome(seconds, before.tree if file in self._failed else self._tree)
         NOTES.parent.mkdir(exist_ok=True)
         NOTES.write_text(json.dumps(msgspec.to_builtins(noted), indent=0, sort_keys=True))
 
@@ -90,4 +90,4 @@ def pytest_configure(config: pytest.Config) -> None:
         tree = working_tree()
     except (OSError, subprocess.CalledProcessError):
         return
-    config.pluginmanager.register(Recorder(tree))
+    config.pluginmanager.register(OutcomeCollector(tree))

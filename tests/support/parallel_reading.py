@@ -40,7 +40,7 @@ def assert_identical(first: Trace, other: Trace) -> None:
 
 @contextmanager
 def patched(where: Any, name: str, value: Any) -> Iterator[None]:
-    """A monkeypatch that ends within one example of hypothesis."""
+    """Yield a monkeypatch that ends within one example of hypothesis."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(where, name, value)
         yield
@@ -53,7 +53,7 @@ class Both(NamedTuple):
 
 
 def read_both(path: Path, block: int, threads: int = 2, stretch_blocks: int = 1) -> Both:
-    """The Trace in a file, which is the same either way."""
+    """Return the Trace in a file, which is the same either way."""
     counted: list[int] = []
     join = _crew._join
 

@@ -63,10 +63,11 @@ def record(step: tuple[Work, ...], slowed: Slowed = PLAIN, *, steps: int = 8) ->
         now += slowed.op_ns
         for work in step:
             for _ in range(work.ops):
-                lasts = slowed.op_ns + work.work_ns // work.ops
-                cpu_ops.append(Host("aten::op", now, now + lasts))
-                now += lasts
-            now += slowed.around_call_ns
+                # The profiler notes an op's start last, and its end first.
+                begin = now + slowed.op_ns // 2
+                cpu_ops.append(Host("aten::op", begin, begin + work.work_ns // work.ops))
+                now += slowed.op_ns + work.work_ns // work.ops
+            now += slowed.around_call_ns // 2
             returned = now + LAUNCH + slowed.call_ns
             if work.kernel_ns:
                 start = max(now + LATENCY, free + GAP)
@@ -75,7 +76,7 @@ def record(step: tuple[Work, ...], slowed: Slowed = PLAIN, *, steps: int = 8) ->
             else:
                 returned = max(returned, free + RETURN)
                 calls.append(Host("cudaDeviceSynchronize", now, returned))
-            now = returned
+            now = returned + slowed.around_call_ns - slowed.around_call_ns // 2
     ends = [*begins[1:], now]
     notes = [Host(f"ProfilerStep#{number}", *both) for number, both in enumerate(zip(begins, ends, strict=True))]
     return make_trace(ops, calls=calls, cpu_ops=cpu_ops, annotations=notes, device_names={0: "NVIDIA H200"})

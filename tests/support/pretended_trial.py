@@ -80,7 +80,7 @@ def main(like: list[str]) -> None:
         step_ns *= 2 if "slow-as-edited" in like else 1
     source = random.Random(task["directory"].rpartition("-")[2])
     digest = "other" if ("differs" in like and changes) or ("differs-as-edited" in like and edited) else "same"
-    told = {
+    outcome = {
         "rank": 0,
         "ranks": 1,
         "all_steps": steps,
@@ -91,7 +91,7 @@ def main(like: list[str]) -> None:
         "effects": dict.fromkeys(changes, 1),
     }
     half = Path(task["directory"], "half.json")
-    half.write_text(json.dumps(told))
+    half.write_text(json.dumps(outcome))
     half.rename(half.with_name("rank0.json"))
     if looked_at_badly:
         sys.exit("a worker was killed by signal: Aborted")

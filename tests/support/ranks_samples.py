@@ -20,7 +20,7 @@ US = 1_000
 
 @cache
 def recorded() -> tuple[ReducedRank, ReducedRank]:
-    """The two ranks as they were recorded."""
+    """Return the two ranks as they were recorded."""
     first, second = (reduce(load(DDP / f"rank{rank}.json.gz"))[0] for rank in range(2))
     return first, second
 
@@ -43,6 +43,7 @@ def multiplied(rank: int, size: int, *, late_us: float = 0.0) -> ReducedRank:
         device=rank % 8,
         comm=_later(template.comm, size, late_us + float(random.uniform(0, 100))),
         judged=replace(judged, span_ns=judged.span_ns + more_ns, buckets=buckets),
+        step_ns=judged.span_ns + more_ns,
         steps=steps,
     )
 
@@ -62,7 +63,7 @@ def job(
     missing: tuple[int, ...] = (),
     broken: tuple[int, ...] = (),
 ) -> RanksReport:
-    """The report of such a job; one rank is late, some are missing, and the traces of some cannot be read."""
+    """Return the report of such a job; one rank is late, some are missing, and the traces of some cannot be read."""
     joined = Joined()
     for rank in range(size):
         if rank in broken:

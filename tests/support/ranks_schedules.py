@@ -10,13 +10,14 @@ from hypothesis import strategies as st
 from msgspec import Struct
 from msgspec.structs import replace
 
-from overlapscope.analysis.results import Buckets, Engines, Overlap, Trust
+from overlapscope.analysis.figures import Buckets, Engines, Overlap
+from overlapscope.analysis.trust_results import Trust
 from overlapscope.base.intervals import union
 from overlapscope.catalog.causes import COPY_CAUSES, IDLE_CAUSES
 from overlapscope.ranks.reduced import CommKernels, CommKind, ReducedRank, StepFigures
 
 
-class Ran(NamedTuple):
+class CommKernel(NamedTuple):
     """One communication kernel."""
 
     kind: CommKind
@@ -32,7 +33,7 @@ class Ran(NamedTuple):
 
 def made_rank(
     number: int | None,
-    kernels: Sequence[Ran] = (),
+    kernels: Sequence[CommKernel] = (),
     *,
     exposed: Sequence[tuple[int, int]] | None = None,
     window: tuple[int, int] | None = None,
@@ -42,7 +43,7 @@ def made_rank(
     world_size: int | None = None,
     device: int = 0,
 ) -> ReducedRank:
-    """A rank that did nothing but communicate; all of it exposed unless said otherwise."""
+    """Return a rank that only communicated, by default all of it exposed."""
     kernels = sorted(kernels, key=lambda kernel: (kernel.start, -kernel.end))
     kinds = tuple(dict.fromkeys(kernel.kind for kernel in kernels))
     begin, end = window or (
@@ -50,12 +51,21 @@ def made_rank(
         max((kernel.end for kernel in kernels), default=0),
     )
     bare = [(kernel.start, kernel.end) for kernel in kernels] if exposed is None else exposed
-    alone = union([one for one, _ in bare], [start for _, start in bare])
+    alone = union([start for start, _ in bare], [end for _, end in bare])
     comm_ns = int((alone.ends - alone.starts).sum())
 
     def column(values: Sequence[int]) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
         return np.array(list(values), np.int64)
 
+    figures = StepFigures(
+        names=tuple(name for name, _ in steps),
+        judged=np.ones(len(steps), np.bool_),
+        start_ns=begin + np.cumsum([0, *(span for _, span in steps)])[: len(steps)],
+        span_ns=column([span for _, span in steps]),
+        buckets_ns=np.array([[span, 0, 0, 0, 0] for _, span in steps], np.int64).reshape(len(steps), 5),
+        copy_causes_ns=np.zeros((len(steps), len(COPY_CAUSES)), np.int64),
+        idle_causes_ns=np.zeros((len(steps), len(IDLE_CAUSES)), np.int64),
+    )
     return ReducedRank(
         source=source or f"rank{number}.json",
         rank=number,
@@ -67,6 +77,7 @@ def made_rank(
         lead_in_ns=0,
         judged_from_ns=begin if judged_from is None else judged_from,
         end_ns=end,
+        step_ns=None,
         buckets=Buckets(
             compute_ns=0,
             exposed_comm_ns=comm_ns,
@@ -91,15 +102,8 @@ def made_rank(
         exposed_copy_by_cause={},
         idle_by_cause={},
         judged=None,
-        steps=StepFigures(
-            names=tuple(name for name, _ in steps),
-            judged=np.ones(len(steps), np.bool_),
-            start_ns=begin + np.cumsum([0, *(span for _, span in steps)])[: len(steps)],
-            span_ns=column([span for _, span in steps]),
-            buckets_ns=np.array([[span, 0, 0, 0, 0] for _, span in steps], np.int64).reshape(len(steps), 5),
-            copy_causes_ns=np.zeros((len(steps), len(COPY_CAUSES)), np.int64),
-            idle_causes_ns=np.zeros((len(steps), len(IDLE_CAUSES)), np.int64),
-        ),
+        judged_steps=figures.judged_windows(),
+        steps=figures,
         findings=(),
         comm=CommKernels(
             kinds=kinds,
@@ -117,6 +121,11 @@ def made_rank(
     )
 
 
+def with_steps(rank: ReducedRank, steps: StepFigures) -> ReducedRank:
+    """Return a rank with other steps."""
+    return replace(rank, steps=steps, judged_steps=steps.judged_windows())
+
+
 class Met(Struct, frozen=True):
     """One collective as it truly was: by rank its true times."""
 
@@ -127,18 +136,18 @@ class Met(Struct, frozen=True):
     times: dict[int, tuple[int, int]]
 
 
-class Job(Struct, frozen=True):
+class ScheduledJob(Struct, frozen=True):
     """Collectives in the order in which they began, and by how much each rank's clock is ahead."""
 
     ranks: int
     offsets: tuple[int, ...]
     met: tuple[Met, ...]
 
-    def kernels(self, rank: int) -> list[Ran]:
+    def kernels(self, rank: int) -> list[CommKernel]:
         """As the rank recorded them."""
         ahead = self.offsets[rank]
         return [
-            Ran(item.kind, begin + ahead, end + ahead, item.step, item.elements, item.sequence)
+            CommKernel(item.kind, begin + ahead, end + ahead, item.step, item.elements, item.sequence)
             for item in self.met
             if rank in item.times
             for begin, end in [item.times[rank]]
@@ -170,7 +179,7 @@ def jobs(
     most_ranks: int = 5,
     unit: int = 1,
     counted: bool = False,
-) -> Job:
+) -> ScheduledJob:
     """Jobs of two ranks or more with a few groups. `unit` stretches all times.
 
     Every rank works for a while, arrives, and is held until all have arrived; then the transfer takes its time, and its
@@ -210,9 +219,9 @@ def jobs(
             met.append(Met(kind, step, elements, sequence[group] if counted else -1, times))
             sequence[group] += 1
     ahead = [draw(offsets) for _ in range(ranks)]
-    return Job(ranks, (0, *ahead[1:]), tuple(met))
+    return ScheduledJob(ranks, (0, *ahead[1:]), tuple(met))
 
 
 def as_by(rank: ReducedRank, *, source: str) -> ReducedRank:
-    """The same rank from another file."""
+    """Return the same rank from another file."""
     return replace(rank, source=source)

@@ -1,4 +1,4 @@
-"""The bundled recordings, each read and analysed once for all tests of a process.
+"""The bundled recordings, each read and analyzed once for all tests of a process.
 
 The session that `tests/conftest.py` begins keeps the results. Commands that a test calls share them.
 """

@@ -102,7 +102,7 @@ def collective(exposed_ms: float, *, name: str = "ncclDevKernel_AllReduce") -> T
 
 
 def in_turns(*, both_streams: bool = False, turns: int = 5, at_once: bool = False) -> Trace:
-    """Uploads and downloads of 2 ms, by turns or at once, beside next to no compute."""
+    """Return uploads and downloads of 2 ms, in turns or at once, with hardly any compute."""
     ops = [Op(Kind.COMPUTE, 0, 100 * US, launch=(-40 * US, -30 * US))]
     for turn in range(turns):
         start = (2 if at_once else 4) * turn * MS

@@ -12,7 +12,7 @@ from overlapscope.recorder import devices
 from tests.support import forked
 
 FORKED = ("-m", "overlapscope", "run")
-"""For `forked.run`."""
+"""Start of a command line of `overlapscope run`, for `forked.run`."""
 RUN = (sys.executable, *FORKED)
 """For `execute`."""
 OWN = "overlapscope: The program's own torch.profiler was used, with its schedule."
@@ -72,7 +72,7 @@ def run(options: str, program: str, cwd: Path) -> list[str]:
     return [line.removeprefix("overlapscope: ") for line in at_end]
 
 
-def said(run: Done) -> list[str]:
+def messages(run: Done) -> list[str]:
     """Return what overlapscope and Python wrote to stderr; Kineto of torch 2.13 writes there, too."""
     return [line for line in run.stderr.splitlines() if not line.startswith("USDT:")]
 

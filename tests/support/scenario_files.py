@@ -17,5 +17,5 @@ def experiment(name: str) -> Experiment:
 
 
 def module(name: str) -> ModuleType:
-    """The file as a module, for tests of its parts."""
+    """Return the file as a module, for tests of its parts."""
     return sys.modules[experiment(name).prepare.__module__]

@@ -16,7 +16,7 @@ class Plane(Struct):
 
 
 def xspace(*planes: Plane, warnings: tuple[str, ...] = ()) -> bytes:
-    """The file."""
+    """Return the file."""
     encoded = b"".join(_bytes(3, warning.encode()) for warning in warnings)
     return b"".join(_bytes(1, _plane(number, plane)) for number, plane in enumerate(planes)) + encoded
 

@@ -16,15 +16,15 @@ from tests.support.recorded import nothing_left_running
 
 @pytest.fixture(scope="module", autouse=True)
 def _no_objects_of_other_tests_are_looked_through() -> None:
-    """A recording looks through all objects of its process for open ranges, and before long those of other rooms are
-    millions: a second for each look."""
+    """Keep recordings from searching the objects of other tests for open ranges: there are soon millions, and each
+    search would take a second."""
     gc.collect()
     gc.freeze()
 
 
 @pytest.fixture
 def clock(monkeypatch: pytest.MonkeyPatch) -> FakeClock:
-    """The clock of recordings in this process."""
+    """Return the clock of recordings in this process."""
     fake = FakeClock()
     monkeypatch.setattr(real_clock, "now_ns", fake)
     return fake
@@ -48,7 +48,8 @@ def nothing_is_left_running() -> Iterator[None]:
 
 @pytest.fixture(scope="module")
 def everything_is_loaded(tmp_path_factory: pytest.TempPathFactory) -> None:
-    """A run inside a test forgets the modules that it was the first to load, and numpy cannot be loaded again."""
+    """Import modules before the tests: a run inside a test forgets those that it loaded first, and numpy cannot be
+    loaded again."""
     from overlapscope.pytest_plugin import assert_overlap
 
     assert_overlap(PREFETCHING, min_efficiency="80%")
@@ -68,6 +69,6 @@ def not_in_ci(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def replays(pytester: pytest.Pytester) -> None:
-    """Recordings are replaced by stored ones."""
+    """Replace recordings by stored ones."""
     pytest.importorskip("torch", reason="records with torch")
     pytester.makeconftest(REPLAYS)

@@ -21,7 +21,7 @@ STEPS = 6
 
 
 def step_names(path: Path) -> list[str]:
-    """The steps on the host, in order."""
+    """Return the steps on the host, in order."""
     annotations = ov.load(path).annotations
     names = [annotations.name(row) for row in range(len(annotations))]
     return [name for name in names if name.startswith("ProfilerStep#")]
@@ -48,7 +48,7 @@ class TestLightning:
 
     @pytest.fixture
     def model(self, lightning: Any) -> Any:
-        class Model(lightning.LightningModule):  # type: ignore[misc, name-defined, unused-ignore]
+        class LightningRegression(lightning.LightningModule):  # type: ignore[misc, name-defined, unused-ignore]
             def __init__(self) -> None:
                 super().__init__()
                 self.layer = torch.nn.Linear(8, 1)
@@ -63,7 +63,7 @@ class TestLightning:
             def configure_optimizers(self) -> Any:
                 return torch.optim.SGD(self.parameters(), lr=0.01)
 
-        return Model()
+        return LightningRegression()
 
     def fit(self, lightning: Any, model: Any, data: Any, recorder: Any, directory: Path, **options: str | int) -> None:
         trainer = lightning.Trainer(
@@ -149,7 +149,7 @@ class TestTransformers:
         transformers = pytest.importorskip("transformers", reason="needs Hugging Face Transformers")
         pytest.importorskip("accelerate", reason="its Trainer needs accelerate")
 
-        class Model(torch.nn.Module):  # type: ignore[misc, name-defined, unused-ignore]
+        class RegressionWithLoss(torch.nn.Module):  # type: ignore[misc, name-defined, unused-ignore]
             def __init__(self, fails_at: int) -> None:
                 super().__init__()
                 self.layer = torch.nn.Linear(8, 1)
@@ -171,7 +171,7 @@ class TestTransformers:
                 disable_tqdm=True,
             )
             trainer = transformers.Trainer(
-                model=Model(fails_at),
+                model=RegressionWithLoss(fails_at),
                 args=arguments,
                 train_dataset=[{"inputs": inputs, "labels": labels} for inputs, labels in data],
                 callbacks=[recorder],

@@ -1,4 +1,4 @@
-"""A program that is watched continuously: recorded now and then, analysed beside it, and left alone by what fails.
+"""A program that is watched continuously: recorded now and then, analyzed beside it, and left alone by what fails.
 
 The clock of these programs moves only with their steps, except in the test that says so. `tests/unit/test_turns.py`
 tests when a recording is due.

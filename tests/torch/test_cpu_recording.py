@@ -16,7 +16,7 @@ STEPS = 3
 
 @pytest.fixture(scope="module", params=["trace.json", "trace.json.gz"])
 def recording(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A few training steps with stacks, shapes and memory, in a file of either ending."""
+    """Return a few training steps with stacks, shapes and memory, in a file of either ending."""
     from torch.profiler import ProfilerActivity, profile, record_function
 
     path = tmp_path_factory.mktemp("recording") / str(request.param)

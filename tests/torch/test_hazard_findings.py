@@ -27,7 +27,7 @@ def test_a_pair_of_lines_is_reported_once_with_a_count() -> None:
         second=HazardPlace("program.py", 2, "step 2", "reads it"),
         tensor="float32[1]",
         streams=("stream 0x7",),
-        missing="synchronize() of the stream of program.py:1, or of an event recorded behind the copy, "
+        missing="synchronize() of the stream of program.py:1, or of an event recorded after the copy, "
         "before program.py:2",
         count=3,
     )

@@ -105,7 +105,7 @@ def overlapscope(*args: str | Path, cwd: Path, **env: str) -> subprocess.Complet
 
 @contextlib.contextmanager
 def started(*args: str | Path, until: str, cwd: Path) -> Iterator[tuple[subprocess.Popen[str], IO[str]]]:
-    """A run that has come to the line of stderr that begins with `until`, and the rest of its stderr."""
+    """Yield a run that has come to the line of stderr that begins with `until`, and the rest of its stderr."""
     command = [sys.executable, "-m", "overlapscope", *map(str, args)]
     with subprocess.Popen(command, cwd=cwd, stderr=subprocess.PIPE, text=True) as running:
         assert running.stderr is not None
@@ -210,7 +210,7 @@ def test_the_results_name_the_machine_and_match_their_schema(
 def test_progress_and_outcomes_are_reported_on_stderr(ran: tuple[Path, subprocess.CompletedProcess[str]]) -> None:
     done = ran[1]
     assert done.stdout == ""
-    for line in ("preparing mine/first", "timing mine/first", "recording mine/first", "analysing mine/first"):
+    for line in ("preparing mine/first", "timing mine/first", "recording mine/first", "analyzing mine/first"):
         assert line in done.stderr
     assert re.search(r"^ok      mine/first: .* ms .*0 of 7 results wrong", done.stderr, re.MULTILINE)
     assert re.search(r"^failed  mine/crash: ", done.stderr, re.MULTILINE)

@@ -10,7 +10,7 @@ import pytest
 from msgspec.structs import replace
 
 from benchmarks import plain_record, plain_runs
-from benchmarks.plain_evaluation import Truth, evaluate
+from benchmarks.plain_evaluation import UnrecordedStep, evaluate
 from benchmarks.plain_page import data, page
 from overlapscope.export.chrome_trace import blocks
 from overlapscope.prediction.interventions import INTERVENTIONS
@@ -22,7 +22,7 @@ PROGRAMS = plain_runs.programs()
 
 
 def printed(script: Path, edits: tuple[str, ...], patch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> str:
-    """The last line that a script prints after two steps on the CPU."""
+    """Return the last line that a script prints after two steps on the CPU."""
     arguments = ["--device", "cpu", "--steps", "2", *(f"--edit={edit}" for edit in edits)]
     patch.setattr(sys, "argv", [str(script), *arguments])
     runpy.run_path(str(script), run_name="__main__")
@@ -71,16 +71,16 @@ def test_messages_are_compared_with_those_of_separate_processes(tmp_path: Path) 
     recording = plain_runs.trace_path(tmp_path, "conv", "before")
     recording.parent.mkdir()
     recording.write_bytes(b"".join(blocks(replace(trace, plain_steps=PlainSteps(timed, timed)), packed=True)))
-    machine = plain_runs.Machine("NVIDIA H200", "2.11.0", "3.12.0")
+    machine = plain_runs.MachineVersions("NVIDIA H200", "2.11.0", "3.12.0")
     steps = {("before", 1): 1_000_000, ("before", 2): 1_010_000, ("graph", 1): 300_000, ("graph", 2): 320_000}
     runs = (
-        plain_runs.Plain("conv", variant, number, plain_runs.Timed((1,) * 3, (step_ns,) * 3, machine))
+        plain_runs.TimedProcess("conv", variant, number, plain_runs.PlainStepTimes((1,) * 3, (step_ns,) * 3, machine))
         for (variant, number), step_ns in steps.items()
     )
-    plain_runs.write(tmp_path, plain_runs.Results(tuple(runs)))
+    plain_runs.write(tmp_path, plain_runs.ProcessTimings(tuple(runs)))
 
     (row,) = evaluate(tmp_path)
-    assert row.truth == Truth(step_ns=1_005_000, low_ns=1_000_000, high_ns=1_010_000, mean_ns=1_005_000)
+    assert row.truth == UnrecordedStep(step_ns=1_005_000, low_ns=1_000_000, high_ns=1_010_000, mean_ns=1_005_000)
     assert row.plain is not None and row.plain.step_ns == row.before_ns == row.after_ns == 1_020_000
     assert row.untold is not None and row.untold.origin == "estimated"
     assert row.idle_pct == pytest.approx(100 * (1 - row.busy_ns / 1_005_000))

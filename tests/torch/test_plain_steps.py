@@ -82,14 +82,13 @@ class TestWhatIsSaid:
                 [31.8] * 10,
                 [31.9] * 10,
                 [47.5] * 5,
-                "without the profiler a step takes 31.9 ms (measured, 31.8 to 31.9 ms); 20 steps took 31.8 "
-                "to 31.9 ms, 31.9 ms on average.",
+                "without the profiler a step takes 31.9 ms (measured, 31.8 to 31.9 ms); 20 steps took 31.8 to 31.9 ms.",
             ),
             (
                 [31.5, 31.6, 31.5] * 4,
                 [35.5] * 10,
                 [47.5],
-                "without the profiler a step takes 31.50 ms before the recording and 35.50 ms after it: the program or "
+                "without the profiler a step takes 31.53 ms before the recording and 35.50 ms after it: the program or "
                 "the machine changed.",
             ),
             # Within their spread, and by less than 2%. The mean of the recorded steps is longer than either mean.
@@ -97,15 +96,13 @@ class TestWhatIsSaid:
                 [30.0, 40.0] * 5,
                 [36.0, 39.0] * 5,
                 [36.0, 36.0, 42.0],
-                "without the profiler a step takes 36.2 ms (measured, 31.2 to 38.8 ms); 20 steps took 30.0 "
-                "to 40.0 ms, 36.2 ms on average.",
+                "without the profiler a step takes 36.2 ms (measured, 31.2 to 38.8 ms); 20 steps took 30.0 to 40.0 ms.",
             ),
             (
                 [100.0] * 10,
                 [101.0] * 10,
                 [],
-                "without the profiler a step takes 100 ms (measured, 100 to 101 ms); 20 steps took 100 to "
-                "101 ms, 100 ms on average.",
+                "without the profiler a step takes 100 ms (measured, 100 to 101 ms); 20 steps took 100 to 101 ms.",
             ),
             (
                 [],

@@ -46,13 +46,13 @@ def plainly():
 """
 
 
-class Program(Struct, frozen=True):
+class RecordedProgram(Struct, frozen=True):
     """A program, the contents of its trace, and its messages."""
 
     text: str
     steps: int | None
     """Number of steps in the trace; None without a trace."""
-    said: str = ""
+    message: str = ""
     options: tuple[str, ...] = ()
     op: str = ""
     """An op in the trace."""
@@ -65,15 +65,15 @@ except KeyboardInterrupt: print("its handler"); raise SystemExit(9)
 finally: print("finally")
 """
 PROGRAMS = {
-    "five steps": Program("train(5)", 5, "only 5 of the 41 steps"),
-    "its own handler of ctrl-c, while the trace is written": Program(_INTERRUPTED, 7, f"wrote {TRACE}"),
-    "ctrl-c without a handler, while the trace is written": Program(
+    "five steps": RecordedProgram("train(5)", 5, "only 5 of the 41 steps"),
+    "its own handler of ctrl-c, while the trace is written": RecordedProgram(_INTERRUPTED, 7, f"wrote {TRACE}"),
+    "ctrl-c without a handler, while the trace is written": RecordedProgram(
         "sys.excepthook = lambda kind, *_: print(kind)\nwhen_writing(signal.SIGINT); train(45); plainly()", 7
     ),
-    "sigterm while the trace is written": Program("when_writing(signal.SIGTERM); train(45); plainly()", 7),
-    "sighup": Program("train(45); os.kill(os.getpid(), signal.SIGHUP); time.sleep(9)", 7, f"wrote {TRACE}"),
-    "_exit behind the recording": Program("train(45); os._exit(7)", 7, f"wrote {TRACE}, analyze with"),
-    "_exit on another thread, while the trace is written": Program(
+    "sigterm while the trace is written": RecordedProgram("when_writing(signal.SIGTERM); train(45); plainly()", 7),
+    "sighup": RecordedProgram("train(45); os.kill(os.getpid(), signal.SIGHUP); time.sleep(9)", 7, f"wrote {TRACE}"),
+    "_exit behind the recording": RecordedProgram("train(45); os._exit(7)", 7, f"wrote {TRACE}, analyze with"),
+    "_exit on another thread, while the trace is written": RecordedProgram(
         "def leave():\n"
         "    while not any('.trace.json.gz.' in name and name[0] == '.' for name in os.listdir()): time.sleep(0)\n"
         "    os._exit(6)\n"
@@ -82,7 +82,7 @@ PROGRAMS = {
         7,
         f"wrote {TRACE}",
     ),
-    "_exit while the GPU hangs": Program(
+    "_exit while the GPU hangs": RecordedProgram(
         "train(5)\n"
         "if 'overlapscope.recorder' in sys.modules:\n"
         "    import ctypes, overlapscope.commands.run as run, overlapscope.recorder.devices as devices\n"
@@ -91,52 +91,52 @@ PROGRAMS = {
         None,
         "the GPU did not finish its work within 0.2 s",
     ),
-    "execv": Program(
+    "execv": RecordedProgram(
         "train(5)\n"
         "try: os.execv('missing', ['missing'])\nexcept FileNotFoundError: train(5)\n"
         "os.execvp('sh', ['sh', '-c', 'echo another; exit 5'])",
         10,
         "os.execv replaces the program by another",
     ),
-    "execv before torch is imported": Program(
+    "execv before torch is imported": RecordedProgram(
         "import os; os.execv('/bin/sh', ['sh', '-c', 'echo another; exit 5'])", None, "os.execv replaces the program"
     ),
-    "a child that is forked and replaced": Program(
+    "a child that is forked and replaced": RecordedProgram(
         "train(5); print(os.spawnv(os.P_WAIT, '/bin/sh', ['sh', '-c', 'exit 3'])); train(5)", 10, "only 10 of the 41"
     ),
-    "a handler that raises": Program(
+    "a handler that raises": RecordedProgram(
         "def late(*_): raise TimeoutError('its own')\n"
         "signal.signal(signal.SIGUSR1, late)\nwhen_writing(signal.SIGUSR1)\n"
         "try: train(45); plainly()\nexcept TimeoutError as error: print(error)",
         7,
     ),
-    "help": Program(
+    "help": RecordedProgram(
         "import argparse, torch; argparse.ArgumentParser(prog='p').parse_args(['--help'])", None, "ran no op"
     ),
-    "dies early": Program("train(0); torch.ones(3) * 3; 1 / 0", None, "died of an exception"),
-    "dies later": Program("train(2); 1 / 0", 2, f"wrote {TRACE}"),
-    "no more than is recorded": Program(
+    "dies early": RecordedProgram("train(0); torch.ones(3) * 3; 1 / 0", None, "died of an exception"),
+    "dies later": RecordedProgram("train(2); 1 / 0", 2, f"wrote {TRACE}"),
+    "no more than is recorded": RecordedProgram(
         "from atexit import register; register(print, 'exit handler')\n"
         "try: train(10**9 if 'overlapscope.recorder' in sys.modules else 1)\nfinally: print('finally')",
         7,
         f"wrote {TRACE}",
         ("--stop-after-recording",),
     ),
-    "what ends it is lost on the way, as torch's trace of the GPU loses it": Program(
+    "what ends it is lost on the way, as torch's trace of the GPU loses it": RecordedProgram(
         "try: train(10**9 if 'overlapscope.recorder' in sys.modules else 1)\n"
         "except SystemExit: raise SystemError('exec returned NULL without setting an exception') from None",
         7,
         f"wrote {TRACE}",
         ("--stop-after-recording",),
     ),
-    "a thread pool's server": Program(
+    "a thread pool's server": RecordedProgram(
         "from concurrent.futures import ThreadPoolExecutor\n"
         "with ThreadPoolExecutor(1) as pool: print(list(pool.map(train, [2] * 8)))",
         9,
         "only 16 of the 41 steps",
         op="aten::linear",
     ),
-    "forks, and children are to be recorded": Program(
+    "forks, and children are to be recorded": RecordedProgram(
         "from multiprocessing import get_context\n"
         "child = get_context('fork').Process(target=train, args=(9,)); child.start(); child.join()",
         None,
@@ -182,7 +182,7 @@ def test_a_program_does_what_it_does_alone_and_leaves_its_trace(name: str, tmp_p
     assert reports == (program.steps is not None) or alone.returncode < 0 or left_early
     theirs = theirs.replace(str(tmp_path / "recorded"), str(tmp_path / "alone"))
     assert (recorded.returncode, recorded.stdout, theirs) == (alone.returncode, alone.stdout, alone.stderr)
-    assert program.said in ours
+    assert program.message in ours
     trace = tmp_path / "recorded" / TRACE
     files = {path.name for path in (tmp_path / "recorded").iterdir()} - {"program.py"}
     assert files == (set() if program.steps is None else {TRACE})
@@ -210,14 +210,14 @@ def test_an_old_trace_is_never_taken_for_that_of_a_run_that_died(tmp_path: Path)
     (tmp_path / "program" / TRACE).write_text("old")
     (tmp_path / "program" / "program.py").write_text("1 / 0")
     command = [sys.executable, "-m", "overlapscope", "run", "-f"]
-    for script, left in (("nowhere.py", TRACE), ("program.py", f"{TRACE}.old")):
+    for script, kept_trace in (("nowhere.py", TRACE), ("program.py", f"{TRACE}.old")):
         options = ["-o", TRACE, script]
         done = subprocess.run(
             [*command, *options], cwd=tmp_path / "program", capture_output=True, check=False, timeout=PATIENCE_S
         )
         assert done.returncode != 0
-        assert {path.name for path in (tmp_path / "program").iterdir()} == {"program.py", left}
-        assert (tmp_path / "program" / left).read_text() == "old"
+        assert {path.name for path in (tmp_path / "program").iterdir()} == {"program.py", kept_trace}
+        assert (tmp_path / "program" / kept_trace).read_text() == "old"
 
 
 @pytest.mark.parametrize(("arguments", "stdin"), [(["-c", "TEXT", "-x"], False), (["-", "-x"], True)], ids=["-c", "-"])

@@ -281,7 +281,7 @@ class TestWhatIsRefused:
     @pytest.mark.parametrize("plain_steps", [0, 2])
     @pytest.mark.parametrize("first", [0, 8], ids=["at once", "between rehearsal and recording"])
     def test_a_profiler_that_starts_inside_takes_its_place(self, first: int, plain_steps: int, tmp_path: Path) -> None:
-        """Two at once would crash the process (torch 2.13)."""
+        """Two profilers at once would crash the process (torch 2.13)."""
         done = python(
             f"""
             def work(): torch.ones(8, 8) @ torch.ones(8, 8)

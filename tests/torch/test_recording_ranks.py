@@ -37,7 +37,7 @@ class TestSeveralProcesses:
 
     @pytest.mark.parametrize("when", ["before", "while"])
     def test_none_overwrites_what_another_has_written_meanwhile(self, when: str, path: Path, tmp_path: Path) -> None:
-        other = forked.Program(["-c", self.PROGRAM, str(path), when], tmp_path)
+        other = forked.ForkedProgram(["-c", self.PROGRAM, str(path), when], tmp_path)
         while not (tmp_path / "waits").exists():
             assert other.poll() is None
             time.sleep(0.01)

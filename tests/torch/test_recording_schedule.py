@@ -185,15 +185,15 @@ def put_off(path: Path, wait: int) -> WindowRecorder:
 
 def pretend_gpu_times(has_gpu_times: Sequence[bool], monkeypatch: pytest.MonkeyPatch) -> None:
     """Say of one session after the other whether torch.profiler recorded GPU ops with times; all else is real."""
-    made: list[Session] = []
+    sessions: list[Session] = []
 
     class SessionWithGpu(Session):
         def __init__(self, *args: Any, **options: Any) -> None:
             super().__init__(*args, **options)
-            made.append(self)
+            sessions.append(self)
 
         def timed_on_gpu(self) -> bool:
-            return has_gpu_times[made.index(self)]
+            return has_gpu_times[sessions.index(self)]
 
     monkeypatch.setattr(recorder_module, "Session", SessionWithGpu)
 
@@ -221,35 +221,35 @@ class TestGpuTimes:
         monkeypatch: pytest.MonkeyPatch,
     ) -> None:
         pretend_gpu_times([first, rehearsal, recording], monkeypatch)
-        made = WindowRecorder(
+        recorder = WindowRecorder(
             lambda: path, Options(active=2, plain_steps=3), since_ns=0, bounded=True, on_too_much=lambda: None
         )
-        made.start()
+        recorder.start()
         work()
-        made.close()
+        recorder.close()
         for _ in range(20):
             work()
-            made.step()
-        made.finish()
-        assert made.failure is None and made.complete
+            recorder.step()
+        recorder.finish()
+        assert recorder.failure is None and recorder.complete
         assert steps(path) == {"first": [], "rehearsal": [1, 2], "recording": [8, 9, 10]}[kept]
-        assert any("defect of torch.profiler" in note for note in made.notes) == (kept != "recording")
+        assert any("defect of torch.profiler" in note for note in recorder.notes) == (kept != "recording")
 
     def test_a_later_window_without_gpu_times_does_not_replace_the_first(
         self, path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         pretend_gpu_times([True, False], monkeypatch)
-        made = WindowRecorder(
+        recorder = WindowRecorder(
             lambda: path, Options(active=2, plain_steps=3), since_ns=0, bounded=True, on_too_much=lambda: None
         )
-        made.start()
+        recorder.start()
         work()
-        made.close()
-        assert made.open()
+        recorder.close()
+        assert recorder.open()
         work()
         work()
-        made.close()
-        made.finish()
+        recorder.close()
+        recorder.finish()
         assert names(path) == ["work"]
 
 

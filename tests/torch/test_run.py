@@ -48,7 +48,7 @@ if __name__ == "__main__":
 
 @pytest.fixture
 def programs(tmp_path: Path) -> Path:
-    """The same program as a script, a directory, a zip file, a package and a module of a package."""
+    """Return the same program as a script, a directory, a zip file, a package and a module of a package."""
     write(tmp_path / "plain.py", WORLD)
     write(tmp_path / "directory" / "__main__.py", WORLD)
     write(tmp_path / "package" / "__init__.py", "value = 1")

@@ -19,9 +19,9 @@ from tests.support.run_command import (
     SHORT,
     TRAIN,
     execute,
+    messages,
     no_gpu,
     ours,
-    said,
     write,
     wrote,
 )
@@ -99,7 +99,7 @@ def test_a_program_that_dies_leaves_its_trace_and_its_traceback(tmp_path: Path) 
     run = forked.run([*FORKED, "--memory", "train.py"], tmp_path)
     assert run.returncode == 1
     python = forked.run(["train.py"], tmp_path)
-    assert said(run)[1 : 1 + len(python.stderr.splitlines())] == python.stderr.splitlines()
+    assert messages(run)[1 : 1 + len(python.stderr.splitlines())] == python.stderr.splitlines()
     assert ours(run) == [
         wrote("train.trace.json.gz"),
         SHORT.format(2).replace("its first steps were recorded instead", AS_IT_IS),
@@ -117,7 +117,7 @@ def test_a_program_that_is_told_to_stop_leaves_its_trace_and_dies_of_the_signal(
         tmp_path / "train.py",
         TRAIN + "import time\nfor _ in range(45): train()\nopen('ready', 'w').close()\ntime.sleep(600)\n",
     )
-    process = forked.Program([*FORKED, "train.py"], tmp_path)
+    process = forked.ForkedProgram([*FORKED, "train.py"], tmp_path)
     while not (tmp_path / "ready").exists():
         assert process.poll() is None
         time.sleep(0.02)
@@ -161,7 +161,7 @@ def test_a_signal_to_stop_ends_a_program_inside_a_long_call_as_under_python(
     )
     (tmp_path / "train.trace.json.gz").write_text("of an earlier run")
     with (tmp_path / "stderr").open("w") as stderr:
-        process = forked.Program([*FORKED, "--force", "train.py"], tmp_path, stderr=stderr.fileno())
+        process = forked.ForkedProgram([*FORKED, "--force", "train.py"], tmp_path, stderr=stderr.fileno())
     while not (tmp_path / "ready").exists():
         assert process.poll() is None
         time.sleep(0.02)
@@ -180,10 +180,17 @@ def test_a_file_that_is_called_as_a_former_trace_would_be_is_left_alone(early: b
     write(tmp_path / "x.json", "of an earlier run")
     write(tmp_path / "x.json.old", "the user's own")
     write(tmp_path / "program.py", ("" if early else TRAIN + "train()\n") + "import os; os._exit(3)\n")
-    run = forked.run([*FORKED, "--force", "-o", "x.json", "program.py"], tmp_path)
-    assert (run.returncode, (tmp_path / "x.json.old").read_text()) == (3, "the user's own")
+    with (tmp_path / "stderr").open("w") as stderr:
+        process = forked.ForkedProgram(
+            [*FORKED, "--force", "-o", "x.json", "program.py"], tmp_path, stderr=stderr.fileno()
+        )
+    process.communicate()
+    # A program that ends before its first step leaves this to the process beside it, which may take its time.
+    while early and "the previous trace is now x.json.1." not in (tmp_path / "stderr").read_text():
+        time.sleep(0.02)
+    assert (process.returncode, (tmp_path / "x.json.old").read_text()) == (3, "the user's own")
     assert [path.read_text() for path in tmp_path.glob("x.json.1")] == ["of an earlier run"] * early
-    assert run.stderr.count("the previous trace is now x.json.1.") == early
+    assert (tmp_path / "stderr").read_text().count("the previous trace is now x.json.1.") == early
     assert (tmp_path / "x.json").exists() != early
 
 

@@ -31,7 +31,7 @@ def test_a_former_trace_is_kept_under_a_number(tmp_path: Path) -> None:
         assert (f"the previous trace is now program.trace.json.gz.{number}." in run.stderr) == (number > 0)
     former = [tmp_path / f"program.trace.json.gz.{number}" for number in (1, 2)]
     assert all("aten::mul" in json.dumps(json.loads(gzip.decompress(path.read_bytes()))) for path in former)
-    # Analysed as a directory, it has one trace.
+    # Analyzed as a directory, it has one trace.
     assert [path.name for path in expand([str(tmp_path)])] == ["program.trace.json.gz"]
 
 
@@ -50,7 +50,7 @@ def test_the_report_is_printed_when_the_recording_is_complete_however_the_progra
     write(tmp_path / "train.py", head + ENDINGS[ending])
     errors = tmp_path / "errors"
     with errors.open("wb") as stderr:
-        program = forked.Program([*FORKED, "train.py"], tmp_path, stderr=stderr.fileno())
+        program = forked.ForkedProgram([*FORKED, "train.py"], tmp_path, stderr=stderr.fileno())
         while "\ntrain.trace.json.gz" not in errors.read_text():
             time.sleep(0.02)
         (tmp_path / "reported").touch()
@@ -70,7 +70,9 @@ def test_a_program_that_leaves_or_is_killed_before_that_is_reported(tmp_path: Pa
     assert steps(tmp_path / "train.trace.json.gz") == list(range(10))
     errors = tmp_path / "errors"
     with errors.open("wb") as stderr:
-        program = forked.Program([*FORKED, "train.py", "os.kill(os.getpid(), 9)"], tmp_path, stderr=stderr.fileno())
+        program = forked.ForkedProgram(
+            [*FORKED, "train.py", "os.kill(os.getpid(), 9)"], tmp_path, stderr=stderr.fileno()
+        )
         program.communicate()
         assert program.returncode == -signal.SIGKILL
     while "so there is no trace" not in errors.read_text():
@@ -88,7 +90,7 @@ def test_a_program_that_another_thread_ends_while_a_call_hangs_is_told_of(tmp_pa
     write(tmp_path / "train.trace.json.gz", "of an earlier run")
     errors = tmp_path / "errors"
     with errors.open("wb") as stderr:
-        program = forked.Program([*FORKED, "--force", "train.py"], tmp_path, stderr=stderr.fileno())
+        program = forked.ForkedProgram([*FORKED, "--force", "train.py"], tmp_path, stderr=stderr.fileno())
         program.communicate()
     while "so there is no trace" not in errors.read_text():
         time.sleep(0.02)

@@ -46,7 +46,7 @@ def test_a_program_without_steps_is_recorded_for_a_few_seconds(
     errors = tmp_path / "errors"
     with errors.open("wb") as stderr:
         command = ["-c", UNMARKED.format((*lengths, 0)), "run", "train.py"]
-        forked.Program(command, tmp_path, stderr=stderr.fileno()).communicate()
+        forked.ForkedProgram(command, tmp_path, stderr=stderr.fileno()).communicate()
     assert (tmp_path / "end").exists() and sentence in errors.read_text()
     assert steps(tmp_path / "train.trace.json.gz") == recorded
     assert ("aten::div" in ops_and_ranges(tmp_path / "train.trace.json.gz")) == (sentence == "from its start on")

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import ast
 import inspect
+import re
 
 import pytest
 
@@ -90,8 +91,10 @@ def test_faster_agrees_with_the_published_times(name: str) -> None:
 
 @every_scenario
 def test_says_what_it_shows(name: str) -> None:
-    for text in (experiment(name).title, experiment(name).shows, *(variant.shows for variant in variants(name))):
-        assert text and text == text.strip() and not text.endswith(".")
+    title = experiment(name).title
+    assert title == title.strip(" .") != ""
+    for sentence in (experiment(name).shows, *(variant.shows for variant in variants(name))):
+        assert re.fullmatch(r"\S.*\S\.", sentence)
 
 
 @every_scenario

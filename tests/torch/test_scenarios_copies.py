@@ -31,15 +31,15 @@ def test_only_races_may_give_wrong_results() -> None:
 
 
 def test_images_are_the_same_every_time() -> None:
-    images = module("dataloader").Images(16, seconds=0.0)
+    images = module("dataloader").DecodedImages(16, seconds=0.0)
     image, label = images[40]
     assert image.shape == (3, 16, 16) and image.dtype == torch.float32
-    assert torch.equal(image, module("dataloader").Images(16, seconds=0.0)[40][0])
+    assert torch.equal(image, module("dataloader").DecodedImages(16, seconds=0.0)[40][0])
     assert label == 40
 
 
 def test_workers_hand_over_the_batches_that_the_main_process_would_make() -> None:
-    images = module("dataloader").Images(16, seconds=0.0)
+    images = module("dataloader").DecodedImages(16, seconds=0.0)
     apart = torch.utils.data.DataLoader(images, batch_size=4, num_workers=1, multiprocessing_context="fork")
     here = torch.utils.data.DataLoader(images, batch_size=4)
     for ours, theirs in zip(next(iter(here)), next(iter(apart)), strict=True):

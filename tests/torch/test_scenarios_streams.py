@@ -87,7 +87,7 @@ def test_attention_over_equal_positions_gives_what_they_hold() -> None:
     """So that a layer that is given another layer's cache is sure to compute something else."""
     width, heads = 8, 2
     nothing = torch.zeros(width, width)
-    layer = module("kv_offload").Layer(torch.randn(width, width), torch.eye(width), nothing, nothing)
+    layer = module("kv_offload").LayerWeights(torch.randn(width, width), torch.eye(width), nothing, nothing)
     hidden, values = torch.randn(3, width), torch.randn(2, 3, heads, 1, width // heads)
     decoded = layer.decode(hidden, values.expand(-1, -1, -1, 5, -1).contiguous())
     torch.testing.assert_close(decoded, hidden + values[1].reshape(3, width))

@@ -111,14 +111,14 @@ def test_a_run_of_wandb_has_metrics_the_report_and_its_own_steps_undisturbed(
 
 
 def wandb_records(data: bytes) -> Iterator[Any]:
-    """The records of a run's file: a head of 7 bytes, then the blocks of a log of LevelDB."""
+    """Yield the records of a run's file: a head of 7 bytes, then the blocks of a log of LevelDB."""
     from wandb.proto import wandb_internal_pb2
 
     at, whole = 7, b""
     while at + 7 <= len(data):
-        left = 32768 - at % 32768
-        if left < 7:
-            at += left
+        room = 32768 - at % 32768
+        if room < 7:
+            at += room
             continue
         length, kind = struct.unpack("<HB", data[at + 4 : at + 7])
         whole += data[at + 7 : at + 7 + length]

@@ -34,7 +34,7 @@ def train(count, optimizer):
 """
 
 
-class Program(Struct, frozen=True):
+class SteppingProgram(Struct, frozen=True):
     """A program, and the origin of its steps."""
 
     text: str
@@ -53,69 +53,71 @@ for _ in range(45):
     generator.zero_grad(); net(other(x)).sum().backward(); generator.step()
 """
 PROGRAMS = {
-    "the program's marks": Program(
+    "the program's marks": SteppingProgram(
         "optimizer = sgd(net)\nfor _ in range(45): train(2, optimizer); overlapscope.step()", "overlapscope.step()"
     ),
-    "profiler.step()": Program(
+    "profiler.step()": SteppingProgram(
         "optimizer = sgd(net)\nwith torch.profiler.profile() as p:\n"
         "    for _ in range(45): train(2, optimizer); p.step()",
         "profiler.step()",
         options=("--ignore-own-profiler",),
     ),
-    "an optimizer": Program("train(45, sgd(net))", "calls of SGD.step", inside=FORWARD),
-    "accumulated gradients": Program(
+    "an optimizer": SteppingProgram("train(45, sgd(net))", "calls of SGD.step", inside=FORWARD),
+    "accumulated gradients": SteppingProgram(
         "optimizer = sgd(net)\nfor _ in range(45):\n    for _ in range(3): net(x).sum().backward()\n"
         "    optimizer.step()",
         "calls of SGD.step",
         inside=("aten::addmm", 6),
     ),
-    "evaluation before training": Program(
+    "evaluation before training": SteppingProgram(
         "optimizer = sgd(net)\nwith torch.no_grad():\n    for _ in range(50): net(x)\ntrain(100, optimizer)",
         "calls of SGD.step",
         inside=FORWARD,
     ),
-    "a GAN": Program(GAN.format(1), "calls of SGD.step, 2 optimizer steps in turn", inside=("aten::addmm", 10)),
-    "a WGAN": Program(GAN.format(5), "calls of SGD.step, 6 optimizer steps in turn", inside=("aten::addmm", 34)),
-    "reinforcement learning": Program(
+    "a GAN": SteppingProgram(GAN.format(1), "calls of SGD.step, 2 optimizer steps in turn", inside=("aten::addmm", 10)),
+    "a WGAN": SteppingProgram(
+        GAN.format(5), "calls of SGD.step, 6 optimizer steps in turn", inside=("aten::addmm", 34)
+    ),
+    "reinforcement learning": SteppingProgram(
         "optimizer = sgd(net)\nfor _ in range(45):\n    with torch.no_grad():\n"
         "        for _ in range(16): net(x)\n    train(4, optimizer)",
         "every 4 calls of SGD.step",
         inside=("aten::addmm", 40),
     ),
-    "no optimizer": Program(
+    "no optimizer": SteppingProgram(
         "for _ in range(55):\n    net.zero_grad(); net(x).sum().backward()\n"
         "    for p in net.parameters(): p.data.add_(p.grad, alpha=-0.1)",
         "calls of backward() in program.py:16",
         inside=FORWARD,
     ),
-    "tokens": Program(
+    "tokens": SteppingProgram(
         "with torch.inference_mode():\n    y = net(x)\n    for _ in range(50): y = net(y).softmax(1)",
         "calls of Net.forward",
         inside=("aten::softmax", 1),
     ),
-    "batches": Program(
+    "batches": SteppingProgram(
         "with torch.no_grad():\n    for (batch,) in batches: nn.functional.relu(net(batch))",
         "calls of Net.forward",
         inside=FORWARD,
     ),
-    "a loader": Program(
+    "a loader": SteppingProgram(
         "for (batch,) in batches: batch.exp()",
         "batches of a DataLoader of TensorDataset",
         options=("--steps-by", "loader"),
         inside=("aten::exp", 1),
     ),
-    "another thread": Program(
+    "another thread": SteppingProgram(
         "thread = threading.Thread(target=train, args=(45, sgd(net))); thread.start(); thread.join()",
         "calls of SGD.step",
         inside=FORWARD,
     ),
-    "a thread that goes on": Program(
+    "a thread that goes on": SteppingProgram(
         "threading.Thread(target=train, args=(45, sgd(net))).start()", "calls of SGD.step", inside=FORWARD
     ),
-    "each update by its name": Program(
+    "each update by its name": SteppingProgram(
         GAN.format(1), "calls of Adam.step", options=("--steps-by", "Adam.step"), inside=("aten::addmm", 10)
     ),
-    "a range by its name": Program(
+    "a range by its name": SteppingProgram(
         "optimizer = sgd(net)\nfor index in range(45):\n"
         "    with torch.profiler.record_function(f'iteration {index}'): train(2, optimizer)",
         "ranges named iteration 0",

@@ -5,6 +5,7 @@ The program behaves as usual, with changes, and reports its steps.
 
 from __future__ import annotations
 
+import gc
 import math
 import subprocess
 import textwrap
@@ -435,6 +436,71 @@ def test_an_optimizer_whose_implementation_the_program_chose_is_left_alone() -> 
     assert notes.refused == {"fused": "The program asks for another implementation of the optimizer."}
 
 
+TENSORS = (
+    MODEL.replace("class Numbers", "class Unused")
+    + """
+import gc
+from torch.utils.data import TensorDataset
+torch.set_num_threads(3)
+optimizer = torch.optim.RMSprop(model.parameters())
+data = TensorDataset(torch.arange(192.).view(24, 8).sin(), torch.arange(24) % 3)
+loader = DataLoader(data, batch_size=4, shuffle=True)
+for epoch in range(3):
+    for x, y in loader:
+        step(x, y)
+        nn.utils.clip_grad_norm_(model.parameters(), 1.0, foreach=False)
+        gc.collect()
+"""
+)
+HOST = (Setting("collate"), Setting("foreach"), Setting("gc"), Setting("threads", "1"))
+
+
+def test_changes_of_the_host_are_made_and_compute_the_same(tmp_path: Path) -> None:
+    unchanged = outcome_of(TENSORS, tmp_path)
+    assert unchanged.results is not None
+    for change in HOST:
+        changed = outcome_of(TENSORS, tmp_path, changes=[change])
+        assert changed.effects[change.change] > 0 and not changed.refused
+        assert changed.results is not None
+        if change.change in ("collate", "gc"):
+            assert changed.results == unchanged.results
+        assert max(map(distance, changed.results.sketches, unchanged.results.sketches)) < 1e-4
+
+
+def test_facts_say_where_changes_of_the_host_can_gain(tmp_path: Path) -> None:
+    facts = outcome_of(TENSORS, tmp_path, survey=True).facts
+    assert facts is not None
+    lines = TENSORS.splitlines()
+    (loader,), (clipping,) = facts.loaders, facts.clippings
+    assert loader.collates
+    assert "clip_grad_norm_" in lines[clipping.site.line - 1] and clipping.function == "clip_grad_norm_"
+    assert [optimizer.foreach_missing for optimizer in facts.optimizers] == [True]
+    assert 0 < facts.gc_pct < 100
+    assert facts.threads == 3 and facts.threads_site is not None
+    assert "set_num_threads" in lines[facts.threads_site.line - 1]
+
+
+def test_objects_are_frozen_after_the_first_step_and_unfrozen_when_it_is_undone() -> None:
+    notes = Notes()
+    gc.unfreeze()
+    undo = make([Setting("gc")], notes)
+    assert gc.get_freeze_count() == 0
+    notes.step()
+    notes.step()
+    assert gc.get_freeze_count() > 1000 and notes.effects["gc"] == 1
+    undo()
+    assert gc.get_freeze_count() == 0 and not notes.after_step
+
+
+def test_threads_are_limited_whatever_the_program_asks_for() -> None:
+    before = torch.get_num_threads()
+    undo = make([Setting("threads", "1")], Notes())
+    torch.set_num_threads(8)
+    assert torch.get_num_threads() == 1
+    undo()
+    assert torch.get_num_threads() == before
+
+
 def test_changes_that_do_not_fit_leave_the_program_as_it_is(unchanged: RankOutcome, tmp_path: Path) -> None:
     """On a CPU none of these does."""
     changes = [Setting(change) for change in ("pin", "non-blocking", "prefetch", "late-item")]
@@ -449,7 +515,10 @@ def test_changes_that_do_not_fit_leave_the_program_as_it_is(unchanged: RankOutco
 
 def test_every_change_can_be_undone() -> None:
     before = {name: vars(owner).get(name) for owner, name in PATCHED}
-    undo = make([Setting(change, {"workers": "2", "graph": "compile"}.get(change, "")) for change in SHIMS], Notes())
+    undo = make(
+        [Setting(change, {"workers": "2", "graph": "compile", "threads": "1"}.get(change, "")) for change in SHIMS],
+        Notes(),
+    )
     assert {name: vars(owner).get(name) for owner, name in PATCHED} != before
     undo()
     assert {name: vars(owner).get(name) for owner, name in PATCHED} == before
@@ -459,6 +528,8 @@ PATCHED: list[tuple[Any, str]] = [
     *((torch.Tensor, name) for name in ("to", "cuda", "copy_", "item", "__float__", "pin_memory")),
     *((torch.utils.data.DataLoader, name) for name in ("__init__", "__iter__")),
     (torch.optim.AdamW, "step"),
+    (torch.nn.utils, "clip_grad_norm_"),
+    (torch, "set_num_threads"),
 ]
 
 
@@ -540,19 +611,19 @@ def test_parameters_of_all_kinds_have_results(parameter: torch.Tensor) -> None:
 
 
 @dataclass
-class Batch:
+class BatchWithText:
     x: torch.Tensor
     text: str
 
 
-class Pair(NamedTuple):
-    one: object
-    other: object
+class BatchPair(NamedTuple):
+    first: object
+    second: object
 
 
 def test_tensors_are_found_and_replaced_in_structures() -> None:
     vector, two = torch.ones(1), torch.zeros(1)
-    batch = [Pair(vector, {"y": two}), UserDict(x=vector), Batch(two, "text"), "text", 3]
+    batch = [BatchPair(vector, {"y": two}), UserDict(x=vector), BatchWithText(two, "text"), "text", 3]
     assert [path for path, _ in tensors(batch)] == [(0, 0), (0, 1, "y"), (1, "x"), (2, "x")]
     again = with_tensors(batch, lambda path, tensor: tensor + 1)
     assert [float(tensor) for _, tensor in tensors(again)] == [2, 1, 2, 1]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import json
 import signal
 import subprocess
@@ -110,6 +111,29 @@ def test_changes_are_tried_on_a_step_function_and_unmade_afterwards() -> None:
     assert "fused" in trial._repr_html_()
     after = DataLoader.__init__, DataLoader.__iter__, Optimizer.__init__, torch.Tensor.item, torch.Tensor.to
     assert after == before
+
+
+def collecting() -> Callable[[], None]:
+    model = torch.nn.Linear(8, 1)
+    optimizer = torch.optim.AdamW(model.parameters())
+    gc.freeze()  # Only these are looked through in each step, not all of torch's.
+    records = [[number] for number in range(100_000)]
+
+    def step() -> None:
+        optimizer.zero_grad()
+        (model(torch.ones(4, 8)).square().mean() * len(records)).backward()
+        optimizer.step()
+        gc.collect()
+
+    return step
+
+
+def test_long_lived_objects_are_frozen_where_collections_take_time() -> None:
+    trial = ov.try_changes(collecting, steps=20, minutes=5, only=["gc", "threads"])
+    (frozen,) = trial.changes
+    assert (frozen.change, frozen.results) == ("gc", "same")
+    assert "Call `gc.collect()` and `gc.freeze()` once, before the loop." in frozen.edit.advice[0]
+    assert [omitted.change for omitted in trial.left_out] == ["threads"]
 
 
 def test_a_step_function_that_ends_early_or_fails_says_so() -> None:

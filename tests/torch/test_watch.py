@@ -62,7 +62,7 @@ server.serve_forever()
 """
 ON_DEMAND = ("-m", "overlapscope", "run", "--on-demand")
 PATIENCE_S = 180.0
-Started = subprocess.Popen[str] | forked.Program
+Started = subprocess.Popen[str] | forked.ForkedProgram
 
 
 @pytest.fixture
@@ -93,7 +93,7 @@ def started(place: Path, tmp_path: Path) -> Iterator[Callable[..., Started]]:
                     text=True,
                 )
             else:
-                process = forked.Program([*launcher, *ON_DEMAND, "program.py"], tmp_path)
+                process = forked.ForkedProgram([*launcher, *ON_DEMAND, "program.py"], tmp_path)
             stack.callback(end, process)
             return process
 

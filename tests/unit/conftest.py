@@ -17,7 +17,8 @@ def refuse(*_: object, **__: object) -> None:
 
 @pytest.fixture(scope="session", autouse=True)
 def garbage_is_looked_for_seldom() -> Iterator[None]:
-    """Tests make many small objects and few circles of them; Hypothesis has a callback for each look, too."""
+    """Collect garbage seldom: tests make many small objects and few cycles, and Hypothesis runs a callback at each
+    collection."""
     usual = gc.get_threshold()
     gc.set_threshold(100_000, 20, 20)
     yield

@@ -41,7 +41,7 @@ Event = dict[str, Any]
 
 
 def copy_of(path: Path, analysis: TraceAnalysis | None = None) -> bytes:
-    """The text of the annotated copy of a file."""
+    """Return the text of the annotated copy of a file."""
     return gzip.decompress(b"".join(annotated.write(analysis or analyze_trace(load(path)), path)))
 
 
@@ -51,7 +51,7 @@ def parsed(text: bytes, number: Callable[[str], Any] = str) -> Any:
 
 
 def divided(events: list[Event]) -> tuple[list[Event], list[Event]]:
-    """The file's own events, and ours with exact times."""
+    """Return the file's own events, and ours with exact times."""
     ids = {e["pid"] for e in events if e.get("cat") == annotated.CATEGORY}
     ours = [e | {key: Decimal(e[key]) for key in ("ts", "dur") if key in e} for e in events if e["pid"] in ids]
     return [e for e in events if e["pid"] not in ids], ours
@@ -105,6 +105,8 @@ def check_against_report(ours: list[Event], analysis: TraceAnalysis) -> None:
         assert by_name["hidden copy"] == result.overlap.hidden_copy_ns
         for cause, ns in result.exposed_copy_by_cause.items():
             assert by_name[f"exposed copy: {cause}"] == ns
+        for cause, ns in result.exposed_comm_by_cause.items():
+            assert by_name[f"exposed comm: {cause}"] == ns
         for cause, ns in result.idle_by_cause.items():
             assert by_name[f"idle: {cause}"] == ns
         steps = Counter({s.name: 0 for s in result.steps})
@@ -114,7 +116,7 @@ def check_against_report(ours: list[Event], analysis: TraceAnalysis) -> None:
 
 
 def report_text(analysis: TraceAnalysis) -> str:
-    """The report without the name of the file."""
+    """Return the report without the name of the file."""
     return to_json(build([analysis])).decode().replace(json.dumps(analysis.trace.source)[1:-1], "FILE")
 
 
@@ -123,8 +125,8 @@ def test_the_copy_holds_the_same_events_and_gives_the_same_report(path: Path, tm
     analysis = analysis_of(path)
     text = copy_of(path, analysis)
     document, original = parsed(text), parsed(gzip.decompress(path.read_bytes()))
-    own, ours = divided(document.pop("traceEvents"))
-    assert own == original.pop("traceEvents")
+    originals, ours = divided(document.pop("traceEvents"))
+    assert originals == original.pop("traceEvents")
     assert document == original
     check_against_report(ours, analysis)
     again = tmp_path / "copy.json"

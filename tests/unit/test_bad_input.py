@@ -40,7 +40,7 @@ def kernel_text(ts: str = "5.0", dur: str = "1.0", name: str = "gemm", args: str
 
 
 def around(*events: str) -> str:
-    """A trace of the given events between two good ones."""
+    """Return a trace of the given events between two good ones."""
     inner = ",\n".join((kernel_text("1.0", name="first"), *events, kernel_text("9.0", name="last")))
     return f'{{"schemaVersion": 1, "traceEvents": [\n{inner}\n], "traceName": "t"}}'
 
@@ -78,6 +78,7 @@ def names(trace: Trace) -> list[str]:
         (b'["a"]', "none of its events"),
         (b'[{"a": 1}]', "none of its events"),
         (b'{"traceEvents": [', "none of its events"),
+        (b'[{"file": "rank0.json.gz"}]', "it is not a trace, or it is damaged"),
         (b"[" * 200_000, "none of its events"),
         (b"{" * 200_000, "not JSON"),
         (b'{"a":' * 200_000, "traceEvents"),
@@ -161,7 +162,7 @@ def _in_a_table(event: dict[str, Any]) -> bool:
 
 
 def _close(data: bytes) -> bytes:
-    """The cut trace with its last partial event taken off, as valid JSON."""
+    """Return the cut trace with its last partial event taken off, as valid JSON."""
     start = data.index(b'"traceEvents": [')
     for end in reversed([m.end() for m in re.finditer(rb"\}", data[start:])]):
         try:
@@ -325,7 +326,7 @@ def test_random_damage_costs_little_and_never_more_than_it_says(
         patch.setattr(files, "BLOCK_BYTES", size)
         trace = load(path)
     whole = load(REAL)
-    # A flipped byte ruins its own event, and at worst the neighbours it runs into.
+    # A flipped byte ruins its own event, and at worst the neighbors it runs into.
     assert len(trace.gpu_ops) + len(trace.runtime_calls) >= len(whole.gpu_ops) + len(whole.runtime_calls) - 3 * flips
 
 

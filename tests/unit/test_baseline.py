@@ -57,9 +57,9 @@ def uneven(tmp_path_factory: pytest.TempPathFactory) -> Report:
     return read_report([write_steps(tmp_path_factory.mktemp("uneven") / "t.json", 12, slow={3: 90.0, 7: 300.0})])
 
 
-def against(stored: Baseline, source: str, *budgets: str, **known: Any) -> CheckResult:
+def against(stored: Baseline, source: str, *budgets: str, **changes: Any) -> CheckResult:
     settings = Settings(budgets=tuple(map(config.expression, budgets)))
-    return check(read_report([source]), replace(settings, **known), baseline=stored)
+    return check(read_report([source]), replace(settings, **changes), baseline=stored)
 
 
 def only(result: CheckResult) -> BudgetVerdict:
@@ -399,13 +399,13 @@ def test_a_change_that_may_be_chance_passes(tmp_path: Path) -> None:
     assert verdict.change_low is not None and verdict.change_low < 0
 
 
-@pytest.mark.parametrize(("before", "after", "told"), [(4, 8, "the baseline has 3 steps"), (8, 4, "3 steps")])
-def test_too_few_steps_are_not_enough_data(before: int, after: int, told: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize(("before", "after", "count"), [(4, 8, "the baseline has 3 steps"), (8, 4, "3 steps")])
+def test_too_few_steps_are_not_enough_data(before: int, after: int, count: str, tmp_path: Path) -> None:
     baseline = of(read_report([write_steps(tmp_path / "a.json", before)]))
     verdict = only(against(baseline, write_steps(tmp_path / "b.json", after), "step_time increase <= 5%"))
     assert (verdict.status, verdict.message) == (
         "unknown",
-        f"step_time is unknown: not enough data: {told} to compare; 4 are needed.",
+        f"step_time is unknown: not enough data: {count} to compare; 4 are needed.",
     )
 
 

@@ -267,4 +267,4 @@ def test_meanings_are_sentences_to_be_continued() -> None:
         assert not metric.meaning.endswith(".")
         assert re.fullmatch(r"[a-z][a-z0-9_]*", metric.id)
         assert metric.unit != "pct" or (metric.id.endswith("_pct") and metric.whole is not None)
-        assert metric.unit != "ns" or metric.id.endswith("_time")
+        assert metric.unit != "ns" or metric.id.endswith(("_time", "_ms_per_step"))

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 import overlapscope as ov
 from overlapscope.analysis import analyze_trace
-from overlapscope.analysis.average import average
+from overlapscope.analysis.average import average, in_frame
 from overlapscope.report.model import from_json, to_json
 from overlapscope.trace.model import Kind
 from tests.support.helpers import TRACES, Host, Op, Wait, make_trace
@@ -64,6 +64,62 @@ def test_copies_kernels_and_stalls_of_each_step(
             window = windows[number]
             for stall in device.host_stalls:
                 assert 0 <= stall.by_step.host_wait_ns[number] <= min(stall.host_wait_ns, len(window) * stall.count)
+
+
+_EARLIER = st.builds(
+    lambda kind, start, length, correlation: Op(kind, start, start + length, stream=13, correlation=correlation),
+    st.sampled_from((Kind.COMPUTE, Kind.H2D, Kind.D2H, Kind.COMM)),
+    st.integers(-20, 10),
+    st.integers(1, 30),
+    st.integers(1, 5),
+)
+"""GPU ops that were launched before the recording, so that the window up to their end is its lead-in."""
+
+
+@given(gpu_ops(), st.lists(_EARLIER, min_size=1, max_size=3), host_events("cudaStreamSynchronize", "cudaMalloc"), waits)
+def test_without_steps_every_list_covers_the_time_after_the_lead_in(
+    launched: list[Op], earlier: list[Op], calls: list[Host], waiting: list[Wait]
+) -> None:
+    ops = [*launched, *earlier]
+    (device,) = analyze_trace(make_trace(ops, calls=calls, waits=waiting)).result.devices
+    shown, begin, end = in_frame(device), device.window.start_ns + (device.lead_in_ns or 0), device.window.end_ns
+    if device.judged is None:
+        assert shown is device
+        return
+    kernel = running(ops, Kind.COMPUTE, Kind.COMM)
+    assert shown.span_ns == end - begin
+    for group in shown.copies:
+        kind = Kind.H2D if group.direction == "h2d" else Kind.D2H
+        mine = [
+            op
+            for op in ops
+            if (op.kind, op.stream) == (kind, group.stream)
+            and (op.source.name.lower(), op.target.name.lower()) == (group.source_kind, group.target_kind)
+        ]
+        copying = running(mine, kind)
+        begun = [op for op in mine if op.start >= begin]
+        assert group.count == len(begun)
+        assert (group.bytes or 0) == sum(op.size for op in begun if op.size >= 0)
+        assert group.time_ns == sum(copying(t) for t in range(begin, end))
+        assert group.exposed_ns == sum(copying(t) and not kernel(t) for t in range(begin, end))
+    judged = [op for op in ops if op.kind in (Kind.COMPUTE, Kind.COMM) and op.start >= begin]
+    assert sum(group.count for group in shown.kernels) == len(judged)
+    assert sum(group.time_ns for group in shown.kernels) == sum(op.end - op.start for op in judged)
+    for subject, ns in (("exposed-copy", shown.buckets.exposed_copy_ns), ("idle", shown.buckets.idle_ns)):
+        assert sum(case.time_ns for case in shown.evidence if case.subject == subject) == ns
+    blamed = sum(shown.idle_by_cause[cause] for cause in ("host-sync", "allocation", "host-staging"))
+    assert sum(stall.idle_caused_ns for stall in shown.host_stalls) <= blamed
+    # Launches of pageable copies block, too.
+    for stall in (stall for stall in shown.host_stalls if stall.call != "cudaLaunchKernel"):
+        called = [
+            call
+            for call in calls
+            if (call.name, call.thread) == (stall.call, stall.thread)
+            and device.window.start_ns < call.end
+            and call.start < end
+        ]
+        assert stall.count == sum(call.start >= begin for call in called)
+        assert stall.host_wait_ns == sum(max(0, call.end - max(call.start, begin)) for call in called)
 
 
 @given(gpu_ops())

@@ -46,7 +46,7 @@ REAL = tried(path for path in recordings() if "laboratory" not in path.parts)
 
 
 def cache_in(folder: Path, **settings: Any) -> Cache:
-    """A cache that takes the smallest trace, and a file's word for its content as soon as its clock has ticked."""
+    """Return a cache that keeps even tiny traces, and trusts a file's time as soon as the clock has ticked."""
     return Cache(Folder(folder), **({"limit_bytes": 1 << 30, "least_bytes": 0, "settled_ns": 0} | settings))
 
 
@@ -190,9 +190,9 @@ def test_a_copied_moved_or_touched_file_is_found(tmp_path: Path) -> None:
     os.utime(path, (5, 5))
     copy = shutil.copy(path, tmp_path / "b.gz")
     moved = Path(path).rename(tmp_path / "c")
-    for found in (copy, moved):
-        assert kept(cache, Path(found)) is not None
-        assert_equal(load(cache, found), kineto.read(found))
+    for place in (copy, moved):
+        assert kept(cache, Path(place)) is not None
+        assert_equal(load(cache, place), kineto.read(place))
     assert len(cache.folder.entries()) == 1
 
 
@@ -475,7 +475,7 @@ def test_a_folder_that_cannot_be_made_or_read_keeps_nothing_from_being_read(tmp_
 
 @contextmanager
 def files_no_larger_than(size: int) -> Iterator[None]:
-    """Writing more fails within a file, as on a full disk."""
+    """Make writes beyond this size fail, as on a full disk."""
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
     with pytest.MonkeyPatch.context() as patch:
         # If a module were first imported meanwhile, Python would leave truncated bytecode for good.
@@ -510,7 +510,7 @@ def users_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Folder:
 
 @pytest.fixture
 def large(tmp_path: Path) -> Path:
-    """A real trace with so much white space that it is worth keeping."""
+    """Return a real trace, with enough white space to be large enough for the cache."""
     path = tmp_path / "large.json.gz"
     content = gzip.decompress(SMALL.read_bytes())
     path.write_bytes(gzip.compress(b"{" + b" " * (16 << 20) + content.removeprefix(b"{"), 1))

@@ -216,3 +216,13 @@ def test_every_row_of_a_grid_has_a_cell_for_each_column(path: Path) -> None:
             assert len({column.id for column in table.columns}) == len(table.columns)
         stalls = lists.stalls(section, result)
         assert len(stalls.rows) == len(result.host_stalls)
+
+
+@pytest.mark.parametrize("threads", [(1, 1), (1, 2)])
+def test_host_stalls_that_differ_only_in_their_thread_show_it(threads: tuple[int, int]) -> None:
+    ops = [Op(Kind.COMPUTE, at, at + 90 * US, launch=(at - US, at)) for at in (0, 200 * US, 400 * US)]
+    calls = [Host("cudaStreamSynchronize", 50 * US + n * 200 * US, 150 * US + n * 200 * US, threads[n]) for n in (0, 1)]
+    analysis = analyze_trace(make_trace(ops, calls=calls))
+    [section], [device] = sections_of(analysis), analysis.devices
+    [thread] = [column for column in lists.stalls(section, device.result).columns if column.id == "thread"]
+    assert thread.extra is (threads == (1, 1))

@@ -101,7 +101,7 @@ def test_every_key_is_read(tmp_path: Path) -> None:
     ("text", "message"),
     [
         ("forbidd = []", "forbidd: there is no such key (did you mean 'forbid'?); keys: aggregate, allow_missing, "
-         "baseline, budgets, exceptions, forbid, overrides, ranks, skip_steps."),
+         "baseline, budgets, contract, exceptions, forbid, overrides, ranks, skip_steps."),
         ("[tool.overlapscope]\nforbid = ['pageable-memory']", "tool: belongs in pyproject.toml; leave out "
          "tool.overlapscope here, and write [budgets]."),
         ("[budgets.step_time]\nmin = '2 ms'\nmax = '1 ms'", "budgets.step_time.min: is above max, so no value can "
@@ -202,9 +202,9 @@ def test_what_is_wrong_is_reported_with_file_and_key(text: str, message: str, tm
     path = settings_of(text, tmp_path)
     with pytest.raises(ConfigError) as raised:
         config.read(path)
-    told = str(raised.value)
-    assert told.startswith(f"{path}: {message}")
-    assert told == f"{path}: {message}" or message.endswith("rules: ")
+    text = str(raised.value)
+    assert text.startswith(f"{path}: {message}")
+    assert text == f"{path}: {message}" or message.endswith("rules: ")
 
 
 def test_what_is_not_toml_is_reported(tmp_path: Path) -> None:
@@ -317,7 +317,7 @@ def test_the_documentation_speaks_of_every_metric_and_key() -> None:
         [row] = [line for line in text.splitlines() if line.startswith(f"| `{metric.id}` |")]
         cells = [cell.strip() for cell in row.strip("|").split("|")]
         assert cells[1] == ("more" if metric.more_is_better else "less")
-        assert cells[2] == {"ns": "time", "pct": "%", "gb_per_s": "1e9 B/s"}[metric.unit]
+        assert cells[2] == {"ns": "time", "pct": "%", "gb_per_s": "1e9 B/s", "launches": "launches"}[metric.unit]
         assert cells[3] == ("yes" if metric.needs == "copies" else "")
 
 

@@ -70,7 +70,7 @@ names = st.one_of(st.sampled_from([text for text in HOSTILE.values() if len(text
 
 
 def with_name(name: str, **changes: Any) -> CheckResult:
-    """A check in which every text is the same foreign one."""
+    """Return a check in which every text is the same foreign one."""
     subject = Subject(source=name, rank=0, device=0, scope=name, step=name)
     texts = {"title": name, "detail": name, "advice": name, "op": name, "call": name, "where": name, "rule": name}
     reason = FailureReason(time_ns=1, cause=name, **texts)
@@ -127,7 +127,8 @@ COMMAND = re.compile(r"::(?P<command>error|warning|notice) (?P<properties>[^:]*)
 
 
 def read_github(text: str) -> list[dict[str, str]]:
-    """The commands as the runner reads them: one a line, the properties up to the next `::`, unescaped thereafter."""
+    """Return the commands as the runner reads them: one per line, the properties up to the next `::`, unescaped
+    thereafter."""
     assert text.endswith("\n")
     read = []
     for line in text[:-1].split("\n"):
@@ -150,7 +151,7 @@ def unescaped(text: str) -> str:
 
 
 def read_openmetrics(text: str) -> dict[str, list[tuple[dict[str, str], float]]]:
-    """The samples of each family; a reader of Prometheus's older text format must find the same."""
+    """Return the samples of each family; a reader of Prometheus's older text format must find the same."""
     assert text.endswith("# EOF\n")
     samples: dict[str, list[tuple[dict[str, str], float]]] = {}
     for family in open_metrics.text_string_to_metric_families(text):  # type: ignore[no-untyped-call]
@@ -186,7 +187,7 @@ def text_of(tokens: list[Token]) -> str:
     )
 
 
-class Page(HTMLParser):
+class ParsedPage(HTMLParser):
     """A page's tags and text, outside of scripts and styles."""
 
     VOID = ("meta", "br")
@@ -214,8 +215,8 @@ class Page(HTMLParser):
             self.text += data
 
 
-def read_html(text: str) -> Page:
-    page = Page(text)
+def read_html(text: str) -> ParsedPage:
+    page = ParsedPage(text)
     assert {"img", "a", "iframe", "link"}.isdisjoint(page.tags)
     assert not {key for key in page.attributes if key.startswith("on")}
     assert "default-src 'none'" in text
@@ -241,7 +242,7 @@ def as_html(checked: CheckResult) -> str:
 
 
 def rendered(form: str, checked: CheckResult) -> str:
-    """The format as text that can be written to a file and holds nothing that a terminal acts upon."""
+    """Return the format as text that can be written to a file and holds nothing that a terminal acts upon."""
     text = drawn(checked, form)
     text.encode()
     assert without_assets(text).replace("\n", "").isprintable()
@@ -311,7 +312,7 @@ def test_a_trace_that_means_harm_comes_through(form: str) -> None:
 
 @cache
 def of_many(count: int) -> CheckResult:
-    """A job of very many ranks, all of them bad, with names as long as they may be shown."""
+    """Return a job of very many ranks, all of them bad, with names as long as they may be shown."""
     verdicts = [
         base(subject=Subject(source="<|&@" * 50 + str(rank), rank=rank, device=0), **changes)
         for rank in range(count)
@@ -378,7 +379,7 @@ def test_junit_is_red_exactly_where_the_check_does_not_pass(checked: CheckResult
 
 
 def of_ranks(**changes: Any) -> CheckResult:
-    """A budget over four ranks, of which the third decides."""
+    """Return a budget over four ranks, of which the third decides."""
     subject = Subject(source="rank2.json.gz", rank=2, device=0)
     parts = (part(0, "pass", 90.0), part(1, "unknown", None), part(2, "fail", 61.25), part(3, "fail", 70.0))
     return result(verdict(**{"subject": subject, "parts": parts} | changes))
@@ -568,11 +569,11 @@ def test_the_page_shows_a_name_as_it_is(name: str) -> None:
 def test_openmetrics_are_in_base_units() -> None:
     samples = read_openmetrics(openmetrics.render(result(verdict(), passed(), unknown(value=55.5))))
 
-    def one(name: str) -> tuple[dict[str, str], float]:
+    def sample_of(name: str) -> tuple[dict[str, str], float]:
         [sample] = samples[name]
         return sample
 
-    labels, value = one("overlapscope_budget_value_ratio")
+    labels, value = sample_of("overlapscope_budget_value_ratio")
     assert value == pytest.approx(0.6125)
     assert labels == {
         "budget": "efficiency_pct >= 80%",
@@ -583,9 +584,9 @@ def test_openmetrics_are_in_base_units() -> None:
         "device": "0",
         "scope": "steps",
     }
-    assert one("overlapscope_budget_limit_seconds")[1] == pytest.approx(0.012)
-    assert one("overlapscope_budget_value_seconds")[1] == pytest.approx(0.010512345)
-    labels, value = one("overlapscope_budget_value_bytes_per_second")
+    assert sample_of("overlapscope_budget_limit_seconds")[1] == pytest.approx(0.012)
+    assert sample_of("overlapscope_budget_value_seconds")[1] == pytest.approx(0.010512345)
+    labels, value = sample_of("overlapscope_budget_value_bytes_per_second")
     assert value == pytest.approx(55.5e9) and labels["scope"] == "window" and labels["direction"] == "h2d"
 
 
@@ -626,7 +627,7 @@ def test_a_label_comes_back_as_it_was(name: str) -> None:
     assert labels["budget"] == clean(name)
 
 
-# -- Shared behaviour -----------------------------------------------------------------------------------
+# -- Shared behavior -----------------------------------------------------------------------------------
 
 
 def test_value_and_limit_are_never_shown_the_same_where_they_differ() -> None:

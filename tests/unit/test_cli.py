@@ -230,7 +230,7 @@ def test_terminal_report_has_all_parts(capsys: pytest.CaptureFixture[str]) -> No
         "idle by cause",
         "host stall",
         "file-complete",
-        "ProfilerStep#4",
+        "ProfilerStep#3",
     ):
         assert part in verbose and part not in out
 

@@ -1,4 +1,4 @@
-"""The palette: nothing without a colour, text that can be read, kinds that stay apart for everybody."""
+"""The palette: nothing without a color, text that can be read, kinds that stay apart for everybody."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def _linear(color: str) -> np.ndarray:
 
 
 def _contrast(first: str, other: str) -> float:
-    """The contrast ratio of WCAG 2."""
+    """Return the contrast ratio of WCAG 2."""
     light, dark = sorted((float(_linear(c) @ [0.2126, 0.7152, 0.0722]) for c in (first, other)), reverse=True)
     return (light + 0.05) / (dark + 0.05)
 

@@ -53,7 +53,7 @@ def judged_ns(recording: str) -> int:
         ("same-stream", "kv_offload/on_demand", "kv_offload/prefetch"),
         ("pageable-memory", "kv_offload/pageable", "kv_offload/on_demand"),
         ("pageable-memory", "activation_offload/pageable", "activation_offload/pinned"),
-        ("launch-bound", "cuda_graph/eager", "cuda_graph/graph_replay"),
+        ("dispatch", "cuda_graph/eager", "cuda_graph/graph_replay"),
         ("blocking-copy", "pin_strategies/pinned_blocking", "pin_strategies/pinned_non_blocking"),
     ],
 )
@@ -70,7 +70,7 @@ def test_a_finding_costs_what_the_fixed_program_took_less(rule: str, before: str
 @pytest.mark.parametrize(
     ("rule", "recording"),
     [
-        ("launch-bound", "gpt2_train"),
+        ("dispatch", "gpt2_train"),
         ("data-loading", "known_causes/data_loading"),
         ("pageable-memory", "laboratory/kv_offload/pageable.trace"),
     ],
@@ -96,7 +96,7 @@ def test_a_replay_that_contradicts_what_explains_most_of_the_loss_does_not_make_
 @pytest.mark.parametrize("plain_step_ns", [None, 40_000_000])
 def test_a_saving_larger_than_what_a_finding_explains_has_a_reason(plain_step_ns: int | None) -> None:
     findings = build([analysed("gpt2_train")], plain_step_ns=plain_step_ns).findings
-    assert "launch-bound" in {finding.rule for finding in findings}
+    assert "dispatch" in {finding.rule for finding in findings}
     for finding in findings:
         assert finding.plain_bound_ns is not None
         exceeds = finding.cost_ns > costing.MORE * finding.spoken_bound_ns
@@ -172,12 +172,12 @@ def test_views_say_how_a_cost_is_known() -> None:
         for name, page in pages.items()
         for finding in page.report.findings
     }
-    assert costs["ddp/rank0", "launch-bound"] == "saves about 3.30 ms a step (10.6%), 1.18 to 3.94 ms"
+    assert costs["ddp/rank0", "dispatch"] == "saves about 3.30 ms a step (10.6%), 1.18 to 4.14 ms"
     assert costs["ddp/rank0", "exposed-comm"].startswith("saves at most 829 us a step (")
     assert costs[SLOW_ON_THE_HOST, "late-prefetch"] == "saves nothing by itself"
     assert costs[SLOW_ON_THE_HOST, "streams-without-overlap"] == ""
     (section,) = pages["ddp/rank0"].sections()
-    assert "Fixing launch-bound would save about 3.30 ms (10.6%)" in verdict.judge(section).text
+    assert "Fixing dispatch would save about 3.30 ms (10.6%)" in verdict.judge(section).text
 
 
 @pytest.mark.parametrize("rule", RULES.values(), ids=RULES)

@@ -352,7 +352,7 @@ NAMED = [
         {"data-loading gone", "pageable-memory gone"},
     ),
     ("offload_pipeline/one_stream", "offload_pipeline/three_streams", {"same-stream gone"}),
-    ("cuda_graph/eager", "cuda_graph/graph_replay", {"launch-bound gone"}),
+    ("cuda_graph/eager", "cuda_graph/graph_replay", {"dispatch gone", "python gone"}),
     ("kv_offload/pageable", "kv_offload/prefetch", {"pageable-memory gone"}),
     ("activation_offload/pageable", "activation_offload/overlapped", {"pageable-memory gone"}),
     ("fsdp_offload/offload_pageable.traces", "fsdp_offload/offload.traces", {"pageable-memory gone"}),

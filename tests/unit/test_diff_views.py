@@ -246,8 +246,8 @@ def test_colour_is_never_alone_and_absent_where_it_is_not_wanted() -> None:
     assert "\x1b" not in plain
     colored = as_text(sample(), width=100, color="standard")
     assert "\x1b" in colored
-    said = re.sub(r"\x1b\[[0-9;]*m", "", colored)
-    assert [line.rstrip() for line in said.splitlines()] == plain.splitlines()
+    text = re.sub(r"\x1b\[[0-9;]*m", "", colored)
+    assert [line.rstrip() for line in text.splitlines()] == plain.splitlines()
 
 
 @pytest.mark.parametrize("encoding", ["ascii", "latin-1", "cp437"])

@@ -202,5 +202,6 @@ def test_more_traces_than_a_report_holds_are_refused_before_any_is_read(
     for number in range(2_049):
         (tmp_path / f"rank{number}.json").touch()
     assert main(["analyze", str(tmp_path)]) == 2
-    said = capsys.readouterr().err
-    assert "2,049 traces are too many for one report" in said and "`overlapscope ranks`" in said
+    message = capsys.readouterr().err
+    assert "2,049 traces are too many for one report" in message and "`overlapscope ranks`" in message
+    assert "each of 2,048 at" in " ".join(message.split())

@@ -28,7 +28,7 @@ from overlapscope.catalog.checks import CHECKS
 from overlapscope.commands import COMMANDS, main, subcommand
 from overlapscope.prediction.interventions import INTERVENTIONS
 from overlapscope.reading.samples import SAMPLES
-from tests.support.documented import BLOCKS, DOCS, ROOT, TAUGHT, Block, lines
+from tests.support.documented import BLOCKS, DOCS, ROOT, TAUGHT, CodeBlock, lines
 
 WIDTH = 80
 """Width of the terminal for quoted outputs."""
@@ -41,6 +41,7 @@ NOT_RUN = {
     "completion": "writes into the home directory: tests/process",
     "hta": "needs HolisticTraceAnalysis: tests/process",
     "ranks": "starts processes: tests/process",
+    "whatif traces/": "starts processes: tests/process",
     "try": "runs a program many times: tests/torch/test_try.py",
     "scenarios run": "needs a GPU: tests/torch",
     "scenarios calibrate": "needs a GPU: tests/gpu",
@@ -164,7 +165,7 @@ def furnished(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def place(furnished: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A copy of it to work in."""
+    """Return a copy of it to work in."""
     shutil.copytree(furnished, tmp_path, symlinks=True, dirs_exist_ok=True)
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("COLUMNS", str(WIDTH))
@@ -195,14 +196,14 @@ def test_blocks_are_fenced_and_say_their_language() -> None:
 
 
 @_of("sh")
-def test_commands_run(block: Block, place: Path) -> None:
+def test_commands_run(block: CodeBlock, place: Path) -> None:
     for line in lines(block.text):
         _run(line)
 
 
 @_of("console")
 def test_quoted_outputs_are_those_of_the_commands(
-    block: Block, place: Path, request: pytest.FixtureRequest, capsys: pytest.CaptureFixture[str]
+    block: CodeBlock, place: Path, request: pytest.FixtureRequest, capsys: pytest.CaptureFixture[str]
 ) -> None:
     capsys.readouterr()
     quoted = ""
@@ -233,14 +234,14 @@ def test_the_readme_quotes_what_its_commands_print(place: Path, capsys: pytest.C
 
 
 @_of("python")
-def test_python_runs(block: Block, place: Path) -> None:
+def test_python_runs(block: CodeBlock, place: Path) -> None:
     code = compile(block.text, block.id, "exec")
     if not block.not_run:
         exec(code, {"__name__": "docs"})
 
 
 @_of("toml")
-def test_configurations_are_understood(block: Block, place: Path) -> None:
+def test_configurations_are_understood(block: CodeBlock, place: Path) -> None:
     read = tomllib.loads(block.text)
     name = "pyproject.toml" if "tool" in read else "overlapscope.toml"
     (place / name).write_text(block.text)

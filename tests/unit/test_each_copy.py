@@ -9,7 +9,8 @@ import pytest
 from hypothesis import given
 
 from overlapscope.analysis import analyze_trace
-from overlapscope.analysis.each_copy import NO_CAUSE, issuers, list_copies, peak_gb_per_s
+from overlapscope.analysis.each_copy import issuers, list_copies, peak_gb_per_s
+from overlapscope.analysis.pieces import NO_CAUSE
 from overlapscope.catalog.causes import COPY_CAUSES
 from overlapscope.reading import load
 from overlapscope.trace.model import Kind, Memory

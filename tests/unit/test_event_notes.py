@@ -7,7 +7,7 @@ from typing import Any
 
 from overlapscope import load
 from overlapscope.analysis import analyze_trace
-from overlapscope.analysis.edges import EXACT
+from overlapscope.analysis.event_waits import EXACT
 from overlapscope.base.marks import EVENT_RECORD, EVENT_WAIT
 from overlapscope.trace.model import Trace
 from tests.support.kineto_files import Event, call, host, kernel, memcpy, write
@@ -16,7 +16,7 @@ COPY, FIRST, SECOND = 13, 7, 17
 
 
 def wait_record(ts: float, stream: int, correlation: int, event: int) -> Event:
-    """A sync record as Kineto writes it on CUDA 13."""
+    """Return a sync record as Kineto writes it on CUDA 13."""
     args = {"cuda_sync_kind": "Stream Wait Event", "wait_on_stream": -1, "wait_on_cuda_event_record_corr_id": -1}
     args |= {"wait_on_cuda_event_id": event, "stream": stream, "correlation": correlation, "device": 0}
     return {"ph": "X", "cat": "cuda_sync", "name": "Stream Wait Event", "pid": 0, "tid": stream, "ts": ts, "dur": 1} | {
@@ -25,7 +25,7 @@ def wait_record(ts: float, stream: int, correlation: int, event: int) -> Event:
 
 
 def two_streams_and_a_copy(tmp_path: Path, *notes: Event) -> Trace:
-    """A copy that waits for the first of two streams; both end before it begins, the second later."""
+    """Return a copy that waits for the first of two streams; both end before it begins, the second later."""
     events = [
         call(0, 1, 1),
         call(2, 1, 2),

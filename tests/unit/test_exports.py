@@ -42,7 +42,7 @@ def export(client: FlaskClient, **query: str | int) -> str:
 def test_the_file_is_the_report(client: FlaskClient) -> None:
     document = export(client, trace=LAUNCHES)
     assert Parsed(document).loaded == []
-    assert "launch-bound" in Parsed(document).text
+    assert "dispatch" in Parsed(document).text
 
 
 def test_the_timeline_opens_where_it_was(client: FlaskClient) -> None:

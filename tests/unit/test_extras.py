@@ -25,7 +25,7 @@ def test_extras_are_those_of_the_package() -> None:
     }
     packages = metadata.packages_distributions()
     assert declared == {
-        name: {packages[module][0].replace("_", "-") for module in extra.modules}
+        name: {*(packages[module][0].replace("_", "-") for module in extra.modules), *extra.programs}
         for name, extra in extras.EXTRAS.items()
     }
 

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import json
+import tracemalloc
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import pytest
 
 from overlapscope import analyze, load
+from overlapscope.analysis.thread_turns import Relation, relations
 from overlapscope.base.marks import METADATA, PLAIN_STEPS
-from overlapscope.prediction.thread_turns import Relation, relations
+from overlapscope.base.saved import encode
 from overlapscope.render import terminal
 from overlapscope.report.document import document
 from overlapscope.report.model import from_json, to_json
@@ -37,6 +40,40 @@ def test_a_report_whose_host_time_has_no_steps_is_none_of_ours(tmp_path: Path) -
     changed = json.loads(to_json(report))
     changed["traces"][0]["host"]["steps"] = []
     with pytest.raises(msgspec.ValidationError, match="length >= 1"):
+        from_json(json.dumps(changed).encode())
+
+
+@pytest.mark.parametrize(
+    ("place", "value"),
+    [
+        (("per_step", "first"), 1 << 62),
+        (("per_step", "first"), -1),
+        (("per_step", "steps"), 1 << 62),
+        (("per_step", "steps"), 0),
+        (("steps", 0, "partial"), True),
+        (("steps", -2, "partial"), True),
+    ],
+)
+def test_a_report_whose_average_is_not_of_its_whole_steps_is_none_of_ours(place: tuple[Any, ...], value: int) -> None:
+    changed = json.loads(to_json(analyze(load(Path("traces/known_causes/event_wait.json.gz")))))
+    part = changed["traces"][0]["devices"][0]
+    part["per_step"].update(first=0, steps=len(part["steps"]))
+    from_json(json.dumps(changed).encode())
+    for key in place[:-1]:
+        part = part[key]
+    part[place[-1]] = value
+    with pytest.raises(msgspec.ValidationError, match="whole steps"):
+        from_json(json.dumps(changed).encode())
+
+
+@pytest.mark.parametrize("steps", [0, -1])
+def test_a_report_without_figures_of_steps_has_an_average_of_some(steps: int) -> None:
+    changed = json.loads(to_json(analyze(load(Path("traces/known_causes/event_wait.json.gz")))))
+    [device] = changed["traces"][0]["devices"]
+    device.update(steps=[], copies=[], host_stalls=[], kernels=[], evidence=[], plain=None)
+    from_json(json.dumps(changed).encode())
+    device["per_step"]["steps"] = steps
+    with pytest.raises(msgspec.ValidationError, match="whole steps"):
         from_json(json.dumps(changed).encode())
 
 
@@ -101,3 +138,14 @@ def test_plain_steps_in_a_file_of_very_many_threads_replay_nothing(tmp_path: Pat
     )
     assert few is not None and few.origin == "measured"
     assert many is None
+
+
+def test_a_report_is_written_with_at_most_two_copies_of_its_json_in_memory() -> None:
+    report = [["x" * 30] * 1000] * 300
+    tracemalloc.start()
+    try:
+        data = encode(report)
+        most_bytes = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert most_bytes < len(msgspec.json.encode(report)) + 2 * len(data)

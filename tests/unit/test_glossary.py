@@ -20,7 +20,7 @@ WORDS_OF_ROWS = {"h2d, d2h, both at once", "engines busy, ideal", "a plain step"
 """Rows that are named by several words, each of which is known."""
 
 
-def told(word: str) -> str:
+def explanation(word: str) -> str:
     """Return the explanation of a word, on a single line."""
     return " ".join(terminal.render(glossary.explain(word)).split())
 
@@ -36,11 +36,11 @@ def _enums(node: Any) -> Iterator[str]:
 
 @pytest.mark.parametrize("word", sorted({*_enums(schema_of("report"))}))
 def test_every_word_that_the_json_report_chooses_from_is_explained(word: str) -> None:
-    assert told(word)
+    assert explanation(word)
 
 
 def _printed(report: str) -> Iterator[str]:
-    """The words of ours in a report: checks, causes, buckets, figures and rules."""
+    """Yield the words of ours in a report: checks, causes, buckets, figures and rules."""
     for line in report.replace("\\", "").splitlines():
         if heading := re.match(r"### \d+\. ([a-z-]+) \((\w+)\)", line):
             yield from heading.groups()
@@ -56,28 +56,38 @@ def _printed(report: str) -> Iterator[str]:
 def test_every_word_of_a_report_is_explained(golden: Path) -> None:
     ranges = {"forward", "backward", "optimizer", "input", "rank0", "rank1"}
     for word in {*_printed(golden.read_text())} - WORDS_OF_ROWS - ranges:
-        assert told(word)
+        assert explanation(word)
 
 
 def test_a_cause_leads_to_its_rule_its_interventions_and_its_metrics() -> None:
-    text = told("same-stream")
+    text = explanation("same-stream")
     assert "Found by rule same-stream." in text
     assert "`--side-stream`" in text
     assert "exposed_copy_pct" in text
 
 
 def test_a_word_with_several_meanings_is_explained_with_all_of_them() -> None:
-    text = told("host-sync")
+    text = explanation("host-sync")
     assert all(kind in text for kind in ("(rule, warning)", "(cause of exposed copies)", "(cause of idle time)"))
 
 
 @pytest.mark.parametrize("spelled", ["exposed copy", "exposed-copy", "exposed_copy_ns", "Exposed Copy"])
 def test_a_word_may_be_spelled_as_people_or_as_json_spell_it(spelled: str) -> None:
-    assert "(bucket)" in told(spelled)
+    assert "(bucket)" in explanation(spelled)
 
 
 def test_the_short_form_in_narrow_tables_is_explained_as_the_whole_term() -> None:
-    assert glossary.explain("efficiency").blocks == glossary.explain("overlap efficiency").blocks
+    for short, whole in (
+        ("efficiency", "overlap efficiency"),
+        ("bubble", "pipeline bubble"),
+        ("load", "load of experts"),
+    ):
+        assert glossary.explain(short).blocks == glossary.explain(whole).blocks
+
+
+@pytest.mark.parametrize("word", ["stage", "expert"])
+def test_words_of_tables_of_ranks_are_explained(word: str) -> None:
+    assert "(term)" in explanation(word)
 
 
 def test_a_typing_error_is_reported_with_a_suggestion() -> None:

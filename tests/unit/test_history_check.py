@@ -14,7 +14,7 @@ from overlapscope.commands import main
 from overlapscope.history.store import Store
 from overlapscope.reading.samples import SAMPLES
 from tests.support.diff_samples import HOSTILE
-from tests.support.history_entries import figure, made
+from tests.support.history_entries import figure, make_entry
 
 NAIVE, PREFETCHED = str(SAMPLES / "training_naive.json.gz"), str(SAMPLES / "training_prefetched.json.gz")
 DAY, BEGUN = 86_400 * 10**9, 1_790_000_000 * 10**9
@@ -29,14 +29,14 @@ def history(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def fill(values: Sequence[float], *, job: str = "train.py", **more: Any) -> None:
-    """A value of efficiency a day, and a step that is always the same."""
+    """Add one report a day with these values of efficiency, and a step that is always the same."""
     with Store.open() as store:
         for day, value in enumerate(values):
             figures = [
                 figure("efficiency_pct", float(value), spread=0.1, floor=1.0),
                 figure("step_time", 1e7, spread=1e3, floor=1e5),
             ]
-            store.add(made(BEGUN + day * DAY, figures, job=job, commit=f"{day:040x}", **more))
+            store.add(make_entry(BEGUN + day * DAY, figures, job=job, commit=f"{day:040x}", **more))
 
 
 def checked(*arguments: str) -> int:
@@ -74,16 +74,16 @@ def test_better_is_not_a_failure() -> None:
 def test_few_reports_give_no_answer(count: int, capsys: pytest.CaptureFixture[str]) -> None:
     fill(SAME[:count])
     assert checked() == 3
-    assert "too few values" in " ".join(capsys.readouterr().out.split())
+    assert "cannot show what is noise" in " ".join(capsys.readouterr().out.split())
 
 
 def test_a_newest_report_without_the_figure_or_of_another_gpu_gives_no_answer() -> None:
     fill(SAME)
     with Store.open() as store:
-        store.add(made(BEGUN + 50 * DAY, [figure("step_time", 1e7, floor=1e5)]))
+        store.add(make_entry(BEGUN + 50 * DAY, [figure("step_time", 1e7, floor=1e5)]))
     assert checked() == 3
     with Store.open() as store:
-        store.add(made(BEGUN + 51 * DAY, [figure("efficiency_pct", 20.0, floor=1.0)], gpu="other"))
+        store.add(make_entry(BEGUN + 51 * DAY, [figure("efficiency_pct", 20.0, floor=1.0)], gpu="other"))
     assert checked() == 3
 
 
@@ -99,7 +99,7 @@ def test_recordings_are_not_judged_by_the_plain_program() -> None:
     fill(SAME)
     fill([value - 40 for value in SAME[:7]], plain=False, host="h")
     with Store.open() as store:
-        store.add(made(BEGUN + 60 * DAY, [figure("efficiency_pct", 40.0, spread=0.1, floor=1.0)], plain=False))
+        store.add(make_entry(BEGUN + 60 * DAY, [figure("efficiency_pct", 40.0, spread=0.1, floor=1.0)], plain=False))
     assert checked("--metric", "efficiency_pct") == 0
 
 
@@ -150,7 +150,7 @@ def test_a_commit_that_is_recorded_again_is_the_newest() -> None:
     assert checked("--by", "commit") == 0
     with Store.open() as store:
         figures = [figure("efficiency_pct", 40.0, spread=0.1, floor=1.0)]
-        store.add(made(BEGUN + 99 * DAY, figures, job="train.py", commit=f"{3:040x}"))
+        store.add(make_entry(BEGUN + 99 * DAY, figures, job="train.py", commit=f"{3:040x}"))
     assert checked("--metric", "efficiency_pct") == 1
     # Two recordings of a commit make one value, in the middle between them.
     assert checked("--metric", "efficiency_pct", "--by", "commit") == 1
@@ -179,7 +179,7 @@ def test_a_name_that_is_wrong_is_named(capsys: pytest.CaptureFixture[str]) -> No
 def test_names_that_mean_harm_stay_text(capsys: pytest.CaptureFixture[str]) -> None:
     fill([*SAME, *(value - 20 for value in SAME)], job=HOSTILE, gpu=HOSTILE)
     with Store.open() as store:
-        store.add(made(BEGUN + 90 * DAY, [figure("efficiency_pct", 1.0, floor=1.0)], job=HOSTILE, commit=HOSTILE))
+        store.add(make_entry(BEGUN + 90 * DAY, [figure("efficiency_pct", 1.0, floor=1.0)], job=HOSTILE, commit=HOSTILE))
     for format in ("text", "markdown", "html"):
         main(["history", "--format", format])
         checked("--format", format)

@@ -17,7 +17,7 @@ from overlapscope.reading.samples import SAMPLES
 from overlapscope.render import html, markdown, terminal
 from tests.support.diff_samples import HOSTILE
 from tests.support.helpers import TRACES
-from tests.support.history_entries import figure, made
+from tests.support.history_entries import figure, make_entry
 from tests.support.schemas import validate
 
 NAIVE, PREFETCHED = str(SAMPLES / "training_naive.json.gz"), str(SAMPLES / "training_prefetched.json.gz")
@@ -63,7 +63,7 @@ def test_a_report_and_its_check_are_kept_together(tmp_path: Path, capsys: pytest
 
 
 def with_origin(origin: object, target: Path) -> str:
-    """A copy of a recording whose recorder noted where it comes from."""
+    """Return a copy of a recording whose recorder noted where it comes from."""
     document = json.loads(gzip.decompress(Path(NAIVE).read_bytes()))
     document["overlapscope"] = {**document.get("overlapscope", {}), "origin": origin}
     target.write_text(json.dumps(document))
@@ -118,8 +118,10 @@ def test_the_figures_come_back_from_csv_and_parquet(tmp_path: Path) -> None:
 
     pytest.importorskip("pyarrow")
     with Store.open() as store:
-        store.add(made(10**18, [figure("step_time", 2.5, rank=1), figure("idle_pct", 50.0)], job="=cmd", commit="c"))
-        store.add(made(10**18 + 1, [figure("step_time", 1.25, spread=None)], labels={"a": "b"}))
+        store.add(
+            make_entry(10**18, [figure("step_time", 2.5, rank=1), figure("idle_pct", 50.0)], job="=cmd", commit="c")
+        )
+        store.add(make_entry(10**18 + 1, [figure("step_time", 1.25, spread=None)], labels={"a": "b"}))
     for suffix in ("csv", "parquet"):
         assert main(["history", "export", str(tmp_path / f"out.{suffix}")]) == 0
     parquet = pd.read_parquet(tmp_path / "out.parquet")
@@ -136,7 +138,9 @@ def test_the_figures_come_back_from_csv_and_parquet(tmp_path: Path) -> None:
 
 def test_names_that_mean_harm_stay_text(history: Path) -> None:
     with Store.open(history) as store:
-        store.add(made(10**18, job=HOSTILE, commit=HOSTILE, branch=HOSTILE, gpu=HOSTILE, labels={HOSTILE: HOSTILE}))
+        store.add(
+            make_entry(10**18, job=HOSTILE, commit=HOSTILE, branch=HOSTILE, gpu=HOSTILE, labels={HOSTILE: HOSTILE})
+        )
         shown = listing(store, EVERYTHING, store.rows())
     assert "<script>x" not in html.render(shown)
     assert "<script>x" not in markdown.render(shown)

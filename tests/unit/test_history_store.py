@@ -36,7 +36,7 @@ from overlapscope.render import terminal
 from overlapscope.report.model import build
 from tests.support.endless_tables import make_endless
 from tests.support.helpers import TRACES, recordings, various
-from tests.support.history_entries import REPORT, figure, made
+from tests.support.history_entries import REPORT, figure, make_entry
 from tests.support.recordings import report_of
 
 NUL = "ä\n\0%_"
@@ -57,7 +57,7 @@ FIGURES = st.lists(
 )
 ENTRIES = st.lists(
     st.builds(
-        made,
+        make_entry,
         st.integers(0, 2**62) | st.integers(10, 20),
         FIGURES,
         job=NAMES,
@@ -99,9 +99,9 @@ def meant(entry: Entry, query: Query) -> bool:
 
 
 @given(ENTRIES, QUERIES)
-@example([made(1, [], commit=NUL, labels={NUL: NUL})], Query(commit=NUL))
-@example([made(1, [], commit=NUL, labels={NUL: NUL})], Query(labels={NUL: NUL}))
-@example([made(1, [], labels={NUL: NUL})], Query(labels={"ä\n": "ä\n"}))
+@example([make_entry(1, [], commit=NUL, labels={NUL: NUL})], Query(commit=NUL))
+@example([make_entry(1, [], commit=NUL, labels={NUL: NUL})], Query(labels={NUL: NUL}))
+@example([make_entry(1, [], labels={NUL: NUL})], Query(labels={"ä\n": "ä\n"}))
 def test_what_was_added_is_found_as_a_search_through_all_entries_finds_it(entries: list[Entry], query: Query) -> None:
     different = {entry.id: entry for entry in entries}
     with tempfile.TemporaryDirectory() as folder, Store.open(Path(folder) / "h") as store:
@@ -144,7 +144,7 @@ def test_what_was_added_is_found_as_a_search_through_all_entries_finds_it(entrie
 
 
 def test_an_entry_is_found_by_the_beginning_of_its_id(tmp_path: Path) -> None:
-    tenth = made(10)
+    tenth = make_entry(10)
     with Store.open(tmp_path / "h") as store:
         store.add(tenth)
         assert store.entry(tenth.id[:6]) == tenth
@@ -229,7 +229,7 @@ def test_what_makes_a_report_large_is_left_out_and_it_says_so(monkeypatch: pytes
 def refused(path: Path, **options: Any) -> str:
     before = path.read_bytes() if path.is_file() else None
     with pytest.raises(UsageError) as caught, Store.open(path, **options) as store:
-        store.add(made(1))
+        store.add(make_entry(1))
     assert before is None or path.read_bytes() == before
     return str(caught.value)
 
@@ -249,7 +249,7 @@ def test_a_file_of_another_kind_stays_as_it_is(tmp_path: Path) -> None:
 def test_a_store_of_a_newer_version_stays_as_it_is(tmp_path: Path) -> None:
     path = tmp_path / "h"
     with Store.open(path) as store:
-        store.add(made(1))
+        store.add(make_entry(1))
     with contextlib.closing(sqlite3.connect(path)) as file:
         file.execute("PRAGMA journal_mode = DELETE")
         file.execute("PRAGMA user_version = 99")
@@ -274,25 +274,25 @@ def test_a_store_of_the_first_version_is_brought_up_to_date_with_all_that_it_has
 def test_reading_leaves_nothing_beside_the_file_and_detects_a_write_in_the_meantime(tmp_path: Path) -> None:
     path = tmp_path / "h"
     with Store.open(path) as store:
-        store.add(made(1, [figure("step_time", 1.0)]))
+        store.add(make_entry(1, [figure("step_time", 1.0)]))
     with Store.open(path, read_only=True, traceless=True) as store:
         assert len(store.rows()) == 1
     assert [file.name for file in tmp_path.iterdir()] == ["h"]
 
     def read_while_it_is_written() -> None:
         with Store.open(path, read_only=True, traceless=True) as reader, Store.open(path) as writer:
-            writer.add(made(2, [figure("step_time", 1.0)]))
+            writer.add(make_entry(2, [figure("step_time", 1.0)]))
             writer.compact()
             reader.rows()
 
     with pytest.raises(UsageError, match="another process wrote to the history in the meantime"):
         read_while_it_is_written()
     with Store.open(path, read_only=True) as reader, Store.open(path) as writer:
-        writer.add(made(3, [figure("step_time", 1.0)]))
+        writer.add(make_entry(3, [figure("step_time", 1.0)]))
         assert len(reader.rows()) == 3
     (tmp_path / "link").symlink_to(path)
     with Store.open(path) as writer:
-        writer.add(made(4, [figure("step_time", 1.0)]))
+        writer.add(make_entry(4, [figure("step_time", 1.0)]))
         with Store.open(tmp_path / "link", read_only=True, traceless=True) as reader:
             assert len(reader.rows()) == 4
 
@@ -301,7 +301,7 @@ def test_a_damaged_store_is_reported_in_a_sentence(tmp_path: Path) -> None:
     path = tmp_path / "h"
     with Store.open(path) as store:
         for at_ns in range(50):
-            store.add(made(at_ns, [figure("step_time", 1.0)]))
+            store.add(make_entry(at_ns, [figure("step_time", 1.0)]))
         store.compact()
     data = bytearray(path.read_bytes())
     data[4096:] = os.urandom(len(data) - 4096)
@@ -329,7 +329,7 @@ def test_a_damaged_store_is_reported_in_a_sentence(tmp_path: Path) -> None:
 def test_a_store_with_values_of_other_types_is_told_in_a_sentence(change: str, tmp_path: Path) -> None:
     path = tmp_path / "h"
     with Store.open(path) as store:
-        store.add(made(1, [figure("step_time", 1.0)]))
+        store.add(make_entry(1, [figure("step_time", 1.0)]))
         store.add_predictions([PREDICTION])
     with contextlib.closing(sqlite3.connect(path)) as file, file:
         file.execute(f"UPDATE {change}")
@@ -350,7 +350,7 @@ def test_a_store_whose_schema_is_not_utf_8_is_told_in_a_sentence(tmp_path: Path)
 @pytest.mark.skipif(os.geteuid() == 0, reason="the superuser may write anywhere")
 def test_a_store_in_a_folder_that_cannot_be_written_is_read(tmp_path: Path) -> None:
     with Store.open(tmp_path / "d" / "h") as store:
-        store.add(made(1))
+        store.add(make_entry(1))
     (tmp_path / "d" / "h").chmod(0o400)
     (tmp_path / "d").chmod(0o500)
     try:
@@ -365,12 +365,12 @@ def test_one_who_writes_for_long_is_reported(tmp_path: Path, monkeypatch: pytest
     monkeypatch.setattr(database, "_PATIENCE_S", 0.05)
     path = tmp_path / "h"
     with Store.open(path) as store:
-        store.add(made(1))
+        store.add(make_entry(1))
     with contextlib.closing(sqlite3.connect(path, isolation_level=None)) as other:
         other.execute("BEGIN IMMEDIATE")
         with Store.open(path) as store:
             with pytest.raises(UsageError, match="another process keeps writing"):
-                store.add(made(2))
+                store.add(make_entry(2))
             assert len(store.rows()) == 1
         other.execute("ROLLBACK")
 
@@ -475,9 +475,9 @@ def test_a_dropped_entry_without_steps_cannot_state_times_beyond_its_report(
         assert pull(store, tmp_path / "drop").added == 0
 
 
-def of_other_version(one: Entry) -> Entry:
-    tool = msgspec.structs.replace(one.report.tool, version="0.0.1")
-    return msgspec.structs.replace(one, report=msgspec.structs.replace(one.report, tool=tool))
+def of_other_version(entry: Entry) -> Entry:
+    tool = msgspec.structs.replace(entry.report.tool, version="0.0.1")
+    return msgspec.structs.replace(entry, report=msgspec.structs.replace(entry.report, tool=tool))
 
 
 @pytest.mark.parametrize("name", [str(path.relative_to(TRACES)) for path in recordings()])
@@ -569,16 +569,16 @@ def test_no_bytes_are_taken_for_an_entry(data: bytes) -> None:
 def test_a_figure_that_cannot_be_is_refused(field: str, value: Any) -> None:
     bad = msgspec.structs.replace(figure("step_time", 1.0), **{field: value})
     with pytest.raises(UnreadableTrace):
-        unpack(pack(made(1, [bad])), "x")
+        unpack(pack(make_entry(1, [bad])), "x")
 
 
 def test_instants_that_no_database_holds_are_refused() -> None:
     with pytest.raises(UnreadableTrace):
-        unpack(pack(made(2**63)), "x")
+        unpack(pack(make_entry(2**63)), "x")
 
 
 def test_a_schema_of_another_version_says_so() -> None:
-    newer = msgspec.structs.replace(made(1), schema_version=9)
+    newer = msgspec.structs.replace(make_entry(1), schema_version=9)
     with pytest.raises(UnreadableTrace, match="schema version 9"):
         unpack(pack(newer), "x")
 
@@ -614,7 +614,7 @@ def test_pages_of_a_store_that_refer_to_one_page_again_and_again_are_reported_in
 ) -> None:
     path = tmp_path / "h"
     with Store.open(path) as store:
-        store.add(made(1, [figure("step_time", 1.0)]))
+        store.add(make_entry(1, [figure("step_time", 1.0)]))
         store.compact()
     make_endless(path, table)
     with pytest.raises(UsageError, match="damaged"), Store.open(path, read_only=True) as store:
@@ -624,7 +624,7 @@ def test_pages_of_a_store_that_refer_to_one_page_again_and_again_are_reported_in
 def test_a_view_without_an_end_in_the_place_of_a_table_is_reported_in_a_sentence(tmp_path: Path) -> None:
     path = tmp_path / "h"
     with Store.open(path) as store:
-        store.add(made(1, [figure("step_time", 1.0)]))
+        store.add(make_entry(1, [figure("step_time", 1.0)]))
     with contextlib.closing(sqlite3.connect(path)) as file:
         file.execute("DROP TABLE figures")
         file.execute(

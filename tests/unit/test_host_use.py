@@ -11,8 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from overlapscope.analysis import analyze_trace
+from overlapscope.analysis.host_results import HostUse
 from overlapscope.analysis.host_use import describe_host
-from overlapscope.analysis.results import HostUse
 from overlapscope.commands import main
 from overlapscope.export.chrome_trace import blocks
 from overlapscope.reading import load
@@ -176,8 +176,8 @@ def test_the_step_without_the_profiler_is_said(tmp_path: Path, capsys: pytest.Ca
     content = json.loads(path.read_text())
     path.write_text(json.dumps({**content, "overlapscope": {"plain_steps": {"before": side, "after": side}}}))
     assert main(["analyze", str(path)]) == 0
-    said = " ".join(capsys.readouterr().out.split())
-    assert "Without the profiler a step takes 10.5 ms (measured, 8.0 to 14.8 ms)." in said
+    output = " ".join(capsys.readouterr().out.split())
+    assert "Without the profiler a step takes 10.5 ms (measured, 8.0 to 14.8 ms)." in output
 
 
 def test_recordings_without_a_gpu_are_compared_by_their_steps(

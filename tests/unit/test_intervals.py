@@ -78,7 +78,7 @@ def test_contains(a: list[tuple[int, int]], at: list[int]) -> None:
 
 
 def nested(pairs: list[tuple[int, int]]) -> list[tuple[int, int]]:
-    """Those of the intervals that cross none kept before: a call stack."""
+    """Return the intervals that cross no earlier one, as in a call stack."""
     kept: list[tuple[int, int]] = []
     for start, end in pairs:
         crosses = any(s < start < e < end or start < s < end < e for s, e in kept)
@@ -92,8 +92,8 @@ def test_nesting_finds_the_innermost(pairs: list[tuple[int, int]], at: list[int]
     stack = nested(pairs)
     starts = np.array([p[0] for p in stack], np.int64)
     ends = np.array([p[1] for p in stack], np.int64)
-    found = iv.Nesting(starts, ends).innermost(np.array(at, np.int64))
-    for t, row in zip(at, found.tolist(), strict=True):
+    rows = iv.Nesting(starts, ends).innermost(np.array(at, np.int64))
+    for t, row in zip(at, rows.tolist(), strict=True):
         around = [i for i, (start, end) in enumerate(stack) if start <= t < end]
         if not around:
             assert row == -1

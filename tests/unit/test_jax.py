@@ -35,7 +35,7 @@ Event = dict[str, Any]
 
 
 def events(recording: Path) -> list[Event]:
-    """The complete events of the Chrome trace of the same recording."""
+    """Return the complete events of the Chrome trace of the same recording."""
     text = gzip.decompress((JSON / f"{recording.name.removesuffix('.xplane.pb')}.trace.json.gz").read_bytes())
     return [event for event in json.loads(text)["traceEvents"] if event.get("ph") == "X"]
 
@@ -401,7 +401,7 @@ def test_mutated_files_are_read_or_refused_in_a_sentence(tmp_path: Path, recordi
 
 
 def _small(recording: Path) -> bytes:
-    """A piece of it: all that a reader looks at, in few events."""
+    """Return a piece of it: all that a reader looks at, in few events."""
     if recording.name.endswith(".gz"):
         document = json.loads(gzip.decompress(recording.read_bytes()))
         kept = [e for e in document["traceEvents"] if not str(e.get("name")).startswith("$")]

@@ -21,7 +21,7 @@ from overlapscope import timeline as lanes
 from overlapscope.analysis import TraceAnalysis, analyze_trace
 from overlapscope.analysis.calls import records_event, waits_event
 from overlapscope.analysis.device import DeviceAnalysis
-from overlapscope.analysis.edges import EXACT
+from overlapscope.analysis.event_waits import EXACT
 from overlapscope.analysis.results import Device
 from overlapscope.analysis.timeline import lengths, measured
 from overlapscope.base.intervals import covered, union
@@ -39,7 +39,7 @@ from tests.unit.test_sums import CALLS, check_figures, gpu_ops, host_events, ste
 RECORDINGS = various()
 
 
-class Drawn(NamedTuple):
+class DecodedLane(NamedTuple):
     """One lane of a view, read back."""
 
     fill: dict[str, list[int]]
@@ -50,8 +50,8 @@ class Drawn(NamedTuple):
     category: list[str]
 
 
-def read(data: bytes) -> tuple[dict[str, Any], dict[int, Drawn]]:
-    """A view's header and its lanes by id, as a browser reads them."""
+def read(data: bytes) -> tuple[dict[str, Any], dict[int, DecodedLane]]:
+    """Return a view's header and its lanes by id, as a browser reads them."""
     size = int.from_bytes(data[:4], "little")
     assert size % 4 == 0
     header = json.loads(data[4 : 4 + size])
@@ -71,7 +71,7 @@ def read(data: bytes) -> tuple[dict[str, Any], dict[int, Drawn]]:
             values, at = column(at, count, kind)
             columns.append(values)
         start, length, row, name, category = columns
-        by_lane[lane["lane"]] = Drawn(
+        by_lane[lane["lane"]] = DecodedLane(
             fill,
             start,
             length,
@@ -87,7 +87,7 @@ def built(trace: Trace) -> Lanes:
 
 
 def ops_of(lane: TimelineLane) -> list[tuple[int, int, str, str]]:
-    """The lane's ops: start, end, category and name."""
+    """Return the lane's ops: start, end, category and name."""
     return [
         (int(lane.start_ns[row]), int(lane.end_ns[row]), CATEGORIES[lane.category[row]], lane.name(row))
         for row in range(len(lane))
@@ -127,7 +127,7 @@ def test_every_column_says_exactly_how_full_it_is(trace: Trace, asked: tuple[int
     drawn = built(trace)
     # Sets are measured one by one or together, by how much of them is in view.
     with mock.patch.object(fill, "_FEW", few):
-        header, found = read(lanes.view(drawn, start, start + span, columns, range(len(drawn.lanes))))
+        header, drawn_lanes = read(lanes.view(drawn, start, start + span, columns, range(len(drawn.lanes))))
     assert (header["start"], header["end"], header["columns"]) == (start, start + span, columns)
     for lane in drawn.lanes:
         running: dict[str, set[int]] = {}
@@ -143,7 +143,7 @@ def test_every_column_says_exactly_how_full_it_is(trace: Trace, asked: tuple[int
                 shares.append(255 if ran == len(column) else -(-254 * ran // len(column)))
             if any(shares):
                 expected[category] = shares
-        assert found[lane.id].fill == expected
+        assert drawn_lanes[lane.id].fill == expected
 
 
 @given(traces(), views)
@@ -151,9 +151,9 @@ def test_every_op_wide_enough_is_drawn_by_itself(trace: Trace, asked: tuple[int,
     start, span, columns = asked
     end = start + span
     drawn = built(trace)
-    _, found = read(lanes.view(drawn, start, end, columns, range(len(drawn.lanes))))
+    _, drawn_lanes = read(lanes.view(drawn, start, end, columns, range(len(drawn.lanes))))
     for lane in drawn.lanes:
-        view, ops = found[lane.id], ops_of(lane)
+        view, ops = drawn_lanes[lane.id], ops_of(lane)
         wide = [
             row
             for row, (begin, stop, _, _) in enumerate(ops)
@@ -349,6 +349,34 @@ def check_ranking(drawn: Lanes, kind: lanes.Subject) -> None:
     assert sum(lengths) == lost - left_out
 
 
+def test_the_launching_thread_has_a_lane_of_its_innermost_lines_of_the_users_code() -> None:
+    frames = (
+        Host("train.py(1): main", -50, 900),
+        Host("train.py(10): step", 100, 500),
+        Host("torch/nn/modules/module.py(1775): _call_impl", 150, 400),
+        Host("train.py(20): forward", 200, 300),
+        Host("copy.py(128): deepcopy", 400, 450),
+        Host("train.py(1): main", 0, 100, thread=2),
+    )
+    steps = [Host("ProfilerStep#1", 0, 800)]
+    drawn = lanes.build(
+        analyze_trace(
+            make_trace([Op(Kind.COMPUTE, 300, 400, launch=(210, 220))], annotations=steps, python_frames=frames)
+        )
+    )
+    (lane,) = [lane for lane in drawn.lanes if lane.label == "Python lines"]
+    assert [(lane.name(row), int(lane.start_ns[row]), int(lane.end_ns[row])) for row in range(len(lane))] == [
+        ("train.py(1): main", 0, 100),
+        ("train.py(10): step", 100, 200),
+        ("train.py(20): forward", 200, 300),
+        ("train.py(10): step", 300, 500),
+        ("train.py(1): main", 500, 800),
+    ]
+    details = lanes.op(drawn, lane.id, 2)
+    assert (details["category"], details["title"]) == ("python-line", "train.py(20): forward")
+    assert ["launched", "op, 100 ns"] in details["facts"]
+
+
 @pytest.mark.parametrize("path", RECORDINGS, ids=lambda path: path.name.removesuffix(".json.gz"))
 def test_recordings_can_be_drawn(path: Path) -> None:
     analysis = analysis_of(path)
@@ -358,7 +386,8 @@ def test_recordings_can_be_drawn(path: Path) -> None:
     assert [lane["id"] for lane in model["lanes"]] == list(range(len(drawn.lanes)))
     trace = analysis.trace
     events = (trace.gpu_ops, trace.runtime_calls, trace.cpu_ops, trace.annotations, trace.overheads)
-    assert sum(len(lane) for lane in drawn.lanes if lane.kind in ("stream", "host")) == sum(map(len, events))
+    of_events = (lane for lane in drawn.lanes if lane.kind in ("stream", "host") and lane.label != "Python lines")
+    assert sum(map(len, of_events)) == sum(map(len, events))
 
     middle = (drawn.start_ns + drawn.end_ns) // 2
     for start, end in ((0, drawn.end_ns), (middle, middle + 20_000), (-1_000, 10), (drawn.end_ns, drawn.end_ns + 1)):
@@ -375,7 +404,7 @@ def test_recordings_can_be_drawn(path: Path) -> None:
         assert all(isinstance(text, str) for fact in facts["facts"] for text in fact)
 
 
-def check_fill(lane: TimelineLane, drawn_lane: Drawn, start: int, end: int) -> None:
+def check_fill(lane: TimelineLane, drawn_lane: DecodedLane, start: int, end: int) -> None:
     """Against the interval algebra, which knows neither grids nor prefix sums."""
     cuts = np.array([start + (end - start) * k // 700 for k in range(701)])
     last = np.maximum(cuts[1:], cuts[:-1] + 1)
@@ -429,14 +458,14 @@ def test_a_spans_figures_are_those_of_the_interval_algebra(path: Path) -> None:
             expected = measured({name: int(values[number]) for name, values in parts.items()})
             assert (figures.buckets, figures.engines, figures.overlap) == expected
             assert (figures.window.start_ns, figures.window.end_ns, figures.span_ns) == (start, end, end - start)
-            for pieces, names, told in (
+            for pieces, names, by_cause in (
                 (device_analysis.exposed, COPY_CAUSES, figures.exposed_copy_by_cause),
                 (device_analysis.idle, IDLE_CAUSES, figures.idle_by_cause),
             ):
                 for cause, name in enumerate(names):
                     mine = pieces.cause == cause
                     inside = covered(union(pieces.start_ns[mine], pieces.end_ns[mine]), [start], [end])
-                    assert told[name] == inside[0]
+                    assert by_cause[name] == inside[0]
 
 
 @pytest.mark.parametrize("name", ["known_causes/host_sync", "known_causes/allocation", "ddp/rank0"])
@@ -503,8 +532,8 @@ def test_the_edges_of_recordings_know_their_calls(path: Path) -> None:
 
 
 def check_calls_of_edges(analysis: TraceAnalysis, device: DeviceAnalysis) -> None:
-    """An edge runs from the last op that its stream was given before the record call to the first that the waiting
-    stream was given after the wait call."""
+    """Check that an edge runs from the last op enqueued on its stream before the record call to the first op enqueued
+    on the waiting stream after the wait call."""
     edges, ops, calls = device.edges, analysis.trace.gpu_ops, analysis.trace.runtime_calls
     assert (device.timeline.ops.end_ns[edges.source] == edges.source_end_ns)[edges.source >= 0].all()
     assert (ops.end_ns[edges.source_op] == edges.source_end_ns).all()

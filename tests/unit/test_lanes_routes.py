@@ -29,7 +29,7 @@ def library() -> Library:
 
 @pytest.fixture(scope="module")
 def drawn(library: Library) -> Lanes:
-    """The timeline of the plain program, which is estimated."""
+    """Return the timeline of the plain program, which is estimated."""
     opened = library.wait(library.entries()[0].id)
     assert opened.plain is not None
     return opened.plain.lanes

@@ -10,7 +10,8 @@ import pytest
 from msgspec.structs import replace
 
 import overlapscope as ov
-from overlapscope.analysis.results import Check, Device, partition
+from overlapscope.analysis.results import Device, partition
+from overlapscope.analysis.trust_results import Check
 from overlapscope.report.page import Page
 from overlapscope.report.verdict import judge
 from overlapscope.trace.model import Kind, Memory, Trace
@@ -37,7 +38,7 @@ def check(trace: Trace) -> Check:
 
 
 def queued(waits: Sequence[Host], *, rest: Sequence[Op] = (), **more: Any) -> Trace:
-    """An op of 1 ms, and another that is launched at once and begins after 300 ms."""
+    """Return an op of 1 ms, and another that is launched at once and begins after 300 ms."""
     ops = [
         Op(C, 0, 1 * MS, launch=(-20 * US, -10 * US)),
         Op(C, 300 * MS, 301 * MS, launch=(10 * US, 20 * US)),

@@ -45,7 +45,7 @@ PYTORCHS = r"torch|dataloader|non_blocking|pin_memory|\.item\(|\baten::|Profiler
 
 @pytest.fixture(scope="module")
 def reports(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    """A directory with the exported reports, each of which is read once."""
+    """Yield a directory with the exported reports, each of which is read once."""
     folder = tmp_path_factory.mktemp("nsys")
     for name in REPORTS:
         (folder / f"{name}.sqlite").write_bytes(lzma.decompress((TRACES / "nsys" / f"{name}.sqlite.xz").read_bytes()))
@@ -79,8 +79,7 @@ def of(reports: Path, name: str, number: int) -> tuple[Path, int, Trace]:
 
 
 def sweep(path: Path, process: int) -> dict[str, int]:
-    """The buckets of a process' only device, nanosecond by nanosecond between the instants at which anything changes,
-    from the rows of the database alone."""
+    """Return the buckets of a process's only device from the rows of the database alone, instant by instant."""
     changes: Counter[tuple[int, str]] = Counter()
     for table in gpu_tables(path):
         name = "(SELECT value FROM StringIds WHERE id = shortName)" if table == "KERNEL" else "''"
@@ -116,6 +115,19 @@ def test_buckets_are_those_of_a_sweep_over_the_databases_rows(reports: Path, nam
     assert buckets.exposed_other_ns == truth["other"]
     assert buckets.idle_ns == truth["idle"]
     assert device.overlap.copy_ns == truth["U(copy)"]
+
+
+@pytest.mark.parametrize(("name", "number"), PROCESSES)
+def test_kernels_have_the_databases_grids_and_blocks(reports: Path, name: str, number: int) -> None:
+    path, process, trace = of(reports, name, number)
+    truth = query(
+        path,
+        "SELECT gridX * gridY * gridZ, blockX * blockY * blockZ FROM CUPTI_ACTIVITY_KIND_KERNEL "
+        f"WHERE globalPid = {process}",
+    )
+    ops = trace.gpu_ops
+    kernels = ops.take((ops.kind == Kind.COMPUTE) | (ops.kind == Kind.COMM))
+    assert sorted(zip(kernels.blocks.tolist(), kernels.block_threads.tolist(), strict=True)) == sorted(truth)
 
 
 @pytest.mark.parametrize(("name", "number"), PROCESSES)
@@ -224,7 +236,7 @@ def test_analyze_prints_a_report(reports: Path, capsys: pytest.CaptureFixture[st
 
 @pytest.fixture
 def database(tmp_path: Path) -> Iterator[sqlite3.Connection]:
-    """A database in the file `report.sqlite`, to be filled."""
+    """Yield a database in the file `report.sqlite`, to be filled."""
     with closing(sqlite3.connect(tmp_path / "report.sqlite")) as connection:
         yield connection
 
@@ -244,10 +256,11 @@ STRINGS = "CREATE TABLE StringIds (id INTEGER PRIMARY KEY, value TEXT)"
 @pytest.mark.parametrize(
     ("statements", "says"),
     [
-        (["CREATE TABLE notes (text)"], "no table StringIds"),
-        ([STRINGS], "no table StringIds beside tables of CUDA"),
+        (["CREATE TABLE notes (text)"], "lacks the table StringIds"),
+        ([STRINGS], "it lacks the table StringIds, or tables of CUDA"),
         ([STRINGS, "CREATE TABLE CUPTI_ACTIVITY_KIND_KERNEL (start, deviceId)"], "has no column end, streamId"),
         ([STRINGS, KERNELS, "INSERT INTO CUPTI_ACTIVITY_KIND_KERNEL VALUES ('x', 1, 0, 7, 1, 1)"], "whole numbers"),
+        ([STRINGS, KERNELS, "INSERT INTO CUPTI_ACTIVITY_KIND_KERNEL VALUES (1.5, 2, 0, 7, 1, 1)"], "whole numbers"),
         ([STRINGS, KERNELS, "INSERT INTO CUPTI_ACTIVITY_KIND_KERNEL VALUES (1, 9e99, 0, 7, 1, 1)"], "whole numbers"),
     ],
 )
@@ -281,6 +294,12 @@ def test_a_damaged_report_is_one_sentence(reports: Path, tmp_path: Path, length:
     assert "the database cannot be read" in sentence(path)
     path.write_bytes(content[:length].ljust(len(content), b"\xff"))
     assert "the database cannot be read" in sentence(path)
+
+
+def test_a_compressed_report_is_to_be_unpacked_and_not_called_damaged(reports: Path, tmp_path: Path) -> None:
+    path = tmp_path / "one_copy.sqlite.gz"
+    path.write_bytes(gzip.compress((reports / "one_copy.sqlite").read_bytes()))
+    assert sentence(path).endswith("the database is compressed; unpack it first, for example with `gunzip -k`.")
 
 
 def test_changes_in_a_write_ahead_log_are_not_left_out_in_silence(tmp_path: Path, database: sqlite3.Connection) -> None:
@@ -381,7 +400,7 @@ def test_an_output_does_not_overwrite_the_report(reports: Path, capsys: pytest.C
 
 
 def annotated_loop(names: list[str], outer: str = "") -> Trace:
-    """A loop that launches one kernel in each range, from one thread; 10 ms a turn."""
+    """Return a loop that launches one kernel in each range, from one thread; 10 ms a turn."""
     return make_trace(
         [
             Op(Kind.COMPUTE, at + 2 * MS, at + 8 * MS, launch=(at + MS, at + MS + 1000))
@@ -533,7 +552,8 @@ def test_a_reader_of_another_program_reads_nothing_of_pytorch(reports: Path, tmp
         shutil.copy(reports / traces[-1].name, traces[-1])
         with closing(sqlite3.connect(traces[-1])) as database:
             _rename(database)
-    changes = [f"--{name}" for name in INTERVENTIONS if name != "no-sync"]
+    changes = [f"--{name}" for name in INTERVENTIONS if name not in ("no-sync", "less-host")]
+    changes.append("--less-host=python")
     commands = [
         ["diff", "-v", *map(str, traces[:2])],
         ["whatif", "-v", str(traces[0]), "--no-sync=np.asarray(jax.Array)"],

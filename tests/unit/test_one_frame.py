@@ -14,7 +14,8 @@ from typing import Any
 import pytest
 from msgspec.structs import asdict
 
-from overlapscope.analysis.results import Device, efficiency_shown, hidden_copy_shown, missing_ns, partition
+from overlapscope.analysis.figures import efficiency_shown, hidden_copy_shown
+from overlapscope.analysis.results import Device, missing_ns, partition
 from overlapscope.assistant.folders import Folders
 from overlapscope.assistant.tools import Tools
 from overlapscope.base.words import bare_shares, duration
@@ -76,9 +77,9 @@ def test_the_figures_of_a_step_add_up(recording: Path) -> None:
 def test_the_verdict_states_figures_of_the_tables(recording: Path) -> None:
     for section, device in sections(recording):
         verdict = judge(section)
-        known = known_times(section, device)
+        texts = known_times(section, device)
         for low, high, unit in _TIMES.findall(f"{verdict.answer} {verdict.plain}"):
-            assert f"{high} {unit}" in known
+            assert f"{high} {unit}" in texts
             assert not low or device.plain is not None
 
 
@@ -189,7 +190,7 @@ def test_charts_draw_the_figures_of_the_tables(recording: Path) -> None:
 @each_recording
 def test_an_assistant_is_answered_with_the_figures_of_the_tables(recording: Path) -> None:
     tools = Tools(Folders((recording.parent,)))
-    verdicts, found = _answers(tools.verdict, recording, "verdicts"), _answers(tools.findings, recording, "findings")
+    verdicts, findings = _answers(tools.verdict, recording, "verdicts"), _answers(tools.findings, recording, "findings")
     expected = []
     for section, device in sections(recording):
         [answer] = (each for each in verdicts if each.get("device") == device.device)
@@ -200,7 +201,7 @@ def test_an_assistant_is_answered_with_the_figures_of_the_tables(recording: Path
         assert figures["idle_by_cause"] == {cause: ns for cause, ns in device.idle_by_cause.items() if ns}
         assert answer["verdict"] == judge(section).text or answer["verdict"].endswith("...")
         expected += [(finding.rule, section.per_step(finding.cost_ns)) for finding in section.findings]
-    assert sorted((each["rule"], each["saves_ns"]) for each in found) == sorted(expected)
+    assert sorted((each["rule"], each["saves_ns"]) for each in findings) == sorted(expected)
 
 
 def _answers(tool: Callable[..., str], recording: Path, called: str) -> list[dict[str, Any]]:

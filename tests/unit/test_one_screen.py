@@ -25,11 +25,14 @@ LINES, WIDTH = 45, 80
 
 
 def page_of(recording: Path) -> Page:
+    """Return the page of a recording as a user sees it who is in its directory."""
     strips = {
         (0, device.result.device): measure(device.timeline, device.result, slices=WIDTH - LABEL_WIDTH, lanes=4)
         for device in analysis_of(recording).devices
     }
-    return Page(report_of(recording), strips=strips)
+    report = report_of(recording)
+    findings = tuple(structs.replace(finding, source=recording.name) for finding in report.findings)
+    return Page(structs.replace(report, findings=findings), strips=strips)
 
 
 @pytest.mark.parametrize("recording", various(), ids=lambda path: str(path.relative_to(TRACES)))
@@ -74,7 +77,7 @@ def test_findings_of_several_ranks_give_each_piece_of_advice_once() -> None:
     traces = Path("traces/laboratory/ddp_training/no_overlap.traces")
     ranks = [analysis_of(traces / f"rank{number}.trace.json.gz") for number in (0, 1)]
     whole = terminal.render(document(Page(build(ranks), verbose=True)), width=WIDTH)
-    assert whole.count("Start collectives earlier") == 1
+    assert whole.count("Give the collective a stream of its own") == 1
     assert whole.count("Communication runs alone for ") == 2
     short = terminal.render(brief(document(Page(build(ranks)))), width=WIDTH)
     assert "on rank 0, also on rank 1" in short

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from overlapscope.trace.model import Kind, Memory
-from overlapscope.trace.op_names import GPU_CATEGORIES, hides_direction, kind, memory_kinds, short_kernel
+from overlapscope.trace.op_names import GPU_CATEGORIES, hides_direction, is_work, kind, memory_kinds, short_kernel
 
 COMMUNICATION = [
     "ncclDevKernel_AllReduce_Sum_f32_RING_LL(ncclDevKernelArgsStorage<4096ul>)",
@@ -120,6 +120,14 @@ def test_copies_have_a_direction_and_memory_kinds(name: str, expected: tuple[Kin
 )
 def test_copies_that_rocm_records_as_kernels_are_no_compute(name: str, expected: Kind) -> None:
     assert kind("kernel", name) is expected
+
+
+def test_mtia_records_kernels_copies_and_waits_in_one_category() -> None:
+    category = "mtia_ccp_events"
+    assert kind(category, "fc-dtype_Float") == Kind.COMPUTE and is_work(category, "fc-dtype_Float")
+    assert kind(category, "dma_request") == Kind.OTHER and hides_direction("dma_request")
+    assert not is_work(category, "event_wait") and not is_work(category.upper(), "event_record")
+    assert is_work("kernel", "event_wait")
 
 
 def test_memory_kinds_are_for_copies_only() -> None:

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from overlapscope.analysis import analyze_trace
-from overlapscope.analysis.results import Period
+from overlapscope.analysis.figures import Period
 from overlapscope.analysis.steps import find_outliers
 from overlapscope.base import columns
 from overlapscope.trace.model import Kind
@@ -18,7 +18,7 @@ from tests.support.helpers import Host, Op, make_trace
 
 
 def periods(*spans: int) -> tuple[Period, ...]:
-    """Steps of these lengths, each filled by one kernel."""
+    """Return steps of these lengths, each filled by one kernel."""
     ops, notes, at = [], [], 0
     for number, span in enumerate(spans):
         ops.append(Op(Kind.COMPUTE, at, at + span, launch=(10 * number + 1, 10 * number + 2)))

@@ -12,7 +12,8 @@ from msgspec.structs import replace
 
 import overlapscope as ov
 from overlapscope.analysis import analyze_trace
-from overlapscope.analysis.results import Device, Period, PerStep, Window
+from overlapscope.analysis.figures import Period, PerStep, Window
+from overlapscope.analysis.results import Device
 from overlapscope.commands import main
 from overlapscope.errors import UsageError
 from overlapscope.report.findings import counterparts, find_all
@@ -44,6 +45,18 @@ def launches(plain_step_ns: int | None = None) -> Report:
 
 def by_rule(report: Report) -> dict[str, Finding]:
     return {finding.rule: finding for finding in Page(report).findings}
+
+
+@pytest.mark.parametrize("plain_step_ns", [1, 2, 7])
+@pytest.mark.parametrize(
+    "recording",
+    ["mixed_workloads/kv_offload_running_ahead", "laboratory/forward_backward/many_small_serial_graph.trace"],
+)
+def test_buckets_add_up_to_a_step_that_rounding_changes(recording: str, plain_step_ns: int) -> None:
+    for device in report(trace_of(TRACES / f"{recording}.json.gz"), plain_step_ns).devices:
+        assert device.plain is not None
+        if device.plain.buckets is not None:
+            assert sum(msgspec.structs.astuple(device.plain.buckets)) == device.plain.step_ns
 
 
 # -- findings
@@ -80,11 +93,11 @@ def test_a_finding_that_only_the_recording_has_is_none() -> None:
     truth = report(record(NEARLY_FULL))
     [plain] = truth.devices
     slow = record(NEARLY_FULL, Slowed.by(8 * US))
-    assert "launch-bound" in {finding.rule for finding in find_all([analyze_trace(slow)])}
-    assert "launch-bound" not in by_rule(truth)
+    assert "dispatch" in {finding.rule for finding in find_all([analyze_trace(slow)])}
+    assert "dispatch" not in by_rule(truth)
     assert plain.per_step is not None
     for plain_step_ns in (plain.per_step.span_ns, None):
-        assert "launch-bound" not in by_rule(report(slow, plain_step_ns)), "told or estimated"
+        assert "dispatch" not in by_rule(report(slow, plain_step_ns)), "told or estimated"
 
 
 @pytest.mark.parametrize("plain_step_ns", [None, 30 * MS, 45 * MS])
@@ -167,7 +180,7 @@ def test_recordings_are_compared_where_only_one_program_is_known() -> None:
         difference = ov.diff(launches(before), launches(after))
         assert difference.of == "recorded"
         [doubt] = [doubt for doubt in difference.doubts if doubt.id == "plain"]
-        assert f"Only the trace {which} has a plain step" in doubt.detail
+        assert f"Only the trace {which} has a step time without the profiler" in doubt.detail
         assert difference.devices[0].figures == ov.diff(launches(), launches()).devices[0].figures
 
 
@@ -194,7 +207,7 @@ def test_budgets_are_of_the_told_program_and_the_check_says_so() -> None:
     result = ov.check(LAUNCHES, step_time("2.1 ms"), plain_step_ns=2 * MS)
     assert result.outcome == "pass"
     assert result.program is not None
-    assert "a step takes 2.00 ms without the profiler (told) and 2.85 ms in the recording" in result.program
+    assert "a step takes 2.00 ms (as given); in the recording it takes 2.85 ms" in result.program
     recorded = ov.check(LAUNCHES, step_time("2.1 ms"))
     assert (recorded.outcome, recorded.program) == ("fail", None)
     # An estimated step decides nothing.
@@ -202,13 +215,13 @@ def test_budgets_are_of_the_told_program_and_the_check_says_so() -> None:
 
 
 def test_a_step_that_takes_longer_than_the_recording_shows_is_judged_as_long_as_it_is() -> None:
-    told = report(trace_of(LAUNCHES), 4 * MS, replayed=False)
+    given = report(trace_of(LAUNCHES), 4 * MS, replayed=False)
     verdicts = {
-        budget: ov.check(told, {"budgets": {budget: {"max": "3 ms"}}}).outcome
+        budget: ov.check(given, {"budgets": {budget: {"max": "3 ms"}}}).outcome
         for budget in ("step_time", "compute_time")
     }
     assert verdicts == {"step_time": "fail", "compute_time": "pass"}
-    [device] = of_program(told).devices
+    [device] = of_program(given).devices
     assert device.judged is not None and device.per_step is not None
     parts: list[Device | Period | PerStep] = [device, device.judged, device.per_step, *device.steps]
     for part in parts:
@@ -240,7 +253,7 @@ def test_like_is_judged_by_like(tmp_path: Path, capsys: pytest.CaptureFixture[st
     unknown = ov.check(LAUNCHES, baseline=plain)
     assert unknown.outcome == "inconclusive" and unknown.program is None
     assert {verdict.status for verdict in unknown.verdicts} == {"skipped"}
-    assert any("the plain step of this trace is unknown" in warning for warning in unknown.warnings)
+    assert any("whose step time this trace does not have" in warning for warning in unknown.warnings)
 
 
 def test_a_program_that_became_slower_fails_however_it_was_recorded() -> None:
@@ -314,7 +327,7 @@ def test_pages_say_how_long_a_plain_step_is_and_of_what_it_consists(capsys: pyte
     assert main(["analyze", str(LAUNCHES), "--format", "markdown"]) == 0
     page = capsys.readouterr().out
     assert "In each step of about 1.96 ms (" in page
-    assert "estimated from the recording, where a step takes 2.85 ms." in page
+    assert "estimates of the program without the profiler; in the recording a step takes 2.85 ms." in page
 
 
 def test_an_example_in_the_plain_program_lies_in_its_timeline() -> None:

@@ -29,7 +29,7 @@ def predicted(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(params=["trace", "report", "annotated", "unchanged"])
 def taken(request: pytest.FixtureRequest, predicted: Path, tmp_path: Path) -> str:
-    """The prediction, its JSON report, its annotated copy, and a replay with nothing changed."""
+    """Return the prediction, its JSON report, its annotated copy, and a replay with nothing changed."""
     path = tmp_path / "taken.json"
     if request.param == "trace":
         return str(predicted)

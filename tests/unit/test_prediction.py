@@ -12,6 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
+from overlapscope import analyze
 from overlapscope.errors import UsageError
 from overlapscope.prediction import best, predict
 from overlapscope.prediction.base import prepare
@@ -30,7 +31,10 @@ from tests.support.helpers import MS, TRACES, US, Host, Op, Wait, make_trace, va
 from tests.support.made_up_programs import Do, record, repeated
 from tests.support.recordings import trace_of
 
-ALONE = ["faster-loader", "pin", "non-blocking", "batch-copies", "side-stream", "two-way", "prefetch", "graph"]
+ALONE = [
+    *("faster-loader", "pin", "non-blocking", "no-gc", "batch-copies", "side-stream", "two-way", "prefetch"),
+    *("fused", "graph"),
+]
 
 LAUNCHES = st.builds(
     Do,
@@ -89,7 +93,7 @@ def test_a_made_up_program_is_replayed_to_the_nanosecond(step: list[Do], times: 
 
 
 def one_at_a_time(graph: Graph) -> Replay:
-    """The same for graphs of uploads alone: one thing at a time, again and again until nothing changes."""
+    """Return the same for graphs of uploads alone: one thing at a time, again and again until nothing changes."""
     items, calls, never = graph.items, graph.calls, -(2**61)
     times = [[never] * len(table) for table in (items, items, calls, calls)]
     start, end, call_start, call_end = times
@@ -182,7 +186,7 @@ def check_order(graph: Graph, replayed: Replay) -> None:
 
 
 def check_bounds(done: Outcome) -> None:
-    """The window is at least as long as the busiest engine, and as each lane's own ops one after another."""
+    """Check that the window is at least as long as the busiest engine, and as each lane's ops one after another."""
     items = done.graph.items
     start, end = done.replayed.start_ns, done.replayed.end_ns
     window = int(end[~items.gone].max() - start[~items.gone].min())
@@ -313,7 +317,7 @@ def test_launches_in_steps_that_overlap_become_part_of_one_graph() -> None:
 
 
 def training(*optimizers: str) -> Trace:
-    """Steps of 10 launches in the forward pass, 10 in the backward pass, 4 that clip, and 6 of each optimizer."""
+    """Return steps of 10 launches in the forward and 10 in the backward pass, 4 that clip, and 6 of each optimizer."""
     ops, notes, backward, at = [], [], [], 1 * MS
 
     def launch(many: int) -> int:
@@ -370,6 +374,40 @@ def test_a_loader_that_keeps_ahead_takes_no_time() -> None:
     assert result.predicted_step_ns is not None
     assert result.recorded_step_ns == 6 * MS
     assert result.predicted_step_ns.value == pytest.approx(result.baseline_step_ns - 4990 * US, rel=0.01)
+
+
+def test_pauses_of_the_garbage_collector_take_no_time() -> None:
+    ops, notes, at = [], [], 1 * MS
+    for number in range(4):
+        notes.append(Host(f"ProfilerStep#{number}", at, at + 6 * MS))
+        notes.append(Host("overlapscope::gc#2", at + 10 * US, at + 3 * MS))
+        called = at + 5 * MS
+        ops.append(Op(Kind.COMPUTE, called + 6 * US, called + 606 * US, launch=(called, called + 5 * US)))
+        at += 6 * MS
+    result = of(make_trace(ops, annotations=notes), "no-gc")
+    assert result.predicted_step_ns is not None
+    assert result.predicted_step_ns.value == pytest.approx(result.baseline_step_ns - 2990 * US, rel=0.01)
+
+
+def test_a_fused_optimizer_launches_once() -> None:
+    result = of(training("Adam"), "fused")
+    assert result.predicted_step_ns is not None
+    assert result.interventions[0].touched == 4 * 6
+    # Of the six launches, 20 us apart, the first is left.
+    assert result.recorded_predicted_step_ns == pytest.approx(result.recorded_step_ns - 100 * US, abs=1 * US)
+
+
+def test_a_finding_about_launches_names_the_larger_fix() -> None:
+    for optimizers, fix in [(["SGD"], ("graph",)), (["Adam"] * 6, ("fused",))]:
+        fixes = {finding.rule: finding.fix for finding in analyze(training(*optimizers)).findings}
+        assert fixes["dispatch"] == fix
+
+
+def test_an_optimizer_that_is_fused_is_left_alone() -> None:
+    trace = training("Adam")
+    fused = replace(trace.gpu_ops, names=tuple(f"Fused{name}" for name in trace.gpu_ops.names))
+    assert of(replace(trace, gpu_ops=fused), "fused").interventions[0].touched == 0
+    assert of(training(), "fused").interventions[0].touched == 0
 
 
 # -- together -------------------------------------------------------------------------------------

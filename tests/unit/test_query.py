@@ -15,7 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import overlapscope as ov
-from overlapscope.analysis.results import Buckets
+from overlapscope.analysis.figures import Buckets
 from overlapscope.base import extras
 from overlapscope.commands import main
 from overlapscope.commands.schema import schema_of
@@ -118,7 +118,10 @@ def test_figures_are_those_of_the_report() -> None:
 
 
 def test_every_column_of_every_table_says_something_of_some_recording() -> None:
-    names = ("gpt2_train", "known_causes/data_loading_stacks", "mixed_workloads/kv_offload_no_sync_events", "ddp/rank0")
+    names = (
+        *("gpt2_train", "known_causes/data_loading_stacks", "mixed_workloads/kv_offload_no_sync_events", "ddp/rank0"),
+        "laboratory/fsdp_offload/resident.traces/rank0.trace",
+    )
     job = QueriedTraces(tuple(trace_of(TRACES / f"{name}.json.gz") for name in names))
     silent = {
         f"{table.name}.{column.name}"
@@ -126,7 +129,8 @@ def test_every_column_of_every_table_says_something_of_some_recording() -> None:
         for column, filled in zip(table.columns, fill(table, job).columns, strict=True)
         if filled.null_count == len(filled)
     }
-    assert silent == {"traces.torch", "collectives.sequence"}, "none of them has these"
+    lines = {"comm_kernels.line", "exposed_comm_pieces.line"}
+    assert silent == {"traces.torch", "collectives.sequence", *lines}, "none of them has these"
 
 
 def test_ids_lead_from_table_to_table() -> None:
@@ -197,11 +201,11 @@ def test_of_which_program_figures_are_and_which_trace_is_in_doubt_is_always_said
 ) -> None:
     statement = "SELECT 1 FROM steps, plain_steps, findings"
     assert {*ask(job, statement).notes()} >= {
-        "The figures of steps are of the recording.",
-        "The figures of plain_steps are of a step without the profiler.",
+        "The figures in steps are those of the recording.",
+        "The figures in plain_steps are those of a step without the profiler.",
     }
     timed = QueriedTraces((load(with_plain_steps(PIPELINE, tmp_path / "timed.json.gz", 20 * MS)),))
-    assert "The figures of findings are of the program without the profiler." in ask(timed, statement).notes()
+    assert "The figures in findings are those of the program without the profiler." in ask(timed, statement).notes()
     doubted = ask(QueriedTraces((trace_of(TRACES / "known_causes" / "host_sync.json.gz"),)), "SELECT 1").notes()
     assert len(doubted) == 1 and "is degraded: the table `checks`" in doubted[0]
 
@@ -436,7 +440,7 @@ def test_a_data_frame_keeps_whole_numbers_whole() -> None:
     frame = trace.sql("SELECT bytes, sum(duration_ns) AS total_ns FROM gpu_ops GROUP BY bytes")
     assert {str(kind) for kind in frame.dtypes} == {"Int64"} and frame["bytes"].isna().any()
     assert int(frame["total_ns"].sum()) == int((trace.gpu_ops.end_ns - trace.gpu_ops.start_ns).sum())
-    assert "The figures of gpu_ops are of the recording." in frame.attrs["notes"]
+    assert "The figures in gpu_ops are those of the recording." in frame.attrs["notes"]
     assert ov.sql([trace, str(TRACES / "gpt2_train.json.gz")], "SELECT source FROM traces").shape == (2, 1)
 
 

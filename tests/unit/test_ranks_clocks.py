@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from overlapscope.ranks.clocks import HOP_NS, SHARED_NS, TIMESTAMP_ERROR_NS, Offsets, find_offsets
 from overlapscope.ranks.collectives import Meetings, gather, match
 from overlapscope.ranks.reduced import CommKind, ReducedRank
-from tests.support.ranks_schedules import Job, Met, Ran, jobs, made_rank
+from tests.support.ranks_schedules import CommKernel, Met, ScheduledJob, jobs, made_rank
 
 US = 1_000
 MS = 1_000_000
@@ -17,13 +17,13 @@ far_apart = st.integers(-20 * MS, 20 * MS)
 ALL_REDUCE = CommKind("allreduce", "0", "[0, 1]", 2)
 
 
-def offsets_of(job: Job) -> tuple[Meetings, Offsets]:
+def offsets_of(job: ScheduledJob) -> tuple[Meetings, Offsets]:
     ranks = job.reduced()
     meetings = match(gather(ranks), job.ranks).symmetric()
     return meetings, find_offsets(meetings, job.ranks)
 
 
-def connected(job: Job, rank: int) -> set[int]:
+def connected(job: ScheduledJob, rank: int) -> set[int]:
     """Ranks that a rank is connected with through collectives."""
     connected = {rank}
     while True:
@@ -34,7 +34,7 @@ def connected(job: Job, rank: int) -> set[int]:
 
 
 @given(jobs(offsets=far_apart, unit=US))
-def test_the_true_offset_lies_within_the_error(job: Job) -> None:
+def test_the_true_offset_lies_within_the_error(job: ScheduledJob) -> None:
     _, offsets = offsets_of(job)
     assert offsets.consistent
     for rank in range(job.ranks):
@@ -46,13 +46,13 @@ def test_the_true_offset_lies_within_the_error(job: Job) -> None:
 
 
 def meeting(number: int, *members: int, late: int = 0) -> Met:
-    """An all-reduce of 4 us; `late` is by how much it ended later on its first member."""
+    """Return an all-reduce of 4 us; `late` is by how much it ended later on its first member."""
     kind = CommKind("allreduce", str(members), str([*members]), len(members), recorded=True)
     times = {rank: (number, 4000 + number + (late if rank == members[0] else 0)) for rank in members}
     return Met(kind, number, 1000 * members[-1], -1, times)
 
 
-TAKEN_FOR_SHARED = Job(
+TAKEN_FOR_SHARED = ScheduledJob(
     4,
     (0, 0, 0, 9_001),
     (
@@ -67,7 +67,7 @@ TAKEN_FOR_SHARED = Job(
 
 @given(jobs(offsets=far_apart, unit=US))
 @example(TAKEN_FOR_SHARED)
-def test_between_members_of_a_group_offsets_are_no_further_off_than_said(job: Job) -> None:
+def test_between_members_of_a_group_offsets_are_no_further_off_than_said(job: ScheduledJob) -> None:
     meetings, offsets = offsets_of(job)
     wrong = offsets.offset_ns - np.array(job.offsets)
     for number in range(len(meetings)):
@@ -76,7 +76,7 @@ def test_between_members_of_a_group_offsets_are_no_further_off_than_said(job: Jo
 
 
 @given(jobs(offsets=far_apart, unit=US))
-def test_every_rank_with_a_collective_is_compared_with_the_lowest_it_is_connected_with(job: Job) -> None:
+def test_every_rank_with_a_collective_is_compared_with_the_lowest_it_is_connected_with(job: ScheduledJob) -> None:
     _, offsets = offsets_of(job)
     for rank in range(job.ranks):
         met = any(rank in item.times for item in job.met)
@@ -85,7 +85,7 @@ def test_every_rank_with_a_collective_is_compared_with_the_lowest_it_is_connecte
 
 
 @given(jobs(offsets=far_apart, unit=US))
-def test_bounds_are_the_tightest_that_follow(job: Job) -> None:
+def test_bounds_are_the_tightest_that_follow(job: ScheduledJob) -> None:
     """Compared with shortest paths through all constraints."""
     meetings, offsets = offsets_of(job)
     far = 1 << 60
@@ -123,7 +123,7 @@ def test_bounds_are_the_tightest_that_follow(job: Job) -> None:
 
 
 @given(jobs(unit=100))
-def test_clocks_that_are_one_are_taken_as_one(job: Job) -> None:
+def test_clocks_that_are_one_are_taken_as_one(job: ScheduledJob) -> None:
     _, offsets = offsets_of(job)
     if offsets.status != "unknown":
         assert offsets.status == "shared"
@@ -135,9 +135,9 @@ def two_ranks(ahead: int, *, lengths: list[int], drift: int = 0) -> Offsets:
     first, second = [], []
     for number, length in enumerate(lengths):
         at = number * 10 * MS
-        first.append(Ran(ALL_REDUCE, at, at + length, step=number))
+        first.append(CommKernel(ALL_REDUCE, at, at + length, step=number))
         late = at + ahead + number * drift
-        second.append(Ran(ALL_REDUCE, late - 500 * US, late + length, step=number))
+        second.append(CommKernel(ALL_REDUCE, late - 500 * US, late + length, step=number))
     ranks = [made_rank(0, first), made_rank(1, second)]
     return find_offsets(match(gather(ranks), 2).symmetric(), 2)
 
@@ -169,7 +169,7 @@ def test_clocks_that_run_apart_are_said_to_and_the_error_covers_it() -> None:
 def test_a_few_kernels_that_end_like_no_other_are_left_out() -> None:
     def rank(number: int, ahead: int, wrong: int) -> ReducedRank:
         ends = [at * 10 * MS + 20 * US + (wrong if at == 7 else 0) for at in range(12)]
-        return made_rank(number, [Ran(ALL_REDUCE, end - 20 * US + ahead, end + ahead, step=0) for end in ends])
+        return made_rank(number, [CommKernel(ALL_REDUCE, end - 20 * US + ahead, end + ahead, step=0) for end in ends])
 
     ranks = [rank(0, 0, 0), rank(1, 3 * MS, 400 * US)]
     offsets = find_offsets(match(gather(ranks), 2).symmetric(), 2)
@@ -179,13 +179,13 @@ def test_a_few_kernels_that_end_like_no_other_are_left_out() -> None:
 
 
 def test_what_goes_round_the_ranks_may_end_later_on_each() -> None:
-    def found(collective: str) -> Offsets:
+    def offsets_of(collective: str) -> Offsets:
         kind = CommKind(collective, "0", "[0, 1, 2, 3]", 4)
-        ranks = [made_rank(number, [Ran(kind, 0, 20 * US + number * HOP_NS, step=0)]) for number in range(4)]
+        ranks = [made_rank(number, [CommKernel(kind, 0, 20 * US + number * HOP_NS, step=0)]) for number in range(4)]
         return find_offsets(match(gather(ranks), 4).symmetric(), 4)
 
     for collective, hops in (("_allgather_base", 3), ("allreduce", 0)):
-        offsets = found(collective)
+        offsets = offsets_of(collective)
         assert offsets.offset_ns.tolist() == [number * HOP_NS for number in range(4)]
         assert offsets.error_ns.tolist() == [0, *[20 * US + TIMESTAMP_ERROR_NS + hops * HOP_NS] * 3]
 
@@ -194,11 +194,15 @@ def test_ranks_that_share_no_group_are_compared_by_way_of_another() -> None:
     left, right = CommKind("allreduce", "1", "[0, 1]", 2), CommKind("allreduce", "2", "[1, 2]", 2)
     ahead = [0, 3 * MS, -9 * MS]
     ranks = [
-        made_rank(0, [Ran(left, 0, 100 * US, step=0)]),
+        made_rank(0, [CommKernel(left, 0, 100 * US, step=0)]),
         made_rank(
-            1, [Ran(left, ahead[1], ahead[1] + 100 * US, step=0), Ran(right, MS + ahead[1], 2 * MS + ahead[1], step=0)]
+            1,
+            [
+                CommKernel(left, ahead[1], ahead[1] + 100 * US, step=0),
+                CommKernel(right, MS + ahead[1], 2 * MS + ahead[1], step=0),
+            ],
         ),
-        made_rank(2, [Ran(right, MS + ahead[2], 2 * MS + ahead[2], step=0)]),
+        made_rank(2, [CommKernel(right, MS + ahead[2], 2 * MS + ahead[2], step=0)]),
     ]
     offsets = find_offsets(match(gather(ranks), 3).symmetric(), 3)
     assert offsets.offset_ns.tolist() == ahead
@@ -207,7 +211,7 @@ def test_ranks_that_share_no_group_are_compared_by_way_of_another() -> None:
 
 
 def test_nothing_is_known_where_nothing_matches() -> None:
-    ranks = [made_rank(0, [Ran(ALL_REDUCE, 0, 10, step=0)]), made_rank(1)]
+    ranks = [made_rank(0, [CommKernel(ALL_REDUCE, 0, 10, step=0)]), made_rank(1)]
     offsets = find_offsets(match(gather(ranks), 2).symmetric(), 2)
     assert offsets.status == "unknown"
     assert offsets.error_ns.tolist() == [-1, -1]

@@ -26,14 +26,14 @@ SAMPLES = DDP.parent
 
 
 def written(path: Path, text: bytes | None = None) -> Path:
-    """A report of four ranks; the traces of two of them lie beside it if `path` is where they are."""
+    """Return a report of four ranks; the traces of two of them lie beside it if `path` is where they are."""
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_bytes(to_json(job(4)) if text is None else text)
     return path
 
 
 def all_read(library: Library, id: str) -> Ranks:
-    """The report of a folder, once the loader is through."""
+    """Return the report of a folder, once the loader is through."""
     wanted, until = job_of(library, id, everything=False), time.monotonic() + 60
     while waiting_for(library, wanted):
         assert time.monotonic() < until

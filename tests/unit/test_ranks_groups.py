@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from fractions import Fraction
 from itertools import pairwise
 
@@ -14,13 +14,18 @@ from msgspec.structs import replace
 
 from overlapscope.analysis.messages import bus_factor, message_bytes, reaches_all
 from overlapscope.base.intervals import union
+from overlapscope.catalog.causes import COMM_CAUSES, CommCause
 from overlapscope.ranks.collectives import gather, match
+from overlapscope.ranks.comm_causes import by_rank, find_comm_causes
+from overlapscope.ranks.comm_result import CommTime, Communication
 from overlapscope.ranks.comparison import Comparison, compare
 from overlapscope.ranks.groups import by_group
-from overlapscope.ranks.reduced import CommKind, ReducedRank
-from overlapscope.ranks.result import CommTime
+from overlapscope.ranks.join import Joined
+from overlapscope.ranks.reduced import CommKind, ReducedRank, reduce
 from overlapscope.trace.model import Collectives
-from tests.support.ranks_schedules import Job, Ran, jobs, made_rank
+from tests.support.comm_programs import PLANTED, HostAct, play
+from tests.support.helpers import MS
+from tests.support.ranks_schedules import CommKernel, ScheduledJob, jobs, made_rank, with_steps
 
 ALL_TO_ALL = CommKind("all_to_allv", "0", "[0, 1]", 2)
 
@@ -28,7 +33,7 @@ ALL_TO_ALL = CommKind("all_to_allv", "0", "[0, 1]", 2)
 @st.composite
 def ranks_with_steps(draw: st.DrawFn) -> list[ReducedRank]:
     """Ranks of a job whose steps begin at their own moments, with parts of the communication hidden."""
-    job: Job = draw(jobs())
+    job: ScheduledJob = draw(jobs())
     ranks = []
     for rank in job.reduced(wide=20):
         begin = rank.end_ns - rank.span_ns
@@ -39,19 +44,19 @@ def ranks_with_steps(draw: st.DrawFn) -> list[ReducedRank]:
         kernels = [
             kernel._replace(bytes=draw(st.sampled_from([64, 64, 32, -1]))) for kernel in job.kernels(rank.rank or 0)
         ]
-        made = made_rank(rank.rank, kernels, window=(begin, rank.end_ns), steps=steps)
+        reduced = made_rank(rank.rank, kernels, window=(begin, rank.end_ns), steps=steps)
         # Warm-up and the last step are not judged.
         judged = np.ones(len(steps), np.bool_)
         judged[: draw(st.integers(0, 1))] = False
         judged[len(steps) - draw(st.integers(0, 1)) :] = False
         judged_from = begin + draw(st.sampled_from([0, 0, 40]))
         exposed = union(bounds[0::2][: len(bounds) // 2], bounds[1::2])
-        figures = replace(made.steps, judged=judged)
-        ranks.append(replace(made, exposed_comm=exposed, judged_from_ns=judged_from, steps=figures))
+        figures = replace(reduced.steps, judged=judged)
+        ranks.append(with_steps(replace(reduced, exposed_comm=exposed, judged_from_ns=judged_from), figures))
     return ranks
 
 
-class Counted:
+class BruteForceCommTime:
     """Sets of nanoseconds, each with the place of its rank."""
 
     def __init__(self) -> None:
@@ -90,13 +95,15 @@ def windows_of(ranks: list[ReducedRank]) -> tuple[int, list[set[int]]]:
     return len(common), inside
 
 
-def counted(comparison: Comparison, ranks: list[ReducedRank]) -> tuple[dict[CommKind, Counted], Counted]:
+def counted(
+    comparison: Comparison, ranks: list[ReducedRank]
+) -> tuple[dict[CommKind, BruteForceCommTime], BruteForceCommTime]:
     waits = comparison.waits
     waited = dict(zip(waits.meetings.row.tolist(), waits.arrivals.waited_ns.tolist(), strict=True))
     kernels = comparison.met.kernels
     _, inside = windows_of(ranks)
-    each: defaultdict[CommKind, Counted] = defaultdict(Counted)
-    every = Counted()
+    each: defaultdict[CommKind, BruteForceCommTime] = defaultdict(BruteForceCommTime)
+    every = BruteForceCommTime()
     for row in range(len(kernels.kind)):
         place, start, end = int(kernels.rank[row]), int(kernels.start_ns[row]), int(kernels.end_ns[row])
         for part in (each[kernels.kinds[kernels.kind[row]]], every):
@@ -109,10 +116,82 @@ def counted(comparison: Comparison, ranks: list[ReducedRank]) -> tuple[dict[Comm
     return each, every
 
 
+def with_causes(ranks: list[ReducedRank]) -> list[ReducedRank]:
+    """Return the ranks with a cause for each seven nanoseconds of their exposed communication."""
+    changed = []
+    for rank in ranks:
+        of_cause: defaultdict[int, list[int]] = defaultdict(list)
+        for start, end in zip(*map(np.ndarray.tolist, rank.exposed_comm), strict=True):
+            for ns in range(start, end):
+                of_cause[ns // 7 % len(COMM_CAUSES)].append(ns)
+        causes = (np.array(of_cause[number], np.int64) for number in range(len(COMM_CAUSES)))
+        changed.append(replace(rank, comm_causes=tuple(union(times, times + 1) for times in causes)))
+    return changed
+
+
+@given(ranks_with_steps())
+def test_each_exposed_nanosecond_of_joined_ranks_has_one_cause(ranks: list[ReducedRank]) -> None:
+    ranks = with_causes(ranks)
+    waits = compare(ranks).waits
+    kernels, waited = waits.meetings.kernels, waits.arrivals.waited_ns.tolist()
+    waiting, judged = set[tuple[int, int]](), set[tuple[int, int]]()
+    for row, ns in zip(waits.meetings.row.tolist(), waited, strict=True):
+        place, start = int(kernels.rank[row]), int(kernels.start_ns[row])
+        waiting |= {(place, at) for at in range(start, start + ns)}
+        judged |= {(place, at) for at in range(start, int(kernels.end_ns[row]))}
+    for row in {*range(len(kernels.start_ns))} - {*waits.meetings.row.tolist()}:
+        judged -= {(int(kernels.rank[row]), at) for at in range(int(kernels.start_ns[row]), int(kernels.end_ns[row]))}
+    expected = [Counter({str(cause): 0 for cause in CommCause}) for _ in ranks]
+    for place, rank in enumerate(ranks):
+        for number, times in enumerate(rank.comm_causes):
+            for start, end in zip(*map(np.ndarray.tolist, times), strict=True):
+                for at in range(start, end):
+                    cause = COMM_CAUSES[number]
+                    if (place, at) in waiting:
+                        cause = CommCause.STRAGGLER
+                    elif cause == CommCause.WAITING_OR_TRANSFER and (place, at) in judged:
+                        cause = CommCause.TRANSFER
+                    expected[place][cause] += 1
+    causes = find_comm_causes(ranks, waits)
+    assert by_rank(ranks, causes) == [dict(counts) for counts in expected]
+    found = by_group(ranks, waits, causes)
+    assert sum(found.exposed_by_cause.values()) == found.time.exposed_ns
+
+
+@pytest.mark.parametrize("world_size", [2, 3, None])
+def test_a_late_rank_is_a_straggler_and_the_rest_is_transfer_if_all_ranks_are_recorded(world_size: int | None) -> None:
+    program = PLANTED[CommCause.WAITING_OR_TRANSFER]
+    late = 3 * MS
+    reports = Joined()
+    for rank in range(2):
+        # The collective of the rank that is in time ends with that of the late one.
+        delay = [HostAct("busy", ns=late)] if rank else []
+        acts = [act._replace(ns=act.ns + late) if act.what == "comm" and not rank else act for act in program]
+        for reduced in reduce(play([*delay, *acts], rank=rank, source=f"rank{rank}.json").trace):
+            reports.add(replace(reduced, world_size=world_size))
+    report = reports.report()
+    early, last = report.ranks
+    assert early.exposed_comm_by_cause[CommCause.STRAGGLER] > late - MS
+    assert last.exposed_comm_by_cause[CommCause.STRAGGLER] == 0
+    rest = CommCause.TRANSFER if world_size == 2 else CommCause.WAITING_OR_TRANSFER
+    assert last.exposed_comm_by_cause[rest] == last.exposed_comm_ns > MS
+    assert report.communication is not None
+    time = report.communication.time
+    assert time.busy_ns == time.waiting_ns + time.transfer_ns + time.unjudged_ns
+    assert (time.transfer_ns > 0) == (world_size == 2)
+    for row in (early, last):
+        assert sum(row.exposed_comm_by_cause.values()) == row.exposed_comm_ns
+
+
+def communication(ranks: list[ReducedRank]) -> Communication:
+    waits = compare(ranks).waits
+    return by_group(ranks, waits, find_comm_causes(ranks, waits))
+
+
 @given(ranks_with_steps())
 def test_every_time_is_that_of_a_count_by_the_nanosecond(ranks: list[ReducedRank]) -> None:
     comparison = compare(ranks)
-    result = by_group(ranks, comparison.waits)
+    result = by_group(ranks, comparison.waits, find_comm_causes(ranks, comparison.waits))
     each, every = counted(comparison, ranks)
     exposed = {
         (place, ns)
@@ -136,9 +215,11 @@ def test_every_time_is_that_of_a_count_by_the_nanosecond(ranks: list[ReducedRank
 
 def test_bandwidth_counts_from_the_last_arrival_to_the_end() -> None:
     kind = CommKind("allreduce", "0", "[0, 1, 2, 3]", 4)
-    kernels = [[Ran(kind, start, 10_000, step=1, elements=8, bytes=30_000)] for start in (0, 3_000, 7_000, 2_000)]
+    kernels = [
+        [CommKernel(kind, start, 10_000, step=1, elements=8, bytes=30_000)] for start in (0, 3_000, 7_000, 2_000)
+    ]
     ranks = [made_rank(rank, each, window=(0, 20_000)) for rank, each in enumerate(kernels)]
-    (row,) = by_group(ranks, compare(ranks).waits).rows
+    (row,) = communication(ranks).rows
     assert (row.transferred_bytes, row.transferred_ns) == (30_000, 3_000)
     assert (row.algorithm_gb_per_s, row.bus_gb_per_s, row.bus_factor) == (10.0, 15.0, "2(n-1)/n")
 
@@ -148,13 +229,15 @@ def test_messages_of_different_sizes_have_no_bandwidth() -> None:
         made_rank(
             rank,
             [
-                Ran(ALL_TO_ALL, 0, 100, step=1, elements=4, received=4, bytes=4, reaches_all=1),
-                Ran(ALL_TO_ALL, 200 + 50 * rank, 400, step=1, elements=6, received=6, bytes=6 + rank, reaches_all=1),
+                CommKernel(ALL_TO_ALL, 0, 100, step=1, elements=4, received=4, bytes=4, reaches_all=1),
+                CommKernel(
+                    ALL_TO_ALL, 200 + 50 * rank, 400, step=1, elements=6, received=6, bytes=6 + rank, reaches_all=1
+                ),
             ],
         )
         for rank in range(2)
     ]
-    (row,) = by_group(ranks, compare(ranks).waits).rows
+    (row,) = communication(ranks).rows
     assert row.count == 4 and row.time.waiting_ns == 50
     assert row.algorithm_gb_per_s is None and row.bus_gb_per_s is None
 
@@ -164,7 +247,7 @@ def test_messages_of_different_sizes_have_no_bandwidth() -> None:
 
 def all_to_all(rank: int, sent: int, received: int, reaches: int = 1) -> ReducedRank:
     return made_rank(
-        rank, [Ran(ALL_TO_ALL, 40 * rank, 100, step=1, elements=sent, received=received, reaches_all=reaches)]
+        rank, [CommKernel(ALL_TO_ALL, 40 * rank, 100, step=1, elements=sent, received=received, reaches_all=reaches)]
     )
 
 
@@ -191,9 +274,11 @@ def test_members_with_little_to_send_may_end_long_before_the_others() -> None:
         kernels = []
         for step in range(4):
             begin = step * 10_000_000
-            even = Ran(ALL_TO_ALL, begin + 20_000 * number, begin + 30_000, step=step, elements=2, received=2)
+            even = CommKernel(ALL_TO_ALL, begin + 20_000 * number, begin + 30_000, step=step, elements=2, received=2)
             sent, took = ((70, 2_000_000), (10, 40_000))[number]
-            uneven = Ran(ALL_TO_ALL, begin + 1_000_000, begin + 1_000_000 + took, step=step, elements=sent, received=40)
+            uneven = CommKernel(
+                ALL_TO_ALL, begin + 1_000_000, begin + 1_000_000 + took, step=step, elements=sent, received=40
+            )
             kernels += [even._replace(bytes=16, reaches_all=1), uneven._replace(bytes=8 * sent, reaches_all=1)]
         return made_rank(number, kernels)
 

@@ -15,6 +15,7 @@ from overlapscope.ranks.join import Joined
 from overlapscope.ranks.on_host import reduce_any
 from overlapscope.ranks.result import RanksReport
 from overlapscope.ranks.verdict import judge
+from overlapscope.reading import load as load_any
 
 STEP, LATE, TRANSFER = 10_000, 6_000, 500
 """Microseconds of a step, of the sleep of rank 1, and of a transfer."""
@@ -24,13 +25,13 @@ def range_of(category: str, name: str, start: int, length: int, thread: int = 1)
     return {"ph": "X", "cat": category, "name": name, "pid": 1, "tid": thread, "ts": start, "dur": length}
 
 
-def written(folder: Path, rank: int, *, collective: str = "gloo:all_reduce", warm_up: int = 0) -> Path:
+def written(folder: Path, rank: int, *, collective: str = "gloo:all_reduce", warm_up: int = 0, steps: int = 4) -> Path:
     """Write a rank that computes for 1 ms, starts an all-reduce and waits for it; rank 1 sleeps first.
 
     The first step takes longer by `warm_up`.
     """
     events = []
-    for step in range(4):
+    for step in range(steps):
         begin = step * STEP - (0 if step else warm_up)
         arrives = begin + 1_000 + (LATE if rank == 1 else 0)
         ends = begin + 1_000 + LATE + TRANSFER
@@ -80,9 +81,27 @@ def test_figures_are_of_an_average_step_of_the_host(tmp_path: Path, warm_up: int
         assert (row.judged.steps, row.span_ns, row.buckets.compute_ns) == (steps, 1_000 * STEP, 1_000_000)
         assert sum(row.buckets.named().values()) == row.span_ns
     assert [row.waited_ns for row in rows] == [1_000 * LATE, 0]
-    assert result.met_steps == 4
+    assert result.met_steps == steps
     assert result.communication is not None
     assert result.communication.steps == steps
+
+
+def test_the_error_of_clocks_is_rounded_up_to_three_digits(tmp_path: Path) -> None:
+    clocks = report(tmp_path).clocks
+    assert clocks.largest_error_ns == 6_505_000
+    assert clocks.reason.endswith("differ by 6.51 ms at most.")
+
+
+@pytest.mark.parametrize("periodic", [False, True])
+def test_without_steps_the_report_says_how_to_mark_them(tmp_path: Path, periodic: bool) -> None:
+    path = written(tmp_path, 0, steps=12)
+    recording = json.loads(path.read_text())
+    recording["traceEvents"] = [event for event in recording["traceEvents"] if "Step" not in event["name"]]
+    path.write_text(json.dumps(recording))
+    trace = load_any(path, periodic=periodic)
+    assert (trace.period is not None) == periodic
+    with pytest.raises(UnreadableTrace, match=r"has collectives but no steps; call profiler.step\(\)"):
+        reduce_any(trace)
 
 
 def test_without_a_gpu_and_collectives_there_is_nothing_to_compare(tmp_path: Path) -> None:

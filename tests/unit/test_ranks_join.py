@@ -21,10 +21,11 @@ from overlapscope.base.intervals import Intervals, union
 from overlapscope.commands.schema import schema_of
 from overlapscope.errors import UnreadableTrace
 from overlapscope.ranks.collectives import gather, match
-from overlapscope.ranks.join import MOST_RANKS, Joined
-from overlapscope.ranks.reduced import CommKind, ReducedRank, reduce
+from overlapscope.ranks.join import Joined
+from overlapscope.ranks.reduced import MOST_RANKS, CommKind, ComparedRank, ReducedRank, collectives_only, reduce
 from overlapscope.ranks.result import RanksReport, Unreadable, from_json, to_json
-from tests.support.ranks_schedules import Ran, as_by, made_rank
+from tests.support.ranks_schedules import CommKernel, as_by, made_rank
+from tests.support.recordings import trace_of
 
 TRACES = Path(__file__).parents[2] / "traces"
 DDP = TRACES / "ddp"
@@ -51,10 +52,23 @@ def real(folder: str = "ddp") -> tuple[ReducedRank, ...]:
     return tuple(rank for path in sorted((TRACES / folder).glob("rank*.json.gz")) for rank in reduce(load(path)))
 
 
+@pytest.mark.parametrize("recording", sorted(TRACES.glob("*/*.json.gz")), ids=lambda path: path.name)
+def test_collectives_alone_are_those_of_the_whole_analysis(recording: Path) -> None:
+    trace = trace_of(recording)
+    if not trace.devices:
+        return
+    whole, alone = reduce(trace), collectives_only(trace)
+    for rank, its in zip(whole, alone, strict=True):
+        same = {name: getattr(rank, name) for name in ComparedRank.__struct_fields__}
+        assert pickle.dumps(its) == pickle.dumps(ComparedRank(**same))
+        assert its.step_ns == (rank.judged.span_ns if rank.judged is not None and rank.judged.steps else None)
+        assert its.span_ns == sum(rank.buckets.named().values())
+
+
 def planted(
     tmp_path: Path, number: int, *, name: str | None = None, change: Callable[[Events], object] = id, **top: Any
 ) -> ReducedRank:
-    """A rank of the real job with something changed in its file."""
+    """Return a rank of the real job with something changed in its file."""
     document = read(number) | top
     events = [dict(event) for event in document["traceEvents"]]
     change([event for event in events if "nccl" in event.get("name", "").lower() and event.get("cat") == "kernel"])
@@ -74,9 +88,14 @@ def collectives(number: int) -> list[tuple[int, int, int]]:
     return sorted(meetings)
 
 
+JUDGED = 18
+"""Number of collectives in the two of three steps that both ranks judge, which are the first."""
+
+
 def test_waits_of_two_real_ranks_are_those_that_their_files_say() -> None:
     waited, caused, last = [0, 0], [0, 0], [0, 0]
-    for (start_a, end_a, size_a), (start_b, end_b, size_b) in zip(collectives(0), collectives(1), strict=True):
+    pairs = list(zip(collectives(0), collectives(1), strict=True))
+    for (start_a, end_a, size_a), (start_b, end_b, size_b) in pairs[:JUDGED]:
         assert size_a == size_b
         early = 0 if start_a < start_b else 1
         wait = min(abs(start_a - start_b), (end_a - start_a, end_b - start_b)[early])
@@ -91,6 +110,18 @@ def test_waits_of_two_real_ranks_are_those_that_their_files_say() -> None:
     assert report.matching.judged == report.matching.meetings == 27
     # Rank 1 recorded three kernels more, from before the first step.
     assert (report.matching.kernels, report.matching.matched, report.matching.unmatched) == (57, 54, 3)
+
+
+@pytest.mark.parametrize(
+    "folder",
+    ["ddp", *(f"laboratory/fsdp_offload/{name}.traces" for name in ("offload", "offload_pageable", "resident"))],
+)
+def test_waits_are_as_long_as_the_time_that_stragglers_cause(folder: str) -> None:
+    """Prefetched collectives are launched in another step than the one in which they make the rank wait."""
+    report = join(real(folder))
+    assert report.communication is not None and report.communication.steps
+    waited_ns = sum(row.waited_exposed_ns or 0 for row in report.ranks)
+    assert waited_ns == report.communication.exposed_by_cause["straggler"] > 0
 
 
 def test_figures_of_each_rank_are_those_of_its_own_report() -> None:
@@ -109,14 +140,14 @@ def test_the_one_who_makes_the_others_wait_is_named_with_where_and_whom() -> Non
     assert straggler is not None
     assert (straggler.rank, [item.rank for item in straggler.waiting], straggler.others) == (0, [1], 1)
     assert straggler.lost_ns == straggler.made_wait_exposed_ns == report.ranks[1].waited_exposed_ns
-    assert straggler.lost_per_step_ns == straggler.lost_ns // 3
+    assert straggler.lost_per_step_ns == straggler.lost_ns // 2
     assert [collective.collective for collective in straggler.collectives] == ["allreduce"]
     assert straggler.collectives[0].group_ranks == "[0, 1]"
     worst = straggler.worst[0]
-    assert (worst.step, worst.index, worst.elements, worst.group_size) == ("ProfilerStep#5", 26, 44111616, 2)
+    assert (worst.step, worst.index, worst.elements, worst.group_size) == ("ProfilerStep#3", 7, 7087872, 2)
     assert (worst.late_rank, worst.waiting[0].rank) == (0, 1)
     # Start of the late rank's kernel, in its own trace.
-    start, end, _ = collectives(0)[26]
+    start, end, _ = collectives(0)[7]
     base = read(0)["baseTimeNanoseconds"]
     assert (worst.window.start_ns, worst.window.end_ns) == (base + start, base + end)
     assert report.worst[0].rank == 0 and report.worst[0].why == ("makes-others-wait",)
@@ -148,7 +179,7 @@ def test_a_planted_offset_is_found_within_the_error(tmp_path: Path, ahead_ms: in
 
 
 def test_a_planted_delay_is_charged_to_the_rank_that_has_it(tmp_path: Path) -> None:
-    """Rank 0 comes 300 us earlier to each collective, so it waits longer for rank 1 by that, or rank 1 less for it."""
+    """Rank 0 reaches each collective 300 us earlier: it waits that much longer for rank 1, or rank 1 that much less."""
 
     def earlier(kernels: Events) -> None:
         for kernel in kernels:
@@ -159,7 +190,8 @@ def test_a_planted_delay_is_charged_to_the_rank_that_has_it(tmp_path: Path) -> N
     after = join([planted(tmp_path, 0, change=earlier), real()[1]])
     assert after.clocks.status == "shared"
     waited = [0, 0]
-    for (start_a, end_a, _), (start_b, _, _) in zip(collectives(0), collectives(1), strict=True):
+    pairs = list(zip(collectives(0), collectives(1), strict=True))
+    for (start_a, end_a, _), (start_b, _, _) in pairs[:JUDGED]:
         wait = start_b - (start_a - 300 * US)
         waited[0 if wait > 0 else 1] += min(abs(wait), end_a - start_a + 300 * US) if wait > 0 else -wait
     # Rank 0's kernels, lengthened to the left, now overlap: a wait in two of them counts once.
@@ -225,12 +257,31 @@ def test_kernels_without_a_word_are_matched_by_name_and_it_is_reported(tmp_path:
     assert any("matched by name" in note for note in report.notes)
 
 
+def test_kernels_of_the_lead_in_are_not_reported_as_unmatched() -> None:
+    kind = CommKind("allreduce", "0", "[0, 1]", 2)
+    bare = CommKind("ncclDevKernel_AllReduce_Sum_f32_RING_LL", recorded=False)
+
+    def ranks(*more: CommKernel) -> list[ReducedRank]:
+        early = [CommKernel(bare, 0, US), CommKernel(bare, 2 * US, 3 * US)]
+        steps = [CommKernel(kind, at * MS, at * MS + 10 * US, step=at) for at in (1, 2, 3)]
+        first, second = (made_rank(n, [*early[n:], *steps, *(() if n else more)], judged_from=5 * US) for n in range(2))
+        return [first, second]
+
+    report = join(ranks())
+    assert report.matching.unmatched == 3
+    assert not any("could not be matched" in note for note in report.notes)
+    notes = join(ranks(CommKernel(bare, 4 * MS, 5 * MS))).notes
+    assert any(note.startswith("1 of 7 communication kernels could not be matched between ranks") for note in notes)
+
+
 def test_kernels_without_a_word_of_several_groups_are_not_taken_for_one() -> None:
     """Ranks 0 and 1 meet, and ranks 2 and 3, and the pairs drift apart and together again."""
     bare = CommKind("ncclDevKernel_AllReduce_Sum_f32_RING_LL", recorded=False)
     pairs = [[0, 40, 80, 120], [0, 43, 78, 120]]
     ranks = [
-        made_rank(rank, [Ran(bare, at * MS, at * MS + 100 * US, step=step) for step, at in enumerate(pairs[rank // 2])])
+        made_rank(
+            rank, [CommKernel(bare, at * MS, at * MS + 100 * US, step=step) for step, at in enumerate(pairs[rank // 2])]
+        )
         for rank in range(4)
     ]
     report = join(ranks)
@@ -307,13 +358,15 @@ def test_process_groups_are_measured_over_the_judged_steps(folder: str) -> None:
 
 
 def many(ranks: int, late: int, *, by: int = MS) -> list[ReducedRank]:
-    """A job in which one rank comes late to every collective."""
+    """Return a job in which one rank comes late to every collective."""
     kind = CommKind("allreduce", "0", "[0, 1, ...]", ranks)
     return [
         made_rank(
             rank,
             [
-                Ran(kind, step * 10 * MS + (by if rank == late else 0), step * 10 * MS + by + 100 * US, step=step)
+                CommKernel(
+                    kind, step * 10 * MS + (by if rank == late else 0), step * 10 * MS + by + 100 * US, step=step
+                )
                 for step in range(4)
             ],
             window=(-5 * MS, 45 * MS),
@@ -341,7 +394,7 @@ def test_among_many_the_late_one_is_found_and_lists_stay_short() -> None:
 
 
 def of_several_machines(ahead_ns: Sequence[int], *, late: int, by_ns: int) -> list[ReducedRank]:
-    """The two real ranks on each of several machines with separate clocks, and a rank that comes late.
+    """Return the two real ranks on each of several machines with separate clocks, and a rank that comes late.
 
     In step 4 all others come that much earlier to the first collective, and wait.
     """
@@ -349,7 +402,7 @@ def of_several_machines(ahead_ns: Sequence[int], *, late: int, by_ns: int) -> li
     ranks = []
     for number in range(size):
         rank, ahead = real()[number % 2], ahead_ns[number // 2]
-        comm = rank.comm
+        comm, steps = rank.comm, rank.judged_steps
         start = comm.start_ns.copy()
         first = int(np.flatnonzero(comm.step == 4)[0])
         if number != late:
@@ -367,6 +420,7 @@ def of_several_machines(ahead_ns: Sequence[int], *, late: int, by_ns: int) -> li
                 source=f"host{number // 2}/rank{number}.json",
                 judged_from_ns=rank.judged_from_ns + ahead,
                 end_ns=rank.end_ns + ahead,
+                judged_steps=replace(steps, start_ns=steps.start_ns + ahead, end_ns=steps.end_ns + ahead),
                 comm=replace(comm, kinds=kinds, start_ns=start + ahead, end_ns=comm.end_ns + ahead),
                 exposed_comm=Intervals(waiting.starts + ahead, waiting.ends + ahead),
             )

@@ -27,6 +27,7 @@ from overlapscope.ranks.charts import (
     step_map,
 )
 from overlapscope.ranks.document import MARKDOWN, PAGE, TERMINAL, document, looks
+from overlapscope.ranks.group_names import group_ranks, meeting_name
 from overlapscope.ranks.join import Joined
 from overlapscope.ranks.metrics import headlines
 from overlapscope.ranks.reduced import reduce
@@ -65,7 +66,7 @@ def shown(report: RanksReport, width: int = 120) -> str:
 
 
 def all_tables(report: RanksReport) -> list[Table]:
-    return [*tables.answering(report), *(table for _, table in tables.further(report))]
+    return [*tables.main_tables(report), *(table for _, table in tables.other_tables(report))]
 
 
 def in_markdown(report: RanksReport) -> str:
@@ -81,11 +82,12 @@ def page(report: RanksReport) -> str:
 
 def test_the_answer_on_the_recorded_job_comes_first() -> None:
     first, second, third, *_ = shown(real(), 200).splitlines()
-    assert first.startswith("Rank 0 delays the other rank by up to 1.64 ms a step (4.4%); it comes last in 17 of 27")
-    assert first.endswith(", mostly in allreduce of group 0 [0, 1].")
-    assert second == "Rank 0's GPU is idle 1.63 ms a step longer than the other rank, by launch-bound."
-    assert third == "Exposed communication takes 2.8% to 8.7% of the time."
-    assert words.judge(real()).level == "fair"
+    assert first.startswith("Rank 0 delays the other rank by up to 1.98 ms a step (5.3%); it comes last in 8 of 18")
+    assert first.endswith(", mostly in allreduce.")
+    assert second == "Rank 0's GPU is idle 1.49 ms a step longer than the other rank, by dispatch."
+    causes = "straggler 53.2%, no-compute 28.5% and late-compute 13.7%"
+    assert third == f"Exposed communication takes 2.8% to 8.7% of the time. Its causes: {causes}."
+    assert words.judge(real()).level == "poor"
 
 
 def test_the_planted_straggler_is_named_among_a_thousand() -> None:
@@ -149,6 +151,22 @@ def test_ranks_whose_communication_was_not_compared_are_not_called_balanced() ->
     verdict = words.judge(replace(report, stragglers=(), ranks=(unmatched, idling)))
     assert "Rank 1's GPU is idle for 90.0% of the time" in verdict.lead
     assert verdict.lead.endswith("while the others spend 50.0% in such communication: they probably wait for it.")
+    # Without collectives they wait for messages, as stages of a pipeline do.
+    messages = replace(report.matching, not_collective=report.matching.kernels)
+    piped = words.judge(replace(report, stragglers=(), ranks=(unmatched, idling), matching=messages))
+    assert "probably wait" not in piped.lead
+
+
+def test_a_straggler_is_not_the_whole_truth_if_much_communication_was_not_compared() -> None:
+    report = real()
+    assert report.straggler is not None
+    first, second = report.ranks
+    rows = (replace(first, unjudged_comm_ns=first.span_ns // 4), second)
+    assert "There may be more delays" not in words.judge(report).text
+    assert (
+        "There may be more delays: exposed communication that could not be compared between ranks takes up to 25.0% "
+        "of the time (rank 0)."
+    ) in words.judge(replace(report, ranks=rows)).rest
 
 
 def test_where_nothing_can_be_compared_it_is_said_why() -> None:
@@ -183,6 +201,33 @@ def test_what_is_not_there_is_reported_in_few_words() -> None:
 )
 def test_ranks_that_follow_one_another_are_named_as_one(ranks: tuple[int, ...], message: str) -> None:
     assert words.runs(ranks) == message
+
+
+@pytest.mark.parametrize(
+    ("recorded", "shown"),
+    [
+        ("[0, 1]", "[0, 1]"),
+        ("[0, 1, 2, 3, 4, 5, 6, 7]", "[0 to 7]"),
+        ("[8, 1, 2, 3]", "[1 to 3, 8]"),
+        ("[0, 8, 16, 24, 32, 40, 48]", ""),
+        ("[0, 1, ..., 63]", "[0, 1, ..., 63]"),
+        (f"[{'1' * 5000}]", ""),
+        ("[]", "[]"),
+        ("", ""),
+    ],
+)
+def test_ranks_of_a_group_are_named_in_few_words(recorded: str, shown: str) -> None:
+    assert group_ranks(recorded) == shown
+
+
+def test_a_collective_is_named_with_its_group_if_there_are_several() -> None:
+    report = real()
+    assert report.communication is not None
+    meeting, row = report.meetings[0], report.communication.rows[0]
+    assert meeting_name(report, meeting) == f"allreduce, no. {meeting.index}"
+    other = replace(row, group="1", group_ranks="[0, 1, 2, 3]")
+    several = replace(report, communication=replace(report.communication, rows=(row, other)))
+    assert meeting_name(several, meeting) == f"allreduce of group 0 [0, 1], no. {meeting.index}"
 
 
 def test_clocks_are_reported_with_their_error() -> None:
@@ -266,11 +311,10 @@ def test_what_makes_one_rank_doubtful_is_not_hidden_by_what_all_have() -> None:
     doubts = ("The file is cut off.", "3 event waits.")
     cut = replace(row, rank=12, trust="degraded", doubts=doubts, doubt_ids=("file-complete", "waits"))
     broken = replace(row, rank=13, trust="unusable", doubts=("There is no GPU activity.",), doubt_ids=("gpu",))
-    assert [doubt for doubt in words.doubts(replace(real(), ranks=(*usual, cut, broken))) if "; rank" in doubt] == [
-        "Some figures may be wrong: rank 12; rank 12: The file is cut off. (overlapscope explain file-complete)",
-        "Unusable: rank 13; rank 13: There is no GPU activity. (overlapscope explain gpu)",
-        "Some figures may be wrong: rank 0, rank 1, rank 2, rank 3, rank 4 and 7 more; rank 0: 0 event waits. "
-        "(overlapscope explain waits)",
+    assert [doubt for doubt in words.doubts(replace(real(), ranks=(*usual, cut, broken))) if ": rank" in doubt] == [
+        "Some figures may be wrong: rank 12. The file is cut off. (overlapscope explain file-complete)",
+        "Unusable: rank 13. There is no GPU activity. (overlapscope explain gpu)",
+        "Some figures may be wrong: ranks 0 to 11. Rank 0: 0 event waits. (overlapscope explain waits)",
     ]
 
 
@@ -283,8 +327,8 @@ def test_a_second_trace_of_a_rank_is_named_with_its_file() -> None:
 
 def test_few_ranks_have_a_row_each() -> None:
     by_rank = {table.id: table for table in all_tables(job(8))}
-    assert len(by_rank[tables.EACH].rows) == 8
-    assert tables.EACH not in {table.id for table in all_tables(large())}
+    assert len(by_rank[tables.EACH_RANK].rows) == 8
+    assert tables.EACH_RANK not in {table.id for table in all_tables(large())}
 
 
 def test_of_many_steps_those_that_spread_most_are_shown() -> None:
@@ -307,13 +351,13 @@ def test_a_rank_worth_a_look_comes_with_what_it_has_more_of() -> None:
     look = looks(real())[0]
     assert look.title == "Rank 0 delays the others"
     assert "in a step: idle +" in look.more and " against " in look.more
-    assert look.causes.startswith("Why its GPU waits: idle by launch-bound ")
-    assert look.findings[0].startswith("launch-bound: ")
+    assert look.causes.startswith("Why its GPU waits: idle by dispatch ")
+    assert look.findings[0].startswith("dispatch: ")
     assert look.sentences == (look.more, look.causes)
 
 
 def test_every_rank_can_be_sorted_by_number() -> None:
-    grid = tables.every_rank(large())
+    grid = tables.sortable_ranks(large())
     assert len(grid.rows) == 1014
     ranks = [row.cells[0].value for row in grid.rows]
     assert ranks == sorted(ranks, key=lambda rank: int(rank or 0))
@@ -377,7 +421,7 @@ def test_a_map_colours_by_the_value() -> None:
 
 
 def with_step(row: RankRow, **figures: object) -> RankRow:
-    """The row with other figures of its average step."""
+    """Return the row with other figures of its average step."""
     assert row.judged is not None
     return replace(row, judged=replace(row.judged, **figures))
 

@@ -13,9 +13,10 @@ from msgspec.structs import replace
 from overlapscope.base.intervals import union
 from overlapscope.ranks.clocks import Offsets
 from overlapscope.ranks.collectives import Meetings, gather, match
+from overlapscope.ranks.pairs import message_waits, pair
 from overlapscope.ranks.reduced import CommKind, ReducedRank
 from overlapscope.ranks.waits import TOGETHER, RankWaits, find_waits
-from tests.support.ranks_schedules import Job, Ran, jobs, made_rank
+from tests.support.ranks_schedules import CommKernel, ScheduledJob, jobs, made_rank
 
 ALL_REDUCE = CommKind("allreduce", "0", "[0, 1, 2]", 3)
 
@@ -29,7 +30,7 @@ def clocks(offsets: Sequence[int], errors: Sequence[int]) -> Offsets:
 def waits_of(ranks: Sequence[ReducedRank], offsets: Offsets, within: int = 1000) -> tuple[Meetings, RankWaits]:
     met = match(gather(ranks), len(ranks)).symmetric()
     offsets = replace(offsets, odd=np.zeros(len(met), np.bool_), within_ns=np.full(len(met), within))
-    return met, find_waits(ranks, met, offsets)
+    return met, find_waits(ranks, met, offsets, message_waits(ranks, pair(ranks), offsets))
 
 
 @st.composite
@@ -37,7 +38,7 @@ def situations(draw: st.DrawFn) -> tuple[list[ReducedRank], Offsets]:
     """Ranks of a job with parts of their communication hidden, lead-ins, and clocks that are wrong by a little or
     believed to be.
     """
-    job: Job = draw(jobs(offsets=st.integers(-300, 300)))
+    job: ScheduledJob = draw(jobs(offsets=st.integers(-300, 300)))
     errors = [0, *(draw(st.sampled_from([0, 0, 3, 20, -1])) for _ in range(job.ranks - 1))]
     ranks = []
     for rank in job.reduced(wide=10):
@@ -66,7 +67,7 @@ class Account:
         ]
         self.waited: defaultdict[int, set[int]] = defaultdict(set)
         self.pairs: defaultdict[tuple[int, int], set[int]] = defaultdict(set)
-        self.own: defaultdict[tuple[int, int], set[int]] = defaultdict(set)
+        self.own_delay: defaultdict[tuple[int, int], set[int]] = defaultdict(set)
         self.last_in: defaultdict[int, set[int]] = defaultdict(set)
         self.judged: defaultdict[int, int] = defaultdict(int)
         self.unjudged = {
@@ -119,7 +120,7 @@ class Account:
                 begin, stop = start + wait * place // len(late), start + wait * (place + 1) // len(late)
                 held = self._held(judged, charged, group, next(at for rank, at, _, _ in members if rank == charged))
                 self.pairs[charged, rank] |= set(range(begin, stop))
-                self.own[charged, rank] |= set(range(begin, stop - min(held, stop - begin)))
+                self.own_delay[charged, rank] |= set(range(begin, stop - min(held, stop - begin)))
                 self.last_in[charged].add(number)
 
     def _held(
@@ -128,8 +129,8 @@ class Account:
         before = [
             (start, end)
             for members in judged
-            for one, start, end, mine in members
-            if one == rank and mine == group and start < at
+            for member, start, end, mine in members
+            if member == rank and mine == group and start < at
         ]
         since = max(before)[1] if before else -(10**12)
         return len({ns for ns in self.waited[rank] & self.exposed[rank] if since <= ns < at})
@@ -164,14 +165,14 @@ def test_every_figure_is_that_of_an_account_by_the_nanosecond(
         (late, waiting): (
             len(mine),
             len(mine & account.exposed[waiting]),
-            len(mine & account.exposed[waiting]) - len(account.own[late, waiting] & account.exposed[waiting]),
+            len(mine & account.exposed[waiting]) - len(account.own_delay[late, waiting] & account.exposed[waiting]),
         )
         for (late, waiting), mine in account.pairs.items()
     }
 
 
 @given(jobs())
-def test_with_one_clock_waits_are_exactly_what_the_last_arrival_made_of_them(job: Job) -> None:
+def test_with_one_clock_waits_are_exactly_what_the_last_arrival_made_of_them(job: ScheduledJob) -> None:
     ranks = job.reduced()
     _, waits = waits_of(ranks, clocks([0] * job.ranks, [0] * job.ranks))
     arrivals = waits.arrivals
@@ -188,7 +189,7 @@ def test_with_one_clock_waits_are_exactly_what_the_last_arrival_made_of_them(job
 
 def three(arrivals: Sequence[int], errors: Sequence[int]) -> RankWaits:
     end = max(arrivals) + 10
-    ranks = [made_rank(number, [Ran(ALL_REDUCE, at, end, step=0)]) for number, at in enumerate(arrivals)]
+    ranks = [made_rank(number, [CommKernel(ALL_REDUCE, at, end, step=0)]) for number, at in enumerate(arrivals)]
     return waits_of(ranks, clocks([0] * len(ranks), errors))[1]
 
 
@@ -220,9 +221,9 @@ def test_what_a_rank_had_itself_waited_for_is_reported_as_passed_on() -> None:
     """Rank 2 keeps rank 1 waiting 100 ns in their group; so rank 1 comes 100 ns late to rank 0."""
     pair, cross = CommKind("allreduce", "pair", "[1, 2]", 2), CommKind("allreduce", "cross", "[0, 1]", 2)
     ranks = [
-        made_rank(0, [Ran(cross, 10, 140, step=0)]),
-        made_rank(1, [Ran(pair, 5, 110, step=0), Ran(cross, 120, 140, step=0)]),
-        made_rank(2, [Ran(pair, 105, 110, step=0)]),
+        made_rank(0, [CommKernel(cross, 10, 140, step=0)]),
+        made_rank(1, [CommKernel(pair, 5, 110, step=0), CommKernel(cross, 120, 140, step=0)]),
+        made_rank(2, [CommKernel(pair, 105, 110, step=0)]),
     ]
     _, waits = waits_of(ranks, clocks([0, 0, 0], [0, 0, 0]))
     pairs = waits.pairs

@@ -307,6 +307,14 @@ def test_what_is_not_work_stays_out_of_gpu_ops(tmp_path: Path) -> None:
     assert len(trace.overheads) == len(trace.syncs) == 1
 
 
+def test_waits_and_signals_of_mtia_are_not_work(tmp_path: Path) -> None:
+    names = ("event_wait", "event_record", "fc-dtype_Float", "dma_request")
+    args = {"stream": 1}
+    trace = read(tmp_path, document([event("mtia_ccp_events", name, 5, 1, args=args) for name in names]))
+    assert [trace.gpu_ops.name(row) for row in range(2)] == ["dma_request", "fc-dtype_Float"]
+    assert trace.gpu_ops.kind.tolist() == [Kind.OTHER, Kind.COMPUTE]
+
+
 def test_all_kernels_of_a_graph_point_at_its_launch(tmp_path: Path) -> None:
     trace = read(
         tmp_path,

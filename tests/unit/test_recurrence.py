@@ -32,7 +32,7 @@ def find(symbols: list[int], marks: tuple[list[int], ...] = ()) -> Recurrence | 
 
 
 def shortest_period(symbols: list[int]) -> int:
-    """The least distance at which a sequence repeats from start to end, by trying all."""
+    """Return the least distance at which a sequence repeats from start to end, by trying all."""
     return next(n for n in range(1, len(symbols) + 1) if symbols[n:] == symbols[: len(symbols) - n])
 
 
@@ -196,5 +196,5 @@ def test_the_report_says_how_much_steps_differ_and_why(tmp_path: Path, capsys: p
     assert main(["analyze", path]) == 0
     out = " ".join(capsys.readouterr().out.split())
     assert "In each step of about 1.32 ms (" in out
-    assert "7 steps take 0.89 to 3.89 ms: 890 us in the median, 1.32 ms on average." in out
+    assert "All figures are averages of 7 steps, which take 0.89 to 3.89 ms (890 us in the median)." in out
     assert "1 of them takes over 1.5 times the median, mostly because of compute (3.00 ms more)." in out

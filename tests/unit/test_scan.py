@@ -5,6 +5,7 @@ from __future__ import annotations
 import gzip
 import json
 import random
+import time
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,7 @@ from hypothesis import strategies as st
 
 from overlapscope.reading import _scan
 from overlapscope.reading._batch import Batch, batch_of_events
+from overlapscope.reading._categories import EventTable
 from overlapscope.reading._columns import EventColumns
 from overlapscope.reading._events import any_events, convert, typed_events
 from overlapscope.reading._tables import Finished
@@ -161,6 +163,14 @@ def test_a_text_that_is_not_utf_8_is_left_to_python(field: str) -> None:
         assert scanned(array.replace(b"@", b"a\xff")) is None, category
 
 
+@pytest.mark.parametrize("field", ["pid", "tid"])
+@pytest.mark.parametrize("text", ["7", " 7 ", "stream 7", "-5", "+7", "1_0", "0x10", "", r"\u0663", "9" * 19, "9" * 30])
+def test_a_process_or_thread_in_a_text_has_the_same_number(field: str, text: str) -> None:
+    for category in _scan.CATEGORIES:
+        event = f'{{"ph":"X","cat":"{category}","name":"a","ts":1,"dur":1,"args":{{}},"{field}":"{text}"}}'
+        assert assert_taken_only_as_python_takes_it(f"[{event}]".encode())
+
+
 @pytest.mark.parametrize("process", [b"9" * 5000, b"[" + b"9" * 5000 + b"]", b"null", b"1.5", b"{}"])
 def test_a_process_that_is_not_a_whole_number_or_text_is_left_to_python(process: bytes) -> None:
     for category in _scan.CATEGORIES:
@@ -172,6 +182,19 @@ def test_what_is_deep_or_long_is_left_to_python() -> None:
     deep = event(args={"deep": json.loads("[" * 200 + "]" * 200)})
     assert not assert_taken_only_as_python_takes_it(json.dumps([deep]).encode())
     assert not assert_taken_only_as_python_takes_it(json.dumps([event(tid=10**19)]).encode())
+
+
+def test_a_grid_has_up_to_three_extents_and_a_hostile_one_takes_no_time() -> None:
+    blocks = {"[4, 2, 1]": 8, "[4]": 4, "[]": -1, "[4, 0, 1]": -1, "[4, -2, -1]": -1, "[1, 1, 1, 1]": -1}
+    blocks |= {f"[{1 << 62}, 1, 1]": 1 << 62, f"[{1 << 62}, 2, 1]": -1, str([1 << 62] * 40_000): -1}
+    array = json.dumps([event(args={"grid": json.loads(grid)}) for grid in blocks]).encode()
+    began = time.perf_counter()
+    assert assert_taken_only_as_python_takes_it(array)
+    # The product of the last one would take each reader ten seconds.
+    assert time.perf_counter() - began < 5
+    columns = EventColumns()
+    columns.add(in_python(array))
+    assert columns.values[EventTable.GPU][0][1][:, -2].tolist() == [*blocks.values()]
 
 
 def test_a_scanner_is_used_again_after_what_it_refused() -> None:

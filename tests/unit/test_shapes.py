@@ -29,13 +29,13 @@ RECORDED = {"record_shapes": 1}
 
 
 def op(name: str, ts: float, dur: float, *dims: Any, types: list[str] | None = None) -> Event:
-    """A CPU op; its inputs are floats unless said."""
+    """Return a CPU op, by default with floats as inputs."""
     return host("cpu_op", name, ts, dur) | {
         "args": {"Input Dims": list(dims), "Input type": types or ["float" for _ in dims]}
     }
 
 
-class Program:
+class SimulatedProgram:
     """A host that launches something on stream 7 every 20 us, and the GPU's ops; times in us."""
 
     def __init__(self) -> None:
@@ -69,7 +69,7 @@ class Program:
         )
 
     def kernel(self, ms: float, *dims: Any, name: str = "aten::mm", types: list[str] | None = None) -> None:
-        """A kernel of an op of those inputs."""
+        """Add a kernel of an op with these inputs."""
         self._launch(op(name, 0, 0, *dims, types=types), "cudaLaunchKernel", ms)
 
     def bare_kernel(self, ms: float) -> None:
@@ -102,9 +102,9 @@ class Program:
         return write(path, self.events, **(RECORDED | top))
 
 
-def repeated(step: Callable[[Program], object], *, waits: bool = True) -> Program:
-    """Steps that each end with a synchronize, if the host `waits`; else it runs far ahead."""
-    program = Program()
+def repeated(step: Callable[[SimulatedProgram], object], *, waits: bool = True) -> SimulatedProgram:
+    """Return steps that each end with a synchronize, if the host `waits`; otherwise it runs far ahead."""
+    program = SimulatedProgram()
     for _ in range(STEPS):
         program.step()
         step(program)
@@ -117,7 +117,7 @@ def read(path: Path) -> Trace:
     return load(path, progress=False, cache=False)
 
 
-def both(program: Program, tmp_path: Path, *asked: str) -> tuple[WhatIf, WhatIf]:
+def both(program: SimulatedProgram, tmp_path: Path, *asked: str) -> tuple[WhatIf, WhatIf]:
     """Predicted with the shapes, and without."""
     trace = read(program.file(tmp_path / "t.json"))
     without = replace(trace, flags={}, cpu_ops=replace(trace.cpu_ops))
@@ -145,7 +145,7 @@ def shown(result: WhatIf) -> list[bool]:
 
 
 def test_a_kernel_of_other_shapes_runs_beside_the_copy_before_it(tmp_path: Path) -> None:
-    def step(program: Program) -> None:
+    def step(program: SimulatedProgram) -> None:
         program.upload(BATCH)
         program.kernel(2, WEIGHT, WEIGHT)
         program.kernel(1, WEIGHT, [1024, 64])
@@ -163,7 +163,7 @@ def test_a_kernel_of_other_shapes_runs_beside_the_copy_before_it(tmp_path: Path)
 
 
 def test_what_reads_it_is_not_taken_to_be_needed_by_nothing(tmp_path: Path) -> None:
-    def step(program: Program) -> None:
+    def step(program: SimulatedProgram) -> None:
         program.upload(BATCH, 2)
         program.kernel(1, BATCH, BATCH)
 
@@ -176,7 +176,7 @@ def test_what_reads_it_is_not_taken_to_be_needed_by_nothing(tmp_path: Path) -> N
 
 
 def test_a_buffer_is_read_last_by_the_kernel_of_its_size(tmp_path: Path) -> None:
-    def step(program: Program) -> None:
+    def step(program: SimulatedProgram) -> None:
         program.upload(BATCH, 2)
         program.kernel(1, BATCH, WEIGHT)
         program.kernel(3, WEIGHT, WEIGHT)
@@ -190,7 +190,7 @@ def test_a_buffer_is_read_last_by_the_kernel_of_its_size(tmp_path: Path) -> None
 
 
 def test_a_download_is_overwritten_by_a_kernel_of_its_size(tmp_path: Path) -> None:
-    def step(program: Program) -> None:
+    def step(program: SimulatedProgram) -> None:
         program.kernel(1, BATCH, BATCH)
         program.download(BATCH, 2)
         program.kernel(3, WEIGHT, WEIGHT)
@@ -203,7 +203,7 @@ def test_a_download_is_overwritten_by_a_kernel_of_its_size(tmp_path: Path) -> No
 
 
 def test_a_download_that_a_later_kernel_overwrites_runs_beside_those_between(tmp_path: Path) -> None:
-    def step(program: Program) -> None:
+    def step(program: SimulatedProgram) -> None:
         program.kernel(1, BATCH, BATCH)
         program.download(BATCH, 2)
         program.kernel(3, WEIGHT, WEIGHT)
@@ -215,7 +215,7 @@ def test_a_download_that_a_later_kernel_overwrites_runs_beside_those_between(tmp
     assert not any(shown(exact)), "shapes do not say which kernel makes what is downloaded"
 
 
-def a_part_of_it(program: Program) -> None:
+def a_part_of_it(program: SimulatedProgram) -> None:
     program.view("aten::slice", BATCH)
     program.kernel(2, WEIGHT)
 
@@ -234,8 +234,8 @@ def a_part_of_it(program: Program) -> None:
         pytest.param(lambda program: program.kernel(2, [WEIGHT, BATCH], types=["TensorList"]), id="list"),
     ],
 )
-def test_what_may_read_it_is_taken_to(tmp_path: Path, between: Callable[[Program], object]) -> None:
-    def step(program: Program) -> None:
+def test_what_may_read_it_is_taken_to(tmp_path: Path, between: Callable[[SimulatedProgram], object]) -> None:
+    def step(program: SimulatedProgram) -> None:
         program.upload(BATCH)
         between(program)
         program.kernel(1, BATCH)
@@ -245,7 +245,7 @@ def test_what_may_read_it_is_taken_to(tmp_path: Path, between: Callable[[Program
 
 
 def test_a_part_that_is_copied_to_is_read_as_the_whole(tmp_path: Path) -> None:
-    def step(program: Program) -> None:
+    def step(program: SimulatedProgram) -> None:
         program.view("aten::select", [8, *BATCH])
         program.upload(BATCH)
         program.kernel(1, WEIGHT)
@@ -258,7 +258,7 @@ def test_a_part_that_is_copied_to_is_read_as_the_whole(tmp_path: Path) -> None:
 
 
 def test_without_a_reader_in_the_step_program_order_holds(tmp_path: Path) -> None:
-    def step(program: Program) -> None:
+    def step(program: SimulatedProgram) -> None:
         program.upload(BATCH)
         program.kernel(2, WEIGHT)
 
@@ -268,7 +268,7 @@ def test_without_a_reader_in_the_step_program_order_holds(tmp_path: Path) -> Non
 
 @pytest.mark.parametrize("size", [2, 8])
 def test_a_copy_of_other_bytes_than_its_op_says_is_not_known(tmp_path: Path, size: int) -> None:
-    def step(program: Program) -> None:
+    def step(program: SimulatedProgram) -> None:
         program.upload(BATCH, bytes_each=size)
         program.kernel(2, WEIGHT)
         program.kernel(1, BATCH)
@@ -280,7 +280,7 @@ def test_a_copy_of_other_bytes_than_its_op_says_is_not_known(tmp_path: Path, siz
 # -- looking them up ------------------------------------------------------------------------------
 
 
-def three_things(program: Program) -> None:
+def three_things(program: SimulatedProgram) -> None:
     program.upload(BATCH)
     program.kernel(2, WEIGHT)
     program.kernel(1, BATCH)

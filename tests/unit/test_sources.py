@@ -34,7 +34,7 @@ NO_SOURCE = 7
 
 @pytest.fixture
 def other_packages(monkeypatch: pytest.MonkeyPatch) -> list[EntryPoint]:
-    """The entry points of packages that are installed besides."""
+    """Return the entry points of the other installed packages."""
     points = [EntryPoint("ticks", f"{__name__}:TICKS", sources.GROUP)]
     monkeypatch.setattr("importlib.metadata.entry_points", lambda group: [p for p in points if p.group == group])
     sources._others.cache_clear()
@@ -70,7 +70,7 @@ def test_what_another_packages_source_says_is_shown(
 
 
 @pytest.mark.parametrize(
-    ("value", "says"), [("no.such:module", "ModuleNotFoundError"), (f"{__name__}:NO_SOURCE", "no overlapscope")]
+    ("value", "says"), [("no.such:module", "ModuleNotFoundError"), (f"{__name__}:NO_SOURCE", "not an overlapscope")]
 )
 def test_a_source_that_cannot_be_used_is_named(
     tmp_path: Path, other_packages: list[EntryPoint], value: str, says: str

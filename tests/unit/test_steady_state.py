@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from overlapscope.analysis import analyze_trace
-from overlapscope.analysis.results import Check
+from overlapscope.analysis.trust_results import Check
 from overlapscope.trace.model import Kind, PlainSteps, TimedSteps
 from tests.support.helpers import MS, Host, Op, make_trace, various
 from tests.support.recordings import analysis_of
@@ -25,7 +25,7 @@ def check(
     loader_ms: Sequence[float] | None = None,
     **more: Any,
 ) -> Check:
-    """The check on a trace with steps of these lengths; `loader_ms` is how long each waits for its batch."""
+    """Return the check on a trace with steps of these lengths; `loader_ms` is how long each waits for its batch."""
     ops, notes, at = [], [], 0
     for number, length in enumerate(steps_ms):
         end = at + round(length * MS)
@@ -97,7 +97,7 @@ def test_steps_without_one(steps_ms: list[float]) -> None:
 
 def test_plain_steps_that_changed_meanwhile() -> None:
     result = check(EVEN, [9.0, 9.1, 9.0, 9.0], [9.5, 9.6, 9.5, 9.5])
-    assert result.status == "warn" and "9.00 ms" in result.detail and "9.50 ms" in result.detail
+    assert result.status == "warn" and "9.03 ms" in result.detail and "9.53 ms" in result.detail
     assert check(EVEN, [9.0, 9.6, 9.1, 9.5], [9.5, 9.1, 9.6, 9.2]).status == "ok"
 
 

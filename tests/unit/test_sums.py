@@ -8,7 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from overlapscope.analysis import analyze_trace
-from overlapscope.analysis.results import Device, Period
+from overlapscope.analysis.figures import Period
+from overlapscope.analysis.results import Device
 from overlapscope.trace.model import Kind, Memory
 from tests.support.helpers import Host, Op, Wait, make_trace
 

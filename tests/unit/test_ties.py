@@ -8,12 +8,12 @@ import numpy as np
 import pytest
 from msgspec.structs import replace
 
+from overlapscope.analysis.thread_turns import Relation, relations
 from overlapscope.prediction import predict
 from overlapscope.prediction.base import prepare
 from overlapscope.prediction.hardware import Stance
 from overlapscope.prediction.interventions import check_names
 from overlapscope.prediction.noise import spread
-from overlapscope.prediction.thread_turns import Relation, relations
 from overlapscope.trace.model import HostEvents, Kind, Trace
 from tests.support.helpers import MS, TRACES, US, Host, Op, make_trace
 from tests.support.recordings import trace_of
@@ -123,7 +123,7 @@ def test_threads_take_turns_whichever_comes_first() -> None:
 def test_a_recording_without_ops_has_the_same_ties(name: str) -> None:
     trace = trace_of(TRACES / f"{name}.json.gz")
     light = replace(trace, cpu_ops=HostEvents.empty(names=trace.names))
-    handed, without = (prepare(one, None).graph.calls.handed_by for one in (trace, light))
+    handed, without = (prepare(recording, None).graph.calls.handed_by for recording in (trace, light))
     assert handed.max() >= 0
     assert np.array_equal(handed, without)
 

@@ -23,7 +23,7 @@ PINNED, PAGEABLE, DEVICE = Memory.PINNED, Memory.PAGEABLE, Memory.DEVICE
 
 
 def steps(copy_us: int, size: int, *, count: int = 6) -> Report:
-    """Steps of 10 ms compute after an exposed copy."""
+    """Return steps of 10 ms of compute after an exposed copy."""
     ops, notes = [], []
     for step in range(count):
         at = step * 20 * MS

@@ -146,10 +146,10 @@ def test_the_headline_says_why_nothing_is_recommended(changed: dict[str, object]
 
 def test_a_gain_that_may_be_chance_is_named_with_what_makes_it_certain() -> None:
     wide = msgspec.structs.replace(TRIAL.changes[0], measured_low_pct=-30.0, measured_high_pct=18.0, runs=2)
-    said = " ".join(terminal.render(document(msgspec.structs.replace(TRIAL, best=None, changes=(wide,)))).split())
+    text = " ".join(terminal.render(document(msgspec.structs.replace(TRIAL, best=None, changes=(wide,)))).split())
     assert (
         "The largest gain, -5.7% ± 24.0 with workers (2) in 2 runs, may be chance: runs differ; --minutes gives more "
-        "runs." in said.replace("`", "")
+        "runs." in text.replace("`", "")
     )
     assert "may be chance" not in terminal.render(document(TRIAL))
 

@@ -13,7 +13,7 @@ import tokenize
 from importlib.util import find_spec
 from pathlib import Path
 from textwrap import dedent
-from typing import Literal
+from typing import Any, Literal
 
 import pytest
 from hypothesis import given
@@ -24,7 +24,7 @@ from overlapscope.catalog.changes import CHANGES
 from overlapscope.errors import MissingPackage, UsageError
 from overlapscope.trials import libraries
 from overlapscope.trials.edit import AHEAD, File, edit, edits
-from overlapscope.trials.protocol import Facts, Loader, Module, Optimizer, Reads, Setting, Site, Uploads
+from overlapscope.trials.protocol import Clipping, Facts, Loader, Module, Optimizer, Reads, Setting, Site, Uploads
 from overlapscope.trials.rewrite import Wish, rewrite
 from overlapscope.trials.write import original, undo, write
 
@@ -34,7 +34,7 @@ FUSED, LATE = Setting("fused"), Setting("late-item")
 PLAIN = Path(__file__).parents[1] / "programs" / "plain"
 
 
-class Program:
+class EditedScript:
     """A script, and the effects of its lines. A line is named by something that it alone, or first, has in it."""
 
     def __init__(self, path: Path, source: str = "") -> None:
@@ -93,7 +93,7 @@ class Program:
         module: Module | None = None,
         optimizer: Optimizer | None = None,
     ) -> tuple[str, str]:
-        """The lines that are new, and the advice."""
+        """Return the lines that are new, and the advice."""
         facts = Facts(
             cuda=True,
             cpus=8,
@@ -125,7 +125,7 @@ class Program:
     ],
 )
 def test_a_data_loader_gets_workers_and_pinned_memory_however_it_is_imported(tmp_path: Path, source: str) -> None:
-    program = Program(tmp_path, source)
+    program = EditedScript(tmp_path, source)
     line, advice = program.edited(WORKERS, PIN, loader=program.loader("loader = "))
     assert "(texts, 16, num_workers=6, persistent_workers=True, pin_memory=True)" in line
     assert not advice
@@ -143,7 +143,9 @@ def test_a_data_loader_gets_workers_and_pinned_memory_however_it_is_imported(tmp
     ],
 )
 def test_what_is_not_clear_is_reported_in_words(tmp_path: Path, call: str, reason: str) -> None:
-    program = Program(tmp_path, f"from torch.utils.data import DataLoader\nfrom mine import Loaders\nloader = {call}\n")
+    program = EditedScript(
+        tmp_path, f"from torch.utils.data import DataLoader\nfrom mine import Loaders\nloader = {call}\n"
+    )
     line, advice = program.edited(WORKERS, loader=program.loader("loader = "))
     assert not line
     assert advice == (
@@ -153,13 +155,13 @@ def test_what_is_not_clear_is_reported_in_words(tmp_path: Path, call: str, reaso
 
 
 def test_a_line_that_makes_a_data_loader_is_edited_although_a_library_has_a_hand_in_it(tmp_path: Path) -> None:
-    program = Program(tmp_path, "from torch.utils.data import DataLoader\nloader = DataLoader(texts)\n")
+    program = EditedScript(tmp_path, "from torch.utils.data import DataLoader\nloader = DataLoader(texts)\n")
     line, advice = program.edited(PIN, loader=program.loader("loader =", "lightning"))
     assert (line, advice) == ("loader = DataLoader(texts, pin_memory=True)", "")
 
 
 def test_options_that_are_there_are_replaced_and_others_stay(tmp_path: Path) -> None:
-    program = Program(
+    program = EditedScript(
         tmp_path,
         "from torch.utils.data import DataLoader\nloader = DataLoader(texts, num_workers = o.workers, shuffle=True)\n",
     )
@@ -168,7 +170,7 @@ def test_options_that_are_there_are_replaced_and_others_stay(tmp_path: Path) -> 
 
 
 def test_a_loader_that_has_enough_workers_or_pinned_batches_is_left_alone(tmp_path: Path) -> None:
-    program = Program(tmp_path, "from torch.utils.data import DataLoader\nloader = DataLoader(texts)\n")
+    program = EditedScript(tmp_path, "from torch.utils.data import DataLoader\nloader = DataLoader(texts)\n")
     assert program.edited(WORKERS, PIN, loader=program.loader("loader =", num_workers=8, pin_memory=True)) == ("", "")
 
 
@@ -197,7 +199,7 @@ def calls(draw: st.DrawFn) -> str:
 
 
 def without(tree: ast.AST, names: set[str]) -> str:
-    """The tree, without positions and these options of a DataLoader."""
+    """Return the tree, without positions and these options of a DataLoader."""
     for node in ast.walk(tree):
         if isinstance(node, ast.Call) and ast.unparse(node.func) == "DataLoader":
             node.keywords = [keyword for keyword in node.keywords if keyword.arg not in names]
@@ -251,7 +253,7 @@ def comments(text: str) -> list[str]:
 def test_an_upload_is_pinned_and_does_not_block(
     tmp_path: Path, before: str, method: Literal["to", "cuda", "copy_"], pinned: str, both: str
 ) -> None:
-    program = Program(tmp_path, f"for x in batches:\n{'    '}{before.replace(chr(10), chr(10) + '    ')}\n")
+    program = EditedScript(tmp_path, f"for x in batches:\n{'    '}{before.replace(chr(10), chr(10) + '    ')}\n")
     upload = program.upload(".to(" if method == "to" else before, method)
     assert program.edited(PIN, upload=upload) == (pinned, "")
     assert program.edited(PIN, NON_BLOCKING, upload=upload) == (both, "")
@@ -259,7 +261,7 @@ def test_an_upload_is_pinned_and_does_not_block(
 
 
 def test_what_a_loader_pins_only_stops_to_block(tmp_path: Path) -> None:
-    program = Program(tmp_path, "for x, y in loader:\n    x, y = x.to(device), y.to(device)\n")
+    program = EditedScript(tmp_path, "for x, y in loader:\n    x, y = x.to(device), y.to(device)\n")
     upload = program.upload(".to(", from_loader=True)
     expected = "x, y = x.to(device, non_blocking=True), y.to(device, non_blocking=True)"
     assert program.edited(PIN, NON_BLOCKING, upload=upload) == (expected, "")
@@ -275,13 +277,13 @@ def test_what_a_loader_pins_only_stops_to_block(tmp_path: Path) -> None:
     ],
 )
 def test_a_copy_that_may_be_another_one_is_left_alone(tmp_path: Path, line: str, reason: str) -> None:
-    program = Program(tmp_path, f"for x, y in loader:\n    {line}\n")
+    program = EditedScript(tmp_path, f"for x, y in loader:\n    {line}\n")
     edited, advice = program.edited(NON_BLOCKING, upload=program.upload(line, pinned=True))
     assert not edited and advice.endswith(f" The diff leaves this out because {reason}.")
 
 
 def test_pinned_memory_does_not_help_a_copy_that_changes_the_type(tmp_path: Path) -> None:
-    program = Program(tmp_path, "for x in batches:\n    x = x.to(device, torch.bfloat16)\n")
+    program = EditedScript(tmp_path, "for x in batches:\n    x = x.to(device, torch.bfloat16)\n")
     line, advice = program.edited(PIN, upload=program.upload(".to("))
     assert not line and "because the copy changes the type, too." in advice
 
@@ -298,7 +300,7 @@ def test_pinned_memory_does_not_help_a_copy_that_changes_the_type(tmp_path: Path
     ],
 )
 def test_a_function_that_moves_anything_anywhere_is_not_edited(tmp_path: Path, source: str, edited: bool) -> None:
-    program = Program(tmp_path, source)
+    program = EditedScript(tmp_path, source)
     line, advice = program.edited(NON_BLOCKING, upload=program.upload(".to(", pinned=True))
     assert bool(line) is edited
     assert ("the function there may move other things, too" in advice) is not edited
@@ -322,12 +324,12 @@ def test_a_function_that_moves_anything_anywhere_is_not_edited(tmp_path: Path, s
 )
 def test_an_optimizer_becomes_fused(tmp_path: Path, before: str, after: str) -> None:
     imports = "import torch\nfrom torch import optim\nfrom torch.optim.adamw import AdamW\n"
-    program = Program(tmp_path, f"{imports}optimizer = {before}\n")
+    program = EditedScript(tmp_path, f"{imports}optimizer = {before}\n")
     assert program.edited(FUSED, optimizer=program.optimizer("optimizer =")) == (f"optimizer = {after}", "")
 
 
 def test_an_optimizer_of_somebody_else_is_not_edited(tmp_path: Path) -> None:
-    program = Program(tmp_path, "from mine import AdamW\noptimizer = AdamW(weights)\n")
+    program = EditedScript(tmp_path, "from mine import AdamW\noptimizer = AdamW(weights)\n")
     line, advice = program.edited(FUSED, optimizer=program.optimizer("optimizer ="))
     assert not line and "Pass `fused=True` to `AdamW`." in advice
 
@@ -344,8 +346,8 @@ TRAIN = """
 
 
 def compiled(tmp_path: Path, source: str, text: str = "model(x)", *, of_torch: bool = False) -> tuple[list[str], str]:
-    """The whole text, and the advice."""
-    module = replace(Program(tmp_path, source).module(text), of_torch=of_torch)
+    """Return the whole text, and the advice."""
+    module = replace(EditedScript(tmp_path, source).module(text), of_torch=of_torch)
     result = edits(Facts(cuda=True, cpus=8, modules=(module,)), (COMPILE,), tmp_path)
     source = result.files[0].after.decode() if result.files else ""
     compile(source, "train.py", "exec")
@@ -386,7 +388,7 @@ def test_a_module_is_compiled_where_its_name_is_bound(tmp_path: Path, source: st
 
 
 def test_each_module_is_compiled_once_and_functions_are_not(tmp_path: Path) -> None:
-    program = Program(
+    program = EditedScript(
         tmp_path,
         "from torch.nn.functional import relu\ndef noise(x): ...\ncritic: Net = Net()\nmaker = Maker()\n"
         "while True:\n    critic(relu(x))\n    critic(maker(noise(x)))\n",
@@ -404,8 +406,8 @@ def test_each_module_is_compiled_once_and_functions_are_not(tmp_path: Path) -> N
         ("def step(model, x):\n    return model(x)\n", "the function there has no loop"),
         ("def step(x):\n    model = Net()\n    return model(x)\n", "the function there has no loop"),
         ("for model in models:\n    model(x)\n", "`model` is bound in the loop"),
-        ("for x in xs:\n    first(second(model(x)))\n", "which name the module has there is not clear"),
-        ("for x in xs:\n    models[0](x)  # model(x)\n", "which name the module has there is not clear"),
+        ("for x in xs:\n    first(second(model(x)))\n", "the module's name there is unclear"),
+        ("for x in xs:\n    models[0](x)  # model(x)\n", "the module's name there is unclear"),
     ],
 )
 def test_a_module_that_cannot_be_told_is_left_alone(tmp_path: Path, source: str, reason: str) -> None:
@@ -416,11 +418,92 @@ def test_a_module_that_cannot_be_told_is_left_alone(tmp_path: Path, source: str,
     )
 
 
+def test_a_module_is_compiled_without_a_graph(tmp_path: Path) -> None:
+    program = EditedScript(tmp_path, "import torch\nfor x in xs:\n    model(x)\n")
+    fuse = Setting("graph", "fuse")
+    assert program.edited(fuse, module=program.module("model(x)")) == ("model.compile()", "")
+    of_torch = replace(program.module("model(x)"), of_torch=True)
+    assert program.edited(fuse, module=of_torch) == ("model.forward = torch.compile(model.forward)", "")
+
+
+# -- the host ----------------------------------------------------------------------------------------
+
+
+def edited_host(tmp_path: Path, source: str, setting: Setting, **facts: Any) -> tuple[str, str]:
+    """Return the whole text after the edit, and the advice. The module is called on the line with `model(x)`."""
+    program = EditedScript(tmp_path, source)
+    modules = (program.module("model(x)"),)
+    places: dict[str, Any] = {
+        name: program.site(place) if isinstance(place, str) else place(program) for name, place in facts.items()
+    }
+    result = edits(Facts(cuda=True, cpus=8, modules=modules, **places), (setting,), tmp_path)
+    return result.files[0].after.decode() if result.files else "", "\n".join(result.advice)
+
+
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [
+        (
+            "import os\nimport torch\n\nfor epoch in range(3):\n    for x in xs:\n        model(x)\n",
+            "import os\nimport gc\nimport torch\n\ngc.collect()\ngc.freeze()\n"
+            "for epoch in range(3):\n    for x in xs:\n        model(x)\n",
+        ),
+        (
+            "import gc\ndef train():\n    while True:\n        model(x)\n",
+            "import gc\ndef train():\n    gc.collect()\n    gc.freeze()\n    while True:\n        model(x)\n",
+        ),
+    ],
+)
+def test_objects_are_frozen_before_the_outermost_loop(tmp_path: Path, before: str, after: str) -> None:
+    assert edited_host(tmp_path, before, Setting("gc")) == (after, "")
+
+
+def test_objects_are_not_frozen_in_each_step(tmp_path: Path) -> None:
+    _, advice = edited_host(tmp_path, "import gc\ndef step(x):\n    return model(x)\n", Setting("gc"))
+    assert advice.endswith(
+        "Call `gc.collect()` and `gc.freeze()` once, before the loop. The diff leaves this out because the function "
+        "there has no loop."
+    )
+
+
+def test_the_number_of_threads_is_set_where_the_program_sets_it_or_at_its_start(tmp_path: Path) -> None:
+    threads = Setting("threads", "4")
+    source = "import torch\n\ntorch.set_num_threads(64)\nmodel(x)\n"
+    after = edited_host(tmp_path, source, threads, threads_site="set_num_threads")
+    assert after == ("import torch\n\ntorch.set_num_threads(4)\nmodel(x)\n", "")
+    after = edited_host(tmp_path, "import torch\n\nmodel(x)\n", threads)
+    assert after == ("import torch\ntorch.set_num_threads(4)\n\nmodel(x)\n", "")
+    _, advice = edited_host(tmp_path, "import torch as t\n\nmodel(x)\n", threads)
+    assert "Call `torch.set_num_threads(4)`, or set the variable `OMP_NUM_THREADS=4`." in advice
+
+
+def test_clipping_and_optimizers_get_the_option_for_many_parameters(tmp_path: Path) -> None:
+    source = (
+        "from torch import nn, optim\no = optim.RMSprop(w)\nnn.utils.clip_grad_norm_(w, 1.0, foreach=False)\nmodel(x)\n"
+    )
+    after = edited_host(
+        tmp_path,
+        source,
+        Setting("foreach"),
+        optimizers=lambda program: (
+            replace(program.optimizer("RMSprop", "RMSprop"), takes_fused=False, foreach_missing=True),
+        ),
+        clippings=lambda program: (Clipping(program.site("clip_grad"), "clip_grad_norm_"),),
+    )
+    assert after == (source.replace("RMSprop(w)", "RMSprop(w, foreach=True)").replace("False", "True"), "")
+
+
+def test_batches_taken_at_once_are_described(tmp_path: Path) -> None:
+    program = EditedScript(tmp_path, "for x in DataLoader(TensorDataset(xs)):\n    model(x)\n")
+    loader = replace(program.loader("DataLoader"), collates=True)
+    assert "batch_size=None` to the DataLoader." in program.edited(Setting("collate"), loader=loader)[1]
+
+
 # -- libraries ---------------------------------------------------------------------------------------
 
 
 def test_the_arguments_of_a_trainer_are_edited(tmp_path: Path) -> None:
-    program = Program(tmp_path, (PLAIN / "trainer.py").read_text(encoding="utf-8"))
+    program = EditedScript(tmp_path, (PLAIN / "trainer.py").read_text(encoding="utf-8"))
     lines, advice = program.edited(
         WORKERS,
         PIN,
@@ -445,7 +528,7 @@ def test_the_arguments_of_a_trainer_are_edited(tmp_path: Path) -> None:
 
 
 def test_what_a_library_calls_it_is_reported_where_its_options_are_out_of_sight(tmp_path: Path) -> None:
-    program = Program(tmp_path, "from mine import options\ntrainer.train()\nfor batch in prepared:\n    pass\n")
+    program = EditedScript(tmp_path, "from mine import options\ntrainer.train()\nfor batch in prepared:\n    pass\n")
     _, advice = program.edited(WORKERS, loader=program.loader(".train()", "transformers"))
     options = "`dataloader_num_workers=6, dataloader_persistent_workers=True`"
     assert f":2: Pass {options} to `TrainingArguments`. The diff leaves this out because there is no" in advice
@@ -456,13 +539,13 @@ def test_what_a_library_calls_it_is_reported_where_its_options_are_out_of_sight(
 
 
 def test_the_batch_of_a_tokenizer_is_moved_as_a_tensor_is(tmp_path: Path) -> None:
-    program = Program(tmp_path, "for batch in loader:\n    batch = batch.to(device)\n")
+    program = EditedScript(tmp_path, "for batch in loader:\n    batch = batch.to(device)\n")
     line, advice = program.edited(NON_BLOCKING, upload=program.upload(".to(", "to", "transformers", pinned=True))
     assert (line, advice) == ("batch = batch.to(device, non_blocking=True)", "")
 
 
 def fields(package: str, file: str, owner: str) -> set[str]:
-    """The annotated names of a class's body, of an installed package that is not imported."""
+    """Return the annotated names of a class's body, of an installed package that is not imported."""
     spec = find_spec(package)
     assert spec and spec.submodule_search_locations
     tree = ast.parse((Path(spec.submodule_search_locations[0]) / file).read_text(encoding="utf-8"))
@@ -486,7 +569,7 @@ def test_libraries_have_the_options_that_are_named() -> None:
 
 def test_all_changes_together_are_one_diff(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    program = Program(
+    program = EditedScript(
         tmp_path,
         "from torch.utils.data import DataLoader\r\n"
         "loader = DataLoader(\r\n\ttexts,  # a lot\r\n\tnum_workers=0\r\n)\r\n"
@@ -539,14 +622,14 @@ def test_only_the_programs_own_files_are_edited(tmp_path: Path) -> None:
         (installed, tmp_path, "the file belongs to an installed package"),
         (tmp_path / "here", tmp_path / "here", ""),
     ):
-        program = Program(folder, source)
+        program = EditedScript(folder, source)
         result = edits(Facts(cuda=True, cpus=8, loaders=(program.loader("loader ="),)), (WORKERS,), root)
         assert bool(result.files) is not bool(reason)
         assert reason in "".join(result.advice)
 
 
 def test_a_file_that_changed_since_the_program_was_run_is_not_edited(tmp_path: Path) -> None:
-    program = Program(tmp_path, "import torch\noptimizer = torch.optim.AdamW(weights)\n")
+    program = EditedScript(tmp_path, "import torch\noptimizer = torch.optim.AdamW(weights)\n")
     written_ns = program.path.stat().st_mtime_ns
     facts = Facts(cuda=True, cpus=8, optimizers=(program.optimizer("optimizer ="),), began_ns=written_ns)
     assert edits(facts, (FUSED,), tmp_path).files
@@ -585,7 +668,7 @@ def test_who_has_no_libcst_is_told_what_to_install(monkeypatch: pytest.MonkeyPat
 
 
 def test_a_written_edit_keeps_the_original_and_its_mode(tmp_path: Path) -> None:
-    program = Program(tmp_path, "from torch.utils.data import DataLoader\nloader = DataLoader(texts)\n")
+    program = EditedScript(tmp_path, "from torch.utils.data import DataLoader\nloader = DataLoader(texts)\n")
     program.path.chmod(0o750)
     [file] = edits(Facts(cuda=True, cpus=8, loaders=(program.loader("loader ="),)), (WORKERS,), tmp_path).files
     write([file])

@@ -6,15 +6,18 @@ import math
 import random
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from overlapscope.errors import UsageError
 from overlapscope.trials import fits, measure, plan, search
 from overlapscope.trials.measure import Timing, change
 from overlapscope.trials.protocol import (
+    Clipping,
     Facts,
     Loader,
     Optimizer,
@@ -60,14 +63,14 @@ def test_an_interval_holds_the_truth_in_about_95_of_100_trials(rounds: int, betw
 
 
 def timed(steps_ns: Sequence[float], compiled: tuple[int, ...] = ()) -> Timing:
-    """A run with these steps, in some of which torch compiled."""
+    """Return a run with these steps, in some of which torch compiled."""
     count, lengths = len(steps_ns), tuple(map(round, steps_ns))
     ended = RankOutcome(rank=0, ranks=1, all_steps=count, complete=True, host_ns=lengths, compiled=compiled)
     return measure.timing([ended])
 
 
 def unsteady(source: random.Random, step_ns: float = 1e7) -> Timing:
-    """A run that is slower or faster by 10 % or so for no reason, whose steps are like those before them."""
+    """Return a run that is slower or faster by 10 % or so without a reason, whose steps resemble those before them."""
     slow, run = 0.0, source.lognormvariate(0, 0.1)
     lengths = [round(step_ns * run * math.exp(slow := 0.95 * slow + source.gauss(0, 0.02))) for _ in range(100)]
     return measure.timing([RankOutcome(rank=0, ranks=1, all_steps=100, complete=True, host_ns=tuple(lengths))])
@@ -225,7 +228,7 @@ Truth = Mapping[str, float]
 
 
 def pretend(truth: Truth, source: random.Random, failing: str = "", differing: str = "") -> Callable[[Planned], Run]:
-    """A program whose step is 10 ms times the factors of its changes, and whose runs differ by 0.3 %."""
+    """Return a program whose step is 10 ms times the factors of its changes, and whose runs differ by 0.3 %."""
 
     def run(planned: Planned) -> Run:
         texts = [setting.text for setting in planned.settings]
@@ -335,6 +338,26 @@ def test_with_little_time_the_rounds_are_about_the_answer() -> None:
     assert [run.planned.settings for run in runs.all if run.planned.round == 2] == [kept, AS_IS]
 
 
+def test_a_fast_set_is_confirmed_although_its_first_run_took_the_time_that_was_left() -> None:
+    # A set that compiles takes much longer the first time, so the ladder ends before its results are judged.
+    graph = (Setting("graph", "compile"),)
+    run = pretend({"graph (compile)": 0.4}, random.Random(9))
+    changed = replace(run(Planned(graph, 1)), wall_s=60.0, results=results(1.0, digest="c"))
+    runs = Runs((run(Planned(AS_IS, 1)), changed))
+    planned = search.rounds(runs, AS_IS, 10.0)
+    assert planned == search.rounds(runs, AS_IS, 1000.0)
+    assert planned == (Planned(AS_IS, 1, rounded=True), Planned(graph, 2), Planned(AS_IS, 2))
+    again = replace(run(planned[1]), results=results(1.0, digest="c"))
+    runs = Runs((*runs.all, run(planned[0]), again, run(planned[2])))
+    assert search.best(runs) == graph
+
+
+def test_a_slow_set_is_not_run_again_without_time_for_it() -> None:
+    graph = (Setting("graph", "compile"),)
+    run = pretend({"graph (compile)": 1.1}, random.Random(9))
+    assert search.rounds(Runs((run(Planned(AS_IS, 1)), run(Planned(graph, 1)))), AS_IS, 0.5) == ()
+
+
 def test_the_fewest_changes_are_recommended_of_those_that_are_as_fast() -> None:
     settings = [(Setting("fused"),), (Setting("fused"), Setting("graph", "compile"))]
     steps = {AS_IS: (100, 101, 99), settings[0]: (90, 91, 89), settings[1]: (90, 90.9, 89)}
@@ -433,6 +456,26 @@ def test_workers_are_left_out_with_a_reason(facts: Facts, reason: str) -> None:
     fitting, left_out = fits.candidates(facts, 1, ("workers",), ())
     assert fitting == []
     assert reason in left_out[0].reason
+
+
+def test_changes_of_the_host_are_tried_only_where_they_can_gain() -> None:
+    changes = ("collate", "foreach", "gc", "threads")
+
+    def fit(**facts: Any) -> dict[str, str]:
+        fitting, left_out = fits.candidates(Facts(**{"cuda": False, "cpus": 4, **facts}), 2, changes, ())
+        return {item.change: item.values[0] for item in fitting} | {item.change: item.reason for item in left_out}
+
+    assert fit(gc_pct=0.2, threads=2) == {
+        "collate": "Its steps take no batches from a TensorDataset, sample by sample.",
+        "foreach": "Its optimizers and its clipping handle many parameters at a time already, or can be fused.",
+        "gc": "Python's garbage collector takes 0.2% of its steps.",
+        "threads": "Torch uses 2 threads, for 2 CPUs.",
+    }
+    optimizer = Optimizer(site=SITE, name="RMSprop", takes_fused=False, fused=False, foreach_missing=True)
+    fitting = fit(loaders=(replace(loader(), collates=True),), optimizers=(optimizer,), gc_pct=12.0, threads=64)
+    assert fitting == {"collate": "", "foreach": "", "gc": "", "threads": "2"}
+    assert fit(clippings=(Clipping(SITE, "clip_grad_norm_"),))["foreach"] == ""
+    assert fit(optimizers=(replace(optimizer, takes_fused=True),))["foreach"] != "", "a fused optimizer does more"
 
 
 def test_values_come_later_only_where_a_line_of_the_program_merely_shows_them(tmp_path: Path) -> None:

@@ -10,7 +10,7 @@ import pytest
 
 import overlapscope as ov
 from overlapscope.analysis import analyze_trace
-from overlapscope.analysis.strip import measure
+from overlapscope.analysis.strip import Strip, measure
 from overlapscope.base import words
 from overlapscope.documents.model import brief
 from overlapscope.documents.strip import ASCII
@@ -22,6 +22,7 @@ from overlapscope.report.page import Page
 from overlapscope.report.verdict import judge
 from overlapscope.trace.model import Kind
 from tests.support import kineto_files
+from tests.support.helpers import Host, Op, make_trace
 
 HOSTILE = "a\x1b[31mRED\x1b]0;t\x07[bold]b[/bold]|p|`t`<script>x</script>\n# h\r\u202e@you http://x.y"
 
@@ -146,8 +147,17 @@ def test_a_slice_shows_its_longest_kind_and_how_full_it_was() -> None:
 
 
 def test_the_whole_window_is_shown_where_the_median_step_would_hide_the_loss() -> None:
-    device = analyze_trace(ov.load("traces/known_causes/host_sync.json.gz", progress=False)).devices[0]
-    assert measure(device.timeline, device.result, slices=10).label == ""
+    assert _strip_of([100, 100, 100, 100, 100, 100]).label == "ProfilerStep#2"
+    assert _strip_of([100, 100, 900, 100, 100, 100]).label == ""
+
+
+def _strip_of(lengths: list[int]) -> Strip:
+    """The strip of steps of these lengths, of which the GPU computes for 100 ns."""
+    begins = [10 + sum(lengths[:number]) for number in range(len(lengths))]
+    ops = [Op(Kind.COMPUTE, begin, begin + 100, launch=(begin - 9, begin - 8)) for begin in begins]
+    notes = [Host(f"ProfilerStep#{number}", begin - 10, begin + 80) for number, begin in enumerate(begins)]
+    device = analyze_trace(make_trace(ops, annotations=notes)).devices[0]
+    return measure(device.timeline, device.result, slices=10)
 
 
 def test_verdict_names_the_overlap_the_exposed_copies_and_what_to_fix() -> None:

@@ -141,10 +141,10 @@ def test_arguments_that_make_no_sense_are_refused_at_once(asked: dict[str, objec
 def test_the_overhead_is_what_watched_blocks_take_longer() -> None:
     pairs = [(True, 1.01), (False, 1.0), (False, 2.0), (True, 2.02)]
     blocks = tuple(
-        watching.Block(watched=on, steps=100, total_ns=round(1e9 * s), median_step_ns=1, slowest_step_ns=1)
+        watching.TrainingBlock(watched=on, steps=100, total_ns=round(1e9 * s), median_step_ns=1, slowest_step_ns=1)
         for on, s in pairs
     )
-    measured = watching.Measured(
+    measured = watching.WatchingResults(
         machine="a machine", width=8, every_s=30, steps_recorded=3, blocks=blocks, stood_ns=(20_000_000,), analysed=()
     )
     assert watching.overhead(measured).pct == pytest.approx(1.0)

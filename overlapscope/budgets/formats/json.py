@@ -7,5 +7,5 @@ from overlapscope.budgets.verdicts import CheckResult
 
 
 def render(result: CheckResult) -> str:
-    """The whole result, indented, ending in a newline."""
+    """Return the whole result, indented, ending in a newline."""
     return encode(result).decode()

@@ -20,8 +20,13 @@ _BASE: Final[dict[Unit, tuple[str, float]]] = {
     "ns": ("seconds", 1e9),
     "pct": ("ratio", 100),
     "gb_per_s": ("bytes_per_second", 1e-9),
+    "launches": ("launches", 1),
     "findings": ("findings", 1),
     "differences": ("differences", 1),
+    "kernels": ("kernels", 1),
+    "copies": ("copies", 1),
+    "calls": ("calls", 1),
+    "bytes": ("bytes", 1),
 }
 """Name of the base unit, and the divisor."""
 

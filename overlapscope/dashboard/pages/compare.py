@@ -87,7 +87,10 @@ def _report(context: PageContext) -> Report:
     """Return a report with only the device that is shown."""
     section = context.section
     devices = () if section.window is None else (section.window,)
-    return Report(traces=(msgspec.structs.replace(section.trace, devices=devices),), findings=section.findings)
+    findings = tuple(
+        finding for device in devices for finding in context.opened.report.findings if finding.device == device.device
+    )
+    return Report(traces=(msgspec.structs.replace(section.trace, devices=devices),), findings=findings)
 
 
 # -- The choice ------------------------------------------------------------------------------------
@@ -144,8 +147,8 @@ def _near(context: PageContext) -> tuple[Component, bool]:
     mine = context.loaded.id
     others = [entry.id for entry in context.library.entries() if entry.id != mine]
     near = {id: context.url.href(other=id) for id in get_close_matches(mine, others, n=_NEAR, cutoff=0)}
-    listed, known = listed_traces(context, near, "compare-near-rows", "compare")
-    return listed, known == len(near)
+    listed, known_count = listed_traces(context, near, "compare-near-rows", "compare")
+    return listed, known_count == len(near)
 
 
 # -- The answer ------------------------------------------------------------------------------------
@@ -195,7 +198,7 @@ def _findings(before: PageContext, after: PageContext, device: DeviceDiff) -> Co
         links.append(html.Div([html.Div(way) for way in ways]))
     titles = ("before", "cost", "after", "cost")
     columns = (words(""), words("rule"), *(words(title, flexible=title != "cost") for title in titles))
-    of = "per step" if device.basis == "step" else "over the whole window"
+    of = "per step" if device.basis == "step" else "in all that was recorded"
     table = Table("Findings", columns, rows(lines), note=f"A fix saves at most its cost, {of}.")
     return parts.table_panel(before, table, "compare-findings", links)
 

@@ -11,7 +11,8 @@ from msgspec.structs import replace
 
 from overlapscope.analysis.device import DeviceAnalysis
 from overlapscope.analysis.each_copy import EachCopy, issuers, list_copies, peak_gb_per_s
-from overlapscope.analysis.results import Device, Window
+from overlapscope.analysis.figures import Window
+from overlapscope.analysis.results import Device
 from overlapscope.base.words import duration, part_of
 from overlapscope.dashboard import parts
 from overlapscope.dashboard.callbacks import Callbacks, Click

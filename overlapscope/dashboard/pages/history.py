@@ -36,7 +36,7 @@ from overlapscope.timeline.file import document as report_document
 Name = TypeVar("Name", bound=str)
 
 CHART, COMPARING, SHOWN = "history-chart", "history-comparing", "history-shown"
-_LEAD = "How a figure of a job changes from commit to commit, and since when it is worse."
+_LEAD = "How a figure of a job changes from commit to commit, and when it got worse."
 _LOOK_MS = 30_000
 _WITHOUT_COMMITS: tuple[By, ...] = ("report", "hour", "commit")
 _POINTS = 2000
@@ -79,7 +79,7 @@ def _how_to_fill(drop: bool) -> Component:
         "No report is stored",
         parts.empty("Add reports or traces to the history, after each run or each commit:"),
         dmc.Code("overlapscope history add train.trace.json.gz --job train.py", block=True, my="xs"),
-        parts.empty("They are shown here as soon as they are there. To show another history:"),
+        parts.empty("They appear here as soon as they are added. To show another history:"),
         dmc.Code("overlapscope dashboard --history FILE", block=True, mt="xs"),
     )
 
@@ -262,7 +262,7 @@ def _origin(entry: Entry) -> str:
     on = "" if origin.host is None else f", on host {clean(origin.host, 80)}"
     labels = listed(f"{clean(name, 40)}={clean(value, 80)}" for name, value in sorted(origin.labels.items()))
     on += f", with {labels}" if labels else ""
-    of_plain = " The figures are of the plain program." if entry.plain else ""
+    of_plain = " The figures are of the program without the profiler." if entry.plain else ""
     return f"{clean(origin.job, 80)}{of}, recorded {moment(origin.at_ns)} UTC{on}.{of_plain}"
 
 

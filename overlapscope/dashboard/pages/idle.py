@@ -17,8 +17,12 @@ def layout(context: PageContext, device: Device) -> Component:
     return parts.page(
         "Idle and stalls",
         _idle(context, device),
+        *_communication(context, device),
         _stalls(context, device),
-        lead=parts.lead(context, "When the GPU had nothing to do, why, and which calls kept the host from launching."),
+        *parts.host(context),
+        lead=parts.lead(
+            context, "When the GPU had nothing to compute, why, and which calls kept the host from launching."
+        ),
     )
 
 
@@ -29,6 +33,17 @@ def _idle(context: PageContext, device: Device) -> Component:
     when = "In each step the" if context.section.steps else "The"
     note = f"{when} GPU is idle for {part_of(idle, device.span_ns)} ({share(idle, device.span_ns)})."
     return parts.panel("Idle by cause", *parts.causes(context, device, "idle", "idle"), note=note)
+
+
+def _communication(context: PageContext, device: Device) -> list[Component]:
+    """Return the causes of exposed communication, if there is any."""
+    exposed = device.buckets.exposed_comm_ns
+    if not exposed or not device.exposed_comm_by_cause:
+        return []
+    when = "In each step nothing" if context.section.steps else "Nothing"
+    note = f"{when} computes beside {part_of(exposed, device.engines.comm_ns)} of communication."
+    title = "Exposed communication by cause"
+    return [parts.panel(title, *parts.causes(context, device, "exposed-comm", "comm"), note=note)]
 
 
 def _stalls(context: PageContext, device: Device) -> Component:
@@ -46,4 +61,4 @@ def _stalls(context: PageContext, device: Device) -> Component:
 
 
 callbacks = Callbacks()
-callbacks.csv("idle-evidence", "idle-stalls")
+callbacks.csv("idle-evidence", "comm-evidence", "idle-stalls", "host-lines")

@@ -13,7 +13,7 @@ from dash.development.base_component import Component
 from msgspec import Struct
 from msgspec.structs import replace
 
-from overlapscope.analysis.results import efficiency_shown
+from overlapscope.analysis.figures import efficiency_shown
 from overlapscope.base.words import clean, percent, unit_for
 from overlapscope.dashboard import parts, render
 from overlapscope.dashboard.callbacks import Callbacks
@@ -25,7 +25,7 @@ from overlapscope.laboratory import tables
 from overlapscope.laboratory.comparison import ExperimentComparison, compare
 from overlapscope.laboratory.document import chapter, overview
 from overlapscope.laboratory.results import Analysis, RecordedStrip, VariantResult
-from overlapscope.laboratory.tables import digits, sentence
+from overlapscope.laboratory.tables import digits
 
 _LEAD = "Experiments on copies, streams and CUDA graphs with a known outcome: measured here, and published by others."
 _LANE_COLORS = {"h2d": "h2d-pinned", "d2h": "d2h-pinned"}
@@ -130,7 +130,7 @@ def _card(
     return html.Article(
         [
             html.Header([html.H3(clean(variant.name, 80)), html.B(level, style=color)]),
-            html.P(clean(sentence(variant.shows), 400), className="laboratory-dim"),
+            html.P(clean(variant.shows, 400), className="laboratory-dim"),
             *(_strip(analysis.strip, context.colors) if analysis else []),
             html.Dl(figures),
             html.P(links, className="laboratory-links"),
@@ -147,7 +147,7 @@ def _strip(strip: RecordedStrip, colors: dict[str, str]) -> list[Component]:
         named: dict[str, Any] = {"aria-label": lane.name}
         bar = html.Div(style={"backgroundImage": _gradient(lane.fill, color)}, role="img", **named)
         drawn.append(html.Div([html.Span(clean(lane.name, 8)), bar], className="laboratory-lane"))
-    what = clean(strip.label, 60) or "the whole recording"
+    what = f"{clean(strip.label, 60) or 'all'}, as recorded"
     span = unit_for(strip.span_ns).text(strip.span_ns)
     return [*drawn, html.P(f"{what}, {span}", className="laboratory-dim laboratory-caption")]
 

@@ -10,7 +10,8 @@ from dash import Input, Output, dcc, html
 from dash.development.base_component import Component
 from msgspec.structs import replace
 
-from overlapscope.analysis.results import Device, Window
+from overlapscope.analysis.figures import Window
+from overlapscope.analysis.results import Device
 from overlapscope.base.words import clean, plural
 from overlapscope.dashboard import parts, render
 from overlapscope.dashboard.callbacks import Callbacks
@@ -27,9 +28,8 @@ def layout(context: PageContext, device: Device) -> Component:
     """Return the verdict and its figures. The rest follows once they are on the screen (`show_more`)."""
     return dmc.Stack(
         [
-            parts.verdict(context, context.spoken),
+            parts.verdict(context, context.section),
             *_notes(context),
-            *_of_recording(context),
             render.tiles(headlines(context.section, device), "overview-figures"),
             html.Div(id="overview-more"),
             dcc.Store(id="overview-begun", data=True),
@@ -42,13 +42,6 @@ def layout(context: PageContext, device: Device) -> Component:
 def _notes(context: PageContext) -> list[Component]:
     notes = [clean(note, 1000) for note in context.opened.report.notes]
     return [parts.warning(context, "Warnings", notes, "overview-notes")] if notes else []
-
-
-def _of_recording(context: PageContext) -> list[Component]:
-    """Return a notice if the figures are of another program than the verdict."""
-    if context.loaded.plain is None or context.replayed:
-        return []
-    return [dmc.Text("The figures below are those of the recording.", c="dimmed", size="sm", id="overview-recorded")]
 
 
 callbacks = Callbacks()
@@ -105,19 +98,26 @@ def _reason(context: PageContext, reason: Reason) -> Component:
 
 
 def _findings(context: PageContext) -> Component:
-    """Return the findings, which are about the plain program, with links to their places in the program shown."""
-    spoken = context.spoken
-    findings = spoken.findings
+    """Return the findings with links to their places in the timeline. A recording beside its plain program has none."""
+    section = context.section
+    findings = section.findings
+    if section.page.recorded:
+        plain = dcc.Link("show them →", href=context.url.href(of=None), className="timeline-link")
+        return parts.panel(
+            "Findings",
+            parts.empty(["Verdict and findings are about the program without the profiler: ", plain]),
+            id="overview-findings",
+        )
     if not findings:
         return parts.panel(
             "Findings",
             parts.empty(
                 f"None: no rule found anything{where_none_found([context.section.trace])} that costs 1% of the "
-                f"{'step' if spoken.steps else 'time'} or more.",
+                f"{'step' if section.steps else 'time'} or more.",
                 "The pages Copies and Idle & stalls show the causes of what remains exposed or idle.",
             ),
         )
-    blocks = [finding_block(spoken, finding) for finding in findings]
+    blocks = [finding_block(section, finding) for finding in findings]
     links = [
         [*_whatif_link(context, finding), *parts.timeline_link(context, _example(context, recorded))]
         for finding, recorded in zip(findings, _as_recorded(context), strict=True)
@@ -131,9 +131,12 @@ def _findings(context: PageContext) -> Component:
 
 def _as_recorded(context: PageContext) -> list[Finding]:
     """Return the findings that are shown, as the report on the recording has them."""
-    section = context.loaded.section(context.url.device)
-    shown = context.loaded.plain is None
-    return [finding for finding in section.findings if shown or finding.found_in != "recorded"]
+    device = context.section.device
+    return [
+        finding
+        for finding in context.loaded.report.findings
+        if device is not None and finding.device == device.device and finding.found_in != "recorded"
+    ]
 
 
 def _example(context: PageContext, recorded: Finding) -> Window | None:

@@ -20,10 +20,12 @@ from overlapscope.dashboard.url import UrlState, instant_href
 from overlapscope.ranks import charts, tables
 from overlapscope.ranks.charts import Slot, slot_at
 from overlapscope.ranks.document import Look, looks
+from overlapscope.ranks.expert_table import load_of_experts
 from overlapscope.ranks.metrics import METRICS, first, headlines
 from overlapscope.ranks.metrics import shown as metrics_of
+from overlapscope.ranks.pipeline_words import pipeline_table
 from overlapscope.ranks.result import Meeting, RanksReport
-from overlapscope.ranks.verdict import TONES, clocks, doubts, judge, step_note
+from overlapscope.ranks.verdict import TONES, clocks, doubts, judge
 
 MAP, STEPS, BUCKETS = "ranks-map", "ranks-steps", "ranks-buckets"
 """Ids of the charts whose points are ranks."""
@@ -153,26 +155,29 @@ def _maps(context: PageContext, ranks: Ranks) -> list[Component]:
                 "Map of the ranks",
                 dmc.Text(metric.meaning, size="sm", id=MEANING),
                 render.graph(charts.rank_map(report, metric, context.dark), MAP, name="ranks"),
-                note=f"A stronger colour is worse; a cross marks a rank whose trace is missing.{opened}",
+                note=f"A stronger color is worse; a cross marks a rank whose trace is missing.{opened}",
                 beside=choice,
             )
         )
     steps = charts.drawn_steps(report)
     if steps:
         chart = render.graph(charts.step_map(report, context.dark), STEPS, name=STEPS)
-        note = step_note(report, len(steps))
+        note = charts.step_note(report, len(steps))
         panels.append(parts.panel("Each step of each rank", chart, note=f"{note}{opened}"))
     return panels
 
 
 def _waiting(context: PageContext, ranks: Ranks) -> list[Component]:
     report = ranks.report
-    groups = tables.communication(report, rows=_LISTED)
+    groups, experts = tables.communication(report, rows=_LISTED), load_of_experts(report, rows=_LISTED)
     late, met = tables.stragglers(report, rows=_LISTED), tables.meetings(report, rows=_LISTED)
+    stages = pipeline_table(report)
     links = [_at(context.url, ranks, meeting) for meeting in report.meetings[: len(met.rows)]]
     return [
         *([parts.table_panel(context, late, "ranks-stragglers")] if late.rows else []),
+        *([parts.table_panel(context, stages, "ranks-stages")] if stages.rows else []),
         *([parts.table_panel(context, groups, "ranks-communication")] if groups.rows else []),
+        *([parts.table_panel(context, experts, "ranks-experts")] if experts.rows else []),
         *([parts.table_panel(context, met, "ranks-meetings", links)] if met.rows else []),
     ]
 
@@ -225,7 +230,7 @@ def _grid(context: PageContext, ranks: Ranks, title: str) -> Component:
     """Return all figures of each rank in a table that can be sorted."""
     traces = [ranks.trace(row) for row in range(len(ranks.report.ranks))]
     opens = [None if trace is None else context.url.href("overview", trace=trace) for trace in traces]
-    return parts.grid_panel(context, replace(tables.every_rank(ranks.report), title=title), TABLE, opens=opens)
+    return parts.grid_panel(context, replace(tables.sortable_ranks(ranks.report), title=title), TABLE, opens=opens)
 
 
 # -- Callbacks -------------------------------------------------------------------------------------

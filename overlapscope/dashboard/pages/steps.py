@@ -39,10 +39,16 @@ def _steps(context: PageContext, device: Device) -> list[Component]:
         parts.panel(
             "Where each step goes",
             graph(charts.steps(context.section, context.dark), "steps-chart", name="steps"),
-            note=f"{_outliers(device)} A click on a bar shows the step in the timeline.{undrawn}",
+            note=f"{_outliers(device)}{_left_out(context, device)} A click shows a step in the timeline.{undrawn}",
         ),
         parts.grid_panel(context, lists.each_step(context.section, device), "steps-table"),
     ]
+
+
+def _left_out(context: PageContext, device: Device) -> str:
+    """Return how many steps the averages leave out."""
+    left_out = len(device.steps) - context.section.steps
+    return f" Averages leave out {left_out:,} of them: warm-up, cut off, or last." if left_out else ""
 
 
 def _outliers(device: Device) -> str:

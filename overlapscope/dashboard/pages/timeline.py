@@ -13,7 +13,8 @@ from dash import Input, Output, State, dcc, html
 from dash.development.base_component import Component
 
 from overlapscope import timeline as lanes
-from overlapscope.analysis.results import Period, efficiency_shown, hidden_copy_shown, partition
+from overlapscope.analysis.figures import Period, efficiency_shown, hidden_copy_shown
+from overlapscope.analysis.results import partition
 from overlapscope.base.words import Unit, clean, percent, share, unit_for
 from overlapscope.catalog.buckets import BUCKETS
 from overlapscope.dashboard import parts, render
@@ -133,6 +134,7 @@ def _span(context: PageContext, drawn: Lanes, device: int, start_ns: int, end_ns
     tables = [_amounts("Where the time goes", buckets, unit, context.colors)]
     for title, subject, by_cause in (
         ("Exposed copy by cause", "exposed-copy", period.exposed_copy_by_cause),
+        ("Exposed communication by cause", "exposed-comm", period.exposed_comm_by_cause),
         ("Idle by cause", "idle", period.idle_by_cause),
     ):
         causes = sorted(((cause, ns) for cause, ns in by_cause.items() if ns), key=lambda pair: -pair[1])

@@ -25,14 +25,14 @@ def layout(context: PageContext) -> Component:
     count = len(context.library.entries())
     if not count:
         return parts.nothing_opened(context.url, reports=bool(context.library.ranks_files()))
-    listed, known = _listed(context)
+    listed, known_count = _listed(context)
     more = f" The first {MOST_LISTED} are listed; choose others at the top." if count > MOST_LISTED else ""
     return parts.page(
         "Traces",
         parts.panel(
             plural(count, "trace"),
             dcc.Interval(id="traces-clock", interval=_POLL_MS),
-            dcc.Store(id="traces-known", data=known),
+            dcc.Store(id="traces-known", data=known_count),
             html.Div(listed, id="traces-listed"),
             note=f"Each is read while this page is open.{more}",
         ),
@@ -59,7 +59,7 @@ callbacks = Callbacks()
 )
 def look(context: PageContext, ticks: int | None, before: int) -> Any:
     """Return the list again if more verdicts are known."""
-    listed, known = _listed(context)
-    is_new = known != before
-    done = known == min(MOST_LISTED, len(context.library.entries()))
-    return listed if is_new else dash.no_update, known, done
+    listed, known_count = _listed(context)
+    is_new = known_count != before
+    done = known_count == min(MOST_LISTED, len(context.library.entries()))
+    return listed if is_new else dash.no_update, known_count, done

@@ -51,7 +51,7 @@ class _Question(msgspec.Struct, frozen=True):
 def layout(context: PageContext, device: Device) -> Component:
     """Return the switches; callbacks show the prediction."""
     kinds = tuple(INTERVENTIONS.values())
-    options = {kind.id: _options(kind.words.argument, device) for kind in kinds if kind.words.argument}
+    options = {kind.id: _options(kind, device) for kind in kinds if kind.words.argument}
     config = {
         "trace": context.opened.id,
         "device": device.device,
@@ -111,10 +111,13 @@ def _first(context: PageContext) -> tuple[str, ...]:
     return next((finding.fix for finding in context.spoken.findings if finding.fix and finding.cost_ns), ())
 
 
-def _options(argument: str, device: Device) -> list[str]:
+def _options(kind: Intervention, device: Device) -> list[str]:
     """Return the choices for an argument in this trace, the most time-consuming first."""
     stalls = device.host_stalls
-    if argument == "CALL":
+    if kind.words.arguments:
+        named = [(cause, device.idle_by_cause.get(cause, 0)) for cause in kind.words.arguments]
+        named = [(cause, ns) for cause, ns in named if ns]
+    elif kind.words.argument == "CALL":
         # A call goes by its own name, or by that of the op that makes it.
         named = [(stall.call, stall.host_wait_ns) for stall in stalls]
         named += [(stall.op, stall.host_wait_ns) for stall in stalls if stall.op is not None]

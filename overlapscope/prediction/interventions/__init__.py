@@ -41,20 +41,30 @@ def parse(interventions: Sequence[str]) -> tuple[Choice, ...]:
     """
     choices = []
     for text in interventions:
-        name, _, argument = text.strip().partition(" ")
+        name, argument = name_and_argument(text)
         if name not in INTERVENTIONS:
             raise UsageError(
                 f"there is no intervention {name!r}{did_you_mean(name, INTERVENTIONS)}; "
                 f"there are {', '.join(INTERVENTIONS)}."
             )
         intervention = INTERVENTIONS[name]
-        argument = argument.strip()
         if intervention.words.argument_required and not argument:
-            raise UsageError(f"{name} needs its {intervention.words.argument}, as in '{name} cudaStreamSynchronize'.")
+            example = next(iter(intervention.words.arguments), "cudaStreamSynchronize")
+            raise UsageError(f"{name} needs its {intervention.words.argument}, as in '{name} {example}'.")
+        possible = intervention.words.arguments
+        if argument and possible and argument not in possible:
+            hint = did_you_mean(argument, possible)
+            raise UsageError(f"{name} cannot take {argument!r}{hint}; it takes {', '.join(possible)}.")
         if argument and intervention.words.argument is None:
             raise UsageError(f"{name} takes no argument, but {argument!r} was given.")
         choices.append(Choice(intervention, argument or None))
     return in_order(choices)
+
+
+def name_and_argument(text: str) -> tuple[str, str]:
+    """Return the parts of a text that asks for an intervention; the argument may be empty."""
+    name, _, argument = text.strip().partition(" ")
+    return name, argument.strip()
 
 
 def in_order(choices: Iterable[Choice]) -> tuple[Choice, ...]:
@@ -68,8 +78,7 @@ def check_names(trace: Trace, interventions: Sequence[str]) -> None:
 
     Errors in the interventions themselves are raised by `parse`.
     """
-    for name, _, argument in (intervention.strip().partition(" ") for intervention in interventions):
-        asked = argument.strip()
+    for name, asked in map(name_and_argument, interventions):
         if asked and name == "graph" and asked != catalogue.WHOLE_STEP:
             _check_range(trace, asked)
         elif asked and name == "no-sync":

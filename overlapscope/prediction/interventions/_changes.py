@@ -28,7 +28,7 @@ _NEXT_NS = 20_000
 """Maximum time between a copy's call and a synchronize by the same op, for it to be the copy's own
 (ATen/native/cuda/Copy.cu)."""
 _OWN_NS = 5_000
-"""The same without recorded ops. Seen: 0.15 to 4 us inside `copy_`, from 7 us for those of Python code."""
+"""Maximum of that time if no ops were recorded. Seen: 0.15 to 4 us inside `copy_`, and 7 us or more for Python code."""
 _VALUE_BYTES = 16
 """Maximum size of a download that reads a value: `item()` copies and waits as `copy_` does."""
 

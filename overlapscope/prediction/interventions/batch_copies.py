@@ -5,11 +5,12 @@ from __future__ import annotations
 import numpy as np
 from msgspec.structs import replace
 
+from overlapscope.analysis.host_order import Calls
 from overlapscope.base.columns import mask_of
 from overlapscope.base.intervals import expand
 from overlapscope.base.words import plural
 from overlapscope.base.words import size as size_text
-from overlapscope.prediction.graph import Calls, DeviceItems, Graph, Waits
+from overlapscope.prediction.graph import DeviceItems, Graph, Waits
 from overlapscope.prediction.hardware import Stance
 from overlapscope.prediction.interventions._changes import NOTHING, copies, waits_of_copies
 from overlapscope.prediction.interventions.intervention import Applied, Intervention, Premise, Request
@@ -90,6 +91,9 @@ def _runs(graph: Graph, is_own: Bool) -> list[I64]:
 
     Args:
         is_own: Mask of the calls that are waits of copies.
+
+    Returns:
+        For each run, the rows of its copies.
     """
     items, calls = graph.items, graph.calls
     launched = np.flatnonzero((items.call >= 0) & ~items.gone)

@@ -9,16 +9,18 @@ from msgspec.structs import replace
 
 from overlapscope.analysis.grouping import distinct, group_starts
 from overlapscope.analysis.host import loading, on_thread, pinning
+from overlapscope.analysis.host_order import Calls
 from overlapscope.analysis.periods import is_step
 from overlapscope.base.columns import pick
 from overlapscope.base.intervals import I64, Bool, contains, union
 from overlapscope.base.kept import kept
 from overlapscope.base.words import duration, plural
 from overlapscope.catalog.interventions import WHOLE_STEP
-from overlapscope.prediction.graph import Calls, DeviceItems, Graph, RecordedParts, by_thread
+from overlapscope.prediction.graph import DeviceItems, Graph, RecordedParts, by_thread
 from overlapscope.prediction.hardware import Stance
 from overlapscope.prediction.interventions._changes import LONG_WORK_NS, NOTHING, time_in
 from overlapscope.prediction.interventions.intervention import Applied, Intervention, Premise, Request
+from overlapscope.trace.host_ops import OPTIMIZER_STEP, OPTIMIZER_ZERO_GRAD
 from overlapscope.trace.model import F64
 
 _FEWEST = 2
@@ -28,8 +30,8 @@ _LONGER_NS = {Stance.BEST: 0, Stance.EXPECTED: 100, Stance.WORST: 200}
 graphs on an H200 (traces/laboratory/forward_backward and cuda_graph)."""
 
 
-class _GraphLaunches(NamedTuple):
-    """The graph launches that replace calls. The calls of a graph launch are adjacent."""
+class GraphLaunches(NamedTuple):
+    """The launches that replace calls. The calls that become the same launch are adjacent."""
 
     calls: I64
     """Calls that are replaced."""
@@ -48,9 +50,14 @@ class _GraphLaunches(NamedTuple):
         """Number of the graph launch of each replaced call."""
         return np.repeat(np.arange(len(self.begins)), np.diff(self.begins, append=len(self.calls)))
 
+    def take(self, mask: Bool) -> GraphLaunches:
+        """Return those in the mask."""
+        left = mask[self.number]
+        return GraphLaunches(self.calls[left], group_starts(self.number[left]), self.kernels[mask])
+
 
 def _apply(graph: Graph, request: Request) -> Applied:
-    launches = _graph_launches(graph, request)
+    launches = graph_launches(graph, request)
     # The first kernel begins after the call has submitted all of them.
     handover_ns = np.rint((launches.kernels - 1) * (graph.constants.graph_node_call_ns or 0.0)).astype(np.int64)
     length_ns = (graph.constants.graph_call_ns or 0) + handover_ns
@@ -69,7 +76,7 @@ def _apply(graph: Graph, request: Request) -> Applied:
     return Applied(changed, rows, len(rows), what)
 
 
-def _graph_launches(graph: Graph, request: Request) -> _GraphLaunches:
+def graph_launches(graph: Graph, request: Request) -> GraphLaunches:
     """Return the graph launches with enough kernels."""
     call_of = graph.items.call
     rows, run = _runs(graph, request)
@@ -78,10 +85,10 @@ def _graph_launches(graph: Graph, request: Request) -> _GraphLaunches:
     large = kernels[run] >= _FEWEST
     rows, run = rows[large], run[large]
     begins = group_starts(run)
-    return _GraphLaunches(rows, begins, kernels[run[begins]])
+    return GraphLaunches(rows, begins, kernels[run[begins]])
 
 
-def _calls(graph: Graph, launches: _GraphLaunches, length_ns: I64, stance: Stance) -> Calls:
+def _calls(graph: Graph, launches: GraphLaunches, length_ns: I64, stance: Stance) -> Calls:
     """Return the calls: the first of each graph launch becomes the launch, the others take no time."""
     new, first = graph.calls.copied("before_ns", "length_ns"), launches.first
     rest = np.delete(launches.calls, launches.begins)
@@ -91,7 +98,7 @@ def _calls(graph: Graph, launches: _GraphLaunches, length_ns: I64, stance: Stanc
     return new
 
 
-def _items(graph: Graph, launches: _GraphLaunches, handover_ns: I64, stance: Stance) -> DeviceItems:
+def _items(graph: Graph, launches: GraphLaunches, handover_ns: I64, stance: Stance) -> DeviceItems:
     """Return the items: those of a graph wait for its launch, and follow each other as kernels of a graph do."""
     items, constants = graph.items, graph.constants
     graph_of_call = np.full(len(graph.calls), -1, np.int64)
@@ -223,8 +230,8 @@ def _updates(recorded: RecordedParts) -> Bool:
     """
     trace, calls = recorded.trace, recorded.calls
     notes = trace.annotations
-    notes = notes.take(notes.named(lambda name: name.startswith(("Optimizer.step#", "Optimizer.zero_grad#"))))
-    steps = notes.named(lambda name: name.startswith("Optimizer.step#"))
+    notes = notes.take(notes.named(lambda name: name.startswith((OPTIMIZER_STEP, OPTIMIZER_ZERO_GRAD))))
+    steps = notes.named(lambda name: name.startswith(OPTIMIZER_STEP))
     backward = trace.cpu_ops.named(lambda name: name.startswith("autograd::engine::evaluate_function"))
     ends = np.sort(trace.cpu_ops.end_ns[backward])
     behind = pick(ends, np.searchsorted(ends, notes.start_ns, "right") - 1, -(2**62))

@@ -59,7 +59,7 @@ def _read_by_host(graph: Graph, dropped: Waits) -> Waits:
     read = reader < len(long)
     # The call before the work returns when the data has arrived.
     before = np.where(calls.handed_by >= 0, calls.handed_by, graph.previous)[long[reader[read]]]
-    waits = Waits(before, downloads.item[read], np.full(int(read.sum()), graph.constants.return_ns or 0, np.int64))
+    waits = Waits.of(before, downloads.item[read], graph.constants.return_ns or 0)
     return waits.take(before >= 0)
 
 

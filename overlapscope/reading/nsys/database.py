@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 import sqlite3
+from array import array
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -49,6 +50,10 @@ class Database:
                 f"{wal.name} beside it holds changes that are not in the file yet; close the program that "
                 f"writes it, or run `sqlite3 {path.name} 'PRAGMA wal_checkpoint(TRUNCATE)'`.",
             )
+        with self._errors(), disk.open_source(path) as file:
+            packed = file.read(4).startswith((b"\x1f\x8b", b"\x28\xb5\x2f\xfd"))
+        if packed:
+            raise UnreadableTrace(shown, "the database is compressed; unpack it first, for example with `gunzip -k`.")
         with self._errors(), named_in_directory(path) as name:
             self._connection = sqlite3.connect(
                 f"file:{quote(str(name.absolute()))}?mode=ro&immutable=1", uri=True, factory=BoundedConnection
@@ -109,6 +114,9 @@ class Database:
         """Return columns as `integers` does, and a number for the text of an expression in each row.
 
         `number` is called once for each distinct text.
+
+        Raises:
+            UnreadableTrace: A row has values of the wrong type.
         """
         existing = [column for column in columns if column in self.columns.get(table, frozenset())]
         numbers = _Numbers(number)
@@ -118,8 +126,8 @@ class Database:
             for rows in self._blocks(f"SELECT {chosen}CAST({expression} AS TEXT) FROM {_quoted(table)} {where}"):
                 *values, texts = zip(*rows, strict=True)
                 try:
-                    block = [np.fromiter(column, np.int64, len(rows)) for column in values]
-                except (ValueError, TypeError, OverflowError):
+                    block = [np.array(array("q", column), dtype=np.int64) for column in values]
+                except (TypeError, OverflowError):
                     raise UnreadableTrace(
                         self.shown,
                         f"its table {table} holds something else than whole numbers in one of "

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Final
 
 import numpy as np
@@ -22,6 +22,9 @@ TABLES: Final = (KERNEL, COPY, FILL, GRAPH)
 WHOLE_GRAPH: Final = "CUDA graph"
 """Prefix of the names of graphs that were recorded as a single op."""
 _COMMON: Final = ("start", "end", "deviceId", "streamId", "correlationId")
+_GRID: Final = ("gridX", "gridY", "gridZ")
+_BLOCK: Final = ("blockX", "blockY", "blockZ")
+_LARGEST_EXTENT: Final = 0x7FFFFFFF
 _NO_STREAM: Final = 0x7FFFFFFF
 """Larger numbers stand for "none": 4294967295, -1 as an unsigned 32-bit number."""
 _DIRECTIONS: Final = (
@@ -60,9 +63,18 @@ def _columns(database: Database, table: str, process: int | None, *more: str) ->
 
 
 def _kernels(database: Database, names: Names, process: int | None) -> Rows:
-    columns = _columns(database, KERNEL, process, "demangledName", "shortName")
+    columns = _columns(database, KERNEL, process, "demangledName", "shortName", *_GRID, *_BLOCK)
     ids = np.where(columns["demangledName"] >= 0, columns["demangledName"], columns["shortName"])
-    return _rows(names, columns, "kernel", names.of_ids(ids))
+    extents = {"blocks": _product(columns, _GRID), "block_threads": _product(columns, _BLOCK)}
+    return _rows(names, columns, "kernel", names.of_ids(ids)) | extents
+
+
+def _product(columns: Columns, extents: Sequence[str]) -> I64:
+    """Return the product of extents in three directions; -1 where one is missing or out of range."""
+    x, y, z = (np.where(column <= _LARGEST_EXTENT, column, -1) for column in map(columns.__getitem__, extents))
+    plane = x * y
+    known = (x > 0) & (y > 0) & (z > 0) & (plane <= np.iinfo(np.int64).max // np.maximum(z, 1))
+    return np.where(known, plane * z, -1)
 
 
 def _copies(database: Database, names: Names, process: int | None) -> Rows:
@@ -123,4 +135,6 @@ def _rows(names: Names, columns: Columns, category: str, name_id: I32) -> Rows:
         "source_kind": judged[:, 1].copy(),
         "target_kind": judged[:, 2].copy(),
         "stated_gb_per_s": none.astype(np.float64),
+        "blocks": none,
+        "block_threads": none,
     }

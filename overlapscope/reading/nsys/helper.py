@@ -35,9 +35,12 @@ Ranges = tuple[Rows, Rows]
 
 @contextmanager
 def ranges(database: Database, process: int | None) -> Iterator[Callable[[Names], Ranges]]:
-    """Start reading the rows; yield a function that waits for them and numbers their names.
+    """Start reading the rows in a helper process.
 
-    Without a helper, or if it fails, that function reads the rows itself.
+    Without a helper, or if it fails, the rows are read in this process instead.
+
+    Yields:
+        A function that waits for the rows and numbers their names.
     """
     started = None
     if database.rows(host.RANGES) >= _LEAST_ROWS and usable_cores() > 1 and _alone():

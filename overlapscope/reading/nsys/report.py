@@ -120,8 +120,8 @@ def _check(database: Database, path: Path) -> None:
     ):
         raise UnreadableTrace(
             path,
-            "this is an SQLite database, but none that `nsys export --type sqlite` writes: it has no table "
-            "StringIds beside tables of CUDA.",
+            "this SQLite database was not written by `nsys export --type sqlite`: it lacks the table "
+            "StringIds, or tables of CUDA.",
         )
 
 

@@ -13,7 +13,7 @@ class TrainingRecorder:
     """Records each training anew. `options` are those of `overlapscope.record`."""
 
     def __init__(self, path: str | os.PathLike[str], **options: Any) -> None:
-        """Raises UsageError for options that make no sense."""
+        """Prepare to record. Raises UsageError for options that make no sense."""
         self._path, self._options = path, {"steps_by": MARKS} | options
         self.recording = record(path, **self._options)
         """Recording of this training, or of the last one."""

@@ -1,6 +1,6 @@
 """Checks for data races between host and device, and between streams, while the program runs. Imports torch.
 
-`memory`, `bookkeeping` and `findings` do not use torch. `sync_events` (events and synchronisations), `launches`
+`memory`, `bookkeeping` and `findings` do not use torch. `sync_events` (events and synchronizations), `launches`
 (operators) and `host_memory` (the rest) enter into the books what torch does. `checker` puts them together.
 """
 

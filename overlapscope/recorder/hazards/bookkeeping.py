@@ -30,7 +30,7 @@ class LaunchClock(Protocol):
     """
 
     host_sync_state: dict[int, int]
-    """Number of the last launch on each stream that the host has synchronised with."""
+    """Number of the last launch on each stream that the host has synchronized with."""
 
     def update_seq_num(self, stream: int, seq_num: int) -> None:
         """Note a launch on a stream, with a number larger than any before."""
@@ -93,7 +93,7 @@ class Bookkeeping:
 
 
 def _is_finished(launch: Launch, clock: LaunchClock) -> bool:
-    """Return whether the host has synchronised with a launch."""
+    """Return whether the host has synchronized with a launch."""
     return launch.seq <= clock.host_sync_state.get(launch.stream, 0)
 
 
@@ -107,7 +107,7 @@ class HostCopies:
     def __init__(self, clock: LaunchClock) -> None:
         self._clock = clock
         self._copies: dict[_CopyKey, Copy] = {}
-        # Sorted by address, so that an access looks only at its neighbours.
+        # Sorted by address, so that an access looks only at its neighbors.
         self._keys: list[_CopyKey] = []
         self._longest = 0
         self._prune_at = _PRUNE_COPIES_FROM
@@ -168,7 +168,7 @@ class _Past:
         return (self.write,)
 
     def is_over(self, clock: LaunchClock) -> bool:
-        """Return whether the host, and so all later work, has synchronised with these uses."""
+        """Return whether the host, and so all later work, has synchronized with these uses."""
         uses = [*self.reads.values(), *([self.write] if self.write else [])]
         return all(_is_finished(use.launch, clock) for use in uses)
 

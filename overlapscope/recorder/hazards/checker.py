@@ -49,9 +49,10 @@ class HazardChecker:
         return tuple(self._notes)
 
     def start(self) -> None:
-        """Begin, once, whether or not CUDA is initialised or a GPU exists.
+        """Begin, once, whether or not CUDA is initialized or a GPU exists.
 
-        Raises UsageError if another checker of this process has begun: at most one can run.
+        Raises:
+            UsageError: Another checker of this process has begun; at most one can run.
         """
         if _running:
             raise UsageError("a hazard checker is running already; stop it first.")

@@ -120,9 +120,9 @@ def _stream_name(handle: int) -> str:
 def _missing_synchronization(stream: int, copy: HazardPlace, access: HazardPlace) -> str:
     """Return the call that is missing between a copy and an access of the host."""
     if stream == 0:
-        call = "torch.cuda.default_stream().synchronize(), or synchronize() of an event recorded behind the copy,"
+        call = "torch.cuda.default_stream().synchronize(), or synchronize() of an event recorded after the copy,"
     else:
-        call = f"synchronize() of the stream of {copy}, or of an event recorded behind the copy,"
+        call = f"synchronize() of the stream of {copy}, or of an event recorded after the copy,"
     return f"{call} before {access}"
 
 

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
 from types import FrameType
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch._ops import OpOverload
@@ -22,7 +22,6 @@ from overlapscope.recorder.hazards.operators import (
     Transfer,
     arguments,
     dispatches_itself,
-    given,
     made_by,
     reads_scalar,
     tensors,
@@ -40,6 +39,13 @@ class _HostAccess:
     conflicts: list[Copy] = field(default_factory=list)
 
 
+class _DeviceTouch(NamedTuple):
+    """Memory of a device that an operator uses."""
+
+    device: int
+    touch: Touch
+
+
 @dataclass(slots=True)
 class OperatorCall:
     """A call of an operator."""
@@ -47,9 +53,8 @@ class OperatorCall:
     operator: OpOverload
     args: tuple[Any, ...]
     kwargs: dict[str, Any]
-    reads: list[tuple[int, Touch]] = field(default_factory=list)
-    writes: list[tuple[int, Touch]] = field(default_factory=list)
-    """Memory that devices use, each with the index of its device."""
+    reads: list[_DeviceTouch] = field(default_factory=list)
+    writes: list[_DeviceTouch] = field(default_factory=list)
     host: list[_HostAccess] = field(default_factory=list)
 
 
@@ -130,14 +135,13 @@ class HazardMode(TorchDispatchMode):
         """Note the call of an operator, and compare the host's accesses with the copies under way before it."""
         call = OperatorCall(operator, args, kwargs)
         for used in arguments(operator).used:
-            is_write = used[2]
-            for tensor in tensors(given(used, args, kwargs)):
+            for tensor in tensors(used.value(args, kwargs)):
                 if tensor.is_cuda:
-                    _add(call.writes if is_write else call.reads, tensor)
+                    _add(call.writes if used.written else call.reads, tensor)
                 elif tensor.is_cpu and self._books.copies and (memory := touch(tensor)) is not None:
-                    call.host.append(_HostAccess(tensor, memory, is_write))
+                    call.host.append(_HostAccess(tensor, memory, used.written))
         if call.host:
-            self._journal.note(partial(self._look, call))
+            self._journal.note(partial(self._find_conflicts, call))
             self._journal.write_up()
         return call
 
@@ -166,12 +170,12 @@ class HazardMode(TorchDispatchMode):
         waits = reads_scalar(call.operator) or (
             bool(transfers) and all(transfer.ends_with_call for transfer in transfers)
         )
-        for device in {device for device, _ in (*call.reads, *call.writes)}:
+        for device in {used.device for used in (*call.reads, *call.writes)}:
             launch = launches[device] = _OnStream(torch.cuda.current_stream(device).cuda_stream)
             launch.waited_for = waits
             if self._hears_of_allocations():
-                launch.reads += [memory for index, memory in call.reads if index == device]
-                launch.writes += [memory for index, memory in call.writes if index == device]
+                launch.reads += [used.touch for used in call.reads if used.device == device]
+                launch.writes += [used.touch for used in call.writes if used.device == device]
         for transfer in by_device:
             on_stream, memory = launches.get(transfer.device.get_device()), touch(transfer.host)
             if on_stream is not None and memory is not None:
@@ -192,7 +196,7 @@ class HazardMode(TorchDispatchMode):
                 )
         return self._native_allocator
 
-    def _look(self, call: OperatorCall) -> None:
+    def _find_conflicts(self, call: OperatorCall) -> None:
         for access in call.host:
             access.conflicts = self._books.conflicts(access.touch.region, write=access.write)
 
@@ -208,7 +212,7 @@ class HazardMode(TorchDispatchMode):
                 self._clock.all_streams_wait_for_stream(launch.stream)
 
 
-def _add(to: list[tuple[int, Touch]], tensor: torch.Tensor) -> None:
+def _add(to: list[_DeviceTouch], tensor: torch.Tensor) -> None:
     memory = touch(tensor)
     if memory is not None:
-        to.append((tensor.get_device(), memory))
+        to.append(_DeviceTouch(tensor.get_device(), memory))

@@ -37,7 +37,8 @@ class UserCode:
         self._libraries = tuple(os.path.join(directory, "") for directory in libraries)
         self._standard = tuple(os.path.join(directory, "") for directory in standard if directory)
         self._installed = tuple(os.path.join(parent, name, "") for parent in self._standard for name in _INSTALLED)
-        self._known: dict[str, bool] = {}
+        self._library_files: dict[str, bool] = {}
+        """Whether a file belongs to a library, for the files seen so far."""
         self._thread = threading.get_ident()
 
     def line(self, frame: FrameType | None) -> CodeLine:
@@ -49,12 +50,11 @@ class UserCode:
         return self._innermost(frame) or self._innermost(sys._current_frames().get(self._thread)) or UNKNOWN
 
     def _innermost(self, frame: FrameType | None) -> CodeLine | None:
-        is_library = self._known
         while frame is not None:
             file = frame.f_code.co_filename
-            library = is_library.get(file)
+            library = self._library_files.get(file)
             if library is None:
-                library = is_library[file] = self._is_library(file)
+                library = self._library_files[file] = self._is_library(file)
             if not library:
                 return CodeLine(file, frame.f_lineno)
             frame = frame.f_back

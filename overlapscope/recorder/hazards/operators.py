@@ -12,7 +12,7 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cache
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch._ops import OpOverload
@@ -29,12 +29,23 @@ _NO_DATA = frozenset(
 """Operators that use no data, unlike their schema."""
 
 
+class UsedArgument(NamedTuple):
+    """An argument of an operator whose data it reads or writes."""
+
+    position: int
+    name: str
+    written: bool
+
+    def value(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """Return its value in a call; None if the call has none."""
+        return args[self.position] if self.position < len(args) else kwargs.get(self.name)
+
+
 @dataclass(frozen=True, slots=True)
 class Arguments:
     """Arguments of an operator with tensors whose data it reads or writes."""
 
-    used: tuple[tuple[int, str, bool], ...]
-    """Position and name of each, and whether it is written."""
+    used: tuple[UsedArgument, ...]
     writes_output: bool
     """True if it returns new tensors."""
 
@@ -51,15 +62,9 @@ def arguments(operator: OpOverload) -> Arguments:
         alias = argument.alias_info
         is_view = alias is not None and not alias.is_write
         if "Tensor" in str(argument.type) and not is_view and (alias is not None or not is_factory):
-            used.append((position, argument.name, alias is not None))
+            used.append(UsedArgument(position, argument.name, alias is not None))
     returns_new = any(output.alias_info is None for output in schema.returns)
     return Arguments(tuple(used), writes_output=returns_new and _EMPTY.fullmatch(schema.name) is None)
-
-
-def given(used: tuple[int, str, bool], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """Return a call's value for an entry of `Arguments.used`; None if it has none."""
-    position, name, _ = used
-    return args[position] if position < len(args) else kwargs.get(name)
 
 
 def tensors(value: Any) -> Iterator[torch.Tensor]:

@@ -1,4 +1,4 @@
-"""Events, waits and synchronisations, as torch reports them wherever they come from: Python, autograd, C++.
+"""Events, waits and synchronizations, as torch reports them wherever they come from: Python, autograd, C++.
 
 `torch.cuda._gpu_trace` reports them to callbacks; nothing public does. Its callbacks can't be removed, so they are
 registered once per process. The clocks are those of `torch.cuda._sanitizer`. Methods that query whether work is done
@@ -19,7 +19,7 @@ from torch.cuda import _gpu_trace
 from overlapscope.recorder.hazards.journal import Journal
 from overlapscope.recorder.wrapping import around
 
-_VALUES = {
+_VALUE_COUNTS = {
     "event_creation": 1,
     "event_deletion": 1,
     "event_record": 2,
@@ -42,7 +42,7 @@ def new_clock() -> Any:
 
     if not already_imported:
         # The import creates a sanitizer, whose callbacks would record a stack at every allocation.
-        _take_off(_sanitizer.cuda_sanitizer.dispatch.event_handler)
+        _unregister(_sanitizer.cuda_sanitizer.dispatch.event_handler)
     return _sanitizer.StreamSynchronizations()
 
 
@@ -54,7 +54,7 @@ class SyncEvents:
         self._journal = journal
         self._clock = clock
         self._undo = ExitStack()
-        self._does: dict[str, Callable[..., object]] = {
+        self._handlers: dict[str, Callable[..., object]] = {
             "event_creation": clock.create_event,
             "event_deletion": clock.delete_event,
             "event_record": clock.record_state,
@@ -69,7 +69,7 @@ class SyncEvents:
 
     def start(self) -> None:
         """Begin to note events. This neither needs nor creates a CUDA context."""
-        _put_on()
+        _register_callbacks()
         torch._C._activate_gpu_trace()
         _listening.append(self)
         self._undo.callback(_listening.remove, self)
@@ -83,7 +83,7 @@ class SyncEvents:
 
     def note(self, name: str, values: tuple[int, ...]) -> None:
         """Note an event."""
-        self._journal.note(partial(self._does[name], *values[: _VALUES[name]]))
+        self._journal.note(partial(self._handlers[name], *values[: _VALUE_COUNTS[name]]))
 
     def _query_event(self, query: Callable[..., bool], event: Any) -> bool:
         done = query(event)
@@ -116,8 +116,8 @@ _listening: list[SyncEvents] = []
 
 
 @cache
-def _put_on() -> None:
-    for name in _VALUES:
+def _register_callbacks() -> None:
+    for name in _VALUE_COUNTS:
         getattr(_gpu_trace, f"register_callback_for_{name}")(partial(_report, name))
 
 
@@ -126,7 +126,7 @@ def _report(name: str, *values: int) -> None:
         listener.note(name, values)
 
 
-def _take_off(handler: object) -> None:
-    for name in _VALUES:
+def _unregister(handler: object) -> None:
+    for name in _VALUE_COUNTS:
         callbacks = getattr(_gpu_trace, f"{name.title().replace('_', '')}Callbacks").callback_list
         callbacks[:] = [callback for callback in callbacks if getattr(callback, "__self__", None) is not handler]

@@ -55,7 +55,14 @@
     const [direction, kind] = category.split("-");
     if (direction in DIRECTIONS) return `${DIRECTIONS[direction]}, ${kind === "other" ? "other memory" : kind}`;
     const [what, cause] = category.split(":");
-    const words = { "cpu-op": "CPU op", "runtime-call": "runtime call", "blocking-call": "blocking call", other: "other GPU op" };
+    const words = {
+      "cpu-op": "CPU op",
+      "python-line": "Python line",
+      "runtime-call": "runtime call",
+      "blocking-call": "blocking call",
+      "exposed-other": "memset/D2D alone",
+      other: "memset/D2D",
+    };
     const text = words[what] || what.replace("-", " ");
     return cause ? `${text}: ${cause}` : text;
   };

@@ -14,7 +14,7 @@ from overlapscope.trials.shims import Note
 
 
 def start(value: str, note: Note) -> Undo:
-    """Make each optimizer fused that has the option, if all its parameters allow it."""
+    """Switch optimizers with the option `fused` to it, if all their parameters allow that."""
 
     def fuse(optimizer: Optimizer, arguments: dict[str, Any]) -> None:
         if arguments.get("foreach") or arguments.get("differentiable"):
@@ -27,14 +27,14 @@ def start(value: str, note: Note) -> Undo:
                 arguments["fused"] = True
                 note.count()
 
-    return together(*(before_making(kind, fuse) for kind in with_option()))
+    return together(*(before_making(kind, fuse) for kind in with_option("fused")))
 
 
-def with_option() -> list[type[Optimizer]]:
-    """Return torch's optimizer classes with the option."""
+def with_option(option: str) -> list[type[Optimizer]]:
+    """Return torch's optimizer classes with an option."""
     members = (getattr(torch.optim, name) for name in dir(torch.optim))
     kinds = [member for member in members if isinstance(member, type) and issubclass(member, Optimizer)]
-    return [kind for kind in kinds if "fused" in inspect.signature(kind.__init__).parameters]
+    return [kind for kind in kinds if option in inspect.signature(kind.__init__).parameters]
 
 
 def why_not(kind: type[Optimizer], params: Iterable[object]) -> str:

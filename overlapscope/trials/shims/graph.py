@@ -1,13 +1,15 @@
-"""Launches the kernels of the outermost modules as CUDA graphs."""
+"""Compiles the outermost modules, or launches their kernels as CUDA graphs."""
 
 from __future__ import annotations
 
 import weakref
 from collections.abc import Callable
+from functools import partial
 from types import FrameType
 
 import torch
 
+from overlapscope.catalog.changes import COMPILE_MODES
 from overlapscope.recorder.wrapping import Undo
 from overlapscope.trials.capture import Capture
 from overlapscope.trials.module_calls import ModuleCalls
@@ -17,7 +19,10 @@ from overlapscope.trials.shims import Note
 def start(value: str, note: Note) -> Undo:
     """Observe in the second step which modules are called, and change them in place from the third.
 
-    `compile` has torch compile them with CUDA graphs, and `capture` captures their passes.
+    `compile` has torch compile them with CUDA graphs, `fuse` without, and `capture` captures their passes.
+
+    Returns:
+        A function that ends this.
     """
     return _Graph(_CHANGES[value], note).undo
 
@@ -75,16 +80,16 @@ def is_of_torch(module: torch.nn.Module) -> bool:
     return type(module).__module__.startswith("torch.nn.modules.")
 
 
-def _compile(module: torch.nn.Module, note: Note) -> Undo:
+def _compile(mode: str, module: torch.nn.Module, note: Note) -> Undo:
     from torch._inductor import config  # Takes a second, which a survey need not.
 
     # It would draw other random numbers than the program does, so that results could not be compared.
     before, config.fallback_random = config.fallback_random, True
     forward = vars(module).get("forward")
     if is_of_torch(module):
-        module.forward = torch.compile(module.forward, mode="reduce-overhead")
+        module.forward = torch.compile(module.forward, mode=mode)
     else:
-        module.compile(mode="reduce-overhead")
+        module.compile(mode=mode)
     note.count()
 
     def undo() -> None:
@@ -101,4 +106,4 @@ def _capture(module: torch.nn.Module, note: Note) -> Undo:
     return Capture(module, note.count, note.refuse).undo
 
 
-_CHANGES = {"compile": _compile, "capture": _capture}
+_CHANGES = {value: partial(_compile, mode) for value, mode in COMPILE_MODES.items()} | {"capture": _capture}

@@ -17,6 +17,9 @@ def start(value: str, note: Note) -> Undo:
     """Pin the batches of DataLoaders, and other uploads from pageable memory in steps.
 
     Torch's allocator keeps the buffers, and reuses none while a copy reads it.
+
+    Returns:
+        A function that ends this.
     """
 
     def pin(upload: Upload) -> torch.Tensor | None:

@@ -31,9 +31,12 @@ def start(value: str, note: Note) -> Undo:
 
 
 def _iterate(iterate: Callable[..., Any], loader: DataLoader[Any]) -> Any:
-    """Draw the seed of a further epoch, which persistent workers don't take.
+    """Start an epoch of a loader, after drawing a seed if its persistent workers won't take one.
 
     Later random numbers, as for the order of batches, are then the same as in the unchanged program.
+
+    Returns:
+        The loader's iterator.
     """
     if _MADE_TO_PERSIST in vars(loader) and getattr(loader, "_iterator", None) is not None:
         torch.empty((), dtype=torch.int64).random_(generator=loader.generator)

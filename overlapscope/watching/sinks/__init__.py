@@ -53,7 +53,7 @@ _BY_ATTRIBUTES: Final = (
     ({"define_metric", "log_artifact"}, "Weights & Biases", "wandb"),
     ({"log_metrics"}, "the trainer's logger", "lightning"),
 )
-"""Methods by which a writer, a run or a logger is recognised without an import of its tool."""
+"""Methods by which a writer, a run or a logger is recognized without an import of its tool."""
 
 
 def sink(asked: Any) -> Sink:

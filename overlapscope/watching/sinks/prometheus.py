@@ -29,7 +29,7 @@ def binder(target: str) -> Callable[[], Send]:
     """Return a function that binds a port or a file. Raises UsageError for other targets."""
     if target.isdecimal():
         if not 0 < int(target) < 1 << 16:
-            raise UsageError(f"prometheus:{target} is no port; ports are from 1 to 65535.")
+            raise UsageError(f"prometheus:{target} is not a port; ports are from 1 to 65535.")
         return lambda: _port(int(target))
     path = Path(target).expanduser().absolute()
     if path.suffix != ".prom":

@@ -14,7 +14,7 @@ from tests.programs.plain.options import options
 o = options("reduced")
 
 
-class Block(nn.Module):
+class ResidualMlp(nn.Module):
     """A residual perceptron."""
 
     def __init__(self, width: int) -> None:
@@ -27,7 +27,7 @@ class Block(nn.Module):
 
 
 WIDTH = o.size(256, 8)
-model = nn.Sequential(*(Block(WIDTH) for _ in range(o.size(12, 2)))).to(o.device)
+model = nn.Sequential(*(ResidualMlp(WIDTH) for _ in range(o.size(12, 2)))).to(o.device)
 mode = "reduce-overhead" if "reduced" in o.edits and o.cuda else None
 fast = torch.compile(model, backend="inductor" if o.cuda else "eager", mode=mode)
 optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4, fused=True)

@@ -16,7 +16,7 @@ o = options("late")
 WIDTH, HEADS, LAYERS, VOCABULARY, END = o.size(1024, 32), 8, o.size(12, 2), o.size(32000, 100), -1
 
 
-class Layer(nn.Module):
+class GatedDecoderLayer(nn.Module):
     """Attention to all tokens so far, and a gated perceptron."""
 
     def __init__(self) -> None:
@@ -38,7 +38,7 @@ class Layer(nn.Module):
 
 
 kind = torch.float16 if o.cuda else torch.float32
-layers = nn.Sequential(*(Layer() for _ in range(LAYERS))).to(o.device, kind)
+layers = nn.Sequential(*(GatedDecoderLayer() for _ in range(LAYERS))).to(o.device, kind)
 words = (0.02 * torch.randn(VOCABULARY, WIDTH)).to(o.device, kind)
 token = torch.zeros(1, dtype=torch.int64, device=o.device)
 written: list[torch.Tensor] = []

@@ -21,7 +21,7 @@ LENGTH, VOCABULARY = o.size(512, 32), o.size(50257, 512)
 WORDS = ["".join(random.Random(number).choices("etaoinshrdlu", k=6)) for number in range(4096)]
 
 
-class Texts(Dataset[torch.Tensor]):
+class RandomTexts(Dataset[torch.Tensor]):
     """Made of random words, each of which is a token."""
 
     def __len__(self) -> int:
@@ -38,7 +38,7 @@ def hash_of(word: str) -> int:
 
 workers = "workers" in o.edits
 loader = DataLoader(
-    Texts(), batch_size=o.size(10, 2), num_workers=o.size(4, 1) if workers else 0, pin_memory=workers and o.cuda
+    RandomTexts(), batch_size=o.size(10, 2), num_workers=o.size(4, 1) if workers else 0, pin_memory=workers and o.cuda
 )
 config = GPT2Config(
     vocab_size=VOCABULARY,

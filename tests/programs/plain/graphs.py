@@ -11,7 +11,7 @@ WARM_UP = 3
 
 
 def captured(run: Callable[[], object]) -> Callable[[], None]:
-    """A function that replays what `run` launches."""
+    """Return a function that replays what `run` launches."""
     side = torch.cuda.Stream()
     side.wait_stream(torch.cuda.current_stream())
     with torch.cuda.stream(side):

@@ -25,7 +25,7 @@ sent, used = ([torch.cuda.Event() for _ in buffers] if side else [] for _ in ran
 
 
 def bring(number: int) -> torch.Tensor:
-    """The weights of a layer, on their way."""
+    """Return the weights of a layer, on their way."""
     buffer = buffers[number % 2]
     with torch.cuda.stream(side):
         if side is not None:

@@ -7,26 +7,17 @@ from dataclasses import dataclass
 
 import torch
 
+from tests.programs.options import ScriptOptions
+
 
 @dataclass(frozen=True, slots=True)
-class Options:
-    """The command line."""
+class PlainScriptOptions(ScriptOptions):
+    """Command line of a script that can be edited."""
 
-    steps: int
-    device: str
     edits: frozenset[str]
 
-    @property
-    def cuda(self) -> bool:
-        """Memory can be pinned, streams and graphs can be used."""
-        return self.device == "cuda"
 
-    def size(self, on_gpu: int, on_cpu: int) -> int:
-        """A size; small where the script only has to run."""
-        return on_gpu if self.cuda else on_cpu
-
-
-def options(*edits: str) -> Options:
+def options(*edits: str) -> PlainScriptOptions:
     """Read the command line, and have random numbers repeat."""
     parser = argparse.ArgumentParser()
     parser.add_argument("--steps", type=int, default=60)
@@ -34,4 +25,4 @@ def options(*edits: str) -> Options:
     parser.add_argument("--edit", action="append", default=[], choices=edits)
     options = parser.parse_args()
     torch.manual_seed(0)
-    return Options(options.steps, options.device, frozenset(options.edit))
+    return PlainScriptOptions(options.steps, options.device, frozenset(options.edit))

@@ -17,7 +17,7 @@ o = options("unfiltered")
 LENGTH, VOCABULARY = o.size(256, 16), o.size(8192, 64)
 
 
-class Texts(Dataset[dict[str, torch.Tensor]]):
+class TokensInMemory(Dataset[dict[str, torch.Tensor]]):
     """Tokens that lie in memory."""
 
     def __init__(self) -> None:
@@ -59,5 +59,5 @@ with tempfile.TemporaryDirectory() as folder:
         dataloader_pin_memory=o.cuda,
         logging_nan_inf_filter="unfiltered" not in o.edits,
     )
-    result = Trainer(model, arguments, train_dataset=Texts()).train()
+    result = Trainer(model, arguments, train_dataset=TokensInMemory()).train()
 print(f"{result.training_loss:.6f}")

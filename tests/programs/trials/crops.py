@@ -1,6 +1,6 @@
 """Training on photos of which each is cropped at random, by numbers from the state that the whole process shares.
 
-With workers other numbers are drawn: the results are different.
+With workers, other numbers are drawn, so the results differ.
 """
 
 from __future__ import annotations

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import nn
 
-from tests.programs.trials.options import Options
+from tests.programs.trials.options import TrialScriptOptions
 
 
 class Cells(nn.Module):
@@ -45,8 +45,8 @@ class Ranker(nn.Module):
         return scores
 
 
-def convolutions(o: Options, layers: int = 6) -> nn.Sequential:
-    """A small classifier of photos."""
+def convolutions(o: TrialScriptOptions, layers: int = 6) -> nn.Sequential:
+    """Return a small classifier of photos."""
     width = o.size(96, 4)
     return nn.Sequential(
         nn.Conv2d(3, width, 7, stride=2, padding=3),

@@ -9,30 +9,20 @@ from dataclasses import dataclass, field
 
 import torch
 
+from tests.programs.options import ScriptOptions
+
 
 @dataclass(frozen=True, slots=True)
-class Options:
-    """The command line."""
+class TrialScriptOptions(ScriptOptions):
+    """Command line of a script that can be timed, and edited by hand."""
 
-    steps: int
-    """Steps that the script makes."""
-    device: str
     timed: tuple[int, int] | None
     """Numbers of steps to leave out, and to time."""
     edited: dict[str, str] = field(default_factory=dict)
     """The edits, with their values: `workers` 4, `pin` nothing."""
 
-    @property
-    def cuda(self) -> bool:
-        """Memory can be pinned, streams and graphs can be used."""
-        return self.device == "cuda"
 
-    def size(self, on_gpu: int, on_cpu: int) -> int:
-        """A size; small where the script only has to run."""
-        return on_gpu if self.cuda else on_cpu
-
-
-def options(*, steps: int, edits: tuple[str, ...] = ()) -> Options:
+def options(*, steps: int, edits: tuple[str, ...] = ()) -> TrialScriptOptions:
     """Read the command line, and have random numbers repeat. `edits` are those that the script knows."""
     parser = argparse.ArgumentParser()
     parser.add_argument("--steps", type=int, default=steps)
@@ -45,7 +35,9 @@ def options(*, steps: int, edits: tuple[str, ...] = ()) -> Options:
     if unknown := edited.keys() - {*edits}:
         parser.error(f"not written by hand: {', '.join(sorted(unknown))}")
     torch.manual_seed(0)
-    return Options(options.steps, options.device, options.time and (options.time[0], options.time[1]), edited)
+    return TrialScriptOptions(
+        options.steps, options.device, options.time and (options.time[0], options.time[1]), edited
+    )
 
 
 def _edits(text: str) -> dict[str, str]:
@@ -59,13 +51,13 @@ class Clock:
     Without `--time` it does nothing.
     """
 
-    def __init__(self, options: Options) -> None:
+    def __init__(self, options: TrialScriptOptions) -> None:
         self._timed, self._cuda = options.timed, options.cuda
         self._steps = 0
         self._begin = 0.0
 
     def step(self) -> None:
-        """A step is over. After the last one: says how many nanoseconds each took, and exits."""
+        """Note the end of a step. After the last one, print how many nanoseconds each took, and exit."""
         if self._timed is None:
             return
         left_out, timed = self._timed

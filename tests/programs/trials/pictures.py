@@ -8,7 +8,7 @@ from torch.utils.data import Dataset
 from transformers import ViTConfig, ViTForImageClassification
 
 from tests.programs.plain.photos import Photos
-from tests.programs.trials.options import Options
+from tests.programs.trials.options import TrialScriptOptions
 
 CLASSES = 100
 
@@ -40,8 +40,8 @@ class Cropped(Pictures):
         return picture[:, down : down + self.cropped, right : right + self.cropped].contiguous(), label
 
 
-def vision_transformer(o: Options, side: int) -> nn.Module:
-    """A small ViT without dropout."""
+def vision_transformer(o: TrialScriptOptions, side: int) -> nn.Module:
+    """Return a small ViT without dropout."""
     return ViTForImageClassification(
         ViTConfig(
             image_size=side,

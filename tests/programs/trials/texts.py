@@ -10,7 +10,7 @@ from torch import nn
 from torch.utils.data import Dataset
 from transformers import GPT2Config, GPT2LMHeadModel
 
-from tests.programs.trials.options import Options
+from tests.programs.trials.options import TrialScriptOptions
 
 
 class Texts(Dataset[torch.Tensor]):
@@ -18,13 +18,13 @@ class Texts(Dataset[torch.Tensor]):
 
     def __init__(self, texts: int, words: int, vocabulary: int) -> None:
         self.texts, self.words, self.vocabulary = texts, words, vocabulary
-        self.known = ["".join(random.Random(number).choices("etaoinshrdlu", k=6)) for number in range(4096)]
+        self.dictionary = ["".join(random.Random(number).choices("etaoinshrdlu", k=6)) for number in range(4096)]
 
     def __len__(self) -> int:
         return self.texts
 
     def __getitem__(self, index: int) -> torch.Tensor:
-        text = " ".join(random.Random(index).choices(self.known, k=self.words))
+        text = " ".join(random.Random(index).choices(self.dictionary, k=self.words))
         return torch.tensor([self._token(word) for word in re.findall(r"\w+|[^\w\s]", text)])
 
     def _token(self, word: str) -> int:
@@ -39,8 +39,8 @@ class Labelled(Texts):
         return {"input_ids": tokens, "labels": tokens}
 
 
-def gpt2(o: Options, *, words: int, vocabulary: int) -> nn.Module:
-    """A small GPT-2 without dropout."""
+def gpt2(o: TrialScriptOptions, *, words: int, vocabulary: int) -> nn.Module:
+    """Return a small GPT-2 without dropout."""
     return GPT2LMHeadModel(
         GPT2Config(
             vocab_size=vocabulary,

@@ -8,10 +8,10 @@ from typing import Any
 import torch
 from torch import nn
 
-from tests.programs.trials.options import Options
+from tests.programs.trials.options import TrialScriptOptions
 
 
-def loading(o: Options) -> dict[str, Any]:
+def loading(o: TrialScriptOptions) -> dict[str, Any]:
     """Return further arguments of a DataLoader."""
     passed: dict[str, Any] = {}
     if "workers" in o.edited:
@@ -21,12 +21,12 @@ def loading(o: Options) -> dict[str, Any]:
     return passed
 
 
-def fused(o: Options) -> dict[str, Any]:
+def fused(o: TrialScriptOptions) -> dict[str, Any]:
     """Return further arguments of an optimizer."""
     return {"fused": True} if "fused" in o.edited else {}
 
 
-def graphed(o: Options, model: nn.Module, *example: torch.Tensor) -> None:
+def graphed(o: TrialScriptOptions, model: nn.Module, *example: torch.Tensor) -> None:
     """Have the model's kernels launched as CUDA graphs; to capture them takes tensors as it is called with."""
     match o.edited.get("graph"):
         case "compile":
@@ -35,15 +35,15 @@ def graphed(o: Options, model: nn.Module, *example: torch.Tensor) -> None:
             torch.cuda.make_graphed_callables(model, example)
 
 
-def uploaded(part: torch.Tensor, o: Options) -> torch.Tensor:
-    """The tensor on the device, by way of pinned memory where that is an edit."""
+def uploaded(part: torch.Tensor, o: TrialScriptOptions) -> torch.Tensor:
+    """Return the tensor on the device, by way of pinned memory where that is an edit."""
     if "pin" in o.edited and o.cuda and not part.is_pinned():
         part = part.pin_memory()
     return part.to(o.device, non_blocking="non-blocking" in o.edited)
 
 
-def batches(loader: Iterable[Any], o: Options) -> Iterator[Any]:
-    """The loader's batches; with the edit `prefetch` copied ahead."""
+def batches(loader: Iterable[Any], o: TrialScriptOptions) -> Iterator[Any]:
+    """Return the loader's batches; with the edit `prefetch` copied ahead."""
     return ahead(loader) if "prefetch" in o.edited else iter(loader)
 
 
@@ -73,13 +73,13 @@ def ahead(loader: Iterable[Any]) -> Iterator[Any]:
 
 
 def _each(batch: Any, do: Callable[[torch.Tensor], Any]) -> Any:
-    """A tensor, or a dictionary or list of them, with something done to each."""
+    """Return a tensor, or a dictionary or list of them, with something done to each."""
     if isinstance(batch, dict):
         return {name: do(part) for name, part in batch.items()}
     return [do(part) for part in batch] if isinstance(batch, list | tuple) else do(batch)
 
 
-class Late:
+class DelayedReads:
     """Reads values one step after they were computed, when they have long been copied; the first one is 0."""
 
     def __init__(self) -> None:

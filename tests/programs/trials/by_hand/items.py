@@ -6,7 +6,7 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from tests.programs.trials.by_hand.edits import Late, fused, graphed
+from tests.programs.trials.by_hand.edits import DelayedReads, fused, graphed
 from tests.programs.trials.models import encoder
 from tests.programs.trials.options import Clock, options
 
@@ -19,7 +19,7 @@ graphed(o, model)
 optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4, **fused(o))
 texts = torch.randn(16, BATCH, LENGTH, WIDTH, device=o.device)
 labels = torch.randint(1000, (16, BATCH, LENGTH), device=o.device)
-total, late = 0.0, Late()
+total, late = 0.0, DelayedReads()
 for number in range(o.steps):
     with torch.autocast(o.device, dtype=torch.bfloat16):
         guesses = model(texts[number % 16])

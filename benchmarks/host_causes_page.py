@@ -1,0 +1,211 @@
+"""The text of `docs/evaluation/host-causes.md`, and the CSV file beside it."""
+
+from __future__ import annotations
+
+import re
+import statistics
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+
+import overlapscope
+from benchmarks.data_files import csv_text
+from benchmarks.host_causes import SCRIPTS, HostCauseRun, PlantedCauses, possible, programs, read, trace_path
+from benchmarks.whatif_page import milliseconds
+from overlapscope.analysis.results import Plain
+from overlapscope.catalog.causes import EXPOSED_COPY, IDLE
+from overlapscope.rules.finding import Finding
+
+TEXT = Path(__file__).with_suffix(".md")
+"""The page around the tables."""
+ON_TOP = 11
+"""Minimum number of the twelve causes to be found."""
+PLAIN = slice(45, None)
+"""Steps after the recording; the profiler makes the planted part of recorded steps longer."""
+PLANTED_PCT, GAIN_PCT = 20.0, 15.0
+"""Limits: distance from the planted time, and of the predicted from the measured gain as a share of the plain step."""
+HEAD = (
+    *("program", "cause", "plain step, ms", "planted, ms", "reported, ms", "apart, %", "cause on top", "line on top"),
+    *("fixed, ms", "predicted, ms", "gain apart, % of step", "top finding"),
+)
+
+
+@dataclass(frozen=True)
+class HostCauseRow:
+    """A program, with its truth, its runs and the report on its recording."""
+
+    name: str
+    program: PlantedCauses
+    runs: Sequence[HostCauseRun]
+    plain: Plain | None
+    """Figures of the only device without the profiler."""
+    findings: Sequence[Finding]
+    """Findings that cost time, the most expensive first."""
+
+    def step_ns(self, way: str) -> float | None:
+        """Return the mean step without overlapscope; the median of its processes."""
+        means = [statistics.fmean(run.timed.step_ns) for run in self.runs if run.way == way and run.timed]
+        return statistics.median(means) if means else None
+
+    @property
+    def planted_ns(self) -> float | None:
+        """Mean length of the planted part, as measured by the recorded program after its recording.
+
+        Processes of a program differ too much in it to compare a report with another process.
+        """
+        lengths = [ns for run in self.runs if run.way == "recorded" for ns in run.planted_ns[PLAIN]]
+        return statistics.fmean(lengths) if lengths else None
+
+    @property
+    def reported_ns(self) -> int | None:
+        """Time of a plain step that the report gives to the causes."""
+        return None if self.plain is None else sum(self._times.get(cause, 0) for cause in self.program.causes)
+
+    @property
+    def planted_apart_pct(self) -> float | None:
+        """Distance of the reported from the planted time."""
+        if not self.planted_ns or self.reported_ns is None:
+            return None
+        return 100 * (self.reported_ns / self.planted_ns - 1)
+
+    @property
+    def cause_on_top(self) -> bool:
+        """True if no other cause takes longer, and the first finding is about this one."""
+        longest = max(self._times, key=self._times.__getitem__, default="")
+        words = [IDLE.get(cause) or EXPOSED_COPY.get(cause) for cause in self.program.causes]
+        rules = {rule for cause in words if cause for rule in (cause.rule, *cause.explained_by)}
+        return longest in self.program.causes and bool(self.findings) and self.findings[0].rule in rules
+
+    @property
+    def line_on_top(self) -> bool | None:
+        """True if the first finding names a planted line; None if the program has none."""
+        if not self._lines:
+            return None
+        first = self.findings[0] if self.findings else None
+        text = f"{first.title} {first.detail} {first.where.line if first.where else ''}" if first else ""
+        return any(re.search(rf"\b{self.name}\.py[:(]{line}\b", text) for line in self._lines)
+
+    @property
+    def predicted_ns(self) -> float | None:
+        """Step after the fix of the first finding; None if the report knows only the recorded program."""
+        if not self.findings or self.plain is None or self.plain.program is None or not self.findings[0].steps:
+            return None
+        return self.plain.step_ns - self.findings[0].cost_ns / self.findings[0].steps
+
+    @property
+    def gain_apart_pct(self) -> float | None:
+        """Distance of the predicted from the measured gain, as a share of the measured plain step."""
+        before, after = self.step_ns("planted"), self.step_ns("fixed")
+        if before is None or after is None or self.plain is None or self.predicted_ns is None:
+            return None
+        return 100 * ((self.plain.step_ns - self.predicted_ns) - (before - after)) / before
+
+    @property
+    def failures(self) -> Iterator[str]:
+        """Runs that failed, with the last line that each printed."""
+        for run in self.runs:
+            if run.exit_code != 0:
+                ended = "took too long" if run.exit_code is None else f"ended with {run.exit_code}"
+                yield f"`{self.name}`, {run.way}, {ended}: {''.join(run.printed.splitlines()[-1:])}"
+
+    @property
+    def cells(self) -> tuple[str, ...]:
+        return (
+            f"`{self.name}`",
+            self.program.causes[0] if self.program.causes else "none",
+            *(_shown(ns) for ns in (self.step_ns("planted"), self.planted_ns, self.reported_ns)),
+            _within(self.planted_apart_pct, PLANTED_PCT),
+            _yes(self.cause_on_top) if self.program.causes else "",
+            "" if self.line_on_top is None else _yes(self.line_on_top),
+            *(_shown(ns) for ns in (self.step_ns("fixed"), self.predicted_ns)),
+            _within(self.gain_apart_pct, GAIN_PCT),
+            self.findings[0].title if self.findings else "none",
+        )
+
+    @cached_property
+    def _lines(self) -> list[int]:
+        source = (SCRIPTS / f"{self.name}.py").read_text(encoding="utf-8").splitlines()
+        return [number for number, line in enumerate(source, 1) if line.endswith("# planted")]
+
+    @property
+    def _times(self) -> Mapping[str, int]:
+        """Idle time and exposed copies of a plain step by cause."""
+        return {} if self.plain is None else {**self.plain.exposed_copy_by_cause, **self.plain.idle_by_cause}
+
+
+def rows(out: Path) -> Iterator[HostCauseRow]:
+    """Analyze each recording. Programs that can't plant their cause on the machine are left out."""
+    runs = read(out)
+    for name, program in programs().items():
+        its_runs = [run for run in runs if run.program == name]
+        trace = trace_path(out, name)
+        if not trace.exists() or not all(possible(run) for run in its_runs):
+            continue
+        report = overlapscope.analyze(overlapscope.load(trace, cache=False, progress=False))
+        plain = report.devices[0].plain if report.devices else None
+        costly = [finding for finding in report.findings if finding.severity != "info"]
+        yield HostCauseRow(name, program, its_runs, plain, costly)
+
+
+def files(out: Path, page: Path) -> dict[Path, str]:
+    """Return the text of the page and of the file beside it by path."""
+    found = list(rows(out))
+    text = TEXT.read_text(encoding="utf-8")
+    machine = next((run.timed.machine for run in read(out) if run.timed), None)
+    for name, part in {
+        "machine": f"{machine.gpu or 'a CPU'}, torch {machine.torch}, Python {machine.python}" if machine else "",
+        "goals": _table(("", "wanted", "reached"), _goals(found)),
+        "rows": _table(_brief(HEAD), (_brief(row.cells) for row in found if row.program.causes)),
+        "failures": "\n".join(f"- {failure}" for row in found for failure in row.failures) or "None.",
+        "missing": ", ".join(_missing(read(out), {row.name for row in found})) or "none",
+    }.items():
+        text = text.replace(f"{{{name}}}", part)
+    return {page: text, page.with_suffix(".csv"): csv_text(HEAD, (row.cells for row in found))}
+
+
+def _brief(cells: Sequence[str]) -> tuple[str, ...]:
+    """Return the cells that the page shows; the file beside it has all."""
+    return tuple(cells[column] for column in (0, 1, 3, 4, 6, 7, 10))
+
+
+def _goals(found: Sequence[HostCauseRow]) -> Iterator[tuple[str, ...]]:
+    planted = [row for row in found if row.program.causes]
+    on_top = sum(row.cause_on_top and row.line_on_top is not False for row in planted)
+    yield "cause and line on top", f"{ON_TOP} of 12", _bold(f"{on_top} of {len(planted)}", good=on_top >= ON_TOP)
+    for words, limit, apart in (
+        ("reported within 20% of the planted time", PLANTED_PCT, [row.planted_apart_pct for row in planted]),
+        ("gain within 15% of the plain step", GAIN_PCT, [row.gain_apart_pct for row in planted]),
+    ):
+        within = sum(pct is not None and abs(pct) <= limit for pct in apart)
+        yield words, "all", _bold(f"{within} of {len(apart)}", good=within == len(apart))
+    others = [row for row in found if not row.program.causes]
+    silent = sum(not row.findings for row in others)
+    yield "without a cause: nothing reported", "all", _bold(f"{silent} of {len(others)}", good=silent == len(others))
+
+
+def _missing(runs: Sequence[HostCauseRun], found: Collection[str]) -> Iterator[str]:
+    """Name the programs without a row, with the reasons that they printed."""
+    for name in (name for name in programs() if name not in found):
+        reasons = {run.printed.splitlines()[-1] for run in runs if run.program == name and not possible(run)}
+        yield f"`{name}`{''.join(f' ({reason})' for reason in reasons)}"
+
+
+def _shown(ns: float | None) -> str:
+    return milliseconds(None if ns is None else round(ns))
+
+
+def _within(pct: float | None, limit: float) -> str:
+    return "" if pct is None else _bold(f"{pct:+.1f}", good=abs(pct) <= limit)
+
+
+def _yes(holds: bool) -> str:
+    return _bold("yes" if holds else "no", good=holds)
+
+
+def _bold(text: str, *, good: bool) -> str:
+    return text if good else f"**{text}**"
+
+
+def _table(head: Sequence[str], lines: Iterable[Sequence[str]]) -> str:
+    return "\n".join(f"| {' | '.join(cells)} |" for cells in (head, ["---"] * len(head), *lines))

@@ -1,0 +1,104 @@
+"""Reasons why an op ran while nothing computed that hold for copies and communication alike."""
+
+from __future__ import annotations
+
+import numpy as np
+from msgspec import Struct
+
+from overlapscope.analysis.edges import Edges
+from overlapscope.analysis.grouping import distinct, rows_by
+from overlapscope.analysis.host import Blocking, inside_with, launching_threads
+from overlapscope.analysis.timeline import Timeline
+from overlapscope.base.columns import pick
+from overlapscope.base.intervals import I64, Bool, Index, Intervals, contains, covered, expand
+from overlapscope.trace.model import Trace
+
+PROMPT_NS = 50_000
+"""Maximum time from a call's return to the start of an op that nothing on the device delayed."""
+
+QUEUE_NS = 50_000
+"""Maximum time from the end of an op to the start of the next one queued on the same engine or stream."""
+
+NEVER = np.iinfo(np.int64).max
+
+
+class DeviceRecording(Struct, frozen=True, eq=False, weakref=True):
+    """Data in which causes are looked up."""
+
+    trace: Trace
+    timeline: Timeline
+    edges: Edges
+    blocking: Blocking
+    bounds: I64
+    """Instants between which supply and demand are compared, including the window's edges."""
+    issued: I64
+    """Time at which each op's launch call returned; `NEVER` where not recorded."""
+
+
+def recorded(trace: Trace, timeline: Timeline, edges: Edges, blocking: Blocking, periods: I64) -> DeviceRecording:
+    """Return the data on a device. `periods` are the instants at which steps begin.
+
+    Anything that runs before the first step counts for that step, whose copies run before its first compute.
+    """
+    judged = timeline.judged_from_ns
+    bounds = distinct(np.concatenate([[timeline.start_ns, judged, timeline.end_ns], periods[1:]]))
+    issued = pick(trace.runtime_calls.end_ns, timeline.ops.launch, NEVER)
+    return DeviceRecording(trace, timeline, edges, blocking, bounds, issued)
+
+
+def cut_up(exposed: Intervals, cuts: I64) -> tuple[I64, I64]:
+    """Return starts and ends of the exposed time, cut at the given instants."""
+    edges = distinct(np.concatenate([exposed.starts, exposed.ends, cuts]))
+    inside = contains(exposed, edges[:-1])
+    return edges[:-1][inside], edges[1:][inside]
+
+
+def running_in(start: I64, begin: I64, end: I64) -> tuple[Index, Index]:
+    """Return which ops run in which pieces, given by their starts. Pieces must be cut at the ops' edges.
+
+    Returns:
+        Places of the ops and of the pieces, one for each pair, by op.
+    """
+    return expand(np.searchsorted(start, begin, side="left"), np.searchsorted(start, end, side="left"))
+
+
+def host_was_blocked(recording: DeviceRecording, blocking: I64, launch: I64, since: I64, until: I64) -> Bool:
+    """Select launches that came late because the host was blocked.
+
+    For at least half of the time from `since` to `until`, and before the launch, its thread was in a blocking call, or
+    did nothing while the thread of the previous launch was in one.
+
+    Args:
+        recording: The data.
+        blocking: Rows of `Trace.runtime_calls` of the blocking calls that count.
+        launch: Rows of `Trace.runtime_calls`; -1 where unknown.
+        since: Start of the time in which the launch was missed.
+        until: End of that time.
+
+    Returns:
+        Mask of `launch`.
+    """
+    trace, calls = recording.trace, recording.trace.runtime_calls
+    blocked = np.zeros(len(launch), np.bool_)
+    waiting = calls.take(blocking)
+    rows = np.flatnonzero(launch >= 0)
+    for thread, companion, which in launching_threads(trace, launch[rows]):
+        asked = rows[which]
+        launched = np.minimum(until[asked], calls.start_ns[launch[asked]])
+        waits = inside_with(trace, thread, companion, waiting)
+        blocked[asked] = 2 * covered(waits, since[asked], launched) >= until[asked] - since[asked]
+    return blocked
+
+
+def last_blocking(recording: DeviceRecording, launch: I64, until: I64) -> I64:
+    """Return the last blocking call that begins before an instant, on the launch's thread or else on any; or -1.
+
+    Calls and launches are rows of `Trace.runtime_calls`.
+    """
+    calls, rows = recording.trace.runtime_calls, recording.blocking.row
+    last = pick(rows, np.searchsorted(calls.start_ns[rows], until, side="left") - 1)
+    for thread, which in rows_by(pick(calls.thread, launch)):
+        own = rows[calls.thread[rows] == thread]
+        on_thread = pick(own, np.searchsorted(calls.start_ns[own], until[which], side="left") - 1)
+        last[which] = np.where(on_thread >= 0, on_thread, last[which])
+    return last

@@ -1,0 +1,237 @@
+"""Order of communication and compute on a device: what each collective waited for, and which compute waits for it.
+
+It follows from streams and event waits, as far as they are known or rebuilt (`edges.py`). `order.py` also follows the
+host, but leaves out event waits that the trace doesn't state, which are all of them in traces of CUDA 13.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from msgspec import Struct
+
+from overlapscope.analysis.blockers import (
+    NEVER,
+    PROMPT_NS,
+    QUEUE_NS,
+    DeviceRecording,
+    host_was_blocked,
+    last_blocking,
+)
+from overlapscope.analysis.event_waits import SURE_HANDOVER_NS
+from overlapscope.analysis.grouping import rows_by
+from overlapscope.base.columns import Columns, pick
+from overlapscope.base.intervals import I64, Bool, covered, total, union
+from overlapscope.base.kept import kept
+from overlapscope.catalog.causes import COMM_RANK as RANK
+from overlapscope.catalog.causes import CommCause
+from overlapscope.trace.model import I8, GpuOps, Kind
+
+_LONGEST_CHAIN = 16
+
+_ALWAYS = np.iinfo(np.int64).min
+
+
+class ComputeStreams(Struct, frozen=True, eq=False):
+    """Compute that can hide communication: that of streams with at least half as much compute as any other."""
+
+    streams: tuple[I64, ...]
+    """Rows of `Timeline.ops` of each such stream."""
+    is_work: Bool
+    """Mask of the ops."""
+
+
+NO_LEAD = -1
+
+
+class CommOps(Columns, frozen=True):
+    """Communication of a device with a duration, one row each by start: what let it begin, and what awaits it."""
+
+    op: I64
+    """Row of `Timeline.ops`."""
+    cause: I8
+    """Index into `COMM_CAUSES` of the cause of exposed time that an earlier begin would have hidden: `late-issue` or
+    `host-sync` if its launch let it begin, `blocked-behind` for the collective before it on its stream,
+    `waiting-for-input` for an event or other op; `unknown` if nothing explains when it began."""
+    gain_ns: I64
+    """Additional time beside compute if the others of these had decided when it began."""
+    held_by: I64
+    """Row of `Timeline.ops` of the op that it waited for; -1 if it waited for none or for one of another device."""
+    call: I64
+    """Row of `Trace.runtime_calls`: its launch, or that of the op that fed it; -1 where unknown."""
+    consumer: I64
+    """Row of `Timeline.ops` of the first compute that waits for it; -1 if none does."""
+
+
+@kept()
+def awaited(recording: DeviceRecording, stream: int) -> I64:
+    """Return how many of a stream's ops must have ended before each op begins, by streams and event waits."""
+    ops, edges = recording.timeline.ops, recording.edges
+    place = np.full(len(ops), -1, np.int64)
+    own = np.flatnonzero(ops.stream == stream)
+    place[own] = np.arange(len(own))
+    count = np.maximum(place, 0)
+    known = edges.take(edges.source >= 0)
+    # Larger by stream than any count, so that all streams are accumulated at once.
+    by_stream = np.argsort(ops.stream, kind="stable")
+    level = (len(ops) + 1) * np.cumsum(np.diff(ops.stream[by_stream], prepend=ops.stream[by_stream[:1]]) != 0)
+    for _ in range(_LONGEST_CHAIN):
+        passed_on = np.where(place[known.source] >= 0, place[known.source] + 1, count[known.source])
+        following = count.copy()
+        np.maximum.at(following, known.held, passed_on)
+        following[by_stream] = np.maximum.accumulate(following[by_stream] + level) - level
+        following[own] = place[own]
+        if (following == count).all():
+            break
+        count = following
+    return count
+
+
+def find_compute(ops: GpuOps) -> ComputeStreams:
+    """Return the compute of a device that can hide communication."""
+    computes = (ops.kind == Kind.COMPUTE) & (ops.end_ns > ops.start_ns)
+    rows_of = {stream: rows[computes[rows]] for stream, rows in rows_by(ops.stream)}
+    ns = {stream: total(union(ops.start_ns[rows], ops.end_ns[rows])) for stream, rows in rows_of.items()}
+    most = max(ns.values())
+    streams = tuple(rows for stream, rows in rows_of.items() if ns[stream] and 2 * ns[stream] >= most)
+    is_work = np.zeros(len(ops), np.bool_)
+    for rows in streams:
+        is_work[rows] = True
+    return ComputeStreams(streams, is_work)
+
+
+def lead_ns(ops: GpuOps, comm: CommOps) -> I64:
+    """Return the time from the end of each to the first compute that waits for it; `NO_LEAD` where none does.
+
+    It is 0 if they overlap a little, as ops of a stream may.
+    """
+    lead = np.maximum(ops.start_ns[comm.consumer] - ops.end_ns[comm.op], 0)
+    return np.where(comm.consumer >= 0, lead, NO_LEAD)
+
+
+class _Begin(Struct, frozen=True, eq=False):
+    """What let each op of a device begin, one row each. Times without anything are long before the recording."""
+
+    issued_ns: I64
+    queue_ns: I64
+    """End of the collective before it on its stream."""
+    input_ns: I64
+    """End of the op that it waits for otherwise: the last one by event waits, or the one before it on its stream."""
+    source: I64
+    """Row of that op; -1 without one, or if it is on another device."""
+    before: I64
+    """Row of the last op to end before it on its stream; -1 without one."""
+
+
+def _find_begins(recording: DeviceRecording) -> _Begin:
+    ops, edges = recording.timeline.ops, recording.edges
+    issued = np.where(recording.issued == NEVER, _ALWAYS, np.minimum(recording.issued, ops.start_ns))
+    before, source = np.full((2, len(ops)), -1, np.int64)
+    for _, rows in rows_by(ops.stream):
+        before[rows[1:]] = _last_to_end(ops, rows)[:-1]
+    input_ns = np.full(len(ops), _ALWAYS)
+    in_order = edges.take(np.argsort(edges.source_end_ns, kind="stable"))
+    source[in_order.held], input_ns[in_order.held] = in_order.source, in_order.source_end_ns
+    ended = pick(ops.end_ns, before, _ALWAYS)
+    behind = pick(ops.kind, before) == Kind.COMM
+    feeds = ~behind & (ended > input_ns)
+    return _Begin(
+        issued_ns=issued,
+        queue_ns=np.where(behind, ended, _ALWAYS),
+        input_ns=np.where(feeds, ended, input_ns),
+        source=np.where(feeds, before, source),
+        before=before,
+    )
+
+
+def _fed_by(ops: GpuOps, work: ComputeStreams, begin: _Begin, collectives: I64) -> I64:
+    """Return the op whose begin let each collective begin: itself, or the first of the short ops that feed it."""
+    op, length = collectives, ops.end_ns - ops.start_ns
+    passes = (ops.kind != Kind.COMM) & ~work.is_work
+    for _ in range(_LONGEST_CHAIN):
+        source, input_ns = begin.source[op], begin.input_ns[op]
+        fed = (input_ns > np.maximum(begin.issued_ns[op], begin.queue_ns[op])) & pick(passes, source, False)
+        fed &= ops.start_ns[op] - input_ns <= SURE_HANDOVER_NS
+        fed &= 2 * pick(length, source, 0) <= length[collectives]
+        op = np.where(fed, source, op)
+    return op
+
+
+def find_comm(recording: DeviceRecording, work: ComputeStreams) -> CommOps:
+    """Return what let each collective begin, what would have been gained without it, and what waits for it.
+
+    If it waited for an op that feeds it in less than half its own time, such as a copy into its buffer, what let that
+    op begin counts.
+    """
+    timeline, bounds = recording.timeline, recording.bounds
+    ops, begins = timeline.ops, _find_begins(recording)
+    collectives = np.flatnonzero((ops.kind == Kind.COMM) & (ops.end_ns > ops.start_ns))
+    op = _fed_by(ops, work, begins, collectives)
+
+    issued = begins.issued_ns[op]
+    each = np.stack([issued, begins.queue_ns[op], begins.input_ns[op]])
+    last, latest = each.argmax(axis=0), each.max(axis=0)
+    start = ops.start_ns[op]
+    period = bounds[np.searchsorted(bounds, ops.start_ns[collectives], side="right") - 1]
+    least = np.maximum(period, _work_awaited_until(recording, work, op))
+    within = np.array([PROMPT_NS, QUEUE_NS, SURE_HANDOVER_NS])[last]
+    unexplained = start - np.maximum(latest, least) > within
+    others = np.where(np.arange(3)[:, None] == last, _ALWAYS, each).max(axis=0)
+    possible = np.maximum(least, np.where(unexplained, latest, others))
+    # Latency between an op and the next one is no gain.
+    earlier = np.where(unexplained | (possible < latest), np.maximum(start - possible, 0), 0)
+    begin, end = ops.start_ns[collectives], ops.end_ns[collectives]
+    gain = covered(timeline.compute, begin - earlier, end - earlier) - covered(timeline.compute, begin, end)
+
+    launch = ops.launch[op]
+    by_host = (last == 0) & ~unexplained
+    blocked = by_host & (possible < issued)
+    blocked &= host_was_blocked(recording, recording.blocking.row, launch, possible, issued)
+    causes = (CommCause.LATE_ISSUE, CommCause.BLOCKED_BEHIND, CommCause.WAITING_FOR_INPUT)
+    cause = np.array([RANK[each] for each in causes])[last]
+    cause[blocked] = RANK[CommCause.HOST_SYNC]
+    cause[unexplained] = RANK[CommCause.UNKNOWN]
+    held_by = np.where(last == 1, begins.before[op], np.where(last == 2, begins.source[op], -1))
+    call = np.where(by_host, launch, ops.launch[collectives])
+    call[blocked] = last_blocking(recording, launch[blocked], issued[blocked])
+    return CommOps(
+        op=collectives,
+        cause=cause.astype(np.int8),
+        gain_ns=np.maximum(gain, 0),
+        held_by=np.where(unexplained, -1, held_by),
+        call=call,
+        consumer=_find_consumers(recording, work, collectives),
+    )
+
+
+def _find_consumers(recording: DeviceRecording, work: ComputeStreams, collectives: I64) -> I64:
+    """Return the first compute that waits for each collective, by streams and event waits; -1 if none does."""
+    ops = recording.timeline.ops
+    consumer = np.full(len(collectives), -1, np.int64)
+    for stream, which in rows_by(ops.stream[collectives]):
+        place = np.searchsorted(np.flatnonzero(ops.stream == stream), collectives[which])
+        counts = awaited(recording, stream)
+        for rows in work.streams:
+            first = pick(rows, np.searchsorted(np.maximum.accumulate(counts[rows]), place, side="right"))
+            sooner = pick(ops.start_ns, first, NEVER) < pick(ops.start_ns, consumer[which], NEVER)
+            consumer[which] = np.where(sooner, first, consumer[which])
+    return consumer
+
+
+def _last_to_end(ops: GpuOps, rows: I64) -> I64:
+    """Return for each row the one up to it, itself included, that ended last."""
+    end = ops.end_ns[rows]
+    latest = np.maximum.accumulate(end)
+    return rows[np.maximum.accumulate(np.where(end == latest, np.arange(len(rows)), 0))]
+
+
+def _work_awaited_until(recording: DeviceRecording, work: ComputeStreams, op: I64) -> I64:
+    """Return when the compute that each op waits for had ended, by streams and event waits."""
+    ops = recording.timeline.ops
+    until = np.full(len(op), _ALWAYS)
+    for rows in work.streams:
+        stream = int(ops.stream[rows[0]])
+        on_stream = np.flatnonzero(ops.stream == stream)
+        count = awaited(recording, stream)[op]
+        ends = np.maximum.accumulate(np.where(work.is_work[on_stream], ops.end_ns[on_stream], _ALWAYS))
+        until = np.maximum(until, pick(ends, count - 1, _ALWAYS))
+    return until

@@ -1,0 +1,119 @@
+"""Calls that make a stream wait for an event, as far as a recording states the event.
+
+A recording may state on which stream the event was recorded, and by which call. CUDA 13 states neither (kineto PR
+#1552), and without sync events not even the waiting stream is known. The recorder's notes state all of it.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from overlapscope.analysis import calls as call_kinds
+from overlapscope.analysis.grouping import rows_by
+from overlapscope.base.columns import I64, Bool, Columns, pick
+from overlapscope.base.kept import kept
+from overlapscope.trace.model import Sync, Trace, stream_keys
+
+EXACT, HIGH, LOW = 2, 1, 0
+"""Confidence in the event of a wait: stated, or a guess by the times of ops (`guessed_sources`)."""
+HANDOVER_NS = 20_000
+"""Maximum time from the end of an op to the start of the op held by it: event and queue latency.
+
+On an H200 it is 1 to 9 us. A certain wait may take `SURE_HANDOVER_NS`, for other devices and links.
+"""
+SURE_HANDOVER_NS = 100_000
+
+
+def handover_ns(confidence: NDArray[Any]) -> I64:
+    """Return the maximum time from an op's end to the start of an op that it held."""
+    return np.where(confidence >= HIGH, SURE_HANDOVER_NS, HANDOVER_NS)
+
+
+class EventWaits(Columns, frozen=True):
+    """Calls that made a stream wait for an event, one row each."""
+
+    call: I64
+    """Row of `Trace.runtime_calls`."""
+    stream: I64
+    """Waiting stream, one of `stream_keys`; -1 where unknown."""
+    source: I64
+    """Stream on which the event was recorded; -1 where the trace doesn't state it."""
+    record: I64
+    """Record call that the trace names, or else the nearest; -1 where there is none."""
+    nearest: I64
+    """Nearest record call before the wait on the same thread, or on any if that one has none; -1 where there is none.
+    """
+    stated: Bool
+    """True if the trace states the stream and the call that recorded the event."""
+    adjacent: Bool
+    """True if nothing was enqueued between the nearest record and the wait."""
+
+
+@kept()
+def event_waits(trace: Trace) -> EventWaits:
+    """Return the calls that made a stream wait for an event."""
+    calls, syncs, ops = trace.runtime_calls, trace.syncs, trace.gpu_ops
+    rows = np.flatnonzero(call_kinds.waits_event(calls))
+    at, thread = calls.start_ns[rows], calls.thread[rows]
+    # Sync records belong to wait calls by correlation. Kineto leaves out those of streams that run nothing.
+    of_waits = np.flatnonzero((syncs.kind == Sync.STREAM_WAIT_EVENT) & (syncs.correlation > 0))
+    sync = _by_correlation(syncs.correlation, of_waits, calls.correlation[rows])
+    source = _stream(pick(syncs.source_device, sync), pick(syncs.source_stream, sync))
+    launched = np.flatnonzero(ops.launch >= 0)
+    launched = launched[np.argsort(calls.start_ns[ops.launch[launched]], kind="stable")]
+    launched_at = calls.start_ns[ops.launch[launched]]
+    if len(syncs):
+        stream = _stream(pick(syncs.device, sync), pick(syncs.stream, sync))
+    else:
+        # Without sync events, the stream is that of the next op which the same thread enqueues.
+        following = _around_on_thread(launched_at, calls.thread[ops.launch[launched]], at, thread)[1]
+        stream = pick(stream_keys(ops.device, ops.stream)[launched], following)
+    records = np.flatnonzero(call_kinds.records_event(calls))
+    same_thread = _around_on_thread(calls.start_ns[records], calls.thread[records], at, thread)[0]
+    any_thread = np.searchsorted(calls.start_ns[records], at, side="left") - 1
+    nearest = pick(records, np.where(same_thread >= 0, same_thread, any_thread))
+    nearest_at = np.where(nearest >= 0, pick(calls.start_ns, nearest), at)
+    enqueued_since = np.searchsorted(launched_at, at, "left") - np.searchsorted(launched_at, nearest_at, "left")
+    # The trace may name a record call from before the recording.
+    named = pick(syncs.record_correlation, sync)
+    record = _by_correlation(calls.correlation, records, named)
+    return EventWaits(
+        call=rows,
+        stream=stream,
+        source=source,
+        record=np.where(named > 0, record, nearest),
+        nearest=nearest,
+        stated=(record >= 0) & (source >= 0),
+        adjacent=(nearest >= 0) & (enqueued_since == 0),
+    )
+
+
+def _stream(device: I64, stream: I64) -> I64:
+    """Return the keys of streams; -1 where there is none."""
+    return np.where((device >= 0) & (stream >= 0), stream_keys(device, stream), -1)
+
+
+def _by_correlation(correlations: I64, rows: I64, wanted: I64) -> I64:
+    """Return for each wanted correlation a row (of `rows`) that has it; -1 where there is none."""
+    rows = rows[np.argsort(correlations[rows], kind="stable")]
+    match = pick(rows, np.searchsorted(correlations[rows], wanted))
+    return np.where((wanted > 0) & (pick(correlations, match, 0) == wanted), match, -1)
+
+
+def _around_on_thread(times: I64, threads: I64, at: I64, thread: I64) -> tuple[I64, I64]:
+    """Find the times around each instant on the same thread.
+
+    Returns:
+        Places in `times` (sorted) of the last one before each instant, and of the first one at or after it; -1 for
+            none.
+    """
+    last, following = np.full((2, len(at)), -1, np.int64)
+    by_thread = dict(rows_by(threads))
+    for thread_id, of_thread in rows_by(thread):
+        theirs = by_thread.get(thread_id, of_thread[:0])
+        place = np.searchsorted(times[theirs], at[of_thread], side="left")
+        last[of_thread], following[of_thread] = pick(theirs, place - 1), pick(theirs, place)
+    return last, following

@@ -1,0 +1,162 @@
+"""Causes of exposed communication: each nanosecond has exactly one cause.
+
+If several collectives run at once, the piece belongs to the collective that the next compute waits for. If the next
+compute waits for several or for none, it belongs to the last to end. Then two questions are asked:
+
+- Does the next compute wait for it? If not, the compute could have run beside it, and the cause is what kept it.
+- If so, could the collective have begun earlier, beside compute? It began when its launch, the collective before it on
+  its stream, and the event that it waited for had all come. If the last of these had come first, the others would have
+  let it begin earlier, and more compute would have run beside it. The cause gets as much of the exposed time. The rest
+  outlasted the compute beside it, or there was none.
+
+Waits follow from streams and event waits, as far as these are known or rebuilt (`edges.py`).
+`docs/how-it-works/causes.md` has the causes.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from msgspec.structs import replace
+
+from overlapscope.analysis.blockers import (
+    NEVER,
+    PROMPT_NS,
+    DeviceRecording,
+    cut_up,
+    host_was_blocked,
+    last_blocking,
+    running_in,
+)
+from overlapscope.analysis.comm_order import CommOps, ComputeStreams, awaited, find_comm, find_compute
+from overlapscope.analysis.event_waits import EXACT, LOW
+from overlapscope.analysis.grouping import rows_by
+from overlapscope.analysis.idle import LAUNCH_LATENCY_NS
+from overlapscope.analysis.pieces import ExposedComm
+from overlapscope.base.columns import Columns, pick
+from overlapscope.base.intervals import I64, covered
+from overlapscope.catalog.causes import COMM_RANK as RANK
+from overlapscope.catalog.causes import CommCause
+from overlapscope.trace.model import I8
+
+
+class _Pieces(Columns, frozen=True):
+    """Pieces of exposed communication, one row each."""
+
+    start_ns: I64
+    end_ns: I64
+    period: I64
+    """Number of the period between two of `DeviceRecording.bounds`."""
+    op: I64
+    """Row of `Timeline.ops` of the collective that the piece belongs to."""
+    free: I64
+    """Row of the next compute in the period that doesn't wait for the collective; -1 if there is none."""
+    confidence: I8
+
+
+def attribute(recording: DeviceRecording) -> tuple[ExposedComm, CommOps]:
+    """Return the causes of a device's exposed communication, and what let its collectives begin."""
+    timeline = recording.timeline
+    ops = timeline.ops
+    work = find_compute(ops)
+    comm = find_comm(recording, work)
+    if not len(timeline.exposed_comm.starts):
+        return ExposedComm.empty(), comm
+    pieces = _cut(recording, work, comm)
+    op, free, start, end = pieces.op, pieces.free, pieces.start_ns, pieces.end_ns
+    begun = comm.take(np.searchsorted(comm.op, op))
+    beside = covered(timeline.compute, ops.start_ns[op], start) > 0
+    cause = np.where(beside, RANK[CommCause.WAITING_OR_TRANSFER], RANK[CommCause.NO_COMPUTE])
+
+    could_run, launch = free >= 0, pick(ops.launch, free)
+    late = could_run & (start < _late_until(recording, free))
+    blocked = late & host_was_blocked(recording, recording.blocking.row, launch, start, end)
+    soon = pick(ops.start_ns, free, NEVER) - start <= LAUNCH_LATENCY_NS
+    cause[could_run] = np.where(soon, RANK[CommCause.LAUNCH_LATENCY], RANK[CommCause.UNKNOWN])[could_run]
+    cause[late] = RANK[CommCause.LATE_COMPUTE]
+    cause[blocked] = RANK[CommCause.HOST_SYNC]
+    call = np.where(late, launch, ops.launch[op])
+    call[blocked] = last_blocking(recording, launch[blocked], end[blocked])
+
+    in_order = ~could_run & np.isin(ops.stream[op], [ops.stream[rows[0]] for rows in work.streams])
+    cause[in_order] = RANK[CommCause.SAME_STREAM]
+    lead_in = end <= timeline.judged_from_ns
+    cause[lead_in] = RANK[CommCause.LEAD_IN]
+    settled = could_run | in_order | lead_in
+    gained = start + first_part(begun.gain_ns, op, np.where(settled, 0, end - start))
+    parts = (
+        (start, gained, begun.cause, begun.held_by, begun.call),
+        (gained, end, cause.astype(np.int8), np.where(settled, -1, begun.held_by), call),
+    )
+    return ExposedComm.in_order(
+        [
+            ExposedComm.filled(
+                start_ns=begin,
+                end_ns=until,
+                cause=which,
+                confidence=pieces.confidence,
+                op=op,
+                held_by=held_by,
+                call=look_at,
+            )
+            for begin, until, which, held_by, look_at in parts
+        ]
+    ), comm
+
+
+def _cut(recording: DeviceRecording, work: ComputeStreams, comm: CommOps) -> _Pieces:
+    """Return the exposed communication in pieces, each with the collective that it belongs to."""
+    timeline, bounds = recording.timeline, recording.bounds
+    ops, exposed = timeline.ops, timeline.exposed_comm
+    following = [pick(rows, np.searchsorted(ops.start_ns[rows], exposed.starts, side="left")) for rows in work.streams]
+    launched = [_late_until(recording, row) for row in following]
+    start, end = cut_up(exposed, np.concatenate([bounds, ops.start_ns[comm.op], ops.end_ns[comm.op], *launched]))
+    period = np.searchsorted(bounds, start, side="right") - 1
+    which, piece = running_in(start, ops.start_ns[comm.op], ops.end_ns[comm.op])
+    op = comm.op[which]
+    stretch = np.searchsorted(exposed.starts, start[piece], side="right") - 1
+    period_end = bounds[period[piece] + 1]
+
+    free = np.full(len(op), -1, np.int64)
+    sure = np.ones(len(op), np.bool_)
+    stated = replace(recording, edges=recording.edges.take(recording.edges.confidence == EXACT))
+    for stream, pairs in rows_by(ops.stream[op]):
+        place = np.searchsorted(np.flatnonzero(ops.stream == stream), op[pairs])
+        by_any, by_stated = (awaited(which, stream) for which in (recording, stated))
+        for rows in following:
+            row = rows[stretch[pairs]]
+            waits = pick(by_any, row, 0) > place
+            sure[pairs] &= (row < 0) | ~waits | (pick(by_stated, row, 0) > place)
+            able = (row >= 0) & ~waits & (pick(ops.start_ns, row, 0) < period_end[pairs])
+            sooner = pick(ops.start_ns, row, NEVER) < pick(ops.start_ns, free[pairs], NEVER)
+            free[pairs] = np.where(able & sooner, row, free[pairs])
+    # The collective that the next compute waits for decides, and among several the last to end.
+    order = np.lexsort((-ops.end_ns[op], free >= 0, piece))
+    chosen = order[np.flatnonzero(np.diff(piece[order], prepend=-1))]
+    return _Pieces(
+        start_ns=start,
+        end_ns=end,
+        period=period,
+        op=op[chosen],
+        free=free[chosen],
+        confidence=np.where(sure | (free >= 0), EXACT, LOW)[chosen].astype(np.int8),
+    )
+
+
+def _late_until(recording: DeviceRecording, compute: I64) -> I64:
+    """Return the time until which each compute op could not run since the host had not launched it; 0 for no op.
+
+    If it began promptly after its launch, that is its start.
+    """
+    start, issued = pick(recording.timeline.ops.start_ns, compute, 0), pick(recording.issued, compute, 0)
+    return np.where(issued == NEVER, 0, np.where(start - issued <= PROMPT_NS, start, issued))
+
+
+def first_part(granted: I64, op: I64, length: I64) -> I64:
+    """Return the part of each piece that lies in the first `granted` time of its collective's pieces."""
+    order = np.argsort(op, kind="stable")
+    sorted_length = length[order]
+    passed = np.cumsum(sorted_length) - sorted_length
+    first = np.searchsorted(op[order], op[order], side="left")
+    part = np.empty(len(op), np.int64)
+    part[order] = np.clip(granted[order] - (passed - passed[first]), 0, sorted_length)
+    return part

@@ -1,0 +1,157 @@
+"""Figures of a device in a window, a step or a range: buckets, engines and overlap.
+
+All times are integer nanoseconds. A percentage of nothing is None, never 0 or 100.
+"""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+import msgspec
+
+from overlapscope.catalog.buckets import bucket_of
+
+
+class Window(msgspec.Struct, frozen=True, kw_only=True):
+    """Interval `[start_ns, end_ns)` in absolute times."""
+
+    start_ns: int
+    end_ns: int
+
+
+class Buckets(msgspec.Struct, frozen=True, kw_only=True):
+    """Partition of the window, whose five parts add up to its length exactly."""
+
+    compute_ns: int
+    exposed_comm_ns: int
+    exposed_copy_ns: int
+    exposed_other_ns: int
+    idle_ns: int
+
+    def named(self) -> dict[str, int]:
+        """Return each bucket's length by its name in JSON (`exposed copy`), in order."""
+        return {bucket_of(field).json_name: ns for field, ns in msgspec.structs.asdict(self).items()}
+
+
+class Engines(msgspec.Struct, frozen=True, kw_only=True):
+    """Working times of the engines, as lengths of unions, which may run side by side."""
+
+    sm_ns: int
+    """Compute and communication kernels together."""
+    compute_ns: int
+    comm_ns: int
+    h2d_ns: int
+    d2h_ns: int
+    other_ns: int
+
+
+class Overlap(msgspec.Struct, frozen=True, kw_only=True):
+    """Amount of work that ran side by side."""
+
+    copy_ns: int
+    hidden_copy_ns: int
+    hidden_copy_pct: float | None
+    serial_ns: int
+    """Sum of the three engines: SM, H2D, D2H."""
+    busy_ns: int
+    """Union of the three engines."""
+    ideal_ns: int
+    """The longest of the three engines."""
+    efficiency_pct: float | None
+    """(serial - busy) / (serial - ideal); None if only one engine worked."""
+    h2d_d2h_ns: int
+    """Time in which both copy directions ran at once."""
+    comm_compute_pct: float | None
+    """Percentage of the communication time in which compute ran, too."""
+    exposed_h2d_ns: int
+    """H2D copies outside compute and comm. Together with `exposed_d2h_ns` it exceeds the exposed copy if both are
+    exposed at once."""
+    exposed_d2h_ns: int
+
+
+class HostTime(msgspec.Struct, frozen=True, kw_only=True):
+    """Host time of a step, from its mark to the next, by what the launching thread does. The times add up to it."""
+
+    python_ns: int
+    dispatch_ns: int
+    """Time inside ops that launch, make views or allocate, and between nodes of a backward pass."""
+    cpu_ops_ns: int
+    """Time inside ops on the CPU."""
+    loading_ns: int
+    """Time inside the DataLoader's next."""
+    waiting_ns: int
+    """Time inside blocking calls."""
+    gc_pause_ns: int
+    """Time in Python's garbage collector, as far as the recorder marks it."""
+    gc_known: bool
+    """True if the recorder marks runs of the garbage collector, so that there were no others."""
+    profiler_ns: int
+    launches: int
+    """Number of calls that launch ops on the device."""
+
+
+class Period(msgspec.Struct, frozen=True, kw_only=True):
+    """A step or a range on the device."""
+
+    name: str
+    window: Window
+    span_ns: int
+    buckets: Buckets
+    engines: Engines
+    overlap: Overlap
+    exposed_copy_by_cause: dict[str, int]
+    exposed_comm_by_cause: dict[str, int] = {}
+    """Empty in reports of earlier versions."""
+    idle_by_cause: dict[str, int]
+    partial: bool
+    """True if it began in the lead-in, so that a part of it was cut off."""
+    host: HostTime | None = None
+    """Host time of a step; None for a range, or if the ops of the launching thread were not recorded."""
+
+
+class PerStep(msgspec.Struct, frozen=True, kw_only=True):
+    """An average step of a device: each length is the mean over the judged steps, each percentage a ratio of sums."""
+
+    steps: int
+    """Number of judged steps: whole ones, without a warm-up step at first and without the last step."""
+    first: int
+    """Number of the first of them in `Device.steps`; the others follow."""
+    span_ns: int
+    buckets: Buckets
+    engines: Engines
+    overlap: Overlap
+    exposed_copy_by_cause: dict[str, int]
+    exposed_comm_by_cause: dict[str, int] = {}
+    """Empty in reports of earlier versions."""
+    idle_by_cause: dict[str, int]
+    host: HostTime | None = None
+    """Host time; None if the ops of the launching thread were not recorded. `launches` is rounded."""
+
+
+COPIES_MATTER_FROM = 0.01
+"""Minimum share of the span for copies to matter. If they take less, their hidden share says nothing about a program.
+"""
+
+
+class Measured(Protocol):
+    """A device, a period or a variant of the laboratory, with its span and overlap."""
+
+    @property
+    def span_ns(self) -> int: ...
+    @property
+    def overlap(self) -> Overlap: ...
+
+
+def copies_matter(figures: Measured) -> bool:
+    """Return whether copies take long enough for their percentages to be meaningful."""
+    return figures.overlap.copy_ns >= max(1, COPIES_MATTER_FROM * figures.span_ns)
+
+
+def efficiency_shown(figures: Measured) -> float | None:
+    """Return the overlap efficiency for readers; also None if copies take too little time."""
+    return figures.overlap.efficiency_pct if copies_matter(figures) else None
+
+
+def hidden_copy_shown(figures: Measured) -> float | None:
+    """Return the hidden share of copies for readers; also None if copies take too little time."""
+    return figures.overlap.hidden_copy_pct if copies_matter(figures) else None

@@ -1,0 +1,242 @@
+"""Items that must end before another item begins or a call returns: by a wait for an event, or by a blocking call.
+
+A wait for an event holds the next item launched on its stream until the last item launched before the event's record
+has ended. If the recording stream itself waited for an event, and launched nothing since, its own event is reached only
+after that wait, so the waiting stream inherits it. A blocking call waits for the last items of the streams that it
+waits for, and inherits their waits alike.
+
+A recording may not state the event of a wait. A reading leaves such a wait out (`STATED`), takes it as a wait for
+everything launched before (`STRICTEST`), or guesses from the times of ops (`LIKELY`, `guessed_sources`). Only
+guesses use times of the device, so whatever is stated is the same on a faster or a busier machine.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Iterable
+from enum import IntEnum
+from typing import NamedTuple
+
+import numpy as np
+from msgspec import Struct
+
+from overlapscope.analysis.event_waits import EXACT, HIGH, LOW, EventWaits, event_waits
+from overlapscope.analysis.guessed_sources import guessed_sources
+from overlapscope.analysis.host_waits import Block, find_blocks
+from overlapscope.analysis.lane_items import ItemLanes, find_lanes
+from overlapscope.base.columns import I8, I64, Columns
+from overlapscope.base.kept import kept
+from overlapscope.trace.model import Trace
+
+
+class Reading(IntEnum):
+    """Ways to read a wait for an event, or a synchronize, whose event or stream the recording doesn't state."""
+
+    STATED = 0
+    LIKELY = 1
+    STRICTEST = 2
+
+
+class StreamHolds(Columns, frozen=True):
+    """Items that hold an item of another lane, one row for each item and each wait for an event.
+
+    A wait for everything launched before has no row for an item that an earlier such wait has.
+    """
+
+    first: I64
+    """Row of `LaneItems`; -1 if the event comes after calls of its thread only."""
+    then: I64
+    """Row of `LaneItems`."""
+    wait: I64
+    """Row of `Trace.runtime_calls` of the call that made the stream of `then` wait."""
+    record: I64
+    """Row of the call that recorded the event after `first`; -1 if unknown or before the recording."""
+    confidence: I8
+
+
+class HostHolds(Columns, frozen=True):
+    """Items that hold the return of a blocking call, one row each."""
+
+    call: I64
+    """Row of `Trace.runtime_calls`."""
+    item: I64
+    """Row of `LaneItems`."""
+
+
+class Holds(Struct, frozen=True, eq=False):
+    """All holds of a recording."""
+
+    streams: StreamHolds
+    host: HostHolds
+    known_calls: I64
+    """Rows of the blocking calls of which `host` has everything that they wait for, perhaps nothing."""
+
+
+class _Hold(NamedTuple):
+    """An item that must end first, and the call that recorded the event after it."""
+
+    item: int
+    record: int
+    confidence: int
+
+
+class _Source(NamedTuple):
+    """Place at which the event of a wait may have been recorded."""
+
+    item: int
+    """Last item before the event; -1 if there is none."""
+    lane: int
+    """Lane on which the event was recorded."""
+    record: int
+    """Call that recorded it; -1 if unknown."""
+    confidence: int
+
+
+_Pending = dict[tuple[int, bool], _Hold]
+"""Holds of the next item to be launched: the last item of each lane, by a guess of low confidence or more than that."""
+
+
+@kept()
+def find_holds(trace: Trace, reading: Reading) -> Holds:
+    """Return what must end before items begin and calls return."""
+    lanes = find_lanes(trace)
+    stated = _stated_sources(trace, lanes)
+    guessed = _guessed_sources(trace, lanes) if reading == Reading.LIKELY else {}
+    strictest = reading == Reading.STRICTEST
+    return _Walk(lanes, event_waits(trace), strictest).run(
+        stated, guessed, find_blocks(trace, lanes.keys, possible=strictest)
+    )
+
+
+def _stated_sources(trace: Trace, lanes: ItemLanes) -> dict[int, _Source]:
+    """Return what each wait is for, by row of `event_waits`, where the recording states it."""
+    waits, lane_of = event_waits(trace), {key: lane for lane, key in enumerate(lanes.keys)}
+    sources = {}
+    for row in np.flatnonzero(waits.stated).tolist():
+        lane, record = lane_of[int(waits.source[row])], int(waits.record[row])
+        sources[row] = _Source(lanes.last(lane, record), lane, record, EXACT)
+    return sources
+
+
+def _guessed_sources(trace: Trace, lanes: ItemLanes) -> dict[int, _Source]:
+    guesses = guessed_sources(trace)
+    columns = guesses.wait, guesses.item, lanes.items.lane[guesses.item], guesses.record, guesses.confidence
+    return {wait: _Source(*rest) for wait, *rest in zip(*(column.tolist() for column in columns), strict=True)}
+
+
+class _Walk:
+    """Walk through the calls that record events, wait for them or block, in the order in which they were made."""
+
+    def __init__(self, lanes: ItemLanes, waits: EventWaits, strictest: bool) -> None:
+        self._lanes, self._waits, self._strictest = lanes, waits, strictest
+        self._lane_of = {key: lane for lane, key in enumerate(lanes.keys)}
+        self._first, self._lane = lanes.first.tolist(), lanes.items.lane.tolist()
+        self._waits_of: list[_Pending] = [{} for _ in lanes.keys]
+        """Holds of each lane's next item."""
+        self._pending_at = [0] * len(lanes.keys)
+        """Number of items launched on each lane before them."""
+        self._waits_for_all = [-1] * len(lanes.keys)
+        """Last call that made each lane's next item wait for everything launched before; -1 if there is none."""
+        by_call = np.argsort(lanes.items.call, kind="stable")
+        self._launched = lanes.items.call[by_call].tolist(), lanes.items.lane[by_call].tolist()
+        """Launching call and lane of all items, in the order of the calls."""
+        self._recorded: dict[tuple[int, int], list[_Hold]] = {}
+        """Items that have ended when an event is reached, by record call and lane."""
+        self._on_streams: list[tuple[int, int, int, int, int]] = []
+        self._on_host: list[tuple[int, int]] = []
+
+    def run(self, stated: dict[int, _Source], guessed: dict[int, _Source], blocks: dict[int, Block]) -> Holds:
+        """Walk through all calls; a guess counts where nothing is stated, or nothing but a stream without ops."""
+        sources = [*stated.values(), *guessed.values()]
+        records = {(source.record, source.lane) for source in sources if source.record >= 0}
+        of_blocks = {call: [self._lane_of[key] for key in block.streams] for call, block in blocks.items()}
+        records |= {(block.record, of_blocks[call][0]) for call, block in blocks.items() if block.record >= 0}
+        own = {call for call, block in blocks.items() if block.own}
+        launched = self._launched_by(own)
+        events = [(record, 0, lane) for record, lane in records]
+        events += [(call, 1, row) for row, call in enumerate(self._waits.call.tolist())]
+        events += [(call, 2, 0) for call in blocks]
+        for call, what, which in sorted(events):
+            if what == 0:
+                self._recorded[call, which] = self._reached(which, call)
+            elif what == 1:
+                self._wait(call, which, stated.get(which), guessed.get(which))
+            elif call in own:
+                self._on_host += [(call, item) for item in launched.get(call, ())]
+            else:
+                self._block(call, blocks[call], of_blocks[call])
+        first, then, wait, record, confidence = np.array(self._on_streams, np.int64).reshape(-1, 5).T
+        host = np.array(self._on_host, np.int64).reshape(-1, 2).T
+        return Holds(
+            StreamHolds(first, then, wait, record, confidence.astype(np.int8)),
+            HostHolds(*host),
+            np.array(sorted(blocks), np.int64),
+        )
+
+    def _launched_by(self, calls: Iterable[int]) -> dict[int, list[int]]:
+        """Return the items that each of some calls launched."""
+        wanted = np.array(sorted(calls), np.int64)
+        rows = np.flatnonzero(np.isin(self._lanes.items.call, wanted))
+        launched: dict[int, list[int]] = {}
+        for row, call in zip(rows.tolist(), self._lanes.items.call[rows].tolist(), strict=True):
+            launched.setdefault(call, []).append(row)
+        return launched
+
+    def _pending(self, lane: int, call: int) -> _Pending:
+        """Return what holds the next item of a lane, given that the items launched before a call are past it."""
+        count = self._lanes.count(lane, call)
+        if self._pending_at[lane] != count:
+            self._waits_of[lane], self._pending_at[lane], self._waits_for_all[lane] = {}, count, -1
+        return self._waits_of[lane]
+
+    def _reached(self, lane: int, call: int) -> list[_Hold]:
+        """Return what must have ended when a lane has done all that was launched before a call, or by it."""
+        last = self._lanes.last(lane, call)
+        return [*([_Hold(last, call, EXACT)] if last >= 0 else []), *self._pending(lane, call).values()]
+
+    def _wait(self, call: int, row: int, stated: _Source | None, guessed: _Source | None) -> None:
+        source, holds = stated, [] if stated is None else self._for(stated)
+        if guessed is not None and not any(hold.item >= 0 for hold in holds):
+            source, holds = guessed, self._for(guessed)
+        # Even an event recorded right before the wait may not be the one it is for. An event recorded before the
+        # recording stands for nothing in it.
+        for_all = source is None and self._strictest and self._waits.record[row] >= 0
+        waiting = self._lane_of.get(int(self._waits.stream[row]), -1)
+        for lane in [waiting] if waiting >= 0 else range(len(self._waits_of)) if self._strictest else []:
+            self._hold_next(lane, call, self._everything(lane, call) if for_all else holds)
+
+    def _everything(self, lane: int, call: int) -> list[_Hold]:
+        """Return the last item of each lane, except those that the next item of `lane` waits for already."""
+        self._pending(lane, call)
+        since, self._waits_for_all[lane] = self._waits_for_all[lane], call
+        lanes: Iterable[int] = range(len(self._waits_of))
+        if since >= 0:
+            calls, launched_on = self._launched
+            lanes = sorted({*launched_on[bisect_right(calls, since) : bisect_right(calls, call)]})
+        last = (self._lanes.last(each, call) for each in lanes)
+        return [_Hold(item, -1, LOW) for item in last if item >= 0]
+
+    def _for(self, source: _Source) -> list[_Hold]:
+        """Return what holds a stream that waits for a source."""
+        reached = self._recorded.get((source.record, source.lane), ())
+        others = (hold for hold in reached if hold.item != source.item)
+        inherited = (hold._replace(confidence=min(hold.confidence, source.confidence)) for hold in others)
+        return [_Hold(source.item, source.record, source.confidence), *inherited]
+
+    def _hold_next(self, lane: int, call: int, holds: list[_Hold]) -> None:
+        pending, then = self._pending(lane, call), self._first[lane] + self._pending_at[lane]
+        for hold in holds:
+            key = self._lane[hold.item] if hold.item >= 0 else -1, hold.confidence >= HIGH
+            if key[0] == lane:
+                continue
+            if hold.item >= 0 and (key not in pending or pending[key].item <= hold.item):
+                pending[key] = hold
+            if then < self._first[lane + 1]:
+                self._on_streams.append((hold.item, then, call, hold.record, hold.confidence))
+
+    def _block(self, call: int, block: Block, lanes: list[int]) -> None:
+        if block.record >= 0:
+            holds = self._recorded.get((block.record, lanes[0]), [])
+        else:
+            holds = [hold for lane in lanes for hold in self._reached(lane, call)]
+        self._on_host += [(call, hold.item) for hold in holds]

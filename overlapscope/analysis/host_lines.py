@@ -1,0 +1,176 @@
+"""Sampled stacks of the main thread by line of the user's code, and as a tree for a flame graph.
+
+Times are estimates: each sample stands for an equal part of the sampled steps. Sums of samples are exact.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from pathlib import PurePosixPath
+from typing import Final, TypeAlias
+
+from msgspec import Struct
+
+from overlapscope.analysis.host import is_library
+from overlapscope.trace.host_activity import HostActivity, SampledStack, StackFrame
+
+_WRAPPERS: Final = frozenset(
+    {
+        "_wrapped_call_impl",
+        "_call_impl",
+        "_use_grad",
+        "decorate_context",
+        "maybe_fallback",
+        "wrapper",
+        "wrapped",
+        "inner",
+        "_fn",
+    }
+)
+"""Names of functions that only call another function, which says more."""
+_LEAST_SHARE = 0.005
+"""Smallest share of all samples that is a part of its own in a flame graph."""
+_DEEPEST = 100
+"""Maximum number of functions above one another in a flame graph. Deeper ones belong to the last of these."""
+
+_Key: TypeAlias = tuple[str, int, str]
+"""File, line and function."""
+_JOINED: Final = ("", 0, "")
+"""Key of small parts together, and of stacks without frames."""
+
+
+class HostLine(Struct, frozen=True):
+    """A line of the user's code, and the samples that found it innermost among the lines of the user's code."""
+
+    file: str
+    """Full path; empty for samples without a line."""
+    line: int
+    function: str
+    calls: tuple[tuple[str, int], ...]
+    """Functions of libraries that the line called, with their samples, most first."""
+    samples: int
+    running: int
+    """Number of these samples in which the thread ran; it slept or waited in the others."""
+
+    @property
+    def place(self) -> str:
+        """The line without the directory, such as `train.py:212`; empty if unknown."""
+        return place(self.file, self.line)
+
+
+class FlamePart(Struct, frozen=True):
+    """A line of the user's code or a function of a library, with all that it calls."""
+
+    caller: int
+    """Position of the calling part in the graph; -1 for the outermost."""
+    file: str
+    line: int
+    """0 for a function of a library."""
+    function: str
+    """Empty for small parts of the same caller together."""
+    is_own: bool
+    """True for the user's own code."""
+    samples: int
+    running: int
+    """Number of these samples in which the thread ran."""
+
+
+def place(file: str, line: int) -> str:
+    """Return a line without its directory, such as `train.py:212`."""
+    name = PurePosixPath(file.replace("\\", "/")).name
+    return f"{name}:{line}" if line else name
+
+
+def main_stacks(activity: HostActivity) -> tuple[SampledStack, ...]:
+    """Return the stacks of the main thread."""
+    return tuple(stack for stack in activity.stacks if stack.thread == activity.thread)
+
+
+def host_lines(activity: HostActivity) -> tuple[HostLine, ...]:
+    """Return the lines of the main thread, most samples first. Their samples add up to those of the thread.
+
+    A stack without the user's code counts for its innermost line.
+    """
+    lines: dict[_Key, _SampleSum] = {}
+    for stack in main_stacks(activity):
+        frames = [activity.frames[number] for number in stack.frames]
+        at = _own_line(frames)
+        frame = frames[at] if frames else StackFrame(*_JOINED)
+        found = lines.setdefault((frame.file, frame.line, frame.function), _SampleSum())
+        found.add(stack)
+        if called := _called(frames[at + 1 :]):
+            found.calls[called] += stack.samples
+    return tuple(
+        HostLine(*key, tuple(found.calls.most_common()), found.samples, found.running)
+        for key, found in _most_first(lines)
+    )
+
+
+def flame(activity: HostActivity) -> tuple[FlamePart, ...]:
+    """Return the calls of the main thread as a tree: parts after their callers, most samples first.
+
+    Samples of a part are those of the parts that it calls, and those that found it innermost. Parts of less than 0.5%
+    of all samples are joined with those of the same caller.
+    """
+    root, keys = _SampleSum(), [_flame_key(frame) for frame in activity.frames]
+    for stack in main_stacks(activity):
+        node = root
+        node.add(stack)
+        for key in [keys[number] for number in stack.frames[:_DEEPEST]] or [_JOINED]:
+            node = node.inner.setdefault(key, _SampleSum())
+            node.add(stack)
+    parts: list[FlamePart] = []
+    callers = [(-1, root)]
+    while callers:
+        caller, node = callers.pop()
+        for key, inner in _without_small(node, _LEAST_SHARE * root.samples):
+            callers.append((len(parts), inner))
+            is_own = key != _JOINED and not is_library(key[0])
+            parts.append(FlamePart(caller, *key, is_own, inner.samples, inner.running))
+    return tuple(parts)
+
+
+class _SampleSum:
+    """Samples of a line, or of a function with all that it calls, while they are added up."""
+
+    def __init__(self, samples: int = 0, running: int = 0) -> None:
+        self.samples, self.running = samples, running
+        self.calls: Counter[str] = Counter()
+        self.inner: dict[_Key, _SampleSum] = {}
+
+    def add(self, stack: SampledStack) -> None:
+        self.samples += stack.samples
+        self.running += stack.running
+
+
+def _most_first(of: dict[_Key, _SampleSum]) -> list[tuple[_Key, _SampleSum]]:
+    return sorted(of.items(), key=lambda item: (-item[1].samples, item[0]))
+
+
+def _own_line(frames: Sequence[StackFrame]) -> int:
+    """Return the position of the innermost frame of the user's code, or else of the innermost frame."""
+    own = (at for at in range(len(frames) - 1, -1, -1) if not is_library(frames[at].file))
+    return next(own, len(frames) - 1)
+
+
+def _called(frames: Sequence[StackFrame]) -> str:
+    """Return the function that the frame before these calls, passing over wrappers; empty if there is none."""
+    names = (frame.function for frame in frames)
+    return next((name for name in names if name.rpartition(".")[2] not in _WRAPPERS), "")
+
+
+def _flame_key(frame: StackFrame) -> _Key:
+    """Return the key of a part: lines of a library's function are one part."""
+    return frame.file, 0 if is_library(frame.file) else frame.line, frame.function
+
+
+def _without_small(node: _SampleSum, least: float) -> Iterator[tuple[_Key, _SampleSum]]:
+    """Yield the parts that a part calls, most samples first, and those of less than `least` samples together."""
+    inner = _most_first(node.inner)
+    large = [(key, part) for key, part in inner if part.samples >= least and key != _JOINED]
+    yield from large
+    samples = sum(part.samples for _, part in inner) - sum(part.samples for _, part in large)
+    running = sum(part.running for _, part in inner) - sum(part.running for _, part in large)
+    if samples:
+        yield _JOINED, _SampleSum(samples, running)

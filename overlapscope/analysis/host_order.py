@@ -1,0 +1,194 @@
+"""The host's order: the calls that launch work or block, with their predecessors on their thread or on another."""
+
+from __future__ import annotations
+
+import re
+from typing import NamedTuple
+
+import numpy as np
+from msgspec.structs import replace
+
+from overlapscope.analysis import calls as call_kinds
+from overlapscope.analysis.grouping import rows_by
+from overlapscope.analysis.host import find_blocking
+from overlapscope.analysis.periods import is_step
+from overlapscope.analysis.thread_turns import Relation, relations
+from overlapscope.base.columns import Columns, mask_of, pick
+from overlapscope.base.kept import kept
+from overlapscope.trace.model import I64, Bool, Trace
+
+EARLIEST_NS = -(2**61)
+"""Time before all recorded times, for anything that nothing delays or whose time is unknown."""
+_NODE = re.compile(r"(autograd::engine::evaluate_function|torch::autograd::).*|\w+Backward\d*", re.DOTALL)
+"""Autograd's names for the nodes of its graph; until torch 1.9 they had no prefix."""
+
+
+def is_autograd_node(op: str) -> bool:
+    """Return whether a CPU op is a node of a backward pass, by its name."""
+    return _NODE.fullmatch(op) is not None
+
+
+class Calls(Columns, frozen=True):
+    """Calls by measured start."""
+
+    row: I64
+    """Row of `Trace.runtime_calls`."""
+    thread: I64
+    """Number of the thread."""
+    before_ns: I64
+    """Host work since the previous call on its thread, or since the call that handed over to it."""
+    length_ns: I64
+    """Length without waiting."""
+    handed_by: I64
+    """Call of another thread that this call comes after; -1 for none."""
+    maybe_by: I64
+    """Last call of the main thread, for a call of a thread with no known tie to another; else -1."""
+    release_ns: I64
+    """Earliest start: the measured start of a thread's first call."""
+    since_ns: I64
+    """Measured beginning of the work before it; interventions may have shortened `before_ns` since."""
+    start_ns: I64
+    """Measured start."""
+    end_ns: I64
+
+    @property
+    def previous(self) -> I64:
+        """The previous call on the thread of each call; -1 for none."""
+        order = np.argsort(self.thread, kind="stable")
+        same = self.thread[order[1:]] == self.thread[order[:-1]]
+        before = np.full(len(self), -1, np.int64)
+        before[order[1:][same]] = order[:-1][same]
+        return before
+
+
+class HostCalls(NamedTuple):
+    """The calls of a trace that launch or block, except those inside another one."""
+
+    calls: Calls
+    of_runtime_call: I64
+    """Row of `calls` that each row of `Trace.runtime_calls` is or is part of; -1 for none."""
+    threads: tuple[int, ...]
+    """Operating-system id of each thread number."""
+
+
+@kept()
+def find_calls(trace: Trace) -> HostCalls:
+    """Find the calls that launch or block."""
+    runtime = trace.runtime_calls
+    part_of = _outermost(trace)
+    rows = np.flatnonzero(part_of == np.arange(len(runtime)))
+    start, end = runtime.start_ns[rows], runtime.end_ns[rows]
+    threads, thread = np.unique(runtime.thread[rows], return_inverse=True)
+    calls = Calls.filled(
+        row=rows,
+        thread=thread,
+        before_ns=0,
+        since_ns=start,
+        length_ns=end - start,
+        handed_by=-1,
+        maybe_by=-1,
+        release_ns=EARLIEST_NS,
+        start_ns=start,
+        end_ns=end,
+    )
+    place = np.full(len(runtime) + 1, -1, np.int64)
+    place[rows] = np.arange(len(rows))
+    return HostCalls(_in_order(trace, calls, threads), place[part_of], tuple(threads.tolist()))
+
+
+def _outermost(trace: Trace) -> I64:
+    """Return for each runtime call that launches or blocks the outermost such call around it; -1 for other calls."""
+    runtime = trace.runtime_calls
+    relevant = mask_of(call_kinds.launching(trace), len(runtime)) | mask_of(find_blocking(trace).row, len(runtime))
+    candidates, outermost = np.flatnonzero(relevant), np.full(len(runtime), -1, np.int64)
+    for _, of_thread in rows_by(runtime.thread[candidates]):
+        rows = candidates[of_thread]
+        ended = np.append(EARLIEST_NS, np.maximum.accumulate(runtime.end_ns[rows])[:-1])
+        begins_anew = runtime.start_ns[rows] >= ended
+        outermost[rows] = rows[np.maximum.accumulate(np.where(begins_anew, np.arange(len(rows)), 0))]
+    return outermost
+
+
+def _in_order(trace: Trace, calls: Calls, threads: I64) -> Calls:
+    """Return the calls with their predecessors on the thread, or on a thread that handed over."""
+    if not len(calls):
+        return calls
+    calls_of, previous = [of_thread for _, of_thread in rows_by(calls.thread)], calls.previous
+    # End of the previous call on the thread, from which it was free for the work before the call.
+    free_ns = pick(calls.end_ns, previous, EARLIEST_NS)
+    before = np.where(previous < 0, 0, calls.start_ns - free_ns)
+    release = np.where(previous < 0, calls.start_ns, EARLIEST_NS)
+    handed, maybe = np.full(len(calls), -1, np.int64), np.full(len(calls), -1, np.int64)
+    tied, engine, main = _ties(trace, calls, threads)
+    ops_ns = [trace.cpu_ops.start_ns[trace.cpu_ops.thread == thread] for thread in threads.tolist()]
+    for taker, of_thread in enumerate(calls_of):
+        giving = _last_ended(calls, of_thread, free_ns, [calls_of[giver] for giver in tied[taker]])
+        for call, other in zip(of_thread[giving >= 0].tolist(), giving[giving >= 0].tolist(), strict=True):
+            made_ns, ended_ns = calls.start_ns[calls_of[int(calls.thread[other])]], int(calls.end_ns[other])
+            if engine[taker] or _silent(ops_ns[taker], made_ns, int(free_ns[call]), ended_ns):
+                handed[call] = other
+                before[call] = calls.start_ns[call] - ended_ns
+                release[call] = EARLIEST_NS
+        if taker != main and (handed[of_thread] < 0).all():
+            maybe[of_thread] = _last_ended(calls, of_thread, free_ns, [calls_of[main]])
+    return replace(
+        calls, before_ns=before, handed_by=handed, maybe_by=maybe, release_ns=release, since_ns=calls.start_ns - before
+    )
+
+
+def _last_ended(calls: Calls, of_thread: I64, ended: I64, others: list[I64]) -> I64:
+    """Return for each call the last call of other threads before it; -1 if the thread's own `ended` later."""
+    last, until = np.full(len(of_thread), -1, np.int64), ended[of_thread]
+    ends = np.append(calls.end_ns, EARLIEST_NS)
+    for rows in others:
+        latest = pick(rows, np.searchsorted(calls.end_ns[rows], calls.start_ns[of_thread], side="right") - 1)
+        last = np.where(ends[latest] > until, latest, last)
+        until = np.maximum(until, ends[latest])
+    return last
+
+
+def _silent(ops_ns: I64, made_ns: I64, since: int, until: int) -> bool:
+    """Return whether a thread began no op (`ops_ns`) while another made its calls (`made_ns`) in a period."""
+    begun = int(np.append(made_ns, until)[np.searchsorted(made_ns, since)])
+    low, high = np.searchsorted(ops_ns, [max(since, begun), until])
+    return bool(low == high)
+
+
+def _ties(trace: Trace, calls: Calls, threads: I64) -> tuple[list[list[int]], Bool, int]:
+    """Find which threads may continue after a call of which others.
+
+    Threads that take turns are tied. Autograd runs backward passes on threads of its own while the calling thread
+    waits. These threads are tied to the main thread and to each other, unless they are seen to work side by side. The
+    main thread is tied to every thread that it may have waited for.
+
+    XLA's threads, which run no Python, work beside the main thread. They copy for it, and it waits for their copies.
+
+    Returns:
+        For each thread, the threads it is tied to, ascending; a mask of autograd's threads; the main thread.
+    """
+    engine = np.isin(threads, trace.cpu_ops.thread[trace.cpu_ops.named(is_autograd_node)])
+    xlas = trace.framework == "jax"
+    if xlas:
+        engine = ~np.isin(threads, trace.python_frames.thread)
+    main = _main_thread(trace, calls, threads, engine)
+    engine[main] = False
+    autograds = engine.copy()
+    autograds[main] = True
+    tied: list[list[int]] = [[] for _ in range(len(threads))]
+    speaks = np.isin(threads[main], trace.cpu_ops.thread)
+    for (first, second), relation in relations(trace, threads.tolist()).items():
+        possible = relation == Relation.UNKNOWN or (xlas and bool(engine[first] or engine[second]))
+        both = possible and bool(autograds[first] and autograds[second])
+        for taker, giver in ((first, second), (second, first)):
+            if relation == Relation.TURNS or both or (possible and taker == main and speaks):
+                tied[taker].append(giver)
+    return tied, engine, main
+
+
+def _main_thread(trace: Trace, calls: Calls, threads: I64, engine: Bool) -> int:
+    """Return the thread of the steps; without steps, the thread with the most calls, preferably not autograd's."""
+    steps = trace.annotations.thread[is_step(trace.annotations)]
+    stepping = np.flatnonzero(np.isin(threads, steps))
+    if len(stepping):
+        return int(stepping[0])
+    return int(np.lexsort((-np.bincount(calls.thread), engine))[0])

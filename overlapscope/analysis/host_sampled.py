@@ -1,0 +1,168 @@
+"""Causes of idle time that only samples and facts of other steps show: how long, but not when.
+
+They are amounts of an average step without the profiler, and are taken out of a step's idle pieces in which the
+launching thread was in Python, or worked, the longest first. So sums stay exact, while places are estimates.
+"""
+
+from __future__ import annotations
+
+from statistics import fmean
+
+import numpy as np
+from msgspec import Struct
+from msgspec.structs import replace
+
+from overlapscope.analysis.event_waits import LOW
+from overlapscope.analysis.host_steps import host_times
+from overlapscope.analysis.periods import Periods
+from overlapscope.analysis.pieces import IdleTime
+from overlapscope.analysis.plain_step import FEWEST, lengths_of
+from overlapscope.analysis.steps import step_at
+from overlapscope.base.columns import F64, pick
+from overlapscope.base.intervals import I64, Bool, Intervals, cut
+from overlapscope.catalog.causes import IDLE_RANK as RANK
+from overlapscope.catalog.causes import IdleCause
+from overlapscope.trace.host_activity import HostActivity
+from overlapscope.trace.model import Trace
+
+WORK = (IdleCause.PYTHON, IdleCause.CPU_OPS, IdleCause.DISPATCH)
+"""Causes that the recording shows where the launching thread works."""
+_IN_TURN = (IdleCause.PYTHON, IdleCause.DISPATCH, IdleCause.CPU_OPS)
+SAMPLED = (IdleCause.FILE_IO, IdleCause.GIL_WAIT, IdleCause.CPU_THROTTLED, IdleCause.PREEMPTED)
+"""Causes that only samples and facts show."""
+
+
+class _Amount(Struct, frozen=True):
+    """Time of a cause in an average step."""
+
+    cause: IdleCause
+    time_ns: float
+    taken_from: tuple[IdleCause, ...]
+    """Causes that the recording shows instead, in the order in which time is taken from them."""
+    anywhere: bool
+    """True if it may happen anywhere in the thread's work, so that the GPU waited for only a part of it."""
+
+
+def amounts(trace: Trace) -> tuple[_Amount, ...]:
+    """Return the time of an average step by cause, as far as samples and facts show it; nothing without them.
+
+    Sampling may lengthen steps, so that each time is a share of its own steps, applied to a step timed without samples.
+    """
+    activity = trace.host_activity
+    if activity is None or not activity.span_ns:
+        return ()
+    states, facts, whole_ns = activity.states, activity.facts, step_ns(trace)
+    sampled, fact = whole_ns / max(1, states.total), whole_ns / facts.span_ns if facts.span_ns else 0.0
+    throttled = facts.throttled_ns or 0
+    preempted = max(0, (facts.run_queue_ns or 0) - throttled)
+    return (
+        _Amount(IdleCause.FILE_IO, states.file_io * sampled, (IdleCause.PYTHON,), anywhere=False),
+        # Ops and autograd's engine release the lock and take it again.
+        _Amount(IdleCause.GIL_WAIT, states.gil_wait * sampled, _IN_TURN, anywhere=True),
+        _Amount(IdleCause.CPU_THROTTLED, throttled * fact, WORK, anywhere=True),
+        _Amount(IdleCause.PREEMPTED, preempted * fact, _preempting(activity), anywhere=True),
+    )
+
+
+def cpus_to_match(activity: HostActivity) -> int | None:
+    """Return the number of CPUs for torch's threads if there are more threads than CPUs; None otherwise."""
+    facts = activity.facts
+    cpus = [number for number in (facts.usable_cpus, facts.quota_cpus) if number is not None]
+    if facts.torch_threads is None or not cpus or facts.torch_threads <= max(1, min(cpus)):
+        return None
+    return max(1, int(min(cpus)))
+
+
+def _preempting(activity: HostActivity) -> tuple[IdleCause, ...]:
+    """Return the causes that time without a CPU is taken from.
+
+    If torch has more threads than CPUs, its threads take the CPU from one another in ops, so that the ops are to blame.
+    """
+    return WORK if cpus_to_match(activity) is None else (IdleCause.PYTHON, IdleCause.DISPATCH)
+
+
+def step_ns(trace: Trace) -> float:
+    """Return the mean of the steps timed without the profiler, or else of the sampled ones; 0 without either."""
+    timed, activity = trace.plain_steps, trace.host_activity
+    lengths = [*lengths_of(timed.before), *lengths_of(timed.after)]
+    if len(lengths) >= FEWEST:
+        return fmean(lengths)
+    return 0.0 if activity is None else activity.span_ns / max(1, activity.steps)
+
+
+def with_sampled(trace: Trace, idle: IdleTime, steps: Periods, device: int) -> IdleTime:
+    """Return the idle time with the causes that only samples and facts of the host show."""
+    found = amounts(trace)
+    if not found or not len(steps):
+        return idle
+    notes, windows = trace.annotations, Intervals(steps.start_ns, steps.end_ns)
+    times = host_times(trace, device, notes.start_ns[steps.row], notes.end_ns[steps.row])
+    worked = {
+        IdleCause.PYTHON: [0 if time is None else time.python_ns for time in times],
+        IdleCause.CPU_OPS: [0 if time is None else time.cpu_ops_ns for time in times],
+        IdleCause.DISPATCH: [0 if time is None else time.dispatch_ns for time in times],
+    }
+    row, start, end = cut(idle.start_ns, idle.end_ns, _with_rest(idle, windows))
+    pieces = replace(idle.take(row), start_ns=start, end_ns=end, host_ns=idle.host_ns[row] + start - idle.start_ns[row])
+    shown = pieces
+    for amount in found:
+        left = np.full(len(steps), amount.time_ns)
+        if amount.anywhere:
+            waited = _by_step(shown, steps, amount.taken_from)
+            whole = np.sum([worked[cause] for cause in WORK], axis=0)
+            # A host that runs ahead may mark more work than fits into the step on the device.
+            whole = np.minimum(whole, steps.end_ns - steps.start_ns)
+            left *= np.clip(waited / np.maximum(np.maximum(whole, waited), 1), 0, 1)
+        wanted = np.rint(left).astype(np.int64)
+        for cause in amount.taken_from:
+            pieces, taken = _taken(pieces, steps, cause, amount.cause, wanted)
+            wanted = wanted - taken
+    return pieces
+
+
+def _with_rest(idle: IdleTime, windows: Intervals) -> Intervals:
+    """Return windows that cover all idle time and have an edge at each edge of the given windows."""
+    low, high = int(idle.start_ns.min(initial=0)), int(idle.end_ns.max(initial=0))
+    edges = np.unique(np.concatenate([[low, high], windows.starts, windows.ends]))
+    return Intervals(edges[:-1], edges[1:])
+
+
+def _of(pieces: IdleTime, causes: tuple[IdleCause, ...]) -> Bool:
+    return np.isin(pieces.cause, [RANK[cause] for cause in causes])
+
+
+def _by_step(pieces: IdleTime, steps: Periods, causes: tuple[IdleCause, ...]) -> F64:
+    """Return the time of some causes in each step."""
+    step = step_at(steps, pieces.start_ns)
+    counted = (step >= 0) & _of(pieces, causes)
+    return np.bincount(step[counted], pieces.length_ns[counted], len(steps)).astype(np.float64)
+
+
+def _taken(pieces: IdleTime, steps: Periods, cause: IdleCause, instead: IdleCause, wanted: I64) -> tuple[IdleTime, I64]:
+    """Give a part of a cause's time to another cause, the longest pieces first.
+
+    Returns:
+        The pieces, and the time given in each step.
+    """
+    step = step_at(steps, pieces.start_ns)
+    rows = np.flatnonzero((step >= 0) & _of(pieces, (cause,)))
+    length = pieces.length_ns[rows]
+    order = np.lexsort((pieces.start_ns[rows], -length, step[rows]))
+    rows, length = rows[order], length[order]
+    number = step[rows]
+    before = np.cumsum(length) - length
+    first = np.searchsorted(number, number, side="left")
+    given = np.clip(wanted[number] - (before - pick(before, first, 0)), 0, length)
+    granted = np.zeros(len(pieces), np.int64)
+    granted[rows] = given
+    changed = np.flatnonzero(granted)
+    part = pieces.take(changed)
+    part = replace(
+        part,
+        end_ns=part.start_ns + granted[changed],
+        cause=np.full(len(part), RANK[instead], part.cause.dtype),
+        confidence=np.full(len(part), LOW, part.confidence.dtype),
+        call=np.full(len(part), -1),
+    )
+    rest = replace(pieces, start_ns=pieces.start_ns + granted, host_ns=pieces.host_ns + granted)
+    return IdleTime.in_order([part, rest]), np.bincount(number, given, len(steps)).astype(np.int64)

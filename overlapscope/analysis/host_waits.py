@@ -1,0 +1,125 @@
+"""Streams, events and ops that the host's blocking calls wait for, as far as a recording states them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import NamedTuple
+
+import numpy as np
+
+from overlapscope.analysis import calls as call_kinds
+from overlapscope.analysis.host import find_blocking
+from overlapscope.analysis.host_order import find_calls
+from overlapscope.base.columns import locate, pick
+from overlapscope.base.kept import kept
+from overlapscope.trace.model import I64, Bool, Kind, Memory, RuntimeCalls, Sync, Trace, of_stream_key, stream_keys
+
+_STAGED_BYTES = 64 << 10
+"""Size up to which an upload from pageable memory returns once it is staged (CUDA Runtime API)."""
+_FREES = call_kinds.whole_name(
+    r"(cuda|hip)(Free|FreeHost|HostFree|HostUnregister)|(cu|hip)Mem(Free|FreeHost|HostUnregister)"
+)
+"""Calls that wait until the device has finished its work (CUDA Runtime API, "implicit synchronization")."""
+_DEVICE_SYNC = call_kinds.whole_name(r"(cuda|hip)DeviceSynchronize|cuCtxSynchronize|hipCtxSynchronize")
+
+
+class Block(NamedTuple):
+    """Work that has ended when a blocking call returns."""
+
+    streams: tuple[int, ...] = ()
+    """Streams (`stream_keys`) whose launched work it waits for."""
+    own: bool = False
+    """True if it waits for the ops that it launches itself."""
+    record: int = -1
+    """Call that recorded the event that it waits for, on the only stream in `streams`; -1 if it is not for an event."""
+
+
+def frees_memory(calls: RuntimeCalls) -> Bool:
+    """Select the calls that free memory, and so wait for the device."""
+    return call_kinds.named(calls, _FREES)
+
+
+def waits_for_device(calls: RuntimeCalls) -> Bool:
+    """Select the calls that wait for all streams of a device."""
+    return call_kinds.named(calls, _DEVICE_SYNC)
+
+
+def find_blocks(trace: Trace, streams: tuple[int, ...], *, possible: bool) -> dict[int, Block]:
+    """Return what each blocking call waits for, by row of `Trace.runtime_calls`; calls inside another count as it.
+
+    Args:
+        trace: The recording.
+        streams: All its streams, as `stream_keys`.
+        possible: Whether a call waits for everything that the recording does not exclude, instead of what it states.
+    """
+    host, runtime, blocking = find_calls(trace), trace.runtime_calls, find_blocking(trace).row
+    outer = pick(host.calls.row, host.of_runtime_call[blocking])
+    synchronises, frees = call_kinds.synchronises(runtime)[blocking], frees_memory(runtime)[blocking]
+    whole = waits_for_device(runtime)[blocking] | frees
+    stream, device, events = stated_streams(trace, blocking), _stated_devices(trace, blocking), _stated_events(trace)
+    devices = {key: of_stream_key(key)[0] for key in streams}
+    one_device, certain = len(set(devices.values())) == 1, len(streams) == 1 and not len(trace.syncs)
+    blocks: dict[int, Block] = {}
+    for number, (row, call) in enumerate(zip(blocking.tolist(), outer.tolist(), strict=True)):
+        if whole[number] and (one_device or device[number] >= 0):
+            blocks[call] = Block(tuple(key for key in streams if one_device or devices[key] == device[number]))
+        elif synchronises[number] and stream[number] >= 0:
+            blocks[call] = Block((int(stream[number]),))
+        elif row in events:
+            blocks[call] = events[row]
+        elif (whole[number] or synchronises[number]) and (possible or certain):
+            blocks[call] = Block(streams)
+    for call in _staging_calls(trace, possible=possible):
+        blocks.setdefault(call, Block(own=True))
+    return blocks
+
+
+def _staging_calls(trace: Trace, *, possible: bool) -> Iterable[int]:
+    """Return the calls that return only when their own copy has ended."""
+    ops, host = trace.gpu_ops, find_calls(trace)
+    copies = np.flatnonzero(ops.is_copy & (ops.launch >= 0))
+    memory, upload = ops.host_memory[copies], ops.kind[copies] == Kind.H2D
+    blocks = (memory == Memory.PAGEABLE) & (~upload | (ops.bytes[copies] > _STAGED_BYTES))
+    blocks |= call_kinds.copies_blocking(trace.runtime_calls)[ops.launch[copies]] & (memory != Memory.UNKNOWN)
+    if possible:
+        blocks |= memory == Memory.UNKNOWN
+    calls: list[int] = pick(host.calls.row, pick(host.of_runtime_call, ops.launch[copies[blocks]])).tolist()
+    return calls
+
+
+@kept()
+def awaited_streams(trace: Trace) -> I64:
+    """Return the streams (`stream_keys`) that the host waits for by themselves or by an event, -1 among them."""
+    of_events = [stream for block in _stated_events(trace).values() for stream in block.streams]
+    return np.append(stated_streams(trace, find_blocking(trace).row), np.array(of_events, np.int64))
+
+
+def stated_streams(trace: Trace, rows: I64) -> I64:
+    """Return the stream (`stream_keys`) that each runtime call synchronizes, if a record states it; else -1."""
+    syncs = trace.syncs
+    stated = syncs.take(
+        (syncs.kind == Sync.STREAM) & (syncs.stream >= 0) & (syncs.device >= 0) & (syncs.correlation > 0)
+    )
+    record = locate(stated.correlation, trace.runtime_calls.correlation[rows])
+    return pick(stream_keys(stated.device, stated.stream), record)
+
+
+def _stated_devices(trace: Trace, rows: I64) -> I64:
+    """Return the device that each runtime call synchronizes, if a record states it; else -1."""
+    syncs = trace.syncs
+    stated = syncs.take((syncs.kind == Sync.CONTEXT) & (syncs.device >= 0) & (syncs.correlation > 0))
+    return pick(stated.device, locate(stated.correlation, trace.runtime_calls.correlation[rows]))
+
+
+@kept()
+def _stated_events(trace: Trace) -> dict[int, Block]:
+    """Return what each event synchronize waits for, by its row, where a record states the event's stream and call."""
+    syncs, correlation = trace.syncs, trace.runtime_calls.correlation
+    stated = syncs.take((syncs.kind == Sync.EVENT) & (syncs.source_stream >= 0) & (syncs.correlation > 0))
+    stated = stated.take((stated.source_device >= 0) & (stated.record_correlation > 0))
+    if not len(stated):
+        return {}
+    calls, records = locate(correlation, stated.correlation), locate(correlation, stated.record_correlation)
+    streams = stream_keys(stated.source_device, stated.source_stream)
+    columns = zip(calls.tolist(), streams.tolist(), records.tolist(), strict=True)
+    return {call: Block((stream,), record=record) for call, stream, record in columns if call >= 0 and record >= 0}

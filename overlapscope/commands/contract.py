@@ -1,0 +1,126 @@
+"""`overlapscope contract`."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from overlapscope.base.output import tell
+from overlapscope.commands import DONE
+from overlapscope.commands._options import add_actions, add_format, add_output, add_reading, add_steps_by
+from overlapscope.commands._output import check_output, present, write
+from overlapscope.errors import UsageError
+
+if TYPE_CHECKING:
+    from overlapscope.contracts.model import Contract
+
+_FILE = "overlap.contract.toml"
+_WHAT = "trace or contract"
+
+
+class ContractCommand:
+    """Write down which copies may run beside compute, so that `overlapscope
+    check` fails when that is lost.
+
+    A contract is a small TOML file to keep beside the code. It states what a
+    typical step copies, beside how many kernels each copy may run, and where
+    the host waits. All of this follows from streams, events, memory and the
+    order of calls, not from times, so a noisy or slower machine changes
+    nothing.
+
+    `overlapscope check` finds overlap.contract.toml in this directory or one
+    above it.
+    """
+
+    def prepare_parser(self, parser: argparse.ArgumentParser) -> None:
+        action = add_actions(parser)
+        for name, phrase in (
+            ("write", "write the contract that a recording keeps"),
+            ("update", "renew a contract from a recording, and list what changed"),
+        ):
+            writes = action(name, phrase)
+            writes.add_argument("trace", metavar="TRACE", help="recording of `overlapscope run`")
+            writes.add_argument(
+                "-o", "--output", metavar="FILE", type=Path, default=Path(_FILE), help=f"contract (default: {_FILE})"
+            )
+            if name == "write":
+                writes.add_argument("-f", "--force", action="store_true", help="overwrite FILE if it exists")
+            _add_reading(writes)
+        show = action("show", "show a contract, or the one that a recording keeps")
+        show.add_argument("contract", metavar="FILE", nargs="?", default=_FILE, help=f"{_WHAT} (default: {_FILE})")
+        diff = action("diff", "compare two contracts: what is lost, and what is gained")
+        diff.add_argument("before", metavar="BEFORE", help=_WHAT)
+        diff.add_argument("after", metavar="AFTER", help=_WHAT)
+        for shown in (show, diff):
+            add_format(shown)
+            add_output(shown)
+            _add_reading(shown)
+
+    def run(self, args: argparse.Namespace) -> int:
+        from overlapscope.contracts import document
+
+        match args.action:
+            case "write":
+                return _write(args)
+            case "update":
+                return _update(args)
+            case "show":
+                contract = _read(args.contract, args)
+                present(contract, lambda: document.shown(contract), args)
+            case _:
+                from overlapscope.contracts.compare import compare
+
+                promises = compare(_read(args.before, args), _read(args.after, args))
+                present(promises, lambda: document.changes(promises), args)
+        return DONE
+
+
+def _add_reading(parser: argparse.ArgumentParser) -> None:
+    add_steps_by(parser)
+    add_reading(parser)
+
+
+def _write(args: argparse.Namespace) -> int:
+    check_output(args.output, force=args.force, inputs=(args.trace,))
+    from overlapscope.contracts.file import to_toml
+
+    contract = _observed(args.trace, args)
+    write(to_toml(contract).encode(), args.output, force=args.force)
+    return DONE
+
+
+def _update(args: argparse.Namespace) -> int:
+    check_output(args.output, force=True, inputs=(args.trace,))
+    from msgspec.structs import replace
+
+    from overlapscope.contracts import document, file
+    from overlapscope.contracts.compare import compare
+    from overlapscope.render import terminal
+
+    before = file.read(args.output)
+    after = replace(_observed(args.trace, args), margin_pct=before.margin_pct)
+    write(file.to_toml(after).encode(), args.output, force=True)
+    write(terminal.to_stream(document.changes(compare(before, after)), sys.stdout), None)
+    return DONE
+
+
+def _read(path: str, args: argparse.Namespace) -> Contract:
+    """Return the contract in a file, or that of a recording."""
+    from overlapscope.contracts.file import read
+
+    return read(Path(path)) if path.endswith(".toml") else _observed(path, args)
+
+
+def _observed(path: str, args: argparse.Namespace) -> Contract:
+    from overlapscope.contracts.observe import observe
+    from overlapscope.inputs import read_trace
+
+    trace = read_trace(path, limit_bytes=args.max_size, cache=args.cache, steps_by=args.steps_by)
+    if trace.predicted_by is not None:
+        raise UsageError(f"{path}: is a prediction of `overlapscope whatif`; pass a recording.")
+    contract = observe(trace)
+    for reason in contract.unknown:
+        tell(f"overlapscope: warning: {reason}")
+    return contract

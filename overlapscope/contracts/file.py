@@ -1,0 +1,95 @@
+"""The file of a contract: TOML that people read and edit."""
+
+from __future__ import annotations
+
+import json
+import tomllib
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, Final
+
+import msgspec
+from msgspec import structs
+
+from overlapscope.base import disk
+from overlapscope.base.words import clean, size
+from overlapscope.contracts.model import VERSION, CallPlace, Contract
+from overlapscope.errors import ConfigError
+
+NAME: Final = "overlap.contract.toml"
+"""Name of a contract's file beside the configuration."""
+
+_COMMENTS: Final = {
+    "copies": (
+        "Copies of the same kind, memory, size and place. kernels_before of the kernels launched before one, and",
+        "kernels_after of those launched after it, may run beside it. `alone`: how many may run beside none.",
+    ),
+    "collectives": ("Collectives, in the same form.",),
+    "syncs": ("Calls in which the host waits for the GPU. There may be no others.",),
+    "allocations": ("Calls that allocate or free memory of the driver. There may be no others.",),
+}
+_HEAD: Final = (
+    "What may overlap in a typical step, by the order of the program's calls, whatever time they take.",
+    "`overlapscope check` fails when it is lost. Edit or remove entries, or renew all: `overlapscope contract update`.",
+)
+
+
+def to_toml(contract: Contract) -> str:
+    """Return the contract as the text of its file."""
+    return "".join(f"{line}\n" for line in _lines(contract))
+
+
+def _lines(contract: Contract) -> Iterator[str]:
+    yield from (f"# {line}" for line in _HEAD)
+    yield from (f"{key} = {_value(value)}" for key, value in _given(contract) if key not in _COMMENTS)
+    for key, comment in _COMMENTS.items():
+        places: tuple[CallPlace, ...] = getattr(contract, key)
+        if places:
+            yield from ("", *(f"# {line}" for line in comment))
+        for place in places:
+            yield from ("", f"[[{key}]]")
+            for name, value in _given(place):
+                note = f"  # {size(value)}" if name == "bytes" else ""
+                yield f"{name} = {_value(value)}{note}"
+
+
+def _given(table: msgspec.Struct) -> Iterator[tuple[str, Any]]:
+    """Yield the fields of a structure that say something."""
+    for field in structs.fields(table):
+        value = getattr(table, field.name)
+        if value is not None and value != "" and value != ():
+            yield field.name, value
+
+
+def _value(value: Any) -> str:
+    if isinstance(value, tuple):
+        return "[" + ", ".join(map(_value, value)) + "]"
+    return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f") if isinstance(value, str) else str(value)
+
+
+def read(path: Path) -> Contract:
+    """Return the contract in a file. Raises ConfigError."""
+    try:
+        text = disk.read(path).decode()
+    except OSError as error:
+        raise ConfigError(f"{path}: cannot be read ({error.strerror or error}).") from None
+    except UnicodeDecodeError:
+        raise ConfigError(f"{path}: is not TOML, because it is not UTF-8 text.") from None
+    return from_toml(text, str(path))
+
+
+def from_toml(text: str, source: str) -> Contract:
+    """Return the contract in the text of a file; `source` is what errors name. Raises ConfigError."""
+    try:
+        content = tomllib.loads(text.replace("\r\n", "\n"))
+    except (ValueError, RecursionError) as error:
+        raise ConfigError(f"{source}: is not valid TOML: {clean(str(error), 200)}.") from None
+    version = content.get("version")
+    if version != VERSION:
+        raise ConfigError(
+            f"{source}: is no contract of version {VERSION}; write it again with `overlapscope contract write`."
+        )
+    try:
+        return msgspec.convert(content, Contract)
+    except msgspec.ValidationError as error:
+        raise ConfigError(f"{source}: {clean(str(error), 200)}.") from None

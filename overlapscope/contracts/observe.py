@@ -1,0 +1,321 @@
+"""The contract of a recording: its typical step, and the ops that may overlap there."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
+from typing import NamedTuple
+
+import numpy as np
+from msgspec.structs import replace
+
+from overlapscope.analysis import calls as call_kinds
+from overlapscope.analysis.event_waits import event_waits
+from overlapscope.analysis.grouping import distinct
+from overlapscope.analysis.host import around, find_blocking
+from overlapscope.analysis.messages import message_bytes
+from overlapscope.analysis.order import OrderedBy, stated_order
+from overlapscope.analysis.periods import judged_steps
+from overlapscope.base.columns import locate, pick
+from overlapscope.base.words import clean, plural
+from overlapscope.contracts.model import Contract, HostCall, TransferGroup
+from overlapscope.contracts.places import Places
+from overlapscope.contracts.windows import Neighbours, counted, find_neighbours, find_windows, library_ops
+from overlapscope.trace.model import I64, HostEvents, Kind, Memory, Trace
+from overlapscope.version import __version__
+
+_SAME_SIZE = 4
+"""Maximum factor between the sizes of two copies that follow each other, by size, within a size class."""
+_GRAPH_LAUNCH = re.compile(r"(cuda|hip|cu)GraphLaunch\w*")
+_LOADER = re.compile(r"enumerate\(DataLoader\)#(?P<iterator>\w+)\.__next__")
+
+
+class _Steps(NamedTuple):
+    """Judged steps on the host; without steps, the whole recording counts as a step."""
+
+    start_ns: I64
+    end_ns: I64
+
+    def at(self, ns: I64) -> I64:
+        """Return the number of the step around each instant; -1 if there is none."""
+        number = np.searchsorted(self.start_ns, ns, side="right") - 1
+        return np.where((number >= 0) & (pick(self.end_ns, number, 0) > ns), number, -1)
+
+    def typical(self, numbers: I64) -> int:
+        """Return the median count of events in a step, the higher of two middle ones, given each event's step."""
+        return _median(np.bincount(numbers[numbers >= 0], minlength=len(self.start_ns)).tolist())
+
+
+def observe(trace: Trace) -> Contract:
+    """Return the contract that a recording keeps.
+
+    Numbers are medians over the judged steps, so calls and ops of fewer than half of them are left out.
+    """
+    steps, unknown = _find_steps(trace), list(_unknown(trace))
+    ops, calls = trace.gpu_ops, trace.runtime_calls
+    contract = Contract(
+        written_by=f"overlapscope {__version__}", steps=len(steps.start_ns), loader=_loader(trace, steps)
+    )
+    if not len(ops) or not (ops.launch >= 0).any():
+        reason = "The recording has no GPU ops." if not len(ops) else "The recording has no launches."
+        return replace(contract, unknown=(reason,))
+    step_of_op = np.where(ops.launch >= 0, steps.at(pick(calls.start_ns, ops.launch, -1)), -1)
+    transfers = _Transfers(trace, steps, step_of_op)
+    collectives = tuple(transfers.collectives())
+    copies = tuple(transfers.copies())
+    if any(transfer.kernels is None for transfer in (*copies, *collectives)):
+        unknown += _why_unknown(trace)
+    launches = call_kinds.launching(trace)
+    graphs = launches[calls.named(lambda name: _GRAPH_LAUNCH.fullmatch(name) is not None)[launches]]
+    syncs, allocations = _host_calls(trace, steps)
+    return replace(
+        contract,
+        kernels=transfers.kernels,
+        launches=steps.typical(steps.at(calls.start_ns[_apart(trace, launches)])),
+        graph_launches=steps.typical(steps.at(calls.start_ns[graphs])),
+        unknown=tuple(unknown),
+        copies=copies,
+        collectives=collectives,
+        syncs=syncs,
+        allocations=allocations,
+    )
+
+
+def _apart(trace: Trace, launches: I64) -> I64:
+    """Return the calls that launch something, without all but the first of each op of PyTorch's library."""
+    op = library_ops(trace, launches)
+    first = np.unique(np.where(op >= 0, op, -1 - np.arange(len(op))), return_index=True)[1]
+    return launches[np.sort(first)]
+
+
+def _find_steps(trace: Trace) -> _Steps:
+    rows, notes = judged_steps(trace), trace.annotations
+    if len(rows):
+        return _Steps(notes.start_ns[rows], notes.end_ns[rows])
+    tables = [table for table in (trace.runtime_calls, trace.cpu_ops) if len(table)]
+    starts, ends = (table.start_ns[0] for table in tables), (table.end_ns.max() for table in tables)
+    return _Steps(np.array([min(starts, default=0)]), np.array([max(ends, default=0) + 1]))
+
+
+def _unknown(trace: Trace) -> Iterator[str]:
+    if not len(judged_steps(trace)):
+        yield "The recording has no steps, so all numbers are of the whole recording."
+    if trace.damage.truncated or trace.damage.lost_events:
+        yield "The recording is damaged, so calls and ops may be missing."
+
+
+def _why_unknown(trace: Trace) -> Iterator[str]:
+    """Yield the reasons why some windows are unknown."""
+    waits = event_waits(trace)
+    unstated = int((~waits.stated).sum())
+    if len(waits) and not len(trace.syncs):
+        yield "Event waits name no stream: record with sync events, as `overlapscope run` does."
+    elif unstated:
+        yield (
+            f"Of {plural(len(waits), 'event wait')}, {unstated:,} can't be tied to the event's record; with CUDA 13, "
+            "only recordings of overlapscope state it."
+        )
+    else:
+        yield "A window is longer than the recording; record more steps."
+
+
+def _loader(trace: Trace, steps: _Steps) -> str:
+    """Return the iterator of the DataLoader that most steps use; empty if fewer than half use one."""
+    notes = trace.annotations
+    rows = np.flatnonzero(notes.named(lambda name: _LOADER.fullmatch(name) is not None))
+    rows = rows[steps.at(notes.start_ns[rows]) >= 0]
+    counts = Counter(notes.name(row) for row in rows.tolist())
+    if not counts or 2 * len(rows) < len(steps.start_ns):
+        return ""
+    match = _LOADER.fullmatch(counts.most_common(1)[0][0])
+    return match["iterator"] if match else ""
+
+
+# -- Calls of the host --------------------------------------------------------------------------------
+
+
+def _host_calls(trace: Trace, steps: _Steps) -> tuple[tuple[HostCall, ...], tuple[HostCall, ...]]:
+    """Return the calls that wait for the device, and those that allocate memory of the driver."""
+    blocking, calls = find_blocking(trace), trace.runtime_calls
+    allocates = call_kinds.allocates(calls)[blocking.row]
+    waits = blocking.row[~allocates & ~blocking.staging]
+    # A copy and the synchronize after it are the same wait, if they belong to one op.
+    op = around(trace.cpu_ops, calls.thread[waits], calls.start_ns[waits])
+    synchronises = call_kinds.synchronises(calls)[waits]
+    waits = waits[synchronises | (op < 0) | ~np.isin(op, op[synchronises])]
+    allocations = (*_calls(trace, steps, calls, blocking.row[allocates]), *_pinning(trace, steps))
+    return tuple(_calls(trace, steps, calls, waits)), allocations
+
+
+def _pinning(trace: Trace, steps: _Steps) -> Iterator[HostCall]:
+    """Yield the ops that page-lock memory, and copy into it, even if PyTorch has such memory at hand."""
+    ops = trace.cpu_ops
+    return _calls(trace, steps, ops, np.flatnonzero(ops.named("aten::pin_memory".__eq__)))
+
+
+def _calls(trace: Trace, steps: _Steps, table: HostEvents, rows: I64) -> Iterator[HostCall]:
+    rows = rows[steps.at(table.start_ns[rows]) >= 0]
+    places = Places(trace, table, rows)
+    op, line = places.ids(rows)
+    keys = list(zip(op.tolist(), line.tolist(), table.name_id[rows].tolist(), strict=True))
+    number = steps.at(table.start_ns[rows])
+    for members in _alike(keys):
+        count = steps.typical(number[members])
+        if count:
+            row = int(rows[members[0]])
+            call = clean(table.name(row), 80)
+            yield HostCall(call=call, op=places.op(row), line=places.line(row), count=count)
+
+
+# -- Copies and collectives ---------------------------------------------------------------------------
+
+
+class _Transfers:
+    """Groups of copies and collectives of a trace."""
+
+    def __init__(self, trace: Trace, steps: _Steps, step_of_op: I64) -> None:
+        self._trace, self._steps, self._step_of_op = trace, steps, step_of_op
+        self._of_step: dict[tuple[int, int], int] = {}
+        order, kernels = stated_order(trace), counted(trace)
+        items = order.items
+        step_of_item = step_of_op[items.op]
+        for lane, stream in enumerate(order.streams):
+            theirs = np.flatnonzero((items.lane == lane) & (step_of_item >= 0))
+            self._of_step[stream] = steps.typical(np.repeat(step_of_item[theirs], kernels[theirs]))
+
+    @property
+    def kernels(self) -> int:
+        """Number of kernels in a typical step."""
+        return sum(self._of_step.values())
+
+    def copies(self) -> Iterator[TransferGroup]:
+        """Yield the groups of copies between host and device."""
+        ops = self._trace.gpu_ops
+        rows = np.flatnonzero(ops.is_copy & (self._step_of_op >= 0))
+        kinds = [Kind(kind).name for kind in ops.kind[rows].tolist()]
+        memory = [Memory(kind).name.lower() for kind in ops.host_memory[rows].tolist()]
+        yield from self._groups(rows, kinds, memory, ops.bytes[rows])
+
+    def collectives(self) -> Iterator[TransferGroup]:
+        """Yield the groups of collectives; kernels that state none go by no name."""
+        trace = self._trace
+        ops, stated = trace.gpu_ops, trace.collectives
+        rows = np.flatnonzero((ops.kind == Kind.COMM) & (self._step_of_op >= 0))
+        at = locate(stated.correlation, ops.correlation[rows]) if len(stated) else np.full(len(rows), -1)
+        sizes = pick(message_bytes(stated, trace.names), at, -1) if len(stated) else np.full(len(rows), -1)
+        kinds = []
+        for row in at.tolist():
+            name = stated.name(row) if row >= 0 else "collective"
+            group = int(stated.description[row]) if row >= 0 else -1
+            kinds.append(clean(f"{name} ({trace.names[group]})" if group >= 0 else name, 80))
+        yield from self._groups(rows, kinds, [""] * len(rows), sizes)
+
+    def _groups(self, rows: I64, kinds: Sequence[str], memory: Sequence[str], sizes: I64) -> Iterator[TransferGroup]:
+        """Yield a transfer for each group of ops of the same kind, memory, place and size class."""
+        if not len(rows):
+            return
+        trace = self._trace
+        launch = trace.gpu_ops.launch[rows]
+        places = Places(trace, trace.runtime_calls, distinct(launch))
+        op, line = places.ids(launch)
+        windows = find_windows(trace, rows, self._of_step)
+        kernels, step = windows.kernels, self._step_of_op[rows]
+        keys = list(zip(kinds, memory, op.tolist(), line.tolist(), strict=True))
+        for members in _alike(keys):
+            for alike in _size_classes(members, sizes):
+                count = self._steps.typical(step[alike])
+                if not count:
+                    continue
+                call = int(launch[alike[0]])
+                transfer = TransferGroup(
+                    kind=kinds[alike[0]],
+                    memory=memory[alike[0]],
+                    op=places.op(call),
+                    line=places.line(call),
+                    count=count,
+                    bytes=max(0, _median(sizes[alike].tolist())),
+                )
+                known = alike[kernels[alike] >= 0]
+                yield self._with_window(transfer, rows, alike, known, windows.before, windows.after)
+
+    def _with_window(
+        self, transfer: TransferGroup, rows: I64, alike: I64, known: I64, before: I64, after: I64
+    ) -> TransferGroup:
+        """Return a transfer with its window, if it is known for most of its ops."""
+        if 2 * len(known) < len(alike) or not len(known):
+            return transfer
+        kernels = before[known] + after[known]
+        order = np.argsort(kernels, kind="stable")
+        middle = known[order[len(order) // 2]]
+        of_step = self._step_of_op[rows]
+        # The op with the smallest window tells what orders the group, in a step from the middle.
+        least = known[kernels == kernels.min()]
+        example = int(least[len(least) // 2])
+        alone = known[kernels == 0]
+        typical = round(len(alone) / len(distinct(of_step[known])))
+        begins, ends = _neighbour_words(self._trace, int(rows[example]))
+        return replace(
+            transfer,
+            kernels_before=int(before[middle]),
+            kernels_after=int(after[middle]),
+            alone=min(typical, transfer.count),
+            begins=begins,
+            ends=ends,
+        )
+
+
+def _alike(keys: Iterable[object]) -> list[I64]:
+    """Return the places of equal keys, in the order in which the keys occur first."""
+    places: dict[object, list[int]] = {}
+    for place, key in enumerate(keys):
+        places.setdefault(key, []).append(place)
+    return [np.array(members) for members in places.values()]
+
+
+def _size_classes(members: I64, sizes: I64) -> Iterator[I64]:
+    """Split ops into classes of size; each has its members in order."""
+    order = members[np.argsort(sizes[members], kind="stable")]
+    ordered = np.maximum(sizes[order], 1)
+    for part in np.split(order, np.flatnonzero(ordered[1:] > _SAME_SIZE * ordered[:-1]) + 1):
+        yield np.sort(part)
+
+
+def _neighbour_words(trace: Trace, op: int) -> tuple[str, str]:
+    """Return what an op comes after and what comes after it, each with what orders them."""
+    neighbours: Neighbours = find_neighbours(trace, op)
+    return (
+        _words(trace, neighbours.earlier, neighbours.begins, op, later=False),
+        _words(trace, neighbours.later, neighbours.ends, op, later=True),
+    )
+
+
+def _words(trace: Trace, kernel: int, cause: OrderedBy | None, op: int, *, later: bool) -> str:
+    if kernel < 0 or cause is None:
+        return ""
+    ops = trace.gpu_ops
+    launch = int(ops.launch[kernel])
+    calls = np.array([call for call in (launch, cause.call, cause.record) if call >= 0])
+    places = Places(trace, trace.runtime_calls, distinct(calls))
+    name = (places.words(launch) if launch >= 0 else "") or clean(ops.name(kernel), 60)
+    ordered = _order_words(trace, places, cause, int(ops.stream[op if later else kernel]))
+    return f"{'before' if later else 'after'} {name}: {ordered}"
+
+
+def _order_words(trace: Trace, places: Places, cause: OrderedBy, stream: int) -> str:
+    """Return what orders two ops in words. `stream` is that of the first."""
+    if cause.on_host:
+        if cause.call < 0:
+            return "the host waits"
+        where = places.words(cause.call)
+        return f"the host waits in {trace.runtime_calls.name(cause.call)}{f' ({where})' if where else ''}"
+    if cause.call < 0:
+        return f"same stream {stream}"
+    at = places.line(cause.record if cause.record >= 0 else cause.call).rpartition(" in ")[0]
+    kind = "event recorded" if cause.record >= 0 else "wait"
+    return f"event wait for stream {stream}{f' ({kind} at {at})' if at else ''}"
+
+
+def _median(values: Iterable[int]) -> int:
+    ordered = sorted(values)
+    return ordered[len(ordered) // 2] if ordered else 0

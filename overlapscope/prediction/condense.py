@@ -1,0 +1,256 @@
+"""Reduction of a dependency graph to the items and calls at which threads, streams or ranks meet.
+
+Between two items that wait for other lanes or are waited for, a lane only runs its items one after another, each not
+before its launch. Such a stretch becomes one lower bound for each call that launches in it: the replay of the reduced
+network gives every remaining item and call the times of the whole graph's replay. Copy engines have no place in it:
+copies keep their order on the engine, and their lengths.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from msgspec import Struct
+from msgspec.structs import replace
+
+from overlapscope.analysis.grouping import distinct, group_starts, rows_by
+from overlapscope.analysis.host_order import EARLIEST_NS, Calls
+from overlapscope.base.columns import mask_of, pick
+from overlapscope.base.intervals import I64, Bool
+from overlapscope.prediction.graph import DeviceItems, Graph, Network, Orders, Waits, Why
+from overlapscope.prediction.replay import Replay
+from overlapscope.trace.model import Kind
+
+
+class Condensed(Struct, frozen=True, eq=False):
+    """A reduced network, and where its rows come from."""
+
+    network: Network
+    item: I64
+    """Row in the graph of each item: of a stretch, its last item."""
+    call: I64
+    """Row in the graph of each call."""
+    place: I64
+    """Row in the network of each kept item of the graph, the second of the two if it is divided; -1 for the others."""
+    work_ns: I64
+    """Time of each item's ops, inside `queue_lag_ns` if it is a stretch, else its length."""
+    launched_work_ns: I64
+    """Time of ops inside `launch_lag_ns`."""
+    launched_host_ns: I64
+    """Host work inside `launch_lag_ns`, since the call that it counts from."""
+
+
+def condense(graph: Graph, replayed: Replay, items: Bool, calls: Bool, divided: Bool) -> Condensed:
+    """Reduce a graph.
+
+    Args:
+        graph: The graph.
+        replayed: Its replay.
+        items: Mask of items to keep, besides those that the result needs.
+        calls: Mask of calls to keep, besides those that the result needs.
+        divided: Mask of items to keep in two parts: one of no length at the start, then one of the item's length.
+
+    Returns:
+        The reduced network.
+    """
+    engines = _engine_orders(graph, replayed)
+    orders = Orders.joined([graph.orders, engines])
+    kept = items | divided
+    for rows in (orders.first, orders.then, graph.waits.item):
+        kept[rows] = True
+    called, reduced, kept_calls = _calls(graph, replayed, calls)
+    in_order = np.concatenate([np.empty(0, np.int64), *(rows for _, rows in rows_by(graph.items.lane))])
+    lane = graph.items.lane[in_order]
+    kept[in_order[np.append(lane[1:] != lane[:-1], True)[: len(lane)]]] = True
+    return _Reducer(graph, replayed, orders, kept, divided, in_order, called).condensed(reduced, kept_calls)
+
+
+class _Called(Struct, frozen=True, eq=False):
+    """Launches of the graph's items, counted from kept calls."""
+
+    key: I64
+    """Twice the number of the kept call, and 1 more if the lag counts from its end; -1 for none."""
+    lag_ns: I64
+    host_ns: I64
+    """Host work inside the lag."""
+
+
+def _calls(graph: Graph, replayed: Replay, wanted: Bool) -> tuple[_Called, Calls, I64]:
+    """Return the launches of all items, the kept calls, and their rows in the graph."""
+    calls, previous = graph.calls, graph.previous
+    handed = np.flatnonzero(calls.handed_by >= 0)
+    kept = wanted | (previous < 0) | (calls.handed_by >= 0)
+    for rows in (graph.waits.call, calls.handed_by[handed], previous[handed][previous[handed] >= 0]):
+        kept[rows] = True
+    base = np.empty(len(calls), np.int64)
+    for _, rows in graph.by_thread():
+        base[rows] = rows[np.maximum.accumulate(np.where(kept[rows], np.arange(len(rows)), 0))]
+    number = np.cumsum(kept) - 1
+    kept_rows = np.flatnonzero(kept)
+    since = pick(base, previous[kept_rows])
+    chained = (since >= 0) & (calls.handed_by[kept_rows] < 0)
+    before = np.where(
+        chained,
+        replayed.call_start_ns[kept_rows] - pick(replayed.call_end_ns, since, 0),
+        calls.before_ns[kept_rows],
+    )
+    columns = {name: getattr(calls, name)[kept_rows] for name in ("row", "thread", "length_ns", "release_ns")}
+    reduced = Calls.filled(
+        **columns,
+        before_ns=before,
+        handed_by=pick(number, calls.handed_by[kept_rows]),
+        maybe_by=-1,
+        since_ns=replayed.call_start_ns[kept_rows] - before,
+        start_ns=replayed.call_start_ns[kept_rows],
+        end_ns=replayed.call_end_ns[kept_rows],
+    )
+    items = graph.items
+    its_base = pick(base, items.call)
+    apart = (items.call >= 0) & (its_base != items.call)
+    made = np.where(items.after_call, pick(replayed.call_end_ns, items.call), pick(replayed.call_start_ns, items.call))
+    host = np.where(apart, made - pick(replayed.call_end_ns, its_base), 0)
+    key = np.where(items.call >= 0, 2 * pick(number, its_base) + (items.after_call | apart), -1)
+    return _Called(key, items.launch_lag_ns + host, host), reduced, kept_rows
+
+
+def _engine_orders(graph: Graph, replayed: Replay) -> Orders:
+    """Return the order of the copies on each engine."""
+    items, parts = graph.items, []
+    on_engine = items.on_engine
+    for device in distinct(items.device[on_engine]).tolist():
+        for kind in (Kind.H2D, Kind.D2H):
+            rows = np.flatnonzero(on_engine & (items.device == device) & (items.kind == kind))
+            rows = rows[np.lexsort((rows, replayed.end_ns[rows], replayed.start_ns[rows]))]
+            lag = np.maximum(items.engine_lag_ns[rows[1:]], 0)
+            parts.append(Orders.filled(first=rows[:-1], then=rows[1:], lag_ns=lag, why=int(Why.EVENT), confidence=2))
+    return Orders.joined(parts)
+
+
+class _Reducer:
+    """Items of a graph in the order of their lanes, which are kept or joined into stretches."""
+
+    def __init__(
+        self, graph: Graph, replayed: Replay, orders: Orders, kept: Bool, divided: Bool, rows: I64, called: _Called
+    ) -> None:
+        items = graph.items
+        self._graph, self._replayed, self._orders, self._rows, self._called = graph, replayed, orders, rows, called
+        self._kept, self._divided = kept[rows], divided[rows]
+        own = np.rint(np.where(items.gone, 0, items.duration_ns)).astype(np.int64)
+        self._length = np.where(items.on_engine, replayed.end_ns - replayed.start_ns, own)[rows]
+        gap = items.queue_lag_ns[rows]
+        self._end = np.cumsum(gap + self._length)
+        """End of each item if it waited only for the item before it."""
+        self._work = np.cumsum(self._length)
+
+    def condensed(self, calls: Calls, call_rows: I64) -> Condensed:
+        graph, rows = self._graph, self._rows
+        stretches = self._stretches()
+        whole = self._whole()
+        # Items of a stretch come before the kept item that ends it.
+        emitted = np.lexsort(
+            (np.repeat([0, 1], [len(stretches["at"]), len(whole["at"])]), _both(stretches, whole, "at"))
+        )
+        column = {name: _both(stretches, whole, name)[emitted] for name in whole}
+        row = rows[column["row"]]
+        items = DeviceItems.filled(
+            device=0,
+            lane=graph.items.lane[row],
+            kind=int(Kind.OTHER),
+            host_memory=0,
+            bytes=-1,
+            duration_ns=column["length"],
+            call=np.where(column["key"] >= 0, column["key"] // 2, -1),
+            launch_lag_ns=column["lag"],
+            after_call=(column["key"] >= 0) & (column["key"] % 2 == 1),
+            queue_lag_ns=column["gap"],
+            engine_lag_ns=0,
+            release_ns=column["release"],
+            moved=False,
+            gone=False,
+            start_ns=self._replayed.start_ns[row],
+            end_ns=self._replayed.end_ns[row],
+        )
+        first_part, last_part = np.full((2, len(graph.items)), -1)
+        is_whole = np.flatnonzero(column["whole"] == 1)
+        last_part[row[is_whole]] = is_whole
+        first_part[row[is_whole][::-1]] = is_whole[::-1]
+        orders, waits = self._orders, graph.waits
+        return Condensed(
+            network=Network(
+                items,
+                calls,
+                replace(orders, first=last_part[orders.first], then=first_part[orders.then]),
+                Waits(np.searchsorted(call_rows, waits.call), last_part[waits.item], waits.lag_ns, waits.confidence),
+                graph.constants,
+            ),
+            item=row,
+            call=call_rows,
+            place=last_part,
+            work_ns=column["work"],
+            launched_work_ns=column["launched_work"],
+            launched_host_ns=column["launched_host"],
+        )
+
+    def _whole(self) -> dict[str, I64]:
+        """Return the kept items, of divided ones both parts."""
+        at = np.repeat(np.flatnonzero(self._kept), 1 + self._divided[self._kept])
+        second = np.append(False, at[1:] == at[:-1])[: len(at)]
+        first_of_two = self._divided[at] & ~second
+        row, called = self._rows[at], self._called
+        length = np.where(first_of_two, 0, self._length[at])
+        return {
+            "at": at,
+            "row": at,
+            "length": length,
+            "gap": np.where(second, 0, self._graph.items.queue_lag_ns[row]),
+            "key": np.where(second, -1, called.key[row]),
+            "lag": np.where(second, 0, called.lag_ns[row]),
+            "release": np.where(second, EARLIEST_NS, self._graph.items.release_ns[row]),
+            "work": length,
+            "launched_work": np.zeros(len(at), np.int64),
+            "launched_host": np.where(second, 0, called.host_ns[row]),
+            "whole": np.ones(len(at), np.int64),
+        }
+
+    def _stretches(self) -> dict[str, I64]:
+        """Return an item for each stretch and each call that it waits for."""
+        inside = np.flatnonzero(~self._kept)
+        ends = np.flatnonzero(self._kept)
+        stop = ends[np.searchsorted(ends, inside)] if len(ends) else inside
+        last, row = stop - 1, self._rows[inside]
+        rest = self._end[last] - self._end[inside] + self._length[inside]
+        key, bound = self._called.key[row], self._called.lag_ns[row] + rest
+        # The latest bound of each call comes first.
+        order = np.lexsort((-bound, key, stop))
+        order = order[group_starts(stop[order], key[order])]
+        launched = key[order] >= 0
+        # A stretch without a recorded call still takes its time.
+        alone = ~mask_of(stop[order][launched], len(self._rows) + 1)[stop[order]]
+        order = order[launched | alone]
+        first = mask_of(group_starts(stop[order]), len(order))
+        start = np.zeros(len(self._rows) + 1, np.int64)
+        start[stop[::-1]] = inside[::-1]
+        begin, at = start[stop[order]], last[order]
+        release = np.full(len(self._rows) + 1, EARLIEST_NS)
+        own = self._graph.items.release_ns[row]
+        np.maximum.at(release, stop, np.where(own > EARLIEST_NS, own + rest, EARLIEST_NS))
+        through = self._work[at] - self._work[begin] + self._length[begin]
+        gap = self._end[at] - self._end[begin] + self._length[begin] + self._graph.items.queue_lag_ns[self._rows[begin]]
+        member = inside[order]
+        has = key[order] >= 0
+        return {
+            "at": stop[order],
+            "row": at,
+            "length": np.zeros(len(order), np.int64),
+            "gap": np.where(first, gap, 0),
+            "key": key[order],
+            "lag": np.where(has, bound[order], 0),
+            "release": np.where(first, release[stop[order]], EARLIEST_NS),
+            "work": np.where(first, through, 0),
+            "launched_work": np.where(has, self._work[at] - self._work[member] + self._length[member], 0),
+            "launched_host": np.where(has, self._called.host_ns[row[order]], 0),
+            "whole": np.zeros(len(order), np.int64),
+        }
+
+
+def _both(one: dict[str, I64], other: dict[str, I64], name: str) -> I64:
+    return np.concatenate([one[name], other[name]])

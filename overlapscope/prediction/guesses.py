@@ -1,0 +1,217 @@
+"""Guesses by the times of ops, for waits that a recording doesn't state (`analysis.holds` has those that it states).
+
+- An item that began right when another ended, and for no other reason, waited for it (`seen_orders`).
+- A copy call from or to memory that isn't pinned, which returned after its copy had ended, waited for it.
+- A synchronize of an unknown event or stream waited for the last item launched before the call that is likely to have
+  recorded the event, or else for the item that ended last before it returned. One of an unknown device waited for
+  everything that had ended, and a call that frees memory too, unless nothing was running.
+- A long launch call while the queue was full waited for the item that ended right before it returned.
+
+A replay includes them, because the recording's times show that something of the kind happened. The `low` end of an
+interval leaves out those that nothing else supports (`noise.spread`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import groupby
+
+import numpy as np
+from msgspec.structs import replace
+
+from overlapscope.analysis import calls as call_kinds
+from overlapscope.analysis.event_waits import HANDOVER_NS, LOW
+from overlapscope.analysis.grouping import distinct
+from overlapscope.analysis.host_order import Calls
+from overlapscope.analysis.host_waits import frees_memory, waits_for_device
+from overlapscope.analysis.lane_items import find_lanes
+from overlapscope.base.columns import mask_of
+from overlapscope.base.intervals import Bool
+from overlapscope.prediction.graph import DeviceItems, Graph, Orders, RecordedParts, Why
+from overlapscope.trace.model import I64, Memory, Sync
+
+SKEW_NS = 2_000
+"""Maximum time by which an op may end after the return of a call that waited for it: clocks disagree a little."""
+_RETURN_NS = 500
+"""Minimum time from the end of an item to the return of the call that waits for it: the host has to notice."""
+_LOOK = 256
+"""Number of earlier items to search for the item that let another begin."""
+_QUEUE_DEPTH = 256
+"""Minimum number of pending launches for a long launch call to mean that the queue was full. CUDA's queue holds 1024.
+"""
+_LONG_CALL_NS = 50_000
+
+
+def seen_orders(items: DeviceItems, late: I64) -> Orders:
+    """Find the item of another lane of the same device that let each unexplained item begin.
+
+    An item that ended right before is preferred. Otherwise, for a kernel, it is the running kernel that ends first:
+    a kernel that fills the GPU lets another begin while its own last blocks still run.
+
+    Returns:
+        One order of low confidence for each item that could be explained this way.
+    """
+    kernel = ~items.is_copy
+    by_end = np.argsort(items.end_ns, kind="stable")
+    ends, starts = items.end_ns[by_end], items.start_ns
+    first = []
+    for item in late.tolist():
+        at = int(starts[item])
+        low, high = np.searchsorted(ends, (at - HANDOVER_NS, at + 1)).tolist()
+        before = by_end[max(low, high - _LOOK) : high]
+        before = before[(items.lane[before] != items.lane[item]) & (items.device[before] == items.device[item])]
+        if len(before):
+            first.append(int(before[-1]))
+            continue
+        beside = np.arange(max(0, item - _LOOK), item)
+        beside = beside[kernel[beside] & (items.lane[beside] != items.lane[item]) & (items.end_ns[beside] > at)]
+        beside = beside[(items.device[beside] == items.device[item]) & (starts[beside] < at)]
+        first.append(int(beside[np.argmin(items.end_ns[beside])]) if len(beside) and kernel[item] else -1)
+    earlier = np.array(first, np.int64)
+    orders = Orders.of(earlier[earlier >= 0], late[earlier >= 0], 0, Why.SEEN)
+    return replace(orders, confidence=np.full(len(orders), LOW, np.int8))
+
+
+def guess_waits(recorded: RecordedParts, items: DeviceItems, known: Bool) -> tuple[I64, I64]:
+    """Find items that calls are likely to have waited for.
+
+    Args:
+        recorded: The recording.
+        items: Its items.
+        known: Mask of the calls whose waits are known.
+
+    Returns:
+        Calls and items of equal length.
+    """
+    calls = recorded.calls
+    guesses = (_own_copies(calls, items, ~known), _synchronized(recorded, items, ~known), _queue_full(calls, items))
+    call, item = (np.concatenate(rows) for rows in zip(*guesses, strict=True))
+    return call, item
+
+
+def without_guesses(graph: Graph) -> Graph:
+    """Return the graph without the waits that are guesses of low confidence."""
+    orders, waits = graph.orders, graph.waits
+    return replace(graph, orders=orders.take(orders.confidence > LOW), waits=waits.take(waits.confidence > LOW))
+
+
+def _own_copies(calls: Calls, items: DeviceItems, free: Bool) -> tuple[I64, I64]:
+    """Pair copy calls that returned after their copy with it, if the memory is not known to be pinned."""
+    copies = np.flatnonzero(items.is_copy & (items.call >= 0) & (items.host_memory != Memory.PINNED))
+    copies = copies[free[items.call[copies]] & (items.end_ns[copies] <= calls.end_ns[items.call[copies]])]
+    return items.call[copies], copies
+
+
+def _synchronized(recorded: RecordedParts, items: DeviceItems, free: Bool) -> tuple[I64, I64]:
+    """Pair synchronizes and calls that free memory with the items that they waited for."""
+    runtime, calls = recorded.trace.runtime_calls, recorded.calls
+    frees, whole = frees_memory(runtime)[calls.row], waits_for_device(runtime)[calls.row]
+    waits = np.flatnonzero((call_kinds.synchronises(runtime)[calls.row] | frees) & free)
+    record, launches = _paired_events(recorded) if len(waits) else {}, _LaunchedItems(calls, items)
+    pairs: list[tuple[int, int]] = []
+    for call in waits.tolist():
+        begin_ns, end_ns = int(calls.start_ns[call]), int(calls.end_ns[call])
+        if not launches.before(begin_ns):
+            continue
+        if frees[call] or whole[call]:
+            # A device whose work outlasts the call is not the synchronized device.
+            last = [item for item in _last_of_lanes(recorded, call) if items.end_ns[item] <= end_ns + SKEW_NS]
+            if whole[call] or any(items.end_ns[item] > begin_ns for item in last):
+                pairs += [(call, item) for item in last]
+            continue
+        recorded_by = record.get(int(calls.row[call]), -1)
+        item = -1 if recorded_by < 0 else launches.last(int(runtime.start_ns[recorded_by]))
+        if item < 0 or items.end_ns[item] > end_ns + SKEW_NS:
+            item = launches.last_ended(begin_ns, end_ns - _RETURN_NS)
+        pairs += [(call, item)] if item >= 0 else []
+    call_of_wait, item_of_wait = np.array(pairs, np.int64).reshape(-1, 2).T
+    return call_of_wait, item_of_wait
+
+
+def _paired_events(recorded: RecordedParts) -> dict[int, int]:
+    """Return the call that is likely to have recorded the event of each event synchronize.
+
+    Both are rows of `Trace.runtime_calls`. A synchronize names its event, but the call that records an event does not.
+    If a thread waits for as many different events as it has recorded since its last wait, these events are paired in
+    order.
+    """
+    runtime, syncs = recorded.trace.runtime_calls, recorded.trace.syncs
+    stated = syncs.take((syncs.kind == Sync.EVENT) & (syncs.event >= 0) & (syncs.correlation > 0))
+    event_of = dict(zip(stated.correlation.tolist(), stated.event.tolist(), strict=True))
+    calls = recorded.calls.row
+    waiting = calls[np.isin(runtime.correlation[calls], stated.correlation)]
+    synced = {row: event_of[int(runtime.correlation[row])] for row in waiting.tolist()}
+    if not synced:
+        return {}
+    records = call_kinds.records_event(runtime)
+    recorded_by: dict[int, int] = {}
+    for thread in distinct(runtime.thread[list(synced)]).tolist():
+        events: list[int] = []
+        of_thread = np.flatnonzero(runtime.thread == thread)
+        calls_of_events = of_thread[records[of_thread] | np.isin(of_thread, list(synced))].tolist()
+        for waits, rows in groupby(calls_of_events, key=synced.__contains__):
+            if waits:
+                recorded_by.update(_in_pairs({row: synced[row] for row in rows}, events))
+            else:
+                events = list(rows)
+    return recorded_by
+
+
+def _in_pairs(event_of: dict[int, int], recorded: list[int]) -> Iterator[tuple[int, int]]:
+    """Yield each synchronize with the record of its event; none if the numbers of events and records differ."""
+    events = list(dict.fromkeys(event_of.values()))
+    if len(events) == len(recorded):
+        for call, event in event_of.items():
+            yield call, recorded[events.index(event)]
+
+
+def _last_of_lanes(recorded: RecordedParts, call: int) -> Iterator[int]:
+    """Yield the last item that was launched on each lane before a call."""
+    lanes, row = find_lanes(recorded.trace), int(recorded.calls.row[call])
+    for lane in range(len(lanes.keys)):
+        last = lanes.last(lane, row)
+        if last >= 0:
+            yield int(recorded.item_of_op[lanes.items.op[last]])
+
+
+class _LaunchedItems:
+    """The items that calls launched, in the order of the launches. Methods return -1 if there is no such item."""
+
+    def __init__(self, calls: Calls, items: DeviceItems) -> None:
+        launched = np.flatnonzero(items.call >= 0)
+        launched = launched[np.argsort(items.call[launched], kind="stable")]
+        called_ns = calls.start_ns[items.call[launched]]
+        order = np.argsort(called_ns, kind="stable")
+        self._item, self._called_ns = launched[order], called_ns[order]
+        self._end_ns = items.end_ns[self._item]
+
+    def before(self, at_ns: int) -> int:
+        """Return the number of items launched before an instant."""
+        return int(np.searchsorted(self._called_ns, at_ns))
+
+    def last(self, at_ns: int) -> int:
+        """Return the last item launched before an instant."""
+        before = self.before(at_ns)
+        return int(self._item[before - 1]) if before else -1
+
+    def last_ended(self, at_ns: int, until_ns: int) -> int:
+        """Return the item that ended last by `until_ns`, among the recent launches before `at_ns`."""
+        before = self.before(at_ns)
+        recent = slice(max(0, before - _QUEUE_DEPTH * 4), before)
+        ends = self._end_ns[recent]
+        ended = np.flatnonzero(ends <= until_ns)
+        return int(self._item[recent][ended[np.argmax(ends[ended])]]) if len(ended) else -1
+
+
+def _queue_full(calls: Calls, items: DeviceItems) -> tuple[I64, I64]:
+    """Pair long launch calls made while the queue was full with the item that ended right before they returned."""
+    launches = mask_of(items.call[(items.call >= 0) & ~items.is_copy], len(calls))
+    long = np.flatnonzero(launches & (calls.length_ns > _LONG_CALL_NS))
+    if not len(long):
+        return long, long
+    launched = np.sort(calls.start_ns[items.call[items.call >= 0]])
+    by_end = np.argsort(items.end_ns, kind="stable")
+    ended = np.searchsorted(items.end_ns[by_end], calls.end_ns[long], side="right")
+    pending = np.searchsorted(launched, calls.start_ns[long]) - ended
+    full = (pending >= _QUEUE_DEPTH) & (ended > 0)
+    return long[full], by_end[ended[full] - 1]

@@ -1,0 +1,74 @@
+"""Host work of one kind done elsewhere."""
+
+from __future__ import annotations
+
+import numpy as np
+from msgspec.structs import replace
+
+from overlapscope.analysis.host_sampled import SAMPLED, WORK, amounts
+from overlapscope.analysis.host_work import backward_threads, launching_thread, time_of
+from overlapscope.analysis.periods import is_step
+from overlapscope.base.columns import F64
+from overlapscope.base.words import duration
+from overlapscope.catalog.causes import IdleCause
+from overlapscope.prediction.graph import Graph
+from overlapscope.prediction.hardware import Stance
+from overlapscope.prediction.host_clock import work_inside
+from overlapscope.prediction.interventions.intervention import Applied, Intervention, Premise, Request
+
+
+def _apply(graph: Graph, request: Request) -> Applied:
+    cause = IdleCause(request.argument or "")
+    inside = _inside(graph, cause)
+    calls = np.flatnonzero(np.rint(inside) > 0)
+    spared = int(np.rint(inside).sum())
+    what = f"{duration(spared)} of {cause} between launches disappear."
+    # At worst, work of the program stays where it is, and a quarter of what only samples and facts of other steps show.
+    part = (0.75 if cause in SAMPLED else 0.0) if request.stance == Stance.WORST else 1.0
+    new = graph.calls.copied("before_ns")
+    new.before_ns[:] -= np.rint(part * inside).astype(np.int64)
+    return Applied(replace(graph, calls=new), calls, len(calls), what)
+
+
+def _inside(graph: Graph, cause: IdleCause) -> F64:
+    """Return how much of the work before each call is of a cause."""
+    sampled = {amount.cause: amount for amount in amounts(graph.trace)}
+    if cause not in sampled:
+        return _shown(graph, cause)
+    amount = sampled[cause]
+    shown = {each: _shown(graph, each) for each in WORK}
+    work = np.sum([shown[each] for each in amount.taken_from], axis=0)
+    spread = np.sum(list(shown.values()), axis=0) if amount.anywhere else work
+    starts = graph.trace.annotations.start_ns[is_step(graph.trace.annotations)]
+    if not len(starts):
+        return np.zeros(len(work))
+    step = np.searchsorted(starts, graph.calls.start_ns, side="right") - 1
+    each = np.bincount(step[step >= 0], spread[step >= 0], len(starts))
+    # What comes before the first call is unknown, so that the first step may seem to have less work.
+    usual = float(np.median(each))
+    scaled: F64 = work * min(1.0, amount.time_ns / usual) if usual else work
+    return scaled
+
+
+def _shown(graph: Graph, cause: IdleCause) -> F64:
+    """Return how much of the work before each call is of a cause that the recording shows."""
+    trace = graph.trace
+    main = launching_thread(trace)
+    backward = [thread for thread in backward_threads(trace).tolist() if thread != main]
+    inside = np.zeros(len(graph.calls))
+    for thread, rows in graph.by_thread():
+        companion = main if thread in backward else next(iter(backward), thread)
+        when = time_of(trace, thread, thread if companion is None else companion, cause)
+        inside[rows] = work_inside(graph, thread, rows, when)
+    return inside
+
+
+INTERVENTION = Intervention(
+    id="less-host",
+    meaning="The launching thread no longer does work of this kind between launches: another thread or process does "
+    "it, or nobody.",
+    assumptions=(Premise("The work can be left out or done elsewhere, without slowing the launching thread.", True),),
+    advice="Take that work off the launching thread.\n"
+    "The finding of the same name has its lines, and what to do about it.",
+    apply=_apply,
+)

@@ -1,0 +1,126 @@
+"""Results on communication by process group, and between experts. Times are integer nanoseconds."""
+
+from __future__ import annotations
+
+import msgspec
+
+
+class CommTime(msgspec.Struct, frozen=True, kw_only=True):
+    """Time of communication, summed over ranks and steps.
+
+    `busy_ns` is both `hidden_ns + exposed_ns` and `waiting_ns + transfer_ns + unjudged_ns`; the last three fields add
+    up to `exposed_ns`.
+    """
+
+    busy_ns: int
+    """Time in which at least one kernel ran."""
+    hidden_ns: int
+    """Part beside compute."""
+    exposed_ns: int
+    """Part without compute."""
+    waiting_ns: int
+    """Part before the last rank had arrived."""
+    transfer_ns: int
+    """Part after the last rank had arrived."""
+    unjudged_ns: int
+    """Part whose arrivals could not be compared between ranks."""
+    exposed_waiting_ns: int
+    """Exposed part of `waiting_ns`."""
+    exposed_transfer_ns: int
+    """Exposed part of `transfer_ns`."""
+    exposed_unjudged_ns: int
+    """Exposed part of `unjudged_ns`."""
+
+
+class GroupCollective(msgspec.Struct, frozen=True, kw_only=True):
+    """A collective of a process group, over the ranks and steps of `Communication`."""
+
+    collective: str
+    """Name as recorded; where not recorded, that of the range that launched it, or the kernel's."""
+    group: str
+    """Name of the process group; empty where not recorded."""
+    description: str
+    """Description of the group, such as `mesh_dp`; empty where not recorded."""
+    group_ranks: str
+    """Ranks of the group as recorded; empty where not recorded."""
+    group_size: int | None
+    ranks: int
+    """Number of ranks that ran it."""
+    count: int
+    """Number of kernels of all ranks."""
+    bytes: int | None
+    """Sum of the kernels' messages, each as large as the rank's larger buffer; None if unknown."""
+    time: CommTime
+    transferred_bytes: int
+    """Messages of the collectives whose bandwidth is measured, counted once for the group."""
+    transferred_ns: int
+    """Time from the last arrival to the end in these."""
+    algorithm_gb_per_s: float | None
+    """`transferred_bytes` per `transferred_ns`."""
+    bus_gb_per_s: float | None
+    """Algorithm bandwidth times `bus_factor`, comparable with the speed of a link."""
+    bus_factor: str
+    """Factor of nccl-tests for this collective, such as `2(n-1)/n`; empty if unknown."""
+
+
+class Communication(msgspec.Struct, frozen=True, kw_only=True):
+    """Communication of the compared ranks in the judged steps that all of them have."""
+
+    ranks: int
+    steps: int
+    """Number of steps; 0 if there are none in common, so that all time after the lead-in counts."""
+    time: CommTime
+    """All communication. Collectives that ran at the same time count once."""
+    exposed_by_cause: dict[str, int] = {}
+    """Causes, which add up to `time.exposed_ns`; empty in files of older versions."""
+    rows: tuple[GroupCollective, ...]
+    """Longest exposed first."""
+
+
+class ExpertRank(msgspec.Struct, frozen=True, kw_only=True):
+    """A rank in the exchanges of `ExpertExchange`, summed over the steps of `Communication`."""
+
+    rank: int
+    count: int
+    """Number of exchanges."""
+    sent_elements: int | None
+    """Elements that it sends, to itself included; None if unknown."""
+    received_elements: int | None
+    sent_rows: int | None
+    """Sum of the split sizes of the tensors sent: their rows, such as tokens. None where not recorded, or where PyTorch
+    shortened the list."""
+    received_rows: int | None
+    loaded_elements: int | None
+    """Part of `received_elements` for its experts: in the `compared` exchanges. None if there are none."""
+    loaded_rows: int | None
+    """The same in rows."""
+    load: float | None
+    """`loaded_elements` as a multiple of the mean rank's."""
+    time: CommTime
+
+
+class ExpertExchange(msgspec.Struct, frozen=True, kw_only=True):
+    """All-to-alls of a process group with split sizes and elements of the same size, as for tokens and experts."""
+
+    group: str
+    """As in `GroupCollective`, and so are the next three."""
+    description: str
+    group_ranks: str
+    group_size: int | None
+    element_bytes: int | None
+    """Size of an element; None if unknown."""
+    compared: int
+    """Number of exchanges to experts: of all members, the most that one receives is no less than the most that one
+    sends. The others bring results back."""
+    skew: float | None
+    """Largest number of elements that a rank receives in these, as a multiple of the mean; sums of both. None if there
+    are none."""
+    followed: int
+    """Number of these in which a single rank receives most, and after which a single rank is known to come last to the
+    group's next collective."""
+    largest_last: int
+    """Number of these after which the rank that received most comes last."""
+    waited_exposed_ns: int
+    """Time without compute that the others wait for it there, summed over them."""
+    ranks: tuple[ExpertRank, ...]
+    """By rank."""

@@ -1,0 +1,34 @@
+"""Steps that all ranks judge, and the window of each rank from the first to the last of them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+from msgspec import Struct
+
+from overlapscope.base.intervals import I64
+from overlapscope.ranks.reduced import ComparedRank
+
+
+class CommonSteps(Struct, frozen=True, eq=False):
+    """Steps that all of some ranks judge, with a window for each rank by its own clock."""
+
+    names: tuple[str, ...]
+    """Names in the order of the first rank; empty if there are none."""
+    begin_ns: I64
+    """Start of the first of them; without them, end of the lead-in."""
+    end_ns: I64
+    """End of the last of them; without them, end of the recording."""
+
+
+def common_steps(ranks: Sequence[ComparedRank]) -> CommonSteps:
+    """Return the steps that all ranks judge."""
+    steps = [rank.judged_steps for rank in ranks]
+    names = tuple(name for name in steps[0].names if all(name in each.names for each in steps)) if steps else ()
+    begin = [rank.judged_from_ns for rank in ranks]
+    end = [rank.end_ns for rank in ranks]
+    if names:
+        begin = [int(each.start_ns[each.names.index(names[0])]) for each in steps]
+        end = [int(each.end_ns[each.names.index(names[-1])]) for each in steps]
+    return CommonSteps(names, np.array(begin, np.int64), np.array(end, np.int64))

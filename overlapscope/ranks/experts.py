@@ -1,0 +1,201 @@
+"""Load of experts: sizes of all-to-alls with split sizes on each rank, and the rank that comes late after them.
+
+Tokens travel to their experts and back. On the way there, each rank sends its own tokens, as many as any other, and
+receives as many as its experts get. On the way back it is the reverse. So an exchange goes to experts if the most that
+one member receives is no less than the most that one sends. Only exchanges of all members of the group are compared.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+import numpy as np
+from msgspec import Struct
+
+from overlapscope.analysis.grouping import groups_of, rows_by
+from overlapscope.base.columns import Columns, mask_of, pick
+from overlapscope.base.intervals import I64, Bool
+from overlapscope.ranks.collectives import Kernels, Meetings
+from overlapscope.ranks.comm_result import ExpertExchange, ExpertRank
+from overlapscope.ranks.comparison import Comparison
+from overlapscope.ranks.exchanges import Exchanges
+from overlapscope.ranks.groups import JudgedWindows, judged_windows, time_in
+from overlapscope.ranks.reduced import ReducedRank
+from overlapscope.ranks.waits import RankWaits, sum_by
+
+
+def find_experts(ranks: Sequence[ReducedRank], comparison: Comparison) -> tuple[ExpertExchange, ...]:
+    """Return the exchanges of each process group by the size of their elements, those with the most elements first."""
+    sizes = _gathered(ranks)
+    if not len(sizes):
+        return ()
+    kernels, waits = comparison.met.kernels, comparison.waits
+    windows = judged_windows(ranks, waits)
+    numbers = [rank.rank or 0 for rank in ranks]
+    there = _to_experts(comparison.met, sizes, windows.begins)
+    last = _last_at_next(kernels, waits)
+    group = _group(kernels)[sizes.kernel]
+    found = [
+        _exchange(sizes.take(rows), there.take(mask_of(rows, len(sizes))[there.row]), numbers, windows, kernels, last)
+        for _, rows in rows_by(groups_of([group, sizes.element_bytes]))
+    ]
+    kept = [exchange for exchange in found if exchange.ranks]
+    return tuple(sorted(kept, key=lambda each: -sum(rank.received_elements or 0 for rank in each.ranks)))
+
+
+def _gathered(ranks: Sequence[ReducedRank]) -> Exchanges:
+    """Return the exchanges of all ranks, with their rows among the kernels of all ranks."""
+    before = np.cumsum([0, *(len(rank.comm) for rank in ranks)]).tolist()
+    each = zip(ranks, before, strict=False)
+    return Exchanges.joined([_moved(rank.exchanges, first) for rank, first in each])
+
+
+def _moved(exchanges: Exchanges, first: int) -> Exchanges:
+    return Exchanges(
+        kernel=exchanges.kernel + first,
+        **{name: getattr(exchanges, name) for name in Exchanges.__struct_fields__ if name != "kernel"},
+    )
+
+
+def _group(kernels: Kernels) -> I64:
+    """Return the number of the process group of each kernel."""
+    numbers: dict[tuple[str, str], int] = {}
+    return kernels.by_kind(lambda kind: numbers.setdefault((kind.group, kind.ranks), len(numbers)))[kernels.kind]
+
+
+class _Received(Columns, frozen=True):
+    """Elements that each member receives in each exchange to experts, exchange after exchange."""
+
+    exchange: I64
+    row: I64
+    """Row of `Exchanges` of all ranks."""
+    elements: I64
+    rows: I64
+    """-1 where unknown."""
+    kernel: I64
+    rank: I64
+    """Place of the rank."""
+
+
+def _to_experts(met: Meetings, sizes: Exchanges, begins: Bool) -> _Received:
+    """Return the exchanges to experts of whole groups that begin in the judged windows of all members."""
+    kernels = met.kernels
+    row_of = np.full(len(kernels), -1)
+    row_of[sizes.kernel] = np.arange(len(sizes))
+    group_size = kernels.by_kind(lambda kind: kind.group_size)
+    if len(met):
+        row = row_of[met.row]
+        known = (np.minimum(pick(sizes.sent, row), pick(sizes.received, row)) >= 0) & begins[met.row]
+        met = met.take(np.logical_and.reduceat(known, met.first[:-1]) & (np.diff(met.first) == group_size[met.kind]))
+    if len(met):
+        row, first = row_of[met.row], met.first[:-1]
+        least, most = (side.reduceat(sizes.element_bytes[row], first) for side in (np.minimum, np.maximum))
+        received, sent = (np.maximum.reduceat(column[row], first) for column in (sizes.received, sizes.sent))
+        met = met.take((least == most) & (received >= sent))
+    row = row_of[met.row]
+    return _Received(met.meeting, row, sizes.received[row], sizes.received_rows[row], met.row, met.rank)
+
+
+class _LastAtNext(Struct, frozen=True, eq=False):
+    """Last rank at the next collective of the same group, for each kernel."""
+
+    rank: I64
+    """Place of the rank; -1 where unknown."""
+    waited_exposed_ns: I64
+    """Time without compute that the others wait for it."""
+
+
+def _last_at_next(kernels: Kernels, waits: RankWaits) -> _LastAtNext:
+    group = _group(kernels)
+    order = np.lexsort((kernels.start_ns, group, kernels.rank))
+    following = np.full(len(order), -1)
+    same = (kernels.rank[order][1:] == kernels.rank[order][:-1]) & (group[order][1:] == group[order][:-1])
+    following[order[:-1][same]] = order[1:][same]
+    arrivals, latest, meetings = waits.arrivals, waits.latest, waits.meetings
+    meeting_of = np.full(len(kernels), -1)
+    meeting_of[meetings.row] = meetings.meeting
+    meeting = pick(meeting_of, following)
+    last = np.where(latest.together == 1, arrivals.rank[latest.row], -1)
+    return _LastAtNext(
+        pick(last, meeting), pick(sum_by(arrivals.meeting, arrivals.exposed_ns, len(meetings)), meeting, 0)
+    )
+
+
+def _exchange(
+    sizes: Exchanges,
+    there: _Received,
+    numbers: Sequence[int],
+    windows: JudgedWindows,
+    kernels: Kernels,
+    last: _LastAtNext,
+) -> ExpertExchange:
+    kind = kernels.kinds[int(kernels.kind[sizes.kernel[0]])]
+    largest = there.take(_alone_largest(there))
+    its = last.rank[largest.kernel]
+    comes_last = its == largest.rank
+    total, most = int(there.elements.sum()), int(_most(there).sum())
+    size = int(sizes.element_bytes[0])
+    return ExpertExchange(
+        group=kind.group,
+        description=kind.description,
+        group_ranks=kind.ranks,
+        group_size=kind.group_size if kind.group_size >= 0 else None,
+        element_bytes=size if size >= 0 else None,
+        compared=len(_starts(there)),
+        skew=most * kind.group_size / total if total else None,
+        followed=int((its >= 0).sum()),
+        largest_last=int(comes_last.sum()),
+        waited_exposed_ns=int(last.waited_exposed_ns[largest.kernel[comes_last]].sum()),
+        ranks=tuple(_ranks(sizes, there, numbers, windows, kernels)),
+    )
+
+
+def _starts(there: _Received) -> I64:
+    return np.unique(there.exchange, return_index=True)[1].astype(np.int64)
+
+
+def _most(there: _Received) -> I64:
+    """Return the largest number of elements in each exchange."""
+    first = _starts(there)
+    most: I64 = np.maximum.reduceat(there.elements, first) if len(first) else first
+    return most
+
+
+def _alone_largest(there: _Received) -> Bool:
+    """Return a mask of the members that alone receive the most in their exchange."""
+    number = np.unique(there.exchange, return_inverse=True)[1].ravel()
+    largest = there.elements == pick(_most(there), number)
+    alone: Bool = largest & (np.bincount(number[largest], minlength=len(number))[number] == 1)
+    return alone
+
+
+def _ranks(
+    sizes: Exchanges, there: _Received, numbers: Sequence[int], windows: JudgedWindows, kernels: Kernels
+) -> Iterator[ExpertRank]:
+    group_size = kernels.kinds[int(kernels.kind[sizes.kernel[0]])].group_size
+    total = int(there.elements.sum())
+    for place, rows in rows_by(kernels.rank[sizes.kernel]):
+        own = sizes.take(rows)
+        begins = windows.begins[own.kernel]
+        inside = own.kernel[begins | (windows.end_ns[own.kernel] > windows.start_ns[own.kernel])]
+        if not len(inside):
+            continue
+        counted, its = own.take(begins), there.take(there.rank == place)
+        loaded = int(its.elements.sum()) if len(its) else None
+        yield ExpertRank(
+            rank=numbers[place],
+            count=len(counted),
+            sent_elements=_sum(counted.sent),
+            received_elements=_sum(counted.received),
+            sent_rows=_sum(counted.sent_rows),
+            received_rows=_sum(counted.received_rows),
+            loaded_elements=loaded,
+            loaded_rows=_sum(its.rows) if len(its) else None,
+            load=loaded * group_size / total if loaded is not None and total else None,
+            time=time_in(windows, inside),
+        )
+
+
+def _sum(values: I64) -> int | None:
+    """Return the sum; None if a value is unknown."""
+    return None if (values < 0).any() else int(values.sum())

@@ -1,0 +1,240 @@
+"""Collectives of a rank without a GPU: the ops that start them, and the times in which a thread waits for them.
+
+A thread starts a collective by an op such as `c10d::allreduce_`, and a thread of the backend runs it. The recording
+doesn't show waiting, only that the starting thread does nothing until the collective ends. So a time without ops in
+which a collective ends is a wait for it. If the thread goes on much later, it may as well have worked all that time.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+from msgspec import Struct
+
+from overlapscope.analysis.grouping import rows_by
+from overlapscope.analysis.periods import is_step
+from overlapscope.base.intervals import I64, Bool, begins_after_all, contains, union
+from overlapscope.base.kept import kept
+from overlapscope.trace.model import HostEvents, Trace
+
+_COLLECTIVE = re.compile(r"(?:gloo|mpi|ucc|xccl):\w+")
+_WAITED_NS = 20_000
+"""Minimum time without ops before a collective's end for a wait."""
+NOTICED_NS = 50_000
+"""Usual maximum time until a thread notices the end of a collective."""
+_LATE_NS, _LATE = 200_000, 0.05
+"""A thread that goes on later than this, or than this fraction of the time without ops, may have worked in between."""
+_COMMUNICATES = ("c10d::", "_c10d_functional", "c10d_functional")
+_ARRANGES = (*_COMMUNICATES, "autograd::", "torch::autograd")
+"""Beginnings of the names of ops that don't compute themselves."""
+_PARTS_OF_NAME = re.compile(r"c10d::|gloo:|mpi:|ucc:|xccl:|_base|_tensor|_into|_coalesced|_")
+_RUN_AS = {"reducescatter": "allreduce"}
+"""Collectives that gloo runs as another one, whose name the range has (`ProcessGroupGloo.cpp`)."""
+
+
+def is_collective(notes: HostEvents) -> Bool:
+    """Return a mask of the ranges that are collectives."""
+    return notes.named(lambda name: _COLLECTIVE.fullmatch(name) is not None)
+
+
+def collectives_of(trace: Trace) -> HostEvents:
+    """Return the collectives from the first step to the last."""
+    notes = trace.annotations
+    steps, collectives = notes.take(is_step(notes)), notes.take(is_collective(notes))
+    if not len(steps):
+        return steps
+    begin, end = int(steps.start_ns.min()), int(steps.end_ns.max())
+    return collectives.take((collectives.start_ns >= begin) & (collectives.end_ns <= end))
+
+
+class HostWait(NamedTuple):
+    """A time without ops in which collectives ended."""
+
+    start_ns: int
+    end_ns: int
+    noticed_ns: int
+    """End of the waiting, if the thread worked afterwards."""
+    ended_ns: int
+    """End of the collective that ended last in it."""
+    prompt: bool
+    """True if the thread went on right after that, so it did nothing else."""
+    certain: bool
+    """True if it was a wait, even if the thread may have worked afterwards."""
+
+
+class HostCollectives(Struct, frozen=True, eq=False):
+    """Collectives from the first step to the last, started by a single thread."""
+
+    ranges: HostEvents
+    steps: HostEvents
+    ops: HostEvents
+    """Ops of that thread."""
+    started: I64
+    """Op that starts each collective, as a row of `Trace.cpu_ops`."""
+    issue_ns: I64
+    """Start of that op."""
+    waits: tuple[HostWait, ...]
+    """Waits by start."""
+
+
+class NotStarted(Exception):
+    """The recording does not show how collectives were started. The text says why."""
+
+
+@kept()
+def find_host_collectives(trace: Trace) -> HostCollectives:
+    """Return the collectives of a trace with steps, and the waits for them.
+
+    Raises:
+        NotStarted: If the starts of some are not recorded, or several threads start them.
+    """
+    ranges, started = _started(trace)
+    if started is None:
+        raise NotStarted("it does not show which ops started its collectives.")
+    threads = np.unique(trace.cpu_ops.thread[started])
+    steps = trace.annotations.take(is_step(trace.annotations))
+    if len(threads) != 1 or (steps.thread != threads[0]).any():
+        raise NotStarted("several threads start its collectives, so their order is unknown.")
+    ops = trace.cpu_ops.take(trace.cpu_ops.thread == threads[0])
+    issue = trace.cpu_ops.start_ns[started]
+    idle = _idle(ops, trace.annotations.take(trace.annotations.thread == threads[0]))
+    waits = _waits(idle, issue, trace.cpu_ops.end_ns[started], steps.start_ns, ranges)
+    return HostCollectives(ranges, steps, ops, started, issue, tuple(waits))
+
+
+def _started(trace: Trace) -> tuple[HostEvents, I64 | None]:
+    """Return the collectives, and the op that started each, or None if they don't fit together.
+
+    The backend takes collectives in the order in which they were started. Those started before the recording have no
+    op, those that began after it no range.
+    """
+    notes, judged = trace.annotations, collectives_of(trace)
+    ranges = notes.take(is_collective(notes))
+    ops = _outermost(trace.cpu_ops, np.flatnonzero(trace.cpu_ops.named(lambda name: name.startswith("c10d::"))))
+    op_kinds = [kind_of(trace.cpu_ops.name(row)) for row in ops.tolist()]
+    range_kinds = [kind_of(ranges.name(row)) for row in range(len(ranges))]
+    earlier = started_earlier(op_kinds, trace.cpu_ops.start_ns[ops], range_kinds, ranges.start_ns)
+    if earlier is None:
+        return judged, None
+    count = min(len(ops), len(ranges) - earlier)
+    inside = np.isin(ranges.place, judged.place)[earlier : earlier + count]
+    return judged, ops[:count][inside] if inside.sum() == len(judged) else None
+
+
+def started_earlier(ops: Sequence[str], op_ns: I64, ranges: Sequence[str], range_ns: I64) -> int | None:
+    """Find how many collectives were started before the recording.
+
+    Args:
+        ops: Kind of each op that starts a collective, in order.
+        op_ns: Start of each.
+        ranges: Kind of each range of a collective, in order.
+        range_ns: Start of each, ascending.
+
+    Returns:
+        The least number with which ops and ranges fit together; None if there is none.
+    """
+    # No collective begins before the op that starts it.
+    ahead = np.searchsorted(range_ns, op_ns) - np.arange(len(ops))
+    alike = _common_prefixes(ops, ranges)
+    for earlier in range(int(ahead.max(initial=0)), len(ranges)):
+        if alike[earlier] == min(len(ops), len(ranges) - earlier):
+            return earlier
+    return None
+
+
+def _common_prefixes(pattern: Sequence[str], text: Sequence[str]) -> list[int]:
+    """Return how many items from each place of the text on equal those at the beginning of the pattern.
+
+    This is the Z algorithm, which takes linear time: equal stretches are compared only once.
+    """
+    joined: list[str | None] = [*pattern, None, *text]
+    same = [0] * len(joined)
+    begin = end = 0
+    for place in range(1, len(joined)):
+        length = min(same[place - begin], end - place) if place < end else 0
+        while place + length < len(joined) and joined[length] == joined[place + length]:
+            length += 1
+        same[place] = length
+        if place + length > end:
+            begin, end = place, place + length
+    return same[len(pattern) + 1 :]
+
+
+def kind_of(name: str) -> str:
+    """Return what an op and the range of the same collective have in common."""
+    kind = _PARTS_OF_NAME.sub("", name)
+    return _RUN_AS.get(kind, kind)
+
+
+def _outermost(ops: HostEvents, rows: I64) -> I64:
+    """Return the rows that are not inside another of the rows on their thread."""
+    kept = np.zeros(len(rows), np.bool_)
+    for _, of_thread in rows_by(ops.thread[rows]):
+        own = rows[of_thread]
+        kept[of_thread] = begins_after_all(ops.start_ns[own], ops.end_ns[own])
+    return rows[kept]
+
+
+class _Idle(NamedTuple):
+    """Times in which a thread is in no op that works."""
+
+    start_ns: I64
+    end_ns: I64
+
+
+def works(ops: HostEvents) -> Bool:
+    """Return a mask of the ops that compute: `aten::mm`, `fbgemm::...`, but no autograd node and no collective."""
+    return ops.named(lambda name: "::" in name and not name.startswith(_ARRANGES))
+
+
+def _idle(ops: HostEvents, notes: HostEvents) -> _Idle:
+    """Return the times between the beginnings and ends of ops and ranges that lie in no op that computes.
+
+    An op with a collective inside, such as one of a DTensor, may wait for it.
+    """
+    at = np.unique(np.concatenate((ops.start_ns, ops.end_ns, notes.start_ns, notes.end_ns)))
+    collectives = np.sort(ops.start_ns[ops.named(lambda name: name.startswith(_COMMUNICATES))])
+    first, last = (np.searchsorted(collectives, edges) for edges in (ops.start_ns, ops.end_ns))
+    computes = works(ops) & (first == last)
+    inside = contains(union(ops.start_ns[computes], ops.end_ns[computes]), at[:-1])
+    long = (at[1:] - at[:-1] >= _WAITED_NS) & ~inside
+    return _Idle(at[:-1][long], at[1:][long])
+
+
+def _waits(idle: _Idle, issue: I64, issued: I64, marks: I64, ranges: HostEvents) -> list[HostWait]:
+    """Find the waits.
+
+    An uncertain wait is left out if a certain one follows in the same step: that may be for both collectives.
+
+    Args:
+        idle: Times without ops.
+        issue: Start of the op that starts each collective.
+        issued: End of that op.
+        marks: Starts of the steps.
+        ranges: The collectives.
+
+    Returns:
+        The waits, by start.
+    """
+    found = []
+    by_end = np.argsort(ranges.end_ns, kind="stable")
+    ends = ranges.end_ns[by_end]
+    for start, end in zip(idle.start_ns.tolist(), idle.end_ns.tolist(), strict=True):
+        slack = max(_LATE_NS, round(_LATE * (end - start)))
+        first, behind = np.searchsorted(ends, start + _WAITED_NS), np.searchsorted(ends, end + slack, side="right")
+        within = by_end[first:behind]
+        within = within[issue[within] <= start]
+        if len(within):
+            last = int(ranges.end_ns[within[-1]])
+            prompt = end - last <= slack
+            # A collective that is started and waited for at once leaves no op in between.
+            certain = prompt or bool((issued[within] == start).any())
+            found.append(HostWait(start, end, min(end, last + NOTICED_NS), last, prompt, certain))
+    certain = np.array([wait.certain for wait in found], np.bool_)
+    step = np.searchsorted(marks, [wait.start_ns for wait in found], side="right")
+    # Step of the next certain wait, by the step of the last one up to each wait.
+    following = np.append(step[certain], -1)[np.cumsum(certain)]
+    return [wait for wait, keeps in zip(found, certain | (following != step), strict=True) if keeps]

@@ -1,0 +1,303 @@
+"""Other sizes of the buckets of data-parallel training.
+
+Buckets are all-reduces of a process group that follow each other in a step, where nothing on any rank waits for one
+before the next is launched. A merged bucket starts when its last part is ready. A part of a divided bucket is ready
+earlier, in proportion to its bytes. A transfer takes a latency and the bytes per bandwidth; transfers that ran at once
+are taken to have shared it, and to run one after another instead.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+
+import numpy as np
+from msgspec import Struct
+from msgspec.structs import replace
+
+from overlapscope.analysis.host_order import EARLIEST_NS
+from overlapscope.base.columns import mask_of, pick
+from overlapscope.base.intervals import I64, Bool
+from overlapscope.prediction.graph import Orders, Why
+from overlapscope.prediction.hardware import Stance
+from overlapscope.ranks.joint.changes import latencies
+from overlapscope.ranks.joint.join import JoinedJob, Ties, of_entries, ties
+from overlapscope.ranks.joint.rank import Parts
+from overlapscope.ranks.waits import sum_by
+
+_BUCKET = re.compile(r"(?:\w+:|.*_)?all_?reduce.*", re.IGNORECASE)
+
+
+MOST_PIECES = 10_000
+"""Maximum number of pieces of a bucket."""
+
+
+class NoBuckets(Exception):
+    """The recordings show no buckets."""
+
+
+class TooManyPieces(Exception):
+    """A bucket would be divided into more than `MOST_PIECES`."""
+
+
+class _BucketRun(Struct, frozen=True, eq=False):
+    """Buckets of a process group that follow each other."""
+
+    meetings: I64
+    bytes: I64
+    step: int
+    """Number of the step; -1 if unknown."""
+
+
+class Bucketed(Struct, frozen=True, eq=False):
+    """Ranks with other buckets."""
+
+    parts: list[Parts]
+    tied: Ties
+    before: int
+    """Number of buckets."""
+    after: int
+    steps: int
+    """Number of steps that have them; 0 if unknown."""
+
+
+def rebucketed(
+    job: JoinedJob, parts: Sequence[Parts], transfer_ns: I64, bucket_bytes: float, stance: Stance
+) -> Bucketed:
+    """Merge and divide buckets until each is as near to a given size as whole buckets allow.
+
+    Returns:
+        The ranks with these buckets, and their ties.
+
+    Raises:
+        NoBuckets: No two all-reduces of known size follow each other, so it is unknown when their parts are ready.
+        TooManyPieces: The size is too small for the buckets.
+    """
+    count = len(job.met)
+    into, pieces = np.arange(count), np.ones(count, np.int64)
+    size = np.full(count, -1)
+    runs = list(_runs(job, parts))
+    before, steps = sum(len(run.meetings) for run in runs), len({run.step for run in runs if run.step >= 0})
+    if not runs:
+        raise NoBuckets
+    for run in runs:
+        size[run.meetings] = run.bytes
+        begin = 0
+        for end in _ends(run.bytes.tolist(), bucket_bytes):
+            last, total = run.meetings[end - 1], int(run.bytes[begin:end].sum())
+            if total > MOST_PIECES * bucket_bytes:
+                raise TooManyPieces
+            into[run.meetings[begin:end]], size[last] = last, total
+            pieces[last] = max(1, round(total / bucket_bytes))
+            begin = end
+    if (into == np.arange(count)).all() and (pieces == 1).all():
+        return Bucketed(list(parts), ties(job, parts, transfer_ns), before, before, steps)
+    earlier = _earlier(job, parts, runs)
+    # The pieces of a merged bucket divide its last part, which is ready evenly.
+    of_last = job.met.kernels.bytes[job.met.row]
+    earlier = np.rint(earlier * (size[job.met.meeting] / np.maximum(of_last, 1))).astype(np.int64)
+    alone = _alone(job, transfer_ns, size > 0)
+    transfer = _transfers(job, alone, into, pieces, stance)
+    kept = into == np.arange(count)
+    after = sum(int(pieces[run.meetings[kept[run.meetings]]].sum()) for run in runs)
+    spread = np.zeros_like(earlier) if stance == Stance.WORST else earlier
+    changed = [_changed(job, part, place, into, pieces, spread) for place, part in enumerate(parts)]
+    tied = ties(job, changed, transfer)
+    most = int(pieces.max())
+    entry, piece = _repeated(np.where(kept, pieces, 0)[job.met.meeting])
+    of = pieces[job.met.meeting][entry]
+    tied = tied.take(entry)
+    # The last piece has the place of the whole bucket, the others are right before it.
+    tied = replace(tied, rest=tied.rest - 2 * (of - 1 - piece), meeting=tied.meeting * most + piece)
+    order = np.argsort(tied.meeting, kind="stable")
+    tied = tied.take(order)
+    of_bucket = (size > 0)[tied.meeting // most]
+    changed = [
+        _in_turn(part, tied.take(of_bucket & (tied.rank == place)), job.met.kind, most)
+        for place, part in enumerate(changed)
+    ]
+    return Bucketed(changed, tied, before, after, steps)
+
+
+def _ends(sizes: Sequence[int], bucket_bytes: float) -> Iterator[int]:
+    """Yield the end of each merged bucket: the next one is added if the sum is then nearer to the requested size."""
+    total = 0
+    for place, size in enumerate(sizes):
+        if total and total + size / 2 > bucket_bytes:
+            yield place
+            total = 0
+        total += size
+    yield len(sizes)
+
+
+def _alone(job: JoinedJob, transfer_ns: I64, bucket: Bool) -> I64:
+    """Return how long the transfers of buckets would take if no other ran at once on the rank."""
+    result = transfer_ns.copy()
+    for place in range(len(job.ranks)):
+        own = np.flatnonzero((job.met.rank == place) & bucket[job.met.meeting] & (transfer_ns > 0))
+        start = job.last_ns[job.met.meeting[own]]
+        end = start + transfer_ns[own]
+        at = np.unique(np.concatenate([start, end]))
+        running = np.searchsorted(np.sort(start), at, side="right") - np.searchsorted(np.sort(end), at, side="right")
+        shared = np.append(0.0, np.cumsum(np.diff(at) / np.maximum(running[:-1], 1)))
+        result[own] = np.rint(shared[np.searchsorted(at, end)] - shared[np.searchsorted(at, start)])
+    return result
+
+
+def _in_turn(part: Parts, buckets: Ties, kind_of: I64, most: int) -> Parts:
+    """Let transfers of a kind run one after another, in the order of their meetings."""
+    kind = kind_of[buckets.meeting // most]
+    order = np.lexsort((buckets.meeting, buckets.last_ns, kind))
+    rest, follows = buckets.rest[order], kind[order][1:] == kind[order][:-1]
+    turns = Orders.of(rest[:-1][follows], rest[1:][follows], 0, Why.EVENT)
+    return replace(part, network=replace(part.network, orders=Orders.joined([part.network.orders, turns])))
+
+
+def _runs(job: JoinedJob, parts: Sequence[Parts]) -> Iterator[_BucketRun]:
+    """Yield the buckets that follow each other, without those of unknown size.
+
+    A single all-reduce that is waited for, as in tensor parallelism, is not a bucket.
+    """
+    met, kinds = job.met, job.met.kernels.kinds
+    bucket = met.kernels.by_kind(lambda kind: _BUCKET.fullmatch(kind.collective) is not None)[met.kind] != 0
+    size = met.kernels.bytes[met.row]
+    least, most = (side.reduceat(size, met.first[:-1]) for side in (np.minimum, np.maximum))
+    bucket &= (least > 0) & (least == most)
+    closes = of_entries(job, [part.closed_by for part in parts])
+    needed = of_entries(job, [_needed_in(part) for part in parts])
+    step = np.maximum.reduceat(met.kernels.step[met.row], met.first[:-1])
+
+    def found(run: Sequence[int]) -> Iterator[_BucketRun]:
+        if len(run) > 1:
+            yield _BucketRun(np.array(run), least[run], int(step[run[0]]))
+
+    for number in range(len(kinds)):
+        rows = np.flatnonzero(bucket & (met.kind == number))
+        rows = rows[np.argsort(job.last_ns[rows], kind="stable")]
+        run: list[int] = []
+        for meeting in rows.tolist():
+            if run and (step[run[-1]] != step[meeting] or not _follow(job, run, meeting, needed, closes)):
+                yield from found(run)
+                run = []
+            run.append(meeting)
+        yield from found(run)
+
+
+def _follow(job: JoinedJob, run: Sequence[int], later: int, needed: I64, closes: I64) -> bool:
+    """Return whether a bucket is launched on all ranks before anything needs the buckets before it."""
+    *before, then = (np.arange(*job.met.first[meeting : meeting + 2]) for meeting in (*run, later))
+    if any(len(first) != len(then) or (job.met.rank[first] != job.met.rank[then]).any() for first in before):
+        return False
+    return all((needed[first] > closes[then]).all() for first in before) and bool((closes[then] >= 0).all())
+
+
+def _needed_in(part: Parts) -> I64:
+    """Return the first segment in which anything but the next collective needs each collective."""
+    network, rest = part.network, part.comm
+    first = np.full(len(network.items), 2**62)
+    np.minimum.at(first, network.orders.first, part.segment_of_item[network.orders.then])
+    np.minimum.at(first, network.waits.item, part.segment_of_call[network.waits.call])
+    # The next item on the lane, unless that is a collective too.
+    following = np.minimum(rest + 1, len(network.items) - 1)
+    same = (network.items.lane[following] == network.items.lane[rest]) & (following > rest)
+    same &= ~mask_of(part.comm - 1, len(network.items))[following]
+    result: I64 = np.minimum(first[rest], np.where(same, part.segment_of_item[following], 2**62))
+    return result
+
+
+def _ready_ns(part: Parts) -> I64:
+    """Return when each collective could start, as recorded, if its lane were free."""
+    network, arrival = part.network, part.comm - 1
+    items, calls = network.items, network.calls
+    ready = np.full(len(items), EARLIEST_NS)
+    np.maximum.at(ready, network.orders.then, items.end_ns[network.orders.first] + network.orders.lag_ns)
+    made = np.where(items.after_call, pick(calls.end_ns, items.call), pick(calls.start_ns, items.call))
+    launched = np.where(items.call >= 0, made + items.launch_lag_ns, EARLIEST_NS)
+    result: I64 = np.maximum(ready, launched)[arrival]
+    return result
+
+
+def _earlier(job: JoinedJob, parts: Sequence[Parts], runs: Sequence[_BucketRun]) -> I64:
+    """Return by how much earlier the bytes of each bucket begin to be ready than all of them, for each member."""
+    at = of_entries(job, [_ready_ns(part) for part in parts])
+    result = np.zeros(len(job.met.row), np.int64)
+    filled_ns, filled_bytes = np.zeros((2, len(parts)), np.int64)
+    first: list[tuple[I64, int]] = []
+    for run in runs:
+        entries = [np.arange(*job.met.first[meeting : meeting + 2]) for meeting in run.meetings.tolist()]
+        first.append((entries[0], int(run.bytes[0])))
+        for before, members, size in zip(entries, entries[1:], run.bytes[1:].tolist(), strict=False):
+            result[members] = np.maximum(at[members] - at[before], 0)
+            filled_ns[job.met.rank[members]] += result[members]
+            filled_bytes[job.met.rank[members]] += size
+    # The first bucket of a step is taken to be filled as fast as the others.
+    for members, size in first:
+        rank = job.met.rank[members]
+        result[members] = size * filled_ns[rank] // np.maximum(filled_bytes[rank], 1)
+    return result
+
+
+def _transfers(job: JoinedJob, alone_ns: I64, into: I64, pieces: I64, stance: Stance) -> I64:
+    """Return the transfers of the pieces of merged and divided buckets."""
+    meeting = job.met.meeting
+    fixed = np.minimum(latencies(job, alone_ns, stance)[job.met.kind[meeting]], np.maximum(alone_ns, 0))
+    whole = sum_by(into[meeting] * len(job.ranks) + job.met.rank, alone_ns - fixed, len(job.met) * len(job.ranks))
+    transfer: I64 = fixed + whole[meeting * len(job.ranks) + job.met.rank] // pieces[meeting]
+    return transfer
+
+
+def _changed(job: JoinedJob, part: Parts, place: int, into: I64, pieces: I64, earlier: I64) -> Parts:
+    """Return a rank with merged and divided buckets."""
+    own = np.flatnonzero(job.met.rank == place)
+    meeting, rest = job.met.meeting[own], part.comm[job.comm[own]]
+    network, items, orders = part.network, part.network.items, part.network.orders
+    count, early = np.ones(len(items), np.int64), np.zeros(len(items), np.int64)
+    count[rest - 1] = count[rest] = np.where(into[meeting] == meeting, pieces[meeting], 1)
+    early[rest - 1] = earlier[own]
+    # Both items of a divided bucket are repeated together.
+    source, piece = _repeated(count)
+    together = np.where(mask_of(rest, len(items)) & (count > 1), -1, 0)[source] + source
+    in_order = np.lexsort((source, piece, together))
+    source, piece = source[in_order], piece[in_order]
+    first_of, last_of = np.empty((2, len(items)), np.int64)
+    last_of[source] = np.arange(len(source))
+    first_of[source[::-1]] = np.arange(len(source))[::-1]
+    # Anything that needs a merged bucket needs the one that it is part of.
+    whole = np.arange(len(items))
+    rest_of = np.zeros(len(job.met), np.int64)
+    rest_of[meeting] = rest
+    whole[rest] = rest_of[into[meeting]]
+
+    def sooner(row: I64, piece: I64) -> I64:
+        return early[row] * (count[row] - 1 - piece) // count[row]
+
+    order, of_piece = _repeated(count[orders.then])
+    then = orders.then[order]
+    items = items.take(source)
+    length = items.duration_ns.copy()
+    length[last_of[rest[into[meeting] != meeting]]] = 0
+    network = replace(
+        network,
+        items=replace(items, launch_lag_ns=items.launch_lag_ns - sooner(source, piece), duration_ns=length),
+        orders=replace(
+            orders.take(order),
+            first=last_of[whole[orders.first[order]]],
+            then=first_of[then] + 2 * of_piece,
+            lag_ns=orders.lag_ns[order] - sooner(then, of_piece),
+        ),
+        waits=replace(network.waits, item=last_of[whole[network.waits.item]]),
+    )
+    of_items = ("segment_of_item", "work_ns", "launched_work_ns", "launched_host_ns")
+    return replace(
+        part,
+        network=network,
+        comm=last_of[part.comm],
+        marks=part.marks if part.marks_are_calls else first_of[part.marks],
+        **{name: getattr(part, name)[source] for name in of_items},
+    )
+
+
+def _repeated(count: I64) -> tuple[I64, I64]:
+    """Return each row `count` times, and the number of each repetition."""
+    row = np.repeat(np.arange(len(count)), count)
+    return row, np.arange(len(row)) - np.repeat(np.cumsum(count) - count, count)

@@ -1,0 +1,177 @@
+"""Changes to a whole job: its late rank, its collectives' launches, and the network between ranks."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+from msgspec import Struct
+from msgspec.structs import replace
+
+from overlapscope.analysis.event_waits import HIGH
+from overlapscope.base.columns import F64, mask_of
+from overlapscope.base.intervals import I64, Bool
+from overlapscope.prediction.graph import Why
+from overlapscope.prediction.hardware import Stance
+from overlapscope.ranks.joint.join import JoinedJob
+from overlapscope.ranks.joint.rank import BY_EVENT, Parts
+from overlapscope.ranks.waits import sum_by
+
+_DOUBT = {Stance.BEST: 0, Stance.EXPECTED: 1, Stance.WORST: 2}
+"""Multiples of a latency that was estimated from transfers of several sizes."""
+_UNKNOWN = {Stance.BEST: 0.0, Stance.EXPECTED: 0.0, Stance.WORST: 1.0}
+"""Fractions of the usual transfer that are latency, if all have the same size."""
+_LEAST_COMPARED = 0.5
+"""Minimum fraction of the late rank's work that must have counterparts on other ranks."""
+
+
+class Incomparable(Exception):
+    """No other rank does the same work as the late one."""
+
+
+class _Segments(Struct, frozen=True, eq=False):
+    """Work before each arrival at a meeting, one entry for each of `JoinedJob.met.row`; in nanoseconds."""
+
+    segment: I64
+    """Segment of the rank that the arrival closes; -1 if unknown."""
+    since: I64
+    """Meeting that closed the segment before; -1 for none."""
+    host_ns: I64
+    device_ns: I64
+
+
+def like_others(job: JoinedJob, parts: Sequence[Parts], place: int, stance: Stance) -> Parts:
+    """Give a rank's work between two collectives the time that the others take.
+
+    Returns:
+        The rank. Its work takes the median time of the others, or that of the fastest or the slowest.
+
+    Raises:
+        Incomparable: The others don't do the same work between the same collectives.
+    """
+    part, segments = parts[place], _segments(job, parts)
+    host, device = np.ones((2, int(part.segment_of_call.max(initial=0)) + 2))
+    own = np.flatnonzero((job.met.rank == place) & (segments.segment >= 0))
+    compared_ns = total_ns = 0
+    for entry in own.tolist():
+        meeting, segment = int(job.met.meeting[entry]), int(segments.segment[entry])
+        members = np.arange(job.met.first[meeting], job.met.first[meeting + 1])
+        alike = (members != entry) & (segments.since[members] == segments.since[entry])
+        peers = members[alike & (segments.segment[members] >= 0)]
+        work_ns = int(segments.host_ns[entry] + segments.device_ns[entry])
+        total_ns += work_ns
+        if len(peers):
+            compared_ns += work_ns
+            host[segment] = _factor(segments.host_ns, entry, peers, stance)
+            # Work of a GPU may have to be done by the others instead.
+            shared = float(segments.device_ns[members].mean()) if stance == Stance.WORST else 0.0
+            device[segment] = _factor(segments.device_ns, entry, peers, stance, shared)
+    if compared_ns < _LEAST_COMPARED * total_ns or not total_ns:
+        raise Incomparable
+    return _scaled(part, host, device)
+
+
+def _factor(work_ns: I64, entry: int, peers: I64, stance: Stance, least_ns: float = 0.0) -> float:
+    others = np.sort(work_ns[peers])
+    typical = {Stance.BEST: others[0], Stance.EXPECTED: np.median(others), Stance.WORST: others[-1]}[stance]
+    return min(1.0, max(float(typical), least_ns) / max(1, int(work_ns[entry])))
+
+
+def _segments(job: JoinedJob, parts: Sequence[Parts]) -> _Segments:
+    segment, since, host, device = np.full((4, len(job.met.row)), -1)
+    for place, part in enumerate(parts):
+        entries = np.flatnonzero(job.met.rank == place)
+        closed = part.closed_by[job.comm[entries]]
+        count = int(part.segment_of_call.max(initial=0)) + 2
+        calls, items = part.network.calls, part.network.items
+        hosts = sum_by(part.segment_of_call, np.maximum(calls.before_ns, 0) + calls.length_ns, count)
+        communicates = mask_of(np.concatenate([part.comm, part.comm - 1]), len(items))
+        devices = sum_by(part.segment_of_item, np.where(communicates, 0, part.work_ns), count)
+        meeting_of = np.full(count + 1, -1)
+        known = closed >= 0
+        meeting_of[closed[known] + 1] = job.met.meeting[entries[known]]
+        segment[entries], since[entries] = closed, np.where(known, meeting_of[closed], -1)
+        host[entries], device[entries] = hosts[closed], devices[closed]
+    return _Segments(segment, since, host, device)
+
+
+def _scaled(part: Parts, host: F64, device: F64) -> Parts:
+    """Return the rank with the host's and the device's work in each segment multiplied by factors."""
+    network, items, calls = part.network, part.network.items, part.network.calls
+    communicates = mask_of(np.concatenate([part.comm, part.comm - 1]), len(items))
+    of_device = np.where(communicates, 1.0, device[part.segment_of_item])
+    of_host = host[part.segment_of_item]
+    in_gap = (part.work_ns > 0) & (items.duration_ns == 0)
+    spared = np.where(in_gap, part.work_ns * (1 - of_device), 0)
+    spared_launch = part.launched_host_ns * (1 - of_host) + part.launched_work_ns * (1 - of_device)
+    items = replace(
+        items,
+        duration_ns=items.duration_ns * of_device,
+        queue_lag_ns=items.queue_lag_ns - _whole(spared),
+        launch_lag_ns=items.launch_lag_ns - _whole(spared_launch),
+    )
+    work = np.append(np.maximum(calls.before_ns, 0), calls.length_ns)
+    less = work - _shortened(work, np.tile(part.segment_of_call, 2), host)
+    before, length = np.split(less, 2)
+    calls = replace(calls, before_ns=calls.before_ns - before, length_ns=calls.length_ns - length)
+    return replace(part, network=replace(network, items=items, calls=calls))
+
+
+def _shortened(work_ns: I64, segment: I64, factor: F64) -> I64:
+    """Return the pieces of the host's work so that their sums in each segment are multiplied.
+
+    The longest pieces are shortened first.
+    """
+    result = work_ns.copy()
+    for number in np.flatnonzero(factor < 1).tolist():
+        rows = np.flatnonzero(segment == number)
+        rows = rows[np.argsort(-work_ns[rows], kind="stable")]
+        excess = round(float(work_ns[rows].sum()) * (1 - factor[number]))
+        result[rows] -= np.diff(np.minimum(np.cumsum(work_ns[rows]), excess), prepend=0)
+    return result
+
+
+def _whole(values: F64) -> I64:
+    return np.rint(values).astype(np.int64)
+
+
+def issued_earlier(part: Parts, stance: Stance) -> tuple[Parts, int]:
+    """Let each collective start when its input is ready; return also how many the recording shows this for."""
+    network, items, arrival = part.network, part.network.items, part.comm - 1
+    orders = network.orders
+    trusted = (orders.why == Why.EVENT) & ((stance != Stance.WORST) | (orders.confidence >= HIGH))
+    by_event: Bool = (part.ready == BY_EVENT) & mask_of(orders.then[trusted], len(items))[arrival]
+    by_call = part.ready >= 0
+    call, lag = items.call.copy(), items.launch_lag_ns.copy()
+    call[arrival[by_call]] = part.ready[by_call]
+    call[arrival[by_event]], lag[arrival[by_event]] = -1, 0
+    moved = replace(items, call=call, launch_lag_ns=lag, after_call=items.after_call & (call >= 0))
+    return replace(part, network=replace(network, items=moved)), int((by_call | by_event).sum())
+
+
+def faster_transfers(job: JoinedJob, transfer_ns: I64, times: float, stance: Stance) -> I64:
+    """Return the transfers of a network that is `times` as fast, without its latency."""
+    fixed = np.minimum(latencies(job, transfer_ns, stance)[job.met.kind[job.met.meeting]], np.maximum(transfer_ns, 0))
+    return np.where(transfer_ns > 0, _whole(fixed + (transfer_ns - fixed) / times), transfer_ns)
+
+
+def latencies(job: JoinedJob, transfer_ns: I64, stance: Stance) -> I64:
+    """Return the part of the transfers of each kind that doesn't depend on bandwidth.
+
+    It follows from transfers of different sizes, and is between nothing and the usual transfer of the smallest size.
+    """
+    kinds = job.met.kernels.kinds
+    result = np.zeros(len(kinds), np.int64)
+    kind_of_entry, size = job.met.kind[job.met.meeting], job.met.kernels.bytes[job.met.row]
+    for kind in np.unique(kind_of_entry).tolist():
+        own = (kind_of_entry == kind) & (transfer_ns > 0)
+        if not own.any():
+            continue
+        sizes, number = np.unique(size[own], return_inverse=True)
+        usual = [float(np.median(transfer_ns[own][number == each])) for each in range(len(sizes))]
+        latency = _UNKNOWN[stance] * usual[0]
+        if len(sizes) > 1 and sizes[0] >= 0:
+            slope, at_0 = np.polyfit(sizes.astype(np.float64), usual, 1)
+            latency = _DOUBT[stance] * float(at_0 if slope > 0 else usual[0])
+        result[kind] = round(min(max(latency, 0), usual[0]))
+    return result

@@ -1,0 +1,300 @@
+"""Joint replay: a single network of all ranks, tied where the ranks meet.
+
+A member's arrival at a collective has no length. A hub comes after all arrivals, and the rest of each member's
+collective comes after the hub: it is the transfer. So the engine that replays one rank replays the job.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Sequence
+
+import numpy as np
+from msgspec import Struct
+from msgspec.structs import replace
+
+from overlapscope.analysis.grouping import group_starts
+from overlapscope.analysis.host_order import EARLIEST_NS, Calls
+from overlapscope.base.columns import Columns, mask_of
+from overlapscope.base.intervals import I64, Bool
+from overlapscope.base.words import clean, listed, percent, plural
+from overlapscope.prediction.graph import DeviceItems, Network, Orders, Waits, Why
+from overlapscope.prediction.replay import replay
+from overlapscope.prediction.steps import mean
+from overlapscope.ranks.collectives import Meetings
+from overlapscope.ranks.comparison import Comparison, clock_words, compare
+from overlapscope.ranks.joint.rank import Parts, RankSummary, Unfit
+from overlapscope.ranks.reduced import stated_world_size
+from overlapscope.trace.model import Kind
+
+MOST_UNJOINED_PCT = 1.0
+"""Maximum share of a step for communication that keeps its recorded length, because it can't be joined."""
+_NAME_LIMIT = 80
+"""Maximum length of a collective's name in a sentence."""
+_NO_QUEUE_NS = -(2**50)
+"""Gap after the item before it for hubs, which share a lane without waiting for each other."""
+
+
+class JoinedJob(Struct, frozen=True, eq=False):
+    """The ranks of a job, and the collectives at which they meet. Ranks are given by their places."""
+
+    ranks: tuple[RankSummary, ...]
+    comparison: Comparison
+    met: Meetings
+    """Meetings that the ranks are joined at."""
+    comm: I64
+    """Collective of each entry of `met.row`, by its place on its rank."""
+    last_ns: I64
+    """Last arrival at each meeting, by the reference clock."""
+    transfer_ns: I64
+    """Time from there to the end of each entry; negative if the clocks disagree."""
+
+    @property
+    def numbers(self) -> list[int]:
+        """Number of each rank."""
+        return [rank.reduced.rank or 0 for rank in self.ranks]
+
+
+def gather(summaries: Sequence[RankSummary]) -> JoinedJob:
+    """Match the collectives of all ranks."""
+    ranks = tuple(sorted(summaries, key=lambda rank: (rank.reduced.rank or 0, rank.reduced.source)))
+    comparison = compare([rank.reduced for rank in ranks])
+    known = comparison.offsets.error_ns >= 0
+    symmetric = comparison.symmetric
+    good = np.ones(len(symmetric), np.bool_)
+    if len(symmetric):
+        good = ~comparison.offsets.odd & np.logical_and.reduceat(known[symmetric.rank], symmetric.first[:-1])
+    met = symmetric.take(good)
+    before = _starts([len(rank.reduced.comm) for rank in ranks])
+    offset = comparison.offsets.offset_ns[met.rank]
+    last = np.maximum.reduceat(met.start_ns - offset, met.first[:-1]) if len(met) else np.empty(0, np.int64)
+    transfer = met.end_ns - offset - last[met.meeting]
+    return JoinedJob(ranks, comparison, met, met.row - before[met.rank], last, transfer)
+
+
+def obstacles(summaries: Sequence[RankSummary | Unfit]) -> Iterator[str]:
+    """Yield the reasons why recordings can't be joined, before anything is matched."""
+    for unfit in summaries:
+        if isinstance(unfit, Unfit):
+            yield f"{clean(unfit.source)}: {unfit.reason}"
+    ranks = [summary.reduced for summary in summaries if isinstance(summary, RankSummary)]
+    if nameless := [rank.source for rank in ranks if rank.rank is None]:
+        yield f"{clean(nameless[0])} doesn't state its rank, so its place in the job is unknown."
+        return
+    for number, count in Counter(rank.rank for rank in ranks).items():
+        if count > 1:
+            yield f"{count} traces are of rank {number}; give one of them."
+    present = {rank.rank for rank in ranks}
+    missing = [number for number in range(stated_world_size(ranks) or 0) if number not in present]
+    if missing and len(ranks) == len(summaries):
+        lacking = f"{plural(len(missing), 'rank')} ({listed(missing, 5)})"
+        yield f"The traces of {lacking} are missing, and the other ranks wait for these."
+
+
+def doubts(job: JoinedJob) -> Iterator[str]:
+    """Yield the reasons why matched ranks can't be joined."""
+    if len(job.ranks) > 1 and not len(job.met):
+        yield clock_words(job.comparison).reason
+        return
+    sizes = np.array([kind.group_size for kind in job.met.kernels.kinds], np.int64)
+    if len(job.met) and (lacking := int((np.diff(job.met.first) < sizes[job.met.kind]).sum())):
+        yield f"In {plural(lacking, 'collective')} the kernels of some ranks are missing, which others waited for."
+    yield from _unjoined(job)
+
+
+def _unjoined(job: JoinedJob) -> Iterator[str]:
+    """Yield a reason if much communication isn't joined."""
+    kernels = job.met.kernels
+    joined = mask_of(job.met.row, len(kernels))
+    alone = kernels.by_kind(lambda kind: kind.group_size == 1)[kernels.kind] != 0
+    others = ~joined & ~alone
+    for place, rank in enumerate(job.ranks):
+        begin, end = _judged_part(rank)
+        within = (kernels.start_ns >= begin) & (kernels.start_ns < end)
+        rows = np.flatnonzero(others & (kernels.rank == place) & within)
+        pct = 100 * float((kernels.end_ns - kernels.start_ns)[rows].sum()) / max(1, end - begin)
+        if pct > MOST_UNJOINED_PCT:
+            names = Counter(kernels.kinds[kind].collective for kind in kernels.kind[rows].tolist())
+            named = listed([f"{count:,} {clean(name, _NAME_LIMIT)}" for name, count in names.most_common(3)])
+            yield (
+                f"On rank {rank.reduced.rank}, communication for {percent(pct)} of the time has no known counterparts "
+                f"or does not wait for all members ({named}), so it is unknown how long it would take."
+            )
+            return
+
+
+def _judged_part(rank: RankSummary) -> tuple[int, int]:
+    """Return start and end of the judged steps in the rank's own replay."""
+    part = rank.recorded
+    begin = (part.network.calls.start_ns if part.marks_are_calls else part.network.items.start_ns)[part.marks[0]]
+    return int(begin), int(begin + rank.lengths_ns.sum())
+
+
+class Ties(Columns, frozen=True):
+    """Ties between ranks: a row for each member of each meeting, meeting after meeting."""
+
+    meeting: I64
+    rank: I64
+    rest: I64
+    """Item of the rest of its collective, in the rank's network; its arrival is the item before it."""
+    transfer_ns: I64
+    """Time from the last arrival to its end; negative if the clocks disagree."""
+    last_ns: I64
+    """Recorded last arrival at the meeting, or any times with the same order."""
+
+
+def ties(job: JoinedJob, parts: Sequence[Parts], transfer_ns: I64) -> Ties:
+    """Return the ties of the recorded meetings, with some transfers."""
+    rest = of_entries(job, [part.comm for part in parts])
+    return Ties(job.met.meeting, job.met.rank, rest, transfer_ns, job.last_ns[job.met.meeting])
+
+
+def of_entries(job: JoinedJob, of_collectives: Sequence[I64]) -> I64:
+    """Return the value of each entry of `met.row`, given those of each rank's collectives."""
+    before = _starts([len(each) for each in of_collectives])
+    values: I64 = np.concatenate(of_collectives)[before[job.met.rank] + job.comm]
+    return values
+
+
+class Joint(Struct, frozen=True, eq=False):
+    """The network of a job."""
+
+    network: Network
+    first_item: I64
+    """First item of each rank, and the number of all ranks' items; hubs follow."""
+    first_call: I64
+    arrival: I64
+    """Item of each tie's arrival."""
+    hub: I64
+    """Item of each tie's meeting."""
+
+
+def join(job: JoinedJob, parts: Sequence[Parts], tied: Ties) -> Joint:
+    """Tie the networks of all ranks together."""
+    offset = job.comparison.offsets.offset_ns
+    networks = [part.network for part in parts]
+    item = _starts([len(network.items) for network in networks])
+    call = _starts([len(network.calls) for network in networks])
+    lane = _starts([int(network.items.lane.max(initial=-1)) + 1 for network in networks])
+    thread = _starts([int(network.calls.thread.max(initial=-1)) + 1 for network in networks])
+    items, calls, orders, waits = [], [], [], []
+    for place, network in enumerate(networks):
+        shift = int(offset[place])
+        items.append(_moved_items(network.items, shift, int(call[place]), int(lane[place])))
+        calls.append(_moved_calls(network.calls, shift, int(call[place]), int(thread[place])))
+        its = network.orders
+        orders.append(replace(its, first=its.first + item[place], then=its.then + item[place]))
+        waits.append(
+            replace(network.waits, call=network.waits.call + call[place], item=network.waits.item + item[place])
+        )
+    rest = tied.rest + item[tied.rank]
+    # Hubs share a lane in the order in which they happen.
+    first = group_starts(tied.meeting)
+    order = np.argsort(tied.last_ns[first], kind="stable")
+    number = np.empty(len(first), np.int64)
+    number[order] = item[-1] + np.arange(len(first))
+    hub = np.repeat(number, np.diff(np.append(first, len(rest))))
+    hubs = _hubs(tied.last_ns[first][order], int(lane[-1]))
+    orders.append(Orders.of(rest - 1, hub, 0, Why.EVENT))
+    orders.append(replace(Orders.of(hub, rest, 0, Why.EVENT), lag_ns=np.minimum(tied.transfer_ns, 0)))
+    joined = DeviceItems.joined([*items, hubs]).copied("duration_ns")
+    joined.duration_ns[rest] = np.maximum(tied.transfer_ns, 0)
+    network = Network(joined, Calls.joined(calls), Orders.joined(orders), Waits.joined(waits), networks[0].constants)
+    return Joint(network, item, call, rest - 1, hub)
+
+
+def _starts(sizes: Sequence[int]) -> I64:
+    return np.append(0, np.cumsum(sizes)).astype(np.int64)
+
+
+def _moved_items(items: DeviceItems, shift_ns: int, call: int, lane: int) -> DeviceItems:
+    return replace(
+        items,
+        call=np.where(items.call >= 0, items.call + call, -1),
+        lane=items.lane + lane,
+        release_ns=_shifted(items.release_ns, shift_ns),
+        start_ns=items.start_ns - shift_ns,
+        end_ns=items.end_ns - shift_ns,
+    )
+
+
+def _moved_calls(calls: Calls, shift_ns: int, call: int, thread: int) -> Calls:
+    return replace(
+        calls,
+        thread=calls.thread + thread,
+        handed_by=np.where(calls.handed_by >= 0, calls.handed_by + call, -1),
+        release_ns=_shifted(calls.release_ns, shift_ns),
+        start_ns=calls.start_ns - shift_ns,
+        end_ns=calls.end_ns - shift_ns,
+    )
+
+
+def _shifted(release_ns: I64, shift_ns: int) -> I64:
+    return np.where(release_ns > EARLIEST_NS, release_ns - shift_ns, release_ns)
+
+
+def _hubs(last_ns: I64, lane: int) -> DeviceItems:
+    count = np.zeros(len(last_ns), np.int64)
+    return DeviceItems.filled(
+        device=count,
+        lane=lane,
+        kind=int(Kind.OTHER),
+        host_memory=0,
+        bytes=-1,
+        duration_ns=0,
+        call=-1,
+        launch_lag_ns=0,
+        after_call=False,
+        queue_lag_ns=_NO_QUEUE_NS,
+        engine_lag_ns=0,
+        release_ns=EARLIEST_NS,
+        moved=False,
+        gone=False,
+        start_ns=last_ns,
+        end_ns=last_ns,
+    )
+
+
+class JobTimes(Struct, frozen=True, eq=False):
+    """Steps and waiting of all ranks in a joint replay."""
+
+    lengths_ns: tuple[I64, ...]
+    """Lengths of the judged steps of each rank."""
+    waited_ns: tuple[int, ...]
+    """Mean time that each rank waits for others in a step."""
+
+    steps_ns: tuple[int, ...]
+    """Mean step of each rank."""
+
+    @property
+    def step_ns(self) -> int:
+        """The job's step: the mean of all ranks' steps."""
+        return mean(np.array(self.steps_ns))
+
+
+def times(job: JoinedJob, parts: Sequence[Parts], tied: Ties) -> JobTimes:
+    """Replay the job.
+
+    Returns:
+        The steps and waits of its ranks.
+
+    Raises:
+        Deadlock: Ranks wait for each other in a circle.
+    """
+    joint = join(job, parts, tied)
+    replayed = replay(joint.network)
+    arrived = replayed.end_ns[joint.arrival]
+    waited = replayed.end_ns[joint.hub] - arrived
+    lengths, waits = [], []
+    for place, part in enumerate(parts):
+        if part.marks_are_calls:
+            marks = replayed.call_end_ns[part.marks + joint.first_call[place]]
+        else:
+            marks = replayed.start_ns[part.marks + joint.first_item[place]]
+        if len(marks) < 2:
+            own = slice(int(joint.first_item[place]), int(joint.first_item[place + 1]))
+            marks = np.append(marks, replayed.end_ns[own].max())
+        within: Bool = (tied.rank == place) & (arrived >= marks[0]) & (arrived < marks[-1])
+        lengths.append(np.diff(marks))
+        waits.append(int(waited[within].sum()) // (len(marks) - 1))
+    return JobTimes(tuple(lengths), tuple(waits), tuple(map(mean, lengths)))

@@ -1,0 +1,221 @@
+"""Summary of a rank that was recorded without a GPU, whose collectives are ranges on the host (`host_collectives`).
+
+If a thread goes on long after the collective that it seems to wait for, it may as well have worked all that time: then
+the two ends of an interval differ in this.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+from overlapscope.analysis.average import without_warm_up
+from overlapscope.analysis.host_order import EARLIEST_NS, Calls
+from overlapscope.analysis.periods import is_step
+from overlapscope.base.columns import pick
+from overlapscope.base.intervals import I64, contains, union
+from overlapscope.prediction.calibration import Constants
+from overlapscope.prediction.graph import DeviceItems, Network, Orders, Waits
+from overlapscope.prediction.hardware import Stance
+from overlapscope.prediction.noise import HOST
+from overlapscope.ranks.host_collectives import (
+    NOTICED_NS,
+    HostCollectives,
+    HostWait,
+    NotStarted,
+    find_host_collectives,
+    kind_of,
+    works,
+)
+from overlapscope.ranks.joint.rank import Parts, RankSummary, Unfit
+from overlapscope.ranks.reduced import ComparedRank
+from overlapscope.trace.host_ops import OPTIMIZER_STEP
+from overlapscope.trace.model import HostEvents, Kind, Trace
+
+_GATHERS_WEIGHTS = "FSDP::all_gather"
+"""Beginning of the names of ranges in which FSDP2 gathers weights, which only the optimizer changes."""
+
+
+class _Instant(NamedTuple):
+    """A call to make: something that happens on the starting thread."""
+
+    start_ns: int
+    end_ns: int
+    collective: int
+    """Collective that is started, or whose input is ready; -1 for others."""
+    kind: str
+    """`ready`, `issue`, `wait` or `mark`."""
+
+
+def host_rank(trace: Trace, reduced: ComparedRank) -> RankSummary | Unfit:
+    """Return the summary of a rank, or why there is none."""
+    try:
+        found = find_host_collectives(trace)
+    except NotStarted as error:
+        return Unfit(trace.source, str(error))
+    steps = found.steps
+    judged = without_warm_up(range(len(steps)), (steps.end_ns - steps.start_ns).tolist())
+    marks = np.append(steps.start_ns[list(judged)], steps.end_ns[judged[-1]])
+    worked = _Thread(found.issue_ns, _ready(trace, found), found.waits, marks, found.ranges)
+    return RankSummary(
+        reduced=reduced,
+        recorded=worked.parts(),
+        by_stance={stance: worked.parts(stance) for stance in Stance},
+        lengths_ns=np.diff(marks),
+        uncertain=sum(not wait.certain for wait in found.waits),
+    )
+
+
+class _Ready(NamedTuple):
+    """When the input of each collective is ready."""
+
+    usual_ns: I64
+    earliest_ns: I64
+    """Differs for all-gathers, which may be of weights."""
+
+
+def _ready(trace: Trace, found: HostCollectives) -> _Ready:
+    """Return when the input of each collective is ready, as far as the recording shows it.
+
+    It may be the result of the last op before, or of the collective that was waited for last. Weights are ready when
+    the optimizer has changed them. They are gathered after the wait for an earlier collective, so that not all of them
+    take memory at once.
+    """
+    ops, issue = found.ops, found.issue_ns
+    worked_ns = _last_before(ops.end_ns[works(ops)], issue)
+    waited_ns = _last_before(np.array([wait.noticed_ns for wait in found.waits], np.int64), issue)
+    usual_ns = np.minimum(np.maximum(np.where(worked_ns >= 0, worked_ns, issue), waited_ns), issue)
+
+    notes = trace.annotations.take(trace.annotations.thread == ops.thread[0])
+    updates, steps = notes.named(lambda name: name.startswith(OPTIMIZER_STEP)), is_step(notes)
+    changed_ns = _last_before(np.concatenate((notes.end_ns[updates], notes.start_ns[steps])), issue)
+    gathers = trace.cpu_ops.named(lambda name: kind_of(name).startswith("allgather"))[found.started]
+    weights_ns = np.minimum(np.maximum(waited_ns, changed_ns), usual_ns)
+    earliest_ns = np.where(gathers & (weights_ns >= 0), weights_ns, usual_ns)
+    of_weights = notes.take(notes.named(lambda name: name.startswith(_GATHERS_WEIGHTS)))
+    known = contains(union(of_weights.start_ns, of_weights.end_ns), issue)
+    return _Ready(np.where(known, earliest_ns, usual_ns), earliest_ns)
+
+
+def _last_before(times_ns: I64, at_ns: I64) -> I64:
+    """Return the latest of some times up to each time; -1 for none."""
+    ordered = np.sort(times_ns)
+    return pick(ordered, np.searchsorted(ordered, at_ns, side="right") - 1)
+
+
+class _Thread:
+    """Work and waits of the starting thread, as calls."""
+
+    def __init__(self, issue: I64, ready: _Ready, waits: Sequence[HostWait], marks: I64, ranges: HostEvents) -> None:
+        self._issue, self._ready, self._waits, self._marks, self._ranges = issue, ready, waits, marks, ranges
+
+    def parts(self, stance: Stance | None = None) -> Parts:
+        """Return the network at a stance; of the recording itself without one."""
+        # An uncertain wait is work at the worst stance and a wait at the others. Either may give the shorter step,
+        # depending on the change; the predicted interval includes both.
+        worked = stance == Stance.WORST
+        ready = self._ready.earliest_ns if stance == Stance.BEST else self._ready.usual_ns
+        instants = [
+            *(_Instant(at, at, number, "ready") for number, at in enumerate(ready.tolist())),
+            *(_Instant(at, at, number, "issue") for number, at in enumerate(self._issue.tolist())),
+            *(_Instant(at, at, -1, "mark") for at in self._marks.tolist()),
+            *(
+                _Instant(wait.start_ns, wait.end_ns if worked and not wait.certain else wait.noticed_ns, number, "wait")
+                for number, wait in enumerate(self._waits)
+            ),
+        ]
+        order = {"wait": 0, "ready": 1, "issue": 2, "mark": 3}
+        instants.sort(key=lambda instant: (instant.end_ns, instant.start_ns, order[instant.kind], instant.collective))
+        return self._built(instants, stance)
+
+    def _built(self, instants: Sequence[_Instant], stance: Stance | None) -> Parts:
+        host = 1 + HOST.get(stance, 0.0) if stance is not None else 1.0
+        end = np.array([instant.end_ns for instant in instants])
+        is_wait = np.array([instant.kind == "wait" for instant in instants])
+        number = np.array([instant.collective for instant in instants])
+        kind = np.array([instant.kind for instant in instants])
+        start = np.where(is_wait, np.array([instant.start_ns for instant in instants]), end)
+        start = np.maximum(start, np.append(start[:1], end[:-1]))
+        certain = np.array([wait.certain for wait in self._waits], np.bool_)
+        worked = is_wait & (stance == Stance.WORST)
+        worked[is_wait] &= ~certain[number[is_wait]]
+        before = np.append(0, start[1:] - end[:-1])
+        calls = Calls.filled(
+            row=-1,
+            thread=0,
+            before_ns=np.rint(before * host),
+            length_ns=np.rint(np.where(worked, end - start, 0) * host),
+            handed_by=-1,
+            maybe_by=-1,
+            release_ns=np.append(start[0], np.full(len(start) - 1, EARLIEST_NS)),
+            since_ns=start - before,
+            start_ns=start,
+            end_ns=end,
+        )
+        issued, ready = (np.flatnonzero(kind == name)[np.argsort(number[kind == name])] for name in ("issue", "ready"))
+        marks = np.flatnonzero(kind == "mark")
+        items = self._items(issued, calls)
+        # Without a recorded wait, the end of the step waits for a collective.
+        waiter = pick(marks, np.searchsorted(marks, issued))
+        unmatched = np.ones(len(issued), np.bool_)
+        for call in np.flatnonzero(is_wait).tolist():
+            wait = self._waits[int(number[call])]
+            rows = unmatched & (self._issue <= wait.start_ns) & (self._ranges.end_ns <= wait.ended_ns)
+            waiter[rows] = call
+            unmatched &= ~rows
+        waited_for = np.flatnonzero(waiter >= 0)
+        waiting = waiter[waited_for]
+        latest = np.full(len(calls), EARLIEST_NS)
+        np.maximum.at(latest, waiting, self._ranges.end_ns[waited_for])
+        lag = calls.end_ns[waiting] - latest[waiting]
+        lag = np.where(worked[waiting], np.minimum(lag, NOTICED_NS), lag)
+        segment = np.searchsorted(issued, np.arange(len(calls)))
+        return Parts(
+            network=Network(items, calls, Orders.empty(), Waits.of(waiting, 2 * waited_for + 1, lag), Constants()),
+            comm=2 * np.arange(len(issued)) + 1,
+            segment_of_item=np.repeat(np.arange(len(issued)), 2),
+            segment_of_call=segment,
+            closed_by=np.arange(len(issued)),
+            work_ns=np.zeros(2 * len(issued), np.int64),
+            launched_work_ns=np.zeros(2 * len(issued), np.int64),
+            launched_host_ns=np.zeros(2 * len(issued), np.int64),
+            ready=ready,
+            marks=marks,
+            marks_are_calls=True,
+        )
+
+    def _items(self, issued: I64, calls: Calls) -> DeviceItems:
+        """Return two items for each collective, on the lane of the backend's thread."""
+        ranges, count = self._ranges, len(self._ranges)
+        lane = np.unique(ranges.thread, return_inverse=True)[1]
+        queued = np.full(count, EARLIEST_NS)
+        for number in range(int(lane.max(initial=-1)) + 1):
+            rows = np.flatnonzero(lane == number)
+            queued[rows[1:]] = ranges.end_ns[rows[:-1]]
+        called = calls.start_ns[issued]
+        by_queue = queued > called
+        lag = ranges.start_ns - called
+        usual = int(np.median(lag[~by_queue])) if (~by_queue).any() else NOTICED_NS
+        gap = np.where(queued > EARLIEST_NS, ranges.start_ns - queued, 0)
+        second = np.tile([False, True], count)
+        start = np.repeat(ranges.start_ns, 2)
+        return DeviceItems.filled(
+            device=0,
+            lane=np.repeat(lane, 2),
+            kind=int(Kind.OTHER),
+            host_memory=0,
+            bytes=-1,
+            duration_ns=np.where(second, np.repeat(ranges.end_ns - ranges.start_ns, 2), 0),
+            call=np.where(second, -1, np.repeat(issued, 2)),
+            launch_lag_ns=np.where(second, 0, np.repeat(np.where(by_queue, np.minimum(lag, usual), lag), 2)),
+            after_call=False,
+            queue_lag_ns=np.where(second, 0, np.repeat(np.where(by_queue, gap, np.minimum(gap, NOTICED_NS)), 2)),
+            engine_lag_ns=0,
+            release_ns=EARLIEST_NS,
+            moved=False,
+            gone=False,
+            start_ns=start,
+            end_ns=np.where(second, np.repeat(ranges.end_ns, 2), start),
+        )

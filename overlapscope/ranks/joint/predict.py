@@ -1,0 +1,287 @@
+"""Prediction of a job's step from the summaries of its ranks."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+from msgspec import Struct
+from msgspec.structs import replace
+
+from overlapscope.base.columns import quantile
+from overlapscope.base.intervals import I64
+from overlapscope.base.words import duration, listed, percent, plural
+from overlapscope.prediction.base import MOST_ERROR_PCT
+from overlapscope.prediction.hardware import Stance
+from overlapscope.prediction.noise import KERNELS
+from overlapscope.prediction.replay import Deadlock
+from overlapscope.prediction.result import Estimate
+from overlapscope.prediction.steps import mean
+from overlapscope.ranks.joint.buckets import MOST_PIECES, NoBuckets, TooManyPieces, rebucketed
+from overlapscope.ranks.joint.changes import Incomparable, faster_transfers, issued_earlier, like_others
+from overlapscope.ranks.joint.join import JobTimes, JoinedJob, Ties, doubts, gather, obstacles, ties, times
+from overlapscope.ranks.joint.rank import Parts, RankSummary, Unfit
+from overlapscope.ranks.joint.result import JointChange, JointRank, JointWhatIf
+from overlapscope.ranks.result import LEAST_PCT
+from overlapscope.ranks.stragglers import find_stragglers
+
+
+class JobChanges(Struct, frozen=True):
+    """Changes to the whole job."""
+
+    no_straggler: bool = False
+    issue_earlier: bool = False
+    bandwidth: float | None = None
+    """Speed of the network, as a multiple of the recorded speed."""
+    bucket_mb: float | None = None
+    """Size of the buckets of data-parallel training, in units of 2^20 bytes, as in PyTorch."""
+
+    @property
+    def any(self) -> bool:
+        """True if there are changes."""
+        return self != JobChanges()
+
+
+def predict_job(
+    summaries: Sequence[RankSummary | Unfit], changes: JobChanges, numbers: Sequence[int] | None = None
+) -> JointWhatIf:
+    """Predict the step of a job.
+
+    Args:
+        summaries: A summary of each rank, with the interventions on single ranks.
+        changes: Changes to the whole job.
+        numbers: Ranks that the changes are limited to.
+
+    Returns:
+        The predicted step as an interval, or the reasons why there is none.
+    """
+    reasons = tuple(obstacles(summaries))
+    if reasons:
+        return _refused(reasons)
+    job = gather([summary for summary in summaries if isinstance(summary, RankSummary)])
+    if absent := [f"rank {number}" for number in numbers or () if number not in job.numbers]:
+        return _refused((f"There is no trace of {listed(absent, 5)}.",))
+    reasons = tuple(doubts(job))
+    if reasons:
+        return _refused(reasons)
+    recorded = [rank.recorded for rank in job.ranks]
+    try:
+        before = times(job, recorded, ties(job, recorded, job.transfer_ns))
+    except Deadlock:
+        return _refused(("The ranks' collectives contradict each other: they wait for each other in a circle.",))
+    errors = [_error_pct(rank, lengths) for rank, lengths in zip(job.ranks, before.lengths_ns, strict=True)]
+    if max(errors) > MOST_ERROR_PCT:
+        worst = job.numbers[int(np.argmax(errors))]
+        return _refused(
+            (
+                f"The joint replay's steps differ from the recorded ones by {percent(max(errors))} (median of rank "
+                f"{worst}), more than {MOST_ERROR_PCT:g}%.",
+            )
+        )
+    try:
+        return _predicted(job, before, changes, numbers)
+    except Deadlock:
+        return _refused(("With these changes, ranks wait for each other in a circle.",))
+    except NoBuckets:
+        return _refused(
+            ("No two all-reduces of known size follow each other, so it is unknown how buckets are filled.",)
+        )
+    except TooManyPieces:
+        return _refused((f"A bucket would be divided into more than {MOST_PIECES:,} pieces; choose larger buckets.",))
+    except Incomparable:
+        return _refused(("No other rank does the same work between the same collectives, so no-straggler is unknown.",))
+
+
+def _error_pct(rank: RankSummary, lengths: I64) -> float:
+    return 100 * quantile(np.abs(lengths - rank.lengths_ns) / np.maximum(rank.lengths_ns, 1), 0.5)
+
+
+def _refused(reasons: tuple[str, ...]) -> JointWhatIf:
+    return JointWhatIf(
+        valid=False,
+        reasons=reasons,
+        meetings=0,
+        steps=0,
+        recorded_step_ns=None,
+        replayed_step_ns=None,
+        predicted_step_ns=None,
+        gain_ns=None,
+        gain_pct=None,
+        changes=(),
+        ranks=(),
+    )
+
+
+def _predicted(job: JoinedJob, before: JobTimes, changes: JobChanges, numbers: Sequence[int] | None) -> JointWhatIf:
+    made = _of_ranks(job)
+    places = _late(job, numbers) if changes.no_straggler else []
+    asked = changes.any or bool(made)
+    after: dict[Stance, JobTimes] = {}
+    for stance in Stance if asked else ():
+        parts, tied, done = _changed(job, changes, places, stance)
+        after[stance] = times(job, parts, tied)
+        if stance == Stance.EXPECTED:
+            made += done
+    touched = any(change.touched for change in made)
+    step, gain = None, None
+    if asked and touched:
+        step = _estimate(job, {stance: each.step_ns for stance, each in after.items()})
+    elif asked:
+        step = Estimate(value=before.step_ns, low=before.step_ns, high=before.step_ns)
+    if step is not None:
+        value, low, high = (before.step_ns - ns for ns in (step.value, step.high, step.low))
+        gain = Estimate(value=value, low=low, high=high)
+    uncertain = sum(rank.uncertain for rank in job.ranks)
+    notes = []
+    if uncertain:
+        notes.append(
+            f"The recording does not show for {plural(uncertain, 'time')} on the host whether it was a wait or work; "
+            "the interval allows for both."
+        )
+    return JointWhatIf(
+        valid=True,
+        reasons=tuple(notes),
+        meetings=len(job.met),
+        steps=len(job.ranks[0].lengths_ns),
+        recorded_step_ns=mean(np.array([mean(rank.lengths_ns) for rank in job.ranks])),
+        replayed_step_ns=before.step_ns,
+        predicted_step_ns=step,
+        gain_ns=gain,
+        gain_pct=None if gain is None or not before.step_ns else 100 * gain.value / before.step_ns,
+        changes=tuple(made),
+        ranks=tuple(
+            JointRank(
+                rank=job.numbers[place],
+                source=rank.reduced.source,
+                recorded_step_ns=mean(rank.lengths_ns),
+                replayed_step_ns=before.steps_ns[place],
+                predicted_step_ns=_of_rank(before, after, place, touched=touched) if asked else None,
+                waited_ns=before.waited_ns[place],
+                predicted_waited_ns=(after[Stance.EXPECTED] if touched else before).waited_ns[place] if asked else None,
+            )
+            for place, rank in enumerate(job.ranks)
+        ),
+    )
+
+
+def _of_rank(before: JobTimes, after: dict[Stance, JobTimes], place: int, *, touched: bool) -> Estimate:
+    by_stance = [after[stance].steps_ns[place] if touched else before.steps_ns[place] for stance in Stance]
+    return Estimate(value=by_stance[Stance.EXPECTED], low=min(by_stance), high=max(by_stance))
+
+
+def _estimate(job: JoinedJob, by_stance: dict[Stance, int]) -> Estimate:
+    """Return the step, as an interval that includes the variation of the recorded steps."""
+    lengths = [rank.lengths_ns for rank in job.ranks]
+    common = min(map(len, lengths))
+    each = np.sort(np.mean([length[:common] for length in lengths], axis=0))
+    aside = (len(each) - 1) // 4
+    # Steps of no length have no variation.
+    usual = each.mean()
+    least, most = (each[aside] / usual, each[len(each) - 1 - aside] / usual) if usual else (1.0, 1.0)
+    ends = [
+        *by_stance.values(),
+        round(by_stance[Stance.BEST] * least),
+        round(by_stance[Stance.WORST] * most),
+    ]
+    return Estimate(value=by_stance[Stance.EXPECTED], low=min(ends), high=max(ends))
+
+
+def _late(job: JoinedJob, numbers: Sequence[int] | None) -> list[int]:
+    """Return the ranks to make as fast as the others: those that were asked for, else the latest."""
+    if numbers is not None:
+        return [place for place, number in enumerate(job.numbers) if number in numbers]
+    late = find_stragglers([rank.reduced for rank in job.ranks], job.comparison.waits)
+    if not late or (late[0].lost_pct or 0) < LEAST_PCT:
+        return []
+    return [job.numbers.index(late[0].rank)]
+
+
+def _of_ranks(job: JoinedJob) -> list[JointChange]:
+    """Return the interventions on single ranks, each once, with the effect on the first rank that it applies to."""
+    made = []
+    for number, first in enumerate(next((rank.changed for rank in job.ranks if rank.changed), ())):
+        all_ranks = [(rank, rank.changed[number]) for rank in job.ranks if rank.changed]
+        applied = [(rank, change) for rank, change in all_ranks if change.touched]
+        what = f"Not applicable: nothing on {plural(len(all_ranks), 'rank')} to change."
+        if applied:
+            what = f"On {plural(len(applied), 'rank')}; on rank {applied[0][0].reduced.rank}: {applied[0][1].what}"
+        made.append(
+            replace(
+                first,
+                touched=sum(change.touched for _, change in applied),
+                what=what,
+                assumptions=first.assumptions if applied else (),
+            )
+        )
+    return made
+
+
+def _without_straggler(
+    job: JoinedJob, parts: list[Parts], late: Sequence[int], stance: Stance
+) -> tuple[list[Parts], JointChange]:
+    """Return the ranks' networks in which the late ranks take the median time of the others, and the change."""
+    changed = [like_others(job, parts, place, stance) if place in late else part for place, part in enumerate(parts)]
+    ranks = listed([f"rank {job.numbers[place]}" for place in late])
+    what = f"Between collectives, {ranks} {'takes' if len(late) == 1 else 'take'} the median time of the others."
+    return changed, JointChange(
+        change="no-straggler",
+        title="let the latest rank compute like the others",
+        touched=len(late),
+        what=what if late else "Not applicable: no rank makes the others wait for 1% of a step.",
+        assumptions=("The extra work isn't needed. At the high end, all ranks share that of the GPU.",) if late else (),
+    )
+
+
+def _changed(
+    job: JoinedJob, changes: JobChanges, late: Sequence[int], stance: Stance
+) -> tuple[list[Parts], Ties, list[JointChange]]:
+    """Return the ranks' networks and their ties with the changes at a stance, and what was changed."""
+    parts = [rank.by_stance[stance] for rank in job.ranks]
+    transfer = np.rint(job.transfer_ns * (1 + KERNELS.get(stance, 0.0))).astype(np.int64)
+    made = []
+    if changes.no_straggler:
+        parts, change = _without_straggler(job, parts, late, stance)
+        made.append(change)
+    if changes.issue_earlier:
+        moved = [issued_earlier(part, stance) for part in parts]
+        parts, count = [part for part, _ in moved], sum(count for _, count in moved)
+        total = sum(len(part.comm) for part in parts)
+        made.append(
+            JointChange(
+                change="issue-earlier",
+                title="start collectives when their input is ready",
+                touched=count,
+                what=f"{count:,} of {plural(total, 'collective')} start when the last op that they wait for has ended.",
+                assumptions=("The program can start a collective right after the op that makes its input.",),
+            )
+        )
+    if changes.bandwidth is not None:
+        faster = faster_transfers(job, transfer, changes.bandwidth, stance)
+        was, now = (mean(each) if len(each) else 0 for each in (transfer, faster))
+        transfer = faster
+        made.append(
+            JointChange(
+                change=f"bandwidth {changes.bandwidth:g}x",
+                title=f"a network {changes.bandwidth:g} times as fast",
+                touched=len(job.met),
+                what=f"Transfers take {duration(now)} instead of {duration(was)} on average.",
+                assumptions=("Only the part of a transfer after the latency gets shorter.",),
+            )
+        )
+    if changes.bucket_mb is not None:
+        bucketed = rebucketed(job, parts, transfer, changes.bucket_mb * 2**20, stance)
+        in_steps = f" in {plural(bucketed.steps, 'step')}" if bucketed.steps else ""
+        made.append(
+            JointChange(
+                change=f"bucket-mb {changes.bucket_mb:g}",
+                title=f"buckets of {changes.bucket_mb:g} MB",
+                touched=bucketed.before,
+                what=f"{plural(bucketed.before, 'bucket')} become {bucketed.after:,}{in_steps}.",
+                assumptions=(
+                    "Gradients become ready evenly within a bucket.",
+                    "A transfer takes a latency and its bytes per bandwidth, as recorded transfers of the group do.",
+                ),
+            )
+        )
+        return bucketed.parts, bucketed.tied, made
+    return parts, ties(job, parts, transfer), made

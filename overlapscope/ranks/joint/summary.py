@@ -1,0 +1,150 @@
+"""Summary of a rank for the joint replay: its graph, reduced to what lies between its collectives.
+
+It is made where the file is, once for each stance, and is small enough to send.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from overlapscope.base.columns import mask_of, pick
+from overlapscope.base.intervals import I64, Bool
+from overlapscope.base.words import plural
+from overlapscope.prediction.base import Base, prepare
+from overlapscope.prediction.condense import condense
+from overlapscope.prediction.graph import Graph, Network, Why
+from overlapscope.prediction.hardware import Stance
+from overlapscope.prediction.interventions import parse
+from overlapscope.prediction.noise import spread
+from overlapscope.prediction.predict import apply
+from overlapscope.prediction.replay import Deadlock, Replay, replay
+from overlapscope.prediction.steps import first_items
+from overlapscope.ranks.joint.on_host import host_rank
+from overlapscope.ranks.joint.rank import BY_EVENT, NOT_SHOWN, Parts, RankSummary, Unfit
+from overlapscope.ranks.joint.result import JointChange
+from overlapscope.ranks.on_host import reduce_host
+from overlapscope.ranks.reduced import ComparedRank, collectives_only
+from overlapscope.trace.model import Kind, Trace
+
+
+def summarize(trace: Trace, changes: Sequence[str], numbers: Sequence[int] | None) -> RankSummary | Unfit:
+    """Summarize a rank.
+
+    Args:
+        trace: Its recording.
+        changes: Interventions on single ranks.
+        numbers: Ranks to apply them to; None for all.
+
+    Returns:
+        The summary, or the reason why this recording can't take part in a joint replay.
+
+    Raises:
+        UnreadableTrace: There is nothing to compare.
+        UsageError: An intervention does not exist or lacks its argument.
+    """
+    host = reduce_host(trace)
+    ranks = [rank for rank in (collectives_only(trace) if host is None else (host,)) if len(rank.comm)]
+    if len(ranks) != 1:
+        found = "no collective" if not ranks else f"collectives of {plural(len(ranks), 'GPU')}"
+        return Unfit(trace.source, f"it has {found}; a joint replay needs one GPU for each trace.")
+    changes = changes if numbers is None or trace.rank in numbers else ()
+    if ranks[0].on_host:
+        if changes:
+            return Unfit(trace.source, f"{', '.join(changes)} changes work of a GPU, but it was recorded without one.")
+        return host_rank(trace, ranks[0])
+    return _device_rank(trace, ranks[0], changes)
+
+
+def _device_rank(trace: Trace, reduced: ComparedRank, changes: Sequence[str]) -> RankSummary | Unfit:
+    base = prepare(trace, None)
+    if base.replayed is None or not base.fidelity.valid:
+        return Unfit(trace.source, f"its own replay does not match it. {' '.join(base.fidelity.reasons)}")
+    if base.device != reduced.device:
+        return Unfit(trace.source, "its collectives are not on its busiest GPU.")
+    if base.recorded.is_window:
+        return Unfit(trace.source, "it has no steps.")
+    comm = _items_of_collectives(base.graph, reduced.device)
+    if comm is None:
+        return Unfit(trace.source, "some of its collectives are part of a CUDA graph.")
+    try:
+        return _summary(base, reduced, comm, changes)
+    except Deadlock:
+        return Unfit(trace.source, "with these changes, its launches, ops and waits wait for each other in a circle.")
+
+
+def _summary(base: Base, reduced: ComparedRank, comm: I64, changes: Sequence[str]) -> RankSummary:
+    choices, by_stance = parse(changes), {}
+    recorded = _parts(base, base.graph, base.replayed or replay(base.graph), comm)
+    what: tuple[JointChange, ...] = ()
+    for stance in Stance:
+        applied = apply(base, choices, [stance] * len(choices))
+        graph = spread(applied[-1].graph if applied else base.graph, stance, plain=False)
+        by_stance[stance] = recorded if graph is base.graph else _parts(base, graph, replay(graph), comm)
+        if stance == Stance.EXPECTED:
+            what = tuple(
+                JointChange(
+                    change=choice.text,
+                    title=choice.intervention.words.title,
+                    touched=done.touched,
+                    what=done.what,
+                    assumptions=tuple(premise.text for premise in choice.intervention.assumptions),
+                )
+                for choice, done in zip(choices, applied, strict=True)
+            )
+    return RankSummary(
+        reduced=reduced,
+        recorded=recorded,
+        by_stance=by_stance,
+        lengths_ns=base.recorded.lengths_ns,
+        changed=what,
+    )
+
+
+def _items_of_collectives(graph: Graph, device: int) -> I64 | None:
+    """Return the item of each communication kernel of a device; None if several ops are one item."""
+    ops = graph.trace.gpu_ops
+    items = graph.item_of_op[(ops.kind == Kind.COMM) & (ops.device == device)]
+    alone = np.bincount(graph.item_of_op, minlength=len(graph.items)) == 1
+    return items if alone[items].all() else None
+
+
+def _parts(base: Base, graph: Graph, replayed: Replay, comm: I64) -> Parts:
+    calls, items = graph.calls, graph.items
+    callers = items.call[comm]
+    launching = np.unique(callers[callers >= 0])
+    # A segment of the rank's work ends with the launch of a collective.
+    segment_of_call = np.searchsorted(launching, np.arange(len(calls)))
+    segment = pick(segment_of_call, items.call, 0)
+    marks = first_items(graph, base.judged, replayed.start_ns)
+    kept = mask_of(marks, len(items)) | _ends_segment(graph, segment)
+    reduced = condense(graph, replayed, kept, mask_of(launching, len(calls)), mask_of(comm, len(items)))
+    ends = reduced.place[comm]
+    return Parts(
+        network=reduced.network,
+        comm=ends,
+        segment_of_item=segment[reduced.item],
+        segment_of_call=segment_of_call[reduced.call],
+        closed_by=np.where(callers >= 0, np.searchsorted(launching, callers), -1),
+        work_ns=reduced.work_ns,
+        launched_work_ns=reduced.launched_work_ns,
+        launched_host_ns=reduced.launched_host_ns,
+        ready=_ready(reduced.network, ends),
+        marks=reduced.place[marks],
+        marks_are_calls=False,
+    )
+
+
+def _ends_segment(graph: Graph, segment: I64) -> Bool:
+    """Return a mask of the items after which their lane goes on with another segment."""
+    order = np.argsort(graph.items.lane, kind="stable")
+    changes = np.flatnonzero(segment[order[1:]] != segment[order[:-1]])
+    return mask_of(order[changes], len(segment))
+
+
+def _ready(network: Network, ends: I64) -> I64:
+    """Return for each collective whether it waits for an event that shows when its input is ready."""
+    arrivals = ends - 1
+    stated = mask_of(network.orders.then[network.orders.why == Why.EVENT], len(network.items))
+    return np.where(stated[arrivals], BY_EVENT, NOT_SHOWN)

@@ -1,0 +1,193 @@
+"""Messages of a rank, which its kernels send to or receive from single other ranks.
+
+A kernel has one message, or all those of a call of `batch_isend_irecv`. NCCL launches the latter after all of them were
+noted on the host, outside their notes. On the host, a range such as `gloo:send` is one message. It begins when the
+program has started the send or receive, whose data may be under way since the op that starts it began. It ends when
+the program has waited for it.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+
+import numpy as np
+from msgspec.structs import replace
+
+from overlapscope.analysis.comm_kinds import CommKind
+from overlapscope.analysis.grouping import rows_by
+from overlapscope.analysis.messages import bytes_of_type
+from overlapscope.analysis.periods import is_step
+from overlapscope.base.columns import Columns
+from overlapscope.base.intervals import I64
+from overlapscope.ranks.kernels import CommKernels, step_number
+from overlapscope.reading.messages import StatedMessage, noted_messages, op_messages
+from overlapscope.trace.model import GpuOps, HostEvents, Trace
+
+BATCH = "batch_isend_irecv"
+_POINT_TO_POINT = re.compile(rf"i?send\w*|i?recv\w*|coalesced|{BATCH}", re.IGNORECASE)
+_POINT_TO_POINT_KERNEL = re.compile(r"send|recv", re.IGNORECASE)
+
+
+def point_to_point(kind: CommKind) -> bool:
+    """Return whether it is not a collective, or a collective of a single rank."""
+    if kind.recorded:
+        return kind.group_size == 1 or _POINT_TO_POINT.fullmatch(kind.collective) is not None
+    return _POINT_TO_POINT_KERNEL.search(kernel_name(kind)) is not None
+
+
+def is_message(kind: CommKind) -> bool:
+    """Return whether it sends to or receives from single other ranks."""
+    return point_to_point(kind) and kind.group_size != 1
+
+
+def kernel_name(kind: CommKind) -> str:
+    """Return the name of a kernel without template parameters and arguments."""
+    return kind.collective.partition("<")[0].partition("(")[0]
+
+
+class Messages(Columns, frozen=True):
+    """Messages of one rank by kernel, one row each. Those of one kernel are in the order in which they were issued."""
+
+    channels: tuple[str, ...]
+    """Process groups, each with the tag; not a column. Messages between two ranks keep their order in a channel."""
+    whole_steps: tuple[int, ...]
+    """Numbers of the steps whose ranges were recorded to their ends; not a column."""
+    kernel: I64
+    """Row in `CommKernels`."""
+    begin_ns: I64
+    """Start of its kernel or, on the host, of the op that started it."""
+    outgoing: I64
+    """1 if the rank sends it, 0 if it receives it."""
+    peer: I64
+    """The other rank."""
+    bytes: I64
+    """Size; -1 where unknown."""
+    channel: I64
+    """Index into `channels`."""
+
+
+NO_MESSAGES = Messages.empty(channels=(), whole_steps=())
+
+
+def on_device(trace: Trace, ops: GpuOps, comm: CommKernels) -> tuple[CommKernels, Messages]:
+    """Return the messages of a device's kernels, and the kernels with the kinds and sizes of batches.
+
+    Args:
+        trace: The trace.
+        ops: The communication kernels as ops.
+        comm: The same kernels.
+    """
+    kernels = _point_to_point_rows(comm)
+    kernels = kernels[ops.launch[kernels] >= 0]
+    if not len(kernels):
+        return comm, NO_MESSAGES
+    of_kernel = _by_launch(trace, kernels, ops.launch[kernels], noted_messages(trace))
+    return _with_batches(comm, of_kernel), _table(trace, comm, of_kernel, None)
+
+
+def on_host(trace: Trace, comm: CommKernels, ranges: HostEvents) -> Messages:
+    """Return the messages of ranges on the host, which are given as kernels and as ranges."""
+    rows = _point_to_point_rows(comm)
+    of_range: dict[int, list[StatedMessage]] = {}
+    if len(rows):
+        ops, stated = trace.cpu_ops, op_messages(trace)
+        op = np.array([each.op for each in stated], np.int64)
+        for thread, numbers in rows_by(ops.thread[op]):
+            at = numbers[np.argsort(ops.start_ns[op[numbers]], kind="stable")]
+            own = rows[ranges.thread[rows] == thread]
+            before = np.searchsorted(ops.start_ns[op[at]], ranges.start_ns[own], side="right") - 1
+            # The range begins inside the op that starts it.
+            inside = (before >= 0) & (ops.end_ns[op[at[before]]] >= ranges.start_ns[own])
+            for row, number in zip(own[inside].tolist(), at[before[inside]].tolist(), strict=True):
+                of_range[row] = [stated[number]]
+    return _table(trace, comm, of_range, trace.cpu_ops)
+
+
+def _point_to_point_rows(comm: CommKernels) -> I64:
+    kinds = np.array([is_message(kind) for kind in comm.kinds], np.bool_)
+    return np.flatnonzero(kinds[comm.kind]) if len(kinds) else np.empty(0, np.int64)
+
+
+def _by_launch(
+    trace: Trace, kernels: I64, launch: I64, stated: Sequence[StatedMessage]
+) -> dict[int, list[StatedMessage]]:
+    """Return the messages of each kernel, as far as they are certain."""
+    calls, ops = trace.runtime_calls, trace.cpu_ops
+    found: dict[int, list[StatedMessage]] = {}
+    for thread in np.unique(calls.thread[launch]).tolist():
+        mine = np.flatnonzero(calls.thread[launch] == thread)
+        events: list[tuple[int, int, int]] = [
+            *((int(calls.start_ns[launch[at]]), 1, int(kernels[at])) for at in mine.tolist()),
+            *((int(ops.start_ns[each.op]), 0, at) for at, each in enumerate(stated) if ops.thread[each.op] == thread),
+        ]
+        found |= _in_order(sorted(events), stated, ops.end_ns)
+    return found
+
+
+def _in_order(
+    events: Sequence[tuple[int, int, int]], stated: Sequence[StatedMessage], end_ns: I64
+) -> dict[int, list[StatedMessage]]:
+    """Return the messages of the kernels of a thread, from its notes (0) and launches (1) by time."""
+    found: dict[int, list[StatedMessage]] = {}
+    pending: list[StatedMessage] = []
+    before = -1
+    for at_ns, is_launch, number in events:
+        if not is_launch:
+            pending.append(stated[number])
+            before = -1
+        elif pending:
+            alone = at_ns < end_ns[pending[-1].op]
+            found[number] = pending[-1:] if alone else pending
+            pending, before = [], number
+        else:
+            # A second kernel for the same notes: it is unknown which has which.
+            found.pop(before, None)
+    return found
+
+
+def _with_batches(comm: CommKernels, of_kernel: dict[int, list[StatedMessage]]) -> CommKernels:
+    """Return the kernels with kind and size of those whose kernel states nothing itself."""
+    kinds = {kind: number for number, kind in enumerate(comm.kinds)}
+    kind, size = comm.kind.copy(), comm.bytes.copy()
+    for row, messages in of_kernel.items():
+        first = messages[0]
+        if not comm.kinds[kind[row]].recorded:
+            batch = CommKind(BATCH, first.group, first.ranks, first.group_size, description=first.description)
+            kind[row] = kinds.setdefault(batch, len(kinds))
+            size[row] = _largest_side(messages)
+    return replace(comm, kinds=tuple(kinds), kind=kind, bytes=size)
+
+
+def _largest_side(messages: Sequence[StatedMessage]) -> int:
+    """Return the bytes sent or those received, whichever are more; -1 where unknown."""
+    sizes = [(message.outgoing, _bytes(message)) for message in messages]
+    if any(size < 0 for _, size in sizes):
+        return -1
+    return max(sum(size for outgoing, size in sizes if outgoing == side) for side in (True, False))
+
+
+def _bytes(message: StatedMessage) -> int:
+    element = bytes_of_type(message.dtype)
+    return element * message.elements if element > 0 and message.elements >= 0 else -1
+
+
+def _table(
+    trace: Trace, comm: CommKernels, of_kernel: dict[int, list[StatedMessage]], starters: HostEvents | None
+) -> Messages:
+    """Return the messages of all kernels of which every peer is known. `starters` are the ops that start ranges."""
+    channels: dict[str, int] = {}
+
+    def rows() -> Iterator[tuple[int, ...]]:
+        for kernel, messages in sorted(of_kernel.items()):
+            if all(message.peer >= 0 for message in messages):
+                for each in messages:
+                    channel = " ".join(filter(None, (each.group, each.ranks, f"tag {each.tag}" if each.tag else "")))
+                    size = _bytes(each) if each.dtype else int(comm.bytes[kernel])
+                    begin = int(comm.start_ns[kernel] if starters is None else starters.start_ns[each.op])
+                    yield kernel, begin, each.outgoing, each.peer, size, channels.setdefault(channel, len(channels))
+
+    columns = np.array(list(rows()), np.int64).reshape(-1, 6).T
+    steps = trace.annotations.take(is_step(trace.annotations))
+    ended = steps.take(steps.end_ns < trace.end_ns) if trace.end_ns >= 0 else steps
+    return Messages(tuple(channels), tuple(map(step_number, map(ended.name, range(len(ended))))), *columns)

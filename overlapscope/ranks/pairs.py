@@ -1,0 +1,259 @@
+"""Pairing of messages: which send of one rank is which receive of another, and what each waited for.
+
+Messages between two ranks keep their order within a channel (process group and tag). They are paired by their places in
+a step that both ranks recorded as a whole. A direction is left out if anything contradicts: sizes that differ, or a
+receive that ends before its send began.
+
+A side waits until the other side has begun. A send that ended before its receive began was buffered and did not wait.
+A kernel with several messages ends after all of them, so it waits for the last of its counterparts. It is judged only
+if all its messages are paired. No rank is charged with these waits: a stage that waits while a pipeline fills does not
+wait for a slow rank.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+from msgspec import Struct
+
+from overlapscope.analysis.grouping import distinct_rows, groups_of
+from overlapscope.base.columns import locate, mask_of, pick
+from overlapscope.base.intervals import I64, Bool
+from overlapscope.ranks.clocks import TIMESTAMP_ERROR_NS, Offsets
+from overlapscope.ranks.collectives import Kernels, Meetings, met_by_order, on_host
+from overlapscope.ranks.reduced import CommKind, ComparedRank
+
+NO_CLOCKS_NS = np.int64(1) << 61
+"""Error of clocks that are unknown."""
+
+
+class MessageTable(Struct, frozen=True, eq=False):
+    """Messages of all ranks compared, as the sides that each rank recorded."""
+
+    sides: Kernels
+    """Each side from its begin to the end of its kernel, one row each. A kind is a direction between two ranks in a
+    channel."""
+    start_ns: I64
+    """Start of each side's kernel."""
+    kernel: I64
+    """Row of each side's kernel in the `Kernels` of all communication."""
+    outgoing: Bool
+    """Mask of the sides that send."""
+    comparable: Bool
+    """Mask of the sides in steps recorded as a whole, and of all sides of ranks without steps."""
+
+
+class PairedMessages(Struct, frozen=True, eq=False):
+    """Messages of which both sides are known."""
+
+    table: MessageTable
+    met: Meetings
+    """Meetings of two sides each."""
+    contradicted: Bool
+    """Mask of the sides left out because sizes or times contradict the pairing, or leave others possible."""
+
+    @property
+    def ends(self) -> tuple[I64, I64]:
+        """Rows in `table` of each message's send and of its receive."""
+        first, second = self.met.row[self.met.first[:-1]], self.met.row[self.met.first[1:] - 1]
+        sends = self.table.outgoing[first]
+        return np.where(sends, first, second), np.where(sends, second, first)
+
+    def leads(self, ranks: int) -> tuple[I64, I64]:
+        """Return pairs of ranks in order (sender * ranks + receiver), and the receiver's maximum lead over the sender.
+
+        No receive can end before its send began.
+        """
+        (send, receive), sides = self.ends, self.table.sides
+        pairs, number = np.unique(sides.rank[send] * ranks + sides.rank[receive], return_inverse=True)
+        at_most = np.full(len(pairs), NO_CLOCKS_NS)
+        np.minimum.at(at_most, number, sides.end_ns[receive] - sides.start_ns[send])
+        return pairs, at_most
+
+
+class MessageWaits(Struct, frozen=True, eq=False):
+    """Waiting of the kernels whose messages are all paired, one row each. Kernels are by row."""
+
+    paired: PairedMessages
+    kernel: I64
+    waited_ns: I64
+    """Time until the last counterpart has begun, at most the kernel's length."""
+
+
+def gather_messages(ranks: Sequence[ComparedRank]) -> MessageTable:
+    """Return the messages of all ranks in a single table."""
+    numbers: dict[CommKind, int] = {}
+    empty = np.empty(0, np.int64)
+    names = ("start_ns", "kernel_start_ns", "end_ns", "kind", "step", "bytes", "rank", "kernel")
+    parts: dict[str, list[I64]] = {name: [empty] for name in names}
+    outgoing, comparable = [np.empty(0, np.bool_)], [np.empty(0, np.bool_)]
+    begin = 0
+    for place, rank in enumerate(ranks):
+        messages, comm = rank.messages, rank.comm
+        step = comm.step[messages.kernel]
+        for name, values in (
+            ("start_ns", messages.begin_ns),
+            ("kernel_start_ns", comm.start_ns[messages.kernel]),
+            ("end_ns", comm.end_ns[messages.kernel]),
+            ("kind", _directions(rank, numbers)),
+            ("step", step),
+            ("bytes", messages.bytes),
+            ("rank", np.full(len(messages), place)),
+            ("kernel", messages.kernel + begin),
+        ):
+            parts[name].append(values)
+        outgoing.append(messages.outgoing != 0)
+        comparable.append(np.isin(step, messages.whole_steps) | (comm.step < 0).all())
+        begin += len(comm)
+    columns = {name: np.concatenate(values) for name, values in parts.items()}
+    kernel, start_ns = columns.pop("kernel"), columns.pop("kernel_start_ns")
+    unknown = np.full(len(kernel), -1)
+    sides = Kernels(
+        kinds=tuple(numbers),
+        lossy=(),
+        index=np.arange(len(kernel)),
+        elements=unknown,
+        sequence=unknown,
+        received=unknown,
+        reaches_all=unknown,
+        **columns,
+    )
+    return MessageTable(sides, start_ns, kernel, np.concatenate(outgoing), np.concatenate(comparable))
+
+
+def _directions(rank: ComparedRank, numbers: dict[CommKind, int]) -> I64:
+    """Return the number of each message's direction: the ranks and the channel. New directions get new numbers."""
+    messages = rank.messages
+    if not len(messages):
+        return messages.kernel
+    columns = (messages.outgoing, messages.peer, messages.channel)
+    kinds = []
+    for sends, peer, channel in distinct_rows(columns):
+        source, target = (rank.rank, peer) if sends else (peer, rank.rank)
+        direction = CommKind(f"{source} to {target}", messages.channels[channel], group_size=2)
+        kinds.append(numbers.setdefault(direction, len(numbers)))
+    return np.array(kinds, np.int64)[groups_of(columns)]
+
+
+def pair(ranks: Sequence[ComparedRank]) -> PairedMessages:
+    """Return the messages that are paired by order, without those whose sizes contradict."""
+    table = gather_messages(ranks)
+    met = met_by_order(table.sides, table.comparable, len(ranks))
+    # If a rank has several devices, two of them may send the same way.
+    first, last = met.row[met.first[:-1]], met.row[met.first[1:] - 1]
+    paired = PairedMessages(
+        table, met.take(table.outgoing[first] != table.outgoing[last]), mask_of(first[:0], len(table.kernel))
+    )
+    send, receive = paired.ends
+    size = table.sides.bytes
+    return _without(paired, (size[send] >= 0) & (size[receive] >= 0) & (size[send] != size[receive]))
+
+
+def possible(ranks: Sequence[ComparedRank], paired: PairedMessages, offsets: Offsets) -> PairedMessages:
+    """Return the messages of the directions whose times allow this pairing and no later one.
+
+    A receive can't end before its send began. If every receive of a direction also ended after the send that follows
+    its own began, it may belong to that one: the program starts receives a step ahead, or clocks are too uncertain. No
+    send follows the last one before the sender's window ends.
+    """
+    send, receive = paired.ends
+    sides, doubt = paired.table.sides, _doubt(offsets, paired)
+    offset, sent, kind = offsets.offset_ns[sides.rank], sides.start_ns[send], paired.met.kind
+    latest = sides.end_ns[receive] - offset[receive] + offset[send] + doubt
+    certain = mask_of(kind[latest < _following(ranks, paired.table)[send]], len(sides.kinds))
+    return _without(paired, (doubt < NO_CLOCKS_NS) & ((latest < sent) | ~certain[kind]))
+
+
+def _following(ranks: Sequence[ComparedRank], table: MessageTable) -> I64:
+    """Return when the send after each send of its direction began, or the window ended."""
+    sides = table.sides
+    following = np.array([rank.end_ns for rank in ranks], np.int64)[sides.rank]
+    sends = np.flatnonzero(table.outgoing)
+    order = sends[np.lexsort((sends, sides.start_ns[sends], sides.kind[sends]))]
+    this, after = order[:-1], order[1:]
+    same = sides.kind[this] == sides.kind[after]
+    following[this[same]] = sides.start_ns[after[same]]
+    return following
+
+
+def _doubt(offsets: Offsets, paired: PairedMessages) -> I64:
+    """Return the maximum error between the clocks of each message's ranks; `NO_CLOCKS_NS` where they are unknown.
+
+    The messages between two ranks can bound it closer than the errors against the reference.
+    """
+    sender, receiver = (paired.table.sides.rank[side] for side in paired.ends)
+    error, reference, ranks = offsets.error_ns, offsets.reference, len(offsets.offset_ns)
+    known = (error[sender] >= 0) & (error[receiver] >= 0)
+    if offsets.status != "shared":
+        known &= reference[sender] == reference[receiver]
+    pairs, at_most = paired.leads(ranks)
+    lead = offsets.offset_ns[receiver] - offsets.offset_ns[sender]
+    ahead, behind = (
+        pick(at_most, locate(pairs, one * ranks + other), int(NO_CLOCKS_NS))
+        for one, other in ((sender, receiver), (receiver, sender))
+    )
+    between = np.maximum(np.maximum(ahead - lead, behind + lead), 0)
+    doubt = np.minimum(between, error[sender] + error[receiver]) + TIMESTAMP_ERROR_NS
+    return np.where(known, doubt, NO_CLOCKS_NS)
+
+
+def _without(paired: PairedMessages, contradicts: Bool) -> PairedMessages:
+    """Return the messages of the directions in which nothing contradicts."""
+    met, kinds = paired.met, paired.table.sides.kinds
+    doubted = mask_of(met.kind[contradicts], len(kinds))[met.kind] if len(met) else contradicts
+    contradicted = paired.contradicted | mask_of(met.take(doubted).row, len(paired.table.kernel))
+    return PairedMessages(paired.table, met.take(~doubted), contradicted)
+
+
+def message_waits(ranks: Sequence[ComparedRank], paired: PairedMessages, offsets: Offsets) -> MessageWaits:
+    """Return the waiting of the kernels whose messages are all paired with known clocks, after every lead-in."""
+    table, sides = paired.table, paired.table.sides
+    judged_from = np.array([rank.judged_from_ns for rank in ranks], np.int64)
+    late_enough = sides.start_ns >= judged_from[sides.rank]
+    send, receive = paired.ends
+    good = (_doubt(offsets, paired) < NO_CLOCKS_NS) & late_enough[send] & late_enough[receive]
+    send, receive = send[good], receive[good]
+    paired_side = mask_of(np.concatenate([send, receive]), len(sides))
+    offset = offsets.offset_ns[sides.rank]
+    begin, start, end = sides.start_ns - offset, table.start_ns - offset, sides.end_ns - offset
+    waited = np.zeros(len(sides), np.int64)
+    buffered = end[send] < begin[receive]
+    waited[send] = np.where(buffered, 0, np.clip(begin[receive] - start[send], 0, (end - start)[send]))
+    waited[receive] = np.clip(begin[send] - start[receive], 0, (end - start)[receive])
+    kernels, number = np.unique(table.kernel, return_inverse=True)
+    whole = np.ones(len(kernels), np.bool_)
+    np.logical_and.at(whole, number, paired_side)
+    most = np.zeros(len(kernels), np.int64)
+    np.maximum.at(most, number, waited)
+    return MessageWaits(paired, kernels[whole], most[whole])
+
+
+def transfers(waits: MessageWaits, kernels: Kernels, counted: Bool) -> dict[int, tuple[int, int]]:
+    """Return the bytes and the time of the transfers of each kind of kernel.
+
+    Only kernels on devices with a single message each count: from when the later side begins to its own end, so that no
+    clocks are compared. If the size of any is unknown, both are 0.
+
+    Args:
+        waits: The messages.
+        kernels: All communication.
+        counted: Mask of the kernels that count if they begin last.
+    """
+    table, (send, receive) = waits.paired.table, waits.paired.ends
+    alone = np.bincount(table.kernel, minlength=len(kernels)) == 1
+    judged = mask_of(waits.kernel, len(kernels)) & alone
+    send, receive = table.kernel[send], table.kernel[receive]
+    single = judged[send] & judged[receive]
+    send, receive = send[single], receive[single]
+    waited = np.zeros(len(kernels), np.int64)
+    waited[waits.kernel] = waits.waited_ns
+    late = np.where(waited[receive] > 0, send, receive)
+    size, took = kernels.bytes[late], kernels.end_ns[late] - kernels.start_ns[late]
+    kinds = kernels.kind
+    result = {}
+    for kind in np.unique(np.concatenate([kinds[send], kinds[receive]])).tolist():
+        rows = ((kinds[send] == kind) | (kinds[receive] == kind)) & counted[late]
+        if not on_host(kernels.kinds[kind]) and (size[rows] >= 0).all():
+            result[kind] = int(size[rows].sum()), int(took[rows].sum())
+    return result

@@ -1,0 +1,79 @@
+"""Results on the pipelines of a job, as in the JSON of a report of ranks. Times are integer nanoseconds."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import msgspec
+
+
+class PhaseTime(msgspec.Struct, frozen=True, kw_only=True):
+    """Time of a stage in one phase of a pipeline's step. The fields add up to the length of the phase."""
+
+    compute_ns: int
+    waiting_ns: int
+    """Part without compute in which a send or receive waited for its other side."""
+    other_ns: int
+    """Rest: transfers, collectives, copies and idle time without compute."""
+
+    @property
+    def length_ns(self) -> int:
+        """Length of the phase."""
+        return self.compute_ns + self.waiting_ns + self.other_ns
+
+
+class StageTime(msgspec.Struct, frozen=True, kw_only=True):
+    """A stage in one step of its rank. The phases add up to the length of that step."""
+
+    rank: int
+    warm_up: PhaseTime
+    """Until the first message has come back from the next stage. On the last stage, until all has arrived that it
+    received before it first sent something back."""
+    steady: PhaseTime
+    drain: PhaseTime
+    """From the last message to the next stage. On the last stage, from the last message that it sent back."""
+
+    @property
+    def compute_ns(self) -> int:
+        """Compute in all phases."""
+        return self.warm_up.compute_ns + self.steady.compute_ns + self.drain.compute_ns
+
+    @property
+    def length_ns(self) -> int:
+        """Length of the rank's step."""
+        return self.warm_up.length_ns + self.steady.length_ns + self.drain.length_ns
+
+
+class PipelineStep(msgspec.Struct, frozen=True, kw_only=True):
+    """A step of a pipeline. The steps of its ranks may begin and end at different times."""
+
+    name: str
+    stages: tuple[StageTime, ...]
+    """Stages in order."""
+
+
+class Pipeline(msgspec.Struct, frozen=True, kw_only=True):
+    """Ranks that pass messages on from stage to stage, in the same way in each step."""
+
+    ranks: tuple[int, ...]
+    """Ranks in the order of the stages: the first stage sends before it receives anything."""
+    schedule: Literal["gpipe", "1f1b", "interleaved-1f1b"] | None
+    """Schedule with this order of messages. A schedule that only delays gradients of weights, such as ZB-H1, has that
+    of 1F1B. None if the order is of no known schedule."""
+    microbatches: int | None
+    """Number of messages of a step from each stage to the next, by chunk of layers; None if it differs."""
+    chunks: int = 1
+    """Number of chunks of layers on each rank; more than 1 if interleaved."""
+    bubble_pct: float
+    """Share of the steps of all stages in which a stage computes nothing."""
+    theoretical_bubble_pct: float | None
+    """The same for equal stages, equal microbatches and messages that take no time; None without a schedule."""
+    formula: str
+    """Formula of that with p stages, m microbatches and v chunks; empty without a schedule."""
+    longest_stage: int
+    """Rank that computes most, which bounds the pipeline."""
+    even_step_ns: int | None
+    """Length of an average step in theory if all stages computed the mean, all in equal microbatches, and messages took
+    no time; None without a schedule, or if the bubble is not larger than the theoretical one."""
+    steps: tuple[PipelineStep, ...]
+    """Judged steps that all stages have and in which they pass on messages, in order."""

@@ -1,0 +1,207 @@
+"""Pipelines: ranks that pass paired messages on from stage to stage, in the same way in each step.
+
+The first stage is the only rank that sends before it has received anything. Messages go forward from there; those in
+the other direction come back. Each stage is judged in its rank's own steps, which don't overlap: while the first stage
+ends a step, the last one may be in the next. In a step, a stage computes, waits for the other side of a message, or
+does something else.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Sequence
+from fractions import Fraction
+from typing import Final
+
+import numpy as np
+from msgspec import Struct
+
+from overlapscope.analysis.grouping import groups_of, rows_by
+from overlapscope.base.columns import mask_of, pick
+from overlapscope.base.intervals import EMPTY, I64, Intervals, clip, subtract, total, union
+from overlapscope.base.words import number_runs
+from overlapscope.ranks.common_steps import common_steps
+from overlapscope.ranks.comparison import Comparison
+from overlapscope.ranks.kernels import step_number
+from overlapscope.ranks.message_clocks import components
+from overlapscope.ranks.messages import is_message
+from overlapscope.ranks.pipeline_result import PhaseTime, Pipeline, PipelineStep, StageTime
+from overlapscope.ranks.reduced import ReducedRank
+from overlapscope.ranks.schedules import Pair, StepTraffic, Traffic, recognized
+
+_NEVER: Final = np.iinfo(np.int64).max
+
+
+class _Job(Struct, frozen=True, eq=False):
+    """Ranks by place, the begin and end of each step of a rank by name, and when the messages of each waited."""
+
+    ranks: Sequence[ReducedRank]
+    steps: dict[int, dict[str, tuple[int, int]]]
+    waits: dict[int, Intervals]
+
+
+def find_pipelines(
+    ranks: Sequence[ReducedRank], comparison: Comparison
+) -> tuple[tuple[Pipeline, ...], tuple[str, ...]]:
+    """Return the pipelines among the ranks compared, and notes on those that can't be judged."""
+    found, notes = [], []
+    by_step, unjudged = _by_step(comparison), _unjudged(comparison)
+    own_steps = {place: _own_steps(rank) for place, rank in enumerate(ranks) if len(rank.messages)}
+    job = _Job(ranks, own_steps, _waits(comparison))
+    pairs = sorted({pair for traffic in by_step.values() for pair in traffic})
+    sender, receiver = (np.array([pair[side] for pair in pairs], np.int64) for side in (0, 1))
+    label = components(sender, receiver, len(ranks))
+    for _, members in rows_by(label):
+        places = members.tolist()
+        if label[places[0]] < 0:
+            continue
+        names = common_steps([ranks[place] for place in places]).names
+        numbers = {name: number for name in names if (number := step_number(name)) >= 0}
+        every = {name: _among(by_step.get(number, {}), places) for name, number in numbers.items()}
+        steps = {name: among for name, among in every.items() if among}
+        traffic = _traffic(list(steps.values()))
+        if traffic is None:
+            continue
+        if doubt := _doubt(comparison, unjudged, places, list(numbers.values())):
+            runs = ", ".join(number_runs(rank for place in places if (rank := ranks[place].rank) is not None))
+            notes.append(f"The pipeline of ranks {runs} is not judged: {doubt}.")
+        else:
+            found.append(_pipeline(job, traffic, list(steps)))
+    return tuple(sorted(found, key=lambda pipeline: min(pipeline.ranks))), tuple(notes)
+
+
+def _by_step(comparison: Comparison) -> dict[int, StepTraffic]:
+    """Return the paired messages of each step."""
+    paired = comparison.waits.messages.paired
+    sides, (send, receive) = paired.table.sides, paired.ends
+    result: defaultdict[int, StepTraffic] = defaultdict(dict)
+    if len(send):
+        for _, rows in rows_by(groups_of([sides.step[send], sides.rank[send], sides.rank[receive]])):
+            first, last = send[rows[0]], receive[rows[0]]
+            pair = int(sides.rank[first]), int(sides.rank[last])
+            times = np.sort(sides.start_ns[send[rows]]), np.sort(sides.end_ns[receive[rows]])
+            result[int(sides.step[first])][pair] = times
+    return result
+
+
+def _among(traffic: StepTraffic, places: Sequence[int]) -> StepTraffic:
+    return {pair: times for pair, times in traffic.items() if pair[0] in places}
+
+
+def _traffic(steps: list[StepTraffic]) -> Traffic | None:
+    """Return the messages by stage; None if the ranks are not a pipeline, or steps differ."""
+    counts = [{pair: len(times[0]) for pair, times in step.items()} for step in steps]
+    stages = [_stages(step) for step in steps]
+    if not steps or not stages[0] or any(each != counts[0] for each in counts) or any(s != stages[0] for s in stages):
+        return None
+    return Traffic(tuple(stages[0]), counts[0], steps)
+
+
+def _stages(step: StepTraffic) -> list[int]:
+    """Return the ranks in the order of the stages, from the messages of a step; empty if there is no such order."""
+    neighbors: defaultdict[int, set[int]] = defaultdict(set)
+    first_send: dict[int, tuple[int, Pair]] = {}
+    first_arrival: dict[int, int] = {}
+    for pair, (sent, received) in step.items():
+        for rank, other in (pair, pair[::-1]):
+            neighbors[rank].add(other)
+        first_send[pair[0]] = min(first_send.get(pair[0], (int(sent[0]), pair)), (int(sent[0]), pair))
+        first_arrival[pair[1]] = min(first_arrival.get(pair[1], int(received[0])), int(received[0]))
+    starts = [pair for at, pair in first_send.values() if at < first_arrival.get(pair[0], at + 1)]
+    if len(starts) != 1 or any(len(each) > 2 for each in neighbors.values()):
+        return []
+    stages = [*starts[0]]
+    while following := neighbors[stages[-1]] - set(stages):
+        stages.append(min(following))
+    return stages if len(stages) == len(neighbors) else []
+
+
+def _unjudged(comparison: Comparison) -> tuple[I64, I64]:
+    """Return rank and step of each kernel that sends or receives with an unknown other side."""
+    kernels = comparison.met.kernels
+    sends = np.flatnonzero(kernels.by_kind(is_message)[kernels.kind])
+    rows = sends[~mask_of(comparison.waits.messages.kernel, len(kernels))[sends]]
+    return kernels.rank[rows], kernels.step[rows]
+
+
+def _doubt(comparison: Comparison, unjudged: tuple[I64, I64], places: Sequence[int], steps: Sequence[int]) -> str:
+    """Return why a pipeline can't be judged; empty if it can."""
+    offsets = comparison.offsets
+    apart = offsets.status != "shared" and len(set(offsets.reference[places].tolist())) > 1
+    if apart or (offsets.error_ns[places] < 0).any():
+        return "the offsets between its clocks are unknown"
+    count = int((np.isin(unjudged[0], places) & np.isin(unjudged[1], steps)).sum())
+    return f"the other side of {count:,} of its sends and receives is unknown" if count else ""
+
+
+def _pipeline(job: _Job, traffic: Traffic, names: Sequence[str]) -> Pipeline:
+    schedule, count = recognized(traffic), len(traffic.places)
+    steps = [_step(job, traffic, number, name, steady=schedule.name != "gpipe") for number, name in enumerate(names)]
+    compute = [sum(step.stages[stage].compute_ns for step in steps) for stage in range(count)]
+    length = sum(stage.length_ns for step in steps for stage in step.stages)
+    bubble, share = Fraction(length - sum(compute), max(length, 1)), schedule.bubble(count)
+    numbers = [stage.rank for stage in steps[0].stages]
+    return Pipeline(
+        ranks=tuple(numbers),
+        schedule=schedule.name,
+        microbatches=schedule.microbatches,
+        chunks=schedule.chunks,
+        bubble_pct=float(100 * bubble),
+        theoretical_bubble_pct=None if share is None else float(100 * share),
+        formula=schedule.formula,
+        longest_stage=numbers[compute.index(max(compute))],
+        even_step_ns=None if share is None or bubble <= share else sum(compute) // ((1 - share) * count * len(steps)),
+        steps=tuple(steps),
+    )
+
+
+def _step(job: _Job, traffic: Traffic, number: int, name: str, *, steady: bool) -> PipelineStep:
+    """Return the time of each stage in its own step. Without a steady state, the drain follows the warm-up."""
+    stages = []
+    for stage, place in enumerate(traffic.places):
+        compute, waiting = job.ranks[place].compute, job.waits.get(place, EMPTY)
+        first, last = job.steps[place][name]
+        warm, drain = traffic.phases(number, stage)
+        warm = min(max(first if warm is None else warm, first), last)
+        drain = min(max(last if drain is None else drain, warm), last) if steady else warm
+        stages.append(
+            StageTime(
+                rank=int(job.ranks[place].rank or 0),
+                warm_up=_phase(compute, waiting, first, warm),
+                steady=_phase(compute, waiting, warm, drain),
+                drain=_phase(compute, waiting, drain, last),
+            )
+        )
+    return PipelineStep(name=name, stages=tuple(stages))
+
+
+def _own_steps(rank: ReducedRank) -> dict[str, tuple[int, int]]:
+    """Return the begin and end of each step of a rank by name. They don't overlap.
+
+    On a device, a step begins with its first op on the main stream. Its messages may begin earlier on another stream.
+    Then the step begins with the first of them, or where the compute of the step before ends if that is later.
+    """
+    steps, messages = rank.steps, rank.messages.kernel
+    start, end = steps.start_ns, steps.start_ns + steps.span_ns
+    by_step = rows_by(rank.comm.step[messages])
+    first_message = {number: int(rank.comm.start_ns[messages[rows]].min()) for number, rows in by_step if number >= 0}
+    earliest = np.array([first_message.get(step_number(name), _NEVER) for name in steps.names], np.int64)
+    computes = np.searchsorted(rank.compute.starts, start) - 1
+    computed = np.where(computes >= 0, pick(rank.compute.ends, computes), earliest)
+    begin = np.minimum(start, np.maximum(np.maximum(earliest, computed), np.append(earliest[:1], start[:-1])))
+    end = np.minimum(end, np.append(begin[1:], end[-1:]))
+    return dict(zip(steps.names, zip(begin.tolist(), end.tolist(), strict=True), strict=True))
+
+
+def _waits(comparison: Comparison) -> dict[int, Intervals]:
+    """Return when messages of each rank waited for their other sides, by the rank's clock."""
+    messages, kernels = comparison.waits.messages, comparison.met.kernels
+    start, waited = kernels.start_ns[messages.kernel], messages.waited_ns
+    by_rank = rows_by(kernels.rank[messages.kernel])
+    return {place: union(start[rows], start[rows] + waited[rows]) for place, rows in by_rank}
+
+
+def _phase(compute: Intervals, waiting: Intervals, begin: int, end: int) -> PhaseTime:
+    computed = clip(compute, begin, end)
+    compute_ns, waiting_ns = total(computed), total(subtract(clip(waiting, begin, end), computed))
+    return PhaseTime(compute_ns=compute_ns, waiting_ns=waiting_ns, other_ns=end - begin - compute_ns - waiting_ns)

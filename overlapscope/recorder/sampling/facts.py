@@ -1,0 +1,199 @@
+"""Facts of the operating system and of Python between two marks of steps, which cost a few reads at each mark."""
+
+from __future__ import annotations
+
+import gc
+import math
+import os
+from collections.abc import Iterable, Iterator
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from overlapscope.base import clock
+
+if TYPE_CHECKING:
+    from overlapscope.trace.host_activity import SystemFacts
+
+_CGROUPS = Path("/sys/fs/cgroup")
+_NS_PER_US = 1000
+_TASKS = Path("/proc/self/task")
+_MAJOR_FAULTS = 9
+"""Place of the number of major faults in `stat`, after the name."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Counters:
+    """Counters of a thread; None where the system does not state them."""
+
+    cpu_ns: int | None
+    run_queue_ns: int | None
+    involuntary_switches: int | None
+    major_faults: int | None
+
+    @classmethod
+    def now(cls, thread: int) -> _Counters:
+        task = _TASKS / str(thread)
+        scheduled = _words(task / "schedstat")
+        status = dict(line.split(":", 1) for line in _text(task / "status").splitlines() if ":" in line)
+        switches = status.get("nonvoluntary_ctxt_switches")
+        # The name, which may contain spaces, ends at the last parenthesis.
+        numbers = _text(task / "stat").rpartition(")")[2].split()
+        # Without the kernel's support, all numbers are 0.
+        cpu_ns, run_queue_ns = map(int, scheduled[:2]) if len(scheduled) > 1 and int(scheduled[0]) else (None, None)
+        return cls(
+            cpu_ns,
+            run_queue_ns,
+            None if switches is None else int(switches),
+            int(numbers[_MAJOR_FAULTS]) if len(numbers) > _MAJOR_FAULTS else None,
+        )
+
+
+class FactTaker:
+    """Takes facts of the thread that marks the steps from `start` to `stop`, and of autograd's threads for devices.
+
+    During a backward pass on a GPU, the former waits for one of the latter. So their sums are those of the step.
+    """
+
+    def __init__(self, thread: int) -> None:
+        self._thread = thread
+        self._first: dict[int, _Counters] = {}
+        self._groups: list[Path] = []
+        self._throttled_ns: dict[Path, int | None] = {}
+        self._collections = Collections()
+
+    def start(self) -> None:
+        """Begin."""
+        self._groups = list(_cpu_groups())
+        self._throttled_ns = {group: _throttled_ns(group) for group in self._groups}
+        self._first = {thread: _Counters.now(thread) for thread in (self._thread, *_autograd_threads())}
+        self._collections.start()
+
+    def stop(self, steps: int, span_ns: int) -> SystemFacts:
+        """Return the facts since `start`, after which some steps of the length `span_ns` together began."""
+        import torch
+
+        from overlapscope.trace.host_activity import SystemFacts
+
+        self._collections.stop()
+        both = [(first, _Counters.now(thread)) for thread, first in self._first.items()]
+        switches = _grown((first.involuntary_switches, last.involuntary_switches) for first, last in both)
+        run_queue_ns = _grown((first.run_queue_ns, last.run_queue_ns) for first, last in both)
+        cpu_ns = _grown((first.cpu_ns, last.cpu_ns) for first, last in both)
+        if run_queue_ns is not None and cpu_ns is not None:
+            # While one of the threads waits for a CPU, another may have it, and then no time is lost.
+            run_queue_ns = min(run_queue_ns, max(0, span_ns - cpu_ns))
+        throttled = [_grown([(ns, _throttled_ns(group))]) for group, ns in self._throttled_ns.items()]
+        throttled_ns = max((ns for ns in throttled if ns is not None), default=None)
+        if throttled_ns is not None:
+            throttled_ns = min(throttled_ns, span_ns if run_queue_ns is None else run_queue_ns)
+        quotas = [quota for group in self._groups if (quota := _quota_cpus(group)) is not None]
+        return SystemFacts(
+            steps=steps,
+            span_ns=span_ns,
+            run_queue_ns=run_queue_ns,
+            throttled_ns=throttled_ns,
+            involuntary_switches=switches,
+            major_faults=_grown((first.major_faults, last.major_faults) for first, last in both),
+            gc_pause_ns=min(self._collections.pause_ns, span_ns),
+            gc_collections=self._collections.count,
+            usable_cpus=_affinity(),
+            quota_cpus=min(quotas, default=None),
+            torch_threads=torch.get_num_threads(),
+        )
+
+    def abandon(self) -> None:
+        """Stop without a result."""
+        self._collections.stop()
+
+
+class Collections:
+    """Number and length of the garbage collector's runs between `start` and `stop`."""
+
+    def __init__(self) -> None:
+        self.count = self.pause_ns = 0
+        self._began_ns = 0
+
+    def start(self) -> None:
+        gc.callbacks.append(self._called)
+
+    def stop(self) -> None:
+        with suppress(ValueError):
+            gc.callbacks.remove(self._called)
+
+    def _called(self, phase: str, _: object) -> None:
+        if phase == "start":
+            self._began_ns = clock.now_ns()
+        elif self._began_ns:
+            self.count += 1
+            self.pause_ns += clock.now_ns() - self._began_ns
+            self._began_ns = 0
+
+
+def _grown(readings: Iterable[tuple[int | None, int | None]]) -> int | None:
+    """Return by how much counters have grown in all; None if one is not stated."""
+    total = 0
+    for first, last in readings:
+        if first is None or last is None:
+            return None
+        total += max(0, last - first)
+    return total
+
+
+def _autograd_threads() -> Iterator[int]:
+    """Yield the numbers of autograd's threads for devices."""
+    with suppress(OSError):
+        for task in _TASKS.iterdir():
+            if _text(task / "comm").startswith("pt_autograd_"):
+                yield int(task.name)
+
+
+def _text(path: Path) -> str:
+    with suppress(OSError, UnicodeDecodeError):
+        return path.read_text()
+    return ""
+
+
+def _words(path: Path) -> list[str]:
+    return _text(path).split()
+
+
+def _cpu_groups() -> Iterator[Path]:
+    """Yield the directories of the process's control group for CPUs, and of those around it."""
+    for line in _text(Path("/proc/self/cgroup")).splitlines():
+        _, controllers, path = line.split(":", 2)
+        if controllers and "cpu" not in controllers.split(","):
+            continue
+        roots = [_CGROUPS / controllers, _CGROUPS / "cpu"] if controllers else [_CGROUPS, _CGROUPS / "unified"]
+        for root in roots:
+            group = root / path.lstrip("/")
+            # In a container, the path may be the host's, and the root is the container's own group.
+            yield from (
+                one for one in (group, *group.parents) if one.is_relative_to(root) and (one / "cpu.stat").exists()
+            )
+
+
+def _affinity() -> int | None:
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
+
+
+def usable_cpus() -> int:
+    """Return the number of CPUs that the process may use at a time: its affinity, within a control group's quota."""
+    quotas = (math.ceil(quota) for group in _cpu_groups() if (quota := _quota_cpus(group)) is not None)
+    return max(1, min([_affinity() or 1, *quotas]))
+
+
+def _throttled_ns(group: Path) -> int | None:
+    words = _words(group / "cpu.stat")
+    numbers = dict(zip(words[::2], words[1::2], strict=False))
+    if "throttled_usec" in numbers:
+        return int(numbers["throttled_usec"]) * _NS_PER_US
+    return int(numbers["throttled_time"]) if "throttled_time" in numbers else None
+
+
+def _quota_cpus(group: Path) -> float | None:
+    limits = _words(group / "cpu.max") or [*_words(group / "cpu.cfs_quota_us"), *_words(group / "cpu.cfs_period_us")]
+    if len(limits) != 2 or not all(limit.isdecimal() for limit in limits) or int(limits[1]) == 0:
+        return None
+    return int(limits[0]) / int(limits[1])

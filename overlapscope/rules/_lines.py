@@ -1,0 +1,195 @@
+"""Lines of Python for findings about the host, from samples of the program without the profiler."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Sequence
+
+from msgspec.structs import replace
+
+from overlapscope.analysis.grouping import distinct
+from overlapscope.analysis.host import around
+from overlapscope.analysis.host_lines import host_lines, main_stacks
+from overlapscope.analysis.host_sampled import cpus_to_match, step_ns
+from overlapscope.analysis.periods import names_of
+from overlapscope.base.words import duration, listed, plural
+from overlapscope.catalog.devices import as_recorded
+from overlapscope.rules._claims import ClaimedPieces, Claims
+from overlapscope.rules.finding import Where
+from overlapscope.rules.rule import name
+from overlapscope.trace.host_activity import HostActivity, SampledStack, StackFrame
+
+Frames = Sequence[StackFrame]
+_MOST = 3
+_LEAST_SHARE = 0.02
+"""Minimum share of a step for a line to be named."""
+_LOADER = "torch/utils/data/"
+_RUNS_ELSEWHERE = ("torch/autograd/graph.py", _LOADER)
+"""Files whose functions wait for another thread: autograd's engine, or workers."""
+KINDS = {
+    "collation": ("_utils/collate.py",),
+    "pinning": ("_utils/pin_memory.py",),
+    "waiting for workers": ("multiprocessing/", "queue.py", "threading.py", "selectors.py"),
+}
+"""Files in stacks inside a DataLoader's next, by kind of work; the rest makes samples."""
+
+
+def is_python(frames: Frames) -> bool:
+    """Return whether a stack may be Python's own work, neither a backward pass nor data loading."""
+    return not any(file in frame.file for frame in frames for file in _RUNS_ELSEWHERE)
+
+
+def is_torch(frames: Frames) -> bool:
+    """Return whether a stack ends in a function of PyTorch's."""
+    return bool(frames) and "/torch/" in frames[-1].file
+
+
+def is_not_torch(frames: Frames) -> bool:
+    """Return whether a stack ends in another function than PyTorch's."""
+    return not is_torch(frames)
+
+
+def is_loading(frames: Frames) -> bool:
+    """Return whether a stack is inside a DataLoader."""
+    return any(_LOADER in frame.file for frame in frames)
+
+
+def with_lines(claims: Claims, pieces: ClaimedPieces, chosen: Callable[[Frames], bool]) -> str:
+    """Return the lines with the most samples as a sentence; without samples, ranges around it, and how to get lines.
+
+    Args:
+        claims: Claims of the device.
+        pieces: Time of the finding.
+        chosen: Whether a stack, outermost frame first, is about the finding.
+    """
+    activity = claims.trace.host_activity
+    if activity is not None and main_stacks(activity):
+        return sampled_lines(claims, chosen)
+    if len(claims.trace.python_frames):
+        return stacks_cost(claims)
+    return (
+        f"{_in_ranges(claims, pieces)} A recording by `overlapscope run` shows the lines of Python, and whether they "
+        "ran or waited."
+    )
+
+
+def stacks_cost(claims: Claims) -> str:
+    """Return what recording Python's frames changes about the host's time, as a sentence; empty without frames."""
+    if not len(claims.trace.python_frames):
+        return ""
+    return (
+        " Recording with stacks slows the host, so the recording has more of this idle time than the program without "
+        "the profiler."
+    )
+
+
+def sampled_lines(claims: Claims, chosen: Callable[[Frames], bool] = bool) -> str:
+    """Return the lines with the most samples as a sentence; empty without samples."""
+    activity = claims.trace.host_activity
+    if activity is None or not main_stacks(activity):
+        return ""
+    named = [f"{duration(ns)} in {place}" for place, ns in _lines(claims, activity, chosen)]
+    return f" In a step without the profiler, the launching thread spends {listed(named)}." if named else ""
+
+
+def most_in(claims: Claims, chosen: Callable[[Frames], bool]) -> str:
+    """Return the line with the most samples as the end of a title; empty without samples."""
+    activity = claims.trace.host_activity
+    lines = [] if activity is None else _lines(claims, activity, chosen)
+    return f", most in {lines[0][0]}" if lines else ""
+
+
+def top_line(claims: Claims, chosen: Callable[[Frames], bool]) -> Where | None:
+    """Return the line with the most samples as a place; None without samples."""
+    activity = claims.trace.host_activity
+    lines = () if activity is None else host_lines(_of(activity, chosen))
+    if not lines or not lines[0].place or not lines[0].line:
+        return None
+    return Where(op=None, call=None, line=f"{lines[0].place} in {lines[0].function}")
+
+
+def kinds_of_loading(claims: Claims) -> str:
+    """Return how a DataLoader's time divides by kind of work, as a sentence; empty without samples."""
+    activity = claims.trace.host_activity
+    stacks = [] if activity is None else main_stacks(activity)
+    if activity is None or not stacks:
+        return ""
+    times: Counter[str] = Counter()
+    for stack in stacks:
+        frames = _frames(activity, stack)
+        if is_loading(frames):
+            inner = [kind for kind, files in KINDS.items() if any(file in f.file for f in frames for file in files)]
+            times[next(iter(inner), "making samples")] += stack.samples
+    whole, step = sum(stack.samples for stack in stacks), step_ns(claims.trace)
+    parts = [f"{kind} takes {duration(step * samples / whole)}" for kind, samples in times.most_common()]
+    return f" Of the loading, {listed(parts)}{claims.a_step}." if parts else ""
+
+
+def fewer_threads(claims: Claims) -> str:
+    """Return the advice to match torch's threads to the CPUs, as the first line; empty if they are no more."""
+    activity = claims.trace.host_activity
+    cpus = None if activity is None else cpus_to_match(activity)
+    if activity is None or cpus is None:
+        return ""
+    threads = plural(activity.facts.torch_threads or 0, "thread")
+    return f"Call torch.set_num_threads({cpus}): torch has {threads} for {plural(cpus, 'CPU')}.\n"
+
+
+def other_threads(claims: Claims) -> str:
+    """Return the lines at which other threads run Python most, as a sentence; empty without samples."""
+    activity = claims.trace.host_activity
+    if activity is None:
+        return ""
+    of_thread: Counter[int] = Counter()
+    for stack in activity.stacks:
+        if stack.thread != activity.thread:
+            of_thread[stack.thread] += stack.running
+    busiest = [thread for thread, running in of_thread.most_common(1) if running]
+    if not busiest:
+        return ""
+    lines = host_lines(replace(activity, thread=busiest[0]))
+    thread_name = claims.trace.thread_names.get(busiest[0])
+    places = list(dict.fromkeys(line.place for line in lines if line.place and line.running))[:_MOST]
+    named = as_recorded(thread_name) if thread_name else busiest[0]
+    return f" Thread {named} ran most, at {listed(map(as_recorded, places))}." if places else ""
+
+
+def _in_ranges(claims: Claims, pieces: ClaimedPieces) -> str:
+    """Return the innermost ranges of the program around the pieces, as a sentence; empty if there are none."""
+    notes = claims.trace.annotations
+    ranges = notes.take(notes.named(set(names_of(notes)[1]).__contains__))
+    row = around(ranges, pieces.thread, pieces.at_ns)
+    times: Counter[str] = Counter()
+    for number in distinct(row[row >= 0]).tolist():
+        times[ranges.name(number)] += int(pieces.length_ns[row == number].sum())
+    parts = [
+        f"{claims.time(ns)} {name(text)}"
+        for text, ns in times.most_common(_MOST)
+        if ns >= _LEAST_SHARE * pieces.time_ns
+    ]
+    return f" By range{', per step' if claims.steps else ''}: {'; '.join(parts)}." if parts else ""
+
+
+def _lines(claims: Claims, activity: HostActivity, chosen: Callable[[Frames], bool]) -> list[tuple[str, float]]:
+    """Return the places of the lines with the most samples and their time in a step."""
+    samples: Counter[str] = Counter()
+    called: dict[str, str] = {}
+    for line in host_lines(_of(activity, chosen)):
+        if line.place:
+            samples[line.place] += line.samples
+            if line.calls:
+                called.setdefault(line.place, line.calls[0][0])
+    whole, step = sum(stack.samples for stack in main_stacks(activity)), step_ns(claims.trace)
+    return [
+        (as_recorded(f"{called[place]} ({place})" if place in called else place), step * count / whole)
+        for place, count in samples.most_common(_MOST)
+        if count >= _LEAST_SHARE * whole
+    ]
+
+
+def _of(activity: HostActivity, chosen: Callable[[Frames], bool]) -> HostActivity:
+    return replace(activity, stacks=tuple(stack for stack in activity.stacks if chosen(_frames(activity, stack))))
+
+
+def _frames(activity: HostActivity, stack: SampledStack) -> list[StackFrame]:
+    return [activity.frames[number] for number in stack.frames]

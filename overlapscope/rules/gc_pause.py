@@ -1,0 +1,50 @@
+"""Rule: the GPU waits for Python's garbage collector."""
+
+from __future__ import annotations
+
+from overlapscope.rules._claims import ClaimedPieces, Claims
+from overlapscope.rules._lines import sampled_lines
+from overlapscope.rules.rule import Draft, Rule, on_claimed
+
+
+def _draft(claims: Claims, pieces: ClaimedPieces) -> Draft:
+    return Draft(
+        afterword=sampled_lines(claims),
+        title=f"The GPU waits {claims.time_a_step(pieces.time_ns)} for Python's garbage collector",
+        detail=f"In {claims.times_a_step(pieces.gaps, 'idle gap')} a collection held the launching thread.",
+        advice="Call gc.collect() and gc.freeze() once after start-up.\n"
+        "Objects that live until the end are then skipped. Or call gc.disable(), and gc.collect() between steps every "
+        "few hundred steps.",
+    )
+
+
+RULE = Rule(
+    id="gc-pause",
+    severity="warning",
+    summary="The GPU waits for Python's garbage collector.",
+    meaning="A full collection looks at every object of the program. With millions of objects it takes longer than "
+    "the GPU's queue lasts.",
+    computation="Idle time of cause gc-pause: the launching thread was inside a collection, which the recorder "
+    "marks. An upper bound: the GPU may then wait for something else.",
+    wrong="""import torch
+
+weight = torch.randn(4096, 4096, device="cuda")
+vocabulary = [[number] for number in range(2_000_000)]
+for _ in range(100):
+    batch = [[number] for number in range(100_000)]
+    weight @ weight
+""",
+    right="""import torch
+import gc
+
+weight = torch.randn(4096, 4096, device="cuda")
+vocabulary = [[number] for number in range(2_000_000)]
+gc.freeze()
+for _ in range(100):
+    batch = [[number] for number in range(100_000)]
+    weight @ weight
+""",
+    check=on_claimed("gc-pause", _draft),
+    fixes=(("no-gc",),),
+    effort="line",
+)

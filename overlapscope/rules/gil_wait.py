@@ -1,0 +1,62 @@
+"""Rule: the GPU waits while another thread holds Python's lock."""
+
+from __future__ import annotations
+
+from overlapscope.rules._claims import ClaimedPieces, Claims
+from overlapscope.rules._lines import other_threads, sampled_lines
+from overlapscope.rules.rule import Draft, Rule, on_claimed
+
+
+def _draft(claims: Claims, pieces: ClaimedPieces) -> Draft:
+    return Draft(
+        afterword=f"{other_threads(claims)}{sampled_lines(claims)}",
+        title=f"The GPU waits {claims.time_a_step(pieces.time_ns)} while another thread holds Python's lock",
+        detail="Samples of the program without the profiler show the launching thread waiting for the global "
+        "interpreter lock.",
+        advice="Move the other thread's work to a process.\n"
+        "A thread that runs Python stops the launching thread for up to 5 ms at a time (sys.setswitchinterval). Use "
+        "multiprocessing, DataLoader workers, or code that releases the lock.",
+    )
+
+
+RULE = Rule(
+    id="gil-wait",
+    severity="warning",
+    summary="The GPU waits while another thread holds Python's lock.",
+    meaning="Only one thread runs Python at a time. A second thread that is busy in Python takes every other turn.",
+    computation="Share of samples in which the launching thread waited for the lock, taken out of its Python, "
+    "then its ops. An estimate: the samples are of other steps than the recorded ones.",
+    wrong="""import torch
+import threading
+
+weight = torch.randn(64, 64, device="cuda")
+
+
+def count() -> None:
+    while True:
+        sum(range(10_000))
+
+
+threading.Thread(target=count, daemon=True).start()
+for _ in range(1000):
+    weight @ weight
+""",
+    right="""import torch
+import multiprocessing
+
+
+def count() -> None:
+    while True:
+        sum(range(10_000))
+
+
+if __name__ == "__main__":
+    weight = torch.randn(64, 64, device="cuda")
+    multiprocessing.get_context("spawn").Process(target=count, daemon=True).start()
+    for _ in range(1000):
+        weight @ weight
+""",
+    check=on_claimed("gil-wait", _draft),
+    fixes=(("less-host gil-wait",),),
+    effort="restructuring",
+)

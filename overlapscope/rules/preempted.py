@@ -1,0 +1,62 @@
+"""Rule: the GPU waits while the launching thread has no CPU."""
+
+from __future__ import annotations
+
+from overlapscope.base.words import plural
+from overlapscope.rules._claims import ClaimedPieces, Claims
+from overlapscope.rules._lines import fewer_threads
+from overlapscope.rules.rule import Draft, Rule, on_claimed
+
+
+def _cpus(claims: Claims) -> str:
+    """Return the CPUs and threads of the program, as the end of a sentence."""
+    activity = claims.trace.host_activity
+    if activity is None or activity.facts.usable_cpus is None:
+        return ""
+    threads = activity.facts.torch_threads
+    beside = "" if threads is None else f", and torch uses {plural(threads, 'thread')}"
+    return f". It may use {plural(activity.facts.usable_cpus, 'CPU')}{beside}"
+
+
+def _draft(claims: Claims, pieces: ClaimedPieces) -> Draft:
+    return Draft(
+        title=f"The GPU waits {claims.time_a_step(pieces.time_ns)} while the launching thread has no CPU",
+        detail=f"The system kept the launching thread waiting for a CPU{_cpus(claims)}.",
+        advice=f"{fewer_threads(claims)}"
+        "Leave the launching thread a CPU of its own.\n"
+        "Run fewer DataLoader workers and other processes than there are CPUs, set torch.set_num_threads() to the "
+        "number of CPUs or less, and give the job more CPUs (taskset, --cpus, the scheduler's request).",
+    )
+
+
+RULE = Rule(
+    id="preempted",
+    severity="warning",
+    summary="The GPU waits while the launching thread has no CPU.",
+    meaning="When more threads want to run than there are CPUs, the system gives each a turn, and the launching "
+    "thread waits for its own.",
+    computation="Time on the run queue in steps without the profiler (`schedstat`), less throttling, taken out of "
+    "the launching thread's Python, then its ops. An estimate: these are other steps than the recorded ones.",
+    wrong="""import torch
+
+torch.set_num_threads(64)
+weight = torch.randn(64, 64, device="cuda")
+samples = torch.randn(2000, 2000)
+for _ in range(100):
+    weight @ weight
+    samples @ samples
+""",
+    right="""import torch
+import os
+
+torch.set_num_threads(len(os.sched_getaffinity(0)))
+weight = torch.randn(64, 64, device="cuda")
+samples = torch.randn(2000, 2000)
+for _ in range(100):
+    weight @ weight
+    samples @ samples
+""",
+    check=on_claimed("preempted", _draft),
+    fixes=(("less-host preempted",),),
+    effort="option",
+)

@@ -1,0 +1,56 @@
+"""Rule: the GPU waits while the launching thread runs Python."""
+
+from __future__ import annotations
+
+from overlapscope.rules._claims import ClaimedPieces, Claims
+from overlapscope.rules._launches import optimizers
+from overlapscope.rules._lines import is_python, most_in, top_line, with_lines
+from overlapscope.rules.rule import Draft, Rule, on_claimed
+
+
+def _draft(claims: Claims, pieces: ClaimedPieces) -> Draft:
+    fuse = ", and in an optimizer with foreach=True or fused=True" if optimizers(claims.trace) != set() else ""
+    return Draft(
+        where=top_line(claims, is_python),
+        afterword=with_lines(claims, pieces, is_python),
+        title=f"The GPU waits {claims.time_a_step(pieces.time_ns)} while the host runs Python between launches"
+        f"{most_in(claims, is_python)}",
+        detail=f"In {claims.times_a_step(pieces.gaps, 'idle gap')} the launching thread was in Python, "
+        "between ops and runtime calls, and the GPU had nothing left to do.",
+        advice="Run less Python between launches, or do it while the GPU is busy.\n"
+        "Work of its own (metrics, tokenization, logging, checkpoints) fits a DataLoader worker, another thread or "
+        "process, or the time right after launching a long stretch of GPU work. Python of the model's own layers "
+        f"disappears with torch.compile(model){fuse}.",
+    )
+
+
+RULE = Rule(
+    id="python",
+    severity="warning",
+    summary="The GPU waits while the launching thread runs Python.",
+    meaning="Python between launches delays the next launch. As long as the host is ahead of the GPU this costs "
+    "nothing; once the queue is empty, every millisecond of it is a millisecond of idle GPU.",
+    computation="Idle time of cause python: the launching thread was outside any CPU op and runtime call, or "
+    "directly in an op that runs a Python function. Where the recording has no CPU ops, pauses of over 200 us "
+    "between launches. An upper bound: the GPU may then wait for something else.",
+    wrong="""import torch
+
+weight = torch.randn(4096, 4096, device="cuda")
+words = ["some", "text"] * 100_000
+for _ in range(10):
+    weight @ weight
+    torch.cuda.synchronize()
+    ids = [hash(word) % 1000 for word in words]
+""",
+    right="""import torch
+
+weight = torch.randn(4096, 4096, device="cuda")
+words = ["some", "text"] * 100_000
+for _ in range(10):
+    weight @ weight
+    ids = [hash(word) % 1000 for word in words]
+torch.cuda.synchronize()
+""",
+    check=on_claimed("python", _draft),
+    fixes=(("less-host python",),),
+)

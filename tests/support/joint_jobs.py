@@ -1,0 +1,237 @@
+"""Programs of several ranks with collectives, simulated event by event, and their recordings' summaries.
+
+Each rank has a thread, a stream of compute and a stream of collectives. Before each of its collectives, the thread
+works and launches a kernel, works again, and launches the collective, which needs the kernel. Then the next kernel may
+need the collective, or the thread may wait for it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Literal
+
+import numpy as np
+from hypothesis import strategies as st
+from msgspec import Struct
+
+from overlapscope.analysis.host_order import EARLIEST_NS, Calls
+from overlapscope.prediction.calibration import Constants
+from overlapscope.prediction.graph import DeviceItems, Network, Orders, Waits, Why
+from overlapscope.prediction.hardware import Stance
+from overlapscope.ranks.joint.rank import BY_EVENT, Parts, RankSummary
+from overlapscope.ranks.reduced import CommKind
+from overlapscope.trace.model import Kind
+from tests.support.ranks_schedules import CommKernel, made_rank
+
+
+class Turn(Struct, frozen=True):
+    """What a rank does for one of its collectives, in nanoseconds."""
+
+    collective: int
+    """-1 for none."""
+    host_ns: int
+    kernel_ns: int
+    before_launch_ns: int
+    then: Literal["nothing", "kernel", "thread"]
+    """What waits for the collective next."""
+
+
+class RanksProgram(Struct, frozen=True):
+    """Members of each collective, its transfer, and the turns of each rank."""
+
+    members: tuple[tuple[int, ...], ...]
+    transfer_ns: tuple[int, ...]
+    turns: tuple[tuple[Turn, ...], ...]
+    bytes: tuple[int, ...] = ()
+
+
+class Times(Struct):
+    """Times of one rank, one for each of its turns."""
+
+    called_kernel: list[int]
+    called: list[int]
+    kernel_start: list[int]
+    kernel_end: list[int]
+    arrived: list[int]
+    ended: list[int]
+
+
+def simulated(program: RanksProgram, *, prompt: bool = False) -> list[Times]:
+    """Simulate a program: whichever rank can go on does, until all are done.
+
+    With `prompt`, collectives need not wait for their launch.
+    """
+    ranks = range(len(program.turns))
+    times = [Times([], [], [], [], [], []) for _ in ranks]
+    over: dict[int, int] = {}
+    thread, need = [0 for _ in ranks], [EARLIEST_NS for _ in ranks]
+    there: list[dict[int, int]] = [{} for _ in program.members]
+    while any(len(its.ended) < len(turns) for its, turns in zip(times, program.turns, strict=True)):
+        for rank in ranks:
+            its, turns = times[rank], program.turns[rank]
+            if len(its.ended) < len(its.arrived) and turns[len(its.ended)].collective < 0:
+                its.ended.append(its.ended[-1] if its.ended else 0)
+            # The end of a collective lets this rank's later parts go on.
+            while len(its.ended) < len(its.arrived) and turns[len(its.ended)].collective in over:
+                its.ended.append(over[turns[len(its.ended)].collective])
+            number = len(its.arrived)
+            if number == len(turns) or len(its.ended) < number:
+                continue
+            if number:
+                before = turns[number - 1]
+                if before.then == "thread":
+                    thread[rank] = max(thread[rank], its.ended[-1])
+                need[rank] = its.ended[-1] if before.then == "kernel" else EARLIEST_NS
+            turn = turns[number]
+            thread[rank] += turn.host_ns
+            its.called_kernel.append(thread[rank])
+            its.kernel_start.append(max(thread[rank], its.kernel_end[-1] if its.kernel_end else 0, need[rank]))
+            its.kernel_end.append(its.kernel_start[-1] + turn.kernel_ns)
+            thread[rank] += turn.before_launch_ns
+            its.called.append(thread[rank])
+            launched = EARLIEST_NS if prompt else thread[rank]
+            its.arrived.append(max(launched, its.kernel_end[-1], its.ended[-1] if its.ended else 0))
+            if turn.collective < 0:
+                continue
+            there[turn.collective][rank] = its.arrived[-1]
+            if len(there[turn.collective]) == len(program.members[turn.collective]):
+                over[turn.collective] = max(there[turn.collective].values()) + program.transfer_ns[turn.collective]
+    return times
+
+
+def summaries(program: RanksProgram, recorded: Sequence[Times]) -> list[RankSummary]:
+    """Return what would be made of the recordings of a program."""
+    return [_summary(program, rank, its) for rank, its in enumerate(recorded)]
+
+
+def _summary(program: RanksProgram, rank: int, its: Times) -> RankSummary:
+    turns = program.turns[rank]
+    kernels = []
+    for number, turn in enumerate(turns):
+        members = program.members[turn.collective]
+        kind = CommKind("allreduce", str(members), str(list(members)), len(members))
+        sequence = sum(program.members[earlier] == members for earlier in range(turn.collective))
+        size = program.bytes[turn.collective] if program.bytes else -1
+        step = 0 if program.bytes else number
+        kernels.append(CommKernel(kind, its.arrived[number], its.ended[number], step, 8, sequence, bytes=size))
+    window = (0, max(its.ended) + 1)
+    reduced = made_rank(rank, kernels, window=window, world_size=len(program.turns))
+    parts = _parts(turns, its)
+    return RankSummary(
+        reduced=reduced,
+        recorded=parts,
+        by_stance=dict.fromkeys(Stance, parts),
+        lengths_ns=np.diff(its.kernel_start),
+    )
+
+
+def _parts(turns: Sequence[Turn], its: Times) -> Parts:
+    count = len(turns)
+    calls, waits, place = list[tuple[int, int]](), list[tuple[int, int]](), list[int]()
+    ended = 0
+    for number, turn in enumerate(turns):
+        place.append(len(calls))
+        calls += [(turn.host_ns, its.called_kernel[number]), (turn.before_launch_ns, its.called[number])]
+        ended = its.called[number]
+        if turn.then == "thread":
+            waits.append((len(calls), 2 * number + 1))
+            calls.append((0, ended))
+    kernels = np.arange(count)
+    rest = count + 2 * np.arange(count) + 1
+    launch = np.array(place)
+    # The recording does not show the work before a thread's first call.
+    before = np.array([0, *(work for work, _ in calls[1:])])
+    start = np.array([at for _, at in calls])
+    first = np.full(len(calls), EARLIEST_NS)
+    first[0] = start[0]
+    number_of_items = 3 * count
+    lane = np.append(np.zeros(count, np.int64), np.ones(2 * count, np.int64))
+    call = np.full(number_of_items, -1)
+    call[kernels], call[rest - 1] = launch, launch + 1
+    length = np.zeros(number_of_items, np.int64)
+    length[kernels] = [turn.kernel_ns for turn in turns]
+    length[rest] = np.array(its.ended) - np.array(its.arrived)
+    begin = np.zeros(number_of_items, np.int64)
+    begin[kernels], begin[rest - 1], begin[rest] = its.kernel_start, its.arrived, its.arrived
+    items = DeviceItems.filled(
+        device=0,
+        lane=lane,
+        kind=int(Kind.OTHER),
+        host_memory=0,
+        bytes=-1,
+        duration_ns=length,
+        call=call,
+        launch_lag_ns=0,
+        after_call=False,
+        queue_lag_ns=0,
+        engine_lag_ns=0,
+        release_ns=EARLIEST_NS,
+        moved=False,
+        gone=False,
+        start_ns=begin,
+        end_ns=begin + length,
+    )
+    needed = np.array([number for number, turn in enumerate(turns[:-1]) if turn.then == "kernel"], np.int64)
+    orders = Orders.joined(
+        [
+            Orders.of(kernels, rest - 1, 0, Why.EVENT),
+            Orders.of(rest[needed], kernels[needed + 1], 0, Why.EVENT),
+        ]
+    )
+    waiting = np.array(waits, np.int64).reshape(-1, 2)
+    table = Calls.filled(
+        row=-1,
+        thread=0,
+        before_ns=before,
+        length_ns=0,
+        handed_by=-1,
+        maybe_by=-1,
+        release_ns=first,
+        since_ns=0,
+        start_ns=start,
+        end_ns=start,
+    )
+    pairs = Waits.of(waiting[:, 0], count + waiting[:, 1], 0)
+    segment_of_call = np.searchsorted(launch + 1, np.arange(len(calls)))
+    work = np.zeros(number_of_items, np.int64)
+    work[kernels] = length[kernels]
+    return Parts(
+        network=Network(items, table, orders, pairs, Constants()),
+        comm=rest,
+        segment_of_item=np.append(kernels, np.repeat(kernels, 2)),
+        segment_of_call=segment_of_call,
+        closed_by=kernels,
+        work_ns=work,
+        launched_work_ns=np.zeros(number_of_items, np.int64),
+        launched_host_ns=np.zeros(number_of_items, np.int64),
+        ready=np.full(count, BY_EVENT),
+        marks=kernels,
+        marks_are_calls=False,
+    )
+
+
+@st.composite
+def programs(draw: st.DrawFn, *, alike: bool = False) -> RanksProgram:
+    """Programs of two to four ranks; with `alike`, all ranks are members of every collective."""
+    ranks = draw(st.integers(2, 4))
+    everyone = tuple(range(ranks))
+    some = st.lists(st.sampled_from(everyone), min_size=2, unique=True).map(sorted).map(tuple)
+    members = draw(st.lists(st.just(everyone) if alike else some, min_size=2, max_size=6))
+    members = [everyone, *members, everyone]
+    transfers = draw(st.lists(st.integers(10, 400), min_size=len(members), max_size=len(members)))
+    length = st.integers(10, 500)
+    turns = [
+        tuple(
+            Turn(
+                number,
+                draw(length),
+                draw(length),
+                draw(st.integers(0, 300)),
+                draw(st.sampled_from(("nothing", "kernel", "thread"))),
+            )
+            for number, its in enumerate(members)
+            if rank in its
+        )
+        for rank in everyone
+    ]
+    return RanksProgram(tuple(members), tuple(transfers), tuple(turns))

@@ -1,0 +1,245 @@
+"""A contract holds whatever time the program takes, and each loss is caught with its reason and its line."""
+
+from __future__ import annotations
+
+import tarfile
+from functools import cache
+from pathlib import Path
+
+import numpy as np
+import pytest
+from msgspec.structs import replace
+
+from overlapscope import load
+from overlapscope.contracts.compare import Promise, compare
+from overlapscope.contracts.file import from_toml, to_toml
+from overlapscope.contracts.model import Contract
+from overlapscope.contracts.observe import observe
+from overlapscope.errors import ConfigError
+from overlapscope.trace.model import Kind, Memory, Sync, Trace
+from tests.support.helpers import TRACES, Host, Op, make_trace
+
+REPEATS = Path(__file__).parents[1] / "repeats.tar.xz"
+PROGRAMS = ("training", "prefetch", "offload", "decode")
+
+
+@pytest.fixture(scope="module")
+def repeats(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The recordings of the same programs, again and again, and of changes to them."""
+    folder = tmp_path_factory.mktemp("repeats")
+    wanted = (
+        "clean.1.",
+        "clean.2.",
+        "clean.5.",
+        "pageable.1.",
+        "default_stream.1.",
+        "synchronize.1.",
+        "compute_10pct.1.",
+    )
+    with tarfile.open(REPEATS) as archive:
+        members = [each for each in archive if Path(each.name).name.startswith(wanted)]
+        archive.extractall(folder, members, filter="data")
+    return folder / "repeats"
+
+
+@cache
+def contract_of(path: Path) -> Contract:
+    return observe(load(path, progress=False))
+
+
+def losses(contract: Contract, now: Contract) -> dict[str, Promise]:
+    """Return what is lost or unknown, by the promise's part."""
+    return {each.part: each for each in compare(contract, now) if each.result in ("lost", "unknown")}
+
+
+@pytest.mark.parametrize("program", PROGRAMS)
+def test_other_recordings_of_the_program_on_two_machines_keep_its_contract(program: str, repeats: Path) -> None:
+    contract = contract_of(repeats / "first" / program / "clean.1.trace.json")
+    others = [path for path in repeats.glob(f"*/{program}/c*.json") if "copy" not in path.name]
+    assert len(others) > 5
+    for other in others:
+        assert not losses(contract, contract_of(other)), other
+
+
+@pytest.mark.parametrize("program", ["training", "prefetch", "offload"])
+def test_pageable_memory_and_the_compute_stream_are_caught_with_the_reason(program: str, repeats: Path) -> None:
+    folder = repeats / "first" / program
+    contract = contract_of(folder / "clean.1.trace.json")
+    pageable = losses(contract, contract_of(folder / "pageable.1.trace.json"))
+    assert "pageable" in pageable["memory"].message
+    assert pageable["overlap"].message.endswith("The reason is pageable memory.")
+    merged = losses(contract, contract_of(folder / "default_stream.1.trace.json"))
+    assert "may run beside no kernel" in merged["overlap"].message
+    assert "same stream 7" in merged["overlap"].message
+
+
+@pytest.mark.parametrize("program", PROGRAMS)
+def test_a_new_synchronize_is_caught(program: str, repeats: Path) -> None:
+    folder = repeats / "first" / program
+    contract = contract_of(folder / "clean.1.trace.json")
+    lost = losses(contract, contract_of(folder / "synchronize.1.trace.json"))
+    assert [*lost] == ["sync"]
+    assert lost["sync"].message == "new host sync: cudaDeviceSynchronize, 1 a step; by the contract 0."
+
+
+PAIRS = [
+    ("further/batches/pinned_blocking", "further/batches/pageable_blocking", {"memory"}),
+    ("further/batches/pinned_non_blocking", "further/batches/pinned_blocking", {"sync"}),
+    ("further/loader/workers", "further/loader/no_workers", {"loader"}),
+    ("further/loss_item/none", "further/loss_item/item", {"sync"}),
+    ("further/perceptron/graph", "further/perceptron/eager", {"launches"}),
+    ("further/results/pinned", "further/results/pageable", {"memory", "sync"}),
+    ("further/small_copies/one", "further/small_copies/many", {"amount", "launches"}),
+    ("further/synchronized/none", "further/synchronized/synchronize", {"sync"}),
+    ("second/convnet/pinned", "second/convnet/pageable", {"memory"}),
+    ("second/generate/none", "second/generate/item", {"sync"}),
+    ("second/recommender/packed", "second/recommender/apart", {"amount", "launches"}),
+    ("second/texts/workers", "second/texts/no_workers", {"loader"}),
+    ("second/timed/none", "second/timed/synchronize", {"sync"}),
+]
+
+
+@pytest.mark.parametrize(("good", "bad", "parts"), PAIRS)
+def test_what_sets_a_pair_of_programs_apart_is_lost(good: str, bad: str, parts: set[str]) -> None:
+    contract, now = (contract_of(TRACES / f"{name}.json.gz") for name in (good, bad))
+    assert {*losses(contract, now)} == parts
+    assert not losses(contract, contract)
+
+
+@pytest.mark.parametrize(("good", "bad", "parts"), PAIRS)
+def test_what_sets_a_pair_of_programs_apart_is_a_gain_the_other_way(good: str, bad: str, parts: set[str]) -> None:
+    contract, now = (contract_of(TRACES / f"{name}.json.gz") for name in (bad, good))
+    changes = compare(contract, now)
+    assert parts & {each.part for each in changes if each.result == "gained"}
+
+
+def test_a_loss_names_its_line() -> None:
+    lost = losses(
+        contract_of(TRACES / "known_causes/launch_bound.json.gz"),
+        contract_of(TRACES / "known_causes/item_every_step_stacks.json.gz"),
+    )
+    assert lost["sync"].line == "known_causes.py:272 in step"
+    assert "aten::item" in lost["sync"].message
+
+
+@pytest.mark.parametrize(("callers", "line"), [((1,), "train.py:10 in step"), ((1, 3), "")])
+def test_a_call_in_a_backward_pass_has_the_line_that_called_it(callers: tuple[int, ...], line: str) -> None:
+    frames = [Host("train.py(10): step", 0, 900, thread) for thread in callers]
+    frames += [Host("torch/autograd/graph.py(860): _engine_run_backward", 100, 800, thread) for thread in callers]
+    node = "autograd::engine::evaluate_function: IndexBackward0"
+    trace = make_trace(
+        [Op(Kind.COMPUTE, 210, 290, launch=(200, 205), thread=2)],
+        calls=[Host("cudaStreamSynchronize", 210, 300, 2), Host("cudaStreamSynchronize", 400, 410, 4)],
+        cpu_ops=[Host(node, 150, 350, 2), Host("aten::item", 390, 420, 4)],
+        python_frames=frames,
+    )
+    syncs = {sync.op: sync.line for sync in observe(trace).syncs}
+    assert syncs == {"IndexBackward0": line, "aten::item": ""}
+
+
+def test_gains_are_not_losses(repeats: Path) -> None:
+    folder = repeats / "first" / "training"
+    worse, better = (contract_of(folder / f"{name}.1.trace.json") for name in ("default_stream", "clean"))
+    changes = compare(worse, better)
+    assert not losses(worse, better)
+    assert [each.part for each in changes if each.result == "gained"] == ["overlap"]
+
+
+# -- Mutations in memory ------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def training(repeats: Path) -> Trace:
+    return load(repeats / "first/training/clean.1.trace.json", progress=False)
+
+
+def test_the_same_recording_keeps_its_contract(training: Trace) -> None:
+    assert {each.result for each in compare(observe(training), observe(training))} == {"kept"}
+
+
+def test_device_times_change_nothing(training: Trace) -> None:
+    ops, rng = training.gpu_ops, np.random.default_rng(0)
+    start = np.sort(rng.integers(0, 10**12, len(ops)))
+    moved = replace(training, gpu_ops=replace(ops, start_ns=start, end_ns=start + rng.integers(1, 10**9, len(ops))))
+    assert observe(moved) == observe(training)
+
+
+def test_merged_streams_are_caught(training: Trace) -> None:
+    ops = training.gpu_ops
+    merged = replace(training, gpu_ops=replace(ops, stream=np.full(len(ops), 7, np.int32)))
+    assert "same stream 7" in losses(observe(training), observe(merged))["overlap"].message
+
+
+def test_pageable_memory_is_caught(training: Trace) -> None:
+    ops = training.gpu_ops
+    changed = np.where(ops.bytes > 1 << 20, np.int8(Memory.PAGEABLE), ops.source_kind)
+    lost = losses(observe(training), observe(replace(training, gpu_ops=replace(ops, source_kind=changed))))
+    assert {*lost} == {"memory", "overlap"}
+
+
+def test_a_wait_for_an_event_that_was_recorded_later_is_caught(training: Trace) -> None:
+    """The compute stream waits at once for the copy that it needs in the next step: for the copies' latest record."""
+    syncs = training.syncs
+    waits = np.flatnonzero((syncs.kind == Sync.STREAM_WAIT_EVENT) & (syncs.source_stream == 13))
+    record = syncs.record_correlation.copy()
+    record[waits[:-1]] = record[waits[1:]]
+    at = {int(correlation): row for row, correlation in enumerate(training.runtime_calls.correlation)}
+    possible = [row for row in waits[:-1] if record[row] in at and record[row] < syncs.correlation[row]]
+    assert possible, "the next copy is launched before the wait"
+    early = replace(training, syncs=replace(syncs, record_correlation=record))
+    message = losses(observe(training), observe(early))["overlap"].message
+    assert "event wait for stream 13" in message
+
+
+def test_dropped_waits_are_a_gain(repeats: Path) -> None:
+    trace = load(repeats / "first/prefetch/clean.1.trace.json", progress=False)
+    calls, launch = trace.runtime_calls, trace.gpu_ops.launch
+    waits = calls.named(lambda name: name == "cudaStreamWaitEvent")
+    free = replace(
+        trace,
+        syncs=trace.syncs.take(trace.syncs.kind != Sync.STREAM_WAIT_EVENT),
+        runtime_calls=calls.take(~waits),
+        gpu_ops=replace(trace.gpu_ops, launch=np.where(launch >= 0, (np.cumsum(~waits) - 1)[launch], -1)),
+    )
+    changes = compare(observe(trace), observe(free))
+    assert {each.part for each in changes if each.result == "gained"} == {"overlap"}
+
+
+# -- What can't be told -------------------------------------------------------------------------------
+
+
+def test_without_sync_events_overlap_is_unknown_and_never_kept(training: Trace) -> None:
+    blind = replace(training, syncs=training.syncs.take(slice(0, 0)))
+    lost = losses(observe(training), observe(blind))
+    assert lost["overlap"].result == "unknown"
+    assert "sync events" in lost["overlap"].message
+
+
+def test_without_launches_everything_of_the_gpu_is_unknown(training: Trace) -> None:
+    ops = training.gpu_ops
+    lost = losses(observe(training), observe(replace(training, gpu_ops=replace(ops, launch=np.full(len(ops), -1)))))
+    assert [each.result for each in lost.values()] == ["unknown"]
+
+
+# -- The file -----------------------------------------------------------------------------------------
+
+
+def test_the_file_reads_back_as_the_contract(training: Trace) -> None:
+    contract = observe(training)
+    assert from_toml(to_toml(contract), "x") == contract
+    assert len(to_toml(contract)) < 4096
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("version = 2", "x: is no contract of version 1; write it again with `overlapscope contract write`."),
+        ("version = 1\nmargn_pct = 3", "x: Object contains unknown field `margn_pct`."),
+        ("version = 1\n[[copies]]\nop = 3", "x: Expected `str`, got `int` - at `$.copies[0].op`."),
+        ("version = 1\nmargin_pct = 100", "x: Expected `int` <= 99 - at `$.margin_pct`."),
+    ],
+)
+def test_a_wrong_file_is_an_error_that_names_the_key(text: str, message: str) -> None:
+    with pytest.raises(ConfigError) as error:
+        from_toml(text, "x")
+    assert str(error.value) == message

@@ -1,0 +1,263 @@
+"""Findings about the host: lines of samples, and what makes the launches."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import pytest
+from msgspec.structs import replace
+
+from overlapscope.analysis import analyze_trace
+from overlapscope.report.findings import find_all
+from overlapscope.report.verdict import host_sentence
+from overlapscope.rules.finding import Finding
+from overlapscope.trace.host_activity import HostActivity, SampledStack, StackFrame, SystemFacts, ThreadStates
+from overlapscope.trace.model import Kind, Trace
+from tests.support.helpers import MS, US, Host, Op, make_trace
+from tests.unit.test_host_sampled import STEP, program
+
+NODE = "autograd::engine::evaluate_function: AddmmBackward0"
+LOADER = "/lib/python3.11/site-packages/torch/utils/data/dataloader.py"
+
+
+def activity(*stacks: tuple[list[tuple[str, int, str]], int], thread: int = 1) -> HostActivity:
+    frames = [StackFrame(*frame) for stack, _ in stacks for frame in stack]
+    numbered, first = list[SampledStack](), 0
+    for stack, samples in stacks:
+        numbered.append(SampledStack(thread, tuple(range(first, first + len(stack))), samples, samples))
+        first += len(stack)
+    return HostActivity(thread=1, steps=10, span_ns=10 * STEP, frames=tuple(frames), stacks=tuple(numbered))
+
+
+def finding(trace: Trace, rule: str) -> Finding:
+    return next(found for found in find_all([analyze_trace(trace)]) if found.rule == rule)
+
+
+def test_python_is_found_at_the_line_with_the_most_samples_and_the_function_it_calls() -> None:
+    sampled = activity(
+        (
+            [("/app/train.py", 212, "step"), ("/lib/site-packages/torch/nn/utils/clip_grad.py", 9, "clip_grad_norm_")],
+            60,
+        ),
+        ([("/app/train.py", 118, "get_batch")], 30),
+        ([("/app/train.py", 300, "step"), ("/lib/site-packages/torch/autograd/graph.py", 8, "_engine_run")], 10),
+    )
+    found = finding(replace(program(), host_activity=sampled), "python")
+    assert "while the host runs Python between launches, most in clip_grad_norm_ (train.py:212)" in found.title
+    assert "6.00 ms in clip_grad_norm_ (train.py:212) and 3.00 ms in train.py:118" in found.detail
+    assert "train.py:300" not in found.detail, "a backward pass runs in C++"
+    assert found.where is not None and found.where.line == "train.py:212 in step"
+
+
+def test_without_samples_a_finding_names_ranges_and_says_how_to_get_lines() -> None:
+    marks = [Host(f"ProfilerStep#{n}", n * STEP - 200 * US, (n + 1) * STEP - 200 * US) for n in range(5)]
+    sparse = [Host("sparse arch", n * STEP + 4 * MS, n * STEP + 9 * MS) for n in range(5)]
+    detail = finding(program(*marks, *sparse), "python").detail
+    assert (
+        " By range, per step: 5.00 ms sparse arch. A recording by `overlapscope run` shows the lines of Python, and "
+        "whether they ran or waited." in detail
+    )
+
+
+def test_a_wait_for_the_lock_names_the_other_thread_and_its_line() -> None:
+    other = activity(([("/app/train.py", 50, "step")], 10), ([("/app/stats.py", 29, "count")], 90))
+    stacks = (other.stacks[0], replace(other.stacks[1], thread=7))
+    sampled = replace(other, stacks=stacks, states=ThreadStates(running=1, gil_wait=1))
+    trace = replace(program(), host_activity=sampled, thread_names={7: "Thread-1 (count)"})
+    assert "Thread Thread-1 (count) ran most, at stats.py:29." in finding(trace, "gil-wait").detail
+
+
+def test_loading_is_divided_by_kind_of_work() -> None:
+    next_ = "enumerate(DataLoader)#_SingleProcessDataLoaderIter.__next__"
+    ops = [Op(Kind.COMPUTE, at, at + MS, launch=(at - 20 * US, at - 10 * US)) for at in range(0, 3 * STEP, STEP)]
+    loads = [Host(next_, at + MS, at + STEP - 100 * US) for at in range(0, 2 * STEP, STEP)]
+    marks = [Host(f"ProfilerStep#{n}", n * STEP - 50 * US, (n + 1) * STEP - 50 * US) for n in range(3)]
+    shown = [Host("aten::mm", op.start - 25 * US, op.start - 5 * US) for op in ops]
+    inside = [("/app/train.py", 9, "<module>"), (LOADER, 700, "__next__")]
+    sampled = activity(
+        ([*inside, ("/app/data.py", 38, "__getitem__")], 60),
+        ([*inside, (LOADER.replace("dataloader", "_utils/collate"), 5, "default_collate")], 30),
+        ([("/app/train.py", 12, "<module>")], 10),
+    )
+    trace = replace(make_trace(ops, annotations=[*marks, *loads], cpu_ops=shown), host_activity=sampled)
+    found = finding(trace, "data-loading")
+    assert "Of the loading, making samples takes 6.00 ms and collation takes 3.00 ms a step." in found.detail
+    assert "most in data.py:38" in found.title
+
+
+def launching(optimizer_ops: str, optimizer: str = "AdamW") -> Trace:
+    """Steps of 60 launches by an optimizer, 30 by the backward pass and 10 by the forward pass."""
+    ops, cpu_ops, notes = [], [], []
+    now = 0
+    for number in range(4):
+        begin = now
+        for name, count, thread in (("aten::linear", 10, 1), (NODE, 30, 2), (optimizer_ops, 60, 1)):
+            start = now
+            for _ in range(count):
+                ops.append(
+                    Op(Kind.COMPUTE, now + 9 * US, now + 10 * US, launch=(now + 2 * US, now + 5 * US), thread=thread)
+                )
+                cpu_ops.append(Host(name, now + US, now + 6 * US, thread))
+                now += 10 * US
+            if name == optimizer_ops:
+                notes.append(Host(f"Optimizer.step#{optimizer}.step", start, now))
+            if name == "aten::linear":
+                notes.append(Host("forward", start, now))
+        notes.append(Host(f"ProfilerStep#{number}", begin, now))
+    return make_trace(ops, cpu_ops=cpu_ops, annotations=notes)
+
+
+def test_launches_are_counted_by_what_makes_them() -> None:
+    detail = finding(launching("aten::mul_"), "dispatch").detail
+    assert (
+        "Of 100 launches a step, 60 come from Optimizer.step#AdamW.step, 30 come from the backward pass and 10 come"
+        in detail
+    )
+    assert "Optimizer.step#AdamW.step isn't fused: pass fused=True to it." in detail
+
+
+def test_an_optimizer_that_is_fused_gets_no_advice_to_fuse_it() -> None:
+    assert "fused=True to it" not in finding(launching("aten::_fused_adamw_"), "dispatch").detail
+    assert "uses foreach and isn't fused" in finding(launching("aten::_foreach_mul_"), "dispatch").detail
+
+
+def test_an_optimizer_that_cannot_be_fused_gets_no_advice_to_fuse_it() -> None:
+    found = finding(launching("aten::mul_", "Shampoo"), "dispatch")
+    assert "60 come from Optimizer.step#Shampoo.step" in found.detail
+    assert "fused" not in found.detail + found.advice and found.fix != ("fused",)
+
+
+def test_a_range_around_every_launch_is_not_named() -> None:
+    ops = [Op(Kind.COMPUTE, at, at + US, launch=(at - 20 * US, at - 10 * US)) for at in range(0, 5 * MS, 100 * US)]
+    cpu_ops = [Host("aten::mul", op.start - 80 * US, op.start - 5 * US) for op in ops]
+    whole, half = Host("whole run", -MS, 6 * MS), Host("half", -MS, 2 * MS)
+    assert "whole run" not in finding(make_trace(ops, cpu_ops=cpu_ops, annotations=[whole]), "dispatch").detail
+    assert "come from half" in finding(make_trace(ops, cpu_ops=cpu_ops, annotations=[half]), "dispatch").detail
+
+
+def test_only_a_program_with_an_optimizer_is_advised_on_it() -> None:
+    ops = [Op(Kind.COMPUTE, at, at + US, launch=(at - 20 * US, at - 10 * US)) for at in range(0, 5 * MS, 100 * US)]
+    cpu_ops = [Host("aten::mul", op.start - 50 * US, op.start - 5 * US) for op in ops]
+    forward = make_trace(ops, cpu_ops=cpu_ops)
+    training = make_trace(ops, cpu_ops=cpu_ops, annotations=[Host("Optimizer.step#SGD.step", 0, MS)])
+    for rule in ("dispatch", "python"):
+        assert "optimizer" not in finding(forward, rule).advice
+        assert "optimizer" in finding(training, rule).advice
+        assert "optimizer" in finding(make_trace(ops), "dispatch").advice, "no range of it could be recorded"
+    assert "Pass fused=True" not in finding(launching("aten::_fused_adamw_"), "dispatch").advice
+
+
+# -- places of host time --------------------------------------------------------------------------
+
+
+def loop(
+    *host: Host, calls: Sequence[Host] = (), frames: Sequence[Host] = (), launch: str = "cudaLaunchKernel"
+) -> Trace:
+    """Ten kernels of 1 ms, 10 ms apart, launched in `aten::mm`; host events stand in each of the gaps between them.
+
+    The gap begins at 1 ms, and the launch call takes the 50 us before 10 ms.
+    """
+    ops, cpu_ops, called, shown = list[Op](), list[Host](), list[Host](), list[Host]()
+    for begin in range(0, 100 * MS, 10 * MS):
+        ops.append(Op(Kind.COMPUTE, begin, begin + MS, launch=(begin - 50 * US, begin), call=launch))
+        cpu_ops.append(Host("aten::mm", begin - 100 * US, begin + 10 * US))
+        for events, at in ((host, cpu_ops), (calls, called), (frames, shown)):
+            at += [Host(name, begin + start, begin + end, thread) for name, start, end, thread in events]
+    return make_trace(ops, cpu_ops=cpu_ops, calls=called, python_frames=shown)
+
+
+def test_a_long_piece_is_of_the_lines_that_take_its_time_not_of_the_line_at_its_beginning() -> None:
+    frames = [
+        Host("train.py(1): main", 0, 10 * MS),
+        Host("data.py(3): tokenize", 1 * MS, 2 * MS),
+        Host("data.py(9): resize", 2 * MS, 8 * MS),
+        Host("torch/functional.py(2): zoom", 3 * MS, 7 * MS),
+    ]
+    found = finding(loop(frames=frames), "python")
+    assert found.where is not None and found.where.line == "data.py:9 in resize"
+    assert "By place: 54.0 ms (9 times) at data.py:9 in resize" in found.detail
+    assert "9.00 ms (9 times) at data.py:3 in tokenize" in found.detail
+    assert "In 9 idle gaps the launching thread was in Python" in found.detail
+
+
+def test_a_gap_counts_once_however_many_activities_it_is_cut_into() -> None:
+    noise = [Host("aten::add", at, at + 150 * US) for at in range(2 * MS, 9 * MS, MS)]
+    assert "In 9 idle gaps the launching thread was in Python" in finding(loop(*noise), "python").detail
+    assert "In 9 idle gaps the launching thread was inside ops" in finding(loop(*noise), "cpu-ops").detail
+
+
+def test_dispatch_is_named_by_the_op_it_is_in_and_a_call_that_the_op_makes() -> None:
+    host = [
+        Host("aten::zeros", 2 * MS, 9 * MS),
+        Host("aten::empty", 2 * MS, 2 * MS + 50 * US),
+        Host("aten::zero_", 3 * MS, 4 * MS),
+    ]
+    calls = [Host("cudaFuncGetAttributes", 3 * MS, 3 * MS + 20 * US), Host("cudaMemsetAsync", 8 * MS, 8 * MS + US)]
+    detail = finding(loop(*host, calls=calls), "dispatch").detail
+    assert "By place: 53.5 ms (9 times) cudaMemsetAsync in aten::zeros" in detail
+    assert "9.00 ms (9 times) cudaFuncGetAttributes in aten::zero_" in detail
+    assert "in aten::empty" not in detail
+
+
+def test_ops_that_read_the_same_are_one_place() -> None:
+    host = [Host("aten::item", 2 * MS, 4 * MS), Host("aten::_local_scalar_dense", 5 * MS, 7 * MS)]
+    calls = [Host("cudaStreamSynchronize", 2 * MS, 3 * MS), Host("cudaStreamSynchronize", 5 * MS, 6 * MS)]
+    found = finding(loop(*host, calls=calls), "host-sync")
+    assert "By place: 18.0 ms (18 times) cudaStreamSynchronize in .item()." in found.detail
+
+
+def test_time_outside_ops_is_not_left_out_of_the_places_of_loading() -> None:
+    next_ = "enumerate(DataLoader)#_SingleProcessDataLoaderIter.__next__"
+    trace = loop(Host("aten::stack", 2 * MS, 4 * MS))
+    loads = [Host(next_, at + MS, at + 9 * MS) for at in range(0, 100 * MS, 10 * MS)]
+    trace = replace(trace, annotations=make_trace(annotations=loads).annotations)
+    found = finding(trace, "data-loading")
+    assert "By place: 54.0 ms (9 times) where no op was recorded; 18.0 ms (9 times) aten::stack." in found.detail
+    assert found.where is None or found.where.op is None, "a quarter of the time is not the place"
+
+
+def test_the_engine_is_the_place_of_time_between_nodes() -> None:
+    nodes = [Host(NODE, at, at + 50 * US) for at in range(2 * MS, 9 * MS, 200 * US)]
+    detail = finding(loop(*nodes), "dispatch").detail
+    assert "By place: 45.9 ms (9 times) between nodes of the backward pass; 15.8 ms (9 times) AddmmBackward0" in detail
+
+
+@pytest.mark.parametrize("first", [True, False])
+def test_a_first_launch_that_takes_long_is_initialization_and_a_repeated_one_is_not(first: bool) -> None:
+    ops = [
+        Op(Kind.COMPUTE, at, at + MS, launch=(at - 8 * MS, at), name=f"kernel {at}" if first else "kernel")
+        for at in range(0, 100 * MS, 10 * MS)
+    ]
+    cpu_ops = [Host("aten::mm", op.start - 9 * MS + US, op.start + US) for op in ops]
+    advice = finding(make_trace(ops, cpu_ops=cpu_ops), "dispatch").advice
+    assert advice.startswith("Launch each kernel once" if first else "Launch less often")
+
+
+def test_only_cuda_gets_advice_on_its_settings() -> None:
+    for call, fits in (("cudaLaunchKernel", True), ("hipLaunchKernel", False)):
+        ops = [
+            Op(Kind.COMPUTE, at, at + MS, launch=(at - 8 * MS, at), name=f"kernel {at}", call=call)
+            for at in range(0, 100 * MS, 10 * MS)
+        ]
+        assert ("CUDA_MODULE_LOADING" in finding(make_trace(ops), "dispatch").advice) is fits
+
+
+# -- programs without a GPU -----------------------------------------------------------------------
+
+
+def test_a_program_without_a_gpu_gets_its_lines_and_waits() -> None:
+    marks = [Host(f"ProfilerStep#{n}", n * STEP, (n + 1) * STEP) for n in range(3)]
+    cpu_ops = [Host("aten::mm", n * STEP + MS, n * STEP + 2 * MS) for n in range(3)]
+    sampled = replace(
+        activity(([("/app/train.py", 9, "step"), ("/lib/site-packages/x/y.py", 1, "parse")], 75), ([], 25)),
+        states=ThreadStates(running=90, gil_wait=10),
+        facts=SystemFacts(steps=10, span_ns=10 * STEP, run_queue_ns=20 * MS, gc_pause_ns=5 * MS),
+    )
+    trace = replace(make_trace(cpu_ops=cpu_ops, annotations=marks), host_activity=sampled)
+    host = analyze_trace(trace).result.host
+    assert host is not None
+    assert [(line.line, line.calls, line.time_ns) for line in host.lines] == [("train.py:9", "parse", 7500 * US)]
+    assert host.waits == {"gil-wait": MS, "preempted": 2 * MS, "gc-pause": 500 * US}
+    sentence = host_sentence(host)
+    assert "Without the profiler, a step spends 7.50 ms in parse (train.py:9), 2.00 ms waiting for a CPU" in sentence
+    assert "1.00 ms waiting for Python's lock, which another thread holds" in sentence

@@ -1,0 +1,217 @@
+"""Causes of idle time that samples and facts of the host add to a recording."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from msgspec.structs import replace
+
+import overlapscope as ov
+from overlapscope.analysis import analyze_trace
+from overlapscope.analysis.figures import Period
+from overlapscope.analysis.results import Device
+from overlapscope.base.marks import GC_PAUSE
+from overlapscope.errors import UsageError
+from overlapscope.report.findings import find_all
+from overlapscope.trace.host_activity import HostActivity, SystemFacts, ThreadStates
+from overlapscope.trace.model import Kind, Trace
+from tests.support.helpers import MS, US, Host, Op, make_trace
+
+STEPS, STEP = 4, 10 * MS
+WORK = ("python", "cpu-ops", "dispatch")
+NO_SAMPLES = ThreadStates()
+SAMPLED = ("file-io", "gil-wait", "cpu-throttled", "preempted")
+
+
+def program(*notes: Host) -> Trace:
+    """Steps of 10 ms: 1 ms of compute, then 9 ms with the host in Python (6), on the CPU (2), and launching (1)."""
+    ops, cpu_ops = [], []
+    for begin in range(0, (STEPS + 1) * STEP, STEP):
+        launch = (begin - 100 * US, begin)
+        ops.append(Op(Kind.COMPUTE, begin, begin + MS, launch=launch))
+        cpu_ops += [Host("aten::sort", begin + 2 * MS, begin + 4 * MS), Host("aten::mm", begin - MS, begin)]
+    marks = [Host(f"ProfilerStep#{n}", n * STEP - 200 * US, (n + 1) * STEP - 200 * US) for n in range(STEPS + 1)]
+    return make_trace(ops, cpu_ops=cpu_ops, annotations=notes or marks)
+
+
+def with_activity(states: ThreadStates = NO_SAMPLES, steps: int = 10, **facts: Any) -> Device:
+    of_steps = SystemFacts(steps=steps, span_ns=steps * STEP, **facts)
+    activity = HostActivity(thread=1, steps=steps, span_ns=steps * STEP, states=states, facts=of_steps)
+    [device] = analyze_trace(replace(program(), host_activity=activity)).result.devices
+    return device
+
+
+def idle(device: Device) -> dict[str, int]:
+    assert device.per_step is not None
+    return {cause: ns for cause, ns in device.per_step.idle_by_cause.items() if ns}
+
+
+def test_without_samples_only_what_the_recording_shows_is_a_cause() -> None:
+    [device] = analyze_trace(program()).result.devices
+    assert idle(device) == {"python": 6 * MS, "cpu-ops": 2 * MS, "dispatch": MS}
+
+
+def test_calls_on_files_are_taken_out_of_python() -> None:
+    """A quarter of the samples of steps of 10 ms: 2.5 ms a step."""
+    device = with_activity(ThreadStates(running=300, file_io=100))
+    assert idle(device) == {"file-io": 2500 * US, "python": 3500 * US, "cpu-ops": 2 * MS, "dispatch": MS}
+
+
+def test_no_more_is_taken_than_there_is() -> None:
+    device = with_activity(ThreadStates(running=10, file_io=90))
+    assert idle(device) == {"file-io": 6 * MS, "cpu-ops": 2 * MS, "dispatch": MS}
+
+
+def test_waits_for_the_lock_are_spread_over_all_python() -> None:
+    """Work takes all 10 ms of a step, for 9 of which the GPU waits: for 9 of 10 parts of the lock's time."""
+    device = with_activity(ThreadStates(running=60, gil_wait=40))
+    assert idle(device)["gil-wait"] == 3600 * US
+
+
+def test_lost_cpus_and_quotas_are_taken_out_of_all_work() -> None:
+    device = with_activity(run_queue_ns=50 * MS, throttled_ns=30 * MS)
+    found = idle(device)
+    # 10 ms a step are work, for 9 of which the GPU waits.
+    assert (found["cpu-throttled"], found["preempted"]) == (2700 * US, 1800 * US)
+    assert sum(found.values()) == 9 * MS
+
+
+def test_throttling_is_unknown_where_the_system_does_not_state_it() -> None:
+    assert set(idle(with_activity(run_queue_ns=None, throttled_ns=None))) == set(WORK)
+
+
+def test_evidence_says_that_the_place_is_estimated() -> None:
+    device = with_activity(ThreadStates(running=300, file_io=100))
+    confidence = {case.cause: case.confidence for case in device.evidence}
+    assert confidence["file-io"] == "rebuilt" and confidence["cpu-ops"] == "exact"
+
+
+@given(
+    st.builds(ThreadStates, *[st.integers(0, 50)] * 4),
+    st.integers(1, 20),
+    st.none() | st.integers(0, 500 * MS),
+    st.none() | st.integers(0, 100 * MS),
+)
+def test_sums_stay_exact_and_only_work_gets_other_causes(
+    states: ThreadStates, steps: int, queued: int | None, throttled: int | None
+) -> None:
+    [before] = analyze_trace(program()).result.devices
+    after = with_activity(states, steps, run_queue_ns=queued, throttled_ns=throttled)
+    assert after.buckets == before.buckets
+    figures: list[tuple[Device | Period, Device | Period]] = [(before, after)]
+    for old, new in [*figures, *zip(before.steps, after.steps, strict=True)]:
+        assert sum(new.idle_by_cause.values()) == new.buckets.idle_ns
+        assert min(new.idle_by_cause.values()) >= 0
+        for cause, ns in old.idle_by_cause.items():
+            if cause not in (*WORK, *SAMPLED):
+                assert new.idle_by_cause[cause] == ns
+        assert all(new.idle_by_cause[cause] <= old.idle_by_cause[cause] for cause in WORK)
+
+
+@pytest.mark.parametrize("cause", SAMPLED)
+def test_each_has_a_finding_of_its_own(cause: str) -> None:
+    states = {"file-io": ThreadStates(running=1, file_io=1), "gil-wait": ThreadStates(running=1, gil_wait=1)}
+    facts = {
+        "cpu-throttled": SystemFacts(
+            steps=10, span_ns=10 * STEP, run_queue_ns=40 * MS, throttled_ns=40 * MS, quota_cpus=2.0
+        ),
+        "preempted": SystemFacts(steps=10, span_ns=10 * STEP, run_queue_ns=40 * MS, usable_cpus=1, torch_threads=8),
+    }
+    activity = HostActivity(
+        thread=1,
+        steps=10,
+        span_ns=10 * STEP,
+        states=states.get(cause, ThreadStates()),
+        files={"/data/log.txt": 1},
+        facts=facts.get(cause, SystemFacts()),
+    )
+    findings = find_all([analyze_trace(replace(program(), host_activity=activity))])
+    assert cause in {finding.rule for finding in findings}
+
+
+# -- without that work ----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("work", "states", "facts", "step_ms"),
+    [
+        ("python", NO_SAMPLES, SystemFacts(), 3),
+        ("cpu-ops", NO_SAMPLES, SystemFacts(), 8),
+        ("file-io", ThreadStates(running=300, file_io=100), SystemFacts(), 7.5),
+        ("gil-wait", ThreadStates(running=65, gil_wait=35), SystemFacts(), 6.5),
+        (
+            "cpu-throttled",
+            NO_SAMPLES,
+            SystemFacts(steps=10, span_ns=10 * STEP, run_queue_ns=30 * MS, throttled_ns=30 * MS),
+            7,
+        ),
+        ("preempted", NO_SAMPLES, SystemFacts(steps=10, span_ns=10 * STEP, run_queue_ns=30 * MS), 7),
+    ],
+)
+def test_a_step_without_a_kind_of_work_is_shorter_by_it(
+    work: str, states: ThreadStates, facts: SystemFacts, step_ms: float
+) -> None:
+    activity = HostActivity(thread=1, steps=10, span_ns=10 * STEP, states=states, facts=facts)
+    predicted = ov.whatif(replace(program(), host_activity=activity), [f"less-host {work}"], plain_step_ns=STEP)
+    assert predicted.predicted_step_ns is not None
+    assert predicted.predicted_step_ns.value == pytest.approx(step_ms * MS, rel=0.02)
+    # At worst, the work stays where it is, or a quarter of what is not shown but sampled.
+    part = 1 if work in WORK else 0.25
+    assert predicted.predicted_step_ns.high >= step_ms * MS + 0.95 * part * (STEP - step_ms * MS)
+
+
+@pytest.mark.parametrize("text", ["less-host", "less-host pyton", "less-host host-sync"])
+def test_only_work_that_can_be_done_elsewhere_can_be_left_out(text: str) -> None:
+    with pytest.raises(UsageError, match="python"):
+        ov.whatif(program(), [text])
+
+
+# -- budgets --------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("budget", "outcome"),
+    [
+        ("python_ms_per_step <= 7 ms", "pass"),
+        ("python_ms_per_step <= 6.9 ms", "fail"),
+        ("launches_per_step <= 1", "pass"),
+        ("launches_per_step <= 0", "fail"),
+        ("gc_ms_per_step <= 1 ms", "inconclusive"),
+    ],
+)
+def test_work_of_the_host_in_a_step_can_be_limited(budget: str, outcome: str) -> None:
+    assert ov.check(ov.analyze(program()), {"budgets": parsed(budget)}).outcome == outcome
+
+
+def test_work_of_the_host_is_unknown_where_its_ops_were_not_recorded() -> None:
+    trace = program()
+    without = replace(trace, cpu_ops=trace.cpu_ops.take(slice(0)))
+    for metric, limit in (("python_ms_per_step", "1 ms"), ("launches_per_step", "1")):
+        assert ov.check(ov.analyze(without), {"budgets": parsed(f"{metric} <= {limit}")}).outcome == "inconclusive"
+
+
+def test_pauses_of_the_collector_are_known_if_the_recorder_marks_them() -> None:
+    pause = Host(f"{GC_PAUSE}2", STEP + 5 * MS, STEP + 7 * MS)
+    notes = [Host(f"ProfilerStep#{n}", n * STEP - 200 * US, (n + 1) * STEP - 200 * US) for n in range(STEPS + 1)]
+    marked = program(*notes, pause)
+    assert [step.host.gc_pause_ns for step in analyze_trace(marked).result.devices[0].steps if step.host] == [
+        *(0, 2 * MS, 0, 0, 0)
+    ]
+
+
+def parsed(budget: str) -> dict[str, Any]:
+    metric, _, limit = budget.partition(" <= ")
+    return {metric: {"max": limit}}
+
+
+def test_more_threads_than_cpus_are_to_be_set_and_their_turns_are_left_to_the_ops() -> None:
+    """What the thread waits for a CPU in ops is due to torch's own threads."""
+    facts = SystemFacts(run_queue_ns=40 * MS, usable_cpus=4, torch_threads=64)
+    trace = replace(program(), host_activity=HostActivity(thread=1, steps=10, span_ns=10 * STEP, facts=facts))
+    [device] = analyze_trace(trace).result.devices
+    assert idle(device)["cpu-ops"] == 2 * MS
+    [advice] = [found.advice for found in find_all([analyze_trace(trace)]) if found.rule == "cpu-ops"]
+    assert advice.startswith("Call torch.set_num_threads(4): torch has 64 threads for 4 CPUs.")

@@ -1,0 +1,504 @@
+"""Tests of joint replays: what a change brings a whole job."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from msgspec.structs import replace
+
+from overlapscope import load
+from overlapscope.base.intervals import I64
+from overlapscope.prediction.base import prepare
+from overlapscope.prediction.condense import condense
+from overlapscope.prediction.hardware import Stance
+from overlapscope.prediction.predict import predict
+from overlapscope.prediction.replay import replay
+from overlapscope.prediction.result import Estimate
+from overlapscope.ranks.host_collectives import find_host_collectives
+from overlapscope.ranks.joint.buckets import Bucketed, NoBuckets, rebucketed
+from overlapscope.ranks.joint.changes import faster_transfers, issued_earlier, like_others
+from overlapscope.ranks.joint.join import JobTimes, JoinedJob, gather, ties, times
+from overlapscope.ranks.joint.predict import JobChanges, predict_job
+from overlapscope.ranks.joint.rank import Parts, RankSummary, Unfit
+from overlapscope.ranks.joint.summary import summarize
+from tests.support.helpers import TRACES, various
+from tests.support.joint_jobs import RanksProgram, Times, Turn, programs, simulated, summaries
+from tests.support.recordings import trace_of
+
+
+def steps(program: RanksProgram, its: list[Times]) -> list[list[int]]:
+    return [np.diff(rank.kernel_start).tolist() for rank in its]
+
+
+def waited(program: RanksProgram, its: list[Times]) -> list[int]:
+    """Time per step that each rank waits, in the turns that begin within its steps."""
+    last = [
+        max(
+            its[member].arrived[[turn.collective for turn in program.turns[member]].index(number)] for member in members
+        )
+        for number, members in enumerate(program.members)
+    ]
+    result = []
+    for rank, turns in enumerate(program.turns):
+        begin, end = its[rank].kernel_start[0], its[rank].kernel_start[-1]
+        waits = [
+            last[turn.collective] - its[rank].arrived[number]
+            for number, turn in enumerate(turns)
+            if begin <= its[rank].arrived[number] < end
+        ]
+        result.append(sum(waits) // (len(turns) - 1))
+    return result
+
+
+def times_of(job: JoinedJob, parts: Sequence[Parts], transfer_ns: I64) -> JobTimes:
+    return times(job, parts, ties(job, parts, transfer_ns))
+
+
+def lengths(result: JobTimes) -> list[list[int]]:
+    return [length.tolist() for length in result.lengths_ns]
+
+
+def joined(program: RanksProgram) -> tuple[JoinedJob, list[Times]]:
+    recorded = simulated(program)
+    return gather(summaries(program, recorded)), recorded
+
+
+@given(programs())
+def test_without_a_change_the_joint_replay_is_the_recording(program: RanksProgram) -> None:
+    job, recorded = joined(program)
+    assert len(job.met) == len(program.members)
+    result = times_of(job, [rank.recorded for rank in job.ranks], job.transfer_ns)
+    assert lengths(result) == steps(program, recorded)
+    assert list(result.waited_ns) == waited(program, recorded)
+
+
+@given(programs(), st.sampled_from((2.0, 5.0, 0.5)))
+def test_a_faster_network_is_what_a_simulation_of_it_gives(program: RanksProgram, factor: float) -> None:
+    program = replace(program, transfer_ns=tuple(int(ns * 10 * factor) for ns in program.transfer_ns))
+    job, _ = joined(program)
+    faster = faster_transfers(job, job.transfer_ns, factor, Stance.BEST)
+    changed = replace(program, transfer_ns=tuple(round(ns / factor) for ns in program.transfer_ns))
+    truth = simulated(changed)
+    result = times_of(job, [rank.recorded for rank in job.ranks], faster)
+    assert lengths(result) == steps(changed, truth)
+    assert list(result.waited_ns) == waited(changed, truth)
+
+
+@given(programs())
+def test_collectives_that_start_when_their_input_is_ready_are_what_a_simulation_gives(program: RanksProgram) -> None:
+    job, _ = joined(program)
+    earlier = [issued_earlier(rank.recorded, Stance.EXPECTED)[0] for rank in job.ranks]
+    truth = simulated(program, prompt=True)
+    result = times_of(job, earlier, job.transfer_ns)
+    assert lengths(result) == steps(program, truth)
+    assert list(result.waited_ns) == waited(program, truth)
+
+
+@given(programs(alike=True), st.integers(0, 3))
+def test_a_late_rank_that_works_like_the_others_is_what_a_simulation_gives(program: RanksProgram, late: int) -> None:
+    late %= len(program.turns)
+    job, _ = joined(program)
+    parts = [rank.recorded for rank in job.ranks]
+    parts[late] = like_others(job, parts, late, Stance.EXPECTED)
+    others = [turns for rank, turns in enumerate(program.turns) if rank != late]
+
+    turns = []
+    for number, turn in enumerate(program.turns[late]):
+        host, device = (
+            min(1.0, median(work(its[number], number) for its in others) / max(1, work(turn, number)))
+            for work in (_host_work, lambda turn, number: turn.kernel_ns)
+        )
+        first, second = turn.host_ns if number else 0, turn.before_launch_ns
+        # The longer piece of the host's work is shortened first.
+        excess = round((first + second) * (1 - host))
+        less = min(first, excess) if first >= second else excess - min(second, excess)
+        turns.append(
+            replace(
+                turn,
+                host_ns=turn.host_ns - less,
+                before_launch_ns=second - (excess - less),
+                kernel_ns=round(turn.kernel_ns * device),
+            )
+        )
+    changed = replace(
+        program, turns=tuple(tuple(turns) if rank == late else its for rank, its in enumerate(program.turns))
+    )
+    result = times_of(job, parts, job.transfer_ns)
+    for length, expected in zip(lengths(result), steps(changed, simulated(changed)), strict=True):
+        assert length == pytest.approx(expected, abs=2 * len(turns))
+
+
+def _host_work(turn: Turn, number: int) -> int:
+    """Work of the host that the recording shows: the first call has none before it."""
+    return turn.before_launch_ns + (turn.host_ns if number else 0)
+
+
+LATENCY, SLOPE = 100, 30
+
+
+@given(programs(alike=True), st.data())
+def test_merged_buckets_are_what_a_simulation_of_them_gives(program: RanksProgram, data: st.DataObject) -> None:
+    program = _in_buckets(program, data)
+    job, _ = joined(program)
+    made = rebucketed(job, [rank.recorded for rank in job.ranks], job.transfer_ns, 5, Stance.EXPECTED)
+    # A bucket is added if the sum is then nearer to 5 bytes.
+    size_of, size = dict[int, int](), 0
+    for number, each in enumerate(program.bytes):
+        size += each
+        following = program.bytes[number + 1] if number + 1 < len(program.bytes) else 10
+        if abs(size + following - 5) > abs(size - 5):
+            size_of[number], size = size, 0
+    assert (made.before, made.after) == (len(program.bytes), len(size_of))
+    transfers = tuple(LATENCY + SLOPE * size_of.get(number, 0) for number in range(len(program.bytes)))
+    turns = tuple(
+        tuple(turn if turn.collective in size_of else replace(turn, collective=-1) for turn in its)
+        for its in program.turns
+    )
+    truth = simulated(replace(program, turns=turns, transfer_ns=transfers))
+    for length, expected in zip(lengths(times(job, made.parts, made.tied)), steps(program, truth), strict=True):
+        assert length == pytest.approx(expected, abs=2 * len(size_of))
+
+
+def _in_buckets(program: RanksProgram, data: st.DataObject) -> RanksProgram:
+    """Return the program with collectives of several sizes, which nothing needs before the last has been launched."""
+    sizes = data.draw(st.lists(st.integers(1, 5), min_size=len(program.members), max_size=len(program.members)))
+    sizes[:2] = [1, 2]
+    turns = tuple(
+        (*(replace(turn, then="nothing") for turn in its[:-1]), replace(its[-1], then="thread"))
+        for its in program.turns
+    )
+    transfers = tuple(LATENCY + SLOPE * size for size in sizes)
+    return replace(program, turns=turns, bytes=tuple(sizes), transfer_ns=transfers)
+
+
+@given(programs(alike=True), st.data())
+def test_divided_buckets_without_latency_take_as_long_if_their_parts_are_not_ready_earlier(
+    program: RanksProgram, data: st.DataObject
+) -> None:
+    program = _in_buckets(program, data)
+    program = replace(program, transfer_ns=tuple(size * 60 for size in program.bytes))
+    job, recorded = joined(program)
+    made = rebucketed(job, [rank.recorded for rank in job.ranks], job.transfer_ns, 1, Stance.WORST)
+    assert made.after == sum(program.bytes)
+    assert lengths(times(job, made.parts, made.tied)) == steps(program, recorded)
+    earlier = rebucketed(job, [rank.recorded for rank in job.ranks], job.transfer_ns, 1, Stance.EXPECTED)
+    assert times(job, earlier.parts, earlier.tied).step_ns <= times(job, made.parts, made.tied).step_ns
+
+
+def _all_reduces(sizes: tuple[int, ...], awaited: tuple[int, ...], ready_ns: int = 10) -> RanksProgram:
+    """Return a program of two ranks with an all-reduce of each size; the awaited ones are waited for at once."""
+    turns = tuple(
+        Turn(number, 10, ready_ns, 10, "thread" if number in awaited else "nothing") for number in range(len(sizes))
+    )
+    return RanksProgram(((0, 1),) * len(sizes), tuple(50 + 10 * size for size in sizes), (turns, turns), sizes)
+
+
+def _rebucketed(program: RanksProgram, bucket_bytes: float) -> tuple[Bucketed, JoinedJob]:
+    job, _ = joined(program)
+    parts = [rank.recorded for rank in job.ranks]
+    return rebucketed(job, parts, job.transfer_ns, bucket_bytes, Stance.EXPECTED), job
+
+
+@pytest.mark.parametrize("bucket_bytes", [100, 1])
+def test_all_reduces_that_are_waited_for_at_once_are_not_buckets(bucket_bytes: int) -> None:
+    made, _ = _rebucketed(_all_reduces((3, 3, 3, 3), (1, 2, 3)), bucket_bytes)
+    assert (made.before, made.after) == (2, 1 if bucket_bytes == 100 else 6)
+    with pytest.raises(NoBuckets):
+        _rebucketed(_all_reduces((3, 3, 3), (0, 1, 2)), bucket_bytes)
+
+
+@pytest.mark.parametrize(
+    ("sizes", "after"),
+    [((249,) * 4, 4), ((200, 240, 200, 240), 4), ((120,) * 5, 3), ((124, 250), 1), ((126, 250), 2), ((370,) * 2, 2)],
+)
+def test_buckets_are_as_near_to_the_requested_size_as_they_can_be(sizes: tuple[int, ...], after: int) -> None:
+    made, _ = _rebucketed(_all_reduces(sizes, (len(sizes) - 1,)), 250)
+    assert (made.before, made.after) == (len(sizes), after)
+
+
+def test_a_bucket_that_is_merged_and_divided_has_even_pieces() -> None:
+    """100 and 420 bytes make two pieces of 260. The first is ready with 160 of the 420, after 320 of 840 ns."""
+    made, job = _rebucketed(_all_reduces((100, 420, 5), (1, 2), ready_ns=840), 320)
+    assert (made.before, made.after) == (2, 2)
+    first_ready, transfer = 10 + 840 + 320, 50 + 10 * 260
+    last_kernel = first_ready + 2 * transfer + 10
+    assert lengths(times(job, made.parts, made.tied)) == [[840, last_kernel - 850]] * 2
+
+
+def test_too_many_pieces_of_a_bucket_are_refused() -> None:
+    job, _ = joined(_all_reduces((2**20, 2**20), (1,)))
+    assert predict_job(job.ranks, JobChanges(bucket_mb=0.001)).valid
+    for tiny in (0.00009, 1e-300, 5e-324):
+        result = predict_job(job.ranks, JobChanges(bucket_mb=tiny))
+        assert result.reasons == ("A bucket would be divided into more than 10,000 pieces; choose larger buckets.",)
+
+
+def test_the_answer_counts_the_steps_that_have_the_buckets() -> None:
+    job, _ = joined(_all_reduces((2**20,) * 3, (2,)))
+    changed = predict_job(job.ranks, JobChanges(bucket_mb=4)).changes
+    assert [change.what for change in changed] == ["3 buckets become 1 in 1 step."]
+
+
+def test_a_single_bucket_does_not_show_when_its_parts_are_ready() -> None:
+    turns = tuple(Turn(number, 10, 10, 10, "thread") for number in range(2))
+    program = RanksProgram(((0, 1),) * 2, (50, 60), (turns, turns), (1, 2))
+    job, _ = joined(program)
+    with pytest.raises(NoBuckets):
+        rebucketed(job, [rank.recorded for rank in job.ranks], job.transfer_ns, 1, Stance.EXPECTED)
+
+
+@pytest.mark.parametrize("path", various(), ids=lambda path: path.name)
+def test_a_reduced_network_gives_the_times_of_the_whole_graph(path: Path) -> None:
+    trace = trace_of(path)
+    if not len(trace.gpu_ops):
+        pytest.skip("nothing ran on a GPU")
+    base = prepare(trace, None)
+    if base.replayed is None:
+        pytest.skip("cannot be replayed")
+    chosen = np.random.default_rng(0).random((3, max(len(base.graph.items), len(base.graph.calls)))) < 0.02
+    items, calls = len(base.graph.items), len(base.graph.calls)
+    reduced = condense(base.graph, base.replayed, chosen[0][:items], chosen[1][:calls], chosen[2][:items])
+    replayed = replay(reduced.network)
+    kept = np.flatnonzero(reduced.place >= 0)
+    assert (replayed.end_ns[reduced.place[kept]] == base.replayed.end_ns[kept]).all()
+    assert (replayed.call_start_ns == base.replayed.call_start_ns[reduced.call]).all()
+    assert (replayed.call_end_ns == base.replayed.call_end_ns[reduced.call]).all()
+
+
+@pytest.mark.parametrize("changes", [(), ("no-sync cudaStreamSynchronize",), ("graph step",), ("pin", "non-blocking")])
+@pytest.mark.parametrize("rank", [0, 1])
+def test_with_one_rank_the_joint_replay_is_its_own(rank: int, changes: tuple[str, ...]) -> None:
+    trace = trace_of(TRACES / "ddp" / f"rank{rank}.json.gz")
+    summary = summarize(trace, changes, None)
+    assert isinstance(summary, RankSummary)
+    job = gather([summary])
+    own = predict(trace, changes)
+    assert own.result.recorded_predicted_step_ns is not None
+    result = times_of(job, [summary.by_stance[Stance.EXPECTED]], job.transfer_ns)
+    assert result.step_ns == own.result.recorded_predicted_step_ns
+
+
+def test_joined_ranks_of_a_job_give_back_their_recordings() -> None:
+    job = gather([_summarized(rank) for rank in range(2)])
+    result = times_of(job, [rank.recorded for rank in job.ranks], job.transfer_ns)
+    assert lengths(result) == [rank.lengths_ns.tolist() for rank in job.ranks]
+
+
+def _summarized(rank: int) -> RankSummary:
+    summary = summarize(trace_of(TRACES / "ddp" / f"rank{rank}.json.gz"), (), None)
+    assert isinstance(summary, RankSummary)
+    return summary
+
+
+HOST_STEP_US, SLEEP_US, TRANSFER_US = 10_000, 6_000, 500
+"""Length of a step on the host, of the sleep of rank 1, and of a transfer."""
+
+
+def _event(category: str, name: str, start: int, length: int, thread: int) -> dict[str, Any]:
+    return {"ph": "X", "cat": category, "name": name, "pid": 1, "tid": thread, "ts": start, "dur": length}
+
+
+def _on_host(folder: Path, rank: int, *, after_us: int = 0, threads: tuple[int, int] = (1, 1)) -> RankSummary | Unfit:
+    """Summarize a rank that computes for 1 ms, works in Python, starts an all-reduce and waits; rank 1 sleeps first."""
+    events = []
+    for step in range(4):
+        begin = step * HOST_STEP_US
+        computes = begin + (SLEEP_US if rank == 1 else 0)
+        arrives, ends = computes + 1_000 + after_us, begin + SLEEP_US + 1_000 + after_us + TRANSFER_US
+        events += [
+            _event("user_annotation", f"ProfilerStep#{step}", begin, HOST_STEP_US, 1),
+            _event("cpu_op", "aten::mm", computes, 1_000, 1),
+            _event("cpu_op", "c10d::allreduce_", arrives, 200, threads[step % 2]),
+            _event("user_annotation", "gloo:all_reduce", arrives, ends - arrives, 9),
+        ]
+    path = folder / f"rank{rank}.json"
+    path.write_text(json.dumps({"traceEvents": events, "distributedInfo": {"rank": rank, "world_size": 2}}))
+    return summarize(load(path), (), None)
+
+
+@pytest.mark.parametrize(
+    ("changes", "expected_us"),
+    [
+        (JobChanges(no_straggler=True), HOST_STEP_US - SLEEP_US),
+        (JobChanges(bandwidth=2), HOST_STEP_US - TRANSFER_US // 2),
+        # Rank 1 still works for 0.8 ms, so that it notices the end 0.35 ms earlier, rank 0 in its last step 0.8 ms.
+        (JobChanges(issue_earlier=True), HOST_STEP_US - 350 - 450 / 4 / 2),
+        (JobChanges(no_straggler=True, bandwidth=2), HOST_STEP_US - SLEEP_US - TRANSFER_US // 2),
+    ],
+)
+def test_changes_of_a_job_without_a_gpu_save_what_was_planted(
+    tmp_path: Path, changes: JobChanges, expected_us: float
+) -> None:
+    result = predict_job([_on_host(tmp_path, rank, after_us=800) for rank in range(2)], changes)
+    assert result.valid, result.reasons
+    assert result.replayed_step_ns == 1_000 * HOST_STEP_US
+    step = result.predicted_step_ns
+    assert step is not None
+    assert step.low <= step.value == 1_000 * expected_us <= step.high
+
+
+@pytest.mark.parametrize(("inner", "waits"), [("aten::clone", 0), ("_c10d_functional::wait_tensor", 4)])
+def test_an_op_waits_for_a_collective_only_if_it_has_one_inside(tmp_path: Path, inner: str, waits: int) -> None:
+    events = []
+    for step in range(4):
+        begin = step * HOST_STEP_US
+        events += [
+            _event("user_annotation", f"ProfilerStep#{step}", begin, HOST_STEP_US, 1),
+            _event("cpu_op", "c10d::allreduce_", begin + 100, 200, 1),
+            _event("user_annotation", "gloo:all_reduce", begin + 200, 3_000, 9),
+            # The op's own time is before the op inside.
+            _event("cpu_op", "example::compute", begin + 400, 2_850, 1),
+            _event("cpu_op", inner, begin + 3_220, 20, 1),
+        ]
+    path = tmp_path / "rank0.json"
+    path.write_text(json.dumps({"traceEvents": events}))
+    assert len(find_host_collectives(load(path)).waits) == waits
+
+
+LAYERS, GATHER_US, LAYER_US = 4, 2_000, 3_000
+
+
+def _sharded(folder: Path, rank: int, gathers: str) -> RankSummary | Unfit:
+    """Summarize a rank that gathers each layer's weights right before the layer, and then reduces gradients.
+
+    Args:
+        folder: The folder for the recording.
+        rank: The rank.
+        gathers: Name of the ranges around the gathers.
+    """
+    events, at = [], 0
+    for step in range(4):
+        begin = at
+        for layer in range(LAYERS):
+            events += [
+                _event("user_annotation", f"{gathers} ({layer})", at, 200, 1),
+                _event("cpu_op", "aten::copy_", at + 10, 80, 1),
+                _event("cpu_op", "c10d::_allgather_base_", at + 100, 50, 1),
+                _event("user_annotation", "gloo:all_gather", at + 100, GATHER_US, 9),
+                _event("cpu_op", "aten::mm", at + 100 + GATHER_US, LAYER_US, 1),
+            ]
+            at += 100 + GATHER_US + LAYER_US
+        events += [
+            _event("cpu_op", "c10d::_reduce_scatter_base_", at, 50, 1),
+            # Gloo reduces for all ranks, and keeps a part.
+            _event("user_annotation", "gloo:all_reduce", at, 1_000, 9),
+            _event("user_annotation", "Optimizer.step#SGD.step", at + 1_000, 200, 1),
+            _event("cpu_op", "aten::add_", at + 1_010, 180, 1),
+        ]
+        at += 1_200
+        events.append(_event("user_annotation", f"ProfilerStep#{step}", begin, at - begin, 1))
+    path = folder / f"rank{rank}.json"
+    path.write_text(json.dumps({"traceEvents": events, "distributedInfo": {"rank": rank, "world_size": 2}}))
+    return summarize(load(path), (), None)
+
+
+@pytest.mark.parametrize(("gathers", "certain"), [("FSDP::all_gather", True), ("gathered", False)])
+def test_weights_without_a_gpu_are_gathered_one_layer_ahead(tmp_path: Path, gathers: str, certain: bool) -> None:
+    ranks = [_sharded(tmp_path, rank, gathers) for rank in range(2)]
+    result = predict_job(ranks, JobChanges(issue_earlier=True))
+    assert result.valid, result.reasons
+    step, replayed_ns = result.predicted_step_ns, result.replayed_step_ns
+    assert step is not None and replayed_ns is not None
+    # All gathers but the first run beside the layer before. Each ends 0.1 ms before it would be launched again.
+    hidden_ns = 1_000 * (LAYERS - 1) * GATHER_US
+    assert step.low <= replayed_ns - hidden_ns + 50_000 * LAYERS
+    assert step.low <= step.value <= step.high
+    saved_ns = replayed_ns - step.value
+    assert abs(saved_ns - (hidden_ns if certain else 0)) <= 100_000 * LAYERS
+
+
+@pytest.mark.parametrize(
+    ("ranks", "reason"),
+    [
+        ((0,), "The traces of 1 rank (1) are missing"),
+        ((0, 0), "2 traces are of rank 0; give one of them."),
+    ],
+)
+def test_a_job_with_missing_or_repeated_ranks_is_refused(tmp_path: Path, ranks: tuple[int, ...], reason: str) -> None:
+    result = predict_job([_on_host(tmp_path, rank) for rank in ranks], JobChanges(no_straggler=True))
+    assert not result.valid and result.predicted_step_ns is None
+    assert any(sentence.startswith(reason) for sentence in result.reasons)
+
+
+def test_a_rank_whose_collectives_several_threads_start_is_refused(tmp_path: Path) -> None:
+    unfit = _on_host(tmp_path, 0, threads=(1, 2))
+    assert isinstance(unfit, Unfit)
+    assert unfit.reason == "several threads start its collectives, so their order is unknown."
+
+
+def test_a_change_on_the_gpu_of_a_rank_without_one_is_refused(tmp_path: Path) -> None:
+    _on_host(tmp_path, 0)
+    unfit = summarize(load(tmp_path / "rank0.json"), ("pin",), None)
+    assert isinstance(unfit, Unfit)
+    assert unfit.reason.startswith("pin changes work of a GPU")
+
+
+def test_of_different_world_sizes_each_missing_rank_is_counted_once() -> None:
+    first, second = joined(_all_reduces((1, 1), (0, 1)))[0].ranks
+    second = replace(second, reduced=replace(second.reduced, rank=5, world_size=4))
+    assert predict_job([first, second], JobChanges()).reasons == (
+        "The traces of 3 ranks (1, 2 and 3) are missing, and the other ranks wait for these.",
+    )
+
+
+def test_names_in_reasons_have_no_line_breaks() -> None:
+    unfit = predict_job([Unfit("a\n# Title\nb.json", "it has no steps.")], JobChanges())
+    assert unfit.reasons == ("a\\n# Title\\nb.json: it has no steps.",)
+    job, _ = joined(_all_reduces((1, 1, 1), (0, 1, 2)))
+    nameless = replace(job.ranks[0], reduced=replace(job.ranks[0].reduced, rank=None, source="a\nb.json"))
+    assert predict_job([nameless], JobChanges()).reasons[0].startswith("a\\nb.json doesn't state its rank")
+    sent = []
+    for rank in job.ranks:
+        comm = rank.reduced.comm
+        kinds = (*comm.kinds, replace(comm.kinds[0], collective="send\n# Title"))
+        kind = np.append(comm.kind[:1], np.full(len(comm) - 1, len(comm.kinds)))
+        sent.append(replace(rank, reduced=replace(rank.reduced, comm=replace(comm, kinds=kinds, kind=kind))))
+    reasons = predict_job(sent, JobChanges()).reasons
+    assert len(reasons) == 1 and "(1 send\\n# Title)" in reasons[0]
+
+
+def test_a_change_of_several_ranks_names_all_of_them() -> None:
+    job, _ = joined(_all_reduces((1, 1, 1), (0, 1, 2)))
+    changed = predict_job(job.ranks, JobChanges(no_straggler=True), [0, 1]).changes
+    assert changed[0].what == "Between collectives, rank 0 and rank 1 take the median time of the others."
+    assert predict_job(job.ranks, JobChanges(), [99, 1]).reasons == ("There is no trace of rank 99.",)
+
+
+def test_steps_without_length_are_predicted_as_zero(tmp_path: Path) -> None:
+    events = [
+        _event("cpu_op", "aten::mm", 900, 10, 1),
+        *(_event("user_annotation", f"ProfilerStep#{step}", 1_000, 0, 1) for step in range(2)),
+        _event("cpu_op", "c10d::allreduce_", 1_000, 0, 1),
+        _event("user_annotation", "gloo:all_reduce", 1_000, 0, 9),
+    ]
+    ranks = []
+    for rank in range(2):
+        path = tmp_path / f"rank{rank}.json"
+        path.write_text(json.dumps({"traceEvents": events, "distributedInfo": {"rank": rank, "world_size": 2}}))
+        ranks.append(summarize(load(path), (), None))
+    result = predict_job(ranks, JobChanges(bandwidth=2))
+    assert result.valid and result.predicted_step_ns == Estimate(value=0, low=0, high=0)
+
+
+def test_many_collectives_without_a_gpu_are_summarized_in_seconds(tmp_path: Path) -> None:
+    count = 10_000
+    events = [_event("user_annotation", "ProfilerStep#0", 0, 100 * count + 100, 1)]
+    for number in range(count):
+        events.append(_event("cpu_op", "c10d::allreduce_", 100 * number + 10, 5, 1))
+        events.append(_event("user_annotation", "gloo:all_reduce", 100 * number + 12, 30, 9))
+    path = tmp_path / "rank0.json"
+    path.write_text(json.dumps({"traceEvents": events, "distributedInfo": {"rank": 0, "world_size": 2}}))
+    trace = load(path)
+    # A loop over all earlier collectives for each takes half a minute.
+    began = time.perf_counter()
+    assert isinstance(summarize(trace, (), None), RankSummary)
+    assert time.perf_counter() - began < 10

@@ -1,0 +1,97 @@
+"""Causes of exposed communication in a history's figures, in baselines, and in the reasons why a check fails."""
+
+from __future__ import annotations
+
+import json
+from functools import partial
+from pathlib import Path
+
+import pytest
+from msgspec.structs import replace
+
+from overlapscope.budgets import baseline
+from overlapscope.budgets.metrics import CAUSES_OF, METRICS, Sample
+from overlapscope.budgets.samples import series, spent
+from overlapscope.commands import main
+from overlapscope.history.figures import figures
+from tests.support.helpers import TRACES
+from tests.support.recordings import report_of
+from tests.support.stepped_traces import write_steps
+
+RANK = TRACES / "laboratory" / "ddp_training" / "no_overlap.traces" / "rank0.trace.json.gz"
+METRIC = "exposed_comm_time"
+
+
+def test_the_causes_in_a_history_add_up() -> None:
+    by_metric = {figure.metric: figure.value for figure in figures(report_of(RANK))}
+    for metric, causes in CAUSES_OF.items():
+        parts = [by_metric[f"{metric}/{cause}"] for cause in causes if f"{metric}/{cause}" in by_metric]
+        assert not parts or sum(parts) == pytest.approx(by_metric[metric])
+    assert by_metric[f"{METRIC}/same-stream"] > 0
+
+
+def test_a_history_has_no_causes_of_communication_from_a_report_of_an_older_version() -> None:
+    report = report_of(RANK)
+    (trace,) = report.traces
+    devices = [
+        replace(device, steps=tuple(replace(step, exposed_comm_by_cause={}) for step in device.steps))
+        for device in trace.devices
+    ]
+    older = replace(report, traces=(replace(trace, devices=tuple(devices)),))
+    metrics = {figure.metric for figure in figures(older)}
+    assert {METRIC, "idle_time/host-sync"} <= metrics
+    assert not any(metric.startswith(f"{METRIC}/") for metric in metrics)
+
+
+def write_job(path: Path, comm_us: float, *, compute_us: float = 600) -> str:
+    """Write eight steps with a collective each, after the compute on its stream."""
+    write_steps(path, copy_us=comm_us, compute_us=compute_us)
+    content = json.loads(path.read_text())
+    for event in content["traceEvents"]:
+        if event.get("cat") == "gpu_memcpy":
+            event |= {"cat": "kernel", "name": "ncclDevKernel_AllReduce_Sum_f32_RING_LL(ncclDevKernelArgs)"}
+    path.write_text(json.dumps(content))
+    return str(path)
+
+
+def test_a_failed_check_says_by_how_much_each_cause_grew(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    slow = write_job(tmp_path / "slow.json", 200)
+    kept = baseline.of(report_of(Path(write_job(tmp_path / "fast.json", 100))))
+    causes = [line for line in kept.series if line.metric == METRIC and line.cause is not None]
+    (whole,) = (line for line in kept.series if line.metric == METRIC and line.cause is None)
+    assert [sum(map(float, each)) for each in zip(*(line.values for line in causes), strict=True)] == [*whole.values]
+
+    older = replace(kept, series=tuple(line for line in kept.series if line not in causes))
+    reasons = []
+    for number, stored in enumerate((kept, older)):
+        path = tmp_path / f"{number}.json"
+        path.write_bytes(baseline.to_json(stored))
+        assert main(["check", slow, "-v", "--budget", f"{METRIC} increase <= 10%", "--baseline", str(path)]) == 1
+        reasons.append([line for line in capsys.readouterr().out.splitlines() if line.startswith("- exposed comm")])
+    assert reasons == [
+        ["- exposed comm, same-stream: 200 us a step on average, 100 us more than in the"],
+        # The causes that it had before are unknown.
+        ["- exposed comm: 200 us a step on average, 100 us more than in the baseline"],
+    ]
+
+
+def test_communication_that_is_as_long_as_in_an_older_baseline_is_no_reason(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    kept = baseline.of(report_of(Path(write_job(tmp_path / "fast.json", 100))))
+    path = tmp_path / "older.json"
+    older = tuple(line for line in kept.series if line.metric != METRIC or line.cause is None)
+    path.write_bytes(baseline.to_json(replace(kept, series=older)))
+    slow = write_job(tmp_path / "slow.json", 100, compute_us=900)
+    assert main(["check", slow, "-v", "--budget", "step_time increase <= 10%", "--baseline", str(path)]) == 1
+    out = capsys.readouterr().out
+    assert "- compute: " in out and "- exposed comm" not in out
+
+
+@pytest.mark.parametrize("causes", [{}, {"unknown": 1000}, {"host-sync": 600, "same-stream": 400}])
+def test_communication_may_vary_as_the_link_does_whatever_its_cause(causes: dict[str, int]) -> None:
+    (device,) = report_of(RANK).devices
+    step = device.steps[0]
+    figures = replace(step, buckets=replace(step.buckets, exposed_comm_ns=1000), exposed_comm_by_cause=causes)
+    known = spent(partial(series, (Sample("step", figures, {}),)), None)
+    assert known.link_and_host(METRICS[METRIC]) == (1000, 0)
