@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import selectors
 import subprocess
@@ -37,12 +38,15 @@ def _analyse(task: AnalysisTask) -> Analysed:
     child = Child(command, stdin=pipe, stdout=pipe, stderr=subprocess.DEVNULL, env=_environment())
     assert child.stdin is not None and child.stdout is not None
     try:
-        child.stdin.write(msgspec.json.encode(task) + b"\n")
-        child.stdin.flush()
+        # A process that dies before it has read the task breaks the pipe; how it ended says more.
+        with contextlib.suppress(BrokenPipeError):
+            child.stdin.write(msgspec.json.encode(task) + b"\n")
+            child.stdin.flush()
         answer = _answer(child.stdout)
     finally:
         # If it still runs, it ends when its stdin is closed.
-        child.stdin.close()
+        with contextlib.suppress(BrokenPipeError):
+            child.stdin.close()
         child.stdout.close()
         if not child.ends_within(_LOOK_S):
             child.end()
