@@ -20,7 +20,7 @@ from msgspec import Struct
 
 from benchmarks.data_files import csv_text
 from benchmarks.noise import table, wrapped
-from benchmarks.several_gpus import ProgramResult
+from benchmarks.several_gpus_plan import ProgramResult
 from overlapscope import load
 from overlapscope.ranks.comparison import compare
 from overlapscope.ranks.join import Joined

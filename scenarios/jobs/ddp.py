@@ -1,8 +1,8 @@
 """Data-parallel training: buckets of gradients are reduced beside the backward pass.
 
 `--bucket-mb` 1 reduces every weight by itself, 10000 all of them at the end. `--slow-loader-rank` has a rank whose
-data loader computes for `--loader-ms` in each step, and `--item` reads the loss before the backward pass, so the
-collectives of that pass are issued late.
+data loader computes for `--loader-ms` in each step. `--norms` computes the norm of each gradient before it is reduced.
+`read` reads each by `.item()`, so the collectives are issued late; `keep` leaves them on the GPU.
 """
 
 from __future__ import annotations
@@ -33,17 +33,20 @@ class Batches(torch.utils.data.IterableDataset[torch.Tensor]):
 
 
 def options() -> argparse.ArgumentParser:
-    parser = job.parser(__doc__, layers=24, width=2048, batch=8192)
+    parser = job.parser(__doc__, layers=12, width=4096, batch=2048)
     parser.add_argument("--bucket-mb", type=float, default=25)
     parser.add_argument("--slow-loader-rank", type=int, metavar="R")
     parser.add_argument("--loader-ms", type=float, default=20)
-    parser.add_argument("--item", action="store_true")
+    parser.add_argument("--norms", choices=["keep", "read"])
     return parser
 
 
 def prepare(options: argparse.Namespace, device: torch.device) -> job.Step:
     width, layers = options.width, options.layers
     weights = [torch.nn.Linear(width, width, bias=False, device=device) for _ in range(layers)]
+    if options.norms:
+        for weight in weights:
+            weight.weight.register_hook(norm_kept if options.norms == "keep" else norm_read)
     model = DistributedDataParallel(
         torch.nn.Sequential(*[part for weight in weights for part in (weight, torch.nn.ReLU())]),
         bucket_cap_mb=options.bucket_mb,
@@ -56,14 +59,19 @@ def prepare(options: argparse.Namespace, device: torch.device) -> job.Step:
     def step() -> None:
         job.sleep(options)
         batch = next(batches).to(device, non_blocking=True)
-        loss = model(batch).square().mean()
-        if options.item:
-            loss.item()
-        loss.backward()
+        model(batch).square().mean().backward()
         optimizer.step()
         optimizer.zero_grad()
 
     return step
+
+
+def norm_kept(gradient: torch.Tensor) -> None:
+    gradient.norm()
+
+
+def norm_read(gradient: torch.Tensor) -> None:
+    gradient.norm().item()
 
 
 if __name__ == "__main__":

@@ -13,7 +13,7 @@ from torch.distributed.fsdp import fully_shard
 
 
 def options() -> argparse.ArgumentParser:
-    parser = job.parser(__doc__, blocks=6, width=4096, batch=4096)
+    parser = job.parser(__doc__, blocks=6, width=4096, batch=2048)
     parser.add_argument("--no-prefetch", action="store_true")
     return parser
 

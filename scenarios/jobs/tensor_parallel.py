@@ -1,6 +1,7 @@
 """Tensor-parallel training: the weights of each block are split, and the ranks' partial results summed up.
 
-Each block waits for its sum, so all communication is exposed. `--item` reads a value before the first one.
+Each block waits for its sum, so all communication is exposed. `--means` computes the mean of each block's input. `read`
+reads it by `.item()`, so the host launches the block late; `keep` leaves it on the GPU.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, 
 
 def options() -> argparse.ArgumentParser:
     parser = job.parser(__doc__, blocks=6, width=4096, batch=8192)
-    parser.add_argument("--item", action="store_true")
+    parser.add_argument("--means", choices=["keep", "read"])
     return parser
 
 
@@ -25,17 +26,25 @@ def prepare(options: argparse.Namespace, device: torch.device) -> job.Step:
     mesh = job.mesh(device)
     for block in model:
         parallelize_module(block, mesh, {"up": ColwiseParallel(), "down": RowwiseParallel()})
+        if options.means:
+            block.register_forward_pre_hook(mean_kept if options.means == "keep" else mean_read)
     optimizer = torch.optim.SGD(model.parameters(), lr=1e-3)
 
     def step() -> None:
         job.sleep(options)
-        if options.item:
-            samples.mean().item()  # Waits for the step before.
         model(samples).square().mean().backward()
         optimizer.step()
         optimizer.zero_grad()
 
     return step
+
+
+def mean_kept(_block: torch.nn.Module, values: tuple[torch.Tensor]) -> None:
+    values[0].detach().mean()
+
+
+def mean_read(_block: torch.nn.Module, values: tuple[torch.Tensor]) -> None:
+    values[0].detach().mean().item()
 
 
 if __name__ == "__main__":

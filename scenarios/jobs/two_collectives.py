@@ -1,6 +1,7 @@
 """Two independent collectives: a small one that is needed at once begins beside a large one that isn't.
 
 With `--one-communicator`, both belong to one group, so the small one begins when the large one has ended.
+With `--race`, the result of the large one is read before it has ended.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ import torch.distributed as dist
 def options() -> argparse.ArgumentParser:
     parser = job.parser(__doc__, width=4096, batch=4096, products=4, large_mb=256)
     parser.add_argument("--one-communicator", action="store_true")
+    parser.add_argument("--race", action="store_true")
     return parser
 
 
@@ -34,6 +36,8 @@ def prepare(options: argparse.Namespace, device: torch.device) -> job.Step:
         dist.all_reduce(value[:1], group=small_group)
         for _ in range(options.products):
             value = value @ weight
+        if options.race:
+            large.sum()
         reduced.wait()
 
     return step

@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.several_gpus import JOBS, SMALL, VARIANTS, free_port
+from benchmarks.several_gpus import free_port
+from benchmarks.several_gpus_plan import JOBS, LATE_MS, PROGRAMS
 from tests.support import forked
 from tests.support.recorded import steps
 
@@ -23,16 +24,19 @@ def ended(tmp_path: Path, *command: str | Path) -> list[tuple[int, str]]:
     return [(rank.wait(), rank.communicate()[1]) for rank in ranks]
 
 
-@pytest.mark.parametrize(("program", "variant"), [(name, variant) for name in VARIANTS for variant in VARIANTS[name]])
+@pytest.mark.parametrize(
+    ("program", "variant"), [(name, variant) for name, program in PROGRAMS.items() for variant in program.variants]
+)
 def test_a_job_takes_its_steps(program: str, variant: str, tmp_path: Path) -> None:
-    options = (*SMALL[program], *VARIANTS[program][variant], "--steps", "2")
-    for code, errors in ended(tmp_path, JOBS / f"{program}.py", *options):
+    job = PROGRAMS[program]
+    options = ("5" if option == LATE_MS else option for option in job.variants[variant])
+    for code, errors in ended(tmp_path, JOBS / f"{job.module}.py", *job.small, *options, "--steps", "2"):
         assert code == 0, errors
 
 
 def test_a_job_is_recorded_at_the_same_steps_on_all_ranks(tmp_path: Path) -> None:
     recorder = ("-m", "overlapscope", "run", "--active", "2", "--plain-steps", "2")
-    options = (*SMALL["fsdp2"], "--steps", "30")
+    options = (*PROGRAMS["fsdp2"].small, "--steps", "30")
     for code, errors in ended(tmp_path, *recorder, JOBS / "fsdp2.py", *options):
         assert code == 0, errors
     first, second = (steps(tmp_path / "fsdp2.traces" / f"rank{rank}.trace.json.gz") for rank in (0, 1))
