@@ -304,7 +304,7 @@ def _change(trace: Trace, choice: Choice, done: Applied) -> AppliedChange:
         argument=choice.argument,
         title=title,
         touched=done.touched,
-        what=done.what if done.touched else f"Not applicable: the recording has no {needs}.",
+        what=done.what if done.touched else f"Not applicable: {done.why_not or f'the recording has no {needs}'}.",
         advice=for_program(trace, choice.intervention.id, choice.intervention.advice),
         where=_places(trace, done.graph.calls.row[done.calls]),
     )

@@ -309,6 +309,22 @@ def test_launches_in_a_graph_cost_what_a_graph_costs() -> None:
     assert 200 * US < result.predicted_step_ns.value < 350 * US
 
 
+def test_launches_whose_grids_differ_from_step_to_step_are_in_no_graph_except_at_best() -> None:
+    trace = record(repeated([Do("kernel", 2 * US, work_ns=20 * US)] * 10, 4))
+    alike = of(trace, "graph")
+    # One kernel of each step has a grid of its own, such as that of a cache that grows.
+    blocks = np.where(np.arange(40) % 10 == 5, np.arange(40), 8)
+    growing = of(replace(trace, gpu_ops=replace(trace.gpu_ops, blocks=blocks)), "graph")
+    assert alike.predicted_step_ns is not None and growing.predicted_step_ns is not None
+    assert alike.predicted_step_ns.value < growing.predicted_step_ns.value == growing.baseline_step_ns
+    assert growing.predicted_step_ns.low < growing.predicted_step_ns.value / 2
+    (graph,) = growing.interventions
+    assert "40 launches stay" in graph.what
+    # Steps that take turns are graphs of their own.
+    two_kinds = np.where(np.arange(40) // 10 % 2 == 0, 8, 16)
+    assert of(replace(trace, gpu_ops=replace(trace.gpu_ops, blocks=two_kinds)), "graph") == alike
+
+
 def test_launches_in_steps_that_overlap_become_part_of_one_graph() -> None:
     trace = record(repeated([Do("kernel", 2 * US, work_ns=20 * US)] * 10, 4))
     notes = replace(trace.annotations, end_ns=trace.annotations.end_ns + 100 * US)

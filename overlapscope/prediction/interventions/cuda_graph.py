@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
+from collections.abc import Sequence
+from itertools import pairwise
 from typing import NamedTuple
 
 import numpy as np
@@ -57,7 +60,9 @@ class GraphLaunches(NamedTuple):
 
 
 def _apply(graph: Graph, request: Request) -> Applied:
-    launches = graph_launches(graph, request)
+    found = graph_launches(graph, request)
+    repeated = _repeated(graph, found, _places(graph, request.argument)) | (request.stance == Stance.BEST)
+    launches = found.take(repeated)
     # The first kernel begins after the call has submitted all of them.
     handover_ns = np.rint((launches.kernels - 1) * (graph.constants.graph_node_call_ns or 0.0)).astype(np.int64)
     length_ns = (graph.constants.graph_call_ns or 0) + handover_ns
@@ -73,7 +78,47 @@ def _apply(graph: Graph, request: Request) -> Applied:
         f"{plural(len(rows), 'launch')} become {plural(len(first), 'graph launch')}, which takes the host "
         f"{duration(spared)} less."
     )
-    return Applied(changed, rows, len(rows), what)
+    differ = ""
+    if not repeated.all():
+        left = plural(len(found.calls) - len(rows), "launch")
+        differ = f"{left} stay, because no other step launches the same kernels with the same grids in that order"
+        what += f" {differ}."
+    return Applied(changed, rows, len(rows), what, why_not=differ)
+
+
+def _repeated(graph: Graph, launches: GraphLaunches, places: Sequence[tuple[int, int]]) -> Bool:
+    """Return a mask of the graph launches whose kernels another place launches, too, with the same grids and order.
+
+    A grid follows from the shapes of the kernel's tensors, so that a graph can't stand for launches which differ from
+    step to step. A single place shows nothing: the mask is True everywhere.
+    """
+    if len(places) < 2:
+        return np.ones(len(launches.begins), np.bool_)
+    items, number_of_call = graph.items, np.full(len(graph.calls), -1, np.int64)
+    number_of_call[launches.calls] = launches.number
+    inside = np.flatnonzero((items.call >= 0) & ~items.gone)
+    inside = inside[number_of_call[items.call[inside]] >= 0]
+    number = number_of_call[items.call[inside]]
+    order = np.lexsort((inside, items.call[inside], number))
+    works = _works(graph.recorded)[inside[order]]
+    bounds = np.searchsorted(number[order], np.arange(len(launches.begins) + 1)).tolist()
+    sequences = [works[begin:end].tobytes() for begin, end in pairwise(bounds)]
+    place = np.searchsorted([start for start, _ in places], graph.calls.start_ns[launches.first], "right").tolist()
+    found_in = defaultdict(set)
+    for sequence, number_of_place in zip(sequences, place, strict=True):
+        found_in[sequence].add(number_of_place)
+    return np.array([len(found_in[sequence]) > 1 for sequence in sequences], np.bool_)
+
+
+@kept()
+def _works(recorded: RecordedParts) -> I64:
+    """Return a number for each item that is equal for equal work: the same kernel and grid, or the same bytes."""
+    ops = recorded.trace.gpu_ops
+    columns = (ops.kind, ops.device, ops.name_id, ops.blocks, ops.block_threads, ops.bytes)
+    _, alike = np.unique(np.stack([column.astype(np.int64) for column in columns]), axis=1, return_inverse=True)
+    work = np.full(int(recorded.item_of_op.max(initial=-1)) + 1, -1, np.int64)
+    work[recorded.item_of_op] = alike
+    return work
 
 
 def graph_launches(graph: Graph, request: Request) -> GraphLaunches:
@@ -249,7 +294,8 @@ INTERVENTION = Intervention(
     meaning="In each step, or in each range of that name, consecutive launches become one graph launch: the host "
     "work between them disappears, and kernels follow each other as they do inside a graph. Blocking "
     "calls, copies from and to the host, a DataLoader's next and pin_memory() stay where they are and "
-    "split the launches into several graphs. Without a range, the optimizer and the launches between it and the "
+    "split the launches into several graphs. So do launches of kernels or grids that no other step has in that order, "
+    "except at best. Without a range, the optimizer and the launches between it and the "
     "backward pass stay as they are, too, since they are not part of a compiled or captured model. `graph step` "
     "captures a whole step.",
     assumptions=(

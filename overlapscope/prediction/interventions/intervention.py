@@ -35,6 +35,8 @@ class Applied(Struct, frozen=True, eq=False):
     """Rows of `Graph.items` of copies with durations from the hardware's constants."""
     shown: ShownNeeds = field(default_factory=ShownNeeds)
     """Assumed dependencies that the recording shows."""
+    why_not: str = ""
+    """Clause that says why it touches nothing, unless nothing of the kind was recorded."""
 
 
 class Premise(Struct, frozen=True):
