@@ -18,7 +18,7 @@ def main() -> None:
     parser.add_argument("experiment", choices=shipped())
     parser.add_argument("variant")
     parser.add_argument("--scale", default="small")
-    parser.add_argument("--steps", type=int, default=60)
+    parser.add_argument("--steps", type=int, default=45)
     options = parser.parse_args()
     experiment = load(shipped()[options.experiment]).experiment
     variant = next(each for each in experiment.variants if each.name == options.variant)

@@ -29,7 +29,7 @@ CAUSES = (
 def options() -> argparse.ArgumentParser:
     parser = job.parser(__doc__, width=4096, batch=4096, products=10, large_mb=256)
     parser.add_argument("--cause", choices=CAUSES)
-    parser.add_argument("--late-ms", type=float, default=1.2)
+    parser.add_argument("--late-ms", type=float, default=1.6)
     return parser
 
 
@@ -63,20 +63,22 @@ class ExposedCollective:
         reduced = self.reduce_aside()
         self.multiply(self.products)
         wait(reduced)
+        self.multiply(1)
 
     def same_stream(self) -> None:
         self.multiply(self.products // 2)
         dist.all_reduce(self.large)
-        self.multiply(self.products // 2)
+        self.multiply(self.products - self.products // 2 + 1)
 
     def host_sync(self) -> None:
-        self.multiply(self.products // 2)
-        half = torch.cuda.Event() if self.on_gpu else None
-        if half is not None:
-            half.record()
-        self.multiply(self.products // 4)
-        if half is not None:
-            half.synchronize()
+        before = self.products * 4 // 5
+        self.multiply(before)
+        reached = torch.cuda.Event() if self.on_gpu else None
+        if reached is not None:
+            reached.record()
+        self.multiply(self.products - before)
+        if reached is not None:
+            reached.synchronize()
         wait(self.reduce_aside())
         self.multiply(1)
 
@@ -85,6 +87,7 @@ class ExposedCollective:
         time.sleep(self.late_s)
         self.multiply(self.products)
         wait(reduced)
+        self.multiply(1)
 
     def late_issue(self) -> None:
         self.multiply(self.products)
@@ -94,7 +97,7 @@ class ExposedCollective:
 
     def waiting_for_input(self) -> None:
         with self.aside():
-            part = self.large[: len(self.large) // 4]
+            part = self.large[: len(self.large) * 3 // 8]
             part.copy_(self.on_host[: len(part)], non_blocking=True)
         reduced = self.reduce_aside()
         self.multiply(self.products)
@@ -107,7 +110,8 @@ class ExposedCollective:
         self.no_compute()
 
     def transfer(self) -> None:
-        reduced = self.reduce_aside()
+        self.multiply(self.products - 1)
+        reduced = dist.all_reduce(self.large, async_op=True)
         self.multiply(1)
         wait(reduced)
         self.multiply(1)
