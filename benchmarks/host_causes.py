@@ -1,12 +1,12 @@
-"""Programs with a planted cause on the host, timed without overlapscope and recorded by `overlapscope run`.
+"""Programs with a planted cause on the host, which measure it themselves, recorded by `overlapscope run`.
 
     python -m benchmarks.host_causes record OUT [--only NAME]... [--minutes 9] [--device cpu]
     python -m benchmarks.host_causes page OUT docs/evaluation/host-causes.md
 
-`record` runs each program of `tests/programs/host` as it is and with `--fixed`, with a hook that only reads the clock
-(`benchmarks/plain_worker.py`), and under `overlapscope run`, in three rounds. A program has a GPU and CPUs of its own,
-since processes that share a GPU take turns of milliseconds. It writes `OUT/results.json` and `OUT/traces`. `page`
-analyzes the traces and compares the reports with the truth (`benchmarks/host_causes_page.py`).
+`record` runs each program of `tests/programs/host` once. After its recording, the program runs blocks of steps in turn
+with and without the cause: processes of a program differ by up to half, and so can't show the gain. A program has a GPU
+and CPUs of its own, since processes that share a GPU take turns of milliseconds. `record` writes `OUT/results.json` and
+`OUT/traces`. `page` analyzes the traces and compares the reports with the truth (`benchmarks/host_causes_page.py`).
 """
 
 from __future__ import annotations
@@ -20,11 +20,10 @@ import time
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Literal
 
 import msgspec
 
-from benchmarks.plain_runs import PlainStepTimes
+from benchmarks.plain_runs import MachineVersions
 from benchmarks.public_programs_runs import GpuLane, lanes_and_spare
 from tests.programs.host.options import NOT_POSSIBLE
 
@@ -33,15 +32,15 @@ SCRIPTS = ROOT / "tests" / "programs" / "host"
 RESULTS = "results.json"
 PATIENCE_S = 120.0
 """Maximum length of one run."""
-ROUNDS: tuple[tuple[Way, ...], ...] = (("planted", "fixed", "recorded"), ("planted", "fixed"), ("planted", "fixed"))
-"""Runs of each program that plants a cause."""
-TIMED = ("--steps", "60")
-RECORDED = ("--steps", "60", "--seconds", "9")
-"""Enough for the recorded steps, those timed before and after them, and those in which the host is sampled."""
+RECORDED = ("--steps", "60", "--seconds", "7")
+"""Enough for the steps up to the end of the recording, then for those that are timed, and in which the host is sampled.
+"""
+MEASURED = ("--blocks", "8")
+TIMED = ("--plain-steps", "20")
+"""Waits differ from step to step, so that the mean of the usual 10 steps would say little."""
 TAIL = 2000
 """Number of characters to keep from the end of a run's output."""
 
-Way = Literal["planted", "fixed", "recorded"]
 _WRITING = threading.Lock()
 
 
@@ -51,18 +50,33 @@ class PlantedCauses(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     causes: tuple[str, ...]
 
 
+class StepBlock(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Steps in a row, as measured by the program."""
+
+    fixed: bool
+    """True without the cause."""
+    steps: int
+    span_ns: int
+    planted_ns: int
+    """Time in the planted part of all these steps together."""
+
+
+class MeasuredBlocks(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Measurements that a program prints at its end."""
+
+    blocks: tuple[StepBlock, ...]
+    machine: MachineVersions
+
+
 class HostCauseRun(msgspec.Struct, frozen=True):
-    """One run of a program."""
+    """The run of a program."""
 
     program: str
-    way: Way
     wall_s: float
     exit_code: int | None
     """None if it took too long."""
     printed: str
-    planted_ns: tuple[int, ...] = ()
-    """Length of the planted part of each step, as measured by the program."""
-    timed: PlainStepTimes | None = None
+    measured: MeasuredBlocks | None = None
 
 
 def programs() -> dict[str, PlantedCauses]:
@@ -86,41 +100,28 @@ def record(out: Path, names: Sequence[str], device: str, until: float) -> None:
     (out / "traces").mkdir(parents=True, exist_ok=True)
     truths = programs()
     lanes, _ = lanes_and_spare()
-    for number, ways in enumerate(ROUNDS):
-        waiting = [name for name in names if truths[name].causes or number == 0]
+    waiting = [*names]
 
-        def work(lane: GpuLane, waiting: list[str] = waiting, ways: tuple[Way, ...] = ways) -> None:
-            os.sched_setaffinity(0, lane.cores)  # for this thread and the processes that it starts
-            while waiting:
-                name = waiting.pop(0)
-                run_all(out, name, ways if truths[name].causes else ("recorded",), device, lane.gpu, until)
+    def work(lane: GpuLane) -> None:
+        os.sched_setaffinity(0, lane.cores)  # for this thread and the processes that it starts
+        while waiting:
+            name = waiting.pop(0)
+            if time.monotonic() > until:
+                print(f"left out for want of time: {name}", flush=True)
+                continue
+            done = run(out, name, bool(truths[name].causes), device, lane.gpu)
+            with _WRITING:
+                (out / RESULTS).write_bytes(msgspec.json.encode([*read(out), done]))
+            print(f"{name}: {done.wall_s:.1f} s, exit code {done.exit_code}", flush=True)
 
-        with ThreadPoolExecutor(len(lanes)) as pool:
-            list(pool.map(work, lanes))
-
-
-def run_all(out: Path, name: str, ways: Sequence[Way], device: str, gpu: str, until: float) -> None:
-    """Run a program in these ways, and note the results."""
-    for way in ways:
-        if time.monotonic() > until:
-            print(f"left out for want of time: {name}, {way}", flush=True)
-            continue
-        done = run(out, name, way, device, gpu)
-        with _WRITING:
-            (out / RESULTS).write_bytes(msgspec.json.encode([*read(out), done]))
-        print(f"{name}, {way}: {done.wall_s:.1f} s, exit code {done.exit_code}", flush=True)
+    with ThreadPoolExecutor(len(lanes)) as pool:
+        list(pool.map(work, lanes))
 
 
-def run(out: Path, name: str, way: Way, device: str, gpu: str) -> HostCauseRun:
-    """Run a program once."""
-    script, times = str(SCRIPTS / f"{name}.py"), out / f"{name}.times.json"
-    times.unlink(missing_ok=True)
-    if way == "recorded":
-        trace = str(trace_path(out, name))
-        command = ["-m", "overlapscope", "run", "--force", "-o", trace, script, *RECORDED]
-    else:
-        command = ["-m", "benchmarks.plain_worker", "time", str(times), script, *TIMED]
-        command += ["--fixed"] if way == "fixed" else []
+def run(out: Path, name: str, planted: bool, device: str, gpu: str) -> HostCauseRun:
+    """Run and record a program."""
+    command = ["-m", "overlapscope", "run", "--force", *TIMED, "-o", str(trace_path(out, name))]
+    command += [str(SCRIPTS / f"{name}.py"), *RECORDED, *(MEASURED if planted else ())]
     places = [str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])]
     began = time.monotonic()
     process = subprocess.Popen(
@@ -138,16 +139,14 @@ def run(out: Path, name: str, way: Way, device: str, gpu: str) -> HostCauseRun:
     except subprocess.TimeoutExpired:
         process.kill()
         printed, exit_code = process.communicate()[0], None
-    timed = msgspec.json.decode(times.read_bytes(), type=PlainStepTimes) if times.exists() else None
-    times.unlink(missing_ok=True)
     wall_s = round(time.monotonic() - began, 3)
-    return HostCauseRun(name, way, wall_s, exit_code, printed[-TAIL:], planted_in(printed), timed)
+    return HostCauseRun(name, wall_s, exit_code, printed[-TAIL:], measured_in(printed))
 
 
-def planted_in(printed: str) -> tuple[int, ...]:
-    """Return the planted time of each step as a program printed it."""
-    lines = [line for line in printed.splitlines() if line.startswith('{"planted_ns"')]
-    return msgspec.json.decode(lines[-1], type=dict[str, tuple[int, ...]])["planted_ns"] if lines else ()
+def measured_in(printed: str) -> MeasuredBlocks | None:
+    """Return the blocks of steps as a program printed them."""
+    lines = [line for line in printed.splitlines() if line.startswith('{"blocks"')]
+    return msgspec.json.decode(lines[-1], type=MeasuredBlocks) if lines else None
 
 
 def possible(run: HostCauseRun) -> bool:

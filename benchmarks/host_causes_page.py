@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import statistics
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -11,55 +10,82 @@ from pathlib import Path
 
 import overlapscope
 from benchmarks.data_files import csv_text
-from benchmarks.host_causes import SCRIPTS, HostCauseRun, PlantedCauses, possible, programs, read, trace_path
+from benchmarks.host_causes import (
+    SCRIPTS,
+    HostCauseRun,
+    PlantedCauses,
+    StepBlock,
+    possible,
+    programs,
+    read,
+    trace_path,
+)
 from benchmarks.whatif_page import milliseconds
+from overlapscope.analysis.host_results import SampledStep
 from overlapscope.analysis.results import Plain
-from overlapscope.catalog.causes import EXPOSED_COPY, IDLE
+from overlapscope.catalog.causes import EXPOSED_COPY, IDLE, IdleCause
 from overlapscope.rules.finding import Finding
 
 TEXT = Path(__file__).with_suffix(".md")
 """The page around the tables."""
 ON_TOP = 11
 """Minimum number of the twelve causes to be found."""
-PLAIN = slice(45, None)
-"""Steps after the recording; the profiler makes the planted part of recorded steps longer."""
+_WAITING = frozenset({IdleCause.GIL_WAIT, IdleCause.PREEMPTED, IdleCause.CPU_THROTTLED})
+"""Causes of which a program measures the time that it waits, wherever that happens."""
 PLANTED_PCT, GAIN_PCT = 20.0, 15.0
 """Limits: distance from the planted time, and of the predicted from the measured gain as a share of the plain step."""
 HEAD = (
-    *("program", "cause", "plain step, ms", "planted, ms", "reported, ms", "apart, %", "cause on top", "line on top"),
-    *("fixed, ms", "predicted, ms", "gain apart, % of step", "top finding"),
+    *("program", "cause", "step, ms", "planted, ms", "reported, ms", "apart, %", "GPU waits, ms", "cause on top"),
+    *("line on top", "fixed step, ms", "gain, ms", "predicted, ms", "from, ms", "to, ms", "gain apart, % of step"),
+    *("blocks, ms", "fixed blocks, ms", "step in the report, ms", "top finding"),
 )
+BRIEF = (0, 1, 2, 3, 4, 5, 6, 7, 8, 10, 11, 14)
+"""Columns that the page shows."""
 
 
 @dataclass(frozen=True)
 class HostCauseRow:
-    """A program, with its truth, its runs and the report on its recording."""
+    """A program, with its truth, its run and the report on its recording."""
 
     name: str
     program: PlantedCauses
-    runs: Sequence[HostCauseRun]
+    run: HostCauseRun
     plain: Plain | None
     """Figures of the only device without the profiler."""
+    sampled: SampledStep | None
+    """The launching thread without the profiler."""
     findings: Sequence[Finding]
     """Findings that cost time, the most expensive first."""
 
-    def step_ns(self, way: str) -> float | None:
-        """Return the mean step without overlapscope; the median of its processes."""
-        means = [statistics.fmean(run.timed.step_ns) for run in self.runs if run.way == way and run.timed]
-        return statistics.median(means) if means else None
+    def blocks(self, *, fixed: bool) -> tuple[StepBlock, ...]:
+        """Return the blocks of steps that the program measured, with the cause or without."""
+        measured = self.run.measured
+        return () if measured is None else tuple(block for block in measured.blocks if block.fixed == fixed)
+
+    def step_ns(self, *, fixed: bool) -> float | None:
+        """Return the mean step with the cause or without."""
+        blocks = self.blocks(fixed=fixed)
+        return sum(block.span_ns for block in blocks) / sum(block.steps for block in blocks) if blocks else None
 
     @property
     def planted_ns(self) -> float | None:
-        """Mean length of the planted part, as measured by the recorded program after its recording.
-
-        Processes of a program differ too much in it to compare a report with another process.
-        """
-        lengths = [ns for run in self.runs if run.way == "recorded" for ns in run.planted_ns[PLAIN]]
-        return statistics.fmean(lengths) if lengths else None
+        """Mean time of a step in the planted part, as measured by the program."""
+        blocks = self.blocks(fixed=False)
+        return sum(block.planted_ns for block in blocks) / sum(block.steps for block in blocks) if blocks else None
 
     @property
     def reported_ns(self) -> int | None:
-        """Time of a plain step that the report gives to the causes."""
+        """Time of a step that the report gives the launching thread in the planted lines, or waiting by the cause."""
+        if self.sampled is None:
+            return None
+        if self._lines and not _WAITING & {*self.program.causes[:1]}:
+            places = {f"{self.name}.py:{line}" for line in self._lines}
+            return sum(line.time_ns for line in self.sampled.lines if line.line in places)
+        return sum(self.sampled.by_cause.get(cause, 0) for cause in self.program.causes)
+
+    @property
+    def idle_ns(self) -> int | None:
+        """Time of a step that the GPU waits by the causes, as the report has it."""
         return None if self.plain is None else sum(self._times.get(cause, 0) for cause in self.program.causes)
 
     @property
@@ -87,39 +113,56 @@ class HostCauseRow:
         return any(re.search(rf"\b{self.name}\.py[:(]{line}\b", text) for line in self._lines)
 
     @property
-    def predicted_ns(self) -> float | None:
-        """Step after the fix of the first finding; None if the report knows only the recorded program."""
+    def gain_ns(self) -> float | None:
+        """Measured gain of the fix."""
+        before, after = self.step_ns(fixed=False), self.step_ns(fixed=True)
+        return None if before is None or after is None else before - after
+
+    @property
+    def predicted_ns(self) -> tuple[float, float, float] | None:
+        """Gain of the first finding's fix, with its interval; None if only the recorded program is known."""
         if not self.findings or self.plain is None or self.plain.program is None or not self.findings[0].steps:
             return None
-        return self.plain.step_ns - self.findings[0].cost_ns / self.findings[0].steps
+        first = self.findings[0]
+        return first.cost_ns / first.steps, first.low_ns / first.steps, first.high_ns / first.steps
 
     @property
     def gain_apart_pct(self) -> float | None:
-        """Distance of the predicted from the measured gain, as a share of the measured plain step."""
-        before, after = self.step_ns("planted"), self.step_ns("fixed")
-        if before is None or after is None or self.plain is None or self.predicted_ns is None:
-            return None
-        return 100 * ((self.plain.step_ns - self.predicted_ns) - (before - after)) / before
+        """Distance of the predicted from the measured gain, as a share of the measured step."""
+        step, gain, predicted = self.step_ns(fixed=False), self.gain_ns, self.predicted_ns
+        return None if step is None or gain is None or predicted is None else 100 * (predicted[0] - gain) / step
 
     @property
-    def failures(self) -> Iterator[str]:
-        """Runs that failed, with the last line that each printed."""
-        for run in self.runs:
-            if run.exit_code != 0:
-                ended = "took too long" if run.exit_code is None else f"ended with {run.exit_code}"
-                yield f"`{self.name}`, {run.way}, {ended}: {''.join(run.printed.splitlines()[-1:])}"
+    def gain_in_interval(self) -> bool:
+        """True if the interval of the prediction contains the measured gain."""
+        return (
+            self.gain_ns is not None
+            and self.predicted_ns is not None
+            and (self.predicted_ns[1] <= self.gain_ns <= self.predicted_ns[2])
+        )
+
+    @property
+    def failure(self) -> str | None:
+        """Failure of the run, with the last line that it printed."""
+        if self.run.exit_code == 0:
+            return None
+        ended = "took too long" if self.run.exit_code is None else f"ended with {self.run.exit_code}"
+        return f"`{self.name}` {ended}: {''.join(self.run.printed.splitlines()[-1:])}"
 
     @property
     def cells(self) -> tuple[str, ...]:
         return (
             f"`{self.name}`",
             self.program.causes[0] if self.program.causes else "none",
-            *(_shown(ns) for ns in (self.step_ns("planted"), self.planted_ns, self.reported_ns)),
+            *(_shown(ns) for ns in (self.step_ns(fixed=False), self.planted_ns, self.reported_ns)),
             _within(self.planted_apart_pct, PLANTED_PCT),
+            _shown(self.idle_ns),
             _yes(self.cause_on_top) if self.program.causes else "",
             "" if self.line_on_top is None else _yes(self.line_on_top),
-            *(_shown(ns) for ns in (self.step_ns("fixed"), self.predicted_ns)),
+            *(_shown(ns) for ns in (self.step_ns(fixed=True), self.gain_ns, *(self.predicted_ns or (None,) * 3))),
             _within(self.gain_apart_pct, GAIN_PCT),
+            *(_range(self.blocks(fixed=fixed)) for fixed in (False, True)),
+            _shown(None if self.plain is None else self.plain.step_ns),
             self.findings[0].title if self.findings else "none",
         )
 
@@ -136,28 +179,27 @@ class HostCauseRow:
 
 def rows(out: Path) -> Iterator[HostCauseRow]:
     """Analyze each recording. Programs that can't plant their cause on the machine are left out."""
-    runs = read(out)
+    runs = {run.program: run for run in read(out)}
     for name, program in programs().items():
-        its_runs = [run for run in runs if run.program == name]
-        trace = trace_path(out, name)
-        if not trace.exists() or not all(possible(run) for run in its_runs):
+        run, trace = runs.get(name), trace_path(out, name)
+        if run is None or not trace.exists() or not possible(run):
             continue
         report = overlapscope.analyze(overlapscope.load(trace, cache=False, progress=False))
         plain = report.devices[0].plain if report.devices else None
         costly = [finding for finding in report.findings if finding.severity != "info"]
-        yield HostCauseRow(name, program, its_runs, plain, costly)
+        yield HostCauseRow(name, program, run, plain, report.traces[0].sampled, costly)
 
 
 def files(out: Path, page: Path) -> dict[Path, str]:
     """Return the text of the page and of the file beside it by path."""
     found = list(rows(out))
     text = TEXT.read_text(encoding="utf-8")
-    machine = next((run.timed.machine for run in read(out) if run.timed), None)
+    machine = next((run.measured.machine for run in read(out) if run.measured), None)
     for name, part in {
         "machine": f"{machine.gpu or 'a CPU'}, torch {machine.torch}, Python {machine.python}" if machine else "",
         "goals": _table(("", "wanted", "reached"), _goals(found)),
         "rows": _table(_brief(HEAD), (_brief(row.cells) for row in found if row.program.causes)),
-        "failures": "\n".join(f"- {failure}" for row in found for failure in row.failures) or "None.",
+        "failures": "\n".join(f"- {row.failure}" for row in found if row.failure) or "none.",
         "missing": ", ".join(_missing(read(out), {row.name for row in found})) or "none",
     }.items():
         text = text.replace(f"{{{name}}}", part)
@@ -166,7 +208,7 @@ def files(out: Path, page: Path) -> dict[Path, str]:
 
 def _brief(cells: Sequence[str]) -> tuple[str, ...]:
     """Return the cells that the page shows; the file beside it has all."""
-    return tuple(cells[column] for column in (0, 1, 3, 4, 6, 7, 10))
+    return tuple(cells[column] for column in BRIEF)
 
 
 def _goals(found: Sequence[HostCauseRow]) -> Iterator[tuple[str, ...]]:
@@ -179,6 +221,8 @@ def _goals(found: Sequence[HostCauseRow]) -> Iterator[tuple[str, ...]]:
     ):
         within = sum(pct is not None and abs(pct) <= limit for pct in apart)
         yield words, "all", _bold(f"{within} of {len(apart)}", good=within == len(apart))
+    contained = sum(row.gain_in_interval for row in planted)
+    yield "gain in the interval", "all", _bold(f"{contained} of {len(planted)}", good=contained == len(planted))
     others = [row for row in found if not row.program.causes]
     silent = sum(not row.findings for row in others)
     yield "without a cause: nothing reported", "all", _bold(f"{silent} of {len(others)}", good=silent == len(others))
@@ -193,6 +237,12 @@ def _missing(runs: Sequence[HostCauseRun], found: Collection[str]) -> Iterator[s
 
 def _shown(ns: float | None) -> str:
     return milliseconds(None if ns is None else round(ns))
+
+
+def _range(blocks: Sequence[StepBlock]) -> str:
+    """Return the shortest and the longest mean step of blocks."""
+    means = sorted(block.span_ns / block.steps for block in blocks)
+    return f"{_shown(means[0])} to {_shown(means[-1])}" if means else ""
 
 
 def _within(pct: float | None, limit: float) -> str:

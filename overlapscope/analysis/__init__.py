@@ -14,6 +14,7 @@ from overlapscope.analysis.host_use import describe_host
 from overlapscope.analysis.jobs import describe_environment
 from overlapscope.analysis.periods import check_step, names_of
 from overlapscope.analysis.results import TraceResult
+from overlapscope.analysis.sampled_step import sampled_step
 from overlapscope.analysis.trust import clocks_agree, judge_file, verdict
 from overlapscope.analysis.trust_device import judge_device
 from overlapscope.analysis.trust_results import Check
@@ -86,6 +87,7 @@ def _analyze(trace: Trace, device: int | None, step: str | None, range: str | No
         environment=describe_environment(trace),
         predicted_by=trace.predicted_by,
         host=describe_host(trace),
+        sampled=None if trace.predicted_by else sampled_step(trace),
         origin=trace.origin or UNSET,
         step_source=trace.step_source or UNSET,
         period=trace.period or UNSET,

@@ -54,6 +54,20 @@ class LineTime(msgspec.Struct, frozen=True, kw_only=True):
     """Part of an average step."""
 
 
+class SampledStep(msgspec.Struct, frozen=True, kw_only=True):
+    """The launching thread in an average step without the profiler, as far as samples and facts of the host show it.
+
+    A GPU that has work left waits for only a part of these times.
+    """
+
+    step_ns: int
+    """Length of the step of which the times are parts."""
+    lines: tuple[LineTime, ...] = ()
+    """Lines with the most samples, at most 20."""
+    by_cause: dict[str, int] = {}
+    """Time by cause: `gil-wait`, `file-io`, `preempted`, `cpu-throttled`, `gc-pause`; without causes of no time."""
+
+
 class HostPlain(msgspec.Struct, frozen=True, kw_only=True):
     """Length of a step without the profiler, timed by the recorder."""
 
@@ -78,8 +92,3 @@ class HostUse(msgspec.Struct, frozen=True, kw_only=True):
     """Threads in the steps: the thread of the steps first, then the busiest."""
     plain: HostPlain | None = None
     """None if the recorder timed too few steps."""
-    lines: tuple[LineTime, ...] = ()
-    """Lines with the most samples, at most 20; empty without samples."""
-    waits: dict[str, int] = {}
-    """Time of an average step by cause, as far as samples and facts show it: `gil-wait`, `file-io`, `preempted`,
-    `cpu-throttled`, `gc-pause`."""

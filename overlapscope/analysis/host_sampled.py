@@ -6,6 +6,7 @@ launching thread was in Python, or worked, the longest first. So sums stay exact
 
 from __future__ import annotations
 
+from collections import Counter
 from statistics import fmean
 
 import numpy as np
@@ -13,6 +14,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from overlapscope.analysis.event_waits import LOW
+from overlapscope.analysis.host_lines import main_stacks
 from overlapscope.analysis.host_steps import host_times
 from overlapscope.analysis.periods import Periods
 from overlapscope.analysis.pieces import IdleTime
@@ -22,7 +24,7 @@ from overlapscope.base.columns import F64, pick
 from overlapscope.base.intervals import I64, Bool, Intervals, cut
 from overlapscope.catalog.causes import IDLE_RANK as RANK
 from overlapscope.catalog.causes import IdleCause
-from overlapscope.trace.host_activity import HostActivity
+from overlapscope.trace.host_activity import HostActivity, StackFrame
 from overlapscope.trace.model import Trace
 
 WORK = (IdleCause.PYTHON, IdleCause.CPU_OPS, IdleCause.DISPATCH)
@@ -30,6 +32,8 @@ WORK = (IdleCause.PYTHON, IdleCause.CPU_OPS, IdleCause.DISPATCH)
 _IN_TURN = (IdleCause.PYTHON, IdleCause.DISPATCH, IdleCause.CPU_OPS)
 SAMPLED = (IdleCause.FILE_IO, IdleCause.GIL_WAIT, IdleCause.CPU_THROTTLED, IdleCause.PREEMPTED)
 """Causes that only samples and facts show."""
+_WAITS = 0.1
+"""Minimum share of a line's samples in which the thread waits, for its calls to be what waits."""
 
 
 class _Amount(Struct, frozen=True):
@@ -56,12 +60,32 @@ def amounts(trace: Trace) -> tuple[_Amount, ...]:
     throttled = facts.throttled_ns or 0
     preempted = max(0, (facts.run_queue_ns or 0) - throttled)
     return (
-        _Amount(IdleCause.FILE_IO, states.file_io * sampled, (IdleCause.PYTHON,), anywhere=False),
+        _Amount(IdleCause.FILE_IO, _in_file_calls(activity) * whole_ns, (IdleCause.PYTHON,), anywhere=False),
         # Ops and autograd's engine release the lock and take it again.
         _Amount(IdleCause.GIL_WAIT, states.gil_wait * sampled, _IN_TURN, anywhere=True),
         _Amount(IdleCause.CPU_THROTTLED, throttled * fact, WORK, anywhere=True),
         _Amount(IdleCause.PREEMPTED, preempted * fact, _preempting(activity), anywhere=True),
     )
+
+
+def _in_file_calls(activity: HostActivity) -> float:
+    """Return the share of the samples in calls on files, and that of the kernel's work for them.
+
+    The state of a thread that runs doesn't show its call. The kernel's CPU time counts as far as samples found the
+    thread running in lines that also wait, in proportion to its waits for files.
+    """
+    states, facts = activity.states, activity.facts
+    share = states.file_io / max(1, states.total)
+    if not states.file_io or not facts.kernel_ns:
+        return share
+    samples, running = Counter[StackFrame | None](), Counter[StackFrame | None]()
+    for stack in main_stacks(activity):
+        line = activity.frames[stack.frames[-1]] if stack.frames else None
+        samples[line] += stack.samples
+        running[line] += stack.running
+    beside = sum(running[line] for line in samples if samples[line] - running[line] >= _WAITS * samples[line])
+    shares = facts.kernel_ns / facts.span_ns, beside / max(1, samples.total()), states.running / states.total
+    return share + min(shares) * states.file_io / (states.file_io + states.other_wait)
 
 
 def cpus_to_match(activity: HostActivity) -> int | None:

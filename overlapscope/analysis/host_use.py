@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Sequence
 from statistics import fmean, median
 from typing import Literal
@@ -12,15 +11,11 @@ import numpy as np
 from overlapscope.analysis.figures import Window
 from overlapscope.analysis.grouping import distinct, rows_by
 from overlapscope.analysis.host import loading
-from overlapscope.analysis.host_lines import HostLine, host_lines, main_stacks
-from overlapscope.analysis.host_results import HostPlain, HostStep, HostUse, LineTime, OpTime, ThreadUse
-from overlapscope.analysis.host_sampled import amounts, step_ns
+from overlapscope.analysis.host_results import HostPlain, HostStep, HostUse, OpTime, ThreadUse
 from overlapscope.analysis.missing_ops import recorded_launches
 from overlapscope.analysis.periods import is_step, judged_steps
 from overlapscope.analysis.plain_step import lengths_of, measured
 from overlapscope.base.intervals import I64, Intervals, covered, cut, intersect, subtract, union
-from overlapscope.catalog.causes import IdleCause
-from overlapscope.trace.host_activity import SystemFacts
 from overlapscope.trace.lost import GPU_OPS
 from overlapscope.trace.model import HostEvents, Trace
 
@@ -82,41 +77,7 @@ def describe_host(trace: Trace) -> HostUse | None:
         ops=_by_name(ops, intersect(worked, windows)),
         threads=_threads(trace, windows, thread),
         plain=_plain(trace, steps) if names else None,
-        lines=_lines(trace),
-        waits=_waits(trace),
     )
-
-
-def _lines(trace: Trace) -> tuple[LineTime, ...]:
-    """Return the lines with the most samples; lines of the same place count together."""
-    activity = trace.host_activity
-    if activity is None:
-        return ()
-    whole, step = sum(stack.samples for stack in main_stacks(activity)), step_ns(trace)
-    samples: Counter[str] = Counter()
-    first: dict[str, HostLine] = {}
-    for line in host_lines(activity):
-        if line.place and line.line:
-            samples[line.place] += line.samples
-            first.setdefault(line.place, line)
-    return tuple(
-        LineTime(
-            line=place,
-            function=first[place].function,
-            calls=next((name for name, _ in first[place].calls), ""),
-            time_ns=round(step * count / whole),
-        )
-        for place, count in samples.most_common(MOST_OPS)
-    )
-
-
-def _waits(trace: Trace) -> dict[str, int]:
-    """Return the time of an average step that samples and facts show, by cause; without causes of no time."""
-    found = {str(amount.cause): round(amount.time_ns) for amount in amounts(trace)}
-    facts = SystemFacts() if trace.host_activity is None else trace.host_activity.facts
-    if facts.gc_pause_ns and facts.span_ns:
-        found[IdleCause.GC_PAUSE] = round(facts.gc_pause_ns * step_ns(trace) / facts.span_ns)
-    return {cause: ns for cause, ns in found.items() if ns}
 
 
 def _plain(trace: Trace, steps: Sequence[HostStep]) -> HostPlain | None:

@@ -13,7 +13,7 @@ from msgspec import UNSET, UnsetType
 
 from overlapscope.analysis.figures import Buckets, Engines, Overlap, Period, PerStep, Window
 from overlapscope.analysis.group_results import CopyGroup, Evidence, HostStall, KernelGroup, NetOverlap
-from overlapscope.analysis.host_results import HostUse
+from overlapscope.analysis.host_results import HostUse, SampledStep
 from overlapscope.analysis.trust_results import Environment, Trust
 from overlapscope.catalog.buckets import bucket_of
 from overlapscope.catalog.causes import IdleCause
@@ -125,6 +125,8 @@ class TraceResult(msgspec.Struct, frozen=True, kw_only=True):
     """Changes with which `overlapscope whatif` predicted it; null for a recording."""
     host: HostUse | None = None
     """Host time of a trace without GPU activity; null for all others."""
+    sampled: SampledStep | None = None
+    """The launching thread in an average step without the profiler; null if the recorder took no samples or facts."""
     origin: TraceOrigin | UnsetType = UNSET
     """Origin of the recording, if the recorder noted it; absent otherwise."""
     step_source: str | UnsetType = UNSET

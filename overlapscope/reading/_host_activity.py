@@ -78,6 +78,7 @@ def _possible_facts(facts: SystemFacts) -> bool:
         (facts.run_queue_ns, span_ns),
         (facts.throttled_ns, longest_throttled_ns),
         (facts.gc_pause_ns, span_ns),
+        (facts.kernel_ns, span_ns),
         (facts.involuntary_switches, _LONGEST_NS),
         (facts.major_faults, _LONGEST_NS),
         (facts.gc_collections, _LONGEST_NS),

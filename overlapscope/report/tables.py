@@ -315,7 +315,7 @@ def _thread_words(thread: ThreadUse) -> str:
 
 def host_tables(section: DeviceReport, *, most: int | None = None) -> list[Table]:
     """Return the steps, ops and threads of a trace without GPU activity, at most `most` rows of each."""
-    host = section.trace.host
+    host, sampled = section.trace.host, section.trace.sampled
     if host is None:
         return []
     unit = unit_for(max(step.span_ns for step in host.steps))
@@ -344,7 +344,7 @@ def host_tables(section: DeviceReport, *, most: int | None = None) -> list[Table
     )
     lines = table_of(
         # Where the samples themselves are at hand, `host_view` has a table with more columns.
-        host.lines if section.host is None else (),
+        sampled.lines if section.host is None and sampled is not None else (),
         column.text("line", lambda line: line.line, flexible=True, heads=True),
         column.text("calls", lambda line: line.calls, flexible=True),
         column.time("time a step", unit, lambda line: line.time_ns, short=unit.name),

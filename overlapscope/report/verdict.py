@@ -10,7 +10,7 @@ from msgspec.structs import replace
 
 from overlapscope.analysis import spread
 from overlapscope.analysis.figures import copies_matter
-from overlapscope.analysis.host_results import HostUse
+from overlapscope.analysis.host_results import HostUse, SampledStep
 from overlapscope.analysis.plain_step import takes
 from overlapscope.analysis.results import Device, TraceResult, missing_ns
 from overlapscope.base.words import between, capital, clean, duration, listed, plural, share
@@ -294,7 +294,7 @@ def _of_host(section: DeviceReport, host: HostUse, reasons: str) -> Verdict:
     return Verdict(
         _level(part),
         section.title,
-        host_sentence(host),
+        f"{host_sentence(host)}{sampled_sentence(section.trace.sampled)}",
         _LOADER[host.loader],
         plain=_host_plain_sentence(host),
         doubt=reasons,
@@ -320,7 +320,7 @@ def host_sentence(host: HostUse) -> str:
     average = " on average" if len(host.steps) > 1 else ""
     parts = [(sum(getattr(step, f"{part}_ns") for step in host.steps), description) for part, description in _PARTS]
     description = ", ".join(f"{share(ns, total)} {word}" for ns, word in parts)
-    return f"{what} {duration(total // len(host.steps))} on the host{average}: {description}.{_sampled(host)}"
+    return f"{what} {duration(total // len(host.steps))} on the host{average}: {description}."
 
 
 _WAITS = {
@@ -335,18 +335,19 @@ _LEAST_WAIT = 0.01
 """Minimum share of a step for a wait to be mentioned."""
 
 
-def _sampled(host: HostUse) -> str:
+def sampled_sentence(step: SampledStep | None) -> str:
     """Return the first line and the waits of an average step without the profiler; empty without samples."""
+    if step is None:
+        return ""
     parts = []
-    if host.lines:
-        first = host.lines[0]
+    if step.lines:
+        first = step.lines[0]
         called = f"{first.calls} ({first.line})" if first.calls else first.line
         parts.append(f"{duration(first.time_ns)} in {clean(called, 120)}")
-    length = host.plain.mean_ns if host.plain is not None else host.steps[0].span_ns
     parts += [
         f"{duration(ns)} {_WAITS[IdleCause(cause)]}"
-        for cause, ns in sorted(host.waits.items(), key=lambda item: -item[1])
-        if ns >= _LEAST_WAIT * length
+        for cause, ns in sorted(step.by_cause.items(), key=lambda item: -item[1])
+        if ns >= _LEAST_WAIT * step.step_ns
     ]
     return f" Without the profiler, a step spends {listed(parts)}." if parts else ""
 

@@ -12,7 +12,9 @@ from overlapscope.analysis.host import around
 from overlapscope.analysis.host_lines import host_lines, main_stacks
 from overlapscope.analysis.host_sampled import cpus_to_match, step_ns
 from overlapscope.analysis.periods import names_of
+from overlapscope.analysis.sampled_step import sampled_step
 from overlapscope.base.words import duration, listed, plural
+from overlapscope.catalog.causes import IdleCause
 from overlapscope.catalog.devices import as_recorded
 from overlapscope.rules._claims import ClaimedPieces, Claims
 from overlapscope.rules.finding import Where
@@ -90,6 +92,17 @@ def sampled_lines(claims: Claims, chosen: Callable[[Frames], bool] = bool) -> st
         return ""
     named = [f"{duration(ns)} in {place}" for place, ns in _lines(claims, activity, chosen)]
     return f" In a step without the profiler, the launching thread spends {listed(named)}." if named else ""
+
+
+def host_time(claims: Claims, pieces: ClaimedPieces, cause: IdleCause) -> str:
+    """Return the launching thread's time of a cause in a step, and the GPU's part, as a sentence; empty if unknown."""
+    step = sampled_step(claims.trace)
+    if step is None or not step.by_cause.get(cause):
+        return ""
+    return (
+        f" In a step without the profiler, the launching thread loses {duration(step.by_cause[cause])} to it; the GPU "
+        f"waits for {claims.time(pieces.time_ns)}."
+    )
 
 
 def most_in(claims: Claims, chosen: Callable[[Frames], bool]) -> str:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from overlapscope.catalog.causes import IdleCause
 from overlapscope.rules._claims import ClaimedPieces, Claims
+from overlapscope.rules._lines import host_time
 from overlapscope.rules.rule import Draft, Rule, on_claimed
 
 
@@ -16,6 +18,7 @@ def _quota(claims: Claims) -> str:
 
 def _draft(claims: Claims, pieces: ClaimedPieces) -> Draft:
     return Draft(
+        afterword=host_time(claims, pieces, IdleCause.CPU_THROTTLED),
         title=f"The GPU waits {claims.time_a_step(pieces.time_ns)} while the CPU quota is used up",
         detail=f"The control group stopped the program{_quota(claims)}.",
         advice="Raise the container's CPU limit, or run fewer threads.\n"

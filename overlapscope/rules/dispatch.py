@@ -14,7 +14,7 @@ from overlapscope.base.words import duration, listed
 from overlapscope.catalog.devices import are_no_gpus
 from overlapscope.rules._claims import ClaimedPieces, Claims
 from overlapscope.rules._launches import FUSED, Maker, launches, makers, optimizer_class, optimizers
-from overlapscope.rules._lines import is_torch, sampled_lines, stacks_cost
+from overlapscope.rules._lines import is_torch, most_in, sampled_lines, stacks_cost, top_line
 from overlapscope.rules.rule import Draft, Fixes, Rule, name, on_claimed
 from overlapscope.trace.model import Kind
 
@@ -44,7 +44,8 @@ def _draft(claims: Claims, pieces: ClaimedPieces) -> Draft:
         # No replay is of fewer kernels.
         fixes = ()
     return Draft(
-        title=f"The GPU waits {claims.time_a_step(pieces.time_ns)} while the host launches",
+        where=top_line(claims, is_torch),
+        title=f"The GPU waits {claims.time_a_step(pieces.time_ns)} while the host launches{most_in(claims, is_torch)}",
         afterword=f"{_by_maker(claims, len(made), by, on_gpu)}{sampled_lines(claims, is_torch)}",
         fixes=fixes,
         nameless="between nodes of the backward pass" if len(backward_threads(claims.trace)) else "between launches",

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from overlapscope.base.words import listed
+from overlapscope.catalog.causes import IdleCause
 from overlapscope.rules._claims import ClaimedPieces, Claims
-from overlapscope.rules._lines import is_not_torch, most_in, top_line, with_lines
+from overlapscope.rules._lines import host_time, is_not_torch, most_in, top_line, with_lines
 from overlapscope.rules.rule import Draft, Rule, name, on_claimed
 
 
@@ -20,7 +21,7 @@ def _files(claims: Claims) -> str:
 def _draft(claims: Claims, pieces: ClaimedPieces) -> Draft:
     return Draft(
         where=top_line(claims, is_not_torch),
-        afterword=with_lines(claims, pieces, is_not_torch),
+        afterword=f"{host_time(claims, pieces, IdleCause.FILE_IO)}{with_lines(claims, pieces, is_not_torch)}",
         title=f"The GPU waits {claims.time_a_step(pieces.time_ns)} while the host reads or writes files"
         f"{most_in(claims, is_not_torch)}",
         detail="Samples of the program without the profiler show the launching thread in calls on "

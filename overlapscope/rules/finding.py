@@ -22,6 +22,10 @@ HARDLY = 0.0005
 FLOOR = 0.01
 """Minimum share of the judged span that a finding must cost for its rule to fire."""
 
+_WORK: Final = frozenset({"cpu-ops", "dispatch", "python"})
+"""Rules on work of the host. In the same work, the host may wait for a CPU or a lock, for which other rules have better
+advice. So a fix counts for no more than its rule explains, though without the work the waits are gone, too."""
+
 
 class Where(msgspec.Struct, frozen=True, kw_only=True):
     """A place in the program. Fields are None where the trace doesn't state them."""
@@ -105,9 +109,10 @@ def surest_first(finding: Finding) -> tuple[bool, float, int, float, float, str,
     If nothing is certain, what may save most comes first.
     """
     steps = max(1, finding.steps)
+    certain_ns = min(finding.low_ns, finding.spoken_bound_ns) if finding.rule in _WORK else finding.low_ns
     return (
         finding.severity == "info",
-        -finding.low_ns / steps,
+        -certain_ns / steps,
         EFFORTS.index(finding.effort) if finding.low_ns else 0,
         -finding.cost_ns / steps,
         -finding.bound_ns / steps,

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+from overlapscope.catalog.causes import IdleCause
 from overlapscope.rules._claims import ClaimedPieces, Claims
-from overlapscope.rules._lines import other_threads, sampled_lines
+from overlapscope.rules._lines import host_time, other_threads, sampled_lines
 from overlapscope.rules.rule import Draft, Rule, on_claimed
 
 
 def _draft(claims: Claims, pieces: ClaimedPieces) -> Draft:
     return Draft(
-        afterword=f"{other_threads(claims)}{sampled_lines(claims)}",
+        afterword=f"{host_time(claims, pieces, IdleCause.GIL_WAIT)}{other_threads(claims)}{sampled_lines(claims)}",
         title=f"The GPU waits {claims.time_a_step(pieces.time_ns)} while another thread holds Python's lock",
         detail="Samples of the program without the profiler show the launching thread waiting for the global "
         "interpreter lock.",

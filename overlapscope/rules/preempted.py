@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from overlapscope.base.words import plural
+from overlapscope.catalog.causes import IdleCause
 from overlapscope.rules._claims import ClaimedPieces, Claims
-from overlapscope.rules._lines import fewer_threads
+from overlapscope.rules._lines import fewer_threads, host_time
 from overlapscope.rules.rule import Draft, Rule, on_claimed
 
 
@@ -20,6 +21,7 @@ def _cpus(claims: Claims) -> str:
 
 def _draft(claims: Claims, pieces: ClaimedPieces) -> Draft:
     return Draft(
+        afterword=host_time(claims, pieces, IdleCause.PREEMPTED),
         title=f"The GPU waits {claims.time_a_step(pieces.time_ns)} while the launching thread has no CPU",
         detail=f"The system kept the launching thread waiting for a CPU{_cpus(claims)}.",
         advice=f"{fewer_threads(claims)}"

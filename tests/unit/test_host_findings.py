@@ -9,7 +9,7 @@ from msgspec.structs import replace
 
 from overlapscope.analysis import analyze_trace
 from overlapscope.report.findings import find_all
-from overlapscope.report.verdict import host_sentence
+from overlapscope.report.verdict import sampled_sentence
 from overlapscope.rules.finding import Finding
 from overlapscope.trace.host_activity import HostActivity, SampledStack, StackFrame, SystemFacts, ThreadStates
 from overlapscope.trace.model import Kind, Trace
@@ -254,10 +254,11 @@ def test_a_program_without_a_gpu_gets_its_lines_and_waits() -> None:
         facts=SystemFacts(steps=10, span_ns=10 * STEP, run_queue_ns=20 * MS, gc_pause_ns=5 * MS),
     )
     trace = replace(make_trace(cpu_ops=cpu_ops, annotations=marks), host_activity=sampled)
-    host = analyze_trace(trace).result.host
-    assert host is not None
-    assert [(line.line, line.calls, line.time_ns) for line in host.lines] == [("train.py:9", "parse", 7500 * US)]
-    assert host.waits == {"gil-wait": MS, "preempted": 2 * MS, "gc-pause": 500 * US}
-    sentence = host_sentence(host)
+    sampled_step = analyze_trace(trace).result.sampled
+    assert sampled_step is not None
+    lines = [(line.line, line.calls, line.time_ns) for line in sampled_step.lines]
+    assert lines == [("train.py:9", "parse", 7500 * US)]
+    assert sampled_step.by_cause == {"gil-wait": MS, "preempted": 2 * MS, "gc-pause": 500 * US}
+    sentence = sampled_sentence(sampled_step)
     assert "Without the profiler, a step spends 7.50 ms in parse (train.py:9), 2.00 ms waiting for a CPU" in sentence
     assert "1.00 ms waiting for Python's lock, which another thread holds" in sentence

@@ -44,8 +44,10 @@ def _inside(graph: Graph, cause: IdleCause) -> F64:
         return np.zeros(len(work))
     step = np.searchsorted(starts, graph.calls.start_ns, side="right") - 1
     each = np.bincount(step[step >= 0], spread[step >= 0], len(starts))
-    # What comes before the first call is unknown, so that the first step may seem to have less work.
-    usual = float(np.median(each))
+    # What comes before the first call is unknown, so that the first step may seem to have less work. The others differ
+    # as the waits in them do, and their mean is that of the amount.
+    each = each[1:][each[1:] > 0] if (each[1:] > 0).any() else each
+    usual = float(each.mean())
     scaled: F64 = work * min(1.0, amount.time_ns / usual) if usual else work
     return scaled
 

@@ -19,8 +19,8 @@ if TYPE_CHECKING:
 _CGROUPS = Path("/sys/fs/cgroup")
 _NS_PER_US = 1000
 _TASKS = Path("/proc/self/task")
-_MAJOR_FAULTS = 9
-"""Place of the number of major faults in `stat`, after the name."""
+_MAJOR_FAULTS, _KERNEL_TICKS = 9, 12
+"""Places in `stat`, after the name."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,6 +31,7 @@ class _Counters:
     run_queue_ns: int | None
     involuntary_switches: int | None
     major_faults: int | None
+    kernel_ns: int | None
 
     @classmethod
     def now(cls, thread: int) -> _Counters:
@@ -47,6 +48,7 @@ class _Counters:
             run_queue_ns,
             None if switches is None else int(switches),
             int(numbers[_MAJOR_FAULTS]) if len(numbers) > _MAJOR_FAULTS else None,
+            _of_ticks(int(numbers[_KERNEL_TICKS])) if len(numbers) > _KERNEL_TICKS else None,
         )
 
 
@@ -84,6 +86,7 @@ class FactTaker:
         if run_queue_ns is not None and cpu_ns is not None:
             # While one of the threads waits for a CPU, another may have it, and then no time is lost.
             run_queue_ns = min(run_queue_ns, max(0, span_ns - cpu_ns))
+        kernel_ns = _grown((first.kernel_ns, last.kernel_ns) for first, last in both)
         throttled = [_grown([(ns, _throttled_ns(group))]) for group, ns in self._throttled_ns.items()]
         throttled_ns = max((ns for ns in throttled if ns is not None), default=None)
         if throttled_ns is not None:
@@ -94,6 +97,7 @@ class FactTaker:
             span_ns=span_ns,
             run_queue_ns=run_queue_ns,
             throttled_ns=throttled_ns,
+            kernel_ns=None if kernel_ns is None else min(kernel_ns, span_ns),
             involuntary_switches=switches,
             major_faults=_grown((first.major_faults, last.major_faults) for first, last in both),
             gc_pause_ns=min(self._collections.pause_ns, span_ns),
@@ -139,6 +143,10 @@ def _grown(readings: Iterable[tuple[int | None, int | None]]) -> int | None:
             return None
         total += max(0, last - first)
     return total
+
+
+def _of_ticks(ticks: int) -> int:
+    return ticks * clock.NS_PER_S // os.sysconf("SC_CLK_TCK")
 
 
 def _autograd_threads() -> Iterator[int]:

@@ -1,6 +1,7 @@
 """Training programs in which one known cause on the host keeps the GPU waiting, and some in which nothing does.
 
-`python SCRIPT [--fixed] [--device cpu] [--steps N] [--seconds S]`, with the repository in PYTHONPATH; `--fixed` leaves
-the cause out. `programs.toml` states the cause of each. Its lines end in the comment `planted`, and the program itself
-measures how long they take. Causes and lines were stated before anything was recorded.
+`python SCRIPT [--device cpu] [--steps N] [--seconds S] [--blocks N]`, with the repository in PYTHONPATH. After the
+steps in which it is recorded, a script runs blocks of steps in turn with and without the cause. It times them, and the
+planted part. `programs.toml` states the cause of each. Its lines end in the comment `planted`. Causes and lines were
+stated before anything was recorded.
 """

@@ -6,6 +6,7 @@ Fixed: four workers do it.
 from __future__ import annotations
 
 import random
+from collections.abc import Iterator
 
 import torch
 from torch import nn
@@ -38,13 +39,17 @@ def augmented(pixels: bytes, gain: float) -> bytearray:
     return bytearray(min(255, int(gain * pixel)) for pixel in mirrored)  # planted
 
 
-workers = 4 if o.fixed else 0
-loader = DataLoader(AugmentedImages(), batch_size=o.size(64, 4), num_workers=workers, persistent_workers=workers > 0)
+def batches(workers: int) -> Iterator[torch.Tensor]:
+    yield from DataLoader(AugmentedImages(), batch_size=o.size(64, 4), num_workers=workers)
+
+
+in_process, by_workers = batches(0), batches(4)
 model = nn.Sequential(nn.LayerNorm(PIXELS, device=o.device), network(o))
 optimizer = torch.optim.SGD(model.parameters(), lr=1e-3, fused=True)
 copies = o.size(32, 2)
 total = 0.0
-for _, images in zip(planted.steps(), loader, strict=False):
+for _ in planted.steps():
+    images = next(by_workers if planted.fixed else in_process)
     loss = model(images.to(o.device).float().repeat(copies, 1)).square().mean()
     loss.backward()
     optimizer.step()

@@ -16,7 +16,7 @@ optimizer = torch.optim.SGD(model.parameters(), lr=1e-3, fused=True)
 planted = PlantedTimer(o)
 total = 0.0
 for _ in planted.steps():
-    if o.fixed:
+    if planted.fixed:
         weights = table.square().sum(1).sqrt()
     else:
         with planted:

@@ -21,6 +21,6 @@ for _ in planted.steps():
     optimizer.step()
     optimizer.zero_grad()
     state["best"] = max(state["best"], loss.item())
-    if not o.fixed:
+    if not planted.fixed:
         with planted:
             kept = copy.deepcopy(state)  # planted

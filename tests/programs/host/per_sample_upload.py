@@ -15,11 +15,11 @@ WIDTH = o.size(2048, 16)
 model = nn.Sequential(network(o))
 optimizer = torch.optim.SGD(model.parameters(), lr=1e-3, fused=True)
 samples = [torch.randn(WIDTH) for _ in range(o.size(1024, 8))]
-together = torch.stack(samples).pin_memory() if o.fixed and o.cuda else torch.stack(samples)
+together = torch.stack(samples).pin_memory() if o.cuda else torch.stack(samples)
 planted = PlantedTimer(o)
 total = 0.0
 for _ in planted.steps():
-    if o.fixed:
+    if planted.fixed:
         batch = together.to(o.device, non_blocking=True)
     else:
         with planted:

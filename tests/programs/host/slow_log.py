@@ -43,7 +43,7 @@ with tempfile.NamedTemporaryFile("w", dir=os.getcwd()) as file:
         optimizer.step()
         optimizer.zero_grad()
         value = loss.item()
-        if o.fixed:
+        if planted.fixed:
             log.write(f"{number} {value:.6f}\n" * lines)
         else:
             with planted:

@@ -40,7 +40,7 @@ copies = o.size(64, 2)
 planted = PlantedTimer(o)
 total = 0.0
 for _ in planted.steps():
-    if o.fixed:
+    if planted.fixed:
         split = before
     else:
         with planted:

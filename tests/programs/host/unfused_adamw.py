@@ -13,10 +13,11 @@ from tests.programs.host.options import PlantedTimer, options
 o = options()
 WIDTH = o.size(128, 8)
 model = nn.Sequential(*(nn.Linear(WIDTH, WIDTH) for _ in range(o.size(200, 4)))).to(o.device)
-optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4, foreach=False, fused=o.fixed)
+unfused, fused = (torch.optim.AdamW(model.parameters(), lr=1e-4, foreach=False, fused=fused) for fused in (False, True))
 batch = torch.randn(32, WIDTH, device=o.device)
 planted = PlantedTimer(o)
 for _ in planted.steps():
+    optimizer = fused if planted.fixed else unfused
     loss = model(batch).square().mean()
     loss.backward()
     with planted:
