@@ -1,4 +1,4 @@
-"""How the programs of `contract_programs` are prepared: variants, what must be reported, tensors and layers."""
+"""Variants of the programs of `contract_programs`, what must be reported of each, and their tensors and layers."""
 
 from __future__ import annotations
 

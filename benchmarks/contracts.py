@@ -36,7 +36,7 @@ from overlapscope.budgets.baseline import Baseline
 from overlapscope.budgets.check import check
 from overlapscope.contracts.compare import Promise, compare
 from overlapscope.contracts.file import from_toml, to_toml
-from overlapscope.contracts.model import Contract
+from overlapscope.contracts.model import Contract, TransferGroup
 from overlapscope.contracts.observe import observe
 from overlapscope.errors import UsageError
 from overlapscope.inputs import read_report
@@ -72,6 +72,8 @@ class JudgedRecording(Struct, frozen=True):
     """GPU on which the contract was written."""
     losses: tuple[Promise, ...]
     unknown: tuple[Promise, ...]
+    unstated: tuple[str, ...] = ()
+    """Kinds of copies and collectives whose overlap the contract doesn't know, one for each group of them."""
     by_baseline: tuple[str, ...] | None = None
     """Names of the default budgets on a change that failed; None without a baseline of the same GPU."""
     by_default: tuple[str, ...] = ()
@@ -83,7 +85,7 @@ class JudgedRecording(Struct, frozen=True):
 
     @property
     def own(self) -> bool:
-        """Whether the contract was written on the GPU of the recording."""
+        """True if the contract was written on the GPU of the recording."""
         return self.written_on == self.recording.gpu
 
 
@@ -158,10 +160,15 @@ def judge(recording: MutationRecording, contracts: Mapping[str, WrittenContract]
             written_on=gpu,
             losses=tuple(each for each in promises if each.result == "lost"),
             unknown=tuple(each for each in promises if each.result == "unknown"),
+            unstated=tuple(group.kind for group in _transfers(written.contract) if group.kernels is None),
             seconds=read_s + time.perf_counter() - begun,
             megabytes=megabytes,
         )
         yield with_budgets(judged, written) if judged.own else judged
+
+
+def _transfers(contract: Contract) -> tuple[TransferGroup, ...]:
+    return (*contract.copies, *contract.collectives)
 
 
 def with_budgets(judged: JudgedRecording, written: WrittenContract) -> JudgedRecording:
@@ -235,11 +242,20 @@ verdicts](contracts.csv).""")
     limits = wrapped("""All recordings were made after the last change of the rules. Earlier ones taught them: three
 with other batch sizes raised an alarm, because the library split its products otherwise. Since then all kernels of an
 `aten::` op count as a single kernel. A budget's alarm about another batch size is right about the time.""")
-    parts = [head.strip(), summary(judged), limits.strip(), foot.strip()]
+    parts = [head.strip(), summary(judged), *unstated(own), limits.strip(), foot.strip()]
     if wrong := list(of_programs(judged)):
         heads = ("program", "contract", "missed or wrong", "mutations caught", "false alarms")
         parts += ["## Missed or wrong", table(heads, wrong, words=3)]
     return "\n\n".join(parts) + "\n"
+
+
+def unstated(judged: Sequence[JudgedRecording]) -> Iterator[str]:
+    """Yield a sentence on the copies and collectives whose overlap no contract of a program knows, if there are any."""
+    by_program = {each.recording.program: each.unstated for each in judged if each.unstated}
+    if by_program:
+        found = [f"{' and '.join(dict.fromkeys(kinds))} of `{program}`" for program, kinds in by_program.items()]
+        yield wrapped(f"""The contracts don't know the overlap of these, so its loss goes unnoticed: {", ".join(found)}.
+With CUDA 13, a recording doesn't state the event of a wait inside PyTorch.""").strip()
 
 
 def summary(judged: Sequence[JudgedRecording]) -> str:
