@@ -34,6 +34,11 @@ _LEAST_SHARE = 0.005
 _DEEPEST = 100
 """Maximum number of functions above one another in a flame graph. Deeper ones belong to the last of these."""
 
+LOADER: Final = "torch/utils/data/"
+_RUNS_ELSEWHERE: Final = ("torch/autograd/graph.py", LOADER)
+"""Files whose functions wait for another thread: autograd's engine, or workers."""
+
+Frames: TypeAlias = Sequence[StackFrame]
 _Key: TypeAlias = tuple[str, int, str]
 """File, line and function."""
 _JOINED: Final = ("", 0, "")
@@ -85,6 +90,25 @@ def place(file: str, line: int) -> str:
 def main_stacks(activity: HostActivity) -> tuple[SampledStack, ...]:
     """Return the stacks of the main thread."""
     return tuple(stack for stack in activity.stacks if stack.thread == activity.thread)
+
+
+def is_python(frames: Frames) -> bool:
+    """Return whether a stack may be Python's own work, neither a backward pass nor data loading."""
+    return not any(file in frame.file for frame in frames for file in _RUNS_ELSEWHERE)
+
+
+def most_python(activity: HostActivity) -> float:
+    """Return the share of samples in Python of the user's function, or line outside of functions, that has most."""
+    samples: Counter[tuple[str, int | str]] = Counter()
+    stacks = main_stacks(activity)
+    for stack in stacks:
+        frames = [activity.frames[number] for number in stack.frames]
+        if frames and is_python(frames):
+            frame = frames[_own_line(frames)]
+            # Parts of a line, such as `<genexpr>`, and of a module have no name of their own.
+            within = frame.line if "<" in frame.function else frame.function
+            samples[frame.file, within] += stack.samples
+    return max(samples.values(), default=0) / max(1, sum(stack.samples for stack in stacks))
 
 
 def host_lines(activity: HostActivity) -> tuple[HostLine, ...]:

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 
 from msgspec.structs import replace
 
 from overlapscope.analysis.grouping import distinct
 from overlapscope.analysis.host import around
-from overlapscope.analysis.host_lines import host_lines, main_stacks
+from overlapscope.analysis.host_lines import LOADER, Frames, host_lines, main_stacks
 from overlapscope.analysis.host_sampled import cpus_to_match, step_ns
 from overlapscope.analysis.periods import names_of
 from overlapscope.analysis.sampled_step import sampled_step
@@ -21,24 +21,15 @@ from overlapscope.rules.finding import Where
 from overlapscope.rules.rule import name
 from overlapscope.trace.host_activity import HostActivity, SampledStack, StackFrame
 
-Frames = Sequence[StackFrame]
 _MOST = 3
 _LEAST_SHARE = 0.02
 """Minimum share of a step for a line to be named."""
-_LOADER = "torch/utils/data/"
-_RUNS_ELSEWHERE = ("torch/autograd/graph.py", _LOADER)
-"""Files whose functions wait for another thread: autograd's engine, or workers."""
 KINDS = {
     "collation": ("_utils/collate.py",),
     "pinning": ("_utils/pin_memory.py",),
     "waiting for workers": ("multiprocessing/", "queue.py", "threading.py", "selectors.py"),
 }
 """Files in stacks inside a DataLoader's next, by kind of work; the rest makes samples."""
-
-
-def is_python(frames: Frames) -> bool:
-    """Return whether a stack may be Python's own work, neither a backward pass nor data loading."""
-    return not any(file in frame.file for frame in frames for file in _RUNS_ELSEWHERE)
 
 
 def is_torch(frames: Frames) -> bool:
@@ -53,7 +44,7 @@ def is_not_torch(frames: Frames) -> bool:
 
 def is_loading(frames: Frames) -> bool:
     """Return whether a stack is inside a DataLoader."""
-    return any(_LOADER in frame.file for frame in frames)
+    return any(LOADER in frame.file for frame in frames)
 
 
 def with_lines(claims: Claims, pieces: ClaimedPieces, chosen: Callable[[Frames], bool]) -> str:

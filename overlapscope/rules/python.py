@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from overlapscope.analysis.host_lines import is_python
 from overlapscope.rules._claims import ClaimedPieces, Claims
 from overlapscope.rules._launches import optimizers
-from overlapscope.rules._lines import is_python, most_in, top_line, with_lines
+from overlapscope.rules._lines import most_in, top_line, with_lines
 from overlapscope.rules.rule import Draft, Rule, on_claimed
 
 

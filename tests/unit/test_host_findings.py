@@ -116,6 +116,17 @@ def test_launches_are_counted_by_what_makes_them() -> None:
     assert "Optimizer.step#AdamW.step isn't fused: pass fused=True to it." in detail
 
 
+def test_launches_name_the_line_with_the_most_samples() -> None:
+    torch = "/lib/site-packages/torch/"
+    sampled = activity(
+        ([("/app/train.py", 27, "<module>"), (f"{torch}optim/adamw.py", 9, "_single_tensor_adamw")], 80),
+        ([("/app/train.py", 25, "<module>"), (f"{torch}autograd/graph.py", 8, "_engine_run_backward")], 20),
+    )
+    found = finding(replace(launching("aten::mul_"), host_activity=sampled), "dispatch")
+    assert "while the host launches, most in _single_tensor_adamw (train.py:27)" in found.title
+    assert found.where is not None and found.where.line == "train.py:27 in <module>"
+
+
 def test_an_optimizer_that_is_fused_gets_no_advice_to_fuse_it() -> None:
     assert "fused=True to it" not in finding(launching("aten::_fused_adamw_"), "dispatch").detail
     assert "uses foreach and isn't fused" in finding(launching("aten::_foreach_mul_"), "dispatch").detail

@@ -5,7 +5,8 @@ from __future__ import annotations
 import numpy as np
 from msgspec.structs import replace
 
-from overlapscope.analysis.host_sampled import SAMPLED, WORK, amounts
+from overlapscope.analysis.host_lines import main_stacks, most_python
+from overlapscope.analysis.host_sampled import SAMPLED, WORK, amounts, step_ns
 from overlapscope.analysis.host_work import backward_threads, launching_thread, time_of
 from overlapscope.analysis.periods import is_step
 from overlapscope.base.columns import F64
@@ -19,7 +20,7 @@ from overlapscope.prediction.interventions.intervention import Applied, Interven
 
 def _apply(graph: Graph, request: Request) -> Applied:
     cause = IdleCause(request.argument or "")
-    inside = _inside(graph, cause)
+    inside = _inside(graph, cause, request.stance)
     calls = np.flatnonzero(np.rint(inside) > 0)
     spared = int(np.rint(inside).sum())
     what = f"{duration(spared)} of {cause} between launches disappear."
@@ -30,15 +31,24 @@ def _apply(graph: Graph, request: Request) -> Applied:
     return Applied(replace(graph, calls=new), calls, len(calls), what)
 
 
-def _inside(graph: Graph, cause: IdleCause) -> F64:
+def _inside(graph: Graph, cause: IdleCause, stance: Stance) -> F64:
     """Return how much of the work before each call is of a cause."""
     sampled = {amount.cause: amount for amount in amounts(graph.trace)}
-    if cause not in sampled:
-        return _shown(graph, cause)
-    amount = sampled[cause]
-    shown = {each: _shown(graph, each) for each in WORK}
-    work = np.sum([shown[each] for each in amount.taken_from], axis=0)
-    spread = np.sum(list(shown.values()), axis=0) if amount.anywhere else work
+    if cause in sampled:
+        amount = sampled[cause]
+        shown = {each: _shown(graph, each) for each in WORK}
+        work = np.sum([shown[each] for each in amount.taken_from], axis=0)
+        spread = np.sum(list(shown.values()), axis=0) if amount.anywhere else work
+        return _part(graph, work, spread, amount.time_ns)
+    work, activity = _shown(graph, cause), graph.trace.host_activity
+    if cause != IdleCause.PYTHON or activity is None or not main_stacks(activity) or stance == Stance.BEST:
+        return work
+    # Python of the model's own layers stays.
+    return _part(graph, work, work, most_python(activity) * step_ns(graph.trace))
+
+
+def _part(graph: Graph, work: F64, spread: F64, time_ns: float) -> F64:
+    """Return the part of work that takes some time in an average step, if it is spread over other work alike."""
     starts = graph.trace.annotations.start_ns[is_step(graph.trace.annotations)]
     if not len(starts):
         return np.zeros(len(work))
@@ -48,7 +58,7 @@ def _inside(graph: Graph, cause: IdleCause) -> F64:
     # as the waits in them do, and their mean is that of the amount.
     each = each[1:][each[1:] > 0] if (each[1:] > 0).any() else each
     usual = float(each.mean())
-    scaled: F64 = work * min(1.0, amount.time_ns / usual) if usual else work
+    scaled: F64 = work * min(1.0, time_ns / usual) if usual else work
     return scaled
 
 
@@ -68,7 +78,7 @@ def _shown(graph: Graph, cause: IdleCause) -> F64:
 INTERVENTION = Intervention(
     id="less-host",
     meaning="The launching thread no longer does work of this kind between launches: another thread or process does "
-    "it, or nobody.",
+    "it, or nobody. Where stacks were sampled, Python is that of the function with the most samples; at best, all of it.",
     assumptions=(Premise("The work can be left out or done elsewhere, without slowing the launching thread.", True),),
     advice="Take that work off the launching thread.\n"
     "The finding of the same name has its lines, and what to do about it.",
