@@ -7,7 +7,6 @@ launching thread was in Python, or worked, the longest first. So sums stay exact
 from __future__ import annotations
 
 from collections import Counter
-from statistics import fmean
 
 import numpy as np
 from msgspec import Struct
@@ -18,7 +17,7 @@ from overlapscope.analysis.host_lines import main_stacks
 from overlapscope.analysis.host_steps import host_times
 from overlapscope.analysis.periods import Periods
 from overlapscope.analysis.pieces import IdleTime
-from overlapscope.analysis.plain_step import FEWEST, lengths_of
+from overlapscope.analysis.plain_step import FEWEST, lengths_of, mean_of
 from overlapscope.analysis.steps import step_at
 from overlapscope.base.columns import F64, pick
 from overlapscope.base.intervals import I64, Bool, Intervals, cut
@@ -110,7 +109,7 @@ def step_ns(trace: Trace) -> float:
     timed, activity = trace.plain_steps, trace.host_activity
     lengths = [*lengths_of(timed.before), *lengths_of(timed.after)]
     if len(lengths) >= FEWEST:
-        return fmean(lengths)
+        return mean_of(lengths, activity)
     return 0.0 if activity is None else activity.span_ns / max(1, activity.steps)
 
 

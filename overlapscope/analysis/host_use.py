@@ -81,7 +81,7 @@ def describe_host(trace: Trace) -> HostUse | None:
 
 
 def _plain(trace: Trace, steps: Sequence[HostStep]) -> HostPlain | None:
-    plain = measured(trace.plain_steps, round(median(step.span_ns for step in steps)))
+    plain = measured(trace.plain_steps, round(median(step.span_ns for step in steps)), trace.host_activity)
     if plain is None:
         return None
     mean_ns = round(fmean([*lengths_of(trace.plain_steps.before), *lengths_of(trace.plain_steps.after)]))

@@ -12,6 +12,7 @@ from msgspec import Struct
 from overlapscope.analysis.results import PlainOrigin
 from overlapscope.base.words import between, duration
 from overlapscope.errors import UsageError
+from overlapscope.trace.host_activity import HostActivity, SystemFacts
 from overlapscope.trace.model import PlainSteps, TimedSteps
 
 FEWEST = 5
@@ -58,21 +59,34 @@ def from_user(step_ns: int) -> PlainStep:
     return PlainStep(step_ns, step_ns, step_ns, "told")
 
 
-def measured(steps: PlainSteps, recorded_ns: int) -> PlainStep | None:
+def measured(steps: PlainSteps, recorded_ns: int, activity: HostActivity | None = None) -> PlainStep | None:
     """Return the plain step from timed steps; None if there are too few.
 
-    It is the mean of the means before and after the recording if both are known, otherwise the one mean. A recording
-    slows a program down. If one side was slower than the recorded step (`recorded_ns`) and the other was not, the
-    machine's speed changed, and only the other side is comparable with the recording. The interval contains the 95%
-    intervals of both means, by Student's t.
+    It is the mean of the means before and after the recording if both are known, otherwise the one mean. The steps in
+    which facts of the host were taken (`activity`) belong to those after the recording (`mean_of`). A recording slows a
+    program down. If one side was slower than the recorded step (`recorded_ns`) and the other was not, the machine's
+    speed changed, and only the other side is comparable with the recording. The interval contains the 95% intervals of
+    both means, by Student's t.
     """
     sides = [lengths for side in (steps.before, steps.after) if len(lengths := lengths_of(side)) >= FEWEST]
     if not sides:
         return None
-    means = [statistics.fmean(side) for side in sides]
+    means = [*map(mean_of, sides[:-1]), mean_of(sides[-1], activity)]
     alike = [mean for mean in means if mean <= recorded_ns] or means
-    ends = [end for side in sides for end in _interval(side)]
-    return PlainStep(round(statistics.fmean(alike)), min(ends), max(ends), "measured")
+    ends = [*means, *(end for side in sides for end in _interval(side))]
+    return PlainStep(round(statistics.fmean(alike)), math.floor(min(ends)), math.ceil(max(ends)), "measured")
+
+
+def mean_of(lengths: Sequence[int], activity: HostActivity | None = None) -> float:
+    """Return the mean of timed steps, and of the steps in which facts of the host were taken, if those are alike.
+
+    There are many more of the latter, but only their mean is known. If it is not between the shortest and the longest
+    timed step, there were steps of another kind, such as of a checkpoint.
+    """
+    facts = SystemFacts() if activity is None else activity.facts
+    if not facts.steps or not min(lengths) <= facts.span_ns / facts.steps <= max(lengths):
+        return statistics.fmean(lengths)
+    return (sum(lengths) + facts.span_ns) / (len(lengths) + facts.steps)
 
 
 def lengths_of(side: TimedSteps) -> tuple[int, ...]:

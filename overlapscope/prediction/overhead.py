@@ -103,7 +103,7 @@ def known_step(base: Base, user_step_ns: int | None) -> PlainStep | None:
     """Return the step time without recording, if the user passed it or it was timed."""
     if user_step_ns is not None:
         return from_user(user_step_ns)
-    return measured(base.trace.plain_steps, base.recorded.mean_ns)
+    return measured(base.trace.plain_steps, base.recorded.mean_ns, base.trace.host_activity)
 
 
 def as_plain(base: Base, plain: PlainStep) -> Base:

@@ -245,7 +245,9 @@ def _reduced(analysis: TraceAnalysis, device: DeviceAnalysis, findings: tuple[Fi
         findings=_costliest([finding for finding in findings if finding.device == result.device]),
         comm_causes=tuple(device.exposed_comm.of_cause(rank) for rank in range(len(COMM_CAUSES))),
         compute=timeline.compute if len(messages) else EMPTY,
-        plain_step=measured(trace.plain_steps, compared.step_ns) if compared.step_ns is not None else None,
+        plain_step=None
+        if compared.step_ns is None
+        else measured(trace.plain_steps, compared.step_ns, trace.host_activity),
         predicted=trace.predicted_by is not None,
     )
 

@@ -108,7 +108,8 @@ class RecorderState:
     def step_times(self) -> StepTimings:
         """Lengths of steps with and without the profiler."""
         last = self._takes.last(self._steps)
-        return StepTimings(self._takes.files.plain_steps, () if last is None else tuple(last.judged_ns))
+        files = self._takes.files
+        return StepTimings(files.plain_steps, () if last is None else tuple(last.judged_ns), files.host_activity)
 
     @property
     def paths(self) -> tuple[Path, ...]:

@@ -21,6 +21,7 @@ from overlapscope.recorder.schedule import settled
 from overlapscope.recorder.session import profiler_running
 
 if TYPE_CHECKING:
+    from overlapscope.trace.host_activity import HostActivity
     from overlapscope.trace.model import PlainSteps, TimedSteps
 
 
@@ -37,6 +38,8 @@ class StepTimings:
     """Steps right before and right after the recording, without the profiler."""
     recorded_ns: tuple[int, ...]
     """Judged steps of the recording by the host's clock."""
+    activity: HostActivity | None = None
+    """Activity of the host after the recording."""
 
     def sentence(self) -> str | None:
         """Return a sentence on the length of a step with and without the profiler; None if none was timed."""
@@ -53,7 +56,8 @@ class StepTimings:
                 f"without the profiler a step takes {unit.text(before)} before the recording and {unit.text(after)} "
                 "after it: the program or the machine changed."
             )
-        plain = measured(self.plain, round(statistics.mean(self.recorded_ns or (max(plain_ns),))))
+        recorded_ns = round(statistics.mean(self.recorded_ns or (max(plain_ns),)))
+        plain = measured(self.plain, recorded_ns, self.activity)
         timed = f"{plural(len(plain_ns), 'step')} took {between(min(plain_ns), max(plain_ns))}"
         if plain is None:
             average = f"{duration(round(statistics.mean(plain_ns)))} on average"

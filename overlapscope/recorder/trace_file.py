@@ -224,6 +224,12 @@ class TraceFiles:
         files = list(self._files.values())
         return files[-1].metadata.plain_steps if files else PlainSteps()
 
+    @property
+    def host_activity(self) -> HostActivity | None:
+        """Activity of the host after the last window that is in its file."""
+        files = list(self._files.values())
+        return files[-1].metadata.host_activity if files else None
+
     def write(self, number: int, session: Session) -> None:
         """Write a window, replacing its earlier file. Numbers begin at 1. Raises RecordingFailed."""
         path = self._path()

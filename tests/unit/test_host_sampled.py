@@ -12,12 +12,13 @@ from msgspec.structs import replace
 import overlapscope as ov
 from overlapscope.analysis import analyze_trace
 from overlapscope.analysis.figures import Period
+from overlapscope.analysis.plain_step import measured
 from overlapscope.analysis.results import Device
 from overlapscope.base.marks import GC_PAUSE
 from overlapscope.errors import UsageError
 from overlapscope.report.findings import find_all
 from overlapscope.trace.host_activity import HostActivity, SampledStack, StackFrame, SystemFacts, ThreadStates
-from overlapscope.trace.model import Kind, Trace
+from overlapscope.trace.model import Kind, PlainSteps, TimedSteps, Trace
 from tests.support.helpers import MS, US, Host, Op, make_trace
 
 STEPS, STEP = 4, 10 * MS
@@ -235,7 +236,7 @@ def test_without_samples_of_stacks_all_python_can_go_and_with_them_that_of_one_f
 
 
 def test_work_in_the_kernel_for_files_counts_as_far_as_lines_wait() -> None:
-    """A thread that runs shows no call: half of the samples wait in `fsync`, and a quarter of the time is its kernel's."""
+    """A thread that runs shows no call: half of the samples wait in `fsync`, whose kernel takes a quarter of the time."""
     frames = (StackFrame("/app/train.py", 23, "write"), StackFrame("/app/train.py", 40, "step"))
     stacks = (SampledStack(1, (0,), 80, 30), SampledStack(1, (1,), 20, 20))
     for kernel_ms, other_wait, expected_ms in ((25, 0, 7.5), (60, 0, 8), (25, 25, 3.75), (None, 0, 5)):
@@ -266,3 +267,14 @@ def test_a_host_that_waits_for_a_cpu_while_it_launches_hears_of_the_cpu_first() 
     first, *rest = ov.analyze(trace, plain_step_ns=STEP).findings
     assert first.rule == "preempted" and "dispatch" in {finding.rule for finding in rest}
     assert "the launching thread loses 6.00 ms to it; the GPU waits for" in first.detail
+
+
+def test_steps_with_facts_count_as_plain_steps_unless_others_are_among_them() -> None:
+    """Steps vary by waits, so that the many with facts say more than five; their mean may show a checkpoint, too."""
+    after = TimedSteps(host_ns=(4 * MS, 4 * MS, 12 * MS, 4 * MS, 6 * MS))
+    for mean_ns, expected_ns in ((5 * MS, (5 * 6 + 100 * 5) * MS / 105), (20 * MS, 6 * MS)):
+        facts = SystemFacts(steps=100, span_ns=100 * mean_ns)
+        activity = HostActivity(thread=1, steps=10, span_ns=60 * MS, facts=facts)
+        plain = measured(PlainSteps(after=after), 50 * MS, activity)
+        assert plain is not None and plain.step_ns == round(expected_ns)
+        assert plain.low_ns <= plain.step_ns <= plain.high_ns
