@@ -39,7 +39,7 @@ HEAD = (
     *("line on top", "fixed step, ms", "gain, ms", "predicted, ms", "from, ms", "to, ms", "gain apart, % of step"),
     *("blocks, ms", "fixed blocks, ms", "step in the report, ms", "top finding"),
 )
-BRIEF = (0, 1, 2, 3, 4, 5, 6, 7, 8, 10, 11, 14)
+BRIEF = (0, 1, 3, 4, 6, 7, 8, 10, 11)
 """Columns that the page shows."""
 
 
@@ -151,16 +151,20 @@ class HostCauseRow:
 
     @property
     def cells(self) -> tuple[str, ...]:
+        value, *interval = self.predicted_ns or (None,) * 3
+        predicted, gain_apart = _judged(value, self.gain_apart_pct, GAIN_PCT)
         return (
             f"`{self.name}`",
             self.program.causes[0] if self.program.causes else "none",
-            *(_shown(ns) for ns in (self.step_ns(fixed=False), self.planted_ns, self.reported_ns)),
-            _within(self.planted_apart_pct, PLANTED_PCT),
+            *(_shown(ns) for ns in (self.step_ns(fixed=False), self.planted_ns)),
+            *_judged(self.reported_ns, self.planted_apart_pct, PLANTED_PCT),
             _shown(self.idle_ns),
             _yes(self.cause_on_top) if self.program.causes else "",
             "" if self.line_on_top is None else _yes(self.line_on_top),
-            *(_shown(ns) for ns in (self.step_ns(fixed=True), self.gain_ns, *(self.predicted_ns or (None,) * 3))),
-            _within(self.gain_apart_pct, GAIN_PCT),
+            *(_shown(ns) for ns in (self.step_ns(fixed=True), self.gain_ns)),
+            predicted,
+            *(_shown(ns) for ns in interval),
+            gain_apart,
             *(_range(self.blocks(fixed=fixed)) for fixed in (False, True)),
             _shown(None if self.plain is None else self.plain.step_ns),
             self.findings[0].title if self.findings else "none",
@@ -245,8 +249,12 @@ def _range(blocks: Sequence[StepBlock]) -> str:
     return f"{_shown(means[0])} to {_shown(means[-1])}" if means else ""
 
 
-def _within(pct: float | None, limit: float) -> str:
-    return "" if pct is None else _bold(f"{pct:+.1f}", good=abs(pct) <= limit)
+def _judged(ns: float | None, apart_pct: float | None, limit_pct: float) -> tuple[str, str]:
+    """Return a time and its distance from the measured one, both bold if it is too large."""
+    if apart_pct is None:
+        return _shown(ns), ""
+    good = abs(apart_pct) <= limit_pct
+    return _bold(_shown(ns), good=good), _bold(f"{apart_pct:+.1f}", good=good)
 
 
 def _yes(holds: bool) -> str:

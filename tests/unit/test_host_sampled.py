@@ -236,7 +236,7 @@ def test_without_samples_of_stacks_all_python_can_go_and_with_them_that_of_one_f
 
 
 def test_work_in_the_kernel_for_files_counts_as_far_as_lines_wait() -> None:
-    """A thread that runs shows no call: half of the samples wait in `fsync`, whose kernel takes a quarter of the time."""
+    """A thread that runs shows no call: half of the samples wait in `fsync`, and a quarter is the kernel's."""
     frames = (StackFrame("/app/train.py", 23, "write"), StackFrame("/app/train.py", 40, "step"))
     stacks = (SampledStack(1, (0,), 80, 30), SampledStack(1, (1,), 20, 20))
     for kernel_ms, other_wait, expected_ms in ((25, 0, 7.5), (60, 0, 8), (25, 25, 3.75), (None, 0, 5)):

@@ -78,7 +78,7 @@ def _shown(graph: Graph, cause: IdleCause) -> F64:
 INTERVENTION = Intervention(
     id="less-host",
     meaning="The launching thread no longer does work of this kind between launches: another thread or process does "
-    "it, or nobody. Where stacks were sampled, Python is that of the function with the most samples; at best, all of it.",
+    "it, or nobody. With sampled stacks, Python is that of the function with the most samples, at best all of it.",
     assumptions=(Premise("The work can be left out or done elsewhere, without slowing the launching thread.", True),),
     advice="Take that work off the launching thread.\n"
     "The finding of the same name has its lines, and what to do about it.",
