@@ -37,6 +37,8 @@ SLICE_S = 0.1
 """Minimum length of a slice."""
 SLICES_AT_ONCE = 20
 """Number of slices for which one sampler, or one recording, is used."""
+GOAL_PCT = 1.0
+"""Maximum change of a step by py-spy."""
 PAGE = Path(__file__).with_name("host_sampling_page.md")
 
 
@@ -263,7 +265,10 @@ def page(measured: dict[str, Any]) -> str:
         ]
         rows.append(f"| {program} | {plain_ms:.2f} | {' | '.join(cells)} |")
     where = f"{measured['where']}, {measured['cpus']} CPUs, torch {measured['torch']}"
-    return PAGE.read_text().replace("{where}", where).replace("{table}", "\n".join(rows))
+    most_pct = max(_changes(ways["py-spy"], "py-spy")[0].median for ways in measured["programs"].values())
+    goal = "reached" if most_pct <= GOAL_PCT else "**missed**"
+    text = PAGE.read_text().replace("{where}", where).replace("{goal}", goal)
+    return text.replace("{table}", "\n".join(rows))
 
 
 def csv_rows(measured: dict[str, Any]) -> str:

@@ -26,7 +26,7 @@ class AugmentedImages(Dataset[torch.Tensor]):
         self._images = [random.randbytes(PIXELS) for _ in range(64)]
 
     def __len__(self) -> int:
-        return o.size(100_000, 2_000)
+        return 1 << 30
 
     def __getitem__(self, number: int) -> torch.Tensor:
         with planted:
