@@ -24,7 +24,12 @@ from overlapscope.analysis.pieces import Pieces
 from overlapscope.analysis.results import Device, Plain, TraceResult
 from overlapscope.base.columns import I64, Integers, pick
 from overlapscope.catalog.causes import COMM_CAUSES, COPY_CAUSES, IDLE_CAUSES, CommCause
-from overlapscope.query.tables import SqlTable, Type
+from overlapscope.errors import UnreadableTrace
+from overlapscope.query.tables import SqlColumn, SqlTable, Type
+from overlapscope.ranks.comm_result import Communication
+from overlapscope.ranks.join import Joined
+from overlapscope.ranks.on_host import reduce_any
+from overlapscope.ranks.result import RanksReport, Unreadable
 from overlapscope.report.model import Report, build
 from overlapscope.report.page import DeviceReport, Page
 from overlapscope.trace.model import Memory, Trace, TraceTable
@@ -51,6 +56,20 @@ class QueriedTraces(msgspec.Struct, frozen=True, eq=False, dict=True):
         """Report with the plain program and findings of all traces."""
         return build(self.analyses)
 
+    @cached_property
+    def ranks(self) -> RanksReport:
+        """Comparison of the traces as ranks of a job."""
+        joined = Joined()
+        for trace in self.traces:
+            try:
+                reduced = reduce_any(trace)
+            except UnreadableTrace as error:
+                joined.add(Unreadable(source=trace.source, reason=error.reason))
+            else:
+                for rank in reduced:
+                    joined.add(rank)
+        return joined.report()
+
 
 def fill(table: SqlTable, job: QueriedTraces) -> pa.Table:
     """Return one of `TABLES` with the rows of all traces, in their order."""
@@ -63,6 +82,10 @@ def fill(table: SqlTable, job: QueriedTraces) -> pa.Table:
         "boolean": pa.bool_(),
     }
     schema = pa.schema([(column.name, types[column.type]) for column in table.columns])
+    if table.joined:
+        comm = job.ranks.communication
+        filled = _records(table.columns, _FROM_RANKS[table.name](comm) if comm is not None else ())
+        return pa.table([_column(filled[field.name], field.type) for field in schema], schema=schema)
     parts = [_part(filled, job.traces[number], schema) for number, filled in _parts(table, job)]
     return pa.concat_tables([schema.empty_table(), *parts])
 
@@ -73,7 +96,7 @@ def _parts(table: SqlTable, job: QueriedTraces) -> Iterator[tuple[int, Filled]]:
         if table.name in _FROM_COLUMNS:
             yield from ((number, filled) for filled in _FROM_COLUMNS[table.name](done))
         else:
-            yield number, _records(table, _results(table, job, number))
+            yield number, _records(table.columns[2:], _results(table, job, number))
 
 
 def _part(filled: Filled, trace: Trace, schema: pa.Schema) -> pa.Table:
@@ -97,12 +120,12 @@ def _column(values: Values, of: pa.DataType) -> pa.Array:
 # -- Results ----------------------------------------------------------------------------------------
 
 
-def _records(table: SqlTable, rows: Iterable[Mapping[str, Any]]) -> Filled:
+def _records(columns: Iterable[SqlColumn], rows: Iterable[Mapping[str, Any]]) -> Filled:
     rows = list(rows)
-    return {column.name: [row.get(column.field or column.name) for row in rows] for column in table.columns[2:]}
+    return {column.name: [row.get(column.field or column.name) for row in rows] for column in columns}
 
 
-_PARTS: Final = ("window", "buckets", "engines", "overlap", "where", "example")
+_PARTS: Final = ("window", "buckets", "engines", "overlap", "where", "example", "time")
 """Fields of results that are structures, such as `overlap` of a device and `example` of a finding."""
 
 
@@ -167,6 +190,19 @@ _FROM_RESULTS: Final[dict[str, Callable[[TraceResult], Iterable[Mapping[str, Any
     "steps": _of_devices("steps"),
     "ranges": _of_devices("ranges"),
     "stalls": _of_devices("host_stalls"),
+}
+
+
+def _dimensions(comm: Communication) -> Iterator[dict[str, Any]]:
+    mesh = list(comm.mesh.shape) if comm.mesh is not None else []
+    for number, each in enumerate(comm.dimensions):
+        yield _flat(each, dimension=number, mesh=str(mesh)) | {"spans": str(list(each.spans))}
+
+
+_FROM_RANKS: Final[dict[str, Callable[[Communication], Iterable[Mapping[str, Any]]]]] = {
+    "group_collectives": lambda comm: (_flat(row, process_group=row.group) for row in comm.rows),
+    "mesh_dimensions": _dimensions,
+    "slow_groups": lambda comm: (_flat(slow, process_group=slow.group) for slow in comm.slow_groups),
 }
 
 # -- Columns ----------------------------------------------------------------------------------------

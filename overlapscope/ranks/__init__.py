@@ -8,8 +8,9 @@
   `comparison` calls these in order.
 - Reporting: `join` makes the report, whose structures are in `result`, `comm_result` and `pipeline_result`:
   `stragglers`, `groups`, `experts` and `comm_causes` have what follows from waits, `pipelines` what follows from
-  messages by `schedules`, `summary` the rest.
+  messages by `schedules`, `summary` the rest. `dimensions` sums up groups along the `mesh`, in the ranks' `windows`,
+  and compares the `transfers` of groups alike.
 - Showing: `frame` has the figures that people read, of an average step. `document` puts it together from `verdict`,
-  `tables`, `pipeline_words`, `group_names`, `expert_table`, `charts` and `metrics`.
+  `tables`, `pipeline_words`, `mesh_words`, `group_names`, `group_table`, `expert_table`, `charts` and `metrics`.
 - Predicting: `joint` replays all ranks together, with changes.
 """

@@ -61,6 +61,62 @@ class GroupCollective(msgspec.Struct, frozen=True, kw_only=True):
     """Algorithm bandwidth times `bus_factor`, comparable with the speed of a link."""
     bus_factor: str
     """Factor of nccl-tests for this collective, such as `2(n-1)/n`; empty if unknown."""
+    dimension: int | None = None
+    """Place of its group in `Communication.dimensions`; None in files of older versions."""
+
+
+class CommDimension(msgspec.Struct, frozen=True, kw_only=True):
+    """Process groups alike, such as those of tensor parallelism, and their communication."""
+
+    name: str
+    """Their description; without one, the collectives that take most of the time, and the size. Empty for kernels of
+    unknown groups."""
+    groups: int
+    """Number of groups."""
+    group_size: int | None
+    group_ranks: tuple[tuple[int, ...], ...]
+    """Ranks of each group; empty where unknown."""
+    spans: tuple[int, ...]
+    """Places in `Mesh.shape` that a group spans; empty if the mesh is unknown, or they are no part of it."""
+    ranks: int
+    """Number of ranks that communicate in them."""
+    time: CommTime
+    """Time in which any of their collectives ran."""
+    best_gb_per_s: float | None
+    """Highest bus bandwidth here: of at least 3 collectives of a group, kind and size, the median. None if unknown."""
+
+
+class DeviceMesh(msgspec.Struct, frozen=True, kw_only=True):
+    """Arrangement of the ranks along dimensions, rebuilt from the ranks of process groups."""
+
+    shape: tuple[int, ...]
+    """Sizes of the dimensions, the one whose ranks are farthest apart first; empty if unknown."""
+    reason: str
+    """Why it is unknown, as a clause; empty if it is known."""
+
+
+class SlowGroup(msgspec.Struct, frozen=True, kw_only=True):
+    """A collective that is slower in one group than in the other groups of its dimension, with messages of a size."""
+
+    collective: str
+    """As in `GroupCollective`, and so are the next three."""
+    group: str
+    description: str
+    group_ranks: str
+    dimension: int
+    """Place in `Communication.dimensions`."""
+    bytes: int
+    """Size of each rank's message."""
+    count: int
+    """Number of collectives."""
+    bus_gb_per_s: float
+    """Bus bandwidth of the median transfer, by each collective's shortest kernel."""
+    peers: int
+    """Number of other groups."""
+    peers_gb_per_s: float
+    """The same of their median."""
+    lost_ns: int
+    """Time that all its transfers took longer than at that bandwidth."""
 
 
 class Communication(msgspec.Struct, frozen=True, kw_only=True):
@@ -75,6 +131,15 @@ class Communication(msgspec.Struct, frozen=True, kw_only=True):
     """Causes, which add up to `time.exposed_ns`; empty in files of older versions."""
     rows: tuple[GroupCollective, ...]
     """Longest exposed first."""
+    dimensions: tuple[CommDimension, ...] = ()
+    """Longest exposed first; empty in files of older versions."""
+    mesh: DeviceMesh | None = None
+    """None in files of older versions, and without process groups."""
+    slow_groups: tuple[SlowGroup, ...] = ()
+    """Groups slower than their peers, those that lost most first."""
+    nvlink_gb_per_s: float | None = None
+    """Bandwidth of these GPUs' NVLink each way by the data sheet; None if unknown. Traces don't state which groups use
+    another link."""
 
 
 class ExpertRank(msgspec.Struct, frozen=True, kw_only=True):

@@ -19,9 +19,9 @@ from overlapscope.ranks.collectives import Kernels, Meetings
 from overlapscope.ranks.comm_result import ExpertExchange, ExpertRank
 from overlapscope.ranks.comparison import Comparison
 from overlapscope.ranks.exchanges import Exchanges
-from overlapscope.ranks.groups import JudgedWindows, judged_windows, time_in
 from overlapscope.ranks.reduced import ReducedRank
 from overlapscope.ranks.waits import RankWaits, sum_by
+from overlapscope.ranks.windows import JudgedWindows, judged_windows, time_in
 
 
 def find_experts(ranks: Sequence[ReducedRank], comparison: Comparison) -> tuple[ExpertExchange, ...]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Final
 
 from overlapscope.base.words import NOTHING, clean, number_runs
-from overlapscope.ranks.comm_result import ExpertExchange, GroupCollective
+from overlapscope.ranks.comm_result import ExpertExchange, GroupCollective, SlowGroup
 from overlapscope.ranks.result import LateIn, Meeting, RanksReport
 
 _MOST_CHARACTERS: Final = 24
@@ -21,7 +21,7 @@ def group_ranks(recorded: str) -> str:
     return ranks if len(ranks) <= _MOST_CHARACTERS else ""
 
 
-def group_name(row: GroupCollective | ExpertExchange) -> str:
+def group_name(row: GroupCollective | ExpertExchange | SlowGroup) -> str:
     """Return a process group's name, its description and, if they are few, its ranks."""
     name = " ".join(filter(None, (clean(row.group, 40), clean(row.description, 40))))
     return " ".join(filter(None, (name, group_ranks(row.group_ranks)))) or NOTHING

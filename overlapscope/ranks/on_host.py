@@ -35,6 +35,7 @@ from overlapscope.ranks.reduced import (
     reduce,
     with_possible_rank,
 )
+from overlapscope.reading.own_period import without_period
 from overlapscope.reading.shapes import ITEM_BYTES, read_inputs
 from overlapscope.trace.model import HostEvents, Kind, Trace
 
@@ -46,12 +47,15 @@ _STARTS_COLLECTIVE = re.compile(r"c10d::\w+|record_param_comms")
 def reduce_any(trace: Trace) -> tuple[ReducedRank, ...]:
     """Reduce a trace to one rank for each of its devices, or to one of the host if it has collectives but no device.
 
+    Periods of two ranks may differ in length and number, so they are no steps to compare.
+
     Returns:
         The reduced ranks.
 
     Raises:
         UnreadableTrace: If there is nothing to compare.
     """
+    trace = without_period(trace)
     host = reduce_host(trace)
     return (host,) if host is not None else reduce(trace)
 

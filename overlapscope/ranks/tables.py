@@ -12,15 +12,15 @@ from typing import Final
 
 from msgspec.structs import replace
 
-from overlapscope.analysis.average import rounded_mean
-from overlapscope.base.words import NOTHING, Unit, bandwidth, bare_percent, bare_share, clean, plural, size, unit_for
+from overlapscope.base.words import NOTHING, Unit, bare_percent, bare_share, clean, plural, unit_for
 from overlapscope.catalog.buckets import figure_name
 from overlapscope.documents import columns as column
 from overlapscope.documents.table import Cell, Column, Table, Tone, table_of, words
-from overlapscope.ranks.comm_result import CommTime, GroupCollective
 from overlapscope.ranks.expert_table import load_of_experts
 from overlapscope.ranks.frame import by_steps, rows_of
-from overlapscope.ranks.group_names import collective, group_name, meeting_name
+from overlapscope.ranks.group_names import collective, meeting_name
+from overlapscope.ranks.group_table import groups_table
+from overlapscope.ranks.mesh_words import dimensions_table
 from overlapscope.ranks.pipeline_words import pipeline_table
 from overlapscope.ranks.result import Meeting, RankRow, RankSpread, RanksReport, StepSkew, Straggler, Waiting
 from overlapscope.ranks.verdict import NAME_LIMIT, late_name, row_name, unit_of
@@ -53,7 +53,8 @@ def other_tables(
     few, all_listed = len(report.ranks) <= MOST_RANK_ROWS, len(report.ranks) <= each
     others = [
         ("stages of the pipeline", pipeline_table(report)),
-        ("communication by process group", communication(report, rows=rows)),
+        ("communication by dimension", dimensions_table(report, rows=rows)),
+        ("communication by process group", groups_table(report, rows=rows)),
         ("the load of experts", load_of_experts(report, rows=rows)),
         ("collectives", meetings(report, rows=rows, named=named)),
         ("steps", steps(report, rows=rows)),
@@ -118,50 +119,6 @@ def _waiting(waiting: Sequence[Waiting], ranks: int, most: int) -> str:
     named = [f"{rank.rank} ({unit.text(rank.waited_ns)})" for rank in waiting[:most]]
     others = ranks - len(named)
     return ", ".join([*named, *([f"{others:,} more"] if others > 0 else [])]) or NOTHING
-
-
-def communication(report: RanksReport, *, rows: int) -> Table:
-    """Return the table of the collectives of each process group: figures of an average step of an average rank."""
-    every = report.communication
-    if every is None or not every.rows:
-        return Table("", ())
-    shown = every.rows[:rows]
-    steps = every.steps or 1
-    unit = unit_for(max(rounded_mean(row.time.busy_ns, row.ranks * steps) for row in shown))
-
-    def time(of: Callable[[CommTime], int]) -> Callable[[GroupCollective], Cell]:
-        return lambda row: Cell(unit.number(rounded_mean(of(row.time), row.ranks * steps)))
-
-    def count(row: GroupCollective) -> Cell:
-        return Cell(f"{row.count / (row.ranks * steps):,.3g}")
-
-    def moved(row: GroupCollective) -> Cell:
-        return Cell(size(None if row.bytes is None else rounded_mean(row.bytes, row.ranks * steps)))
-
-    table = table_of(
-        shown,
-        (words("collective", flexible=True), lambda row: Cell(clean(row.collective, NAME_LIMIT))),
-        (Column("group", number=False, flexible=True), lambda row: Cell(group_name(row))),
-        (Column("ranks", spare=1), lambda row: Cell(str(row.group_size or row.ranks))),
-        (Column("count", spare=4), count),
-        (Column("message", spare=5), moved),
-        (Column(f"busy {unit.name}"), time(lambda spent: spent.busy_ns)),
-        (Column("exposed"), time(lambda spent: spent.exposed_ns)),
-        (Column("waiting"), time(lambda spent: spent.waiting_ns)),
-        (Column("transfer", spare=3), time(lambda spent: spent.transfer_ns)),
-        (Column("bus GB/s"), lambda row: Cell(bandwidth(row.bus_gb_per_s))),
-        (Column("factor", number=False, spare=2), lambda row: Cell(row.bus_factor or NOTHING)),
-        title=f"Communication by process group, {'an average step' if every.steps else 'all time after the lead-in'}",
-    )
-    judged = f"{bare_share(every.time.busy_ns - every.time.unjudged_ns, every.time.busy_ns)}%"
-    over = f"{plural(every.steps, 'step')} and " if every.steps else ""
-    note = (
-        f"Means over {over}the ranks of the group. Waiting: before the last rank arrived, or the other side of a "
-        f"message began, known for {judged} of the communication. Bus bandwidth: message size by time after that, "
-        "times the factor of nccl-tests."
-    )
-    others = len(every.rows) - len(shown)
-    return replace(table, note=f"{note} {plural(others, 'more row')} in the JSON." if others else note)
 
 
 def meetings(report: RanksReport, *, rows: int, named: int = NAMED) -> Table:

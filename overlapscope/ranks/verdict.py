@@ -14,6 +14,7 @@ from overlapscope.base.words import Unit, capital, clean, listed, number_runs, p
 from overlapscope.catalog.devices import in_words_of
 from overlapscope.ranks.frame import rows_of
 from overlapscope.ranks.group_names import collective
+from overlapscope.ranks.mesh_words import mesh_sentences
 from overlapscope.ranks.pipeline_words import pipeline_sentences
 from overlapscope.ranks.result import LEAST_PCT, Meeting, RankRow, RankSpread, RanksReport, Straggler
 
@@ -70,6 +71,7 @@ def judge(report: RanksReport) -> RanksVerdict:
         *_beside_stragglers(report),
         *([] if report.pipelines and not report.matching.judged else pipeline_sentences(report)),
         *_communication(report),
+        *mesh_sentences(report),
         *_absent(report),
     ]
     if level == "good" and (report.missing or report.unreadable):

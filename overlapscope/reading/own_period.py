@@ -48,6 +48,15 @@ def periodic_steps(trace: Trace) -> Trace:
     return _with_period(trace, "kernel launches", _launches(trace, of_device))
 
 
+def without_period(trace: Trace) -> Trace:
+    """Return the trace without the steps from its own period."""
+    if trace.period is None:
+        return trace
+    notes = trace.annotations
+    marked = notes.named(lambda name: name.startswith(STEP))
+    return replace(trace, annotations=notes.take(~marked), warm_up_steps=0, period=None)
+
+
 def _main_stream(ops: GpuOps) -> tuple[int, int]:
     """Device and stream with the most compute; without compute, with the most work."""
     length = (ops.end_ns - ops.start_ns).astype(np.float64)

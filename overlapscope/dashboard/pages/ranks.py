@@ -21,6 +21,8 @@ from overlapscope.ranks import charts, tables
 from overlapscope.ranks.charts import Slot, slot_at
 from overlapscope.ranks.document import Look, looks
 from overlapscope.ranks.expert_table import load_of_experts
+from overlapscope.ranks.group_table import groups_table
+from overlapscope.ranks.mesh_words import dimensions_table
 from overlapscope.ranks.metrics import METRICS, first, headlines
 from overlapscope.ranks.metrics import shown as metrics_of
 from overlapscope.ranks.pipeline_words import pipeline_table
@@ -169,13 +171,14 @@ def _maps(context: PageContext, ranks: Ranks) -> list[Component]:
 
 def _waiting(context: PageContext, ranks: Ranks) -> list[Component]:
     report = ranks.report
-    groups, experts = tables.communication(report, rows=_LISTED), load_of_experts(report, rows=_LISTED)
+    groups, experts = groups_table(report, rows=_LISTED), load_of_experts(report, rows=_LISTED)
     late, met = tables.stragglers(report, rows=_LISTED), tables.meetings(report, rows=_LISTED)
-    stages = pipeline_table(report)
+    stages, dimensions = pipeline_table(report), dimensions_table(report, rows=_LISTED)
     links = [_at(context.url, ranks, meeting) for meeting in report.meetings[: len(met.rows)]]
     return [
         *([parts.table_panel(context, late, "ranks-stragglers")] if late.rows else []),
         *([parts.table_panel(context, stages, "ranks-stages")] if stages.rows else []),
+        *([parts.table_panel(context, dimensions, "ranks-dimensions")] if dimensions.rows else []),
         *([parts.table_panel(context, groups, "ranks-communication")] if groups.rows else []),
         *([parts.table_panel(context, experts, "ranks-experts")] if experts.rows else []),
         *([parts.table_panel(context, met, "ranks-meetings", links)] if met.rows else []),
