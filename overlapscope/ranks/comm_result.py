@@ -77,7 +77,7 @@ class CommDimension(msgspec.Struct, frozen=True, kw_only=True):
     group_ranks: tuple[tuple[int, ...], ...]
     """Ranks of each group; empty where unknown."""
     spans: tuple[int, ...]
-    """Places in `Mesh.shape` that a group spans; empty if the mesh is unknown, or they are no part of it."""
+    """Places in `Mesh.shape` that a group spans; empty if unknown, or without such a place."""
     ranks: int
     """Number of ranks that communicate in them."""
     time: CommTime
@@ -92,11 +92,11 @@ class DeviceMesh(msgspec.Struct, frozen=True, kw_only=True):
     shape: tuple[int, ...]
     """Sizes of the dimensions, the one whose ranks are farthest apart first; empty if unknown."""
     reason: str
-    """Why it is unknown, as a clause; empty if it is known."""
+    """Reason if it is unknown, as a clause; otherwise empty."""
 
 
 class SlowGroup(msgspec.Struct, frozen=True, kw_only=True):
-    """A collective that is slower in one group than in the other groups of its dimension, with messages of a size."""
+    """A collective of a group that is slower than in the other groups of its dimension, with messages of a size."""
 
     collective: str
     """As in `GroupCollective`, and so are the next three."""

@@ -62,7 +62,7 @@ def groups_table(report: RanksReport, *, rows: int) -> Table:
 def _speeds(
     every: Communication, shown: Sequence[GroupCollective]
 ) -> Iterator[tuple[Column, Callable[[GroupCollective], Cell]]]:
-    """Yield the column of bus bandwidth, and what it is compared with if anything is known."""
+    """Yield the columns of bus bandwidth and of the best one, if that is known."""
     slow = {(each.collective, each.group, each.group_ranks) for each in every.slow_groups}
 
     def reached(row: GroupCollective) -> Cell:
@@ -78,7 +78,7 @@ def _speeds(
 
 
 def _link_note(every: Communication) -> str:
-    """Return what the speeds are compared with; nothing if no speed is known."""
+    """Return a note on the best speeds; nothing if no speed is known."""
     if all(row.bus_gb_per_s is None for row in every.rows):
         return ""
     note = " Best: the highest in the dimension, of 3 collectives or more alike."

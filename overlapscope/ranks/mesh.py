@@ -45,7 +45,7 @@ class RebuiltMesh(Struct, frozen=True):
     spanned: tuple[tuple[int, ...], ...] = ()
     """Places in `shape` of the dimensions that the groups of each family span."""
     reason: str = ""
-    """Why the mesh is unknown, as a clause; empty if it is known."""
+    """Reason if the mesh is unknown, as a clause; otherwise empty."""
 
 
 def ranks_of_group(recorded: str, size: int, members: Iterable[int]) -> tuple[int, ...]:
@@ -112,7 +112,8 @@ def rebuild(found: Sequence[Set[tuple[int, ...]]], world_size: int | None, recor
     partial = [sets for sets, labels in zip(found, partitions, strict=True) if labels is None]
     lines = [each.lines for each in dimensions if each.lines is not None]
     if missing and (len(lines) < len(dimensions) or not all(_spans(sets, lines) for sets in partial)):
-        return RebuiltMesh(reason=f"{plural(missing, 'rank')} of {world_size:,} were not recorded")
+        were = "was" if missing == 1 else "were"
+        return RebuiltMesh(reason=f"{missing:,} of {plural(world_size, 'rank')} {were} not recorded")
     dimensions.sort(key=lambda each: -each.stride)
     spanned = (
         tuple(at for at, each in enumerate(dimensions) if number in each.families) for number in range(len(found))
@@ -133,8 +134,8 @@ class _MeshDimension(Struct, frozen=True):
 def _dimensions(partitions: Sequence[I64 | None], ranks: I64) -> list[_MeshDimension] | None:
     """Return the dimensions of a mesh of these ranks; None if there is no such mesh.
 
-    The finest partitions are dimensions. Others may span these and more. What they add is found among the parts that
-    the dimensions lead through, as a mesh of these parts.
+    The finest partitions are dimensions. Others may span these and more. The rest is a mesh of the parts that these
+    dimensions lead through.
     """
     if len(ranks) == 1:
         return []

@@ -46,7 +46,7 @@ class Transfers(Columns, frozen=True):
 
 
 class SlowLink(Struct, frozen=True):
-    """A kind of collective that is slower in one group than in others alike."""
+    """A collective of a group that is slower than in other groups alike."""
 
     kind: int
     bytes: int
@@ -107,7 +107,7 @@ def slow_links(transfers: Transfers, kinds: Sequence[CommKind]) -> list[SlowLink
 
     Compared are the same collective and size of message. A group is slow if its median bandwidth is less than
     `SLOW_SHARE` of the median of its peers', by more than the error of timestamps, and its fastest quarter begins where
-    the slowest quarter of a typical peer does. Of several sizes, the one that lost most counts.
+    the slowest quarter of a typical peer does. The size that lost most counts.
     """
     alike: defaultdict[tuple[str, int], dict[int, I64]] = defaultdict(dict)
     sized = transfers.take(transfers.bytes > 0)

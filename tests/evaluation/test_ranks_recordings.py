@@ -9,10 +9,12 @@ from pathlib import Path
 
 import pytest
 
+import overlapscope as ov
 from overlapscope import load
 from overlapscope.ranks.join import Joined
 from overlapscope.ranks.reduced import reduce
 from overlapscope.ranks.result import RanksReport
+from overlapscope.ranks.verdict import judge
 
 ARCHIVE = Path(__file__).parents[1] / "ranks.tar.xz"
 MS = 1_000_000
@@ -75,6 +77,34 @@ def test_in_a_pair_only_its_partner_waits(folder: Path) -> None:
     assert pair
     assert {meeting.late_rank for meeting in pair} == {3}
     assert {waiting.rank for meeting in pair for waiting in meeting.waiting} == {2}
+
+
+def test_pairs_are_a_dimension_of_the_mesh_and_none_of_them_is_slow(folder: Path) -> None:
+    report = of(folder, "groups")
+    comm = report.communication
+    assert comm is not None and comm.mesh is not None
+    assert (comm.mesh.shape, comm.nvlink_gb_per_s, comm.slow_groups) == ((2, 2), 450, ())
+    assert [(each.name, each.spans, each.groups) for each in comm.dimensions] == [
+        ("default_pg", (0, 1), 1),
+        ("allreduce groups of 2", (1,), 2),
+    ]
+    for place, dimension in enumerate(comm.dimensions):
+        # Collectives of one kind run one after another.
+        own = [row.time for row in comm.rows if row.dimension == place]
+        assert dimension.time.busy_ns == sum(time.busy_ns for time in own)
+        assert dimension.time.exposed_ns == sum(time.exposed_ns for time in own)
+        assert dimension.time.waiting_ns == sum(time.waiting_ns for time in own)
+    text = judge(report).text
+    assert "Mesh: 2 x 2: 2 without groups of its own; allreduce groups of 2 across {0, 1}, {2, 3}." in text
+
+
+def test_queries_join_the_ranks(folder: Path) -> None:
+    comm = of(folder, "groups").communication
+    traces = [load(path) for path in sorted((folder / "groups").glob("*.json.gz"))]
+    frame = ov.sql(traces, "SELECT name, spans, mesh, busy_ns FROM mesh_dimensions")
+    assert comm is not None and [tuple(row) for row in frame.itertuples(index=False)] == [
+        (each.name, str([*each.spans]), "[2, 2]", each.time.busy_ns) for each in comm.dimensions
+    ]
 
 
 @pytest.mark.parametrize("offset_ms", [-40, 7])

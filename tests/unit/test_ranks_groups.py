@@ -65,6 +65,11 @@ class BruteForceCommTime:
         self.waiting: set[tuple[int, int]] = set()
         self.count = 0
 
+    def add(self, other: BruteForceCommTime) -> None:
+        self.busy |= other.busy
+        self.judged |= other.judged
+        self.waiting |= other.waiting
+
     def time(self, exposed: set[tuple[int, int]]) -> CommTime:
         transfer, unjudged = self.judged - self.waiting, self.busy - self.judged
         return CommTime(
@@ -207,6 +212,13 @@ def test_every_time_is_that_of_a_count_by_the_nanosecond(ranks: list[ReducedRank
         for kind, part in each.items()
         if part.busy or part.count
     }
+    by_dimension: defaultdict[int | None, BruteForceCommTime] = defaultdict(BruteForceCommTime)
+    for row in result.rows:
+        by_dimension[row.dimension].add(
+            next(part for kind, part in each.items() if (kind.collective, kind.group) == (row.collective, row.group))
+        )
+    times = [by_dimension[place].time(exposed) for place in range(len(result.dimensions))]
+    assert [dimension.time for dimension in result.dimensions] == times
     for row in result.rows:
         spent = row.time
         assert spent.busy_ns == spent.hidden_ns + spent.exposed_ns

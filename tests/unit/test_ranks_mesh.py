@@ -5,11 +5,24 @@ from __future__ import annotations
 from itertools import product
 from math import prod
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from msgspec import Struct
+from msgspec.structs import asdict
 
+from overlapscope.catalog.links import nvlink_gb_per_s
+from overlapscope.query.engine import ask
+from overlapscope.query.rows import QueriedTraces
+from overlapscope.ranks.comm_result import CommDimension, Communication
+from overlapscope.ranks.document import TERMINAL, document
+from overlapscope.ranks.join import Joined
 from overlapscope.ranks.mesh import RankGroup, families, ranks_of_group, rebuild
+from overlapscope.ranks.reduced import CommKind
+from overlapscope.ranks.result import RanksReport, from_json, to_json
+from overlapscope.ranks.verdict import judge
+from overlapscope.render import terminal
+from tests.support.ranks_schedules import CommKernel, made_rank
 
 
 class TrueMesh(Struct, frozen=True):
@@ -112,7 +125,7 @@ def test_a_dimension_without_groups_of_its_own_is_known_if_all_ranks_were_record
     halves = sets((0, 1, 2, 3), (4, 5, 6, 7))
     known = rebuild([halves, sets((*range(8),))], 8, {*range(8)})
     assert (known.shape, known.spanned) == ((2, 4), ((1,), (0, 1)))
-    assert rebuild([halves], 8, {*range(7)}).reason == "1 rank of 8 were not recorded"
+    assert rebuild([halves], 8, {*range(7)}).reason == "1 of 8 ranks was not recorded"
 
 
 def test_the_common_ranks_of_groups_are_a_dimension() -> None:
@@ -129,3 +142,139 @@ def test_members_complete_a_list_of_ranks_that_pytorch_shortened() -> None:
     assert (
         ranks_of_group("[0, 1]", 4, [2, 3]) == ranks_of_group("[0, 1]", -1, []) == ranks_of_group("", 2, [0, 1]) == ()
     )
+
+
+# -- A job of 2 x 4 ranks ----------------------------------------------------------------------------
+
+TENSOR, DATA = sets((0, 1, 2, 3), (4, 5, 6, 7)), sets((0, 4), (1, 5), (2, 6), (3, 7))
+MIB = 1 << 20
+
+
+def report_of_job(
+    *, calls: int = 10, sizes: tuple[int, ...] = (MIB,), slow: float = 1.0, described: bool = True, ranks: int = 8
+) -> RanksReport:
+    """Return the report of a job in which the second group of four takes `slow` times as long as the first."""
+    kernels: dict[int, list[CommKernel]] = {rank: [] for rank in range(8)}
+    families_of_job = (("mesh_tp", "allreduce", TENSOR, 20_000), ("mesh_dp", "_reduce_scatter_base", DATA, 40_000))
+    for name, collective, groups, took in families_of_job:
+        for number, group in enumerate(sorted(groups)):
+            description = name if described else "undefined"
+            kind = CommKind(collective, f"{name}{number}", str([*group]), len(group), description=description)
+            for call in range(calls):
+                # Calls differ by up to 5%, and the first rank of each group is late by 1 us.
+                lasts = round(took * (slow if (name, number) == ("mesh_tp", 1) else 1.0) * (1 + 0.01 * (call % 5)))
+                begin = 200_000 * call + (0 if name == "mesh_tp" else 100_000)
+                for rank in group:
+                    start = begin + 1_000 * (rank == group[0])
+                    kernel = CommKernel(kind, start, begin + 1_000 + lasts, call, 8, bytes=sizes[call % len(sizes)])
+                    kernels[rank].append(kernel)
+    joined = Joined()
+    for rank in range(ranks):
+        joined.add(made_rank(rank, kernels[rank], window=(0, 200_000 * calls), world_size=8))
+    return joined.report()
+
+
+def communication(report: RanksReport) -> Communication:
+    assert report.communication is not None
+    return report.communication
+
+
+def dimension(report: RanksReport, name: str) -> CommDimension:
+    (found,) = (each for each in communication(report).dimensions if each.name == name)
+    return found
+
+
+def test_time_is_summed_up_by_dimension() -> None:
+    report = report_of_job()
+    tensor, data = dimension(report, "mesh_tp"), dimension(report, "mesh_dp")
+    assert (tensor.spans, tensor.groups, tensor.group_size, tensor.ranks) == ((1,), 2, 4, 8)
+    assert (data.spans, data.groups, data.group_size, data.group_ranks) == ((0,), 4, 2, tuple(sorted(DATA)))
+    # 10 calls on 8 ranks of 20 us and 2% on average; three of four ranks wait for 1 us.
+    assert (tensor.time.transfer_ns, tensor.time.waiting_ns) == (8 * 10 * 20_400, 6 * 10 * 1_000)
+    assert data.time.busy_ns == 8 * 10 * 40_800 + 4 * 10 * 1_000
+    assert tensor.time.busy_ns + data.time.busy_ns == communication(report).time.busy_ns
+    for row in communication(report).rows:
+        assert row.dimension is not None
+        assert communication(report).dimensions[row.dimension].name == row.description
+    assert from_json(to_json(report)) == report
+
+
+def test_the_verdict_states_the_mesh_and_what_each_dimension_costs() -> None:
+    report = report_of_job()
+    text = judge(report).text
+    assert "Mesh: 2 x 4: mesh_dp across {0, 4}, {1, 5}, ...; mesh_tp across {0 to 3}, {4 to 7}." in text
+    assert "Exposed communication by dimension: mesh_dp 66.1% and mesh_tp 33.9%." in text
+    shown = terminal.render(document(report, TERMINAL), width=80)
+    assert "Communication by dimension" in shown and "Mesh: 2 x 4." in shown
+
+
+def test_groups_without_a_description_are_named_by_their_collectives() -> None:
+    names = {each.name for each in communication(report_of_job(described=False)).dimensions}
+    assert names == {"allreduce groups of 4", "_reduce_scatter_base groups of 2"}
+
+
+def test_the_mesh_of_a_partial_recording_is_unknown_but_its_dimensions_have_times() -> None:
+    report = report_of_job(ranks=4)
+    mesh = communication(report).mesh
+    assert mesh is not None and (mesh.shape, mesh.reason) == ((), "4 of 8 ranks were not recorded")
+    assert dimension(report, "mesh_tp").time.transfer_ns == 4 * 10 * 20_400
+    assert "Mesh:" not in judge(report).text
+    assert "The mesh is unknown: 4 of 8 ranks were not recorded." in terminal.render(
+        document(report, TERMINAL), width=80
+    )
+
+
+def test_a_group_slower_than_its_peers_is_named_with_figures() -> None:
+    report = report_of_job(slow=2.0)
+    (slow,) = communication(report).slow_groups
+    assert (slow.group_ranks, slow.collective, slow.count, slow.peers) == ("[4, 5, 6, 7]", "allreduce", 10, 1)
+    assert slow.peers_gb_per_s == pytest.approx(1.5 * MIB / 20_400, rel=1e-3)
+    assert slow.bus_gb_per_s == pytest.approx(slow.peers_gb_per_s / 2, rel=1e-3)
+    assert slow.lost_ns == 10 * 20_400
+    assert "Group mesh_tp1 mesh_tp [4 to 7] transfers at 38.6 GB/s, 1 other group of mesh_tp at 77.1 GB/s" in (
+        judge(report).text
+    )
+    best = dimension(report, "mesh_tp").best_gb_per_s
+    assert best is not None and best >= slow.peers_gb_per_s
+
+
+@pytest.mark.parametrize(
+    "report",
+    [
+        report_of_job(slow=1.2),
+        report_of_job(slow=2.0, calls=7),
+        report_of_job(slow=2.0, sizes=(MIB, 2 * MIB, 3 * MIB)),
+    ],
+    ids=["by little", "in few calls", "in few calls of each size"],
+)
+def test_a_group_is_not_named(report: RanksReport) -> None:
+    assert communication(report).slow_groups == ()
+
+
+def test_queries_have_the_same_figures() -> None:
+    report = report_of_job(slow=2.0)
+    job = QueriedTraces(())
+    # Traces of eight ranks take long to make, and only their comparison counts here.
+    job.__dict__["ranks"] = report
+    comm = communication(report)
+    rows = ask(job, "SELECT collective, process_group, dimension, busy_ns, bus_gb_per_s FROM group_collectives").rows
+    assert [tuple(row.values()) for row in rows.to_pylist()] == [
+        (row.collective, row.group, row.dimension, row.time.busy_ns, row.bus_gb_per_s) for row in comm.rows
+    ]
+    rows = ask(job, "SELECT name, spans, mesh, groups, waiting_ns, best_gb_per_s FROM mesh_dimensions").rows
+    assert [tuple(row.values()) for row in rows.to_pylist()] == [
+        (each.name, str([*each.spans]), "[2, 4]", each.groups, each.time.waiting_ns, each.best_gb_per_s)
+        for each in comm.dimensions
+    ]
+    (slow,) = comm.slow_groups
+    (row,) = ask(job, "SELECT * FROM slow_groups").rows.to_pylist()
+    assert row.pop("process_group") == slow.group
+    assert row == {name: value for name, value in asdict(slow).items() if name != "group"}
+
+
+def test_nvlink_is_known_for_boards_that_have_it() -> None:
+    assert nvlink_gb_per_s(["NVIDIA H200", "NVIDIA H200"]) == nvlink_gb_per_s(["NVIDIA H100 80GB HBM3"]) == 450
+    assert (
+        nvlink_gb_per_s(["NVIDIA H100 PCIe"]) is nvlink_gb_per_s(["NVIDIA H200", None]) is nvlink_gb_per_s([]) is None
+    )
+    assert nvlink_gb_per_s(["NVIDIA H200", "Tesla V100-SXM2-16GB"]) is None
