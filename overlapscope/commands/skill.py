@@ -76,8 +76,8 @@ stderr. Ignore fields that you do not know.
 
 ## SQL
 
-One SELECT in DuckDB's dialect; no files, no network. Aggregate in SQL and use LIMIT. Every table has `source` and
-`rank`. A row of each table:
+One SELECT in DuckDB's dialect; no files, no network. Aggregate in SQL and use LIMIT. `source` and `rank` tell
+traces apart. A row of each table:
 """
 _MORE: Final = "\n`overlapscope explain WORD` says more of each, and `overlapscope explain` lists all.\n"
 

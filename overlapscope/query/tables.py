@@ -370,8 +370,7 @@ _ALL: Final = (
     ),
     _of_job(
         "group_collectives",
-        "a collective of a process group, over the steps that all ranks judge; without steps, over the time after the "
-        "lead-in",
+        "a collective of a process group, in the steps that all ranks judge",
         _GROUP,
         _integers(
             dimension="id in mesh_dimensions",
@@ -389,7 +388,7 @@ _ALL: Final = (
     ),
     _of_job(
         "mesh_dimensions",
-        "the process groups along a dimension of the device mesh, over the same time",
+        "process groups along a dimension of the mesh",
         _integers(dimension="number of the row, from 0"),
         _texts(
             name="their description; without one, their collectives",
@@ -406,7 +405,7 @@ _ALL: Final = (
     ),
     _of_job(
         "slow_groups",
-        "a collective that is slower in one group than in the others of its dimension",
+        "a collective slower in one group than in its peers",
         _GROUP,
         _integers(
             dimension="id in mesh_dimensions",
