@@ -262,7 +262,7 @@ _ALL: Final = (
     ),
     _table(
         "stalls",
-        "a blocking call of one line of code: how often the host waited in it, and what that cost",
+        "a blocking call of a line of code: how often the host waited in it, and what that cost",
         _DEVICE,
         _integers(
             thread="the system's id of the thread",
@@ -287,7 +287,7 @@ _ALL: Final = (
     ),
     _table(
         "copies",
-        "a copy between host and device that takes time",
+        "a copy between host and device",
         _GPU_OP,
         _STREAM,
         _texts(direction="h2d or d2h"),
@@ -309,7 +309,7 @@ _ALL: Final = (
     ),
     _table(
         "comm_kernels",
-        "a communication kernel that takes time: why it was exposed, what let it begin, its lead and prefetch depth",
+        "a communication kernel: why it was exposed, what let it begin, its lead and prefetch depth",
         _GPU_OP,
         _STREAM,
         _texts(collective="collective and process group; the kernel's name if they are not recorded"),
@@ -337,7 +337,7 @@ _ALL: Final = (
     ),
     _table(
         "idle_pieces",
-        "a piece of idle time with one cause; they add up to idle_ns, those with the same gap to one idle gap",
+        "a piece of idle time with one cause; they add up to idle_ns, those of a gap to an idle gap",
         _DEVICE,
         _integers(gap="number of its idle gap, from 0"),
         _TIMES,
@@ -347,7 +347,7 @@ _ALL: Final = (
     ),
     _table(
         "collectives",
-        "a communication kernel that states its collective",
+        "a communication kernel that names its collective",
         _STREAM,
         _texts(name="the collective, such as allreduce"),
         _TIMES,
@@ -370,7 +370,7 @@ _ALL: Final = (
     ),
     _of_job(
         "group_collectives",
-        "a collective of a process group, in the steps that all ranks judge",
+        "a collective of a process group, in steps that all ranks judge",
         _GROUP,
         _integers(
             dimension="id in mesh_dimensions",
