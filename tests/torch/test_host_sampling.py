@@ -168,6 +168,10 @@ class TestFacts:
         assert facts.gc_collections is not None and facts.gc_collections >= facts.steps >= 2
         assert facts.gc_pause_ns is not None and facts.span_ns / 2 < facts.gc_pause_ns <= facts.span_ns
 
+    def test_work_in_the_kernel_has_its_time(self, tmp_path: Path) -> None:
+        facts = activity_of("train(lambda: os.urandom(1 << 22))", tmp_path).facts
+        assert facts.kernel_ns is not None and 0 < facts.kernel_ns <= facts.span_ns
+
     def test_cpus_and_threads_are_those_of_the_program(self, tmp_path: Path) -> None:
         bound = "os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})\nimport torch\ntorch.set_num_threads(3)\n"
         activity = activity_of(f"{bound}train(lambda: first(0.01))", tmp_path)

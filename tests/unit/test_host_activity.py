@@ -38,6 +38,7 @@ ACTIVITY = HostActivity(
         run_queue_ns=5_000_000,
         throttled_ns=1_000_000,
         involuntary_switches=12,
+        kernel_ns=1_000_000,
         major_faults=0,
         gc_pause_ns=70_000_000,
         gc_collections=3,
@@ -90,6 +91,7 @@ def test_a_trace_is_read_back_with_it(facts: SystemFacts, tmp_path: Path) -> Non
         {"files": {"/log": 31}},
         {"files": {"/log": 0}},
         {"facts": {"steps": 10, "span_ns": 100, "run_queue_ns": 101}},
+        {"facts": {"steps": 10, "span_ns": 100, "kernel_ns": 101}},
         {"facts": {"steps": 10, "span_ns": 100, "run_queue_ns": 50, "throttled_ns": 51}},
         {"facts": {"steps": 10, "span_ns": 100, "throttled_ns": 101}},
         {"facts": {"steps": 10, "span_ns": 100, "gc_pause_ns": 101}},
@@ -142,7 +144,7 @@ def test_a_damaged_one_is_read_as_possible_numbers_or_not_at_all(damage: list[tu
     assert min(states.running, states.gil_wait, states.file_io, states.other_wait) >= 0
     assert sum(activity.files.values()) <= states.file_io
     assert 0 <= (facts.throttled_ns or 0) <= (facts.span_ns if facts.run_queue_ns is None else facts.run_queue_ns)
-    assert all(0 <= (ns or 0) <= facts.span_ns for ns in (facts.run_queue_ns, facts.gc_pause_ns))
+    assert all(0 <= (ns or 0) <= facts.span_ns for ns in (facts.run_queue_ns, facts.gc_pause_ns, facts.kernel_ns))
     assert facts.quota_cpus is None or (math.isfinite(facts.quota_cpus) and facts.quota_cpus > 0)
 
 
