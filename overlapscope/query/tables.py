@@ -188,7 +188,7 @@ _ALL: Final = (
     ),
     _table(
         "devices",
-        "a GPU of a trace, over its whole window as recorded; the five buckets add up to span_ns",
+        "a GPU over its whole window as recorded; the five buckets add up to span_ns",
         _DEVICE,
         _texts(name="product name"),
         _integers(
@@ -287,7 +287,7 @@ _ALL: Final = (
     ),
     _table(
         "copies",
-        "a copy between host and device",
+        "a copy between host and device that takes time",
         _GPU_OP,
         _STREAM,
         _texts(direction="h2d or d2h"),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Sequence
+from itertools import chain
 
 import numpy as np
 from msgspec import Struct
@@ -52,11 +53,12 @@ def find_dimensions(
     recorded = {rank.rank for rank in ranks if rank.rank is not None}
     mesh = rebuild(grouped, stated_world_size(ranks), recorded)
     spans = [*mesh.spanned, *[()] * (len(found) - len(mesh.spanned))]
+    kinds_in = [[kind for group in family for kind in kinds_of[group]] for family in found]
+    rows_of, transfers_of = (_rows_by_family(column, kinds_in) for column in (kernels.kind, transfers.kind))
     every = []
-    for family, along in zip(found, spans, strict=True):
-        kinds = [kind for group in family for kind in kinds_of[group]]
-        own = transfers.take(np.isin(transfers.kind, kinds))
-        dimension = _dimension(family, kinds, kernels, windows)
+    for number, (family, kinds, along) in enumerate(zip(found, kinds_in, spans, strict=True)):
+        own = transfers.take(transfers_of[number])
+        dimension = _dimension(family, kinds, kernels, windows, rows_of[number])
         best = best_speed(own, kernels.kinds)
         every.append((replace(dimension, spans=along, best_gb_per_s=best), kinds, slow_links(own, kernels.kinds)))
     every.sort(key=lambda item: (-item[0].time.exposed_ns, -item[0].time.busy_ns, item[0].name))
@@ -75,18 +77,27 @@ def _kinds_by_group(kinds: Sequence[CommKind], kind: I64, members: I64) -> dict[
     alike: defaultdict[tuple[str, str, str, int], list[int]] = defaultdict(list)
     for number, each in enumerate(kinds):
         alike[each.group, each.ranks, each.description, each.group_size].append(number)
+    seen = {number: np.unique(members[rows]).tolist() for number, rows in rows_by(kind)}
     by_group: defaultdict[RankGroup, list[int]] = defaultdict(list)
     for (_, recorded, description, size), numbers in alike.items():
-        seen = np.unique(members[np.isin(kind, numbers)]).tolist()
-        by_group[RankGroup(description, size, ranks_of_group(recorded, size, seen))] += numbers
+        ranks = ranks_of_group(recorded, size, chain.from_iterable(seen.get(number, ()) for number in numbers))
+        by_group[RankGroup(description, size, ranks)] += numbers
     return by_group
 
 
+def _rows_by_family(kind: I64, kinds_of: Sequence[Sequence[int]]) -> defaultdict[int, I64]:
+    """Return the rows of each family, given the kind of each row and the kinds of each family."""
+    family = np.empty(sum(map(len, kinds_of)), np.int64)
+    for number, kinds in enumerate(kinds_of):
+        family[list(kinds)] = number
+    return defaultdict(lambda: np.empty(0, np.int64), rows_by(family[kind]))
+
+
 def _dimension(
-    family: Sequence[RankGroup], kinds: Sequence[int], kernels: Kernels, windows: JudgedWindows
+    family: Sequence[RankGroup], kinds: Sequence[int], kernels: Kernels, windows: JudgedWindows, rows: I64
 ) -> CommDimension:
-    counted = windows.begins | (windows.end_ns > windows.start_ns)
-    rows = np.flatnonzero(np.isin(kernels.kind, kinds) & counted)
+    """Return a dimension without its place in the mesh. `rows` are the kernels of its `kinds`."""
+    rows = rows[windows.begins[rows] | (windows.end_ns > windows.start_ns)[rows]]
     sets = sorted({group.ranks for group in family})
     description, size = family[0].description, family[0].size
     if description in UNDESCRIBED:
