@@ -15,7 +15,7 @@ from overlapscope.budgets.metrics import Blame
 from overlapscope.budgets.places import JudgedPlace
 from overlapscope.budgets.samples import Spent
 from overlapscope.budgets.verdicts import FailureReason
-from overlapscope.catalog.causes import CAUSES, Subject
+from overlapscope.catalog.causes import CAUSES, Subject, states_comm_causes
 from overlapscope.report.model import Report
 from overlapscope.rules.finding import Finding
 
@@ -122,8 +122,7 @@ class _ReasonFinder(Struct, frozen=True, eq=False):
         metric = self.place.budget.what
         now = self.now.by_cause(blame, metric)
         past = None if self.before is None else self.before.by_cause(blame, metric)
-        if past is not None and past.keys() != now.keys():
-            # One of them is of an older version, without causes of communication.
+        if past is not None and blame == "exposed-comm" and not states_comm_causes(past, now):
             title, grown_ns = self._took(_words(blame), round(sum(now.values())), sum(past.values()))
             yield FailureReason(title=title, detail="", time_ns=grown_ns)
             return

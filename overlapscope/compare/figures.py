@@ -19,7 +19,7 @@ from overlapscope.analysis.average import (
 )
 from overlapscope.analysis.figures import COPIES_MATTER_FROM, Period
 from overlapscope.analysis.results import Device
-from overlapscope.catalog.causes import COMM_CAUSES, COPY_CAUSES, STORED_IDLE_CAUSES
+from overlapscope.catalog.causes import COMM_CAUSES, COPY_CAUSES, STORED_IDLE_CAUSES, states_comm_causes
 from overlapscope.compare.difference import FigureChange, Figures
 from overlapscope.compare.noise import F64, HOST_CAUSES, POINTS, floor_ns
 from overlapscope.compare.pair import Pair, PairRow
@@ -102,8 +102,7 @@ def compare(before: Sequence[Period], after: Sequence[Period], pair: Pair, *, co
         groups.setdefault(figure.group, []).append(change)
     fields = {name: tuple(group) for name, group in groups.items()}
     [span] = fields.pop("span")
-    if not all(period.exposed_comm_by_cause for period in (*before, *after)):
-        # A side is of an earlier version, without causes of communication.
+    if not states_comm_causes(*(period.exposed_comm_by_cause for period in (*before, *after))):
         fields["exposed_comm_by_cause"] = ()
     return Figures(span=span, **fields)
 

@@ -28,11 +28,16 @@ def group_name(row: GroupCollective | ExpertExchange | SlowGroup) -> str:
 
 
 def collective(report: RanksReport, met: LateIn | Meeting) -> str:
-    """Return a collective's name, and its group if the job has several: `allreduce of group dp [0, 8]`."""
+    """Return a collective's name, and its group if the job has several: `allreduce of [0, 8]`.
+
+    If few ranks are in no other group, they say enough of it.
+    """
     rows = report.communication.rows if report.communication is not None else ()
-    several = len({(row.group, row.group_ranks) for row in (*rows, met)}) > 1
-    group = " ".join(filter(None, (clean(met.group, 40), group_ranks(met.group_ranks)))) if several else ""
-    return f"{clean(met.collective, 80)}{f' of group {group}' if group else ''}"
+    groups = {(row.group, row.group_ranks) for row in (*rows, met)}
+    ranks = group_ranks(met.group_ranks)
+    alone = len({group for group, ranks_of in groups if ranks_of == met.group_ranks}) == 1
+    name = ranks if ranks and alone else " ".join(filter(None, ("group", clean(met.group, 40), ranks)))
+    return f"{clean(met.collective, 80)}{f' of {name}' if len(groups) > 1 else ''}"
 
 
 def meeting_name(report: RanksReport, meeting: Meeting) -> str:

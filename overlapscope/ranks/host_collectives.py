@@ -18,6 +18,7 @@ from overlapscope.analysis.grouping import rows_by
 from overlapscope.analysis.periods import is_step
 from overlapscope.base.intervals import I64, Bool, begins_after_all, contains, union
 from overlapscope.base.kept import kept
+from overlapscope.trace.host_ops import starts_collective
 from overlapscope.trace.model import HostEvents, Trace
 
 _COLLECTIVE = re.compile(r"(?:gloo|mpi|ucc|xccl):\w+")
@@ -27,9 +28,8 @@ NOTICED_NS = 50_000
 """Usual maximum time until a thread notices the end of a collective."""
 _LATE_NS, _LATE = 200_000, 0.05
 """A thread that goes on later than this, or than this fraction of the time without ops, may have worked in between."""
-_COMMUNICATES = ("c10d::", "_c10d_functional", "c10d_functional")
-_ARRANGES = (*_COMMUNICATES, "autograd::", "torch::autograd")
-"""Beginnings of the names of ops that don't compute themselves."""
+_AUTOGRAD = ("autograd::", "torch::autograd")
+"""Beginnings of the names of autograd's own ops."""
 _PARTS_OF_NAME = re.compile(r"c10d::|gloo:|mpi:|ucc:|xccl:|_base|_tensor|_into|_coalesced|_")
 _RUN_AS = {"reducescatter": "allreduce"}
 """Collectives that gloo runs as another one, whose name the range has (`ProcessGroupGloo.cpp`)."""
@@ -187,7 +187,7 @@ class _Idle(NamedTuple):
 
 def works(ops: HostEvents) -> Bool:
     """Return a mask of the ops that compute: `aten::mm`, `fbgemm::...`, but no autograd node and no collective."""
-    return ops.named(lambda name: "::" in name and not name.startswith(_ARRANGES))
+    return ops.named(lambda name: "::" in name and not name.startswith(_AUTOGRAD) and not starts_collective(name))
 
 
 def _idle(ops: HostEvents, notes: HostEvents) -> _Idle:
@@ -196,7 +196,7 @@ def _idle(ops: HostEvents, notes: HostEvents) -> _Idle:
     An op with a collective inside, such as one of a DTensor, may wait for it.
     """
     at = np.unique(np.concatenate((ops.start_ns, ops.end_ns, notes.start_ns, notes.end_ns)))
-    collectives = np.sort(ops.start_ns[ops.named(lambda name: name.startswith(_COMMUNICATES))])
+    collectives = np.sort(ops.start_ns[ops.named(starts_collective)])
     first, last = (np.searchsorted(collectives, edges) for edges in (ops.start_ns, ops.end_ns))
     computes = works(ops) & (first == last)
     inside = contains(union(ops.start_ns[computes], ops.end_ns[computes]), at[:-1])

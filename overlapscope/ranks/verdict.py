@@ -96,8 +96,9 @@ def _waiting(report: RanksReport) -> tuple[Level, str]:
     if not report.matching.judged and report.pipelines:
         return "fair", " ".join(pipeline_sentences(report))
     if not report.matching.judged:
-        unknown = report.clocks.status == "unknown"
-        why = _lower(clean(report.clocks.reason, 500)) if unknown else "no collective of theirs could be compared."
+        why = "no collective of theirs could be compared." if _has_collectives(report) else "there are no collectives."
+        if report.clocks.status == "unknown":
+            why = _lower(clean(report.clocks.reason, 500))
         doubt = f"Delays between ranks cannot be measured: {why}"
     else:
         doubt = _unjudged(rows)
@@ -105,6 +106,10 @@ def _waiting(report: RanksReport) -> tuple[Level, str]:
         return "unknown", " ".join((doubt, *_waited_for(report)))
     most = "".join(f"; rank {late.rank} delays them most, by {cost(report, late)}" for late in report.stragglers[:1])
     return "good", f"The {joined:,} ranks are balanced: no rank delays the others by 1% of their time{most}."
+
+
+def _has_collectives(report: RanksReport) -> bool:
+    return report.matching.kernels > report.matching.not_collective
 
 
 def _unjudged(rows: Sequence[RankRow]) -> str:
@@ -133,7 +138,7 @@ def _not_compared(rows: Sequence[RankRow]) -> str:
 
 def _waited_for(report: RanksReport) -> Iterator[str]:
     """Name a rank that idles while the others are in collectives that could not be compared."""
-    if report.matching.kernels == report.matching.not_collective:
+    if not _has_collectives(report):
         # A stage of a pipeline that waits for messages doesn't wait for a slow rank.
         return
     pairs = [(shown, row) for shown, row in zip(rows_of(report), report.ranks, strict=True) if row.joined]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import PurePath
 
 from msgspec import Struct, field
@@ -63,13 +63,24 @@ class Page(Struct, frozen=True):
         return tuple(finding for finding in self.report.findings if finding.found_in != "recorded")
 
     def sections(self) -> Iterator[DeviceReport]:
-        """Yield a report for each device of each trace, and one without device for a trace that has none."""
-        for number, trace in enumerate(self.report.traces):
+        """Yield a report for each device of each trace, and one without device for a trace that has none.
+
+        Traces of different ranks are in the order of their ranks.
+        """
+        for number in _by_rank([trace.rank for trace in self.report.traces]):
+            trace = self.report.traces[number]
             for device in trace.devices:
                 shown = device if self.recorded else of_plain(device)
                 yield DeviceReport(self, number, trace, in_frame(shown), device)
             if not trace.devices:
                 yield DeviceReport(self, number, trace, None, None)
+
+
+def _by_rank(ranks: Sequence[int | None]) -> Sequence[int]:
+    """Return the places of ranks in ascending order; as given if any is unknown or occurs twice."""
+    known = [rank for rank in ranks if rank is not None]
+    different = len({*known}) == len(ranks)
+    return sorted(range(len(ranks)), key=lambda place: ranks[place] or 0) if different else range(len(ranks))
 
 
 class DeviceReport(Struct, frozen=True):

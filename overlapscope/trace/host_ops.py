@@ -13,9 +13,9 @@ OPTIMIZER_STEP = "Optimizer.step#"
 OPTIMIZER_ZERO_GRAD = "Optimizer.zero_grad#"
 
 _ENGINE = re.compile(r"autograd::engine::|torch::autograd::|(torch::)?\w+Backward\d+$")
-_BOOKKEEPING = frozenset(
-    {"autograd", "c10d", "_c10d_functional", "c10d_functional", "inductor", "prim", "prims", "profiler", "torch"}
-)
+_COLLECTIVES = frozenset({"c10d", "_c10d_functional", "_c10d_functional_autograd", "c10d_functional"})
+"""Namespaces of collectives."""
+_BOOKKEEPING = _COLLECTIVES | {"autograd", "inductor", "prim", "prims", "profiler", "torch"}
 """Namespaces of ops that arrange other work."""
 _METADATA = re.compile(
     r"""
@@ -44,6 +44,11 @@ def allocates(name: str) -> bool:
 def is_engine(name: str) -> bool:
     """Return whether an op is a node of the backward pass in C++, or autograd's engine around a node."""
     return _ENGINE.match(name) is not None
+
+
+def starts_collective(name: str) -> bool:
+    """Return whether an op is a collective, or starts one."""
+    return name.partition("::")[0] in _COLLECTIVES
 
 
 def may_run_python(name: str) -> bool:

@@ -178,6 +178,10 @@ def test_where_nothing_can_be_compared_it_is_said_why() -> None:
     verdict = words.judge(report)
     assert (verdict.level, verdict.lead) == ("unknown", "Delays between ranks cannot be measured: nothing matches.")
     assert "unknown, so arrival times cannot be compared" in words.clocks(report)[0]
+    known = replace(report, clocks=replace(clocks, status="estimated"))
+    assert words.judge(known).lead.endswith("no collective of theirs could be compared.")
+    messages = replace(known, matching=replace(nothing, not_collective=9))
+    assert words.judge(messages).lead.endswith("there are no collectives.")
     assert words.judge(joined(recorded()[0])).lead.startswith("There is only one rank")
     assert words.judge(of_no_job()).lead.startswith("No trace states its rank")
     assert words.judge(joined(Unreadable(source="a", reason="b"))).level == "unusable"
@@ -227,7 +231,9 @@ def test_a_collective_is_named_with_its_group_if_there_are_several() -> None:
     assert meeting_name(report, meeting) == f"allreduce, no. {meeting.index}"
     other = replace(row, group="1", group_ranks="[0, 1, 2, 3]")
     several = replace(report, communication=replace(report.communication, rows=(row, other)))
-    assert meeting_name(several, meeting) == f"allreduce of group 0 [0, 1], no. {meeting.index}"
+    assert meeting_name(several, meeting) == f"allreduce of [0, 1], no. {meeting.index}"
+    same_ranks = replace(report, communication=replace(report.communication, rows=(row, replace(row, group="1"))))
+    assert meeting_name(same_ranks, meeting) == f"allreduce of group 0 [0, 1], no. {meeting.index}"
 
 
 def test_clocks_are_reported_with_their_error() -> None:

@@ -54,6 +54,18 @@ def test_percent_is_0_or_100_only_where_that_is_exact(value: float | None, text:
     assert words.percent(value) == text
 
 
+@pytest.mark.parametrize(
+    ("ranks", "shown"), [((2, 0, 1), (0, 1, 2)), ((2, 0, None), (2, 0, None)), ((1, 0, 1), (1, 0, 1))]
+)
+def test_ranks_are_shown_in_their_order_if_no_two_are_alike(
+    ranks: tuple[int | None, ...], shown: tuple[int | None, ...]
+) -> None:
+    kernel = Op(Kind.COMPUTE, 0, 9)
+    traces = [make_trace([kernel], rank=rank, source=f"{place}.json") for place, rank in enumerate(ranks)]
+    sections = Page(build([analyze_trace(trace) for trace in traces], replayed=False)).sections()
+    assert tuple(section.trace.rank for section in sections) == shown
+
+
 def test_a_share_of_nothing_is_not_a_number() -> None:
     assert words.share(0, 0) == words.share(None, 5) == "n/a"
 
