@@ -5,7 +5,7 @@ then recorded; the first once more, and some with Python stacks. Beside them, `b
 sizes by the arithmetic of nccl-tests, and `peer` copies from one GPU to another in one process. `overlapscope run`
 records some programs and experiments of the laboratory under torchrun.
 
-OUT then has `results.json`, with a `ProgramResult` for each variant and job, and up to seven archives of traces.
+OUT then has `results.json`, with a `ProgramResult` for each variant and job, and up to four archives of traces.
 Everything ends within `--seconds`: a job that hangs is killed, and its next program begins in new processes. Without
 GPUs, two processes take small sizes through gloo.
 """
@@ -33,7 +33,8 @@ from benchmarks.several_gpus_plan import PROGRAMS, ROOT, RUNS, DistributedJob, L
 
 STUCK_S = 60.0
 """Longest time without a result."""
-ARCHIVES, ARCHIVE_BYTES = 7, 15 << 20
+ARCHIVES, ARCHIVE_BYTES = 4, 15 << 20
+PARTS = ("four", "two", "two-b", "peer", "run")
 
 
 def measure(out: Path, job: DistributedJob, end: float) -> None:
@@ -169,10 +170,10 @@ def launch(out: Path, run: LauncherRun, gpus: tuple[int, ...], end: float) -> No
 
 
 def pack(work_folder: Path, out: Path) -> None:
-    """Write the results, and the traces into as few archives as hold them, those without stacks first."""
+    """Write the results, and the traces into as few archives as hold them, the most telling first."""
     names = [path.stem for path in sorted(work_folder.glob("*.jsonl"))]
     results = [result for name in names for result in _results(work_folder, name) if result.variant != "begun"]
-    traces = sorted(work_folder.rglob("*.json.gz"), key=lambda path: ("-stacks" in str(path), str(path)))
+    traces = sorted(work_folder.rglob("*.json.gz"), key=lambda path: (_worth(path), str(path)))
     archives: list[list[Path]] = [[]]
     room = ARCHIVE_BYTES
     for path in (*sorted(work_folder.glob("*.log")), *traces):
@@ -198,6 +199,12 @@ def pack(work_folder: Path, out: Path) -> None:
     (out / "results.json").write_bytes(msgspec.json.format(msgspec.json.encode(everything), indent=1))
 
 
+def _worth(path: Path) -> int:
+    """Return the place of a trace among those that are kept: one of many megabytes, or a second one, comes last."""
+    kind = path.parent.name
+    return 2 if "-again" in kind else 1 if "-stacks" in kind else 0
+
+
 def stages(names: tuple[str, ...], gpus: tuple[int, ...]) -> Iterator[list[DistributedJob]]:
     """Yield jobs that run side by side, if there are GPUs for all of them."""
     several = len(gpus) >= 4
@@ -213,19 +220,21 @@ def stages(names: tuple[str, ...], gpus: tuple[int, ...]) -> Iterator[list[Distr
         yield [DistributedJob("peer", gpus[:1], ("peer",))]
 
 
-def conduct(out: Path, names: tuple[str, ...], end: float) -> None:
-    """Measure everything that this machine's GPUs allow."""
+def conduct(out: Path, chosen: Sequence[str], parts: Sequence[str], end: float) -> None:
+    """Measure the chosen programs and runs, or everything that this machine's GPUs allow."""
     out.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory() as folder:
-        _conduct(Path(folder), out, names, end)
+        _conduct(Path(folder), out, chosen, parts, end)
 
 
-def _conduct(work_folder: Path, out: Path, names: tuple[str, ...], end: float) -> None:
+def _conduct(work_folder: Path, out: Path, chosen: Sequence[str], parts: Sequence[str], end: float) -> None:
+    names = tuple(name for name in PROGRAMS if not chosen or name in chosen)
+    runs = [run for run in RUNS if "run" in parts and (not chosen or run.name in chosen)]
     gpus = tuple(range(torch.cuda.device_count())) or (0, 1)
     pairs = (gpus[:2], gpus[2:4]) if len(gpus) >= 4 else (gpus[:2],)
     with ThreadPoolExecutor(len(pairs)) as pool:
         for stage in stages(names, gpus):
-            list(pool.map(lambda job: measure(work_folder, job, end - 20), stage))
+            list(pool.map(lambda job: measure(work_folder, job, end - 20), [job for job in stage if job.name in parts]))
             pack(work_folder, out)
     with ThreadPoolExecutor(len(pairs)) as pool:
         # Each pair takes the next run when it is free.
@@ -236,7 +245,7 @@ def _conduct(work_folder: Path, out: Path, names: tuple[str, ...], end: float) -
             launch(work_folder, run, pair, end - 20)
             free.append(pair)
 
-        list(pool.map(next_run, RUNS))
+        list(pool.map(next_run, runs))
     pack(work_folder, out)
 
 
@@ -245,7 +254,8 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("out", type=Path)
     parser.add_argument("--seconds", type=float, default=450)
-    parser.add_argument("--only", nargs="+", default=list(PROGRAMS), metavar="PROGRAM")
+    parser.add_argument("--only", nargs="+", default=(), metavar="NAME", help="programs and runs; all by default")
+    parser.add_argument("--parts", nargs="+", default=PARTS, choices=PARTS, metavar="PART", help=", ".join(PARTS))
     parser.add_argument("--job", help=argparse.SUPPRESS)
     parser.add_argument("--stacks", action="store_true", help=argparse.SUPPRESS)
     options = parser.parse_args()
@@ -254,7 +264,7 @@ def main() -> None:
 
         work(options.out, options.job, options.only, stacks=options.stacks)
     else:
-        conduct(options.out, tuple(options.only), time.monotonic() + options.seconds)
+        conduct(options.out, options.only, options.parts, time.monotonic() + options.seconds)
 
 
 if __name__ == "__main__":

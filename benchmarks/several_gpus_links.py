@@ -166,6 +166,8 @@ def peer(out: Path, name: str, program: str) -> Iterator[ProgramResult]:
         for _ in range(5):
             weight @ weight
         torch.cuda.current_stream().wait_stream(side)
+        for device in (here, there):
+            torch.cuda.synchronize(device)  # An error is reported at its step, and no copy outlives its memory.
 
     trace = record(out / name / "peer.trace.json.gz", step)
     yield ProgramResult(name, 1, program, figures=figures, trace=trace)
