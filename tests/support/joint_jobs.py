@@ -43,6 +43,11 @@ class RanksProgram(Struct, frozen=True):
     transfer_ns: tuple[int, ...]
     turns: tuple[tuple[Turn, ...], ...]
     bytes: tuple[int, ...] = ()
+    roots: tuple[int | None, ...] = ()
+    """Root of each collective that is a broadcast; empty if none is."""
+
+    def root(self, collective: int) -> int | None:
+        return self.roots[collective] if self.roots else None
 
 
 class Times(Struct):
@@ -63,7 +68,7 @@ def simulated(program: RanksProgram, *, prompt: bool = False) -> list[Times]:
     """
     ranks = range(len(program.turns))
     times = [Times([], [], [], [], [], []) for _ in ranks]
-    over: dict[int, int] = {}
+    over: dict[tuple[int, int], int] = {}
     thread, need = [0 for _ in ranks], [EARLIEST_NS for _ in ranks]
     there: list[dict[int, int]] = [{} for _ in program.members]
     while any(len(its.ended) < len(turns) for its, turns in zip(times, program.turns, strict=True)):
@@ -72,8 +77,8 @@ def simulated(program: RanksProgram, *, prompt: bool = False) -> list[Times]:
             if len(its.ended) < len(its.arrived) and turns[len(its.ended)].collective < 0:
                 its.ended.append(its.ended[-1] if its.ended else 0)
             # The end of a collective lets this rank's later parts go on.
-            while len(its.ended) < len(its.arrived) and turns[len(its.ended)].collective in over:
-                its.ended.append(over[turns[len(its.ended)].collective])
+            while len(its.ended) < len(its.arrived) and (turns[len(its.ended)].collective, rank) in over:
+                its.ended.append(over[turns[len(its.ended)].collective, rank])
             number = len(its.arrived)
             if number == len(turns) or len(its.ended) < number:
                 continue
@@ -94,9 +99,18 @@ def simulated(program: RanksProgram, *, prompt: bool = False) -> list[Times]:
             if turn.collective < 0:
                 continue
             there[turn.collective][rank] = its.arrived[-1]
-            if len(there[turn.collective]) == len(program.members[turn.collective]):
-                over[turn.collective] = max(there[turn.collective].values()) + program.transfer_ns[turn.collective]
+            over |= _ends(program, turn.collective, there[turn.collective])
     return times
+
+
+def _ends(program: RanksProgram, collective: int, arrived: dict[int, int]) -> dict[tuple[int, int], int]:
+    """Return when a collective ends on the ranks that need not wait any longer, given who has arrived."""
+    root, transfer_ns = program.root(collective), program.transfer_ns[collective]
+    if root is None:
+        complete = len(arrived) == len(program.members[collective])
+        return {(collective, rank): max(arrived.values()) + transfer_ns for rank in arrived if complete}
+    # The root's data is buffered, so it waits for nobody.
+    return {(collective, rank): max(at, arrived[root]) + transfer_ns for rank, at in arrived.items() if root in arrived}
 
 
 def summaries(program: RanksProgram, recorded: Sequence[Times]) -> list[RankSummary]:
@@ -109,7 +123,8 @@ def _summary(program: RanksProgram, rank: int, its: Times) -> RankSummary:
     kernels = []
     for number, turn in enumerate(turns):
         members = program.members[turn.collective]
-        kind = CommKind("allreduce", str(members), str(list(members)), len(members))
+        name = "allreduce" if program.root(turn.collective) is None else "broadcast"
+        kind = CommKind(name, str(members), str(list(members)), len(members))
         sequence = sum(program.members[earlier] == members for earlier in range(turn.collective))
         size = program.bytes[turn.collective] if program.bytes else -1
         step = 0 if program.bytes else number
@@ -211,8 +226,11 @@ def _parts(turns: Sequence[Turn], its: Times) -> Parts:
 
 
 @st.composite
-def programs(draw: st.DrawFn, *, alike: bool = False) -> RanksProgram:
-    """Programs of two to four ranks; with `alike`, all ranks are members of every collective."""
+def programs(draw: st.DrawFn, *, alike: bool = False, broadcasts: bool = False) -> RanksProgram:
+    """Programs of two to four ranks.
+
+    With `alike`, all ranks are members of every collective; with `broadcasts`, some collectives are broadcasts.
+    """
     ranks = draw(st.integers(2, 4))
     everyone = tuple(range(ranks))
     some = st.lists(st.sampled_from(everyone), min_size=2, unique=True).map(sorted).map(tuple)
@@ -234,4 +252,5 @@ def programs(draw: st.DrawFn, *, alike: bool = False) -> RanksProgram:
         )
         for rank in everyone
     ]
-    return RanksProgram(tuple(members), tuple(transfers), tuple(turns))
+    roots = [None, *(draw(st.sampled_from((None, *its))) if broadcasts else None for its in members[1:-1]), None]
+    return RanksProgram(tuple(members), tuple(transfers), tuple(turns), roots=tuple(roots))

@@ -81,6 +81,48 @@ def test_without_a_change_the_joint_replay_is_the_recording(program: RanksProgra
     assert list(result.waited_ns) == waited(program, recorded)
 
 
+@given(programs(broadcasts=True))
+def test_a_broadcast_is_waited_for_only_where_the_recording_allows_it(program: RanksProgram) -> None:
+    job, recorded = joined(program)
+    assert len(job.met) == len(program.members)
+    result = times_of(job, [rank.recorded for rank in job.ranks], job.transfer_ns)
+    assert lengths(result) == steps(program, recorded)
+    kinds = job.met.kernels.kinds
+    for meeting in range(len(job.met)):
+        entries = slice(job.met.first[meeting], job.met.first[meeting + 1])
+        needed, ends, starts = (column[entries] for column in (job.needed, job.met.end_ns, job.met.start_ns))
+        if kinds[job.met.kind[meeting]].collective == "broadcast":
+            assert needed.tolist() == [start <= min(ends) for start in starts.tolist()]
+        else:
+            assert needed.all()
+
+
+def with_a_late_rank(late: int, *, alike: bool = False) -> RanksProgram:
+    """Return a program of three ranks with broadcasts of rank 0, in which one rank computes longer or all alike."""
+    collectives = range(6)
+    turns = tuple(
+        tuple(Turn(number, 10, 900 if rank == late and not alike else 50, 10, "kernel") for number in collectives)
+        for rank in range(3)
+    )
+    everyone = ((0, 1, 2),) * len(collectives)
+    return RanksProgram(everyone, (20,) * len(collectives), turns, roots=(None, 0, 0, 0, 0, None))
+
+
+@pytest.mark.parametrize("late", [0, 2])
+def test_only_the_root_of_a_broadcast_delays_the_others(late: int) -> None:
+    program = with_a_late_rank(late)
+    job, recorded = joined(program)
+    parts = [rank.recorded for rank in job.ranks]
+    before = times_of(job, parts, job.transfer_ns)
+    assert lengths(before) == steps(program, recorded)
+    parts[late] = like_others(job, parts, late, Stance.EXPECTED)
+    after = times_of(job, parts, job.transfer_ns)
+    alike = with_a_late_rank(late, alike=True)
+    assert lengths(after) == steps(alike, simulated(alike))
+    # A late root holds up the others in each turn, a late receiver only in the last one, an all-reduce.
+    assert list(before.waited_ns) == {0: [0, 850, 850], 2: [170, 170, 0]}[late]
+
+
 @given(programs(), st.sampled_from((2.0, 5.0, 0.5)))
 def test_a_faster_network_is_what_a_simulation_of_it_gives(program: RanksProgram, factor: float) -> None:
     program = replace(program, transfer_ns=tuple(int(ns * 10 * factor) for ns in program.transfer_ns))

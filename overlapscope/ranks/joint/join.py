@@ -1,7 +1,8 @@
 """Joint replay: a single network of all ranks, tied where the ranks meet.
 
 A member's arrival at a collective has no length. A hub comes after all arrivals, and the rest of each member's
-collective comes after the hub: it is the transfer. So the engine that replays one rank replays the job.
+collective comes after the hub: it is the transfer. A broadcast's hub comes after the arrivals of the members that may
+be the root. So the engine that replays one rank replays the job.
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ from overlapscope.prediction.replay import replay
 from overlapscope.prediction.steps import mean
 from overlapscope.ranks.collectives import Meetings
 from overlapscope.ranks.comparison import Comparison, clock_words, compare
+from overlapscope.ranks.joint.broadcasts import waited_for, with_broadcasts
 from overlapscope.ranks.joint.rank import Parts, RankSummary, Unfit
 from overlapscope.ranks.reduced import stated_world_size
 from overlapscope.trace.model import Kind
@@ -44,10 +46,13 @@ class JoinedJob(Struct, frozen=True, eq=False):
     """Meetings that the ranks are joined at."""
     comm: I64
     """Collective of each entry of `met.row`, by its place on its rank."""
+    needed: Bool
+    """Mask of the entries of `met.row` that the others wait for."""
     last_ns: I64
-    """Last arrival at each meeting, by the reference clock."""
+    """Last arrival of these at each meeting, by the reference clock."""
     transfer_ns: I64
-    """Time from there to the end of each entry; negative if the clocks disagree."""
+    """Time to the end of each entry from there, or from its own arrival if that is later; negative if the clocks
+    disagree."""
 
     @property
     def numbers(self) -> list[int]:
@@ -60,16 +65,16 @@ def gather(summaries: Sequence[RankSummary]) -> JoinedJob:
     ranks = tuple(sorted(summaries, key=lambda rank: (rank.reduced.rank or 0, rank.reduced.source)))
     comparison = compare([rank.reduced for rank in ranks])
     known = comparison.offsets.error_ns >= 0
-    symmetric = comparison.symmetric
-    good = np.ones(len(symmetric), np.bool_)
-    if len(symmetric):
-        good = ~comparison.offsets.odd & np.logical_and.reduceat(known[symmetric.rank], symmetric.first[:-1])
-    met = symmetric.take(good)
+    met = with_broadcasts(comparison.symmetric.take(~comparison.offsets.odd), comparison.met)
+    if len(met):
+        met = met.take(np.logical_and.reduceat(known[met.rank], met.first[:-1]))
     before = _starts([len(rank.reduced.comm) for rank in ranks])
-    offset = comparison.offsets.offset_ns[met.rank]
-    last = np.maximum.reduceat(met.start_ns - offset, met.first[:-1]) if len(met) else np.empty(0, np.int64)
-    transfer = met.end_ns - offset - last[met.meeting]
-    return JoinedJob(ranks, comparison, met, met.row - before[met.rank], last, transfer)
+    needed, last = waited_for(met, comparison.offsets), np.empty(0, np.int64)
+    arrival = met.start_ns - comparison.offsets.offset_ns[met.rank]
+    if len(met):
+        last = np.maximum.reduceat(np.where(needed, arrival, np.iinfo(np.int64).min), met.first[:-1])
+    transfer = met.end_ns - met.start_ns - np.maximum(last[met.meeting] - arrival, 0)
+    return JoinedJob(ranks, comparison, met, met.row - before[met.rank], needed, last, transfer)
 
 
 def obstacles(summaries: Sequence[RankSummary | Unfit]) -> Iterator[str]:
@@ -141,12 +146,14 @@ class Ties(Columns, frozen=True):
     """Time from the last arrival to its end; negative if the clocks disagree."""
     last_ns: I64
     """Recorded last arrival at the meeting, or any times with the same order."""
+    needed: Bool
+    """True for members that the others wait for."""
 
 
 def ties(job: JoinedJob, parts: Sequence[Parts], transfer_ns: I64) -> Ties:
     """Return the ties of the recorded meetings, with some transfers."""
     rest = of_entries(job, [part.comm for part in parts])
-    return Ties(job.met.meeting, job.met.rank, rest, transfer_ns, job.last_ns[job.met.meeting])
+    return Ties(job.met.meeting, job.met.rank, rest, transfer_ns, job.last_ns[job.met.meeting], job.needed)
 
 
 def of_entries(job: JoinedJob, of_collectives: Sequence[I64]) -> I64:
@@ -195,7 +202,7 @@ def join(job: JoinedJob, parts: Sequence[Parts], tied: Ties) -> Joint:
     number[order] = item[-1] + np.arange(len(first))
     hub = np.repeat(number, np.diff(np.append(first, len(rest))))
     hubs = _hubs(tied.last_ns[first][order], int(lane[-1]))
-    orders.append(Orders.of(rest - 1, hub, 0, Why.EVENT))
+    orders.append(Orders.of(rest[tied.needed] - 1, hub[tied.needed], 0, Why.EVENT))
     orders.append(replace(Orders.of(hub, rest, 0, Why.EVENT), lag_ns=np.minimum(tied.transfer_ns, 0)))
     joined = DeviceItems.joined([*items, hubs]).copied("duration_ns")
     joined.duration_ns[rest] = np.maximum(tied.transfer_ns, 0)
@@ -284,7 +291,7 @@ def times(job: JoinedJob, parts: Sequence[Parts], tied: Ties) -> JobTimes:
     joint = join(job, parts, tied)
     replayed = replay(joint.network)
     arrived = replayed.end_ns[joint.arrival]
-    waited = replayed.end_ns[joint.hub] - arrived
+    waited = np.maximum(replayed.end_ns[joint.hub] - arrived, 0)
     lengths, waits = [], []
     for place, part in enumerate(parts):
         if part.marks_are_calls:
