@@ -17,6 +17,7 @@ from overlapscope.analysis.blockers import (
     host_was_blocked,
     last_blocking,
 )
+from overlapscope.analysis.communicators import by_communicator
 from overlapscope.analysis.event_waits import SURE_HANDOVER_NS
 from overlapscope.analysis.grouping import rows_by
 from overlapscope.base.columns import Columns, pick
@@ -50,7 +51,7 @@ class CommOps(Columns, frozen=True):
     """Row of `Timeline.ops`."""
     cause: I8
     """Index into `COMM_CAUSES` of the cause of exposed time that an earlier begin would have hidden: `late-issue` or
-    `host-sync` if its launch let it begin, `blocked-behind` for the collective before it on its stream,
+    `host-sync` if its launch let it begin, `blocked-behind` for the one before it on its stream or communicator,
     `waiting-for-input` for an event or other op; `unknown` if nothing explains when it began."""
     gain_ns: I64
     """Additional time beside compute if the others of these had decided when it began."""
@@ -108,42 +109,44 @@ def lead_ns(ops: GpuOps, comm: CommOps) -> I64:
     return np.where(comm.consumer >= 0, lead, NO_LEAD)
 
 
-class _Begin(Struct, frozen=True, eq=False):
+class CommBegins(Struct, frozen=True, eq=False):
     """What let each op of a device begin, one row each. Times without anything are long before the recording."""
 
     issued_ns: I64
     queue_ns: I64
-    """End of the collective before it on its stream."""
+    """End of the collective before it on its stream or communicator."""
     input_ns: I64
     """End of the op that it waits for otherwise: the last one by event waits, or the one before it on its stream."""
     source: I64
     """Row of that op; -1 without one, or if it is on another device."""
     before: I64
-    """Row of the last op to end before it on its stream; -1 without one."""
+    """Row of that collective; -1 without one."""
 
 
-def _find_begins(recording: DeviceRecording) -> _Begin:
-    ops, edges = recording.timeline.ops, recording.edges
+@kept()
+def find_begins(recording: DeviceRecording) -> CommBegins:
+    """Return what let each op of a device begin."""
+    ops, in_order = recording.timeline.ops, by_communicator(recording)
+    edges, queued = recording.edges.take(~in_order), recording.edges.take(in_order)
     issued = np.where(recording.issued == NEVER, _ALWAYS, np.minimum(recording.issued, ops.start_ns))
     before, source = np.full((2, len(ops)), -1, np.int64)
     for _, rows in rows_by(ops.stream):
         before[rows[1:]] = _last_to_end(ops, rows)[:-1]
     input_ns = np.full(len(ops), _ALWAYS)
-    in_order = edges.take(np.argsort(edges.source_end_ns, kind="stable"))
-    source[in_order.held], input_ns[in_order.held] = in_order.source, in_order.source_end_ns
+    edges = edges.take(np.argsort(edges.source_end_ns, kind="stable"))
+    source[edges.held], input_ns[edges.held] = edges.source, edges.source_end_ns
     ended = pick(ops.end_ns, before, _ALWAYS)
     behind = pick(ops.kind, before) == Kind.COMM
     feeds = ~behind & (ended > input_ns)
-    return _Begin(
-        issued_ns=issued,
-        queue_ns=np.where(behind, ended, _ALWAYS),
-        input_ns=np.where(feeds, ended, input_ns),
-        source=np.where(feeds, before, source),
-        before=before,
-    )
+    input_ns, source = np.where(feeds, ended, input_ns), np.where(feeds, before, source)
+    queue_ns, before = np.where(behind, ended, _ALWAYS), np.where(behind, before, -1)
+    queued = queued.take(np.argsort(queued.source_end_ns, kind="stable"))
+    queued = queued.take(queued.source_end_ns > queue_ns[queued.held])
+    queue_ns[queued.held], before[queued.held] = queued.source_end_ns, queued.source
+    return CommBegins(issued_ns=issued, queue_ns=queue_ns, input_ns=input_ns, source=source, before=before)
 
 
-def _fed_by(ops: GpuOps, work: ComputeStreams, begin: _Begin, collectives: I64) -> I64:
+def _fed_by(ops: GpuOps, work: ComputeStreams, begin: CommBegins, collectives: I64) -> I64:
     """Return the op whose begin let each collective begin: itself, or the first of the short ops that feed it."""
     op, length = collectives, ops.end_ns - ops.start_ns
     passes = (ops.kind != Kind.COMM) & ~work.is_work
@@ -163,7 +166,7 @@ def find_comm(recording: DeviceRecording, work: ComputeStreams) -> CommOps:
     op begin counts.
     """
     timeline, bounds = recording.timeline, recording.bounds
-    ops, begins = timeline.ops, _find_begins(recording)
+    ops, begins = timeline.ops, find_begins(recording)
     collectives = np.flatnonzero((ops.kind == Kind.COMM) & (ops.end_ns > ops.start_ns))
     op = _fed_by(ops, work, begins, collectives)
 

@@ -27,13 +27,14 @@ from overlapscope.analysis.blockers import (
     last_blocking,
     running_in,
 )
-from overlapscope.analysis.comm_order import CommOps, ComputeStreams, awaited, find_comm, find_compute
+from overlapscope.analysis.comm_order import CommOps, ComputeStreams, awaited, find_begins, find_comm, find_compute
+from overlapscope.analysis.communicators import by_communicator
 from overlapscope.analysis.event_waits import EXACT, LOW
 from overlapscope.analysis.grouping import rows_by
 from overlapscope.analysis.idle import LAUNCH_LATENCY_NS
 from overlapscope.analysis.pieces import ExposedComm
 from overlapscope.base.columns import Columns, pick
-from overlapscope.base.intervals import I64, covered
+from overlapscope.base.intervals import I64, Bool, covered
 from overlapscope.catalog.causes import COMM_RANK as RANK
 from overlapscope.catalog.causes import CommCause
 from overlapscope.trace.model import I8
@@ -44,12 +45,12 @@ class _Pieces(Columns, frozen=True):
 
     start_ns: I64
     end_ns: I64
-    period: I64
-    """Number of the period between two of `DeviceRecording.bounds`."""
     op: I64
     """Row of `Timeline.ops` of the collective that the piece belongs to."""
     free: I64
-    """Row of the next compute in the period that doesn't wait for the collective; -1 if there is none."""
+    """Row of the next compute, perhaps of the next step, that doesn't wait for the collective; -1 if there is none."""
+    blocks: Bool
+    """Whether the next compute only waits for a collective behind it, which could have begun."""
     confidence: I8
 
 
@@ -79,9 +80,11 @@ def attribute(recording: DeviceRecording) -> tuple[ExposedComm, CommOps]:
 
     in_order = ~could_run & np.isin(ops.stream[op], [ops.stream[rows[0]] for rows in work.streams])
     cause[in_order] = RANK[CommCause.SAME_STREAM]
+    blocks = ~could_run & ~in_order & pieces.blocks
+    cause[blocks] = RANK[CommCause.BLOCKED_BEHIND]
     lead_in = end <= timeline.judged_from_ns
     cause[lead_in] = RANK[CommCause.LEAD_IN]
-    settled = could_run | in_order | lead_in
+    settled = could_run | in_order | blocks | lead_in
     gained = start + first_part(begun.gain_ns, op, np.where(settled, 0, end - start))
     parts = (
         (start, gained, begun.cause, begun.held_by, begun.call),
@@ -109,24 +112,29 @@ def _cut(recording: DeviceRecording, work: ComputeStreams, comm: CommOps) -> _Pi
     ops, exposed = timeline.ops, timeline.exposed_comm
     following = [pick(rows, np.searchsorted(ops.start_ns[rows], exposed.starts, side="left")) for rows in work.streams]
     launched = [_late_until(recording, row) for row in following]
-    start, end = cut_up(exposed, np.concatenate([bounds, ops.start_ns[comm.op], ops.end_ns[comm.op], *launched]))
-    period = np.searchsorted(bounds, start, side="right") - 1
+    queued = recording.edges.take(by_communicator(recording))
+    begins = find_begins(recording)
+    able_ns = np.maximum(begins.issued_ns, begins.input_ns)[queued.held]
+    cuts = [bounds, ops.start_ns[comm.op], ops.end_ns[comm.op], able_ns, *launched]
+    start, end = cut_up(exposed, np.concatenate(cuts))
     which, piece = running_in(start, ops.start_ns[comm.op], ops.end_ns[comm.op])
     op = comm.op[which]
     stretch = np.searchsorted(exposed.starts, start[piece], side="right") - 1
-    period_end = bounds[period[piece] + 1]
 
     free = np.full(len(op), -1, np.int64)
     sure = np.ones(len(op), np.bool_)
+    blocks = _blocks(op, start[piece], queued.source, able_ns)
+    asked = replace(recording, edges=recording.edges.take(~by_communicator(recording)))
     stated = replace(recording, edges=recording.edges.take(recording.edges.confidence == EXACT))
     for stream, pairs in rows_by(ops.stream[op]):
         place = np.searchsorted(np.flatnonzero(ops.stream == stream), op[pairs])
-        by_any, by_stated = (awaited(which, stream) for which in (recording, stated))
+        by_any, by_stated, by_program = (awaited(which, stream) for which in (recording, stated, asked))
         for rows in following:
             row = rows[stretch[pairs]]
             waits = pick(by_any, row, 0) > place
             sure[pairs] &= (row < 0) | ~waits | (pick(by_stated, row, 0) > place)
-            able = (row >= 0) & ~waits & (pick(ops.start_ns, row, 0) < period_end[pairs])
+            blocks[pairs] &= ~waits | (pick(by_program, row, 0) <= place)
+            able = (row >= 0) & ~waits
             sooner = pick(ops.start_ns, row, NEVER) < pick(ops.start_ns, free[pairs], NEVER)
             free[pairs] = np.where(able & sooner, row, free[pairs])
     # The collective that the next compute waits for decides, and among several the last to end.
@@ -135,11 +143,19 @@ def _cut(recording: DeviceRecording, work: ComputeStreams, comm: CommOps) -> _Pi
     return _Pieces(
         start_ns=start,
         end_ns=end,
-        period=period,
         op=op[chosen],
         free=free[chosen],
+        blocks=blocks[chosen],
         confidence=np.where(sure | (free >= 0), EXACT, LOW)[chosen].astype(np.int8),
     )
+
+
+def _blocks(op: I64, start: I64, source: I64, able_ns: I64) -> Bool:
+    """Return whether a collective that could begin by the start of each piece is queued behind the op of the piece."""
+    earliest = np.full(max(op.max(initial=-1), source.max(initial=-1)) + 1, NEVER)
+    np.minimum.at(earliest, source, able_ns)
+    result: Bool = earliest[op] <= start
+    return result
 
 
 def _late_until(recording: DeviceRecording, compute: I64) -> I64:

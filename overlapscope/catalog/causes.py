@@ -275,8 +275,9 @@ EXPOSED_COMM: Final = _by_id(
     ),
     Cause(
         CommCause.BLOCKED_BEHIND,
-        meaning="The collective was queued behind another one of its stream while compute ran that could hide it.",
-        evidence="was queued behind another collective of its stream while compute ran",
+        meaning="A collective was queued behind another one of its stream or communicator while compute ran, or could "
+        "have run, that hides it.",
+        evidence="was queued behind another collective while compute ran, or kept one waiting that compute needs",
         colors=("#b067b0", "#d79bd3"),
         remedy="Launch urgent collectives first, or send less in those ahead of it.",
         fixing="Queueing the collectives in another order",

@@ -1,8 +1,9 @@
 """Causes of the exposed communication of joined ranks: one for each nanosecond, as for a single rank.
 
-A rank alone can't tell waiting from transfer. Here, time before the last rank arrived is `straggler`, and time before
-the other side of a message began is `message-wait`, whatever its cause was. `waiting-or-transfer` after that is
-`transfer`, if all members of the group were recorded. Without arrivals, a rank's own causes stay.
+A rank alone can't tell waiting from transfer. Here, time before the last rank arrived is `straggler`, unless compute
+could have run (`ReducedRank.held_comm`), and time before the other side of a message began is `message-wait`, whatever
+its cause was. `waiting-or-transfer` after that is `transfer`, if all members of the group were recorded. Without
+arrivals, a rank's own causes stay.
 """
 
 from __future__ import annotations
@@ -24,19 +25,19 @@ CommCauses = Mapping[CommCause, Intervals]
 def find_comm_causes(ranks: Sequence[ReducedRank], waits: RankWaits) -> CommCauses:
     """Return the exposed communication of the compared ranks by cause."""
     axis, arrivals = Axis(ranks), waits.arrivals
-    straggling = union(arrivals.axis_ns, arrivals.axis_ns + arrivals.waited_ns)
-    waiting = join(straggling, waits.in_messages)
+    own = [_on_axis(ranks, axis, number) for number in range(len(COMM_CAUSES))]
+    straggling = intersect(union(arrivals.axis_ns, arrivals.axis_ns + arrivals.waited_ns), axis.held)
+    waiting = join(straggling, intersect(axis.exposed, waits.in_messages))
     # Of other kernels, a rank that isn't recorded may have come last, or nothing is known.
     judged = _of_whole_groups(ranks, waits, axis)
-    own = [_on_axis(ranks, axis, number) for number in range(len(COMM_CAUSES))]
     causes = {cause: subtract(times, waiting) for cause, times in zip(COMM_CAUSES, own, strict=True)}
     # Ranks whose trace shows no causes, such as those recorded on the host, have exposed time without any.
     unexplained = subtract(axis.exposed, join(EMPTY, *own, waiting))
     causes[CommCause.UNKNOWN] = join(causes[CommCause.UNKNOWN], unexplained)
     either = causes[CommCause.WAITING_OR_TRANSFER]
     causes |= {
-        CommCause.STRAGGLER: intersect(axis.exposed, straggling),
-        CommCause.MESSAGE_WAIT: intersect(axis.exposed, subtract(waiting, straggling)),
+        CommCause.STRAGGLER: straggling,
+        CommCause.MESSAGE_WAIT: subtract(waiting, straggling),
         CommCause.TRANSFER: intersect(either, judged),
         CommCause.WAITING_OR_TRANSFER: subtract(either, judged),
     }

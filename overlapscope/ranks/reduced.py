@@ -27,8 +27,8 @@ from overlapscope.analysis.timeline import Timeline, build
 from overlapscope.analysis.trust import judge_file, verdict
 from overlapscope.analysis.trust_results import Trust
 from overlapscope.base.columns import pick
-from overlapscope.base.intervals import EMPTY, I64, Bool, Intervals
-from overlapscope.catalog.causes import COMM_CAUSES, COPY_CAUSES, IDLE_CAUSES
+from overlapscope.base.intervals import EMPTY, I64, Bool, Intervals, join, subtract
+from overlapscope.catalog.causes import COMM_CAUSES, COMM_RANK, COPY_CAUSES, IDLE_CAUSES, CommCause
 from overlapscope.errors import UnreadableTrace
 from overlapscope.ranks.exchanges import Exchanges, find_exchanges
 from overlapscope.ranks.judged_steps import NO_STEPS, RankSteps, without_namesakes
@@ -98,6 +98,10 @@ class StepFigures(Struct, frozen=True, eq=False):
         return spans
 
 
+_UNHELD = (CommCause.LATE_COMPUTE, CommCause.LAUNCH_LATENCY)
+"""Causes of exposed communication beside which compute could have run."""
+
+
 class ComparedRank(Struct, frozen=True, eq=False, kw_only=True):
     """The part of a rank that arrivals are compared by: its collectives. Times are by the clock of its own trace."""
 
@@ -126,6 +130,11 @@ class ComparedRank(Struct, frozen=True, eq=False, kw_only=True):
     lossy: bool = False
     """True if its file is cut off or lost events, so that collectives may be missing anywhere."""
 
+    @property
+    def held_comm(self) -> Intervals:
+        """Part of `exposed_comm` in which compute waited for communication, as far as known."""
+        return self.exposed_comm
+
 
 class ReducedRank(ComparedRank, frozen=True, eq=False, kw_only=True):
     """One device of one rank."""
@@ -150,6 +159,12 @@ class ReducedRank(ComparedRank, frozen=True, eq=False, kw_only=True):
     """Length of a step without the profiler, if the recorder timed steps."""
     predicted: bool = False
     """True if `overlapscope whatif` predicted the trace instead of recording it."""
+
+    @property
+    def held_comm(self) -> Intervals:
+        """Part of `exposed_comm` without the time in which compute that doesn't wait for it was not launched."""
+        unheld = (self.comm_causes[COMM_RANK[cause]] for cause in _UNHELD if self.comm_causes)
+        return subtract(self.exposed_comm, join(EMPTY, *unheld))
 
 
 def reduce(trace: Trace) -> tuple[ReducedRank, ...]:

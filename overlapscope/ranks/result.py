@@ -72,7 +72,7 @@ class RankRow(msgspec.Struct, frozen=True, kw_only=True):
     waited_ns: int | None
     """Time that its collectives ran before the last rank had arrived, in all judged meetings; None if it had none."""
     waited_exposed_ns: int | None
-    """Part of `waited_ns` during which it computed nothing."""
+    """Part of `waited_ns` during which its compute waited for communication."""
     made_wait_ns: int | None
     """Time that the others waited for it: the sum of their waits in the meetings where it arrived last."""
     last_in: int | None
@@ -163,7 +163,7 @@ class Waiting(msgspec.Struct, frozen=True, kw_only=True):
     rank: int
     waited_ns: int
     exposed_ns: int
-    """Part of `waited_ns` during which it computed nothing."""
+    """Part of `waited_ns` during which its compute waited for communication."""
 
 
 class Meeting(msgspec.Struct, frozen=True, kw_only=True):
@@ -219,7 +219,7 @@ class Straggler(msgspec.Struct, frozen=True, kw_only=True):
     made_wait_ns: int
     """Sum of the others' waits."""
     made_wait_exposed_ns: int
-    """Part of `made_wait_ns` during which the others computed nothing, which is the cost of the delay."""
+    """Part of `made_wait_ns` during which the others' compute waited for it, which is the cost of the delay."""
     passed_on_ns: int
     """Part of `made_wait_exposed_ns` that the rank may only have passed on: since this group last met, it had itself
     waited as long for other ranks."""

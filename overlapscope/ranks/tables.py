@@ -91,7 +91,7 @@ def stragglers(report: RanksReport, *, rows: int, named: int = NAMED) -> Table:
         title="Ranks that delay the others",
     )
     note = (
-        "Delay: mean wait of each other rank without compute; a fix saves no more. Total wait: of all others "
+        "Delay: mean wait of each other rank's compute; a fix saves no more. Total wait: of all others "
         "together. Delays below the clock error are ignored."
     )
     if passed:

@@ -45,7 +45,7 @@ class Arrivals(Columns, frozen=True):
     waited_ns: I64
     """Time until the last member arrived, at most the length of the kernel."""
     exposed_ns: I64
-    """Part of `waited_ns` during which the rank computed nothing."""
+    """Part of `waited_ns` during which the rank's compute waited for communication."""
     last: Bool
     """True if the member may have arrived last, as far as the clocks tell."""
 
@@ -70,7 +70,7 @@ class Pairs(Columns, frozen=True):
     """Place of the rank that waited."""
     waited_ns: I64
     exposed_ns: I64
-    """Part of `waited_ns` during which the waiting rank computed nothing."""
+    """Part of `waited_ns` during which the waiting rank's compute waited for communication."""
     passed_on_ns: I64
     """Part of `exposed_ns` that the late rank may only have passed on."""
 
@@ -83,7 +83,7 @@ class WaitsByRank(Columns, frozen=True):
     waited_ns: I64
     """Union of its waits."""
     exposed_ns: I64
-    """Part of `waited_ns` during which it computed nothing."""
+    """Part of `waited_ns` during which its compute waited for communication."""
     made_wait_ns: I64
     """Time that all other ranks waited for it."""
     last_in: I64
@@ -135,9 +135,9 @@ def find_waits(ranks: Sequence[ComparedRank], met: Meetings, offsets: Offsets, m
     )
     after_lead_in = union(np.clip(judged_from + axis.shift, axis.begin[:-1], axis.begin[1:]), axis.begin[1:])
     waits = union(arrivals.axis_ns, arrivals.axis_ns + arrivals.waited_ns)
-    exposed_waits = intersect(waits, axis.exposed)
+    held_waits = intersect(waits, axis.held)
     in_messages = union(message_start, message_start + messages.waited_ns)
-    before = _waited_before(meetings, arrivals, axis, join(exposed_waits, intersect(in_messages, axis.exposed)))
+    before = _waited_before(meetings, arrivals, axis, join(held_waits, intersect(in_messages, axis.exposed)))
     steps = common_steps(ranks)
     windows = axis.windows(steps)
     inside = contains(windows, arrivals.axis_ns)
@@ -149,7 +149,7 @@ def find_waits(ranks: Sequence[ComparedRank], met: Meetings, offsets: Offsets, m
     by_rank = WaitsByRank(
         judged=np.bincount(arrivals.rank[inside], minlength=len(ranks)),
         waited_ns=axis.by_rank(counted_waits),
-        exposed_ns=axis.by_rank(intersect(counted_waits, axis.exposed)),
+        exposed_ns=axis.by_rank(intersect(counted_waits, axis.held)),
         made_wait_ns=sum_by(pairs.late, pairs.waited_ns, len(ranks)),
         last_in=np.bincount(arrivals.rank[np.unique(charges.late)], minlength=len(ranks)),
         unjudged_ns=axis.by_rank(subtract(intersect(axis.exposed, after_lead_in), judged_kernels)),
@@ -180,11 +180,15 @@ class Axis:
         window_starts = np.array([rank.end_ns - rank.span_ns for rank in ranks], np.int64)
         self.shift: I64 = self.begin[:-1] - window_starts
         """Number to add to each rank's own times."""
-        shift = np.repeat(self.shift, [len(rank.exposed_comm.starts) for rank in ranks])
-        starts = np.concatenate([np.empty(0, np.int64), *(rank.exposed_comm.starts for rank in ranks)])
-        ends = np.concatenate([np.empty(0, np.int64), *(rank.exposed_comm.ends for rank in ranks)])
-        self.exposed = Intervals(starts + shift, ends + shift)
+        self.exposed = self._of([rank.exposed_comm for rank in ranks])
         """Exposed communication of all ranks."""
+        self.held = self._of([rank.held_comm for rank in ranks])
+        """The part of it in which compute waited (`ComparedRank.held_comm`)."""
+
+    def _of(self, times: Sequence[Intervals]) -> Intervals:
+        moved = [(each.starts + by, each.ends + by) for each, by in zip(times, self.shift, strict=True)]
+        starts, ends = (np.concatenate([np.empty(0, np.int64), *(each[side] for each in moved)]) for side in (0, 1))
+        return Intervals(starts, ends)
 
     def windows(self, steps: CommonSteps) -> Intervals:
         """Return the window of each rank, even an empty one."""
@@ -215,7 +219,7 @@ def _arrivals(meetings: Meetings, axis: Axis, offsets: Offsets, within_ns: I64) 
         arrival_ns=arrival,
         axis_ns=start,
         waited_ns=waited,
-        exposed_ns=covered(axis.exposed, start, start + waited),
+        exposed_ns=covered(axis.held, start, start + waited),
         last=last,
     )
     return arrivals, LastArrivals(
@@ -291,5 +295,5 @@ def _union_lengths(number: I64, count: int, start: I64, end: I64, axis: Axis) ->
     merged = union(np.searchsorted(times, start) + number * wide, np.searchsorted(times, end) + number * wide)
     which = merged.starts // wide
     begin, stop = times[merged.starts % wide], times[merged.ends % wide]
-    exposed = covered(axis.exposed, begin, stop)
+    exposed = covered(axis.held, begin, stop)
     return sum_by(which, stop - begin, count), sum_by(which, exposed, count)

@@ -25,6 +25,12 @@ def recorded() -> tuple[ReducedRank, ReducedRank]:
     return first, second
 
 
+def counting_all_waits() -> tuple[ReducedRank, ReducedRank]:
+    """Return the two ranks without causes, so that all waits count. Their compute mostly waited for their hosts."""
+    first, second = (replace(rank, comm_causes=()) for rank in recorded())
+    return first, second
+
+
 def multiplied(rank: int, size: int, *, late_us: float = 0.0) -> ReducedRank:
     """One rank of a job of `size`, which comes so much later to each collective than it did."""
     template = recorded()[rank % 2]

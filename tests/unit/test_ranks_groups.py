@@ -152,7 +152,8 @@ def test_each_exposed_nanosecond_of_joined_ranks_has_one_cause(ranks: list[Reduc
             for start, end in zip(*map(np.ndarray.tolist, times), strict=True):
                 for at in range(start, end):
                     cause = COMM_CAUSES[number]
-                    if (place, at) in waiting:
+                    needed = cause not in {CommCause.LATE_COMPUTE, CommCause.LAUNCH_LATENCY}
+                    if (place, at) in waiting and needed:
                         cause = CommCause.STRAGGLER
                     elif cause == CommCause.WAITING_OR_TRANSFER and (place, at) in judged:
                         cause = CommCause.TRANSFER

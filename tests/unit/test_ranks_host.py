@@ -58,8 +58,9 @@ def test_a_rank_that_comes_late_to_collectives_on_the_host_is_named(tmp_path: Pa
     result = report(tmp_path)
     late = result.straggler
     assert late is not None
-    assert (late.rank, late.last_in, late.lost_per_step_ns) == (1, 4, 1000 * LATE)
-    assert judge(result).lead.startswith("Rank 1 delays the other rank by up to 6.00 ms a step")
+    # The early rank starts the collective for some time before it waits.
+    assert (late.rank, late.last_in, late.lost_per_step_ns) == (1, 4, 1000 * LATE - 200_000)
+    assert judge(result).lead.startswith("Rank 1 delays the other rank by up to 5.80 ms a step")
     assert any(note.startswith("Recorded without a GPU: ranges on the host") for note in result.notes)
 
 

@@ -34,7 +34,7 @@ from overlapscope.ranks.reduced import reduce
 from overlapscope.ranks.result import Clocks, Duplicate, Matching, RankRow, RanksReport, Unreadable, from_json, to_json
 from overlapscope.reading import expand, load
 from overlapscope.render import html, markdown, terminal
-from tests.support.ranks_samples import HOSTILE, job, multiplied, recorded
+from tests.support.ranks_samples import HOSTILE, counting_all_waits, job, multiplied, recorded
 
 STATES = ("missing", "unreadable")
 MISSING, BROKEN = (*range(40, 48), 700), (7,)
@@ -42,7 +42,7 @@ BOTH = pytest.mark.parametrize("dark", [False, True], ids=["light", "dark"])
 
 
 def real() -> RanksReport:
-    return joined(*recorded())
+    return joined(*counting_all_waits())
 
 
 def joined(*ranks: Any) -> RanksReport:
@@ -85,9 +85,16 @@ def test_the_answer_on_the_recorded_job_comes_first() -> None:
     assert first.startswith("Rank 0 delays the other rank by up to 1.98 ms a step (5.3%); it comes last in 8 of 18")
     assert first.endswith(", mostly in allreduce.")
     assert second == "Rank 0's GPU is idle 1.49 ms a step longer than the other rank, by dispatch."
-    causes = "straggler 53.2%, no-compute 28.5% and late-compute 13.7%"
+    causes = "straggler 53.2% and unknown 46.8%"
     assert third == f"Exposed communication takes 2.8% to 8.7% of the time. Its causes: {causes}."
     assert words.judge(real()).level == "poor"
+
+
+def test_a_rank_delays_no_other_whose_compute_was_not_launched() -> None:
+    """Rank 1 waits 1.98 ms a step in collectives, while its host launches compute that needs nothing of them."""
+    first, second, *_ = shown(joined(*recorded()), 200).splitlines()
+    assert first.startswith("The 2 ranks are balanced")
+    assert "Its causes: late-compute 53.2%, no-compute 28.5%" in second
 
 
 def test_the_planted_straggler_is_named_among_a_thousand() -> None:
