@@ -6,7 +6,7 @@
 Each program has a process of its own, which imports torch while another records; one records at a time. It records
 itself once, then each mutation, then itself in turns alone, beside processes that keep the GPU and all CPUs busy, and
 with other batch sizes. With `--ranks`, a process for each GPU records the programs with collectives, one after another.
-`OUT` then has `index.json` and up to eight files `contracts-N.tar` with the traces.
+`OUT` then has `index.json` and up to four files `contracts-N.tar` with the traces.
 `python -m benchmarks.contracts OUT... docs/evaluation/contracts.md` judges them, on any machine.
 """
 
@@ -39,7 +39,7 @@ REPEATS = 16
 SCALES = (1.0, 1.0, 0.75, 1.0, 1.5, 1.0)
 """Factors of the batch size, in turns."""
 FILE_BYTES = 15_000_000
-FILES = 8
+FILES = 4
 IMPORTS_S = 100.0
 """Time for the imports of all processes, and for compilers."""
 PATIENCE_S = 40.0

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -46,11 +46,22 @@ class _Steps(NamedTuple):
         """Return the median count of events in a step, the higher of two middle ones, given each event's step."""
         return _median(np.bincount(numbers[numbers >= 0], minlength=len(self.start_ns)).tolist())
 
+    def recurring(self, numbers: I64) -> int:
+        """Return `typical`, or else the median count in the steps with events, if a quarter and two or more have any.
+
+        Memory that is kept makes the allocator ask the driver only in every few steps.
+        """
+        counts = np.bincount(numbers[numbers >= 0], minlength=len(self.start_ns))
+        some = counts[counts > 0].tolist()
+        often = len(some) >= max(2, len(counts) / 4)
+        return self.typical(numbers) or (_median(some) if often else 0)
+
 
 def observe(trace: Trace) -> Contract:
     """Return the contract that a recording keeps.
 
-    Numbers are medians over the judged steps, so calls and ops of fewer than half of them are left out.
+    Numbers are medians over the judged steps, so calls and ops of fewer than half of them are left out, except
+    allocations that recur.
     """
     steps, unknown = _find_steps(trace), list(_unknown(trace))
     ops, calls = trace.gpu_ops, trace.runtime_calls
@@ -144,24 +155,27 @@ def _host_calls(trace: Trace, steps: _Steps) -> tuple[tuple[HostCall, ...], tupl
     op = around(trace.cpu_ops, calls.thread[waits], calls.start_ns[waits])
     synchronises = call_kinds.synchronises(calls)[waits]
     waits = waits[synchronises | (op < 0) | ~np.isin(op, op[synchronises])]
-    allocations = (*_calls(trace, steps, calls, blocking.row[allocates]), *_pinning(trace, steps))
-    return tuple(_calls(trace, steps, calls, waits)), allocations
+    allocations = _calls(trace, steps, calls, blocking.row[allocates], steps.recurring)
+    return tuple(_calls(trace, steps, calls, waits, steps.typical)), (*allocations, *_pinning(trace, steps))
 
 
 def _pinning(trace: Trace, steps: _Steps) -> Iterator[HostCall]:
     """Yield the ops that page-lock memory, and copy into it, even if PyTorch has such memory at hand."""
     ops = trace.cpu_ops
-    return _calls(trace, steps, ops, np.flatnonzero(ops.named("aten::pin_memory".__eq__)))
+    return _calls(trace, steps, ops, np.flatnonzero(ops.named("aten::pin_memory".__eq__)), steps.typical)
 
 
-def _calls(trace: Trace, steps: _Steps, table: HostEvents, rows: I64) -> Iterator[HostCall]:
+def _calls(
+    trace: Trace, steps: _Steps, table: HostEvents, rows: I64, count_of: Callable[[I64], int]
+) -> Iterator[HostCall]:
+    """Yield the calls of each place, with the count that `count_of` returns for the numbers of their steps."""
     rows = rows[steps.at(table.start_ns[rows]) >= 0]
     places = Places(trace, table, rows)
     op, line = places.ids(rows)
     keys = list(zip(op.tolist(), line.tolist(), table.name_id[rows].tolist(), strict=True))
     number = steps.at(table.start_ns[rows])
     for members in _alike(keys):
-        count = steps.typical(number[members])
+        count = count_of(number[members])
         if count:
             row = int(rows[members[0]])
             call = clean(table.name(row), 80)

@@ -73,6 +73,22 @@ def test_pageable_memory_and_the_compute_stream_are_caught_with_the_reason(progr
     assert "same stream 7" in merged["overlap"].message
 
 
+@pytest.mark.parametrize(("allocating", "lost"), [([1], False), ([1, 4, 7], True), ([*range(10)], True)])
+def test_allocations_that_recur_in_some_steps_are_caught_and_a_single_one_is_not(
+    allocating: list[int], lost: bool
+) -> None:
+    def program(steps: list[int]) -> Trace:
+        ops = [
+            Op(Kind.COMPUTE, 100 * step + 20, 100 * step + 60, 7, launch=(100 * step + 10, 100 * step + 15))
+            for step in range(10)
+        ]
+        mallocs = [Host("cudaMalloc", 100 * step + 30, 100 * step + 35) for step in steps]
+        notes = [Host(f"ProfilerStep#{step}", 100 * step, 100 * step + 99) for step in range(10)]
+        return make_trace(ops, calls=mallocs, annotations=notes)
+
+    assert ("allocation" in losses(observe(program([])), observe(program(allocating)))) == lost
+
+
 @pytest.mark.parametrize("program", PROGRAMS)
 def test_a_new_synchronize_is_caught(program: str, repeats: Path) -> None:
     folder = repeats / "first" / program
