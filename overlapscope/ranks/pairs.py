@@ -22,6 +22,7 @@ from overlapscope.base.columns import locate, mask_of, pick
 from overlapscope.base.intervals import I64, Bool
 from overlapscope.ranks.clocks import TIMESTAMP_ERROR_NS, Offsets
 from overlapscope.ranks.collectives import Kernels, Meetings, met_by_order, on_host
+from overlapscope.ranks.kernels import step_number
 from overlapscope.ranks.reduced import CommKind, ComparedRank
 
 NO_CLOCKS_NS = np.int64(1) << 61
@@ -207,10 +208,15 @@ def _without(paired: PairedMessages, contradicts: Bool) -> PairedMessages:
 
 
 def message_waits(ranks: Sequence[ComparedRank], paired: PairedMessages, offsets: Offsets) -> MessageWaits:
-    """Return the waiting of the kernels whose messages are all paired with known clocks, after every lead-in."""
+    """Return the waiting of the kernels whose messages are all paired with known clocks, after every lead-in.
+
+    The first receives of a judged step may begin before its first compute, while the lead-in still lasts.
+    """
     table, sides = paired.table, paired.table.sides
     judged_from = np.array([rank.judged_from_ns for rank in ranks], np.int64)
     late_enough = sides.start_ns >= judged_from[sides.rank]
+    for place, rank in enumerate(ranks):
+        late_enough |= (sides.rank == place) & np.isin(sides.step, [*map(step_number, rank.judged_steps.names)])
     send, receive = paired.ends
     good = (_doubt(offsets, paired) < NO_CLOCKS_NS) & late_enough[send] & late_enough[receive]
     send, receive = send[good], receive[good]

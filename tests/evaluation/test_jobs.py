@@ -1,0 +1,200 @@
+"""Programs of `scenarios/jobs` on H100s (`benchmarks.several_gpus`): what is said of them, and sums over the raw files.
+
+The archive has a pipeline, a straggler, compute that is launched late, two collectives on one communicator, and copies
+between two GPUs of one process.
+"""
+
+from __future__ import annotations
+
+import json
+import tarfile
+from collections import Counter
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from overlapscope import load
+from overlapscope.ranks.join import Joined
+from overlapscope.ranks.reduced import reduce
+from overlapscope.ranks.result import RanksReport
+from overlapscope.ranks.verdict import judge
+
+ARCHIVE = Path(__file__).parents[1] / "jobs.tar.xz"
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("jobs")
+    with tarfile.open(ARCHIVE) as archive:
+        archive.extractall(folder, filter="data")
+    return folder / "jobs"
+
+
+def report(folder: Path) -> RanksReport:
+    ranks = Joined()
+    for path in sorted(folder.glob("rank*.json")):
+        for rank in reduce(load(str(path))):
+            ranks.add(rank)
+    return ranks.report()
+
+
+# -- The raw files, in nanoseconds -----------------------------------------------------------------
+
+
+def raw(path: Path) -> list[dict[str, Any]]:
+    events: list[dict[str, Any]] = json.loads(path.read_bytes(), parse_float=str)["traceEvents"]
+    return [event for event in events if event.get("ph") == "X"]
+
+
+def ns(microseconds: str | int) -> int:
+    whole, _, fraction = str(microseconds).partition(".")
+    return 1000 * int(whole) + int(f"{fraction:0<3}"[:3])
+
+
+def span(event: dict[str, Any]) -> tuple[int, int]:
+    return ns(event["ts"]), ns(event["ts"]) + ns(event["dur"])
+
+
+def launched_in(events: list[dict[str, Any]], step: str) -> list[dict[str, Any]]:
+    """Return the kernels that the host launched in a step."""
+    (begin, end), *_ = [span(event) for event in events if event["name"] == step and event["cat"] == "user_annotation"]
+    calls = {
+        event["args"]["correlation"]
+        for event in events
+        if event["cat"] in {"cuda_runtime", "cuda_driver"} and begin <= ns(event["ts"]) < end
+    }
+    return [event for event in events if event["cat"] == "kernel" and event["args"]["correlation"] in calls]
+
+
+def apart(spans: Iterable[tuple[int, int]]) -> Iterator[tuple[int, int]]:
+    """Yield the union of spans, in order."""
+    begin, until = None, 0
+    for start, end in sorted(spans):
+        if begin is None or start > until:
+            if begin is not None:
+                yield begin, until
+            begin, until = start, end
+        until = max(until, end)
+    if begin is not None:
+        yield begin, until
+
+
+def without(these: Iterable[tuple[int, int]], others: Iterable[tuple[int, int]]) -> int:
+    """Return the length of the first set outside the second one."""
+    both = list(apart(others))
+    return sum(
+        end - start - sum(max(0, min(end, until) - max(start, since)) for since, until in both)
+        for start, end in apart(these)
+    )
+
+
+# -- Pipelines -------------------------------------------------------------------------------------
+
+
+def test_a_pipeline_has_its_schedule_and_its_bubble_beside_the_theoretical_one(folder: Path) -> None:
+    result = report(folder / "two-1f1b")
+    (pipeline,) = result.pipelines
+    assert (pipeline.ranks, pipeline.schedule, pipeline.microbatches, pipeline.chunks) == ((0, 1), "1f1b", 8, 1)
+    assert pipeline.theoretical_bubble_pct == pytest.approx(100 / 9)
+    assert [step.name for step in pipeline.steps] == ["ProfilerStep#22", "ProfilerStep#23"]
+    assert result.clocks.status == "shared"
+    assert judge(result).text.startswith(
+        "The stages of the pipeline of ranks 0 and 1 compute nothing for 16.7% of the time (1F1B with 8 microbatches: "
+        "11.1% in theory)."
+    )
+
+
+def test_stages_compute_as_long_as_the_kernels_of_their_steps_run(folder: Path) -> None:
+    (pipeline,) = report(folder / "two-1f1b").pipelines
+    for stage in range(2):
+        events = raw(folder / "two-1f1b" / f"rank{stage}.trace.json")
+        for step in pipeline.steps:
+            kernels = [each for each in launched_in(events, step.name) if "nccl" not in each["name"]]
+            assert step.stages[stage].compute_ns == without(map(span, kernels), ())
+
+
+def test_every_send_and_receive_of_the_steps_is_paired(folder: Path) -> None:
+    result = report(folder / "two-1f1b")
+    (pipeline,) = result.pipelines
+    sent: Counter[str] = Counter()
+    for rank in range(2):
+        events = raw(folder / "two-1f1b" / f"rank{rank}.trace.json")
+        for step in pipeline.steps:
+            sent[step.name] += sum("SendRecv" in kernel["name"] for kernel in launched_in(events, step.name))
+    assert set(sent.values()) == {18}
+    assert result.matching.paired >= sum(sent.values())
+    assert not any("judged" in note for note in result.notes)
+
+
+# -- Causes ----------------------------------------------------------------------------------------
+
+
+def shares(result: RanksReport) -> dict[str, float]:
+    assert result.communication is not None
+    return {
+        cause: ns / result.communication.time.exposed_ns
+        for cause, ns in result.communication.exposed_by_cause.items()
+        if ns
+    }
+
+
+def test_a_sleeping_rank_is_named_and_is_the_main_cause(folder: Path) -> None:
+    result = report(folder / "two-straggler")
+    assert result.straggler is not None and result.straggler.rank == 1
+    found = shares(result)
+    assert max(found, key=found.__getitem__) == "straggler"
+
+
+def test_waits_for_the_sleeping_rank_are_the_differences_of_starts_in_the_raw_files(folder: Path) -> None:
+    result = report(folder / "two-straggler")
+    starts = [
+        [span(kernel)[0] for step in ("ProfilerStep#22", "ProfilerStep#23") for kernel in launched_in(events, step)
+         if "nccl" in kernel["name"]]
+        for rank in range(2)
+        for events in [raw(folder / "two-straggler" / f"rank{rank}.trace.json")]
+    ]  # fmt: skip
+    assert len(starts[0]) == 2
+    waited = sum(late - early for early, late in zip(*starts, strict=True))
+    assert [row.waited_ns for row in result.ranks] == [waited, 0]
+
+
+def test_compute_that_is_launched_late_blames_no_rank(folder: Path) -> None:
+    """Rank 0 waits 1.8 ms in each collective, but no compute waits with it."""
+    result = report(folder / "two-late-compute")
+    assert judge(result).lead.startswith("The 2 ranks are balanced")
+    assert result.ranks[0].waited_ns is not None and result.ranks[0].waited_ns > 3_000_000
+    assert shares(result)["late-compute"] > 0.95
+
+
+def test_a_collective_behind_another_one_of_its_communicator_is_blocked(folder: Path) -> None:
+    """The small collective runs on the stream that computes, and begins when the large one has ended."""
+    result = report(folder / "four-one-communicator")
+    assert shares(result)["blocked-behind"] > 0.95
+
+
+def test_exposed_communication_is_that_of_the_raw_files(folder: Path) -> None:
+    result = report(folder / "four-one-communicator")
+    for row in result.ranks:
+        events = raw(folder / "four-one-communicator" / f"rank{row.rank}.trace.json")
+        kernels = [event for event in events if event["cat"] == "kernel"]
+        communication, compute = [], []
+        for kernel in kernels:
+            (communication if "nccl" in kernel["name"] else compute).append(span(kernel))
+        assert row.exposed_comm_ns == without(communication, compute)
+
+
+# -- Copies between GPUs ---------------------------------------------------------------------------
+
+
+def test_copies_between_gpus_have_their_bytes_and_times(folder: Path) -> None:
+    trace = load(str(folder / "peer.trace.json"))
+    ops = trace.gpu_ops
+    rows = [row for row in range(len(ops)) if "PtoP" in ops.name(row)]
+    copies = [event for event in raw(folder / "peer.trace.json") if event["cat"] == "gpu_memcpy"]
+    assert {event["args"]["fromDevice"] != event["args"]["toDevice"] for event in copies} == {True}
+    expected = sorted((event["args"]["bytes"], span(event)[1] - span(event)[0]) for event in copies)
+    found = sorted((int(ops.bytes[row]), int(ops.end_ns[row] - ops.start_ns[row])) for row in rows)
+    assert found == expected
+    assert len(found) == 35
