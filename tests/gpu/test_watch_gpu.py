@@ -52,7 +52,8 @@ def test_it_is_recorded_and_goes_on(by: str, started: Callable[..., subprocess.P
         assert device.plain is not None and device.plain.origin == "measured"
     (status,) = waited(lambda programs: len(programs) == 1 and programs[0].plain_step_ns is not None)
     if by != "seconds" and device.plain is not None and status.plain_step_ns is not None:
-        assert 0.5 < status.plain_step_ns / device.plain.step_ns < 2
+        # The same unit, at least: the first of these steps still warm up.
+        assert 0.1 < status.plain_step_ns / device.plain.step_ns < 10
     (tmp_path / "enough").touch()
     printed, _ = training.communicate(timeout=PATIENCE_S)
     assert (training.returncode, printed) == (0, "trained\n")
