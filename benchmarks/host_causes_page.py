@@ -35,11 +35,13 @@ _WAITING = frozenset({IdleCause.GIL_WAIT, IdleCause.PREEMPTED, IdleCause.CPU_THR
 PLANTED_PCT, GAIN_PCT = 20.0, 15.0
 """Limits: distance from the planted time, and of the predicted from the measured gain as a share of the plain step."""
 HEAD = (
-    *("program", "cause", "step, ms", "planted, ms", "reported, ms", "apart, %", "GPU waits, ms", "cause on top"),
-    *("line on top", "fixed step, ms", "gain, ms", "predicted, ms", "from, ms", "to, ms", "gain apart, % of step"),
-    *("blocks, ms", "fixed blocks, ms", "step in the report, ms", "top finding"),
+    *("program", "cause", "step, ms", "planted, ms", "reported, ms", "apart, %", "planted, % of step"),
+    *("reported, % of step", "shares apart, %", "GPU waits, ms", "cause on top", "line on top", "fixed step, ms"),
+    *("gain, ms", "predicted, ms", "from, ms", "to, ms", "apart, % of step", "gain, % of step", "predicted, % of step"),
+    *("from, % of step", "to, % of step", "shares apart, points", "blocks, ms", "fixed blocks, ms"),
+    *("step in the report, ms", "top finding"),
 )
-BRIEF = (0, 1, 3, 4, 6, 7, 8, 10, 11)
+BRIEF = (0, 1, 10, 11, 6, 7, 18, 19)
 """Columns that the page shows."""
 
 
@@ -91,9 +93,22 @@ class HostCauseRow:
     @property
     def planted_apart_pct(self) -> float | None:
         """Distance of the reported from the planted time."""
-        if not self.planted_ns or self.reported_ns is None:
-            return None
-        return 100 * (self.reported_ns / self.planted_ns - 1)
+        return _apart_pct(self.reported_ns, self.planted_ns)
+
+    @property
+    def planted_pct(self) -> float | None:
+        """Planted time as a share of the measured step."""
+        return _share_pct(self.planted_ns, self.step_ns(fixed=False))
+
+    @property
+    def reported_pct(self) -> float | None:
+        """Reported time as a share of the step that the report gives the launching thread."""
+        return None if self.sampled is None else _share_pct(self.reported_ns, self.sampled.step_ns)
+
+    @property
+    def shares_apart_pct(self) -> float | None:
+        """Distance of the reported from the planted share."""
+        return _apart_pct(self.reported_pct, self.planted_pct)
 
     @property
     def cause_on_top(self) -> bool:
@@ -133,13 +148,22 @@ class HostCauseRow:
         return None if step is None or gain is None or predicted is None else 100 * (predicted[0] - gain) / step
 
     @property
-    def gain_in_interval(self) -> bool:
-        """True if the interval of the prediction contains the measured gain."""
-        return (
-            self.gain_ns is not None
-            and self.predicted_ns is not None
-            and (self.predicted_ns[1] <= self.gain_ns <= self.predicted_ns[2])
-        )
+    def gain_pct(self) -> float | None:
+        """Measured gain as a share of the measured step."""
+        return _share_pct(self.gain_ns, self.step_ns(fixed=False))
+
+    @property
+    def predicted_pct(self) -> tuple[float, float, float] | None:
+        """Predicted gain and its interval as shares of the report's step."""
+        if self.predicted_ns is None or self.plain is None:
+            return None
+        value, low, high = (100 * ns / self.plain.step_ns for ns in self.predicted_ns)
+        return value, low, high
+
+    @property
+    def gain_shares_apart(self) -> float | None:
+        """Distance of the predicted from the measured share, in points."""
+        return None if self.gain_pct is None or self.predicted_pct is None else self.predicted_pct[0] - self.gain_pct
 
     @property
     def failure(self) -> str | None:
@@ -152,19 +176,22 @@ class HostCauseRow:
     @property
     def cells(self) -> tuple[str, ...]:
         value, *interval = self.predicted_ns or (None,) * 3
-        predicted, gain_apart = _judged(value, self.gain_apart_pct, GAIN_PCT)
+        share, *share_interval = self.predicted_pct or (None,) * 3
+        reported, apart = _judged(_shown(self.reported_ns), self.planted_apart_pct, PLANTED_PCT)
+        reported_pct, shares_apart = _judged(_points(self.reported_pct), self.shares_apart_pct, PLANTED_PCT)
+        predicted, gain_apart = _judged(_shown(value), self.gain_apart_pct, GAIN_PCT)
+        predicted_pct, gain_shares_apart = _judged(_points(share), self.gain_shares_apart, GAIN_PCT)
         return (
             f"`{self.name}`",
             self.program.causes[0] if self.program.causes else "none",
             *(_shown(ns) for ns in (self.step_ns(fixed=False), self.planted_ns)),
-            *_judged(self.reported_ns, self.planted_apart_pct, PLANTED_PCT),
+            *(reported, apart, _points(self.planted_pct), reported_pct, shares_apart),
             _shown(self.idle_ns),
             _yes(self.cause_on_top) if self.program.causes else "",
             "" if self.line_on_top is None else _yes(self.line_on_top),
             *(_shown(ns) for ns in (self.step_ns(fixed=True), self.gain_ns)),
-            predicted,
-            *(_shown(ns) for ns in interval),
-            gain_apart,
+            *(predicted, *map(_shown, interval), gain_apart),
+            *(_points(self.gain_pct), predicted_pct, *map(_points, share_interval), gain_shares_apart),
             *(_range(self.blocks(fixed=fixed)) for fixed in (False, True)),
             _shown(None if self.plain is None else self.plain.step_ns),
             self.findings[0].title if self.findings else "none",
@@ -201,7 +228,7 @@ def files(out: Path, page: Path) -> dict[Path, str]:
     machine = next((run.measured.machine for run in read(out) if run.measured), None)
     for name, part in {
         "machine": f"{machine.gpu or 'a CPU'}, torch {machine.torch}, Python {machine.python}" if machine else "",
-        "goals": _table(("", "wanted", "reached"), _goals(found)),
+        "goals": _table(("", "wanted", "by time", "by share of the step"), _goals(found)),
         "rows": _table(_brief(HEAD), (_brief(row.cells) for row in found if row.program.causes)),
         "failures": "\n".join(f"- {row.failure}" for row in found if row.failure) or "none.",
         "missing": ", ".join(_missing(read(out), {row.name for row in found})) or "none",
@@ -218,18 +245,43 @@ def _brief(cells: Sequence[str]) -> tuple[str, ...]:
 def _goals(found: Sequence[HostCauseRow]) -> Iterator[tuple[str, ...]]:
     planted = [row for row in found if row.program.causes]
     on_top = sum(row.cause_on_top and row.line_on_top is not False for row in planted)
-    yield "cause and line on top", f"{ON_TOP} of 12", _bold(f"{on_top} of {len(planted)}", good=on_top >= ON_TOP)
-    for words, limit, apart in (
-        ("reported within 20% of the planted time", PLANTED_PCT, [row.planted_apart_pct for row in planted]),
-        ("gain within 15% of the plain step", GAIN_PCT, [row.gain_apart_pct for row in planted]),
+    yield "cause and line on top", f"{ON_TOP} of 12", _bold(f"{on_top} of {len(planted)}", good=on_top >= ON_TOP), ""
+    for words, limit, apart, shares in (
+        (
+            "reported within 20% of the planted time",
+            PLANTED_PCT,
+            [row.planted_apart_pct for row in planted],
+            [row.shares_apart_pct for row in planted],
+        ),
+        (
+            "gain within 15% of the plain step",
+            GAIN_PCT,
+            [row.gain_apart_pct for row in planted],
+            [row.gain_shares_apart for row in planted],
+        ),
     ):
-        within = sum(pct is not None and abs(pct) <= limit for pct in apart)
-        yield words, "all", _bold(f"{within} of {len(apart)}", good=within == len(apart))
-    contained = sum(row.gain_in_interval for row in planted)
-    yield "gain in the interval", "all", _bold(f"{contained} of {len(planted)}", good=contained == len(planted))
+        yield words, "all", _all(_within(pct, limit) for pct in apart), _all(_within(pct, limit) for pct in shares)
+    contained = [
+        [_inside(row.gain_ns, row.predicted_ns) for row in planted],
+        [_inside(row.gain_pct, row.predicted_pct) for row in planted],
+    ]
+    yield "gain in the interval", "all", *map(_all, contained)
     others = [row for row in found if not row.program.causes]
-    silent = sum(not row.findings for row in others)
-    yield "without a cause: nothing reported", "all", _bold(f"{silent} of {len(others)}", good=silent == len(others))
+    yield "without a cause: nothing reported", "all", _all(not row.findings for row in others), ""
+
+
+def _within(apart: float | None, limit: float) -> bool:
+    return apart is not None and abs(apart) <= limit
+
+
+def _inside(measured: float | None, predicted: tuple[float, float, float] | None) -> bool:
+    return measured is not None and predicted is not None and predicted[1] <= measured <= predicted[2]
+
+
+def _all(each: Iterable[bool]) -> str:
+    """Return how many hold, bold if not all do."""
+    outcomes = [*each]
+    return _bold(f"{sum(outcomes)} of {len(outcomes)}", good=all(outcomes))
 
 
 def _missing(runs: Sequence[HostCauseRun], found: Collection[str]) -> Iterator[str]:
@@ -243,18 +295,30 @@ def _shown(ns: float | None) -> str:
     return milliseconds(None if ns is None else round(ns))
 
 
+def _points(pct: float | None) -> str:
+    return "" if pct is None else f"{pct:.1f}"
+
+
+def _share_pct(part_ns: float | None, step_ns: float | None) -> float | None:
+    return 100 * part_ns / step_ns if part_ns is not None and step_ns else None
+
+
+def _apart_pct(reported: float | None, true: float | None) -> float | None:
+    return 100 * (reported / true - 1) if reported is not None and true else None
+
+
 def _range(blocks: Sequence[StepBlock]) -> str:
     """Return the shortest and the longest mean step of blocks."""
     means = sorted(block.span_ns / block.steps for block in blocks)
     return f"{_shown(means[0])} to {_shown(means[-1])}" if means else ""
 
 
-def _judged(ns: float | None, apart_pct: float | None, limit_pct: float) -> tuple[str, str]:
-    """Return a time and its distance from the measured one, both bold if it is too large."""
-    if apart_pct is None:
-        return _shown(ns), ""
-    good = abs(apart_pct) <= limit_pct
-    return _bold(_shown(ns), good=good), _bold(f"{apart_pct:+.1f}", good=good)
+def _judged(text: str, apart: float | None, limit: float) -> tuple[str, str]:
+    """Return a figure and its distance from the measured one, both bold if it is too large."""
+    if apart is None:
+        return text, ""
+    good = _within(apart, limit)
+    return _bold(text, good=good), _bold(f"{apart:+.1f}", good=good)
 
 
 def _yes(holds: bool) -> str:

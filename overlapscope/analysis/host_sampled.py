@@ -6,6 +6,7 @@ launching thread was in Python, or worked, the longest first. So sums stay exact
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 
 import numpy as np
@@ -31,6 +32,10 @@ WORK = (IdleCause.PYTHON, IdleCause.CPU_OPS, IdleCause.DISPATCH)
 _IN_TURN = (IdleCause.PYTHON, IdleCause.DISPATCH, IdleCause.CPU_OPS)
 SAMPLED = (IdleCause.FILE_IO, IdleCause.GIL_WAIT, IdleCause.CPU_THROTTLED, IdleCause.PREEMPTED)
 """Causes that only samples and facts show."""
+_DIFFERS = 0.25
+"""Relative difference of the same cause between steps of a process (`docs/evaluation/host-causes.md`)."""
+_NORMAL = 1.96
+"""Quantile of the normal distribution for 95%."""
 _WAITS = 0.1
 """Minimum share of a line's samples in which the thread waits, for its calls to be what waits."""
 
@@ -40,6 +45,9 @@ class _Amount(Struct, frozen=True):
 
     cause: IdleCause
     time_ns: float
+    low_ns: float
+    high_ns: float
+    """Ends of the interval in which other steps have it."""
     taken_from: tuple[IdleCause, ...]
     """Causes that the recording shows instead, in the order in which time is taken from them."""
     anywhere: bool
@@ -54,17 +62,35 @@ def amounts(trace: Trace) -> tuple[_Amount, ...]:
     activity = trace.host_activity
     if activity is None or not activity.span_ns:
         return ()
-    states, facts, whole_ns = activity.states, activity.facts, step_ns(trace)
-    sampled, fact = whole_ns / max(1, states.total), whole_ns / facts.span_ns if facts.span_ns else 0.0
+    facts, whole_ns = activity.facts, step_ns(trace)
+    samples, spans = activity.states.total, max(1, facts.span_ns)
     throttled = facts.throttled_ns or 0
     preempted = max(0, (facts.run_queue_ns or 0) - throttled)
+    # Ops and autograd's engine release the lock and take it again.
+    waiting = activity.states.gil_wait / max(1, samples)
     return (
-        _Amount(IdleCause.FILE_IO, _in_file_calls(activity) * whole_ns, (IdleCause.PYTHON,), anywhere=False),
-        # Ops and autograd's engine release the lock and take it again.
-        _Amount(IdleCause.GIL_WAIT, states.gil_wait * sampled, _IN_TURN, anywhere=True),
-        _Amount(IdleCause.CPU_THROTTLED, throttled * fact, WORK, anywhere=True),
-        _Amount(IdleCause.PREEMPTED, preempted * fact, _preempting(activity), anywhere=True),
+        _Amount(IdleCause.FILE_IO, *_times(_in_file_calls(activity), whole_ns, samples), (IdleCause.PYTHON,), False),
+        _Amount(IdleCause.GIL_WAIT, *_times(waiting, whole_ns, samples), _IN_TURN, True),
+        _Amount(IdleCause.CPU_THROTTLED, *_times(throttled / spans, whole_ns), WORK, True),
+        _Amount(IdleCause.PREEMPTED, *_times(preempted / spans, whole_ns), _preempting(activity), True),
     )
+
+
+def _times(share: float, whole_ns: float, samples: int = 0) -> tuple[float, float, float]:
+    """Return the time of a share of a step, and its interval: steps differ, and samples by chance."""
+    low, high = proportion(share, samples) if samples else (share, share)
+    ends = (min(low, (1 - _DIFFERS) * share), max(high, (1 + _DIFFERS) * share))
+    return whole_ns * share, whole_ns * ends[0], whole_ns * (ends[1] if share else 0)
+
+
+def proportion(share: float, samples: int) -> tuple[float, float]:
+    """Return the 95% interval of a share of samples.
+
+    Wilson, Journal of the American Statistical Association 22, 1927.
+    """
+    middle, squared = share + _NORMAL**2 / (2 * samples), _NORMAL**2 / samples
+    aside = math.sqrt(squared * share * (1 - share) + squared**2 / 4)
+    return (middle - aside) / (1 + squared), (middle + aside) / (1 + squared)
 
 
 def _in_file_calls(activity: HostActivity) -> float:

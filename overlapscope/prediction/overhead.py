@@ -212,12 +212,12 @@ def estimated(base: Base) -> Base:
         The plain program; its `plain` has the interval.
     """
     lighter = _lightened(base, _host_cost(base), 1.0)
-    recorded_ns, step_ns, busy_ns = base.steps.mean_ns, lighter.steps.mean_ns, _busy_ns(base)
+    recorded_ns, step_ns, busy = base.steps.mean_ns, lighter.steps.mean_ns, busy_ns(base)
     saved = recorded_ns - step_ns
-    differs = _DEVICE * busy_ns + _HOST * max(0, step_ns - busy_ns)
+    differs = _DEVICE * busy + _HOST * max(0, step_ns - busy)
     # A replay may order the host's work differently and take longer than the recording.
     ends = (recorded_ns - _MOST * saved, recorded_ns - _LEAST * saved)
-    low = max(min(ends) - differs, (1 - _DEVICE) * busy_ns)
+    low = max(min(ends) - differs, (1 - _DEVICE) * busy)
     high = max(ends) + differs
     return replace(lighter, plain=PlainStep(step_ns, min(round(low), step_ns), round(high), "estimated"))
 
@@ -231,7 +231,7 @@ def fastest(base: Base) -> Base | None:
     return replace(lighter, plain=PlainStep(step_ns, step_ns, step_ns, "estimated"))
 
 
-def _busy_ns(base: Base) -> int:
+def busy_ns(base: Base) -> int:
     """Return the mean time that the device works per step."""
     items, steps = base.graph.items, base.recorded
     on_device = (items.device == base.device) & ~items.gone

@@ -28,7 +28,7 @@ from overlapscope.prediction.hardware import Stance
 from overlapscope.prediction.interventions import Choice, parse
 from overlapscope.prediction.interventions.intervention import Applied, Request
 from overlapscope.prediction.noise import spread
-from overlapscope.prediction.overhead import fastest, plain_program
+from overlapscope.prediction.overhead import busy_ns, fastest, plain_program
 from overlapscope.prediction.predicted_trace import predicted_times, predicted_trace
 from overlapscope.prediction.replay import Deadlock, Replay, replay
 from overlapscope.prediction.result import (
@@ -94,9 +94,11 @@ def apply(
     """
     applied = [*computed]
     each = zip(choices, stances or [Stance.EXPECTED] * len(choices), strict=True)
+    pace = base.steps.mean_ns / max(1, base.step_ns)
     for choice, stance in [*each][len(computed) :]:
         graph = applied[-1].graph if applied else base.graph
-        applied.append(choice.intervention.apply(graph, Request(base.hardware, stance, choice.argument)))
+        request = Request(base.hardware, stance, base.judged, pace, choice.argument)
+        applied.append(choice.intervention.apply(graph, request))
     return tuple(applied)
 
 
@@ -230,9 +232,17 @@ def gain(base: Base, faster: Base | None, choices: Sequence[Choice], taken: Mapp
     """
     value = base.step_ns - taken[Stance.EXPECTED].step_ns
     others = [base.step_ns - each.step_ns for each in taken.values()]
-    if faster is not None and any(done.touched for done in taken[Stance.EXPECTED].applied):
+    if not any(done.touched for done in taken[Stance.EXPECTED].applied):
+        return Estimate(value=value, low=min(others), high=max(others))
+    if faster is not None:
         others.append(faster.step_ns - outcome(faster, choices).step_ns)
-    return Estimate(value=value, low=min(value, *others), high=max(value, *others))
+    low, high = min(others), max(others)
+    if base.plain is not None and base.plain.origin == "measured":
+        # Plain steps differ by the time that the device waits. What changes save of it differs in proportion.
+        waiting_ns = max(1, base.step_ns - busy_ns(base))
+        low -= round((base.plain.step_ns - base.plain.low_ns) * min(1.0, max(0, low) / waiting_ns))
+        high += round((base.plain.high_ns - base.plain.step_ns) * min(1.0, max(0, high) / waiting_ns))
+    return Estimate(value=value, low=low, high=high)
 
 
 def _of_recording(recorded: Base, base: Base, choices: Sequence[Choice], expected: Outcome) -> int:

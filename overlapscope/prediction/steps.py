@@ -127,6 +127,17 @@ def first_items(graph: Graph, judged: JudgedSteps, start_ns: I64) -> I64:
     return first[np.argsort(start_ns[first], kind="stable")]
 
 
+def step_of_calls(graph: Graph, judged: JudgedSteps) -> I64:
+    """Return in which judged step the device waits for each call, by place; -1 for none.
+
+    A step of the device ends with the first launch of the next, so that the host's work before it belongs to the step.
+    """
+    first = graph.items.call[first_items(graph, judged, graph.items.start_ns)]
+    begins = np.sort(graph.calls.start_ns[first[first >= 0]])
+    step: I64 = np.searchsorted(begins, graph.calls.start_ns, side="left") - 1
+    return np.where(step < len(begins) - 1, step, -1)
+
+
 def _begins(graph: Graph, judged: JudgedSteps, start_ns: I64) -> tuple[I64, I64]:
     """Return when each judged step begins, `_NEVER_NS` if it has no item, and the step of each item that may begin it.
 

@@ -19,7 +19,8 @@ from overlapscope.prediction.data_dependencies import ShownNeeds, find_needs
 from overlapscope.prediction.graph import Graph, Orders, RecordedParts, Why, by_thread
 from overlapscope.prediction.hardware import Stance
 from overlapscope.prediction.interventions.intervention import Applied, Request
-from overlapscope.trace.model import HostEvents, Kind, Trace
+from overlapscope.prediction.steps import step_of_calls
+from overlapscope.trace.model import F64, HostEvents, Kind, Trace
 
 NOTHING = np.empty(0, np.int64)
 LONG_WORK_NS = 1_000_000
@@ -107,6 +108,21 @@ def time_in(recorded: RecordedParts, find: Callable[[Trace], HostEvents]) -> I64
     for thread, of_thread in by_thread(recorded):
         inside[of_thread] = covered(on_thread(events, thread), calls.since_ns[of_thread], calls.start_ns[of_thread])
     return inside
+
+
+def part_of_steps(graph: Graph, request: Request, work: F64, time_ns: float) -> float:
+    """Return which part of the host's work takes some time in an average plain step; at most 1.
+
+    Args:
+        graph: The graph.
+        request: The request.
+        work: Work at each call.
+        time_ns: The time.
+    """
+    step = step_of_calls(graph, request.judged)
+    steps = int(step.max(initial=-1)) + 1
+    work_ns = float(work[step >= 0].sum())
+    return min(1.0, steps * request.pace * time_ns / work_ns) if work_ns > 0 else 0.0
 
 
 class Spared(NamedTuple):

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import re
+
 import numpy as np
 from msgspec.structs import replace
 
-from overlapscope.analysis.host_order import Calls
+from overlapscope.analysis.host_lines import Frames, main_stacks
+from overlapscope.analysis.host_sampled import proportion, step_ns
 from overlapscope.analysis.periods import names_of
 from overlapscope.base.intervals import I64, Bool
 from overlapscope.base.words import duration, plural
 from overlapscope.prediction.graph import DeviceItems, Graph
 from overlapscope.prediction.hardware import Stance
-from overlapscope.prediction.interventions._changes import NOTHING
+from overlapscope.prediction.interventions._changes import NOTHING, part_of_steps
 from overlapscope.prediction.interventions.cuda_graph import GraphLaunches, graph_launches
 from overlapscope.prediction.interventions.intervention import Applied, Intervention, Premise, Request
 from overlapscope.trace.host_ops import OPTIMIZER_STEP
@@ -22,20 +25,51 @@ operations do 21, a fused SGD with momentum 5 instead of 8."""
 _TENSORS = 30
 """Minimum number of tensors that one launch updates (ATen/native/cuda/MultiTensorApply.cuh)."""
 
+_STAYS = re.compile(r"/(?:lr_scheduler|swa_utils)\.py:|[:.](?:zero_grad|_init_group)$")
+"""Functions of `torch/optim` that run beside a fused optimizer, too, as `file:function`."""
+
 
 def _apply(graph: Graph, request: Request) -> Applied:
     names = [name for name in names_of(graph.trace.annotations)[1] if name.startswith(OPTIMIZER_STEP)]
-    changed, rows, spared = graph, [NOTHING], 0
-    for name in names:
-        launches = graph_launches(changed, replace(request, argument=name))
-        launches = launches.take(~_is_fused(graph, launches))
-        calls = _calls(changed, launches, request.stance)
-        spared += int((changed.calls.before_ns - calls.before_ns + changed.calls.length_ns - calls.length_ns).sum())
-        changed = replace(changed, calls=calls, items=_items(changed, launches, request.stance))
-        rows.append(launches.calls)
-    merged = np.concatenate(rows)
-    what = f"{plural(len(merged), 'launch')} of optimizers become few, which takes the host {duration(spared)} less."
-    return Applied(changed, merged, len(merged), what)
+    found = [graph_launches(graph, replace(request, argument=name)) for name in names]
+    groups = [launches.take(~_is_fused(graph, launches)) for launches in found]
+    gone = np.concatenate([NOTHING, *(_gone(launches, request.stance) for launches in groups)])
+    part = _disappears(graph, request, gone)
+    calls, items = graph.calls.copied("before_ns", "length_ns"), graph.items
+    for column in (calls.before_ns, calls.length_ns):
+        column[gone] -= np.rint(part * column[gone]).astype(np.int64)
+    for launches in groups:
+        items = _items(replace(graph, items=items), launches, request.stance)
+    rows = np.concatenate([NOTHING, *(launches.calls for launches in groups)])
+    spared = int((graph.calls.before_ns - calls.before_ns + graph.calls.length_ns - calls.length_ns).sum())
+    what = f"{plural(len(rows), 'launch')} of optimizers become few, which takes the host {duration(spared)} less."
+    return Applied(replace(graph, calls=calls, items=items), rows, len(rows), what)
+
+
+def _disappears(graph: Graph, request: Request, gone: I64) -> float:
+    """Return which part of the host's time for some calls disappears.
+
+    It is no more than samples show in the optimizer, except in what a fused one does, too. The recorder may have slowed
+    the optimizer more than the rest of the step.
+    """
+    activity = graph.trace.host_activity
+    stacks = () if activity is None else main_stacks(activity)
+    if activity is None or not stacks:
+        return 1.0
+    updates = [_updates([activity.frames[number] for number in stack.frames]) for stack in stacks]
+    samples = sum(stack.samples for stack in stacks)
+    inside = sum(stack.samples for stack, chosen in zip(stacks, updates, strict=True) if chosen)
+    low, high = proportion(inside / samples, samples)
+    share = {Stance.BEST: high, Stance.WORST: low}.get(request.stance, inside / samples)
+    work = np.zeros(len(graph.calls))
+    work[gone] = graph.calls.before_ns[gone] + graph.calls.length_ns[gone]
+    return part_of_steps(graph, request, work, share * step_ns(graph.trace))
+
+
+def _updates(frames: Frames) -> bool:
+    """Return whether a stack is in an optimizer's update of parameters."""
+    own = [f"{frame.file}:{frame.function}" for frame in frames if "/torch/optim/" in frame.file]
+    return bool(own) and not any(_STAYS.search(function) for function in own)
 
 
 def _is_fused(graph: Graph, launches: GraphLaunches) -> Bool:
@@ -46,13 +80,10 @@ def _is_fused(graph: Graph, launches: GraphLaunches) -> Bool:
     return fused
 
 
-def _calls(graph: Graph, launches: GraphLaunches, stance: Stance) -> Calls:
-    """Return the calls: the first of each group is left, and at worst one for every few tensors."""
-    new = graph.calls.copied("before_ns", "length_ns")
+def _gone(launches: GraphLaunches, stance: Stance) -> I64:
+    """Return the calls that disappear: all but the first of each group, and at worst but one for every few tensors."""
     place = np.arange(len(launches.calls)) - launches.begins[launches.number]
-    gone = place % _TENSORS > 0 if stance == Stance.WORST else place > 0
-    new.before_ns[launches.calls[gone]] = new.length_ns[launches.calls[gone]] = 0
-    return new
+    return launches.calls[place % _TENSORS > 0 if stance == Stance.WORST else place > 0]
 
 
 def _items(graph: Graph, launches: GraphLaunches, stance: Stance) -> DeviceItems:

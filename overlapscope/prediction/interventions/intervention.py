@@ -12,13 +12,17 @@ from overlapscope.catalog.interventions import INTERVENTIONS, InterventionWords
 from overlapscope.prediction.data_dependencies import ShownNeeds
 from overlapscope.prediction.graph import Graph
 from overlapscope.prediction.hardware import Hardware, Stance
+from overlapscope.prediction.steps import JudgedSteps
 
 
-class Request(Struct, frozen=True):
-    """Hardware, stance and argument for an intervention."""
+class Request(Struct, frozen=True, eq=False):
+    """Hardware, stance, steps and argument for an intervention."""
 
     hardware: Hardware
     stance: Stance
+    judged: JudgedSteps
+    pace: float
+    """Replayed step without changes, as a fraction of its real length (`Base.real_ns`)."""
     argument: str | None = None
 
 

@@ -15,23 +15,24 @@ from overlapscope.catalog.causes import IdleCause
 from overlapscope.prediction.graph import Graph
 from overlapscope.prediction.hardware import Stance
 from overlapscope.prediction.host_clock import work_inside
+from overlapscope.prediction.interventions._changes import part_of_steps
 from overlapscope.prediction.interventions.intervention import Applied, Intervention, Premise, Request
 
 
 def _apply(graph: Graph, request: Request) -> Applied:
     cause = IdleCause(request.argument or "")
-    inside = _inside(graph, cause, request.stance)
+    inside = _inside(graph, cause, request)
     calls = np.flatnonzero(np.rint(inside) > 0)
     spared = int(np.rint(inside).sum())
     what = f"{duration(spared)} of {cause} between launches disappear."
-    # At worst, work of the program stays where it is, and a quarter of what only samples and facts of other steps show.
-    part = (0.75 if cause in SAMPLED else 0.0) if request.stance == Stance.WORST else 1.0
+    if request.stance == Stance.WORST and cause not in SAMPLED:
+        inside = np.zeros(len(inside))  # work of the program stays where it is
     new = graph.calls.copied("before_ns")
-    new.before_ns[:] -= np.rint(part * inside).astype(np.int64)
+    new.before_ns[:] -= np.rint(inside).astype(np.int64)
     return Applied(replace(graph, calls=new), calls, len(calls), what)
 
 
-def _inside(graph: Graph, cause: IdleCause, stance: Stance) -> F64:
+def _inside(graph: Graph, cause: IdleCause, request: Request) -> F64:
     """Return how much of the work before each call is of a cause."""
     sampled = {amount.cause: amount for amount in amounts(graph.trace)}
     if cause in sampled:
@@ -39,27 +40,28 @@ def _inside(graph: Graph, cause: IdleCause, stance: Stance) -> F64:
         shown = {each: _shown(graph, each) for each in WORK}
         work = np.sum([shown[each] for each in amount.taken_from], axis=0)
         spread = np.sum(list(shown.values()), axis=0) if amount.anywhere else work
-        return _part(graph, work, spread, amount.time_ns)
+        time_ns = {Stance.BEST: amount.high_ns, Stance.WORST: amount.low_ns}.get(request.stance, amount.time_ns)
+        part = part_of_steps(graph, request, spread, time_ns)
+        return part * work if amount.anywhere else _longest_first(graph, work, part)
     work, activity = _shown(graph, cause), graph.trace.host_activity
-    if cause != IdleCause.PYTHON or activity is None or not main_stacks(activity) or stance == Stance.BEST:
+    if cause != IdleCause.PYTHON or activity is None or not main_stacks(activity) or request.stance == Stance.BEST:
         return work
     # Python of the model's own layers stays.
-    return _part(graph, work, work, most_python(activity) * step_ns(graph.trace))
+    time_ns = most_python(activity) * step_ns(graph.trace)
+    return _longest_first(graph, work, part_of_steps(graph, request, work, time_ns))
 
 
-def _part(graph: Graph, work: F64, spread: F64, time_ns: float) -> F64:
-    """Return the part of work that takes some time in an average step, if it is spread over other work alike."""
+def _longest_first(graph: Graph, work: F64, part: float) -> F64:
+    """Return the part of each step's work, taken from its longest stretches first."""
     starts = graph.trace.annotations.start_ns[is_step(graph.trace.annotations)]
-    if not len(starts):
-        return np.zeros(len(work))
-    step = np.searchsorted(starts, graph.calls.start_ns, side="right") - 1
-    each = np.bincount(step[step >= 0], spread[step >= 0], len(starts))
-    # What comes before the first call is unknown, so that the first step may seem to have less work. The others differ
-    # as the waits in them do, and their mean is that of the amount.
-    each = each[1:][each[1:] > 0] if (each[1:] > 0).any() else each
-    usual = float(each.mean())
-    scaled: F64 = work * min(1.0, time_ns / usual) if usual else work
-    return scaled
+    step = np.searchsorted(starts, graph.calls.start_ns, side="right")
+    order = np.lexsort((-work, step))
+    number, length = step[order], work[order]
+    before = np.cumsum(length) - length
+    before -= before[np.searchsorted(number, number, side="left")]
+    given = np.zeros(len(work))
+    given[order] = np.clip(part * np.bincount(step, work)[number] - before, 0, length)
+    return given
 
 
 def _shown(graph: Graph, cause: IdleCause) -> F64:
