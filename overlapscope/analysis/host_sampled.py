@@ -16,12 +16,13 @@ from msgspec.structs import replace
 from overlapscope.analysis.event_waits import LOW
 from overlapscope.analysis.host_lines import main_stacks
 from overlapscope.analysis.host_steps import host_times
-from overlapscope.analysis.periods import Periods
+from overlapscope.analysis.periods import Periods, judged_steps
 from overlapscope.analysis.pieces import IdleTime
-from overlapscope.analysis.plain_step import FEWEST, lengths_of, mean_of
+from overlapscope.analysis.plain_step import measured
 from overlapscope.analysis.steps import step_at
 from overlapscope.base.columns import F64, pick
 from overlapscope.base.intervals import I64, Bool, Intervals, cut
+from overlapscope.base.kept import kept
 from overlapscope.catalog.causes import IDLE_RANK as RANK
 from overlapscope.catalog.causes import IdleCause
 from overlapscope.trace.host_activity import HostActivity, StackFrame
@@ -41,46 +42,45 @@ _WAITS = 0.1
 
 
 class _Amount(Struct, frozen=True):
-    """Time of a cause in an average step."""
+    """Share of a cause in an average step without the profiler."""
 
     cause: IdleCause
-    time_ns: float
-    low_ns: float
-    high_ns: float
-    """Ends of the interval in which other steps have it."""
+    share: float
+    low: float
+    high: float
+    """Ends of the interval in which it is in other steps."""
     taken_from: tuple[IdleCause, ...]
     """Causes that the recording shows instead, in the order in which time is taken from them."""
     anywhere: bool
     """True if it may happen anywhere in the thread's work, so that the GPU waited for only a part of it."""
 
 
-def amounts(trace: Trace) -> tuple[_Amount, ...]:
-    """Return the time of an average step by cause, as far as samples and facts show it; nothing without them.
+def amounts(activity: HostActivity | None) -> tuple[_Amount, ...]:
+    """Return the share of each cause, as far as samples and facts show it; nothing without them.
 
-    Sampling may lengthen steps, so that each time is a share of its own steps, applied to a step timed without samples.
+    Sampling may lengthen steps, so that each is a share of its own steps.
     """
-    activity = trace.host_activity
     if activity is None or not activity.span_ns:
         return ()
-    facts, whole_ns = activity.facts, step_ns(trace)
-    samples, spans = activity.states.total, max(1, facts.span_ns)
-    throttled = facts.throttled_ns or 0
-    preempted = max(0, (facts.run_queue_ns or 0) - throttled)
+    samples, facts = activity.states.total, activity.facts
+    span_ns, throttled_ns = max(1, facts.span_ns), facts.throttled_ns or 0
+    preempted_ns = max(0, (facts.run_queue_ns or 0) - throttled_ns)
     # Ops and autograd's engine release the lock and take it again.
-    waiting = activity.states.gil_wait / max(1, samples)
+    gil_wait = activity.states.gil_wait / max(1, samples)
     return (
-        _Amount(IdleCause.FILE_IO, *_times(_in_file_calls(activity), whole_ns, samples), (IdleCause.PYTHON,), False),
-        _Amount(IdleCause.GIL_WAIT, *_times(waiting, whole_ns, samples), _IN_TURN, True),
-        _Amount(IdleCause.CPU_THROTTLED, *_times(throttled / spans, whole_ns), WORK, True),
-        _Amount(IdleCause.PREEMPTED, *_times(preempted / spans, whole_ns), _preempting(activity), True),
+        _Amount(IdleCause.FILE_IO, *_interval(_in_file_calls(activity), samples), (IdleCause.PYTHON,), False),
+        _Amount(IdleCause.GIL_WAIT, *_interval(gil_wait, samples), _IN_TURN, True),
+        _Amount(IdleCause.CPU_THROTTLED, *_interval(throttled_ns / span_ns), WORK, True),
+        _Amount(IdleCause.PREEMPTED, *_interval(preempted_ns / span_ns), _preempting(activity), True),
     )
 
 
-def _times(share: float, whole_ns: float, samples: int = 0) -> tuple[float, float, float]:
-    """Return the time of a share of a step, and its interval: steps differ, and samples by chance."""
+def _interval(share: float, samples: int = 0) -> tuple[float, float, float]:
+    """Return a share and its interval: steps differ, and samples by chance."""
+    if not share:
+        return 0.0, 0.0, 0.0
     low, high = proportion(share, samples) if samples else (share, share)
-    ends = (min(low, (1 - _DIFFERS) * share), max(high, (1 + _DIFFERS) * share))
-    return whole_ns * share, whole_ns * ends[0], whole_ns * (ends[1] if share else 0)
+    return share, min(low, (1 - _DIFFERS) * share), max(high, (1 + _DIFFERS) * share)
 
 
 def proportion(share: float, samples: int) -> tuple[float, float]:
@@ -130,18 +130,20 @@ def _preempting(activity: HostActivity) -> tuple[IdleCause, ...]:
     return WORK if cpus_to_match(activity) is None else (IdleCause.PYTHON, IdleCause.DISPATCH)
 
 
+@kept()
 def step_ns(trace: Trace) -> float:
-    """Return the mean of the steps timed without the profiler, or else of the sampled ones; 0 without either."""
-    timed, activity = trace.plain_steps, trace.host_activity
-    lengths = [*lengths_of(timed.before), *lengths_of(timed.after)]
-    if len(lengths) >= FEWEST:
-        return mean_of(lengths, activity)
+    """Return the plain step, or else the mean of the sampled ones; 0 without either."""
+    notes, rows = trace.annotations, judged_steps(trace)
+    recorded_ns = int(np.median(notes.end_ns[rows] - notes.start_ns[rows])) if len(rows) else 0
+    plain, activity = measured(trace.plain_steps, recorded_ns, trace.host_activity), trace.host_activity
+    if plain is not None:
+        return plain.step_ns
     return 0.0 if activity is None else activity.span_ns / max(1, activity.steps)
 
 
 def with_sampled(trace: Trace, idle: IdleTime, steps: Periods, device: int) -> IdleTime:
     """Return the idle time with the causes that only samples and facts of the host show."""
-    found = amounts(trace)
+    found, whole_ns = amounts(trace.host_activity), step_ns(trace)
     if not found or not len(steps):
         return idle
     notes, windows = trace.annotations, Intervals(steps.start_ns, steps.end_ns)
@@ -155,7 +157,7 @@ def with_sampled(trace: Trace, idle: IdleTime, steps: Periods, device: int) -> I
     pieces = replace(idle.take(row), start_ns=start, end_ns=end, host_ns=idle.host_ns[row] + start - idle.start_ns[row])
     shown = pieces
     for amount in found:
-        left = np.full(len(steps), amount.time_ns)
+        left = np.full(len(steps), amount.share * whole_ns)
         if amount.anywhere:
             waited = _by_step(shown, steps, amount.taken_from)
             whole = np.sum([worked[cause] for cause in WORK], axis=0)

@@ -21,8 +21,8 @@ def sampled_step(trace: Trace) -> SampledStep | None:
     activity = trace.host_activity
     if activity is None:
         return None
-    by_cause = {str(amount.cause): round(amount.time_ns) for amount in amounts(trace)}
     facts, step = activity.facts, step_ns(trace)
+    by_cause = {str(amount.cause): round(amount.share * step) for amount in amounts(activity)}
     if facts.gc_pause_ns and facts.span_ns:
         by_cause[IdleCause.GC_PAUSE] = round(facts.gc_pause_ns * step / facts.span_ns)
     return SampledStep(

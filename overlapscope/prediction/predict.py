@@ -15,6 +15,7 @@ from overlapscope.analysis.average import average
 from overlapscope.analysis.figures import Buckets, Overlap, Period, Window
 from overlapscope.analysis.grouping import groups_of
 from overlapscope.analysis.host import sites_of_calls
+from overlapscope.analysis.host_sampled import step_ns
 from overlapscope.analysis.timeline import Ran, build, lengths, measured, when_ran
 from overlapscope.base.intervals import I64
 from overlapscope.base.words import plural
@@ -94,10 +95,10 @@ def apply(
     """
     applied = [*computed]
     each = zip(choices, stances or [Stance.EXPECTED] * len(choices), strict=True)
-    pace = base.steps.mean_ns / max(1, base.step_ns)
+    plain_ns = step_ns(base.trace) if base.plain is None else base.steps.mean_ns
     for choice, stance in [*each][len(computed) :]:
         graph = applied[-1].graph if applied else base.graph
-        request = Request(base.hardware, stance, base.judged, pace, choice.argument)
+        request = Request(base.hardware, stance, base.judged, plain_ns, choice.argument)
         applied.append(choice.intervention.apply(graph, request))
     return tuple(applied)
 

@@ -9,6 +9,7 @@ from msgspec.structs import asdict, replace
 
 from overlapscope.analysis.grouping import distinct
 from overlapscope.analysis.periods import is_step
+from overlapscope.analysis.plain_step import FEWEST
 from overlapscope.base.columns import locate, pick
 from overlapscope.base.intervals import I64, Bool
 from overlapscope.prediction.base import Base
@@ -16,7 +17,17 @@ from overlapscope.prediction.graph import Graph
 from overlapscope.prediction.host_clock import HostClock
 from overlapscope.prediction.replay import Replay
 from overlapscope.prediction.steps import step_of_items
-from overlapscope.trace.model import Collectives, GpuOps, HostEvents, Kind, Memory, Trace, TraceTable
+from overlapscope.trace.model import (
+    Collectives,
+    GpuOps,
+    HostEvents,
+    Kind,
+    Memory,
+    PlainSteps,
+    TimedSteps,
+    Trace,
+    TraceTable,
+)
 
 MOST_STRETCHED = 0.03
 """Maximum factor, less 1, by which all times of a replay are stretched to the plain step; what lacks beyond that is
@@ -93,6 +104,9 @@ def plain_trace(base: Base) -> Trace:
     moved = clock.host(HostEvents(syncs.names, syncs.start_ns, syncs.end_ns, syncs.name_id, syncs.place, thread))
     syncs = replace(syncs, start_ns=moved.start_ns, end_ns=moved.end_ns)
     plain = replace(predicted_trace(graph, base.replayed), syncs=_sorted(syncs)[0])
+    # The host was sampled in steps like those of this timeline.
+    its_steps = TimedSteps(host_ns=(base.plain.step_ns,) * FEWEST)
+    plain = replace(plain, plain_steps=PlainSteps(after=its_steps))
     if base.warm_up:
         plain = replace(plain, warm_up_steps=int(base.judged.numbers[0]))
     if base.steps.mean_ns == base.plain.step_ns:

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 import pytest
 from msgspec.structs import replace
 
+import overlapscope as ov
 from overlapscope.analysis import analyze_trace
 from overlapscope.report.findings import find_all
 from overlapscope.report.verdict import sampled_sentence
@@ -136,6 +137,23 @@ def test_an_optimizer_that_cannot_be_fused_gets_no_advice_to_fuse_it() -> None:
     found = finding(launching("aten::mul_", "Shampoo"), "dispatch")
     assert "60 come from Optimizer.step#Shampoo.step" in found.detail
     assert "fused" not in found.detail + found.advice and found.fix != ("fused",)
+
+
+def test_a_fused_optimizer_saves_no_more_than_samples_show_in_its_updates() -> None:
+    """Steps of 1 ms, 0.6 of which are launches of the optimizer in the recording."""
+    optimizer = [("/lib/torch/optim/adam.py", 9, "Adam.step"), ("/lib/torch/optim/adam.py", 5, "_single_tensor_adam")]
+    others = [("/app/train.py", 4, "forward")]
+    grouping = [optimizer[0], ("/lib/torch/optim/adam.py", 7, "Adam._init_group")]
+    gains = []
+    for updates in (80, 30):
+        samples = activity((optimizer, updates), (grouping, 10), (others, 90 - updates))
+        trace = replace(launching("aten::add_"), host_activity=replace(samples, steps=100, span_ns=100 * MS))
+        gain = ov.whatif(trace, ["fused"], plain_step_ns=MS).gain_ns
+        assert gain is not None
+        gains.append(gain)
+    assert gains[0].value > 550 * US
+    assert gains[1].value == pytest.approx(300 * US, rel=0.1)
+    assert gains[1].low < 260 * US and gains[1].high > 340 * US
 
 
 def test_a_range_around_every_launch_is_not_named() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from typing import Any
 
 import pytest
@@ -233,6 +234,77 @@ def test_without_samples_of_stacks_all_python_can_go_and_with_them_that_of_one_f
     # 3.5 ms of the 7 ms of Python are in `tokenize`.
     assert predicted.predicted_step_ns.value == pytest.approx(6.5 * MS, rel=0.02)
     assert predicted.predicted_step_ns.low <= 3.1 * MS and predicted.predicted_step_ns.high >= 9.9 * MS
+
+
+def half_in_a_function(share: float = 0.5) -> HostActivity:
+    """Samples of steps of 10 ms, a share of them in a function of the program's."""
+    frames = (StackFrame("/app/train.py", 20, "tokenize"), StackFrame("/lib/torch/autograd/graph.py", 8, "_engine_run"))
+    counts = (round(100 * share), round(100 * (1 - share)))
+    stacks = tuple(SampledStack(1, (number,), samples, samples) for number, samples in enumerate(counts))
+    return HostActivity(thread=1, steps=10, span_ns=10 * STEP, frames=frames, stacks=stacks)
+
+
+def test_steps_that_are_not_judged_do_not_change_how_much_of_the_others_is_in_a_function() -> None:
+    """The first step takes 30 ms, as long as three others, most of it in Python."""
+    begins = [0, *range(3 * STEP, 8 * STEP, STEP)]
+    ops = [Op(Kind.COMPUTE, begin, begin + MS, launch=(begin - 100 * US, begin)) for begin in begins]
+    marks = [
+        Host(f"ProfilerStep#{number}", begin - 200 * US, end - 200 * US)
+        for number, (begin, end) in enumerate(itertools.pairwise(begins))
+    ]
+    cpu_ops = [Host("aten::mm", begin - MS, begin) for begin in begins]
+    trace = replace(make_trace(ops, cpu_ops=cpu_ops, annotations=marks), host_activity=half_in_a_function())
+    assert predicted_ms(trace, "less-host python") == pytest.approx(5, rel=0.02)
+
+
+def test_the_longest_stretch_of_python_is_that_of_the_function() -> None:
+    """The GPU works for 3 ms of a step. The host is in Python for 2 of them, and for 7 ms after them."""
+    ops, cpu_ops, marks = [], [], []
+    for number in range(STEPS + 1):
+        begin = number * STEP
+        marks.append(Host(f"ProfilerStep#{number}", begin - 200 * US, begin + STEP - 200 * US))
+        for at, launched, length in ((begin, begin, 3 * MS), (begin + 3 * MS, begin + 2 * MS, 100 * US)):
+            ops.append(Op(Kind.COMPUTE, at, at + length, launch=(launched - 10 * US, launched)))
+            cpu_ops.append(Host("aten::mm", launched - 10 * US, launched))
+    trace = make_trace(ops, cpu_ops=cpu_ops, annotations=marks)
+    assert predicted_ms(replace(trace, host_activity=half_in_a_function()), "less-host python") == pytest.approx(
+        5, rel=0.02
+    )
+
+
+def predicted_ms(trace: Trace, change: str) -> float:
+    predicted = ov.whatif(trace, [change], plain_step_ns=STEP).predicted_step_ns
+    assert predicted is not None
+    return predicted.value / MS
+
+
+def test_few_samples_make_a_gain_less_certain_than_many() -> None:
+    gains = []
+    for many in (1, 100):
+        states = ThreadStates(running=7 * many, gil_wait=3 * many)
+        activity = HostActivity(thread=1, steps=10, span_ns=10 * STEP, states=states)
+        gain = ov.whatif(replace(program(), host_activity=activity), ["less-host gil-wait"], plain_step_ns=STEP).gain_ns
+        assert gain is not None
+        gains.append(gain)
+    few, many_samples = gains
+    assert few.value == many_samples.value
+    assert few.low < many_samples.low < many_samples.high < few.high
+
+
+def test_a_gain_varies_as_the_plain_step_does_in_proportion_to_the_time_that_the_gpu_waits() -> None:
+    """The plain step is 10 ms, for 9 of which the GPU waits."""
+    facts = SystemFacts(steps=10, span_ns=10 * STEP, run_queue_ns=30 * MS)
+    trace = replace(program(), host_activity=HostActivity(thread=1, steps=10, span_ns=10 * STEP, facts=facts))
+    side = TimedSteps(host_ns=(8 * MS, 9 * MS, STEP, 11 * MS, 12 * MS))
+    timed = replace(trace, plain_steps=PlainSteps(before=side, after=side))
+    exact = ov.whatif(trace, ["less-host preempted"], plain_step_ns=STEP).gain_ns
+    varying = ov.whatif(timed, ["less-host preempted"])
+    assert exact is not None and varying.gain_ns is not None and varying.plain is not None
+    longer, shorter = varying.plain.high_ns - STEP, STEP - varying.plain.low_ns
+    assert varying.plain.step_ns == STEP and min(longer, shorter) > MS
+    assert varying.gain_ns.value == exact.value
+    assert varying.gain_ns.high == pytest.approx(exact.high + longer * exact.high / (9 * MS), rel=0.01)
+    assert varying.gain_ns.low == pytest.approx(exact.low - shorter * exact.low / (9 * MS), rel=0.01)
 
 
 def test_work_in_the_kernel_for_files_counts_as_far_as_lines_wait() -> None:

@@ -110,19 +110,19 @@ def time_in(recorded: RecordedParts, find: Callable[[Trace], HostEvents]) -> I64
     return inside
 
 
-def part_of_steps(graph: Graph, request: Request, work: F64, time_ns: float) -> float:
-    """Return which part of the host's work takes some time in an average plain step; at most 1.
+def part_of_steps(graph: Graph, request: Request, work: F64, share: float) -> float:
+    """Return which part of the host's work takes a share of an average plain step; at most 1.
 
     Args:
         graph: The graph.
         request: The request.
         work: Work at each call.
-        time_ns: The time.
+        share: The share.
     """
     step = step_of_calls(graph, request.judged)
     steps = int(step.max(initial=-1)) + 1
     work_ns = float(work[step >= 0].sum())
-    return min(1.0, steps * request.pace * time_ns / work_ns) if work_ns > 0 else 0.0
+    return min(1.0, steps * share * request.plain_ns / work_ns) if work_ns > 0 else 0.0
 
 
 class Spared(NamedTuple):

@@ -8,7 +8,7 @@ import numpy as np
 from msgspec.structs import replace
 
 from overlapscope.analysis.host_lines import Frames, main_stacks
-from overlapscope.analysis.host_sampled import proportion, step_ns
+from overlapscope.analysis.host_sampled import proportion
 from overlapscope.analysis.periods import names_of
 from overlapscope.base.intervals import I64, Bool
 from overlapscope.base.words import duration, plural
@@ -63,7 +63,7 @@ def _disappears(graph: Graph, request: Request, gone: I64) -> float:
     share = {Stance.BEST: high, Stance.WORST: low}.get(request.stance, inside / samples)
     work = np.zeros(len(graph.calls))
     work[gone] = graph.calls.before_ns[gone] + graph.calls.length_ns[gone]
-    return part_of_steps(graph, request, work, share * step_ns(graph.trace))
+    return part_of_steps(graph, request, work, share)
 
 
 def _updates(frames: Frames) -> bool:

@@ -21,8 +21,8 @@ class Request(Struct, frozen=True, eq=False):
     hardware: Hardware
     stance: Stance
     judged: JudgedSteps
-    pace: float
-    """Replayed step without changes, as a fraction of its real length (`Base.real_ns`)."""
+    plain_ns: float
+    """Replayed length of a plain step, such as those in which the host was sampled."""
     argument: str | None = None
 
 

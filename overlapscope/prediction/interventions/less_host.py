@@ -6,9 +6,8 @@ import numpy as np
 from msgspec.structs import replace
 
 from overlapscope.analysis.host_lines import main_stacks, most_python
-from overlapscope.analysis.host_sampled import SAMPLED, WORK, amounts, step_ns
+from overlapscope.analysis.host_sampled import SAMPLED, WORK, amounts
 from overlapscope.analysis.host_work import backward_threads, launching_thread, time_of
-from overlapscope.analysis.periods import is_step
 from overlapscope.base.columns import F64
 from overlapscope.base.words import duration
 from overlapscope.catalog.causes import IdleCause
@@ -17,6 +16,7 @@ from overlapscope.prediction.hardware import Stance
 from overlapscope.prediction.host_clock import work_inside
 from overlapscope.prediction.interventions._changes import part_of_steps
 from overlapscope.prediction.interventions.intervention import Applied, Intervention, Premise, Request
+from overlapscope.prediction.steps import step_of_calls
 
 
 def _apply(graph: Graph, request: Request) -> Applied:
@@ -34,27 +34,25 @@ def _apply(graph: Graph, request: Request) -> Applied:
 
 def _inside(graph: Graph, cause: IdleCause, request: Request) -> F64:
     """Return how much of the work before each call is of a cause."""
-    sampled = {amount.cause: amount for amount in amounts(graph.trace)}
+    sampled = {amount.cause: amount for amount in amounts(graph.trace.host_activity)}
     if cause in sampled:
         amount = sampled[cause]
         shown = {each: _shown(graph, each) for each in WORK}
         work = np.sum([shown[each] for each in amount.taken_from], axis=0)
         spread = np.sum(list(shown.values()), axis=0) if amount.anywhere else work
-        time_ns = {Stance.BEST: amount.high_ns, Stance.WORST: amount.low_ns}.get(request.stance, amount.time_ns)
-        part = part_of_steps(graph, request, spread, time_ns)
-        return part * work if amount.anywhere else _longest_first(graph, work, part)
+        share = {Stance.BEST: amount.high, Stance.WORST: amount.low}.get(request.stance, amount.share)
+        part = part_of_steps(graph, request, spread, share)
+        return part * work if amount.anywhere else _longest_first(graph, request, work, part)
     work, activity = _shown(graph, cause), graph.trace.host_activity
     if cause != IdleCause.PYTHON or activity is None or not main_stacks(activity) or request.stance == Stance.BEST:
         return work
     # Python of the model's own layers stays.
-    time_ns = most_python(activity) * step_ns(graph.trace)
-    return _longest_first(graph, work, part_of_steps(graph, request, work, time_ns))
+    return _longest_first(graph, request, work, part_of_steps(graph, request, work, most_python(activity)))
 
 
-def _longest_first(graph: Graph, work: F64, part: float) -> F64:
+def _longest_first(graph: Graph, request: Request, work: F64, part: float) -> F64:
     """Return the part of each step's work, taken from its longest stretches first."""
-    starts = graph.trace.annotations.start_ns[is_step(graph.trace.annotations)]
-    step = np.searchsorted(starts, graph.calls.start_ns, side="right")
+    step = step_of_calls(graph, request.judged) + 1
     order = np.lexsort((-work, step))
     number, length = step[order], work[order]
     before = np.cumsum(length) - length
