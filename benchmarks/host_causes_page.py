@@ -41,8 +41,9 @@ HEAD = (
     *("from, % of step", "to, % of step", "shares apart, points", "blocks, ms", "fixed blocks, ms"),
     *("step in the report, ms", "top finding"),
 )
-BRIEF = (0, 1, 10, 11, 6, 7, 18, 19)
-"""Columns that the page shows."""
+BRIEF = (0, 1, 6, 7, 18, 19)
+"""Columns that the page shows, under the names of `SHARES`."""
+SHARES = ("program", "cause", "planted, %", "reported, %", "gain, %", "predicted, %")
 
 
 @dataclass(frozen=True)
@@ -128,6 +129,11 @@ class HostCauseRow:
         return any(re.search(rf"\b{self.name}\.py[:(]{line}\b", text) for line in self._lines)
 
     @property
+    def on_top(self) -> bool:
+        """True if the cause is on top, and its line if it has one."""
+        return self.cause_on_top and self.line_on_top is not False
+
+    @property
     def gain_ns(self) -> float | None:
         """Measured gain of the fix."""
         before, after = self.step_ns(fixed=False), self.step_ns(fixed=True)
@@ -183,7 +189,7 @@ class HostCauseRow:
         predicted_pct, gain_shares_apart = _judged(_points(share), self.gain_shares_apart, GAIN_PCT)
         return (
             f"`{self.name}`",
-            self.program.causes[0] if self.program.causes else "none",
+            _bold(self.program.causes[0], good=self.on_top) if self.program.causes else "none",
             *(_shown(ns) for ns in (self.step_ns(fixed=False), self.planted_ns)),
             *(reported, apart, _points(self.planted_pct), reported_pct, shares_apart),
             _shown(self.idle_ns),
@@ -229,9 +235,10 @@ def files(out: Path, page: Path) -> dict[Path, str]:
     for name, part in {
         "machine": f"{machine.gpu or 'a CPU'}, torch {machine.torch}, Python {machine.python}" if machine else "",
         "goals": _table(("", "wanted", "by time", "by share of the step"), _goals(found)),
-        "rows": _table(_brief(HEAD), (_brief(row.cells) for row in found if row.program.causes)),
-        "failures": "\n".join(f"- {row.failure}" for row in found if row.failure) or "none.",
-        "missing": ", ".join(_missing(read(out), {row.name for row in found})) or "none",
+        "rows": _table(SHARES, (_brief(row.cells) for row in found if row.program.causes)),
+        "drift": ", ".join(_drift(found)),
+        "failures": "".join(f"Failed: {row.failure}.\n" for row in found if row.failure),
+        "missing": "".join(f"Not measured: {name}.\n" for name in _missing(read(out), {row.name for row in found})),
     }.items():
         text = text.replace(f"{{{name}}}", part)
     return {page: text, page.with_suffix(".csv"): csv_text(HEAD, (row.cells for row in found))}
@@ -244,7 +251,7 @@ def _brief(cells: Sequence[str]) -> tuple[str, ...]:
 
 def _goals(found: Sequence[HostCauseRow]) -> Iterator[tuple[str, ...]]:
     planted = [row for row in found if row.program.causes]
-    on_top = sum(row.cause_on_top and row.line_on_top is not False for row in planted)
+    on_top = sum(row.on_top for row in planted)
     yield "cause and line on top", f"{ON_TOP} of 12", _bold(f"{on_top} of {len(planted)}", good=on_top >= ON_TOP), ""
     for words, limit, apart, shares in (
         (
@@ -282,6 +289,14 @@ def _all(each: Iterable[bool]) -> str:
     """Return how many hold, bold if not all do."""
     outcomes = [*each]
     return _bold(f"{sum(outcomes)} of {len(outcomes)}", good=all(outcomes))
+
+
+def _drift(found: Sequence[HostCauseRow]) -> Iterator[str]:
+    """Return by how much the blocks with the cause differ in the steadiest program and in the least steady one."""
+    means = [[block.span_ns / block.steps for block in row.blocks(fixed=False)] for row in found]
+    apart = sorted(100 * (max(each) / min(each) - 1) for each in means if each)
+    if apart:
+        yield f"{apart[0]:.0f} to {apart[-1]:.0f}%"
 
 
 def _missing(runs: Sequence[HostCauseRun], found: Collection[str]) -> Iterator[str]:

@@ -239,7 +239,7 @@ def gain(base: Base, faster: Base | None, choices: Sequence[Choice], taken: Mapp
         others.append(faster.step_ns - outcome(faster, choices).step_ns)
     low, high = min(others), max(others)
     if base.plain is not None and base.plain.origin == "measured":
-        # Plain steps differ by the time that the device waits. What changes save of it differs in proportion.
+        # Plain steps differ by the time that the device waits, and savings of that time differ in proportion.
         waiting_ns = max(1, base.step_ns - busy_ns(base))
         low -= round((base.plain.step_ns - base.plain.low_ns) * min(1.0, max(0, low) / waiting_ns))
         high += round((base.plain.high_ns - base.plain.step_ns) * min(1.0, max(0, high) / waiting_ns))

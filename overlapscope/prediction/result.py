@@ -154,7 +154,10 @@ class WhatIf(Shown, msgspec.Struct, frozen=True, kw_only=True):
     recorded_predicted_step_ns: int | None
     """Predicted step of the recording itself."""
     gain_ns: Estimate | None
-    """Gain over the unchanged step; its `low` belongs to the prediction's `high`. Negative if the step gets longer."""
+    """Gain over the unchanged step; its `low` belongs to the prediction's `high`. Negative if the step gets longer.
+
+    Both ends include a measured plain step's interval, as far as the device waits in the time that is saved.
+    """
     gain_pct: float | None
     """The gain's value as a percentage of that step."""
     buckets: dict[str, Figure]

@@ -64,5 +64,5 @@ def test_a_report_is_compared_with_what_programs_measured(tmp_path: Path) -> Non
     assert not row.cause_on_top and row.line_on_top is False and not row.findings
     text = files(tmp_path, tmp_path / "page.md")[tmp_path / "page.md"]
     assert "| cause and line on top | 11 of 12 | **0 of 1** |" in text
-    assert "`cpu_quota` (left out: no control groups)" in text
-    assert "- `per_sample_upload` ended with 1: Oops" in text
+    assert "Not measured: `cpu_quota` (left out: no control groups)." in text
+    assert "Failed: `per_sample_upload` ended with 1: Oops." in text

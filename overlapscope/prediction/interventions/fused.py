@@ -49,8 +49,8 @@ def _apply(graph: Graph, request: Request) -> Applied:
 def _disappears(graph: Graph, request: Request, gone: I64) -> float:
     """Return which part of the host's time for some calls disappears.
 
-    It is no more than samples show in the optimizer, except in what a fused one does, too. The recorder may have slowed
-    the optimizer more than the rest of the step.
+    Samples in the optimizer limit it, without those in functions that a fused optimizer calls, too. The recorder may
+    have slowed the optimizer more than the rest of the step.
     """
     activity = graph.trace.host_activity
     stacks = () if activity is None else main_stacks(activity)
