@@ -153,9 +153,13 @@ def _with_lags(
     explained = np.maximum.reduce(
         [np.where(items.call >= 0, returned, items.start_ns), earlier.queue_ns + QUEUE_NS, earlier.engine_ns + QUEUE_NS]
     )
-    late = items.start_ns > np.maximum(explained, _held_until(orders, items) + HANDOVER_NS)
-    orders = Orders.joined([orders, seen_orders(items, np.flatnonzero(late))])
+    held = _held_until(orders, items)
+    late = items.start_ns > np.maximum(explained, held + HANDOVER_NS)
+    ready = np.maximum.reduce([earlier.call_ns, earlier.queue_ns, earlier.engine_ns, held])
+    seen, competed = seen_orders(items, np.flatnonzero(late), ready)
+    orders = Orders.joined([orders, seen])
     explained = np.maximum(explained, _held_until(orders, items) + HANDOVER_NS)
+    explained[competed] = items.start_ns[competed]
     unexplained = np.maximum(items.start_ns - explained, 0)
     devices = distinct(items.device).tolist()
     keeping = frozenset(device for device in devices if _few(items, unexplained, device))

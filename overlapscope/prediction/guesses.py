@@ -1,6 +1,7 @@
 """Guesses by the times of ops, for waits that a recording doesn't state (`analysis.holds` has those that it states).
 
-- An item that began right when another ended, and for no other reason, waited for it (`seen_orders`).
+- An item that began right when another ended, and for no other reason, waited for it (`seen_orders`). If the other one
+  is short and began when this one could have begun, they competed for the device, and this one is only delayed.
 - A copy call from or to memory that isn't pinned, which returned after its copy had ended, waited for it.
 - A synchronize of an unknown event or stream waited for the last item launched before the call that is likely to have
   recorded the event, or else for the item that ended last before it returned. One of an unknown device waited for
@@ -25,7 +26,7 @@ from overlapscope.analysis.grouping import distinct
 from overlapscope.analysis.host_order import Calls
 from overlapscope.analysis.host_waits import frees_memory, waits_for_device
 from overlapscope.analysis.lane_items import find_lanes
-from overlapscope.base.columns import mask_of
+from overlapscope.base.columns import mask_of, pick
 from overlapscope.base.intervals import Bool
 from overlapscope.prediction.graph import DeviceItems, Graph, Orders, RecordedParts, Why
 from overlapscope.trace.model import I64, Memory, Sync
@@ -42,14 +43,24 @@ _QUEUE_DEPTH = 256
 _LONG_CALL_NS = 50_000
 
 
-def seen_orders(items: DeviceItems, late: I64) -> Orders:
+_COMPETED_NS = 50_000
+"""Maximum delay of an item by one that it competed with."""
+
+
+def seen_orders(items: DeviceItems, late: I64, ready_ns: I64) -> tuple[Orders, I64]:
     """Find the item of another lane of the same device that let each unexplained item begin.
 
     An item that ended right before is preferred. Otherwise, for a kernel, it is the running kernel that ends first:
     a kernel that fills the GPU lets another begin while its own last blocks still run.
 
+    Args:
+        items: All items.
+        late: Unexplained items.
+        ready_ns: Time at which each item could have begun.
+
     Returns:
-        One order of low confidence for each item that could be explained this way.
+        One order of low confidence for each item that could be explained this way, and the items that were delayed by
+        one that they competed with.
     """
     kernel = ~items.is_copy
     by_end = np.argsort(items.end_ns, kind="stable")
@@ -68,8 +79,11 @@ def seen_orders(items: DeviceItems, late: I64) -> Orders:
         beside = beside[(items.device[beside] == items.device[item]) & (starts[beside] < at)]
         first.append(int(beside[np.argmin(items.end_ns[beside])]) if len(beside) and kernel[item] else -1)
     earlier = np.array(first, np.int64)
+    delay_ns = starts[late] - ready_ns[late]
+    competed = (earlier >= 0) & (delay_ns <= _COMPETED_NS) & (pick(starts, earlier) >= ready_ns[late])
+    earlier[competed] = -1
     orders = Orders.of(earlier[earlier >= 0], late[earlier >= 0], 0, Why.SEEN)
-    return replace(orders, confidence=np.full(len(orders), LOW, np.int8))
+    return replace(orders, confidence=np.full(len(orders), LOW, np.int8)), late[competed]
 
 
 def guess_waits(recorded: RecordedParts, items: DeviceItems, known: Bool) -> tuple[I64, I64]:

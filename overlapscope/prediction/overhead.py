@@ -183,6 +183,11 @@ def _further(before: _Tried, now: _Tried) -> float:
     return min(1.1 * (now.amount - before.amount) * now.over_ns / gained, most) if gained > 0 else most
 
 
+def lightened(base: Base, times: float) -> Base:
+    """Replay the recording without `times` the overhead by its launch calls."""
+    return _lightened(base, _host_cost(base), times)
+
+
 def _lightened(base: Base, cost: _HostCost, times: float, rest: float = 1.0) -> Base:
     """Replay the recording without `times` the overhead, and with the fraction `rest` of the remaining host work."""
     calls = replace(

@@ -17,6 +17,8 @@ import pytest
 
 from overlapscope import load
 from overlapscope.ranks.join import Joined
+from overlapscope.ranks.joint.predict import JobChanges, predict_job
+from overlapscope.ranks.joint.summary import summarize
 from overlapscope.ranks.reduced import reduce
 from overlapscope.ranks.result import RanksReport
 from overlapscope.ranks.verdict import judge
@@ -158,6 +160,17 @@ def test_waits_for_the_sleeping_rank_are_the_differences_of_starts_in_the_raw_fi
     assert len(starts[0]) == 2
     waited = sum(late - early for early, late in zip(*starts, strict=True))
     assert [row.waited_ns for row in result.ranks] == [waited, 0]
+
+
+def test_the_step_without_the_sleep_is_predicted_as_it_was_timed_without_the_profiler(folder: Path) -> None:
+    """The program without the sleep took 3.03 ms, and the one with it 4.70 ms."""
+    summaries = [summarize(load(str(path)), (), None) for path in sorted((folder / "two-straggler").glob("rank*"))]
+    result = predict_job(summaries, JobChanges(no_straggler=True))
+    assert result.plain and result.replayed_step_ns is not None and result.predicted_step_ns is not None
+    # Steps that the recorder timed varied by some percent.
+    assert result.replayed_step_ns == pytest.approx(4_700_000, rel=0.04)
+    assert result.predicted_step_ns.value == pytest.approx(3_030_000, rel=0.04)
+    assert result.predicted_step_ns.low <= 3_030_000 <= result.predicted_step_ns.high
 
 
 def test_compute_that_is_launched_late_blames_no_rank(folder: Path) -> None:

@@ -160,14 +160,21 @@ def test_a_late_rank_that_works_like_the_others_is_what_a_simulation_gives(progr
             for work in (_host_work, lambda turn, number: turn.kernel_ns)
         )
         first, second = turn.host_ns if number else 0, turn.before_launch_ns
-        # The longer piece of the host's work is shortened first.
-        excess = round((first + second) * (1 - host))
-        less = min(first, excess) if first >= second else excess - min(second, excess)
+        waits = [bool(number) and its[number - 1].then == "thread" for its in (program.turns[late], *others)]
+        if host < 1 and len({*waits}) == 1:
+            # Each piece takes the time of the others'.
+            less = first - round(median(its[number].host_ns for its in others)) if number else 0
+            later = second - round(median(its[number].before_launch_ns for its in others))
+        else:
+            # They have other pieces. The longer one is shortened first.
+            excess = round((first + second) * (1 - host))
+            less = min(first, excess) if first >= second else excess - min(second, excess)
+            later = excess - less
         turns.append(
             replace(
                 turn,
                 host_ns=turn.host_ns - less,
-                before_launch_ns=second - (excess - less),
+                before_launch_ns=second - later,
                 kernel_ns=round(turn.kernel_ns * device),
             )
         )

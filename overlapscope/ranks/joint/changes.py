@@ -9,6 +9,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from overlapscope.analysis.event_waits import HIGH
+from overlapscope.analysis.grouping import rows_by
 from overlapscope.base.columns import F64, mask_of
 from overlapscope.base.intervals import I64, Bool
 from overlapscope.prediction.graph import Why
@@ -44,13 +45,16 @@ def like_others(job: JoinedJob, parts: Sequence[Parts], place: int, stance: Stan
     """Give a rank's work between two collectives the time that the others take.
 
     Returns:
-        The rank. Its work takes the median time of the others, or that of the fastest or the slowest.
+        The rank. Its work takes the median time of the others, or that of the fastest or the slowest. If its host does
+        the same in as many pieces as theirs, each piece does.
 
     Raises:
         Incomparable: The others don't do the same work between the same collectives.
     """
     part, segments = parts[place], _segments(job, parts)
     host, device = np.ones((2, int(part.segment_of_call.max(initial=0)) + 2))
+    pieces = [_HostPieces.of(each) for each in parts]
+    lighter = _HostPieces.of(part)
     own = np.flatnonzero((job.met.rank == place) & (segments.segment >= 0))
     compared_ns = total_ns = 0
     for entry in own.tolist():
@@ -62,19 +66,67 @@ def like_others(job: JoinedJob, parts: Sequence[Parts], place: int, stance: Stan
         total_ns += work_ns
         if len(peers):
             compared_ns += work_ns
+            others = [(pieces[job.met.rank[peer]], int(segments.segment[peer])) for peer in peers.tolist()]
             host[segment] = _factor(segments.host_ns, entry, peers, stance)
+            lighter.shorten(segment, others, stance, host[segment])
             # Work of a GPU may have to be done by the others instead.
             shared = float(segments.device_ns[members].mean()) if stance == Stance.WORST else 0.0
             device[segment] = _factor(segments.device_ns, entry, peers, stance, shared)
     if compared_ns < _LEAST_COMPARED * total_ns or not total_ns:
         raise Incomparable
-    return _scaled(part, host, device)
+    return _scaled(part, lighter, device)
+
+
+class _HostPieces:
+    """Pieces of a rank's host work: those before and inside each call, and those before each item's launch."""
+
+    def __init__(self, calls_ns: I64, launches_ns: I64, rows: dict[int, tuple[I64, I64]]) -> None:
+        self.calls_ns, self.launches_ns = calls_ns, launches_ns
+        self._rows = rows
+        """Rows of the two in each segment."""
+
+    @classmethod
+    def of(cls, part: Parts) -> _HostPieces:
+        """Return the pieces of a rank."""
+        calls = part.network.calls
+        by_call, by_item = dict(rows_by(np.tile(part.segment_of_call, 2))), dict(rows_by(part.segment_of_item))
+        none = np.empty(0, np.int64)
+        rows = {key: (by_call.get(key, none), by_item.get(key, none)) for key in by_call.keys() | by_item.keys()}
+        work = np.append(np.maximum(calls.before_ns, 0), calls.length_ns)
+        return cls(work, part.launched_host_ns.copy(), rows)
+
+    def shorten(self, segment: int, others: Sequence[tuple[_HostPieces, int]], stance: Stance, factor: float) -> None:
+        """Shorten a segment by a factor below 1, or make each piece that of the others if they have as many."""
+        if factor >= 1 or segment not in self._rows:
+            return
+        for which, values in enumerate((self.calls_ns, self.launches_ns)):
+            rows = self._rows[segment][which]
+            theirs = [each.in_segment(number, which) for each, number in others]
+            if all(len(each) == len(rows) for each in theirs):
+                values[rows] = _typical(np.sort(np.stack(theirs), axis=0), stance)
+            elif which == 0:
+                values[rows] = _shortened(values[rows], factor)
+            else:
+                values[rows] = np.rint(values[rows] * factor).astype(np.int64)
+
+    def in_segment(self, segment: int, which: int) -> I64:
+        """Return the pieces of a segment: of calls (0) or of launches (1)."""
+        rows = self._rows.get(segment)
+        return (self.calls_ns, self.launches_ns)[which][rows[which] if rows is not None else []]
+
+
+def _typical(others: I64, stance: Stance) -> I64:
+    """Return the least, the median or the most of sorted values."""
+    if stance == Stance.EXPECTED:
+        median: I64 = np.rint(np.median(others, axis=0)).astype(np.int64)
+        return median
+    least_or_most: I64 = others[0 if stance == Stance.BEST else -1]
+    return least_or_most
 
 
 def _factor(work_ns: I64, entry: int, peers: I64, stance: Stance, least_ns: float = 0.0) -> float:
-    others = np.sort(work_ns[peers])
-    typical = {Stance.BEST: others[0], Stance.EXPECTED: np.median(others), Stance.WORST: others[-1]}[stance]
-    return min(1.0, max(float(typical), least_ns) / max(1, int(work_ns[entry])))
+    typical = float(_typical(np.sort(work_ns[peers]), stance))
+    return min(1.0, max(typical, least_ns) / max(1, int(work_ns[entry])))
 
 
 def _segments(job: JoinedJob, parts: Sequence[Parts]) -> _Segments:
@@ -95,39 +147,31 @@ def _segments(job: JoinedJob, parts: Sequence[Parts]) -> _Segments:
     return _Segments(segment, since, host, device)
 
 
-def _scaled(part: Parts, host: F64, device: F64) -> Parts:
-    """Return the rank with the host's and the device's work in each segment multiplied by factors."""
+def _scaled(part: Parts, host: _HostPieces, device: F64) -> Parts:
+    """Return the rank with other pieces of host work, and its device's work in each segment multiplied by factors."""
     network, items, calls = part.network, part.network.items, part.network.calls
     communicates = mask_of(np.concatenate([part.comm, part.comm - 1]), len(items))
     of_device = np.where(communicates, 1.0, device[part.segment_of_item])
-    of_host = host[part.segment_of_item]
     in_gap = (part.work_ns > 0) & (items.duration_ns == 0)
     spared = np.where(in_gap, part.work_ns * (1 - of_device), 0)
-    spared_launch = part.launched_host_ns * (1 - of_host) + part.launched_work_ns * (1 - of_device)
+    spared_launch = part.launched_host_ns - host.launches_ns + part.launched_work_ns * (1 - of_device)
     items = replace(
         items,
         duration_ns=items.duration_ns * of_device,
         queue_lag_ns=items.queue_lag_ns - _whole(spared),
         launch_lag_ns=items.launch_lag_ns - _whole(spared_launch),
     )
-    work = np.append(np.maximum(calls.before_ns, 0), calls.length_ns)
-    less = work - _shortened(work, np.tile(part.segment_of_call, 2), host)
-    before, length = np.split(less, 2)
+    before, length = np.split(np.append(np.maximum(calls.before_ns, 0), calls.length_ns) - host.calls_ns, 2)
     calls = replace(calls, before_ns=calls.before_ns - before, length_ns=calls.length_ns - length)
     return replace(part, network=replace(network, items=items, calls=calls))
 
 
-def _shortened(work_ns: I64, segment: I64, factor: F64) -> I64:
-    """Return the pieces of the host's work so that their sums in each segment are multiplied.
-
-    The longest pieces are shortened first.
-    """
+def _shortened(work_ns: I64, factor: float) -> I64:
+    """Return pieces of the host's work whose sum is multiplied. The longest pieces are shortened first."""
+    rows = np.argsort(-work_ns, kind="stable")
     result = work_ns.copy()
-    for number in np.flatnonzero(factor < 1).tolist():
-        rows = np.flatnonzero(segment == number)
-        rows = rows[np.argsort(-work_ns[rows], kind="stable")]
-        excess = round(float(work_ns[rows].sum()) * (1 - factor[number]))
-        result[rows] -= np.diff(np.minimum(np.cumsum(work_ns[rows]), excess), prepend=0)
+    excess = round(float(work_ns.sum()) * (1 - factor))
+    result[rows] -= np.diff(np.minimum(np.cumsum(work_ns[rows]), excess), prepend=0)
     return result
 
 

@@ -64,7 +64,8 @@ def _answer(result: JointWhatIf) -> Section:
 
 
 def _frame(result: JointWhatIf) -> str:
-    return f"average of {result.steps:,} steps, as recorded" if result.steps > 1 else "one step, as recorded"
+    how = "without the profiler" if result.plain else "as recorded"
+    return f"average of {result.steps:,} steps, {how}" if result.steps > 1 else f"one step, {how}"
 
 
 def headline(result: JointWhatIf) -> str:

@@ -20,6 +20,7 @@ from overlapscope.prediction.steps import mean
 from overlapscope.ranks.joint.buckets import MOST_PIECES, NoBuckets, TooManyPieces, rebucketed
 from overlapscope.ranks.joint.changes import Incomparable, faster_transfers, issued_earlier, like_others
 from overlapscope.ranks.joint.join import JobTimes, JoinedJob, Ties, doubts, gather, obstacles, ties, times
+from overlapscope.ranks.joint.plain import as_plain
 from overlapscope.ranks.joint.rank import Parts, RankSummary, Unfit
 from overlapscope.ranks.joint.result import JointChange, JointRank, JointWhatIf
 from overlapscope.ranks.result import LEAST_PCT
@@ -64,9 +65,8 @@ def predict_job(
     reasons = tuple(doubts(job))
     if reasons:
         return _refused(reasons)
-    recorded = [rank.recorded for rank in job.ranks]
     try:
-        before = times(job, recorded, ties(job, recorded, job.transfer_ns))
+        before = _times(job)
     except Deadlock:
         return _refused(("The ranks' collectives contradict each other: they wait for each other in a circle.",))
     errors = [_error_pct(rank, lengths) for rank, lengths in zip(job.ranks, before.lengths_ns, strict=True)]
@@ -79,7 +79,9 @@ def predict_job(
             )
         )
     try:
-        return _predicted(job, before, changes, numbers)
+        return as_plain(
+            job, before.step_ns, lambda lighter: _predicted(lighter, _times(lighter), changes, numbers)
+        ) or _predicted(job, before, changes, numbers)
     except Deadlock:
         return _refused(("With these changes, ranks wait for each other in a circle.",))
     except NoBuckets:
@@ -90,6 +92,11 @@ def predict_job(
         return _refused((f"A bucket would be divided into more than {MOST_PIECES:,} pieces; choose larger buckets.",))
     except Incomparable:
         return _refused(("No other rank does the same work between the same collectives, so no-straggler is unknown.",))
+
+
+def _times(job: JoinedJob) -> JobTimes:
+    recorded = [rank.recorded for rank in job.ranks]
+    return times(job, recorded, ties(job, recorded, job.transfer_ns))
 
 
 def _error_pct(rank: RankSummary, lengths: I64) -> float:

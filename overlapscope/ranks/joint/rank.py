@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from msgspec import Struct
 
+from overlapscope.analysis.plain_step import PlainStep
 from overlapscope.base.intervals import I64
 from overlapscope.prediction.graph import Network
 from overlapscope.prediction.hardware import Stance
@@ -59,5 +60,9 @@ class RankSummary(Struct, frozen=True, eq=False):
     """Recorded lengths of the judged steps."""
     changed: tuple[JointChange, ...] = ()
     """Interventions on this rank alone."""
+    plain: PlainStep | None = None
+    """Step without the profiler, if the recorder timed it."""
+    lighter: tuple[RankSummary, ...] = ()
+    """The rank without one, two... times the overhead by its launch calls; empty if `plain` is None."""
     uncertain: int = 0
     """Number of times on the host that may have been waits or work."""

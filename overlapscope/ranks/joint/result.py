@@ -1,6 +1,7 @@
 """Structures of a joint prediction, with the names of `overlapscope whatif RANKS --format json`.
 
-Times are integer nanoseconds, of an average step as recorded.
+Times are integer nanoseconds, of an average step: of the program without the profiler if all ranks timed that, else as
+recorded.
 """
 
 from __future__ import annotations
@@ -60,7 +61,7 @@ class JointWhatIf(Shown, msgspec.Struct, frozen=True, kw_only=True):
     """Number of steps that the figures are the mean of."""
     recorded_step_ns: int | None
     replayed_step_ns: int | None
-    """The job's step in the joint replay without changes."""
+    """The job's step without changes: in the joint replay, or the plain step."""
     predicted_step_ns: Estimate | None
     """The job's step with the changes; None without changes or if `valid` is false."""
     gain_ns: Estimate | None
@@ -68,3 +69,5 @@ class JointWhatIf(Shown, msgspec.Struct, frozen=True, kw_only=True):
     gain_pct: float | None
     changes: tuple[JointChange, ...]
     ranks: tuple[JointRank, ...]
+    plain: bool = False
+    """True if all times but the recorded ones are of the program without the profiler."""

@@ -8,7 +8,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import numpy as np
+from msgspec.structs import replace
 
+from overlapscope.analysis.plain_step import measured
 from overlapscope.base.columns import mask_of, pick
 from overlapscope.base.intervals import I64, Bool
 from overlapscope.base.words import plural
@@ -18,6 +20,7 @@ from overlapscope.prediction.graph import Graph, Network, Why
 from overlapscope.prediction.hardware import Stance
 from overlapscope.prediction.interventions import parse
 from overlapscope.prediction.noise import spread
+from overlapscope.prediction.overhead import MOST_TIMES, lightened
 from overlapscope.prediction.predict import apply
 from overlapscope.prediction.replay import Deadlock, Replay, replay
 from overlapscope.prediction.steps import first_items
@@ -68,8 +71,11 @@ def _device_rank(trace: Trace, reduced: ComparedRank, changes: Sequence[str]) ->
     comm = _items_of_collectives(base.graph, reduced.device)
     if comm is None:
         return Unfit(trace.source, "some of its collectives are part of a CUDA graph.")
+    plain = measured(trace.plain_steps, base.recorded.mean_ns, trace.host_activity)
+    times = () if plain is None else range(1, round(MOST_TIMES) + 1)
     try:
-        return _summary(base, reduced, comm, changes)
+        lighter = tuple(_summary(lightened(base, number), reduced, comm, changes) for number in times)
+        return replace(_summary(base, reduced, comm, changes), plain=plain, lighter=lighter)
     except Deadlock:
         return Unfit(trace.source, "with these changes, its launches, ops and waits wait for each other in a circle.")
 

@@ -1,0 +1,90 @@
+"""Predictions for a job without the profiler: its hosts' work is shortened until the job's step is the plain one.
+
+All ranks are shortened by the same multiple of the overhead that each recording shows. The step is nearly linear in
+it, so predictions are made for whole multiples, and interpolated to the one that gives the plain step. What remains is
+scaled, as for a single rank (`prediction.overhead`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from msgspec.structs import replace
+
+from overlapscope.prediction.result import Estimate
+from overlapscope.ranks.joint.join import JoinedJob
+from overlapscope.ranks.joint.result import JointRank, JointWhatIf
+
+
+def as_plain(job: JoinedJob, step_ns: int, predicted: Callable[[JoinedJob], JointWhatIf]) -> JointWhatIf | None:
+    """Return the prediction for the plain program; None if a rank's plain step is unknown.
+
+    Args:
+        job: The recorded job.
+        step_ns: Its replayed step.
+        predicted: Returns the prediction for a job.
+    """
+    known = [rank.plain for rank in job.ranks if rank.plain is not None]
+    if len(known) < len(job.ranks) or not step_ns:
+        return None
+    plain_ns = sum(plain.step_ns for plain in known) // len(known)
+    longer = shorter = predicted(job)
+    for number in range(min(len(rank.lighter) for rank in job.ranks)):
+        if _step_ns(shorter) <= plain_ns:
+            break
+        longer, shorter = shorter, predicted(replace(job, ranks=tuple(rank.lighter[number] for rank in job.ranks)))
+    above, below = _step_ns(longer), _step_ns(shorter)
+    share = min(max((above - plain_ns) / (above - below), 0.0), 1.0) if above > below else 1.0
+    scale = plain_ns / (above + share * (below - above))
+    low, high = (
+        sum(ends) / len(ends) / plain_ns
+        for ends in ([plain.low_ns for plain in known], [plain.high_ns for plain in known])
+    )
+    return _between(longer, shorter, share, scale, (min(low, 1.0), max(high, 1.0)))
+
+
+def _step_ns(result: JointWhatIf) -> int:
+    return result.replayed_step_ns or 0
+
+
+def _between(
+    longer: JointWhatIf, shorter: JointWhatIf, share: float, scale: float, ends: tuple[float, float]
+) -> JointWhatIf:
+    """Return the figures at a share of the way from one prediction to the other, scaled; intervals also by `ends`."""
+
+    def at(one: int, other: int) -> int:
+        return round(scale * (one + share * (other - one)))
+
+    def estimate(one: Estimate | None, other: Estimate | None) -> Estimate | None:
+        if one is None or other is None:
+            return None
+        return Estimate(
+            value=at(one.value, other.value),
+            low=min(at(one.value, other.value), round(at(one.low, other.low) * ends[0])),
+            high=max(at(one.value, other.value), round(at(one.high, other.high) * ends[1])),
+        )
+
+    def rank(one: JointRank, other: JointRank) -> JointRank:
+        waits = (one.predicted_waited_ns, other.predicted_waited_ns)
+        return replace(
+            one,
+            replayed_step_ns=at(one.replayed_step_ns, other.replayed_step_ns),
+            waited_ns=at(one.waited_ns, other.waited_ns),
+            predicted_step_ns=estimate(one.predicted_step_ns, other.predicted_step_ns),
+            predicted_waited_ns=None if waits[0] is None or waits[1] is None else at(waits[0], waits[1]),
+        )
+
+    before, step = (
+        at(_step_ns(longer), _step_ns(shorter)),
+        estimate(longer.predicted_step_ns, shorter.predicted_step_ns),
+    )
+    gain = None if step is None else Estimate(value=before - step.value, low=before - step.high, high=before - step.low)
+    return replace(
+        longer,
+        replayed_step_ns=before,
+        predicted_step_ns=step,
+        gain_ns=gain,
+        gain_pct=None if gain is None or not before else 100 * gain.value / before,
+        ranks=tuple(map(rank, longer.ranks, shorter.ranks)),
+        plain=True,
+    )
