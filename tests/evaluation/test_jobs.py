@@ -192,7 +192,8 @@ def test_exposed_communication_is_that_of_the_raw_files(folder: Path) -> None:
     for row in result.ranks:
         events = raw(folder / "four-one-communicator" / f"rank{row.rank}.trace.json")
         kernels = [event for event in events if event["cat"] == "kernel"]
-        communication, compute = [], []
+        communication: list[tuple[int, int]] = []
+        compute: list[tuple[int, int]] = []
         for kernel in kernels:
             (communication if "nccl" in kernel["name"] else compute).append(span(kernel))
         assert row.exposed_comm_ns == without(communication, compute)

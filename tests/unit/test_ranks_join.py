@@ -176,7 +176,7 @@ def test_a_planted_offset_is_found_within_the_error(tmp_path: Path, ahead_ms: in
     for first, other in zip(before.ranks, after.ranks, strict=True):
         assert first.waited_ns is not None and other.waited_ns is not None
         assert abs(first.waited_ns - other.waited_ns) <= 27 * row.clock_error_ns
-    assert [row.made_wait_ns > 0 for row in after.ranks] == [True, True]
+    assert all(row.made_wait_ns for row in after.ranks)
 
 
 def test_a_planted_delay_is_charged_to_the_rank_that_has_it(tmp_path: Path) -> None:
