@@ -122,7 +122,7 @@ def _cut(recording: DeviceRecording, work: ComputeStreams, comm: CommOps) -> _Pi
     stretch = np.searchsorted(exposed.starts, start[piece], side="right") - 1
 
     free = np.full(len(op), -1, np.int64)
-    sure = np.ones(len(op), np.bool_)
+    sure, held = np.ones(len(op), np.bool_), np.zeros(len(op), np.bool_)
     blocks = _blocks(op, start[piece], queued.source, able_ns)
     asked = replace(recording, edges=recording.edges.take(~by_communicator(recording)))
     stated = replace(recording, edges=recording.edges.take(recording.edges.confidence == EXACT))
@@ -134,6 +134,7 @@ def _cut(recording: DeviceRecording, work: ComputeStreams, comm: CommOps) -> _Pi
             waits = pick(by_any, row, 0) > place
             sure[pairs] &= (row < 0) | ~waits | (pick(by_stated, row, 0) > place)
             blocks[pairs] &= ~waits | (pick(by_program, row, 0) <= place)
+            held[pairs] |= waits
             able = (row >= 0) & ~waits
             sooner = pick(ops.start_ns, row, NEVER) < pick(ops.start_ns, free[pairs], NEVER)
             free[pairs] = np.where(able & sooner, row, free[pairs])
@@ -145,7 +146,7 @@ def _cut(recording: DeviceRecording, work: ComputeStreams, comm: CommOps) -> _Pi
         end_ns=end,
         op=op[chosen],
         free=free[chosen],
-        blocks=blocks[chosen],
+        blocks=(blocks & held)[chosen],
         confidence=np.where(sure | (free >= 0), EXACT, LOW)[chosen].astype(np.int8),
     )
 

@@ -22,10 +22,11 @@ from overlapscope.analysis.idle import LAUNCH_LATENCY_NS
 from overlapscope.analysis.prefetch import prefetch_depths
 from overlapscope.base.intervals import union
 from overlapscope.catalog.causes import COMM_CAUSES, CommCause
+from overlapscope.reading.steps import with_names
 from overlapscope.report.model import from_json, to_json
-from overlapscope.trace.model import Kind
-from tests.support.comm_programs import COMM, MAIN, OTHER, PLANTED, HostAct, Played, play
-from tests.support.helpers import TRACES, US, recordings, tried
+from overlapscope.trace.model import Collectives, HostEvents, Kind
+from tests.support.comm_programs import CALL_NS, COMM, MAIN, OTHER, PLANTED, HostAct, Played, play
+from tests.support.helpers import MS, TRACES, US, recordings, tried
 from tests.support.recordings import analysis_of, trace_of
 
 
@@ -84,6 +85,47 @@ def test_the_lead_is_the_time_from_its_end_to_the_first_compute_that_waits_for_i
     kernel, consumer = played.ops[1], played.ops[3]
     assert comm.lead_ns.tolist() == [consumer.start - kernel.end]
     assert not comm.exposed_ns.any()
+
+
+def in_one_group(played: Played) -> Played:
+    """Return the recording of a program whose collectives are all of one group, each launched in a range of PyTorch's.
+
+    A wait for an event right before a launch is in its range.
+    """
+    trace = played.trace
+    ops = trace.gpu_ops.take(trace.gpu_ops.kind == Kind.COMM)
+    calls = trace.runtime_calls
+    begins = calls.start_ns[ops.launch]
+    begins = np.where(np.isin(begins - CALL_NS, trace.syncs.start_ns), begins - CALL_NS, begins)
+    names = (*trace.names, "nccl:all_reduce")
+    one, none = np.zeros(len(ops), np.int32), np.full(len(ops), -1, np.int32)
+    wide = none.astype(np.int64)
+    ranges = HostEvents(names, begins, calls.end_ns[ops.launch], one + len(trace.names), one, calls.thread[ops.launch])
+    collectives = Collectives(
+        names=names, start_ns=ops.start_ns, end_ns=ops.end_ns, name_id=ops.name_id, place=ops.place, device=ops.device,
+        stream=ops.stream, correlation=ops.correlation, group=one, ranks=one, group_size=one + 2, elements_in=wide,
+        elements_out=wide, dtype=none, sequence=wide, description=none, parts_in=none, parts_out=none,
+    )  # fmt: skip
+    renamed = with_names(trace, names)
+    return played._replace(trace=msgspec.structs.replace(renamed, annotations=ranges, collectives=collectives))
+
+
+BEHIND_ANOTHER = [
+    HostAct("compute", ns=20 * US, name="first"),
+    HostAct("comm", COMM, 3 * MS, name="ncclDevKernel_AllGather"),
+    HostAct("record", COMM, event=1),
+    HostAct("wait", OTHER, event=1),
+    HostAct("comm", OTHER, MS),
+]
+"""Two collectives, one of which the communicator begins when the other has ended."""
+
+
+@pytest.mark.parametrize("needed", [True, False])
+def test_a_collective_blocks_another_one_of_its_communicator_only_if_compute_waits_for_that(needed: bool) -> None:
+    acts = [HostAct("record", OTHER, event=2), HostAct("wait", MAIN, event=2), HostAct("compute", ns=MS)]
+    device = device_of(in_one_group(play([*BEHIND_ANOTHER, *(acts if needed else [])])))
+    blocked = device.result.exposed_comm_by_cause[CommCause.BLOCKED_BEHIND]
+    assert blocked > 2900 * US if needed else blocked < 30 * US
 
 
 def layers(depth: int, count: int = 5) -> list[HostAct]:
