@@ -29,18 +29,25 @@ def mesh_sentences(report: RanksReport) -> Iterator[str]:
         return
     if every.mesh is not None and len(every.mesh.shape) > 1:
         yield _mesh(every, every.mesh.shape)
-    exposed = [each for each in every.dimensions if each.time.exposed_ns > _WORTH_NAMING * every.time.exposed_ns]
-    if len(every.dimensions) > 1 and exposed:
-        shares = (f"{_name(each)} {percent(100 * each.time.exposed_ns / every.time.exposed_ns)}" for each in exposed)
-        yield f"Exposed communication by dimension: {listed(shares)}."
+    yield from _exposed(every)
     costly = [slow for slow in every.slow_groups if _costs(report, every, slow)]
     for slow in costly[:_MOST_SLOW]:
         yield (
             f"Group {group_name(slow)} transfers at {bandwidth(slow.bus_gb_per_s)} GB/s, "
             f"{plural(slow.peers, 'other group')} of {_name(every.dimensions[slow.dimension])} at "
             f"{bandwidth(slow.peers_gb_per_s)} GB/s ({clean(slow.collective, _NAME_LIMIT)} of {size(slow.bytes)}): a "
-            "slow link or network card, or other traffic."
+            "slow link or network card, other traffic, or compute beside it."
         )
+
+
+def _exposed(every: Communication) -> Iterator[str]:
+    """State each dimension's part of the exposed communication if several are known."""
+    whole, known = every.time.exposed_ns, [each for each in every.dimensions if each.group_size is not None]
+    costly = [each for each in every.dimensions if each.time.exposed_ns > _WORTH_NAMING * whole > 0]
+    if len(known) > 1 and costly:
+        shares = listed(f"{_name(each)} {percent(100 * each.time.exposed_ns / whole)}" for each in costly)
+        together = ", partly at the same time" if sum(each.time.exposed_ns for each in costly) > whole else ""
+        yield f"Exposed communication by dimension: {shares}{together}."
 
 
 def _mesh(every: Communication, shape: tuple[int, ...]) -> str:

@@ -378,4 +378,10 @@ def from_json(data: bytes) -> RanksReport:
         msgspec.ValidationError: If it is not a report of ranks.
         msgspec.DecodeError: If it is not JSON.
     """
-    return decode(data, RanksReport)
+    report = decode(data, RanksReport)
+    if report.communication is not None:
+        rows, slow = report.communication.rows, report.communication.slow_groups
+        places = {row.dimension for row in rows if row.dimension is not None} | {each.dimension for each in slow}
+        if not places <= {*range(len(report.communication.dimensions))}:
+            raise msgspec.ValidationError("Expected places in `dimensions` - at `$.communication`")
+    return report

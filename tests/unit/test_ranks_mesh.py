@@ -8,8 +8,8 @@ from math import prod
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from msgspec import Struct
-from msgspec.structs import asdict
+from msgspec import Struct, ValidationError
+from msgspec.structs import asdict, replace
 
 from overlapscope.catalog.links import nvlink_gb_per_s
 from overlapscope.query.engine import ask
@@ -249,6 +249,33 @@ def test_a_group_slower_than_its_peers_is_named_with_figures() -> None:
 )
 def test_a_group_is_not_named(report: RanksReport) -> None:
     assert communication(report).slow_groups == ()
+
+
+def test_a_file_whose_groups_are_of_no_dimension_is_refused() -> None:
+    report = report_of_job(slow=2.0)
+    comm = communication(report)
+    (slow,) = comm.slow_groups
+    for broken in (
+        replace(comm, rows=(replace(comm.rows[0], dimension=2),)),
+        replace(comm, slow_groups=(replace(slow, dimension=-1),)),
+        replace(comm, dimensions=()),
+    ):
+        with pytest.raises(ValidationError, match="dimensions"):
+            from_json(to_json(replace(report, communication=broken)))
+
+
+def test_dimensions_that_are_exposed_together_are_said_to_be_and_unknown_groups_are_none() -> None:
+    report = report_of_job()
+    comm = communication(report)
+    first, second = comm.dimensions
+    both = replace(second, time=replace(second.time, exposed_ns=comm.time.exposed_ns))
+    text = judge(replace(report, communication=replace(comm, dimensions=(first, both)))).text
+    assert "mesh_dp 66.1% and mesh_tp 100%, partly at the same time." in text
+    unknown = replace(second, name="", group_size=None)
+    text = judge(replace(report, communication=replace(comm, dimensions=(first, unknown)))).text
+    assert "Exposed communication by dimension" not in text
+    nothing = replace(comm, time=replace(comm.time, exposed_ns=0))
+    assert "Exposed communication by dimension" not in judge(replace(report, communication=nothing)).text
 
 
 def test_queries_have_the_same_figures() -> None:
