@@ -97,7 +97,7 @@ def _dimension(
     family: Sequence[RankGroup], kinds: Sequence[int], kernels: Kernels, windows: JudgedWindows, rows: I64
 ) -> CommDimension:
     """Return a dimension without its place in the mesh. `rows` are the kernels of its `kinds`."""
-    rows = rows[windows.begins[rows] | (windows.end_ns > windows.start_ns)[rows]]
+    rows = windows.inside(rows)
     sets = sorted({group.ranks for group in family})
     description, size = family[0].description, family[0].size
     if description in UNDESCRIBED:

@@ -33,7 +33,7 @@ def by_group(ranks: Sequence[ReducedRank], waits: RankWaits, causes: CommCauses)
     dimensions = find_dimensions(ranks, waits, windows, transfers)
     rows = []
     for number, of_kind in rows_by(kernels.kind):
-        inside = of_kind[windows.begins[of_kind] | (windows.end_ns > windows.start_ns)[of_kind]]
+        inside = windows.inside(of_kind)
         if len(inside):
             sizes, members = kernels.bytes[inside[windows.begins[inside]]], len(np.unique(kernels.rank[inside]))
             time, transfer = time_in(windows, inside), moved.get(number, (0, 0))

@@ -17,7 +17,7 @@ from collections.abc import Sequence
 import numpy as np
 from msgspec import Struct
 
-from overlapscope.analysis.grouping import distinct_rows, groups_of
+from overlapscope.analysis.grouping import distinct_rows, groups_of, rows_by
 from overlapscope.base.columns import locate, mask_of, pick
 from overlapscope.base.intervals import I64, Bool
 from overlapscope.ranks.clocks import TIMESTAMP_ERROR_NS, Offsets
@@ -215,8 +215,9 @@ def message_waits(ranks: Sequence[ComparedRank], paired: PairedMessages, offsets
     table, sides = paired.table, paired.table.sides
     judged_from = np.array([rank.judged_from_ns for rank in ranks], np.int64)
     late_enough = sides.start_ns >= judged_from[sides.rank]
-    for place, rank in enumerate(ranks):
-        late_enough |= (sides.rank == place) & np.isin(sides.step, [*map(step_number, rank.judged_steps.names)])
+    for place, rows in rows_by(sides.rank):
+        judged = [step_number(name) for name in ranks[place].judged_steps.names]
+        late_enough[rows] |= np.isin(sides.step[rows], judged)
     send, receive = paired.ends
     good = (_doubt(offsets, paired) < NO_CLOCKS_NS) & late_enough[send] & late_enough[receive]
     send, receive = send[good], receive[good]

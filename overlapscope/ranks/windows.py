@@ -37,6 +37,10 @@ class JudgedWindows(Struct, frozen=True, eq=False):
     judged_until_ns: I64
     """End of the time that is known to be waiting or transfer: the end of the wait if members aren't recorded."""
 
+    def inside(self, rows: I64) -> I64:
+        """Return those of some kernels that begin or run inside."""
+        return rows[self.begins[rows] | (self.end_ns[rows] > self.start_ns[rows])]
+
 
 def judged_windows(ranks: Sequence[ReducedRank], waits: RankWaits) -> JudgedWindows:
     """Return the windows of the steps that all ranks judge; without any, of the time after the lead-in."""
