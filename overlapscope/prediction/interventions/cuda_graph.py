@@ -10,7 +10,7 @@ from typing import NamedTuple
 import numpy as np
 from msgspec.structs import replace
 
-from overlapscope.analysis.grouping import distinct, group_starts
+from overlapscope.analysis.grouping import distinct, group_starts, groups_of
 from overlapscope.analysis.host import loading, on_thread, pinning
 from overlapscope.analysis.host_order import Calls
 from overlapscope.analysis.periods import is_step
@@ -92,7 +92,7 @@ def _repeated(graph: Graph, launches: GraphLaunches, places: Sequence[tuple[int,
     A grid follows from the shapes of the kernel's tensors, so that a graph can't stand for launches which differ from
     step to step. A single place shows nothing: the mask is True everywhere.
     """
-    if len(places) < 2:
+    if len(places) < 2 or not len(launches.begins):
         return np.ones(len(launches.begins), np.bool_)
     items, number_of_call = graph.items, np.full(len(graph.calls), -1, np.int64)
     number_of_call[launches.calls] = launches.number
@@ -114,10 +114,8 @@ def _repeated(graph: Graph, launches: GraphLaunches, places: Sequence[tuple[int,
 def _works(recorded: RecordedParts) -> I64:
     """Return a number for each item that is equal for equal work: the same kernel and grid, or the same bytes."""
     ops = recorded.trace.gpu_ops
-    columns = (ops.kind, ops.device, ops.name_id, ops.blocks, ops.block_threads, ops.bytes)
-    _, alike = np.unique(np.stack([column.astype(np.int64) for column in columns]), axis=1, return_inverse=True)
-    work = np.full(int(recorded.item_of_op.max(initial=-1)) + 1, -1, np.int64)
-    work[recorded.item_of_op] = alike
+    work = np.full(int(recorded.item_of_op.max()) + 1, -1, np.int64)
+    work[recorded.item_of_op] = groups_of([ops.kind, ops.device, ops.name_id, ops.blocks, ops.block_threads, ops.bytes])
     return work
 
 
