@@ -74,8 +74,6 @@ class HostPlain(msgspec.Struct, frozen=True, kw_only=True):
     step_ns: int
     low_ns: int
     high_ns: int
-    mean_ns: int
-    """Mean of all steps that were timed; the others are based on medians."""
 
 
 class HostUse(msgspec.Struct, frozen=True, kw_only=True):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from statistics import fmean, median
+from statistics import median
 from typing import Literal
 
 import numpy as np
@@ -14,7 +14,7 @@ from overlapscope.analysis.host import loading
 from overlapscope.analysis.host_results import HostPlain, HostStep, HostUse, OpTime, ThreadUse
 from overlapscope.analysis.missing_ops import recorded_launches
 from overlapscope.analysis.periods import is_step, judged_steps
-from overlapscope.analysis.plain_step import lengths_of, measured
+from overlapscope.analysis.plain_step import measured
 from overlapscope.base.intervals import I64, Intervals, covered, cut, intersect, subtract, union
 from overlapscope.trace.lost import GPU_OPS
 from overlapscope.trace.model import HostEvents, Trace
@@ -84,8 +84,7 @@ def _plain(trace: Trace, steps: Sequence[HostStep]) -> HostPlain | None:
     plain = measured(trace.plain_steps, round(median(step.span_ns for step in steps)), trace.host_activity)
     if plain is None:
         return None
-    mean_ns = round(fmean([*lengths_of(trace.plain_steps.before), *lengths_of(trace.plain_steps.after)]))
-    return HostPlain(step_ns=plain.step_ns, low_ns=plain.low_ns, high_ns=plain.high_ns, mean_ns=mean_ns)
+    return HostPlain(step_ns=plain.step_ns, low_ns=plain.low_ns, high_ns=plain.high_ns)
 
 
 def _loader(loads: HostEvents) -> Literal["none", "own-thread", "workers"]:

@@ -69,7 +69,7 @@ def _check(value: Any, where: str, name: str) -> None:
     """Check a value; `name` is the nearest key around it."""
     if isinstance(value, dict):
         for key, inner in value.items():
-            _check(inner, f"{where}.{key}", name if name.endswith("_by_cause") else key)
+            _check(inner, f"{where}.{key}", name if name.endswith("by_cause") else key)
     elif isinstance(value, list):
         for number, inner in enumerate(value):
             _check(inner, f"{where}[{number}]", name)
@@ -87,6 +87,6 @@ def _bounds(name: str) -> tuple[int, int]:
         return 0, 100
     if name in _DIFFERENCES:
         return -MOST, MOST
-    if (name.endswith(("_ns", "_by_cause")) and name not in _INSTANTS) or name in ("bytes", "count"):
+    if (name.endswith(("_ns", "by_cause")) and name not in _INSTANTS) or name in ("bytes", "count"):
         return 0, MOST
     return -_WIDEST, _WIDEST

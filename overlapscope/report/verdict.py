@@ -344,10 +344,11 @@ def sampled_sentence(step: SampledStep | None) -> str:
         first = step.lines[0]
         called = f"{first.calls} ({first.line})" if first.calls else first.line
         parts.append(f"{duration(first.time_ns)} in {clean(called, 120)}")
+    times = [(step.by_cause.get(cause, 0), words) for cause, words in _WAITS.items()]
     parts += [
-        f"{duration(ns)} {_WAITS[IdleCause(cause)]}"
-        for cause, ns in sorted(step.by_cause.items(), key=lambda item: -item[1])
-        if ns >= _LEAST_WAIT * step.step_ns
+        f"{duration(ns)} {words}"
+        for ns, words in sorted(times, key=lambda item: -item[0])
+        if ns and ns >= _LEAST_WAIT * step.step_ns
     ]
     return f" Without the profiler, a step spends {listed(parts)}." if parts else ""
 

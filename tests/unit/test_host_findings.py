@@ -5,10 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import pytest
+from msgspec import ValidationError
 from msgspec.structs import replace
 
 import overlapscope as ov
 from overlapscope.analysis import analyze_trace
+from overlapscope.analysis.host_results import SampledStep
+from overlapscope.base.saved import MOST, decode, encode
 from overlapscope.report.findings import find_all
 from overlapscope.report.verdict import sampled_sentence
 from overlapscope.rules.finding import Finding
@@ -291,3 +294,12 @@ def test_a_program_without_a_gpu_gets_its_lines_and_waits() -> None:
     sentence = sampled_sentence(sampled_step)
     assert "Without the profiler, a step spends 7.50 ms in parse (train.py:9), 2.00 ms waiting for a CPU" in sentence
     assert "1.00 ms waiting for Python's lock, which another thread holds" in sentence
+
+
+def test_a_file_may_state_causes_of_another_version_but_no_impossible_times() -> None:
+    """Anyone may have changed a report, or another version may have written it."""
+    step = SampledStep(step_ns=10 * MS, by_cause={"file-io": MS, "swapped-out": 2 * MS})
+    assert sampled_sentence(step) == " Without the profiler, a step spends 1.00 ms reading and writing files."
+    for impossible_ns in (-MS, 2 * MOST):
+        with pytest.raises(ValidationError):
+            decode(encode(replace(step, by_cause={"gil-wait": impossible_ns})), SampledStep)
