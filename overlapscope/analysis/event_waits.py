@@ -1,7 +1,8 @@
 """Calls that make a stream wait for an event, as far as a recording states the event.
 
 A recording may state on which stream the event was recorded, and by which call. CUDA 13 states neither (kineto PR
-#1552), and without sync events not even the waiting stream is known. The recorder's notes state all of it.
+#1552), and without sync events not even the waiting stream is known. The recorder's notes state all of it. The waits of
+NCCL's launches are known by their calls (`nccl_launches`).
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from numpy.typing import NDArray
 
 from overlapscope.analysis import calls as call_kinds
 from overlapscope.analysis.grouping import rows_by
+from overlapscope.analysis.nccl_launches import find_nccl_waits
 from overlapscope.base.columns import I64, Bool, Columns, pick
 from overlapscope.base.kept import kept
 from overlapscope.trace.model import Sync, Trace, stream_keys
@@ -47,7 +49,7 @@ class EventWaits(Columns, frozen=True):
     """Nearest record call before the wait on the same thread, or on any if that one has none; -1 where there is none.
     """
     stated: Bool
-    """True if the trace states the stream and the call that recorded the event."""
+    """True if the trace states the stream and the call that recorded the event, or if they are NCCL's own."""
     adjacent: Bool
     """True if nothing was enqueued between the nearest record and the wait."""
 
@@ -80,13 +82,19 @@ def event_waits(trace: Trace) -> EventWaits:
     # The trace may name a record call from before the recording.
     named = pick(syncs.record_correlation, sync)
     record = _by_correlation(calls.correlation, records, named)
+    stated = (record >= 0) & (source >= 0)
+    record = np.where(named > 0, record, nearest)
+    nccl = find_nccl_waits(trace, records, rows, stream, np.where(source < 0, pick(syncs.event, sync), -1))
+    both = np.concatenate([nccl.before, nccl.after])
+    stream[nccl.after], stated[both] = nccl.own, True
+    source[both], record[both] = np.concatenate([nccl.own, nccl.launching]), np.concatenate(nccl.recorded)
     return EventWaits(
         call=rows,
         stream=stream,
         source=source,
-        record=np.where(named > 0, record, nearest),
+        record=record,
         nearest=nearest,
-        stated=(record >= 0) & (source >= 0),
+        stated=stated,
         adjacent=(nearest >= 0) & (enqueued_since == 0),
     )
 

@@ -44,6 +44,8 @@ class OrderedBy(NamedTuple):
     """Row of the call that recorded the event; -1 if unknown or not an event."""
     on_host: bool
     """True if the host waited."""
+    stated: bool = True
+    """False if it is only possible, because the recording doesn't state the event."""
 
 
 class _Step(NamedTuple):
@@ -120,7 +122,8 @@ class HappensBefore(Struct, frozen=True, eq=False):
 
     def _event_cause(self, wait: int) -> OrderedBy:
         row = int(np.flatnonzero(self.waits.call == wait)[0])
-        return OrderedBy(wait, int(self.waits.record[row]), on_host=False)
+        stated = bool(self.waits.stated[row])
+        return OrderedBy(wait, int(self.waits.record[row]) if stated else -1, on_host=False, stated=stated)
 
 
 @kept()

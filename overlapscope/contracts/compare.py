@@ -137,12 +137,17 @@ def _overlap(contract: Contract, old: TransferGroup, new: TransferGroup, now: Co
     limit, alone, before = math.ceil(old.kernels * (100 - contract.margin_pct) / 100), new.alone or 0, old.alone or 0
     result: Result = "kept"
     message = f"{_words(new)} may run beside {_beside(new)}"
+    change = f"{message}; by the contract beside {_beside(old)}. {_ordered(old, new)}".rstrip(". ")
+    unknown = " ".join(now.unknown)
     if new.kernels is None:
-        result, message = "unknown", f"{_words(new)}: its overlap is unknown. {' '.join(now.unknown)}".rstrip(". ")
+        result, message = "unknown", f"{_words(new)}: its overlap is unknown. {unknown}".rstrip(". ")
+    elif (new.kernels if new.up_to is None else new.up_to) < limit or (alone > before and new.up_to is None):
+        result, message = "lost", f"overlap lost: {change}"
     elif new.kernels < limit or alone > before:
-        result = "lost"
-        message = f"overlap lost: {message}; by the contract beside {_beside(old)}. {_ordered(old, new)}".rstrip(". ")
-    elif new.kernels * (100 - contract.margin_pct) > 100 * old.kernels or alone < before:
+        result, message = "unknown", f"overlap uncertain: {change}. {unknown}".rstrip(". ")
+    elif new.kernels * (100 - contract.margin_pct) > 100 * (old.kernels if old.up_to is None else old.up_to) or (
+        alone < before and old.up_to is None
+    ):
         result, message = "gained", f"{message}; by the contract beside {_beside(old)}"
     yield Promise(
         result=result,
@@ -159,6 +164,8 @@ def _overlap(contract: Contract, old: TransferGroup, new: TransferGroup, now: Co
 
 def _beside(transfer: TransferGroup) -> str:
     count = plural(transfer.kernels, "kernel") if transfer.kernels else "no kernel"
+    if transfer.up_to is not None:
+        count += f" for certain, at best {transfer.up_to:,}"
     if transfer.alone and transfer.kernels:
         count += f", and {transfer.alone} of {transfer.count} beside none"
     return count

@@ -49,7 +49,7 @@ def _transfers(title: str, transfers: Sequence[TransferGroup]) -> Table:
             f"{transfer.kind} {size(transfer.bytes or None)} {transfer.memory}".rstrip(),
             _place(transfer),
             f"{transfer.count:,}",
-            _number(transfer.kernels),
+            _number(transfer.kernels) if transfer.up_to is None else f"{transfer.kernels:,} to {transfer.up_to:,}",
             _number(transfer.alone),
             "; ".join(filter(None, (transfer.begins, transfer.ends))) or NOTHING,
         )

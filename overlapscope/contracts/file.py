@@ -22,7 +22,8 @@ NAME: Final = "overlap.contract.toml"
 _COMMENTS: Final = {
     "copies": (
         "Copies of the same kind, memory, size and place. kernels_before of the kernels launched before one, and",
-        "kernels_after of those launched after it, may run beside it. `alone`: how many may run beside none.",
+        "kernels_after of those launched after it, may run beside it. `alone`: how many may run beside none. With",
+        "`up_to`, these are certain, and there may be that many in all: some waits are for unknown events.",
     ),
     "collectives": ("Collectives, in the same form.",),
     "syncs": ("Calls in which the host waits for the GPU. There may be no others.",),

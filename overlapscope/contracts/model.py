@@ -38,8 +38,10 @@ class TransferGroup(CallPlace, frozen=True, kw_only=True, forbid_unknown_fields=
     """Number of kernels launched before it that may still run beside it; None if unknown."""
     kernels_after: _Count | None = None
     """Number of kernels launched after it that may begin while it runs; None if unknown."""
+    up_to: _Count | None = None
+    """Number of kernels on both sides at best, if the numbers are only the certain part of them; else None."""
     alone: _Count | None = None
-    """Number in a typical step that may run beside no kernel; None if unknown."""
+    """Number in a typical step that may run beside no kernel, at worst; None if unknown."""
     begins: _Text = ""
     """Kernel that it comes after, and the reason."""
     ends: _Text = ""
@@ -47,7 +49,7 @@ class TransferGroup(CallPlace, frozen=True, kw_only=True, forbid_unknown_fields=
 
     @property
     def kernels(self) -> int | None:
-        """Number of kernels beside which it may run; None if unknown."""
+        """Number of kernels beside which it may run for certain; None if unknown."""
         if self.kernels_before is None or self.kernels_after is None:
             return None
         return self.kernels_before + self.kernels_after

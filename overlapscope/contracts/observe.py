@@ -15,13 +15,13 @@ from overlapscope.analysis.event_waits import event_waits
 from overlapscope.analysis.grouping import distinct
 from overlapscope.analysis.host import around, find_blocking
 from overlapscope.analysis.messages import message_bytes
-from overlapscope.analysis.order import OrderedBy, stated_order
+from overlapscope.analysis.order import HappensBefore, OrderedBy, stated_order, strictest_order
 from overlapscope.analysis.periods import judged_steps
 from overlapscope.base.columns import locate, pick
 from overlapscope.base.words import clean, plural
 from overlapscope.contracts.model import Contract, HostCall, TransferGroup
 from overlapscope.contracts.places import Places
-from overlapscope.contracts.windows import Neighbours, counted, find_neighbours, find_windows, library_ops
+from overlapscope.contracts.windows import Windows, counted, find_neighbours, find_windows, library_ops
 from overlapscope.trace.model import I64, HostEvents, Kind, Memory, Trace
 from overlapscope.version import __version__
 
@@ -75,7 +75,7 @@ def observe(trace: Trace) -> Contract:
     transfers = _Transfers(trace, steps, step_of_op)
     collectives = tuple(transfers.collectives())
     copies = tuple(transfers.copies())
-    if any(transfer.kernels is None for transfer in (*copies, *collectives)):
+    if any(transfer.kernels is None or transfer.up_to is not None for transfer in (*copies, *collectives)):
         unknown += _why_unknown(trace)
     launches = call_kinds.launching(trace)
     graphs = launches[calls.named(lambda name: _GRAPH_LAUNCH.fullmatch(name) is not None)[launches]]
@@ -124,8 +124,8 @@ def _why_unknown(trace: Trace) -> Iterator[str]:
         yield "Event waits name no stream: record with sync events, as `overlapscope run` does."
     elif unstated:
         yield (
-            f"Of {plural(len(waits), 'event wait')}, {unstated:,} can't be tied to the event's record; with CUDA 13, "
-            "only recordings of overlapscope state it."
+            f"Of {plural(len(waits), 'event wait')}, {unstated:,} can't be tied to the event's record: with CUDA 13, "
+            "those inside of PyTorch, and all that overlapscope didn't record."
         )
     else:
         yield "A window is longer than the recording; record more steps."
@@ -234,7 +234,7 @@ class _Transfers:
         places = Places(trace, trace.runtime_calls, distinct(launch))
         op, line = places.ids(launch)
         windows = find_windows(trace, rows, self._of_step)
-        kernels, step = windows.kernels, self._step_of_op[rows]
+        step = self._step_of_op[rows]
         keys = list(zip(kinds, memory, op.tolist(), line.tolist(), strict=True))
         for members in _alike(keys):
             for alike in _size_classes(members, sizes):
@@ -250,29 +250,30 @@ class _Transfers:
                     count=count,
                     bytes=max(0, _median(sizes[alike].tolist())),
                 )
-                known = alike[kernels[alike] >= 0]
-                yield self._with_window(transfer, rows, alike, known, windows.before, windows.after)
+                yield self._with_window(transfer, rows, alike, windows)
 
-    def _with_window(
-        self, transfer: TransferGroup, rows: I64, alike: I64, known: I64, before: I64, after: I64
-    ) -> TransferGroup:
+    def _with_window(self, transfer: TransferGroup, rows: I64, alike: I64, windows: Windows) -> TransferGroup:
         """Return a transfer with its window, if it is known for most of its ops."""
+        known = alike[windows.kernels[alike] >= 0]
         if 2 * len(known) < len(alike) or not len(known):
             return transfer
-        kernels = before[known] + after[known]
+        kernels, up_to = windows.kernels[known], windows.up_to[known]
         order = np.argsort(kernels, kind="stable")
         middle = known[order[len(order) // 2]]
         of_step = self._step_of_op[rows]
+        exact = bool((up_to == kernels).all())
         # The op with the smallest window tells what orders the group, in a step from the middle.
         least = known[kernels == kernels.min()]
         example = int(least[len(least) // 2])
         alone = known[kernels == 0]
         typical = round(len(alone) / len(distinct(of_step[known])))
-        begins, ends = _neighbour_words(self._trace, int(rows[example]))
+        by = stated_order if exact else strictest_order
+        begins, ends = _neighbour_words(self._trace, int(rows[example]), by(self._trace))
         return replace(
             transfer,
-            kernels_before=int(before[middle]),
-            kernels_after=int(after[middle]),
+            kernels_before=int(windows.before[middle]),
+            kernels_after=int(windows.after[middle]),
+            up_to=None if exact else _median(up_to.tolist()),
             alone=min(typical, transfer.count),
             begins=begins,
             ends=ends,
@@ -295,9 +296,9 @@ def _size_classes(members: I64, sizes: I64) -> Iterator[I64]:
         yield np.sort(part)
 
 
-def _neighbour_words(trace: Trace, op: int) -> tuple[str, str]:
+def _neighbour_words(trace: Trace, op: int, order: HappensBefore) -> tuple[str, str]:
     """Return what an op comes after and what comes after it, each with what orders them."""
-    neighbours: Neighbours = find_neighbours(trace, op)
+    neighbours = find_neighbours(trace, op, order)
     return (
         _words(trace, neighbours.earlier, neighbours.begins, op, later=False),
         _words(trace, neighbours.later, neighbours.ends, op, later=True),
@@ -325,6 +326,9 @@ def _order_words(trace: Trace, places: Places, cause: OrderedBy, stream: int) ->
         return f"the host waits in {trace.runtime_calls.name(cause.call)}{f' ({where})' if where else ''}"
     if cause.call < 0:
         return f"same stream {stream}"
+    if not cause.stated:
+        where = places.words(cause.call)
+        return f"wait for an unknown event{f' ({where})' if where else ''}"
     at = places.line(cause.record if cause.record >= 0 else cause.call).rpartition(" in ")[0]
     kind = "event recorded" if cause.record >= 0 else "wait"
     return f"event wait for stream {stream}{f' ({kind} at {at})' if at else ''}"

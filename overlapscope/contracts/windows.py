@@ -16,16 +16,18 @@ from overlapscope.trace.model import I64, Trace
 
 
 class Windows(Columns, frozen=True):
-    """Windows of some ops, one row each; -1 where unknown."""
+    """Windows of some ops, one row each, as far as they are certain; -1 where unknown."""
 
     before: I64
     """Number of kernels launched before the op that may still run beside it; of each stream at most those of a step."""
     after: I64
     """Number of kernels launched after it that may begin while it runs; of each stream at most those of a step."""
+    up_to: I64
+    """Number of kernels beside which it may run at best, if no wait for an unknown event is for it or holds it."""
 
     @property
     def kernels(self) -> I64:
-        """Number of kernels beside which each op may run; -1 where unknown."""
+        """Number of kernels beside which each op may run for certain; -1 where unknown."""
         return np.where((self.before < 0) | (self.after < 0), -1, self.before + self.after)
 
 
@@ -68,24 +70,29 @@ def _of_library(op: str) -> bool:
 def find_windows(trace: Trace, ops: I64, of_step: Mapping[tuple[int, int], int]) -> Windows:
     """Return the windows of some ops.
 
-    A window is unknown if the recording doesn't state what decides it, if the recording begins or ends within it, or if
-    the op belongs to a graph, whose inner order isn't recorded.
+    A window is certain as far as no order that the recording allows cuts it. It is unknown if the recording begins or
+    ends within it, or if the op belongs to a graph, whose inner order isn't recorded.
 
     Args:
         trace: The recording.
         ops: Rows of `Trace.gpu_ops`.
         of_step: Number of `counted` kernels in a typical step of each device and stream, to which each side is limited.
     """
-    stated, strictest = (_sides(order, trace, ops, of_step) for order in (stated_order(trace), strictest_order(trace)))
-    return Windows(*(np.where(a == b, a, -1) for a, b in zip(stated, strictest, strict=True)))
+    before, after, _ = _sides(strictest_order(trace), trace, ops, of_step)
+    return Windows(before, after, _sides(stated_order(trace), trace, ops, of_step)[2])
 
 
-def _sides(order: HappensBefore, trace: Trace, ops: I64, of_step: Mapping[tuple[int, int], int]) -> tuple[I64, I64]:
-    """Return both sides of the windows by one order; -1 where it is cut off by the recording's begin or end."""
+def _sides(
+    order: HappensBefore, trace: Trace, ops: I64, of_step: Mapping[tuple[int, int], int]
+) -> tuple[I64, I64, I64]:
+    """Return both sides of the windows by one order; -1 where it is cut off by the recording's begin or end.
+
+    The third column has the kernels of both sides together, with the largest possible number where they are cut off.
+    """
     items = order.items
     rows = order.item_of_op[ops]
     started, kernels = trace.runtime_calls.start_ns, counted(trace)
-    before, after = np.zeros((2, len(ops)), np.int64)
+    before, after, most_of_both = np.zeros((3, len(ops)), np.int64)
     # The order inside a graph, and that of an op launched before the recording, is unknown.
     unknown_before = (items.ops[rows] > 1) | (items.call[rows] < 0)
     unknown_after = unknown_before.copy()
@@ -103,9 +110,13 @@ def _sides(order: HappensBefore, trace: Trace, ops: I64, of_step: Mapping[tuple[
             later = computing[np.maximum(begins, launched)] - computing[launched]
             before[mine] += np.minimum(earlier, most)
             after[mine] += np.minimum(later, most)
-            unknown_before[mine] |= (ended == 0) & (earlier < most)
-            unknown_after[mine] |= (begins == order.length(other)) & (later < most)
-    return np.where(unknown_before, -1, before), np.where(unknown_after, -1, after)
+            cut_before = (ended == 0) & (earlier < most)
+            cut_after = (begins == order.length(other)) & (later < most)
+            unknown_before[mine] |= cut_before
+            unknown_after[mine] |= cut_after
+            most_of_both[mine] += np.where(cut_before, most, np.minimum(earlier, most))
+            most_of_both[mine] += np.where(cut_after, most, np.minimum(later, most))
+    return np.where(unknown_before, -1, before), np.where(unknown_after, -1, after), most_of_both
 
 
 def _computing(order: HappensBefore, lane: int) -> list[int]:
@@ -120,9 +131,8 @@ def _computing(order: HappensBefore, lane: int) -> list[int]:
     ]
 
 
-def find_neighbours(trace: Trace, op: int) -> Neighbours:
-    """Return the kernels between which an op may run, on the lane of its device that computes most."""
-    order = stated_order(trace)
+def find_neighbours(trace: Trace, op: int, order: HappensBefore) -> Neighbours:
+    """Return the kernels between which an op may run by an order, on the lane of its device that computes most."""
     items, row = order.items, int(order.item_of_op[op])
     lane, place = int(items.lane[row]), int(items.place[row])
     device = order.streams[lane][0]

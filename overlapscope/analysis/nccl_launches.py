@@ -1,0 +1,85 @@
+"""NCCL's own events around the launch of a collective, as far as a recording shows that they are its.
+
+Each communicator has a stream of its own, on which nothing runs. A launch makes the launching stream wait for it, and
+it for the launching stream, so that the collectives of a communicator run one after another on any streams (NCCL,
+src/enqueue.cc: `ncclLaunchPrepare`, `ncclLaunchFinish`; src/misc/strongstream.cc: `ncclStreamWaitStream`). The first
+wait is for the communicator's own event, whose number the recording states. Kineto leaves out the second, since its
+stream runs nothing.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+
+from overlapscope.analysis import calls as call_kinds
+from overlapscope.analysis.grouping import rows_by
+from overlapscope.analysis.host import around
+from overlapscope.base.columns import I64, Bool, mask_of, pick
+from overlapscope.trace.model import Kind, Trace, stream_keys
+
+_OP = "record_param_comms"
+"""CPU op in which ProcessGroupNCCL launches a collective (torch/csrc/distributed/c10d/ProcessGroupNCCL.cpp)."""
+_RECORD = "cudaEventRecord"
+"""NCCL's call. PyTorch records events of its own by `cudaEventRecordWithFlags`."""
+_FIRST_STREAM = 1 << 30
+"""Number of the first communicator's stream, larger than those of recorded streams."""
+
+
+class NcclWaits(NamedTuple):
+    """Waits of NCCL's launches, one for each launch."""
+
+    before: I64
+    """Row of the wait before the launch, among the waits."""
+    after: I64
+    """Row of the wait after it."""
+    own: I64
+    """The communicator's stream, one of `stream_keys`, with a number that no recorded stream has."""
+    launching: I64
+    """Stream of the launch."""
+    recorded: tuple[I64, I64]
+    """Calls that recorded the events of both waits."""
+
+
+def find_nccl_waits(trace: Trace, records: I64, waits: I64, stream: I64, event: I64) -> NcclWaits:
+    """Return the waits of NCCL's launches.
+
+    Args:
+        trace: The recording.
+        records: Calls that record events.
+        waits: Calls that make a stream wait for an event.
+        stream: Stream of each wait; -1 where unknown.
+        event: Number of the event of each wait; -1 where unknown.
+    """
+    calls, ops = trace.runtime_calls, trace.gpu_ops
+    collectives = np.flatnonzero((ops.kind == Kind.COMM) & (ops.launch >= 0))
+    launched_on = np.full(len(calls), -1, np.int64)
+    launched_on[ops.launch[collectives]] = stream_keys(ops.device, ops.stream)[collectives]
+    rows = np.unique(np.concatenate([records, waits, call_kinds.launching(trace)]))
+    number = np.full(len(calls), -1, np.int64)
+    number[waits] = np.arange(len(waits))
+    recording = mask_of(records, len(calls)) & calls.named(_RECORD.__eq__)
+    found = [
+        _sequences(trace, rows[of_thread], recording, number, launched_on) for _, of_thread in rows_by(calls.thread[rows])
+    ]
+    five = np.concatenate([np.empty((0, 5), np.int64), *found])
+    before, after, launching = number[five[:, 1]], number[five[:, 4]], launched_on[five[:, 2]]
+    sure = (stream[before] == launching) & (stream[after] < 0) & (event[before] > 0)
+    five, before, after, launching = five[sure], before[sure], after[sure], launching[sure]
+    communicator = np.unique(event[before], return_inverse=True)[1]
+    own = stream_keys(launching >> 32, _FIRST_STREAM + communicator)
+    return NcclWaits(before, after, own, launching, (five[:, 0], five[:, 3]))
+
+
+def _sequences(trace: Trace, rows: I64, recording: Bool, wait: I64, launched_on: I64) -> I64:
+    """Return a thread's calls that record, wait, launch a collective, record and wait in one op, five in each row."""
+    if len(rows) < 5:
+        return np.empty((0, 5), np.int64)
+    five = np.lib.stride_tricks.sliding_window_view(rows, 5)
+    waits, records = wait[five] >= 0, recording[five]
+    five = five[records[:, 0] & waits[:, 1] & (launched_on[five[:, 2]] >= 0) & records[:, 3] & waits[:, 4]]
+    calls = trace.runtime_calls
+    op = around(trace.cpu_ops, calls.thread[five].ravel(), calls.start_ns[five].ravel()).reshape(five.shape)
+    one_op = (op == op[:, :1]).all(axis=1) & pick(trace.cpu_ops.named(_OP.__eq__), op[:, 0], False)
+    return five[one_op]
