@@ -73,7 +73,7 @@ class JudgedRecording(Struct, frozen=True):
     losses: tuple[Promise, ...]
     unknown: tuple[Promise, ...]
     unstated: tuple[str, ...] = ()
-    """Kinds of copies and collectives whose overlap the contract doesn't know, one for each group of them."""
+    """Kinds of copies and collectives of whose overlap nothing is certain, one for each group of them."""
     by_baseline: tuple[str, ...] | None = None
     """Names of the default budgets on a change that failed; None without a baseline of the same GPU."""
     by_default: tuple[str, ...] = ()
@@ -160,7 +160,7 @@ def judge(recording: MutationRecording, contracts: Mapping[str, WrittenContract]
             written_on=gpu,
             losses=tuple(each for each in promises if each.result == "lost"),
             unknown=tuple(each for each in promises if each.result == "unknown"),
-            unstated=tuple(group.kind for group in _transfers(written.contract) if group.kernels is None),
+            unstated=tuple(group.kind for group in _transfers(written.contract) if not _promises_or_has_none(group)),
             seconds=read_s + time.perf_counter() - begun,
             megabytes=megabytes,
         )
@@ -169,6 +169,11 @@ def judge(recording: MutationRecording, contracts: Mapping[str, WrittenContract]
 
 def _transfers(contract: Contract) -> tuple[TransferGroup, ...]:
     return (*contract.copies, *contract.collectives)
+
+
+def _promises_or_has_none(group: TransferGroup) -> bool:
+    """Return whether a contract states of a group that some overlap, or that there is none, is certain."""
+    return group.kernels is not None and (group.kernels > 0 or group.up_to is None)
 
 
 def with_budgets(judged: JudgedRecording, written: WrittenContract) -> JudgedRecording:
@@ -251,11 +256,11 @@ about another batch size is right about the time.""")
 
 
 def unstated(judged: Sequence[JudgedRecording]) -> Iterator[str]:
-    """Yield a sentence on the copies and collectives whose overlap no contract of a program knows, if there are any."""
+    """Yield a sentence on the copies and collectives of whose overlap nothing is certain, if there are any."""
     by_program = {each.recording.program: each.unstated for each in judged if each.unstated}
     if by_program:
         found = [f"{' and '.join(dict.fromkeys(kinds))} of `{program}`" for program, kinds in by_program.items()]
-        yield wrapped(f"""The contracts don't know the overlap of these, so its loss goes unnoticed: {", ".join(found)}.
+        yield wrapped(f"""Of the overlap of these, nothing is certain, so its loss goes unnoticed: {", ".join(found)}.
 With CUDA 13, a recording doesn't state the event of a wait inside PyTorch.""").strip()
 
 

@@ -61,7 +61,8 @@ def find_nccl_waits(trace: Trace, records: I64, waits: I64, stream: I64, event: 
     number[waits] = np.arange(len(waits))
     recording = mask_of(records, len(calls)) & calls.named(_RECORD.__eq__)
     found = [
-        _sequences(trace, rows[of_thread], recording, number, launched_on) for _, of_thread in rows_by(calls.thread[rows])
+        _sequences(trace, rows[of_thread], recording, number, launched_on)
+        for _, of_thread in rows_by(calls.thread[rows])
     ]
     five = np.concatenate([np.empty((0, 5), np.int64), *found])
     before, after, launching = number[five[:, 1]], number[five[:, 4]], launched_on[five[:, 2]]
@@ -73,7 +74,7 @@ def find_nccl_waits(trace: Trace, records: I64, waits: I64, stream: I64, event: 
 
 
 def _sequences(trace: Trace, rows: I64, recording: Bool, wait: I64, launched_on: I64) -> I64:
-    """Return a thread's calls that record, wait, launch a collective, record and wait in one op, five in each row."""
+    """Return a thread's calls that record, wait, launch, record and wait in the op of a collective, five in each row."""
     if len(rows) < 5:
         return np.empty((0, 5), np.int64)
     five = np.lib.stride_tricks.sliding_window_view(rows, 5)
@@ -81,5 +82,5 @@ def _sequences(trace: Trace, rows: I64, recording: Bool, wait: I64, launched_on:
     five = five[records[:, 0] & waits[:, 1] & (launched_on[five[:, 2]] >= 0) & records[:, 3] & waits[:, 4]]
     calls = trace.runtime_calls
     op = around(trace.cpu_ops, calls.thread[five].ravel(), calls.start_ns[five].ravel()).reshape(five.shape)
-    one_op = (op == op[:, :1]).all(axis=1) & pick(trace.cpu_ops.named(_OP.__eq__), op[:, 0], False)
-    return five[one_op]
+    found: I64 = five[(op == op[:, :1]).all(axis=1) & pick(trace.cpu_ops.named(_OP.__eq__), op[:, 0], False)]
+    return found

@@ -314,7 +314,7 @@ def _words(trace: Trace, kernel: int, cause: OrderedBy | None, op: int, *, later
     places = Places(trace, trace.runtime_calls, distinct(calls))
     name = (places.words(launch) if launch >= 0 else "") or clean(ops.name(kernel), 60)
     ordered = _order_words(trace, places, cause, int(ops.stream[op if later else kernel]))
-    return f"{'before' if later else 'after'} {name}: {ordered}"
+    return f"{'before' if later else 'after'} {name}{'' if cause.stated else ' at worst'}: {ordered}"
 
 
 def _order_words(trace: Trace, places: Places, cause: OrderedBy, stream: int) -> str:

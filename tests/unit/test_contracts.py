@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import tarfile
 from functools import cache
 from pathlib import Path
@@ -11,9 +12,10 @@ import pytest
 from msgspec.structs import replace
 
 from overlapscope import load
+from overlapscope.analysis.order import stated_order
 from overlapscope.contracts.compare import Promise, compare
 from overlapscope.contracts.file import from_toml, to_toml
-from overlapscope.contracts.model import Contract
+from overlapscope.contracts.model import Contract, TransferGroup
 from overlapscope.contracts.observe import observe
 from overlapscope.errors import ConfigError
 from overlapscope.trace.model import Kind, Memory, Sync, Trace
@@ -235,6 +237,89 @@ def test_without_launches_everything_of_the_gpu_is_unknown(training: Trace) -> N
     ops = training.gpu_ops
     lost = losses(observe(training), observe(replace(training, gpu_ops=replace(ops, launch=np.full(len(ops), -1)))))
     assert [each.result for each in lost.values()] == ["unknown"]
+
+
+# -- Waits inside of PyTorch, whose events CUDA 13 doesn't state ----------------------------------------
+
+
+@pytest.fixture(scope="module")
+def collectives(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A recording of an all-reduce beside five products, and of a small one between them in another group."""
+    folder = tmp_path_factory.mktemp("collectives")
+    name = "collectives/four-two_collectives-base/rank0.trace.json"
+    with tarfile.open(REPEATS.parent / "collectives.tar.xz") as archive:
+        archive.extract(name, folder, filter="data")
+    return folder / name
+
+
+def large(contract: Contract) -> TransferGroup:
+    return max(contract.collectives, key=lambda group: group.bytes)
+
+
+def test_a_collective_has_the_part_of_its_overlap_that_is_certain(collectives: Path) -> None:
+    contract = contract_of(collectives)
+    assert (large(contract).kernels_before, large(contract).kernels_after, large(contract).up_to) == (0, 5, 10)
+    assert large(contract).ends == "before aten::matmul at worst: wait for an unknown event (record_param_comms)"
+    assert from_toml(to_toml(contract), "x") == contract
+    assert {each.result for each in compare(contract, contract)} == {"kept"}
+
+
+def test_a_wait_right_after_a_collective_is_never_kept(collectives: Path, tmp_path: Path) -> None:
+    recording = json.loads(collectives.read_text())
+    events = [
+        event for event in recording["traceEvents"] if "dur" in event and event["cat"] in ("cpu_op", "cuda_runtime")
+    ]
+    events.sort(key=lambda event: float(event["ts"]))
+    free = 0.0
+    for event in events:
+        if event["name"] == "c10d::allreduce_" and not free:
+            free = event["ts"] + event["dur"]
+        if event.get("args", {}).get("Collective name") == "wait":
+            moved = free - event["ts"]
+            inside = [other for other in events if 0 <= other["ts"] - event["ts"] <= event["dur"]]
+            for other in inside:
+                other["ts"] += moved
+            free = 0.0
+    early = tmp_path / "early.json"
+    early.write_text(json.dumps(recording))
+    contract = contract_of(collectives)
+    (uncertain,) = losses(contract, contract_of(early)).values()
+    assert (uncertain.result, uncertain.limit, uncertain.value) == ("unknown", 4, 0)
+    assert "before aten::matmul at worst: wait for an unknown event (record_param_comms)" in uncertain.message
+
+
+def test_a_window_that_is_too_small_even_at_best_is_lost(collectives: Path) -> None:
+    contract = contract_of(collectives)
+    group = large(contract)
+
+    def result(**changes: int | None) -> str:
+        now = replace(
+            contract,
+            collectives=tuple(replace(group, **changes) if each is group else each for each in contract.collectives),
+        )
+        return next(each.result for each in compare(contract, now) if each.part == "overlap")
+
+    assert result(kernels_after=0, up_to=3) == result(kernels_after=0, up_to=None) == "lost"
+    assert result(kernels_after=0, up_to=4) == result(alone=1) == "unknown"
+    assert result(kernels_after=4, up_to=4) == result(kernels_after=9) == "kept"
+    assert result(kernels_after=20, up_to=20) == "gained"
+
+
+def test_a_communicator_orders_its_collectives_on_all_streams(collectives: Path) -> None:
+    trace = load(collectives, progress=False)
+    ops = trace.gpu_ops
+    collective = np.flatnonzero(ops.kind == Kind.COMM)
+    assert ops.stream[collective].tolist()[:2] == [43, 7]
+
+    def first_on_compute_stream_waits(trace: Trace) -> bool:
+        order = stated_order(trace)
+        rows = order.item_of_op[collective[:2]]
+        first, then = ((int(order.items.lane[row]), int(order.items.place[row])) for row in rows)
+        return order.cause(first, then) is not None
+
+    one_event = replace(trace.syncs, event=np.ones(len(trace.syncs), np.int64))
+    assert not first_on_compute_stream_waits(trace)
+    assert first_on_compute_stream_waits(replace(trace, syncs=one_event))
 
 
 # -- The file -----------------------------------------------------------------------------------------

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Mapping
-from itertools import pairwise
+from itertools import pairwise, product
 from pathlib import Path
 from types import MappingProxyType
 from typing import NamedTuple
@@ -24,6 +24,7 @@ from overlapscope.analysis.grouping import rows_by
 from overlapscope.analysis.holds import Reading, find_holds
 from overlapscope.analysis.order import HappensBefore, stated_order, strictest_order
 from overlapscope.analysis.timeline import build as build_timeline
+from overlapscope.contracts.windows import find_windows
 from overlapscope.prediction.calibration import Constants
 from overlapscope.prediction.graph import Why
 from overlapscope.prediction.graph_builder import build
@@ -117,11 +118,15 @@ def trace_of_program(program: list[Act], start_ns: list[int]) -> Trace:
     return replace(trace, syncs=Syncs.joined([trace.syncs, stated]))
 
 
-def brute_force(program: list[Act], silent: Mapping[int, str] = MappingProxyType({})) -> set[tuple[int, int]]:
+def brute_force(
+    program: list[Act],
+    silent: Mapping[int, str] = MappingProxyType({}),
+    meant: Mapping[int, tuple[int, int | None]] = MappingProxyType({}),
+) -> set[tuple[int, int]]:
     """Return all pairs of acts whose ops are in order, by searching every path from an op's end to another's begin.
 
     A wait in `silent` is for everything launched before: on its stream if the record lacks the event, on all streams if
-    the record lacks the stream, too.
+    the record lacks the stream, too. A wait in `meant` is one of that stream for the event of that record, if any.
     """
     after: dict[str, set[str]] = {}
 
@@ -147,8 +152,8 @@ def brute_force(program: list[Act], silent: Mapping[int, str] = MappingProxyType
             for stream in STREAMS if silent[place] == "stream" else (act.stream,):
                 last[stream] = [*last[stream], *everything]
         elif act.what == "wait":
-            source = recorded_before(program, place)
-            last[act.stream] = [*last[act.stream], *([f"event {source}"] if source is not None else [])]
+            stream, source = meant.get(place, (act.stream, recorded_before(program, place)))
+            last[stream] = [*last[stream], *([f"event {source}"] if source is not None else [])]
         elif act.what == "event sync":
             source = recorded_before(program, place)
             if source is not None:
@@ -222,8 +227,17 @@ def test_the_strictest_order_takes_a_silent_wait_as_one_for_everything(program: 
     trace = trace_of_program(program, [10**6 + 10 * place for place in range(len(program))])
     if not len(trace.gpu_ops):
         return
-    waits = [at for at, act in enumerate(program) if act.what == "wait" and recorded_before(program, at) is not None]
-    silent = {at: what for at in waits if (what := data.draw(st.sampled_from(("", "event", "stream"))))}
+    silent = {at: what for at in waits_in(program) if (what := data.draw(st.sampled_from(("", "event", "stream"))))}
+    order = strictest_order(silenced(trace, silent))
+    assert pairs_in_order(order, trace) == brute_force(program, silent)
+
+
+def waits_in(program: list[Act]) -> list[int]:
+    return [at for at, act in enumerate(program) if act.what == "wait" and recorded_before(program, at) is not None]
+
+
+def silenced(trace: Trace, silent: Mapping[int, str]) -> Trace:
+    """Return a recording that states neither the event of some waits nor, of some of these, the stream."""
     syncs = trace.syncs
     act = np.where(syncs.kind == Sync.STREAM_WAIT_EVENT, syncs.start_ns // 100, -1)
     no_event, no_stream = np.isin(act, [*silent]), np.isin(act, [at for at in silent if silent[at] == "stream"])
@@ -233,8 +247,50 @@ def test_the_strictest_order_takes_a_silent_wait_as_one_for_everything(program: 
         source_stream=np.where(no_event, -1, syncs.source_stream),
         record_correlation=np.where(no_event, -1, syncs.record_correlation),
     )
-    order = strictest_order(replace(trace, syncs=kept))
-    assert pairs_in_order(order, trace) == brute_force(program, silent)
+    return replace(trace, syncs=kept)
+
+
+def window_of(program: list[Act], copy: int, order: set[tuple[int, int]], most: int) -> tuple[int, int]:
+    """Return how many kernels before and after a copy are ordered neither way, of each stream at most `most`."""
+    sides = [0, 0]
+    for stream in {*STREAMS} - {program[copy].stream}:
+        kernels = [at for at, act in enumerate(program) if act.what == "kernel" and act.stream == stream]
+        sides[0] += min(most, sum(at < copy and (at, copy) not in order for at in kernels))
+        sides[1] += min(most, sum(at > copy and (copy, at) not in order for at in kernels))
+    return sides[0], sides[1]
+
+
+@many
+@given(st.lists(ACTS, max_size=14), st.integers(1, 3), st.data())
+def test_the_certain_window_lies_in_the_true_one_whatever_unknown_waits_are_for(
+    program: list[Act], most: int, data: st.DataObject
+) -> None:
+    around = [Act("kernel", stream) for stream in (7, 13)] * 3  # So that the recording's ends cut few windows.
+    program = [*around, *program, Act("upload", 17), *program, *around]
+    trace = trace_of_program(program, [10**6 + 10 * place for place in range(len(program))])
+    waits = waits_in(program)
+    silent = {at: data.draw(st.sampled_from(("event", "stream"))) for at in waits if data.draw(st.booleans())}
+    silent = dict([*silent.items()][:2])
+    blind, ops = silenced(trace, silent), trace.gpu_ops
+    copies = np.flatnonzero(ops.is_copy)
+    windows = find_windows(blind, copies, {(0, stream): most for stream in STREAMS})
+    acts = (trace.runtime_calls.start_ns[ops.launch[copies]] // 100).tolist()
+    possible = [
+        [
+            (stream, record)
+            for stream in (STREAMS if silent[at] == "stream" else (program[at].stream,))
+            for record in (None, *(place for place in range(at) if program[place].what == "record"))
+        ]
+        for at in silent
+    ]
+    for choice in product(*possible):
+        order = brute_force(program, meant=dict(zip(silent, choice, strict=True)))
+        for row, copy in enumerate(acts):
+            before, after = window_of(program, copy, order, most)
+            assert before + after <= windows.up_to[row]
+            assert windows.before[row] <= before and windows.after[row] <= after
+            if not silent and windows.kernels[row] >= 0:
+                assert before + after == windows.kernels[row] == windows.up_to[row]
 
 
 @pytest.mark.parametrize("waits", [2, 40])
