@@ -74,7 +74,7 @@ def find_nccl_waits(trace: Trace, records: I64, waits: I64, stream: I64, event: 
 
 
 def _sequences(trace: Trace, rows: I64, recording: Bool, wait: I64, launched_on: I64) -> I64:
-    """Return a thread's calls that record, wait, launch, record and wait in the op of a collective, five in each row."""
+    """Return a thread's calls that record, wait, launch, record and wait in a collective's op, five in each row."""
     if len(rows) < 5:
         return np.empty((0, 5), np.int64)
     five = np.lib.stride_tricks.sliding_window_view(rows, 5)
