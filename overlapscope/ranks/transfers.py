@@ -107,7 +107,7 @@ def slow_links(transfers: Transfers, kinds: Sequence[CommKind]) -> list[SlowLink
 
     Compared are the same collective and size of message. A group is slow if its median bandwidth is less than
     `SLOW_SHARE` of the median of its peers', by more than the error of timestamps, and its fastest quarter begins where
-    the slowest quarter of a typical peer does. The size that lost most counts.
+    the slowest quarter of a typical peer does, and it loses time in all. The size that lost most counts.
     """
     alike: defaultdict[tuple[str, int], dict[int, I64]] = defaultdict(dict)
     sized = transfers.take(transfers.bytes > 0)
@@ -129,7 +129,7 @@ def slow_links(transfers: Transfers, kinds: Sequence[CommKind]) -> list[SlowLink
 def _slow(kind: int, size: int, took: I64, own: Floats, peers: Sequence[Floats]) -> SlowLink | None:
     _, usual, slowest = np.median(peers, axis=0)
     quick, typical, _ = own
-    if typical * SLOW_SHARE <= usual or typical - usual <= TIMESTAMP_ERROR_NS or quick <= slowest:
-        return None
     lost = int(took.sum()) - round(float(usual) * len(took))
+    if typical * SLOW_SHARE <= usual or typical - usual <= TIMESTAMP_ERROR_NS or quick <= slowest or lost <= 0:
+        return None
     return SlowLink(kind, size, len(took), round(float(typical)), len(peers), round(float(usual)), lost)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from itertools import product
 from math import prod
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -20,6 +21,7 @@ from overlapscope.ranks.join import Joined
 from overlapscope.ranks.mesh import RankGroup, families, ranks_of_group, rebuild
 from overlapscope.ranks.reduced import CommKind
 from overlapscope.ranks.result import RanksReport, from_json, to_json
+from overlapscope.ranks.transfers import Transfers, slow_links
 from overlapscope.ranks.verdict import judge
 from overlapscope.render import terminal
 from tests.support.ranks_schedules import CommKernel, made_rank
@@ -249,6 +251,15 @@ def test_a_group_slower_than_its_peers_is_named_with_figures() -> None:
 )
 def test_a_group_is_not_named(report: RanksReport) -> None:
     assert communication(report).slow_groups == ()
+
+
+def test_a_group_whose_few_quick_calls_make_up_for_the_others_is_not_named() -> None:
+    took = np.array([0] * 4 + [126_000] * 13 + [100_000] * 17)
+    transfers = Transfers(kind=np.repeat([0, 1], 17), bytes=np.full(34, MIB), took_ns=took, shortest_ns=took)
+    kinds = [CommKind("allreduce", name, name, 2) for name in ("[0, 1]", "[2, 3]")]
+    assert slow_links(transfers, kinds) == []
+    (slow,) = slow_links(transfers.take(took > 0), kinds)
+    assert (slow.kind, slow.lost_ns) == (0, 13 * 26_000)
 
 
 def test_a_file_whose_groups_are_of_no_dimension_is_refused() -> None:
