@@ -36,7 +36,8 @@ def collective(report: RanksReport, met: LateIn | Meeting) -> str:
     groups = {(row.group, row.group_ranks) for row in (*rows, met)}
     ranks = group_ranks(met.group_ranks)
     alone = len({group for group, ranks_of in groups if ranks_of == met.group_ranks}) == 1
-    name = ranks if ranks and alone else " ".join(filter(None, ("group", clean(met.group, 40), ranks)))
+    named = " ".join(filter(None, (clean(met.group, 40), ranks)))
+    name = ranks if ranks and alone else f"group {named}" if named else "an unknown group"
     return f"{clean(met.collective, 80)}{f' of {name}' if len(groups) > 1 else ''}"
 
 

@@ -241,6 +241,8 @@ def test_a_collective_is_named_with_its_group_if_there_are_several() -> None:
     assert meeting_name(several, meeting) == f"allreduce of [0, 1], no. {meeting.index}"
     same_ranks = replace(report, communication=replace(report.communication, rows=(row, replace(row, group="1"))))
     assert meeting_name(same_ranks, meeting) == f"allreduce of group 0 [0, 1], no. {meeting.index}"
+    unrecorded = replace(meeting, group="", group_ranks="")
+    assert meeting_name(report, unrecorded) == f"allreduce of an unknown group, no. {meeting.index}"
 
 
 def test_clocks_are_reported_with_their_error() -> None:
