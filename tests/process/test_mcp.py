@@ -120,7 +120,7 @@ def test_two_recordings_are_compared_and_ranks_joined(asked: Assistant) -> None:
     changed = asked.ask("diff", before="streamed0_pinned0.json.gz", after="streamed1_pinned1.json.gz")
     [span] = (change for change in changed["changes"] if change.get("name") == "span")
     assert (span["before"], span["after"], span["beyond_noise"]) == (4025596, 461536, None)
-    ranks = asked.ask("ranks", path="ddp")
+    ranks = asked.ask("ranks", path="laboratory/fsdp_offload/offload.traces")
     assert ranks["straggler"]["rank"] == 0 and [row["rank"] for row in ranks["ranks"]] == [0, 1]
     plain_step = asked.ask("verdict", path=GPT2, plain_step_ns=40_000_000)["verdicts"][0]["plain_step"]
     assert (plain_step["step_ns"], plain_step["origin"]) == (40_000_000, "told")
