@@ -104,7 +104,8 @@ def _waiting(report: RanksReport) -> tuple[Level, str]:
         doubt = _unjudged(rows)
     if doubt:
         return "unknown", " ".join((doubt, *_waited_for(report)))
-    most = "".join(f"; rank {late.rank} delays them most, by {cost(report, late)}" for late in report.stragglers[:1])
+    late = next((late for late in report.stragglers[:1] if late.lost_ns), None)
+    most = "" if late is None else f"; rank {late.rank} delays them most, by {cost(report, late)}"
     return "good", f"The {joined:,} ranks are balanced: no rank delays the others by 1% of their time{most}."
 
 
