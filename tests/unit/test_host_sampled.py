@@ -350,3 +350,9 @@ def test_steps_with_facts_count_as_plain_steps_unless_others_are_among_them() ->
         plain = measured(PlainSteps(after=after), 50 * MS, activity)
         assert plain is not None and plain.step_ns == round(expected_ns)
         assert plain.low_ns <= plain.step_ns <= plain.high_ns
+
+
+def test_python_that_samples_find_in_no_function_is_not_called_unrecorded() -> None:
+    predicted = ov.whatif(replace(program(), host_activity=half_in_a_function(0.0)), ["less-host python"])
+    (change,) = predicted.interventions
+    assert change.what == ("Not applicable: samples of the program without the profiler show no python in a function.")

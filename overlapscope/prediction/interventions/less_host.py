@@ -29,7 +29,10 @@ def _apply(graph: Graph, request: Request) -> Applied:
         inside = np.zeros(len(inside))  # work of the program stays where it is
     new = graph.calls.copied("before_ns")
     new.before_ns[:] -= np.rint(inside).astype(np.int64)
-    return Applied(replace(graph, calls=new), calls, len(calls), what)
+    why_not = ""
+    if not len(calls) and cause not in SAMPLED and _shown(graph, cause).any():
+        why_not = f"samples of the program without the profiler show no {cause} in a function"
+    return Applied(replace(graph, calls=new), calls, len(calls), what, why_not=why_not)
 
 
 def _inside(graph: Graph, cause: IdleCause, request: Request) -> F64:
