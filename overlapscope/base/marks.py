@@ -45,3 +45,9 @@ EVENT_RECORD = "overlapscope::event_record#"
 EVENT_WAIT = "overlapscope::event_wait#"
 """`overlapscope::event_wait#NUMBER@DEVICE.STREAM` encloses the call that makes that stream wait for record NUMBER; 0
 where the record was not seen."""
+
+COLLECTIVE = "overlapscope::collective#"
+"""`overlapscope::collective#NUMBER@DEVICE.STREAM` encloses a call of a process group; the stream is the current one."""
+
+WORK_WAIT = "overlapscope::work_wait#"
+"""`overlapscope::work_wait#NUMBER@DEVICE.STREAM` encloses the wait for such a collective; 0 where it was not seen."""

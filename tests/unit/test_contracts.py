@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import json
 import tarfile
+from collections.abc import Callable
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -13,6 +15,7 @@ from msgspec.structs import replace
 
 from overlapscope import load
 from overlapscope.analysis.order import stated_order
+from overlapscope.base.marks import COLLECTIVE, WORK_WAIT
 from overlapscope.contracts.compare import Promise, compare
 from overlapscope.contracts.file import from_toml, to_toml
 from overlapscope.contracts.model import Contract, TransferGroup
@@ -264,28 +267,71 @@ def test_a_collective_has_the_part_of_its_overlap_that_is_certain(collectives: P
     assert {each.result for each in compare(contract, contract)} == {"kept"}
 
 
-def test_a_wait_right_after_a_collective_is_never_kept(collectives: Path, tmp_path: Path) -> None:
-    recording = json.loads(collectives.read_text())
-    events = [
-        event for event in recording["traceEvents"] if "dur" in event and event["cat"] in ("cpu_op", "cuda_runtime")
-    ]
-    events.sort(key=lambda event: float(event["ts"]))
-    free = 0.0
+def of_program(recording: dict[str, Any]) -> list[dict[str, Any]]:
+    """Return the CPU ops and runtime calls of a recording in order."""
+    events = [event for event in recording["traceEvents"] if event.get("cat") in ("cpu_op", "cuda_runtime")]
+    return sorted(events, key=lambda event: float(event["ts"]))
+
+
+def is_wait(event: dict[str, Any]) -> bool:
+    return "wait" in event.get("args", {}).get("Collective name", ())
+
+
+def wait_at_once(recording: dict[str, Any]) -> None:
+    """Move each wait for the large all-reduce to right after its launch."""
+    events, free = of_program(recording), 0.0
     for event in events:
         if event["name"] == "c10d::allreduce_" and not free:
             free = event["ts"] + event["dur"]
-        if event.get("args", {}).get("Collective name") == "wait":
-            moved = free - event["ts"]
-            inside = [other for other in events if 0 <= other["ts"] - event["ts"] <= event["dur"]]
-            for other in inside:
+        if is_wait(event):
+            moved, end = free + 1 - event["ts"], event["ts"] + event["dur"]
+            for other in [other for other in events if event["ts"] <= other["ts"] <= end]:
                 other["ts"] += moved
             free = 0.0
-    early = tmp_path / "early.json"
-    early.write_text(json.dumps(recording))
-    contract = contract_of(collectives)
-    (uncertain,) = losses(contract, contract_of(early)).values()
+
+
+def add_notes(recording: dict[str, Any]) -> None:
+    """Add the recorder's notes on collectives that Python launches on stream 7, and on waits for the large one."""
+    number = 0
+    for event in of_program(recording):
+        if event["name"] == "c10d::allreduce_":
+            number += 1
+            note = f"{COLLECTIVE}{number}@0.7"
+        elif is_wait(event):
+            note = f"{WORK_WAIT}{number - (number + 1) % 2}@0.7"  # Collectives with odd numbers are large.
+        else:
+            continue
+        around = {"name": note, "ts": event["ts"] - 0.5, "dur": event["dur"] + 1, "args": {}}
+        recording["traceEvents"].append(event | around)
+
+
+def edited(path: Path, folder: Path, *edits: Callable[[dict[str, Any]], None]) -> Contract:
+    """Return the contract of a recording after some edits of its file."""
+    recording = json.loads(path.read_text())
+    for edit in edits:
+        edit(recording)
+    (folder / "edited.json").write_text(json.dumps(recording))
+    return observe(load(folder / "edited.json", progress=False))
+
+
+def test_a_wait_right_after_a_collective_is_never_kept(collectives: Path, tmp_path: Path) -> None:
+    (uncertain,) = losses(contract_of(collectives), edited(collectives, tmp_path, wait_at_once)).values()
     assert (uncertain.result, uncertain.limit, uncertain.value) == ("unknown", 4, 0)
     assert "before aten::matmul at worst: wait for an unknown event (record_param_comms)" in uncertain.message
+
+
+def test_with_notes_the_overlap_of_a_collective_is_exact(collectives: Path, tmp_path: Path) -> None:
+    contract = edited(collectives, tmp_path, add_notes)
+    assert (large(contract).kernels_before, large(contract).kernels_after, large(contract).up_to) == (0, 5, None)
+    assert large(contract).begins == "after aten::matmul: event wait for stream 7"
+    assert large(contract).ends == "before aten::matmul: event wait for stream 43"
+    assert not contract.unknown
+    assert not losses(contract_of(collectives), contract)
+    early = edited(collectives, tmp_path, wait_at_once, add_notes)
+    for before in (contract, contract_of(collectives)):
+        (lost,) = losses(before, early).values()
+        assert (lost.result, lost.value) == ("lost", 0)
+        assert "event wait for stream 43" in lost.message
 
 
 def test_a_window_that_is_too_small_even_at_best_is_lost(collectives: Path) -> None:
