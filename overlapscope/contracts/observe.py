@@ -128,7 +128,7 @@ def _why_unknown(trace: Trace) -> Iterator[str]:
             "those inside of PyTorch, and all that overlapscope didn't record."
         )
     else:
-        yield "A window is longer than the recording; record more steps."
+        yield "A window is longer than the recording, or depends on streams or threads that it doesn't state."
 
 
 def _loader(trace: Trace, steps: _Steps) -> str:
