@@ -21,7 +21,7 @@ NAME: Final = "overlap.contract.toml"
 
 _COMMENTS: Final = {
     "copies": (
-        "Copies of the same kind, memory, size and place. kernels_before of the kernels launched before one, and",
+        "Groups of the same kind, memory, size and place. kernels_before of the kernels launched before one, and",
         "kernels_after of those launched after it, may run beside it. `alone`: how many may run beside none. With",
         "`up_to`, these are certain, and there may be that many in all: some waits are for unknown events.",
     ),
@@ -43,10 +43,11 @@ def to_toml(contract: Contract) -> str:
 def _lines(contract: Contract) -> Iterator[str]:
     yield from (f"# {line}" for line in _HEAD)
     yield from (f"{key} = {_value(value)}" for key, value in _given(contract) if key not in _COMMENTS)
-    for key, comment in _COMMENTS.items():
+    for key in _COMMENTS:
         places: tuple[CallPlace, ...] = getattr(contract, key)
+        first = "copies" if key == "collectives" and not contract.copies else key
         if places:
-            yield from ("", *(f"# {line}" for line in comment))
+            yield from ("", *(f"# {line}" for line in _COMMENTS[first]))
         for place in places:
             yield from ("", f"[[{key}]]")
             for name, value in _given(place):
