@@ -85,9 +85,7 @@ def event_waits(trace: Trace) -> EventWaits:
     stated = (record >= 0) & (source >= 0)
     record = np.where(named > 0, record, nearest)
     nccl = find_nccl_waits(trace, records, rows, stream, np.where(source < 0, pick(syncs.event, sync), -1))
-    both = np.concatenate([nccl.before, nccl.after])
-    stream[nccl.after], stated[both] = nccl.own, True
-    source[both], record[both] = np.concatenate([nccl.own, nccl.launching]), np.concatenate(nccl.recorded)
+    stream[nccl.row], source[nccl.row], record[nccl.row], stated[nccl.row] = nccl.stream, nccl.source, nccl.record, True
     return EventWaits(
         call=rows,
         stream=stream,

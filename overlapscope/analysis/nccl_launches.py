@@ -5,6 +5,10 @@ it for the launching stream, so that the collectives of a communicator run one a
 src/enqueue.cc: `ncclLaunchPrepare`, `ncclLaunchFinish`; src/misc/strongstream.cc: `ncclStreamWaitStream`). The first
 wait is for the communicator's own event, whose number the recording states. Kineto leaves out the second, since its
 stream runs nothing.
+
+NCCL replaces a communicator's event now and then, and a process group may have several communicators. So the first wait
+is known only if all launches of its group have the same event. Communicators of several groups have the same stream
+only if the user had them share it (NCCL_COMM_SPLIT_SHARE_RESOURCES).
 """
 
 from __future__ import annotations
@@ -16,7 +20,7 @@ import numpy as np
 from overlapscope.analysis import calls as call_kinds
 from overlapscope.analysis.grouping import rows_by
 from overlapscope.analysis.host import around
-from overlapscope.base.columns import I64, Bool, mask_of, pick
+from overlapscope.base.columns import I64, Bool, locate, mask_of, pick
 from overlapscope.trace.model import Kind, Trace, stream_keys
 
 _OP = "record_param_comms"
@@ -28,18 +32,16 @@ _FIRST_STREAM = 1 << 30
 
 
 class NcclWaits(NamedTuple):
-    """Waits of NCCL's launches, one for each launch."""
+    """Waits of NCCL's launches."""
 
-    before: I64
-    """Row of the wait before the launch, among the waits."""
-    after: I64
-    """Row of the wait after it."""
-    own: I64
-    """The communicator's stream, one of `stream_keys`, with a number that no recorded stream has."""
-    launching: I64
-    """Stream of the launch."""
-    recorded: tuple[I64, I64]
-    """Calls that recorded the events of both waits."""
+    row: I64
+    """Row among the waits."""
+    stream: I64
+    """Waiting stream, one of `stream_keys`; a communicator's has a number that no recorded stream has."""
+    source: I64
+    """Stream on which the event was recorded."""
+    record: I64
+    """Call that recorded it."""
 
 
 def find_nccl_waits(trace: Trace, records: I64, waits: I64, stream: I64, event: I64) -> NcclWaits:
@@ -54,8 +56,10 @@ def find_nccl_waits(trace: Trace, records: I64, waits: I64, stream: I64, event: 
     """
     calls, ops = trace.runtime_calls, trace.gpu_ops
     collectives = np.flatnonzero((ops.kind == Kind.COMM) & (ops.launch >= 0))
-    launched_on = np.full(len(calls), -1, np.int64)
+    launched_on, group = np.full((2, len(calls)), -1, np.int64)
     launched_on[ops.launch[collectives]] = stream_keys(ops.device, ops.stream)[collectives]
+    stated = locate(trace.collectives.correlation, ops.correlation[collectives])
+    group[ops.launch[collectives]] = pick(trace.collectives.group, stated)
     rows = np.unique(np.concatenate([records, waits, call_kinds.launching(trace)]))
     number = np.full(len(calls), -1, np.int64)
     number[waits] = np.arange(len(waits))
@@ -68,9 +72,18 @@ def find_nccl_waits(trace: Trace, records: I64, waits: I64, stream: I64, event: 
     before, after, launching = number[five[:, 1]], number[five[:, 4]], launched_on[five[:, 2]]
     sure = (stream[before] == launching) & (stream[after] < 0) & (event[before] > 0)
     five, before, after, launching = five[sure], before[sure], after[sure], launching[sure]
-    communicator = np.unique(event[before], return_inverse=True)[1]
+    events, communicator = np.unique(event[before], return_inverse=True)
     own = stream_keys(launching >> 32, _FIRST_STREAM + communicator)
-    return NcclWaits(before, after, own, launching, (five[:, 0], five[:, 3]))
+    groups, number_of_group = np.unique(group[five[:, 2]], return_inverse=True)
+    pairs = np.unique(number_of_group * len(events) + communicator)
+    one_event = np.bincount(pairs // max(len(events), 1), minlength=len(groups)) == 1
+    known = np.flatnonzero(one_event[number_of_group] & (group[five[:, 2]] >= 0))
+    return NcclWaits(
+        row=np.concatenate([before[known], after]),
+        stream=np.concatenate([launching[known], own]),
+        source=np.concatenate([own[known], launching]),
+        record=np.concatenate([five[known, 0], five[:, 3]]),
+    )
 
 
 def _sequences(trace: Trace, rows: I64, recording: Bool, wait: I64, launched_on: I64) -> I64:

@@ -14,7 +14,7 @@ import pytest
 from msgspec.structs import replace
 
 from overlapscope import load
-from overlapscope.analysis.order import stated_order
+from overlapscope.analysis.order import HappensBefore, stated_order, strictest_order
 from overlapscope.base.marks import COLLECTIVE, WORK_WAIT
 from overlapscope.contracts.compare import Promise, compare
 from overlapscope.contracts.file import from_toml, to_toml
@@ -357,8 +357,8 @@ def test_a_communicator_orders_its_collectives_on_all_streams(collectives: Path)
     collective = np.flatnonzero(ops.kind == Kind.COMM)
     assert ops.stream[collective].tolist()[:2] == [43, 7]
 
-    def first_on_compute_stream_waits(trace: Trace) -> bool:
-        order = stated_order(trace)
+    def first_on_compute_stream_waits(trace: Trace, by: Callable[[Trace], HappensBefore] = stated_order) -> bool:
+        order = by(trace)
         rows = order.item_of_op[collective[:2]]
         first, then = ((int(order.items.lane[row]), int(order.items.place[row])) for row in rows)
         return order.cause(first, then) is not None
@@ -366,6 +366,11 @@ def test_a_communicator_orders_its_collectives_on_all_streams(collectives: Path)
     one_event = replace(trace.syncs, event=np.ones(len(trace.syncs), np.int64))
     assert not first_on_compute_stream_waits(trace)
     assert first_on_compute_stream_waits(replace(trace, syncs=one_event))
+    # NCCL may have replaced the event of a communicator meanwhile.
+    waits = trace.syncs.kind == Sync.STREAM_WAIT_EVENT
+    changed = replace(trace, syncs=replace(trace.syncs, event=1 + (2 * np.cumsum(waits) > waits.sum())))
+    assert not first_on_compute_stream_waits(changed)
+    assert first_on_compute_stream_waits(changed, strictest_order)
 
 
 # -- The file -----------------------------------------------------------------------------------------
