@@ -23,8 +23,8 @@ _KINDS = EVENT_RECORD, EVENT_WAIT, COLLECTIVE, WORK_WAIT
 _NOTE = re.compile(f"({'|'.join(map(re.escape, _KINDS))})" + r"(\d{1,18})@(\d{1,9})\.(\d{1,9})")
 _RECORDS = re.compile(r"cu(da)?EventRecord\w*")
 _WAITS = re.compile(r"cu(da)?StreamWaitEvent\w*")
-_IN_COLLECTIVE = re.compile("(pw)?(nw)+pn*")
-"""Calls of a collective: PyTorch and NCCL record events (p, n), streams wait (w)."""
+_IN_COLLECTIVE = re.compile("(pw)?p?(nw)+pn*")
+"""Calls of a collective: PyTorch and NCCL record events (p, n), streams wait (w). Timing adds a record at its start."""
 _PYTORCH_RECORDS = "cudaEventRecordWithFlags"
 
 
@@ -79,9 +79,10 @@ def apply(
     sources = {at: records.get(note.number) for at, note in waits.items()}
     for note in (note for kind, note in read if kind == COLLECTIVE and _IN_COLLECTIVE.fullmatch(note.calls)):
         streams = {waiting[at] for at in note.correlations if at in waiting}
-        if note.calls[0] == "p" and waiting.get(note.correlations[1], note.where)[0] == note.device:
+        on_its_own = note.calls.startswith("pw")
+        if on_its_own and waiting.get(note.correlations[1], note.where)[0] == note.device:
             sources[note.correlations[1]] = note
-        if len(streams) == 1 and (note.calls[0] == "p" or streams == {note.where}):
+        if len(streams) == 1 and (on_its_own or streams == {note.where}):
             end = note.correlations[note.calls.rindex("p")]
             records[note.number] = _EventNote(note.number, *streams.pop(), (end,), "p")
     sources |= {at: records.get(note.number) for at, note in works.items()}
