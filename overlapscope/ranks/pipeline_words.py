@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from statistics import mean
+from statistics import mean, median_low
 from typing import Final
 
 from msgspec.structs import replace
@@ -11,7 +11,7 @@ from msgspec.structs import replace
 from overlapscope.analysis.average import rounded_mean
 from overlapscope.base.words import Unit, bare_share, listed, number_runs, percent, plural, unit_for
 from overlapscope.documents.table import Cell, Column, Table, table_of
-from overlapscope.ranks.pipeline_result import PhaseTime, Pipeline, StageTime
+from overlapscope.ranks.pipeline_result import Pipeline, StageTime
 from overlapscope.ranks.result import RanksReport
 
 _SCHEDULES: Final = {"gpipe": "GPipe", "1f1b": "1F1B", "interleaved-1f1b": "interleaved 1F1B"}
@@ -19,6 +19,8 @@ _NAMED: Final = 5
 """Maximum number of runs of ranks that are named."""
 _UNEVEN: Final = 1.05
 """Minimum compute of the longest stage to be named, as a multiple of the mean."""
+_HELD_UP: Final = 0.05
+"""Minimum idle time of a stage to be named, more than that of the others, as a fraction of a step."""
 
 
 def worst_pipeline(report: RanksReport) -> Pipeline | None:
@@ -37,9 +39,7 @@ def pipeline_sentences(report: RanksReport) -> Iterator[str]:
         f"The stages of the pipeline of ranks {listed(number_runs(pipeline.ranks), _NAMED)} compute nothing for "
         f"{percent(pipeline.bubble_pct)} of the time ({_schedule(pipeline)}{beside})."
     )
-    uneven = _uneven(pipeline)
-    if uneven:
-        yield uneven
+    yield from filter(None, (_held_up(pipeline), _uneven(pipeline)))
 
 
 def _schedule(pipeline: Pipeline) -> str:
@@ -52,7 +52,7 @@ def _schedule(pipeline: Pipeline) -> str:
 
 def _uneven(pipeline: Pipeline) -> str:
     """Return a sentence that names the stage which computes most; empty if all compute about as long."""
-    compute = _mean_compute(pipeline)
+    compute = _mean_of(pipeline, lambda stage: stage.compute_ns)
     stage = pipeline.ranks.index(pipeline.longest_stage)
     usual = mean(compute)
     if compute[stage] < _UNEVEN * usual:
@@ -66,18 +66,35 @@ def _uneven(pipeline: Pipeline) -> str:
     )
 
 
+def _held_up(pipeline: Pipeline) -> str:
+    """Return a sentence that names the stage which idles on its own account; empty if all do so about as long."""
+    other = _mean_of(pipeline, _other_ns)
+    stage = other.index(max(other))
+    usual = median_low(other[:stage] + other[stage + 1 :])
+    if other[stage] - usual < _HELD_UP * _step_ns(pipeline):
+        return ""
+    unit = unit_for(other[stage])
+    return (
+        f"Stage {stage} (rank {pipeline.ranks[stage]}) holds it up: it neither computes nor waits for a message for "
+        f"{unit.text(other[stage])} a step, the median of the others {unit.text(usual)}."
+    )
+
+
+def _other_ns(stage: StageTime) -> int:
+    return stage.warm_up.other_ns + stage.steady.other_ns + stage.drain.other_ns
+
+
 def _step_ns(pipeline: Pipeline) -> int:
     """Return the length of an average step of an average stage."""
     lengths = [stage.length_ns for step in pipeline.steps for stage in step.stages]
     return rounded_mean(sum(lengths), len(lengths))
 
 
-def _mean_compute(pipeline: Pipeline) -> list[int]:
-    """Return the compute of each stage in an average step."""
+def _mean_of(pipeline: Pipeline, of: Callable[[StageTime], int]) -> list[int]:
+    """Return a time of each stage in an average step."""
     steps = pipeline.steps
     return [
-        rounded_mean(sum(step.stages[stage].compute_ns for step in steps), len(steps))
-        for stage in range(len(pipeline.ranks))
+        rounded_mean(sum(of(step.stages[stage]) for step in steps), len(steps)) for stage in range(len(pipeline.ranks))
     ]
 
 
@@ -92,9 +109,6 @@ def pipeline_table(report: RanksReport) -> Table:
     def time(of: Callable[[StageTime], int]) -> Callable[[int], Cell]:
         return lambda stage: Cell(unit.number(rounded_mean(sum(of(step.stages[stage]) for step in steps), len(steps))))
 
-    def phases(of: Callable[[PhaseTime], int]) -> Callable[[StageTime], int]:
-        return lambda stage: sum(map(of, (stage.warm_up, stage.steady, stage.drain)))
-
     def idle(stage: int) -> Cell:
         whole = sum(step.stages[stage].length_ns for step in steps)
         return Cell(bare_share(whole - sum(step.stages[stage].compute_ns for step in steps), whole))
@@ -107,7 +121,7 @@ def pipeline_table(report: RanksReport) -> Table:
         (Column("waits: warm-up"), time(lambda stage: stage.warm_up.waiting_ns)),
         (Column("steady"), time(lambda stage: stage.steady.waiting_ns)),
         (Column("drain"), time(lambda stage: stage.drain.waiting_ns)),
-        (Column("other", spare=1), time(phases(lambda phase: phase.other_ns))),
+        (Column("other", spare=1), time(_other_ns)),
         (Column("bubble %"), idle),
         title=f"Stages of the pipeline, an average step of {unit.text(length)}",
     )

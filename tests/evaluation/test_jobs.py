@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from overlapscope import load
 from overlapscope.ranks.join import Joined
@@ -106,6 +107,22 @@ def test_a_pipeline_has_its_schedule_and_its_bubble_beside_the_theoretical_one(f
         "The stages of the pipeline of ranks 0 and 1 compute nothing for 16.7% of the time (1F1B with 8 microbatches: "
         "11.1% in theory)."
     )
+
+
+def test_the_stage_that_idles_on_its_own_account_is_named(folder: Path) -> None:
+    result = report(folder / "two-1f1b")
+    assert "holds it up" not in judge(result).text
+    (pipeline,) = result.pipelines
+    steps = []
+    for step in pipeline.steps:
+        first, second = step.stages
+        warm_up = replace(second.warm_up, other_ns=second.warm_up.other_ns + 42_000_000)
+        steps.append(replace(step, stages=(first, replace(second, warm_up=warm_up))))
+    late = replace(result, pipelines=(replace(pipeline, steps=tuple(steps)),))
+    assert (
+        "Stage 1 (rank 1) holds it up: it neither computes nor waits for a message for 44.11 ms a step, the median of "
+        "the others 2.08 ms."
+    ) in judge(late).text
 
 
 def test_stages_compute_as_long_as_the_kernels_of_their_steps_run(folder: Path) -> None:
