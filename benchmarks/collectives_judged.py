@@ -16,6 +16,7 @@ from overlapscope.catalog.causes import CommCause
 from overlapscope.ranks.comparison import compare
 from overlapscope.ranks.join import Joined
 from overlapscope.ranks.on_host import reduce_any
+from overlapscope.ranks.pipeline_result import Pipeline
 from overlapscope.ranks.reduced import ReducedRank
 from overlapscope.ranks.result import RanksReport
 from overlapscope.ranks.verdict import RanksVerdict, judge
@@ -41,7 +42,10 @@ CAUSES = {
 }
 """Cause of most of the exposed communication, by program and variant."""
 LARGE = 128 << 20
-ALONE = re.compile(r"Rank (\d+)(?: delays|'s GPU is idle for)")
+MICROBATCHES = 8
+ALONE = re.compile(r"Rank (\d+)(?: delays|'s GPU is idle for)|Stage \d+ \(rank (\d+)\) holds it up")
+SCHEDULES = {"base": "1f1b", "sleep": "1f1b", "gpipe": "gpipe", "zero-bubble": "zero-bubble"}
+"""Schedules of the variants of `pipeline`."""
 
 
 class StragglerDiagnosis(Struct, frozen=True):
@@ -56,7 +60,7 @@ class StragglerDiagnosis(Struct, frozen=True):
     def named(self) -> int | None:
         """Rank that delays the others; None if none, or if the delay may be the profiler's."""
         match = ALONE.search(self.verdict.text)
-        return None if match is None or "all of this delay" in self.verdict.text else int(match[1])
+        return None if match is None or "all of this delay" in self.verdict.text else int(match[1] or match[2])
 
     @property
     def right(self) -> bool:
@@ -82,6 +86,28 @@ def answers(out: Path, results: list[ProgramResult]) -> Iterator[StragglerDiagno
             report = report_of(out / result.trace)
             late = report.straggler
             yield StragglerDiagnosis(result, judge(report), (late.lost_pct or 0.0) if late is not None else 0.0)
+
+
+class PipelineDiagnosis(Struct, frozen=True):
+    """What is found of a pipeline."""
+
+    result: ProgramResult
+    schedule: str
+    """Schedule that the program runs."""
+    found: Pipeline | None
+
+    @property
+    def right(self) -> bool:
+        found = self.found
+        return found is not None and found.schedule == self.schedule and found.microbatches == MICROBATCHES
+
+
+def pipelines(out: Path, results: list[ProgramResult]) -> Iterator[PipelineDiagnosis]:
+    for result in results:
+        if result.plain_ns and result.program.startswith("pipeline"):
+            schedule = SCHEDULES[result.variant] if result.program == "pipeline" else "interleaved-1f1b"
+            found = report_of(out / result.trace).pipelines
+            yield PipelineDiagnosis(result, schedule, found[0] if found else None)
 
 
 class CommDiagnosis(Struct, frozen=True):

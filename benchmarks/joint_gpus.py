@@ -68,7 +68,7 @@ FIXES = (
     _unread("tensor_parallel", "means"),
     _earlier("exposed", "late-issue"),
     _earlier("exposed", "host-sync"),
-    _earlier("exposed", "waiting-for-input"),
+    PlannedFix("exposed", "waiting-for-input", "base"),
     PlannedFix("exposed", "straggler", "no-compute", "--no-straggler", JobChanges(no_straggler=True)),
     PlannedFix("exposed", "same-stream", "base"),
     PlannedFix("exposed", "late-compute", "base"),
@@ -87,7 +87,7 @@ class PredictedFix(Struct, frozen=True):
     fixed_ns: int
     """The same of the variant without it."""
     recorded_ns: int | None
-    """Replayed step of the recording with the loss."""
+    """Step with the loss by its recording, without the profiler."""
     predicted: Estimate | None
     refusal: str
     """Reason for the lack of a prediction; empty with a prediction."""
@@ -103,11 +103,14 @@ class PredictedFix(Struct, frozen=True):
         return None if self.predicted is None else 100 * (self.predicted.value / self.fixed_ns - 1)
 
     @property
-    def share_error_pct(self) -> float | None:
-        """The same if the predicted share of the recorded step is applied to the plain step with the loss."""
-        if self.predicted is None or not self.recorded_ns:
-            return None
-        return 100 * (self.lossy_ns * self.predicted.value / self.recorded_ns / self.fixed_ns - 1)
+    def contained(self) -> bool:
+        """True if the measured step lies in the predicted interval."""
+        return self.predicted is not None and self.predicted.low <= self.fixed_ns <= self.predicted.high
+
+    @property
+    def lossless(self) -> bool:
+        """True if the step without the change is a fifth shorter than that of the variant with the loss."""
+        return self.recorded_ns is not None and self.recorded_ns < 0.8 * self.lossy_ns
 
 
 def plain_step_ns(result: ProgramResult) -> int:
