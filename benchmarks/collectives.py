@@ -109,12 +109,9 @@ Times from the last arrival to the end are within 5% of CUDA events around 20 ca
 
 
 def repeats(pairs: Sequence[tuple[ProgramResult, float, float]]) -> str:
-    """Return the section on second recordings."""
-    step, share = sorted(abs(step) for _, step, _ in pairs), [abs(share) for _, _, share in pairs]
-    return f"""## Second recordings
-
-A second recording in the same processes differs by {statistics.median(step):.1f}% in the step (median; at most
-{step[-1]:.0f}%) and {statistics.median(share):.0f}% in exposed communication.
+    """Return the sentence on second recordings."""
+    step = sorted(abs(step) for _, step, _ in pairs)
+    return f"""Steps of second recordings in the same processes differ by {statistics.median(step):.1f}% (median).
 """
 
 
