@@ -227,7 +227,8 @@ def page(judged: Sequence[JudgedRecording], machines: Sequence[dict[str, str]], 
     own = [each for each in judged if each.own]
     mutations = {(each.recording.program, each.recording.mutation) for each in own if each.recording.mutation}
     programs = {each.recording.program for each in own}
-    repeats = sum(not each.recording.mutation for each in own)
+    mutated = sum(bool(each.recording.mutation) for each in own)
+    repeats = len(own) - mutated
     gpus = " and ".join(dict.fromkeys(f"{machine['gpu']} (torch {machine['torch']})" for machine in machines))
     rate = statistics.median(each.seconds / each.megabytes for each in own)
     head = wrapped(f"""# Overlap contracts
@@ -235,19 +236,17 @@ def page(judged: Sequence[JudgedRecording], machines: Sequence[dict[str, str]], 
 **Question:** Does a [contract](../guides/contracts.md) catch what makes copies and collectives wait, at the right place
 and with the right reason, and is it silent about a program that did not change?
 
-{len(programs)} small programs were recorded on {gpus} with Python stacks: on each once to write the contract, once with
-each of {len(mutations)} mutations, and {repeats} times more in all as they are.
+{len(programs)} small programs were recorded on {gpus} with Python stacks: once to write the contract, with
+{len(mutations)} mutations ({mutated} recordings), and {repeats} times more as they are.
 {len(programs & set(COMPILED))} are compiled, {len(programs & set(RANK_PROGRAMS))} run on two GPUs.
-`benchmarks/contract_programs.py` states which place each mutation must name, and why. (A stack of Kineto states the
-first line of each function, not the line of the call.) The same recordings were judged by the contract of the other
-GPU, and by time: by the default budgets with a baseline of the first recording, and without.""")
+`benchmarks/contract_programs.py` states which place each mutation must name, and why. The same recordings were judged by time: by the default budgets with a baseline
+and without.""")
     foot = wrapped(f"""Reading and judging take {1000 * rate:.0f} ms for each MB of trace (median). `overlapscope check`
 of {command[0]:.1f} MB takes {command[1]:.2f} s of processor time, with Python's start. [All
 verdicts](contracts.csv).""")
-    limits = wrapped("""Recordings taught the rules twice. Three earlier ones with other batch sizes raised an alarm,
-because the library split its products otherwise; since then all kernels of an `aten::` op count as a single kernel. On
-the H100, memory that grows was missed at first, because the driver was asked in 3 of 8 steps only. A budget's alarm
-about another batch size is right about the time.""")
+    limits = wrapped("""Three earlier recordings with other batch sizes raised an alarm, because the library split its
+products otherwise; since then all kernels of an `aten::` op count as one. Memory that grows was missed on the first
+machine; the second machine's recordings, judged by contracts of the first, came later.""")
     parts = [head.strip(), summary(judged), *unstated(own), limits.strip(), foot.strip()]
     if wrong := list(of_programs(judged)):
         heads = ("program", "contract", "missed or wrong", "mutations caught", "false alarms")
@@ -275,12 +274,13 @@ def summary(judged: Sequence[JudgedRecording]) -> str:
     ]
     parts = [(words, [each for each in repeats if each.recording.group == kind]) for kind, words in KINDS.items()]
     gpus = dict.fromkeys(each.recording.gpu for each in repeats)
-    parts += [(gpu, [each for each in repeats if each.recording.gpu == gpu]) for gpu in gpus]
+    parts += [(gpu, [each for each in repeats if each.recording.gpu == gpu]) for gpu in gpus if len(gpus) > 1]
     subsets = {"compiled programs": COMPILED, "programs on two GPUs": tuple(RANK_PROGRAMS)}
     parts += [(words, [each for each in repeats if each.recording.program in some]) for words, some in subsets.items()]
     rows += [(f"... {words}", *_cells(some)) for words, some in parts if some]
     heads = ("", "contract", "contract of the other GPU", "budgets with a baseline", "budgets without")
-    return table(heads, rows, words=1)
+    shown = [column for column, cells in enumerate(zip(*rows, strict=True)) if any(cells)]
+    return table([heads[column] for column in shown], [[row[column] for column in shown] for row in rows], words=1)
 
 
 def _cells(judged: Sequence[JudgedRecording], *, only_right: bool = False) -> Iterator[str]:

@@ -309,7 +309,7 @@ _ALL: Final = (
     ),
     _table(
         "comm_kernels",
-        "a communication kernel: why it was exposed, what let it begin, its lead and prefetch depth",
+        "a communication kernel: why it was exposed, what let it begin, its prefetch depth",
         _GPU_OP,
         _STREAM,
         _texts(collective="collective and process group; the kernel's name if they are not recorded"),
@@ -370,7 +370,7 @@ _ALL: Final = (
     ),
     _of_job(
         "group_collectives",
-        "a collective of a process group, in steps that all ranks judge",
+        "a collective of a process group, in judged steps",
         _GROUP,
         _integers(
             dimension="id in mesh_dimensions",
