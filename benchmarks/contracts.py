@@ -239,8 +239,8 @@ and with the right reason, and is it silent about a program that did not change?
 {len(programs)} small programs were recorded on {gpus} with Python stacks: once to write the contract, with
 {len(mutations)} mutations ({mutated} recordings), and {repeats} times more as they are.
 {len(programs & set(COMPILED))} are compiled, {len(programs & set(RANK_PROGRAMS))} run on two GPUs.
-`benchmarks/contract_programs.py` states which place each mutation must name, and why. The same recordings were judged by
-time: by the default budgets with a baseline and without.""")
+`benchmarks/contract_programs.py` states which place each mutation must name, and why. The same recordings were judged
+by time: by the default budgets with a baseline and without.""")
     foot = wrapped(f"""Reading and judging take {1000 * rate:.0f} ms for each MB of trace (median). `overlapscope check`
 of {command[0]:.1f} MB takes {command[1]:.2f} s of processor time, with Python's start. [All
 verdicts](contracts.csv).""")
