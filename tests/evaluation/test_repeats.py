@@ -23,6 +23,9 @@ from benchmarks.noise_measured import (
     unpack,
 )
 from overlapscope.budgets.settings import DEFAULT_RELATIVE
+from overlapscope.contracts.compare import compare
+from overlapscope.contracts.observe import observe
+from overlapscope.reading import load
 
 PAGE = Path("docs/evaluation/noise.md")
 COPYING = ("prefetch", "offload", "training")
@@ -167,3 +170,19 @@ def test_recordings_of_one_program_are_one_level_and_the_page_on_levels_says_so(
     data = Path("docs/evaluation/levels.csv").read_text().splitlines()
     rows = levels.found_rows({"training": recordings["training"]}, "pageable", "default_stream")
     assert [cells for cells in rows if csv_line(cells) not in data] == [], stale
+
+
+KEPT = ("clean", "compute", "host")
+"""Beginnings of the names of recordings whose program keeps its order, even if it takes longer."""
+
+
+@pytest.mark.parametrize("program", PROGRAMS)
+def test_contracts_are_lost_by_what_changes_order_or_copies_and_by_nothing_else(program: str, folder: Path) -> None:
+    recorded = sorted(folder.glob(f"repeats/*/{program}/*.json"))
+    contract = observe(load(folder / f"repeats/first/{program}/clean.1.trace.json", progress=False))
+    lost = {
+        path.name
+        for path in recorded
+        if any(each.result in ("lost", "unknown") for each in compare(contract, observe(load(path, progress=False))))
+    }
+    assert lost == {path.name for path in recorded if not path.name.startswith(KEPT)}
