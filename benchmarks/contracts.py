@@ -244,9 +244,9 @@ by time: by the default budgets with a baseline and without.""")
     foot = wrapped(f"""Reading and judging take {1000 * rate:.0f} ms for each MB of trace (median). `overlapscope check`
 of {command[0]:.1f} MB takes {command[1]:.2f} s of processor time, with Python's start. [All
 verdicts](contracts.csv).""")
-    limits = wrapped("""Two rules were changed in view of recordings, some of them of the first of these machines; those
-of the second, judged by the first's contracts, came later. Of 107 older recordings of four programs on two H200s
-(`tests/repeats.tar.xz`), all 85 that keep the order pass, and all 22 that lose it or add copies fail.""")
+    limits = wrapped("""Two rules were changed in view of recordings, some of the first of these machines; those of the
+second, judged by the first's contracts, came later. Of 107 older recordings of four programs on two H200s, all 85 that
+keep the order pass, and all 22 that lose it or add copies fail.""")
     parts = [head.strip(), summary(judged), *unstated(own), limits.strip(), foot.strip()]
     if wrong := list(of_programs(judged)):
         heads = ("program", "contract", "missed or wrong", "mutations caught", "false alarms")

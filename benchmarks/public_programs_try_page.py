@@ -26,7 +26,7 @@ _TEXT = """## Trials
 
 [Every change](public-programs-try.csv). Processes of the same program differ by up to a third, and so do gains of two
 or three runs. `nanogpt` had no time left for the run with rounded parameters, so its results couldn't be compared; that
-run now comes earlier, which was not measured. `pyg_gcn` gains nothing from graphs, although 66% were predicted:
+run now comes earlier. `pyg_gcn` gains nothing from graphs, although 66% were predicted:
 unexplained.
 
 """
