@@ -236,12 +236,13 @@ def _host_calls(contract: Contract, now: Contract) -> Iterator[Promise]:
 def _calls(
     part: Literal["sync", "allocation"], noun: str, before: Sequence[HostCall], after: Sequence[HostCall]
 ) -> Iterator[Promise]:
+    per = "a step" if part == "sync" else "a step that has any"
     matched, gone, new = pairs(before, after, _call_distance)
     for old, other in [*matched, *((old, replace(old, count=0)) for old in gone)]:
         count = other.count
         result: Result = "lost" if count > old.count else "gained" if count < old.count else "kept"
         where = _place_words(other)
-        message = f"{noun} {where}: {count} a step; by the contract {old.count}."
+        message = f"{noun} {where}: {count} {per}; by the contract {old.count}."
         if result == "lost":
             message = f"more of {message}"
         yield Promise(
@@ -254,7 +255,7 @@ def _calls(
             value=count,
         )
     for other in new:
-        message = f"new {noun}: {_place_words(other)}, {other.count} a step; by the contract 0."
+        message = f"new {noun}: {_place_words(other)}, {other.count} {per}; by the contract 0."
         yield Promise(
             result="lost",
             part=part,

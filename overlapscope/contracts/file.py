@@ -27,7 +27,9 @@ _COMMENTS: Final = {
     ),
     "collectives": ("Collectives, in the same form.",),
     "syncs": ("Calls in which the host waits for the GPU. There may be no others.",),
-    "allocations": ("Calls that allocate or free memory of the driver. There may be no others.",),
+    "allocations": (
+        "Calls that allocate or free memory of the driver, in steps that have any. There may be no others.",
+    ),
 }
 _HEAD: Final = (
     "What may overlap in a typical step, by the order of the program's calls, whatever time they take.",
