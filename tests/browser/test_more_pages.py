@@ -129,7 +129,7 @@ def test_one_trace_alone_says_how_to_open_more(page: Page, serve_traces: Serve) 
 
 def test_ranks_of_a_folder_are_read_and_compared(page: Page, dashboard: Served) -> None:
     visit(page, dashboard, "ranks", trace="ddp/rank0")
-    expect(page.locator("#ranks-waits")).to_contain_text("Rank 0 delays the other rank", timeout=30_000)
+    expect(page.locator("#ranks-waits")).to_contain_text("rank 1 delays them most", timeout=30_000)
     expect(page.locator("#ranks-table .ag-center-cols-container .ag-row")).to_have_count(2)
     for chart in ("map", "steps", "buckets"):
         expect(page.locator(f"#ranks-{chart} .main-svg").first).to_be_visible()
@@ -139,9 +139,9 @@ def test_ranks_of_a_folder_are_read_and_compared(page: Page, dashboard: Served) 
 
 
 def test_a_collective_that_was_waited_in_leads_to_the_timeline_of_who_came_last(page: Page, dashboard: Served) -> None:
-    visit(page, dashboard, "ranks", trace="ddp/rank1")
+    visit(page, dashboard, "ranks", trace="ddp/rank0")
     page.locator("#ranks-meetings").get_by_role("link", name="timeline").first.click()
-    arrive(page, "timeline", "ddp/rank0")
+    arrive(page, "timeline", "ddp/rank1")
     expect(page.locator("#timeline")).to_have_attribute("data-exact", "true")
 
 
