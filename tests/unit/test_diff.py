@@ -122,6 +122,7 @@ def check_sums(own_figures: Figures) -> None:
         buckets = {change.name: value(change) for change in own_figures.buckets}
         assert sum(buckets.values()) == value(own_figures.span)
         assert sum(value(change) for change in own_figures.exposed_copy_by_cause) == buckets["exposed copy"]
+        assert sum(value(change) for change in own_figures.exposed_comm_by_cause) == buckets["exposed comm"]
         assert sum(value(change) for change in own_figures.idle_by_cause) == buckets["idle"]
         overlap = {change.name: change for change in own_figures.overlap}
         exposed = [value(overlap[name]) for name in ("exposed H2D", "exposed D2H", "exposed at once")]
@@ -257,6 +258,15 @@ def test_without_steps_whole_windows_are_compared_and_noise_is_unknown() -> None
     assert (device.basis, device.steps_before, device.figures.span.beyond_noise) == ("window", 0, None)
     assert {doubt.id for doubt in difference.doubts} == {"no-steps"}
     assert device.verdict.startswith("Recording 100% longer, noise unknown (5.00 to 10.00 ms): 5.00 ms more compute")
+
+
+def test_without_steps_exposed_communication_has_causes_that_add_up() -> None:
+    def window(length: int) -> Report:
+        return ov.analyze(make_trace([Op(Kind.COMM, 0, length * MS, launch=(-10, -5))]))
+
+    (device,) = diff(window(5), window(10)).devices
+    check_sums(device.figures)
+    assert sum(change.after or 0 for change in device.figures.exposed_comm_by_cause) == 10 * MS
 
 
 def test_the_interval_holds_the_true_difference_as_often_as_it_says() -> None:
