@@ -7,6 +7,7 @@ from collections.abc import Iterator
 import numpy as np
 
 from overlapscope.analysis.figures import Window
+from overlapscope.analysis.grouping import groups_of
 from overlapscope.analysis.groups import LARGE_BYTES
 from overlapscope.analysis.timeline import Timeline
 from overlapscope.base.intervals import I64, Bool, covered, cut
@@ -82,9 +83,8 @@ def _slow_copies(timeline: Timeline, rows: I64) -> Iterator[tuple[Kind, I64, I64
     if not len(rows):
         return
     rate = ops.bytes[rows] / length[rows]
-    kinds = [ops.kind[rows], ops.source_kind[rows], ops.target_kind[rows], np.log2(ops.bytes[rows]) // 2]
-    _, group = np.unique(np.stack([column.astype(np.int64) for column in kinds]), axis=1, return_inverse=True)
-    group = group.reshape(-1)
+    size_class = (np.log2(ops.bytes[rows]) // 2).astype(np.int64)
+    group = groups_of([ops.kind[rows], ops.source_kind[rows], ops.target_kind[rows], size_class])
     best = np.zeros(int(group.max()) + 1)
     np.maximum.at(best, group, rate)
     enough = np.bincount(group) >= FEWEST

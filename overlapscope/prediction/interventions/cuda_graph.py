@@ -53,6 +53,12 @@ class GraphLaunches(NamedTuple):
         """Number of the graph launch of each replaced call."""
         return np.repeat(np.arange(len(self.begins)), np.diff(self.begins, append=len(self.calls)))
 
+    def of_items(self, graph: Graph) -> I64:
+        """Return the number of the graph launch that launches each item; -1 for none."""
+        of_call = np.full(len(graph.calls), -1, np.int64)
+        of_call[self.calls] = self.number
+        return pick(of_call, graph.items.call)
+
     def take(self, mask: Bool) -> GraphLaunches:
         """Return those in the mask."""
         left = mask[self.number]
@@ -94,12 +100,10 @@ def _repeated(graph: Graph, launches: GraphLaunches, places: Sequence[tuple[int,
     """
     if len(places) < 2 or not len(launches.begins):
         return np.ones(len(launches.begins), np.bool_)
-    items, number_of_call = graph.items, np.full(len(graph.calls), -1, np.int64)
-    number_of_call[launches.calls] = launches.number
-    inside = np.flatnonzero((items.call >= 0) & ~items.gone)
-    inside = inside[number_of_call[items.call[inside]] >= 0]
-    number = number_of_call[items.call[inside]]
-    order = np.lexsort((inside, items.call[inside], number))
+    number = launches.of_items(graph)
+    inside = np.flatnonzero((number >= 0) & ~graph.items.gone)
+    number = number[inside]
+    order = np.lexsort((inside, graph.items.call[inside], number))
     works = _works(graph.recorded)[inside[order]]
     bounds = np.searchsorted(number[order], np.arange(len(launches.begins) + 1)).tolist()
     sequences = [works[begin:end].tobytes() for begin, end in pairwise(bounds)]
@@ -144,9 +148,7 @@ def _calls(graph: Graph, launches: GraphLaunches, length_ns: I64, stance: Stance
 def _items(graph: Graph, launches: GraphLaunches, handover_ns: I64, stance: Stance) -> DeviceItems:
     """Return the items: those of a graph wait for its launch, and follow each other as kernels of a graph do."""
     items, constants = graph.items, graph.constants
-    graph_of_call = np.full(len(graph.calls), -1, np.int64)
-    graph_of_call[launches.calls] = launches.number
-    graph_of_item = pick(graph_of_call, items.call)
+    graph_of_item = launches.of_items(graph)
     inside = np.flatnonzero(graph_of_item >= 0)
     number = graph_of_item[inside]
     new = items.copied("call", "launch_lag_ns", "after_call", "queue_lag_ns", "duration_ns")

@@ -88,11 +88,9 @@ def _gone(launches: GraphLaunches, stance: Stance) -> I64:
 
 def _items(graph: Graph, launches: GraphLaunches, stance: Stance) -> DeviceItems:
     """Return the items: the first on each lane does the work of its group, the others are gone."""
-    items, number = graph.items, np.full(len(graph.calls), -1, np.int64)
-    number[launches.calls] = launches.number
-    inside = np.flatnonzero((items.call >= 0) & ~items.gone)
-    inside = inside[number[items.call[inside]] >= 0]
-    lane = number[items.call[inside]] * len(graph.streams) + items.lane[inside]
+    items, number = graph.items, launches.of_items(graph)
+    inside = np.flatnonzero((number >= 0) & ~items.gone)
+    lane = number[inside] * len(graph.streams) + items.lane[inside]
     _, first, group = np.unique(lane, return_index=True, return_inverse=True)
     new = items.copied("duration_ns", "gone")
     new.gone[inside] = True
