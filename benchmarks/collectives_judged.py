@@ -14,7 +14,7 @@ from benchmarks.several_gpus_plan import PROGRAMS, ProgramResult
 from overlapscope import load
 from overlapscope.catalog.causes import CommCause
 from overlapscope.ranks.comparison import compare
-from overlapscope.ranks.join import Joined
+from overlapscope.ranks.join import report_on
 from overlapscope.ranks.on_host import reduce_any
 from overlapscope.ranks.pipeline_result import Pipeline
 from overlapscope.ranks.reduced import ReducedRank
@@ -74,10 +74,7 @@ def ranks_of(folder: Path) -> list[ReducedRank]:
 
 def report_of(folder: Path) -> RanksReport:
     """Return the comparison of the ranks of a recording."""
-    joined = Joined()
-    for rank in ranks_of(folder):
-        joined.add(rank)
-    return joined.report()
+    return report_on(ranks_of(folder))
 
 
 def answers(out: Path, results: list[ProgramResult]) -> Iterator[StragglerDiagnosis]:

@@ -375,15 +375,15 @@ class Tools(msgspec.Struct, frozen=True):
         from overlapscope.ranks.engine import reduce_all
         from overlapscope.ranks.files import expand_urls
         from overlapscope.ranks.frame import by_steps, rows_of
-        from overlapscope.ranks.join import Joined
+        from overlapscope.ranks.join import report_on
         from overlapscope.ranks.reduced import Unreadable
 
-        joined = Joined()
-        for location in expand_urls(self.folders.files(path)):
-            for outcome in reduce_all([location]):
-                for reduced in [outcome] if isinstance(outcome, Unreadable) else outcome:
-                    joined.add(reduced)
-        result = joined.report()
+        result = report_on(
+            reduced
+            for location in expand_urls(self.folders.files(path))
+            for outcome in reduce_all([location])
+            for reduced in ([outcome] if isinstance(outcome, Unreadable) else outcome)
+        )
         straggler = result.straggler
         head = {
             "straggler": None

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 import numpy as np
 from msgspec.structs import replace
@@ -20,6 +20,14 @@ from overlapscope.ranks.result import Duplicate, RankRow, RanksReport, Unreadabl
 from overlapscope.ranks.stragglers import find_stragglers, steps_met, worst_meetings
 from overlapscope.ranks.summary import spreads, step_skew, top_causes, worst_ranks
 from overlapscope.reading.file_names import rank_in_name
+
+
+def report_on(ranks: Iterable[ReducedRank | Unreadable]) -> RanksReport:
+    """Return the report on these outcomes of traces, in any order."""
+    joined = Joined()
+    for rank in ranks:
+        joined.add(rank)
+    return joined.report()
 
 
 class Joined:

@@ -16,7 +16,7 @@ import pytest
 from overlapscope import load
 from overlapscope.ranks.comm_result import GroupCollective
 from overlapscope.ranks.comparison import compare
-from overlapscope.ranks.join import Joined
+from overlapscope.ranks.join import report_on
 from overlapscope.ranks.reduced import reduce
 from overlapscope.ranks.result import RanksReport
 from overlapscope.ranks.verdict import judge
@@ -40,11 +40,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def report(folder: Path) -> RanksReport:
-    ranks = Joined()
-    for path in sorted(folder.glob("rank*.json")):
-        for rank in reduce(load(str(path))):
-            ranks.add(rank)
-    return ranks.report()
+    return report_on(rank for path in sorted(folder.glob("rank*.json")) for rank in reduce(load(str(path))))
 
 
 def rows(report: RanksReport) -> dict[str, GroupCollective]:

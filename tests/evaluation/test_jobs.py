@@ -17,7 +17,7 @@ import pytest
 from msgspec.structs import replace
 
 from overlapscope import load
-from overlapscope.ranks.join import Joined
+from overlapscope.ranks.join import report_on
 from overlapscope.ranks.joint.predict import JobChanges, predict_job
 from overlapscope.ranks.joint.summary import summarize
 from overlapscope.ranks.reduced import reduce
@@ -36,11 +36,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def report(folder: Path) -> RanksReport:
-    ranks = Joined()
-    for path in sorted(folder.glob("rank*.json")):
-        for rank in reduce(load(str(path))):
-            ranks.add(rank)
-    return ranks.report()
+    return report_on(rank for path in sorted(folder.glob("rank*.json")) for rank in reduce(load(str(path))))
 
 
 # -- The raw files, in nanoseconds -----------------------------------------------------------------

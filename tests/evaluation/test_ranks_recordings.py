@@ -11,7 +11,7 @@ import pytest
 
 import overlapscope as ov
 from overlapscope import load
-from overlapscope.ranks.join import Joined
+from overlapscope.ranks.join import report_on
 from overlapscope.ranks.reduced import reduce
 from overlapscope.ranks.result import RanksReport
 from overlapscope.ranks.verdict import judge
@@ -29,11 +29,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def joined(paths: list[Path]) -> RanksReport:
-    ranks = Joined()
-    for path in paths:
-        for rank in reduce(load(path)):
-            ranks.add(rank)
-    return ranks.report()
+    return report_on(rank for path in paths for rank in reduce(load(path)))
 
 
 def of(folder: Path, variant: str) -> RanksReport:

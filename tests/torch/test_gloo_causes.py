@@ -10,7 +10,7 @@ from benchmarks.several_gpus import free_port
 from overlapscope import load
 from overlapscope.catalog.causes import CommCause
 from overlapscope.ranks.comm_result import Communication
-from overlapscope.ranks.join import Joined
+from overlapscope.ranks.join import report_on
 from overlapscope.ranks.on_host import reduce_any
 from tests.support import forked
 
@@ -116,11 +116,8 @@ def record(folder: Path) -> None:
 
 
 def communication(folder: Path, program: str) -> Communication:
-    joined = Joined()
-    for path in sorted(folder.glob(f"{program}.rank*.json")):
-        for rank in reduce_any(load(path)):
-            joined.add(rank)
-    found = joined.report().communication
+    paths = sorted(folder.glob(f"{program}.rank*.json"))
+    found = report_on(rank for path in paths for rank in reduce_any(load(path))).communication
     assert found is not None and sum(found.exposed_by_cause.values()) == found.time.exposed_ns
     return found
 

@@ -11,7 +11,7 @@ import pytest
 
 from benchmarks.several_gpus import free_port
 from overlapscope import load
-from overlapscope.ranks.join import Joined
+from overlapscope.ranks.join import report_on
 from overlapscope.ranks.on_host import reduce_any
 from overlapscope.ranks.result import RanksReport
 from overlapscope.ranks.verdict import doubts
@@ -65,12 +65,8 @@ def run(folder: Path, *arguments: str) -> list[forked.ForkedProgram]:
     ]
 
 
-def report_on(folder: Path) -> RanksReport:
-    joined = Joined()
-    for path in sorted(folder.glob("rank*.json")):
-        for rank in reduce_any(load(path)):
-            joined.add(rank)
-    return joined.report()
+def joined(folder: Path) -> RanksReport:
+    return report_on(rank for path in sorted(folder.glob("rank*.json")) for rank in reduce_any(load(path)))
 
 
 @pytest.fixture(scope="module")
@@ -91,7 +87,7 @@ def test_a_rank_that_hangs_until_it_is_killed_is_missing_and_the_others_are_judg
     for rank in ranks[:2]:
         output, errors = rank.communicate()
         assert rank.returncode == 0, output + errors
-    report = report_on(tmp_path)
+    report = joined(tmp_path)
     assert "Missing: 1 rank of 3 expected: 2." in doubts(report)
     assert [row.rank for row in report.ranks] == [0, 1]
     # All collectives of the four steps before, and the one in which the others hung.
@@ -101,7 +97,7 @@ def test_a_rank_that_hangs_until_it_is_killed_is_missing_and_the_others_are_judg
 def test_a_rank_without_a_trace_is_missing_and_the_others_are_judged(recorded: Path, tmp_path: Path) -> None:
     for rank in (0, 1):
         (tmp_path / f"rank{rank}.json").write_bytes((recorded / f"rank{rank}.json").read_bytes())
-    report = report_on(tmp_path)
+    report = joined(tmp_path)
     assert "Missing: 1 rank of 3 expected: 2." in doubts(report)
     assert report.matching.judged == 2 * STEPS
 
@@ -110,7 +106,7 @@ def test_a_file_that_is_cut_off_is_reported_and_the_others_are_judged(recorded: 
     for rank in range(3):
         (tmp_path / f"rank{rank}.json").write_bytes((recorded / f"rank{rank}.json").read_bytes())
     os.truncate(tmp_path / "rank2.json", (tmp_path / "rank2.json").stat().st_size // 2)
-    report = report_on(tmp_path)
+    report = joined(tmp_path)
     assert [row.trust for row in report.ranks] == ["trusted", "trusted", "degraded"]
     assert any(
         sentence.startswith("Some figures may be wrong: rank 2. The file is cut off") for sentence in doubts(report)
@@ -121,7 +117,7 @@ def test_a_file_that_is_cut_off_is_reported_and_the_others_are_judged(recorded: 
 
 
 def test_a_job_of_which_all_ranks_are_there_is_judged_without_doubts(recorded: Path) -> None:
-    report = report_on(recorded)
+    report = joined(recorded)
     assert report.matching.judged == report.matching.meetings == 2 * STEPS
     assert report.missing == () and {row.trust for row in report.ranks} == {"trusted"}
     late = report.straggler

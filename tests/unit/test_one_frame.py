@@ -28,7 +28,7 @@ from overlapscope.prediction.predict import predict
 from overlapscope.query.rows import QueriedTraces, fill
 from overlapscope.query.tables import TABLES
 from overlapscope.ranks.frame import by_steps, rows_of
-from overlapscope.ranks.join import Joined
+from overlapscope.ranks.join import report_on
 from overlapscope.ranks.reduced import reduce
 from overlapscope.reading import load
 from overlapscope.render import html, markdown
@@ -257,10 +257,7 @@ def test_ranks_have_the_recorded_step(recording: Path) -> None:
     usable = [section for section in Page(report, recorded=True).sections() if section.usable]
     if not usable:
         pytest.skip("no rank can be compared")
-    joined = Joined()
-    for rank in reduce(trace_of(recording)):
-        joined.add(rank)
-    result = joined.report()
+    result = report_on(reduce(trace_of(recording)))
     stepped = {bool(row.judged and row.judged.steps) for row in result.ranks}
     for row in rows_of(result) if len(stepped) == 1 else ():
         [device] = (each.device for each in usable if each.device and each.device.device == row.device)

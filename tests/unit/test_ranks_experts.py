@@ -17,9 +17,8 @@ from overlapscope.ranks.comparison import Comparison, compare
 from overlapscope.ranks.exchanges import Exchanges, find_exchanges
 from overlapscope.ranks.expert_table import load_of_experts
 from overlapscope.ranks.experts import find_experts
-from overlapscope.ranks.join import Joined
+from overlapscope.ranks.join import report_on
 from overlapscope.ranks.reduced import CommKind, ReducedRank
-from overlapscope.ranks.result import RanksReport
 from overlapscope.ranks.verdict import judge
 from tests.support.helpers import MS
 from tests.support.ranks_schedules import CommKernel, ScheduledJob, jobs, made_rank, with_steps
@@ -266,13 +265,6 @@ def planted(*, shortened: bool = False, others_come_last: bool = False) -> list[
         columns = np.ascontiguousarray(np.array(exchanges, np.int64).T)
         ranks.append(replace(made, exchanges=Exchanges(*columns)))
     return ranks
-
-
-def report_on(ranks: list[ReducedRank]) -> RanksReport:
-    joined = Joined()
-    for rank in ranks:
-        joined.add(rank)
-    return joined.report()
 
 
 def test_a_rank_that_is_late_because_its_experts_get_most_is_named_with_that_reason() -> None:

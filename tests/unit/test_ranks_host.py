@@ -11,7 +11,7 @@ import pytest
 from overlapscope import load
 from overlapscope.errors import UnreadableTrace
 from overlapscope.ranks.frame import rows_of
-from overlapscope.ranks.join import Joined
+from overlapscope.ranks.join import report_on
 from overlapscope.ranks.on_host import reduce_any
 from overlapscope.ranks.result import RanksReport
 from overlapscope.ranks.verdict import judge
@@ -47,11 +47,9 @@ def written(folder: Path, rank: int, *, collective: str = "gloo:all_reduce", war
 
 
 def report(folder: Path, **options: Any) -> RanksReport:
-    joined = Joined()
-    for rank in range(2):
-        for reduced in reduce_any(load(str(written(folder, rank, **options)))):
-            joined.add(reduced)
-    return joined.report()
+    return report_on(
+        reduced for rank in range(2) for reduced in reduce_any(load(str(written(folder, rank, **options))))
+    )
 
 
 def test_a_rank_that_comes_late_to_collectives_on_the_host_is_named(tmp_path: Path) -> None:

@@ -17,7 +17,7 @@ from overlapscope.query.engine import ask
 from overlapscope.query.rows import QueriedTraces
 from overlapscope.ranks.comm_result import CommDimension, Communication
 from overlapscope.ranks.document import TERMINAL, document
-from overlapscope.ranks.join import Joined
+from overlapscope.ranks.join import report_on
 from overlapscope.ranks.mesh import RankGroup, families, ranks_of_group, rebuild
 from overlapscope.ranks.reduced import CommKind
 from overlapscope.ranks.result import RanksReport, from_json, to_json
@@ -170,10 +170,8 @@ def report_of_job(
                     start = begin + 1_000 * (rank == group[0])
                     kernel = CommKernel(kind, start, begin + 1_000 + lasts, call, 8, bytes=sizes[call % len(sizes)])
                     kernels[rank].append(kernel)
-    joined = Joined()
-    for rank in range(ranks):
-        joined.add(made_rank(rank, kernels[rank], window=(0, 200_000 * calls), world_size=8))
-    return joined.report()
+    window = (0, 200_000 * calls)
+    return report_on(made_rank(rank, kernels[rank], window=window, world_size=8) for rank in range(ranks))
 
 
 def communication(report: RanksReport) -> Communication:

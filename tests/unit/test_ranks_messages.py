@@ -10,7 +10,7 @@ import pytest
 
 from overlapscope import load
 from overlapscope.ranks.comm_result import GroupCollective
-from overlapscope.ranks.join import Joined
+from overlapscope.ranks.join import report_on
 from overlapscope.ranks.on_host import reduce_any
 from overlapscope.ranks.reduced import ReducedRank
 from overlapscope.ranks.result import RanksReport
@@ -82,10 +82,7 @@ class RecordedRank:
 
 
 def report(*ranks: ReducedRank) -> RanksReport:
-    joined = Joined()
-    for rank in ranks:
-        joined.add(rank)
-    return joined.report()
+    return report_on(ranks)
 
 
 def rows(result: RanksReport) -> dict[str, GroupCollective]:

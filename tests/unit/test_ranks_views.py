@@ -28,7 +28,7 @@ from overlapscope.ranks.charts import (
 )
 from overlapscope.ranks.document import MARKDOWN, PAGE, TERMINAL, document, looks
 from overlapscope.ranks.group_names import group_ranks, meeting_name
-from overlapscope.ranks.join import Joined
+from overlapscope.ranks.join import report_on
 from overlapscope.ranks.metrics import headlines
 from overlapscope.ranks.reduced import reduce
 from overlapscope.ranks.result import Clocks, Duplicate, Matching, RankRow, RanksReport, Unreadable, from_json, to_json
@@ -46,10 +46,7 @@ def real() -> RanksReport:
 
 
 def joined(*ranks: Any) -> RanksReport:
-    job = Joined()
-    for rank in ranks:
-        job.add(rank)
-    return job.report()
+    return report_on(ranks)
 
 
 def large() -> RanksReport:
