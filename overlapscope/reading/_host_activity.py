@@ -32,7 +32,20 @@ def host_activity(metadata: dict[str, Any]) -> HostActivity | None:
         activity = msgspec.convert(noted, HostActivity)
     except (msgspec.ValidationError, RecursionError):
         return None
+    activity = _without_torn(activity)
     return activity if _possible(activity) else None
+
+
+def _without_torn(activity: HostActivity) -> HostActivity:
+    """Leave out the samples with an impossible frame: py-spy reads the program's memory while the program changes it."""
+    torn = {number for number, frame in enumerate(activity.frames) if not _possible_frame(frame)}
+    if not torn:
+        return activity
+    stacks = tuple(stack for stack in activity.stacks if torn.isdisjoint(stack.frames))
+    nothing = StackFrame("", 0, "")
+    frames = tuple(nothing if number in torn else frame for number, frame in enumerate(activity.frames))
+    interval_ns = activity.interval_ns if stacks else 0
+    return msgspec.structs.replace(activity, frames=frames, stacks=stacks, interval_ns=interval_ns)
 
 
 def _possible(activity: HostActivity) -> bool:
