@@ -37,7 +37,7 @@ def host_activity(metadata: dict[str, Any]) -> HostActivity | None:
 
 
 def _without_torn(activity: HostActivity) -> HostActivity:
-    """Leave out the samples with an impossible frame: py-spy reads the program's memory while the program changes it."""
+    """Leave out samples with an impossible frame: py-spy reads the program's memory while the program changes it."""
     torn = {number for number, frame in enumerate(activity.frames) if not _possible_frame(frame)}
     if not torn:
         return activity
