@@ -117,8 +117,14 @@ class TestStacks:
         assert run.returncode == 0, run.stderr
         activity = ov.load(tmp_path / "train.trace.json", cache=False).host_activity
         assert activity is not None, run.stderr
-        outermost = {activity.frames[stack.frames[0]] for stack in activity.stacks if stack.thread == activity.thread}
-        assert {(frame.file, frame.function) for frame in outermost} == {(str(tmp_path / "train.py"), "<module>")}
+        outermost: Counter[tuple[str, str]] = Counter()
+        for stack in activity.stacks:
+            if stack.thread == activity.thread:
+                outermost[activity.frames[stack.frames[0]].file, activity.frames[stack.frames[0]].function] += (
+                    stack.samples
+                )
+        # py-spy may see a generator before it is linked to its caller.
+        assert outermost[str(tmp_path / "train.py"), "<module>"] >= 0.95 * outermost.total()
         assert "is less exact" not in run.stderr
 
     @pytest.mark.parametrize("program", ["", "threading.Thread(target=time.sleep, args=(600,), daemon=True).start()\n"])
@@ -171,6 +177,14 @@ class TestFacts:
     def test_work_in_the_kernel_has_its_time(self, tmp_path: Path) -> None:
         facts = activity_of("train(lambda: os.urandom(1 << 22))", tmp_path).facts
         assert facts.kernel_ns is not None and 0 < facts.kernel_ns <= facts.span_ns
+
+    def test_other_threads_of_the_process_have_their_time(self, tmp_path: Path) -> None:
+        busy = "import hashlib, threading\ndef work():\n    while True: hashlib.sha256(bytes(1 << 22))\n"
+        busy += "threading.Thread(target=work, daemon=True).start()\n"
+        facts = activity_of(f"{busy}train(lambda: first(0.01))", tmp_path).facts
+        alone = activity_of("train(lambda: first(0.01))", tmp_path).facts
+        assert facts.other_threads_cpu_ns is not None and alone.other_threads_cpu_ns is not None
+        assert alone.other_threads_cpu_ns / alone.span_ns < 0.1 < facts.other_threads_cpu_ns / facts.span_ns
 
     def test_cpus_and_threads_are_those_of_the_program(self, tmp_path: Path) -> None:
         bound = "os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})\nimport torch\ntorch.set_num_threads(3)\n"

@@ -54,7 +54,26 @@ def _counts(samples: Iterable[Sequence[Any]]) -> Counter[Stack]:
         of_program = _of_program([(file, line, function) for file, line, function in frames])
         if of_program:
             counts[thread, of_program] += count
-    return counts
+    return _with_callers(counts)
+
+
+def _with_callers(counts: Counter[Stack]) -> Counter[Stack]:
+    """Return the samples; those without the outermost frames count for the most frequent stack that ends alike.
+
+    py-spy doesn't stop the program, and so may see a generator before Python has linked it to its caller.
+    """
+    roots: Counter[tuple[int, str, str]] = Counter()
+    for (thread, frames), count in counts.items():
+        roots[thread, frames[0][0], frames[0][2]] += count
+    root = {thread: (file, function) for (thread, file, function), _ in reversed(roots.most_common())}
+    whole = [(stack, n) for stack, n in counts.most_common() if (stack[1][0][0], stack[1][0][2]) == root[stack[0]]]
+    linked: Counter[Stack] = Counter(dict(whole))
+    for stack, count in counts.items():
+        if stack not in linked:
+            thread, inner = stack
+            alike = (other for other, _ in whole if other[0] == thread and other[1][-len(inner) :] == inner)
+            linked[next(alike, stack)] += count
+    return linked
 
 
 def _of_program(frames: list[Frame]) -> tuple[Frame, ...]:
