@@ -127,7 +127,17 @@ def _preempting(activity: HostActivity) -> tuple[IdleCause, ...]:
 
     If torch has more threads than CPUs, its threads take the CPU from one another in ops, so that the ops are to blame.
     """
-    return WORK if cpus_to_match(activity) is None else (IdleCause.PYTHON, IdleCause.DISPATCH)
+    own = cpus_to_match(activity) is not None and not beside_others(activity)
+    return (IdleCause.PYTHON, IdleCause.DISPATCH) if own else WORK
+
+
+def beside_others(activity: HostActivity) -> bool:
+    """Return whether mostly other processes had the CPU while the launching thread waited for one.
+
+    The process's own other threads had it for at most their CPU time.
+    """
+    waited_ns, own_ns = activity.facts.run_queue_ns, activity.facts.other_threads_cpu_ns
+    return waited_ns is not None and own_ns is not None and 2 * own_ns < waited_ns
 
 
 @kept()

@@ -92,6 +92,7 @@ def _possible_facts(facts: SystemFacts) -> bool:
         (facts.throttled_ns, longest_throttled_ns),
         (facts.gc_pause_ns, span_ns),
         (facts.kernel_ns, span_ns),
+        (facts.other_threads_cpu_ns, _LONGEST_NS),
         (facts.involuntary_switches, _LONGEST_NS),
         (facts.major_faults, _LONGEST_NS),
         (facts.gc_collections, _LONGEST_NS),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from overlapscope.analysis.host_sampled import beside_others
 from overlapscope.base.words import plural
 from overlapscope.catalog.causes import IdleCause
 from overlapscope.rules._claims import ClaimedPieces, Claims
@@ -20,11 +21,14 @@ def _cpus(claims: Claims) -> str:
 
 
 def _draft(claims: Claims, pieces: ClaimedPieces) -> Draft:
+    activity = claims.trace.host_activity
+    others = activity is not None and beside_others(activity)
+    by = " Other processes ran meanwhile: the program's other threads hardly did." if others else ""
     return Draft(
         afterword=host_time(claims, pieces, IdleCause.PREEMPTED),
         title=f"The GPU waits {claims.time_a_step(pieces.time_ns)} while the launching thread has no CPU",
-        detail=f"The system kept the launching thread waiting for a CPU{_cpus(claims)}.",
-        advice=f"{fewer_threads(claims)}"
+        detail=f"The system kept the launching thread waiting for a CPU{_cpus(claims)}.{by}",
+        advice=f"{'' if others else fewer_threads(claims)}"
         "Leave the launching thread a CPU of its own.\n"
         "Run fewer DataLoader workers and other processes than there are CPUs, set torch.set_num_threads() to the "
         "number of CPUs or less, and give the job more CPUs (taskset, --cpus, the scheduler's request).",

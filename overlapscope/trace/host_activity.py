@@ -69,6 +69,8 @@ class SystemFacts(Struct, frozen=True, kw_only=True):
     """Time for which the control group's CPU quota stopped the process (`cpu.stat`), at most `run_queue_ns`."""
     kernel_ns: int | None = None
     """CPU time of these threads in the system's kernel, which is counted in ticks of usually 10 ms (`stat`)."""
+    other_threads_cpu_ns: int | None = None
+    """CPU time of the process's other threads."""
     involuntary_switches: int | None = None
     """Number of times that these threads lost their CPU."""
     major_faults: int | None = None

@@ -39,6 +39,7 @@ ACTIVITY = HostActivity(
         throttled_ns=1_000_000,
         involuntary_switches=12,
         kernel_ns=1_000_000,
+        other_threads_cpu_ns=3_000_000_000,
         major_faults=0,
         gc_pause_ns=70_000_000,
         gc_collections=3,
@@ -94,6 +95,7 @@ def test_a_trace_is_read_back_with_it(facts: SystemFacts, tmp_path: Path) -> Non
         {"facts": {"steps": 10, "span_ns": 100, "throttled_ns": 101}},
         {"facts": {"steps": 10, "span_ns": 100, "gc_pause_ns": 101}},
         {"facts": {"run_queue_ns": 1}},
+        {"facts": {"other_threads_cpu_ns": -1}},
         {"facts": {"steps": 1}},
         {"facts": {"usable_cpus": 0}},
         {"facts": {"quota_cpus": 1e300}},
@@ -180,6 +182,14 @@ def test_samples_of_running_threads_are_found_by_line_then_by_function() -> None
     assert shown[2, 9] == (8, 0)
     assert shown[1, 2][0] == shown[1, 3][0] == 4
     assert shown[1, 2][1] + shown[1, 3][1] == 6 and shown[1, 2][1] >= 3
+
+
+def test_generators_that_were_seen_without_their_callers_count_for_them() -> None:
+    loop, other, generator = frame(1, "<module>"), frame(2, "other"), frame(3, "<genexpr>")
+    every = [[1, [loop, generator], 5], [1, [loop, other, generator], 6], [1, [generator], 3], [2, [generator], 4]]
+    frames, stacks = host_stacks(every, every)
+    shown = [(stack.thread, [frames[n].line for n in stack.frames], stack.samples, stack.running) for stack in stacks]
+    assert shown == [(1, [1, 2, 3], 9, 9), (1, [1, 3], 5, 5), (2, [3], 4, 4)]
 
 
 def test_rare_stacks_of_a_thread_become_one_without_frames() -> None:

@@ -81,6 +81,13 @@ def test_lost_cpus_and_quotas_are_taken_out_of_all_work() -> None:
     assert sum(found.values()) == 9 * MS
 
 
+@pytest.mark.parametrize(("own_ms", "lost_us"), [(80, 3500), (10, 4500)])
+def test_ops_of_too_many_threads_lose_the_cpu_only_if_other_processes_had_it(own_ms: int, lost_us: int) -> None:
+    """Half of the time is lost, of 7 ms of Python and dispatch or of 9 ms that also are ops."""
+    device = with_activity(run_queue_ns=50 * MS, usable_cpus=1, torch_threads=8, other_threads_cpu_ns=own_ms * MS)
+    assert idle(device)["preempted"] == lost_us * US
+
+
 def test_throttling_is_unknown_where_the_system_does_not_state_it() -> None:
     assert set(idle(with_activity(run_queue_ns=None, throttled_ns=None))) == set(WORK)
 

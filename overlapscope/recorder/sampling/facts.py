@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import math
 import os
+import time
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
@@ -61,6 +62,8 @@ class FactTaker:
     def __init__(self, thread: int) -> None:
         self._thread = thread
         self._first: dict[int, _Counters] = {}
+        self._process_ns = 0
+        """CPU time of the process at the start."""
         self._groups: list[Path] = []
         self._throttled_ns: dict[Path, int | None] = {}
         self._collections = Collections()
@@ -69,6 +72,7 @@ class FactTaker:
         """Begin."""
         self._groups = list(_cpu_groups())
         self._throttled_ns = {group: _throttled_ns(group) for group in self._groups}
+        self._process_ns = time.process_time_ns()
         self._first = {thread: _Counters.now(thread) for thread in (self._thread, *_autograd_threads())}
         self._collections.start()
 
@@ -80,6 +84,7 @@ class FactTaker:
 
         self._collections.stop()
         both = [(first, _Counters.now(thread)) for thread, first in self._first.items()]
+        process_ns = time.process_time_ns() - self._process_ns
         switches = _grown((first.involuntary_switches, last.involuntary_switches) for first, last in both)
         run_queue_ns = _grown((first.run_queue_ns, last.run_queue_ns) for first, last in both)
         cpu_ns = _grown((first.cpu_ns, last.cpu_ns) for first, last in both)
@@ -98,6 +103,7 @@ class FactTaker:
             run_queue_ns=run_queue_ns,
             throttled_ns=throttled_ns,
             kernel_ns=None if kernel_ns is None else min(kernel_ns, span_ns),
+            other_threads_cpu_ns=None if cpu_ns is None else max(0, process_ns - cpu_ns),
             involuntary_switches=switches,
             major_faults=_grown((first.major_faults, last.major_faults) for first, last in both),
             gc_pause_ns=min(self._collections.pause_ns, span_ns),
