@@ -115,11 +115,14 @@ def _in_file_calls(activity: HostActivity) -> float:
 
 def cpus_to_match(activity: HostActivity) -> int | None:
     """Return the number of CPUs for torch's threads if there are more threads than CPUs; None otherwise."""
-    facts = activity.facts
-    cpus = [number for number in (facts.usable_cpus, facts.quota_cpus) if number is not None]
-    if facts.torch_threads is None or not cpus or facts.torch_threads <= max(1, min(cpus)):
-        return None
-    return max(1, int(min(cpus)))
+    threads, cpus = activity.facts.torch_threads, whole_cpus(activity)
+    return cpus if threads is not None and cpus is not None and threads > cpus else None
+
+
+def whole_cpus(activity: HostActivity) -> int | None:
+    """Return the number of CPUs that the program can use all the time, at least 1; None if unknown."""
+    cpus = [n for n in (activity.facts.usable_cpus, activity.facts.quota_cpus) if n is not None]
+    return max(1, int(min(cpus))) if cpus else None
 
 
 def _preempting(activity: HostActivity) -> tuple[IdleCause, ...]:

@@ -87,6 +87,27 @@ def test_loading_is_divided_by_kind_of_work() -> None:
     found = finding(trace, "data-loading")
     assert "Of the loading, making samples takes 6.00 ms and collation takes 3.00 ms a step." in found.detail
     assert "most in data.py:38" in found.title
+    # 8.9 of 10 ms are loading: 9 workers as fast as the program would do, or 17 of half its speed.
+    assert found.advice.startswith("Let worker processes make the batches: DataLoader(num_workers=17).")
+    few = replace(sampled, facts=SystemFacts(usable_cpus=6, quota_cpus=4.5))
+    assert "num_workers=4)" in finding(replace(trace, host_activity=few), "data-loading").advice
+
+
+@pytest.mark.parametrize(("cpus", "step_us"), [(None, 1100), (1, 8900), (4, 2225), (8, 1113), (9, 1100)])
+def test_workers_load_no_faster_than_the_cpus_allow(cpus: int | None, step_us: int) -> None:
+    """Batches of 8.9 ms, and 1.1 ms of other work."""
+    next_ = "enumerate(DataLoader)#_SingleProcessDataLoaderIter.__next__"
+    starts = range(0, 8 * STEP, STEP)
+    ops = [Op(Kind.COMPUTE, at, at + US, launch=(at - 20 * US, at - 10 * US)) for at in starts]
+    loads = [Host(next_, at + MS, at + STEP - 100 * US) for at in starts]
+    marks = [Host(f"ProfilerStep#{n}", n * STEP - 50 * US, (n + 1) * STEP - 50 * US) for n in range(8)]
+    trace = replace(
+        make_trace(ops, annotations=[*marks, *loads]),
+        host_activity=replace(activity(), facts=SystemFacts(usable_cpus=cpus)),
+    )
+    step = ov.whatif(trace, ["faster-loader"], plain_step_ns=STEP).predicted_step_ns
+    assert step is not None and step.value == pytest.approx(step_us * US, rel=0.02)
+    assert step.high >= 8900 * US and step.low <= 1.02 * 1100 * US
 
 
 def launching(optimizer_ops: str, optimizer: str = "AdamW") -> Trace:

@@ -7,6 +7,7 @@ from msgspec.structs import replace
 
 from overlapscope.analysis.grouping import distinct
 from overlapscope.analysis.host import loading
+from overlapscope.analysis.host_sampled import whole_cpus
 from overlapscope.analysis.host_use import ALONE
 from overlapscope.base.words import duration, plural
 from overlapscope.prediction.graph import Graph
@@ -19,9 +20,13 @@ from overlapscope.trace.model import HostEvents
 def _apply(graph: Graph, request: Request) -> Applied:
     notes = loading(graph.trace)
     changed, calls, spared = without_time_in(graph, notes)
-    least = graph
-    if request.stance == Stance.WORST and spared and notes.named(lambda name: ALONE in name).all():
-        least = without_time_in(graph, _beside_the_steps(notes)).graph
+    activity, least = graph.trace.host_activity, graph
+    if spared and notes.named(lambda name: ALONE in name).all():
+        cpus = None if activity is None else whole_cpus(activity)
+        if request.stance == Stance.WORST:
+            least = without_time_in(graph, _beside_the_steps(notes, 1)).graph
+        elif request.stance == Stance.EXPECTED and cpus is not None:
+            changed, calls, spared = without_time_in(graph, _beside_the_steps(notes, cpus))
     what = (
         f"{plural(len(notes), 'batch')} are ready when the program asks for them: {duration(spared)} of waiting "
         "disappear."
@@ -32,24 +37,31 @@ def _apply(graph: Graph, request: Request) -> Applied:
     return Applied(changed, calls, len(notes) if spared else 0, what)
 
 
-def _beside_the_steps(notes: HostEvents) -> HostEvents:
-    """Return the part of each loading that one worker, as fast as the thread, does while the thread runs the step.
+def _beside_the_steps(notes: HostEvents, workers: int) -> HostEvents:
+    """Return the part of each loading that workers, each as fast as the thread, do while the thread runs the step.
 
-    The worker begins a batch when the batch before it is fetched.
+    A worker begins a batch when the batch before it is fetched. So each of N workers has N steps for one.
     """
     end_ns = notes.end_ns.copy()
     for thread in distinct(notes.thread).tolist():
         rows = np.flatnonzero(notes.thread == thread)
         before_ns = np.append(notes.start_ns[rows][:1], notes.end_ns[rows][:-1])
         step_ns = np.maximum(notes.start_ns[rows] - before_ns, 0)
-        end_ns[rows] = np.minimum(notes.end_ns[rows], notes.start_ns[rows] + step_ns)
+        # The recording begins in the middle of the program.
+        step_ns[:1] = step_ns[1:2].sum()
+        length_ns = notes.end_ns[rows] - notes.start_ns[rows]
+        end_ns[rows] -= np.maximum(-(-length_ns // workers) - step_ns, 0)
     return replace(notes, end_ns=end_ns)
 
 
 INTERVENTION = Intervention(
     id="faster-loader",
     meaning="The program no longer waits inside the DataLoader's next.",
-    assumptions=(Premise("The DataLoader workers stay ahead of the steps and do not slow the main thread.", True),),
+    assumptions=(
+        Premise(
+            "There are as many DataLoader workers as needed or as CPUs, and they do not slow the main thread.", True
+        ),
+    ),
     advice="Make the DataLoader faster than the steps.\n"
     "Use more workers (DataLoader(num_workers=..., persistent_workers=True, prefetch_factor=...)), cheaper "
     "decoding, or data prepared beforehand.",

@@ -1,10 +1,11 @@
 """Training whose data set augments images in Python; the DataLoader has no workers, so the main process does it.
 
-Fixed: four workers do it.
+Fixed: a worker for each CPU but one does it.
 """
 
 from __future__ import annotations
 
+import os
 import random
 from collections.abc import Iterator
 
@@ -43,7 +44,7 @@ def batches(workers: int) -> Iterator[torch.Tensor]:
     yield from DataLoader(AugmentedImages(), batch_size=o.size(64, 4), num_workers=workers)
 
 
-in_process, by_workers = batches(0), batches(4)
+in_process, by_workers = batches(0), batches(max(1, len(os.sched_getaffinity(0)) - 1))
 model = nn.Sequential(nn.LayerNorm(PIXELS, device=o.device), network(o))
 optimizer = torch.optim.SGD(model.parameters(), lr=1e-3, fused=True)
 copies = o.size(32, 2)
