@@ -11,7 +11,7 @@ nor passed by the user, it is estimated from this, as an interval.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
 import numpy as np
@@ -183,9 +183,19 @@ def _further(before: _Tried, now: _Tried) -> float:
     return min(1.1 * (now.amount - before.amount) * now.over_ns / gained, most) if gained > 0 else most
 
 
-def lightened(base: Base, times: float) -> Base:
-    """Replay the recording without `times` the overhead by its launch calls."""
-    return _lightened(base, _host_cost(base), times)
+def lighter_ones(base: Base, step_ns: int) -> Iterator[Base]:
+    """Yield replays of the recording with ever less host work, at least until its step is as short as the plain step.
+
+    First they are without one, two... times the overhead by its launch calls, then with ever smaller fractions of the
+    host's remaining work.
+    """
+    cost, lighter = _host_cost(base), base
+    for times in range(1, round(MOST_TIMES) + 1):
+        lighter = _lightened(base, cost, times)
+        yield lighter
+    if lighter.steps.mean_ns > step_ns:
+        for rest in (0.5, 1 - _MOST_PART):
+            yield _lightened(base, cost, MOST_TIMES, rest)
 
 
 def _lightened(base: Base, cost: _HostCost, times: float, rest: float = 1.0) -> Base:

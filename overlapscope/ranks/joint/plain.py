@@ -16,23 +16,27 @@ from overlapscope.ranks.joint.join import JoinedJob
 from overlapscope.ranks.joint.result import JointRank, JointWhatIf
 
 
-def as_plain(job: JoinedJob, step_ns: int, predicted: Callable[[JoinedJob], JointWhatIf]) -> JointWhatIf | None:
+def as_plain(
+    job: JoinedJob, step_ns: int, predicted: Callable[[JoinedJob], JointWhatIf], *, no_straggler: bool
+) -> JointWhatIf | None:
     """Return the prediction for the plain program; None if a rank's plain step is unknown.
 
     Args:
         job: The recorded job.
         step_ns: Its replayed step.
         predicted: Returns the prediction for a job.
+        no_straggler: True if it is of a job without its late rank, which the profiler may have made late.
     """
     known = [rank.plain for rank in job.ranks if rank.plain is not None]
     if len(known) < len(job.ranks) or not step_ns:
         return None
     plain_ns = sum(plain.step_ns for plain in known) // len(known)
-    longer = shorter = predicted(job)
-    for number in range(min(len(rank.lighter) for rank in job.ranks)):
+    recorded = longer = shorter = predicted(job)
+    for number in range(max(len(rank.lighter) for rank in job.ranks)):
         if _step_ns(shorter) <= plain_ns:
             break
-        longer, shorter = shorter, predicted(replace(job, ranks=tuple(rank.lighter[number] for rank in job.ranks)))
+        lighter = tuple(rank.lighter[min(number, len(rank.lighter) - 1)] for rank in job.ranks)
+        longer, shorter = shorter, predicted(replace(job, ranks=lighter))
     above, below = _step_ns(longer), _step_ns(shorter)
     share = min(max((above - plain_ns) / (above - below), 0.0), 1.0) if above > below else 1.0
     scale = plain_ns / (above + share * (below - above))
@@ -40,7 +44,21 @@ def as_plain(job: JoinedJob, step_ns: int, predicted: Callable[[JoinedJob], Join
         sum(ends) / len(ends) / plain_ns
         for ends in ([plain.low_ns for plain in known], [plain.high_ns for plain in known])
     )
-    return _between(longer, shorter, share, scale, (min(low, 1.0), max(high, 1.0)))
+    result = _between(longer, shorter, share, scale, (min(low, 1.0), max(high, 1.0)))
+    return _if_recording_delays(result, recorded, step_ns - plain_ns) if no_straggler else result
+
+
+def _if_recording_delays(result: JointWhatIf, recorded: JointWhatIf, overhead_ns: int) -> JointWhatIf:
+    """Return the result for a late rank that may owe as much of its delay to recording as a step is longer by it."""
+    step, gain, before_ns = result.predicted_step_ns, recorded.gain_ns, _step_ns(result)
+    if step is None or gain is None:
+        return result
+    high_ns = max(step.high, before_ns - max(0, gain.low - max(0, overhead_ns)))
+    return replace(
+        result,
+        predicted_step_ns=replace(step, high=high_ns),
+        gain_ns=Estimate(value=before_ns - step.value, low=before_ns - high_ns, high=before_ns - step.low),
+    )
 
 
 def _step_ns(result: JointWhatIf) -> int:

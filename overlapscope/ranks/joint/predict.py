@@ -80,7 +80,10 @@ def predict_job(
         )
     try:
         return as_plain(
-            job, before.step_ns, lambda lighter: _predicted(lighter, _times(lighter), changes, numbers)
+            job,
+            before.step_ns,
+            lambda lighter: _predicted(lighter, _times(lighter), changes, numbers),
+            no_straggler=changes.no_straggler,
         ) or _predicted(job, before, changes, numbers)
     except Deadlock:
         return _refused(("With these changes, ranks wait for each other in a circle.",))

@@ -43,7 +43,7 @@ class Parts(Struct, frozen=True, eq=False):
     launched_work_ns: I64
     launched_host_ns: I64
     ready: I64
-    """Call at which the input of each collective is ready, on the host; `BY_EVENT` or `NOT_SHOWN`."""
+    """Call at which the input of each collective is ready; `BY_EVENT` or `NOT_SHOWN`."""
     marks: I64
     """Items with which the judged steps begin; on the host, calls, the end of the last step included."""
     marks_are_calls: bool
@@ -63,6 +63,6 @@ class RankSummary(Struct, frozen=True, eq=False):
     plain: PlainStep | None = None
     """Step without the profiler, if the recorder timed it."""
     lighter: tuple[RankSummary, ...] = ()
-    """The rank without one, two... times the overhead by its launch calls; empty if `plain` is None."""
+    """The rank with ever less host work (`prediction.overhead.lighter_ones`); empty if `plain` is None."""
     uncertain: int = 0
     """Number of times on the host that may have been waits or work."""

@@ -10,6 +10,10 @@ from collections.abc import Sequence
 import numpy as np
 from msgspec.structs import replace
 
+from overlapscope.analysis import calls as call_kinds
+from overlapscope.analysis.event_waits import EXACT
+from overlapscope.analysis.holds import Reading, find_holds
+from overlapscope.analysis.lane_items import find_lanes
 from overlapscope.analysis.plain_step import measured
 from overlapscope.base.columns import mask_of, pick
 from overlapscope.base.intervals import I64, Bool
@@ -20,7 +24,7 @@ from overlapscope.prediction.graph import Graph, Network, Why
 from overlapscope.prediction.hardware import Stance
 from overlapscope.prediction.interventions import parse
 from overlapscope.prediction.noise import spread
-from overlapscope.prediction.overhead import MOST_TIMES, lightened
+from overlapscope.prediction.overhead import lighter_ones
 from overlapscope.prediction.predict import apply
 from overlapscope.prediction.replay import Deadlock, Replay, replay
 from overlapscope.prediction.steps import first_items
@@ -72,9 +76,9 @@ def _device_rank(trace: Trace, reduced: ComparedRank, changes: Sequence[str]) ->
     if comm is None:
         return Unfit(trace.source, "some of its collectives are part of a CUDA graph.")
     plain = measured(trace.plain_steps, base.recorded.mean_ns, trace.host_activity)
-    times = () if plain is None else range(1, round(MOST_TIMES) + 1)
+    shorter = () if plain is None else lighter_ones(base, plain.step_ns)
     try:
-        lighter = tuple(_summary(lightened(base, number), reduced, comm, changes) for number in times)
+        lighter = tuple(_summary(each, reduced, comm, changes) for each in shorter)
         return replace(_summary(base, reduced, comm, changes), plain=plain, lighter=lighter)
     except Deadlock:
         return Unfit(trace.source, "with these changes, its launches, ops and waits wait for each other in a circle.")
@@ -125,8 +129,12 @@ def _parts(base: Base, graph: Graph, replayed: Replay, comm: I64) -> Parts:
     segment = pick(segment_of_call, items.call, 0)
     marks = first_items(graph, base.judged, replayed.start_ns)
     kept = mask_of(marks, len(items)) | _ends_segment(graph, segment)
-    reduced = condense(graph, replayed, kept, mask_of(launching, len(calls)), mask_of(comm, len(items)))
-    ends = reduced.place[comm]
+    free = _free_from(graph, comm)
+    needed = mask_of(np.append(launching, free[free >= 0]), len(calls))
+    reduced = condense(graph, replayed, kept, needed, mask_of(comm, len(items)))
+    ends, place_of_call = reduced.place[comm], np.full(len(calls), NOT_SHOWN)
+    place_of_call[reduced.call] = np.arange(len(reduced.call))
+    ready = _ready(reduced.network, ends)
     return Parts(
         network=reduced.network,
         comm=ends,
@@ -136,7 +144,7 @@ def _parts(base: Base, graph: Graph, replayed: Replay, comm: I64) -> Parts:
         work_ns=reduced.work_ns,
         launched_work_ns=reduced.launched_work_ns,
         launched_host_ns=reduced.launched_host_ns,
-        ready=_ready(reduced.network, ends),
+        ready=np.where(ready == NOT_SHOWN, pick(place_of_call, free, NOT_SHOWN), ready),
         marks=reduced.place[marks],
         marks_are_calls=False,
     )
@@ -147,6 +155,23 @@ def _ends_segment(graph: Graph, segment: I64) -> Bool:
     order = np.argsort(graph.items.lane, kind="stable")
     changes = np.flatnonzero(segment[order[1:]] != segment[order[:-1]])
     return mask_of(order[changes], len(segment))
+
+
+def _free_from(graph: Graph, comm: I64) -> I64:
+    """Return the first call from which each collective could run that waits for no op of another stream; -1 otherwise.
+
+    It is the call after the last one before the launch that waits for the GPU: work of earlier steps may end there.
+    """
+    trace, calls = graph.trace, graph.calls
+    holds, op = find_holds(trace, Reading.LIKELY).streams, find_lanes(trace).items.op
+    nothing = (holds.first < 0) & (holds.confidence == EXACT)
+    free, held = (mask_of(graph.item_of_op[op[holds.then[rows]]], len(graph.items)) for rows in (nothing, ~nothing))
+    waits = call_kinds.synchronises(trace.runtime_calls)[calls.row]
+    begin = np.full(len(calls), -1)
+    for _, rows in graph.by_thread():
+        last = np.maximum.accumulate(np.where(waits[rows], np.arange(len(rows)), -1))
+        begin[rows] = np.where(last >= 0, pick(rows, last + 1), -1)
+    return np.where((free & ~held)[comm], pick(begin, graph.items.call[comm]), -1)
 
 
 def _ready(network: Network, ends: I64) -> I64:
