@@ -36,11 +36,13 @@ _BLAMED_BUCKETS: Final = {"compute": "kernels"}
 """Names that metrics have for a bucket, where they differ from the bucket's own."""
 _OTHER_SPELLINGS: Final = {
     "efficiency": "overlap-efficiency",
-    "exposed-other": "memset/d2d",
+    "exposed-other": "memset/d2d/p2p",
+    "memset/d2d": "memset/d2d/p2p",
     "bubble": "pipeline-bubble",
     "load": "load-of-experts",
 }
-"""Terms by their short forms in narrow tables and by their names in JSON, in their plain spelling."""
+"""Terms by their short forms in narrow tables, and by their names in JSON and in reports of earlier versions, in their
+plain spelling."""
 
 
 class GlossaryEntry(Struct, frozen=True):

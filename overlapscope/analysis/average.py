@@ -39,7 +39,10 @@ IDLE_LENGTHS: Final = [f"idle:{cause}" for cause in STORED_IDLE_CAUSES]
 PARTS: Final = ("compute", *COMM_LENGTHS, *COPY_LENGTHS, "exposed_other", *IDLE_LENGTHS)
 """Parts of a span, which add up to it: the buckets, three of them divided by cause."""
 _Counted = TypeVar("_Counted", KernelGroup, Evidence)
-_OTHERS = ("sm", "h2d", "d2h", "comm", "other", "copy", "busy", "ideal", "both", "exposed_h2d", "exposed_d2h")
+_OTHERS = (
+    *("sm", "h2d", "d2h", "comm", "other", "copy", "busy", "ideal", "both", "exposed_h2d", "exposed_d2h"),
+    *("p2p", "exposed_p2p"),
+)
 COLUMN: Final = {name: number for number, name in enumerate((*PARTS, *_OTHERS))}
 """Column of each length in `lengths_of`."""
 
@@ -114,6 +117,8 @@ def _lengths(period: Period) -> list[int]:
         overlap.h2d_d2h_ns,
         overlap.exposed_h2d_ns,
         overlap.exposed_d2h_ns,
+        overlap.p2p_ns or 0,
+        overlap.exposed_p2p_ns or 0,
     ]
 
 
@@ -140,6 +145,7 @@ def means(table: I64) -> dict[str, int]:
     in_one = min(exposed, rounded_mean(2 * exposed_total - exact["exposed_d2h"] - exact["exposed_h2d"], count))
     rounded["exposed_h2d"] = only_h2d + exposed - in_one
     rounded["exposed_d2h"] = exposed - only_h2d
+    rounded["p2p"] = rounded["exposed_p2p"] + rounded_mean(exact["p2p"] - exact["exposed_p2p"], count)
     return rounded
 
 
@@ -159,6 +165,7 @@ def average(steps: Sequence[Period], judged: Sequence[int]) -> PerStep | None:
     exposed_copy, exposed_comm, idle = (sum(ns[name] for name in names) for names in every)
     exposed_sum, comm_sum = (sum(sums[name] for name in names) for names in (COPY_LENGTHS, COMM_LENGTHS))
     serial_sum = sums["sm"] + sums["h2d"] + sums["d2h"]
+    of_earlier_version = any(period.overlap.p2p_ns is None for period in periods)
     buckets, engines, overlap = measured(
         {
             **ns,
@@ -181,6 +188,8 @@ def average(steps: Sequence[Period], judged: Sequence[int]) -> PerStep | None:
             hidden_copy_pct=percentage(sums["copy"] - exposed_sum, sums["copy"]),
             efficiency_pct=percentage(serial_sum - sums["busy"], serial_sum - sums["ideal"]),
             comm_compute_pct=percentage(sums["comm"] - comm_sum, sums["comm"]),
+            p2p_ns=None if of_earlier_version else ns["p2p"],
+            exposed_p2p_ns=None if of_earlier_version else ns["exposed_p2p"],
         ),
         exposed_copy_by_cause={str(cause): ns[f"copy:{cause}"] for cause in COPY_CAUSES},
         exposed_comm_by_cause={}

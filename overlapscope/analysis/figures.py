@@ -43,6 +43,7 @@ class Engines(msgspec.Struct, frozen=True, kw_only=True):
     h2d_ns: int
     d2h_ns: int
     other_ns: int
+    """Memory work of the device: peer copies, copies within the device, memsets."""
 
 
 class Overlap(msgspec.Struct, frozen=True, kw_only=True):
@@ -67,6 +68,10 @@ class Overlap(msgspec.Struct, frozen=True, kw_only=True):
     """H2D copies outside compute and comm. Together with `exposed_d2h_ns` it exceeds the exposed copy if both are
     exposed at once."""
     exposed_d2h_ns: int
+    p2p_ns: int | None = None
+    """Time in which peer copies ran, which no other field of overlap counts; None in reports of earlier versions."""
+    exposed_p2p_ns: int | None = None
+    """Part of it outside compute and comm."""
 
 
 class HostTime(msgspec.Struct, frozen=True, kw_only=True):

@@ -12,6 +12,9 @@ import msgspec
 from overlapscope.analysis.figures import Window
 from overlapscope.catalog.causes import Subject
 
+CopyDirection = Literal["h2d", "d2h", "p2p"]
+"""Direction of copies between host and device, or `p2p` for copies between devices."""
+
 
 class CopiesByStep(msgspec.Struct, frozen=True, kw_only=True):
     """A group of copies in each of `Device.steps`, in their order."""
@@ -28,11 +31,15 @@ class CopiesByStep(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class CopyGroup(msgspec.Struct, frozen=True, kw_only=True):
-    """All copies of a direction, pair of memory kinds and stream."""
+    """All copies of a direction, pair of memory kinds, pair of devices and stream."""
 
-    direction: Literal["h2d", "d2h"]
+    direction: CopyDirection
     source_kind: str
     target_kind: str
+    source_device: int | None = None
+    """Device that peer copies read; None for other copies, and if not recorded."""
+    target_device: int | None = None
+    """Device that peer copies write."""
     stream: int
     count: int
     bytes: int | None

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Literal
-
 import numpy as np
 
 from overlapscope.analysis.group_results import (
     CopiesByStep,
+    CopyDirection,
     CopyGroup,
     HostStall,
     KernelGroup,
@@ -23,7 +22,7 @@ from overlapscope.analysis.timeline import Timeline
 from overlapscope.base.columns import pick
 from overlapscope.base.intervals import I64, Bool, Intervals, clip, covered, intersect, total, union
 from overlapscope.catalog.causes import IDLE_RANK, STALL_CAUSES
-from overlapscope.trace.model import Kind, Memory, Trace
+from overlapscope.trace.model import GpuOps, Kind, Memory, Trace
 
 TINY_BYTES = 64 << 10
 """Size below which a copy's time is mostly latency. At 50 GB/s the bytes take 1.3 us, about as long as the latency."""
@@ -32,6 +31,7 @@ LARGE_BYTES = 1 << 20
 
 
 _NEVER = np.iinfo(np.int64).max
+_DIRECTIONS: dict[Kind, CopyDirection] = {Kind.H2D: "h2d", Kind.D2H: "d2h", Kind.P2P: "p2p"}
 
 
 def says_bandwidth(group: CopyGroup) -> bool:
@@ -40,18 +40,27 @@ def says_bandwidth(group: CopyGroup) -> bool:
 
 
 def group_copies(timeline: Timeline, steps: Periods, windows: Intervals) -> tuple[CopyGroup, ...]:
-    """Return copies inside disjoint windows by direction, memory kinds and stream, the longest group first.
+    """Return copies inside disjoint windows by direction, memory kinds, devices and stream, the longest group first.
+
+    Copies within the device are left out.
 
     Times are cut at the windows' edges; counts, bytes and bandwidth are of whole copies.
     """
     ops = timeline.ops
-    copies = np.flatnonzero(ops.is_copy)
+    copies = np.flatnonzero(ops.is_copy | (ops.kind == Kind.P2P))
     copies = copies[_runs_inside(ops.start_ns[copies], ops.end_ns[copies], windows)]
     if not len(copies):
         return ()
-    alike = (ops.kind[copies], ops.source_kind[copies], ops.target_kind[copies], ops.stream[copies])
+    memory, (source, target) = (ops.source_kind[copies], ops.target_kind[copies]), _peers(ops)
+    alike = (ops.kind[copies], *memory, source[copies], target[copies], ops.stream[copies])
     groups = [_copy_group(timeline, copies[which], steps, windows) for _, which in rows_by(groups_of(alike))]
     return tuple(sorted(groups, key=lambda group: (-group.time_ns, group.direction, group.stream)))
+
+
+def _peers(ops: GpuOps) -> tuple[I64, I64]:
+    """Return the devices that each peer copy reads and writes; -1 for other ops, and if not recorded."""
+    is_peer = ops.kind == Kind.P2P
+    return np.where(is_peer, ops.source_device, -1), np.where(is_peer, ops.target_device, -1)
 
 
 def _runs_inside(start: I64, end: I64, windows: Intervals) -> Bool:
@@ -71,8 +80,9 @@ def _copy_group(timeline: Timeline, rows: I64, steps: Periods, windows: Interval
     moved, took = int(size[sized].sum()), int(duration[sized].sum())
     begun_judged = ops.start_ns[rows] >= timeline.judged_from_ns
     judged = sized & begun_judged
-    direction: Literal["h2d", "d2h"] = "h2d" if ops.kind[first] == Kind.H2D else "d2h"
-    exposed = intersect(ran, timeline.exposed_copy)
+    direction = _DIRECTIONS[Kind(ops.kind[first])]
+    source, target = (int(devices[first]) for devices in _peers(ops))
+    exposed = intersect(ran, timeline.exposed_p2p if direction == "p2p" else timeline.exposed_copy)
     step = step_at(steps, ops.start_ns[rows])
 
     def after_lead_in(times: Intervals) -> int:
@@ -85,6 +95,8 @@ def _copy_group(timeline: Timeline, rows: I64, steps: Periods, windows: Interval
         direction=direction,
         source_kind=Memory(ops.source_kind[first]).name.lower(),
         target_kind=Memory(ops.target_kind[first]).name.lower(),
+        source_device=source if source >= 0 else None,
+        target_device=target if target >= 0 else None,
         stream=int(ops.stream[first]),
         count=len(rows),
         bytes=moved if sized.any() else None,

@@ -33,7 +33,10 @@ class Ran(Struct, frozen=True, eq=False):
     comm: Intervals
     h2d: Intervals
     d2h: Intervals
+    p2p: Intervals
+    """Times in which peer copies ran, which are part of `other`."""
     other: Intervals
+    """Times in which memory work of the device ran: peer copies, copies within the device, memsets."""
     start_ns: int
     """Start of the window, which is the start of the first op."""
     end_ns: int
@@ -86,6 +89,11 @@ class Timeline(Ran, frozen=True, dict=True):
         return subtract(self.d2h, self._kernels)
 
     @cached_property
+    def exposed_p2p(self) -> Intervals:
+        """Times in which peer copies ran but no kernel."""
+        return subtract(self.p2p, self._kernels)
+
+    @cached_property
     def exposed_other(self) -> Intervals:
         """Times in which other memory work ran but nothing else."""
         return subtract(self.other, self._working)
@@ -118,6 +126,7 @@ def build(trace: Trace, device: int) -> Timeline:
 def when_ran(kind: I8, start_ns: I64, end_ns: I64) -> Ran:
     """Return the times in which the ops of each `Kind` ran. Ops may be in any order; there must be at least one."""
     rows = {each: np.flatnonzero(kind == each) for each in Kind}
+    rows[Kind.OTHER] = np.concatenate([rows[Kind.OTHER], rows[Kind.P2P]])
     sets = {each.name.lower(): union(start_ns[of_kind], end_ns[of_kind]) for each, of_kind in rows.items()}
     return Ran(**sets, start_ns=int(start_ns.min()), end_ns=int(end_ns.max()))
 
@@ -161,10 +170,11 @@ def lengths(ran: Ran, starts: I64, ends: I64) -> dict[str, I64]:
     sm, copy = join(ran.compute, ran.comm), join(ran.h2d, ran.d2h)
     busy = join(sm, copy)
     window = Intervals(np.array([ran.start_ns]), np.array([ran.end_ns]))
-    sets = {name: getattr(ran, name) for name in ("compute", "comm", "h2d", "d2h", "other")}
+    sets = {name: getattr(ran, name) for name in ("compute", "comm", "h2d", "d2h", "p2p", "other")}
     sets |= {"sm": sm, "copy": copy, "busy": busy}
     ns = {name: covered(a, starts, ends) for name, a in sets.items()}
-    unions = {"h2d": join(sm, ran.h2d), "d2h": join(sm, ran.d2h), "all": join(busy, ran.other), "window": window}
+    unions = {name: join(sm, getattr(ran, name)) for name in ("h2d", "d2h", "p2p")}
+    unions |= {"all": join(busy, ran.other), "window": window}
     of = {name: covered(a, starts, ends) for name, a in unions.items()}
     return ns | {
         "both": ns["h2d"] + ns["d2h"] - ns["copy"],
@@ -173,6 +183,7 @@ def lengths(ran: Ran, starts: I64, ends: I64) -> dict[str, I64]:
         "exposed_copy": ns["busy"] - ns["sm"],
         "exposed_h2d": of["h2d"] - ns["sm"],
         "exposed_d2h": of["d2h"] - ns["sm"],
+        "exposed_p2p": of["p2p"] - ns["sm"],
         "exposed_other": of["all"] - ns["busy"],
         "idle": of["window"] - of["all"],
     }
@@ -211,6 +222,8 @@ def measured(ns: Mapping[str, int]) -> tuple[Buckets, Engines, Overlap]:
             comm_compute_pct=percentage(ns["comm_hidden"], ns["comm"]),
             exposed_h2d_ns=ns["exposed_h2d"],
             exposed_d2h_ns=ns["exposed_d2h"],
+            p2p_ns=ns["p2p"],
+            exposed_p2p_ns=ns["exposed_p2p"],
         ),
     )
 
@@ -223,10 +236,11 @@ def percentage(part: int, whole: int) -> float | None:
 def stream_use(timeline: Timeline, starts: I64, ends: I64) -> tuple[StreamUse, ...]:
     """Return the use of each stream inside the given disjoint windows, by stream id."""
     ops = timeline.ops
+    kinds = np.where(ops.kind == Kind.P2P, Kind.OTHER, ops.kind)
     uses = []
     for stream, on_stream in rows_by(ops.stream):
-        spent = {f"{kind.name.lower()}_ns": 0 for kind in Kind}
-        for kind, rows in rows_by(ops.kind[on_stream]):
+        spent = {f"{kind.name.lower()}_ns": 0 for kind in Kind if kind != Kind.P2P}
+        for kind, rows in rows_by(kinds[on_stream]):
             ran = union(ops.start_ns[on_stream[rows]], ops.end_ns[on_stream[rows]])
             spent[f"{Kind(kind).name.lower()}_ns"] = int(covered(ran, starts, ends).sum())
         uses.append(StreamUse(stream=stream, ops=len(on_stream), **spent))

@@ -11,7 +11,7 @@ from overlapscope.analysis.group_results import Evidence
 from overlapscope.analysis.groups import says_bandwidth
 from overlapscope.analysis.results import Device
 from overlapscope.base.words import bandwidth, clean, duration, plural, size
-from overlapscope.budgets.metrics import Blame
+from overlapscope.budgets.metrics import DIRECTIONS, Blame
 from overlapscope.budgets.places import JudgedPlace
 from overlapscope.budgets.samples import Spent
 from overlapscope.budgets.verdicts import FailureReason
@@ -166,8 +166,11 @@ class _ReasonFinder(Struct, frozen=True, eq=False):
 
     def _copies(self) -> Iterator[FailureReason]:
         slow = next((each for each in self.findings if each.rule in ("slow-link", "pageable-memory")), None)
+        direction = self.place.budget.direction
+        # Budgets are about copies between host and device.
+        wanted = DIRECTIONS if direction is None else (direction,)
         for group in self.device.copies:
-            if self.place.budget.direction in (None, group.direction):
+            if group.direction in wanted:
                 copies = plural(group.count, "copy")
                 rate = f", {bandwidth(group.gb_per_s)} GB/s" if group.gb_per_s and says_bandwidth(group) else ""
                 yield FailureReason(

@@ -57,9 +57,9 @@ BUCKETS: Final = {
         ),
         Bucket(
             "exposed-other",
-            "only memsets and copies within the device ran",
+            "only memory work in or between GPUs ran",
             ("#8f861f", "#bdb23a"),
-            words="memset/D2D",
+            words="memset/D2D/P2P",
         ),
         Bucket("idle", "nothing ran", ("#a9afb9", "#7d8592"), causes="idle"),
         Bucket(

@@ -47,6 +47,7 @@ TERMS: Final = {
     # -- Copies ------------------------------------------------------------------------------------
     "h2d": "Copies from the host to the device.",
     "d2h": "Copies from the device to the host.",
+    "p2p": "Peer copies: from one GPU to another GPU of the same process.",
     "pageable": "Ordinary host memory (malloc): the driver stages copies through its own buffer, and the calls block.",
     "pinned": "Page-locked host memory: copies run at the full speed of the link, and the host does not have to wait.",
     "managed": "Memory that the driver moves between host and device by itself.",

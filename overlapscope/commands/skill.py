@@ -69,10 +69,10 @@ stderr. Ignore fields that you do not know.
   the profiler: a plain step is `measured`, `told` or `estimated` (an interval). Verdict and findings are about the
   plain program if it is known, `diff` and `check` only if its step is measured or given by the user. Say which of the
   two you quote; never subtract one from the other.
-- `per_step` is the average of the judged steps; quote it. Everything beside it is of the whole window.
+- `per_step` is the average of the judged steps; quote it. All else is of the whole window.
 - Buckets are a partition: they add up to `span_ns`. Causes add up to their bucket.
-- `cost_ns` is what a fix saves in all `steps` together, by replay, or at most, as `cost_from` says. Savings of several
-  findings do not add up.
+- `cost_ns` is what a fix saves in all `steps` together, by replay, or at most, as `cost_from` says. Savings do
+  not add up.
 
 ## SQL
 

@@ -11,6 +11,7 @@ from typing import Literal
 
 import msgspec
 
+from overlapscope.analysis.group_results import CopyDirection
 from overlapscope.analysis.trust_results import Environment, Trust
 from overlapscope.base.saved import Tool
 from overlapscope.base.shown import Shown
@@ -70,7 +71,7 @@ class Figures(msgspec.Struct, frozen=True, kw_only=True):
 class CopyChange(msgspec.Struct, frozen=True, kw_only=True):
     """Copies with the same direction and memory kinds, on the main stream or on side streams."""
 
-    direction: Literal["h2d", "d2h"]
+    direction: CopyDirection
     source_kind: str
     target_kind: str
     stream: Literal["main", "side"]

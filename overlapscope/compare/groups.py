@@ -7,7 +7,7 @@ from typing import Literal, TypeVar
 
 import numpy as np
 
-from overlapscope.analysis.group_results import CopyGroup, HostStall
+from overlapscope.analysis.group_results import CopyDirection, CopyGroup, HostStall
 from overlapscope.analysis.groups import TINY_BYTES
 from overlapscope.analysis.results import Device
 from overlapscope.compare.difference import CopyChange, FigureChange, StallChange, Standing
@@ -19,14 +19,20 @@ Steps = Sequence[int]
 
 K = TypeVar("K", bound=Hashable)
 
-_CopyKey = tuple[Literal["h2d", "d2h"], str, str, Literal["main", "side"]]
+_CopyKey = tuple[CopyDirection, str, str, Literal["main", "side"]]
 _COUNT, _BYTES, _DURATION, _TIME, _EXPOSED = range(5)
 
 
 def compare_copies(before: Device, after: Device, steps: tuple[Steps, Steps], pair: Pair) -> tuple[CopyChange, ...]:
     """Compare copies by direction, memory kinds and kind of stream, the longest first."""
+    # Reports of earlier versions do not list peer copies.
+    listed = all(device.overlap.p2p_ns is not None for device in (before, after))
     first, second = (
-        summed((_copy_key(group, device), _copies(group, compared)) for group in device.copies)
+        summed(
+            (_copy_key(group, device), _copies(group, compared))
+            for group in device.copies
+            if listed or group.direction != "p2p"
+        )
         for device, compared in zip((before, after), steps, strict=True)
     )
     copies = [

@@ -21,6 +21,7 @@ _OPS: Final[dict[str, tuple[str, str]]] = {
     "d2h-pinned": ("#e69f00", "#f0ad1c"),
     "d2h-pageable": ("#f3cc79", "#f8dc9c"),
     "d2h-other": ("#a87400", "#b98a2b"),
+    "p2p": ("#6e6712", "#968d2a"),
     "other": ("#b3a82a", "#e6da4a"),
     "hidden-copy": ("#56b4e9", "#56b4e9"),
 }

@@ -217,6 +217,8 @@ class _ChromeEvents:
             correlation=ops.correlation[rows].tolist(),
             bytes=ops.bytes[rows].tolist(),
             **{"memory bandwidth (GB/s)": ops.stated_gb_per_s[rows].tolist()},
+            fromDevice=ops.source_device[rows].tolist(),
+            toDevice=ops.target_device[rows].tolist(),
             grid=_grids(ops.blocks[rows]),
             block=_grids(ops.block_threads[rows]),
         )

@@ -23,6 +23,7 @@ from overlapscope.analysis.messages import message_bytes
 from overlapscope.analysis.pieces import Pieces
 from overlapscope.analysis.results import Device, Plain, TraceResult
 from overlapscope.base.columns import I64, Integers, pick
+from overlapscope.base.intervals import covered, intersect
 from overlapscope.catalog.causes import COMM_CAUSES, COPY_CAUSES, IDLE_CAUSES, CommCause
 from overlapscope.errors import UnreadableTrace
 from overlapscope.query.tables import SqlColumn, SqlTable, Type
@@ -32,7 +33,7 @@ from overlapscope.ranks.on_host import reduce_any
 from overlapscope.ranks.result import RanksReport, Unreadable
 from overlapscope.report.model import Report, build
 from overlapscope.report.page import DeviceReport, Page
-from overlapscope.trace.model import Memory, Trace, TraceTable
+from overlapscope.trace.model import Kind, Memory, Trace, TraceTable
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -288,6 +289,22 @@ def _copies(done: TraceAnalysis) -> Iterator[Filled]:
         }
 
 
+def _peer_copies(done: TraceAnalysis) -> Iterator[Filled]:
+    trace = done.trace
+    for device in done.devices:
+        timeline, windows = device.timeline, device.windows
+        ran = covered(windows, timeline.ops.start_ns, timeline.ops.end_ns) > 0
+        rows = np.flatnonzero((timeline.ops.kind == Kind.P2P) & ran)
+        ops = timeline.ops.take(rows)
+        rate = ops.bytes / (ops.end_ns - ops.start_ns)
+        yield _events(trace, ops) | {
+            "gpu_op": _rows_in_trace(trace, device, rows),
+            "gb_per_s": _numbers(np.where(ops.bytes >= 0, rate, np.nan), np.nan),
+            "exposed_ns": covered(intersect(timeline.exposed_p2p, windows), ops.start_ns, ops.end_ns),
+            **_site(trace, sites_of_calls(trace, ops.launch)),
+        }
+
+
 def _pieces(device: DeviceAnalysis, pieces: Pieces, causes: Iterable[str]) -> Filled:
     return {
         "device": np.full(len(pieces), device.timeline.device),
@@ -378,6 +395,7 @@ def _collectives(done: TraceAnalysis) -> Iterator[Filled]:
 _FROM_COLUMNS: Final[dict[str, Callable[[TraceAnalysis], Iterable[Filled]]]] = {
     "gpu_ops": _gpu_ops,
     "copies": _copies,
+    "peer_copies": _peer_copies,
     "exposed_pieces": _exposed_pieces,
     "comm_kernels": _comm_kernels,
     "exposed_comm_pieces": _exposed_comm_pieces,

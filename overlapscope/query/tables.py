@@ -84,11 +84,15 @@ _MEMORY: Final = (
         target_kind="memory copied to, with the same values",
     ),
 )
+_BETWEEN: Final = _integers(
+    source_device="device that a peer copy reads; NULL if not recorded",
+    target_device="device that it writes, likewise",
+)
 _BUCKETS: Final = _integers(
     compute_ns="bucket: kernels ran",
     exposed_comm_ns="bucket: communication ran and no other kernel beside it",
     exposed_copy_ns="bucket: a copy ran and no kernel beside it",
-    exposed_other_ns="bucket: only memsets and copies within the device ran",
+    exposed_other_ns="bucket: only memory work within the GPU or between GPUs ran",
     idle_ns="bucket: nothing ran; what missing ops hide is part of it",
 )
 _ENGINES: Final = _integers(
@@ -100,6 +104,7 @@ _OVERLAP: Final = (
     *_integers(copy_ns="the time in which copies ran", hidden_copy_ns="the part of it in which kernels ran"),
     SqlColumn("hidden_copy_pct", "number", "the same as a percentage; NULL without copies"),
     SqlColumn("efficiency_pct", "number", "overlap efficiency; NULL if only one engine worked"),
+    *_integers(p2p_ns="the time in which peer copies ran", exposed_p2p_ns="the part of it in which no kernel ran"),
 )
 _PERIOD: Final = (
     *_DEVICE,
@@ -278,9 +283,10 @@ _ALL: Final = (
         "a kernel, copy or memset",
         _ID,
         _STREAM,
-        _texts(name="its name", kind="compute, comm, h2d, d2h, other"),
+        _texts(name="its name", kind="compute, comm, h2d, d2h, p2p, other"),
         _TIMES,
         _MEMORY,
+        _BETWEEN,
         _CORRELATION,
         _integers(runtime_call="id in runtime_calls of the launch; NULL if it was not recorded"),
         _SITE,
@@ -296,6 +302,18 @@ _ALL: Final = (
         (SqlColumn("gb_per_s", "number", "1e9 bytes per second over its duration"),),
         _integers(exposed_ns="its time without a running kernel; counted for one of several copies at once"),
         _texts(cause="cause of most of that; NULL if nothing is exposed"),
+        _SITE,
+    ),
+    _table(
+        "peer_copies",
+        "a copy between two GPUs",
+        _GPU_OP,
+        _STREAM,
+        _BETWEEN,
+        _TIMES,
+        _integers(bytes="bytes moved; NULL if not recorded"),
+        (SqlColumn("gb_per_s", "number", "1e9 bytes per second over its duration"),),
+        _integers(exposed_ns="its time without a running kernel"),
         _SITE,
     ),
     _table(

@@ -105,7 +105,8 @@ class EventColumns:
         bandwidth = np.array(stated, dtype=np.float64).view(np.int64)
         numbers = args.number("correlation"), args.number("bytes")
         extents = [_products(args.text(attribute)) for attribute in ("grid", "block")]
-        return np.column_stack((self._devices(args), self._op_streams(args), *numbers, bandwidth, *extents))
+        sides = [_device_or_none(args.number(attribute)) for attribute in ("from_device", "to_device")]
+        return np.column_stack((self._devices(args), self._op_streams(args), *numbers, bandwidth, *extents, *sides))
 
     def _add_collectives(self, args: EventArguments, at: Index) -> None:
         chosen = np.flatnonzero([collective != "" for collective in args.text("collective")])
@@ -119,9 +120,7 @@ class EventColumns:
 
     def _device_annotations(self, args: EventArguments) -> I64:
         """Return device and stream of a device's annotations, which are the process and thread of the event."""
-        devices = args.number("pid")
-        possible = (devices >= 0) & (devices < _MOST_DEVICES)
-        return np.column_stack((np.where(possible, devices, -1), self._streams(args.number("tid"))))
+        return np.column_stack((_device_or_none(args.number("pid")), self._streams(args.number("tid"))))
 
     def _syncs(self, args: EventArguments, names: list[str]) -> I64:
         kinds = map(_sync_kind, args.text("sync_kind"), args.text("sync_type"), names)
@@ -147,8 +146,7 @@ class EventColumns:
             missing = (devices < 0) | (devices >= _MOST_DEVICES)
             if missing.any():
                 devices[missing] = args.number(attribute)[missing]
-        devices[(devices < 0) | (devices >= _MOST_DEVICES)] = -1
-        return devices
+        return _device_or_none(devices)
 
     def _op_streams(self, args: EventArguments) -> I64:
         streams = args.number("stream")
@@ -174,6 +172,11 @@ def joined(parts: list[_Columns]) -> _Columns:
     """Return the columns of some parts joined. There must be a part."""
     combined: Any = tuple(np.concatenate(column) for column in zip(*parts, strict=True))
     return combined  # type: ignore[no-any-return]
+
+
+def _device_or_none(devices: I64) -> I64:
+    """Return devices, with -1 for numbers that no device has."""
+    return np.where((devices >= 0) & (devices < _MOST_DEVICES), devices, -1)
 
 
 def _bandwidth(text: str) -> float:

@@ -31,6 +31,7 @@ class OpArgs(Struct, gc=False, frozen=True):
     device: int = -1
     in_device: int = field(default=-1, name="inDevice")
     from_device: int = field(default=-1, name="fromDevice")
+    to_device: int = field(default=-1, name="toDevice")
     stream: int = ABSENT
     sycl_queue: int = field(default=ABSENT, name="sycl queue")
     correlation: int = -1

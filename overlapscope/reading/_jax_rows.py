@@ -23,7 +23,10 @@ _LARGEST_COUNT: Final = 1 << 50
 _DEVICE: Final = re.compile(r"/device:GPU:(\d{1,3})")
 _STREAM: Final = re.compile(r"Stream #(\d{1,9})\b.*")
 _COPY: Final = re.compile(r"Memcpy(?P<from>[HDP])2(?P<to>[HDP])|MemcpyOther")
-_COPY_DETAILS: Final = re.compile(r"kind_src:(?P<source>\w+) kind_dst:(?P<target>\w+) size:(?P<size>\d{1,15})(?!\d).*")
+_COPY_DETAILS: Final = re.compile(
+    r"kind_src:(?P<source>\w+) kind_dst:(?P<target>\w+) size:(?P<size>\d{1,15})(?!\d)"
+    r"(?: dest:(?P<device>\d{1,9})(?!\d))?.*"
+)
 _FILL_DETAILS: Final = re.compile(r"kind:(?P<target>\w+) num_bytes:(?P<size>\d{1,15})(?!\d).*")
 _NO_OP: Final = re.compile(r"UM_\w+|MemoryResidency")
 """Events on a stream's line that are not ops: counters of managed memory, and the time that memory was resident."""
@@ -79,7 +82,15 @@ def _op_rows(line: XlaLine, device: int, stream: int) -> Iterator[NamedRow]:
         if _NO_OP.match(event.name):
             continue
         category, name, size = _op(event)
-        args = OpArgs(device=device, stream=stream, correlation=_correlation(event), bytes=min(size, _LARGEST_COUNT))
+        target = _target_of_peer_copy(event)
+        args = OpArgs(
+            device=device,
+            from_device=device if target >= 0 else -1,
+            to_device=target,
+            stream=stream,
+            correlation=_correlation(event),
+            bytes=min(size, _LARGEST_COUNT),
+        )
         yield _row(event, category, name, stream, args, device)
 
 
@@ -98,6 +109,13 @@ def _op(event: XlaEvent) -> tuple[str, str, int]:
     if details is not None:
         return "gpu_memset", f"Memset ({_memory(details['target'])})", int(details["size"])
     return "gpu_memset" if event.name == "Memset" else "kernel", event.name, -1
+
+
+def _target_of_peer_copy(event: XlaEvent) -> int:
+    """Return the device that a peer copy writes; it reads the device of its line. -1 for other ops."""
+    copy = _COPY.fullmatch(event.name)
+    details = _COPY_DETAILS.fullmatch(event.stats.memcpy_details) if copy is not None and copy["from"] == "P" else None
+    return -1 if details is None or details["device"] is None else int(details["device"])
 
 
 def _memory(kind: str) -> str:

@@ -11,6 +11,7 @@ from overlapscope.base.columns import locate
 from overlapscope.base.marks import GC_PAUSE
 from overlapscope.reading._categories import EventTable
 from overlapscope.reading._columns import COLLECTIVE_NUMBERS, COLLECTIVE_TEXTS, EventColumns, Part, Values, joined
+from overlapscope.reading._peer_copies import with_peer_copies
 from overlapscope.trace import lost, op_names
 from overlapscope.trace.host_ops import OPTIMIZER_STEP, OPTIMIZER_ZERO_GRAD
 from overlapscope.trace.model import (
@@ -183,19 +184,23 @@ class Finished:
         rows = self._sorted(EventTable.GPU)
         values, judged = self._aligned(EventTable.GPU, rows), self._judged(rows)
         correlation = _positive(values[:, 2])
+        launch = np.where(correlation > 0, locate(calls.correlation, correlation), -1)
+        sides = values[:, 7].astype(np.int32), values[:, 8].astype(np.int32)
         return GpuOps(
             **self._common(rows, base_ns),
-            kind=judged[:, 0].copy(),
+            kind=with_peer_copies(judged[:, 0], *sides, calls, launch),
             device=values[:, 0].astype(np.int32),
             stream=values[:, 1].astype(np.int32),
             correlation=correlation,
-            launch=np.where(correlation > 0, locate(calls.correlation, correlation), -1),
+            launch=launch,
             bytes=np.maximum(values[:, 3], -1),
             source_kind=judged[:, 1].copy(),
             target_kind=judged[:, 2].copy(),
             stated_gb_per_s=values[:, 4].copy().view(np.float64),
             blocks=values[:, 5].copy(),
             block_threads=values[:, 6].copy(),
+            source_device=sides[0],
+            target_device=sides[1],
         )
 
     def device_annotations(self, base_ns: int) -> DeviceAnnotations:
@@ -286,7 +291,7 @@ def _positive(correlation: I64) -> I64:
 
 _SHAPES: dict[EventTable, tuple[int, ...]] = {
     EventTable.RUNTIME: (),
-    EventTable.GPU: (7,),
+    EventTable.GPU: (9,),
     EventTable.SYNC: (7,),
     EventTable.DEVICE_ANNOTATION: (2,),
     EventTable.COLLECTIVE: (len(COLLECTIVE_TEXTS) + len(COLLECTIVE_NUMBERS),),

@@ -22,6 +22,7 @@ _KINDS = {
     Kind.H2D: "h2d-pinned",
     Kind.D2H: "d2h-pinned",
     Kind.OTHER: "other",
+    Kind.P2P: "p2p",
 }
 
 

@@ -37,6 +37,7 @@ _KIND = {
     Kind.H2D: "cyan",
     Kind.D2H: "yellow",
     Kind.OTHER: "blue",
+    Kind.P2P: "red",
 }
 _FALLBACK = str.maketrans({"…": "~", "─": "-", "·": ".", "→": ">"})
 _GAP = 2

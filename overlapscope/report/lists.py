@@ -14,7 +14,7 @@ from msgspec.structs import replace
 from overlapscope.analysis.average import judged_ranges
 from overlapscope.analysis.each_copy import EachCopy
 from overlapscope.analysis.figures import Period, Window, efficiency_shown
-from overlapscope.analysis.group_results import HostStall
+from overlapscope.analysis.group_results import CopyGroup, HostStall
 from overlapscope.analysis.groups import says_bandwidth
 from overlapscope.analysis.host import CallSite
 from overlapscope.analysis.results import Device, missing_ns
@@ -36,12 +36,12 @@ _LINE: Final[dict[str, Any]] = {"id": "line", "long": "line of code", "width": 2
 
 
 def copies(section: DeviceReport, device: Device) -> Table:
-    """Return the copies grouped by direction, memory kinds and stream."""
-    unit = section.unit_of(device.overlap.copy_ns)
+    """Return the copies grouped by direction, memory kinds, devices and stream."""
+    unit = section.unit_of(max(device.overlap.copy_ns, device.overlap.p2p_ns or 0))
     return table_of(
         device.copies,
         column.text("copies", lambda group: group.direction, id="direction", width=90, heads=True),
-        column.text("memory", lambda group: f"{group.source_kind} to {group.target_kind}", width=170),
+        column.text("memory", _memory, width=170),
         column.number("stream", lambda group: group.stream),
         column.count("count", lambda group: group.count, among=section.steps),
         column.bytes_of("size", lambda group: _each(group.bytes, section), id="bytes", long="bytes"),
@@ -51,6 +51,13 @@ def copies(section: DeviceReport, device: Device) -> Table:
         column.share("exposed, %", lambda group: group.exposed_ns, lambda group: group.time_ns, id="share", extra=True),
         title="Copies",
     )
+
+
+def _memory(group: CopyGroup) -> str:
+    """Return the memory on both sides of copies; the devices of peer copies where they are recorded."""
+    if group.source_device is None or group.target_device is None:
+        return f"{group.source_kind} to {group.target_kind}"
+    return f"device {group.source_device} to {group.target_device}"
 
 
 def _each(size: int | None, section: DeviceReport) -> int | None:

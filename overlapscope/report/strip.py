@@ -11,8 +11,8 @@ from overlapscope.base.words import Unit, clean, plural
 from overlapscope.documents.strip import LABEL_WIDTH, UNICODE, Drawing, Glyphs, Line
 from overlapscope.trace.model import Kind
 
-LETTERS = {Kind.COMM: "n", Kind.H2D: "h", Kind.D2H: "d", Kind.OTHER: "o"}
-LEGEND = {Kind.COMM: "comm", Kind.H2D: "h2d", Kind.D2H: "d2h", Kind.OTHER: "memset/D2D"}
+LETTERS = {Kind.COMM: "n", Kind.H2D: "h", Kind.D2H: "d", Kind.P2P: "p", Kind.OTHER: "o"}
+LEGEND = {Kind.COMM: "comm", Kind.H2D: "h2d", Kind.D2H: "d2h", Kind.P2P: "p2p", Kind.OTHER: "memset/D2D"}
 
 
 def draw(strip: Strip, unit: Unit, glyphs: Glyphs = UNICODE, *, beside_plain: bool = False) -> Drawing:

@@ -125,12 +125,13 @@ def figures(section: DeviceReport, device: Device) -> Table:
     """Return the headline figures and their components."""
     unit, overlap, engines = section.unit, device.overlap, device.engines
     lead_in = "unknown" if device.lead_in_ns is None else duration(device.lead_in_ns)
-    both = (engines.h2d_ns, engines.d2h_ns, overlap.h2d_d2h_ns)
+    both, p2p = (engines.h2d_ns, engines.d2h_ns, overlap.h2d_d2h_ns), overlap.p2p_ns
     lines = (
         ("overlap efficiency", percent(efficiency_shown(device))),
         ("hidden copy", percent(hidden_copy_shown(device))),
         ("comm under compute", percent(overlap.comm_compute_pct)),
         ("h2d, d2h, both at once", f"{', '.join(map(unit.number, both))} {unit.name}"),
+        *([("p2p, exposed", f"{unit.number(p2p)}, {unit.text(overlap.exposed_p2p_ns or 0)}")] if p2p else []),
         ("engines busy, ideal", f"{unit.number(overlap.busy_ns)}, {unit.text(overlap.ideal_ns)}"),
         # The lead-in is before any step or range.
         *([("lead-in", lead_in)] if section.page.scope == "window" else []),

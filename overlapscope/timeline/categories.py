@@ -19,6 +19,7 @@ _GPU = (
     "d2h-pinned",
     "d2h-pageable",
     "d2h-other",
+    "p2p",
     "other",
 )
 _OVERLAP = (
@@ -45,7 +46,8 @@ LABELS: tuple[str, ...] = tuple(name.replace("-copy", " copy", 1).replace(":", "
 def of_gpu_ops(ops: GpuOps) -> U8:
     """Return the category of each GPU op."""
     table = np.full((len(Kind), len(Memory)), ID["other"], np.uint8)
-    table[Kind.COMPUTE], table[Kind.COMM] = ID["compute"], ID["comm"]
+    for kind in (Kind.COMPUTE, Kind.COMM, Kind.P2P):
+        table[kind] = ID[kind.name.lower()]
     for kind, word in ((Kind.H2D, "h2d"), (Kind.D2H, "d2h")):
         table[kind] = ID[f"{word}-other"]
         table[kind, Memory.PINNED] = ID[f"{word}-pinned"]

@@ -81,6 +81,8 @@ def _gpu_op(lanes: Lanes, lane: TimelineLane, row: int) -> Details:
             details["causes"] = causes
         if confidence < EXACT:
             facts.append(["confidence", REBUILT])
+    elif kind == Kind.P2P:
+        facts += _hidden_and_exposed(_inside(timeline.exposed_p2p, start, end), end - start)
     elif kind == Kind.COMPUTE:
         facts.append(["copies beside it", part_of(_inside(timeline.copy, start, end), end - start)])
     waits = links.waits_of_gpu_op(lanes, device, op)
@@ -104,6 +106,9 @@ def _moved(timeline: Timeline, row: int) -> Facts:
     source, target = Memory(int(ops.source_kind[row])), Memory(int(ops.target_kind[row]))
     if ops.kind[row] in (Kind.H2D, Kind.D2H):
         facts.append(["memory", f"{source.name.lower()} to {target.name.lower()}"])
+    reads, writes = int(ops.source_device[row]), int(ops.target_device[row])
+    if ops.kind[row] == Kind.P2P and min(reads, writes) >= 0:
+        facts.append(["devices", f"{reads} to {writes}"])
     return facts
 
 

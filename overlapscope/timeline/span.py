@@ -14,7 +14,7 @@ from overlapscope.timeline.categories import CATEGORIES
 from overlapscope.timeline.fill import Fill, fill_of
 from overlapscope.timeline.lane import Lanes
 
-_SETS = ("comm", "h2d", "d2h", "other", "exposed_comm", "exposed_h2d", "exposed_d2h")
+_SETS = ("comm", "h2d", "d2h", "p2p", "other", "exposed_comm", "exposed_h2d", "exposed_d2h", "exposed_p2p")
 """Sets of a `Timeline` that the overlap lane does not include."""
 
 

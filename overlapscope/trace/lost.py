@@ -42,6 +42,7 @@ OF_KIND: Final[dict[Kind, Part]] = {
     Kind.H2D: "copies",
     Kind.D2H: "copies",
     Kind.OTHER: "other",
+    Kind.P2P: "other",
 }
 
 

@@ -43,6 +43,7 @@ class Kind(IntEnum):
     H2D = 2
     D2H = 3
     OTHER = 4
+    P2P = 5
 
 
 class Memory(IntEnum):
@@ -134,7 +135,8 @@ def _names_in(table: TraceTable) -> list[int]:
 
 
 _UNRECORDED: Final[I64] = np.empty(0, np.int64)
-"""Stands for a column that a source leaves out."""
+_NO_DEVICES: Final[I32] = np.empty(0, np.int32)
+"""These stand for columns that a source leaves out."""
 
 
 class GpuOps(TraceTable, frozen=True):
@@ -163,12 +165,17 @@ class GpuOps(TraceTable, frozen=True):
     """Number of thread blocks in a kernel's grid; -1 where not a kernel or not recorded."""
     block_threads: I64 = _UNRECORDED
     """Number of threads in each of them; -1 where not a kernel or not recorded."""
+    source_device: I32 = _NO_DEVICES
+    """Device that a copy reads; -1 where not recorded, which most sources do only for peer copies."""
+    target_device: I32 = _NO_DEVICES
+    """Device that a copy writes; -1 where not recorded."""
 
     def __post_init__(self) -> None:
         # Sources need not pass these columns.
-        for name in ("blocks", "block_threads"):
-            if getattr(self, name) is _UNRECORDED:
-                force_setattr(self, name, np.full(len(self.start_ns), -1, np.int64))
+        for name in ("blocks", "block_threads", "source_device", "target_device"):
+            column = getattr(self, name)
+            if column is _UNRECORDED or column is _NO_DEVICES:
+                force_setattr(self, name, np.full(len(self.start_ns), -1, column.dtype))
 
     @property
     def is_copy(self) -> Bool:

@@ -43,6 +43,7 @@ _ON_DEVICE = frozenset({Memory.DEVICE, Memory.ARRAY})
 _DIRECTION = {
     **dict.fromkeys(("htod", "htoa", "h2d", "m2d"), Kind.H2D),
     **dict.fromkeys(("dtoh", "atoh", "d2h", "d2m"), Kind.D2H),
+    "ptop": Kind.P2P,
 }
 _KNOWN_DIRECTION = re.compile(r"[A-Z](?:to|2)[A-Z]", re.IGNORECASE)
 _COPY_NAME = re.compile(r"\s*(?:memcpy|copy)\s+(\S+)", re.IGNORECASE)
@@ -54,6 +55,7 @@ _TRANSFER = re.compile(r"(?:MEMORY_COPY_|Copy)(Host|Device)_?To_?(Host|Device)$"
 _BLIT_COPY = re.compile(r"__amd_rocclr_copy")
 """Kernels by which ROCm copies, within the device or between it and the host."""
 _WITHIN_DEVICE = re.compile(r"(?:hip|cu|cuda)Memcpy\w*(?:DtoD|Peer)")
+_BETWEEN_DEVICES = re.compile(r"(?:hip|cu|cuda)Memcpy\w*Peer")
 _BLIT = re.compile(r"__amd_rocclr_(?:copy|fill)|FillBuffer$")
 
 # Libraries whose kernels do nothing but communicate. Matched against the qualified name without template
@@ -155,6 +157,11 @@ def hides_direction(name: str) -> bool:
 def states_device_copy(call: str) -> bool:
     """Return whether the name of a call says that it copies within or between devices: `hipMemcpyDtoDAsync`."""
     return _WITHIN_DEVICE.match(call) is not None
+
+
+def states_peer_copy(call: str) -> bool:
+    """Return whether the name of a call says that it copies between devices: `hipMemcpyPeerAsync`."""
+    return _BETWEEN_DEVICES.match(call) is not None
 
 
 def _copy_kind(name: str) -> Kind:

@@ -13,6 +13,7 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from msgspec.structs import replace
 
@@ -23,6 +24,7 @@ from overlapscope.ranks.joint.summary import summarize
 from overlapscope.ranks.reduced import reduce
 from overlapscope.ranks.result import RanksReport
 from overlapscope.ranks.verdict import judge
+from overlapscope.trace.model import Kind
 
 ARCHIVE = Path(__file__).parents[1] / "jobs.tar.xz"
 
@@ -238,10 +240,12 @@ def test_exposed_communication_is_that_of_the_raw_files(folder: Path) -> None:
 def test_copies_between_gpus_have_their_bytes_and_times(folder: Path) -> None:
     trace = load(str(folder / "peer.trace.json"))
     ops = trace.gpu_ops
-    rows = [row for row in range(len(ops)) if "PtoP" in ops.name(row)]
+    rows = np.flatnonzero(ops.kind == Kind.P2P).tolist()
     copies = [event for event in raw(folder / "peer.trace.json") if event["cat"] == "gpu_memcpy"]
     assert {event["args"]["fromDevice"] != event["args"]["toDevice"] for event in copies} == {True}
     expected = sorted((event["args"]["bytes"], span(event)[1] - span(event)[0]) for event in copies)
     found = sorted((int(ops.bytes[row]), int(ops.end_ns[row] - ops.start_ns[row])) for row in rows)
     assert found == expected
     assert len(found) == 35
+    stated = sorted((event["args"]["fromDevice"], event["args"]["toDevice"]) for event in copies)
+    assert sorted(zip(ops.source_device[rows].tolist(), ops.target_device[rows].tolist(), strict=True)) == stated

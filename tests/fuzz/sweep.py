@@ -41,6 +41,7 @@ def _measured(spans: list[tuple[int, int, list[int]]], start: int, end: int) -> 
     names = (
         *("compute_ns", "comm_ns", "sm_ns", "h2d_ns", "d2h_ns", "other_ns", "copy_ns", "busy_ns", "h2d_d2h_ns"),
         *("exposed_comm_ns", "exposed_copy_ns", "exposed_h2d_ns", "exposed_d2h_ns", "exposed_other_ns", "both_comm"),
+        *("p2p_ns", "exposed_p2p_ns"),
     )
     ns = dict.fromkeys(names, 0)
     worked = 0
@@ -49,13 +50,15 @@ def _measured(spans: list[tuple[int, int, list[int]]], start: int, end: int) -> 
         if length <= 0:
             continue
         worked += length
-        compute, comm, h2d, d2h, other = (running[kind] > 0 for kind in Kind)
+        compute, comm, h2d, d2h, within, p2p = (running[kind] > 0 for kind in Kind)
+        other = within or p2p
         kernels = compute or comm
         copy = h2d or d2h
         holds = (
             *(compute, comm, kernels, h2d, d2h, other, copy, kernels or copy, h2d and d2h),
             *(comm and not compute, copy and not kernels, h2d and not kernels, d2h and not kernels),
             *(other and not kernels and not copy, comm and compute),
+            *(p2p, p2p and not kernels),
         )
         for name, held in zip(names, holds, strict=True):
             if held:

@@ -27,6 +27,7 @@ from overlapscope.dashboard import launch
 from overlapscope.dashboard.context import PageContext
 from overlapscope.dashboard.library import Library
 from overlapscope.dashboard.opened import Opened
+from overlapscope.dashboard.pages import copies
 from overlapscope.dashboard.security import own_token
 from overlapscope.dashboard.shell import look
 from overlapscope.dashboard.url import RECORDED, UrlState, moved, parse
@@ -151,6 +152,16 @@ def test_the_clock_of_a_page_stops_as_soon_as_its_trace_is_loaded() -> None:
     assert (loaded, stopped) == (no_update, no_update)
     library.wait("streamed0_pinned0")
     assert look(PageContext.at(context.url, library), 2, 4) == (no_update, 5, True)
+
+
+def test_peer_copies_are_listed_although_nothing_is_copied_from_or_to_the_host() -> None:
+    library = Library([TRACES / "mixed_workloads" / "model_on_two_devices.json.gz"])
+    library.wait("model_on_two_devices")
+    context = PageContext.at(UrlState(page="copies", trace="model_on_two_devices", device=1), library)
+    device = context.section.device
+    assert device is not None and not device.overlap.copy_ns
+    shown = str(copies.layout(context, device))
+    assert "Only peer copies" in shown and "device 1 to 0" in shown and "no copy can be exposed" not in shown
 
 
 def test_a_trace_that_cannot_be_read_says_why_and_harms_no_other(tmp_path: Path) -> None:

@@ -27,7 +27,7 @@ def test_copies_kernels_and_stalls_of_each_step(
     for device in analysis.result.devices:
         windows = [range(step.window.start_ns, step.window.end_ns) for step in device.steps]
         for group in device.copies:
-            kind = Kind.H2D if group.direction == "h2d" else Kind.D2H
+            kind = Kind[group.direction.upper()]
             mine = [
                 op
                 for op in ops
@@ -89,7 +89,7 @@ def test_without_steps_every_list_covers_the_time_after_the_lead_in(
     kernel = running(ops, Kind.COMPUTE, Kind.COMM)
     assert shown.span_ns == end - begin
     for group in shown.copies:
-        kind = Kind.H2D if group.direction == "h2d" else Kind.D2H
+        kind = Kind[group.direction.upper()]
         mine = [
             op
             for op in ops

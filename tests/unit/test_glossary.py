@@ -16,7 +16,7 @@ from overlapscope.errors import UsageError
 from overlapscope.render import terminal
 
 GOLDEN = sorted((Path(__file__).parents[1] / "golden").glob("*.md"))
-WORDS_OF_ROWS = {"h2d, d2h, both at once", "engines busy, ideal", "a plain step"}
+WORDS_OF_ROWS = {"h2d, d2h, both at once", "p2p, exposed", "engines busy, ideal", "a plain step"}
 """Rows that are named by several words, each of which is known."""
 
 

@@ -263,7 +263,7 @@ def test_several_devices_are_distinguished(tmp_path: Path) -> None:
         ("MemcpyH2D", {"memcpy_details": "kind_src:pageable kind_dst:device size:64 dest:0 async:1"}, Kind.H2D),
         ("MemcpyD2H", {"memcpy_details": "kind_src:device kind_dst:pinned size:64 dest:0 async:1"}, Kind.D2H),
         ("MemcpyD2D", {"memcpy_details": "kind_src:device kind_dst:device size:64 dest:0 async:1"}, Kind.OTHER),
-        ("MemcpyP2P", {"memcpy_details": "kind_src:device kind_dst:device size:64 dest:1 async:1"}, Kind.OTHER),
+        ("MemcpyP2P", {"memcpy_details": "kind_src:device kind_dst:device size:64 dest:1 async:1"}, Kind.P2P),
         ("MemcpyOther", {"memcpy_details": "kind_src:array kind_dst:pageable size:64 dest:0 async:1"}, Kind.D2H),
         ("MemcpyH2D", {}, Kind.H2D),
         ("Memset", {"memset_details": "kind:device num_bytes:64 async:1"}, Kind.OTHER),

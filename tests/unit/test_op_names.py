@@ -86,7 +86,7 @@ def test_category_is_judged_before_name(name: str) -> None:
         ("Memcpy DtoD (Device -> Device)", (Kind.OTHER, Memory.DEVICE, Memory.DEVICE)),
         ("Memcpy AtoD (Array -> Device)", (Kind.OTHER, Memory.ARRAY, Memory.DEVICE)),
         ("Memcpy HtoH (Pageable -> Pinned)", (Kind.OTHER, Memory.PAGEABLE, Memory.PINNED)),
-        ("Memcpy PtoP (Device -> Device)", (Kind.OTHER, Memory.DEVICE, Memory.DEVICE)),
+        ("Memcpy PtoP (Device -> Device)", (Kind.P2P, Memory.DEVICE, Memory.DEVICE)),
         ("Memcpy <unknown> (Pinned -> Device)", (Kind.H2D, Memory.PINNED, Memory.DEVICE)),
         ("Memcpy <unknown> (Unrecognized -> Force Int)", (Kind.OTHER, Memory.UNKNOWN, Memory.UNKNOWN)),
         ("Memcpy HtoD (Host -> Device)", (Kind.H2D, Memory.UNKNOWN, Memory.DEVICE)),

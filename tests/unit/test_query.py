@@ -86,7 +86,7 @@ def test_figures_are_those_of_the_report() -> None:
     answers = rows_of(
         job,
         "SELECT source, device, kind, stream, coalesce(source_kind, 'unknown'), coalesce(target_kind, 'unknown'), "
-        "count(*), coalesce(sum(bytes), 0) FROM gpu_ops WHERE kind IN ('h2d', 'd2h') GROUP BY ALL",
+        "count(*), coalesce(sum(bytes), 0) FROM gpu_ops WHERE kind IN ('h2d', 'd2h', 'p2p') GROUP BY ALL",
     )
     assert {row[:6]: row[6:] for row in answers} == {key: (copied[key], sizes[key]) for key in copied}
     exposed = rows_of(job, "SELECT source, device, sum(exposed_ns) FROM copies GROUP BY ALL")
@@ -120,7 +120,7 @@ def test_figures_are_those_of_the_report() -> None:
 def test_every_column_of_every_table_says_something_of_some_recording() -> None:
     names = (
         *("gpt2_train", "known_causes/data_loading_stacks", "mixed_workloads/kv_offload_no_sync_events", "ddp/rank0"),
-        "laboratory/fsdp_offload/resident.traces/rank0.trace",
+        *("laboratory/fsdp_offload/resident.traces/rank0.trace", "mixed_workloads/model_on_two_devices"),
     )
     job = QueriedTraces(tuple(trace_of(TRACES / f"{name}.json.gz") for name in names))
     silent = {
@@ -130,8 +130,8 @@ def test_every_column_of_every_table_says_something_of_some_recording() -> None:
         for column, filled in zip(table.columns, fill(table, job).columns, strict=True)
         if filled.null_count == len(filled)
     }
-    lines = {"comm_kernels.line", "exposed_comm_pieces.line"}
-    assert silent == {"traces.torch", "collectives.sequence", *lines}, "none of them has these"
+    lines = {"comm_kernels.line", "exposed_comm_pieces.line", "peer_copies.line"}
+    assert silent == {"traces.torch", "collectives.sequence", "peer_copies.rank", *lines}, "none of them has these"
 
 
 def test_ids_lead_from_table_to_table() -> None:

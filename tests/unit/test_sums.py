@@ -72,8 +72,8 @@ def running(ops: list[Op], *kinds: Kind) -> Callable[[int], bool]:
 
 def check_figures(figures: Device | Period, ops: list[Op], window: range) -> None:
     compute, comm = running(ops, Kind.COMPUTE), running(ops, Kind.COMM)
-    copy, other = running(ops, *COPY), running(ops, Kind.OTHER)
-    h2d, d2h = running(ops, Kind.H2D), running(ops, Kind.D2H)
+    copy, other = running(ops, *COPY), running(ops, Kind.OTHER, Kind.P2P)
+    h2d, d2h, p2p = running(ops, Kind.H2D), running(ops, Kind.D2H), running(ops, Kind.P2P)
 
     def count(predicate: Callable[[int], bool]) -> int:
         return sum(predicate(t) for t in window)
@@ -91,6 +91,8 @@ def check_figures(figures: Device | Period, ops: list[Op], window: range) -> Non
     assert (e.h2d_ns, e.d2h_ns, e.other_ns) == (count(h2d), count(d2h), count(other))
     assert o.copy_ns == count(copy)
     assert o.hidden_copy_ns == o.copy_ns - b.exposed_copy_ns
+    assert o.p2p_ns == count(p2p)
+    assert o.exposed_p2p_ns == count(lambda t: p2p(t) and not (compute(t) or comm(t)))
     assert o.h2d_d2h_ns == count(lambda t: h2d(t) and d2h(t))
     assert o.serial_ns == sm + count(h2d) + count(d2h)
     assert o.busy_ns == count(lambda t: compute(t) or comm(t) or copy(t))

@@ -33,10 +33,14 @@ def layout(context: PageContext, device: Device) -> Component:
     copies = list_copies(analysis)
     title = "Copies"
     lead = parts.lead(context, "What is copied between host and device, how fast, and how much of it no kernel hides.")
-    if not len(copies):
-        nothing = "Nothing was copied between host and device in this recording, so no copy can be exposed."
-        return parts.page(title, parts.panel("No copies", parts.empty(nothing)), lead=lead)
     groups = replace(lists.copies(context.section, device), title="Copies by direction, memory and stream")
+    if not len(copies):
+        nothing = "Nothing was copied between host and device in this recording"
+        if groups.rows:
+            peers = parts.grid_panel(context, groups, "copies-groups")
+            return parts.page(title, parts.panel("Only peer copies", parts.empty(f"{nothing}.")), peers, lead=lead)
+        nothing += ", so no copy can be exposed."
+        return parts.page(title, parts.panel("No copies", parts.empty(nothing)), lead=lead)
     return parts.page(
         title,
         _exposed(context, device),

@@ -24,6 +24,7 @@ WHOLE_GRAPH: Final = "CUDA graph"
 _COMMON: Final = ("start", "end", "deviceId", "streamId", "correlationId")
 _GRID: Final = ("gridX", "gridY", "gridZ")
 _BLOCK: Final = ("blockX", "blockY", "blockZ")
+_SIDES: Final = ("srcDeviceId", "dstDeviceId")
 _LARGEST_EXTENT: Final = 0x7FFFFFFF
 _NO_STREAM: Final = 0x7FFFFFFF
 """Larger numbers stand for "none": 4294967295, -1 as an unsigned 32-bit number."""
@@ -78,9 +79,11 @@ def _product(columns: Columns, extents: Sequence[str]) -> I64:
 
 
 def _copies(database: Database, names: Names, process: int | None) -> Rows:
-    columns = _columns(database, COPY, process, "bytes", "copyKind", "srcKind", "dstKind")
+    columns = _columns(database, COPY, process, "bytes", "copyKind", "srcKind", "dstKind", *_SIDES)
     kinds = (columns[name] for name in ("copyKind", "srcKind", "dstKind"))
-    return _rows(names, columns, "gpu_memcpy", _spelled(names, _copy_name, *kinds))
+    source, target = (number(columns[side]).astype(np.int32) for side in _SIDES)
+    rows = _rows(names, columns, "gpu_memcpy", _spelled(names, _copy_name, *kinds))
+    return rows | {"source_device": source, "target_device": target}
 
 
 def _copy_name(direction: int, source: int, target: int) -> str:
@@ -137,4 +140,6 @@ def _rows(names: Names, columns: Columns, category: str, name_id: I32) -> Rows:
         "stated_gb_per_s": none.astype(np.float64),
         "blocks": none,
         "block_threads": none,
+        "source_device": none.astype(np.int32),
+        "target_device": none.astype(np.int32),
     }

@@ -18,6 +18,7 @@ from msgspec.structs import replace
 from overlapscope.base.columns import locate
 from overlapscope.base.words import listed
 from overlapscope.errors import UnreadableTrace
+from overlapscope.reading._peer_copies import with_peer_copies
 from overlapscope.reading._progress import ReadingBar
 from overlapscope.reading._tables import FASTEST_BYTES_PER_NS, LARGEST_BYTES
 from overlapscope.reading._times import LARGEST_TOTAL_NS, possible, recording
@@ -162,6 +163,8 @@ def _assemble(database: Database, process: int | None, ranges: Callable[[Names],
     runtime_calls = RuntimeCalls(names=text, **rows["runtime_calls"])
     correlation = rows["gpu_ops"]["correlation"]
     launch = np.where(correlation > 0, locate(runtime_calls.correlation, correlation), -1)
+    sides = rows["gpu_ops"]["source_device"], rows["gpu_ops"]["target_device"]
+    rows["gpu_ops"]["kind"] = with_peer_copies(rows["gpu_ops"]["kind"], *sides, runtime_calls, launch)
     return Trace(
         source="",
         names=text,

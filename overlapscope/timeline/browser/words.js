@@ -60,8 +60,9 @@
       "python-line": "Python line",
       "runtime-call": "runtime call",
       "blocking-call": "blocking call",
-      "exposed-other": "memset/D2D alone",
+      "exposed-other": "memset/D2D/P2P alone",
       other: "memset/D2D",
+      p2p: "P2P copy",
     };
     const text = words[what] || what.replace("-", " ");
     return cause ? `${text}: ${cause}` : text;
