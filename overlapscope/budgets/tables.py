@@ -25,7 +25,7 @@ _VALUE_CHARACTERS = 80
 _DATES: Final = (datetime.date, datetime.datetime)
 
 Aggregate = Annotated[
-    Annotated[str, Meta(pattern=r"^(median|mean|worst|p(100|[1-9]\d?))$")] | None,
+    Annotated[str, Meta(pattern=r"^(median|mean|worst|p(100|[1-9]\d?))(?!\n)$")] | None,
     Meta(description="median, mean, worst or a percentile such as p90"),
 ]
 Boolean = Annotated[bool | None, Meta(description="true or false")]

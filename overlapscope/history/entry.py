@@ -23,6 +23,7 @@ MOST_PACKED: Final = 8 << 20
 MOST_UNPACKED: Final = 128 << 20
 
 Name = Annotated[str, Meta(max_length=500)]
+EntryId = Annotated[str, Meta(pattern=r"^[0-9a-f]{32}(?!\n)$")]
 Ordinal = Annotated[int, Meta(ge=0, lt=2**31)]
 
 
@@ -44,7 +45,7 @@ class Origin(msgspec.Struct, frozen=True, kw_only=True):
 class HistoryFigure(msgspec.Struct, frozen=True, kw_only=True):
     """A metric of a device of a rank, over the judged steps."""
 
-    metric: Annotated[str, Meta(pattern=r"^[a-z0-9_]{1,60}(/[a-z0-9-]{1,60})?$")]
+    metric: Annotated[str, Meta(pattern=r"^[a-z0-9_]{1,60}(/[a-z0-9-]{1,60})?(?!\n)$")]
     """Id in `budgets.metrics.METRICS`, or a part by cause: `idle_time/host-sync`."""
     rank: Ordinal | None
     device: Ordinal
@@ -63,7 +64,7 @@ class Entry(msgspec.Struct, frozen=True, kw_only=True):
 
     kind: Literal["history-entry"] = "history-entry"
     schema_version: int = SCHEMA_VERSION
-    id: Annotated[str, Meta(pattern="^[0-9a-f]{32}$")]
+    id: EntryId
     """Digest of the origin and of the recorded windows (`digest`). Adding an entry twice stores it once."""
     origin: Origin
     plain: bool

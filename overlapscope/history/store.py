@@ -17,7 +17,7 @@ from overlapscope.base.words import clean
 from overlapscope.budgets.verdicts import Outcome
 from overlapscope.errors import NotInTrace, UsageError
 from overlapscope.history.database import changed, connect, in_words, is_at_rest, prepare
-from overlapscope.history.entry import Entry, Origin, pack, unpack
+from overlapscope.history.entry import Entry, EntryId, Origin, pack, unpack
 from overlapscope.history.predictions import StoredPrediction
 
 PATH_VARIABLE: Final = "OVERLAPSCOPE_HISTORY"
@@ -52,7 +52,7 @@ EVERYTHING: Final = Query()
 class HistoryRow(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """Fields of an entry that are known without unpacking it."""
 
-    id: str
+    id: EntryId
     origin: Origin
     plain: bool
     gpu: str | None
@@ -63,7 +63,7 @@ class HistoryRow(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 class Point(msgspec.Struct, frozen=True, gc=False):
     """A metric of a device in a report, with the fields of `Entry`, `Origin` and `HistoryFigure`."""
 
-    id: str
+    id: EntryId
     at_ns: int
     job: str
     commit: str | None
@@ -267,7 +267,7 @@ class Store:
             which = "several entries begin" if matches else "no entry begins"
             raise NotInTrace(f"{self.path}: {which} with {clean(id, 80)!r}; `overlapscope history` lists them.")
         [row] = matches
-        return unpack(row["packed"] or b"", f"{self.path}: {row['id']}")
+        return unpack(row["packed"] or b"", f"{self.path}: {clean(row['id'], 80)}")
 
     def predictions(self) -> list[StoredPrediction]:
         """Return all predictions, oldest first."""
@@ -275,7 +275,7 @@ class Store:
 
     def ids(self) -> frozenset[str]:
         """Return the ids of all entries."""
-        return frozenset(row["id"] for row in self._read("SELECT id FROM reports", (), dict[str, str]))
+        return frozenset(row["id"] for row in self._read("SELECT id FROM reports", (), dict[str, EntryId]))
 
     def _read(self, query: str, values: Sequence[Any], of: type[Made]) -> list[Made]:
         """Return the rows of a query, each converted to a type by the names of its columns.
