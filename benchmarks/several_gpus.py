@@ -3,7 +3,7 @@
 For each program, all variants are prepared in one job. Their steps are timed in turn without the profiler, and each is
 then recorded; the first once more, and some with Python stacks. Beside them, `bandwidth` times collectives of many
 sizes by the arithmetic of nccl-tests, and `peer` copies from one GPU to another in one process. `overlapscope run`
-records some programs and experiments of the laboratory under torchrun.
+records some programs and experiments of the laboratory under torchrun. Logs of runs with `--check-hazards` are printed.
 
 OUT then has `results.json`, with a `ProgramResult` for each variant and job, and up to four archives of traces.
 Everything ends within `--seconds`: a job that hangs is killed, and its next program begins in new processes. Without
@@ -135,7 +135,8 @@ def launch(out: Path, run: LauncherRun, gpus: tuple[int, ...], end: float) -> No
     recorder = ["-m", "overlapscope", "run", *run.recorder, "-o", str(trace)]
     environment = {**_environment(), "CUDA_VISIBLE_DEVICES": ",".join(map(str, gpus))}
     error = ""
-    with (out / f"run-{run.name}.log").open("ab") as output:
+    log = out / f"run-{run.name}.log"
+    with log.open("ab") as output:
         process = subprocess.Popen(
             [sys.executable, *launcher, *recorder, *arguments],
             cwd=ROOT,
@@ -155,6 +156,8 @@ def launch(out: Path, run: LauncherRun, gpus: tuple[int, ...], end: float) -> No
         with contextlib.suppress(ProcessLookupError):
             os.killpg(process.pid, signal.SIGKILL)
         process.wait()
+    if "--check-hazards" in run.recorder:
+        print(f"{run.name}: {error or 'exit code 0'}", log.read_text(), sep="\n", flush=True)
     result = ProgramResult(
         "run",
         len(gpus),

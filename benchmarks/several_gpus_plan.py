@@ -168,5 +168,9 @@ RUNS = (
     _laboratory("fsdp_offload", "resident"),
     _run_of("experts"),
     _run_of("tensor_parallel"),
+    *(
+        LauncherRun(f"checked-{program}", _job(program), recorder=HAZARDS)
+        for program in ("ddp", "fsdp2", "tensor_parallel", "pipeline", "experts", "exposed")
+    ),
 )
 """Runs in the order in which they are made, as long as there is time."""

@@ -379,11 +379,12 @@ class _RecordedProgram:
         if self._args.check_hazards and self._recording.finished:
             from overlapscope.recorder.hazards import describe
 
-            hazards = self._recording.hazards
+            hazards, unchecked = self._recording.hazards, self._recording.unchecked_hazards
             if not devices.cuda_is_up():
                 self._tell("data races were not checked, because the program used no GPU.")
             else:
-                self._tell(race_words.sentence(len(hazards)))
+                self._tell(race_words.sentence(len(hazards), unchecked))
+                self._printed.update(unchecked)
             for hazard in hazards:
                 self._show(describe(hazard))
 

@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from typing import Final
 
 from overlapscope.base.words import plural
 
 _NONE: Final = "no data races found in what could be checked."
-_SOME: Final = re.compile(r": ([\d,]+) data races? found\.$", re.MULTILINE)
+_SOME: Final = re.compile(r": ([\d,]+) data races? found\.(?= |$)", re.MULTILINE)
 
 
-def sentence(count: int) -> str:
-    """Return the sentence on this number of data races."""
-    return f"{plural(count, 'data race')} found." if count else _NONE
+def sentence(count: int, unchecked: Sequence[str]) -> str:
+    """Return the sentence on this number of data races, and the sentences on what was not checked."""
+    return " ".join((f"{plural(count, 'data race')} found." if count else _NONE, *unchecked))
 
 
 def read(output: str) -> int | None:

@@ -181,7 +181,7 @@ class Recording:
             self._driver.gave_way,
             self._profilers.note,
             self._marks.automatic.note,
-            *(() if self._checker is None else self._checker.notes),
+            *self.unchecked_hazards,
         )
         return tuple(filter(None, notes))
 
@@ -189,6 +189,11 @@ class Recording:
     def hazards(self) -> tuple[Hazard, ...]:
         """Data races found so far, with `check_hazards`."""
         return () if self._checker is None else self._checker.hazards
+
+    @property
+    def unchecked_hazards(self) -> tuple[str, ...]:
+        """Sentences on checks for data races that were impossible."""
+        return () if self._checker is None else self._checker.notes
 
     def prepare(self) -> None:
         """Check that the file can be written, as `begin` does. Raises UsageError if it cannot."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Iterator
 from typing import Any
 
@@ -37,8 +38,8 @@ class HappensBeforeGraph:
         self.program = program
         self.before: list[set[int]] = []
         """For each step the steps that are certain to be over when it begins."""
-        last: dict[int, set[int]] = {stream: set() for stream in STREAMS}
-        recorded: dict[int, set[int]] = {event: set() for event in EVENTS}
+        last: defaultdict[int, set[int]] = defaultdict(set)
+        recorded: defaultdict[int, set[int]] = defaultdict(set)
         host: set[int] = set()
         for index, step in enumerate(program):
             self.before.append(set(host))

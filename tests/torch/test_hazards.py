@@ -147,6 +147,8 @@ WRAPPED = [
     (torch.cuda.Event, "query"),
     (torch.cuda.Stream, "query"),
     (torch, "from_numpy"),
+    (torch.distributed.Work, "is_completed"),
+    (torch.distributed.Work, "wait"),
 ]
 
 

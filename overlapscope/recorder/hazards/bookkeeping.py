@@ -49,11 +49,19 @@ class Bookkeeping:
         self.copies = HostCopies(clock)
         self.uses = DeviceUses(clock)
 
-    def launched(self, stream: int, reads: Iterable[Touch], writes: Iterable[Touch], line: CodeLine) -> Launch:
+    def launched(
+        self,
+        stream: int,
+        reads: Iterable[Touch],
+        writes: Iterable[Touch],
+        line: CodeLine,
+        *,
+        is_collective: bool = False,
+    ) -> Launch:
         """Note the launch of a kernel or copy."""
         self._seq += 1
         self._clock.update_seq_num(stream, self._seq)
-        launch = Launch(stream, self._seq, line)
+        launch = Launch(stream, self._seq, line, is_collective)
         for write, touches in ((False, reads), (True, writes)):
             use = Use(write, launch)
             for touch in touches:

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import torch
 
+from overlapscope.base.words import listed
 from overlapscope.errors import UsageError
 from overlapscope.recorder.hazards.bookkeeping import Bookkeeping
 from overlapscope.recorder.hazards.findings import Findings, Hazard
@@ -35,7 +36,9 @@ class HazardChecker:
         self.books = books = Bookkeeping(clock, self._findings)
         self._host_memory = HostMemory(books, self._journal, user_code)
         self._sync_events = SyncEvents(self._journal, clock, books.uses.forget)
-        self._mode = HazardMode(books, clock, self._journal, self._host_memory, user_code, self._notes.append)
+        self._mode = HazardMode(
+            books, clock, self._journal, self._host_memory, self._sync_events, user_code, self._notes.append
+        )
 
     @property
     def hazards(self) -> tuple[Hazard, ...]:
@@ -46,7 +49,8 @@ class HazardChecker:
     @property
     def notes(self) -> tuple[str, ...]:
         """Sentences on checks that were impossible."""
-        return tuple(self._notes)
+        names = sorted(self._mode.not_followed)
+        return (*self._notes, *([f"Races with collectives were not checked for {listed(names)}."] if names else ()))
 
     def start(self) -> None:
         """Begin, once, whether or not CUDA is initialized or a GPU exists.

@@ -9,7 +9,7 @@ from typing import Literal
 
 from overlapscope.base.words import clean, listed, plural
 from overlapscope.recorder.hazards.lines import CodeLine
-from overlapscope.recorder.hazards.memory import Copy, Use
+from overlapscope.recorder.hazards.memory import Copy, Launch, Use
 
 Kind = Literal["read-while-copied", "overwritten-while-copied", "freed-while-copied", "stream-without-wait"]
 
@@ -97,7 +97,7 @@ class Findings:
                 for stream in [_stream_name(use.launch.stream)]
             )
             streams = _stream_name(earlier.launch.stream), _stream_name(later.launch.stream)
-            missing = _missing_wait(earlier.launch.stream, first, second)
+            missing = _missing_wait(earlier.launch, first, second)
             hazard = Hazard(kind, first, second, str(tensor), streams, missing)
             self._hazards[kind, earlier.launch.line, later.launch.line] = hazard
 
@@ -126,9 +126,11 @@ def _missing_synchronization(stream: int, copy: HazardPlace, access: HazardPlace
     return f"{call} before {access}"
 
 
-def _missing_wait(stream: int, first: HazardPlace, second: HazardPlace) -> str:
+def _missing_wait(earlier: Launch, first: HazardPlace, second: HazardPlace) -> str:
     """Return the call that is missing between an earlier use and a use on another stream."""
-    if stream == 0:
+    if earlier.is_collective:
+        return f"wait() of the collective of {first} before {second}"
+    if earlier.stream == 0:
         return f"torch.cuda.current_stream().wait_stream(torch.cuda.default_stream()) before {second}"
     return f"torch.cuda.current_stream().wait_stream(side) before {second}, where side is the stream of {first}"
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from functools import partial
 from types import FrameType
@@ -14,6 +14,16 @@ from torch._ops import OpOverload
 from torch.utils._python_dispatch import TorchDispatchMode, _get_current_dispatch_mode
 
 from overlapscope.recorder.hazards.bookkeeping import Bookkeeping
+from overlapscope.recorder.hazards.collectives import (
+    clones_inputs,
+    collective_arguments,
+    is_asynchronous,
+    is_collective,
+    launch_index,
+    stream_of,
+    tensors_returned,
+    tensors_used,
+)
 from overlapscope.recorder.hazards.host_memory import HostMemory
 from overlapscope.recorder.hazards.journal import Journal
 from overlapscope.recorder.hazards.lines import CodeLine, UserCode
@@ -27,6 +37,7 @@ from overlapscope.recorder.hazards.operators import (
     tensors,
     touch,
 )
+from overlapscope.recorder.hazards.sync_events import SyncEvent, SyncEvents
 
 
 @dataclass(slots=True)
@@ -69,6 +80,8 @@ class _OnStream:
     """Copies that may outlast the call."""
     waited_for: bool = False
     """True if the call has waited for the end of the work."""
+    is_collective: bool = False
+    """True for a collective that may outlast its call."""
 
 
 class HazardMode(TorchDispatchMode):
@@ -83,16 +96,20 @@ class HazardMode(TorchDispatchMode):
         clock: Any,
         journal: Journal,
         host_memory: HostMemory,
+        sync_events: SyncEvents,
         user_code: UserCode,
         say: Callable[[str], object],
     ) -> None:
         """Prepare to watch operators. `say(sentence)` receives sentences on checks that are impossible."""
         super().__init__()  # type: ignore[no-untyped-call]
+        self.not_followed: set[str] = set()
+        """Collectives on a GPU whose stream or memory is unknown."""
         self._say = say
         self._books = books
         self._clock = clock
         self._journal = journal
         self._host_memory = host_memory
+        self._sync_events = sync_events
         self._user_code = user_code
         self._native_allocator: bool | None = None
 
@@ -116,6 +133,8 @@ class HazardMode(TorchDispatchMode):
             # As without this mode, the tensor subclass runs operators on plain tensors, which come here, too. Another
             # mode, such as FakeTensorMode, may run the operator instead.
             return NotImplemented
+        if is_collective(func):
+            return self._communicate(func, args, kwargs, sys._getframe(1))
         call = self._journal.attempt(self.begin, func, args, kwargs)
         result = func(*args, **kwargs)
         if call is not None:
@@ -134,12 +153,12 @@ class HazardMode(TorchDispatchMode):
     def begin(self, operator: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> OperatorCall:
         """Note the call of an operator, and compare the host's accesses with the copies under way before it."""
         call = OperatorCall(operator, args, kwargs)
-        for used in arguments(operator).used:
-            for tensor in tensors(used.value(args, kwargs)):
-                if tensor.is_cuda:
-                    _add(call.writes if used.written else call.reads, tensor)
-                elif tensor.is_cpu and self._books.copies and (memory := touch(tensor)) is not None:
-                    call.host.append(_HostAccess(tensor, memory, used.written))
+        uses = tensors_used if is_collective(operator) else _tensors_used
+        for tensor, written in uses(operator, args, kwargs):
+            if tensor.is_cuda:
+                _add(call.writes if written else call.reads, tensor)
+            elif tensor.is_cpu and self._books.copies and (memory := touch(tensor)) is not None:
+                call.host.append(_HostAccess(tensor, memory, written))
         if call.host:
             self._journal.note(partial(self._find_conflicts, call))
             self._journal.write_up()
@@ -164,6 +183,58 @@ class HazardMode(TorchDispatchMode):
         by_host = [access for access in call.host if all(access.tensor is not transfer.host for transfer in by_device)]
         self._journal.note(partial(self._write_down, by_host, launches, line))
         self._journal.write_up()
+
+    def _communicate(
+        self, operator: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any], frame: FrameType
+    ) -> Any:
+        """Run a collective. Its stream follows from the events of its call, and its launch is between two of them."""
+        call = self._journal.attempt(self.begin, operator, args, kwargs)
+        with self._sync_events.held() as events:
+            result = operator(*args, **kwargs)
+        if call is not None:
+            self._journal.attempt(self._end_collective, call, result, events, frame)
+        return result
+
+    def _end_collective(self, call: OperatorCall, result: Any, events: list[SyncEvent], frame: FrameType) -> None:
+        for tensor in tensors_returned(call.operator, call.args, call.kwargs, result):
+            if tensor.is_cuda:
+                _add(call.writes, tensor)
+        line = self._user_code.line(frame)
+        copying, launch = self._collective_launches(call, events)
+        at = len(events) if launch is None else launch_index(events, launch.stream)
+        self._journal.note(partial(self._write_down, call.host, copying, line))
+        for event in events[:at]:
+            self._sync_events.note(event)
+        if launch is not None:
+            self._journal.note(partial(self._write_down, [], [launch], line))
+        for event in events[at:]:
+            self._sync_events.note(event)
+        self._journal.write_up()
+
+    def _collective_launches(
+        self, call: OperatorCall, events: list[SyncEvent]
+    ) -> tuple[list[_OnStream], _OnStream | None]:
+        """Return what a collective does on the current stream before it communicates, and the rest."""
+        operator, devices = call.operator, {used.device for used in (*call.reads, *call.writes)}
+        gpu_is_used = bool(devices) or any(tensor.is_cuda for tensor in tensors([*call.args, *call.kwargs.values()]))
+        if not gpu_is_used or torch.cuda.is_current_stream_capturing() or not self._hears_of_allocations():
+            return [], None
+        stream = None
+        if len(devices) == 1 and collective_arguments(operator) is not None:
+            current = torch.cuda.current_stream(*devices).cuda_stream
+            asynchronous = is_asynchronous(operator, call.args, call.kwargs)
+            stream = stream_of(events, current, asynchronous=asynchronous)
+        if stream is None:
+            self.not_followed.add(operator._schema.name)
+            return [], None
+        reads, writes = ([used.touch for used in uses] for uses in (call.reads, call.writes))
+        launch = _OnStream(stream, reads, writes, is_collective=stream != current)
+        if launch.is_collective:
+            self._sync_events.collective_streams.add(stream)
+        if not clones_inputs(operator):
+            return [], launch
+        launch.reads = []
+        return [_OnStream(current, reads)], launch
 
     def _launches(self, call: OperatorCall, transfers: list[Transfer], by_device: list[Transfer]) -> list[_OnStream]:
         launches: dict[int, _OnStream] = {}
@@ -204,12 +275,22 @@ class HazardMode(TorchDispatchMode):
         for access in accesses:
             self._books.host_accessed(access.conflicts, line, write=access.write)
         for launch in launches:
-            launched = self._books.launched(launch.stream, launch.reads, launch.writes, line)
+            launched = self._books.launched(
+                launch.stream, launch.reads, launch.writes, line, is_collective=launch.is_collective
+            )
             for direction, memory in launch.copies:
                 self._books.copy_issued(direction, launched, memory)
             if launch.waited_for:
                 # torch reported the wait before the launch was in the books.
                 self._clock.all_streams_wait_for_stream(launch.stream)
+
+
+def _tensors_used(
+    operator: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> Iterator[tuple[torch.Tensor, bool]]:
+    for used in arguments(operator).used:
+        for tensor in tensors(used.value(args, kwargs)):
+            yield tensor, used.written
 
 
 def _add(to: list[_DeviceTouch], tensor: torch.Tensor) -> None:

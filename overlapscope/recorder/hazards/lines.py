@@ -14,6 +14,8 @@ _INSTALLED = ("site-packages", "dist-packages")
 """Directories inside the standard library's with packages that do not belong to it."""
 _GENERATED = ("<frozen ", "<eval_with_key>")
 """Beginnings of file names that Python and torch.compile invent."""
+_DEPRECATED = "typing_extensions.py"
+"""File of the wrappers of torch's deprecated functions, such as `all_gather_into_tensor` in torch 2.13."""
 _COMPILED = "torchinductor_"
 """Part of the path of the directory in which torch.compile writes code."""
 
@@ -61,6 +63,6 @@ class UserCode:
         return None
 
     def _is_library(self, file: str) -> bool:
-        if file.startswith((*self._libraries, *_GENERATED)) or _COMPILED in file:
+        if file.startswith((*self._libraries, *_GENERATED)) or _COMPILED in file or file.endswith(_DEPRECATED):
             return True
         return file.startswith(self._standard) and not file.startswith(self._installed)

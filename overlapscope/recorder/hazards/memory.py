@@ -44,6 +44,8 @@ class Launch(NamedTuple):
     seq: int
     """Number among all launches."""
     line: CodeLine
+    is_collective: bool = False
+    """True for a collective on a stream of its own, for which `Work.wait` waits."""
 
 
 @dataclass(frozen=True, slots=True)

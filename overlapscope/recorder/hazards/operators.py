@@ -24,7 +24,10 @@ _FACTORY = re.compile(r"aten::(new_\w+|\w+_like)")
 _EMPTY = re.compile(r"aten::(new_)?empty\w*")
 """Operators that do not write their output."""
 _NO_DATA = frozenset(
-    f"aten::{name}" for name in ("record_stream", "is_pinned", "is_same_size", "_unsafe_view", "_version")
+    (
+        *(f"aten::{name}" for name in ("record_stream", "is_pinned", "is_same_size", "_unsafe_view", "_version")),
+        *(f"_c10d_functional::{name}" for name in ("wait_tensor", "_wrap_tensor_autograd")),
+    )
 )
 """Operators that use no data, unlike their schema."""
 
@@ -54,7 +57,7 @@ class Arguments:
 def arguments(operator: OpOverload) -> Arguments:
     """Return the arguments whose data an operator uses. Views use none, as the aliases in their schema show."""
     schema = operator._schema
-    if schema.name in _NO_DATA or torch.Tag.inplace_view in operator.tags:
+    if uses_no_data(schema.name) or torch.Tag.inplace_view in operator.tags:
         return Arguments((), writes_output=False)
     is_factory = _FACTORY.fullmatch(schema.name) is not None
     used = []
@@ -65,6 +68,11 @@ def arguments(operator: OpOverload) -> Arguments:
             used.append(UsedArgument(position, argument.name, alias is not None))
     returns_new = any(output.alias_info is None for output in schema.returns)
     return Arguments(tuple(used), writes_output=returns_new and _EMPTY.fullmatch(schema.name) is None)
+
+
+def uses_no_data(name: str) -> bool:
+    """Return whether an operator uses no data, unlike its schema."""
+    return name in _NO_DATA
 
 
 def tensors(value: Any) -> Iterator[torch.Tensor]:

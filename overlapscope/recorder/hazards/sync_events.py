@@ -7,11 +7,13 @@ are not reported, so they are wrapped.
 
 from __future__ import annotations
 
+import os
 import sys
-from collections.abc import Callable
-from contextlib import ExitStack
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
 from functools import cache, partial
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch.cuda import _gpu_trace
@@ -34,6 +36,17 @@ _VALUE_COUNTS = {
 """Events that are reported, with the number of their values: handles of events and streams, and addresses of memory.
 Later versions of torch may append further values."""
 
+_BLOCKING_WAIT = ("TORCH_NCCL_BLOCKING_WAIT", "NCCL_BLOCKING_WAIT")
+"""Environment variables with which `Work.wait` of NCCL blocks the host."""
+
+
+class SyncEvent(NamedTuple):
+    """An event that torch reported."""
+
+    name: str
+    values: tuple[int, ...]
+    """Handles of an event and of a stream, or an address, as `_VALUE_COUNTS` says."""
+
 
 def new_clock() -> Any:
     """Return a new `StreamSynchronizations`, which knows the order between launches."""
@@ -54,6 +67,9 @@ class SyncEvents:
         self._journal = journal
         self._clock = clock
         self._undo = ExitStack()
+        self._of_thread = threading.local()
+        self.collective_streams: set[int] = set()
+        """Streams on which collectives ran that may outlast their call."""
         self._handlers: dict[str, Callable[..., object]] = {
             "event_creation": clock.create_event,
             "event_deletion": clock.delete_event,
@@ -76,14 +92,41 @@ class SyncEvents:
         self._undo.callback(around(torch.cuda.Event, "query", self._query_event))
         self._undo.callback(around(torch.cuda.Event, "elapsed_time", self._elapsed_time))
         self._undo.callback(around(torch.cuda.Stream, "query", self._query_stream))
+        if torch.distributed.is_available():
+            work = torch._C._distributed_c10d.Work
+            self._undo.callback(around(work, "is_completed", self._query_work))
+            self._undo.callback(around(work, "wait", self._wait_for_work))
 
     def stop(self) -> None:
         """Stop noting events."""
         self._undo.close()
 
-    def note(self, name: str, values: tuple[int, ...]) -> None:
-        """Note an event."""
-        self._journal.note(partial(self._handlers[name], *values[: _VALUE_COUNTS[name]]))
+    @contextmanager
+    def held(self) -> Iterator[list[SyncEvent]]:
+        """Collect this thread's events instead of noting them. The caller notes them, unless the block raises."""
+        events: list[SyncEvent] = []
+        outer, self._of_thread.events = self._held, events
+        try:
+            yield events
+        except BaseException:
+            self._of_thread.events = outer
+            for event in events:
+                self.note(event)
+            raise
+        finally:
+            self._of_thread.events = outer
+
+    def note(self, event: SyncEvent) -> None:
+        """Note an event, or collect it."""
+        if self._held is None:
+            name, values = event
+            self._journal.note(partial(self._handlers[name], *values[: _VALUE_COUNTS[name]]))
+        else:
+            self._held.append(event)
+
+    @property
+    def _held(self) -> list[SyncEvent] | None:
+        return getattr(self._of_thread, "events", None)
 
     def _query_event(self, query: Callable[..., bool], event: Any) -> bool:
         done = query(event)
@@ -111,6 +154,24 @@ class SyncEvents:
     def _stream_is_over(self, stream: Any) -> None:
         self._journal.note(partial(self._clock.all_streams_wait_for_stream, stream.cuda_stream))
 
+    def _query_work(self, is_completed: Callable[..., bool], work: Any) -> bool:
+        done = is_completed(work)
+        if done:
+            self._journal.attempt(self._work_is_over)
+        return done
+
+    def _wait_for_work(self, wait: Callable[..., bool], work: Any, *args: Any, **options: Any) -> bool:
+        result = wait(work, *args, **options)
+        if args or options or any(os.environ.get(name, "0") != "0" for name in _BLOCKING_WAIT):
+            # With a timeout, the host waits, too.
+            self._journal.attempt(self._work_is_over)
+        return result
+
+    def _work_is_over(self) -> None:
+        # A work doesn't tell its stream, so all of them are taken to be done: no false report follows from that.
+        for stream in tuple(self.collective_streams):
+            self._journal.note(partial(self._clock.all_streams_wait_for_stream, stream))
+
 
 _listening: list[SyncEvents] = []
 
@@ -123,7 +184,7 @@ def _register_callbacks() -> None:
 
 def _report(name: str, *values: int) -> None:
     for listener in _listening:
-        listener.note(name, values)
+        listener.note(SyncEvent(name, values))
 
 
 def _unregister(handler: object) -> None:

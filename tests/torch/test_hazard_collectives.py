@@ -1,0 +1,508 @@
+"""Data races with collectives are found, and no others: real operators of a process group, with a pretended GPU.
+
+A comment at a line's end names it. `test_hazards_ranks_gpu.py` runs such programs on GPUs.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Iterator
+from datetime import timedelta
+from typing import Any
+
+import pytest
+import torch
+import torch.distributed as dist
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from torch.distributed import HashStore  # type: ignore[attr-defined]
+from torch.distributed import _functional_collectives as functional
+from torch.distributed.distributed_c10d import _coalescing_manager
+from torch.testing._internal.distributed.fake_pg import FakeStore
+
+from overlapscope.recorder.hazards import HazardChecker
+from overlapscope.recorder.hazards.collectives import collective_arguments, is_collective
+from overlapscope.recorder.hazards.launches import HazardMode
+from tests.support.hazard_books import HappensBeforeGraph, Step
+from tests.support.pretended_gpu import NCCL_STREAM, PretendedGpu, PretendedNccl, checked, on_gpu
+
+pytestmark = pytest.mark.filterwarnings("ignore:.*deprecated:FutureWarning")
+
+Found = list[tuple[str, str]]
+SIDE = 7
+
+
+class Job:
+    """A rank of two, and what it does."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.gpu = PretendedGpu(monkeypatch)
+        self.nccl = PretendedNccl(self.gpu)
+
+    def wait(self, work: int = -1) -> None:
+        """As `Work.wait` does."""
+        self.gpu.wait(self.nccl.ends[work])
+
+    def found(self, program: Callable[[Job], object]) -> Found:
+        with checked(self.nccl) as checker:
+            program(self)
+        assert checker.notes == ()
+        return [tuple(p.code.rpartition("# ")[2] for p in (h.first, h.second)) for h in checker.hazards]  # type: ignore[misc]
+
+
+@pytest.fixture
+def job(monkeypatch: pytest.MonkeyPatch) -> Iterator[Job]:
+    """Rank 1 of two ranks that exchange nothing."""
+    dist.init_process_group("fake", rank=1, world_size=2, store=FakeStore())
+    yield Job(monkeypatch)
+    dist.destroy_process_group()
+
+
+@pytest.fixture
+def alone(monkeypatch: pytest.MonkeyPatch) -> Iterator[Job]:
+    """The only rank, whose collectives end."""
+    dist.init_process_group("gloo", rank=0, world_size=1, store=HashStore())
+    yield Job(monkeypatch)
+    dist.destroy_process_group()
+
+
+def ones(*shape: int) -> torch.Tensor:
+    return on_gpu(torch.ones(shape or (8,)))
+
+
+def world() -> dist.ProcessGroup:
+    group = dist.group.WORLD
+    assert group is not None
+    return group
+
+
+# Wrong ----------------------------------------------------------------------------------------------------------------
+
+
+def read_before_wait(job: Job) -> None:
+    x = ones()
+    dist.all_reduce(x, async_op=True)  # first
+    x.sum()  # then
+    job.wait()
+
+
+def written_before_wait(job: Job) -> None:
+    x, y = ones(), ones(16)
+    dist.all_gather_into_tensor(y, x, async_op=True)  # first
+    x.zero_()  # then
+    job.wait()
+
+
+def read_on_a_side_stream_after_wait(job: Job) -> None:
+    x = ones()
+    dist.all_reduce(x, async_op=True)  # first
+    job.wait()
+    with job.gpu.stream(SIDE):
+        x.sum()  # then
+
+
+def synchronous_and_read_on_a_side_stream(job: Job) -> None:
+    x = ones()
+    dist.all_reduce(x)  # first
+    with job.gpu.stream(SIDE):
+        x.sum()  # then
+
+
+def part_of_a_list_read_before_wait(job: Job) -> None:
+    x, parts = ones(), [ones(), ones()]
+    dist.all_gather(parts, x, async_op=True)  # first
+    parts[1].sum()  # then
+    job.wait()
+
+
+def scattered_sums_read_before_wait(job: Job) -> None:
+    x, y = ones(16), ones(8)
+    dist.reduce_scatter_tensor(y, x, async_op=True)  # first
+    y.sum()  # then
+    job.wait()
+
+
+def exchanged_read_before_wait(job: Job) -> None:
+    x, y = ones(), ones()
+    dist.all_to_all_single(y, x, async_op=True)  # first
+    y.sum()  # then
+    job.wait()
+
+
+def broadcast_read_before_wait(job: Job) -> None:
+    x = ones()
+    world().broadcast(x, 0)  # first
+    x.sum()  # then
+    job.wait()
+
+
+def received_read_before_wait(job: Job) -> None:
+    x = ones()
+    dist.irecv(x, 0)  # first
+    x.sum()  # then
+    job.wait()
+
+
+def sent_written_before_wait(job: Job) -> None:
+    x = ones()
+    dist.isend(x, 0)  # first
+    x.zero_()  # then
+    job.wait()
+
+
+def coalesced_read_before_wait(job: Job) -> None:
+    x, y = ones(), ones()
+    with job.nccl.coalescing():
+        dist.irecv(x, 0)  # first
+        dist.isend(y, 0)
+    x.sum()  # then
+    job.wait()
+
+
+def many_reduced_at_once_read_before_wait(job: Job) -> None:
+    x, y = ones(), ones()
+    with _coalescing_manager(async_ops=True):  # first
+        dist.all_reduce(x)
+        dist.all_reduce(y)
+    y.sum()  # then
+    job.wait()
+
+
+def functional_result_read_before_wait(job: Job) -> None:
+    x = ones()
+    torch.ops._c10d_functional.all_reduce_.default(x, "sum", "0")  # first
+    x.sum()  # then
+    torch.ops._c10d_functional.wait_tensor.default(x)
+
+
+def two_collectives_on_streams_of_their_own(job: Job) -> None:
+    x, y = ones(), ones(16)
+    dist.all_reduce(x, async_op=True)  # first
+    job.nccl.stream += 1
+    dist.all_gather_into_tensor(y, x, async_op=True)  # then
+    job.wait(0)
+    job.wait(1)
+
+
+@pytest.mark.parametrize(
+    "program",
+    [
+        read_before_wait,
+        written_before_wait,
+        read_on_a_side_stream_after_wait,
+        synchronous_and_read_on_a_side_stream,
+        part_of_a_list_read_before_wait,
+        scattered_sums_read_before_wait,
+        exchanged_read_before_wait,
+        broadcast_read_before_wait,
+        received_read_before_wait,
+        sent_written_before_wait,
+        coalesced_read_before_wait,
+        many_reduced_at_once_read_before_wait,
+        functional_result_read_before_wait,
+        two_collectives_on_streams_of_their_own,
+    ],
+    ids=lambda value: value.__name__,
+)
+def test_a_use_that_does_not_wait_for_a_collective_is_found(job: Job, program: Callable[[Job], object]) -> None:
+    assert job.found(program) == [("first", "then")]
+
+
+def test_a_report_names_the_wait_that_is_missing(job: Job) -> None:
+    with checked(job.nccl) as checker:
+        read_before_wait(job)
+    (hazard,) = checker.hazards
+    assert hazard.first.does == "writes it on stream 0x40" and hazard.second.does == "reads it on the default stream"
+    assert hazard.missing == f"wait() of the collective of {hazard.first} before {hazard.second}"
+
+
+# Right ----------------------------------------------------------------------------------------------------------------
+
+
+def every_collective_and_wait(job: Job) -> None:
+    every_collective(job, asynchronous=True)
+    every_collective(job, asynchronous=False)
+
+
+def every_collective(job: Job, *, asynchronous: bool) -> None:
+    x, wide, parts = ones(), ones(16), [ones(), ones()]
+    calls: list[Callable[[], object]] = [
+        lambda: dist.all_reduce(x, async_op=asynchronous),
+        lambda: dist.reduce(x, 0, async_op=asynchronous),
+        lambda: dist.all_gather(parts, x, async_op=asynchronous),
+        lambda: dist.all_gather_into_tensor(wide, x, async_op=asynchronous),
+        lambda: dist.reduce_scatter(x, parts, async_op=asynchronous),
+        lambda: dist.reduce_scatter_tensor(x, wide, async_op=asynchronous),
+        lambda: dist.all_to_all(parts, [x, x], async_op=asynchronous),
+        lambda: dist.all_to_all_single(wide, wide.clone(), async_op=asynchronous),
+        lambda: dist.scatter(x, None, 0, async_op=asynchronous),
+        lambda: dist.gather(x, None, 0, async_op=asynchronous),
+    ]
+    for call in calls:
+        torch._foreach_zero_([x, wide, *parts])
+        call()
+        if asynchronous:
+            job.wait()
+        torch._foreach_norm([x, wide, *parts])
+
+
+def other_work_before_wait(job: Job) -> None:
+    x, y = ones(), ones()
+    dist.all_reduce(x, async_op=True)
+    y.mul_(2)
+    with job.gpu.stream(SIDE):
+        job.wait()
+        x.sum()
+
+
+def read_while_read(job: Job) -> None:
+    x, y = ones(), ones(16)
+    dist.all_gather_into_tensor(y, x, async_op=True)
+    x.sum()
+    dist.isend(x, 0)
+    x.sum()
+    dist.reduce(x, 0, async_op=True)
+    x.sum()
+
+
+def chunk_of_a_buffer(job: Job) -> None:
+    x = ones(4, 8)
+    dist.all_reduce(x[1], async_op=True)
+    x[2].zero_()
+    job.wait()
+    x.zero_()
+
+
+def functional_collectives(job: Job) -> None:
+    x = ones()
+    calls: list[Callable[[], torch.Tensor]] = [
+        lambda: functional.all_reduce(x, "sum", world()),
+        lambda: functional.all_gather_tensor(x, 0, world()),
+        lambda: functional.reduce_scatter_tensor(x, "sum", 0, world()),
+        lambda: functional.all_to_all_single(x, None, None, world()),
+    ]
+    for call in calls:
+        y = call()
+        x.sum()
+        functional.wait_tensor(y).sum()
+        x.zero_()
+
+
+def inputs_that_are_cloned(job: Job) -> None:
+    x = ones()
+    y = torch.ops._c10d_functional.all_reduce.default(x, "sum", "0")
+    x.zero_()
+    torch.ops._c10d_functional.wait_tensor.default(y)
+    (z,) = torch.ops._c10d_functional.all_reduce_coalesced.default([x], "sum", "0")
+    x.zero_()
+    torch.ops._c10d_functional.wait_tensor.default(z)
+
+
+def coalesced_with_wait(job: Job) -> None:
+    x, y = ones(), ones()
+    with job.nccl.coalescing():
+        dist.irecv(x, 0)
+        dist.isend(y, 0)
+    job.wait()
+    x.sum(), y.zero_()
+    with _coalescing_manager(async_ops=True):
+        dist.all_reduce(x)
+        dist.all_reduce(y)
+    job.wait()
+    x.sum(), y.sum()
+
+
+def on_the_current_stream(job: Job) -> None:
+    """Torch hands out streams of a pool, so a communicator may have the program's."""
+    x = ones()
+    job.nccl.stream = SIDE
+    with job.gpu.stream(SIDE):
+        dist.all_reduce(x, async_op=True)
+        x.sum()
+
+
+def memory_that_is_used_again(job: Job) -> None:
+    from torch.cuda import _gpu_trace
+
+    x = ones()
+    dist.all_reduce(x, async_op=True)
+    _gpu_trace.MemoryAllocationCallbacks.fire_callbacks(x.data_ptr())
+    x.zero_()
+
+
+@pytest.mark.parametrize(
+    "program",
+    [
+        every_collective_and_wait,
+        other_work_before_wait,
+        read_while_read,
+        chunk_of_a_buffer,
+        functional_collectives,
+        inputs_that_are_cloned,
+        coalesced_with_wait,
+        on_the_current_stream,
+        memory_that_is_used_again,
+    ],
+    ids=lambda value: value.__name__,
+)
+def test_a_program_that_waits_is_not_accused(job: Job, program: Callable[[Job], object]) -> None:
+    assert job.found(program) == []
+
+
+def test_the_host_may_wait_for_a_work_instead_of_the_stream(alone: Job) -> None:
+    def program(job: Job) -> None:
+        x = ones()
+        work = dist.all_reduce(x, async_op=True)
+        assert work is not None
+        while not work.is_completed():
+            pass
+        x.sum()
+        work = dist.all_reduce(x, async_op=True)
+        assert work is not None
+        work.wait(timedelta(minutes=1))
+        x.sum()
+
+    assert alone.found(program) == []
+
+
+def test_the_root_of_a_broadcast_only_reads(alone: Job) -> None:
+    def program(job: Job) -> None:
+        x = ones()
+        world().broadcast(x, 0)
+        x.sum()
+        job.wait()
+        y = torch.ops._c10d_functional.broadcast_.default(x, 0, "0")
+        x.sum()
+        torch.ops._c10d_functional.wait_tensor.default(y)
+
+    assert alone.found(program) == []
+
+
+def test_collectives_of_parallel_training_are_seen(alone: Job, monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: list[str] = []
+    begin = HazardMode.begin
+
+    def noted(self: HazardMode, operator: Any, args: Any, kwargs: Any) -> Any:
+        seen.append(operator._schema.name)
+        return begin(self, operator, args, kwargs)
+
+    monkeypatch.setattr(HazardMode, "begin", noted)
+    model = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(4, 4))
+    loss = model(torch.ones(2, 4)).sum()
+    with checked(alone.nccl) as checker:
+        loss.backward()
+    assert "c10d::allreduce_" in seen and checker.notes == () and checker.hazards == ()
+
+
+# Unknown --------------------------------------------------------------------------------------------------------------
+
+
+def test_a_collective_whose_stream_is_unknown_is_named_and_never_accused(job: Job) -> None:
+    """As if a library launched it without events that torch reports."""
+    checker, x = HazardChecker(), ones()
+    checker.start()
+    dist.all_reduce(x, async_op=True)
+    with job.gpu.stream(SIDE):
+        x.zero_()
+    checker.stop()
+    assert checker.hazards == ()
+    assert checker.notes == ("Races with collectives were not checked for c10d::allreduce_.",)
+
+
+def test_a_collective_that_raises_leaves_the_order_of_streams_known(job: Job) -> None:
+    class Failing(PretendedNccl):
+        def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+            result = super().__torch_dispatch__(func, types, args, kwargs)
+            if func._schema.name.startswith("c10d::"):
+                raise RuntimeError
+            return result
+
+    job.nccl = Failing(job.gpu)
+
+    def program(job: Job) -> None:
+        x = ones()
+        x.zero_()
+        with pytest.raises(RuntimeError):
+            dist.all_reduce(x, async_op=True)
+        with job.gpu.stream(SIDE):
+            job.wait()  # The stream of the collective waited for the write.
+            x.zero_()
+
+    assert job.found(program) == []
+
+
+def test_every_collective_of_this_torch_is_known() -> None:
+    for schema in torch._C._jit_get_all_schemas():
+        namespace, _, short = schema.name.partition("::")
+        if namespace != "c10d" or not any("Tensor" in str(argument.type) for argument in schema.arguments):
+            continue
+        operator = getattr(torch.ops.c10d, short).default
+        known = collective_arguments(operator)
+        assert known is not None or not is_collective(operator), schema
+        if known is not None and short != "send":
+            assert [used.written for used in known.used].count(True) == 1, schema
+
+
+# Against brute force --------------------------------------------------------------------------------------------------
+
+Action = tuple[str, int, int, int]
+"""What is done, on which stream, with which tensor, and with which communicator or work."""
+_WHAT = ("write", "read", "async", "sync", "wait", "join")
+_ACTIONS = st.lists(
+    st.tuples(st.sampled_from(_WHAT), st.sampled_from((0, SIDE)), st.integers(0, 2), st.integers(0, 3)), max_size=16
+)
+
+
+def on_streams(actions: list[Action]) -> tuple[list[Step], list[int]]:
+    """What the actions do on streams, and the number of steps up to the end of each action."""
+    steps: list[Step] = []
+    counts: list[int] = []
+    ends: list[int] = []
+    events = itertools.count()
+    for what, stream, slot, number in actions:
+        if what in ("write", "read", "sync"):
+            steps.append(Step("use", stream, start=4 * slot, write=what != "read"))
+        elif what == "async":
+            begin, end, own = next(events), next(events), NCCL_STREAM + number % 2
+            steps += [Step("record", stream, begin), Step("wait", own, begin)]
+            steps += [Step("use", own, start=4 * slot, write=True), Step("record", own, end)]
+            ends.append(end)
+        elif what == "wait" and ends:
+            steps.append(Step("wait", stream, ends[number % len(ends)]))
+        elif what == "join":
+            event = next(events)
+            steps += [Step("record", stream, event), Step("wait", SIDE - stream, event)]
+        counts.append(len(steps))
+    return steps, counts
+
+
+def first_found(job: Job, actions: list[Action]) -> int | None:
+    """The first action at which the checker reports a race."""
+    tensors, ends = [ones() for _ in range(3)], list[int]()
+    with checked(job.nccl) as checker:
+        for at, (what, stream, slot, number) in enumerate(actions):
+            with job.gpu.stream(stream):
+                if what == "write":
+                    tensors[slot].zero_()
+                elif what == "read":
+                    tensors[slot].sum()
+                elif what in ("async", "sync"):
+                    job.nccl.stream = NCCL_STREAM + number % 2
+                    dist.all_reduce(tensors[slot], async_op=what == "async")
+                    ends += job.nccl.ends[-1:] if what == "async" else []
+                elif what == "wait" and ends:
+                    job.gpu.wait(ends[number % len(ends)])
+                elif what == "join":
+                    job.gpu.stream_waits(SIDE - stream, job.gpu.record())
+            if checker.hazards:
+                return at
+    return None
+
+
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(_ACTIONS)
+def test_the_first_race_is_that_of_a_graph_of_what_happens_before_what(job: Job, actions: list[Action]) -> None:
+    steps, counts = on_streams(actions)
+    race = HappensBeforeGraph(steps).first_race_on_device()
+    expected = None if race is None else next(at for at, count in enumerate(counts) if race < count)
+    assert first_found(job, actions) == expected
