@@ -152,24 +152,28 @@ def _run_of(program: str) -> LauncherRun:
     return LauncherRun(program, _job(program), _job(program, *PROGRAMS[program].small))
 
 
+def _checked(name: str, program: str, *options: str) -> LauncherRun:
+    small = _job(program, *PROGRAMS[program].small, *options)
+    return LauncherRun(name, _job(program, *options), small, ("--check-hazards", "--active", "3"))
+
+
 def _laboratory(experiment: str, variant: str) -> LauncherRun:
     return LauncherRun(f"{experiment}-{variant}", ("-m", "benchmarks.laboratory_steps", experiment, variant))
 
 
-HAZARDS = ("--check-hazards", "--active", "3")
 RUNS = (
     _laboratory("ddp_training", "ddp"),
     _laboratory("fsdp_offload", "offload"),
     _run_of("fsdp2"),
     _run_of("pipeline"),
-    LauncherRun("race", _job("two_collectives", "--race"), recorder=HAZARDS),
-    LauncherRun("no-race", _job("two_collectives"), recorder=HAZARDS),
+    _checked("race", "two_collectives", "--race"),
+    _checked("no-race", "two_collectives"),
     _laboratory("ddp_training", "no_overlap"),
     _laboratory("fsdp_offload", "resident"),
     _run_of("experts"),
     _run_of("tensor_parallel"),
     *(
-        LauncherRun(f"checked-{program}", _job(program), recorder=HAZARDS)
+        _checked(f"checked-{program}", program)
         for program in ("ddp", "fsdp2", "tensor_parallel", "pipeline", "experts", "exposed")
     ),
 )

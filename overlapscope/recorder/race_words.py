@@ -13,7 +13,7 @@ _SOME: Final = re.compile(r": ([\d,]+) data races? found\.(?= |$)", re.MULTILINE
 
 
 def sentence(count: int, unchecked: Sequence[str]) -> str:
-    """Return the sentence on this number of data races, and the sentences on what was not checked."""
+    """Return the sentence on this number of data races, and those on unchecked parts."""
     return " ".join((f"{plural(count, 'data race')} found." if count else _NONE, *unchecked))
 
 

@@ -33,7 +33,13 @@ def torchrun(folder: Path, *arguments: str | Path) -> subprocess.CompletedProces
     ]
     environment = {**os.environ, "PYTHONPATH": str(ROOT)}
     done = subprocess.run(
-        [*launcher, *map(str, arguments)], cwd=folder, env=environment, capture_output=True, text=True, timeout=300
+        [*launcher, *map(str, arguments)],
+        cwd=folder,
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,
     )
     assert done.returncode == 0, done.stderr
     return done

@@ -1,6 +1,6 @@
 """Programs with collectives for the hazard checker, on two or more GPUs: `torchrun --nproc-per-node 2 races.py`.
 
-Rank 0 prints, as JSON, what each program is accused of: the names at the ends of the two lines. Programs of `WRONG`
+Rank 0 prints the races of each program as JSON: the names at the ends of both lines. Programs of `WRONG`
 have one race, from `# first` to `# then`, and those of `RIGHT` have none.
 """
 
@@ -239,7 +239,7 @@ RIGHT: list[Callable[[], None]] = [
 
 
 def accused(program: Callable[[], None]) -> list[Any]:
-    """Return both lines of each race by their names, and what was not checked."""
+    """Return both lines of each race by their names, and the checker's notes."""
     torch.cuda.synchronize()
     checker = HazardChecker()
     checker.start()

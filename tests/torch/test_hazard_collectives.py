@@ -33,7 +33,7 @@ SIDE = 7
 
 
 class Job:
-    """A rank of two, and what it does."""
+    """A rank, its GPU, and its NCCL."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.gpu = PretendedGpu(monkeypatch)
@@ -446,7 +446,7 @@ def test_every_collective_of_this_torch_is_known() -> None:
 # Against brute force --------------------------------------------------------------------------------------------------
 
 Action = tuple[str, int, int, int]
-"""What is done, on which stream, with which tensor, and with which communicator or work."""
+"""An action, its stream, its tensor, and its communicator or work."""
 _WHAT = ("write", "read", "async", "sync", "wait", "join")
 _ACTIONS = st.lists(
     st.tuples(st.sampled_from(_WHAT), st.sampled_from((0, SIDE)), st.integers(0, 2), st.integers(0, 3)), max_size=16
@@ -454,7 +454,7 @@ _ACTIONS = st.lists(
 
 
 def on_streams(actions: list[Action]) -> tuple[list[Step], list[int]]:
-    """What the actions do on streams, and the number of steps up to the end of each action."""
+    """Return the steps of the actions, and the number of steps up to the end of each action."""
     steps: list[Step] = []
     counts: list[int] = []
     ends: list[int] = []

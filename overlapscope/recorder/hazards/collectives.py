@@ -3,8 +3,8 @@
 `ProcessGroupNCCL::collective` (ProcessGroupNCCL.cpp, torch 2.8 to 2.13) runs a synchronous collective on the current
 stream. For an asynchronous one, a stream of the communicator waits for an event recorded on the current stream. After
 the launch, another event is recorded there, for which `Work.wait` makes the current stream wait. `pointToPoint` and
-`collectiveCoalesced` do the same. Between `_start_coalescing` and `_end_coalescing`, the second event is recorded at the
-end. Torch reports these events, so the stream is the one that waits during the call.
+`collectiveCoalesced` do the same. Between `_start_coalescing` and `_end_coalescing`, the second event is recorded at
+the end. Torch reports these events, so the stream that waits during the call is that of the collective.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ _WRITTEN = {
     "recv_": "tensors",
     "recv_any_source_": "tensors",
 }
-"""Argument that each operator of `c10d` writes, unless `_only_reads`. It reads the others. Its schema doesn't say so."""
+"""Argument that each operator of `c10d` writes, unless `_only_reads`. It reads the others. Schemas don't say so."""
 _SCHEMA_TELLS = frozenset(
     (
         *("all_reduce", "all_reduce_", "all_reduce_coalesced", "all_reduce_coalesced_", "broadcast", "broadcast_"),
@@ -51,7 +51,7 @@ _SCHEMA_TELLS = frozenset(
         "all_to_all_single",
     )
 )
-"""Functional operators: they read their inputs, and write what they return or what their schema names."""
+"""Functional operators, which read their inputs and write the tensors that they return or that their schema names."""
 _CLONED = frozenset(("all_reduce", "all_reduce_coalesced", "broadcast"))
 """Functional operators that clone their inputs on the current stream, and communicate in the clone."""
 _FLATTENED = frozenset(("c10d::allgather_", "c10d::reduce_scatter_"))

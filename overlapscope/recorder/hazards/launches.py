@@ -214,7 +214,7 @@ class HazardMode(TorchDispatchMode):
     def _collective_launches(
         self, call: OperatorCall, events: list[SyncEvent]
     ) -> tuple[list[_OnStream], _OnStream | None]:
-        """Return what a collective does on the current stream before it communicates, and the rest."""
+        """Return a collective's work on the current stream before it communicates, and the rest of its work."""
         operator, devices = call.operator, {used.device for used in (*call.reads, *call.writes)}
         gpu_is_used = bool(devices) or any(tensor.is_cuda for tensor in tensors([*call.args, *call.kwargs.values()]))
         if not gpu_is_used or torch.cuda.is_current_stream_capturing() or not self._hears_of_allocations():
