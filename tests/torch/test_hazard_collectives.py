@@ -32,7 +32,7 @@ Found = list[tuple[str, str]]
 SIDE = 7
 
 
-class Job:
+class PretendedJob:
     """A rank, its GPU, and its NCCL."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -43,7 +43,7 @@ class Job:
         """As `Work.wait` does."""
         self.gpu.wait(self.nccl.ends[work])
 
-    def found(self, program: Callable[[Job], object]) -> Found:
+    def found(self, program: Callable[[PretendedJob], object]) -> Found:
         with checked(self.nccl) as checker:
             program(self)
         assert checker.notes == ()
@@ -51,18 +51,18 @@ class Job:
 
 
 @pytest.fixture
-def job(monkeypatch: pytest.MonkeyPatch) -> Iterator[Job]:
+def job(monkeypatch: pytest.MonkeyPatch) -> Iterator[PretendedJob]:
     """Rank 1 of two ranks that exchange nothing."""
     dist.init_process_group("fake", rank=1, world_size=2, store=FakeStore())
-    yield Job(monkeypatch)
+    yield PretendedJob(monkeypatch)
     dist.destroy_process_group()
 
 
 @pytest.fixture
-def alone(monkeypatch: pytest.MonkeyPatch) -> Iterator[Job]:
+def alone(monkeypatch: pytest.MonkeyPatch) -> Iterator[PretendedJob]:
     """The only rank, whose collectives end."""
     dist.init_process_group("gloo", rank=0, world_size=1, store=HashStore())
-    yield Job(monkeypatch)
+    yield PretendedJob(monkeypatch)
     dist.destroy_process_group()
 
 
@@ -79,21 +79,21 @@ def world() -> dist.ProcessGroup:
 # Wrong ----------------------------------------------------------------------------------------------------------------
 
 
-def read_before_wait(job: Job) -> None:
+def read_before_wait(job: PretendedJob) -> None:
     x = ones()
     dist.all_reduce(x, async_op=True)  # first
     x.sum()  # then
     job.wait()
 
 
-def written_before_wait(job: Job) -> None:
+def written_before_wait(job: PretendedJob) -> None:
     x, y = ones(), ones(16)
     dist.all_gather_into_tensor(y, x, async_op=True)  # first
     x.zero_()  # then
     job.wait()
 
 
-def read_on_a_side_stream_after_wait(job: Job) -> None:
+def read_on_a_side_stream_after_wait(job: PretendedJob) -> None:
     x = ones()
     dist.all_reduce(x, async_op=True)  # first
     job.wait()
@@ -101,56 +101,56 @@ def read_on_a_side_stream_after_wait(job: Job) -> None:
         x.sum()  # then
 
 
-def synchronous_and_read_on_a_side_stream(job: Job) -> None:
+def synchronous_and_read_on_a_side_stream(job: PretendedJob) -> None:
     x = ones()
     dist.all_reduce(x)  # first
     with job.gpu.stream(SIDE):
         x.sum()  # then
 
 
-def part_of_a_list_read_before_wait(job: Job) -> None:
+def part_of_a_list_read_before_wait(job: PretendedJob) -> None:
     x, parts = ones(), [ones(), ones()]
     dist.all_gather(parts, x, async_op=True)  # first
     parts[1].sum()  # then
     job.wait()
 
 
-def scattered_sums_read_before_wait(job: Job) -> None:
+def scattered_sums_read_before_wait(job: PretendedJob) -> None:
     x, y = ones(16), ones(8)
     dist.reduce_scatter_tensor(y, x, async_op=True)  # first
     y.sum()  # then
     job.wait()
 
 
-def exchanged_read_before_wait(job: Job) -> None:
+def exchanged_read_before_wait(job: PretendedJob) -> None:
     x, y = ones(), ones()
     dist.all_to_all_single(y, x, async_op=True)  # first
     y.sum()  # then
     job.wait()
 
 
-def broadcast_read_before_wait(job: Job) -> None:
+def broadcast_read_before_wait(job: PretendedJob) -> None:
     x = ones()
     world().broadcast(x, 0)  # first
     x.sum()  # then
     job.wait()
 
 
-def received_read_before_wait(job: Job) -> None:
+def received_read_before_wait(job: PretendedJob) -> None:
     x = ones()
     dist.irecv(x, 0)  # first
     x.sum()  # then
     job.wait()
 
 
-def sent_written_before_wait(job: Job) -> None:
+def sent_written_before_wait(job: PretendedJob) -> None:
     x = ones()
     dist.isend(x, 0)  # first
     x.zero_()  # then
     job.wait()
 
 
-def coalesced_read_before_wait(job: Job) -> None:
+def coalesced_read_before_wait(job: PretendedJob) -> None:
     x, y = ones(), ones()
     with job.nccl.coalescing():
         dist.irecv(x, 0)  # first
@@ -159,7 +159,7 @@ def coalesced_read_before_wait(job: Job) -> None:
     job.wait()
 
 
-def many_reduced_at_once_read_before_wait(job: Job) -> None:
+def many_reduced_at_once_read_before_wait(job: PretendedJob) -> None:
     x, y = ones(), ones()
     with _coalescing_manager(async_ops=True):  # first
         dist.all_reduce(x)
@@ -168,14 +168,14 @@ def many_reduced_at_once_read_before_wait(job: Job) -> None:
     job.wait()
 
 
-def functional_result_read_before_wait(job: Job) -> None:
+def functional_result_read_before_wait(job: PretendedJob) -> None:
     x = ones()
     torch.ops._c10d_functional.all_reduce_.default(x, "sum", "0")  # first
     x.sum()  # then
     torch.ops._c10d_functional.wait_tensor.default(x)
 
 
-def two_collectives_on_streams_of_their_own(job: Job) -> None:
+def two_collectives_on_streams_of_their_own(job: PretendedJob) -> None:
     x, y = ones(), ones(16)
     dist.all_reduce(x, async_op=True)  # first
     job.nccl.stream += 1
@@ -204,11 +204,13 @@ def two_collectives_on_streams_of_their_own(job: Job) -> None:
     ],
     ids=lambda value: value.__name__,
 )
-def test_a_use_that_does_not_wait_for_a_collective_is_found(job: Job, program: Callable[[Job], object]) -> None:
+def test_a_use_that_does_not_wait_for_a_collective_is_found(
+    job: PretendedJob, program: Callable[[PretendedJob], object]
+) -> None:
     assert job.found(program) == [("first", "then")]
 
 
-def test_a_report_names_the_wait_that_is_missing(job: Job) -> None:
+def test_a_report_names_the_wait_that_is_missing(job: PretendedJob) -> None:
     with checked(job.nccl) as checker:
         read_before_wait(job)
     (hazard,) = checker.hazards
@@ -219,12 +221,12 @@ def test_a_report_names_the_wait_that_is_missing(job: Job) -> None:
 # Right ----------------------------------------------------------------------------------------------------------------
 
 
-def every_collective_and_wait(job: Job) -> None:
+def every_collective_and_wait(job: PretendedJob) -> None:
     every_collective(job, asynchronous=True)
     every_collective(job, asynchronous=False)
 
 
-def every_collective(job: Job, *, asynchronous: bool) -> None:
+def every_collective(job: PretendedJob, *, asynchronous: bool) -> None:
     x, wide, parts = ones(), ones(16), [ones(), ones()]
     calls: list[Callable[[], object]] = [
         lambda: dist.all_reduce(x, async_op=asynchronous),
@@ -246,7 +248,7 @@ def every_collective(job: Job, *, asynchronous: bool) -> None:
         torch._foreach_norm([x, wide, *parts])
 
 
-def other_work_before_wait(job: Job) -> None:
+def other_work_before_wait(job: PretendedJob) -> None:
     x, y = ones(), ones()
     dist.all_reduce(x, async_op=True)
     y.mul_(2)
@@ -255,7 +257,7 @@ def other_work_before_wait(job: Job) -> None:
         x.sum()
 
 
-def read_while_read(job: Job) -> None:
+def read_while_read(job: PretendedJob) -> None:
     x, y = ones(), ones(16)
     dist.all_gather_into_tensor(y, x, async_op=True)
     x.sum()
@@ -265,7 +267,7 @@ def read_while_read(job: Job) -> None:
     x.sum()
 
 
-def chunk_of_a_buffer(job: Job) -> None:
+def chunk_of_a_buffer(job: PretendedJob) -> None:
     x = ones(4, 8)
     dist.all_reduce(x[1], async_op=True)
     x[2].zero_()
@@ -273,7 +275,7 @@ def chunk_of_a_buffer(job: Job) -> None:
     x.zero_()
 
 
-def functional_collectives(job: Job) -> None:
+def functional_collectives(job: PretendedJob) -> None:
     x = ones()
     calls: list[Callable[[], torch.Tensor]] = [
         lambda: functional.all_reduce(x, "sum", world()),
@@ -288,7 +290,7 @@ def functional_collectives(job: Job) -> None:
         x.zero_()
 
 
-def inputs_that_are_cloned(job: Job) -> None:
+def inputs_that_are_cloned(job: PretendedJob) -> None:
     x = ones()
     y = torch.ops._c10d_functional.all_reduce.default(x, "sum", "0")
     x.zero_()
@@ -298,7 +300,7 @@ def inputs_that_are_cloned(job: Job) -> None:
     torch.ops._c10d_functional.wait_tensor.default(z)
 
 
-def coalesced_with_wait(job: Job) -> None:
+def coalesced_with_wait(job: PretendedJob) -> None:
     x, y = ones(), ones()
     with job.nccl.coalescing():
         dist.irecv(x, 0)
@@ -312,7 +314,7 @@ def coalesced_with_wait(job: Job) -> None:
     x.sum(), y.sum()
 
 
-def on_the_current_stream(job: Job) -> None:
+def on_the_current_stream(job: PretendedJob) -> None:
     """Torch hands out streams of a pool, so a communicator may have the program's."""
     x = ones()
     job.nccl.stream = SIDE
@@ -321,7 +323,7 @@ def on_the_current_stream(job: Job) -> None:
         x.sum()
 
 
-def memory_that_is_used_again(job: Job) -> None:
+def memory_that_is_used_again(job: PretendedJob) -> None:
     from torch.cuda import _gpu_trace
 
     x = ones()
@@ -345,12 +347,12 @@ def memory_that_is_used_again(job: Job) -> None:
     ],
     ids=lambda value: value.__name__,
 )
-def test_a_program_that_waits_is_not_accused(job: Job, program: Callable[[Job], object]) -> None:
+def test_a_program_that_waits_is_not_accused(job: PretendedJob, program: Callable[[PretendedJob], object]) -> None:
     assert job.found(program) == []
 
 
-def test_the_host_may_wait_for_a_work_instead_of_the_stream(alone: Job) -> None:
-    def program(job: Job) -> None:
+def test_the_host_may_wait_for_a_work_instead_of_the_stream(alone: PretendedJob) -> None:
+    def program(job: PretendedJob) -> None:
         x = ones()
         work = dist.all_reduce(x, async_op=True)
         assert work is not None
@@ -365,8 +367,8 @@ def test_the_host_may_wait_for_a_work_instead_of_the_stream(alone: Job) -> None:
     assert alone.found(program) == []
 
 
-def test_the_root_of_a_broadcast_only_reads(alone: Job) -> None:
-    def program(job: Job) -> None:
+def test_the_root_of_a_broadcast_only_reads(alone: PretendedJob) -> None:
+    def program(job: PretendedJob) -> None:
         x = ones()
         world().broadcast(x, 0)
         x.sum()
@@ -378,7 +380,7 @@ def test_the_root_of_a_broadcast_only_reads(alone: Job) -> None:
     assert alone.found(program) == []
 
 
-def test_collectives_of_parallel_training_are_seen(alone: Job, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_collectives_of_parallel_training_are_seen(alone: PretendedJob, monkeypatch: pytest.MonkeyPatch) -> None:
     seen: list[str] = []
     begin = HazardMode.begin
 
@@ -397,7 +399,7 @@ def test_collectives_of_parallel_training_are_seen(alone: Job, monkeypatch: pyte
 # Unknown --------------------------------------------------------------------------------------------------------------
 
 
-def test_a_collective_whose_stream_is_unknown_is_named_and_never_accused(job: Job) -> None:
+def test_a_collective_whose_stream_is_unknown_is_named_and_never_accused(job: PretendedJob) -> None:
     """As if a library launched it without events that torch reports."""
     checker, x = HazardChecker(), ones()
     checker.start()
@@ -409,7 +411,7 @@ def test_a_collective_whose_stream_is_unknown_is_named_and_never_accused(job: Jo
     assert checker.notes == ("Races with collectives were not checked for c10d::allreduce_.",)
 
 
-def test_a_collective_that_raises_leaves_the_order_of_streams_known(job: Job) -> None:
+def test_a_collective_that_raises_leaves_the_order_of_streams_known(job: PretendedJob) -> None:
     class Failing(PretendedNccl):
         def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
             result = super().__torch_dispatch__(func, types, args, kwargs)
@@ -419,7 +421,7 @@ def test_a_collective_that_raises_leaves_the_order_of_streams_known(job: Job) ->
 
     job.nccl = Failing(job.gpu)
 
-    def program(job: Job) -> None:
+    def program(job: PretendedJob) -> None:
         x = ones()
         x.zero_()
         with pytest.raises(RuntimeError):
@@ -476,7 +478,7 @@ def on_streams(actions: list[Action]) -> tuple[list[Step], list[int]]:
     return steps, counts
 
 
-def first_found(job: Job, actions: list[Action]) -> int | None:
+def first_found(job: PretendedJob, actions: list[Action]) -> int | None:
     """The first action at which the checker reports a race."""
     tensors, ends = [ones() for _ in range(3)], list[int]()
     with checked(job.nccl) as checker:
@@ -501,7 +503,9 @@ def first_found(job: Job, actions: list[Action]) -> int | None:
 
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(_ACTIONS)
-def test_the_first_race_is_that_of_a_graph_of_what_happens_before_what(job: Job, actions: list[Action]) -> None:
+def test_the_first_race_is_that_of_a_graph_of_what_happens_before_what(
+    job: PretendedJob, actions: list[Action]
+) -> None:
     steps, counts = on_streams(actions)
     race = HappensBeforeGraph(steps).first_race_on_device()
     expected = None if race is None else next(at for at, count in enumerate(counts) if race < count)
