@@ -19,6 +19,8 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from overlapscope.recorder.hazards import HazardChecker
 
 NCCL_STREAM = 64
+_OTHERS = ("wait", "wrap", "barrier")
+"""Parts of the names of operators that run nothing on NCCL's stream."""
 _EVENTS = itertools.count(1000)
 
 
@@ -80,12 +82,14 @@ class PretendedNccl(TorchDispatchMode):
         name = func._schema.name
         if name == "_c10d_functional::wait_tensor":
             self.gpu.wait(self.ends[-1])
-        if not name.startswith(("c10d::", "_c10d_functional::")) or "wait" in name or "barrier" in name:
+        if not name.startswith(("c10d::", "_c10d_functional::")) or any(other in name for other in _OTHERS):
             return func(*args, **(kwargs or {}))
         asynchronous = not any(argument is False for argument in args)
         if asynchronous:
             self.gpu.stream_waits(self.stream, self.gpu.record())
         result = func(*args, **(kwargs or {}))
+        if isinstance(result, torch.Tensor):
+            result = on_gpu(result)
         if not self.is_coalescing:
             self.ends.append(self.gpu.record(self.stream if asynchronous else self.gpu.current))
         return result

@@ -175,6 +175,34 @@ def functional_result_read_before_wait(job: PretendedJob) -> None:
     torch.ops._c10d_functional.wait_tensor.default(x)
 
 
+def new_result_read_before_wait(job: PretendedJob) -> None:
+    y = torch.ops._c10d_functional.all_gather_into_tensor.default(ones(), 2, "0")  # first
+    y.sum()  # then
+    torch.ops._c10d_functional.wait_tensor.default(y)
+
+
+def input_of_a_new_result_written_before_wait(job: PretendedJob) -> None:
+    x = ones()
+    y = torch.ops._c10d_functional.all_gather_into_tensor.default(x, 2, "0")  # first
+    x.zero_()  # then
+    torch.ops._c10d_functional.wait_tensor.default(y)
+
+
+def read_while_cloned(job: PretendedJob) -> None:
+    x = ones()
+    with job.gpu.stream(SIDE):
+        y = torch.ops._c10d_functional.all_reduce.default(x, "sum", "0")  # first
+    x.zero_()  # then
+    torch.ops._c10d_functional.wait_tensor.default(y)
+
+
+def chunk_and_whole(job: PretendedJob) -> None:
+    x = torch.ones(4, 8)
+    dist.all_reduce(on_gpu(x[1]), async_op=True)  # first
+    on_gpu(x).sum()  # then
+    job.wait()
+
+
 def two_collectives_on_streams_of_their_own(job: PretendedJob) -> None:
     x, y = ones(), ones(16)
     dist.all_reduce(x, async_op=True)  # first
@@ -200,7 +228,11 @@ def two_collectives_on_streams_of_their_own(job: PretendedJob) -> None:
         coalesced_read_before_wait,
         many_reduced_at_once_read_before_wait,
         functional_result_read_before_wait,
+        new_result_read_before_wait,
+        input_of_a_new_result_written_before_wait,
+        read_while_cloned,
         two_collectives_on_streams_of_their_own,
+        chunk_and_whole,
     ],
     ids=lambda value: value.__name__,
 )
@@ -268,11 +300,11 @@ def read_while_read(job: PretendedJob) -> None:
 
 
 def chunk_of_a_buffer(job: PretendedJob) -> None:
-    x = ones(4, 8)
-    dist.all_reduce(x[1], async_op=True)
-    x[2].zero_()
+    x = torch.ones(4, 8)
+    dist.all_reduce(on_gpu(x[1]), async_op=True)
+    on_gpu(x[2]).zero_()
     job.wait()
-    x.zero_()
+    on_gpu(x).zero_()
 
 
 def functional_collectives(job: PretendedJob) -> None:
@@ -314,6 +346,13 @@ def coalesced_with_wait(job: PretendedJob) -> None:
     x.sum(), y.sum()
 
 
+def transposed_and_gathered(job: PretendedJob) -> None:
+    """Torch copies the tensor on the current stream."""
+    x = on_gpu(torch.ones(4, 8).t())
+    dist.all_gather([ones(8, 4), ones(8, 4)], x, async_op=True)
+    x.zero_()
+
+
 def on_the_current_stream(job: PretendedJob) -> None:
     """Torch hands out streams of a pool, so a communicator may have the program's."""
     x = ones()
@@ -342,6 +381,7 @@ def memory_that_is_used_again(job: PretendedJob) -> None:
         functional_collectives,
         inputs_that_are_cloned,
         coalesced_with_wait,
+        transposed_and_gathered,
         on_the_current_stream,
         memory_that_is_used_again,
     ],
