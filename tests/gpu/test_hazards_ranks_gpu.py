@@ -31,7 +31,10 @@ def torchrun(folder: Path, *arguments: str | Path) -> subprocess.CompletedProces
         "--master-port",
         str(free_port()),
     ]
-    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    environment = {
+        **os.environ,
+        "PYTHONPATH": os.pathsep.join([str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])]),
+    }
     done = subprocess.run(
         [*launcher, *map(str, arguments)],
         cwd=folder,
