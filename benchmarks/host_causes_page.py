@@ -223,7 +223,7 @@ def rows(out: Path) -> Iterator[HostCauseRow]:
             continue
         report = overlapscope.analyze(overlapscope.load(trace, cache=False, progress=False))
         plain = report.devices[0].plain if report.devices else None
-        costly = [finding for finding in report.findings if finding.severity != "info"]
+        costly = [each for each in report.findings if each.severity != "info" and each.found_in != "recorded"]
         yield HostCauseRow(name, program, run, plain, report.traces[0].sampled, costly)
 
 

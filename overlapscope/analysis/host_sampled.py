@@ -37,8 +37,9 @@ _DIFFERS = 0.25
 """Relative difference of the same cause between steps of a process (`docs/evaluation/host-causes.md`)."""
 _NORMAL = 1.96
 """Quantile of the normal distribution for 95%."""
-_WAITS = 0.1
-"""Minimum share of a line's samples in which the thread waits, for its calls to be what waits."""
+_WAITS, _MOSTLY = 0.1, 0.5
+"""Minimum shares of a line's samples in which the thread waits, for its calls to be what waits, and for all of the line
+to be such calls."""
 
 
 class _Amount(Struct, frozen=True):
@@ -97,7 +98,7 @@ def _in_file_calls(activity: HostActivity) -> float:
     """Return the share of the samples in calls on files, and that of the kernel's work for them.
 
     The state of a thread that runs doesn't show its call. The kernel's CPU time counts as far as samples found the
-    thread running in lines that also wait, in proportion to its waits for files.
+    thread running in lines that also wait, in proportion to its waits for files. In lines that mostly wait, all counts.
     """
     states, facts = activity.states, activity.facts
     share = states.file_io / max(1, states.total)
@@ -108,9 +109,13 @@ def _in_file_calls(activity: HostActivity) -> float:
         line = activity.frames[stack.frames[-1]] if stack.frames else None
         samples[line] += stack.samples
         running[line] += stack.running
-    beside = sum(running[line] for line in samples if samples[line] - running[line] >= _WAITS * samples[line])
-    shares = facts.kernel_ns / facts.span_ns, beside / max(1, samples.total()), states.running / states.total
-    return share + min(shares) * states.file_io / (states.file_io + states.other_wait)
+
+    def running_in_lines(least: float) -> float:
+        found = [line for line in samples if samples[line] - running[line] >= least * samples[line]]
+        return min(sum(running[line] for line in found) / max(1, samples.total()), states.running / states.total)
+
+    beside = max(running_in_lines(_MOSTLY), min(facts.kernel_ns / facts.span_ns, running_in_lines(_WAITS)))
+    return share + beside * states.file_io / (states.file_io + states.other_wait)
 
 
 def cpus_to_match(activity: HostActivity) -> int | None:

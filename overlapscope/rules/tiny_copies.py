@@ -9,11 +9,17 @@ from overlapscope.base.words import duration, size
 from overlapscope.rules._claims import MANY, ClaimedPieces, Claims
 from overlapscope.rules._lines import is_not_torch, sampled_lines
 from overlapscope.rules.rule import Draft, Rule, lost, on_claimed
+from overlapscope.trace.model import Kind, Memory
+
+_FIXES = ("batch-copies", "pin", "non-blocking"), ("batch-copies", "pin")
+"""Changes to uploads from ordinary memory, besides those to all copies."""
 
 
 def _draft(claims: Claims, pieces: ClaimedPieces) -> Draft:
     ops = claims.device.timeline.ops
     moved = ops.bytes[claims.tiny]
+    uploads = claims.tiny[ops.kind[claims.tiny] == Kind.H2D]
+    pageable = len(uploads) and (ops.host_memory[uploads] == Memory.PAGEABLE).all()
     typical = int(np.median(ops.end_ns[claims.tiny] - ops.start_ns[claims.tiny]))
     return Draft(
         afterword=sampled_lines(claims, is_not_torch),
@@ -23,6 +29,7 @@ def _draft(claims: Claims, pieces: ClaimedPieces) -> Draft:
         f"{claims.size(int(moved.sum()))}{claims.a_step}. "
         f"Each took {duration(typical)} (median) on the device, which is latency and not bandwidth, and a "
         f"launch on the host. Because of them, {lost(claims, pieces)}.",
+        fixes=(*_FIXES, *RULE.fixes) if pageable else None,
         advice="Join them in one pinned buffer, and copy that once.\n"
         "Fill the buffer with torch.cat or through views, copy it with non_blocking=True, and take views on the device "
         "with split() or narrow(). Values that do not change can stay on the device. Values that can be computed there "

@@ -315,10 +315,18 @@ def test_a_gain_varies_as_the_plain_step_does_in_proportion_to_the_time_that_the
 
 
 def test_work_in_the_kernel_for_files_counts_as_far_as_lines_wait() -> None:
-    """A thread that runs shows no call: half of the samples wait in `fsync`, and a quarter is the kernel's."""
+    """A thread that runs shows no call. In the first line it mostly waits, in the second one at times."""
     frames = (StackFrame("/app/train.py", 23, "write"), StackFrame("/app/train.py", 40, "step"))
-    stacks = (SampledStack(1, (0,), 80, 30), SampledStack(1, (1,), 20, 20))
-    for kernel_ms, other_wait, expected_ms in ((25, 0, 7.5), (60, 0, 8), (25, 25, 3.75), (None, 0, 5)):
+    often = SampledStack(1, (0,), 80, 30), SampledStack(1, (1,), 20, 20)
+    at_times = SampledStack(1, (0,), 16, 0), SampledStack(1, (1,), 84, 50)
+    for kernel_ms, other_wait, stacks, expected_ms in (
+        (25, 0, often, 8),
+        (60, 0, often, 8),
+        (25, 25, often, 4),
+        (None, 0, often, 5),
+        (25, 0, at_times, 7.5),
+        (60, 0, at_times, 10),
+    ):
         activity = HostActivity(
             thread=1,
             steps=10,

@@ -244,6 +244,32 @@ def test_no_slow_link(trace: Trace) -> None:
     assert "slow-link" not in findings_of(trace)
 
 
+@pytest.mark.parametrize(
+    ("memory", "blocks", "fix"),
+    [
+        (Memory.PAGEABLE, True, ("batch-copies", "pin", "non-blocking")),
+        (Memory.PAGEABLE, False, ("batch-copies", "pin")),
+        (Memory.PINNED, False, ("batch-copies",)),
+    ],
+)
+def test_tiny_copies_of_ordinary_memory_are_to_be_joined_in_pinned_memory(
+    memory: Memory, blocks: bool, fix: tuple[str, ...]
+) -> None:
+    ops, calls, cpu_ops = [], [], []
+    for step in range(0, 20 * MS, 4 * MS):
+        starts = range(step, step + 2560 * US, 40 * US)
+        ops += [
+            Op(Kind.H2D, at + 20 * US, at + 22 * US, 7, (at, at + 19 * US), source=memory, size=8192) for at in starts
+        ]
+        cpu_ops += [Host("aten::copy_", at, at + 35 * US) for at in starts]
+        calls += [Host("cudaStreamSynchronize", at + 20 * US, at + 30 * US) for at in starts if blocks]
+        ops.append(Op(Kind.COMPUTE, step + 3 * MS, step + 4 * MS - US, launch=(step + 2900 * US, step + 2910 * US)))
+    notes = [Host(f"ProfilerStep#{n}", n * 4 * MS, (n + 1) * 4 * MS) for n in range(5)]
+    # The rate of the link is known for this GPU.
+    trace = make_trace(ops, calls=calls, cpu_ops=cpu_ops, annotations=notes, device_names={0: "NVIDIA H200"})
+    assert findings_of(trace)["tiny-copies"].fix == fix
+
+
 def test_values_read_back_one_by_one_are_host_sync_and_not_tiny_copies() -> None:
     findings = findings_of(scalars(100))
     assert "tiny-copies" not in findings
