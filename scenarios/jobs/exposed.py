@@ -45,6 +45,8 @@ class ExposedCollective:
             self.samples = torch.randn(options.batch, options.width)
         self.on_host = torch.zeros_like(self.large, device="cpu", pin_memory=self.on_gpu)
         self.stream = torch.cuda.Stream() if self.on_gpu else None
+        if self.stream is not None:
+            self.stream.wait_stream(torch.cuda.current_stream())
 
     def aside(self) -> AbstractContextManager[object]:
         """Issue collectives from a stream of their own, which doesn't wait for the products."""

@@ -10,7 +10,6 @@ from collections.abc import Sequence
 import numpy as np
 from msgspec.structs import replace
 
-from overlapscope.analysis import calls as call_kinds
 from overlapscope.analysis.event_waits import EXACT
 from overlapscope.analysis.holds import Reading, find_holds
 from overlapscope.analysis.lane_items import find_lanes
@@ -27,7 +26,7 @@ from overlapscope.prediction.noise import spread
 from overlapscope.prediction.overhead import lighter_ones
 from overlapscope.prediction.predict import apply
 from overlapscope.prediction.replay import Deadlock, Replay, replay
-from overlapscope.prediction.steps import first_items
+from overlapscope.prediction.steps import first_items, step_of_calls
 from overlapscope.ranks.joint.on_host import host_rank
 from overlapscope.ranks.joint.rank import BY_EVENT, NOT_SHOWN, Parts, RankSummary, Unfit
 from overlapscope.ranks.joint.result import JointChange
@@ -129,7 +128,7 @@ def _parts(base: Base, graph: Graph, replayed: Replay, comm: I64) -> Parts:
     segment = pick(segment_of_call, items.call, 0)
     marks = first_items(graph, base.judged, replayed.start_ns)
     kept = mask_of(marks, len(items)) | _ends_segment(graph, segment)
-    free = _free_from(graph, comm)
+    free = _free_from(base, graph, comm)
     needed = mask_of(np.append(launching, free[free >= 0]), len(calls))
     reduced = condense(graph, replayed, kept, needed, mask_of(comm, len(items)))
     ends, place_of_call = reduced.place[comm], np.full(len(calls), NOT_SHOWN)
@@ -157,20 +156,20 @@ def _ends_segment(graph: Graph, segment: I64) -> Bool:
     return mask_of(order[changes], len(segment))
 
 
-def _free_from(graph: Graph, comm: I64) -> I64:
+def _free_from(base: Base, graph: Graph, comm: I64) -> I64:
     """Return the first call from which each collective could run that waits for no op of another stream; -1 otherwise.
 
-    It is the call after the last one before the launch that waits for the GPU: work of earlier steps may end there.
+    It is the first call of the step, or the one after the last call before the launch that waits for the GPU.
     """
     trace, calls = graph.trace, graph.calls
     holds, op = find_holds(trace, Reading.LIKELY).streams, find_lanes(trace).items.op
     nothing = (holds.first < 0) & (holds.confidence == EXACT)
     free, held = (mask_of(graph.item_of_op[op[holds.then[rows]]], len(graph.items)) for rows in (nothing, ~nothing))
-    waits = call_kinds.synchronises(trace.runtime_calls)[calls.row]
+    waits, step = mask_of(graph.waits.call, len(calls)), step_of_calls(graph, base.judged)
     begin = np.full(len(calls), -1)
     for _, rows in graph.by_thread():
-        last = np.maximum.accumulate(np.where(waits[rows], np.arange(len(rows)), -1))
-        begin[rows] = np.where(last >= 0, pick(rows, last + 1), -1)
+        begins = np.append(True, waits[rows[:-1]] | (np.diff(step[rows]) != 0))[: len(rows)]
+        begin[rows] = rows[np.maximum.accumulate(np.where(begins, np.arange(len(rows)), 0))]
     return np.where((free & ~held)[comm], pick(begin, graph.items.call[comm]), -1)
 
 
