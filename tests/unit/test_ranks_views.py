@@ -34,6 +34,7 @@ from overlapscope.ranks.reduced import reduce
 from overlapscope.ranks.result import Clocks, Duplicate, Matching, RankRow, RanksReport, Unreadable, from_json, to_json
 from overlapscope.reading import expand, load
 from overlapscope.render import html, markdown, terminal
+from overlapscope.rules.finding import Where
 from tests.support.ranks_samples import HOSTILE, counting_all_waits, job, multiplied, recorded
 
 STATES = ("missing", "unreadable")
@@ -85,6 +86,19 @@ def test_the_answer_on_the_recorded_job_comes_first() -> None:
     causes = "straggler 53.2% and unknown 46.8%"
     assert third == f"Exposed communication takes 2.8% to 8.7% of the time. Its causes: {causes}."
     assert words.judge(real()).level == "poor"
+
+
+def test_why_a_rank_is_late_has_the_line_of_most_of_that_time() -> None:
+    report = real()
+    first, *others = report.worst
+    where = Where(op=None, call=None, line="train.py:12 in \x1b[2Jbatch")
+    found = (replace(first.findings[0], rule="python", where=where), replace(first.findings[0], rule="dispatch"))
+    for findings, ending in ((found, "by dispatch."), (found[:1], "by dispatch.")):
+        late = replace(report, worst=(replace(first, findings=findings), *others))
+        assert ending in words.judge(late).text
+    at_line = replace(first.findings[0], rule="dispatch", where=where)
+    late = replace(report, worst=(replace(first, findings=(at_line,)), *others))
+    assert "by dispatch, mostly at train.py:12 in \\x1b[2Jbatch." in words.judge(late).text
 
 
 def test_a_rank_delays_no_other_whose_compute_was_not_launched() -> None:
