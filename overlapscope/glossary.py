@@ -12,7 +12,7 @@ from overlapscope.base.words import capital, did_you_mean, listed
 from overlapscope.budgets.metrics import METRICS, Metric
 from overlapscope.catalog.advice import NAMES, OTHERS
 from overlapscope.catalog.buckets import BUCKETS, Bucket
-from overlapscope.catalog.causes import CAUSES, JOINED_COMM_CAUSES, Cause, CopyCause, IdleCause, Subject
+from overlapscope.catalog.causes import CAUSES, JOINED_COMM_CAUSES, WORK_UNKNOWN, Cause, CopyCause, Subject
 from overlapscope.catalog.changes import CHANGES, Change
 from overlapscope.catalog.checks import CHECKS, TrustCheck
 from overlapscope.catalog.earlier_names import current_rule
@@ -226,7 +226,7 @@ def _cause(cause: Cause, subject: Subject) -> GlossaryEntry:
 
 
 def _counts(cause: Cause, subject: Subject) -> str:
-    if cause.id in (CopyCause.LEAD_IN, *JOINED_COMM_CAUSES, IdleCause.MISSING_OPS):
+    if cause.id in (CopyCause.LEAD_IN, *JOINED_COMM_CAUSES, *WORK_UNKNOWN):
         return "It counts in no metric."
     left_out = () if cause.blames_call else ("host_stall_time",)
     return f"It counts in {listed(metric for metric in _blaming(subject) if metric not in left_out)}."

@@ -16,7 +16,7 @@ from overlapscope.analysis.group_results import CopyGroup, Evidence, HostStall, 
 from overlapscope.analysis.host_results import HostUse, SampledStep
 from overlapscope.analysis.trust_results import Environment, Trust
 from overlapscope.catalog.buckets import bucket_of
-from overlapscope.catalog.causes import IdleCause
+from overlapscope.catalog.causes import WORK_UNKNOWN
 from overlapscope.trace.model import OwnPeriod, TraceOrigin
 
 
@@ -98,19 +98,24 @@ class Device(msgspec.Struct, frozen=True, kw_only=True):
     """Figures without the profiler; None if they are unknown, or a single step or range is analysed."""
 
 
+def missing_by_cause(figures: Device | Period) -> dict[str, int]:
+    """Return the parts of the idle bucket in which the GPU may have worked."""
+    return {cause: ns for cause in sorted(WORK_UNKNOWN) if (ns := figures.idle_by_cause.get(cause, 0))}
+
+
 def missing_ns(figures: Device | Period) -> int:
-    """Return the part of the idle bucket in which ops are missing, so that the GPU may not have been idle."""
-    return figures.idle_by_cause.get(IdleCause.MISSING_OPS, 0)
+    """Return the part of the idle bucket in which the GPU may have worked."""
+    return sum(missing_by_cause(figures).values())
 
 
 def partition(figures: Device | Period) -> dict[str, int]:
     """Return the buckets by their names for readers; they add up to the span.
 
-    Any time with missing ops is taken out of idle.
+    Any time in which the GPU may have worked is taken out of idle.
     """
     parts = {bucket_of(name).name: ns for name, ns in figures.buckets.named().items()}
-    missing = missing_ns(figures)
-    return parts | {"idle": parts["idle"] - missing, "missing ops": missing} if missing else parts
+    missing = {bucket_of(cause).name: ns for cause, ns in missing_by_cause(figures).items()}
+    return parts | {"idle": parts["idle"] - missing_ns(figures)} | missing
 
 
 class TraceResult(msgspec.Struct, frozen=True, kw_only=True):

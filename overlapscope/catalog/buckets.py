@@ -67,10 +67,15 @@ BUCKETS: Final = {
             "the host waited for GPU ops that were not recorded",
             ("#c9bfae", "#6b6355"),
         ),
+        Bucket(
+            "unrecorded",
+            "a plain step is longer than the recorded one",
+            ("#cfc5b4", "#5f584b"),
+        ),
     )
 }
-"""Buckets by name, in display order. Missing ops are part of the JSON report's `idle_ns`."""
-_BY_NAME: Final = {name: bucket for bucket in BUCKETS.values() for name in (bucket.field, bucket.json_name)}
+"""Buckets by name, in display order. The last two are part of the JSON report's `idle_ns`."""
+_BY_NAME: Final = {name: bucket for bucket in BUCKETS.values() for name in (bucket.id, bucket.field, bucket.json_name)}
 
 
 def figure_name(name: str) -> str:
@@ -80,5 +85,5 @@ def figure_name(name: str) -> str:
 
 
 def bucket_of(name: str) -> Bucket:
-    """Return the bucket of a field (`exposed_copy_ns`) or of its name in JSON (`exposed copy`)."""
+    """Return the bucket of an id (`exposed-copy`), a field (`exposed_copy_ns`) or a name in JSON (`exposed copy`)."""
     return _BY_NAME[name]

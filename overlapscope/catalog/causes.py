@@ -68,11 +68,14 @@ class IdleCause(StrEnum):
     LAUNCH_LATENCY = "launch-latency"
     LEAD_IN = "lead-in"
     MISSING_OPS = "missing-ops"
+    UNRECORDED = "unrecorded"
     UNKNOWN = "unknown"
     LAUNCH_BOUND = "launch-bound"
     HOST_COMPUTE = "host-compute"
 
 
+WORK_UNKNOWN = frozenset({IdleCause.MISSING_OPS, IdleCause.UNRECORDED})
+"""Causes of time that is in the idle bucket, although the GPU may have worked."""
 EARLIER_IDLE_CAUSES = (IdleCause.LAUNCH_BOUND, IdleCause.HOST_COMPUTE)
 """Causes that only reports of earlier versions have; `python`, `dispatch`, `cpu-ops` and others divide their time."""
 COPY_CAUSES = tuple(CopyCause)
@@ -519,6 +522,13 @@ IDLE: Final = _by_id(
         remedy="Synchronize before recording; record from before CUDA graphs are captured.",
     ),
     Cause(
+        IdleCause.UNRECORDED,
+        meaning="A step without the profiler is longer than the recorded one by this time: the GPU's work is unknown.",
+        evidence="a step without the profiler takes longer than the recorded one",
+        colors=("#cfc5b4", "#5f584b"),
+        remedy="Record again when the machine is as fast as without the recording.",
+    ),
+    Cause(
         IdleCause.UNKNOWN,
         meaning="The recording does not show why.",
         evidence="the recording does not show why",
@@ -527,8 +537,7 @@ IDLE: Final = _by_id(
     ),
     Cause(
         IdleCause.LAUNCH_BOUND,
-        meaning="In reports of earlier versions: the host launched as fast as it could, and the GPU was faster. It is "
-        "`dispatch` and `python` now.",
+        meaning="In reports of earlier versions: `dispatch` and `python` while the host launched as fast as it could.",
         evidence="launches followed one another as fast as the host could issue them",
         colors=("#747c8f", "#a5adbf"),
         remedy="Use CUDA graphs or torch.compile.",
@@ -539,8 +548,7 @@ IDLE: Final = _by_id(
     ),
     Cause(
         IdleCause.HOST_COMPUTE,
-        meaning="In reports of earlier versions: the host ran other CPU ops or Python and launched nothing. It is "
-        "`python`, `cpu-ops` and the causes beside them now.",
+        meaning="In reports of earlier versions: `python`, `cpu-ops` and the causes beside them.",
         evidence="the host ran CPU ops or Python without launching",
         colors=("#8d95a3", "#8c95a6"),
         remedy="Move that work off the launching thread, or overlap it.",

@@ -11,6 +11,7 @@ from overlapscope.analysis.figures import Period, PerStep
 from overlapscope.analysis.plain_step import PlainStep
 from overlapscope.analysis.results import Device, Plain
 from overlapscope.base.session import kept_in_session
+from overlapscope.catalog.causes import IdleCause
 from overlapscope.errors import UsageError
 from overlapscope.prediction.base import Base, on_device, prepare
 from overlapscope.prediction.overhead import known_step, of_few_lanes, plain_program, replayed_unasked
@@ -70,7 +71,7 @@ def _judged_part(device: Device) -> PerStep | Period | Device:
 
 
 def _longer(device: Device, by_ns: int) -> Device:
-    """Return the device with each step lengthened by unexplained idle time; the windows keep their places."""
+    """Return the device with each step lengthened by time that was not recorded; the windows keep their places."""
     whole_ns = by_ns * max(1, len(device.steps))
     return msgspec.structs.replace(
         _idle_for(device, whole_ns),
@@ -85,7 +86,7 @@ def _idle_for(part: P, more_ns: int) -> P:
         part,
         span_ns=part.span_ns + more_ns,
         buckets=msgspec.structs.replace(part.buckets, idle_ns=part.buckets.idle_ns + more_ns),
-        idle_by_cause=part.idle_by_cause | {"unknown": part.idle_by_cause.get("unknown", 0) + more_ns},
+        idle_by_cause=part.idle_by_cause | {IdleCause.UNRECORDED: more_ns},
     )
 
 

@@ -14,7 +14,7 @@ from overlapscope.analysis.steps import find_outliers
 from overlapscope.base.intervals import I64
 from overlapscope.base.words import bare_shares, percent, unit_for
 from overlapscope.catalog.buckets import BUCKETS
-from overlapscope.catalog.causes import CAUSES, IdleCause, Subject
+from overlapscope.catalog.causes import CAUSES, WORK_UNKNOWN, Subject
 from overlapscope.documents.colors import palette
 from overlapscope.documents.figure import Figure, axis, escape, figure, legible, stacked_bars
 from overlapscope.report.page import DeviceReport
@@ -93,7 +93,7 @@ def _labels(sections: Sequence[DeviceReport]) -> list[str]:
 
 
 def by_cause(section: DeviceReport, subject: Subject) -> dict[str, int]:
-    """Return the causes that took time, largest first. Missing ops do not count as idle time."""
+    """Return the causes that took time, largest first. Idle time is without that of `WORK_UNKNOWN`."""
     device = section.device
     if device is None:
         return {}
@@ -102,7 +102,7 @@ def by_cause(section: DeviceReport, subject: Subject) -> dict[str, int]:
         "exposed-comm": device.exposed_comm_by_cause,
         "idle": device.idle_by_cause,
     }[subject]
-    lost = ((cause, ns) for cause, ns in causes.items() if ns and cause != IdleCause.MISSING_OPS)
+    lost = ((cause, ns) for cause, ns in causes.items() if ns and cause not in WORK_UNKNOWN)
     return dict(sorted(lost, key=lambda item: (-item[1], item[0])))
 
 

@@ -5,8 +5,9 @@ from __future__ import annotations
 from msgspec import Struct
 
 from overlapscope.analysis.figures import efficiency_shown, hidden_copy_shown
-from overlapscope.analysis.results import Device, missing_ns, partition
-from overlapscope.base.words import bare_shares, between, duration, percent, plural, share
+from overlapscope.analysis.results import Device, missing_by_cause, missing_ns, partition
+from overlapscope.base.words import bare_shares, between, capital, duration, percent, plural, share
+from overlapscope.catalog.buckets import bucket_of
 from overlapscope.catalog.causes import Subject
 from overlapscope.documents.model import Card
 from overlapscope.report.charts import by_cause
@@ -17,7 +18,8 @@ _EFFICIENCY = (
     "The part of the possible overlap that happened. 0%: kernels and copies ran one at a time; 100%: no order of the "
     "same work would hide more."
 )
-_MISSING = "The host waited for GPU ops that were not recorded, so the GPU's activity in that time is unknown."
+_UNKNOWN = "{}, so the GPU's activity in that time is unknown."
+"""Begins with the meaning of the bucket."""
 
 MOST_CAUSES = 4
 """Number of a bucket's causes in a line; the bucket's page has all."""
@@ -53,7 +55,8 @@ def reasons(section: DeviceReport, device: Device) -> tuple[Reason, ...]:
 def headlines(section: DeviceReport, device: Device) -> tuple[Card, ...]:
     """Return the figures of a device, the most telling first."""
     unit, buckets = section.unit, device.buckets
-    idle_ns, missing = buckets.idle_ns - missing_ns(device), missing_ns(device)
+    idle_ns = buckets.idle_ns - missing_ns(device)
+    missing = [(bucket_of(cause), ns) for cause, ns in missing_by_cause(device).items()]
     stall_ns = sum(stall.idle_caused_ns for stall in device.host_stalls)
     of = "of the step" if section.steps else "of the time"
     # The shares are those of the bar and of the table, which add up to 100.
@@ -79,7 +82,10 @@ def headlines(section: DeviceReport, device: Device) -> tuple[Card, ...]:
             "Time in which a collective (NCCL and the like) ran and no other kernel beside it.",
         ),
         Card("idle", unit.text(idle_ns), part("idle"), "Time in which nothing ran on the GPU."),
-        *([Card("missing ops", unit.text(missing), part("missing ops"), _MISSING)] if missing else []),
+        *(
+            Card(bucket.name, unit.text(ns), part(bucket.name), _UNKNOWN.format(capital(bucket.meaning)))
+            for bucket, ns in missing
+        ),
         Card(
             "stall cost",
             unit.text(stall_ns),

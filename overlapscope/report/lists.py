@@ -190,7 +190,7 @@ def _place(window: Window | None) -> tuple[int, int] | None:
 
 
 class _Times(NamedTuple):
-    """Times of one or several periods, in nanoseconds; missing ops do not count as idle time."""
+    """Times of one or several periods, in nanoseconds; idle time is without that of `WORK_UNKNOWN`."""
 
     span_ns: int
     compute_ns: int

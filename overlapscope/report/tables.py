@@ -27,7 +27,7 @@ from overlapscope.base.words import (
     unit_for,
     whole_tenths,
 )
-from overlapscope.catalog.causes import IdleCause
+from overlapscope.catalog.causes import WORK_UNKNOWN
 from overlapscope.catalog.checks import check_by_id
 from overlapscope.catalog.ops import op_words
 from overlapscope.documents import columns as column
@@ -165,8 +165,8 @@ def costliest_causes(section: DeviceReport, device: Device) -> Table:
 
 
 def _by_cause(device: Device) -> tuple[tuple[str, str, dict[str, int]], ...]:
-    """Return the buckets that have causes, their short names, and the causes. Missing ops do not count as idle time."""
-    idle = {cause: ns for cause, ns in device.idle_by_cause.items() if cause != IdleCause.MISSING_OPS}
+    """Return the buckets that have causes, their short names, and the causes, without those of `WORK_UNKNOWN`."""
+    idle = {cause: ns for cause, ns in device.idle_by_cause.items() if cause not in WORK_UNKNOWN}
     return (
         ("exposed copy", "copy", device.exposed_copy_by_cause),
         ("exposed comm", "comm", device.exposed_comm_by_cause),

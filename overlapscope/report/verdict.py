@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Literal
+from typing import Final, Literal
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -12,10 +12,10 @@ from overlapscope.analysis import spread
 from overlapscope.analysis.figures import copies_matter
 from overlapscope.analysis.host_results import HostUse, SampledStep
 from overlapscope.analysis.plain_step import takes
-from overlapscope.analysis.results import Device, TraceResult, missing_ns
+from overlapscope.analysis.results import Device, TraceResult, missing_by_cause, missing_ns
 from overlapscope.base.words import between, capital, clean, duration, listed, plural, share
 from overlapscope.catalog import devices
-from overlapscope.catalog.causes import EXPOSED_COPY, IDLE, Cause, CopyCause, IdleCause
+from overlapscope.catalog.causes import EXPOSED_COPY, IDLE, WORK_UNKNOWN, Cause, CopyCause, IdleCause
 from overlapscope.report import net_overlap
 from overlapscope.report.page import DeviceReport
 from overlapscope.rules import RULES
@@ -160,8 +160,8 @@ def _losses(device: Device, *, lost: bool) -> list[tuple[int, str]]:
 
     Negligible losses are left out, unless there is no other. `lost` is whether the recording may lack copies.
     """
-    buckets, span, missing = device.buckets, device.span_ns, missing_ns(device)
-    idle = buckets.idle_ns - missing
+    buckets, span, missing = device.buckets, device.span_ns, missing_by_cause(device)
+    idle = buckets.idle_ns - missing_ns(device)
     losses = []
     if copies_matter(device):
         losses.append((buckets.exposed_copy_ns, _copies(device)))
@@ -169,16 +169,22 @@ def _losses(device: Device, *, lost: bool) -> list[tuple[int, str]]:
         clause = f"communication runs alone for {duration(buckets.exposed_comm_ns)}"
         losses.append((buckets.exposed_comm_ns, f"{clause} ({share(buckets.exposed_comm_ns, span)})"))
     if idle >= max(1, GOOD_BELOW * span):
-        explained = ((ns, cause) for cause, ns in device.idle_by_cause.items() if cause != IdleCause.MISSING_OPS)
+        explained = ((ns, cause) for cause, ns in device.idle_by_cause.items() if cause not in WORK_UNKNOWN)
         most, cause = max(explained, default=(0, "unknown"), key=lambda item: item[0])
         why = f", mostly {cause}" if most > idle // 2 else ""
         losses.append((idle, f"the GPU is idle for {duration(idle)} ({share(idle, span)}{why})"))
-    if missing >= max(1, WORTH_SAYING * span):
-        clause = f"GPU ops are missing from the recording for {duration(missing)} ({share(missing, span)})"
-        losses.append((missing, clause))
+    for unknown, ns in missing.items():
+        if ns >= max(1, WORTH_SAYING * span):
+            losses.append((ns, _UNKNOWN[unknown].format(f"{duration(ns)} ({share(ns, span)})")))
     if not device.overlap.copy_ns and lost:
         return losses or [(0, "no copy between host and device is left in the recording")]
     return losses or [(0, _copies(device))]
+
+
+_UNKNOWN: Final[Mapping[str, str]] = {
+    IdleCause.MISSING_OPS: "GPU ops are missing from the recording for {}",
+    IdleCause.UNRECORDED: "nothing was recorded of {}",
+}
 
 
 def _copies(device: Device) -> str:
