@@ -135,8 +135,8 @@ def _sizes(trace: Trace) -> Check:
     return Check.warn(
         "copy-sizes",
         f"{plural(count, 'GPU op')} {'has' if count == 1 else 'have'} an impossible size (a copy at over 1 "
-        f"TB/s, or more than 64 bits hold): {_counted(wrong)}. Bytes and bandwidths leave that out; the times may be "
-        "wrong too.",
+        f"TB/s, between devices at over 10, or more than 64 bits hold): {_counted(wrong)}. Bytes and bandwidths leave "
+        "that out; the times may be wrong too.",
         wrong,
     )
 

@@ -17,6 +17,7 @@ from overlapscope.trace.host_ops import OPTIMIZER_STEP, OPTIMIZER_ZERO_GRAD
 from overlapscope.trace.model import (
     I8,
     I64,
+    Bool,
     Collectives,
     DeviceAnnotations,
     GpuOps,
@@ -32,8 +33,8 @@ _QUEUE_FULL = "Command Buffer Full"
 device and waits, with or without a profiler."""
 LARGEST_BYTES = 1 << 50
 """Maximum size of a GPU op in bytes and of a collective in elements: a pebibyte."""
-FASTEST_BYTES_PER_NS = 1_000
-"""1 TB/s, faster than any link between a host and a device."""
+_FASTEST_BYTES_PER_NS = {Kind.H2D: 1_000, Kind.D2H: 1_000, Kind.P2P: 10_000}
+"""1 TB/s, faster than any link between a host and a device; 10 TB/s, faster than any between devices."""
 _US_NS = 1_000
 _LARGEST_SUM = 1 << 62
 _NO_ROWS: Part = (
@@ -129,11 +130,13 @@ class Finished:
         size, dur = values[place, 3], self.dur_ns[rows]
         # In a file with whole microseconds only, shorter ops have no duration.
         coarse = not ((self.start_ns[rows] % _US_NS).any() or (dur % _US_NS).any())
-        # Divide, because the product of a duration and a speed may overflow.
-        wrong = size // FASTEST_BYTES_PER_NS > dur + (_US_NS if coarse else 1)
-        fast = np.flatnonzero(wrong)
-        wrong[fast] = np.isin(self._judged(rows[fast])[:, 0], (Kind.H2D, Kind.D2H))
-        wrong |= size > LARGEST_BYTES
+        longest_ns = dur + (_US_NS if coarse else 1)
+        fast = np.flatnonzero(size // min(_FASTEST_BYTES_PER_NS.values()) > longest_ns)
+        wrong = size > LARGEST_BYTES
+        if len(fast):
+            calls = self.runtime_calls(0)
+            kind = self._kind(rows[fast], calls, self._launch(rows[fast], calls))
+            wrong[fast] |= too_fast(kind, size[fast], longest_ns[fast])
         if np.maximum(size, 0)[~wrong].sum(dtype=np.float64) > _LARGEST_SUM:
             wrong = size >= 0
         values[place[wrong], 3] = -1
@@ -182,16 +185,13 @@ class Finished:
 
     def gpu_ops(self, base_ns: int, calls: RuntimeCalls) -> GpuOps:
         rows = self._sorted(EventTable.GPU)
-        values, judged = self._aligned(EventTable.GPU, rows), self._judged(rows)
-        correlation = _positive(values[:, 2])
-        launch = np.where(correlation > 0, locate(calls.correlation, correlation), -1)
-        sides = values[:, 7].astype(np.int32), values[:, 8].astype(np.int32)
+        values, judged, launch = self._aligned(EventTable.GPU, rows), self._judged(rows), self._launch(rows, calls)
         return GpuOps(
             **self._common(rows, base_ns),
-            kind=with_peer_copies(judged[:, 0], *sides, calls, launch),
+            kind=self._kind(rows, calls, launch),
             device=values[:, 0].astype(np.int32),
             stream=values[:, 1].astype(np.int32),
-            correlation=correlation,
+            correlation=_positive(values[:, 2]),
             launch=launch,
             bytes=np.maximum(values[:, 3], -1),
             source_kind=judged[:, 1].copy(),
@@ -199,9 +199,18 @@ class Finished:
             stated_gb_per_s=values[:, 4].copy().view(np.float64),
             blocks=values[:, 5].copy(),
             block_threads=values[:, 6].copy(),
-            source_device=sides[0],
-            target_device=sides[1],
+            source_device=values[:, 7].astype(np.int32),
+            target_device=values[:, 8].astype(np.int32),
         )
+
+    def _launch(self, rows: Index, calls: RuntimeCalls) -> I64:
+        """Return the row in `calls` of the launch of GPU ops; -1 where not recorded."""
+        correlation = _positive(self._aligned(EventTable.GPU, rows)[:, 2])
+        return np.where(correlation > 0, locate(calls.correlation, correlation), -1)
+
+    def _kind(self, rows: Index, calls: RuntimeCalls, launch: I64) -> I8:
+        source, target = self._aligned(EventTable.GPU, rows)[:, 7:9].T.astype(np.int32)
+        return with_peer_copies(self._judged(rows)[:, 0], source, target, calls, launch)
 
     def device_annotations(self, base_ns: int) -> DeviceAnnotations:
         rows = self._sorted(EventTable.DEVICE_ANNOTATION)
@@ -279,6 +288,15 @@ class Finished:
     def _aligned(self, table: EventTable, rows: Index) -> I64:
         at, values = self._values[table]
         return values[np.searchsorted(at, rows)]
+
+
+def too_fast(kind: I8, size: I64, longest_ns: I64) -> Bool:
+    """Return which sizes no copy of its `Kind` can have moved in so much time. Copies within a device have no limit."""
+    wrong = np.zeros(len(kind), np.bool_)
+    for limited, fastest in _FASTEST_BYTES_PER_NS.items():
+        # Divide, because the product of a duration and a speed may overflow.
+        wrong |= (kind == limited) & (size // fastest > longest_ns)
+    return wrong
 
 
 def _bounded(count: I64) -> I64:

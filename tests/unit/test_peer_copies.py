@@ -81,15 +81,22 @@ def test_the_call_shows_peer_copies_of_rocm_which_has_one_name_for_both(
     assert sides(read(tmp_path, call(1, 2, 4, called), op).gpu_ops) == [(kind, -1, -1)]
 
 
-def test_a_report_of_nsight_systems_states_the_devices(tmp_path: Path) -> None:
-    copy = "start, end, deviceId, streamId, correlationId, bytes, copyKind, srcKind, dstKind"
-    with closing(sqlite3.connect(tmp_path / "report.sqlite")) as database, database:
+def nsys_copies(folder: Path, *copies: tuple[int | None, ...]) -> Trace:
+    """Return a trace of nsys with copies of 5 ns, each of a size, kind, source and target."""
+    columns = (
+        "start, end, deviceId, streamId, correlationId, srcKind, dstKind, bytes, copyKind, srcDeviceId, dstDeviceId"
+    )
+    with closing(sqlite3.connect(folder / "report.sqlite")) as database, database:
         database.execute("CREATE TABLE StringIds (id INTEGER PRIMARY KEY, value TEXT)")
-        database.execute(f"CREATE TABLE CUPTI_ACTIVITY_KIND_MEMCPY ({copy}, srcDeviceId, dstDeviceId)")
-        stated = [(10, 0, 1), (8, 1, 0), (8, 1, 1), (10, None, None), (8, None, None), (13, 0, 1), (1, None, None)]
-        rows = [(10 * n, 10 * n + 5, 0, 7, n, 64, kind, 2, 2, *ids) for n, (kind, *ids) in enumerate(stated, 1)]
+        database.execute(f"CREATE TABLE CUPTI_ACTIVITY_KIND_MEMCPY ({columns})")
+        rows = [(10 * n, 10 * n + 5, 0, 7, n, 2, 2, *copy) for n, copy in enumerate(copies, 1)]
         database.executemany(f"INSERT INTO CUPTI_ACTIVITY_KIND_MEMCPY VALUES ({', '.join('?' * 11)})", rows)
-    assert sides(ov.load(tmp_path / "report.sqlite").gpu_ops) == [
+    return ov.load(folder / "report.sqlite")
+
+
+def test_a_report_of_nsight_systems_states_the_devices(tmp_path: Path) -> None:
+    stated = [(10, 0, 1), (8, 1, 0), (8, 1, 1), (10, None, None), (8, None, None), (13, 0, 1), (1, None, None)]
+    assert sides(nsys_copies(tmp_path, *((64, *each) for each in stated)).gpu_ops) == [
         (Kind.P2P, 0, 1),
         (Kind.P2P, 1, 0),
         (Kind.OTHER, 1, 1),
@@ -98,6 +105,12 @@ def test_a_report_of_nsight_systems_states_the_devices(tmp_path: Path) -> None:
         (Kind.P2P, 0, 1),
         (Kind.H2D, -1, -1),
     ]
+
+
+def test_a_report_of_nsight_systems_cannot_state_a_size_that_no_link_moves(tmp_path: Path) -> None:
+    trace = nsys_copies(tmp_path, (50_000, 10, 0, 1), (70_000, 10, 0, 1), (70_000, 8, 0, 1), (70_000, 8, 0, 0))
+    assert trace.gpu_ops.bytes.tolist() == [50_000, -1, -1, 70_000]
+    assert trace.damage.impossible_sizes == {"other": 2}
 
 
 @pytest.mark.parametrize(
@@ -129,6 +142,20 @@ def test_a_written_trace_keeps_the_devices(tmp_path: Path) -> None:
     (tmp_path / "again.json").write_bytes(b"".join(chrome_trace.blocks(trace, packed=False)))
     again = ov.load(tmp_path / "again.json", progress=False, cache=False)
     assert sides(again.gpu_ops) == sides(trace.gpu_ops) == [(Kind.P2P, 0, 1), (Kind.OTHER, 0, 0), (Kind.P2P, -1, -1)]
+
+
+@pytest.mark.parametrize(("size", "kept"), [(9_000_000, True), (20_000_000, False)])
+@pytest.mark.parametrize("how", ["by name", "by devices", "by call"])
+def test_a_size_that_no_link_between_devices_can_move_is_forgotten(
+    how: str, size: int, kept: bool, tmp_path: Path
+) -> None:
+    name, stated = (PEER if how == "by name" else WITHIN), (BETWEEN if how == "by devices" else {"device": 0})
+    args = {"stream": 7, "bytes": size, "correlation": 4, **stated}
+    within = event("gpu_memcpy", WITHIN, 8, 1, args={"device": 0, "stream": 7, "bytes": size})
+    calls = [call(1, 2, 4, "hipMemcpyPeerAsync")] if how == "by call" else []
+    trace = read(tmp_path, *calls, event("gpu_memcpy", name, 5, 1, args=args), within, event("kernel", "k", 9.5, 1))
+    assert trace.gpu_ops.bytes.tolist()[:2] == [size if kept else -1, size]
+    assert trace.damage.impossible_sizes == ({} if kept else {"other": 1})
 
 
 # -- Figures ---------------------------------------------------------------------------------------

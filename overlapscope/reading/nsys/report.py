@@ -20,7 +20,7 @@ from overlapscope.base.words import listed
 from overlapscope.errors import UnreadableTrace
 from overlapscope.reading._peer_copies import with_peer_copies
 from overlapscope.reading._progress import ReadingBar
-from overlapscope.reading._tables import FASTEST_BYTES_PER_NS, LARGEST_BYTES
+from overlapscope.reading._tables import LARGEST_BYTES, too_fast
 from overlapscope.reading._times import LARGEST_TOTAL_NS, possible, recording
 from overlapscope.reading.file_names import file_and_part, rank_in_name, shown_source
 from overlapscope.reading.files import LIMIT_BYTES
@@ -165,6 +165,7 @@ def _assemble(database: Database, process: int | None, ranges: Callable[[Names],
     launch = np.where(correlation > 0, locate(runtime_calls.correlation, correlation), -1)
     sides = rows["gpu_ops"]["source_device"], rows["gpu_ops"]["target_device"]
     rows["gpu_ops"]["kind"] = with_peer_copies(rows["gpu_ops"]["kind"], *sides, runtime_calls, launch)
+    damage = replace(damage, impossible_sizes=_forget_impossible_sizes(rows["gpu_ops"]))
     return Trace(
         source="",
         names=text,
@@ -213,14 +214,12 @@ def _possible(tables: dict[str, Rows]) -> tuple[dict[str, Rows], Damage]:
         ordered_tables[name] = ordered(kept(rows, fits), place)
         place += int(fits.sum())
     lost = +lost
-    sizes = _forget_impossible_sizes(ordered_tables["gpu_ops"])
-    return ordered_tables, Damage(impossible_times=lost.total(), impossible_by=dict(lost), impossible_sizes=sizes)
+    return ordered_tables, Damage(impossible_times=lost.total(), impossible_by=dict(lost))
 
 
 def _forget_impossible_sizes(ops: Rows) -> dict[str, int]:
     """Forget sizes that no copy can have moved in its time; return how many, by part."""
-    is_copy = np.isin(ops["kind"], (Kind.H2D, Kind.D2H))
-    fast = is_copy & (ops["bytes"] // FASTEST_BYTES_PER_NS > ops["end_ns"] - ops["start_ns"] + 1)
+    fast = too_fast(ops["kind"], ops["bytes"], ops["end_ns"] - ops["start_ns"] + 1)
     wrong = fast | (ops["bytes"] > LARGEST_BYTES)
     ops["bytes"] = np.where(wrong | (ops["bytes"] < 0), -1, ops["bytes"])
     return dict(Counter(OF_KIND[Kind(kind)] for kind in ops["kind"][wrong].tolist()))
