@@ -17,8 +17,6 @@ def _draft(claims: Claims, pieces: ClaimedPieces) -> Draft:
     names = {n for n in claims.trace.names if n.startswith("enumerate(DataLoader)#") and "__next__" in n}
     alone = bool(names) and all("_SingleProcessDataLoaderIter" in n for n in names)
     seen = " The loader has no workers, so the launching thread makes the samples itself." if alone else ""
-    workers = _enough_workers(claims)
-    known = "4 or more" if workers is None else f"{workers}"
     return Draft(
         where=top_line(claims, is_loading),
         afterword=f"{kinds_of_loading(claims)}{with_lines(claims, pieces, is_loading)}",
@@ -27,7 +25,7 @@ def _draft(claims: Claims, pieces: ClaimedPieces) -> Draft:
         "DataLoader's next(), and "
         f"the GPU had nothing left to do.{seen}",
         advice=(
-            f"Let worker processes make the batches: DataLoader(num_workers={known}).\n"
+            f"Let worker processes make the batches: {_with_workers(claims)}.\n"
             "Set persistent_workers=True and pin_memory=True as well."
             if alone
             else "Use more DataLoader workers (num_workers) and a longer prefetch_factor.\n"
@@ -38,20 +36,22 @@ def _draft(claims: Claims, pieces: ClaimedPieces) -> Draft:
     )
 
 
-def _enough_workers(claims: Claims) -> int | None:
-    """Return how many workers make batches as fast as the other work of a step, up to one for each CPU.
+def _with_workers(claims: Claims) -> str:
+    """Return the loader with workers that make batches as fast as the other work of a step, up to one for each CPU.
 
-    A worker takes up to twice as long for a batch as the launching thread (`docs/evaluation/host-causes.md`). None if
-    steps are unknown, or nothing but loading is in them.
+    A worker may take twice as long for a batch as the launching thread. The number is unknown if steps are, or if
+    nothing but loading is in them.
     """
     loads, activity = loading(claims.trace), claims.trace.host_activity
     loaded_ns = int(covered(union(loads.start_ns, loads.end_ns), claims.windows.starts, claims.windows.ends).sum())
     rest_ns = claims.judged_ns - loaded_ns
     if not claims.steps or rest_ns <= 0:
-        return None
+        return "DataLoader(num_workers=4 or more)"
     cpus = None if activity is None else whole_cpus(activity)
     enough = max(2, -(-_SLOWER * loaded_ns // rest_ns))
-    return enough if cpus is None else min(enough, max(1, cpus))
+    if cpus is None:
+        return f"DataLoader(num_workers={enough}), or one for each CPU if there are fewer"
+    return f"DataLoader(num_workers={min(enough, cpus)})"
 
 
 RULE = Rule(

@@ -6,6 +6,7 @@ import copy
 import json
 import math
 import threading
+import time
 from pathlib import Path
 from typing import Any
 
@@ -190,6 +191,17 @@ def test_generators_that_were_seen_without_their_callers_count_for_them() -> Non
     frames, stacks = host_stacks(every, every)
     shown = [(stack.thread, [frames[n].line for n in stack.frames], stack.samples, stack.running) for stack in stacks]
     assert shown == [(1, [1, 2, 3], 9, 9), (1, [1, 3], 5, 5), (2, [3], 4, 4)]
+
+
+def test_many_stacks_that_begin_differently_take_little_time() -> None:
+    """As on autograd's thread, where each hook is outermost."""
+    outer = [frame(line, "inner") for line in range(5)]
+    every = [[1, [frame(1, "backward"), *outer, frame(line)], 2] for line in range(6000)]
+    every += [[1, [frame(line, f"hook_{line}"), *outer, frame(line)], 1] for line in range(6000)]
+    begin = time.process_time()
+    _, stacks = host_stacks(every, [])
+    assert time.process_time() - begin < 3
+    assert sum(stack.samples for stack in stacks) == 18_000
 
 
 def test_rare_stacks_of_a_thread_become_one_without_frames() -> None:

@@ -88,9 +88,9 @@ def test_loading_is_divided_by_kind_of_work() -> None:
     assert "Of the loading, making samples takes 6.00 ms and collation takes 3.00 ms a step." in found.detail
     assert "most in data.py:38" in found.title
     # 8.9 of 10 ms are loading: 9 workers as fast as the program would do, or 17 of half its speed.
-    assert found.advice.startswith("Let worker processes make the batches: DataLoader(num_workers=17).")
+    assert "DataLoader(num_workers=17), or one for each CPU if there are fewer.\n" in found.advice
     few = replace(sampled, facts=SystemFacts(usable_cpus=6, quota_cpus=4.5))
-    assert "num_workers=4)" in finding(replace(trace, host_activity=few), "data-loading").advice
+    assert "num_workers=4).\n" in finding(replace(trace, host_activity=few), "data-loading").advice
 
 
 @pytest.mark.parametrize(("cpus", "step_us"), [(None, 1100), (1, 8900), (4, 2225), (8, 1113), (9, 1100)])

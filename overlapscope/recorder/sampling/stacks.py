@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import threading
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Callable, Hashable, Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
@@ -67,11 +67,14 @@ def _with_callers(counts: Counter[Stack]) -> Counter[Stack]:
         roots[thread, frames[0][0], frames[0][2]] += count
     root = {thread: (file, function) for (thread, file, function), _ in reversed(roots.most_common())}
     whole = [(stack, n) for stack, n in counts.most_common() if (stack[1][0][0], stack[1][0][2]) == root[stack[0]]]
+    by_innermost = defaultdict[tuple[int, Frame], list[Stack]](list)
+    for stack, _ in whole:
+        by_innermost[stack[0], stack[1][-1]].append(stack)
     linked: Counter[Stack] = Counter(dict(whole))
     for stack, count in counts.items():
         if stack not in linked:
             thread, inner = stack
-            alike = (other for other, _ in whole if other[0] == thread and other[1][-len(inner) :] == inner)
+            alike = (other for other in by_innermost[thread, inner[-1]] if other[1][-len(inner) :] == inner)
             linked[next(alike, stack)] += count
     return linked
 
