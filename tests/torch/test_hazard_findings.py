@@ -98,6 +98,15 @@ def test_the_line_is_the_innermost_that_is_not_a_librarys(tmp_path: Path) -> Non
     assert names["run"](names["call"], look) == CodeLine(str(program), 2)
 
 
+@pytest.mark.parametrize(("name", "is_library"), [("typing_extensions.py", True), ("my_typing_extensions.py", False)])
+def test_wrappers_of_deprecated_functions_of_torch_are_no_lines_of_the_program(name: str, is_library: bool) -> None:
+    names: dict[str, Any] = {}
+    exec(compile("def call(function):\n    return function()\n", f"/app/{name}", "exec"), names)
+    user_code = UserCode([])
+    line = names["call"](lambda: user_code.line(sys._getframe(1)))
+    assert (line.file != f"/app/{name}") == is_library
+
+
 def test_a_thread_without_a_line_of_its_own_gets_that_of_the_one_that_waits_for_it() -> None:
     user_code, lines = UserCode([]), []
     thread = threading.Thread(target=lambda: lines.append(user_code.line(None)))

@@ -1,8 +1,8 @@
 """Predictions for a job without the profiler: its hosts' work is shortened until the job's step is the plain one.
 
-All ranks are shortened by the same multiple of the overhead that each recording shows. The step is nearly linear in
-it, so predictions are made for whole multiples, and interpolated to the one that gives the plain step. What remains is
-scaled, as for a single rank (`prediction.overhead`).
+All ranks are shortened alike, first by one, two... times the overhead that each recording shows, as
+`prediction.overhead.lighter_ones` yields them. The step is nearly linear in it, so predictions are made for these, and
+interpolated to the one that gives the plain step. What remains is scaled, as for a single rank.
 """
 
 from __future__ import annotations

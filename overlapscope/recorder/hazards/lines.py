@@ -63,6 +63,10 @@ class UserCode:
         return None
 
     def _is_library(self, file: str) -> bool:
-        if file.startswith((*self._libraries, *_GENERATED)) or _COMPILED in file or file.endswith(_DEPRECATED):
+        if (
+            file.startswith((*self._libraries, *_GENERATED))
+            or _COMPILED in file
+            or os.path.basename(file) == _DEPRECATED
+        ):
             return True
         return file.startswith(self._standard) and not file.startswith(self._installed)
