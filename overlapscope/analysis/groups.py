@@ -51,8 +51,8 @@ def group_copies(timeline: Timeline, steps: Periods, windows: Intervals) -> tupl
     copies = copies[_runs_inside(ops.start_ns[copies], ops.end_ns[copies], windows)]
     if not len(copies):
         return ()
-    memory, (source, target) = (ops.source_kind[copies], ops.target_kind[copies]), _peers(ops)
-    alike = (ops.kind[copies], *memory, source[copies], target[copies], ops.stream[copies])
+    memory, peers = (ops.source_kind[copies], ops.target_kind[copies]), _peers(ops.take(copies))
+    alike = (ops.kind[copies], *memory, *peers, ops.stream[copies])
     groups = [_copy_group(timeline, copies[which], steps, windows) for _, which in rows_by(groups_of(alike))]
     return tuple(sorted(groups, key=lambda group: (-group.time_ns, group.direction, group.stream)))
 
@@ -81,7 +81,7 @@ def _copy_group(timeline: Timeline, rows: I64, steps: Periods, windows: Interval
     begun_judged = ops.start_ns[rows] >= timeline.judged_from_ns
     judged = sized & begun_judged
     direction = _DIRECTIONS[Kind(ops.kind[first])]
-    source, target = (int(devices[first]) for devices in _peers(ops))
+    source, target = (int(devices[0]) for devices in _peers(ops.take(rows[:1])))
     exposed = intersect(ran, timeline.exposed_p2p if direction == "p2p" else timeline.exposed_copy)
     step = step_at(steps, ops.start_ns[rows])
 
