@@ -25,7 +25,7 @@ from overlapscope.base.intervals import I64, Bool, Intervals, cut
 from overlapscope.base.kept import kept
 from overlapscope.catalog.causes import IDLE_RANK as RANK
 from overlapscope.catalog.causes import IdleCause
-from overlapscope.trace.host_activity import HostActivity, StackFrame
+from overlapscope.trace.host_activity import HostActivity, StackFrame, SystemFacts
 from overlapscope.trace.model import Trace
 
 WORK = (IdleCause.PYTHON, IdleCause.CPU_OPS, IdleCause.DISPATCH)
@@ -135,16 +135,25 @@ def _preempting(activity: HostActivity) -> tuple[IdleCause, ...]:
 
     If torch has more threads than CPUs, its threads take the CPU from one another in ops, so that the ops are to blame.
     """
-    own = cpus_to_match(activity) is not None and not beside_others(activity)
+    facts = activity.facts
+    own = cpus_to_match(activity) is not None and not _exceeds_own_threads(facts, facts.run_queue_ns)
     return (IdleCause.PYTHON, IdleCause.DISPATCH) if own else WORK
 
 
 def beside_others(activity: HostActivity) -> bool:
     """Return whether mostly other processes had the CPU while the launching thread waited for one.
 
-    The process's own other threads had it for at most their CPU time.
+    While a quota stops the process, none of them need run.
     """
-    waited_ns, own_ns = activity.facts.run_queue_ns, activity.facts.other_threads_cpu_ns
+    waited_ns = activity.facts.run_queue_ns
+    if waited_ns is None:
+        return False
+    return _exceeds_own_threads(activity.facts, waited_ns - (activity.facts.throttled_ns or 0))
+
+
+def _exceeds_own_threads(facts: SystemFacts, waited_ns: int | None) -> bool:
+    """Return whether the process's other threads ran for less than half of some time; False if that is unknown."""
+    own_ns = facts.other_threads_cpu_ns
     return waited_ns is not None and own_ns is not None and 2 * own_ns < waited_ns
 
 

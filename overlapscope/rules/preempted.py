@@ -23,7 +23,7 @@ def _cpus(claims: Claims) -> str:
 def _draft(claims: Claims, pieces: ClaimedPieces) -> Draft:
     activity = claims.trace.host_activity
     others = activity is not None and beside_others(activity)
-    by = " Other processes ran meanwhile: the program's other threads hardly did." if others else ""
+    by = " Meanwhile, other processes ran more than the program's other threads did." if others else ""
     return Draft(
         afterword=host_time(claims, pieces, IdleCause.PREEMPTED),
         title=f"The GPU waits {claims.time_a_step(pieces.time_ns)} while the launching thread has no CPU",

@@ -110,6 +110,22 @@ def test_workers_load_no_faster_than_the_cpus_allow(cpus: int | None, step_us: i
     assert step.high >= 8900 * US and step.low <= 1.02 * 1100 * US
 
 
+@pytest.mark.parametrize("own_ms", [10, 80])
+def test_other_processes_are_named_if_they_took_the_cpu(own_ms: int) -> None:
+    waited = SystemFacts(
+        steps=10,
+        span_ns=10 * STEP,
+        run_queue_ns=50 * MS,
+        other_threads_cpu_ns=own_ms * MS,
+        usable_cpus=2,
+        torch_threads=8,
+    )
+    found = finding(replace(program(), host_activity=replace(activity(), facts=waited)), "preempted")
+    others = "Meanwhile, other processes ran more than the program's other threads did." in found.detail
+    own = "torch has 8 threads for 2 CPUs" in found.advice
+    assert (others, own) == ((True, False) if own_ms == 10 else (False, True))
+
+
 def launching(optimizer_ops: str, optimizer: str = "AdamW") -> Trace:
     """Steps of 60 launches by an optimizer, 30 by the backward pass and 10 by the forward pass."""
     ops, cpu_ops, notes = [], [], []
