@@ -205,6 +205,7 @@ def test_a_slow_recording_hardly_shows_what_a_late_rank_costs_the_program(folder
     assert predicted.replayed_step_ns == pytest.approx(8_100_000, rel=0.02)
     step = predicted.predicted_step_ns
     assert step is not None and step.value == pytest.approx(6_936_000, rel=0.1)
+    assert predicted.replayed_step_ns is not None
     assert step.low <= 6_936_000 <= step.high and step.high >= predicted.replayed_step_ns
 
 
