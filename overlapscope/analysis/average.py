@@ -145,7 +145,6 @@ def means(table: I64) -> dict[str, int]:
     in_one = min(exposed, rounded_mean(2 * exposed_total - exact["exposed_d2h"] - exact["exposed_h2d"], count))
     rounded["exposed_h2d"] = only_h2d + exposed - in_one
     rounded["exposed_d2h"] = exposed - only_h2d
-    rounded["p2p"] = rounded["exposed_p2p"] + rounded_mean(exact["p2p"] - exact["exposed_p2p"], count)
     return rounded
 
 

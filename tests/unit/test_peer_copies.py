@@ -8,11 +8,14 @@ from contextlib import closing
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
 
 import overlapscope as ov
 from overlapscope.analysis import analyze_trace
-from overlapscope.analysis.average import in_frame
+from overlapscope.analysis.average import COLUMN, in_frame, means
 from overlapscope.commands import main
 from overlapscope.commands.schema import schema_of
 from overlapscope.export import chrome_trace
@@ -176,6 +179,17 @@ def test_peer_copies_are_listed_apart_from_those_between_host_and_device() -> No
     assert (device.buckets.exposed_copy_ns, device.buckets.exposed_other_ns) == (2 * MS, 2 * MS)
     listed = [(group.direction, group.time_ns, group.exposed_ns, group.gb_per_s) for group in device.copies]
     assert listed == [("h2d", 5 * MS, 2 * MS, 1.0), ("p2p", 5 * MS, 4 * MS, 100.0)]
+
+
+@given(st.lists(st.lists(st.integers(0, 9), min_size=3, max_size=3).map(sorted), min_size=1, max_size=5))
+@example([[0, 1, 1], [1, 1, 1]])
+def test_an_average_step_has_no_more_peer_copies_than_memory_work(steps: list[list[int]]) -> None:
+    names = ("exposed_p2p", "p2p", "other")
+    table = np.zeros((len(steps), len(COLUMN)), np.int64)
+    table[:, [COLUMN[name] for name in names]] = steps
+    rounded = means(table)
+    exposed, peers, other = (rounded[name] for name in names)
+    assert exposed <= peers <= other
 
 
 def as_written(report: Report) -> dict[str, Any]:
