@@ -36,6 +36,7 @@ from overlapscope.errors import UnreadableTrace, UsageError
 from overlapscope.reading.samples import SAMPLES
 from tests.support.dashboard_process import ask, serve
 from tests.support.helpers import with_plain_steps
+from tests.unit.test_reader import document, event, write
 
 TRACES = Path(__file__).parents[2] / "traces"
 
@@ -161,7 +162,19 @@ def test_peer_copies_are_listed_although_nothing_is_copied_from_or_to_the_host()
     device = context.section.device
     assert device is not None and not device.overlap.copy_ns
     shown = str(copies.layout(context, device))
-    assert "Only peer copies" in shown and "device 1 to 0" in shown and "no copy can be exposed" not in shown
+    assert "device 1 to 0" in shown and "None took any time" in shown
+
+
+def test_a_copy_of_a_time_rounded_to_nothing_is_listed_as_one_between_host_and_device(tmp_path: Path) -> None:
+    copy = event("gpu_memcpy", "Memcpy HtoD (Pinned -> Device)", 5, 0, args={"device": 0, "stream": 9, "bytes": 4096})
+    kernel = event("kernel", "gemm", 7, 3, args={"device": 0, "stream": 7})
+    library = Library([write(tmp_path / "trace.json", document([copy, kernel]))])
+    library.wait("trace")
+    context = PageContext.at(UrlState(page="copies", trace="trace", device=0), library)
+    device = context.section.device
+    assert device is not None
+    shown = str(copies.layout(context, device))
+    assert "h2d" in shown and "None took any time" in shown
 
 
 def test_a_trace_that_cannot_be_read_says_why_and_harms_no_other(tmp_path: Path) -> None:

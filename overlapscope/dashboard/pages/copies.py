@@ -35,12 +35,10 @@ def layout(context: PageContext, device: Device) -> Component:
     lead = parts.lead(context, "What is copied between host and device, how fast, and how much of it no kernel hides.")
     groups = replace(lists.copies(context.section, device), title="Copies by direction, memory and stream")
     if not len(copies):
-        nothing = "Nothing was copied between host and device in this recording"
-        if groups.rows:
-            peers = parts.grid_panel(context, groups, "copies-groups")
-            return parts.page(title, parts.panel("Only peer copies", parts.empty(f"{nothing}.")), peers, lead=lead)
-        nothing += ", so no copy can be exposed."
-        return parts.page(title, parts.panel("No copies", parts.empty(nothing)), lead=lead)
+        nothing = parts.empty("None took any time in this recording, so no copy can be exposed.")
+        # Peer copies, and copies of a time rounded to nothing, are listed all the same.
+        listed = [parts.grid_panel(context, groups, "copies-groups")] if groups.rows else []
+        return parts.page(title, parts.panel("Copies between host and device", nothing), *listed, lead=lead)
     return parts.page(
         title,
         _exposed(context, device),
