@@ -527,6 +527,7 @@ IDLE: Final = _by_id(
         evidence="a step without the profiler takes longer than the recorded one",
         colors=("#cfc5b4", "#5f584b"),
         remedy="Record again when the machine is as fast as without the recording.",
+        by_host=True,  # Perhaps; then it varies most.
     ),
     Cause(
         IdleCause.UNKNOWN,
