@@ -378,6 +378,36 @@ def test_many_small_copies_become_one() -> None:
     assert result.predicted_step_ns.value < 0.2 * result.baseline_step_ns
 
 
+@pytest.mark.parametrize(
+    ("name", "count", "last_bytes", "spared_us"),
+    [("aten::stack", 16, 8192, 500), ("aten::cat", 16, 8192, 500), ("aten::mul", 16, 8192, 0)]
+    + [("aten::stack", 4, 8192, 0), ("aten::stack", 16, 4096, 0)],
+)
+def test_pieces_that_come_as_one_copy_need_no_op_that_joins_them(
+    name: str, count: int, last_bytes: int, spared_us: int
+) -> None:
+    """Each piece takes the host 25 us, and the op takes 500 us until it launches."""
+
+    def step(join: str) -> Trace:
+        ops, cpu_ops, notes = [], [], []
+        for number in range(4):
+            begin = at = number * 2 * MS
+            for piece in range(count):
+                size = last_bytes if piece == count - 1 else 8192
+                ops.append(Op(Kind.H2D, at + 6 * US, at + 8 * US, launch=(at + US, at + 5 * US), size=size))
+                cpu_ops.append(Host("aten::copy_", at, at + 20 * US))
+                at += 25 * US
+            cpu_ops.append(Host(join, at, at + 520 * US))
+            ops.append(Op(Kind.COMPUTE, at + 510 * US, at + 600 * US, launch=(at + 500 * US, at + 505 * US)))
+            notes.append(Host(f"ProfilerStep#{number}", begin, begin + 2 * MS))
+        return make_trace(ops, cpu_ops=cpu_ops, annotations=notes)
+
+    joined, other = (of(step(join), "batch-copies").predicted_step_ns for join in (name, "aten::relu"))
+    assert joined is not None and other is not None
+    assert other.value - joined.value == pytest.approx(spared_us * US, abs=20 * US)
+    assert joined.high == pytest.approx(other.high, rel=0.01)
+
+
 def test_a_loader_that_keeps_ahead_takes_no_time() -> None:
     ops, notes, at = [], [], 1 * MS
     for number in range(4):

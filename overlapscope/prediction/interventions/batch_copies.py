@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 from msgspec.structs import replace
 
+from overlapscope.analysis.host import rows_of
 from overlapscope.analysis.host_order import Calls
 from overlapscope.base.columns import mask_of
 from overlapscope.base.intervals import expand
@@ -12,15 +13,19 @@ from overlapscope.base.words import plural
 from overlapscope.base.words import size as size_text
 from overlapscope.prediction.graph import DeviceItems, Graph, Waits
 from overlapscope.prediction.hardware import Stance
-from overlapscope.prediction.interventions._changes import NOTHING, copies, waits_of_copies
+from overlapscope.prediction.interventions._changes import NOTHING, copies, waits_of_copies, without_time_in
 from overlapscope.prediction.interventions.intervention import Applied, Intervention, Premise, Request
 from overlapscope.prediction.steps import step_of_items
-from overlapscope.trace.model import I64, Bool, Kind, Memory
+from overlapscope.trace.model import I64, Bool, HostEvents, Kind, Memory
 
 SMALL_BYTES = 1 << 20
 """Maximum size of copies to join: beyond, latency is a small part of a copy (7 us of 22 at 1 MiB on an H200)."""
 _PACKING_GB_PER_S = 5.0
 """At worst, the host first gathers the pieces, at the rate of a core's copy through memory."""
+
+_MANY = 8
+"""Minimum number of copies of one size that a following join is of."""
+_JOIN = frozenset({"aten::stack", "aten::cat"})
 
 
 def _apply(graph: Graph, request: Request) -> Applied:
@@ -41,8 +46,26 @@ def _apply(graph: Graph, request: Request) -> Applied:
         orders=replace(graph.orders, then=into[graph.orders.then]),
         waits=_waits(graph, joined),
     )
+    if request.stance != Stance.WORST:
+        changed = without_time_in(changed, _joins(graph, runs)).graph
     what = f"{copies(graph, rows)} become {plural(len(runs), 'copy')}."
     return Applied(changed, np.concatenate([*joined, NOTHING]), len(rows), what, firsts)
+
+
+def _joins(graph: Graph, runs: list[I64]) -> HostEvents:
+    """Return the ops that join the pieces on the device, right after many copies of one size: the copy has them joined.
+
+    Their kernels stay.
+    """
+    ops, items = graph.trace.cpu_ops, graph.items
+    rows: list[int] = []
+    for run in runs:
+        call = items.call[run[-1]]
+        of_thread = rows_of(ops, graph.recorded.threads[int(graph.calls.thread[call])])
+        following = of_thread[np.searchsorted(ops.start_ns[of_thread], graph.calls.end_ns[call]) :][:1]
+        if len(run) >= _MANY and (items.bytes[run] == items.bytes[run[0]]).all():
+            rows += [row for row in following.tolist() if ops.name(row) in _JOIN]
+    return ops.take(np.array(rows, np.int64))
 
 
 def _items(graph: Graph, runs: list[I64], request: Request) -> DeviceItems:
@@ -131,7 +154,7 @@ INTERVENTION = Intervention(
     id="batch-copies",
     meaning=f"Copies of at most {size_text(SMALL_BYTES)} that are issued one after another, in one direction on "
     "one stream, become one copy of all their bytes, with one call. Values that are read one by one, as "
-    "with `item()`, do too.",
+    "with `item()`, do too. Right after many of one size, an op that stacks or concatenates them is not needed.",
     assumptions=(
         Premise("The pieces lie in one buffer on the host, or can be written there in the first place.", True),
     ),
