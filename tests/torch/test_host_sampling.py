@@ -184,7 +184,7 @@ class TestFacts:
         facts = activity_of(f"{busy}train(lambda: first(0.01))", tmp_path).facts
         alone = activity_of("train(lambda: first(0.01))", tmp_path).facts
         assert facts.other_threads_cpu_ns is not None and alone.other_threads_cpu_ns is not None
-        assert alone.other_threads_cpu_ns / alone.span_ns < 0.1 < facts.other_threads_cpu_ns / facts.span_ns
+        assert 2 * alone.other_threads_cpu_ns / alone.span_ns < facts.other_threads_cpu_ns / facts.span_ns
 
     def test_cpus_and_threads_are_those_of_the_program(self, tmp_path: Path) -> None:
         bound = "os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})\nimport torch\ntorch.set_num_threads(3)\n"
