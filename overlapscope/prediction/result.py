@@ -31,6 +31,10 @@ class Estimate(msgspec.Struct, frozen=True, kw_only=True):
     """Length if no assumption with a cost holds, with the hardware at its slowest. Both ends include the differences
     between the recorded steps."""
 
+    def below(self, length: int) -> Estimate:
+        """Return by how much it is shorter than a length."""
+        return Estimate(value=length - self.value, low=length - self.high, high=length - self.low)
+
 
 class KnownStep(msgspec.Struct, frozen=True, kw_only=True):
     """Step time without recording."""

@@ -11,13 +11,13 @@ from typing import Final, Literal
 from msgspec import Struct
 
 from overlapscope.base.words import Unit, capital, clean, listed, number_runs, percent, plural, unit_for
-from overlapscope.catalog.causes import EXPOSED_COPY, IDLE
+from overlapscope.catalog.causes import CAUSES
 from overlapscope.catalog.devices import in_words_of
 from overlapscope.ranks.frame import rows_of
 from overlapscope.ranks.group_names import collective
 from overlapscope.ranks.mesh_words import mesh_sentences
 from overlapscope.ranks.pipeline_words import pipeline_sentences
-from overlapscope.ranks.result import LEAST_PCT, Meeting, RankRow, RankSpread, RanksReport, Straggler, WorstRank
+from overlapscope.ranks.result import LEAST_PCT, Excess, Meeting, RankRow, RankSpread, RanksReport, Straggler, WorstRank
 
 Level = Literal["good", "fair", "poor", "unknown", "unusable"]
 
@@ -179,13 +179,15 @@ def _why_late(report: RanksReport) -> Iterator[str]:
             than = "the other rank" if late is not None and late.others == 1 else "the median rank"
             longer = f"{_text(most.more_ns, unit_of(report))} a step longer than {than}"
             does = _DOES_LONGER[most.kind].format(rank=rank.rank, longer=longer, cause=clean(most.name, 60))
-            yield f"{does}{_mostly_at(rank, most.name)}."
+            yield f"{does}{_mostly_at(rank, most)}."
 
 
-def _mostly_at(rank: WorstRank, cause: str) -> str:
+def _mostly_at(rank: WorstRank, excess: Excess) -> str:
     """Return the line of most of a rank's time of a cause as the end of a sentence; empty if none is known."""
-    words = IDLE.get(cause) or EXPOSED_COPY.get(cause)
-    at = [each.where.line for each in rank.findings if words and each.rule == words.rule and each.where is not None]
+    if excess.kind == "bucket":
+        return ""
+    cause = CAUSES[excess.kind].get(excess.name)
+    at = [each.where.line for each in rank.findings if cause and each.rule == cause.rule and each.where is not None]
     return f", mostly at {clean(at[0], 80)}" if at and at[0] else ""
 
 

@@ -40,7 +40,7 @@ def _apply(graph: Graph, request: Request) -> Applied:
 def _beside_the_steps(notes: HostEvents, workers: int) -> HostEvents:
     """Return the part of each loading that workers, each as fast as the thread, do while the thread runs the step.
 
-    A worker begins a batch when the batch before it is fetched. So each of N workers has N steps for one.
+    A worker begins a batch when the batch before it is fetched. So each of N workers has N steps for a batch.
     """
     end_ns = notes.end_ns.copy()
     for thread in distinct(notes.thread).tolist():

@@ -53,12 +53,8 @@ def _if_recording_delays(result: JointWhatIf, recorded: JointWhatIf, overhead_ns
     step, gain, before_ns = result.predicted_step_ns, recorded.gain_ns, _step_ns(result)
     if step is None or gain is None:
         return result
-    high_ns = max(step.high, before_ns - max(0, gain.low - max(0, overhead_ns)))
-    return replace(
-        result,
-        predicted_step_ns=replace(step, high=high_ns),
-        gain_ns=Estimate(value=before_ns - step.value, low=before_ns - high_ns, high=before_ns - step.low),
-    )
+    step = replace(step, high=max(step.high, before_ns - max(0, gain.low - max(0, overhead_ns))))
+    return replace(result, predicted_step_ns=step, gain_ns=step.below(before_ns))
 
 
 def _step_ns(result: JointWhatIf) -> int:
@@ -96,7 +92,7 @@ def _between(
         at(_step_ns(longer), _step_ns(shorter)),
         estimate(longer.predicted_step_ns, shorter.predicted_step_ns),
     )
-    gain = None if step is None else Estimate(value=before - step.value, low=before - step.high, high=before - step.low)
+    gain = None if step is None else step.below(before)
     return replace(
         longer,
         replayed_step_ns=before,

@@ -133,14 +133,12 @@ def _predicted(job: JoinedJob, before: JobTimes, changes: JobChanges, numbers: S
         if stance == Stance.EXPECTED:
             made += done
     touched = any(change.touched for change in made)
-    step, gain = None, None
+    step = None
     if asked and touched:
         step = _estimate(job, {stance: each.step_ns for stance, each in after.items()})
     elif asked:
         step = Estimate(value=before.step_ns, low=before.step_ns, high=before.step_ns)
-    if step is not None:
-        value, low, high = (before.step_ns - ns for ns in (step.value, step.high, step.low))
-        gain = Estimate(value=value, low=low, high=high)
+    gain = None if step is None else step.below(before.step_ns)
     uncertain = sum(rank.uncertain for rank in job.ranks)
     notes = []
     if uncertain:
