@@ -19,7 +19,8 @@ from torch.utils.data import DataLoader, TensorDataset
 from overlapscope.laboratory import catalog
 from overlapscope.laboratory.experiment import Program as Prepared
 from overlapscope.laboratory.experiment import Variant
-from overlapscope.recorder.hazards import HazardChecker, describe
+from overlapscope.recorder.hazards import describe
+from tests.support.hazard_programs import name_of, watched
 
 pytestmark = [
     pytest.mark.gpu,
@@ -39,27 +40,11 @@ def pinned_ones(*shape: int) -> torch.Tensor:
     return torch.ones(shape or (N,)).pin_memory()
 
 
-def watch(program: Program) -> HazardChecker:
-    torch.cuda.synchronize()
-    checker = HazardChecker()
-    checker.start()
-    try:
-        program()
-    finally:
-        checker.stop()
-        torch.cuda.synchronize()
-    return checker
-
-
-def name(code: str) -> str:
-    return code.rpartition("# ")[2]
-
-
 def hazards_of(program: Program) -> Found:
     """Kind, both lines by name, and count, of every hazard."""
-    checker = watch(program)
+    checker = watched(program)
     assert checker.notes == ()
-    return [(h.kind, name(h.first.code), name(h.second.code), h.count) for h in checker.hazards]
+    return [(h.kind, name_of(h.first.code), name_of(h.second.code), h.count) for h in checker.hazards]
 
 
 # Wrong: the host ------------------------------------------------------------------------------------------------------
@@ -238,7 +223,7 @@ def test_a_host_access_that_does_not_wait_for_a_copy_is_found(program: Program, 
 
 
 def test_a_report_names_both_lines_the_tensor_the_stream_and_the_missing_call() -> None:
-    (hazard,) = watch(read_after_to_cpu).hazards
+    (hazard,) = watched(read_after_to_cpu).hazards
     assert hazard.first.file == hazard.second.file == __file__
     assert hazard.second.line == hazard.first.line + 1
     assert hazard.tensor == f"float32[{N}] in pinned host memory" and hazard.streams == ("the default stream",)
@@ -661,7 +646,7 @@ def compiled() -> None:
     ids=lambda value: value.__name__,
 )
 def test_a_correct_program_is_not_accused(program: Program) -> None:
-    checker = watch(program)
+    checker = watched(program)
     assert [describe(hazard) for hazard in checker.hazards] == [] and checker.notes == ()
 
 
@@ -692,7 +677,7 @@ def test_of_the_laboratorys_programs_just_the_wrong_ones_are_accused(name: str) 
             if whole.close:
                 whole.close()
 
-        kinds[f"{name}/{variant.name}"] = {hazard.kind for hazard in watch(program).hazards}
+        kinds[f"{name}/{variant.name}"] = {hazard.kind for hazard in watched(program).hazards}
     assert {variant: reports for variant, reports in kinds.items() if reports} == {
         variant: reports for variant, reports in WRONG.items() if variant.startswith(f"{name}/")
     }
@@ -700,7 +685,7 @@ def test_of_the_laboratorys_programs_just_the_wrong_ones_are_accused(name: str) 
 
 def test_training_computes_the_same() -> None:
     results: list[list[torch.Tensor]] = []
-    watch(lambda: results.append(_train(workers=0)))
+    watched(lambda: results.append(_train(workers=0)))
     results.append(_train(workers=0))
     assert all(torch.equal(a, b) for a, b in zip(*results, strict=True))
 

@@ -11,8 +11,9 @@ from pathlib import Path
 import pytest
 
 from benchmarks.several_gpus import free_port
-from benchmarks.several_gpus_plan import JOBS, ROOT
+from benchmarks.several_gpus_plan import JOBS
 from tests.programs import races
+from tests.support.forked import FINDS_US
 
 torch = pytest.importorskip("torch", reason="records with torch")
 pytestmark = [
@@ -31,14 +32,10 @@ def torchrun(folder: Path, *arguments: str | Path) -> subprocess.CompletedProces
         "--master-port",
         str(free_port()),
     ]
-    environment = {
-        **os.environ,
-        "PYTHONPATH": os.pathsep.join([str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])]),
-    }
     done = subprocess.run(
         [*launcher, *map(str, arguments)],
         cwd=folder,
-        env=environment,
+        env=os.environ | FINDS_US,
         capture_output=True,
         text=True,
         timeout=300,

@@ -13,25 +13,18 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
-from torch.distributed import _functional_collectives as functional
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.distributed_c10d import _coalescing_manager
 from torch.distributed.fsdp import fully_shard
 from torch.nn.parallel import DistributedDataParallel
 
-from overlapscope.recorder.hazards import HazardChecker
+from tests.support.hazard_programs import functional_calls, name_of, watched, world
 
 N = 1 << 20
 
 
 def ones(count: int = N) -> torch.Tensor:
     return torch.ones(count, device="cuda")
-
-
-def world() -> dist.ProcessGroup:
-    group = dist.group.WORLD
-    assert group is not None
-    return group
 
 
 def read_before_wait() -> None:
@@ -163,13 +156,7 @@ def messages() -> None:
 
 def functional_collectives() -> None:
     x = ones()
-    calls: list[Callable[[], torch.Tensor]] = [
-        lambda: functional.all_reduce(x, "sum", world()),
-        lambda: functional.all_gather_tensor(x, 0, world()),
-        lambda: functional.reduce_scatter_tensor(x, "sum", 0, world()),
-        lambda: functional.all_to_all_single(x, None, None, world()),
-    ]
-    for call in calls:
+    for call in functional_calls(x):
         y = call()
         x.sum()
         (y + 1).sum()
@@ -242,15 +229,8 @@ RIGHT: list[Callable[[], None]] = [
 
 def accused(program: Callable[[], None]) -> list[Any]:
     """Return both lines of each race by their names, and the checker's notes."""
-    torch.cuda.synchronize()
-    checker = HazardChecker()
-    checker.start()
-    try:
-        program()
-    finally:
-        checker.stop()
-        torch.cuda.synchronize()
-    races = [[place.code.rpartition("# ")[2] for place in (h.first, h.second)] for h in checker.hazards]
+    checker = watched(program)
+    races = [[name_of(place.code) for place in (h.first, h.second)] for h in checker.hazards]
     return [*races, *checker.notes]
 
 

@@ -24,6 +24,7 @@ from overlapscope.recorder.hazards import HazardChecker
 from overlapscope.recorder.hazards.collectives import collective_arguments, is_collective
 from overlapscope.recorder.hazards.launches import HazardMode
 from tests.support.hazard_books import HappensBeforeGraph, Step
+from tests.support.hazard_programs import functional_calls, name_of, world
 from tests.support.pretended_gpu import NCCL_STREAM, PretendedGpu, PretendedNccl, checked, on_gpu
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*deprecated:FutureWarning")
@@ -47,7 +48,7 @@ class PretendedJob:
         with checked(self.nccl) as checker:
             program(self)
         assert checker.notes == ()
-        return [tuple(p.code.rpartition("# ")[2] for p in (h.first, h.second)) for h in checker.hazards]  # type: ignore[misc]
+        return [tuple(name_of(p.code) for p in (h.first, h.second)) for h in checker.hazards]  # type: ignore[misc]
 
 
 @pytest.fixture
@@ -68,12 +69,6 @@ def alone(monkeypatch: pytest.MonkeyPatch) -> Iterator[PretendedJob]:
 
 def ones(*shape: int) -> torch.Tensor:
     return on_gpu(torch.ones(shape or (8,)))
-
-
-def world() -> dist.ProcessGroup:
-    group = dist.group.WORLD
-    assert group is not None
-    return group
 
 
 # Wrong ----------------------------------------------------------------------------------------------------------------
@@ -309,13 +304,7 @@ def chunk_of_a_buffer(job: PretendedJob) -> None:
 
 def functional_collectives(job: PretendedJob) -> None:
     x = ones()
-    calls: list[Callable[[], torch.Tensor]] = [
-        lambda: functional.all_reduce(x, "sum", world()),
-        lambda: functional.all_gather_tensor(x, 0, world()),
-        lambda: functional.reduce_scatter_tensor(x, "sum", 0, world()),
-        lambda: functional.all_to_all_single(x, None, None, world()),
-    ]
-    for call in calls:
+    for call in functional_calls(x):
         y = call()
         x.sum()
         functional.wait_tensor(y).sum()
