@@ -37,6 +37,7 @@ _BEST = "find the changes that save most, one after the other"
 _JOB_CHANGES = {
     "--no-straggler": "let the latest rank compute like the others",
     "--issue-earlier": "start collectives as soon as their input is ready",
+    "--own-communicators": "start collectives beside those that they were queued behind",
     "--bandwidth 2x": "transfer this many times as fast",
     "--bucket-mb N": "merge or divide data-parallel buckets, to N MB each",
 }
@@ -65,7 +66,7 @@ class WhatifCommand:
             _add(changes, intervention)
         changes.add_argument("--best", action="store_true", help=_BEST)
         job = parser.add_argument_group("changes of a job, given the traces of all ranks")
-        for option in ("--no-straggler", "--issue-earlier"):
+        for option in ("--no-straggler", "--issue-earlier", "--own-communicators"):
             job.add_argument(option, action="store_true", help=_JOB_CHANGES[option])
         job.add_argument("--bandwidth", metavar="2x", type=_times, help=_JOB_CHANGES["--bandwidth 2x"])
         job.add_argument("--bucket-mb", metavar="N", type=_positive, help=_JOB_CHANGES["--bucket-mb N"])
@@ -144,11 +145,19 @@ def _above_zero(text: str, message: str) -> float:
     raise argparse.ArgumentTypeError(message)
 
 
-_OF_ONE_TRACE = {"best": "--best", "device": "--device", "calibration": "--calibration", "timeline": "--timeline"} | {
+_OF_ONE_TRACE = {
+    "best": "--best",
+    "device": "--device",
+    "calibration": "--calibration",
+    "timeline": "--timeline",
     "plain_step": "--plain-step",
     "steps_by": "--steps-by",
 }
-_OF_JOBS = {"no_straggler": "--no-straggler", "issue_earlier": "--issue-earlier", "bandwidth": "--bandwidth"} | {
+_OF_JOBS = {
+    "no_straggler": "--no-straggler",
+    "issue_earlier": "--issue-earlier",
+    "own_communicators": "--own-communicators",
+    "bandwidth": "--bandwidth",
     "bucket_mb": "--bucket-mb",
     "rank": "--rank",
     "workers": "--workers",
@@ -190,8 +199,10 @@ def _run_job(asked: list[str], args: argparse.Namespace) -> int:
     from overlapscope.ranks.result import Unreadable
 
     parse(asked)
-    changes = JobChanges(args.no_straggler, args.issue_earlier, args.bandwidth, args.bucket_mb)
+    changes = JobChanges(args.no_straggler, args.issue_earlier, args.own_communicators, args.bandwidth, args.bucket_mb)
     numbers = tuple(args.rank) if args.rank else None
+    if changes.own_communicators and changes.bucket_mb is not None:
+        raise UsageError("--own-communicators and --bucket-mb both move buckets; give one of them.")
     if numbers and not (asked or args.no_straggler):
         raise UsageError("--rank needs a change on ranks, such as --pin or --no-straggler.")
     locations = expand_urls(args.traces)

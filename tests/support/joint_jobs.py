@@ -220,6 +220,7 @@ def _parts(turns: Sequence[Turn], its: Times) -> Parts:
         launched_work_ns=np.zeros(number_of_items, np.int64),
         launched_host_ns=np.zeros(number_of_items, np.int64),
         ready=np.full(count, BY_EVENT),
+        filled_ns=np.full(count, -1),
         marks=kernels,
         marks_are_calls=False,
     )

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Sequence
+from fractions import Fraction
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -26,9 +27,12 @@ from overlapscope.prediction.result import Estimate
 from overlapscope.ranks.host_collectives import find_host_collectives
 from overlapscope.ranks.joint.buckets import Bucketed, NoBuckets, rebucketed
 from overlapscope.ranks.joint.changes import faster_transfers, issued_earlier, like_others
-from overlapscope.ranks.joint.join import JobTimes, JoinedJob, gather, ties, times
+from overlapscope.ranks.joint.contention import contended, lost_speed
+from overlapscope.ranks.joint.join import JobTimes, JoinedJob, gather, replay_job, ties, times
+from overlapscope.ranks.joint.own_communicators import on_own_communicators
 from overlapscope.ranks.joint.predict import JobChanges, predict_job
 from overlapscope.ranks.joint.rank import Parts, RankSummary, Unfit
+from overlapscope.ranks.joint.sharing import shared
 from overlapscope.ranks.joint.summary import summarize
 from tests.support.helpers import TRACES, various
 from tests.support.joint_jobs import RanksProgram, Times, Turn, programs, simulated, summaries
@@ -303,6 +307,95 @@ def test_a_single_bucket_does_not_show_when_its_parts_are_ready() -> None:
     job, _ = joined(program)
     with pytest.raises(NoBuckets):
         rebucketed(job, [rank.recorded for rank in job.ranks], job.transfer_ns, 1, Stance.EXPECTED)
+
+
+def test_a_backward_passs_only_bucket_is_divided_if_its_ops_show_when_its_parts_are_ready() -> None:
+    """600 bytes become ready evenly in 840 ns; a third of them takes 2050 ns, as long as recorded without latency."""
+    turns = tuple(Turn(number, 10, 840, 10, "thread" if number else "nothing") for number in range(2))
+    job, _ = joined(RanksProgram(((0, 1),) * 2, (6_150, 10), (turns, turns), (600, 5), roots=(None, 0)))
+    parts = [replace(rank.recorded, filled_ns=np.array([840, -1])) for rank in job.ranks]
+    made = rebucketed(job, parts, job.transfer_ns, 200, Stance.EXPECTED)
+    assert (made.before, made.after) == (1, 3)
+    ends = replay_job(job, made.parts, made.tied).end_ns[0][made.tied.rest[made.tied.rank == 0]]
+    assert ends.tolist()[:3] == [10 + 280 + number * 2_050 for number in (1, 2, 3)]
+
+
+@given(st.lists(st.tuples(st.integers(0, 300), st.integers(1, 100)), min_size=1, max_size=6))
+def test_transfers_that_share_a_network_are_done_as_a_simulation_says(transfers: list[tuple[int, int]]) -> None:
+    begin, own = (np.array(column) for column in zip(*transfers, strict=True))
+    left, ends = [Fraction(size) for size in own.tolist()], [Fraction(-1)] * len(own)
+    # In each part of a nanosecond, everything that runs gets an even share.
+    now, instants = Fraction(0), set(map(Fraction, begin.tolist()))
+    while min(ends) < 0:
+        running = [row for row, at in enumerate(begin.tolist()) if at <= now and left[row]]
+        following = [at for at in instants if at > now]
+        if running:
+            following.append(now + min(left[row] for row in running) * len(running))
+        until = min(following)
+        for row in running:
+            left[row] -= (until - now) / len(running)
+            if not left[row]:
+                ends[row] = until
+        now = until
+    result = shared(begin, own)
+    assert np.abs(result - [float(end - at) for end, at in zip(ends, begin.tolist(), strict=True)]).max() <= 1
+
+
+def test_a_collective_on_a_communicator_of_its_own_shares_the_network_with_the_one_before() -> None:
+    """The second is launched 20 ns after the first. Both are ready 10 ns after their launches."""
+    program = _all_reduces((100, 10), (1,))
+    job, _ = joined(program)
+    parts = [rank.recorded for rank in job.ranks]
+    before = replay_job(job, parts, ties(job, parts, job.transfer_ns))
+    changed, tied, count = on_own_communicators(job, parts, job.transfer_ns, Stance.BEST)
+    after = replay_job(job, changed, tied)
+    rest = parts[0].comm
+    assert count == 2
+    # They take 1,050 and 150 ns alone.
+    assert (before.end_ns[0] - before.start_ns[0])[rest].tolist() == [1_050, 150]
+    assert (after.end_ns[0] - after.start_ns[0])[rest].tolist() == [1_200, 300]
+    worst, _, _ = on_own_communicators(job, parts, job.transfer_ns, Stance.WORST)
+    assert worst == parts
+
+
+def test_compute_that_a_change_puts_beside_a_collective_gets_longer() -> None:
+    """The second kernel of each rank needs the first collective; without that, it runs beside it."""
+    turns = tuple(Turn(number, 10, 1_000, 10, "kernel") for number in range(3))
+    job, _ = joined(RanksProgram(((0, 1),) * 3, (5_000, 5_000, 5_000), (turns, turns)))
+    parts = [rank.recorded for rank in job.ranks]
+    before = replay_job(job, parts, ties(job, parts, job.transfer_ns))
+    free = [
+        replace(part, network=replace(part.network, orders=part.network.orders.take(slice(0, 3)))) for part in parts
+    ]
+    for lost, length in ((0.0, 1_000), (0.5, 2_000)):
+        job = replace(job, ranks=tuple(replace(rank, lost_speed=lost) for rank in job.ranks))
+        tied = ties(job, free, job.transfer_ns)
+        after = replay_job(job, contended(job, parts, free, tied, Stance.EXPECTED), tied)
+        assert (after.end_ns[0] - after.start_ns[0])[1] == length
+        same = contended(job, parts, parts, ties(job, parts, job.transfer_ns), Stance.EXPECTED)
+        assert lengths(times_of(job, same, job.transfer_ns)) == lengths(before.times)
+
+
+@pytest.mark.parametrize(
+    ("count", "blocks", "expected"), [(12, 64, pytest.approx(1 / 3)), (9, 64, None), (12, 32, None)]
+)
+def test_lost_speed_compares_runs_of_a_kernel_and_grid(
+    tmp_path: Path, count: int, blocks: int, expected: float | None
+) -> None:
+    """A kernel takes 100 us apart from collectives and 150 us beside them."""
+    events = []
+    for number in range(count):
+        begin = 1_000 * number
+        for name, stream, start, length, grid in (
+            ("gemm", 7, 0, 100, 64),
+            ("gemm", 7, 300, 150, blocks),
+            ("ncclDevKernel_AllReduce_Sum_f32_RING_LL", 20, 300, 200, 8),
+        ):
+            event = _event("kernel", name, begin + start, length, stream)
+            events.append(event | {"args": {"device": 0, "stream": stream, "grid": [grid, 1, 1], "block": [128, 1, 1]}})
+    path = tmp_path / "trace.json"
+    path.write_text(json.dumps({"traceEvents": events}))
+    assert lost_speed(load(path), 0) == expected
 
 
 @pytest.mark.parametrize("path", various(), ids=lambda path: path.name)

@@ -1,9 +1,10 @@
 """Other sizes of the buckets of data-parallel training.
 
 Buckets are all-reduces of a process group that follow each other in a step, where nothing on any rank waits for one
-before the next is launched. A merged bucket starts when its last part is ready. A part of a divided bucket is ready
-earlier, in proportion to its bytes. A transfer takes a latency and the bytes per bandwidth; transfers that ran at once
-are taken to have shared it, and to run one after another instead.
+before the next is launched, or the only all-reduce of a step, if autograd's thread launches it. A merged bucket starts
+when its last part is ready. A part of a divided bucket is ready earlier, in proportion to its bytes. A transfer takes a
+latency and the bytes per bandwidth; transfers that ran at once are taken to have shared it, and to run one after
+another instead.
 """
 
 from __future__ import annotations
@@ -17,12 +18,13 @@ from msgspec.structs import replace
 
 from overlapscope.analysis.host_order import EARLIEST_NS
 from overlapscope.base.columns import mask_of, pick
-from overlapscope.base.intervals import I64, Bool
+from overlapscope.base.intervals import I64
 from overlapscope.prediction.graph import Orders, Why
 from overlapscope.prediction.hardware import Stance
 from overlapscope.ranks.joint.changes import latencies
 from overlapscope.ranks.joint.join import JoinedJob, Ties, of_entries, ties
 from overlapscope.ranks.joint.rank import Parts
+from overlapscope.ranks.joint.sharing import without_sharing
 from overlapscope.ranks.waits import sum_by
 
 _BUCKET = re.compile(r"(?:\w+:|.*_)?all_?reduce.*", re.IGNORECASE)
@@ -70,7 +72,8 @@ def rebucketed(
         The ranks with these buckets, and their ties.
 
     Raises:
-        NoBuckets: No two all-reduces of known size follow each other, so it is unknown when their parts are ready.
+        NoBuckets: No two all-reduces of known size follow each other, and none is a backward pass's only one, so it is
+            unknown when their parts are ready.
         TooManyPieces: The size is too small for the buckets.
     """
     count = len(job.met)
@@ -96,8 +99,8 @@ def rebucketed(
     # The pieces of a merged bucket divide its last part, which is ready evenly.
     of_last = job.met.kernels.bytes[job.met.row]
     earlier = np.rint(earlier * (size[job.met.meeting] / np.maximum(of_last, 1))).astype(np.int64)
-    alone = _alone(job, transfer_ns, size > 0)
-    transfer = _transfers(job, alone, into, pieces, stance)
+    own_ns = without_sharing(job, transfer_ns, size > 0)
+    transfer = _transfers(job, own_ns, into, pieces, stance)
     kept = into == np.arange(count)
     after = sum(int(pieces[run.meetings[kept[run.meetings]]].sum()) for run in runs)
     spread = np.zeros_like(earlier) if stance == Stance.WORST else earlier
@@ -130,20 +133,6 @@ def _ends(sizes: Sequence[int], bucket_bytes: float) -> Iterator[int]:
     yield len(sizes)
 
 
-def _alone(job: JoinedJob, transfer_ns: I64, bucket: Bool) -> I64:
-    """Return how long the transfers of buckets would take if no other ran at once on the rank."""
-    result = transfer_ns.copy()
-    for place in range(len(job.ranks)):
-        own = np.flatnonzero((job.met.rank == place) & bucket[job.met.meeting] & (transfer_ns > 0))
-        start = job.last_ns[job.met.meeting[own]]
-        end = start + transfer_ns[own]
-        at = np.unique(np.concatenate([start, end]))
-        running = np.searchsorted(np.sort(start), at, side="right") - np.searchsorted(np.sort(end), at, side="right")
-        shared = np.append(0.0, np.cumsum(np.diff(at) / np.maximum(running[:-1], 1)))
-        result[own] = np.rint(shared[np.searchsorted(at, end)] - shared[np.searchsorted(at, start)])
-    return result
-
-
 def _in_turn(part: Parts, buckets: Ties, kind_of: I64, most: int) -> Parts:
     """Let transfers of a kind run one after another, in the order of their meetings."""
     kind = kind_of[buckets.meeting // most]
@@ -166,9 +155,11 @@ def _runs(job: JoinedJob, parts: Sequence[Parts]) -> Iterator[_BucketRun]:
     closes = of_entries(job, [part.closed_by for part in parts])
     needed = of_entries(job, [_needed_in(part) for part in parts])
     step = np.maximum.reduceat(met.kernels.step[met.row], met.first[:-1])
+    filled = np.minimum.reduceat(of_entries(job, [part.filled_ns for part in parts]), met.first[:-1]) >= 0
 
     def found(run: Sequence[int]) -> Iterator[_BucketRun]:
-        if len(run) > 1:
+        alike = bucket & np.isin(met.kind, met.kind[run]) & np.isin(step, step[run])
+        if len(run) > 1 or (filled[run].any() and alike.sum() == 1):
             yield _BucketRun(np.array(run), least[run], int(step[run[0]]))
 
     for number in range(len(kinds)):
@@ -230,18 +221,20 @@ def _earlier(job: JoinedJob, parts: Sequence[Parts], runs: Sequence[_BucketRun])
             result[members] = np.maximum(at[members] - at[before], 0)
             filled_ns[job.met.rank[members]] += result[members]
             filled_bytes[job.met.rank[members]] += size
-    # The first bucket of a step is taken to be filled as fast as the others.
+    # The first bucket of a step is taken to be filled as fast as the others, if there are others.
+    filled = of_entries(job, [part.filled_ns for part in parts])
     for members, size in first:
         rank = job.met.rank[members]
-        result[members] = size * filled_ns[rank] // np.maximum(filled_bytes[rank], 1)
+        as_others = size * filled_ns[rank] // np.maximum(filled_bytes[rank], 1)
+        result[members] = np.where(filled_bytes[rank] > 0, as_others, np.maximum(filled[members], 0))
     return result
 
 
-def _transfers(job: JoinedJob, alone_ns: I64, into: I64, pieces: I64, stance: Stance) -> I64:
+def _transfers(job: JoinedJob, own_ns: I64, into: I64, pieces: I64, stance: Stance) -> I64:
     """Return the transfers of the pieces of merged and divided buckets."""
     meeting = job.met.meeting
-    fixed = np.minimum(latencies(job, alone_ns, stance)[job.met.kind[meeting]], np.maximum(alone_ns, 0))
-    whole = sum_by(into[meeting] * len(job.ranks) + job.met.rank, alone_ns - fixed, len(job.met) * len(job.ranks))
+    fixed = np.minimum(latencies(job, own_ns, stance)[job.met.kind[meeting]], np.maximum(own_ns, 0))
+    whole = sum_by(into[meeting] * len(job.ranks) + job.met.rank, own_ns - fixed, len(job.met) * len(job.ranks))
     transfer: I64 = fixed + whole[meeting * len(job.ranks) + job.met.rank] // pieces[meeting]
     return transfer
 

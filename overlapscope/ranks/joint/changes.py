@@ -20,8 +20,9 @@ from overlapscope.ranks.waits import sum_by
 
 _DOUBT = {Stance.BEST: 0, Stance.EXPECTED: 1, Stance.WORST: 2}
 """Multiples of a latency that was estimated from transfers of several sizes."""
-_UNKNOWN = {Stance.BEST: 0.0, Stance.EXPECTED: 0.0, Stance.WORST: 1.0}
-"""Fractions of the usual transfer that are latency, if all have the same size."""
+_BASE_NS, _STEP_NS = 16_000, 18_000
+"""Highest latency of a ring of n ranks by NCCL's model: once, and for each of 2 (n - 1) steps. Over a network these
+are 8.4 and 9.6 us, and up to 1.9 times as much (src/graph/tuning.cc)."""
 _LEAST_COMPARED = 0.5
 """Minimum fraction of the late rank's work that must have counterparts on other ranks."""
 
@@ -74,7 +75,9 @@ def like_others(job: JoinedJob, parts: Sequence[Parts], place: int, stance: Stan
             device[segment] = _factor(segments.device_ns, entry, peers, stance, shared)
     if compared_ns < _LEAST_COMPARED * total_ns or not total_ns:
         raise Incomparable
-    return _scaled(part, lighter, device)
+    communicates = mask_of(np.concatenate([part.comm, part.comm - 1]), len(part.network.items))
+    shorter = with_device_work(part, np.where(communicates, 1.0, device[part.segment_of_item]))
+    return _with_host_work(shorter, lighter)
 
 
 class _HostPieces:
@@ -147,20 +150,23 @@ def _segments(job: JoinedJob, parts: Sequence[Parts]) -> _Segments:
     return _Segments(segment, since, host, device)
 
 
-def _scaled(part: Parts, host: _HostPieces, device: F64) -> Parts:
-    """Return the rank with other pieces of host work, and its device's work in each segment multiplied by factors."""
-    network, items, calls = part.network, part.network.items, part.network.calls
-    communicates = mask_of(np.concatenate([part.comm, part.comm - 1]), len(items))
-    of_device = np.where(communicates, 1.0, device[part.segment_of_item])
+def with_device_work(part: Parts, factor: F64) -> Parts:
+    """Return the rank with the device's work in each item multiplied by a factor, which is 1 for collectives."""
+    items = part.network.items
     in_gap = (part.work_ns > 0) & (items.duration_ns == 0)
-    spared = np.where(in_gap, part.work_ns * (1 - of_device), 0)
-    spared_launch = part.launched_host_ns - host.launches_ns + part.launched_work_ns * (1 - of_device)
     items = replace(
         items,
-        duration_ns=items.duration_ns * of_device,
-        queue_lag_ns=items.queue_lag_ns - _whole(spared),
-        launch_lag_ns=items.launch_lag_ns - _whole(spared_launch),
+        duration_ns=items.duration_ns * factor,
+        queue_lag_ns=items.queue_lag_ns + _whole(np.where(in_gap, part.work_ns * (factor - 1), 0)),
+        launch_lag_ns=items.launch_lag_ns + _whole(part.launched_work_ns * (factor - 1)),
     )
+    return replace(part, network=replace(part.network, items=items))
+
+
+def _with_host_work(part: Parts, host: _HostPieces) -> Parts:
+    """Return the rank with other pieces of host work."""
+    network, items, calls = part.network, part.network.items, part.network.calls
+    items = replace(items, launch_lag_ns=items.launch_lag_ns + host.launches_ns - part.launched_host_ns)
     before, length = np.split(np.append(np.maximum(calls.before_ns, 0), calls.length_ns) - host.calls_ns, 2)
     calls = replace(calls, before_ns=calls.before_ns - before, length_ns=calls.length_ns - length)
     return replace(part, network=replace(network, items=items, calls=calls))
@@ -204,7 +210,7 @@ def latencies(job: JoinedJob, transfer_ns: I64, stance: Stance) -> I64:
 
     It follows from transfers of different sizes, and is between nothing and the usual transfer of the smallest size.
     """
-    kinds = job.met.kernels.kinds
+    kinds, on_host = job.met.kernels.kinds, any(rank.reduced.on_host for rank in job.ranks)
     result = np.zeros(len(kinds), np.int64)
     kind_of_entry, size = job.met.kind[job.met.meeting], job.met.kernels.bytes[job.met.row]
     for kind in np.unique(kind_of_entry).tolist():
@@ -213,7 +219,10 @@ def latencies(job: JoinedJob, transfer_ns: I64, stance: Stance) -> I64:
             continue
         sizes, number = np.unique(size[own], return_inverse=True)
         usual = [float(np.median(transfer_ns[own][number == each])) for each in range(len(sizes))]
-        latency = _UNKNOWN[stance] * usual[0]
+        # If all have the same size, nothing to all of it is latency, as far as the model of NCCL allows.
+        size_of_group = kinds[kind].group_size
+        most = usual[0] if on_host else min(usual[0], _BASE_NS + _STEP_NS * 2 * (size_of_group - 1))
+        latency = most if stance == Stance.WORST else 0.0
         if len(sizes) > 1 and sizes[0] >= 0:
             slope, at_0 = np.polyfit(sizes.astype(np.float64), usual, 1)
             latency = _DOUBT[stance] * float(at_0 if slope > 0 else usual[0])

@@ -14,7 +14,7 @@ import numpy as np
 from msgspec import Struct
 from msgspec.structs import replace
 
-from overlapscope.analysis.grouping import group_starts
+from overlapscope.analysis.grouping import distinct, group_starts
 from overlapscope.analysis.host_order import EARLIEST_NS, Calls
 from overlapscope.base.columns import Columns, mask_of
 from overlapscope.base.intervals import I64, Bool
@@ -279,11 +279,28 @@ class JobTimes(Struct, frozen=True, eq=False):
         return mean(np.array(self.steps_ns))
 
 
+class JobReplay(Struct, frozen=True, eq=False):
+    """Times of all ranks in a joint replay."""
+
+    parts: tuple[Parts, ...]
+    rest: tuple[I64, ...]
+    """Items of the rest of each rank's collectives, joined or not; divided collectives have several."""
+    start_ns: tuple[I64, ...]
+    """Start of each rank's items, by the reference clock."""
+    end_ns: tuple[I64, ...]
+    times: JobTimes
+
+
 def times(job: JoinedJob, parts: Sequence[Parts], tied: Ties) -> JobTimes:
+    """Return the steps and waits of a job's ranks in its replay. Raises Deadlock as `replay_job` does."""
+    return replay_job(job, parts, tied).times
+
+
+def replay_job(job: JoinedJob, parts: Sequence[Parts], tied: Ties) -> JobReplay:
     """Replay the job.
 
     Returns:
-        The steps and waits of its ranks.
+        The times of its ranks.
 
     Raises:
         Deadlock: Ranks wait for each other in a circle.
@@ -292,6 +309,7 @@ def times(job: JoinedJob, parts: Sequence[Parts], tied: Ties) -> JobTimes:
     replayed = replay(joint.network)
     arrived = replayed.end_ns[joint.arrival]
     waited = np.maximum(replayed.end_ns[joint.hub] - arrived, 0)
+    own = [slice(*map(int, joint.first_item[place : place + 2])) for place in range(len(parts))]
     lengths, waits = [], []
     for place, part in enumerate(parts):
         if part.marks_are_calls:
@@ -299,9 +317,11 @@ def times(job: JoinedJob, parts: Sequence[Parts], tied: Ties) -> JobTimes:
         else:
             marks = replayed.start_ns[part.marks + joint.first_item[place]]
         if len(marks) < 2:
-            own = slice(int(joint.first_item[place]), int(joint.first_item[place + 1]))
-            marks = np.append(marks, replayed.end_ns[own].max())
+            marks = np.append(marks, replayed.end_ns[own[place]].max())
         within: Bool = (tied.rank == place) & (arrived >= marks[0]) & (arrived < marks[-1])
         lengths.append(np.diff(marks))
         waits.append(int(waited[within].sum()) // (len(marks) - 1))
-    return JobTimes(tuple(lengths), tuple(waits), tuple(map(mean, lengths)))
+    result = JobTimes(tuple(lengths), tuple(waits), tuple(map(mean, lengths)))
+    starts, ends = ([values[rows] for rows in own] for values in (replayed.start_ns, replayed.end_ns))
+    rest = [distinct(np.append(part.comm, tied.rest[tied.rank == place])) for place, part in enumerate(parts)]
+    return JobReplay(tuple(parts), tuple(rest), tuple(starts), tuple(ends), result)

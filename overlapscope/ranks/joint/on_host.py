@@ -182,6 +182,7 @@ class _Thread:
             launched_work_ns=np.zeros(2 * len(issued), np.int64),
             launched_host_ns=np.zeros(2 * len(issued), np.int64),
             ready=ready,
+            filled_ns=np.full(len(ready), -1),
             marks=marks,
             marks_are_calls=True,
         )

@@ -19,7 +19,9 @@ from overlapscope.prediction.result import Estimate
 from overlapscope.prediction.steps import mean
 from overlapscope.ranks.joint.buckets import MOST_PIECES, NoBuckets, TooManyPieces, rebucketed
 from overlapscope.ranks.joint.changes import Incomparable, faster_transfers, issued_earlier, like_others
+from overlapscope.ranks.joint.contention import contended
 from overlapscope.ranks.joint.join import JobTimes, JoinedJob, Ties, doubts, gather, obstacles, ties, times
+from overlapscope.ranks.joint.own_communicators import on_own_communicators
 from overlapscope.ranks.joint.plain import as_plain
 from overlapscope.ranks.joint.rank import Parts, RankSummary, Unfit
 from overlapscope.ranks.joint.result import JointChange, JointRank, JointWhatIf
@@ -32,6 +34,7 @@ class JobChanges(Struct, frozen=True):
 
     no_straggler: bool = False
     issue_earlier: bool = False
+    own_communicators: bool = False
     bandwidth: float | None = None
     """Speed of the network, as a multiple of the recorded speed."""
     bucket_mb: float | None = None
@@ -89,7 +92,10 @@ def predict_job(
         return _refused(("With these changes, ranks wait for each other in a circle.",))
     except NoBuckets:
         return _refused(
-            ("No two all-reduces of known size follow each other, so it is unknown how buckets are filled.",)
+            (
+                "No two all-reduces of known size follow each other, and no backward pass has a single one, so it is "
+                "unknown how buckets are filled.",
+            )
         )
     except TooManyPieces:
         return _refused((f"A bucket would be divided into more than {MOST_PIECES:,} pieces; choose larger buckets.",))
@@ -128,8 +134,7 @@ def _predicted(job: JoinedJob, before: JobTimes, changes: JobChanges, numbers: S
     asked = changes.any or bool(made)
     after: dict[Stance, JobTimes] = {}
     for stance in Stance if asked else ():
-        parts, tied, done = _changed(job, changes, places, stance)
-        after[stance] = times(job, parts, tied)
+        after[stance], done = _after(job, changes, places, stance)
         if stance == Stance.EXPECTED:
             made += done
     touched = any(change.touched for change in made)
@@ -240,6 +245,16 @@ def _without_straggler(
     )
 
 
+def _after(
+    job: JoinedJob, changes: JobChanges, late: Sequence[int], stance: Stance
+) -> tuple[JobTimes, list[JointChange]]:
+    """Return the times with the changes at a stance, and what was changed."""
+    parts, tied, made = _changed(job, changes, late, stance)
+    if changes.any:
+        parts = contended(job, [rank.by_stance[stance] for rank in job.ranks], parts, tied, stance)
+    return times(job, parts, tied), made
+
+
 def _changed(
     job: JoinedJob, changes: JobChanges, late: Sequence[int], stance: Stance
 ) -> tuple[list[Parts], Ties, list[JointChange]]:
@@ -292,4 +307,17 @@ def _changed(
             )
         )
         return bucketed.parts, bucketed.tied, made
+    if changes.own_communicators:
+        parts, tied, count = on_own_communicators(job, parts, transfer, stance)
+        made.append(
+            JointChange(
+                change="own-communicators",
+                title="give collectives communicators of their own",
+                touched=count,
+                what=f"{count:,} of {plural(sum(len(part.comm) for part in parts), 'collective')} no longer wait for "
+                "the collective launched before them.",
+                assumptions=("The GPU runs collectives of different communicators at once.",) if count else (),
+            )
+        )
+        return parts, tied, made
     return parts, ties(job, parts, transfer), made

@@ -44,6 +44,8 @@ class Parts(Struct, frozen=True, eq=False):
     launched_host_ns: I64
     ready: I64
     """Call at which the input of each collective is ready; `BY_EVENT` or `NOT_SHOWN`."""
+    filled_ns: I64
+    """Time in which the gradients that each collective reduces become ready; -1 where it is unknown."""
     marks: I64
     """Items with which the judged steps begin; on the host, calls, the end of the last step included."""
     marks_are_calls: bool
@@ -64,5 +66,7 @@ class RankSummary(Struct, frozen=True, eq=False):
     """Step without the profiler, if the recorder timed it."""
     lighter: tuple[RankSummary, ...] = ()
     """The rank with ever less host work (`prediction.overhead.lighter_ones`); empty if `plain` is None."""
+    lost_speed: float | None = 0.0
+    """Share of its speed that compute loses beside collectives (`contention`); None if that is unknown."""
     uncertain: int = 0
     """Number of times on the host that may have been waits or work."""

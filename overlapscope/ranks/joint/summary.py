@@ -27,6 +27,7 @@ from overlapscope.prediction.overhead import lighter_ones
 from overlapscope.prediction.predict import apply
 from overlapscope.prediction.replay import Deadlock, Replay, replay
 from overlapscope.prediction.steps import first_items, step_of_calls
+from overlapscope.ranks.joint.contention import lost_speed
 from overlapscope.ranks.joint.on_host import host_rank
 from overlapscope.ranks.joint.rank import BY_EVENT, NOT_SHOWN, Parts, RankSummary, Unfit
 from overlapscope.ranks.joint.result import JointChange
@@ -75,10 +76,13 @@ def _device_rank(trace: Trace, reduced: ComparedRank, changes: Sequence[str]) ->
     if comm is None:
         return Unfit(trace.source, "some of its collectives are part of a CUDA graph.")
     plain = measured(trace.plain_steps, base.recorded.mean_ns, trace.host_activity)
+    lost = lost_speed(trace, reduced.device)
     shorter = () if plain is None else lighter_ones(base, plain.step_ns)
     try:
-        lighter = tuple(_summary(each, reduced, comm, changes) for each in shorter)
-        return replace(_summary(base, reduced, comm, changes), plain=plain, lighter=lighter)
+        first, *lighter = (
+            replace(_summary(each, reduced, comm, changes), lost_speed=lost) for each in (base, *shorter)
+        )
+        return replace(first, plain=plain, lighter=tuple(lighter))
     except Deadlock:
         return Unfit(trace.source, "with these changes, its launches, ops and waits wait for each other in a circle.")
 
@@ -144,6 +148,7 @@ def _parts(base: Base, graph: Graph, replayed: Replay, comm: I64) -> Parts:
         launched_work_ns=reduced.launched_work_ns,
         launched_host_ns=reduced.launched_host_ns,
         ready=np.where(ready == NOT_SHOWN, pick(place_of_call, free, NOT_SHOWN), ready),
+        filled_ns=_filled(base, graph, replayed, comm),
         marks=reduced.place[marks],
         marks_are_calls=False,
     )
@@ -171,6 +176,30 @@ def _free_from(base: Base, graph: Graph, comm: I64) -> I64:
         begins = np.append(True, waits[rows[:-1]] | (np.diff(step[rows]) != 0))[: len(rows)]
         begin[rows] = rows[np.maximum.accumulate(np.where(begins, np.arange(len(rows)), 0))]
     return np.where((free & ~held)[comm], pick(begin, graph.items.call[comm]), -1)
+
+
+def _filled(base: Base, graph: Graph, replayed: Replay, comm: I64) -> I64:
+    """Return in which time the gradients that each collective reduces become ready; -1 where it is unknown.
+
+    Autograd runs the backward pass in a thread of its own (torch/csrc/autograd/engine.cpp), where DDP's hooks launch
+    the collectives. So the gradients of a step's first become ready while the ops run that the thread launched before.
+    """
+    items, calls, step = graph.items, graph.calls, step_of_calls(graph, base.judged)
+    _, first_calls = np.unique(step, return_index=True)
+    main_of_step = dict(zip(step[first_calls].tolist(), calls.thread[first_calls].tolist(), strict=True))
+    launched = np.flatnonzero((items.kind == Kind.COMPUTE) & (items.call >= 0))
+    result, seen = np.full(len(comm), -1), set[tuple[int, int]]()
+    for place in np.argsort(items.call[comm], kind="stable").tolist():
+        caller = int(items.call[comm[place]])
+        its_step, thread = (int(step[caller]), int(calls.thread[caller])) if caller >= 0 else (-1, -1)
+        if its_step < 0 or thread == main_of_step[its_step] or (its_step, thread) in seen:
+            continue
+        seen.add((its_step, thread))
+        its_calls = items.call[launched]
+        before = launched[(its_calls < caller) & (step[its_calls] == its_step) & (calls.thread[its_calls] == thread)]
+        if len(before):
+            result[place] = replayed.end_ns[before].max() - replayed.start_ns[before].min()
+    return result
 
 
 def _ready(network: Network, ends: I64) -> I64:
