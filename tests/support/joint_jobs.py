@@ -221,6 +221,8 @@ def _parts(turns: Sequence[Turn], its: Times) -> Parts:
         launched_host_ns=np.zeros(number_of_items, np.int64),
         ready=np.full(count, BY_EVENT),
         filled_ns=np.full(count, -1),
+        before_launch_ns=np.zeros(count, np.int64),
+        after_launch_ns=np.zeros(count, np.int64),
         marks=kernels,
         marks_are_calls=False,
     )

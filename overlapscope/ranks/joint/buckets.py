@@ -104,7 +104,11 @@ def rebucketed(
     kept = into == np.arange(count)
     after = sum(int(pieces[run.meetings[kept[run.meetings]]].sum()) for run in runs)
     spread = np.zeros_like(earlier) if stance == Stance.WORST else earlier
-    changed = [_changed(job, part, place, into, pieces, spread) for place, part in enumerate(parts)]
+    more = np.where(into == np.arange(count), pieces, 0) - 1
+    changed = [
+        _changed(job, _with_launches(job, part, place, more), place, into, pieces, spread)
+        for place, part in enumerate(parts)
+    ]
     tied = ties(job, changed, transfer)
     most = int(pieces.max())
     entry, piece = _repeated(np.where(kept, pieces, 0)[job.met.meeting])
@@ -237,6 +241,32 @@ def _transfers(job: JoinedJob, own_ns: I64, into: I64, pieces: I64, stance: Stan
     whole = sum_by(into[meeting] * len(job.ranks) + job.met.rank, own_ns - fixed, len(job.met) * len(job.ranks))
     transfer: I64 = fixed + whole[meeting * len(job.ranks) + job.met.rank] // pieces[meeting]
     return transfer
+
+
+def _with_launches(job: JoinedJob, part: Parts, place: int, more: I64) -> Parts:
+    """Return a rank whose host launches more or fewer collectives, given the number for each meeting."""
+    own = np.flatnonzero((job.met.rank == place) & (more[job.met.meeting] != 0))
+    collective, more = job.comm[own], more[job.met.meeting[own]]
+    network, items, calls = part.network, part.network.items, part.network.calls
+    caller = items.call[part.comm[collective] - 1]
+    collective, more, caller = (each[caller >= 0] for each in (collective, more, caller))
+    before, after = part.before_launch_ns[collective], part.after_launch_ns[collective]
+    # A launch that is left out takes its op along; others come after the recorded one.
+    at_call, past_call = np.zeros((2, len(calls)), np.int64)
+    np.add.at(at_call, caller, np.where(more < 0, -before, 0))
+    np.add.at(past_call, caller, np.where(more < 0, -after, more * (before + after)))
+    previous = calls.previous
+    follows = (previous >= 0) & (calls.handed_by < 0)
+    work = at_call + np.where(follows, pick(past_call, previous, 0), 0)
+    folded = part.launched_host_ns > 0
+    lag = np.where(folded, np.maximum(pick(past_call, items.call, 0), -part.launched_host_ns), 0)
+    least = np.minimum(calls.before_ns, 0)
+    network = replace(
+        network,
+        calls=replace(calls, before_ns=np.maximum(calls.before_ns + work, least)),
+        items=replace(items, launch_lag_ns=items.launch_lag_ns + lag),
+    )
+    return replace(part, network=network)
 
 
 def _changed(job: JoinedJob, part: Parts, place: int, into: I64, pieces: I64, earlier: I64) -> Parts:

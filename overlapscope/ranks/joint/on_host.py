@@ -183,6 +183,8 @@ class _Thread:
             launched_host_ns=np.zeros(2 * len(issued), np.int64),
             ready=ready,
             filled_ns=np.full(len(ready), -1),
+            before_launch_ns=np.zeros(len(ready), np.int64),
+            after_launch_ns=np.zeros(len(ready), np.int64),
             marks=marks,
             marks_are_calls=True,
         )

@@ -46,6 +46,10 @@ class Parts(Struct, frozen=True, eq=False):
     """Call at which the input of each collective is ready; `BY_EVENT` or `NOT_SHOWN`."""
     filled_ns: I64
     """Time in which the gradients that each collective reduces become ready; -1 where it is unknown."""
+    before_launch_ns: I64
+    """Work of the op that launches each collective, before the launch."""
+    after_launch_ns: I64
+    """The same after the launch."""
     marks: I64
     """Items with which the judged steps begin; on the host, calls, the end of the last step included."""
     marks_are_calls: bool

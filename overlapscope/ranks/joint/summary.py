@@ -12,6 +12,7 @@ from msgspec.structs import replace
 
 from overlapscope.analysis.event_waits import EXACT
 from overlapscope.analysis.holds import Reading, find_holds
+from overlapscope.analysis.host import around
 from overlapscope.analysis.lane_items import find_lanes
 from overlapscope.analysis.plain_step import measured
 from overlapscope.base.columns import mask_of, pick
@@ -138,6 +139,7 @@ def _parts(base: Base, graph: Graph, replayed: Replay, comm: I64) -> Parts:
     ends, place_of_call = reduced.place[comm], np.full(len(calls), NOT_SHOWN)
     place_of_call[reduced.call] = np.arange(len(reduced.call))
     ready = _ready(reduced.network, ends)
+    before_launch, after_launch = _around_launch(graph, comm)
     return Parts(
         network=reduced.network,
         comm=ends,
@@ -149,6 +151,8 @@ def _parts(base: Base, graph: Graph, replayed: Replay, comm: I64) -> Parts:
         launched_host_ns=reduced.launched_host_ns,
         ready=np.where(ready == NOT_SHOWN, pick(place_of_call, free, NOT_SHOWN), ready),
         filled_ns=_filled(base, graph, replayed, comm),
+        before_launch_ns=before_launch,
+        after_launch_ns=after_launch,
         marks=reduced.place[marks],
         marks_are_calls=False,
     )
@@ -176,6 +180,30 @@ def _free_from(base: Base, graph: Graph, comm: I64) -> I64:
         begins = np.append(True, waits[rows[:-1]] | (np.diff(step[rows]) != 0))[: len(rows)]
         begin[rows] = rows[np.maximum.accumulate(np.where(begins, np.arange(len(rows)), 0))]
     return np.where((free & ~held)[comm], pick(begin, graph.items.call[comm]), -1)
+
+
+def _around_launch(graph: Graph, comm: I64) -> tuple[I64, I64]:
+    """Return the work of the c10d op that launches each collective, before and after the launch; 0 where unknown."""
+    calls, recorded = graph.calls, graph.recorded.calls
+    callers = graph.items.call[comm]
+    following = np.full(len(calls), -1)
+    previous = graph.previous
+    following[previous[previous >= 0]] = np.flatnonzero(previous >= 0)
+    ops = graph.trace.cpu_ops
+    ops = ops.take(ops.named(lambda name: name.startswith("c10d::")))
+    threads = np.array(graph.recorded.threads, np.int64)
+    launch = pick(recorded.start_ns, callers)
+    op = around(ops, pick(threads, pick(calls.thread, callers)), launch)
+    begun = np.where(op >= 0, launch - pick(ops.start_ns, op), 0)
+    ended = np.where(op >= 0, pick(ops.end_ns, op) - pick(recorded.end_ns, callers), 0)
+
+    def within(call: I64, work_ns: I64) -> I64:
+        """Return recorded work before a call as a part of the work before it in the graph."""
+        most, now = (np.maximum(pick(each.before_ns, call, 0), 0) for each in (recorded, calls))
+        share = np.clip(work_ns, 0, most) / np.maximum(most, 1)
+        return np.rint(share * now).astype(np.int64)
+
+    return within(callers, begun), within(pick(following, callers), ended)
 
 
 def _filled(base: Base, graph: Graph, replayed: Replay, comm: I64) -> I64:
