@@ -220,6 +220,8 @@ def _parts(turns: Sequence[Turn], its: Times) -> Parts:
         launched_work_ns=np.zeros(number_of_items, np.int64),
         launched_host_ns=np.zeros(number_of_items, np.int64),
         ready=np.full(count, BY_EVENT),
+        ahead_call=np.full(count, -1),
+        ahead_item=np.full(count, -1),
         filled_ns=np.full(count, -1),
         before_launch_ns=np.zeros(count, np.int64),
         after_launch_ns=np.zeros(count, np.int64),

@@ -12,7 +12,7 @@ from overlapscope.analysis.event_waits import HIGH
 from overlapscope.analysis.grouping import rows_by
 from overlapscope.base.columns import F64, mask_of
 from overlapscope.base.intervals import I64, Bool
-from overlapscope.prediction.graph import Why
+from overlapscope.prediction.graph import Orders, Why
 from overlapscope.prediction.hardware import Stance
 from overlapscope.ranks.joint.join import JoinedJob
 from overlapscope.ranks.joint.rank import BY_EVENT, Parts
@@ -195,8 +195,30 @@ def issued_earlier(part: Parts, stance: Stance) -> tuple[Parts, int]:
     call, lag = items.call.copy(), items.launch_lag_ns.copy()
     call[arrival[by_call]] = part.ready[by_call]
     call[arrival[by_event]], lag[arrival[by_event]] = -1, 0
-    moved = replace(items, call=call, launch_lag_ns=lag, after_call=items.after_call & (call >= 0))
-    return replace(part, network=replace(network, items=moved)), int((by_call | by_event).sum())
+    after_call = items.after_call & (call >= 0)
+    ahead = (part.ahead_call >= 0) & (stance != Stance.WORST)
+    gathers = arrival[ahead]
+    call[gathers], lag[gathers], after_call[gathers] = part.ahead_call[ahead], 0, True
+    moved = replace(
+        network,
+        items=replace(items, call=call, launch_lag_ns=lag, after_call=after_call),
+        orders=_one_ahead(part, ahead, stance),
+    )
+    return replace(part, network=moved), int((by_call | by_event | ahead).sum())
+
+
+def _one_ahead(part: Parts, ahead: Bool, stance: Stance) -> Orders:
+    """Return the orders if all-gathers of weights wait for one another, and for the copies of the weights before.
+
+    At best, they don't wait for these, as if they were gathered several layers ahead.
+    """
+    network, gathers = part.network, part.comm[ahead] - 1
+    count, orders = len(network.items), network.orders
+    kept = orders.take(~mask_of(gathers, count)[orders.then] | mask_of(part.comm, count)[orders.first])
+    if stance == Stance.BEST:
+        return kept
+    copied = Orders.of(part.ahead_item[ahead], gathers, network.constants.handover_ns or 0, Why.DATA)
+    return Orders.joined([kept, copied])
 
 
 def faster_transfers(job: JoinedJob, transfer_ns: I64, times: float, stance: Stance) -> I64:

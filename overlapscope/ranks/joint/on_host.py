@@ -182,6 +182,8 @@ class _Thread:
             launched_work_ns=np.zeros(2 * len(issued), np.int64),
             launched_host_ns=np.zeros(2 * len(issued), np.int64),
             ready=ready,
+            ahead_call=np.full(len(ready), -1),
+            ahead_item=np.full(len(ready), -1),
             filled_ns=np.full(len(ready), -1),
             before_launch_ns=np.zeros(len(ready), np.int64),
             after_launch_ns=np.zeros(len(ready), np.int64),

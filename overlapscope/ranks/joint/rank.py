@@ -44,6 +44,10 @@ class Parts(Struct, frozen=True, eq=False):
     launched_host_ns: I64
     ready: I64
     """Call at which the input of each collective is ready; `BY_EVENT` or `NOT_SHOWN`."""
+    ahead_call: I64
+    """Call after which each collective could be launched if weights were gathered one layer ahead; -1 for none."""
+    ahead_item: I64
+    """Item that it would wait for then."""
     filled_ns: I64
     """Time in which the gradients that each collective reduces become ready; -1 where it is unknown."""
     before_launch_ns: I64

@@ -29,6 +29,7 @@ from overlapscope.prediction.predict import apply
 from overlapscope.prediction.replay import Deadlock, Replay, replay
 from overlapscope.prediction.steps import first_items, step_of_calls
 from overlapscope.ranks.joint.contention import lost_speed
+from overlapscope.ranks.joint.gathers import one_ahead
 from overlapscope.ranks.joint.on_host import host_rank
 from overlapscope.ranks.joint.rank import BY_EVENT, NOT_SHOWN, Parts, RankSummary, Unfit
 from overlapscope.ranks.joint.result import JointChange
@@ -132,9 +133,11 @@ def _parts(base: Base, graph: Graph, replayed: Replay, comm: I64) -> Parts:
     segment_of_call = np.searchsorted(launching, np.arange(len(calls)))
     segment = pick(segment_of_call, items.call, 0)
     marks = first_items(graph, base.judged, replayed.start_ns)
-    kept = mask_of(marks, len(items)) | _ends_segment(graph, segment)
+    ahead = one_ahead(graph, comm, step_of_calls(graph, base.judged))
+    kept = mask_of(np.append(marks, ahead.item[ahead.item >= 0]), len(items)) | _ends_segment(graph, segment)
     free = _free_from(base, graph, comm)
-    needed = mask_of(np.append(launching, free[free >= 0]), len(calls))
+    needed = np.concatenate([launching, free, ahead.call])
+    needed = mask_of(needed[needed >= 0], len(calls))
     reduced = condense(graph, replayed, kept, needed, mask_of(comm, len(items)))
     ends, place_of_call = reduced.place[comm], np.full(len(calls), NOT_SHOWN)
     place_of_call[reduced.call] = np.arange(len(reduced.call))
@@ -150,6 +153,8 @@ def _parts(base: Base, graph: Graph, replayed: Replay, comm: I64) -> Parts:
         launched_work_ns=reduced.launched_work_ns,
         launched_host_ns=reduced.launched_host_ns,
         ready=np.where(ready == NOT_SHOWN, pick(place_of_call, free, NOT_SHOWN), ready),
+        ahead_call=pick(place_of_call, ahead.call),
+        ahead_item=pick(reduced.place, ahead.item),
         filled_ns=_filled(base, graph, replayed, comm),
         before_launch_ns=before_launch,
         after_launch_ns=after_launch,
