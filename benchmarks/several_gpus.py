@@ -29,7 +29,7 @@ from pathlib import Path
 import msgspec
 import torch
 
-from benchmarks.several_gpus_plan import PROGRAMS, ROOT, RUNS, DistributedJob, LauncherRun, ProgramResult
+from benchmarks.several_gpus_plan import PORTS, PROGRAMS, ROOT, RUNS, DistributedJob, LauncherRun, ProgramResult
 
 STUCK_S = 60.0
 """Longest time without a result."""
@@ -62,7 +62,7 @@ def _attended(out: Path, job: DistributedJob, programs: Sequence[str], end: floa
     common = {
         "WORLD_SIZE": str(world),
         "MASTER_ADDR": "127.0.0.1",
-        "MASTER_PORT": str(free_port()),
+        PORTS: " ".join(map(str, free_ports(len(programs)))),
         "CUDA_VISIBLE_DEVICES": ",".join(map(str, job.gpus + ((1,) if programs == ("peer",) else ()))),
     }
     stacks = ("--stacks",) if job.stacks else ()
@@ -106,10 +106,16 @@ def _watched(progress: Path, ranks: Sequence[subprocess.Popen[bytes]], end: floa
 
 
 def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port
+    return free_ports(1)[0]
+
+
+def free_ports(count: int) -> list[int]:
+    """Return ports of which no two are the same."""
+    with contextlib.ExitStack() as stack:
+        probes = [stack.enter_context(socket.socket()) for _ in range(count)]
+        for probe in probes:
+            probe.bind(("127.0.0.1", 0))
+        return [probe.getsockname()[1] for probe in probes]
 
 
 def _environment() -> dict[str, str]:

@@ -8,6 +8,8 @@ from msgspec import Struct
 
 ROOT = Path(__file__).parents[1]
 JOBS = ROOT / "scenarios" / "jobs"
+PORTS = "SEVERAL_GPUS_PORTS"
+"""Environment variable with a port for each program of a job: the last one's may still be in use."""
 LATE_MS = "{late_ms}"
 """Stands for a time on the host that costs about 30% of a step, because launched work can't hide it."""
 SLEEP = ("--sleep-rank", "1", "--sleep-ms", LATE_MS)

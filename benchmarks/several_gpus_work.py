@@ -16,7 +16,7 @@ import torch
 import torch.distributed as dist
 
 from benchmarks.several_gpus_links import bandwidth, peer
-from benchmarks.several_gpus_plan import JOBS, LATE_MS, PROGRAMS, ProgramResult
+from benchmarks.several_gpus_plan import JOBS, LATE_MS, PORTS, PROGRAMS, ProgramResult
 from benchmarks.several_gpus_recording import launch_ns, mean_ns, record
 
 T = TypeVar("T")
@@ -29,10 +29,9 @@ LATE_SHARE = 0.3
 def work(out: Path, name: str, programs: Sequence[str], *, stacks: bool) -> None:
     """Measure and record programs, one process of several."""
     sys.path.insert(0, str(JOBS))
-    first_port = int(os.environ["MASTER_PORT"])
     links = {"bandwidth": bandwidth, "peer": peer}
-    for number, program in enumerate(programs):
-        os.environ["MASTER_PORT"] = str(first_port + number)
+    for program, port in zip(programs, os.environ[PORTS].split(), strict=True):
+        os.environ["MASTER_PORT"] = port
         begin = time.monotonic()
         _append(out, ProgramResult(name, int(os.environ["WORLD_SIZE"]), program, variant="begun"))
         for result in links.get(program, partial(variants, stacks=stacks))(out, name, program):

@@ -287,6 +287,19 @@ def test_a_bucket_that_is_merged_and_divided_has_even_pieces() -> None:
     assert lengths(times(job, made.parts, made.tied)) == [[840, last_kernel - 850]] * 2
 
 
+@pytest.mark.parametrize(
+    ("bucket_bytes", "work"), [(200, [0, 10 - 4, 10 - 3, 10, 10, 10]), (50, [0, 10, 10 + 7, 10, 10 + 7, 10])]
+)
+def test_the_host_launches_as_many_collectives_as_there_are_buckets(bucket_bytes: int, work: list[int]) -> None:
+    """A launch takes 4 ns before and 3 ns after the call. Each collective has a kernel's launch 10 ns before it."""
+    job, _ = joined(_all_reduces((100, 100, 5), (2,)))
+    parts = [
+        replace(rank.recorded, before_launch_ns=np.full(3, 4), after_launch_ns=np.full(3, 3)) for rank in job.ranks
+    ]
+    made = rebucketed(job, parts, job.transfer_ns, bucket_bytes, Stance.EXPECTED)
+    assert made.parts[0].network.calls.before_ns.tolist()[:6] == work
+
+
 def test_too_many_pieces_of_a_bucket_are_refused() -> None:
     job, _ = joined(_all_reduces((2**20, 2**20), (1,)))
     assert predict_job(job.ranks, JobChanges(bucket_mb=0.001)).valid
