@@ -1,7 +1,7 @@
 """Compute beside collectives is slower: they take multiprocessors and memory bandwidth from it.
 
-So a change that hides communication makes compute longer. Where a recording has runs of the same kernel beside
-collectives and apart from them, it shows by how much. Compute lost 27 to 40% of its speed beside NCCL in recordings of
+So a change that hides communication makes compute longer. A recording shows by how much if the same kernels also run
+apart from collectives. Compute lost 27 to 40% of its speed beside NCCL in recordings of
 two H100s. Lee et al. (arXiv:2507.03114) report that it takes 18.9% longer on average, and 40% longer at most.
 """
 
@@ -25,7 +25,7 @@ LOST_SPEED: Final = {Stance.BEST: 0.15, Stance.EXPECTED: 0.3, Stance.WORST: 0.4}
 """Shares of its speed that compute loses beside collectives, where the recording doesn't show it."""
 _MOST_LOST = 0.6
 _ALONE, _BESIDE = 0.05, 0.5
-"""Maximum share of a run of a kernel that is apart from collectives, and minimum of one beside them."""
+"""Maximum share beside collectives of a run that counts as apart from them, and minimum of a run beside them."""
 _STEADY = 0.1
 """Maximum spread of a kernel's runs apart from collectives, as a share of their median."""
 _FEWEST, _SHORTEST_NS = 10, 10_000
@@ -100,7 +100,7 @@ def _lost(measured: float | None, stance: Stance) -> float:
 
 
 def _shares(replayed: JobReplay) -> list[F64]:
-    """Return for each item of each rank that is no collective which share of its time is beside collectives."""
+    """Return the share of its time that each item is beside collectives, for each rank, without the collectives."""
     result = []
     for part, rest, start, end in zip(replayed.parts, replayed.rest, replayed.start_ns, replayed.end_ns, strict=True):
         comm = _collectives(part, rest)

@@ -22,7 +22,7 @@ _GATHERS, _COPIES_OUT = "FSDP::all_gather (", "FSDP::all_gather_copy_out"
 
 
 class OneAhead(NamedTuple):
-    """Where each collective would be launched if weights were gathered one layer ahead; -1 for others."""
+    """Launches of weights' all-gathers one layer ahead, an entry for each collective; -1 for others."""
 
     call: I64
     """Call of the graph that it would be launched right after."""

@@ -248,7 +248,7 @@ def _without_straggler(
 def _after(
     job: JoinedJob, changes: JobChanges, late: Sequence[int], stance: Stance
 ) -> tuple[JobTimes, list[JointChange]]:
-    """Return the times with the changes at a stance, and what was changed."""
+    """Return the times with the changes at a stance, and the changes."""
     parts, tied, made = _changed(job, changes, late, stance)
     if changes.any:
         parts = contended(job, [rank.by_stance[stance] for rank in job.ranks], parts, tied, stance)
