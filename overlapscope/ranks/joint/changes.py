@@ -202,19 +202,25 @@ def issued_earlier(part: Parts, stance: Stance) -> tuple[Parts, int]:
     moved = replace(
         network,
         items=replace(items, call=call, launch_lag_ns=lag, after_call=after_call),
-        orders=_one_ahead(part, ahead, stance),
+        orders=_orders_of_earlier(part, arrival[by_call], ahead, stance),
     )
     return replace(part, network=moved), int((by_call | by_event | ahead).sum())
 
 
-def _one_ahead(part: Parts, ahead: Bool, stance: Stance) -> Orders:
-    """Return the orders if all-gathers of weights wait for one another, and for the copies of the weights before.
+def _orders_of_earlier(part: Parts, free: I64, ahead: Bool, stance: Stance) -> Orders:
+    """Return the orders if collectives are issued earlier.
 
-    At best, they don't wait for these, as if they were gathered several layers ahead.
+    Args:
+        part: The rank.
+        free: Arrivals that wait for no op of another stream, even if they were seen to begin when one had ended.
+        ahead: Mask of the all-gathers of weights, which then wait for the copies of the weights before. At best, they
+            don't, as if they were gathered several layers ahead.
+        stance: The stance.
     """
     network, gathers = part.network, part.comm[ahead] - 1
     count, orders = len(network.items), network.orders
-    kept = orders.take(~mask_of(gathers, count)[orders.then] | mask_of(part.comm, count)[orders.first])
+    dropped = mask_of(gathers, count)[orders.then] | (mask_of(free, count)[orders.then] & (orders.why == Why.SEEN))
+    kept = orders.take(~dropped | mask_of(part.comm, count)[orders.first])
     if stance == Stance.BEST:
         return kept
     copied = Orders.of(part.ahead_item[ahead], gathers, network.constants.handover_ns or 0, Why.DATA)
