@@ -37,7 +37,7 @@ _BEST = "find the changes that save most, one after the other"
 _JOB_CHANGES = {
     "--no-straggler": "let the latest rank compute like the others",
     "--issue-earlier": "start collectives as soon as their input is ready",
-    "--own-communicators": "start collectives beside those that they were queued behind",
+    "--own-communicators": "start collectives beside others of their process group",
     "--bandwidth 2x": "transfer this many times as fast",
     "--bucket-mb N": "merge or divide data-parallel buckets, to N MB each",
 }
@@ -201,8 +201,6 @@ def _run_job(asked: list[str], args: argparse.Namespace) -> int:
     parse(asked)
     changes = JobChanges(args.no_straggler, args.issue_earlier, args.own_communicators, args.bandwidth, args.bucket_mb)
     numbers = tuple(args.rank) if args.rank else None
-    if changes.own_communicators and changes.bucket_mb is not None:
-        raise UsageError("--own-communicators and --bucket-mb both move buckets; give one of them.")
     if numbers and not (asked or args.no_straggler):
         raise UsageError("--rank needs a change on ranks, such as --pin or --no-straggler.")
     locations = expand_urls(args.traces)

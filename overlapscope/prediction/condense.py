@@ -35,6 +35,10 @@ class Condensed(Struct, frozen=True, eq=False):
     """Time of each item's ops, inside `queue_lag_ns` if it is a stretch, else its length."""
     launched_work_ns: I64
     """Time of ops inside `launch_lag_ns`."""
+    compute_ns: I64
+    """Time of compute inside `work_ns`."""
+    launched_compute_ns: I64
+    """Time of compute inside `launched_work_ns`."""
     launched_host_ns: I64
     """Host work inside `launch_lag_ns`, since the call that it counts from."""
 
@@ -140,6 +144,8 @@ class _Reducer:
         self._end = np.cumsum(gap + self._length)
         """End of each item if it waited only for the item before it."""
         self._work = np.cumsum(self._length)
+        self._compute = np.where(items.kind[rows] == Kind.COMPUTE, self._length, 0)
+        self._computed = np.cumsum(self._compute)
 
     def condensed(self, calls: Calls, call_rows: I64) -> Condensed:
         graph, rows = self._graph, self._rows
@@ -187,6 +193,8 @@ class _Reducer:
             place=last_part,
             work_ns=column["work"],
             launched_work_ns=column["launched_work"],
+            compute_ns=column["compute"],
+            launched_compute_ns=column["launched_compute"],
             launched_host_ns=column["launched_host"],
         )
 
@@ -207,6 +215,8 @@ class _Reducer:
             "release": np.where(second, EARLIEST_NS, self._graph.items.release_ns[row]),
             "work": length,
             "launched_work": np.zeros(len(at), np.int64),
+            "compute": np.where(first_of_two, 0, self._compute[at]),
+            "launched_compute": np.zeros(len(at), np.int64),
             "launched_host": np.where(second, 0, called.host_ns[row]),
             "whole": np.ones(len(at), np.int64),
         }
@@ -234,6 +244,7 @@ class _Reducer:
         own = self._graph.items.release_ns[row]
         np.maximum.at(release, stop, np.where(own > EARLIEST_NS, own + rest, EARLIEST_NS))
         through = self._work[at] - self._work[begin] + self._length[begin]
+        computed = self._computed[at] - self._computed[begin] + self._compute[begin]
         gap = self._end[at] - self._end[begin] + self._length[begin] + self._graph.items.queue_lag_ns[self._rows[begin]]
         member = inside[order]
         has = key[order] >= 0
@@ -247,6 +258,8 @@ class _Reducer:
             "release": np.where(first, release[stop[order]], EARLIEST_NS),
             "work": np.where(first, through, 0),
             "launched_work": np.where(has, self._work[at] - self._work[member] + self._length[member], 0),
+            "compute": np.where(first, computed, 0),
+            "launched_compute": np.where(has, self._computed[at] - self._computed[member] + self._compute[member], 0),
             "launched_host": np.where(has, self._called.host_ns[row[order]], 0),
             "whole": np.zeros(len(order), np.int64),
         }

@@ -20,6 +20,7 @@ from overlapscope import load
 from overlapscope.base.intervals import I64
 from overlapscope.prediction.base import prepare
 from overlapscope.prediction.condense import condense
+from overlapscope.prediction.graph import Orders, Why
 from overlapscope.prediction.hardware import Stance
 from overlapscope.prediction.predict import predict
 from overlapscope.prediction.replay import replay
@@ -27,12 +28,12 @@ from overlapscope.prediction.result import Estimate
 from overlapscope.ranks.host_collectives import find_host_collectives
 from overlapscope.ranks.joint.buckets import Bucketed, NoBuckets, rebucketed
 from overlapscope.ranks.joint.changes import faster_transfers, issued_earlier, like_others
-from overlapscope.ranks.joint.contention import contended, lost_speed
+from overlapscope.ranks.joint.contention import contended_times, lost_speed
 from overlapscope.ranks.joint.join import JobTimes, JoinedJob, gather, replay_job, ties, times
 from overlapscope.ranks.joint.own_communicators import on_own_communicators
 from overlapscope.ranks.joint.predict import JobChanges, predict_job
 from overlapscope.ranks.joint.rank import Parts, RankSummary, Unfit
-from overlapscope.ranks.joint.sharing import shared
+from overlapscope.ranks.joint.sharing import with_sharing
 from overlapscope.ranks.joint.summary import summarize
 from tests.support.helpers import TRACES, various
 from tests.support.joint_jobs import RanksProgram, Times, Turn, programs, simulated, summaries
@@ -336,9 +337,10 @@ def test_a_backward_passs_only_bucket_is_divided_if_its_ops_show_when_its_parts_
 @given(st.lists(st.tuples(st.integers(0, 300), st.integers(1, 100)), min_size=1, max_size=6))
 def test_transfers_that_share_a_network_are_done_as_a_simulation_says(transfers: list[tuple[int, int]]) -> None:
     begin, own = (np.array(column) for column in zip(*transfers, strict=True))
+    begin += 1_800_000_000_000_000_000
     left, ends = [Fraction(size) for size in own.tolist()], [Fraction(-1)] * len(own)
     # In each part of a nanosecond, everything that runs gets an even share.
-    now, instants = Fraction(0), set(map(Fraction, begin.tolist()))
+    now, instants = Fraction(int(begin.min())), set(map(Fraction, begin.tolist()))
     while min(ends) < 0:
         running = [row for row, at in enumerate(begin.tolist()) if at <= now and left[row]]
         following = [at for at in instants if at > now]
@@ -350,7 +352,7 @@ def test_transfers_that_share_a_network_are_done_as_a_simulation_says(transfers:
             if not left[row]:
                 ends[row] = until
         now = until
-    result = shared(begin, own)
+    result = with_sharing(begin, own)
     assert np.abs(result - [float(end - at) for end, at in zip(ends, begin.tolist(), strict=True)]).max() <= 1
 
 
@@ -376,17 +378,55 @@ def test_compute_that_a_change_puts_beside_a_collective_gets_longer() -> None:
     turns = tuple(Turn(number, 10, 1_000, 10, "kernel") for number in range(3))
     job, _ = joined(RanksProgram(((0, 1),) * 3, (5_000, 5_000, 5_000), (turns, turns)))
     parts = [rank.recorded for rank in job.ranks]
-    before = replay_job(job, parts, ties(job, parts, job.transfer_ns))
     free = [
         replace(part, network=replace(part.network, orders=part.network.orders.take(slice(0, 3)))) for part in parts
     ]
     for lost, length in ((0.0, 1_000), (0.5, 2_000)):
         job = replace(job, ranks=tuple(replace(rank, lost_speed=lost) for rank in job.ranks))
-        tied = ties(job, free, job.transfer_ns)
-        after = replay_job(job, contended(job, parts, free, tied, Stance.EXPECTED), tied)
-        assert (after.end_ns[0] - after.start_ns[0])[1] == length
-        same = contended(job, parts, parts, ties(job, parts, job.transfer_ns), Stance.EXPECTED)
-        assert lengths(times_of(job, same, job.transfer_ns)) == lengths(before.times)
+        after = contended_times(job, free, ties(job, free, job.transfer_ns), Stance.EXPECTED)
+        assert lengths(after) == [[1_000, length]] * 2
+        same = contended_times(job, parts, ties(job, parts, job.transfer_ns), Stance.EXPECTED)
+        assert lengths(same) == lengths(times_of(job, parts, job.transfer_ns))
+
+
+def test_a_rank_whose_recording_does_not_show_its_loss_loses_as_much_speed_as_the_others() -> None:
+    turns = tuple(Turn(number, 10, 1_000, 10, "kernel") for number in range(3))
+    job, _ = joined(RanksProgram(((0, 1),) * 3, (5_000, 5_000, 5_000), (turns, turns)))
+    first, second = job.ranks
+    job = replace(job, ranks=(replace(first, lost_speed=0.5), replace(second, lost_speed=None)))
+    free = [
+        replace(part, network=replace(part.network, orders=part.network.orders.take(slice(0, 3))))
+        for part in (first.recorded, second.recorded)
+    ]
+    tied = ties(job, free, job.transfer_ns)
+    assert lengths(contended_times(job, free, tied, Stance.EXPECTED)) == [[1_000, 2_000]] * 2
+    # At best, compute loses 15%, at worst at least as much as recorded.
+    assert lengths(contended_times(job, free, tied, Stance.BEST)) == [[1_000, round(1_000 / 0.85)]] * 2
+    assert lengths(contended_times(job, free, tied, Stance.WORST)) == [[1_000, 2_000]] * 2
+
+
+def test_what_waits_for_a_streams_last_collective_waits_for_the_earlier_ones_too() -> None:
+    """Three pairs of a large and a small all-reduce; the thread waits for the small one, so for both."""
+    job, _ = joined(_all_reduces((100, 10) * 3, (1, 3, 5)))
+    parts = [rank.recorded for rank in job.ranks]
+    changed, tied, _ = on_own_communicators(job, parts, job.transfer_ns, Stance.EXPECTED)
+    for length in lengths(times(job, changed, tied)):
+        # The large one takes 1,050 ns alone.
+        assert min(length[1::2]) >= 1_050
+
+
+def test_a_collective_that_waits_for_one_of_another_group_still_does() -> None:
+    turns = tuple(Turn(number, 10, 20, 10, "nothing") for number in range(3))
+    members = ((0, 1, 2), (0, 1), (0, 1, 2))
+    job, _ = joined(RanksProgram(members, (500, 500, 500), (turns, turns, (turns[0], turns[2]))))
+    parts = [rank.recorded for rank in job.ranks]
+    rest = parts[0].comm
+    orders = [part.network.orders for part in parts]
+    needed = Orders.of(rest[:1], rest[1:2] - 1, 0, Why.EVENT)
+    parts[0] = replace(parts[0], network=replace(parts[0].network, orders=Orders.joined([orders[0], needed])))
+    changed, _, _ = on_own_communicators(job, parts, job.transfer_ns, Stance.EXPECTED)
+    kept = changed[0].network.orders
+    assert ((kept.first == rest[0]) & (kept.then == rest[1] - 1)).any()
 
 
 @pytest.mark.parametrize(

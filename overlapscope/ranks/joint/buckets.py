@@ -10,6 +10,7 @@ another instead.
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Iterator, Sequence
 
 import numpy as np
@@ -159,11 +160,11 @@ def _runs(job: JoinedJob, parts: Sequence[Parts]) -> Iterator[_BucketRun]:
     closes = of_entries(job, [part.closed_by for part in parts])
     needed = of_entries(job, [_needed_in(part) for part in parts])
     step = np.maximum.reduceat(met.kernels.step[met.row], met.first[:-1])
+    of_step = Counter(zip(met.kind[bucket].tolist(), step[bucket].tolist(), strict=True))
     filled = np.minimum.reduceat(of_entries(job, [part.filled_ns for part in parts]), met.first[:-1]) >= 0
 
     def found(run: Sequence[int]) -> Iterator[_BucketRun]:
-        alike = bucket & np.isin(met.kind, met.kind[run]) & np.isin(step, step[run])
-        if len(run) > 1 or (filled[run].any() and alike.sum() == 1):
+        if len(run) > 1 or (run and filled[run[0]] and of_step[met.kind[run[0]], step[run[0]]] == 1):
             yield _BucketRun(np.array(run), least[run], int(step[run[0]]))
 
     for number in range(len(kinds)):
@@ -246,15 +247,20 @@ def _transfers(job: JoinedJob, own_ns: I64, into: I64, pieces: I64, stance: Stan
 def _with_launches(job: JoinedJob, part: Parts, place: int, more: I64) -> Parts:
     """Return a rank whose host launches more or fewer collectives, given the number for each meeting."""
     own = np.flatnonzero((job.met.rank == place) & (more[job.met.meeting] != 0))
+    collective = job.comm[own]
+    known = part.before_launch_ns[collective] + part.after_launch_ns[collective] > 0
+    own = own[known & (part.closed_by[collective] >= 0)]
     collective, more = job.comm[own], more[job.met.meeting[own]]
     network, items, calls = part.network, part.network.items, part.network.calls
-    caller = items.call[part.comm[collective] - 1]
-    collective, more, caller = (each[caller >= 0] for each in (collective, more, caller))
+    # A segment ends with the launch, whenever an earlier change lets the collective begin.
+    caller = np.searchsorted(part.segment_of_call, part.closed_by[collective], side="right") - 1
     before, after = part.before_launch_ns[collective], part.after_launch_ns[collective]
     # A launch that is left out takes its op along; others come after the recorded one.
     at_call, past_call = np.zeros((2, len(calls)), np.int64)
     np.add.at(at_call, caller, np.where(more < 0, -before, 0))
-    np.add.at(past_call, caller, np.where(more < 0, -after, more * (before + after)))
+    length = calls.length_ns[caller]
+    np.add.at(past_call, caller, np.where(more < 0, -after, more * (before + length + after)))
+    gone = mask_of(caller[more < 0], len(calls))
     previous = calls.previous
     follows = (previous >= 0) & (calls.handed_by < 0)
     work = at_call + np.where(follows, pick(past_call, previous, 0), 0)
@@ -263,7 +269,11 @@ def _with_launches(job: JoinedJob, part: Parts, place: int, more: I64) -> Parts:
     least = np.minimum(calls.before_ns, 0)
     network = replace(
         network,
-        calls=replace(calls, before_ns=np.maximum(calls.before_ns + work, least)),
+        calls=replace(
+            calls,
+            before_ns=np.maximum(calls.before_ns + work, least),
+            length_ns=np.where(gone, 0, calls.length_ns),
+        ),
         items=replace(items, launch_lag_ns=items.launch_lag_ns + lag),
     )
     return replace(part, network=network)
@@ -310,11 +320,13 @@ def _changed(job: JoinedJob, part: Parts, place: int, into: I64, pieces: I64, ea
         ),
         waits=replace(network.waits, item=last_of[whole[network.waits.item]]),
     )
-    of_items = ("segment_of_item", "work_ns", "launched_work_ns", "launched_host_ns")
+    of_items = ("segment_of_item", "work_ns", "launched_work_ns", "compute_ns", "launched_compute_ns")
+    of_items += ("launched_host_ns", "recorded_start_ns", "recorded_end_ns")
     return replace(
         part,
         network=network,
         comm=last_of[part.comm],
+        ahead_item=pick(last_of, part.ahead_item),
         marks=part.marks if part.marks_are_calls else first_of[part.marks],
         **{name: getattr(part, name)[source] for name in of_items},
     )

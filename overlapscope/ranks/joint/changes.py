@@ -150,17 +150,32 @@ def _segments(job: JoinedJob, parts: Sequence[Parts]) -> _Segments:
     return _Segments(segment, since, host, device)
 
 
-def with_device_work(part: Parts, factor: F64) -> Parts:
-    """Return the rank with the device's work in each item multiplied by a factor, which is 1 for collectives."""
-    items = part.network.items
+def with_device_work(part: Parts, factor: F64, *, compute_only: bool = False) -> Parts:
+    """Return the rank with the device's work in each item multiplied by a factor, which is 1 for collectives.
+
+    Args:
+        part: The rank.
+        factor: A factor for each item.
+        compute_only: Multiply compute, but no copies.
+    """
+    items, compute, launched_compute = part.network.items, part.compute_ns, part.launched_compute_ns
+    work, launched = (compute, launched_compute) if compute_only else (part.work_ns, part.launched_work_ns)
+    more, launched_more = _whole(work * (factor - 1)), _whole(launched * (factor - 1))
     in_gap = (part.work_ns > 0) & (items.duration_ns == 0)
     items = replace(
         items,
-        duration_ns=items.duration_ns * factor,
-        queue_lag_ns=items.queue_lag_ns + _whole(np.where(in_gap, part.work_ns * (factor - 1), 0)),
-        launch_lag_ns=items.launch_lag_ns + _whole(part.launched_work_ns * (factor - 1)),
+        duration_ns=items.duration_ns + np.where(in_gap, 0, more),
+        queue_lag_ns=items.queue_lag_ns + np.where(in_gap, more, 0),
+        launch_lag_ns=items.launch_lag_ns + launched_more,
     )
-    return replace(part, network=replace(part.network, items=items))
+    return replace(
+        part,
+        network=replace(part.network, items=items),
+        work_ns=part.work_ns + more,
+        launched_work_ns=part.launched_work_ns + launched_more,
+        compute_ns=_whole(compute * factor),
+        launched_compute_ns=_whole(launched_compute * factor),
+    )
 
 
 def _with_host_work(part: Parts, host: _HostPieces) -> Parts:
@@ -169,7 +184,8 @@ def _with_host_work(part: Parts, host: _HostPieces) -> Parts:
     items = replace(items, launch_lag_ns=items.launch_lag_ns + host.launches_ns - part.launched_host_ns)
     before, length = np.split(np.append(np.maximum(calls.before_ns, 0), calls.length_ns) - host.calls_ns, 2)
     calls = replace(calls, before_ns=calls.before_ns - before, length_ns=calls.length_ns - length)
-    return replace(part, network=replace(network, items=items, calls=calls))
+    network = replace(network, items=items, calls=calls)
+    return replace(part, network=network, launched_host_ns=host.launches_ns)
 
 
 def _shortened(work_ns: I64, factor: float) -> I64:
@@ -248,8 +264,8 @@ def latencies(job: JoinedJob, transfer_ns: I64, stance: Stance) -> I64:
         sizes, number = np.unique(size[own], return_inverse=True)
         usual = [float(np.median(transfer_ns[own][number == each])) for each in range(len(sizes))]
         # If all have the same size, nothing to all of it is latency, as far as the model of NCCL allows.
-        size_of_group = kinds[kind].group_size
-        most = usual[0] if on_host else min(usual[0], _BASE_NS + _STEP_NS * 2 * (size_of_group - 1))
+        members = kinds[kind].group_size
+        most = usual[0] if on_host or members < 2 else min(usual[0], _BASE_NS + _STEP_NS * 2 * (members - 1))
         latency = most if stance == Stance.WORST else 0.0
         if len(sizes) > 1 and sizes[0] >= 0:
             slope, at_0 = np.polyfit(sizes.astype(np.float64), usual, 1)

@@ -1,13 +1,14 @@
 """Compute beside collectives is slower: they take multiprocessors and memory bandwidth from it.
 
 So a change that hides communication makes compute longer. A recording shows by how much if the same kernels also run
-apart from collectives. Compute lost 27 to 40% of its speed beside NCCL in recordings of
-two H100s. Lee et al. (arXiv:2507.03114) report that it takes 18.9% longer on average, and 40% longer at most.
+apart from collectives. Compute lost 27 to 40% of its speed beside NCCL in recordings of two H100s. Lee et al.
+(arXiv:2507.03114) report that it takes 18.9% longer on average, and 40% longer at most.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from statistics import median
 from typing import Final
 
 import numpy as np
@@ -17,21 +18,23 @@ from overlapscope.base.columns import F64, mask_of, quantile
 from overlapscope.base.intervals import I64, Bool, covered, union
 from overlapscope.prediction.hardware import Stance
 from overlapscope.ranks.joint.changes import with_device_work
-from overlapscope.ranks.joint.join import JobReplay, JoinedJob, Ties, replay_job, ties
+from overlapscope.ranks.joint.join import JobTimes, JoinedJob, Ties, replay_job
 from overlapscope.ranks.joint.rank import Parts
 from overlapscope.trace.model import Kind, Trace
 
 LOST_SPEED: Final = {Stance.BEST: 0.15, Stance.EXPECTED: 0.3, Stance.WORST: 0.4}
-"""Shares of its speed that compute loses beside collectives, where the recording doesn't show it."""
+"""Shares of its speed that compute loses beside collectives, where no recording shows it. The ends are limits of the
+interval where one does."""
 _MOST_LOST = 0.6
 _ALONE, _BESIDE = 0.05, 0.5
 """Maximum share beside collectives of a run that counts as apart from them, and minimum of a run beside them."""
 _STEADY = 0.1
 """Maximum spread of a kernel's runs apart from collectives, as a share of their median."""
-_FEWEST, _SHORTEST_NS = 10, 10_000
-"""Minimum number of runs beside collectives, and length of a run, to measure the loss."""
+_FEWEST_ALONE, _FEWEST, _SHORTEST_NS = 3, 10, 10_000
+"""Minimum number of runs of a kernel apart from collectives, of all runs beside them, and length of a run."""
 _ROUNDS = 2
 """Number of corrections: longer compute is beside more or less of the collectives."""
+_NEGLIGIBLE = 0.002
 
 
 def lost_speed(trace: Trace, device: int) -> float | None:
@@ -51,7 +54,7 @@ def lost_speed(trace: Trace, device: int) -> float | None:
     losses, weights = [np.empty(0)], [np.empty(0)]
     for _, alike in rows_by(groups_of([ops.name_id[rows], ops.blocks[rows], ops.block_threads[rows]])):
         alone, beside = alike[share[alike] <= _ALONE], alike[share[alike] >= _BESIDE]
-        if len(alone) and len(beside):
+        if len(alone) >= _FEWEST_ALONE and len(beside):
             usual, spread = (quantile(length[alone], 0.5), quantile(length[alone], 0.9) - quantile(length[alone], 0.1))
             if spread <= _STEADY * usual:
                 losses.append((1 - usual / length[beside]) / share[beside])
@@ -64,50 +67,53 @@ def lost_speed(trace: Trace, device: int) -> float | None:
     return min(max(float(loss[order][middle]), 0.0), _MOST_LOST)
 
 
-def contended(
-    job: JoinedJob, unchanged: Sequence[Parts], parts: Sequence[Parts], tied: Ties, stance: Stance
-) -> list[Parts]:
-    """Return changed ranks whose compute takes as long as it would beside the collectives that it is beside then.
+def contended_times(job: JoinedJob, parts: Sequence[Parts], tied: Ties, stance: Stance) -> JobTimes:
+    """Return the times of a job whose compute takes as long as it does beside the collectives that it is beside.
 
-    Args:
-        job: The job.
-        unchanged: The ranks without the job's changes. They have the same items, but collectives may be divided.
-        parts: The ranks with the changes.
-        tied: Their ties.
-        stance: The stance.
+    Its recorded length is that beside the collectives that it was beside in the recording.
+
+    Raises:
+        Deadlock: Ranks wait for each other in a circle.
     """
-    lost = [_lost(rank.lost_speed, stance) for rank in job.ranks]
-    result = list(parts)
-    if not any(lost):
-        return result
-    were = _shares(replay_job(job, unchanged, ties(job, unchanged, job.transfer_ns)))
+    lost = _lost_speeds(job, stance)
+    replayed = replay_job(job, parts, tied)
+    if not any(map(any, lost)):
+        return replayed.times
+    were = [
+        _shares(part, rest, part.recorded_start_ns, part.recorded_end_ns)
+        for part, rest in zip(parts, replayed.rest, strict=True)
+    ]
     for _ in range(_ROUNDS):
-        replayed = replay_job(job, result, tied)
-        now, result = _shares(replayed), []
-        for part, rest, speed, was, share in zip(parts, replayed.rest, lost, were, now, strict=True):
-            factor = np.ones(len(part.network.items))
-            factor[~_collectives(part, rest)] = (1 - speed * was) / (1 - speed * share)
-            result.append(with_device_work(part, factor))
-    return result
+        slower, change = list[Parts](), 0.0
+        for place, (part, was) in enumerate(zip(parts, were, strict=True)):
+            now = _shares(part, replayed.rest[place], replayed.start_ns[place], replayed.end_ns[place])
+            factors = np.array([(1 - speed * was) / (1 - speed * now) for speed in lost[place]])
+            factor = factors.max(axis=0) if stance == Stance.WORST else factors.min(axis=0)
+            change = max(change, float(np.abs(factor - 1).max(initial=0)))
+            slower.append(with_device_work(part, factor, compute_only=True))
+        if change < _NEGLIGIBLE:
+            break
+        replayed = replay_job(job, slower, tied)
+    return replayed.times
 
 
-def _lost(measured: float | None, stance: Stance) -> float:
-    if measured is None:
-        return LOST_SPEED[stance]
-    if not measured or stance == Stance.EXPECTED:
-        return measured
-    return (min if stance == Stance.BEST else max)(measured, LOST_SPEED[stance])
-
-
-def _shares(replayed: JobReplay) -> list[F64]:
-    """Return the share of its time that each item is beside collectives, for each rank, without the collectives."""
+def _lost_speeds(job: JoinedJob, stance: Stance) -> list[tuple[float, ...]]:
+    """Return the shares of its speed that each rank's compute may lose at a stance."""
+    measured = [rank.lost_speed for rank in job.ranks if rank.lost_speed is not None]
+    usual = median(measured) if measured else LOST_SPEED[Stance.EXPECTED]
     result = []
-    for part, rest, start, end in zip(replayed.parts, replayed.rest, replayed.start_ns, replayed.end_ns, strict=True):
-        comm = _collectives(part, rest)
-        begin, stop = _spans(part, comm, start, end)
-        busy = union(start[rest - 1], end[rest])
-        result.append((covered(busy, begin, stop) / np.maximum(stop - begin, 1))[~comm])
+    for rank in job.ranks:
+        speed = usual if rank.lost_speed is None else rank.lost_speed
+        ends = (min(speed, LOST_SPEED[Stance.BEST]), max(speed, LOST_SPEED[Stance.WORST]))
+        result.append((speed,) if stance == Stance.EXPECTED or rank.reduced.on_host else ends)
     return result
+
+
+def _shares(part: Parts, rest: I64, start: I64, end: I64) -> F64:
+    """Return the share of its time that each item is beside collectives, which are given by the rests of theirs."""
+    begin, stop = _spans(part, mask_of(np.append(rest, rest - 1), len(start)), start, end)
+    shares: F64 = covered(union(start[rest - 1], end[rest]), begin, stop) / np.maximum(stop - begin, 1)
+    return shares
 
 
 def _spans(part: Parts, comm: Bool, start: I64, end: I64) -> tuple[I64, I64]:
@@ -129,7 +135,3 @@ def _spans(part: Parts, comm: Bool, start: I64, end: I64) -> tuple[I64, I64]:
         unknown = rows[~firm & ~known]
         begin[unknown] = stop[unknown] - part.work_ns[unknown]
     return begin, stop
-
-
-def _collectives(part: Parts, rest: I64) -> Bool:
-    return mask_of(np.concatenate([rest, rest - 1]), len(part.network.items))

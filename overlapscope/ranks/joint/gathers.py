@@ -8,6 +8,7 @@ memory at once.
 
 from __future__ import annotations
 
+import re
 from typing import NamedTuple
 
 import numpy as np
@@ -18,7 +19,7 @@ from overlapscope.base.intervals import I64
 from overlapscope.prediction.graph import Graph
 from overlapscope.trace.host_ops import OPTIMIZER_STEP
 
-_GATHERS, _COPIES_OUT = "FSDP::all_gather (", "FSDP::all_gather_copy_out"
+_GATHERS, _COPIES_OUT = re.compile(r"FSDP::all_gather( \(.*)?", re.DOTALL), "FSDP::all_gather_copy_out"
 
 
 class OneAhead(NamedTuple):
@@ -42,12 +43,13 @@ def one_ahead(graph: Graph, comm: I64, step: I64) -> OneAhead:
     result = OneAhead(np.full(len(comm), -1), np.full(len(comm), -1))
     caller, threads = items.call[comm], np.array(graph.recorded.threads, np.int64)
     at = pick(calls.start_ns, caller)
-    gathering = notes.take(notes.named(lambda name: name.startswith(_GATHERS)))
+    gathering = notes.take(notes.named(lambda name: _GATHERS.fullmatch(name) is not None))
     gathers = np.flatnonzero((caller >= 0) & (around(gathering, pick(threads, pick(calls.thread, caller)), at) >= 0))
     gathers = gathers[np.argsort(caller[gathers], kind="stable")]
     updates = np.sort(notes.start_ns[notes.named(lambda name: name.startswith(OPTIMIZER_STEP))])
     copying = notes.take(notes.named(lambda name: name.startswith(_COPIES_OUT)))
     by_call = np.argsort(items.call, kind="stable")
+    in_order = items.call[by_call]
     for before, gather in zip(gathers[:-1].tolist(), gathers[1:].tolist(), strict=True):
         begin, end = int(at[before]), int(at[gather])
         same_weights = np.searchsorted(updates, begin) == np.searchsorted(updates, end)
@@ -57,7 +59,7 @@ def one_ahead(graph: Graph, comm: I64, step: I64) -> OneAhead:
         if step[caller[before]] != step[caller[gather]] or step[caller[gather]] < 0:
             continue
         first, last = np.searchsorted(calls.start_ns, (copying.start_ns[row], copying.end_ns[row]))
-        launched = by_call[slice(*np.searchsorted(items.call[by_call], (first, last)))]
+        launched = by_call[slice(*np.searchsorted(in_order, (first, last)))]
         launched = launched[threads[calls.thread[items.call[launched]]] == copying.thread[row]]
         if len(launched):
             result.call[gather], result.item[gather] = items.call[launched].max(), launched.max()

@@ -33,8 +33,8 @@ MOST_UNJOINED_PCT = 1.0
 """Maximum share of a step for communication that keeps its recorded length, because it can't be joined."""
 _NAME_LIMIT = 80
 """Maximum length of a collective's name in a sentence."""
-_NO_QUEUE_NS = -(2**50)
-"""Gap after the item before it for hubs, which share a lane without waiting for each other."""
+NO_QUEUE_NS = -(2**50)
+"""Gap after the item before it for items that share a lane without waiting for each other, such as hubs."""
 
 
 class JoinedJob(Struct, frozen=True, eq=False):
@@ -252,7 +252,7 @@ def _hubs(last_ns: I64, lane: int) -> DeviceItems:
         call=-1,
         launch_lag_ns=0,
         after_call=False,
-        queue_lag_ns=_NO_QUEUE_NS,
+        queue_lag_ns=NO_QUEUE_NS,
         engine_lag_ns=0,
         release_ns=EARLIEST_NS,
         moved=False,

@@ -11,6 +11,7 @@ from msgspec.structs import replace
 from overlapscope.base.columns import quantile
 from overlapscope.base.intervals import I64
 from overlapscope.base.words import duration, listed, percent, plural
+from overlapscope.errors import UsageError
 from overlapscope.prediction.base import MOST_ERROR_PCT
 from overlapscope.prediction.hardware import Stance
 from overlapscope.prediction.noise import KERNELS
@@ -19,7 +20,7 @@ from overlapscope.prediction.result import Estimate
 from overlapscope.prediction.steps import mean
 from overlapscope.ranks.joint.buckets import MOST_PIECES, NoBuckets, TooManyPieces, rebucketed
 from overlapscope.ranks.joint.changes import Incomparable, faster_transfers, issued_earlier, like_others
-from overlapscope.ranks.joint.contention import contended
+from overlapscope.ranks.joint.contention import contended_times
 from overlapscope.ranks.joint.join import JobTimes, JoinedJob, Ties, doubts, gather, obstacles, ties, times
 from overlapscope.ranks.joint.own_communicators import on_own_communicators
 from overlapscope.ranks.joint.plain import as_plain
@@ -39,6 +40,11 @@ class JobChanges(Struct, frozen=True):
     """Speed of the network, as a multiple of the recorded speed."""
     bucket_mb: float | None = None
     """Size of the buckets of data-parallel training, in units of 2^20 bytes, as in PyTorch."""
+
+    def __post_init__(self) -> None:
+        """Raise UsageError if changes contradict each other."""
+        if self.own_communicators and self.bucket_mb is not None:
+            raise UsageError("--own-communicators and --bucket-mb both move buckets; give one of them.")
 
     @property
     def any(self) -> bool:
@@ -69,7 +75,7 @@ def predict_job(
     if reasons:
         return _refused(reasons)
     try:
-        before = _times(job)
+        before = times(job, *_recorded(job))
     except Deadlock:
         return _refused(("The ranks' collectives contradict each other: they wait for each other in a circle.",))
     errors = [_error_pct(rank, lengths) for rank, lengths in zip(job.ranks, before.lengths_ns, strict=True)]
@@ -85,9 +91,9 @@ def predict_job(
         return as_plain(
             job,
             before.step_ns,
-            lambda lighter: _predicted(lighter, _times(lighter), changes, numbers),
+            lambda lighter: _predicted(lighter, changes, numbers),
             no_straggler=changes.no_straggler,
-        ) or _predicted(job, before, changes, numbers)
+        ) or _predicted(job, changes, numbers)
     except Deadlock:
         return _refused(("With these changes, ranks wait for each other in a circle.",))
     except NoBuckets:
@@ -103,9 +109,9 @@ def predict_job(
         return _refused(("No other rank does the same work between the same collectives, so no-straggler is unknown.",))
 
 
-def _times(job: JoinedJob) -> JobTimes:
+def _recorded(job: JoinedJob) -> tuple[list[Parts], Ties]:
     recorded = [rank.recorded for rank in job.ranks]
-    return times(job, recorded, ties(job, recorded, job.transfer_ns))
+    return recorded, ties(job, recorded, job.transfer_ns)
 
 
 def _error_pct(rank: RankSummary, lengths: I64) -> float:
@@ -128,13 +134,14 @@ def _refused(reasons: tuple[str, ...]) -> JointWhatIf:
     )
 
 
-def _predicted(job: JoinedJob, before: JobTimes, changes: JobChanges, numbers: Sequence[int] | None) -> JointWhatIf:
-    made = _of_ranks(job)
+def _predicted(job: JoinedJob, changes: JobChanges, numbers: Sequence[int] | None) -> JointWhatIf:
+    before, made = contended_times(job, *_recorded(job), Stance.EXPECTED), _of_ranks(job)
     places = _late(job, numbers) if changes.no_straggler else []
     asked = changes.any or bool(made)
     after: dict[Stance, JobTimes] = {}
     for stance in Stance if asked else ():
-        after[stance], done = _after(job, changes, places, stance)
+        parts, tied, done = _changed(job, changes, places, stance)
+        after[stance] = contended_times(job, parts, tied, stance)
         if stance == Stance.EXPECTED:
             made += done
     touched = any(change.touched for change in made)
@@ -245,20 +252,10 @@ def _without_straggler(
     )
 
 
-def _after(
-    job: JoinedJob, changes: JobChanges, late: Sequence[int], stance: Stance
-) -> tuple[JobTimes, list[JointChange]]:
-    """Return the times with the changes at a stance, and the changes."""
-    parts, tied, made = _changed(job, changes, late, stance)
-    if changes.any:
-        parts = contended(job, [rank.by_stance[stance] for rank in job.ranks], parts, tied, stance)
-    return times(job, parts, tied), made
-
-
 def _changed(
     job: JoinedJob, changes: JobChanges, late: Sequence[int], stance: Stance
 ) -> tuple[list[Parts], Ties, list[JointChange]]:
-    """Return the ranks' networks and their ties with the changes at a stance, and what was changed."""
+    """Return the ranks' networks and their ties with the changes at a stance, and the changes."""
     parts = [rank.by_stance[stance] for rank in job.ranks]
     transfer = np.rint(job.transfer_ns * (1 + KERNELS.get(stance, 0.0))).astype(np.int64)
     made = []
@@ -266,58 +263,80 @@ def _changed(
         parts, change = _without_straggler(job, parts, late, stance)
         made.append(change)
     if changes.issue_earlier:
-        moved = [issued_earlier(part, stance) for part in parts]
-        parts, count = [part for part, _ in moved], sum(count for _, count in moved)
-        total = sum(len(part.comm) for part in parts)
-        made.append(
-            JointChange(
-                change="issue-earlier",
-                title="start collectives when their input is ready",
-                touched=count,
-                what=f"{count:,} of {plural(total, 'collective')} start when the last op that they wait for has ended.",
-                assumptions=("The program can start a collective right after the op that makes its input.",),
-            )
-        )
+        parts, change = _issued_earlier(parts, stance)
+        made.append(change)
     if changes.bandwidth is not None:
-        faster = faster_transfers(job, transfer, changes.bandwidth, stance)
-        was, now = (mean(each) if len(each) else 0 for each in (transfer, faster))
-        transfer = faster
-        made.append(
-            JointChange(
-                change=f"bandwidth {changes.bandwidth:g}x",
-                title=f"a network {changes.bandwidth:g} times as fast",
-                touched=len(job.met),
-                what=f"Transfers take {duration(now)} instead of {duration(was)} on average.",
-                assumptions=("Only the part of a transfer after the latency gets shorter.",),
-            )
-        )
+        transfer, change = _faster(job, transfer, changes.bandwidth, stance)
+        made.append(change)
+    tied = ties(job, parts, transfer)
     if changes.bucket_mb is not None:
-        bucketed = rebucketed(job, parts, transfer, changes.bucket_mb * 2**20, stance)
-        in_steps = f" in {plural(bucketed.steps, 'step')}" if bucketed.steps else ""
-        made.append(
-            JointChange(
-                change=f"bucket-mb {changes.bucket_mb:g}",
-                title=f"buckets of {changes.bucket_mb:g} MB",
-                touched=bucketed.before,
-                what=f"{plural(bucketed.before, 'bucket')} become {bucketed.after:,}{in_steps}.",
-                assumptions=(
-                    "Gradients become ready evenly within a bucket.",
-                    "A transfer takes a latency and its bytes per bandwidth, as recorded transfers of the group do.",
-                ),
-            )
-        )
-        return bucketed.parts, bucketed.tied, made
+        parts, tied, change = _rebucketed(job, parts, transfer, changes.bucket_mb, stance)
+        made.append(change)
     if changes.own_communicators:
-        parts, tied, count = on_own_communicators(job, parts, transfer, stance)
-        made.append(
-            JointChange(
-                change="own-communicators",
-                title="give collectives communicators of their own",
-                touched=count,
-                what=f"{count:,} of {plural(sum(len(part.comm) for part in parts), 'collective')} no longer wait for "
-                "the collective launched before them.",
-                assumptions=("The GPU runs collectives of different communicators at once.",) if count else (),
-            )
+        parts, tied, change = _on_own_communicators(job, parts, transfer, stance)
+        made.append(change)
+    return parts, tied, made
+
+
+def _issued_earlier(parts: Sequence[Parts], stance: Stance) -> tuple[list[Parts], JointChange]:
+    moved = [issued_earlier(part, stance) for part in parts]
+    count, total = sum(count for _, count in moved), sum(len(part.comm) for part in parts)
+    return [part for part, _ in moved], JointChange(
+        change="issue-earlier",
+        title="start collectives when their input is ready",
+        touched=count,
+        what=f"{count:,} of {plural(total, 'collective')} start when the last op that they wait for has ended.",
+        assumptions=("The program can start a collective right after the op that makes its input.",),
+    )
+
+
+def _faster(job: JoinedJob, transfer_ns: I64, times: float, stance: Stance) -> tuple[I64, JointChange]:
+    faster = faster_transfers(job, transfer_ns, times, stance)
+    was, now = (mean(each) if len(each) else 0 for each in (transfer_ns, faster))
+    return faster, JointChange(
+        change=f"bandwidth {times:g}x",
+        title=f"a network {times:g} times as fast",
+        touched=len(job.met),
+        what=f"Transfers take {duration(now)} instead of {duration(was)} on average.",
+        assumptions=("Only the part of a transfer after the latency gets shorter.",),
+    )
+
+
+def _rebucketed(
+    job: JoinedJob, parts: Sequence[Parts], transfer_ns: I64, bucket_mb: float, stance: Stance
+) -> tuple[list[Parts], Ties, JointChange]:
+    bucketed = rebucketed(job, parts, transfer_ns, bucket_mb * 2**20, stance)
+    in_steps = f" in {plural(bucketed.steps, 'step')}" if bucketed.steps else ""
+    change = JointChange(
+        change=f"bucket-mb {bucket_mb:g}",
+        title=f"buckets of {bucket_mb:g} MB",
+        touched=bucketed.before,
+        what=f"{plural(bucketed.before, 'bucket')} become {bucketed.after:,}{in_steps}.",
+        assumptions=(
+            "Gradients become ready evenly within a bucket.",
+            "A transfer takes a latency and its bytes per bandwidth, as recorded transfers of the group do.",
+        ),
+    )
+    return bucketed.parts, bucketed.tied, change
+
+
+def _on_own_communicators(
+    job: JoinedJob, parts: Sequence[Parts], transfer_ns: I64, stance: Stance
+) -> tuple[list[Parts], Ties, JointChange]:
+    changed, tied, count = on_own_communicators(job, parts, transfer_ns, stance)
+    total = plural(sum(len(part.comm) for part in parts), "collective")
+    change = JointChange(
+        change="own-communicators",
+        title="give collectives communicators of their own",
+        touched=count,
+        what=f"{count:,} of {total} no longer wait for others of their process group."
+        if count
+        else "Not applicable: no collective is known to wait for another one of its process group.",
+        assumptions=(
+            "No collective needs the result of another one.",
+            "The GPU runs collectives of different communicators at once.",
         )
-        return parts, tied, made
-    return parts, ties(job, parts, transfer), made
+        if count
+        else (),
+    )
+    return changed, tied, change

@@ -39,21 +39,26 @@ class Parts(Struct, frozen=True, eq=False):
     closed_by: I64
     """Segment that the launch of each collective ends; -1 where the launch was not recorded."""
     work_ns: I64
-    """As in `prediction.condense`, and so are the next two."""
+    """As in `prediction.condense`, and so are the next four."""
     launched_work_ns: I64
+    compute_ns: I64
+    launched_compute_ns: I64
     launched_host_ns: I64
+    recorded_start_ns: I64
+    """Recorded start of each item; of a stretch, of its last op."""
+    recorded_end_ns: I64
     ready: I64
     """Call at which the input of each collective is ready; `BY_EVENT` or `NOT_SHOWN`."""
     ahead_call: I64
     """Call after which each collective could be launched if weights were gathered one layer ahead; -1 for none."""
     ahead_item: I64
-    """Item that it would wait for then."""
+    """Item that each of these would wait for."""
     filled_ns: I64
-    """Time in which the gradients that each collective reduces become ready; -1 where it is unknown."""
+    """Time over which the gradients that each collective reduces become ready; -1 where it is unknown."""
     before_launch_ns: I64
-    """Work of the op that launches each collective, before the launch."""
+    """Host work of the op that launches each collective, up to the launch."""
     after_launch_ns: I64
-    """The same after the launch."""
+    """Host work of that op after the launch."""
     marks: I64
     """Items with which the judged steps begin; on the host, calls, the end of the last step included."""
     marks_are_calls: bool

@@ -6,11 +6,13 @@ It is made where the file is, once for each stance, and is small enough to send.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import chain
 
 import numpy as np
 from msgspec.structs import replace
 
 from overlapscope.analysis.event_waits import EXACT
+from overlapscope.analysis.grouping import rows_by
 from overlapscope.analysis.holds import Reading, find_holds
 from overlapscope.analysis.host import around
 from overlapscope.analysis.lane_items import find_lanes
@@ -82,7 +84,7 @@ def _device_rank(trace: Trace, reduced: ComparedRank, changes: Sequence[str]) ->
     shorter = () if plain is None else lighter_ones(base, plain.step_ns)
     try:
         first, *lighter = (
-            replace(_summary(each, reduced, comm, changes), lost_speed=lost) for each in (base, *shorter)
+            replace(_summary(each, reduced, comm, changes), lost_speed=lost) for each in chain([base], shorter)
         )
         return replace(first, plain=plain, lighter=tuple(lighter))
     except Deadlock:
@@ -133,7 +135,8 @@ def _parts(base: Base, graph: Graph, replayed: Replay, comm: I64) -> Parts:
     segment_of_call = np.searchsorted(launching, np.arange(len(calls)))
     segment = pick(segment_of_call, items.call, 0)
     marks = first_items(graph, base.judged, replayed.start_ns)
-    ahead = one_ahead(graph, comm, step_of_calls(graph, base.judged))
+    step = step_of_calls(graph, base.judged)
+    ahead = one_ahead(graph, comm, step)
     kept = mask_of(np.append(marks, ahead.item[ahead.item >= 0]), len(items)) | _ends_segment(graph, segment)
     free = _free_from(base, graph, comm)
     needed = np.concatenate([launching, free, ahead.call])
@@ -151,11 +154,15 @@ def _parts(base: Base, graph: Graph, replayed: Replay, comm: I64) -> Parts:
         closed_by=np.where(callers >= 0, np.searchsorted(launching, callers), -1),
         work_ns=reduced.work_ns,
         launched_work_ns=reduced.launched_work_ns,
+        compute_ns=reduced.compute_ns,
+        launched_compute_ns=reduced.launched_compute_ns,
         launched_host_ns=reduced.launched_host_ns,
+        recorded_start_ns=items.start_ns[reduced.item],
+        recorded_end_ns=items.end_ns[reduced.item],
         ready=np.where(ready == NOT_SHOWN, pick(place_of_call, free, NOT_SHOWN), ready),
         ahead_call=pick(place_of_call, ahead.call),
         ahead_item=pick(reduced.place, ahead.item),
-        filled_ns=_filled(base, graph, replayed, comm),
+        filled_ns=_filled(graph, replayed, comm, step),
         before_launch_ns=before_launch,
         after_launch_ns=after_launch,
         marks=reduced.place[marks],
@@ -211,25 +218,28 @@ def _around_launch(graph: Graph, comm: I64) -> tuple[I64, I64]:
     return within(callers, begun), within(pick(following, callers), ended)
 
 
-def _filled(base: Base, graph: Graph, replayed: Replay, comm: I64) -> I64:
-    """Return in which time the gradients that each collective reduces become ready; -1 where it is unknown.
+def _filled(graph: Graph, replayed: Replay, comm: I64, step: I64) -> I64:
+    """Return the time over which the gradients of each collective become ready; -1 where it is unknown.
 
-    Autograd runs the backward pass in a thread of its own (torch/csrc/autograd/engine.cpp), where DDP's hooks launch
-    the collectives. So the gradients of a step's first become ready while the ops run that the thread launched before.
+    Autograd runs a backward pass in a thread of its own, which the calling thread hands over to
+    (torch/csrc/autograd/engine.cpp); DDP's hooks launch the collectives there. So the gradients of a pass's first one
+    become ready while the ops run that the thread launched since then.
     """
-    items, calls, step = graph.items, graph.calls, step_of_calls(graph, base.judged)
-    _, first_calls = np.unique(step, return_index=True)
-    main_of_step = dict(zip(step[first_calls].tolist(), calls.thread[first_calls].tolist(), strict=True))
-    launched = np.flatnonzero((items.kind == Kind.COMPUTE) & (items.call >= 0))
-    result, seen = np.full(len(comm), -1), set[tuple[int, int]]()
+    items, calls = graph.items, graph.calls
+    computing = np.flatnonzero((items.kind == Kind.COMPUTE) & (items.call >= 0))
+    computing = computing[np.argsort(items.call[computing], kind="stable")]
+    launched, handed = items.call[computing], np.flatnonzero(calls.handed_by >= 0)
+    begins = {thread: handed[rows] for thread, rows in rows_by(calls.thread[handed])}
+    result, seen = np.full(len(comm), -1), set[int]()
     for place in np.argsort(items.call[comm], kind="stable").tolist():
         caller = int(items.call[comm[place]])
-        its_step, thread = (int(step[caller]), int(calls.thread[caller])) if caller >= 0 else (-1, -1)
-        if its_step < 0 or thread == main_of_step[its_step] or (its_step, thread) in seen:
+        own = begins.get(int(calls.thread[caller])) if caller >= 0 and step[caller] >= 0 else None
+        begin = -1 if own is None else int(own[max(np.searchsorted(own, caller, side="right") - 1, 0)])
+        if begin in seen or not 0 <= begin <= caller or step[begin] != step[caller]:
             continue
-        seen.add((its_step, thread))
-        its_calls = items.call[launched]
-        before = launched[(its_calls < caller) & (step[its_calls] == its_step) & (calls.thread[its_calls] == thread)]
+        seen.add(begin)
+        rows = slice(*np.searchsorted(launched, (begin, caller)))
+        before = computing[rows][calls.thread[launched[rows]] == calls.thread[caller]]
         if len(before):
             result[place] = replayed.end_ns[before].max() - replayed.start_ns[before].min()
     return result
