@@ -77,31 +77,20 @@ def rebucketed(
             unknown when their parts are ready.
         TooManyPieces: The size is too small for the buckets.
     """
-    count = len(job.met)
-    into, pieces = np.arange(count), np.ones(count, np.int64)
-    size = np.full(count, -1)
     runs = list(_runs(job, parts))
     before, steps = sum(len(run.meetings) for run in runs), len({run.step for run in runs if run.step >= 0})
     if not runs:
         raise NoBuckets
-    for run in runs:
-        size[run.meetings] = run.bytes
-        begin = 0
-        for end in _ends(run.bytes.tolist(), bucket_bytes):
-            last, total = run.meetings[end - 1], int(run.bytes[begin:end].sum())
-            if total > MOST_PIECES * bucket_bytes:
-                raise TooManyPieces
-            into[run.meetings[begin:end]], size[last] = last, total
-            pieces[last] = max(1, round(total / bucket_bytes))
-            begin = end
+    count = len(job.met)
+    into, pieces, size = _planned(count, runs, bucket_bytes)
     if (into == np.arange(count)).all() and (pieces == 1).all():
         return Bucketed(list(parts), ties(job, parts, transfer_ns), before, before, steps)
     earlier = _earlier(job, parts, runs)
     # The pieces of a merged bucket divide its last part, which is ready evenly.
     of_last = job.met.kernels.bytes[job.met.row]
     earlier = np.rint(earlier * (size[job.met.meeting] / np.maximum(of_last, 1))).astype(np.int64)
-    own_ns = without_sharing(job, transfer_ns, size > 0)
-    transfer = _transfers(job, own_ns, into, pieces, stance)
+    alone_ns = without_sharing(job, transfer_ns, size > 0)
+    transfer = _transfers(job, alone_ns, into, pieces, stance)
     kept = into == np.arange(count)
     after = sum(int(pieces[run.meetings[kept[run.meetings]]].sum()) for run in runs)
     spread = np.zeros_like(earlier) if stance == Stance.WORST else earlier
@@ -125,6 +114,22 @@ def rebucketed(
         for place, part in enumerate(changed)
     ]
     return Bucketed(changed, tied, before, after, steps)
+
+
+def _planned(count: int, runs: Sequence[_BucketRun], bucket_bytes: float) -> tuple[I64, I64, I64]:
+    """Return for each meeting the one that it is merged into, the pieces of that, and its size; -1 for no bucket."""
+    into, pieces, size = np.arange(count), np.ones(count, np.int64), np.full(count, -1)
+    for run in runs:
+        size[run.meetings] = run.bytes
+        begin = 0
+        for end in _ends(run.bytes.tolist(), bucket_bytes):
+            last, total = run.meetings[end - 1], int(run.bytes[begin:end].sum())
+            if total > MOST_PIECES * bucket_bytes:
+                raise TooManyPieces
+            into[run.meetings[begin:end]], size[last] = last, total
+            pieces[last] = max(1, round(total / bucket_bytes))
+            begin = end
+    return into, pieces, size
 
 
 def _ends(sizes: Sequence[int], bucket_bytes: float) -> Iterator[int]:
@@ -235,11 +240,11 @@ def _earlier(job: JoinedJob, parts: Sequence[Parts], runs: Sequence[_BucketRun])
     return result
 
 
-def _transfers(job: JoinedJob, own_ns: I64, into: I64, pieces: I64, stance: Stance) -> I64:
+def _transfers(job: JoinedJob, alone_ns: I64, into: I64, pieces: I64, stance: Stance) -> I64:
     """Return the transfers of the pieces of merged and divided buckets."""
     meeting = job.met.meeting
-    fixed = np.minimum(latencies(job, own_ns, stance)[job.met.kind[meeting]], np.maximum(own_ns, 0))
-    whole = sum_by(into[meeting] * len(job.ranks) + job.met.rank, own_ns - fixed, len(job.met) * len(job.ranks))
+    fixed = np.minimum(latencies(job, alone_ns, stance)[job.met.kind[meeting]], np.maximum(alone_ns, 0))
+    whole = sum_by(into[meeting] * len(job.ranks) + job.met.rank, alone_ns - fixed, len(job.met) * len(job.ranks))
     transfer: I64 = fixed + whole[meeting * len(job.ranks) + job.met.rank] // pieces[meeting]
     return transfer
 
@@ -320,8 +325,11 @@ def _changed(job: JoinedJob, part: Parts, place: int, into: I64, pieces: I64, ea
         ),
         waits=replace(network.waits, item=last_of[whole[network.waits.item]]),
     )
-    of_items = ("segment_of_item", "work_ns", "launched_work_ns", "compute_ns", "launched_compute_ns")
-    of_items += ("launched_host_ns", "recorded_start_ns", "recorded_end_ns")
+    of_items = (
+        "segment_of_item",
+        *("work_ns", "launched_work_ns", "compute_ns", "launched_compute_ns", "launched_host_ns"),
+        *("recorded_start_ns", "recorded_end_ns"),
+    )
     return replace(
         part,
         network=network,

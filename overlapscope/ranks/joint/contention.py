@@ -58,7 +58,7 @@ def lost_speed(trace: Trace, device: int) -> float | None:
             usual, spread = (quantile(length[alone], 0.5), quantile(length[alone], 0.9) - quantile(length[alone], 0.1))
             if spread <= _STEADY * usual:
                 losses.append((1 - usual / length[beside]) / share[beside])
-                weights.append(length[beside])
+                weights.append(length[beside].astype(np.float64))
     loss, weight = np.concatenate(losses), np.concatenate(weights)
     if len(loss) < _FEWEST:
         return None
@@ -101,7 +101,7 @@ def _lost_speeds(job: JoinedJob, stance: Stance) -> list[tuple[float, ...]]:
     """Return the shares of its speed that each rank's compute may lose at a stance."""
     measured = [rank.lost_speed for rank in job.ranks if rank.lost_speed is not None]
     usual = median(measured) if measured else LOST_SPEED[Stance.EXPECTED]
-    result = []
+    result = list[tuple[float, ...]]()
     for rank in job.ranks:
         speed = usual if rank.lost_speed is None else rank.lost_speed
         ends = (min(speed, LOST_SPEED[Stance.BEST]), max(speed, LOST_SPEED[Stance.WORST]))

@@ -99,6 +99,41 @@ def _ready(trace: Trace, found: HostCollectives) -> _Ready:
     return _Ready(np.where(known, earliest_ns, usual_ns), earliest_ns)
 
 
+def _parts(network: Network, issued: I64, ready: I64, marks: I64) -> Parts:
+    """Return a rank whose network has nothing but collectives on the device.
+
+    Args:
+        network: The network.
+        issued: Call that starts each collective.
+        ready: Call at which the input of each collective is ready.
+        marks: Calls with which the judged steps begin.
+    """
+    count, items = len(issued), network.items
+    no_work, unknown, none = np.zeros(len(items), np.int64), np.full(count, -1), np.zeros(count, np.int64)
+    return Parts(
+        network=network,
+        comm=2 * np.arange(count) + 1,
+        segment_of_item=np.repeat(np.arange(count), 2),
+        segment_of_call=np.searchsorted(issued, np.arange(len(network.calls))),
+        closed_by=np.arange(count),
+        work_ns=no_work,
+        launched_work_ns=no_work,
+        compute_ns=no_work,
+        launched_compute_ns=no_work,
+        launched_host_ns=no_work,
+        recorded_start_ns=items.start_ns,
+        recorded_end_ns=items.end_ns,
+        ready=ready,
+        ahead_call=unknown,
+        ahead_item=unknown,
+        filled_ns=unknown,
+        before_launch_ns=none,
+        after_launch_ns=none,
+        marks=marks,
+        marks_are_calls=True,
+    )
+
+
 def _last_before(times_ns: I64, at_ns: I64) -> I64:
     """Return the latest of some times up to each time; -1 for none."""
     ordered = np.sort(times_ns)
@@ -171,29 +206,8 @@ class _Thread:
         np.maximum.at(latest, waiting, self._ranges.end_ns[waited_for])
         lag = calls.end_ns[waiting] - latest[waiting]
         lag = np.where(worked[waiting], np.minimum(lag, NOTICED_NS), lag)
-        segment = np.searchsorted(issued, np.arange(len(calls)))
-        return Parts(
-            network=Network(items, calls, Orders.empty(), Waits.of(waiting, 2 * waited_for + 1, lag), Constants()),
-            comm=2 * np.arange(len(issued)) + 1,
-            segment_of_item=np.repeat(np.arange(len(issued)), 2),
-            segment_of_call=segment,
-            closed_by=np.arange(len(issued)),
-            work_ns=np.zeros(2 * len(issued), np.int64),
-            launched_work_ns=np.zeros(2 * len(issued), np.int64),
-            compute_ns=np.zeros(2 * len(issued), np.int64),
-            launched_compute_ns=np.zeros(2 * len(issued), np.int64),
-            launched_host_ns=np.zeros(2 * len(issued), np.int64),
-            recorded_start_ns=items.start_ns,
-            recorded_end_ns=items.end_ns,
-            ready=ready,
-            ahead_call=np.full(len(ready), -1),
-            ahead_item=np.full(len(ready), -1),
-            filled_ns=np.full(len(ready), -1),
-            before_launch_ns=np.zeros(len(ready), np.int64),
-            after_launch_ns=np.zeros(len(ready), np.int64),
-            marks=marks,
-            marks_are_calls=True,
-        )
+        waits = Waits.of(waiting, 2 * waited_for + 1, lag)
+        return _parts(Network(items, calls, Orders.empty(), waits, Constants()), issued, ready, marks)
 
     def _items(self, issued: I64, calls: Calls) -> DeviceItems:
         """Return two items for each collective, on the lane of the backend's thread."""

@@ -104,8 +104,9 @@ def _as_later_ones(orders: Orders, waits: Waits, rest: I64) -> tuple[Orders, Wai
     early = np.flatnonzero((place < len(rest)) & ~awaited)
     found_orders, found_waits = [orders.take(orders.first < 0)], [waits.take(waits.item < 0)]
     by_first, by_item = dict(rows_by(orders.first)), dict(rows_by(waits.item))
+    none = rest[:0]
     for before, later in zip(rest[early].tolist(), rest[place[early]].tolist(), strict=True):
-        its_orders, its_waits = orders.take(by_first.get(later, [])), waits.take(by_item.get(later, []))
+        its_orders, its_waits = orders.take(by_first.get(later, none)), waits.take(by_item.get(later, none))
         found_orders.append(replace(its_orders, first=np.full(len(its_orders), before)))
         found_waits.append(replace(its_waits, item=np.full(len(its_waits), before)))
     return Orders.joined(found_orders), Waits.joined(found_waits)

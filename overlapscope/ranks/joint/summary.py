@@ -233,9 +233,10 @@ def _filled(graph: Graph, replayed: Replay, comm: I64, step: I64) -> I64:
     result, seen = np.full(len(comm), -1), set[int]()
     for place in np.argsort(items.call[comm], kind="stable").tolist():
         caller = int(items.call[comm[place]])
-        own = begins.get(int(calls.thread[caller])) if caller >= 0 and step[caller] >= 0 else None
-        begin = -1 if own is None else int(own[max(np.searchsorted(own, caller, side="right") - 1, 0)])
-        if begin in seen or not 0 <= begin <= caller or step[begin] != step[caller]:
+        passes = begins.get(int(calls.thread[caller]), handed[:0]) if caller >= 0 and step[caller] >= 0 else handed[:0]
+        number = int(np.searchsorted(passes, caller, side="right")) - 1
+        begin = int(passes[number]) if number >= 0 else -1
+        if begin < 0 or begin in seen or step[begin] != step[caller]:
             continue
         seen.add(begin)
         rows = slice(*np.searchsorted(launched, (begin, caller)))
