@@ -34,7 +34,7 @@ _CLOSE = 0.005
 MOST_TIMES = 3.0
 """Maximum overhead to remove, as a multiple of the overhead by the launch calls; up to 2 was seen
 (`docs/evaluation/plain.md`)."""
-_ALIKE, _DIFFER = 0.015, 0.03
+_ALIKE, DIFFER = 0.015, 0.03
 """Maximum relative errors of a step: with the usual overhead, and from differences of kernels and copies between runs.
 """
 _MOST_PART = 0.98
@@ -125,7 +125,7 @@ def as_plain(base: Base, plain: PlainStep) -> Base:
         first=1.0,
         most=MOST_TIMES,
     )
-    if fitted.steps.mean_ns > (1 + _DIFFER) * plain.step_ns:
+    if fitted.steps.mean_ns > (1 + DIFFER) * plain.step_ns:
         least = fitted
         fitted = _searched(
             least, plain.step_ns, lambda part: _lightened(base, cost, MOST_TIMES, 1 - part), first=0.3, most=_MOST_PART

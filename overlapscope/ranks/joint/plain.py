@@ -1,8 +1,9 @@
 """Predictions for a job without the profiler: its hosts' work is shortened until the job's step is the plain one.
 
 All ranks are shortened alike, first by one, two... times the overhead that each recording shows, as
-`prediction.overhead.lighter_ones` yields them. The step is nearly linear in it, so predictions are made for these, and
-interpolated to the one that gives the plain step. What remains is scaled, as for a single rank.
+`prediction.overhead.lighter_ones` yields them. The overhead itself is used if that gives the plain step within the
+differences between runs. Otherwise the step is nearly linear in it, so predictions are made for these, and interpolated
+to the one that gives the plain step. The rest is scaled.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ from collections.abc import Callable
 
 from msgspec.structs import replace
 
+from overlapscope.prediction.overhead import DIFFER
 from overlapscope.prediction.result import Estimate
 from overlapscope.ranks.joint.join import JoinedJob
 from overlapscope.ranks.joint.result import JointRank, JointWhatIf
@@ -33,10 +35,16 @@ def as_plain(
     plain_ns = sum(plain.step_ns for plain in known) // len(known)
     recorded = longer = shorter = predicted(job)
     for number in range(max(len(rank.lighter) for rank in job.ranks)):
-        if _step_ns(shorter) <= plain_ns:
+        if number and _step_ns(shorter) <= plain_ns:
             break
         lighter = tuple(rank.lighter[min(number, len(rank.lighter) - 1)] for rank in job.ranks)
-        longer, shorter = shorter, predicted(replace(job, ranks=lighter))
+        usual = predicted(replace(job, ranks=lighter))
+        if not number and abs(_step_ns(usual) - plain_ns) <= DIFFER * plain_ns:
+            longer = shorter = usual
+            break
+        if _step_ns(shorter) <= plain_ns:
+            break
+        longer, shorter = shorter, usual
     above, below = _step_ns(longer), _step_ns(shorter)
     share = min(max((above - plain_ns) / (above - below), 0.0), 1.0) if above > below else 1.0
     scale = plain_ns / (above + share * (below - above))

@@ -14,7 +14,7 @@ from msgspec.structs import replace
 from overlapscope.analysis.event_waits import EXACT
 from overlapscope.analysis.grouping import rows_by
 from overlapscope.analysis.holds import Reading, find_holds
-from overlapscope.analysis.host import around
+from overlapscope.analysis.host import around, outermost_around, rows_of
 from overlapscope.analysis.lane_items import find_lanes
 from overlapscope.analysis.plain_step import measured
 from overlapscope.base.columns import mask_of, pick
@@ -201,13 +201,19 @@ def _around_launch(graph: Graph, comm: I64) -> tuple[I64, I64]:
     following = np.full(len(calls), -1)
     previous = graph.previous
     following[previous[previous >= 0]] = np.flatnonzero(previous >= 0)
-    ops = graph.trace.cpu_ops
-    ops = ops.take(ops.named(lambda name: name.startswith("c10d::")))
-    threads = np.array(graph.recorded.threads, np.int64)
+    every = graph.trace.cpu_ops
+    ops = every.take(every.named(lambda name: name.startswith("c10d::")))
+    thread = pick(np.array(graph.recorded.threads, np.int64), pick(calls.thread, callers))
     launch = pick(recorded.start_ns, callers)
-    op = around(ops, pick(threads, pick(calls.thread, callers)), launch)
+    op, outermost = around(ops, thread, launch), outermost_around(every, thread, launch)
+    # What autograd's op does after the last op inside it belongs to the collective too.
+    end = pick(ops.end_ns, op)
+    for number, rows in rows_by(thread):
+        starts = np.append(every.start_ns[rows_of(every, number)], np.iinfo(np.int64).max)
+        next_op = starts[np.searchsorted(starts[:-1], end[rows])]
+        end[rows] = np.maximum(end[rows], np.minimum(pick(every.end_ns, outermost)[rows], next_op))
     begun = np.where(op >= 0, launch - pick(ops.start_ns, op), 0)
-    ended = np.where(op >= 0, pick(ops.end_ns, op) - pick(recorded.end_ns, callers), 0)
+    ended = np.where(op >= 0, end - pick(recorded.end_ns, callers), 0)
 
     def within(call: I64, work_ns: I64) -> I64:
         """Return recorded work before a call as a part of the work before it in the graph."""
