@@ -40,7 +40,7 @@ CLOSE_PCT = 10
 AGAIN = """## Recorded later
 
 After changes that these results led to, new recordings name the planted rank in 22 of 28 cases and the planted cause in
-32 of 36. Predictions are within 10% in 46 of 63 cases, and 58 lie in the interval ([all](collectives-again.csv)).
+32 of 36. Predictions are within 10% in 46 of 63 cases, and 56 lie in the interval ([all](collectives-again.csv)).
 `--check-hazards` reports the planted race on both ranks, and none in six correct programs.
 """
 """Section on programs of `scenarios/jobs` that were recorded later, with other versions."""

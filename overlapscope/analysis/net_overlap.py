@@ -24,7 +24,7 @@ from overlapscope.analysis.group_results import Beside, NetOverlap, SlowedKernel
 from overlapscope.analysis.grouping import groups_of, rows_by
 from overlapscope.analysis.timeline import Timeline
 from overlapscope.base.columns import quantile
-from overlapscope.base.intervals import I64, Bool, Intervals, covered, intersect, join, subtract, union
+from overlapscope.base.intervals import I64, Bool, Intervals, clip, covered, intersect, join, subtract, union
 from overlapscope.trace.model import I32, Kind
 
 MOSTLY: Final = 0.8
@@ -37,6 +37,8 @@ _MOST: Final = 128
 _EXACT: Final = 20
 """Maximum number of kernels on the smaller side for which the test's distribution is counted, not approximated."""
 _NORMAL: Final = 1.96
+_MOST_LOST: Final = 0.6
+"""Maximum share of its speed that compute loses."""
 _WORST: Final = 5
 """Number of kernels that a result names."""
 
@@ -90,6 +92,24 @@ def net_overlap(timeline: Timeline, windows: Intervals, frame: Period | PerStep)
         for beside, hidden_ns in hidden.items()
         if hidden_ns
     )
+
+
+def speed_lost(timeline: Timeline) -> tuple[float, float, float] | None:
+    """Return which share of its speed compute loses beside communication: lower bound, estimate, upper bound.
+
+    None if no kernels beside communication can be compared.
+    """
+    windows = clip(union([timeline.start_ns], [timeline.end_ns]), timeline.judged_from_ns, timeline.end_ns)
+    if not len(windows.starts):
+        return None
+    cost = _judge(timeline, _find_kernels(timeline, windows), windows, "communication", 0, 1)
+    if cost.slowed_low_ns is None or cost.slowed_ns is None or cost.slowed_high_ns is None or not cost.judged_ns:
+        return None
+    low, middle, high = (
+        min(max(ns / cost.judged_ns, 0.0), _MOST_LOST)
+        for ns in (cost.slowed_low_ns, cost.slowed_ns, cost.slowed_high_ns)
+    )
+    return low, middle, high
 
 
 def _find_kernels(timeline: Timeline, windows: Intervals) -> _Kernels:

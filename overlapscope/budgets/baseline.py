@@ -228,7 +228,7 @@ def _kernels(report: Report) -> dict[str, float]:
             counts[clean(group.kernel, _NAME)] += group.count
     most = sorted(counts.items(), key=lambda item: (-item[1], item[0]))[:_KERNELS]
     total = sum(count for _, count in most)
-    return {name: round(100 * count / total, _DIGITS) for name, count in most}
+    return {name: round(100 * count / total, _DIGITS) for name, count in most if count}
 
 
 def other_program(baseline: Baseline, report: Report) -> str:

@@ -14,11 +14,12 @@ from overlapscope import analyze, load
 from overlapscope.analysis.thread_turns import Relation, relations
 from overlapscope.base.marks import METADATA, PLAIN_STEPS
 from overlapscope.base.saved import encode
+from overlapscope.inputs import read_baseline
 from overlapscope.render import terminal
 from overlapscope.report.document import document
 from overlapscope.report.model import from_json, to_json
 from overlapscope.report.page import Page
-from tests.support.helpers import Host, make_trace
+from tests.support.helpers import TRACES, Host, make_trace
 from tests.support.kineto_files import call, host, kernel, memcpy, write
 
 
@@ -149,3 +150,12 @@ def test_a_report_is_written_with_at_most_two_copies_of_its_json_in_memory() -> 
     finally:
         tracemalloc.stop()
     assert most_bytes < len(msgspec.json.encode(report)) + 2 * len(data)
+
+
+def test_a_report_whose_groups_have_no_kernels_is_a_baseline_without_kernels(tmp_path: Path) -> None:
+    report = json.loads(to_json(analyze(load(TRACES / "ddp" / "rank0.json.gz"))))
+    for group in report["traces"][0]["devices"][0]["kernels"]:
+        group["count"] = 0
+    path = tmp_path / "report.json"
+    path.write_text(json.dumps(report))
+    assert read_baseline(path).kernels == {}

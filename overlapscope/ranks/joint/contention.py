@@ -13,58 +13,20 @@ from typing import Final
 
 import numpy as np
 
-from overlapscope.analysis.grouping import groups_of, rows_by
-from overlapscope.base.columns import F64, mask_of, quantile
+from overlapscope.analysis.grouping import rows_by
+from overlapscope.base.columns import F64, mask_of
 from overlapscope.base.intervals import I64, Bool, covered, union
 from overlapscope.prediction.hardware import Stance
 from overlapscope.ranks.joint.changes import with_device_work
 from overlapscope.ranks.joint.join import JobTimes, JoinedJob, Ties, replay_job
 from overlapscope.ranks.joint.rank import Parts
-from overlapscope.trace.model import Kind, Trace
 
-LOST_SPEED: Final = {Stance.BEST: 0.15, Stance.EXPECTED: 0.3, Stance.WORST: 0.4}
-"""Shares of its speed that compute loses beside collectives, where no recording shows it. The ends are limits of the
-interval where one does."""
-_MOST_LOST = 0.6
-_ALONE, _BESIDE = 0.05, 0.5
-"""Maximum share beside collectives of a run that counts as apart from them, and minimum of a run beside them."""
-_STEADY = 0.1
-"""Maximum spread of a kernel's runs apart from collectives, as a share of their median."""
-_FEWEST_ALONE, _FEWEST, _SHORTEST_NS = 3, 10, 10_000
-"""Minimum number of runs of a kernel apart from collectives, of all runs beside them, and length of a run."""
+LOST_SPEED: Final = (0.15, 0.3, 0.4)
+"""Shares of its speed that compute loses beside collectives where no recording shows it: at least, usually, at most."""
 _ROUNDS = 2
 """Number of corrections: longer compute is beside more or less of the collectives."""
 _NEGLIGIBLE = 0.002
-
-
-def lost_speed(trace: Trace, device: int) -> float | None:
-    """Return the share of its speed that a device's compute loses beside collectives.
-
-    It is the median over the runs beside collectives, weighted by their lengths; None if there are too few that can be
-    compared to runs of the same kernel and grid apart from collectives.
-    """
-    ops = trace.gpu_ops
-    own = ops.device == device
-    comm = own & (ops.kind == Kind.COMM)
-    rows = np.flatnonzero(own & (ops.kind == Kind.COMPUTE) & (ops.end_ns - ops.start_ns >= _SHORTEST_NS))
-    if not len(rows) or not comm.any():
-        return None
-    length = ops.end_ns[rows] - ops.start_ns[rows]
-    share = covered(union(ops.start_ns[comm], ops.end_ns[comm]), ops.start_ns[rows], ops.end_ns[rows]) / length
-    losses, weights = [np.empty(0)], [np.empty(0)]
-    for _, alike in rows_by(groups_of([ops.name_id[rows], ops.blocks[rows], ops.block_threads[rows]])):
-        alone, beside = alike[share[alike] <= _ALONE], alike[share[alike] >= _BESIDE]
-        if len(alone) >= _FEWEST_ALONE and len(beside):
-            usual, spread = (quantile(length[alone], 0.5), quantile(length[alone], 0.9) - quantile(length[alone], 0.1))
-            if spread <= _STEADY * usual:
-                losses.append((1 - usual / length[beside]) / share[beside])
-                weights.append(length[beside].astype(np.float64))
-    loss, weight = np.concatenate(losses), np.concatenate(weights)
-    if len(loss) < _FEWEST:
-        return None
-    order = np.argsort(loss)
-    middle = np.searchsorted(np.cumsum(weight[order]), weight.sum() / 2)
-    return min(max(float(loss[order][middle]), 0.0), _MOST_LOST)
+"""Maximum relative change of compute that needs no correction."""
 
 
 def contended_times(job: JoinedJob, parts: Sequence[Parts], tied: Ties, stance: Stance) -> JobTimes:
@@ -99,13 +61,12 @@ def contended_times(job: JoinedJob, parts: Sequence[Parts], tied: Ties, stance: 
 
 def _lost_speeds(job: JoinedJob, stance: Stance) -> list[tuple[float, ...]]:
     """Return the shares of its speed that each rank's compute may lose at a stance."""
-    measured = [rank.lost_speed for rank in job.ranks if rank.lost_speed is not None]
-    usual = median(measured) if measured else LOST_SPEED[Stance.EXPECTED]
+    measured = [rank.lost_speed for rank in job.ranks if rank.lost_speed is not None and not rank.reduced.on_host]
+    low, usual, high = (median(ends) for ends in zip(*measured, strict=True)) if measured else LOST_SPEED
     result = list[tuple[float, ...]]()
     for rank in job.ranks:
-        speed = usual if rank.lost_speed is None else rank.lost_speed
-        ends = (min(speed, LOST_SPEED[Stance.BEST]), max(speed, LOST_SPEED[Stance.WORST]))
-        result.append((speed,) if stance == Stance.EXPECTED or rank.reduced.on_host else ends)
+        least, value, most = rank.lost_speed or (low, usual, high)
+        result.append((value,) if stance == Stance.EXPECTED else (least, most))
     return result
 
 

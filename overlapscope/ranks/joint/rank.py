@@ -79,7 +79,7 @@ class RankSummary(Struct, frozen=True, eq=False):
     """Step without the profiler, if the recorder timed it."""
     lighter: tuple[RankSummary, ...] = ()
     """The rank with ever less host work (`prediction.overhead.lighter_ones`); empty if `plain` is None."""
-    lost_speed: float | None = 0.0
-    """Share of its speed that compute loses beside collectives (`contention`); None if that is unknown."""
+    lost_speed: tuple[float, float, float] | None = (0.0, 0.0, 0.0)
+    """Share of its speed that compute loses beside collectives: lower bound, estimate, upper bound; None if unknown."""
     uncertain: int = 0
     """Number of times on the host that may have been waits or work."""

@@ -16,7 +16,9 @@ from overlapscope.analysis.grouping import rows_by
 from overlapscope.analysis.holds import Reading, find_holds
 from overlapscope.analysis.host import around, outermost_around, rows_of
 from overlapscope.analysis.lane_items import find_lanes
+from overlapscope.analysis.net_overlap import speed_lost
 from overlapscope.analysis.plain_step import measured
+from overlapscope.analysis.timeline import build
 from overlapscope.base.columns import mask_of, pick
 from overlapscope.base.intervals import I64, Bool
 from overlapscope.base.words import plural
@@ -30,7 +32,6 @@ from overlapscope.prediction.overhead import lighter_ones
 from overlapscope.prediction.predict import apply
 from overlapscope.prediction.replay import Deadlock, Replay, replay
 from overlapscope.prediction.steps import first_items, step_of_calls
-from overlapscope.ranks.joint.contention import lost_speed
 from overlapscope.ranks.joint.gathers import one_ahead
 from overlapscope.ranks.joint.on_host import host_rank
 from overlapscope.ranks.joint.rank import BY_EVENT, NOT_SHOWN, Parts, RankSummary, Unfit
@@ -80,7 +81,7 @@ def _device_rank(trace: Trace, reduced: ComparedRank, changes: Sequence[str]) ->
     if comm is None:
         return Unfit(trace.source, "some of its collectives are part of a CUDA graph.")
     plain = measured(trace.plain_steps, base.recorded.mean_ns, trace.host_activity)
-    lost = lost_speed(trace, reduced.device)
+    lost = speed_lost(build(trace, reduced.device))
     shorter = () if plain is None else lighter_ones(base, plain.step_ns)
     try:
         first, *lighter = (
