@@ -9,51 +9,76 @@ to the one that gives the plain step. The rest is scaled.
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import NamedTuple
 
 from msgspec.structs import replace
 
 from overlapscope.prediction.overhead import DIFFER
 from overlapscope.prediction.result import Estimate
-from overlapscope.ranks.joint.join import JoinedJob
+from overlapscope.ranks.joint.join import JobTimes, JoinedJob
 from overlapscope.ranks.joint.result import JointRank, JointWhatIf
 
 
+class _TimedJob(NamedTuple):
+    """A job, and its times without changes."""
+
+    job: JoinedJob
+    times: JobTimes
+
+
 def as_plain(
-    job: JoinedJob, step_ns: int, predicted: Callable[[JoinedJob], JointWhatIf], *, no_straggler: bool
+    job: JoinedJob,
+    step_ns: int,
+    timed: Callable[[JoinedJob], JobTimes],
+    predicted: Callable[[JoinedJob, JobTimes], JointWhatIf],
+    *,
+    no_straggler: bool,
 ) -> JointWhatIf | None:
     """Return the prediction for the plain program; None if a rank's plain step is unknown.
 
     Args:
         job: The recorded job.
         step_ns: Its replayed step.
-        predicted: Returns the prediction for a job.
+        timed: Returns the times of a job without changes.
+        predicted: Returns the prediction for a job with these times.
         no_straggler: True if it is of a job without its late rank, which the profiler may have made late.
     """
     known = [rank.plain for rank in job.ranks if rank.plain is not None]
     if len(known) < len(job.ranks) or not step_ns:
         return None
     plain_ns = sum(plain.step_ns for plain in known) // len(known)
-    recorded = longer = shorter = predicted(job)
-    for number in range(max(len(rank.lighter) for rank in job.ranks)):
-        if number and _step_ns(shorter) <= plain_ns:
-            break
-        lighter = tuple(rank.lighter[min(number, len(rank.lighter) - 1)] for rank in job.ranks)
-        usual = predicted(replace(job, ranks=lighter))
-        if not number and abs(_step_ns(usual) - plain_ns) <= DIFFER * plain_ns:
-            longer = shorter = usual
-            break
-        if _step_ns(shorter) <= plain_ns:
-            break
-        longer, shorter = shorter, usual
-    above, below = _step_ns(longer), _step_ns(shorter)
+    heavier, lighter = _around(job, timed, plain_ns)
+    above, below = heavier.times.step_ns, lighter.times.step_ns
     share = min(max((above - plain_ns) / (above - below), 0.0), 1.0) if above > below else 1.0
     scale = plain_ns / (above + share * (below - above))
     low, high = (
-        sum(ends) / len(ends) / plain_ns
-        for ends in ([plain.low_ns for plain in known], [plain.high_ns for plain in known])
+        sum(each) / len(each) / plain_ns
+        for each in ([plain.low_ns for plain in known], [plain.high_ns for plain in known])
     )
+    longer = predicted(*heavier)
+    shorter = longer if lighter is heavier else predicted(*lighter)
     result = _between(longer, shorter, share, scale, (min(low, 1.0), max(high, 1.0)))
-    return _if_recording_delays(result, recorded, step_ns - plain_ns) if no_straggler else result
+    if not no_straggler:
+        return result
+    recorded = longer if heavier.job is job else predicted(job, timed(job))
+    return _if_recording_delays(result, recorded, step_ns - plain_ns)
+
+
+def _around(job: JoinedJob, timed: Callable[[JoinedJob], JobTimes], plain_ns: int) -> tuple[_TimedJob, _TimedJob]:
+    """Return jobs with more and with less host work than the plain program; the same twice if its step is alike."""
+    longer = shorter = _TimedJob(job, timed(job))
+    for number in range(max(len(rank.lighter) for rank in job.ranks)):
+        if number and shorter.times.step_ns <= plain_ns:
+            break
+        ranks = tuple(rank.lighter[min(number, len(rank.lighter) - 1)] for rank in job.ranks)
+        lighter = replace(job, ranks=ranks)
+        tried = _TimedJob(lighter, timed(lighter))
+        if not number and abs(tried.times.step_ns - plain_ns) <= DIFFER * plain_ns:
+            return tried, tried
+        if shorter.times.step_ns <= plain_ns:
+            break
+        longer, shorter = shorter, tried
+    return longer, shorter
 
 
 def _if_recording_delays(result: JointWhatIf, recorded: JointWhatIf, overhead_ns: int) -> JointWhatIf:

@@ -91,9 +91,10 @@ def predict_job(
         return as_plain(
             job,
             before.step_ns,
-            lambda lighter: _predicted(lighter, changes, numbers),
+            _contended,
+            lambda lighter, its_times: _predicted(lighter, its_times, changes, numbers),
             no_straggler=changes.no_straggler,
-        ) or _predicted(job, changes, numbers)
+        ) or _predicted(job, _contended(job), changes, numbers)
     except Deadlock:
         return _refused(("With these changes, ranks wait for each other in a circle.",))
     except NoBuckets:
@@ -134,8 +135,12 @@ def _refused(reasons: tuple[str, ...]) -> JointWhatIf:
     )
 
 
-def _predicted(job: JoinedJob, changes: JobChanges, numbers: Sequence[int] | None) -> JointWhatIf:
-    before, made = contended_times(job, *_recorded(job), Stance.EXPECTED), _of_ranks(job)
+def _contended(job: JoinedJob) -> JobTimes:
+    return contended_times(job, *_recorded(job), Stance.EXPECTED)
+
+
+def _predicted(job: JoinedJob, before: JobTimes, changes: JobChanges, numbers: Sequence[int] | None) -> JointWhatIf:
+    made = _of_ranks(job)
     places = _late(job, numbers) if changes.no_straggler else []
     asked = changes.any or bool(made)
     after: dict[Stance, JobTimes] = {}
