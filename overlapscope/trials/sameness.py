@@ -8,11 +8,12 @@ from itertools import combinations
 from statistics import median
 from typing import Final
 
-from overlapscope.trials.protocol import RankResults, Sketch
+from overlapscope.trials.protocol import BUCKETS, RankResults, Sketch
 from overlapscope.trials.result import Sameness
 
 FACTOR: Final = 2
 """Maximum distance of results from an unchanged run's, as a multiple of the distances between unchanged runs."""
+_FEW: Final = 12
 SOUND: Final[tuple[Sameness, ...]] = ("same", "within noise")
 """Results with which a change may be recommended."""
 _WORST: Final[tuple[Sameness, ...]] = ("same", "within noise", "unknown", "different")
@@ -56,9 +57,19 @@ def _judged(result: RankResults, unchanged: Sequence[RankResults]) -> Sameness:
     usual = median(spreads) if spreads else 0.0
     for number, sketch in enumerate(result.sketches):
         nearest = min(distance(sketch, other.sketches[number]) for other in unchanged)
-        if not nearest <= FACTOR * max(spreads[number], usual):
+        if not nearest <= _factor(sketch) * max(spreads[number], usual):
             return "different"
     return "within noise" if _near(result.loss, [other.loss for other in unchanged], usual) else "different"
+
+
+def _factor(sketch: Sketch) -> float:
+    """Return the maximum distance of a tensor from an unchanged run's, as a multiple of that between unchanged runs.
+
+    Both are samples, and of few numbers one is often several times the other: the ratio of the mean squares of k
+    numbers has the F distribution. The root of its 99th percentile is about 1 + 12 / k for k from 3 to 20.
+    """
+    count = sum(map(bool, sketch.sums))
+    return FACTOR * (1 + _FEW / count) if 0 < count < BUCKETS else FACTOR
 
 
 def _widest(far: Callable[[Sketch, Sketch], float], things: Iterable[Sketch]) -> float:

@@ -216,6 +216,19 @@ def test_results_are_judged_by_what_unchanged_runs_differ_by(
     assert sameness(changed, unchanged) == expected
 
 
+@pytest.mark.parametrize(("count", "factor"), [(1, 26), (8, 5), (32, 2), (0, 2)])
+def test_few_numbers_may_differ_more_than_unchanged_runs_do(count: int, factor: int) -> None:
+    """A tensor of `count` numbers, whose norm is 1, differs by 0.001 between unchanged runs."""
+
+    def tensor(value: float) -> tuple[RankResults, ...]:
+        sums = (1.0 + value, *(1.0,) * (count - 1))[:count] + (0.0,) * (32 - count)
+        return (RankResults(digest=repr(value), sketches=(Sketch("w", 1.0, sums),), loss=1.0),)
+
+    unchanged = [tensor(0.0), tensor(0.001)]
+    assert sameness(tensor(-0.99 * factor * 0.001), unchanged) == "within noise"
+    assert sameness(tensor(-1.01 * factor * 0.001), unchanged) == ("different" if count else "within noise")
+
+
 def test_one_rank_that_differs_makes_a_difference() -> None:
     same, other = results(1.0)[0], results(2.0)[0]
     assert sameness((same, other), [(same, same), (same, same)]) == "different"
