@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from statistics import median
-from typing import Final
+from typing import Final, NamedTuple
 
 import numpy as np
 
@@ -59,14 +59,32 @@ def contended_times(job: JoinedJob, parts: Sequence[Parts], tied: Ties, stance: 
     return replayed.times
 
 
+class LostSpeed(NamedTuple):
+    """Share of its speed that compute loses beside collectives."""
+
+    least: float
+    usual: float
+    most: float
+    recorded: bool
+    """True if a recording shows it."""
+
+
+def lost_speed(job: JoinedJob) -> LostSpeed | None:
+    """Return the loss of ranks whose recordings don't show it: the median of the others; None without a GPU."""
+    on_gpus = [rank for rank in job.ranks if not rank.reduced.on_host]
+    measured = [rank.lost_speed for rank in on_gpus if rank.lost_speed is not None]
+    if not on_gpus:
+        return None
+    least, usual, most = (median(ends) for ends in zip(*measured, strict=True)) if measured else LOST_SPEED
+    return LostSpeed(least, usual, most, bool(measured))
+
+
 def _lost_speeds(job: JoinedJob, stance: Stance) -> list[tuple[float, ...]]:
     """Return the shares of its speed that each rank's compute may lose at a stance."""
-    measured = [rank.lost_speed for rank in job.ranks if rank.lost_speed is not None and not rank.reduced.on_host]
-    low, usual, high = (median(ends) for ends in zip(*measured, strict=True)) if measured else LOST_SPEED
-    result = list[tuple[float, ...]]()
+    common, result = lost_speed(job), list[tuple[float, ...]]()
     for rank in job.ranks:
-        least, value, most = rank.lost_speed or (low, usual, high)
-        result.append((value,) if stance == Stance.EXPECTED else (least, most))
+        least, usual, most = rank.lost_speed or (common[:3] if common is not None else (0.0, 0.0, 0.0))
+        result.append((usual,) if stance == Stance.EXPECTED else (least, most))
     return result
 
 

@@ -20,7 +20,7 @@ from overlapscope.prediction.result import Estimate
 from overlapscope.prediction.steps import mean
 from overlapscope.ranks.joint.buckets import MOST_PIECES, NoBuckets, TooManyPieces, rebucketed
 from overlapscope.ranks.joint.changes import Incomparable, faster_transfers, issued_earlier, like_others
-from overlapscope.ranks.joint.contention import contended_times
+from overlapscope.ranks.joint.contention import contended_times, lost_speed
 from overlapscope.ranks.joint.join import JobTimes, JoinedJob, Ties, doubts, gather, obstacles, ties, times
 from overlapscope.ranks.joint.own_communicators import on_own_communicators
 from overlapscope.ranks.joint.plain import as_plain
@@ -189,6 +189,18 @@ def _predicted(job: JoinedJob, before: JobTimes, changes: JobChanges, numbers: S
     )
 
 
+def _contention(job: JoinedJob) -> tuple[str, ...]:
+    """Return what is assumed of compute beside collectives."""
+    lost = lost_speed(job)
+    if lost is None:
+        return ()
+    share, ends = percent(100 * lost.usual), f"{percent(100 * lost.least)} to {percent(100 * lost.most)}"
+    return (
+        f"Compute loses {share} of its speed beside collectives ({ends}), "
+        f"{'as recorded' if lost.recorded else 'which the recordings do not show'}.",
+    )
+
+
 def _of_rank(before: JobTimes, after: dict[Stance, JobTimes], place: int, *, touched: bool) -> Estimate:
     by_stance = [after[stance].steps_ns[place] if touched else before.steps_ns[place] for stance in Stance]
     return Estimate(value=by_stance[Stance.EXPECTED], low=min(by_stance), high=max(by_stance))
@@ -280,6 +292,8 @@ def _changed(
     if changes.own_communicators:
         parts, tied, change = _on_own_communicators(job, parts, transfer, stance)
         made.append(change)
+    if made and made[-1].touched:
+        made[-1] = replace(made[-1], assumptions=made[-1].assumptions + _contention(job))
     return parts, tied, made
 
 
