@@ -117,7 +117,7 @@ def rebucketed(
 
 
 def _planned(count: int, runs: Sequence[_BucketRun], bucket_bytes: float) -> tuple[I64, I64, I64]:
-    """Return for each meeting the one that it is merged into, the pieces of that, and its size; -1 for no bucket."""
+    """Return for each meeting its merged bucket's last meeting, the bucket's pieces, and its size; -1 for no bucket."""
     into, pieces, size = np.arange(count), np.ones(count, np.int64), np.full(count, -1)
     for run in runs:
         size[run.meetings] = run.bytes
@@ -243,7 +243,7 @@ def _earlier(job: JoinedJob, parts: Sequence[Parts], runs: Sequence[_BucketRun])
 def _transfers(job: JoinedJob, alone_ns: I64, into: I64, pieces: I64, stance: Stance) -> I64:
     """Return the transfers of the pieces of merged and divided buckets."""
     meeting = job.met.meeting
-    fixed = np.minimum(latencies(job, alone_ns, stance)[job.met.kind[meeting]], np.maximum(alone_ns, 0))
+    fixed = latencies(job, alone_ns, stance)
     whole = sum_by(into[meeting] * len(job.ranks) + job.met.rank, alone_ns - fixed, len(job.met) * len(job.ranks))
     transfer: I64 = fixed + whole[meeting * len(job.ranks) + job.met.rank] // pieces[meeting]
     return transfer

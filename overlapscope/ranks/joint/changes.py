@@ -245,12 +245,12 @@ def _orders_of_earlier(part: Parts, free: I64, ahead: Bool, stance: Stance) -> O
 
 def faster_transfers(job: JoinedJob, transfer_ns: I64, times: float, stance: Stance) -> I64:
     """Return the transfers of a network that is `times` as fast, without its latency."""
-    fixed = np.minimum(latencies(job, transfer_ns, stance)[job.met.kind[job.met.meeting]], np.maximum(transfer_ns, 0))
+    fixed = latencies(job, transfer_ns, stance)
     return np.where(transfer_ns > 0, _whole(fixed + (transfer_ns - fixed) / times), transfer_ns)
 
 
 def latencies(job: JoinedJob, transfer_ns: I64, stance: Stance) -> I64:
-    """Return the part of the transfers of each kind that doesn't depend on bandwidth.
+    """Return the part of each transfer that doesn't depend on bandwidth.
 
     It follows from transfers of different sizes, and is between nothing and the usual transfer of the smallest size.
     """
@@ -271,4 +271,4 @@ def latencies(job: JoinedJob, transfer_ns: I64, stance: Stance) -> I64:
             slope, at_0 = np.polyfit(sizes.astype(np.float64), usual, 1)
             latency = _DOUBT[stance] * float(at_0 if slope > 0 else usual[0])
         result[kind] = round(min(max(latency, 0), usual[0]))
-    return result
+    return np.minimum(result[kind_of_entry], np.maximum(transfer_ns, 0))

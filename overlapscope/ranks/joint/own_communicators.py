@@ -40,7 +40,7 @@ def on_own_communicators(
         return list(parts), ties(job, parts, transfer_ns), count
     changed = [part for part, _ in freed]
     alone_ns = without_sharing(job, transfer_ns, np.ones(len(job.met), np.bool_))
-    fixed_ns = np.minimum(latencies(job, alone_ns, stance)[job.met.kind[job.met.meeting]], np.maximum(alone_ns, 0))
+    fixed_ns = latencies(job, alone_ns, stance)
     tied = ties(job, changed, alone_ns)
     for _ in range(_ROUNDS):
         replayed = replay_job(job, changed, tied)

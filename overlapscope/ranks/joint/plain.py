@@ -8,7 +8,8 @@ to the one that gives the plain step. The rest is scaled.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from itertools import chain
 from typing import NamedTuple
 
 from msgspec.structs import replace
@@ -47,7 +48,8 @@ def as_plain(
     if len(known) < len(job.ranks) or not step_ns:
         return None
     plain_ns = sum(plain.step_ns for plain in known) // len(known)
-    heavier, lighter = _around(job, timed, plain_ns)
+    recorded = _TimedJob(job, timed(job))
+    heavier, lighter = _around(recorded, timed, plain_ns)
     above, below = heavier.times.step_ns, lighter.times.step_ns
     share = min(max((above - plain_ns) / (above - below), 0.0), 1.0) if above > below else 1.0
     scale = plain_ns / (above + share * (below - above))
@@ -60,25 +62,27 @@ def as_plain(
     result = _between(longer, shorter, share, scale, (min(low, 1.0), max(high, 1.0)))
     if not no_straggler:
         return result
-    recorded = longer if heavier.job is job else predicted(job, timed(job))
-    return _if_recording_delays(result, recorded, step_ns - plain_ns)
+    as_recorded = longer if heavier is recorded else predicted(*recorded)
+    return _if_recording_delays(result, as_recorded, step_ns - plain_ns)
 
 
-def _around(job: JoinedJob, timed: Callable[[JoinedJob], JobTimes], plain_ns: int) -> tuple[_TimedJob, _TimedJob]:
+def _around(recorded: _TimedJob, timed: Callable[[JoinedJob], JobTimes], plain_ns: int) -> tuple[_TimedJob, _TimedJob]:
     """Return jobs with more and with less host work than the plain program; the same twice if its step is alike."""
-    longer = shorter = _TimedJob(job, timed(job))
-    for number in range(max(len(rank.lighter) for rank in job.ranks)):
-        if number and shorter.times.step_ns <= plain_ns:
-            break
-        ranks = tuple(rank.lighter[min(number, len(rank.lighter) - 1)] for rank in job.ranks)
-        lighter = replace(job, ranks=ranks)
-        tried = _TimedJob(lighter, timed(lighter))
-        if not number and abs(tried.times.step_ns - plain_ns) <= DIFFER * plain_ns:
-            return tried, tried
-        if shorter.times.step_ns <= plain_ns:
-            break
+    lighter = (_TimedJob(each, timed(each)) for each in _lighter(recorded.job))
+    usual = next(lighter, recorded)
+    if usual is not recorded and abs(usual.times.step_ns - plain_ns) <= DIFFER * plain_ns:
+        return usual, usual
+    longer = shorter = recorded
+    remaining = chain([usual], lighter)
+    while shorter.times.step_ns > plain_ns and (tried := next(remaining, None)) is not None:
         longer, shorter = shorter, tried
     return longer, shorter
+
+
+def _lighter(job: JoinedJob) -> Iterator[JoinedJob]:
+    """Yield the job with ever less host work. Ranks with fewer such summaries keep their last."""
+    for number in range(max(len(rank.lighter) for rank in job.ranks)):
+        yield replace(job, ranks=tuple(rank.lighter[min(number, len(rank.lighter) - 1)] for rank in job.ranks))
 
 
 def _if_recording_delays(result: JointWhatIf, recorded: JointWhatIf, overhead_ns: int) -> JointWhatIf:

@@ -190,7 +190,7 @@ def _predicted(job: JoinedJob, before: JobTimes, changes: JobChanges, numbers: S
 
 
 def _contention(job: JoinedJob) -> tuple[str, ...]:
-    """Return what is assumed of compute beside collectives."""
+    """Return the assumption on compute beside collectives; none without a GPU."""
     lost = lost_speed(job)
     if lost is None:
         return ()

@@ -207,7 +207,7 @@ def _around_launch(graph: Graph, comm: I64) -> tuple[I64, I64]:
     thread = pick(np.array(graph.recorded.threads, np.int64), pick(calls.thread, callers))
     launch = pick(recorded.start_ns, callers)
     op, outermost = around(ops, thread, launch), outermost_around(every, thread, launch)
-    # What autograd's op does after the last op inside it belongs to the collective too.
+    # The work of autograd's op after the last op inside it belongs to the collective too.
     end = pick(ops.end_ns, op)
     for number, rows in rows_by(thread):
         starts = np.append(every.start_ns[rows_of(every, number)], np.iinfo(np.int64).max)
