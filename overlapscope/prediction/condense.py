@@ -143,9 +143,7 @@ class _Reducer:
         gap = items.queue_lag_ns[rows]
         self._end = np.cumsum(gap + self._length)
         """End of each item if it waited only for the item before it."""
-        self._work = np.cumsum(self._length)
         self._compute = np.where(items.kind[rows] == Kind.COMPUTE, self._length, 0)
-        self._computed = np.cumsum(self._compute)
 
     def condensed(self, calls: Calls, call_rows: I64) -> Condensed:
         graph, rows = self._graph, self._rows
@@ -243,8 +241,7 @@ class _Reducer:
         release = np.full(len(self._rows) + 1, EARLIEST_NS)
         own = self._graph.items.release_ns[row]
         np.maximum.at(release, stop, np.where(own > EARLIEST_NS, own + rest, EARLIEST_NS))
-        through = self._work[at] - self._work[begin] + self._length[begin]
-        computed = self._computed[at] - self._computed[begin] + self._compute[begin]
+        work, compute = np.cumsum(self._length), np.cumsum(self._compute)
         gap = self._end[at] - self._end[begin] + self._length[begin] + self._graph.items.queue_lag_ns[self._rows[begin]]
         member = inside[order]
         has = key[order] >= 0
@@ -256,10 +253,10 @@ class _Reducer:
             "key": key[order],
             "lag": np.where(has, bound[order], 0),
             "release": np.where(first, release[stop[order]], EARLIEST_NS),
-            "work": np.where(first, through, 0),
-            "launched_work": np.where(has, self._work[at] - self._work[member] + self._length[member], 0),
-            "compute": np.where(first, computed, 0),
-            "launched_compute": np.where(has, self._computed[at] - self._computed[member] + self._compute[member], 0),
+            "work": np.where(first, work[at] - work[begin] + self._length[begin], 0),
+            "launched_work": np.where(has, work[at] - work[member] + self._length[member], 0),
+            "compute": np.where(first, compute[at] - compute[begin] + self._compute[begin], 0),
+            "launched_compute": np.where(has, compute[at] - compute[member] + self._compute[member], 0),
             "launched_host": np.where(has, self._called.host_ns[row[order]], 0),
             "whole": np.zeros(len(order), np.int64),
         }
