@@ -9,7 +9,6 @@ to the one that gives the plain step. The rest is scaled.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from itertools import chain
 from typing import NamedTuple
 
 from msgspec.structs import replace
@@ -69,12 +68,12 @@ def as_plain(
 def _around(recorded: _TimedJob, timed: Callable[[JoinedJob], JobTimes], plain_ns: int) -> tuple[_TimedJob, _TimedJob]:
     """Return jobs with more and with less host work than the plain program; the same twice if its step is alike."""
     lighter = (_TimedJob(each, timed(each)) for each in _lighter(recorded.job))
-    usual = next(lighter, recorded)
-    if usual is not recorded and abs(usual.times.step_ns - plain_ns) <= DIFFER * plain_ns:
-        return usual, usual
-    longer = shorter = recorded
-    remaining = chain([usual], lighter)
-    while shorter.times.step_ns > plain_ns and (tried := next(remaining, None)) is not None:
+    longer, shorter = recorded, next(lighter, recorded)
+    if abs(shorter.times.step_ns - plain_ns) <= DIFFER * plain_ns:
+        return shorter, shorter
+    if recorded.times.step_ns <= plain_ns:
+        return recorded, recorded
+    while shorter.times.step_ns > plain_ns and (tried := next(lighter, None)) is not None:
         longer, shorter = shorter, tried
     return longer, shorter
 
