@@ -343,7 +343,7 @@ def test_results_are_renewed_from_their_recordings_and_files(tmp_path: Path) -> 
         variants=(Variant("only", {}, shows="Nothing."), Variant("other", {}, shows="Nothing.")),
     )
     stale = variant("only", "pipeline_1stream.json.gz", wall_ms=wall(1.0))
-    fresh = stale.analyses
+    fresh = analyse([TRACES / stale.traces[0]], TRACES, 1_000_000)
     stale = msgspec.structs.replace(stale, analyses=(), shows="What it once showed.")
     shutil.copy(TRACES / stale.traces[0], tmp_path)
     before = Results(experiments=(experiment(stale, variant("gone"), name="quick"),))
@@ -352,6 +352,19 @@ def test_results_are_renewed_from_their_recordings_and_files(tmp_path: Path) -> 
     assert after.variants[0].analyses == fresh
     assert (after.variants[0].shows, after.variants[0].wall_ms) == ("Nothing.", wall(1.0))
     assert (after.machine, after.date) == (MACHINE, "2026-11-21")
+
+
+def test_recordings_are_judged_by_the_step_that_the_laboratory_timed() -> None:
+    timed = experiment(variant("x", wall_ms=wall(28.9123456)), variant("not timed"))
+    assert [timed.plain_step_ns(variant) for variant in timed.variants] == [28_912_346, None]
+    [analysis] = analyse([TRACES / "pipeline_1stream.json.gz"], TRACES, 28_912_346)
+    assert abs(analysis.span_ns - 28_912_346) <= analysis.steps
+    assert "in each step of 28.9 ms," in analysis.verdict.text.lower() and "about" not in analysis.verdict.text.split(",")[0]
+
+
+def test_a_timed_iteration_that_the_recording_shortens_is_no_step_of_it() -> None:
+    shortened = experiment(variant("x", wall_ms=wall(28.9)), recorded="an iteration sends 100 of the 1000 tensors")
+    assert shortened.plain_step_ns(shortened.variants[0]) is None
 
 
 def test_results_of_several_directories_are_collected_into_one(tmp_path: Path) -> None:
