@@ -141,7 +141,7 @@ def _device(before: _Subject, after: _Subject) -> DeviceDiff:
         before.findings,
         after.findings,
         floors_ns=(_rules_floor_ns(before.device), _rules_floor_ns(after.device)),
-        span_ns=pair.span_ns,
+        spans_ns=pair.spans_ns,
         reliable=not lost & CAUSES,
     )
     return DeviceDiff(

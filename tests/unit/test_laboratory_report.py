@@ -359,7 +359,10 @@ def test_recordings_are_judged_by_the_step_that_the_laboratory_timed() -> None:
     assert [timed.plain_step_ns(variant) for variant in timed.variants] == [28_912_346, None]
     [analysis] = analyse([TRACES / "pipeline_1stream.json.gz"], TRACES, 28_912_346)
     assert abs(analysis.span_ns - 28_912_346) <= analysis.steps
-    assert "in each step of 28.9 ms," in analysis.verdict.text.lower() and "about" not in analysis.verdict.text.split(",")[0]
+    assert (
+        "in each step of 28.9 ms," in analysis.verdict.text.lower()
+        and "about" not in analysis.verdict.text.split(",")[0]
+    )
 
 
 def test_a_timed_iteration_that_the_recording_shortens_is_no_step_of_it() -> None:
