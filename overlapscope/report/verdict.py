@@ -306,7 +306,7 @@ def _of_host(section: DeviceReport, host: HostUse, reasons: str) -> Verdict:
         _level(part),
         section.title,
         spends.lstrip() if by_line else f"{recorded}{spends}",
-        " ".join(filter(None, (_first_to_do(sampled), _LOADER[host.loader]))),
+        " ".join(filter(None, (_first_to_do(host, sampled), _LOADER[host.loader]))),
         plain=" ".join(filter(None, (recorded if by_line else "", _host_plain_sentence(host)))),
         doubt=reasons,
         steps=steps,
@@ -354,10 +354,16 @@ def sampled_sentence(step: SampledStep | None) -> str:
     return f" Without the profiler, a step spends {listed(parts)}." if parts else ""
 
 
-def _first_to_do(step: SampledStep | None) -> str:
-    """Return what to do about the largest part of a step; empty without samples."""
-    spent = [] if step is None else _spent(step)
-    return spent[0][2] if spent else ""
+def _first_to_do(host: HostUse, sampled: SampledStep | None) -> str:
+    """Return what to do about the largest part of a step, or where it is; empty if that is loading data."""
+    count, spent = len(host.steps), [] if sampled is None else _spent(sampled)
+    loading, ops, rest = (sum(getattr(step, f"{part}_ns") for step in host.steps) // count for part, _ in _PARTS)
+    if spent and ((sampled is not None and sampled.lines) or spent[0][0] >= max(loading, ops, rest)):
+        return spent[0][2]
+    if host.ops and ops > max(loading, rest):
+        longest = host.ops[0]
+        return f"Start with the ops: {clean(longest.op, 80)} takes {duration(longest.time_ns // count)}."
+    return "" if loading >= rest else "overlapscope run shows which lines take the time elsewhere."
 
 
 def _spent(step: SampledStep) -> list[tuple[int, str, str]]:
