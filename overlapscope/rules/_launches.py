@@ -1,34 +1,57 @@
-"""Launches by what makes them: optimizers, the backward pass, ranges of the program, ops."""
+"""Launches by what makes them: optimizers, the backward pass, ranges of the program, modules."""
 
 from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from typing import Final
 
 import numpy as np
 from msgspec import Struct
 
+from overlapscope.analysis import calls as call_kinds
 from overlapscope.analysis.grouping import distinct
 from overlapscope.analysis.host import around, inside_any, outermost_around
 from overlapscope.analysis.host_work import backward_threads
 from overlapscope.analysis.periods import is_step
 from overlapscope.base.intervals import I64, Bool, cut
+from overlapscope.base.words import each, listed
 from overlapscope.rules._claims import Claims
+from overlapscope.rules.rule import name
 from overlapscope.trace import host_ops
-from overlapscope.trace.host_ops import OPTIMIZER_STEP
+from overlapscope.trace.host_ops import OPTIMIZER_STEP, OPTIMIZER_ZERO_GRAD
 from overlapscope.trace.model import HostEvents, Trace
 
-BACKWARD = "the backward pass"
-FUSED = frozenset({"Adagrad", "Adam", "AdamW", "SGD"})
+_FUSED: Final = frozenset({"Adagrad", "Adam", "AdamW", "SGD"})
 """Optimizers of torch that take `fused=True` on a GPU."""
+_HOW: Final = {
+    "fused": re.compile(r"_fused_|Fused\w*(Adam|Sgd|Adagrad|Optimizer)"),
+    "foreach": re.compile("_foreach_|multi_tensor_apply"),
+}
+"""Names of ops and kernels of fused optimizers, and of those that update many parameters at once."""
+_REDUCER: Final = re.compile(r".*distributed(\.ddp)?(\.|::)reducer::")
+_MODULE: Final = re.compile(r"nn\.Module: (.+?)(_\d+)?")
+_LEAST_SHARE = 0.03
+"""Minimum share of the launches for an owner to be named."""
+_MOST = 3
 
 
-class Maker(Struct, frozen=True):
+class Owner(Struct, frozen=True):
     """Origin of launches in the judged windows."""
 
-    name: str
-    """Name of an optimizer's range or of a range of the program, or `BACKWARD`."""
-    launches: int
-    optimizer: bool
-    how: str
-    """`fused` or `foreach` for an optimizer with such ops; empty otherwise."""
+    words: str
+    calls: I64
+    """Rows of its launches in `Trace.runtime_calls`."""
+    optimizer: str = ""
+    """Class of the optimizer whose step it is."""
+    zero_grad: bool = False
+    how: str = ""
+    """`fused` or `foreach` for an optimizer with such kernels or ops."""
+
+    @property
+    def can_be_fused(self) -> bool:
+        """True for an optimizer of torch that could be fused and isn't."""
+        return self.optimizer in _FUSED and self.how != "fused"
 
 
 def launches(claims: Claims) -> I64:
@@ -39,59 +62,86 @@ def launches(claims: Claims) -> I64:
     return distinct(launch[launch >= 0])
 
 
-def makers(claims: Claims, rows: I64) -> list[Maker]:
-    """Return what makes the given launches, the most first: optimizers, the backward pass, then ranges."""
-    trace = claims.trace
-    calls = trace.runtime_calls
-    thread, at = calls.thread[rows], calls.start_ns[rows]
-    notes = HostEvents.joined([trace.annotations, trace.cpu_ops.take(_of_optimizers(trace.cpu_ops))])
-    notes = notes.take(np.argsort(notes.start_ns, kind="stable"))
-    left = np.ones(len(rows), np.bool_)
-    found = []
-    for name in sorted({notes.names[id] for id in distinct(notes.name_id[_of_optimizers(notes)]).tolist()}):
-        inside = left & inside_any(notes.take(notes.named(name.__eq__)), thread, at)
-        left &= ~inside
-        found.append(Maker(name, int(inside.sum()), True, _how(trace, thread[inside], at[inside])))
-    nodes = trace.cpu_ops.take(trace.cpu_ops.named(host_ops.is_engine))
-    backward = left & (np.isin(thread, backward_threads(trace)) & inside_any(nodes, thread, at))
-    found.append(Maker(BACKWARD, int(backward.sum()), False, ""))
-    left &= ~backward
-    ranges = trace.annotations.take(~is_step(trace.annotations))
-    outer = outermost_around(ranges, thread[left], at[left])
-    for row in distinct(ranges.name_id[outer[outer >= 0]]).tolist():
-        count = int((ranges.name_id[outer[outer >= 0]] == row).sum())
+def outside_graphs(claims: Claims, rows: I64) -> I64:
+    """Return the launches that launch no CUDA graph."""
+    return rows[~call_kinds.launches_graphs(claims.trace.runtime_calls)[rows]]
+
+
+def owners(claims: Claims, rows: I64) -> list[Owner]:
+    """Return what makes at least `_LEAST_SHARE` of the given launches, each launch once, the most first."""
+    found, left = list[Owner](), rows
+    for owner in _owners(claims.trace, rows):
+        mine = np.isin(left, owner.calls)
         # A range around every launch tells nothing.
-        if count < len(rows):
-            found.append(Maker(ranges.names[row], count, False, ""))
-    return sorted((maker for maker in found if maker.launches), key=lambda maker: (-maker.launches, maker.name))
+        if owner.optimizer or mine.sum() < len(rows):
+            found.append(Owner(owner.words, left[mine], owner.optimizer, owner.zero_grad, owner.how))
+            left = left[~mine]
+    large = (owner for owner in found if len(owner.calls) >= max(1, _LEAST_SHARE * len(rows)))
+    return sorted(large, key=lambda owner: (-len(owner.calls), owner.words))
 
 
-def optimizers(trace: Trace) -> set[str] | None:
-    """Return the classes of the optimizers that ranges show; None if nothing of the host was recorded."""
-    if not len(trace.cpu_ops):
-        return None
-    return {
-        optimizer_class(table.names[row])
-        for table in (trace.annotations, trace.cpu_ops)
-        for row in distinct(table.name_id[_of_optimizers(table)]).tolist()
-    }
+def who_launches(claims: Claims, rows: I64, by: Sequence[Owner]) -> str:
+    """Return who makes launches, such as `612 of 1,480 launches a step come from AdamW.step()`; empty if unknown."""
+    if not by:
+        return ""
+    steps, named = max(1, claims.steps), by[:_MOST]
+    counts = [each(len(owner.calls), steps) for owner in named]
+    counts[0] += f" of {claims.times_a_step(len(rows), 'launch')} come"
+    parts = [f"{count} from {owner.words}{_fusion(owner)}" for count, owner in zip(counts, named, strict=True)]
+    if len(parts) > 1 and _fusion(named[-2]):
+        parts[-2] += ","
+    return listed(parts)
 
 
-def optimizer_class(name: str) -> str:
-    """Return the class in the name of an optimizer's range, such as `Optimizer.step#AdamW.step`."""
-    return name.removeprefix(OPTIMIZER_STEP).partition(".")[0]
+def _fusion(owner: Owner) -> str:
+    if not owner.can_be_fused:
+        return ""
+    return ", which uses foreach and isn't fused" if owner.how else ", which isn't fused"
 
 
-def _of_optimizers(events: HostEvents) -> Bool:
-    return events.named(lambda name: name.startswith(OPTIMIZER_STEP))
+def _owners(trace: Trace, rows: I64) -> Iterator[Owner]:
+    """Yield what makes the launches. A launch may have several owners; the first is the one that counts."""
+    calls, ops = trace.runtime_calls, trace.cpu_ops
+    thread, at = calls.thread[rows], calls.start_ns[rows]
+    for prefix in (OPTIMIZER_STEP, OPTIMIZER_ZERO_GRAD):
+        notes = [table.take(_beginning(table, prefix)) for table in (trace.annotations, ops)]
+        for text in sorted({events.names[id] for events in notes for id in distinct(events.name_id).tolist()}):
+            inside = np.zeros(len(rows), np.bool_)
+            for events in notes:
+                inside |= inside_any(events.take(events.named(text.__eq__)), thread, at)
+            method = text.removeprefix(prefix)
+            optimizer = method.partition(".")[0] if prefix == OPTIMIZER_STEP else ""
+            how = _how(trace, rows[inside]) if optimizer else ""
+            yield Owner(name(f"{method}()"), rows[inside], optimizer, not optimizer, how)
+    reducer = ops.take(ops.named(lambda op: _REDUCER.match(op) is not None))
+    yield Owner("DistributedDataParallel's reducer", rows[inside_any(reducer, thread, at)])
+    nodes = ops.take(ops.named(host_ops.is_engine))
+    backward = np.isin(thread, backward_threads(trace)) & inside_any(nodes, thread, at)
+    yield Owner("the backward pass", rows[backward])
+    frames = trace.python_frames
+    modules = frames.take(frames.named(lambda frame: _MODULE.fullmatch(frame) is not None))
+    for events in (trace.annotations.take(~is_step(trace.annotations)), modules):
+        outer = outermost_around(events, thread, at)
+        for id in distinct(events.name_id[outer[outer >= 0]]).tolist():
+            module = _MODULE.fullmatch(events.names[id])
+            inside = (outer >= 0) & (events.name_id[outer] == id)
+            yield Owner(name(f"{module[1]}.forward()" if module else events.names[id]), rows[inside])
 
 
-def _how(trace: Trace, thread: I64, at: I64) -> str:
-    """Return `fused` or `foreach` if ops of that kind make any of the launches."""
-    ops = trace.cpu_ops
-    inside = around(ops, thread, at)
-    names = [ops.names[id] for id in distinct(ops.name_id[inside[inside >= 0]]).tolist()]
-    for how, word in (("fused", "_fused_"), ("foreach", "_foreach_")):
-        if any(word in name for name in names):
+def _beginning(events: HostEvents, prefix: str) -> Bool:
+    return events.named(lambda text: text.startswith(prefix))
+
+
+def _how(trace: Trace, rows: I64) -> str:
+    """Return `fused` or `foreach` if ops or kernels of that kind show that the optimizer is."""
+    calls, ops, gpu_ops = trace.runtime_calls, trace.cpu_ops, trace.gpu_ops
+    inside = around(ops, calls.thread[rows], calls.start_ns[rows])
+    ids = np.concatenate([ops.name_id[inside[inside >= 0]], gpu_ops.name_id[np.isin(gpu_ops.launch, rows)]])
+    names = [trace.names[id] for id in distinct(ids.astype(np.int64)).tolist()]
+    for how, pattern in (
+        ("fused", r"_fused_|Fused\w*(Adam|Sgd|Adagrad|Optimizer)"),
+        ("foreach", r"_foreach_|multi_tensor_apply"),
+    ):
+        if any(re.search(pattern, text) for text in names):
             return how
     return ""
