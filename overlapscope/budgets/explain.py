@@ -98,7 +98,7 @@ def _of_rule(report: Report, verdict: BudgetVerdict, *, by_default: bool) -> tup
         least = show(DEFAULT_FLOOR_PCT, "pct")
         allowed = f"the default: findings that cost less than {least} of the time pass; --forbid allows none"
     way = "over all ranks and devices at once"
-    count = sum(finding.rule == verdict.metric and finding.found_in != "plain" for finding in report.findings)
+    count = sum(finding.rule == verdict.metric for finding in report.findings)
     passed = count - len(verdict.reasons)
     if passed > 0 and verdict.value is not None:
         way += f"; {passed} of {plural(count, 'finding')} {'passes' if passed == 1 else 'pass'}"

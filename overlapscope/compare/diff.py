@@ -116,7 +116,7 @@ def _subjects(report: Report, trace: TraceResult | None) -> list[_Subject]:
             tuple(
                 finding
                 for finding in report.findings
-                if (finding.source, finding.device) == (trace.source, device.device) and finding.found_in != "plain"
+                if (finding.source, finding.device) == (trace.source, device.device)
             ),
         )
         for device in trace.devices
