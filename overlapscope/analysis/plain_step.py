@@ -120,6 +120,7 @@ def _student_t(freedom: int) -> float:
 _QUICK = 0.1
 """Quantile of the lengths of launch calls that counts as their length: longer calls wait for room in a queue."""
 _FEWEST_LAUNCHES = 20
+"""Minimum number of launch calls for a quantile; of fewer, the longest is used."""
 
 
 def possible_step(trace: Trace, device: Device, launches: I64, host: tuple[int, int]) -> StepRange | None:
@@ -139,9 +140,10 @@ def possible_step(trace: Trace, device: Device, launches: I64, host: tuple[int, 
     if frame is None or not frame.span_ns:
         return None
     low_ns = frame.span_ns - frame.buckets.idle_ns + missing_ns(frame)
-    if len(launches) >= _FEWEST_LAUNCHES:
-        calls = trace.runtime_calls
-        quick_ns = math.ceil(quantile(calls.end_ns[launches] - calls.start_ns[launches], _QUICK))
+    calls = trace.runtime_calls
+    if len(launches):
+        lengths = calls.end_ns[launches] - calls.start_ns[launches]
+        quick_ns = math.ceil(quantile(lengths, _QUICK)) if len(lengths) >= _FEWEST_LAUNCHES else int(lengths.max())
         events = sum(
             int(np.count_nonzero((table.start_ns >= host[0]) & (table.start_ns < host[1])))
             for table in (trace.cpu_ops, trace.annotations, trace.python_frames, calls)

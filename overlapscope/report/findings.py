@@ -87,6 +87,7 @@ def _on_device(
                     draft.advice if draft.for_all else advice.for_program(analysis.trace, rule.id, draft.advice)
                 ),
                 cost_ns=draft.bound_ns,
+                idle_ns=min(draft.idle_ns, draft.bound_ns),
                 saving=saving,
                 effort=rule.effort,
                 doubt=said(_doubt(claims, draft, saving)),

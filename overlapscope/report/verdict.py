@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping
 from typing import Final, Literal
 
@@ -15,7 +16,7 @@ from overlapscope.analysis.plain_step import takes
 from overlapscope.analysis.results import Device, TraceResult, missing_by_cause, missing_ns
 from overlapscope.base.words import between, capital, clean, duration, listed, plural, saved_between, share
 from overlapscope.catalog import devices
-from overlapscope.catalog.causes import EXPOSED_COMM, EXPOSED_COPY, IDLE, WORK_UNKNOWN, Cause, CopyCause, IdleCause
+from overlapscope.catalog.causes import CAUSES, IDLE, WORK_UNKNOWN, Cause, CopyCause, IdleCause, Subject
 from overlapscope.report import net_overlap
 from overlapscope.report.page import DeviceReport
 from overlapscope.rules import RULES
@@ -180,6 +181,10 @@ _BOUND: Final[Mapping[str, str]] = {
 """Names of programs by the main cause of idle time."""
 
 
+def _bound_name(cause: Cause) -> str:
+    return _BOUND.get(cause.id, "Host-bound" if cause.by_host and cause.fixing else "")
+
+
 def _losses(device: Device, *, lost: bool, reach: str) -> list[_Loss]:
     """Return clauses on copies, communication and idle time, each with its time.
 
@@ -198,13 +203,16 @@ def _losses(device: Device, *, lost: bool, reach: str) -> list[_Loss]:
     if buckets.exposed_other_ns >= worth:
         clause = f"memory work of the GPU runs alone for {duration(buckets.exposed_other_ns)}"
         losses.append(_Loss(buckets.exposed_other_ns, f"{clause} ({share(buckets.exposed_other_ns, span)})"))
-    if idle >= max(1, GOOD_BELOW * span):
-        explained = ((ns, cause) for cause, ns in device.idle_by_cause.items() if cause not in WORK_UNKNOWN)
-        most, cause = max(explained, default=(0, "unknown"), key=lambda item: item[0])
-        mostly = most > idle // 2
+    if idle >= worth:
+        explained = {cause: ns for cause, ns in device.idle_by_cause.items() if cause not in WORK_UNKNOWN}
+        most_ns, cause = max(((ns, cause) for cause, ns in explained.items()), default=(0, ""))
+        by_name = Counter[str]()
+        for each, ns in explained.items():
+            by_name[_bound_name(IDLE[each])] += ns
+        name, named_ns = by_name.most_common(1)[0] if by_name else ("", 0)
         clause = f"the GPU is idle for {reach}{duration(idle)} ({share(idle, span)}"
-        name = _BOUND.get(cause, "Host-bound" if IDLE[cause].by_host and IDLE[cause].fixing else "") if mostly else ""
-        losses.append(_Loss(idle, f"{clause}{f', mostly {cause}' if mostly else ''})", name, is_idle=True))
+        clause += f", mostly {cause})" if most_ns > idle // 2 else ")"
+        losses.append(_Loss(idle, clause, name if named_ns > idle // 2 else "", is_idle=True))
     for unknown, ns in missing.items():
         if ns >= worth:
             losses.append(_Loss(ns, _UNKNOWN[unknown].format(f"{duration(ns)} ({share(ns, span)})")))
@@ -243,31 +251,36 @@ def _why(section: DeviceReport, device: Device, first: Finding | None) -> str:
     """Return what costs most, and where: the first finding or, without findings, the largest cause."""
     if first is not None:
         where = first.where
-        place = where.line or where.op or where.call if where is not None else None
-        shown = f", {clean(place, 120)}" if place and place not in first.title else ""
-        return f"Why: {first.title}{shown}."
-    every = (case for case in device.evidence if case.cause not in WORK_UNKNOWN)
-    case = max(every, key=lambda case: case.time_ns, default=None)
-    if case is None or section.per_step(case.time_ns) < max(1, WORTH_SAYING * device.span_ns):
+        place = f"at {where.line}" if where and where.line else f"in {where.op or where.call or ''}" if where else ""
+        return f"Why: {first.title}{f', {clean(place, 120)}' if len(place) > len('in ') else ''}."
+    ns, subject, cause = _main_cause(device)
+    if ns < max(1, WORTH_SAYING * device.span_ns):
         return ""
-    place = listed(clean(part, 120) for part in (case.where or case.op, case.call) if part)
-    each = duration(section.per_step(case.time_ns))
-    return f"Why: {case.cause} costs most, {each}{f' at {place}' if place else ''}."
+    cases = (case for case in device.evidence if (case.subject, case.cause) == (subject, cause.id))
+    case = max(cases, key=lambda case: case.time_ns, default=None)
+    place = "" if case is None else case.where or case.op or case.call or ""
+    return f"Why: {cause.id} costs most, {duration(ns)}{f', at {clean(place, 120)}' if place else ''}."
 
 
 def _remedy(section: DeviceReport, device: Device, first: Finding | None) -> str:
-    """Return what to do first: the advice of the first finding or, without findings, of the largest cause."""
+    """Return what to do first: the advice of the first finding or, without findings, against the largest cause."""
     if first is not None:
         advice = first.advice.partition("\n")[0].rstrip()
-        saved = cost(section, first)
-        return f"Next: {advice}{f' It {saved}.' if saved else ''}"
-    recorder = section.trace.environment.recorder
-    largest = max(
-        _largest_remedy(device.exposed_copy_by_cause, EXPOSED_COPY, recorder),
-        _largest_remedy(device.exposed_comm_by_cause, EXPOSED_COMM, recorder),
-        _largest_remedy(device.idle_by_cause, IDLE, recorder),
+        return f"Next: {advice}{f' It {cost(section, first)}.' if first.saving else ''}"
+    ns, _, cause = _main_cause(device)
+    remedy = cause.helps(section.trace.environment.recorder)[0] if ns >= max(1, WORTH_SAYING * device.span_ns) else ""
+    return f"Next: {remedy}" if remedy else ""
+
+
+def _main_cause(device: Device) -> tuple[int, Subject, Cause]:
+    """Return the largest cause of all buckets that have causes, with its time and the bucket."""
+    subjects: tuple[tuple[Subject, Mapping[str, int]], ...] = (
+        ("exposed-copy", device.exposed_copy_by_cause),
+        ("exposed-comm", device.exposed_comm_by_cause),
+        ("idle", device.idle_by_cause),
     )
-    return f"Next: {largest[1]}" if largest[0] >= max(1, WORTH_SAYING * device.span_ns) else ""
+    every = ((ns, subject, CAUSES[subject][cause]) for subject, by in subjects for cause, ns in by.items())
+    return max((each for each in every if each[2].id not in WORK_UNKNOWN), key=lambda each: each[0])
 
 
 def cost(section: DeviceReport, finding: Finding) -> str:
@@ -292,11 +305,6 @@ def cost(section: DeviceReport, finding: Finding) -> str:
     if ns < HARDLY * of_ns:
         return f"saves nothing by itself{between_ends if high_ns >= HARDLY * of_ns else ''}"
     return f"saves about {text(saving.ns)}{between_ends}"
-
-
-def _largest_remedy(by_cause: Mapping[str, int], causes: Mapping[str, Cause], recorder: str) -> tuple[int, str]:
-    """Return the time of the largest cause that has a remedy, and the remedy in a sentence."""
-    return max((by_cause.get(cause.id, 0), cause.helps(recorder)[0]) for cause in causes.values() if cause.fixing)
 
 
 def _unjudged(lost: frozenset[Part]) -> str:

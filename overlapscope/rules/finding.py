@@ -68,6 +68,8 @@ class Finding(msgspec.Struct, frozen=True, kw_only=True):
     """Number of judged steps that cost and saving cover together; 0 if the scope is not divided into steps."""
     cost_ns: int
     """Time that the finding explains in the program if its step is known, else in the recording; 0 for good news."""
+    idle_ns: int = 0
+    """Part of the cost in which the device is idle; in a recording, some of it may be the profiler's."""
     saving: Saving | None = None
     """Saving of the fix alone, by a replay; None if no replay can tell, so that it is at most the cost."""
     effort: Effort = "restructuring"
