@@ -15,8 +15,8 @@ from overlapscope.analysis.host_results import HostUse, SampledStep
 from overlapscope.analysis.plain_step import takes
 from overlapscope.analysis.results import Device, TraceResult, missing_by_cause, missing_ns
 from overlapscope.base.words import between, capital, clean, duration, listed, plural, saved_between, share
-from overlapscope.catalog import devices
-from overlapscope.catalog.causes import CAUSES, IDLE, WORK_UNKNOWN, Cause, CopyCause, IdleCause, Subject
+from overlapscope.catalog import causes, devices
+from overlapscope.catalog.causes import IDLE, WORK_UNKNOWN, Cause, CopyCause, IdleCause, Subject
 from overlapscope.report import net_overlap
 from overlapscope.report.page import DeviceReport
 from overlapscope.rules import RULES
@@ -279,7 +279,7 @@ def _main_cause(device: Device) -> tuple[int, Subject, Cause]:
         ("exposed-comm", device.exposed_comm_by_cause),
         ("idle", device.idle_by_cause),
     )
-    every = ((ns, subject, CAUSES[subject][cause]) for subject, by in subjects for cause, ns in by.items())
+    every = ((ns, subject, causes.CAUSES[subject][cause]) for subject, by in subjects for cause, ns in by.items())
     return max((each for each in every if each[2].id not in WORK_UNKNOWN), key=lambda each: each[0])
 
 
