@@ -59,9 +59,6 @@ def _draft(claims: Claims, pieces: ClaimedPieces) -> Draft:
         title=f"{_waits(claims, where)}, which costs {claims.time_a_step(pieces.time_ns)}",
         detail="The host waited in a blocking call and launched the next work only after the call returned. "
         f"Because of that, {lost(claims, pieces)}.",
-        afterword=""
-        if len(claims.trace.python_frames)
-        else " Record with --stacks (in Python, with_stack=True) to see the line.",
         advice=_advice(where),
     )
 

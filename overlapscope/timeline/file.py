@@ -79,7 +79,7 @@ def _findings(
         yield Text("Findings are about the program without the profiler. This report is on its recording.")
     elif not findings:
         yield Text(f"No rule found anything{tables.where_none_found(page.report.traces)}.", tone="muted")
-    if note := tables.costs_note([finding for _, finding in findings]):
+    if note := tables.findings_note(page.report.traces, [finding for _, finding in findings]):
         yield Text(note, tone="muted")
     several = len({finding.device for _, finding in findings}) > 1
     for part, finding in findings:
