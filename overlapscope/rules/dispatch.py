@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 import numpy as np
 
 from overlapscope.analysis.grouping import distinct, rows_by
 from overlapscope.analysis.host_work import backward_threads
 from overlapscope.analysis.late_launch import LAUNCH_PACE_NS
-from overlapscope.base.intervals import covered, cut, union
+from overlapscope.base.intervals import I64, covered, cut, union
 from overlapscope.base.words import duration, each, listed
 from overlapscope.catalog.devices import are_no_gpus
 from overlapscope.rules._claims import ClaimedPieces, Claims
@@ -29,6 +29,11 @@ _COMPILED = (
     'Launch less often: compile with mode="reduce-overhead".\n'
     "It replays the compiled code as CUDA graphs; the default mode launches its kernels one by one. Graph breaks leave "
     "ops outside of the compiled code (TORCH_LOGS=graph_breaks lists them)."
+)
+_INSIDE = (
+    "Launch fewer and larger CUDA graphs, and launch them before the host waits.\n"
+    "The GPU waits for launches of graphs. Each takes the host longer the more kernels the graph has, so join small "
+    "kernels, too."
 )
 _OUTSIDE = (
     "Launch less often: move launches into the CUDA graphs.\n"
@@ -58,21 +63,19 @@ def _draft(claims: Claims, pieces: ClaimedPieces) -> Draft:
     made = launches(claims)
     by, outside = owners(claims, made), outside_graphs(claims, made)
     who = who_launches(claims, made, by)
-    graphs = len(outside) < len(made)
-    if graphs:
+    remark, more = f": {who}" if who else "", ""
+    if len(outside) < len(made):
         count = each(len(outside), max(1, claims.steps))
-        remark = f"{count} of {claims.times_a_step(len(made), 'launch')} are outside the CUDA graphs"
-        who = f" {who[0].upper()}{who[1:]}." if who else ""
-    else:
-        remark, who = who, ""
-    advice, fixes = _advice(claims, pieces, by, graphs)
+        remark = f", {count} of {claims.times_a_step(len(made), 'launch')} outside the CUDA graphs"
+        more = f" {who[0].upper()}{who[1:]}." if who else ""
+    advice, fixes = _advice(claims, pieces, by, np.setdiff1d(made, outside))
     return Draft(
         where=top_line(claims, is_torch),
         title=f"The GPU waits {claims.time_a_step(pieces.time_ns)} while the host launches{most_in(claims, is_torch)}",
-        remark=f": {remark}" if remark else "",
-        afterword=f"{who}{sampled_lines(claims, is_torch)}",
+        remark=remark,
+        afterword=f"{more}{sampled_lines(claims, is_torch)}",
         fixes=fixes,
-        for_all=advice == _OUTSIDE,
+        for_all=advice in (_INSIDE, _OUTSIDE),
         nameless="between nodes of the backward pass" if len(backward_threads(claims.trace)) else "between launches",
         detail=f"In {claims.times_a_step(pieces.gaps, 'idle gap')} the launching thread was inside launch "
         f"calls and the ops that make them. {claims.times(len(kernels), 'compute kernel')} ran{typical}."
@@ -81,33 +84,34 @@ def _draft(claims: Claims, pieces: ClaimedPieces) -> Draft:
     )
 
 
-def _advice(claims: Claims, pieces: ClaimedPieces, by: Sequence[Owner], graphs: bool) -> tuple[str, Fixes | None]:
+def _advice(claims: Claims, pieces: ClaimedPieces, by: Sequence[Owner], graphs: I64) -> tuple[str, Fixes | None]:
     """Return what to change, which the program doesn't do yet, and the fixes that represent it; None for the rule's."""
-    program = program_of(claims.trace)
+    program, ops = program_of(claims.trace), claims.device.timeline.ops
     fusible = [owner for owner in by if owner.can_be_fused]
+    ends = claims.device.timeline.idle.ends[pieces.gap]
+
+    def are_most(rows: Iterable[I64]) -> bool:
+        """Return whether most of the idle time ends with ops that the calls launch."""
+        begins = ops.start_ns[np.isin(ops.launch, np.concatenate([graphs[:0], *rows]))]
+        return 2 * int(pieces.length_ns[np.isin(ends, begins)].sum()) > pieces.time_ns
+
     if are_no_gpus(claims.trace.device_names.values()):
         # The catalog has the advice, and no replay is of fewer kernels.
         return _COMPILE, ()
     if program.data_parallel:
         return DATA_PARALLEL, ()
-    if _is_most(claims, pieces, fusible):
+    if are_most(owner.calls for owner in fusible):
         return _FUSE.format(listed(owner.optimizer for owner in fusible)), (("fused",),)
-    if _is_most(claims, pieces, [owner for owner in by if owner.zero_grad]):
+    if are_most(owner.calls for owner in by if owner.zero_grad):
         return _DROP, ()
-    if graphs:
+    if are_most([graphs]):
+        return _INSIDE, ()
+    if len(graphs):
         return _OUTSIDE, (("graph",),)
     if program.compiled:
         return _COMPILED, (("graph",),)
     fuse = f" Pass fused=True to {listed(owner.optimizer for owner in fusible)}." if fusible else ""
     return f"{_COMPILE}{fuse}", None if fusible else (("graph",),)
-
-
-def _is_most(claims: Claims, pieces: ClaimedPieces, by: Sequence[Owner]) -> bool:
-    """Return whether most of the idle time ends with launches of the owners."""
-    ops, gaps = claims.device.timeline.ops, claims.device.timeline.idle
-    launched = np.isin(ops.launch, [row for owner in by for row in owner.calls.tolist()])
-    awaited = np.isin(gaps.ends[pieces.gap], ops.start_ns[launched])
-    return 2 * int(pieces.length_ns[awaited].sum()) > pieces.time_ns
 
 
 def _in_slow_calls(claims: Claims, pieces: ClaimedPieces) -> int:
