@@ -33,6 +33,8 @@ _REDUCER: Final = re.compile(r".*distributed(\.ddp)?(\.|::)reducer::")
 _MODULE: Final = re.compile(r"nn\.Module: (.+?)(_\d+)?")
 _LEAST_SHARE = 0.03
 """Minimum share of the launches for an owner to be named."""
+_WORTH_SAYING = 0.1
+"""Minimum share of the largest owner for any to be named."""
 _MOST = 3
 
 
@@ -82,7 +84,7 @@ def owners(claims: Claims, rows: I64) -> list[Owner]:
 
 def who_launches(claims: Claims, rows: I64, by: Sequence[Owner]) -> str:
     """Return who makes launches, such as `612 of 1,480 launches a step come from AdamW.step()`; empty if unknown."""
-    if not by:
+    if not by or len(by[0].calls) < _WORTH_SAYING * len(rows):
         return ""
     steps, named = max(1, claims.steps), by[:_MOST]
     counts = [each(len(owner.calls), steps) for owner in named]

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 import numpy as np
 from msgspec.structs import replace
 
+from overlapscope.analysis import calls as call_kinds
 from overlapscope.analysis.comm_kinds import CommKind, comm_kinds
 from overlapscope.analysis.comm_order import CommOps, lead_ns
 from overlapscope.analysis.figures import Window
@@ -28,7 +29,7 @@ _ADVICE = {
     "before its result is used.\nWithout async_op, recent versions of PyTorch run it on the stream that computes.",
     CommCause.HOST_SYNC: "Do not let the host wait between launches: no .item(), .cpu() or synchronize() there.\n"
     "Sizes that the host reads back from the GPU, such as those of an all-to-all, cost a wait each; exchange them "
-    "ahead. Calls of cudaMalloc and cudaFree go away once PyTorch's allocator has enough memory.",
+    "ahead.",
     CommCause.LATE_COMPUTE: "Launch compute ahead of the GPU, so that it is queued when the collective begins.\n"
     "Do less on the host between launches. The findings on idle time name its work, and what shortens it.",
     CommCause.LATE_ISSUE: "Launch the collective as soon as its input is ready.\n"
@@ -47,6 +48,11 @@ _ADVICE = {
 """Advice by the cause that costs most."""
 
 
+_ALLOCATES = (
+    "Keep the driver from allocating and freeing memory there: the host launches nothing meanwhile.\n"
+    "Such calls go away once PyTorch's allocator has enough memory. Stay clear of the memory limit, and avoid sizes "
+    "that change every step, or set PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True."
+)
 _GENERAL = (
     "Start collectives earlier and in smaller parts, so that compute hides them.\n{ddp}{fsdp}Call your own with "
     "async_op=True, and wait() just before their result is used."
@@ -129,13 +135,16 @@ def _explained(claims: Claims, draft: Draft, kind: CommKind, pieces: ExposedComm
         blames_call=True,
         gap=-1,
     ).places(claims.trace)
-    meaning = EXPOSED_COMM[cause].evidence
+    meaning, advice = EXPOSED_COMM[cause].evidence, _ADVICE.get(cause, _GENERAL)
+    allocating = blamed.length_ns[pick(call_kinds.allocates(calls), blamed.call, False)]
+    if cause == CommCause.HOST_SYNC and 2 * int(allocating.sum()) > int(blamed.length_ns.sum()):
+        advice = _ALLOCATES
     return replace(
         draft,
         title=f"{draft.title}: mostly {name(shorten(kind.words, 50))}, {cause}",
         detail=f"{draft.detail} Causes of the first: {why}. Mostly, it {meaning}.{_held(claims, blamed)}"
         f"{_beginnings(claims, comm)}{_depths(claims, kind, comm)}{spread(claims, places)}",
-        advice=_fitting(claims, _ADVICE.get(cause, _GENERAL)),
+        advice=_fitting(claims, advice),
         where=places[0].where if places else None,
     )
 

@@ -13,9 +13,9 @@ from overlapscope.rules._program import are_saved_tensors
 from overlapscope.rules.rule import Draft, Rule, lost, on_claimed
 from overlapscope.trace.model import GpuOps, Kind, Memory
 
-_DOWNLOAD = (
-    "copy with buffer.copy_(data, non_blocking=True) into a pinned buffer made once, and synchronize an event before "
-    "the host reads it."
+_DOWNLOADS = (
+    "Download with buffer.copy_(data, non_blocking=True) into a pinned buffer made once, and synchronize an event "
+    "before the host reads it."
 )
 _SAVED = (
     "Pass pin_memory=True to save_on_cpu.\n"
@@ -46,7 +46,7 @@ def _draft(claims: Claims, pieces: ClaimedPieces) -> Draft:
         + "Use DataLoader(pin_memory=True) for batches, or one buffer made once with torch.empty(..., pin_memory=True) "
         "and filled in place; then copy with non_blocking=True. "
         * uploads
-        + f"{'For downloads, ' if uploads else ''}{_DOWNLOAD} " * downloads
+        + f"{_DOWNLOADS} " * downloads
         + "Do not call pin_memory() right before each copy: pinning new memory takes longer than most copies.",
     )
 

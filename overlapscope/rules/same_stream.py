@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 
+from overlapscope.analysis import calls as call_kinds
 from overlapscope.analysis.grouping import distinct
+from overlapscope.base.columns import pick
 from overlapscope.catalog.advice import in_words_of
 from overlapscope.rules._claims import ClaimedPieces, Claims
 from overlapscope.rules._program import SAVE_LESS, are_saved_tensors
@@ -39,6 +41,9 @@ def _draft(claims: Claims, pieces: ClaimedPieces) -> Draft:
         advice = f"{_UPLOAD}{_DOWNLOAD_TOO * downloads}"
     else:
         advice = in_words_of(claims.trace.framework, "two-way", _DOWNLOAD)
+    launch = claims.device.timeline.ops.launch[pieces.copies]
+    if pick(call_kinds.launches_graphs(claims.trace.runtime_calls), launch, False).any():
+        advice += " Fork that stream with events while the CUDA graph is captured."
     more = ""
     blocking = int(np.isin(pieces.copies, claims.blocking).sum())
     if blocking:
