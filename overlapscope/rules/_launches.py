@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Final
 
 import numpy as np
 from msgspec import Struct
 
 from overlapscope.analysis import calls as call_kinds
-from overlapscope.analysis.grouping import distinct
+from overlapscope.analysis.grouping import distinct, rows_by
 from overlapscope.analysis.host import around, inside_any, outermost_around
 from overlapscope.analysis.host_work import backward_threads
 from overlapscope.analysis.periods import is_step
+from overlapscope.base.columns import pick
 from overlapscope.base.intervals import I64, Bool, cut
 from overlapscope.base.words import each, listed
 from overlapscope.rules._claims import Claims
@@ -71,15 +72,14 @@ def outside_graphs(claims: Claims, rows: I64) -> I64:
 
 def owners(claims: Claims, rows: I64) -> list[Owner]:
     """Return what makes at least `_LEAST_SHARE` of the given launches, each launch once, the most first."""
-    found, left = list[Owner](), rows
-    for owner in _owners(claims.trace, rows):
-        mine = np.isin(left, owner.calls)
-        # A range around every launch tells nothing.
-        if owner.optimizer or mine.sum() < len(rows):
-            found.append(Owner(owner.words, left[mine], owner.optimizer, owner.zero_grad, owner.how))
-            left = left[~mine]
-    large = (owner for owner in found if len(owner.calls) >= max(1, _LEAST_SHARE * len(rows)))
-    return sorted(large, key=lambda owner: (-len(owner.calls), owner.words))
+    found, left = list[Owner](), np.ones(len(rows), np.bool_)
+    for words, optimizer, zero_grad, candidates in _owners(claims.trace, rows):
+        mine = candidates[left[candidates]]
+        if len(mine) >= max(1, _LEAST_SHARE * len(rows)):
+            how = _how(claims.trace, rows[mine]) if optimizer else ""
+            found.append(Owner(words, rows[mine], optimizer, zero_grad, how))
+        left[mine] = False
+    return sorted(found, key=lambda owner: (-len(owner.calls), owner.words))
 
 
 def who_launches(claims: Claims, rows: I64, by: Sequence[Owner]) -> str:
@@ -101,37 +101,40 @@ def _fusion(owner: Owner) -> str:
     return ", which uses foreach and isn't fused" if owner.how else ", which isn't fused"
 
 
-def _owners(trace: Trace, rows: I64) -> Iterator[Owner]:
-    """Yield what makes the launches. A launch may have several owners; the first is the one that counts."""
-    calls, ops = trace.runtime_calls, trace.cpu_ops
+def _owners(trace: Trace, rows: I64) -> Iterator[tuple[str, str, bool, I64]]:
+    """Yield words, optimizer and launches of what makes launches; of several owners of a launch, the first counts.
+
+    Yields:
+        The words, the class of an optimizer's step, whether it is a `zero_grad`, and the places of launches in `rows`.
+    """
+    calls, ops, notes = trace.runtime_calls, trace.cpu_ops, trace.annotations
     thread, at = calls.thread[rows], calls.start_ns[rows]
+
+    def inside(events: HostEvents, judge: Callable[[str], bool]) -> Bool:
+        return inside_any(events.take(events.named(judge)), thread, at)
+
     for prefix in (OPTIMIZER_STEP, OPTIMIZER_ZERO_GRAD):
-        notes = [table.take(_beginning(table, prefix)) for table in (trace.annotations, ops)]
-        for text in sorted({events.names[id] for events in notes for id in distinct(events.name_id).tolist()}):
-            inside = np.zeros(len(rows), np.bool_)
-            for events in notes:
-                inside |= inside_any(events.take(events.named(text.__eq__)), thread, at)
-            method = text.removeprefix(prefix)
-            optimizer = method.partition(".")[0] if prefix == OPTIMIZER_STEP else ""
-            how = _how(trace, rows[inside]) if optimizer else ""
-            yield Owner(name(f"{method}()"), rows[inside], optimizer, not optimizer, how)
-    reducer = ops.take(ops.named(lambda op: _REDUCER.match(op) is not None))
-    yield Owner("DistributedDataParallel's reducer", rows[inside_any(reducer, thread, at)])
-    nodes = ops.take(ops.named(host_ops.is_engine))
-    backward = np.isin(thread, backward_threads(trace)) & inside_any(nodes, thread, at)
-    yield Owner("the backward pass", rows[backward])
+        for text in sorted(text for text in {*trace.names} if text.startswith(prefix)):
+            method, steps = text.removeprefix(prefix), prefix == OPTIMIZER_STEP
+            within = inside(notes, text.__eq__) | inside(ops, text.__eq__)
+            yield name(f"{method}()"), method.partition(".")[0] if steps else "", not steps, np.flatnonzero(within)
+    reducer = inside(ops, lambda op: _REDUCER.match(op) is not None)
+    yield "DistributedDataParallel's reducer", "", False, np.flatnonzero(reducer)
+    backward = np.isin(thread, backward_threads(trace)) & inside(ops, host_ops.is_engine)
+    yield "the backward pass", "", False, np.flatnonzero(backward)
     frames = trace.python_frames
     modules = frames.take(frames.named(lambda frame: _MODULE.fullmatch(frame) is not None))
-    for events in (trace.annotations.take(~is_step(trace.annotations)), modules):
-        outer = outermost_around(events, thread, at)
-        for id in distinct(events.name_id[outer[outer >= 0]]).tolist():
-            module = _MODULE.fullmatch(events.names[id])
-            inside = (outer >= 0) & (events.name_id[outer] == id)
-            yield Owner(name(f"{module[1]}.forward()" if module else events.names[id]), rows[inside])
-
-
-def _beginning(events: HostEvents, prefix: str) -> Bool:
-    return events.named(lambda text: text.startswith(prefix))
+    for table in (notes.take(~is_step(notes)), modules):
+        events = table
+        outer = pick(events.name_id, outermost_around(events, thread, at))
+        while len(outer) and outer[0] >= 0 and (outer == outer[0]).all():
+            # A range around every launch tells nothing.
+            events = events.take(events.name_id != outer[0])
+            outer = pick(events.name_id, outermost_around(events, thread, at))
+        for id, places in rows_by(outer):
+            if id >= 0:
+                module = _MODULE.fullmatch(trace.names[id])
+                yield name(f"{module[1]}.forward()" if module else trace.names[id]), "", False, places
 
 
 def _how(trace: Trace, rows: I64) -> str:

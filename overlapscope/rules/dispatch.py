@@ -68,7 +68,7 @@ def _draft(claims: Claims, pieces: ClaimedPieces) -> Draft:
         count = each(len(outside), max(1, claims.steps))
         remark = f", {count} of {claims.times_a_step(len(made), 'launch')} outside the CUDA graphs"
         more = f" {who[0].upper()}{who[1:]}." if who else ""
-    advice, fixes = _advice(claims, pieces, by, np.setdiff1d(made, outside))
+    advice, fixes = _advice(claims, pieces, by, made, np.setdiff1d(made, outside))
     return Draft(
         where=top_line(claims, is_torch),
         title=f"The GPU waits {claims.time_a_step(pieces.time_ns)} while the host launches{most_in(claims, is_torch)}",
@@ -84,16 +84,19 @@ def _draft(claims: Claims, pieces: ClaimedPieces) -> Draft:
     )
 
 
-def _advice(claims: Claims, pieces: ClaimedPieces, by: Sequence[Owner], graphs: I64) -> tuple[str, Fixes | None]:
+def _advice(
+    claims: Claims, pieces: ClaimedPieces, by: Sequence[Owner], made: I64, graphs: I64
+) -> tuple[str, Fixes | None]:
     """Return what to change, which the program doesn't do yet, and the fixes that represent it; None for the rule's."""
     program, ops = program_of(claims.trace), claims.device.timeline.ops
     fusible = [owner for owner in by if owner.can_be_fused]
     ends = claims.device.timeline.idle.ends[pieces.gap]
 
-    def are_most(rows: Iterable[I64]) -> bool:
-        """Return whether most of the idle time ends with ops that the calls launch."""
-        begins = ops.start_ns[np.isin(ops.launch, np.concatenate([graphs[:0], *rows]))]
-        return 2 * int(pieces.length_ns[np.isin(ends, begins)].sum()) > pieces.time_ns
+    def are_most(calls: Iterable[I64]) -> bool:
+        """Return whether these are most of the launches, or most of the idle time ends with ops that they launch."""
+        rows = np.concatenate([made[:0], *calls])
+        awaited = np.isin(ends, ops.start_ns[np.isin(ops.launch, rows)])
+        return 2 * len(rows) > len(made) or 2 * int(pieces.length_ns[awaited].sum()) > pieces.time_ns
 
     if are_no_gpus(claims.trace.device_names.values()):
         # The catalog has the advice, and no replay is of fewer kernels.

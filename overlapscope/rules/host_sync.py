@@ -76,8 +76,8 @@ def _outermost(claims: Claims, pieces: ClaimedPieces, where: Where | None) -> st
     here = pick(ops.named(lambda op: where is not None and op == where.op), inner, False)
     if not here.any():
         return ""
-    longest = pieces.take(here).take([int(np.argmax(pieces.length_ns[here]))])
-    outer = int(outermost_around(ops, longest.thread, longest.at_ns)[0])
+    longest = np.argmax(np.where(here, pieces.length_ns, -1)).reshape(1)
+    (outer,) = outermost_around(ops, pieces.thread[longest], pieces.at_ns[longest]).tolist()
     return _OUTER.get(ops.name(outer), "")
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from overlapscope.analysis.groups import LARGE_BYTES
-from overlapscope.analysis.host import staging
+from overlapscope.analysis.host import loading, staging
 from overlapscope.base.intervals import I64
 from overlapscope.catalog.advice import in_words_of
 from overlapscope.rules._claims import ClaimedPieces, Claims
@@ -19,7 +19,7 @@ _DOWNLOADS = (
 )
 _SAVED = (
     "Pass pin_memory=True to save_on_cpu.\n"
-    "Own saved_tensors_hooks can reuse pinned buffers, and leave weights and small tensors on the GPU. "
+    "Hooks of your own (saved_tensors_hooks) can reuse pinned buffers, and leave weights and small tensors on the GPU. "
     "torch.utils.checkpoint recomputes tensors instead, and copies nothing."
 )
 
@@ -32,6 +32,8 @@ def _draft(claims: Claims, pieces: ClaimedPieces) -> Draft:
     moved = int(ops.bytes[copies].clip(min=0).sum())
     downloads = bool((ops.kind[copies] == Kind.D2H).any())
     uploads = not downloads or bool((ops.kind[copies] == Kind.H2D).any())
+    loads = len(loading(claims.trace)) or not len(claims.trace.cpu_ops)
+    batches = "DataLoader(pin_memory=True) for batches, or " if loads else ""
     even = " even with non_blocking=True" if claims.trace.framework == "pytorch" else ""
     return Draft(
         title=f"Copies of pageable (not pinned) memory cost {claims.time_a_step(pieces.time_ns)}",
@@ -43,8 +45,10 @@ def _draft(claims: Claims, pieces: ClaimedPieces) -> Draft:
         advice=_SAVED
         if are_saved_tensors(claims, copies)
         else "Pin the host memory once, outside the loop.\n"
-        + "Use DataLoader(pin_memory=True) for batches, or one buffer made once with torch.empty(..., pin_memory=True) "
-        "and filled in place; then copy with non_blocking=True. "
+        + (
+            f"Use {batches}one buffer made once with torch.empty(..., pin_memory=True) and filled in place; then copy "
+            "with non_blocking=True. "
+        )
         * uploads
         + f"{_DOWNLOADS} " * downloads
         + "Do not call pin_memory() right before each copy: pinning new memory takes longer than most copies.",

@@ -72,7 +72,7 @@ def _trace(
 def _findings(
     page: Page, of_trace: list[DeviceReport], lanes: Lanes | None, timeline: model.TimelineBlock | None
 ) -> Iterator[Block]:
-    """Yield the findings, the surest saving first, each with a button that shows its example in the timeline."""
+    """Yield the findings, costliest first, each with a button that shows its example in the timeline."""
     findings = parts.in_order(of_trace)
     yield Heading("Findings")
     if page.recorded:

@@ -136,16 +136,17 @@ def test_saved_tensors_are_not_told_to_be_prefetched(memory: Memory, rule: str, 
 
 def exposed(*names: str) -> Finding:
     """Return the finding on a collective that runs alone in a program with the given names."""
-    comm = Op(Kind.COMM, 6 * MS, 9 * MS, 30, (-5 * US, -1 * US), name="ncclDevKernel_AllReduce_Sum_f32_RING_LL(x)")
-    host = Host("aten::mm", -30 * US, -8 * US)
-    return finding(named(steps(COMPUTE, comm, host=(host,)), *names), "exposed-comm")
+    launch = (-9 * MS, -9 * MS + 5 * US)
+    comm = Op(Kind.COMM, 6 * MS, 9 * MS, 30, launch, name="ncclDevKernel_AllReduce_Sum_f32_RING_LL(x)")
+    trace = steps(COMPUTE._replace(launch=launch), comm, host=(Host("aten::mm", -9 * MS - 9, -9 * MS + 9),))
+    return finding(named(trace, *names), "exposed-comm")
 
 
 def test_only_programs_with_ddp_or_fsdp_are_told_their_options() -> None:
     for word in ("DDP", "FSDP", "no_sync"):
         assert word not in exposed().advice
     ddp = exposed("DistributedDataParallel.forward").advice
-    assert "no_sync" in ddp and "FSDP" not in ddp
+    assert "DDP: " in ddp and "FSDP" not in ddp
 
 
 def test_a_loader_with_workers_is_told_how_many_more_keep_up() -> None:
