@@ -17,6 +17,7 @@ from overlapscope.analysis.periods import is_step
 from overlapscope.base.columns import pick
 from overlapscope.base.intervals import I64, Bool, cut
 from overlapscope.base.words import each, listed
+from overlapscope.catalog.devices import are_no_gpus
 from overlapscope.rules._claims import Claims
 from overlapscope.rules.rule import name
 from overlapscope.trace import host_ops
@@ -50,11 +51,8 @@ class Owner(Struct, frozen=True):
     zero_grad: bool = False
     how: str = ""
     """`fused` or `foreach` for an optimizer with such kernels or ops."""
-
-    @property
-    def can_be_fused(self) -> bool:
-        """True for an optimizer of torch that could be fused and isn't."""
-        return self.optimizer in _FUSED and self.how != "fused"
+    can_be_fused: bool = False
+    """True for an optimizer of torch on a GPU that isn't fused."""
 
 
 def launches(claims: Claims) -> I64:
@@ -73,11 +71,13 @@ def outside_graphs(claims: Claims, rows: I64) -> I64:
 def owners(claims: Claims, rows: I64) -> list[Owner]:
     """Return what makes at least `_LEAST_SHARE` of the given launches, each launch once, the most first."""
     found, left = list[Owner](), np.ones(len(rows), np.bool_)
+    on_gpu = not are_no_gpus(claims.trace.device_names.values())
     for words, optimizer, zero_grad, candidates in _owners(claims.trace, rows):
         mine = candidates[left[candidates]]
         if len(mine) >= max(1, _LEAST_SHARE * len(rows)):
             how = _how(claims.trace, rows[mine]) if optimizer else ""
-            found.append(Owner(words, rows[mine], optimizer, zero_grad, how))
+            can_be_fused = on_gpu and optimizer in _FUSED and how != "fused"
+            found.append(Owner(words, rows[mine], optimizer, zero_grad, how, can_be_fused))
         left[mine] = False
     return sorted(found, key=lambda owner: (-len(owner.calls), owner.words))
 

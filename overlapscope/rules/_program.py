@@ -1,4 +1,4 @@
-"""What the program already uses, so that no advice names it again."""
+"""Features that a program already uses, so that no advice names them again."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ SAVE_LESS: Final = (
 
 
 class Program(Struct, frozen=True):
-    """What a program uses, according to the names in its recording."""
+    """Features of a program, according to the names in its recording."""
 
     compiled: bool
     """True if it runs code of `torch.compile`."""
@@ -58,7 +58,7 @@ class Program(Struct, frozen=True):
 
 @kept()
 def program_of(trace: Trace) -> Program:
-    """Return what a program already uses."""
+    """Return the features that a program uses."""
 
     def uses(pattern: re.Pattern[str]) -> bool:
         return any(pattern.match(name) for name in trace.names)

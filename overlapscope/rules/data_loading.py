@@ -20,7 +20,7 @@ def _draft(claims: Claims, pieces: ClaimedPieces) -> Draft:
         afterword=f"{kinds_of_loading(claims)}{with_lines(claims, pieces, is_loading)}",
         title=f"The GPU waits {claims.time_a_step(pieces.time_ns)} for the DataLoader{most_in(claims, is_loading)}",
         detail=f"In {claims.times_a_step(pieces.gaps, 'gap')} the launching thread was inside the "
-        f"DataLoader's next(), and the GPU had nothing left to do.{seen}",
+        f"DataLoader's next(), and the GPU had nothing left to do.{seen * bool(names)}",
         advice=f"{advice} Fetch the next batch before the host waits for this step's result.",
     )
 

@@ -44,11 +44,11 @@ _OUTER = {
     "aten::index_put_": "tensor[mask] = value",
     "aten::to": ".cpu() or .to()",
 }
-"""What a program writes for the outermost op around a wait."""
+"""Source code for the outermost op around a wait."""
 _SHAPED = frozenset({"aten::nonzero", "aten::masked_select", "aten::unique", "aten::_unique2", "aten::index"})
 
 
-def _advice(where: Where | None) -> str:
+def _advice(claims: Claims, where: Where | None) -> str:
     """Return what to change at the costliest place."""
     op, call = (where.op or "", where.call or "") if where is not None else ("", "")
     if op_words(op) in (".item()", "if tensor:"):
@@ -57,7 +57,8 @@ def _advice(where: Where | None) -> str:
         return _SHAPE.format(op=op.removeprefix("aten::"))
     if op in ("aten::copy_", "aten::_to_copy", "aten::to"):
         return _DOWNLOAD
-    written = "" if op else _SYNCHRONIZES.get(call, "")
+    # Without ops in the recording, any of them may have made the call.
+    written = "" if op or not len(claims.trace.cpu_ops) else _SYNCHRONIZES.get(call, "")
     return _SYNCHRONIZE.format(call=written) if written else _OTHER
 
 
@@ -70,7 +71,7 @@ def _waits(claims: Claims, pieces: ClaimedPieces, where: Where | None) -> str:
 
 
 def _outermost(claims: Claims, pieces: ClaimedPieces, where: Where | None) -> str:
-    """Return what the program writes for the outermost op around the longest wait of a place; empty if unknown."""
+    """Return source code for the outermost op around the longest wait of a place; empty if unknown."""
     ops = claims.trace.cpu_ops
     inner = around(ops, pieces.thread, pieces.at_ns)
     here = pick(ops.named(lambda op: where is not None and op == where.op), inner, False)
@@ -88,7 +89,7 @@ def _draft(claims: Claims, pieces: ClaimedPieces) -> Draft:
         title=f"{_waits(claims, pieces, where)}, which costs {claims.time_a_step(pieces.time_ns)}",
         detail="The host waited in a blocking call and launched the next work only after the call returned. "
         f"Because of that, {lost(claims, pieces)}.",
-        advice=_advice(where),
+        advice=_advice(claims, where),
     )
 
 

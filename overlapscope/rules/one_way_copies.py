@@ -48,7 +48,7 @@ def _check(claims: Claims) -> Iterator[Draft]:
     at_once = f"both at once for {claims.time(both)}" if both else "never both at once"
     places = rest.places(claims.trace)
     yield Draft(
-        title=f"Uploads and downloads take turns: {claims.time_a_step(cost)} ({share(cost, claims.judged_ns)}) could "
+        title=f"Uploads and downloads take turns: up to {claims.time_a_step(cost)} ({share(cost, claims.judged_ns)}) could "
         "overlap",
         detail=f"H2D copies ran for {claims.time_a_step(upload)}, D2H copies for {claims.time(download)}, {at_once}; "
         "the direction "

@@ -22,8 +22,8 @@ _UPLOADS = (
 )
 _DOWNLOADS = (
     "Join them on the device, and download the result once.\n"
-    "Use torch.cat or torch.stack on the device, and copy the joined tensor into a pinned buffer with "
-    "non_blocking=True. The host can take views of the buffer with split() or narrow()."
+    "Concatenate them there, copy the result into a pinned buffer without blocking the host, and take views of the "
+    "buffer."
 )
 
 
@@ -43,6 +43,7 @@ def _draft(claims: Claims, pieces: ClaimedPieces) -> Draft:
         f"launch on the host. Because of them, {lost(claims, pieces)}.",
         fixes=(*_FIXES, *RULE.fixes) if pageable else None,
         advice=_UPLOADS if len(uploads) else _DOWNLOADS,
+        for_all=not len(uploads),
     )
 
 
