@@ -20,6 +20,7 @@ _UPLOAD = (
     "wait before it overwrites a buffer that is still in use; two buffers that take turns make that wait short."
 )
 _DOWNLOAD_TOO = " Give downloads a third stream, which waits for an event after the op that computes the data."
+_UPLOAD_TOO = " Issue uploads on another stream, one step ahead of their use."
 _DOWNLOAD = (
     "Download on a stream of its own, after an event, and read the data one step later.\n"
     "Record an event after the op that computes the data, and let the copy stream wait for it. Under "
@@ -29,20 +30,21 @@ _DOWNLOAD = (
 
 
 def _draft(claims: Claims, pieces: ClaimedPieces) -> Draft:
-    stream, kind = claims.device.timeline.ops.stream, claims.device.timeline.ops.kind[pieces.copies]
+    ops = claims.device.timeline.ops
+    stream, kind = ops.stream, ops.kind[pieces.copies]
     used = distinct(stream[pieces.copies])
     rest = claims.unhideable()
     rest = rest.take(np.isin(stream[rest.copy], used))
-    uploads, downloads = (bool((kind == each).any()) for each in (Kind.H2D, Kind.D2H))
+    other = bool((kind != kind[0]).any())
+    download = 4 * int(pieces.length_ns[ops.kind[pieces.copy] == Kind.D2H].sum()) > 3 * pieces.time_ns
     saved = are_saved_tensors(claims, pieces.copies)
     if saved:
         advice = SAVE_LESS
-    elif uploads:
-        advice = f"{_UPLOAD}{_DOWNLOAD_TOO * downloads}"
+    elif download:
+        advice = in_words_of(claims.trace.framework, "two-way", _DOWNLOAD) + _UPLOAD_TOO * other
     else:
-        advice = in_words_of(claims.trace.framework, "two-way", _DOWNLOAD)
-    launch = claims.device.timeline.ops.launch[pieces.copies]
-    if pick(call_kinds.launches_graphs(claims.trace.runtime_calls), launch, False).any():
+        advice = f"{_UPLOAD}{_DOWNLOAD_TOO * other}"
+    if pick(call_kinds.launches_graphs(claims.trace.runtime_calls), ops.launch[pieces.copies], False).any():
         advice += " Fork that stream with events while the CUDA graph is captured."
     more = ""
     blocking = int(np.isin(pieces.copies, claims.blocking).sum())
@@ -60,7 +62,7 @@ def _draft(claims: Claims, pieces: ClaimedPieces) -> Draft:
         detail=f"{claims.times_a_step(len(pieces.copies), 'copy')} on {streams(used.tolist())} ran in order with the "
         f"compute of the same stream, so neither could run beside the other.{more}",
         advice=advice,
-        for_all=not uploads,
+        for_all=download,
         fixes=() if saved else None,
     )
 
