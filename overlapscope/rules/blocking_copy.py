@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from overlapscope.rules._claims import ClaimedPieces, Claims
-from overlapscope.rules._program import SAVE_LESS, are_saved_tensors
+from overlapscope.rules._features import SAVE_LESS, are_saved_tensors
 from overlapscope.rules.rule import Draft, Rule, lost, on_claimed
 from overlapscope.trace.model import Kind
 

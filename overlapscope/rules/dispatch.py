@@ -13,9 +13,9 @@ from overlapscope.base.intervals import I64, covered, cut, union
 from overlapscope.base.words import duration, each, listed
 from overlapscope.catalog.devices import are_no_gpus
 from overlapscope.rules._claims import ClaimedPieces, Claims
+from overlapscope.rules._features import DATA_PARALLEL, features_of
 from overlapscope.rules._launches import Owner, launches, outside_graphs, owners, who_launches
 from overlapscope.rules._lines import is_torch, most_in, sampled_lines, stacks_cost, top_line
-from overlapscope.rules._program import DATA_PARALLEL, program_of
 from overlapscope.rules.rule import Draft, Fixes, Rule, on_claimed
 from overlapscope.trace.model import Kind
 
@@ -88,7 +88,7 @@ def _advice(
     claims: Claims, pieces: ClaimedPieces, by: Sequence[Owner], made: I64, graphs: I64
 ) -> tuple[str, Fixes | None]:
     """Return what to change, which the program doesn't do yet, and the fixes that represent it; None for the rule's."""
-    program, ops = program_of(claims.trace), claims.device.timeline.ops
+    features, ops = features_of(claims.trace), claims.device.timeline.ops
     fusible = [owner for owner in by if owner.can_be_fused]
     ends = claims.device.timeline.idle.ends[pieces.gap]
 
@@ -101,7 +101,7 @@ def _advice(
     if are_no_gpus(claims.trace.device_names.values()):
         # The catalog has the advice, and no replay is of fewer kernels.
         return _COMPILE, ()
-    if program.data_parallel:
+    if features.data_parallel:
         return DATA_PARALLEL, ()
     if are_most(owner.calls for owner in fusible):
         return _FUSE.format(listed(owner.optimizer for owner in fusible)), (("fused",),)
@@ -111,7 +111,7 @@ def _advice(
         return _INSIDE, ()
     if len(graphs):
         return _OUTSIDE, (("graph",),)
-    if program.compiled:
+    if features.compiled:
         return _COMPILED, (("graph",),)
     fuse = f" Pass fused=True to {listed(owner.optimizer for owner in fusible)}." if fusible else ""
     return f"{_COMPILE}{fuse}", None if fusible else (("graph",),)

@@ -19,7 +19,7 @@ from overlapscope.base.intervals import contains
 from overlapscope.base.words import duration, listed, percent, share, shorten
 from overlapscope.catalog.causes import COMM_CAUSES, EXPOSED_COMM, CommCause
 from overlapscope.rules._claims import ClaimedPieces, Claims
-from overlapscope.rules._program import DATA_PARALLEL, program_of
+from overlapscope.rules._features import DATA_PARALLEL, features_of
 from overlapscope.rules.rule import Draft, Rule, name, spread
 from overlapscope.trace.lost import CAUSES, FIGURES
 from overlapscope.trace.op_names import short_kernel
@@ -74,10 +74,10 @@ _BEGINNINGS = {
 
 def _fitting(claims: Claims, advice: str) -> str:
     """Return advice without options that the program cannot have, because it uses no DDP or FSDP."""
-    program = program_of(claims.trace)
-    if program.data_parallel:
+    features = features_of(claims.trace)
+    if features.data_parallel:
         return DATA_PARALLEL
-    return advice.format(ddp=_DDP * program.ddp, fsdp=_FSDP * program.fsdp, no_sync=_NO_SYNC * program.ddp)
+    return advice.format(ddp=_DDP * features.ddp, fsdp=_FSDP * features.fsdp, no_sync=_NO_SYNC * features.ddp)
 
 
 def _check(claims: Claims) -> Iterator[Draft]:

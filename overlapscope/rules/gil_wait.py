@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from overlapscope.catalog.causes import IdleCause
 from overlapscope.rules._claims import ClaimedPieces, Claims
+from overlapscope.rules._features import DATA_PARALLEL, features_of
 from overlapscope.rules._lines import host_time, other_threads, sampled_lines
-from overlapscope.rules._program import DATA_PARALLEL, program_of
 from overlapscope.rules.rule import Draft, Rule, on_claimed
 
 
@@ -16,7 +16,7 @@ def _draft(claims: Claims, pieces: ClaimedPieces) -> Draft:
         detail="Samples of the program without the profiler show the launching thread waiting for the global "
         "interpreter lock.",
         advice=DATA_PARALLEL
-        if program_of(claims.trace).data_parallel
+        if features_of(claims.trace).data_parallel
         else "Move the other thread's work to a process.\n"
         "A thread that runs Python stops the launching thread for up to 5 ms at a time (sys.setswitchinterval). Use "
         "multiprocessing, DataLoader workers, or code that releases the lock.",

@@ -9,7 +9,7 @@ from overlapscope.analysis.host import loading, staging
 from overlapscope.base.intervals import I64
 from overlapscope.catalog.advice import in_words_of
 from overlapscope.rules._claims import ClaimedPieces, Claims
-from overlapscope.rules._program import are_saved_tensors
+from overlapscope.rules._features import are_saved_tensors
 from overlapscope.rules.rule import Draft, Rule, lost, on_claimed
 from overlapscope.trace.model import GpuOps, Kind, Memory
 

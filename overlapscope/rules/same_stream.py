@@ -9,7 +9,7 @@ from overlapscope.analysis.grouping import distinct
 from overlapscope.base.columns import pick
 from overlapscope.catalog.advice import in_words_of
 from overlapscope.rules._claims import ClaimedPieces, Claims
-from overlapscope.rules._program import SAVE_LESS, are_saved_tensors
+from overlapscope.rules._features import SAVE_LESS, are_saved_tensors
 from overlapscope.rules.rule import Draft, Rule, on_claimed, streams
 from overlapscope.trace.model import Kind
 

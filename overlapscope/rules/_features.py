@@ -43,7 +43,7 @@ SAVE_LESS: Final = (
 """Advice for copies of tensors that autograd saves on the host."""
 
 
-class Program(Struct, frozen=True):
+class Features(Struct, frozen=True):
     """Features of a program, according to the names in its recording."""
 
     compiled: bool
@@ -57,14 +57,14 @@ class Program(Struct, frozen=True):
 
 
 @kept()
-def program_of(trace: Trace) -> Program:
+def features_of(trace: Trace) -> Features:
     """Return the features that a program uses."""
 
     def uses(pattern: re.Pattern[str]) -> bool:
         return any(pattern.match(name) for name in trace.names)
 
     unknown = not len(trace.cpu_ops)
-    return Program(
+    return Features(
         compiled=any(_COMPILED.search(name) for name in trace.names),
         data_parallel=uses(_DATA_PARALLEL) or len(_REPLICATION.intersection(trace.names)) > 1,
         ddp=unknown or uses(_DDP),
