@@ -23,8 +23,6 @@ def compare_findings(
 ) -> tuple[FindingChange, ...]:
     """Match the findings of both sides by rule and place, the largest cost of either side first.
 
-    Costs are the measured bounds, not predictions, since a difference between models is not a change of the program.
-
     Args:
         before: Findings of one side.
         after: Findings of the other side.
@@ -50,7 +48,7 @@ def compare_findings(
 def _matched(before: Sequence[Finding], after: Sequence[Finding]) -> list[tuple[str, Finding | None, Finding | None]]:
     """Pair findings of the same rule: first those with the same op and call, then the rest in the order of costs."""
     pairs: list[tuple[str, Finding | None, Finding | None]] = []
-    rest = [sorted(map(_as_measured, side), key=lambda each: -each.bound_ns) for side in (before, after)]
+    rest = [sorted(side, key=lambda each: -each.cost_ns) for side in (before, after)]
     for place in (_place, _rule_of):
         for finding in tuple(rest[0]):
             match = next((candidate for candidate in rest[1] if place(candidate) == place(finding)), None)
@@ -60,21 +58,6 @@ def _matched(before: Sequence[Finding], after: Sequence[Finding]) -> list[tuple[
                 rest[1].remove(match)
     alone = [(finding.rule, finding, None) for finding in rest[0]]
     return [*pairs, *alone, *((finding.rule, None, finding) for finding in rest[1])]
-
-
-def _as_measured(finding: Finding) -> Finding:
-    """Return the finding without results of a replay, which only some reports have."""
-    return msgspec.structs.replace(
-        finding,
-        cost_ns=finding.bound_ns,
-        low_ns=0,
-        high_ns=finding.bound_ns,
-        plain_bound_ns=None,
-        cost_from="bound",
-        fix=(),
-        doubt="",
-        plain_example=None,
-    )
 
 
 def _place(finding: Finding) -> tuple[str, str | None, str | None]:
@@ -93,7 +76,7 @@ def _cost(
     floors_ns: tuple[int, int],
     spans_ns: tuple[float, float],
 ) -> FigureChange:
-    costs = [None if finding is None else finding.mean_bound_ns for finding in (before, after)]
+    costs = [None if finding is None else finding.mean_cost_ns for finding in (before, after)]
     minima = [0 if cost is None else cost for cost in costs]
     maxima = [floor if cost is None else cost for cost, floor in zip(costs, floors_ns, strict=True)]
     low, high = minima[1] - maxima[0], maxima[1] - minima[0]
@@ -101,7 +84,7 @@ def _cost(
     loads, least = rule == IdleCause.DATA_LOADING, min(minima)
     noise = floor_ns(spans_ns, host_ns=0 if loads else least, loading_ns=least if loads else 0)
     on_both_sides = None not in costs
-    informs = any(finding is not None and not finding.bound_ns for finding in (before, after))
+    informs = any(finding is not None and not finding.cost_ns for finding in (before, after))
     return FigureChange(
         name="cost",
         unit="ns",
