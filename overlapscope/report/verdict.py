@@ -381,12 +381,13 @@ def _of_host(section: DeviceReport, host: HostUse, reasons: str) -> Verdict:
         part = max(part, max(sampled.by_cause.get(cause, 0) for cause in _WAITS) / max(sampled.step_ns, 1))
     steps = steps_sentence(spread.of_host(host) if host.by_steps else None, section.trace)
     # Lines say more than the parts of the recording.
-    by_line, spends = sampled is not None and bool(sampled.lines), sampled_sentence(sampled)
+    by_line, spends = sampled is not None and bool(sampled.lines), sampled_sentence(sampled).lstrip()
     return Verdict(
         _level(part),
         section.title,
-        spends.lstrip() if by_line else f"{recorded}{spends}",
-        " ".join(filter(None, (_first_to_do(host, sampled), _LOADER[host.loader]))),
+        spends if by_line else recorded,
+        why="" if by_line else spends,
+        remedy=" ".join(filter(None, (_first_to_do(host, sampled), _LOADER[host.loader]))),
         plain=" ".join(filter(None, (recorded if by_line else "", _host_plain_sentence(host)))),
         doubt=reasons,
         steps=steps,

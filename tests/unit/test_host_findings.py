@@ -347,7 +347,7 @@ def test_the_costliest_function_comes_before_a_shorter_wait_however_many_lines_i
     verdict = judge(section)
     first, second = "7.38 ms in tokenize (mostly train.py:7)", "2.00 ms in Python's garbage collector"
     assert verdict.lead == f"Without the profiler, a step spends {first} and {second}."
-    assert verdict.rest == "Start with tokenize: a step can become at most 7.38 ms shorter."
+    assert verdict.remedy == "Start with tokenize: a step can become at most 7.38 ms shorter."
     assert verdict.level == "poor"
 
 
