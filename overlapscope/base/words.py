@@ -130,31 +130,19 @@ def bare_share(part: float | None, whole: float | None) -> str:
     return bare_percent(100 * part / whole if part is not None and whole else None)
 
 
-def whole_tenths(parts: Sequence[int], whole: int, together: int | None = None) -> list[int]:
-    """Return the parts of a whole in tenths of a percent, rounded as `share` does, so that texts and tables agree.
+def bare_shares(parts: Sequence[int], whole: int) -> list[str]:
+    """Return the parts of a whole as percentages that add up to 100.0, each rounded as in `share`.
 
-    They add up to `together`, which is that of all parts unless they are parts of a larger one that was rounded. The
-    first part that is large enough makes up the difference, so the first part should be the one that no text mentions.
+    The first part that is large enough makes up the difference, so the first should be the one that no text mentions.
     """
     if not whole:
-        return [0] * len(parts)
-    tenths = [_tenths(part, whole) for part in parts]
-    missing = (_tenths(sum(parts), whole) if together is None else together) - sum(tenths)
+        return [NOTHING] * len(parts)
+    tenths = [round(10 * float(f"{100 * part / whole:.1f}")) for part in parts]
+    missing = 1000 * sum(parts) // whole - sum(tenths)
     if missing:
         tenths[next((i for i, tenth in enumerate(tenths) if tenth > max(0, -missing)), 0)] += missing
-    return tenths
-
-
-def _tenths(part: int, whole: int) -> int:
-    return round(10 * float(f"{100 * part / whole:.1f}"))
-
-
-def bare_shares(parts: Sequence[int], whole: int, together: int | None = None) -> list[str]:
-    """Return the parts of a whole as percentages that add up to 100.0, or to `together` tenths of a percent."""
-    if not whole:
-        return [NOTHING] * len(parts)
     texts = []
-    for part, tenth in zip(parts, whole_tenths(parts, whole, together), strict=True):
+    for part, tenth in zip(parts, tenths, strict=True):
         if part in (0, whole):
             texts.append("100" if part else "0")
         else:
@@ -162,11 +150,10 @@ def bare_shares(parts: Sequence[int], whole: int, together: int | None = None) -
     return texts
 
 
-def shares_by_name(parts: Mapping[str, int], whole: int, together: int | None = None) -> dict[str, str]:
+def shares_by_name(parts: Mapping[str, int], whole: int) -> dict[str, str]:
     """Return `bare_shares` by name. The smallest part that is large enough makes up the difference."""
     ascending = sorted(parts, key=lambda name: (parts[name], name))
-    texts = bare_shares([parts[name] for name in ascending], whole, together)
-    return dict(zip(ascending, texts, strict=True))
+    return dict(zip(ascending, bare_shares([parts[name] for name in ascending], whole), strict=True))
 
 
 def size(count: int | None) -> str:

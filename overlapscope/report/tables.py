@@ -18,6 +18,7 @@ from overlapscope.base.marks import MAIN_THREAD
 from overlapscope.base.words import (
     Unit,
     bare_percent,
+    bare_share,
     bare_shares,
     clean,
     duration,
@@ -26,7 +27,6 @@ from overlapscope.base.words import (
     share,
     shares_by_name,
     unit_for,
-    whole_tenths,
 )
 from overlapscope.catalog.causes import WORK_UNKNOWN
 from overlapscope.catalog.checks import check_by_id
@@ -150,16 +150,14 @@ def causes(section: DeviceReport, title: str, by_cause: dict[str, int], whole_ns
 
 def costliest_causes(section: DeviceReport, device: Device) -> Table:
     """Return the main causes of the buckets that have causes, largest first; shares are of the span."""
-    unit, parts = section.unit, partition(device)
-    tenths = dict(zip(parts, whole_tenths(list(parts.values()), device.span_ns), strict=True))
-    shares: dict[str, str] = {}
-    named: list[tuple[int, str]] = []
-    for bucket, subject, by_cause in _by_cause(device):
-        lengths = {f"{subject}: {clean(cause, 40)}": ns for cause, ns in by_cause.items()}
-        # Shares of causes add up to their bucket's share in the table beside this one.
-        shares |= shares_by_name(lengths, device.span_ns, tenths[bucket])
-        named += [(ns, name) for name, ns in lengths.items()]
-    lines = [(cause, unit.number(ns), shares[cause]) for ns, cause in _largest(named) if ns]
+    unit = section.unit
+    named = (
+        (ns, f"{subject}: {clean(cause, 40)}")
+        for _, subject, by_cause in _by_cause(device)
+        for cause, ns in by_cause.items()
+        if ns
+    )
+    lines = [(cause, unit.number(ns), bare_share(ns, device.span_ns)) for ns, cause in _largest(named)]
     return _parts("Causes", unit, lines[:FEW])
 
 
