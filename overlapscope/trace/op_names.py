@@ -46,6 +46,8 @@ _DIRECTION = {
     "ptop": Kind.P2P,
 }
 _KNOWN_DIRECTION = re.compile(r"[A-Z](?:to|2)[A-Z]", re.IGNORECASE)
+_MIGRATION_NAME = re.compile(r"Migration\b")
+"""Page migrations of managed memory, as the reader of Nsight Systems names them."""
 _COPY_NAME = re.compile(r"\s*(?:memcpy|copy)\s+(\S+)", re.IGNORECASE)
 _FILL_NAME = re.compile(r"\s*(?:memset|fill)", re.IGNORECASE)
 _SIDES = re.compile(r"\((.+?)\s*->\s*(.+)\)\s*$")
@@ -56,7 +58,7 @@ _BLIT_COPY = re.compile(r"__amd_rocclr_copy")
 """Kernels by which ROCm copies, within the device or between it and the host."""
 _WITHIN_DEVICE = re.compile(r"(?:hip|cu|cuda)Memcpy\w*(?:DtoD|Peer)")
 _BETWEEN_DEVICES = re.compile(r"(?:hip|cu|cuda)Memcpy\w*Peer")
-_BLIT = re.compile(r"__amd_rocclr_(?:copy|fill)|FillBuffer$")
+_BLIT_FILL = re.compile(r"__amd_rocclr_fill|FillBuffer$")
 
 # Libraries whose kernels do nothing but communicate. Matched against the qualified name without template
 # arguments.
@@ -141,13 +143,23 @@ def memory_kinds(category: str, name: str) -> tuple[Memory, Memory]:
     return source, target
 
 
+def is_migration(name: str) -> bool:
+    """Return whether the name of an op of `Kind.OTHER` is that of a page migration of managed memory."""
+    return _MIGRATION_NAME.match(name) is not None
+
+
+def is_fill(name: str) -> bool:
+    """Return whether the name of an op of `Kind.OTHER` is that of a memset."""
+    return _FILL_NAME.match(name) is not None or _BLIT_FILL.match(name) is not None
+
+
 def hides_direction(name: str) -> bool:
     """Return whether an op of `Kind.OTHER` may, by its name, be a copy between host and device."""
     name = name[:_JUDGED]
     direction = _COPY_NAME.match(name)
     if _BLIT_COPY.match(name):
         return True
-    if _FILL_NAME.match(name) or _TRANSFER.match(name) or _BLIT.match(name):
+    if is_migration(name) or is_fill(name) or _TRANSFER.match(name):
         return False
     sides = set(memory_kinds("gpu_memcpy", name))
     stated = direction is not None and _KNOWN_DIRECTION.fullmatch(direction[1])
@@ -184,7 +196,7 @@ def _kernel_kind(name: str) -> Kind:
     transfer = _TRANSFER.match(name)
     if transfer is not None:
         return _transfer_kind(*transfer.groups())
-    if _BLIT.match(name):
+    if _BLIT_COPY.match(name) or _BLIT_FILL.match(name):
         return Kind.OTHER
     if _GENERATED.match(name):
         return Kind.COMPUTE
