@@ -132,7 +132,7 @@ def group_kernels(trace: Trace, timeline: Timeline, steps: Periods, windows: Int
         return ()
     launch = ops.launch[rows]
     op = op_ids_around(trace, pick(calls.thread, launch), pick(calls.start_ns, launch))
-    group = groups_of((ops.name_id[rows], op))
+    group = groups_of((ops.name_id[rows], op, ops.kind[rows]))
     # The example is the first kernel of each group.
     examples = np.full(int(group.max()) + 1, len(rows))
     np.minimum.at(examples, group, np.arange(len(rows)))

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import re
 
+from overlapscope.trace.comm_names import base_name, communicates
 from overlapscope.trace.model import Kind, Memory
 
 MTIA = "mtia_ccp_events"
@@ -60,41 +61,8 @@ _WITHIN_DEVICE = re.compile(r"(?:hip|cu|cuda)Memcpy\w*(?:DtoD|Peer)")
 _BETWEEN_DEVICES = re.compile(r"(?:hip|cu|cuda)Memcpy\w*Peer")
 _BLIT_FILL = re.compile(r"__amd_rocclr_fill|FillBuffer$")
 
-# Libraries whose kernels do nothing but communicate. Matched against the qualified name without template
-# arguments.
-_COMM_LIBRARY = re.compile(
-    r"""
-      (?<![a-z]) nccl (?:sym[a-z]*)? (?:dev)? kernel      # NCCL, RCCL; symmetric kernels since NCCL 2.27
-    | (?<![a-z]) nccl_? (?:all|reduce|broadcast|send|recv)
-    | (?<![a-z]) rccl | msccl                             # RCCL, MSCCL, MSCCL++
-    | oneccl | oneapi::ccl | (?<![a-z]) ccl:: | (?<![a-z]) hccl
-    | (?<![a-z]) hcom_                                    # HCCL, as msprof names its collectives
-    | nvshmem | roc_?shmem | (?<![a-z]) ishmem
-    | deep_ep:: | (?<![a-z]) (?:inter|intra)node(?:_ll)?::  # DeepEP, under any namespace
-    | userbuffers_                                        # Transformer Engine's user buffers
-    | symmetric_memory::
-    | quick_?reduce::
-    """,
-    re.IGNORECASE | re.VERBOSE,
-)
-# Collectives written by hand: vLLM, sglang, aiter `cross_device_reduce_*`; TensorRT-LLM
-# `oneShotAllReduceKernel`, `allreduce_fusion_kernel_*`; PyTorch symmetric memory
-# `one_shot_all_reduce_kernel`, `multimem_all_gather_kernel`. A reduction across the threads of a block or
-# warp is called an all-reduce as well, and is compute.
-_COLLECTIVE = re.compile(
-    r"""
-      cross_device_reduce
-    | (?<!warp)(?<!block)(?<!quad)(?<!thread)(?<!warp_)(?<!block_)(?<!quad_)(?<!thread_) all_?reduce
-    | all_?gather | reduce_?scatter | all_?to_?all
-    """,
-    re.IGNORECASE | re.VERBOSE,
-)
 _JUDGED = 2048
 """Number of characters of a name to examine. The template arguments, which may be long, come after them."""
-
-# torch.compile names a fused kernel after the ops it replaces, a collective's output among them.
-_GENERATED = re.compile(r"triton_[a-z]{2,4}_fused")
-
 
 XLA_WAIT = re.compile(
     r"np\.asarray\(jax\.Array\)|block_until_ready"
@@ -198,12 +166,7 @@ def _kernel_kind(name: str) -> Kind:
         return _transfer_kind(*transfer.groups())
     if _BLIT_COPY.match(name) or _BLIT_FILL.match(name):
         return Kind.OTHER
-    if _GENERATED.match(name):
-        return Kind.COMPUTE
-    base = _base_name(name)
-    if _COMM_LIBRARY.search(base) or _COLLECTIVE.search(base):
-        return Kind.COMM
-    return Kind.COMPUTE
+    return Kind.COMM if communicates(name) else Kind.COMPUTE
 
 
 def _transfer_kind(source: str, target: str) -> Kind:
@@ -213,12 +176,6 @@ def _transfer_kind(source: str, target: str) -> Kind:
         case "device", "host":
             return Kind.D2H
     return Kind.OTHER
-
-
-def _base_name(name: str) -> str:
-    """Return a kernel's qualified name without return type, template arguments and parameters."""
-    name = name.replace("(anonymous namespace)::", "").removeprefix("void ")
-    return re.split(r"[<(]", name, maxsplit=1)[0]
 
 
 # -- Short names ---
@@ -236,7 +193,7 @@ def collective_of_range(name: str) -> str:
 
 def collective_of_kernel(name: str) -> str:
     """Return a communication kernel's name with its namespaces, but without template arguments and parameters."""
-    return _base_name(name) or name
+    return base_name(name) or name
 
 
 # These templates loop over a kernel's data; one of their arguments is the operation.

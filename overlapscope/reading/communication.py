@@ -1,0 +1,107 @@
+"""Communication kernels that only their launch, their stream or the user's list of names shows.
+
+A kernel's name is judged first (`trace/comm_names.py`). Of the others, a kernel communicates if
+
+- its own metadata states a collective, or the innermost op or range around its launch does nothing but communicate;
+- or its name is that of such a kernel, and its stream runs nothing else but communication;
+- or its name matches a regular expression of `communication` in the configuration.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+from pathlib import Path
+
+import numpy as np
+from msgspec.structs import replace
+
+from overlapscope.base import config_file
+from overlapscope.base.columns import pick
+from overlapscope.base.intervals import Bool, contains, subtract, union
+from overlapscope.errors import ConfigError
+from overlapscope.trace.comm_names import looks_like_communication, may_communicate, op_communicates
+from overlapscope.trace.model import Kind, Trace, stream_keys
+
+Patterns = tuple[re.Pattern[str], ...]
+
+
+_of_settings: ContextVar[Patterns | None] = ContextVar("communication", default=None)
+
+
+@contextmanager
+def using(patterns: Patterns | None) -> Iterator[None]:
+    """Use this list inside the block instead of the one in the nearest configuration file, unless it is None."""
+    token = _of_settings.set(patterns)
+    try:
+        yield
+    finally:
+        _of_settings.reset(token)
+
+
+def current() -> Patterns:
+    """Return the list that is in use, by default the one in the nearest configuration file; empty without a file.
+
+    Raises:
+        ConfigError: The file cannot be read, or the list is wrong.
+    """
+    stated = _of_settings.get()
+    if stated is not None:
+        return stated
+    path = config_file.find(Path.cwd())
+    content = None if path is None else config_file.content(path)
+    return comm_patterns((content or {}).get("communication", ()), f"{path}: communication")
+
+
+def comm_patterns(texts: object, where: str) -> Patterns:
+    """Return a list of regular expressions, compiled. `where` names the list in errors. Raises ConfigError."""
+    if not isinstance(texts, list | tuple) or not all(isinstance(text, str) for text in texts):
+        raise ConfigError(f"{where}: must be a list of regular expressions.")
+    patterns = []
+    for number, text in enumerate(texts):
+        try:
+            patterns.append(re.compile(text))
+        except re.error as error:
+            raise ConfigError(f"{where}[{number}]: {text!r} is not a regular expression ({error}).") from None
+    return tuple(patterns)
+
+
+def with_communication(trace: Trace, patterns: Patterns) -> Trace:
+    """Return the trace with all kernels as communication that are known to communicate."""
+    ops = trace.gpu_ops
+    kernels = ops.kind == Kind.COMPUTE
+    known = _launched_to_communicate(trace) | np.isin(ops.place, trace.collectives.place)
+    if known.any():
+        known &= ops.named(may_communicate)
+    if patterns:
+        known |= ops.named(lambda name: any(pattern.search(name) for pattern in patterns))
+    known &= kernels
+    unclear = kernels & ~known & ops.named(looks_like_communication)
+    if unclear.any():
+        stream = stream_keys(ops.device, ops.stream)
+        beside = np.isin(stream, stream[(ops.kind == Kind.COMM) | known])
+        known |= unclear & beside & ~np.isin(stream, stream[kernels & ~known & ~unclear])
+    return replace(trace, gpu_ops=replace(ops, kind=np.where(known, Kind.COMM, ops.kind))) if known.any() else trace
+
+
+def _launched_to_communicate(trace: Trace) -> Bool:
+    """Return a mask of the ops that were launched directly in an op or a range that does nothing but communicate."""
+    calls, launch = trace.runtime_calls, trace.gpu_ops.launch
+    of_ranges = trace.annotations.take(trace.annotations.named(lambda name: name.startswith("nccl:")))
+    communicates = trace.cpu_ops.named(op_communicates)
+    threads = np.concatenate([trace.cpu_ops.thread[communicates], of_ranges.thread])
+    inside = np.zeros(len(calls), np.bool_)
+    for thread in np.unique(threads).tolist():
+        ops = trace.cpu_ops.take(trace.cpu_ops.thread == thread)
+        ranges = of_ranges.take(of_ranges.thread == thread)
+        own = communicates[trace.cpu_ops.thread == thread]
+        around = union(
+            np.concatenate([ops.start_ns[own], ranges.start_ns]), np.concatenate([ops.end_ns[own], ranges.end_ns])
+        )
+        nested = ~own & contains(around, ops.start_ns) & contains(around, ops.end_ns - 1)
+        directly = subtract(around, union(ops.start_ns[nested], ops.end_ns[nested]))
+        of_thread = calls.thread == thread
+        inside[of_thread] = contains(directly, calls.start_ns[of_thread])
+    return pick(inside, launch, False)
