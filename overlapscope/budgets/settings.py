@@ -31,10 +31,13 @@ NOISE_FLOORS: Final = ("noise_floor", "noise_floor_pct")
 DEFAULT_FORBID: Final = (
     "blocking-copy",
     "data-loading",
+    "device-copy",
     "exposed-comm",
     "late-prefetch",
     "one-way-copies",
+    "page-migration",
     "pageable-memory",
+    "peer-copy",
     "pin-in-loop",
     "same-stream",
     "tiny-copies",

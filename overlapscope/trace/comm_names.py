@@ -48,7 +48,7 @@ _LOOKS: Final = (
     r" | (?: ^ | ::) (?:dispatch|combine|notify) (?:_kernel)? (?:_impl)? $"
 )
 # torch.compile names a fused kernel after the ops it replaces, a collective's output among them.
-_COMPUTE: Final = r"^triton_[a-z]{2,4}_fused | ^at::native:: | check_for_nan"
+_COMPUTE: Final = r"^triton_[a-z]{2,4}_fused | ^at::native:: | check_for_na_?n"
 
 _OPS: Final = (
     r"record_param_comms | (?: _?c10d\w* | symm_mem ) ::.* | nccl:.*"
