@@ -11,8 +11,8 @@ def _draft(claims: Claims, pieces: ClaimedPieces) -> Draft:
     total = claims.overlap.p2p_ns or 0
     return Draft(
         title=f"Copies between GPUs run alone for {claims.time_a_step(pieces.time_ns)}",
-        detail=f"Of {claims.time_a_step(total * max(1, claims.steps))} of copies between GPUs, no kernel and no copy "
-        f"between host and device ran beside {claims.time(pieces.time_ns)}.",
+        detail=f"They take {claims.time_a_step(total * max(1, claims.steps))} in all. For "
+        f"{claims.time(pieces.time_ns)}, no kernel and no copy between host and device ran beside them.",
         advice="Copy between GPUs on a stream of its own, and let the consumer wait for an event.\n"
         "PyTorch orders such a copy after the current streams of both GPUs, so start it on a side stream as soon as "
         "its input is ready, and wait just before the result is used. Without peer access (`nvidia-smi topo -p2p r` "

@@ -76,10 +76,12 @@ def test_all_commands_use_the_list_of_the_nearest_configuration(
     assert comm_ns() == 90_000
     assert main(["analyze", str(recording)]) == 0 and "communication" in capsys.readouterr().out
     Path("overlapscope.toml").unlink()
-    Path("other.toml").write_text('communication = ["a2x"]\nbudgets.exposed_comm_time.max = "1 us"')
+    Path("other.toml").write_text(
+        'communication = ["a2x"]\nbudgets.exposed_comm_time = { max = "1 us", scope = "window" }'
+    )
     assert main(["check", str(recording), "--config", "other.toml"]) == 1
-    settings = {"communication": ["a2x"], "budgets": {"exposed_comm_time": {"max": "1 us"}}}
-    assert not ov.check(str(recording), settings).passed
+    settings = {"communication": ["a2x"], "budgets": {"exposed_comm_time": {"max": "1 us", "scope": "window"}}}
+    assert ov.check(str(recording), settings).exit_code == 1
     assert comm_ns() == 0 and current() == ()
 
 
