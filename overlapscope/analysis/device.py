@@ -18,6 +18,7 @@ from overlapscope.analysis.comm_order import CommOps
 from overlapscope.analysis.edges import Edges, find_edges
 from overlapscope.analysis.evidence import comm_evidence, copy_evidence, idle_evidence, other_evidence
 from overlapscope.analysis.figures import Period, Window
+from overlapscope.analysis.grouping import distinct
 from overlapscope.analysis.groups import find_stalls, group_copies, group_kernels
 from overlapscope.analysis.host import Blocking
 from overlapscope.analysis.host_sampled import with_sampled
@@ -25,7 +26,8 @@ from overlapscope.analysis.host_steps import host_times
 from overlapscope.analysis.net_overlap import net_overlap
 from overlapscope.analysis.periods import Periods, behind_warm_up, find_ranges, find_steps
 from overlapscope.analysis.pieces import ExposedComm, ExposedCopies, ExposedOther, IdleTime
-from overlapscope.analysis.results import Device
+from overlapscope.analysis.plain_step import possible_step
+from overlapscope.analysis.results import Device, StepRange
 from overlapscope.analysis.timeline import Timeline, build, lengths, measured, stream_use
 from overlapscope.base.intervals import I64, Intervals, clip, covered, total, union
 from overlapscope.catalog.causes import (
@@ -38,7 +40,7 @@ from overlapscope.catalog.causes import (
     OTHER_CAUSES,
     OTHER_RANK,
 )
-from overlapscope.trace.model import Trace
+from overlapscope.trace.model import Kind, PlainSteps, Trace
 
 
 class Causes(Struct, frozen=True, eq=False, kw_only=True):
@@ -95,8 +97,26 @@ def analyze_device(
         judged = _judged_windows(causes.timeline, result, windows)
         frame = result.per_step or result.judged
         if frame is not None:
-            result = replace(result, net_overlap=net_overlap(causes.timeline, judged, frame))
+            result = replace(
+                result,
+                net_overlap=net_overlap(causes.timeline, judged, frame),
+                alone=None if step or range else _alone(trace, causes, result),
+            )
     return DeviceAnalysis(result=result, windows=windows, **asdict(causes))
+
+
+def _alone(trace: Trace, causes: Causes, result: Device) -> StepRange | None:
+    """Return the interval of a step without the profiler; None if the recorder timed steps."""
+    if trace.plain_steps != PlainSteps():
+        return None
+    ops, notes = causes.timeline.ops, trace.annotations
+    launches = distinct(ops.launch[(ops.kind == Kind.COMPUTE) & (ops.launch >= 0)])
+    host = causes.timeline.start_ns, causes.timeline.end_ns
+    if result.per_step is not None:
+        first = result.per_step.first
+        rows = causes.steps.row[first : first + result.per_step.steps]
+        host = int(notes.start_ns[rows[0]]), int(notes.end_ns[rows[-1]])
+    return possible_step(trace, result, launches, host)
 
 
 def judged_windows(analysis: DeviceAnalysis) -> Intervals:

@@ -16,8 +16,7 @@ from overlapscope.report.page import DeviceReport
 FEW: Final = 8
 """Maximum number of names in an item."""
 _NO_PLAIN: Final = (
-    "The step time without the profiler is unknown: the recorder did not measure it, and this recording does not "
-    "allow an estimate. Pass plain_step_ns if you know it."
+    "The step time without the profiler is unknown: the recorder did not measure it. Pass plain_step_ns if you know it."
 )
 
 

@@ -126,7 +126,7 @@ def _records(columns: Iterable[SqlColumn], rows: Iterable[Mapping[str, Any]]) ->
     return {column.name: [row.get(column.field or column.name) for row in rows] for column in columns}
 
 
-_PARTS: Final = ("window", "buckets", "engines", "overlap", "where", "example", "time")
+_PARTS: Final = ("window", "buckets", "engines", "overlap", "where", "example", "saving", "time")
 """Fields of results that are structures, such as `overlap` of a device and `example` of a finding."""
 
 

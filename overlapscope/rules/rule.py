@@ -31,6 +31,8 @@ class Draft(Struct, frozen=True):
     detail: str
     advice: str
     bound_ns: int = 0
+    idle_ns: int = 0
+    """Part of it in which the device is idle."""
     where: Where | None = None
     example: Window | None = None
     for_all: bool = False
@@ -110,6 +112,7 @@ def claimed(claims: Claims, pieces: ClaimedPieces, draft: Draft) -> Draft:
         title=f"{draft.title} ({share(pieces.time_ns, claims.judged_ns)})",
         detail=f"{draft.detail}{spread(claims, places, draft.nameless)}{draft.afterword}",
         bound_ns=pieces.time_ns,
+        idle_ns=pieces.idle_ns,
         where=_where(places, draft.where),
         example=pieces.example,
     )
