@@ -16,7 +16,7 @@ from overlapscope.trace.model import Kind
 
 
 def attribute(timeline: Timeline) -> ExposedOther:
-    """Return the exposed memory work, divided by what it was."""
+    """Return the exposed memory work, divided by kind."""
     ops = timeline.ops
     rows = np.flatnonzero((ops.kind == Kind.OTHER) | (ops.kind == Kind.P2P))
     begin, end = ops.start_ns[rows], ops.end_ns[rows]

@@ -1,16 +1,17 @@
 """Communication kernels that only their launch, their stream or the user's list of names shows.
 
-A kernel's name is judged first (`trace/comm_names.py`). Of the others, a kernel communicates if
+A kernel's name is judged first (`trace/comm_names.py`). A kernel of another name communicates if
 
 - its own metadata states a collective, or the innermost op or range around its launch does nothing but communicate;
-- or its name is that of such a kernel, and its stream runs nothing else but communication;
+- or its name doesn't decide, and its stream runs nothing else but communication, or the op that launched it is named
+  after a collective;
 - or its name matches a regular expression of `communication` in the configuration.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from pathlib import Path
@@ -22,11 +23,11 @@ from overlapscope.base import config_file
 from overlapscope.base.columns import pick
 from overlapscope.base.intervals import Bool, contains, subtract, union
 from overlapscope.errors import ConfigError
-from overlapscope.trace.comm_names import looks_like_communication, may_communicate, op_communicates
+from overlapscope.trace.comm_names import looks_like_communication, may_communicate, names_collective, op_communicates
 from overlapscope.trace.model import Kind, Trace, stream_keys
 
 Patterns = tuple[re.Pattern[str], ...]
-
+"""Regular expressions of the names of further communication kernels, each matched anywhere in a name."""
 
 _of_settings: ContextVar[Patterns | None] = ContextVar("communication", default=None)
 
@@ -72,7 +73,7 @@ def with_communication(trace: Trace, patterns: Patterns) -> Trace:
     """Return the trace with all kernels as communication that are known to communicate."""
     ops = trace.gpu_ops
     kernels = ops.kind == Kind.COMPUTE
-    known = _launched_to_communicate(trace) | np.isin(ops.place, trace.collectives.place)
+    known = _launched_in(trace, op_communicates) | np.isin(ops.place, trace.collectives.place)
     if known.any():
         known &= ops.named(may_communicate)
     if patterns:
@@ -82,26 +83,26 @@ def with_communication(trace: Trace, patterns: Patterns) -> Trace:
     if unclear.any():
         stream = stream_keys(ops.device, ops.stream)
         beside = np.isin(stream, stream[(ops.kind == Kind.COMM) | known])
-        known |= unclear & beside & ~np.isin(stream, stream[kernels & ~known & ~unclear])
-    return replace(trace, gpu_ops=replace(ops, kind=np.where(known, Kind.COMM, ops.kind))) if known.any() else trace
+        alone = beside & ~np.isin(stream, stream[kernels & ~known & ~unclear])
+        known |= unclear & (alone | _launched_in(trace, names_collective))
+    if not known.any():
+        return trace
+    return replace(trace, gpu_ops=replace(ops, kind=np.where(known, np.int8(Kind.COMM), ops.kind)))
 
 
-def _launched_to_communicate(trace: Trace) -> Bool:
-    """Return a mask of the ops that were launched directly in an op or a range that does nothing but communicate."""
-    calls, launch = trace.runtime_calls, trace.gpu_ops.launch
-    of_ranges = trace.annotations.take(trace.annotations.named(lambda name: name.startswith("nccl:")))
-    communicates = trace.cpu_ops.named(op_communicates)
-    threads = np.concatenate([trace.cpu_ops.thread[communicates], of_ranges.thread])
+def _launched_in(trace: Trace, judge: Callable[[str], bool]) -> Bool:
+    """Return a mask of the GPU ops whose launch lies directly in an op that passes, or in a range of a collective."""
+    calls, ops, notes = trace.runtime_calls, trace.cpu_ops, trace.annotations
+    passes, is_range = ops.named(judge), notes.named(lambda name: name.startswith("nccl:"))
     inside = np.zeros(len(calls), np.bool_)
-    for thread in np.unique(threads).tolist():
-        ops = trace.cpu_ops.take(trace.cpu_ops.thread == thread)
-        ranges = of_ranges.take(of_ranges.thread == thread)
-        own = communicates[trace.cpu_ops.thread == thread]
+    for thread in np.unique(np.concatenate([ops.thread[passes], notes.thread[is_range]])).tolist():
+        rows, ranges = np.flatnonzero(ops.thread == thread), np.flatnonzero(is_range & (notes.thread == thread))
+        start, end, own = ops.start_ns[rows], ops.end_ns[rows], passes[rows]
         around = union(
-            np.concatenate([ops.start_ns[own], ranges.start_ns]), np.concatenate([ops.end_ns[own], ranges.end_ns])
+            np.concatenate([start[own], notes.start_ns[ranges]]), np.concatenate([end[own], notes.end_ns[ranges]])
         )
-        nested = ~own & contains(around, ops.start_ns) & contains(around, ops.end_ns - 1)
-        directly = subtract(around, union(ops.start_ns[nested], ops.end_ns[nested]))
-        of_thread = calls.thread == thread
+        nested = ~own & contains(around, start) & contains(around, end - 1)
+        directly = subtract(around, union(start[nested], end[nested]))
+        of_thread = np.flatnonzero(calls.thread == thread)
         inside[of_thread] = contains(directly, calls.start_ns[of_thread])
-    return pick(inside, launch, False)
+    return pick(inside, trace.gpu_ops.launch, False)

@@ -16,8 +16,7 @@ FAMILIES: Final[dict[str, str]] = {
     "oneCCL": r"oneccl | one_ccl | oneapi::ccl | (?<![a-z]) ccl::",
     "HCCL": r"(?<![a-z]) hccl | (?<![a-z]) hcom_",
     "NVSHMEM, rocSHMEM, Intel SHMEM, MoRI": r"nvshmem | roc_?shmem | (?<![a-z]) ishmem | mori_shmem",
-    "DeepEP and its forks, under any namespace": r"(?<![a-z]) (?:inter|intra)node (?:_ll)? ::"
-    r" | deep_ep::",
+    "DeepEP and its forks, under any namespace": r"(?<![a-z]) (?:inter|intra)node (?:_ll)? :: | deep_ep::",
     "NIXL, UCX": r"(?<![a-z]) (?:nixl | ucx | uc[pt]) _",
     "Transformer Engine": r"userbuffers_",
     "PyTorch": r"symmetric_memory:: | (?<![a-z]) symm_mem(?:ory)? (?:::|_)",
@@ -33,10 +32,12 @@ FAMILIES: Final[dict[str, str]] = {
 }
 """Regular expressions of the names of communication kernels, by library."""
 
-# Steps around a transfer that move nothing between devices: DeepEP, MoRI, TensorRT-LLM, torchao.
-_BESIDE: Final = (
-    r"(?<![a-z]) (?:pre_?compute|compute|prepare|sanitize|convert|count) (?![a-z])"
-    r" | (?<![a-z]) (?:layout|offsets?|indices) (?![a-z])"
+# torch.compile names a fused kernel after the ops it replaces, a collective's output among them. The others are steps
+# around a transfer that move nothing between devices: of PyTorch, DeepEP, MoRI, TensorRT-LLM and torchao.
+_OTHER: Final = (
+    r"^triton_[a-z]{2,4}_fused | ^at::native:: | gemm | check_for_na_?n"
+    r" | (?<![a-z]) (?:pre_?compute|compute|prepare|sanitize|convert|count) (?![a-z])"
+    r" | (?<![a-z]) (?:layout|offsets?|indices|epilogue) (?![a-z])"
 )
 # A name alone doesn't show that these communicate. Copies of rows to experts and split-K reductions within a device
 # are called dispatch and combine as well.
@@ -47,13 +48,8 @@ _LOOKS: Final = (
     r" | (?<![a-z]) (?:dispatch|combine) _ .* (?<![a-z]) (?:moe|experts?|tokens?|ranks?) (?![a-z])"
     r" | (?: ^ | ::) (?:dispatch|combine|notify) (?:_kernel)? (?:_impl)? $"
 )
-# torch.compile names a fused kernel after the ops it replaces, a collective's output among them.
-_COMPUTE: Final = r"^triton_[a-z]{2,4}_fused | ^at::native:: | check_for_na_?n"
-
-_OPS: Final = (
-    r"record_param_comms | (?: _?c10d\w* | symm_mem ) ::.* | nccl:.*"
-    r" | .* (?:all_?reduce|all_?gather|reduce_?scatter|all_?(?:to|2)_?all) .*"
-)
+_OPS: Final = r"record_param_comms | (?: _?c10d\w* | symm_mem ) ::.* | nccl:.*"
+_COLLECTIVE_OPS: Final = r".* (?:all_?reduce|all_?gather|reduce_?scatter|all_?(?:to|2)_?all|a2a) .*"
 _MORE_THAN_COMMUNICATION: Final = (
     r"matmul | gemm | (?<![a-z]) (?:mm|scaled) (?![a-z]) | linear | copy | backward | wait"
 )
@@ -66,8 +62,9 @@ def _compiled(pattern: str) -> re.Pattern[str]:
     return re.compile(pattern, re.VERBOSE)
 
 
-_family, _beside, _looks, _compute, _op, _more = map(
-    _compiled, (" | ".join(FAMILIES.values()), _BESIDE, _LOOKS, _COMPUTE, _OPS, _MORE_THAN_COMMUNICATION)
+_family, _looks, _other, _op, _collective_op, _more = map(
+    _compiled,
+    (" | ".join(FAMILIES.values()), _LOOKS, _OTHER, _OPS, _COLLECTIVE_OPS, _MORE_THAN_COMMUNICATION),
 )
 _BOUNDARY: Final = re.compile(r"(?<=[a-z])(?=[A-Z])|(?<=[A-Z0-9])(?=[A-Z][a-z]{2})")
 _NESTED: Final = re.compile(r"_ZN?K?(?=\d)")
@@ -98,22 +95,25 @@ def _words(name: str) -> str:
 def communicates(kernel: str) -> bool:
     """Return whether a kernel communicates between devices, judged by its name."""
     words = _words(kernel)
-    return _family.search(words) is not None and _beside.search(words) is None and may_communicate(kernel)
+    return _family.search(words) is not None and _other.search(words) is None
 
 
 def looks_like_communication(kernel: str) -> bool:
     """Return whether a kernel may communicate, although its name alone doesn't show it."""
     words = _words(kernel)
-    return _looks.search(words) is not None and _beside.search(words) is None and may_communicate(kernel)
+    return _looks.search(words) is not None and _other.search(words) is None
 
 
 def may_communicate(kernel: str) -> bool:
-    """Return whether a kernel launched by an op that communicates does so too, and doesn't compute beside it."""
-    words = _words(kernel)
-    return _compute.search(words) is None
+    """Return whether a kernel that an op launches to communicate does so, unless its name shows something else."""
+    return _other.search(_words(kernel)) is None
 
 
 def op_communicates(op: str) -> bool:
     """Return whether an op or a range on the host does nothing but communicate."""
-    words = _BOUNDARY.sub("_", op).lower()
-    return _op.fullmatch(words) is not None and _more.search(words) is None
+    return _op.fullmatch(op) is not None and _more.search(op) is None
+
+
+def names_collective(op: str) -> bool:
+    """Return whether an op on the host is named after a collective. It may do more, such as converting data."""
+    return _collective_op.fullmatch(_BOUNDARY.sub("_", op).lower()) is not None

@@ -52,6 +52,12 @@ def test_an_unclear_name_is_decided_by_a_stream_on_which_all_else_communicates()
     assert kinds(make_trace([unclear, launched("gemm", 30)]))["dispatchKernel"] == Kind.COMPUTE
 
 
+def test_an_unclear_name_is_decided_by_an_op_that_is_named_after_a_collective() -> None:
+    ops = [launched("dispatchKernel", 50), launched("quantize", 60)]
+    judged = kinds(make_trace(ops, cpu_ops=[Host("pplx_kernels::all_to_all_internode_dispatch", 0, 100)]))
+    assert judged == {"dispatchKernel": Kind.COMM, "quantize": Kind.COMPUTE}
+
+
 def test_the_report_names_kernels_of_unclear_kind() -> None:
     trace = make_trace([launched("combineKernel", 0), launched("gemm", 30)])
     groups = ov.analyze(trace).traces[0].devices[0].kernels
