@@ -21,7 +21,7 @@ from msgspec.structs import replace
 
 from overlapscope.base import config_file
 from overlapscope.base.columns import pick
-from overlapscope.base.intervals import Bool, contains, subtract, union
+from overlapscope.base.intervals import I64, Bool, Index, Intervals, expand, subtract, union
 from overlapscope.errors import ConfigError
 from overlapscope.trace.comm_names import looks_like_communication, may_communicate, names_collective, op_communicates
 from overlapscope.trace.model import Kind, Trace, stream_keys
@@ -101,8 +101,14 @@ def _launched_in(trace: Trace, judge: Callable[[str], bool]) -> Bool:
         around = union(
             np.concatenate([start[own], notes.start_ns[ranges]]), np.concatenate([end[own], notes.end_ns[ranges]])
         )
-        nested = ~own & contains(around, start) & contains(around, end - 1)
+        nested = _begun_in(around, start)
+        nested = nested[~own[nested]]
         directly = subtract(around, union(start[nested], end[nested]))
         of_thread = np.flatnonzero(calls.thread == thread)
-        inside[of_thread] = contains(directly, calls.start_ns[of_thread])
+        inside[of_thread[_begun_in(directly, calls.start_ns[of_thread])]] = True
     return pick(inside, trace.gpu_ops.launch, False)
+
+
+def _begun_in(times: Intervals, start_ns: I64) -> Index:
+    """Return the rows of a sorted column that lie in some times, of which there are far fewer than rows."""
+    return expand(np.searchsorted(start_ns, times.starts), np.searchsorted(start_ns, times.ends))[1]
