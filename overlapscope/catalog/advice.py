@@ -29,6 +29,11 @@ _ONE_FUNCTION: Final = (
     "Each operation outside of it is a separate launch. Use jax.lax.scan or jax.lax.fori_loop for loops inside, and "
     "join small jitted functions. XLA runs a compiled function as CUDA graphs (command buffers) where it can."
 )
+_AFTER_CALLS: Final = (
+    "Move that work off the launching thread, or do it while the GPU is busy.\n"
+    "A jitted function returns before the GPU has run it, so do the host's work right after calling it. Use other "
+    "threads or processes for loading, logging and checkpoints."
+)
 
 _JAX: Final = {
     "allocation": "Let XLA keep GPU memory to itself: leave XLA_PYTHON_CLIENT_PREALLOCATE on.\n"
@@ -45,12 +50,8 @@ _JAX: Final = {
     "Without donation, an update of one slice copies the whole array. Copies between compiled functions go away if "
     "they are joined in one jax.jit.",
     "dispatch": _ONE_FUNCTION,
-    "cpu-ops": "Move that work off the launching thread, or do it while the GPU is busy.\n"
-    "A jitted function returns before the GPU has run it, so do the host's work right after calling it. Use other "
-    "threads or processes for loading, logging and checkpoints.",
-    "python": "Move that work off the launching thread, or do it while the GPU is busy.\n"
-    "A jitted function returns before the GPU has run it, so do the host's work right after calling it. Use other "
-    "threads or processes for loading, logging and checkpoints.",
+    "cpu-ops": _AFTER_CALLS,
+    "python": _AFTER_CALLS,
     "exposed-comm": "Let XLA run collectives beside compute.\n"
     f"Set {_SCHEDULER}. --xla_gpu_all_reduce_combine_threshold_bytes sets the size of a collective: a smaller one "
     "can begin earlier. If one rank is late, balance its work first.",
@@ -120,6 +121,11 @@ _JOIN: Final = (
     "Place the pieces one after another, and pass offsets to the kernels. Values that do not change can stay on the "
     "device."
 )
+_OTHER_THREAD: Final = (
+    "Move that work off the launching thread, or do it while the GPU is busy.\n"
+    "Use another thread for input, logging and checkpoints, or do the work right after launching a long stretch of GPU "
+    "work."
+)
 
 _CUDA: Final = {
     "allocation": "Allocate GPU memory once, before the loop.\n"
@@ -133,12 +139,8 @@ _CUDA: Final = {
     "Pass the kernel a pointer and a pitch into the final buffer, or exchange two buffers instead of copying one to "
     "the other.",
     "dispatch": _GRAPH,
-    "cpu-ops": "Move that work off the launching thread, or do it while the GPU is busy.\n"
-    "Use another thread for input, logging and checkpoints, or do the work right after launching a long stretch of GPU "
-    "work.",
-    "python": "Move that work off the launching thread, or do it while the GPU is busy.\n"
-    "Use another thread for input, logging and checkpoints, or do the work right after launching a long stretch of GPU "
-    "work.",
+    "cpu-ops": _OTHER_THREAD,
+    "python": _OTHER_THREAD,
     "exposed-comm": "Start collectives earlier and in smaller parts, so that compute hides them.\n"
     "Call NCCL on a separate stream as soon as a part of the data is ready, and wait for its event just before the "
     "data is used. If one rank is late, balance its work first.",

@@ -124,7 +124,7 @@ def _findings(page: Page, parts: Sequence[DeviceReport]) -> Iterator[Block]:
         yield Heading("Findings")
     if not findings and page.report.devices:
         yield Text(f"No rule found anything that costs 1% of the time{where}.")
-    if note := tables.costs_note(findings):
+    if note := tables.findings_note(page.report.traces, findings):
         yield Text(note, tone="muted")
     groups = list(_by_advice(findings).values())
     drawn = [tuple(_advice(page, group, number, len(parts) > 1)) for number, group in enumerate(groups, 1)]

@@ -262,12 +262,18 @@ def where_none_found(traces: Iterable[TraceResult]) -> str:
     return " in what is left of the recording" if any(trace.trust.lost & CAUSES for trace in traces) else ""
 
 
-def costs_note(findings: Iterable[Finding]) -> str:
-    """Return a caution about the costs of several findings, empty if none is needed."""
+def findings_note(traces: Iterable[TraceResult], findings: Iterable[Finding]) -> str:
+    """Return a caution about the savings of several findings, and how to get lines of code if none was recorded."""
     costly = [finding for finding in findings if finding.cost_ns]
-    if len(costly) < 2 or all(finding.saving is None for finding in costly):
-        return ""
-    return "Savings overlap; don't add them up."
+    notes = []
+    if len(costly) > 1 and any(finding.saving is not None for finding in costly):
+        notes.append("Savings overlap; don't add them up.")
+    nowhere = [finding for finding in costly if finding.where is None or finding.where.line is None]
+    records = [trace.environment for trace in traces]
+    if nowhere and all(by.recorder == "kineto" and not by.flags.get("stacks") for by in records):
+        some = "Where no line of code is shown, none" if len(nowhere) < len(costly) else "No line of code"
+        notes.append(f"{some} was recorded: `overlapscope run --stacks` shows it (in Python, with_stack=True).")
+    return " ".join(notes)
 
 
 def places(finding: Finding) -> list[str]:

@@ -251,15 +251,16 @@ def _why(section: DeviceReport, device: Device, first: Finding | None) -> str:
     """Return what costs most, and where: the first finding or, without findings, the largest cause."""
     if first is not None:
         where = first.where
-        place = f"at {where.line}" if where and where.line else f"in {where.op or where.call or ''}" if where else ""
-        return f"Why: {first.title}{f', {clean(place, 120)}' if len(place) > len('in ') else ''}."
+        place = where.line or where.op or where.call if where is not None else None
+        return f"Why: {first.title}.{f' Costliest place: {clean(place, 120)}.' if place else ''}"
     ns, subject, cause = _main_cause(device)
     if ns < max(1, WORTH_SAYING * device.span_ns):
         return ""
     cases = (case for case in device.evidence if (case.subject, case.cause) == (subject, cause.id))
     case = max(cases, key=lambda case: case.time_ns, default=None)
     place = "" if case is None else case.where or case.op or case.call or ""
-    return f"Why: {cause.id} costs most, {duration(ns)}{f', at {clean(place, 120)}' if place else ''}."
+    costliest = f" Costliest place: {clean(place, 120)}." if place else ""
+    return f"Why: {cause.id} costs most, {duration(ns)}.{costliest}"
 
 
 def _remedy(section: DeviceReport, device: Device, first: Finding | None) -> str:

@@ -39,6 +39,8 @@ class Draft(Struct, frozen=True):
     """True if the advice is the same in every framework, although other advice of the rule isn't."""
     afterword: str = ""
     """Text after the detail and the places."""
+    remark: str = ""
+    """End of the title, after the share of the time."""
     nameless: str = NO_OP
     """Place of time for which no op, call or line is known, in words."""
     severity: Severity | None = None
@@ -109,7 +111,7 @@ def claimed(claims: Claims, pieces: ClaimedPieces, draft: Draft) -> Draft:
     places = pieces.places(claims.trace)
     return replace(
         draft,
-        title=f"{draft.title} ({share(pieces.time_ns, claims.judged_ns)})",
+        title=f"{draft.title} ({share(pieces.time_ns, claims.judged_ns)}){draft.remark}",
         detail=f"{draft.detail}{spread(claims, places, draft.nameless)}{draft.afterword}",
         bound_ns=pieces.time_ns,
         idle_ns=pieces.idle_ns,

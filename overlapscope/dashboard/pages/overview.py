@@ -20,7 +20,7 @@ from overlapscope.dashboard.url import moved
 from overlapscope.report import charts
 from overlapscope.report.document import finding_block
 from overlapscope.report.headline import Reason, headlines, reasons
-from overlapscope.report.tables import checks, costs_note, where_none_found
+from overlapscope.report.tables import checks, findings_note, where_none_found
 from overlapscope.rules.finding import Finding
 
 
@@ -125,7 +125,7 @@ def _findings(context: PageContext) -> Component:
     return parts.panel(
         "Findings",
         render.findings(blocks, context.dark, "overview-findings", links),
-        note=f"What costs most comes first. {costs_note(findings)}".rstrip(),
+        note=f"What costs most comes first. {findings_note([section.trace], findings)}".rstrip(),
     )
 
 
