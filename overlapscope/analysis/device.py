@@ -10,13 +10,13 @@ from msgspec import Struct
 from msgspec.structs import asdict, replace
 
 from overlapscope.analysis import exposed as exposed_copies
-from overlapscope.analysis import exposed_comm
+from overlapscope.analysis import exposed_comm, exposed_other
 from overlapscope.analysis import idle as idle_time
 from overlapscope.analysis.average import average, comparable, judged_steps
 from overlapscope.analysis.blockers import recorded
 from overlapscope.analysis.comm_order import CommOps
 from overlapscope.analysis.edges import Edges, find_edges
-from overlapscope.analysis.evidence import comm_evidence, copy_evidence, idle_evidence
+from overlapscope.analysis.evidence import comm_evidence, copy_evidence, idle_evidence, other_evidence
 from overlapscope.analysis.figures import Period, Window
 from overlapscope.analysis.grouping import distinct
 from overlapscope.analysis.groups import find_stalls, group_copies, group_kernels
@@ -25,12 +25,21 @@ from overlapscope.analysis.host_sampled import with_sampled
 from overlapscope.analysis.host_steps import host_times
 from overlapscope.analysis.net_overlap import net_overlap
 from overlapscope.analysis.periods import Periods, behind_warm_up, find_ranges, find_steps
-from overlapscope.analysis.pieces import ExposedComm, ExposedCopies, IdleTime
+from overlapscope.analysis.pieces import ExposedComm, ExposedCopies, ExposedOther, IdleTime
 from overlapscope.analysis.plain_step import possible_step
 from overlapscope.analysis.results import Device, StepRange
 from overlapscope.analysis.timeline import Timeline, build, lengths, measured, stream_use
 from overlapscope.base.intervals import I64, Intervals, clip, covered, total, union
-from overlapscope.catalog.causes import COMM_CAUSES, COMM_RANK, COPY_CAUSES, COPY_RANK, IDLE_CAUSES, IDLE_RANK
+from overlapscope.catalog.causes import (
+    COMM_CAUSES,
+    COMM_RANK,
+    COPY_CAUSES,
+    COPY_RANK,
+    IDLE_CAUSES,
+    IDLE_RANK,
+    OTHER_CAUSES,
+    OTHER_RANK,
+)
 from overlapscope.trace.model import Kind, PlainSteps, Trace
 
 
@@ -41,6 +50,7 @@ class Causes(Struct, frozen=True, eq=False, kw_only=True):
     exposed: ExposedCopies
     exposed_comm: ExposedComm
     comm: CommOps
+    exposed_other: ExposedOther
     idle: IdleTime
     steps: Periods
     ranges: Periods
@@ -140,6 +150,7 @@ def _find_causes(trace: Trace, comparable: Trace, device: int, blocking: Blockin
         exposed=exposed_copies.attribute(recording),
         exposed_comm=exposed_communication,
         comm=comm,
+        exposed_other=exposed_other.attribute(timeline),
         idle=with_sampled(comparable, idle_time.attribute(comparable, for_causes, edges, blocking), steps, device),
         steps=steps,
         ranges=find_ranges(trace, timeline),
@@ -181,10 +192,12 @@ def _figures(
         copies=group_copies(timeline, steps, windows),
         exposed_copy_by_cause=figures.exposed_copy_by_cause,
         exposed_comm_by_cause=figures.exposed_comm_by_cause,
+        exposed_other_by_cause=figures.exposed_other_by_cause,
         idle_by_cause=figures.idle_by_cause,
         evidence=(
             *copy_evidence(trace, timeline, causes.exposed, steps, windows),
             *comm_evidence(trace, timeline, causes.exposed_comm, steps, windows),
+            *other_evidence(trace, timeline, causes.exposed_other, steps, windows),
             *idle_evidence(trace, causes.idle, steps, windows),
         ),
         host_stalls=find_stalls(trace, timeline, blocking, causes.idle, steps, windows),
@@ -205,6 +218,7 @@ def _measure(causes: Causes, windows: Sequence[Intervals]) -> list[_Lengths]:
     for subject, pieces, ranks in (
         ("exposed-copy", causes.exposed, COPY_RANK),
         ("exposed-comm", causes.exposed_comm, COMM_RANK),
+        ("exposed-other", causes.exposed_other, OTHER_RANK),
         ("idle", causes.idle, IDLE_RANK),
     ):
         for cause, rank in ranks.items():
@@ -247,6 +261,7 @@ def period(name: str, start: int, end: int, ns: Mapping[str, int], *, partial: b
         overlap=overlap,
         exposed_copy_by_cause={str(cause): ns[f"exposed-copy:{cause}"] for cause in COPY_CAUSES},
         exposed_comm_by_cause={str(cause): ns[f"exposed-comm:{cause}"] for cause in COMM_CAUSES},
+        exposed_other_by_cause={str(cause): ns[f"exposed-other:{cause}"] for cause in OTHER_CAUSES},
         idle_by_cause={str(cause): ns[f"idle:{cause}"] for cause in IDLE_CAUSES},
         partial=partial,
     )

@@ -88,6 +88,7 @@ def _figures(device: Device) -> dict[str, Any]:
         "efficiency_pct": device.overlap.efficiency_pct,
         "exposed_copy_by_cause": _some(device.exposed_copy_by_cause),
         "exposed_comm_by_cause": _some(device.exposed_comm_by_cause),
+        "exposed_other_by_cause": _some(device.exposed_other_by_cause),
         "idle_by_cause": _some(device.idle_by_cause),
     }
 

@@ -307,7 +307,7 @@ class Tools(msgspec.Struct, frozen=True):
             groups = (
                 [figures.span],
                 *(figures.buckets, figures.overlap, figures.exposed_copy_by_cause),
-                *(figures.exposed_comm_by_cause, figures.idle_by_cause),
+                *(figures.exposed_comm_by_cause, figures.exposed_other_by_cause, figures.idle_by_cause),
             )
             items.append({**place, "verdict": device.verdict, "over": device.basis})
             items += [

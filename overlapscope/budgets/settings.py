@@ -18,6 +18,7 @@ from overlapscope.budgets.quantity import exact
 from overlapscope.budgets.samples import Series
 from overlapscope.budgets.verdicts import Level, Subject
 from overlapscope.catalog.earlier_names import ids_of
+from overlapscope.reading.communication import Patterns
 from overlapscope.rules import RULES
 
 Ranks = Literal["worst", "median", "each"]
@@ -245,6 +246,8 @@ class Settings(Struct, frozen=True, kw_only=True):
     forbid: tuple[str, ...] = ()
     overrides: tuple[Override, ...] = ()
     exceptions: tuple[Exemption, ...] = ()
+    communication: Patterns | None = None
+    """Regular expressions of the names of further communication kernels; None where not stated."""
     allow_missing: bool = False
     """True if forbidden rules that cannot be judged pass. Budgets have a field of the same name."""
     fail_level: Level = "error"

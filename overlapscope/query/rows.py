@@ -157,6 +157,7 @@ def _by_cause(source: Device | PerStep | Plain, device: int) -> Iterator[Mapping
     for subject, times in (
         ("exposed-copy", source.exposed_copy_by_cause),
         ("exposed-comm", source.exposed_comm_by_cause),
+        ("exposed-other", {} if isinstance(source, Plain) else source.exposed_other_by_cause),
         ("idle", source.idle_by_cause),
     ):
         for cause, time_ns in times.items():

@@ -76,7 +76,9 @@ _CAUSE: Final = _texts(
     cause="the cause: `overlapscope explain CAUSE`",
     confidence="exact; or rebuilt, if it depends on an event edge that the trace does not state",
 )
-_CAUSES: Final = _texts(subject="exposed-copy, exposed-comm or idle", cause="the cause: `overlapscope explain CAUSE`")
+_CAUSES: Final = _texts(
+    subject="exposed-copy, exposed-comm, exposed-other or idle", cause="the cause: `overlapscope explain CAUSE`"
+)
 _MEMORY: Final = (
     *_integers(bytes="bytes moved; NULL if none were, or if they were not recorded"),
     *_texts(

@@ -254,6 +254,8 @@ def _charts(part: DeviceReport, analysis: DeviceAnalysis | None) -> Iterator[Cha
         yield Chart(f"{id}-exposed", "Exposed copy by cause", partial(charts.causes, part, "exposed-copy"))
     if any(device.exposed_comm_by_cause.values()):
         yield Chart(f"{id}-comm", "Exposed communication by cause", partial(charts.causes, part, "exposed-comm"))
+    if any(device.exposed_other_by_cause.values()):
+        yield Chart(f"{id}-other", "Other memory work by kind", partial(charts.causes, part, "exposed-other"))
     if any(device.idle_by_cause.values()):
         yield Chart(f"{id}-idle", "Idle by cause", partial(charts.causes, part, "idle"))
     copies = list_copies(analysis) if analysis is not None else None

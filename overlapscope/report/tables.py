@@ -167,6 +167,7 @@ def _by_cause(device: Device) -> tuple[tuple[str, str, dict[str, int]], ...]:
     return (
         ("exposed copy", "copy", device.exposed_copy_by_cause),
         ("exposed comm", "comm", device.exposed_comm_by_cause),
+        ("memset/D2D/P2P", "memory", device.exposed_other_by_cause),
         ("idle", "idle", idle),
     )
 

@@ -16,7 +16,7 @@ from overlapscope.analysis.plain_step import takes
 from overlapscope.analysis.results import Device, TraceResult, missing_by_cause, missing_ns
 from overlapscope.base.words import between, capital, clean, duration, listed, plural, saved_between, share
 from overlapscope.catalog import causes, devices
-from overlapscope.catalog.causes import IDLE, WORK_UNKNOWN, Cause, CopyCause, IdleCause, Subject
+from overlapscope.catalog.causes import IDLE, WORK_UNKNOWN, Cause, CopyCause, IdleCause, OtherCause, Subject
 from overlapscope.report import net_overlap
 from overlapscope.report.page import DeviceReport
 from overlapscope.rules import RULES
@@ -99,7 +99,8 @@ def _judge(section: DeviceReport) -> Verdict:
     least = _least_part(section, device, lost_ns)
     lost_parts = trust.lost & CAUSES
     level: Level = "recorded" if section.page.recorded else _level(part)
-    if level == "good" and (lost_parts or device.span_ns - device.buckets.compute_ns >= GOOD_BELOW * device.span_ns):
+    unclear_ns = device.span_ns - device.buckets.compute_ns + section.per_step(_unclear_ns(device))
+    if level == "good" and (lost_parts or unclear_ns >= GOOD_BELOW * device.span_ns):
         level = "fair"
     if level == "poor" and _level(least) == "good":
         level = "unknown"
@@ -114,7 +115,7 @@ def _judge(section: DeviceReport) -> Verdict:
     if losses[0].ns >= POOR_FROM * device.span_ns:
         name = losses[0].name
     lead = f"{name}: {figures}." if name else f"{capital(figures)}."
-    doubt = " ".join(filter(None, (_doubt(section), _unjudged(lost_parts))))
+    doubt = " ".join(filter(None, (_doubt(section), _unjudged(lost_parts), _unclear(section, device))))
     steps = steps_sentence(spread.of_device(device), section.trace) if section.page.scope == "window" else ""
     cost = net_overlap.sentence(section)
     told = level != "recorded"
@@ -172,6 +173,12 @@ class _Loss(Struct, frozen=True):
     is_idle: bool = False
 
 
+_ALONE: Final[Mapping[str, str]] = {
+    OtherCause.PEER_COPY: "copies between GPUs run",
+    OtherCause.PAGE_MIGRATION: "migrations of managed memory run",
+    OtherCause.DEVICE_COPY: "copies within the GPU run",
+    OtherCause.MEMSET: "memsets run",
+}
 _BOUND: Final[Mapping[str, str]] = {
     IdleCause.DATA_LOADING: "Input-bound",
     IdleCause.DISPATCH: "Launch-bound",
@@ -201,7 +208,9 @@ def _losses(device: Device, *, lost: bool, reach: str) -> list[_Loss]:
         clause += f" ({share(buckets.exposed_comm_ns, span)})"
         losses.append(_Loss(buckets.exposed_comm_ns, clause, "Communication-bound"))
     if buckets.exposed_other_ns >= worth:
-        clause = f"memory work of the GPU runs alone for {duration(buckets.exposed_other_ns)}"
+        most_ns, cause = max((ns, cause) for cause, ns in device.exposed_other_by_cause.items())
+        alone = _ALONE.get(cause, "") if 2 * most_ns > buckets.exposed_other_ns else ""
+        clause = f"{alone or 'memory work of the GPU runs'} alone for {duration(buckets.exposed_other_ns)}"
         losses.append(_Loss(buckets.exposed_other_ns, f"{clause} ({share(buckets.exposed_other_ns, span)})"))
     if idle >= worth:
         explained = {cause: ns for cause, ns in device.idle_by_cause.items() if cause not in WORK_UNKNOWN}
@@ -278,6 +287,7 @@ def _main_cause(device: Device) -> tuple[int, Subject, Cause]:
     subjects: tuple[tuple[Subject, Mapping[str, int]], ...] = (
         ("exposed-copy", device.exposed_copy_by_cause),
         ("exposed-comm", device.exposed_comm_by_cause),
+        ("exposed-other", device.exposed_other_by_cause),
         ("idle", device.idle_by_cause),
     )
     every = ((ns, subject, causes.CAUSES[subject][cause]) for subject, by in subjects for cause, ns in by.items())
@@ -316,6 +326,25 @@ def _unjudged(lost: frozenset[Part]) -> str:
     silent = sum(bool(rule.rests_on & lost) for rule in RULES.values())
     which = "no rule can" if silent == len(RULES) else f"{silent} of {len(RULES)} rules cannot"
     return f"{what} are lost or wrong, so {which} tell whether there is more to find."
+
+
+def _unclear_ns(device: Device) -> int:
+    return sum(group.time_ns for group in device.kernels if group.unclear)
+
+
+def _unclear(section: DeviceReport, device: Device) -> str:
+    """Return which kernels may communicate, as far as their names tell, if they take a time that matters."""
+    time_ns = section.per_step(_unclear_ns(device))
+    if time_ns < max(1, WORTH_SAYING * device.span_ns):
+        return ""
+    names = listed((devices.as_recorded(clean(group.kernel, 60)) for group in device.kernels if group.unclear), _NAMED)
+    return (
+        f"Kernels that may communicate count as compute: {duration(time_ns)} ({share(time_ns, device.span_ns)}) in "
+        f"{names}. If they do, name them in `communication` in the configuration."
+    )
+
+
+_NAMED = 3
 
 
 def _doubt(section: DeviceReport) -> str:
