@@ -246,7 +246,8 @@ def test_an_assistant_is_answered_with_the_figures_of_the_tables(recording: Path
         assert {name: figures[name] for name in asdict(device.buckets)} == asdict(device.buckets)
         assert figures["efficiency_pct"] == device.overlap.efficiency_pct
         assert figures["idle_by_cause"] == {cause: ns for cause, ns in device.idle_by_cause.items() if ns}
-        assert answer["verdict"] == judge(section).text or answer["verdict"].endswith("...")
+        spoken = judge(section)
+        assert answer["verdict"] == f"{spoken.subject}: {spoken.answer}" or answer["verdict"].endswith("...")
         expected += [(finding.rule, section.per_step(finding.cost_ns)) for finding in section.findings]
     assert [(each["rule"], each["costs_ns"]) for each in findings] == expected
 
