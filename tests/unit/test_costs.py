@@ -182,7 +182,7 @@ def test_views_say_what_a_fix_saves_at_least_and_at_most() -> None:
     }
     assert costs["ddp/rank0", "dispatch"] == "saves about 9.15 ms a recorded step (24.6%), 7.2 to 10.1 ms"
     assert costs["ddp/rank0", "exposed-comm"].startswith("costs 1.03 ms a recorded step (")
-    assert costs[SLOW_ON_THE_HOST, "late-prefetch"] == "saves nothing by itself"
+    assert costs[SLOW_ON_THE_HOST, "late-prefetch"].startswith("saves nothing by itself, at most ")
     assert costs[SLOW_ON_THE_HOST, "streams-without-overlap"] == ""
     (section,) = pages["ddp/rank0"].sections()
     assert verdict.judge(section).remedy.endswith(" It saves about 9.15 ms a recorded step (24.6%), 7.2 to 10.1 ms.")

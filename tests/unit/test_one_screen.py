@@ -78,7 +78,8 @@ def test_findings_of_several_ranks_give_each_piece_of_advice_once() -> None:
     ranks = [analysis_of(traces / f"rank{number}.trace.json.gz") for number in (0, 1)]
     whole = terminal.render(document(Page(build(ranks), verbose=True)), width=WIDTH)
     assert whole.count("Give the collective a stream of its own") == len(ranks) + 1, "each verdict's, and the findings'"
-    assert whole.count("Communication runs alone for ") == 2
+    assert whole.count("Why: Communication runs alone for ") == len(ranks)
+    assert whole.count("Communication runs alone for ") == 2 * len(ranks)
     short = terminal.render(brief(document(Page(build(ranks)))), width=WIDTH)
     assert "on rank 0, also on rank 1" in short
     assert len(short.splitlines()) <= 2 * LINES
