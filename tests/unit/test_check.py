@@ -422,9 +422,7 @@ def test_a_forbidden_rule_names_the_rank_and_gives_the_largest_first(tmp_path: P
     ]
     verdict = only(judge(traces, "forbid = ['same-stream']"))
     assert (verdict.status, verdict.value, verdict.subject.rank) == ("fail", 2, 1)
-    assert verdict.message == (
-        "There are 2 findings of same-stream; the largest costs 400 us a step, on rank 1."
-    )
+    assert verdict.message == ("There are 2 findings of same-stream; the largest costs 400 us a step, on rank 1.")
     assert [reason.title[:8] for reason in verdict.reasons] == ["rank 1: ", "rank 0: "]
     first = only(judge(write_steps(tmp_path / "one.json", rank=0), "forbid = ['same-stream']"))
     assert first.message == "There is 1 finding of same-stream, which costs 200 us a step."

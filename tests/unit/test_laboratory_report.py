@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shutil
 from collections.abc import Callable
 from html.parser import HTMLParser
@@ -136,8 +137,9 @@ def test_a_cause_of_no_time_does_not_hold() -> None:
 
 
 def test_every_rank_is_held_against_the_truth() -> None:
-    ranks = analyse([TRACES / "ddp" / f"rank{rank}.json.gz" for rank in range(2)], TRACES)
-    both = variant("both", truth=Truth(exposed_comm="late-compute"), analyses=ranks)
+    traces = TRACES / "laboratory" / "fsdp_offload" / "offload.traces"
+    ranks = analyse([traces / f"rank{rank}.trace.json.gz" for rank in range(2)], TRACES)
+    both = variant("both", truth=Truth(findings=("exposed-comm",)), analyses=ranks)
     [comparison] = compared(experiment(both))
     assert [(claim.text[:13], claim.holds) for claim in comparison.claims] == [
         ("both (rank 0)", False),
@@ -176,6 +178,7 @@ def made_results() -> Results:
     streams = experiment(
         variant("one_stream", "pipeline_1stream.json.gz", wall_ms=wall(29.4), published={"wall_ms": 178.0}),
         variant("three_streams", "pipeline_3stream.json.gz", wall_ms=wall(14.5)),
+        variant("train", "gpt2_train.json.gz"),
         variant("hostile", status="failed", error=HOSTILE, shows=HOSTILE),
         name="pipeline",
         title=HOSTILE,
@@ -211,13 +214,14 @@ def test_without_a_name_each_variant_has_a_line(
     names = [
         variant.name for experiment in store.read(SAMPLES / "laboratory").experiments for variant in experiment.variants
     ]
-    verdicts = ("good", "fair", "poor", "n/a")
+    verdicts = ("good", "fair", "poor", "unknown", "n/a")
     variants = [line.split()[0] for line in lines if line.startswith("  ") and line.split()[-1] in verdicts]
     assert variants == names and len(lines) < len(names) + 60
     assert "`overlapscope scenarios report NAME` shows one experiment in full." in lines
     store.write(made_results(), tmp_path)
     assert main(["scenarios", "report", "--results", str(tmp_path)]) == 0
-    assert " failed" in capsys.readouterr().out
+    out = capsys.readouterr().out
+    assert " failed" in out and re.search("train .* unknown\n", out)
     assert main(["scenarios", "report", "pipelin", "--results", str(tmp_path)]) == 2
     assert "did you mean 'pipeline'" in capsys.readouterr().err
 
@@ -231,7 +235,7 @@ def test_the_report_shows_figures_verdicts_and_whether_they_agree(reported: tupl
             "pipeline/hostile failed",
             "one_stream 29.40 0.01 10",
             "178.0",
-            "one_stream 29.46 20.7 76.2 3.1",
+            "one_stream 29.47 20.6 76.2 3.2",
             "no-compute 72.9",
             "93 of 100",
             "compare ratios, not times",
