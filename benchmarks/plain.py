@@ -1,4 +1,4 @@
-"""Compare plain steps, as overlapscope measures and estimates them, with programs that run without it.
+"""Compare plain steps, as overlapscope measures them, with programs that run without it.
 
     python -m benchmarks.plain DIR [docs/evaluation/plain.md]      # DIR is that of benchmarks.plain_record
 

@@ -13,7 +13,7 @@ from msgspec.structs import replace
 import overlapscope
 from benchmarks import plain_runs
 from benchmarks.plain_runs import BEFORE, WAYS, EditEquivalent, MachineVersions, trace_path, variant_of
-from overlapscope.analysis.results import Device, Plain
+from overlapscope.analysis.results import Device, Plain, StepRange
 from overlapscope.errors import UsageError
 from overlapscope.prediction.result import Estimate
 from overlapscope.trace.model import PlainSteps, TimedSteps
@@ -71,9 +71,26 @@ class EvaluatedRecording(Struct, frozen=True):
     busy_ns: int
     """Time of a recorded step in which the GPU worked."""
     plain: Plain | None
-    untold: Plain | None
-    """As estimated where the recorder has timed nothing."""
+    alone: StepRange
+    """Interval of the plain step if the recorder has timed nothing."""
+    mean_busy_ns: int
+    """Time of an average recorded step in which the GPU worked."""
     predicted: tuple[PredictedStep, ...]
+
+    @property
+    def width_pct(self) -> float:
+        """Width of the interval without a plain step, as a share of the recorded step."""
+        return 100 * (1 - self.alone.low_ns / self.alone.high_ns)
+
+    @property
+    def low_holds(self) -> bool:
+        """True if the plain step is no shorter than the interval's lower end."""
+        return self.alone.low_ns <= self.truth.step_ns
+
+    @property
+    def above_pct(self) -> float:
+        """By how much the plain step is longer than the recorded one; 0 if it isn't."""
+        return max(0.0, error_pct(self.truth.step_ns, self.alone.high_ns))
 
     @property
     def idle_pct(self) -> float:
@@ -140,6 +157,8 @@ def _recorded(job: _EvaluationTask) -> EvaluatedRecording | None:
     bare = replace(trace, plain_steps=PlainSteps())
     (device,) = overlapscope.analyze(trace).devices
     (untold,) = overlapscope.analyze(bare).devices
+    frame = untold.per_step or untold.judged
+    assert untold.alone is not None and frame is not None
     predicted = []
     for pair in program.pairs:
         after = truths.get((job.program, variant_of(pair.edits)))
@@ -165,7 +184,8 @@ def _recorded(job: _EvaluationTask) -> EvaluatedRecording | None:
         after_ns=_median(trace.plain_steps.after),
         busy_ns=_busy_ns(device),
         plain=device.plain,
-        untold=untold.plain,
+        alone=untold.alone,
+        mean_busy_ns=frame.span_ns - frame.buckets.idle_ns,
         predicted=tuple(predicted),
     )
 

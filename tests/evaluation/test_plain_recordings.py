@@ -33,11 +33,15 @@ def test_every_recording_has_a_plain_step_that_the_recorder_measured(rows: list[
     assert all(row.plain is not None and row.plain.origin == "measured" for row in rows)
 
 
-def test_the_interval_without_a_given_step_contains_what_another_process_took(rows: list[EvaluatedRecording]) -> None:
-    held = [row.untold.low_ns <= row.truth.step_ns <= row.untold.high_ns for row in rows if row.untold is not None]
-    assert len(held) >= 19 and sum(held) >= 0.9 * len(held)
-    errors = [abs(row.untold.step_ns / row.truth.step_ns - 1) for row in rows if row.untold is not None]
-    assert statistics.median(errors) <= 0.1
+def test_the_interval_without_a_plain_step_begins_between_busy_time_and_what_another_process_took(
+    rows: list[EvaluatedRecording],
+) -> None:
+    for row in rows:
+        assert row.plain is not None and row.plain.recorded_step_ns == row.alone.high_ns
+        assert row.mean_busy_ns <= row.alone.low_ns <= row.plain.step_ns and row.low_holds, row.program
+        # Steps of other processes, between which the machine's speed changes, may be longer than the recorded one.
+        assert row.above_pct < 7.0, row.program
+    assert sum(not row.above_pct for row in rows) >= 0.8 * len(rows)
 
 
 def test_advice_comes_true_in_the_program_without_the_recorder(rows: list[EvaluatedRecording]) -> None:

@@ -178,7 +178,6 @@ def made_results() -> Results:
     streams = experiment(
         variant("one_stream", "pipeline_1stream.json.gz", wall_ms=wall(29.4), published={"wall_ms": 178.0}),
         variant("three_streams", "pipeline_3stream.json.gz", wall_ms=wall(14.5)),
-        variant("train", "gpt2_train.json.gz"),
         variant("hostile", status="failed", error=HOSTILE, shows=HOSTILE),
         name="pipeline",
         title=HOSTILE,
@@ -218,7 +217,8 @@ def test_without_a_name_each_variant_has_a_line(
     variants = [line.split()[0] for line in lines if line.startswith("  ") and line.split()[-1] in verdicts]
     assert variants == names and len(lines) < len(names) + 60
     assert "`overlapscope scenarios report NAME` shows one experiment in full." in lines
-    store.write(made_results(), tmp_path)
+    train = experiment(variant("train", "gpt2_train.json.gz"), name="training")
+    store.write(Results(experiments=(*made_results().experiments, train)), tmp_path)
     assert main(["scenarios", "report", "--results", str(tmp_path)]) == 0
     out = capsys.readouterr().out
     assert " failed" in out and re.search("train .* unknown\n", out)
