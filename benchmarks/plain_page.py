@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import re
 import statistics
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from benchmarks.data_files import csv_text
-from benchmarks.plain_evaluation import EvaluatedRecording, PredictedStep, error_pct
+from benchmarks.plain_evaluation import EvaluatedRecording, PredictedStep, UntoldStep, error_pct
 from benchmarks.plain_runs import BEFORE, MachineVersions
 from benchmarks.whatif_page import milliseconds
 from overlapscope.base.words import clean
@@ -21,7 +21,9 @@ MEDIAN_PCT, WORST_PCT = 5.0, 20.0
 """Of predictions."""
 
 
-def page(rows: Sequence[EvaluatedRecording], machine: MachineVersions, processes: int) -> str:
+def page(
+    rows: Sequence[EvaluatedRecording], laboratory: Mapping[str, UntoldStep], machine: MachineVersions, processes: int
+) -> str:
     """Return the whole page."""
     text = TEXT.read_text(encoding="utf-8")
     gpu = machine.gpu or "a CPU"
@@ -30,17 +32,19 @@ def page(rows: Sequence[EvaluatedRecording], machine: MachineVersions, processes
         "processes": str(processes),
         "machine": f"{gpu}, torch {machine.torch}, Python {machine.python}",
         "goals": _goals(rows),
+        "laboratory": _laboratory([*laboratory.values()]),
     }.items():
         text = text.replace(f"{{{name}}}", part)
     return re.sub(r"\n{3,}", "\n\n", text)
 
 
-def data(rows: Sequence[EvaluatedRecording]) -> dict[str, str]:
+def data(rows: Sequence[EvaluatedRecording], laboratory: Mapping[str, UntoldStep]) -> dict[str, str]:
     """Return the text of each CSV file by the end of its name."""
+    untold = {**{_name(row): row.untold for row in rows}, **laboratory}
     return {
         "": csv_text(PLAIN, map(_plain, rows)),
         "-idle": csv_text(IDLE, map(_idle, rows)),
-        "-intervals": csv_text(ALONE, map(_alone, rows)),
+        "-intervals": csv_text(UNTOLD, (_untold(*named) for named in untold.items())),
         "-predictions": csv_text(PAIRS, (_pair(row, prediction) for row in rows for prediction in row.predicted)),
     }
 
@@ -72,13 +76,17 @@ def _goals(rows: Sequence[EvaluatedRecording]) -> str:
         _goal(
             "without a plain step, the interval's lower end is no longer than the truth",
             "all",
-            _share([row.low_holds for row in rows]),
+            _share([row.untold.low_holds for row in rows]),
         ),
-        _goal("the truth lies in the interval", "", _share([row.low_holds and not row.above_pct for row in rows], 0.0)),
+        _goal(
+            "the truth lies in the interval",
+            "",
+            _share([row.untold.low_holds and not row.untold.above_pct for row in rows], 0.0),
+        ),
         _goal(
             "the interval's width, as a share of the recorded step (median)",
             "",
-            _most(_median([row.width_pct for row in rows]), float("inf")),
+            _most(_median([row.untold.width_pct for row in rows]), float("inf")),
         ),
         _goal("predictions, the median error", f"{MEDIAN_PCT:.0f}%", _most(_median(errors), MEDIAN_PCT)),
         _goal("predictions, the worst error", f"{WORST_PCT:.0f}%", _most(max(errors, default=None), WORST_PCT)),
@@ -94,6 +102,15 @@ def _goals(rows: Sequence[EvaluatedRecording]) -> str:
         _goal("the worst error without a plain step", "", _most(max(bare, default=None), float("inf"))),
     ]
     return "\n".join(["| | wanted | reached |", "|---|---:|---:|", *lines])
+
+
+def _laboratory(untold: Sequence[UntoldStep]) -> str:
+    """Return a sentence on the laboratory's recordings."""
+    holds, longer = sum(each.low_holds for each in untold), [each.above_pct for each in untold if each.above_pct]
+    return (
+        f"the lower end holds for {holds} of {len(untold)}, and {len(longer)} were timed longer than recorded, by "
+        f"{statistics.median(longer):.1f}% in the median and at most {max(longer):.1f}%"
+    )
 
 
 def _goal(what: str, wanted: str, reached: str) -> str:
@@ -142,7 +159,7 @@ PLAIN = (
     "of plain",
 )
 IDLE = ("program", "busy, ms a step", "idle, %", "corrected, %", "points apart")
-ALONE = ("program", "plain, ms", "busy, ms a step", "interval", "width, %", "lower end holds", "above the interval, %")
+UNTOLD = ("program", "plain, ms", "busy, ms a step", "interval", "width, %", "lower end holds", "above the interval, %")
 PAIRS = (
     "program, edits",
     "interventions",
@@ -189,15 +206,15 @@ def _idle(row: EvaluatedRecording) -> list[str]:
     ]
 
 
-def _alone(row: EvaluatedRecording) -> list[str]:
+def _untold(name: str, untold: UntoldStep) -> list[str]:
     return [
-        _name(row),
-        milliseconds(row.truth.step_ns),
-        milliseconds(row.mean_busy_ns),
-        f"{milliseconds(row.alone.low_ns)} to {milliseconds(row.alone.high_ns)}",
-        f"{row.width_pct:.1f}",
-        _yes(row.low_holds),
-        f"{row.above_pct:.1f}" if row.above_pct else "",
+        name,
+        milliseconds(untold.plain_ns),
+        milliseconds(untold.busy_ns),
+        f"{milliseconds(untold.low_ns)} to {milliseconds(untold.high_ns)}",
+        f"{untold.width_pct:.1f}",
+        _yes(untold.low_holds),
+        f"{untold.above_pct:.1f}" if untold.above_pct else "",
     ]
 
 

@@ -44,7 +44,7 @@ class PlainRow(Struct, frozen=True):
 
 def plain_rows(pairs: Sequence[RecordingPair]) -> list[PlainRow]:
     """Return the pairs of which both plain steps are known."""
-    plain_steps = _plain_steps()
+    plain_steps = laboratory_steps()
     rows = []
     for pair in pairs:
         before, after = plain_steps.get(pair.before), plain_steps.get(pair.after)
@@ -58,7 +58,7 @@ def plain_rows(pairs: Sequence[RecordingPair]) -> list[PlainRow]:
     return rows
 
 
-def _plain_steps() -> dict[Path, int]:
+def laboratory_steps() -> dict[Path, int]:
     """Return the median step of each recorded variant without a profiler."""
     rows = {}
     place = TRACES / "laboratory"
