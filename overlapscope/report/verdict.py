@@ -311,11 +311,11 @@ def cost(section: DeviceReport, finding: Finding) -> str:
     saving = finding.saving
     if saving is None:
         return f"costs {text(finding.cost_ns)}"
-    ns, low_ns, high_ns = map(section.per_step, (saving.ns, saving.low_ns, saving.high_ns))
+    ns, low_ns, high_ns = map(section.per_step, (saving.saved_ns, saving.saved_low_ns, saving.saved_high_ns))
     between_ends = "" if duration(low_ns) == duration(high_ns) else f", {saved_between(low_ns, high_ns)}"
     if ns < HARDLY * of_ns:
         return f"saves nothing by itself{between_ends if high_ns >= HARDLY * of_ns else ''}"
-    return f"saves about {text(saving.ns)}{between_ends}"
+    return f"saves about {text(saving.saved_ns)}{between_ends}"
 
 
 def _unjudged(lost: frozenset[Part]) -> str:

@@ -383,7 +383,9 @@ def _report(report: Report) -> None:
         span = spans[finding.source, finding.device]
         _must(finding.cost_ns <= span, f"a cost of {finding.rule} is above the span", finding.cost_ns, span)
         if (saving := finding.saving) is not None:
-            _must(saving.low_ns <= saving.ns <= saving.high_ns, "a saving outside its interval", saving)
+            _must(
+                saving.saved_low_ns <= saving.saved_ns <= saving.saved_high_ns, "a saving outside its interval", saving
+            )
     for device in report.devices:
         plain = device.plain
         if (alone := device.alone) is not None:
