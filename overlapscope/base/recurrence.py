@@ -6,8 +6,8 @@ A program's work is nested: layers in a step, steps between two logs. The outerm
 the occurrences of all candidates. A candidate is an anchor if its occurrences are evenly spaced and span most of the
 sequence.
 2. Anchors with the same spacing belong to one level of nesting. From the widest spacing down, the first level whose
-segments consist of the same symbols is the unit. A narrower level is chosen if it lacks almost nothing: a loop that
-logs every tenth step has the step as its unit.
+segments consist of the same symbols is the unit. A narrower level is chosen if it lacks almost nothing and marks of
+iterations occur once in its units: a loop that logs every tenth step has the step as its unit.
 3. Among that level's anchors, the anchor with the longest pause before it begins the unit.
 
 All of this is linear in the length of the sequence.
@@ -54,7 +54,7 @@ _EXTRA: Final = 0.005
 _PAUSE: Final = 0.5
 """Minimum share of the longest pause at which a pause is equally good."""
 _MARKS: Final = 1.5
-"""Number of marks of each kind at which a unit holds several iterations."""
+"""Number of marks of a kind at which a unit holds several."""
 
 _Keys = NDArray[np.uint16]
 _Floats = NDArray[np.float64]
@@ -98,8 +98,8 @@ def find_recurrence(symbols: I64, pause: I64, marks: Sequence[Index] = ()) -> Re
     Args:
         symbols: Whole numbers of at least 0, a different number for each symbol.
         pause: How clearly the program paused before each symbol. It decides where a unit begins.
-        marks: For each kind of mark that stands for an iteration, the places in the sequence where it occurs. A unit
-            with several marks of every kind is rejected.
+        marks: For each kind of mark that stands for an iteration, the places in the sequence where it occurs, if any. A
+            unit with several marks of every kind is rejected.
     """
     if len(symbols) < 2 * FEWEST:
         return None
@@ -111,9 +111,12 @@ def find_recurrence(symbols: I64, pause: I64, marks: Sequence[Index] = ()) -> Re
             continue
         units = (_trimmed(places, names, runs) for places in _by_pause(level, pause))
         unit = next((unit for unit in units if unit is not None), None)
-        if unit is None or (best is None and _several(unit, marks)):
+        if unit is None:
             continue
-        if best is None or 1 - unit.regular <= _EXTRA:
+        each = [((places >= unit.starts[0]) & (places < unit.end)).sum() / len(unit.starts) for places in marks]
+        if best is None:
+            best = None if each and min(each) >= _MARKS else unit
+        elif 1 - unit.regular <= _EXTRA and any(1 / _MARKS < number < _MARKS for number in each):
             best = unit
     return best
 
@@ -179,12 +182,6 @@ def _by_pause(level: Sequence[I64], pause: I64) -> list[I64]:
     pauses = [float(np.median(pause[places])) for places in ordered]
     longest = _PAUSE * max(pauses)
     return [next(places for places, length in zip(ordered, pauses, strict=True) if length >= longest), ordered[0]]
-
-
-def _several(unit: Recurrence, marks: Sequence[Index]) -> bool:
-    """Return whether a unit holds several iterations, by all kinds of marks."""
-    inside = [((places >= unit.starts[0]) & (places < unit.end)).sum() / len(unit.starts) for places in marks]
-    return bool(inside) and min(inside) >= _MARKS
 
 
 def _trimmed(places: I64, names: _Keys, runs: _Keys) -> Recurrence | None:

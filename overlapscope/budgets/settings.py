@@ -77,8 +77,8 @@ class Narrowed(Struct, frozen=True, kw_only=True):
 
 
 def step_fits(name: str, pattern: str) -> bool:
-    """Return whether a step matches a pattern such as `ProfilerStep#4` or `4`."""
-    return fnmatchcase(name, pattern) or fnmatchcase(name.rpartition("#")[2], pattern)
+    """Return whether a step matches a pattern such as `ProfilerStep#4`, `repeat 4 of 9` or `4`."""
+    return fnmatchcase(name, pattern) or fnmatchcase(str(step_number(name)), pattern)
 
 
 class Budget(Narrowed, frozen=True, kw_only=True):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Sequence
 from typing import Final
 
 import numpy as np
@@ -11,9 +11,11 @@ from msgspec.structs import replace
 
 from overlapscope.base.columns import Index
 from overlapscope.base.intervals import I64, Bool, begins_after_all
+from overlapscope.base.marks import is_step_name, repeat_name
 from overlapscope.base.recurrence import Recurrence, find_recurrence
-from overlapscope.reading.steps import STEP, with_names
+from overlapscope.reading.steps import with_names
 from overlapscope.trace.host_ops import OPTIMIZER_STEP
+from overlapscope.trace.lead_in import lead_in_end
 from overlapscope.trace.model import GpuOps, HostEvents, Kind, OwnPeriod, Trace, stream_keys
 
 _MARK_NS: Final = 10**12
@@ -23,29 +25,42 @@ _MARK_NS: Final = 10**12
 class _Sequence(Struct, frozen=True, eq=False):
     """Launches or ops of a program, in order."""
 
+    of: str
+    """What they are, as in `OwnPeriod.of`."""
     symbol: I64
     start_ns: I64
     """When the host began each, ascending."""
     end_ns: I64
     thread: I64
+    runs_ns: I64
+    """When each began to run: on the device, for launches."""
+    begin_ns: int
+    """Begin of the recording where they run, after the lead-in."""
+    finish_ns: int
+    """End of the recording where they run."""
 
 
 def periodic_steps(trace: Trace) -> Trace:
-    """Return the trace with steps from its own period, or unchanged if it has steps or no period.
+    """Return the trace with its own period, of which the repeats are steps if they cover nearly all of the recording.
 
-    Start-up before the first period becomes a step of the warm-up, which is not judged.
+    It is unchanged if it has steps or no period.
     """
-    if trace.annotations.named(lambda name: name.startswith(STEP)).any():
+    if trace.annotations.named(is_step_name).any():
         return trace
     if not len(trace.gpu_ops):
-        return _with_period(trace, "CPU ops", _outermost_ops(trace))
+        # Without CUDA events, Nsight Systems records hardly anything but system calls.
+        return trace if trace.recorder == "nsys" else _with_period(trace, _outermost_ops(trace))
     device, stream = _main_stream(trace.gpu_ops)
     of_device = trace.gpu_ops.device == device
-    periodic = _with_period(trace, "kernel launches", _launches(trace, of_device & (trace.gpu_ops.stream == stream)))
-    if periodic.period is not None:
-        return periodic
+    of_stream = _with_period(trace, _launches(trace, of_device, of_device & (trace.gpu_ops.stream == stream)))
+    if of_stream.period is not None and of_stream.period.is_step:
+        return of_stream
     # Work may take turns on several streams.
-    return _with_period(trace, "kernel launches", _launches(trace, of_device))
+    return max(of_stream, _with_period(trace, _launches(trace, of_device, of_device)), key=_covered_pct)
+
+
+def _covered_pct(trace: Trace) -> float:
+    return -1 if trace.period is None else trace.period.covered_pct
 
 
 def without_period(trace: Trace) -> Trace:
@@ -53,8 +68,7 @@ def without_period(trace: Trace) -> Trace:
     if trace.period is None:
         return trace
     notes = trace.annotations
-    marked = notes.named(lambda name: name.startswith(STEP))
-    return replace(trace, annotations=notes.take(~marked), warm_up_steps=0, period=None)
+    return replace(trace, annotations=notes.take(~notes.named(is_step_name)), period=None)
 
 
 def _main_stream(ops: GpuOps) -> tuple[int, int]:
@@ -68,21 +82,36 @@ def _main_stream(ops: GpuOps) -> tuple[int, int]:
     return int(ops.device[row]), int(ops.stream[row])
 
 
-def _launches(trace: Trace, ops: Bool) -> _Sequence:
-    """Return the calls that launched some ops; a call's symbol is the name of its op, or of all ops of its graph."""
+def _launches(trace: Trace, of_device: Bool, ops: Bool) -> _Sequence:
+    """Return the calls that launched some ops of a device.
+
+    A call's symbol is the name of its op, or of all ops of its graph.
+    """
     calls, rows = trace.runtime_calls, np.flatnonzero(ops & (trace.gpu_ops.launch >= 0))
     # Calls are sorted by their start.
     rows = rows[np.argsort(trace.gpu_ops.launch[rows], kind="stable")]
     launch = trace.gpu_ops.launch[rows]
     first = np.flatnonzero(np.diff(launch, prepend=-1))
     symbol = trace.gpu_ops.name_id[rows].astype(np.int64)
+    runs_ns = trace.gpu_ops.start_ns[rows]
     if len(first) < len(rows):
         size = np.diff(first, append=len(rows))
         # A sum, because the branches of a graph may run in any order.
         mixed = np.add.reduceat((symbol + 1) * 0x9E3779B1 & 0x7FFFFFFF, first) & 0x7FFFFFFF
         symbol = np.where(size > 1, mixed, symbol[first])
-    call = launch[first]
-    return _Sequence(symbol, calls.start_ns[call], calls.end_ns[call], calls.thread[call])
+        runs_ns = np.minimum.reduceat(runs_ns, first)
+    call, device = launch[first], trace.gpu_ops.take(of_device)
+    begin = int(device.start_ns.min())
+    return _Sequence(
+        of="kernel launches",
+        symbol=symbol,
+        start_ns=calls.start_ns[call],
+        end_ns=calls.end_ns[call],
+        thread=calls.thread[call],
+        runs_ns=runs_ns,
+        begin_ns=lead_in_end(device, calls, begin) or begin,
+        finish_ns=int(device.end_ns.max()),
+    )
 
 
 def _outermost_ops(trace: Trace) -> _Sequence:
@@ -92,39 +121,64 @@ def _outermost_ops(trace: Trace) -> _Sequence:
     if len(threads):
         ops = ops.take(ops.thread == threads[np.argmax(counts)])
     ops = ops.take(begins_after_all(ops.start_ns, ops.end_ns))
-    return _Sequence(ops.name_id.astype(np.int64), ops.start_ns, ops.end_ns, ops.thread)
+    return _Sequence(
+        of="CPU ops",
+        symbol=ops.name_id.astype(np.int64),
+        start_ns=ops.start_ns,
+        end_ns=ops.end_ns,
+        thread=ops.thread,
+        runs_ns=ops.start_ns,
+        begin_ns=int(ops.start_ns.min(initial=0)),
+        finish_ns=int(ops.end_ns.max(initial=0)),
+    )
 
 
-def _with_period(trace: Trace, of: str, done: _Sequence) -> Trace:
-    """Return the trace with the periods of a sequence as its steps, if there are any."""
-    count = len(done.symbol)
+def _with_period(trace: Trace, done: _Sequence) -> Trace:
+    """Return the trace with the period of a sequence, if it has one, and with its repeats as steps, if they qualify."""
     pause = np.maximum(done.start_ns - np.append(done.start_ns[:1], done.end_ns[:-1]), 0)
-    marks = [_after(trace, done, _is_optimizer), _after(trace, done, _is_loader)]
+    notes = trace.annotations
+    marks = [_after(done, notes.end_ns[notes.named(judge)]) for judge in (_is_optimizer, _is_loader)]
     for places in marks:
         pause[places] += _MARK_NS
     # Several optimizer steps may be one iteration, as in a GAN, and so may several batches, of which gradients add up.
-    recurrence = find_recurrence(done.symbol, pause, marks if all(map(len, marks)) else ())
-    if recurrence is None:
+    units = find_recurrence(done.symbol, pause, marks)
+    if units is None or _are_parts(units, marks, _after(done, _reads(trace))):
         return trace
+    begin = max(done.begin_ns, int(done.runs_ns[units.starts[0] : units.end].min()))
+    covered = int(done.runs_ns[units.end :].min(initial=done.finish_ns)) - begin
     period = OwnPeriod(
-        of=of,
-        length=recurrence.length,
-        repeats=len(recurrence.starts),
-        regular_pct=round(100 * recurrence.regular, 1),
+        of=done.of,
+        length=units.length,
+        repeats=len(units.starts),
+        regular_pct=round(100 * units.regular, 1),
+        covered_pct=100 * max(covered, 0) / max(done.finish_ns - done.begin_ns, 1),
     )
-    edges = np.append(done.start_ns, done.end_ns[-1:])[np.minimum(recurrence.bounds, count)]
-    return replace(_marked(trace, edges, done, recurrence), period=period)
+    return replace(_marked(trace, done, units) if period.is_step else trace, period=period)
 
 
-def _marked(trace: Trace, edges: I64, done: _Sequence, recurrence: Recurrence) -> Trace:
-    """Return the trace with a step between each two edges, and another before them for start-up."""
-    if recurrence.starts[0]:
-        edges = np.append(done.start_ns[:1], edges)
-    threads, counts = np.unique(done.thread[recurrence.starts], return_counts=True)
-    names = (*trace.names, *(f"{STEP}{number}" for number in range(len(edges) - 1)))
+def _are_parts(units: Recurrence, marks: Sequence[Index], reads: Index) -> bool:
+    """Return whether units are only parts of iterations, as layers of a model are.
+
+    Then more work than in other units, such as a model's head, comes with what an iteration does once, and units don't:
+    an optimizer's step, a batch or reading a result. The recording may end after the last unit, so that doesn't count.
+    """
+    inside = [np.diff(np.searchsorted(places - 1, units.starts)) for places in (*marks, reads)]
+    usual = [float(np.median(count)) for count in inside]
+    if max(usual[: len(marks)]) >= 1:
+        return False
+    more = np.diff(units.starts) - units.length
+    return any(not often and bool((more > count)[count > 0].any()) for often, count in zip(usual, inside, strict=True))
+
+
+def _marked(trace: Trace, done: _Sequence, units: Recurrence) -> Trace:
+    """Return the trace with a step for each unit."""
+    edges = np.append(done.start_ns, done.end_ns[-1:])[units.bounds]
+    threads, counts = np.unique(done.thread[units.starts], return_counts=True)
+    count = len(units.starts)
+    names = (*trace.names, *(repeat_name(number, count) for number in range(1, count + 1)))
     renamed = with_names(trace, names)
     used = max(int(table.place.max(initial=-1)) for table in (trace.gpu_ops, trace.annotations, trace.cpu_ops))
-    rows = np.arange(len(edges) - 1, dtype=np.int32)
+    rows = np.arange(count, dtype=np.int32)
     steps = HostEvents(
         names=names,
         start_ns=edges[:-1],
@@ -132,18 +186,24 @@ def _marked(trace: Trace, edges: I64, done: _Sequence, recurrence: Recurrence) -
         name_id=rows + np.int32(len(trace.names)),
         # Places after those of all events.
         place=rows + np.int32(used + 1),
-        thread=np.full(len(rows), threads[np.argmax(counts)]),
+        thread=np.full(count, threads[np.argmax(counts)]),
     )
     notes = HostEvents.joined([renamed.annotations, steps])
-    notes = notes.take(np.lexsort((-notes.end_ns, notes.start_ns)))
-    return replace(renamed, annotations=notes, warm_up_steps=int(recurrence.starts[0] > 0))
+    return replace(renamed, annotations=notes.take(np.lexsort((-notes.end_ns, notes.start_ns))))
 
 
-def _after(trace: Trace, done: _Sequence, judge: Callable[[str], bool]) -> Index:
-    """Return the places of the launches or ops that follow some annotations."""
-    ends = trace.annotations.end_ns[trace.annotations.named(judge)]
-    places = np.unique(np.searchsorted(done.start_ns, ends))
+def _after(done: _Sequence, ends_ns: I64) -> Index:
+    """Return the places of the launches or ops that follow some moments on the host."""
+    places = np.unique(np.searchsorted(done.start_ns, ends_ns))
     return places[places < len(done.start_ns)]
+
+
+def _reads(trace: Trace) -> I64:
+    """Return when the host had called for results of the device: copies to it, and synchronization."""
+    calls, ops = trace.runtime_calls, trace.gpu_ops
+    reads = calls.named(lambda name: "Synchronize" in name)
+    reads[ops.launch[(ops.kind == Kind.D2H) & (ops.launch >= 0)]] = True
+    return calls.end_ns[reads]
 
 
 def _is_optimizer(name: str) -> bool:

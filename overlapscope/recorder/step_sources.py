@@ -110,7 +110,7 @@ class StepSources:
 
         def exited(leave: Callable[..., Any], range: Any, *error: Any) -> Any:
             result = leave(range, *error)
-            if not range.name.startswith("ProfilerStep#"):
+            if not range.name.startswith(STEP):
                 self._tell(SourceKind.RANGE, range.name, lambda: range.name)
             return result
 

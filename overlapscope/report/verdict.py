@@ -13,7 +13,7 @@ from overlapscope.analysis.figures import copies_matter
 from overlapscope.analysis.host_results import HostUse, SampledStep
 from overlapscope.analysis.plain_step import takes
 from overlapscope.analysis.results import Device, TraceResult, missing_by_cause, missing_ns
-from overlapscope.base.words import between, capital, clean, duration, listed, plural, share
+from overlapscope.base.words import between, capital, clean, duration, listed, plural, share, size
 from overlapscope.catalog import devices
 from overlapscope.catalog.causes import EXPOSED_COPY, IDLE, WORK_UNKNOWN, Cause, CopyCause, IdleCause
 from overlapscope.report import net_overlap
@@ -112,7 +112,7 @@ def _judge(section: DeviceReport) -> Verdict:
         lead = f"{little}: {figures}"
         fix = fix or (f"Less than {100 * part + 0.05:.1f}% of the time could be saved." if part else "")
     doubt = " ".join(filter(None, (_doubt(section), _unjudged(lost_parts))))
-    steps = steps_sentence(spread.of_device(device), section.trace) if section.page.scope == "window" else ""
+    steps = steps_sentence(spread.of_device(device), section.trace, device) if section.page.scope == "window" else ""
     cost = net_overlap.sentence(section)
     return Verdict(level, section.title, lead, fix, plain_sentence(section), doubt, steps, cost)
 
@@ -368,8 +368,8 @@ _APART = 0.02
 """Share of the median by which the average must differ to be shown."""
 
 
-def steps_sentence(step_spread: spread.Spread | None, trace: TraceResult) -> str:
-    """Return how much steps differ, and how they were found.
+def steps_sentence(step_spread: spread.Spread | None, trace: TraceResult, device: Device | None = None) -> str:
+    """Return how much steps differ, how they were found, and what lies outside them.
 
     `All figures are averages of 9 steps, which take 23 to 761 ms (27.5 ms in the median). 3 of them take over 1.5
     times the median, mostly because of idle time (data-loading).`
@@ -398,5 +398,25 @@ def steps_sentence(step_spread: spread.Spread | None, trace: TraceResult) -> str
     if isinstance(trace.step_source, str):
         sentences.append(f"Steps: {clean(trace.step_source)}.")
     if isinstance(trace.period, OwnPeriod):
-        sentences.append(f"Steps were found by what repeats: {trace.period}.")
-    return " ".join(sentences)
+        sentences.append(trace.period.sentence)
+    sentences.append("" if device is None else _outside_sentence(device))
+    return " ".join(filter(None, sentences))
+
+
+_LEAST_OUTSIDE = 0.01
+"""Minimum share of the time or of the copied bytes for what lies outside the steps to be mentioned."""
+
+
+def _outside_sentence(device: Device) -> str:
+    """Return the time and the copies outside the steps: `Outside the steps: 3.20 s, 13.6 GB H2D.`"""
+    outside, judged = device.outside, device.judged
+    if outside is None or judged is None:
+        return ""
+    length, copied = outside.before_ns + outside.after_ns, {"h2d": outside.h2d_bytes, "d2h": outside.d2h_bytes}
+    recorded = {way: sum(group.judged_bytes for group in device.copies if group.direction == way) for way in copied}
+    much = [part is None or part >= max(1, _LEAST_OUTSIDE * recorded[way]) for way, part in copied.items()]
+    if length < _LEAST_OUTSIDE * judged.span_ns and not any(much):
+        return ""
+    copies = [f"{size(part)} {way.upper()}" for way, part in copied.items() if part]
+    copies += [f"{way.upper()} of unknown size" for way, part in copied.items() if part is None]
+    return f"Outside the steps: {', '.join([duration(length), *copies])}."

@@ -76,9 +76,17 @@ def test_a_token_is_the_unit_though_nearly_all_of_it_are_layers() -> None:
     assert period is not None and (period.length, len(period.starts)) == (len(token), 30)
 
 
-def test_a_log_every_tenth_step_does_not_make_a_longer_unit() -> None:
-    period = find([*STEP * 10, 30] * 6)
+def test_a_log_every_tenth_step_does_not_make_a_longer_unit_if_steps_are_marked() -> None:
+    logged = [*STEP * 10, 30] * 6
+    marks = [at for at, symbol in enumerate(logged) if symbol == 14]
+    period = find(logged, (marks, []))
     assert period is not None and period.length == len(STEP) and len(period.starts) >= 59
+
+
+def test_a_model_of_many_layers_is_the_unit_though_its_head_is_nearly_nothing() -> None:
+    request = [*STEP * 10, 30]
+    period = find(request * 6)
+    assert period is not None and period.length == len(request)
 
 
 def test_an_evaluation_between_steps_does_not_hide_them() -> None:
