@@ -40,6 +40,8 @@ _REGULAR: Final = 0.7
 """Minimum regularity of a period."""
 _FEW_UNITS: Final = 6
 """With fewer units, runs of symbols must be as regular as symbols, because three are evenly spaced by chance."""
+_COVERED: Final = 0.9
+"""Share of the sequence that units should cover, even if they begin at a less clear place."""
 _SAME: Final = 0.8
 """Minimum share of a unit's symbols that a sequence must begin with to begin within a unit."""
 _LEVELS: Final = 40
@@ -189,13 +191,11 @@ def _trimmed(places: I64, names: _Keys, runs: _Keys) -> Recurrence | None:
     total = len(names)
     length = int(np.median(np.diff(places)))
     cut = int(places[0])
-    few = len(places) < _FEW_UNITS and 0 < cut < length <= places[1]
-    # With few units, no unit is given up for a better beginning.
-    if few and (names[:cut] == names[places[1] - cut : places[1]]).mean() >= _SAME:
-        places = places - cut
-    # The last anchor may begin a unit that is cut off.
-    end = int(places[-1]) + length
-    bounds = np.append(places, end) if end <= total else places
+    bounds = _whole(places, length, total)
+    # A unit is not given up for a better beginning if that leaves too much out.
+    much = bounds[-1] - bounds[0] < _COVERED * total and 0 < cut < length <= places[1]
+    if much and (names[:cut] == names[places[1] - cut : places[1]]).mean() >= _SAME:
+        bounds = _whole(places - cut, length, total)
     if length < _SHORTEST or len(bounds) <= FEWEST:
         return None
     alike = _likeness(bounds, names)
@@ -210,6 +210,12 @@ def _trimmed(places: I64, names: _Keys, runs: _Keys) -> Recurrence | None:
     if len(bounds) <= _FEW_UNITS and _likeness(bounds, runs).mean() < _ALIKE:
         return None
     return Recurrence(bounds[:-1], int(bounds[-1]), length, regular)
+
+
+def _whole(places: I64, length: int, total: int) -> I64:
+    """Return the bounds of the units that begin at some places; the last one may be cut off by the end."""
+    end = int(places[-1]) + length
+    return np.append(places, end) if end <= total else places
 
 
 def _likeness(bounds: I64, keys: _Keys) -> _Floats:

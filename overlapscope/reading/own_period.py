@@ -117,9 +117,8 @@ def _launches(trace: Trace, of_device: Bool, ops: Bool) -> _Sequence:
 def _outermost_ops(trace: Trace) -> _Sequence:
     """Return the CPU ops that lie in no other op, of the thread with the most ops."""
     ops = trace.cpu_ops
-    threads, counts = np.unique(ops.thread, return_counts=True)
-    if len(threads):
-        ops = ops.take(ops.thread == threads[np.argmax(counts)])
+    if len(ops):
+        ops = ops.take(ops.thread == _most_common(ops.thread))
     ops = ops.take(begins_after_all(ops.start_ns, ops.end_ns))
     return _Sequence(
         of="CPU ops",
@@ -142,7 +141,11 @@ def _with_period(trace: Trace, done: _Sequence) -> Trace:
         pause[places] += _MARK_NS
     # Several optimizer steps may be one iteration, as in a GAN, and so may several batches, of which gradients add up.
     units = find_recurrence(done.symbol, pause, marks)
-    if units is None or _are_parts(units, marks, _after(done, _reads(trace))):
+    if units is None:
+        return trace
+    edges = np.append(done.start_ns, done.end_ns[-1:])[units.bounds]
+    thread = _most_common(done.thread[units.starts])
+    if _are_parts(units, marks, _after(done, _reads(trace))) or _are_in_calls(trace, edges, thread):
         return trace
     begin = max(done.begin_ns, int(done.runs_ns[units.starts[0] : units.end].min()))
     covered = int(done.runs_ns[units.end :].min(initial=done.finish_ns)) - begin
@@ -153,7 +156,7 @@ def _with_period(trace: Trace, done: _Sequence) -> Trace:
         regular_pct=round(100 * units.regular, 1),
         covered_pct=100 * max(covered, 0) / max(done.finish_ns - done.begin_ns, 1),
     )
-    return replace(_marked(trace, done, units) if period.is_step else trace, period=period)
+    return replace(_marked(trace, edges, thread) if period.is_step else trace, period=period)
 
 
 def _are_parts(units: Recurrence, marks: Sequence[Index], reads: Index) -> bool:
@@ -170,11 +173,20 @@ def _are_parts(units: Recurrence, marks: Sequence[Index], reads: Index) -> bool:
     return any(not often and bool((more > count)[count > 0].any()) for often, count in zip(usual, inside, strict=True))
 
 
-def _marked(trace: Trace, done: _Sequence, units: Recurrence) -> Trace:
-    """Return the trace with a step for each unit."""
-    edges = np.append(done.start_ns, done.end_ns[-1:])[units.bounds]
-    threads, counts = np.unique(done.thread[units.starts], return_counts=True)
-    count = len(units.starts)
+def _are_in_calls(trace: Trace, edges: I64, thread: int) -> bool:
+    """Return whether a CPU op or a module's call on a thread holds several units: steps lie in no op of a step."""
+    frames = trace.python_frames
+    for held in (trace.cpu_ops, frames.take(frames.named(lambda name: name.startswith("nn.Module: ")))):
+        inside = np.searchsorted(edges, held.end_ns, "right") - np.searchsorted(edges, held.start_ns)
+        # Two units have three edges.
+        if ((inside > 2) & (held.thread == thread)).any():
+            return True
+    return False
+
+
+def _marked(trace: Trace, edges: I64, thread: int) -> Trace:
+    """Return the trace with a step between each two edges."""
+    count = len(edges) - 1
     names = (*trace.names, *(repeat_name(number, count) for number in range(1, count + 1)))
     renamed = with_names(trace, names)
     used = max(int(table.place.max(initial=-1)) for table in (trace.gpu_ops, trace.annotations, trace.cpu_ops))
@@ -186,10 +198,15 @@ def _marked(trace: Trace, done: _Sequence, units: Recurrence) -> Trace:
         name_id=rows + np.int32(len(trace.names)),
         # Places after those of all events.
         place=rows + np.int32(used + 1),
-        thread=np.full(count, threads[np.argmax(counts)]),
+        thread=np.full(count, thread),
     )
     notes = HostEvents.joined([renamed.annotations, steps])
     return replace(renamed, annotations=notes.take(np.lexsort((-notes.end_ns, notes.start_ns))))
+
+
+def _most_common(threads: I64) -> int:
+    threads, counts = np.unique(threads, return_counts=True)
+    return int(threads[np.argmax(counts)])
 
 
 def _after(done: _Sequence, ends_ns: I64) -> Index:
