@@ -177,7 +177,7 @@ def _figures(
 
 def _outside(timeline: Timeline, steps: Periods) -> Outside:
     ops, first, last = timeline.ops, int(steps.start_ns[0]), int(steps.end_ns[-1])
-    rows = (ops.start_ns >= timeline.judged_from_ns) & ((ops.start_ns < first) | (ops.start_ns >= last))
+    rows = (ops.start_ns >= timeline.judged_from_ns) & ((ops.end_ns <= first) | (ops.start_ns >= last))
     copied = {kind: ops.bytes[rows & (ops.kind == kind)] for kind in (Kind.H2D, Kind.D2H)}
     moved = {kind: None if (sizes < 0).any() else int(sizes.sum()) for kind, sizes in copied.items()}
     return Outside(

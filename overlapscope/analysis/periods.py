@@ -63,10 +63,10 @@ def names_of(annotations: HostEvents) -> tuple[list[str], list[str]]:
 
 def step_called(annotations: HostEvents, asked: str) -> str:
     """Return the name of a step that the user names by its name or its number."""
-    if not asked.isdecimal():
+    name = f"{STEP}{asked}"
+    if not is_step_name(name):
         return asked
-    steps = (name for name in names_of(annotations)[0] if step_number(name) == int(asked))
-    return next(steps, f"{STEP}{asked}")
+    return next((step for step in names_of(annotations)[0] if step_number(step) == step_number(name)), name)
 
 
 def check_step(source: str, asked: str, annotations: HostEvents) -> None:

@@ -70,7 +70,7 @@ class Outside(msgspec.Struct, frozen=True, kw_only=True):
     after_ns: int
     """Time after the last step."""
     h2d_bytes: int | None
-    """Bytes of the copies to the device that begin there; None if one of them doesn't state its size."""
+    """Bytes of the copies to the device that lie entirely in that time; None if one of them doesn't state its size."""
     d2h_bytes: int | None
     """The same of copies to the host."""
 

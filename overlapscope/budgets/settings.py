@@ -13,6 +13,7 @@ from typing import Any, Final, Literal
 from msgspec import Struct
 from msgspec.structs import replace
 
+from overlapscope.base.marks import step_number
 from overlapscope.budgets.metrics import METRICS, Direction, Metric
 from overlapscope.budgets.quantity import exact
 from overlapscope.budgets.samples import Series

@@ -53,7 +53,7 @@ class AnalyzeCommand:
         add_output(parser)
         parser.add_argument("--device", type=int, metavar="N", help="only this device")
         scope = parser.add_mutually_exclusive_group()
-        scope.add_argument("--step", metavar="NAME", help="only this step: ProfilerStep#4, or just 4")
+        scope.add_argument("--step", metavar="NAME", help="only this step: 'repeat 4 of 9', ProfilerStep#4 or just 4")
         scope.add_argument("--range", metavar="NAME", help="only this record_function range")
         add_verbose(parser, "also show engines, copies, host stalls, steps, ranges, checks and the evidence")
         add_analysis(less_common(parser))

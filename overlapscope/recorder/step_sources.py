@@ -9,6 +9,7 @@ from pathlib import PurePath
 from types import CodeType
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from overlapscope.base.marks import STEP
 from overlapscope.recorder.optimizer_steps import OptimizerSteps
 from overlapscope.recorder.step_choice import SourceKind, StepSource
 from overlapscope.recorder.wrapping import Undo, around

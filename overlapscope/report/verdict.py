@@ -408,7 +408,10 @@ _LEAST_OUTSIDE = 0.01
 
 
 def _outside_sentence(device: Device) -> str:
-    """Return the time and the copies outside the steps: `Outside the steps: 3.20 s, 13.6 GB H2D.`"""
+    """Return the time and the copies outside the steps.
+
+    Example: `Outside the steps: 3.20 s, 13.6 GB H2D.`
+    """
     outside, judged = device.outside, device.judged
     if outside is None or judged is None:
         return ""
