@@ -15,7 +15,7 @@ from overlapscope.analysis.trust import worded
 from overlapscope.analysis.trust_results import Check
 from overlapscope.base.columns import pick
 from overlapscope.base.intervals import I64, covered, total, union
-from overlapscope.base.marks import step_number
+from overlapscope.base.marks import STEP, step_number
 from overlapscope.base.words import clean, percent, plural
 from overlapscope.catalog.causes import IDLE_RANK, IdleCause
 from overlapscope.catalog.devices import as_recorded
@@ -183,7 +183,8 @@ def _marked(trace: Trace, steps: Periods) -> Check:
         gone = numbers[-1] - numbers[0] >= len({*numbers})
         return Check.warn("steps", f"Steps are missing: {what}.", ("ranges",) if gone else ())
     named = f", the ranges named {as_recorded(clean(trace.steps_by))}" if trace.steps_by else ""
-    return Check.ok("steps", f"{plural(len(notes), 'step')}, none missing{named}.")
+    what = "step" if notes.name(0).startswith(STEP) else "repeat"
+    return Check.ok("steps", f"{plural(len(notes), what)}, none missing{named}.")
 
 
 def _period(period: OwnPeriod) -> Check:

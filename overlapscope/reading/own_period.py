@@ -25,38 +25,38 @@ _MARK_NS: Final = 10**12
 class _Sequence(Struct, frozen=True, eq=False):
     """Launches or ops of a program, in order."""
 
-    of: str
-    """What they are, as in `OwnPeriod.of`."""
     symbol: I64
     start_ns: I64
     """When the host began each, ascending."""
     end_ns: I64
     thread: I64
     runs_ns: I64
-    """When each began to run: on the device, for launches."""
-    begin_ns: int
-    """Begin of the recording where they run, after the lead-in."""
-    finish_ns: int
-    """End of the recording where they run."""
+    """When the work of each began to run, on the device for launches."""
 
 
 def periodic_steps(trace: Trace) -> Trace:
-    """Return the trace with its own period, of which the repeats are steps if they cover nearly all of the recording.
+    """Return the trace with its own period, or unchanged if it has steps or no period.
 
-    It is unchanged if it has steps or no period.
+    The period's repeats become steps if they cover nearly all of the recording.
     """
     if trace.annotations.named(is_step_name).any():
         return trace
     if not len(trace.gpu_ops):
         # Without CUDA events, Nsight Systems records hardly anything but system calls.
-        return trace if trace.recorder == "nsys" else _with_period(trace, _outermost_ops(trace))
+        return trace if trace.recorder == "nsys" else _with_period(trace, "CPU ops", _outermost_ops(trace))
     device, stream = _main_stream(trace.gpu_ops)
     of_device = trace.gpu_ops.device == device
-    of_stream = _with_period(trace, _launches(trace, of_device, of_device & (trace.gpu_ops.stream == stream)))
-    if of_stream.period is not None and of_stream.period.is_step:
-        return of_stream
+    ops = trace.gpu_ops if of_device.all() else trace.gpu_ops.take(of_device)
+    begin = int(ops.start_ns.min())
+    recorded = (lead_in_end(ops, trace.runtime_calls, begin) or begin, int(ops.end_ns.max()))
+    of_stream = _launches(trace, of_device & (trace.gpu_ops.stream == stream))
+    periodic = _with_period(trace, "kernel launches", of_stream, recorded)
+    if periodic.period is not None and periodic.period.is_step:
+        return periodic
     # Work may take turns on several streams.
-    return max(of_stream, _with_period(trace, _launches(trace, of_device, of_device)), key=_covered_pct)
+    return max(
+        periodic, _with_period(trace, "kernel launches", _launches(trace, of_device), recorded), key=_covered_pct
+    )
 
 
 def _covered_pct(trace: Trace) -> float:
@@ -82,11 +82,8 @@ def _main_stream(ops: GpuOps) -> tuple[int, int]:
     return int(ops.device[row]), int(ops.stream[row])
 
 
-def _launches(trace: Trace, of_device: Bool, ops: Bool) -> _Sequence:
-    """Return the calls that launched some ops of a device.
-
-    A call's symbol is the name of its op, or of all ops of its graph.
-    """
+def _launches(trace: Trace, ops: Bool) -> _Sequence:
+    """Return the calls that launched some ops; a call's symbol is the name of its op, or of all ops of its graph."""
     calls, rows = trace.runtime_calls, np.flatnonzero(ops & (trace.gpu_ops.launch >= 0))
     # Calls are sorted by their start.
     rows = rows[np.argsort(trace.gpu_ops.launch[rows], kind="stable")]
@@ -100,18 +97,8 @@ def _launches(trace: Trace, of_device: Bool, ops: Bool) -> _Sequence:
         mixed = np.add.reduceat((symbol + 1) * 0x9E3779B1 & 0x7FFFFFFF, first) & 0x7FFFFFFF
         symbol = np.where(size > 1, mixed, symbol[first])
         runs_ns = np.minimum.reduceat(runs_ns, first)
-    call, device = launch[first], trace.gpu_ops.take(of_device)
-    begin = int(device.start_ns.min())
-    return _Sequence(
-        of="kernel launches",
-        symbol=symbol,
-        start_ns=calls.start_ns[call],
-        end_ns=calls.end_ns[call],
-        thread=calls.thread[call],
-        runs_ns=runs_ns,
-        begin_ns=lead_in_end(device, calls, begin) or begin,
-        finish_ns=int(device.end_ns.max()),
-    )
+    call = launch[first]
+    return _Sequence(symbol, calls.start_ns[call], calls.end_ns[call], calls.thread[call], runs_ns)
 
 
 def _outermost_ops(trace: Trace) -> _Sequence:
@@ -120,20 +107,14 @@ def _outermost_ops(trace: Trace) -> _Sequence:
     if len(ops):
         ops = ops.take(ops.thread == _most_common(ops.thread))
     ops = ops.take(begins_after_all(ops.start_ns, ops.end_ns))
-    return _Sequence(
-        of="CPU ops",
-        symbol=ops.name_id.astype(np.int64),
-        start_ns=ops.start_ns,
-        end_ns=ops.end_ns,
-        thread=ops.thread,
-        runs_ns=ops.start_ns,
-        begin_ns=int(ops.start_ns.min(initial=0)),
-        finish_ns=int(ops.end_ns.max(initial=0)),
-    )
+    return _Sequence(ops.name_id.astype(np.int64), ops.start_ns, ops.end_ns, ops.thread, ops.start_ns)
 
 
-def _with_period(trace: Trace, done: _Sequence) -> Trace:
-    """Return the trace with the period of a sequence, if it has one, and with its repeats as steps, if they qualify."""
+def _with_period(trace: Trace, of: str, done: _Sequence, recorded: tuple[int, int] | None = None) -> Trace:
+    """Return the trace with the period of a sequence and its steps, if there are any.
+
+    `recorded` is the part of the recording that they should cover, by default from the sequence's start to its end.
+    """
     pause = np.maximum(done.start_ns - np.append(done.start_ns[:1], done.end_ns[:-1]), 0)
     notes = trace.annotations
     marks = [_after(done, notes.end_ns[notes.named(judge)]) for judge in (_is_optimizer, _is_loader)]
@@ -147,23 +128,24 @@ def _with_period(trace: Trace, done: _Sequence) -> Trace:
     thread = _most_common(done.thread[units.starts])
     if _are_parts(units, marks, _after(done, _reads(trace))) or _are_in_calls(trace, edges, thread):
         return trace
-    begin = max(done.begin_ns, int(done.runs_ns[units.starts[0] : units.end].min()))
-    covered = int(done.runs_ns[units.end :].min(initial=done.finish_ns)) - begin
+    begin, end = recorded or (int(done.start_ns[0]), int(done.end_ns.max()))
+    first_ns = max(begin, int(done.runs_ns[units.starts[0] : units.end].min()))
+    covered_ns = int(done.runs_ns[units.end :].min(initial=end)) - first_ns
     period = OwnPeriod(
-        of=done.of,
+        of=of,
         length=units.length,
         repeats=len(units.starts),
         regular_pct=round(100 * units.regular, 1),
-        covered_pct=100 * max(covered, 0) / max(done.finish_ns - done.begin_ns, 1),
+        covered_pct=100 * max(covered_ns, 0) / max(end - begin, 1),
     )
     return replace(_marked(trace, edges, thread) if period.is_step else trace, period=period)
 
 
 def _are_parts(units: Recurrence, marks: Sequence[Index], reads: Index) -> bool:
-    """Return whether units are only parts of iterations, as layers of a model are.
+    """Return whether units are only parts of iterations, as the layers of a model are.
 
-    Then more work than in other units, such as a model's head, comes with what an iteration does once, and units don't:
-    an optimizer's step, a batch or reading a result. The recording may end after the last unit, so that doesn't count.
+    Units are parts if most of them have no optimizer step, batch or read of a result, and others have it together with
+    more work, such as the model's head. The last unit isn't compared, because the recording may end after it.
     """
     inside = [np.diff(np.searchsorted(places - 1, units.starts)) for places in (*marks, reads)]
     usual = [float(np.median(count)) for count in inside]
@@ -174,12 +156,13 @@ def _are_parts(units: Recurrence, marks: Sequence[Index], reads: Index) -> bool:
 
 
 def _are_in_calls(trace: Trace, edges: I64, thread: int) -> bool:
-    """Return whether a CPU op or a module's call on a thread holds several units: steps lie in no op of a step."""
+    """Return whether a single CPU op or call of a module encloses several units, which are then no steps."""
     frames = trace.python_frames
     for held in (trace.cpu_ops, frames.take(frames.named(lambda name: name.startswith("nn.Module: ")))):
-        inside = np.searchsorted(edges, held.end_ns, "right") - np.searchsorted(edges, held.start_ns)
+        rows = np.flatnonzero((held.end_ns - held.start_ns >= (edges[2:] - edges[:-2]).min()) & (held.thread == thread))
+        inside = np.searchsorted(edges, held.end_ns[rows], "right") - np.searchsorted(edges, held.start_ns[rows])
         # Two units have three edges.
-        if ((inside > 2) & (held.thread == thread)).any():
+        if (inside > 2).any():
             return True
     return False
 

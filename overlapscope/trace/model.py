@@ -408,7 +408,7 @@ class Trace(Struct, frozen=True, eq=False, weakref=True):
     thread_names: dict[int, str] = field(default_factory=dict)
     """Python's names of threads by their numbers, as far as the recorder noted them."""
     period: OwnPeriod | None = None
-    """What a recording without marked steps repeats; None if it marks steps, or nothing repeats."""
+    """Period of a recording without marked steps; None if it marks steps, or nothing repeats."""
     whole_graphs: int = 0
     """Number of GPU ops that are CUDA graphs, each recorded as a single op whatever it contains."""
     unpacked_bytes: int = 0
