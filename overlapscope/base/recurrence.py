@@ -195,7 +195,7 @@ def _trimmed(places: I64, names: _Keys, runs: _Keys) -> Recurrence | None:
     # A unit is not given up for a better beginning if that leaves too much out.
     much = bounds[-1] - bounds[0] < _COVERED * total and 0 < cut < length <= places[1]
     if much and (names[:cut] == names[places[1] - cut : places[1]]).mean() >= _SAME:
-        bounds = _whole(places - cut, length, total)
+        bounds = _whole(bounds - cut, length, total)
     if length < _SHORTEST or len(bounds) <= FEWEST:
         return None
     alike = _likeness(bounds, names)

@@ -22,6 +22,11 @@ _MARK_NS: Final = 10**12
 """Length added to the pause after an iteration's mark, so that a step begins there."""
 
 
+_FEWEST_LAUNCHES: Final = 2
+"""Minimum launches of a step."""
+_NEVER_NS: Final = np.iinfo(np.int64).max
+
+
 class _Sequence(Struct, frozen=True, eq=False):
     """Launches or ops of a program, in order."""
 
@@ -31,7 +36,7 @@ class _Sequence(Struct, frozen=True, eq=False):
     end_ns: I64
     thread: I64
     runs_ns: I64
-    """When the work of each began to run, on the device for launches."""
+    """When the work of each began to run, on the device for launches; `_NEVER_NS` for waits."""
 
 
 def periodic_steps(trace: Trace) -> Trace:
@@ -83,7 +88,10 @@ def _main_stream(ops: GpuOps) -> tuple[int, int]:
 
 
 def _launches(trace: Trace, ops: Bool) -> _Sequence:
-    """Return the calls that launched some ops; a call's symbol is the name of its op, or of all ops of its graph."""
+    """Return the calls that launched some ops, and those that waited for the device.
+
+    The symbol of a launch is the name of its op, or of all ops of its graph.
+    """
     calls, rows = trace.runtime_calls, np.flatnonzero(ops & (trace.gpu_ops.launch >= 0))
     # Calls are sorted by their start.
     rows = rows[np.argsort(trace.gpu_ops.launch[rows], kind="stable")]
@@ -97,8 +105,15 @@ def _launches(trace: Trace, ops: Bool) -> _Sequence:
         mixed = np.add.reduceat((symbol + 1) * 0x9E3779B1 & 0x7FFFFFFF, first) & 0x7FFFFFFF
         symbol = np.where(size > 1, mixed, symbol[first])
         runs_ns = np.minimum.reduceat(runs_ns, first)
-    call = launch[first]
-    return _Sequence(symbol, calls.start_ns[call], calls.end_ns[call], calls.thread[call], runs_ns)
+    # Waits of the launching thread tell iterations from loops inside them that launch the same over and over.
+    waits = np.flatnonzero(calls.named(_is_wait))
+    waits = waits[calls.thread[waits] == _most_common(calls.thread[launch])] if len(rows) else waits[:0]
+    call = np.concatenate([launch[first], waits])
+    symbol = np.concatenate([symbol, len(trace.names) + calls.name_id[waits]])
+    runs_ns = np.concatenate([runs_ns, np.full(len(waits), _NEVER_NS)])
+    order = np.argsort(call, kind="stable")
+    call = call[order]
+    return _Sequence(symbol[order], calls.start_ns[call], calls.end_ns[call], calls.thread[call], runs_ns[order])
 
 
 def _outermost_ops(trace: Trace) -> _Sequence:
@@ -124,21 +139,32 @@ def _with_period(trace: Trace, of: str, done: _Sequence, recorded: tuple[int, in
     units = find_recurrence(done.symbol, pause, marks)
     if units is None:
         return trace
+    period = _period(of, done, units, recorded)
+    if not period.is_step and (earlier := find_recurrence(done.symbol, np.zeros_like(pause), marks)) is not None:
+        # The clearest beginning of a unit may leave out much of the recording.
+        units, period = max(
+            (units, period), (earlier, _period(of, done, earlier, recorded)), key=lambda found: found[1].covered_pct
+        )
     edges = np.append(done.start_ns, done.end_ns[-1:])[units.bounds]
     thread = _most_common(done.thread[units.starts])
-    if _are_parts(units, marks, _after(done, _reads(trace))) or _are_in_calls(trace, edges, thread):
+    parts = _are_parts(units, marks, _after(done, _reads(trace))) or _are_in_calls(trace, edges, thread)
+    if parts or period.length < _FEWEST_LAUNCHES:
         return trace
+    return replace(_marked(trace, edges, thread) if period.is_step else trace, period=period)
+
+
+def _period(of: str, done: _Sequence, units: Recurrence, recorded: tuple[int, int] | None) -> OwnPeriod:
     begin, end = recorded or (int(done.start_ns[0]), int(done.end_ns.max()))
     first_ns = max(begin, int(done.runs_ns[units.starts[0] : units.end].min()))
     covered_ns = int(done.runs_ns[units.end :].min(initial=end)) - first_ns
-    period = OwnPeriod(
+    launches = np.add.reduceat(done.runs_ns[: units.end] < _NEVER_NS, units.starts, dtype=np.int64)
+    return OwnPeriod(
         of=of,
-        length=units.length,
+        length=int(np.median(launches)),
         repeats=len(units.starts),
         regular_pct=round(100 * units.regular, 1),
         covered_pct=100 * max(covered_ns, 0) / max(end - begin, 1),
     )
-    return replace(_marked(trace, edges, thread) if period.is_step else trace, period=period)
 
 
 def _are_parts(units: Recurrence, marks: Sequence[Index], reads: Index) -> bool:
@@ -201,9 +227,13 @@ def _after(done: _Sequence, ends_ns: I64) -> Index:
 def _reads(trace: Trace) -> I64:
     """Return when the host had called for results of the device: copies to it, and synchronization."""
     calls, ops = trace.runtime_calls, trace.gpu_ops
-    reads = calls.named(lambda name: "Synchronize" in name)
+    reads = calls.named(_is_wait)
     reads[ops.launch[(ops.kind == Kind.D2H) & (ops.launch >= 0)]] = True
     return calls.end_ns[reads]
+
+
+def _is_wait(name: str) -> bool:
+    return "Synchronize" in name
 
 
 def _is_optimizer(name: str) -> bool:

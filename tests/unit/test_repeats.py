@@ -79,6 +79,14 @@ def test_what_repeats_in_a_call_of_a_module_is_no_step(name: str) -> None:
     assert bool(steps_of(periodic_steps(trace))) != name.startswith("nn.Module")
 
 
+@pytest.mark.parametrize("iterations", [3, 4, 9])
+def test_an_iteration_ends_where_the_host_waits_though_it_launches_the_same_over_and_over(iterations: int) -> None:
+    waits = [Host("cudaDeviceSynchronize", 600 * n - 8, 600 * n - 2) for n in range(1, iterations + 1)]
+    trace = periodic_steps(make_trace(units(6 * iterations), calls=waits))
+    assert trace.period is not None and (trace.period.length, trace.period.repeats) == (24, iterations)
+    assert len(steps_of(trace)) == iterations
+
+
 def test_iterations_with_a_warm_up_before_a_synchronization_are_steps() -> None:
     trace = make_trace(units(30), calls=[Host("cudaDeviceSynchronize", 290, 299)])
     assert len(steps_of(periodic_steps(trace))) == 30
