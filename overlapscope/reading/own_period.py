@@ -21,10 +21,8 @@ from overlapscope.trace.model import GpuOps, HostEvents, Kind, OwnPeriod, Trace,
 _MARK_NS: Final = 10**12
 """Length added to the pause after an iteration's mark, so that a step begins there."""
 
-
 _FEWEST_LAUNCHES: Final = 2
 """Minimum launches of a step."""
-_NEVER_NS: Final = np.iinfo(np.int64).max
 
 
 class _Sequence(Struct, frozen=True, eq=False):
@@ -35,8 +33,26 @@ class _Sequence(Struct, frozen=True, eq=False):
     """When the host began each, ascending."""
     end_ns: I64
     thread: I64
-    runs_ns: I64
-    """When the work of each began to run, on the device for launches; `_NEVER_NS` for waits."""
+    is_wait: Bool
+    """Whether the host only waited for the device."""
+
+
+class _Recorded(Struct, frozen=True, eq=False):
+    """Part of a recording that repeats should cover, and the work in it that begins and ends them."""
+
+    begin_ns: int
+    end_ns: int
+    launched_ns: I64
+    """When the host launched each op of the main stream."""
+    start_ns: I64
+    """When it began to run."""
+
+    def covered_pct(self, edges: I64) -> float:
+        """Return the share that belongs to the steps between some edges on the host (`analysis.periods.find_steps`)."""
+        inside = (self.launched_ns >= edges[0]) & (self.launched_ns < edges[-1])
+        first = max(self.begin_ns, int(self.start_ns[inside].min(initial=self.end_ns)))
+        after = int(self.start_ns[self.launched_ns >= edges[-1]].min(initial=self.end_ns))
+        return 100 * max(after - first, 0) / max(self.end_ns - self.begin_ns, 1)
 
 
 def periodic_steps(trace: Trace) -> Trace:
@@ -48,14 +64,24 @@ def periodic_steps(trace: Trace) -> Trace:
         return trace
     if not len(trace.gpu_ops):
         # Without CUDA events, Nsight Systems records hardly anything but system calls.
-        return trace if trace.recorder == "nsys" else _with_period(trace, "CPU ops", _outermost_ops(trace))
+        done = _outermost_ops(trace)
+        if trace.recorder == "nsys" or not len(done.symbol):
+            return trace
+        of_host = _Recorded(int(done.start_ns[0]), int(done.end_ns.max()), done.start_ns, done.start_ns)
+        return _with_period(trace, "CPU ops", done, of_host)
     device, stream = _main_stream(trace.gpu_ops)
     of_device = trace.gpu_ops.device == device
+    of_stream = of_device & (trace.gpu_ops.stream == stream)
     ops = trace.gpu_ops if of_device.all() else trace.gpu_ops.take(of_device)
     begin = int(ops.start_ns.min())
-    recorded = (lead_in_end(ops, trace.runtime_calls, begin) or begin, int(ops.end_ns.max()))
-    of_stream = _launches(trace, of_device & (trace.gpu_ops.stream == stream))
-    periodic = _with_period(trace, "kernel launches", of_stream, recorded)
+    main = np.flatnonzero(of_stream & (trace.gpu_ops.launch >= 0))
+    recorded = _Recorded(
+        lead_in_end(ops, trace.runtime_calls, begin) or begin,
+        int(ops.end_ns.max()),
+        trace.runtime_calls.start_ns[trace.gpu_ops.launch[main]],
+        trace.gpu_ops.start_ns[main],
+    )
+    periodic = _with_period(trace, "kernel launches", _launches(trace, of_stream), recorded)
     if periodic.period is not None and periodic.period.is_step:
         return periodic
     # Work may take turns on several streams.
@@ -98,22 +124,19 @@ def _launches(trace: Trace, ops: Bool) -> _Sequence:
     launch = trace.gpu_ops.launch[rows]
     first = np.flatnonzero(np.diff(launch, prepend=-1))
     symbol = trace.gpu_ops.name_id[rows].astype(np.int64)
-    runs_ns = trace.gpu_ops.start_ns[rows]
     if len(first) < len(rows):
         size = np.diff(first, append=len(rows))
         # A sum, because the branches of a graph may run in any order.
         mixed = np.add.reduceat((symbol + 1) * 0x9E3779B1 & 0x7FFFFFFF, first) & 0x7FFFFFFF
         symbol = np.where(size > 1, mixed, symbol[first])
-        runs_ns = np.minimum.reduceat(runs_ns, first)
     # Waits of the launching thread tell iterations from loops inside them that launch the same over and over.
     waits = np.flatnonzero(calls.named(_is_wait))
     waits = waits[calls.thread[waits] == _most_common(calls.thread[launch])] if len(rows) else waits[:0]
     call = np.concatenate([launch[first], waits])
     symbol = np.concatenate([symbol, len(trace.names) + calls.name_id[waits]])
-    runs_ns = np.concatenate([runs_ns, np.full(len(waits), _NEVER_NS)])
     order = np.argsort(call, kind="stable")
-    call = call[order]
-    return _Sequence(symbol[order], calls.start_ns[call], calls.end_ns[call], calls.thread[call], runs_ns[order])
+    call, is_wait = call[order], order >= len(first)
+    return _Sequence(symbol[order], calls.start_ns[call], calls.end_ns[call], calls.thread[call], is_wait)
 
 
 def _outermost_ops(trace: Trace) -> _Sequence:
@@ -122,14 +145,11 @@ def _outermost_ops(trace: Trace) -> _Sequence:
     if len(ops):
         ops = ops.take(ops.thread == _most_common(ops.thread))
     ops = ops.take(begins_after_all(ops.start_ns, ops.end_ns))
-    return _Sequence(ops.name_id.astype(np.int64), ops.start_ns, ops.end_ns, ops.thread, ops.start_ns)
+    return _Sequence(ops.name_id.astype(np.int64), ops.start_ns, ops.end_ns, ops.thread, np.zeros(len(ops), np.bool_))
 
 
-def _with_period(trace: Trace, of: str, done: _Sequence, recorded: tuple[int, int] | None = None) -> Trace:
-    """Return the trace with the period of a sequence and its steps, if there are any.
-
-    `recorded` is the part of the recording that they should cover, by default from the sequence's start to its end.
-    """
+def _with_period(trace: Trace, of: str, done: _Sequence, recorded: _Recorded) -> Trace:
+    """Return the trace with the period of a sequence and its steps, if there are any."""
     pause = np.maximum(done.start_ns - np.append(done.start_ns[:1], done.end_ns[:-1]), 0)
     notes = trace.annotations
     marks = [_after(done, notes.end_ns[notes.named(judge)]) for judge in (_is_optimizer, _is_loader)]
@@ -145,26 +165,28 @@ def _with_period(trace: Trace, of: str, done: _Sequence, recorded: tuple[int, in
         units, period = max(
             (units, period), (earlier, _period(of, done, earlier, recorded)), key=lambda found: found[1].covered_pct
         )
-    edges = np.append(done.start_ns, done.end_ns[-1:])[units.bounds]
-    thread = _most_common(done.thread[units.starts])
+    edges, thread = _edges(done, units), _most_common(done.thread[units.starts])
     parts = _are_parts(units, marks, _after(done, _reads(trace))) or _are_in_calls(trace, edges, thread)
     if parts or period.length < _FEWEST_LAUNCHES:
         return trace
     return replace(_marked(trace, edges, thread) if period.is_step else trace, period=period)
 
 
-def _period(of: str, done: _Sequence, units: Recurrence, recorded: tuple[int, int] | None) -> OwnPeriod:
-    begin, end = recorded or (int(done.start_ns[0]), int(done.end_ns.max()))
-    first_ns = max(begin, int(done.runs_ns[units.starts[0] : units.end].min()))
-    covered_ns = int(done.runs_ns[units.end :].min(initial=end)) - first_ns
-    launches = np.add.reduceat(done.runs_ns[: units.end] < _NEVER_NS, units.starts, dtype=np.int64)
+def _period(of: str, done: _Sequence, units: Recurrence, recorded: _Recorded) -> OwnPeriod:
+    launches = np.add.reduceat(~done.is_wait[: units.end], units.starts, dtype=np.int64)
     return OwnPeriod(
         of=of,
         length=int(np.median(launches)),
         repeats=len(units.starts),
         regular_pct=round(100 * units.regular, 1),
-        covered_pct=100 * max(covered_ns, 0) / max(end - begin, 1),
+        covered_pct=recorded.covered_pct(_edges(done, units)),
     )
+
+
+def _edges(done: _Sequence, units: Recurrence) -> I64:
+    """Return when the host began each unit, and ended the last."""
+    edges: I64 = np.append(done.start_ns, done.end_ns[-1:])[units.bounds]
+    return edges
 
 
 def _are_parts(units: Recurrence, marks: Sequence[Index], reads: Index) -> bool:

@@ -57,6 +57,17 @@ def test_repeats_are_steps_exactly_if_they_cover_90_percent(count: int, before: 
     assert f"{100 * covered_ns // recorded_ns}% of the recording" in detail
 
 
+@given(streams=st.lists(st.sampled_from([7, 9]), min_size=4, max_size=4), count=st.integers(3, 20))
+def test_the_stated_coverage_is_that_of_the_steps_whatever_their_streams(streams: list[int], count: int) -> None:
+    ops = [op._replace(stream=streams[n % 4]) for n, op in enumerate(units(count))]
+    trace = periodic_steps(make_trace([Op(Kind.H2D, -120, -20, stream=9, launch=(-130, -129)), *ops]))
+    device = analyze_trace(trace).result.devices[0]
+    if trace.period is not None and device.judged is not None:
+        assert bool(device.steps) == trace.period.is_step
+        covered_ns = sum(step.span_ns for step in device.steps)
+        assert not device.steps or trace.period.covered_pct == 100 * covered_ns / device.judged.span_ns
+
+
 @given(layers=st.integers(4, 40), requests=st.integers(1, 6))
 def test_layers_of_a_model_are_no_steps(layers: int, requests: int) -> None:
     """A head and a read follow the layers of each request, and are below a tenth of it."""
