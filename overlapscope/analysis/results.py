@@ -94,7 +94,7 @@ class Device(msgspec.Struct, frozen=True, kw_only=True):
     per_step: PerStep | None = None
     """An average step; None if no step is whole, or a single step or range is analysed."""
     outside: Outside | None = None
-    """What lies outside the steps; None without steps, or if a single step or range is analysed."""
+    """Time and copies outside the steps; None without steps, or if a single step or range is analysed."""
     streams: tuple[StreamUse, ...]
     copies: tuple[CopyGroup, ...]
     exposed_copy_by_cause: dict[str, int]

@@ -34,7 +34,7 @@ class _Sequence(Struct, frozen=True, eq=False):
     end_ns: I64
     thread: I64
     is_wait: Bool
-    """Whether the host only waited for the device."""
+    """Mask of the waits for the device, which launch nothing."""
 
 
 class _Recorded(Struct, frozen=True, eq=False):
