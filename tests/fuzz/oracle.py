@@ -256,6 +256,10 @@ def _figures(trace: Trace, analysis: TraceAnalysis) -> None:
         _must(windows[0] == _extent(trace, device.device), "window is not first start to last end", windows[0])
         for period in (*device.steps, *device.ranges):
             _adds_up(period)
+        if device.outside is not None and device.judged is not None:
+            inside_ns = sum(step.span_ns for step in device.steps)
+            whole_ns = device.outside.before_ns + inside_ns + device.outside.after_ns
+            _must(whole_ns == device.judged.span_ns, "steps and the time outside them don't add up", whole_ns)
         _device(device)
 
 
