@@ -48,16 +48,10 @@ class Counts(NamedTuple):
     different: tuple[str, ...]
 
 
-def counted(files: Sequence[Path], *, of_one_job: bool) -> Counts:
-    """Count the figures of recordings again, those between ranks only if all are of the same job."""
-    parts = [JobComparison(part) for part in ([files] if of_one_job else [[path] for path in files])]
-    return Counts(
-        ranks=max(part.ranks for part in parts),
-        windows=sum(part.windows for part in parts),
-        rows=sum(part.rows for part in parts),
-        waits=sum(part.waits for part in parts),
-        different=tuple(each for part in parts for each in part.different),
-    )
+def counted(files: Sequence[Path]) -> Counts:
+    """Count the figures of the recordings of a job again."""
+    job = JobComparison(files)
+    return Counts(job.ranks, job.windows, job.rows, job.waits, tuple(job.different))
 
 
 class JobComparison:
@@ -243,16 +237,15 @@ HEAD: Final = (*Recording._fields, "windows", "different", *Judged._fields)
 
 def page(rows: Sequence[Row], ascend: Sequence[Sequence[int]]) -> str:
     """Return the page with a row for each job, and a sentence on the differences of recordings of Ascend."""
-    windows, collectives, waits = (
-        sum(figures) for figures in zip(*((row.counts[1:4]) for row in rows), strict=True)
-    )
+    windows, collectives, waits = (sum(figures) for figures in zip(*((row.counts[1:4]) for row in rows), strict=True))
     different = sum(len(row.counts.different) for row in rows)
     jobs = [row for row in rows if row.counts.ranks > 1]
     lines = [(row.recording.what, *map(str, row.counts[1:4])) for row in jobs]
     head = ("job", "windows", "collectives", "waits")
     repositories = len({row.recording.repository for row in rows})
-    said = [[row.judged.verdict_right for row in rows], [row.judged.finding_right for row in rows if row.judged.finding]]
-    (verdicts, findings), unjudged = [each.count("yes") for each in said], sum(each.count("") for each in said)
+    verdicts = [row.judged.verdict_right for row in rows]
+    findings = [row.judged.finding_right for row in rows if row.judged.finding]
+    unjudged = (verdicts + findings).count("")
     return wrapped(f"""# Recordings of other people
 
 `python -m benchmarks.public_recordings` counts times again from raw files, in overlapscope's windows, steps and
@@ -260,9 +253,9 @@ lead-ins: those of {windows:,} windows and steps of {len(rows)} recordings of {r
 collective of each group ({collectives}), and waits for the last rank where all ranks recorded a collective as often
 ({waits}). {different or "None"} of them differ{"s" * (different == 1)} by a nanosecond or more.
 
-Each recording was also read by itself, to compare what it shows with the report. **{verdicts} of {len(said[0])}
-verdicts and {findings} of {len(said[1])} first findings are right**{f", {unjudged} are not judged yet" * bool(unjudged)}.
-[Every recording](public-recordings.csv), with what it shows and the reason of each judgement.
+Each recording was also read by itself, to compare what it shows with the report. **{verdicts.count("yes")} of
+{len(verdicts)} verdicts and {findings.count("yes")} of {len(findings)} first findings are right**; {unjudged or "none"}
+of them are not judged yet. [Every recording](public-recordings.csv), with what it shows and the reason of each judgement.
 
 {table(head, lines, words=1)}
 
@@ -287,14 +280,12 @@ def main() -> None:
             ascend.append(msprof_differences(files[0]))
             counts = Counts(1, 0, 0, 0, ())
         else:
-            counts = counted(files, of_one_job=True)
+            counts = counted(files)
         old = before.get(recording[:2], {})
         said = judged(files[0], Judged(*(old.get(field, "") for field in Judged._fields)))
         rows.append(Row(recording, counts, said))
     options.page.write_text(page(rows, ascend).rstrip() + "\n")
-    lines = [
-        (*row.recording, str(row.counts.windows), str(len(row.counts.different)), *row.judged) for row in rows
-    ]
+    lines = [(*row.recording, str(row.counts.windows), str(len(row.counts.different)), *row.judged) for row in rows]
     options.page.with_suffix(".csv").write_text(csv_text(HEAD, lines))
 
 
