@@ -180,7 +180,7 @@ def msprof_differences(path: Path) -> list[int]:
 
 
 class Judged(NamedTuple):
-    """What a report says of a recording, and whether it is right, as somebody who read the recording judged."""
+    """Words of a report on a recording, and judgements on them by a reader of the recording."""
 
     verdict: str
     verdict_right: str = ""
@@ -211,7 +211,7 @@ def judged(path: Path, before: Judged) -> Judged:
 
 
 class Recording(NamedTuple):
-    """A recording, or those of the ranks of a job, with what somebody who read the files sees in them."""
+    """A recording, or those of the ranks of a job, with what a reader sees in the files."""
 
     repository: str
     path: str
@@ -253,9 +253,10 @@ lead-ins: those of {windows:,} windows and steps of {len(rows)} recordings of {r
 collective of each group ({collectives}), and waits for the last rank where all ranks recorded a collective as often
 ({waits}). {different or "None"} of them differ{"s" * (different == 1)} by a nanosecond or more.
 
-Each recording was also read by itself, to compare what it shows with the report. **{verdicts.count("yes")} of
-{len(verdicts)} verdicts and {findings.count("yes")} of {len(findings)} first findings are right**; {unjudged or "none"}
-of them are not judged yet. [Every recording](public-recordings.csv), with what it shows and the reason of each judgement.
+Each recording was also read by itself, to compare what it shows with the report.
+**{verdicts.count("yes")} of {len(verdicts)} verdicts and {findings.count("yes")} of {len(findings)} first findings are
+right**; {unjudged or "none"} of them are not judged yet. [Every recording](public-recordings.csv), with what it shows
+and the reason of each judgement.
 
 {table(head, lines, words=1)}
 
@@ -271,7 +272,7 @@ def main() -> None:
     parser.add_argument("page", type=Path)
     options = parser.parse_args()
     with options.page.with_suffix(".csv").open(newline="") as file:
-        before = {(row["repository"], row["path"]): row for row in csv.DictReader(file)}
+        before = {(row["repository"], row.get("path")): row for row in csv.DictReader(file)}
     rows, ascend = [], []
     for entry in tomllib.loads(SOURCES.read_text())["recordings"]:
         recording = Recording(**entry)

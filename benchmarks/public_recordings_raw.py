@@ -23,7 +23,7 @@ COMM: Final = re.compile(
     re.IGNORECASE,
 )
 RANGE: Final = re.compile(r"nccl:(?!coalesced$)(\w+)")
-TO_OR_FROM_HOST: Final = re.compile(r"HtoD|DtoH|Host_?To_?Device|Device_?To_?Host", re.IGNORECASE)
+TO_OR_FROM_HOST: Final = re.compile(r"HtoD|DtoH|H2D|D2H|Host_?To_?Device|Device_?To_?Host", re.IGNORECASE)
 SESSION: Final = "TARGET_INFO_SESSION_START_TIME"
 NCCL_LAUNCHES: Final = (
     "SELECT correlationId, text, textId FROM CUPTI_ACTIVITY_KIND_RUNTIME AS call JOIN NVTX_EVENTS AS range "
@@ -62,7 +62,8 @@ class Sums(NamedTuple):
 def ops_of(path: Path) -> dict[int, list[PublicOp]]:
     """Return the work in a file by device."""
     devices: defaultdict[int, list[PublicOp]] = defaultdict(list)
-    for device, op in _of_nsys(path) if path.suffix == ".sqlite" else _of_kineto(path):
+    reader = {".sqlite": _of_nsys, ".pb": _of_xplane}.get(path.suffix, _of_kineto)
+    for device, op in reader(path):
         devices[device].append(op)
     return devices
 
@@ -146,6 +147,56 @@ def _of_nsys(path: Path) -> Iterator[tuple[int, PublicOp]]:
                 kind = _kind(name, category.lower(), {})
                 collective = _collective(name, {}, launched_in[correlation]) if kind == "comm" else None
                 yield device, PublicOp(start + base_ns, end + base_ns, kind, collective)
+
+
+def _of_xplane(path: Path) -> Iterator[tuple[int, PublicOp]]:
+    planes = [list(_fields(part)) for number, part in _fields(path.read_bytes()) if number == 1]
+    stats = [(_names(plane, 5).get(stat[1]), stat) for plane in planes for stat in _messages(plane, 6)]
+    base_ns = next((stat.get(3) or stat[4] for name, stat in stats if name == "profile_start_time"), 0)
+    for plane in planes:
+        device = re.fullmatch(rb"/device:GPU:(\d+)", dict(plane)[2])
+        if device is None:
+            continue
+        names = _names(plane, 4)
+        for line in (list(_fields(value)) for number, value in plane if number == 3):
+            begin_ns = base_ns + dict(line).get(3, 0)
+            for event in _messages(line, 4) if dict(line).get(2, b"").startswith(b"Stream #") else ():
+                name, start_ps = names[event[1]], event.get(2, 0)
+                category = "memcpy" if name.startswith("Memcpy") else "kernel"
+                start, end = (begin_ns + at // 1000 for at in (start_ps, start_ps + event.get(3, 0)))
+                yield int(device[1]), PublicOp(start, end, _kind(name, category, {}))
+
+
+def _names(plane: list[tuple[int, Any]], field: int) -> dict[int, str]:
+    entries = _messages(plane, field)
+    return {entry[1]: dict(_fields(entry[2])).get(2, b"").decode() for entry in entries}
+
+
+def _messages(message: list[tuple[int, Any]], field: int) -> list[dict[int, Any]]:
+    return [dict(_fields(value)) for number, value in message if number == field]
+
+
+def _fields(message: bytes) -> Iterator[tuple[int, Any]]:
+    """Return the fields of a message of protocol buffers: their numbers, and integers or bytes."""
+    at = 0
+
+    def integer() -> int:
+        nonlocal at
+        value = shift = 0
+        while True:
+            byte, at = message[at], at + 1
+            value, shift = value | (byte & 127) << shift, shift + 7
+            if byte < 128:
+                return value
+
+    while at < len(message):
+        number, wire = divmod(integer(), 8)
+        if wire == 0:
+            yield number, integer()
+        else:
+            length = integer() if wire == 2 else 8 if wire == 1 else 4
+            yield number, message[at : at + length]
+            at += length
 
 
 def _kind(name: str, category: str, args: dict[str, Any]) -> str:
