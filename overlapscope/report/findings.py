@@ -18,7 +18,7 @@ from overlapscope.rules.finding import HARDLY, Finding, Saving, Where, costliest
 from overlapscope.rules.rule import Draft, Fixes, Rule
 
 if TYPE_CHECKING:
-    from overlapscope.prediction.gains import SavedPart, Savings
+    from overlapscope.prediction.gains import FixGain, Savings
 
 CONTRADICTS = 0.1
 """A replay contradicts a finding that explains most of the lost time if its saving is below this share of the cost."""
@@ -167,11 +167,11 @@ class SavingsOf:
         largest = self._largest(fixes) if fixes and draft.bound_ns and self._can_be_replayed else None
         if largest is None:
             return None
-        judged_ns = self._claims.judged_ns
-        ns, low_ns, high_ns = (round(part * judged_ns) for part in (largest.value, largest.low, largest.high))
+        gain, steps = largest.gain_ns, max(1, self._claims.steps)
+        ns, low_ns, high_ns = (each_ns * steps for each_ns in (gain.value, gain.low, gain.high))
         return Saving(saved_ns=ns, saved_low_ns=low_ns, saved_high_ns=high_ns, fix=largest.fix)
 
-    def _largest(self, fixes: Fixes) -> SavedPart | None:
+    def _largest(self, fixes: Fixes) -> FixGain | None:
         """Return the saving of the best fix; None if no replay can tell."""
         # Most healthy programs have no such finding and never need the replay or its modules.
         from overlapscope.prediction.gains import Savings

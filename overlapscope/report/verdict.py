@@ -109,7 +109,8 @@ def _judge(section: DeviceReport) -> Verdict:
     losses = sorted(_losses(device, lost="copies" in trust.lost, reach=reach), key=lambda loss: -loss.ns)
     figures = f"{_frame(section, device)} {' and '.join(loss.clause for loss in losses[:_CLAUSES])}"
     if reach and any(loss.is_idle for loss in losses[:_CLAUSES]):
-        figures += "; how much of that is the profiler's is not known"
+        of = "that" if losses[:_CLAUSES][-1].is_idle else "the idle time"
+        figures += f"; how much of {of} is the profiler's is not known"
     nothing = level == "good" and losses[0].ns < max(1, WORTH_SAYING * device.span_ns)
     name = "No overlap problems found" if nothing and not first else "Little to gain" if level == "good" else ""
     if losses[0].ns >= POOR_FROM * device.span_ns:
