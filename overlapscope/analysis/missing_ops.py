@@ -13,10 +13,12 @@ import numpy as np
 from msgspec import Struct
 
 from overlapscope.analysis import calls as call_kinds
+from overlapscope.analysis.grouping import rows_by
 from overlapscope.analysis.host import Blocking, of_other_devices
 from overlapscope.analysis.timeline import Timeline
-from overlapscope.base.columns import mask_of, pick
+from overlapscope.base.columns import mask_of, pick, quantile
 from overlapscope.base.intervals import I64, Bool, Index, Intervals, complement, cut, subtract, union
+from overlapscope.trace import op_names
 from overlapscope.trace.lost import GPU_OPS, Part
 from overlapscope.trace.model import Trace
 
@@ -28,6 +30,16 @@ In some 300 recordings none was longer than 0.06 ms in a synchronize, 0.2 ms bef
 
 UNEXPLAINED_NS = 10_000_000
 """Maximum normal wait without ops otherwise, because a busy machine may be late to wake the thread."""
+
+_FEWEST_ALIKE = 3
+_ALMOST_ALL = 0.1
+"""Number of waits after the same op from which on they are judged together, and the share of them that may be short. A
+busy machine wakes a thread late now and then, but not almost every time."""
+
+_USUAL = 10
+_SHORTEST_NS = 200_000
+"""Maximum normal wait of almost all of them: as a multiple of the call's quick returns in the recording, and at least.
+"""
 
 _LONG_CALL_NS = 100_000
 """Minimum length of another thread's call that can delay a wait through the driver's locks."""
@@ -106,7 +118,8 @@ def find_missing(trace: Trace, timeline: Timeline, blocking: Blocking) -> Missin
     quiet = _quiet(trace, timeline, waits)
     wait, start, end = cut(calls.start_ns[waits], until, quiet)
     held = _ends_with_queued_op(trace, start, end) | _outstanding(trace, waits)[wait]
-    unexplained = np.flatnonzero(end - start > np.where(held, HELD_NS, UNEXPLAINED_NS) + allowed[wait])
+    limit = np.where(held, HELD_NS, _return_limits(trace, waits, wait, end))
+    unexplained = np.flatnonzero(end - start > limit + allowed[wait])
     unexplained = unexplained[np.argsort(start[unexplained], kind="stable")]
     when = union(start[unexplained], end[unexplained])
     # Among calls that waited at once, the first one counts.
@@ -142,6 +155,29 @@ def _quiet(trace: Trace, timeline: Timeline, waits: I64) -> Intervals:
     others[waits] = False
     idle = subtract(idle, union(calls.start_ns[others], calls.end_ns[others]))
     return subtract(idle, union(trace.overheads.start_ns, trace.overheads.end_ns))
+
+
+def _return_limits(trace: Trace, waits: I64, wait: I64, end: I64) -> I64:
+    """Return the maximum normal length of each stretch without ops of a wait, if nothing is outstanding.
+
+    A call that returns late now and then was woken late. If it returns late almost every time after the same op, work
+    followed that op which is not in the trace, such as a loop inside a graph. Late is what exceeds the call's quick
+    returns by far, or `HELD_NS` if it has none. Waits that XLA marks may do other work after the GPU's.
+    """
+    calls, ops = trace.runtime_calls, trace.gpu_ops
+    returned, limits = calls.end_ns[waits], np.full(len(waits), UNEXPLAINED_NS)
+    worked_until = np.maximum.accumulate(ops.end_ns)[np.searchsorted(ops.start_ns, returned, side="left") - 1]
+    late = np.maximum(returned - np.maximum(worked_until, calls.start_ns[waits]), 0)
+    by_end = np.argsort(ops.end_ns, kind="stable")
+    op = by_end[np.searchsorted(ops.end_ns[by_end], returned - late, side="right") - 1]
+    sync = (call_kinds.synchronises(calls) & ~call_kinds.named(calls, op_names.XLA_WAIT))[waits]
+    for _, of_call in rows_by(np.where(sync, calls.name_id[waits], -1)):
+        limit = min(HELD_NS, max(_SHORTEST_NS, _USUAL * int(quantile(late[of_call], _ALMOST_ALL))))
+        for _, after_op in rows_by(ops.name_id[op[of_call]]):
+            alike = of_call[after_op]
+            if sync[alike[0]] and len(alike) >= _FEWEST_ALIKE and quantile(late[alike], _ALMOST_ALL) > limit:
+                limits[alike] = limit
+    return np.where(end == returned[wait], limits[wait], UNEXPLAINED_NS)
 
 
 def _ends_with_queued_op(trace: Trace, start: I64, end: I64) -> Bool:

@@ -19,7 +19,7 @@ from overlapscope.base.words import clean, percent, plural
 from overlapscope.catalog.causes import IDLE_RANK, IdleCause
 from overlapscope.catalog.devices import as_recorded
 from overlapscope.catalog.recorders import recorder_by_id
-from overlapscope.trace.lost import EVERYTHING
+from overlapscope.trace.lost import EVERYTHING, GPU_OPS
 from overlapscope.trace.model import OwnPeriod, Sync, Trace
 
 LONG_LEAD_IN = 0.1
@@ -111,11 +111,11 @@ def _missing_ops(trace: Trace, timeline: Timeline, idle: IdleTime) -> Check:
     detail = (
         f"For {missing / 1e6:.2f} ms ({100 * missing / window:.1f}% of the window) the host waited for the GPU "
         f"(longest in {as_recorded(call)}), and the trace has no op there: its work was probably queued before the "
-        "recording, in a graph whose kernels were not recorded, or of another process. That time is shown as missing "
-        "ops, not as idle. Synchronize before recording, and record more steps."
+        "recording, in a graph that was not recorded whole, such as a loop in it, or of another process. That time is "
+        "shown as missing ops, not as idle."
     )
     if missing > MUCH_MISSING * window:
-        return Check.fail("missing-ops", detail, EVERYTHING)
+        return Check.fail("missing-ops", detail, GPU_OPS)
     return Check.warn("missing-ops", detail, ())
 
 

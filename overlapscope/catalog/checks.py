@@ -114,8 +114,8 @@ CHECKS: Final = {
             "missing-ops",
             meaning="Warns if the host waited for the GPU while no op ran; fails if that took over 10% of the window.",
             affects="The GPU's work in that time is unknown, so it counts neither as idle nor as work.",
-            remedy="Synchronize before the recording begins, record from before CUDA graphs are captured, and stop "
-            "other processes on the GPU.",
+            remedy="Synchronize before the recording begins, record from before CUDA graphs are captured, run loops of "
+            "graphs (conditional nodes) in the host's code while recording, and stop other processes on the GPU.",
             comparable="The steps without such waits.",
         ),
         TrustCheck(

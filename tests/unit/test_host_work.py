@@ -282,9 +282,16 @@ def test_a_collection_on_another_thread_stops_python_and_not_what_runs_in_c() ->
 
 def test_without_recorded_ops_launches_that_follow_closely_are_dispatch() -> None:
     ops = [Op(Kind.COMPUTE, at, at + 20 * US, launch=(at - 10 * US, at - 5 * US)) for at in (0, 100 * US, 2 * MS)]
-    assert idle_of(make_trace(ops)) == {"python": 1880 * US - 5 * US, "dispatch": 85 * US}
-    # A program without Python works on the CPU there.
-    assert idle_of(make_trace(ops, framework="cuda")) == {"cpu-ops": 1880 * US - 5 * US, "dispatch": 85 * US}
+    assert idle_of(make_trace(ops)) == {"not-recorded": 1880 * US - 5 * US, "dispatch": 85 * US}
+    assert idle_of(make_trace(ops, framework="cuda")) == idle_of(make_trace(ops))
+    # The op of another thread shows nothing of this one, and a frame shows that it ran Python.
+    assert idle_of(make_trace(ops, cpu_ops=[Host("aten::mm", 0, 2 * MS, thread=9)])) == idle_of(make_trace(ops))
+    frame = Host("train.py(12): load", 500 * US, 1000 * US)
+    assert idle_of(make_trace(ops, python_frames=[frame])) == {
+        "not-recorded": 1380 * US - 5 * US,
+        "python": 500 * US,
+        "dispatch": 85 * US,
+    }
 
 
 @pytest.mark.parametrize(
