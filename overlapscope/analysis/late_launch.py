@@ -196,15 +196,11 @@ def _label(host: _Host, late: Late, thread: int, companion: int) -> _Labelled:
         (IdleCause.GC_PAUSE, work.pause_elsewhere),
         (IdleCause.CPU_OPS, inside(host.long_ops)),
     )
-    rest = ((IdleCause.CPU_OPS, work.cpu_ops), (IdleCause.DISPATCH, work.dispatch))
+    rest = [(IdleCause.CPU_OPS, work.cpu_ops), (IdleCause.DISPATCH, work.dispatch)]
     if not ops_shown:
         sampled = host.trace.host_activity is not None and host.trace.host_activity.stacks
         python = host.slow if sampled else intersect(host.slow, inside(host.trace.python_frames))
-        rest = (
-            (IdleCause.DISPATCH, work.dispatch),
-            (IdleCause.PYTHON, python),
-            (IdleCause.NOT_RECORDED, host.slow),
-        )
+        rest += [(IdleCause.PYTHON, python), (IdleCause.NOT_RECORDED, host.slow)]
     layers = [(name, layer) for name, layer in (*every, *rest) if len(layer.starts)]
     row, start, end = _cut(late, [layer for _, layer in layers])
     cause = np.full(len(start), RANK[IdleCause.PYTHON if ops_shown else IdleCause.DISPATCH])
