@@ -71,10 +71,11 @@ def _parts(step: Period) -> dict[str, int]:
     buckets = step.buckets
     return {
         "compute": buckets.compute_ns,
-        "other exposed memory work": buckets.exposed_other_ns,
         **{f"exposed copies ({cause})": ns for cause, ns in step.exposed_copy_by_cause.items()},
         **{f"exposed communication ({cause})": ns for cause, ns in step.exposed_comm_by_cause.items()},
         **({} if step.exposed_comm_by_cause else {"exposed communication": buckets.exposed_comm_ns}),
+        **{f"memory work of the GPU ({cause})": ns for cause, ns in step.exposed_other_by_cause.items()},
+        **({} if step.exposed_other_by_cause else {"memory work of the GPU": buckets.exposed_other_ns}),
         **{f"idle time ({cause})": ns for cause, ns in step.idle_by_cause.items()},
     }
 

@@ -24,6 +24,7 @@ from overlapscope.base.intervals import (
 )
 from overlapscope.base.kept import kept
 from overlapscope.trace.model import I8, GpuOps, Kind, RuntimeCalls, Trace
+from overlapscope.trace.op_names import is_migration
 
 
 class Ran(Struct, frozen=True, eq=False):
@@ -152,7 +153,8 @@ def _lead_in_end(ops: GpuOps, calls: RuntimeCalls, start: int) -> int | None:
     launched = ops.launch >= 0
     if not launched.any():
         return None
-    orphans = np.flatnonzero(~launched)
+    # No call launches a page migration.
+    orphans = np.flatnonzero(~launched & ~ops.named(is_migration))
     correlations = calls.correlation[calls.correlation > 0]
     earliest = correlations.min() if len(correlations) else 0
     nameless = ops.correlation[orphans] <= 0

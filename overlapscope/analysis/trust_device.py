@@ -21,6 +21,7 @@ from overlapscope.catalog.devices import as_recorded
 from overlapscope.catalog.recorders import recorder_by_id
 from overlapscope.trace.lost import EVERYTHING, GPU_OPS
 from overlapscope.trace.model import OwnPeriod, Sync, Trace
+from overlapscope.trace.op_names import is_migration
 
 LONG_LEAD_IN = 0.1
 MUCH_LEAD_IN = 0.5
@@ -52,8 +53,8 @@ def judge_device(trace: Trace, timeline: Timeline, steps: Periods, idle: IdleTim
 
 def _launches(trace: Trace, timeline: Timeline) -> Check:
     ops = timeline.ops
-    orphans = ops.launch < 0
-    if orphans.all():
+    orphans = (ops.launch < 0) & ~ops.named(is_migration)
+    if (ops.launch < 0).all():
         return Check.fail(
             "launches",
             "The trace records no launches, so the lead-in, steps and the causes of idle time are "
@@ -120,7 +121,7 @@ def _missing_ops(trace: Trace, timeline: Timeline, idle: IdleTime) -> Check:
 
 
 def _order(timeline: Timeline) -> Check:
-    ops = timeline.ops
+    ops = timeline.ops.take(~timeline.ops.named(is_migration))
     disorder = 0
     for _, rows in rows_by(ops.stream):
         reach = np.maximum.accumulate(ops.end_ns[rows])

@@ -93,6 +93,13 @@ def between(low_ns: int, high_ns: int) -> str:
     return f"{_three_digits(high_ns).number(low_ns)} to {duration(high_ns)}"
 
 
+def saved_between(low_ns: int, high_ns: int) -> str:
+    """Return the interval of a saving: `5.90 to 7.01 ms`, or `at most 409 us, or costs up to 740 us`."""
+    if low_ns > 0:
+        return between(low_ns, high_ns)
+    return f"at most {duration(max(0, high_ns))}{f', or costs up to {duration(-low_ns)}' if low_ns < 0 else ''}"
+
+
 def percent(value: float | None) -> str:
     """Return a percentage with a decimal and the sign; 0 and 100 only where they are exact."""
     if value is None:

@@ -29,6 +29,7 @@ from overlapscope.catalog.causes import (
     STORED_IDLE_CAUSES,
     CommCause,
     IdleCause,
+    Subject,
 )
 from overlapscope.compare.figures import occurrences
 from overlapscope.compare.noise import HOST_CAUSES, LINK_SHARE, POINTS, floor_ns
@@ -169,7 +170,7 @@ class Spent(Struct, frozen=True):
     compute: float
     copy: float
 
-    def by_cause(self, blame: Blame, metric: Metric) -> Mapping[str, float]:
+    def by_cause(self, blame: Blame | Subject, metric: Metric) -> Mapping[str, float]:
         """Return the times by cause that a metric includes, of exposed copies, exposed communication or idle time."""
         if blame == "exposed-copy":
             return self.exposed_copy

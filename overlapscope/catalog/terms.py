@@ -76,7 +76,6 @@ TERMS: Final = {
     "rebuilt": "Worked out from the order of calls and the times of ops, because the recording does not state it.",
     "measured": "The recorder timed steps before and after the recording.",
     "told": "Given on the command line or in the settings.",
-    "estimated": "Computed from the recording, between two bounds.",
     # -- DataLoader --------------------------------------------------------------------------------
     "own-thread": "The DataLoader has no workers: the thread that runs the steps loads the samples.",
     "workers": "The DataLoader has worker processes.",

@@ -12,6 +12,7 @@ from overlapscope.analysis.average import (
     COMM_LENGTHS,
     COPY_LENGTHS,
     IDLE_LENGTHS,
+    OTHER_LENGTHS,
     PARTS,
     judged_steps,
     lengths_of,
@@ -19,7 +20,7 @@ from overlapscope.analysis.average import (
 )
 from overlapscope.analysis.figures import COPIES_MATTER_FROM, Period
 from overlapscope.analysis.results import Device
-from overlapscope.catalog.causes import COMM_CAUSES, COPY_CAUSES, STORED_IDLE_CAUSES, states_comm_causes
+from overlapscope.catalog.causes import COMM_CAUSES, COPY_CAUSES, OTHER_CAUSES, STORED_IDLE_CAUSES, states_comm_causes
 from overlapscope.compare.difference import FigureChange, Figures
 from overlapscope.compare.noise import F64, HOST_CAUSES, POINTS, floor_ns
 from overlapscope.compare.pair import Pair, PairRow
@@ -53,13 +54,14 @@ _FIGURES: tuple[_Figure, ...] = (
     _Figure("buckets", "compute", ["compute"]),
     _Figure("buckets", "exposed comm", COMM_LENGTHS),
     _Figure("buckets", "exposed copy", COPY_LENGTHS),
-    _Figure("buckets", "exposed other", ["exposed_other"]),
+    _Figure("buckets", "exposed other", OTHER_LENGTHS),
     _Figure("buckets", "idle", IDLE_LENGTHS),
     *(_Figure("exposed_copy_by_cause", cause, [f"copy:{cause}"], noisy=COPY_LENGTHS) for cause in _COPY),
     *(
         _Figure("exposed_comm_by_cause", cause, [f"comm:{cause}"], noisy=COMM_LENGTHS)
         for cause in map(str, COMM_CAUSES)
     ),
+    *(_Figure("exposed_other_by_cause", cause, [f"other:{cause}"]) for cause in map(str, OTHER_CAUSES)),
     *(_Figure("idle_by_cause", cause, [f"idle:{cause}"]) for cause in _IDLE),
     _Figure("engines", "SM", ["sm"]),
     _Figure("engines", "H2D", ["h2d"]),
@@ -104,6 +106,8 @@ def compare(before: Sequence[Period], after: Sequence[Period], pair: Pair, *, co
     [span] = fields.pop("span")
     if not states_comm_causes(*(period.exposed_comm_by_cause for period in (*before, *after))):
         fields["exposed_comm_by_cause"] = ()
+    if not all(period.exposed_other_by_cause for period in (*before, *after)):
+        fields["exposed_other_by_cause"] = ()
     return Figures(span=span, **fields)
 
 

@@ -22,8 +22,6 @@ def compare_findings(
 ) -> tuple[FindingChange, ...]:
     """Match the findings of both sides by rule and place, the largest cost of either side first.
 
-    Costs are the measured bounds, not predictions, since a difference between models is not a change of the program.
-
     Args:
         before: Findings of one side.
         after: Findings of the other side.
@@ -49,7 +47,7 @@ def compare_findings(
 def _matched(before: Sequence[Finding], after: Sequence[Finding]) -> list[tuple[str, Finding | None, Finding | None]]:
     """Pair findings of the same rule: first those with the same op and call, then the rest in the order of costs."""
     pairs: list[tuple[str, Finding | None, Finding | None]] = []
-    rest = [sorted(map(_as_measured, side), key=lambda each: -each.bound_ns) for side in (before, after)]
+    rest = [sorted(side, key=lambda each: -each.cost_ns) for side in (before, after)]
     for place in (_place, _rule_of):
         for finding in tuple(rest[0]):
             match = next((candidate for candidate in rest[1] if place(candidate) == place(finding)), None)
@@ -59,21 +57,6 @@ def _matched(before: Sequence[Finding], after: Sequence[Finding]) -> list[tuple[
                 rest[1].remove(match)
     alone = [(finding.rule, finding, None) for finding in rest[0]]
     return [*pairs, *alone, *((finding.rule, None, finding) for finding in rest[1])]
-
-
-def _as_measured(finding: Finding) -> Finding:
-    """Return the finding without results of a replay, which only some reports have."""
-    return msgspec.structs.replace(
-        finding,
-        cost_ns=finding.bound_ns,
-        low_ns=0,
-        high_ns=finding.bound_ns,
-        plain_bound_ns=None,
-        cost_from="bound",
-        fix=(),
-        doubt="",
-        plain_example=None,
-    )
 
 
 def _place(finding: Finding) -> tuple[str, str | None, str | None]:
@@ -91,14 +74,14 @@ def _cost(
     floors_ns: tuple[int, int],
     span_ns: float,
 ) -> FigureChange:
-    costs = [None if finding is None else finding.mean_bound_ns for finding in (before, after)]
+    costs = [None if finding is None else finding.mean_cost_ns for finding in (before, after)]
     minima = [0 if cost is None else cost for cost in costs]
     maxima = [floor if cost is None else cost for cost, floor in zip(costs, floors_ns, strict=True)]
     low, high = minima[1] - maxima[0], maxima[1] - minima[0]
     # The cost of a finding often depends on the host.
     noise = floor_ns(span_ns, host_ns=min(minima))
     on_both_sides = None not in costs
-    informs = any(finding is not None and not finding.bound_ns for finding in (before, after))
+    informs = any(finding is not None and not finding.cost_ns for finding in (before, after))
     return FigureChange(
         name="cost",
         unit="ns",

@@ -16,7 +16,7 @@ from overlapscope.base.saved import Tool
 from overlapscope.catalog.earlier_names import current_rule
 from overlapscope.laboratory.experiment import Truth, WrongResults
 from overlapscope.report.verdict import Level
-from overlapscope.rules.finding import CostFrom, Severity
+from overlapscope.rules.finding import Severity
 
 SCHEMA_VERSION = 1
 FILE = "results.json"
@@ -74,8 +74,6 @@ class FindingSummary(msgspec.Struct, frozen=True, kw_only=True):
     """Id of the rule. Earlier ids, which stored results may have, are replaced by the current ones."""
     severity: Severity
     cost_ns: int
-    cost_from: CostFrom = "bound"
-    """Origin of the cost, as in a report; files written before findings were replayed have bounds."""
     title: str
 
     def __post_init__(self) -> None:

@@ -100,6 +100,7 @@ def by_cause(section: DeviceReport, subject: Subject) -> dict[str, int]:
     causes = {
         "exposed-copy": device.exposed_copy_by_cause,
         "exposed-comm": device.exposed_comm_by_cause,
+        "exposed-other": device.exposed_other_by_cause,
         "idle": device.idle_by_cause,
     }[subject]
     lost = ((cause, ns) for cause, ns in causes.items() if ns and cause not in WORK_UNKNOWN)

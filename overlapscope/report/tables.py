@@ -18,7 +18,6 @@ from overlapscope.base.words import (
     Unit,
     bare_percent,
     bare_shares,
-    between,
     clean,
     duration,
     percent,
@@ -35,7 +34,7 @@ from overlapscope.documents.columns import NAME_LIMIT, ColumnOf
 from overlapscope.documents.table import Column, Table, Tone, rows, table_of, words
 from overlapscope.report.lists import FEW
 from overlapscope.report.page import DeviceReport, Page
-from overlapscope.rules.finding import HARDLY, Finding
+from overlapscope.rules.finding import Finding
 from overlapscope.trace.lost import CAUSES
 
 N = TypeVar("N", int, float)
@@ -170,6 +169,7 @@ def _by_cause(device: Device) -> tuple[tuple[str, str, dict[str, int]], ...]:
     return (
         ("exposed copy", "copy", device.exposed_copy_by_cause),
         ("exposed comm", "comm", device.exposed_comm_by_cause),
+        ("memset/D2D/P2P", "memory", device.exposed_other_by_cause),
         ("idle", "idle", idle),
     )
 
@@ -252,30 +252,6 @@ def cause_tables(section: DeviceReport, device: Device) -> Iterator[Table]:
         yield causes(section, f"{bucket.capitalize()} by cause", by_cause, sum(by_cause.values()))
 
 
-def cost(section: DeviceReport | None, finding: Finding) -> str:
-    """Return the saving of a finding's fix with its origin; empty if the finding costs nothing."""
-    if section is None or not finding.spoken_bound_ns:
-        return ""
-    cost_ns, of_ns = section.per_step(finding.cost_ns), section.device.span_ns if section.device else 0
-    saved = f"{duration(cost_ns)}{' a step' if section.steps else ''} ({share(cost_ns, of_ns)})"
-    if finding.cost_from == "bound":
-        return f"saves at most {saved}"
-    if cost_ns < HARDLY * of_ns:
-        return "saves nothing by itself"
-    low_ns, high_ns = section.per_step(finding.low_ns), section.per_step(finding.high_ns)
-    return f"saves about {saved}{_interval(low_ns, cost_ns, high_ns)}"
-
-
-def _interval(low_ns: int, value_ns: int, high_ns: int) -> str:
-    """Return `, at least 6.12 ms`, `at most`, or both ends; empty if they look like the value."""
-    low, value, high = duration(low_ns), duration(value_ns), duration(high_ns)
-    if low == value == high:
-        return ""
-    if not low_ns:
-        return f", at most {high}"
-    return f", at least {low}" if high == value else f", {between(low_ns, high_ns)}"
-
-
 def evidence(finding: Finding) -> list[str]:
     """Return the evidence of a finding, and reservations about its saving."""
     return [finding.detail, *([finding.doubt] if finding.doubt else [])]
@@ -286,12 +262,18 @@ def where_none_found(traces: Iterable[TraceResult]) -> str:
     return " in what is left of the recording" if any(trace.trust.lost & CAUSES for trace in traces) else ""
 
 
-def costs_note(findings: Iterable[Finding]) -> str:
-    """Return a caution about the costs of several findings, empty if none is needed."""
-    costly = [finding for finding in findings if finding.spoken_bound_ns]
-    if len(costly) < 2 or all(finding.cost_from == "bound" for finding in costly):
-        return ""
-    return "Savings overlap; don't add them up."
+def findings_note(traces: Iterable[TraceResult], findings: Iterable[Finding]) -> str:
+    """Return a caution about the savings of several findings, and how to get lines of code if none was recorded."""
+    costly = [finding for finding in findings if finding.cost_ns]
+    notes = []
+    if len(costly) > 1 and any(finding.saving is not None for finding in costly):
+        notes.append("Savings overlap; don't add them up.")
+    nowhere = [finding for finding in costly if finding.where is None or finding.where.line is None]
+    records = [trace.environment for trace in traces]
+    if nowhere and all(by.recorder == "kineto" and not by.flags.get("stacks") for by in records):
+        some = "Where no line of code is shown, none" if len(nowhere) < len(costly) else "No line of code"
+        notes.append(f"{some} was recorded: `overlapscope run --stacks` shows it (in Python, with_stack=True).")
+    return " ".join(notes)
 
 
 def places(finding: Finding) -> list[str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping
 from typing import Final, Literal
 
@@ -13,18 +14,19 @@ from overlapscope.analysis.figures import copies_matter
 from overlapscope.analysis.host_results import HostUse, SampledStep
 from overlapscope.analysis.plain_step import takes
 from overlapscope.analysis.results import Device, TraceResult, missing_by_cause, missing_ns
-from overlapscope.base.words import between, capital, clean, duration, listed, plural, share
-from overlapscope.catalog import devices
-from overlapscope.catalog.causes import EXPOSED_COPY, IDLE, WORK_UNKNOWN, Cause, CopyCause, IdleCause
+from overlapscope.base.words import between, capital, clean, duration, listed, plural, saved_between, share
+from overlapscope.catalog import causes, devices
+from overlapscope.catalog.causes import IDLE, WORK_UNKNOWN, Cause, CopyCause, IdleCause, OtherCause, Subject
 from overlapscope.report import net_overlap
 from overlapscope.report.page import DeviceReport
 from overlapscope.rules import RULES
-from overlapscope.rules.finding import HARDLY, surest_first
+from overlapscope.rules.finding import HARDLY, Finding
 from overlapscope.trace.lost import CAUSES, Part, part_words
 from overlapscope.trace.model import OwnPeriod
 
-Level = Literal["good", "fair", "poor", "recorded", "unusable"]
-"""`recorded` if the figures are of a recording although the program without the profiler is known, and judged."""
+Level = Literal["good", "fair", "poor", "unknown", "recorded", "unusable"]
+"""`unknown` if the lost time reaches from good to poor, since the profiler's part of it is unknown; `recorded` if the
+figures are of a recording although the program without the profiler is known, and judged."""
 
 GOOD_BELOW = 0.05
 """Lost time, as a share of the judged time, below which the level is good."""
@@ -42,11 +44,13 @@ class Verdict(Struct, frozen=True):
     subject: str
     """The trace and device, as `Section.title` names them."""
     lead: str
-    """The answer, usually one sentence; a page shows it large."""
-    rest: str = ""
-    """Sentences after the lead, such as what to fix first."""
+    """The answer in a sentence; a page shows it large."""
+    why: str = ""
+    """What costs most, with its place in the code."""
+    remedy: str = ""
+    """What to do about it, and what that saves."""
     plain: str = ""
-    """Step time without the profiler, and which of the two programs the verdict is about."""
+    """Step time without the profiler, and which of the two programs the figures are of."""
     doubt: str = ""
     """Reasons why figures may be wrong, or findings missing."""
     steps: str = ""
@@ -56,13 +60,13 @@ class Verdict(Struct, frozen=True):
 
     @property
     def answer(self) -> str:
-        """The lead and the rest."""
-        return f"{self.lead} {self.rest}".rstrip()
+        """The answer, why, and what to do."""
+        return " ".join(filter(None, (self.lead, self.why, self.remedy)))
 
     @property
     def text(self) -> str:
-        """The answer with its subject before it."""
-        return f"{self.subject}: {self.answer}"
+        """The answer with its subject before it, a line for each part."""
+        return "\n".join(filter(None, (f"{self.subject}: {self.lead}", self.why, self.remedy)))
 
     @property
     def notes(self) -> tuple[str, ...]:
@@ -75,7 +79,7 @@ def judge(section: DeviceReport) -> Verdict:
     verdict, names = _judge(section), section.trace.environment.gpus
     sentences = {
         field: devices.in_words_of(names, getattr(verdict, field))
-        for field in ("lead", "rest", "plain", "doubt", "steps", "overlap_cost")
+        for field in ("lead", "why", "remedy", "plain", "doubt", "steps", "overlap_cost")
     }
     return replace(verdict, **sentences)
 
@@ -89,39 +93,47 @@ def _judge(section: DeviceReport) -> Verdict:
             return _of_host(section, section.trace.host, " ".join(reasons))
         lead, *rest = reasons or ["Nothing ran on a GPU."]
         return Verdict("unusable", section.title, lead, " ".join(rest))
-    largest = max((section.per_step(finding.spoken_bound_ns) for finding in section.findings), default=0)
-    part = max(_lost_ns(device), largest) / device.span_ns if device.span_ns > 0 else 0.0
-    level: Level = "recorded" if section.page.recorded else _level(part)
+    first = next((finding for finding in section.findings if finding.cost_ns > 0), None)
+    lost_ns = max(_lost_ns(device), max((section.per_step(each.cost_ns) for each in section.findings), default=0))
+    part = lost_ns / device.span_ns if device.span_ns > 0 else 0.0
+    least = _least_part(section, device, lost_ns)
     lost_parts = trust.lost & CAUSES
-    if level == "good" and (
-        lost_parts or max(_supply_ns(device), _unexplained_ns(device)) >= GOOD_BELOW * device.span_ns
-    ):
+    level: Level = "recorded" if section.page.recorded else _level(part)
+    unclear_ns = device.span_ns - device.buckets.compute_ns + section.per_step(_unclear_ns(device))
+    if level == "good" and (lost_parts or unclear_ns >= GOOD_BELOW * device.span_ns):
         level = "fair"
+    if level == "poor" and _level(least) == "good":
+        level = "unknown"
+    reach = "up to " if _level(least) != _level(part) else ""
     # The largest losses come first.
-    losses = sorted(_losses(device, lost="copies" in trust.lost), key=lambda loss: -loss[0])
-    clauses = [clause for _, clause in losses[:_CLAUSES]]
-    figures = f"{_frame(section, device)} {' and '.join(clauses)}."
-    lead = capital(figures)
-    fix = "" if level == "recorded" else _fix(section, device)
-    if level == "good":
-        little = (
-            "Little to gain"
-            if fix or losses[0][0] >= max(1, WORTH_SAYING * device.span_ns)
-            else "No overlap problems found"
-        )
-        lead = f"{little}: {figures}"
-        fix = fix or (f"Less than {100 * part + 0.05:.1f}% of the time could be saved." if part else "")
-    doubt = " ".join(filter(None, (_doubt(section), _unjudged(lost_parts))))
+    losses = sorted(_losses(device, lost="copies" in trust.lost, reach=reach), key=lambda loss: -loss.ns)
+    figures = f"{_frame(section, device)} {' and '.join(loss.clause for loss in losses[:_CLAUSES])}"
+    if reach and losses[0].is_idle:
+        figures += "; how much of that is the profiler's is not known"
+    nothing = level == "good" and losses[0].ns < max(1, WORTH_SAYING * device.span_ns)
+    name = "No overlap problems found" if nothing and not first else "Little to gain" if level == "good" else ""
+    if losses[0].ns >= POOR_FROM * device.span_ns:
+        name = losses[0].name
+    lead = f"{name}: {figures}." if name else f"{capital(figures)}."
+    doubt = " ".join(filter(None, (_doubt(section), _unjudged(lost_parts), _unclear(section, device))))
     steps = steps_sentence(spread.of_device(device), section.trace) if section.page.scope == "window" else ""
     cost = net_overlap.sentence(section)
-    return Verdict(level, section.title, lead, fix, plain_sentence(section), doubt, steps, cost)
+    told = level != "recorded"
+    why, remedy = (_why(section, device, first), _remedy(section, device, first)) if told else ("", "")
+    return Verdict(level, section.title, lead, why, remedy, plain_sentence(section), doubt, steps, cost)
+
+
+def _least_part(section: DeviceReport, device: Device, lost_ns: int) -> float:
+    """Return the least share of lost time that is possible without the profiler, if the figures are of a recording."""
+    alone = device.alone
+    if section.is_plain or alone is None or not alone.low_ns:
+        return lost_ns / device.span_ns if device.span_ns > 0 else 0.0
+    return max(0, lost_ns - (device.span_ns - alone.low_ns)) / alone.low_ns
 
 
 def _frame(section: DeviceReport, device: Device) -> str:
-    """Return what the figures describe: `in each step of about 16.8 ms (16.1 to 17.4 ms)`."""
-    plain, length = device.plain, duration(device.span_ns)
-    if section.is_plain and plain is not None and plain.origin == "estimated":
-        length = f"about {length} ({between(plain.low_ns, plain.high_ns)})"
+    """Return what the figures describe: `in each step of 16.8 ms`."""
+    length = duration(device.span_ns)
     if section.steps:
         return f"in each step of {length},"
     if section.page.scope != "window":
@@ -138,15 +150,11 @@ def _supply_ns(device: Device) -> int:
     return device.exposed_copy_by_cause.get(CopyCause.NO_COMPUTE, 0)
 
 
-def _unexplained_ns(device: Device) -> int:
-    """Return the idle time whose cause is unknown, so that it may or may not be avoidable."""
-    return device.idle_by_cause.get(IdleCause.UNKNOWN, 0) + missing_ns(device)
-
-
 def _lost_ns(device: Device) -> int:
-    """Return the time that better overlap, a busier GPU and hidden communication could save together."""
-    idle = sum(device.idle_by_cause.get(cause.id, 0) for cause in IDLE.values() if cause.fixing)
-    return _unoverlapped_ns(device) + device.buckets.exposed_comm_ns + idle
+    """Return the time in which the device doesn't compute, without what no order of the same work can change."""
+    buckets, lead_in_ns = device.buckets, device.idle_by_cause.get(IdleCause.LEAD_IN, 0)
+    idle_ns = buckets.idle_ns - missing_ns(device) - lead_in_ns
+    return _unoverlapped_ns(device) + buckets.exposed_comm_ns + buckets.exposed_other_ns + idle_ns
 
 
 def _unoverlapped_ns(device: Device) -> int:
@@ -155,30 +163,71 @@ def _unoverlapped_ns(device: Device) -> int:
     return max(0, overlap.busy_ns - overlap.ideal_ns - device.exposed_copy_by_cause.get(CopyCause.LEAD_IN, 0))
 
 
-def _losses(device: Device, *, lost: bool) -> list[tuple[int, str]]:
+class _Loss(Struct, frozen=True):
+    """Lost time of a kind."""
+
+    ns: int
+    clause: str
+    name: str = ""
+    """The loss where it is the main one, such as `Launch-bound`."""
+    is_idle: bool = False
+
+
+_ALONE: Final[Mapping[str, str]] = {
+    OtherCause.PEER_COPY: "copies between GPUs run",
+    OtherCause.PAGE_MIGRATION: "migrations of managed memory run",
+    OtherCause.DEVICE_COPY: "copies within the GPU run",
+    OtherCause.MEMSET: "memsets run",
+}
+_BOUND: Final[Mapping[str, str]] = {
+    IdleCause.DATA_LOADING: "Input-bound",
+    IdleCause.DISPATCH: "Launch-bound",
+    IdleCause.LAUNCH_LATENCY: "Launch-bound",
+    IdleCause.HOST_SYNC: "Synchronization-bound",
+}
+"""Names of programs by the main cause of idle time."""
+
+
+def _bound_name(cause: Cause) -> str:
+    return _BOUND.get(cause.id, "Host-bound" if cause.by_host and cause.fixing else "")
+
+
+def _losses(device: Device, *, lost: bool, reach: str) -> list[_Loss]:
     """Return clauses on copies, communication and idle time, each with its time.
 
-    Negligible losses are left out, unless there is no other. `lost` is whether the recording may lack copies.
+    Negligible losses are left out, unless there is no other. `lost` is whether the recording may lack copies; `reach`
+    stands before idle time of which a part may be the profiler's.
     """
     buckets, span, missing = device.buckets, device.span_ns, missing_by_cause(device)
-    idle = buckets.idle_ns - missing_ns(device)
+    idle, worth = buckets.idle_ns - missing_ns(device), max(1, WORTH_SAYING * span)
     losses = []
     if copies_matter(device):
-        losses.append((buckets.exposed_copy_ns, _copies(device)))
-    if buckets.exposed_comm_ns >= max(1, WORTH_SAYING * span):
+        losses.append(_Loss(buckets.exposed_copy_ns, _copies(device), "Copy-bound"))
+    if buckets.exposed_comm_ns >= worth:
         clause = f"communication runs alone for {duration(buckets.exposed_comm_ns)}"
-        losses.append((buckets.exposed_comm_ns, f"{clause} ({share(buckets.exposed_comm_ns, span)})"))
-    if idle >= max(1, GOOD_BELOW * span):
-        explained = ((ns, cause) for cause, ns in device.idle_by_cause.items() if cause not in WORK_UNKNOWN)
-        most, cause = max(explained, default=(0, "unknown"), key=lambda item: item[0])
-        why = f", mostly {cause}" if most > idle // 2 else ""
-        losses.append((idle, f"the GPU is idle for {duration(idle)} ({share(idle, span)}{why})"))
+        clause += f" ({share(buckets.exposed_comm_ns, span)})"
+        losses.append(_Loss(buckets.exposed_comm_ns, clause, "Communication-bound"))
+    if buckets.exposed_other_ns >= worth:
+        most_ns, cause = max((ns, cause) for cause, ns in device.exposed_other_by_cause.items())
+        alone = _ALONE.get(cause, "") if 2 * most_ns > buckets.exposed_other_ns else ""
+        clause = f"{alone or 'memory work of the GPU runs'} alone for {duration(buckets.exposed_other_ns)}"
+        losses.append(_Loss(buckets.exposed_other_ns, f"{clause} ({share(buckets.exposed_other_ns, span)})"))
+    if idle >= worth:
+        explained = {cause: ns for cause, ns in device.idle_by_cause.items() if cause not in WORK_UNKNOWN}
+        most_ns, cause = max(((ns, cause) for cause, ns in explained.items()), default=(0, ""))
+        by_name = Counter[str]()
+        for each, ns in explained.items():
+            by_name[_bound_name(IDLE[each])] += ns
+        name, named_ns = by_name.most_common(1)[0] if by_name else ("", 0)
+        clause = f"the GPU is idle for {reach}{duration(idle)} ({share(idle, span)}"
+        clause += f", mostly {cause})" if most_ns > idle // 2 else ")"
+        losses.append(_Loss(idle, clause, name if named_ns > idle // 2 else "", is_idle=True))
     for unknown, ns in missing.items():
-        if ns >= max(1, WORTH_SAYING * span):
-            losses.append((ns, _UNKNOWN[unknown].format(f"{duration(ns)} ({share(ns, span)})")))
+        if ns >= worth:
+            losses.append(_Loss(ns, _UNKNOWN[unknown].format(f"{duration(ns)} ({share(ns, span)})")))
     if not device.overlap.copy_ns and lost:
-        return losses or [(0, "no copy between host and device is left in the recording")]
-    return losses or [(0, _copies(device))]
+        return losses or [_Loss(0, "no copy between host and device is left in the recording")]
+    return losses or [_Loss(0, _copies(device))]
 
 
 _UNKNOWN: Final[Mapping[str, str]] = {
@@ -207,29 +256,66 @@ def _copies(device: Device) -> str:
     )
 
 
-def _fix(section: DeviceReport, device: Device) -> str:
-    """Return what to fix first: the surest finding or, without findings, the largest cause that has a remedy."""
-    costly = [finding for finding in section.findings if finding.spoken_bound_ns > 0]
-    if costly:
-        first = min(costly, key=surest_first)
-        saved_ns = section.per_step(first.cost_ns)
-        if saved_ns < HARDLY * device.span_ns:
-            return f"Fixing {first.rule} alone would save nothing."
-        about = "about" if first.cost_from == "replay" else "at most"
-        return f"Fixing {first.rule} would save {about} {duration(saved_ns)} ({share(saved_ns, device.span_ns)})."
-    recorder = section.trace.environment.recorder
-    copy_ns, fix_copy = _largest_remedy(device.exposed_copy_by_cause, EXPOSED_COPY, recorder)
-    idle_ns, fix_idle = _largest_remedy(device.idle_by_cause, IDLE, recorder)
-    if max(copy_ns, idle_ns) < max(1, WORTH_SAYING * device.span_ns):
+def _why(section: DeviceReport, device: Device, first: Finding | None) -> str:
+    """Return what costs most, and where: the first finding or, without findings, the largest cause."""
+    if first is not None:
+        where = first.where
+        place = where.line or where.op or where.call if where is not None else None
+        return f"Why: {first.title}.{f' Costliest place: {clean(place, 120)}.' if place else ''}"
+    ns, subject, cause = _main_cause(device)
+    if ns < max(1, WORTH_SAYING * device.span_ns):
         return ""
-    if copy_ns > idle_ns:
-        return f"{fix_copy} would hide at most {duration(copy_ns)} of copies under compute."
-    return f"{fix_idle} would save at most {duration(idle_ns)} ({share(idle_ns, device.span_ns)})."
+    cases = (case for case in device.evidence if (case.subject, case.cause) == (subject, cause.id))
+    case = max(cases, key=lambda case: case.time_ns, default=None)
+    place = "" if case is None else case.where or case.op or case.call or ""
+    costliest = f" Costliest place: {clean(place, 120)}." if place else ""
+    return f"Why: {cause.id} costs most, {duration(ns)}.{costliest}"
 
 
-def _largest_remedy(by_cause: Mapping[str, int], causes: Mapping[str, Cause], recorder: str) -> tuple[int, str]:
-    """Return the time of the largest cause that has a remedy, and the remedy as the subject of a sentence."""
-    return max((by_cause.get(cause.id, 0), cause.helps(recorder)[1]) for cause in causes.values() if cause.fixing)
+def _remedy(section: DeviceReport, device: Device, first: Finding | None) -> str:
+    """Return what to do first: the advice of the first finding or, without findings, against the largest cause."""
+    if first is not None:
+        advice = first.advice.partition("\n")[0].rstrip()
+        return f"Next: {advice}{f' It {cost(section, first)}.' if first.saving else ''}"
+    ns, _, cause = _main_cause(device)
+    remedy = cause.helps(section.trace.environment.recorder)[0] if ns >= max(1, WORTH_SAYING * device.span_ns) else ""
+    return f"Next: {remedy}" if remedy else ""
+
+
+def _main_cause(device: Device) -> tuple[int, Subject, Cause]:
+    """Return the largest cause of all buckets that have causes, with its time and the bucket."""
+    subjects: tuple[tuple[Subject, Mapping[str, int]], ...] = (
+        ("exposed-copy", device.exposed_copy_by_cause),
+        ("exposed-comm", device.exposed_comm_by_cause),
+        ("exposed-other", device.exposed_other_by_cause),
+        ("idle", device.idle_by_cause),
+    )
+    every = ((ns, subject, causes.CAUSES[subject][cause]) for subject, by in subjects for cause, ns in by.items())
+    return max((each for each in every if each[2].id not in WORK_UNKNOWN), key=lambda each: each[0])
+
+
+def cost(section: DeviceReport, finding: Finding) -> str:
+    """Return the saving of a finding's fix as an interval, or that it is unknown; empty if the finding costs nothing.
+
+    Examples: `saves about 6.82 us a step (0.4%), at most 18.9 us`, `costs 1.20 ms a step (3.1%)`.
+    """
+    if section.device is None or not finding.cost_ns:
+        return ""
+    of_ns = section.device.span_ns
+    a_step = "" if not section.steps else " a recorded step" if section.may_be_slowed else " a step"
+
+    def text(ns: int) -> str:
+        each_ns = section.per_step(ns)
+        return f"{duration(each_ns)}{a_step} ({share(each_ns, of_ns)})"
+
+    saving = finding.saving
+    if saving is None:
+        return f"costs {text(finding.cost_ns)}"
+    ns, low_ns, high_ns = map(section.per_step, (saving.ns, saving.low_ns, saving.high_ns))
+    between_ends = "" if duration(low_ns) == duration(high_ns) else f", {saved_between(low_ns, high_ns)}"
+    if ns < HARDLY * of_ns:
+        return f"saves nothing by itself{between_ends if high_ns >= HARDLY * of_ns else ''}"
+    return f"saves about {text(saving.ns)}{between_ends}"
 
 
 def _unjudged(lost: frozenset[Part]) -> str:
@@ -240,6 +326,25 @@ def _unjudged(lost: frozenset[Part]) -> str:
     silent = sum(bool(rule.rests_on & lost) for rule in RULES.values())
     which = "no rule can" if silent == len(RULES) else f"{silent} of {len(RULES)} rules cannot"
     return f"{what} are lost or wrong, so {which} tell whether there is more to find."
+
+
+def _unclear_ns(device: Device) -> int:
+    return sum(group.time_ns for group in device.kernels if group.unclear)
+
+
+def _unclear(section: DeviceReport, device: Device) -> str:
+    """Return which kernels may communicate, as far as their names tell, if they take a time that matters."""
+    time_ns = section.per_step(_unclear_ns(device))
+    if time_ns < max(1, WORTH_SAYING * device.span_ns):
+        return ""
+    names = listed((devices.as_recorded(clean(group.kernel, 60)) for group in device.kernels if group.unclear), _NAMED)
+    return (
+        f"Kernels that may communicate count as compute: {duration(time_ns)} ({share(time_ns, device.span_ns)}) in "
+        f"{names}. If they do, name them in `communication` in the configuration."
+    )
+
+
+_NAMED = 3
 
 
 def _doubt(section: DeviceReport) -> str:
@@ -264,23 +369,27 @@ _STATUS = (("fail", "failed"), ("warn", "warned"))
 
 
 def plain_sentence(section: DeviceReport) -> str:
-    """Return how the length of a step is known, and which program the figures are about."""
+    """Return how long a step takes without the profiler, as far as that is known."""
     device = section.device
-    plain = None if device is None else device.plain
-    if plain is None:
+    if device is None or section.page.scope != "window":
         return ""
-    what = "a step" if section.steps else "all that was recorded"
-    recorded = f"in the recording {what} takes {duration(plain.recorded_step_ns)}"
-    if section.is_plain and plain.origin == "estimated":
-        return (
-            f"These are estimates of the program without the profiler; {recorded}. If you know the real time, pass "
-            f"{section.page.plain_step_option}."
-        )
+    plain, what = device.plain, "a step" if section.steps else "all that was recorded"
+    if plain is None:
+        return _interval_sentence(section, device, what)
     length = takes(plain.step_ns, plain.low_ns, plain.high_ns, plain.origin)
     if section.is_plain:
+        recorded = f"in the recording {what} takes {duration(plain.recorded_step_ns)}"
         return f"This is the program without the profiler, where {what} takes {length}; {recorded}."
     why = "" if section.page.recorded else " The recording cannot be replayed."
     return f"This is the recording. Without the profiler {what} takes {length}.{why}"
+
+
+def _interval_sentence(section: DeviceReport, device: Device, what: str) -> str:
+    """Return the interval of a step without the profiler, if it is wide enough to matter."""
+    if device.alone is None or not section.may_be_slowed:
+        return ""
+    interval = between(device.alone.low_ns, device.alone.high_ns).replace(" to ", " and ")
+    return f"Recording slows the host. Alone, {what} takes between {interval}; `overlapscope run` measures it."
 
 
 # -- Programs without GPU activity -----------------------------------------------------------------

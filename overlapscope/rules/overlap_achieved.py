@@ -33,7 +33,7 @@ def _check(claims: Claims) -> Iterator[Draft]:
         title = capital(message)
         some_exposed = claims.matters(claims.buckets.exposed_copy_ns)
         advice = (
-            "Look at the other findings: moving copies would gain little more."
+            "Look at the other findings first."
             if some_exposed
             else "Leave the copies as they are: the rest of the time is compute and idle gaps."
         )

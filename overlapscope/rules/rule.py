@@ -31,12 +31,16 @@ class Draft(Struct, frozen=True):
     detail: str
     advice: str
     bound_ns: int = 0
+    idle_ns: int = 0
+    """Part of it in which the device is idle."""
     where: Where | None = None
     example: Window | None = None
     for_all: bool = False
     """True if the advice is the same in every framework, although other advice of the rule isn't."""
     afterword: str = ""
     """Text after the detail and the places."""
+    remark: str = ""
+    """End of the title, after the share of the time."""
     nameless: str = NO_OP
     """Place of time for which no op, call or line is known, in words."""
     severity: Severity | None = None
@@ -107,9 +111,10 @@ def claimed(claims: Claims, pieces: ClaimedPieces, draft: Draft) -> Draft:
     places = pieces.places(claims.trace)
     return replace(
         draft,
-        title=f"{draft.title} ({share(pieces.time_ns, claims.judged_ns)})",
+        title=f"{draft.title} ({share(pieces.time_ns, claims.judged_ns)}){draft.remark}",
         detail=f"{draft.detail}{spread(claims, places, draft.nameless)}{draft.afterword}",
         bound_ns=pieces.time_ns,
+        idle_ns=pieces.idle_ns,
         where=_where(places, draft.where),
         example=pieces.example,
     )

@@ -49,7 +49,10 @@ FIRES_IN = {
     "streamed1_pinned1": {"overlap-achieved"},
 }
 """Recordings, and rules that find something in them."""
-NO_RECORDING = {"streams-without-overlap", "cpu-throttled", "file-io", "gc-pause", "gil-wait", "preempted"}
+NO_RECORDING = {
+    *("streams-without-overlap", "cpu-throttled", "file-io", "gc-pause", "gil-wait", "preempted"),
+    *("device-copy", "page-migration", "peer-copy"),
+}
 """Rules that find nothing in any recording here."""
 
 Event = dict[str, Any]

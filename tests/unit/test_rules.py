@@ -15,7 +15,7 @@ from overlapscope.analysis import TraceAnalysis, analyze_trace
 from overlapscope.analysis.average import judged_steps
 from overlapscope.analysis.device import judged_windows
 from overlapscope.base.words import duration, listed, plural, size
-from overlapscope.catalog.causes import COPY_CAUSES, IDLE_CAUSES
+from overlapscope.catalog.causes import COPY_CAUSES, IDLE_CAUSES, OTHER_CAUSES
 from overlapscope.catalog.devices import in_words_of
 from overlapscope.report.findings import find_all
 from overlapscope.rules import RULES
@@ -156,13 +156,14 @@ def test_pieces_add_up_to_the_causes(recording: Path) -> None:
         result = device.result
         judged = [result.steps[number] for number in judged_steps(result)]
         judged = judged or ([result.judged] if result.judged is not None else [])
-        for causes, idle, field in (
-            (COPY_CAUSES, False, "exposed_copy_by_cause"),
-            (IDLE_CAUSES, True, "idle_by_cause"),
+        for causes, of_subject, field in (
+            (COPY_CAUSES, pieces.copy >= 0, "exposed_copy_by_cause"),
+            (OTHER_CAUSES, (pieces.copy < 0) & (pieces.gap < 0), "exposed_other_by_cause"),
+            (IDLE_CAUSES, pieces.gap >= 0, "idle_by_cause"),
         ):
             for number, cause in enumerate(causes):
                 if cause != "lead-in":
-                    mine = ((pieces.copy < 0) == idle) & (pieces.cause == number)
+                    mine = of_subject & (pieces.cause == number)
                     total = sum(getattr(period, field)[cause] for period in judged)
                     assert int(pieces.length_ns[mine].sum()) == total
 
