@@ -50,7 +50,7 @@ _HOST_BYTES_PER_NS = 1
 _MEMSET = call_kinds.whole_name(r"(cuda|hip|cu|aclrt)Memset\w*")
 _LAUNCHED: dict[re.Pattern[str], frozenset[Part]] = {
     call_kinds.whole_name(r"(cuda|hip|cu|aclrt)Memcpy\w*"): frozenset({"copies", "other"}),
-    _MEMSET: frozenset({"other"}),
+    _MEMSET: frozenset({"fills"}),
     call_kinds.whole_name(
         r"(cuda|hip|cu)Launch\w*Kernel\w*|hipModuleLaunchKernel|hipExt\w*Launch\w*|Node@launch"
     ): frozenset({"compute", "comm"}),
