@@ -2,7 +2,8 @@
 
 A host thread that waits for the GPU goes on when the work before its call has ended. If it waits for long and no op
 runs, the work is not in the trace: it was queued before the recording began, belongs to a graph whose kernels were not
-recorded, or to another process. The GPU's work in that time is unknown.
+recorded, or to another process. A launch without an op had one, which ran before the ops launched later. The GPU's work
+in that time is unknown.
 """
 
 from __future__ import annotations
@@ -14,10 +15,11 @@ from msgspec import Struct
 
 from overlapscope.analysis import calls as call_kinds
 from overlapscope.analysis.grouping import rows_by
-from overlapscope.analysis.host import Blocking, of_other_devices
+from overlapscope.analysis.host import Blocking, find_blocking, of_other_devices
 from overlapscope.analysis.timeline import Timeline
 from overlapscope.base.columns import mask_of, pick, quantile
-from overlapscope.base.intervals import I64, Bool, Index, Intervals, complement, cut, subtract, union
+from overlapscope.base.intervals import I64, Bool, Index, Intervals, clip, complement, cut, subtract, union
+from overlapscope.base.kept import kept
 from overlapscope.trace import op_names
 from overlapscope.trace.lost import GPU_OPS, Part
 from overlapscope.trace.model import Trace
@@ -40,6 +42,9 @@ _USUAL = 10
 _SHORTEST_NS = 200_000
 """Maximum normal wait of almost all of them: as a multiple of the call's quick returns in the recording, and at least.
 """
+
+MOST_CUT_OFF = 0.05
+"""Maximum share of a recording at its end in which launches may have no op because the recording ended."""
 
 _LONG_CALL_NS = 100_000
 """Minimum length of another thread's call that can delay a wait through the driver's locks."""
@@ -71,7 +76,18 @@ class Missing(Struct, frozen=True, eq=False):
 
     when: Intervals
     call: I64
-    """Row in `Trace.runtime_calls` of a call that waited."""
+    """Row in `Trace.runtime_calls` of a call that waited or launched."""
+
+
+class Unanswered(Struct, frozen=True, eq=False):
+    """Launches whose GPU op is not in the trace, as rows of `Trace.runtime_calls`."""
+
+    dropped: Index
+    cut_off: Index
+    """Launches at the end of the recording, whose ops would have run after it: no later launch of their kind has an op,
+    the program waited for none of them, and they are in the last 5% of the recording."""
+    empty: Index
+    """Memsets that are probably of no bytes."""
 
 
 def recorded_launches(trace: Trace) -> tuple[Index, Bool]:
@@ -92,39 +108,88 @@ def launched_parts(trace: Trace, launches: Index) -> frozenset[Part]:
     return frozenset().union(*launched)
 
 
-def only_memsets(trace: Trace, launches: Index, answered: Bool) -> bool:
-    """Return whether all launches without an op are probably memsets of no bytes, such as cuDNN makes.
+@kept()
+def find_unanswered(trace: Trace) -> Unanswered:
+    """Return the launches without a GPU op, by the reason why they have none.
 
-    A trace states the size of a memset only with its op. A profiler that drops ops or is stopped early loses kernels
-    and other memsets, too, so these must be complete.
+    A trace states the size of a memset only with its op, and cuDNN makes memsets of no bytes. A profiler that drops ops
+    loses kernels and other memsets, too, so these must be complete.
     """
-    memsets = call_kinds.named(trace.runtime_calls, _MEMSET)[launches]
-    return bool(memsets[~answered].all() and memsets[answered].any() and not memsets[answered].all())
+    calls, at = trace.runtime_calls, trace.runtime_calls.start_ns
+    launches, answered = recorded_launches(trace)
+    end = max(int(table.max(initial=0)) for table in (at, trace.gpu_ops.end_ns))
+    begin = min(int(table.min(initial=end)) for table in (at, trace.gpu_ops.start_ns))
+    late, syncs = np.zeros(len(launches), np.bool_), _syncs(trace, find_blocking(trace))
+    since_ns = max(int(at[syncs].max(initial=0)), end - int(MOST_CUT_OFF * (end - begin)))
+    for pattern in _LAUNCHED:
+        alike = np.flatnonzero(call_kinds.named(calls, pattern)[launches])
+        since = alike[int(np.append(-1, np.flatnonzero(answered[alike]))[-1]) + 1 :]
+        if len(since) and at[launches[since[0]]] > since_ns:
+            late[since] = True
+    absent = launches[~answered]
+    memsets, none = call_kinds.named(calls, _MEMSET)[launches], launches[:0]
+    if memsets[~answered].all() and memsets[answered].any() and not memsets[answered].all():
+        return Unanswered(none, none, absent)
+    return Unanswered(launches[~answered & ~late], launches[late], none)
 
 
 def find_missing(trace: Trace, timeline: Timeline, blocking: Blocking) -> Missing:
-    """Find when the host waited for this device, or for an unnamed one, while none of the trace's devices worked.
+    """Return when this device was idle although it had unrecorded work.
 
-    Nothing is found if no launch was recorded, because host and device times can't be compared then.
-
-    Returns:
-        Stretches of the waits in which unrecorded work must have run.
+    Either the host waited for this device, or for an unnamed one, while none of the trace's devices worked; or an op
+    that is not in the trace had been launched, and may have run. Nothing is found if no launch was recorded, because
+    host and device times can't be compared then.
     """
     calls = trace.runtime_calls
     waits = blocking.row[~blocking.allocation & ~blocking.staging & ~of_other_devices(trace, timeline)[blocking.row]]
-    if not (timeline.ops.launch >= 0).any() or call_kinds.named(calls, _WAITS_FOR_HOST).any():
+    dropped = find_unanswered(trace).dropped
+    if not (timeline.ops.launch >= 0).any():
+        waits, dropped = waits[:0], dropped[:0]
+    if call_kinds.named(calls, _WAITS_FOR_HOST).any():
         waits = waits[:0]
     until, allowed = _waiting(trace, waits)
     quiet = _quiet(trace, timeline, waits)
     wait, start, end = cut(calls.start_ns[waits], until, quiet)
     held = _ends_with_queued_op(trace, start, end) | _outstanding(trace, waits)[wait]
     limit = np.where(held, HELD_NS, _return_limits(trace, waits, wait, end))
-    unexplained = np.flatnonzero(end - start > limit + allowed[wait])
-    unexplained = unexplained[np.argsort(start[unexplained], kind="stable")]
-    when = union(start[unexplained], end[unexplained])
-    # Among calls that waited at once, the first one counts.
-    first = unexplained[np.searchsorted(start[unexplained], when.starts, side="left")]
-    return Missing(when, waits[wait[first]])
+    unexplained = end - start > limit + allowed[wait]
+    judged = clip(timeline.idle, timeline.judged_from_ns, timeline.end_ns)
+    launch, begin, stop = cut(*_running(trace, timeline, blocking, dropped), judged)
+    call = np.concatenate([waits[wait[unexplained]], dropped[launch]])
+    start, end = np.concatenate([start[unexplained], begin]), np.concatenate([end[unexplained], stop])
+    order = np.argsort(start, kind="stable")
+    when = union(start, end)
+    # Among calls at once, the first one counts.
+    return Missing(when, call[order][np.searchsorted(start[order], when.starts, side="left")])
+
+
+def _running(trace: Trace, timeline: Timeline, blocking: Blocking, dropped: Index) -> tuple[I64, I64]:
+    """Return when each op that is not in the trace may have run.
+
+    It ran between its launch and the start of an op that was launched later, or the return of a later wait. Memsets
+    take next to no time. Ops of threads that launch for other devices only are theirs.
+    """
+    calls, ops = trace.runtime_calls, timeline.ops
+    launched = np.flatnonzero(ops.launch >= 0)
+    launched = launched[np.argsort(ops.launch[launched], kind="stable")]
+    syncs = _syncs(trace, blocking)
+    until = np.minimum(
+        _first_from(ops.launch[launched], ops.start_ns[launched], dropped, timeline.end_ns),
+        _first_from(syncs, calls.end_ns[syncs], dropped, timeline.end_ns),
+    )
+    here = np.isin(calls.thread[dropped], calls.thread[ops.launch[launched]])
+    return calls.start_ns[dropped], np.where(here & ~call_kinds.named(calls, _MEMSET)[dropped], until, 0)
+
+
+def _first_from(rows: I64, at: I64, since: Index, otherwise: int) -> I64:
+    """Return the first instant of `at` among those whose row, which ascends, is beyond each of `since`."""
+    first = np.minimum.accumulate(np.append(at, otherwise)[::-1])[::-1]
+    return first[np.searchsorted(rows, since, side="right")]
+
+
+def _syncs(trace: Trace, blocking: Blocking) -> I64:
+    """Return the rows of the program's calls that synchronize."""
+    return blocking.row[call_kinds.synchronises(trace.runtime_calls)[blocking.row]]
 
 
 def _waiting(trace: Trace, waits: I64) -> tuple[I64, I64]:

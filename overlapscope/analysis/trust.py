@@ -12,10 +12,10 @@ from collections.abc import Iterable
 import numpy as np
 from msgspec.structs import replace
 
-from overlapscope.analysis.missing_ops import launched_parts, only_memsets, recorded_launches
+from overlapscope.analysis.missing_ops import find_unanswered, launched_parts, recorded_launches
 from overlapscope.analysis.trust_results import Check, Trust
 from overlapscope.base.kept import kept
-from overlapscope.base.words import plural
+from overlapscope.base.words import duration, plural
 from overlapscope.catalog import devices
 from overlapscope.catalog.recorders import recorder_by_id
 from overlapscope.trace import op_names
@@ -30,6 +30,11 @@ CLOCK_LIMIT_NS = 1_000_000
 _US_NS = 1_000
 _NAMED = 4
 """Maximum number of calls to name."""
+_NO_OPS = (
+    "Usual reasons: the profiler stopped before the GPU had finished (synchronize first); it had no warm-up step "
+    "(schedule(warmup=1)); the user may not read the GPU's records (see NVIDIA's ERR_NVGPUCTRPERM); or another "
+    "profiler, such as nsys, ncu or DCGM, used the GPU."
+)
 
 
 @kept()
@@ -224,24 +229,30 @@ def _clock(trace: Trace) -> Check:
 
 
 def _dropped(trace: Trace) -> Check:
-    launches, answered = recorded_launches(trace)
-    dropped = launches[~answered]
-    if not len(trace.gpu_ops) or not len(dropped):
-        return Check.ok("dropped-ops", "Every recorded launch has its GPU op.")
-    if only_memsets(trace, launches, answered):
-        return Check.ok(
-            "dropped-ops",
-            f"Every recorded launch has its GPU op, except {plural(len(dropped), 'memset')} of unknown size: a memset "
-            "of no bytes has none.",
+    launches, unanswered = recorded_launches(trace)[0], find_unanswered(trace)
+    dropped, late = unanswered.dropped, unanswered.cut_off
+    if len(launches) and not len(trace.gpu_ops):
+        return Check.fail(
+            "dropped-ops", f"{plural(len(launches), 'recorded launch')}, and no GPU op. {_NO_OPS}", GPU_OPS
         )
-    parts = launched_parts(trace, dropped)
-    return Check.warn(
-        "dropped-ops",
-        f"{len(dropped):,} of {plural(len(launches), 'recorded launch')} {'has' if len(dropped) == 1 else 'have'} no "
-        f"GPU op: the profiler dropped them or was stopped before they ran ({_calls_named(trace, dropped)}). The GPU "
-        "looks idle where they ran.",
-        parts,
-    )
+    if len(dropped):
+        return Check.warn(
+            "dropped-ops",
+            f"{len(dropped):,} of {plural(len(launches), 'recorded launch')} {'has' if len(dropped) == 1 else 'have'} "
+            f"no GPU op: the profiler dropped them ({_calls_named(trace, dropped)}). Where nothing else ran, the GPU's "
+            "work is unknown.",
+            launched_parts(trace, dropped),
+        )
+    every = "Every recorded launch has its GPU op"
+    if len(late):
+        tail = duration(int(trace.runtime_calls.end_ns.max() - trace.runtime_calls.start_ns[late[0]]))
+        return Check.ok(
+            "dropped-ops", f"{every}, except {len(late):,} in the last {tail}: the recording ended before they ran."
+        )
+    if len(unanswered.empty):
+        memsets = plural(len(unanswered.empty), "memset")
+        return Check.ok("dropped-ops", f"{every}, except {memsets} of unknown size: a memset of no bytes has none.")
+    return Check.ok("dropped-ops", f"{every}.")
 
 
 def _directions(trace: Trace) -> list[Check]:

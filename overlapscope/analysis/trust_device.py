@@ -6,6 +6,7 @@ import numpy as np
 
 from overlapscope.analysis import calls as call_kinds
 from overlapscope.analysis.grouping import rows_by
+from overlapscope.analysis.missing_ops import find_unanswered
 from overlapscope.analysis.periods import Periods, is_step, judged_steps
 from overlapscope.analysis.pieces import IdleTime
 from overlapscope.analysis.steady import judge_steady
@@ -104,7 +105,9 @@ def _lead_in(trace: Trace, timeline: Timeline, steps: Periods) -> Check:
 
 
 def _missing_ops(trace: Trace, timeline: Timeline, idle: IdleTime) -> Check:
-    pieces = idle.take(idle.cause == IDLE_RANK[IdleCause.MISSING_OPS])
+    # The check of dropped ops names those whose launch was recorded.
+    waited = ~np.isin(idle.call, find_unanswered(trace).dropped)
+    pieces = idle.take(waited & (idle.cause == IDLE_RANK[IdleCause.MISSING_OPS]))
     missing, window = int(pieces.length_ns.sum()), timeline.end_ns - timeline.start_ns
     if missing <= MISSING_SHARE * window:
         return Check.ok("missing-ops", "The host did not wait for ops that were not recorded.")

@@ -80,9 +80,12 @@ CHECKS: Final = {
         ),
         TrustCheck(
             "dropped-ops",
-            meaning="Warns if recorded launches have no GPU op.",
-            affects="The GPU looks idle where the missing ops ran.",
-            remedy="Record fewer steps (`--active`; nsys: a shorter capture), or fewer kinds of events (`--light`).",
+            meaning="Warns if recorded launches have no GPU op; fails if none has one.",
+            affects="Figures of the kinds of ops that are missing; where nothing else ran, the GPU's work is unknown. "
+            "Launches right before the end of the recording do not count: their ops ran after it.",
+            remedy="Record fewer steps (`--active`; nsys: a shorter capture), or fewer kinds of events (`--light`). If "
+            "no op was recorded, synchronize before the profiler stops, give it a warm-up step, let the user read the "
+            "GPU's records (NVIDIA's ERR_NVGPUCTRPERM), and stop other profilers.",
             warns_of_loss=True,
         ),
         TrustCheck(
