@@ -165,7 +165,7 @@ def _gather(trace: Trace, blocking: Blocking) -> _Host:
         blocked=calls.take(blocking.row),
         staging=calls.take(blocking.row[blocking.staging]),
         allocation=calls.take(blocking.row[blocking.allocation]),
-        syncs=calls.take(blocking.row[~blocking.allocation & ~blocking.staging]),
+        syncs=calls.take(blocking.waits),
         keeping=keeping,
         kept=calls.take(keeping),
         slow=_slow_stretches(trace),

@@ -119,8 +119,8 @@ def find_unanswered(trace: Trace) -> Unanswered:
     launches, answered = recorded_launches(trace)
     end = max(int(table.max(initial=0)) for table in (at, trace.gpu_ops.end_ns))
     begin = min(int(table.min(initial=end)) for table in (at, trace.gpu_ops.start_ns))
-    late, syncs = np.zeros(len(launches), np.bool_), _syncs(trace, find_blocking(trace))
-    since_ns = max(int(at[syncs].max(initial=0)), end - int(MOST_CUT_OFF * (end - begin)))
+    late, waits = np.zeros(len(launches), np.bool_), find_blocking(trace).waits
+    since_ns = max(int(at[waits].max(initial=0)), end - int(MOST_CUT_OFF * (end - begin)))
     for pattern in _LAUNCHED:
         alike = np.flatnonzero(call_kinds.named(calls, pattern)[launches])
         since = alike[int(np.append(-1, np.flatnonzero(answered[alike]))[-1]) + 1 :]
@@ -141,7 +141,7 @@ def find_missing(trace: Trace, timeline: Timeline, blocking: Blocking) -> Missin
     host and device times can't be compared then.
     """
     calls = trace.runtime_calls
-    waits = blocking.row[~blocking.allocation & ~blocking.staging & ~of_other_devices(trace, timeline)[blocking.row]]
+    waits = blocking.waits[~of_other_devices(trace, timeline)[blocking.waits]]
     dropped = find_unanswered(trace).dropped
     if not (timeline.ops.launch >= 0).any():
         waits, dropped = waits[:0], dropped[:0]
@@ -172,10 +172,10 @@ def _running(trace: Trace, timeline: Timeline, blocking: Blocking, dropped: Inde
     calls, ops = trace.runtime_calls, timeline.ops
     launched = np.flatnonzero(ops.launch >= 0)
     launched = launched[np.argsort(ops.launch[launched], kind="stable")]
-    syncs = _syncs(trace, blocking)
+    waits = blocking.waits
     until = np.minimum(
         _first_from(ops.launch[launched], ops.start_ns[launched], dropped, timeline.end_ns),
-        _first_from(syncs, calls.end_ns[syncs], dropped, timeline.end_ns),
+        _first_from(waits, calls.end_ns[waits], dropped, timeline.end_ns),
     )
     here = np.isin(calls.thread[dropped], calls.thread[ops.launch[launched]])
     return calls.start_ns[dropped], np.where(here & ~call_kinds.named(calls, _MEMSET)[dropped], until, 0)
@@ -185,11 +185,6 @@ def _first_from(rows: I64, at: I64, since: Index, otherwise: int) -> I64:
     """Return the first instant of `at` among those whose row, which ascends, is beyond each of `since`."""
     first = np.minimum.accumulate(np.append(at, otherwise)[::-1])[::-1]
     return first[np.searchsorted(rows, since, side="right")]
-
-
-def _syncs(trace: Trace, blocking: Blocking) -> I64:
-    """Return the rows of the program's calls that synchronize."""
-    return blocking.row[call_kinds.synchronises(trace.runtime_calls)[blocking.row]]
 
 
 def _waiting(trace: Trace, waits: I64) -> tuple[I64, I64]:

@@ -15,6 +15,8 @@ from typing import Any
 
 import msgspec
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from overlapscope.analysis import analyze_trace
 from overlapscope.analysis.trust_results import Check
@@ -436,3 +438,49 @@ def test_a_recording_without_any_op_says_why() -> None:
     assert check.status == "fail" and "120 recorded launches" in check.detail
     for reason in ("synchronize", "warm-up", "ERR_NVGPUCTRPERM", "another profiler"):
         assert reason in check.detail
+
+
+@pytest.mark.parametrize(("pause", "lost"), [(10, False), (20_000, True)])
+def test_a_few_ops_without_a_duration_touch_what_they_can_have_covered(pause: int, lost: bool) -> None:
+    """Three of 300 ops have no duration; the next op on their thread begins after `pause`."""
+    ops = [Op(Kind.COMPUTE, at + 7, at + 30_007, launch=(at, at + 5)) for at in range(0, 30_000_000, 100_000)]
+    cpu_ops = [Host("aten::mm", at, at + 9) for at in range(0, 30_000_000, 100_000)]
+    cpu_ops += [
+        each
+        for at in (50_000, 150_000, 250_000)
+        for each in (Host("aten::t", at, at), Host("aten::t", at + pause, at + pause + 5))
+    ]
+    check = trust_check(make_trace(ops, cpu_ops=cpu_ops), "durations")
+    assert check.status == "warn" and "3 events have no duration" in check.detail
+    assert check.lost == (("ops",) if lost else ())
+
+
+@given(
+    st.lists(
+        st.tuples(st.integers(0, 3), st.integers(1, 400), st.integers(0, 60), st.booleans()), min_size=2, max_size=40
+    )
+)
+def test_idle_time_is_divided_exactly_whatever_was_dropped(work: list[tuple[int, int, int, bool]]) -> None:
+    """Each item is an op: its kind of call, its length, the pause before its launch, and whether it is dropped."""
+    ops, calls, at, free = [], [], 0, 0
+    for call, length, pause, dropped in work:
+        at += pause * 10_000
+        if call == 3:
+            end = max(at + 5_000, free)
+            calls.append(Host("cudaStreamSynchronize", at, end))
+            at = end
+            continue
+        begin = max(at + 8_000, free)
+        name = ("cudaLaunchKernel", "cudaMemcpyAsync", "cudaMemsetAsync")[call]
+        kind = (Kind.COMPUTE, Kind.H2D, Kind.OTHER)[call]
+        if dropped:
+            calls.append(Host(name, at, at + 5_000))
+        else:
+            ops.append(Op(kind, begin, begin + length * 1_000, launch=(at, at + 5_000), call=name))
+        free, at = begin + length * 1_000, at + 6_000
+    if not ops:
+        return
+    [device] = analyze_trace(make_trace(ops, calls=calls)).result.devices
+    assert sum(device.idle_by_cause.values()) == device.buckets.idle_ns
+    if not any(dropped for *_, dropped in work):
+        assert device.idle_by_cause["missing-ops"] == 0
