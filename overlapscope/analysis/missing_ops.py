@@ -166,8 +166,9 @@ def find_missing(trace: Trace, timeline: Timeline, blocking: Blocking) -> Missin
 def _running(trace: Trace, timeline: Timeline, blocking: Blocking, dropped: Index) -> tuple[I64, I64]:
     """Return when each op that is not in the trace may have run.
 
-    It ran between its launch and the start of an op that was launched later, or the return of a later wait. Memsets
-    take next to no time. Ops of threads that launch for other devices only are theirs.
+    It ran after its launch and the end of the op that was launched before it, and ended when an op began that was
+    launched later, or when a later wait returned. Memsets take next to no time. Ops of threads that launch for other
+    devices only are theirs.
     """
     calls, ops = trace.runtime_calls, timeline.ops
     launched = np.flatnonzero(ops.launch >= 0)
@@ -178,7 +179,10 @@ def _running(trace: Trace, timeline: Timeline, blocking: Blocking, dropped: Inde
         _first_from(waits, calls.end_ns[waits], dropped, timeline.end_ns),
     )
     here = np.isin(calls.thread[dropped], calls.thread[ops.launch[launched]])
-    return calls.start_ns[dropped], np.where(here & ~call_kinds.named(calls, _MEMSET)[dropped], until, 0)
+    before = pick(ops.end_ns[launched], np.searchsorted(ops.launch[launched], dropped) - 1, 0)
+    return np.maximum(calls.start_ns[dropped], before), np.where(
+        here & ~call_kinds.named(calls, _MEMSET)[dropped], until, 0
+    )
 
 
 def _first_from(rows: I64, at: I64, since: Index, otherwise: int) -> I64:

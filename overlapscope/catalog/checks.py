@@ -50,8 +50,8 @@ CHECKS: Final = {
         TrustCheck(
             "durations",
             meaning="Warns if events have no duration, or were left out because their times are impossible.",
-            affects="The GPU may look idle where these events ran. Events of the host that can't have lasted long touch "
-            "nothing.",
+            affects="The GPU may look idle where these events ran. Events of the host that can't have lasted long "
+            "touch nothing.",
             remedy="Record again.",
             comparable=_WITHOUT_LOST,
             warns_of_loss=True,
