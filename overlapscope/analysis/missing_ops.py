@@ -35,8 +35,8 @@ UNEXPLAINED_NS = 10_000_000
 
 _FEWEST_ALIKE = 3
 _ALMOST_ALL = 0.1
-"""Number of waits after the same op from which on they are judged together, and the share of them that may be short. A
-busy machine wakes a thread late now and then, but not almost every time."""
+"""Minimum number of waits after the same op to judge them together, and the share of them that may be short. A busy
+machine wakes a thread late now and then, but not almost every time."""
 
 _USUAL = 10
 _SHORTEST_NS = 200_000
@@ -44,7 +44,7 @@ _SHORTEST_NS = 200_000
 """
 
 MOST_CUT_OFF = 0.05
-"""Maximum share of a recording at its end in which launches may have no op because the recording ended."""
+"""Maximum share of the launches that the end of a recording cuts off, and of the recording that counts as its end."""
 
 _LONG_CALL_NS = 100_000
 """Minimum length of another thread's call that can delay a wait through the driver's locks."""
@@ -84,8 +84,8 @@ class Unanswered(Struct, frozen=True, eq=False):
 
     dropped: Index
     cut_off: Index
-    """Launches at the end of the recording, whose ops would have run after it: no later launch of their kind has an op,
-    the program waited for none of them, and they are in the last 5% of the recording."""
+    """Launches whose ops would have run after the end of the recording: no later launch of their kind has an op, the op
+    of the one before ended at the end, and the program waited for none of them. They are few."""
     empty: Index
     """Memsets that are probably of no bytes."""
 
@@ -115,17 +115,20 @@ def find_unanswered(trace: Trace) -> Unanswered:
     A trace states the size of a memset only with its op, and cuDNN makes memsets of no bytes. A profiler that drops ops
     loses kernels and other memsets, too, so these must be complete.
     """
-    calls, at = trace.runtime_calls, trace.runtime_calls.start_ns
+    calls, ops, at = trace.runtime_calls, trace.gpu_ops, trace.runtime_calls.start_ns
     launches, answered = recorded_launches(trace)
-    end = max(int(table.max(initial=0)) for table in (at, trace.gpu_ops.end_ns))
-    begin = min(int(table.min(initial=end)) for table in (at, trace.gpu_ops.start_ns))
-    late, waits = np.zeros(len(launches), np.bool_), find_blocking(trace).waits
-    since_ns = max(int(at[waits].max(initial=0)), end - int(MOST_CUT_OFF * (end - begin)))
+    begin = min(int(table.start_ns.min(initial=np.iinfo(np.int64).max)) for table in (calls, ops))
+    end = max(int(at.max(initial=0)), int(ops.end_ns.max(initial=0)))
+    ended = np.zeros(len(calls), np.int64)
+    np.maximum.at(ended, ops.launch[ops.launch >= 0], ops.end_ns[ops.launch >= 0])
+    late, last_wait = np.zeros(len(launches), np.bool_), int(at[find_blocking(trace).waits].max(initial=0))
     for pattern in _LAUNCHED:
         alike = np.flatnonzero(call_kinds.named(calls, pattern)[launches])
-        since = alike[int(np.append(-1, np.flatnonzero(answered[alike]))[-1]) + 1 :]
-        if len(since) and at[launches[since[0]]] > since_ns:
-            late[since] = True
+        last = int(np.append(-1, np.flatnonzero(answered[alike]))[-1])
+        since = alike[last + 1 :]
+        if last >= 0 and len(since) and at[launches[since[0]]] > last_wait:
+            late[since] = ended[launches[alike[last]]] >= end - MOST_CUT_OFF * (end - begin)
+    late &= late.sum() <= MOST_CUT_OFF * len(launches)
     absent = launches[~answered]
     memsets, none = call_kinds.named(calls, _MEMSET)[launches], launches[:0]
     if memsets[~answered].all() and memsets[answered].any() and not memsets[answered].all():
