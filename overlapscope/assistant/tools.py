@@ -484,7 +484,7 @@ def _saves(part: DeviceReport, finding: Finding) -> dict[str, int] | None:
     saving = finding.saving
     if saving is None:
         return None
-    ends = {"ns": saving.ns, "low_ns": saving.low_ns, "high_ns": saving.high_ns}
+    ends = {"ns": saving.saved_ns, "low_ns": saving.saved_low_ns, "high_ns": saving.saved_high_ns}
     return {name: part.per_step(ns) for name, ns in ends.items()}
 
 
