@@ -52,6 +52,7 @@ _LONG_CALL_NS = 100_000
 _HOST_BYTES_PER_NS = 1
 """Speed at which a blocking copy may first pin the host's memory, page by page."""
 
+_GRAPH = call_kinds.whole_name(r"(cuda|hip|cu)GraphLaunch")
 _MEMSET = call_kinds.whole_name(r"(cuda|hip|cu|aclrt)Memset\w*")
 _LAUNCHED: dict[re.Pattern[str], frozenset[Part]] = {
     call_kinds.whole_name(r"(cuda|hip|cu|aclrt)Memcpy\w*"): frozenset({"copies", "other"}),
@@ -59,7 +60,7 @@ _LAUNCHED: dict[re.Pattern[str], frozenset[Part]] = {
     call_kinds.whole_name(
         r"(cuda|hip|cu)Launch\w*Kernel\w*|hipModuleLaunchKernel|hipExt\w*Launch\w*|Node@launch"
     ): frozenset({"compute", "comm"}),
-    call_kinds.whole_name(r"(cuda|hip|cu)GraphLaunch"): GPU_OPS,
+    _GRAPH: GPU_OPS,
 }
 """Parts of the recording that launching calls may have launched; their names don't say more."""
 _BEGIN_CAPTURE = call_kinds.whole_name(r"(cuda|hip)StreamBeginCapture\w*")
@@ -229,7 +230,8 @@ def _return_limits(trace: Trace, waits: I64, wait: I64, end: I64) -> I64:
 
     A call that returns late now and then was woken late. If it returns late almost every time after the same op, work
     followed that op which is not in the trace, such as a loop inside a graph. Late is what exceeds the call's quick
-    returns by far, or `HELD_NS` if it has none. Waits that XLA marks may do other work after the GPU's.
+    returns by far, or `HELD_NS` if it has none. Waits that XLA marks may do other work after the GPU's. So may waits
+    that begin when all ops have ended, unless a graph was launched last.
     """
     calls, ops = trace.runtime_calls, trace.gpu_ops
     returned, limits = calls.end_ns[waits], np.full(len(waits), UNEXPLAINED_NS)
@@ -237,7 +239,11 @@ def _return_limits(trace: Trace, waits: I64, wait: I64, end: I64) -> I64:
     late = np.maximum(returned - np.maximum(worked_until, calls.start_ns[waits]), 0)
     by_end = np.argsort(ops.end_ns, kind="stable")
     op = by_end[np.searchsorted(ops.end_ns[by_end], returned - late, side="right") - 1]
+    launches = recorded_launches(trace)[0]
+    last = np.searchsorted(calls.start_ns[launches], calls.start_ns[waits]) - 1
+    of_graph = pick(call_kinds.named(calls, _GRAPH)[launches], last, False)
     sync = (call_kinds.synchronises(calls) & ~call_kinds.named(calls, op_names.XLA_WAIT))[waits]
+    sync &= of_graph | (worked_until > calls.start_ns[waits])
     for _, of_call in rows_by(np.where(sync, calls.name_id[waits], -1)):
         limit = min(HELD_NS, max(_SHORTEST_NS, _USUAL * int(quantile(late[of_call], _ALMOST_ALL))))
         for _, after_op in rows_by(ops.name_id[op[of_call]]):
