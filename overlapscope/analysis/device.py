@@ -23,13 +23,14 @@ from overlapscope.analysis.groups import find_stalls, group_copies, group_kernel
 from overlapscope.analysis.host import Blocking
 from overlapscope.analysis.host_sampled import with_sampled
 from overlapscope.analysis.host_steps import host_times
+from overlapscope.analysis.missing_ops import find_unanswered
 from overlapscope.analysis.net_overlap import net_overlap
 from overlapscope.analysis.periods import Periods, behind_warm_up, find_ranges, find_steps
 from overlapscope.analysis.pieces import ExposedComm, ExposedCopies, ExposedOther, IdleTime
 from overlapscope.analysis.plain_step import possible_step
 from overlapscope.analysis.results import Device, Outside, StepRange
 from overlapscope.analysis.timeline import Timeline, build, lengths, measured, stream_use
-from overlapscope.base.intervals import I64, Intervals, clip, covered, total, union
+from overlapscope.base.intervals import I64, Bool, Intervals, clip, covered, total, union
 from overlapscope.catalog.causes import (
     COMM_CAUSES,
     COMM_RANK,
@@ -138,7 +139,10 @@ def _after_lead_in(timeline: Timeline, windows: Intervals) -> Intervals:
 
 def _find_causes(trace: Trace, comparable: Trace, device: int, blocking: Blocking) -> Causes:
     timeline = behind_warm_up(trace, build(trace, device))
-    steps = find_steps(trace, timeline)
+    steps, ranges = find_steps(trace, timeline), find_ranges(trace, timeline)
+    # The last step ends with the window, so it is never judged, and stands for those that the end cut off.
+    before_last = np.arange(len(steps)) < len(steps) - 1
+    steps = replace(steps, partial=steps.partial | (_cut_off(trace, steps) & before_last))
     for_causes = (
         timeline if comparable is trace else replace(build(comparable, device), lead_in_end_ns=timeline.lead_in_end_ns)
     )
@@ -153,9 +157,16 @@ def _find_causes(trace: Trace, comparable: Trace, device: int, blocking: Blockin
         exposed_other=exposed_other.attribute(timeline),
         idle=with_sampled(comparable, idle_time.attribute(comparable, for_causes, edges, blocking), steps, device),
         steps=steps,
-        ranges=find_ranges(trace, timeline),
+        ranges=replace(ranges, partial=ranges.partial | _cut_off(trace, ranges)),
         edges=edges,
     )
+
+
+def _cut_off(trace: Trace, periods: Periods) -> Bool:
+    """Select the periods that may have made launches whose ops the end of the recording cut off."""
+    late = trace.runtime_calls.start_ns[find_unanswered(trace).cut_off[:1]]
+    cut_off: Bool = trace.annotations.end_ns[periods.row] > late.min(initial=np.iinfo(np.int64).max)
+    return cut_off
 
 
 def _figures(
