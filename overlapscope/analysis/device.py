@@ -226,7 +226,7 @@ def _outside(trace: Trace, timeline: Timeline, steps: Periods, periods: Sequence
     moved = {kind: None if (sizes < 0).any() else int(sizes.sum()) for kind, sizes in copied.items()}
     # The device's time before a step's first op belongs to the step before it, except for the only one.
     unmeasured_ns = 0
-    if len(periods) == 1 and first == timeline.start_ns and not timeline.lead_in_end_ns:
+    if len(periods) == 1 and first == timeline.start_ns == timeline.judged_from_ns:
         unmeasured_ns = max(0, first - int(trace.annotations.start_ns[steps.row[0]]))
     return Outside(
         unmeasured_ns=unmeasured_ns,

@@ -242,7 +242,9 @@ def _losses(device: Device, *, lost: bool, reach: str) -> list[_Loss]:
             losses.append(_Loss(ns, _UNKNOWN[unknown].format(f"{duration(ns)} ({share(ns, span)})")))
     unmeasured_ns = _unmeasured_ns(device)
     if unmeasured_ns >= worth:
-        losses.append(_Loss(unmeasured_ns, f"its first GPU op came {duration(unmeasured_ns)} after it had begun"))
+        losses.append(
+            _Loss(unmeasured_ns, f"its first GPU op came {duration(unmeasured_ns)} after it had begun", "Host-bound")
+        )
     if not device.overlap.copy_ns and lost:
         return losses or [_Loss(0, "no copy between host and device is left in the recording")]
     return losses or [_Loss(0, _copies(device))]
@@ -281,6 +283,8 @@ def _why(section: DeviceReport, device: Device, first: Finding | None) -> str:
         place = where.line or where.op or where.call if where is not None else None
         return f"Why: {first.title}.{f' Costliest place: {clean(place, 120)}.' if place else ''}"
     ns, subject, cause = _main_cause(device)
+    if _unmeasured_ns(device) > ns:
+        return "Why: only one step was recorded, and the host prepared it before the GPU's first op."
     if ns < max(1, WORTH_SAYING * device.span_ns):
         return ""
     cases = (case for case in device.evidence if (case.subject, case.cause) == (subject, cause.id))
@@ -296,13 +300,15 @@ def _remedy(section: DeviceReport, device: Device, first: Finding | None) -> str
         advice = first.advice.partition("\n")[0].rstrip()
         return f"Next: {advice}{f' It {cost(section, first)}.' if first.saving else ''}"
     ns, _, cause = _main_cause(device)
+    if _unmeasured_ns(device) > ns:
+        return "Next: record several steps, with lines: `overlapscope run --stacks`."
     remedy = cause.helps(section.trace.environment.recorder)[0] if ns >= max(1, WORTH_SAYING * device.span_ns) else ""
     return f"Next: {remedy}" if remedy else ""
 
 
 def _explains(section: DeviceReport, device: Device, first: Finding) -> bool:
     """Return whether the first finding explains what costs most, rather than a cause without a finding."""
-    return 2 * section.per_step(first.cost_ns) >= _main_cause(device)[0]
+    return 2 * section.per_step(first.cost_ns) >= max(_main_cause(device)[0], _unmeasured_ns(device))
 
 
 def _main_cause(device: Device) -> tuple[int, Subject, Cause]:
