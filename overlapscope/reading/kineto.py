@@ -5,9 +5,13 @@ The file is read once, in blocks, so memory holds the columns and a block of the
 
 from __future__ import annotations
 
-from contextlib import closing
+import re
+
+from contextlib import closing, suppress
 from pathlib import Path
 from typing import Any
+
+from msgspec.structs import replace
 
 from overlapscope.errors import UnreadableTrace
 from overlapscope.reading import _event_notes
@@ -31,16 +35,23 @@ from overlapscope.reading._metadata import (
     versions,
     warm_up_steps,
 )
+from overlapscope.reading._processes import is_label, processes
 from overlapscope.reading._progress import Progress, ReadingBar
 from overlapscope.reading._stream import EventStream
 from overlapscope.reading._tables import Finished
 from overlapscope.reading._times import LARGEST_TOTAL_NS, UNREADABLE, possible, recording
-from overlapscope.reading.file_names import rank_in_name, shown_source
+from overlapscope.reading.file_names import file_and_part, rank_in_name, shown_source
 from overlapscope.reading.files import LIMIT_BYTES, SourceFile
+from overlapscope.reading.pipes import chosen_part, place
 from overlapscope.reading.source import ReadRequest, Source
 from overlapscope.trace.model import Damage, Trace
 
 _LARGEST_BASE_NS = 1 << 62
+_OWN_HEADER = re.compile(rb"\s*\{\s*\n")
+_OWN_EVENT = re.compile(rb'\{\s*\n\s*"(?:ph|name)": "[^"\n]*", "')
+"""Layout of events that Kineto writes itself: several fields in a line, but not all of them."""
+_LOOKED_THROUGH_BYTES = 16 << 20
+"""Bytes of a file of another layout to look through for several processes. Reading it finds those that come later."""
 
 
 def read(
@@ -61,7 +72,9 @@ def read(
     Raises:
         UnreadableTrace: The file has no readable trace.
     """
-    file = SourceFile(Path(path), limit_bytes=limit_bytes)
+    path = Path(path)
+    located, _ = file_and_part(path)
+    file = SourceFile(located, limit_bytes=limit_bytes)
     crew = crew or Crew()
     columns = EventColumns()
     with closing(crew.blocks(file)) as blocks, ReadingBar(str(path), file.packed_bytes, progress) as bar:
@@ -72,7 +85,44 @@ def read(
             if crew is not None:
                 crew.help(stream, columns, bar.at)
                 crew = None
-    return assemble(str(path), columns, stream.metadata, stream.losses, file.unpacked_bytes)
+    count, part = _keep_process(path, columns, limit_bytes)
+    trace = assemble(str(path), columns, stream.metadata, stream.losses, file.unpacked_bytes)
+    # The metadata are those of one of the processes, so the others' ranks are not known from them.
+    return replace(trace, rank=part) if count > 1 and rank_in_name(located.name) is None else trace
+
+
+def _keep_process(path: Path, columns: EventColumns, limit_bytes: int) -> tuple[int, int]:
+    """Keep only the process that a path names; return how many are in the file, and its number.
+
+    Raises:
+        UnreadableTrace: The path names none of several, or they can't be told apart.
+    """
+    of_event = None
+    if len(columns.callers) > 1:
+        of_event = processes(path, place(file_and_part(path)[0], limit_bytes), limit_bytes)
+    count = 1 if of_event is None else int(of_event.max()) + 1
+    part = chosen_part(path, count)
+    if of_event is not None and count > 1:
+        columns.keep(of_event == part)
+    return count, part
+
+
+def _parts(path: Path) -> int:
+    """Return the number of processes in a file. In the layout that Kineto writes itself it is one."""
+    file = SourceFile(path)
+    head = file.head()
+    if _OWN_EVENT.search(head) or (b'"ph"' not in head and _OWN_HEADER.match(head)):
+        return 1
+    callers: set[int | str] = set()
+    with suppress(UnreadableTrace):
+        for batch in EventStream(file).batches():
+            if EventTable.RUNTIME in batch.parts:
+                callers |= batch.parts[EventTable.RUNTIME][1].processes()
+            if file.unpacked_bytes > _LOOKED_THROUGH_BYTES and len(callers) < 2 and not any(map(is_label, callers)):
+                return 1
+        return int(processes(path, place(path, LIMIT_BYTES), LIMIT_BYTES).max()) + 1 if len(callers) > 1 else 1
+    # Reading the file reports the error.
+    return 1
 
 
 def _recognises(head: bytes) -> bool:
@@ -83,7 +133,7 @@ def _read(path: Path, request: ReadRequest) -> Trace:
     return read(path, limit_bytes=request.limit_bytes, progress=request.progress, crew=request.crew)
 
 
-SOURCE = Source("kineto", (".json", ".json.gz", ".json.zst"), _recognises, _read)
+SOURCE = Source("kineto", (".json", ".json.gz", ".json.zst"), _recognises, _read, _parts)
 
 
 def assemble(
@@ -177,7 +227,7 @@ def _damage(source: str, finished: Finished, losses: Losses, repaired: int, begi
     )
 
 
-def _stated_span(finished: Finished, markers: list[tuple[str, int]]) -> tuple[int, int] | None:
+def _stated_span(finished: Finished, markers: list[tuple[str, int, int]]) -> tuple[int, int] | None:
     """Return when recording began and ended according to the file, without the base time; None if not stated.
 
     The `Trace` span ends when the host stopped. `Record Window End` comes after it, when the last GPU op had ended.
@@ -185,8 +235,8 @@ def _stated_span(finished: Finished, markers: list[tuple[str, int]]) -> tuple[in
     # Rows of category `Trace` state when recording was on.
     spans = finished.rows(EventTable.SPAN)
     spans = spans[(finished.start_ns[spans] > 0) & (finished.dur_ns[spans] >= 0)]
-    begins = [ns for name, ns in markers if ns > 0 and name.startswith("Iteration Start")]
-    ends = [ns for name, ns in markers if ns > 0 and name.startswith("Record Window End")]
+    begins = [ns for name, ns, _ in markers if ns > 0 and name.startswith("Iteration Start")]
+    ends = [ns for name, ns, _ in markers if ns > 0 and name.startswith("Record Window End")]
     begins += finished.start_ns[spans].tolist()
     if not begins:
         return None

@@ -16,7 +16,6 @@ import numpy as np
 from msgspec.structs import replace
 
 from overlapscope.base.columns import locate
-from overlapscope.base.words import listed
 from overlapscope.errors import UnreadableTrace
 from overlapscope.reading._peer_copies import with_peer_copies
 from overlapscope.reading._progress import ReadingBar
@@ -28,7 +27,7 @@ from overlapscope.reading.nsys import gpu, helper, host, syncs
 from overlapscope.reading.nsys.database import Database
 from overlapscope.reading.nsys.names import Names
 from overlapscope.reading.nsys.rows import Rows, kept, ordered
-from overlapscope.reading.pipes import is_pipe, place
+from overlapscope.reading.pipes import chosen_part, place
 from overlapscope.reading.source import ReadRequest
 from overlapscope.reading.steps import found_steps
 from overlapscope.trace.lost import OF_KIND, Part
@@ -67,7 +66,7 @@ def read(path: Path, request: ReadRequest) -> Trace:
     Raises:
         UnreadableTrace: There is no such process, or the file is damaged.
     """
-    file, part = file_and_part(path)
+    file, _ = file_and_part(path)
     located = place(file, request.limit_bytes)
     size = located.stat().st_size
     if size > request.limit_bytes:
@@ -75,13 +74,8 @@ def read(path: Path, request: ReadRequest) -> Trace:
     with closing(Database(located, path)) as database:
         _check(database, path)
         processes = _processes(database)
-        if part is None and len(processes) > 1:
-            parts = [f"{path}@{number}" for number in range(len(processes))]
-            what = "write it to a file, and name that" if is_pipe(file) else f"name one of {listed(parts, 8)}"
-            raise UnreadableTrace(path, f"holds {len(processes)} processes; {what}.")
-        if part is not None and part >= max(len(processes), 1):
-            raise UnreadableTrace(path, f"{file.name} has {len(processes)} processes, counted from 0.")
-        process = processes[part or 0] if processes else None
+        part = chosen_part(path, len(processes))
+        process = processes[part] if processes else None
         rows = max(sum(database.rows(table) for table in _TABLES), 1)
         with ReadingBar(str(path), size, request.progress) as bar:
             done = 0
