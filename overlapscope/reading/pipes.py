@@ -55,7 +55,7 @@ def chosen_part(path: Path, count: int) -> int:
         what = "write it to a file, and name that" if is_pipe(file) else f"name one of {what}"
         raise UnreadableTrace(path, f"holds {count} processes; {what}.")
     if part is not None and part >= max(count, 1):
-        raise UnreadableTrace(path, f"{file.name} has {plural(count, 'process', 'processes')}, counted from 0.")
+        raise UnreadableTrace(path, f"{file.name} has {plural(count, 'process')}, counted from 0.")
     return part or 0
 
 
