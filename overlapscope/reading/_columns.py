@@ -66,14 +66,15 @@ class EventColumns:
         self.values: dict[EventTable, list[Values]] = {}
         """Further columns of some tables, in the order that `_tables` expects."""
         self._rows = 0
-        self._events = 0
+        self.events = 0
+        """Number of events of any phase so far."""
 
     def add(self, batch: Batch) -> None:
         """Add a batch of events."""
-        self.markers.extend((name, ns, place + self._events) for name, ns, place in batch.markers)
+        self.markers.extend((name, ns, place + self.events) for name, ns, place in batch.markers)
         self.repaired += batch.repaired
-        place = batch.place + np.int32(self._events)
-        self._events += batch.count
+        place = batch.place + np.int32(self.events)
+        self.events += batch.count
         if not len(place):
             return
         category = np.array([self.categories[category] for category in batch.categories], dtype=np.int32)

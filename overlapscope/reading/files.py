@@ -12,7 +12,7 @@ from typing import Any, BinaryIO
 from overlapscope.base.words import size
 from overlapscope.base.zstd import module
 from overlapscope.errors import UnreadableTrace
-from overlapscope.reading._formats import FOREIGN, GZIP, ZSTD
+from overlapscope.reading._formats import GZIP, ZSTD
 from overlapscope.reading.pipes import place
 
 HEAD_BYTES = 1 << 16
@@ -62,9 +62,6 @@ class SourceFile:
             raise self._unreadable(error) from None
         if not self._head:
             raise UnreadableTrace(path, "the file is empty; record the trace again.")
-        for magic, what in FOREIGN.items():
-            if self._head.startswith(magic):
-                raise UnreadableTrace(path, f"this is {what}.")
 
     def __iter__(self) -> Generator[bytes, None, None]:
         """Yield blocks of about BLOCK_BYTES at most.

@@ -19,6 +19,7 @@ from overlapscope.reading._categories import EventTable
 from overlapscope.reading._columns import EventColumns
 from overlapscope.reading._crew import Crew
 from overlapscope.reading._events import valid_text
+from overlapscope.reading._formats import foreign
 from overlapscope.reading._host_activity import host_activity
 from overlapscope.reading._losses import Losses
 from overlapscope.reading._metadata import (
@@ -72,8 +73,7 @@ def read(
     Raises:
         UnreadableTrace: The file has no readable trace.
     """
-    path = Path(path)
-    located, _ = file_and_part(path)
+    located, _ = file_and_part(Path(path))
     file = SourceFile(located, limit_bytes=limit_bytes)
     crew = crew or Crew()
     columns = EventColumns()
@@ -85,7 +85,14 @@ def read(
             if crew is not None:
                 crew.help(stream, columns, bar.at)
                 crew = None
-    count, part = _keep_process(path, columns, limit_bytes)
+    if columns.events and not columns.parts and not columns.markers:
+        raise UnreadableTrace(
+            path,
+            foreign(file.head())
+            or "has no event of a kind that torch.profiler records, so another program wrote it; pass a Chrome trace of "
+            "torch.profiler (`export_chrome_trace`).",
+        )
+    count, part = _keep_process(Path(path), columns, limit_bytes)
     trace = assemble(str(path), columns, stream.metadata, stream.losses, file.unpacked_bytes)
     # The metadata are those of one of the processes, so the others' ranks are not known from them.
     return replace(trace, rank=part) if count > 1 and rank_in_name(located.name) is None else trace
