@@ -113,7 +113,9 @@ def _processes(place: Path, limit_bytes: int, _state: tuple[int, ...]) -> I32 | 
         process[~events.of(_HOST)] = _NONE
     rows = np.flatnonzero((process == _NONE) & events.of(_DEVICE) & (events.correlation > 0))
     explained = _explained(events, process, rows, len(callers))
-    if not _by_place(process, events.of(_HOST), rows, explained):
+    start_us = events.start_us[events.of(_HOST | _DEVICE)]
+    # Sorted by time, the last ops of a process may stand behind the first calls of the next.
+    if (start_us[1:] >= start_us[:-1]).all() or not _by_place(process, events.of(_HOST), rows, explained):
         _by_launches(process, events, rows, explained)
     if np.unique(process[ops]).tolist() != list(range(len(callers))):
         return None
