@@ -30,6 +30,11 @@ CLOCK_LIMIT_NS = 1_000_000
 _US_NS = 1_000
 _NAMED = 4
 """Maximum number of calls to name."""
+_NO_OPS = (
+    "Usual reasons: the profiler stopped before the GPU had finished (synchronize first); it had no warm-up step "
+    "(schedule(warmup=1)); the user may not read the GPU's records (see NVIDIA's ERR_NVGPUCTRPERM); or another "
+    "profiler, such as nsys, ncu or DCGM, used the GPU."
+)
 
 
 @kept()
@@ -184,7 +189,7 @@ def _activity(trace: Trace) -> Check:
     if defect:
         return Check.fail(
             "gpu-activity",
-            f"{defect}. That is a defect of the recording, and overlap cannot be measured: record again.",
+            f"{defect} Overlap cannot be measured: record again.",
             {*GPU_OPS, "calls", "syncs", "clocks"},
         )
     return Check.fail(
@@ -197,12 +202,12 @@ def _activity(trace: Trace) -> Check:
 
 
 def _activity_lost(trace: Trace) -> str:
-    """Return a clause on GPU work that the recording lost, though it shows that there was some; empty if it doesn't."""
+    """Return a sentence on GPU work that the recording lost, though it shows that there was some; empty if it doesn't."""
     left_out = Counter({part: count for part, count in trace.damage.impossible_by.items() if part in GPU_OPS}).total()
     if timeless := left_out + len(trace.gpu_ops):
-        return f"The profiler recorded {plural(timeless, 'GPU op')} without a possible time"
+        return f"The profiler recorded {plural(timeless, 'GPU op')} without a possible time."
     if launches := len(recorded_launches(trace)[0]):
-        return f"The profiler recorded {plural(launches, 'launch')} of GPU work, but no GPU op"
+        return f"The profiler recorded {plural(launches, 'launch')} of GPU work, but no GPU op. {_NO_OPS}"
     return ""
 
 

@@ -6,11 +6,13 @@ The file is read once, in blocks, so memory holds the columns and a block of the
 from __future__ import annotations
 
 import re
+from collections import Counter
 
 from contextlib import closing, suppress
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 from msgspec.structs import replace
 
 from overlapscope.errors import UnreadableTrace
@@ -45,6 +47,7 @@ from overlapscope.reading.file_names import file_and_part, rank_in_name, shown_s
 from overlapscope.reading.files import LIMIT_BYTES, SourceFile
 from overlapscope.reading.pipes import chosen_part, place
 from overlapscope.reading.source import ReadRequest, Source
+from overlapscope.reading.steps import STEP
 from overlapscope.trace.model import Damage, Trace
 
 _LARGEST_BASE_NS = 1 << 62
@@ -94,6 +97,7 @@ def read(
         )
     count, part = _keep_process(Path(path), columns, limit_bytes)
     trace = assemble(str(path), columns, stream.metadata, stream.losses, file.unpacked_bytes)
+    _check_steps(path, trace)
     # The metadata are those of one of the processes, so the others' ranks are not known from them.
     return replace(trace, rank=part) if count > 1 and rank_in_name(located.name) is None else trace
 
@@ -112,6 +116,24 @@ def _keep_process(path: Path, columns: EventColumns, limit_bytes: int) -> tuple[
     if of_event is not None and count > 1:
         columns.keep(of_event == part)
     return count, part
+
+
+def _check_steps(path: str | Path, trace: Trace) -> None:
+    """Check that each step was recorded once.
+
+    Raises:
+        UnreadableTrace: One occurs again at another time. Nobody recorded the time between.
+    """
+    notes = trace.annotations
+    rows = np.flatnonzero(notes.named(lambda name: name.startswith(STEP)))
+    distinct = {*zip(notes.name_id[rows].tolist(), notes.start_ns[rows].tolist(), strict=True)}
+    again = next((name for name, times in Counter(name for name, _ in distinct).items() if times > 1), None)
+    if again is not None:
+        raise UnreadableTrace(
+            path,
+            f"has {notes.names[again]} more than once, so it was made of several recordings, and the time between them is "
+            "not known; name the traces that it was made of.",
+        )
 
 
 def _parts(path: Path) -> int:

@@ -153,3 +153,12 @@ def test_a_file_in_kinetos_own_layout_is_not_looked_through(tmp_path: Path, monk
     path.write_text('{\n  "schemaVersion": 1,\n  "traceEvents": [\n  ' + event + "]}")
     monkeypatch.setattr("overlapscope.reading.kineto.EventStream", None)
     assert expand([path]) == [path]
+
+
+def test_a_file_with_the_same_step_at_two_times_is_refused(tmp_path: Path) -> None:
+    events = process(0, 1, pid=100, device=0)
+    later = [event | {"ts": event["ts"] + 9000} for event in events]
+    with pytest.raises(UnreadableTrace, match=r"c\.json: has ProfilerStep#3 more than once, so it was made of several"):
+        ov.load(write(tmp_path / "c.json", events + later))
+    noted_twice = [event for event in events if event["cat"] == "user_annotation"]
+    assert len(ov.load(write(tmp_path / "d.json", events + noted_twice)).annotations) == 2
