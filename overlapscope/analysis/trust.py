@@ -15,8 +15,9 @@ from msgspec.structs import replace
 from overlapscope.analysis.missing_ops import launched_parts, only_memsets, recorded_launches
 from overlapscope.analysis.trust_results import Check, Trust
 from overlapscope.base.kept import kept
-from overlapscope.base.words import plural
+from overlapscope.base.words import clean, plural
 from overlapscope.catalog import devices
+from overlapscope.catalog.devices import as_recorded
 from overlapscope.catalog.recorders import recorder_by_id
 from overlapscope.trace import op_names
 from overlapscope.trace.lost import EVERYTHING, GPU_OPS, OF_KIND, WORDS, Part, in_order
@@ -192,10 +193,13 @@ def _activity(trace: Trace) -> Check:
             f"{defect} Overlap cannot be measured: record again.",
             {*GPU_OPS, "calls", "syncs", "clocks"},
         )
+    recorder = recorder_by_id(trace.recorder)
+    said = " ".join(f'"{as_recorded(clean(text))}"' for text in trace.warnings)
     return Check.fail(
         "gpu-activity",
         "The trace has no GPU activity that overlapscope reads: it was recorded without a GPU, without "
-        f"{recorder_by_id(trace.recorder).gpu_activity}, or on a device of another kind. Overlap cannot be measured.",
+        f"{recorder.gpu_activity}, or on a device of another kind. "
+        f"{f'{recorder.name} itself says: {said} ' if said else ''}Overlap cannot be measured.",
         # The host's part of the recording is there.
         {*GPU_OPS, "calls", "syncs", "clocks"},
     )
@@ -205,7 +209,7 @@ def _activity_lost(trace: Trace) -> str:
     """Return a sentence on GPU work that the recording lost, though it shows that there was some; empty if it doesn't."""
     left_out = Counter({part: count for part, count in trace.damage.impossible_by.items() if part in GPU_OPS}).total()
     if timeless := left_out + len(trace.gpu_ops):
-        return f"The profiler recorded {plural(timeless, 'GPU op')} without a possible time."
+        return f"The profiler recorded {plural(timeless, 'GPU op')} without a possible time, a defect of the recording."
     if launches := len(recorded_launches(trace)[0]):
         return f"The profiler recorded {plural(launches, 'launch')} of GPU work, but no GPU op. {_NO_OPS}"
     return ""

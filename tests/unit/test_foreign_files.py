@@ -12,6 +12,7 @@ import pytest
 
 import overlapscope as ov
 from overlapscope.errors import UnreadableTrace
+from tests.support.kineto_files import kernel, write
 
 EXPORT = "pass a Chrome trace of torch.profiler (`export_chrome_trace`)."
 RECORD = "record the program with torch.profiler, jax.profiler or `nsys profile`."
@@ -86,3 +87,11 @@ def test_a_file_of_another_program_is_named_with_what_to_do(tmp_path: Path, name
     with pytest.raises(UnreadableTrace) as caught:
         ov.load(path)
     assert str(caught.value) == f"{path}: {says}"
+
+
+def test_a_device_without_a_name_is_not_named(tmp_path: Path) -> None:
+    devices = [{"id": 0, "name": ""}, {"id": 1, "name": " "}, {"id": 2, "name": "Tesla V100"}]
+    path = write(tmp_path / "trace.json", [kernel(5, 2, device=device) for device in range(3)], deviceProperties=devices)
+    trace = ov.load(path)
+    assert trace.device_names == {2: "Tesla V100"}
+    assert ov.analyze(trace).traces[0].environment.gpus == ("Tesla V100",)

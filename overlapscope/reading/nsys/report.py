@@ -49,6 +49,10 @@ PID_MASK: Final = 0xFFFFFF
 """Bit of a serialized id at which the process's number begins."""
 _LARGEST_BASE_NS: Final = 1 << 62
 _MOST_PROCESSES: Final = 10_000
+_WARNING: Final = 2
+"""Severity of a diagnostic message from which it is a warning."""
+_MOST_WARNINGS: Final = 3
+_LONGEST_WARNING: Final = 200
 _VERSIONS: Final = {"EXPORT_PRODUCT_VERSION": "nsys", "EXPORT_SCHEMA_VERSION": "schema"}
 _PARTS: Final[dict[str, Part]] = {
     "runtime_calls": "calls",
@@ -180,6 +184,7 @@ def _assemble(database: Database, process: int | None, ranges: Callable[[Names],
             if stated == key
         },
         damage=damage,
+        warnings=_warnings(database),
         base_ns=base_ns,
         recorder="nsys",
         framework=_framework(text),
@@ -219,13 +224,22 @@ def _forget_impossible_sizes(ops: Rows) -> dict[str, int]:
     return dict(Counter(OF_KIND[Kind(kind)] for kind in ops["kind"][wrong].tolist()))
 
 
+def _warnings(database: Database) -> tuple[str, ...]:
+    """Return the report's warnings and errors on CUDA."""
+    stated = database.pairs("DIAGNOSTIC_EVENT", "severity", "text")
+    texts = (text for severity, text in stated if isinstance(severity, int) and severity >= _WARNING)
+    said = dict.fromkeys(" ".join(text.split()) for text in texts if isinstance(text, str) and "CUDA" in text)
+    return tuple(text for text in said if len(text) <= _LONGEST_WARNING)[:_MOST_WARNINGS]
+
+
 def _device_names(database: Database, process: int | None) -> dict[int, str]:
     """Return the names of a process's devices.
 
     CUDA numbers the devices of each process anew. If that is not recorded, its numbers are assumed to be the ids of the
     GPUs.
     """
-    products = {id: name for id, name in database.pairs("TARGET_INFO_GPU", "id", "name") if isinstance(name, str)}
+    stated = database.pairs("TARGET_INFO_GPU", "id", "name")
+    products = {id: name.strip() for id, name in stated if isinstance(name, str) and name.strip()}
     numbered = database.distinct("TARGET_INFO_CUDA_DEVICE", "cudaId", "gpuId", "pid")
     pid = None if process is None else process >> PID_SHIFT & PID_MASK
     of_process = {cuda: products[gpu] for cuda, gpu, of in numbered if of == pid and gpu in products}
