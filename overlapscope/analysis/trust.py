@@ -206,7 +206,7 @@ def _activity(trace: Trace) -> Check:
 
 
 def _activity_lost(trace: Trace) -> str:
-    """Return a sentence on GPU work that the recording lost, though it shows that there was some; empty if it doesn't."""
+    """Return a sentence on GPU work that the recording shows to have been, and lost; empty if there is none."""
     left_out = Counter({part: count for part, count in trace.damage.impossible_by.items() if part in GPU_OPS}).total()
     if timeless := left_out + len(trace.gpu_ops):
         return f"The profiler recorded {plural(timeless, 'GPU op')} without a possible time, a defect of the recording."

@@ -18,7 +18,7 @@ _FOREIGN: Final = {
     rb"\A\xfd7zXZ\x00": "this is packed with xz: unpack it first",
     rb"\A\x80[\x02-\x05]": f"this is a Python pickle, such as a snapshot of memory: {_EXPORT}",
     rb"\A(\xff\xfe|\xfe\xff)": "this is UTF-16 text: save it as UTF-8",
-    rb"\Aversion https://git-lfs\.": "this is a Git LFS pointer in place of the file: run `git lfs pull` in its repository",
+    rb"\Aversion https://git-lfs\.": "this is a Git LFS pointer, not the file: run `git lfs pull` in its repository",
     rb"(?i)\A\s*<(!doctype html|html)": "this is a web page: download the file itself, on GitHub by its raw link",
     rb'"pid"\s*:\s*"(CPU|CUDA) functions"': "this is an export of PyTorch's profiler without Kineto, which states "
     "neither streams nor launches: record with torch.profiler, in torch 1.8.1 or later",

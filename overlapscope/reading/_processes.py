@@ -12,8 +12,9 @@ import re
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from functools import lru_cache
+from itertools import pairwise
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 import msgspec
 import numpy as np
@@ -49,6 +50,15 @@ class _Event(Struct, gc=False):
     args: Raw = NOTHING
 
 
+_ROW: Final = np.dtype(
+    [
+        ("pid", np.int32),
+        ("table", np.int32),
+        ("launches", np.bool_),
+        ("start_us", np.float64),
+        ("correlation", np.int64),
+    ]
+)
 _events = msgspec.json.Decoder(list[_Event])
 _event = msgspec.json.Decoder(_Event)
 _args = msgspec.json.Decoder(_Args)
@@ -124,20 +134,12 @@ def _processes(place: Path, limit_bytes: int, _state: tuple[int, ...]) -> I32 | 
 
 def _read(file: SourceFile) -> _Events:
     written = Numbered()
-    columns: list[list[Any]] = [[], [], [], [], []]
+    parts = [np.empty(0, _ROW)]
     for batch in RawEvents(file).batches():
         events = _decoded(batch.raw) if isinstance(batch, RawBatch) else [_Event()] * batch.count
-        for column, values in zip(columns, zip(*map(_row, events), strict=True), strict=False):
-            column.extend(values)
-    pid, table, launches, start_us, correlation = columns
-    return _Events(
-        pid=np.array([written[each] for each in pid], np.int32),
-        written=list(written),
-        table=np.array(table, np.int32),
-        launches=np.array(launches, np.bool_),
-        start_us=np.array(start_us, np.float64),
-        correlation=np.array(correlation, np.int64),
-    )
+        parts.append(np.array([_row(event, written) for event in events], _ROW))
+    rows = np.concatenate(parts)
+    return _Events(list(written), *(rows[name] for name in _ROW.names or ()))
 
 
 def _decoded(raw: list[Raw]) -> list[_Event]:
@@ -153,14 +155,14 @@ def _decoded_alone(raw: Raw) -> _Event:
     return _Event()
 
 
-def _row(event: _Event) -> tuple[int | str, int, bool, float, int]:
+def _row(event: _Event, written: Numbered) -> tuple[int, int, bool, float, int]:
     table = table_of[event.cat] if event.ph == "X" else EventTable.IGNORED
     correlation = -1
     if table == EventTable.RUNTIME or table in _DEVICE:
         with suppress(*UNDECODABLE):
             correlation = _args.decode(event.args).correlation
     launches = table == EventTable.RUNTIME and _LAUNCH.search(event.name) is not None
-    return event.pid, table, launches, event.ts, correlation
+    return written[event.pid], table, launches, event.ts, correlation
 
 
 def _caller(pid: int, callers: list[int], written: Sequence[int | str]) -> int:
@@ -169,8 +171,13 @@ def _caller(pid: int, callers: list[int], written: Sequence[int | str]) -> int:
         return callers.index(pid)
     if not is_label(written[pid]):
         return _NONE
-    alike = [len(os.path.commonprefix((str(written[pid]), str(written[caller])))) for caller in callers]
+    alike = [_common(str(written[pid]), str(written[caller])) for caller in callers]
     return alike.index(max(alike)) if alike.count(max(alike)) == 1 else _NONE
+
+
+def _common(text: str, other: str) -> int:
+    """Return the length of the common beginning of two texts."""
+    return next((at for at, (a, b) in enumerate(zip(text, other, strict=False)) if a != b), min(len(text), len(other)))
 
 
 def is_label(written: int | str) -> bool:
@@ -198,7 +205,7 @@ def _by_place(process: I32, host: Bool, rows: Index, explained: I32) -> bool:
     """
     stands = [np.flatnonzero(host & (process == number))[[0, -1]] for number in range(len(explained))]
     order = sorted(range(len(stands)), key=lambda number: int(stands[number][0]))
-    if any(stands[left][1] > stands[right][0] for left, right in zip(order, order[1:], strict=False)):
+    if any(stands[left][1] > stands[right][0] for left, right in pairwise(order)):
         return False
     begins = np.array([stands[number][0] for number in order])
     unknown = np.flatnonzero(process == _NONE)

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-
 from contextlib import closing, suppress
 from pathlib import Path
 from typing import Any
@@ -92,8 +91,8 @@ def read(
         raise UnreadableTrace(
             path,
             foreign(file.head())
-            or "has no event of a kind that torch.profiler records, so another program wrote it; pass a Chrome trace of "
-            "torch.profiler (`export_chrome_trace`).",
+            or "has no event of a kind that torch.profiler records, so another program wrote it; pass a Chrome trace "
+            "of torch.profiler (`export_chrome_trace`).",
         )
     count, part = _keep_process(Path(path), columns, limit_bytes)
     trace = assemble(str(path), columns, stream.metadata, stream.losses, file.unpacked_bytes)
@@ -103,7 +102,10 @@ def read(
 
 
 def _keep_process(path: Path, columns: EventColumns, limit_bytes: int) -> tuple[int, int]:
-    """Keep only the process that a path names; return how many are in the file, and its number.
+    """Keep only the rows of the process that a path names.
+
+    Returns:
+        The number of processes in the file, and the number of the one kept.
 
     Raises:
         UnreadableTrace: The path names none of several, or they can't be told apart.
@@ -131,8 +133,8 @@ def _check_steps(path: str | Path, trace: Trace) -> None:
     if again is not None:
         raise UnreadableTrace(
             path,
-            f"has {notes.names[again]} more than once, so it was made of several recordings, and the time between them is "
-            "not known; name the traces that it was made of.",
+            f"has {notes.names[again]} more than once, so it was made of several recordings, and the time between them "
+            "is not known; name the traces that it was made of.",
         )
 
 

@@ -29,7 +29,7 @@ def named(process: str) -> dict[str, Any]:
 FILES: dict[str, tuple[Any, str]] = {
     "a pointer of Git LFS": (
         b"version https://git-lfs.github.com/spec/v1\noid sha256:0\nsize 564133236\n",
-        "this is a Git LFS pointer in place of the file: run `git lfs pull` in its repository.",
+        "this is a Git LFS pointer, not the file: run `git lfs pull` in its repository.",
     ),
     "a page of GitHub": (
         b"\n\n<!DOCTYPE html><html></html>",
@@ -41,8 +41,8 @@ FILES: dict[str, tuple[Any, str]] = {
     ),
     "torch 1.7": (
         [event(pid="CPU functions"), event(pid="CUDA functions", tid=0)],
-        "this is an export of PyTorch's profiler without Kineto, which states neither streams nor launches: record with "
-        "torch.profiler, in torch 1.8.1 or later.",
+        "this is an export of PyTorch's profiler without Kineto, which states neither streams nor launches: record "
+        "with torch.profiler, in torch 1.8.1 or later.",
     ),
     "py-spy": (
         {"$schema": "https://www.speedscope.app/file-format-schema.json", "profiles": []},
@@ -58,7 +58,8 @@ FILES: dict[str, tuple[Any, str]] = {
     ),
     "rocprof": (
         {"traceEvents": [named("2 CPU HIP API"), event(args={"BeginNs": "1"})]},
-        "this is a trace of rocprof, whose JSON is not read: record with torch.profiler, which also records AMD's GPUs.",
+        "this is a trace of rocprof, whose JSON is not read: record with torch.profiler, "
+        "which also records AMD's GPUs.",
     ),
     "TensorFlow": (
         {"traceEvents": [named("/job:localhost/replica:0/task:0/device:GPU:0 Compute"), event(cat="Op")]},
@@ -91,7 +92,9 @@ def test_a_file_of_another_program_is_named_with_what_to_do(tmp_path: Path, name
 
 def test_a_device_without_a_name_is_not_named(tmp_path: Path) -> None:
     devices = [{"id": 0, "name": ""}, {"id": 1, "name": " "}, {"id": 2, "name": "Tesla V100"}]
-    path = write(tmp_path / "trace.json", [kernel(5, 2, device=device) for device in range(3)], deviceProperties=devices)
+    path = write(
+        tmp_path / "trace.json", [kernel(5, 2, device=device) for device in range(3)], deviceProperties=devices
+    )
     trace = ov.load(path)
     assert trace.device_names == {2: "Tesla V100"}
     assert ov.analyze(trace).traces[0].environment.gpus == ("Tesla V100",)

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 from msgspec.structs import fields
 
@@ -112,6 +112,7 @@ def test_a_merged_file_is_read_as_the_files_that_it_was_made_of(
             assert_same(alone, trace)
 
 
+@example(seeds=(1, 0), shift=50.0)
 @given(seeds=st.tuples(st.integers(0, 999), st.integers(0, 999)), shift=st.sampled_from([0.0, 0.5, 3.0, 50.0]))
 def test_events_sorted_by_time_are_told_apart_by_their_launches_or_refused(
     tmp_path_factory: pytest.TempPathFactory, seeds: tuple[int, int], shift: float
@@ -122,8 +123,9 @@ def test_events_sorted_by_time_are_told_apart_by_their_launches_or_refused(
     merged = write(folder / "merged.json", sorted((e for es in made for e in es), key=lambda event: event["ts"]))
     try:
         traces = [ov.load(f"{merged}@{rank}") for rank in (0, 1)]
-    except UnreadableTrace as error:
-        assert "can't be told which" in str(error)
+    except UnreadableTrace:
+        # Each of the two may have launched the same op.
+        assert (seeds, shift) != ((1, 0), 50.0)
         return
     for rank in (0, 1):
         assert_same(ov.load(write(folder / f"{rank}.json", made[rank])), traces[rank])
