@@ -46,7 +46,7 @@ def process(rank: int, seed: int, *, pid: int, device: int) -> list[Event]:
         host.append(event | {"cat": "cuda_runtime", "name": name, "args": args})
         stream = draw.choice([7, 20])
         free = max(free, now + 1) + draw.randrange(3)
-        op = {"ph": "X", "pid": device, "tid": stream, "ts": free, "dur": draw.randrange(1, 30)}
+        op: Event = {"ph": "X", "pid": device, "tid": stream, "ts": free, "dur": draw.randrange(1, 30)}
         free += op["dur"]
         where = args | {"device": device, "stream": stream, "context": 1}
         copy = name == "cudaMemcpyAsync"
