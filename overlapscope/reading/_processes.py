@@ -14,11 +14,11 @@ from contextlib import suppress
 from functools import lru_cache
 from itertools import pairwise
 from pathlib import Path
-from typing import Final
+from typing import Annotated, Final
 
 import msgspec
 import numpy as np
-from msgspec import Raw, Struct
+from msgspec import Meta, Raw, Struct
 
 from overlapscope.base.columns import locate
 from overlapscope.errors import UnreadableTrace
@@ -38,7 +38,7 @@ _LAUNCH: Final = re.compile(r"Launch|Memcpy|Memset|Enqueue|Append")
 
 
 class _Args(Struct, gc=False):
-    correlation: int = -1
+    correlation: Annotated[int, Meta(ge=-1, lt=1 << 62)] = -1
 
 
 class _Event(Struct, gc=False):

@@ -6,7 +6,6 @@ The file is read once, in blocks, so memory holds the columns and a block of the
 from __future__ import annotations
 
 import re
-from collections import Counter
 from contextlib import closing, suppress
 from pathlib import Path
 from typing import Any
@@ -113,6 +112,10 @@ def _keep_process(path: Path, columns: EventColumns, limit_bytes: int) -> tuple[
     of_event = None
     if len(columns.callers) > 1:
         of_event = processes(path, place(file_and_part(path)[0], limit_bytes), limit_bytes)
+        if len(of_event) != columns.events:
+            raise UnreadableTrace(
+                path, "holds the events of several processes and is damaged; name the traces that it was made of."
+            )
     count = 1 if of_event is None else int(of_event.max()) + 1
     part = chosen_part(path, count)
     if of_event is not None and count > 1:
@@ -124,18 +127,19 @@ def _check_steps(path: str | Path, trace: Trace) -> None:
     """Check that each step was recorded once.
 
     Raises:
-        UnreadableTrace: One occurs again at another time. Nobody recorded the time between.
+        UnreadableTrace: One occurs again, at another time or in another thread.
     """
     notes = trace.annotations
-    rows = np.flatnonzero(notes.named(lambda name: name.startswith(STEP)))
-    distinct = {*zip(notes.name_id[rows].tolist(), notes.start_ns[rows].tolist(), strict=True)}
-    again = next((name for name, times in Counter(name for name, _ in distinct).items() if times > 1), None)
-    if again is not None:
-        raise UnreadableTrace(
-            path,
-            f"has {notes.names[again]} more than once, so it was made of several recordings, and the time between them "
-            "is not known; name the traces that it was made of.",
-        )
+    first: dict[int, int] = {}
+    for row in np.flatnonzero(notes.named(lambda name: name.startswith(STEP))).tolist():
+        earlier = first.setdefault(int(notes.name_id[row]), row)
+        # PyTorch may note a step both as a range and as an operator.
+        is_same = notes.thread[row] == notes.thread[earlier] and notes.start_ns[row] < notes.end_ns[earlier]
+        if row != earlier and not is_same:
+            raise UnreadableTrace(
+                path,
+                f"has {notes.name(row)} more than once, so it holds several recordings; name the file of each.",
+            )
 
 
 def _parts(path: Path) -> int:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import random
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -160,7 +161,24 @@ def test_a_file_in_kinetos_own_layout_is_not_looked_through(tmp_path: Path, monk
 def test_a_file_with_the_same_step_at_two_times_is_refused(tmp_path: Path) -> None:
     events = process(0, 1, pid=100, device=0)
     later = [event | {"ts": event["ts"] + 9000} for event in events]
-    with pytest.raises(UnreadableTrace, match=r"c\.json: has ProfilerStep#3 more than once, so it was made of several"):
-        ov.load(write(tmp_path / "c.json", events + later))
-    noted_twice = [event for event in events if event["cat"] == "user_annotation"]
+    elsewhere = [event | {"tid": 5, "ts": event["ts"] + 1} for event in events if event["cat"] == "user_annotation"]
+    for again in (later, elsewhere):
+        with pytest.raises(
+            UnreadableTrace,
+            match=r"has ProfilerStep#3 more than once, so it holds several recordings; name the file of each\.$",
+        ):
+            ov.load(write(tmp_path / "c.json", events + again))
+    noted_twice = [event | {"ts": event["ts"] + 1} for event in events if event["cat"] == "user_annotation"]
     assert len(ov.load(write(tmp_path / "d.json", events + noted_twice)).annotations) == 2
+
+
+@given(position=st.integers(0, 2000), junk=st.sampled_from([b"\xff", b'"', b"{", b"}", b"]", b",", b""]))
+def test_a_damaged_merged_file_is_read_or_one_sentence(
+    tmp_path_factory: pytest.TempPathFactory, position: int, junk: bytes
+) -> None:
+    path = tmp_path_factory.mktemp("damaged") / "m.json"
+    whole = write(path, process(0, 1, pid=100, device=0) + process(1, 2, pid=101, device=1)).read_bytes()
+    path.write_bytes(whole[:position] + junk + whole[position + 3 :])
+    for part in expand([path]):
+        with suppress(UnreadableTrace):
+            ov.load(part)
