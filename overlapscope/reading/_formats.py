@@ -38,5 +38,5 @@ _FOREIGN: Final = {
 
 
 def foreign(head: bytes) -> str | None:
-    """Return what a file is and what to do instead, by its first bytes; None for an unknown one."""
+    """Return a sentence on a file of another program, known by its first bytes; None for other files."""
     return next((f"{what}." for sign, what in _FOREIGN.items() if re.search(sign, head)), None)

@@ -1,8 +1,8 @@
-"""The processes in one Chrome trace that was made of the traces of several.
+"""The processes in a Chrome trace that was merged from the traces of several.
 
-A process is one that launched GPU work: workers that load data have numbers of their own, and launch nothing. GPU ops
-state a device, not a process. They belong to the process whose label they bear (`[TP00] 0`), among whose events they
-stand, or whose launches alone can explain them.
+Only what launched GPU work counts as a process: workers that load data have numbers of their own, and launch nothing.
+GPU ops state a device, not a process. They belong to the process whose label they bear (`[TP00] 0`), among whose events
+they stand, or whose launches alone can explain them.
 """
 
 from __future__ import annotations
@@ -124,7 +124,7 @@ def _processes(place: Path, limit_bytes: int, _state: tuple[int, ...]) -> I32 | 
     rows = np.flatnonzero((process == _NONE) & events.of(_DEVICE) & (events.correlation > 0))
     explained = _explained(events, process, rows, len(callers))
     start_us = events.start_us[events.of(_HOST | _DEVICE)]
-    # Sorted by time, the last ops of a process may stand behind the first calls of the next.
+    # Sorted by time, the last ops of a process may stand after the first calls of the next.
     if (start_us[1:] >= start_us[:-1]).all() or not _by_place(process, events.of(_HOST), rows, explained):
         _by_launches(process, events, rows, explained)
     if np.unique(process[ops]).tolist() != list(range(len(callers))):

@@ -143,7 +143,7 @@ def _check_steps(path: str | Path, trace: Trace) -> None:
 
 
 def _parts(path: Path) -> int:
-    """Return the number of processes in a file. In the layout that Kineto writes itself it is one."""
+    """Return the number of processes in a file; 1 for a file in the layout that Kineto writes itself."""
     file = SourceFile(path)
     head = file.head()
     if _OWN_EVENT.search(head) or (b'"ph"' not in head and _OWN_HEADER.match(head)):
