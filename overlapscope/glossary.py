@@ -29,6 +29,7 @@ from overlapscope.trace.lost import WORDS, rests
 _CAUSE: Final[dict[Subject, str]] = {
     "exposed-copy": "cause of exposed copies",
     "exposed-comm": "cause of exposed communication",
+    "exposed-other": "kind of exposed memory work",
     "idle": "cause of idle time",
 }
 _UNITS: Final = {"pct": "a percentage", "ns": "a time", "gb_per_s": "a bandwidth", "launches": "a number"}

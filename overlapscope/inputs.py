@@ -138,7 +138,7 @@ def read_report(
     from overlapscope.analysis import analyze_trace
     from overlapscope.analysis.jobs import mixture
     from overlapscope.report.model import Report, build
-    from overlapscope.rules.finding import surest_first
+    from overlapscope.rules.finding import costliest_first
 
     limit = LIMIT_BYTES if limit_bytes is None else limit_bytes
     looked = look(paths)
@@ -158,7 +158,7 @@ def read_report(
     traces = tuple(trace for report in reports for trace in report.traces)
     return Report(
         traces=traces,
-        findings=tuple(sorted(findings, key=surest_first)),
+        findings=tuple(sorted(findings, key=costliest_first)),
         notes=tuple(
             dict.fromkeys((*looked.notes, *(note for report in reports for note in report.notes), *mixture(traces)))
         ),

@@ -23,6 +23,7 @@ from overlapscope.catalog.causes import (
     COMM_CAUSES,
     COPY_CAUSES,
     EARLIER_IDLE_CAUSES,
+    OTHER_CAUSES,
     STORED_IDLE_CAUSES,
     CommCause,
     CopyCause,
@@ -34,10 +35,13 @@ COPY_LENGTHS: Final = [f"copy:{cause}" for cause in COPY_CAUSES]
 _COMM_WITHOUT_CAUSE: Final = "comm without cause"
 COMM_LENGTHS: Final = [*(f"comm:{cause}" for cause in COMM_CAUSES), _COMM_WITHOUT_CAUSE]
 """Names of the exposed communication of each cause, and of that in reports of earlier versions, without causes."""
+_OTHER_WITHOUT_CAUSE: Final = "other without cause"
+OTHER_LENGTHS: Final = [*(f"other:{cause}" for cause in OTHER_CAUSES), _OTHER_WITHOUT_CAUSE]
+"""Names of the exposed memory work of each kind, and of that in reports of earlier versions, without kinds."""
 IDLE_LENGTHS: Final = [f"idle:{cause}" for cause in STORED_IDLE_CAUSES]
 """Names of the idle time of each cause."""
-PARTS: Final = ("compute", *COMM_LENGTHS, *COPY_LENGTHS, "exposed_other", *IDLE_LENGTHS)
-"""Parts of a span, which add up to it: the buckets, three of them divided by cause."""
+PARTS: Final = ("compute", *COMM_LENGTHS, *COPY_LENGTHS, *OTHER_LENGTHS, *IDLE_LENGTHS)
+"""Parts of a span, which add up to it: the buckets, all but the first divided by cause."""
 _Counted = TypeVar("_Counted", KernelGroup, Evidence)
 _OTHERS = (
     *("sm", "h2d", "d2h", "comm", "other", "copy", "busy", "ideal", "both", "exposed_h2d", "exposed_d2h"),
@@ -104,7 +108,8 @@ def _lengths(period: Period) -> list[int]:
         *(period.exposed_comm_by_cause.get(cause, 0) for cause in COMM_CAUSES),
         buckets.exposed_comm_ns - sum(period.exposed_comm_by_cause.values()),
         *(period.exposed_copy_by_cause.get(cause, 0) for cause in COPY_CAUSES),
-        buckets.exposed_other_ns,
+        *(period.exposed_other_by_cause.get(cause, 0) for cause in OTHER_CAUSES),
+        buckets.exposed_other_ns - sum(period.exposed_other_by_cause.values()),
         *(period.idle_by_cause.get(cause, 0) for cause in STORED_IDLE_CAUSES),
         engines.sm_ns,
         engines.h2d_ns,
@@ -160,8 +165,8 @@ def average(steps: Sequence[Period], judged: Sequence[int]) -> PerStep | None:
     periods = [steps[number] for number in judged]
     table = lengths_of(periods)
     ns, sums = means(table), dict(zip(COLUMN, table.sum(axis=0).tolist(), strict=True))
-    every = COPY_LENGTHS, COMM_LENGTHS, IDLE_LENGTHS
-    exposed_copy, exposed_comm, idle = (sum(ns[name] for name in names) for names in every)
+    every = COPY_LENGTHS, COMM_LENGTHS, OTHER_LENGTHS, IDLE_LENGTHS
+    exposed_copy, exposed_comm, exposed_other, idle = (sum(ns[name] for name in names) for names in every)
     exposed_sum, comm_sum = (sum(sums[name] for name in names) for names in (COPY_LENGTHS, COMM_LENGTHS))
     serial_sum = sums["sm"] + sums["h2d"] + sums["d2h"]
     of_earlier_version = any(period.overlap.p2p_ns is None for period in periods)
@@ -170,6 +175,7 @@ def average(steps: Sequence[Period], judged: Sequence[int]) -> PerStep | None:
             **ns,
             "exposed_copy": exposed_copy,
             "exposed_comm": exposed_comm,
+            "exposed_other": exposed_other,
             "idle": idle,
             "comm_hidden": ns["comm"] - exposed_comm,
         }
@@ -194,6 +200,9 @@ def average(steps: Sequence[Period], judged: Sequence[int]) -> PerStep | None:
         exposed_comm_by_cause={}
         if ns[_COMM_WITHOUT_CAUSE]
         else {str(cause): ns[f"comm:{cause}"] for cause in COMM_CAUSES},
+        exposed_other_by_cause={}
+        if ns[_OTHER_WITHOUT_CAUSE]
+        else {str(cause): ns[f"other:{cause}"] for cause in OTHER_CAUSES},
         idle_by_cause={
             str(cause): ns[f"idle:{cause}"]
             for cause in STORED_IDLE_CAUSES
@@ -269,6 +278,7 @@ def _with_figures(device: Device, figures: Period | PerStep) -> Device:
         "overlap",
         "exposed_copy_by_cause",
         "exposed_comm_by_cause",
+        "exposed_other_by_cause",
         "idle_by_cause",
     )
     return replace(device, **{name: getattr(figures, name) for name in names})

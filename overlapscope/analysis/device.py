@@ -10,26 +10,38 @@ from msgspec import Struct
 from msgspec.structs import asdict, replace
 
 from overlapscope.analysis import exposed as exposed_copies
-from overlapscope.analysis import exposed_comm
+from overlapscope.analysis import exposed_comm, exposed_other
 from overlapscope.analysis import idle as idle_time
 from overlapscope.analysis.average import average, comparable, judged_steps
 from overlapscope.analysis.blockers import recorded
 from overlapscope.analysis.comm_order import CommOps
 from overlapscope.analysis.edges import Edges, find_edges
-from overlapscope.analysis.evidence import comm_evidence, copy_evidence, idle_evidence
+from overlapscope.analysis.evidence import comm_evidence, copy_evidence, idle_evidence, other_evidence
 from overlapscope.analysis.figures import Period, Window
+from overlapscope.analysis.grouping import distinct
 from overlapscope.analysis.groups import find_stalls, group_copies, group_kernels
 from overlapscope.analysis.host import Blocking
 from overlapscope.analysis.host_sampled import with_sampled
 from overlapscope.analysis.host_steps import host_times
+from overlapscope.analysis.missing_ops import find_unanswered
 from overlapscope.analysis.net_overlap import net_overlap
 from overlapscope.analysis.periods import Periods, behind_warm_up, find_ranges, find_steps
-from overlapscope.analysis.pieces import ExposedComm, ExposedCopies, IdleTime
-from overlapscope.analysis.results import Device
+from overlapscope.analysis.pieces import ExposedComm, ExposedCopies, ExposedOther, IdleTime
+from overlapscope.analysis.plain_step import possible_step
+from overlapscope.analysis.results import Device, Outside, StepRange
 from overlapscope.analysis.timeline import Timeline, build, lengths, measured, stream_use
-from overlapscope.base.intervals import I64, Intervals, clip, covered, total, union
-from overlapscope.catalog.causes import COMM_CAUSES, COMM_RANK, COPY_CAUSES, COPY_RANK, IDLE_CAUSES, IDLE_RANK
-from overlapscope.trace.model import Trace
+from overlapscope.base.intervals import I64, Bool, Intervals, clip, covered, total, union
+from overlapscope.catalog.causes import (
+    COMM_CAUSES,
+    COMM_RANK,
+    COPY_CAUSES,
+    COPY_RANK,
+    IDLE_CAUSES,
+    IDLE_RANK,
+    OTHER_CAUSES,
+    OTHER_RANK,
+)
+from overlapscope.trace.model import Kind, PlainSteps, Trace
 
 
 class Causes(Struct, frozen=True, eq=False, kw_only=True):
@@ -39,6 +51,7 @@ class Causes(Struct, frozen=True, eq=False, kw_only=True):
     exposed: ExposedCopies
     exposed_comm: ExposedComm
     comm: CommOps
+    exposed_other: ExposedOther
     idle: IdleTime
     steps: Periods
     ranges: Periods
@@ -85,8 +98,26 @@ def analyze_device(
         judged = _judged_windows(causes.timeline, result, windows)
         frame = result.per_step or result.judged
         if frame is not None:
-            result = replace(result, net_overlap=net_overlap(causes.timeline, judged, frame))
+            result = replace(
+                result,
+                net_overlap=net_overlap(causes.timeline, judged, frame),
+                alone=None if step or range else _alone(trace, causes, result),
+            )
     return DeviceAnalysis(result=result, windows=windows, **asdict(causes))
+
+
+def _alone(trace: Trace, causes: Causes, result: Device) -> StepRange | None:
+    """Return the interval of a step without the profiler; None if the recorder timed steps."""
+    if trace.plain_steps != PlainSteps():
+        return None
+    ops, notes = causes.timeline.ops, trace.annotations
+    launches = distinct(ops.launch[(ops.kind == Kind.COMPUTE) & (ops.launch >= 0)])
+    host = causes.timeline.start_ns, causes.timeline.end_ns
+    if result.per_step is not None:
+        first = result.per_step.first
+        rows = causes.steps.row[first : first + result.per_step.steps]
+        host = int(notes.start_ns[rows[0]]), int(notes.end_ns[rows[-1]])
+    return possible_step(trace, result, launches, host)
 
 
 def judged_windows(analysis: DeviceAnalysis) -> Intervals:
@@ -108,7 +139,10 @@ def _after_lead_in(timeline: Timeline, windows: Intervals) -> Intervals:
 
 def _find_causes(trace: Trace, comparable: Trace, device: int, blocking: Blocking) -> Causes:
     timeline = behind_warm_up(trace, build(trace, device))
-    steps = find_steps(trace, timeline)
+    steps, ranges = find_steps(trace, timeline), find_ranges(trace, timeline)
+    # The last step ends with the window, so it is never judged, and stands for those that the end cut off.
+    before_last = np.arange(len(steps)) < len(steps) - 1
+    steps = replace(steps, partial=steps.partial | (_cut_off(trace, steps) & before_last))
     for_causes = (
         timeline if comparable is trace else replace(build(comparable, device), lead_in_end_ns=timeline.lead_in_end_ns)
     )
@@ -120,11 +154,19 @@ def _find_causes(trace: Trace, comparable: Trace, device: int, blocking: Blockin
         exposed=exposed_copies.attribute(recording),
         exposed_comm=exposed_communication,
         comm=comm,
+        exposed_other=exposed_other.attribute(timeline),
         idle=with_sampled(comparable, idle_time.attribute(comparable, for_causes, edges, blocking), steps, device),
         steps=steps,
-        ranges=find_ranges(trace, timeline),
+        ranges=replace(ranges, partial=ranges.partial | _cut_off(trace, ranges)),
         edges=edges,
     )
+
+
+def _cut_off(trace: Trace, periods: Periods) -> Bool:
+    """Select the periods that may have made launches whose ops the end of the recording cut off."""
+    late = trace.runtime_calls.start_ns[find_unanswered(trace).cut_off[:1]]
+    cut_off: Bool = trace.annotations.end_ns[periods.row] > late.min(initial=np.iinfo(np.int64).max)
+    return cut_off
 
 
 def _figures(
@@ -157,20 +199,41 @@ def _figures(
         overlap=figures.overlap,
         judged=_together(in_judged, judged) if len(judged.starts) else None,
         per_step=None if narrowed else average(each_step, comparable(whole, spans_ns, settled=settled)),
+        outside=None if narrowed or not len(steps) else _outside(trace, timeline, steps, each_step),
         streams=stream_use(timeline, starts, ends),
         copies=group_copies(timeline, steps, windows),
         exposed_copy_by_cause=figures.exposed_copy_by_cause,
         exposed_comm_by_cause=figures.exposed_comm_by_cause,
+        exposed_other_by_cause=figures.exposed_other_by_cause,
         idle_by_cause=figures.idle_by_cause,
         evidence=(
             *copy_evidence(trace, timeline, causes.exposed, steps, windows),
             *comm_evidence(trace, timeline, causes.exposed_comm, steps, windows),
+            *other_evidence(trace, timeline, causes.exposed_other, steps, windows),
             *idle_evidence(trace, causes.idle, steps, windows),
         ),
         host_stalls=find_stalls(trace, timeline, blocking, causes.idle, steps, windows),
         steps=each_step,
         ranges=_each(in_ranges, trace, ranges),
         kernels=group_kernels(trace, timeline, steps, windows),
+    )
+
+
+def _outside(trace: Trace, timeline: Timeline, steps: Periods, periods: Sequence[Period]) -> Outside:
+    ops, first, last = timeline.ops, int(steps.start_ns[0]), int(steps.end_ns[-1])
+    rows = (ops.start_ns >= timeline.judged_from_ns) & ((ops.end_ns <= first) | (ops.start_ns >= last))
+    copied = {kind: ops.bytes[rows & (ops.kind == kind)] for kind in (Kind.H2D, Kind.D2H)}
+    moved = {kind: None if (sizes < 0).any() else int(sizes.sum()) for kind, sizes in copied.items()}
+    # The device's time before a step's first op belongs to the step before it, except for the only one.
+    unmeasured_ns = 0
+    if len(periods) == 1 and first == timeline.start_ns == timeline.judged_from_ns:
+        unmeasured_ns = max(0, first - int(trace.annotations.start_ns[steps.row[0]]))
+    return Outside(
+        unmeasured_ns=unmeasured_ns,
+        before_ns=first - timeline.judged_from_ns,
+        after_ns=timeline.end_ns - last,
+        h2d_bytes=moved[Kind.H2D],
+        d2h_bytes=moved[Kind.D2H],
     )
 
 
@@ -185,6 +248,7 @@ def _measure(causes: Causes, windows: Sequence[Intervals]) -> list[_Lengths]:
     for subject, pieces, ranks in (
         ("exposed-copy", causes.exposed, COPY_RANK),
         ("exposed-comm", causes.exposed_comm, COMM_RANK),
+        ("exposed-other", causes.exposed_other, OTHER_RANK),
         ("idle", causes.idle, IDLE_RANK),
     ):
         for cause, rank in ranks.items():
@@ -227,6 +291,7 @@ def period(name: str, start: int, end: int, ns: Mapping[str, int], *, partial: b
         overlap=overlap,
         exposed_copy_by_cause={str(cause): ns[f"exposed-copy:{cause}"] for cause in COPY_CAUSES},
         exposed_comm_by_cause={str(cause): ns[f"exposed-comm:{cause}"] for cause in COMM_CAUSES},
+        exposed_other_by_cause={str(cause): ns[f"exposed-other:{cause}"] for cause in OTHER_CAUSES},
         idle_by_cause={str(cause): ns[f"idle:{cause}"] for cause in IDLE_CAUSES},
         partial=partial,
     )

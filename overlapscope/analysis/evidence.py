@@ -14,13 +14,13 @@ from overlapscope.analysis.group_results import Evidence, EvidenceByStep
 from overlapscope.analysis.grouping import distinct, groups_of
 from overlapscope.analysis.host import Sites, sites, sites_of_calls
 from overlapscope.analysis.periods import Periods
-from overlapscope.analysis.pieces import ExposedComm, ExposedCopies, IdleTime, Pieces
+from overlapscope.analysis.pieces import ExposedComm, ExposedCopies, ExposedOther, IdleTime, Pieces
 from overlapscope.analysis.steps import step_at, sums_by_step, times_by_step
 from overlapscope.analysis.timeline import Timeline
 from overlapscope.base.columns import Integers
 from overlapscope.base.intervals import Intervals
 from overlapscope.base.words import clean
-from overlapscope.catalog.causes import CAUSES, COMM_CAUSES, COPY_CAUSES, IDLE_CAUSES, Subject
+from overlapscope.catalog.causes import CAUSES, COMM_CAUSES, COPY_CAUSES, IDLE_CAUSES, OTHER_CAUSES, Subject
 from overlapscope.trace.model import Memory, Trace
 from overlapscope.trace.op_names import short_kernel
 
@@ -64,6 +64,15 @@ def comm_evidence(
 
     sites = sites_of_calls(trace, pieces.call)
     return _ranked(trace, "exposed-comm", COMM_CAUSES, pieces, steps, (kind,), sites, facts)
+
+
+def other_evidence(
+    trace: Trace, timeline: Timeline, exposed: ExposedOther, steps: Periods, windows: Intervals
+) -> list[Evidence]:
+    """Return the evidence for exposed memory work in and between GPUs inside the windows, by kind and origin."""
+    pieces = exposed.inside(windows)
+    sites = sites_of_calls(trace, timeline.ops.launch[pieces.op])
+    return _ranked(trace, "exposed-other", OTHER_CAUSES, pieces, steps, (), sites, lambda _: {})
 
 
 def idle_evidence(trace: Trace, idle: IdleTime, steps: Periods, windows: Intervals) -> list[Evidence]:

@@ -143,6 +143,8 @@ class KernelGroup(msgspec.Struct, frozen=True, kw_only=True):
     op: str | None
     """Innermost CPU op around the launch."""
     comm: bool
+    unclear: bool = False
+    """True if the kernels count as compute, but their name is like that of communication."""
     count: int
     time_ns: int
     """Sum of the kernels' own durations, even if they ran side by side."""

@@ -22,6 +22,7 @@ from overlapscope.analysis.timeline import Timeline
 from overlapscope.base.columns import pick
 from overlapscope.base.intervals import I64, Bool, Intervals, clip, covered, intersect, total, union
 from overlapscope.catalog.causes import IDLE_RANK, STALL_CAUSES
+from overlapscope.trace.comm_names import looks_like_communication
 from overlapscope.trace.model import GpuOps, Kind, Memory, Trace
 
 TINY_BYTES = 64 << 10
@@ -132,7 +133,7 @@ def group_kernels(trace: Trace, timeline: Timeline, steps: Periods, windows: Int
         return ()
     launch = ops.launch[rows]
     op = op_ids_around(trace, pick(calls.thread, launch), pick(calls.start_ns, launch))
-    group = groups_of((ops.name_id[rows], op))
+    group = groups_of((ops.name_id[rows], op, ops.kind[rows]))
     # The example is the first kernel of each group.
     examples = np.full(int(group.max()) + 1, len(rows))
     np.minimum.at(examples, group, np.arange(len(rows)))
@@ -148,11 +149,13 @@ def group_kernels(trace: Trace, timeline: Timeline, steps: Periods, windows: Int
     count_by_step, time_by_step = (
         sums_by_step(group, step, weight, shape).tolist() for weight in (np.ones_like(step), duration)
     )
+    unclear = (ops.kind[rows] == Kind.COMPUTE) & ops.named(looks_like_communication)[rows]
     groups = [
         KernelGroup(
             kernel=ops.name(int(rows[example])),
             op=name_text(trace, int(op[example])),
             comm=bool(ops.kind[rows[example]] == Kind.COMM),
+            unclear=bool(unclear[example]),
             count=int(count[number]),
             time_ns=int(time[number]),
             judged_count=int(judged_count[number]),

@@ -20,7 +20,7 @@ class Pieces(Columns, frozen=True):
     start_ns: I64
     end_ns: I64
     cause: I8
-    """Index into `COPY_CAUSES`, `COMM_CAUSES` or `IDLE_CAUSES`."""
+    """Index into `COPY_CAUSES`, `COMM_CAUSES`, `OTHER_CAUSES` or `IDLE_CAUSES`."""
     confidence: I8
     """`edges.EXACT`, unless it is based on a rebuilt edge."""
 
@@ -63,6 +63,13 @@ class ExposedComm(Pieces, frozen=True):
     one of another device."""
     call: I64
     """Row in `Trace.runtime_calls` of the call to look at; -1 where unknown."""
+
+
+class ExposedOther(Pieces, frozen=True):
+    """Exposed memory work in and between GPUs."""
+
+    op: I64
+    """Row of `Timeline.ops` of the op that decided the cause."""
 
 
 class IdleTime(Pieces, frozen=True):

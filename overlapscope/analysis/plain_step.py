@@ -1,4 +1,4 @@
-"""Length of a step without the profiler, from steps that the recorder timed around the recording."""
+"""Length of a step without the profiler: from steps that the recorder timed around the recording, or its interval."""
 
 from __future__ import annotations
 
@@ -7,13 +7,15 @@ import statistics
 from collections.abc import Mapping, Sequence
 from typing import Final
 
+import numpy as np
 from msgspec import Struct
 
-from overlapscope.analysis.results import PlainOrigin
+from overlapscope.analysis.results import Device, PlainOrigin, StepRange, missing_ns
+from overlapscope.base.columns import quantile
 from overlapscope.base.words import between, duration
 from overlapscope.errors import UsageError
 from overlapscope.trace.host_activity import HostActivity, SystemFacts
-from overlapscope.trace.model import PlainSteps, TimedSteps
+from overlapscope.trace.model import I64, PlainSteps, TimedSteps, Trace
 
 FEWEST = 5
 """Minimum number of timed steps for a mean."""
@@ -36,15 +38,13 @@ class PlainStep(Struct, frozen=True):
         return takes(self.step_ns, self.low_ns, self.high_ns, self.origin)
 
 
-_HOW: Final[Mapping[PlainOrigin, str]] = {"measured": "measured", "told": "as given", "estimated": "estimated"}
+_HOW: Final[Mapping[PlainOrigin, str]] = {"measured": "measured", "told": "as given"}
 
 
 def takes(step_ns: int, low_ns: int, high_ns: int, origin: PlainOrigin) -> str:
-    """Return a plain step's length in words; an estimated length is an interval."""
-    interval, how = between(low_ns, high_ns), _HOW[origin]
-    if origin == "estimated":
-        return f"{interval} ({how})"
-    return f"{duration(step_ns)} ({how}{'' if low_ns == high_ns else f', {interval}'})"
+    """Return a plain step's length in words."""
+    interval = "" if low_ns == high_ns else f", {between(low_ns, high_ns)}"
+    return f"{duration(step_ns)} ({_HOW[origin]}{interval})"
 
 
 def from_user(step_ns: int) -> PlainStep:
@@ -113,3 +113,41 @@ def _student_t(freedom: int) -> float:
         + (5 * z**5 + 16 * z**3 + 3 * z) / (96 * freedom**2)
         + (3 * z**7 + 19 * z**5 + 17 * z**3 - 15 * z) / (384 * freedom**3)
     )
+
+
+# -- The interval of a step that nobody timed --------------------------------------------------------
+
+_QUICK = 0.1
+"""Quantile of the lengths of launch calls that counts as their length: longer calls wait for room in a queue."""
+_FEWEST_LAUNCHES = 20
+"""Minimum number of launch calls for a quantile; of fewer, the longest is used."""
+
+
+def possible_step(trace: Trace, device: Device, launches: I64, host: tuple[int, int]) -> StepRange | None:
+    """Return the interval of a step without the profiler.
+
+    Recording costs no event more than the whole of a quick launch call as recorded, on the same machine. So the step is
+    at most shorter by that much for each event in it, and no shorter than the device's work. In recordings of 20
+    programs that were also timed without the profiler, the lower end held for all (`docs/evaluation/plain.md`).
+
+    Args:
+        trace: The recording.
+        device: Figures of the device.
+        launches: Rows of the runtime calls that launched its kernels.
+        host: Begin and end of the judged part on the host.
+    """
+    frame = device.per_step or device.judged
+    if frame is None or not frame.span_ns:
+        return None
+    low_ns = frame.span_ns - frame.buckets.idle_ns + missing_ns(frame)
+    calls = trace.runtime_calls
+    if len(launches):
+        lengths = calls.end_ns[launches] - calls.start_ns[launches]
+        quick_ns = math.ceil(quantile(lengths, _QUICK)) if len(lengths) >= _FEWEST_LAUNCHES else int(lengths.max())
+        events = sum(
+            int(np.count_nonzero((table.start_ns >= host[0]) & (table.start_ns < host[1])))
+            for table in (trace.cpu_ops, trace.annotations, trace.python_frames, calls)
+        )
+        steps = 1 if device.per_step is None else device.per_step.steps
+        low_ns = max(low_ns, frame.span_ns - events * quick_ns // steps)
+    return StepRange(low_ns=low_ns, high_ns=frame.span_ns)

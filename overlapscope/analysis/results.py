@@ -32,8 +32,17 @@ class StreamUse(msgspec.Struct, frozen=True, kw_only=True):
     ops: int
 
 
-PlainOrigin = Literal["measured", "told", "estimated"]
-"""Origin of a plain step's length: timed by the recorder, told by the user, or estimated from the recording."""
+PlainOrigin = Literal["measured", "told"]
+"""Origin of a plain step's length: timed by the recorder, or told by the user."""
+
+
+class StepRange(msgspec.Struct, frozen=True, kw_only=True):
+    """Interval of a step's length without the profiler, where it was neither timed nor told."""
+
+    low_ns: int
+    """At least the time in which the device works, or may have worked."""
+    high_ns: int
+    """The step as recorded."""
 
 
 class Plain(msgspec.Struct, frozen=True, kw_only=True):
@@ -56,10 +65,23 @@ class Plain(msgspec.Struct, frozen=True, kw_only=True):
     idle_by_cause: dict[str, int]
     """Idle time by cause, which adds up to the bucket. `unknown` has the time that no replay explains."""
     program: Device | None = None
-    """Figures of the recording replayed with plain steps; None if nothing could be replayed.
+    """Figures of the recording replayed with plain steps; None if nothing could be replayed."""
 
-    Verdict and findings are about them; budgets, diffs and baselines only if the plain step isn't estimated.
-    """
+
+class Outside(msgspec.Struct, frozen=True, kw_only=True):
+    """Part of a device's recording after the lead-in that lies in no step."""
+
+    unmeasured_ns: int
+    """Time of the first judged step on the host before the recording's first GPU op, if its successor, which would show
+    as much, isn't judged: the window begins with that op. 0 if the device had work before."""
+    before_ns: int
+    """Time before the first step."""
+    after_ns: int
+    """Time after the last step."""
+    h2d_bytes: int | None
+    """Bytes of the copies to the device that lie entirely in that time; None if one of them doesn't state its size."""
+    d2h_bytes: int | None
+    """The same of copies to the host."""
 
 
 class Device(msgspec.Struct, frozen=True, kw_only=True):
@@ -80,11 +102,15 @@ class Device(msgspec.Struct, frozen=True, kw_only=True):
     """Figures without the lead-in; None if nothing is left."""
     per_step: PerStep | None = None
     """An average step; None if no step is whole, or a single step or range is analysed."""
+    outside: Outside | None = None
+    """Time and copies outside the steps; None without steps, or if a single step or range is analysed."""
     streams: tuple[StreamUse, ...]
     copies: tuple[CopyGroup, ...]
     exposed_copy_by_cause: dict[str, int]
     exposed_comm_by_cause: dict[str, int] = {}
     """Empty in reports of earlier versions."""
+    exposed_other_by_cause: dict[str, int] = {}
+    """What the exposed other memory work was; adds up to the bucket. Empty in reports of earlier versions."""
     idle_by_cause: dict[str, int]
     evidence: tuple[Evidence, ...]
     host_stalls: tuple[HostStall, ...]
@@ -96,14 +122,17 @@ class Device(msgspec.Struct, frozen=True, kw_only=True):
     """Gain and cost of overlap, for communication and copies of which any is hidden; empty in predictions."""
     plain: Plain | None = None
     """Figures without the profiler; None if they are unknown, or a single step or range is analysed."""
+    alone: StepRange | None = None
+    """Interval of a step, or of all that is judged, without the profiler; None if `plain` has it, or it isn't a
+    recording's."""
 
 
-def missing_by_cause(figures: Device | Period) -> dict[str, int]:
+def missing_by_cause(figures: Device | Period | PerStep) -> dict[str, int]:
     """Return the parts of the idle bucket in which the GPU may have worked."""
     return {cause: ns for cause in sorted(WORK_UNKNOWN) if (ns := figures.idle_by_cause.get(cause, 0))}
 
 
-def missing_ns(figures: Device | Period) -> int:
+def missing_ns(figures: Device | Period | PerStep) -> int:
     """Return the part of the idle bucket in which the GPU may have worked."""
     return sum(missing_by_cause(figures).values())
 

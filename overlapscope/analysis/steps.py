@@ -28,7 +28,7 @@ _FEWEST_BESIDE_WARM_UP = 3
 
 def whole(device: Device) -> Period:
     """Return the figures of the whole window in the form of a step's."""
-    by_cause = ("exposed_copy_by_cause", "exposed_comm_by_cause", "idle_by_cause")
+    by_cause = ("exposed_copy_by_cause", "exposed_comm_by_cause", "exposed_other_by_cause", "idle_by_cause")
     same = ("window", "span_ns", "buckets", "engines", "overlap", *by_cause)
     return Period(name="", partial=False, **{name: getattr(device, name) for name in same})
 

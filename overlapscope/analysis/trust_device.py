@@ -6,6 +6,7 @@ import numpy as np
 
 from overlapscope.analysis import calls as call_kinds
 from overlapscope.analysis.grouping import rows_by
+from overlapscope.analysis.missing_ops import find_unanswered
 from overlapscope.analysis.periods import Periods, is_step, judged_steps
 from overlapscope.analysis.pieces import IdleTime
 from overlapscope.analysis.steady import judge_steady
@@ -15,12 +16,14 @@ from overlapscope.analysis.trust import worded
 from overlapscope.analysis.trust_results import Check
 from overlapscope.base.columns import pick
 from overlapscope.base.intervals import I64, covered, total, union
+from overlapscope.base.marks import STEP, step_number
 from overlapscope.base.words import clean, percent, plural
 from overlapscope.catalog.causes import IDLE_RANK, IdleCause
 from overlapscope.catalog.devices import as_recorded
 from overlapscope.catalog.recorders import recorder_by_id
-from overlapscope.trace.lost import EVERYTHING
+from overlapscope.trace.lost import EVERYTHING, GPU_OPS
 from overlapscope.trace.model import OwnPeriod, Sync, Trace
+from overlapscope.trace.op_names import is_migration
 
 LONG_LEAD_IN = 0.1
 MUCH_LEAD_IN = 0.5
@@ -52,8 +55,8 @@ def judge_device(trace: Trace, timeline: Timeline, steps: Periods, idle: IdleTim
 
 def _launches(trace: Trace, timeline: Timeline) -> Check:
     ops = timeline.ops
-    orphans = ops.launch < 0
-    if orphans.all():
+    orphans = (ops.launch < 0) & ~ops.named(is_migration)
+    if (ops.launch < 0).all():
         return Check.fail(
             "launches",
             "The trace records no launches, so the lead-in, steps and the causes of idle time are "
@@ -74,10 +77,6 @@ def _launches(trace: Trace, timeline: Timeline) -> Check:
 
 def _lead_in(trace: Trace, timeline: Timeline, steps: Periods) -> Check:
     ends_with_orphan = (timeline.ops.end_ns[timeline.ops.launch < 0] == timeline.lead_in_end_ns).any()
-    if trace.warm_up_steps and trace.period is not None and not ends_with_orphan:
-        return Check.ok(
-            "lead-in", "Start-up before the first repetition is left out; causes, steps and findings begin after it."
-        )
     if trace.warm_up_steps and timeline.lead_in_end_ns is not None and not ends_with_orphan:
         return Check.ok(
             "lead-in",
@@ -103,7 +102,9 @@ def _lead_in(trace: Trace, timeline: Timeline, steps: Periods) -> Check:
 
 
 def _missing_ops(trace: Trace, timeline: Timeline, idle: IdleTime) -> Check:
-    pieces = idle.take(idle.cause == IDLE_RANK[IdleCause.MISSING_OPS])
+    # The check of dropped ops names those whose launch was recorded.
+    waited = ~np.isin(idle.call, find_unanswered(trace).dropped)
+    pieces = idle.take(waited & (idle.cause == IDLE_RANK[IdleCause.MISSING_OPS]))
     missing, window = int(pieces.length_ns.sum()), timeline.end_ns - timeline.start_ns
     if missing <= MISSING_SHARE * window:
         return Check.ok("missing-ops", "The host did not wait for ops that were not recorded.")
@@ -111,16 +112,16 @@ def _missing_ops(trace: Trace, timeline: Timeline, idle: IdleTime) -> Check:
     detail = (
         f"For {missing / 1e6:.2f} ms ({100 * missing / window:.1f}% of the window) the host waited for the GPU "
         f"(longest in {as_recorded(call)}), and the trace has no op there: its work was probably queued before the "
-        "recording, in a graph whose kernels were not recorded, or of another process. That time is shown as missing "
-        "ops, not as idle. Synchronize before recording, and record more steps."
+        "recording, in a graph that was not recorded whole, such as a loop in it, or of another process. That time is "
+        "shown as missing ops, not as idle."
     )
     if missing > MUCH_MISSING * window:
-        return Check.fail("missing-ops", detail, EVERYTHING)
+        return Check.fail("missing-ops", detail, GPU_OPS)
     return Check.warn("missing-ops", detail, ())
 
 
 def _order(timeline: Timeline) -> Check:
-    ops = timeline.ops
+    ops = timeline.ops.take(~timeline.ops.named(is_migration))
     disorder = 0
     for _, rows in rows_by(ops.stream):
         reach = np.maximum.accumulate(ops.end_ns[rows])
@@ -167,31 +168,36 @@ def _sync_events(trace: Trace) -> Check:
 def _steps(trace: Trace, timeline: Timeline, steps: Periods) -> list[Check]:
     notes = trace.annotations.take(judged_steps(trace))
     if not len(notes):
-        return [Check.ok("steps", "No steps were recorded: figures are of all time after the lead-in.")]
-    if trace.period is not None:
-        return [
-            _period(trace.period),
-            _warm_up(trace, steps.row, steps.end_ns - steps.start_ns),
-            _ahead(trace, timeline, steps),
-        ]
-    numbers = sorted(int(notes.name(row).rpartition("#")[2]) for row in range(len(notes)))
+        repeats = "" if trace.period is None else f" {trace.period.sentence}"
+        return [Check.ok("steps", f"No steps were recorded: figures are of all time after the lead-in.{repeats}")]
+    return [
+        _marked(trace, steps) if trace.period is None else _period(trace.period),
+        _warm_up(trace, steps.row, steps.end_ns - steps.start_ns),
+        _ahead(trace, timeline, steps),
+    ]
+
+
+def _marked(trace: Trace, steps: Periods) -> Check:
+    notes = trace.annotations.take(judged_steps(trace))
+    numbers = sorted(step_number(notes.name(row)) for row in range(len(notes)))
     absent = len(notes) - len(steps.row)
     skipped = numbers != list(range(numbers[0], numbers[0] + len(numbers)))
     if absent or skipped:
         what = f"{absent} of {len(notes)} steps launched nothing on the main stream" if absent else "step numbers skip"
         gone = numbers[-1] - numbers[0] >= len({*numbers})
-        present = Check.warn("steps", f"Steps are missing: {what}.", ("ranges",) if gone else ())
-    else:
-        named = f", the ranges named {as_recorded(clean(trace.steps_by))}" if trace.steps_by else ""
-        present = Check.ok("steps", f"{plural(len(notes), 'step')}, none missing{named}.")
-    return [present, _warm_up(trace, steps.row, steps.end_ns - steps.start_ns), _ahead(trace, timeline, steps)]
+        return Check.warn("steps", f"Steps are missing: {what}.", ("ranges",) if gone else ())
+    named = f", the ranges named {as_recorded(clean(trace.steps_by))}" if trace.steps_by else ""
+    what = "step" if notes.name(0).startswith(STEP) else "repeat"
+    return Check.ok("steps", f"{plural(len(notes), what)}, none missing{named}.")
 
 
 def _period(period: OwnPeriod) -> Check:
-    message = f"Nothing marks steps, so they were found by what repeats: {period}."
     if period.regular_pct >= REGULAR_PCT:
-        return Check.ok("steps", message)
-    return Check.warn("steps", f"{message} Steps differ, so figures of a step are rough. Mark steps to be sure.")
+        return Check.ok("steps", f"Nothing marks steps. {period.sentence}")
+    return Check.warn(
+        "steps",
+        f"Nothing marks steps. {period.sentence} Steps differ, so figures of a step are rough. Mark steps to be sure.",
+    )
 
 
 def _warm_up(trace: Trace, rows: I64, spans: I64) -> Check:

@@ -16,8 +16,7 @@ from overlapscope.report.page import DeviceReport
 FEW: Final = 8
 """Maximum number of names in an item."""
 _NO_PLAIN: Final = (
-    "The step time without the profiler is unknown: the recorder did not measure it, and this recording does not "
-    "allow an estimate. Pass plain_step_ns if you know it."
+    "The step time without the profiler is unknown: the recorder did not measure it. Pass plain_step_ns if you know it."
 )
 
 
@@ -89,6 +88,7 @@ def _figures(device: Device) -> dict[str, Any]:
         "efficiency_pct": device.overlap.efficiency_pct,
         "exposed_copy_by_cause": _some(device.exposed_copy_by_cause),
         "exposed_comm_by_cause": _some(device.exposed_comm_by_cause),
+        "exposed_other_by_cause": _some(device.exposed_other_by_cause),
         "idle_by_cause": _some(device.idle_by_cause),
     }
 

@@ -34,9 +34,10 @@ from overlapscope.reading import load
 from overlapscope.reading.file_names import file_and_part
 from overlapscope.reading.kinds import kind_of
 from overlapscope.report.model import Report, build
-from overlapscope.report.page import Page
+from overlapscope.report.page import DeviceReport, Page
 from overlapscope.report.verdict import judge
 from overlapscope.rules import RULES
+from overlapscope.rules.finding import Finding
 
 if TYPE_CHECKING:
     from overlapscope.query.engine import Answer
@@ -106,7 +107,7 @@ class Tools(msgspec.Struct, frozen=True):
         report = self._report(path, plain_step_ns)
         sections = [
             section
-            for section in Page(report, plain_step_option="plain_step_ns").sections()
+            for section in Page(report).sections()
             if device is None or (section.device is not None and section.device.device == device)
         ]
         if not sections:
@@ -114,7 +115,11 @@ class Tools(msgspec.Struct, frozen=True):
         items = []
         for section in sections:
             verdict = judge(section)
-            result = {"rank": section.trace.rank, "level": verdict.level, "verdict": verdict.text}
+            result = {
+                "rank": section.trace.rank,
+                "level": verdict.level,
+                "verdict": f"{verdict.subject}: {verdict.answer}",
+            }
             doubts = {
                 "plain": verdict.plain,
                 "steps": verdict.steps,
@@ -133,7 +138,7 @@ class Tools(msgspec.Struct, frozen=True):
         plain_step_ns: PlainStep = None,
         page: PageNumber = 1,
     ) -> str:
-        """List what costs time, the surest saving first, with evidence, what to change, and place in the code."""
+        """List what costs time, the costliest first, with evidence, what to change, and place in the code."""
         rule = current_rule(rule) if rule is not None else None
         if rule is not None and rule not in RULES:
             raise UsageError(f"there is no rule {rule!r}{did_you_mean(rule, RULES)}; rules: {', '.join(RULES)}.")
@@ -145,24 +150,23 @@ class Tools(msgspec.Struct, frozen=True):
                 "severity": finding.severity,
                 **({} if finding.rank is None else {"rank": finding.rank}),
                 "device": finding.device,
-                "saves_ns": parts[finding.source, finding.device].per_step(finding.cost_ns),
-                "saves_at_least_ns": parts[finding.source, finding.device].per_step(finding.low_ns),
-                "saves_from": finding.cost_from,
-                "figures": "recorded" if finding.plain_bound_ns is None else "plain",
+                "costs_ns": finding.mean_cost_ns,
+                "figures": "plain" if parts[finding.source, finding.device].is_plain else "recorded",
+                "saves_ns": _saves(parts[finding.source, finding.device], finding),
                 "title": finding.title,
                 "detail": finding.detail,
                 "advice": finding.advice,
-                "fix": finding.fix,
+                "fix": finding.saving.fix if finding.saving else (),
                 "where": finding.where,
                 "example": finding.example,
                 **({"doubt": finding.doubt} if finding.doubt else {}),
             }
             for finding in report.findings
-            if rule in (None, finding.rule) and finding.found_in != "recorded"
+            if rule in (None, finding.rule)
         ]
         head = {
-            "saves_ns": "what the fix saves of an average step (of the recording, without steps): by replay, or at "
-            "most (bound); do not add up"
+            "saves_ns": "what the fix saves of an average step (of the recording, without steps), by replay, and its "
+            "interval; null if unknown, and then at most the cost; do not add up"
         }
         return answer(head, items, figures=_SPOKEN, unknown=doubts_about(report), called="findings", page=page)
 
@@ -308,7 +312,7 @@ class Tools(msgspec.Struct, frozen=True):
             groups = (
                 [figures.span],
                 *(figures.buckets, figures.overlap, figures.exposed_copy_by_cause),
-                *(figures.exposed_comm_by_cause, figures.idle_by_cause),
+                *(figures.exposed_comm_by_cause, figures.exposed_other_by_cause, figures.idle_by_cause),
             )
             items.append({**place, "verdict": device.verdict, "over": device.basis})
             items += [
@@ -478,6 +482,15 @@ class Tools(msgspec.Struct, frozen=True):
 
 _Version = tuple[Path, int, int, int]
 """Path, inode, time of change and size of a file."""
+
+
+def _saves(part: DeviceReport, finding: Finding) -> dict[str, int] | None:
+    """Return the saving of a finding's fix in an average step; None if unknown."""
+    saving = finding.saving
+    if saving is None:
+        return None
+    ends = {"ns": saving.saved_ns, "low_ns": saving.saved_low_ns, "high_ns": saving.saved_high_ns}
+    return {name: part.per_step(ns) for name, ns in ends.items()}
 
 
 def _version(path: Path) -> _Version:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import datetime
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
+from typing import Final
 
 from msgspec import Struct
 
@@ -17,9 +18,11 @@ from overlapscope.budgets.missing import absence_notes, absent_ranks, mixed_note
 from overlapscope.budgets.places import JudgedPlace, find_places
 from overlapscope.budgets.rulings import WORST_FIRST, Exemptions, Ruling, judge_rule
 from overlapscope.budgets.settings import DEFAULT_ORIGIN, LIMITS, RELATIVE, Budget, Settings
-from overlapscope.budgets.verdicts import BudgetVerdict, CheckResult, Outcome, Status, Subject
+from overlapscope.budgets.verdicts import BudgetVerdict, CheckResult, Outcome, Status, Subject, Unit
 from overlapscope.compare import environment
 from overlapscope.report.model import Report, of_program
+from overlapscope.report.page import Page
+from overlapscope.report.verdict import judge as verdict_on
 
 _DATA_LOST = ("events-readable", "durations", "copy-sizes", "copy-directions", "dropped-ops")
 """Trust checks whose warnings mean that figures may be wrong."""
@@ -34,7 +37,9 @@ def check(
     today: datetime.date | None = None,
     promises: Sequence[BudgetVerdict] = (),
 ) -> CheckResult:
-    """Judge a report by budgets; without budgets, by `DEFAULT_FORBID`, or by `DEFAULT_RELATIVE` if a baseline is given.
+    """Judge a report by budgets; without budgets, by its verdict and `DEFAULT_FORBID`.
+
+    With a baseline and without budgets, it is judged by `DEFAULT_RELATIVE`.
 
     Args:
         report: The report to judge.
@@ -188,6 +193,8 @@ class Job:
                 self.report, budget, rulings, fail_level=self._settings.fail_level, baseline=self._baseline
             )
             yield Judgement(verdict, budget, tuple(rulings))
+        if self._settings.verdict:
+            yield Judgement(_of_verdict(self.report))
         for rule in self._settings.forbid:
             yield Judgement(judge_rule(self.report, rule, self._settings, self._absent, self._exemptions))
 
@@ -246,7 +253,14 @@ class Job:
 
 
 def _of_all(
-    budget: str, metric: str, status: Status, value: float | None, message: str, *, counts: bool
+    budget: str,
+    metric: str,
+    status: Status,
+    value: float | None,
+    message: str,
+    *,
+    counts: bool,
+    unit: Unit = "differences",
 ) -> BudgetVerdict:
     """Return a verdict about all traces together, which allows no difference."""
     return BudgetVerdict(
@@ -257,11 +271,25 @@ def _of_all(
         level="error",
         value=value,
         limit=0,
-        unit="differences",
+        unit=unit,
         more_is_better=False,
         message=message,
         counts=counts,
     )
+
+
+def _of_verdict(report: Report) -> BudgetVerdict:
+    """Return the verdict on the report's verdicts, of which the worst decides."""
+    verdicts = sorted(map(verdict_on, Page(report).sections()), key=lambda verdict: _WORST.index(verdict.level))
+    worst = verdicts[0]
+    poor = sum(verdict.level == "poor" for verdict in verdicts)
+    status: Status = "fail" if poor else "unknown" if worst.level in ("unknown", "unusable") else "pass"
+    message = clean(worst.text if len(verdicts) > 1 else worst.lead, 500)
+    return _of_all("verdict", "verdict", status, poor, message, counts=status != "pass", unit="devices")
+
+
+_WORST: Final = ("poor", "unusable", "unknown", "fair", "good", "recorded")
+"""Levels of verdicts, the worst first."""
 
 
 def _program_words(report: Report) -> str | None:

@@ -5,9 +5,7 @@ Reading is strict: an unknown key or a wrong value is an error that names the fi
 
 from __future__ import annotations
 
-import os
 import re
-import tomllib
 from collections.abc import Iterator, Mapping
 from fnmatch import fnmatchcase
 from pathlib import Path
@@ -17,7 +15,8 @@ from typing import Any, Final
 from msgspec import Struct
 from msgspec.structs import replace
 
-from overlapscope.base import disk
+from overlapscope.base import config_file
+from overlapscope.base.config_file import PROJECT
 from overlapscope.budgets.metrics import METRICS, Metric
 from overlapscope.budgets.quantity import exact, is_share, parse
 from overlapscope.budgets.settings import LIMITS, Budget, Exemption, Override, Settings
@@ -37,8 +36,8 @@ from overlapscope.budgets.tables import (
 from overlapscope.budgets.verdicts import Unit
 from overlapscope.catalog.earlier_names import current_rules
 from overlapscope.errors import ConfigError
+from overlapscope.reading.communication import comm_patterns
 
-FILE, PROJECT = "overlapscope.toml", "pyproject.toml"
 _PATH: Final = ("tool", "overlapscope")
 _EXPRESSION = re.compile(r"(?P<left>[^<>=]*)(?P<op><=|>=|==|=|<|>)(?P<limit>.+)", re.DOTALL)
 _EXAMPLES: Final = "'efficiency_pct >= 80%', 'p90 step_time <= 12 ms' or 'step_time increase <= 5%'"
@@ -49,61 +48,14 @@ _PATTERNS: Final = ("trace", "rank", "device", "range", "direction")
 # -- Files ------------------------------------------------------------------------------------------
 
 
-def find(start: Path) -> Path | None:
-    """Return the nearest configuration file, in a directory or one of its parents.
-
-    This is an `overlapscope.toml`, or a pyproject.toml that has `[tool.overlapscope]`.
-
-    Raises:
-        ConfigError: A file on the way cannot be read.
-    """
-    for directory in (start, *start.parents):
-        dedicated, project = directory / FILE, directory / PROJECT
-        for path in filter(os.path.lexists, (dedicated, project)):
-            if not path.is_file():
-                raise ConfigError(
-                    f"{path}: is not a file, or a link to nothing; repair it, or name a file by --config."
-                )
-        if dedicated.exists():
-            return dedicated
-        if project.exists() and _section(_toml(project), project) is not None:
-            return project
-    return None
-
-
 def read(path: Path) -> Settings:
     """Read the settings from a file, with paths relative to it. Raises ConfigError."""
-    content = _toml(path)
-    if path.name != PROJECT:
-        settings = from_mapping(content, str(path))
-    else:
-        section = _section(content, path)
-        if section is None:
-            raise ConfigError(f"{path}: has no [tool.overlapscope]; add one, or name another file.")
-        settings = from_mapping(section, str(path), _PATH)
+    content = config_file.content(path)
+    if content is None:
+        raise ConfigError(f"{path}: has no [tool.overlapscope]; add one, or name another file.")
+    settings = from_mapping(content, str(path), _PATH if path.name == PROJECT else ())
     beside = {name: getattr(settings, name) for name in ("baseline", "contract")}
     return replace(settings, **{name: path.parent / file for name, file in beside.items() if file is not None})
-
-
-def _toml(path: Path) -> dict[str, Any]:
-    try:
-        return tomllib.loads(disk.read(path).decode().replace("\r\n", "\n").replace("\r", "\n"))
-    except OSError as error:
-        raise ConfigError(f"{path}: cannot be read ({error.strerror or error}).") from None
-    except UnicodeDecodeError:
-        raise ConfigError(f"{path}: is not TOML, because it is not UTF-8 text.") from None
-    except RecursionError:
-        raise ConfigError(f"{path}: is nested too deeply.") from None
-    except ValueError as error:
-        raise ConfigError(f"{path}: is not valid TOML: {error}.") from None
-
-
-def _section(content: Mapping[str, Any], path: Path) -> Mapping[str, Any] | None:
-    tool = content.get("tool")
-    section = tool.get("overlapscope") if isinstance(tool, dict) else None
-    if section is not None and not isinstance(section, dict):
-        raise ConfigError(f"{path}: tool.overlapscope must be a table; write [tool.overlapscope].")
-    return section
 
 
 # -- Settings ---------------------------------------------------------------------------------------
@@ -149,6 +101,9 @@ def from_mapping(
         forbid=tuple(
             dict.fromkeys(id for text in top.forbid or () for id in rules_named(text, str(location.at("forbid"))))
         ),
+        communication=None
+        if top.communication is None
+        else comm_patterns(top.communication, str(location.at("communication"))),
         allow_missing=top.allow_missing or False,
         overrides=overrides,
         exceptions=tuple(

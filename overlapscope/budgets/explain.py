@@ -86,6 +86,7 @@ def _explained(report: Report, judged: Judgement, *, by_default: bool) -> Explan
     meaning = {
         "environment": "the GPU, software and profiler of the baseline and of the traces are the same",
         "program": "the baseline and the traces have most kernels in common, or many if their script has the same name",
+        "verdict": "the verdict of the report on each device is not poor",
         "job": "the traces state the same number of ranks, and were recorded within ten minutes of each other",
     }
     return Explanation(verdict, meaning[verdict.metric], "no difference is allowed", "")
@@ -98,7 +99,7 @@ def _of_rule(report: Report, verdict: BudgetVerdict, *, by_default: bool) -> tup
         least = show(DEFAULT_FLOOR_PCT, "pct")
         allowed = f"the default: findings that cost less than {least} of the time pass; --forbid allows none"
     way = "over all ranks and devices at once"
-    count = sum(finding.rule == verdict.metric and finding.found_in != "plain" for finding in report.findings)
+    count = sum(finding.rule == verdict.metric for finding in report.findings)
     passed = count - len(verdict.reasons)
     if passed > 0 and verdict.value is not None:
         way += f"; {passed} of {plural(count, 'finding')} {'passes' if passed == 1 else 'pass'}"

@@ -27,6 +27,7 @@ _EXAMPLE: Final[dict[Unit, str]] = {
     "launches": '"1500"',
     "findings": '"0"',
     "differences": '"0"',
+    "devices": '"0"',
     "kernels": '"0"',
     "copies": '"0"',
     "calls": '"0"',

@@ -30,8 +30,7 @@ def reasons_of(report: Report, place: JudgedPlace, now: Spent, before: Spent | N
     if place.trace is None or place.device is None:
         return ()
     at = place.trace.source, place.device.device
-    of_judged = (finding for finding in report.findings if finding.found_in != "plain")
-    findings = tuple(finding for finding in of_judged if (finding.source, finding.device) == at)
+    findings = tuple(finding for finding in report.findings if (finding.source, finding.device) == at)
     steps = _judged_steps(place, place.device)
     device = after_lead_in(place.device) if steps is None else place.device
     finder = _ReasonFinder(place, device, place.trace.environment.recorder, steps, findings, now, before)
@@ -50,7 +49,7 @@ def of_finding(finding: Finding, place: str) -> FailureReason:
         title=f"{place}: {clean(finding.title, 300)}" if place else clean(finding.title, 300),
         detail=_lines(finding.detail),
         advice=_lines(finding.advice),
-        time_ns=finding.mean_bound_ns,
+        time_ns=finding.mean_cost_ns,
         op=where.op if where else None,
         call=where.call if where else None,
         where=where.line if where else None,
@@ -159,9 +158,9 @@ class _ReasonFinder(Struct, frozen=True, eq=False):
         op = evidence.op if evidence else None
         entry = CAUSES[blame].get(cause)
         for rule in entry.explained_by if entry else ():
-            fired = [each for each in self.findings if each.rule == rule and each.bound_ns]
+            fired = [each for each in self.findings if each.rule == rule and each.cost_ns]
             if fired:
-                return max(fired, key=lambda each: (each.where is not None and each.where.op == op, each.bound_ns))
+                return max(fired, key=lambda each: (each.where is not None and each.where.op == op, each.cost_ns))
         return None
 
     def _copies(self) -> Iterator[FailureReason]:

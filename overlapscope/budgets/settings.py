@@ -13,11 +13,14 @@ from typing import Any, Final, Literal
 from msgspec import Struct
 from msgspec.structs import replace
 
+from overlapscope.base.marks import step_number
 from overlapscope.budgets.metrics import METRICS, Direction, Metric
 from overlapscope.budgets.quantity import exact
 from overlapscope.budgets.samples import Series
 from overlapscope.budgets.verdicts import Level, Subject
 from overlapscope.catalog.earlier_names import ids_of
+from overlapscope.reading.communication import Patterns
+from overlapscope.rules import RULES
 
 Ranks = Literal["worst", "median", "each"]
 Scope = Literal["steps", "window"]
@@ -27,18 +30,8 @@ RELATIVE: Final = ("max_increase_pct", "max_decrease_pct")
 _OPERATORS: Final = {"min": ">=", "max": "<=", "max_increase_pct": "increase <=", "max_decrease_pct": "decrease <="}
 NOISE_FLOORS: Final = ("noise_floor", "noise_floor_pct")
 
-DEFAULT_FORBID: Final = (
-    "blocking-copy",
-    "data-loading",
-    "exposed-comm",
-    "late-prefetch",
-    "one-way-copies",
-    "pageable-memory",
-    "pin-in-loop",
-    "same-stream",
-    "tiny-copies",
-)
-"""Rules forbidden by default: those about data that does not move while the GPU computes."""
+DEFAULT_FORBID: Final = tuple(sorted(id for id, rule in RULES.items() if rule.severity != "info"))
+"""Rules forbidden by default: all that report a problem."""
 
 DEFAULT_FLOOR_PCT: Final = 5.0
 """Minimum cost of a finding forbidden by default, as a percentage of the judged time.
@@ -77,8 +70,8 @@ class Narrowed(Struct, frozen=True, kw_only=True):
 
 
 def step_fits(name: str, pattern: str) -> bool:
-    """Return whether a step matches a pattern such as `ProfilerStep#4` or `4`."""
-    return fnmatchcase(name, pattern) or fnmatchcase(name.rpartition("#")[2], pattern)
+    """Return whether a step matches a pattern such as `ProfilerStep#4`, `repeat 4 of 9` or `4`."""
+    return fnmatchcase(name, pattern) or fnmatchcase(str(step_number(name)), pattern)
 
 
 class Budget(Narrowed, frozen=True, kw_only=True):
@@ -254,6 +247,8 @@ class Settings(Struct, frozen=True, kw_only=True):
     forbid: tuple[str, ...] = ()
     overrides: tuple[Override, ...] = ()
     exceptions: tuple[Exemption, ...] = ()
+    communication: Patterns | None = None
+    """Regular expressions of the names of further communication kernels; None where not stated."""
     allow_missing: bool = False
     """True if forbidden rules that cannot be judged pass. Budgets have a field of the same name."""
     fail_level: Level = "error"
@@ -262,6 +257,8 @@ class Settings(Struct, frozen=True, kw_only=True):
     """True to compare with a baseline of another program."""
     allow_predicted: bool = False
     """True to judge timelines predicted by `overlapscope whatif` like recordings."""
+    verdict: bool = False
+    """True to judge the report's verdict, too: a poor one fails."""
     forbid_floor_pct: float = 0.0
     """Cost below which a forbidden finding passes, as a percentage of the judged time."""
 
@@ -282,7 +279,8 @@ class Settings(Struct, frozen=True, kw_only=True):
             if with_baseline:
                 return replace(self, budgets=DEFAULT_RELATIVE)
             budgets = (DEFAULT_LOADING,) if of_host else ()
-            return replace(self, budgets=budgets, forbid=DEFAULT_FORBID, forbid_floor_pct=DEFAULT_FLOOR_PCT)
+            forbid = DEFAULT_FORBID
+            return replace(self, budgets=budgets, forbid=forbid, forbid_floor_pct=DEFAULT_FLOOR_PCT, verdict=True)
         if with_baseline and not any(budget.relative for budget in self.budgets):
             return replace(self, budgets=(*self.budgets, *DEFAULT_RELATIVE))
         return self

@@ -102,6 +102,7 @@ class TopTable(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     contract: Text = None
     budgets: BudgetContent = None
     forbid: Annotated[tuple[str, ...] | None, Meta(description="a list of strings")] = None
+    communication: Annotated[tuple[str, ...] | None, Meta(description="a list of regular expressions")] = None
     overrides: Annotated[tuple[dict[str, Any], ...] | None, Meta(description=_LIST.format("overrides"))] = None
     exceptions: Annotated[tuple[dict[str, Any], ...] | None, Meta(description=_LIST.format("exceptions"))] = None
 

@@ -13,7 +13,9 @@ from overlapscope.base.shown import Shown
 SCHEMA_VERSION = 1
 
 Level = Literal["error", "warn"]
-Unit = Literal["ns", "pct", "gb_per_s", "launches", "findings", "differences", "kernels", "copies", "calls", "bytes"]
+Unit = Literal[
+    "ns", "pct", "gb_per_s", "launches", "findings", "differences", "devices", "kernels", "copies", "calls", "bytes"
+]
 """Forbidden rules are counted in `findings`, environments in `differences`; a contract counts what is in a step."""
 
 Status = Literal["pass", "fail", "unknown", "skipped", "accepted"]

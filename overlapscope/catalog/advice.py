@@ -29,6 +29,11 @@ _ONE_FUNCTION: Final = (
     "Each operation outside of it is a separate launch. Use jax.lax.scan or jax.lax.fori_loop for loops inside, and "
     "join small jitted functions. XLA runs a compiled function as CUDA graphs (command buffers) where it can."
 )
+_AFTER_CALLS: Final = (
+    "Move that work off the launching thread, or do it while the GPU is busy.\n"
+    "A jitted function returns before the GPU has run it, so do the host's work right after calling it. Use other "
+    "threads or processes for loading, logging and checkpoints."
+)
 
 _JAX: Final = {
     "allocation": "Let XLA keep GPU memory to itself: leave XLA_PYTHON_CLIENT_PREALLOCATE on.\n"
@@ -41,13 +46,12 @@ _JAX: Final = {
     f"compute only if XLA schedules them that way: set {_SCHEDULER}.",
     "data-loading": "Load batches in other processes, ahead of their use (Grain, tf.data).\n"
     "Call jax.device_put for the next batch before the host waits for this step's result.",
+    "device-copy": "Let XLA reuse memory: donate arrays that a step replaces (jax.jit with donate_argnums).\n"
+    "Without donation, an update of one slice copies the whole array. Copies between compiled functions go away if "
+    "they are joined in one jax.jit.",
     "dispatch": _ONE_FUNCTION,
-    "cpu-ops": "Move that work off the launching thread, or do it while the GPU is busy.\n"
-    "A jitted function returns before the GPU has run it, so do the host's work right after calling it. Use other "
-    "threads or processes for loading, logging and checkpoints.",
-    "python": "Move that work off the launching thread, or do it while the GPU is busy.\n"
-    "A jitted function returns before the GPU has run it, so do the host's work right after calling it. Use other "
-    "threads or processes for loading, logging and checkpoints.",
+    "cpu-ops": _AFTER_CALLS,
+    "python": _AFTER_CALLS,
     "exposed-comm": "Let XLA run collectives beside compute.\n"
     f"Set {_SCHEDULER}. --xla_gpu_all_reduce_combine_threshold_bytes sets the size of a collective: a smaller one "
     "can begin earlier. If one rank is late, balance its work first.",
@@ -62,6 +66,8 @@ _JAX: Final = {
     "in pinned memory: jax.device_put with a sharding of memory kind pinned_host.",
     "pin-in-loop": "Let XLA pin the memory: pass NumPy arrays to jax.device_put, one step ahead.\n"
     "XLA keeps and reuses pinned memory.",
+    "peer-copy": "Shard arrays so that less of them changes its GPU (jax.sharding).\n"
+    f"XLA runs copies between GPUs beside compute only if it schedules them that way: set {_SCHEDULER}.",
     "stream-without-work": "There is nothing to do: XLA chooses the streams.",
     "tiny-copies": "Join small arrays in one NumPy array, and call jax.device_put once.\n"
     "Split it inside the compiled function. Values that do not change can stay on the GPU; values that can be computed "
@@ -115,6 +121,11 @@ _JOIN: Final = (
     "Place the pieces one after another, and pass offsets to the kernels. Values that do not change can stay on the "
     "device."
 )
+_OTHER_THREAD: Final = (
+    "Move that work off the launching thread, or do it while the GPU is busy.\n"
+    "Use another thread for input, logging and checkpoints, or do the work right after launching a long stretch of GPU "
+    "work."
+)
 
 _CUDA: Final = {
     "allocation": "Allocate GPU memory once, before the loop.\n"
@@ -124,19 +135,20 @@ _CUDA: Final = {
     "same-stream": _STREAMS,
     "data-loading": "Load the next input on another thread, ahead of its use.\n"
     "Fill a pinned buffer there while the GPU computes.",
+    "device-copy": "Copy less within the GPU: write results where they are needed.\n"
+    "Pass the kernel a pointer and a pitch into the final buffer, or exchange two buffers instead of copying one to "
+    "the other.",
     "dispatch": _GRAPH,
-    "cpu-ops": "Move that work off the launching thread, or do it while the GPU is busy.\n"
-    "Use another thread for input, logging and checkpoints, or do the work right after launching a long stretch of GPU "
-    "work.",
-    "python": "Move that work off the launching thread, or do it while the GPU is busy.\n"
-    "Use another thread for input, logging and checkpoints, or do the work right after launching a long stretch of GPU "
-    "work.",
+    "cpu-ops": _OTHER_THREAD,
+    "python": _OTHER_THREAD,
     "exposed-comm": "Start collectives earlier and in smaller parts, so that compute hides them.\n"
     "Call NCCL on a separate stream as soon as a part of the data is ready, and wait for its event just before the "
     "data is used. If one rank is late, balance its work first.",
     "host-sync": _WAIT_LESS,
     "late-prefetch": _UPLOAD_AHEAD,
     "pageable-memory": _PIN,
+    "peer-copy": "Copy with cudaMemcpyPeerAsync on a stream of its own, and let the consumer wait for an event.\n"
+    "Call cudaDeviceEnablePeerAccess once for each pair of GPUs; without it, the copy goes through the host.",
     "pin-in-loop": "Pin once, outside the loop, and reuse that buffer.\n"
     "cudaMallocHost, cudaHostAlloc and cudaHostRegister take longer than most copies.",
     "stream-without-work": "Check that the work meant for this stream runs there, or drop the stream.\n"

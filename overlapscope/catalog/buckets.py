@@ -59,6 +59,7 @@ BUCKETS: Final = {
             "exposed-other",
             "only memory work in or between GPUs ran",
             ("#8f861f", "#bdb23a"),
+            causes="exposed-other",
             words="memset/D2D/P2P",
         ),
         Bucket("idle", "nothing ran", ("#a9afb9", "#7d8592"), causes="idle"),

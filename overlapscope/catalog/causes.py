@@ -1,4 +1,4 @@
-"""Causes of exposed copies, of exposed communication and of idle gaps, in the order in which they are tried.
+"""Causes of exposed copies, communication and other memory work, and of idle gaps, in the order of trying them.
 
 `docs/how-it-works/causes.md` says how each is decided.
 """
@@ -11,7 +11,7 @@ from typing import Final, Literal
 
 from msgspec import Struct
 
-Subject = Literal["exposed-copy", "exposed-comm", "idle"]
+Subject = Literal["exposed-copy", "exposed-comm", "exposed-other", "idle"]
 """Kind of time that a cause explains."""
 
 
@@ -48,6 +48,16 @@ class CommCause(StrEnum):
     UNKNOWN = "unknown"
 
 
+class OtherCause(StrEnum):
+    """Memory work that ran while no kernel and no copy between host and device did."""
+
+    PEER_COPY = "peer-copy"
+    PAGE_MIGRATION = "page-migration"
+    DEVICE_COPY = "device-copy"
+    MEMSET = "memset"
+    UNKNOWN = "unknown"
+
+
 class IdleCause(StrEnum):
     """Cause of a gap in which no GPU op ran."""
 
@@ -67,6 +77,7 @@ class IdleCause(StrEnum):
     PROFILER_OVERHEAD = "profiler-overhead"
     LAUNCH_LATENCY = "launch-latency"
     LEAD_IN = "lead-in"
+    NOT_RECORDED = "not-recorded"
     MISSING_OPS = "missing-ops"
     UNRECORDED = "unrecorded"
     UNKNOWN = "unknown"
@@ -87,8 +98,10 @@ IDLE_CAUSES = tuple(cause for cause in IdleCause if cause not in EARLIER_IDLE_CA
 """Causes that an analysis can find."""
 STORED_IDLE_CAUSES = (*IDLE_CAUSES, *EARLIER_IDLE_CAUSES)
 """Causes that stored reports may have."""
+OTHER_CAUSES = tuple(OtherCause)
 COPY_RANK = {cause: rank for rank, cause in enumerate(COPY_CAUSES)}
 COMM_RANK = {cause: rank for rank, cause in enumerate(COMM_CAUSES)}
+OTHER_RANK = {cause: rank for rank, cause in enumerate(OTHER_CAUSES)}
 IDLE_RANK = {cause: rank for rank, cause in enumerate(IDLE_CAUSES)}
 
 
@@ -100,7 +113,7 @@ def states_comm_causes(*by_cause: Mapping[str, float]) -> bool:
 class Cause(Struct, frozen=True):
     """A cause, with its texts and colors."""
 
-    id: CopyCause | CommCause | IdleCause
+    id: CopyCause | CommCause | OtherCause | IdleCause
     meaning: str
     """Meaning as a single sentence."""
     evidence: str
@@ -342,6 +355,54 @@ EXPOSED_COMM: Final = _by_id(
 )
 """Causes of exposed communication, by id."""
 
+EXPOSED_OTHER: Final = _by_id(
+    Cause(
+        OtherCause.PEER_COPY,
+        meaning="A copy from one GPU to another ran, and no kernel beside it.",
+        evidence="copied from one GPU to another while no kernel ran",
+        colors=("#6b7d1e", "#b3c552"),
+        remedy="Copy between GPUs on a stream of its own, and wait just before the result is used.",
+        fixing="Copying between GPUs beside compute",
+        rule="peer-copy",
+        explained_by=("peer-copy",),
+    ),
+    Cause(
+        OtherCause.PAGE_MIGRATION,
+        meaning="Pages of managed memory moved between host and GPU, and no kernel ran.",
+        evidence="moved pages of managed memory while no kernel ran",
+        colors=("#8a5a00", "#d9a441"),
+        remedy="Move the pages ahead with cudaMemPrefetchAsync.",
+        fixing="Prefetching managed memory",
+        rule="page-migration",
+        explained_by=("page-migration",),
+    ),
+    Cause(
+        OtherCause.DEVICE_COPY,
+        meaning="A copy within the GPU's memory ran, and no kernel beside it.",
+        evidence="copied within the GPU's memory while no kernel ran",
+        colors=("#8f861f", "#bdb23a"),
+        remedy="Copy less within the GPU: no contiguous(), clone() or cat() that can be avoided.",
+        fixing="Copying less within the GPU",
+        elsewhere=("Copy less within the GPU.", "Copying less within the GPU"),
+        rule="device-copy",
+        explained_by=("device-copy",),
+    ),
+    Cause(
+        OtherCause.MEMSET,
+        meaning="A memset ran, and nothing else.",
+        evidence="filled memory while nothing else ran",
+        colors=("#b5ad6a", "#8d8748"),
+        remedy="Fill memory less often, or within the kernel that uses it.",
+    ),
+    Cause(
+        OtherCause.UNKNOWN,
+        meaning="A copy ran that the recording gives no direction for, and no kernel beside it.",
+        evidence="the recording does not show from where to where it copied",
+        colors=("#c2bfa5", "#7c7a66"),
+    ),
+)
+"""Kinds of exposed memory work in and between GPUs, by id."""
+
 IDLE: Final = _by_id(
     Cause(
         IdleCause.HOST_SYNC,
@@ -515,6 +576,15 @@ IDLE: Final = _by_id(
         colors=("#d9dce1", "#454a53"),
     ),
     Cause(
+        IdleCause.NOT_RECORDED,
+        meaning="The GPU waited for the host, and the recording does not show what the launching thread did.",
+        evidence="nothing was recorded of what the launching thread did",
+        colors=("#b9bfa8", "#5d6350"),
+        remedy="Record what the host does: with CPU activities (ProfilerActivity.CPU), or with `overlapscope run`.",
+        elsewhere=("Record what the host does: `overlapscope run` records the ops and the Python of PyTorch.", ""),
+        by_host=True,
+    ),
+    Cause(
         IdleCause.MISSING_OPS,
         meaning="The host waited for the GPU, but the trace has no op there, so the GPU's work is unknown.",
         evidence="the host waited for the GPU in this call, and the op that it waited for was not recorded",
@@ -563,6 +633,7 @@ IDLE: Final = _by_id(
 CAUSES: Final[Mapping[Subject, Mapping[str, Cause]]] = {
     "exposed-copy": EXPOSED_COPY,
     "exposed-comm": EXPOSED_COMM,
+    "exposed-other": EXPOSED_OTHER,
     "idle": IDLE,
 }
 """Causes by the kind of time that they explain, and by id."""

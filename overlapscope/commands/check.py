@@ -107,9 +107,10 @@ class CheckCommand:
             return show_baseline(_baseline_file(args, settings, config))
         if not args.traces:
             raise UsageError("name the traces: overlapscope check TRACE.")
-        if args.write_baseline:
-            return _write_baseline(args, settings, config)
-        return _check(args, settings, config)
+        from overlapscope.reading.communication import using
+
+        with using(settings.communication or ()):
+            return (_write_baseline if args.write_baseline else _check)(args, settings, config)
 
 
 def _add_baseline(parser: argparse.ArgumentParser) -> None:
@@ -255,9 +256,9 @@ def add_config_argument(parser: argparse.ArgumentParser) -> None:
 
 def find_config(named: Path | None) -> Path | None:
     """Return the configuration file that the user named, or the nearest one. Raises ConfigError."""
-    from overlapscope.budgets import config
+    from overlapscope.base.config_file import find
 
-    return config.find(_here()) if named is None else named
+    return find(_here()) if named is None else named
 
 
 def _here() -> Path:

@@ -66,12 +66,12 @@ stderr. Ignore fields that you do not know.
 - `null` is unknown or not applicable, never 0; do not guess. Trust checks (`trust.checks`) say what is
   in doubt: state their verdict (trusted, degraded, unusable) with your answer.
 - Recording slows a program. `recorded` figures are exact about the trace. `plain` figures are of the program without
-  the profiler: a plain step is `measured`, `told` or `estimated` (an interval). Verdict and findings are about the
-  plain program if it is known, `diff` and `check` only if its step is measured or given by the user. Say which of the
-  two you quote; never subtract one from the other.
+  the profiler: a plain step is `measured` or `told`. Verdict, findings, `diff` and `check` are about the plain program
+  if its step is known, else about the recording. Say which of the two you quote; never subtract one from the other.
 - `per_step` is the average of the judged steps; quote it. All else is of the whole window.
 - Buckets are a partition: they add up to `span_ns`. Causes add up to their bucket.
-- `cost_ns` is what a fix saves in all `steps` together, by replay, or at most, as `cost_from` says. Savings do
+- `cost_ns` of a finding is the time that it explains in all `steps` together, `saving` what its fix saves, by replay
+  (`saved_low_ns` below 0: it may cost time). Without `saving`, a fix saves at most the cost. Savings do
   not add up.
 
 ## SQL

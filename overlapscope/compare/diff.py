@@ -32,7 +32,7 @@ def diff(before: Report, after: Report) -> Diff:
     if not mixed:
         before, after = of_program(before), of_program(after)
     matches, unmatched = _matched(before, after)
-    devices = tuple(_device(subject_before, subject_after) for subject_before, subject_after in matches)
+    devices = tuple(_device(*pair, alike=not mixed) for pair in matches)
     return Diff(
         verdict=of_all(devices),
         before=_side(before),
@@ -116,7 +116,7 @@ def _subjects(report: Report, trace: TraceResult | None) -> list[_Subject]:
             tuple(
                 finding
                 for finding in report.findings
-                if (finding.source, finding.device) == (trace.source, device.device) and finding.found_in != "plain"
+                if (finding.source, finding.device) == (trace.source, device.device)
             ),
         )
         for device in trace.devices
@@ -126,7 +126,8 @@ def _subjects(report: Report, trace: TraceResult | None) -> list[_Subject]:
 # -- Devices --------------------------------------------------------------------------------------
 
 
-def _device(before: _Subject, after: _Subject) -> DeviceDiff:
+def _device(before: _Subject, after: _Subject, *, alike: bool) -> DeviceDiff:
+    """Compare two devices; `alike` is whether the findings of both are about the same kind of program."""
     devices = before.device, after.device
     steps = judged_steps(before.device), judged_steps(after.device)
     basis: Basis = "step" if all(steps) else "window"
@@ -141,8 +142,8 @@ def _device(before: _Subject, after: _Subject) -> DeviceDiff:
         before.findings,
         after.findings,
         floors_ns=(_rules_floor_ns(before.device), _rules_floor_ns(after.device)),
-        span_ns=pair.span_ns,
-        reliable=not lost & CAUSES,
+        spans_ns=pair.spans_ns,
+        reliable=alike and not lost & CAUSES,
     )
     return DeviceDiff(
         rank=before.trace.rank if after.trace.rank is None else after.trace.rank,

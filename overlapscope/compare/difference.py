@@ -62,6 +62,8 @@ class Figures(msgspec.Struct, frozen=True, kw_only=True):
     """Causes, which add up to the bucket `exposed copy`."""
     exposed_comm_by_cause: tuple[FigureChange, ...] = ()
     """Causes, which add up to the bucket `exposed comm`; empty if either side has none."""
+    exposed_other_by_cause: tuple[FigureChange, ...] = ()
+    """Kinds of memory work, which add up to the bucket `exposed other`; empty if either side has none."""
     idle_by_cause: tuple[FigureChange, ...]
     """Causes, which add up to the bucket `idle`."""
     engines: tuple[FigureChange, ...]

@@ -7,6 +7,7 @@ from typing import Literal
 
 import msgspec
 
+from overlapscope.catalog.causes import IdleCause
 from overlapscope.compare.difference import FigureChange, FindingChange
 from overlapscope.compare.noise import floor_ns
 from overlapscope.rules.finding import Finding
@@ -17,18 +18,16 @@ def compare_findings(
     after: Sequence[Finding],
     *,
     floors_ns: tuple[int, int],
-    span_ns: float,
+    spans_ns: tuple[float, float],
     reliable: bool,
 ) -> tuple[FindingChange, ...]:
     """Match the findings of both sides by rule and place, the largest cost of either side first.
-
-    Costs are the measured bounds, not predictions, since a difference between models is not a change of the program.
 
     Args:
         before: Findings of one side.
         after: Findings of the other side.
         floors_ns: Costs per step below which rules report nothing. A side without a finding may cost up to this.
-        span_ns: Length of a step.
+        spans_ns: Lengths of a step on both sides.
         reliable: Whether the recordings are complete enough to judge whether a cost changed.
 
     Returns:
@@ -36,7 +35,7 @@ def compare_findings(
     """
     changes = []
     for rule, finding_before, finding_after in _matched(before, after):
-        cost = _cost(finding_before, finding_after, floors_ns, span_ns)
+        cost = _cost(rule, finding_before, finding_after, floors_ns, spans_ns)
         if not reliable:
             cost = msgspec.structs.replace(cost, low=None, high=None, beyond_noise=None)
         standing = _standing(finding_before, finding_after, cost)
@@ -49,7 +48,7 @@ def compare_findings(
 def _matched(before: Sequence[Finding], after: Sequence[Finding]) -> list[tuple[str, Finding | None, Finding | None]]:
     """Pair findings of the same rule: first those with the same op and call, then the rest in the order of costs."""
     pairs: list[tuple[str, Finding | None, Finding | None]] = []
-    rest = [sorted(map(_as_measured, side), key=lambda each: -each.bound_ns) for side in (before, after)]
+    rest = [sorted(map(_as_measured, side), key=lambda each: -each.cost_ns) for side in (before, after)]
     for place in (_place, _rule_of):
         for finding in tuple(rest[0]):
             match = next((candidate for candidate in rest[1] if place(candidate) == place(finding)), None)
@@ -63,17 +62,7 @@ def _matched(before: Sequence[Finding], after: Sequence[Finding]) -> list[tuple[
 
 def _as_measured(finding: Finding) -> Finding:
     """Return the finding without results of a replay, which only some reports have."""
-    return msgspec.structs.replace(
-        finding,
-        cost_ns=finding.bound_ns,
-        low_ns=0,
-        high_ns=finding.bound_ns,
-        plain_bound_ns=None,
-        cost_from="bound",
-        fix=(),
-        doubt="",
-        plain_example=None,
-    )
+    return msgspec.structs.replace(finding, saving=None, doubt="")
 
 
 def _place(finding: Finding) -> tuple[str, str | None, str | None]:
@@ -86,19 +75,21 @@ def _rule_of(finding: Finding) -> str:
 
 
 def _cost(
+    rule: str,
     before: Finding | None,
     after: Finding | None,
     floors_ns: tuple[int, int],
-    span_ns: float,
+    spans_ns: tuple[float, float],
 ) -> FigureChange:
-    costs = [None if finding is None else finding.mean_bound_ns for finding in (before, after)]
+    costs = [None if finding is None else finding.mean_cost_ns for finding in (before, after)]
     minima = [0 if cost is None else cost for cost in costs]
     maxima = [floor if cost is None else cost for cost, floor in zip(costs, floors_ns, strict=True)]
     low, high = minima[1] - maxima[0], maxima[1] - minima[0]
     # The cost of a finding often depends on the host.
-    noise = floor_ns(span_ns, host_ns=min(minima))
+    loads, least = rule == IdleCause.DATA_LOADING, min(minima)
+    noise = floor_ns(spans_ns, host_ns=0 if loads else least, loading_ns=least if loads else 0)
     on_both_sides = None not in costs
-    informs = any(finding is not None and not finding.bound_ns for finding in (before, after))
+    informs = any(finding is not None and not finding.cost_ns for finding in (before, after))
     return FigureChange(
         name="cost",
         unit="ns",

@@ -233,11 +233,12 @@ def buckets(device: DeviceDiff) -> Table:
 
 
 def causes(device: DeviceDiff, *, verbose: bool) -> list[Table]:
-    """Return the causes of the changes in exposed copies, exposed communication and idle time, if they changed."""
+    """Return the causes of the changes in exposed time and idle time, if they changed."""
     figures = device.figures
     buckets = {
         "exposed copy": figures.exposed_copy_by_cause,
         "exposed comm": figures.exposed_comm_by_cause,
+        "exposed other": figures.exposed_other_by_cause,
         "idle": figures.idle_by_cause,
     }
     tables = []

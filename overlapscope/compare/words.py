@@ -152,7 +152,7 @@ def finding_standing(change: FindingChange) -> str:
     if change.standing in ("new", "gone"):
         if change.rule == GOOD_NEWS:
             return "new (good)" if change.standing == "new" else "gone (bad)"
-        if finding is not None and not finding.bound_ns:
+        if finding is not None and not finding.cost_ns:
             return f"{change.standing} (info)"
         if change.cost.beyond_noise is False:
             # Its cost hardly exceeds what rules ignore.

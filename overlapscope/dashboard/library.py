@@ -255,8 +255,7 @@ def _summary(section: DeviceReport) -> TraceSummary:
         length_ns = section.device.span_ns
     elif host is not None and host.by_steps:
         length_ns = sum(step.span_ns for step in host.steps) // len(host.steps)
-    about = "about " if section.is_estimated else ""
-    return TraceSummary(judge(section), "" if length_ns is None else f"{about}{duration(length_ns)}")
+    return TraceSummary(judge(section), "" if length_ns is None else duration(length_ns))
 
 
 def _weight(result: _TaskResult) -> int:

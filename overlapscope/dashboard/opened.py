@@ -34,7 +34,7 @@ class Opened(Struct, frozen=True, eq=False, dict=True, weakref=True):
     report: Report
     page: Page
     plain: Opened | None = None
-    """The plain program, if its step is known or estimated; verdict and findings are about it then."""
+    """The plain program, if its step is known; verdict and findings are about it then."""
 
     @cached_property
     def lanes(self) -> Lanes:
@@ -58,14 +58,13 @@ class Opened(Struct, frozen=True, eq=False, dict=True, weakref=True):
 def open_trace(entry: TraceEntry, trace: Trace) -> Opened:
     """Analyze a trace and return all that pages show of it."""
     analysis = analyze_trace(trace)
-    program = find_program(analysis, None, estimate=True)
+    program = find_program(analysis, None)
     report = joined([analysis], [program], scope="window", replayed=True)
-    of_plain = of_program(report, estimated=True)
+    of_plain = of_program(report)
     sampled = sampled_hosts([analysis])
     plain = None
     if of_plain is not report and program is not None and program.analysis is not None:
-        option = "--plain-step to overlapscope analyze"
-        shown = Page(of_plain, verbose=True, plain_step_option=option, sampled=sampled)
+        shown = Page(of_plain, verbose=True, sampled=sampled)
         plain = Opened(entry.id, entry.path, program.analysis, of_plain, shown)
     page = Page(report, verbose=True, recorded=plain is not None, sampled=sampled)
     return Opened(entry.id, entry.path, analysis, report, page, plain)

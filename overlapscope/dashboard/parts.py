@@ -53,8 +53,7 @@ def which_program(context: PageContext) -> str:
         return ""
     if not context.replayed:
         return "These figures describe the recording."
-    how = "estimated from the recording" if context.spoken.is_estimated else "which the recording is replayed to match"
-    return f"These figures describe the program without the profiler, {how}."
+    return "These figures describe the program without the profiler, which the recording is replayed to match."
 
 
 def panel(title: str, *children: Children, note: str = "", beside: Component | None = None, id: str = "") -> Component:
@@ -125,7 +124,7 @@ def answer(
 def verdict(context: PageContext, section: DeviceReport) -> Component:
     """Return the verdict on a device."""
     judgement = judge(section)
-    more = [dmc.Text(judgement.rest, fz=16, mt=4)] if judgement.rest else []
+    more = [dmc.Text(sentence, fz=16, mt=4) for sentence in (judgement.why, judgement.remedy) if sentence]
     more += [dmc.Text(judgement.plain, size="sm", c="dimmed", mt=4, id="verdict-plain")] if judgement.plain else []
     more += [
         dmc.Text(note, size="sm", c="dimmed", mt=4)

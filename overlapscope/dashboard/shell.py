@@ -115,17 +115,12 @@ def _switch() -> Component:
     """Return the switch between a trace's recording and its plain program (`UrlState.of`)."""
     switch = dmc.SegmentedControl(
         id="program-select",
-        data=_programs(estimated=False),
+        data=[{"value": RECORDED, "label": "Recorded"}, {"value": _PLAIN, "label": "Plain"}],
         value=_PLAIN,
         size="xs",
         **{"aria-label": "recorded or plain"},
     )
     return explained(switch, _PROGRAMS)
-
-
-def _programs(*, estimated: bool) -> list[dict[str, str]]:
-    plain = "Plain (estimated)" if estimated else "Plain"
-    return [{"value": RECORDED, "label": "Recorded"}, {"value": _PLAIN, "label": plain}]
 
 
 callbacks = Callbacks()
@@ -182,7 +177,6 @@ callbacks.in_browser(
     Output("device-select", "data"),
     Output("device-select", "style"),
     Output("program-switch", "style"),
-    Output("program-select", "data"),
     Output("export-menu", "children"),
     Output("header-shown", "data"),
     Input("url", "pathname"),
@@ -206,7 +200,6 @@ def show(context: PageContext, loaded: int) -> Any:
         devices,
         {} if len(devices) > 1 else _HIDDEN,
         {} if switched else _HIDDEN,
-        _programs(estimated=switched and context.spoken.is_estimated),
         _exports(url) if opened else [dmc.MenuItem("No trace is loaded", disabled=True)],
         {"trace": url.trace, "device": device, "program": url.of or _PLAIN, "page": url.page},
     )

@@ -150,7 +150,8 @@ class _Experiment:
         self._phase(variant, "analyzing")
         try:
             traces = [self._plan.directory / trace for trace in result.traces]
-            return msgspec.structs.replace(result, analyses=analyse(traces, self._plan.directory))
+            analyses = analyse(traces, self._plan.directory, self._result.plain_step_ns(result))
+            return msgspec.structs.replace(result, analyses=analyses)
         except OverlapscopeError as fault:
             return msgspec.structs.replace(result, status="failed", error=f"its recording cannot be analyzed: {fault}")
 
@@ -218,7 +219,7 @@ def _outcome(result: VariantResult) -> str:
     time = f"{digits(wall.median)} ms (IQR {digits(wall.iqr, like=wall.median)}, n = {wall.n:,})"
     wrong = result.wrong_results
     counted = [f"{wrong.wrong} of {wrong.tries} results wrong"] if wrong else []
-    return ", ".join([time, *counted, *(analysis.verdict.text for analysis in result.analyses[:1])])
+    return ", ".join([time, *counted, *(analysis.verdict.text.replace("\n", " ") for analysis in result.analyses[:1])])
 
 
 def declared(experiment: Experiment, scale: str, machine: Machine) -> ExperimentResult:

@@ -13,11 +13,11 @@ from overlapscope.base.words import (
     Unit,
     bare_percent,
     bare_share,
-    between,
     clean,
     clean_lines,
     duration,
     percent,
+    saved_between,
     unit_for,
 )
 from overlapscope.catalog.buckets import bucket_of
@@ -146,14 +146,10 @@ def headline(result: WhatIf) -> Headline:
         return Headline(f"{period} would take as long as now, {was}{f' ({reach})' if reach else ''}.", "muted")
     more = "less" if gain.value > 0 else "more"
     share = f"{percent(abs(result.gain_pct))} {more}" if result.gain_pct is not None else more
-    if gain.value > 0 and gain.low <= 0:
-        loss = f", or costs up to {duration(-gain.low)}" if gain.low else ""
-        share += f"; saves at most {duration(gain.high)}{loss}"
-    elif gain.value > 0 and duration(gain.low) != duration(gain.high):
-        share += f"; saves {between(gain.low, gain.high)}"
-    about = "about " if result.plain is not None and result.plain.origin == "estimated" else ""
+    if gain.value > 0 and duration(gain.low) != duration(gain.high):
+        share += f"; saves {saved_between(gain.low, gain.high)}"
     level: Level = "muted" if abs(result.gain_pct or 0) < _WORTH_PCT else "good" if gain.value > 0 else "poor"
-    return Headline(f"{period} would take {value} {of.name} instead of {about}{was} ({share}).", level)
+    return Headline(f"{period} would take {value} {of.name} instead of {was} ({share}).", level)
 
 
 def changes_anything(result: WhatIf) -> bool:
@@ -228,7 +224,7 @@ def program(result: WhatIf) -> Iterator[str]:
         f"{of.text(result.recorded_step_ns)} with it"
     )
     predicted_ns = result.recorded_predicted_step_ns
-    if predicted_ns is None or not changes_anything(result) or plain.origin == "estimated":
+    if predicted_ns is None or not changes_anything(result):
         yield f"{both}."
     else:
         yield f"{both}; with the profiler and the changes, it would take {of.text(predicted_ns)}."

@@ -16,7 +16,7 @@ from overlapscope.prediction.calibration import Calibration
 from overlapscope.prediction.hardware import Stance
 from overlapscope.prediction.interventions import INTERVENTIONS, Choice, in_order, parse
 from overlapscope.prediction.interventions.intervention import Applied
-from overlapscope.prediction.overhead import fastest, plain_program
+from overlapscope.prediction.overhead import plain_program
 from overlapscope.prediction.predict import (
     Outcome,
     Prediction,
@@ -156,12 +156,10 @@ def _next(
     return None
 
 
-class Saving(msgspec.Struct, frozen=True):
-    """Saving of a set of interventions, as fractions of a step with `low <= value <= high`."""
+class FixGain(msgspec.Struct, frozen=True):
+    """Gain of a set of interventions in an average step; negative for a loss."""
 
-    value: float
-    low: float
-    high: float
+    gain_ns: Estimate
     fix: tuple[str, ...]
 
 
@@ -170,9 +168,9 @@ class Savings:
 
     def __init__(self, trace: Trace, device: int, ready: Base | None = None) -> None:
         self._trace, self._device, self._ready = trace, device, ready
-        self._savings: dict[tuple[str, ...], Saving | None] = {}
+        self._savings: dict[tuple[str, ...], FixGain | None] = {}
 
-    def largest(self, fixes: Iterable[tuple[str, ...]]) -> Saving | None:
+    def largest(self, fixes: Iterable[tuple[str, ...]]) -> FixGain | None:
         """Return the saving of the set of interventions that saves most by `predict`.
 
         None if the recording cannot be replayed or no set changes anything.
@@ -183,24 +181,19 @@ class Savings:
         # The time of pinned copies is unknown if the link's rate is a guess.
         computable = [fix for fix in fixes if not (base.hardware.guessed and {"pin", "batch-copies"} & {*fix})]
         savings = [saving for fix in computable if (saving := self._of(fix)) is not None]
-        return max(savings, key=lambda saving: saving.value, default=None)
+        return max(savings, key=lambda saving: saving.gain_ns.value, default=None)
 
     @cached_property
     def _base(self) -> Base | None:
         base = on_device(self._ready or prepare(self._trace, None), self._device)
         return base if base.fidelity.valid else None
 
-    @cached_property
-    def _fastest(self) -> Base | None:
-        base = self._base
-        return None if base is None else fastest(base)
-
-    def _of(self, fix: tuple[str, ...]) -> Saving | None:
+    def _of(self, fix: tuple[str, ...]) -> FixGain | None:
         if fix not in self._savings:
             self._savings[fix] = self._replayed(fix)
         return self._savings[fix]
 
-    def _replayed(self, fix: tuple[str, ...]) -> Saving | None:
+    def _replayed(self, fix: tuple[str, ...]) -> FixGain | None:
         """Return the saving; None if the set changes nothing or cannot be replayed."""
         base, choices = self._base, parse(fix)
         assert base is not None
@@ -208,8 +201,7 @@ class Savings:
             expected = outcome(base, choices)
             if base.replayed is None or not all(change.touched for change in expected.applied):
                 return None
-            saved = gain(base, self._fastest, choices, outcomes(base, choices, expected))
+            saved = gain(base, outcomes(base, choices, expected))
         except Deadlock:
             return None
-        low, value, high = (max(0.0, ns / max(1, base.step_ns)) for ns in (saved.low, saved.value, saved.high))
-        return Saving(value, low, high, fix)
+        return FixGain(saved, fix)

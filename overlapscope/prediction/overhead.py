@@ -4,9 +4,8 @@ The host takes longer for a CPU op, runtime call or Python function that is reco
 (1% or less on an H200). So a recording becomes the plain program by shortening the host's work: the work between two
 calls by the overhead of the events in it, each call by its own overhead.
 
-The overhead varies between machines, and from hour to hour on a shared machine: 0.7 to 4 us for an op. The recording
-itself shows it, since a recorded launch call of a kernel is longer than a plain one. If the plain step is neither timed
-nor passed by the user, it is estimated from this, as an interval.
+The overhead varies between machines, and from hour to hour on a shared machine: 0.7 to 4 us for an op. So it only says
+which work becomes shorter; the length of a plain step is timed by the recorder or told by the user.
 """
 
 from __future__ import annotations
@@ -40,11 +39,6 @@ _ALIKE, DIFFER = 0.015, 0.03
 _MOST_PART = 0.98
 """Maximum fraction of the host's work that may be removed."""
 _TRIES = 8
-_LEAST, _MOST = 0.4, 2.0
-"""Range of the overhead for 34 of 37 programs, as multiples of the overhead by the launch calls
-(`docs/evaluation/plain.md`)."""
-_DEVICE, _HOST = 0.03, 0.2
-"""Relative differences between processes of the device's and the host's part of a step (`docs/evaluation/noise.md`)."""
 PLAIN_LAUNCH_NS = 2200.0
 """Length of a kernel's launch call without recording. This and the fractions below fit 37 recordings of 22 programs on
 H200s, which were also timed without a profiler (`docs/evaluation/plain.md`)."""
@@ -67,15 +61,12 @@ def plain_program(recorded: Base, user_step_ns: int | None) -> Base | None:
     Args:
         recorded: The recording, prepared for predictions.
         user_step_ns: Step time without recording, if the user passed it. Otherwise it is the one that the recorder
-            timed or, for torch.profiler, an estimate. The overhead of other recorders cannot be estimated.
+            timed.
     """
     if not recorded.fidelity.valid or recorded.trace.predicted_by is not None:
         return None
     step = known_step(recorded, user_step_ns)
-    if step is not None:
-        return as_plain(recorded, step)
-    small = replayed_unasked(recorded.trace) and recorded.trace.recorder == "kineto"
-    return estimated(recorded) if small else None
+    return None if step is None else as_plain(recorded, step)
 
 
 MOST_OPS = 200_000
@@ -215,35 +206,6 @@ def _over(base: Base, wanted_ns: int) -> float:
     """Return by how much the step is too long; 0 if the difference is negligible."""
     over = base.steps.mean_ns - wanted_ns
     return 0.0 if abs(over) <= _CLOSE * wanted_ns else float(over)
-
-
-def estimated(base: Base) -> Base:
-    """Estimate the plain program from the overhead of the launch calls.
-
-    The less work the host has, the less it determines the step. So ends of the interval in proportion to the saving are
-    on the safe side. No step is shorter than the GPU's work for it.
-
-    Returns:
-        The plain program; its `plain` has the interval.
-    """
-    lighter = _lightened(base, _host_cost(base), 1.0)
-    recorded_ns, step_ns, busy = base.steps.mean_ns, lighter.steps.mean_ns, busy_ns(base)
-    saved = recorded_ns - step_ns
-    differs = _DEVICE * busy + _HOST * max(0, step_ns - busy)
-    # A replay may order the host's work differently and take longer than the recording.
-    ends = (recorded_ns - _MOST * saved, recorded_ns - _LEAST * saved)
-    low = max(min(ends) - differs, (1 - _DEVICE) * busy)
-    high = max(ends) + differs
-    return replace(lighter, plain=PlainStep(step_ns, min(round(low), step_ns), round(high), "estimated"))
-
-
-def fastest(base: Base) -> Base | None:
-    """Return the estimated program at the lower end of its interval; None if the step is not estimated."""
-    if base.plain is None or base.plain.origin != "estimated":
-        return None
-    lighter = _lightened(base, _host_cost(base), _MOST - 1)
-    step_ns = lighter.steps.mean_ns
-    return replace(lighter, plain=PlainStep(step_ns, step_ns, step_ns, "estimated"))
 
 
 def busy_ns(base: Base) -> int:

@@ -14,7 +14,7 @@ from overlapscope.base.session import kept_in_session
 from overlapscope.catalog.causes import IdleCause
 from overlapscope.errors import UsageError
 from overlapscope.prediction.base import Base, on_device, prepare
-from overlapscope.prediction.overhead import known_step, of_few_lanes, plain_program, replayed_unasked
+from overlapscope.prediction.overhead import known_step, of_few_lanes, plain_program
 from overlapscope.prediction.predicted_trace import plain_trace
 from overlapscope.trace.model import PlainSteps
 
@@ -25,7 +25,7 @@ class PlainProgram(msgspec.Struct, frozen=True, eq=False):
     """The plain program of one trace."""
 
     step: PlainStep | None
-    """None if unknown: the overhead of torch.profiler can be estimated, that of other recorders cannot."""
+    """None if there are too few timed steps for a mean."""
     recorded: Base
     """The recording, prepared for predictions."""
     base: Base | None
@@ -90,28 +90,24 @@ def _idle_for(part: P, more_ns: int) -> P:
     )
 
 
-def find_program(analysis: TraceAnalysis, user_step_ns: int | None, *, estimate: bool) -> PlainProgram | None:
+def find_program(analysis: TraceAnalysis, user_step_ns: int | None) -> PlainProgram | None:
     """Return the plain program of an analyzed recording.
 
     Args:
         user_step_ns: Length of its step, if the user passed it.
-        estimate: Estimate the step if it is neither passed nor timed.
 
     Returns:
         None for a prediction, a trace without GPU activity, a recording that cannot be replayed, and a step that is
-        neither known nor to be estimated. Also None if the recording is too large to estimate its step, or has more
-        devices, streams and threads than programs do while the user passed no step.
+        neither timed nor passed. Also None if the recording has more devices, streams and threads than programs do
+        while the user passed no step.
 
     Raises:
         UsageError: The user passed a step, but this recording can't be replayed, or the step is impossible.
-    """  # noqa: DOC501 (the others are defects)
+    """
     trace = analysis.trace
     if trace.predicted_by is not None or not analysis.devices:
         return None
-    if user_step_ns is None and not of_few_lanes(trace):
-        return None
-    untold = user_step_ns is None and trace.plain_steps == PlainSteps()
-    if untold and (not estimate or not replayed_unasked(trace)):
+    if user_step_ns is None and (trace.plain_steps == PlainSteps() or not of_few_lanes(trace)):
         return None
     try:
         return _replayed(analysis, user_step_ns)
@@ -119,11 +115,6 @@ def find_program(analysis: TraceAnalysis, user_step_ns: int | None, *, estimate:
         # Nothing can be predicted from this recording, which concerns only a user who passed the step.
         if user_step_ns is not None:
             raise
-        return None
-    except (ArithmeticError, LookupError, MemoryError, ValueError):
-        if not untold:
-            raise
-        # An estimate must not break the analysis of an unusual trace.
         return None
 
 

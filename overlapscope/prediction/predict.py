@@ -18,6 +18,7 @@ from overlapscope.analysis.host import sites_of_calls
 from overlapscope.analysis.host_sampled import step_ns
 from overlapscope.analysis.timeline import Ran, build, lengths, measured, when_ran
 from overlapscope.base.intervals import I64
+from overlapscope.base.kept import kept
 from overlapscope.base.words import plural
 from overlapscope.catalog.advice import for_program
 from overlapscope.catalog.causes import CommCause, CopyCause, IdleCause
@@ -29,7 +30,7 @@ from overlapscope.prediction.hardware import Stance
 from overlapscope.prediction.interventions import Choice, parse
 from overlapscope.prediction.interventions.intervention import Applied, Request
 from overlapscope.prediction.noise import spread
-from overlapscope.prediction.overhead import busy_ns, fastest, plain_program
+from overlapscope.prediction.overhead import busy_ns, plain_program
 from overlapscope.prediction.predicted_trace import predicted_times, predicted_trace
 from overlapscope.prediction.replay import Deadlock, Replay, replay
 from overlapscope.prediction.result import (
@@ -114,7 +115,7 @@ def replayed_as(base: Base, applied: tuple[Applied, ...], run: Stance = Stance.E
     """Replay the result of `apply` as a lucky or unlucky run."""
     graph, changed = base.graph, any(done.touched for done in applied)
     if changed:
-        graph = spread(applied[-1].graph, run, plain=base.plain is not None)
+        graph = spread(applied[-1].graph, run, plain=base.plain is not None, changed=True)
     replayed = base.replayed if graph is base.graph and base.replayed is not None else replay(graph)
     steps = step_times(graph, base.judged, replayed.start_ns, replayed.end_ns)
     step_ns = steps.mean_ns
@@ -133,8 +134,8 @@ def predict(
 ) -> Prediction:
     """Predict the step time with interventions such as `pin`, `side-stream` or `no-sync cudaStreamSynchronize`.
 
-    The step is the plain program's if the recorder timed it, the user passed `plain_step_ns` or it can be estimated;
-    otherwise the recording's. `device` defaults to the busiest. Constants of the hardware come from a calibration of
+    The step is the plain program's if the recorder timed it or the user passed `plain_step_ns`; otherwise the
+    recording's. `device` defaults to the busiest. Constants of the hardware come from a calibration of
     the trace's GPU, then the trace, then the shipped table of an H200.
 
     Returns:
@@ -189,7 +190,7 @@ def _concluded(recorded: Base, base: Base, choices: Sequence[Choice], taken: Map
         _unpredicted(base),
         replayed_step_ns=recorded.replayed_step_ns,
         predicted_step_ns=step,
-        gain_ns=gain(base, fastest(base), choices, taken),
+        gain_ns=gain(base, taken),
         gain_pct=100 * (was - step.value) / was if was else None,
         recorded_predicted_step_ns=_of_recording(recorded, base, choices, expected),
         buckets=_compared_buckets(before, after),
@@ -221,22 +222,18 @@ def interval(base: Base, taken: Mapping[Stance, Outcome]) -> Estimate:
     return Estimate(value=expected.step_ns, low=min(times), high=max(times))
 
 
-def gain(base: Base, faster: Base | None, choices: Sequence[Choice], taken: Mapping[Stance, Outcome]) -> Estimate:
-    """Return by how much a step becomes shorter.
+def gain(base: Base, taken: Mapping[Stance, Outcome]) -> Estimate:
+    """Return by how much a step becomes shorter, in runs in which the host is as fast with the changes as without.
 
     Args:
         base: Program without the changes.
-        faster: The fastest program that an estimate allows (`overhead.fastest`), if the step is estimated. Most of what
-            a step may be shorter by is time that the profiler added to the host's work, which no change can save.
-        choices: The changes.
         taken: Outcomes of the changes by stance.
     """
     value = base.step_ns - taken[Stance.EXPECTED].step_ns
-    others = [base.step_ns - each.step_ns for each in taken.values()]
     if not any(done.touched for done in taken[Stance.EXPECTED].applied):
-        return Estimate(value=value, low=min(others), high=max(others))
-    if faster is not None:
-        others.append(faster.step_ns - outcome(faster, choices).step_ns)
+        return Estimate(value=value, low=value, high=value)
+    parts = [1 - each.step_ns / max(1, _unchanged_ns(base, stance)) for stance, each in taken.items()]
+    others = [value, *(round(base.step_ns * part) for part in parts)]
     low, high = min(others), max(others)
     if base.plain is not None and base.plain.origin == "measured":
         # Plain steps differ by the time that the device waits, and savings of that time differ in proportion.
@@ -244,6 +241,16 @@ def gain(base: Base, faster: Base | None, choices: Sequence[Choice], taken: Mapp
         low -= round((base.plain.step_ns - base.plain.low_ns) * min(1.0, max(0, low) / waiting_ns))
         high += round((base.plain.high_ns - base.plain.step_ns) * min(1.0, max(0, high) / waiting_ns))
     return Estimate(value=value, low=low, high=high)
+
+
+@kept()
+def _unchanged_ns(base: Base, run: Stance) -> int:
+    """Return the real step time of the unchanged program in a lucky or unlucky run."""
+    if run == Stance.EXPECTED or base.replayed is None:
+        return base.step_ns
+    graph = spread(base.graph, run, plain=base.plain is not None, changed=False)
+    replayed = replay(graph)
+    return base.real_ns(step_times(graph, base.judged, replayed.start_ns, replayed.end_ns).mean_ns)
 
 
 def _of_recording(recorded: Base, base: Base, choices: Sequence[Choice], expected: Outcome) -> int:

@@ -94,7 +94,7 @@ class Answer(msgspec.Struct, frozen=True, eq=False):
             if origins <= {None}:
                 return OF["recorded"]
             if None not in origins:
-                return f"of the program without the profiler{' (estimated)' if 'estimated' in origins else ''}"
+                return "of the program without the profiler"
         return OF[figures]
 
 

@@ -126,7 +126,7 @@ def _records(columns: Iterable[SqlColumn], rows: Iterable[Mapping[str, Any]]) ->
     return {column.name: [row.get(column.field or column.name) for row in rows] for column in columns}
 
 
-_PARTS: Final = ("window", "buckets", "engines", "overlap", "where", "example", "time")
+_PARTS: Final = ("window", "buckets", "engines", "overlap", "where", "example", "saving", "time")
 """Fields of results that are structures, such as `overlap` of a device and `example` of a finding."""
 
 
@@ -157,6 +157,7 @@ def _by_cause(source: Device | PerStep | Plain, device: int) -> Iterator[Mapping
     for subject, times in (
         ("exposed-copy", source.exposed_copy_by_cause),
         ("exposed-comm", source.exposed_comm_by_cause),
+        ("exposed-other", {} if isinstance(source, Plain) else source.exposed_other_by_cause),
         ("idle", source.idle_by_cause),
     ):
         for cause, time_ns in times.items():

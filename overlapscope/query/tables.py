@@ -76,7 +76,9 @@ _CAUSE: Final = _texts(
     cause="the cause: `overlapscope explain CAUSE`",
     confidence="exact; or rebuilt, if it depends on an event edge that the trace does not state",
 )
-_CAUSES: Final = _texts(subject="exposed-copy, exposed-comm or idle", cause="the cause: `overlapscope explain CAUSE`")
+_CAUSES: Final = _texts(
+    subject="exposed-copy, exposed-comm, exposed-other or idle", cause="the cause: `overlapscope explain CAUSE`"
+)
 _MEMORY: Final = (
     *_integers(bytes="bytes moved; NULL if none were, or if they were not recorded"),
     *_texts(
@@ -112,7 +114,7 @@ _PERIOD: Final = (
     *_integers(start_ns="when it began on the device", end_ns="when it ended", span_ns="its length"),
     *_BUCKETS,
     *_OVERLAP,
-    SqlColumn("partial", "boolean", "whether it began in the lead-in and was cut there"),
+    SqlColumn("partial", "boolean", "whether a part of it is missing: it began in the lead-in, or the recording ended"),
 )
 _HOST: Final = (
     *_ID,
@@ -175,7 +177,7 @@ _ALL: Final = (
         _DEVICE,
         _texts(
             program="plain, if the figures are of the program without the profiler; recorded, if of the recording",
-            origin="how the length of a plain step is known: measured, told or estimated; NULL if it is not",
+            origin="how the length of a plain step is known: measured or told; NULL if it is not",
         ),
         _integers(steps="number of judged steps", span_ns="length of the step; the five buckets add up to it"),
         _BUCKETS,
@@ -224,7 +226,7 @@ _ALL: Final = (
             high_ns="upper end of its interval",
             recorded_step_ns="length of an average step in the recording",
         ),
-        _texts(origin="how it is known: measured, told or estimated"),
+        _texts(origin="how it is known: measured or told"),
         _BUCKETS,
         figures="plain",
     ),
@@ -248,15 +250,14 @@ _ALL: Final = (
             title="what costs how much",
             detail="the evidence",
             advice="what to change",
-            cost_from="source of cost_ns: replay or bound",
             effort="what the advice asks for: option, line or restructuring",
         ),
         _integers(
             steps="number of steps that the following times cover together; 0 if there are no steps",
-            cost_ns="time that the fix saves: by replay, otherwise at most",
-            low_ns="the part of it that is certain; 0 without a replay",
-            bound_ns="the time of the recording that it explains",
-            plain_bound_ns="the same without the profiler; NULL if that program is unknown",
+            cost_ns="the time that it explains; 0 for good news",
+            saved_ns="what the fix saves by itself, by replay; NULL if unknown",
+            saved_low_ns="lower end of saved_ns; negative if the fix may make the program slower",
+            saved_high_ns="upper end of saved_ns",
         ),
         _SITE,
         (

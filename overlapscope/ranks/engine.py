@@ -14,6 +14,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import suppress
+from functools import partial
 from typing import TYPE_CHECKING, Generic, TypeAlias, TypeVar
 
 from msgspec.structs import replace
@@ -25,6 +26,7 @@ from overlapscope.ranks.on_host import reduce_any
 from overlapscope.ranks.reduced import ReducedRank
 from overlapscope.ranks.result import Unreadable
 from overlapscope.reading import LIMIT_BYTES, load
+from overlapscope.reading.communication import Patterns, current, with_communication
 from overlapscope.reading.file_names import file_and_part
 from overlapscope.trace.model import Trace
 
@@ -90,6 +92,7 @@ def each(
         ClusterFailed: If there is no usable cluster, or it is lost.
         MissingPackage: If a scheduler or several workers are requested without Dask.
     """
+    reduction = partial(_reduced, current(), reduction)
     needless = len(locations) == 1 or (workers in (None, 1) and not has_dask())
     if scheduler is None and needless:
         for location in locations:
@@ -97,6 +100,11 @@ def each(
         return
     with local_workers(workers, len(locations)) if scheduler is None else connected(scheduler) as cluster:
         yield from _Run(cluster, limit_bytes, reduction).outcomes(locations)
+
+
+def _reduced(communication: Patterns, reduction: Callable[[Trace], T], trace: Trace) -> T:
+    """Reduce a trace with the list of the machine that asks, which may be another one than reads it."""
+    return reduction(with_communication(trace, communication))
 
 
 def reduce_by(reduction: Callable[[Trace], T], location: Location, limit_bytes: int) -> T | Unreadable:

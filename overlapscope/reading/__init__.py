@@ -17,6 +17,7 @@ from overlapscope.base.session import read_once
 from overlapscope.errors import UnreadableTrace
 from overlapscope.reading import jax
 from overlapscope.reading._progress import Progress
+from overlapscope.reading.communication import current, with_communication
 from overlapscope.reading.file_names import file_and_part, natural
 from overlapscope.reading.files import LIMIT_BYTES
 from overlapscope.reading.own_period import periodic_steps
@@ -69,12 +70,14 @@ def load(
     Raises:
         UnreadableTrace: The file cannot be read; the message is a sentence for the user.
         NotInTrace: No range has the name in `steps_by`.
+        ConfigError: The configuration's list `communication` is wrong.
     """
     path = named(source)
     if path.is_dir():
         raise UnreadableTrace(path, "is a directory; name a trace file in it, or load all of them with load_all.")
     request = ReadRequest(limit_bytes, progress)
     trace = read_once(path, limit_bytes, lambda: _read_or_cached(path, request, cache))
+    trace = with_communication(trace, current())
     if steps_by is not None:
         return named_steps(trace, steps_by)
     return periodic_steps(trace) if periodic else trace

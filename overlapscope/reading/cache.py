@@ -40,6 +40,7 @@ seconds, so a second change within the same tick leaves no mark."""
 _BLOCK_BYTES = 4 << 20
 _BESIDES = (
     "base/columns.py",
+    "base/config_file.py",
     "base/disk.py",
     "base/intervals.py",
     "base/kept.py",
@@ -48,6 +49,7 @@ _BESIDES = (
     "base/session.py",
     "base/words.py",
     "base/zstd.py",
+    "trace/comm_names.py",
     "trace/host_activity.py",
     "trace/host_ops.py",
     "trace/lost.py",

@@ -12,7 +12,8 @@ from overlapscope.analysis.figures import efficiency_shown
 from overlapscope.analysis.results import Device, partition
 from overlapscope.analysis.steps import find_outliers
 from overlapscope.base.intervals import I64
-from overlapscope.base.words import bare_shares, percent, unit_for
+from overlapscope.base.marks import step_number
+from overlapscope.base.words import bare_shares, percent, shares_by_name, unit_for
 from overlapscope.catalog.buckets import BUCKETS
 from overlapscope.catalog.causes import CAUSES, WORK_UNKNOWN, Subject
 from overlapscope.documents.colors import palette
@@ -100,6 +101,7 @@ def by_cause(section: DeviceReport, subject: Subject) -> dict[str, int]:
     causes = {
         "exposed-copy": device.exposed_copy_by_cause,
         "exposed-comm": device.exposed_comm_by_cause,
+        "exposed-other": device.exposed_other_by_cause,
         "idle": device.idle_by_cause,
     }[subject]
     lost = ((cause, ns) for cause, ns in causes.items() if ns and cause not in WORK_UNKNOWN)
@@ -113,8 +115,8 @@ def causes(section: DeviceReport, subject: Subject, dark: bool) -> Figure:
     lengths = by_cause(section, subject)
     bucket_ns = sum(lengths.values())
     unit = section.unit_of(bucket_ns)
-    shares = bare_shares(list(lengths.values()), bucket_ns)
-    texts = [f"{unit.text(ns)} ({part}%)" for ns, part in zip(lengths.values(), shares, strict=True)]
+    shares = shares_by_name(lengths, bucket_ns)
+    texts = [f"{unit.text(ns)} ({shares[cause]}%)" for cause, ns in lengths.items()]
     most = max(lengths.values(), default=0) / unit.ns
     bars = {
         "type": "bar",
@@ -228,5 +230,5 @@ def _ticks(device: Device | None) -> dict[str, Any]:
     if device is None or not device.steps:
         return {}
     rows = np.unique(np.linspace(0, len(device.steps) - 1, min(12, len(device.steps))).astype(int)).tolist()
-    labels = [escape(device.steps[row].name.removeprefix("ProfilerStep")) for row in rows]
+    labels = [f"#{step_number(device.steps[row].name)}" for row in rows]
     return {"tickvals": rows, "ticktext": labels}

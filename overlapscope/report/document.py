@@ -31,9 +31,9 @@ from overlapscope.report import charts, copy_chart, host_view, lists, net_overla
 from overlapscope.report.headline import headlines
 from overlapscope.report.page import DeviceReport, Page, section_of
 from overlapscope.report.proof import proof
-from overlapscope.report.verdict import WORTH_SAYING, judge
+from overlapscope.report.verdict import WORTH_SAYING, cost, judge
 from overlapscope.rules import RULES
-from overlapscope.rules.finding import Finding, surest_first
+from overlapscope.rules.finding import Finding, costliest_first
 
 _LEAST_STEPS = 2
 """Minimum number of steps for a chart; a single step's bar would repeat the window's."""
@@ -66,7 +66,7 @@ def title(page: Page) -> str:
 def _part(part: DeviceReport, page: Page) -> Iterator[Block]:
     """Yield the blocks of a device, with its findings if it is the only device."""
     verdict = judge(part)
-    yield Text(clean(verdict.text), badge=verdict.level)
+    yield Text(clean_lines(verdict.text), badge=verdict.level)
     yield from map(Text, verdict.notes)
     if part.device is None or verdict.level == "unusable":
         yield from _filled(tables.host_tables(part, most=None if page.verbose else _MOST_ROWS))
@@ -124,7 +124,7 @@ def _findings(page: Page, parts: Sequence[DeviceReport]) -> Iterator[Block]:
         yield Heading("Findings")
     if not findings and page.report.devices:
         yield Text(f"No rule found anything that costs 1% of the time{where}.")
-    if note := tables.costs_note(findings):
+    if note := tables.findings_note(page.report.traces, findings):
         yield Text(note, tone="muted")
     groups = list(_by_advice(findings).values())
     drawn = [tuple(_advice(page, group, number, len(parts) > 1)) for number, group in enumerate(groups, 1)]
@@ -136,11 +136,11 @@ def _findings(page: Page, parts: Sequence[DeviceReport]) -> Iterator[Block]:
 
 
 def _pays(page: Page, finding: Finding) -> bool:
-    """Return whether a fix is worth a place in the short form: it saves 1% of the time, or nobody knows."""
+    """Return whether a fix is worth a place in the short form: it may save 1% of the time."""
     part = section_of(page, finding)
-    if part is None or part.device is None or finding.cost_from == "bound":
+    if part is None or part.device is None or finding.saving is None:
         return True
-    return part.per_step(finding.cost_ns) >= WORTH_SAYING * part.device.span_ns
+    return part.per_step(finding.saving.saved_high_ns) >= WORTH_SAYING * part.device.span_ns
 
 
 def _by_advice(findings: Iterable[Finding]) -> dict[tuple[str, str], list[Finding]]:
@@ -179,7 +179,7 @@ def finding_block(
         severity=finding.severity,
         rule=clean(finding.rule),
         title=clean(finding.title, 500),
-        cost=clean(tables.cost(part, finding)),
+        cost=clean(cost(part, finding)) if part else "",
         evidence=tuple(map(clean_lines, tables.evidence(finding))),
         places=tuple(tables.places(finding)),
         advice=clean_lines(finding.advice),
@@ -200,8 +200,8 @@ def head(part: DeviceReport, *, titled: bool) -> Section:
     """Return the verdict on a device and the figures that it is about."""
     verdict = judge(part)
     # The title is above already.
-    blocks: list[Block] = [Text(clean(verdict.answer), badge=verdict.level)]
-    blocks += map(Text, verdict.notes)
+    blocks: list[Block] = [Text(clean(verdict.lead), badge=verdict.level)]
+    blocks += map(Text, filter(None, (clean(verdict.why), clean(verdict.remedy), *verdict.notes)))
     if part.device is not None and part.usable:
         blocks += [model.Cards(headlines(part, part.device)), _bar(part, part.device)]
     answer = Section(tuple(blocks), kind="verdict")
@@ -254,6 +254,8 @@ def _charts(part: DeviceReport, analysis: DeviceAnalysis | None) -> Iterator[Cha
         yield Chart(f"{id}-exposed", "Exposed copy by cause", partial(charts.causes, part, "exposed-copy"))
     if any(device.exposed_comm_by_cause.values()):
         yield Chart(f"{id}-comm", "Exposed communication by cause", partial(charts.causes, part, "exposed-comm"))
+    if any(device.exposed_other_by_cause.values()):
+        yield Chart(f"{id}-other", "Other memory work by kind", partial(charts.causes, part, "exposed-other"))
     if any(device.idle_by_cause.values()):
         yield Chart(f"{id}-idle", "Idle by cause", partial(charts.causes, part, "idle"))
     copies = list_copies(analysis) if analysis is not None else None
@@ -276,5 +278,5 @@ def overview(page: Page) -> Iterator[Block]:
 def in_order(parts: Iterable[DeviceReport]) -> list[tuple[DeviceReport, Finding]]:
     """Return the findings of several devices, costliest first."""
     return sorted(
-        ((part, finding) for part in parts for finding in part.findings), key=lambda pair: surest_first(pair[1])
+        ((part, finding) for part in parts for finding in part.findings), key=lambda pair: costliest_first(pair[1])
     )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 from overlapscope.analysis import TraceAnalysis
 from overlapscope.analysis.device import DeviceAnalysis
@@ -14,17 +14,14 @@ from overlapscope.prediction.overhead import replayed_unasked
 from overlapscope.prediction.plain_program import PlainProgram
 from overlapscope.rules import Said, apply_all
 from overlapscope.rules._claims import Claims, share_out
-from overlapscope.rules.finding import HARDLY, CostFrom, Finding, Where, surest_first
+from overlapscope.rules.finding import HARDLY, Finding, Saving, Where, costliest_first
 from overlapscope.rules.rule import Draft, Fixes, Rule
 
 if TYPE_CHECKING:
-    from overlapscope.prediction.gains import Saving, Savings
+    from overlapscope.prediction.gains import FixGain, Savings
 
 CONTRADICTS = 0.1
-"""A replay contradicts a finding that explains most of the lost time if its saving is below this share of the time that
-the finding explains."""
-MORE = 1.1
-"""A saving is explained if it exceeds this multiple of the time that its finding explains."""
+"""A replay contradicts a finding that explains most of the lost time if its saving is below this share of the cost."""
 
 
 def find_all(
@@ -40,7 +37,7 @@ def find_all(
         analyses: Traces to judge.
         programs: Plain programs of the traces. Findings are about the plain program if it can be replayed.
         scope: Name of the analyzed part.
-        replayed: Whether to replay fixes; without replays, every cost is its bound.
+        replayed: Whether to replay fixes; without replays, no saving is known.
     """
     findings = [
         finding
@@ -49,7 +46,7 @@ def find_all(
         for device in analysis.devices
         for finding in _on_device(analysis, device, program, scope, replayed)
     ]
-    return tuple(sorted(findings, key=surest_first))
+    return tuple(sorted(findings, key=costliest_first))
 
 
 @kept_in_session
@@ -58,59 +55,64 @@ def _on_device(
 ) -> tuple[Finding, ...]:
     claims, ordinal = share_out(analysis, device), device.result.device
     spoken = of_recording = apply_all(claims)
-    costs = Costs(claims, None if program is None else program.recorded)
+    savings = SavingsOf(claims, None if program is None else program.recorded)
     plain = None
     if program is not None and program.analysis is not None:
         plain = next((other for other in program.analysis.devices if other.result.device == ordinal), None)
         if plain is not None:
             claims = share_out(program.analysis, plain)
-            spoken, costs = apply_all(claims), Costs(claims, program.base)
-    pairs = list(zip(spoken, counterparts(spoken, of_recording), strict=True))
-    matched = {id(recorded) for _, recorded in pairs}
-    if plain is not None:
-        # The plain program may not have a finding of the recording, which may be judged all the same.
-        unmatched = (each for each in of_recording if id(each[1]) not in matched)
-        pairs += [(each, each[1]) for each in unmatched]
+            spoken, savings = apply_all(claims), SavingsOf(claims, program.base)
 
     def said(text: str) -> str:
         return devices.in_words_of(analysis.trace.device_names.values(), text)
 
     findings = []
-    for (rule, draft), recorded in pairs:
-        gone = plain is not None and recorded is draft
-        cost = Cost(0, 0, 0, "bound") if gone else costs.of(rule, draft) if replayed else Cost.bound(draft)
+    for (rule, draft), recorded in zip(spoken, counterparts(spoken, of_recording), strict=True):
+        saving = savings.of(rule, draft) if replayed else None
         findings.append(
             Finding(
                 rule=rule.id,
                 # A fix that saves nothing by itself is no reason to warn.
-                severity="info" if cost.is_nothing(claims.judged_ns) and not gone else draft.severity or rule.severity,
+                severity="info" if _is_nothing(saving, claims.judged_ns) else draft.severity or rule.severity,
                 source=analysis.result.source,
                 rank=analysis.result.rank,
                 device=ordinal,
                 scope=scope,
-                found_in="recorded" if gone else "plain" if recorded is None else "both",
                 title=said(draft.title),
                 detail=said(draft.detail),
                 steps=claims.steps,
                 advice=said(
                     draft.advice if draft.for_all else advice.for_program(analysis.trace, rule.id, draft.advice)
                 ),
-                cost_ns=cost.ns,
-                low_ns=cost.low_ns,
-                high_ns=cost.high_ns,
-                bound_ns=recorded.bound_ns if recorded is not None else 0,
-                plain_bound_ns=None if plain is None else 0 if gone else draft.bound_ns,
-                cost_from=cost.known_from,
+                cost_ns=draft.bound_ns,
+                idle_ns=min(draft.idle_ns, draft.bound_ns),
+                saving=saving,
                 effort=rule.effort,
-                fix=cost.fix,
-                doubt=said(cost.doubt),
+                doubt=said(_doubt(claims, draft, saving)),
                 where=_place(draft, recorded),
                 # A window of the recording, because only the recording can be looked at.
                 example=recorded.example if recorded is not None else None,
-                plain_example=None if plain is None or gone else draft.example,
             )
         )
     return tuple(findings)
+
+
+def _is_nothing(saving: Saving | None, judged_ns: int) -> bool:
+    """Return whether a replay shows that the fix can save nothing by itself."""
+    return saving is not None and saving.saved_high_ns < HARDLY * judged_ns
+
+
+def _doubt(claims: Claims, draft: Draft, saving: Saving | None) -> str:
+    """Return reservations about a saving that contradicts the cost."""
+    if saving is None:
+        return ""
+    lost_ns = claims.buckets.idle_ns + claims.buckets.exposed_copy_ns
+    if saving.saved_ns < CONTRADICTS * draft.bound_ns and 2 * draft.bound_ns > lost_ns:
+        return (
+            "The finding explains most of the time that the GPU loses, but the replay saves hardly any of it: one of "
+            "the two is wrong, or something else is nearly as slow."
+        )
+    return ""
 
 
 def _place(draft: Draft, recorded: Draft | None) -> Where | None:
@@ -146,30 +148,8 @@ def _call(draft: Draft) -> tuple[str | None, str | None] | None:
     return None if draft.where is None else (draft.where.op, draft.where.call)
 
 
-class Cost(NamedTuple):
-    """Saving of a fix."""
-
-    ns: int
-    low_ns: int
-    high_ns: int
-    known_from: CostFrom
-    fix: tuple[str, ...] = ()
-    """Interventions that were replayed for it."""
-    doubt: str = ""
-    """Reservations about the saving, in sentences."""
-
-    def is_nothing(self, judged_ns: int) -> bool:
-        """Return whether a replay shows that the fix saves nothing by itself."""
-        return self.known_from == "replay" and self.ns < HARDLY * judged_ns
-
-    @classmethod
-    def bound(cls, draft: Draft, doubt: str = "") -> Cost:
-        """Return the time that the finding explains, of which a fix saves an unknown part."""
-        return cls(draft.bound_ns, 0, draft.bound_ns, "bound", doubt=doubt)
-
-
-class Costs:
-    """Costs of a device's findings. The recording is replayed when the first finding asks for it."""
+class SavingsOf:
+    """Savings of a device's findings. The recording is replayed when the first finding asks for it."""
 
     def __init__(self, claims: Claims, ready: Base | None = None) -> None:
         """`ready` is the base of predictions, if it exists already."""
@@ -177,32 +157,17 @@ class Costs:
         self._can_be_replayed = _is_whole(claims.device) and replayed_unasked(claims.trace)
         self._savings: Savings | None = None
 
-    def of(self, rule: Rule, draft: Draft) -> Cost:
-        """Return the saving of a draft's fix."""
+    def of(self, rule: Rule, draft: Draft) -> Saving | None:
+        """Return the saving of a draft's fix; None if no replay can tell."""
         fixes = _filled_in(rule.fixes if draft.fixes is None else draft.fixes, draft)
         largest = self._largest(fixes) if fixes and draft.bound_ns and self._can_be_replayed else None
         if largest is None:
-            return Cost.bound(draft)
-        judged_ns, buckets = self._claims.judged_ns, self._claims.buckets
-        saved, low, high = (round(part * judged_ns) for part in (largest.value, largest.low, largest.high))
-        if saved < CONTRADICTS * draft.bound_ns and 2 * draft.bound_ns > buckets.idle_ns + buckets.exposed_copy_ns:
-            predicted = f"only {self._claims.time_a_step(saved)}" if saved else "nothing"
-            doubt = (
-                f"`overlapscope whatif` predicts that the fix saves {predicted}, though the finding explains most of "
-                "the time that the GPU loses. One of the two is wrong, or something else is nearly as slow. The saving "
-                "shown is the most that is possible."
-            )
-            return Cost.bound(draft, doubt)
-        doubt = ""
-        if saved > MORE * draft.bound_ns:
-            explained = self._claims.time(draft.bound_ns)
-            doubt = (
-                f"The fix saves more than the {explained} that this finding explains: it may shorten what other "
-                "findings explain, too."
-            )
-        return Cost(saved, low, high, "replay", largest.fix, doubt)
+            return None
+        gain, steps = largest.gain_ns, max(1, self._claims.steps)
+        ns, low_ns, high_ns = (each_ns * steps for each_ns in (gain.value, gain.low, gain.high))
+        return Saving(saved_ns=ns, saved_low_ns=low_ns, saved_high_ns=high_ns, fix=largest.fix)
 
-    def _largest(self, fixes: Fixes) -> Saving | None:
+    def _largest(self, fixes: Fixes) -> FixGain | None:
         """Return the saving of the best fix; None if no replay can tell."""
         # Most healthy programs have no such finding and never need the replay or its modules.
         from overlapscope.prediction.gains import Savings

@@ -6,7 +6,7 @@ from msgspec import Struct
 
 from overlapscope.analysis.figures import efficiency_shown, hidden_copy_shown
 from overlapscope.analysis.results import Device, missing_by_cause, missing_ns, partition
-from overlapscope.base.words import bare_shares, between, capital, duration, percent, plural, share
+from overlapscope.base.words import bare_shares, between, capital, duration, percent, plural, share, shares_by_name
 from overlapscope.catalog.buckets import bucket_of
 from overlapscope.catalog.causes import Subject
 from overlapscope.documents.model import Card
@@ -41,14 +41,16 @@ def reasons(section: DeviceReport, device: Device) -> tuple[Reason, ...]:
     subjects: tuple[tuple[int, Subject], ...] = (
         (buckets.exposed_copy_ns, "exposed-copy"),
         (buckets.exposed_comm_ns if device.exposed_comm_by_cause else 0, "exposed-comm"),
+        (buckets.exposed_other_ns, "exposed-other"),
         (idle_ns, "idle"),
     )
     reasons = []
     for bucket_ns, subject in sorted(subjects, key=lambda loss: -loss[0]):
         if bucket_ns >= WORTH_SAYING * device.span_ns and bucket_ns:
             causes = by_cause(section, subject)
-            shares = zip(causes, bare_shares(list(causes.values()), bucket_ns), strict=True)
-            reasons.append(Reason(subject, subject.replace("-", " "), tuple(shares)[:MOST_CAUSES]))
+            shares = shares_by_name(causes, bucket_ns)
+            largest = tuple((cause, shares[cause]) for cause in causes)[:MOST_CAUSES]
+            reasons.append(Reason(subject, subject.replace("-", " "), largest))
     return tuple(reasons)
 
 

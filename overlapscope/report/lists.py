@@ -110,6 +110,7 @@ def evidence(section: DeviceReport, device: Device, subject: Subject) -> Table:
     whole_ns = {
         "exposed-copy": buckets.exposed_copy_ns,
         "exposed-comm": buckets.exposed_comm_ns,
+        "exposed-other": buckets.exposed_other_ns,
         "idle": buckets.idle_ns,
     }[subject]
     unit = section.unit_of(whole_ns)

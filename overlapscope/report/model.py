@@ -28,7 +28,7 @@ PLAIN = "plain"
 
 
 class Report(Shown, msgspec.Struct, frozen=True, kw_only=True):
-    """The answer for a job: its traces and the findings over all of them, the surest saving first."""
+    """The answer for a job: its traces and the findings over all of them, the costliest first."""
 
     kind: Literal["report"] = "report"
     schema_version: int = SCHEMA_VERSION
@@ -56,8 +56,7 @@ def build(
     Args:
         analyses: The analyzed traces.
         scope: Name of the analyzed part.
-        replayed: Whether to replay fixes. If not, every finding's cost is its bound, and a plain step that was not
-            timed is not estimated.
+        replayed: Whether to replay fixes. If not, no finding's saving is known.
         plain_step_ns: Step time without the profiler, if the user knows it.
 
     Returns:
@@ -69,9 +68,7 @@ def build(
     if plain_step_ns is not None and scope != "window":
         raise UsageError("--plain-step is for whole recordings; leave out either it, or --step and --range.")
     done = tuple(analyses)
-    programs = [
-        find_program(device, plain_step_ns, estimate=replayed) if scope == "window" else None for device in done
-    ]
+    programs = [find_program(analysis, plain_step_ns) if scope == "window" else None for analysis in done]
     return joined(done, programs, scope=scope, replayed=replayed)
 
 
@@ -91,24 +88,13 @@ def _with_plain(result: TraceResult, program: PlainProgram | None) -> TraceResul
     return msgspec.structs.replace(result, devices=tuple(devices))
 
 
-def of_program(report: Report, *, estimated: bool = False) -> Report:
+def of_program(report: Report) -> Report:
     """Return the report on the plain program, for judgement and comparison.
 
-    `Device.plain.program` replaces the recording's figures, and plain bounds and examples replace those of recorded
-    findings. Unless the plain step is measured or given by the user for every device of all traces, the report is
-    returned unchanged, so that like is compared with like, and nothing is judged by an estimate.
-
-    Args:
-        report: The report on recordings.
-        estimated: Whether an estimated step will do.
+    `Device.plain.program` replaces the recording's figures. Unless it is known for every device of all traces, the
+    report is returned unchanged, so that like is compared with like.
     """
-    has_program = [
-        device.plain is not None
-        and device.plain.program is not None
-        and (estimated or device.plain.origin != "estimated")
-        for device in report.devices
-    ]
-    if not has_program or not all(has_program):
+    if not report.devices or any(device.plain is None or device.plain.program is None for device in report.devices):
         return report
     traces = [
         msgspec.structs.replace(
@@ -119,16 +105,7 @@ def of_program(report: Report, *, estimated: bool = False) -> Report:
         )
         for trace in report.traces
     ]
-    findings = [
-        finding
-        if finding.plain_bound_ns is None
-        else msgspec.structs.replace(
-            finding, found_in="both", bound_ns=finding.plain_bound_ns, example=finding.plain_example
-        )
-        for finding in report.findings
-        if finding.found_in != "recorded"
-    ]
-    return msgspec.structs.replace(report, traces=tuple(traces), findings=tuple(findings))
+    return msgspec.structs.replace(report, traces=tuple(traces))
 
 
 def of_plain(device: Device) -> Device:

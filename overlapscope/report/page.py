@@ -18,6 +18,8 @@ from overlapscope.report.model import Report, of_plain
 from overlapscope.rules.finding import Finding
 from overlapscope.trace.host_activity import HostActivity
 
+_MATTERS = 0.05
+"""Minimum share of a step that the profiler may have added for it to matter."""
 _SMALL = 100
 """A part shorter than the span divided by this number gets its own unit."""
 
@@ -48,8 +50,6 @@ class Page(Struct, frozen=True):
     verbose: bool = False
     recorded: bool = False
     """Whether the figures describe the recording, even if those of the program without the profiler are known."""
-    plain_step_option: str = "--plain-step"
-    """Name of the option that takes the step time without the profiler."""
     strips: Mapping[tuple[int, int], Strip] = field(default_factory=dict)
     """By number of the trace in the report, and device ordinal. A report read from JSON has none."""
     sampled: Mapping[int, SampledHost] = field(default_factory=dict)
@@ -58,9 +58,7 @@ class Page(Struct, frozen=True):
     @property
     def findings(self) -> tuple[Finding, ...]:
         """Findings on the program that the figures describe; none on a recording beside it."""
-        if self.recorded:
-            return ()
-        return tuple(finding for finding in self.report.findings if finding.found_in != "recorded")
+        return () if self.recorded else self.report.findings
 
     def sections(self) -> Iterator[DeviceReport]:
         """Yield a report for each device of each trace, and one without device for a trace that has none.
@@ -141,14 +139,10 @@ class DeviceReport(Struct, frozen=True):
         return plain is not None and plain.program is not None and not self.page.recorded
 
     @property
-    def is_estimated(self) -> bool:
-        """True if the figures describe the program without the profiler, and its step is only estimated."""
-        return (
-            self.is_plain
-            and self.device is not None
-            and self.device.plain is not None
-            and (self.device.plain.origin == "estimated")
-        )
+    def may_be_slowed(self) -> bool:
+        """True if the figures describe a recording of which a part that matters may be the profiler's."""
+        alone = None if self.device is None else self.device.alone
+        return alone is not None and not self.is_plain and alone.high_ns - alone.low_ns >= _MATTERS * alone.high_ns
 
     @property
     def plain_origin(self) -> PlainOrigin | None:

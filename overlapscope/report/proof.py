@@ -11,16 +11,16 @@ from overlapscope.rules.finding import Finding
 
 
 def proof(section: DeviceReport | None, finding: Finding) -> str:
-    """Return a command such as `overlapscope whatif train.json.gz --pin`, empty if the cost is not from a replay.
+    """Return a command such as `overlapscope whatif train.json.gz --pin`, empty without a saving.
 
-    The command repeats the replay that gave the cost: same device, same plain step if the user passed one.
+    The command repeats the replay that gave the saving: same device, same plain step if the user passed one.
     """
-    if section is None or section.device is None or not finding.fix or not finding.cost_ns:
+    if section is None or section.device is None or finding.saving is None:
         return ""
     # A file name that begins with a dash must not be read as an option.
     source = f"./{finding.source}" if finding.source.startswith("-") else finding.source
     words = ["overlapscope", "whatif", source]
-    for change in finding.fix:
+    for change in finding.saving.fix:
         name, argument = name_and_argument(change)
         words += [f"--{name}", *([argument] if argument else [])]
     if len(section.trace.devices) > 1:

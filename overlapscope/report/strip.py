@@ -62,7 +62,7 @@ def _lane(lane: Lane, strip: Strip, glyphs: Glyphs) -> Line:
         else:
             characters.append(LETTERS[kind].upper() if full >= 0.5 else LETTERS[kind])
         kinds.append(kind)
-    return Line(f"stream {lane.stream}", "".join(characters), tuple(kinds))
+    return Line(f"stream {lane.stream}" if lane.stream >= 0 else "no stream", "".join(characters), tuple(kinds))
 
 
 def _level(label: str, values: list[int], strip: Strip, glyphs: Glyphs) -> Line:

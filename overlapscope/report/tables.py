@@ -6,6 +6,7 @@ import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import PurePath
+from statistics import median
 from typing import TypeVar
 
 from msgspec.structs import replace
@@ -17,15 +18,15 @@ from overlapscope.base.marks import MAIN_THREAD
 from overlapscope.base.words import (
     Unit,
     bare_percent,
+    bare_share,
     bare_shares,
-    between,
     clean,
     duration,
     percent,
     plural,
     share,
+    shares_by_name,
     unit_for,
-    whole_tenths,
 )
 from overlapscope.catalog.causes import WORK_UNKNOWN
 from overlapscope.catalog.checks import check_by_id
@@ -35,10 +36,9 @@ from overlapscope.documents.columns import NAME_LIMIT, ColumnOf
 from overlapscope.documents.table import Column, Table, Tone, rows, table_of, words
 from overlapscope.report.lists import FEW
 from overlapscope.report.page import DeviceReport, Page
-from overlapscope.rules.finding import HARDLY, Finding
+from overlapscope.rules.finding import Finding
 from overlapscope.trace.lost import CAUSES
 
-N = TypeVar("N", int, float)
 T = TypeVar("T")
 
 
@@ -142,7 +142,7 @@ def figures(section: DeviceReport, device: Device) -> Table:
 def causes(section: DeviceReport, title: str, by_cause: dict[str, int], whole_ns: int) -> Table:
     """Return the causes of a bucket, largest first; shares are of the bucket."""
     unit = section.unit
-    shares = dict(zip(by_cause, bare_shares(list(by_cause.values()), whole_ns), strict=True))
+    shares = shares_by_name(by_cause, whole_ns)
     by_length = _largest((ns, cause) for cause, ns in by_cause.items() if ns)
     lines = ((clean(cause, 40), unit.number(ns), shares[cause]) for ns, cause in by_length)
     return _parts(title, unit, lines)
@@ -150,17 +150,14 @@ def causes(section: DeviceReport, title: str, by_cause: dict[str, int], whole_ns
 
 def costliest_causes(section: DeviceReport, device: Device) -> Table:
     """Return the main causes of the buckets that have causes, largest first; shares are of the span."""
-    unit, parts = section.unit, partition(device)
-    tenths = dict(zip(parts, whole_tenths(list(parts.values()), device.span_ns), strict=True))
-    shares: dict[str, str] = {}
-    named: list[tuple[int, str]] = []
-    for bucket, subject, by_cause in _by_cause(device):
-        names = [f"{subject}: {clean(cause, 40)}" for cause in by_cause]
-        # Shares of causes add up to their bucket's share in the table beside this one.
-        each = bare_shares(list(by_cause.values()), device.span_ns, tenths[bucket])
-        shares |= dict(zip(names, each, strict=True))
-        named += zip(by_cause.values(), names, strict=True)
-    lines = [(cause, unit.number(ns), shares[cause]) for ns, cause in _largest(named) if ns]
+    unit = section.unit
+    named = (
+        (ns, f"{subject}: {clean(cause, 40)}")
+        for _, subject, by_cause in _by_cause(device)
+        for cause, ns in by_cause.items()
+        if ns
+    )
+    lines = [(cause, unit.number(ns), bare_share(ns, device.span_ns)) for ns, cause in _largest(named)]
     return _parts("Causes", unit, lines[:FEW])
 
 
@@ -170,6 +167,7 @@ def _by_cause(device: Device) -> tuple[tuple[str, str, dict[str, int]], ...]:
     return (
         ("exposed copy", "copy", device.exposed_copy_by_cause),
         ("exposed comm", "comm", device.exposed_comm_by_cause),
+        ("memset/D2D/P2P", "memory", device.exposed_other_by_cause),
         ("idle", "idle", idle),
     )
 
@@ -215,7 +213,7 @@ def steps(section: DeviceReport, device: Device) -> Table:
     efficiencies = [pct for period in periods if (pct := efficiency_shown(period)) is not None]
     row = (
         str(len(periods)),
-        *(unit.number(ns) for ns in _spread(spans)),
+        *(unit.number(round(ns)) for ns in _spread(spans)),
         *(bare_percent(pct) for pct in (_spread(efficiencies) if efficiencies else (None, None, None))),
     )
     titles = ("steps", f"step {unit.name}: median", "min", "max", "efficiency %: median", "min", "max")
@@ -223,10 +221,8 @@ def steps(section: DeviceReport, device: Device) -> Table:
     return Table("Steps", columns, rows([row]))
 
 
-def _spread(values: Sequence[N]) -> tuple[N, N, N]:
-    # The lower of the two middle values, so that it is the value of a step that was recorded.
-    ordered = sorted(values)
-    return ordered[(len(ordered) - 1) // 2], ordered[0], ordered[-1]
+def _spread(values: Sequence[float]) -> tuple[float, float, float]:
+    return median(values), min(values), max(values)
 
 
 def checks(section: DeviceReport, *, passed: bool, effects: bool = False) -> Table:
@@ -252,30 +248,6 @@ def cause_tables(section: DeviceReport, device: Device) -> Iterator[Table]:
         yield causes(section, f"{bucket.capitalize()} by cause", by_cause, sum(by_cause.values()))
 
 
-def cost(section: DeviceReport | None, finding: Finding) -> str:
-    """Return the saving of a finding's fix with its origin; empty if the finding costs nothing."""
-    if section is None or not finding.spoken_bound_ns:
-        return ""
-    cost_ns, of_ns = section.per_step(finding.cost_ns), section.device.span_ns if section.device else 0
-    saved = f"{duration(cost_ns)}{' a step' if section.steps else ''} ({share(cost_ns, of_ns)})"
-    if finding.cost_from == "bound":
-        return f"saves at most {saved}"
-    if cost_ns < HARDLY * of_ns:
-        return "saves nothing by itself"
-    low_ns, high_ns = section.per_step(finding.low_ns), section.per_step(finding.high_ns)
-    return f"saves about {saved}{_interval(low_ns, cost_ns, high_ns)}"
-
-
-def _interval(low_ns: int, value_ns: int, high_ns: int) -> str:
-    """Return `, at least 6.12 ms`, `at most`, or both ends; empty if they look like the value."""
-    low, value, high = duration(low_ns), duration(value_ns), duration(high_ns)
-    if low == value == high:
-        return ""
-    if not low_ns:
-        return f", at most {high}"
-    return f", at least {low}" if high == value else f", {between(low_ns, high_ns)}"
-
-
 def evidence(finding: Finding) -> list[str]:
     """Return the evidence of a finding, and reservations about its saving."""
     return [finding.detail, *([finding.doubt] if finding.doubt else [])]
@@ -286,12 +258,18 @@ def where_none_found(traces: Iterable[TraceResult]) -> str:
     return " in what is left of the recording" if any(trace.trust.lost & CAUSES for trace in traces) else ""
 
 
-def costs_note(findings: Iterable[Finding]) -> str:
-    """Return a caution about the costs of several findings, empty if none is needed."""
-    costly = [finding for finding in findings if finding.spoken_bound_ns]
-    if len(costly) < 2 or all(finding.cost_from == "bound" for finding in costly):
-        return ""
-    return "Savings overlap; don't add them up."
+def findings_note(traces: Iterable[TraceResult], findings: Iterable[Finding]) -> str:
+    """Return a caution about the savings of several findings, and how to get lines of code if none was recorded."""
+    costly = [finding for finding in findings if finding.cost_ns]
+    notes = []
+    if len(costly) > 1 and any(finding.saving is not None for finding in costly):
+        notes.append("Savings overlap; don't add them up.")
+    nowhere = [finding for finding in costly if finding.where is None or finding.where.line is None]
+    records = [trace.environment for trace in traces]
+    if nowhere and all(by.recorder == "kineto" and not by.flags.get("stacks") for by in records):
+        some = "Where no line of code is shown, none" if len(nowhere) < len(costly) else "No line of code"
+        notes.append(f"{some} was recorded: `overlapscope run --stacks` shows it (in Python, with_stack=True).")
+    return " ".join(notes)
 
 
 def places(finding: Finding) -> list[str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping
 from typing import Final, Literal
 
@@ -10,25 +11,28 @@ from msgspec.structs import replace
 
 from overlapscope.analysis import spread
 from overlapscope.analysis.figures import copies_matter
-from overlapscope.analysis.host_results import HostUse, SampledStep
+from overlapscope.analysis.host_results import HostUse, LineTime, SampledStep
 from overlapscope.analysis.plain_step import takes
 from overlapscope.analysis.results import Device, TraceResult, missing_by_cause, missing_ns
-from overlapscope.base.words import between, capital, clean, duration, listed, plural, share
-from overlapscope.catalog import devices
-from overlapscope.catalog.causes import EXPOSED_COPY, IDLE, WORK_UNKNOWN, Cause, CopyCause, IdleCause
+from overlapscope.base.words import between, capital, clean, duration, listed, plural, saved_between, share, size
+from overlapscope.catalog import causes, devices
+from overlapscope.catalog.causes import IDLE, WORK_UNKNOWN, Cause, CopyCause, IdleCause, OtherCause, Subject
 from overlapscope.report import net_overlap
 from overlapscope.report.page import DeviceReport
 from overlapscope.rules import RULES
-from overlapscope.rules.finding import HARDLY, surest_first
-from overlapscope.trace.lost import CAUSES, Part, part_words
+from overlapscope.rules.finding import HARDLY, Finding
+from overlapscope.trace.lost import CAUSES, FIGURES, Part, part_words
 from overlapscope.trace.model import OwnPeriod
 
-Level = Literal["good", "fair", "poor", "recorded", "unusable"]
-"""`recorded` if the figures are of a recording although the program without the profiler is known, and judged."""
+Level = Literal["good", "fair", "poor", "unknown", "recorded", "unusable"]
+"""`unknown` if the lost time reaches from good to poor, since the profiler's part of it is unknown; `recorded` if the
+figures are of a recording although the program without the profiler is known, and judged."""
 
 GOOD_BELOW = 0.05
 """Lost time, as a share of the judged time, below which the level is good."""
 POOR_FROM = 0.15
+MORE = 1.1
+"""A saving is explained if it exceeds this multiple of the cost."""
 WORTH_SAYING = 0.01
 """Share of the time below which a cost is not worth a sentence, as in the rules."""
 _CLAUSES = 2
@@ -42,11 +46,13 @@ class Verdict(Struct, frozen=True):
     subject: str
     """The trace and device, as `Section.title` names them."""
     lead: str
-    """The answer, usually one sentence; a page shows it large."""
-    rest: str = ""
-    """Sentences after the lead, such as what to fix first."""
+    """The answer in a sentence; a page shows it large."""
+    why: str = ""
+    """What costs most, with its place in the code."""
+    remedy: str = ""
+    """What to do about it, and what that saves."""
     plain: str = ""
-    """Step time without the profiler, and which of the two programs the verdict is about."""
+    """Step time without the profiler, and which of the two programs the figures are of."""
     doubt: str = ""
     """Reasons why figures may be wrong, or findings missing."""
     steps: str = ""
@@ -56,13 +62,13 @@ class Verdict(Struct, frozen=True):
 
     @property
     def answer(self) -> str:
-        """The lead and the rest."""
-        return f"{self.lead} {self.rest}".rstrip()
+        """The answer, why, and what to do."""
+        return " ".join(filter(None, (self.lead, self.why, self.remedy)))
 
     @property
     def text(self) -> str:
-        """The answer with its subject before it."""
-        return f"{self.subject}: {self.answer}"
+        """The answer with its subject before it, a line for each part."""
+        return "\n".join(filter(None, (f"{self.subject}: {self.lead}", self.why, self.remedy)))
 
     @property
     def notes(self) -> tuple[str, ...]:
@@ -75,7 +81,7 @@ def judge(section: DeviceReport) -> Verdict:
     verdict, names = _judge(section), section.trace.environment.gpus
     sentences = {
         field: devices.in_words_of(names, getattr(verdict, field))
-        for field in ("lead", "rest", "plain", "doubt", "steps", "overlap_cost")
+        for field in ("lead", "why", "remedy", "plain", "doubt", "steps", "overlap_cost")
     }
     return replace(verdict, **sentences)
 
@@ -89,39 +95,52 @@ def _judge(section: DeviceReport) -> Verdict:
             return _of_host(section, section.trace.host, " ".join(reasons))
         lead, *rest = reasons or ["Nothing ran on a GPU."]
         return Verdict("unusable", section.title, lead, " ".join(rest))
-    largest = max((section.per_step(finding.spoken_bound_ns) for finding in section.findings), default=0)
-    part = max(_lost_ns(device), largest) / device.span_ns if device.span_ns > 0 else 0.0
-    level: Level = "recorded" if section.page.recorded else _level(part)
+    first = next((finding for finding in section.findings if finding.cost_ns > 0), None)
+    known_ns = max((section.per_step(each.cost_ns) for each in section.findings), default=0)
+    lost_ns = max(_lost_ns(device), known_ns) + _unmeasured_ns(device)
+    part = lost_ns / (device.span_ns + _unmeasured_ns(device)) if device.span_ns > 0 else 0.0
+    least = _least_part(section, device, lost_ns)
     lost_parts = trust.lost & CAUSES
-    if level == "good" and (
-        lost_parts or max(_supply_ns(device), _unexplained_ns(device)) >= GOOD_BELOW * device.span_ns
-    ):
+    level: Level = "recorded" if section.page.recorded else _level(part)
+    unclear_ns = device.span_ns - device.buckets.compute_ns + section.per_step(_unclear_ns(device))
+    if level == "good" and (lost_parts or unclear_ns >= GOOD_BELOW * device.span_ns):
         level = "fair"
+    if level == "poor" and _level(least) == "good":
+        level = "unknown"
+    if missing_ns(device) >= GOOD_BELOW * device.span_ns or lost_parts & FIGURES:
+        # What is known to be lost stands; anything else may have been work.
+        level = "poor" if known_ns >= POOR_FROM * device.span_ns else "unknown"
+    reach = "up to " if _level(least) != _level(part) else ""
     # The largest losses come first.
-    losses = sorted(_losses(device, lost="copies" in trust.lost), key=lambda loss: -loss[0])
-    clauses = [clause for _, clause in losses[:_CLAUSES]]
-    figures = f"{_frame(section, device)} {' and '.join(clauses)}."
-    lead = capital(figures)
-    fix = "" if level == "recorded" else _fix(section, device)
-    if level == "good":
-        little = (
-            "Little to gain"
-            if fix or losses[0][0] >= max(1, WORTH_SAYING * device.span_ns)
-            else "No overlap problems found"
-        )
-        lead = f"{little}: {figures}"
-        fix = fix or (f"Less than {100 * part + 0.05:.1f}% of the time could be saved." if part else "")
-    doubt = " ".join(filter(None, (_doubt(section), _unjudged(lost_parts))))
-    steps = steps_sentence(spread.of_device(device), section.trace) if section.page.scope == "window" else ""
+    losses = sorted(_losses(device, lost="copies" in trust.lost, reach=reach), key=lambda loss: -loss.ns)
+    figures = f"{_frame(section, device)} {' and '.join(loss.clause for loss in losses[:_CLAUSES])}"
+    if reach and any(loss.is_idle for loss in losses[:_CLAUSES]):
+        of = "that" if losses[:_CLAUSES][-1].is_idle else "the idle time"
+        figures += f"; how much of {of} is the profiler's is not known"
+    nothing = level == "good" and losses[0].ns < max(1, WORTH_SAYING * device.span_ns)
+    name = "No overlap problems found" if nothing and not first else "Little to gain" if level == "good" else ""
+    if losses[0].ns >= POOR_FROM * device.span_ns:
+        name = losses[0].name
+    lead = f"{name}: {figures}." if name else f"{capital(figures)}."
+    doubt = " ".join(filter(None, (_doubt(section), _unjudged(lost_parts), _unclear(section, device))))
+    steps = steps_sentence(spread.of_device(device), section.trace, device) if section.page.scope == "window" else ""
     cost = net_overlap.sentence(section)
-    return Verdict(level, section.title, lead, fix, plain_sentence(section), doubt, steps, cost)
+    told = level != "recorded"
+    why, remedy = (_why(section, device, first), _remedy(section, device, first)) if told else ("", "")
+    return Verdict(level, section.title, lead, why, remedy, plain_sentence(section), doubt, steps, cost)
+
+
+def _least_part(section: DeviceReport, device: Device, lost_ns: int) -> float:
+    """Return the least share of lost time that is possible without the profiler, if the figures are of a recording."""
+    alone = device.alone
+    if section.is_plain or alone is None or not alone.low_ns:
+        return lost_ns / device.span_ns if device.span_ns > 0 else 0.0
+    return max(0, lost_ns - (device.span_ns - alone.low_ns)) / alone.low_ns
 
 
 def _frame(section: DeviceReport, device: Device) -> str:
-    """Return what the figures describe: `in each step of about 16.8 ms (16.1 to 17.4 ms)`."""
-    plain, length = device.plain, duration(device.span_ns)
-    if section.is_plain and plain is not None and plain.origin == "estimated":
-        length = f"about {length} ({between(plain.low_ns, plain.high_ns)})"
+    """Return what the figures describe: `in each step of 16.8 ms`."""
+    length = duration(device.span_ns)
     if section.steps:
         return f"in each step of {length},"
     if section.page.scope != "window":
@@ -134,19 +153,20 @@ def _level(part: float) -> Level:
     return "good" if part < GOOD_BELOW else "fair" if part < POOR_FROM else "poor"
 
 
+def _unmeasured_ns(device: Device) -> int:
+    """Return the time of the judged step before its first GPU op that no figure includes."""
+    return 0 if device.outside is None else device.outside.unmeasured_ns
+
+
 def _supply_ns(device: Device) -> int:
     return device.exposed_copy_by_cause.get(CopyCause.NO_COMPUTE, 0)
 
 
-def _unexplained_ns(device: Device) -> int:
-    """Return the idle time whose cause is unknown, so that it may or may not be avoidable."""
-    return device.idle_by_cause.get(IdleCause.UNKNOWN, 0) + missing_ns(device)
-
-
 def _lost_ns(device: Device) -> int:
-    """Return the time that better overlap, a busier GPU and hidden communication could save together."""
-    idle = sum(device.idle_by_cause.get(cause.id, 0) for cause in IDLE.values() if cause.fixing)
-    return _unoverlapped_ns(device) + device.buckets.exposed_comm_ns + idle
+    """Return the time in which the device doesn't compute, without what no order of the same work can change."""
+    buckets, lead_in_ns = device.buckets, device.idle_by_cause.get(IdleCause.LEAD_IN, 0)
+    idle_ns = buckets.idle_ns - missing_ns(device) - lead_in_ns
+    return _unoverlapped_ns(device) + buckets.exposed_comm_ns + buckets.exposed_other_ns + idle_ns
 
 
 def _unoverlapped_ns(device: Device) -> int:
@@ -155,30 +175,79 @@ def _unoverlapped_ns(device: Device) -> int:
     return max(0, overlap.busy_ns - overlap.ideal_ns - device.exposed_copy_by_cause.get(CopyCause.LEAD_IN, 0))
 
 
-def _losses(device: Device, *, lost: bool) -> list[tuple[int, str]]:
+class _Loss(Struct, frozen=True):
+    """Lost time of a kind."""
+
+    ns: int
+    clause: str
+    name: str = ""
+    """The loss where it is the main one, such as `Launch-bound`."""
+    is_idle: bool = False
+
+
+_ALONE: Final[Mapping[str, str]] = {
+    OtherCause.PEER_COPY: "copies between GPUs run",
+    OtherCause.PAGE_MIGRATION: "migrations of managed memory run",
+    OtherCause.DEVICE_COPY: "copies within the GPU run",
+    OtherCause.MEMSET: "memsets run",
+}
+_BOUND: Final[Mapping[str, str]] = {
+    IdleCause.DATA_LOADING: "Input-bound",
+    IdleCause.DISPATCH: "Launch-bound",
+    IdleCause.LAUNCH_LATENCY: "Launch-bound",
+    IdleCause.HOST_SYNC: "Synchronization-bound",
+    IdleCause.NOT_RECORDED: "Host-bound",
+}
+"""Names of programs by the main cause of idle time."""
+
+
+def _bound_name(cause: Cause) -> str:
+    return _BOUND.get(cause.id, "Host-bound" if cause.by_host and cause.fixing else "")
+
+
+def _losses(device: Device, *, lost: bool, reach: str) -> list[_Loss]:
     """Return clauses on copies, communication and idle time, each with its time.
 
-    Negligible losses are left out, unless there is no other. `lost` is whether the recording may lack copies.
+    Negligible losses are left out, unless there is no other. `lost` is whether the recording may lack copies; `reach`
+    stands before idle time of which a part may be the profiler's.
     """
     buckets, span, missing = device.buckets, device.span_ns, missing_by_cause(device)
-    idle = buckets.idle_ns - missing_ns(device)
+    idle, worth = buckets.idle_ns - missing_ns(device), max(1, WORTH_SAYING * span)
     losses = []
     if copies_matter(device):
-        losses.append((buckets.exposed_copy_ns, _copies(device)))
-    if buckets.exposed_comm_ns >= max(1, WORTH_SAYING * span):
+        losses.append(_Loss(buckets.exposed_copy_ns, _copies(device), "Copy-bound"))
+    if buckets.exposed_comm_ns >= worth:
         clause = f"communication runs alone for {duration(buckets.exposed_comm_ns)}"
-        losses.append((buckets.exposed_comm_ns, f"{clause} ({share(buckets.exposed_comm_ns, span)})"))
-    if idle >= max(1, GOOD_BELOW * span):
-        explained = ((ns, cause) for cause, ns in device.idle_by_cause.items() if cause not in WORK_UNKNOWN)
-        most, cause = max(explained, default=(0, "unknown"), key=lambda item: item[0])
-        why = f", mostly {cause}" if most > idle // 2 else ""
-        losses.append((idle, f"the GPU is idle for {duration(idle)} ({share(idle, span)}{why})"))
+        clause += f" ({share(buckets.exposed_comm_ns, span)})"
+        losses.append(_Loss(buckets.exposed_comm_ns, clause, "Communication-bound"))
+    if buckets.exposed_other_ns >= worth:
+        most_ns, cause = max((ns, cause) for cause, ns in device.exposed_other_by_cause.items())
+        alone = _ALONE.get(cause, "") if 2 * most_ns > buckets.exposed_other_ns else ""
+        clause = f"{alone or 'memory work of the GPU runs'} alone for {duration(buckets.exposed_other_ns)}"
+        losses.append(_Loss(buckets.exposed_other_ns, f"{clause} ({share(buckets.exposed_other_ns, span)})"))
+    if idle >= worth:
+        explained = {cause: ns for cause, ns in device.idle_by_cause.items() if cause not in WORK_UNKNOWN}
+        most_ns, cause = max(((ns, cause) for cause, ns in explained.items()), default=(0, ""))
+        by_name = Counter[str]()
+        for each, ns in explained.items():
+            by_name[_bound_name(IDLE[each])] += ns
+        name, named_ns = by_name.most_common(1)[0] if by_name else ("", 0)
+        clause = f"the GPU is idle for {reach}{duration(idle)} ({share(idle, span)}"
+        mostly = most_ns > idle // 2
+        of_host = "; what the host did was not recorded" if cause == IdleCause.NOT_RECORDED else f", mostly {cause}"
+        clause += f"{of_host})" if mostly else ")"
+        losses.append(_Loss(idle, clause, name if named_ns > idle // 2 else "", is_idle=True))
     for unknown, ns in missing.items():
-        if ns >= max(1, WORTH_SAYING * span):
-            losses.append((ns, _UNKNOWN[unknown].format(f"{duration(ns)} ({share(ns, span)})")))
+        if ns >= worth:
+            losses.append(_Loss(ns, _UNKNOWN[unknown].format(f"{duration(ns)} ({share(ns, span)})")))
+    unmeasured_ns = _unmeasured_ns(device)
+    if unmeasured_ns >= worth:
+        losses.append(
+            _Loss(unmeasured_ns, f"its first GPU op came {duration(unmeasured_ns)} after it had begun", "Host-bound")
+        )
     if not device.overlap.copy_ns and lost:
-        return losses or [(0, "no copy between host and device is left in the recording")]
-    return losses or [(0, _copies(device))]
+        return losses or [_Loss(0, "no copy between host and device is left in the recording")]
+    return losses or [_Loss(0, _copies(device))]
 
 
 _UNKNOWN: Final[Mapping[str, str]] = {
@@ -207,29 +276,77 @@ def _copies(device: Device) -> str:
     )
 
 
-def _fix(section: DeviceReport, device: Device) -> str:
-    """Return what to fix first: the surest finding or, without findings, the largest cause that has a remedy."""
-    costly = [finding for finding in section.findings if finding.spoken_bound_ns > 0]
-    if costly:
-        first = min(costly, key=surest_first)
-        saved_ns = section.per_step(first.cost_ns)
-        if saved_ns < HARDLY * device.span_ns:
-            return f"Fixing {first.rule} alone would save nothing."
-        about = "about" if first.cost_from == "replay" else "at most"
-        return f"Fixing {first.rule} would save {about} {duration(saved_ns)} ({share(saved_ns, device.span_ns)})."
-    recorder = section.trace.environment.recorder
-    copy_ns, fix_copy = _largest_remedy(device.exposed_copy_by_cause, EXPOSED_COPY, recorder)
-    idle_ns, fix_idle = _largest_remedy(device.idle_by_cause, IDLE, recorder)
-    if max(copy_ns, idle_ns) < max(1, WORTH_SAYING * device.span_ns):
+def _why(section: DeviceReport, device: Device, first: Finding | None) -> str:
+    """Return what costs most, and where: the first finding or, without findings, the largest cause."""
+    if first is not None and _explains(section, device, first):
+        where = first.where
+        place = where.line or where.op or where.call if where is not None else None
+        return f"Why: {first.title}.{f' Costliest place: {clean(place, 120)}.' if place else ''}"
+    ns, subject, cause = _main_cause(device)
+    if _unmeasured_ns(device) > ns:
+        return "Why: only one step was recorded, and the host prepared it before the GPU's first op."
+    if ns < max(1, WORTH_SAYING * device.span_ns):
         return ""
-    if copy_ns > idle_ns:
-        return f"{fix_copy} would hide at most {duration(copy_ns)} of copies under compute."
-    return f"{fix_idle} would save at most {duration(idle_ns)} ({share(idle_ns, device.span_ns)})."
+    cases = (case for case in device.evidence if (case.subject, case.cause) == (subject, cause.id))
+    case = max(cases, key=lambda case: case.time_ns, default=None)
+    place = "" if case is None else case.where or case.op or case.call or ""
+    costliest = f" Costliest place: {clean(place, 120)}." if place else ""
+    return f"Why: {cause.id} costs most, {duration(ns)}.{costliest}"
 
 
-def _largest_remedy(by_cause: Mapping[str, int], causes: Mapping[str, Cause], recorder: str) -> tuple[int, str]:
-    """Return the time of the largest cause that has a remedy, and the remedy as the subject of a sentence."""
-    return max((by_cause.get(cause.id, 0), cause.helps(recorder)[1]) for cause in causes.values() if cause.fixing)
+def _remedy(section: DeviceReport, device: Device, first: Finding | None) -> str:
+    """Return what to do first: the advice of the first finding or, without findings, against the largest cause."""
+    if first is not None and _explains(section, device, first):
+        advice = first.advice.partition("\n")[0].rstrip()
+        return f"Next: {advice}{f' It {cost(section, first)}.' if first.saving else ''}"
+    ns, _, cause = _main_cause(device)
+    if _unmeasured_ns(device) > ns:
+        return "Next: record several steps, with lines: `overlapscope run --stacks`."
+    remedy = cause.helps(section.trace.environment.recorder)[0] if ns >= max(1, WORTH_SAYING * device.span_ns) else ""
+    return f"Next: {remedy}" if remedy else ""
+
+
+def _explains(section: DeviceReport, device: Device, first: Finding) -> bool:
+    """Return whether the first finding explains what costs most, rather than a cause without a finding."""
+    return 2 * section.per_step(first.cost_ns) >= max(_main_cause(device)[0], _unmeasured_ns(device))
+
+
+def _main_cause(device: Device) -> tuple[int, Subject, Cause]:
+    """Return the largest cause of all buckets that have causes, with its time and the bucket."""
+    subjects: tuple[tuple[Subject, Mapping[str, int]], ...] = (
+        ("exposed-copy", device.exposed_copy_by_cause),
+        ("exposed-comm", device.exposed_comm_by_cause),
+        ("exposed-other", device.exposed_other_by_cause),
+        ("idle", device.idle_by_cause),
+    )
+    every = ((ns, subject, causes.CAUSES[subject][cause]) for subject, by in subjects for cause, ns in by.items())
+    return max((each for each in every if each[2].id not in WORK_UNKNOWN), key=lambda each: each[0])
+
+
+def cost(section: DeviceReport, finding: Finding) -> str:
+    """Return the saving of a finding's fix as an interval, or that it is unknown; empty if the finding costs nothing.
+
+    Examples: `saves about 6.82 us a step (0.4%), at most 18.9 us`, `costs 1.20 ms a step (3.1%)`.
+    """
+    if section.device is None or not finding.cost_ns:
+        return ""
+    of_ns = section.device.span_ns
+    a_step = "" if not section.steps else " a recorded step" if section.may_be_slowed else " a step"
+
+    def text(ns: int) -> str:
+        each_ns = section.per_step(ns)
+        return f"{duration(each_ns)}{a_step} ({share(each_ns, of_ns)})"
+
+    saving = finding.saving
+    if saving is None:
+        return f"costs {text(finding.cost_ns)}"
+    ns, low_ns, high_ns = map(section.per_step, (saving.saved_ns, saving.saved_low_ns, saving.saved_high_ns))
+    between_ends = "" if duration(low_ns) == duration(high_ns) else f", {saved_between(low_ns, high_ns)}"
+    if ns < HARDLY * of_ns:
+        return f"saves nothing by itself{between_ends if high_ns >= HARDLY * of_ns else ''}"
+    exceeds = ns > MORE * section.per_step(finding.cost_ns)
+    more = ", more than it costs, because other waits become shorter, too" if exceeds else ""
+    return f"saves about {text(saving.saved_ns)}{between_ends}{more}"
 
 
 def _unjudged(lost: frozenset[Part]) -> str:
@@ -240,6 +357,25 @@ def _unjudged(lost: frozenset[Part]) -> str:
     silent = sum(bool(rule.rests_on & lost) for rule in RULES.values())
     which = "no rule can" if silent == len(RULES) else f"{silent} of {len(RULES)} rules cannot"
     return f"{what} are lost or wrong, so {which} tell whether there is more to find."
+
+
+def _unclear_ns(device: Device) -> int:
+    return sum(group.time_ns for group in device.kernels if group.unclear)
+
+
+def _unclear(section: DeviceReport, device: Device) -> str:
+    """Return which kernels may communicate, as far as their names tell, if they take a time that matters."""
+    time_ns = section.per_step(_unclear_ns(device))
+    if time_ns < max(1, WORTH_SAYING * device.span_ns):
+        return ""
+    names = listed((devices.as_recorded(clean(group.kernel, 60)) for group in device.kernels if group.unclear), _NAMED)
+    return (
+        f"Kernels that may communicate count as compute: {duration(time_ns)} ({share(time_ns, device.span_ns)}) in "
+        f"{names}. If they do, name them in `communication` in the configuration."
+    )
+
+
+_NAMED = 3
 
 
 def _doubt(section: DeviceReport) -> str:
@@ -264,23 +400,27 @@ _STATUS = (("fail", "failed"), ("warn", "warned"))
 
 
 def plain_sentence(section: DeviceReport) -> str:
-    """Return how the length of a step is known, and which program the figures are about."""
+    """Return how long a step takes without the profiler, as far as that is known."""
     device = section.device
-    plain = None if device is None else device.plain
-    if plain is None:
+    if device is None or section.page.scope != "window":
         return ""
-    what = "a step" if section.steps else "all that was recorded"
-    recorded = f"in the recording {what} takes {duration(plain.recorded_step_ns)}"
-    if section.is_plain and plain.origin == "estimated":
-        return (
-            f"These are estimates of the program without the profiler; {recorded}. If you know the real time, pass "
-            f"{section.page.plain_step_option}."
-        )
+    plain, what = device.plain, "a step" if section.steps else "all that was recorded"
+    if plain is None:
+        return _interval_sentence(section, device, what)
     length = takes(plain.step_ns, plain.low_ns, plain.high_ns, plain.origin)
     if section.is_plain:
+        recorded = f"in the recording {what} takes {duration(plain.recorded_step_ns)}"
         return f"This is the program without the profiler, where {what} takes {length}; {recorded}."
     why = "" if section.page.recorded else " The recording cannot be replayed."
     return f"This is the recording. Without the profiler {what} takes {length}.{why}"
+
+
+def _interval_sentence(section: DeviceReport, device: Device, what: str) -> str:
+    """Return the interval of a step without the profiler, if it is wide enough to matter."""
+    if device.alone is None or not section.may_be_slowed:
+        return ""
+    interval = between(device.alone.low_ns, device.alone.high_ns).replace(" to ", " and ")
+    return f"Recording slows the host. Alone, {what} takes between {interval}; `overlapscope run` measures it."
 
 
 # -- Programs without GPU activity -----------------------------------------------------------------
@@ -294,15 +434,21 @@ _LOADER = {
 
 
 def _of_host(section: DeviceReport, host: HostUse, reasons: str) -> Verdict:
-    """Return the verdict on a program without a GPU, which can save the time of loading data."""
+    """Return the verdict on a program without a GPU, which can save the time of loading data and of waits."""
+    sampled, recorded = section.trace.sampled, host_sentence(host)
     part = sum(step.loading_ns for step in host.steps) / max(sum(step.span_ns for step in host.steps), 1)
+    if sampled is not None:
+        part = max(part, max(sampled.by_cause.get(cause, 0) for cause in _WAITS) / max(sampled.step_ns, 1))
     steps = steps_sentence(spread.of_host(host) if host.by_steps else None, section.trace)
+    # Lines say more than the parts of the recording.
+    by_line, spends = sampled is not None and bool(sampled.lines), sampled_sentence(sampled).lstrip()
     return Verdict(
         _level(part),
         section.title,
-        f"{host_sentence(host)}{sampled_sentence(section.trace.sampled)}",
-        _LOADER[host.loader],
-        plain=_host_plain_sentence(host),
+        spends if by_line else recorded,
+        why="" if by_line else spends,
+        remedy=" ".join(filter(None, (_first_to_do(host, sampled), _LOADER[host.loader]))),
+        plain=" ".join(filter(None, (recorded if by_line else "", _host_plain_sentence(host)))),
         doubt=reasons,
         steps=steps,
     )
@@ -342,21 +488,42 @@ _LEAST_WAIT = 0.01
 
 
 def sampled_sentence(step: SampledStep | None) -> str:
-    """Return the first line and the waits of an average step without the profiler; empty without samples."""
+    """Return the costliest function and the waits of an average step without the profiler; empty without samples."""
     if step is None:
         return ""
-    parts = []
-    if step.lines:
-        first = step.lines[0]
-        called = f"{first.calls} ({first.line})" if first.calls else first.line
-        parts.append(f"{duration(first.time_ns)} in {clean(called, 120)}")
-    times = [(step.by_cause.get(cause, 0), words) for cause, words in _WAITS.items()]
-    parts += [
-        f"{duration(ns)} {words}"
-        for ns, words in sorted(times, key=lambda item: -item[0])
-        if ns and ns >= _LEAST_WAIT * step.step_ns
-    ]
+    parts = [f"{duration(ns)} {words}" for ns, words, _ in _spent(step)]
     return f" Without the profiler, a step spends {listed(parts)}." if parts else ""
+
+
+def _first_to_do(host: HostUse, sampled: SampledStep | None) -> str:
+    """Return what to do about the largest part of a step, or where it is; empty if that is loading data."""
+    count, spent = len(host.steps), [] if sampled is None else _spent(sampled)
+    loading, ops, rest = (sum(getattr(step, f"{part}_ns") for step in host.steps) // count for part, _ in _PARTS)
+    if spent and ((sampled is not None and sampled.lines) or spent[0][0] >= max(loading, ops, rest)):
+        return spent[0][2]
+    if host.ops and ops > max(loading, rest):
+        longest = host.ops[0]
+        return f"Start with the ops: {clean(longest.op, 80)} takes {duration(longest.time_ns // count)}."
+    return "" if loading >= rest else "overlapscope run shows which lines take the time elsewhere."
+
+
+def _spent(step: SampledStep) -> list[tuple[int, str, str]]:
+    """Return the costliest function and the waits, the longest first, each with its time and what to do about it."""
+    functions: dict[tuple[str, str], list[LineTime]] = {}
+    for line in step.lines:
+        functions.setdefault((line.line.rpartition(":")[0], line.function), []).append(line)
+    spent = [
+        (ns, words, IDLE[cause].remedy)
+        for cause, words in _WAITS.items()
+        if (ns := step.by_cause.get(cause, 0)) and ns >= _LEAST_WAIT * step.step_ns
+    ]
+    if functions:
+        lines = max(functions.values(), key=lambda lines: sum(line.time_ns for line in lines))
+        ns, first = sum(line.time_ns for line in lines), max(lines, key=lambda line: line.time_ns)
+        name = clean(first.function if len(lines) > 1 else first.calls or first.function, 80)
+        place = f"in {name} ({'mostly ' if len(lines) > 1 else ''}{clean(first.line, 80)})"
+        spent.append((ns, place, f"Start with {name}: a step can become at most {duration(ns)} shorter."))
+    return sorted(spent, key=lambda part: -part[0])
 
 
 _PARTS = (("loading", "loading data"), ("ops", "in ops"), ("rest", "elsewhere, such as in Python"))
@@ -368,8 +535,8 @@ _APART = 0.02
 """Share of the median by which the average must differ to be shown."""
 
 
-def steps_sentence(step_spread: spread.Spread | None, trace: TraceResult) -> str:
-    """Return how much steps differ, and how they were found.
+def steps_sentence(step_spread: spread.Spread | None, trace: TraceResult, device: Device | None = None) -> str:
+    """Return how much steps differ, how they were found, and what lies outside them.
 
     `All figures are averages of 9 steps, which take 23 to 761 ms (27.5 ms in the median). 3 of them take over 1.5
     times the median, mostly because of idle time (data-loading).`
@@ -398,5 +565,28 @@ def steps_sentence(step_spread: spread.Spread | None, trace: TraceResult) -> str
     if isinstance(trace.step_source, str):
         sentences.append(f"Steps: {clean(trace.step_source)}.")
     if isinstance(trace.period, OwnPeriod):
-        sentences.append(f"Steps were found by what repeats: {trace.period}.")
-    return " ".join(sentences)
+        sentences.append(trace.period.sentence)
+    sentences.append("" if device is None else _outside_sentence(device))
+    return " ".join(filter(None, sentences))
+
+
+_LEAST_OUTSIDE = 0.01
+"""Minimum share of the time or of the copied bytes for what lies outside the steps to be mentioned."""
+
+
+def _outside_sentence(device: Device) -> str:
+    """Return the time and the copies outside the steps.
+
+    Example: `Outside the steps: 3.20 s, 13.6 GB H2D.`
+    """
+    outside, judged = device.outside, device.judged
+    if outside is None or judged is None:
+        return ""
+    length, copied = outside.before_ns + outside.after_ns, {"h2d": outside.h2d_bytes, "d2h": outside.d2h_bytes}
+    recorded = {way: sum(group.judged_bytes for group in device.copies if group.direction == way) for way in copied}
+    much = [part is None or part >= max(1, _LEAST_OUTSIDE * recorded[way]) for way, part in copied.items()]
+    if length < _LEAST_OUTSIDE * judged.span_ns and not any(much):
+        return ""
+    copies = [f"{size(part)} {way.upper()}" for way, part in copied.items() if part]
+    copies += [f"{way.upper()} of unknown size" for way, part in copied.items() if part is None]
+    return f"Outside the steps: {', '.join([duration(length), *copies])}."

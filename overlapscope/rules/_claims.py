@@ -1,6 +1,6 @@
-"""Assignment of exposed copies and idle time to rules.
+"""Assignment of exposed copies, exposed memory work of the GPU and idle time to rules.
 
-Both are cut into pieces, and each piece goes to at most one rule, so that the costs of the rules never count the same
+All are cut into pieces, and each piece goes to at most one rule, so that the costs of the rules never count the same
 time twice. Time in the lead-in goes to none.
 
 Exposed copies:
@@ -11,6 +11,8 @@ Exposed copies:
 - `event-wait`, `engine-busy`, `late-issue`: `late-prefetch`;
 - `host-sync`: `blocking-copy` if the host waited for a copy it had just made, `pageable-memory` if that copy reads
   pageable memory, otherwise `host-sync`.
+
+Exposed memory work in and between GPUs: the rule of its kind. Memsets and copies of unknown direction have none.
 
 Idle time:
 
@@ -43,9 +45,11 @@ from overlapscope.catalog.causes import (
     COPY_CAUSES,
     COPY_RANK,
     EXPOSED_COPY,
+    EXPOSED_OTHER,
     IDLE,
     IDLE_CAUSES,
     IDLE_RANK,
+    OTHER_CAUSES,
     STALL_CAUSES,
     CopyCause,
     IdleCause,
@@ -78,16 +82,16 @@ class Place(Struct, frozen=True, eq=False):
 
 
 class ClaimedPieces(Columns, frozen=True):
-    """Pieces of exposed copy and idle time, one row each."""
+    """Pieces of exposed copies, exposed memory work of the GPU and idle time, one row each."""
 
     start_ns: I64
     end_ns: I64
     rule: I64
     """Index into the rules; -1 for none."""
     cause: I64
-    """Index into `COPY_CAUSES` for an exposed copy, into `IDLE_CAUSES` for idle time."""
+    """Index into `COPY_CAUSES`, `OTHER_CAUSES` or `IDLE_CAUSES`."""
     copy: I64
-    """Row of `Timeline.ops` of the exposed copy; -1 for idle time."""
+    """Row of `Timeline.ops` of the exposed copy; -1 for anything else."""
     call: I64
     """Row in `Trace.runtime_calls` of the call that explains it; -1 if unknown."""
     at_ns: I64
@@ -97,7 +101,7 @@ class ClaimedPieces(Columns, frozen=True):
     blames_call: Bool
     """True for copies and blocking calls, whose place is `call`; other places are looked up at `at_ns`."""
     gap: I64
-    """Row of `Timeline.idle` of the idle gap; -1 for an exposed copy."""
+    """Row of `Timeline.idle` of the idle gap; -1 for anything else."""
 
     @property
     def length_ns(self) -> I64:
@@ -115,7 +119,7 @@ class ClaimedPieces(Columns, frozen=True):
     @property
     def idle_ns(self) -> int:
         """Idle time."""
-        return int(self.length_ns[self.copy < 0].sum())
+        return int(self.length_ns[self.gap >= 0].sum())
 
     @property
     def copies(self) -> I64:
@@ -271,13 +275,15 @@ class Claims(Struct, frozen=True, eq=False):
 
 
 def share_out(analysis: TraceAnalysis, device: DeviceAnalysis) -> Claims:
-    """Assign a device's exposed copies and idle time to rules."""
+    """Assign a device's exposed copies, exposed memory work and idle time to rules."""
     trace, timeline = analysis.trace, device.timeline
     windows, per_step = judged_windows(device), device.result.per_step
     waits = _find_own_waits(trace, timeline)
     tiny = _tiny_copies(trace, timeline, windows)
     claims = (_claim_copies, _claim_idle)
-    pieces = ClaimedPieces.joined([claim(trace, device, windows, waits, tiny) for claim in claims])
+    pieces = ClaimedPieces.joined(
+        [_claim_other(trace, device, windows), *(claim(trace, device, windows, waits, tiny) for claim in claims)]
+    )
     pieces = pieces.take(np.argsort(pieces.start_ns, kind="stable"))
     ns = {name: int(each.sum()) for name, each in lengths(timeline, *windows).items()}
     judged = int((windows.ends - windows.starts).sum())
@@ -394,6 +400,23 @@ def _claim_copies(
     at, thread = pick(calls.start_ns, call, 0), pick(calls.thread, call)
     of_copy = np.ones(len(start), np.bool_)
     return ClaimedPieces(start, end, rule, cause, copy, call, at, thread, of_copy, np.full(len(start), -1, np.int64))
+
+
+def _claim_other(trace: Trace, device: DeviceAnalysis, windows: Intervals) -> ClaimedPieces:
+    pieces, calls = device.exposed_other.inside(windows), trace.runtime_calls
+    call = device.timeline.ops.launch[pieces.op]
+    return ClaimedPieces.filled(
+        start_ns=pieces.start_ns,
+        end_ns=pieces.end_ns,
+        rule=np.array([_NUMBER.get(EXPOSED_OTHER[c].rule, _NONE) for c in OTHER_CAUSES])[pieces.cause],
+        cause=pieces.cause,
+        copy=-1,
+        call=call,
+        at_ns=pick(calls.start_ns, call, 0),
+        thread=pick(calls.thread, call),
+        blames_call=True,
+        gap=-1,
+    )
 
 
 def _claim_idle(trace: Trace, device: DeviceAnalysis, windows: Intervals, waits: _OwnWaits, tiny: I64) -> ClaimedPieces:

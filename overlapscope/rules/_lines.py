@@ -48,7 +48,7 @@ def is_loading(frames: Frames) -> bool:
 
 
 def with_lines(claims: Claims, pieces: ClaimedPieces, chosen: Callable[[Frames], bool]) -> str:
-    """Return the lines with the most samples as a sentence; without samples, ranges around it, and how to get lines.
+    """Return the lines with the most samples as a sentence; without any, the ranges around it.
 
     Args:
         claims: Claims of the device.
@@ -60,10 +60,7 @@ def with_lines(claims: Claims, pieces: ClaimedPieces, chosen: Callable[[Frames],
         return sampled_lines(claims, chosen)
     if len(claims.trace.python_frames):
         return stacks_cost(claims)
-    return (
-        f"{_in_ranges(claims, pieces)} A recording by `overlapscope run` shows the lines of Python, and whether they "
-        "ran or waited."
-    )
+    return _in_ranges(claims, pieces)
 
 
 def stacks_cost(claims: Claims) -> str:

@@ -8,50 +8,55 @@ from overlapscope.base.intervals import covered, union
 from overlapscope.rules._claims import ClaimedPieces, Claims
 from overlapscope.rules._lines import is_loading, kinds_of_loading, most_in, top_line, with_lines
 from overlapscope.rules.rule import Draft, Rule, on_claimed
-
-_SLOWER = 2
-"""Time of a worker for a batch, as a multiple of that of the launching thread."""
+from overlapscope.trace.model import Kind, Memory
 
 
 def _draft(claims: Claims, pieces: ClaimedPieces) -> Draft:
     names = {n for n in claims.trace.names if n.startswith("enumerate(DataLoader)#") and "__next__" in n}
     alone = bool(names) and all("_SingleProcessDataLoaderIter" in n for n in names)
-    seen = " The loader has no workers, so the launching thread makes the samples itself." if alone else ""
+    seen, advice = _with_workers(claims) if alone else _with_more_workers(claims, pieces)
     return Draft(
         where=top_line(claims, is_loading),
         afterword=f"{kinds_of_loading(claims)}{with_lines(claims, pieces, is_loading)}",
         title=f"The GPU waits {claims.time_a_step(pieces.time_ns)} for the DataLoader{most_in(claims, is_loading)}",
         detail=f"In {claims.times_a_step(pieces.gaps, 'gap')} the launching thread was inside the "
-        "DataLoader's next(), and "
-        f"the GPU had nothing left to do.{seen}",
-        advice=(
-            f"Let worker processes make the batches: {_with_workers(claims)}.\n"
-            "Set persistent_workers=True and pin_memory=True as well."
-            if alone
-            else "Use more DataLoader workers (num_workers) and a longer prefetch_factor.\n"
-            "Keep the workers alive between epochs (persistent_workers=True), and make samples cheaper: decode once, "
-            "transform on the GPU."
-        )
-        + " Fetch the next batch before the host waits for this step's result.",
+        f"DataLoader's next(), and the GPU had nothing left to do.{seen * bool(names)}",
+        advice=f"{advice} Fetch the next batch before the host waits for this step's result.",
     )
 
 
-def _with_workers(claims: Claims) -> str:
-    """Return the loader with workers that make batches as fast as the other work of a step, up to one for each CPU.
-
-    A worker may take twice as long for a batch as the launching thread. The number is unknown if steps are, or if
-    nothing but loading is in them.
-    """
+def _with_workers(claims: Claims) -> tuple[str, str]:
+    """Return what shows that the loader has no workers, and the advice to use as many as keep up with the GPU."""
     loads, activity = loading(claims.trace), claims.trace.host_activity
     loaded_ns = int(covered(union(loads.start_ns, loads.end_ns), claims.windows.starts, claims.windows.ends).sum())
-    rest_ns = claims.judged_ns - loaded_ns
-    if not claims.steps or rest_ns <= 0:
-        return "DataLoader(num_workers=4 or more)"
+    busy_ns = claims.judged_ns - claims.buckets.idle_ns
     cpus = None if activity is None else whole_cpus(activity)
-    enough = max(2, -(-_SLOWER * loaded_ns // rest_ns))
-    if cpus is None:
-        return f"DataLoader(num_workers={enough}), or one for each CPU if there are fewer"
-    return f"DataLoader(num_workers={min(enough, cpus)})"
+    enough = max(1, -(-loaded_ns // max(1, busy_ns)))
+    workers = f"DataLoader(num_workers={enough if cpus is None else min(enough, cpus)})"
+    limit = ", or one for each CPU if there are fewer" if cpus is None and enough > 1 else ""
+    ops = claims.device.timeline.ops
+    pageable = ((ops.kind == Kind.H2D) & (ops.source_kind == Memory.PAGEABLE)).any()
+    pin = " and pin_memory=True" if pageable else ""
+    return (
+        " The loader has no workers, so the launching thread makes the samples itself: that takes "
+        f"{claims.time_a_step(loaded_ns)}, and the GPU is busy for {claims.time(busy_ns)}.",
+        f"Let worker processes make the batches: {workers}{limit}.\nAlso set persistent_workers=True{pin}.",
+    )
+
+
+def _with_more_workers(claims: Claims, pieces: ClaimedPieces) -> tuple[str, str]:
+    """Return how many times as many workers keep up with the GPU, and the advice on workers."""
+    pace_ns = claims.judged_ns - pieces.time_ns
+    more = ""
+    if pace_ns > 0:
+        times = -(-10 * claims.judged_ns // pace_ns) / 10
+        more = f" About {times:.1f} times as many workers would keep up, if each has a CPU."
+    return (
+        more,
+        "Use more DataLoader workers (num_workers), or make samples cheaper.\n"
+        "Decode once and store the result, or transform on the GPU. If only some batches are late, a longer "
+        "prefetch_factor bridges them. Keep the workers alive between epochs (persistent_workers=True).",
+    )
 
 
 RULE = Rule(

@@ -2,21 +2,52 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 import numpy as np
 
 from overlapscope.analysis.grouping import distinct, rows_by
 from overlapscope.analysis.host_work import backward_threads
 from overlapscope.analysis.late_launch import LAUNCH_PACE_NS
-from overlapscope.base.intervals import covered, cut, union
-from overlapscope.base.words import duration, listed
+from overlapscope.base.intervals import I64, covered, cut, union
+from overlapscope.base.words import duration, each, listed
 from overlapscope.catalog.devices import are_no_gpus
 from overlapscope.rules._claims import ClaimedPieces, Claims
-from overlapscope.rules._launches import FUSED, Maker, launches, makers, optimizer_class, optimizers
+from overlapscope.rules._features import DATA_PARALLEL, features_of
+from overlapscope.rules._launches import Owner, launches, outside_graphs, owners, who_launches
 from overlapscope.rules._lines import is_torch, most_in, sampled_lines, stacks_cost, top_line
-from overlapscope.rules.rule import Draft, Fixes, Rule, name, on_claimed
+from overlapscope.rules.rule import Draft, Fixes, Rule, on_claimed
 from overlapscope.trace.model import Kind
+
+_COMPILE = (
+    'Launch less often: torch.compile(model, mode="reduce-overhead").\n'
+    "It replays forward and backward as CUDA graphs; the default mode only joins small kernels. torch.cuda.graph does "
+    "the same by hand for a whole step. Larger batches and lower precision help only if there are fewer kernels or "
+    "less Python."
+)
+_COMPILED = (
+    'Launch less often: compile with mode="reduce-overhead".\n'
+    "It replays the compiled code as CUDA graphs; the default mode launches its kernels one by one. Graph breaks leave "
+    "ops outside of the compiled code (TORCH_LOGS=graph_breaks lists them)."
+)
+_INSIDE = (
+    "Launch fewer and larger CUDA graphs, and launch them before the host waits.\n"
+    "The GPU waits for launches of graphs. Each takes the host longer the more kernels the graph has, so join small "
+    "kernels, too."
+)
+_OUTSIDE = (
+    "Launch less often: move launches into the CUDA graphs.\n"
+    "Capture the ops before, between and after the graphs as well, or join them to fewer kernels. For compiled code, "
+    "TORCH_LOGS=graph_breaks,cudagraphs tells what stays outside."
+)
+_FUSE = (
+    "Pass fused=True to {}.\n"
+    "One launch then updates many parameters. Without it, every operation of the update is a launch of its own."
+)
+_DROP = (
+    "Call zero_grad(set_to_none=True), the default since PyTorch 2.0.\n"
+    "It drops the gradients and launches nothing, instead of filling each with zeros."
+)
 
 
 def _draft(claims: Claims, pieces: ClaimedPieces) -> Draft:
@@ -30,47 +61,60 @@ def _draft(claims: Claims, pieces: ClaimedPieces) -> Draft:
     lengths = ops.end_ns[kernels] - ops.start_ns[kernels]
     typical = f"; their median duration is {duration(int(np.median(lengths)))}" if len(lengths) else ""
     made = launches(claims)
-    by = makers(claims, made)
-    fused = any(maker.how == "fused" for maker in by)
-    known = optimizers(claims.trace)
-    fuse = "Pass fused=True to the optimizer. " if (known is None or known & FUSED) and not fused else ""
-    plain = [maker for maker in by if maker.optimizer and not maker.how and optimizer_class(maker.name) in FUSED]
-    fixes: Fixes | None = None if fuse else (("graph",),)
-    on_gpu = not are_no_gpus(claims.trace.device_names.values())
-    if 2 * sum(maker.launches for maker in plain) > len(made):
-        # If an optimizer makes most launches, an option of it comes before a graph of the whole step.
-        fixes = (("fused",),)
-    if not on_gpu:
-        # No replay is of fewer kernels.
-        fixes = ()
+    by, outside = owners(claims, made), outside_graphs(claims, made)
+    who = who_launches(claims, made, by)
+    remark, more = f": {who}" if who else "", ""
+    if len(outside) < len(made):
+        count = each(len(outside), max(1, claims.steps))
+        remark = f", {count} of {claims.times_a_step(len(made), 'launch')} outside the CUDA graphs"
+        more = f" {who[0].upper()}{who[1:]}." if who else ""
+    advice, fixes = _advice(claims, pieces, by, made, np.setdiff1d(made, outside))
     return Draft(
         where=top_line(claims, is_torch),
         title=f"The GPU waits {claims.time_a_step(pieces.time_ns)} while the host launches{most_in(claims, is_torch)}",
-        afterword=f"{_by_maker(claims, len(made), by, on_gpu)}{sampled_lines(claims, is_torch)}",
+        remark=remark,
+        afterword=f"{more}{sampled_lines(claims, is_torch)}",
         fixes=fixes,
+        for_all=advice in (_INSIDE, _OUTSIDE),
         nameless="between nodes of the backward pass" if len(backward_threads(claims.trace)) else "between launches",
         detail=f"In {claims.times_a_step(pieces.gaps, 'idle gap')} the launching thread was inside launch "
         f"calls and the ops that make them. {claims.times(len(kernels), 'compute kernel')} ran{typical}."
         f"{stacks_cost(claims)}",
-        advice='Launch less often: torch.compile(model, mode="reduce-overhead").\n'
-        "It replays forward and backward as CUDA graphs; the default mode only joins small kernels. torch.cuda.graph "
-        f"does the same by hand for a whole step. {fuse}Larger batches and lower precision help only if there are "
-        "fewer kernels or less Python.",
+        advice=advice,
     )
 
 
-def _by_maker(claims: Claims, count: int, by: Sequence[Maker], on_gpu: bool) -> str:
-    """Return who makes the launches, and on GPUs which optimizers can be fused, as sentences."""
-    named = [maker for maker in by if 20 * maker.launches >= count][:3]
-    if not named:
-        return ""
-    parts = [f"{claims.times(maker.launches, 'launch').split()[0]} come from {name(maker.name)}" for maker in named]
-    text = f" Of {claims.times_a_step(count, 'launch')}, {listed(parts)}."
-    for maker in named:
-        if on_gpu and maker.optimizer and maker.how != "fused" and optimizer_class(maker.name) in FUSED:
-            how = "uses foreach and isn't fused" if maker.how else "isn't fused: pass fused=True to it"
-            text += f" {name(maker.name)} {how}."
-    return text
+def _advice(
+    claims: Claims, pieces: ClaimedPieces, by: Sequence[Owner], made: I64, graphs: I64
+) -> tuple[str, Fixes | None]:
+    """Return what to change, which the program doesn't do yet, and the fixes that represent it; None for the rule's."""
+    features, ops = features_of(claims.trace), claims.device.timeline.ops
+    fusible = [owner for owner in by if owner.can_be_fused]
+    ends = claims.device.timeline.idle.ends[pieces.gap]
+
+    def are_most(calls: Iterable[I64]) -> bool:
+        """Return whether these are most of the launches, or most of the idle time ends with ops that they launch."""
+        rows = np.concatenate([made[:0], *calls])
+        awaited = np.isin(ends, ops.start_ns[np.isin(ops.launch, rows)])
+        return 2 * len(rows) > len(made) or 2 * int(pieces.length_ns[awaited].sum()) > pieces.time_ns
+
+    if are_no_gpus(claims.trace.device_names.values()):
+        # The catalog has the advice, and no replay is of fewer kernels.
+        return _COMPILE, ()
+    if features.data_parallel:
+        return DATA_PARALLEL, ()
+    if are_most(owner.calls for owner in fusible):
+        return _FUSE.format(listed(owner.optimizer for owner in fusible)), (("fused",),)
+    if are_most(owner.calls for owner in by if owner.zero_grad):
+        return _DROP, ()
+    if are_most([graphs]):
+        return _INSIDE, ()
+    if len(graphs):
+        return _OUTSIDE, (("graph",),)
+    if features.compiled:
+        return _COMPILED, (("graph",),)
+    fuse = f" Pass fused=True to {listed(owner.optimizer for owner in fusible)}." if fusible else ""
+    return f"{_COMPILE}{fuse}", None if fusible else (("graph",),)
 
 
 def _in_slow_calls(claims: Claims, pieces: ClaimedPieces) -> int:

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 import numpy as np
 from msgspec.structs import replace
 
+from overlapscope.analysis import calls as call_kinds
 from overlapscope.analysis.comm_kinds import CommKind, comm_kinds
 from overlapscope.analysis.comm_order import CommOps, lead_ns
 from overlapscope.analysis.figures import Window
@@ -18,8 +19,9 @@ from overlapscope.base.intervals import contains
 from overlapscope.base.words import duration, listed, percent, share, shorten
 from overlapscope.catalog.causes import COMM_CAUSES, EXPOSED_COMM, CommCause
 from overlapscope.rules._claims import ClaimedPieces, Claims
+from overlapscope.rules._features import DATA_PARALLEL, features_of
 from overlapscope.rules.rule import Draft, Rule, name, spread
-from overlapscope.trace.lost import CAUSES, FIGURES
+from overlapscope.trace.lost import ENGINES, FINDINGS
 from overlapscope.trace.op_names import short_kernel
 
 _ADVICE = {
@@ -27,31 +29,39 @@ _ADVICE = {
     "before its result is used.\nWithout async_op, recent versions of PyTorch run it on the stream that computes.",
     CommCause.HOST_SYNC: "Do not let the host wait between launches: no .item(), .cpu() or synchronize() there.\n"
     "Sizes that the host reads back from the GPU, such as those of an all-to-all, cost a wait each; exchange them "
-    "ahead. Calls of cudaMalloc and cudaFree go away once PyTorch's allocator has enough memory.",
+    "ahead.",
     CommCause.LATE_COMPUTE: "Launch compute ahead of the GPU, so that it is queued when the collective begins.\n"
     "Do less on the host between launches. The findings on idle time name its work, and what shortens it.",
     CommCause.LATE_ISSUE: "Launch the collective as soon as its input is ready.\n"
-    "FSDP: prefetch further ahead, with forward_prefetch or set_modules_to_forward_prefetch and "
-    "set_modules_to_backward_prefetch. Otherwise move the call up, before compute that does not need it.",
+    "{fsdp}Move calls of your own up, before compute that does not need their result.",
     CommCause.BLOCKED_BEHIND: "Launch urgent collectives first, and send less in those ahead of them.\n"
     "A process group runs its collectives one after the other. A second process group lets an urgent one pass.",
     CommCause.WAITING_FOR_INPUT: "Let the collective wait for less: record the event right after the op that writes "
     "its input.\nIf it waits for a copy or another group's collective, start that one earlier.",
     CommCause.NO_COMPUTE: "Split the work, so that one part communicates while another part computes.\n"
-    "DDP: keep the last bucket small (bucket_cap_mb). Tensor parallelism: split the batch or the sequence (async TP). "
-    "Expert parallelism: two micro-batches in turn. Or communicate less: accumulate gradients under no_sync(), or send "
-    "a smaller type.",
+    "{ddp}Tensor parallelism: split the batch or the sequence (async TP). Expert parallelism: two micro-batches in "
+    "turn. Or communicate less: send a smaller type{no_sync}.",
     CommCause.WAITING_OR_TRANSFER: "Compare the ranks with `overlapscope ranks`: it tells waiting for a late rank from "
-    "the transfer.\nIf one rank is late, balance its work first. If it is the transfer, send less (a smaller type, "
-    "no_sync()), keep groups within a machine, or start the collective earlier.",
+    "the transfer.\nIf one rank is late, balance its work first. If it is the transfer, send less (a smaller "
+    "type{no_sync}), keep groups within a machine, or start the collective earlier.",
 }
 """Advice by the cause that costs most."""
 
 
+_ALLOCATES = (
+    "Keep the driver from allocating and freeing memory there: the host launches nothing meanwhile.\n"
+    "Such calls go away once PyTorch's allocator has enough memory. Stay clear of the memory limit, and avoid sizes "
+    "that change every step, or set PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True."
+)
 _GENERAL = (
-    "Start collectives earlier and in smaller parts, so that compute hides them.\nDDP: smaller buckets "
-    "(bucket_cap_mb), and a small last one. FSDP: forward_prefetch or set_modules_to_forward_prefetch. Otherwise "
-    "async_op=True, and wait() just before use."
+    "Start collectives earlier and in smaller parts, so that compute hides them.\n{ddp}{fsdp}Call your own with "
+    "async_op=True, and wait() just before their result is used."
+)
+_DDP = "DDP: use smaller buckets, above all a small last one (bucket_cap_mb). "
+_NO_SYNC = ", or accumulate gradients under no_sync()"
+_FSDP = (
+    "FSDP: prefetch further ahead, with forward_prefetch or set_modules_to_forward_prefetch and "
+    "set_modules_to_backward_prefetch. "
 )
 _BEGINNINGS = {
     CommCause.LATE_ISSUE: "when the host launched it",
@@ -60,6 +70,14 @@ _BEGINNINGS = {
     CommCause.WAITING_FOR_INPUT: "after an op that it waited for",
     CommCause.UNKNOWN: "after a delay that the recording does not explain, such as a full GPU",
 }
+
+
+def _fitting(claims: Claims, advice: str) -> str:
+    """Return advice without options that the program cannot have, because it uses no DDP or FSDP."""
+    features = features_of(claims.trace)
+    if features.data_parallel:
+        return DATA_PARALLEL
+    return advice.format(ddp=_DDP * features.ddp, fsdp=_FSDP * features.fsdp, no_sync=_NO_SYNC * features.ddp)
 
 
 def _check(claims: Claims) -> Iterator[Draft]:
@@ -85,12 +103,12 @@ def _check(claims: Claims) -> Iterator[Draft]:
     draft = Draft(
         title=title,
         detail=detail,
-        advice=_GENERAL,
+        advice=_fitting(claims, _GENERAL),
         bound_ns=cost,
         example=Window(start_ns=int(top.start_ns[longest]), end_ns=int(top.end_ns[longest])),
     )
     # If a part of the recording that decides causes may be lost, they are unknown.
-    if not claims.analysis.result.trust.lost & CAUSES:
+    if not claims.analysis.result.trust.lost & FINDINGS:
         draft = _explained(claims, draft, described.kinds[costliest[0]], top, comm.take(described.kind == costliest[0]))
     yield draft
 
@@ -117,13 +135,16 @@ def _explained(claims: Claims, draft: Draft, kind: CommKind, pieces: ExposedComm
         blames_call=True,
         gap=-1,
     ).places(claims.trace)
-    meaning = EXPOSED_COMM[cause].evidence
+    meaning, advice = EXPOSED_COMM[cause].evidence, _ADVICE.get(cause, _GENERAL)
+    allocating = blamed.length_ns[pick(call_kinds.allocates(calls), blamed.call, False)]
+    if cause == CommCause.HOST_SYNC and 2 * int(allocating.sum()) > int(blamed.length_ns.sum()):
+        advice = _ALLOCATES
     return replace(
         draft,
         title=f"{draft.title}: mostly {name(shorten(kind.words, 50))}, {cause}",
         detail=f"{draft.detail} Causes of the first: {why}. Mostly, it {meaning}.{_held(claims, blamed)}"
         f"{_beginnings(claims, comm)}{_depths(claims, kind, comm)}{spread(claims, places)}",
-        advice=_ADVICE.get(cause, _GENERAL),
+        advice=_fitting(claims, advice),
         where=places[0].where if places else None,
     )
 
@@ -204,5 +225,5 @@ for work in pending:
 """,
     check=_check,
     effort="option",
-    rests_on=FIGURES,
+    rests_on=ENGINES,
 )

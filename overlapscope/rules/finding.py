@@ -10,7 +10,6 @@ from overlapscope.analysis.figures import Window
 from overlapscope.catalog.earlier_names import current_rule
 
 Severity = Literal["error", "warning", "info"]
-CostFrom = Literal["replay", "bound"]
 Effort = Literal["option", "line", "restructuring"]
 """What the advice asks for: an option, a line or two, or another structure of the program."""
 EFFORTS: Final = ("option", "line", "restructuring")
@@ -22,9 +21,19 @@ HARDLY = 0.0005
 FLOOR = 0.01
 """Minimum share of the judged span that a finding must cost for its rule to fire."""
 
-_WORK: Final = frozenset({"cpu-ops", "dispatch", "python"})
-"""Rules on work of the host. In the same work, the host may wait for a CPU or a lock, for which other rules have better
-advice. So a fix counts for no more than its rule explains, though without the work the waits are gone, too."""
+
+class Saving(msgspec.Struct, frozen=True, kw_only=True):
+    """Saving of a finding's fix by a replay, over all judged steps together, from `saved_low_ns` to `saved_high_ns`.
+
+    It may exceed the finding's cost, because a fix can also remove time of other findings.
+    """
+
+    saved_ns: int
+    saved_low_ns: int
+    """Negative if the fix may make the program slower."""
+    saved_high_ns: int
+    fix: tuple[str, ...]
+    """Changes of `overlapscope whatif` that were replayed."""
 
 
 class Where(msgspec.Struct, frozen=True, kw_only=True):
@@ -56,66 +65,35 @@ class Finding(msgspec.Struct, frozen=True, kw_only=True):
     advice: str
     """Recommended change."""
     steps: int = 0
-    """Number of judged steps that the following times cover together; 0 if the scope is not divided into steps."""
+    """Number of judged steps that cost and saving cover together; 0 if the scope is not divided into steps."""
     cost_ns: int
-    """Saving of the fix alone, by replay where possible, otherwise at most; 0 for good news.
-
-    If the plain program is known, this and the words are about that program.
-    """
-    low_ns: int = 0
-    """Saving that is certain: the lower end by replay, 0 if no replay can tell."""
-    high_ns: int = 0
-    """Upper end of the saving."""
-    bound_ns: int
-    """Time that the finding explains in the recording; 0 for good news.
-
-    The fix saves at most this much of it. By replay it may save more, because it can also remove time of other
-    findings.
-    """
-    found_in: Literal["both", "recorded", "plain"] = "both"
-    """Program with this finding: only the recording, only the plain program, or both if both are known."""
-    plain_bound_ns: int | None = None
-    """Like `bound_ns` in the plain program; None where that program is unknown."""
-    cost_from: CostFrom
-    """Origin of `cost_ns`: a replay (`overlapscope whatif`), or the bound."""
+    """Time that the finding explains in the program if its step is known, else in the recording; 0 for good news."""
+    idle_ns: int = 0
+    """Part of the cost in which the device is idle; in a recording, some of it may be the profiler's."""
+    saving: Saving | None = None
+    """Saving of the fix alone, by a replay; None if no replay can tell, so that it is at most the cost."""
     effort: Effort = "restructuring"
-    fix: tuple[str, ...] = ()
-    """Changes of `overlapscope whatif` that were replayed for `cost_ns`; empty if it is the bound."""
     doubt: str = ""
-    """Caveats about the saving, in sentences: it contradicts a measurement, or exceeds it."""
+    """Caveats about the saving, in sentences: it contradicts the cost."""
     where: Where | None
     example: Window | None
     """The longest single case, to be opened in a timeline of the recording."""
-    plain_example: Window | None = None
-    """The longest single case in the plain program's timeline; None where that program is unknown."""
 
     def __post_init__(self) -> None:
         msgspec.structs.force_setattr(self, "rule", current_rule(self.rule))
 
     @property
-    def spoken_bound_ns(self) -> int:
-        """Bound in the program that the finding's words are about."""
-        return self.bound_ns if self.plain_bound_ns is None else self.plain_bound_ns
-
-    @property
-    def mean_bound_ns(self) -> int:
-        """`bound_ns` in an average step; in the scope if it has no steps."""
-        return round(self.bound_ns / max(1, self.steps))
+    def mean_cost_ns(self) -> int:
+        """`cost_ns` in an average step; in the scope if it has no steps."""
+        return round(self.cost_ns / max(1, self.steps))
 
 
-def surest_first(finding: Finding) -> tuple[bool, float, int, float, float, str, str, int]:
-    """Return the sort key of a finding: what is certain to save most first, then the least effort, good news last.
-
-    If nothing is certain, what may save most comes first.
-    """
-    steps = max(1, finding.steps)
-    certain_ns = min(finding.low_ns, finding.spoken_bound_ns) if finding.rule in _WORK else finding.low_ns
+def costliest_first(finding: Finding) -> tuple[bool, float, int, str, str, int]:
+    """Return the sort key of a finding: what costs most first, then the least effort, good news last."""
     return (
         finding.severity == "info",
-        -certain_ns / steps,
-        EFFORTS.index(finding.effort) if finding.low_ns else 0,
-        -finding.cost_ns / steps,
-        -finding.bound_ns / steps,
+        -finding.cost_ns / max(1, finding.steps),
+        EFFORTS.index(finding.effort),
         finding.rule,
         finding.source,
         finding.device,

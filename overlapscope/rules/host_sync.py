@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import numpy as np
+
+from overlapscope.analysis.host import around, outermost_around
+from overlapscope.base.columns import pick
 from overlapscope.catalog.ops import op_words
 from overlapscope.rules._claims import ClaimedPieces, Claims
 from overlapscope.rules.finding import Where
@@ -13,7 +17,7 @@ _ITEM = (
     "loss.detach() to a list and read it later."
 )
 _SYNCHRONIZE = (
-    "Drop torch.cuda.synchronize() from the loop.\n"
+    "Drop {call} from the loop.\n"
     "If it only times the step, use CUDA events. If it orders streams, use current_stream().wait_stream(other), so "
     "that the stream waits instead of the host."
 )
@@ -30,10 +34,21 @@ _OTHER = (
     "Keep losses and metrics on the GPU and read them every few steps. To order streams, use event.wait() or "
     "wait_stream() instead of synchronize(), so that the stream waits instead of the host."
 )
+_SYNCHRONIZES = {
+    "cudaDeviceSynchronize": "torch.cuda.synchronize()",
+    "cudaStreamSynchronize": "torch.cuda.Stream.synchronize()",
+}
+_OUTER = {
+    "aten::copy_": "copy_()",
+    "aten::index": "tensor[mask]",
+    "aten::index_put_": "tensor[mask] = value",
+    "aten::to": ".cpu() or .to()",
+}
+"""Source code for the outermost op around a wait."""
 _SHAPED = frozenset({"aten::nonzero", "aten::masked_select", "aten::unique", "aten::_unique2", "aten::index"})
 
 
-def _advice(where: Where | None) -> str:
+def _advice(claims: Claims, where: Where | None) -> str:
     """Return what to change at the costliest place."""
     op, call = (where.op or "", where.call or "") if where is not None else ("", "")
     if op_words(op) in (".item()", "if tensor:"):
@@ -42,27 +57,39 @@ def _advice(where: Where | None) -> str:
         return _SHAPE.format(op=op.removeprefix("aten::"))
     if op in ("aten::copy_", "aten::_to_copy", "aten::to"):
         return _DOWNLOAD
-    return _SYNCHRONIZE if call == "cudaDeviceSynchronize" else _OTHER
+    # Without ops in the recording, any of them may have made the call.
+    written = "" if op or not len(claims.trace.cpu_ops) else _SYNCHRONIZES.get(call, "")
+    return _SYNCHRONIZE.format(call=written) if written else _OTHER
 
 
-def _waits(claims: Claims, where: Where | None) -> str:
+def _waits(claims: Claims, pieces: ClaimedPieces, where: Where | None) -> str:
     """Return what waits, such as `The host waits for the GPU in .item()`."""
-    named = "" if where is None else where.op or where.call or ""
-    shown = op_words(named) if claims.trace.framework == "pytorch" else named
-    return f"The host waits for the GPU in {name(shown)}" if shown else "The host waits for the GPU"
+    text = "" if where is None else where.op or where.call or ""
+    if claims.trace.framework == "pytorch":
+        text = _outermost(claims, pieces, where) or op_words(text)
+    return f"The host waits for the GPU in {name(text)}" if text else "The host waits for the GPU"
+
+
+def _outermost(claims: Claims, pieces: ClaimedPieces, where: Where | None) -> str:
+    """Return source code for the outermost op around the longest wait of a place; empty if unknown."""
+    ops = claims.trace.cpu_ops
+    inner = around(ops, pieces.thread, pieces.at_ns)
+    here = pick(ops.named(lambda op: where is not None and op == where.op), inner, False)
+    if not here.any():
+        return ""
+    longest = np.argmax(np.where(here, pieces.length_ns, -1)).reshape(1)
+    (outer,) = outermost_around(ops, pieces.thread[longest], pieces.at_ns[longest]).tolist()
+    return _OUTER.get(ops.name(outer), "")
 
 
 def _draft(claims: Claims, pieces: ClaimedPieces) -> Draft:
     places = pieces.places(claims.trace)
     where = places[0].where if places else None
     return Draft(
-        title=f"{_waits(claims, where)}, which costs {claims.time_a_step(pieces.time_ns)}",
+        title=f"{_waits(claims, pieces, where)}, which costs {claims.time_a_step(pieces.time_ns)}",
         detail="The host waited in a blocking call and launched the next work only after the call returned. "
         f"Because of that, {lost(claims, pieces)}.",
-        afterword=""
-        if len(claims.trace.python_frames)
-        else " Record with --stacks (in Python, with_stack=True) to see the line.",
-        advice=_advice(where),
+        advice=_advice(claims, where),
     )
 
 

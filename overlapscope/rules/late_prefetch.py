@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from overlapscope.catalog.advice import in_words_of
 from overlapscope.catalog.causes import CopyCause
 from overlapscope.rules._claims import Claims
 from overlapscope.rules.rule import Draft, Rule, claimed
+from overlapscope.trace.model import Kind
 
 _REASONS = {
     CopyCause.LATE_ISSUE: (
@@ -34,6 +36,15 @@ _REASONS = {
     ),
 }
 """Title, evidence and advice by cause."""
+_DOWNLOADS = {
+    CopyCause.LATE_ISSUE: "Issue the copy right after the op that computes its data.\n"
+    "Let the copy stream wait for an event after that op, and copy with non_blocking=True into pinned memory before "
+    "the next ops are launched and before anything that makes the host wait (.item(), synchronize()).",
+    CopyCause.EVENT_WAIT: "Wait only for what is needed: record the event right after the op that computes the data.\n"
+    "Do not call wait_stream() on the whole compute stream. Let the next compute overwrite another buffer, so that it "
+    "doesn't wait for the copy.",
+}
+"""Advice for downloads by cause."""
 
 
 def _check(claims: Claims) -> Iterator[Draft]:
@@ -46,6 +57,10 @@ def _check(claims: Claims) -> Iterator[Draft]:
             e.subject == "exposed-copy" and e.cause == cause and e.confidence == "rebuilt"
             for e in claims.device.result.evidence
         )
+        kinds = claims.device.timeline.ops.kind[pieces.copy]
+        download = 2 * int(pieces.length_ns[kinds == Kind.D2H].sum()) > pieces.time_ns
+        if download and cause != CopyCause.ENGINE_BUSY:
+            advice = in_words_of(claims.trace.framework, "two-way", _DOWNLOADS[cause])
         doubt = " The recording does not say which event was waited for; it was rebuilt from the timeline." * rebuilt
         yield claimed(
             claims,
@@ -54,9 +69,9 @@ def _check(claims: Claims) -> Iterator[Draft]:
                 title=f"{title} {claims.time_a_step(pieces.time_ns)}",
                 detail=f"In {claims.times_a_step(len(pieces.copies), 'case')} the copy {seen} (cause {cause}).{doubt}",
                 advice=advice,
-                for_all=cause == CopyCause.ENGINE_BUSY,
-                # No intervention loosens an event wait or changes the order in a queue.
-                fixes=None if cause == CopyCause.LATE_ISSUE else (),
+                for_all=cause == CopyCause.ENGINE_BUSY or download,
+                # No intervention loosens an event wait, changes the order in a queue, or downloads earlier.
+                fixes=None if cause == CopyCause.LATE_ISSUE and not download else (),
             ),
         )
 

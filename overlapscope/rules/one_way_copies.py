@@ -48,8 +48,8 @@ def _check(claims: Claims) -> Iterator[Draft]:
     at_once = f"both at once for {claims.time(both)}" if both else "never both at once"
     places = rest.places(claims.trace)
     yield Draft(
-        title=f"Uploads and downloads take turns: {claims.time_a_step(cost)} ({share(cost, claims.judged_ns)}) could "
-        "overlap",
+        title=f"Uploads and downloads take turns: up to {claims.time_a_step(cost)} "
+        f"({share(cost, claims.judged_ns)}) could overlap",
         detail=f"H2D copies ran for {claims.time_a_step(upload)}, D2H copies for {claims.time(download)}, {at_once}; "
         "the direction "
         f"changed {claims.times(turns, 'time')}. {reason} The link carries both directions at once, though each a "

@@ -5,12 +5,23 @@ from __future__ import annotations
 import numpy as np
 
 from overlapscope.analysis.groups import LARGE_BYTES
-from overlapscope.analysis.host import staging
+from overlapscope.analysis.host import loading, staging
 from overlapscope.base.intervals import I64
 from overlapscope.catalog.advice import in_words_of
 from overlapscope.rules._claims import ClaimedPieces, Claims
+from overlapscope.rules._features import are_saved_tensors
 from overlapscope.rules.rule import Draft, Rule, lost, on_claimed
 from overlapscope.trace.model import GpuOps, Kind, Memory
+
+_DOWNLOADS = (
+    "Download with buffer.copy_(data, non_blocking=True) into a pinned buffer made once, and synchronize an event "
+    "before the host reads it."
+)
+_SAVED = (
+    "Pass pin_memory=True to save_on_cpu.\n"
+    "Hooks of your own (saved_tensors_hooks) can reuse pinned buffers, and leave weights and small tensors on the GPU. "
+    "torch.utils.checkpoint recomputes tensors instead, and copies nothing."
+)
 
 
 def _draft(claims: Claims, pieces: ClaimedPieces) -> Draft:
@@ -20,6 +31,9 @@ def _draft(claims: Claims, pieces: ClaimedPieces) -> Draft:
         return _staged_by_xla(claims, pieces)
     moved = int(ops.bytes[copies].clip(min=0).sum())
     downloads = bool((ops.kind[copies] == Kind.D2H).any())
+    uploads = not downloads or bool((ops.kind[copies] == Kind.H2D).any())
+    loads = len(loading(claims.trace)) or not len(claims.trace.cpu_ops)
+    batches = "DataLoader(pin_memory=True) for batches, or " if loads else ""
     even = " even with non_blocking=True" if claims.trace.framework == "pytorch" else ""
     return Draft(
         title=f"Copies of pageable (not pinned) memory cost {claims.time_a_step(pieces.time_ns)}",
@@ -28,11 +42,16 @@ def _draft(claims: Claims, pieces: ClaimedPieces) -> Draft:
         f"Because of that, {lost(claims, pieces)}. The driver stages such a copy through a buffer of its own: the call "
         f"blocks{even}, and the copy is slower. The exposed time and the idle time after the blocked "
         "call are counted. Pinning also shortens the copy itself, so that hidden copy time may shrink too.",
-        advice="Pin the host memory once, outside the loop.\n"
-        "Use DataLoader(pin_memory=True) for batches, or one buffer made once with torch.empty(..., pin_memory=True) "
-        "and filled in place; then copy with non_blocking=True."
-        + " For downloads, copy_() into a pinned buffer made once, and synchronize before you read it." * downloads
-        + " Do not call pin_memory() right before each copy: that costs more than it saves.",
+        advice=_SAVED
+        if are_saved_tensors(claims, copies)
+        else "Pin the host memory once, outside the loop.\n"
+        + (
+            f"Use {batches}one buffer made once with torch.empty(..., pin_memory=True) and filled in place; then copy "
+            "with non_blocking=True. "
+        )
+        * uploads
+        + f"{_DOWNLOADS} " * downloads
+        + "Do not call pin_memory() right before each copy: pinning new memory takes longer than most copies.",
     )
 
 

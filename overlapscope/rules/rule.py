@@ -15,7 +15,7 @@ from overlapscope.catalog.devices import as_recorded
 from overlapscope.catalog.ops import op_words
 from overlapscope.rules._claims import ClaimedPieces, Claims, Place
 from overlapscope.rules.finding import Effort, Severity, Where
-from overlapscope.trace.lost import CAUSES, Part
+from overlapscope.trace.lost import FINDINGS, Part
 
 Fixes = tuple[tuple[str, ...], ...]
 """Sets of interventions (`overlapscope whatif`) that represent the advice. The best set is used."""
@@ -31,12 +31,16 @@ class Draft(Struct, frozen=True):
     detail: str
     advice: str
     bound_ns: int = 0
+    idle_ns: int = 0
+    """Part of it in which the device is idle."""
     where: Where | None = None
     example: Window | None = None
     for_all: bool = False
     """True if the advice is the same in every framework, although other advice of the rule isn't."""
     afterword: str = ""
     """Text after the detail and the places."""
+    remark: str = ""
+    """End of the title, after the share of the time."""
     nameless: str = NO_OP
     """Place of time for which no op, call or line is known, in words."""
     severity: Severity | None = None
@@ -66,10 +70,10 @@ class Rule(Struct, frozen=True):
     """The same program without the problem."""
     check: Check
     effort: Effort = "restructuring"
-    rests_on: frozenset[Part] = CAUSES
+    rests_on: frozenset[Part] = FINDINGS
     """Parts of the recording that it is computed from; by default, all parts that causes need.
 
-    If events of one of them may be lost, the rule's result is unknown.
+    If events of one of them may be lost, there may be more to find: the rule can't pass, but a finding stands.
     """
     fixes: Fixes = ()
     """Interventions that represent the advice in a replay.
@@ -107,9 +111,10 @@ def claimed(claims: Claims, pieces: ClaimedPieces, draft: Draft) -> Draft:
     places = pieces.places(claims.trace)
     return replace(
         draft,
-        title=f"{draft.title} ({share(pieces.time_ns, claims.judged_ns)})",
+        title=f"{draft.title} ({share(pieces.time_ns, claims.judged_ns)}){draft.remark}",
         detail=f"{draft.detail}{spread(claims, places, draft.nameless)}{draft.afterword}",
         bound_ns=pieces.time_ns,
+        idle_ns=pieces.idle_ns,
         where=_where(places, draft.where),
         example=pieces.example,
     )

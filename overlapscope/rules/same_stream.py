@@ -4,20 +4,53 @@ from __future__ import annotations
 
 import numpy as np
 
+from overlapscope.analysis import calls as call_kinds
 from overlapscope.analysis.grouping import distinct
+from overlapscope.base.columns import pick
+from overlapscope.catalog.advice import in_words_of
 from overlapscope.rules._claims import ClaimedPieces, Claims
+from overlapscope.rules._features import SAVE_LESS, are_saved_tensors
 from overlapscope.rules.rule import Draft, Rule, on_claimed, streams
+from overlapscope.trace.model import Kind
+
+_UPLOAD = (
+    "Issue the copies on a stream of their own, one step ahead of their use.\n"
+    "Under torch.cuda.stream(copy_stream), call target.copy_(source, non_blocking=True) from pinned memory. Let the "
+    "compute stream wait for the copy (current_stream().wait_stream(copy_stream), or an event). Let the copy stream "
+    "wait before it overwrites a buffer that is still in use; two buffers that take turns make that wait short."
+)
+_DOWNLOAD_TOO = " Give downloads a third stream, which waits for an event after the op that computes the data."
+_UPLOAD_TOO = " Issue uploads on another stream, one step ahead of their use."
+_DOWNLOAD = (
+    "Download on a stream of its own, after an event, and read the data one step later.\n"
+    "Record an event after the op that computes the data, and let the copy stream wait for it. Under "
+    "torch.cuda.stream(copy_stream), call buffer.copy_(data, non_blocking=True) into pinned memory, and "
+    "data.record_stream(copy_stream). Synchronize an event after the copy just before the host reads the buffer."
+)
 
 
 def _draft(claims: Claims, pieces: ClaimedPieces) -> Draft:
-    stream = claims.device.timeline.ops.stream
+    ops = claims.device.timeline.ops
+    stream, kind = ops.stream, ops.kind[pieces.copies]
     used = distinct(stream[pieces.copies])
     rest = claims.unhideable()
     rest = rest.take(np.isin(stream[rest.copy], used))
+    other = bool((kind != kind[0]).any())
+    download = 4 * int(pieces.length_ns[ops.kind[pieces.copy] == Kind.D2H].sum()) > 3 * pieces.time_ns
+    saved = are_saved_tensors(claims, pieces.copies)
+    if saved:
+        advice = SAVE_LESS
+    elif download:
+        advice = in_words_of(claims.trace.framework, "two-way", _DOWNLOAD) + _UPLOAD_TOO * other
+    else:
+        advice = f"{_UPLOAD}{_DOWNLOAD_TOO * other}"
+    if pick(call_kinds.launches_graphs(claims.trace.runtime_calls), ops.launch[pieces.copies], False).any():
+        advice += " Fork that stream with events while the CUDA graph is captured."
     more = ""
     blocking = int(np.isin(pieces.copies, claims.blocking).sum())
     if blocking:
-        more = f" The host also waited for {blocking} of them (no non_blocking=True), which must change too."
+        waits = claims.times_a_step(blocking, "wait")
+        more = f" The host also waited for copies ({waits}, no non_blocking=True), which must change too."
     if rest.time_ns:
         more += (
             f" Another {claims.time(rest.time_ns)} of copies on that stream cannot be hidden in any order, "
@@ -28,11 +61,9 @@ def _draft(claims: Claims, pieces: ClaimedPieces) -> Draft:
         title=f"Copies on the compute stream run alone for {claims.time_a_step(pieces.time_ns)}",
         detail=f"{claims.times_a_step(len(pieces.copies), 'copy')} on {streams(used.tolist())} ran in order with the "
         f"compute of the same stream, so neither could run beside the other.{more}",
-        advice="Issue the copies on a stream of their own, one step ahead of their use.\n"
-        "Under torch.cuda.stream(copy_stream), call target.copy_(source, non_blocking=True) from pinned memory. Let "
-        "the compute stream wait for the copy (current_stream().wait_stream(copy_stream), or an event). Let the copy "
-        "stream wait before it overwrites a buffer that is still in use; two buffers that take turns make that wait "
-        "short.",
+        advice=advice,
+        for_all=download,
+        fixes=() if saved else None,
     )
 
 

@@ -32,7 +32,7 @@ _FULL = (
     "each kernel fills the GPU",
     "Kernels of both were queued at the same time and still ran one after the other, beside each other only as one "
     "began while the other ended: each fills the GPU, so a second stream has nothing to run on.",
-    "Use one stream: more streams gain nothing for this work, and nothing is lost.\n"
+    "Keep the streams or use one: these kernels take turns on any number of streams.\n"
     "Streams help small kernels, and copies beside compute.",
 )
 _LAUNCHED_LATE = (

@@ -191,6 +191,7 @@ def _period(lanes: Lanes, lane: TimelineLane, row: int) -> Details:
     for word, causes in (
         ("exposed by cause", figures.exposed_copy_by_cause),
         ("exposed comm by cause", figures.exposed_comm_by_cause),
+        ("other memory work by kind", figures.exposed_other_by_cause),
         ("idle by cause", figures.idle_by_cause),
     ):
         if any(causes.values()):

@@ -72,14 +72,14 @@ def _trace(
 def _findings(
     page: Page, of_trace: list[DeviceReport], lanes: Lanes | None, timeline: model.TimelineBlock | None
 ) -> Iterator[Block]:
-    """Yield the findings, the surest saving first, each with a button that shows its example in the timeline."""
+    """Yield the findings, costliest first, each with a button that shows its example in the timeline."""
     findings = parts.in_order(of_trace)
     yield Heading("Findings")
     if page.recorded:
         yield Text("Findings are about the program without the profiler. This report is on its recording.")
     elif not findings:
         yield Text(f"No rule found anything{tables.where_none_found(page.report.traces)}.", tone="muted")
-    if note := tables.costs_note([finding for _, finding in findings]):
+    if note := tables.findings_note(page.report.traces, [finding for _, finding in findings]):
         yield Text(note, tone="muted")
     several = len({finding.device for _, finding in findings}) > 1
     for part, finding in findings:

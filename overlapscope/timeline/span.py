@@ -9,7 +9,7 @@ import numpy as np
 from overlapscope.analysis.device import period
 from overlapscope.analysis.figures import Period
 from overlapscope.base.kept import kept
-from overlapscope.catalog.causes import COMM_RANK, COPY_CAUSES, IDLE_CAUSES
+from overlapscope.catalog.causes import COMM_RANK, COPY_CAUSES, IDLE_CAUSES, OTHER_RANK
 from overlapscope.timeline.categories import CATEGORIES
 from overlapscope.timeline.fill import Fill, fill_of
 from overlapscope.timeline.lane import Lanes
@@ -59,16 +59,17 @@ def span(lanes: Lanes, device: int, start_ns: int, end_ns: int) -> Period:
 
 @kept()
 def _fills(lanes: Lanes, device: int) -> dict[str, Fill]:
-    """Return the nonempty categories of a device's overlap lane, causes of exposed communication, and `_SETS`."""
+    """Return the nonempty categories of a device's overlap lane, causes that it doesn't show, and `_SETS`."""
     (overlap,) = (lane for lane in lanes.lanes if lane.kind == "overlap" and lane.device == device)
     fills = {CATEGORIES[fill.category]: fill for fill in overlap.fills}
     for name in _SETS:
         ran = getattr(lanes.device(device).timeline, name)
         if len(ran.starts):
             fills[name] = fill_of(-1, ran.starts - lanes.origin_ns, ran.ends - lanes.origin_ns)
-    exposed = lanes.device(device).exposed_comm
-    for cause, rank in COMM_RANK.items():
-        ran = exposed.of_cause(rank)
-        if len(ran.starts):
-            fills[f"exposed-comm:{cause}"] = fill_of(-1, ran.starts - lanes.origin_ns, ran.ends - lanes.origin_ns)
+    comm, other = lanes.device(device).exposed_comm, lanes.device(device).exposed_other
+    for subject, pieces, ranks in (("exposed-comm", comm, COMM_RANK), ("exposed-other", other, OTHER_RANK)):
+        for cause, rank in ranks.items():
+            ran = pieces.of_cause(rank)
+            if len(ran.starts):
+                fills[f"{subject}:{cause}"] = fill_of(-1, ran.starts - lanes.origin_ns, ran.ends - lanes.origin_ns)
     return fills

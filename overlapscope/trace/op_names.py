@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import re
 
+from overlapscope.trace.comm_names import base_name, communicates
 from overlapscope.trace.model import Kind, Memory
 
 MTIA = "mtia_ccp_events"
@@ -46,6 +47,8 @@ _DIRECTION = {
     "ptop": Kind.P2P,
 }
 _KNOWN_DIRECTION = re.compile(r"[A-Z](?:to|2)[A-Z]", re.IGNORECASE)
+_MIGRATION_NAME = re.compile(r"Migration\b")
+"""Page migrations of managed memory, as the reader of Nsight Systems names them."""
 _COPY_NAME = re.compile(r"\s*(?:memcpy|copy)\s+(\S+)", re.IGNORECASE)
 _FILL_NAME = re.compile(r"\s*(?:memset|fill)", re.IGNORECASE)
 _SIDES = re.compile(r"\((.+?)\s*->\s*(.+)\)\s*$")
@@ -56,43 +59,10 @@ _BLIT_COPY = re.compile(r"__amd_rocclr_copy")
 """Kernels by which ROCm copies, within the device or between it and the host."""
 _WITHIN_DEVICE = re.compile(r"(?:hip|cu|cuda)Memcpy\w*(?:DtoD|Peer)")
 _BETWEEN_DEVICES = re.compile(r"(?:hip|cu|cuda)Memcpy\w*Peer")
-_BLIT = re.compile(r"__amd_rocclr_(?:copy|fill)|FillBuffer$")
+_BLIT_FILL = re.compile(r"__amd_rocclr_fill|FillBuffer$")
 
-# Libraries whose kernels do nothing but communicate. Matched against the qualified name without template
-# arguments.
-_COMM_LIBRARY = re.compile(
-    r"""
-      (?<![a-z]) nccl (?:sym[a-z]*)? (?:dev)? kernel      # NCCL, RCCL; symmetric kernels since NCCL 2.27
-    | (?<![a-z]) nccl_? (?:all|reduce|broadcast|send|recv)
-    | (?<![a-z]) rccl | msccl                             # RCCL, MSCCL, MSCCL++
-    | oneccl | oneapi::ccl | (?<![a-z]) ccl:: | (?<![a-z]) hccl
-    | (?<![a-z]) hcom_                                    # HCCL, as msprof names its collectives
-    | nvshmem | roc_?shmem | (?<![a-z]) ishmem
-    | deep_ep:: | (?<![a-z]) (?:inter|intra)node(?:_ll)?::  # DeepEP, under any namespace
-    | userbuffers_                                        # Transformer Engine's user buffers
-    | symmetric_memory::
-    | quick_?reduce::
-    """,
-    re.IGNORECASE | re.VERBOSE,
-)
-# Collectives written by hand: vLLM, sglang, aiter `cross_device_reduce_*`; TensorRT-LLM
-# `oneShotAllReduceKernel`, `allreduce_fusion_kernel_*`; PyTorch symmetric memory
-# `one_shot_all_reduce_kernel`, `multimem_all_gather_kernel`. A reduction across the threads of a block or
-# warp is called an all-reduce as well, and is compute.
-_COLLECTIVE = re.compile(
-    r"""
-      cross_device_reduce
-    | (?<!warp)(?<!block)(?<!quad)(?<!thread)(?<!warp_)(?<!block_)(?<!quad_)(?<!thread_) all_?reduce
-    | all_?gather | reduce_?scatter | all_?to_?all
-    """,
-    re.IGNORECASE | re.VERBOSE,
-)
 _JUDGED = 2048
 """Number of characters of a name to examine. The template arguments, which may be long, come after them."""
-
-# torch.compile names a fused kernel after the ops it replaces, a collective's output among them.
-_GENERATED = re.compile(r"triton_[a-z]{2,4}_fused")
-
 
 XLA_WAIT = re.compile(
     r"np\.asarray\(jax\.Array\)|block_until_ready"
@@ -141,13 +111,23 @@ def memory_kinds(category: str, name: str) -> tuple[Memory, Memory]:
     return source, target
 
 
+def is_migration(name: str) -> bool:
+    """Return whether the name of an op of `Kind.OTHER` is that of a page migration of managed memory."""
+    return _MIGRATION_NAME.match(name) is not None
+
+
+def is_fill(name: str) -> bool:
+    """Return whether the name of an op of `Kind.OTHER` is that of a memset."""
+    return _FILL_NAME.match(name) is not None or _BLIT_FILL.match(name) is not None
+
+
 def hides_direction(name: str) -> bool:
     """Return whether an op of `Kind.OTHER` may, by its name, be a copy between host and device."""
     name = name[:_JUDGED]
     direction = _COPY_NAME.match(name)
     if _BLIT_COPY.match(name):
         return True
-    if _FILL_NAME.match(name) or _TRANSFER.match(name) or _BLIT.match(name):
+    if is_migration(name) or is_fill(name) or _TRANSFER.match(name):
         return False
     sides = set(memory_kinds("gpu_memcpy", name))
     stated = direction is not None and _KNOWN_DIRECTION.fullmatch(direction[1])
@@ -184,14 +164,9 @@ def _kernel_kind(name: str) -> Kind:
     transfer = _TRANSFER.match(name)
     if transfer is not None:
         return _transfer_kind(*transfer.groups())
-    if _BLIT.match(name):
+    if _BLIT_COPY.match(name) or _BLIT_FILL.match(name):
         return Kind.OTHER
-    if _GENERATED.match(name):
-        return Kind.COMPUTE
-    base = _base_name(name)
-    if _COMM_LIBRARY.search(base) or _COLLECTIVE.search(base):
-        return Kind.COMM
-    return Kind.COMPUTE
+    return Kind.COMM if communicates(name) else Kind.COMPUTE
 
 
 def _transfer_kind(source: str, target: str) -> Kind:
@@ -201,12 +176,6 @@ def _transfer_kind(source: str, target: str) -> Kind:
         case "device", "host":
             return Kind.D2H
     return Kind.OTHER
-
-
-def _base_name(name: str) -> str:
-    """Return a kernel's qualified name without return type, template arguments and parameters."""
-    name = name.replace("(anonymous namespace)::", "").removeprefix("void ")
-    return re.split(r"[<(]", name, maxsplit=1)[0]
 
 
 # -- Short names ---
@@ -224,7 +193,7 @@ def collective_of_range(name: str) -> str:
 
 def collective_of_kernel(name: str) -> str:
     """Return a communication kernel's name with its namespaces, but without template arguments and parameters."""
-    return _base_name(name) or name
+    return base_name(name) or name
 
 
 # These templates loop over a kernel's data; one of their arguments is the operation.

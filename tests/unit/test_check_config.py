@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from overlapscope.base import config_file
 from overlapscope.budgets import config
 from overlapscope.budgets.metrics import METRICS
 from overlapscope.budgets.quantity import parse
@@ -101,7 +102,7 @@ def test_every_key_is_read(tmp_path: Path) -> None:
     ("text", "message"),
     [
         ("forbidd = []", "forbidd: there is no such key (did you mean 'forbid'?); keys: aggregate, allow_missing, "
-         "baseline, budgets, contract, exceptions, forbid, overrides, ranks, skip_steps."),
+         "baseline, budgets, communication, contract, exceptions, forbid, overrides, ranks, skip_steps."),
         ("[tool.overlapscope]\nforbid = ['pageable-memory']", "tool: belongs in pyproject.toml; leave out "
          "tool.overlapscope here, and write [budgets]."),
         ("[budgets.step_time]\nmin = '2 ms'\nmax = '1 ms'", "budgets.step_time.min: is above max, so no value can "
@@ -221,18 +222,18 @@ def test_what_is_not_toml_is_reported(tmp_path: Path) -> None:
 def test_the_nearest_configuration_is_found(tmp_path: Path) -> None:
     inner = tmp_path / "a" / "b"
     inner.mkdir(parents=True)
-    assert config.find(inner) is None or tmp_path not in (config.find(inner) or inner).parents
+    assert config_file.find(inner) is None or tmp_path not in (config_file.find(inner) or inner).parents
     outer = settings_of("", tmp_path)
-    assert config.find(inner) == outer
+    assert config_file.find(inner) == outer
     project = settings_of("[project]\nname = 'x'\n", inner.parent, "pyproject.toml")
-    assert config.find(inner) == outer
+    assert config_file.find(inner) == outer
     project.write_text("[tool.overlapscope]\nforbid = ['host-sync']\n")
-    assert config.find(inner) == project
+    assert config_file.find(inner) == project
     assert config.read(project).forbid == ("host-sync",)
     project.write_text("[tool.overlapscope]\nbaseline = 'x/b.json'\n")
     assert config.read(project).baseline == inner.parent / "x" / "b.json"
     beside = settings_of("", inner.parent)
-    assert config.find(inner) == beside
+    assert config_file.find(inner) == beside
 
 
 def test_a_project_without_a_section_is_reported_where_it_was_named(tmp_path: Path) -> None:
@@ -353,7 +354,7 @@ def test_a_configuration_that_is_not_a_file_is_an_error(
 
 def test_a_section_of_pyproject_that_is_not_a_table_is_an_error(tmp_path: Path) -> None:
     (path := tmp_path / "pyproject.toml").write_text("[[tool.overlapscope]]\nforbid = []\n")
-    for refuse in (lambda: config.find(tmp_path), lambda: config.read(path)):
+    for refuse in (lambda: config_file.find(tmp_path), lambda: config.read(path)):
         with pytest.raises(ConfigError, match=r"tool\.overlapscope must be a table"):
             refuse()
 

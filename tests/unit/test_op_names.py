@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from overlapscope.trace.comm_names import looks_like_communication
 from overlapscope.trace.model import Kind, Memory
 from overlapscope.trace.op_names import GPU_CATEGORIES, hides_direction, is_work, kind, memory_kinds, short_kernel
 
@@ -35,6 +36,23 @@ COMMUNICATION = [
     "void mine::internode_ll::combine<true, 8>(void*, void*, int)",
     "void kuserbuffers_userbuffers_fp16_sum_inplace_gpu_rr<8>(int)",
     "void quickreduce::allreduce_prototype_twoshot<Codec>(void*)",
+    "moeA2ADispatchKernel",
+    "void tensorrt_llm::kernels::moe_comm::moeA2ACombineKernel<__nv_bfloat16, 8>(Params)",
+    "void flashinfer::moeAllToAllKernel<8>(Params)",
+    "helixAllToAllKernel",
+    "ulysses_a2a_kernel",
+    "void pplx::a2a_dispatch_send_kernel<true>(void*)",
+    "a2a_combine_recv_kernel",
+    "void mori::moe::EpDispatchIntraNodeKernel<hip_bfloat16>(Args)",
+    "EpCombineInterNodeV1KernelLowLatency_bf16",
+    "OneShotAll2allSdmaKernel",
+    "void hybrid_ep::dispatch_kernel<4, 8>(Params)",
+    "hybrid_ep::device_sync_kernel(int*)",
+    "nccl_ep_jit_ht_combine_kernel",
+    "ncclKernelAllToAllvDynamic(int*)",
+    "void deep_ep::elastic::hybrid_dispatch_impl<8>(int*)",
+    "ipc_topo_rsag8_push_param_kernel",
+    "_ZN7deep_ep9internode8dispatchILb0ELi8EEEvPi",
     "_ZN4vllm26cross_device_reduce_1stageI6__halfLi2EEEvPNS_8RankDataE",
 ]
 
@@ -52,6 +70,15 @@ COMPUTE = [
     "hipMemcpyAsync",
     "Memcpy HtoD (Pinned -> Device)",
     "void checkForNaN<float>(float*)",
+    "void flash::flash_fwd_splitkv_combine_kernel<Traits, 64>(Params)",
+    "void groupnorm_kernel_dispatch_up<float>(float*)",
+    "void deep_ep::layout::get_dispatch_layout<256, 32, 8>(long const*)",
+    "moeA2APrepareDispatchKernel",
+    "computeSendRecvIndicesKernel",
+    "_precompute_combine_offsets_kernel",
+    "moe_combine_kernel",
+    "_ZN7cutlass13device_kernelIN5flash9AllReduceI6__halfEEEEvPi",
+    "void deepspeed::step_kernel(float*)",
     "",
 ]
 
@@ -203,3 +230,22 @@ def test_a_kernel_is_called_what_people_know(name: str, short: str) -> None:
 )
 def test_names_of_device_work_that_may_be_host_copies(name: str, hidden: bool) -> None:
     assert hides_direction(name) is hidden
+
+
+@pytest.mark.parametrize(
+    ("name", "looks"),
+    [
+        ("void (anonymous namespace)::dispatchKernel<8>(Params)", True),
+        ("my_send_kernel", True),
+        ("sendRecvKernel", True),
+        ("moe_combine_kernel", True),
+        ("dispatch_tokens_kernel", True),
+        ("computeSendRecvIndicesKernel", False),
+        ("void flash::flash_fwd_splitkv_combine_kernel<Traits, 64>(Params)", False),
+        ("void groupnorm_kernel_dispatch_up<float>(float*)", False),
+        ("void at::native::send_kernel<float>(float*)", False),
+        ("gemm", False),
+    ],
+)
+def test_kernels_that_may_communicate_are_known_as_unclear(name: str, looks: bool) -> None:
+    assert looks_like_communication(name) is looks and kind("kernel", name) is Kind.COMPUTE

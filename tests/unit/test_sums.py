@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from hypothesis import given
 from hypothesis import strategies as st
@@ -10,11 +10,20 @@ from hypothesis import strategies as st
 from overlapscope.analysis import analyze_trace
 from overlapscope.analysis.figures import Period
 from overlapscope.analysis.results import Device
+from overlapscope.catalog.causes import OTHER_CAUSES, OtherCause
 from overlapscope.trace.model import Kind, Memory
 from tests.support.helpers import Host, Op, Wait, make_trace
 
 COPY = (Kind.H2D, Kind.D2H)
 CALLS = ("cudaDeviceSynchronize", "cudaMalloc", "cudaEventRecord", "cudaHostAlloc", "cudaStreamSynchronize")
+
+
+KIND_OF_NAME = {
+    "Memcpy DtoD (Device -> Device)": OtherCause.DEVICE_COPY,
+    "Migration HtoD (Managed -> Managed)": OtherCause.PAGE_MIGRATION,
+    "Memset (Device)": OtherCause.MEMSET,
+    "Memcpy <unknown> (Unknown -> Unknown)": OtherCause.UNKNOWN,
+}
 
 
 @st.composite
@@ -33,6 +42,7 @@ def gpu_ops(draw: st.DrawFn) -> list[Op]:
                 thread=draw(st.sampled_from((1, 2))),
                 source=draw(st.sampled_from((Memory.PINNED, Memory.PAGEABLE, Memory.UNKNOWN))),
                 size=draw(st.integers(-1, 100)),
+                name=draw(st.sampled_from(tuple(KIND_OF_NAME))),
                 correlation=draw(st.sampled_from((None, 5, 1500 + number))) if launch is None else None,
             )
         )
@@ -70,6 +80,15 @@ def running(ops: list[Op], *kinds: Kind) -> Callable[[int], bool]:
     return lambda t: any(op.kind in kinds and op.start <= t < op.end for op in ops)
 
 
+def alone(ops: list[Op], causes: Sequence[OtherCause]) -> Callable[[int], bool]:
+    def cause(op: Op) -> OtherCause | None:
+        if op.kind == Kind.P2P:
+            return OtherCause.PEER_COPY
+        return KIND_OF_NAME[op.name] if op.kind == Kind.OTHER else None
+
+    return lambda t: any(cause(op) in causes and op.start <= t < op.end for op in ops)
+
+
 def check_figures(figures: Device | Period, ops: list[Op], window: range) -> None:
     compute, comm = running(ops, Kind.COMPUTE), running(ops, Kind.COMM)
     copy, other = running(ops, *COPY), running(ops, Kind.OTHER, Kind.P2P)
@@ -104,6 +123,13 @@ def check_figures(figures: Device | Period, ops: list[Op], window: range) -> Non
     assert (o.hidden_copy_pct is None) == (o.copy_ns == 0)
     assert (o.comm_compute_pct is None) == (e.comm_ns == 0)
 
+    for number, cause in enumerate(OTHER_CAUSES):
+        first, earlier = (alone(ops, which) for which in (OTHER_CAUSES[: number + 1], OTHER_CAUSES[:number]))
+        busy = running(ops, Kind.COMPUTE, Kind.COMM, *COPY)
+        expected = count(lambda t: first(t) and not earlier(t) and not busy(t))  # noqa: B023
+        assert figures.exposed_other_by_cause[cause] == expected
+    assert sum(figures.exposed_other_by_cause.values()) == b.exposed_other_ns
+    assert sum(figures.exposed_comm_by_cause.values()) == b.exposed_comm_ns
     assert sum(figures.exposed_copy_by_cause.values()) == b.exposed_copy_ns
     assert sum(figures.idle_by_cause.values()) == b.idle_ns
     assert min(figures.exposed_copy_by_cause.values()) >= 0

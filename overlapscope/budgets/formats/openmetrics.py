@@ -23,6 +23,7 @@ _BASE: Final[dict[Unit, tuple[str, float]]] = {
     "launches": ("launches", 1),
     "findings": ("findings", 1),
     "differences": ("differences", 1),
+    "devices": ("devices", 1),
     "kernels": ("kernels", 1),
     "copies": ("copies", 1),
     "calls": ("calls", 1),

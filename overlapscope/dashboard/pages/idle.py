@@ -18,6 +18,7 @@ def layout(context: PageContext, device: Device) -> Component:
         "Idle and stalls",
         _idle(context, device),
         *_communication(context, device),
+        *_memory_work(context, device),
         _stalls(context, device),
         *parts.host(context),
         lead=parts.lead(
@@ -44,6 +45,18 @@ def _communication(context: PageContext, device: Device) -> list[Component]:
     note = f"{when} computes beside {part_of(exposed, device.engines.comm_ns)} of communication."
     title = "Exposed communication by cause"
     return [parts.panel(title, *parts.causes(context, device, "exposed-comm", "comm"), note=note)]
+
+
+def _memory_work(context: PageContext, device: Device) -> list[Component]:
+    """Return what the exposed memory work in and between GPUs was, if there is any."""
+    exposed = device.buckets.exposed_other_ns
+    if not exposed or not device.exposed_other_by_cause:
+        return []
+    when = "In each step" if context.section.steps else "In all"
+    note = f"{when}, only memory work in or between GPUs runs for {part_of(exposed, device.span_ns)}."
+    return [
+        parts.panel("Other memory work by kind", *parts.causes(context, device, "exposed-other", "memory"), note=note)
+    ]
 
 
 def _stalls(context: PageContext, device: Device) -> Component:

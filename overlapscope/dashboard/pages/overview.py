@@ -20,7 +20,7 @@ from overlapscope.dashboard.url import moved
 from overlapscope.report import charts
 from overlapscope.report.document import finding_block
 from overlapscope.report.headline import Reason, headlines, reasons
-from overlapscope.report.tables import checks, costs_note, where_none_found
+from overlapscope.report.tables import checks, findings_note, where_none_found
 from overlapscope.rules.finding import Finding
 
 
@@ -119,39 +119,29 @@ def _findings(context: PageContext) -> Component:
         )
     blocks = [finding_block(section, finding) for finding in findings]
     links = [
-        [*_whatif_link(context, finding), *parts.timeline_link(context, _example(context, recorded))]
-        for finding, recorded in zip(findings, _as_recorded(context), strict=True)
+        [*_whatif_link(context, finding), *parts.timeline_link(context, _example(context, finding))]
+        for finding in findings
     ]
     return parts.panel(
         "Findings",
         render.findings(blocks, context.dark, "overview-findings", links),
-        note=f"What is certain to save most comes first. {costs_note(findings)}".rstrip(),
+        note=f"What costs most comes first. {findings_note([section.trace], findings)}".rstrip(),
     )
 
 
-def _as_recorded(context: PageContext) -> list[Finding]:
-    """Return the findings that are shown, as the report on the recording has them."""
-    device = context.section.device
-    return [
-        finding
-        for finding in context.loaded.report.findings
-        if device is not None and finding.device == device.device and finding.found_in != "recorded"
-    ]
-
-
-def _example(context: PageContext, recorded: Finding) -> Window | None:
-    """Return the example of a recorded finding in the timeline of the program shown."""
-    if not context.replayed or recorded.example is None:
-        return recorded.example
-    before, after = context.loaded.analysis.trace, context.opened.analysis.trace
-    return recorded.plain_example or moved(recorded.example, recorded.device, before, after)
+def _example(context: PageContext, finding: Finding) -> Window | None:
+    """Return the example of a finding in the timeline of the program shown."""
+    if not context.replayed or finding.example is None:
+        return finding.example
+    return moved(finding.example, finding.device, context.loaded.analysis.trace, context.opened.analysis.trace)
 
 
 def _whatif_link(context: PageContext, finding: Finding) -> list[Component]:
     """Return a link to the prediction of a finding's fix; nothing if its fix can't be replayed."""
-    if not finding.fix or not finding.cost_ns:
+    if finding.saving is None:
         return []
-    return [dcc.Link("try it in What if →", href=context.url.whatif_href(finding.fix), className="timeline-link")]
+    href = context.url.whatif_href(finding.saving.fix)
+    return [dcc.Link("try it in What if →", href=href, className="timeline-link")]
 
 
 def _trust(context: PageContext) -> Component:

@@ -135,6 +135,7 @@ def _span(context: PageContext, drawn: Lanes, device: int, start_ns: int, end_ns
     for title, subject, by_cause in (
         ("Exposed copy by cause", "exposed-copy", period.exposed_copy_by_cause),
         ("Exposed communication by cause", "exposed-comm", period.exposed_comm_by_cause),
+        ("Other memory work by kind", "exposed-other", period.exposed_other_by_cause),
         ("Idle by cause", "idle", period.idle_by_cause),
     ):
         causes = sorted(((cause, ns) for cause, ns in by_cause.items() if ns), key=lambda pair: -pair[1])

@@ -108,7 +108,7 @@ def layout(context: PageContext, device: Device) -> Component:
 
 def _first(context: PageContext) -> tuple[str, ...]:
     """Return the changes to begin with if the address names none: the fix of the first finding that has one."""
-    return next((finding.fix for finding in context.spoken.findings if finding.fix and finding.cost_ns), ())
+    return next((finding.saving.fix for finding in context.spoken.findings if finding.saving), ())
 
 
 def _options(kind: Intervention, device: Device) -> list[str]:

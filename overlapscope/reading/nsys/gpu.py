@@ -83,13 +83,15 @@ def _copies(database: Database, names: Names, process: int | None) -> Rows:
     kinds = (columns[name] for name in ("copyKind", "srcKind", "dstKind"))
     source, target = (number(columns[side]).astype(np.int32) for side in _SIDES)
     rows = _rows(names, columns, "gpu_memcpy", _spelled(names, _copy_name, *kinds))
+    # Page migrations are on no stream, whatever number the table has.
+    rows["stream"][columns["copyKind"] >= _FIRST_MIGRATION] = -1
     return rows | {"source_device": source, "target_device": target}
 
 
 def _copy_name(direction: int, source: int, target: int) -> str:
-    if direction >= _FIRST_MIGRATION:
-        source, target = (_MEMORY.index("Managed"),) * 2
     way = _DIRECTIONS[direction] if 0 <= direction < len(_DIRECTIONS) else "<unknown>"
+    if direction >= _FIRST_MIGRATION:
+        return f"Migration {way} (Managed -> Managed)"
     return f"Memcpy {way} ({_memory(source)} -> {_memory(target)})"
 
 

@@ -1,0 +1,43 @@
+"""Rule: copies within the GPU's memory that run while no kernel does."""
+
+from __future__ import annotations
+
+from overlapscope.rules._claims import ClaimedPieces, Claims
+from overlapscope.rules.rule import Draft, Rule, on_claimed
+from overlapscope.trace.lost import ENGINES
+
+
+def _draft(claims: Claims, pieces: ClaimedPieces) -> Draft:
+    return Draft(
+        title=f"Copies within the GPU's memory run alone for {claims.time_a_step(pieces.time_ns)}",
+        detail="No kernel ran beside them. They read and write the GPU's memory, as kernels do, so running them beside "
+        "kernels gains less than leaving them out.",
+        advice="Copy less: leave out clone(), contiguous() and cat() where a view or writing in place does.\n"
+        "Write results into a slice of a tensor that was allocated once, instead of joining them afterwards. "
+        "torch.compile fuses a copy into the kernel before or after it.",
+    )
+
+
+RULE = Rule(
+    id="device-copy",
+    severity="warning",
+    summary="Copies within the GPU's memory run while nothing computes.",
+    meaning="The program copies tensors within one GPU: `clone()`, `contiguous()`, `cat()`, `copy_()` or a buffer "
+    "that is filled for each step. No kernel runs meanwhile.",
+    computation="The exposed time of copies within the GPU, outside all kernels and all other copies. An upper bound: "
+    "some of the copies may be needed.",
+    wrong="""import torch
+
+cache = torch.empty(0, 1 << 20, device="cuda")
+for row in torch.randn(64, 1, 1 << 20, device="cuda"):
+    cache = torch.cat([cache, row])
+""",
+    right="""import torch
+
+cache = torch.empty(64, 1 << 20, device="cuda")
+for number, row in enumerate(torch.randn(64, 1 << 20, device="cuda")):
+    cache[number] = row
+""",
+    check=on_claimed("device-copy", _draft),
+    rests_on=ENGINES | {"other"},
+)
