@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 from msgspec.structs import replace
 
+from overlapscope.base.marks import STEP
 from overlapscope.errors import UnreadableTrace
 from overlapscope.reading import _event_notes
 from overlapscope.reading._categories import EventTable
@@ -45,7 +46,6 @@ from overlapscope.reading.file_names import file_and_part, rank_in_name, shown_s
 from overlapscope.reading.files import LIMIT_BYTES, SourceFile
 from overlapscope.reading.pipes import chosen_part, place
 from overlapscope.reading.source import ReadRequest, Source
-from overlapscope.reading.steps import STEP
 from overlapscope.trace.model import Damage, Trace
 
 _LARGEST_BASE_NS = 1 << 62
