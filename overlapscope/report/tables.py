@@ -19,6 +19,7 @@ from overlapscope.base.words import (
     Unit,
     bare_percent,
     bare_share,
+    capital,
     bare_shares,
     clean,
     duration,
@@ -245,7 +246,7 @@ def checks(section: DeviceReport, *, passed: bool, effects: bool = False) -> Tab
 def cause_tables(section: DeviceReport, device: Device) -> Iterator[Table]:
     """Yield the causes of each bucket that has causes."""
     for bucket, _, by_cause in _by_cause(device):
-        yield causes(section, f"{bucket.capitalize()} by cause", by_cause, sum(by_cause.values()))
+        yield causes(section, f"{capital(bucket)} by cause", by_cause, sum(by_cause.values()))
 
 
 def evidence(finding: Finding) -> list[str]:
