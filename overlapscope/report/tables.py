@@ -119,7 +119,8 @@ def _partition(title: str, whole: str, unit: Unit, device: Device) -> Table:
 
 def _parts(title: str, unit: Unit, lines: Iterable[tuple[str, str, str]], *, total: bool = False) -> Table:
     """Return a table of parts, each with its time and its share of the whole."""
-    return Table(title, (words(title.lower(), heads=True), Column(unit.name), Column("%")), rows(lines), total=total)
+    head = words(title[:1].lower() + title[1:], heads=True)
+    return Table(title, (head, Column(unit.name), Column("%")), rows(lines), total=total)
 
 
 def figures(section: DeviceReport, device: Device) -> Table:
