@@ -30,7 +30,7 @@ from torch.profiler import ProfilerActivity, profile
 from overlapscope.recorder.gc_marks import GcMarks
 from overlapscope.recorder.sampling.facts import FactTaker
 from overlapscope.recorder.sampling.inside import InsideSampler
-from overlapscope.recorder.sampling.outside import PySpy
+from overlapscope.recorder.sampling.outside import OutsideSampler
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 SLICE_S = 0.1
@@ -105,12 +105,12 @@ PROGRAMS = {"small linears": small_linears, "Python": python_work, "DataLoader i
 # -- Sampling and marks -----------------------------------------------------------------------------------
 
 
-class PySpy:
+class ByPySpy:
     """Samples by py-spy. Without it, its processes are stopped, and catch up later."""
 
     def __init__(self) -> None:
         thread = threading.get_native_id()
-        self._sampler, self._facts = PySpy(thread), FactTaker(thread)
+        self._sampler, self._facts = OutsideSampler(thread), FactTaker(thread)
         while not self._sampler.ready:
             if self._sampler.ended:
                 raise SystemExit("The process that samples did not start.")
@@ -172,8 +172,8 @@ class RecordedGcMarks:
         self._profile.__exit__(None, None, None)
 
 
-WAYS: dict[str, Callable[[], PySpy | Inside | RecordedGcMarks]] = {
-    "py-spy": PySpy,
+WAYS: dict[str, Callable[[], ByPySpy | Inside | RecordedGcMarks]] = {
+    "py-spy": ByPySpy,
     "a thread of the program": Inside,
     "marks in a recording": RecordedGcMarks,
 }
