@@ -166,8 +166,7 @@ def _with_period(trace: Trace, of: str, done: _Sequence, recorded: _Recorded) ->
             (units, period), (earlier, _period(of, done, earlier, recorded)), key=lambda found: found[1].covered_pct
         )
     edges, thread = _edges(done, units), _most_common(done.thread[units.starts])
-    parts = _are_parts(units, marks, _after(done, _reads(trace))) or _are_in_calls(trace, edges, thread)
-    if parts or period.length < _FEWEST_LAUNCHES:
+    if period.length < _FEWEST_LAUNCHES or _are_parts(trace, done, units, marks, thread):
         return trace
     return replace(_marked(trace, edges, thread) if period.is_step else trace, period=period)
 
@@ -189,30 +188,36 @@ def _edges(done: _Sequence, units: Recurrence) -> I64:
     return edges
 
 
-def _are_parts(units: Recurrence, marks: Sequence[Index], reads: Index) -> bool:
+def _are_parts(trace: Trace, done: _Sequence, units: Recurrence, marks: Sequence[Index], thread: int) -> bool:
     """Return whether units are only parts of iterations, as the layers of a model are.
 
-    Units are parts if most of them have no optimizer step, batch or read of a result, and others have it together with
-    more work, such as the model's head. The last unit isn't compared, because the recording may end after it.
+    Units are parts if a single call encloses several of them, or if most of them have no optimizer step, batch or read
+    of a result, and others have it together with more work, such as the model's head. The last unit isn't compared,
+    because the recording may end after it.
     """
-    inside = [np.diff(np.searchsorted(places - 1, units.starts)) for places in (*marks, reads)]
-    usual = [float(np.median(count)) for count in inside]
-    if max(usual[: len(marks)]) >= 1:
-        return False
+    places = (*marks, _after(done, _reads(trace)))
+    inside = [np.diff(np.searchsorted(of_kind - 1, units.starts)) for of_kind in places]
+    *iterations, reads = (float(np.median(count)) for count in inside)
+    iterates = max(iterations) >= 1
+    calls = [
+        trace.cpu_ops,
+        trace.python_frames.take(trace.python_frames.named(lambda name: name.startswith("nn.Module: "))),
+        # A user's own range may enclose a whole loop, of which each iteration has an optimizer step, a batch or a read.
+        trace.annotations.take(trace.annotations.named(_is_loader)) if iterates or reads == 1 else trace.annotations,
+    ]
+    if any(_encloses_several(held, _edges(done, units), thread) for held in calls):
+        return True
     more = np.diff(units.starts) - units.length
-    return any(not often and bool((more > count)[count > 0].any()) for often, count in zip(usual, inside, strict=True))
+    rare = [count for count in inside if np.median(count) < 1]
+    return not iterates and any(bool((more > count)[count > 0].any()) for count in rare)
 
 
-def _are_in_calls(trace: Trace, edges: I64, thread: int) -> bool:
-    """Return whether a single CPU op or call of a module encloses several units, which are then no steps."""
-    frames = trace.python_frames
-    for held in (trace.cpu_ops, frames.take(frames.named(lambda name: name.startswith("nn.Module: ")))):
-        rows = np.flatnonzero((held.end_ns - held.start_ns >= (edges[2:] - edges[:-2]).min()) & (held.thread == thread))
-        inside = np.searchsorted(edges, held.end_ns[rows], "right") - np.searchsorted(edges, held.start_ns[rows])
-        # Two units have three edges.
-        if (inside > 2).any():
-            return True
-    return False
+def _encloses_several(held: HostEvents, edges: I64, thread: int) -> bool:
+    """Return whether one of the events of a thread encloses several units."""
+    rows = np.flatnonzero((held.end_ns - held.start_ns >= (edges[2:] - edges[:-2]).min()) & (held.thread == thread))
+    inside = np.searchsorted(edges, held.end_ns[rows], "right") - np.searchsorted(edges, held.start_ns[rows])
+    # Two units have three edges.
+    return bool((inside > 2).any())
 
 
 def _marked(trace: Trace, edges: I64, thread: int) -> Trace:

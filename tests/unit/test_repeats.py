@@ -90,6 +90,38 @@ def test_what_repeats_in_a_call_of_a_module_is_no_step(name: str) -> None:
     assert bool(steps_of(periodic_steps(trace))) != name.startswith("nn.Module")
 
 
+MARKS = ["", "Optimizer.step#SGD.step", "enumerate(DataLoader)#_MultiProcessingDataLoaderIter.__next__", "read"]
+
+
+@given(count=st.integers(4, 20), calls=st.integers(1, 3), mark=st.sampled_from(MARKS))
+def test_what_repeats_in_a_range_is_a_step_only_if_each_has_a_mark_of_an_iteration(
+    count: int, calls: int, mark: str
+) -> None:
+    """A range may be one call of a model, or the whole loop of a program."""
+    begins = [UNIT_NS * n for n in range(count * calls)]
+    ranges = [Host("run", begin, begin + count * UNIT_NS) for begin in begins[::count]]
+    notes = [Host(mark, begin + 81, begin + 85) for begin in begins if mark not in ("", "read")]
+    reads = [read(begin + 80) for begin in begins if mark == "read"]
+    ops = sorted([*units(count * calls), *reads], key=lambda op: op.start)
+    trace = periodic_steps(make_trace(ops, annotations=[*ranges, *notes]))
+    assert len(steps_of(trace)) == (count * calls if mark else 0)
+    assert mark or trace.period is None
+
+
+@given(count=st.integers(4, 20), range_name=st.sampled_from(["model_inference", MARKS[2]]))
+def test_what_repeats_in_one_range_on_the_cpu_is_no_step(count: int, range_name: str) -> None:
+    ops = [
+        Host(f"aten::{name}", 10 + 100 * n + 20 * k, 28 + 100 * n + 20 * k)
+        for n in range(count)
+        for k, name in enumerate("abcd")
+    ]
+    alone, within = (
+        periodic_steps(make_trace([], cpu_ops=ops, annotations=notes))
+        for notes in ([], [Host(range_name, 0, 100 * count + 20)])
+    )
+    assert len(steps_of(alone)) == count and not steps_of(within) and within.period is None
+
+
 @pytest.mark.parametrize("iterations", [3, 4, 9])
 def test_an_iteration_ends_where_the_host_waits_though_it_launches_the_same_over_and_over(iterations: int) -> None:
     waits = [Host("cudaDeviceSynchronize", 600 * n - 8, 600 * n - 2) for n in range(1, iterations + 1)]
