@@ -24,6 +24,9 @@ _MARK_NS: Final = 10**12
 _FEWEST_LAUNCHES: Final = 2
 """Minimum launches of a step."""
 
+_EXACT: Final = 0.99
+"""Minimum regularity of CPU ops that no mark of an iteration divides."""
+
 
 class _Sequence(Struct, frozen=True, eq=False):
     """Launches or ops of a program, in order."""
@@ -207,6 +210,11 @@ def _are_parts(trace: Trace, done: _Sequence, units: Recurrence, marks: Sequence
     ]
     if any(_encloses_several(held, _edges(done, units), thread) for held in calls):
         return True
+    if not iterates and not len(trace.gpu_ops):
+        # A program calls the same ops in each pass, so that a pass cut off by the end is the beginning of another. Blocks
+        # of a model may differ, and its head follows the last of them.
+        rest = done.symbol[units.end :]
+        return units.regular < _EXACT or not np.array_equal(rest, done.symbol[units.starts[-1] :][: len(rest)])
     more = np.diff(units.starts) - units.length
     rare = [count for count in inside if np.median(count) < 1]
     return not iterates and any(bool((more > count)[count > 0].any()) for count in rare)
