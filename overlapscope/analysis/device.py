@@ -199,7 +199,7 @@ def _figures(
         overlap=figures.overlap,
         judged=_together(in_judged, judged) if len(judged.starts) else None,
         per_step=None if narrowed else average(each_step, comparable(whole, spans_ns, settled=settled)),
-        outside=None if narrowed or not len(steps) else _outside(timeline, steps),
+        outside=None if narrowed or not len(steps) else _outside(trace, timeline, steps, each_step),
         streams=stream_use(timeline, starts, ends),
         copies=group_copies(timeline, steps, windows),
         exposed_copy_by_cause=figures.exposed_copy_by_cause,
@@ -219,12 +219,17 @@ def _figures(
     )
 
 
-def _outside(timeline: Timeline, steps: Periods) -> Outside:
+def _outside(trace: Trace, timeline: Timeline, steps: Periods, periods: Sequence[Period]) -> Outside:
     ops, first, last = timeline.ops, int(steps.start_ns[0]), int(steps.end_ns[-1])
     rows = (ops.start_ns >= timeline.judged_from_ns) & ((ops.end_ns <= first) | (ops.start_ns >= last))
     copied = {kind: ops.bytes[rows & (ops.kind == kind)] for kind in (Kind.H2D, Kind.D2H)}
     moved = {kind: None if (sizes < 0).any() else int(sizes.sum()) for kind, sizes in copied.items()}
+    # The device's time before a step's first op belongs to the step before it, except for the only one.
+    unmeasured_ns = 0
+    if len(periods) == 1 and first == timeline.start_ns == timeline.judged_from_ns:
+        unmeasured_ns = max(0, first - int(trace.annotations.start_ns[steps.row[0]]))
     return Outside(
+        unmeasured_ns=unmeasured_ns,
         before_ns=first - timeline.judged_from_ns,
         after_ns=timeline.end_ns - last,
         h2d_bytes=moved[Kind.H2D],
