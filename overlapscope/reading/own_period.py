@@ -12,7 +12,7 @@ from msgspec.structs import replace
 from overlapscope.base.columns import Index
 from overlapscope.base.intervals import I64, Bool, begins_after_all
 from overlapscope.base.marks import is_step_name, repeat_name
-from overlapscope.base.recurrence import Recurrence, find_recurrence
+from overlapscope.base.recurrence import REGULAR, Recurrence, find_recurrence
 from overlapscope.reading.steps import with_names
 from overlapscope.trace.host_ops import OPTIMIZER_STEP
 from overlapscope.trace.lead_in import lead_in_end
@@ -169,7 +169,8 @@ def _with_period(trace: Trace, of: str, done: _Sequence, recorded: _Recorded) ->
             (units, period), (earlier, _period(of, done, earlier, recorded)), key=lambda found: found[1].covered_pct
         )
     edges, thread = _edges(done, units), _most_common(done.thread[units.starts])
-    if period.length < _FEWEST_LAUNCHES or _are_parts(trace, done, units, marks, thread):
+    parts = _are_parts(trace, done, units, marks, thread) or _are_of_server(trace, edges, done.thread[units.starts])
+    if parts or period.length < _FEWEST_LAUNCHES:
         return trace
     return replace(_marked(trace, edges, thread) if period.is_step else trace, period=period)
 
@@ -211,8 +212,8 @@ def _are_parts(trace: Trace, done: _Sequence, units: Recurrence, marks: Sequence
     if any(_encloses_several(held, _edges(done, units), thread) for held in calls):
         return True
     if not iterates and not len(trace.gpu_ops):
-        # A program calls the same ops in each pass, so that a pass cut off by the end is the beginning of another. Blocks
-        # of a model may differ, and its head follows the last of them.
+        # A program calls the same ops in each pass, so that a pass cut off by the end is the beginning of another.
+        # Blocks of a model may differ, and its head follows the last of them.
         rest = done.symbol[units.end :]
         return units.regular < _EXACT or not np.array_equal(rest, done.symbol[units.starts[-1] :][: len(rest)])
     more = np.diff(units.starts) - units.length
@@ -226,6 +227,21 @@ def _encloses_several(held: HostEvents, edges: I64, thread: int) -> bool:
     inside = np.searchsorted(edges, held.end_ns[rows], "right") - np.searchsorted(edges, held.start_ns[rows])
     # Two units have three edges.
     return bool((inside > 2).any())
+
+
+def _are_of_server(trace: Trace, edges: I64, threads: I64) -> bool:
+    """Return whether several threads or streams go through units, each at its own pace, as a server's requests.
+
+    The last unit isn't compared.
+    """
+    if len(np.unique(threads)) > 1:
+        return True
+    launch = trace.gpu_ops.launch
+    launched = np.bincount(launch[launch >= 0], minlength=len(trace.runtime_calls))
+    first = np.searchsorted(trace.runtime_calls.start_ns, edges[:-1])
+    count = np.add.reduceat(launched, first)[:-1] if launched.any() else np.ones(1)
+    usual = np.median(count)
+    return bool((np.minimum(count, usual) / np.maximum(count, usual)).mean() < REGULAR)
 
 
 def _marked(trace: Trace, edges: I64, thread: int) -> Trace:
