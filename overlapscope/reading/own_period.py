@@ -195,9 +195,9 @@ def _edges(done: _Sequence, units: Recurrence) -> I64:
 def _are_parts(trace: Trace, done: _Sequence, units: Recurrence, marks: Sequence[Index], thread: int) -> bool:
     """Return whether units are only parts of iterations, as the layers of a model are.
 
-    Units are parts if a single call encloses several of them, or if most of them have no optimizer step, batch or read
-    of a result, and others have it together with more work, such as the model's head. The last unit isn't compared,
-    because the recording may end after it.
+    Units are parts if a single call of the launching thread encloses several of them, or if most of them have no
+    optimizer step, batch or read of a result, and others have it together with more work, such as the model's head. The
+    last unit isn't compared, because the recording may end after it.
     """
     places = (*marks, _after(done, _reads(trace)))
     inside = [np.diff(np.searchsorted(of_kind - 1, units.starts)) for of_kind in places]
@@ -270,9 +270,10 @@ def _most_common(threads: I64) -> int:
 
 
 def _after(done: _Sequence, ends_ns: I64) -> Index:
-    """Return the places of the launches or ops that follow some moments on the host."""
-    places = np.unique(np.searchsorted(done.start_ns, ends_ns))
-    return places[places < len(done.start_ns)]
+    """Return the places of the launches or ops that follow some moments on the host, and the waits after them."""
+    launches = np.flatnonzero(~done.is_wait)
+    places = np.unique(np.searchsorted(done.start_ns[launches], ends_ns))
+    return launches[places[places < len(launches)]]
 
 
 def _reads(trace: Trace) -> I64:

@@ -104,7 +104,8 @@ def test_what_repeats_in_a_range_is_a_step_only_if_each_has_a_mark_of_an_iterati
     notes = [Host(mark, begin + 81, begin + 85) for begin in begins if mark not in ("", "read")]
     reads = [read(begin + 80) for begin in begins if mark == "read"]
     ops = sorted([*units(count * calls), *reads], key=lambda op: op.start)
-    trace = periodic_steps(make_trace(ops, annotations=[*ranges, *notes]))
+    waits = [Host("cudaStreamSynchronize", op.start + 6, op.start + 8) for op in reads]
+    trace = periodic_steps(make_trace(ops, calls=waits, annotations=[*ranges, *notes]))
     assert len(steps_of(trace)) == (count * calls if mark else 0)
     assert mark or trace.period is None
 
