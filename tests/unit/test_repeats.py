@@ -199,7 +199,11 @@ def test_what_lies_outside_is_that_of_brute_force(
 
     start = min(begin, *(op.start for op in moved)) if moved else begin
     assert device.outside == Outside(
-        before_ns=first - start, after_ns=max(ends) - last, h2d_bytes=total(Kind.H2D), d2h_bytes=total(Kind.D2H)
+        unmeasured_ns=0,
+        before_ns=first - start,
+        after_ns=max(ends) - last,
+        h2d_bytes=total(Kind.H2D),
+        d2h_bytes=total(Kind.D2H),
     )
     assert first - start + max(ends) - last + sum(step.span_ns for step in device.steps) == device.span_ns
 
