@@ -82,14 +82,14 @@ def trace_of_program(program: list[Act], start_ns: list[int]) -> Trace:
         elif act.what == "wait":
             source = recorded_before(program, place)
             if source is None:
-                calls.append(Host("cudaEventQuery", at, at + 9))
+                calls.append(Host("cudaFuncGetAttributes", at, at + 9))
             else:
                 waits.append(
                     Wait(at, act.stream, source_stream=program[source].stream, record_correlation=1000 + source)
                 )
         elif act.what == "event sync":
             source = recorded_before(program, place)
-            calls.append(Host("cudaEventQuery" if source is None else "cudaEventSynchronize", at, at + 9))
+            calls.append(Host("cudaFuncGetAttributes" if source is None else "cudaEventSynchronize", at, at + 9))
             if source is not None:
                 syncs.append((at, Sync.EVENT, -1, 1000 + place, program[source].stream, 1000 + source))
         else:
