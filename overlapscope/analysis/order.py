@@ -12,8 +12,9 @@ These four are the relation. Edges of causes and the graph of a replay take them
 follows them from any op to any other.
 
 No time on the device is used, so the same program has the same order on a faster or a busier machine. Some
-recordings don't state which event a stream waits for. `stated_order` leaves such a wait out, `strictest_order` takes it
-as a wait for everything launched before, and so a run of queries (`find_polls`). The order of two ops is known if both agree.
+recordings don't state which event a stream waits for, and none which one the host queries (`find_polls`).
+`stated_order` leaves such a wait out, `strictest_order` takes it as a wait for everything launched before. The order of
+two ops is known if both agree.
 """
 
 from __future__ import annotations

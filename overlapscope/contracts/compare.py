@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import re
+from collections import Counter
 from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from typing import Literal
 
@@ -20,6 +21,8 @@ Result = Literal["kept", "lost", "gained", "unknown"]
 
 _LARGER = 2
 """Factor by which copies of a group may grow, such as with the batch size."""
+_SMALL_BYTES = 64
+"""Maximum size of a value that the host reads, as by `item()`."""
 _WORKERS = "MultiProcessing"
 """Part of the name of an iterator whose workers load."""
 
@@ -115,8 +118,12 @@ def _transfers(
             value=0,
             unit="copies",
         )
+    awaited = Counter({_place(call): call.count for call in now.syncs})
+    awaited -= Counter({_place(call): call.count for call in contract.syncs})
     for other in new:
-        yield _new(other)
+        # The wait for a small copy is a loss that says it all.
+        if other.bytes > _SMALL_BYTES or other.count > awaited[_place(other)]:
+            yield _new(other)
 
 
 def _by_place(groups: Sequence[TransferGroup]) -> list[TransferGroup]:
@@ -175,7 +182,7 @@ def _overlap(contract: Contract, old: TransferGroup, new: TransferGroup, now: Co
     before, after = _filled(old.beside, new.count), tuple(sorted(new.beside))
     if not any(run.most for run in (*before, *after)):
         return
-    share, keep = contract.margin_pct, 100 - contract.margin_pct
+    keep = 100 - contract.margin_pct
     each = [*_side_by_side(before, after)]
     strict = [*_side_by_side(_without(before, sum(run.count for run in before) - new.count), after)]
     limits = [(math.ceil(was.least * keep / 100), run) for was, run in (*each, *strict)]
@@ -397,6 +404,10 @@ def _function(place: CallPlace) -> tuple[str, str]:
     """Return file and function of a place, which stay the same when lines move."""
     shown = shown_line(place.line)
     return (shown.file, shown.function) if shown else ("", "")
+
+
+def _place(place: CallPlace) -> tuple[str, str]:
+    return place.op, place.line
 
 
 def _line_number(place: CallPlace) -> int:

@@ -32,7 +32,7 @@ class Beside(NamedTuple):
 
     count: _Count
     least: _Count
-    """Number of kernels that are ordered neither before nor after each, by the program or because they ran beside it."""
+    """Number of kernels of which it is certain, by order or by sight, that they don't wait for it, nor it for them."""
     most: _Count
     """Number at best: larger if the recording doesn't state what some waits are for."""
 
@@ -84,7 +84,7 @@ class Contract(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     All kernels of one `aten::` op count as one, here and beside copies.
     """
     launches: _Count
-    """Number of calls that launch work; all of one `aten::` op count as one. Without any, nothing is known of the GPU."""
+    """Number of calls that launch work; all of one `aten::` op count as one. 0: the GPU isn't recorded."""
     graph_launches: _Count
     unrecorded_copies: _Count
     """Number of calls that copy without a record of the GPU, and of copies without a call."""
