@@ -16,7 +16,7 @@ from overlapscope.analysis.grouping import distinct, group_starts, groups_of
 from overlapscope.analysis.host import around, find_blocking, outermost_around
 from overlapscope.analysis.host_waits import find_polls
 from overlapscope.analysis.messages import message_bytes
-from overlapscope.analysis.order import HappensBefore, OrderedBy, stated_order, strictest_order
+from overlapscope.analysis.order import OrderedBy, stated_order, strictest_order
 from overlapscope.analysis.periods import judged_steps
 from overlapscope.base.columns import Bool, locate, mask_of, pick
 from overlapscope.base.words import clean, plural
@@ -265,28 +265,24 @@ class _Transfers:
         group = _size_classes(groups_of((kind, memory, *places.ids(launch))), sizes)
         windows = find_windows(trace, rows, self._of_step)
         first, typical = _typical(group, step, len(self._steps.start_ns))
-        neighbours = _Neighbours(trace, strictest_order(trace))
-        # Medians of each group, by the order of its ops: they are those of a step.
-        members = _members(group, step, typical, windows.closed)
-        beside = _beside(group, step, members, windows)
+        beside = _beside(group, step, _members(group, step, typical, windows.closed), windows)
         middle = _middle(group, sizes)
-        for number in np.argsort(first, kind="stable").tolist():
-            if typical[number]:
-                runs, example = beside[number]
-                row = int(first[number])
-                call = int(launch[row])
-                begins, ends = neighbours.words(int(rows[example]))
-                yield TransferGroup(
-                    kind=kinds[row],
-                    memory=Memory(int(memory[row])).name.lower() if memory[row] >= 0 else "",
-                    op=places.op(call),
-                    line=places.line(call),
-                    count=int(typical[number]),
-                    bytes=max(0, int(sizes[middle[number]])),
-                    beside=runs,
-                    begins=begins,
-                    ends=ends,
-                )
+        groups = [number for number in np.argsort(first, kind="stable").tolist() if typical[number]]
+        examples = np.array([rows[beside[number][1]] for number in groups], np.int64)
+        for number, (begins, ends) in zip(groups, _neighbour_words(trace, examples), strict=True):
+            row = int(first[number])
+            call = int(launch[row])
+            yield TransferGroup(
+                kind=kinds[row],
+                memory=Memory(int(memory[row])).name.lower() if memory[row] >= 0 else "",
+                op=places.op(call),
+                line=places.line(call),
+                count=int(typical[number]),
+                bytes=max(0, int(sizes[middle[number]])),
+                beside=beside[number][0],
+                begins=begins,
+                ends=ends,
+            )
 
 
 def _size_classes(place: I64, sizes: I64) -> I64:
@@ -368,28 +364,26 @@ def _alike(keys: Iterable[object]) -> list[I64]:
     return [np.array(members) for members in places.values()]
 
 
-class _Neighbours:
-    """Kernels between which an op may run, in words."""
-
-    def __init__(self, trace: Trace, order: HappensBefore) -> None:
-        self._trace, self._order = trace, order
-
-    def words(self, op: int) -> tuple[str, str]:
-        """Return what an op comes after and what comes after it, each with what orders them."""
-        neighbours = find_neighbours(self._trace, op, self._order)
-        return (
-            _words(self._trace, neighbours.earlier, neighbours.begins, op, later=False),
-            _words(self._trace, neighbours.later, neighbours.ends, op, later=True),
+def _neighbour_words(trace: Trace, ops: I64) -> Iterator[tuple[str, str]]:
+    """Yield what each op comes after and what comes after it, each with what orders them."""
+    neighbours, launch = find_neighbours(ops, strictest_order(trace)), trace.gpu_ops.launch
+    calls = [int(launch[kernel]) for each in neighbours for kernel in (each.earlier, each.later) if kernel >= 0]
+    causes = [cause for each in neighbours for cause in (each.begins, each.ends) if cause is not None]
+    calls += [call for cause in causes for call in (cause.call, cause.record)]
+    known = distinct(np.array(calls, np.int64))
+    places = Places(trace, trace.runtime_calls, known[known >= 0])
+    for op, each in zip(ops.tolist(), neighbours, strict=True):
+        yield (
+            _words(trace, places, each.earlier, each.begins, op, later=False),
+            _words(trace, places, each.later, each.ends, op, later=True),
         )
 
 
-def _words(trace: Trace, kernel: int, cause: OrderedBy | None, op: int, *, later: bool) -> str:
+def _words(trace: Trace, places: Places, kernel: int, cause: OrderedBy | None, op: int, *, later: bool) -> str:
     if kernel < 0 or cause is None:
         return ""
     ops = trace.gpu_ops
     launch = int(ops.launch[kernel])
-    calls = np.array([call for call in (launch, cause.call, cause.record) if call >= 0])
-    places = Places(trace, trace.runtime_calls, distinct(calls))
     name = (places.words(launch) if launch >= 0 else "") or clean(ops.name(kernel), 60)
     ordered = _order_words(trace, places, cause, int(ops.stream[op if later else kernel]))
     return f"{'before' if later else 'after'} {name}{'' if cause.stated else ' at worst'}: {ordered}"

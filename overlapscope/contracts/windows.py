@@ -138,26 +138,25 @@ def _computing(order: HappensBefore, lane: int) -> list[int]:
     ]
 
 
-def find_neighbours(trace: Trace, op: int, order: HappensBefore) -> Neighbours:
-    """Return the kernels between which an op may run by an order, on the lane of its device that computes most."""
-    items, row = order.items, int(order.item_of_op[op])
-    lane, place = int(items.lane[row]), int(items.place[row])
-    device = order.streams[lane][0]
-    weights = [
-        int(items.compute[int(order.first[other]) : int(order.first[other + 1])].sum()) if on_device == device else -1
-        for other, (on_device, _) in enumerate(order.streams)
-    ]
-    main = int(np.argmax(weights))
-    computes = items.compute[int(order.first[main]) : int(order.first[main + 1])] > 0
-    ended = int(order.before(lane, np.array([place]), main)[0])
-    begins = int(order.after(lane, np.array([place]), main)[0])
-    earlier = np.flatnonzero(computes[:ended])
-    later = begins + np.flatnonzero(computes[begins:])
-    first, then = (int(earlier[-1]) if len(earlier) else -1), (int(later[0]) if len(later) else -1)
-    start = int(order.first[main])
-    return Neighbours(
-        earlier=int(items.op[start + first]) if first >= 0 else -1,
-        begins=order.cause((main, first), (lane, place)) if first >= 0 else None,
-        later=int(items.op[start + then]) if then >= 0 else -1,
-        ends=order.cause((lane, place), (main, then)) if then >= 0 else None,
-    )
+def find_neighbours(ops: I64, order: HappensBefore) -> list[Neighbours]:
+    """Return the kernels between which each op may run by an order, on the lane of its device that computes most."""
+    items, rows = order.items, order.item_of_op[ops]
+    kernels = np.bincount(items.lane, items.compute, minlength=len(order.streams))
+    device = np.array([on_device for on_device, _ in order.streams])
+    found: dict[int, Neighbours] = {}
+    for lane, mine in rows_by(items.lane[rows]):
+        main = int(np.argmax(np.where(device == device[lane], kernels, -1)))
+        start = int(order.first[main])
+        computes = np.flatnonzero(items.compute[start : int(order.first[main + 1])])
+        places = items.place[rows[mine]]
+        earlier = pick(computes, np.searchsorted(computes, order.before(lane, places, main)) - 1)
+        later = pick(computes, np.searchsorted(computes, order.after(lane, places, main)))
+        columns = (mine, places, earlier, later)
+        for number, place, first, then in zip(*(column.tolist() for column in columns), strict=True):
+            found[number] = Neighbours(
+                earlier=int(items.op[start + first]) if first >= 0 else -1,
+                begins=order.cause((main, first), (lane, place)) if first >= 0 else None,
+                later=int(items.op[start + then]) if then >= 0 else -1,
+                ends=order.cause((lane, place), (main, then)) if then >= 0 else None,
+            )
+    return [found[number] for number in range(len(ops))]

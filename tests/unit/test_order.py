@@ -287,10 +287,9 @@ def test_the_certain_window_lies_in_the_true_one_whatever_unknown_waits_are_for(
         order = brute_force(program, meant=dict(zip(silent, choice, strict=True)))
         for row, copy in enumerate(acts):
             before, after = window_of(program, copy, order, most)
-            assert before + after <= windows.up_to[row]
-            assert windows.before[row] <= before and windows.after[row] <= after
-            if not silent and windows.kernels[row] >= 0:
-                assert before + after == windows.kernels[row] == windows.up_to[row]
+            assert windows.least[row] <= before + after <= windows.most[row]
+            if not silent and windows.closed[row]:
+                assert before + after == windows.least[row] == windows.most[row]
 
 
 @pytest.mark.parametrize("waits", [2, 40])
