@@ -179,7 +179,7 @@ def _overlap(contract: Contract, old: TransferGroup, new: TransferGroup, now: Co
     The copies of a group are compared in the order of their overlap, the least one first. If some are gone, nobody
     knows which: it is lost if the others keep no choice of promises, and kept if they keep each.
     """
-    before, after = _filled(old.beside, new.count), tuple(sorted(new.beside))
+    before, after = _filled(old.beside, new.count), _ascending(new.beside)
     if not any(run.most for run in (*before, *after)):
         return
     keep = 100 - contract.margin_pct
@@ -214,9 +214,13 @@ def _overlap(contract: Contract, old: TransferGroup, new: TransferGroup, now: Co
 
 def _filled(runs: Sequence[Beside], count: int) -> tuple[Beside, ...]:
     """Return runs in order, for at least `count` copies: more of them must overlap as much as the least one."""
-    ordered = sorted(runs)
+    ordered = _ascending(runs)
     missing = count - sum(run.count for run in ordered)
-    return tuple([ordered[0]._replace(count=missing)] if ordered and missing > 0 else []) + tuple(ordered)
+    return ((ordered[0]._replace(count=missing),) if ordered and missing > 0 else ()) + ordered
+
+
+def _ascending(runs: Sequence[Beside]) -> tuple[Beside, ...]:
+    return tuple(sorted(runs, key=lambda run: (run.least, run.most)))
 
 
 def _without(runs: Sequence[Beside], count: int) -> Iterator[Beside]:
