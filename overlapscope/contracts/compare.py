@@ -140,7 +140,6 @@ _TRANSFER_KEYS: tuple[Callable[[TransferGroup], Hashable], ...] = (
     lambda group: (group.kind, group.op, group.bytes),
     lambda group: (group.kind, group.op),
     lambda group: (group.kind, group.bytes),
-    lambda group: group.kind,
 )
 """Keys by which copies and collectives are the same. Edits move lines, and a recording may have none."""
 
