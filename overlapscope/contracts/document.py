@@ -67,7 +67,7 @@ def _place(place: CallPlace) -> str:
 
 def _run(run: Beside) -> str:
     """Return `2 x 14 to 20`."""
-    times = f"{run.count:,} x " if run.count > 1 else ""
+    times = f"{run.times:,} x " if run.times > 1 else ""
     return f"{times}{run.least:,}" + (f" to {run.most:,}" if run.most > run.least else "")
 
 

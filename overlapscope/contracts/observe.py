@@ -353,7 +353,8 @@ def _middle(group: I64, sizes: I64) -> I64:
     """Return the row of each group that has the median size."""
     order = np.lexsort((sizes, group))
     starts = group_starts(group[order])
-    return order[starts + np.diff(np.append(starts, len(order))) // 2]
+    middle: I64 = order[starts + np.diff(np.append(starts, len(order))) // 2]
+    return middle
 
 
 def _alike(keys: Iterable[object]) -> list[I64]:

@@ -12,7 +12,7 @@ import math
 import random
 import sys
 import time
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterator
 from multiprocessing import Pool
 from pathlib import Path
@@ -151,7 +151,7 @@ class Recording:
         self._program, self._rng = program, rng
         self.events: list[dict[str, Any]] = []
         self._now, self._correlation = 1e6, 1000
-        self._free: Counter[tuple[int, int]] = Counter()
+        self._free: defaultdict[tuple[int, int], float] = defaultdict(float)
         """When the ops of each stream have ended, and what it waits for."""
         self._reached: dict[tuple[int, int], tuple[float, int, int]] = {}
         """When each event is reached, its stream and the call that recorded it."""
@@ -429,7 +429,7 @@ def defects_of(program: Program, contract: Contract) -> Iterator[str]:
         return
     sure = is_sure(program)
     for key, group in groups.items():
-        for number, run in enumerate([each for each in group.beside for _ in range(each.count)]):
+        for number, run in enumerate([each for each in group.beside for _ in range(each.times)]):
             right = truth[key][number]
             if not run.least <= right <= run.most or (sure and run.least != run.most):
                 yield f"{key}: beside {run.least} to {run.most} kernels instead of {right}"
@@ -446,7 +446,7 @@ def loss(before: Program, contract: Contract, after: Program) -> str:
         return "waits"
     promised: dict[tuple[str, str, str], list[int]] = {}
     for group in contract.copies:
-        least = [run.least for run in group.beside for _ in range(run.count)]
+        least = [run.least for run in group.beside for _ in range(run.times)]
         promised.setdefault((group.kind, group.op, group.memory), []).extend(least)
     values: dict[tuple[str, str, str], list[int]] = {}
     for (kind, memory, op, _), each in true_windows(after).items():

@@ -344,7 +344,7 @@ def test_a_window_that_is_too_small_even_at_best_is_lost(collectives: Path) -> N
 
     def result(*beside: tuple[int, int, int]) -> str:
         runs = tuple(Beside(*run) for run in beside)
-        changed = replace(group, beside=runs, count=sum(run.count for run in runs))
+        changed = replace(group, beside=runs, count=sum(run.times for run in runs))
         changes = (changed if each is group else each for each in contract.collectives)
         now = replace(contract, collectives=tuple(changes))
         return next(each.result for each in compare(contract, now) if each.part == "overlap")
