@@ -107,9 +107,7 @@ def find_holds(trace: Trace, reading: Reading) -> Holds:
     if strictest and not len(trace.syncs):
         # The waiting stream is a guess, too.
         waits = replace(waits, stream=np.where(waits.stated, waits.stream, -1))
-    return _Walk(lanes, waits, strictest).run(
-        stated, guessed, find_blocks(trace, lanes.keys, possible=strictest)
-    )
+    return _Walk(lanes, waits, strictest).run(stated, guessed, find_blocks(trace, lanes.keys, possible=strictest))
 
 
 def _stated_sources(trace: Trace, lanes: ItemLanes) -> dict[int, _Source]:

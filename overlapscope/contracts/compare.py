@@ -247,7 +247,7 @@ def _beside(transfer: TransferGroup) -> str:
     if not runs:
         return "no kernel"
     if len(runs) > _SHOWN:
-        runs = (runs[0], runs[-1]._replace(times=transfer.count - runs[0].count))
+        runs = (runs[0], Beside(transfer.count - runs[0].times, runs[-1].least, runs[-1].most))
     words = []
     for number, run in enumerate(runs):
         text = plural(run.least, "kernel") if run.least else "no kernel"

@@ -26,7 +26,7 @@ from overlapscope.contracts.compare import Promise, compare
 from overlapscope.contracts.model import Contract
 from overlapscope.contracts.observe import observe
 
-STEPS, MIDDLE = 8, 4
+STEPS, MIDDLE = 6, 3
 COMPUTE, SIDE, UPLOAD, DOWNLOAD = 7, 13, 20, 24
 STREAMS = (COMPUTE, SIDE, UPLOAD, DOWNLOAD)
 MARGIN_PCT = 25
