@@ -23,7 +23,7 @@ def _blocks(contract: Contract) -> Iterator[Block]:
         f"{contract.launches:,} launches, {contract.graph_launches:,} of them of CUDA graphs. "
         f"Numbers may change by {contract.margin_pct}%."
     )
-    for sentence in filter(None, (*contract.unknown, contract.not_promised)):
+    for sentence in (contract.not_promised,) if contract.not_promised else contract.unknown:
         yield Text(sentence, "fair")
     for title, transfers in (("Copies", contract.copies), ("Collectives", contract.collectives)):
         if transfers:

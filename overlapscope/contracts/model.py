@@ -113,7 +113,8 @@ class Contract(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
             return ""
         copies, others = (sum(g.not_promised for g in of if g.not_promised) for of in (self.copies, self.collectives))
         counts = [plural(number, noun) for number, noun in ((copies, "copy"), (others, "collective")) if number]
+        promise, they = ("promises", "it") if copies + others == 1 else ("promise", "they")
         return (
-            f"{' and '.join(counts)} a step {'promises' if copies + others == 1 else 'promise'} nothing here: the "
-            "recording doesn't say what its waits are for. Record with `overlapscope run`."
-        )
+            f"{' and '.join(counts)} a step {promise} nothing here: {they} ran beside no kernel, and the recording "
+            f"doesn't state whether {they} may. {' '.join(self.unknown)}"
+        ).strip()

@@ -153,9 +153,12 @@ def _why_unknown(trace: Trace) -> Iterator[str]:
         yield (
             f"Of {plural(len(waits), 'event wait')}, {unstated:,} can't be tied to the event's record: with CUDA 13, "
             "those inside of PyTorch, and all that overlapscope didn't record."
+            f"{' Record with `overlapscope run`.' if unstated == len(waits) else ''}"
         )
+    elif len(find_polls(trace)):
+        yield "The recording doesn't state for what the host polls."
     else:
-        yield "A window is longer than the recording, or depends on streams or threads that it doesn't state."
+        yield "A window is longer than the recording, or depends on streams, threads or graphs that it doesn't state."
 
 
 def _loader(trace: Trace, steps: _Steps) -> str:
