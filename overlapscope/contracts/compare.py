@@ -175,8 +175,9 @@ def _memory(old: TransferGroup, new: TransferGroup) -> Iterator[Promise]:
 def _overlap(contract: Contract, old: TransferGroup, new: TransferGroup, now: Contract) -> Iterator[Promise]:
     """Yield the promise about a group's overlap, if there was any or is some now.
 
-    The copies of a group are compared in the order of their overlap, the least one first. If some are gone, nobody
-    knows which: it is lost if the others keep no choice of promises, and kept if they keep each.
+    The copies of a group are compared in the order of their overlap, the least one first. If some are gone, the
+    contract doesn't state which. Then overlap is lost if the others break even the least promises, and kept if they
+    keep the largest.
     """
     before, after = _filled(old.beside, new.count), _ascending(new.beside)
     if not any(run.most for run in (*before, *after)):

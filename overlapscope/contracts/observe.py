@@ -305,7 +305,7 @@ def _typical(group: I64, step: I64, steps: int) -> tuple[I64, I64]:
     counts, of_group = np.diff(np.append(begins, len(order))), group[order][begins]
     by_count = np.lexsort((counts, of_group))
     last = np.searchsorted(of_group, np.arange(int(group.max()) + 1), side="right")
-    # Of the steps in ascending order, the middle one: in steps that aren't here, a group has nothing.
+    # The middle step by count. Steps that aren't here come first, since a group has nothing in them.
     middle = last - (steps - steps // 2)
     present = middle >= np.append(0, last[:-1])
     return np.unique(group, return_index=True)[1], np.where(present, pick(counts[by_count], middle, 0), 0)
@@ -327,7 +327,7 @@ def _members(group: I64, step: I64, typical: I64, closed: Bool) -> I64:
 
 
 def _beside(group: I64, step: I64, members: I64, windows: Windows) -> dict[int, tuple[tuple[Beside, ...], int]]:
-    """Return for each group the windows of its members in a typical step, and the row of one with the smallest."""
+    """Return for each group the windows of its members in a typical step, and the row of a member with the smallest."""
     columns, example = [], members
     for width in (windows.least, windows.most):
         # The smallest of each step together, then the second: a median of each.
