@@ -84,7 +84,7 @@ def find_blocks(trace: Trace, streams: tuple[int, ...], *, possible: bool) -> di
     blocks: dict[int, Block] = {}
     for number, (row, call) in enumerate(zip(blocking.tolist(), outer.tolist(), strict=True)):
         if whole[number] and (one_device or device[number] >= 0):
-            blocks[call] = Block(tuple(key for key in streams if one_device or devices[key] == device[number]))
+            blocks[call] = Block(tuple(key for key in streams if device[number] in (-1, devices[key])))
         elif synchronises[number] and stream[number] >= 0:
             blocks[call] = Block((int(stream[number]),))
         elif row in events:
