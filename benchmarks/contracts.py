@@ -250,7 +250,7 @@ def unstated(judged: Sequence[JudgedRecording]) -> Iterator[str]:
     by_program = {each.recording.program: each.unstated for each in judged if each.unstated}
     if by_program:
         found = [f"{' and '.join(dict.fromkeys(kinds))} of `{program}`" for program, kinds in by_program.items()]
-        yield wrapped(f"""Of the overlap of these, nothing is certain, so its loss goes unnoticed: {", ".join(found)}.
+        yield wrapped(f"""Of the overlap of these, nothing is certain, so nothing is promised: {", ".join(found)}.
 With CUDA 13, a recording doesn't state the event of a wait inside PyTorch.""").strip()
 
 
