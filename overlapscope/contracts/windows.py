@@ -89,6 +89,8 @@ def find_windows(trace: Trace, ops: I64, of_step: Mapping[tuple[int, int], int])
         for other in _computing(order, lane):
             of_other = slice(int(order.first[other]), int(order.first[other + 1]))
             of_step_here = of_step.get(order.streams[other], 0)
+            if not of_step_here:
+                continue
             computing = np.concatenate([[0], np.cumsum(kernels[of_other])])
             calls = items.call[of_other]
             launched = np.searchsorted(np.where(calls < 0, EARLIEST_NS, started[calls]), called)
