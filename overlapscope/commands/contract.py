@@ -121,6 +121,6 @@ def _observed(path: str, args: argparse.Namespace) -> Contract:
     if trace.predicted_by is not None:
         raise UsageError(f"{path}: is a prediction of `overlapscope whatif`; pass a recording.")
     contract = observe(trace)
-    for reason in contract.unknown:
+    for reason in (contract.not_promised,) if contract.not_promised else contract.unknown:
         tell(f"overlapscope: warning: {reason}")
     return contract
