@@ -16,9 +16,6 @@ from overlapscope.base.words import clean, size
 from overlapscope.contracts.model import VERSION, CallPlace, Contract
 from overlapscope.errors import ConfigError
 
-NAME: Final = "overlap.contract.toml"
-"""Name of a contract's file beside the configuration."""
-
 _COMMENTS: Final = {
     "copies": (
         "Groups of the same kind, memory, size and place. kernels_before of the kernels launched before one, and",
@@ -44,7 +41,7 @@ def to_toml(contract: Contract) -> str:
 
 def _lines(contract: Contract) -> Iterator[str]:
     yield from (f"# {line}" for line in _HEAD)
-    yield from (f"{key} = {_value(value)}" for key, value in _given(contract) if key not in _COMMENTS)
+    yield from (f"{key} = {_value(value)}" for key, value in _given(contract) if key not in (*_COMMENTS, "program"))
     for key in _COMMENTS:
         places: tuple[CallPlace, ...] = getattr(contract, key)
         first = "copies" if key == "collectives" and not contract.copies else key
@@ -55,6 +52,14 @@ def _lines(contract: Contract) -> Iterator[str]:
             for name, value in _given(place):
                 note = f"  # {size(value)}" if name == "bytes" else ""
                 yield f"{name} = {_value(value)}{note}"
+    yield from (
+        "",
+        "# Another program is not judged. Its kernels have their shares of the launches in percent.",
+        "[program]",
+    )
+    yield from (f"{key} = {_value(value)}" for key, value in _given(contract.program) if key != "kernels")
+    yield from ("", "[program.kernels]")
+    yield from (f"{_value(name)} = {pct}" for name, pct in contract.program.kernels.items())
 
 
 def _given(table: msgspec.Struct) -> Iterator[tuple[str, Any]]:
@@ -93,6 +98,8 @@ def from_toml(text: str, source: str) -> Contract:
         raise ConfigError(
             f"{source}: is no contract of version {VERSION}; write it again with `overlapscope contract write`."
         )
+    if "program" not in content:
+        raise ConfigError(f"{source}: has no program; write it again with `overlapscope contract write`.")
     try:
         return msgspec.convert(content, Contract)
     except msgspec.ValidationError as error:

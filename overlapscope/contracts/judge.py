@@ -4,19 +4,32 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
+from typing import Final
 
-from msgspec.structs import replace
+from msgspec.structs import asdict, replace
 
+from overlapscope.analysis import analyze_trace
+from overlapscope.base.words import clean, listed, plural
 from overlapscope.budgets.baseline import Baseline
-from overlapscope.budgets.check import check, check_promises
+from overlapscope.budgets.check import check, of_obstacle
+from overlapscope.budgets.config import rules_named
+from overlapscope.budgets.gate import (
+    Obstacle,
+    absent_devices,
+    absent_ranks,
+    incomplete,
+    other_program,
+    program_of,
+    refuse_predicted,
+)
 from overlapscope.budgets.settings import Settings
-from overlapscope.budgets.verdicts import BudgetVerdict, CheckResult, Status, Subject
+from overlapscope.budgets.verdicts import BudgetVerdict, CheckResult, FailureReason, Status, Subject
 from overlapscope.contracts.compare import Promise, compare
 from overlapscope.contracts.file import read
-from overlapscope.contracts.model import Contract
+from overlapscope.contracts.model import Contract, Recorded
 from overlapscope.contracts.observe import observe
 from overlapscope.errors import UsageError
-from overlapscope.report.model import Report
+from overlapscope.report.model import Report, TraceResult, build
 from overlapscope.trace.model import Trace
 
 METRIC = "contract"
@@ -24,6 +37,19 @@ METRIC = "contract"
 _STATUS: dict[str, Status] = {"kept": "pass", "lost": "fail", "gained": "pass", "unknown": "unknown"}
 GAINED = "gained"
 """Note of a verdict on a promise that is more than kept."""
+_WHAT: Final = "the contract"
+_ADVICE: Final = {
+    "overlap": "Issue it on a stream of its own, and let other streams wait for it only where they use its data.",
+    "memory": "Keep the host's side in pinned memory (`pin_memory=True`), and copy with `non_blocking=True`.",
+    "amount": "Take it out of the step, or join it with another copy.",
+    "sync": "Move the call out of the step, or wait for an event where the value is used.",
+    "allocation": "Allocate once before the loop, and use the memory again.",
+    "launches": "`overlapscope diff` of two recordings lists the ops that launch more.",
+    "loader": "Pass `num_workers` to the DataLoader again.",
+}
+"""What to do about a lost promise, by its part."""
+_NAMED: Final = 3
+_SHORT: Final = 60
 
 
 def check_job(
@@ -34,12 +60,12 @@ def check_job(
 ) -> CheckResult:
     """Check recordings against the contract of the settings, and against budgets.
 
-    Without budgets, forbidden rules and baseline, only the contract is judged.
+    A contract adds to the default rules, except to those that it replaces by name.
 
     Args:
         settings: Settings of the check.
         traces: Returns the recordings; called if there is a contract.
-        report: Returns their report; called unless only the contract is judged.
+        report: Returns their report.
         baseline: Figures that relative budgets compare with.
 
     Returns:
@@ -51,35 +77,97 @@ def check_job(
     """
     if settings.contract is None:
         return check(report(), settings, baseline=baseline)
-    contract, recordings = read(settings.contract), traces()
-    predicted = [trace.source for trace in recordings if trace.predicted_by is not None]
-    if predicted and not settings.allow_predicted:
-        raise UsageError(f"{predicted[0]}: is a prediction of `overlapscope whatif`; pass a recording.")
-    promises = judge(contract, recordings, allow_missing=settings.allow_missing)
-    if settings.budgets or settings.forbid or baseline is not None:
-        return check(report(), settings, baseline=baseline, promises=promises)
-    return check_promises(promises, tuple(trace.source for trace in recordings))
+    contract, recordings, job = read(settings.contract), traces(), report()
+    if not settings.allow_predicted:
+        refuse_predicted(job)
+    replaced = tuple(
+        id
+        for name in contract.replaces
+        for id in ([name] if name == "verdict" else rules_named(name, f"{settings.contract}: replaces"))
+    )
+    promises, verdicts = _judged(contract, recordings, job, settings)
+    return check(
+        job,
+        replace(settings, replaced=replaced),
+        baseline=baseline,
+        promises=verdicts,
+        promised=_promised(promises),
+    )
 
 
-def judge(contract: Contract, traces: Sequence[Trace], *, allow_missing: bool = False) -> tuple[BudgetVerdict, ...]:
-    """Return a verdict on each promise for each recording. `allow_missing` is whether unknown promises pass."""
-    verdicts = [verdict for trace in traces for verdict in _verdicts(contract, trace, several=len(traces) > 1)]
-    if allow_missing:
+def promise(trace: Trace) -> Contract:
+    """Return the contract that a recording keeps, to be written to a file.
+
+    Raises:
+        UsageError: The recording lacks something, or was predicted.
+    """
+    result = build([analyze_trace(trace)]).traces[0]
+    if result.predicted_by is not None:
+        raise UsageError(f"{trace.source}: is a prediction of `overlapscope whatif`; pass a recording.")
+    for obstacle in incomplete(result):
+        raise UsageError(f"{obstacle.sentence} It can't serve as a contract; record it again.")
+    program = Recorded(
+        **asdict(program_of([result])),
+        recorder=trace.recorder,
+        ranks=trace.world_size or 1,
+        devices=len(result.devices),
+    )
+    return replace(observe(trace), program=program)
+
+
+def _judged(
+    contract: Contract, recordings: Sequence[Trace], job: Report, settings: Settings
+) -> tuple[list[Promise], list[BudgetVerdict]]:
+    """Return the promises that could be judged, and the verdicts on them and on what couldn't be."""
+    results = {result.source: result for result in job.traces}
+    absent = absent_ranks(job, range(contract.program.ranks), _WHAT)
+    obstacles = [Obstacle("all ranks", "ranks", f"rank {rank}: {reason}.") for rank, reason in absent.items()]
+    promises: list[Promise] = []
+    verdicts: list[BudgetVerdict] = []
+    for trace in recordings:
+        in_the_way = list(_obstacles(contract, results[trace.source], settings))
+        obstacles += in_the_way
+        if not in_the_way:
+            kept = compare(contract, observe(trace))
+            promises += kept
+            verdicts += _verdicts(kept, Subject(source=trace.source, rank=trace.rank) if recordings[1:] else Subject())
+    if settings.allow_missing:
         verdicts = [replace(verdict, counts=verdict.status == "fail") for verdict in verdicts]
-    return tuple(verdicts)
+    return promises, [*(of_obstacle(each, allowed=settings.allow_missing) for each in obstacles), *verdicts]
 
 
-def _verdicts(contract: Contract, trace: Trace, *, several: bool) -> Iterator[BudgetVerdict]:
+def _obstacles(contract: Contract, result: TraceResult, settings: Settings) -> Iterator[Obstacle]:
+    """Yield the reasons why a recording can't be judged by a contract."""
+    if not settings.other_program:
+        yield from other_program(contract.program, program_of([result]), _WHAT)
+    yield from incomplete(result)
+    yield from absent_devices(result, contract.program.devices, _WHAT)
+
+
+def _promised(promises: Sequence[Promise]) -> str:
+    """Return promises in a few words: `3 transfers beside at least 14 kernels, no host sync`."""
+    overlaps = [promise.value or 0 for promise in promises if promise.part == "overlap"]
+    beside = (
+        f"{plural(len(overlaps), 'transfer')} beside at least {plural(min(overlaps), 'kernel')}" if overlaps else ""
+    )
+    others = dict.fromkeys(clean(promise.name, _SHORT) for promise in promises if promise.part != "overlap")
+    return ", ".join(filter(None, (beside, listed(others, _NAMED))))
+
+
+def _verdicts(promises: Sequence[Promise], subject: Subject) -> Iterator[BudgetVerdict]:
     seen: Counter[str] = Counter()
-    for promise in compare(contract, observe(trace)):
+    for promise in promises:
         seen[promise.name] += 1
         number = f" #{seen[promise.name]}" if seen[promise.name] > 1 else ""
-        subject = Subject(source=trace.source, rank=trace.rank) if several else Subject()
         yield _verdict(promise, f"{promise.name}{number}", subject)
 
 
 def _verdict(promise: Promise, name: str, subject: Subject) -> BudgetVerdict:
     status = _STATUS[promise.result]
+    no_line = "" if promise.line else "The line is unknown; record with `overlapscope run --stacks` to see it."
+    reason = FailureReason(
+        title=name, detail=no_line, advice=_ADVICE[promise.part], time_ns=0, where=promise.line or None
+    )
     return BudgetVerdict(
         budget=name,
         metric=f"{METRIC}-{promise.part}",
@@ -92,6 +180,7 @@ def _verdict(promise: Promise, name: str, subject: Subject) -> BudgetVerdict:
         more_is_better=promise.at_least,
         message=promise.message,
         where=promise.line or None,
+        reasons=(reason,) if status == "fail" else (),
         note=GAINED if promise.result == "gained" else None,
         counts=status != "pass",
     )

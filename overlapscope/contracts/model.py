@@ -6,6 +6,8 @@ from typing import Annotated, Final
 
 from msgspec import Meta, Struct
 
+from overlapscope.budgets.gate import Program
+
 VERSION: Final = 1
 DEFAULT_MARGIN_PCT: Final = 25
 """Share of the kernels, launches or copies by which a number may change without meaning."""
@@ -61,12 +63,24 @@ class HostCall(CallPlace, frozen=True, kw_only=True, forbid_unknown_fields=True)
     call: _Text
 
 
+class Recorded(Program, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """The program that a contract is of, and what its recording had."""
+
+    recorder: _Text = ""
+    ranks: _Count = 1
+    devices: _Count = 1
+    """Number of devices that the rank used."""
+
+
 class Contract(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Copies, collectives and waits of a typical step, and the kernels beside which they may run."""
 
     version: int = VERSION
     written_by: _Text = ""
     margin_pct: Annotated[int, Meta(ge=0, le=99, description="a whole number from 0 to 99")] = DEFAULT_MARGIN_PCT
+    replaces: tuple[_Text, ...] = ()
+    """Default rules, or `verdict`, that don't judge a program with this contract. Only people write it."""
+    program: Recorded = Recorded()
     steps: _Count = 0
     """Number of steps that the recording had."""
     kernels: _Count | None = None
