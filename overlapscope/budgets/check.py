@@ -343,8 +343,7 @@ def _summary(verdicts: tuple[BudgetVerdict, ...], baseline: str, passed: Sequenc
 
     Example: `2 of 5 budgets failed: efficiency_pct >= 80%, forbid pageable-memory.`
     """
-    noun = "promises and budgets" if len(passed) > 1 else "budgets"
-    total = f"{len(verdicts):,} {noun}" if len(verdicts) > 1 else "1 budget"
+    total = f"{len(verdicts):,} {'promises and budgets' if len(passed) > 1 else 'budgets'}"
     if all(verdict.status == "skipped" for verdict in verdicts):
         return f"Nothing could be compared with {baseline}." if verdicts else "There was nothing to judge."
     words: dict[Status, str] = {
@@ -356,7 +355,7 @@ def _summary(verdicts: tuple[BudgetVerdict, ...], baseline: str, passed: Sequenc
         status: [verdict for verdict in verdicts if verdict.status == status and verdict.counts] for status in words
     }
     parts = [
-        f"{f'{len(some)} of {total}' if len(verdicts) > 1 else f'The {noun}'} {words[status]}: {_named(some)}"
+        f"{f'{len(some)} of {total}' if len(verdicts) > 1 else 'The budget'} {words[status]}: {_named(some)}"
         for status, some in counted.items()
         if some
     ]

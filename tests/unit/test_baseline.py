@@ -20,11 +20,11 @@ from overlapscope.budgets.baseline import (
     BaselineSeries,
     from_json,
     of,
-    other_program,
     to_json,
 )
 from overlapscope.budgets.check import check
 from overlapscope.budgets.formats import openmetrics
+from overlapscope.budgets.gate import Program, other_program, program_of
 from overlapscope.budgets.judge import judge
 from overlapscope.budgets.metrics import METRICS
 from overlapscope.budgets.places import find_places
@@ -494,12 +494,12 @@ _PROGRAMS = ("training_naive", "training_prefetched", "small_transformer")
     ],
 )
 def test_a_program_keeps_most_of_its_kernels_or_its_name(
-    stored: Baseline, tmp_path: Path, job: str | None, kernels: dict[str, float], other: bool
+    tmp_path: Path, job: str | None, kernels: dict[str, float], other: bool
 ) -> None:
     report = read_report([write_steps(tmp_path / "t.json")])
     named = replace(report.traces[0], origin=TraceOrigin(job="train"))
-    baseline = replace(stored, job=job, kernels=kernels)
-    assert bool(other_program(baseline, replace(report, traces=(named,)))) is other
+    before = Program(job=job, kernels=kernels)
+    assert bool([*other_program(before, program_of([named]), "the baseline")]) is other
 
 
 # -- another environment
