@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from statistics import fmean, median_low
+from statistics import fmean
 
 from msgspec import Struct
 
@@ -11,6 +11,7 @@ from overlapscope.analysis.average import judged_steps
 from overlapscope.analysis.figures import Period
 from overlapscope.analysis.host_results import HostStep, HostUse
 from overlapscope.analysis.results import Device
+from overlapscope.base.median import median_ns
 
 LONG = 1.5
 """Minimum length of a long step, as a multiple of the median."""
@@ -46,7 +47,7 @@ def of_host(host: HostUse) -> Spread | None:
 def _spread(spans: Sequence[int], parts: Sequence[Mapping[str, int]]) -> Spread | None:
     if len(spans) < 2:
         return None
-    usual_ns = median_low(spans)
+    usual_ns = median_ns(spans)
     long = [row for row, span in enumerate(spans) if span > LONG * usual_ns]
     usual = [part for span, part in zip(spans, parts, strict=True) if span <= LONG * usual_ns]
     grown = {

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import difflib
 import re
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from decimal import Decimal
 from itertools import pairwise
@@ -130,32 +130,30 @@ def bare_share(part: float | None, whole: float | None) -> str:
     return bare_percent(100 * part / whole if part is not None and whole else None)
 
 
-def whole_tenths(parts: Sequence[int], whole: int, together: int | None = None) -> list[int]:
-    """Return the parts of a whole in tenths of a percent, rounded by the largest remainder.
+def bare_shares(parts: Sequence[int], whole: int) -> list[str]:
+    """Return the parts of a whole as percentages that add up to 100.0, each rounded as in `share`.
 
-    They add up to `together`, which is that of all parts unless they are parts of a larger one that was rounded.
+    The first part that is large enough makes up the difference, so the first should be the one that no text mentions.
     """
     if not whole:
-        return [0] * len(parts)
-    tenths = [1000 * part // whole for part in parts]
-    missing = (1000 * sum(parts) // whole if together is None else together) - sum(tenths)
-    by_remainder = sorted(range(len(parts)), key=lambda i: -(1000 * parts[i] % whole))
-    for i in by_remainder[:missing]:
-        tenths[i] += 1
-    return tenths
-
-
-def bare_shares(parts: Sequence[int], whole: int, together: int | None = None) -> list[str]:
-    """Return the parts of a whole as percentages that add up to 100.0, or to `together` tenths of a percent."""
-    if not whole:
         return [NOTHING] * len(parts)
+    tenths = [round(10 * float(f"{100 * part / whole:.1f}")) for part in parts]
+    missing = 1000 * sum(parts) // whole - sum(tenths)
+    if missing:
+        tenths[next((i for i, tenth in enumerate(tenths) if tenth > max(0, -missing)), 0)] += missing
     texts = []
-    for part, tenth in zip(parts, whole_tenths(parts, whole, together), strict=True):
+    for part, tenth in zip(parts, tenths, strict=True):
         if part in (0, whole):
             texts.append("100" if part else "0")
         else:
             texts.append("< 0.1" if tenth == 0 else "> 99.9" if tenth == 1000 else f"{tenth / 10:.1f}")
     return texts
+
+
+def shares_by_name(parts: Mapping[str, int], whole: int) -> dict[str, str]:
+    """Return `bare_shares` by name. The smallest part that is large enough makes up the difference."""
+    ascending = sorted(parts, key=lambda name: (parts[name], name))
+    return dict(zip(ascending, bare_shares([parts[name] for name in ascending], whole), strict=True))
 
 
 def size(count: int | None) -> str:

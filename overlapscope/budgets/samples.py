@@ -182,23 +182,24 @@ class Spent(Struct, frozen=True):
         only = STALL_CAUSES if metric.id == "host_stall_time" else self.idle
         return {cause: ns for cause, ns in self.idle.items() if cause in only}
 
-    def link_and_host(self, metric: Metric) -> tuple[float, float]:
-        """Return how much of a metric's time depends on the link, and how much on the host.
+    def noisy(self, metric: Metric) -> tuple[float, float, float]:
+        """Return how much of a metric's time depends on the link, on the host's other work, and on loading data.
 
         Communication depends on the link, whatever its cause: the host's time may vary by far more.
         """
-        link = host = 0.0
+        link = host = loading = 0.0
         for blame in metric.blames:
             by_cause = self.by_cause(blame, metric)
             if blame == "exposed-comm":
                 link += sum(by_cause.values())
                 continue
-            host += sum(ns for cause, ns in by_cause.items() if cause in HOST_CAUSES)
+            host += sum(ns for cause, ns in by_cause.items() if cause in HOST_CAUSES - {IdleCause.DATA_LOADING})
+            loading += by_cause.get(IdleCause.DATA_LOADING, 0.0)
             if blame == "exposed-copy":
                 link += sum(ns for cause, ns in by_cause.items() if cause not in HOST_CAUSES)
             elif blame == "copies":
                 link += self.copy
-        return link, host
+        return link, host, loading
 
 
 def spent(measured: Measurements, direction: Direction | None) -> Spent:
@@ -236,11 +237,11 @@ def noise_floor(metric: Metric, before: Spent, after: Spent, whole: float, base:
     """
     if metric.unit == "gb_per_s":
         return LINK_SHARE * base
+    spans = before.span, after.span
     if metric.needs == "host":
-        span = max(before.span, after.span)
-        return 0.0 if metric.unit == "launches" else floor_ns(span, link_ns=0.0, host_ns=base)
-    (link, host), (link_after, host_after) = before.link_and_host(metric), after.link_and_host(metric)
-    minimum_ns = floor_ns(max(before.span, after.span), link_ns=min(link, link_after), host_ns=min(host, host_after))
+        return 0.0 if metric.unit == "launches" else floor_ns(spans, host_ns=base)
+    link, host, loading = map(min, before.noisy(metric), after.noisy(metric))
+    minimum_ns = floor_ns(spans, link_ns=link, host_ns=host, loading_ns=loading)
     if metric.unit == "ns":
         return minimum_ns
     return max(POINTS, 100 * minimum_ns / whole) if whole > 0 else POINTS

@@ -142,7 +142,7 @@ def _device(before: _Subject, after: _Subject, *, alike: bool) -> DeviceDiff:
         before.findings,
         after.findings,
         floors_ns=(_rules_floor_ns(before.device), _rules_floor_ns(after.device)),
-        span_ns=pair.span_ns,
+        spans_ns=pair.spans_ns,
         reliable=alike and not lost & CAUSES,
     )
     return DeviceDiff(

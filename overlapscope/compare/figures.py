@@ -20,13 +20,21 @@ from overlapscope.analysis.average import (
 )
 from overlapscope.analysis.figures import COPIES_MATTER_FROM, Period
 from overlapscope.analysis.results import Device
-from overlapscope.catalog.causes import COMM_CAUSES, COPY_CAUSES, OTHER_CAUSES, STORED_IDLE_CAUSES, states_comm_causes
+from overlapscope.catalog.causes import (
+    COMM_CAUSES,
+    COPY_CAUSES,
+    OTHER_CAUSES,
+    STORED_IDLE_CAUSES,
+    IdleCause,
+    states_comm_causes,
+)
 from overlapscope.compare.difference import FigureChange, Figures
 from overlapscope.compare.noise import F64, HOST_CAUSES, POINTS, floor_ns
 from overlapscope.compare.pair import Pair, PairRow
 
 _COPY, _IDLE = [str(cause) for cause in COPY_CAUSES], [str(cause) for cause in STORED_IDLE_CAUSES]
-_HOST = frozenset(f"{what}:{cause}" for what in ("copy", "comm", "idle") for cause in HOST_CAUSES)
+_LOADING = f"idle:{IdleCause.DATA_LOADING}"
+_HOST = frozenset(f"{what}:{cause}" for what in ("copy", "comm", "idle") for cause in HOST_CAUSES) - {_LOADING}
 _LINK = (
     frozenset({*COPY_LENGTHS, *COMM_LENGTHS, "h2d", "d2h", "comm", "copy", "both", "exposed_h2d", "exposed_d2h"})
     - _HOST
@@ -98,7 +106,7 @@ def compare(before: Sequence[Period], after: Sequence[Period], pair: Pair, *, co
     """
     sides = _Lengths(before), _Lengths(after)
     by_host = _HOST if copies_stay else _HOST | _LINK
-    changes = pair.changes([_compared(figure, sides, pair.span_ns, by_host) for figure in _FIGURES])
+    changes = pair.changes([_compared(figure, sides, pair.spans_ns, by_host) for figure in _FIGURES])
     groups: dict[str, list[FigureChange]] = {}
     for figure, change in zip(_FIGURES, changes, strict=True):
         groups.setdefault(figure.group, []).append(change)
@@ -111,9 +119,11 @@ def compare(before: Sequence[Period], after: Sequence[Period], pair: Pair, *, co
     return Figures(span=span, **fields)
 
 
-def _compared(figure: _Figure, sides: tuple[_Lengths, _Lengths], span_ns: float, by_host: frozenset[str]) -> PairRow:
+def _compared(
+    figure: _Figure, sides: tuple[_Lengths, _Lengths], spans_ns: tuple[float, float], by_host: frozenset[str]
+) -> PairRow:
     """Return a figure for every period of both sides. `by_host` are the lengths that depend on the host."""
-    floor = _floor_ns(figure.added if figure.noisy is None else figure.noisy, sides, span_ns, by_host)
+    floor = _floor_ns(figure.added if figure.noisy is None else figure.noisy, sides, spans_ns, by_host)
     parts = [side.sums(figure.added) - side.sums(figure.taken) for side in sides]
     if figure.rest is None:
         points = [side.shares(figure.added) - side.shares(figure.taken) for side in sides]
@@ -129,16 +139,17 @@ def _compared(figure: _Figure, sides: tuple[_Lengths, _Lengths], span_ns: float,
 
 
 def _floor_ns(
-    columns: Sequence[str], sides: tuple[_Lengths, _Lengths], span_ns: float, by_host: frozenset[str]
+    columns: Sequence[str],
+    sides: tuple[_Lengths, _Lengths],
+    spans_ns: tuple[float, float],
+    by_host: frozenset[str],
 ) -> float:
     """Return the noise of a sum of lengths, which depends on the side with the smaller sum."""
-    host = [column for column in columns if column in by_host]
-    link = [column for column in columns if column in _LINK - by_host]
-    return floor_ns(
-        span_ns,
-        link_ns=min(side.shares(link) for side in sides),
-        host_ns=min(side.shares(host) for side in sides),
+    link, host, loading = (
+        min(side.shares([column for column in columns if column in some]) for side in sides)
+        for some in (_LINK - by_host, by_host, {_LOADING})
     )
+    return floor_ns(spans_ns, link_ns=link, host_ns=host, loading_ns=loading)
 
 
 class _Lengths:

@@ -7,6 +7,7 @@ from typing import Literal
 
 import msgspec
 
+from overlapscope.catalog.causes import IdleCause
 from overlapscope.compare.difference import FigureChange, FindingChange
 from overlapscope.compare.noise import floor_ns
 from overlapscope.rules.finding import Finding
@@ -17,7 +18,7 @@ def compare_findings(
     after: Sequence[Finding],
     *,
     floors_ns: tuple[int, int],
-    span_ns: float,
+    spans_ns: tuple[float, float],
     reliable: bool,
 ) -> tuple[FindingChange, ...]:
     """Match the findings of both sides by rule and place, the largest cost of either side first.
@@ -26,7 +27,7 @@ def compare_findings(
         before: Findings of one side.
         after: Findings of the other side.
         floors_ns: Costs per step below which rules report nothing. A side without a finding may cost up to this.
-        span_ns: Length of a step.
+        spans_ns: Lengths of a step on both sides.
         reliable: Whether the recordings are complete enough to judge whether a cost changed.
 
     Returns:
@@ -34,7 +35,7 @@ def compare_findings(
     """
     changes = []
     for rule, finding_before, finding_after in _matched(before, after):
-        cost = _cost(finding_before, finding_after, floors_ns, span_ns)
+        cost = _cost(rule, finding_before, finding_after, floors_ns, spans_ns)
         if not reliable:
             cost = msgspec.structs.replace(cost, low=None, high=None, beyond_noise=None)
         standing = _standing(finding_before, finding_after, cost)
@@ -69,17 +70,19 @@ def _rule_of(finding: Finding) -> str:
 
 
 def _cost(
+    rule: str,
     before: Finding | None,
     after: Finding | None,
     floors_ns: tuple[int, int],
-    span_ns: float,
+    spans_ns: tuple[float, float],
 ) -> FigureChange:
     costs = [None if finding is None else finding.mean_cost_ns for finding in (before, after)]
     minima = [0 if cost is None else cost for cost in costs]
     maxima = [floor if cost is None else cost for cost, floor in zip(costs, floors_ns, strict=True)]
     low, high = minima[1] - maxima[0], maxima[1] - minima[0]
     # The cost of a finding often depends on the host.
-    noise = floor_ns(span_ns, host_ns=min(minima))
+    loads, least = rule == IdleCause.DATA_LOADING, min(minima)
+    noise = floor_ns(spans_ns, host_ns=0 if loads else least, loading_ns=least if loads else 0)
     on_both_sides = None not in costs
     informs = any(finding is not None and not finding.cost_ns for finding in (before, after))
     return FigureChange(

@@ -51,10 +51,10 @@ def compare_copies(before: Device, after: Device, steps: tuple[Steps, Steps], pa
     )
 
 
-def _copy_rows(before: F64, after: F64, span_ns: float) -> Mapping[str, PairRow]:
-    time_floor = floor_ns(span_ns, link_ns=least(_TIME, before, after))
+def _copy_rows(before: F64, after: F64, spans_ns: tuple[float, float]) -> Mapping[str, PairRow]:
+    time_floor = floor_ns(spans_ns, link_ns=least(_TIME, before, after))
     # Whether a copy is exposed often depends on the host.
-    exposed_floor = floor_ns(span_ns, host_ns=least(_EXPOSED, before, after))
+    exposed_floor = floor_ns(spans_ns, host_ns=least(_EXPOSED, before, after))
     moved = [np.stack([side[_BYTES], side[_DURATION]], axis=1) * _shows_bandwidth(side) for side in (before, after)]
     rate_floor = LINK_SHARE * min(_rate(side) for side in moved)
     return {
@@ -91,8 +91,8 @@ def compare_stalls(before: Device, after: Device, steps: tuple[Steps, Steps], pa
     )
 
 
-def _stall_rows(before: F64, after: F64, span_ns: float) -> Mapping[str, PairRow]:
-    floors = [floor_ns(span_ns, host_ns=least(row, before, after)) for row in range(2)]
+def _stall_rows(before: F64, after: F64, spans_ns: tuple[float, float]) -> Mapping[str, PairRow]:
+    floors = [floor_ns(spans_ns, host_ns=least(row, before, after)) for row in range(2)]
     return {
         "host_wait": PairRow("host wait", "ns", before[0], after[0], floors[0]),
         "idle_caused": PairRow("idle caused", "ns", before[1], after[1], floors[1]),
@@ -100,10 +100,12 @@ def _stall_rows(before: F64, after: F64, span_ns: float) -> Mapping[str, PairRow
 
 
 def changes(
-    tables: Iterable[tuple[K, F64, F64]], rows_of: Callable[[F64, F64, float], Mapping[str, PairRow]], pair: Pair
+    tables: Iterable[tuple[K, F64, F64]],
+    rows_of: Callable[[F64, F64, tuple[float, float]], Mapping[str, PairRow]],
+    pair: Pair,
 ) -> list[tuple[K, dict[str, FigureChange]]]:
     """Compare the figures of each key, from the tables of both sides. `rows_of` names the figures."""
-    each = [(key, rows_of(before, after, pair.span_ns)) for key, before, after in tables]
+    each = [(key, rows_of(before, after, pair.spans_ns)) for key, before, after in tables]
     changed = iter(pair.changes([row for _, rows in each for row in rows.values()]))
     return [(key, {name: next(changed) for name in rows}) for key, rows in each]
 

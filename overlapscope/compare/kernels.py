@@ -159,8 +159,8 @@ def _renamed(gone: _Tables, new: _Tables) -> dict[_Key, _Key]:
     return pairs
 
 
-def _rows(before: F64, after: F64, span_ns: float) -> dict[str, PairRow]:
-    floor = max(SPAN_SHARE * span_ns, OWN_SHARE * least(_TIME, before, after))
+def _rows(before: F64, after: F64, spans_ns: tuple[float, float]) -> dict[str, PairRow]:
+    floor = max(SPAN_SHARE * max(spans_ns), OWN_SHARE * least(_TIME, before, after))
     return {
         "count": PairRow("count", "count", before[_COUNT], after[_COUNT], 0),
         "time": PairRow("time", "ns", before[_TIME], after[_TIME], floor),

@@ -27,6 +27,9 @@ LINK_SHARE = 0.1
 """Noise from other users of the link, as a fraction of the time of copies and communication."""
 HOST_SHARE = 2.0
 """Noise from the host, as a fraction of the time that depends on it. Some whole recordings had a much slower host."""
+SLOW_HOST, SLOW_LOADING = 1.5, 0.75
+"""Maximum noise from the host, and from loading data, as a fraction of the shorter span: the host's work in a step
+takes at most as long as the step."""
 POINTS = 1.0
 """Minimum noise of a percentage, in points."""
 
@@ -34,15 +37,20 @@ HOST_CAUSES = frozenset(cause.id for causes in CAUSES.values() for cause in caus
 """Causes whose times depend on the speed of the host."""
 
 
-def floor_ns(span_ns: float, *, link_ns: float = 0.0, host_ns: float = 0.0) -> float:
+def floor_ns(
+    spans_ns: tuple[float, float], *, link_ns: float = 0.0, host_ns: float = 0.0, loading_ns: float = 0.0
+) -> float:
     """Return the minimum change of a time that is more than noise, in nanoseconds.
 
     Args:
-        span_ns: Length of the span.
+        spans_ns: Lengths of the span on both sides.
         link_ns: Part of the time that depends on the link.
-        host_ns: Part of the time that depends on the host.
+        host_ns: Part of the time that depends on the host, except for loading data.
+        loading_ns: Part of the time in which data was loaded.
     """
-    return GPU_SHARE * span_ns + LINK_SHARE * link_ns + HOST_SHARE * host_ns
+    shorter = min(spans_ns)
+    host = min(HOST_SHARE * host_ns, SLOW_HOST * shorter) + min(HOST_SHARE * loading_ns, SLOW_LOADING * shorter)
+    return GPU_SHARE * max(spans_ns) + LINK_SHARE * link_ns + host
 
 
 # -- Bootstrap --------------------------------------------------------------------------------------

@@ -48,9 +48,9 @@ class Pair(Struct, frozen=True, eq=False):
     """True if the recordings are complete enough to set changes apart from noise."""
 
     @property
-    def span_ns(self) -> float:
-        """Mean span of the longer side, in nanoseconds. Noise is a share of it."""
-        return max(float(np.mean(side.spans_ns)) for side in (self.before, self.after))
+    def spans_ns(self) -> tuple[float, float]:
+        """Mean spans of both sides, in nanoseconds. Noise is a share of them."""
+        return float(np.mean(self.before.spans_ns)), float(np.mean(self.after.spans_ns))
 
     def changes(self, rows: Sequence[PairRow]) -> list[FigureChange]:
         """Return the change of each figure with its interval."""

@@ -1,6 +1,7 @@
 """Analysis of an experiment's recordings, reduced to the contents of its report.
 
-Figures are those that `overlapscope analyze` shows of each recording. Only the strips are of the recording as it is.
+Figures are those that `overlapscope analyze` shows of each recording with the step that the laboratory timed
+(`--plain-step`). Only the strips are of the recording as it is.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ SLICES = 300
 """Maximum number of slices of a strip."""
 
 
-def analyse(paths: Sequence[Path], directory: Path) -> tuple[Analysis, ...]:
+def analyse(paths: Sequence[Path], directory: Path, plain_step_ns: int | None = None) -> tuple[Analysis, ...]:
     """Analyze the traces of a variant, one for each rank.
 
     A trace without GPU activity has no device and adds nothing.
@@ -35,6 +36,7 @@ def analyse(paths: Sequence[Path], directory: Path) -> tuple[Analysis, ...]:
     Args:
         paths: The traces.
         directory: Directory that their names become relative to.
+        plain_step_ns: Step time without the profiler (`ExperimentResult.plain_step_ns`).
 
     Returns:
         The results of each device.
@@ -43,7 +45,7 @@ def analyse(paths: Sequence[Path], directory: Path) -> tuple[Analysis, ...]:
         UnreadableTrace: If a trace can't be read.
     """
     analyses = [analyze_trace(load(path, progress=False, cache=False)) for path in paths]
-    page = Page(build(analyses))
+    page = Page(build(analyses, plain_step_ns=plain_step_ns))
     timelines = {
         (number, device.result.device): device.timeline
         for number, analysis in enumerate(analyses)
@@ -64,7 +66,6 @@ def analyse(paths: Sequence[Path], directory: Path) -> tuple[Analysis, ...]:
 
 def _essentials(section: DeviceReport, device: Device, recorded: Device, timeline: Timeline, trace: str) -> Analysis:
     trust, stalls = section.trace.trust, device.host_stalls
-    spans = sorted(step.span_ns for step in device.steps)
     verdict = judge(section)
     return Analysis(
         trace=trace,
@@ -74,7 +75,6 @@ def _essentials(section: DeviceReport, device: Device, recorded: Device, timelin
         doubts=tuple(check.id for check in trust.checks if check.status != "ok"),
         span_ns=device.span_ns,
         steps=section.steps,
-        step_ns=spans[(len(spans) - 1) // 2] if spans else None,
         buckets=device.buckets,
         overlap=device.overlap,
         exposed_copy_by_cause=_judged_causes(device.exposed_copy_by_cause, CopyCause.LEAD_IN),

@@ -49,11 +49,18 @@ def _experiment(result: ExperimentResult, directory: Path, experiment: Experimen
         # Measurements of a variant are kept. A new variant has not been run yet.
         current = {variant.name: _declared_as(current.get(variant.name, variant), variant) for variant in now.variants}
         result = msgspec.structs.replace(now, date=result.date, sizes=result.sizes)
-    variants = tuple(
-        msgspec.structs.replace(variant, analyses=analyse([directory / trace for trace in variant.traces], directory))
-        for variant in current.values()
+    return msgspec.structs.replace(
+        result,
+        variants=tuple(
+            msgspec.structs.replace(
+                variant,
+                analyses=analyse(
+                    [directory / trace for trace in variant.traces], directory, result.plain_step_ns(variant)
+                ),
+            )
+            for variant in current.values()
+        ),
     )
-    return msgspec.structs.replace(result, variants=variants)
 
 
 def _declared_as(measured: VariantResult, now: VariantResult) -> VariantResult:

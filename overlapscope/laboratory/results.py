@@ -118,8 +118,6 @@ class Analysis(msgspec.Struct, frozen=True, kw_only=True):
     """Length of an average step, or of the time after the lead-in."""
     steps: int
     """Number of steps that the figures are averages of; 0 if they are of the time after the lead-in."""
-    step_ns: int | None
-    """Median length of a step."""
     buckets: Buckets
     overlap: Overlap
     exposed_copy_by_cause: dict[str, int]
@@ -187,6 +185,10 @@ class ExperimentResult(msgspec.Struct, frozen=True, kw_only=True):
     """Day of the run (UTC)."""
     machine: Machine
     variants: tuple[VariantResult, ...]
+
+    def plain_step_ns(self, variant: VariantResult) -> int | None:
+        """Return the timed length of a step of a variant's recordings; None if they don't hold the timed program."""
+        return None if self.recorded or variant.wall_ms is None else round(1e6 * variant.wall_ms.median)
 
 
 class Results(msgspec.Struct, frozen=True, kw_only=True):

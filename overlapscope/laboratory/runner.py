@@ -150,7 +150,8 @@ class _Experiment:
         self._phase(variant, "analyzing")
         try:
             traces = [self._plan.directory / trace for trace in result.traces]
-            return msgspec.structs.replace(result, analyses=analyse(traces, self._plan.directory))
+            analyses = analyse(traces, self._plan.directory, self._result.plain_step_ns(result))
+            return msgspec.structs.replace(result, analyses=analyses)
         except OverlapscopeError as fault:
             return msgspec.structs.replace(result, status="failed", error=f"its recording cannot be analyzed: {fault}")
 

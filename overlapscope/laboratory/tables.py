@@ -70,7 +70,7 @@ def _result(comparison: ExperimentComparison) -> str:
 
 
 def _variant(comparison: ExperimentComparison, variant: VariantResult) -> tuple[str, ...]:
-    wall, levels = comparison.wall(variant.name), ("unusable", "poor", "fair", "good")
+    wall, levels = comparison.wall(variant.name), ("unusable", "poor", "unknown", "fair", "good")
     worst = min(variant.analyses, key=lambda analysis: levels.index(analysis.verdict.level), default=None)
     return (
         f"  {clean(variant.name, 80)}",

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from statistics import mean, median_low
+from statistics import mean
 from typing import Final
 
 from msgspec.structs import replace
 
 from overlapscope.analysis.average import rounded_mean
+from overlapscope.base.median import median_ns
 from overlapscope.base.words import Unit, bare_share, listed, number_runs, percent, plural, unit_for
 from overlapscope.documents.table import Cell, Column, Table, table_of
 from overlapscope.ranks.pipeline_result import Pipeline, StageTime
@@ -70,7 +71,7 @@ def _held_up(pipeline: Pipeline) -> str:
     """Return a sentence that names the stage which idles on its own account; empty if all do so about as long."""
     other = _mean_of(pipeline, _other_ns)
     stage = other.index(max(other))
-    usual = median_low(other[:stage] + other[stage + 1 :])
+    usual = median_ns(other[:stage] + other[stage + 1 :])
     if other[stage] - usual < _HELD_UP * _step_ns(pipeline):
         return ""
     unit = unit_for(other[stage])

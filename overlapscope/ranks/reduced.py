@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
-from statistics import median_low
 
 import numpy as np
 from msgspec import Struct, field
@@ -28,6 +27,7 @@ from overlapscope.analysis.trust import judge_file, verdict
 from overlapscope.analysis.trust_results import Trust
 from overlapscope.base.columns import pick
 from overlapscope.base.intervals import EMPTY, I64, Bool, Intervals, join, subtract
+from overlapscope.base.median import median_ns
 from overlapscope.catalog.causes import COMM_CAUSES, COMM_RANK, COPY_CAUSES, IDLE_CAUSES, CommCause
 from overlapscope.errors import UnreadableTrace
 from overlapscope.ranks.exchanges import Exchanges, find_exchanges
@@ -86,7 +86,7 @@ class StepFigures(Struct, frozen=True, eq=False):
     def median_ns(self) -> int | None:
         """Return the length of the median judged step; None if there is none."""
         spans: list[int] = self.span_ns[self.judged].tolist()
-        return median_low(spans) if spans else None
+        return median_ns(spans) if spans else None
 
     def judged_spans(self) -> dict[str, int]:
         """Return the length of each judged step by its name; of the first one where a name occurs twice."""

@@ -9,6 +9,7 @@ from typing import Literal
 import numpy as np
 
 from overlapscope.base.intervals import I64
+from overlapscope.base.median import median_ns
 from overlapscope.catalog.causes import COPY_CAUSES, IDLE_CAUSES, CommCause, CopyCause, IdleCause
 from overlapscope.ranks.frame import by_steps
 from overlapscope.ranks.reduced import ReducedRank
@@ -103,7 +104,7 @@ def step_skew(rows: Sequence[RankRow], names: Sequence[str]) -> tuple[StepSkew, 
                     name=name,
                     ranks=len(spans),
                     min_ns=spans[0][0],
-                    median_ns=median_low(spans)[0],
+                    median_ns=median_ns(span for span, _ in spans),
                     max_ns=spans[-1][0],
                     slowest_rank=min(rank for span, rank in spans if span == spans[-1][0]),
                     fastest_rank=spans[0][1],

@@ -14,7 +14,7 @@ WHAT_THEY_ARE = {
     "offload_three_streams.json.gz": "the same on three CUDA streams",
     "small_transformer.json.gz": "kernels so small that the host cannot launch them fast enough",
     "data_loading.json.gz": "a GPU that waits for its DataLoader",
-    "host_sync.json.gz": "a host that waits for the GPU in every step",
+    "host_sync.json.gz": "a host that waits for a copy in every step, while the GPU still has work",
     "ddp": "two ranks of a training with DistributedDataParallel",
     "laboratory": "what the experiments of `overlapscope scenarios` measured on an H200",
 }

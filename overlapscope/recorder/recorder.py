@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from overlapscope.base import clock
+from overlapscope.base.median import median_ns
 from overlapscope.base.words import duration
 from overlapscope.errors import RecordingFailed
 from overlapscope.recorder.open_ranges import OpenRanges
@@ -21,7 +22,6 @@ from overlapscope.recorder.recorder_state import RecorderState, Stage
 from overlapscope.recorder.sampling.host_sampler import LONGEST_STEP_NS, HostSampler
 from overlapscope.recorder.schedule import StepWindow
 from overlapscope.recorder.session import Session, profiler_running
-from overlapscope.recorder.step_times import median_ns
 from overlapscope.recorder.trace_file import TraceFiles
 
 if TYPE_CHECKING:

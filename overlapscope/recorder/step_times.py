@@ -7,7 +7,7 @@ import os
 import statistics
 import weakref
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from itertools import pairwise
@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from overlapscope.base import clock
 from overlapscope.base.drift import drifted
+from overlapscope.base.median import median_ns
 from overlapscope.base.words import between, duration, plural, unit_for
 from overlapscope.recorder import devices
 from overlapscope.recorder.schedule import settled
@@ -63,11 +64,6 @@ class StepTimings:
             average = f"{duration(round(statistics.mean(plain_ns)))} on average"
             return f"without the profiler {timed}, {average}; too few were timed for a step time."
         return f"without the profiler a step takes {plain.words}; {timed}."
-
-
-def median_ns(lengths_ns: Sequence[int]) -> int:
-    """Return the median in whole nanoseconds."""
-    return int(statistics.median(lengths_ns))
 
 
 class SlowSteps:

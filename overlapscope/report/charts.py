@@ -12,7 +12,7 @@ from overlapscope.analysis.figures import efficiency_shown
 from overlapscope.analysis.results import Device, partition
 from overlapscope.analysis.steps import find_outliers
 from overlapscope.base.intervals import I64
-from overlapscope.base.words import bare_shares, percent, unit_for
+from overlapscope.base.words import bare_shares, percent, shares_by_name, unit_for
 from overlapscope.catalog.buckets import BUCKETS
 from overlapscope.catalog.causes import CAUSES, WORK_UNKNOWN, Subject
 from overlapscope.documents.colors import palette
@@ -114,8 +114,8 @@ def causes(section: DeviceReport, subject: Subject, dark: bool) -> Figure:
     lengths = by_cause(section, subject)
     bucket_ns = sum(lengths.values())
     unit = section.unit_of(bucket_ns)
-    shares = bare_shares(list(lengths.values()), bucket_ns)
-    texts = [f"{unit.text(ns)} ({part}%)" for ns, part in zip(lengths.values(), shares, strict=True)]
+    shares = shares_by_name(lengths, bucket_ns)
+    texts = [f"{unit.text(ns)} ({shares[cause]}%)" for cause, ns in lengths.items()]
     most = max(lengths.values(), default=0) / unit.ns
     bars = {
         "type": "bar",

@@ -6,7 +6,7 @@ from msgspec import Struct
 
 from overlapscope.analysis.figures import efficiency_shown, hidden_copy_shown
 from overlapscope.analysis.results import Device, missing_by_cause, missing_ns, partition
-from overlapscope.base.words import bare_shares, between, capital, duration, percent, plural, share
+from overlapscope.base.words import bare_shares, between, capital, duration, percent, plural, share, shares_by_name
 from overlapscope.catalog.buckets import bucket_of
 from overlapscope.catalog.causes import Subject
 from overlapscope.documents.model import Card
@@ -48,8 +48,9 @@ def reasons(section: DeviceReport, device: Device) -> tuple[Reason, ...]:
     for bucket_ns, subject in sorted(subjects, key=lambda loss: -loss[0]):
         if bucket_ns >= WORTH_SAYING * device.span_ns and bucket_ns:
             causes = by_cause(section, subject)
-            shares = zip(causes, bare_shares(list(causes.values()), bucket_ns), strict=True)
-            reasons.append(Reason(subject, subject.replace("-", " "), tuple(shares)[:MOST_CAUSES]))
+            shares = shares_by_name(causes, bucket_ns)
+            largest = tuple((cause, shares[cause]) for cause in causes)[:MOST_CAUSES]
+            reasons.append(Reason(subject, subject.replace("-", " "), largest))
     return tuple(reasons)
 
 

@@ -6,6 +6,7 @@ import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import PurePath
+from statistics import median
 from typing import TypeVar
 
 from msgspec.structs import replace
@@ -17,14 +18,15 @@ from overlapscope.base.marks import MAIN_THREAD
 from overlapscope.base.words import (
     Unit,
     bare_percent,
+    bare_share,
     bare_shares,
     clean,
     duration,
     percent,
     plural,
     share,
+    shares_by_name,
     unit_for,
-    whole_tenths,
 )
 from overlapscope.catalog.causes import WORK_UNKNOWN
 from overlapscope.catalog.checks import check_by_id
@@ -37,7 +39,6 @@ from overlapscope.report.page import DeviceReport, Page
 from overlapscope.rules.finding import Finding
 from overlapscope.trace.lost import CAUSES
 
-N = TypeVar("N", int, float)
 T = TypeVar("T")
 
 
@@ -141,7 +142,7 @@ def figures(section: DeviceReport, device: Device) -> Table:
 def causes(section: DeviceReport, title: str, by_cause: dict[str, int], whole_ns: int) -> Table:
     """Return the causes of a bucket, largest first; shares are of the bucket."""
     unit = section.unit
-    shares = dict(zip(by_cause, bare_shares(list(by_cause.values()), whole_ns), strict=True))
+    shares = shares_by_name(by_cause, whole_ns)
     by_length = _largest((ns, cause) for cause, ns in by_cause.items() if ns)
     lines = ((clean(cause, 40), unit.number(ns), shares[cause]) for ns, cause in by_length)
     return _parts(title, unit, lines)
@@ -149,17 +150,14 @@ def causes(section: DeviceReport, title: str, by_cause: dict[str, int], whole_ns
 
 def costliest_causes(section: DeviceReport, device: Device) -> Table:
     """Return the main causes of the buckets that have causes, largest first; shares are of the span."""
-    unit, parts = section.unit, partition(device)
-    tenths = dict(zip(parts, whole_tenths(list(parts.values()), device.span_ns), strict=True))
-    shares: dict[str, str] = {}
-    named: list[tuple[int, str]] = []
-    for bucket, subject, by_cause in _by_cause(device):
-        names = [f"{subject}: {clean(cause, 40)}" for cause in by_cause]
-        # Shares of causes add up to their bucket's share in the table beside this one.
-        each = bare_shares(list(by_cause.values()), device.span_ns, tenths[bucket])
-        shares |= dict(zip(names, each, strict=True))
-        named += zip(by_cause.values(), names, strict=True)
-    lines = [(cause, unit.number(ns), shares[cause]) for ns, cause in _largest(named) if ns]
+    unit = section.unit
+    named = (
+        (ns, f"{subject}: {clean(cause, 40)}")
+        for _, subject, by_cause in _by_cause(device)
+        for cause, ns in by_cause.items()
+        if ns
+    )
+    lines = [(cause, unit.number(ns), bare_share(ns, device.span_ns)) for ns, cause in _largest(named)]
     return _parts("Causes", unit, lines[:FEW])
 
 
@@ -215,7 +213,7 @@ def steps(section: DeviceReport, device: Device) -> Table:
     efficiencies = [pct for period in periods if (pct := efficiency_shown(period)) is not None]
     row = (
         str(len(periods)),
-        *(unit.number(ns) for ns in _spread(spans)),
+        *(unit.number(round(ns)) for ns in _spread(spans)),
         *(bare_percent(pct) for pct in (_spread(efficiencies) if efficiencies else (None, None, None))),
     )
     titles = ("steps", f"step {unit.name}: median", "min", "max", "efficiency %: median", "min", "max")
@@ -223,10 +221,8 @@ def steps(section: DeviceReport, device: Device) -> Table:
     return Table("Steps", columns, rows([row]))
 
 
-def _spread(values: Sequence[N]) -> tuple[N, N, N]:
-    # The lower of the two middle values, so that it is the value of a step that was recorded.
-    ordered = sorted(values)
-    return ordered[(len(ordered) - 1) // 2], ordered[0], ordered[-1]
+def _spread(values: Sequence[float]) -> tuple[float, float, float]:
+    return median(values), min(values), max(values)
 
 
 def checks(section: DeviceReport, *, passed: bool, effects: bool = False) -> Table:

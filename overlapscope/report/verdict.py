@@ -11,7 +11,7 @@ from msgspec.structs import replace
 
 from overlapscope.analysis import spread
 from overlapscope.analysis.figures import copies_matter
-from overlapscope.analysis.host_results import HostUse, SampledStep
+from overlapscope.analysis.host_results import HostUse, LineTime, SampledStep
 from overlapscope.analysis.plain_step import takes
 from overlapscope.analysis.results import Device, TraceResult, missing_by_cause, missing_ns
 from overlapscope.base.words import between, capital, clean, duration, listed, plural, saved_between, share
@@ -403,15 +403,21 @@ _LOADER = {
 
 
 def _of_host(section: DeviceReport, host: HostUse, reasons: str) -> Verdict:
-    """Return the verdict on a program without a GPU, which can save the time of loading data."""
+    """Return the verdict on a program without a GPU, which can save the time of loading data and of waits."""
+    sampled, recorded = section.trace.sampled, host_sentence(host)
     part = sum(step.loading_ns for step in host.steps) / max(sum(step.span_ns for step in host.steps), 1)
+    if sampled is not None:
+        part = max(part, max(sampled.by_cause.get(cause, 0) for cause in _WAITS) / max(sampled.step_ns, 1))
     steps = steps_sentence(spread.of_host(host) if host.by_steps else None, section.trace)
+    # Lines say more than the parts of the recording.
+    by_line, spends = sampled is not None and bool(sampled.lines), sampled_sentence(sampled).lstrip()
     return Verdict(
         _level(part),
         section.title,
-        f"{host_sentence(host)}{sampled_sentence(section.trace.sampled)}",
-        _LOADER[host.loader],
-        plain=_host_plain_sentence(host),
+        spends if by_line else recorded,
+        why="" if by_line else spends,
+        remedy=" ".join(filter(None, (_first_to_do(host, sampled), _LOADER[host.loader]))),
+        plain=" ".join(filter(None, (recorded if by_line else "", _host_plain_sentence(host)))),
         doubt=reasons,
         steps=steps,
     )
@@ -451,21 +457,42 @@ _LEAST_WAIT = 0.01
 
 
 def sampled_sentence(step: SampledStep | None) -> str:
-    """Return the first line and the waits of an average step without the profiler; empty without samples."""
+    """Return the costliest function and the waits of an average step without the profiler; empty without samples."""
     if step is None:
         return ""
-    parts = []
-    if step.lines:
-        first = step.lines[0]
-        called = f"{first.calls} ({first.line})" if first.calls else first.line
-        parts.append(f"{duration(first.time_ns)} in {clean(called, 120)}")
-    times = [(step.by_cause.get(cause, 0), words) for cause, words in _WAITS.items()]
-    parts += [
-        f"{duration(ns)} {words}"
-        for ns, words in sorted(times, key=lambda item: -item[0])
-        if ns and ns >= _LEAST_WAIT * step.step_ns
-    ]
+    parts = [f"{duration(ns)} {words}" for ns, words, _ in _spent(step)]
     return f" Without the profiler, a step spends {listed(parts)}." if parts else ""
+
+
+def _first_to_do(host: HostUse, sampled: SampledStep | None) -> str:
+    """Return what to do about the largest part of a step, or where it is; empty if that is loading data."""
+    count, spent = len(host.steps), [] if sampled is None else _spent(sampled)
+    loading, ops, rest = (sum(getattr(step, f"{part}_ns") for step in host.steps) // count for part, _ in _PARTS)
+    if spent and ((sampled is not None and sampled.lines) or spent[0][0] >= max(loading, ops, rest)):
+        return spent[0][2]
+    if host.ops and ops > max(loading, rest):
+        longest = host.ops[0]
+        return f"Start with the ops: {clean(longest.op, 80)} takes {duration(longest.time_ns // count)}."
+    return "" if loading >= rest else "overlapscope run shows which lines take the time elsewhere."
+
+
+def _spent(step: SampledStep) -> list[tuple[int, str, str]]:
+    """Return the costliest function and the waits, the longest first, each with its time and what to do about it."""
+    functions: dict[tuple[str, str], list[LineTime]] = {}
+    for line in step.lines:
+        functions.setdefault((line.line.rpartition(":")[0], line.function), []).append(line)
+    spent = [
+        (ns, words, IDLE[cause].remedy)
+        for cause, words in _WAITS.items()
+        if (ns := step.by_cause.get(cause, 0)) and ns >= _LEAST_WAIT * step.step_ns
+    ]
+    if functions:
+        lines = max(functions.values(), key=lambda lines: sum(line.time_ns for line in lines))
+        ns, first = sum(line.time_ns for line in lines), max(lines, key=lambda line: line.time_ns)
+        name = clean(first.function if len(lines) > 1 else first.calls or first.function, 80)
+        place = f"in {name} ({'mostly ' if len(lines) > 1 else ''}{clean(first.line, 80)})"
+        spent.append((ns, place, f"Start with {name}: a step can become at most {duration(ns)} shorter."))
+    return sorted(spent, key=lambda part: -part[0])
 
 
 _PARTS = (("loading", "loading data"), ("ops", "in ops"), ("rest", "elsewhere, such as in Python"))

@@ -15,13 +15,14 @@ from msgspec import field
 from msgspec.structs import replace
 
 from overlapscope.base import clock
+from overlapscope.base.median import median_ns
 from overlapscope.base.output import tell
 from overlapscope.base.words import duration, parse_size, parse_span
 from overlapscope.errors import UsageError
 from overlapscope.history.entry import Origin
 from overlapscope.recorder import cupti
 from overlapscope.recorder.destination import rank_of
-from overlapscope.recorder.step_times import StepTimer, median_ns
+from overlapscope.recorder.step_times import StepTimer
 from overlapscope.watching import kept, turns
 from overlapscope.watching.analyser import Analysed, AnalysisTask
 from overlapscope.watching.analysing import GRACE_S, analyse

@@ -242,6 +242,34 @@ def test_a_change_below_the_floor_is_noise_however_even_the_steps() -> None:
     assert "unchanged within noise" in device.verdict
 
 
+def loader(waits_us: list[int], name: str) -> Report:
+    """Return a report on steps of 22 ms of compute, each after a time that the host spent in `name`."""
+    ops, notes, at = [], [], 10_000
+    for number, wait_us in enumerate(waits_us):
+        launch = at + wait_us * 1000
+        ops.append(Op(Kind.COMPUTE, launch + 5000, launch + 22 * MS, stream=7, launch=(launch, launch + 2000)))
+        notes += [Host(f"ProfilerStep#{number}", at, launch + 22 * MS - 10), Host(name, at + 10, launch - 10)]
+        at = launch + 22 * MS
+    return ov.analyze(make_trace(ops, annotations=notes))
+
+
+def test_loading_data_is_not_as_noisy_as_launching() -> None:
+    slow, fast = ([base + 1000 * (number % 5) for number in range(12)] for base in (70_000, 24_000))
+    loading = "enumerate(DataLoader)#_SingleProcessDataLoaderIter.__next__"
+    for name, beyond in ((loading, True), ("work in Python", False)):
+        (device,) = diff(loader(slow, name), loader(fast, name)).devices
+        assert {cause.name for cause in device.figures.idle_by_cause if cause.before} >= {"data-loading"} or not beyond
+        assert device.figures.span.beyond_noise is beyond
+        [idle] = [bucket for bucket in device.figures.buckets if bucket.name == "idle"]
+        assert idle.beyond_noise is beyond
+
+
+def test_a_slow_host_lengthens_a_step_by_no_more_than_its_own_length_allows() -> None:
+    slow, fast = [300_000 + 900 * (number % 5) for number in range(12)], [100_000] * 12
+    (device,) = diff(loader(slow, "work in Python"), loader(fast, "work in Python")).devices
+    assert device.figures.span.beyond_noise is True
+
+
 @pytest.mark.parametrize(("count", "ids"), [(2, {"few-steps"}), (4, {"few-steps"}), (5, set())])
 def test_too_few_steps_are_reported(count: int, ids: set[str]) -> None:
     difference = diff(reported([(500, 0, 0)] * count), reported([(600, 0, 0)] * count))

@@ -13,7 +13,9 @@ from overlapscope.analysis import analyze_trace
 from overlapscope.analysis.host_results import SampledStep
 from overlapscope.base.saved import MOST, decode, encode
 from overlapscope.report.findings import find_all
-from overlapscope.report.verdict import sampled_sentence
+from overlapscope.report.model import build
+from overlapscope.report.page import Page
+from overlapscope.report.verdict import judge, sampled_sentence
 from overlapscope.rules.finding import Finding
 from overlapscope.trace.host_activity import HostActivity, SampledStack, StackFrame, SystemFacts, ThreadStates
 from overlapscope.trace.model import Kind, Trace
@@ -330,6 +332,23 @@ def test_a_program_without_a_gpu_gets_its_lines_and_waits() -> None:
     sentence = sampled_sentence(sampled_step)
     assert "Without the profiler, a step spends 7.50 ms in parse (train.py:9), 2.00 ms waiting for a CPU" in sentence
     assert "1.00 ms waiting for Python's lock, which another thread holds" in sentence
+
+
+def test_the_costliest_function_comes_before_a_shorter_wait_however_many_lines_it_has() -> None:
+    marks = [Host(f"ProfilerStep#{n}", n * STEP, (n + 1) * STEP) for n in range(3)]
+    sampled = replace(
+        activity(
+            *(([("/app/train.py", line, "tokenize")], 16) for line in (7, 8, 9)), ([("/app/train.py", 3, "f")], 17)
+        ),
+        facts=SystemFacts(steps=10, span_ns=10 * STEP, gc_pause_ns=20 * MS),
+    )
+    trace = make_trace(cpu_ops=[Host("aten::mm", MS, 2 * MS)], annotations=marks)
+    [section] = Page(build([analyze_trace(replace(trace, host_activity=sampled))])).sections()
+    verdict = judge(section)
+    first, second = "7.38 ms in tokenize (mostly train.py:7)", "2.00 ms in Python's garbage collector"
+    assert verdict.lead == f"Without the profiler, a step spends {first} and {second}."
+    assert verdict.remedy == "Start with tokenize: a step can become at most 7.38 ms shorter."
+    assert verdict.level == "poor"
 
 
 def test_a_file_may_state_causes_of_another_version_but_no_impossible_times() -> None:

@@ -170,6 +170,21 @@ def test_the_thread_of_the_steps_is_named(
     assert load(tmp_path / "again.json").thread_names == again.thread_names
 
 
+@pytest.mark.parametrize(
+    ("loading_ms", "what"),
+    [
+        (1, "lines take the time elsewhere."),
+        (2, "Start with the ops: aten::linear takes 4.00 ms."),
+        (7, "in Python. The thr"),
+    ],
+)
+def test_the_largest_part_decides_what_to_do_first(
+    loading_ms: float, what: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["analyze", write(tmp_path / "cpu.json", loading_ms=loading_ms)]) == 0
+    assert what in " ".join(capsys.readouterr().out.split())
+
+
 def test_the_step_without_the_profiler_is_said(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = Path(write(tmp_path / "cpu.json", loading_ms=2))
     side = {"host_ns": [8_000_000] * 5 + [9_000_000] * 5 + [30_000_000], "device_ns": []}

@@ -137,7 +137,7 @@ def test_a_cause_of_no_time_does_not_hold() -> None:
 
 def test_every_rank_is_held_against_the_truth() -> None:
     ranks = analyse([TRACES / "ddp" / f"rank{rank}.json.gz" for rank in range(2)], TRACES)
-    both = variant("both", truth=Truth(idle="host-sync"), analyses=ranks)
+    both = variant("both", truth=Truth(idle="dispatch", least_share=0.67), analyses=ranks)
     [comparison] = compared(experiment(both))
     assert [(claim.text[:13], claim.holds) for claim in comparison.claims] == [
         ("both (rank 0)", False),
@@ -211,7 +211,7 @@ def test_without_a_name_each_variant_has_a_line(
     names = [
         variant.name for experiment in store.read(SAMPLES / "laboratory").experiments for variant in experiment.variants
     ]
-    verdicts = ("good", "fair", "poor", "n/a")
+    verdicts = ("good", "fair", "poor", "unknown", "n/a")
     variants = [line.split()[0] for line in lines if line.startswith("  ") and line.split()[-1] in verdicts]
     assert variants == names and len(lines) < len(names) + 60
     assert "`overlapscope scenarios report NAME` shows one experiment in full." in lines
@@ -231,12 +231,12 @@ def test_the_report_shows_figures_verdicts_and_whether_they_agree(reported: tupl
             "pipeline/hostile failed",
             "one_stream 29.40 0.01 10",
             "178.0",
-            "one_stream 29.46 20.7 76.2 3.1",
+            "one_stream 29.47 20.6 76.2 3.2",
             "no-compute 72.9",
             "93 of 100",
             "compare ratios, not times",
-            "In each step of about 29.5 ms (28.4 to 30.5 ms), copies run alone for 22.4 ms (76.2%;",
-            "Findings: same-stream",
+            "in each step of 29.5 ms, copies run alone for 22.4 ms (76.2%;",
+            "Findings: one-way-copies, same-stream",
         ):
             assert part in text, part
     assert max(map(len, reported[1].splitlines())) <= 100
@@ -343,7 +343,7 @@ def test_results_are_renewed_from_their_recordings_and_files(tmp_path: Path) -> 
         variants=(Variant("only", {}, shows="Nothing."), Variant("other", {}, shows="Nothing.")),
     )
     stale = variant("only", "pipeline_1stream.json.gz", wall_ms=wall(1.0))
-    fresh = stale.analyses
+    fresh = analyse([TRACES / stale.traces[0]], TRACES, 1_000_000)
     stale = msgspec.structs.replace(stale, analyses=(), shows="What it once showed.")
     shutil.copy(TRACES / stale.traces[0], tmp_path)
     before = Results(experiments=(experiment(stale, variant("gone"), name="quick"),))
@@ -352,6 +352,22 @@ def test_results_are_renewed_from_their_recordings_and_files(tmp_path: Path) -> 
     assert after.variants[0].analyses == fresh
     assert (after.variants[0].shows, after.variants[0].wall_ms) == ("Nothing.", wall(1.0))
     assert (after.machine, after.date) == (MACHINE, "2026-11-21")
+
+
+def test_recordings_are_judged_by_the_step_that_the_laboratory_timed() -> None:
+    timed = experiment(variant("x", wall_ms=wall(28.9123456)), variant("not timed"))
+    assert [timed.plain_step_ns(variant) for variant in timed.variants] == [28_912_346, None]
+    [analysis] = analyse([TRACES / "pipeline_1stream.json.gz"], TRACES, 28_912_346)
+    assert abs(analysis.span_ns - 28_912_346) <= analysis.steps
+    assert (
+        "in each step of 28.9 ms," in analysis.verdict.text.lower()
+        and "about" not in analysis.verdict.text.split(",")[0]
+    )
+
+
+def test_a_timed_iteration_that_the_recording_shortens_is_no_step_of_it() -> None:
+    shortened = experiment(variant("x", wall_ms=wall(28.9)), recorded="an iteration sends 100 of the 1000 tensors")
+    assert shortened.plain_step_ns(shortened.variants[0]) is None
 
 
 def test_results_of_several_directories_are_collected_into_one(tmp_path: Path) -> None:

@@ -12,6 +12,8 @@ import overlapscope as ov
 from overlapscope.analysis import analyze_trace
 from overlapscope.analysis.strip import Strip, measure
 from overlapscope.base import words
+from overlapscope.base.median import median_ns
+from overlapscope.commands import main
 from overlapscope.documents.model import brief
 from overlapscope.documents.strip import ASCII
 from overlapscope.render import markdown, terminal
@@ -255,3 +257,21 @@ def test_a_report_without_timelines_has_no_strip() -> None:
     report: Report = page_of("traces/pipeline_1stream.json.gz").report
     assert "Timeline" not in terminal.render(document(Page(report)), width=80)
     assert "Timeline" not in markdown.render(document(Page(report)))
+
+
+@pytest.mark.parametrize("parts", [(3356, 95, 6549), (1136, 8665, 199), (1492, 8205, 303), (0, 4996, 5004), (1, 2, 3)])
+def test_a_share_is_the_same_in_tables_and_texts_and_the_first_makes_up_the_difference(parts: tuple[int, ...]) -> None:
+    first, *others = words.bare_shares(parts, sum(parts))
+    assert others == [words.bare_share(part, sum(parts)) for part in parts[1:]]
+    assert sum(map(float, (first, *others))) == pytest.approx(100)
+
+
+def test_a_median_of_an_even_number_of_lengths_is_between_the_middle_two() -> None:
+    assert [median_ns(lengths) for lengths in ([1, 4], [7], [9, 1, 3, 5])] == [2, 7, 4]
+
+
+def test_a_cause_has_one_share_in_the_table_and_in_the_finding_on_it(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["analyze", "traces/pipeline_1stream.json.gz"]) == 0
+    output = " ".join(capsys.readouterr().out.split())
+    [in_finding] = re.findall(r"run alone for 6.09 ms a step \(([\d.]+)%\)", output)
+    assert re.findall(r"copy: same-stream 6.09 ([\d.]+)", output) == [in_finding]
