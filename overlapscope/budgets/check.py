@@ -303,7 +303,7 @@ def _of_verdict(report: Report) -> BudgetVerdict:
     worst = verdicts[0]
     poor = sum(verdict.level == "poor" for verdict in verdicts)
     status: Status = "fail" if poor else "unknown" if worst.level in ("unknown", "unusable") else "pass"
-    message = clean(worst.text if len(verdicts) > 1 else worst.answer, 1000)
+    message = clean((worst.text if len(verdicts) > 1 else worst.answer).replace("\n", " "), 1000)
     verdict = _of_all("verdict", "verdict", status, poor, message, counts=status != "pass", unit="devices")
     return replace(verdict, note=worst.level)
 

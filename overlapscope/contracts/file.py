@@ -101,6 +101,15 @@ def from_toml(text: str, source: str) -> Contract:
     if "program" not in content:
         raise ConfigError(f"{source}: has no program; write it again with `overlapscope contract write`.")
     try:
-        return msgspec.convert(content, Contract)
+        return msgspec.convert(_cleaned(content), Contract)
     except msgspec.ValidationError as error:
         raise ConfigError(f"{source}: {clean(str(error), 200)}.") from None
+
+
+def _cleaned(value: Any) -> Any:
+    """Return a value of TOML, with all texts in it cleaned."""
+    if isinstance(value, dict):
+        return {clean(key): _cleaned(part) for key, part in value.items()}
+    if isinstance(value, list):
+        return [_cleaned(part) for part in value]
+    return clean(value) if isinstance(value, str) else value
