@@ -18,6 +18,7 @@ from overlapscope.budgets.gate import (
     absence_notes,
     absent_devices,
     absent_ranks,
+    doubt,
     mixed,
     mixed_notes,
     other_program,
@@ -32,9 +33,11 @@ from overlapscope.budgets.settings import DEFAULT_ORIGIN, LIMITS, RELATIVE, Budg
 from overlapscope.budgets.verdicts import BudgetVerdict, CheckResult, Outcome, Status, Subject, Unit
 from overlapscope.compare import environment
 from overlapscope.report.model import Report, of_program
-from overlapscope.report.page import Page
+from overlapscope.report.page import DeviceReport, Page
+from overlapscope.report.verdict import Verdict
 from overlapscope.report.verdict import judge as verdict_on
 from overlapscope.rules import RULES
+from overlapscope.trace.lost import FIGURES, HOST
 
 _DATA_LOST = ("events-readable", "durations", "copy-sizes", "copy-directions", "dropped-ops")
 """Trust checks whose warnings mean that figures may be wrong."""
@@ -299,13 +302,20 @@ def _of_all(
 
 def _of_verdict(report: Report) -> BudgetVerdict:
     """Return the verdict on the report's verdicts, of which the worst decides."""
-    verdicts = sorted(map(verdict_on, Page(report).sections()), key=lambda verdict: _WORST.index(verdict.level))
+    verdicts = sorted(map(_verdict_on, Page(report).sections()), key=lambda verdict: _WORST.index(verdict.level))
     worst = verdicts[0]
     poor = sum(verdict.level == "poor" for verdict in verdicts)
     status: Status = "fail" if poor else "unknown" if worst.level in ("unknown", "unusable") else "pass"
     message = clean((worst.text if len(verdicts) > 1 else worst.answer).replace("\n", " "), 1000)
     verdict = _of_all("verdict", "verdict", status, poor, message, counts=status != "pass", unit="devices")
     return replace(verdict, note=worst.level)
+
+
+def _verdict_on(section: DeviceReport) -> Verdict:
+    """Return the verdict on a device; `unknown` if its figures may be wrong."""
+    verdict = verdict_on(section)
+    lost = doubt(section.trace, FIGURES if section.device is not None else HOST)
+    return replace(verdict, level="unknown", lead=f"Unknown: {lost}.", why="", remedy="") if lost else verdict
 
 
 _WORST: Final = ("poor", "unusable", "unknown", "fair", "good", "recorded")
@@ -343,7 +353,7 @@ def _summary(verdicts: tuple[BudgetVerdict, ...], baseline: str, passed: Sequenc
 
     Example: `2 of 5 budgets failed: efficiency_pct >= 80%, forbid pageable-memory.`
     """
-    total = f"{len(verdicts):,} {'promises and budgets' if len(passed) > 1 else 'budgets'}"
+    total = f"{len(verdicts):,} promises and budgets" if len(passed) > 1 else plural(len(verdicts), "budget")
     if all(verdict.status == "skipped" for verdict in verdicts):
         return f"Nothing could be compared with {baseline}." if verdicts else "There was nothing to judge."
     words: dict[Status, str] = {

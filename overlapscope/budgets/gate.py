@@ -119,11 +119,9 @@ def absence_notes(absent: Mapping[int, str]) -> Iterator[str]:
 
 def mixed(report: Report) -> Iterator[Obstacle]:
     """Yield an obstacle if traces can't be those of one job."""
-    reasons, sources = list(mixture(report.traces)), _by_rank(report)
-    reasons += [
-        f"{listed(named, 2)} are all of rank {rank}."
-        for rank, named in sources.items()
-        if rank is not None and named[1:]
+    reasons = [
+        *mixture(report.traces),
+        *(f"{named} are all of rank {rank}." for rank, named in _alike(report, several=True)),
     ]
     if reasons:
         sentence = f"{' '.join(reasons)} Name the traces of one job, or check each job separately."
@@ -131,18 +129,19 @@ def mixed(report: Report) -> Iterator[Obstacle]:
 
 
 def mixed_notes(report: Report) -> Iterator[str]:
-    """Yield a warning if several traces state no rank, since they may be of different jobs."""
-    unnamed = _by_rank(report).get(None, [])
-    if len(unnamed) > 1:
-        named = listed(unnamed, 2)
-        yield f"{named} name no rank, and are judged as one job; check traces of different jobs separately."
+    """Yield a warning if traces may be of different jobs."""
+    for rank, named in _alike(report, several=False):
+        which = "name no rank" if rank is None else f"are all of rank {rank}"
+        yield f"{named} {which}, and are judged as one job; check traces of different jobs separately."
 
 
-def _by_rank(report: Report) -> Mapping[int | None, list[str]]:
+def _alike(report: Report, *, several: bool) -> Iterator[tuple[int | None, str]]:
+    """Yield each rank that has more than one trace, with their names. `several`: whether its job has several ranks."""
     sources: dict[int | None, list[str]] = {}
     for trace in report.traces:
-        sources.setdefault(trace.rank, []).append(clean(trace.source, 200))
-    return sources
+        if (trace.rank is not None and trace.environment.world_size != 1) == several:
+            sources.setdefault(trace.rank, []).append(clean(trace.source, 200))
+    yield from ((rank, listed(named, 2)) for rank, named in sources.items() if len(named) > 1)
 
 
 def incomplete(trace: TraceResult) -> Iterator[Obstacle]:

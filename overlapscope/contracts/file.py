@@ -98,12 +98,13 @@ def from_toml(text: str, source: str) -> Contract:
         raise ConfigError(
             f"{source}: is no contract of version {VERSION}; write it again with `overlapscope contract write`."
         )
-    if "program" not in content:
-        raise ConfigError(f"{source}: has no program; write it again with `overlapscope contract write`.")
     try:
-        return msgspec.convert(_cleaned(content), Contract)
+        contract = msgspec.convert(_cleaned(content), Contract)
     except msgspec.ValidationError as error:
         raise ConfigError(f"{source}: {clean(str(error), 200)}.") from None
+    if "program" not in content:
+        raise ConfigError(f"{source}: has no program; write it again with `overlapscope contract write`.")
+    return contract
 
 
 def _cleaned(value: Any) -> Any:

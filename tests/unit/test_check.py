@@ -67,7 +67,7 @@ def test_a_kept_budget_exits_with_0(trace: str, capsys: pytest.CaptureFixture[st
     captured = capsys.readouterr()
     lines = [" ".join(line.split()) for line in captured.out.splitlines()]
     assert lines == [
-        "The budget passed.",
+        "Passed: 1 budget (step_time <= 1 ms).",
         "Figures are of the recording, which the profiler makes slower.",
         "",
         "budget value",
@@ -549,6 +549,7 @@ def test_the_nearest_configuration_is_used(trace: str, tmp_path: Path, monkeypat
     (tmp_path / "overlapscope.toml").write_text("[budgets]\nstep_time.max = '1 us'\n")
     inner = tmp_path / "inner"
     inner.mkdir()
+    (tmp_path / ".git").mkdir()
     monkeypatch.chdir(inner)
     assert main(["check", trace]) == 1
     assert main(["check", trace, "--budget", "idle_pct <= 50%"]) == 1
@@ -557,9 +558,9 @@ def test_the_nearest_configuration_is_used(trace: str, tmp_path: Path, monkeypat
 
 
 def test_without_budgets_what_moves_badly_is_forbidden(tmp_path: Path) -> None:
-    bad = judge(write_steps(tmp_path / "bad.json"))
-    assert {verdict.metric for verdict in bad.verdicts if verdict.status == "fail"} == {"same-stream"}
-    assert judge(write_steps(tmp_path / "good.json", hidden=True)).exit_code == 0
+    bad = judge(write_steps(tmp_path / "bad.json", idle_us=10))
+    assert {verdict.metric for verdict in bad.verdicts if verdict.status == "fail"} == {"same-stream", "verdict"}
+    assert judge(write_steps(tmp_path / "good.json", hidden=True, idle_us=10)).exit_code == 0
 
 
 def test_formats_go_to_files_and_one_to_stdout(trace: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -626,7 +627,7 @@ def test_explain_tells_about_a_rule(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def test_explain_says_what_is_let_pass_by_default(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    source = write_steps(tmp_path / "t.json", copy_us=20)
+    source = write_steps(tmp_path / "t.json", copy_us=20, idle_us=10)
     assert main(["check", source, "--explain", "same-stream"]) == 0
     out = " ".join(capsys.readouterr().out.split())
     for part in (
