@@ -141,11 +141,12 @@ class HostCauseRow:
 
     @property
     def predicted_ns(self) -> tuple[float, float, float] | None:
-        """Gain of the first finding's fix, with its interval; None if only the recorded program is known."""
-        if not self.findings or self.plain is None or self.plain.program is None or not self.findings[0].steps:
+        """Saving of the first finding's fix, with its interval; None if it or the plain program is unknown."""
+        first = self.findings[0] if self.findings else None
+        if first is None or first.saving is None or self.plain is None or self.plain.program is None:
             return None
-        first = self.findings[0]
-        return first.cost_ns / first.steps, first.low_ns / first.steps, first.high_ns / first.steps
+        saving, steps = first.saving, max(1, first.steps)
+        return saving.ns / steps, saving.low_ns / steps, saving.high_ns / steps
 
     @property
     def gain_apart_pct(self) -> float | None:
@@ -223,7 +224,7 @@ def rows(out: Path) -> Iterator[HostCauseRow]:
             continue
         report = overlapscope.analyze(overlapscope.load(trace, cache=False, progress=False))
         plain = report.devices[0].plain if report.devices else None
-        costly = [each for each in report.findings if each.severity != "info" and each.found_in != "recorded"]
+        costly = [each for each in report.findings if each.severity != "info"]
         yield HostCauseRow(name, program, run, plain, report.traces[0].sampled, costly)
 
 

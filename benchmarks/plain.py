@@ -1,4 +1,4 @@
-"""Compare plain steps, as overlapscope measures and estimates them, with programs that run without it.
+"""Compare plain steps, as overlapscope measures them, with programs that run without it.
 
     python -m benchmarks.plain DIR [docs/evaluation/plain.md]      # DIR is that of benchmarks.plain_record
 
@@ -12,7 +12,7 @@ import sys
 from pathlib import Path
 
 from benchmarks import plain_runs
-from benchmarks.plain_evaluation import evaluate, machine
+from benchmarks.plain_evaluation import evaluate, laboratory, machine
 from benchmarks.plain_page import data, page
 
 
@@ -24,12 +24,13 @@ def main() -> None:
     rows = evaluate(options.folder)
     if not rows:
         sys.exit(f"{options.folder}: there is no recording with GPU activity of a program that was timed, too.")
-    text = page(rows, machine(options.folder), len(plain_runs.read(options.folder).runs))
+    untold = laboratory()
+    text = page(rows, untold, machine(options.folder), len(plain_runs.read(options.folder).runs))
     if options.page is None:
         print(text)
     else:
         options.page.write_text(text, encoding="utf-8")
-        for ending, content in data(rows).items():
+        for ending, content in data(rows, untold).items():
             options.page.with_name(f"{options.page.stem}{ending}.csv").write_text(content, encoding="utf-8")
 
 

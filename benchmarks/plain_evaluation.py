@@ -13,6 +13,8 @@ from msgspec.structs import replace
 import overlapscope
 from benchmarks import plain_runs
 from benchmarks.plain_runs import BEFORE, WAYS, EditEquivalent, MachineVersions, trace_path, variant_of
+from benchmarks.whatif_evaluation import TRACES
+from benchmarks.whatif_plain import laboratory_steps
 from overlapscope.analysis.results import Device, Plain
 from overlapscope.errors import UsageError
 from overlapscope.prediction.result import Estimate
@@ -57,6 +59,31 @@ class PredictedStep(Struct, frozen=True):
         return None if self.step_ns is None else self.step_ns.low <= self.measured_ns <= self.step_ns.high
 
 
+class UntoldStep(Struct, frozen=True):
+    """Interval of a step as if the recorder had timed none, beside the step without a recorder."""
+
+    plain_ns: int
+    busy_ns: int
+    """Time of an average recorded step in which the GPU worked."""
+    low_ns: int
+    high_ns: int
+
+    @property
+    def width_pct(self) -> float:
+        """Width of the interval as a share of the recorded step."""
+        return 100 * (1 - self.low_ns / self.high_ns)
+
+    @property
+    def low_holds(self) -> bool:
+        """True if the plain step is no shorter than the lower end."""
+        return self.low_ns <= self.plain_ns
+
+    @property
+    def above_pct(self) -> float:
+        """By how much the plain step is longer than the recorded one; 0 if it isn't."""
+        return max(0.0, error_pct(self.plain_ns, self.high_ns))
+
+
 class EvaluatedRecording(Struct, frozen=True):
     """One recording."""
 
@@ -71,8 +98,7 @@ class EvaluatedRecording(Struct, frozen=True):
     busy_ns: int
     """Time of a recorded step in which the GPU worked."""
     plain: Plain | None
-    untold: Plain | None
-    """As estimated where the recorder has timed nothing."""
+    untold: UntoldStep
     predicted: tuple[PredictedStep, ...]
 
     @property
@@ -165,9 +191,28 @@ def _recorded(job: _EvaluationTask) -> EvaluatedRecording | None:
         after_ns=_median(trace.plain_steps.after),
         busy_ns=_busy_ns(device),
         plain=device.plain,
-        untold=untold.plain,
+        untold=_untold(untold, truths[job.program, job.variant].step_ns),
         predicted=tuple(predicted),
     )
+
+
+def laboratory() -> dict[str, UntoldStep]:
+    """Return the same of the laboratory's variants, which were timed before any profiler ran, by name of the trace."""
+    rows = {}
+    for path, plain_ns in laboratory_steps().items():
+        trace = overlapscope.load(path, progress=False, cache=False)
+        # Ranks are timed together.
+        if len(trace.devices) == 1 and trace.rank is None:
+            (device,) = overlapscope.analyze(trace).devices
+            rows[path.relative_to(TRACES).as_posix()] = _untold(device, plain_ns)
+    return rows
+
+
+def _untold(device: Device, plain_ns: int) -> UntoldStep:
+    frame = device.per_step or device.judged
+    assert device.alone is not None and frame is not None
+    busy_ns = frame.span_ns - frame.buckets.idle_ns
+    return UntoldStep(plain_ns, busy_ns, device.alone.low_ns, device.alone.high_ns)
 
 
 def _median(timed: TimedSteps) -> int | None:

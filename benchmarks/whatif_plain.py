@@ -27,8 +27,8 @@ class PlainRow(Struct, frozen=True):
     pair: RecordingPair
     prediction: WhatIf
     plain_ns: int
-    estimated_error_pct: float | None
-    """Error of the prediction with an estimated plain step."""
+    recorded_error_pct: float | None
+    """Error of the prediction for the recording, whose plain step is not known."""
 
     @property
     def error_pct(self) -> float | None:
@@ -44,7 +44,7 @@ class PlainRow(Struct, frozen=True):
 
 def plain_rows(pairs: Sequence[RecordingPair]) -> list[PlainRow]:
     """Return the pairs of which both plain steps are known."""
-    plain_steps = _plain_steps()
+    plain_steps = laboratory_steps()
     rows = []
     for pair in pairs:
         before, after = plain_steps.get(pair.before), plain_steps.get(pair.after)
@@ -52,13 +52,13 @@ def plain_rows(pairs: Sequence[RecordingPair]) -> list[PlainRow]:
             continue
         trace = load(pair.before, progress=False, cache=False)
         result = predict(trace, pair.interventions, plain_step_ns=before).result
-        estimated = predict(trace, pair.interventions).result.predicted_step_ns
-        error = None if estimated is None else 100 * (estimated.value / after - 1)
+        recorded = predict(trace, pair.interventions).result.predicted_step_ns
+        error = None if recorded is None else 100 * (recorded.value / after - 1)
         rows.append(PlainRow(pair, result, after, error))
     return rows
 
 
-def _plain_steps() -> dict[Path, int]:
+def laboratory_steps() -> dict[Path, int]:
     """Return the median step of each recorded variant without a profiler."""
     rows = {}
     place = TRACES / "laboratory"
@@ -75,18 +75,18 @@ def _plain_steps() -> dict[Path, int]:
 def summary(rows: Sequence[PlainRow]) -> str:
     """Return their quality in a sentence."""
     errors = [abs(row.error_pct) for row in rows if row.error_pct is not None]
-    estimated = [abs(row.estimated_error_pct) for row in rows if row.estimated_error_pct is not None]
+    recorded = [abs(row.recorded_error_pct) for row in rows if row.recorded_error_pct is not None]
     inside = sum(row.inside is True for row in rows)
     return (
         f"{len(errors)} pairs: the median error is {statistics.median(errors):.1f}%, the worst {max(errors):.1f}%, "
-        f"and {inside} of {len(errors)} plain steps lie in the interval. With estimated plain steps the median "
-        f"error is {statistics.median(estimated):.1f}%, the worst {max(estimated):.1f}%."
+        f"and {inside} of {len(errors)} plain steps lie in the interval. Of the recordings, without a "
+        f"plain step, the median error is {statistics.median(recorded):.1f}%, the worst {max(recorded):.1f}%."
     )
 
 
 HEAD = (
     *("pair", "interventions", "plain before, ms", "predicted", "interval", "plain after, ms", "error, %", "inside"),
-    "estimated, %",
+    "from the recording, %",
 )
 
 
@@ -106,5 +106,5 @@ def _cells(row: PlainRow) -> tuple[str, ...]:
         milliseconds(row.plain_ns),
         "not predicted" if row.error_pct is None else f"{row.error_pct:+.1f}",
         "" if row.inside is None else "yes" if row.inside else "no",
-        "" if row.estimated_error_pct is None else f"{row.estimated_error_pct:+.1f}",
+        "" if row.recorded_error_pct is None else f"{row.recorded_error_pct:+.1f}",
     )

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.plain_evaluation import EvaluatedRecording, evaluate
+from benchmarks.plain_evaluation import EvaluatedRecording, evaluate, laboratory
 
 ARCHIVE = Path(__file__).parents[1] / "plain.tar.xz"
 
@@ -33,11 +33,23 @@ def test_every_recording_has_a_plain_step_that_the_recorder_measured(rows: list[
     assert all(row.plain is not None and row.plain.origin == "measured" for row in rows)
 
 
-def test_the_interval_without_a_given_step_contains_what_another_process_took(rows: list[EvaluatedRecording]) -> None:
-    held = [row.untold.low_ns <= row.truth.step_ns <= row.untold.high_ns for row in rows if row.untold is not None]
-    assert len(held) >= 19 and sum(held) >= 0.9 * len(held)
-    errors = [abs(row.untold.step_ns / row.truth.step_ns - 1) for row in rows if row.untold is not None]
-    assert statistics.median(errors) <= 0.1
+def test_the_interval_without_a_plain_step_begins_between_busy_time_and_what_another_process_took(
+    rows: list[EvaluatedRecording],
+) -> None:
+    for row in rows:
+        untold, plain = row.untold, row.plain
+        assert plain is not None and plain.recorded_step_ns == untold.high_ns
+        assert untold.busy_ns <= untold.low_ns <= plain.step_ns and untold.low_holds, row.program
+        # Steps of other processes, between which the machine's speed changes, may be longer than the recorded one.
+        assert untold.above_pct < 7.0, row.program
+    assert sum(not row.untold.above_pct for row in rows) >= 0.8 * len(rows)
+
+
+def test_the_lower_end_holds_for_nearly_all_recordings_of_the_laboratory() -> None:
+    """Not for all: the same work of a GPU or host may take longer while a profiler runs."""
+    untold = laboratory()
+    assert all(each.busy_ns <= each.low_ns for each in untold.values())
+    assert len(untold) > 50 and sum(each.low_holds for each in untold.values()) >= 0.9 * len(untold)
 
 
 def test_advice_comes_true_in_the_program_without_the_recorder(rows: list[EvaluatedRecording]) -> None:

@@ -91,7 +91,7 @@ INTERVENTIONS: tuple[list[str], ...] = (
 )
 _SIGNED = frozenset(
     {"start_ns", "end_ns", "gain_ns", "clock_offset_ns", "value", "low", "high"}
-    | {"slowed_low_ns", "slowed_ns", "slowed_high_ns"}
+    | {"slowed_low_ns", "slowed_ns", "slowed_high_ns", "low_ns", "ns"}
 )
 """Times that may be negative: points in time, gains, and costs."""
 _ANY_PERCENTAGE = frozenset({"gain_pct", "step_error_pct"})
@@ -381,9 +381,16 @@ def _report(report: Report) -> None:
     spans = {(trace.source, device.device): device.span_ns for trace in report.traces for device in trace.devices}
     for finding in report.findings:
         span = spans[finding.source, finding.device]
-        _must(finding.bound_ns <= span, f"a bound of {finding.rule} is above the span", finding.bound_ns, span)
+        _must(finding.cost_ns <= span, f"a cost of {finding.rule} is above the span", finding.cost_ns, span)
+        if (saving := finding.saving) is not None:
+            _must(saving.low_ns <= saving.ns <= saving.high_ns, "a saving outside its interval", saving)
     for device in report.devices:
         plain = device.plain
+        if (alone := device.alone) is not None:
+            _must(plain is None, "a step without the profiler is both known and an interval", alone)
+            frame = device.per_step or device.judged or device
+            busy_ns = frame.span_ns - frame.buckets.idle_ns
+            _must(busy_ns <= alone.low_ns <= alone.high_ns == frame.span_ns, "an impossible interval of a step", alone)
         if plain is None:
             continue
         _must(plain.low_ns <= plain.step_ns <= plain.high_ns, "the plain step is outside its interval", plain.step_ns)

@@ -34,6 +34,7 @@ from overlapscope.dashboard.url import RECORDED, UrlState, moved, parse
 from overlapscope.dashboard.wsgi import DEFAULT_PORT, Listening
 from overlapscope.errors import UnreadableTrace, UsageError
 from overlapscope.reading.samples import SAMPLES
+from overlapscope.report.verdict import judge
 from tests.support.dashboard_process import ask, serve
 from tests.support.helpers import with_plain_steps
 from tests.unit.test_reader import document, event, write
@@ -246,23 +247,22 @@ def test_the_plain_program_is_shown_unless_the_recording_is_asked_for(timed: Ope
     assert plain.lanes.end_ns < timed.lanes.end_ns
 
 
-def test_findings_lead_to_a_case_of_their_own_in_either_timeline(timed: Opened) -> None:
+def test_findings_lead_to_a_case_of_the_recording_and_to_its_place_in_the_program(timed: Opened) -> None:
     plain = timed.of(None)
-    first, same = timed.report.findings[0], plain.report.findings[0]
-    assert (first.rule, first.title) == (same.rule, same.title) and first.example != same.example
-    for opened, finding in ((timed, first), (plain, same)):
-        assert finding.rule == "dispatch" and finding.example is not None
-        device = opened.analysis.devices[0].result
-        groups = [group for group in device.evidence if group.cause == "dispatch"]
-        assert finding.example in [group.example for group in groups]
+    assert plain.report.findings == timed.report.findings
+    finding = plain.report.findings[0]
+    assert finding.rule == "dispatch" and finding.example is not None
+    device = timed.analysis.devices[0].result
+    assert finding.example in [group.example for group in device.evidence if group.cause == "dispatch"]
+    shown = moved(finding.example, 0, timed.analysis.trace, plain.analysis.trace)
+    assert 0 < shown.end_ns - shown.start_ns < finding.example.end_ns - finding.example.start_ns
 
 
-def test_without_timed_steps_the_program_is_estimated_if_it_can_be() -> None:
-    library = Library([TRACES / "gpt2_train.json.gz", TRACES / "jax" / "late.xplane.pb"])
-    opened = library.wait("gpt2_train")
-    assert opened.plain is not None and opened.of(None).section().is_estimated and not opened.section().is_estimated
-    opened = library.wait("late")
-    assert opened.plain is None and opened.of(None) is opened and not opened.section().is_plain
+@pytest.mark.parametrize("name", ["gpt2_train.json.gz", "jax/late.xplane.pb"])
+def test_without_timed_steps_the_recording_is_shown(name: str) -> None:
+    opened = Library([TRACES / name]).wait(Path(name).name.partition(".")[0])
+    assert opened.plain is None and opened.of(None) is opened.of(RECORDED) is opened and not opened.section().is_plain
+    assert judge(opened.section()).level != "recorded"
 
 
 def test_an_instant_is_found_in_the_other_timeline_by_the_ops_around_it(timed: Opened) -> None:

@@ -90,8 +90,6 @@ def finding(rule: str = "pageable-memory", cost_ns: int = 4 * MS, text: str = "P
         detail=text,
         advice=text,
         cost_ns=cost_ns,
-        bound_ns=cost_ns,
-        cost_from="bound",
         where=None,
         example=None,
     )

@@ -10,7 +10,7 @@ import pytest
 from msgspec.structs import replace
 
 from benchmarks import plain_record, plain_runs
-from benchmarks.plain_evaluation import UnrecordedStep, evaluate
+from benchmarks.plain_evaluation import UnrecordedStep, UntoldStep, evaluate
 from benchmarks.plain_page import data, page
 from overlapscope.export.chrome_trace import blocks
 from overlapscope.prediction.interventions import INTERVENTIONS
@@ -82,14 +82,17 @@ def test_messages_are_compared_with_those_of_separate_processes(tmp_path: Path) 
     (row,) = evaluate(tmp_path)
     assert row.truth == UnrecordedStep(step_ns=1_005_000, low_ns=1_000_000, high_ns=1_010_000, mean_ns=1_005_000)
     assert row.plain is not None and row.plain.step_ns == row.before_ns == row.after_ns == 1_020_000
-    assert row.untold is not None and row.untold.origin == "estimated"
+    assert row.untold.low_holds and not row.untold.above_pct and row.untold.width_pct > 0
     assert row.idle_pct == pytest.approx(100 * (1 - row.busy_ns / 1_005_000))
     (predicted,) = row.predicted
     assert predicted.measured_ns == 310_000
     assert predicted.step_ns is not None and predicted.inside is False, "no graph of that program was recorded"
 
-    text = page([row], machine, len(steps))
+    untold = {"laboratory/a.json.gz": UntoldStep(1_000_000, 700_000, 800_000, 900_000)}
+    text = page([row], untold, machine, len(steps))
     assert "| plain step measured within 3% of the truth | all | 1 of 1 |" in text
-    files = data([row])
+    assert "the lower end holds for 1 of 1, and 1 were timed longer than recorded, by 11.1%" in text
+    files = data([row], untold)
+    assert "laboratory/a.json.gz,1.000,0.700,0.800 to 0.900,11.1,yes,11.1" in files["-intervals"]
     assert 'conv,host,1.005,1.000 to 1.010,1.005,"1.020, 1.020",+1.5,1.970,' in files[""]
     assert "conv: graph,graph step,1.005," in files["-predictions"]

@@ -210,7 +210,7 @@ def test_a_file_that_is_not_a_trace_is_reported_by_name(
 def test_terminal_report_has_all_parts(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["analyze", PIPELINE]) == 0
     out = capsys.readouterr().out
-    assert out.startswith("pipeline_1stream.json.gz, NVIDIA H200: In each step of about 29.5 ms (28.4 to 30.5 ms)")
+    assert out.startswith("pipeline_1stream.json.gz, NVIDIA H200: Copy-bound: in each step of 29.5 ms,")
     for part in (
         "stream 7",
         "Findings",

@@ -1,4 +1,4 @@
-"""Tests of findings' costs: by replay, compared with measurements of the fix, or else the bound."""
+"""Tests of what findings cost, and of what their fixes save by replay, compared with measurements of the fix."""
 
 from __future__ import annotations
 
@@ -17,10 +17,11 @@ from overlapscope.report import findings as costing
 from overlapscope.report import verdict
 from overlapscope.report.findings import find_all
 from overlapscope.report.model import build
-from overlapscope.report.page import Page, section_of
-from overlapscope.report.tables import cost, costs_note
+from overlapscope.report.page import Page
+from overlapscope.report.tables import costs_note
+from overlapscope.report.verdict import cost
 from overlapscope.rules import RULES
-from overlapscope.rules.finding import Finding
+from overlapscope.rules.finding import Finding, Saving
 from overlapscope.rules.rule import Rule
 from overlapscope.trace.model import Memory
 from tests.support.recordings import analysis_of
@@ -36,6 +37,11 @@ def analysed(recording: str) -> TraceAnalysis:
 
 def findings(recording: str) -> dict[str, Finding]:
     return {finding.rule: finding for finding in find_all([analysed(recording)])}
+
+
+def saving_of(finding: Finding) -> Saving:
+    assert finding.saving is not None
+    return finding.saving
 
 
 def judged_ns(recording: str) -> int:
@@ -57,14 +63,13 @@ def judged_ns(recording: str) -> int:
         ("blocking-copy", "pin_strategies/pinned_blocking", "pin_strategies/pinned_non_blocking"),
     ],
 )
-def test_a_finding_costs_what_the_fixed_program_took_less(rule: str, before: str, after: str) -> None:
+def test_a_finding_saves_what_the_fixed_program_took_less(rule: str, before: str, after: str) -> None:
     before, after = (f"laboratory/{name}.trace" for name in (before, after))
-    finding = findings(before)[rule]
-    assert finding.cost_from == "replay"
     saved = judged_ns(before) - judged_ns(after)
-    assert finding.cost_ns == pytest.approx(saved, rel=0.12)
+    predicted = saving_of(findings(before)[rule]).ns
+    assert predicted == pytest.approx(saved, rel=0.12)
     # The recording's steps vary by more than the rest.
-    assert abs(finding.cost_ns - saved) < 0.02 * judged_ns(before)
+    assert abs(predicted - saved) < 0.02 * judged_ns(before)
 
 
 @pytest.mark.parametrize(
@@ -75,22 +80,26 @@ def test_a_finding_costs_what_the_fixed_program_took_less(rule: str, before: str
         ("pageable-memory", "laboratory/kv_offload/pageable.trace"),
     ],
 )
-def test_a_finding_saves_the_part_of_the_step_that_whatif_predicts(rule: str, recording: str) -> None:
-    report = build([analysed(recording)])
+@pytest.mark.parametrize("share", [None, 0.8, 1.3])
+def test_a_finding_saves_what_whatif_predicts(rule: str, recording: str, share: float | None) -> None:
+    """Of the recording, of a faster and of a slower program."""
+    [device] = analysed(recording).result.devices
+    assert device.per_step is not None
+    plain_step_ns = None if share is None else round(share * device.per_step.span_ns)
+    report = build([analysed(recording)], plain_step_ns=plain_step_ns)
     [finding] = (finding for finding in report.findings if finding.rule == rule)
-    plain = report.devices[0].plain
-    assert plain is not None and finding.cost_from == "replay"
-    result = predict(analysed(recording).trace, finding.fix).result
-    assert result.gain_ns is not None and result.baseline_step_ns == plain.step_ns
-    for part, ns in (("low", finding.low_ns), ("value", finding.cost_ns), ("high", finding.high_ns)):
-        assert ns / finding.steps == pytest.approx(max(0, getattr(result.gain_ns, part)), abs=2)
+    saving = saving_of(finding)
+    result = predict(analysed(recording).trace, saving.fix, plain_step_ns=plain_step_ns).result
+    assert result.gain_ns is not None and plain_step_ns in (None, result.baseline_step_ns)
+    for part, ns in (("low", saving.low_ns), ("value", saving.ns), ("high", saving.high_ns)):
+        assert ns / finding.steps == pytest.approx(getattr(result.gain_ns, part), abs=2)
 
 
-def test_a_replay_that_contradicts_what_explains_most_of_the_loss_does_not_make_a_finding_cheap() -> None:
+def test_a_replay_that_contradicts_what_explains_most_of_the_loss_is_doubted() -> None:
     finding = findings("mixed_workloads/two_threads")["host-sync"]
-    assert (finding.cost_ns, finding.cost_from) == (finding.bound_ns, "bound")
-    assert "predicts that the fix saves nothing, though the finding explains most of the time" in finding.doubt
-    assert "the most that is possible" in finding.doubt
+    saving = saving_of(finding)
+    assert saving.ns < costing.CONTRADICTS * finding.cost_ns and finding.cost_ns > 0
+    assert finding.doubt.startswith("The finding explains most of the time that the GPU loses, but the replay saves ")
 
 
 @pytest.mark.parametrize("plain_step_ns", [None, 40_000_000])
@@ -98,26 +107,24 @@ def test_a_saving_larger_than_what_a_finding_explains_has_a_reason(plain_step_ns
     findings = build([analysed("gpt2_train")], plain_step_ns=plain_step_ns).findings
     assert "dispatch" in {finding.rule for finding in findings}
     for finding in findings:
-        assert finding.plain_bound_ns is not None
-        exceeds = finding.cost_ns > costing.MORE * finding.spoken_bound_ns
-        assert exceeds == finding.doubt.startswith("The fix saves more than the ")
-        assert not exceeds or "may shorten what other findings explain" in finding.doubt
+        exceeds = finding.saving is not None and finding.saving.ns > costing.MORE * finding.cost_ns
+        assert exceeds == finding.doubt.startswith("The fix saves more than the finding costs, because ")
 
 
-def test_bounds_and_what_fires_do_not_depend_on_the_replay() -> None:
+def test_costs_do_not_depend_on_the_replay() -> None:
     for recording in ("laboratory/offload_pipeline/one_stream.trace", SLOW_ON_THE_HOST):
         replayed = find_all([analysed(recording)])
         measured = find_all([analysed(recording)], replayed=False)
-        assert {(f.rule, f.bound_ns) for f in replayed} == {(f.rule, f.bound_ns) for f in measured}
-        assert all(finding.cost_ns == finding.bound_ns for finding in measured)
-        assert all(finding.cost_from == "bound" for finding in measured)
+        assert [(f.rule, f.cost_ns) for f in replayed] == [(f.rule, f.cost_ns) for f in measured]
+        assert all(finding.saving is None for finding in measured)
 
 
 def test_the_synchronize_at_the_findings_place_is_the_one_that_goes() -> None:
     finding = findings("known_causes/item_every_step")["host-sync"]
-    assert (finding.cost_from, finding.fix) == ("replay", ("no-sync aten::_local_scalar_dense",))
+    saving = saving_of(finding)
+    assert saving.fix == ("no-sync aten::_local_scalar_dense",)
     # The last step waits for nothing, and is not judged.
-    assert finding.cost_ns == pytest.approx(finding.bound_ns, rel=0.05)
+    assert saving.ns == pytest.approx(finding.cost_ns, rel=0.05)
 
 
 def test_a_step_alone_is_not_replayed() -> None:
@@ -126,30 +133,30 @@ def test_a_step_alone_is_not_replayed() -> None:
     step = device.result.steps[1].name
     narrowed = find_all([analyze_trace(trace, step=step)], scope=step)
     assert narrowed
-    assert all((finding.cost_from, finding.cost_ns) == ("bound", finding.bound_ns) for finding in narrowed)
+    assert all(finding.saving is None for finding in narrowed)
 
 
 @pytest.mark.afresh
 def test_a_recording_of_very_many_ops_is_not_replayed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(overhead, "MOST_OPS", 10)
     finding = findings("known_causes/item_every_step")["host-sync"]
-    assert (finding.cost_from, finding.cost_ns) == ("bound", finding.bound_ns)
+    assert finding.cost_ns and finding.saving is None
 
 
-def test_what_no_intervention_stands_for_costs_its_bound() -> None:
+def test_what_no_intervention_stands_for_has_no_known_saving() -> None:
     queued = findings("known_causes/engine_busy")["late-prefetch"]
     (slow,) = (f for f in find_all([analyze_trace(uploads([0.3, 0.3, 0.3, 0.3, 2.0]))]) if f.rule == "slow-link")
     for finding in (queued, slow):
-        assert (finding.cost_from, finding.cost_ns) == ("bound", finding.bound_ns)
+        assert finding.cost_ns and finding.saving is None
 
 
-def test_a_recording_without_launches_keeps_its_bounds() -> None:
+def test_a_recording_without_launches_is_not_replayed() -> None:
     # The trace does not show what its ops waited for, so no replay explains it.
     trace = analysed("known_causes/same_stream").trace
     unlaunched = replace(trace.gpu_ops, launch=np.full(len(trace.gpu_ops), -1, np.int64))
-    warned = [f for f in find_all([analyze_trace(replace(trace, gpu_ops=unlaunched))]) if f.bound_ns]
+    warned = [f for f in find_all([analyze_trace(replace(trace, gpu_ops=unlaunched))]) if f.cost_ns]
     assert warned
-    assert all(finding.cost_from == "bound" for finding in warned)
+    assert all(finding.saving is None for finding in warned)
 
 
 @pytest.mark.parametrize("error", [IndexError, ValueError, ZeroDivisionError, MemoryError])
@@ -160,24 +167,32 @@ def test_a_replay_that_fails_does_not_cost_the_analysis(
         raise error("unlike any trace seen so far")
 
     monkeypatch.setattr(Savings, "largest", fail)
-    warned = [finding for finding in find_all([analyze_trace(blocking_uploads(Memory.PINNED))]) if finding.bound_ns]
+    warned = [finding for finding in find_all([analyze_trace(blocking_uploads(Memory.PINNED))]) if finding.cost_ns]
     assert warned
-    assert all((finding.cost_from, finding.cost_ns) == ("bound", finding.bound_ns) for finding in warned)
+    assert all(finding.saving is None for finding in warned)
 
 
-def test_views_say_how_a_cost_is_known() -> None:
+def test_views_say_what_a_fix_saves_at_least_and_at_most() -> None:
     pages = {name: Page(build([analysed(name)])) for name in ("ddp/rank0", SLOW_ON_THE_HOST)}
     costs = {
-        (name, finding.rule): cost(section_of(page, finding), finding)
+        (name, finding.rule): cost(section, finding)
         for name, page in pages.items()
-        for finding in page.report.findings
+        for section in page.sections()
+        for finding in section.findings
     }
-    assert costs["ddp/rank0", "dispatch"] == "saves about 3.30 ms a step (10.6%), 1.18 to 4.14 ms"
-    assert costs["ddp/rank0", "exposed-comm"].startswith("saves at most 829 us a step (")
-    assert costs[SLOW_ON_THE_HOST, "late-prefetch"] == "saves nothing by itself"
+    assert costs["ddp/rank0", "dispatch"] == "saves about 9.15 ms a recorded step (24.6%), 7.2 to 10.1 ms"
+    assert costs["ddp/rank0", "exposed-comm"].startswith("costs 1.03 ms a recorded step (")
+    assert costs[SLOW_ON_THE_HOST, "late-prefetch"].startswith("saves nothing by itself, at most ")
     assert costs[SLOW_ON_THE_HOST, "streams-without-overlap"] == ""
     (section,) = pages["ddp/rank0"].sections()
-    assert "Fixing dispatch would save about 3.30 ms (10.6%)" in verdict.judge(section).text
+    assert verdict.judge(section).remedy.endswith(" It saves about 9.15 ms a recorded step (24.6%), 7.2 to 10.1 ms.")
+
+
+def test_a_fix_that_may_cost_time_says_so() -> None:
+    (section,) = Page(build([analysed("known_causes/data_loading")])).sections()
+    (finding,) = (each for each in section.findings if each.rule == "data-loading")
+    assert saving_of(finding).low_ns < 0
+    assert cost(section, finding).endswith(" ms, or costs up to 2.91 ms")
 
 
 @pytest.mark.parametrize("rule", RULES.values(), ids=RULES)
@@ -193,10 +208,10 @@ def test_a_wait_inside_an_op_is_taken_out_with_that_ops_others_alone() -> None:
     finding, savings = findings(recording)["host-sync"], Savings(analysed(recording).trace, 0)
     assert finding.where is not None and finding.where.op == "aten::copy_"
     fix = ("no-sync aten::copy_",)
-    assert finding.fix == fix
+    assert saving_of(finding).fix == fix
     largest = savings.largest([fix])
     assert largest is not None
-    part = finding.cost_ns / judged_ns(recording)
+    part = saving_of(finding).ns / judged_ns(recording)
     assert largest.value == pytest.approx(part, rel=1e-3)
     assert largest.fix == fix
     other = savings.largest([(f"no-sync {finding.where.call}",)])
@@ -205,11 +220,11 @@ def test_a_wait_inside_an_op_is_taken_out_with_that_ops_others_alone() -> None:
 
 def test_the_first_worker_of_a_loader_works_at_least_beside_the_steps() -> None:
     alone = findings("laboratory/dataloader/pinned0_nonblocking0_workers0.trace")["data-loading"]
-    assert 0 < alone.low_ns < alone.cost_ns
+    assert 0 < saving_of(alone).low_ns < saving_of(alone).ns
 
 
 def test_the_report_states_that_costs_by_replay_do_not_add_up() -> None:
     values = list(findings("laboratory/offload_pipeline/one_stream.trace").values())
-    costly = [finding for finding in values if finding.bound_ns]
+    costly = [finding for finding in values if finding.cost_ns]
     assert len(costly) > 1 and "don't add them up" in costs_note(values)
     assert not costs_note(costly[:1])

@@ -14,7 +14,7 @@ import overlapscope as ov
 from overlapscope import glossary
 from overlapscope.analysis.average import average, in_frame
 from overlapscope.analysis.figures import Period, PerStep
-from overlapscope.analysis.results import Device, Plain
+from overlapscope.analysis.results import Device
 from overlapscope.budgets import config
 from overlapscope.catalog.earlier_names import current_rules
 from overlapscope.commands import main
@@ -117,10 +117,9 @@ def earlier_report() -> Report:
 
 def test_an_earlier_report_keeps_its_causes_and_their_sums() -> None:
     [device] = earlier_report().devices
-    assert device.per_step is not None and device.plain is not None
-    parts: list[Device | PerStep | Period | Plain] = [device, device.per_step, *device.steps, device.plain]
+    assert device.per_step is not None
+    parts: list[Device | PerStep | Period] = [device, device.per_step, *device.steps]
     for part in parts:
-        assert part.buckets is not None
         assert sum(part.idle_by_cause.values()) == part.buckets.idle_ns
         assert part.idle_by_cause["launch-bound"] > 0 and part.idle_by_cause["host-compute"] > 0
     framed = in_frame(msgspec.structs.replace(device, per_step=average(device.steps, range(3))))

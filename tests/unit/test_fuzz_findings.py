@@ -98,7 +98,7 @@ def test_a_report_of_no_time_is_shown() -> None:
     assert terminal.render(document(Page(report, verbose=True)), width=100)
 
 
-def test_an_estimate_holds_its_middle_where_a_replay_takes_longer_than_the_recording(tmp_path: Path) -> None:
+def test_the_interval_of_a_step_ends_at_the_recorded_one_where_a_replay_takes_longer(tmp_path: Path) -> None:
     events = [
         host("user_annotation", "ProfilerStep#3", 1858.179, 895.683),
         call(0.0, 0.321, 98, name="cudaGraphLaunch"),
@@ -111,8 +111,8 @@ def test_an_estimate_holds_its_middle_where_a_replay_takes_longer_than_the_recor
         memcpy(2035.314, 40.288, stream=41, correlation=98),
     ]
     [device] = analyze(load(write(tmp_path / "trace.json", events))).devices
-    assert device.plain is not None
-    assert device.plain.low_ns <= device.plain.step_ns <= device.plain.high_ns
+    assert device.alone is not None and device.per_step is not None
+    assert device.alone.low_ns <= device.alone.high_ns == device.per_step.span_ns
 
 
 def test_of_very_many_threads_the_busiest_alone_are_compared_for_taking_turns() -> None:

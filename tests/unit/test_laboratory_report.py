@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shutil
 from collections.abc import Callable
 from html.parser import HTMLParser
@@ -136,8 +137,9 @@ def test_a_cause_of_no_time_does_not_hold() -> None:
 
 
 def test_every_rank_is_held_against_the_truth() -> None:
-    ranks = analyse([TRACES / "ddp" / f"rank{rank}.json.gz" for rank in range(2)], TRACES)
-    both = variant("both", truth=Truth(idle="dispatch", least_share=0.67), analyses=ranks)
+    traces = TRACES / "laboratory" / "fsdp_offload" / "offload.traces"
+    ranks = analyse([traces / f"rank{rank}.trace.json.gz" for rank in range(2)], TRACES)
+    both = variant("both", truth=Truth(findings=("exposed-comm",)), analyses=ranks)
     [comparison] = compared(experiment(both))
     assert [(claim.text[:13], claim.holds) for claim in comparison.claims] == [
         ("both (rank 0)", False),
@@ -215,9 +217,11 @@ def test_without_a_name_each_variant_has_a_line(
     variants = [line.split()[0] for line in lines if line.startswith("  ") and line.split()[-1] in verdicts]
     assert variants == names and len(lines) < len(names) + 60
     assert "`overlapscope scenarios report NAME` shows one experiment in full." in lines
-    store.write(made_results(), tmp_path)
+    train = experiment(variant("train", "gpt2_train.json.gz"), name="training")
+    store.write(Results(experiments=(*made_results().experiments, train)), tmp_path)
     assert main(["scenarios", "report", "--results", str(tmp_path)]) == 0
-    assert " failed" in capsys.readouterr().out
+    out = capsys.readouterr().out
+    assert " failed" in out and re.search("train .* unknown\n", out)
     assert main(["scenarios", "report", "pipelin", "--results", str(tmp_path)]) == 2
     assert "did you mean 'pipeline'" in capsys.readouterr().err
 
@@ -235,7 +239,7 @@ def test_the_report_shows_figures_verdicts_and_whether_they_agree(reported: tupl
             "no-compute 72.9",
             "93 of 100",
             "compare ratios, not times",
-            "in each step of 29.5 ms, copies run alone for 22.4 ms (76.2%;",
+            "Copy-bound: in each step of 29.5 ms, copies run alone for 22.4 ms (76.2%;",
             "Findings: one-way-copies, same-stream",
         ):
             assert part in text, part

@@ -54,31 +54,32 @@ def test_the_command_under_a_finding_shows_what_its_fix_saves(
     assert command[:3] == ["overlapscope", "whatif", f"traces/{recording}.json.gz"]
     assert main([*command[1:], "--format", "json"]) == 0
     document = json.loads(capsys.readouterr().out)
-    assert len(document["interventions"]) == len(finding.fix)
+    assert finding.saving is not None and len(document["interventions"]) == len(finding.saving.fix)
     saved, step = document["gain_ns"]["value"], document["baseline_step_ns"]
     (section,) = page.sections()
     assert section.device is not None
-    assert saved / step == pytest.approx(section.per_step(finding.cost_ns) / section.device.span_ns, abs=0.001)
+    assert saved / step == pytest.approx(section.per_step(finding.saving.ns) / section.device.span_ns, abs=0.001)
 
 
 def test_a_command_repeats_no_name_that_is_more_than_a_name(tmp_path: Path) -> None:
     page = Page(report_of(Path("traces/pipeline_1stream.json.gz")))
     (section,) = page.sections()
-    finding = next(finding for finding in page.report.findings if finding.fix)
+    finding = next(finding for finding in page.report.findings if finding.saving)
     spaced = structs.replace(finding, source="my traces/-a.json")
     assert proof(section, spaced).startswith("overlapscope whatif 'my traces/-a.json' --")
     assert proof(section, structs.replace(finding, source="-a.json")).startswith("overlapscope whatif ./-a.json --")
     for source in ("a`id`.json", "a<script>.json", "a\x1b[31m.json"):
         assert proof(section, structs.replace(finding, source=source)) == ""
-    assert proof(section, structs.replace(finding, fix=())) == ""
+    assert proof(section, structs.replace(finding, saving=None)) == ""
 
 
 def test_findings_of_several_ranks_give_each_piece_of_advice_once() -> None:
     traces = Path("traces/laboratory/ddp_training/no_overlap.traces")
     ranks = [analysis_of(traces / f"rank{number}.trace.json.gz") for number in (0, 1)]
     whole = terminal.render(document(Page(build(ranks), verbose=True)), width=WIDTH)
-    assert whole.count("Give the collective a stream of its own") == 1
-    assert whole.count("Communication runs alone for ") == 2
+    assert whole.count("Give the collective a stream of its own") == len(ranks) + 1, "each verdict's, and the findings'"
+    assert whole.count("Why: Communication runs alone for ") == len(ranks)
+    assert whole.count("Communication runs alone for ") == 2 * len(ranks)
     short = terminal.render(brief(document(Page(build(ranks)))), width=WIDTH)
     assert "on rank 0, also on rank 1" in short
     assert len(short.splitlines()) <= 2 * LINES

@@ -117,12 +117,13 @@ def test_figures_are_those_of_the_report() -> None:
     ]
 
 
-def test_every_column_of_every_table_says_something_of_some_recording() -> None:
+def test_every_column_of_every_table_says_something_of_some_recording(tmp_path: Path) -> None:
     names = (
         *("gpt2_train", "known_causes/data_loading_stacks", "mixed_workloads/kv_offload_no_sync_events", "ddp/rank0"),
         *("laboratory/fsdp_offload/resident.traces/rank0.trace", "mixed_workloads/model_on_two_devices"),
     )
-    job = QueriedTraces(tuple(trace_of(TRACES / f"{name}.json.gz") for name in names))
+    timed = with_plain_steps(TRACES / "ddp" / "rank0.json.gz", tmp_path / "timed.json.gz", 20 * MS)
+    job = QueriedTraces((*(trace_of(TRACES / f"{name}.json.gz") for name in names), load(timed)))
     silent = {
         f"{table.name}.{column.name}"
         for table in TABLES.values()
@@ -202,7 +203,7 @@ def test_of_which_program_figures_are_and_which_trace_is_in_doubt_is_always_said
 ) -> None:
     statement = "SELECT 1 FROM steps, plain_steps, findings"
     assert {*ask(job, statement).notes()} >= {
-        "The figures in steps are those of the recording.",
+        "The figures in steps and findings are those of the recording.",
         "The figures in plain_steps are those of a step without the profiler.",
     }
     timed = QueriedTraces((load(with_plain_steps(PIPELINE, tmp_path / "timed.json.gz", 20 * MS)),))

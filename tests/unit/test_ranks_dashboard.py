@@ -181,12 +181,6 @@ def test_a_meeting_leads_to_its_place_in_a_trace_that_was_not_loaded() -> None:
     assert parts.path == "/base/timeline" and asked["trace"] == ["ddp/rank0"]
     assert int(asked["from"][0]) <= meeting.window.start_ns - origin < meeting.window.end_ns - origin
     assert meeting.window.end_ns - origin <= int(asked["to"][0])
-    # Without `of`, it leads to the same place of the plain program.
-    plain = library.wait("ddp/rank0").plain
-    assert plain is not None
-    answer = server.test_client().get(instant_href(UrlState(base="/"), "ddp/rank0", meeting.window))
-    asked = parse_qs(urlsplit(answer.headers["Location"]).query)
-    assert 0 <= int(asked["from"][0]) < int(asked["to"][0]) <= plain.lanes.end_ns
 
 
 def test_a_link_leads_to_the_same_ops_in_the_plain_program(tmp_path: Path) -> None:

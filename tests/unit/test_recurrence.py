@@ -195,6 +195,6 @@ def test_the_report_says_how_much_steps_differ_and_why(tmp_path: Path, capsys: p
     path = write_steps(tmp_path / "a.json", slow={2: 3000.0})
     assert main(["analyze", path]) == 0
     out = " ".join(capsys.readouterr().out.split())
-    assert "In each step of about 1.32 ms (" in out
-    assert "All figures are averages of 7 steps, which take 0.89 to 3.89 ms (890 us in the median)." in out
+    assert "in each step of 1.33 ms, " in out
+    assert "All figures are averages of 7 steps, which take 0.90 to 3.90 ms (900 us in the median)." in out
     assert "1 of them takes over 1.5 times the median, mostly because of compute (3.00 ms more)." in out

@@ -71,7 +71,7 @@ TRUTH = {
     # 600 copies of at least 1 us, and what compute (8 of 12 ms) leaves of the steps at most.
     "known_causes/many_small_copies": ExpectedFindings({"tiny-copies": (1.5, 4.0)}),
     # 3 x 64 MiB page-locked at 17 to 25 ms each; the copies themselves, 3 x 64 MiB, wait on the compute stream.
-    "known_causes/pin_in_loop": ExpectedFindings({"pin-in-loop": (50, 66.5)}),
+    "known_causes/pin_in_loop": ExpectedFindings({"pin-in-loop": (50, 66.5)}, may=("same-stream",)),
     # Idle time.
     "known_causes/item_every_step": ExpectedFindings({"host-sync": (0.4, 1.2)}),
     "known_causes/item_every_step_stacks": ExpectedFindings({"host-sync": (0.4, 1.4)}),
@@ -129,11 +129,12 @@ def test_a_recording_yields_the_rules_its_program_breaks_and_no_others(recording
     warned = warnings(findings)
     assert set(truth.warnings) <= set(warned) <= {*truth.warnings, *truth.may}
     for rule, (least, most) in truth.warnings.items():
-        assert least <= warned[rule].bound_ns / MS <= most, rule
+        assert least <= warned[rule].cost_ns / MS <= most, rule
     infos = [finding for finding in findings if finding.severity == "info"]
     # A fix that saves nothing is no warning.
-    assert sorted(finding.rule for finding in infos if finding.bound_ns == 0) == sorted(truth.infos)
-    assert all(finding.bound_ns == 0 or finding.cost_ns < 0.1 * finding.bound_ns for finding in infos)
+    assert sorted(finding.rule for finding in infos if finding.cost_ns == 0) == sorted(truth.infos)
+    costly = [finding for finding in infos if finding.cost_ns]
+    assert all(finding.saving is not None and finding.saving.ns < 0.1 * finding.cost_ns for finding in costly)
 
 
 @EACH
@@ -143,7 +144,7 @@ def test_costs_count_no_time_twice(recording: Path) -> None:
         mine = [f for f in find_all([analysis], replayed=False) if f.device == device.result.device]
         copies_and_idle = {"slow-link", "exposed-comm", "streams-without-overlap"}
         buckets = device.result.buckets
-        spent = sum(f.bound_ns for f in mine if f.rule not in copies_and_idle)
+        spent = sum(f.cost_ns for f in mine if f.rule not in copies_and_idle)
         lead_in = device.result.exposed_copy_by_cause["lead-in"] + device.result.idle_by_cause["lead-in"]
         assert spent <= buckets.exposed_copy_ns + buckets.idle_ns - lead_in
 
@@ -178,11 +179,11 @@ def test_the_steps_costs_add_up_to_no_more_than_the_whole(recording: str) -> Non
     parts = dict.fromkeys(whole, 0)
     for step in (device.result.steps[number] for number in judged_steps(device.result)):
         for rule, finding in warnings(find_all([analyze_trace(analysis.trace, step=step.name)])).items():
-            assert finding.bound_ns <= step.buckets.exposed_copy_ns + step.buckets.idle_ns
-            parts[rule] = parts.get(rule, 0) + finding.bound_ns
+            assert finding.cost_ns <= step.buckets.exposed_copy_ns + step.buckets.idle_ns
+            parts[rule] = parts.get(rule, 0) + finding.cost_ns
     for rule, finding in whole.items():
         # Ops before the first step belong to no step: one copy of four.
-        assert 0.7 * finding.bound_ns < parts[rule] <= finding.bound_ns
+        assert 0.7 * finding.cost_ns < parts[rule] <= finding.cost_ns
 
 
 def test_a_range_that_recurs_is_judged_in_its_windows_alone() -> None:
@@ -208,10 +209,10 @@ def test_a_pipeline_on_one_stream_says_what_cannot_be_hidden() -> None:
     assert "cannot be hidden in any order" in finding.detail
 
 
-def test_findings_come_surest_first_and_good_news_last() -> None:
+def test_findings_come_costliest_first_and_good_news_last() -> None:
     findings = find_all([analysis_of(recording) for recording in various()[:4]])
-    certain = [finding.low_ns / max(1, finding.steps) for finding in findings if finding.severity != "info"]
-    assert certain == sorted(certain, reverse=True)
+    costs = [finding.cost_ns / max(1, finding.steps) for finding in findings if finding.severity != "info"]
+    assert costs == sorted(costs, reverse=True)
     news = [finding.severity == "info" for finding in findings]
     assert news == sorted(news)
 
@@ -222,7 +223,7 @@ def test_findings_come_surest_first_and_good_news_last() -> None:
 def test_a_copy_far_slower_than_its_equals_is_a_slow_link() -> None:
     finding = findings_of(uploads([0.3, 0.3, 0.3, 0.3, 2.0]))["slow-link"]
     # 2.0 ms where 0.3 ms would do, all of it exposed.
-    assert finding.bound_ns == pytest.approx(1.7 * MS, rel=1e-3)
+    assert finding.cost_ns == pytest.approx(1.7 * MS, rel=1e-3)
     assert "8.4 GB/s" in finding.detail
     assert "55.9 GB/s" in finding.detail
 
@@ -268,14 +269,15 @@ def test_tiny_copies_of_ordinary_memory_are_to_be_joined_in_pinned_memory(
     notes = [Host(f"ProfilerStep#{n}", n * 4 * MS, (n + 1) * 4 * MS) for n in range(5)]
     # The rate of the link is known for this GPU.
     trace = make_trace(ops, calls=calls, cpu_ops=cpu_ops, annotations=notes, device_names={0: "NVIDIA H200"})
-    assert findings_of(trace)["tiny-copies"].fix == fix
+    saving = findings_of(trace)["tiny-copies"].saving
+    assert saving is not None and saving.fix == fix
 
 
 def test_values_read_back_one_by_one_are_host_sync_and_not_tiny_copies() -> None:
     findings = findings_of(scalars(100))
     assert "tiny-copies" not in findings
     # 99 gaps of 100 us.
-    assert findings["host-sync"].bound_ns == pytest.approx(9.9 * MS, rel=0.1)
+    assert findings["host-sync"].cost_ns == pytest.approx(9.9 * MS, rel=0.1)
 
 
 @pytest.mark.parametrize(
@@ -290,7 +292,7 @@ def test_a_copy_that_waits_for_itself(memory: Memory, rule: str) -> None:
     findings = findings_of(blocking_uploads(memory))
     assert "host-sync" not in findings
     # Three copies of 2 ms, and up to 60 us of launching around each.
-    assert 6 * MS <= findings[rule].bound_ns <= 6.2 * MS
+    assert 6 * MS <= findings[rule].cost_ns <= 6.2 * MS
 
 
 @pytest.mark.parametrize(
@@ -299,7 +301,7 @@ def test_a_copy_that_waits_for_itself(memory: Memory, rule: str) -> None:
 def test_a_wait_that_is_not_the_copys_own_is_host_sync(trace: Trace) -> None:
     findings = findings_of(trace)
     assert "blocking-copy" not in findings
-    assert 6 * MS <= findings["host-sync"].bound_ns <= 6.2 * MS
+    assert 6 * MS <= findings["host-sync"].cost_ns <= 6.2 * MS
 
 
 def test_event_waits_between_compute_streams_are_a_warning() -> None:
@@ -307,12 +309,12 @@ def test_event_waits_between_compute_streams_are_a_warning() -> None:
     assert finding.severity == "warning"
     assert finding.title.startswith("Event waits")
     # Half of the kernels could run beside the other half.
-    assert finding.bound_ns == pytest.approx(10 * MS, rel=0.01)
+    assert finding.cost_ns == pytest.approx(10 * MS, rel=0.01)
 
 
 def test_kernels_that_fill_the_gpu_are_no_warning() -> None:
     finding = findings_of(two_streams(waits=False))["streams-without-overlap"]
-    assert (finding.severity, finding.bound_ns) == ("info", 0)
+    assert (finding.severity, finding.cost_ns) == ("info", 0)
     assert "fills the GPU" in finding.title
 
 
@@ -322,7 +324,7 @@ def test_streams_that_run_side_by_side_are_left_alone() -> None:
 
 def test_exposed_communication_costs_what_outlasts_compute() -> None:
     finding = findings_of(collective(2.0))["exposed-comm"]
-    assert finding.bound_ns == 2 * MS
+    assert finding.cost_ns == 2 * MS
     assert "ncclDevKernel_AllReduce" in finding.detail
 
 
@@ -341,7 +343,7 @@ def test_a_hostile_name_stays_on_one_line() -> None:
 def test_directions_that_take_turns(both_streams: bool) -> None:
     finding = findings_of(in_turns(both_streams=both_streams))["one-way-copies"]
     # Five downloads of 2 ms could run beside the uploads.
-    assert finding.bound_ns == pytest.approx(10 * MS, rel=0.02)
+    assert finding.cost_ns == pytest.approx(10 * MS, rel=0.02)
 
 
 @pytest.mark.parametrize(
@@ -359,8 +361,8 @@ def test_filling_pinned_memory_counts_as_pinning_and_other_cpu_work_does_not() -
     ops = [Op(Kind.COMPUTE, start, start + MS, launch=(start - 10 * US, start - 5 * US)) for start in (0, 6 * MS)]
     cpu_ops = [Host("aten::pin_memory", 2 * MS, 4 * MS), Host("aten::copy_", 2 * MS, 3 * MS)]
     findings = findings_of(make_trace(ops, cpu_ops=cpu_ops))
-    assert findings["pin-in-loop"].bound_ns == 2 * MS
-    assert findings["python"].bound_ns == pytest.approx(3 * MS, rel=0.01)
+    assert findings["pin-in-loop"].cost_ns == 2 * MS
+    assert findings["python"].cost_ns == pytest.approx(3 * MS, rel=0.01)
 
 
 def test_the_lead_in_costs_nothing() -> None:
@@ -448,7 +450,8 @@ def test_no_finding_costs_more_than_all_the_time_there_is(
     spans = {device.result.device: device.result.span_ns for device in analysis.devices}
     for finding in find_all([analysis]):
         assert 0 <= finding.cost_ns <= spans[finding.device], finding
-        assert 0 <= finding.bound_ns <= spans[finding.device], finding
+        saving = finding.saving
+        assert saving is None or saving.low_ns <= saving.ns <= saving.high_ns <= spans[finding.device], finding
 
 
 def test_a_rule_that_claims_more_than_the_span_is_held_to_it(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -457,4 +460,4 @@ def test_a_rule_that_claims_more_than_the_span_is_held_to_it(monkeypatch: pytest
     rule = replace(RULES["host-sync"], check=lambda *_: iter([claim]), fixes=())
     monkeypatch.setattr("overlapscope.rules.RULES", {rule.id: rule})
     [finding] = find_all([analysis])
-    assert finding.cost_ns == finding.bound_ns == 100
+    assert finding.cost_ns == 100

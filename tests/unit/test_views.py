@@ -177,10 +177,12 @@ def _strip_of(lengths: list[int]) -> Strip:
 def test_verdict_names_the_overlap_the_exposed_copies_and_what_to_fix() -> None:
     text = verdict_of("traces/pipeline_1stream.json.gz")
     assert text.startswith(
-        "pipeline_1stream.json.gz, NVIDIA H200: In each step of about 29.5 ms (28.4 to 30.5 ms), copies run alone for "
+        "pipeline_1stream.json.gz, NVIDIA H200: Copy-bound: in each step of 29.5 ms, copies run alone for "
         "22.4 ms (76.2%; 16.4 ms because they outlast compute)"
     )
-    assert re.search(r"Fixing [a-z-]+ would save about \d", text)
+    why, remedy = text.splitlines()[1:]
+    assert why.startswith("Why: Uploads and downloads take turns")
+    assert re.fullmatch(r"Next: .*\. It saves about \d.* a step \(5\d\.\d%\), \d.*\.", remedy)
 
 
 def test_verdict_says_that_a_healthy_trace_is_good() -> None:
@@ -199,14 +201,14 @@ def test_verdict_does_not_call_a_gpu_good_that_only_waits_for_copies() -> None:
 @pytest.mark.parametrize("name", ["ddp/rank0", "mixed_workloads/model_on_two_devices"])
 def test_verdict_begins_with_the_largest_loss(name: str) -> None:
     """More than a quarter of the window is idle, next to 3% of exposed communication or copies."""
-    assert re.search(r": In each step of about [^,]*, the GPU is idle for ", verdict_of(f"traces/{name}.json.gz"))
+    assert re.search(r": [^:]*[Ii]n each step of [^,]*, the GPU is idle for ", verdict_of(f"traces/{name}.json.gz"))
 
 
 def test_verdict_does_not_call_a_gpu_good_whose_idle_time_nobody_can_explain(tmp_path: Path) -> None:
     events = [kineto_files.kernel(10 * number, 5, correlation=number + 1) for number in range(20)]
     verdict = judge(next(page_of(str(kineto_files.write(tmp_path / "gpu_only.json", events))).sections()))
-    assert verdict.level == "fair"
-    assert "mostly unknown" in verdict.text
+    assert verdict.level == "unknown"
+    assert "mostly unknown); how much of that is the profiler's is not known" in verdict.text
     assert "No overlap problems" not in verdict.text
 
 
