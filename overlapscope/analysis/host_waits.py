@@ -8,9 +8,10 @@ from typing import NamedTuple
 import numpy as np
 
 from overlapscope.analysis import calls as call_kinds
-from overlapscope.analysis.host import find_blocking
+from overlapscope.analysis.grouping import group_starts
+from overlapscope.analysis.host import around, find_blocking
 from overlapscope.analysis.host_order import find_calls
-from overlapscope.base.columns import locate, pick
+from overlapscope.base.columns import locate, mask_of, pick
 from overlapscope.base.kept import kept
 from overlapscope.trace.model import I64, Bool, Kind, Memory, RuntimeCalls, Sync, Trace, of_stream_key, stream_keys
 
@@ -20,6 +21,7 @@ _FREES = call_kinds.whole_name(
     r"(cuda|hip)(Free|FreeHost|HostFree|HostUnregister)|(cu|hip)Mem(Free|FreeHost|HostUnregister)"
 )
 """Calls that wait until the device has finished its work (CUDA Runtime API, "implicit synchronization")."""
+_QUERIES = call_kinds.whole_name(r"(cuda|hip|cu)(Event|Stream)Query")
 _DEVICE_SYNC = call_kinds.whole_name(r"(cuda|hip)DeviceSynchronize|cuCtxSynchronize|hipCtxSynchronize")
 
 
@@ -42,6 +44,26 @@ def frees_memory(calls: RuntimeCalls) -> Bool:
 def waits_for_device(calls: RuntimeCalls) -> Bool:
     """Select the calls that wait for all streams of a device."""
     return call_kinds.named(calls, _DEVICE_SYNC)
+
+
+@kept()
+def find_polls(trace: Trace) -> I64:
+    """Return the last call of each run of queries with which the host waits for an event or a stream.
+
+    A run is two or more equal calls without another call between them on a thread that launches, outside of CPU ops,
+    since PyTorch's allocators query the events of several blocks.
+    """
+    calls = trace.runtime_calls
+    queries = np.flatnonzero(call_kinds.named(calls, _QUERIES))
+    queries = queries[around(trace.cpu_ops, calls.thread[queries], calls.start_ns[queries]) < 0]
+    queries = queries[np.isin(calls.thread[queries], calls.thread[call_kinds.launching(trace)])]
+    if not len(queries):
+        return queries
+    by_thread = np.argsort(calls.thread, kind="stable")
+    key = np.where(mask_of(queries, len(calls)), calls.name_id, -1)[by_thread]
+    starts = group_starts(calls.thread[by_thread], key)
+    length = np.diff(np.append(starts, len(key)))
+    return np.sort(by_thread[(starts + length - 1)[(key[starts] >= 0) & (length > 1)]])
 
 
 def find_blocks(trace: Trace, streams: tuple[int, ...], *, possible: bool) -> dict[int, Block]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import tomllib
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 from typing import Any, Final
 
@@ -18,9 +19,8 @@ from overlapscope.errors import ConfigError
 
 _COMMENTS: Final = {
     "copies": (
-        "Groups of the same kind, memory, size and place. kernels_before of the kernels launched before one, and",
-        "kernels_after of those launched after it, may run beside it. `alone`: how many may run beside none. With",
-        "`up_to`, these are certain, and there may be that many in all: some waits are for unknown events.",
+        "Groups of the same kind, memory, size and place. In `beside`, [2, 14, 20] is for two copies of which each may",
+        "run beside 14 kernels for certain, and at best beside 20: the purpose of some waits isn't recorded.",
     ),
     "collectives": ("Collectives, in the same form.",),
     "syncs": ("Calls in which the host waits for the GPU. There may be no others.",),
@@ -63,11 +63,16 @@ def _lines(contract: Contract) -> Iterator[str]:
 
 
 def _given(table: msgspec.Struct) -> Iterator[tuple[str, Any]]:
-    """Yield the fields of a structure that say something."""
-    for field in structs.fields(table):
+    """Yield the fields of a structure that its file must have, or that say something."""
+    for field in _fields(type(table)):
         value = getattr(table, field.name)
-        if value is not None and value != "" and value != ():
+        if field.required or value not in ("", (), None):
             yield field.name, value
+
+
+@cache
+def _fields(table: type[msgspec.Struct]) -> tuple[structs.FieldInfo, ...]:
+    return structs.fields(table)
 
 
 def _value(value: Any) -> str:

@@ -48,6 +48,10 @@ _ADVICE: Final = {
     "loader": "Pass `num_workers` to the DataLoader again.",
 }
 """What to do about a lost promise, by its part."""
+_NONE_LEFT: Final = (
+    "The contract may be of another program: no copy or collective is left whose overlap it promises. If they were removed "
+    "on purpose, write the contract again."
+)
 _NAMED: Final = 3
 _SHORT: Final = 60
 
@@ -126,9 +130,11 @@ def _judged(
     verdicts: list[BudgetVerdict] = []
     for trace in recordings:
         in_the_way = list(_obstacles(contract, results[trace.source], settings))
+        kept = () if in_the_way else compare(contract, observe(trace))
+        if _none_left(contract, kept) and not in_the_way and not settings.other_program:
+            in_the_way.append(Obstacle("same program", "program", _NONE_LEFT))
         obstacles += in_the_way
         if not in_the_way:
-            kept = compare(contract, observe(trace))
             promises += kept
             verdicts += _verdicts(kept, Subject(source=trace.source, rank=trace.rank) if recordings[1:] else Subject())
     if settings.allow_missing:
@@ -144,9 +150,15 @@ def _obstacles(contract: Contract, result: TraceResult, settings: Settings) -> I
     yield from absent_devices(result, contract.program.devices, _WHAT)
 
 
+def _none_left(contract: Contract, promises: Sequence[Promise]) -> bool:
+    """Return whether a contract promises overlap, but of nothing that a recording has."""
+    promised = any(transfer.promised for transfer in contract.transfers)
+    return promised and not any(promise.part == "overlap" and promise.limit for promise in promises)
+
+
 def _promised(promises: Sequence[Promise]) -> str:
     """Return promises in a few words: `3 transfers beside at least 14 kernels, no host sync`."""
-    overlaps = [promise.value or 0 for promise in promises if promise.part == "overlap"]
+    overlaps = [promise.value or 0 for promise in promises if promise.part == "overlap" and promise.limit]
     beside = (
         f"{plural(len(overlaps), 'transfer')} beside at least {plural(min(overlaps), 'kernel')}" if overlaps else ""
     )
