@@ -24,7 +24,7 @@ from overlapscope.budgets.gate import (
 )
 from overlapscope.budgets.settings import Settings
 from overlapscope.budgets.verdicts import BudgetVerdict, CheckResult, FailureReason, Status, Subject
-from overlapscope.contracts.compare import Promise, compare
+from overlapscope.contracts.compare import SMALL_BYTES, Promise, compare
 from overlapscope.contracts.file import read
 from overlapscope.contracts.model import Contract, Recorded
 from overlapscope.contracts.observe import observe
@@ -49,8 +49,8 @@ _ADVICE: Final = {
 }
 """What to do about a lost promise, by its part."""
 _NONE_LEFT: Final = (
-    "The contract may be of another program: no copy or collective is left whose overlap it promises. If they were removed "
-    "on purpose, write the contract again."
+    "The contract may be of another program: none of its copies and collectives is left. If they were removed on purpose, "
+    "write the contract again."
 )
 _NAMED: Final = 3
 _SHORT: Final = 60
@@ -151,14 +151,21 @@ def _obstacles(contract: Contract, result: TraceResult, settings: Settings) -> I
 
 
 def _none_left(contract: Contract, promises: Sequence[Promise]) -> bool:
-    """Return whether a contract promises overlap, but of nothing that a recording has."""
+    """Return whether a recording has none of the transfers whose overlap is promised, or none of those with data."""
     promised = any(transfer.promised for transfer in contract.transfers)
-    return promised and not any(promise.part == "overlap" and promise.limit for promise in promises)
+    gone = sum(promise.part == "amount" and promise.value == 0 for promise in promises)
+    with_data = any(transfer.bytes > SMALL_BYTES for transfer in contract.transfers)
+    return (promised and not any(map(_of_overlap, promises))) or (with_data and gone == len(contract.transfers))
+
+
+def _of_overlap(promise: Promise) -> bool:
+    """Return whether a promise is about the overlap of copies or collectives that a recording has."""
+    return promise.part == "overlap" and promise.name.startswith("overlap of ")
 
 
 def _promised(promises: Sequence[Promise]) -> str:
     """Return promises in a few words: `3 transfers beside at least 14 kernels, no host sync`."""
-    overlaps = [promise.value or 0 for promise in promises if promise.part == "overlap" and promise.limit]
+    overlaps = [promise.value or 0 for promise in filter(_of_overlap, promises)]
     beside = (
         f"{plural(len(overlaps), 'transfer')} beside at least {plural(min(overlaps), 'kernel')}" if overlaps else ""
     )
