@@ -50,10 +50,11 @@ class CheckCommand:
     that `overlapscope analyze --format json` wrote.
 
     Budgets, baseline and contract are read from the nearest overlapscope.toml,
-    or from [tool.overlapscope] of the nearest pyproject.toml. Without any, the
-    check fails if copies do not overlap with compute; with only a baseline, if
-    the program is slower than it; with only a contract (`overlapscope contract
-    write`), if overlap is lost that the program's order allowed.
+    or from [tool.overlapscope] of the nearest pyproject.toml, up to the root
+    of the repository. Without any, the check fails if the report's verdict is
+    poor or a finding costs 5% of the time; with only a baseline, if the
+    program is slower than it. A contract (`overlapscope contract write`) adds
+    what the program's order allows to overlap.
 
     --write-baseline writes the baseline instead: a small JSON file to keep
     beside the code, with the values of every metric in every step, and the
@@ -70,7 +71,7 @@ class CheckCommand:
             metavar="FILE",
             type=Path,
             help="contract of `overlapscope contract write` (default: contract of the configuration, or "
-            "overlap.contract.toml here or above)",
+            "overlap.contract.toml here or above in the repository)",
         )
         _add_baseline(parser)
         parser.add_argument(

@@ -30,7 +30,7 @@ class ContractCommand:
     nothing.
 
     `overlapscope check` finds overlap.contract.toml in this directory or one
-    above it.
+    above it, up to the root of the repository.
     """
 
     def prepare_parser(self, parser: argparse.ArgumentParser) -> None:

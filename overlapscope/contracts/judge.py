@@ -49,8 +49,8 @@ _ADVICE: Final = {
 }
 """What to do about a lost promise, by its part."""
 _NONE_LEFT: Final = (
-    "The contract may be of another program: none of its copies and collectives is left. If they were removed on purpose, "
-    "write the contract again."
+    "The contract may be of another program: none of its copies and collectives is left. If they "
+    "were removed on purpose, write the contract again."
 )
 _NAMED: Final = 3
 _SHORT: Final = 60
@@ -183,9 +183,9 @@ def _verdicts(promises: Sequence[Promise], subject: Subject) -> Iterator[BudgetV
 
 def _verdict(promise: Promise, name: str, subject: Subject) -> BudgetVerdict:
     status = _STATUS[promise.result]
-    no_line = "" if promise.line else "The line is unknown; record with `overlapscope run --stacks` to see it."
+    no_line = "" if promise.line else " Record with `overlapscope run --stacks` to see its line."
     reason = FailureReason(
-        title=name, detail=no_line, advice=_ADVICE[promise.part], time_ns=0, where=promise.line or None
+        title=name, detail="", advice=f"{_ADVICE[promise.part]}{no_line}", time_ns=0, where=promise.line or None
     )
     return BudgetVerdict(
         budget=name,
