@@ -146,7 +146,7 @@ class HostCauseRow:
         if first is None or first.saving is None or self.plain is None or self.plain.program is None:
             return None
         saving, steps = first.saving, max(1, first.steps)
-        return saving.ns / steps, saving.low_ns / steps, saving.high_ns / steps
+        return saving.saved_ns / steps, saving.saved_low_ns / steps, saving.saved_high_ns / steps
 
     @property
     def gain_apart_pct(self) -> float | None:

@@ -1,15 +1,18 @@
-"""Write `docs/evaluation/public-recordings.md`: other people's recordings, counted again from their files.
+"""Write `docs/evaluation/public-recordings.md`: other people's recordings, counted again and judged by hand.
 
-    python -m benchmarks.public_recordings JOBS docs/evaluation/public-recordings.md
+    python -m benchmarks.public_recordings RECORDINGS docs/evaluation/public-recordings.md
 
-`JOBS` has a folder for each job of `public_recordings.toml`, with its recordings, which this repository does not keep,
-and `ascend` with the files `trace_view.json` of `test/data/pytorch/text` of Ascend's msinsight. The figures are
-compared with those of `public_recordings_raw`.
+`RECORDINGS` has the files of `public_recordings.toml`, which this repository does not keep, under `OWNER+NAME/PATH`,
+archives unpacked beside themselves. The figures are compared with those of `public_recordings_raw`. Each judgement in
+the page's CSV file belongs to the words beside it: once these change, the cell becomes empty, to be judged again.
 """
 
 from __future__ import annotations
 
 import argparse
+import contextlib
+import csv
+import io
 import json
 import re
 import tomllib
@@ -22,9 +25,11 @@ from typing import Final, NamedTuple
 import overlapscope
 from benchmarks.data_files import csv_text
 from benchmarks.noise import table, wrapped
-from benchmarks.public_recordings_raw import PublicOp, ops_of, sweep, waited
+from benchmarks.public_recordings_raw import PublicOp, ops_of, sweep, threads_of, waited
 from overlapscope.analysis.figures import Buckets, Period
+from overlapscope.analysis.host_results import HostUse
 from overlapscope.analysis.results import Device
+from overlapscope.commands import main as overlapscope_main
 from overlapscope.ranks.comm_result import GroupCollective
 from overlapscope.ranks.join import Joined
 from overlapscope.ranks.reduced import reduce
@@ -43,16 +48,10 @@ class Counts(NamedTuple):
     different: tuple[str, ...]
 
 
-def counted(files: Sequence[Path], *, of_one_job: bool) -> Counts:
-    """Count the figures of recordings again, those between ranks only if all are of the same job."""
-    parts = [JobComparison(part) for part in ([files] if of_one_job else [[path] for path in files])]
-    return Counts(
-        ranks=max(part.ranks for part in parts),
-        windows=sum(part.windows for part in parts),
-        rows=sum(part.rows for part in parts),
-        waits=sum(part.waits for part in parts),
-        different=tuple(each for part in parts for each in part.different),
-    )
+def counted(files: Sequence[Path]) -> Counts:
+    """Count the figures of the recordings of a job again."""
+    job = JobComparison(files)
+    return Counts(job.ranks, job.windows, job.rows, job.waits, tuple(job.different))
 
 
 class JobComparison:
@@ -65,6 +64,8 @@ class JobComparison:
         self._devices: dict[tuple[str, int], Device] = {}
         joined = Joined()
         for trace in overlapscope.analyze(files).traces:
+            if trace.host is not None and not trace.source.endswith(".sqlite"):
+                self._compare_host(_file(trace.source), trace.host)
             for device in trace.devices:
                 self._devices[_file(trace.source), device.device] = device
                 self._compare_windows(_file(trace.source), device)
@@ -78,6 +79,7 @@ class JobComparison:
     def _compare_windows(self, file: str, device: Device) -> None:
         ops = self._ops[file][device.device]
         periods: list[tuple[str, Device | Period]] = [("window", device)]
+        periods += [("judged", device.judged)] if device.judged is not None else []
         periods += [(step.name, step) for step in device.steps]
         for name, period in periods:
             sums = sweep(ops, period.window.start_ns, period.window.end_ns)
@@ -91,6 +93,14 @@ class JobComparison:
             self.windows += 1
             if mine != period.buckets or sums.comm != period.engines.comm_ns:
                 self.different.append(f"{file}, {name}")
+
+    def _compare_host(self, file: str, host: HostUse) -> None:
+        ops = threads_of(Path(file))[host.threads[0].thread]
+        for step in host.steps:
+            first = sweep(ops, step.window.start_ns, step.window.end_ns).first
+            self.windows += 1
+            if (first["loading"], first["ops"], first["idle"]) != (step.loading_ns, step.ops_ns, step.rest_ns):
+                self.different.append(f"{file}, {step.name}")
 
     def _compare_groups(self, report: RanksReport) -> None:
         rows = [row for row in report.ranks if row.joined]
@@ -166,64 +176,118 @@ def msprof_differences(path: Path) -> list[int]:
     return [abs(mine - other) for mine, other in zip(ours, theirs, strict=True)]
 
 
-# -- The page ---------------------------------------------------------------------------------------------
+# -- What a report says ------------------------------------------------------------------------------------
 
 
-def page(jobs: dict[str, dict[str, str]], counts: dict[str, Counts], ascend: Sequence[Sequence[int]]) -> str:
-    """Return the page with a row for each job, and a sentence on the differences of recordings of Ascend."""
-    windows, rows, waits, different = (
-        sum(figures)
-        for figures in zip(
-            *((each.windows, each.rows, each.waits, len(each.different)) for each in counts.values()), strict=True
-        )
+class Judged(NamedTuple):
+    """Words of a report on a recording, and judgements on them by a reader of the recording."""
+
+    verdict: str
+    verdict_right: str = ""
+    verdict_reason: str = ""
+    finding: str = ""
+    finding_right: str = ""
+    finding_reason: str = ""
+
+
+def judged(path: Path, before: Judged) -> Judged:
+    """Return the words of today's report on a file, with the judgements of the same words before."""
+    with contextlib.redirect_stdout(io.StringIO()) as printed:
+        overlapscope_main(["analyze", str(path)])
+    text = printed.getvalue().replace("\n    ", "\n")
+    first = next((part for part in text.split("\n\n") if path.name in part and "step ms" not in part), text)
+    verdict = " ".join(first.split()).partition(f"{path.name}")[2].lstrip(",: ")
+    match = re.search(r"^ ?1\. (.*?)(?=^ ?2\. |^overlapscope |\n\n|\Z)", text, re.DOTALL | re.MULTILINE)
+    finding = " ".join(match[1].split()) if match else ""
+    return Judged(
+        verdict,
+        *(before[1:3] if verdict == before.verdict else ("", "")),
+        finding,
+        *(before[4:] if finding == before.finding else ("", "")),
     )
-    lines = [
-        (
-            jobs[name]["what"],
-            str(each.windows),
-            str(each.rows),
-            str(each.waits),
-        )
-        for name, each in counts.items()
-        if each.ranks > 1 and jobs[name].get("of", "one job") == "one job"
-    ]
+
+
+# -- The page ----------------------------------------------------------------------------------------------
+
+
+class Recording(NamedTuple):
+    """A recording, or those of the ranks of a job, with what a reader sees in the files."""
+
+    repository: str
+    path: str
+    what: str
+    expert: str
+
+    def files(self, folder: Path) -> list[Path]:
+        """Return its files, those of the ranks in the order of their names."""
+        path = folder / self.repository.replace("/", "+") / self.path.removesuffix(".tar.gz")
+        return sorted(each for each in path.rglob("*") if each.is_file()) if path.is_dir() else [path]
+
+
+class Row(NamedTuple):
+    """A row of the CSV file."""
+
+    recording: Recording
+    counts: Counts
+    judged: Judged
+
+
+HEAD: Final = (*Recording._fields, "windows", "different", *Judged._fields)
+
+
+def page(rows: Sequence[Row], ascend: Sequence[Sequence[int]]) -> str:
+    """Return the page with a row for each job, and a sentence on the differences of recordings of Ascend."""
+    windows, collectives, waits = (sum(figures) for figures in zip(*((row.counts[1:4]) for row in rows), strict=True))
+    different = sum(len(row.counts.different) for row in rows)
+    jobs = [row for row in rows if row.counts.ranks > 1]
+    lines = [(row.recording.what, *map(str, row.counts[1:4])) for row in jobs]
     head = ("job", "windows", "collectives", "waits")
+    repositories = len({row.recording.repository for row in rows})
+    verdicts = [row.judged.verdict_right for row in rows]
+    findings = [row.judged.finding_right for row in rows if row.judged.finding]
+    unjudged = (verdicts + findings).count("")
     return wrapped(f"""# Recordings of other people
 
 `python -m benchmarks.public_recordings` counts times again from raw files, in overlapscope's windows, steps and
-lead-ins: those of {windows:,} windows and steps, of each collective of each group ({rows}), and waits for the last
-rank where all ranks recorded a collective as often ({waits}). {different or "None"} of them
-differ{"s" * (different == 1)} by a nanosecond or more.
+lead-ins: those of {windows:,} windows and steps of {len(rows)} recordings of {repositories} repositories, of each
+collective of each group ({collectives}), and waits for the last rank where all ranks recorded a collective as often
+({waits}). {different or "None"} of them differ{"s" * (different == 1)} by a nanosecond or more.
+
+Each recording was also read by itself, to compare what it shows with the report.
+**{verdicts.count("yes")} of {len(verdicts)} verdicts and {findings.count("yes")} of {len(findings)} first findings are
+right**; {unjudged or "none"} of them are not judged yet. [Every recording](public-recordings.csv), with what it shows
+and the reason of each judgement.
 
 {table(head, lines, words=1)}
 
-[The other {len(jobs) - len(lines)} jobs, and sources](public-recordings.csv): one rank each. In {len(ascend)}
-recordings of Ascend NPUs, compute and communication are within {max(map(max, ascend))} ns of msprof's own sums.
-
-Reports were also read as their owners would; the changelog has the defects found. No public recording of Megatron-LM
-was found.
+In {len(ascend)} recordings of Ascend NPUs, compute and communication are within {max(map(max, ascend))} ns of msprof's
+own sums. No public recording of Megatron-LM was found.
 """)
 
 
 def main() -> None:
     """Write the page and its file."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("jobs", type=Path)
+    parser.add_argument("recordings", type=Path)
     parser.add_argument("page", type=Path)
     options = parser.parse_args()
-    jobs = tomllib.loads(SOURCES.read_text())
-    counts = {
-        name: counted(sorted((options.jobs / name).iterdir()), of_one_job=job.get("of", "one job") == "one job")
-        for name, job in jobs.items()
-    }
-    ascend = [msprof_differences(path) for path in sorted((options.jobs / "ascend").iterdir())]
-    options.page.write_text(page(jobs, counts, ascend).rstrip() + "\n")
-    lines = [
-        (name, jobs[name]["repository"], jobs[name]["files"], str(each.windows), str(len(each.different)))
-        for name, each in counts.items()
-    ]
-    head = ("job", "repository", "files", "windows", "different")
-    options.page.with_suffix(".csv").write_text(csv_text(head, lines))
+    with options.page.with_suffix(".csv").open(newline="") as file:
+        before = {(row["repository"], row.get("path")): row for row in csv.DictReader(file)}
+    rows, ascend = [], []
+    for entry in tomllib.loads(SOURCES.read_text())["recordings"]:
+        recording = Recording(**entry)
+        files = recording.files(options.recordings)
+        if files[0].name == "trace_view.json":
+            ascend.append(msprof_differences(files[0]))
+            counts = Counts(1, 0, 0, 0, ())
+        else:
+            counts = counted(files)
+        old = before.get(recording[:2], {})
+        said = judged(files[0], Judged(*(old.get(field, "") for field in Judged._fields)))
+        rows.append(Row(recording, counts, said))
+    options.page.write_text(page(rows, ascend).rstrip() + "\n")
+    lines = [(*row.recording, str(row.counts.windows), str(len(row.counts.different)), *row.judged) for row in rows]
+    options.page.with_suffix(".csv").write_text(csv_text(HEAD, lines))
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""Work of devices from raw files, without overlapscope's code: what each op is, and the time of a window by sweeping.
+"""Work of devices and threads from raw files, without overlapscope's code, and the time of a window by sweeping.
 
 `benchmarks.public_recordings` compares it with overlapscope's figures.
 """
@@ -16,14 +16,20 @@ from decimal import Decimal
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
-ORDER: Final = ("compute", "comm", "copy", "other")
-"""Classes of work. An instant in which several run belongs to the first."""
+ORDER: Final = ("compute", "comm", "copy", "other", "loading", "ops")
+"""Classes of work of a device, then of a thread. An instant in which several run belongs to the first."""
 COMM: Final = re.compile(
     r"nccl|rccl|cross_device_reduce|all_?reduce|all_?gather|reduce_?scatter|all_?to_?all|internode|intranode",
     re.IGNORECASE,
 )
 RANGE: Final = re.compile(r"nccl:(?!coalesced$)(\w+)")
-TO_OR_FROM_HOST: Final = re.compile(r"HtoD|DtoH|Host_?To_?Device|Device_?To_?Host", re.IGNORECASE)
+TO_OR_FROM_HOST: Final = re.compile(r"HtoD|DtoH|H2D|D2H|Host_?To_?Device|Device_?To_?Host", re.IGNORECASE)
+SESSION: Final = "TARGET_INFO_SESSION_START_TIME"
+NCCL_LAUNCHES: Final = (
+    "SELECT correlationId, text, textId FROM CUPTI_ACTIVITY_KIND_RUNTIME AS call JOIN NVTX_EVENTS AS range "
+    "ON call.globalTid = range.globalTid AND call.start BETWEEN range.start AND range.end ORDER BY range.start"
+)
+NSYS_DIRECTIONS: Final = {1: "HtoD", 2: "DtoH", 11: "HtoD", 12: "DtoH"}
 WITHIN_DEVICE: Final = re.compile(r"__amd_rocclr_(?:copy|fill)|Copy(?:Device_?To_?Device)|.*FillBuffer$", re.IGNORECASE)
 
 Collective = tuple[str, str, str]
@@ -31,7 +37,7 @@ Collective = tuple[str, str, str]
 
 
 class PublicOp(NamedTuple):
-    """Work of a device, in nanoseconds."""
+    """Work of a device or a thread, in nanoseconds."""
 
     start: int
     end: int
@@ -56,16 +62,42 @@ class Sums(NamedTuple):
 def ops_of(path: Path) -> dict[int, list[PublicOp]]:
     """Return the work in a file by device."""
     devices: defaultdict[int, list[PublicOp]] = defaultdict(list)
-    for device, op in _of_nsys(path) if path.suffix == ".sqlite" else _of_kineto(path):
+    reader = {".sqlite": _of_nsys, ".pb": _of_xplane}.get(path.suffix, _of_kineto)
+    for device, op in reader(path):
         devices[device].append(op)
     return devices
 
 
-def _of_kineto(path: Path) -> Iterator[tuple[int, PublicOp]]:
+def threads_of(path: Path) -> dict[Any, list[PublicOp]]:
+    """Return the CPU ops and the loading of batches in a file of PyTorch's profiler by thread."""
+    trace = _parsed(path)
+    threads: defaultdict[Any, list[PublicOp]] = defaultdict(list)
+    for event in _complete(trace):
+        loads = event["name"].startswith("enumerate(DataLoader)")
+        if loads or event.get("cat") in ("cpu_op", "Operator"):
+            threads[event["tid"]].append(PublicOp(*_span(trace, event), "loading" if loads else "ops"))
+    return threads
+
+
+def _parsed(path: Path) -> dict[str, Any]:
     data = path.read_bytes()
     text = gzip.decompress(data) if data[:2] == b"\x1f\x8b" else data
     trace = json.loads(text.decode(errors="replace"), parse_float=Decimal, strict=False)
-    events = [event for event in trace["traceEvents"] if event.get("ph") == "X"]
+    return trace if isinstance(trace, dict) else {"traceEvents": trace}
+
+
+def _complete(trace: dict[str, Any]) -> list[dict[str, Any]]:
+    return [event for event in trace["traceEvents"] if event.get("ph") == "X"]
+
+
+def _span(trace: dict[str, Any], event: dict[str, Any]) -> tuple[int, int]:
+    base_ns, start = trace.get("baseTimeNanoseconds", 0), Decimal(event["ts"])
+    return base_ns + round(start * 1000), base_ns + round((start + Decimal(event.get("dur", 0))) * 1000)
+
+
+def _of_kineto(path: Path) -> Iterator[tuple[int, PublicOp]]:
+    trace = _parsed(path)
+    events = _complete(trace)
     calls = {
         event["args"]["correlation"]: event
         for event in reversed(events)
@@ -75,18 +107,17 @@ def _of_kineto(path: Path) -> Iterator[tuple[int, PublicOp]]:
     for event in events:
         if event.get("cat") == "user_annotation" and RANGE.fullmatch(event["name"]):
             ranges[event["tid"]].append(event)
-    base_ns = trace.get("baseTimeNanoseconds", 0)
     for event in events:
         # Kineto's first releases wrote `Kernel`, `Memcpy` and `Memset`.
-        category = event.get("cat", "").lower().removeprefix("gpu_")
-        if category in ("kernel", "memcpy", "memset"):
-            args, start = event["args"], Decimal(event["ts"])
+        category = str(event.get("cat", "")).lower().removeprefix("gpu_")
+        on_mtia = category == "mtia_ccp_events" and event["name"] not in ("event_wait", "event_record")
+        if category in ("kernel", "memcpy", "memset") or on_mtia:
+            args = event["args"]
             kind = _kind(event["name"], category, args)
             call = calls.get(args.get("correlation")) if kind == "comm" else None
             inside = [each["name"] for each in ranges[call["tid"]] if _runs_at(each, call["ts"])] if call else []
             collective = _collective(event["name"], args, inside) if kind == "comm" else None
-            begin, end = (base_ns + round(at * 1000) for at in (start, start + Decimal(event.get("dur", 0))))
-            yield int(args.get("device", event["pid"])), PublicOp(begin, end, kind, collective)
+            yield int(args.get("device", event["pid"])), PublicOp(*_span(trace, event), kind, collective)
 
 
 def _runs_at(event: dict[str, Any], at: Any) -> bool:
@@ -95,33 +126,81 @@ def _runs_at(event: dict[str, Any], at: Any) -> bool:
 
 def _of_nsys(path: Path) -> Iterator[tuple[int, PublicOp]]:
     with closing(sqlite3.connect(f"file:{path}?mode=ro", uri=True)) as file:
-        (base_ns,) = file.execute("SELECT utcEpochNs FROM TARGET_INFO_SESSION_START_TIME").fetchone()
+        tables = {name for (name,) in file.execute("SELECT name FROM sqlite_master")}
+        start_times = file.execute("SELECT utcEpochNs FROM TARGET_INFO_SESSION_START_TIME") if SESSION in tables else ()
+        base_ns = next((at for (at,) in start_times), 0)
         names = dict(file.execute("SELECT id, value FROM StringIds"))
         launched_in = defaultdict[int, list[str]](list)
-        for correlation, text, name in file.execute(
-            "SELECT correlationId, text, textId FROM CUPTI_ACTIVITY_KIND_RUNTIME AS call JOIN NVTX_EVENTS AS range "
-            "ON call.globalTid = range.globalTid AND call.start BETWEEN range.start AND range.end ORDER BY range.start"
-        ):
+        for correlation, text, name in file.execute(NCCL_LAUNCHES) if "NVTX_EVENTS" in tables else ():
             # `nccl:all_to_all, op_id = 7`
             words = (text or names.get(name, "")).partition(",")[0]
             if RANGE.fullmatch(words):
                 launched_in[correlation].append(words)
-        queries = {
-            "kernel": "SELECT deviceId, start, end, correlationId, demangledName FROM CUPTI_ACTIVITY_KIND_KERNEL",
-            "memcpy": "SELECT deviceId, start, end, correlationId, copyKind FROM CUPTI_ACTIVITY_KIND_MEMCPY",
-            "memset": "SELECT deviceId, start, end, correlationId, 0 FROM CUPTI_ACTIVITY_KIND_MEMSET",
-        }
-        for category, query in queries.items():
-            for device, start, end, correlation, value in file.execute(query):
-                # Copies of kinds 1 and 2 are to and from the host.
-                name = names[value] if category == "kernel" else {1: "HtoD", 2: "DtoH"}.get(value, "")
-                kind = _kind(name, category, {})
+        for category, value_column in (("KERNEL", "demangledName"), ("MEMCPY", "copyKind"), ("MEMSET", "0")):
+            table = f"CUPTI_ACTIVITY_KIND_{category}"
+            columns = f"deviceId, start, end, correlationId, {value_column}"
+            for device, start, end, correlation, value in (
+                file.execute(f"SELECT {columns} FROM {table}") if table in tables else ()
+            ):
+                # Copies to and from the host are of kinds 1 and 2, those of pages of managed memory of 11 and 12.
+                name = names[value] if category == "KERNEL" else NSYS_DIRECTIONS.get(value, "")
+                kind = _kind(name, category.lower(), {})
                 collective = _collective(name, {}, launched_in[correlation]) if kind == "comm" else None
                 yield device, PublicOp(start + base_ns, end + base_ns, kind, collective)
 
 
+def _of_xplane(path: Path) -> Iterator[tuple[int, PublicOp]]:
+    planes = [list(_fields(part)) for number, part in _fields(path.read_bytes()) if number == 1]
+    stats = [(_names(plane, 5).get(stat[1]), stat) for plane in planes for stat in _messages(plane, 6)]
+    base_ns = next((stat.get(3) or stat[4] for name, stat in stats if name == "profile_start_time"), 0)
+    for plane in planes:
+        device = re.fullmatch(rb"/device:GPU:(\d+)", dict(plane)[2])
+        if device is None:
+            continue
+        names = _names(plane, 4)
+        for line in (list(_fields(value)) for number, value in plane if number == 3):
+            begin_ns = base_ns + dict(line).get(3, 0)
+            for event in _messages(line, 4) if dict(line).get(2, b"").startswith(b"Stream #") else ():
+                name, start_ps = names[event[1]], event.get(2, 0)
+                category = "memcpy" if name.startswith("Memcpy") else "kernel"
+                start, end = (begin_ns + at // 1000 for at in (start_ps, start_ps + event.get(3, 0)))
+                yield int(device[1]), PublicOp(start, end, _kind(name, category, {}))
+
+
+def _names(plane: list[tuple[int, Any]], field: int) -> dict[int, str]:
+    entries = _messages(plane, field)
+    return {entry[1]: dict(_fields(entry[2])).get(2, b"").decode() for entry in entries}
+
+
+def _messages(message: list[tuple[int, Any]], field: int) -> list[dict[int, Any]]:
+    return [dict(_fields(value)) for number, value in message if number == field]
+
+
+def _fields(message: bytes) -> Iterator[tuple[int, Any]]:
+    """Return the fields of a message of protocol buffers: their numbers, and integers or bytes."""
+    at = 0
+
+    def integer() -> int:
+        nonlocal at
+        value = shift = 0
+        while True:
+            byte, at = message[at], at + 1
+            value, shift = value | (byte & 127) << shift, shift + 7
+            if byte < 128:
+                return value
+
+    while at < len(message):
+        number, wire = divmod(integer(), 8)
+        if wire == 0:
+            yield number, integer()
+        else:
+            length = integer() if wire == 2 else 8 if wire == 1 else 4
+            yield number, message[at : at + length]
+            at += length
+
+
 def _kind(name: str, category: str, args: dict[str, Any]) -> str:
-    if category == "memset" or (category == "kernel" and WITHIN_DEVICE.match(name)):
+    if category == "memset" or name == "dma_request" or (category == "kernel" and WITHIN_DEVICE.match(name)):
         return "other"
     if category == "memcpy" or name.startswith(("CopyHost", "CopyDevice", "MEMORY_COPY")):
         return "copy" if TO_OR_FROM_HOST.search(name) else "other"

@@ -27,7 +27,7 @@ from overlapscope.analysis.net_overlap import net_overlap
 from overlapscope.analysis.periods import Periods, behind_warm_up, find_ranges, find_steps
 from overlapscope.analysis.pieces import ExposedComm, ExposedCopies, ExposedOther, IdleTime
 from overlapscope.analysis.plain_step import possible_step
-from overlapscope.analysis.results import Device, StepRange
+from overlapscope.analysis.results import Device, Outside, StepRange
 from overlapscope.analysis.timeline import Timeline, build, lengths, measured, stream_use
 from overlapscope.base.intervals import I64, Intervals, clip, covered, total, union
 from overlapscope.catalog.causes import (
@@ -188,6 +188,7 @@ def _figures(
         overlap=figures.overlap,
         judged=_together(in_judged, judged) if len(judged.starts) else None,
         per_step=None if narrowed else average(each_step, comparable(whole, spans_ns, settled=settled)),
+        outside=None if narrowed or not len(steps) else _outside(timeline, steps),
         streams=stream_use(timeline, starts, ends),
         copies=group_copies(timeline, steps, windows),
         exposed_copy_by_cause=figures.exposed_copy_by_cause,
@@ -204,6 +205,19 @@ def _figures(
         steps=each_step,
         ranges=_each(in_ranges, trace, ranges),
         kernels=group_kernels(trace, timeline, steps, windows),
+    )
+
+
+def _outside(timeline: Timeline, steps: Periods) -> Outside:
+    ops, first, last = timeline.ops, int(steps.start_ns[0]), int(steps.end_ns[-1])
+    rows = (ops.start_ns >= timeline.judged_from_ns) & ((ops.end_ns <= first) | (ops.start_ns >= last))
+    copied = {kind: ops.bytes[rows & (ops.kind == kind)] for kind in (Kind.H2D, Kind.D2H)}
+    moved = {kind: None if (sizes < 0).any() else int(sizes.sum()) for kind, sizes in copied.items()}
+    return Outside(
+        before_ns=first - timeline.judged_from_ns,
+        after_ns=timeline.end_ns - last,
+        h2d_bytes=moved[Kind.H2D],
+        d2h_bytes=moved[Kind.D2H],
     )
 
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import re
-
 import numpy as np
 from msgspec.structs import replace
 
@@ -12,12 +10,11 @@ from overlapscope.analysis.grouping import distinct
 from overlapscope.analysis.timeline import Timeline
 from overlapscope.base.columns import Columns, pick
 from overlapscope.base.intervals import I64, Bool
-from overlapscope.base.marks import GC_PAUSE
+from overlapscope.base.marks import GC_PAUSE, STEP, is_step_name, step_number
 from overlapscope.base.words import check_known, listed, number_runs
 from overlapscope.errors import NotInTrace
 from overlapscope.trace.model import HostEvents, Trace
 
-_STEP = re.compile(r"ProfilerStep#\d{1,18}")
 _RUNS = 8
 """Maximum number of runs of steps in a message."""
 
@@ -39,8 +36,8 @@ class Periods(Columns, frozen=True):
 
 
 def is_step(annotations: HostEvents) -> Bool:
-    """Select the annotations that are profiler steps."""
-    return annotations.named(lambda name: _STEP.fullmatch(name) is not None)
+    """Select the annotations that are steps."""
+    return annotations.named(is_step_name)
 
 
 def is_gc_pause(events: HostEvents) -> Bool:
@@ -60,8 +57,16 @@ def host_step(trace: Trace, name: str) -> Window | None:
 def names_of(annotations: HostEvents) -> tuple[list[str], list[str]]:
     """Return the names of the steps and of all ranges of the program, each once, in order."""
     names = [annotations.names[name_id] for name_id in dict.fromkeys(annotations.name_id.tolist())]
-    steps = [name for name in names if _STEP.fullmatch(name) is not None]
+    steps = [name for name in names if is_step_name(name)]
     return steps, [name for name in names if name not in steps and not name.startswith(GC_PAUSE)]
+
+
+def step_called(annotations: HostEvents, asked: str) -> str:
+    """Return the name of a step that the user names by its name or its number."""
+    name = f"{STEP}{asked}"
+    if not is_step_name(name):
+        return asked
+    return next((step for step in names_of(annotations)[0] if step_number(step) == step_number(name)), name)
 
 
 def check_step(source: str, asked: str, annotations: HostEvents) -> None:
@@ -71,11 +76,11 @@ def check_step(source: str, asked: str, annotations: HostEvents) -> None:
         NotInTrace: If there is none. The text has the numbers of the steps.
     """
     steps = names_of(annotations)[0]
-    if not steps or _STEP.fullmatch(asked) is None:
+    if not steps or not is_step_name(asked):
         check_known(source, "step", asked, steps)
     elif asked not in steps:
-        numbers = listed(number_runs(int(name.rpartition("#")[2]) for name in steps), _RUNS)
-        raise NotInTrace(f"{source}: there is no step {asked.rpartition('#')[2]}; steps: {numbers}.")
+        numbers = listed(number_runs(map(step_number, steps)), _RUNS)
+        raise NotInTrace(f"{source}: there is no step {step_number(asked)}; steps: {numbers}.")
 
 
 def judged_steps(trace: Trace) -> I64:
@@ -104,7 +109,7 @@ def find_steps(trace: Trace, timeline: Timeline) -> Periods:
 
     A step that launched nothing there has no place on the device and is left out; the part of a step in the lead-in is
     cut off. The host runs ahead and side streams run early, so neither can bound a step. The last step ends with the
-    window. If steps are periods, which end within a recording, it ends before the first op launched after it.
+    window. If steps are repeats, which end within a recording, it ends before the first op launched after it.
     """
     rows = np.flatnonzero(is_step(trace.annotations))
     launches = _Launches(trace, timeline, timeline.main_stream)

@@ -68,6 +68,19 @@ class Plain(msgspec.Struct, frozen=True, kw_only=True):
     """Figures of the recording replayed with plain steps; None if nothing could be replayed."""
 
 
+class Outside(msgspec.Struct, frozen=True, kw_only=True):
+    """Part of a device's recording after the lead-in that lies in no step."""
+
+    before_ns: int
+    """Time before the first step."""
+    after_ns: int
+    """Time after the last step."""
+    h2d_bytes: int | None
+    """Bytes of the copies to the device that lie entirely in that time; None if one of them doesn't state its size."""
+    d2h_bytes: int | None
+    """The same of copies to the host."""
+
+
 class Device(msgspec.Struct, frozen=True, kw_only=True):
     """Results on one device of one trace."""
 
@@ -86,6 +99,8 @@ class Device(msgspec.Struct, frozen=True, kw_only=True):
     """Figures without the lead-in; None if nothing is left."""
     per_step: PerStep | None = None
     """An average step; None if no step is whole, or a single step or range is analysed."""
+    outside: Outside | None = None
+    """Time and copies outside the steps; None without steps, or if a single step or range is analysed."""
     streams: tuple[StreamUse, ...]
     copies: tuple[CopyGroup, ...]
     exposed_copy_by_cause: dict[str, int]

@@ -23,8 +23,8 @@ from overlapscope.base.intervals import (
     union,
 )
 from overlapscope.base.kept import kept
-from overlapscope.trace.model import I8, GpuOps, Kind, RuntimeCalls, Trace
-from overlapscope.trace.op_names import is_migration
+from overlapscope.trace.lead_in import lead_in_end
+from overlapscope.trace.model import I8, GpuOps, Kind, Trace
 
 
 class Ran(Struct, frozen=True, eq=False):
@@ -119,7 +119,7 @@ def build(trace: Trace, device: int) -> Timeline:
         **asdict(ran),
         device=device,
         ops=ops,
-        lead_in_end_ns=_lead_in_end(ops, trace.runtime_calls, ran.start_ns),
+        lead_in_end_ns=lead_in_end(ops, trace.runtime_calls, ran.start_ns),
         main_stream=_main_stream(ops),
     )
 
@@ -141,27 +141,6 @@ def _main_stream(ops: GpuOps) -> int:
         computing = rows[counts[rows]]
         work[stream] = total(union(ops.start_ns[computing], ops.end_ns[computing]))
     return max(work, key=lambda stream: (work[stream], -stream))
-
-
-def _lead_in_end(ops: GpuOps, calls: RuntimeCalls, start: int) -> int | None:
-    """Return the end of the last op that was launched before the recording began.
-
-    Correlations are assigned in launch order, so an op without a recorded launch was launched earlier exactly if its
-    correlation is below every recorded one; later gaps in the records have higher ones. An op without a correlation
-    counts if it begins before any op with a recorded launch.
-    """
-    launched = ops.launch >= 0
-    if not launched.any():
-        return None
-    # No call launches a page migration.
-    orphans = np.flatnonzero(~launched & ~ops.named(is_migration))
-    correlations = calls.correlation[calls.correlation > 0]
-    earliest = correlations.min() if len(correlations) else 0
-    nameless = ops.correlation[orphans] <= 0
-    before = np.where(
-        nameless, ops.start_ns[orphans] < ops.start_ns[launched].min(), ops.correlation[orphans] < earliest
-    )
-    return max(start, int(ops.end_ns[orphans[before]].max(initial=start)))
 
 
 def lengths(ran: Ran, starts: I64, ends: I64) -> dict[str, I64]:

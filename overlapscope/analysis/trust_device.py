@@ -15,6 +15,7 @@ from overlapscope.analysis.trust import worded
 from overlapscope.analysis.trust_results import Check
 from overlapscope.base.columns import pick
 from overlapscope.base.intervals import I64, covered, total, union
+from overlapscope.base.marks import STEP, step_number
 from overlapscope.base.words import clean, percent, plural
 from overlapscope.catalog.causes import IDLE_RANK, IdleCause
 from overlapscope.catalog.devices import as_recorded
@@ -75,10 +76,6 @@ def _launches(trace: Trace, timeline: Timeline) -> Check:
 
 def _lead_in(trace: Trace, timeline: Timeline, steps: Periods) -> Check:
     ends_with_orphan = (timeline.ops.end_ns[timeline.ops.launch < 0] == timeline.lead_in_end_ns).any()
-    if trace.warm_up_steps and trace.period is not None and not ends_with_orphan:
-        return Check.ok(
-            "lead-in", "Start-up before the first repetition is left out; causes, steps and findings begin after it."
-        )
     if trace.warm_up_steps and timeline.lead_in_end_ns is not None and not ends_with_orphan:
         return Check.ok(
             "lead-in",
@@ -168,31 +165,36 @@ def _sync_events(trace: Trace) -> Check:
 def _steps(trace: Trace, timeline: Timeline, steps: Periods) -> list[Check]:
     notes = trace.annotations.take(judged_steps(trace))
     if not len(notes):
-        return [Check.ok("steps", "No steps were recorded: figures are of all time after the lead-in.")]
-    if trace.period is not None:
-        return [
-            _period(trace.period),
-            _warm_up(trace, steps.row, steps.end_ns - steps.start_ns),
-            _ahead(trace, timeline, steps),
-        ]
-    numbers = sorted(int(notes.name(row).rpartition("#")[2]) for row in range(len(notes)))
+        repeats = "" if trace.period is None else f" {trace.period.sentence}"
+        return [Check.ok("steps", f"No steps were recorded: figures are of all time after the lead-in.{repeats}")]
+    return [
+        _marked(trace, steps) if trace.period is None else _period(trace.period),
+        _warm_up(trace, steps.row, steps.end_ns - steps.start_ns),
+        _ahead(trace, timeline, steps),
+    ]
+
+
+def _marked(trace: Trace, steps: Periods) -> Check:
+    notes = trace.annotations.take(judged_steps(trace))
+    numbers = sorted(step_number(notes.name(row)) for row in range(len(notes)))
     absent = len(notes) - len(steps.row)
     skipped = numbers != list(range(numbers[0], numbers[0] + len(numbers)))
     if absent or skipped:
         what = f"{absent} of {len(notes)} steps launched nothing on the main stream" if absent else "step numbers skip"
         gone = numbers[-1] - numbers[0] >= len({*numbers})
-        present = Check.warn("steps", f"Steps are missing: {what}.", ("ranges",) if gone else ())
-    else:
-        named = f", the ranges named {as_recorded(clean(trace.steps_by))}" if trace.steps_by else ""
-        present = Check.ok("steps", f"{plural(len(notes), 'step')}, none missing{named}.")
-    return [present, _warm_up(trace, steps.row, steps.end_ns - steps.start_ns), _ahead(trace, timeline, steps)]
+        return Check.warn("steps", f"Steps are missing: {what}.", ("ranges",) if gone else ())
+    named = f", the ranges named {as_recorded(clean(trace.steps_by))}" if trace.steps_by else ""
+    what = "step" if notes.name(0).startswith(STEP) else "repeat"
+    return Check.ok("steps", f"{plural(len(notes), what)}, none missing{named}.")
 
 
 def _period(period: OwnPeriod) -> Check:
-    message = f"Nothing marks steps, so they were found by what repeats: {period}."
     if period.regular_pct >= REGULAR_PCT:
-        return Check.ok("steps", message)
-    return Check.warn("steps", f"{message} Steps differ, so figures of a step are rough. Mark steps to be sure.")
+        return Check.ok("steps", f"Nothing marks steps. {period.sentence}")
+    return Check.warn(
+        "steps",
+        f"Nothing marks steps. {period.sentence} Steps differ, so figures of a step are rough. Mark steps to be sure.",
+    )
 
 
 def _warm_up(trace: Trace, rows: I64, spans: I64) -> Check:

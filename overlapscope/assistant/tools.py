@@ -115,7 +115,11 @@ class Tools(msgspec.Struct, frozen=True):
         items = []
         for section in sections:
             verdict = judge(section)
-            result = {"rank": section.trace.rank, "level": verdict.level, "verdict": verdict.text}
+            result = {
+                "rank": section.trace.rank,
+                "level": verdict.level,
+                "verdict": f"{verdict.subject}: {verdict.answer}",
+            }
             doubts = {
                 "plain": verdict.plain,
                 "steps": verdict.steps,
@@ -147,6 +151,7 @@ class Tools(msgspec.Struct, frozen=True):
                 **({} if finding.rank is None else {"rank": finding.rank}),
                 "device": finding.device,
                 "costs_ns": finding.mean_cost_ns,
+                "figures": "plain" if parts[finding.source, finding.device].is_plain else "recorded",
                 "saves_ns": _saves(parts[finding.source, finding.device], finding),
                 "title": finding.title,
                 "detail": finding.detail,
@@ -484,7 +489,7 @@ def _saves(part: DeviceReport, finding: Finding) -> dict[str, int] | None:
     saving = finding.saving
     if saving is None:
         return None
-    ends = {"ns": saving.ns, "low_ns": saving.low_ns, "high_ns": saving.high_ns}
+    ends = {"ns": saving.saved_ns, "low_ns": saving.saved_low_ns, "high_ns": saving.saved_high_ns}
     return {name: part.per_step(ns) for name, ns in ends.items()}
 
 

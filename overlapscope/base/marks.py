@@ -1,5 +1,32 @@
 """Words that the recorder writes into a trace and the reader looks for."""
 
+from __future__ import annotations
+
+import re
+from typing import Final
+
+STEP: Final = "ProfilerStep#"
+"""Prefix of the names of marked steps; a number follows."""
+
+_STEP_NAME: Final = re.compile(rf"{STEP}(\d{{1,18}})|repeat (\d{{1,18}}) of \d{{1,18}}")
+
+
+def repeat_name(number: int, count: int) -> str:
+    """Return the name of a step that was found by what repeats. The first number is 1."""
+    return f"repeat {number} of {count}"
+
+
+def step_number(name: str) -> int:
+    """Return the number in the name of a step; -1 for another name."""
+    match = _STEP_NAME.fullmatch(name)
+    return -1 if match is None else int(match[1] or match[2])
+
+
+def is_step_name(name: str) -> bool:
+    """Return whether a step has this name."""
+    return step_number(name) >= 0
+
+
 METADATA = "overlapscope"
 """Key of the recorder's own metadata, a JSON object, at a trace's top level."""
 

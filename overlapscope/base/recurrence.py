@@ -6,8 +6,8 @@ A program's work is nested: layers in a step, steps between two logs. The outerm
 the occurrences of all candidates. A candidate is an anchor if its occurrences are evenly spaced and span most of the
 sequence.
 2. Anchors with the same spacing belong to one level of nesting. From the widest spacing down, the first level whose
-segments consist of the same symbols is the unit. A narrower level is chosen if it lacks almost nothing: a loop that
-logs every tenth step has the step as its unit.
+segments consist of the same symbols is the unit. A narrower level is chosen if it lacks almost nothing and marks of
+iterations occur once in its units: a loop that logs every tenth step has the step as its unit.
 3. Among that level's anchors, the anchor with the longest pause before it begins the unit.
 
 All of this is linear in the length of the sequence.
@@ -40,6 +40,8 @@ _REGULAR: Final = 0.7
 """Minimum regularity of a period."""
 _FEW_UNITS: Final = 6
 """With fewer units, runs of symbols must be as regular as symbols, because three are evenly spaced by chance."""
+_COVERED: Final = 0.9
+"""Share of the sequence that units should cover, even if they begin at a less clear place."""
 _SAME: Final = 0.8
 """Minimum share of a unit's symbols that a sequence must begin with to begin within a unit."""
 _LEVELS: Final = 40
@@ -54,7 +56,7 @@ _EXTRA: Final = 0.005
 _PAUSE: Final = 0.5
 """Minimum share of the longest pause at which a pause is equally good."""
 _MARKS: Final = 1.5
-"""Number of marks of each kind at which a unit holds several iterations."""
+"""Number of marks of a kind at which a unit holds several."""
 
 _Keys = NDArray[np.uint16]
 _Floats = NDArray[np.float64]
@@ -98,8 +100,8 @@ def find_recurrence(symbols: I64, pause: I64, marks: Sequence[Index] = ()) -> Re
     Args:
         symbols: Whole numbers of at least 0, a different number for each symbol.
         pause: How clearly the program paused before each symbol. It decides where a unit begins.
-        marks: For each kind of mark that stands for an iteration, the places in the sequence where it occurs. A unit
-            with several marks of every kind is rejected.
+        marks: For each kind of mark that stands for an iteration, the places in the sequence where it occurs, if any. A
+            unit with several marks of every kind is rejected.
     """
     if len(symbols) < 2 * FEWEST:
         return None
@@ -111,9 +113,12 @@ def find_recurrence(symbols: I64, pause: I64, marks: Sequence[Index] = ()) -> Re
             continue
         units = (_trimmed(places, names, runs) for places in _by_pause(level, pause))
         unit = next((unit for unit in units if unit is not None), None)
-        if unit is None or (best is None and _several(unit, marks)):
+        if unit is None:
             continue
-        if best is None or 1 - unit.regular <= _EXTRA:
+        each = [((places >= unit.starts[0]) & (places < unit.end)).sum() / len(unit.starts) for places in marks]
+        if best is None:
+            best = None if each and min(each) >= _MARKS else unit
+        elif 1 - unit.regular <= _EXTRA and any(1 / _MARKS < number < _MARKS for number in each):
             best = unit
     return best
 
@@ -181,24 +186,16 @@ def _by_pause(level: Sequence[I64], pause: I64) -> list[I64]:
     return [next(places for places, length in zip(ordered, pauses, strict=True) if length >= longest), ordered[0]]
 
 
-def _several(unit: Recurrence, marks: Sequence[Index]) -> bool:
-    """Return whether a unit holds several iterations, by all kinds of marks."""
-    inside = [((places >= unit.starts[0]) & (places < unit.end)).sum() / len(unit.starts) for places in marks]
-    return bool(inside) and min(inside) >= _MARKS
-
-
 def _trimmed(places: I64, names: _Keys, runs: _Keys) -> Recurrence | None:
     """Return the units between anchors, without unlike units at either end; None where the units differ."""
     total = len(names)
     length = int(np.median(np.diff(places)))
     cut = int(places[0])
-    few = len(places) < _FEW_UNITS and 0 < cut < length <= places[1]
-    # With few units, no unit is given up for a better beginning.
-    if few and (names[:cut] == names[places[1] - cut : places[1]]).mean() >= _SAME:
-        places = places - cut
-    # The last anchor may begin a unit that is cut off.
-    end = int(places[-1]) + length
-    bounds = np.append(places, end) if end <= total else places
+    bounds = _whole(places, length, total)
+    # A unit is not given up for a better beginning if that leaves too much out.
+    much = bounds[-1] - bounds[0] < _COVERED * total and 0 < cut < length <= places[1]
+    if much and (names[:cut] == names[places[1] - cut : places[1]]).mean() >= _SAME:
+        bounds = _whole(bounds - cut, length, total)
     if length < _SHORTEST or len(bounds) <= FEWEST:
         return None
     alike = _likeness(bounds, names)
@@ -213,6 +210,12 @@ def _trimmed(places: I64, names: _Keys, runs: _Keys) -> Recurrence | None:
     if len(bounds) <= _FEW_UNITS and _likeness(bounds, runs).mean() < _ALIKE:
         return None
     return Recurrence(bounds[:-1], int(bounds[-1]), length, regular)
+
+
+def _whole(places: I64, length: int, total: int) -> I64:
+    """Return the bounds of the units that begin at some places; the last one may be cut off by the end."""
+    end = int(places[-1]) + length
+    return np.append(places, end) if end <= total else places
 
 
 def _likeness(bounds: I64, keys: _Keys) -> _Floats:

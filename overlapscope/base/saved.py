@@ -17,8 +17,15 @@ _WIDEST: Final = 2**63
 """Maximum of any other number, such as an instant or a thread id: 64 bits."""
 _INSTANTS: Final = ("at_ns", "start_ns", "end_ns", "clock_offset_ns", "largest_offset_ns")
 """Names of times on some file's or machine's clock, which may be negative."""
-_DIFFERENCES: Final = ("slowed_low_ns", "slowed_ns", "slowed_high_ns")
-"""Names of times that are negative if something got shorter."""
+_DIFFERENCES: Final = (
+    "slowed_low_ns",
+    "slowed_ns",
+    "slowed_high_ns",
+    "saved_low_ns",
+    "saved_ns",
+    "saved_high_ns",
+)
+"""Names of times that are negative if something got shorter, or a change costs time."""
 _NAMES: Final = ("rule", "id", "cause", "source_kind", "target_kind")
 """Names whose texts come from overlapscope and are printed unchanged. Names from a trace may contain anything."""
 

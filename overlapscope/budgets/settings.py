@@ -13,6 +13,7 @@ from typing import Any, Final, Literal
 from msgspec import Struct
 from msgspec.structs import replace
 
+from overlapscope.base.marks import step_number
 from overlapscope.budgets.metrics import METRICS, Direction, Metric
 from overlapscope.budgets.quantity import exact
 from overlapscope.budgets.samples import Series
@@ -69,8 +70,8 @@ class Narrowed(Struct, frozen=True, kw_only=True):
 
 
 def step_fits(name: str, pattern: str) -> bool:
-    """Return whether a step matches a pattern such as `ProfilerStep#4` or `4`."""
-    return fnmatchcase(name, pattern) or fnmatchcase(name.rpartition("#")[2], pattern)
+    """Return whether a step matches a pattern such as `ProfilerStep#4`, `repeat 4 of 9` or `4`."""
+    return fnmatchcase(name, pattern) or fnmatchcase(str(step_number(name)), pattern)
 
 
 class Budget(Narrowed, frozen=True, kw_only=True):

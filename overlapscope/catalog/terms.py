@@ -9,7 +9,8 @@ TERMS: Final = {
     # -- Figures -----------------------------------------------------------------------------------
     "window": "The time from the start of a device's first GPU op to the end of its last.",
     "span": "The length of the window, from the start of the first GPU op to the end of the last.",
-    "step": "A ProfilerStep#N on the device: from its first op on the main stream to the first op of the next step.",
+    "step": "A ProfilerStep#N on the device: from its first op on the main stream to the first op of the next step. "
+    "Where nothing marks steps, a step is a repeat, such as repeat 5 of 36, if repeats cover 90% of the recording.",
     "average step": "The mean of the judged steps: the whole ones, without a warm-up step and the last one. "
     "All figures that people read are of it; each percentage is a ratio of sums.",
     "range": "A record_function annotation, measured on the device like a step.",

@@ -53,7 +53,7 @@ class AnalyzeCommand:
         add_output(parser)
         parser.add_argument("--device", type=int, metavar="N", help="only this device")
         scope = parser.add_mutually_exclusive_group()
-        scope.add_argument("--step", metavar="NAME", help="only this step: ProfilerStep#4, or just 4")
+        scope.add_argument("--step", metavar="NAME", help="only this step: 'repeat 4 of 9', ProfilerStep#4 or just 4")
         scope.add_argument("--range", metavar="NAME", help="only this record_function range")
         add_verbose(parser, "also show engines, copies, host stalls, steps, ranges, checks and the evidence")
         add_analysis(less_common(parser))
@@ -133,12 +133,15 @@ def _analyze(
     args: argparse.Namespace, traces: Sequence[Trace], now: Callable[[str], None]
 ) -> tuple[list[TraceAnalysis], str]:
     from overlapscope.analysis import analyze_trace
+    from overlapscope.analysis.periods import step_called
 
-    step = f"ProfilerStep#{args.step}" if args.step is not None and args.step.isdecimal() else args.step
+    scope = args.range or "window"
     analyses: list[TraceAnalysis] = []
     left_out: list[NotInTrace] = []
     for number, trace in enumerate(traces, 1):
         now(f"analyzing trace {number:,} of {len(traces):,}")
+        step = None if args.step is None else step_called(trace.annotations, args.step)
+        scope = step or scope
         try:
             analyses.append(analyze_trace(trace, device=args.device, step=step, range=args.range))
         except NotInTrace as error:
@@ -147,7 +150,7 @@ def _analyze(
         raise left_out[0]
     for reason in left_out:
         tell(f"Left out: {reason}")
-    return analyses, step or args.range or "window"
+    return analyses, scope
 
 
 def _with_strips(page: Page, analyses: list[TraceAnalysis], slices: int) -> Page:

@@ -71,7 +71,7 @@ stderr. Ignore fields that you do not know.
 - `per_step` is the average of the judged steps; quote it. All else is of the whole window.
 - Buckets are a partition: they add up to `span_ns`. Causes add up to their bucket.
 - `cost_ns` of a finding is the time that it explains in all `steps` together, `saving` what its fix saves, by replay
-  (`low_ns` below 0: it may cost time). Without `saving`, a fix saves at most the cost. Savings do
+  (`saved_low_ns` below 0: it may cost time). Without `saving`, a fix saves at most the cost. Savings do
   not add up.
 
 ## SQL

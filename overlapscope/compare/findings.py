@@ -48,7 +48,7 @@ def compare_findings(
 def _matched(before: Sequence[Finding], after: Sequence[Finding]) -> list[tuple[str, Finding | None, Finding | None]]:
     """Pair findings of the same rule: first those with the same op and call, then the rest in the order of costs."""
     pairs: list[tuple[str, Finding | None, Finding | None]] = []
-    rest = [sorted(side, key=lambda each: -each.cost_ns) for side in (before, after)]
+    rest = [sorted(map(_as_measured, side), key=lambda each: -each.cost_ns) for side in (before, after)]
     for place in (_place, _rule_of):
         for finding in tuple(rest[0]):
             match = next((candidate for candidate in rest[1] if place(candidate) == place(finding)), None)
@@ -58,6 +58,11 @@ def _matched(before: Sequence[Finding], after: Sequence[Finding]) -> list[tuple[
                 rest[1].remove(match)
     alone = [(finding.rule, finding, None) for finding in rest[0]]
     return [*pairs, *alone, *((finding.rule, None, finding) for finding in rest[1])]
+
+
+def _as_measured(finding: Finding) -> Finding:
+    """Return the finding without results of a replay, which only some reports have."""
+    return msgspec.structs.replace(finding, saving=None, doubt="")
 
 
 def _place(finding: Finding) -> tuple[str, str | None, str | None]:

@@ -95,7 +95,9 @@ class Beginning:
         verdict = None
         if speaks and context.trace is not None:
             judgement = judge(context.section)
-            verdict = {name: getattr(judgement, name) for name in ("level", "subject", "lead", "rest", "notes")}
+            verdict = {
+                name: getattr(judgement, name) for name in ("level", "subject", "lead", "why", "remedy", "notes")
+            }
         return {"done": self._whole.done(), "stage": self._stage(context), "verdict": verdict}
 
     def _stage(self, context: PageContext) -> str:

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 _CONTEXT = 1
 """Kineto puts a synchronization without a stream in the row of its context, of which a process has only this."""
-_STEP = re.compile(r"ProfilerStep\s*#\s*(\d+)")
+_STEP = re.compile(r"(?:ProfilerStep\s*#\s*|repeat (?=\d+ of \d+$))(\d+)")
 
 _NONE = {
     "stream": -1,

@@ -219,7 +219,7 @@ def _outcome(result: VariantResult) -> str:
     time = f"{digits(wall.median)} ms (IQR {digits(wall.iqr, like=wall.median)}, n = {wall.n:,})"
     wrong = result.wrong_results
     counted = [f"{wrong.wrong} of {wrong.tries} results wrong"] if wrong else []
-    return ", ".join([time, *counted, *(analysis.verdict.text for analysis in result.analyses[:1])])
+    return ", ".join([time, *counted, *(analysis.verdict.text.replace("\n", " ") for analysis in result.analyses[:1])])
 
 
 def declared(experiment: Experiment, scale: str, machine: Machine) -> ExperimentResult:

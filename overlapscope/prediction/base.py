@@ -35,7 +35,7 @@ MOST_LOST = 0.01
 """Maximum fraction of ops after the lead-in without a recorded launch in a valid replay."""
 
 
-class Base(Struct, frozen=True, eq=False):
+class Base(Struct, frozen=True, eq=False, weakref=True):
     """Starting point of predictions: the recording, or its plain program."""
 
     trace: Trace

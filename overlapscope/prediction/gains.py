@@ -156,12 +156,10 @@ def _next(
     return None
 
 
-class SavedPart(msgspec.Struct, frozen=True):
-    """Saving of a set of interventions, as fractions of a step with `low <= value <= high`; negative for a loss."""
+class FixGain(msgspec.Struct, frozen=True):
+    """Gain of a set of interventions in an average step; negative for a loss."""
 
-    value: float
-    low: float
-    high: float
+    gain_ns: Estimate
     fix: tuple[str, ...]
 
 
@@ -170,9 +168,9 @@ class Savings:
 
     def __init__(self, trace: Trace, device: int, ready: Base | None = None) -> None:
         self._trace, self._device, self._ready = trace, device, ready
-        self._savings: dict[tuple[str, ...], SavedPart | None] = {}
+        self._savings: dict[tuple[str, ...], FixGain | None] = {}
 
-    def largest(self, fixes: Iterable[tuple[str, ...]]) -> SavedPart | None:
+    def largest(self, fixes: Iterable[tuple[str, ...]]) -> FixGain | None:
         """Return the saving of the set of interventions that saves most by `predict`.
 
         None if the recording cannot be replayed or no set changes anything.
@@ -183,19 +181,19 @@ class Savings:
         # The time of pinned copies is unknown if the link's rate is a guess.
         computable = [fix for fix in fixes if not (base.hardware.guessed and {"pin", "batch-copies"} & {*fix})]
         savings = [saving for fix in computable if (saving := self._of(fix)) is not None]
-        return max(savings, key=lambda saving: saving.value, default=None)
+        return max(savings, key=lambda saving: saving.gain_ns.value, default=None)
 
     @cached_property
     def _base(self) -> Base | None:
         base = on_device(self._ready or prepare(self._trace, None), self._device)
         return base if base.fidelity.valid else None
 
-    def _of(self, fix: tuple[str, ...]) -> SavedPart | None:
+    def _of(self, fix: tuple[str, ...]) -> FixGain | None:
         if fix not in self._savings:
             self._savings[fix] = self._replayed(fix)
         return self._savings[fix]
 
-    def _replayed(self, fix: tuple[str, ...]) -> SavedPart | None:
+    def _replayed(self, fix: tuple[str, ...]) -> FixGain | None:
         """Return the saving; None if the set changes nothing or cannot be replayed."""
         base, choices = self._base, parse(fix)
         assert base is not None
@@ -206,5 +204,4 @@ class Savings:
             saved = gain(base, outcomes(base, choices, expected))
         except Deadlock:
             return None
-        low, value, high = (ns / max(1, base.step_ns) for ns in (saved.low, saved.value, saved.high))
-        return SavedPart(value, low, high, fix)
+        return FixGain(saved, fix)

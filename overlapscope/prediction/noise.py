@@ -25,20 +25,24 @@ HOST_OF_PLAIN = {Stance.BEST: -0.1, Stance.WORST: 0.1}
 """If the plain step shows the host's speed, only the shares of its parts differ."""
 
 
-def spread(graph: Graph, stance: Stance, *, plain: bool) -> Graph:
+def spread(graph: Graph, stance: Stance, *, plain: bool, changed: bool) -> Graph:
     """Return the graph of a lucky run (`BEST`) or an unlucky run (`WORST`).
 
     Args:
+        graph: The program, with changes or without.
+        stance: How lucky the run is.
         plain: The plain step is known.
+        changed: Whether the program was changed, so that guesses, and speeds beside other work, may no longer hold.
     """
     if stance == Stance.EXPECTED:
         return graph
     items, calls = graph.items, graph.calls
-    if stance == Stance.BEST:
+    if changed and stance == Stance.BEST:
         calls = _tied(calls)
         graph = without_guesses(graph)
     host = (HOST_OF_PLAIN if plain else HOST)[stance]
-    device = np.where(items.on_engine, COPIES[stance], np.where(items.is_copy, host, KERNELS[stance]))
+    copies, kernels = (COPIES[stance], KERNELS[stance]) if changed else (0.0, 0.0)
+    device = np.where(items.on_engine, copies, np.where(items.is_copy, host, kernels))
     return replace(
         graph,
         items=replace(items, duration_ns=items.duration_ns * (1 + device)),

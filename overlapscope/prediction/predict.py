@@ -18,6 +18,7 @@ from overlapscope.analysis.host import sites_of_calls
 from overlapscope.analysis.host_sampled import step_ns
 from overlapscope.analysis.timeline import Ran, build, lengths, measured, when_ran
 from overlapscope.base.intervals import I64
+from overlapscope.base.kept import kept
 from overlapscope.base.words import plural
 from overlapscope.catalog.advice import for_program
 from overlapscope.catalog.causes import CommCause, CopyCause, IdleCause
@@ -114,7 +115,7 @@ def replayed_as(base: Base, applied: tuple[Applied, ...], run: Stance = Stance.E
     """Replay the result of `apply` as a lucky or unlucky run."""
     graph, changed = base.graph, any(done.touched for done in applied)
     if changed:
-        graph = spread(applied[-1].graph, run, plain=base.plain is not None)
+        graph = spread(applied[-1].graph, run, plain=base.plain is not None, changed=True)
     replayed = base.replayed if graph is base.graph and base.replayed is not None else replay(graph)
     steps = step_times(graph, base.judged, replayed.start_ns, replayed.end_ns)
     step_ns = steps.mean_ns
@@ -222,16 +223,17 @@ def interval(base: Base, taken: Mapping[Stance, Outcome]) -> Estimate:
 
 
 def gain(base: Base, taken: Mapping[Stance, Outcome]) -> Estimate:
-    """Return by how much a step becomes shorter.
+    """Return by how much a step becomes shorter, in runs in which the host is as fast with the changes as without.
 
     Args:
         base: Program without the changes.
         taken: Outcomes of the changes by stance.
     """
     value = base.step_ns - taken[Stance.EXPECTED].step_ns
-    others = [base.step_ns - each.step_ns for each in taken.values()]
     if not any(done.touched for done in taken[Stance.EXPECTED].applied):
-        return Estimate(value=value, low=min(others), high=max(others))
+        return Estimate(value=value, low=value, high=value)
+    parts = [1 - each.step_ns / max(1, _unchanged_ns(base, stance)) for stance, each in taken.items()]
+    others = [value, *(round(base.step_ns * part) for part in parts)]
     low, high = min(others), max(others)
     if base.plain is not None and base.plain.origin == "measured":
         # Plain steps differ by the time that the device waits, and savings of that time differ in proportion.
@@ -239,6 +241,16 @@ def gain(base: Base, taken: Mapping[Stance, Outcome]) -> Estimate:
         low -= round((base.plain.step_ns - base.plain.low_ns) * min(1.0, max(0, low) / waiting_ns))
         high += round((base.plain.high_ns - base.plain.step_ns) * min(1.0, max(0, high) / waiting_ns))
     return Estimate(value=value, low=low, high=high)
+
+
+@kept()
+def _unchanged_ns(base: Base, run: Stance) -> int:
+    """Return the real step time of the unchanged program in a lucky or unlucky run."""
+    if run == Stance.EXPECTED or base.replayed is None:
+        return base.step_ns
+    graph = spread(base.graph, run, plain=base.plain is not None, changed=False)
+    replayed = replay(graph)
+    return base.real_ns(step_times(graph, base.judged, replayed.start_ns, replayed.end_ns).mean_ns)
 
 
 def _of_recording(recorded: Base, base: Base, choices: Sequence[Choice], expected: Outcome) -> int:

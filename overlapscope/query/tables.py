@@ -255,10 +255,10 @@ _ALL: Final = (
         _integers(
             steps="number of steps that the following times cover together; 0 if there are no steps",
             cost_ns="the time that it explains; 0 for good news",
-            low_ns="lower end of saving_ns; negative if the fix may make the program slower",
-            high_ns="upper end of saving_ns",
+            saved_ns="what the fix saves by itself, by replay; NULL if unknown",
+            saved_low_ns="lower end of saved_ns; negative if the fix may make the program slower",
+            saved_high_ns="upper end of saved_ns",
         ),
-        (SqlColumn("saving_ns", "integer", "what the fix saves by itself, by replay; NULL if unknown", field="ns"),),
         _SITE,
         (
             SqlColumn("example_start_ns", "integer", "the longest single case in the recording", field="start_ns"),

@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-import re
-
 import numpy as np
 
 from overlapscope.analysis.comm_kinds import CommKind
 from overlapscope.analysis.periods import is_step
 from overlapscope.base.columns import Columns, pick
 from overlapscope.base.intervals import I64
+from overlapscope.base.marks import step_number
 from overlapscope.trace.model import HostEvents
-
-_STEP_NUMBER = re.compile(r"ProfilerStep#(\d{1,18})")
 
 
 class CommKernels(Columns, frozen=True):
@@ -45,9 +42,3 @@ def step_numbers(notes: HostEvents, at: I64) -> I64:
     step = np.searchsorted(notes.start_ns[rows], at, side="right") - 1
     inside = (step >= 0) & (at < pick(notes.end_ns[rows], step, 0))
     return np.where(inside, pick(numbers, step), -1)
-
-
-def step_number(name: str) -> int:
-    """Return the number in the name of a profiler step; -1 for another name."""
-    step = _STEP_NUMBER.fullmatch(name)
-    return int(step[1]) if step else -1

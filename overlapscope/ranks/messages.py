@@ -20,7 +20,8 @@ from overlapscope.analysis.messages import bytes_of_type
 from overlapscope.analysis.periods import is_step
 from overlapscope.base.columns import Columns
 from overlapscope.base.intervals import I64
-from overlapscope.ranks.kernels import CommKernels, step_number
+from overlapscope.base.marks import step_number
+from overlapscope.ranks.kernels import CommKernels
 from overlapscope.reading.messages import StatedMessage, noted_messages, op_messages
 from overlapscope.trace.model import GpuOps, HostEvents, Trace
 

@@ -20,9 +20,9 @@ from msgspec import Struct
 from overlapscope.analysis.grouping import distinct_rows, groups_of, rows_by
 from overlapscope.base.columns import locate, mask_of, pick
 from overlapscope.base.intervals import I64, Bool
+from overlapscope.base.marks import step_number
 from overlapscope.ranks.clocks import TIMESTAMP_ERROR_NS, Offsets
 from overlapscope.ranks.collectives import Kernels, Meetings, met_by_order, on_host
-from overlapscope.ranks.kernels import step_number
 from overlapscope.ranks.reduced import CommKind, ComparedRank
 
 NO_CLOCKS_NS = np.int64(1) << 61

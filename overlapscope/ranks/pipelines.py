@@ -19,10 +19,10 @@ from msgspec import Struct
 from overlapscope.analysis.grouping import groups_of, rows_by
 from overlapscope.base.columns import mask_of, pick
 from overlapscope.base.intervals import EMPTY, I64, Intervals, clip, subtract, total, union
+from overlapscope.base.marks import step_number
 from overlapscope.base.words import number_runs
 from overlapscope.ranks.common_steps import common_steps
 from overlapscope.ranks.comparison import Comparison
-from overlapscope.ranks.kernels import step_number
 from overlapscope.ranks.message_clocks import components
 from overlapscope.ranks.messages import is_message
 from overlapscope.ranks.pipeline_result import PhaseTime, Pipeline, PipelineStep, StageTime

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from overlapscope.base.columns import locate
-from overlapscope.base.marks import GC_PAUSE
+from overlapscope.base.marks import GC_PAUSE, STEP
 from overlapscope.reading._categories import EventTable
 from overlapscope.reading._columns import COLLECTIVE_NUMBERS, COLLECTIVE_TEXTS, EventColumns, Part, Values, joined
 from overlapscope.reading._peer_copies import with_peer_copies
@@ -42,7 +42,7 @@ _NO_ROWS: Part = (
     *(np.empty(0, dtype=np.int64),) * 3,
     np.empty(0, dtype=np.int32),
 )
-_ANNOTATIONS = ("ProfilerStep#", "enumerate(DataLoader)#", OPTIMIZER_STEP, OPTIMIZER_ZERO_GRAD, GC_PAUSE)
+_ANNOTATIONS = (STEP, "enumerate(DataLoader)#", OPTIMIZER_STEP, OPTIMIZER_ZERO_GRAD, GC_PAUSE)
 
 
 _PARTS: dict[EventTable, lost.Part] = {

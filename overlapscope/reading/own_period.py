@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Sequence
 from typing import Final
 
 import numpy as np
@@ -11,13 +11,18 @@ from msgspec.structs import replace
 
 from overlapscope.base.columns import Index
 from overlapscope.base.intervals import I64, Bool, begins_after_all
+from overlapscope.base.marks import is_step_name, repeat_name
 from overlapscope.base.recurrence import Recurrence, find_recurrence
-from overlapscope.reading.steps import STEP, with_names
+from overlapscope.reading.steps import with_names
 from overlapscope.trace.host_ops import OPTIMIZER_STEP
+from overlapscope.trace.lead_in import lead_in_end
 from overlapscope.trace.model import GpuOps, HostEvents, Kind, OwnPeriod, Trace, stream_keys
 
 _MARK_NS: Final = 10**12
 """Length added to the pause after an iteration's mark, so that a step begins there."""
+
+_FEWEST_LAUNCHES: Final = 2
+"""Minimum launches of a step."""
 
 
 class _Sequence(Struct, frozen=True, eq=False):
@@ -28,24 +33,65 @@ class _Sequence(Struct, frozen=True, eq=False):
     """When the host began each, ascending."""
     end_ns: I64
     thread: I64
+    is_wait: Bool
+    """Mask of the waits for the device, which launch nothing."""
+
+
+class _Recorded(Struct, frozen=True, eq=False):
+    """Part of a recording that repeats should cover, and the work in it that begins and ends them."""
+
+    begin_ns: int
+    end_ns: int
+    launched_ns: I64
+    """When the host launched each op of the main stream."""
+    start_ns: I64
+    """When it began to run."""
+
+    def covered_pct(self, edges: I64) -> float:
+        """Return the share that belongs to the steps between some edges on the host (`analysis.periods.find_steps`)."""
+        inside = (self.launched_ns >= edges[0]) & (self.launched_ns < edges[-1])
+        first = max(self.begin_ns, int(self.start_ns[inside].min(initial=self.end_ns)))
+        after = int(self.start_ns[self.launched_ns >= edges[-1]].min(initial=self.end_ns))
+        return 100 * max(after - first, 0) / max(self.end_ns - self.begin_ns, 1)
 
 
 def periodic_steps(trace: Trace) -> Trace:
-    """Return the trace with steps from its own period, or unchanged if it has steps or no period.
+    """Return the trace with its own period, or unchanged if it has steps or no period.
 
-    Start-up before the first period becomes a step of the warm-up, which is not judged.
+    The period's repeats become steps if they cover nearly all of the recording.
     """
-    if trace.annotations.named(lambda name: name.startswith(STEP)).any():
+    if trace.annotations.named(is_step_name).any():
         return trace
     if not len(trace.gpu_ops):
-        return _with_period(trace, "CPU ops", _outermost_ops(trace))
+        # Without CUDA events, Nsight Systems records hardly anything but system calls.
+        done = _outermost_ops(trace)
+        if trace.recorder == "nsys" or not len(done.symbol):
+            return trace
+        of_host = _Recorded(int(done.start_ns[0]), int(done.end_ns.max()), done.start_ns, done.start_ns)
+        return _with_period(trace, "CPU ops", done, of_host)
     device, stream = _main_stream(trace.gpu_ops)
     of_device = trace.gpu_ops.device == device
-    periodic = _with_period(trace, "kernel launches", _launches(trace, of_device & (trace.gpu_ops.stream == stream)))
-    if periodic.period is not None:
+    of_stream = of_device & (trace.gpu_ops.stream == stream)
+    ops = trace.gpu_ops if of_device.all() else trace.gpu_ops.take(of_device)
+    begin = int(ops.start_ns.min())
+    main = np.flatnonzero(of_stream & (trace.gpu_ops.launch >= 0))
+    recorded = _Recorded(
+        lead_in_end(ops, trace.runtime_calls, begin) or begin,
+        int(ops.end_ns.max()),
+        trace.runtime_calls.start_ns[trace.gpu_ops.launch[main]],
+        trace.gpu_ops.start_ns[main],
+    )
+    periodic = _with_period(trace, "kernel launches", _launches(trace, of_stream), recorded)
+    if periodic.period is not None and periodic.period.is_step:
         return periodic
     # Work may take turns on several streams.
-    return _with_period(trace, "kernel launches", _launches(trace, of_device))
+    return max(
+        periodic, _with_period(trace, "kernel launches", _launches(trace, of_device), recorded), key=_covered_pct
+    )
+
+
+def _covered_pct(trace: Trace) -> float:
+    return -1 if trace.period is None else trace.period.covered_pct
 
 
 def without_period(trace: Trace) -> Trace:
@@ -53,8 +99,7 @@ def without_period(trace: Trace) -> Trace:
     if trace.period is None:
         return trace
     notes = trace.annotations
-    marked = notes.named(lambda name: name.startswith(STEP))
-    return replace(trace, annotations=notes.take(~marked), warm_up_steps=0, period=None)
+    return replace(trace, annotations=notes.take(~notes.named(is_step_name)), period=None)
 
 
 def _main_stream(ops: GpuOps) -> tuple[int, int]:
@@ -69,7 +114,10 @@ def _main_stream(ops: GpuOps) -> tuple[int, int]:
 
 
 def _launches(trace: Trace, ops: Bool) -> _Sequence:
-    """Return the calls that launched some ops; a call's symbol is the name of its op, or of all ops of its graph."""
+    """Return the calls that launched some ops, and those that waited for the device.
+
+    The symbol of a launch is the name of its op, or of all ops of its graph.
+    """
     calls, rows = trace.runtime_calls, np.flatnonzero(ops & (trace.gpu_ops.launch >= 0))
     # Calls are sorted by their start.
     rows = rows[np.argsort(trace.gpu_ops.launch[rows], kind="stable")]
@@ -81,50 +129,99 @@ def _launches(trace: Trace, ops: Bool) -> _Sequence:
         # A sum, because the branches of a graph may run in any order.
         mixed = np.add.reduceat((symbol + 1) * 0x9E3779B1 & 0x7FFFFFFF, first) & 0x7FFFFFFF
         symbol = np.where(size > 1, mixed, symbol[first])
-    call = launch[first]
-    return _Sequence(symbol, calls.start_ns[call], calls.end_ns[call], calls.thread[call])
+    # Waits of the launching thread tell iterations from loops inside them that launch the same over and over.
+    waits = np.flatnonzero(calls.named(_is_wait))
+    waits = waits[calls.thread[waits] == _most_common(calls.thread[launch])] if len(rows) else waits[:0]
+    call = np.concatenate([launch[first], waits])
+    symbol = np.concatenate([symbol, len(trace.names) + calls.name_id[waits]])
+    order = np.argsort(call, kind="stable")
+    call, is_wait = call[order], order >= len(first)
+    return _Sequence(symbol[order], calls.start_ns[call], calls.end_ns[call], calls.thread[call], is_wait)
 
 
 def _outermost_ops(trace: Trace) -> _Sequence:
     """Return the CPU ops that lie in no other op, of the thread with the most ops."""
     ops = trace.cpu_ops
-    threads, counts = np.unique(ops.thread, return_counts=True)
-    if len(threads):
-        ops = ops.take(ops.thread == threads[np.argmax(counts)])
+    if len(ops):
+        ops = ops.take(ops.thread == _most_common(ops.thread))
     ops = ops.take(begins_after_all(ops.start_ns, ops.end_ns))
-    return _Sequence(ops.name_id.astype(np.int64), ops.start_ns, ops.end_ns, ops.thread)
+    return _Sequence(ops.name_id.astype(np.int64), ops.start_ns, ops.end_ns, ops.thread, np.zeros(len(ops), np.bool_))
 
 
-def _with_period(trace: Trace, of: str, done: _Sequence) -> Trace:
-    """Return the trace with the periods of a sequence as its steps, if there are any."""
-    count = len(done.symbol)
+def _with_period(trace: Trace, of: str, done: _Sequence, recorded: _Recorded) -> Trace:
+    """Return the trace with the period of a sequence and its steps, if there are any."""
     pause = np.maximum(done.start_ns - np.append(done.start_ns[:1], done.end_ns[:-1]), 0)
-    marks = [_after(trace, done, _is_optimizer), _after(trace, done, _is_loader)]
+    notes = trace.annotations
+    marks = [_after(done, notes.end_ns[notes.named(judge)]) for judge in (_is_optimizer, _is_loader)]
     for places in marks:
         pause[places] += _MARK_NS
     # Several optimizer steps may be one iteration, as in a GAN, and so may several batches, of which gradients add up.
-    recurrence = find_recurrence(done.symbol, pause, marks if all(map(len, marks)) else ())
-    if recurrence is None:
+    units = find_recurrence(done.symbol, pause, marks)
+    if units is None:
         return trace
-    period = OwnPeriod(
+    period = _period(of, done, units, recorded)
+    if not period.is_step and (earlier := find_recurrence(done.symbol, np.zeros_like(pause), marks)) is not None:
+        # The clearest beginning of a unit may leave out much of the recording.
+        units, period = max(
+            (units, period), (earlier, _period(of, done, earlier, recorded)), key=lambda found: found[1].covered_pct
+        )
+    edges, thread = _edges(done, units), _most_common(done.thread[units.starts])
+    parts = _are_parts(units, marks, _after(done, _reads(trace))) or _are_in_calls(trace, edges, thread)
+    if parts or period.length < _FEWEST_LAUNCHES:
+        return trace
+    return replace(_marked(trace, edges, thread) if period.is_step else trace, period=period)
+
+
+def _period(of: str, done: _Sequence, units: Recurrence, recorded: _Recorded) -> OwnPeriod:
+    launches = np.add.reduceat(~done.is_wait[: units.end], units.starts, dtype=np.int64)
+    return OwnPeriod(
         of=of,
-        length=recurrence.length,
-        repeats=len(recurrence.starts),
-        regular_pct=round(100 * recurrence.regular, 1),
+        length=int(np.median(launches)),
+        repeats=len(units.starts),
+        regular_pct=round(100 * units.regular, 1),
+        covered_pct=recorded.covered_pct(_edges(done, units)),
     )
-    edges = np.append(done.start_ns, done.end_ns[-1:])[np.minimum(recurrence.bounds, count)]
-    return replace(_marked(trace, edges, done, recurrence), period=period)
 
 
-def _marked(trace: Trace, edges: I64, done: _Sequence, recurrence: Recurrence) -> Trace:
-    """Return the trace with a step between each two edges, and another before them for start-up."""
-    if recurrence.starts[0]:
-        edges = np.append(done.start_ns[:1], edges)
-    threads, counts = np.unique(done.thread[recurrence.starts], return_counts=True)
-    names = (*trace.names, *(f"{STEP}{number}" for number in range(len(edges) - 1)))
+def _edges(done: _Sequence, units: Recurrence) -> I64:
+    """Return when the host began each unit, and ended the last."""
+    edges: I64 = np.append(done.start_ns, done.end_ns[-1:])[units.bounds]
+    return edges
+
+
+def _are_parts(units: Recurrence, marks: Sequence[Index], reads: Index) -> bool:
+    """Return whether units are only parts of iterations, as the layers of a model are.
+
+    Units are parts if most of them have no optimizer step, batch or read of a result, and others have it together with
+    more work, such as the model's head. The last unit isn't compared, because the recording may end after it.
+    """
+    inside = [np.diff(np.searchsorted(places - 1, units.starts)) for places in (*marks, reads)]
+    usual = [float(np.median(count)) for count in inside]
+    if max(usual[: len(marks)]) >= 1:
+        return False
+    more = np.diff(units.starts) - units.length
+    return any(not often and bool((more > count)[count > 0].any()) for often, count in zip(usual, inside, strict=True))
+
+
+def _are_in_calls(trace: Trace, edges: I64, thread: int) -> bool:
+    """Return whether a single CPU op or call of a module encloses several units, which are then no steps."""
+    frames = trace.python_frames
+    for held in (trace.cpu_ops, frames.take(frames.named(lambda name: name.startswith("nn.Module: ")))):
+        rows = np.flatnonzero((held.end_ns - held.start_ns >= (edges[2:] - edges[:-2]).min()) & (held.thread == thread))
+        inside = np.searchsorted(edges, held.end_ns[rows], "right") - np.searchsorted(edges, held.start_ns[rows])
+        # Two units have three edges.
+        if (inside > 2).any():
+            return True
+    return False
+
+
+def _marked(trace: Trace, edges: I64, thread: int) -> Trace:
+    """Return the trace with a step between each two edges."""
+    count = len(edges) - 1
+    names = (*trace.names, *(repeat_name(number, count) for number in range(1, count + 1)))
     renamed = with_names(trace, names)
     used = max(int(table.place.max(initial=-1)) for table in (trace.gpu_ops, trace.annotations, trace.cpu_ops))
-    rows = np.arange(len(edges) - 1, dtype=np.int32)
+    rows = np.arange(count, dtype=np.int32)
     steps = HostEvents(
         names=names,
         start_ns=edges[:-1],
@@ -132,18 +229,33 @@ def _marked(trace: Trace, edges: I64, done: _Sequence, recurrence: Recurrence) -
         name_id=rows + np.int32(len(trace.names)),
         # Places after those of all events.
         place=rows + np.int32(used + 1),
-        thread=np.full(len(rows), threads[np.argmax(counts)]),
+        thread=np.full(count, thread),
     )
     notes = HostEvents.joined([renamed.annotations, steps])
-    notes = notes.take(np.lexsort((-notes.end_ns, notes.start_ns)))
-    return replace(renamed, annotations=notes, warm_up_steps=int(recurrence.starts[0] > 0))
+    return replace(renamed, annotations=notes.take(np.lexsort((-notes.end_ns, notes.start_ns))))
 
 
-def _after(trace: Trace, done: _Sequence, judge: Callable[[str], bool]) -> Index:
-    """Return the places of the launches or ops that follow some annotations."""
-    ends = trace.annotations.end_ns[trace.annotations.named(judge)]
-    places = np.unique(np.searchsorted(done.start_ns, ends))
+def _most_common(threads: I64) -> int:
+    threads, counts = np.unique(threads, return_counts=True)
+    return int(threads[np.argmax(counts)])
+
+
+def _after(done: _Sequence, ends_ns: I64) -> Index:
+    """Return the places of the launches or ops that follow some moments on the host."""
+    places = np.unique(np.searchsorted(done.start_ns, ends_ns))
     return places[places < len(done.start_ns)]
+
+
+def _reads(trace: Trace) -> I64:
+    """Return when the host had called for results of the device: copies to it, and synchronization."""
+    calls, ops = trace.runtime_calls, trace.gpu_ops
+    reads = calls.named(_is_wait)
+    reads[ops.launch[(ops.kind == Kind.D2H) & (ops.launch >= 0)]] = True
+    return calls.end_ns[reads]
+
+
+def _is_wait(name: str) -> bool:
+    return "Synchronize" in name
 
 
 def _is_optimizer(name: str) -> bool:

@@ -10,11 +10,10 @@ from typing import Any, Final
 import numpy as np
 from msgspec.structs import asdict, replace
 
+from overlapscope.base.marks import STEP, is_step_name
 from overlapscope.errors import NotInTrace
 from overlapscope.trace.model import I64, Trace, TraceTable
 
-STEP: Final = "ProfilerStep#"
-"""Prefix of the names of steps; a number follows."""
 _NUMBERED: Final = re.compile(r"(.*?)[\s#:_=\[(-]*(\d{1,18})?[\])]?")
 _LEAST_STEPS: Final = 3
 _LEAST_SHARE: Final = 0.5
@@ -44,7 +43,7 @@ def found_steps(trace: Trace) -> Trace:
     chosen; among equals the smallest group, which is the outermost.
     """
     notes = trace.annotations
-    if notes.named(lambda name: name.startswith(STEP)).any():
+    if notes.named(is_step_name).any():
         return trace
     calls, launches = trace.runtime_calls, np.unique(trace.gpu_ops.launch[trace.gpu_ops.launch >= 0])
     best: tuple[int, int] = (0, 0)
@@ -86,7 +85,7 @@ def _as_steps(trace: Trace, rows: I64, named: str) -> Trace:
     names = (*trace.names, *steps)
     name_id = notes.name_id.copy()
     name_id[rows] = np.arange(len(trace.names), len(names))
-    was_step = notes.named(lambda name: name.startswith(STEP))
+    was_step = notes.named(is_step_name)
     was_step[rows] = False
     notes = replace(notes, names=names, name_id=name_id).take(~was_step)
     return replace(with_names(trace, names), warm_up_steps=0, step_source="", steps_by=named, annotations=notes)

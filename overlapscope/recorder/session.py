@@ -11,7 +11,7 @@ from contextlib import contextmanager, nullcontext, suppress
 from typing import TYPE_CHECKING, Any
 
 from overlapscope.base import clock
-from overlapscope.base.marks import METADATA
+from overlapscope.base.marks import METADATA, STEP
 from overlapscope.errors import RecordingFailed
 from overlapscope.recorder import all_threads, devices
 from overlapscope.recorder.cupti import detached
@@ -26,7 +26,6 @@ if TYPE_CHECKING:
 
 _LOG_LEVEL, _ERRORS_ONLY = "KINETO_LOG_LEVEL", "6"
 _OWN_MARKS = "overlapscope::"
-_STEP = "ProfilerStep#"
 """Prefix of torch.profiler's names of steps, which every reader of traces looks for."""
 
 
@@ -172,7 +171,7 @@ class Session:
         if self._annotation is None:
             from torch.profiler import record_function
 
-            self._annotation = record_function(f"{_STEP}{step}")
+            self._annotation = record_function(f"{STEP}{step}")
             self._annotation.__enter__()
         # Not before: a profiler of all threads that another thread stops crashes the program later if it has marks
         # (torch 2.13, cause unknown), and a recording moves to another thread only before its first step.

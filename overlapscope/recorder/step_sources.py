@@ -9,6 +9,7 @@ from pathlib import PurePath
 from types import CodeType
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from overlapscope.base.marks import STEP
 from overlapscope.recorder.optimizer_steps import OptimizerSteps
 from overlapscope.recorder.step_choice import SourceKind, StepSource
 from overlapscope.recorder.wrapping import Undo, around
@@ -110,7 +111,7 @@ class StepSources:
 
         def exited(leave: Callable[..., Any], range: Any, *error: Any) -> Any:
             result = leave(range, *error)
-            if not range.name.startswith("ProfilerStep#"):
+            if not range.name.startswith(STEP):
                 self._tell(SourceKind.RANGE, range.name, lambda: range.name)
             return result
 

@@ -12,6 +12,7 @@ from overlapscope.analysis.figures import efficiency_shown
 from overlapscope.analysis.results import Device, partition
 from overlapscope.analysis.steps import find_outliers
 from overlapscope.base.intervals import I64
+from overlapscope.base.marks import step_number
 from overlapscope.base.words import bare_shares, percent, shares_by_name, unit_for
 from overlapscope.catalog.buckets import BUCKETS
 from overlapscope.catalog.causes import CAUSES, WORK_UNKNOWN, Subject
@@ -229,5 +230,5 @@ def _ticks(device: Device | None) -> dict[str, Any]:
     if device is None or not device.steps:
         return {}
     rows = np.unique(np.linspace(0, len(device.steps) - 1, min(12, len(device.steps))).astype(int)).tolist()
-    labels = [escape(device.steps[row].name.removeprefix("ProfilerStep")) for row in rows]
+    labels = [f"#{step_number(device.steps[row].name)}" for row in rows]
     return {"tickvals": rows, "ticktext": labels}

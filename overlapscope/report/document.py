@@ -140,7 +140,7 @@ def _pays(page: Page, finding: Finding) -> bool:
     part = section_of(page, finding)
     if part is None or part.device is None or finding.saving is None:
         return True
-    return part.per_step(finding.saving.high_ns) >= WORTH_SAYING * part.device.span_ns
+    return part.per_step(finding.saving.saved_high_ns) >= WORTH_SAYING * part.device.span_ns
 
 
 def _by_advice(findings: Iterable[Finding]) -> dict[tuple[str, str], list[Finding]]:

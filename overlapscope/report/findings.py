@@ -18,7 +18,7 @@ from overlapscope.rules.finding import HARDLY, Finding, Saving, Where, costliest
 from overlapscope.rules.rule import Draft, Fixes, Rule
 
 if TYPE_CHECKING:
-    from overlapscope.prediction.gains import SavedPart, Savings
+    from overlapscope.prediction.gains import FixGain, Savings
 
 CONTRADICTS = 0.1
 """A replay contradicts a finding that explains most of the lost time if its saving is below this share of the cost."""
@@ -101,7 +101,7 @@ def _on_device(
 
 def _is_nothing(saving: Saving | None, judged_ns: int) -> bool:
     """Return whether a replay shows that the fix can save nothing by itself."""
-    return saving is not None and saving.high_ns < HARDLY * judged_ns
+    return saving is not None and saving.saved_high_ns < HARDLY * judged_ns
 
 
 def _doubt(claims: Claims, draft: Draft, saving: Saving | None) -> str:
@@ -109,12 +109,12 @@ def _doubt(claims: Claims, draft: Draft, saving: Saving | None) -> str:
     if saving is None:
         return ""
     lost_ns = claims.buckets.idle_ns + claims.buckets.exposed_copy_ns
-    if saving.ns < CONTRADICTS * draft.bound_ns and 2 * draft.bound_ns > lost_ns:
+    if saving.saved_ns < CONTRADICTS * draft.bound_ns and 2 * draft.bound_ns > lost_ns:
         return (
             "The finding explains most of the time that the GPU loses, but the replay saves hardly any of it: one of "
             "the two is wrong, or something else is nearly as slow."
         )
-    if saving.ns > MORE * draft.bound_ns:
+    if saving.saved_ns > MORE * draft.bound_ns:
         return "The fix saves more than the finding costs, because it also shortens what other findings explain."
     return ""
 
@@ -167,11 +167,11 @@ class SavingsOf:
         largest = self._largest(fixes) if fixes and draft.bound_ns and self._can_be_replayed else None
         if largest is None:
             return None
-        judged_ns = self._claims.judged_ns
-        ns, low_ns, high_ns = (round(part * judged_ns) for part in (largest.value, largest.low, largest.high))
-        return Saving(ns=ns, low_ns=low_ns, high_ns=high_ns, fix=largest.fix)
+        gain, steps = largest.gain_ns, max(1, self._claims.steps)
+        ns, low_ns, high_ns = (each_ns * steps for each_ns in (gain.value, gain.low, gain.high))
+        return Saving(saved_ns=ns, saved_low_ns=low_ns, saved_high_ns=high_ns, fix=largest.fix)
 
-    def _largest(self, fixes: Fixes) -> SavedPart | None:
+    def _largest(self, fixes: Fixes) -> FixGain | None:
         """Return the saving of the best fix; None if no replay can tell."""
         # Most healthy programs have no such finding and never need the replay or its modules.
         from overlapscope.prediction.gains import Savings

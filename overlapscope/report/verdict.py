@@ -14,7 +14,7 @@ from overlapscope.analysis.figures import copies_matter
 from overlapscope.analysis.host_results import HostUse, LineTime, SampledStep
 from overlapscope.analysis.plain_step import takes
 from overlapscope.analysis.results import Device, TraceResult, missing_by_cause, missing_ns
-from overlapscope.base.words import between, capital, clean, duration, listed, plural, saved_between, share
+from overlapscope.base.words import between, capital, clean, duration, listed, plural, saved_between, share, size
 from overlapscope.catalog import causes, devices
 from overlapscope.catalog.causes import IDLE, WORK_UNKNOWN, Cause, CopyCause, IdleCause, OtherCause, Subject
 from overlapscope.report import net_overlap
@@ -108,15 +108,16 @@ def _judge(section: DeviceReport) -> Verdict:
     # The largest losses come first.
     losses = sorted(_losses(device, lost="copies" in trust.lost, reach=reach), key=lambda loss: -loss.ns)
     figures = f"{_frame(section, device)} {' and '.join(loss.clause for loss in losses[:_CLAUSES])}"
-    if reach and losses[0].is_idle:
-        figures += "; how much of that is the profiler's is not known"
+    if reach and any(loss.is_idle for loss in losses[:_CLAUSES]):
+        of = "that" if losses[:_CLAUSES][-1].is_idle else "the idle time"
+        figures += f"; how much of {of} is the profiler's is not known"
     nothing = level == "good" and losses[0].ns < max(1, WORTH_SAYING * device.span_ns)
     name = "No overlap problems found" if nothing and not first else "Little to gain" if level == "good" else ""
     if losses[0].ns >= POOR_FROM * device.span_ns:
         name = losses[0].name
     lead = f"{name}: {figures}." if name else f"{capital(figures)}."
     doubt = " ".join(filter(None, (_doubt(section), _unjudged(lost_parts), _unclear(section, device))))
-    steps = steps_sentence(spread.of_device(device), section.trace) if section.page.scope == "window" else ""
+    steps = steps_sentence(spread.of_device(device), section.trace, device) if section.page.scope == "window" else ""
     cost = net_overlap.sentence(section)
     told = level != "recorded"
     why, remedy = (_why(section, device, first), _remedy(section, device, first)) if told else ("", "")
@@ -311,11 +312,11 @@ def cost(section: DeviceReport, finding: Finding) -> str:
     saving = finding.saving
     if saving is None:
         return f"costs {text(finding.cost_ns)}"
-    ns, low_ns, high_ns = map(section.per_step, (saving.ns, saving.low_ns, saving.high_ns))
+    ns, low_ns, high_ns = map(section.per_step, (saving.saved_ns, saving.saved_low_ns, saving.saved_high_ns))
     between_ends = "" if duration(low_ns) == duration(high_ns) else f", {saved_between(low_ns, high_ns)}"
     if ns < HARDLY * of_ns:
         return f"saves nothing by itself{between_ends if high_ns >= HARDLY * of_ns else ''}"
-    return f"saves about {text(saving.ns)}{between_ends}"
+    return f"saves about {text(saving.saved_ns)}{between_ends}"
 
 
 def _unjudged(lost: frozenset[Part]) -> str:
@@ -504,8 +505,8 @@ _APART = 0.02
 """Share of the median by which the average must differ to be shown."""
 
 
-def steps_sentence(step_spread: spread.Spread | None, trace: TraceResult) -> str:
-    """Return how much steps differ, and how they were found.
+def steps_sentence(step_spread: spread.Spread | None, trace: TraceResult, device: Device | None = None) -> str:
+    """Return how much steps differ, how they were found, and what lies outside them.
 
     `All figures are averages of 9 steps, which take 23 to 761 ms (27.5 ms in the median). 3 of them take over 1.5
     times the median, mostly because of idle time (data-loading).`
@@ -534,5 +535,28 @@ def steps_sentence(step_spread: spread.Spread | None, trace: TraceResult) -> str
     if isinstance(trace.step_source, str):
         sentences.append(f"Steps: {clean(trace.step_source)}.")
     if isinstance(trace.period, OwnPeriod):
-        sentences.append(f"Steps were found by what repeats: {trace.period}.")
-    return " ".join(sentences)
+        sentences.append(trace.period.sentence)
+    sentences.append("" if device is None else _outside_sentence(device))
+    return " ".join(filter(None, sentences))
+
+
+_LEAST_OUTSIDE = 0.01
+"""Minimum share of the time or of the copied bytes for what lies outside the steps to be mentioned."""
+
+
+def _outside_sentence(device: Device) -> str:
+    """Return the time and the copies outside the steps.
+
+    Example: `Outside the steps: 3.20 s, 13.6 GB H2D.`
+    """
+    outside, judged = device.outside, device.judged
+    if outside is None or judged is None:
+        return ""
+    length, copied = outside.before_ns + outside.after_ns, {"h2d": outside.h2d_bytes, "d2h": outside.d2h_bytes}
+    recorded = {way: sum(group.judged_bytes for group in device.copies if group.direction == way) for way in copied}
+    much = [part is None or part >= max(1, _LEAST_OUTSIDE * recorded[way]) for way, part in copied.items()]
+    if length < _LEAST_OUTSIDE * judged.span_ns and not any(much):
+        return ""
+    copies = [f"{size(part)} {way.upper()}" for way, part in copied.items() if part]
+    copies += [f"{way.upper()} of unknown size" for way, part in copied.items() if part is None]
+    return f"Outside the steps: {', '.join([duration(length), *copies])}."

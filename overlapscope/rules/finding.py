@@ -23,15 +23,15 @@ FLOOR = 0.01
 
 
 class Saving(msgspec.Struct, frozen=True, kw_only=True):
-    """Saving of a finding's fix by a replay, in nanoseconds over all judged steps together; `low_ns <= ns <= high_ns`.
+    """Saving of a finding's fix by a replay, over all judged steps together, from `saved_low_ns` to `saved_high_ns`.
 
     It may exceed the finding's cost, because a fix can also remove time of other findings.
     """
 
-    ns: int
-    low_ns: int
+    saved_ns: int
+    saved_low_ns: int
     """Negative if the fix may make the program slower."""
-    high_ns: int
+    saved_high_ns: int
     fix: tuple[str, ...]
     """Changes of `overlapscope whatif` that were replayed."""
 

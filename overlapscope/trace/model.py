@@ -313,20 +313,40 @@ class TraceOrigin(Struct, frozen=True, kw_only=True):
     branch: str | None = None
 
 
+_LEAST_COVERED_PCT: Final = 90
+"""Minimum share of a recording that repeats cover to be steps."""
+
+
 class OwnPeriod(Struct, frozen=True, kw_only=True):
-    """Sequence that a recording without steps repeats; each repetition is a step."""
+    """Sequence that a recording without steps repeats; each repetition is a step if together they cover enough."""
 
     of: str
     """`kernel launches`, or `CPU ops` without a GPU."""
     length: int
-    """Median number of launches or ops in a step."""
+    """Median number of launches or ops in a repeat."""
     repeats: int
-    """Number of steps."""
+    """Number of repeats."""
     regular_pct: float
-    """Share of the launches or ops that the typical step has as well."""
+    """Share of the launches or ops that the typical repeat has as well."""
+    covered_pct: float
+    """Share of the GPU's recording after the lead-in that lies in repeats; of the host's, without a GPU."""
 
-    def __str__(self) -> str:
-        return f"every {self.length:,} {self.of} repeat, {self.repeats:,} times; {self.regular_pct:.0f}% regular"
+    @property
+    def is_step(self) -> bool:
+        """Return whether the repeats are steps, because they cover nearly all of the recording."""
+        return self.covered_pct >= _LEAST_COVERED_PCT
+
+    @property
+    def sentence(self) -> str:
+        """Return whether and how steps were found, and how much of the recording they cover."""
+        # Rounded down, so that 90% and 100% are exact.
+        what, covered = f"{self.length:,} {self.of}", f"{int(self.covered_pct)}% of the recording"
+        if self.is_step:
+            return (
+                f"Steps were found by what repeats: every {what} repeat, {self.repeats:,} times; "
+                f"{self.regular_pct:.0f}% regular. They cover {covered}."
+            )
+        return f"{what} repeat {self.repeats:,} times, but cover only {covered}, so all of it is judged, without steps."
 
 
 class Trace(Struct, frozen=True, eq=False, weakref=True):
@@ -342,7 +362,7 @@ class Trace(Struct, frozen=True, eq=False, weakref=True):
     runtime_calls: RuntimeCalls
     cpu_ops: HostEvents
     annotations: HostEvents
-    """`record_function` ranges on the host, including `ProfilerStep#N`."""
+    """`record_function` ranges on the host, including steps."""
     python_frames: HostEvents
     """Python frames; empty unless recorded with stacks."""
     overheads: HostEvents
@@ -388,7 +408,7 @@ class Trace(Struct, frozen=True, eq=False, weakref=True):
     thread_names: dict[int, str] = field(default_factory=dict)
     """Python's names of threads by their numbers, as far as the recorder noted them."""
     period: OwnPeriod | None = None
-    """Period by which steps were found; None if they are marked. The first is start-up if `warm_up_steps` is 1."""
+    """Period of a recording without marked steps; None if it marks steps, or nothing repeats."""
     whole_graphs: int = 0
     """Number of GPU ops that are CUDA graphs, each recorded as a single op whatever it contains."""
     unpacked_bytes: int = 0

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from benchmarks.public_recordings import counted
+import json
+from pathlib import Path
+
+from benchmarks.public_recordings import Judged, counted, judged
 from benchmarks.public_recordings_raw import PublicOp, sweep, waited
 from tests.support.helpers import TRACES
 
@@ -10,10 +13,30 @@ AS = ("allreduce", "0", "[0, 1]")
 
 
 def test_our_recordings_are_counted_as_reported() -> None:
-    job = counted(sorted((TRACES / "ddp").glob("rank*")), of_one_job=True)
+    job = counted(sorted((TRACES / "ddp").glob("rank*")))
     assert (job.ranks, job.different) == (2, ()) and min(job.windows, job.rows, job.waits) > 0
-    apart = counted(sorted((TRACES / "known_causes").glob("*.json.gz"))[:4], of_one_job=False)
-    assert not apart.different and apart.windows > 4
+    apart = [counted([path]) for path in sorted((TRACES / "known_causes").glob("*.json.gz"))[:4]]
+    assert not any(each.different for each in apart) and all(each.windows for each in apart)
+
+
+def test_threads_are_counted_as_reported(tmp_path: Path) -> None:
+    events = [
+        {"ph": "X", "cat": "cpu_op", "name": "aten::mm", "pid": 1, "tid": 1, "ts": 10 * number, "dur": 4}
+        for number in range(3)
+    ]
+    path = tmp_path / "host.json"
+    path.write_text(json.dumps({"schemaVersion": 1, "traceEvents": events}))
+    assert counted([path])[1:] == (1, 0, 0, ())
+
+
+def test_a_judgement_belongs_to_the_words_that_were_judged() -> None:
+    path = sorted((TRACES / "known_causes").glob("*.json.gz"))[0]
+    now = judged(path, Judged(""))
+    assert now.verdict and not now.verdict_right
+    once = now._replace(verdict_right="yes", finding_right="no", finding_reason="late")
+    assert judged(path, once) == once
+    changed = judged(path, once._replace(verdict="Something else."))
+    assert (changed.verdict_right, changed.finding_right) == ("", "no")
 
 
 def test_an_instant_belongs_to_the_first_class_and_to_each_collective() -> None:

@@ -256,6 +256,10 @@ def _figures(trace: Trace, analysis: TraceAnalysis) -> None:
         _must(windows[0] == _extent(trace, device.device), "window is not first start to last end", windows[0])
         for period in (*device.steps, *device.ranges):
             _adds_up(period)
+        if device.outside is not None and device.judged is not None:
+            inside_ns = sum(step.span_ns for step in device.steps)
+            whole_ns = device.outside.before_ns + inside_ns + device.outside.after_ns
+            _must(whole_ns == device.judged.span_ns, "steps and the time outside them don't add up", whole_ns)
         _device(device)
 
 
@@ -383,7 +387,9 @@ def _report(report: Report) -> None:
         span = spans[finding.source, finding.device]
         _must(finding.cost_ns <= span, f"a cost of {finding.rule} is above the span", finding.cost_ns, span)
         if (saving := finding.saving) is not None:
-            _must(saving.low_ns <= saving.ns <= saving.high_ns, "a saving outside its interval", saving)
+            _must(
+                saving.saved_low_ns <= saving.saved_ns <= saving.saved_high_ns, "a saving outside its interval", saving
+            )
     for device in report.devices:
         plain = device.plain
         if (alone := device.alone) is not None:

@@ -91,14 +91,14 @@ def test_a_finding_saves_what_whatif_predicts(rule: str, recording: str, share: 
     saving = saving_of(finding)
     result = predict(analysed(recording).trace, saving.fix, plain_step_ns=plain_step_ns).result
     assert result.gain_ns is not None and plain_step_ns in (None, result.baseline_step_ns)
-    for part, ns in (("low", saving.low_ns), ("value", saving.ns), ("high", saving.high_ns)):
+    for part, ns in (("low", saving.saved_low_ns), ("value", saving.saved_ns), ("high", saving.saved_high_ns)):
         assert ns / finding.steps == pytest.approx(getattr(result.gain_ns, part), abs=2)
 
 
 def test_a_replay_that_contradicts_what_explains_most_of_the_loss_is_doubted() -> None:
     finding = findings("mixed_workloads/two_threads")["host-sync"]
     saving = saving_of(finding)
-    assert saving.ns < costing.CONTRADICTS * finding.cost_ns and finding.cost_ns > 0
+    assert saving.saved_ns < costing.CONTRADICTS * finding.cost_ns and finding.cost_ns > 0
     assert finding.doubt.startswith("The finding explains most of the time that the GPU loses, but the replay saves ")
 
 
@@ -107,7 +107,7 @@ def test_a_saving_larger_than_what_a_finding_explains_has_a_reason(plain_step_ns
     findings = build([analysed("gpt2_train")], plain_step_ns=plain_step_ns).findings
     assert "dispatch" in {finding.rule for finding in findings}
     for finding in findings:
-        exceeds = finding.saving is not None and finding.saving.ns > costing.MORE * finding.cost_ns
+        exceeds = finding.saving is not None and finding.saving.saved_ns > costing.MORE * finding.cost_ns
         assert exceeds == finding.doubt.startswith("The fix saves more than the finding costs, because ")
 
 
@@ -124,7 +124,7 @@ def test_the_synchronize_at_the_findings_place_is_the_one_that_goes() -> None:
     saving = saving_of(finding)
     assert saving.fix == ("no-sync aten::_local_scalar_dense",)
     # The last step waits for nothing, and is not judged.
-    assert saving.ns == pytest.approx(finding.cost_ns, rel=0.05)
+    assert saving.saved_ns == pytest.approx(finding.cost_ns, rel=0.05)
 
 
 def test_a_step_alone_is_not_replayed() -> None:

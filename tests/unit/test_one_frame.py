@@ -143,8 +143,11 @@ def test_a_finding_saves_the_same_everywhere(recording: Path) -> None:
         for finding in section.findings:
             saving, place = finding.saving, (device.device, finding.title)
             row, answer = queried[place], answered[place]
-            ends = (None,) * 3 if saving is None else (saving.ns, saving.low_ns, saving.high_ns)
-            assert (row["cost_ns"], row["saving_ns"], row["low_ns"], row["high_ns"]) == (finding.cost_ns, *ends)
+            ends = (None,) * 3 if saving is None else (saving.saved_ns, saving.saved_low_ns, saving.saved_high_ns)
+            assert (row["cost_ns"], row["saved_ns"], row["saved_low_ns"], row["saved_high_ns"]) == (
+                finding.cost_ns,
+                *ends,
+            )
             assert answer["costs_ns"] == section.per_step(finding.cost_ns)
             if saving is None:
                 assert answer["saves_ns"] is None

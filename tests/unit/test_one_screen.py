@@ -58,7 +58,7 @@ def test_the_command_under_a_finding_shows_what_its_fix_saves(
     saved, step = document["gain_ns"]["value"], document["baseline_step_ns"]
     (section,) = page.sections()
     assert section.device is not None
-    assert saved / step == pytest.approx(section.per_step(finding.saving.ns) / section.device.span_ns, abs=0.001)
+    assert saved / step == pytest.approx(section.per_step(finding.saving.saved_ns) / section.device.span_ns, abs=0.001)
 
 
 def test_a_command_repeats_no_name_that_is_more_than_a_name(tmp_path: Path) -> None:

@@ -13,6 +13,7 @@ from msgspec.structs import replace
 
 from overlapscope.analysis import analyze_trace
 from overlapscope.analysis.periods import is_step
+from overlapscope.analysis.results import Outside
 from overlapscope.base.recurrence import Recurrence, find_recurrence
 from overlapscope.commands import main
 from overlapscope.reading.own_period import periodic_steps
@@ -76,9 +77,17 @@ def test_a_token_is_the_unit_though_nearly_all_of_it_are_layers() -> None:
     assert period is not None and (period.length, len(period.starts)) == (len(token), 30)
 
 
-def test_a_log_every_tenth_step_does_not_make_a_longer_unit() -> None:
-    period = find([*STEP * 10, 30] * 6)
+def test_a_log_every_tenth_step_does_not_make_a_longer_unit_if_steps_are_marked() -> None:
+    logged = [*STEP * 10, 30] * 6
+    marks = [at for at, symbol in enumerate(logged) if symbol == 14]
+    period = find(logged, (marks, []))
     assert period is not None and period.length == len(STEP) and len(period.starts) >= 59
+
+
+def test_a_model_of_many_layers_is_the_unit_though_its_head_is_nearly_nothing() -> None:
+    request = [*STEP * 10, 30]
+    period = find(request * 6)
+    assert period is not None and period.length == len(request)
 
 
 def test_an_evaluation_between_steps_does_not_hide_them() -> None:
@@ -102,10 +111,10 @@ def test_a_unit_holds_no_more_than_one_iteration_by_its_marks() -> None:
 
 
 def test_a_unit_begins_after_the_longest_pause() -> None:
-    symbols = np.array(STEP * 9)
+    symbols = np.array(STEP * 19)
     pause = np.where(np.arange(len(symbols)) % len(STEP) == 32, 100, 1)
     recurrence = find_recurrence(symbols, pause)
-    assert recurrence is not None and (recurrence.starts % len(STEP) == 32).all() and len(recurrence.starts) == 8
+    assert recurrence is not None and (recurrence.starts % len(STEP) == 32).all() and len(recurrence.starts) == 18
 
 
 @pytest.mark.parametrize("symbols", [[], [1], [7] * 500, list(range(400)), STEP, STEP * 2])
@@ -147,7 +156,7 @@ def test_steps_without_their_marks_are_found_again(recording: Same) -> None:
     result = periodic_steps(unmarked(marked))
     assert result.period is not None and result.period.length == recording.launches
     notes = result.annotations
-    steps = notes.take(np.flatnonzero(is_step(notes))[result.warm_up_steps :])
+    steps = notes.take(is_step(notes))
     true = marked.annotations.take(is_step(marked.annotations))
     assert len(true) - 1 <= len(steps) <= len(true)
     # Steps begin at the same place within each true step: that is the phase.
@@ -167,13 +176,13 @@ def kernel(name: str, start: int, length: int) -> Op:
     return Op(Kind.COMPUTE, start, start + length, launch=(start, start + 1), name=name)
 
 
-def test_start_up_is_left_out_of_what_is_judged() -> None:
+def test_start_up_lies_outside_the_steps() -> None:
     busy = [kernel("init", 10 * n, 9) for n in range(5)]
     steps = [kernel(name, 100 * n + 50 + 20 * k, 15) for n in range(8) for k, name in enumerate("abcd")]
     trace = periodic_steps(make_trace([*busy, *steps]))
     assert trace.period is not None and (trace.period.length, trace.period.repeats) == (4, 8)
     device = analyze_trace(trace).devices[0].result
-    assert device.lead_in_ns == 50
+    assert device.lead_in_ns == 0 and device.outside == Outside(before_ns=50, after_ns=0, h2d_bytes=0, d2h_bytes=0)
     assert [step.span_ns for step in device.steps[:-1]] == [100] * 7
 
 
@@ -189,6 +198,7 @@ def test_the_report_says_what_its_steps_are(tmp_path: Path, capsys: pytest.Captu
     assert main(["analyze", path]) == 0
     out = " ".join(capsys.readouterr().out.split())
     assert "Steps were found by what repeats: every 2 kernel launches repeat, 8 times; 100% regular." in out
+    assert "They cover 99% of the recording." in out and "ProfilerStep" not in out
 
 
 def test_the_report_says_how_much_steps_differ_and_why(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -134,7 +134,7 @@ def test_a_recording_yields_the_rules_its_program_breaks_and_no_others(recording
     # A fix that saves nothing is no warning.
     assert sorted(finding.rule for finding in infos if finding.cost_ns == 0) == sorted(truth.infos)
     costly = [finding for finding in infos if finding.cost_ns]
-    assert all(finding.saving is not None and finding.saving.ns < 0.1 * finding.cost_ns for finding in costly)
+    assert all(finding.saving is not None and finding.saving.saved_ns < 0.1 * finding.cost_ns for finding in costly)
 
 
 @EACH
@@ -451,7 +451,9 @@ def test_no_finding_costs_more_than_all_the_time_there_is(
     for finding in find_all([analysis]):
         assert 0 <= finding.cost_ns <= spans[finding.device], finding
         saving = finding.saving
-        assert saving is None or saving.low_ns <= saving.ns <= saving.high_ns <= spans[finding.device], finding
+        assert (
+            saving is None or saving.saved_low_ns <= saving.saved_ns <= saving.saved_high_ns <= spans[finding.device]
+        ), finding
 
 
 def test_a_rule_that_claims_more_than_the_span_is_held_to_it(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -98,7 +98,7 @@ def _summary(base: Base, reduced: ComparedRank, comm: I64, changes: Sequence[str
     what: tuple[JointChange, ...] = ()
     for stance in Stance:
         applied = apply(base, choices, [stance] * len(choices))
-        graph = spread(applied[-1].graph if applied else base.graph, stance, plain=False)
+        graph = spread(applied[-1].graph if applied else base.graph, stance, plain=False, changed=True)
         by_stance[stance] = recorded if graph is base.graph else _parts(base, graph, replay(graph), comm)
         if stance == Stance.EXPECTED:
             what = tuple(
