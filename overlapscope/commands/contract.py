@@ -118,6 +118,6 @@ def _promised(path: str, args: argparse.Namespace) -> Contract:
     from overlapscope.inputs import read_trace
 
     contract = promise(read_trace(path, limit_bytes=args.max_size, cache=args.cache, steps_by=args.steps_by))
-    for reason in filter(None, (*contract.unknown, contract.not_promised)):
+    for reason in (contract.not_promised,) if contract.not_promised else contract.unknown:
         tell(f"overlapscope: warning: {reason}")
     return contract

@@ -175,15 +175,16 @@ def _memory(old: TransferGroup, new: TransferGroup) -> Iterator[Promise]:
 def _overlap(contract: Contract, old: TransferGroup, new: TransferGroup, now: Contract) -> Iterator[Promise]:
     """Yield the promise about a group's overlap, if there was any or is some now.
 
-    The copies of a group are compared in the order of their overlap, the least one first. If some are gone, nobody
-    knows which: it is lost if the others keep no choice of promises, and kept if they keep each.
+    The copies of a group are compared in the order of their overlap, the least one first. If some are gone, the
+    contract doesn't state which. Then overlap is lost if the others break even the least promises, and kept if they
+    keep the largest.
     """
     before, after = _filled(old.beside, new.count), _ascending(new.beside)
     if not any(run.most for run in (*before, *after)):
         return
     keep = 100 - contract.margin_pct
     each = [*_side_by_side(before, after)]
-    strict = [*_side_by_side(_without(before, sum(run.count for run in before) - new.count), after)]
+    strict = [*_side_by_side(_without(before, sum(run.times for run in before) - new.count), after)]
     limits = [(math.ceil(was.least * keep / 100), run) for was, run in (*each, *strict)]
     lost = [(limit, run) for limit, run in limits[: len(each)] if run.most < limit]
     unsure = [(limit, run) for limit, run in limits if run.least < limit]
@@ -214,8 +215,8 @@ def _overlap(contract: Contract, old: TransferGroup, new: TransferGroup, now: Co
 def _filled(runs: Sequence[Beside], count: int) -> tuple[Beside, ...]:
     """Return runs in order, for at least `count` copies: more of them must overlap as much as the least one."""
     ordered = _ascending(runs)
-    missing = count - sum(run.count for run in ordered)
-    return ((ordered[0]._replace(count=missing),) if ordered and missing > 0 else ()) + ordered
+    missing = count - sum(run.times for run in ordered)
+    return ((ordered[0]._replace(times=missing),) if ordered and missing > 0 else ()) + ordered
 
 
 def _ascending(runs: Sequence[Beside]) -> tuple[Beside, ...]:
@@ -225,9 +226,9 @@ def _ascending(runs: Sequence[Beside]) -> tuple[Beside, ...]:
 def _without(runs: Sequence[Beside], count: int) -> Iterator[Beside]:
     """Yield runs without the first copies."""
     for run in runs:
-        if run.count > count:
-            yield run._replace(count=run.count - count)
-        count = max(0, count - run.count)
+        if run.times > count:
+            yield run._replace(times=run.times - count)
+        count = max(0, count - run.times)
 
 
 def _side_by_side(before: Iterable[Beside], after: Iterable[Beside]) -> Iterator[tuple[Beside, Beside]]:
@@ -236,9 +237,9 @@ def _side_by_side(before: Iterable[Beside], after: Iterable[Beside]) -> Iterator
     old, new = next(mine, None), next(others, None)
     while old is not None and new is not None:
         yield old, new
-        count = min(old.count, new.count)
-        old = old._replace(count=old.count - count) if old.count > count else next(mine, None)
-        new = new._replace(count=new.count - count) if new.count > count else next(others, None)
+        count = min(old.times, new.times)
+        old = old._replace(times=old.times - count) if old.times > count else next(mine, None)
+        new = new._replace(times=new.times - count) if new.times > count else next(others, None)
 
 
 def _beside(transfer: TransferGroup) -> str:
@@ -247,7 +248,7 @@ def _beside(transfer: TransferGroup) -> str:
     if not runs:
         return "no kernel"
     if len(runs) > _SHOWN:
-        runs = (runs[0], runs[-1]._replace(count=transfer.count - runs[0].count))
+        runs = (runs[0], Beside(transfer.count - runs[0].times, runs[-1].least, runs[-1].most))
     words = []
     for number, run in enumerate(runs):
         text = plural(run.least, "kernel") if run.least else "no kernel"
@@ -255,7 +256,7 @@ def _beside(transfer: TransferGroup) -> str:
             text += f" for certain, at best {run.most:,}"
         if len(runs) > 1:
             up_to = "up to " if runs is not transfer.beside and number else ""
-            text = f"{up_to}{text} ({run.count:,}{'' if number else f' of {transfer.count:,}'})"
+            text = f"{up_to}{text} ({run.times:,}{'' if number else f' of {transfer.count:,}'})"
         words.append(text)
     return f"{', '.join(words[:-1])} and {words[-1]}" if len(words) > 1 else words[0]
 

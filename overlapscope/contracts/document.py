@@ -23,7 +23,7 @@ def _blocks(contract: Contract) -> Iterator[Block]:
         f"{contract.launches:,} launches, {contract.graph_launches:,} of them of CUDA graphs. "
         f"Numbers may change by {contract.margin_pct}%."
     )
-    for sentence in filter(None, (*contract.unknown, contract.not_promised)):
+    for sentence in (contract.not_promised,) if contract.not_promised else contract.unknown:
         yield Text(sentence, "fair")
     for title, transfers in (("Copies", contract.copies), ("Collectives", contract.collectives)):
         if transfers:
@@ -67,7 +67,7 @@ def _place(place: CallPlace) -> str:
 
 def _run(run: Beside) -> str:
     """Return `2 x 14 to 20`."""
-    times = f"{run.count:,} x " if run.count > 1 else ""
+    times = f"{run.times:,} x " if run.times > 1 else ""
     return f"{times}{run.least:,}" + (f" to {run.most:,}" if run.most > run.least else "")
 
 

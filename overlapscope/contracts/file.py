@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import tomllib
 from collections.abc import Iterator
 from functools import cache
@@ -16,6 +17,12 @@ from overlapscope.base import disk
 from overlapscope.base.words import clean, size
 from overlapscope.contracts.model import VERSION, CallPlace, Contract
 from overlapscope.errors import ConfigError
+
+_STRING = r'"[^"\\\x00-\x1f\x7f]*"'
+_ENTRY = re.compile(
+    rf"(\w+|{_STRING}) = ({_STRING}|\d+(?:\.\d+)?|\[(?:[\d\[\], ]|{_STRING})*\])(?:  # [ -~]*)?", re.ASCII
+)
+_TABLE = re.compile(r"\[\[(\w+)\]\]|\[program(\.kernels)?\]", re.ASCII)
 
 _COMMENTS: Final = {
     "copies": (
@@ -95,7 +102,7 @@ def read(path: Path) -> Contract:
 def from_toml(text: str, source: str) -> Contract:
     """Return the contract in the text of a file; `source` is what errors name. Raises ConfigError."""
     try:
-        content = tomllib.loads(text.replace("\r\n", "\n"))
+        content = _plain(text) or tomllib.loads(text.replace("\r\n", "\n"))
     except (ValueError, RecursionError) as error:
         raise ConfigError(f"{source}: is not valid TOML: {clean(str(error), 200)}.") from None
     version = content.get("version")
@@ -119,3 +126,37 @@ def _cleaned(value: Any) -> Any:
     if isinstance(value, list):
         return [_cleaned(part) for part in value]
     return clean(value) if isinstance(value, str) else value
+
+
+def _plain(text: str) -> dict[str, Any] | None:
+    """Return what TOML of plain lines says, as `to_toml` writes it; None for any other, which `tomllib` reads.
+
+    It takes a tenth of the time.
+    """
+    content: dict[str, Any] = {}
+    tables: dict[str, list[dict[str, Any]]] = {}
+    table = content
+    for line in text.split("\n"):
+        if not line or line[0] == "#":
+            continue
+        if match := _ENTRY.fullmatch(line):
+            key, value = match[1].strip('"'), match[2]
+            if key in table:
+                return None
+            try:
+                table[key] = value[1:-1] if value[0] == '"' else msgspec.json.decode(value)
+            except msgspec.DecodeError:
+                return None
+        elif match := _TABLE.fullmatch(line):
+            table = {}
+            if match[1]:
+                tables.setdefault(match[1], []).append(table)
+            elif match[2] and "kernels" not in content.get("program", {"kernels": ()}):
+                content["program"]["kernels"] = table
+            elif not match[2] and "program" not in content:
+                content["program"] = table
+            else:
+                return None
+        else:
+            return None
+    return None if content.keys() & tables.keys() else content | tables

@@ -90,13 +90,15 @@ def check_job(
         for id in ([name] if name == "verdict" else rules_named(name, f"{settings.contract}: replaces"))
     )
     promises, verdicts = _judged(contract, recordings, job, settings)
-    return check(
+    result = check(
         job,
         replace(settings, replaced=replaced),
         baseline=baseline,
         promises=verdicts,
         promised=_promised(promises),
     )
+    not_judged = f"The contract replaces default rules, which aren't judged: {listed(replaced)}." if replaced else ""
+    return replace(result, warnings=(*result.warnings, *filter(None, (contract.not_promised, not_judged))))
 
 
 def promise(trace: Trace) -> Contract:

@@ -31,7 +31,8 @@ class CallPlace(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
 class Beside(NamedTuple):
     """Copies or collectives of a group that may run beside equally many kernels each."""
 
-    count: _Count
+    times: _Count
+    """Number of the copies or collectives."""
     least: _Count
     """Number of kernels of which it is certain, by order or by sight, that they don't wait for it, nor it for them."""
     most: _Count
@@ -57,12 +58,12 @@ class TransferGroup(CallPlace, frozen=True, kw_only=True, forbid_unknown_fields=
     @property
     def promised(self) -> int:
         """Number of them that may run beside some kernel for certain."""
-        return sum(run.count for run in self.beside if run.least)
+        return sum(run.times for run in self.beside if run.least)
 
     @property
     def not_promised(self) -> int:
         """Number of them that may or may not run beside kernels, as far as the recording shows."""
-        return sum(run.count for run in self.beside if run.most and not run.least)
+        return sum(run.times for run in self.beside if run.most and not run.least)
 
 
 class HostCall(CallPlace, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -125,7 +126,8 @@ class Contract(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
             return ""
         copies, others = (sum(g.not_promised for g in of if g.not_promised) for of in (self.copies, self.collectives))
         counts = [plural(number, noun) for number, noun in ((copies, "copy"), (others, "collective")) if number]
+        promise, they = ("promises", "it") if copies + others == 1 else ("promise", "they")
         return (
-            f"{' and '.join(counts)} a step {'promises' if copies + others == 1 else 'promise'} nothing here: the "
-            "recording doesn't say what its waits are for. Record with `overlapscope run`."
-        )
+            f"{' and '.join(counts)} a step {promise} nothing here: {they} ran beside no kernel, and the recording "
+            f"doesn't state whether {they} may. {' '.join(self.unknown)}"
+        ).strip()

@@ -153,9 +153,12 @@ def _why_unknown(trace: Trace) -> Iterator[str]:
         yield (
             f"Of {plural(len(waits), 'event wait')}, {unstated:,} can't be tied to the event's record: with CUDA 13, "
             "those inside of PyTorch, and all that overlapscope didn't record."
+            f"{' Record with `overlapscope run`.' if unstated == len(waits) else ''}"
         )
+    elif len(find_polls(trace)):
+        yield "The recording doesn't state for what the host polls."
     else:
-        yield "A window is longer than the recording, or depends on streams or threads that it doesn't state."
+        yield "A window is longer than the recording, or depends on streams, threads or graphs that it doesn't state."
 
 
 def _loader(trace: Trace, steps: _Steps) -> str:
@@ -302,7 +305,7 @@ def _typical(group: I64, step: I64, steps: int) -> tuple[I64, I64]:
     counts, of_group = np.diff(np.append(begins, len(order))), group[order][begins]
     by_count = np.lexsort((counts, of_group))
     last = np.searchsorted(of_group, np.arange(int(group.max()) + 1), side="right")
-    # Of the steps in ascending order, the middle one: in steps that aren't here, a group has nothing.
+    # The middle step by count. Steps that aren't here come first, since a group has nothing in them.
     middle = last - (steps - steps // 2)
     present = middle >= np.append(0, last[:-1])
     return np.unique(group, return_index=True)[1], np.where(present, pick(counts[by_count], middle, 0), 0)
@@ -324,7 +327,7 @@ def _members(group: I64, step: I64, typical: I64, closed: Bool) -> I64:
 
 
 def _beside(group: I64, step: I64, members: I64, windows: Windows) -> dict[int, tuple[tuple[Beside, ...], int]]:
-    """Return for each group the windows of its members in a typical step, and the row of one with the smallest."""
+    """Return for each group the windows of its members in a typical step, and the row of a member with the smallest."""
     columns, example = [], members
     for width in (windows.least, windows.most):
         # The smallest of each step together, then the second: a median of each.
@@ -353,7 +356,8 @@ def _middle(group: I64, sizes: I64) -> I64:
     """Return the row of each group that has the median size."""
     order = np.lexsort((sizes, group))
     starts = group_starts(group[order])
-    return order[starts + np.diff(np.append(starts, len(order))) // 2]
+    middle: I64 = order[starts + np.diff(np.append(starts, len(order))) // 2]
+    return middle
 
 
 def _alike(keys: Iterable[object]) -> list[I64]:

@@ -1,8 +1,8 @@
 """Judge pairs of random programs by their contracts: `python -m tests.fuzz.contracts --pairs 100000 --jobs 2`.
 
-A program is a list of acts of the host, which it repeats in each step. Its recording is simulated. Which kernels an op
-may run beside is known by following every path through the acts, as nothing else here does it. A second program has
-some of the acts changed. No loss may pass, and nothing else may fail.
+A program is a list of acts of the host, which it repeats in each step. Its recording is simulated. Its true
+order follows from every path through the acts, found without the package. A second program has some of the acts
+changed. No loss may pass, and nothing else may fail.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import math
 import random
 import sys
 import time
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterator
 from multiprocessing import Pool
 from pathlib import Path
@@ -26,7 +26,7 @@ from overlapscope.contracts.compare import Promise, compare
 from overlapscope.contracts.model import Contract
 from overlapscope.contracts.observe import observe
 
-STEPS, MIDDLE = 8, 4
+STEPS, MIDDLE = 6, 3
 COMPUTE, SIDE, UPLOAD, DOWNLOAD = 7, 13, 20, 24
 STREAMS = (COMPUTE, SIDE, UPLOAD, DOWNLOAD)
 MARGIN_PCT = 25
@@ -37,7 +37,7 @@ WAITS = {"stream sync": "cudaStreamSynchronize", "device sync": "cudaDeviceSynch
 
 
 class Act(NamedTuple):
-    """What the host does in each step."""
+    """An act of the host in each step."""
 
     what: str
     stream: int = COMPUTE
@@ -60,7 +60,7 @@ class Program(NamedTuple):
     between: int
     """Number of acts, the last ones, between two steps."""
     stated: str
-    """What is recorded of waits for events: everything, only the waiting `stream`, or `nothing`."""
+    """Part of the waits for events that is recorded: `everything`, the waiting `stream`, or `nothing`."""
 
 
 Windows = dict[tuple[str, str, str, int], list[int]]
@@ -151,8 +151,8 @@ class Recording:
         self._program, self._rng = program, rng
         self.events: list[dict[str, Any]] = []
         self._now, self._correlation = 1e6, 1000
-        self._free: Counter[tuple[int, int]] = Counter()
-        """When the ops of each stream have ended, and what it waits for."""
+        self._free: defaultdict[tuple[int, int], float] = defaultdict(float)
+        """Time at which the ops of each stream, and its waits, have ended."""
         self._reached: dict[tuple[int, int], tuple[float, int, int]] = {}
         """When each event is reached, its stream and the call that recorded it."""
 
@@ -393,7 +393,7 @@ def _least_us(act: Act) -> float:
 
 
 def lose_records(program: Program, rng: random.Random) -> Program:
-    """Lose what the GPU recorded of a copy."""
+    """Lose the GPU's records of a copy."""
     place = rng.choice(_places(program, *COPIES))
     return _put(program, place, program.acts[place]._replace(lost=True), instead=True)
 
@@ -421,7 +421,7 @@ def contract_of(program: Program, seed: int, folder: Path) -> Contract:
 
 
 def defects_of(program: Program, contract: Contract) -> Iterator[str]:
-    """Yield what is wrong with a contract."""
+    """Yield the defects of a contract."""
     truth = true_windows(program)
     groups = {(group.kind, group.memory, group.op, group.bytes): group for group in contract.copies}
     if truth.keys() != groups.keys():
@@ -429,7 +429,7 @@ def defects_of(program: Program, contract: Contract) -> Iterator[str]:
         return
     sure = is_sure(program)
     for key, group in groups.items():
-        for number, run in enumerate([each for each in group.beside for _ in range(each.count)]):
+        for number, run in enumerate([each for each in group.beside for _ in range(each.times)]):
             right = truth[key][number]
             if not run.least <= right <= run.most or (sure and run.least != run.most):
                 yield f"{key}: beside {run.least} to {run.most} kernels instead of {right}"
@@ -441,12 +441,12 @@ def is_sure(program: Program) -> bool:
 
 
 def loss(before: Program, contract: Contract, after: Program) -> str:
-    """Return what of a contract is lost in a program; empty if nothing is."""
+    """Return the part of a contract that a program loses; empty if it keeps all."""
     if waits(after) - waits(before):
         return "waits"
     promised: dict[tuple[str, str, str], list[int]] = {}
     for group in contract.copies:
-        least = [run.least for run in group.beside for _ in range(run.count)]
+        least = [run.least for run in group.beside for _ in range(run.times)]
         promised.setdefault((group.kind, group.op, group.memory), []).extend(least)
     values: dict[tuple[str, str, str], list[int]] = {}
     for (kind, memory, op, _), each in true_windows(after).items():
@@ -473,7 +473,7 @@ class Finding(NamedTuple):
 
 
 def judged(seed: int, folder: Path) -> Iterator[tuple[str, Finding | None]]:
-    """Yield for each pair of a seed the kind of verdict, and what is wrong about it."""
+    """Yield the verdict on each pair of a seed, with a finding if it is wrong."""
     rng = random.Random(seed)
     program = random_program(rng)
     contract = contract_of(program, seed, folder)
@@ -488,7 +488,7 @@ def judged(seed: int, folder: Path) -> Iterator[tuple[str, Finding | None]]:
 def verdict_on(
     before: Program, contract: Contract, after: Program, promises: tuple[Promise, ...], seed: int, edits: str
 ) -> tuple[str, Finding | None]:
-    """Return whether a pair passes, fails or is uncertain, and what is wrong about that."""
+    """Return the verdict on a pair, with a finding if it is wrong."""
     results = {promise.result for promise in promises}
     verdict = "fail" if "lost" in results else "unknown" if "unknown" in results else "pass"
     lost = "records" if any(act.lost for act in after.acts) else loss(before, contract, after)

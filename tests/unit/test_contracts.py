@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import tarfile
+import tomllib
 from collections.abc import Callable
 from functools import cache
 from pathlib import Path
@@ -17,7 +18,7 @@ from overlapscope import load
 from overlapscope.analysis.order import HappensBefore, stated_order, strictest_order
 from overlapscope.base.marks import COLLECTIVE, WORK_WAIT
 from overlapscope.contracts.compare import Promise, compare
-from overlapscope.contracts.file import from_toml, to_toml
+from overlapscope.contracts.file import _plain, from_toml, to_toml
 from overlapscope.contracts.model import Beside, Contract, TransferGroup
 from overlapscope.contracts.observe import observe
 from overlapscope.errors import ConfigError
@@ -343,7 +344,7 @@ def test_a_window_that_is_too_small_even_at_best_is_lost(collectives: Path) -> N
 
     def result(*beside: tuple[int, int, int]) -> str:
         runs = tuple(Beside(*run) for run in beside)
-        changed = replace(group, beside=runs, count=sum(run.count for run in runs))
+        changed = replace(group, beside=runs, count=sum(run.times for run in runs))
         changes = (changed if each is group else each for each in contract.collectives)
         now = replace(contract, collectives=tuple(changes))
         return next(each.result for each in compare(contract, now) if each.part == "overlap")
@@ -383,6 +384,23 @@ def test_the_file_reads_back_as_the_contract(training: Trace) -> None:
     contract = observe(training)
     assert from_toml(to_toml(contract), "x") == contract
     assert len(to_toml(contract)) < 4096
+
+
+@pytest.mark.parametrize(
+    "lines",
+    ["", "a = 1", 'a = "x"  # y', "a = [[1, 2]]", "[[t]]", "a = 1\n\n# c\n[[t]]\nb = 2\n[[t]]\nb = 3"],
+)
+@pytest.mark.parametrize(
+    "more",
+    ["", "a = 1", "[[a]]", "a = 01", "a = [1,]", 'a = "\\n"', "[t]", "a = true", "é = 1", "c = [1, 2\n]", "[[t]]", "x"],
+)
+def test_plain_files_are_read_as_any_other(lines: str, more: str) -> None:
+    text = f"{lines}\n{more}\n"
+    try:
+        expected = tomllib.loads(text)
+    except tomllib.TOMLDecodeError:
+        expected = None
+    assert _plain(text) in (None, expected)
 
 
 @pytest.mark.parametrize(
