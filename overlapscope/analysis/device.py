@@ -23,13 +23,14 @@ from overlapscope.analysis.groups import find_stalls, group_copies, group_kernel
 from overlapscope.analysis.host import Blocking
 from overlapscope.analysis.host_sampled import with_sampled
 from overlapscope.analysis.host_steps import host_times
+from overlapscope.analysis.missing_ops import find_unanswered
 from overlapscope.analysis.net_overlap import net_overlap
 from overlapscope.analysis.periods import Periods, behind_warm_up, find_ranges, find_steps
 from overlapscope.analysis.pieces import ExposedComm, ExposedCopies, ExposedOther, IdleTime
 from overlapscope.analysis.plain_step import possible_step
 from overlapscope.analysis.results import Device, Outside, StepRange
 from overlapscope.analysis.timeline import Timeline, build, lengths, measured, stream_use
-from overlapscope.base.intervals import I64, Intervals, clip, covered, total, union
+from overlapscope.base.intervals import I64, Bool, Intervals, clip, covered, total, union
 from overlapscope.catalog.causes import (
     COMM_CAUSES,
     COMM_RANK,
@@ -138,7 +139,10 @@ def _after_lead_in(timeline: Timeline, windows: Intervals) -> Intervals:
 
 def _find_causes(trace: Trace, comparable: Trace, device: int, blocking: Blocking) -> Causes:
     timeline = behind_warm_up(trace, build(trace, device))
-    steps = find_steps(trace, timeline)
+    steps, ranges = find_steps(trace, timeline), find_ranges(trace, timeline)
+    # The last step ends with the window, so it is never judged, and stands for those that the end cut off.
+    before_last = np.arange(len(steps)) < len(steps) - 1
+    steps = replace(steps, partial=steps.partial | (_cut_off(trace, steps) & before_last))
     for_causes = (
         timeline if comparable is trace else replace(build(comparable, device), lead_in_end_ns=timeline.lead_in_end_ns)
     )
@@ -153,9 +157,16 @@ def _find_causes(trace: Trace, comparable: Trace, device: int, blocking: Blockin
         exposed_other=exposed_other.attribute(timeline),
         idle=with_sampled(comparable, idle_time.attribute(comparable, for_causes, edges, blocking), steps, device),
         steps=steps,
-        ranges=find_ranges(trace, timeline),
+        ranges=replace(ranges, partial=ranges.partial | _cut_off(trace, ranges)),
         edges=edges,
     )
+
+
+def _cut_off(trace: Trace, periods: Periods) -> Bool:
+    """Select the periods that may have made launches whose ops the end of the recording cut off."""
+    late = trace.runtime_calls.start_ns[find_unanswered(trace).cut_off[:1]]
+    cut_off: Bool = trace.annotations.end_ns[periods.row] > late.min(initial=np.iinfo(np.int64).max)
+    return cut_off
 
 
 def _figures(
@@ -188,7 +199,7 @@ def _figures(
         overlap=figures.overlap,
         judged=_together(in_judged, judged) if len(judged.starts) else None,
         per_step=None if narrowed else average(each_step, comparable(whole, spans_ns, settled=settled)),
-        outside=None if narrowed or not len(steps) else _outside(timeline, steps),
+        outside=None if narrowed or not len(steps) else _outside(trace, timeline, steps, each_step),
         streams=stream_use(timeline, starts, ends),
         copies=group_copies(timeline, steps, windows),
         exposed_copy_by_cause=figures.exposed_copy_by_cause,
@@ -208,12 +219,17 @@ def _figures(
     )
 
 
-def _outside(timeline: Timeline, steps: Periods) -> Outside:
+def _outside(trace: Trace, timeline: Timeline, steps: Periods, periods: Sequence[Period]) -> Outside:
     ops, first, last = timeline.ops, int(steps.start_ns[0]), int(steps.end_ns[-1])
     rows = (ops.start_ns >= timeline.judged_from_ns) & ((ops.end_ns <= first) | (ops.start_ns >= last))
     copied = {kind: ops.bytes[rows & (ops.kind == kind)] for kind in (Kind.H2D, Kind.D2H)}
     moved = {kind: None if (sizes < 0).any() else int(sizes.sum()) for kind, sizes in copied.items()}
+    # The device's time before a step's first op belongs to the step before it, except for the only one.
+    unmeasured_ns = 0
+    if len(periods) == 1 and first == timeline.start_ns == timeline.judged_from_ns:
+        unmeasured_ns = max(0, first - int(trace.annotations.start_ns[steps.row[0]]))
     return Outside(
+        unmeasured_ns=unmeasured_ns,
         before_ns=first - timeline.judged_from_ns,
         after_ns=timeline.end_ns - last,
         h2d_bytes=moved[Kind.H2D],

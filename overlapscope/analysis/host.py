@@ -40,6 +40,11 @@ class Blocking(Struct, frozen=True, eq=False):
     staging: Bool
     """True if the call is an upload from pageable memory or page-locking, in which the driver works on host memory."""
 
+    @property
+    def waits(self) -> I64:
+        """Rows of the calls that wait for the GPU, rather than for memory."""
+        return self.row[~self.allocation & ~self.staging]
+
 
 @kept()
 def find_blocking(trace: Trace) -> Blocking:

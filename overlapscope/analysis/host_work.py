@@ -97,7 +97,13 @@ def time_of(trace: Trace, thread: int, companion: int, cause: IdleCause) -> Inte
 
 def shows_ops(trace: Trace, *threads: int) -> bool:
     """Return whether ops of any of the threads were recorded, so that dispatch and Python differ."""
-    return any(len(rows_of(trace.cpu_ops, thread)) for thread in threads)
+    return any(len(rows_of(_operators(trace), thread)) for thread in threads)
+
+
+@kept()
+def _operators(trace: Trace) -> HostEvents:
+    """Return the CPU ops outside of which a thread is in Python. Nsight Systems has calls of libraries among them."""
+    return trace.cpu_ops.take(trace.cpu_ops.named(host_ops.is_operator)) if trace.recorder == "nsys" else trace.cpu_ops
 
 
 @kept()

@@ -9,7 +9,7 @@ The last three, except long CPU ops, are charged to earlier blocking calls, up t
 host waiting while the GPU still worked: without them, the host would have been here that much earlier.
 
 Where no CPU op of a thread was recorded, its ops and its Python look the same: time between launches that follow one
-another closely is dispatch, and the rest is Python, or work on the CPU in programs without Python.
+another closely is dispatch. The rest is Python if frames or samples show it, and else was not recorded.
 """
 
 from __future__ import annotations
@@ -165,7 +165,7 @@ def _gather(trace: Trace, blocking: Blocking) -> _Host:
         blocked=calls.take(blocking.row),
         staging=calls.take(blocking.row[blocking.staging]),
         allocation=calls.take(blocking.row[blocking.allocation]),
-        syncs=calls.take(blocking.row[~blocking.allocation & ~blocking.staging]),
+        syncs=calls.take(blocking.waits),
         keeping=keeping,
         kept=calls.take(keeping),
         slow=_slow_stretches(trace),
@@ -196,9 +196,11 @@ def _label(host: _Host, late: Late, thread: int, companion: int) -> _Labelled:
         (IdleCause.GC_PAUSE, work.pause_elsewhere),
         (IdleCause.CPU_OPS, inside(host.long_ops)),
     )
-    rest = ((IdleCause.CPU_OPS, work.cpu_ops), (IdleCause.DISPATCH, work.dispatch))
+    rest = [(IdleCause.CPU_OPS, work.cpu_ops), (IdleCause.DISPATCH, work.dispatch)]
     if not ops_shown:
-        rest = ((IdleCause.DISPATCH, work.dispatch), (_between_calls(host.trace), host.slow))
+        sampled = host.trace.host_activity is not None and host.trace.host_activity.stacks
+        python = host.slow if sampled else intersect(host.slow, inside(host.trace.python_frames))
+        rest += [(IdleCause.PYTHON, python), (IdleCause.NOT_RECORDED, host.slow)]
     layers = [(name, layer) for name, layer in (*every, *rest) if len(layer.starts)]
     row, start, end = _cut(late, [layer for _, layer in layers])
     cause = np.full(len(start), RANK[IdleCause.PYTHON if ops_shown else IdleCause.DISPATCH])
@@ -207,11 +209,6 @@ def _label(host: _Host, late: Late, thread: int, companion: int) -> _Labelled:
     chargeable = ~contains(join(*(layer for _, layer in every)), start)
     call = np.where(np.isin(cause, _AT_CALL), _call_around(host, (thread, companion), start), -1)
     return _Labelled(row, start, end, cause, call, chargeable)
-
-
-def _between_calls(trace: Trace) -> IdleCause:
-    """Return the cause of time between runtime calls of threads whose ops were not recorded."""
-    return IdleCause.CPU_OPS if trace.framework == "cuda" else IdleCause.PYTHON
 
 
 def _outermost_waits(trace: Trace, blocking: Blocking) -> I64:

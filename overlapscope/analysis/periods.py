@@ -26,7 +26,7 @@ class Periods(Columns, frozen=True):
     start_ns: I64
     end_ns: I64
     partial: Bool
-    """True if it began in the lead-in, so that a part of it was cut off."""
+    """True if it began in the lead-in, or the recording's end cut off ops, so that a part of it is missing."""
 
     def inside(self, starts: I64, ends: I64) -> Periods:
         """Return the periods within one of the given disjoint windows, which are sorted by start."""

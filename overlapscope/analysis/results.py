@@ -71,6 +71,9 @@ class Plain(msgspec.Struct, frozen=True, kw_only=True):
 class Outside(msgspec.Struct, frozen=True, kw_only=True):
     """Part of a device's recording after the lead-in that lies in no step."""
 
+    unmeasured_ns: int
+    """Time of the first judged step on the host before the recording's first GPU op, if its successor, which would show
+    as much, isn't judged: the window begins with that op. 0 if the device had work before."""
     before_ns: int
     """Time before the first step."""
     after_ns: int

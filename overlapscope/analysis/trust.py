@@ -12,15 +12,17 @@ from collections.abc import Iterable
 import numpy as np
 from msgspec.structs import replace
 
-from overlapscope.analysis.missing_ops import launched_parts, only_memsets, recorded_launches
+from overlapscope.analysis.grouping import rows_by
+from overlapscope.analysis.missing_ops import find_unanswered, launched_parts, recorded_launches
+from overlapscope.analysis.periods import is_step
 from overlapscope.analysis.trust_results import Check, Trust
 from overlapscope.base.kept import kept
-from overlapscope.base.words import plural
+from overlapscope.base.words import duration, plural
 from overlapscope.catalog import devices
 from overlapscope.catalog.recorders import recorder_by_id
 from overlapscope.trace import op_names
 from overlapscope.trace.lost import EVERYTHING, GPU_OPS, OF_KIND, WORDS, Part, in_order
-from overlapscope.trace.model import Index, Kind, Trace, TraceTable
+from overlapscope.trace.model import HostEvents, Index, Kind, Trace
 
 CLOCK_TOLERANCE_NS = 50_000
 """CPU and GPU clocks are matched to some 10 us. A GPU op that begins before its launch by more than this is worth a
@@ -30,6 +32,15 @@ CLOCK_LIMIT_NS = 1_000_000
 _US_NS = 1_000
 _NAMED = 4
 """Maximum number of calls to name."""
+UNTOUCHED_SHARE = 0.001
+"""Maximum share of the host's time that events without a duration may have taken without touching a figure."""
+_LOST = "The GPU may look idle where they ran."
+_UNTOUCHED = "They can't have lasted long enough to matter."
+_NO_OPS = (
+    "Usual reasons: the profiler stopped before the GPU had finished (synchronize first); it had no warm-up step "
+    "(schedule(warmup=1)); the user may not read the GPU's records (see NVIDIA's ERR_NVGPUCTRPERM); or another "
+    "profiler, such as nsys, ncu or DCGM, used the GPU."
+)
 
 
 @kept()
@@ -109,7 +120,7 @@ def _readable(trace: Trace) -> Check:
 
 def _times(trace: Trace) -> Check:
     left_out = Counter({part: count for part, count in trace.damage.impossible_by.items() if part in WORDS})
-    timeless = _timeless(trace)
+    timeless, touched = _timeless(trace)
     if not trace.damage.impossible_times and not timeless:
         return Check.ok("durations", "All times are possible.")
     sentences = []
@@ -123,7 +134,9 @@ def _times(trace: Trace) -> Check:
         have = "has no duration, or one" if count == 1 else "have no duration, or one"
         sentences.append(f"{plural(count, 'event')} {have} that is impossibly short: {_counted(timeless)}.")
     return Check.warn(
-        "durations", f"{' '.join(sentences)} The GPU may look idle where they ran.", {*left_out, *timeless}
+        "durations",
+        f"{' '.join(sentences)} {_LOST if left_out or touched else _UNTOUCHED}",
+        {*left_out, *touched},
     )
 
 
@@ -141,11 +154,12 @@ def _sizes(trace: Trace) -> Check:
     )
 
 
-def _timeless(trace: Trace) -> Counter[Part]:
-    """Return the number of events without a duration in each part.
+def _timeless(trace: Trace) -> tuple[Counter[Part], set[Part]]:
+    """Return the number of events without a duration in each part, and the parts whose figures they touch.
 
     In a file with whole microseconds, shorter events have no duration, so GPU ops are reported only if all ops of a
-    kind have none.
+    kind have none. An event of the host lasted at most until the next one on its thread began, so that a few of them
+    can't hide anything that matters; steps always do.
     """
     ops = trace.gpu_ops
     length = ops.end_ns - ops.start_ns
@@ -158,14 +172,33 @@ def _timeless(trace: Trace) -> Counter[Part]:
     for kind, part in OF_KIND.items():
         of_kind = ops.kind == kind
         timeless[part] += int((of_kind & none).sum()) if not coarse or none[of_kind].all() else 0
-    hosts: tuple[tuple[Part, TraceTable], ...] = (
+    hosts: tuple[tuple[Part, HostEvents], ...] = (
         ("calls", trace.runtime_calls),
         ("ops", trace.cpu_ops),
         ("ranges", trace.annotations),
     )
+    touched = {*+timeless}
     for part, table in hosts if not coarse else ():
-        timeless[part] += int((table.end_ns == table.start_ns).sum())
-    return +timeless
+        rows = np.flatnonzero(table.end_ns == table.start_ns)
+        timeless[part] += len(rows)
+        if _longest(table, rows) > UNTOUCHED_SHARE * _longest(table, np.arange(len(table))):
+            touched.add(part)
+    if (
+        timeless["ranges"]
+        and (is_step(trace.annotations) & (trace.annotations.end_ns == trace.annotations.start_ns)).any()
+    ):
+        touched.add("ranges")
+    return +timeless, touched
+
+
+def _longest(table: HostEvents, rows: Index) -> int:
+    """Return how long events of the host may have lasted at most: each until the next one on its thread began."""
+    longest = 0
+    for _, of_thread in rows_by(table.thread):
+        start = table.start_ns[of_thread]
+        until = np.append(start[1:], max(int(table.end_ns[of_thread].max()), int(start[-1])))
+        longest += int((until - start)[np.isin(of_thread, rows)].sum())
+    return longest
 
 
 def _activity(trace: Trace) -> Check:
@@ -224,24 +257,30 @@ def _clock(trace: Trace) -> Check:
 
 
 def _dropped(trace: Trace) -> Check:
-    launches, answered = recorded_launches(trace)
-    dropped = launches[~answered]
-    if not len(trace.gpu_ops) or not len(dropped):
-        return Check.ok("dropped-ops", "Every recorded launch has its GPU op.")
-    if only_memsets(trace, launches, answered):
-        return Check.ok(
-            "dropped-ops",
-            f"Every recorded launch has its GPU op, except {plural(len(dropped), 'memset')} of unknown size: a memset "
-            "of no bytes has none.",
+    launches, unanswered = recorded_launches(trace)[0], find_unanswered(trace)
+    dropped, late = unanswered.dropped, unanswered.cut_off
+    if len(launches) and not len(trace.gpu_ops):
+        return Check.fail(
+            "dropped-ops", f"{plural(len(launches), 'recorded launch')}, and no GPU op. {_NO_OPS}", GPU_OPS
         )
-    parts = launched_parts(trace, dropped)
-    return Check.warn(
-        "dropped-ops",
-        f"{len(dropped):,} of {plural(len(launches), 'recorded launch')} {'has' if len(dropped) == 1 else 'have'} no "
-        f"GPU op: the profiler dropped them or was stopped before they ran ({_calls_named(trace, dropped)}). The GPU "
-        "looks idle where they ran.",
-        parts,
-    )
+    if len(dropped):
+        return Check.warn(
+            "dropped-ops",
+            f"{len(dropped):,} of {plural(len(launches), 'recorded launch')} {'has' if len(dropped) == 1 else 'have'} "
+            f"no GPU op: the profiler dropped them ({_calls_named(trace, dropped)}). Where nothing else ran, the GPU's "
+            "work is unknown.",
+            launched_parts(trace, dropped),
+        )
+    every = "Every recorded launch has its GPU op"
+    if len(late):
+        tail = duration(int(trace.runtime_calls.end_ns.max() - trace.runtime_calls.start_ns[late[0]]))
+        return Check.ok(
+            "dropped-ops", f"{every}, except {len(late):,} in the last {tail}: the recording ended before they ran."
+        )
+    if len(unanswered.empty):
+        memsets = plural(len(unanswered.empty), "memset")
+        return Check.ok("dropped-ops", f"{every}, except {memsets} of unknown size: a memset of no bytes has none.")
+    return Check.ok("dropped-ops", f"{every}.")
 
 
 def _directions(trace: Trace) -> list[Check]:

@@ -6,6 +6,7 @@ import numpy as np
 
 from overlapscope.analysis import calls as call_kinds
 from overlapscope.analysis.grouping import rows_by
+from overlapscope.analysis.missing_ops import find_unanswered
 from overlapscope.analysis.periods import Periods, is_step, judged_steps
 from overlapscope.analysis.pieces import IdleTime
 from overlapscope.analysis.steady import judge_steady
@@ -20,7 +21,7 @@ from overlapscope.base.words import clean, percent, plural
 from overlapscope.catalog.causes import IDLE_RANK, IdleCause
 from overlapscope.catalog.devices import as_recorded
 from overlapscope.catalog.recorders import recorder_by_id
-from overlapscope.trace.lost import EVERYTHING
+from overlapscope.trace.lost import EVERYTHING, GPU_OPS
 from overlapscope.trace.model import OwnPeriod, Sync, Trace
 from overlapscope.trace.op_names import is_migration
 
@@ -101,7 +102,9 @@ def _lead_in(trace: Trace, timeline: Timeline, steps: Periods) -> Check:
 
 
 def _missing_ops(trace: Trace, timeline: Timeline, idle: IdleTime) -> Check:
-    pieces = idle.take(idle.cause == IDLE_RANK[IdleCause.MISSING_OPS])
+    # The check of dropped ops names those whose launch was recorded.
+    waited = ~np.isin(idle.call, find_unanswered(trace).dropped)
+    pieces = idle.take(waited & (idle.cause == IDLE_RANK[IdleCause.MISSING_OPS]))
     missing, window = int(pieces.length_ns.sum()), timeline.end_ns - timeline.start_ns
     if missing <= MISSING_SHARE * window:
         return Check.ok("missing-ops", "The host did not wait for ops that were not recorded.")
@@ -109,11 +112,11 @@ def _missing_ops(trace: Trace, timeline: Timeline, idle: IdleTime) -> Check:
     detail = (
         f"For {missing / 1e6:.2f} ms ({100 * missing / window:.1f}% of the window) the host waited for the GPU "
         f"(longest in {as_recorded(call)}), and the trace has no op there: its work was probably queued before the "
-        "recording, in a graph whose kernels were not recorded, or of another process. That time is shown as missing "
-        "ops, not as idle. Synchronize before recording, and record more steps."
+        "recording, in a graph that was not recorded whole, such as a loop in it, or of another process. That time is "
+        "shown as missing ops, not as idle."
     )
     if missing > MUCH_MISSING * window:
-        return Check.fail("missing-ops", detail, EVERYTHING)
+        return Check.fail("missing-ops", detail, GPU_OPS)
     return Check.warn("missing-ops", detail, ())
 
 

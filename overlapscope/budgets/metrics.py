@@ -14,7 +14,7 @@ from overlapscope.analysis.results import missing_ns
 from overlapscope.base.words import size
 from overlapscope.budgets.verdicts import Unit
 from overlapscope.catalog.causes import COMM_CAUSES, COPY_CAUSES, IDLE_CAUSES, STALL_CAUSES, IdleCause
-from overlapscope.trace.lost import CAUSES, FIGURES, HOST, Part
+from overlapscope.trace.lost import CAUSES, ENGINES, FIGURES, FINDINGS, HOST, Part
 
 Direction = Literal["h2d", "d2h"]
 DIRECTIONS: Final[tuple[Direction, ...]] = ("h2d", "d2h")
@@ -67,7 +67,7 @@ class Metric(Struct, frozen=True, kw_only=True):
 
     Metrics of GPU programs don't exist for them, so that a recording without GPU activity can't meet their budgets.
     """
-    rests_on: frozenset[Part] = FIGURES
+    rests_on: frozenset[Part] = ENGINES
     """Parts of the recording that the metric is computed from. If one of them may be incomplete, it is unknown."""
 
     def read(self, sample: Sample, direction: Direction | None) -> float | None:
@@ -132,7 +132,7 @@ def _of_step(id: str, meaning: str, field: str, unit: Unit = "ns", known: Known 
         known=known,
         needs="host",
         by_range=False,
-        rests_on=CAUSES,
+        rests_on=FINDINGS,
     )
 
 
@@ -190,6 +190,7 @@ _ALL: Final = (
         part=_idle_ns,
         whole=_span_ns,
         blames=("idle",),
+        rests_on=FIGURES,
     ),
     Metric(
         id="host_stall_time",
@@ -198,7 +199,7 @@ _ALL: Final = (
         unit="ns",
         part=lambda sample, _: sum(sample.figures.idle_by_cause.get(cause, 0) for cause in STALL_CAUSES),
         blames=("idle",),
-        rests_on=CAUSES,
+        rests_on=CAUSES | {"fills"},
     ),
     Metric(
         id="step_time",

@@ -156,15 +156,13 @@ def _rulings(report: Report, rule: str, floor_pct: float) -> list[Ruling]:
     rests_on = RULES[rule].rests_on
     rulings = []
     for subject, trace, device in subjects(report, scope="window"):
-        missing = doubt(trace, rests_on)
         where = place_words(report, subject) if len(report.traces) > 1 else ""
         findings = () if device is None else _findings(report, trace.source, device, rule, floor_pct)
-        if (
-            not missing
-            and device is not None
-            and findings
-            and not any(_stands(each, device, floor_pct) for each in findings)
-        ):
+        missing = doubt(trace, rests_on)
+        if device is not None and any(_stands(each, device, floor_pct) for each in findings):
+            # What is lost may hide more, but takes nothing back.
+            missing = None
+        elif findings and not missing:
             missing = "how much of the cost is the profiler's is not known; `overlapscope run` measures it"
         status: Status = "unknown" if missing else "fail" if findings else "pass"
         rulings.append(

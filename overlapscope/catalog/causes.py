@@ -77,6 +77,7 @@ class IdleCause(StrEnum):
     PROFILER_OVERHEAD = "profiler-overhead"
     LAUNCH_LATENCY = "launch-latency"
     LEAD_IN = "lead-in"
+    NOT_RECORDED = "not-recorded"
     MISSING_OPS = "missing-ops"
     UNRECORDED = "unrecorded"
     UNKNOWN = "unknown"
@@ -573,6 +574,15 @@ IDLE: Final = _by_id(
         meaning="The gap lies in the lead-in, where ops may be missing.",
         evidence="in the lead-in, where ops may be missing",
         colors=("#d9dce1", "#454a53"),
+    ),
+    Cause(
+        IdleCause.NOT_RECORDED,
+        meaning="The GPU waited for the host, and the recording does not show what the launching thread did.",
+        evidence="nothing was recorded of what the launching thread did",
+        colors=("#b9bfa8", "#5d6350"),
+        remedy="Record what the host does: with CPU activities (ProfilerActivity.CPU), or with `overlapscope run`.",
+        elsewhere=("Record what the host does: `overlapscope run` records the ops and the Python of PyTorch.", ""),
+        by_host=True,
     ),
     Cause(
         IdleCause.MISSING_OPS,

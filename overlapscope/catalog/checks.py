@@ -25,6 +25,8 @@ class TrustCheck(Struct, frozen=True):
     """True if a warning means that events may be lost. Reports of old versions don't name the lost parts."""
 
 
+_WITHOUT_LOST: Final = "All figures except those that rest on the parts that it names as lost."
+
 CHECKS: Final = {
     check.id: check
     for check in (
@@ -34,6 +36,7 @@ CHECKS: Final = {
             affects="Everything after the cut is missing.",
             remedy="Record again, and let the program end by itself: the file is written when the recording ends.",
             grave="the file is cut",
+            comparable=_WITHOUT_LOST,
             warns_of_loss=True,
         ),
         TrustCheck(
@@ -41,26 +44,32 @@ CHECKS: Final = {
             meaning="Warns if events were damaged or lost.",
             affects="Lost events are missing everywhere.",
             remedy="Copy the file again from where it was written. If it is damaged there too, record again.",
+            comparable=_WITHOUT_LOST,
             warns_of_loss=True,
         ),
         TrustCheck(
             "durations",
             meaning="Warns if events have no duration, or were left out because their times are impossible.",
-            affects="The GPU may look idle where these events ran.",
+            affects="The GPU may look idle where these events ran. Events of the host that can't have lasted long "
+            "touch nothing.",
             remedy="Record again.",
+            comparable=_WITHOUT_LOST,
             warns_of_loss=True,
         ),
         TrustCheck(
             "copy-sizes",
             meaning="Warns if a copy moved more bytes than is possible.",
-            affects="Bytes and bandwidths leave these ops out.",
-            remedy="Record again if you need bandwidths; the other figures hold.",
+            affects="Bytes and bandwidths leave these ops out, and their times may be wrong.",
+            remedy="Record again.",
+            comparable=_WITHOUT_LOST,
+            warns_of_loss=True,
         ),
         TrustCheck(
             "copy-directions",
             meaning="Warns if the direction of copies is unknown.",
             affects="Such copies count as work within the device, though they may be copies between host and device.",
             remedy="Record again with a recorder that names copies, such as `overlapscope run`.",
+            comparable=_WITHOUT_LOST,
             warns_of_loss=True,
         ),
         TrustCheck(
@@ -80,9 +89,13 @@ CHECKS: Final = {
         ),
         TrustCheck(
             "dropped-ops",
-            meaning="Warns if recorded launches have no GPU op.",
-            affects="The GPU looks idle where the missing ops ran.",
-            remedy="Record fewer steps (`--active`; nsys: a shorter capture), or fewer kinds of events (`--light`).",
+            meaning="Warns if recorded launches have no GPU op; fails if none has one.",
+            affects="Figures of the kinds of ops that are missing; where nothing else ran, the GPU's work is unknown. "
+            "Launches right before the end of the recording do not count: their ops ran after it.",
+            remedy="Record fewer steps (`--active`; nsys: a shorter capture), or fewer kinds of events (`--light`). If "
+            "no op was recorded, synchronize before the profiler stops, give it a warm-up step, let the user read the "
+            "GPU's records (NVIDIA's ERR_NVGPUCTRPERM), and stop other profilers.",
+            comparable=_WITHOUT_LOST,
             warns_of_loss=True,
         ),
         TrustCheck(
@@ -90,6 +103,7 @@ CHECKS: Final = {
             meaning="Warns if CUDA graphs were recorded as one op each.",
             affects="Copies, communication and idle time inside a graph count as compute.",
             remedy="Record with `nsys profile --cuda-graph-trace=node`.",
+            comparable=_WITHOUT_LOST,
             warns_of_loss=True,
         ),
         TrustCheck(
@@ -114,8 +128,8 @@ CHECKS: Final = {
             "missing-ops",
             meaning="Warns if the host waited for the GPU while no op ran; fails if that took over 10% of the window.",
             affects="The GPU's work in that time is unknown, so it counts neither as idle nor as work.",
-            remedy="Synchronize before the recording begins, record from before CUDA graphs are captured, and stop "
-            "other processes on the GPU.",
+            remedy="Synchronize before the recording begins, record from before CUDA graphs are captured, run loops of "
+            "graphs (conditional nodes) in the host's code while recording, and stop other processes on the GPU.",
             comparable="The steps without such waits.",
         ),
         TrustCheck(

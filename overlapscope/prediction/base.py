@@ -7,12 +7,15 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from overlapscope.analysis.grouping import distinct
+from overlapscope.analysis.host import find_blocking
+from overlapscope.analysis.missing_ops import find_missing
 from overlapscope.analysis.plain_step import PlainStep
 from overlapscope.analysis.steps import begins_with_warm_up
 from overlapscope.analysis.timeline import Timeline
 from overlapscope.analysis.timeline import build as build_timeline
 from overlapscope.analysis.trust import clocks_agree, judge_file
 from overlapscope.base.columns import quantile
+from overlapscope.base.intervals import total
 from overlapscope.base.words import check_device, duration, percent, plural, unit_for
 from overlapscope.errors import UsageError
 from overlapscope.prediction.calibration import Calibration
@@ -32,7 +35,8 @@ _LEAST_LATENCY_NS = 10_000
 MOST_SPREAD = 0.25
 """Report steps that differ by more than this fraction."""
 MOST_LOST = 0.01
-"""Maximum fraction of ops after the lead-in without a recorded launch in a valid replay."""
+"""Maximum fraction of ops after the lead-in without a recorded launch, and of time in which ops are missing, in a valid
+replay."""
 
 
 class Base(Struct, frozen=True, eq=False, weakref=True):
@@ -106,7 +110,7 @@ def prepare(trace: Trace, calibration: Calibration | None) -> Base:
     try:
         replayed = replay(graph)
         steps = step_times(graph, judged, replayed.start_ns, replayed.end_ns)
-        fidelity = judge(graph, replayed, recorded, steps, chosen, timeline.judged_from_ns)
+        fidelity = judge(graph, replayed, recorded, steps, timeline)
     except Deadlock:
         fidelity = Fidelity(
             valid=False,
@@ -174,11 +178,9 @@ def _busiest(trace: Trace) -> int:
     )
 
 
-def judge(
-    graph: Graph, replayed: Replay, measured: StepTimes, steps: StepTimes, device: int, lead_in_end_ns: int
-) -> Fidelity:
+def judge(graph: Graph, replayed: Replay, measured: StepTimes, steps: StepTimes, timeline: Timeline) -> Fidelity:
     """Compare the replay of the unchanged graph with the recording."""
-    items = graph.items
+    items, device = graph.items, timeline.device
     here = items.device == device
     error_pct = 100 * quantile(np.abs(steps.lengths_ns - measured.lengths_ns) / np.maximum(measured.lengths_ns, 1), 0.5)
     # Compare starts within each step, so that an error in a step does not affect the next.
@@ -191,12 +193,15 @@ def judge(
     if not clocks_agree(checks):
         reasons.append("The clocks of host and device disagree, so launches cannot be matched to GPU ops.")
     # Ops of the lead-in were launched before the recording, so their launches are not missing.
-    behind = items.start_ns[here] >= lead_in_end_ns
+    behind = items.start_ns[here] >= timeline.judged_from_ns
     lost = float(np.mean(items.call[here][behind] < 0)) if behind.any() else 1.0
     if lost > MOST_LOST:
         reasons.append(
             f"{percent(100 * lost)} of the GPU ops have no recorded launch, so what they waited for is unknown."
         )
+    missing_ns = total(find_missing(graph.trace, timeline, find_blocking(graph.trace)).when)
+    if missing_ns > MOST_LOST * (timeline.end_ns - timeline.judged_from_ns):
+        reasons.append(f"The GPU did work of {duration(missing_ns)} that was not recorded, so a replay would skip it.")
     if error_pct > MOST_ERROR_PCT:
         reasons.append(
             f"The replay's steps differ from the recorded ones by {percent(error_pct)} (median), more than "

@@ -114,7 +114,7 @@ _PERIOD: Final = (
     *_integers(start_ns="when it began on the device", end_ns="when it ended", span_ns="its length"),
     *_BUCKETS,
     *_OVERLAP,
-    SqlColumn("partial", "boolean", "whether it began in the lead-in and was cut there"),
+    SqlColumn("partial", "boolean", "whether a part of it is missing: it began in the lead-in, or the recording ended"),
 )
 _HOST: Final = (
     *_ID,

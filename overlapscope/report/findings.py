@@ -22,8 +22,6 @@ if TYPE_CHECKING:
 
 CONTRADICTS = 0.1
 """A replay contradicts a finding that explains most of the lost time if its saving is below this share of the cost."""
-MORE = 1.1
-"""A saving is explained if it exceeds this multiple of the cost."""
 
 
 def find_all(
@@ -105,7 +103,7 @@ def _is_nothing(saving: Saving | None, judged_ns: int) -> bool:
 
 
 def _doubt(claims: Claims, draft: Draft, saving: Saving | None) -> str:
-    """Return reservations about a saving: it contradicts the cost, or exceeds it."""
+    """Return reservations about a saving that contradicts the cost."""
     if saving is None:
         return ""
     lost_ns = claims.buckets.idle_ns + claims.buckets.exposed_copy_ns
@@ -114,8 +112,6 @@ def _doubt(claims: Claims, draft: Draft, saving: Saving | None) -> str:
             "The finding explains most of the time that the GPU loses, but the replay saves hardly any of it: one of "
             "the two is wrong, or something else is nearly as slow."
         )
-    if saving.saved_ns > MORE * draft.bound_ns:
-        return "The fix saves more than the finding costs, because it also shortens what other findings explain."
     return ""
 
 

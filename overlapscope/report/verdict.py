@@ -21,7 +21,7 @@ from overlapscope.report import net_overlap
 from overlapscope.report.page import DeviceReport
 from overlapscope.rules import RULES
 from overlapscope.rules.finding import HARDLY, Finding
-from overlapscope.trace.lost import CAUSES, Part, part_words
+from overlapscope.trace.lost import CAUSES, FIGURES, Part, part_words
 from overlapscope.trace.model import OwnPeriod
 
 Level = Literal["good", "fair", "poor", "unknown", "recorded", "unusable"]
@@ -31,6 +31,8 @@ figures are of a recording although the program without the profiler is known, a
 GOOD_BELOW = 0.05
 """Lost time, as a share of the judged time, below which the level is good."""
 POOR_FROM = 0.15
+MORE = 1.1
+"""A saving is explained if it exceeds this multiple of the cost."""
 WORTH_SAYING = 0.01
 """Share of the time below which a cost is not worth a sentence, as in the rules."""
 _CLAUSES = 2
@@ -94,8 +96,9 @@ def _judge(section: DeviceReport) -> Verdict:
         lead, *rest = reasons or ["Nothing ran on a GPU."]
         return Verdict("unusable", section.title, lead, " ".join(rest))
     first = next((finding for finding in section.findings if finding.cost_ns > 0), None)
-    lost_ns = max(_lost_ns(device), max((section.per_step(each.cost_ns) for each in section.findings), default=0))
-    part = lost_ns / device.span_ns if device.span_ns > 0 else 0.0
+    known_ns = max((section.per_step(each.cost_ns) for each in section.findings), default=0)
+    lost_ns = max(_lost_ns(device), known_ns) + _unmeasured_ns(device)
+    part = lost_ns / (device.span_ns + _unmeasured_ns(device)) if device.span_ns > 0 else 0.0
     least = _least_part(section, device, lost_ns)
     lost_parts = trust.lost & CAUSES
     level: Level = "recorded" if section.page.recorded else _level(part)
@@ -104,6 +107,9 @@ def _judge(section: DeviceReport) -> Verdict:
         level = "fair"
     if level == "poor" and _level(least) == "good":
         level = "unknown"
+    if missing_ns(device) >= GOOD_BELOW * device.span_ns or lost_parts & FIGURES:
+        # What is known to be lost stands; anything else may have been work.
+        level = "poor" if known_ns >= POOR_FROM * device.span_ns else "unknown"
     reach = "up to " if _level(least) != _level(part) else ""
     # The largest losses come first.
     losses = sorted(_losses(device, lost="copies" in trust.lost, reach=reach), key=lambda loss: -loss.ns)
@@ -147,6 +153,11 @@ def _level(part: float) -> Level:
     return "good" if part < GOOD_BELOW else "fair" if part < POOR_FROM else "poor"
 
 
+def _unmeasured_ns(device: Device) -> int:
+    """Return the time of the judged step before its first GPU op that no figure includes."""
+    return 0 if device.outside is None else device.outside.unmeasured_ns
+
+
 def _supply_ns(device: Device) -> int:
     return device.exposed_copy_by_cause.get(CopyCause.NO_COMPUTE, 0)
 
@@ -185,6 +196,7 @@ _BOUND: Final[Mapping[str, str]] = {
     IdleCause.DISPATCH: "Launch-bound",
     IdleCause.LAUNCH_LATENCY: "Launch-bound",
     IdleCause.HOST_SYNC: "Synchronization-bound",
+    IdleCause.NOT_RECORDED: "Host-bound",
 }
 """Names of programs by the main cause of idle time."""
 
@@ -221,11 +233,18 @@ def _losses(device: Device, *, lost: bool, reach: str) -> list[_Loss]:
             by_name[_bound_name(IDLE[each])] += ns
         name, named_ns = by_name.most_common(1)[0] if by_name else ("", 0)
         clause = f"the GPU is idle for {reach}{duration(idle)} ({share(idle, span)}"
-        clause += f", mostly {cause})" if most_ns > idle // 2 else ")"
+        mostly = most_ns > idle // 2
+        of_host = "; what the host did was not recorded" if cause == IdleCause.NOT_RECORDED else f", mostly {cause}"
+        clause += f"{of_host})" if mostly else ")"
         losses.append(_Loss(idle, clause, name if named_ns > idle // 2 else "", is_idle=True))
     for unknown, ns in missing.items():
         if ns >= worth:
             losses.append(_Loss(ns, _UNKNOWN[unknown].format(f"{duration(ns)} ({share(ns, span)})")))
+    unmeasured_ns = _unmeasured_ns(device)
+    if unmeasured_ns >= worth:
+        losses.append(
+            _Loss(unmeasured_ns, f"its first GPU op came {duration(unmeasured_ns)} after it had begun", "Host-bound")
+        )
     if not device.overlap.copy_ns and lost:
         return losses or [_Loss(0, "no copy between host and device is left in the recording")]
     return losses or [_Loss(0, _copies(device))]
@@ -259,11 +278,13 @@ def _copies(device: Device) -> str:
 
 def _why(section: DeviceReport, device: Device, first: Finding | None) -> str:
     """Return what costs most, and where: the first finding or, without findings, the largest cause."""
-    if first is not None:
+    if first is not None and _explains(section, device, first):
         where = first.where
         place = where.line or where.op or where.call if where is not None else None
         return f"Why: {first.title}.{f' Costliest place: {clean(place, 120)}.' if place else ''}"
     ns, subject, cause = _main_cause(device)
+    if _unmeasured_ns(device) > ns:
+        return "Why: only one step was recorded, and the host prepared it before the GPU's first op."
     if ns < max(1, WORTH_SAYING * device.span_ns):
         return ""
     cases = (case for case in device.evidence if (case.subject, case.cause) == (subject, cause.id))
@@ -275,12 +296,19 @@ def _why(section: DeviceReport, device: Device, first: Finding | None) -> str:
 
 def _remedy(section: DeviceReport, device: Device, first: Finding | None) -> str:
     """Return what to do first: the advice of the first finding or, without findings, against the largest cause."""
-    if first is not None:
+    if first is not None and _explains(section, device, first):
         advice = first.advice.partition("\n")[0].rstrip()
         return f"Next: {advice}{f' It {cost(section, first)}.' if first.saving else ''}"
     ns, _, cause = _main_cause(device)
+    if _unmeasured_ns(device) > ns:
+        return "Next: record several steps, with lines: `overlapscope run --stacks`."
     remedy = cause.helps(section.trace.environment.recorder)[0] if ns >= max(1, WORTH_SAYING * device.span_ns) else ""
     return f"Next: {remedy}" if remedy else ""
+
+
+def _explains(section: DeviceReport, device: Device, first: Finding) -> bool:
+    """Return whether the first finding explains what costs most, rather than a cause without a finding."""
+    return 2 * section.per_step(first.cost_ns) >= max(_main_cause(device)[0], _unmeasured_ns(device))
 
 
 def _main_cause(device: Device) -> tuple[int, Subject, Cause]:
@@ -316,7 +344,9 @@ def cost(section: DeviceReport, finding: Finding) -> str:
     between_ends = "" if duration(low_ns) == duration(high_ns) else f", {saved_between(low_ns, high_ns)}"
     if ns < HARDLY * of_ns:
         return f"saves nothing by itself{between_ends if high_ns >= HARDLY * of_ns else ''}"
-    return f"saves about {text(saving.saved_ns)}{between_ends}"
+    exceeds = ns > MORE * section.per_step(finding.cost_ns)
+    more = ", more than it costs, because other waits become shorter, too" if exceeds else ""
+    return f"saves about {text(saving.saved_ns)}{between_ends}{more}"
 
 
 def _unjudged(lost: frozenset[Part]) -> str:

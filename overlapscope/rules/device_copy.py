@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from overlapscope.rules._claims import ClaimedPieces, Claims
 from overlapscope.rules.rule import Draft, Rule, on_claimed
-from overlapscope.trace.lost import FIGURES
+from overlapscope.trace.lost import ENGINES
 
 
 def _draft(claims: Claims, pieces: ClaimedPieces) -> Draft:
@@ -39,5 +39,5 @@ for number, row in enumerate(torch.randn(64, 1 << 20, device="cuda")):
     cache[number] = row
 """,
     check=on_claimed("device-copy", _draft),
-    rests_on=FIGURES,
+    rests_on=ENGINES | {"other"},
 )

@@ -21,7 +21,7 @@ from overlapscope.catalog.causes import COMM_CAUSES, EXPOSED_COMM, CommCause
 from overlapscope.rules._claims import ClaimedPieces, Claims
 from overlapscope.rules._features import DATA_PARALLEL, features_of
 from overlapscope.rules.rule import Draft, Rule, name, spread
-from overlapscope.trace.lost import CAUSES, FIGURES
+from overlapscope.trace.lost import ENGINES, FINDINGS
 from overlapscope.trace.op_names import short_kernel
 
 _ADVICE = {
@@ -108,7 +108,7 @@ def _check(claims: Claims) -> Iterator[Draft]:
         example=Window(start_ns=int(top.start_ns[longest]), end_ns=int(top.end_ns[longest])),
     )
     # If a part of the recording that decides causes may be lost, they are unknown.
-    if not claims.analysis.result.trust.lost & CAUSES:
+    if not claims.analysis.result.trust.lost & FINDINGS:
         draft = _explained(claims, draft, described.kinds[costliest[0]], top, comm.take(described.kind == costliest[0]))
     yield draft
 
@@ -225,5 +225,5 @@ for work in pending:
 """,
     check=_check,
     effort="option",
-    rests_on=FIGURES,
+    rests_on=ENGINES,
 )

@@ -74,7 +74,7 @@ class Finding(msgspec.Struct, frozen=True, kw_only=True):
     """Saving of the fix alone, by a replay; None if no replay can tell, so that it is at most the cost."""
     effort: Effort = "restructuring"
     doubt: str = ""
-    """Caveats about the saving, in sentences: it contradicts a measurement, or exceeds the cost."""
+    """Caveats about the saving, in sentences: it contradicts the cost."""
     where: Where | None
     example: Window | None
     """The longest single case, to be opened in a timeline of the recording."""

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from overlapscope.base.words import capital, duration, part_of, percent, share
 from overlapscope.rules._claims import Claims
 from overlapscope.rules.rule import Draft, Rule
-from overlapscope.trace.lost import FIGURES
+from overlapscope.trace.lost import ENGINES
 
 GOOD_PCT = 90.0
 
@@ -17,7 +17,7 @@ def _check(claims: Claims) -> Iterator[Draft]:
     efficiency = overlap.efficiency_pct
     if efficiency is None or efficiency < GOOD_PCT or not claims.matters(overlap.copy_ns * steps):
         return
-    if claims.analysis.result.trust.lost & FIGURES:
+    if claims.analysis.result.trust.lost & ENGINES:
         return
     longest = max(
         ("compute", engines.sm_ns),
@@ -87,5 +87,5 @@ for _ in range(10):
 torch.cuda.synchronize()
 """,
     check=_check,
-    rests_on=FIGURES,
+    rests_on=ENGINES,
 )

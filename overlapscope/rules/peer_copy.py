@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from overlapscope.rules._claims import ClaimedPieces, Claims
 from overlapscope.rules.rule import Draft, Rule, on_claimed
-from overlapscope.trace.lost import FIGURES
+from overlapscope.trace.lost import ENGINES
 
 
 def _draft(claims: Claims, pieces: ClaimedPieces) -> Draft:
@@ -50,5 +50,5 @@ for batch in torch.randn(8, 8192, 8192, device="cuda:0"):
     second(moved)
 """,
     check=on_claimed("peer-copy", _draft),
-    rests_on=FIGURES,
+    rests_on=ENGINES | {"other"},
 )

@@ -15,7 +15,7 @@ from overlapscope.catalog.devices import as_recorded
 from overlapscope.catalog.ops import op_words
 from overlapscope.rules._claims import ClaimedPieces, Claims, Place
 from overlapscope.rules.finding import Effort, Severity, Where
-from overlapscope.trace.lost import CAUSES, Part
+from overlapscope.trace.lost import FINDINGS, Part
 
 Fixes = tuple[tuple[str, ...], ...]
 """Sets of interventions (`overlapscope whatif`) that represent the advice. The best set is used."""
@@ -70,10 +70,10 @@ class Rule(Struct, frozen=True):
     """The same program without the problem."""
     check: Check
     effort: Effort = "restructuring"
-    rests_on: frozenset[Part] = CAUSES
+    rests_on: frozenset[Part] = FINDINGS
     """Parts of the recording that it is computed from; by default, all parts that causes need.
 
-    If events of one of them may be lost, the rule's result is unknown.
+    If events of one of them may be lost, there may be more to find: the rule can't pass, but a finding stands.
     """
     fixes: Fixes = ()
     """Interventions that represent the advice in a replay.

@@ -14,7 +14,7 @@ from overlapscope.base.intervals import I64, Bool, covered, cut
 from overlapscope.base.words import share, size
 from overlapscope.rules._claims import Claims, copies_in
 from overlapscope.rules.rule import Draft, Rule
-from overlapscope.trace.lost import FIGURES
+from overlapscope.trace.lost import ENGINES
 from overlapscope.trace.model import Kind, Memory
 
 SLOW = 0.6
@@ -144,5 +144,5 @@ for _ in range(10):
 torch.cuda.synchronize()
 """,
     check=_check,
-    rests_on=FIGURES,
+    rests_on=ENGINES,
 )

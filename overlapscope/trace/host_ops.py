@@ -13,6 +13,7 @@ OPTIMIZER_STEP = "Optimizer.step#"
 OPTIMIZER_ZERO_GRAD = "Optimizer.zero_grad#"
 
 _ENGINE = re.compile(r"autograd::engine::|torch::autograd::|(torch::)?\w+Backward\d+$")
+_OPERATOR = re.compile(r"\w+::|\w*Backward\d*$|autograd::")
 _COLLECTIVES = frozenset({"c10d", "_c10d_functional", "_c10d_functional_autograd", "c10d_functional"})
 """Namespaces of collectives."""
 _BOOKKEEPING = _COLLECTIVES | {"autograd", "inductor", "prim", "prims", "profiler", "torch"}
@@ -34,6 +35,11 @@ _METADATA = re.compile(
 
 
 _ALLOCATION = re.compile(r"aten::(new_)?empty\w*|aten::resize\w*|aten::_efficientzerotensor")
+
+
+def is_operator(name: str) -> bool:
+    """Return whether a name is of an operator of PyTorch, rather than of a library's or the system's call."""
+    return _OPERATOR.match(name) is not None
 
 
 def allocates(name: str) -> bool:

@@ -8,7 +8,20 @@ from typing import Final, Literal, get_args
 from overlapscope.base.words import listed
 from overlapscope.trace.model import Kind
 
-Part = Literal["compute", "comm", "copies", "other", "calls", "ops", "ranges", "syncs", "overheads", "frames", "clocks"]
+Part = Literal[
+    "compute",
+    "comm",
+    "copies",
+    "other",
+    "fills",
+    "calls",
+    "ops",
+    "ranges",
+    "syncs",
+    "overheads",
+    "frames",
+    "clocks",
+]
 """GPU ops by kind, parts of the host's recording, and `clocks`: host and device times can be compared."""
 
 WORDS: Final[dict[Part, str]] = {
@@ -16,6 +29,7 @@ WORDS: Final[dict[Part, str]] = {
     "comm": "communication kernels",
     "copies": "copies between host and device",
     "other": "device-side copies and memsets",
+    "fills": "memsets",
     "calls": "runtime calls",
     "ops": "CPU ops",
     "ranges": "steps and ranges",
@@ -26,12 +40,17 @@ WORDS: Final[dict[Part, str]] = {
 }
 
 EVERYTHING: Final[frozenset[Part]] = frozenset(get_args(Part))
-GPU_OPS: Final[frozenset[Part]] = frozenset({"compute", "comm", "copies", "other"})
+GPU_OPS: Final[frozenset[Part]] = frozenset({"compute", "comm", "copies", "other", "fills"})
 FIGURES: Final[frozenset[Part]] = frozenset({*GPU_OPS, "calls", "ranges"})
-"""Parts that every figure needs, whichever ops it is about. A step begins with the first op launched in it, and
-launches and steps show where the lead-in ends."""
-CAUSES: Final[frozenset[Part]] = EVERYTHING - {"frames"}
-"""Parts that the causes of exposed copies and of idle time need. Python functions only name the line."""
+"""Parts that figures need. A step begins with the first op launched in it, and launches and steps show where the
+lead-in ends."""
+ENGINES: Final[frozenset[Part]] = FIGURES - {"other", "fills"}
+"""Parts that figures of kernels and copies need, whichever of them they are about."""
+CAUSES: Final[frozenset[Part]] = EVERYTHING - {"frames", "fills"}
+"""Parts that the causes of exposed time and of idle time need. Python functions only name the line, and where a memset
+is lost the GPU only looks idler."""
+FINDINGS: Final[frozenset[Part]] = CAUSES - {"other"}
+"""Parts without which a rule may miss time, unless it is about copies within and between GPUs."""
 
 HOST: Final[frozenset[Part]] = frozenset({"ops", "ranges"})
 """Parts that the figures of a program without GPU activity need."""
@@ -60,6 +79,6 @@ def in_order(parts: Iterable[Part]) -> tuple[Part, ...]:
 def rests(rests_on: Collection[Part]) -> str:
     """Return sentences on the parts that a result needs, and the consequence of losing them."""
     return (
-        f"It rests on these parts of the recording: {part_words(rests_on)}. If any of them may be "
-        "lost, the result is unknown, also for `overlapscope check`."
+        f"It rests on these parts of the recording: {part_words(rests_on)}. If any of them may be lost, the result is "
+        "unknown, also for `overlapscope check`; a finding stands."
     )

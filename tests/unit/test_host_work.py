@@ -282,9 +282,16 @@ def test_a_collection_on_another_thread_stops_python_and_not_what_runs_in_c() ->
 
 def test_without_recorded_ops_launches_that_follow_closely_are_dispatch() -> None:
     ops = [Op(Kind.COMPUTE, at, at + 20 * US, launch=(at - 10 * US, at - 5 * US)) for at in (0, 100 * US, 2 * MS)]
-    assert idle_of(make_trace(ops)) == {"python": 1880 * US - 5 * US, "dispatch": 85 * US}
-    # A program without Python works on the CPU there.
-    assert idle_of(make_trace(ops, framework="cuda")) == {"cpu-ops": 1880 * US - 5 * US, "dispatch": 85 * US}
+    assert idle_of(make_trace(ops)) == {"not-recorded": 1880 * US - 5 * US, "dispatch": 85 * US}
+    assert idle_of(make_trace(ops, framework="cuda")) == idle_of(make_trace(ops))
+    # The op of another thread shows nothing of this one, and a frame shows that it ran Python.
+    assert idle_of(make_trace(ops, cpu_ops=[Host("aten::mm", 0, 2 * MS, thread=9)])) == idle_of(make_trace(ops))
+    frame = Host("train.py(12): load", 500 * US, 1000 * US)
+    assert idle_of(make_trace(ops, python_frames=[frame])) == {
+        "not-recorded": 1380 * US - 5 * US,
+        "python": 500 * US,
+        "dispatch": 85 * US,
+    }
 
 
 @pytest.mark.parametrize(
@@ -306,3 +313,12 @@ def test_without_recorded_ops_launches_that_follow_closely_are_dispatch() -> Non
 )
 def test_ops_that_compute_are_told_from_those_that_arrange(name: str, works: bool) -> None:
     assert host_ops.works(name) is works
+
+
+def test_calls_of_the_system_do_not_show_that_the_rest_is_python() -> None:
+    """Nsight Systems records system calls by default, which says nothing of the time between them."""
+    ops = [Op(Kind.COMPUTE, at, at + 20 * US, launch=(at - 10 * US, at - 5 * US)) for at in (0, 2 * MS)]
+    read = Host("read", 500 * US, 550 * US)
+    gap = idle_of(make_trace(ops, cpu_ops=[read], recorder="nsys"))
+    assert set(gap) == {"not-recorded", "dispatch"} and gap["not-recorded"] > 1900 * US
+    assert "python" in idle_of(make_trace(ops, cpu_ops=[read, Host("aten::mm", 0, 10 * US)], recorder="nsys"))

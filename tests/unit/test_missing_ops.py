@@ -92,8 +92,34 @@ def test_graphs_whose_kernels_were_not_recorded() -> None:
     trace = make_trace(ops, calls=calls)
     # The wait after the last op lies outside the window.
     assert missing(trace) == 19 * 8 * MS
-    without = [call for call in calls if call.name != "cudaGraphLaunch"]
-    assert missing(make_trace(ops, calls=without)) == 0, "a thread can be woken late"
+    waits = [call for call in calls if call.name != "cudaGraphLaunch"]
+    late = [wait if step % 2 else wait._replace(end=wait.start + 960 * US) for step, wait in enumerate(waits)]
+    assert missing(make_trace(ops, calls=late)) == 0, "a thread can be woken late"
+
+
+@pytest.mark.parametrize(
+    ("late", "quick", "found"),
+    [
+        (7 * MS, 0, 4 * 7 * MS),
+        (1100 * US, 0, 4 * 1100 * US),
+        (300 * US, 10 * US, 5 * 300 * US),
+        (900 * US, 80 * US, 5 * 900 * US),
+        (900 * US, 0, 0),  # perhaps every wait returns late on this machine
+        (900 * US, 200 * US, 0),
+    ],
+)
+def test_a_loop_in_a_graph_that_was_not_recorded(late: int, quick: int, found: int) -> None:
+    """Each step waits for a graph whose loop no op shows and, if `quick`, for an op that ends right before."""
+    ops, calls = [], []
+    for step in range(5):
+        at = step * 10 * MS
+        ops.append(Op(C, at, at + MS, launch=(at - 10 * US, at - 5 * US), call="cudaGraphLaunch", name="loop"))
+        calls.append(Host("cudaStreamSynchronize", at, at + MS + late))
+        if quick:
+            at += MS + late + 100 * US
+            ops.append(Op(C, at, at + MS, launch=(at - 10 * US, at - 5 * US), name="other"))
+            calls.append(Host("cudaStreamSynchronize", at, at + MS + quick))
+    assert missing(make_trace(ops, calls=calls)) == found
 
 
 def test_what_is_not_a_wait_for_this_gpu() -> None:

@@ -12,6 +12,7 @@ from overlapscope.reading.nsys.database import Database
 from overlapscope.reading.nsys.gpu import of_process
 from overlapscope.reading.nsys.names import Names
 from overlapscope.reading.nsys.rows import Rows, joined, kept
+from overlapscope.trace import host_ops
 from overlapscope.trace.model import I64
 
 CALLS: Final = ("CUPTI_ACTIVITY_KIND_RUNTIME", "CUPTI_ACTIVITY_KIND_DRIVER")
@@ -31,7 +32,6 @@ _LIBRARY: Final = re.compile(r"(nccl|nvshmem|cublas|cudnn|cufft|cusparse|cusolve
 """Domains of libraries, whose ranges are calls of the library."""
 _EMITTED: Final = "\x01"
 """Marks a name without its ending from `torch.autograd.profiler.emit_nvtx`: `, seq = 5, op_id = 7`."""
-_OPERATOR: Final = re.compile(r"\w+::|\w*Backward\d*$|autograd::")
 _OF_PROFILER: Final = frozenset({3, 4, 5})
 """ENUM_CUPTI_OVERHEAD_TYPE. The profiler causes buffer flushes, instrumentation and resources; the program causes the
 driver's compiler, lazy loading and full launch queues."""
@@ -72,7 +72,7 @@ def operators_and_ranges(database: Database, names: Names, process: int | None) 
     def number(text: str) -> int:
         name = text.removesuffix(_EMITTED)
         name_number = names.number(name or "unnamed")
-        if name is not text and _OPERATOR.match(name):
+        if name is not text and host_ops.is_operator(name):
             operators.add(name_number)
         return name_number
 
