@@ -9,6 +9,7 @@ from typing import Final
 from msgspec.structs import asdict, replace
 
 from overlapscope.analysis import analyze_trace
+from overlapscope.analysis.results import TraceResult
 from overlapscope.base.words import clean, listed, plural
 from overlapscope.budgets.baseline import Baseline
 from overlapscope.budgets.check import check, of_obstacle
@@ -26,10 +27,10 @@ from overlapscope.budgets.settings import Settings
 from overlapscope.budgets.verdicts import BudgetVerdict, CheckResult, FailureReason, Status, Subject
 from overlapscope.contracts.compare import SMALL_BYTES, Promise, compare
 from overlapscope.contracts.file import read
-from overlapscope.contracts.model import Contract, Recorded
+from overlapscope.contracts.model import Contract, ContractProgram
 from overlapscope.contracts.observe import observe
 from overlapscope.errors import UsageError
-from overlapscope.report.model import Report, TraceResult, build
+from overlapscope.report.model import Report, build
 from overlapscope.trace.model import Trace
 
 METRIC = "contract"
@@ -112,7 +113,7 @@ def promise(trace: Trace) -> Contract:
         raise UsageError(f"{trace.source}: is a prediction of `overlapscope whatif`; pass a recording.")
     for obstacle in incomplete(result):
         raise UsageError(f"{obstacle.sentence} It can't serve as a contract; record it again.")
-    program = Recorded(
+    program = ContractProgram(
         **asdict(program_of([result])),
         recorder=trace.recorder,
         ranks=trace.world_size or 1,

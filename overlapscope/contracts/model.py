@@ -72,7 +72,7 @@ class HostCall(CallPlace, frozen=True, kw_only=True, forbid_unknown_fields=True)
     call: _Text
 
 
-class Recorded(Program, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class ContractProgram(Program, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """The program that a contract is of, and what its recording had."""
 
     recorder: _Text = ""
@@ -89,7 +89,7 @@ class Contract(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     margin_pct: Annotated[int, Meta(ge=0, le=99, description="a whole number from 0 to 99")]
     replaces: tuple[_Text, ...] = ()
     """Default rules, or `verdict`, that don't judge a program with this contract. Only people write it."""
-    program: Recorded = Recorded()
+    program: ContractProgram = ContractProgram()
     steps: _Count
     """Number of steps that the recording had."""
     kernels: _Count
