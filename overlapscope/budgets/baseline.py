@@ -20,7 +20,7 @@ from overlapscope.analysis.results import Device, TraceResult
 from overlapscope.analysis.trust_results import Environment
 from overlapscope.base.saved import MOST, Tool, decode
 from overlapscope.base.words import clean, plural
-from overlapscope.budgets.gate import Program, doubt, program_of, refuse_predicted
+from overlapscope.budgets.gate import ProgramIdentity, doubt, program_of, refuse_predicted
 from overlapscope.budgets.metrics import CAUSES_OF, DIRECTIONS, METRICS, Direction, Metric, Sample
 from overlapscope.budgets.quantity import show
 from overlapscope.budgets.samples import Measurements, Series, series, step_sample
@@ -69,7 +69,7 @@ class BaselineSeries(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tr
     """Nanoseconds that each value is a share of; None for times, and in files of earlier versions."""
 
 
-class Baseline(Program, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class Baseline(ProgramIdentity, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Figures of a job."""
 
     kind: Literal["baseline"] = "baseline"

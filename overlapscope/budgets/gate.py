@@ -51,7 +51,7 @@ class Obstacle(Struct, frozen=True):
     sentence: str
 
 
-class Program(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class ProgramIdentity(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """What tells a program from others."""
 
     job: str | None = None
@@ -160,7 +160,7 @@ def absent_devices(trace: TraceResult, devices: int, what: str) -> Iterator[Obst
         yield Obstacle("all devices", "devices", sentence)
 
 
-def other_program(program: Program, here: Program, what: str) -> Iterator[Obstacle]:
+def other_program(program: ProgramIdentity, here: ProgramIdentity, what: str) -> Iterator[Obstacle]:
     """Yield an obstacle if `what` (such as `the baseline`) is of another program than recordings.
 
     Programs keep most of their kernels when they change. Scripts of different names need more kernels in common.
@@ -193,7 +193,7 @@ def _families(kernels: Mapping[str, float]) -> Mapping[str, float]:
     return families
 
 
-def program_of(traces: Iterable[TraceResult]) -> Program:
+def program_of(traces: Iterable[TraceResult]) -> ProgramIdentity:
     """Return what tells the program of traces from others."""
     jobs: set[str] = set()
     counts: Counter[str] = Counter()
@@ -206,4 +206,4 @@ def program_of(traces: Iterable[TraceResult]) -> Program:
     most = sorted(counts.items(), key=lambda item: (-item[1], item[0]))[:_KERNELS]
     total = sum(count for _, count in most)
     kernels = {name: round(100 * count / total, _DIGITS) for name, count in most if count}
-    return Program(job=jobs.pop() if len(jobs) == 1 else None, kernels=kernels)
+    return ProgramIdentity(job=jobs.pop() if len(jobs) == 1 else None, kernels=kernels)

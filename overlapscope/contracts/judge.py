@@ -16,6 +16,7 @@ from overlapscope.budgets.check import check, of_obstacle
 from overlapscope.budgets.config import rules_named
 from overlapscope.budgets.gate import (
     Obstacle,
+    absence_notes,
     absent_devices,
     absent_ranks,
     incomplete,
@@ -127,8 +128,9 @@ def _judged(
 ) -> tuple[list[Promise], list[BudgetVerdict]]:
     """Return the promises that could be judged, and the verdicts on them and on what couldn't be."""
     results = {result.source: result for result in job.traces}
-    absent = absent_ranks(job, range(contract.program.ranks), _WHAT)
-    obstacles = [Obstacle("all ranks", "ranks", f"rank {rank}: {reason}.") for rank, reason in absent.items()]
+    # Of too many ranks, those that the traces can't be of are enough.
+    absent = absent_ranks(job, range(min(contract.program.ranks, 2 * len(recordings) + 1)), _WHAT)
+    obstacles = [Obstacle("all ranks", "ranks", " ".join(absence_notes(absent)))] if absent else []
     promises: list[Promise] = []
     verdicts: list[BudgetVerdict] = []
     for trace in recordings:

@@ -7,7 +7,7 @@ from typing import Annotated, Final, NamedTuple
 from msgspec import Meta, Struct
 
 from overlapscope.base.words import plural
-from overlapscope.budgets.gate import Program
+from overlapscope.budgets.gate import ProgramIdentity
 
 VERSION: Final = 1
 DEFAULT_MARGIN_PCT: Final = 25
@@ -72,7 +72,7 @@ class HostCall(CallPlace, frozen=True, kw_only=True, forbid_unknown_fields=True)
     call: _Text
 
 
-class ContractProgram(Program, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class ContractProgram(ProgramIdentity, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """The program that a contract is of, and what its recording had."""
 
     recorder: _Text = ""

@@ -24,7 +24,7 @@ from overlapscope.budgets.baseline import (
 )
 from overlapscope.budgets.check import check
 from overlapscope.budgets.formats import openmetrics
-from overlapscope.budgets.gate import Program, other_program, program_of
+from overlapscope.budgets.gate import ProgramIdentity, other_program, program_of
 from overlapscope.budgets.judge import judge
 from overlapscope.budgets.metrics import METRICS
 from overlapscope.budgets.places import find_places
@@ -499,7 +499,7 @@ def test_a_program_keeps_most_of_its_kernels_or_its_name(
 ) -> None:
     report = read_report([write_steps(tmp_path / "t.json")])
     named = replace(report.traces[0], origin=TraceOrigin(job="train"))
-    before = Program(job=job, kernels=kernels)
+    before = ProgramIdentity(job=job, kernels=kernels)
     assert bool([*other_program(before, program_of([named]), "the baseline")]) is other
 
 
