@@ -48,10 +48,10 @@ def waits_for_device(calls: RuntimeCalls) -> Bool:
 
 @kept()
 def find_polls(trace: Trace) -> I64:
-    """Return the last call of each run of queries with which the host waits for an event or a stream.
+    """Return the last call of each run of queries with which the host may wait for an event or a stream.
 
-    A run is two or more equal calls without another call between them on a thread that launches, outside of CPU ops,
-    since PyTorch's allocators query the events of several blocks.
+    A run is equal calls without another call between them on a thread that launches. However soon the event is reached,
+    it has a query. Queries in CPU ops don't count, since PyTorch's allocators make them.
     """
     calls = trace.runtime_calls
     queries = np.flatnonzero(call_kinds.named(calls, _QUERIES))
@@ -62,8 +62,8 @@ def find_polls(trace: Trace) -> I64:
     by_thread = np.argsort(calls.thread, kind="stable")
     key = np.where(mask_of(queries, len(calls)), calls.name_id, -1)[by_thread]
     starts = group_starts(calls.thread[by_thread], key)
-    length = np.diff(np.append(starts, len(key)))
-    return np.sort(by_thread[(starts + length - 1)[(key[starts] >= 0) & (length > 1)]])
+    last = np.append(starts[1:], len(key)) - 1
+    return np.sort(by_thread[last[key[starts] >= 0]])
 
 
 def find_blocks(trace: Trace, streams: tuple[int, ...], *, possible: bool) -> dict[int, Block]:
@@ -84,7 +84,7 @@ def find_blocks(trace: Trace, streams: tuple[int, ...], *, possible: bool) -> di
     blocks: dict[int, Block] = {}
     for number, (row, call) in enumerate(zip(blocking.tolist(), outer.tolist(), strict=True)):
         if whole[number] and (one_device or device[number] >= 0):
-            blocks[call] = Block(tuple(key for key in streams if one_device or devices[key] == device[number]))
+            blocks[call] = Block(tuple(key for key in streams if device[number] in (-1, devices[key])))
         elif synchronises[number] and stream[number] >= 0:
             blocks[call] = Block((int(stream[number]),))
         elif row in events:

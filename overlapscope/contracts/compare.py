@@ -38,6 +38,8 @@ class Promise(Struct, frozen=True, kw_only=True):
     """Result in sentences."""
     line: str = ""
     """Line of the program that the message is about."""
+    advice: str = ""
+    """What to do about a loss, in a sentence; empty if unknown."""
     limit: int = 0
     """Smallest or largest value that keeps the promise."""
     value: int | None = None
@@ -167,6 +169,7 @@ def _memory(old: TransferGroup, new: TransferGroup) -> Iterator[Promise]:
         name=name,
         message=f"{message}.",
         line=new.line,
+        advice="Take pinned memory, and keep it from step to step." if lost else "",
         value=new.count if lost else 0,
         unit="copies",
     )
@@ -189,15 +192,15 @@ def _overlap(contract: Contract, old: TransferGroup, new: TransferGroup, now: Co
     lost = [(limit, run) for limit, run in limits[: len(each)] if run.most < limit]
     unsure = [(limit, run) for limit, run in limits if run.least < limit]
     excluded = [(1, run) for was, run in each if was.most and not was.least and not run.most]
-    result: Result = "kept"
-    message = f"{_words(new)} may run beside {_beside(new)}"
-    change = f"{message}; by the contract beside {_beside(old)}. {_ordered(old, new)}".rstrip(". ")
-    if lost:
-        result, message = "lost", f"overlap lost: {change}"
-    elif unsure or excluded:
-        result, message = "unknown", f"overlap uncertain: {change}. {' '.join(now.unknown)}".rstrip(". ")
-    elif any(run.least * keep > 100 * was.most for was, run in each):
-        result, message = "gained", f"{message}; by the contract beside {_beside(old)}"
+    gained = any(run.least * keep > 100 * was.most for was, run in each)
+    result: Result = "lost" if lost else "unknown" if unsure or excluded else "gained" if gained else "kept"
+    message, why = f"{_words(new)} may run beside {_beside(new)}", ""
+    if result != "kept":
+        message += f"; by the contract beside {_beside(old)}"
+    if result in ("lost", "unknown"):
+        why = _ordered(old, new)
+        doubts = now.unknown if result == "unknown" else ()
+        message = " ".join([f"overlap {'lost' if lost else 'uncertain'}: {message}.", why, *doubts]).rstrip(". ")
     limit, run = (lost or unsure or excluded or limits)[0]
     yield Promise(
         result=result,
@@ -205,11 +208,21 @@ def _overlap(contract: Contract, old: TransferGroup, new: TransferGroup, now: Co
         name=f"overlap of {_words(old)}",
         message=f"{message}.",
         line=new.line,
+        advice=next((advice for cause, advice in _OVERLAP_ADVICE if cause in why), "") if lost else "",
         limit=limit,
         value=run.least,
         unit="kernels",
         at_least=True,
     )
+
+
+_OVERLAP_ADVICE = (
+    ("pageable", "Copy from or to pinned memory."),
+    ("same stream", "Put it on another stream than the kernels."),
+    ("event", "Let the stream wait for the event only before it needs the data, and record the event earlier."),
+    ("the host waits", "Let the host wait later, or not at all."),
+)
+"""What to do about a loss, by words in its reason."""
 
 
 def _filled(runs: Sequence[Beside], count: int) -> tuple[Beside, ...]:
@@ -291,6 +304,7 @@ def _amount(contract: Contract, old: TransferGroup, new: TransferGroup) -> Itera
             name=f"amount of {_words(old)}",
             message=message,
             line=new.line,
+            advice="Move less, or renew the contract.",
             limit=limit,
             value=value,
             unit=unit,
@@ -306,6 +320,7 @@ def _new(new: TransferGroup) -> Promise:
         name=f"amount of {_words(new)}",
         message=f"new {_words(new)}, {new.count} a step: may run beside {_beside(new)}{pageable}.",
         line=new.line,
+        advice="Leave the copy out, or renew the contract.",
         value=new.count,
         unit="copies",
     )
@@ -318,6 +333,7 @@ def _calls(
     part: Literal["sync", "allocation"], noun: str, before: Sequence[HostCall], after: Sequence[HostCall]
 ) -> Iterator[Promise]:
     per = "a step" if part == "sync" else "a step that has any"
+    advice = "Leave it out of the step, or renew the contract."
     matched, gone, new = pairs(
         sorted(before, key=_line_number), sorted(after, key=_line_number), _call_keys(before, after)
     )
@@ -334,6 +350,7 @@ def _calls(
             name=f"{noun} {_stable(old)}",
             message=message,
             line=other.line,
+            advice=advice if result == "lost" else "",
             limit=old.count,
             value=count,
         )
@@ -345,6 +362,7 @@ def _calls(
             name=f"{noun} {_stable(other)}",
             message=message,
             line=other.line,
+            advice=advice,
             limit=0,
             value=other.count,
         )

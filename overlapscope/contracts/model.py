@@ -55,6 +55,11 @@ class TransferGroup(CallPlace, frozen=True, kw_only=True, forbid_unknown_fields=
     ends: _Text = ""
     """Kernel that comes after it, and the reason."""
 
+    def __post_init__(self) -> None:
+        copies = sum(run.times for run in self.beside)
+        if copies != self.count:
+            raise ValueError(f"`beside` is for {copies:,} of {self.count:,}")
+
     @property
     def promised(self) -> int:
         """Number of them that may run beside some kernel for certain."""

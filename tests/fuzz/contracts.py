@@ -212,9 +212,8 @@ class Recording:
             stated = {"wait_on_stream": source, "wait_on_cuda_event_record_corr_id": record, "wait_on_cuda_event_id": 1}
             self._sync("Event Sync", act, call, **stated if self._program.stated == "everything" else {})
         elif act.what == "poll" and event is not None:
-            self._call("cudaEventQuery")
-            self._now = max(self._now, event[0])
-            self._call("cudaEventQuery")
+            while self._call("cudaEventQuery") and self._now < event[0]:
+                self._now += self._rng.choice((1, 100))
             self._event("cpu_op", "aten::empty", self._now, 1.0)
             self._now += 2
             self._call("cudaFuncGetAttributes")

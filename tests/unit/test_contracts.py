@@ -19,6 +19,7 @@ from overlapscope.analysis.order import HappensBefore, stated_order, strictest_o
 from overlapscope.base.marks import COLLECTIVE, WORK_WAIT
 from overlapscope.contracts.compare import Promise, compare
 from overlapscope.contracts.file import _plain, from_toml, to_toml
+from overlapscope.contracts.match import pairs
 from overlapscope.contracts.model import Beside, Contract, TransferGroup
 from overlapscope.contracts.observe import observe
 from overlapscope.errors import ConfigError
@@ -355,6 +356,19 @@ def test_a_window_that_is_too_small_even_at_best_is_lost(collectives: Path) -> N
     assert result((1, 20, 20)) == "gained"
 
 
+def test_groups_are_paired_in_linear_time() -> None:
+    asked = 0
+
+    def key(group: int) -> int:
+        nonlocal asked
+        asked += 1
+        return group
+
+    matched, gone, new = pairs(range(1000), range(500, 2000), [key, lambda group: key(group) % 7])
+    assert (len(matched), len(gone), len(new)) == (1000, 0, 500)
+    assert asked < 2 * 2500
+
+
 def test_a_communicator_orders_its_collectives_on_all_streams(collectives: Path) -> None:
     trace = load(collectives, progress=False)
     ops = trace.gpu_ops
@@ -415,6 +429,7 @@ def test_plain_files_are_read_as_any_other(lines: str, more: str) -> None:
         ('op = "', "op = 3 # ", "Expected `str`, got `int` - at `$.copies[0].op`."),
         ("margin_pct = 25", "margin_pct = 100", "Expected `int` <= 99 - at `$.margin_pct`."),
         ("beside = ", "# ", "Object missing required field `beside` - at `$.copies[0]`."),
+        ("beside = [[1, ", "beside = [[3, ", "`beside` is for 3 of 1 - at `$.copies[0]`."),
         ("launches = ", "# ", "Object missing required field `launches`."),
     ],
 )
