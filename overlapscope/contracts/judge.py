@@ -174,8 +174,11 @@ def _promised(promises: Sequence[Promise]) -> str:
     beside = (
         f"{plural(len(overlaps), 'transfer')} beside at least {plural(min(overlaps), 'kernel')}" if overlaps else ""
     )
-    others = dict.fromkeys(clean(promise.name, _SHORT) for promise in promises if promise.part != "overlap")
-    return ", ".join(filter(None, (beside, listed(others, _NAMED))))
+    kept = [promise for promise in promises if promise.result == "kept" and promise.part != "overlap"]
+    named = listed(dict.fromkeys(clean(promise.name, _SHORT) for promise in kept), _NAMED)
+    gains = sum(promise.result == "gained" for promise in promises)
+    accepts = f"{plural(gains, 'gain')}, which `overlapscope contract update` accepts" if gains else ""
+    return ", ".join(filter(None, (beside, named, accepts)))
 
 
 def _verdicts(promises: Sequence[Promise], subject: Subject) -> Iterator[BudgetVerdict]:
