@@ -40,17 +40,17 @@ def find_contract(start: Path) -> Path | None:
 
 
 def _directories(start: Path) -> Iterator[Path]:
-    """Yield a directory and those above it, up to the root of its repository; outside of one, only the directory."""
+    """Yield a directory and its parents up to the root of the repository; outside of a repository, only the directory."""
     above = (start, *start.parents)
     root = next((number for number, directory in enumerate(above) if os.path.lexists(directory / ".git")), 0)
     yield from above[: root + 1]
 
 
 def _usable(path: Path, option: str) -> bool:
-    """Return whether a file is there. `option` names a file that is read whoever wrote it.
+    """Return whether a file is there. Files that the user names by `option` are not checked.
 
     Raises:
-        ConfigError: It is no file, or somebody else may have written it.
+        ConfigError: The path is not a file, or another user may have written it.
     """
     if not os.path.lexists(path):
         return False

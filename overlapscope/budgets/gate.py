@@ -46,13 +46,13 @@ class Obstacle(Struct, frozen=True):
     """A reason why recordings can't be judged."""
 
     name: str
-    """What is demanded, such as `same program`."""
+    """Demand that is not met, such as `same program`."""
     metric: str
     sentence: str
 
 
 class ProgramIdentity(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """What tells a program from others."""
+    """Evidence that tells a program from others."""
 
     job: str | None = None
     """Name of the script or job, if the traces state it."""
@@ -194,7 +194,7 @@ def _families(kernels: Mapping[str, float]) -> Mapping[str, float]:
 
 
 def program_of(traces: Iterable[TraceResult]) -> ProgramIdentity:
-    """Return what tells the program of traces from others."""
+    """Return the evidence that tells the program of traces from others."""
     jobs: set[str] = set()
     counts: Counter[str] = Counter()
     for trace in traces:

@@ -49,7 +49,7 @@ _ADVICE: Final = {
     "launches": "`overlapscope diff` of two recordings lists the ops that launch more.",
     "loader": "Pass `num_workers` to the DataLoader again.",
 }
-"""What to do about a lost promise, by its part."""
+"""Remedies for a lost promise, by its part."""
 _NONE_LEFT: Final = (
     "The contract may be of another program: none of its copies and collectives is left. If they "
     "were removed on purpose, write the contract again."
@@ -128,7 +128,7 @@ def _judged(
 ) -> tuple[list[Promise], list[BudgetVerdict]]:
     """Return the promises that could be judged, and the verdicts on them and on what couldn't be."""
     results = {result.source: result for result in job.traces}
-    # Of too many ranks, those that the traces can't be of are enough.
+    # A contract may state any number of ranks, and a few absent ones are enough.
     absent = absent_ranks(job, range(min(contract.program.ranks, 2 * len(recordings) + 1)), _WHAT)
     obstacles = [Obstacle("all ranks", "ranks", " ".join(absence_notes(absent)))] if absent else []
     promises: list[Promise] = []
