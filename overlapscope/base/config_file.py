@@ -40,7 +40,7 @@ def find_contract(start: Path) -> Path | None:
 
 
 def _directories(start: Path) -> Iterator[Path]:
-    """Yield a directory and its parents up to the root of the repository; outside of a repository, only the directory."""
+    """Yield a directory and its parents up to the root of the repository; without a repository, only the directory."""
     above = (start, *start.parents)
     root = next((number for number, directory in enumerate(above) if os.path.lexists(directory / ".git")), 0)
     yield from above[: root + 1]
