@@ -21,7 +21,7 @@ Result = Literal["kept", "lost", "gained", "unknown"]
 
 _LARGER = 2
 """Factor by which copies of a group may grow, such as with the batch size."""
-_SMALL_BYTES = 64
+SMALL_BYTES = 64
 """Maximum size of a value that the host reads, as by `item()`."""
 _WORKERS = "MultiProcessing"
 """Part of the name of an iterator whose workers load."""
@@ -124,7 +124,7 @@ def _transfers(
     awaited -= Counter({_place(call): call.count for call in contract.syncs})
     for other in new:
         # The wait for a small copy is a loss that says it all.
-        if other.bytes > _SMALL_BYTES or other.count > awaited[_place(other)]:
+        if other.bytes > SMALL_BYTES or other.count > awaited[_place(other)]:
             yield _new(other)
 
 

@@ -18,12 +18,11 @@ from overlapscope.base.words import clean, size
 from overlapscope.contracts.model import VERSION, CallPlace, Contract
 from overlapscope.errors import ConfigError
 
-NAME: Final = "overlap.contract.toml"
-"""Name of a contract's file beside the configuration."""
-
 _STRING = r'"[^"\\\x00-\x1f\x7f]*"'
-_ENTRY = re.compile(rf"(\w+) = ({_STRING}|\d+|\[(?:[\d\[\], ]|{_STRING})*\])(?:  # [ -~]*)?", re.ASCII)
-_TABLE = re.compile(r"\[\[(\w+)\]\]", re.ASCII)
+_ENTRY = re.compile(
+    rf"(\w+|{_STRING}) = ({_STRING}|\d+(?:\.\d+)?|\[(?:[\d\[\], ]|{_STRING})*\])(?:  # [ -~]*)?", re.ASCII
+)
+_TABLE = re.compile(r"\[\[(\w+)\]\]|\[program(\.kernels)?\]", re.ASCII)
 
 _COMMENTS: Final = {
     "copies": (
@@ -49,7 +48,7 @@ def to_toml(contract: Contract) -> str:
 
 def _lines(contract: Contract) -> Iterator[str]:
     yield from (f"# {line}" for line in _HEAD)
-    yield from (f"{key} = {_value(value)}" for key, value in _given(contract) if key not in _COMMENTS)
+    yield from (f"{key} = {_value(value)}" for key, value in _given(contract) if key not in (*_COMMENTS, "program"))
     for key in _COMMENTS:
         places: tuple[CallPlace, ...] = getattr(contract, key)
         first = "copies" if key == "collectives" and not contract.copies else key
@@ -60,13 +59,21 @@ def _lines(contract: Contract) -> Iterator[str]:
             for name, value in _given(place):
                 note = f"  # {size(value)}" if name == "bytes" else ""
                 yield f"{name} = {_value(value)}{note}"
+    yield from (
+        "",
+        "# Another program is not judged. Its kernels have their shares of the launches in percent.",
+        "[program]",
+    )
+    yield from (f"{key} = {_value(value)}" for key, value in _given(contract.program) if key != "kernels")
+    yield from ("", "[program.kernels]")
+    yield from (f"{_value(name)} = {pct}" for name, pct in contract.program.kernels.items())
 
 
 def _given(table: msgspec.Struct) -> Iterator[tuple[str, Any]]:
     """Yield the fields of a structure that its file must have, or that say something."""
     for field in _fields(type(table)):
         value = getattr(table, field.name)
-        if field.required or value not in ("", ()):
+        if field.required or value not in ("", (), None):
             yield field.name, value
 
 
@@ -104,9 +111,21 @@ def from_toml(text: str, source: str) -> Contract:
             f"{source}: is no contract of version {VERSION}; write it again with `overlapscope contract write`."
         )
     try:
-        return msgspec.convert(content, Contract)
+        contract = msgspec.convert(_cleaned(content), Contract)
     except msgspec.ValidationError as error:
         raise ConfigError(f"{source}: {clean(str(error), 200)}.") from None
+    if "program" not in content:
+        raise ConfigError(f"{source}: has no program; write it again with `overlapscope contract write`.")
+    return contract
+
+
+def _cleaned(value: Any) -> Any:
+    """Return a value of TOML, with all texts in it cleaned."""
+    if isinstance(value, dict):
+        return {clean(key): _cleaned(part) for key, part in value.items()}
+    if isinstance(value, list):
+        return [_cleaned(part) for part in value]
+    return clean(value) if isinstance(value, str) else value
 
 
 def _plain(text: str) -> dict[str, Any] | None:
@@ -121,7 +140,7 @@ def _plain(text: str) -> dict[str, Any] | None:
         if not line or line[0] == "#":
             continue
         if match := _ENTRY.fullmatch(line):
-            key, value = match.groups()
+            key, value = match[1].strip('"'), match[2]
             if key in table:
                 return None
             try:
@@ -130,7 +149,14 @@ def _plain(text: str) -> dict[str, Any] | None:
                 return None
         elif match := _TABLE.fullmatch(line):
             table = {}
-            tables.setdefault(match[1], []).append(table)
+            if match[1]:
+                tables.setdefault(match[1], []).append(table)
+            elif match[2] and "kernels" not in content.get("program", {"kernels": ()}):
+                content["program"]["kernels"] = table
+            elif not match[2] and "program" not in content:
+                content["program"] = table
+            else:
+                return None
         else:
             return None
     return None if content.keys() & tables.keys() else content | tables

@@ -7,6 +7,7 @@ from typing import Annotated, Final, NamedTuple
 from msgspec import Meta, Struct
 
 from overlapscope.base.words import plural
+from overlapscope.budgets.gate import ProgramIdentity
 
 VERSION: Final = 1
 DEFAULT_MARGIN_PCT: Final = 25
@@ -76,12 +77,24 @@ class HostCall(CallPlace, frozen=True, kw_only=True, forbid_unknown_fields=True)
     call: _Text
 
 
+class ContractProgram(ProgramIdentity, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """The program that a contract is of, and what its recording had."""
+
+    recorder: _Text = ""
+    ranks: _Count = 1
+    devices: _Count = 1
+    """Number of devices that the rank used."""
+
+
 class Contract(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Copies, collectives and waits of a typical step, and the kernels beside which they may run."""
 
     version: int = VERSION
     written_by: _Text = ""
     margin_pct: Annotated[int, Meta(ge=0, le=99, description="a whole number from 0 to 99")]
+    replaces: tuple[_Text, ...] = ()
+    """Default rules, or `verdict`, that don't judge a program with this contract. Only people write it."""
+    program: ContractProgram = ContractProgram()
     steps: _Count
     """Number of steps that the recording had."""
     kernels: _Count

@@ -68,7 +68,7 @@ def test_a_kept_budget_exits_with_0(trace: str, capsys: pytest.CaptureFixture[st
     captured = capsys.readouterr()
     lines = [" ".join(line.split()) for line in captured.out.splitlines()]
     assert lines == [
-        "The budget passed.",
+        "Passed: 1 budget (step_time <= 1 ms).",
         "Figures are of the recording, which the profiler makes slower.",
         "",
         "budget value",
@@ -549,6 +549,7 @@ def test_the_nearest_configuration_is_used(trace: str, tmp_path: Path, monkeypat
     (tmp_path / "overlapscope.toml").write_text("[budgets]\nstep_time.max = '1 us'\n")
     inner = tmp_path / "inner"
     inner.mkdir()
+    (tmp_path / ".git").mkdir()
     monkeypatch.chdir(inner)
     assert main(["check", trace]) == 1
     assert main(["check", trace, "--budget", "idle_pct <= 50%"]) == 1
