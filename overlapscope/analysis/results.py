@@ -110,7 +110,7 @@ class Device(msgspec.Struct, frozen=True, kw_only=True):
     exposed_comm_by_cause: dict[str, int] = {}
     """Empty in reports of earlier versions."""
     exposed_other_by_cause: dict[str, int] = {}
-    """What the exposed other memory work was; adds up to the bucket. Empty in reports of earlier versions."""
+    """Kinds of memory work, which add up to the bucket `exposed other`. Empty in reports of earlier versions."""
     idle_by_cause: dict[str, int]
     evidence: tuple[Evidence, ...]
     host_stalls: tuple[HostStall, ...]

@@ -21,7 +21,7 @@ _WAITS = {
     IdleCause.CPU_THROTTLED: "stopped by the CPU quota",
     IdleCause.GC_PAUSE: "in Python's garbage collector",
 }
-"""What the thread of the steps does, by cause."""
+"""Activity of the thread of the steps, by cause."""
 _PARTS = (("loading", "loading data"), ("ops", "in ops"), ("rest", "elsewhere, such as in Python"))
 """Parts of the host's time as recorded."""
 
@@ -56,7 +56,7 @@ def lost_part(host: HostUse, sampled: SampledStep | None) -> float:
 
 
 def remedy(host: HostUse, sampled: SampledStep | None) -> str:
-    """Return what to do first, and what the loader shows."""
+    """Return the first thing to do, and a sentence on the DataLoader."""
     return " ".join(filter(None, (_first_to_do(host, sampled), _LOADER[host.loader])))
 
 
