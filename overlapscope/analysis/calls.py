@@ -63,9 +63,9 @@ waits_event = _judge(r"(cuda|hip)StreamWaitEvent|cuStreamWaitEvent|aclrtStreamWa
 """Calls that make a stream wait for an event, without making the host wait."""
 records_event = _judge(r"(cuda|hip)EventRecord(WithFlags)?|cuEventRecord(WithFlags)?|aclrtRecordEvent")
 """Calls that record an event on a stream."""
-launches_graphs = _judge(r"(cuda|hip)GraphLaunch|cuGraphLaunch")
-"""Calls that launch a CUDA graph."""
 
+GRAPH_LAUNCH = whole_name(r"(cuda|hip|cu)GraphLaunch")
+"""Names of calls that launch a CUDA graph."""
 enqueues = _judge(r"Enqueue(@.+)?")
 """Calls that put a task into torch_npu's queue, from which another thread launches it."""
 

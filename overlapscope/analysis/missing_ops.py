@@ -52,7 +52,6 @@ _LONG_CALL_NS = 100_000
 _HOST_BYTES_PER_NS = 1
 """Speed at which a blocking copy may first pin the host's memory, page by page."""
 
-_GRAPH = call_kinds.whole_name(r"(cuda|hip|cu)GraphLaunch")
 _MEMSET = call_kinds.whole_name(r"(cuda|hip|cu|aclrt)Memset\w*")
 _LAUNCHED: dict[re.Pattern[str], frozenset[Part]] = {
     call_kinds.whole_name(r"(cuda|hip|cu|aclrt)Memcpy\w*"): frozenset({"copies", "other"}),
@@ -60,7 +59,7 @@ _LAUNCHED: dict[re.Pattern[str], frozenset[Part]] = {
     call_kinds.whole_name(
         r"(cuda|hip|cu)Launch\w*Kernel\w*|hipModuleLaunchKernel|hipExt\w*Launch\w*|Node@launch"
     ): frozenset({"compute", "comm"}),
-    _GRAPH: GPU_OPS,
+    call_kinds.GRAPH_LAUNCH: GPU_OPS,
 }
 """Parts of the recording that launching calls may have launched; their names don't say more."""
 _BEGIN_CAPTURE = call_kinds.whole_name(r"(cuda|hip)StreamBeginCapture\w*")
@@ -91,6 +90,7 @@ class Unanswered(Struct, frozen=True, eq=False):
     """Memsets that are probably of no bytes."""
 
 
+@kept()
 def recorded_launches(trace: Trace) -> tuple[Index, Bool]:
     """Return the rows of the calls that launch GPU ops, by start, and whether each has an op in the trace.
 
@@ -241,7 +241,7 @@ def _return_limits(trace: Trace, waits: I64, wait: I64, end: I64) -> I64:
     op = by_end[np.searchsorted(ops.end_ns[by_end], returned - late, side="right") - 1]
     launches = recorded_launches(trace)[0]
     last = np.searchsorted(calls.start_ns[launches], calls.start_ns[waits]) - 1
-    of_graph = pick(call_kinds.named(calls, _GRAPH)[launches], last, False)
+    of_graph = pick(call_kinds.named(calls, call_kinds.GRAPH_LAUNCH)[launches], last, False)
     sync = (call_kinds.synchronises(calls) & ~call_kinds.named(calls, op_names.XLA_WAIT))[waits]
     sync &= of_graph | (worked_until > calls.start_ns[waits])
     for _, of_call in rows_by(np.where(sync, calls.name_id[waits], -1)):
