@@ -18,7 +18,7 @@ from overlapscope.analysis.grouping import rows_by
 from overlapscope.analysis.host import Blocking, find_blocking, of_other_devices
 from overlapscope.analysis.timeline import Timeline
 from overlapscope.base.columns import mask_of, pick, quantile
-from overlapscope.base.intervals import I64, Bool, Index, Intervals, clip, complement, cut, subtract, union
+from overlapscope.base.intervals import I64, Bool, Index, Intervals, clip, complement, contains, cut, subtract, union
 from overlapscope.base.kept import kept
 from overlapscope.trace import op_names
 from overlapscope.trace.lost import GPU_OPS, Part
@@ -57,14 +57,10 @@ _MEMSET = call_kinds.whole_name(r"(cuda|hip|cu|aclrt)Memset\w*")
 _LAUNCHED: dict[re.Pattern[str], frozenset[Part]] = {
     call_kinds.whole_name(r"(cuda|hip|cu|aclrt)Memcpy\w*"): frozenset({"copies", "other"}),
     _MEMSET: frozenset({"fills"}),
-    call_kinds.whole_name(
-        r"(cuda|hip|cu)Launch\w*Kernel\w*|hipModuleLaunchKernel|hipExt\w*Launch\w*|Node@launch"
-    ): frozenset({"compute", "comm"}),
+    call_kinds.KERNEL_LAUNCH: frozenset({"compute", "comm"}),
     _GRAPH: GPU_OPS,
 }
 """Parts of the recording that launching calls may have launched; their names don't say more."""
-_BEGIN_CAPTURE = call_kinds.whole_name(r"(cuda|hip)StreamBeginCapture\w*")
-_END_CAPTURE = call_kinds.whole_name(r"(cuda|hip)StreamEndCapture\w*")
 _WAITS_FOR_HOST = call_kinds.whole_name(
     r"(cuda|hip)(LaunchHostFunc\w*|StreamAddCallback|StreamWaitValue\w*)|cu(LaunchHostFunc\w*|StreamAddCallback"
     r"|StreamWaitValue\w*|StreamBatchMemOp)"
@@ -96,9 +92,9 @@ def recorded_launches(trace: Trace) -> tuple[Index, Bool]:
 
     Calls while a stream was captured into a graph launch nothing yet, and are left out.
     """
-    calls, ops = trace.runtime_calls, trace.gpu_ops
+    calls, ops, captured = trace.runtime_calls, trace.gpu_ops, call_kinds.captures(trace)
     launching = np.logical_or.reduce([call_kinds.named(calls, pattern) for pattern in _LAUNCHED])
-    launches = np.flatnonzero(launching & ~_capturing(trace))
+    launches = np.flatnonzero(launching & ~contains(union(captured.start_ns, captured.end_ns), calls.start_ns))
     return launches, mask_of(ops.launch[ops.launch >= 0], len(calls))[launches]
 
 
@@ -269,15 +265,3 @@ def _outstanding(trace: Trace, waits: I64) -> Bool:
     last = np.searchsorted(calls.start_ns[launches], calls.start_ns[waits], side="left") - 1
     outstanding: Bool = ~pick(answered, last, True)
     return outstanding
-
-
-def _capturing(trace: Trace) -> Bool:
-    """Select the calls made while a stream was captured into a graph."""
-    calls = trace.runtime_calls
-    begins = np.flatnonzero(call_kinds.named(calls, _BEGIN_CAPTURE))
-    ends = np.flatnonzero(call_kinds.named(calls, _END_CAPTURE))
-    captured = np.zeros(len(calls), np.bool_)
-    for begin in begins.tolist():
-        following = ends[ends > begin]
-        captured[begin : int(following[0]) if len(following) else len(calls)] = True
-    return captured
