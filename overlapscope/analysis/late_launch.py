@@ -2,8 +2,9 @@
 
 It is looked up on the thread that launched the op which ended the gap. If that thread shows no activity, it is looked
 up on the thread that launched the previous op, because autograd launches from a thread of its own. The most specific
-activity comes first: the profiler, Python's garbage collector, a graph's capture, the first use of a kernel, pinning and
-pageable staging, allocation, other blocking calls, a DataLoader's next, CPU ops that launch nothing, ops and calls that launch, then Python.
+activity comes first: the profiler, Python's garbage collector, a graph's capture, the first use of a kernel, pinning
+and pageable staging, allocation, other blocking calls, a DataLoader's next, CPU ops that launch nothing, ops and calls
+that launch, then Python.
 
 The last three, except long CPU ops, are charged to earlier blocking calls, up to the time for which these had kept the
 host waiting while the GPU still worked: without them, the host would have been here that much earlier.
