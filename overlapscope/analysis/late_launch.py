@@ -341,11 +341,12 @@ def _cut(late: Late, layers: list[Intervals]) -> tuple[I64, I64, I64]:
 
 
 def _slow_stretches(trace: Trace) -> Intervals:
-    """Return the host time between launches that are more than `LAUNCH_PACE_NS` apart."""
+    """Return the host time before launches that come more than `LAUNCH_PACE_NS` after the one before, or are first."""
     calls, launches = trace.runtime_calls, launching(trace)
-    start, end = calls.start_ns[launches], calls.end_ns[launches]
-    apart = start[1:] - end[:-1] > LAUNCH_PACE_NS
-    return union(end[:-1][apart], start[1:][apart])
+    begin = min(int(table.start_ns.min(initial=np.iinfo(np.int64).max)) for table in (calls, trace.gpu_ops))
+    start, end = calls.start_ns[launches], np.append(begin, calls.end_ns[launches])[:-1]
+    apart = start - end > LAUNCH_PACE_NS
+    return union(end[apart], start[apart])
 
 
 def _overhead_elsewhere(trace: Trace) -> Intervals:

@@ -49,6 +49,7 @@ _DIRECTION = {
 _KNOWN_DIRECTION = re.compile(r"[A-Z](?:to|2)[A-Z]", re.IGNORECASE)
 _MIGRATION_NAME = re.compile(r"Migration\b")
 """Page migrations of managed memory, as the reader of Nsight Systems names them."""
+_MIGRATION_TO_HOST = re.compile(r"Migration DtoH\b")
 _COPY_NAME = re.compile(r"\s*(?:memcpy|copy)\s+(\S+)", re.IGNORECASE)
 _FILL_NAME = re.compile(r"\s*(?:memset|fill)", re.IGNORECASE)
 _SIDES = re.compile(r"\((.+?)\s*->\s*(.+)\)\s*$")
@@ -109,6 +110,11 @@ def memory_kinds(category: str, name: str) -> tuple[Memory, Memory]:
         return Memory.UNKNOWN, Memory.UNKNOWN
     source, target = (_MEMORY.get(side.strip().lower(), Memory.UNKNOWN) for side in sides.groups())
     return source, target
+
+
+def is_migration_to_host(name: str) -> bool:
+    """Return whether an op's name is that of a page migration to the host, which has usually touched the page."""
+    return _MIGRATION_TO_HOST.match(name) is not None
 
 
 def is_migration(name: str) -> bool:
