@@ -17,8 +17,9 @@ from overlapscope.analysis.missing_ops import find_unanswered, launched_parts, r
 from overlapscope.analysis.periods import is_step
 from overlapscope.analysis.trust_results import Check, Trust
 from overlapscope.base.kept import kept
-from overlapscope.base.words import duration, plural
+from overlapscope.base.words import clean, duration, plural
 from overlapscope.catalog import devices
+from overlapscope.catalog.devices import as_recorded
 from overlapscope.catalog.recorders import recorder_by_id
 from overlapscope.trace import op_names
 from overlapscope.trace.lost import EVERYTHING, GPU_OPS, OF_KIND, WORDS, Part, in_order
@@ -220,10 +221,13 @@ def _activity(trace: Trace) -> Check:
             f"{defect}. That is a defect of the recording, and overlap cannot be measured: record again.",
             {*GPU_OPS, "calls", "syncs", "clocks"},
         )
+    recorder = recorder_by_id(trace.recorder)
+    said = " ".join(f'"{as_recorded(clean(text))}"' for text in trace.warnings)
     return Check.fail(
         "gpu-activity",
         "The trace has no GPU activity that overlapscope reads: it was recorded without a GPU, without "
-        f"{recorder_by_id(trace.recorder).gpu_activity}, or on a device of another kind. Overlap cannot be measured.",
+        f"{recorder.gpu_activity}, or on a device of another kind. "
+        f"{f'{recorder.name} itself says: {said} ' if said else ''}Overlap cannot be measured.",
         # The host's part of the recording is there.
         {*GPU_OPS, "calls", "syncs", "clocks"},
     )

@@ -251,7 +251,7 @@ def plural(count: int, noun: str) -> str:
 
 
 def _several(noun: str) -> str:
-    return f"{noun[:-1]}ies" if noun.endswith("py") else f"{noun}es" if noun.endswith("ch") else f"{noun}s"
+    return f"{noun[:-1]}ies" if noun.endswith("py") else f"{noun}es" if noun.endswith(("ch", "ss")) else f"{noun}s"
 
 
 def each(count: int, among: int, noun: str = "") -> str:

@@ -18,7 +18,7 @@ from overlapscope.errors import UnreadableTrace
 from overlapscope.reading import jax
 from overlapscope.reading._progress import Progress
 from overlapscope.reading.communication import current, with_communication
-from overlapscope.reading.file_names import file_and_part
+from overlapscope.reading.file_names import file_and_part, natural
 from overlapscope.reading.files import LIMIT_BYTES
 from overlapscope.reading.own_period import periodic_steps
 from overlapscope.reading.pipes import is_pipe, named
@@ -228,9 +228,3 @@ def _head(path: Path) -> bytes:
     with open(path, "rb", opener=disk.regular) as file:
         # Reading a special file may have to wait for data, which gives None.
         return file.read(_HEAD_BYTES) or b""
-
-
-def natural(path: Path) -> list[tuple[int, int, str]]:
-    """Return a sort key for paths that puts rank2 before rank10."""
-    parts = re.split(r"(\d+)", str(path))
-    return [(1, int(part), "") if part.isdecimal() else (0, 0, part) for part in parts]

@@ -22,6 +22,9 @@ class EventArguments(Protocol):
     def text(self, attribute: str) -> list[str]:
         """Return texts, and other values as JSON; empty where missing."""
 
+    def processes(self) -> set[int | str]:
+        """Return the processes of calls, as written."""
+
     def take(self, rows: Index) -> Self:
         """Return the arguments of some of the rows."""
 
@@ -43,6 +46,10 @@ class DecodedArguments(Struct, frozen=True):
         values = map(attrgetter(attribute), self.args)
         return [decoded_text(value) if isinstance(value, Raw) else value for value in values]
 
+    def processes(self) -> set[int | str]:
+        """Return the events' processes."""
+        return {event.pid for event in self.events}
+
     def take(self, rows: Index) -> DecodedArguments:
         """Return the arguments of some of the rows."""
         chosen = rows.tolist()
@@ -59,10 +66,10 @@ def column(items: list[Any], attribute: str) -> I64:
 
 
 def number(identity: int | str) -> int:
-    """Return a process or thread id in 64 bits: 7 for `stream 7`, as kineto once wrote it; -1 where there is none."""
+    """Return a process or thread id in 64 bits: 7 for `stream 7` or `[TP00] 7`; -1 where there is none."""
     if isinstance(identity, int):
         return _wrapped(identity)
-    digits = identity.removeprefix("stream ").strip()
+    digits = identity.strip().rpartition(" ")[2]
     return _wrapped(int(digits)) if digits.isascii() and digits.isdigit() and len(digits) < 20 else -1
 
 

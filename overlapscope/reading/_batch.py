@@ -62,8 +62,8 @@ class Batch(msgspec.Struct):
     """Rows and arguments of each table that has more columns than those above."""
     repaired: int = 0
     """Number of rows with an argument of a wrong type, or without a duration."""
-    markers: list[tuple[str, int]] = field(default_factory=list)
-    """Instants that bound the recording: (name, nanoseconds)."""
+    markers: list[tuple[str, int, int]] = field(default_factory=list)
+    """Instants that bound the recording: (name, nanoseconds, place among the batch's events)."""
     count: int = 0
     """Number of events of any phase."""
 
@@ -102,7 +102,7 @@ def batch_of_events(events: Sequence[Any]) -> Batch:
     start_ns = _starts_ns([row.ts for row in rows])
     places = np.array(place, dtype=np.int32)
     batch = batch_of_rows(rows, tuple(categories), category, places, start_ns, to_ns(dur_us), len(events))
-    batch.markers = [(event.name, text_to_ns(event.ts)) for event in events if _is_marker(event)]
+    batch.markers = [(event.name, text_to_ns(event.ts), i) for i, event in enumerate(events) if _is_marker(event)]
     batch.repaired = int(missing.sum())
     tables = np.array([table_of[name] for name in categories], dtype=np.int32)
     for table, at in rows_of(tables[category]):

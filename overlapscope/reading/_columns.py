@@ -12,7 +12,7 @@ from overlapscope.reading._arguments import EventArguments
 from overlapscope.reading._batch import Batch, Numbered
 from overlapscope.reading._categories import EventTable, table_of
 from overlapscope.reading._events import ABSENT, UNDECODABLE
-from overlapscope.trace.model import I32, I64, Index, Sync
+from overlapscope.trace.model import I32, I64, Bool, Index, Sync
 
 _SYNCS = {
     "event sync": Sync.EVENT,
@@ -58,20 +58,23 @@ class EventColumns:
         self._large_streams = Numbered()
         self.repaired = 0
         """Number of events with an argument of a wrong type, or without a duration."""
-        self.markers: list[tuple[str, int]] = []
-        """Instants that bound the recording: (name, nanoseconds)."""
+        self.markers: list[tuple[str, int, int]] = []
+        """Instants that bound the recording: (name, nanoseconds, place)."""
+        self.callers: set[int | str] = set()
+        """Processes that called the runtime, as written."""
         self.parts: list[Part] = []
         self.values: dict[EventTable, list[Values]] = {}
         """Further columns of some tables, in the order that `_tables` expects."""
         self._rows = 0
-        self._events = 0
+        self.events = 0
+        """Number of events of any phase so far."""
 
     def add(self, batch: Batch) -> None:
         """Add a batch of events."""
-        self.markers.extend(batch.markers)
+        self.markers.extend((name, ns, place + self.events) for name, ns, place in batch.markers)
         self.repaired += batch.repaired
-        place = batch.place + np.int32(self._events)
-        self._events += batch.count
+        place = batch.place + np.int32(self.events)
+        self.events += batch.count
         if not len(place):
             return
         category = np.array([self.categories[category] for category in batch.categories], dtype=np.int32)
@@ -83,6 +86,7 @@ class EventColumns:
             match table:
                 case EventTable.RUNTIME:
                     self._add(table, at, args.number("correlation"))
+                    self.callers |= args.processes()
                 case EventTable.GPU:
                     self._add(table, at, self._ops(args))
                     self._add_collectives(args, at)
@@ -91,6 +95,12 @@ class EventColumns:
                 case EventTable.DEVICE_ANNOTATION:
                     self._add(table, at, self._device_annotations(args))
         self._rows += len(place)
+
+    def keep(self, kept: Bool) -> None:
+        """Forget the rows and markers of events that are not kept, by their places in the file."""
+        ignored = self.categories[""]
+        self.parts = [(np.where(kept[part[-1]], part[0], np.int32(ignored)), *part[1:]) for part in self.parts]
+        self.markers = [marker for marker in self.markers if kept[marker[-1]]]
 
     def _add(self, table: EventTable, at: Index, values: I64) -> None:
         self.values.setdefault(table, []).append((at + self._rows, values))

@@ -50,10 +50,11 @@ def loose_metadata(text: bytes) -> dict[str, Any]:
 def device_names(properties: Any) -> dict[int, str]:
     names: dict[int, str] = {}
     for device in properties if isinstance(properties, list) else []:
-        if isinstance(device, dict) and isinstance(device.get("name"), str):
+        name = device.get("name") if isinstance(device, dict) else None
+        if isinstance(name, str) and name.strip():
             ordinal = integer(device.get("id"))
             if ordinal is not None and 0 <= ordinal < 1 << 31:
-                names[ordinal] = device["name"]
+                names[ordinal] = name.strip()
     return names
 
 

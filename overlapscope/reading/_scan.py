@@ -116,6 +116,11 @@ class ScannedArguments(msgspec.Struct, frozen=True):
         decoded = {at: decoded_text(self.texts[at]) if at >= 0 else "" for at in set(numbers)}
         return [decoded[at] for at in numbers]
 
+    def processes(self) -> set[int | str]:
+        """Return the processes of calls."""
+        written = np.unique(self.values[:, self.places["pid"]]).tolist()
+        return {each if each >= _TEXT else decoded_text(self.texts[each + (1 << 63)]) for each in written}
+
     def take(self, rows: Index) -> ScannedArguments:
         """Return the arguments of some of the rows."""
         return ScannedArguments(self.thread[rows], self.values[rows], self.places, self.texts)
@@ -210,8 +215,8 @@ def _batch(columns: _Columns) -> Batch | None:
     shown = _IS_OP[tables]
     for table, at in rows_of(tables):
         if table == EventTable.RUNTIME:
-            calls = _array(columns.calls, columns.n_calls, np.int64).reshape(-1, 1)
-            batch.parts[table] = at, ScannedArguments(thread[at], calls, {"correlation": 0}, texts)
+            calls = _array(columns.calls, columns.n_calls * 2, np.int64).reshape(-1, 2)
+            batch.parts[table] = at, ScannedArguments(thread[at], calls, {"pid": 0, "correlation": 1}, texts)
         else:
             batch.parts[table] = at, ScannedArguments(thread[at], ops[tables[shown] == table], _PLACES, texts)
     return batch

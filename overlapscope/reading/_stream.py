@@ -19,6 +19,7 @@ from overlapscope.errors import UnreadableTrace
 from overlapscope.reading._batch import Batch, batch_of_events
 from overlapscope.reading._cuts import BLANK, array_ends, at_end, boundaries
 from overlapscope.reading._events import UNDECODABLE, any_events, convert, typed_events
+from overlapscope.reading._formats import foreign
 from overlapscope.reading._losses import Losses
 from overlapscope.reading._metadata import loose_metadata
 from overlapscope.reading._repair import END_SIGHT, recover
@@ -82,10 +83,9 @@ class EventStream:
         self._finish()
         losses = self.losses
         if not self._read_any and (losses.lost_bytes or losses.lost_events or losses.truncated):
-            raise UnreadableTrace(
-                self._path,
+            raise self._foreign(
                 "none of its events can be read: it is not a trace, or it is damaged beyond repair. Pass a Chrome "
-                "trace of torch.profiler, or record again.",
+                "trace of torch.profiler, or record again."
             )
 
     def _take(self, block: bytes) -> Batch | None:
@@ -184,9 +184,10 @@ class EventStream:
         return loose_metadata(header)
 
     def _no_json(self) -> UnreadableTrace:
-        return UnreadableTrace(
-            self._path, "is not JSON; pass a Chrome trace of torch.profiler (`export_chrome_trace`)."
-        )
+        return self._foreign("is not JSON; pass a Chrome trace of torch.profiler (`export_chrome_trace`).")
+
+    def _foreign(self, otherwise: str) -> UnreadableTrace:
+        return UnreadableTrace(self._path, foreign(self.file.head()) or otherwise)
 
     def _no_events(self, head: bytes) -> UnreadableTrace:
         if self.file.broken is not None:
@@ -196,11 +197,9 @@ class EventStream:
         except UNDECODABLE:
             if b":" not in head[:4096] and b'"' not in head[:4096]:
                 return self._no_json()
-            return UnreadableTrace(
-                self._path, "has no `traceEvents` and is not valid JSON; if it was cut, record the trace again."
-            )
-        return UnreadableTrace(
-            self._path, "is JSON without `traceEvents`, so it is not a trace; pass a Chrome trace of torch.profiler."
+            return self._foreign("has no `traceEvents` and is not valid JSON; if it was cut, record the trace again.")
+        return self._foreign(
+            "is JSON without `traceEvents`, so it is not a trace; pass a Chrome trace of torch.profiler."
         )
 
     # -- The events ---

@@ -27,6 +27,12 @@ def file_and_part(path: Path) -> tuple[Path, int | None]:
     return path.with_name(part[1]), int(part[2])
 
 
+def natural(name: object) -> list[tuple[int, int, str]]:
+    """Return a sort key for names that puts rank2 before rank10."""
+    parts = re.split(r"(\d+)", str(name))
+    return [(1, int(part), "") if part.isdecimal() else (0, 0, part) for part in parts]
+
+
 def rank_in_name(source: str) -> int | None:
     """Return the rank in a file's name; None where there is none."""
     ranks = _RANK_IN_NAME.findall(Path(source).name)

@@ -5,15 +5,18 @@ from __future__ import annotations
 import os
 import zlib
 from collections.abc import Callable, Generator, Iterator
+from copy import copy
 from pathlib import Path
 from typing import Any, BinaryIO
 
 from overlapscope.base.words import size
 from overlapscope.base.zstd import module
 from overlapscope.errors import UnreadableTrace
-from overlapscope.reading._formats import FOREIGN, GZIP, ZSTD
+from overlapscope.reading._formats import GZIP, ZSTD
 from overlapscope.reading.pipes import place
 
+HEAD_BYTES = 1 << 16
+"""Unpacked bytes that tell what a file is."""
 BLOCK_BYTES = 1 << 21
 """Unpacked bytes of a block. Half a megabyte stays in a core's cache while it is decoded; blocks of 8 MB take almost
 twice the time."""
@@ -41,6 +44,7 @@ class SourceFile:
         """
         self.path = path
         self.limit_bytes = limit_bytes
+        self._block_bytes = BLOCK_BYTES
         self.packed_bytes_read = 0
         """Bytes read from disk so far; in a plain file, the current position."""
         self.broken: str | None = None
@@ -58,9 +62,6 @@ class SourceFile:
             raise self._unreadable(error) from None
         if not self._head:
             raise UnreadableTrace(path, "the file is empty; record the trace again.")
-        for magic, what in FOREIGN.items():
-            if self._head.startswith(magic):
-                raise UnreadableTrace(path, f"this is {what}.")
 
     def __iter__(self) -> Generator[bytes, None, None]:
         """Yield blocks of about BLOCK_BYTES at most.
@@ -77,6 +78,12 @@ class SourceFile:
                     f"raise --max-size if the trace really is that large.",
                 )
             yield block
+
+    def head(self) -> bytes:
+        """Return the first unpacked bytes, without effect on the file's state."""
+        ahead = copy(self)
+        ahead._block_bytes = HEAD_BYTES
+        return next(iter(ahead), b"")
 
     def _blocks(self) -> Iterator[bytes]:
         try:
@@ -121,7 +128,7 @@ class SourceFile:
                 self._skip_to = None
 
     def _read(self, file: BinaryIO) -> bytes:
-        data = file.read(BLOCK_BYTES)
+        data = file.read(self._block_bytes)
         self.packed_bytes_read += len(data)
         return data
 
@@ -131,7 +138,7 @@ class SourceFile:
         while packed:
             before = unpack.copy()
             try:
-                block = unpack.decompress(packed, BLOCK_BYTES)
+                block = unpack.decompress(packed, self._block_bytes)
             except zlib.error as error:
                 yield from _salvage(before, packed)
                 self.broken = f"invalid gzip data ({error})"
@@ -156,7 +163,7 @@ class SourceFile:
         packed = self._read(file)
         while True:
             try:
-                block = unpack.decompress(packed, BLOCK_BYTES)
+                block = unpack.decompress(packed, self._block_bytes)
             except zstd_error as error:
                 self.broken = f"invalid zstd data ({error})"
                 return

@@ -5,16 +5,22 @@ The file is read once, in blocks, so memory holds the columns and a block of the
 
 from __future__ import annotations
 
-from contextlib import closing
+import re
+from contextlib import closing, suppress
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+from msgspec.structs import replace
+
+from overlapscope.base.marks import STEP
 from overlapscope.errors import UnreadableTrace
 from overlapscope.reading import _event_notes
 from overlapscope.reading._categories import EventTable
 from overlapscope.reading._columns import EventColumns
 from overlapscope.reading._crew import Crew
 from overlapscope.reading._events import valid_text
+from overlapscope.reading._formats import foreign
 from overlapscope.reading._host_activity import host_activity
 from overlapscope.reading._losses import Losses
 from overlapscope.reading._metadata import (
@@ -31,16 +37,23 @@ from overlapscope.reading._metadata import (
     versions,
     warm_up_steps,
 )
+from overlapscope.reading._processes import is_label, processes
 from overlapscope.reading._progress import Progress, ReadingBar
 from overlapscope.reading._stream import EventStream
 from overlapscope.reading._tables import Finished
 from overlapscope.reading._times import LARGEST_TOTAL_NS, UNREADABLE, possible, recording
-from overlapscope.reading.file_names import rank_in_name, shown_source
+from overlapscope.reading.file_names import file_and_part, rank_in_name, shown_source
 from overlapscope.reading.files import LIMIT_BYTES, SourceFile
+from overlapscope.reading.pipes import chosen_part, place
 from overlapscope.reading.source import ReadRequest, Source
 from overlapscope.trace.model import Damage, Trace
 
 _LARGEST_BASE_NS = 1 << 62
+_OWN_HEADER = re.compile(rb"\s*\{\s*\n")
+_OWN_EVENT = re.compile(rb'\{\s*\n\s*"(?:ph|name)": "[^"\n]*", "')
+"""Layout of events that Kineto writes itself: several fields in a line, but not all of them."""
+_LOOKED_THROUGH_BYTES = 16 << 20
+"""Bytes of a file of another layout to look through for several processes. Reading it finds those that come later."""
 
 
 def read(
@@ -61,7 +74,8 @@ def read(
     Raises:
         UnreadableTrace: The file has no readable trace.
     """
-    file = SourceFile(Path(path), limit_bytes=limit_bytes)
+    located, _ = file_and_part(Path(path))
+    file = SourceFile(located, limit_bytes=limit_bytes)
     crew = crew or Crew()
     columns = EventColumns()
     with closing(crew.blocks(file)) as blocks, ReadingBar(str(path), file.packed_bytes, progress) as bar:
@@ -72,7 +86,78 @@ def read(
             if crew is not None:
                 crew.help(stream, columns, bar.at)
                 crew = None
-    return assemble(str(path), columns, stream.metadata, stream.losses, file.unpacked_bytes)
+    if columns.events and not columns.parts and not columns.markers:
+        raise UnreadableTrace(
+            path,
+            foreign(file.head())
+            or "has no event of a kind that torch.profiler records, so another program wrote it; pass a Chrome trace "
+            "of torch.profiler (`export_chrome_trace`).",
+        )
+    count, part = _keep_process(Path(path), columns, limit_bytes)
+    trace = assemble(str(path), columns, stream.metadata, stream.losses, file.unpacked_bytes)
+    _check_steps(path, trace)
+    # The metadata are those of one of the processes, so the others' ranks are not known from them.
+    return replace(trace, rank=part) if count > 1 and rank_in_name(located.name) is None else trace
+
+
+def _keep_process(path: Path, columns: EventColumns, limit_bytes: int) -> tuple[int, int]:
+    """Keep only the rows of the process that a path names.
+
+    Returns:
+        The number of processes in the file, and the number of the one kept.
+
+    Raises:
+        UnreadableTrace: The path names none of several, or they can't be told apart.
+    """
+    of_event = None
+    if len(columns.callers) > 1:
+        of_event = processes(path, place(file_and_part(path)[0], limit_bytes), limit_bytes)
+        if len(of_event) != columns.events:
+            raise UnreadableTrace(
+                path, "holds the events of several processes and is damaged; name the traces that it was made of."
+            )
+    count = 1 if of_event is None else int(of_event.max()) + 1
+    part = chosen_part(path, count)
+    if of_event is not None and count > 1:
+        columns.keep(of_event == part)
+    return count, part
+
+
+def _check_steps(path: str | Path, trace: Trace) -> None:
+    """Check that each step was recorded once.
+
+    Raises:
+        UnreadableTrace: One occurs again, at another time or in another thread.
+    """
+    notes = trace.annotations
+    first: dict[int, int] = {}
+    for row in np.flatnonzero(notes.named(lambda name: name.startswith(STEP))).tolist():
+        earlier = first.setdefault(int(notes.name_id[row]), row)
+        # PyTorch may note a step both as a range and as an operator.
+        is_same = notes.thread[row] == notes.thread[earlier] and notes.start_ns[row] < notes.end_ns[earlier]
+        if row != earlier and not is_same:
+            raise UnreadableTrace(
+                path,
+                f"has {notes.name(row)} more than once, so it holds several recordings; name the file of each.",
+            )
+
+
+def _parts(path: Path) -> int:
+    """Return the number of processes in a file; 1 for a file in the layout that Kineto writes itself."""
+    file = SourceFile(path)
+    head = file.head()
+    if _OWN_EVENT.search(head) or (b'"ph"' not in head and _OWN_HEADER.match(head)):
+        return 1
+    callers: set[int | str] = set()
+    with suppress(UnreadableTrace):
+        for batch in EventStream(file).batches():
+            if EventTable.RUNTIME in batch.parts:
+                callers |= batch.parts[EventTable.RUNTIME][1].processes()
+            if file.unpacked_bytes > _LOOKED_THROUGH_BYTES and len(callers) < 2 and not any(map(is_label, callers)):
+                return 1
+        return int(processes(path, place(path, LIMIT_BYTES), LIMIT_BYTES).max()) + 1 if len(callers) > 1 else 1
+    # Reading the file reports the error.
+    return 1
 
 
 def _recognises(head: bytes) -> bool:
@@ -83,7 +168,7 @@ def _read(path: Path, request: ReadRequest) -> Trace:
     return read(path, limit_bytes=request.limit_bytes, progress=request.progress, crew=request.crew)
 
 
-SOURCE = Source("kineto", (".json", ".json.gz", ".json.zst"), _recognises, _read)
+SOURCE = Source("kineto", (".json", ".json.gz", ".json.zst"), _recognises, _read, _parts)
 
 
 def assemble(
@@ -177,7 +262,7 @@ def _damage(source: str, finished: Finished, losses: Losses, repaired: int, begi
     )
 
 
-def _stated_span(finished: Finished, markers: list[tuple[str, int]]) -> tuple[int, int] | None:
+def _stated_span(finished: Finished, markers: list[tuple[str, int, int]]) -> tuple[int, int] | None:
     """Return when recording began and ended according to the file, without the base time; None if not stated.
 
     The `Trace` span ends when the host stopped. `Record Window End` comes after it, when the last GPU op had ended.
@@ -185,8 +270,8 @@ def _stated_span(finished: Finished, markers: list[tuple[str, int]]) -> tuple[in
     # Rows of category `Trace` state when recording was on.
     spans = finished.rows(EventTable.SPAN)
     spans = spans[(finished.start_ns[spans] > 0) & (finished.dur_ns[spans] >= 0)]
-    begins = [ns for name, ns in markers if ns > 0 and name.startswith("Iteration Start")]
-    ends = [ns for name, ns in markers if ns > 0 and name.startswith("Record Window End")]
+    begins = [ns for name, ns, _ in markers if ns > 0 and name.startswith("Iteration Start")]
+    ends = [ns for name, ns, _ in markers if ns > 0 and name.startswith("Record Window End")]
     begins += finished.start_ns[spans].tolist()
     if not begins:
         return None

@@ -20,6 +20,7 @@ from overlapscope.reading._cuts import at_end
 from overlapscope.reading._events import NAN, UNDECODABLE
 from overlapscope.reading._stream import EventStream
 from overlapscope.reading._times import to_ns
+from overlapscope.reading.file_names import file_and_part
 from overlapscope.reading.files import SourceFile
 from overlapscope.trace.model import I64, HostEvents, Trace
 
@@ -40,11 +41,13 @@ class _Op(Struct, Generic[T], gc=False):
 _raw_events = msgspec.json.Decoder(list[Raw])
 
 
-class _RawBatch(Batch):
+class RawBatch(Batch):
+    """Events as text."""
+
     raw: list[Raw] = field(default_factory=list)
 
 
-class _RawEvents(EventStream):
+class RawEvents(EventStream):
     """The events of a file as text, without those of damaged stretches."""
 
     def _typed_array(self, array: memoryview) -> tuple[str, Batch]:
@@ -52,7 +55,7 @@ class _RawEvents(EventStream):
             events = _raw_events.decode(array)
         except UNDECODABLE as error:
             return ("cut" if at_end(str(error), len(array)) else "broken"), Batch()
-        return "valid", _RawBatch(count=len(events), raw=events)
+        return "valid", RawBatch(count=len(events), raw=events)
 
     def _recover(self, pending: bytes, *, final: bool) -> Batch:
         return Batch(count=super()._recover(pending, final=final).count)
@@ -64,7 +67,7 @@ def read_args(trace: Trace, events: HostEvents, kind: type[T]) -> Iterator[tuple
     Events are left out if they have no arguments, if these don't fit the struct, or if another event is now at their
     place in the file. If the file is missing or damaged, nothing more is yielded.
     """
-    path = Path(trace.source)
+    path, _ = file_and_part(Path(trace.source))
     # A damaged file may raise anything. The arguments found before the error have been checked.
     with suppress(UnreadableTrace, OSError, ValueError, *UNDECODABLE):
         if len(events) and path.is_file():
@@ -75,9 +78,9 @@ def _read(file: SourceFile, events: HostEvents, base_ns: int, kind: type[T]) -> 
     by_place = np.argsort(events.place, kind="stable")
     places = events.place[by_place]
     begin = 0
-    for batch in _RawEvents(file).batches():
+    for batch in RawEvents(file).batches():
         low, high = np.searchsorted(places, (begin, begin + batch.count)).tolist()
-        if isinstance(batch, _RawBatch) and high > low:
+        if isinstance(batch, RawBatch) and high > low:
             texts = [batch.raw[at] for at in (places[low:high] - begin).tolist()]
             yield from _matching(texts, events, by_place[low:high], base_ns, kind)
         begin += batch.count

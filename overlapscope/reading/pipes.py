@@ -13,9 +13,11 @@ from pathlib import Path
 from typing import IO
 
 from overlapscope.base import disk
+from overlapscope.base.words import listed, plural
 from overlapscope.errors import UnreadableTrace
 from overlapscope.reading import _nsys_export
 from overlapscope.reading._formats import GZIP, SQLITE, ZSTD
+from overlapscope.reading.file_names import file_and_part
 
 STDIN = Path("<stdin>")
 """Name that stands for `-` in messages."""
@@ -39,6 +41,22 @@ def is_pipe(path: Path) -> bool:
     except OSError:
         return path == STDIN
     return not stat.S_ISREG(mode) and not stat.S_ISDIR(mode)
+
+
+def chosen_part(path: Path, count: int) -> int:
+    """Return which of the processes in a file a path names; 0 where there is only one, or none.
+
+    Raises:
+        UnreadableTrace: It names none of several, or one that the file doesn't have.
+    """
+    file, part = file_and_part(path)
+    if part is None and count > 1:
+        what = listed([f"{path}@{number}" for number in range(count)], 8)
+        what = "write it to a file, and name that" if is_pipe(file) else f"name one of {what}"
+        raise UnreadableTrace(path, f"holds {count} processes; {what}.")
+    if part is not None and part >= max(count, 1):
+        raise UnreadableTrace(path, f"{file.name} has {plural(count, 'process')}, counted from 0.")
+    return part or 0
 
 
 def place(path: Path, limit_bytes: int) -> Path:

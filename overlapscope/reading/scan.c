@@ -52,7 +52,7 @@ typedef struct {
     int64_t events, rows, n_calls, n_ops, no_duration, row_room, call_room, op_room;
     int32_t *category, *place, *name;
     int64_t *start_ns, *dur_ns, *thread; /* a thread or process with a text: the least integer + the text's number */
-    int64_t *calls;                      /* correlations */
+    int64_t *calls;                      /* process, correlation */
     int64_t *ops;                        /* process, then arguments */
     Words names, texts;
 } Columns;
@@ -400,8 +400,8 @@ static int64_t *room_to_say(Scanner *scanner, int64_t shape) {
     Columns *to = &scanner->columns;
     int64_t n_arguments = scanner->wanted.n_arguments;
     if (shape == CALL) {
-        int64_t *call = room_for(&to->calls, &to->call_room, to->n_calls, 1);
-        if (call != NULL) *call = -1;
+        int64_t *call = room_for(&to->calls, &to->call_room, to->n_calls, 2);
+        if (call != NULL) call[0] = call[1] = -1;
         return call;
     }
     int64_t *op = room_for(&to->ops, &to->op_room, to->n_ops, n_arguments + 1);
@@ -413,7 +413,7 @@ static Text event(Scanner *scanner, Text at) {
     enum { PH = 1, CAT = 2, NAME = 4, PID = 8, TID = 16, TS = 32, DUR = 64, ARGS = 128 };
     /* Which fields are read of each shape, UNKNOWN first; the others need only be valid. */
     enum { ALWAYS = PH | CAT, OF_ROWS = ALWAYS | NAME | TID | TS | DUR };
-    static const int READ[] = {ALWAYS, OF_ROWS, OF_ROWS | ARGS, OF_ROWS | ARGS | PID, ALWAYS};
+    static const int READ[] = {ALWAYS, OF_ROWS, OF_ROWS | ARGS | PID, OF_ROWS | ARGS | PID, ALWAYS};
     Columns *columns = &scanner->columns;
     Text last = scanner->last, name = NULL, text;
     int64_t length, unread, name_length = 0, tid = -1, start = INT64_MIN, dur = 0, shape = UNKNOWN;
@@ -478,7 +478,7 @@ static Text event(Scanner *scanner, Text at) {
             at = time_ns(at, &dur);
             break;
         case ARGS:
-            at = arguments(scanner, at, shape, shape == OP ? said + 1 : said);
+            at = arguments(scanner, at, shape, said + 1);
             break;
         default:
             text = at;

@@ -42,8 +42,8 @@ class Source(Struct, frozen=True):
     It raises UnreadableTrace, with a sentence that begins with the path, if there is none.
     """
     parts: Callable[[Path], int] | None = None
-    """Function that returns the number of recordings in a file, if there may be several. Each is then read by its
-    number, as `FILE@0`, `FILE@1`."""
+    """Function that returns the number of processes recorded in a file, if there may be several. Each is then read by
+    its number, as `FILE@0`, `FILE@1`."""
 
 
 Request = ReadRequest

@@ -12,15 +12,12 @@ from overlapscope.errors import UnreadableTrace, UsageError
 from overlapscope.reading import ascend, jax, kineto, nsys
 from overlapscope.reading.file_names import file_and_part
 from overlapscope.reading.files import LIMIT_BYTES, SourceFile
-from overlapscope.reading.pipes import is_pipe, place
+from overlapscope.reading.pipes import is_pipe
 from overlapscope.reading.source import ReadRequest, Source
 from overlapscope.trace.model import Trace
 
 GROUP: Final = "overlapscope.sources"
 """Group of entry points for other packages' sources."""
-HEAD_BYTES: Final = 1 << 16
-_MAGIC_BYTES: Final = 16
-"""Number of bytes that identify a file which may hold several recordings."""
 
 _OWN: Final = (nsys.SOURCE, jax.SOURCE, ascend.SOURCE, kineto.SOURCE)
 """Sources in the order in which they are asked."""
@@ -46,13 +43,9 @@ def parts(path: Path) -> list[Path]:
     """Return the paths to read for a file: itself, or each of several recordings in it."""
     if is_pipe(path):
         return [path]
-    try:
-        with place(path, LIMIT_BYTES).open("rb") as file:
-            head = file.read(_MAGIC_BYTES)
-    except (OSError, UnreadableTrace):
-        # Reading the file reports the error, also for a named recording that it lacks.
-        return [path]
-    count = next((source.parts(path) for source in _OWN if source.parts and source.recognises(head)), 1)
+    head = _head(path, LIMIT_BYTES)
+    source = next((source for source in _OWN if source.recognises(head)), None)
+    count = source.parts(path) if source is not None and source.parts else 1
     return [path.with_name(f"{path.name}@{number}") for number in range(count)] if count > 1 else [path]
 
 
@@ -73,7 +66,7 @@ def source_of(path: Path, limit_bytes: int = LIMIT_BYTES) -> Source:
 
 def _head(path: Path, limit_bytes: int) -> bytes:
     try:
-        return next(iter(SourceFile(path, limit_bytes=limit_bytes)), b"")[:HEAD_BYTES]
+        return SourceFile(path, limit_bytes=limit_bytes).head()
     except UnreadableTrace:
         if is_pipe(path):
             # The bytes that came through the pipe are gone.

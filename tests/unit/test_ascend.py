@@ -18,7 +18,7 @@ from overlapscope.export import annotated
 from overlapscope.ranks.join import Joined
 from overlapscope.ranks.reduced import reduce
 from overlapscope.reading import ascend
-from overlapscope.reading.sources import HEAD_BYTES
+from overlapscope.reading.files import HEAD_BYTES
 from overlapscope.trace.model import Kind, Memory, Trace
 from tests.support.trace_views import BASE_US, MAIN, QUEUE, TraceView
 

@@ -64,7 +64,7 @@ def names(trace: Trace) -> list[str]:
         (b"", "empty"),
         (b"  \n\t ", "white space"),
         (b"hello", "not JSON"),
-        (b"<html><body>404</body></html>", "not JSON"),
+        (b"<html><body>404</body></html>", "web page"),
         (b'"traceEvents"', "not JSON"),
         (b"{}", "traceEvents"),
         (b'{"a": 1}', "traceEvents"),

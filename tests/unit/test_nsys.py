@@ -286,6 +286,25 @@ def test_a_report_without_rows_has_no_gpu_activity(
     assert "torch" not in printed
 
 
+def test_a_report_that_says_itself_that_it_lacks_cuda_is_quoted(
+    tmp_path: Path, database: sqlite3.Connection, capsys: pytest.CaptureFixture[str]
+) -> None:
+    database.execute(STRINGS)
+    database.execute(KERNELS)
+    database.execute("CREATE TABLE DIAGNOSTIC_EVENT (severity INTEGER, text TEXT)")
+    messages = [
+        (1, "Number of CUDA events collected: 0."),
+        (2, "No NVTX events collected. Does the process use NVTX?"),
+        (2, "No CUDA events collected. Does the process use CUDA?"),
+        (2, "No CUDA events collected. Does the process use CUDA?"),
+    ]
+    database.executemany("INSERT INTO DIAGNOSTIC_EVENT VALUES (?, ?)", messages)
+    database.commit()
+    main(["analyze", str(tmp_path / "report.sqlite")])
+    printed = " ".join(capsys.readouterr().out.split())
+    assert 'kind. Nsight Systems itself says: "No CUDA events collected. Does the process use CUDA?" Overlap' in printed
+
+
 @pytest.mark.parametrize("length", [16, 100, 5000, 50_000])
 def test_a_damaged_report_is_one_sentence(reports: Path, tmp_path: Path, length: int) -> None:
     content = (reports / "one_copy.sqlite").read_bytes()

@@ -16,7 +16,6 @@ import numpy as np
 from msgspec.structs import replace
 
 from overlapscope.base.columns import locate
-from overlapscope.base.words import listed
 from overlapscope.errors import UnreadableTrace
 from overlapscope.reading._peer_copies import with_peer_copies
 from overlapscope.reading._progress import ReadingBar
@@ -28,7 +27,7 @@ from overlapscope.reading.nsys import gpu, helper, host, syncs
 from overlapscope.reading.nsys.database import Database
 from overlapscope.reading.nsys.names import Names
 from overlapscope.reading.nsys.rows import Rows, kept, ordered
-from overlapscope.reading.pipes import is_pipe, place
+from overlapscope.reading.pipes import chosen_part, place
 from overlapscope.reading.source import ReadRequest
 from overlapscope.reading.steps import found_steps
 from overlapscope.trace.lost import OF_KIND, Part
@@ -50,6 +49,10 @@ PID_MASK: Final = 0xFFFFFF
 """Bit of a serialized id at which the process's number begins."""
 _LARGEST_BASE_NS: Final = 1 << 62
 _MOST_PROCESSES: Final = 10_000
+_WARNING: Final = 2
+"""Severity of a diagnostic message from which it is a warning."""
+_MOST_WARNINGS: Final = 3
+_LONGEST_WARNING: Final = 200
 _VERSIONS: Final = {"EXPORT_PRODUCT_VERSION": "nsys", "EXPORT_SCHEMA_VERSION": "schema"}
 _PARTS: Final[dict[str, Part]] = {
     "runtime_calls": "calls",
@@ -67,7 +70,7 @@ def read(path: Path, request: ReadRequest) -> Trace:
     Raises:
         UnreadableTrace: There is no such process, or the file is damaged.
     """
-    file, part = file_and_part(path)
+    file, _ = file_and_part(path)
     located = place(file, request.limit_bytes)
     size = located.stat().st_size
     if size > request.limit_bytes:
@@ -75,13 +78,8 @@ def read(path: Path, request: ReadRequest) -> Trace:
     with closing(Database(located, path)) as database:
         _check(database, path)
         processes = _processes(database)
-        if part is None and len(processes) > 1:
-            parts = [f"{path}@{number}" for number in range(len(processes))]
-            what = "write it to a file, and name that" if is_pipe(file) else f"name one of {listed(parts, 8)}"
-            raise UnreadableTrace(path, f"holds {len(processes)} processes; {what}.")
-        if part is not None and part >= max(len(processes), 1):
-            raise UnreadableTrace(path, f"{file.name} has {len(processes)} processes, counted from 0.")
-        process = processes[part or 0] if processes else None
+        part = chosen_part(path, len(processes))
+        process = processes[part] if processes else None
         rows = max(sum(database.rows(table) for table in _TABLES), 1)
         with ReadingBar(str(path), size, request.progress) as bar:
             done = 0
@@ -186,6 +184,7 @@ def _assemble(database: Database, process: int | None, ranges: Callable[[Names],
             if stated == key
         },
         damage=damage,
+        warnings=_warnings(database),
         base_ns=base_ns,
         recorder="nsys",
         framework=_framework(text),
@@ -225,13 +224,22 @@ def _forget_impossible_sizes(ops: Rows) -> dict[str, int]:
     return dict(Counter(OF_KIND[Kind(kind)] for kind in ops["kind"][wrong].tolist()))
 
 
+def _warnings(database: Database) -> tuple[str, ...]:
+    """Return the report's warnings and errors on CUDA."""
+    stated = database.pairs("DIAGNOSTIC_EVENT", "severity", "text")
+    texts = (text for severity, text in stated if isinstance(severity, int) and severity >= _WARNING)
+    said = dict.fromkeys(" ".join(text.split()) for text in texts if isinstance(text, str) and "CUDA" in text)
+    return tuple(text for text in said if len(text) <= _LONGEST_WARNING)[:_MOST_WARNINGS]
+
+
 def _device_names(database: Database, process: int | None) -> dict[int, str]:
     """Return the names of a process's devices.
 
     CUDA numbers the devices of each process anew. If that is not recorded, its numbers are assumed to be the ids of the
     GPUs.
     """
-    products = {id: name for id, name in database.pairs("TARGET_INFO_GPU", "id", "name") if isinstance(name, str)}
+    stated = database.pairs("TARGET_INFO_GPU", "id", "name")
+    products = {id: name.strip() for id, name in stated if isinstance(name, str) and name.strip()}
     numbered = database.distinct("TARGET_INFO_CUDA_DEVICE", "cudaId", "gpuId", "pid")
     pid = None if process is None else process >> PID_SHIFT & PID_MASK
     of_process = {cuda: products[gpu] for cuda, gpu, of in numbered if of == pid and gpu in products}

@@ -1,0 +1,252 @@
+"""The processes in a Chrome trace that was merged from the traces of several.
+
+Only what launched GPU work counts as a process: workers that load data have numbers of their own, and launch nothing.
+GPU ops state a device, not a process. They belong to the process whose label they bear (`[TP00] 0`), among whose events
+they stand, or whose launches alone can explain them.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
+from functools import lru_cache
+from itertools import pairwise
+from pathlib import Path
+from typing import Annotated, Final
+
+import msgspec
+import numpy as np
+from msgspec import Meta, Raw, Struct
+
+from overlapscope.base.columns import locate
+from overlapscope.errors import UnreadableTrace
+from overlapscope.reading._batch import Numbered
+from overlapscope.reading._categories import EventTable, table_of
+from overlapscope.reading._events import NOTHING, UNDECODABLE
+from overlapscope.reading.file_names import natural
+from overlapscope.reading.files import SourceFile
+from overlapscope.reading.op_args import RawBatch, RawEvents
+from overlapscope.trace.model import F64, I32, I64, Bool, Index
+
+_NONE: Final = -1
+"""Number of an unknown process."""
+_HOST: Final = frozenset({EventTable.RUNTIME, EventTable.CPU, EventTable.ANNOTATION, EventTable.PYTHON})
+_DEVICE: Final = frozenset({EventTable.GPU, EventTable.SYNC, EventTable.DEVICE_ANNOTATION})
+_LAUNCH: Final = re.compile(r"Launch|Memcpy|Memset|Enqueue|Append")
+
+
+class _Args(Struct, gc=False):
+    correlation: Annotated[int, Meta(ge=-1, lt=1 << 62)] = -1
+
+
+class _Event(Struct, gc=False):
+    ph: str = ""
+    cat: str = ""
+    name: str = ""
+    pid: int | str = -1
+    ts: float = 0.0
+    args: Raw = NOTHING
+
+
+_ROW: Final = np.dtype(
+    [
+        ("pid", np.int32),
+        ("table", np.int32),
+        ("launches", np.bool_),
+        ("start_us", np.float64),
+        ("correlation", np.int64),
+    ]
+)
+_events = msgspec.json.Decoder(list[_Event])
+_event = msgspec.json.Decoder(_Event)
+_args = msgspec.json.Decoder(_Args)
+
+
+class _Events(Struct):
+    """All events of a file, as columns."""
+
+    written: Sequence[int | str]
+    """Distinct processes, as written."""
+    pid: I32
+    """Place in `written`."""
+    table: I32
+    """Table of each complete event."""
+    launches: Bool
+    start_us: F64
+    correlation: I64
+
+    def of(self, tables: frozenset[EventTable]) -> Bool:
+        """Return which events belong to some tables."""
+        return np.isin(self.table, [*tables])
+
+
+def processes(path: Path, place: Path, limit_bytes: int) -> I32:
+    """Return the number of the process of each event in a file, in the file's order; -1 where unknown.
+
+    Processes are numbered by their devices if each used its own, and otherwise in the order of their names.
+
+    Args:
+        path: Path for messages.
+        place: The file.
+        limit_bytes: Maximum unpacked size.
+
+    Raises:
+        UnreadableTrace: Several processes may have launched the same GPU op.
+    """
+    status = os.stat(place)
+    found = _processes(place, limit_bytes, (status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns))
+    if found is None:
+        raise UnreadableTrace(
+            path,
+            "holds events of several processes, mixed so that it can't be told which of them launched a GPU op; name "
+            "the traces that it was made of.",
+        )
+    return found
+
+
+@lru_cache(1)
+def _processes(place: Path, limit_bytes: int, _state: tuple[int, ...]) -> I32 | None:
+    """Return the process of each event; None where GPU ops can't be told apart."""
+    events = _read(SourceFile(place, limit_bytes=limit_bytes))
+    ops = events.of(frozenset({EventTable.GPU}))
+    launched = events.correlation[ops]
+    launches = events.launches & np.isin(events.correlation, launched[launched > 0])
+    callers = np.unique(events.pid[launches]).tolist()
+    if len(callers) < 2:
+        return np.zeros(len(events.pid), np.int32)
+    of_pid = np.array([_caller(pid, callers, events.written) for pid in range(len(events.written))], np.int32)
+    process = of_pid[events.pid]
+    if not all(is_label(events.written[caller]) for caller in callers):
+        # Numbers of processes may equal numbers of devices.
+        process[~events.of(_HOST)] = _NONE
+    rows = np.flatnonzero((process == _NONE) & events.of(_DEVICE) & (events.correlation > 0))
+    explained = _explained(events, process, rows, len(callers))
+    start_us = events.start_us[events.of(_HOST | _DEVICE)]
+    # Sorted by time, the last ops of a process may stand after the first calls of the next.
+    if (start_us[1:] >= start_us[:-1]).all() or not _by_place(process, events.of(_HOST), rows, explained):
+        _by_launches(process, events, rows, explained)
+    if np.unique(process[ops]).tolist() != list(range(len(callers))):
+        return None
+    return _numbered(process, events, ops, [events.written[caller] for caller in callers])
+
+
+def _read(file: SourceFile) -> _Events:
+    written = Numbered()
+    parts = [np.empty(0, _ROW)]
+    for batch in RawEvents(file).batches():
+        events = _decoded(batch.raw) if isinstance(batch, RawBatch) else [_Event()] * batch.count
+        parts.append(np.array([_row(event, written) for event in events], _ROW))
+    rows = np.concatenate(parts)
+    return _Events(list(written), *(rows[name] for name in _ROW.names or ()))
+
+
+def _decoded(raw: list[Raw]) -> list[_Event]:
+    try:
+        return _events.decode(b"[" + b",".join(raw) + b"]")
+    except UNDECODABLE:
+        return list(map(_decoded_alone, raw))
+
+
+def _decoded_alone(raw: Raw) -> _Event:
+    with suppress(*UNDECODABLE):
+        return _event.decode(raw)
+    return _Event()
+
+
+def _row(event: _Event, written: Numbered) -> tuple[int, int, bool, float, int]:
+    table = table_of[event.cat] if event.ph == "X" else EventTable.IGNORED
+    correlation = -1
+    if table == EventTable.RUNTIME or table in _DEVICE:
+        with suppress(*UNDECODABLE):
+            correlation = _args.decode(event.args).correlation
+    launches = table == EventTable.RUNTIME and _LAUNCH.search(event.name) is not None
+    return written[event.pid], table, launches, event.ts, correlation
+
+
+def _caller(pid: int, callers: list[int], written: Sequence[int | str]) -> int:
+    """Return which caller a process is, or whose label it bears: that with the longest common beginning."""
+    if pid in callers:
+        return callers.index(pid)
+    if not is_label(written[pid]):
+        return _NONE
+    alike = [_common(str(written[pid]), str(written[caller])) for caller in callers]
+    return alike.index(max(alike)) if alike.count(max(alike)) == 1 else _NONE
+
+
+def _common(text: str, other: str) -> int:
+    """Return the length of the common beginning of two texts."""
+    return next((at for at, (a, b) in enumerate(zip(text, other, strict=False)) if a != b), min(len(text), len(other)))
+
+
+def is_label(written: int | str) -> bool:
+    """Return whether a process has a name besides its number, as tools write that merge traces."""
+    return isinstance(written, str) and not written.isdecimal()
+
+
+def _explained(events: _Events, process: I32, rows: Index, count: int) -> I32:
+    """Return, for each process and row, 2 if the process made the call before the row began, 1 if later, else 0."""
+    explained = np.zeros((count, len(rows)), np.int32)
+    for number in range(count):
+        calls = np.flatnonzero((events.table == EventTable.RUNTIME) & (process == number) & (events.correlation > 0))
+        at = locate(events.correlation[calls], events.correlation[rows])
+        found = at >= 0
+        timely = events.start_us[calls[at[found]]] <= events.start_us[rows[found]]
+        explained[number, found] = np.where(timely, 2, 1)
+    return explained
+
+
+def _by_place(process: I32, host: Bool, rows: Index, explained: I32) -> bool:
+    """Give events to the process among whose they stand, unless only another explains them.
+
+    Returns:
+        Whether the processes follow one another.
+    """
+    stands = [np.flatnonzero(host & (process == number))[[0, -1]] for number in range(len(explained))]
+    order = sorted(range(len(stands)), key=lambda number: int(stands[number][0]))
+    if any(stands[left][1] > stands[right][0] for left, right in pairwise(order)):
+        return False
+    begins = np.array([stands[number][0] for number in order])
+    unknown = np.flatnonzero(process == _NONE)
+    process[unknown] = np.array(order)[np.maximum(np.searchsorted(begins, unknown, side="right") - 1, 0)]
+    others = (explained > 0).sum(axis=0) == 1
+    others &= explained[process[rows], np.arange(len(rows))] == 0
+    process[rows[others]] = explained[:, others].argmax(axis=0)
+    return True
+
+
+def _by_launches(process: I32, events: _Events, rows: Index, explained: I32) -> None:
+    """Give a device's events to the process that alone explains them, besides what is explained already."""
+    pid, correlation = events.pid[rows], events.correlation[rows]
+    open_pids = np.unique(pid).tolist()
+    while (found := next(_only(pid, open_pids, explained), None)) is not None:
+        device, number = found
+        open_pids.remove(device)
+        process[events.of(_DEVICE) & (events.pid == device)] = number
+        explained[number, (pid != device) & np.isin(correlation, correlation[pid == device])] = 0
+    left = np.isin(pid, open_pids) & ((explained > 0).sum(axis=0) == 1)
+    process[rows[left]] = explained[:, left].argmax(axis=0)
+
+
+def _only(pid: I32, open_pids: list[int], explained: I32) -> Iterator[tuple[int, int]]:
+    """Yield devices, each with the only process that explains all its events, or all of them in time."""
+    for device in open_pids:
+        of_device = explained[:, pid == device]
+        of_device = of_device[:, of_device.any(axis=0)]
+        for least in (1, 2):
+            able = np.flatnonzero((of_device >= least).all(axis=1))
+            if of_device.size and len(able) == 1:
+                yield device, int(able[0])
+                break
+
+
+def _numbered(process: I32, events: _Events, ops: Bool, names: list[int | str]) -> I32:
+    """Return the processes with their final numbers."""
+    devices = [np.unique(events.pid[ops & (process == number)]).tolist() for number in range(len(names))]
+    own = len(set().union(*devices)) == sum(map(len, devices))
+    keys = [natural(events.written[used[0]] if own else name) for used, name in zip(devices, names, strict=True)]
+    final = np.empty(len(names) + 1, np.int32)
+    final[sorted(range(len(names)), key=keys.__getitem__)] = np.arange(len(names))
+    final[_NONE] = _NONE
+    return final[process]
