@@ -20,7 +20,9 @@ _KERNEL = frozenset({"kernel", "concurrent_kernel", MTIA})
 _COPY = frozenset({"gpu_memcpy", "memcpy"})
 _FILL = frozenset({"gpu_memset", "memset"})
 
-_MTIA_COPY = "dma_request"
+MTIA_COPY = "dma_request"
+"""Name of each copy of an MTIA; an argument states its direction."""
+_STATED_DIRECTION = re.compile(r"(HOST|DEVICE)_TO_(HOST|DEVICE)")
 SIGNALS = frozenset({"event_wait", "event_record"})
 """Names of waits and signals of streams that may be in a category of GPU ops."""
 
@@ -86,11 +88,17 @@ def kind(category: str, name: str) -> Kind:
     category, name = category.lower(), name[:_JUDGED]
     if category in _FILL:
         return Kind.OTHER
-    if category in _COPY:
+    if category in _COPY or (category == MTIA and _COPY_NAME.match(name)):
         return _copy_kind(name)
-    if category == MTIA and name == _MTIA_COPY:
+    if category == MTIA and name == MTIA_COPY:
         return Kind.OTHER
     return _kernel_kind(name)
+
+
+def with_direction(name: str, direction: str) -> str:
+    """Return the name of a copy whose direction an argument states, in CUDA's spelling if the direction is known."""
+    sides = _STATED_DIRECTION.fullmatch(direction)
+    return f"Memcpy {sides[1][0]}to{sides[2][0]} ({name})" if sides else name
 
 
 def is_work(category: str, name: str) -> bool:
