@@ -157,9 +157,13 @@ def _why_and_remedy(section: DeviceReport, device: Device, first: Finding | None
     ns, subject, cause = losses.main_cause(device)
     unmeasured_ns = losses.unmeasured_ns(device)
     if first is not None and 2 * section.per_step(first.cost_ns) >= max(ns, unmeasured_ns):
-        where, advice = first.where, first.advice.partition("\n")[0].rstrip()
+        where = first.where
         place = where.line or where.op or where.call if where is not None else None
-        saving = f" It {cost(section, first)}." if first.saving else ""
+        # A fix that saves nothing by itself comes after one that does.
+        fixed = next((each for each in section.findings if each.severity != "info" and each.saving), first)
+        fixed = fixed if first.severity == "info" else first
+        advice = fixed.advice.partition("\n")[0].rstrip()
+        saving = f" It {cost(section, fixed)}." if fixed.saving else ""
         return f"Why: {first.title}.{_costliest(place)}", f"Next: {advice}{saving}"
     if unmeasured_ns > ns:
         return (
@@ -197,11 +201,13 @@ def cost(section: DeviceReport, finding: Finding) -> str:
     if saving is None:
         return f"costs {text(finding.cost_ns)}"
     ns, low_ns, high_ns = map(section.per_step, (saving.saved_ns, saving.saved_low_ns, saving.saved_high_ns))
+    # A loss that would show as 0.0% is none.
+    low_ns = 0 if -HARDLY * of_ns < low_ns < 0 else low_ns
     between_ends = "" if duration(low_ns) == duration(high_ns) else f", {saved_between(low_ns, high_ns)}"
     if ns < HARDLY * of_ns:
         return f"saves nothing by itself{between_ends if high_ns >= HARDLY * of_ns else ''}"
     exceeds = ns > MORE * section.per_step(finding.cost_ns)
-    more = ", more than it costs, because other waits become shorter, too" if exceeds else ""
+    more = ". That is more than it costs, because other waits become shorter, too" if exceeds else ""
     return f"saves about {text(saving.saved_ns)}{between_ends}{more}"
 
 

@@ -20,7 +20,9 @@ _KERNEL = frozenset({"kernel", "concurrent_kernel", MTIA})
 _COPY = frozenset({"gpu_memcpy", "memcpy"})
 _FILL = frozenset({"gpu_memset", "memset"})
 
-_MTIA_COPY = "dma_request"
+MTIA_COPY = "dma_request"
+"""Name of each copy of an MTIA; an argument states its direction."""
+_STATED_DIRECTION = re.compile(r"(HOST|DEVICE)_TO_(HOST|DEVICE)")
 SIGNALS = frozenset({"event_wait", "event_record"})
 """Names of waits and signals of streams that may be in a category of GPU ops."""
 
@@ -49,6 +51,7 @@ _DIRECTION = {
 _KNOWN_DIRECTION = re.compile(r"[A-Z](?:to|2)[A-Z]", re.IGNORECASE)
 _MIGRATION_NAME = re.compile(r"Migration\b")
 """Page migrations of managed memory, as the reader of Nsight Systems names them."""
+_MIGRATION_TO_HOST = re.compile(r"Migration DtoH\b")
 _COPY_NAME = re.compile(r"\s*(?:memcpy|copy)\s+(\S+)", re.IGNORECASE)
 _FILL_NAME = re.compile(r"\s*(?:memset|fill)", re.IGNORECASE)
 _SIDES = re.compile(r"\((.+?)\s*->\s*(.+)\)\s*$")
@@ -82,11 +85,17 @@ def kind(category: str, name: str) -> Kind:
     category, name = category.lower(), name[:JUDGED]
     if category in _FILL:
         return Kind.OTHER
-    if category in _COPY:
+    if category in _COPY or (category == MTIA and _COPY_NAME.match(name)):
         return _copy_kind(name)
-    if category == MTIA and name == _MTIA_COPY:
+    if category == MTIA and name == MTIA_COPY:
         return Kind.OTHER
     return _kernel_kind(name)
+
+
+def with_direction(name: str, direction: str) -> str:
+    """Return the name of a copy whose direction an argument states, in CUDA's spelling if the direction is known."""
+    sides = _STATED_DIRECTION.fullmatch(direction)
+    return f"Memcpy {sides[1][0]}to{sides[2][0]} ({name})" if sides else name
 
 
 def is_work(category: str, name: str) -> bool:
@@ -106,6 +115,11 @@ def memory_kinds(category: str, name: str) -> tuple[Memory, Memory]:
         return Memory.UNKNOWN, Memory.UNKNOWN
     source, target = (_MEMORY.get(side.strip().lower(), Memory.UNKNOWN) for side in sides.groups())
     return source, target
+
+
+def is_migration_to_host(name: str) -> bool:
+    """Return whether an op's name is that of a page migration to the host, which has usually touched the page."""
+    return _MIGRATION_TO_HOST.match(name) is not None
 
 
 def is_migration(name: str) -> bool:
