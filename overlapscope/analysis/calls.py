@@ -10,7 +10,7 @@ from collections.abc import Callable
 import numpy as np
 from msgspec.structs import replace
 
-from overlapscope.base.columns import mask_of, pick, quantile
+from overlapscope.base.columns import mask_of, pick
 from overlapscope.base.kept import kept
 from overlapscope.trace import op_names
 from overlapscope.trace.model import Bool, Index, RuntimeCalls, Trace
@@ -77,15 +77,11 @@ enqueues = _judge(r"Enqueue(@.+)?")
 _begins_capture = _judge(r"(cuda|hip)StreamBeginCapture\w*|cuStreamBeginCapture")
 _ends_capture = _judge(r"(cuda|hip)StreamEndCapture|cuStreamEndCapture")
 _instantiates = _judge(r"(cuda|hip|cu)GraphInstantiate\w*")
-_loads_code = _judge(
+loads_code = _judge(
     r"(cu|hip)(Module|Library)(Load|Get)\w*|(cuda|hip)Func[GS]etAttributes?|(cuda|hip)GetSymbolAddress"
     r"|(cuda|hip|cu)(Module)?Occupancy\w*"
 )
 """Calls that load a kernel's code if it isn't on the GPU yet."""
-
-_SLOW_FIRST = 10
-_SHORTEST_FIRST_NS = 1_000_000
-"""Minimum length of a first call: as a multiple of almost every later launch of the recording, and at least."""
 
 
 @kept()
@@ -97,25 +93,6 @@ def captures(trace: Trace) -> RuntimeCalls:
     until = np.where(last >= 0, calls.end_ns[last], calls.end_ns.max(initial=0))
     captured = replace(calls.take(begins), end_ns=until)
     return RuntimeCalls.joined([captured, calls.take(np.flatnonzero(_instantiates(calls)))])
-
-
-@kept()
-def first_calls(trace: Trace) -> RuntimeCalls:
-    """Return the calls that took far longer than the recording's launches because a kernel was used for the first time.
-
-    The first use loads the kernel's code, and may compile it.
-    """
-    calls, ops = trace.runtime_calls, trace.gpu_ops
-    launched = np.flatnonzero(ops.launch >= 0)
-    launched = launched[named(calls, KERNEL_LAUNCH)[ops.launch[launched]]]
-    launched = launched[np.argsort(ops.launch[launched], kind="stable")]
-    of_kernel = np.stack([ops.device[launched], ops.name_id[launched]])
-    first = mask_of(np.unique(of_kernel, axis=1, return_index=True)[1], len(launched))
-    length = calls.end_ns - calls.start_ns
-    later = length[ops.launch[launched[~first]]]
-    slow = max(_SLOW_FIRST * quantile(later, 0.9), _SHORTEST_FIRST_NS) if len(later) else _SHORTEST_FIRST_NS
-    loading = _loads_code(calls) | mask_of(ops.launch[launched[first]], len(calls))
-    return calls.take(np.flatnonzero(loading & (length >= slow)))
 
 
 def launching(trace: Trace) -> Index:
