@@ -19,11 +19,12 @@ import numpy as np
 from msgspec import Struct
 from msgspec.structs import replace
 
-from overlapscope.analysis.calls import captures, first_calls, launching
+from overlapscope.analysis.calls import captures, launching
 from overlapscope.analysis.event_waits import EXACT
 from overlapscope.analysis.grouping import distinct, rows_by
 from overlapscope.analysis.host import (
     Blocking,
+    first_calls,
     inside_with,
     launching_threads,
     loading,

@@ -356,6 +356,14 @@ def test_the_first_launch_of_a_kernel_may_load_its_code() -> None:
     assert 5 * MS <= causes["dispatch"] <= 5 * MS + 30 * 8 * US
 
 
+def test_long_calls_beside_a_first_launch_belong_to_the_first_use() -> None:
+    """The library of a convolution sets itself up when it is used for the first time."""
+    ops = [compute(MS, 2 * MS), compute(20 * MS + US, 21 * MS, launch=(15 * MS, 20 * MS))._replace(name="conv")]
+    trace = make_trace(ops, calls=[Host("cudaFree", 5 * MS, 15 * MS)], cpu_ops=[Host("aten::conv", 4 * MS, 20 * MS)])
+    causes = device_of(trace).idle_by_cause
+    assert (causes["first-launch"], causes["allocation"]) == (15 * MS, 0)
+
+
 def test_a_queued_op_that_starts_late_is_not_the_hosts_fault() -> None:
     gap = gap_after(None, launch=MS, gap=(10 * MS, 10 * MS + 4 * US))
     assert gap == {"launch-latency": 4 * US}
