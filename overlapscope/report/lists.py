@@ -21,6 +21,7 @@ from overlapscope.analysis.results import Device, missing_ns
 from overlapscope.analysis.steps import find_outliers
 from overlapscope.base.intervals import I64
 from overlapscope.base.words import plural
+from overlapscope.catalog.buckets import bucket_of
 from overlapscope.catalog.causes import COPY_CAUSES, STALL_CAUSES, Subject
 from overlapscope.catalog.ops import op_words
 from overlapscope.documents import columns as column
@@ -106,13 +107,7 @@ def worst_copies(section: DeviceReport, copies: EachCopy, rows: I64, issuers: Se
 def evidence(section: DeviceReport, device: Device, subject: Subject) -> Table:
     """Return the evidence for a bucket's causes by op, call and line."""
     cases = [case for case in device.evidence if case.subject == subject]
-    buckets = device.buckets
-    whole_ns = {
-        "exposed-copy": buckets.exposed_copy_ns,
-        "exposed-comm": buckets.exposed_comm_ns,
-        "exposed-other": buckets.exposed_other_ns,
-        "idle": buckets.idle_ns,
-    }[subject]
+    whole_ns: int = getattr(device.buckets, bucket_of(subject).field)
     unit = section.unit_of(whole_ns)
 
     return table_of(

@@ -32,6 +32,8 @@ MORE = 1.1
 """A saving is explained if it exceeds this multiple of the cost."""
 _CLAUSES = 2
 """Number of losses that the verdict names; the tables have all."""
+_NAMED = 3
+"""Number of kernels of unclear kind that the verdict names."""
 
 
 class Verdict(Struct, frozen=True):
@@ -74,11 +76,8 @@ class Verdict(Struct, frozen=True):
 def judge(section: DeviceReport) -> Verdict:
     """Return the verdict on a device, about the figures that people read (`page.DeviceReport.device`)."""
     verdict, names = _judge(section), section.trace.environment.gpus
-    sentences = {
-        field: devices.in_words_of(names, getattr(verdict, field))
-        for field in ("lead", "why", "remedy", "plain", "doubt", "steps", "overlap_cost")
-    }
-    return replace(verdict, **sentences)
+    fields = ("lead", "why", "remedy", "plain", "doubt", "steps", "overlap_cost")
+    return replace(verdict, **{field: devices.in_words_of(names, getattr(verdict, field)) for field in fields})
 
 
 def _judge(section: DeviceReport) -> Verdict:
@@ -242,9 +241,6 @@ def _unclear(section: DeviceReport, device: Device) -> str:
     )
 
 
-_NAMED = 3
-
-
 def _doubt(section: DeviceReport) -> str:
     """Return the checks that failed or warned in a sentence.
 
@@ -254,13 +250,11 @@ def _doubt(section: DeviceReport) -> str:
     trust = section.trace.trust
     if trust.verdict != "degraded":
         return ""
-    by_status = {word: [check.id for check in trust.checks if check.status == status] for status, word in _STATUS}
+    words = (("fail", "failed"), ("warn", "warned"))
+    by_status = {word: [check.id for check in trust.checks if check.status == status] for status, word in words}
     failures = "; ".join(f"{listed(ids)} {word}" for word, ids in by_status.items() if ids)
     worst = next(id for ids in by_status.values() for id in ids)
     return f"Some figures may be wrong: {failures} (overlapscope explain {worst} says what to do)."
-
-
-_STATUS = (("fail", "failed"), ("warn", "warned"))
 
 
 # -- The program without the profiler --------------------------------------------------------------
