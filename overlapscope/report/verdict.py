@@ -204,7 +204,7 @@ _OF_HOST: Final[Mapping[str, str]] = {
     IdleCause.FIRST_LAUNCH: "; for {time} the host launches kernels for the first time",
     IdleCause.NOT_RECORDED: "; what the host did was not recorded",
 }
-"""Main causes of idle time that are no fault of the program, in words."""
+"""Clauses for main causes of idle time that the program is not to blame for."""
 
 
 def _bound_name(cause: Cause) -> str:
