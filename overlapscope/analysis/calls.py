@@ -66,10 +66,9 @@ waits_event = _judge(r"(cuda|hip)StreamWaitEvent|cuStreamWaitEvent|aclrtStreamWa
 records_event = _judge(r"(cuda|hip)EventRecord(WithFlags)?|cuEventRecord(WithFlags)?|aclrtRecordEvent")
 """Calls that record an event on a stream."""
 KERNEL_LAUNCH = whole_name(r"(cuda|hip|cu)Launch\w*Kernel\w*|hipModuleLaunchKernel|hipExt\w*Launch\w*|Node@launch")
-"""Calls that launch a kernel."""
-launches_graphs = _judge(r"(cuda|hip)GraphLaunch|cuGraphLaunch")
-"""Calls that launch a CUDA graph."""
-
+"""Names of calls that launch a kernel."""
+GRAPH_LAUNCH = whole_name(r"(cuda|hip|cu)GraphLaunch")
+"""Names of calls that launch a CUDA graph."""
 enqueues = _judge(r"Enqueue(@.+)?")
 """Calls that put a task into torch_npu's queue, from which another thread launches it."""
 

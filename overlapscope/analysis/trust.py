@@ -276,8 +276,8 @@ def _dropped(trace: Trace) -> Check:
         return Check.warn(
             "dropped-ops",
             f"{len(dropped):,} of {plural(len(launches), 'recorded launch')} {'has' if len(dropped) == 1 else 'have'} "
-            f"no GPU op: the profiler dropped them ({_calls_named(trace, dropped)}). Where nothing else ran, the GPU's "
-            "work is unknown.",
+            f"no GPU op: the profiler dropped {'it' if len(dropped) == 1 else 'them'} ({_calls_named(trace, dropped)})"
+            ". Where nothing else ran, the GPU's work is unknown.",
             launched_parts(trace, dropped),
         )
     every = "Every recorded launch has its GPU op"

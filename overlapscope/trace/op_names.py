@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import re
 
-from overlapscope.trace.comm_names import base_name, communicates
+from overlapscope.trace.comm_names import JUDGED, base_name, communicates
 from overlapscope.trace.model import Kind, Memory
 
 MTIA = "mtia_ccp_events"
@@ -64,9 +64,6 @@ _WITHIN_DEVICE = re.compile(r"(?:hip|cu|cuda)Memcpy\w*(?:DtoD|Peer)")
 _BETWEEN_DEVICES = re.compile(r"(?:hip|cu|cuda)Memcpy\w*Peer")
 _BLIT_FILL = re.compile(r"__amd_rocclr_fill|FillBuffer$")
 
-_JUDGED = 2048
-"""Number of characters of a name to examine. The template arguments, which may be long, come after them."""
-
 XLA_WAIT = re.compile(
     r"np\.asarray\(jax\.Array\)|block_until_ready"
     r"|\w*(?:Buffer|Future|Array|Event)\w*::(?:Await|BlockUntilReady|BlockHostUntilReady)"
@@ -85,7 +82,7 @@ def kind(category: str, name: str) -> Kind:
 
     `category` is the event's `cat` in any case. An op of any other category counts as a kernel.
     """
-    category, name = category.lower(), name[:_JUDGED]
+    category, name = category.lower(), name[:JUDGED]
     if category in _FILL:
         return Kind.OTHER
     if category in _COPY or (category == MTIA and _COPY_NAME.match(name)):
@@ -113,7 +110,7 @@ def memory_kinds(category: str, name: str) -> tuple[Memory, Memory]:
     """
     if category.lower() not in _COPY:
         return Memory.UNKNOWN, Memory.UNKNOWN
-    sides = _SIDES.search(name[:_JUDGED])
+    sides = _SIDES.search(name[:JUDGED])
     if sides is None:
         return Memory.UNKNOWN, Memory.UNKNOWN
     source, target = (_MEMORY.get(side.strip().lower(), Memory.UNKNOWN) for side in sides.groups())
@@ -137,7 +134,7 @@ def is_fill(name: str) -> bool:
 
 def hides_direction(name: str) -> bool:
     """Return whether an op of `Kind.OTHER` may, by its name, be a copy between host and device."""
-    name = name[:_JUDGED]
+    name = name[:JUDGED]
     direction = _COPY_NAME.match(name)
     if _BLIT_COPY.match(name):
         return True
