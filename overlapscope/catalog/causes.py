@@ -599,7 +599,11 @@ IDLE: Final = _by_id(
         evidence="nothing was recorded of what the launching thread did",
         colors=("#b9bfa8", "#5d6350"),
         remedy="Record what the host does: with CPU activities (ProfilerActivity.CPU), or with `overlapscope run`.",
-        elsewhere=("Record what the host does: `overlapscope run` records the ops and the Python of PyTorch.", ""),
+        elsewhere=(
+            "Record what the host does: with `overlapscope run` if it is PyTorch's, else with ranges around the "
+            "program's phases (NVTX, jax.profiler.TraceAnnotation).",
+            "",
+        ),
         by_host=True,
     ),
     Cause(
