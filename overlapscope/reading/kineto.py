@@ -86,7 +86,7 @@ def read(
             if crew is not None:
                 crew.help(stream, columns, bar.at)
                 crew = None
-    if columns.events and not columns.parts and not columns.markers:
+    if columns.events and not columns.parts and not columns.markers and "schemaVersion" not in stream.metadata:
         raise UnreadableTrace(
             path,
             foreign(file.head())
