@@ -159,9 +159,8 @@ def _why_and_remedy(section: DeviceReport, device: Device, first: Finding | None
     if first is not None and 2 * section.per_step(first.cost_ns) >= max(ns, unmeasured_ns):
         where = first.where
         place = where.line or where.op or where.call if where is not None else None
-        # A fix that saves nothing by itself comes after one that does.
-        fixed = next((each for each in section.findings if each.severity != "info" and each.saving), first)
-        fixed = fixed if first.severity == "info" else first
+        # A fix that saves nothing by itself comes after one that may save something.
+        fixed = next((each for each in section.findings if each.cost_ns and not _saves_nothing(section, each)), first)
         advice = fixed.advice.partition("\n")[0].rstrip()
         saving = f" It {cost(section, fixed)}." if fixed.saving else ""
         return f"Why: {first.title}.{_costliest(place)}", f"Next: {advice}{saving}"
@@ -204,11 +203,17 @@ def cost(section: DeviceReport, finding: Finding) -> str:
     # A loss that would show as 0.0% is none.
     low_ns = 0 if -HARDLY * of_ns < low_ns < 0 else low_ns
     between_ends = "" if duration(low_ns) == duration(high_ns) else f", {saved_between(low_ns, high_ns)}"
-    if ns < HARDLY * of_ns:
+    if _saves_nothing(section, finding):
         return f"saves nothing by itself{between_ends if high_ns >= HARDLY * of_ns else ''}"
     exceeds = ns > MORE * section.per_step(finding.cost_ns)
     more = ". That is more than it costs, because other waits become shorter, too" if exceeds else ""
     return f"saves about {text(saving.saved_ns)}{between_ends}{more}"
+
+
+def _saves_nothing(section: DeviceReport, finding: Finding) -> bool:
+    """Return whether a replay predicts that the fix saves nothing by itself."""
+    span_ns = 0 if section.device is None else section.device.span_ns
+    return finding.saving is not None and section.per_step(finding.saving.saved_ns) < HARDLY * span_ns
 
 
 def _unjudged(lost: frozenset[Part]) -> str:
