@@ -85,7 +85,7 @@ def read(
             if crew is not None:
                 crew.help(stream, columns, bar.at)
                 crew = None
-    if columns.events and not columns.parts and not columns.markers:
+    if columns.events and not columns.parts and not columns.markers and "schemaVersion" not in stream.metadata:
         raise stream.unreadable(
             "has no event of a kind that torch.profiler records, so another program wrote it; pass a Chrome trace of "
             "torch.profiler (`export_chrome_trace`)."
