@@ -44,7 +44,7 @@ from overlapscope.prediction.result import (
     Percentage,
     WhatIf,
 )
-from overlapscope.prediction.steps import StepTimes, engine_ns, step_times
+from overlapscope.prediction.steps import StepTimes, engine_ns, least_step_ns, step_times
 from overlapscope.trace.model import Kind, Trace
 
 _PLACES = 5
@@ -240,7 +240,9 @@ def gain(base: Base, taken: Mapping[Stance, Outcome]) -> Estimate:
         waiting_ns = max(1, base.step_ns - busy_ns(base))
         low -= round((base.plain.step_ns - base.plain.low_ns) * min(1.0, max(0, low) / waiting_ns))
         high += round((base.plain.high_ns - base.plain.step_ns) * min(1.0, max(0, high) / waiting_ns))
-    return Estimate(value=value, low=low, high=high)
+    # No step becomes shorter than its copies and its kernels on one stream take.
+    most = max(value, base.step_ns - base.real_ns(least_step_ns(taken[Stance.EXPECTED].graph, base.judged)))
+    return Estimate(value=value, low=low, high=min(high, most))
 
 
 @kept()

@@ -97,10 +97,12 @@ def _judge(section: DeviceReport) -> Verdict:
     least_level = _level(_least_part(section, device, lost_ns))
     lost_parts = trust.lost & CAUSES
     level: Level = "recorded" if section.page.recorded else _level(part)
-    unclear_ns = device.span_ns - device.buckets.compute_ns + section.per_step(_unclear_ns(device))
+    unclear_ns = device.span_ns - device.buckets.compute_ns + _unclear_ns(device)
     if level == "good" and (lost_parts or unclear_ns >= GOOD_BELOW * device.span_ns):
         level = "fair"
     if level == "poor" and least_level == "good":
+        level = "unknown"
+    if level == "good" and _unjudged_ns(device) >= UNJUDGED * device.span_ns * max(1, section.steps):
         level = "unknown"
     if missing_ns(device) >= GOOD_BELOW * device.span_ns or lost_parts & FIGURES:
         # What is known to be lost stands; anything else may have been work.
@@ -118,11 +120,23 @@ def _judge(section: DeviceReport) -> Verdict:
     if named[0].ns >= POOR_FROM * device.span_ns:
         name = named[0].name
     lead = f"{name}: {figures}." if name else f"{capital(figures)}."
-    doubt = " ".join(filter(None, (_doubt(section), _unjudged(lost_parts), _unclear(section, device))))
+    doubt = " ".join(filter(None, (_doubt(section), _unjudged(lost_parts), _unclear(device))))
     steps = steps_sentence(spread.of_device(device), section.trace, device) if section.page.scope == "window" else ""
     cost = net_overlap.sentence(section)
     why, remedy = ("", "") if level == "recorded" else _why_and_remedy(section, device, first)
     return Verdict(level, section.title, lead, why, remedy, plain_sentence(section), doubt, steps, cost)
+
+
+UNJUDGED = 1.0
+"""Time outside the steps, as a share of theirs, from which on they stand for too little to be good."""
+
+
+def _unjudged_ns(device: Device) -> int:
+    """Return the time outside the steps, and that by which the last one, which ends with the recording, is longer."""
+    if device.outside is None or device.per_step is None or not device.steps:
+        return 0
+    last_ns = max(0, device.steps[-1].span_ns - device.per_step.span_ns)
+    return device.outside.before_ns + device.outside.after_ns + last_ns
 
 
 def _least_part(section: DeviceReport, device: Device, lost_ns: int) -> float:
@@ -136,6 +150,8 @@ def _least_part(section: DeviceReport, device: Device, lost_ns: int) -> float:
 def _frame(section: DeviceReport, device: Device) -> str:
     """Return what the figures describe: `in each step of 16.8 ms`."""
     length = duration(device.span_ns)
+    if losses.unmeasured_ns(device) >= max(1, losses.WORTH_SAYING * device.span_ns):
+        return f"in the only step, of which the GPU's part takes {length},"
     if section.steps:
         return f"in each step of {length},"
     if section.page.scope != "window":
@@ -174,7 +190,8 @@ def _why_and_remedy(section: DeviceReport, device: Device, first: Finding | None
     case = max(cases, key=lambda case: case.time_ns, default=None)
     place = None if case is None else case.where or case.op or case.call
     remedy = cause.helps(section.trace.environment.recorder)[0]
-    return f"Why: {cause.id} costs most, {duration(ns)}.{_costliest(place)}", f"Next: {remedy}" if remedy else ""
+    why = f"Why: {cause.meaning.rstrip('.')}: {duration(ns)} ({cause.id}).{_costliest(place)}"
+    return why, f"Next: {remedy}" if remedy else ""
 
 
 def _costliest(place: str | None) -> str:
@@ -201,7 +218,8 @@ def cost(section: DeviceReport, finding: Finding) -> str:
     ns, low_ns, high_ns = map(section.per_step, (saving.saved_ns, saving.saved_low_ns, saving.saved_high_ns))
     # A loss that would show as 0.0% is none.
     low_ns = 0 if -HARDLY * of_ns < low_ns < 0 else low_ns
-    between_ends = "" if duration(low_ns) == duration(high_ns) else f", {saved_between(low_ns, high_ns)}"
+    interval = saved_between(low_ns, ns, high_ns)
+    between_ends = f", {interval}" if interval else ""
     if _saves_nothing(section, finding):
         return f"saves nothing by itself{between_ends if high_ns >= HARDLY * of_ns else ''}"
     exceeds = ns > MORE * section.per_step(finding.cost_ns)
@@ -229,9 +247,9 @@ def _unclear_ns(device: Device) -> int:
     return sum(group.time_ns for group in device.kernels if group.unclear)
 
 
-def _unclear(section: DeviceReport, device: Device) -> str:
+def _unclear(device: Device) -> str:
     """Return which kernels may communicate, as far as their names tell, if they take a time that matters."""
-    time_ns = section.per_step(_unclear_ns(device))
+    time_ns = _unclear_ns(device)
     if time_ns < max(1, WORTH_SAYING * device.span_ns):
         return ""
     names = listed((devices.as_recorded(clean(group.kernel, 60)) for group in device.kernels if group.unclear), _NAMED)
