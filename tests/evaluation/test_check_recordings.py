@@ -122,7 +122,13 @@ BROKEN = {
     "stream_matmul/small_two_streams": HEALTHY,
 }
 """The rules on data that must not pass; no rule on data fails for a healthy recording."""
-DATA = frozenset().union(*BROKEN.values()) | {"device-copy", "late-prefetch", "page-migration", "peer-copy", "slow-link"}
+DATA = frozenset().union(*BROKEN.values()) | {
+    "device-copy",
+    "late-prefetch",
+    "page-migration",
+    "peer-copy",
+    "slow-link",
+}
 
 HOST_BOUND = {
     # Many small kernels, launched one by one.
