@@ -35,6 +35,7 @@ from overlapscope.reading.file_names import file_and_part
 from overlapscope.reading.kinds import kind_of
 from overlapscope.report.model import Report, build
 from overlapscope.report.page import DeviceReport, Page
+from overlapscope.report.tables import findings_note
 from overlapscope.report.verdict import judge
 from overlapscope.rules import RULES
 from overlapscope.rules.finding import Finding
@@ -168,7 +169,8 @@ class Tools(msgspec.Struct, frozen=True):
             "saves_ns": "what the fix saves of an average step (of the recording, without steps), by replay, and its "
             "interval; null if unknown, and then at most the cost; do not add up"
         }
-        return answer(head, items, figures=_SPOKEN, unknown=doubts_about(report), called="findings", page=page)
+        unknown = [*doubts_about(report), *filter(None, [findings_note(report.traces, report.findings)])]
+        return answer(head, items, figures=_SPOKEN, unknown=unknown, called="findings", page=page)
 
     def explain(
         self,
