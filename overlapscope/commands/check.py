@@ -284,7 +284,7 @@ def _settings(args: argparse.Namespace, path: Path | None) -> Settings:
     from overlapscope.budgets import config
 
     settings = read_settings(path)
-    forbidden = [id for rule in args.forbid for id in config.rules_named(rule, f"--forbid {rule}")]
+    forbidden = [config.rule_named(rule, f"--forbid {rule}") for rule in args.forbid]
     return replace(
         settings,
         budgets=(*settings.budgets, *map(config.expression, args.budget)),
