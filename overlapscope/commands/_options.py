@@ -53,10 +53,9 @@ def format_name(text: str) -> str:
     return "text" if text == "terminal" else text
 
 
-def add_output(parser: argparse._ActionsContainer, *, required: bool = False) -> None:
+def add_output(parser: argparse._ActionsContainer) -> None:
     """Add `--output` and `--force`."""
-    where = "write to FILE" if required else "write to FILE instead of stdout"
-    parser.add_argument("-o", "--output", metavar="FILE", type=Path, required=required, help=where)
+    parser.add_argument("-o", "--output", metavar="FILE", type=Path, help="write to FILE instead of stdout")
     parser.add_argument("-f", "--force", action="store_true", help="overwrite FILE if it exists")
 
 
