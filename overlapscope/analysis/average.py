@@ -22,9 +22,8 @@ from overlapscope.base.intervals import I64
 from overlapscope.catalog.causes import (
     COMM_CAUSES,
     COPY_CAUSES,
-    EARLIER_IDLE_CAUSES,
+    IDLE_CAUSES,
     OTHER_CAUSES,
-    STORED_IDLE_CAUSES,
     CommCause,
     CopyCause,
     IdleCause,
@@ -38,7 +37,7 @@ COMM_LENGTHS: Final = [*(f"comm:{cause}" for cause in COMM_CAUSES), _COMM_WITHOU
 _OTHER_WITHOUT_CAUSE: Final = "other without cause"
 OTHER_LENGTHS: Final = [*(f"other:{cause}" for cause in OTHER_CAUSES), _OTHER_WITHOUT_CAUSE]
 """Names of the exposed memory work of each kind, and of that in reports of earlier versions, without kinds."""
-IDLE_LENGTHS: Final = [f"idle:{cause}" for cause in STORED_IDLE_CAUSES]
+IDLE_LENGTHS: Final = [f"idle:{cause}" for cause in IDLE_CAUSES]
 """Names of the idle time of each cause."""
 PARTS: Final = ("compute", *COMM_LENGTHS, *COPY_LENGTHS, *OTHER_LENGTHS, *IDLE_LENGTHS)
 """Parts of a span, which add up to it: the buckets, all but the first divided by cause."""
@@ -110,7 +109,7 @@ def _lengths(period: Period) -> list[int]:
         *(period.exposed_copy_by_cause.get(cause, 0) for cause in COPY_CAUSES),
         *(period.exposed_other_by_cause.get(cause, 0) for cause in OTHER_CAUSES),
         buckets.exposed_other_ns - sum(period.exposed_other_by_cause.values()),
-        *(period.idle_by_cause.get(cause, 0) for cause in STORED_IDLE_CAUSES),
+        *(period.idle_by_cause.get(cause, 0) for cause in IDLE_CAUSES),
         engines.sm_ns,
         engines.h2d_ns,
         engines.d2h_ns,
@@ -203,11 +202,7 @@ def average(steps: Sequence[Period], judged: Sequence[int]) -> PerStep | None:
         exposed_other_by_cause={}
         if ns[_OTHER_WITHOUT_CAUSE]
         else {str(cause): ns[f"other:{cause}"] for cause in OTHER_CAUSES},
-        idle_by_cause={
-            str(cause): ns[f"idle:{cause}"]
-            for cause in STORED_IDLE_CAUSES
-            if cause not in EARLIER_IDLE_CAUSES or ns[f"idle:{cause}"]
-        },
+        idle_by_cause={str(cause): ns[f"idle:{cause}"] for cause in IDLE_CAUSES},
         host=_mean_host([step.host for step in periods]),
     )
 

@@ -25,8 +25,8 @@ from overlapscope.budgets.metrics import DIRECTIONS, METRICS, Blame, Direction, 
 from overlapscope.catalog.causes import (
     COMM_CAUSES,
     COPY_CAUSES,
+    IDLE_CAUSES,
     STALL_CAUSES,
-    STORED_IDLE_CAUSES,
     CommCause,
     IdleCause,
     Subject,
@@ -216,7 +216,7 @@ def spent(measured: Measurements, direction: Direction | None) -> Spent:
         span=mean("step_time"),
         exposed_copy={str(cause): mean("exposed_copy_time", None, cause) for cause in COPY_CAUSES},
         exposed_comm=exposed_comm,
-        idle={str(cause): mean("idle_time", None, cause) for cause in STORED_IDLE_CAUSES},
+        idle={str(cause): mean("idle_time", None, cause) for cause in IDLE_CAUSES},
         compute=mean("compute_time"),
         copy=mean("copy_time", direction),
     )
