@@ -98,11 +98,6 @@ OTHER_RANK = {cause: rank for rank, cause in enumerate(OTHER_CAUSES)}
 IDLE_RANK = {cause: rank for rank, cause in enumerate(IDLE_CAUSES)}
 
 
-def states_comm_causes(*by_cause: Mapping[str, float]) -> bool:
-    """Return whether all of these give exposed communication by cause; reports of older versions don't."""
-    return all(any(cause != CommCause.UNKNOWN for cause in times) for times in by_cause)
-
-
 class Cause(Struct, frozen=True):
     """A cause, with its texts and colors."""
 

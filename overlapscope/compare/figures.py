@@ -26,7 +26,6 @@ from overlapscope.catalog.causes import (
     IDLE_CAUSES,
     OTHER_CAUSES,
     IdleCause,
-    states_comm_causes,
 )
 from overlapscope.compare.difference import FigureChange, Figures
 from overlapscope.compare.noise import F64, HOST_CAUSES, POINTS, floor_ns
@@ -112,10 +111,6 @@ def compare(before: Sequence[Period], after: Sequence[Period], pair: Pair, *, co
         groups.setdefault(figure.group, []).append(change)
     fields = {name: tuple(group) for name, group in groups.items()}
     [span] = fields.pop("span")
-    if not states_comm_causes(*(period.exposed_comm_by_cause for period in (*before, *after))):
-        fields["exposed_comm_by_cause"] = ()
-    if not all(period.exposed_other_by_cause for period in (*before, *after)):
-        fields["exposed_other_by_cause"] = ()
     return Figures(span=span, **fields)
 
 

@@ -40,7 +40,7 @@ def reasons(section: DeviceReport, device: Device) -> tuple[Reason, ...]:
     idle_ns = buckets.idle_ns - missing_ns(device)
     subjects: tuple[tuple[int, Subject], ...] = (
         (buckets.exposed_copy_ns, "exposed-copy"),
-        (buckets.exposed_comm_ns if device.exposed_comm_by_cause else 0, "exposed-comm"),
+        (buckets.exposed_comm_ns, "exposed-comm"),
         (buckets.exposed_other_ns, "exposed-other"),
         (idle_ns, "idle"),
     )

@@ -44,7 +44,6 @@ def report(folder: Path) -> RanksReport:
 
 
 def rows(report: RanksReport) -> dict[str, GroupCollective]:
-    assert report.communication is not None
     return {f"{row.collective} of {row.description}": row for row in report.communication.rows}
 
 
