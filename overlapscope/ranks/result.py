@@ -378,7 +378,9 @@ def from_json(data: bytes) -> RanksReport:
         msgspec.DecodeError: If it is not JSON.
     """
     report = decode(data, RanksReport)
-    places = {row.dimension for row in (*report.communication.rows, *report.communication.slow_groups)}
-    if not places <= {*range(len(report.communication.dimensions))}:
+    comm = report.communication
+    if not {each.dimension for each in comm.rows} | {each.dimension for each in comm.slow_groups} <= {
+        *range(len(comm.dimensions))
+    }:
         raise msgspec.ValidationError("Expected places in `dimensions` - at `$.communication`")
     return report
