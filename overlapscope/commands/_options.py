@@ -44,13 +44,8 @@ def add_traces(parser: argparse.ArgumentParser, *, reports: bool = False, requir
 def add_format(parser: argparse._ActionsContainer, formats: Sequence[str] = FORMATS) -> None:
     """Add `--format`."""
     parser.add_argument(
-        "--format", type=format_name, choices=formats, default="text", help="output format (default: text)"
+        "--format", choices=formats, default="text", help="output format (default: text)"
     )
-
-
-def format_name(text: str) -> str:
-    """Return the name of a format; `terminal` is an alias of `text`."""
-    return "text" if text == "terminal" else text
 
 
 def add_output(parser: argparse._ActionsContainer) -> None:

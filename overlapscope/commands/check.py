@@ -20,7 +20,6 @@ from overlapscope.commands._options import (
     add_analysis,
     add_traces,
     add_verbose,
-    format_name,
     less_common,
     report_of,
 )
@@ -298,7 +297,6 @@ def _settings(args: argparse.Namespace, path: Path | None) -> Settings:
 
 def _target(text: str) -> Target:
     name, colon, path = text.partition(":")
-    name = format_name(name)
     if name not in FORMATS:
         raise argparse.ArgumentTypeError(
             f"there is no format {name!r}{did_you_mean(name, FORMATS)}; formats: {', '.join(FORMATS)}"

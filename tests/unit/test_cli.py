@@ -279,12 +279,12 @@ def test_range(capsys: pytest.CaptureFixture[str]) -> None:
 def test_a_trace_without_a_gpu_is_reported_plainly_and_is_not_an_error(
     cpu_only: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    for format in ("terminal", "markdown", "json"):
+    for format in ("text", "markdown", "json"):
         assert main(["analyze", cpu_only, "--format", format]) == 0
         assert "no GPU activity" in capsys.readouterr().out
 
 
-@pytest.mark.parametrize("format", ["terminal", "markdown", "json"])
+@pytest.mark.parametrize("format", ["text", "markdown", "json"])
 def test_output_writes_a_file_once(format: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     target = tmp_path / "report"
     assert main(["analyze", PIPELINE, "--format", format, "--output", str(target)]) == 0
@@ -306,7 +306,7 @@ def test_output_that_cannot_be_written_is_an_error(tmp_path: Path, capsys: pytes
         assert str(target) in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("format", ["terminal", "markdown"])
+@pytest.mark.parametrize("format", ["text", "markdown"])
 def test_hostile_names_do_no_harm(hostile: str, format: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["analyze", hostile, "--format", format, "--verbose"]) == 0
     out = capsys.readouterr().out
@@ -360,7 +360,7 @@ def test_a_file_name_that_is_not_text(tmp_path: Path, capsys: pytest.CaptureFixt
     path = os.fsencode(tmp_path) + b"/bad\xff.json.gz"
     with open(path, "wb") as file:
         file.write(Path(PIPELINE).read_bytes())
-    for format in ("terminal", "markdown", "json"):
+    for format in ("text", "markdown", "json"):
         assert main(["analyze", os.fsdecode(path), "--format", format]) == 0
         assert "bad\\" in capsys.readouterr().out
 
@@ -368,7 +368,7 @@ def test_a_file_name_that_is_not_text(tmp_path: Path, capsys: pytest.CaptureFixt
 def test_ops_that_take_no_time_are_no_gpu_activity(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     events = [event("kernel", "k", 1000, 0, correlation=1, device=0, stream=7)]
     path = write_trace(tmp_path / "zero.json", events)
-    for format in ("terminal", "markdown", "json"):
+    for format in ("text", "markdown", "json"):
         assert main(["analyze", path, "--format", format]) == 0
         assert "1 GPU op without a possible time" in " ".join(capsys.readouterr().out.split())
 

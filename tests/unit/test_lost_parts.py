@@ -204,7 +204,7 @@ def test_lost_copies_are_no_good_news_anywhere(way: str, tmp_path: Path, capsys:
     # A copy without a length still states that its memory is pageable.
     assert main(["check", str(path)]) == (1 if way in ("missing", "zero") else 3)
     assert "copies between host and device" in " ".join(capsys.readouterr().out.split())
-    for form in ("terminal", "markdown"):
+    for form in ("text", "markdown"):
         assert main(["analyze", str(path), "--format", form]) == 0
         printed = " ".join(capsys.readouterr().out.split())
         assert "rules cannot tell whether there is more to find" in printed or "no rule can tell" in printed

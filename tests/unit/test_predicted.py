@@ -80,7 +80,7 @@ def test_a_diff_says_so_in_its_head(form: str, predicted: Path, capsys: pytest.C
         assert "After was predicted by" in printed and "predicted (pin)" in printed.replace("\\", "")
 
 
-@pytest.mark.parametrize("form", ["terminal", "markdown", "json", "html"])
+@pytest.mark.parametrize("form", ["text", "markdown", "json", "html"])
 def test_an_analysis_says_so_in_its_head(form: str, predicted: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["analyze", str(predicted), "--format", form]) == 0
     printed = capsys.readouterr().out
