@@ -43,9 +43,7 @@ def add_traces(parser: argparse.ArgumentParser, *, reports: bool = False, requir
 
 def add_format(parser: argparse._ActionsContainer, formats: Sequence[str] = FORMATS) -> None:
     """Add `--format`."""
-    parser.add_argument(
-        "--format", choices=formats, default="text", help="output format (default: text)"
-    )
+    parser.add_argument("--format", choices=formats, default="text", help="output format (default: text)")
 
 
 def add_output(parser: argparse._ActionsContainer) -> None:

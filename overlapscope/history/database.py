@@ -30,7 +30,7 @@ _AGAIN_S: Final = 0.01
 _BESIDE: Final = ("-wal", "-shm", "-journal")
 """Endings of the files that SQLite makes beside the database."""
 
-_VERSION: Final = 4
+_VERSION: Final = 5
 _SCHEMA: Final = """
     CREATE TABLE reports (
         number INTEGER PRIMARY KEY, id TEXT NOT NULL UNIQUE, at_ns INTEGER NOT NULL, job TEXT NOT NULL,
@@ -40,7 +40,7 @@ _SCHEMA: Final = """
     CREATE TABLE metrics (number INTEGER PRIMARY KEY, name TEXT NOT NULL UNIQUE);
     CREATE TABLE figures (
         metric INTEGER NOT NULL, report INTEGER NOT NULL, rank INTEGER NOT NULL, device INTEGER NOT NULL,
-        value REAL NOT NULL, spread REAL, samples INTEGER NOT NULL, floor REAL,
+        value REAL NOT NULL, spread REAL, samples INTEGER NOT NULL, floor REAL NOT NULL,
         PRIMARY KEY (metric, report, rank, device)) WITHOUT ROWID;
     CREATE TABLE predictions (
         at_ns INTEGER NOT NULL, program TEXT NOT NULL, device TEXT, change TEXT NOT NULL,
@@ -158,7 +158,7 @@ def _write_ahead(connection: sqlite3.Connection) -> None:
 
 
 def _version(path: Path, connection: sqlite3.Connection) -> int:
-    """Return the version of the schema; 0 for an empty file. Raises UsageError for files of another version or program."""
+    """Return the version of the schema; 0 for an empty file. Raises UsageError for other versions and programs."""
     # One statement, because another process may be creating the schema at the moment.
     [(tables, foreign, application, version)] = connection.execute(
         "SELECT (SELECT count(*) FROM sqlite_master), (SELECT count(*) FROM sqlite_master WHERE type IN ('view', "

@@ -201,7 +201,7 @@ def _impossible(figure: HistoryFigure, report: Report, *, cut: bool) -> bool:
     return (
         not 0 <= figure.value <= largest
         or not 0 <= (figure.spread or 0.0) <= largest
-        or not 0 <= (figure.floor or 0.0) < inf
+        or not 0 <= figure.floor < inf
         or not 1 <= figure.samples <= (inf if cut and not metric.of_host else max(steps, 1))
     )
 

@@ -74,7 +74,7 @@ class Point(msgspec.Struct, frozen=True, gc=False):
     value: float
     spread: float | None
     samples: int
-    floor: float | None
+    floor: float
     plain: bool
 
 

@@ -50,6 +50,7 @@ FIGURES = st.lists(
         device=st.integers(0, 1),
         value=st.floats(0, 1e12),
         spread=st.none() | st.floats(0, 1e9),
+        floor=st.floats(0, 1e9),
         samples=st.integers(1, 9),
     ),
     max_size=6,
