@@ -36,7 +36,7 @@ from overlapscope.budgets.baseline import Baseline
 from overlapscope.budgets.check import check
 from overlapscope.contracts.compare import Promise, compare
 from overlapscope.contracts.file import from_toml, to_toml
-from overlapscope.contracts.model import Contract, TransferGroup
+from overlapscope.contracts.model import Contract
 from overlapscope.contracts.observe import observe
 from overlapscope.errors import UsageError
 from overlapscope.inputs import read_report
@@ -160,20 +160,11 @@ def judge(recording: MutationRecording, contracts: Mapping[str, WrittenContract]
             written_on=gpu,
             losses=tuple(each for each in promises if each.result == "lost"),
             unknown=tuple(each for each in promises if each.result == "unknown"),
-            unstated=tuple(group.kind for group in _transfers(written.contract) if not _promises_or_has_none(group)),
+            unstated=tuple(group.kind for group in written.contract.transfers if group.not_promised),
             seconds=read_s + time.perf_counter() - begun,
             megabytes=megabytes,
         )
         yield with_budgets(judged, written) if judged.own else judged
-
-
-def _transfers(contract: Contract) -> tuple[TransferGroup, ...]:
-    return (*contract.copies, *contract.collectives)
-
-
-def _promises_or_has_none(group: TransferGroup) -> bool:
-    """Return whether a contract states of a group that some overlap, or that there is none, is certain."""
-    return group.kernels is not None and (group.kernels > 0 or group.up_to is None)
 
 
 def with_budgets(judged: JudgedRecording, written: WrittenContract) -> JudgedRecording:
@@ -259,7 +250,7 @@ def unstated(judged: Sequence[JudgedRecording]) -> Iterator[str]:
     by_program = {each.recording.program: each.unstated for each in judged if each.unstated}
     if by_program:
         found = [f"{' and '.join(dict.fromkeys(kinds))} of `{program}`" for program, kinds in by_program.items()]
-        yield wrapped(f"""Of the overlap of these, nothing is certain, so its loss goes unnoticed: {", ".join(found)}.
+        yield wrapped(f"""Of the overlap of these, nothing is certain, so nothing is promised: {", ".join(found)}.
 With CUDA 13, a recording doesn't state the event of a wait inside PyTorch.""").strip()
 
 

@@ -105,7 +105,7 @@ PROGRAMS = {"small linears": small_linears, "Python": python_work, "DataLoader i
 # -- Sampling and marks -----------------------------------------------------------------------------------
 
 
-class Outside:
+class ByPySpy:
     """Samples by py-spy. Without it, its processes are stopped, and catch up later."""
 
     def __init__(self) -> None:
@@ -172,8 +172,8 @@ class RecordedGcMarks:
         self._profile.__exit__(None, None, None)
 
 
-WAYS: dict[str, Callable[[], Outside | Inside | RecordedGcMarks]] = {
-    "py-spy": Outside,
+WAYS: dict[str, Callable[[], ByPySpy | Inside | RecordedGcMarks]] = {
+    "py-spy": ByPySpy,
     "a thread of the program": Inside,
     "marks in a recording": RecordedGcMarks,
 }

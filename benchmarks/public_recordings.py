@@ -179,7 +179,7 @@ def msprof_differences(path: Path) -> list[int]:
 # -- What a report says ------------------------------------------------------------------------------------
 
 
-class Judged(NamedTuple):
+class JudgedReport(NamedTuple):
     """Words of a report on a recording, and judgements on them by a reader of the recording."""
 
     verdict: str
@@ -190,7 +190,7 @@ class Judged(NamedTuple):
     finding_reason: str = ""
 
 
-def judged(path: Path, before: Judged) -> Judged:
+def judged(path: Path, before: JudgedReport) -> JudgedReport:
     """Return the words of today's report on a file, with the judgements of the same words before."""
     with contextlib.redirect_stdout(io.StringIO()) as printed:
         overlapscope_main(["analyze", str(path)])
@@ -199,7 +199,7 @@ def judged(path: Path, before: Judged) -> Judged:
     verdict = " ".join(first.split()).partition(f"{path.name}")[2].lstrip(",: ")
     match = re.search(r"^ ?1\. (.*?)(?=^ ?2\. |^overlapscope |\n\n|\Z)", text, re.DOTALL | re.MULTILINE)
     finding = " ".join(match[1].split()) if match else ""
-    return Judged(
+    return JudgedReport(
         verdict,
         *(before[1:3] if verdict == before.verdict else ("", "")),
         finding,
@@ -210,7 +210,7 @@ def judged(path: Path, before: Judged) -> Judged:
 # -- The page ----------------------------------------------------------------------------------------------
 
 
-class Recording(NamedTuple):
+class PublicRecording(NamedTuple):
     """A recording, or those of the ranks of a job, with what a reader sees in the files."""
 
     repository: str
@@ -224,18 +224,18 @@ class Recording(NamedTuple):
         return sorted(each for each in path.rglob("*") if each.is_file()) if path.is_dir() else [path]
 
 
-class Row(NamedTuple):
+class CountedRecording(NamedTuple):
     """A row of the CSV file."""
 
-    recording: Recording
+    recording: PublicRecording
     counts: Counts
-    judged: Judged
+    judged: JudgedReport
 
 
-HEAD: Final = (*Recording._fields, "windows", "different", *Judged._fields)
+HEAD: Final = (*PublicRecording._fields, "windows", "different", *JudgedReport._fields)
 
 
-def page(rows: Sequence[Row], ascend: Sequence[Sequence[int]]) -> str:
+def page(rows: Sequence[CountedRecording], ascend: Sequence[Sequence[int]]) -> str:
     """Return the page with a row for each job, and a sentence on the differences of recordings of Ascend."""
     windows, collectives, waits = (sum(figures) for figures in zip(*((row.counts[1:4]) for row in rows), strict=True))
     different = sum(len(row.counts.different) for row in rows)
@@ -275,7 +275,7 @@ def main() -> None:
         before = {(row["repository"], row.get("path")): row for row in csv.DictReader(file)}
     rows, ascend = [], []
     for entry in tomllib.loads(SOURCES.read_text())["recordings"]:
-        recording = Recording(**entry)
+        recording = PublicRecording(**entry)
         files = recording.files(options.recordings)
         if files[0].name == "trace_view.json":
             ascend.append(msprof_differences(files[0]))
@@ -283,8 +283,8 @@ def main() -> None:
         else:
             counts = counted(files)
         old = before.get(recording[:2], {})
-        said = judged(files[0], Judged(*(old.get(field, "") for field in Judged._fields)))
-        rows.append(Row(recording, counts, said))
+        said = judged(files[0], JudgedReport(*(old.get(field, "") for field in JudgedReport._fields)))
+        rows.append(CountedRecording(recording, counts, said))
     options.page.write_text(page(rows, ascend).rstrip() + "\n")
     lines = [(*row.recording, str(row.counts.windows), str(len(row.counts.different)), *row.judged) for row in rows]
     options.page.with_suffix(".csv").write_text(csv_text(HEAD, lines))

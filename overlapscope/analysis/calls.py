@@ -8,8 +8,10 @@ import re
 from collections.abc import Callable
 
 import numpy as np
+from msgspec.structs import replace
 
-from overlapscope.base.columns import mask_of
+from overlapscope.base.columns import mask_of, pick
+from overlapscope.base.kept import kept
 from overlapscope.trace import op_names
 from overlapscope.trace.model import Bool, Index, RuntimeCalls, Trace
 
@@ -63,11 +65,33 @@ waits_event = _judge(r"(cuda|hip)StreamWaitEvent|cuStreamWaitEvent|aclrtStreamWa
 """Calls that make a stream wait for an event, without making the host wait."""
 records_event = _judge(r"(cuda|hip)EventRecord(WithFlags)?|cuEventRecord(WithFlags)?|aclrtRecordEvent")
 """Calls that record an event on a stream."""
-launches_graphs = _judge(r"(cuda|hip)GraphLaunch|cuGraphLaunch")
-"""Calls that launch a CUDA graph."""
-
+KERNEL_LAUNCH = whole_name(r"(cuda|hip|cu)Launch\w*Kernel\w*|hipModuleLaunchKernel|hipExt\w*Launch\w*|Node@launch")
+"""Names of calls that launch a kernel."""
+GRAPH_LAUNCH = whole_name(r"(cuda|hip|cu)GraphLaunch")
+"""Names of calls that launch a CUDA graph."""
 enqueues = _judge(r"Enqueue(@.+)?")
 """Calls that put a task into torch_npu's queue, from which another thread launches it."""
+
+
+_begins_capture = _judge(r"(cuda|hip)StreamBeginCapture\w*|cuStreamBeginCapture")
+_ends_capture = _judge(r"(cuda|hip)StreamEndCapture|cuStreamEndCapture")
+_instantiates = _judge(r"(cuda|hip|cu)GraphInstantiate\w*")
+loads_code = _judge(
+    r"(cu|hip)(Module|Library)(Load|Get)\w*|(cuda|hip)Func[GS]etAttributes?|(cuda|hip)GetSymbolAddress"
+    r"|(cuda|hip|cu)(Module)?Occupancy\w*"
+)
+"""Calls that load a kernel's code if it isn't on the GPU yet."""
+
+
+@kept()
+def captures(trace: Trace) -> RuntimeCalls:
+    """Return the times in which threads captured or instantiated a graph, so that their launches ran nothing."""
+    calls = trace.runtime_calls
+    begins, ends = np.flatnonzero(_begins_capture(calls)), np.flatnonzero(_ends_capture(calls))
+    last = pick(ends, np.searchsorted(ends, begins))
+    until = np.where(last >= 0, calls.end_ns[last], calls.end_ns.max(initial=0))
+    captured = replace(calls.take(begins), end_ns=until)
+    return RuntimeCalls.joined([captured, calls.take(np.flatnonzero(_instantiates(calls)))])
 
 
 def launching(trace: Trace) -> Index:

@@ -107,7 +107,7 @@ class Period(msgspec.Struct, frozen=True, kw_only=True):
     exposed_copy_by_cause: dict[str, int]
     exposed_comm_by_cause: dict[str, int]
     exposed_other_by_cause: dict[str, int]
-    """What the exposed other memory work was; adds up to the bucket."""
+    """Kinds of memory work, which add up to the bucket `exposed other`."""
     idle_by_cause: dict[str, int]
     partial: bool
     """True if it began in the lead-in, so that a part of it was cut off."""
@@ -129,7 +129,7 @@ class PerStep(msgspec.Struct, frozen=True, kw_only=True):
     exposed_copy_by_cause: dict[str, int]
     exposed_comm_by_cause: dict[str, int]
     exposed_other_by_cause: dict[str, int]
-    """What the exposed other memory work was; adds up to the bucket."""
+    """Kinds of memory work, which add up to the bucket `exposed other`."""
     idle_by_cause: dict[str, int]
     host: HostTime | None = None
     """Host time; None if the ops of the launching thread were not recorded. `launches` is rounded."""

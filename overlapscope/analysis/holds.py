@@ -19,6 +19,7 @@ from typing import NamedTuple
 
 import numpy as np
 from msgspec import Struct
+from msgspec.structs import replace
 
 from overlapscope.analysis.event_waits import EXACT, HIGH, LOW, EventWaits, event_waits
 from overlapscope.analysis.guessed_sources import guessed_sources
@@ -102,10 +103,11 @@ def find_holds(trace: Trace, reading: Reading) -> Holds:
     lanes = find_lanes(trace)
     stated = _stated_sources(trace, lanes)
     guessed = _guessed_sources(trace, lanes) if reading == Reading.LIKELY else {}
-    strictest = reading == Reading.STRICTEST
-    return _Walk(lanes, event_waits(trace), strictest).run(
-        stated, guessed, find_blocks(trace, lanes.keys, possible=strictest)
-    )
+    strictest, waits = reading == Reading.STRICTEST, event_waits(trace)
+    if strictest and not len(trace.syncs):
+        # The waiting stream is a guess, too.
+        waits = replace(waits, stream=np.where(waits.stated, waits.stream, -1))
+    return _Walk(lanes, waits, strictest).run(stated, guessed, find_blocks(trace, lanes.keys, possible=strictest))
 
 
 def _stated_sources(trace: Trace, lanes: ItemLanes) -> dict[int, _Source]:

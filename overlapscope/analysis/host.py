@@ -15,11 +15,11 @@ from overlapscope.analysis import calls as call_kinds
 from overlapscope.analysis.grouping import distinct, groups_of, rows_by
 from overlapscope.analysis.periods import is_step
 from overlapscope.analysis.timeline import Timeline
-from overlapscope.base.columns import I32, Columns, pick
+from overlapscope.base.columns import I32, Columns, mask_of, pick, quantile
 from overlapscope.base.intervals import EMPTY, I64, Bool, Intervals, Nesting, contains, join, outermost, subtract, union
 from overlapscope.base.kept import kept
 from overlapscope.trace import op_names
-from overlapscope.trace.model import HostEvents, Kind, Memory, Trace
+from overlapscope.trace.model import HostEvents, Kind, Memory, RuntimeCalls, Trace
 
 _PYTHON_LINE = re.compile(r"(?P<file>.+\.py)\((?P<line>\d+)\): (?P<function>.+)", re.DOTALL)
 _SHOWN_LINE = re.compile(r"(?P<file>.{1,2000}?)(:(?P<line>\d{1,7}) in |\((?P<frame_line>\d{1,7})\): )")
@@ -29,6 +29,9 @@ _LIBRARY = re.compile(
     r"(^|/)(torch|jax|jaxlib|overlapscope/recorder|importlib|threading\.py|contextlib\.py|functools\.py|runpy\.py)(/|\(|$)"
     r"|site-packages|dist-packages|/lib(64)?/python\d|^<"
 )
+_SLOW_FIRST = 10
+_SHORTEST_FIRST_NS = 1_000_000
+"""Minimum length of a first call: as a multiple of almost every later launch of the recording, and at least."""
 _NO_ROWS = np.empty(0, np.int32)
 
 
@@ -126,6 +129,27 @@ def staging(trace: Trace) -> HostEvents:
     last, launches = last[waited], launches.take(waited)
     begin = np.maximum(launches.start_ns, stages.start_ns[last])
     return HostEvents.joined([stages, replace(launches, start_ns=begin, end_ns=stages.end_ns[last])])
+
+
+@kept()
+def first_calls(trace: Trace) -> RuntimeCalls:
+    """Return the calls that took far longer than the recording's launches because a kernel was used for the first time.
+
+    The first use loads the kernel's code, and may compile it. Other long calls of the same op belong to it: libraries
+    set themselves up, or try which algorithm is fastest.
+    """
+    calls, ops = trace.runtime_calls, trace.gpu_ops
+    launched = np.flatnonzero(ops.launch >= 0)
+    launched = launched[call_kinds.named(calls, call_kinds.KERNEL_LAUNCH)[ops.launch[launched]]]
+    launched = launched[np.argsort(ops.launch[launched], kind="stable")]
+    of_kernel = ops.device[launched].astype(np.int64) * len(trace.names) + ops.name_id[launched]
+    first = mask_of(np.unique(of_kernel, return_index=True)[1], len(launched))
+    length, later = calls.end_ns - calls.start_ns, ops.launch[launched[~first]]
+    usual_ns = quantile(length[later], 0.9) if len(later) else 0
+    long = np.flatnonzero(length >= max(_SLOW_FIRST * usual_ns, _SHORTEST_FIRST_NS))
+    loads = (call_kinds.loads_code(calls) | mask_of(ops.launch[launched[first]], len(calls)))[long]
+    op = around(trace.cpu_ops, calls.thread[long], calls.start_ns[long])
+    return calls.take(long[loads | (op >= 0) & np.isin(op, op[loads])])
 
 
 def loading(trace: Trace) -> HostEvents:

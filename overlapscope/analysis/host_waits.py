@@ -8,9 +8,10 @@ from typing import NamedTuple
 import numpy as np
 
 from overlapscope.analysis import calls as call_kinds
-from overlapscope.analysis.host import find_blocking
+from overlapscope.analysis.grouping import group_starts
+from overlapscope.analysis.host import around, find_blocking
 from overlapscope.analysis.host_order import find_calls
-from overlapscope.base.columns import locate, pick
+from overlapscope.base.columns import locate, mask_of, pick
 from overlapscope.base.kept import kept
 from overlapscope.trace.model import I64, Bool, Kind, Memory, RuntimeCalls, Sync, Trace, of_stream_key, stream_keys
 
@@ -20,6 +21,7 @@ _FREES = call_kinds.whole_name(
     r"(cuda|hip)(Free|FreeHost|HostFree|HostUnregister)|(cu|hip)Mem(Free|FreeHost|HostUnregister)"
 )
 """Calls that wait until the device has finished its work (CUDA Runtime API, "implicit synchronization")."""
+_QUERIES = call_kinds.whole_name(r"(cuda|hip|cu)(Event|Stream)Query")
 _DEVICE_SYNC = call_kinds.whole_name(r"(cuda|hip)DeviceSynchronize|cuCtxSynchronize|hipCtxSynchronize")
 
 
@@ -44,6 +46,26 @@ def waits_for_device(calls: RuntimeCalls) -> Bool:
     return call_kinds.named(calls, _DEVICE_SYNC)
 
 
+@kept()
+def find_polls(trace: Trace) -> I64:
+    """Return the last call of each run of queries with which the host may wait for an event or a stream.
+
+    A run is equal calls without another call between them on a thread that launches. However soon the event is reached,
+    it has a query. Queries in CPU ops don't count, since PyTorch's allocators make them.
+    """
+    calls = trace.runtime_calls
+    queries = np.flatnonzero(call_kinds.named(calls, _QUERIES))
+    queries = queries[around(trace.cpu_ops, calls.thread[queries], calls.start_ns[queries]) < 0]
+    queries = queries[np.isin(calls.thread[queries], calls.thread[call_kinds.launching(trace)])]
+    if not len(queries):
+        return queries
+    by_thread = np.argsort(calls.thread, kind="stable")
+    key = np.where(mask_of(queries, len(calls)), calls.name_id, -1)[by_thread]
+    starts = group_starts(calls.thread[by_thread], key)
+    last = np.append(starts[1:], len(key)) - 1
+    return np.sort(by_thread[last[key[starts] >= 0]])
+
+
 def find_blocks(trace: Trace, streams: tuple[int, ...], *, possible: bool) -> dict[int, Block]:
     """Return what each blocking call waits for, by row of `Trace.runtime_calls`; calls inside another count as it.
 
@@ -62,7 +84,7 @@ def find_blocks(trace: Trace, streams: tuple[int, ...], *, possible: bool) -> di
     blocks: dict[int, Block] = {}
     for number, (row, call) in enumerate(zip(blocking.tolist(), outer.tolist(), strict=True)):
         if whole[number] and (one_device or device[number] >= 0):
-            blocks[call] = Block(tuple(key for key in streams if one_device or devices[key] == device[number]))
+            blocks[call] = Block(tuple(key for key in streams if device[number] in (-1, devices[key])))
         elif synchronises[number] and stream[number] >= 0:
             blocks[call] = Block((int(stream[number]),))
         elif row in events:

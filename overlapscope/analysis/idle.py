@@ -19,10 +19,11 @@ from overlapscope.analysis.missing_ops import find_missing
 from overlapscope.analysis.pieces import IdleTime
 from overlapscope.analysis.timeline import Timeline
 from overlapscope.base.columns import Columns, quantile
-from overlapscope.base.intervals import I64, Bool, complement, cut
+from overlapscope.base.intervals import I64, Bool, complement, cut, union
 from overlapscope.catalog.causes import IDLE_RANK as RANK
 from overlapscope.catalog.causes import IdleCause
 from overlapscope.trace.model import Trace
+from overlapscope.trace.op_names import is_migration_to_host
 
 LAUNCH_LATENCY_NS = 10_000
 """Maximum time from a launch call's end to its op's start on a drained device, unless the trace shows longer ones."""
@@ -70,6 +71,12 @@ def attribute(trace: Trace, timeline: Timeline, edges: Edges, blocking: Blocking
     judged = np.clip(timeline.judged_from_ns, start, end)
     op = _ops_ending(timeline)
     nameless = timeline.ops.launch[op] < 0
+    # Between two pages that the host touches it does work of its own, which no call shows.
+    touched = nameless & timeline.ops.named(is_migration_to_host)[op]
+    called = union(trace.runtime_calls.start_ns, trace.runtime_calls.end_ns)
+    touching = cut(judged[touched], end[touched], complement(called, timeline.start_ns, timeline.end_ns))
+    calling = cut(judged[touched], end[touched], called)
+    nameless &= ~touched
     gaps = _gaps(trace, timeline, edges, op, judged)
     limit = _latency_limit(gaps)
     in_time = (gaps.latency_ns <= limit) & ~(gaps.held & (gaps.held_until_ns > gaps.start_ns))
@@ -88,6 +95,8 @@ def attribute(trace: Trace, timeline: Timeline, edges: Edges, blocking: Blocking
         [
             with_cause(IdleCause.LEAD_IN, start, judged),
             with_cause(IdleCause.UNKNOWN, judged[nameless], end[nameless]),
+            with_cause(IdleCause.UNKNOWN, *calling[1:]),
+            with_cause(IdleCause.NOT_RECORDED, *touching[1:]),
             *_held_back(gaps, issued, limit),
             attribute_host(trace, timeline, blocking, late),
         ]

@@ -2,8 +2,9 @@
 
 It is looked up on the thread that launched the op which ended the gap. If that thread shows no activity, it is looked
 up on the thread that launched the previous op, because autograd launches from a thread of its own. The most specific
-activity comes first: the profiler, Python's garbage collector, pinning and pageable staging, allocation, other blocking
-calls, a DataLoader's next, CPU ops that launch nothing, ops and calls that launch, then Python.
+activity comes first: the profiler, Python's garbage collector, a graph's capture, the first use of a kernel, pinning
+and pageable staging, allocation, other blocking calls, a DataLoader's next, CPU ops that launch nothing, ops and calls
+that launch, then Python.
 
 The last three, except long CPU ops, are charged to earlier blocking calls, up to the time for which these had kept the
 host waiting while the GPU still worked: without them, the host would have been here that much earlier.
@@ -18,11 +19,12 @@ import numpy as np
 from msgspec import Struct
 from msgspec.structs import replace
 
-from overlapscope.analysis.calls import launching
+from overlapscope.analysis.calls import captures, launching
 from overlapscope.analysis.event_waits import EXACT
 from overlapscope.analysis.grouping import distinct, rows_by
 from overlapscope.analysis.host import (
     Blocking,
+    first_calls,
     inside_with,
     launching_threads,
     loading,
@@ -62,6 +64,8 @@ _SHORTEST_WAIT_NS = 20_000
 
 _AT_CALL = (RANK[IdleCause.HOST_STAGING], RANK[IdleCause.ALLOCATION], RANK[IdleCause.HOST_SYNC])
 """Causes that blame a blocking call."""
+_AT_LAUNCH = (RANK[IdleCause.DISPATCH], RANK[IdleCause.FIRST_LAUNCH])
+"""Causes that blame the launch call itself."""
 
 
 class Late(Columns, frozen=True):
@@ -188,6 +192,8 @@ def _label(host: _Host, late: Late, thread: int, companion: int) -> _Labelled:
     every = (
         (IdleCause.PROFILER_OVERHEAD, inside(host.trace.overheads)),
         (IdleCause.GC_PAUSE, work.pause),
+        (IdleCause.GRAPH_CAPTURE, inside(captures(host.trace))),
+        (IdleCause.FIRST_LAUNCH, inside(first_calls(host.trace))),
         (IdleCause.HOST_STAGING, join(inside(host.staging), inside(host.pins), inside(host.stages))),
         (IdleCause.ALLOCATION, inside(host.allocation)),
         (IdleCause.HOST_SYNC, inside(host.syncs)),
@@ -243,7 +249,7 @@ def _charge(trace: Trace, blocking: Blocking, late: Late, pieces: _Labelled, wai
     staged = np.isin(before, blocking.row[blocking.staging])
     cause = np.where(staged, RANK[IdleCause.HOST_STAGING], RANK[IdleCause.HOST_SYNC])
     launch = late.launch[pieces.late]
-    call_itself = np.where(pieces.cause == RANK[IdleCause.DISPATCH], launch, pieces.call)
+    call_itself = np.where(np.isin(pieces.cause, _AT_LAUNCH), launch, pieces.call)
 
     def on_device(piece: I64, start: I64, end: I64, cause: I64, call: I64) -> IdleTime:
         """Return the image of host time of the given pieces."""
@@ -336,11 +342,12 @@ def _cut(late: Late, layers: list[Intervals]) -> tuple[I64, I64, I64]:
 
 
 def _slow_stretches(trace: Trace) -> Intervals:
-    """Return the host time between launches that are more than `LAUNCH_PACE_NS` apart."""
+    """Return the host time before launches that come more than `LAUNCH_PACE_NS` after the one before, or are first."""
     calls, launches = trace.runtime_calls, launching(trace)
-    start, end = calls.start_ns[launches], calls.end_ns[launches]
-    apart = start[1:] - end[:-1] > LAUNCH_PACE_NS
-    return union(end[:-1][apart], start[1:][apart])
+    begin = min(int(table.start_ns.min(initial=np.iinfo(np.int64).max)) for table in (calls, trace.gpu_ops))
+    start, end = calls.start_ns[launches], np.append(begin, calls.end_ns[launches])[:-1]
+    apart = start - end > LAUNCH_PACE_NS
+    return union(end[apart], start[apart])
 
 
 def _overhead_elsewhere(trace: Trace) -> Intervals:

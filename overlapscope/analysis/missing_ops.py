@@ -18,7 +18,7 @@ from overlapscope.analysis.grouping import rows_by
 from overlapscope.analysis.host import Blocking, find_blocking, of_other_devices
 from overlapscope.analysis.timeline import Timeline
 from overlapscope.base.columns import mask_of, pick, quantile
-from overlapscope.base.intervals import I64, Bool, Index, Intervals, clip, complement, cut, subtract, union
+from overlapscope.base.intervals import I64, Bool, Index, Intervals, clip, complement, contains, cut, subtract, union
 from overlapscope.base.kept import kept
 from overlapscope.trace import op_names
 from overlapscope.trace.lost import GPU_OPS, Part
@@ -52,19 +52,14 @@ _LONG_CALL_NS = 100_000
 _HOST_BYTES_PER_NS = 1
 """Speed at which a blocking copy may first pin the host's memory, page by page."""
 
-_GRAPH = call_kinds.whole_name(r"(cuda|hip|cu)GraphLaunch")
 _MEMSET = call_kinds.whole_name(r"(cuda|hip|cu|aclrt)Memset\w*")
 _LAUNCHED: dict[re.Pattern[str], frozenset[Part]] = {
     call_kinds.whole_name(r"(cuda|hip|cu|aclrt)Memcpy\w*"): frozenset({"copies", "other"}),
     _MEMSET: frozenset({"fills"}),
-    call_kinds.whole_name(
-        r"(cuda|hip|cu)Launch\w*Kernel\w*|hipModuleLaunchKernel|hipExt\w*Launch\w*|Node@launch"
-    ): frozenset({"compute", "comm"}),
-    _GRAPH: GPU_OPS,
+    call_kinds.KERNEL_LAUNCH: frozenset({"compute", "comm"}),
+    call_kinds.GRAPH_LAUNCH: GPU_OPS,
 }
 """Parts of the recording that launching calls may have launched; their names don't say more."""
-_BEGIN_CAPTURE = call_kinds.whole_name(r"(cuda|hip)StreamBeginCapture\w*")
-_END_CAPTURE = call_kinds.whole_name(r"(cuda|hip)StreamEndCapture\w*")
 _WAITS_FOR_HOST = call_kinds.whole_name(
     r"(cuda|hip)(LaunchHostFunc\w*|StreamAddCallback|StreamWaitValue\w*)|cu(LaunchHostFunc\w*|StreamAddCallback"
     r"|StreamWaitValue\w*|StreamBatchMemOp)"
@@ -91,14 +86,15 @@ class Unanswered(Struct, frozen=True, eq=False):
     """Memsets that are probably of no bytes."""
 
 
+@kept()
 def recorded_launches(trace: Trace) -> tuple[Index, Bool]:
     """Return the rows of the calls that launch GPU ops, by start, and whether each has an op in the trace.
 
     Calls while a stream was captured into a graph launch nothing yet, and are left out.
     """
-    calls, ops = trace.runtime_calls, trace.gpu_ops
+    calls, ops, captured = trace.runtime_calls, trace.gpu_ops, call_kinds.captures(trace)
     launching = np.logical_or.reduce([call_kinds.named(calls, pattern) for pattern in _LAUNCHED])
-    launches = np.flatnonzero(launching & ~_capturing(trace))
+    launches = np.flatnonzero(launching & ~contains(union(captured.start_ns, captured.end_ns), calls.start_ns))
     return launches, mask_of(ops.launch[ops.launch >= 0], len(calls))[launches]
 
 
@@ -154,8 +150,10 @@ def find_missing(trace: Trace, timeline: Timeline, blocking: Blocking) -> Missin
     until, allowed = _waiting(trace, waits)
     quiet = _quiet(trace, timeline, waits)
     wait, start, end = cut(calls.start_ns[waits], until, quiet)
-    held = _ends_with_queued_op(trace, start, end) | _outstanding(trace, waits)[wait]
-    limit = np.where(held, HELD_NS, _return_limits(trace, waits, wait, end))
+    launches, answered = recorded_launches(trace)
+    last = np.searchsorted(calls.start_ns[launches], calls.start_ns[waits], side="left") - 1
+    held = _ends_with_queued_op(trace, start, end) | ~pick(answered, last, True)[wait]
+    limit = np.where(held, HELD_NS, _return_limits(trace, waits, pick(launches, last), wait, end))
     unexplained = end - start > limit + allowed[wait]
     judged = clip(timeline.idle, timeline.judged_from_ns, timeline.end_ns)
     launch, begin, stop = cut(*_running(trace, timeline, blocking, dropped), judged)
@@ -225,8 +223,8 @@ def _quiet(trace: Trace, timeline: Timeline, waits: I64) -> Intervals:
     return subtract(idle, union(trace.overheads.start_ns, trace.overheads.end_ns))
 
 
-def _return_limits(trace: Trace, waits: I64, wait: I64, end: I64) -> I64:
-    """Return the maximum normal length of each stretch without ops of a wait, if nothing is outstanding.
+def _return_limits(trace: Trace, waits: I64, launch: I64, wait: I64, end: I64) -> I64:
+    """Return the maximum normal length of each stretch without ops of a wait, if its last launch is not outstanding.
 
     A call that returns late now and then was woken late. If it returns late almost every time after the same op, work
     followed that op which is not in the trace, such as a loop inside a graph. Late is what exceeds the call's quick
@@ -239,9 +237,7 @@ def _return_limits(trace: Trace, waits: I64, wait: I64, end: I64) -> I64:
     late = np.maximum(returned - np.maximum(worked_until, calls.start_ns[waits]), 0)
     by_end = np.argsort(ops.end_ns, kind="stable")
     op = by_end[np.searchsorted(ops.end_ns[by_end], returned - late, side="right") - 1]
-    launches = recorded_launches(trace)[0]
-    last = np.searchsorted(calls.start_ns[launches], calls.start_ns[waits]) - 1
-    of_graph = pick(call_kinds.named(calls, _GRAPH)[launches], last, False)
+    of_graph = pick(call_kinds.named(calls, call_kinds.GRAPH_LAUNCH), launch, False)
     sync = (call_kinds.synchronises(calls) & ~call_kinds.named(calls, op_names.XLA_WAIT))[waits]
     sync &= of_graph | (worked_until > calls.start_ns[waits])
     for _, of_call in rows_by(np.where(sync, calls.name_id[waits], -1)):
@@ -260,24 +256,3 @@ def _ends_with_queued_op(trace: Trace, start: I64, end: I64) -> Bool:
     launch = pick(ops.launch, op)
     queued: Bool = (pick(ops.start_ns, op) == end) & (launch >= 0) & (calls.start_ns[launch] <= start)
     return queued
-
-
-def _outstanding(trace: Trace, waits: I64) -> Bool:
-    """Return whether the last launch before each wait has no op."""
-    calls = trace.runtime_calls
-    launches, answered = recorded_launches(trace)
-    last = np.searchsorted(calls.start_ns[launches], calls.start_ns[waits], side="left") - 1
-    outstanding: Bool = ~pick(answered, last, True)
-    return outstanding
-
-
-def _capturing(trace: Trace) -> Bool:
-    """Select the calls made while a stream was captured into a graph."""
-    calls = trace.runtime_calls
-    begins = np.flatnonzero(call_kinds.named(calls, _BEGIN_CAPTURE))
-    ends = np.flatnonzero(call_kinds.named(calls, _END_CAPTURE))
-    captured = np.zeros(len(calls), np.bool_)
-    for begin in begins.tolist():
-        following = ends[ends > begin]
-        captured[begin : int(following[0]) if len(following) else len(calls)] = True
-    return captured

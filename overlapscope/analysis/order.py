@@ -12,8 +12,9 @@ These four are the relation. Edges of causes and the graph of a replay take them
 follows them from any op to any other.
 
 No time on the device is used, so the same program has the same order on a faster or a busier machine. Some
-recordings don't state which event a stream waits for. `stated_order` leaves such a wait out, `strictest_order` takes it
-as a wait for everything launched before. The order of two ops is known if both agree.
+recordings don't state which event a stream waits for, and none which one the host queries (`find_polls`).
+`stated_order` leaves such a wait out, `strictest_order` takes it as a wait for everything launched before. The order of
+two ops is known if both agree.
 """
 
 from __future__ import annotations
@@ -25,8 +26,9 @@ import numpy as np
 from msgspec import Struct
 
 from overlapscope.analysis.event_waits import EventWaits, event_waits
-from overlapscope.analysis.holds import Holds, Reading, find_holds
+from overlapscope.analysis.holds import Reading, find_holds
 from overlapscope.analysis.host_order import HostCalls, find_calls
+from overlapscope.analysis.host_waits import find_polls
 from overlapscope.analysis.lane_items import ItemLanes, LaneItems, find_lanes
 from overlapscope.base.kept import kept
 from overlapscope.trace.model import I64, Trace
@@ -64,7 +66,7 @@ class _HostStep(NamedTuple):
     clock: _Clock
 
 
-class HappensBefore(Struct, frozen=True, eq=False):
+class HappensBefore(Struct, frozen=True, eq=False, weakref=True):
     """Order of the items of a trace, by lane and place."""
 
     streams: tuple[tuple[int, int], ...]
@@ -86,10 +88,9 @@ class HappensBefore(Struct, frozen=True, eq=False):
         """Return how many items of another lane have ended before each of a lane's places begins."""
         if lane == other:
             return places
-        steps = self.steps[lane]
-        counts = np.array([0, *(step.clock[other] for step in steps)], np.int64)
-        begins = np.array([step.place for step in steps], np.int64)
-        return counts[np.searchsorted(begins, places, side="right")]
+        begins, clocks = _clocks(self, lane)
+        ended: I64 = clocks[np.searchsorted(begins, places, side="right"), other]
+        return ended
 
     def after(self, lane: int, places: I64, other: int) -> I64:
         """Return the first place of another lane that begins after each of a lane's places has ended.
@@ -98,32 +99,46 @@ class HappensBefore(Struct, frozen=True, eq=False):
         """
         if lane == other:
             return places + 1
-        steps = self.steps[other]
-        counts = np.array([step.clock[lane] for step in steps], np.int64)
-        begins = np.array([*(step.place for step in steps), self.length(other)], np.int64)
-        return begins[np.searchsorted(counts, places, side="right")]
+        begins, clocks = _clocks(self, other)
+        return np.append(begins, self.length(other))[np.searchsorted(clocks[1:, lane], places, side="right")]
 
     def cause(self, first: tuple[int, int], then: tuple[int, int]) -> OrderedBy | None:
         """Return what orders two items, given by lane and place; None if nothing does."""
         (lane, place), (later, at) = first, then
         if lane == later:
             return OrderedBy(-1, -1, on_host=False) if place < at else None
-        for step in self.steps[later]:
-            if step.place > at:
-                return None
-            if step.clock[lane] > place:
-                wait = next(call for call, clock in step.by if clock[lane] > place)
-                return self._host_cause(lane, place) if wait < 0 else self._event_cause(wait)
-        return None
+        number = int(np.searchsorted(_clocks(self, later)[1][1:, lane], place, side="right"))
+        if number == len(self.steps[later]) or self.steps[later][number].place > at:
+            return None
+        wait = next(call for call, clock in self.steps[later][number].by if clock[lane] > place)
+        return self._host_cause(lane, place) if wait < 0 else self._event_cause(wait)
 
     def _host_cause(self, lane: int, place: int) -> OrderedBy | None:
-        call = next((step.call for step in self.host if step.clock[lane] > place), -1)
-        return OrderedBy(call, -1, on_host=True)
+        number = int(np.searchsorted(_host_clocks(self)[:, lane], place, side="right"))
+        return OrderedBy(self.host[number].call if number < len(self.host) else -1, -1, on_host=True)
 
     def _event_cause(self, wait: int) -> OrderedBy:
         row = int(np.flatnonzero(self.waits.call == wait)[0])
         stated = bool(self.waits.stated[row])
         return OrderedBy(wait, int(self.waits.record[row]) if stated else -1, on_host=False, stated=stated)
+
+
+@kept()
+def _clocks(order: HappensBefore, lane: int) -> tuple[I64, I64]:
+    """Return the place of each of a lane's steps; and what has ended, before the first step and from each on."""
+    steps = order.steps[lane]
+    nothing = (0,) * len(order.streams)
+    return (
+        np.array([step.place for step in steps], np.int64),
+        np.array([nothing, *(step.clock for step in steps)], np.int64),
+    )
+
+
+@kept()
+def _host_clocks(order: HappensBefore) -> I64:
+    """Return what has ended when each blocking call, or one before it, returned."""
+    clocks = np.array([step.clock for step in order.host], np.int64).reshape(-1, len(order.streams))
+    return np.maximum.accumulate(clocks)
 
 
 @kept()
@@ -140,7 +155,7 @@ def strictest_order(trace: Trace) -> HappensBefore:
 
 def _find_order(trace: Trace, reading: Reading) -> HappensBefore:
     lanes = find_lanes(trace)
-    walk = _HostWalk(trace, lanes, find_holds(trace, reading))
+    walk = _HostWalk(trace, lanes, reading)
     walk.run(find_calls(trace), possible=reading == Reading.STRICTEST)
     return HappensBefore(
         streams=lanes.streams,
@@ -164,7 +179,7 @@ class _EventHold(NamedTuple):
 class _HostWalk:
     """Walk through the host's calls in order, with what has ended when each is made."""
 
-    def __init__(self, trace: Trace, lanes: ItemLanes, holds: Holds) -> None:
+    def __init__(self, trace: Trace, lanes: ItemLanes, reading: Reading) -> None:
         self._trace = trace
         nothing: _Clock = (0,) * len(lanes.keys)
         self._first, self._lane = lanes.first.tolist(), lanes.items.lane.tolist()
@@ -186,6 +201,7 @@ class _HostWalk:
                 self._next[lane] += 1
             else:
                 self._items_of.setdefault(call, []).append(lane)
+        holds = find_holds(trace, reading)
         streams = holds.streams
         self._by_event: dict[int, list[_EventHold]] = {}
         columns = streams.then, streams.first, streams.wait, streams.record
@@ -196,6 +212,7 @@ class _HostWalk:
             self._blocks.setdefault(call, []).append(item)
         self._at_record: dict[int, _Clock] = dict.fromkeys(streams.record[streams.record >= 0].tolist(), nothing)
         """Items that had ended when the host recorded an event."""
+        self._polls = {*find_polls(trace).tolist()} if reading == Reading.STRICTEST else set[int]()
 
     def run(self, host: HostCalls, *, possible: bool) -> None:
         """Go through all calls; with `possible`, a thread also follows calls that it may have followed."""
@@ -203,11 +220,16 @@ class _HostWalk:
         number_of = dict(zip(calls.row.tolist(), range(len(calls)), strict=True))
         handed, maybe = calls.handed_by.tolist(), calls.maybe_by.tolist()
         returned: list[_Clock] = [self._nothing] * len(calls)
-        for row in sorted({*number_of, *self._at_record}):
+        for row in sorted({*number_of, *self._at_record, *self._polls}):
             of_thread = int(thread[row])
             clock = self._threads.get(of_thread, self._nothing)
             if row in self._at_record:
                 self._at_record[row] = clock
+            if row in self._polls:
+                for lane, item in enumerate(self._next):
+                    clock = _join(clock, self._ended_with(item - 1) if item > self._first[lane] else clock)
+                self._threads[of_thread] = clock
+                self.host.append(_HostStep(row, clock))
             number = number_of.get(row)
             if number is None:
                 continue

@@ -115,7 +115,7 @@ def _student_t(freedom: int) -> float:
     )
 
 
-# -- The interval of a step that nobody timed --------------------------------------------------------
+# -- Interval of an untimed step -------------------------------------------------------------------
 
 _QUICK = 0.1
 """Quantile of the lengths of launch calls that counts as their length: longer calls wait for room in a queue."""

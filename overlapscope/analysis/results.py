@@ -16,7 +16,7 @@ from overlapscope.analysis.group_results import CopyGroup, Evidence, HostStall, 
 from overlapscope.analysis.host_results import HostUse, SampledStep
 from overlapscope.analysis.trust_results import Environment, Trust
 from overlapscope.catalog.buckets import bucket_of
-from overlapscope.catalog.causes import WORK_UNKNOWN
+from overlapscope.catalog.causes import WORK_UNKNOWN, Subject
 from overlapscope.trace.model import OwnPeriod, TraceOrigin
 
 
@@ -109,7 +109,7 @@ class Device(msgspec.Struct, frozen=True, kw_only=True):
     exposed_copy_by_cause: dict[str, int]
     exposed_comm_by_cause: dict[str, int]
     exposed_other_by_cause: dict[str, int]
-    """What the exposed other memory work was; adds up to the bucket."""
+    """Kinds of memory work, which add up to the bucket `exposed other`."""
     idle_by_cause: dict[str, int]
     evidence: tuple[Evidence, ...]
     host_stalls: tuple[HostStall, ...]
@@ -124,6 +124,16 @@ class Device(msgspec.Struct, frozen=True, kw_only=True):
     alone: StepRange | None = None
     """Interval of a step, or of all that is judged, without the profiler; None if `plain` has it, or it isn't a
     recording's."""
+
+
+def by_subject(figures: Device | Period | PerStep) -> dict[Subject, dict[str, int]]:
+    """Return the causes of each kind of time that has causes."""
+    return {
+        "exposed-copy": figures.exposed_copy_by_cause,
+        "exposed-comm": figures.exposed_comm_by_cause,
+        "exposed-other": figures.exposed_other_by_cause,
+        "idle": figures.idle_by_cause,
+    }
 
 
 def missing_by_cause(figures: Device | Period | PerStep) -> dict[str, int]:

@@ -17,7 +17,7 @@ from overlapscope.analysis.missing_ops import find_unanswered, launched_parts, r
 from overlapscope.analysis.periods import is_step
 from overlapscope.analysis.trust_results import Check, Trust
 from overlapscope.base.kept import kept
-from overlapscope.base.words import clean, duration, plural
+from overlapscope.base.words import clean, duration, listed, plural
 from overlapscope.catalog import devices
 from overlapscope.catalog.devices import as_recorded
 from overlapscope.catalog.recorders import recorder_by_id
@@ -223,11 +223,16 @@ def _activity(trace: Trace) -> Check:
         )
     recorder = recorder_by_id(trace.recorder)
     said = " ".join(f'"{as_recorded(clean(text))}"' for text in trace.warnings)
+    gpus = as_recorded(clean(listed(sorted(set(trace.device_names.values())), 3)))
+    why = (
+        f"The file names {gpus}, but has no GPU events. If the program uses it, record with {recorder.gpu_activity}. "
+        if gpus
+        else "The trace has no GPU activity that overlapscope reads: it was recorded without a GPU, without "
+        f"{recorder.gpu_activity}, or on a device of another kind. "
+    )
     return Check.fail(
         "gpu-activity",
-        "The trace has no GPU activity that overlapscope reads: it was recorded without a GPU, without "
-        f"{recorder.gpu_activity}, or on a device of another kind. "
-        f"{f'{recorder.name} itself says: {said} ' if said else ''}Overlap cannot be measured.",
+        f"{why}{f'{recorder.name} itself says: {said} ' if said else ''}Overlap cannot be measured.",
         # The host's part of the recording is there.
         {*GPU_OPS, "calls", "syncs", "clocks"},
     )
@@ -271,8 +276,8 @@ def _dropped(trace: Trace) -> Check:
         return Check.warn(
             "dropped-ops",
             f"{len(dropped):,} of {plural(len(launches), 'recorded launch')} {'has' if len(dropped) == 1 else 'have'} "
-            f"no GPU op: the profiler dropped them ({_calls_named(trace, dropped)}). Where nothing else ran, the GPU's "
-            "work is unknown.",
+            f"no GPU op: the profiler dropped {'it' if len(dropped) == 1 else 'them'} ({_calls_named(trace, dropped)})"
+            ". Where nothing else ran, the GPU's work is unknown.",
             launched_parts(trace, dropped),
         )
     every = "Every recorded launch has its GPU op"

@@ -1,39 +1,68 @@
-"""Configuration files: `overlapscope.toml`, or `[tool.overlapscope]` of a pyproject.toml."""
+"""Configuration files (`overlapscope.toml`, or `[tool.overlapscope]` of a pyproject.toml), and where contracts lie."""
 
 from __future__ import annotations
 
 import os
+import stat
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 from overlapscope.base import disk
 from overlapscope.errors import ConfigError
 
-FILE, PROJECT = "overlapscope.toml", "pyproject.toml"
+FILE, PROJECT, CONTRACT = "overlapscope.toml", "pyproject.toml", "overlap.contract.toml"
 
 
 def find(start: Path) -> Path | None:
-    """Return the nearest configuration file, in a directory or one of its parents.
+    """Return the nearest configuration file for a directory.
 
     This is an `overlapscope.toml`, or a pyproject.toml that has `[tool.overlapscope]`.
 
     Raises:
-        ConfigError: A file on the way cannot be read.
+        ConfigError: A file on the way cannot be read or trusted.
     """
-    for directory in (start, *start.parents):
+    for directory in _directories(start):
         dedicated, project = directory / FILE, directory / PROJECT
-        for path in filter(os.path.lexists, (dedicated, project)):
-            if not path.is_file():
-                raise ConfigError(
-                    f"{path}: is not a file, or a link to nothing; repair it, or name a file by --config."
-                )
-        if dedicated.exists():
+        if _usable(dedicated, "--config"):
             return dedicated
-        if project.exists() and content(project) is not None:
-            return project
+        # A pyproject.toml is there for other tools, too, so whose it is matters only if it has a section.
+        if os.path.lexists(project) and (not project.is_file() or content(project) is not None):
+            return project if _usable(project, "--config") else None
     return None
+
+
+def find_contract(start: Path) -> Path | None:
+    """Return the nearest contract for a directory. Raises ConfigError if it cannot be trusted."""
+    nearby = (directory / CONTRACT for directory in _directories(start))
+    return next((path for path in nearby if _usable(path, "--contract")), None)
+
+
+def _directories(start: Path) -> Iterator[Path]:
+    """Yield a directory and its parents up to the root of the repository; without a repository, only the directory."""
+    above = (start, *start.parents)
+    root = next((number for number, directory in enumerate(above) if os.path.lexists(directory / ".git")), 0)
+    yield from above[: root + 1]
+
+
+def _usable(path: Path, option: str) -> bool:
+    """Return whether a file is there. Files that the user names by `option` are not checked.
+
+    Raises:
+        ConfigError: The path is not a file, or another user may have written it.
+    """
+    if not os.path.lexists(path):
+        return False
+    if not path.is_file():
+        raise ConfigError(f"{path}: is not a file, or a link to nothing; repair it, or name a file by {option}.")
+    if hasattr(os, "geteuid"):
+        file = path.stat()
+        if not {path.lstat().st_uid, file.st_uid} <= {0, os.geteuid()}:
+            raise ConfigError(f"{path}: belongs to another user; name it by {option} if you trust it.")
+        if file.st_mode & stat.S_IWOTH:
+            raise ConfigError(f"{path}: can be written by every user; remove that right, or name it by {option}.")
+    return True
 
 
 def content(path: Path) -> Mapping[str, Any] | None:

@@ -36,7 +36,7 @@ _MOST: Final = 0.5
 """Minimum share of the sequence that units cover, and of their span that lies between evenly spaced anchors."""
 _ALIKE: Final = 0.6
 """Minimum share of its symbols by which a unit at either end must resemble the typical unit."""
-_REGULAR: Final = 0.7
+REGULAR: Final = 0.7
 """Minimum regularity of a period."""
 _FEW_UNITS: Final = 6
 """With fewer units, runs of symbols must be as regular as symbols, because three are evenly spaced by chance."""
@@ -205,7 +205,7 @@ def _trimmed(places: I64, names: _Keys, runs: _Keys) -> Recurrence | None:
     bounds = bounds[good[0] : good[-1] + 2]
     shares = alike[good[0] : good[-1] + 1]
     regular = float((shares * np.diff(bounds)).sum() / (bounds[-1] - bounds[0]))
-    if regular < _REGULAR or bounds[-1] - bounds[0] < _MOST * total:
+    if regular < REGULAR or bounds[-1] - bounds[0] < _MOST * total:
         return None
     if len(bounds) <= _FEW_UNITS and _likeness(bounds, runs).mean() < _ALIKE:
         return None

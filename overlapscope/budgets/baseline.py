@@ -6,14 +6,12 @@ The JSON is sorted and has one line per series, so that changes can be reviewed.
 from __future__ import annotations
 
 import hashlib
-from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from fnmatch import fnmatchcase
 from itertools import chain
 from typing import Any, Final, Literal
 
 import msgspec
-from msgspec import UNSET
 
 from overlapscope.analysis.average import comparable, judged_steps
 from overlapscope.analysis.figures import Period
@@ -21,9 +19,9 @@ from overlapscope.analysis.jobs import mixture
 from overlapscope.analysis.results import Device, TraceResult
 from overlapscope.analysis.trust_results import Environment
 from overlapscope.base.saved import MOST, Tool, decode
-from overlapscope.base.words import clean, percent, plural
+from overlapscope.base.words import clean, plural
+from overlapscope.budgets.gate import ProgramIdentity, doubt, program_of, refuse_predicted
 from overlapscope.budgets.metrics import CAUSES_OF, DIRECTIONS, METRICS, Direction, Metric, Sample
-from overlapscope.budgets.missing import doubt, refuse_predicted
 from overlapscope.budgets.quantity import show
 from overlapscope.budgets.samples import Measurements, Series, series, step_sample
 from overlapscope.compare.environment import fingerprint
@@ -34,13 +32,6 @@ from overlapscope.trace.lost import FIGURES
 
 SCHEMA_VERSION: Final = 1
 STEPS: Final = "steps"
-COMMON_PCT: Final = 50.0
-"""Minimum percentage of common kernel launches for two recordings to be of the same program, if their scripts' names
-are unknown."""
-COMMON_PCT_OF_ONE: Final = 20.0
-COMMON_PCT_OF_TWO: Final = 80.0
-_KERNELS = 24
-_NAME = 200
 _DIGITS = 4
 """Number of decimals of percentages and bandwidths."""
 
@@ -78,17 +69,13 @@ class BaselineSeries(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tr
     """Nanoseconds that each value is a share of; None for times."""
 
 
-class Baseline(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class Baseline(ProgramIdentity, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Figures of a job."""
 
     kind: Literal["baseline"] = "baseline"
     schema_version: int = SCHEMA_VERSION
     tool: Tool = Tool()
     environment: Environment
-    job: str | None = None
-    """Name of the script or job, if the traces state it."""
-    kernels: dict[str, float] = {}
-    """The most frequently launched kernels, with their percentages of these launches; empty if unknown."""
     devices: tuple[BaselineDevice, ...]
     series: tuple[BaselineSeries, ...]
 
@@ -196,10 +183,11 @@ def of(report: Report, *, ranges: Iterable[str] = (), allow_predicted: bool = Fa
                 begun = [_step_of(device, period) - kept.first for period in periods]
                 after = [number for number, step in enumerate(begun) if judged and step >= judged[0]]
                 lines += _series(kept, name, [Sample(name, period, {}) for period in periods], begun, after)
+    program = program_of(report.traces)
     return Baseline(
         environment=fingerprint(report),
-        job=_job(report),
-        kernels=_kernels(report),
+        job=program.job,
+        kernels=program.kernels,
         devices=tuple(sorted(devices, key=lambda d: (_order(d.rank), d.device))),
         series=tuple(sorted(lines, key=_line_order)),
     )
@@ -214,40 +202,6 @@ def _refuse_if_doubtful(trace: TraceResult) -> None:
         raise UsageError(f"{trace.source}: has no launches, and so no steps to compare; record it with CPU activity.")
     if lost := doubt(trace, FIGURES):
         raise UsageError(f"{trace.source}: cannot be a baseline, because {lost}; record it again.")
-
-
-def _job(report: Report) -> str | None:
-    jobs = {trace.origin.job for trace in report.traces if trace.origin is not UNSET and trace.origin.job}
-    return jobs.pop() if len(jobs) == 1 else None
-
-
-def _kernels(report: Report) -> dict[str, float]:
-    counts: Counter[str] = Counter()
-    for device in report.devices:
-        for group in device.kernels:
-            counts[clean(group.kernel, _NAME)] += group.count
-    most = sorted(counts.items(), key=lambda item: (-item[1], item[0]))[:_KERNELS]
-    total = sum(count for _, count in most)
-    return {name: round(100 * count / total, _DIGITS) for name, count in most if count}
-
-
-def other_program(baseline: Baseline, report: Report) -> str:
-    """Return the evidence that a baseline is of another program than a report; empty without evidence.
-
-    Programs keep most of their kernels when they change. Scripts of different names need more kernels in common.
-    """
-    job, kernels = _job(report), _kernels(report)
-    named = None not in (job, baseline.job)
-    scripts = (
-        f"job {clean(baseline.job or '', 80)}, here {clean(job or '', 80)}" if job != baseline.job and named else ""
-    )
-    if not kernels or not baseline.kernels:
-        return scripts
-    common_pct = sum(min(pct, kernels.get(name, 0.0)) for name, pct in baseline.kernels.items())
-    least_pct = COMMON_PCT_OF_TWO if scripts else COMMON_PCT_OF_ONE if named else COMMON_PCT
-    if common_pct >= least_pct:
-        return ""
-    return "; ".join(filter(None, (scripts, f"{percent(common_pct)} of kernel launches in common")))
 
 
 def doubts(baseline: Baseline) -> tuple[str, ...]:

@@ -8,21 +8,36 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import Final
 
 from msgspec import Struct
+from msgspec.structs import replace
 
-from overlapscope.analysis.jobs import mixture
 from overlapscope.analysis.plain_step import takes
 from overlapscope.base.words import clean, duration, listed, plural
-from overlapscope.budgets.baseline import Baseline, other_program
+from overlapscope.budgets.baseline import Baseline
+from overlapscope.budgets.gate import (
+    Obstacle,
+    absence_notes,
+    absent_devices,
+    absent_ranks,
+    doubt,
+    mixed,
+    mixed_notes,
+    other_program,
+    program_of,
+    refuse_predicted,
+)
 from overlapscope.budgets.judge import combine, judge
-from overlapscope.budgets.missing import absence_notes, absent_ranks, mixed_notes, refuse_predicted
 from overlapscope.budgets.places import JudgedPlace, find_places
+from overlapscope.budgets.quantity import show
 from overlapscope.budgets.rulings import WORST_FIRST, Exemptions, Ruling, judge_rule
 from overlapscope.budgets.settings import DEFAULT_ORIGIN, LIMITS, RELATIVE, Budget, Settings
 from overlapscope.budgets.verdicts import BudgetVerdict, CheckResult, Outcome, Status, Subject, Unit
 from overlapscope.compare import environment
 from overlapscope.report.model import Report, of_program
-from overlapscope.report.page import Page
+from overlapscope.report.page import DeviceReport, Page
+from overlapscope.report.verdict import Verdict
 from overlapscope.report.verdict import judge as verdict_on
+from overlapscope.rules import RULES
+from overlapscope.trace.lost import FIGURES, HOST
 
 _DATA_LOST = ("events-readable", "durations", "copy-sizes", "copy-directions", "dropped-ops")
 """Trust checks whose warnings mean that figures may be wrong."""
@@ -36,6 +51,7 @@ def check(
     baseline: Baseline | None = None,
     today: datetime.date | None = None,
     promises: Sequence[BudgetVerdict] = (),
+    promised: str = "",
 ) -> CheckResult:
     """Judge a report by budgets; without budgets, by its verdict and `DEFAULT_FORBID`.
 
@@ -47,6 +63,7 @@ def check(
         baseline: Figures that relative budgets compare with.
         today: The day by which exceptions expire; by default that of this machine's clock.
         promises: Verdicts on a contract, which are added.
+        promised: What the contract promises, in a few words.
 
     Returns:
         The outcome, and the verdict on each budget at each place.
@@ -55,30 +72,20 @@ def check(
         UsageError: A trace was predicted, and the settings don't allow predictions.
     """
     job = Job(report, settings, baseline, today)
-    ordered = _ordered([*promises, *(ruling.verdict for ruling in job.judge())])
+    budgets = [judgement.verdict for judgement in job.judge()]
+    ordered = _ordered([*promises, *budgets])
+    passed = [f"{plural(len(promises), 'promise')} ({promised})"] if promises else []
+    passed += [f"{plural(len(budgets), 'budget')} ({job.words(budgets)})"] if budgets else []
     return CheckResult(
         outcome=_outcome(ordered),
-        summary=_summary(ordered, "the baseline" if baseline is not None else "a baseline, because there is none"),
+        summary=_summary(
+            ordered, "the baseline" if baseline is not None else "a baseline, because there is none", passed
+        ),
         program=_program_words(job.report),
         sources=tuple(trace.source for trace in job.report.traces),
         verdicts=ordered,
         warnings=tuple(job.warnings()),
     )
-
-
-def check_promises(promises: Sequence[BudgetVerdict], sources: tuple[str, ...]) -> CheckResult:
-    """Return the result of a check against nothing but a contract.
-
-    Args:
-        promises: The verdicts on the contract.
-        sources: Paths of the judged traces.
-    """
-    ordered = _ordered(promises)
-    summary, gains = _summary(ordered, "", "promise"), sum(verdict.note is not None for verdict in ordered)
-    if gains:
-        summary += f" {plural(gains, 'gain')}, which `overlapscope contract update` accepts."
-    program = "The contract is about the order of calls, not about their times."
-    return CheckResult(outcome=_outcome(ordered), summary=summary, program=program, sources=sources, verdicts=ordered)
 
 
 def _ordered(verdicts: Iterable[BudgetVerdict]) -> tuple[BudgetVerdict, ...]:
@@ -126,12 +133,11 @@ class Job:
             for difference in self._unlike
         )
         """Differences from the baseline's environment, in words; empty if there are none."""
-        compared = baseline is not None and not self._settings.other_program
-        self._other_program = other_program(baseline, self.report) if baseline is not None and compared else ""
-        """Evidence that the baseline is of another program; empty without evidence."""
+        self._obstacles = tuple(self._unlike_baseline(baseline)) if baseline is not None else ()
+        self._other_program = any(obstacle.metric == "program" for obstacle in self._obstacles)
         plain_before = baseline is not None and environment.is_plain(baseline.environment)
         self._plain_unknown = plain_before and not environment.is_plain(here)
-        self._absent = absent_ranks(self.report, baseline.ranks if baseline is not None else ())
+        self._absent = absent_ranks(self.report, baseline.ranks if baseline else (), "the baseline")
 
     def warnings(self) -> Iterator[str]:
         """Yield the warnings of the check. Call this after `judge`, since exceptions are counted there."""
@@ -143,10 +149,7 @@ class Job:
         if self._baseline is not None and environment.is_predicted(self._baseline.environment):
             yield "The baseline is a predicted timeline, not a recording."
         if self._other_program:
-            yield (
-                f"The baseline is of another program ({self._other_program}), so nothing is compared with it. Write a "
-                "baseline of this program, or pass --other-program."
-            )
+            yield "Nothing is compared with a baseline of another program: write one of this, or pass --other-program."
         if self._recorded_alone:
             yield (
                 "The baseline was made from a recording, so the recorded figures are judged, not those of the program "
@@ -172,6 +175,16 @@ class Job:
                     yield f"{clean(trace.source)}: {clean(trust_check.detail)}"
         yield from self._exemptions.notes()
 
+    def words(self, verdicts: Sequence[BudgetVerdict]) -> str:
+        """Return what passed in a few words: `verdict fair, no finding of 21 rules costs 5% of the time`."""
+        rules = [verdict for verdict in verdicts if verdict.metric in RULES]
+        parts = [f"verdict {verdict.note}" for verdict in verdicts if verdict.metric == "verdict"]
+        least = self._settings.forbid_floor_pct
+        costs = f" costs {show(least, 'pct')} of the time" if least else ""
+        parts += [f"no finding of {plural(len(rules), 'rule')}{costs}"] if rules else []
+        others = [verdict for verdict in verdicts if verdict.metric not in RULES and verdict.metric != "verdict"]
+        return ", ".join((*parts, *filter(None, [_named(others)])))
+
     def judge(self) -> Iterator[Judgement]:
         """Yield every verdict."""
         if self._settings.strict_env and self._baseline is not None:
@@ -181,13 +194,8 @@ class Job:
             yield Judgement(
                 _of_all("environment", "environment", status, len(self._unlike), message, counts=bool(differ))
             )
-        if self._other_program:
-            message = f"The baseline is of another program: {self._other_program}."
-            yield Judgement(_of_all("same program", "program", "unknown", None, message, counts=True))
-        if unlike := mixture(self.report.traces):
-            message = f"{' '.join(unlike)} Name the traces of one job, or check each job separately."
-            counted = not self._settings.allow_missing
-            yield Judgement(_of_all("traces of one job", "job", "unknown", None, message, counts=counted))
+        for obstacle in (*mixed(self.report), *self._obstacles):
+            yield Judgement(of_obstacle(obstacle, allowed=self._settings.allow_missing))
         for budget, rulings in self._judged():
             verdict = combine(
                 self.report, budget, rulings, fail_level=self._settings.fail_level, baseline=self._baseline
@@ -197,6 +205,14 @@ class Job:
             yield Judgement(_of_verdict(self.report))
         for rule in self._settings.forbid:
             yield Judgement(judge_rule(self.report, rule, self._settings, self._absent, self._exemptions))
+
+    def _unlike_baseline(self, baseline: Baseline) -> Iterator[Obstacle]:
+        """Yield the reasons why nothing can be compared with the baseline, or not everything."""
+        if not self._settings.other_program:
+            yield from other_program(baseline, program_of(self.report.traces), "the baseline")
+        devices = Counter(device.rank for device in baseline.devices)
+        for trace in self.report.traces:
+            yield from absent_devices(trace, devices[trace.rank], "the baseline")
 
     def _judged(self) -> Iterator[tuple[Budget, list[Ruling]]]:
         """Yield each group of rulings that makes a verdict, with its budget narrowed to a single limit.
@@ -252,6 +268,12 @@ class Job:
         return f"the baseline was made elsewhere ({self._elsewhere})" if self._elsewhere else ""
 
 
+def of_obstacle(obstacle: Obstacle, *, allowed: bool) -> BudgetVerdict:
+    """Return the verdict that something can't be judged. `allowed`: whether that passes."""
+    counts = obstacle.metric == "program" or not allowed
+    return _of_all(obstacle.name, obstacle.metric, "unknown", None, obstacle.sentence, counts=counts)
+
+
 def _of_all(
     budget: str,
     metric: str,
@@ -280,12 +302,20 @@ def _of_all(
 
 def _of_verdict(report: Report) -> BudgetVerdict:
     """Return the verdict on the report's verdicts, of which the worst decides."""
-    verdicts = sorted(map(verdict_on, Page(report).sections()), key=lambda verdict: _WORST.index(verdict.level))
+    verdicts = sorted(map(_verdict_on, Page(report).sections()), key=lambda verdict: _WORST.index(verdict.level))
     worst = verdicts[0]
     poor = sum(verdict.level == "poor" for verdict in verdicts)
     status: Status = "fail" if poor else "unknown" if worst.level in ("unknown", "unusable") else "pass"
-    message = clean(worst.text if len(verdicts) > 1 else worst.lead, 500)
-    return _of_all("verdict", "verdict", status, poor, message, counts=status != "pass", unit="devices")
+    message = clean((worst.text if len(verdicts) > 1 else worst.answer).replace("\n", " "), 1000)
+    verdict = _of_all("verdict", "verdict", status, poor, message, counts=status != "pass", unit="devices")
+    return replace(verdict, note=worst.level)
+
+
+def _verdict_on(section: DeviceReport) -> Verdict:
+    """Return the verdict on a device; `unknown` if its figures may be wrong."""
+    verdict = verdict_on(section)
+    lost = doubt(section.trace, FIGURES if section.device is not None else HOST)
+    return replace(verdict, level="unknown", lead=f"Unknown: {lost}.", why="", remedy="") if lost else verdict
 
 
 _WORST: Final = ("poor", "unusable", "unknown", "fair", "good", "recorded")
@@ -316,12 +346,14 @@ def _outcome(verdicts: tuple[BudgetVerdict, ...]) -> Outcome:
     return "pass"
 
 
-def _summary(verdicts: tuple[BudgetVerdict, ...], baseline: str, noun: str = "budget") -> str:
-    """Return the outcome of all budgets. `baseline` is what changes are compared with, in words.
+def _summary(verdicts: tuple[BudgetVerdict, ...], baseline: str, passed: Sequence[str]) -> str:
+    """Return the outcome of all budgets and promises.
+
+    `baseline` is what changes are compared with, and `passed` is what was judged, in words.
 
     Example: `2 of 5 budgets failed: efficiency_pct >= 80%, forbid pageable-memory.`
     """
-    total = plural(len(verdicts), noun)
+    total = f"{len(verdicts):,} promises and budgets" if len(passed) > 1 else plural(len(verdicts), "budget")
     if all(verdict.status == "skipped" for verdict in verdicts):
         return f"Nothing could be compared with {baseline}." if verdicts else "There was nothing to judge."
     words: dict[Status, str] = {
@@ -333,7 +365,7 @@ def _summary(verdicts: tuple[BudgetVerdict, ...], baseline: str, noun: str = "bu
         status: [verdict for verdict in verdicts if verdict.status == status and verdict.counts] for status in words
     }
     parts = [
-        f"{f'{len(some)} of {total}' if len(verdicts) > 1 else f'The {noun}'} {words[status]}: {_named(some)}"
+        f"{f'{len(some)} of {total}' if len(verdicts) > 1 else 'The budget'} {words[status]}: {_named(some)}"
         for status, some in counted.items()
         if some
     ]
@@ -349,7 +381,7 @@ def _summary(verdicts: tuple[BudgetVerdict, ...], baseline: str, noun: str = "bu
     rest = [f"{count[status]} {word}" for status, word in words.items() if count[status]]
     if rest:
         return f"{count['pass']} of {total} passed, {', '.join(rest)}."
-    return f"All {total} passed." if len(verdicts) > 1 else f"The {noun} passed."
+    return f"Passed: {'; '.join(passed)}."
 
 
 def _named(verdicts: list[BudgetVerdict]) -> str:

@@ -91,6 +91,8 @@ def _title(result: CheckResult) -> str:
 
 
 def _outcome(result: CheckResult) -> Iterator[Block]:
+    if result.files:
+        yield Text(f"Judged by {listed(words.name(file) for file in result.files)}.", tone="muted")
     tone = _TONES.get(result.outcome, "fair")
     yield Text(words.prose(result.summary), tone, badge=words.OUTCOME[result.outcome])
     yield Text(

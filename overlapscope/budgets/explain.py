@@ -74,9 +74,12 @@ def _explained(report: Report, judged: Judgement, *, by_default: bool) -> Explan
         return Explanation(verdict, rule.summary.rstrip("."), *_of_rule(report, verdict, by_default=by_default))
     meaning = {
         "environment": "the GPU, software and profiler of the baseline and of the traces are the same",
-        "program": "the baseline and the traces have most kernels in common, or many if their script has the same name",
+        "program": "the baseline and the traces have most kernels in common, or nearly all families of kernels, or "
+        "many kernels if their script has the same name",
         "verdict": "the verdict of the report on each device is not poor",
-        "job": "the traces state the same number of ranks, and were recorded within ten minutes of each other",
+        "devices": "as many devices worked as in the baseline",
+        "job": "the traces state the same number of ranks, each is of another rank, and they were recorded within ten "
+        "minutes of each other",
     }
     return Explanation(verdict, meaning[verdict.metric], "no difference is allowed", "")
 

@@ -11,8 +11,8 @@ from msgspec.structs import replace
 
 from overlapscope.analysis.results import Device, TraceResult
 from overlapscope.base.words import clean
+from overlapscope.budgets.gate import doubt
 from overlapscope.budgets.metrics import Sample
-from overlapscope.budgets.missing import doubt
 from overlapscope.budgets.samples import of_host, of_ranges, of_steps, of_window
 from overlapscope.budgets.settings import Budget, Override, step_fits
 from overlapscope.budgets.verdicts import Subject

@@ -12,7 +12,7 @@ from msgspec.structs import replace
 from overlapscope.analysis.average import in_frame
 from overlapscope.analysis.results import Device
 from overlapscope.base.words import clean, duration, plural
-from overlapscope.budgets.missing import doubt
+from overlapscope.budgets.gate import doubt
 from overlapscope.budgets.places import JudgedPlace, place_words, subjects
 from overlapscope.budgets.quantity import show
 from overlapscope.budgets.reasons import of_finding

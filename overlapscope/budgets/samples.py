@@ -15,13 +15,14 @@ from typing import Final, Protocol
 from msgspec import Struct
 
 from overlapscope.analysis.average import judged_steps, without_warm_up
-from overlapscope.analysis.figures import Period
+from overlapscope.analysis.figures import COPIES_MATTER_FROM, Period
 from overlapscope.analysis.group_results import CopyGroup
 from overlapscope.analysis.groups import says_bandwidth
 from overlapscope.analysis.host_results import HostUse
 from overlapscope.analysis.results import Device
 from overlapscope.analysis.timeline import measured
-from overlapscope.budgets.metrics import DIRECTIONS, METRICS, Blame, Direction, Metric, Moved, Sample
+from overlapscope.base.words import percent
+from overlapscope.budgets.metrics import DIRECTIONS, METRICS, Blame, Direction, Metric, Moved, Sample, copy_ns
 from overlapscope.catalog.causes import (
     COMM_CAUSES,
     COPY_CAUSES,
@@ -241,3 +242,41 @@ def noise_floor(metric: Metric, before: Spent, after: Spent, whole: float, base:
     if metric.unit == "ns":
         return minimum_ns
     return max(POINTS, 100 * minimum_ns / whole) if whole > 0 else POINTS
+
+
+def lacking(metric: Metric, direction: Direction | None, samples: tuple[Sample, ...], values: Series) -> str | None:
+    """Return what the samples lack for a metric to be computed; None if they lack nothing."""
+    if metric.needs == "copies" and not any(copy_ns(sample, direction) for sample in samples):
+        way = f"{direction} " if direction else ""
+        return f"there are no {way}copies between host and device"
+    if values.numbers and (problem := _too_little_copied(metric, direction, samples)):
+        return problem
+    if metric.needs == "comm" and not any(sample.figures.engines.comm_ns for sample in samples):
+        return "there is no communication"
+    if values.numbers:
+        return None
+    if metric.needs == "host":
+        gc = metric.id == "gc_ms_per_step" and any(sample.figures.host is not None for sample in samples)
+        return (
+            "the recorder did not mark runs of Python's garbage collector"
+            if gc
+            else "the ops of the launching thread were not recorded, or there are no steps"
+        )
+    if metric.id == "efficiency_pct":
+        return "only one engine worked, so there was nothing to overlap"
+    if metric.id == "copy_bandwidth":
+        return "no copy states its size, or the copies are so small that they only show latency"
+    return "there is nothing to measure"
+
+
+def _too_little_copied(metric: Metric, direction: Direction | None, samples: Sequence[Sample]) -> str | None:
+    """Return the reason why a percentage of copies means nothing: they take almost no time."""
+    if metric.unit != "pct" or "exposed-copy" not in metric.blames:
+        return None
+    copies = sum(copy_ns(sample, direction) for sample in samples)
+    span = sum(sample.figures.span_ns for sample in samples)
+    if copies >= COPIES_MATTER_FROM * span:
+        return None
+    way = f"{direction} " if direction else ""
+    took = percent(100 * copies / span)
+    return f"{way}copies take {took} of the time, too little for a meaningful percentage"

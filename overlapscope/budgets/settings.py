@@ -258,6 +258,8 @@ class Settings(Struct, frozen=True, kw_only=True):
     """True to judge timelines predicted by `overlapscope whatif` like recordings."""
     verdict: bool = False
     """True to judge the report's verdict, too: a poor one fails."""
+    replaced: tuple[str, ...] = ()
+    """Default rules that a contract replaces, and `verdict` if it replaces that, too."""
     forbid_floor_pct: float = 0.0
     """Cost below which a forbidden finding passes, as a percentage of the judged time."""
 
@@ -278,8 +280,9 @@ class Settings(Struct, frozen=True, kw_only=True):
             if with_baseline:
                 return replace(self, budgets=DEFAULT_RELATIVE)
             budgets = (DEFAULT_LOADING,) if of_host else ()
-            forbid = DEFAULT_FORBID
-            return replace(self, budgets=budgets, forbid=forbid, forbid_floor_pct=DEFAULT_FLOOR_PCT, verdict=True)
+            forbid = tuple(id for id in DEFAULT_FORBID if id not in self.replaced)
+            verdict = "verdict" not in self.replaced
+            return replace(self, budgets=budgets, forbid=forbid, forbid_floor_pct=DEFAULT_FLOOR_PCT, verdict=verdict)
         if with_baseline and not any(budget.relative for budget in self.budgets):
             return replace(self, budgets=(*self.budgets, *DEFAULT_RELATIVE))
         return self

@@ -79,7 +79,8 @@ class BudgetVerdict(msgspec.Struct, frozen=True, kw_only=True):
     budget: str
     """Name of the budget: `efficiency_pct >= 80%`, `forbid pageable-memory`, `environment`."""
     metric: str
-    """`efficiency_pct`, a rule's id, `environment`, `program`, or `job` if the traces are of different jobs."""
+    """`efficiency_pct`, a rule's id, `environment`, or an obstacle to judging (`job`, `program`, `complete`, `ranks`,
+    `devices`)."""
     subject: Subject
     status: Status
     level: Level
@@ -125,6 +126,8 @@ class CheckResult(Shown, msgspec.Struct, frozen=True, kw_only=True):
     outcome: Outcome
     summary: str
     """One sentence: `2 of 5 budgets failed: efficiency_pct, forbid pageable-memory.`"""
+    files: tuple[str, ...] = ()
+    """Configuration, contract and baseline that `overlapscope check` used."""
     program: str | None = None
     """Sentence about what is judged: the step times of plain program and recording, or only a contract."""
     sources: tuple[str, ...] = ()

@@ -77,6 +77,8 @@ class IdleCause(StrEnum):
     PROFILER_OVERHEAD = "profiler-overhead"
     LAUNCH_LATENCY = "launch-latency"
     LEAD_IN = "lead-in"
+    GRAPH_CAPTURE = "graph-capture"
+    FIRST_LAUNCH = "first-launch"
     NOT_RECORDED = "not-recorded"
     MISSING_OPS = "missing-ops"
     UNRECORDED = "unrecorded"
@@ -562,6 +564,22 @@ IDLE: Final = _by_id(
         meaning="The gap lies in the lead-in, where ops may be missing.",
         evidence="in the lead-in, where ops may be missing",
         colors=("#d9dce1", "#454a53"),
+    ),
+    Cause(
+        IdleCause.GRAPH_CAPTURE,
+        meaning="The launching thread captured or instantiated a CUDA graph: what it launched there did not run.",
+        evidence="the launching thread captured a CUDA graph, whose launches don't run yet",
+        colors=("#9a8f78", "#94886c"),
+        remedy="Record later, while the program launches the graph.",
+        by_host=True,
+    ),
+    Cause(
+        IdleCause.FIRST_LAUNCH,
+        meaning="The launching thread launched a kernel for the first time, and waited until its code was loaded.",
+        evidence="its kernel was used for the first time, and its code had to be loaded",
+        colors=("#a08a8c", "#a99193"),
+        remedy="Run a few steps before recording: the first launch of a kernel loads its code.",
+        by_host=True,
     ),
     Cause(
         IdleCause.NOT_RECORDED,

@@ -35,6 +35,7 @@ TERMS: Final = {
     "with the highest load has most to compute. Tables call it load.",
     "net overlap": "What overlap hides, beside what it costs: how much longer kernels run next to communication or "
     "copies than equal kernels do alone, as an interval.",
+    "alone": "Beside neither communication nor copies.",
     "never-alone": "Net overlap is not judged here: no equal kernel ran alone.",
     "too-few": "Net overlap is not judged here: too few equal kernels ran alone or beside other work.",
     "varying": "Net overlap is not judged here: the lengths of equal kernels vary too much.",
@@ -43,7 +44,6 @@ TERMS: Final = {
     # -- Contracts ---------------------------------------------------------------------------------
     "contract": "What may overlap in a typical step, by the order of its calls; `overlapscope check` fails when "
     "it is lost.",
-    "alone": "Copies or collectives of a contract that may run beside no kernel.",
     "host sync": "A call in which the host waits for the GPU.",
     # -- Copies ------------------------------------------------------------------------------------
     "h2d": "Copies from the host to the device.",

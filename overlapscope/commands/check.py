@@ -49,10 +49,11 @@ class CheckCommand:
     that `overlapscope analyze --format json` wrote.
 
     Budgets, baseline and contract are read from the nearest overlapscope.toml,
-    or from [tool.overlapscope] of the nearest pyproject.toml. Without any, the
-    check fails if copies do not overlap with compute; with only a baseline, if
-    the program is slower than it; with only a contract (`overlapscope contract
-    write`), if overlap is lost that the program's order allowed.
+    or from [tool.overlapscope] of the nearest pyproject.toml, up to the root
+    of the repository. Without any, the check fails if the report's verdict is
+    poor or a finding costs 5% of the time; with only a baseline, if the
+    program is slower than it. A contract (`overlapscope contract write`) adds
+    what the program's order allows to overlap.
 
     --write-baseline writes the baseline instead: a small JSON file to keep
     beside the code, with the values of every metric in every step, and the
@@ -69,7 +70,7 @@ class CheckCommand:
             metavar="FILE",
             type=Path,
             help="contract of `overlapscope contract write` (default: contract of the configuration, or "
-            "overlap.contract.toml here or above)",
+            "overlap.contract.toml here or above in the repository)",
         )
         _add_baseline(parser)
         parser.add_argument(
@@ -177,6 +178,8 @@ def _check(args: argparse.Namespace, settings: Settings, config: Path | None) ->
     if args.strict_env and file is None and args.history is None:
         raise UsageError("--strict-env needs a baseline; pass --baseline FILE.")
     targets = _targets(args.format, (*args.traces, file, config), explains=args.explain is not None)
+    from msgspec.structs import replace
+
     from overlapscope.contracts.judge import check_job
     from overlapscope.inputs import read_baseline, read_recordings
 
@@ -199,28 +202,25 @@ def _check(args: argparse.Namespace, settings: Settings, config: Path | None) ->
         report,
         baseline,
     )
-    for warning in result.warnings:
-        tell(f"overlapscope: warning: {warning}")
+    result = replace(result, files=tuple(map(_near, filter(None, (config, settings.contract, file)))))
     for target in targets:
         write(_written(result, target, verbose=args.verbose), target.path, force=True)
         if target.format == "github":
             _summarize(result)
+    for warning in result.warnings:
+        tell(f"overlapscope: warning: {warning}")
     if args.explain is not None:
         write(_explained(report(), settings, baseline, args.explain), None)
     return result.exit_code
 
 
 def _with_contract(named: Path | None, settings: Settings) -> Settings:
-    """Return settings with the contract that the user or the configuration names, or with the nearest one upwards."""
+    """Return settings with the contract that the user or the configuration names, or with the nearest one."""
     from msgspec.structs import replace
 
-    from overlapscope.contracts.file import NAME
+    from overlapscope.base.config_file import find_contract
 
-    if named is not None or settings.contract is not None:
-        return replace(settings, contract=named or settings.contract)
-    here = _here()
-    nearest = next((folder / NAME for folder in (here, *here.parents) if (folder / NAME).is_file()), None)
-    return replace(settings, contract=nearest)
+    return replace(settings, contract=named or settings.contract or find_contract(_here()))
 
 
 def _baseline_file(args: argparse.Namespace, settings: Settings, config: Path | None) -> Path:
@@ -258,6 +258,12 @@ def find_config(named: Path | None) -> Path | None:
     from overlapscope.base.config_file import find
 
     return find(_here()) if named is None else named
+
+
+def _near(path: str | Path) -> str:
+    """Return a path relative to the current directory if it lies in it."""
+    relative = os.path.relpath(path)
+    return str(path) if relative.startswith(os.pardir) else relative
 
 
 def _here() -> Path:

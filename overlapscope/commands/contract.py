@@ -11,7 +11,6 @@ from overlapscope.base.output import tell
 from overlapscope.commands import DONE
 from overlapscope.commands._options import add_actions, add_format, add_output, add_reading, add_steps_by
 from overlapscope.commands._output import check_output, present, write
-from overlapscope.errors import UsageError
 
 if TYPE_CHECKING:
     from overlapscope.contracts.model import Contract
@@ -31,7 +30,7 @@ class ContractCommand:
     nothing.
 
     `overlapscope check` finds overlap.contract.toml in this directory or one
-    above it.
+    above it, up to the root of the repository.
     """
 
     def prepare_parser(self, parser: argparse.ArgumentParser) -> None:
@@ -86,7 +85,7 @@ def _write(args: argparse.Namespace) -> int:
     check_output(args.output, force=args.force, inputs=(args.trace,))
     from overlapscope.contracts.file import to_toml
 
-    contract = _observed(args.trace, args)
+    contract = _promised(args.trace, args)
     write(to_toml(contract).encode(), args.output, force=args.force)
     return DONE
 
@@ -100,7 +99,7 @@ def _update(args: argparse.Namespace) -> int:
     from overlapscope.render import terminal
 
     before = file.read(args.output)
-    after = replace(_observed(args.trace, args), margin_pct=before.margin_pct)
+    after = replace(_promised(args.trace, args), margin_pct=before.margin_pct, replaces=before.replaces)
     write(file.to_toml(after).encode(), args.output, force=True)
     write(terminal.to_stream(document.changes(compare(before, after)), sys.stdout), None)
     return DONE
@@ -110,17 +109,15 @@ def _read(path: str, args: argparse.Namespace) -> Contract:
     """Return the contract in a file, or that of a recording."""
     from overlapscope.contracts.file import read
 
-    return read(Path(path)) if path.endswith(".toml") else _observed(path, args)
+    return read(Path(path)) if path.endswith(".toml") else _promised(path, args)
 
 
-def _observed(path: str, args: argparse.Namespace) -> Contract:
-    from overlapscope.contracts.observe import observe
+def _promised(path: str, args: argparse.Namespace) -> Contract:
+    """Return the contract that a recording keeps."""
+    from overlapscope.contracts.judge import promise
     from overlapscope.inputs import read_trace
 
-    trace = read_trace(path, limit_bytes=args.max_size, cache=args.cache, steps_by=args.steps_by)
-    if trace.predicted_by is not None:
-        raise UsageError(f"{path}: is a prediction of `overlapscope whatif`; pass a recording.")
-    contract = observe(trace)
-    for reason in contract.unknown:
+    contract = promise(read_trace(path, limit_bytes=args.max_size, cache=args.cache, steps_by=args.steps_by))
+    for reason in (contract.not_promised,) if contract.not_promised else contract.unknown:
         tell(f"overlapscope: warning: {reason}")
     return contract

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+import re
+from collections import Counter
+from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from typing import Literal
 
 from msgspec import Struct
@@ -13,16 +15,16 @@ from overlapscope.analysis.host import shown_line
 from overlapscope.base.words import plural, size
 from overlapscope.budgets.verdicts import Unit
 from overlapscope.contracts.match import pairs
-from overlapscope.contracts.model import CallPlace, Contract, HostCall, TransferGroup
+from overlapscope.contracts.model import Beside, CallPlace, Contract, HostCall, TransferGroup
 
 Result = Literal["kept", "lost", "gained", "unknown"]
 
 _LARGER = 2
 """Factor by which copies of a group may grow, such as with the batch size."""
+SMALL_BYTES = 64
+"""Maximum size of a value that the host reads, as by `item()`."""
 _WORKERS = "MultiProcessing"
 """Part of the name of an iterator whose workers load."""
-_SMALL_BYTES = 64 << 10
-"""Size in a step up to which new copies are ignored, unless the host waits for them."""
 
 
 class Promise(Struct, frozen=True, kw_only=True):
@@ -36,6 +38,8 @@ class Promise(Struct, frozen=True, kw_only=True):
     """Result in sentences."""
     line: str = ""
     """Line of the program that the message is about."""
+    advice: str = ""
+    """What to do about a loss, in a sentence; empty if unknown."""
     limit: int = 0
     """Smallest or largest value that keeps the promise."""
     value: int | None = None
@@ -46,21 +50,52 @@ class Promise(Struct, frozen=True, kw_only=True):
 
 def compare(contract: Contract, now: Contract) -> tuple[Promise, ...]:
     """Return the result of each promise of a contract, and losses that it has no entry for."""
-    if contract.kernels is None or now.kernels is None:
-        gpu: list[Promise] = [] if contract.kernels is None else [_nothing_shown(now)]
-    else:
-        gpu = [*_transfers(contract, contract.copies, now.copies, now), *_host_calls(contract, now)]
-        gpu += [*_transfers(contract, contract.collectives, now.collectives, now), *_launches(contract, now)]
-    return (*gpu, *_loader(contract, now))
+    if not contract.launches or not now.launches:
+        return (_nothing_shown(contract if not contract.launches else now), *_loader(contract, now))
+    return (
+        *_not_promised(contract),
+        *_unrecorded(contract, now),
+        *_transfers(contract, contract.copies, now.copies, now),
+        *_calls("sync", "host sync", contract.syncs, now.syncs),
+        *_calls("allocation", "allocation", contract.allocations, now.allocations),
+        *_transfers(contract, contract.collectives, now.collectives, now),
+        *_launches(contract, now),
+        *_loader(contract, now),
+    )
 
 
-def _nothing_shown(now: Contract) -> Promise:
+def _nothing_shown(contract: Contract) -> Promise:
     return Promise(
         result="unknown",
         part="overlap",
         name="overlap",
-        message=" ".join(now.unknown) or "Nothing is known of the GPU.",
+        message=" ".join(contract.unknown) or "Nothing is known of the GPU.",
     )
+
+
+def _not_promised(contract: Contract) -> Iterator[Promise]:
+    """Yield an unknown promise if a contract promises no overlap, and its recording didn't exclude it."""
+    if contract.not_promised and not any(group.promised for group in contract.transfers):
+        yield Promise(
+            result="unknown",
+            part="overlap",
+            name="overlap",
+            message=f"The contract promises no overlap. {contract.not_promised}",
+        )
+
+
+def _unrecorded(contract: Contract, now: Contract) -> Iterator[Promise]:
+    if now.unrecorded_copies > contract.unrecorded_copies:
+        yield Promise(
+            result="unknown",
+            part="amount",
+            name="copies recorded in part",
+            message=f"Of {plural(now.unrecorded_copies, 'copy')} a step, only the call or only the GPU's record is in "
+            f"the recording; by the contract of {contract.unrecorded_copies}.",
+            limit=contract.unrecorded_copies,
+            value=now.unrecorded_copies,
+            unit="copies",
+        )
 
 
 # -- Copies and collectives ---------------------------------------------------------------------------
@@ -69,37 +104,46 @@ def _nothing_shown(now: Contract) -> Promise:
 def _transfers(
     contract: Contract, before: Sequence[TransferGroup], after: Sequence[TransferGroup], now: Contract
 ) -> Iterator[Promise]:
-    matched, gone, new = pairs(before, after, _transfer_distance)
+    matched, gone, new = pairs(_by_place(before), _by_place(after), _TRANSFER_KEYS)
     for old, other in matched:
         yield from _memory(old, other)
         yield from _overlap(contract, old, other, now)
         yield from _amount(contract, old, other)
+    unknown = now.unrecorded_copies > contract.unrecorded_copies
     for old in gone:
         yield Promise(
-            result="gained",
+            result="unknown" if unknown and before is contract.copies else "gained",
             part="amount",
             name=f"amount of {_words(old)}",
-            message=f"{_words(old)} is gone.",
+            message=f"{_words(old)} is gone{', perhaps only from the recording' if unknown else ''}.",
             limit=old.count,
             value=0,
             unit="copies",
         )
+    awaited = Counter({_place(call): call.count for call in now.syncs})
+    awaited -= Counter({_place(call): call.count for call in contract.syncs})
     for other in new:
-        yield from _new(other)
+        # The wait for a small copy is a loss that says it all.
+        if other.bytes > SMALL_BYTES or other.count > awaited[_place(other)]:
+            yield _new(other)
 
 
-def _transfer_distance(old: TransferGroup, new: TransferGroup) -> tuple[float, ...] | None:
-    """Return how far two groups are from being the same; None if they can't be."""
-    if old.kind != new.kind:
-        return None
-    ratio = abs(math.log2(max(old.bytes, 1) / max(new.bytes, 1))) if old.bytes and new.bytes else 0.0
-    if ratio > _MOST_OCTAVES:
-        return None
-    return (*place_distance(old, new), old.memory != new.memory, ratio)
+def _by_place(groups: Sequence[TransferGroup]) -> list[TransferGroup]:
+    """Return groups by line, then the largest first, which is the order in which equal ones are paired."""
+    return sorted(groups, key=lambda group: (_line_number(group), -group.bytes * group.count))
 
 
-_MOST_OCTAVES = 2.0
-"""Copies that differ by more than this power of two are not the same ones."""
+_TRANSFER_KEYS: tuple[Callable[[TransferGroup], Hashable], ...] = (
+    lambda group: (group.kind, group.op, group.line, group.memory, group.bytes),
+    lambda group: (group.kind, group.op, group.line, group.memory),
+    lambda group: (group.kind, group.op, group.line),
+    lambda group: (group.kind, group.op, _function(group), group.memory, group.bytes),
+    lambda group: (group.kind, group.op, _function(group)),
+    lambda group: (group.kind, group.op, group.bytes),
+    lambda group: (group.kind, group.op),
+    lambda group: (group.kind, group.bytes),
+)
+"""Keys by which copies and collectives are the same. Edits move lines, and a recording may have none."""
 
 
 def _memory(old: TransferGroup, new: TransferGroup) -> Iterator[Promise]:
@@ -125,68 +169,128 @@ def _memory(old: TransferGroup, new: TransferGroup) -> Iterator[Promise]:
         name=name,
         message=f"{message}.",
         line=new.line,
+        advice="Take pinned memory, and keep it from step to step." if lost else "",
         value=new.count if lost else 0,
         unit="copies",
     )
 
 
 def _overlap(contract: Contract, old: TransferGroup, new: TransferGroup, now: Contract) -> Iterator[Promise]:
-    """Yield the promise about a group's overlap, if there was any or is some now."""
-    if old.kernels is None or not (old.kernels or new.kernels):
+    """Yield the promise about a group's overlap, if there was any or is some now.
+
+    The copies of a group are compared in the order of their overlap, the least one first. If some are gone, the
+    contract doesn't state which. Then overlap is lost if the others break even the least promises, and kept if they
+    keep the largest.
+    """
+    before, after = _filled(old.beside, new.count), _ascending(new.beside)
+    if not any(run.most for run in (*before, *after)):
         return
-    limit, alone, before = math.ceil(old.kernels * (100 - contract.margin_pct) / 100), new.alone or 0, old.alone or 0
-    result: Result = "kept"
-    message = f"{_words(new)} may run beside {_beside(new)}"
-    change = f"{message}; by the contract beside {_beside(old)}. {_ordered(old, new)}".rstrip(". ")
-    unknown = " ".join(now.unknown)
-    if new.kernels is None:
-        result, message = "unknown", f"{_words(new)}: its overlap is unknown. {unknown}".rstrip(". ")
-    elif (new.kernels if new.up_to is None else new.up_to) < limit or (alone > before and new.up_to is None):
-        result, message = "lost", f"overlap lost: {change}"
-    elif new.kernels < limit or alone > before:
-        result, message = "unknown", f"overlap uncertain: {change}. {unknown}".rstrip(". ")
-    elif new.kernels * (100 - contract.margin_pct) > 100 * (old.kernels if old.up_to is None else old.up_to) or (
-        alone < before and old.up_to is None
-    ):
-        result, message = "gained", f"{message}; by the contract beside {_beside(old)}"
+    keep = 100 - contract.margin_pct
+    each = [*_side_by_side(before, after)]
+    strict = [*_side_by_side(_without(before, sum(run.times for run in before) - new.count), after)]
+    limits = [(math.ceil(was.least * keep / 100), run) for was, run in (*each, *strict)]
+    lost = [(limit, run) for limit, run in limits[: len(each)] if run.most < limit]
+    unsure = [(limit, run) for limit, run in limits if run.least < limit]
+    excluded = [(1, run) for was, run in each if was.most and not was.least and not run.most]
+    gained = any(run.least * keep > 100 * was.most for was, run in each)
+    result: Result = "lost" if lost else "unknown" if unsure or excluded else "gained" if gained else "kept"
+    message, why = f"{_words(new)} may run beside {_beside(new)}", ""
+    if result != "kept":
+        message += f"; by the contract beside {_beside(old)}"
+    if result in ("lost", "unknown"):
+        why = _ordered(old, new)
+        doubts = now.unknown if result == "unknown" else ()
+        message = " ".join([f"overlap {'lost' if lost else 'uncertain'}: {message}.", why, *doubts]).rstrip(". ")
+    limit, run = (lost or unsure or excluded or limits)[0]
     yield Promise(
         result=result,
         part="overlap",
         name=f"overlap of {_words(old)}",
         message=f"{message}.",
         line=new.line,
+        advice=next((advice for cause, advice in _OVERLAP_ADVICE if cause in why), "") if lost else "",
         limit=limit,
-        value=new.kernels,
+        value=run.least,
         unit="kernels",
         at_least=True,
     )
 
 
+_OVERLAP_ADVICE = (
+    ("pageable", "Copy from or to pinned memory."),
+    ("same stream", "Put it on another stream than the kernels."),
+    ("event", "Let the stream wait for the event only before it needs the data, and record the event earlier."),
+    ("the host waits", "Let the host wait later, or not at all."),
+)
+"""What to do about a loss, by words in its reason."""
+
+
+def _filled(runs: Sequence[Beside], count: int) -> tuple[Beside, ...]:
+    """Return runs in order, for at least `count` copies: more of them must overlap as much as the least one."""
+    ordered = _ascending(runs)
+    missing = count - sum(run.times for run in ordered)
+    return ((ordered[0]._replace(times=missing),) if ordered and missing > 0 else ()) + ordered
+
+
+def _ascending(runs: Sequence[Beside]) -> tuple[Beside, ...]:
+    return tuple(sorted(runs, key=lambda run: (run.least, run.most)))
+
+
+def _without(runs: Sequence[Beside], count: int) -> Iterator[Beside]:
+    """Yield runs without the first copies."""
+    for run in runs:
+        if run.times > count:
+            yield run._replace(times=run.times - count)
+        count = max(0, count - run.times)
+
+
+def _side_by_side(before: Iterable[Beside], after: Iterable[Beside]) -> Iterator[tuple[Beside, Beside]]:
+    """Yield the runs of both sides that have copies of the same numbers."""
+    mine, others = iter(before), iter(after)
+    old, new = next(mine, None), next(others, None)
+    while old is not None and new is not None:
+        yield old, new
+        count = min(old.times, new.times)
+        old = old._replace(times=old.times - count) if old.times > count else next(mine, None)
+        new = new._replace(times=new.times - count) if new.times > count else next(others, None)
+
+
 def _beside(transfer: TransferGroup) -> str:
-    count = plural(transfer.kernels, "kernel") if transfer.kernels else "no kernel"
-    if transfer.up_to is not None:
-        count += f" for certain, at best {transfer.up_to:,}"
-    if transfer.alone and transfer.kernels:
-        count += f", and {transfer.alone} of {transfer.count} beside none"
-    return count
+    """Return `22 kernels (1 of 3) and 39 kernels (2)`."""
+    runs = transfer.beside
+    if not runs:
+        return "no kernel"
+    if len(runs) > _SHOWN:
+        runs = (runs[0], Beside(transfer.count - runs[0].times, runs[-1].least, runs[-1].most))
+    words = []
+    for number, run in enumerate(runs):
+        text = plural(run.least, "kernel") if run.least else "no kernel"
+        if run.most > run.least:
+            text += f" for certain, at best {run.most:,}"
+        if len(runs) > 1:
+            up_to = "up to " if runs is not transfer.beside and number else ""
+            text = f"{up_to}{text} ({run.times:,}{'' if number else f' of {transfer.count:,}'})"
+        words.append(text)
+    return f"{', '.join(words[:-1])} and {words[-1]}" if len(words) > 1 else words[0]
+
+
+_SHOWN = 3
 
 
 def _ordered(old: TransferGroup, new: TransferGroup) -> str:
-    """Return what orders a group now, on the side on which it lost most."""
+    """Return what orders a group now, on the side on which that changed."""
     if new.memory == "pageable" != old.memory:
         return "The reason is pageable memory."
-    sides = [
-        ((old.kernels_before or 0) - (new.kernels_before or 0), f"It runs {new.begins}.", bool(new.begins)),
-        ((old.kernels_after or 0) - (new.kernels_after or 0), f"It runs {new.ends}.", bool(new.ends)),
-    ]
-    sentences = [text for loss, text, known in sorted(sides, key=lambda side: -side[0]) if known and loss > 0]
-    return " ".join(sentences or [text for _, text, known in sides if known])
+    sides = [(old.begins, new.begins), (old.ends, new.ends)]
+    changed = [now for was, now in sides if _NUMBER.sub("", was) != _NUMBER.sub("", now)]
+    return " ".join(f"It runs {side}." for side in changed or [now for _, now in sides] if side)
+
+
+_NUMBER = re.compile(r"\d+")
 
 
 def _amount(contract: Contract, old: TransferGroup, new: TransferGroup) -> Iterator[Promise]:
     """Yield a loss if a group moves much more or has more ops."""
-    if old.bytes and new.bytes * new.count <= _SMALL_BYTES:
-        return
     unit: Unit
     limit, value, unit = _most(old.count, contract), new.count, "copies"
     message = f"{_words(new)}: {new.count} a step; by the contract {old.count}."
@@ -200,26 +304,23 @@ def _amount(contract: Contract, old: TransferGroup, new: TransferGroup) -> Itera
             name=f"amount of {_words(old)}",
             message=message,
             line=new.line,
+            advice="Move less, or renew the contract.",
             limit=limit,
             value=value,
             unit=unit,
         )
 
 
-def _new(new: TransferGroup) -> Iterator[Promise]:
-    """Yield a loss for a group that the contract doesn't have."""
-    if new.bytes and new.bytes * new.count <= _SMALL_BYTES:
-        return
-    how = f"may run beside {_beside(new)}" if new.kernels is not None else "its overlap is unknown"
-    message = (
-        f"new {_words(new)}, {new.count} a step: {how}{', from pageable memory' if new.memory == 'pageable' else ''}."
-    )
-    yield Promise(
+def _new(new: TransferGroup) -> Promise:
+    """Return the loss that a group is which the contract doesn't have."""
+    pageable = ", from pageable memory" if new.memory == "pageable" else ""
+    return Promise(
         result="lost",
         part="amount",
         name=f"amount of {_words(new)}",
-        message=message,
+        message=f"new {_words(new)}, {new.count} a step: may run beside {_beside(new)}{pageable}.",
         line=new.line,
+        advice="Leave the copy out, or renew the contract.",
         value=new.count,
         unit="copies",
     )
@@ -228,16 +329,14 @@ def _new(new: TransferGroup) -> Iterator[Promise]:
 # -- Calls of the host --------------------------------------------------------------------------------
 
 
-def _host_calls(contract: Contract, now: Contract) -> Iterator[Promise]:
-    yield from _calls("sync", "host sync", contract.syncs, now.syncs)
-    yield from _calls("allocation", "allocation", contract.allocations, now.allocations)
-
-
 def _calls(
     part: Literal["sync", "allocation"], noun: str, before: Sequence[HostCall], after: Sequence[HostCall]
 ) -> Iterator[Promise]:
     per = "a step" if part == "sync" else "a step that has any"
-    matched, gone, new = pairs(before, after, _call_distance)
+    advice = "Leave it out of the step, or renew the contract."
+    matched, gone, new = pairs(
+        sorted(before, key=_line_number), sorted(after, key=_line_number), _call_keys(before, after)
+    )
     for old, other in [*matched, *((old, replace(old, count=0)) for old in gone)]:
         count = other.count
         result: Result = "lost" if count > old.count else "gained" if count < old.count else "kept"
@@ -251,6 +350,7 @@ def _calls(
             name=f"{noun} {_stable(old)}",
             message=message,
             line=other.line,
+            advice=advice if result == "lost" else "",
             limit=old.count,
             value=count,
         )
@@ -262,6 +362,7 @@ def _calls(
             name=f"{noun} {_stable(other)}",
             message=message,
             line=other.line,
+            advice=advice,
             limit=0,
             value=other.count,
         )
@@ -271,26 +372,29 @@ def _calls(
         )
 
 
-def _call_distance(old: HostCall, new: HostCall) -> tuple[float, ...] | None:
-    """Return how far two groups of calls are from being the same; None if they can't be."""
-    same = old.op == new.op or not (old.op and new.op)
-    return place_distance(old, new) if old.call == new.call and same else None
+def _call_keys(before: Sequence[HostCall], after: Sequence[HostCall]) -> Sequence[Callable[[HostCall], Hashable]]:
+    """Return the keys by which calls are the same. The op counts if both recordings have ops."""
+    ops = all(any(call.op for call in calls) for calls in (before, after))
+    return (
+        lambda call: (call.call, call.op, call.line),
+        lambda call: (call.call, call.op, _function(call)),
+        lambda call: (call.call, call.op if ops else ""),
+    )
 
 
 def _launches(contract: Contract, now: Contract) -> Iterator[Promise]:
-    if contract.launches is not None and now.launches is not None:
-        limit = _most(contract.launches, contract)
-        fewer = _most(now.launches, contract) < contract.launches
-        yield Promise(
-            result="lost" if now.launches > limit else "gained" if fewer else "kept",
-            part="launches",
-            name="launches",
-            message=f"{now.launches:,} launches a step; by the contract {contract.launches:,}.",
-            limit=limit,
-            value=now.launches,
-        )
+    limit = _most(contract.launches, contract)
+    fewer = _most(now.launches, contract) < contract.launches
+    yield Promise(
+        result="lost" if now.launches > limit else "gained" if fewer else "kept",
+        part="launches",
+        name="launches",
+        message=f"{now.launches:,} launches a step; by the contract {contract.launches:,}.",
+        limit=limit,
+        value=now.launches,
+    )
     if contract.graph_launches:
-        value = now.graph_launches or 0
+        value = now.graph_launches
         yield Promise(
             result="lost" if value < contract.graph_launches else "kept",
             part="launches",
@@ -318,14 +422,19 @@ def _loader(contract: Contract, now: Contract) -> Iterator[Promise]:
 # -- Places -------------------------------------------------------------------------------------------
 
 
-def place_distance(old: CallPlace, new: CallPlace) -> tuple[float, float, float]:
-    """Return how far two places are apart: function, op and line. Edits move lines, and a recording may have none."""
-    before, after = shown_line(old.line), shown_line(new.line)
-    if before is None or after is None:
-        return (0.0 if before is after else 0.5), float(old.op != new.op), 0.0
-    same = (before.file, before.function) == (after.file, after.function)
-    moved = abs(int(before.line) - int(after.line)) if same else 0
-    return float(not same), float(old.op != new.op), float(moved)
+def _function(place: CallPlace) -> tuple[str, str]:
+    """Return file and function of a place, which stay the same when lines move."""
+    shown = shown_line(place.line)
+    return (shown.file, shown.function) if shown else ("", "")
+
+
+def _place(place: CallPlace) -> tuple[str, str]:
+    return place.op, place.line
+
+
+def _line_number(place: CallPlace) -> int:
+    shown = shown_line(place.line)
+    return int(shown.line) if shown else 0
 
 
 def _most(count: int, contract: Contract) -> int:
@@ -351,6 +460,5 @@ def _place_words(call: HostCall) -> str:
 
 def _stable(call: HostCall) -> str:
     """Return a name that stays the same when lines move."""
-    shown = shown_line(call.line)
-    where = f"{shown.file} in {shown.function}" if shown else ""
-    return ", ".join(filter(None, (call.call, call.op, where)))
+    file, function = _function(call)
+    return ", ".join(filter(None, (call.call, call.op, f"{file} in {function}" if file else "")))

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 
 from overlapscope.base.words import NOTHING, plural, size
 from overlapscope.contracts.compare import Promise
-from overlapscope.contracts.model import CallPlace, Contract, HostCall, TransferGroup
+from overlapscope.contracts.model import Beside, CallPlace, Contract, HostCall, TransferGroup
 from overlapscope.documents import table
 from overlapscope.documents.model import Block, Document, Section, Text
 from overlapscope.documents.table import Column, Table, Tone
@@ -19,11 +19,11 @@ def shown(contract: Contract) -> Document:
 
 def _blocks(contract: Contract) -> Iterator[Block]:
     yield Text(
-        f"A typical of {plural(contract.steps, 'step')}: {_number(contract.kernels)} kernels, "
-        f"{_number(contract.launches)} launches, {_number(contract.graph_launches)} of them of CUDA graphs. "
+        f"A typical of {plural(contract.steps, 'step')}: {contract.kernels:,} kernels, "
+        f"{contract.launches:,} launches, {contract.graph_launches:,} of them of CUDA graphs. "
         f"Numbers may change by {contract.margin_pct}%."
     )
-    for sentence in contract.unknown:
+    for sentence in (contract.not_promised,) if contract.not_promised else contract.unknown:
         yield Text(sentence, "fair")
     for title, transfers in (("Copies", contract.copies), ("Collectives", contract.collectives)):
         if transfers:
@@ -41,7 +41,6 @@ def _transfers(title: str, transfers: Sequence[TransferGroup]) -> Table:
         table.words("at", flexible=True),
         Column("a step"),
         Column("beside kernels"),
-        Column("alone"),
         table.words("runs", flexible=True),
     )
     lines = (
@@ -49,8 +48,7 @@ def _transfers(title: str, transfers: Sequence[TransferGroup]) -> Table:
             f"{transfer.kind} {size(transfer.bytes or None)} {transfer.memory}".rstrip(),
             _place(transfer),
             f"{transfer.count:,}",
-            _number(transfer.kernels) if transfer.up_to is None else f"{transfer.kernels:,} to {transfer.up_to:,}",
-            _number(transfer.alone),
+            ", ".join(map(_run, transfer.beside)),
             "; ".join(filter(None, (transfer.begins, transfer.ends))) or NOTHING,
         )
         for transfer in transfers
@@ -67,8 +65,10 @@ def _place(place: CallPlace) -> str:
     return ", ".join(filter(None, (place.op, place.line))) or NOTHING
 
 
-def _number(value: int | None) -> str:
-    return "unknown" if value is None else f"{value:,}"
+def _run(run: Beside) -> str:
+    """Return `2 x 14 to 20`."""
+    times = f"{run.times:,} x " if run.times > 1 else ""
+    return f"{times}{run.least:,}" + (f" to {run.most:,}" if run.most > run.least else "")
 
 
 _TONES: dict[str, Tone] = {"lost": "poor", "gained": "good", "unknown": "fair"}

@@ -4,19 +4,34 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
+from typing import Final
 
-from msgspec.structs import replace
+from msgspec.structs import asdict, replace
 
+from overlapscope.analysis import analyze_trace
+from overlapscope.analysis.results import TraceResult
+from overlapscope.base.words import clean, listed, plural
 from overlapscope.budgets.baseline import Baseline
-from overlapscope.budgets.check import check, check_promises
+from overlapscope.budgets.check import check, of_obstacle
+from overlapscope.budgets.config import rules_named
+from overlapscope.budgets.gate import (
+    Obstacle,
+    absence_notes,
+    absent_devices,
+    absent_ranks,
+    incomplete,
+    other_program,
+    program_of,
+    refuse_predicted,
+)
 from overlapscope.budgets.settings import Settings
-from overlapscope.budgets.verdicts import BudgetVerdict, CheckResult, Status, Subject
-from overlapscope.contracts.compare import Promise, compare
+from overlapscope.budgets.verdicts import BudgetVerdict, CheckResult, FailureReason, Status, Subject
+from overlapscope.contracts.compare import SMALL_BYTES, Promise, compare
 from overlapscope.contracts.file import read
-from overlapscope.contracts.model import Contract
+from overlapscope.contracts.model import Contract, ContractProgram
 from overlapscope.contracts.observe import observe
 from overlapscope.errors import UsageError
-from overlapscope.report.model import Report
+from overlapscope.report.model import Report, build
 from overlapscope.trace.model import Trace
 
 METRIC = "contract"
@@ -24,6 +39,23 @@ METRIC = "contract"
 _STATUS: dict[str, Status] = {"kept": "pass", "lost": "fail", "gained": "pass", "unknown": "unknown"}
 GAINED = "gained"
 """Note of a verdict on a promise that is more than kept."""
+_WHAT: Final = "the contract"
+_ADVICE: Final = {
+    "overlap": "Issue it on a stream of its own, and let other streams wait for it only where they use its data.",
+    "memory": "Keep the host's side in pinned memory (`pin_memory=True`), and copy with `non_blocking=True`.",
+    "amount": "Take it out of the step, or join it with another copy.",
+    "sync": "Move the call out of the step, or wait for an event where the value is used.",
+    "allocation": "Allocate once before the loop, and use the memory again.",
+    "launches": "`overlapscope diff` of two recordings lists the ops that launch more.",
+    "loader": "Pass `num_workers` to the DataLoader again.",
+}
+"""Remedies for a lost promise, by its part."""
+_NONE_LEFT: Final = (
+    "The contract may be of another program: none of its copies and collectives is left. If they "
+    "were removed on purpose, write the contract again."
+)
+_NAMED: Final = 3
+_SHORT: Final = 60
 
 
 def check_job(
@@ -34,12 +66,12 @@ def check_job(
 ) -> CheckResult:
     """Check recordings against the contract of the settings, and against budgets.
 
-    Without budgets, forbidden rules and baseline, only the contract is judged.
+    A contract adds to the default rules, except to those that it replaces by name.
 
     Args:
         settings: Settings of the check.
         traces: Returns the recordings; called if there is a contract.
-        report: Returns their report; called unless only the contract is judged.
+        report: Returns their report.
         baseline: Figures that relative budgets compare with.
 
     Returns:
@@ -51,35 +83,118 @@ def check_job(
     """
     if settings.contract is None:
         return check(report(), settings, baseline=baseline)
-    contract, recordings = read(settings.contract), traces()
-    predicted = [trace.source for trace in recordings if trace.predicted_by is not None]
-    if predicted and not settings.allow_predicted:
-        raise UsageError(f"{predicted[0]}: is a prediction of `overlapscope whatif`; pass a recording.")
-    promises = judge(contract, recordings, allow_missing=settings.allow_missing)
-    if settings.budgets or settings.forbid or baseline is not None:
-        return check(report(), settings, baseline=baseline, promises=promises)
-    return check_promises(promises, tuple(trace.source for trace in recordings))
+    contract, recordings, job = read(settings.contract), traces(), report()
+    if not settings.allow_predicted:
+        refuse_predicted(job)
+    replaced = tuple(
+        id
+        for name in contract.replaces
+        for id in ([name] if name == "verdict" else rules_named(name, f"{settings.contract}: replaces"))
+    )
+    promises, verdicts = _judged(contract, recordings, job, settings)
+    result = check(
+        job,
+        replace(settings, replaced=replaced),
+        baseline=baseline,
+        promises=verdicts,
+        promised=_promised(promises),
+    )
+    not_judged = f"The contract replaces default rules, which aren't judged: {listed(replaced)}." if replaced else ""
+    return replace(result, warnings=(*result.warnings, *filter(None, (contract.not_promised, not_judged))))
 
 
-def judge(contract: Contract, traces: Sequence[Trace], *, allow_missing: bool = False) -> tuple[BudgetVerdict, ...]:
-    """Return a verdict on each promise for each recording. `allow_missing` is whether unknown promises pass."""
-    verdicts = [verdict for trace in traces for verdict in _verdicts(contract, trace, several=len(traces) > 1)]
-    if allow_missing:
+def promise(trace: Trace) -> Contract:
+    """Return the contract that a recording keeps, to be written to a file.
+
+    Raises:
+        UsageError: The recording lacks something, or was predicted.
+    """
+    result = build([analyze_trace(trace)]).traces[0]
+    if result.predicted_by is not None:
+        raise UsageError(f"{trace.source}: is a prediction of `overlapscope whatif`; pass a recording.")
+    for obstacle in incomplete(result):
+        raise UsageError(f"{obstacle.sentence} It can't serve as a contract; record it again.")
+    program = ContractProgram(
+        **asdict(program_of([result])),
+        recorder=trace.recorder,
+        ranks=trace.world_size or 1,
+        devices=len(result.devices),
+    )
+    return replace(observe(trace), program=program)
+
+
+def _judged(
+    contract: Contract, recordings: Sequence[Trace], job: Report, settings: Settings
+) -> tuple[list[Promise], list[BudgetVerdict]]:
+    """Return the promises that could be judged, and the verdicts on them and on what couldn't be."""
+    results = {result.source: result for result in job.traces}
+    # A contract may state any number of ranks, and a few absent ones are enough.
+    absent = absent_ranks(job, range(min(contract.program.ranks, 2 * len(recordings) + 1)), _WHAT)
+    obstacles = [Obstacle("all ranks", "ranks", " ".join(absence_notes(absent)))] if absent else []
+    promises: list[Promise] = []
+    verdicts: list[BudgetVerdict] = []
+    for trace in recordings:
+        in_the_way = list(_obstacles(contract, results[trace.source], settings))
+        kept = () if in_the_way else compare(contract, observe(trace))
+        if _none_left(contract, kept) and not in_the_way and not settings.other_program:
+            in_the_way.append(Obstacle("same program", "program", _NONE_LEFT))
+        obstacles += in_the_way
+        if not in_the_way:
+            promises += kept
+            verdicts += _verdicts(kept, Subject(source=trace.source, rank=trace.rank) if recordings[1:] else Subject())
+    if settings.allow_missing:
         verdicts = [replace(verdict, counts=verdict.status == "fail") for verdict in verdicts]
-    return tuple(verdicts)
+    return promises, [*(of_obstacle(each, allowed=settings.allow_missing) for each in obstacles), *verdicts]
 
 
-def _verdicts(contract: Contract, trace: Trace, *, several: bool) -> Iterator[BudgetVerdict]:
+def _obstacles(contract: Contract, result: TraceResult, settings: Settings) -> Iterator[Obstacle]:
+    """Yield the reasons why a recording can't be judged by a contract."""
+    if not settings.other_program:
+        yield from other_program(contract.program, program_of([result]), _WHAT)
+    yield from incomplete(result)
+    yield from absent_devices(result, contract.program.devices, _WHAT)
+
+
+def _none_left(contract: Contract, promises: Sequence[Promise]) -> bool:
+    """Return whether a recording has none of the transfers whose overlap is promised, or none of those with data."""
+    promised = any(transfer.promised for transfer in contract.transfers)
+    gone = sum(promise.part == "amount" and promise.value == 0 for promise in promises)
+    with_data = any(transfer.bytes > SMALL_BYTES for transfer in contract.transfers)
+    return (promised and not any(map(_of_overlap, promises))) or (with_data and gone == len(contract.transfers))
+
+
+def _of_overlap(promise: Promise) -> bool:
+    """Return whether a promise is about the overlap of copies or collectives that a recording has."""
+    return promise.part == "overlap" and promise.name.startswith("overlap of ")
+
+
+def _promised(promises: Sequence[Promise]) -> str:
+    """Return promises in a few words: `3 transfers beside at least 14 kernels, no host sync`."""
+    overlaps = [promise.value or 0 for promise in filter(_of_overlap, promises)]
+    beside = (
+        f"{plural(len(overlaps), 'transfer')} beside at least {plural(min(overlaps), 'kernel')}" if overlaps else ""
+    )
+    kept = [promise for promise in promises if promise.result == "kept" and promise.part != "overlap"]
+    named = listed(dict.fromkeys(clean(promise.name, _SHORT) for promise in kept), _NAMED)
+    gains = sum(promise.result == "gained" for promise in promises)
+    accepts = f"{plural(gains, 'gain')}, which `overlapscope contract update` accepts" if gains else ""
+    return ", ".join(filter(None, (beside, named, accepts)))
+
+
+def _verdicts(promises: Sequence[Promise], subject: Subject) -> Iterator[BudgetVerdict]:
     seen: Counter[str] = Counter()
-    for promise in compare(contract, observe(trace)):
+    for promise in promises:
         seen[promise.name] += 1
         number = f" #{seen[promise.name]}" if seen[promise.name] > 1 else ""
-        subject = Subject(source=trace.source, rank=trace.rank) if several else Subject()
         yield _verdict(promise, f"{promise.name}{number}", subject)
 
 
 def _verdict(promise: Promise, name: str, subject: Subject) -> BudgetVerdict:
     status = _STATUS[promise.result]
+    no_line = "" if promise.line else " Record with `overlapscope run --stacks` to see its line."
+    reason = FailureReason(
+        title=name, detail="", advice=f"{_ADVICE[promise.part]}{no_line}", time_ns=0, where=promise.line or None
+    )
     return BudgetVerdict(
         budget=name,
         metric=f"{METRIC}-{promise.part}",
@@ -92,6 +207,7 @@ def _verdict(promise: Promise, name: str, subject: Subject) -> BudgetVerdict:
         more_is_better=promise.at_least,
         message=promise.message,
         where=promise.line or None,
+        reasons=(reason,) if status == "fail" else (),
         note=GAINED if promise.result == "gained" else None,
         counts=status != "pass",
     )

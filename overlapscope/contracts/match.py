@@ -2,39 +2,38 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from typing import TypeVar
 
 _Group = TypeVar("_Group")
 
 
 def pairs(
-    before: Sequence[_Group], after: Sequence[_Group], distance: Callable[[_Group, _Group], tuple[float, ...] | None]
+    before: Sequence[_Group], after: Sequence[_Group], keys: Sequence[Callable[[_Group], Hashable]]
 ) -> tuple[list[tuple[_Group, _Group]], list[_Group], list[_Group]]:
-    """Pair groups, the nearest first.
+    """Pair groups with equal keys, by the first of the keys that has a partner left. Equal ones are paired in order.
 
     Args:
         before: Groups of the contract.
         after: Groups of the recording.
-        distance: Distance of two groups, to be compared with that of others; None if they can't be the same.
+        keys: Keys of a group, from the strictest to the loosest.
 
     Returns:
         The pairs in the order of `before`, and the groups that are left on each side.
     """
-    possible = sorted(
-        (apart, number, other)
-        for number, old in enumerate(before)
-        for other, new in enumerate(after)
-        if (apart := distance(old, new)) is not None
-    )
     partner: dict[int, int] = {}
-    taken: set[int] = set()
-    for _, number, other in possible:
-        if number not in partner and other not in taken:
-            partner[number] = other
-            taken.add(other)
+    here, there = list(range(len(before))), list(range(len(after)))
+    for key in keys:
+        places: dict[Hashable, list[int]] = {}
+        for other in reversed(there):
+            places.setdefault(key(after[other]), []).append(other)
+        for number in here:
+            if equal := places.get(key(before[number])):
+                partner[number] = equal.pop()
+        here = [number for number in here if number not in partner]
+        there = sorted(other for left in places.values() for other in left)
     return (
         [(before[number], after[partner[number]]) for number in sorted(partner)],
-        [old for number, old in enumerate(before) if number not in partner],
-        [new for number, new in enumerate(after) if number not in taken],
+        [before[number] for number in here],
+        [after[other] for other in there],
     )

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Final
+from typing import Annotated, Final, NamedTuple
 
 from msgspec import Meta, Struct
+
+from overlapscope.base.words import plural
+from overlapscope.budgets.gate import ProgramIdentity
 
 VERSION: Final = 1
 DEFAULT_MARGIN_PCT: Final = 25
@@ -17,42 +20,55 @@ _Text = Annotated[str, Meta(description="a string")]
 class CallPlace(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Something that happens at a place of the program in a typical step."""
 
-    op: _Text = ""
+    op: _Text
     """Outermost CPU op around the call; empty if the recording has none."""
-    line: _Text = ""
+    line: _Text
     """Line of the program, such as `train.py:88 in step`; empty unless the recording has stacks."""
-    count: _Count = 1
+    count: _Count
     """Number in a typical step."""
+
+
+class Beside(NamedTuple):
+    """Copies or collectives of a group that may run beside equally many kernels each."""
+
+    times: _Count
+    """Number of the copies or collectives."""
+    least: _Count
+    """Number of kernels of which it is certain, by order or by sight, that they don't wait for it, nor it for them."""
+    most: _Count
+    """Number at best: larger if the recording doesn't state what some waits are for."""
 
 
 class TransferGroup(CallPlace, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Copies or collectives that are the same by kind, memory, size and place."""
 
     kind: _Text
-    """`H2D`, `D2H`, or the name of a collective with its group."""
-    memory: _Text = ""
-    """Memory on the host's side of a copy: pinned, pageable, managed or unknown."""
-    bytes: _Count = 0
+    """`H2D`, `D2H`, `P2P`, or the name of a collective with its group."""
+    memory: _Text
+    """Memory on the host's side of a copy: pinned, pageable, managed or unknown; else empty."""
+    bytes: _Count
     """Size of each; 0 if unknown."""
-    kernels_before: _Count | None = None
-    """Number of kernels launched before it that may still run beside it; None if unknown."""
-    kernels_after: _Count | None = None
-    """Number of kernels launched after it that may begin while it runs; None if unknown."""
-    up_to: _Count | None = None
-    """Number of kernels on both sides at best, if the numbers are only the certain part of them; else None."""
-    alone: _Count | None = None
-    """Number in a typical step that may run beside no kernel, at worst; None if unknown."""
+    beside: tuple[Beside, ...]
+    """The kernels beside which each may run, ascending."""
     begins: _Text = ""
     """Kernel that it comes after, and the reason."""
     ends: _Text = ""
     """Kernel that comes after it, and the reason."""
 
+    def __post_init__(self) -> None:
+        copies = sum(run.times for run in self.beside)
+        if copies != self.count:
+            raise ValueError(f"`beside` is for {copies:,} of {self.count:,}")
+
     @property
-    def kernels(self) -> int | None:
-        """Number of kernels beside which it may run for certain; None if unknown."""
-        if self.kernels_before is None or self.kernels_after is None:
-            return None
-        return self.kernels_before + self.kernels_after
+    def promised(self) -> int:
+        """Number of them that may run beside some kernel for certain."""
+        return sum(run.times for run in self.beside if run.least)
+
+    @property
+    def not_promised(self) -> int:
+        """Number of them that may or may not run beside kernels, as far as the recording shows."""
+        return sum(run.times for run in self.beside if run.most and not run.least)
 
 
 class HostCall(CallPlace, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -61,25 +77,39 @@ class HostCall(CallPlace, frozen=True, kw_only=True, forbid_unknown_fields=True)
     call: _Text
 
 
+class ContractProgram(ProgramIdentity, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """The program that a contract is of, and what its recording had."""
+
+    recorder: _Text = ""
+    ranks: _Count = 1
+    devices: _Count = 1
+    """Number of devices that the rank used."""
+
+
 class Contract(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Copies, collectives and waits of a typical step, and the kernels beside which they may run."""
 
     version: int = VERSION
     written_by: _Text = ""
-    margin_pct: Annotated[int, Meta(ge=0, le=99, description="a whole number from 0 to 99")] = DEFAULT_MARGIN_PCT
-    steps: _Count = 0
+    margin_pct: Annotated[int, Meta(ge=0, le=99, description="a whole number from 0 to 99")]
+    replaces: tuple[_Text, ...] = ()
+    """Default rules, or `verdict`, that don't judge a program with this contract. Only people write it."""
+    program: ContractProgram = ContractProgram()
+    steps: _Count
     """Number of steps that the recording had."""
-    kernels: _Count | None = None
-    """Number of kernels that compute in a typical step; None if the recording shows nothing of the GPU.
+    kernels: _Count
+    """Number of kernels that compute in a typical step.
 
     All kernels of one `aten::` op count as one, here and beside copies.
     """
-    launches: _Count | None = None
-    """Number of calls that launch work; all of one `aten::` op count as one."""
-    graph_launches: _Count | None = None
-    loader: _Text = ""
+    launches: _Count
+    """Number of calls that launch work; all of one `aten::` op count as one. 0: the GPU isn't recorded."""
+    graph_launches: _Count
+    unrecorded_copies: _Count
+    """Number of calls that copy without a record of the GPU, and of copies without a call."""
+    loader: _Text
     """Class of the DataLoader's iterator, which states whether worker processes load; empty without one."""
-    unknown: tuple[_Text, ...] = ()
+    unknown: tuple[_Text, ...]
     """Gaps of the recording, in sentences."""
     copies: tuple[TransferGroup, ...] = ()
     collectives: tuple[TransferGroup, ...] = ()
@@ -87,3 +117,22 @@ class Contract(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Calls in which the host waits for the GPU."""
     allocations: tuple[HostCall, ...] = ()
     """Calls that allocate or free memory of the driver."""
+
+    @property
+    def transfers(self) -> tuple[TransferGroup, ...]:
+        """Copies and collectives."""
+        return (*self.copies, *self.collectives)
+
+    @property
+    def not_promised(self) -> str:
+        """Sentence on the copies and collectives of which neither order nor sight shows overlap; empty without any."""
+        groups = [group for group in self.transfers if group.not_promised]
+        if not groups:
+            return ""
+        copies, others = (sum(g.not_promised for g in of if g.not_promised) for of in (self.copies, self.collectives))
+        counts = [plural(number, noun) for number, noun in ((copies, "copy"), (others, "collective")) if number]
+        promise, they = ("promises", "it") if copies + others == 1 else ("promise", "they")
+        return (
+            f"{' and '.join(counts)} a step {promise} nothing here: {they} ran beside no kernel, and the recording "
+            f"doesn't state whether {they} may. {' '.join(self.unknown)}"
+        ).strip()

@@ -12,14 +12,15 @@ from msgspec.structs import replace
 
 from overlapscope.analysis import calls as call_kinds
 from overlapscope.analysis.event_waits import event_waits
-from overlapscope.analysis.grouping import distinct
-from overlapscope.analysis.host import around, find_blocking
+from overlapscope.analysis.grouping import distinct, group_starts, groups_of
+from overlapscope.analysis.host import around, find_blocking, outermost_around
+from overlapscope.analysis.host_waits import find_polls
 from overlapscope.analysis.messages import message_bytes
-from overlapscope.analysis.order import HappensBefore, OrderedBy, stated_order, strictest_order
+from overlapscope.analysis.order import OrderedBy, stated_order, strictest_order
 from overlapscope.analysis.periods import judged_steps
-from overlapscope.base.columns import locate, pick
+from overlapscope.base.columns import Bool, locate, mask_of, pick
 from overlapscope.base.words import clean, plural
-from overlapscope.contracts.model import Contract, HostCall, TransferGroup
+from overlapscope.contracts.model import DEFAULT_MARGIN_PCT, Beside, Contract, HostCall, TransferGroup
 from overlapscope.contracts.places import Places
 from overlapscope.contracts.windows import Windows, counted, find_neighbours, find_windows, library_ops
 from overlapscope.trace.model import I64, HostEvents, Kind, Memory, Trace
@@ -27,20 +28,21 @@ from overlapscope.version import __version__
 
 _SAME_SIZE = 4
 """Maximum factor between the sizes of two copies that follow each other, by size, within a size class."""
+_NEVER = np.iinfo(np.int64).max
 _GRAPH_LAUNCH = re.compile(r"(cuda|hip|cu)GraphLaunch\w*")
 _LOADER = re.compile(r"enumerate\(DataLoader\)#(?P<iterator>\w+)\.__next__")
 
 
 class _Steps(NamedTuple):
-    """Judged steps on the host; without steps, the whole recording counts as a step."""
+    """Judged steps on the host, each up to the next; without steps, the whole recording counts as a step."""
 
     start_ns: I64
-    end_ns: I64
+    end_ns: int
+    """End of the last step."""
 
     def at(self, ns: I64) -> I64:
         """Return the number of the step around each instant; -1 if there is none."""
-        number = np.searchsorted(self.start_ns, ns, side="right") - 1
-        return np.where((number >= 0) & (pick(self.end_ns, number, 0) > ns), number, -1)
+        return np.where(ns < self.end_ns, np.searchsorted(self.start_ns, ns, side="right") - 1, -1)
 
     def typical(self, numbers: I64) -> int:
         """Return the median count of events in a step, the higher of two middle ones, given each event's step."""
@@ -66,16 +68,23 @@ def observe(trace: Trace) -> Contract:
     steps, unknown = _find_steps(trace), list(_unknown(trace))
     ops, calls = trace.gpu_ops, trace.runtime_calls
     contract = Contract(
-        written_by=f"overlapscope {__version__}", steps=len(steps.start_ns), loader=_loader(trace, steps)
+        written_by=f"overlapscope {__version__}",
+        margin_pct=DEFAULT_MARGIN_PCT,
+        steps=len(steps.start_ns),
+        kernels=0,
+        launches=0,
+        graph_launches=0,
+        unrecorded_copies=0,
+        loader=_loader(trace, steps),
+        unknown=(),
     )
     if not len(ops) or not (ops.launch >= 0).any():
         reason = "The recording has no GPU ops." if not len(ops) else "The recording has no launches."
         return replace(contract, unknown=(reason,))
     step_of_op = np.where(ops.launch >= 0, steps.at(pick(calls.start_ns, ops.launch, -1)), -1)
     transfers = _Transfers(trace, steps, step_of_op)
-    collectives = tuple(transfers.collectives())
-    copies = tuple(transfers.copies())
-    if any(transfer.kernels is None or transfer.up_to is not None for transfer in (*copies, *collectives)):
+    collectives, copies = transfers.collectives(), transfers.copies()
+    if any(run.least < run.most for group in (*copies, *collectives) for run in group.beside):
         unknown += _why_unknown(trace)
     launches = call_kinds.launching(trace)
     graphs = launches[calls.named(lambda name: _GRAPH_LAUNCH.fullmatch(name) is not None)[launches]]
@@ -85,6 +94,7 @@ def observe(trace: Trace) -> Contract:
         kernels=transfers.kernels,
         launches=steps.typical(steps.at(calls.start_ns[_apart(trace, launches)])),
         graph_launches=steps.typical(steps.at(calls.start_ns[graphs])),
+        unrecorded_copies=_unrecorded_copies(trace, steps, step_of_op),
         unknown=tuple(unknown),
         copies=copies,
         collectives=collectives,
@@ -100,13 +110,30 @@ def _apart(trace: Trace, launches: I64) -> I64:
     return launches[np.sort(first)]
 
 
+def _unrecorded_copies(trace: Trace, steps: _Steps, step_of_op: I64) -> int:
+    """Return the number of calls in a typical step that copy without a GPU op, and of copies without a call.
+
+    The first copies of a recording may have been launched before it.
+    """
+    ops, calls = trace.gpu_ops, trace.runtime_calls
+    copies = calls.take(call_kinds.copies_async(calls) | call_kinds.copies_blocking(calls))
+    launched = np.flatnonzero(ops.launch >= 0)
+    at, thread = calls.start_ns[ops.launch[launched]], calls.thread[ops.launch[launched]]
+    recorded = mask_of(distinct(outermost_around(copies, thread, at) + 1), len(copies) + 1)[1:]
+    outermost = outermost_around(copies, copies.thread, copies.start_ns) == np.arange(len(copies))
+    unrecorded = steps.typical(steps.at(copies.start_ns[outermost & ~recorded]))
+    first = ops.start_ns[step_of_op >= 0].min(initial=_NEVER)
+    adrift = (ops.is_copy | (ops.kind == Kind.P2P)) & (ops.launch < 0) & (ops.start_ns > first)
+    return unrecorded + round(int(adrift.sum()) / len(steps.start_ns))
+
+
 def _find_steps(trace: Trace) -> _Steps:
     rows, notes = judged_steps(trace), trace.annotations
     if len(rows):
-        return _Steps(notes.start_ns[rows], notes.end_ns[rows])
+        return _Steps(notes.start_ns[rows], int(notes.end_ns[rows].max()))
     tables = [table for table in (trace.runtime_calls, trace.cpu_ops) if len(table)]
     starts, ends = (table.start_ns[0] for table in tables), (table.end_ns.max() for table in tables)
-    return _Steps(np.array([min(starts, default=0)]), np.array([max(ends, default=0) + 1]))
+    return _Steps(np.array([min(starts, default=0)]), int(max(ends, default=0)) + 1)
 
 
 def _unknown(trace: Trace) -> Iterator[str]:
@@ -117,7 +144,7 @@ def _unknown(trace: Trace) -> Iterator[str]:
 
 
 def _why_unknown(trace: Trace) -> Iterator[str]:
-    """Yield the reasons why some windows are unknown."""
+    """Yield the reasons why some windows are uncertain."""
     waits = event_waits(trace)
     unstated = int((~waits.stated).sum())
     if len(waits) and not len(trace.syncs):
@@ -126,9 +153,12 @@ def _why_unknown(trace: Trace) -> Iterator[str]:
         yield (
             f"Of {plural(len(waits), 'event wait')}, {unstated:,} can't be tied to the event's record: with CUDA 13, "
             "those inside of PyTorch, and all that overlapscope didn't record."
+            f"{' Record with `overlapscope run`.' if unstated == len(waits) else ''}"
         )
+    elif len(find_polls(trace)):
+        yield "The recording doesn't state for what the host polls."
     else:
-        yield "A window is longer than the recording, or depends on streams or threads that it doesn't state."
+        yield "A window is longer than the recording, or depends on streams, threads or graphs that it doesn't state."
 
 
 def _loader(trace: Trace, steps: _Steps) -> str:
@@ -155,6 +185,7 @@ def _host_calls(trace: Trace, steps: _Steps) -> tuple[tuple[HostCall, ...], tupl
     op = around(trace.cpu_ops, calls.thread[waits], calls.start_ns[waits])
     synchronises = call_kinds.synchronises(calls)[waits]
     waits = waits[synchronises | (op < 0) | ~np.isin(op, op[synchronises])]
+    waits = np.sort(np.concatenate([waits, find_polls(trace)]))
     allocations = _calls(trace, steps, calls, blocking.row[allocates], steps.recurring)
     return tuple(_calls(trace, steps, calls, waits, steps.typical)), (*allocations, *_pinning(trace, steps))
 
@@ -203,16 +234,16 @@ class _Transfers:
         """Number of kernels in a typical step."""
         return sum(self._of_step.values())
 
-    def copies(self) -> Iterator[TransferGroup]:
-        """Yield the groups of copies between host and device."""
+    def copies(self) -> tuple[TransferGroup, ...]:
+        """Return the groups of copies between host and device, and between devices."""
         ops = self._trace.gpu_ops
-        rows = np.flatnonzero(ops.is_copy & (self._step_of_op >= 0))
+        rows = np.flatnonzero((ops.is_copy | (ops.kind == Kind.P2P)) & (self._step_of_op >= 0))
         kinds = [Kind(kind).name for kind in ops.kind[rows].tolist()]
-        memory = [Memory(kind).name.lower() for kind in ops.host_memory[rows].tolist()]
-        yield from self._groups(rows, kinds, memory, ops.bytes[rows])
+        memory = np.where(ops.is_copy[rows], ops.host_memory[rows], -1)
+        return tuple(self._groups(rows, kinds, memory, ops.bytes[rows]))
 
-    def collectives(self) -> Iterator[TransferGroup]:
-        """Yield the groups of collectives; kernels that state none go by no name."""
+    def collectives(self) -> tuple[TransferGroup, ...]:
+        """Return the groups of collectives; kernels that state none go by no name."""
         trace = self._trace
         ops, stated = trace.gpu_ops, trace.collectives
         rows = np.flatnonzero((ops.kind == Kind.COMM) & (self._step_of_op >= 0))
@@ -223,61 +254,110 @@ class _Transfers:
             name = stated.name(row) if row >= 0 else "collective"
             group = int(stated.description[row]) if row >= 0 else -1
             kinds.append(clean(f"{name} ({trace.names[group]})" if group >= 0 else name, 80))
-        yield from self._groups(rows, kinds, [""] * len(rows), sizes)
+        return tuple(self._groups(rows, kinds, np.full(len(rows), -1), sizes))
 
-    def _groups(self, rows: I64, kinds: Sequence[str], memory: Sequence[str], sizes: I64) -> Iterator[TransferGroup]:
-        """Yield a transfer for each group of ops of the same kind, memory, place and size class."""
+    def _groups(self, rows: I64, kinds: Sequence[str], memory: I64, sizes: I64) -> Iterator[TransferGroup]:
+        """Yield a transfer for each group of ops of the same kind, memory, place and size class, in order."""
         if not len(rows):
             return
-        trace = self._trace
+        trace, step = self._trace, self._step_of_op[rows]
         launch = trace.gpu_ops.launch[rows]
         places = Places(trace, trace.runtime_calls, distinct(launch))
-        op, line = places.ids(launch)
+        numbers = {kind: number for number, kind in enumerate(dict.fromkeys(kinds))}
+        kind = np.array([numbers[each] for each in kinds])
+        group = _size_classes(groups_of((kind, memory, *places.ids(launch))), sizes)
         windows = find_windows(trace, rows, self._of_step)
-        step = self._step_of_op[rows]
-        keys = list(zip(kinds, memory, op.tolist(), line.tolist(), strict=True))
-        for members in _alike(keys):
-            for alike in _size_classes(members, sizes):
-                count = self._steps.typical(step[alike])
-                if not count:
-                    continue
-                call = int(launch[alike[0]])
-                transfer = TransferGroup(
-                    kind=kinds[alike[0]],
-                    memory=memory[alike[0]],
-                    op=places.op(call),
-                    line=places.line(call),
-                    count=count,
-                    bytes=max(0, _median(sizes[alike].tolist())),
-                )
-                yield self._with_window(transfer, rows, alike, windows)
+        first, typical = _typical(group, step, len(self._steps.start_ns))
+        beside = _beside(group, step, _members(group, step, typical, windows.closed), windows)
+        middle = _middle(group, sizes)
+        groups = [number for number in np.argsort(first, kind="stable").tolist() if typical[number]]
+        examples = np.array([rows[beside[number][1]] for number in groups], np.int64)
+        for number, (begins, ends) in zip(groups, _neighbour_words(trace, examples), strict=True):
+            row = int(first[number])
+            call = int(launch[row])
+            yield TransferGroup(
+                kind=kinds[row],
+                memory=Memory(int(memory[row])).name.lower() if memory[row] >= 0 else "",
+                op=places.op(call),
+                line=places.line(call),
+                count=int(typical[number]),
+                bytes=max(0, int(sizes[middle[number]])),
+                beside=beside[number][0],
+                begins=begins,
+                ends=ends,
+            )
 
-    def _with_window(self, transfer: TransferGroup, rows: I64, alike: I64, windows: Windows) -> TransferGroup:
-        """Return a transfer with its window, if it is known for most of its ops."""
-        known = alike[windows.kernels[alike] >= 0]
-        if 2 * len(known) < len(alike) or not len(known):
-            return transfer
-        kernels, up_to = windows.kernels[known], windows.up_to[known]
-        order = np.argsort(kernels, kind="stable")
-        middle = known[order[len(order) // 2]]
-        of_step = self._step_of_op[rows]
-        exact = bool((up_to == kernels).all())
-        # The op with the smallest window tells what orders the group, in a step from the middle.
-        least = known[kernels == kernels.min()]
-        example = int(least[len(least) // 2])
-        alone = known[kernels == 0]
-        typical = round(len(alone) / len(distinct(of_step[known])))
-        by = stated_order if exact else strictest_order
-        begins, ends = _neighbour_words(self._trace, int(rows[example]), by(self._trace))
-        return replace(
-            transfer,
-            kernels_before=int(windows.before[middle]),
-            kernels_after=int(windows.after[middle]),
-            up_to=None if exact else _median(up_to.tolist()),
-            alone=min(typical, transfer.count),
-            begins=begins,
-            ends=ends,
-        )
+
+def _size_classes(place: I64, sizes: I64) -> I64:
+    """Return the number of each op's class: ops of a place whose sizes, in order, grow by small factors."""
+    order = np.lexsort((sizes, place))
+    ordered = np.maximum(sizes[order], 1)
+    begins = (ordered[1:] > _SAME_SIZE * ordered[:-1]) | (place[order][1:] != place[order][:-1])
+    group = np.empty(len(order), np.int64)
+    group[order] = np.append(0, np.cumsum(begins))
+    return group
+
+
+def _typical(group: I64, step: I64, steps: int) -> tuple[I64, I64]:
+    """Return the first row of each group, and its median count in a step, the higher of two middle ones."""
+    order = np.lexsort((step, group))
+    begins = group_starts(group[order], step[order])
+    counts, of_group = np.diff(np.append(begins, len(order))), group[order][begins]
+    by_count = np.lexsort((counts, of_group))
+    last = np.searchsorted(of_group, np.arange(int(group.max()) + 1), side="right")
+    # The middle step by count. Steps that aren't here come first, since a group has nothing in them.
+    middle = last - (steps - steps // 2)
+    present = middle >= np.append(0, last[:-1])
+    return np.unique(group, return_index=True)[1], np.where(present, pick(counts[by_count], middle, 0), 0)
+
+
+def _members(group: I64, step: I64, typical: I64, closed: Bool) -> I64:
+    """Return the rows of each group in its steps of the typical count, by group and step.
+
+    If the recording cuts off a window in some of them, these are left out as long as there are others.
+    """
+    order = np.lexsort((step, group))
+    begins = group_starts(group[order], step[order])
+    counts, of_group = np.diff(np.append(begins, len(order))), group[order][begins]
+    usual = counts == typical[of_group]
+    whole = np.logical_and.reduceat(closed[order], begins) & usual
+    any_whole = mask_of(of_group[whole], len(typical))
+    chosen: I64 = order[np.repeat(np.where(any_whole[of_group], whole, usual), counts)]
+    return chosen
+
+
+def _beside(group: I64, step: I64, members: I64, windows: Windows) -> dict[int, tuple[tuple[Beside, ...], int]]:
+    """Return for each group the windows of its members in a typical step, and the row of a member with the smallest."""
+    columns, example = [], members
+    for width in (windows.least, windows.most):
+        # The smallest of each step together, then the second: a median of each.
+        by_step = members[np.lexsort((width[members], step[members], group[members]))]
+        begins = group_starts(group[by_step], step[by_step])
+        rank = np.arange(len(by_step)) - np.repeat(begins, np.diff(np.append(begins, len(by_step))))
+        by_rank = np.lexsort((width[by_step], rank, group[by_step]))
+        starts = group_starts(group[by_step][by_rank], rank[by_rank])
+        sizes = np.diff(np.append(starts, len(by_rank)))
+        middle = by_step[by_rank][starts + (sizes - 1) // 2]
+        columns.append(width[middle])
+        if width is windows.least:
+            example = middle
+    of_group, both = group[example], np.stack(columns, axis=1)
+    runs = group_starts(of_group, *both.T)
+    result: dict[int, tuple[list[Beside], int]] = {}
+    lengths = np.diff(np.append(runs, len(both)))
+    for number, row, length, pair in zip(
+        of_group[runs].tolist(), example[runs].tolist(), lengths.tolist(), both[runs].tolist(), strict=True
+    ):
+        result.setdefault(number, ([], row))[0].append(Beside(length, *pair))
+    return {number: (tuple(each), row) for number, (each, row) in result.items()}
+
+
+def _middle(group: I64, sizes: I64) -> I64:
+    """Return the row of each group that has the median size."""
+    order = np.lexsort((sizes, group))
+    starts = group_starts(group[order])
+    middle: I64 = order[starts + np.diff(np.append(starts, len(order))) // 2]
+    return middle
 
 
 def _alike(keys: Iterable[object]) -> list[I64]:
@@ -288,30 +368,26 @@ def _alike(keys: Iterable[object]) -> list[I64]:
     return [np.array(members) for members in places.values()]
 
 
-def _size_classes(members: I64, sizes: I64) -> Iterator[I64]:
-    """Split ops into classes of size; each has its members in order."""
-    order = members[np.argsort(sizes[members], kind="stable")]
-    ordered = np.maximum(sizes[order], 1)
-    for part in np.split(order, np.flatnonzero(ordered[1:] > _SAME_SIZE * ordered[:-1]) + 1):
-        yield np.sort(part)
+def _neighbour_words(trace: Trace, ops: I64) -> Iterator[tuple[str, str]]:
+    """Yield what each op comes after and what comes after it, each with what orders them."""
+    neighbours, launch = find_neighbours(ops, strictest_order(trace)), trace.gpu_ops.launch
+    calls = [int(launch[kernel]) for each in neighbours for kernel in (each.earlier, each.later) if kernel >= 0]
+    causes = [cause for each in neighbours for cause in (each.begins, each.ends) if cause is not None]
+    calls += [call for cause in causes for call in (cause.call, cause.record)]
+    known = distinct(np.array(calls, np.int64))
+    places = Places(trace, trace.runtime_calls, known[known >= 0])
+    for op, each in zip(ops.tolist(), neighbours, strict=True):
+        yield (
+            _words(trace, places, each.earlier, each.begins, op, later=False),
+            _words(trace, places, each.later, each.ends, op, later=True),
+        )
 
 
-def _neighbour_words(trace: Trace, op: int, order: HappensBefore) -> tuple[str, str]:
-    """Return what an op comes after and what comes after it, each with what orders them."""
-    neighbours = find_neighbours(trace, op, order)
-    return (
-        _words(trace, neighbours.earlier, neighbours.begins, op, later=False),
-        _words(trace, neighbours.later, neighbours.ends, op, later=True),
-    )
-
-
-def _words(trace: Trace, kernel: int, cause: OrderedBy | None, op: int, *, later: bool) -> str:
+def _words(trace: Trace, places: Places, kernel: int, cause: OrderedBy | None, op: int, *, later: bool) -> str:
     if kernel < 0 or cause is None:
         return ""
     ops = trace.gpu_ops
     launch = int(ops.launch[kernel])
-    calls = np.array([call for call in (launch, cause.call, cause.record) if call >= 0])
-    places = Places(trace, trace.runtime_calls, distinct(calls))
     name = (places.words(launch) if launch >= 0 else "") or clean(ops.name(kernel), 60)
     ordered = _order_words(trace, places, cause, int(ops.stream[op if later else kernel]))
     return f"{'before' if later else 'after'} {name}{'' if cause.stated else ' at worst'}: {ordered}"

@@ -7,28 +7,28 @@ from collections.abc import Mapping
 import numpy as np
 from msgspec import Struct
 
-from overlapscope.analysis.grouping import distinct
+from overlapscope.analysis.grouping import rows_by
 from overlapscope.analysis.host import around
+from overlapscope.analysis.host_order import EARLIEST_NS
+from overlapscope.analysis.lane_items import LaneItems
 from overlapscope.analysis.order import HappensBefore, OrderedBy, stated_order, strictest_order
-from overlapscope.base.columns import Columns, pick
+from overlapscope.base.columns import Bool, Columns, pick
 from overlapscope.base.kept import kept
-from overlapscope.trace.model import I64, Trace
+from overlapscope.trace.model import I64, Kind, Trace
+
+SURE_NS = 2_000
+"""Time for which two ops must have run side by side to be sure that neither waited for the other."""
 
 
 class Windows(Columns, frozen=True):
-    """Windows of some ops, one row each, as far as they are certain; -1 where unknown."""
+    """Numbers of kernels beside which ops may run, one row each."""
 
-    before: I64
-    """Number of kernels launched before the op that may still run beside it; of each stream at most those of a step."""
-    after: I64
-    """Number of kernels launched after it that may begin while it runs; of each stream at most those of a step."""
-    up_to: I64
-    """Number of kernels beside which it may run at best, if no wait for an unknown event is for it or holds it."""
-
-    @property
-    def kernels(self) -> I64:
-        """Number of kernels beside which each op may run for certain; -1 where unknown."""
-        return np.where((self.before < 0) | (self.after < 0), -1, self.before + self.after)
+    least: I64
+    """Number beside which an op may run for certain: neither is ordered, or they were seen to run side by side."""
+    most: I64
+    """Number at best, if no wait for an unknown event is for the op or holds it."""
+    closed: Bool
+    """True if the recording neither begins nor ends within the window."""
 
 
 class Neighbours(Struct, frozen=True):
@@ -70,87 +70,95 @@ def _of_library(op: str) -> bool:
 def find_windows(trace: Trace, ops: I64, of_step: Mapping[tuple[int, int], int]) -> Windows:
     """Return the windows of some ops.
 
-    A window is certain as far as no order that the recording allows cuts it. It is unknown if the recording begins or
-    ends within it, or if the op belongs to a graph, whose inner order isn't recorded.
+    Kernels are ordered neither before nor after an op for certain if no order that the recording allows does so, or if
+    they ran beside it. The order inside a graph isn't recorded.
 
     Args:
         trace: The recording.
         ops: Rows of `Trace.gpu_ops`.
         of_step: Number of `counted` kernels in a typical step of each device and stream, to which each side is limited.
     """
-    before, after, _ = _sides(strictest_order(trace), trace, ops, of_step)
-    return Windows(before, after, _sides(stated_order(trace), trace, ops, of_step)[2])
-
-
-def _sides(
-    order: HappensBefore, trace: Trace, ops: I64, of_step: Mapping[tuple[int, int], int]
-) -> tuple[I64, I64, I64]:
-    """Return both sides of the windows by one order; -1 where it is cut off by the recording's begin or end.
-
-    The third column has the kernels of both sides together, with the largest possible number where they are cut off.
-    """
-    items = order.items
-    rows = order.item_of_op[ops]
+    order, stated = strictest_order(trace), stated_order(trace)
+    items, rows = order.items, order.item_of_op[ops]
     started, kernels = trace.runtime_calls.start_ns, counted(trace)
-    before, after, most_of_both = np.zeros((3, len(ops)), np.int64)
-    # The order inside a graph, and that of an op launched before the recording, is unknown.
-    unknown_before = (items.ops[rows] > 1) | (items.call[rows] < 0)
-    unknown_after = unknown_before.copy()
-    for lane in distinct(items.lane[rows]).tolist():
-        mine = np.flatnonzero(items.lane[rows] == lane)
+    begin_ns, end_ns = trace.gpu_ops.start_ns[ops] + SURE_NS, trace.gpu_ops.end_ns[ops] - SURE_NS
+    least, most = np.zeros((2, len(ops)), np.int64)
+    closed = items.call[rows] >= 0
+    for lane, mine in rows_by(items.lane[rows]):
         places, called = items.place[rows[mine]], started[items.call[rows[mine]]]
         for other in _computing(order, lane):
             of_other = slice(int(order.first[other]), int(order.first[other + 1]))
-            most = of_step.get(order.streams[other], 0)
+            of_step_here = of_step.get(order.streams[other], 0)
+            if not of_step_here:
+                continue
             computing = np.concatenate([[0], np.cumsum(kernels[of_other])])
             calls = items.call[of_other]
-            launched = np.searchsorted(np.where(calls < 0, -1, started[calls]), called)
+            launched = np.searchsorted(np.where(calls < 0, EARLIEST_NS, started[calls]), called)
+            first, after = stated.before(lane, places, other), stated.after(lane, places, other)
             ended, begins = order.before(lane, places, other), order.after(lane, places, other)
-            earlier = np.maximum(computing[launched] - computing[np.minimum(ended, launched)], 0)
-            later = computing[np.maximum(begins, launched)] - computing[launched]
-            before[mine] += np.minimum(earlier, most)
-            after[mine] += np.minimum(later, most)
-            cut_before = (ended == 0) & (earlier < most)
-            cut_after = (begins == order.length(other)) & (later < most)
-            unknown_before[mine] |= cut_before
-            unknown_after[mine] |= cut_after
-            most_of_both[mine] += np.where(cut_before, most, np.minimum(earlier, most))
-            most_of_both[mine] += np.where(cut_after, most, np.minimum(later, most))
-    return np.where(unknown_before, -1, before), np.where(unknown_after, -1, after), most_of_both
+            seen, until = _seen(trace, items.take(of_other), begin_ns[mine], end_ns[mine])
+            ended, begins = np.minimum(ended, np.maximum(seen, first)), np.maximum(begins, np.minimum(until, after))
+            for sides, (low, high) in ((least, (ended, begins)), (most, (first, after))):
+                earlier = computing[launched] - computing[np.minimum(low, launched)]
+                later = computing[np.maximum(high, launched)] - computing[launched]
+                cut_before = (low == 0) & (earlier < of_step_here)
+                cut_after = (high == order.length(other)) & (later < of_step_here)
+                if sides is most:
+                    earlier = np.where(cut_before, of_step_here, earlier)
+                    later = np.where(cut_after, of_step_here, later)
+                sides[mine] += np.minimum(earlier, of_step_here) + np.minimum(later, of_step_here)
+                closed[mine] &= ~cut_before & ~cut_after
+    in_graph = np.flatnonzero((items.ops[rows] > 1) & (items.compute[rows] > 0))
+    for item, mine in rows_by(rows[in_graph]):
+        mine = in_graph[mine]
+        inside = np.flatnonzero((order.item_of_op == item) & (trace.gpu_ops.kind == Kind.COMPUTE))
+        begun = np.searchsorted(np.sort(trace.gpu_ops.start_ns[inside]), end_ns[mine])
+        ended = np.searchsorted(np.sort(trace.gpu_ops.end_ns[inside]), begin_ns[mine], side="right")
+        least[mine] += np.maximum(begun - ended, 0)
+        most[mine] += len(inside)
+    return Windows(least, most, closed)
 
 
+def _seen(trace: Trace, items: LaneItems, begin_ns: I64, end_ns: I64) -> tuple[I64, I64]:
+    """Return the first item that ran in each time, and the first after those; without any, an empty run at the end."""
+    ends = np.maximum.accumulate(trace.gpu_ops.end_ns[items.last_op])
+    first = np.searchsorted(ends, begin_ns, side="right")
+    until = np.searchsorted(np.maximum.accumulate(trace.gpu_ops.start_ns[items.op]), end_ns)
+    any_ran = first < until
+    return np.where(any_ran, first, len(items)), np.where(any_ran, until, 0)
+
+
+@kept()
 def _computing(order: HappensBefore, lane: int) -> list[int]:
     """Return the other lanes of a lane's device on which kernels compute."""
+    computes = np.bincount(order.items.lane, order.items.compute, minlength=len(order.streams)) > 0
     device = order.streams[lane][0]
     return [
         other
         for other, (on_device, _) in enumerate(order.streams)
-        if other != lane
-        and on_device == device
-        and order.items.compute[int(order.first[other]) : int(order.first[other + 1])].any()
+        if other != lane and on_device == device and computes[other]
     ]
 
 
-def find_neighbours(trace: Trace, op: int, order: HappensBefore) -> Neighbours:
-    """Return the kernels between which an op may run by an order, on the lane of its device that computes most."""
-    items, row = order.items, int(order.item_of_op[op])
-    lane, place = int(items.lane[row]), int(items.place[row])
-    device = order.streams[lane][0]
-    weights = [
-        int(items.compute[int(order.first[other]) : int(order.first[other + 1])].sum()) if on_device == device else -1
-        for other, (on_device, _) in enumerate(order.streams)
-    ]
-    main = int(np.argmax(weights))
-    computes = items.compute[int(order.first[main]) : int(order.first[main + 1])] > 0
-    ended = int(order.before(lane, np.array([place]), main)[0])
-    begins = int(order.after(lane, np.array([place]), main)[0])
-    earlier = np.flatnonzero(computes[:ended])
-    later = begins + np.flatnonzero(computes[begins:])
-    first, then = (int(earlier[-1]) if len(earlier) else -1), (int(later[0]) if len(later) else -1)
-    start = int(order.first[main])
-    return Neighbours(
-        earlier=int(items.op[start + first]) if first >= 0 else -1,
-        begins=order.cause((main, first), (lane, place)) if first >= 0 else None,
-        later=int(items.op[start + then]) if then >= 0 else -1,
-        ends=order.cause((lane, place), (main, then)) if then >= 0 else None,
-    )
+def find_neighbours(ops: I64, order: HappensBefore) -> list[Neighbours]:
+    """Return the kernels between which each op may run by an order, on the lane of its device that computes most."""
+    items, rows = order.items, order.item_of_op[ops]
+    kernels = np.bincount(items.lane, items.compute, minlength=len(order.streams))
+    device = np.array([on_device for on_device, _ in order.streams])
+    found: dict[int, Neighbours] = {}
+    for lane, mine in rows_by(items.lane[rows]):
+        main = int(np.argmax(np.where(device == device[lane], kernels, -1)))
+        start = int(order.first[main])
+        computes = np.flatnonzero(items.compute[start : int(order.first[main + 1])])
+        places = items.place[rows[mine]]
+        earlier = pick(computes, np.searchsorted(computes, order.before(lane, places, main)) - 1)
+        later = pick(computes, np.searchsorted(computes, order.after(lane, places, main)))
+        columns = (mine, places, earlier, later)
+        for number, place, first, then in zip(*(column.tolist() for column in columns), strict=True):
+            found[number] = Neighbours(
+                earlier=int(items.op[start + first]) if first >= 0 else -1,
+                begins=order.cause((main, first), (lane, place)) if first >= 0 else None,
+                later=int(items.op[start + then]) if then >= 0 else -1,
+                ends=order.cause((lane, place), (main, then)) if then >= 0 else None,
+            )
+    return [found[number] for number in range(len(ops))]

@@ -13,10 +13,10 @@ from msgspec.structs import replace
 from overlapscope.analysis.group_results import CopiesByStep, EvidenceByStep, StallsByStep
 from overlapscope.analysis.results import Device, TraceResult
 from overlapscope.base.words import clean, listed
+from overlapscope.budgets.gate import doubt
 from overlapscope.budgets.metrics import CAUSES_OF, METRICS, Metric
-from overlapscope.budgets.missing import doubt, lacking
 from overlapscope.budgets.places import JudgedPlace, find_places
-from overlapscope.budgets.samples import Series, noise_floor, series, spent
+from overlapscope.budgets.samples import Series, lacking, noise_floor, series, spent
 from overlapscope.budgets.settings import Budget
 from overlapscope.budgets.verdicts import CheckResult
 from overlapscope.errors import UsageError

@@ -12,6 +12,7 @@ from overlapscope.reading._arguments import EventArguments
 from overlapscope.reading._batch import Batch, Numbered
 from overlapscope.reading._categories import EventTable, table_of
 from overlapscope.reading._events import ABSENT, UNDECODABLE
+from overlapscope.trace import op_names
 from overlapscope.trace.model import I32, I64, Bool, Index, Sync
 
 _SYNCS = {
@@ -79,9 +80,10 @@ class EventColumns:
             return
         category = np.array([self.categories[category] for category in batch.categories], dtype=np.int32)
         name = np.array([self.names[name] for name in batch.words], dtype=np.int32)
-        self.parts.append(
-            (category[batch.category], name[batch.name], batch.start_ns, batch.dur_ns, batch.thread, place)
-        )
+        names = name[batch.name]
+        if op_names.MTIA_COPY in batch.words and EventTable.GPU in batch.parts:
+            self._state_directions(*batch.parts[EventTable.GPU], names)
+        self.parts.append((category[batch.category], names, batch.start_ns, batch.dur_ns, batch.thread, place))
         for table, (at, args) in batch.parts.items():
             match table:
                 case EventTable.RUNTIME:
@@ -109,11 +111,18 @@ class EventColumns:
         """Return the table of each category number."""
         return np.array([table_of[category] for category in self.categories], dtype=np.int32)
 
+    def _state_directions(self, at: Index, args: EventArguments, names: I32) -> None:
+        """Put the stated directions of an MTIA's copies into their names."""
+        copies = np.flatnonzero(names[at] == self.names[op_names.MTIA_COPY])
+        directions = args.take(copies).text("direction")
+        named = [self.names[op_names.with_direction(op_names.MTIA_COPY, direction)] for direction in directions]
+        names[at[copies]] = named
+
     def _ops(self, args: EventArguments) -> I64:
         stated = [_bandwidth(text) if text else -1.0 for text in args.text("bandwidth")]
         # Stored as the bits of doubles, because all columns have one type.
         bandwidth = np.array(stated, dtype=np.float64).view(np.int64)
-        numbers = args.number("correlation"), args.number("bytes")
+        numbers = args.number("correlation"), np.maximum(args.number("bytes"), args.number("size"))
         extents = [_products(args.text(attribute)) for attribute in ("grid", "block")]
         sides = [_device_or_none(args.number(attribute)) for attribute in ("from_device", "to_device")]
         return np.column_stack((self._devices(args), self._op_streams(args), *numbers, bandwidth, *extents, *sides))

@@ -36,6 +36,8 @@ class OpArgs(Struct, gc=False, frozen=True):
     sycl_queue: int = field(default=ABSENT, name="sycl queue")
     correlation: int = -1
     bytes: int = -1
+    size: int = -1
+    direction: str = ""
     bandwidth: Raw = field(default=NOTHING, name="memory bandwidth (GB/s)")
     sync_kind: str = field(default="", name="cuda_sync_kind")
     sync_type: str = field(default="", name="Type")
@@ -169,7 +171,7 @@ def decoded_text(raw: Raw) -> str:
     return valid_text(value) if isinstance(value, str) else bytes(raw).decode("utf-8", "replace")
 
 
-_TEXTS = ("sync_kind", "sync_type", "collective", "dtype")
+_TEXTS = ("direction", "sync_kind", "sync_type", "collective", "dtype")
 _RAWS = ("bandwidth", "group", "ranks", "description", "parts_in", "parts_out", "grid", "block")
 
 

@@ -110,5 +110,5 @@ def _launched_in(trace: Trace, judge: Callable[[str], bool]) -> Bool:
 
 
 def _begun_in(times: Intervals, start_ns: I64) -> Index:
-    """Return the rows of a sorted column that lie in some times, of which there are far fewer than rows."""
+    """Return the rows of a sorted column that lie inside some times. There are far fewer times than rows."""
     return expand(np.searchsorted(start_ns, times.starts), np.searchsorted(start_ns, times.ends))[1]

@@ -16,7 +16,7 @@ from overlapscope.reading._formats import GZIP, ZSTD
 from overlapscope.reading.pipes import place
 
 HEAD_BYTES = 1 << 16
-"""Unpacked bytes that tell what a file is."""
+"""Number of unpacked bytes by which the kind of a file is recognized."""
 BLOCK_BYTES = 1 << 21
 """Unpacked bytes of a block. Half a megabyte stays in a core's cache while it is decoded; blocks of 8 MB take almost
 twice the time."""

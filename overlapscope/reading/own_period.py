@@ -12,7 +12,7 @@ from msgspec.structs import replace
 from overlapscope.base.columns import Index
 from overlapscope.base.intervals import I64, Bool, begins_after_all
 from overlapscope.base.marks import is_step_name, repeat_name
-from overlapscope.base.recurrence import Recurrence, find_recurrence
+from overlapscope.base.recurrence import REGULAR, Recurrence, find_recurrence
 from overlapscope.reading.steps import with_names
 from overlapscope.trace.host_ops import OPTIMIZER_STEP
 from overlapscope.trace.lead_in import lead_in_end
@@ -23,6 +23,9 @@ _MARK_NS: Final = 10**12
 
 _FEWEST_LAUNCHES: Final = 2
 """Minimum launches of a step."""
+
+_EXACT: Final = 0.99
+"""Minimum regularity of CPU ops that no mark of an iteration divides."""
 
 
 class _Sequence(Struct, frozen=True, eq=False):
@@ -166,7 +169,7 @@ def _with_period(trace: Trace, of: str, done: _Sequence, recorded: _Recorded) ->
             (units, period), (earlier, _period(of, done, earlier, recorded)), key=lambda found: found[1].covered_pct
         )
     edges, thread = _edges(done, units), _most_common(done.thread[units.starts])
-    parts = _are_parts(units, marks, _after(done, _reads(trace))) or _are_in_calls(trace, edges, thread)
+    parts = _are_parts(trace, done, units, marks, thread) or _are_of_server(trace, edges, done.thread[units.starts])
     if parts or period.length < _FEWEST_LAUNCHES:
         return trace
     return replace(_marked(trace, edges, thread) if period.is_step else trace, period=period)
@@ -189,30 +192,56 @@ def _edges(done: _Sequence, units: Recurrence) -> I64:
     return edges
 
 
-def _are_parts(units: Recurrence, marks: Sequence[Index], reads: Index) -> bool:
+def _are_parts(trace: Trace, done: _Sequence, units: Recurrence, marks: Sequence[Index], thread: int) -> bool:
     """Return whether units are only parts of iterations, as the layers of a model are.
 
-    Units are parts if most of them have no optimizer step, batch or read of a result, and others have it together with
-    more work, such as the model's head. The last unit isn't compared, because the recording may end after it.
+    Units are parts if a single call of the launching thread encloses several of them, or if most of them have no
+    optimizer step, batch or read of a result, and others have it together with more work, such as the model's head. The
+    last unit isn't compared, because the recording may end after it.
     """
-    inside = [np.diff(np.searchsorted(places - 1, units.starts)) for places in (*marks, reads)]
-    usual = [float(np.median(count)) for count in inside]
-    if max(usual[: len(marks)]) >= 1:
-        return False
+    places = (*marks, _after(done, _reads(trace)))
+    inside = [np.diff(np.searchsorted(of_kind - 1, units.starts)) for of_kind in places]
+    *iterations, reads = (float(np.median(count)) for count in inside)
+    iterates = max(iterations) >= 1
+    calls = [
+        trace.cpu_ops,
+        trace.python_frames.take(trace.python_frames.named(lambda name: name.startswith("nn.Module: "))),
+        # A user's own range may enclose a whole loop, of which each iteration has an optimizer step, a batch or a read.
+        trace.annotations.take(trace.annotations.named(_is_loader)) if iterates or reads == 1 else trace.annotations,
+    ]
+    if any(_encloses_several(held, _edges(done, units), thread) for held in calls):
+        return True
+    if not iterates and not len(trace.gpu_ops):
+        # A program calls the same ops in each pass, so that a pass cut off by the end is the beginning of another.
+        # Blocks of a model may differ, and its head follows the last of them.
+        rest = done.symbol[units.end :]
+        return units.regular < _EXACT or not np.array_equal(rest, done.symbol[units.starts[-1] :][: len(rest)])
     more = np.diff(units.starts) - units.length
-    return any(not often and bool((more > count)[count > 0].any()) for often, count in zip(usual, inside, strict=True))
+    rare = [count for count in inside if np.median(count) < 1]
+    return not iterates and any(bool((more > count)[count > 0].any()) for count in rare)
 
 
-def _are_in_calls(trace: Trace, edges: I64, thread: int) -> bool:
-    """Return whether a single CPU op or call of a module encloses several units, which are then no steps."""
-    frames = trace.python_frames
-    for held in (trace.cpu_ops, frames.take(frames.named(lambda name: name.startswith("nn.Module: ")))):
-        rows = np.flatnonzero((held.end_ns - held.start_ns >= (edges[2:] - edges[:-2]).min()) & (held.thread == thread))
-        inside = np.searchsorted(edges, held.end_ns[rows], "right") - np.searchsorted(edges, held.start_ns[rows])
-        # Two units have three edges.
-        if (inside > 2).any():
-            return True
-    return False
+def _encloses_several(held: HostEvents, edges: I64, thread: int) -> bool:
+    """Return whether one of the events of a thread encloses several units."""
+    rows = np.flatnonzero((held.end_ns - held.start_ns >= (edges[2:] - edges[:-2]).min()) & (held.thread == thread))
+    inside = np.searchsorted(edges, held.end_ns[rows], "right") - np.searchsorted(edges, held.start_ns[rows])
+    # Two units have three edges.
+    return bool((inside > 2).any())
+
+
+def _are_of_server(trace: Trace, edges: I64, threads: I64) -> bool:
+    """Return whether several threads or streams go through units, each at its own pace, as a server's requests.
+
+    The last unit isn't compared.
+    """
+    if len(np.unique(threads)) > 1:
+        return True
+    launch = trace.gpu_ops.launch
+    launched = np.bincount(launch[launch >= 0], minlength=len(trace.runtime_calls))
+    first = np.searchsorted(trace.runtime_calls.start_ns, edges[:-1])
+    count = np.add.reduceat(launched, first)[:-1] if launched.any() else np.ones(1)
+    usual = np.median(count)
+    return bool((np.minimum(count, usual) / np.maximum(count, usual)).mean() < REGULAR)
 
 
 def _marked(trace: Trace, edges: I64, thread: int) -> Trace:
@@ -241,9 +270,10 @@ def _most_common(threads: I64) -> int:
 
 
 def _after(done: _Sequence, ends_ns: I64) -> Index:
-    """Return the places of the launches or ops that follow some moments on the host."""
-    places = np.unique(np.searchsorted(done.start_ns, ends_ns))
-    return places[places < len(done.start_ns)]
+    """Return the places of the launches or ops that follow some moments on the host, and the waits after them."""
+    launches = np.flatnonzero(~done.is_wait)
+    places = np.unique(np.searchsorted(done.start_ns[launches], ends_ns))
+    return launches[places[places < len(launches)]]
 
 
 def _reads(trace: Trace) -> I64:

@@ -26,7 +26,6 @@ if TYPE_CHECKING:
 
 _LOG_LEVEL, _ERRORS_ONLY = "KINETO_LOG_LEVEL", "6"
 _OWN_MARKS = "overlapscope::"
-"""Prefix of torch.profiler's names of steps, which every reader of traces looks for."""
 
 
 class Session:

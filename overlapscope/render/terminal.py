@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Iterator, Sequence
 from functools import singledispatch
 from io import StringIO
@@ -39,6 +40,8 @@ _KIND = {
     Kind.OTHER: "blue",
     Kind.P2P: "red",
 }
+_COMMAND = re.compile(r"^(\s*)(::|##)", re.MULTILINE)
+"""Begin of a line that GitHub Actions or Azure Pipelines takes for a command, although a name stands there."""
 _FALLBACK = str.maketrans({"…": "~", "─": "-", "·": ".", "→": ">"})
 _GAP = 2
 """Characters between the columns of a table."""
@@ -75,6 +78,7 @@ def render(document: Document, *, width: int = FILE_WIDTH, encoding: str = "utf-
         for part in drawing.blocks(document.blocks):
             console.print(part)
     text = "".join(f"{line.rstrip()}\n" for line in captured.get().rstrip().splitlines())
+    text = _COMMAND.sub(r"\1\\\2", text)
     if _unicode(encoding):
         return text
     return text.translate(_FALLBACK).encode(encoding, "replace").decode(encoding)

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import PurePath
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 
 from overlapscope.analysis.figures import efficiency_shown
-from overlapscope.analysis.results import Device, partition
+from overlapscope.analysis.results import Device, by_subject, partition
 from overlapscope.analysis.steps import find_outliers
 from overlapscope.base.intervals import I64
 from overlapscope.base.marks import step_number
@@ -93,17 +93,17 @@ def _labels(sections: Sequence[DeviceReport]) -> list[str]:
 # -- Causes ----------------------------------------------------------------------------------------
 
 
+CAUSE_TITLES: Final[Mapping[Subject, str]] = {
+    "exposed-copy": "Exposed copy by cause",
+    "exposed-comm": "Exposed communication by cause",
+    "exposed-other": "Other memory work by kind",
+    "idle": "Idle by cause",
+}
+
+
 def by_cause(section: DeviceReport, subject: Subject) -> dict[str, int]:
     """Return the causes that took time, largest first. Idle time is without that of `WORK_UNKNOWN`."""
-    device = section.device
-    if device is None:
-        return {}
-    causes = {
-        "exposed-copy": device.exposed_copy_by_cause,
-        "exposed-comm": device.exposed_comm_by_cause,
-        "exposed-other": device.exposed_other_by_cause,
-        "idle": device.idle_by_cause,
-    }[subject]
+    causes = {} if section.device is None else by_subject(section.device)[subject]
     lost = ((cause, ns) for cause, ns in causes.items() if ns and cause not in WORK_UNKNOWN)
     return dict(sorted(lost, key=lambda item: (-item[1], item[0])))
 

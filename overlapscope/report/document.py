@@ -10,7 +10,7 @@ from msgspec.structs import replace
 
 from overlapscope.analysis.device import DeviceAnalysis
 from overlapscope.analysis.each_copy import list_copies
-from overlapscope.analysis.results import Device, partition
+from overlapscope.analysis.results import Device, by_subject, partition
 from overlapscope.base.words import bare_shares, clean, clean_lines, listed, plural
 from overlapscope.catalog.buckets import BUCKETS
 from overlapscope.documents import model
@@ -29,9 +29,10 @@ from overlapscope.documents.model import (
 from overlapscope.documents.table import Table
 from overlapscope.report import charts, copy_chart, host_view, lists, net_overlap, strip, tables
 from overlapscope.report.headline import headlines
+from overlapscope.report.losses import WORTH_SAYING
 from overlapscope.report.page import DeviceReport, Page, section_of
 from overlapscope.report.proof import proof
-from overlapscope.report.verdict import WORTH_SAYING, cost, judge
+from overlapscope.report.verdict import cost, judge
 from overlapscope.rules import RULES
 from overlapscope.rules.finding import Finding, costliest_first
 
@@ -250,14 +251,9 @@ def _charts(part: DeviceReport, analysis: DeviceAnalysis | None) -> Iterator[Cha
     if device is None:
         return
     id = f"trace-{part.number}-{device.device}-chart"
-    if any(device.exposed_copy_by_cause.values()):
-        yield Chart(f"{id}-exposed", "Exposed copy by cause", partial(charts.causes, part, "exposed-copy"))
-    if any(device.exposed_comm_by_cause.values()):
-        yield Chart(f"{id}-comm", "Exposed communication by cause", partial(charts.causes, part, "exposed-comm"))
-    if any(device.exposed_other_by_cause.values()):
-        yield Chart(f"{id}-other", "Other memory work by kind", partial(charts.causes, part, "exposed-other"))
-    if any(device.idle_by_cause.values()):
-        yield Chart(f"{id}-idle", "Idle by cause", partial(charts.causes, part, "idle"))
+    for subject, by_cause in by_subject(device).items():
+        if any(by_cause.values()):
+            yield Chart(f"{id}-{subject}", charts.CAUSE_TITLES[subject], partial(charts.causes, part, subject))
     copies = list_copies(analysis) if analysis is not None else None
     if copies is not None and (copies.bytes > 0).any():
         yield Chart(f"{id}-bandwidth", "Bandwidth of each copy", partial(copy_chart.bandwidth, part, copies))

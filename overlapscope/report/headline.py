@@ -11,8 +11,8 @@ from overlapscope.catalog.buckets import bucket_of
 from overlapscope.catalog.causes import Subject
 from overlapscope.documents.model import Card
 from overlapscope.report.charts import by_cause
+from overlapscope.report.losses import WORTH_SAYING
 from overlapscope.report.page import DeviceReport
-from overlapscope.report.verdict import WORTH_SAYING
 
 _EFFICIENCY = (
     "The part of the possible overlap that happened. 0%: kernels and copies ran one at a time; 100%: no order of the "

@@ -8,11 +8,10 @@ from overlapscope.analysis.group_results import NetOverlap
 from overlapscope.base.words import Unit, capital, duration, share
 from overlapscope.documents import columns as column
 from overlapscope.documents.table import Table, table_of
+from overlapscope.report.losses import WORTH_SAYING
 from overlapscope.report.page import DeviceReport
 
 _NOTE = "Kernels are judged where equal ones ran both alone and beside it."
-WORTH_SAYING = 0.01
-"""Minimum share of the step that overlap costs, at the lower end of its interval, for the report to say so."""
 
 
 def summary(section: DeviceReport) -> Table:

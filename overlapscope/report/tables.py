@@ -20,6 +20,7 @@ from overlapscope.base.words import (
     bare_percent,
     bare_share,
     bare_shares,
+    capital,
     clean,
     duration,
     percent,
@@ -118,7 +119,8 @@ def _partition(title: str, whole: str, unit: Unit, device: Device) -> Table:
 
 def _parts(title: str, unit: Unit, lines: Iterable[tuple[str, str, str]], *, total: bool = False) -> Table:
     """Return a table of parts, each with its time and its share of the whole."""
-    return Table(title, (words(title.lower(), heads=True), Column(unit.name), Column("%")), rows(lines), total=total)
+    head = words(title[:1].lower() + title[1:], heads=True)
+    return Table(title, (head, Column(unit.name), Column("%")), rows(lines), total=total)
 
 
 def figures(section: DeviceReport, device: Device) -> Table:
@@ -245,7 +247,7 @@ def checks(section: DeviceReport, *, passed: bool, effects: bool = False) -> Tab
 def cause_tables(section: DeviceReport, device: Device) -> Iterator[Table]:
     """Yield the causes of each bucket that has causes."""
     for bucket, _, by_cause in _by_cause(device):
-        yield causes(section, f"{bucket.capitalize()} by cause", by_cause, sum(by_cause.values()))
+        yield causes(section, f"{capital(bucket)} by cause", by_cause, sum(by_cause.values()))
 
 
 def evidence(finding: Finding) -> list[str]:

@@ -24,7 +24,7 @@ _DATA_PARALLEL: Final = re.compile(r"DataParallel\.forward$|.*torch/nn/parallel/
 _REPLICATION: Final = frozenset({"Broadcast", "Gather", "ReduceAddCoalesced", "Scatter"})
 """Autograd functions with which DataParallel hands tensors to its devices and collects them. Programs may use the names
 for other things, but hardly two of them."""
-_DDP: Final = re.compile(r"DistributedDataParallel\.forward|.*distributed(\.ddp)?(\.|::)reducer::")
+_DDP: Final = re.compile(r"DistributedDataParallel\.forward")
 _FSDP: Final = re.compile(r"FSDP::|FullyShardedDataParallel\.forward")
 
 DATA_PARALLEL: Final = (
@@ -67,7 +67,7 @@ def features_of(trace: Trace) -> Features:
     return Features(
         compiled=any(_COMPILED.search(name) for name in trace.names),
         data_parallel=uses(_DATA_PARALLEL) or len(_REPLICATION.intersection(trace.names)) > 1,
-        ddp=unknown or uses(_DDP),
+        ddp=unknown or uses(_DDP) or any(map(host_ops.is_reducer, trace.names)),
         fsdp=unknown or uses(_FSDP),
     )
 

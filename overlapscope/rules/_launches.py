@@ -31,7 +31,6 @@ _HOW: Final = {
     "foreach": re.compile("_foreach_|multi_tensor_apply"),
 }
 """Names of ops and kernels of fused optimizers, and of those that update many parameters at once."""
-_REDUCER: Final = re.compile(r".*distributed(\.ddp)?(\.|::)reducer::")
 _MODULE: Final = re.compile(r"nn\.Module: (.+?)(_\d+)?")
 _LEAST_SHARE = 0.03
 """Minimum share of the launches for an owner to be named."""
@@ -65,7 +64,7 @@ def launches(claims: Claims) -> I64:
 
 def outside_graphs(claims: Claims, rows: I64) -> I64:
     """Return the launches that launch no CUDA graph."""
-    return rows[~call_kinds.launches_graphs(claims.trace.runtime_calls)[rows]]
+    return rows[~call_kinds.named(claims.trace.runtime_calls, call_kinds.GRAPH_LAUNCH)[rows]]
 
 
 def owners(claims: Claims, rows: I64) -> list[Owner]:
@@ -118,8 +117,7 @@ def _owners(trace: Trace, rows: I64) -> Iterator[tuple[str, str, bool, I64]]:
             method, steps = text.removeprefix(prefix), prefix == OPTIMIZER_STEP
             within = inside(notes, text.__eq__) | inside(ops, text.__eq__)
             yield name(f"{method}()"), method.partition(".")[0] if steps else "", not steps, np.flatnonzero(within)
-    reducer = inside(ops, lambda op: _REDUCER.match(op) is not None)
-    yield "DistributedDataParallel's reducer", "", False, np.flatnonzero(reducer)
+    yield "DistributedDataParallel's reducer", "", False, np.flatnonzero(inside(ops, host_ops.is_reducer))
     backward = np.isin(thread, backward_threads(trace)) & inside(ops, host_ops.is_engine)
     yield "the backward pass", "", False, np.flatnonzero(backward)
     frames = trace.python_frames
@@ -143,10 +141,4 @@ def _how(trace: Trace, rows: I64) -> str:
     inside = around(ops, calls.thread[rows], calls.start_ns[rows])
     ids = np.concatenate([ops.name_id[inside[inside >= 0]], gpu_ops.name_id[np.isin(gpu_ops.launch, rows)]])
     names = [trace.names[id] for id in distinct(ids.astype(np.int64)).tolist()]
-    for how, pattern in (
-        ("fused", r"_fused_|Fused\w*(Adam|Sgd|Adagrad|Optimizer)"),
-        ("foreach", r"_foreach_|multi_tensor_apply"),
-    ):
-        if any(re.search(pattern, text) for text in names):
-            return how
-    return ""
+    return next((how for how, pattern in _HOW.items() if any(map(pattern.search, names))), "")

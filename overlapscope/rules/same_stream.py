@@ -44,7 +44,8 @@ def _draft(claims: Claims, pieces: ClaimedPieces) -> Draft:
         advice = in_words_of(claims.trace.framework, "two-way", _DOWNLOAD) + _UPLOAD_TOO * other
     else:
         advice = f"{_UPLOAD}{_DOWNLOAD_TOO * other}"
-    if pick(call_kinds.launches_graphs(claims.trace.runtime_calls), ops.launch[pieces.copies], False).any():
+    of_graph = call_kinds.named(claims.trace.runtime_calls, call_kinds.GRAPH_LAUNCH)
+    if pick(of_graph, ops.launch[pieces.copies], False).any():
         advice += " Fork that stream with events while the CUDA graph is captured."
     more = ""
     blocking = int(np.isin(pieces.copies, claims.blocking).sum())

@@ -54,17 +54,13 @@ _MORE_THAN_COMMUNICATION: Final = (
     r"matmul | gemm | (?<![a-z]) (?:mm|scaled) (?![a-z]) | linear | copy | backward | wait"
 )
 
-_JUDGED = 2048
+JUDGED: Final = 2048
 """Number of characters of a name to examine. The template arguments, which may be long, come after them."""
 
 
-def _compiled(pattern: str) -> re.Pattern[str]:
-    return re.compile(pattern, re.VERBOSE)
-
-
-_family, _looks, _other, _op, _collective_op, _more = map(
-    _compiled,
-    (" | ".join(FAMILIES.values()), _LOOKS, _OTHER, _OPS, _COLLECTIVE_OPS, _MORE_THAN_COMMUNICATION),
+_family, _looks, _other, _op, _collective_op, _more = (
+    re.compile(pattern, re.VERBOSE)
+    for pattern in (" | ".join(FAMILIES.values()), _LOOKS, _OTHER, _OPS, _COLLECTIVE_OPS, _MORE_THAN_COMMUNICATION)
 )
 _BOUNDARY: Final = re.compile(r"(?<=[a-z])(?=[A-Z])|(?<=[A-Z0-9])(?=[A-Z][a-z]{2})")
 _NESTED: Final = re.compile(r"_ZN?K?(?=\d)")
@@ -73,7 +69,7 @@ _PART: Final = re.compile(r"\d+")
 
 def base_name(name: str) -> str:
     """Return a kernel's qualified name without return type, template arguments and parameters."""
-    name = name[:_JUDGED].replace("(anonymous namespace)::", "").removeprefix("void ")
+    name = name[:JUDGED].replace("(anonymous namespace)::", "").removeprefix("void ")
     mangled = _NESTED.match(name)
     return _demangled(name, mangled.end()) if mangled else re.split(r"[<(]", name, maxsplit=1)[0]
 

@@ -13,6 +13,7 @@ OPTIMIZER_STEP = "Optimizer.step#"
 OPTIMIZER_ZERO_GRAD = "Optimizer.zero_grad#"
 
 _ENGINE = re.compile(r"autograd::engine::|torch::autograd::|(torch::)?\w+Backward\d+$")
+_REDUCER = re.compile(r".*distributed(\.ddp)?(\.|::)reducer::")
 _OPERATOR = re.compile(r"\w+::|\w*Backward\d*$|autograd::")
 _COLLECTIVES = frozenset({"c10d", "_c10d_functional", "_c10d_functional_autograd", "c10d_functional"})
 """Namespaces of collectives."""
@@ -50,6 +51,11 @@ def allocates(name: str) -> bool:
 def is_engine(name: str) -> bool:
     """Return whether an op is a node of the backward pass in C++, or autograd's engine around a node."""
     return _ENGINE.match(name) is not None
+
+
+def is_reducer(name: str) -> bool:
+    """Return whether an op is of the reducer with which DistributedDataParallel joins gradients."""
+    return _REDUCER.match(name) is not None
 
 
 def starts_collective(name: str) -> bool:

@@ -412,7 +412,7 @@ class Trace(Struct, frozen=True, eq=False, weakref=True):
     whole_graphs: int = 0
     """Number of GPU ops that are CUDA graphs, each recorded as a single op whatever it contains."""
     warnings: tuple[str, ...] = ()
-    """What the recorder itself says of a recording of the GPU that may have failed."""
+    """Messages of the recorder itself about a failed recording of the GPU."""
     unpacked_bytes: int = 0
     """Unpacked size of the file; 0 if the trace comes from no file."""
     origin: TraceOrigin | None = None

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import re
 
-from overlapscope.trace.comm_names import base_name, communicates
+from overlapscope.trace.comm_names import JUDGED, base_name, communicates
 from overlapscope.trace.model import Kind, Memory
 
 MTIA = "mtia_ccp_events"
@@ -20,7 +20,9 @@ _KERNEL = frozenset({"kernel", "concurrent_kernel", MTIA})
 _COPY = frozenset({"gpu_memcpy", "memcpy"})
 _FILL = frozenset({"gpu_memset", "memset"})
 
-_MTIA_COPY = "dma_request"
+MTIA_COPY = "dma_request"
+"""Name of each copy of an MTIA; an argument states its direction."""
+_STATED_DIRECTION = re.compile(r"(HOST|DEVICE)_TO_(HOST|DEVICE)")
 SIGNALS = frozenset({"event_wait", "event_record"})
 """Names of waits and signals of streams that may be in a category of GPU ops."""
 
@@ -49,6 +51,7 @@ _DIRECTION = {
 _KNOWN_DIRECTION = re.compile(r"[A-Z](?:to|2)[A-Z]", re.IGNORECASE)
 _MIGRATION_NAME = re.compile(r"Migration\b")
 """Page migrations of managed memory, as the reader of Nsight Systems names them."""
+_MIGRATION_TO_HOST = re.compile(r"Migration DtoH\b")
 _COPY_NAME = re.compile(r"\s*(?:memcpy|copy)\s+(\S+)", re.IGNORECASE)
 _FILL_NAME = re.compile(r"\s*(?:memset|fill)", re.IGNORECASE)
 _SIDES = re.compile(r"\((.+?)\s*->\s*(.+)\)\s*$")
@@ -60,9 +63,6 @@ _BLIT_COPY = re.compile(r"__amd_rocclr_copy")
 _WITHIN_DEVICE = re.compile(r"(?:hip|cu|cuda)Memcpy\w*(?:DtoD|Peer)")
 _BETWEEN_DEVICES = re.compile(r"(?:hip|cu|cuda)Memcpy\w*Peer")
 _BLIT_FILL = re.compile(r"__amd_rocclr_fill|FillBuffer$")
-
-_JUDGED = 2048
-"""Number of characters of a name to examine. The template arguments, which may be long, come after them."""
 
 XLA_WAIT = re.compile(
     r"np\.asarray\(jax\.Array\)|block_until_ready"
@@ -82,14 +82,20 @@ def kind(category: str, name: str) -> Kind:
 
     `category` is the event's `cat` in any case. An op of any other category counts as a kernel.
     """
-    category, name = category.lower(), name[:_JUDGED]
+    category, name = category.lower(), name[:JUDGED]
     if category in _FILL:
         return Kind.OTHER
-    if category in _COPY:
+    if category in _COPY or (category == MTIA and _COPY_NAME.match(name)):
         return _copy_kind(name)
-    if category == MTIA and name == _MTIA_COPY:
+    if category == MTIA and name == MTIA_COPY:
         return Kind.OTHER
     return _kernel_kind(name)
+
+
+def with_direction(name: str, direction: str) -> str:
+    """Return the name of a copy whose direction an argument states, in CUDA's spelling if the direction is known."""
+    sides = _STATED_DIRECTION.fullmatch(direction)
+    return f"Memcpy {sides[1][0]}to{sides[2][0]} ({name})" if sides else name
 
 
 def is_work(category: str, name: str) -> bool:
@@ -104,11 +110,16 @@ def memory_kinds(category: str, name: str) -> tuple[Memory, Memory]:
     """
     if category.lower() not in _COPY:
         return Memory.UNKNOWN, Memory.UNKNOWN
-    sides = _SIDES.search(name[:_JUDGED])
+    sides = _SIDES.search(name[:JUDGED])
     if sides is None:
         return Memory.UNKNOWN, Memory.UNKNOWN
     source, target = (_MEMORY.get(side.strip().lower(), Memory.UNKNOWN) for side in sides.groups())
     return source, target
+
+
+def is_migration_to_host(name: str) -> bool:
+    """Return whether an op's name is that of a page migration to the host, which has usually touched the page."""
+    return _MIGRATION_TO_HOST.match(name) is not None
 
 
 def is_migration(name: str) -> bool:
@@ -123,7 +134,7 @@ def is_fill(name: str) -> bool:
 
 def hides_direction(name: str) -> bool:
     """Return whether an op of `Kind.OTHER` may, by its name, be a copy between host and device."""
-    name = name[:_JUDGED]
+    name = name[:JUDGED]
     direction = _COPY_NAME.match(name)
     if _BLIT_COPY.match(name):
         return True

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-from benchmarks.public_recordings import Judged, counted, judged
+from benchmarks.public_recordings import JudgedReport, counted, judged
 from benchmarks.public_recordings_raw import PublicOp, sweep, waited
 from tests.support.helpers import TRACES
 
@@ -31,7 +31,7 @@ def test_threads_are_counted_as_reported(tmp_path: Path) -> None:
 
 def test_a_judgement_belongs_to_the_words_that_were_judged() -> None:
     path = sorted((TRACES / "known_causes").glob("*.json.gz"))[0]
-    now = judged(path, Judged(""))
+    now = judged(path, JudgedReport(""))
     assert now.verdict and not now.verdict_right
     once = now._replace(verdict_right="yes", finding_right="no", finding_reason="late")
     assert judged(path, once) == once

@@ -43,7 +43,6 @@ class TestOutcome:
         path = Path(match[1])
         assert path.read_bytes() == PAGEABLE.read_bytes()
         capsys.readouterr()
-        (pytester.path / "overlapscope.toml").touch()  # So that none further up is found.
         budgets = ("--budget", "efficiency_pct >= 80%", "--budget", "exposed_copy_time <= 3 ms")
         assert main(["check", str(path), *budgets, "--forbid", "pageable-memory", "-v"]) == 1
         explained = capsys.readouterr().out

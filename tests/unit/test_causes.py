@@ -334,6 +334,36 @@ def test_idle_inside_specific_host_work() -> None:
     assert gap_after(None, launch=launch, gap=gap)["not-recorded"] >= 9.9 * MS
 
 
+def test_launches_into_a_graph_under_capture_run_nothing() -> None:
+    capture = [Host("hipStreamBeginCapture", 2 * MS, 2 * MS + US), Host("hipStreamEndCapture", 8 * MS, 8 * MS + US)]
+    captured = [Host("hipLaunchKernel", at * MS, at * MS + 5 * US) for at in range(3, 8)]
+    ops = [compute(MS, 2 * MS), compute(10 * MS, 11 * MS, launch=(10 * MS - 5 * US, 10 * MS - 2 * US))]
+    trace = make_trace(ops, calls=[*capture, *captured], cpu_ops=[Host("aten::mul", 0, US)])
+    causes = device_of(trace).idle_by_cause
+    assert causes["graph-capture"] == 6 * MS + US
+    assert sum(causes.values()) == 8 * MS
+
+
+def test_the_first_launch_of_a_kernel_may_load_its_code() -> None:
+    """Each kernel's first launch takes 5 ms; a later one of 5 ms is ordinary dispatch."""
+    ops, at = [], 0
+    for name, length in [("a", 5 * MS), ("b", 5 * MS), *[("a", 5 * US)] * 30, ("a", 5 * MS)]:
+        end = at + length
+        ops.append(compute(end + US, end + 2 * US, launch=(at, end))._replace(name=name))
+        at = end + 2 * US
+    causes = device_of(make_trace(ops)).idle_by_cause
+    assert causes["first-launch"] == 5 * MS  # The window begins with the first op.
+    assert 5 * MS <= causes["dispatch"] <= 5 * MS + 30 * 8 * US
+
+
+def test_long_calls_beside_a_first_launch_belong_to_the_first_use() -> None:
+    """The library of a convolution sets itself up when it is used for the first time."""
+    ops = [compute(MS, 2 * MS), compute(20 * MS + US, 21 * MS, launch=(15 * MS, 20 * MS))._replace(name="conv")]
+    trace = make_trace(ops, calls=[Host("cudaFree", 5 * MS, 15 * MS)], cpu_ops=[Host("aten::conv", 4 * MS, 20 * MS)])
+    causes = device_of(trace).idle_by_cause
+    assert (causes["first-launch"], causes["allocation"]) == (15 * MS, 0)
+
+
 def test_a_queued_op_that_starts_late_is_not_the_hosts_fault() -> None:
     gap = gap_after(None, launch=MS, gap=(10 * MS, 10 * MS + 4 * US))
     assert gap == {"launch-latency": 4 * US}

@@ -23,6 +23,7 @@ from overlapscope.commands import main
 from overlapscope.commands.schema import schema_of
 from overlapscope.inputs import read_report
 from overlapscope.report.model import Report
+from overlapscope.rules import RULES
 from tests.support.schemas import validate
 from tests.support.stepped_traces import write_steps
 
@@ -67,7 +68,7 @@ def test_a_kept_budget_exits_with_0(trace: str, capsys: pytest.CaptureFixture[st
     captured = capsys.readouterr()
     lines = [" ".join(line.split()) for line in captured.out.splitlines()]
     assert lines == [
-        "The budget passed.",
+        "Passed: 1 budget (step_time <= 1 ms).",
         "Figures are of the recording, which the profiler makes slower.",
         "",
         "budget value",
@@ -469,7 +470,8 @@ def test_a_program_without_a_gpu_is_held_to_its_loading(tmp_path: Path, capsys: 
     assert main(["check", str(path)]) == 1
     out = " ".join(capsys.readouterr().out.split())
     assert "host_loading_pct is 40%, but at most 15% is allowed; mean of 6 steps." in out
-    assert "unknown 9 rules" in out and out.count("no GPU op can be judged") == 1
+    warning = sum(rule.severity != "info" for rule in RULES.values())
+    assert f"unknown {warning} rules" in out and out.count("no GPU op can be judged") == 1
 
 
 def test_a_reason_names_the_line_where_the_trace_has_stacks() -> None:
@@ -547,6 +549,7 @@ def test_the_nearest_configuration_is_used(trace: str, tmp_path: Path, monkeypat
     (tmp_path / "overlapscope.toml").write_text("[budgets]\nstep_time.max = '1 us'\n")
     inner = tmp_path / "inner"
     inner.mkdir()
+    (tmp_path / ".git").mkdir()
     monkeypatch.chdir(inner)
     assert main(["check", trace]) == 1
     assert main(["check", trace, "--budget", "idle_pct <= 50%"]) == 1
@@ -554,10 +557,18 @@ def test_the_nearest_configuration_is_used(trace: str, tmp_path: Path, monkeypat
     assert main(["check", trace]) == 0
 
 
-def test_without_budgets_what_moves_badly_is_forbidden(tmp_path: Path) -> None:
+def test_without_budgets_the_verdict_and_all_warnings_are_judged(tmp_path: Path) -> None:
     bad = judge(write_steps(tmp_path / "bad.json"))
-    assert {verdict.metric for verdict in bad.verdicts if verdict.status == "fail"} == {"same-stream"}
-    assert judge(write_steps(tmp_path / "good.json", hidden=True)).exit_code == 0
+    assert {verdict.metric for verdict in bad.verdicts if verdict.status == "fail"} == {
+        "verdict",
+        "same-stream",
+        "python",
+    }
+    good = judge(write_steps(tmp_path / "good.json", hidden=True, idle_us=10))
+    assert good.exit_code == 0
+    assert {verdict.metric for verdict in good.verdicts} == {"verdict"} | {
+        rule.id for rule in RULES.values() if rule.severity != "info"
+    }
 
 
 def test_formats_go_to_files_and_one_to_stdout(trace: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -624,7 +635,7 @@ def test_explain_tells_about_a_rule(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def test_explain_says_what_is_let_pass_by_default(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    source = write_steps(tmp_path / "t.json", copy_us=20)
+    source = write_steps(tmp_path / "t.json", copy_us=20, idle_us=10)
     assert main(["check", source, "--explain", "same-stream"]) == 0
     out = " ".join(capsys.readouterr().out.split())
     for part in (

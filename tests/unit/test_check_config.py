@@ -222,8 +222,9 @@ def test_what_is_not_toml_is_reported(tmp_path: Path) -> None:
 def test_the_nearest_configuration_is_found(tmp_path: Path) -> None:
     inner = tmp_path / "a" / "b"
     inner.mkdir(parents=True)
-    assert config_file.find(inner) is None or tmp_path not in (config_file.find(inner) or inner).parents
     outer = settings_of("", tmp_path)
+    assert config_file.find(inner) is None
+    (tmp_path / ".git").touch()
     assert config_file.find(inner) == outer
     project = settings_of("[project]\nname = 'x'\n", inner.parent, "pyproject.toml")
     assert config_file.find(inner) == outer
@@ -340,6 +341,7 @@ def test_a_configuration_that_is_not_a_file_is_an_error(
 ) -> None:
     path, inner = tmp_path / name, tmp_path / "inner"
     inner.mkdir()
+    (tmp_path / ".git").mkdir()
     if kind == "link":
         path.symlink_to(tmp_path / "none")
     elif kind == "directory":

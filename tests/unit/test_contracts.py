@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import tarfile
+import tomllib
 from collections.abc import Callable
 from functools import cache
 from pathlib import Path
@@ -17,8 +18,9 @@ from overlapscope import load
 from overlapscope.analysis.order import HappensBefore, stated_order, strictest_order
 from overlapscope.base.marks import COLLECTIVE, WORK_WAIT
 from overlapscope.contracts.compare import Promise, compare
-from overlapscope.contracts.file import from_toml, to_toml
-from overlapscope.contracts.model import Contract, TransferGroup
+from overlapscope.contracts.file import _plain, from_toml, to_toml
+from overlapscope.contracts.match import pairs
+from overlapscope.contracts.model import Beside, Contract, TransferGroup
 from overlapscope.contracts.observe import observe
 from overlapscope.errors import ConfigError
 from overlapscope.trace.model import Kind, Memory, Sync, Trace
@@ -261,7 +263,7 @@ def large(contract: Contract) -> TransferGroup:
 
 def test_a_collective_has_the_part_of_its_overlap_that_is_certain(collectives: Path) -> None:
     contract = contract_of(collectives)
-    assert (large(contract).kernels_before, large(contract).kernels_after, large(contract).up_to) == (0, 5, 10)
+    assert large(contract).beside == (Beside(1, 5, 10),)
     assert large(contract).ends == "before aten::matmul at worst: wait for an unknown event (record_param_comms)"
     assert from_toml(to_toml(contract), "x") == contract
     assert {each.result for each in compare(contract, contract)} == {"kept"}
@@ -278,7 +280,10 @@ def is_wait(event: dict[str, Any]) -> bool:
 
 
 def wait_at_once(recording: dict[str, Any]) -> None:
-    """Move each wait for the large all-reduce to right after its launch."""
+    """Move each wait for the large all-reduce to right after its launch, and let it run beside one kernel."""
+    for event in recording["traceEvents"]:
+        if event.get("cat") == "kernel" and "nccl" in event["name"]:
+            event["dur"] = 1
     events, free = of_program(recording), 0.0
     for event in events:
         if event["name"] == "c10d::allreduce_" and not free:
@@ -316,13 +321,13 @@ def edited(path: Path, folder: Path, *edits: Callable[[dict[str, Any]], None]) -
 
 def test_a_wait_right_after_a_collective_is_never_kept(collectives: Path, tmp_path: Path) -> None:
     (uncertain,) = losses(contract_of(collectives), edited(collectives, tmp_path, wait_at_once)).values()
-    assert (uncertain.result, uncertain.limit, uncertain.value) == ("unknown", 4, 0)
+    assert (uncertain.result, uncertain.limit, uncertain.value) == ("unknown", 4, 1)
     assert "before aten::matmul at worst: wait for an unknown event (record_param_comms)" in uncertain.message
 
 
 def test_with_notes_the_overlap_of_a_collective_is_exact(collectives: Path, tmp_path: Path) -> None:
     contract = edited(collectives, tmp_path, add_notes)
-    assert (large(contract).kernels_before, large(contract).kernels_after, large(contract).up_to) == (0, 5, None)
+    assert large(contract).beside == (Beside(1, 5, 5),)
     assert large(contract).begins == "after aten::matmul: event wait for stream 7"
     assert large(contract).ends == "before aten::matmul: event wait for stream 43"
     assert not contract.unknown
@@ -338,17 +343,30 @@ def test_a_window_that_is_too_small_even_at_best_is_lost(collectives: Path) -> N
     contract = contract_of(collectives)
     group = large(contract)
 
-    def result(**changes: int | None) -> str:
-        now = replace(
-            contract,
-            collectives=tuple(replace(group, **changes) if each is group else each for each in contract.collectives),
-        )
+    def result(*beside: tuple[int, int, int]) -> str:
+        runs = tuple(Beside(*run) for run in beside)
+        changed = replace(group, beside=runs, count=sum(run.times for run in runs))
+        changes = (changed if each is group else each for each in contract.collectives)
+        now = replace(contract, collectives=tuple(changes))
         return next(each.result for each in compare(contract, now) if each.part == "overlap")
 
-    assert result(kernels_after=0, up_to=3) == result(kernels_after=0, up_to=None) == "lost"
-    assert result(kernels_after=0, up_to=4) == result(alone=1) == "unknown"
-    assert result(kernels_after=4, up_to=4) == result(kernels_after=9) == "kept"
-    assert result(kernels_after=20, up_to=20) == "gained"
+    assert result((1, 0, 3)) == result((1, 0, 0)) == result((1, 0, 0), (3, 5, 5)) == "lost"
+    assert result((1, 0, 4)) == result((1, 3, 10)) == result((1, 0, 4), (3, 5, 5)) == "unknown"
+    assert result((1, 4, 4)) == result((1, 9, 9)) == result((2, 4, 4)) == "kept"
+    assert result((1, 20, 20)) == "gained"
+
+
+def test_groups_are_paired_in_linear_time() -> None:
+    asked = 0
+
+    def key(group: int) -> int:
+        nonlocal asked
+        asked += 1
+        return group
+
+    matched, gone, new = pairs(range(1000), range(500, 2000), [key, lambda group: key(group) % 7])
+    assert (len(matched), len(gone), len(new)) == (1000, 0, 500)
+    assert asked < 2 * 2500
 
 
 def test_a_communicator_orders_its_collectives_on_all_streams(collectives: Path) -> None:
@@ -383,15 +401,41 @@ def test_the_file_reads_back_as_the_contract(training: Trace) -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "message"),
+    "lines",
+    ["", "a = 1", 'a = "x"  # y', "a = [[1, 2]]", "[[t]]", "a = 1\n\n# c\n[[t]]\nb = 2\n[[t]]\nb = 3"],
+)
+@pytest.mark.parametrize(
+    "more",
+    ["", "a = 1", "[[a]]", "a = 01", "a = [1,]", 'a = "\\n"', "[t]", "a = true", "é = 1", "c = [1, 2\n]", "[[t]]", "x"],
+)
+def test_plain_files_are_read_as_any_other(lines: str, more: str) -> None:
+    text = f"{lines}\n{more}\n"
+    try:
+        expected = tomllib.loads(text)
+    except tomllib.TOMLDecodeError:
+        expected = None
+    assert _plain(text) in (None, expected)
+
+
+@pytest.mark.parametrize(
+    ("right", "wrong", "message"),
     [
-        ("version = 2", "x: is no contract of version 1; write it again with `overlapscope contract write`."),
-        ("version = 1\nmargn_pct = 3", "x: Object contains unknown field `margn_pct`."),
-        ("version = 1\n[[copies]]\nop = 3", "x: Expected `str`, got `int` - at `$.copies[0].op`."),
-        ("version = 1\nmargin_pct = 100", "x: Expected `int` <= 99 - at `$.margin_pct`."),
+        (
+            "version = 1",
+            "version = 2",
+            "is no contract of version 1; write it again with `overlapscope contract write`.",
+        ),
+        ("margin_pct", "margn_pct", "Object contains unknown field `margn_pct`."),
+        ('op = "', "op = 3 # ", "Expected `str`, got `int` - at `$.copies[0].op`."),
+        ("margin_pct = 25", "margin_pct = 100", "Expected `int` <= 99 - at `$.margin_pct`."),
+        ("beside = ", "# ", "Object missing required field `beside` - at `$.copies[0]`."),
+        ("beside = [[1, ", "beside = [[3, ", "`beside` is for 3 of 1 - at `$.copies[0]`."),
+        ("launches = ", "# ", "Object missing required field `launches`."),
     ],
 )
-def test_a_wrong_file_is_an_error_that_names_the_key(text: str, message: str) -> None:
+def test_a_wrong_or_missing_key_is_an_error_that_names_it(
+    right: str, wrong: str, message: str, training: Trace
+) -> None:
     with pytest.raises(ConfigError) as error:
-        from_toml(text, "x")
-    assert str(error.value) == message
+        from_toml(to_toml(observe(training)).replace(right, wrong, 1), "x")
+    assert str(error.value) == f"x: {message}"

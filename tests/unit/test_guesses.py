@@ -24,7 +24,7 @@ def kernel(begin: int, end: int, stream: int = FIRST, launch: int = 0) -> Op:
 
 def lucky(graph: Graph) -> Graph:
     """Return the graph of a lucky run."""
-    return spread(graph, Stance.BEST, plain=False)
+    return spread(graph, Stance.BEST, plain=False, changed=True)
 
 
 def test_a_start_that_nothing_explains_is_a_guess_and_a_lucky_run_has_no_such_wait() -> None:

@@ -13,9 +13,10 @@ from overlapscope.analysis import analyze_trace
 from overlapscope.analysis.host_results import SampledStep
 from overlapscope.base.saved import MOST, decode, encode
 from overlapscope.report.findings import find_all
+from overlapscope.report.host_words import sampled_sentence
 from overlapscope.report.model import build
 from overlapscope.report.page import Page
-from overlapscope.report.verdict import judge, sampled_sentence
+from overlapscope.report.verdict import judge
 from overlapscope.rules.finding import Finding
 from overlapscope.trace.host_activity import HostActivity, SampledStack, StackFrame, SystemFacts, ThreadStates
 from overlapscope.trace.model import Kind, Trace

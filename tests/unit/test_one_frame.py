@@ -82,7 +82,8 @@ def test_the_verdict_states_figures_of_the_tables(recording: Path) -> None:
         costly = [finding for finding in section.findings if finding.cost_ns]
         if costly:
             assert costly[0].title in verdict.why
-            assert verdict.remedy.endswith(f" It {cost(section, costly[0])}.")
+            advice, saves = costly[0].advice.splitlines()[0], f" It {cost(section, costly[0])}."
+            assert verdict.remedy == f"Next: {advice.rstrip()}{saves if costly[0].saving else ''}"
         else:
             assert not {"saves", "costs"} & {*verdict.remedy.split()}
 

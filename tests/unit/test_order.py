@@ -82,14 +82,14 @@ def trace_of_program(program: list[Act], start_ns: list[int]) -> Trace:
         elif act.what == "wait":
             source = recorded_before(program, place)
             if source is None:
-                calls.append(Host("cudaEventQuery", at, at + 9))
+                calls.append(Host("cudaFuncGetAttributes", at, at + 9))
             else:
                 waits.append(
                     Wait(at, act.stream, source_stream=program[source].stream, record_correlation=1000 + source)
                 )
         elif act.what == "event sync":
             source = recorded_before(program, place)
-            calls.append(Host("cudaEventQuery" if source is None else "cudaEventSynchronize", at, at + 9))
+            calls.append(Host("cudaFuncGetAttributes" if source is None else "cudaEventSynchronize", at, at + 9))
             if source is not None:
                 syncs.append((at, Sync.EVENT, -1, 1000 + place, program[source].stream, 1000 + source))
         else:
@@ -287,10 +287,9 @@ def test_the_certain_window_lies_in_the_true_one_whatever_unknown_waits_are_for(
         order = brute_force(program, meant=dict(zip(silent, choice, strict=True)))
         for row, copy in enumerate(acts):
             before, after = window_of(program, copy, order, most)
-            assert before + after <= windows.up_to[row]
-            assert windows.before[row] <= before and windows.after[row] <= after
-            if not silent and windows.kernels[row] >= 0:
-                assert before + after == windows.kernels[row] == windows.up_to[row]
+            assert windows.least[row] <= before + after <= windows.most[row]
+            if not silent and windows.closed[row]:
+                assert before + after == windows.least[row] == windows.most[row]
 
 
 @pytest.mark.parametrize("waits", [2, 40])

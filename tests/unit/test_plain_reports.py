@@ -78,7 +78,7 @@ def test_findings_are_of_the_told_program_and_their_example_of_the_recording() -
     for rule, finding in given.items():
         assert 0 < finding.cost_ns < recorded[rule].cost_ns
         assert finding.saving is not None and (before := recorded[rule].saving) is not None
-        assert finding.saving.saved_ns < before.ns
+        assert finding.saving.saved_ns < before.saved_ns
         assert finding.example == recorded[rule].example
         assert finding.title != recorded[rule].title
 

@@ -315,6 +315,19 @@ def test_waits_and_signals_of_mtia_are_not_work(tmp_path: Path) -> None:
     assert trace.gpu_ops.kind.tolist() == [Kind.OTHER, Kind.COMPUTE]
 
 
+def test_copies_of_mtia_state_their_direction_in_an_argument(tmp_path: Path) -> None:
+    stated = [{"stream": 1, "size": 64, "direction": way} for way in ("HOST_TO_DEVICE", "DEVICE_TO_HOST", "SIDEWAYS")]
+    copies = [event("mtia_ccp_events", "dma_request", 5 + at, 1, args=args) for at, args in enumerate(stated)]
+    ops = read(tmp_path, document(copies)).gpu_ops
+    assert ops.kind.tolist() == [Kind.H2D, Kind.D2H, Kind.OTHER]
+    assert ops.bytes.tolist() == [64, 64, 64]
+    assert [ops.name(row) for row in range(3)] == [
+        "Memcpy HtoD (dma_request)",
+        "Memcpy DtoH (dma_request)",
+        "dma_request",
+    ]
+
+
 def test_all_kernels_of_a_graph_point_at_its_launch(tmp_path: Path) -> None:
     trace = read(
         tmp_path,

@@ -182,7 +182,9 @@ def test_start_up_lies_outside_the_steps() -> None:
     trace = periodic_steps(make_trace([*busy, *steps]))
     assert trace.period is not None and (trace.period.length, trace.period.repeats) == (4, 8)
     device = analyze_trace(trace).devices[0].result
-    assert device.lead_in_ns == 0 and device.outside == Outside(before_ns=50, after_ns=0, h2d_bytes=0, d2h_bytes=0)
+    assert device.lead_in_ns == 0 and device.outside == Outside(
+        unmeasured_ns=0, before_ns=50, after_ns=0, h2d_bytes=0, d2h_bytes=0
+    )
     assert [step.span_ns for step in device.steps[:-1]] == [100] * 7
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import statistics
 from pathlib import Path
 
 import pytest
@@ -90,6 +91,70 @@ def test_what_repeats_in_a_call_of_a_module_is_no_step(name: str) -> None:
     assert bool(steps_of(periodic_steps(trace))) != name.startswith("nn.Module")
 
 
+MARKS = ["", "Optimizer.step#SGD.step", "enumerate(DataLoader)#_MultiProcessingDataLoaderIter.__next__", "read"]
+
+
+@given(count=st.integers(4, 20), calls=st.integers(1, 3), mark=st.sampled_from(MARKS))
+def test_what_repeats_in_a_range_is_a_step_only_if_each_has_a_mark_of_an_iteration(
+    count: int, calls: int, mark: str
+) -> None:
+    """A range may be one call of a model, or the whole loop of a program."""
+    begins = [UNIT_NS * n for n in range(count * calls)]
+    ranges = [Host("run", begin, begin + count * UNIT_NS) for begin in begins[::count]]
+    notes = [Host(mark, begin + 81, begin + 85) for begin in begins if mark not in ("", "read")]
+    reads = [read(begin + 80) for begin in begins if mark == "read"]
+    ops = sorted([*units(count * calls), *reads], key=lambda op: op.start)
+    waits = [Host("cudaStreamSynchronize", op.start + 6, op.start + 8) for op in reads]
+    trace = periodic_steps(make_trace(ops, calls=waits, annotations=[*ranges, *notes]))
+    assert len(steps_of(trace)) == (count * calls if mark else 0)
+    assert mark or trace.period is None
+
+
+@given(count=st.integers(4, 20), range_name=st.sampled_from(["model_inference", MARKS[2]]))
+def test_what_repeats_in_one_range_on_the_cpu_is_no_step(count: int, range_name: str) -> None:
+    ops = [
+        Host(f"aten::{name}", 10 + 100 * n + 20 * k, 28 + 100 * n + 20 * k)
+        for n in range(count)
+        for k, name in enumerate("abcd")
+    ]
+    alone, within = (
+        periodic_steps(make_trace([], cpu_ops=ops, annotations=notes))
+        for notes in ([], [Host(range_name, 0, 100 * count + 20)])
+    )
+    assert len(steps_of(alone)) == count and not steps_of(within) and within.period is None
+
+
+@given(blocks=st.integers(3, 20), passes=st.integers(3, 9), cut=st.integers(0, 3))
+def test_blocks_of_a_model_on_the_cpu_are_no_steps_but_its_passes_are(blocks: int, passes: int, cut: int) -> None:
+    def calls(names: str) -> Trace:
+        ops = [Host(f"aten::{name}", 10 * n, 10 * n + 9) for n, name in enumerate(names)]
+        return periodic_steps(make_trace([], cpu_ops=ops))
+
+    model = "abcd" * blocks + "ef"
+    assert calls(model).period is None
+    found = steps_of(calls(model * passes + model[:cut]))
+    assert len(found) in (passes - 1, passes)
+
+
+@given(others=st.lists(st.integers(0, 8), min_size=8, max_size=20))
+def test_what_repeats_on_one_stream_is_no_step_if_the_work_on_others_does_not(others: list[int]) -> None:
+    ops = units(len(others))
+    for n, count in enumerate(others):
+        ops += [kernel(f"other{k}", 100 * n + 81 + 2 * k, 1)._replace(stream=9) for k in range(count)]
+    trace = periodic_steps(make_trace(sorted(ops, key=lambda op: op.start)))
+    launched = [4 + count for count in others[:-1]]
+    usual = statistics.median(launched)
+    alike = statistics.fmean(min(count, usual) / max(count, usual) for count in launched)
+    if trace.period is not None and trace.period.length == 4:
+        assert alike >= 0.7
+
+
+@pytest.mark.parametrize("threads", [1, 2])
+def test_requests_that_several_threads_launch_are_no_steps(threads: int) -> None:
+    ops = [op._replace(thread=1 + n // 4 % threads) for n, op in enumerate(units(12))]
+    assert bool(steps_of(periodic_steps(make_trace(ops)))) == (threads == 1)
+
+
 @pytest.mark.parametrize("iterations", [3, 4, 9])
 def test_an_iteration_ends_where_the_host_waits_though_it_launches_the_same_over_and_over(iterations: int) -> None:
     waits = [Host("cudaDeviceSynchronize", 600 * n - 8, 600 * n - 2) for n in range(1, iterations + 1)]
@@ -134,7 +199,11 @@ def test_what_lies_outside_is_that_of_brute_force(
 
     start = min(begin, *(op.start for op in moved)) if moved else begin
     assert device.outside == Outside(
-        before_ns=first - start, after_ns=max(ends) - last, h2d_bytes=total(Kind.H2D), d2h_bytes=total(Kind.D2H)
+        unmeasured_ns=0,
+        before_ns=first - start,
+        after_ns=max(ends) - last,
+        h2d_bytes=total(Kind.H2D),
+        d2h_bytes=total(Kind.D2H),
     )
     assert first - start + max(ends) - last + sum(step.span_ns for step in device.steps) == device.span_ns
 

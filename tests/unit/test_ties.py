@@ -83,7 +83,7 @@ def test_a_thread_by_itself_stays_and_the_interval_says_so() -> None:
     assert (graph.calls.handed_by < 0).all()
     result = predict(trace, ["faster-loader"]).result
     assert "does not show what 1 thread with" in " ".join(result.replay.reasons)
-    lucky = spread(graph, Stance.BEST, plain=False).calls
+    lucky = spread(graph, Stance.BEST, plain=False, changed=True).calls
     follows = lucky.handed_by >= 0
     assert follows.any() and (lucky.thread[follows] == 1).all() and (lucky.thread[lucky.handed_by[follows]] == 0).all()
 

@@ -48,7 +48,7 @@ def _communication(context: PageContext, device: Device) -> list[Component]:
 
 
 def _memory_work(context: PageContext, device: Device) -> list[Component]:
-    """Return what the exposed memory work in and between GPUs was, if there is any."""
+    """Return the kinds of exposed memory work in and between GPUs, if there is any."""
     exposed = device.buckets.exposed_other_ns
     if not exposed:
         return []

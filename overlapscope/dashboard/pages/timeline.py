@@ -14,7 +14,7 @@ from dash.development.base_component import Component
 
 from overlapscope import timeline as lanes
 from overlapscope.analysis.figures import Period, efficiency_shown, hidden_copy_shown
-from overlapscope.analysis.results import partition
+from overlapscope.analysis.results import by_subject, partition
 from overlapscope.base.words import Unit, clean, percent, share, unit_for
 from overlapscope.catalog.buckets import BUCKETS
 from overlapscope.dashboard import parts, render
@@ -22,6 +22,7 @@ from overlapscope.dashboard.callbacks import Callbacks, Number, Whole
 from overlapscope.dashboard.context import PageContext
 from overlapscope.documents.model import Bar, Part
 from overlapscope.errors import OverlapscopeError
+from overlapscope.report.charts import CAUSE_TITLES
 from overlapscope.timeline import Lanes
 
 _MOUNT = "function(config) { window.overlapscope.mountDashTimeline(config); return window.dash_clientside.no_update; }"
@@ -132,16 +133,11 @@ def _span(context: PageContext, drawn: Lanes, device: int, start_ns: int, end_ns
         facts.append(("comm under compute", percent(overlap.comm_compute_pct)))
     buckets = [_part(name, ns, period, unit, BUCKETS[name].id) for name, ns in partition(period).items()]
     tables = [_amounts("Where the time goes", buckets, unit, context.colors)]
-    for title, subject, by_cause in (
-        ("Exposed copy by cause", "exposed-copy", period.exposed_copy_by_cause),
-        ("Exposed communication by cause", "exposed-comm", period.exposed_comm_by_cause),
-        ("Other memory work by kind", "exposed-other", period.exposed_other_by_cause),
-        ("Idle by cause", "idle", period.idle_by_cause),
-    ):
+    for subject, by_cause in by_subject(period).items():
         causes = sorted(((cause, ns) for cause, ns in by_cause.items() if ns), key=lambda pair: -pair[1])
         if causes:
             amounts = [_part(cause, ns, period, unit, f"{subject}:{cause}") for cause, ns in causes]
-            tables.append(_amounts(title, amounts, unit, context.colors))
+            tables.append(_amounts(CAUSE_TITLES[subject], amounts, unit, context.colors))
     children: list[Component] = [
         html.Div([html.Strong("Selected time"), html.Span(note, className="timeline-note")]),
         *render.draw([Bar(tuple(buckets))], context.dark),
