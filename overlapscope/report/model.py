@@ -147,8 +147,9 @@ def _check_steps(device: Device) -> None:
         msgspec.ValidationError: A group does not have a number for each step, or the average step is not of whole
             steps that follow each other.
     """
-    groups = (*device.copies, *device.kernels, *device.host_stalls, *device.evidence)
-    columns = chain.from_iterable(msgspec.structs.astuple(group.by_step) for group in groups)
+    by_step: list[msgspec.Struct] = [group.by_step for group in (*device.copies, *device.kernels)]
+    by_step += [group.by_step for group in (*device.host_stalls, *device.evidence)]
+    columns = chain.from_iterable(map(msgspec.structs.astuple, by_step))
     if any(len(values) != len(device.steps) for values in columns):
         raise msgspec.ValidationError("Expected a number for each step - at `by_step`")
     whole = [number for number, step in enumerate(device.steps) if not step.partial]
