@@ -147,8 +147,10 @@ def _check_steps(device: Device) -> None:
         msgspec.ValidationError: A group does not have a number for each step, or the average step is not of whole
             steps that follow each other.
     """
-    by_step: list[msgspec.Struct] = [group.by_step for group in (*device.copies, *device.kernels)]
-    by_step += [group.by_step for group in (*device.host_stalls, *device.evidence)]
+    by_step: list[msgspec.Struct] = [group.by_step for group in device.copies]
+    by_step += [group.by_step for group in device.kernels]
+    by_step += [stall.by_step for stall in device.host_stalls]
+    by_step += [case.by_step for case in device.evidence]
     columns = chain.from_iterable(map(msgspec.structs.astuple, by_step))
     if any(len(values) != len(device.steps) for values in columns):
         raise msgspec.ValidationError("Expected a number for each step - at `by_step`")

@@ -2,13 +2,20 @@
 
 from __future__ import annotations
 
+import json
+from pathlib import Path
+
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+import overlapscope as ov
 from overlapscope.analysis import analyze_trace
 from overlapscope.analysis.average import in_frame
+from overlapscope.commands import main
+from overlapscope.report.model import to_json
 from overlapscope.trace.model import Kind
-from tests.support.helpers import Host, Op, Wait, make_trace
+from tests.support.helpers import TRACES, Host, Op, Wait, make_trace
 from tests.unit.test_sums import gpu_ops, host_events, running, steps, waits
 
 
@@ -133,3 +140,16 @@ def test_a_step_that_began_in_the_lead_in_is_partial(ahead: int) -> None:
     (device,) = analyze_trace(make_trace([lead_in, *launched], annotations=notes)).result.devices
     partial = [step.name for step in device.steps if step.partial]
     assert partial == ([f"ProfilerStep#{ahead}"] if ahead else [])
+
+
+@pytest.mark.parametrize("missing", ["per_step", "exposed_comm_by_cause"])
+def test_a_report_that_lacks_figures_is_to_be_made_again(
+    missing: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    written = json.loads(to_json(ov.analyze(TRACES / "pipeline_1stream.json.gz")))
+    del written["traces"][0]["devices"][0][missing]
+    path = tmp_path / "report.json"
+    path.write_text(json.dumps(written))
+    assert main(["check", str(path)]) == 2
+    error = capsys.readouterr().err
+    assert "not of this version" in error and missing in error and "analyze its traces again" in error

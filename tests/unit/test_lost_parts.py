@@ -332,17 +332,6 @@ def test_events_that_could_not_be_read_may_have_been_anything(tmp_path: Path) ->
     assert {status for what, (status, _) in judged(report).items() if what in RULES} == {"fail", "unknown"}
 
 
-def test_a_report_of_an_earlier_version_that_warns_of_a_loss_may_have_lost_anything(tmp_path: Path) -> None:
-    [trace] = read_report([write_steps(tmp_path / "trace.json")]).traces
-    checks = [msgspec.structs.replace(check, lost=None) for check in trace.trust.checks]
-    assert msgspec.structs.replace(trace.trust, checks=tuple(checks)).lost == set()
-    for number, each in enumerate(checks):
-        if each.id in ("dropped-ops", "durations"):
-            warned = [*checks]
-            warned[number] = msgspec.structs.replace(each, status="warn")
-            assert msgspec.structs.replace(trace.trust, checks=tuple(warned)).lost == set(WORDS)
-
-
 def test_the_documentation_says_what_rests_on_what() -> None:
     text = Path("docs/how-it-works/trust.md").read_text()
     _, _, section = text.partition("## Lost parts")
