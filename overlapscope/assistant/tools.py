@@ -24,7 +24,6 @@ from overlapscope.assistant.items import (
     without,
 )
 from overlapscope.base.words import did_you_mean, listed
-from overlapscope.catalog.earlier_names import current_rule
 from overlapscope.catalog.interventions import INTERVENTIONS
 from overlapscope.errors import NotInTrace, UsageError
 from overlapscope.inputs import read_baseline, read_report
@@ -140,7 +139,6 @@ class Tools(msgspec.Struct, frozen=True):
         page: PageNumber = 1,
     ) -> str:
         """List what costs time, the costliest first, with evidence, what to change, and place in the code."""
-        rule = current_rule(rule) if rule is not None else None
         if rule is not None and rule not in RULES:
             raise UsageError(f"there is no rule {rule!r}{did_you_mean(rule, RULES)}; rules: {', '.join(RULES)}.")
         report = self._report(path, plain_step_ns)

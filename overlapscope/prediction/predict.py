@@ -21,7 +21,7 @@ from overlapscope.base.intervals import I64
 from overlapscope.base.kept import kept
 from overlapscope.base.words import plural
 from overlapscope.catalog.advice import for_program
-from overlapscope.catalog.causes import CommCause, CopyCause, IdleCause
+from overlapscope.catalog.causes import CommCause, CopyCause, IdleCause, OtherCause
 from overlapscope.prediction.base import Base, on_device, prepare
 from overlapscope.prediction.calibration import Calibration
 from overlapscope.prediction.data_dependencies import BY_SHAPES
@@ -422,6 +422,7 @@ def _period(ns: dict[str, int]) -> Period:
         overlap=overlap,
         exposed_copy_by_cause={CopyCause.UNKNOWN: buckets.exposed_copy_ns},
         exposed_comm_by_cause={CommCause.UNKNOWN: buckets.exposed_comm_ns},
+        exposed_other_by_cause={OtherCause.UNKNOWN: buckets.exposed_other_ns},
         idle_by_cause={IdleCause.UNKNOWN: buckets.idle_ns},
         partial=False,
     )

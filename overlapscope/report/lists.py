@@ -38,7 +38,7 @@ _LINE: Final[dict[str, Any]] = {"id": "line", "long": "line of code", "width": 2
 
 def copies(section: DeviceReport, device: Device) -> Table:
     """Return the copies grouped by direction, memory kinds, devices and stream."""
-    unit = section.unit_of(max(device.overlap.copy_ns, device.overlap.p2p_ns or 0))
+    unit = section.unit_of(max(device.overlap.copy_ns, device.overlap.p2p_ns))
     return table_of(
         device.copies,
         column.text("copies", lambda group: group.direction, id="direction", width=90, heads=True),

@@ -40,7 +40,7 @@ def _idle(context: PageContext, device: Device) -> Component:
 def _communication(context: PageContext, device: Device) -> list[Component]:
     """Return the causes of exposed communication, if there is any."""
     exposed = device.buckets.exposed_comm_ns
-    if not exposed or not device.exposed_comm_by_cause:
+    if not exposed:
         return []
     when = "In each step nothing" if context.section.steps else "Nothing"
     note = f"{when} computes beside {part_of(exposed, device.engines.comm_ns)} of communication."
@@ -52,7 +52,7 @@ def _communication(context: PageContext, device: Device) -> list[Component]:
 def _memory_work(context: PageContext, device: Device) -> list[Component]:
     """Return the kinds of exposed memory work in and between GPUs, if there is any."""
     exposed = device.buckets.exposed_other_ns
-    if not exposed or not device.exposed_other_by_cause:
+    if not exposed:
         return []
     when = "In each step" if context.section.steps else "In all"
     note = f"{when}, only memory work in or between GPUs runs for {part_of(exposed, device.span_ns)}."
