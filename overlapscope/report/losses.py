@@ -24,11 +24,11 @@ def unmeasured_ns(device: Device) -> int:
 
 def lost_ns(device: Device) -> int:
     """Return the time in which the device doesn't compute, without what no order of the same work can change."""
-    buckets, overlap = device.buckets, device.overlap
+    buckets, by_cause = device.buckets, device.exposed_copy_by_cause
     # The lead-in cannot be judged.
     idle_ns = buckets.idle_ns - missing_ns(device) - device.idle_by_cause.get(IdleCause.LEAD_IN, 0)
-    copies_ns = overlap.busy_ns - overlap.ideal_ns - device.exposed_copy_by_cause.get(CopyCause.LEAD_IN, 0)
-    return max(0, copies_ns) + buckets.exposed_comm_ns + buckets.exposed_other_ns + idle_ns
+    fixed_ns = by_cause.get(CopyCause.LEAD_IN, 0) + by_cause.get(CopyCause.NO_COMPUTE, 0)
+    return buckets.exposed_copy_ns - fixed_ns + buckets.exposed_comm_ns + buckets.exposed_other_ns + idle_ns
 
 
 class Loss(Struct, frozen=True):
@@ -115,7 +115,7 @@ def of_device(device: Device, *, lost: bool, reach: str) -> list[Loss]:
 
 _UNKNOWN: Final[Mapping[str, str]] = {
     IdleCause.MISSING_OPS: "GPU ops are missing from the recording for {}",
-    IdleCause.UNRECORDED: "nothing was recorded for {}",
+    IdleCause.UNRECORDED: "{} are not in the recording, whose steps are shorter",
 }
 
 

@@ -190,7 +190,8 @@ def _why_and_remedy(section: DeviceReport, device: Device, first: Finding | None
     case = max(cases, key=lambda case: case.time_ns, default=None)
     place = None if case is None else case.where or case.op or case.call
     remedy = cause.helps(section.trace.environment.recorder)[0]
-    why = f"Why: {cause.meaning.rstrip('.')}: {duration(ns)} ({cause.id}).{_costliest(place)}"
+    a_step = " a step" if section.steps else ""
+    why = f"Why: {cause.meaning.rstrip('.')}: {duration(ns)}{a_step} ({cause.id}).{_costliest(place)}"
     return why, f"Next: {remedy}" if remedy else ""
 
 
