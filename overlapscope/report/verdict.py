@@ -104,6 +104,8 @@ def _judge(section: DeviceReport) -> Verdict:
         level = "unknown"
     if level == "good" and _unjudged_ns(device) >= UNJUDGED * device.span_ns * max(1, section.steps):
         level = "unknown"
+    if _too_short(section):
+        level = "unknown"
     if missing_ns(device) >= GOOD_BELOW * device.span_ns or lost_parts & FIGURES:
         # What is known to be lost stands; anything else may have been work.
         level = "poor" if known_ns >= POOR_FROM * device.span_ns else "unknown"
@@ -125,6 +127,19 @@ def _judge(section: DeviceReport) -> Verdict:
     cost = net_overlap.sentence(section)
     why, remedy = ("", "") if level == "recorded" else _why_and_remedy(section, device, first)
     return Verdict(level, section.title, lead, why, remedy, plain_sentence(section), doubt, steps, cost)
+
+
+_TOO_SHORT = 0.9
+"""Length of a step, as a share of the GPU's work in the recorded one, below which it can't be that of the program."""
+
+
+def _too_short(section: DeviceReport) -> bool:
+    """Return whether the step that the user passed is shorter than the GPU's work in it."""
+    device, window = section.device, section.window
+    plain, recorded = (None, None) if device is None or window is None else (device.plain, window.per_step)
+    if plain is None or recorded is None or not section.is_plain or plain.origin != "told":
+        return False
+    return plain.step_ns < _TOO_SHORT * (recorded.span_ns - recorded.buckets.idle_ns)
 
 
 UNJUDGED = 1.0
@@ -290,6 +305,8 @@ def plain_sentence(section: DeviceReport) -> str:
     length = takes(plain.step_ns, plain.low_ns, plain.high_ns, plain.origin)
     if section.is_plain:
         recorded = f"in the recording {what} takes {duration(plain.recorded_step_ns)}"
+        if _too_short(section):
+            recorded += ", and the GPU works for longer than that, so the length that you passed can't be right"
         return f"This is the program without the profiler, where {what} takes {length}; {recorded}."
     why = "" if section.page.recorded else " The recording cannot be replayed."
     return f"This is the recording. Without the profiler {what} takes {length}.{why}"

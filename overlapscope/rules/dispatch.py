@@ -6,10 +6,9 @@ from collections.abc import Iterable, Sequence
 
 import numpy as np
 
-from overlapscope.analysis.grouping import distinct, rows_by
+from overlapscope.analysis.grouping import distinct
 from overlapscope.analysis.host_work import backward_threads
-from overlapscope.analysis.late_launch import LAUNCH_PACE_NS
-from overlapscope.base.intervals import I64, covered, cut, union
+from overlapscope.base.intervals import I64, cut
 from overlapscope.base.words import duration, each, listed
 from overlapscope.catalog.devices import are_no_gpus
 from overlapscope.rules._claims import ClaimedPieces, Claims
@@ -51,9 +50,6 @@ _DROP = (
 
 
 def _draft(claims: Claims, pieces: ClaimedPieces) -> Draft:
-    slow_ns = _in_slow_calls(claims, pieces)
-    if 2 * slow_ns > pieces.time_ns:
-        return _of_slow_calls(claims, pieces, slow_ns)
     ops = claims.device.timeline.ops
     compute = np.flatnonzero(ops.kind == Kind.COMPUTE)
     row, _, _ = cut(ops.start_ns[compute], ops.end_ns[compute], claims.windows)
@@ -115,38 +111,6 @@ def _advice(
         return _COMPILED, (("graph",),)
     fuse = f" Pass fused=True to {listed(owner.optimizer for owner in fusible)}." if fusible else ""
     return f"{_COMPILE}{fuse}", None if fusible else (("graph",),)
-
-
-def _in_slow_calls(claims: Claims, pieces: ClaimedPieces) -> int:
-    """Return the time of the pieces inside calls of over `LAUNCH_PACE_NS`, except repeated launches of a kernel."""
-    calls, ops = claims.trace.runtime_calls, claims.trace.gpu_ops
-    slow = calls.end_ns - calls.start_ns > LAUNCH_PACE_NS
-    launched = np.flatnonzero(ops.launch >= 0)
-    launched = launched[np.lexsort((calls.start_ns[ops.launch[launched]], ops.name_id[launched]))]
-    repeats = np.append(False, np.diff(ops.name_id[launched]) == 0)[: len(launched)]
-    slow[ops.launch[launched[repeats]]] = False
-    rows = np.flatnonzero(slow)
-    total = 0
-    for thread, of_thread in rows_by(pieces.thread):
-        of_calls = rows[calls.thread[rows] == thread]
-        inside = union(calls.start_ns[of_calls], calls.end_ns[of_calls])
-        at_ns = pieces.at_ns[of_thread]
-        total += int(covered(inside, at_ns, at_ns + pieces.length_ns[of_thread]).sum())
-    return total
-
-
-def _of_slow_calls(claims: Claims, pieces: ClaimedPieces, slow_ns: int) -> Draft:
-    on_cuda = claims.trace.runtime_calls.named(lambda call: call.startswith("cu")).any()
-    eager = " CUDA_MODULE_LOADING=EAGER loads all modules at the start." if on_cuda else ""
-    return Draft(
-        title=f"The GPU waits {claims.time_a_step(pieces.time_ns)} while the host launches",
-        detail=f"{claims.time_a_step(slow_ns)} are inside calls of over {duration(LAUNCH_PACE_NS)}. A first launch "
-        "loads the kernel's module.",
-        advice="Launch each kernel once before the part that matters.\n"
-        f"Later launches of the same kernel take microseconds.{eager}",
-        for_all=True,
-        fixes=(),
-    )
 
 
 RULE = Rule(

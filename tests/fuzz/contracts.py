@@ -36,7 +36,7 @@ LARGE = 1 << 20
 WAITS = {"stream sync": "cudaStreamSynchronize", "device sync": "cudaDeviceSynchronize"}
 
 
-class Act(NamedTuple):
+class RandomAct(NamedTuple):
     """An act of the host in each step."""
 
     what: str
@@ -53,10 +53,10 @@ class Act(NamedTuple):
     """True if its records on the GPU are lost."""
 
 
-class Program(NamedTuple):
+class RandomProgram(NamedTuple):
     """A program, and how it is recorded."""
 
-    acts: tuple[Act, ...]
+    acts: tuple[RandomAct, ...]
     between: int
     """Number of acts, the last ones, between two steps."""
     stated: str
@@ -75,7 +75,7 @@ NAMES = {
 }
 
 
-def stages(act: Act) -> bool:
+def stages(act: RandomAct) -> bool:
     """Return whether the host waits for a copy in the call."""
     return act.memory == "Pageable" and (act.what == "download" or (act.what == "upload" and act.size > 1 << 16))
 
@@ -83,11 +83,11 @@ def stages(act: Act) -> bool:
 # -- Truth ----------------------------------------------------------------------------------------------
 
 
-def true_windows(program: Program) -> Windows:
+def true_windows(program: RandomProgram) -> Windows:
     """Return the windows of a step's copies, by following all paths. A set of ops is the bits of a number."""
     pending: Counter[tuple[int, int]] = Counter()
     events, host = dict[tuple[int, int], int](), 0
-    before, ops = list[int](), list[tuple[int, Act]]()
+    before, ops = list[int](), list[tuple[int, RandomAct]]()
     for step in range(STEPS):
         for act in program.acts:
             stream = act.device, act.stream
@@ -116,7 +116,7 @@ def true_windows(program: Program) -> Windows:
     return {key: sorted(each) for key, each in windows.items()}
 
 
-def _window(copy: int, act: Act, ops: list[tuple[int, Act]], before: list[int]) -> int:
+def _window(copy: int, act: RandomAct, ops: list[tuple[int, RandomAct]], before: list[int]) -> int:
     sides: Counter[tuple[int, bool]] = Counter()
     of_step: Counter[int] = Counter()
     for place, (step, other) in enumerate(ops):
@@ -127,7 +127,7 @@ def _window(copy: int, act: Act, ops: list[tuple[int, Act]], before: list[int]) 
     return sum(min(count, of_step[stream]) for (stream, _), count in sides.items())
 
 
-def waits(program: Program) -> Counter[str]:
+def waits(program: RandomProgram) -> Counter[str]:
     """Return the number of calls in which the host waits in a step, by name."""
     found: Counter[str] = Counter()
     events = {(act.device, act.event) for act in program.acts if act.what == "record"}
@@ -141,13 +141,13 @@ def waits(program: Program) -> Counter[str]:
     return found
 
 
-# -- Recording ------------------------------------------------------------------------------------------
+# -- Recording ----------------------------------------------------------------------------------------------
 
 
-class Recording:
+class RandomRecording:
     """A simulated recording, as events of Kineto."""
 
-    def __init__(self, program: Program, rng: random.Random) -> None:
+    def __init__(self, program: RandomProgram, rng: random.Random) -> None:
         self._program, self._rng = program, rng
         self.events: list[dict[str, Any]] = []
         self._now, self._correlation = 1e6, 1000
@@ -187,13 +187,13 @@ class Recording:
         self._now += us + 0.5
         return self._correlation
 
-    def _sync(self, kind: str, act: Act, correlation: int, **args: Any) -> None:
+    def _sync(self, kind: str, act: RandomAct, correlation: int, **args: Any) -> None:
         if self._program.stated != "nothing":
             lane = act.device, act.stream
             stated = {"device": act.device, "stream": act.stream, "correlation": correlation, "context": 1}
             self._event("cuda_sync", kind, self._now, 0.5, lane, cuda_sync_kind=kind, **stated | args)
 
-    def _do(self, act: Act) -> None:
+    def _do(self, act: RandomAct) -> None:
         stream, event = (act.device, act.stream), self._reached.get((act.device, act.event))
         if act.what in ("kernel", "graph", *COPIES):
             self._launch(act)
@@ -223,7 +223,7 @@ class Recording:
             until = max((end for (device, _), end in self._free.items() if device == act.device), default=0)
             self._sync("Context Sync", act, self._call(WAITS[act.what], max(2.0, until - self._now)), stream=-1)
 
-    def _launch(self, act: Act) -> None:
+    def _launch(self, act: RandomAct) -> None:
         stream, begun = (act.device, act.stream), self._now
         self._correlation += 1
         correlation, free = self._correlation, max(self._free[stream], begun + 4)
@@ -250,36 +250,39 @@ class Recording:
 # -- Programs -------------------------------------------------------------------------------------------
 
 
-def random_program(rng: random.Random) -> Program:
+def random_program(rng: random.Random) -> RandomProgram:
     """Return a program with at least one copy and some kernels."""
     devices = rng.choice((1, 1, 2))
     alike = rng.random() < 0.5
     acts = [_random_act(rng, devices, alike) for _ in range(rng.randint(4, 16))]
-    acts += [Act("kernel", us=rng.choice((10.0, 50.0))) for _ in range(rng.randint(1, 6))]
+    acts += [RandomAct("kernel", us=rng.choice((10.0, 50.0))) for _ in range(rng.randint(1, 6))]
     acts += [_random_copy(rng, 0, alike)]
     rng.shuffle(acts)
     if rng.random() < 0.6:
         acts = _prefetching(rng, acts)
     stated = rng.choice(("everything", "everything", "stream", "nothing"))
-    return Program(tuple(acts), rng.choice((0, 0, rng.randint(1, 3))), stated)
+    return RandomProgram(tuple(acts), rng.choice((0, 0, rng.randint(1, 3))), stated)
 
 
-def _prefetching(rng: random.Random, acts: list[Act]) -> list[Act]:
+def _prefetching(rng: random.Random, acts: list[RandomAct]) -> list[RandomAct]:
     """Return acts before which the compute stream waits for a copy of the step before, and which make the next."""
     at = rng.randrange(len(acts) + 1)
-    copy = [Act("upload", UPLOAD, us=rng.choice((30.0, 150.0)), op="aten::to"), Act("record", UPLOAD, event=5)]
-    return [Act("wait", COMPUTE, event=5), *acts[:at], *copy, *acts[at:]]
+    copy = [
+        RandomAct("upload", UPLOAD, us=rng.choice((30.0, 150.0)), op="aten::to"),
+        RandomAct("record", UPLOAD, event=5),
+    ]
+    return [RandomAct("wait", COMPUTE, event=5), *acts[:at], *copy, *acts[at:]]
 
 
-def _random_copy(rng: random.Random, device: int, alike: bool) -> Act:
+def _random_copy(rng: random.Random, device: int, alike: bool) -> RandomAct:
     what = rng.choice(("upload", "upload", "download", "peer"))
     memory = "Pageable" if what != "peer" and rng.random() < 0.1 else "Pinned"
     stream = rng.choice((UPLOAD, UPLOAD, DOWNLOAD, COMPUTE))
     op = "aten::copy_" if alike else f"aten::copy_{rng.randrange(3)}"
-    return Act(what, stream, device, memory=memory, op=op, us=rng.choice((15.0, 60.0, 200.0)))
+    return RandomAct(what, stream, device, memory=memory, op=op, us=rng.choice((15.0, 60.0, 200.0)))
 
 
-def _random_act(rng: random.Random, devices: int, alike: bool) -> Act:
+def _random_act(rng: random.Random, devices: int, alike: bool) -> RandomAct:
     device = rng.randrange(devices)
     what = rng.choice(
         ("kernel", "kernel", "kernel", "copy", "copy", "record", "wait", "record", "wait", "graph", "host")
@@ -290,10 +293,10 @@ def _random_act(rng: random.Random, devices: int, alike: bool) -> Act:
         what = rng.choice(("stream sync", "device sync", "event sync", "poll")) if rng.random() < 0.3 else "kernel"
     kernels = rng.randint(2, 4) if what == "graph" else 1
     streams = (COMPUTE, COMPUTE, SIDE) if what in ("kernel", "graph") else STREAMS
-    return Act(what, rng.choice(streams), device, rng.randrange(2), us=rng.choice((10.0, 50.0)), kernels=kernels)
+    return RandomAct(what, rng.choice(streams), device, rng.randrange(2), us=rng.choice((10.0, 50.0)), kernels=kernels)
 
 
-def edited(program: Program, rng: random.Random) -> tuple[Program, str]:
+def edited(program: RandomProgram, rng: random.Random) -> tuple[RandomProgram, str]:
     """Return a program after some edits, and their names."""
     names = []
     for _ in range(rng.choice((1, 1, 1, 2, 3))):
@@ -303,27 +306,27 @@ def edited(program: Program, rng: random.Random) -> tuple[Program, str]:
     return program, "+".join(names)
 
 
-def _places(program: Program, *whats: str) -> list[int]:
+def _places(program: RandomProgram, *whats: str) -> list[int]:
     return [place for place, act in enumerate(program.acts) if act.what in whats]
 
 
-def _put(program: Program, place: int, *acts: Act, instead: bool = False) -> Program:
+def _put(program: RandomProgram, place: int, *acts: RandomAct, instead: bool = False) -> RandomProgram:
     return program._replace(acts=(*program.acts[:place], *acts, *program.acts[place + instead :]))
 
 
-def merge_stream(program: Program, rng: random.Random) -> Program:
+def merge_stream(program: RandomProgram, rng: random.Random) -> RandomProgram:
     """Move a copy to the compute stream."""
     place = rng.choice(_places(program, *COPIES))
     return _put(program, place, program.acts[place]._replace(stream=COMPUTE), instead=True)
 
 
-def own_stream(program: Program, rng: random.Random) -> Program:
+def own_stream(program: RandomProgram, rng: random.Random) -> RandomProgram:
     """Move a copy to another stream of copies."""
     place = rng.choice(_places(program, *COPIES))
     return _put(program, place, program.acts[place]._replace(stream=rng.choice((UPLOAD, DOWNLOAD))), instead=True)
 
 
-def pageable(program: Program, rng: random.Random) -> Program:
+def pageable(program: RandomProgram, rng: random.Random) -> RandomProgram:
     """Take pinned memory from a copy."""
     if places := _places(program, "upload", "download"):
         place = rng.choice(places)
@@ -331,73 +334,75 @@ def pageable(program: Program, rng: random.Random) -> Program:
     return program
 
 
-def await_copy(program: Program, rng: random.Random) -> Program:
+def await_copy(program: RandomProgram, rng: random.Random) -> RandomProgram:
     """Let the compute stream wait for a copy, at once or later."""
     place = rng.choice(_places(program, *COPIES))
     act = program.acts[place]
     later = rng.randint(place + 1, min(len(program.acts), place + 4))
-    program = _put(program, later, Act("wait", COMPUTE, act.device, 7))
-    return _put(program, place + 1, Act("record", act.stream, act.device, 7))
+    program = _put(program, later, RandomAct("wait", COMPUTE, act.device, 7))
+    return _put(program, place + 1, RandomAct("record", act.stream, act.device, 7))
 
 
-def await_compute(program: Program, rng: random.Random) -> Program:
+def await_compute(program: RandomProgram, rng: random.Random) -> RandomProgram:
     """Let a copy wait for the compute stream."""
     place = rng.choice(_places(program, *COPIES))
     act = program.acts[place]
-    return _put(program, place, Act("record", COMPUTE, act.device, 8), Act("wait", act.stream, act.device, 8))
+    return _put(
+        program, place, RandomAct("record", COMPUTE, act.device, 8), RandomAct("wait", act.stream, act.device, 8)
+    )
 
 
-def add_wait_of_host(program: Program, rng: random.Random) -> Program:
+def add_wait_of_host(program: RandomProgram, rng: random.Random) -> RandomProgram:
     """Let the host wait anywhere, perhaps between steps."""
     what = rng.choice(("stream sync", "device sync", "event sync", "poll"))
     at, stream = rng.randrange(len(program.acts) + 1), rng.choice(STREAMS)
-    return _put(program, at, Act("record", stream, event=9), Act(what, stream, event=9))
+    return _put(program, at, RandomAct("record", stream, event=9), RandomAct(what, stream, event=9))
 
 
-def drop_wait(program: Program, rng: random.Random) -> Program:
+def drop_wait(program: RandomProgram, rng: random.Random) -> RandomProgram:
     """Drop a wait, which can only gain."""
     places = _places(program, "wait", "stream sync", "device sync", "event sync", "poll")
     return _put(program, rng.choice(places), instead=True) if places else program
 
 
-def move(program: Program, rng: random.Random) -> Program:
+def move(program: RandomProgram, rng: random.Random) -> RandomProgram:
     """Move an act to another place."""
     place = rng.randrange(len(program.acts))
     act = program.acts[place]
     return _put(_put(program, place, instead=True), rng.randrange(len(program.acts)), act)
 
 
-def small_copies(program: Program, rng: random.Random) -> Program:
+def small_copies(program: RandomProgram, rng: random.Random) -> RandomProgram:
     """Add many small copies."""
-    copies = [Act("upload", rng.choice(STREAMS), size=SMALL, us=2.0, op="aten::fill")] * rng.choice((1, 20))
+    copies = [RandomAct("upload", rng.choice(STREAMS), size=SMALL, us=2.0, op="aten::fill")] * rng.choice((1, 20))
     return _put(program, rng.randrange(len(program.acts) + 1), *copies)
 
 
-def scale(program: Program, rng: random.Random) -> Program:
+def scale(program: RandomProgram, rng: random.Random) -> RandomProgram:
     """Take another size of batch."""
     factor = rng.choice((0.06, 0.125, 0.5, 1.25))
     acts = (act._replace(size=max(1, int(act.size * factor)), us=act.us * factor) for act in program.acts)
     return program._replace(acts=tuple(act._replace(us=max(_least_us(act), act.us)) for act in acts))
 
 
-def other_times(program: Program, rng: random.Random) -> Program:
+def other_times(program: RandomProgram, rng: random.Random) -> RandomProgram:
     """Take other times."""
     acts = (act._replace(us=max(_least_us(act), act.us * rng.choice((0.3, 1, 3)))) for act in program.acts)
     return program._replace(acts=tuple(acts))
 
 
-def _least_us(act: Act) -> float:
+def _least_us(act: RandomAct) -> float:
     """Return the least time that an act may take on the GPU: copies faster than any link aren't believed."""
     return 2.0 + (act.size / 1e5 if act.what in COPIES else 0)
 
 
-def lose_records(program: Program, rng: random.Random) -> Program:
+def lose_records(program: RandomProgram, rng: random.Random) -> RandomProgram:
     """Lose the GPU's records of a copy."""
     place = rng.choice(_places(program, *COPIES))
     return _put(program, place, program.acts[place]._replace(lost=True), instead=True)
 
 
-def drop_copy(program: Program, rng: random.Random) -> Program:
+def drop_copy(program: RandomProgram, rng: random.Random) -> RandomProgram:
     """Drop a copy, unless it is the last one."""
     places = _places(program, *COPIES)
     return _put(program, rng.choice(places), instead=True) if len(places) > 1 else program
@@ -412,14 +417,14 @@ EDITS = (
 # -- Judgement ------------------------------------------------------------------------------------------
 
 
-def contract_of(program: Program, seed: int, folder: Path) -> Contract:
+def contract_of(program: RandomProgram, seed: int, folder: Path) -> Contract:
     """Return the contract of a program's recording."""
     path = folder / "recording.json"
-    path.write_bytes(msgspec.json.encode(Recording(program, random.Random(seed)).run()))
+    path.write_bytes(msgspec.json.encode(RandomRecording(program, random.Random(seed)).run()))
     return observe(load(path, cache=False, progress=False))
 
 
-def defects_of(program: Program, contract: Contract) -> Iterator[str]:
+def defects_of(program: RandomProgram, contract: Contract) -> Iterator[str]:
     """Yield the defects of a contract."""
     truth = true_windows(program)
     groups = {(group.kind, group.memory, group.op, group.bytes): group for group in contract.copies}
@@ -434,12 +439,12 @@ def defects_of(program: Program, contract: Contract) -> Iterator[str]:
                 yield f"{key}: beside {run.least} to {run.most} kernels instead of {right}"
 
 
-def is_sure(program: Program) -> bool:
+def is_sure(program: RandomProgram) -> bool:
     """Return whether a recording states what all waits are for."""
     return program.stated == "everything" and not any(act.what == "poll" for act in program.acts)
 
 
-def loss(before: Program, contract: Contract, after: Program) -> str:
+def loss(before: RandomProgram, contract: Contract, after: RandomProgram) -> str:
     """Return the part of a contract that a program loses; empty if it keeps all."""
     if waits(after) - waits(before):
         return "waits"
@@ -462,7 +467,7 @@ def loss(before: Program, contract: Contract, after: Program) -> str:
     return ""
 
 
-class Finding(NamedTuple):
+class ContractFinding(NamedTuple):
     """A pair that is judged wrongly."""
 
     what: str
@@ -471,13 +476,13 @@ class Finding(NamedTuple):
     detail: str
 
 
-def judged(seed: int, folder: Path) -> Iterator[tuple[str, Finding | None]]:
+def judged(seed: int, folder: Path) -> Iterator[tuple[str, ContractFinding | None]]:
     """Yield the verdict on each pair of a seed, with a finding if it is wrong."""
     rng = random.Random(seed)
     program = random_program(rng)
     contract = contract_of(program, seed, folder)
     for defect in defects_of(program, contract):
-        yield "contract", Finding("wrong contract", seed, "", defect)
+        yield "contract", ContractFinding("wrong contract", seed, "", defect)
     for number in range(EDITS_EACH):
         other, edits = edited(program, rng)
         promises = compare(contract, contract_of(other, seed + number + 1, folder))
@@ -485,24 +490,29 @@ def judged(seed: int, folder: Path) -> Iterator[tuple[str, Finding | None]]:
 
 
 def verdict_on(
-    before: Program, contract: Contract, after: Program, promises: tuple[Promise, ...], seed: int, edits: str
-) -> tuple[str, Finding | None]:
+    before: RandomProgram,
+    contract: Contract,
+    after: RandomProgram,
+    promises: tuple[Promise, ...],
+    seed: int,
+    edits: str,
+) -> tuple[str, ContractFinding | None]:
     """Return the verdict on a pair, with a finding if it is wrong."""
     results = {promise.result for promise in promises}
     verdict = "fail" if "lost" in results else "unknown" if "unknown" in results else "pass"
     lost = "records" if any(act.lost for act in after.acts) else loss(before, contract, after)
     said = "; ".join(promise.message for promise in promises if promise.result in ("lost", "unknown"))
     if lost and verdict == "pass":
-        return verdict, Finding("wrong pass", seed, edits, lost)
+        return verdict, ContractFinding("wrong pass", seed, edits, lost)
     if not lost and verdict == "fail":
-        return verdict, Finding("false alarm", seed, edits, said)
+        return verdict, ContractFinding("false alarm", seed, edits, said)
     dropped = len(_places(after, *COPIES)) < len(_places(before, *COPIES))
     if not lost and verdict == "unknown" and is_sure(before) and is_sure(after) and not dropped:
-        return verdict, Finding("needless doubt", seed, edits, said)
+        return verdict, ContractFinding("needless doubt", seed, edits, said)
     return f"{verdict} of a {'loss' if lost else 'program that keeps it'}", None
 
 
-def judge_seeds(seeds: range) -> tuple[Counter[str], list[Finding]]:
+def judge_seeds(seeds: range) -> tuple[Counter[str], list[ContractFinding]]:
     """Return the verdicts on the pairs of some seeds, and the findings."""
     tally, findings = Counter[str](), []
     with TemporaryDirectory(dir="/dev/shm" if Path("/dev/shm").is_dir() else None) as folder:
@@ -522,7 +532,7 @@ def main() -> int:
     args = parser.parse_args()
     end, begun = args.start + math.ceil(args.pairs / EDITS_EACH), time.monotonic()
     chunks = [range(start, min(end, start + 20)) for start in range(args.start, end, 20)]
-    tally, findings = Counter[str](), list[Finding]()
+    tally, findings = Counter[str](), list[ContractFinding]()
     with Pool(args.jobs) as pool:
         for part, found in pool.imap_unordered(judge_seeds, chunks):
             tally += part

@@ -12,7 +12,7 @@ from overlapscope import load
 from overlapscope.contracts.compare import compare
 from overlapscope.contracts.model import Contract
 from overlapscope.contracts.observe import observe
-from tests.fuzz.contracts import DOWNLOAD, LARGE, UPLOAD, Act, Program, contract_of, judge_seeds
+from tests.fuzz.contracts import DOWNLOAD, LARGE, UPLOAD, RandomAct, RandomProgram, contract_of, judge_seeds
 from tests.support.helpers import TRACES
 
 LOSSES = """
@@ -63,14 +63,16 @@ def test_random_programs_pass_unless_they_lose_something() -> None:
     assert sum(tally.values()) == 200 and len(tally) >= 4
 
 
-def prefetch(*acts: Act, size: int = LARGE, stream: int = UPLOAD, between: int = 0) -> Program:
+def prefetch(*acts: RandomAct, size: int = LARGE, stream: int = UPLOAD, between: int = 0) -> RandomProgram:
     """Return a program that uploads the next step's data on a stream, beside some kernels."""
-    copy = Act("upload", stream, size=size)
-    kernels = [Act("kernel")] * 6
-    return Program((Act("wait", event=5), *kernels, copy, Act("record", stream, event=5), *acts), between, "everything")
+    copy = RandomAct("upload", stream, size=size)
+    kernels = [RandomAct("kernel")] * 6
+    return RandomProgram(
+        (RandomAct("wait", event=5), *kernels, copy, RandomAct("record", stream, event=5), *acts), between, "everything"
+    )
 
 
-def results(before: Program, after: Program, folder: Path) -> dict[str, str]:
+def results(before: RandomProgram, after: RandomProgram, folder: Path) -> dict[str, str]:
     """Return the results of all promises that aren't just kept, by name."""
     contract, now = (contract_of(program, random.randrange(99), folder) for program in (before, after))
     return {each.name: each.result for each in compare(contract, now) if each.result != "kept"}
@@ -87,21 +89,21 @@ def test_another_batch_size_is_the_same_program(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("act", "lost"),
     [
-        (Act("poll", UPLOAD, event=9), "host sync cudaEventQuery"),
-        (Act("stream sync", UPLOAD), "host sync cudaStreamSynchronize"),
-        (Act("upload", size=4, op="aten::fill_"), "amount of H2D 4 B (aten::fill_)"),
+        (RandomAct("poll", UPLOAD, event=9), "host sync cudaEventQuery"),
+        (RandomAct("stream sync", UPLOAD), "host sync cudaStreamSynchronize"),
+        (RandomAct("upload", size=4, op="aten::fill_"), "amount of H2D 4 B (aten::fill_)"),
     ],
 )
 def test_what_the_host_does_in_a_step_or_before_the_next_one_is_judged(
-    act: Act, lost: str, between: int, tmp_path: Path
+    act: RandomAct, lost: str, between: int, tmp_path: Path
 ) -> None:
-    record = Act("record", UPLOAD, event=9)
+    record = RandomAct("record", UPLOAD, event=9)
     found = results(prefetch(record), prefetch(record, act, between=between), tmp_path)
     assert found.pop(lost) == "lost"
 
 
 def test_copies_between_gpus_have_promises(tmp_path: Path) -> None:
-    aside, merged = (prefetch(Act("peer", stream, op="aten::to")) for stream in (DOWNLOAD, 7))
+    aside, merged = (prefetch(RandomAct("peer", stream, op="aten::to")) for stream in (DOWNLOAD, 7))
     assert results(aside, merged, tmp_path) == {"overlap of P2P 1.05 MB (aten::to)": "lost"}
 
 
@@ -116,8 +118,8 @@ def test_copies_that_only_the_host_recorded_are_unknown(tmp_path: Path) -> None:
 
 def test_a_contract_without_promises_is_unknown_and_says_why(tmp_path: Path) -> None:
     acts = prefetch().acts
-    late = (*acts[:-2], Act("record", event=6), Act("wait", UPLOAD, event=6), *acts[-2:])
-    contract = contract_of(Program(late, 0, "stream"), 1, tmp_path)
+    late = (*acts[:-2], RandomAct("record", event=6), RandomAct("wait", UPLOAD, event=6), *acts[-2:])
+    contract = contract_of(RandomProgram(late, 0, "stream"), 1, tmp_path)
     (unknown,) = [each for each in compare(contract, contract) if each.result == "unknown"]
     assert unknown.message.startswith(
         "The contract promises no overlap. 1 copy a step promises nothing here: it ran beside no kernel, and the "

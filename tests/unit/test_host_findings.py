@@ -293,26 +293,6 @@ def test_the_engine_is_the_place_of_time_between_nodes() -> None:
     assert "By place: 45.9 ms (9 times) between nodes of the backward pass; 15.8 ms (9 times) AddmmBackward0" in detail
 
 
-@pytest.mark.parametrize("first", [True, False])
-def test_a_first_launch_that_takes_long_is_initialization_and_a_repeated_one_is_not(first: bool) -> None:
-    ops = [
-        Op(Kind.COMPUTE, at, at + MS, launch=(at - 8 * MS, at), name=f"kernel {at}" if first else "kernel")
-        for at in range(0, 100 * MS, 10 * MS)
-    ]
-    cpu_ops = [Host("aten::mm", op.start - 9 * MS + US, op.start + US) for op in ops]
-    advice = finding(make_trace(ops, cpu_ops=cpu_ops), "dispatch").advice
-    assert advice.startswith("Launch each kernel once" if first else "Launch less often")
-
-
-def test_only_cuda_gets_advice_on_its_settings() -> None:
-    for call, fits in (("cudaLaunchKernel", True), ("hipLaunchKernel", False)):
-        ops = [
-            Op(Kind.COMPUTE, at, at + MS, launch=(at - 8 * MS, at), name=f"kernel {at}", call=call)
-            for at in range(0, 100 * MS, 10 * MS)
-        ]
-        assert ("CUDA_MODULE_LOADING" in finding(make_trace(ops), "dispatch").advice) is fits
-
-
 # -- programs without a GPU -----------------------------------------------------------------------
 
 
