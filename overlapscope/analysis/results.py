@@ -55,6 +55,8 @@ class Plain(msgspec.Struct, frozen=True, kw_only=True):
     origin: PlainOrigin
     recorded_step_ns: int
     """Average step in the recording; the time after the lead-in if no step is judged."""
+    recorded_busy_ns: int
+    """Time of it in which the device works."""
     buckets: Buckets | None
     """Buckets of a step, which add up to `step_ns`; None if the recording can't be replayed and took less time than its
     ops do."""

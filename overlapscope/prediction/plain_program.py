@@ -154,6 +154,7 @@ def summary(recorded: Device, program: PlainProgram) -> Plain | None:
         high_ns=step.high_ns,
         origin=step.origin,
         recorded_step_ns=_judged_part(recorded).span_ns,
+        recorded_busy_ns=_judged_part(recorded).span_ns - _judged_part(recorded).buckets.idle_ns,
         buckets=None if figures is None else figures.buckets,
         exposed_copy_by_cause={} if figures is None else figures.exposed_copy_by_cause,
         exposed_comm_by_cause={} if figures is None else figures.exposed_comm_by_cause,

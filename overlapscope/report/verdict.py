@@ -135,11 +135,8 @@ _TOO_SHORT = 0.9
 
 def _too_short(section: DeviceReport) -> bool:
     """Return whether the step that the user passed is shorter than the GPU's work in it."""
-    device, window = section.device, section.window
-    plain, recorded = (None, None) if device is None or window is None else (device.plain, window.per_step)
-    if plain is None or recorded is None or not section.is_plain or plain.origin != "told":
-        return False
-    return plain.step_ns < _TOO_SHORT * (recorded.span_ns - recorded.buckets.idle_ns)
+    plain = None if section.device is None or not section.is_plain else section.device.plain
+    return plain is not None and plain.origin == "told" and plain.step_ns < _TOO_SHORT * plain.recorded_busy_ns
 
 
 UNJUDGED = 1.0
