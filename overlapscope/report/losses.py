@@ -57,7 +57,7 @@ _BOUND: Final[Mapping[str, str]] = {
 """Names of programs by the main cause of idle time."""
 
 
-_OF_HOST: Final[Mapping[str, str]] = {
+OF_HOST: Final[Mapping[str, str]] = {
     IdleCause.GRAPH_CAPTURE: "; for {time} the host captures a CUDA graph",
     IdleCause.FIRST_LAUNCH: "; for {time} the host launches kernels for the first time",
     IdleCause.NOT_RECORDED: "; what the host did was not recorded",
@@ -99,7 +99,7 @@ def of_device(device: Device, *, lost: bool, reach: str) -> list[Loss]:
         name, named_ns = by_name.most_common(1)[0] if by_name else ("", 0)
         clause = f"the GPU is idle for {reach}{duration(idle)} ({share(idle, span)}"
         mostly = most_ns > idle // 2
-        of_host = _OF_HOST.get(cause, ", mostly {cause}").format(cause=cause, time=duration(most_ns))
+        of_host = OF_HOST.get(cause, ", mostly {cause}").format(cause=cause, time=duration(most_ns))
         clause += f"{of_host})" if mostly else ")"
         found.append(Loss(idle, clause, name if named_ns > idle // 2 else "", is_idle=True))
     for unknown, ns in missing.items():

@@ -104,7 +104,7 @@ def _judge(section: DeviceReport) -> Verdict:
         level = "unknown"
     if level == "good" and _unjudged_ns(device) >= UNJUDGED * device.span_ns * max(1, section.steps):
         level = "unknown"
-    if _too_short(section):
+    if _too_short(section) or not (device.engines.sm_ns or device.overlap.copy_ns):
         level = "unknown"
     if missing_ns(device) >= GOOD_BELOW * device.span_ns or lost_parts & FIGURES:
         # What is known to be lost stands; anything else may have been work.
@@ -179,11 +179,13 @@ def _level(part: float) -> Level:
 def _why_and_remedy(section: DeviceReport, device: Device, first: Finding | None) -> tuple[str, str]:
     """Return what costs most and where, and what to do about it.
 
-    Both are about the first finding, unless a cause without a finding costs more than twice as much.
+    Both are about the first finding, unless a cause without a finding costs more than twice as much. Causes that are no
+    fault of the program come first if they cost more.
     """
     ns, subject, cause = losses.main_cause(device)
     unmeasured_ns = losses.unmeasured_ns(device)
-    if first is not None and 2 * section.per_step(first.cost_ns) >= max(ns, unmeasured_ns):
+    times = 1 if cause.id in losses.OF_HOST else 2
+    if first is not None and times * section.per_step(first.cost_ns) >= max(ns, unmeasured_ns):
         where = first.where
         place = where.line or where.op or where.call if where is not None else None
         # A fix that saves nothing by itself comes after one that may save something.
