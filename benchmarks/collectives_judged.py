@@ -186,5 +186,5 @@ def reproduced(out: Path, results: list[ProgramResult]) -> Iterator[tuple[Progra
 def _figures(report: RanksReport) -> tuple[float, float]:
     """Return the median rank's step, and the exposed communication of all ranks."""
     steps = [row.median_step_ns for row in report.ranks if row.median_step_ns is not None]
-    exposed_ns = report.communication.time.exposed_ns if report.communication is not None else 0
+    exposed_ns = report.communication.time.exposed_ns
     return (statistics.median(steps) if steps else 0.0), exposed_ns

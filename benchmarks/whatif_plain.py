@@ -16,10 +16,6 @@ from overlapscope.prediction import predict
 from overlapscope.prediction.result import WhatIf
 from overlapscope.reading import load
 
-_ALIKE = (0.85, 2.5)
-"""Between which multiples of the time without a profiler a recorded step is the same step; other variants were timed by
-the thousand copies and recorded by the hundred."""
-
 
 class PlainRow(Struct, frozen=True):
     """A pair, its prediction with the plain step told, and the plain step of the changed program."""
@@ -62,13 +58,10 @@ def laboratory_steps() -> dict[Path, int]:
     """Return the median step of each recorded variant without a profiler."""
     rows = {}
     place = TRACES / "laboratory"
-    for experiment in store.read(place).experiments:
+    for experiment in store.read(place, analyses=False).experiments:
         for variant in experiment.variants:
-            for analysis in variant.analyses:
-                plain_ns = round(variant.wall_ms.median * 1e6) if variant.wall_ms is not None else 0
-                low, high = (part * plain_ns for part in _ALIKE)
-                if analysis.step_ns is not None and low <= analysis.step_ns <= high:
-                    rows[place / analysis.trace] = plain_ns
+            if (plain_ns := experiment.plain_step_ns(variant)) is not None:
+                rows.update({place / trace: plain_ns for trace in variant.traces})
     return rows
 
 

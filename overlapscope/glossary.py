@@ -15,7 +15,6 @@ from overlapscope.catalog.buckets import BUCKETS, Bucket
 from overlapscope.catalog.causes import CAUSES, JOINED_COMM_CAUSES, WORK_UNKNOWN, Cause, CopyCause, Subject
 from overlapscope.catalog.changes import CHANGES, Change
 from overlapscope.catalog.checks import CHECKS, TrustCheck
-from overlapscope.catalog.earlier_names import current_rule
 from overlapscope.catalog.terms import TERMS
 from overlapscope.documents.model import Block, Code, Document, Heading, Items, Text
 from overlapscope.documents.table import Table, prose, rows, words
@@ -38,12 +37,10 @@ _BLAMED_BUCKETS: Final = {"compute": "kernels"}
 _OTHER_SPELLINGS: Final = {
     "efficiency": "overlap-efficiency",
     "exposed-other": "memset/d2d/p2p",
-    "memset/d2d": "memset/d2d/p2p",
     "bubble": "pipeline-bubble",
     "load": "load-of-experts",
 }
-"""Terms by their short forms in narrow tables, and by their names in JSON and in reports of earlier versions, in their
-plain spelling."""
+"""Terms by their short forms in narrow tables and their names in JSON, in their plain spelling."""
 
 
 class GlossaryEntry(Struct, frozen=True):
@@ -60,7 +57,7 @@ class GlossaryEntry(Struct, frozen=True):
 
 def explain(asked: str) -> Document:
     """Return all meanings of a word. Raise UsageError if no report uses it."""
-    word = _OTHER_SPELLINGS.get(_plain(asked), current_rule(_plain(asked)))
+    word = _OTHER_SPELLINGS.get(_plain(asked), _plain(asked))
     matches = [entry for entry in entries() if _plain(entry.word) == word]
     if not matches:
         hint = did_you_mean(_plain(asked), {_plain(entry.word) for entry in entries()})

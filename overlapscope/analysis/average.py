@@ -22,9 +22,8 @@ from overlapscope.base.intervals import I64
 from overlapscope.catalog.causes import (
     COMM_CAUSES,
     COPY_CAUSES,
-    EARLIER_IDLE_CAUSES,
+    IDLE_CAUSES,
     OTHER_CAUSES,
-    STORED_IDLE_CAUSES,
     CommCause,
     CopyCause,
     IdleCause,
@@ -32,13 +31,11 @@ from overlapscope.catalog.causes import (
 
 COPY_LENGTHS: Final = [f"copy:{cause}" for cause in COPY_CAUSES]
 """Names of the exposed copy time of each cause."""
-_COMM_WITHOUT_CAUSE: Final = "comm without cause"
-COMM_LENGTHS: Final = [*(f"comm:{cause}" for cause in COMM_CAUSES), _COMM_WITHOUT_CAUSE]
-"""Names of the exposed communication of each cause, and of that in reports of earlier versions, without causes."""
-_OTHER_WITHOUT_CAUSE: Final = "other without cause"
-OTHER_LENGTHS: Final = [*(f"other:{cause}" for cause in OTHER_CAUSES), _OTHER_WITHOUT_CAUSE]
-"""Names of the exposed memory work of each kind, and of that in reports of earlier versions, without kinds."""
-IDLE_LENGTHS: Final = [f"idle:{cause}" for cause in STORED_IDLE_CAUSES]
+COMM_LENGTHS: Final = [f"comm:{cause}" for cause in COMM_CAUSES]
+"""Names of the exposed communication of each cause."""
+OTHER_LENGTHS: Final = [f"other:{cause}" for cause in OTHER_CAUSES]
+"""Names of the exposed memory work of each kind."""
+IDLE_LENGTHS: Final = [f"idle:{cause}" for cause in IDLE_CAUSES]
 """Names of the idle time of each cause."""
 PARTS: Final = ("compute", *COMM_LENGTHS, *COPY_LENGTHS, *OTHER_LENGTHS, *IDLE_LENGTHS)
 """Parts of a span, which add up to it: the buckets, all but the first divided by cause."""
@@ -106,11 +103,9 @@ def _lengths(period: Period) -> list[int]:
     return [
         buckets.compute_ns,
         *(period.exposed_comm_by_cause.get(cause, 0) for cause in COMM_CAUSES),
-        buckets.exposed_comm_ns - sum(period.exposed_comm_by_cause.values()),
         *(period.exposed_copy_by_cause.get(cause, 0) for cause in COPY_CAUSES),
         *(period.exposed_other_by_cause.get(cause, 0) for cause in OTHER_CAUSES),
-        buckets.exposed_other_ns - sum(period.exposed_other_by_cause.values()),
-        *(period.idle_by_cause.get(cause, 0) for cause in STORED_IDLE_CAUSES),
+        *(period.idle_by_cause.get(cause, 0) for cause in IDLE_CAUSES),
         engines.sm_ns,
         engines.h2d_ns,
         engines.d2h_ns,
@@ -122,8 +117,8 @@ def _lengths(period: Period) -> list[int]:
         overlap.h2d_d2h_ns,
         overlap.exposed_h2d_ns,
         overlap.exposed_d2h_ns,
-        overlap.p2p_ns or 0,
-        overlap.exposed_p2p_ns or 0,
+        overlap.p2p_ns,
+        overlap.exposed_p2p_ns,
     ]
 
 
@@ -169,7 +164,6 @@ def average(steps: Sequence[Period], judged: Sequence[int]) -> PerStep | None:
     exposed_copy, exposed_comm, exposed_other, idle = (sum(ns[name] for name in names) for names in every)
     exposed_sum, comm_sum = (sum(sums[name] for name in names) for names in (COPY_LENGTHS, COMM_LENGTHS))
     serial_sum = sums["sm"] + sums["h2d"] + sums["d2h"]
-    of_earlier_version = any(period.overlap.p2p_ns is None for period in periods)
     buckets, engines, overlap = measured(
         {
             **ns,
@@ -193,21 +187,13 @@ def average(steps: Sequence[Period], judged: Sequence[int]) -> PerStep | None:
             hidden_copy_pct=percentage(sums["copy"] - exposed_sum, sums["copy"]),
             efficiency_pct=percentage(serial_sum - sums["busy"], serial_sum - sums["ideal"]),
             comm_compute_pct=percentage(sums["comm"] - comm_sum, sums["comm"]),
-            p2p_ns=None if of_earlier_version else ns["p2p"],
-            exposed_p2p_ns=None if of_earlier_version else ns["exposed_p2p"],
+            p2p_ns=ns["p2p"],
+            exposed_p2p_ns=ns["exposed_p2p"],
         ),
         exposed_copy_by_cause={str(cause): ns[f"copy:{cause}"] for cause in COPY_CAUSES},
-        exposed_comm_by_cause={}
-        if ns[_COMM_WITHOUT_CAUSE]
-        else {str(cause): ns[f"comm:{cause}"] for cause in COMM_CAUSES},
-        exposed_other_by_cause={}
-        if ns[_OTHER_WITHOUT_CAUSE]
-        else {str(cause): ns[f"other:{cause}"] for cause in OTHER_CAUSES},
-        idle_by_cause={
-            str(cause): ns[f"idle:{cause}"]
-            for cause in STORED_IDLE_CAUSES
-            if cause not in EARLIER_IDLE_CAUSES or ns[f"idle:{cause}"]
-        },
+        exposed_comm_by_cause={str(cause): ns[f"comm:{cause}"] for cause in COMM_CAUSES},
+        exposed_other_by_cause={str(cause): ns[f"other:{cause}"] for cause in OTHER_CAUSES},
+        idle_by_cause={str(cause): ns[f"idle:{cause}"] for cause in IDLE_CAUSES},
         host=_mean_host([step.host for step in periods]),
     )
 
@@ -324,30 +310,23 @@ def _copies(group: CopyGroup, rows: Sequence[int]) -> CopyGroup:
 
 
 def _judged_copies(group: CopyGroup) -> CopyGroup:
-    count, time_ns, exposed_ns = group.judged_count, group.judged_time_ns, group.judged_exposed_ns
-    if count is None or time_ns is None or exposed_ns is None:
-        return group
     moved, took = group.judged_bytes, group.judged_duration_ns
     return replace(
         group,
-        count=count,
+        count=group.judged_count,
         bytes=moved if group.bytes is not None else None,
-        time_ns=time_ns,
-        exposed_ns=exposed_ns,
+        time_ns=group.judged_time_ns,
+        exposed_ns=group.judged_exposed_ns,
         gb_per_s=moved / took if group.bytes is not None and took else None,
     )
 
 
 def _judged_stall(stall: HostStall) -> HostStall:
-    if stall.judged_count is None or stall.judged_wait_ns is None:
-        return stall
     # No call is blamed for idle time in the lead-in.
     return replace(stall, count=stall.judged_count, host_wait_ns=stall.judged_wait_ns)
 
 
 def _judged_kernels(group: KernelGroup) -> KernelGroup:
-    if group.judged_count is None or group.judged_time_ns is None:
-        return group
     return replace(group, count=group.judged_count, time_ns=group.judged_time_ns)
 
 
@@ -355,7 +334,7 @@ def _stall(stall: HostStall, rows: Sequence[int]) -> HostStall:
     each = stall.by_step
     return replace(
         stall,
-        count=_total(each.count, rows) if each.count else stall.count,
+        count=_total(each.count, rows),
         host_wait_ns=_mean(each.host_wait_ns, rows),
         idle_caused_ns=_mean(each.idle_caused_ns, rows),
     )

@@ -101,18 +101,18 @@ def analyze_device(
             result = replace(
                 result,
                 net_overlap=net_overlap(causes.timeline, judged, frame),
-                alone=None if step or range else _alone(trace, causes, result),
+                alone=_alone(trace, causes, result, windows),
             )
     return DeviceAnalysis(result=result, windows=windows, **asdict(causes))
 
 
-def _alone(trace: Trace, causes: Causes, result: Device) -> StepRange | None:
+def _alone(trace: Trace, causes: Causes, result: Device, windows: Intervals) -> StepRange | None:
     """Return the interval of a step without the profiler; None if the recorder timed steps."""
     if trace.plain_steps != PlainSteps():
         return None
     ops, notes = causes.timeline.ops, trace.annotations
     launches = distinct(ops.launch[(ops.kind == Kind.COMPUTE) & (ops.launch >= 0)])
-    host = causes.timeline.start_ns, causes.timeline.end_ns
+    host = int(windows.starts[0]), int(windows.ends[-1])
     if result.per_step is not None:
         first = result.per_step.first
         rows = causes.steps.row[first : first + result.per_step.steps]

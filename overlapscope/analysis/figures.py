@@ -68,9 +68,9 @@ class Overlap(msgspec.Struct, frozen=True, kw_only=True):
     """H2D copies outside compute and comm. Together with `exposed_d2h_ns` it exceeds the exposed copy if both are
     exposed at once."""
     exposed_d2h_ns: int
-    p2p_ns: int | None = None
-    """Time in which peer copies ran, which no other field of overlap counts; None in reports of earlier versions."""
-    exposed_p2p_ns: int | None = None
+    p2p_ns: int
+    """Time in which peer copies ran, which no other field of overlap counts."""
+    exposed_p2p_ns: int
     """Part of it outside compute and comm."""
 
 
@@ -105,10 +105,9 @@ class Period(msgspec.Struct, frozen=True, kw_only=True):
     engines: Engines
     overlap: Overlap
     exposed_copy_by_cause: dict[str, int]
-    exposed_comm_by_cause: dict[str, int] = {}
-    """Empty in reports of earlier versions."""
-    exposed_other_by_cause: dict[str, int] = {}
-    """Kinds of memory work, which add up to the bucket `exposed other`. Empty in reports of earlier versions."""
+    exposed_comm_by_cause: dict[str, int]
+    exposed_other_by_cause: dict[str, int]
+    """Kinds of memory work, which add up to the bucket `exposed other`."""
     idle_by_cause: dict[str, int]
     partial: bool
     """True if it began in the lead-in, so that a part of it was cut off."""
@@ -128,10 +127,9 @@ class PerStep(msgspec.Struct, frozen=True, kw_only=True):
     engines: Engines
     overlap: Overlap
     exposed_copy_by_cause: dict[str, int]
-    exposed_comm_by_cause: dict[str, int] = {}
-    """Empty in reports of earlier versions."""
-    exposed_other_by_cause: dict[str, int] = {}
-    """Kinds of memory work, which add up to the bucket `exposed other`. Empty in reports of earlier versions."""
+    exposed_comm_by_cause: dict[str, int]
+    exposed_other_by_cause: dict[str, int]
+    """Kinds of memory work, which add up to the bucket `exposed other`."""
     idle_by_cause: dict[str, int]
     host: HostTime | None = None
     """Host time; None if the ops of the launching thread were not recorded. `launches` is rounded."""

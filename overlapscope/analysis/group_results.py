@@ -53,11 +53,11 @@ class CopyGroup(msgspec.Struct, frozen=True, kw_only=True):
     """Bytes of the copies that begin after the lead-in and state their size."""
     judged_duration_ns: int
     """Sum of the durations of the copies in `judged_bytes`."""
-    judged_count: int | None = None
-    """Number of copies that begin after the lead-in; None in reports of earlier versions."""
-    judged_time_ns: int | None = None
+    judged_count: int
+    """Number of copies that begin after the lead-in."""
+    judged_time_ns: int
     """`time_ns` after the lead-in."""
-    judged_exposed_ns: int | None = None
+    judged_exposed_ns: int
     """`exposed_ns` after the lead-in."""
     by_step: CopiesByStep
 
@@ -65,8 +65,7 @@ class CopyGroup(msgspec.Struct, frozen=True, kw_only=True):
 class StallsByStep(msgspec.Struct, frozen=True, kw_only=True):
     """A host stall in each of `Device.steps`, in their order, cut at the steps' edges; calls count where they begin."""
 
-    count: tuple[int, ...] = ()
-    """Empty in reports of earlier versions."""
+    count: tuple[int, ...]
     host_wait_ns: tuple[int, ...]
     idle_caused_ns: tuple[int, ...]
 
@@ -83,9 +82,9 @@ class HostStall(msgspec.Struct, frozen=True, kw_only=True):
     """Time the host spent inside the call."""
     idle_caused_ns: int
     """Cost: GPU idle time that followed because the host could not launch in the meantime."""
-    judged_count: int | None = None
-    """Number of calls that begin after the lead-in; None in reports of earlier versions."""
-    judged_wait_ns: int | None = None
+    judged_count: int
+    """Number of calls that begin after the lead-in."""
+    judged_wait_ns: int
     """Time the host spent inside the call after the lead-in."""
     where: str | None
     """Python line, if stacks were recorded."""
@@ -125,8 +124,7 @@ class Evidence(msgspec.Struct, frozen=True, kw_only=True):
     """`rebuilt` if it is based on an event edge that the trace doesn't state."""
     example: Window
     """The longest single case."""
-    by_step: EvidenceByStep = EvidenceByStep(count=(), time_ns=())
-    """Empty in reports of earlier versions."""
+    by_step: EvidenceByStep
 
 
 class KernelsByStep(msgspec.Struct, frozen=True, kw_only=True):
@@ -148,9 +146,9 @@ class KernelGroup(msgspec.Struct, frozen=True, kw_only=True):
     count: int
     time_ns: int
     """Sum of the kernels' own durations, even if they ran side by side."""
-    judged_count: int | None = None
-    """Number of kernels that begin after the lead-in; None in reports of earlier versions."""
-    judged_time_ns: int | None = None
+    judged_count: int
+    """Number of kernels that begin after the lead-in."""
+    judged_time_ns: int
     """Sum of the durations of these kernels."""
     by_step: KernelsByStep
 

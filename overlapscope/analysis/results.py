@@ -60,8 +60,8 @@ class Plain(msgspec.Struct, frozen=True, kw_only=True):
     ops do."""
     exposed_copy_by_cause: dict[str, int]
     """Exposed copy by cause, which adds up to the bucket."""
-    exposed_comm_by_cause: dict[str, int] = {}
-    """Exposed communication by cause, which adds up to the bucket; empty in reports of earlier versions."""
+    exposed_comm_by_cause: dict[str, int]
+    """Exposed communication by cause, which adds up to the bucket."""
     idle_by_cause: dict[str, int]
     """Idle time by cause, which adds up to the bucket. `unknown` has the time that no replay explains."""
     program: Device | None = None
@@ -100,17 +100,16 @@ class Device(msgspec.Struct, frozen=True, kw_only=True):
     overlap: Overlap
     judged: Period | None
     """Figures without the lead-in; None if nothing is left."""
-    per_step: PerStep | None = None
+    per_step: PerStep | None
     """An average step; None if no step is whole, or a single step or range is analysed."""
-    outside: Outside | None = None
+    outside: Outside | None
     """Time and copies outside the steps; None without steps, or if a single step or range is analysed."""
     streams: tuple[StreamUse, ...]
     copies: tuple[CopyGroup, ...]
     exposed_copy_by_cause: dict[str, int]
-    exposed_comm_by_cause: dict[str, int] = {}
-    """Empty in reports of earlier versions."""
-    exposed_other_by_cause: dict[str, int] = {}
-    """Kinds of memory work, which add up to the bucket `exposed other`. Empty in reports of earlier versions."""
+    exposed_comm_by_cause: dict[str, int]
+    exposed_other_by_cause: dict[str, int]
+    """Kinds of memory work, which add up to the bucket `exposed other`."""
     idle_by_cause: dict[str, int]
     evidence: tuple[Evidence, ...]
     host_stalls: tuple[HostStall, ...]

@@ -68,15 +68,12 @@ def _spread(spans: Sequence[int], parts: Sequence[Mapping[str, int]]) -> Spread 
 
 
 def _parts(step: Period) -> dict[str, int]:
-    """Return the parts of a step: its buckets, divided by cause where they have causes."""
-    buckets = step.buckets
+    """Return the parts of a step: its buckets, all but the first divided by cause."""
     return {
-        "compute": buckets.compute_ns,
+        "compute": step.buckets.compute_ns,
         **{f"exposed copies ({cause})": ns for cause, ns in step.exposed_copy_by_cause.items()},
         **{f"exposed communication ({cause})": ns for cause, ns in step.exposed_comm_by_cause.items()},
-        **({} if step.exposed_comm_by_cause else {"exposed communication": buckets.exposed_comm_ns}),
         **{f"memory work of the GPU ({cause})": ns for cause, ns in step.exposed_other_by_cause.items()},
-        **({} if step.exposed_other_by_cause else {"memory work of the GPU": buckets.exposed_other_ns}),
         **{f"idle time ({cause})": ns for cause, ns in step.idle_by_cause.items()},
     }
 

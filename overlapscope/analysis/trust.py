@@ -23,7 +23,7 @@ from overlapscope.catalog.devices import as_recorded
 from overlapscope.catalog.recorders import recorder_by_id
 from overlapscope.trace import op_names
 from overlapscope.trace.lost import EVERYTHING, GPU_OPS, OF_KIND, WORDS, Part, in_order
-from overlapscope.trace.model import HostEvents, Index, Kind, Trace
+from overlapscope.trace.model import I64, HostEvents, Index, Kind, Trace
 
 CLOCK_TOLERANCE_NS = 50_000
 """CPU and GPU clocks are matched to some 10 us. A GPU op that begins before its launch by more than this is worth a
@@ -180,25 +180,22 @@ def _timeless(trace: Trace) -> tuple[Counter[Part], set[Part]]:
     )
     touched = {*+timeless}
     for part, table in hosts if not coarse else ():
-        rows = np.flatnonzero(table.end_ns == table.start_ns)
-        timeless[part] += len(rows)
-        if _longest(table, rows) > UNTOUCHED_SHARE * _longest(table, np.arange(len(table))):
+        none = table.end_ns == table.start_ns
+        if not none.any():
+            continue
+        timeless[part] = int(none.sum())
+        longest_ns, of_step = _longest(table), part == "ranges" and (is_step(table) & none).any()
+        if of_step or longest_ns[none].sum() > UNTOUCHED_SHARE * longest_ns.sum():
             touched.add(part)
-    if (
-        timeless["ranges"]
-        and (is_step(trace.annotations) & (trace.annotations.end_ns == trace.annotations.start_ns)).any()
-    ):
-        touched.add("ranges")
     return +timeless, touched
 
 
-def _longest(table: HostEvents, rows: Index) -> int:
-    """Return how long events of the host may have lasted at most: each until the next one on its thread began."""
-    longest = 0
+def _longest(table: HostEvents) -> I64:
+    """Return the maximum possible length of each event of the host: until the next one on its thread began."""
+    longest = np.zeros(len(table), np.int64)
     for _, of_thread in rows_by(table.thread):
         start = table.start_ns[of_thread]
-        until = np.append(start[1:], max(int(table.end_ns[of_thread].max()), int(start[-1])))
-        longest += int((until - start)[np.isin(of_thread, rows)].sum())
+        longest[of_thread] = np.append(start[1:], max(int(table.end_ns[of_thread].max()), int(start[-1]))) - start
     return longest
 
 

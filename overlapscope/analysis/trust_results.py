@@ -7,8 +7,7 @@ from typing import Literal
 
 import msgspec
 
-from overlapscope.catalog.checks import check_by_id
-from overlapscope.trace.lost import EVERYTHING, Part, in_order
+from overlapscope.trace.lost import Part, in_order
 
 
 class Check(msgspec.Struct, frozen=True, kw_only=True):
@@ -17,14 +16,14 @@ class Check(msgspec.Struct, frozen=True, kw_only=True):
     id: str
     status: Literal["ok", "warn", "fail"]
     detail: str
-    lost: tuple[Part, ...] | None = None
+    lost: tuple[Part, ...] | None
     """Parts of the recording that may be lost or wrong, so that everything based on them is unknown; null if there are
     none."""
 
     @classmethod
     def ok(cls, id: str, detail: str) -> Check:
         """Return a check that found nothing."""
-        return cls(id=id, status="ok", detail=detail)
+        return cls(id=id, status="ok", detail=detail, lost=None)
 
     @classmethod
     def warn(cls, id: str, detail: str, lost: Iterable[Part] | None = None) -> Check:
@@ -38,14 +37,8 @@ class Check(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def lost_parts(self) -> frozenset[Part]:
-        """Return `lost`.
-
-        Reports of earlier versions don't state it; for them it is everything if anything may be lost.
-        """
-        if self.lost is not None:
-            return frozenset(self.lost)
-        unsaid = self.status == "fail" or (self.status == "warn" and check_by_id(self.id).warns_of_loss)
-        return EVERYTHING if unsaid else frozenset()
+        """Return `lost`, empty if there are none."""
+        return frozenset(self.lost or ())
 
 
 class Trust(msgspec.Struct, frozen=True, kw_only=True):

@@ -24,7 +24,6 @@ from overlapscope.assistant.items import (
     without,
 )
 from overlapscope.base.words import did_you_mean, listed
-from overlapscope.catalog.earlier_names import current_rule
 from overlapscope.catalog.interventions import INTERVENTIONS
 from overlapscope.errors import NotInTrace, UsageError
 from overlapscope.inputs import read_baseline, read_report
@@ -35,6 +34,7 @@ from overlapscope.reading.file_names import file_and_part
 from overlapscope.reading.kinds import kind_of
 from overlapscope.report.model import Report, build
 from overlapscope.report.page import DeviceReport, Page
+from overlapscope.report.tables import findings_note
 from overlapscope.report.verdict import judge
 from overlapscope.rules import RULES
 from overlapscope.rules.finding import Finding
@@ -139,7 +139,6 @@ class Tools(msgspec.Struct, frozen=True):
         page: PageNumber = 1,
     ) -> str:
         """List what costs time, the costliest first, with evidence, what to change, and place in the code."""
-        rule = current_rule(rule) if rule is not None else None
         if rule is not None and rule not in RULES:
             raise UsageError(f"there is no rule {rule!r}{did_you_mean(rule, RULES)}; rules: {', '.join(RULES)}.")
         report = self._report(path, plain_step_ns)
@@ -168,7 +167,8 @@ class Tools(msgspec.Struct, frozen=True):
             "saves_ns": "what the fix saves of an average step (of the recording, without steps), by replay, and its "
             "interval; null if unknown, and then at most the cost; do not add up"
         }
-        return answer(head, items, figures=_SPOKEN, unknown=doubts_about(report), called="findings", page=page)
+        unknown = [*doubts_about(report), *filter(None, [findings_note(report.traces, report.findings)])]
+        return answer(head, items, figures=_SPOKEN, unknown=unknown, called="findings", page=page)
 
     def explain(
         self,

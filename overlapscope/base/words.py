@@ -93,11 +93,16 @@ def between(low_ns: int, high_ns: int) -> str:
     return f"{_three_digits(high_ns).number(low_ns)} to {duration(high_ns)}"
 
 
-def saved_between(low_ns: int, high_ns: int) -> str:
-    """Return the interval of a saving: `5.90 to 7.01 ms`, or `at most 409 us, or costs up to 740 us`."""
+def saved_between(low_ns: int, value_ns: int, high_ns: int) -> str:
+    """Return the interval of a saving beside its value: `5.90 to 7.01 ms`, or `at most 409 us, or costs up to 740 us`.
+
+    Ends that look like the value are left out.
+    """
+    low, value, high = (duration(max(0, ns)) for ns in (low_ns, value_ns, high_ns))
     if low_ns > 0:
-        return between(low_ns, high_ns)
-    return f"at most {duration(max(0, high_ns))}{f', or costs up to {duration(-low_ns)}' if low_ns < 0 else ''}"
+        return "" if low == high else between(low_ns, high_ns)
+    parts = [] if high == value else [f"at most {high}"]
+    return ", ".join([*parts, f"or costs up to {duration(-low_ns)}" if low_ns < 0 else "or nothing"])
 
 
 def percent(value: float | None) -> str:

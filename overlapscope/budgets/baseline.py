@@ -66,7 +66,7 @@ class BaselineSeries(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tr
     values: tuple[float | None, ...]
     """Values in nanoseconds, percent or 1e9 bytes per second; null for a percentage of nothing."""
     wholes: tuple[float, ...] | None = None
-    """Nanoseconds that each value is a share of; None for times, and in files of earlier versions."""
+    """Nanoseconds that each value is a share of; None for times."""
 
 
 class Baseline(ProgramIdentity, frozen=True, kw_only=True, forbid_unknown_fields=True):

@@ -34,7 +34,6 @@ from overlapscope.budgets.tables import (
     wrong_value,
 )
 from overlapscope.budgets.verdicts import Unit
-from overlapscope.catalog.earlier_names import current_rules
 from overlapscope.errors import ConfigError
 from overlapscope.reading.communication import comm_patterns
 
@@ -98,9 +97,7 @@ def from_mapping(
         baseline=None if top.baseline is None else Path(top.baseline),
         contract=None if top.contract is None else Path(top.contract),
         budgets=budgets,
-        forbid=tuple(
-            dict.fromkeys(id for text in top.forbid or () for id in rules_named(text, str(location.at("forbid"))))
-        ),
+        forbid=tuple(dict.fromkeys(rule_named(text, str(location.at("forbid"))) for text in top.forbid or ())),
         communication=None
         if top.communication is None
         else comm_patterns(top.communication, str(location.at("communication"))),
@@ -147,20 +144,19 @@ def _limit_key(operator: str, change: str | None, metric: Metric, location: Conf
     return _relative_key(metric)
 
 
-def rules_named(text: str, source: str) -> tuple[str, ...]:
-    """Return the current ids of a rule that can be forbidden, which the user may name by an earlier id.
+def rule_named(text: str, source: str) -> str:
+    """Return the id of a rule that can be forbidden.
 
     Raises:
         ConfigError: There is no such rule, or it cannot be forbidden.
     """
     from overlapscope.rules import RULES
 
-    ids = current_rules(text)
-    if ids[0] not in RULES:
+    if text not in RULES:
         raise ConfigError(f"{source}: {no_such('rule', text, RULES)}.")
-    if "overlap-achieved" in ids:
+    if text == "overlap-achieved":
         raise ConfigError(f"{source}: {text!r} is good news, so it cannot be forbidden.")
-    return ids
+    return text
 
 
 def _given(table: Struct, *keys: str) -> dict[str, Any]:
@@ -280,7 +276,7 @@ def _exemption(content: Mapping[str, Any], at: ConfigLocation) -> Exemption:
     if (table.budget is None) == (table.rule is None):
         raise at.error("needs either a budget or a rule, from which it is an exception")
     if table.rule is not None and not any(character in table.rule for character in "*?["):
-        rules_named(table.rule, str(at.at("rule")))
+        rule_named(table.rule, str(at.at("rule")))
     if table.reason is None:
         raise at.at("reason").error("is missing; say in a sentence why it is accepted")
     if table.until is None:

@@ -283,7 +283,7 @@ def baseline_document(baseline: Baseline) -> Document:
     blocks: list[Block] = [_made_on(baseline)]
     blocks += [_metrics(baseline, device.rank, device.device) for device in baseline.devices]
     blocks += map(Text, doubts(baseline))
-    return Document("overlapscope baseline", tuple(blocks))
+    return Document("overlapscope check --show-baseline", tuple(blocks))
 
 
 def _made_on(baseline: Baseline) -> Table:

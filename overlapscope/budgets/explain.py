@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import datetime
-from collections.abc import Iterator
 from fnmatch import fnmatchcase
 
 from msgspec import Struct
@@ -13,10 +12,9 @@ from overlapscope.budgets.baseline import Baseline
 from overlapscope.budgets.check import Job, Judgement
 from overlapscope.budgets.places import place_words
 from overlapscope.budgets.quantity import show
-from overlapscope.budgets.rulings import Ruling, forbidden
+from overlapscope.budgets.rulings import Ruling
 from overlapscope.budgets.settings import DEFAULT_FLOOR_PCT, Budget, Settings
 from overlapscope.budgets.verdicts import BudgetVerdict
-from overlapscope.catalog.earlier_names import ids_of
 from overlapscope.errors import UsageError
 from overlapscope.report.model import Report
 from overlapscope.rules import RULES
@@ -57,22 +55,13 @@ def explain(
     wanted = [
         ruled
         for ruled in judged
-        if any(name == budget or fnmatchcase(name, budget) for name in _spellings(ruled.verdict))
+        if any(name == budget or fnmatchcase(name, budget) for name in (ruled.verdict.budget, ruled.verdict.metric))
     ]
     if not wanted:
         listed = ", ".join(clean(name, 80) for name in dict.fromkeys(ruled.verdict.budget for ruled in judged))
         raise UsageError(f"there is no budget {budget!r}{did_you_mean(budget, names)}; budgets: {listed or 'none'}.")
     by_default = not (settings or Settings()).forbid
     return tuple(_explained(job.report, ruled, by_default=by_default) for ruled in wanted)
-
-
-def _spellings(verdict: BudgetVerdict) -> Iterator[str]:
-    """Yield the names of a budget and its metric, and those that they have with an earlier id of a forbidden rule."""
-    yield verdict.budget
-    yield verdict.metric
-    if verdict.metric in RULES:
-        for id in ids_of(verdict.metric):
-            yield from (id, forbidden(id))
 
 
 def _explained(report: Report, judged: Judgement, *, by_default: bool) -> Explanation:

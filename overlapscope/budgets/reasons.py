@@ -15,7 +15,7 @@ from overlapscope.budgets.metrics import DIRECTIONS, Blame
 from overlapscope.budgets.places import JudgedPlace
 from overlapscope.budgets.samples import Spent
 from overlapscope.budgets.verdicts import FailureReason
-from overlapscope.catalog.causes import CAUSES, Subject, states_comm_causes
+from overlapscope.catalog.causes import CAUSES, Subject
 from overlapscope.report.model import Report
 from overlapscope.rules.finding import Finding
 
@@ -121,10 +121,6 @@ class _ReasonFinder(Struct, frozen=True, eq=False):
         metric = self.place.budget.what
         now = self.now.by_cause(blame, metric)
         past = None if self.before is None else self.before.by_cause(blame, metric)
-        if past is not None and blame == "exposed-comm" and not states_comm_causes(past, now):
-            title, grown_ns = self._took(_words(blame), round(sum(now.values())), sum(past.values()))
-            yield FailureReason(title=title, detail="", time_ns=grown_ns)
-            return
         for cause, mean_ns in now.items():
             each_ns = round(mean_ns)
             if each_ns:

@@ -26,9 +26,8 @@ from overlapscope.budgets.metrics import DIRECTIONS, METRICS, Blame, Direction, 
 from overlapscope.catalog.causes import (
     COMM_CAUSES,
     COPY_CAUSES,
+    IDLE_CAUSES,
     STALL_CAUSES,
-    STORED_IDLE_CAUSES,
-    CommCause,
     IdleCause,
     Subject,
 )
@@ -152,6 +151,8 @@ def of_host(host: HostUse, *, skip: int = 0) -> tuple[Sample, ...]:
             engines=engines,
             overlap=overlap,
             exposed_copy_by_cause={},
+            exposed_comm_by_cause={},
+            exposed_other_by_cause={},
             idle_by_cause={IdleCause.DATA_LOADING: step.loading_ns},
             partial=False,
         )
@@ -166,7 +167,7 @@ class Spent(Struct, frozen=True):
     exposed_copy: Mapping[str, float]
     """Exposed copy time by cause."""
     exposed_comm: Mapping[str, float]
-    """Exposed communication by cause; all of it `unknown` in reports and baselines of older versions."""
+    """Exposed communication by cause."""
     idle: Mapping[str, float]
     compute: float
     copy: float
@@ -209,15 +210,11 @@ def spent(measured: Measurements, direction: Direction | None) -> Spent:
         numbers = measured(METRICS[metric], direction, cause).numbers
         return fmean(numbers) if numbers else 0.0
 
-    exposed_comm = {str(cause): mean("exposed_comm_time", None, cause) for cause in COMM_CAUSES}
-    exposed_comm_ns = mean("exposed_comm_time")
-    if exposed_comm_ns and not any(exposed_comm.values()):
-        exposed_comm = {CommCause.UNKNOWN: exposed_comm_ns}
     return Spent(
         span=mean("step_time"),
         exposed_copy={str(cause): mean("exposed_copy_time", None, cause) for cause in COPY_CAUSES},
-        exposed_comm=exposed_comm,
-        idle={str(cause): mean("idle_time", None, cause) for cause in STORED_IDLE_CAUSES},
+        exposed_comm={str(cause): mean("exposed_comm_time", None, cause) for cause in COMM_CAUSES},
+        idle={str(cause): mean("idle_time", None, cause) for cause in IDLE_CAUSES},
         compute=mean("compute_time"),
         copy=mean("copy_time", direction),
     )

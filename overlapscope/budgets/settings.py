@@ -18,7 +18,6 @@ from overlapscope.budgets.metrics import METRICS, Direction, Metric
 from overlapscope.budgets.quantity import exact
 from overlapscope.budgets.samples import Series
 from overlapscope.budgets.verdicts import Level, Subject
-from overlapscope.catalog.earlier_names import ids_of
 from overlapscope.reading.communication import Patterns
 from overlapscope.rules import RULES
 
@@ -231,7 +230,7 @@ class Exemption(Narrowed, frozen=True, kw_only=True):
         """
         if budget is None or self.rule is not None:
             pattern = self.rule
-            return budget is None and pattern is not None and any(fnmatchcase(id, pattern) for id in ids_of(metric))
+            return budget is None and pattern is not None and fnmatchcase(metric, pattern)
         pattern = self.budget or ""
         return budget == pattern or fnmatchcase(budget, pattern) or fnmatchcase(metric, pattern)
 

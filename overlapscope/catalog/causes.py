@@ -83,33 +83,21 @@ class IdleCause(StrEnum):
     MISSING_OPS = "missing-ops"
     UNRECORDED = "unrecorded"
     UNKNOWN = "unknown"
-    LAUNCH_BOUND = "launch-bound"
-    HOST_COMPUTE = "host-compute"
 
 
 WORK_UNKNOWN = frozenset({IdleCause.MISSING_OPS, IdleCause.UNRECORDED})
 """Causes of time that is in the idle bucket, although the GPU may have worked."""
-EARLIER_IDLE_CAUSES = (IdleCause.LAUNCH_BOUND, IdleCause.HOST_COMPUTE)
-"""Causes that only reports of earlier versions have; `python`, `dispatch`, `cpu-ops` and others divide their time."""
 COPY_CAUSES = tuple(CopyCause)
 JOINED_COMM_CAUSES = (CommCause.STRAGGLER, CommCause.MESSAGE_WAIT, CommCause.TRANSFER)
 """Causes that need the other ranks' traces."""
 COMM_CAUSES = tuple(cause for cause in CommCause if cause not in JOINED_COMM_CAUSES)
 """Causes that the trace of a single rank can show."""
-IDLE_CAUSES = tuple(cause for cause in IdleCause if cause not in EARLIER_IDLE_CAUSES)
-"""Causes that an analysis can find."""
-STORED_IDLE_CAUSES = (*IDLE_CAUSES, *EARLIER_IDLE_CAUSES)
-"""Causes that stored reports may have."""
+IDLE_CAUSES = tuple(IdleCause)
 OTHER_CAUSES = tuple(OtherCause)
 COPY_RANK = {cause: rank for rank, cause in enumerate(COPY_CAUSES)}
 COMM_RANK = {cause: rank for rank, cause in enumerate(COMM_CAUSES)}
 OTHER_RANK = {cause: rank for rank, cause in enumerate(OTHER_CAUSES)}
 IDLE_RANK = {cause: rank for rank, cause in enumerate(IDLE_CAUSES)}
-
-
-def states_comm_causes(*by_cause: Mapping[str, float]) -> bool:
-    """Return whether all of these give exposed communication by cause; reports of older versions don't."""
-    return all(any(cause != CommCause.UNKNOWN for cause in times) for times in by_cause)
 
 
 class Cause(Struct, frozen=True):
@@ -599,7 +587,11 @@ IDLE: Final = _by_id(
         evidence="nothing was recorded of what the launching thread did",
         colors=("#b9bfa8", "#5d6350"),
         remedy="Record what the host does: with CPU activities (ProfilerActivity.CPU), or with `overlapscope run`.",
-        elsewhere=("Record what the host does: `overlapscope run` records the ops and the Python of PyTorch.", ""),
+        elsewhere=(
+            "Record what the host does: with `overlapscope run` if it is PyTorch's, else with ranges around the "
+            "program's phases (NVTX, jax.profiler.TraceAnnotation).",
+            "",
+        ),
         by_host=True,
     ),
     Cause(
@@ -624,29 +616,8 @@ IDLE: Final = _by_id(
         colors=("#a6a6a6", "#787878"),
         by_host=True,
     ),
-    Cause(
-        IdleCause.LAUNCH_BOUND,
-        meaning="In reports of earlier versions: `dispatch` and `python` while the host launched as fast as it could.",
-        evidence="launches followed one another as fast as the host could issue them",
-        colors=("#747c8f", "#a5adbf"),
-        remedy="Use CUDA graphs or torch.compile.",
-        fixing="Launching with less work on the host (CUDA graphs, torch.compile)",
-        elsewhere=("Use CUDA graphs.", "Launching with less work on the host (CUDA graphs)"),
-        explained_by=("dispatch", "tiny-copies"),
-        by_host=True,
-    ),
-    Cause(
-        IdleCause.HOST_COMPUTE,
-        meaning="In reports of earlier versions: `python`, `cpu-ops` and the causes beside them.",
-        evidence="the host ran CPU ops or Python without launching",
-        colors=("#8d95a3", "#8c95a6"),
-        remedy="Move that work off the launching thread, or overlap it.",
-        fixing="Taking work off the host between launches",
-        explained_by=("python", "cpu-ops"),
-        by_host=True,
-    ),
 )
-"""Causes of idle time, by id. The last two are in reports of earlier versions only."""
+"""Causes of idle time, by id."""
 
 CAUSES: Final[Mapping[Subject, Mapping[str, Cause]]] = {
     "exposed-copy": EXPOSED_COPY,

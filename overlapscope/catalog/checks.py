@@ -21,8 +21,6 @@ class TrustCheck(Struct, frozen=True):
     """Figures that can still be compared with another recording if it warns or fails."""
     grave: str = ""
     """Sentence for a trace that this check alone makes worthless; empty if other checks may matter as much."""
-    warns_of_loss: bool = False
-    """True if a warning means that events may be lost. Reports of old versions don't name the lost parts."""
 
 
 _WITHOUT_LOST: Final = "All figures except those that rest on the parts that it names as lost."
@@ -37,7 +35,6 @@ CHECKS: Final = {
             remedy="Record again, and let the program end by itself: the file is written when the recording ends.",
             grave="the file is cut",
             comparable=_WITHOUT_LOST,
-            warns_of_loss=True,
         ),
         TrustCheck(
             "events-readable",
@@ -45,7 +42,6 @@ CHECKS: Final = {
             affects="Lost events are missing everywhere.",
             remedy="Copy the file again from where it was written. If it is damaged there too, record again.",
             comparable=_WITHOUT_LOST,
-            warns_of_loss=True,
         ),
         TrustCheck(
             "durations",
@@ -54,7 +50,6 @@ CHECKS: Final = {
             "touch nothing.",
             remedy="Record again.",
             comparable=_WITHOUT_LOST,
-            warns_of_loss=True,
         ),
         TrustCheck(
             "copy-sizes",
@@ -62,7 +57,6 @@ CHECKS: Final = {
             affects="Bytes and bandwidths leave these ops out, and their times may be wrong.",
             remedy="Record again.",
             comparable=_WITHOUT_LOST,
-            warns_of_loss=True,
         ),
         TrustCheck(
             "copy-directions",
@@ -70,7 +64,6 @@ CHECKS: Final = {
             affects="Such copies count as work within the device, though they may be copies between host and device.",
             remedy="Record again with a recorder that names copies, such as `overlapscope run`.",
             comparable=_WITHOUT_LOST,
-            warns_of_loss=True,
         ),
         TrustCheck(
             "gpu-activity",
@@ -96,7 +89,6 @@ CHECKS: Final = {
             "no op was recorded, synchronize before the profiler stops, give it a warm-up step, let the user read the "
             "GPU's records (NVIDIA's ERR_NVGPUCTRPERM), and stop other profilers.",
             comparable=_WITHOUT_LOST,
-            warns_of_loss=True,
         ),
         TrustCheck(
             "graphs",
@@ -104,7 +96,6 @@ CHECKS: Final = {
             affects="Copies, communication and idle time inside a graph count as compute.",
             remedy="Record with `nsys profile --cuda-graph-trace=node`.",
             comparable=_WITHOUT_LOST,
-            warns_of_loss=True,
         ),
         TrustCheck(
             "launches",

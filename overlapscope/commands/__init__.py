@@ -66,10 +66,8 @@ RARELY_NEEDED = {
 """Commands that only `overlapscope --help-all` lists besides."""
 COMMANDS = {name: summary for group in (*GROUPS.values(), RARELY_NEEDED) for name, summary in group.items()}
 """Names and help texts of all subcommands."""
-EARLIER = ("attach", "baseline", "ps", "rules")
-"""Earlier spellings of options of other commands. They work, but neither help nor documentation names them."""
 
-_READING = ("analyze", "diff", "whatif", "check", "contract", "baseline", "query", "history", "ranks")
+_READING = ("analyze", "diff", "whatif", "check", "contract", "query", "history", "ranks")
 """Commands that compute on traces and run no program of the user."""
 
 DONE, WRONG_INPUT, INTERRUPTED = 0, 2, 130
@@ -193,7 +191,7 @@ def _run(arguments: list[str]) -> int:
     try:
         if name.startswith("-"):
             _front_parser(everything="--help-all" in arguments).parse_args(arguments)
-        if name not in COMMANDS and name not in EARLIER:
+        if name not in COMMANDS:
             raise UsageError(_no_such_command(name, arguments))
         command = subcommand(name)
         parser = _parser(name, command)

@@ -43,20 +43,12 @@ def add_traces(parser: argparse.ArgumentParser, *, reports: bool = False, requir
 
 def add_format(parser: argparse._ActionsContainer, formats: Sequence[str] = FORMATS) -> None:
     """Add `--format`."""
-    parser.add_argument(
-        "--format", type=format_name, choices=formats, default="text", help="output format (default: text)"
-    )
+    parser.add_argument("--format", choices=formats, default="text", help="output format (default: text)")
 
 
-def format_name(text: str) -> str:
-    """Return the name of a format; `terminal` is an alias of `text`."""
-    return "text" if text == "terminal" else text
-
-
-def add_output(parser: argparse._ActionsContainer, *, required: bool = False) -> None:
+def add_output(parser: argparse._ActionsContainer) -> None:
     """Add `--output` and `--force`."""
-    where = "write to FILE" if required else "write to FILE instead of stdout"
-    parser.add_argument("-o", "--output", metavar="FILE", type=Path, required=required, help=where)
+    parser.add_argument("-o", "--output", metavar="FILE", type=Path, help="write to FILE instead of stdout")
     parser.add_argument("-f", "--force", action="store_true", help="overwrite FILE if it exists")
 
 

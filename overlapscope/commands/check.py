@@ -20,7 +20,6 @@ from overlapscope.commands._options import (
     add_analysis,
     add_traces,
     add_verbose,
-    format_name,
     less_common,
     report_of,
 )
@@ -290,7 +289,7 @@ def _settings(args: argparse.Namespace, path: Path | None) -> Settings:
     from overlapscope.budgets import config
 
     settings = read_settings(path)
-    forbidden = [id for rule in args.forbid for id in config.rules_named(rule, f"--forbid {rule}")]
+    forbidden = [config.rule_named(rule, f"--forbid {rule}") for rule in args.forbid]
     return replace(
         settings,
         budgets=(*settings.budgets, *map(config.expression, args.budget)),
@@ -304,7 +303,6 @@ def _settings(args: argparse.Namespace, path: Path | None) -> Settings:
 
 def _target(text: str) -> Target:
     name, colon, path = text.partition(":")
-    name = format_name(name)
     if name not in FORMATS:
         raise argparse.ArgumentTypeError(
             f"there is no format {name!r}{did_you_mean(name, FORMATS)}; formats: {', '.join(FORMATS)}"

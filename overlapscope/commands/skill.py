@@ -85,7 +85,7 @@ _MORE: Final = "\n`overlapscope explain WORD` says more of each, and `overlapsco
 def skill() -> str:
     """Return the skill file: instructions from here, with words from the catalogue and the tables."""
     from overlapscope.catalog.buckets import BUCKETS
-    from overlapscope.catalog.causes import CAUSES, EARLIER_IDLE_CAUSES
+    from overlapscope.catalog.causes import CAUSES
     from overlapscope.catalog.changes import CHANGES
     from overlapscope.prediction.interventions import INTERVENTIONS
     from overlapscope.query.tables import TABLES
@@ -103,7 +103,7 @@ def skill() -> str:
     ]
     for subject, causes in CAUSES.items():
         lines.append(f"\nCauses of {subject.replace('-', ' ')}:\n")
-        lines += _list((entry.id, entry.meaning) for entry in causes.values() if entry.id not in EARLIER_IDLE_CAUSES)
+        lines += _list((entry.id, entry.meaning) for entry in causes.values())
     lines += [
         "\nRules:\n",
         *_list((rule.id, rule.summary) for rule in RULES.values()),

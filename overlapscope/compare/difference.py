@@ -60,10 +60,10 @@ class Figures(msgspec.Struct, frozen=True, kw_only=True):
     """Buckets, which add up to the span."""
     exposed_copy_by_cause: tuple[FigureChange, ...]
     """Causes, which add up to the bucket `exposed copy`."""
-    exposed_comm_by_cause: tuple[FigureChange, ...] = ()
-    """Causes, which add up to the bucket `exposed comm`; empty if either side has none."""
-    exposed_other_by_cause: tuple[FigureChange, ...] = ()
-    """Kinds of memory work, which add up to the bucket `exposed other`; empty if either side has none."""
+    exposed_comm_by_cause: tuple[FigureChange, ...]
+    """Causes, which add up to the bucket `exposed comm`."""
+    exposed_other_by_cause: tuple[FigureChange, ...]
+    """Kinds of memory work, which add up to the bucket `exposed other`."""
     idle_by_cause: tuple[FigureChange, ...]
     """Causes, which add up to the bucket `idle`."""
     engines: tuple[FigureChange, ...]

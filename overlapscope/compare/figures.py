@@ -23,16 +23,15 @@ from overlapscope.analysis.results import Device
 from overlapscope.catalog.causes import (
     COMM_CAUSES,
     COPY_CAUSES,
+    IDLE_CAUSES,
     OTHER_CAUSES,
-    STORED_IDLE_CAUSES,
     IdleCause,
-    states_comm_causes,
 )
 from overlapscope.compare.difference import FigureChange, Figures
 from overlapscope.compare.noise import F64, HOST_CAUSES, POINTS, floor_ns
 from overlapscope.compare.pair import Pair, PairRow
 
-_COPY, _IDLE = [str(cause) for cause in COPY_CAUSES], [str(cause) for cause in STORED_IDLE_CAUSES]
+_COPY, _IDLE = [str(cause) for cause in COPY_CAUSES], [str(cause) for cause in IDLE_CAUSES]
 _LOADING = f"idle:{IdleCause.DATA_LOADING}"
 _HOST = frozenset(f"{what}:{cause}" for what in ("copy", "comm", "idle") for cause in HOST_CAUSES) - {_LOADING}
 _LINK = (
@@ -112,10 +111,6 @@ def compare(before: Sequence[Period], after: Sequence[Period], pair: Pair, *, co
         groups.setdefault(figure.group, []).append(change)
     fields = {name: tuple(group) for name, group in groups.items()}
     [span] = fields.pop("span")
-    if not states_comm_causes(*(period.exposed_comm_by_cause for period in (*before, *after))):
-        fields["exposed_comm_by_cause"] = ()
-    if not all(period.exposed_other_by_cause for period in (*before, *after)):
-        fields["exposed_other_by_cause"] = ()
     return Figures(span=span, **fields)
 
 

@@ -25,14 +25,8 @@ _COUNT, _BYTES, _DURATION, _TIME, _EXPOSED = range(5)
 
 def compare_copies(before: Device, after: Device, steps: tuple[Steps, Steps], pair: Pair) -> tuple[CopyChange, ...]:
     """Compare copies by direction, memory kinds and kind of stream, the longest first."""
-    # Reports of earlier versions do not list peer copies.
-    listed = all(device.overlap.p2p_ns is not None for device in (before, after))
     first, second = (
-        summed(
-            (_copy_key(group, device), _copies(group, compared))
-            for group in device.copies
-            if listed or group.direction != "p2p"
-        )
+        summed((_copy_key(group, device), _copies(group, compared)) for group in device.copies)
         for device, compared in zip((before, after), steps, strict=True)
     )
     copies = [

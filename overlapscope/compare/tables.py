@@ -270,7 +270,7 @@ def findings(device: DeviceDiff, *, verbose: bool) -> Table:
     )
     per_step = "per step" if device.basis == "step" else "over the window"
     columns = (words("finding", heads=True), words("rule"), *_change_columns(unit.name)[:-1], _WHAT)
-    note = f"A fix saves at most its cost, {per_step}. {note}".rstrip()
+    note = f"Costs are {per_step}. {note}".rstrip()
     return Table("Findings", columns, rows(_finding(finding, unit) for finding in shown), note, id=FINDINGS)
 
 

@@ -13,7 +13,7 @@ from overlapscope.analysis.results import TraceResult
 from overlapscope.base.words import clean, listed, plural
 from overlapscope.budgets.baseline import Baseline
 from overlapscope.budgets.check import check, of_obstacle
-from overlapscope.budgets.config import rules_named
+from overlapscope.budgets.config import rule_named
 from overlapscope.budgets.gate import (
     Obstacle,
     absence_notes,
@@ -87,9 +87,7 @@ def check_job(
     if not settings.allow_predicted:
         refuse_predicted(job)
     replaced = tuple(
-        id
-        for name in contract.replaces
-        for id in ([name] if name == "verdict" else rules_named(name, f"{settings.contract}: replaces"))
+        name if name == "verdict" else rule_named(name, f"{settings.contract}: replaces") for name in contract.replaces
     )
     promises, verdicts = _judged(contract, recordings, job, settings)
     result = check(

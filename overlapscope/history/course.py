@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from typing import Final, Literal
 
 import msgspec
@@ -11,7 +11,6 @@ import msgspec
 from overlapscope.base.words import clean, did_you_mean, listed
 from overlapscope.budgets.metrics import CAUSES_OF, METRICS, Metric
 from overlapscope.budgets.verdicts import Unit
-from overlapscope.catalog.causes import STORED_IDLE_CAUSES
 from overlapscope.errors import UsageError
 from overlapscope.history.entry import Entry
 from overlapscope.history.levels import By, Levels, Standing, alike, grouped, levels, newest
@@ -69,7 +68,7 @@ class HistoryCheck(msgspec.Struct, frozen=True, kw_only=True):
 def metric_of(name: str) -> Metric:
     """Return the metric of a figure: `idle_time` for `idle_time` and `idle_time/host-sync`. Raises UsageError."""
     base, slash, cause = name.partition("/")
-    causes: Collection[str] = {**CAUSES_OF, "idle_time": STORED_IDLE_CAUSES}.get(base, ())
+    causes = CAUSES_OF.get(base, ())
     if base not in METRICS:
         raise UsageError(
             f"there is no metric {clean(base, 80)!r}{did_you_mean(base, METRICS)}; metrics: {listed(METRICS)}."

@@ -1,7 +1,6 @@
 """SQLite file of a history: opening, schema, and errors about files that can't be used.
 
-The schema has a version. Opening a file of an older version for writing upgrades it. Files of newer versions are not
-changed.
+The schema has a version. Files of another version are not changed.
 """
 
 from __future__ import annotations
@@ -31,8 +30,8 @@ _AGAIN_S: Final = 0.01
 _BESIDE: Final = ("-wal", "-shm", "-journal")
 """Endings of the files that SQLite makes beside the database."""
 
-_VERSIONS: Final = (
-    """
+_VERSION: Final = 5
+_SCHEMA: Final = """
     CREATE TABLE reports (
         number INTEGER PRIMARY KEY, id TEXT NOT NULL UNIQUE, at_ns INTEGER NOT NULL, job TEXT NOT NULL,
         commit_id TEXT, branch TEXT, host TEXT, labels TEXT NOT NULL, plain INTEGER NOT NULL, gpu TEXT, outcome TEXT);
@@ -41,25 +40,15 @@ _VERSIONS: Final = (
     CREATE TABLE metrics (number INTEGER PRIMARY KEY, name TEXT NOT NULL UNIQUE);
     CREATE TABLE figures (
         metric INTEGER NOT NULL, report INTEGER NOT NULL, rank INTEGER NOT NULL, device INTEGER NOT NULL,
-        value REAL NOT NULL, spread REAL, samples INTEGER NOT NULL,
+        value REAL NOT NULL, spread REAL, samples INTEGER NOT NULL, floor REAL NOT NULL,
         PRIMARY KEY (metric, report, rank, device)) WITHOUT ROWID;
-    CREATE TABLE findings (
-        report INTEGER NOT NULL, rule TEXT NOT NULL, severity TEXT NOT NULL, cost_ns INTEGER NOT NULL);
-    CREATE INDEX findings_by_report ON findings (report);
-    """,
-    """
     CREATE TABLE predictions (
         at_ns INTEGER NOT NULL, program TEXT NOT NULL, device TEXT, change TEXT NOT NULL,
         predicted_pct REAL NOT NULL, low_pct REAL NOT NULL, high_pct REAL NOT NULL,
         measured_pct REAL NOT NULL, measured_low_pct REAL, measured_high_pct REAL,
-        UNIQUE (at_ns, program, change));
-    """,
-    "ALTER TABLE figures ADD COLUMN floor REAL",
-    # No version read this table, since `entries` contain the findings.
-    "DROP TABLE findings",
-)
-"""Statements that upgrade the schema to each version. `figures` is stored by metric, because queries read one metric of
-all reports."""
+        UNIQUE (at_ns, program, change))
+"""
+"""Statements that create the schema. `figures` is stored by metric, because queries read one metric of all reports."""
 
 
 def is_history(head: bytes) -> bool:
@@ -136,28 +125,22 @@ def changed(path: Path) -> object:
 
 
 def prepare(path: Path, connection: sqlite3.Connection, *, read_only: bool) -> None:
-    """Create or upgrade the schema. Raises UsageError if that is impossible."""
-    version = _version(path, connection)
-    if version == len(_VERSIONS):
+    """Create the schema, if there is none. Raises UsageError if that is impossible."""
+    if _version(path, connection):
         if not read_only:
             connection.execute("PRAGMA synchronous = NORMAL")
         return
-    if read_only and not version:
-        raise UsageError(f"{path}: there is no history in this file yet; `overlapscope history add` makes one.")
     if read_only:
-        raise UsageError(
-            f"{path}: is a history of an older version (its schema is {version}, and {len(_VERSIONS)} is needed); "
-            "`overlapscope history add` brings it up to date."
-        )
+        raise UsageError(f"{path}: there is no history in this file yet; `overlapscope history add` makes one.")
     _write_ahead(connection)
     connection.execute("PRAGMA synchronous = NORMAL")
     connection.execute("BEGIN EXCLUSIVE")
-    # Another process may have upgraded the file meanwhile.
-    for number in range(_version(path, connection), len(_VERSIONS)):
-        for statement in filter(str.strip, _VERSIONS[number].split(";")):
+    # Another process may have created it meanwhile.
+    if not _version(path, connection):
+        for statement in _SCHEMA.split(";"):
             connection.execute(statement)
-        connection.execute(f"PRAGMA user_version = {number + 1}")
-    connection.execute(f"PRAGMA application_id = {_APPLICATION}")
+        connection.execute(f"PRAGMA user_version = {_VERSION}")
+        connection.execute(f"PRAGMA application_id = {_APPLICATION}")
     connection.execute("COMMIT")
 
 
@@ -175,7 +158,7 @@ def _write_ahead(connection: sqlite3.Connection) -> None:
 
 
 def _version(path: Path, connection: sqlite3.Connection) -> int:
-    """Return the version of the schema; 0 for an empty file. Raises UsageError for files of newer or other programs."""
+    """Return the version of the schema; 0 for an empty file. Raises UsageError for other versions and programs."""
     # One statement, because another process may be creating the schema at the moment.
     [(tables, foreign, application, version)] = connection.execute(
         "SELECT (SELECT count(*) FROM sqlite_master), (SELECT count(*) FROM sqlite_master WHERE type IN ('view', "
@@ -186,10 +169,11 @@ def _version(path: Path, connection: sqlite3.Connection) -> int:
         raise UsageError(f"{path}: is a database of another program, and was not changed; choose another file.")
     if foreign:
         raise UsageError(f"{path}: has views or triggers, as no history of overlapscope does; choose another file.")
-    if version > len(_VERSIONS):
+    if version not in (0, _VERSION):
+        advice = "update overlapscope" if version > _VERSION else "choose another file, and add the reports again"
         raise UsageError(
-            f"{path}: is a history of a newer version (its schema is {version}, and this version of overlapscope knows "
-            f"{len(_VERSIONS)}); update overlapscope. The file was not changed."
+            f"{path}: is a history of {'a newer' if version > _VERSION else 'an earlier'} version (its schema is "
+            f"{version}, and this version of overlapscope reads {_VERSION}); {advice}. The file was not changed."
         )
     return int(version)
 

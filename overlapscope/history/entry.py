@@ -55,7 +55,7 @@ class HistoryFigure(msgspec.Struct, frozen=True, kw_only=True):
     """Standard deviation of the steps; None with fewer than two steps."""
     samples: Ordinal
     """Number of steps."""
-    floor: float | None = None
+    floor: float
     """Minimum change that is more than noise between recordings, as in `check`."""
 
 

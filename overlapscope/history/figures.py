@@ -19,7 +19,6 @@ from overlapscope.budgets.places import JudgedPlace, find_places
 from overlapscope.budgets.samples import Series, lacking, noise_floor, series, spent
 from overlapscope.budgets.settings import Budget
 from overlapscope.budgets.verdicts import CheckResult
-from overlapscope.catalog.causes import states_comm_causes
 from overlapscope.errors import UsageError
 from overlapscope.history.entry import Entry, HistoryFigure, Origin, digest, pack, repeated
 from overlapscope.report.model import Report, of_program
@@ -56,9 +55,6 @@ def _of_metric(report: Report, metric: Metric) -> Iterator[HistoryFigure]:
             continue
         yield _figure(place, metric, values, None)
         if place.trace is None or doubt(place.trace, CAUSES):
-            continue
-        by_cause = [sample.figures.exposed_comm_by_cause for sample in place.samples]
-        if metric.id == "exposed_comm_time" and not states_comm_causes(*by_cause):
             continue
         for cause in CAUSES_OF.get(metric.id, ()):
             yield _figure(place, metric, series(place.samples, metric, None, cause), cause)
@@ -205,7 +201,7 @@ def _impossible(figure: HistoryFigure, report: Report, *, cut: bool) -> bool:
     return (
         not 0 <= figure.value <= largest
         or not 0 <= (figure.spread or 0.0) <= largest
-        or not 0 <= (figure.floor or 0.0) < inf
+        or not 0 <= figure.floor < inf
         or not 1 <= figure.samples <= (inf if cut and not metric.of_host else max(steps, 1))
     )
 

@@ -37,7 +37,6 @@ FEWEST: Final = 6
 """Minimum number of points in a series: enough for two levels."""
 _FOLLOWING: Final = 0.9
 """Maximum correlation between successive points."""
-_NO_FLOOR: Final = "it is not known how much of it may be noise"
 
 _HOUR_NS: Final = 3_600_000_000_000
 _MAD: Final = 0.6745
@@ -65,8 +64,8 @@ class Group(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """Median of the reports' values, each of which is the mean over the devices."""
     error: float
     """Standard error due to variation between steps; 0 if unknown."""
-    floor: float | None
-    """Minimum change that is more than noise, as in `check`; None if unknown."""
+    floor: float
+    """Minimum change that is more than noise, as in `check`."""
 
 
 class Level(msgspec.Struct, frozen=True, kw_only=True):
@@ -164,14 +163,13 @@ def alike(points: Sequence[Point]) -> list[Point]:
 
 
 def _report(points: list[Point]) -> Group:
-    floors = [point.floor for point in points if point.floor is not None]
     return Group(
         ids=(points[0].id,),
         at_ns=points[0].at_ns,
         commit=points[0].commit,
         value=fmean(point.value for point in points),
         error=max((point.spread or 0.0) / max(1, point.samples) ** 0.5 for point in points),
-        floor=max(floors) if len(floors) == len(points) else None,
+        floor=max(point.floor for point in points),
     )
 
 
@@ -189,10 +187,9 @@ def _joined(groups: list[Group]) -> Group:
     )
 
 
-def _floor(groups: Sequence[Group]) -> float | None:
-    """Return the median noise floor; None if one is unknown."""
-    floors = [group.floor for group in groups if group.floor is not None]
-    return median(floors) if len(floors) == len(groups) and floors else None
+def _floor(groups: Sequence[Group]) -> float:
+    """Return the median noise floor."""
+    return median(group.floor for group in groups)
 
 
 # -- Levels -----------------------------------------------------------------------------------------
@@ -204,7 +201,8 @@ def levels(groups: Sequence[Group], *, more_is_better: bool) -> Levels:
     In a series without changes, a false one is found with a probability of about 1 %.
     """
     series = tuple(groups)
-    unknown = _why_unknown(series)
+    few = f"{plural(len(series), 'value')} cannot show what is noise; {FEWEST} are needed"
+    unknown = few if len(series) < FEWEST else ""
     bounds, noise = ([0, len(series)], None) if unknown else _bounds(series)
     parts = [_level(series, *part, noise) for part in pairwise(bounds) if part[0] < part[1]]
     pairs = pairwise(parts) if noise is not None else ()
@@ -215,12 +213,6 @@ def levels(groups: Sequence[Group], *, more_is_better: bool) -> Levels:
         noise=noise,
         unknown=unknown,
     )
-
-
-def _why_unknown(groups: Sequence[Group]) -> str:
-    if len(groups) < FEWEST:
-        return f"{plural(len(groups), 'value')} cannot show what is noise; {FEWEST} are needed"
-    return _NO_FLOOR if _floor(groups) is None else ""
 
 
 def _bounds(groups: Sequence[Group]) -> tuple[list[int], Noise]:
@@ -345,7 +337,7 @@ def _standing(groups: Sequence[Group], near: F64, bounds: Sequence[int], noise: 
 
 def _lower_floor(before: Sequence[Group], after: Sequence[Group]) -> float:
     """Return the smaller noise floor. As in `check`, the side with less time on the link and the host decides."""
-    return min(_floor(before) or 0.0, _floor(after) or 0.0)
+    return min(_floor(before), _floor(after))
 
 
 def _value(groups: Sequence[Group]) -> float:
@@ -399,9 +391,9 @@ def newest(groups: Sequence[Group], *, more_is_better: bool, of: int = 1) -> Sta
     """
     *others, last = groups
     before = levels(others, more_is_better=more_is_better)
-    noise, unknown = before.noise, before.unknown or (_NO_FLOOR if last.floor is None else "")
-    if noise is None or unknown:
-        return Standing(newest=last, before=before, status="unknown", unknown=unknown)
+    noise = before.noise
+    if noise is None:
+        return Standing(newest=last, before=before, status="unknown", unknown=before.unknown)
     level = before.levels[-1]
     error = (max(noise.sigma, last.error) ** 2 + _error(noise, level.end - level.first) ** 2) ** 0.5
     margin = _student(1 - (1 - CONFIDENCE) / (2 * of), noise.degrees) * error

@@ -74,7 +74,7 @@ class Point(msgspec.Struct, frozen=True, gc=False):
     value: float
     spread: float | None
     samples: int
-    floor: float | None
+    floor: float
     plain: bool
 
 
@@ -115,7 +115,7 @@ class Store:
             The store, which is closed when the block ends.
 
         Raises:
-            UsageError: The file can't be opened, is not a history, has a newer version, or was changed in the
+            UsageError: The file can't be opened, is not a history, has another version, or was changed in the
                 meantime (`traceless`).
         """
         place = default_path() if path is None else Path(path)

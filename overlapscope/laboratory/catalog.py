@@ -19,7 +19,7 @@ from msgspec import Struct
 
 from overlapscope.base.extras import how_to_install
 from overlapscope.base.words import listed
-from overlapscope.catalog.causes import COPY_CAUSES, STORED_IDLE_CAUSES
+from overlapscope.catalog.causes import COPY_CAUSES, IDLE_CAUSES
 from overlapscope.errors import UsageError
 from overlapscope.laboratory.experiment import SCALES, Experiment, Variant
 from overlapscope.rules import RULES
@@ -139,7 +139,7 @@ def _untrue(variant: Variant) -> str | None:
     truth = variant.truth
     named: list[tuple[str, Iterable[str | None], Iterable[str]]] = [
         ("exposed_copy", [truth.exposed_copy], COPY_CAUSES),
-        ("idle", [truth.idle], STORED_IDLE_CAUSES),
+        ("idle", [truth.idle], IDLE_CAUSES),
         ("findings", truth.findings, RULES),
         ("no_findings", truth.no_findings, RULES),
     ]

@@ -28,8 +28,6 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from overlapscope.catalog.earlier_names import current_rule
-
 Step = Callable[[], object]
 
 SMALL, PAPER = "small", "paper"
@@ -77,11 +75,6 @@ class Truth:
     """Rules that must not fire."""
     least_share: float = 0.5
     """Minimum share of the time that an expected cause must explain."""
-
-    def __post_init__(self) -> None:
-        """Replace earlier ids of rules by the current ones."""
-        for name in ("findings", "no_findings"):
-            object.__setattr__(self, name, tuple(map(current_rule, getattr(self, name))))
 
 
 @dataclass(frozen=True, slots=True)

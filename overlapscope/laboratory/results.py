@@ -13,7 +13,6 @@ import msgspec
 from overlapscope.analysis.figures import Buckets, Overlap
 from overlapscope.analysis.group_results import CopyGroup
 from overlapscope.base.saved import Tool
-from overlapscope.catalog.earlier_names import current_rule
 from overlapscope.laboratory.experiment import Truth, WrongResults
 from overlapscope.report.verdict import Level
 from overlapscope.rules.finding import Severity
@@ -71,13 +70,10 @@ class FindingSummary(msgspec.Struct, frozen=True, kw_only=True):
     """Short form of a finding."""
 
     rule: str
-    """Id of the rule. Earlier ids, which stored results may have, are replaced by the current ones."""
+    """Id of the rule."""
     severity: Severity
     cost_ns: int
     title: str
-
-    def __post_init__(self) -> None:
-        msgspec.structs.force_setattr(self, "rule", current_rule(self.rule))
 
 
 class StripLane(msgspec.Struct, frozen=True, kw_only=True):

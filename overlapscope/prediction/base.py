@@ -75,12 +75,13 @@ class Base(Struct, frozen=True, eq=False, weakref=True):
     def real_ns(self, step_ns: int) -> int:
         """Return the real length of a replayed step.
 
-        The replay of the plain program may not be quite as long as the plain step. The difference has no known place,
-        so all lengths are scaled.
+        The replay of the plain program may not be quite as long as the plain step. Where it is too long, all lengths
+        are scaled, since the difference has no known place; where it is too short, no change saves what is missing.
         """
         if self.plain is None:
             return step_ns
-        return round(step_ns * self.plain.step_ns / max(1, self.steps.mean_ns))
+        lacking_ns = self.plain.step_ns - self.steps.mean_ns
+        return step_ns + lacking_ns if lacking_ns > 0 else round(step_ns * self.plain.step_ns / self.steps.mean_ns)
 
 
 def prepare(trace: Trace, calibration: Calibration | None) -> Base:

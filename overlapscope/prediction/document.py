@@ -146,8 +146,8 @@ def headline(result: WhatIf) -> Headline:
         return Headline(f"{period} would take as long as now, {was}{f' ({reach})' if reach else ''}.", "muted")
     more = "less" if gain.value > 0 else "more"
     share = f"{percent(abs(result.gain_pct))} {more}" if result.gain_pct is not None else more
-    if gain.value > 0 and duration(gain.low) != duration(gain.high):
-        share += f"; saves {saved_between(gain.low, gain.high)}"
+    saved = saved_between(gain.low, gain.value, gain.high) if gain.value > 0 else ""
+    share += f"; saves {duration(gain.value)}, {saved}" if saved else ""
     level: Level = "muted" if abs(result.gain_pct or 0) < _WORTH_PCT else "good" if gain.value > 0 else "poor"
     return Headline(f"{period} would take {value} {of.name} instead of {was} ({share}).", level)
 

@@ -21,6 +21,8 @@ from overlapscope.analysis.grouping import distinct, distinct_rows, rows_by
 from overlapscope.analysis.plain_step import PlainStep, from_user, measured
 from overlapscope.base.columns import quantile
 from overlapscope.base.intervals import covered, union
+from overlapscope.base.words import duration
+from overlapscope.errors import UsageError
 from overlapscope.prediction.base import Base
 from overlapscope.prediction.calibration import Constants
 from overlapscope.prediction.observed_hardware import KERNEL_LAUNCH
@@ -62,10 +64,15 @@ def plain_program(recorded: Base, user_step_ns: int | None) -> Base | None:
         recorded: The recording, prepared for predictions.
         user_step_ns: Step time without recording, if the user passed it. Otherwise it is the one that the recorder
             timed.
+
+    Raises:
+        UsageError: The user's step is less than half of the GPU's work in it.
     """
     if not recorded.fidelity.valid or recorded.trace.predicted_by is not None:
         return None
     step = known_step(recorded, user_step_ns)
+    if user_step_ns is not None and 2 * user_step_ns < (busy := busy_ns(recorded)):
+        raise UsageError(f"a step can't take {duration(user_step_ns)}: the GPU works for {duration(busy)} in each.")
     return None if step is None else as_plain(recorded, step)
 
 

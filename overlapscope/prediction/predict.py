@@ -21,7 +21,7 @@ from overlapscope.base.intervals import I64
 from overlapscope.base.kept import kept
 from overlapscope.base.words import plural
 from overlapscope.catalog.advice import for_program
-from overlapscope.catalog.causes import CommCause, CopyCause, IdleCause
+from overlapscope.catalog.causes import CommCause, CopyCause, IdleCause, OtherCause
 from overlapscope.prediction.base import Base, on_device, prepare
 from overlapscope.prediction.calibration import Calibration
 from overlapscope.prediction.data_dependencies import BY_SHAPES
@@ -44,7 +44,7 @@ from overlapscope.prediction.result import (
     Percentage,
     WhatIf,
 )
-from overlapscope.prediction.steps import StepTimes, engine_ns, step_times
+from overlapscope.prediction.steps import StepTimes, engine_ns, least_step_ns, step_times
 from overlapscope.trace.model import Kind, Trace
 
 _PLACES = 5
@@ -240,7 +240,9 @@ def gain(base: Base, taken: Mapping[Stance, Outcome]) -> Estimate:
         waiting_ns = max(1, base.step_ns - busy_ns(base))
         low -= round((base.plain.step_ns - base.plain.low_ns) * min(1.0, max(0, low) / waiting_ns))
         high += round((base.plain.high_ns - base.plain.step_ns) * min(1.0, max(0, high) / waiting_ns))
-    return Estimate(value=value, low=low, high=high)
+    # No step becomes shorter than its copies and its kernels on one stream take.
+    most = max(value, base.step_ns - base.real_ns(least_step_ns(taken[Stance.EXPECTED].graph, base.judged)))
+    return Estimate(value=value, low=low, high=min(high, most))
 
 
 @kept()
@@ -420,6 +422,7 @@ def _period(ns: dict[str, int]) -> Period:
         overlap=overlap,
         exposed_copy_by_cause={CopyCause.UNKNOWN: buckets.exposed_copy_ns},
         exposed_comm_by_cause={CommCause.UNKNOWN: buckets.exposed_comm_ns},
+        exposed_other_by_cause={OtherCause.UNKNOWN: buckets.exposed_other_ns},
         idle_by_cause={IdleCause.UNKNOWN: buckets.idle_ns},
         partial=False,
     )

@@ -84,8 +84,7 @@ def fill(table: SqlTable, job: QueriedTraces) -> pa.Table:
     }
     schema = pa.schema([(column.name, types[column.type]) for column in table.columns])
     if table.joined:
-        comm = job.ranks.communication
-        filled = _records(table.columns, _FROM_RANKS[table.name](comm) if comm is not None else ())
+        filled = _records(table.columns, _FROM_RANKS[table.name](job.ranks.communication))
         return pa.table([_column(filled[field.name], field.type) for field in schema], schema=schema)
     parts = [_part(filled, job.traces[number], schema) for number, filled in _parts(table, job)]
     return pa.concat_tables([schema.empty_table(), *parts])

@@ -61,8 +61,8 @@ class GroupCollective(msgspec.Struct, frozen=True, kw_only=True):
     """Algorithm bandwidth times `bus_factor`, comparable with the speed of a link."""
     bus_factor: str
     """Factor of nccl-tests for this collective, such as `2(n-1)/n`; empty if unknown."""
-    dimension: int | None = None
-    """Place of its group in `Communication.dimensions`; None in files of older versions."""
+    dimension: int
+    """Place of its group in `Communication.dimensions`."""
 
 
 class CommDimension(msgspec.Struct, frozen=True, kw_only=True):
@@ -127,15 +127,15 @@ class Communication(msgspec.Struct, frozen=True, kw_only=True):
     """Number of steps; 0 if there are none in common, so that all time after the lead-in counts."""
     time: CommTime
     """All communication. Collectives that ran at the same time count once."""
-    exposed_by_cause: dict[str, int] = {}
-    """Causes, which add up to `time.exposed_ns`; empty in files of older versions."""
+    exposed_by_cause: dict[str, int]
+    """Causes, which add up to `time.exposed_ns`."""
     rows: tuple[GroupCollective, ...]
     """Longest exposed first."""
-    dimensions: tuple[CommDimension, ...] = ()
-    """Longest exposed first; empty in files of older versions."""
-    mesh: DeviceMesh | None = None
-    """None in files of older versions, and without process groups."""
-    slow_groups: tuple[SlowGroup, ...] = ()
+    dimensions: tuple[CommDimension, ...]
+    """Longest exposed first."""
+    mesh: DeviceMesh | None
+    """None without process groups."""
+    slow_groups: tuple[SlowGroup, ...]
     """Groups slower than their peers, those that lost most first."""
     nvlink_gb_per_s: float | None = None
     """Bandwidth of these GPUs' NVLink each way by the data sheet; None if unknown. Traces don't state which groups use

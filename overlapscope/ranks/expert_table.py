@@ -24,7 +24,7 @@ _Row: TypeAlias = tuple[ExpertExchange, ExpertRank]
 def load_of_experts(report: RanksReport, *, rows: int) -> Table:
     """Return the table of ranks by the load of their experts, the highest first: figures of an average step."""
     exchanges = _shown(report)
-    steps = (report.communication.steps if report.communication is not None else 0) or 1
+    steps = report.communication.steps or 1
     every: list[_Row] = [(exchange, rank) for exchange in exchanges for rank in exchange.ranks]
     every.sort(key=lambda row: (-(row[1].load or 0), -(row[1].received_elements or 0), row[1].rank))
     computed = {row.rank: row.buckets.compute_ns for row in rows_of(report) if row.joined}
@@ -68,8 +68,7 @@ def _elements(exchange: ExpertExchange) -> int:
 
 
 def _frame(report: RanksReport) -> str:
-    stepped = report.communication is not None and report.communication.steps
-    return "an average step" if stepped else "all time after the lead-in"
+    return "an average step" if report.communication.steps else "all time after the lead-in"
 
 
 def _bytes(row: _Row, elements: int | None, steps: int) -> int | None:

@@ -32,8 +32,7 @@ def collective(report: RanksReport, met: LateIn | Meeting) -> str:
 
     If few ranks are in no other group, they say enough of it.
     """
-    rows = report.communication.rows if report.communication is not None else ()
-    groups = {(row.group, row.group_ranks) for row in (*rows, met)}
+    groups = {(row.group, row.group_ranks) for row in (*report.communication.rows, met)}
     ranks = group_ranks(met.group_ranks)
     alone = len({group for group, ranks_of in groups if ranks_of == met.group_ranks}) == 1
     named = " ".join(filter(None, (clean(met.group, 40), ranks)))

@@ -18,7 +18,7 @@ from overlapscope.ranks.verdict import NAME_LIMIT
 def groups_table(report: RanksReport, *, rows: int) -> Table:
     """Return the table of the collectives of each process group: figures of an average step of an average rank."""
     every = report.communication
-    if every is None or not every.rows:
+    if not every.rows:
         return Table("", ())
     shown = every.rows[:rows]
     steps = every.steps or 1
@@ -70,7 +70,7 @@ def _speeds(
         return Cell(bandwidth(row.bus_gb_per_s), tone=tone)
 
     def best(row: GroupCollective) -> float | None:
-        return None if row.dimension is None else every.dimensions[row.dimension].best_gb_per_s
+        return every.dimensions[row.dimension].best_gb_per_s
 
     yield Column("bus GB/s"), reached
     if any(best(row) is not None for row in shown):

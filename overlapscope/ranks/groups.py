@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import numpy as np
-from msgspec.structs import replace
 
 from overlapscope.analysis.grouping import rows_by
 from overlapscope.analysis.messages import bus_factor
@@ -37,8 +36,9 @@ def by_group(ranks: Sequence[ReducedRank], waits: RankWaits, causes: CommCauses)
         if len(inside):
             sizes, members = kernels.bytes[inside[windows.begins[inside]]], len(np.unique(kernels.rank[inside]))
             time, transfer = time_in(windows, inside), moved.get(number, (0, 0))
-            row = _row(kernels.kinds[number], time, sizes, members, transfer)
-            rows.append(replace(row, dimension=dimensions.of_kind[number]))
+            rows.append(
+                _row(kernels.kinds[number], time, sizes, members, transfer, dimension=dimensions.of_kind[number])
+            )
     rows.sort(key=lambda row: (-row.time.exposed_ns, -row.time.busy_ns, row.group, row.group_ranks, row.collective))
     time = time_in(windows, np.arange(len(kernels.kind)))
     busy = union(windows.start_ns, windows.end_ns)
@@ -56,7 +56,9 @@ def by_group(ranks: Sequence[ReducedRank], waits: RankWaits, causes: CommCauses)
     )
 
 
-def _row(kind: CommKind, time: CommTime, sizes: I64, members: int, transfer: tuple[int, int]) -> GroupCollective:
+def _row(
+    kind: CommKind, time: CommTime, sizes: I64, members: int, transfer: tuple[int, int], *, dimension: int
+) -> GroupCollective:
     moved, took_ns = transfer
     factor = bus_factor(kind.collective, kind.group_size)
     algorithm = moved / took_ns if took_ns else None
@@ -75,4 +77,5 @@ def _row(kind: CommKind, time: CommTime, sizes: I64, members: int, transfer: tup
         algorithm_gb_per_s=algorithm,
         bus_gb_per_s=float(algorithm * factor[0]) if algorithm is not None and factor is not None else None,
         bus_factor=factor[1] if factor is not None else "",
+        dimension=dimension,
     )

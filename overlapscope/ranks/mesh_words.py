@@ -25,8 +25,6 @@ _WORTH_NAMING: Final = 0.05
 def mesh_sentences(report: RanksReport) -> Iterator[str]:
     """State the mesh if it has several dimensions, what each costs, and which groups are slower than their peers."""
     every = report.communication
-    if every is None:
-        return
     if every.mesh is not None and len(every.mesh.shape) > 1:
         yield _mesh(every, every.mesh.shape)
     yield from _exposed(every)
@@ -82,7 +80,7 @@ def _costs(report: RanksReport, every: Communication, slow: SlowGroup) -> bool:
 def dimensions_table(report: RanksReport, *, rows: int) -> Table:
     """Return the table of dimensions if there are several: figures of an average step of an average rank."""
     every = report.communication
-    if every is None or len(every.dimensions) < 2:
+    if len(every.dimensions) < 2:
         return Table("", ())
     shown = every.dimensions[:rows]
     steps = every.steps or 1

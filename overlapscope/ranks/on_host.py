@@ -20,7 +20,7 @@ from overlapscope.analysis.timeline import Ran, lengths, measured, when_ran
 from overlapscope.analysis.trust import judge_host
 from overlapscope.base.columns import mask_of, pick
 from overlapscope.base.intervals import EMPTY, I64, subtract
-from overlapscope.catalog.causes import COPY_CAUSES, IDLE_CAUSES, IdleCause
+from overlapscope.catalog.causes import COPY_CAUSES, IDLE_CAUSES, CommCause, IdleCause
 from overlapscope.errors import UnreadableTrace
 from overlapscope.ranks.host_causes import host_causes
 from overlapscope.ranks.host_collectives import collectives_of, is_collective
@@ -151,6 +151,8 @@ def _periods(steps: HostEvents, ran: Ran) -> list[Period]:
                 engines=engines,
                 overlap=overlap,
                 exposed_copy_by_cause={},
+                exposed_comm_by_cause={CommCause.UNKNOWN: buckets.exposed_comm_ns},
+                exposed_other_by_cause={},
                 idle_by_cause={IdleCause.UNKNOWN: buckets.idle_ns},
                 partial=False,
             )
@@ -159,9 +161,11 @@ def _periods(steps: HostEvents, ran: Ran) -> list[Period]:
 
 
 def _average(judged: list[Period]) -> PerStep | None:
-    """Return the average step, whose idle time has no causes because no GPU idled."""
+    """Return the average step without causes, because no GPU idled."""
     step = average(judged, range(len(judged)))
-    return None if step is None else replace(step, exposed_copy_by_cause={}, idle_by_cause={})
+    if step is None:
+        return None
+    return replace(step, exposed_copy_by_cause={}, exposed_comm_by_cause={}, idle_by_cause={})
 
 
 def _steps(steps: list[Period], judged: Sequence[int]) -> StepFigures:

@@ -286,6 +286,7 @@ def _judged(device: Device) -> PerStep | None:
         overlap=frame.overlap,
         exposed_copy_by_cause=frame.exposed_copy_by_cause,
         exposed_comm_by_cause=frame.exposed_comm_by_cause,
+        exposed_other_by_cause=frame.exposed_other_by_cause,
         idle_by_cause=frame.idle_by_cause,
     )
 

@@ -45,8 +45,8 @@ class RankRow(msgspec.Struct, frozen=True, kw_only=True):
     trust: Literal["trusted", "degraded", "unusable"]
     doubts: tuple[str, ...]
     """Sentences of the trust checks that warn or fail."""
-    doubt_ids: tuple[str, ...] = ()
-    """Ids of these checks, in the same order; empty in files of older versions."""
+    doubt_ids: tuple[str, ...]
+    """Ids of these checks, in the same order."""
     span_ns: int
     lead_in_ns: int | None
     buckets: Buckets
@@ -55,14 +55,14 @@ class RankRow(msgspec.Struct, frozen=True, kw_only=True):
     """Like `efficiency_pct`, also None where copies take less than 1% of the window."""
     comm_ns: int
     exposed_comm_ns: int
-    exposed_comm_by_cause: dict[str, int] = {}
-    """Causes, which add up to `exposed_comm_ns`, with those of joined ranks if compared; empty in older files."""
+    exposed_comm_by_cause: dict[str, int]
+    """Causes, which add up to `exposed_comm_ns`, with those of joined ranks if compared."""
     unjudged_comm_ns: int | None = None
     """Part of `exposed_comm_ns` after the lead-in whose waiting is unknown; None for a rank that was not compared."""
     comm_compute_pct: float | None
-    judged: PerStep | None = None
+    judged: PerStep | None
     """Figures that reports show: of an average step or, where its `steps` is 0, of the time after the lead-in. None if
-    nothing is left after the lead-in, and in files of older versions."""
+    nothing is left after the lead-in."""
     median_step_ns: int | None
     """Median of its judged steps, which leave out the step cut by the lead-in, warm-up and the last of several."""
     plain_step_ns: int | None = None
@@ -339,13 +339,12 @@ class RanksReport(Shown, msgspec.Struct, frozen=True, kw_only=True):
     """Up to twenty ranks that made the others wait, by cost without passed-on time; see `Straggler.clear`."""
     meetings: tuple[Meeting, ...]
     """The twenty meetings with the longest waits without computing."""
-    communication: Communication | None = None
-    """None in files of older versions."""
-    experts: tuple[ExpertExchange, ...] = ()
-    """Exchanges between experts, those with the most elements first; empty in files of older versions."""
-    pipelines: tuple[Pipeline, ...] = ()
-    """Pipelines by the lowest rank; empty in files of older versions."""
-    met_steps: int = 0
+    communication: Communication
+    experts: tuple[ExpertExchange, ...]
+    """Exchanges between experts, those with the most elements first."""
+    pipelines: tuple[Pipeline, ...]
+    """Pipelines by the lowest rank."""
+    met_steps: int
     """Number of steps in which ranks met, by which waits are divided for an average step; 0 without steps."""
     step_names: tuple[str, ...]
     """Steps that at least one rank judges, in order."""
@@ -379,9 +378,9 @@ def from_json(data: bytes) -> RanksReport:
         msgspec.DecodeError: If it is not JSON.
     """
     report = decode(data, RanksReport)
-    if report.communication is not None:
-        rows, slow = report.communication.rows, report.communication.slow_groups
-        places = {row.dimension for row in rows if row.dimension is not None} | {each.dimension for each in slow}
-        if not places <= {*range(len(report.communication.dimensions))}:
-            raise msgspec.ValidationError("Expected places in `dimensions` - at `$.communication`")
+    comm = report.communication
+    if not {each.dimension for each in comm.rows} | {each.dimension for each in comm.slow_groups} <= {
+        *range(len(comm.dimensions))
+    }:
+        raise msgspec.ValidationError("Expected places in `dimensions` - at `$.communication`")
     return report

@@ -290,7 +290,7 @@ def _communication(report: RanksReport) -> Iterator[str]:
 def _causes(report: RanksReport) -> str:
     """Return the main causes of exposed communication with their shares of it, in a sentence."""
     every = report.communication
-    if every is None or not every.time.exposed_ns:
+    if not every.time.exposed_ns:
         return ""
     longest = sorted(every.exposed_by_cause.items(), key=lambda item: -item[1])[:_MOST_CAUSES]
     least = _WORTH_NAMING * every.time.exposed_ns

@@ -83,7 +83,7 @@ class EventStream:
         self._finish()
         losses = self.losses
         if not self._read_any and (losses.lost_bytes or losses.lost_events or losses.truncated):
-            raise self._foreign(
+            raise self.unreadable(
                 "none of its events can be read: it is not a trace, or it is damaged beyond repair. Pass a Chrome "
                 "trace of torch.profiler, or record again."
             )
@@ -184,9 +184,10 @@ class EventStream:
         return loose_metadata(header)
 
     def _no_json(self) -> UnreadableTrace:
-        return self._foreign("is not JSON; pass a Chrome trace of torch.profiler (`export_chrome_trace`).")
+        return self.unreadable("is not JSON; pass a Chrome trace of torch.profiler (`export_chrome_trace`).")
 
-    def _foreign(self, otherwise: str) -> UnreadableTrace:
+    def unreadable(self, otherwise: str) -> UnreadableTrace:
+        """Return the error for a file without a trace; `otherwise` unless it is known which program wrote it."""
         return UnreadableTrace(self._path, foreign(self.file.head()) or otherwise)
 
     def _no_events(self, head: bytes) -> UnreadableTrace:
@@ -197,8 +198,8 @@ class EventStream:
         except UNDECODABLE:
             if b":" not in head[:4096] and b'"' not in head[:4096]:
                 return self._no_json()
-            return self._foreign("has no `traceEvents` and is not valid JSON; if it was cut, record the trace again.")
-        return self._foreign(
+            return self.unreadable("has no `traceEvents` and is not valid JSON; if it was cut, record the trace again.")
+        return self.unreadable(
             "is JSON without `traceEvents`, so it is not a trace; pass a Chrome trace of torch.profiler."
         )
 

@@ -20,7 +20,6 @@ from overlapscope.reading._categories import EventTable
 from overlapscope.reading._columns import EventColumns
 from overlapscope.reading._crew import Crew
 from overlapscope.reading._events import valid_text
-from overlapscope.reading._formats import foreign
 from overlapscope.reading._host_activity import host_activity
 from overlapscope.reading._losses import Losses
 from overlapscope.reading._metadata import (
@@ -86,12 +85,10 @@ def read(
             if crew is not None:
                 crew.help(stream, columns, bar.at)
                 crew = None
-    if columns.events and not columns.parts and not columns.markers:
-        raise UnreadableTrace(
-            path,
-            foreign(file.head())
-            or "has no event of a kind that torch.profiler records, so another program wrote it; pass a Chrome trace "
-            "of torch.profiler (`export_chrome_trace`).",
+    if columns.events and not columns.parts and not columns.markers and "schemaVersion" not in stream.metadata:
+        raise stream.unreadable(
+            "has no event of a kind that torch.profiler records, so another program wrote it; pass a Chrome trace of "
+            "torch.profiler (`export_chrome_trace`)."
         )
     count, part = _keep_process(Path(path), columns, limit_bytes)
     trace = assemble(str(path), columns, stream.metadata, stream.losses, file.unpacked_bytes)

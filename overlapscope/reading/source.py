@@ -44,7 +44,3 @@ class Source(Struct, frozen=True):
     parts: Callable[[Path], int] | None = None
     """Function that returns the number of processes recorded in a file, if there may be several. Each is then read by
     its number, as `FILE@0`, `FILE@1`."""
-
-
-Request = ReadRequest
-"""Earlier name, which sources of other packages may import."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from msgspec import Struct
 
 from overlapscope.analysis.figures import efficiency_shown, hidden_copy_shown
-from overlapscope.analysis.results import Device, missing_by_cause, missing_ns, partition
+from overlapscope.analysis.results import Device, by_subject, missing_by_cause, missing_ns, partition
 from overlapscope.base.words import bare_shares, between, capital, duration, percent, plural, share, shares_by_name
 from overlapscope.catalog.buckets import bucket_of
 from overlapscope.catalog.causes import Subject
@@ -36,15 +36,8 @@ class Reason(Struct, frozen=True):
 
 def reasons(section: DeviceReport, device: Device) -> tuple[Reason, ...]:
     """Return the causes that are worth mentioning of each bucket that has causes, the largest bucket first."""
-    buckets = device.buckets
-    idle_ns = buckets.idle_ns - missing_ns(device)
-    subjects: tuple[tuple[int, Subject], ...] = (
-        (buckets.exposed_copy_ns, "exposed-copy"),
-        (buckets.exposed_comm_ns if device.exposed_comm_by_cause else 0, "exposed-comm"),
-        (buckets.exposed_other_ns, "exposed-other"),
-        (idle_ns, "idle"),
-    )
-    reasons = []
+    parts, reasons = partition(device), []
+    subjects = [(parts[bucket_of(subject).name], subject) for subject, found in by_subject(device).items() if found]
     for bucket_ns, subject in sorted(subjects, key=lambda loss: -loss[0]):
         if bucket_ns >= WORTH_SAYING * device.span_ns and bucket_ns:
             causes = by_cause(section, subject)

@@ -21,6 +21,7 @@ from overlapscope.analysis.results import Device, missing_ns
 from overlapscope.analysis.steps import find_outliers
 from overlapscope.base.intervals import I64
 from overlapscope.base.words import plural
+from overlapscope.catalog.buckets import bucket_of
 from overlapscope.catalog.causes import COPY_CAUSES, STALL_CAUSES, Subject
 from overlapscope.catalog.ops import op_words
 from overlapscope.documents import columns as column
@@ -37,7 +38,7 @@ _LINE: Final[dict[str, Any]] = {"id": "line", "long": "line of code", "width": 2
 
 def copies(section: DeviceReport, device: Device) -> Table:
     """Return the copies grouped by direction, memory kinds, devices and stream."""
-    unit = section.unit_of(max(device.overlap.copy_ns, device.overlap.p2p_ns or 0))
+    unit = section.unit_of(max(device.overlap.copy_ns, device.overlap.p2p_ns))
     return table_of(
         device.copies,
         column.text("copies", lambda group: group.direction, id="direction", width=90, heads=True),
@@ -106,13 +107,7 @@ def worst_copies(section: DeviceReport, copies: EachCopy, rows: I64, issuers: Se
 def evidence(section: DeviceReport, device: Device, subject: Subject) -> Table:
     """Return the evidence for a bucket's causes by op, call and line."""
     cases = [case for case in device.evidence if case.subject == subject]
-    buckets = device.buckets
-    whole_ns = {
-        "exposed-copy": buckets.exposed_copy_ns,
-        "exposed-comm": buckets.exposed_comm_ns,
-        "exposed-other": buckets.exposed_other_ns,
-        "idle": buckets.idle_ns,
-    }[subject]
+    whole_ns: int = getattr(device.buckets, bucket_of(subject).field)
     unit = section.unit_of(whole_ns)
 
     return table_of(

@@ -24,11 +24,11 @@ def unmeasured_ns(device: Device) -> int:
 
 def lost_ns(device: Device) -> int:
     """Return the time in which the device doesn't compute, without what no order of the same work can change."""
-    buckets, overlap = device.buckets, device.overlap
+    buckets, by_cause = device.buckets, device.exposed_copy_by_cause
     # The lead-in cannot be judged.
     idle_ns = buckets.idle_ns - missing_ns(device) - device.idle_by_cause.get(IdleCause.LEAD_IN, 0)
-    copies_ns = overlap.busy_ns - overlap.ideal_ns - device.exposed_copy_by_cause.get(CopyCause.LEAD_IN, 0)
-    return max(0, copies_ns) + buckets.exposed_comm_ns + buckets.exposed_other_ns + idle_ns
+    fixed_ns = by_cause.get(CopyCause.LEAD_IN, 0) + by_cause.get(CopyCause.NO_COMPUTE, 0)
+    return buckets.exposed_copy_ns - fixed_ns + buckets.exposed_comm_ns + buckets.exposed_other_ns + idle_ns
 
 
 class Loss(Struct, frozen=True):
@@ -87,8 +87,9 @@ def of_device(device: Device, *, lost: bool, reach: str) -> list[Loss]:
     if buckets.exposed_other_ns >= worth:
         most_ns, cause = max((ns, cause) for cause, ns in device.exposed_other_by_cause.items())
         alone = _ALONE.get(cause, "") if 2 * most_ns > buckets.exposed_other_ns else ""
-        clause = f"{alone or 'memory work of the GPU runs'} alone for {duration(buckets.exposed_other_ns)}"
-        found.append(Loss(buckets.exposed_other_ns, f"{clause} ({share(buckets.exposed_other_ns, span)})"))
+        shown_ns = most_ns if alone else buckets.exposed_other_ns
+        clause = f"{alone or 'memory work of the GPU runs'} alone for {duration(shown_ns)} ({share(shown_ns, span)})"
+        found.append(Loss(buckets.exposed_other_ns, clause))
     if idle >= worth:
         explained = {cause: ns for cause, ns in device.idle_by_cause.items() if cause not in WORK_UNKNOWN}
         most_ns, cause = max(((ns, cause) for cause, ns in explained.items()), default=(0, ""))
@@ -106,7 +107,7 @@ def of_device(device: Device, *, lost: bool, reach: str) -> list[Loss]:
             found.append(Loss(ns, _UNKNOWN[unknown].format(f"{duration(ns)} ({share(ns, span)})")))
     before_ns = unmeasured_ns(device)
     if before_ns >= worth:
-        found.append(Loss(before_ns, f"its first GPU op came {duration(before_ns)} after it had begun", "Host-bound"))
+        found.append(Loss(before_ns, f"the GPU waited {duration(before_ns)} for its first op", "Host-bound"))
     if not device.overlap.copy_ns and lost:
         return found or [Loss(0, "no copy between host and device is left in the recording")]
     return found or [Loss(0, _copies(device))]
@@ -114,7 +115,7 @@ def of_device(device: Device, *, lost: bool, reach: str) -> list[Loss]:
 
 _UNKNOWN: Final[Mapping[str, str]] = {
     IdleCause.MISSING_OPS: "GPU ops are missing from the recording for {}",
-    IdleCause.UNRECORDED: "nothing was recorded for {}",
+    IdleCause.UNRECORDED: "{} are not in the recording, whose steps are shorter",
 }
 
 

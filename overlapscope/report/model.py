@@ -12,7 +12,6 @@ from typing import Literal
 import msgspec
 
 from overlapscope.analysis import TraceAnalysis
-from overlapscope.analysis.average import average
 from overlapscope.analysis.jobs import mixture
 from overlapscope.analysis.results import Device, TraceResult
 from overlapscope.base.saved import Tool, decode, encode
@@ -134,26 +133,15 @@ def from_json(data: bytes) -> Report:
     report = decode(data, Report)
     if not report.traces:
         raise msgspec.ValidationError("Expected a trace - at `$.traces`")
-    traces = tuple(
-        msgspec.structs.replace(trace, devices=tuple(map(_completed, trace.devices))) for trace in report.traces
-    )
-    judged = {
-        (trace.source, device.device): 0 if device.per_step is None else device.per_step.steps
-        for trace in traces
-        for device in trace.devices
-    }
-    # Reports of earlier versions have bounds of all whole steps together, and do not say so.
-    findings = tuple(
-        msgspec.structs.replace(finding, steps=judged.get((finding.source, finding.device), 0))
-        if not finding.steps and finding.scope == "window"
-        else finding
-        for finding in report.findings
-    )
-    return msgspec.structs.replace(report, traces=traces, findings=findings)
+    for device in report.devices:
+        _check_steps(device)
+        if device.plain is not None and device.plain.program is not None:
+            _check_steps(device.plain.program)
+    return report
 
 
-def _completed(device: Device) -> Device:
-    """Return a device as read from JSON, with the average step, which reports of earlier versions don't have.
+def _check_steps(device: Device) -> None:
+    """Check the figures of steps of a device as read from JSON.
 
     Raises:
         msgspec.ValidationError: A group does not have a number for each step, or the average step is not of whole
@@ -161,16 +149,12 @@ def _completed(device: Device) -> Device:
     """
     by_step: list[msgspec.Struct] = [group.by_step for group in device.copies]
     by_step += [group.by_step for group in device.kernels]
-    columns = list(chain.from_iterable(map(msgspec.structs.astuple, by_step)))
-    for stall in device.host_stalls:
-        columns += (stall.by_step.host_wait_ns, stall.by_step.idle_caused_ns)
-    # Reports of earlier versions don't have these.
-    added: list[tuple[tuple[int, ...], ...]] = [(stall.by_step.count,) for stall in device.host_stalls]
-    added += [(case.by_step.count, case.by_step.time_ns) for case in device.evidence]
-    columns += chain.from_iterable(values for values in added if any(values))
+    by_step += [stall.by_step for stall in device.host_stalls]
+    by_step += [case.by_step for case in device.evidence]
+    columns = chain.from_iterable(map(msgspec.structs.astuple, by_step))
     if any(len(values) != len(device.steps) for values in columns):
         raise msgspec.ValidationError("Expected a number for each step - at `by_step`")
-    plain, whole = device.plain, [number for number, step in enumerate(device.steps) if not step.partial]
+    whole = [number for number, step in enumerate(device.steps) if not step.partial]
     if whole and len(whole) != whole[-1] - whole[0] + 1:
         raise msgspec.ValidationError("Expected whole steps that follow each other - at `steps`")
     if device.per_step is not None:
@@ -179,9 +163,3 @@ def _completed(device: Device) -> Device:
         fits = not device.steps or (whole and whole[0] <= first and first + count <= whole[-1] + 1)
         if first < 0 or count < 1 or not fits:
             raise msgspec.ValidationError("Expected the numbers of whole steps - at `per_step`")
-    if device.per_step is None and not all(map(any, added)):
-        device = msgspec.structs.replace(device, per_step=average(device.steps, whole))
-    if plain is not None and plain.program is not None:
-        plain = msgspec.structs.replace(plain, program=_completed(plain.program))
-        device = msgspec.structs.replace(device, plain=plain)
-    return device

@@ -44,6 +44,12 @@ def steps_sentence(step_spread: spread.Spread | None, trace: TraceResult, device
     if isinstance(trace.period, OwnPeriod):
         sentences.append(trace.period.sentence)
     sentences.append("" if device is None else _outside_sentence(device))
+    if device is not None and device.per_step is not None and device.steps:
+        last = device.steps[-1]
+        if last.span_ns > spread.LONG * device.per_step.span_ns and device.per_step.steps > 1:
+            sentences.append(
+                f"The last step is not judged; it ends with the recording, after {duration(last.span_ns)}."
+            )
     return " ".join(filter(None, sentences))
 
 

@@ -133,7 +133,7 @@ def figures(section: DeviceReport, device: Device) -> Table:
         ("hidden copy", percent(hidden_copy_shown(device))),
         ("comm under compute", percent(overlap.comm_compute_pct)),
         ("h2d, d2h, both at once", f"{', '.join(map(unit.number, both))} {unit.name}"),
-        *([("p2p, exposed", f"{unit.number(p2p)}, {unit.text(overlap.exposed_p2p_ns or 0)}")] if p2p else []),
+        *([("p2p, exposed", f"{unit.number(p2p)}, {unit.text(overlap.exposed_p2p_ns)}")] if p2p else []),
         ("engines busy, ideal", f"{unit.number(overlap.busy_ns)}, {unit.text(overlap.ideal_ns)}"),
         # The lead-in is before any step or range.
         *([("lead-in", lead_in)] if section.page.scope == "window" else []),

@@ -32,6 +32,8 @@ MORE = 1.1
 """A saving is explained if it exceeds this multiple of the cost."""
 _CLAUSES = 2
 """Number of losses that the verdict names; the tables have all."""
+_NAMED = 3
+"""Number of kernels of unclear kind that the verdict names."""
 
 
 class Verdict(Struct, frozen=True):
@@ -74,11 +76,8 @@ class Verdict(Struct, frozen=True):
 def judge(section: DeviceReport) -> Verdict:
     """Return the verdict on a device, about the figures that people read (`page.DeviceReport.device`)."""
     verdict, names = _judge(section), section.trace.environment.gpus
-    sentences = {
-        field: devices.in_words_of(names, getattr(verdict, field))
-        for field in ("lead", "why", "remedy", "plain", "doubt", "steps", "overlap_cost")
-    }
-    return replace(verdict, **sentences)
+    fields = ("lead", "why", "remedy", "plain", "doubt", "steps", "overlap_cost")
+    return replace(verdict, **{field: devices.in_words_of(names, getattr(verdict, field)) for field in fields})
 
 
 def _judge(section: DeviceReport) -> Verdict:
@@ -98,10 +97,12 @@ def _judge(section: DeviceReport) -> Verdict:
     least_level = _level(_least_part(section, device, lost_ns))
     lost_parts = trust.lost & CAUSES
     level: Level = "recorded" if section.page.recorded else _level(part)
-    unclear_ns = device.span_ns - device.buckets.compute_ns + section.per_step(_unclear_ns(device))
+    unclear_ns = device.span_ns - device.buckets.compute_ns + _unclear_ns(device)
     if level == "good" and (lost_parts or unclear_ns >= GOOD_BELOW * device.span_ns):
         level = "fair"
     if level == "poor" and least_level == "good":
+        level = "unknown"
+    if level == "good" and _unjudged_ns(device) >= UNJUDGED * device.span_ns * max(1, section.steps):
         level = "unknown"
     if missing_ns(device) >= GOOD_BELOW * device.span_ns or lost_parts & FIGURES:
         # What is known to be lost stands; anything else may have been work.
@@ -119,11 +120,23 @@ def _judge(section: DeviceReport) -> Verdict:
     if named[0].ns >= POOR_FROM * device.span_ns:
         name = named[0].name
     lead = f"{name}: {figures}." if name else f"{capital(figures)}."
-    doubt = " ".join(filter(None, (_doubt(section), _unjudged(lost_parts), _unclear(section, device))))
+    doubt = " ".join(filter(None, (_doubt(section), _unjudged(lost_parts), _unclear(device))))
     steps = steps_sentence(spread.of_device(device), section.trace, device) if section.page.scope == "window" else ""
     cost = net_overlap.sentence(section)
     why, remedy = ("", "") if level == "recorded" else _why_and_remedy(section, device, first)
     return Verdict(level, section.title, lead, why, remedy, plain_sentence(section), doubt, steps, cost)
+
+
+UNJUDGED = 1.0
+"""Time outside the steps, as a share of theirs, from which on they stand for too little to be good."""
+
+
+def _unjudged_ns(device: Device) -> int:
+    """Return the time outside the steps, and that by which the last one, which ends with the recording, is longer."""
+    if device.outside is None or device.per_step is None or not device.steps:
+        return 0
+    last_ns = max(0, device.steps[-1].span_ns - device.per_step.span_ns)
+    return device.outside.before_ns + device.outside.after_ns + last_ns
 
 
 def _least_part(section: DeviceReport, device: Device, lost_ns: int) -> float:
@@ -137,6 +150,8 @@ def _least_part(section: DeviceReport, device: Device, lost_ns: int) -> float:
 def _frame(section: DeviceReport, device: Device) -> str:
     """Return what the figures describe: `in each step of 16.8 ms`."""
     length = duration(device.span_ns)
+    if losses.unmeasured_ns(device) >= max(1, losses.WORTH_SAYING * device.span_ns):
+        return f"in the only step, of which the GPU's part takes {length},"
     if section.steps:
         return f"in each step of {length},"
     if section.page.scope != "window":
@@ -159,9 +174,8 @@ def _why_and_remedy(section: DeviceReport, device: Device, first: Finding | None
     if first is not None and 2 * section.per_step(first.cost_ns) >= max(ns, unmeasured_ns):
         where = first.where
         place = where.line or where.op or where.call if where is not None else None
-        # A fix that saves nothing by itself comes after one that does.
-        fixed = next((each for each in section.findings if each.severity != "info" and each.saving), first)
-        fixed = fixed if first.severity == "info" else first
+        # A fix that saves nothing by itself comes after one that may save something.
+        fixed = next((each for each in section.findings if each.cost_ns and not _saves_nothing(section, each)), first)
         advice = fixed.advice.partition("\n")[0].rstrip()
         saving = f" It {cost(section, fixed)}." if fixed.saving else ""
         return f"Why: {first.title}.{_costliest(place)}", f"Next: {advice}{saving}"
@@ -176,7 +190,9 @@ def _why_and_remedy(section: DeviceReport, device: Device, first: Finding | None
     case = max(cases, key=lambda case: case.time_ns, default=None)
     place = None if case is None else case.where or case.op or case.call
     remedy = cause.helps(section.trace.environment.recorder)[0]
-    return f"Why: {cause.id} costs most, {duration(ns)}.{_costliest(place)}", f"Next: {remedy}" if remedy else ""
+    a_step = " a step" if section.steps else ""
+    why = f"Why: {cause.meaning.rstrip('.')}: {duration(ns)}{a_step} ({cause.id}).{_costliest(place)}"
+    return why, f"Next: {remedy}" if remedy else ""
 
 
 def _costliest(place: str | None) -> str:
@@ -203,12 +219,19 @@ def cost(section: DeviceReport, finding: Finding) -> str:
     ns, low_ns, high_ns = map(section.per_step, (saving.saved_ns, saving.saved_low_ns, saving.saved_high_ns))
     # A loss that would show as 0.0% is none.
     low_ns = 0 if -HARDLY * of_ns < low_ns < 0 else low_ns
-    between_ends = "" if duration(low_ns) == duration(high_ns) else f", {saved_between(low_ns, high_ns)}"
-    if ns < HARDLY * of_ns:
+    interval = saved_between(low_ns, ns, high_ns)
+    between_ends = f", {interval}" if interval else ""
+    if _saves_nothing(section, finding):
         return f"saves nothing by itself{between_ends if high_ns >= HARDLY * of_ns else ''}"
     exceeds = ns > MORE * section.per_step(finding.cost_ns)
     more = ". That is more than it costs, because other waits become shorter, too" if exceeds else ""
     return f"saves about {text(saving.saved_ns)}{between_ends}{more}"
+
+
+def _saves_nothing(section: DeviceReport, finding: Finding) -> bool:
+    """Return whether a replay predicts that the fix saves nothing by itself."""
+    span_ns = 0 if section.device is None else section.device.span_ns
+    return finding.saving is not None and section.per_step(finding.saving.saved_ns) < HARDLY * span_ns
 
 
 def _unjudged(lost: frozenset[Part]) -> str:
@@ -225,9 +248,9 @@ def _unclear_ns(device: Device) -> int:
     return sum(group.time_ns for group in device.kernels if group.unclear)
 
 
-def _unclear(section: DeviceReport, device: Device) -> str:
+def _unclear(device: Device) -> str:
     """Return which kernels may communicate, as far as their names tell, if they take a time that matters."""
-    time_ns = section.per_step(_unclear_ns(device))
+    time_ns = _unclear_ns(device)
     if time_ns < max(1, WORTH_SAYING * device.span_ns):
         return ""
     names = listed((devices.as_recorded(clean(group.kernel, 60)) for group in device.kernels if group.unclear), _NAMED)
@@ -235,9 +258,6 @@ def _unclear(section: DeviceReport, device: Device) -> str:
         f"Kernels that may communicate count as compute: {duration(time_ns)} ({share(time_ns, device.span_ns)}) in "
         f"{names}. If they do, name them in `communication` in the configuration."
     )
-
-
-_NAMED = 3
 
 
 def _doubt(section: DeviceReport) -> str:
@@ -249,13 +269,11 @@ def _doubt(section: DeviceReport) -> str:
     trust = section.trace.trust
     if trust.verdict != "degraded":
         return ""
-    by_status = {word: [check.id for check in trust.checks if check.status == status] for status, word in _STATUS}
+    words = (("fail", "failed"), ("warn", "warned"))
+    by_status = {word: [check.id for check in trust.checks if check.status == status] for status, word in words}
     failures = "; ".join(f"{listed(ids)} {word}" for word, ids in by_status.items() if ids)
     worst = next(id for ids in by_status.values() for id in ids)
     return f"Some figures may be wrong: {failures} (overlapscope explain {worst} says what to do)."
-
-
-_STATUS = (("fail", "failed"), ("warn", "warned"))
 
 
 # -- The program without the profiler --------------------------------------------------------------

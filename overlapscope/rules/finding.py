@@ -7,7 +7,6 @@ from typing import Final, Literal
 import msgspec
 
 from overlapscope.analysis.figures import Window
-from overlapscope.catalog.earlier_names import current_rule
 
 Severity = Literal["error", "warning", "info"]
 Effort = Literal["option", "line", "restructuring"]
@@ -51,7 +50,7 @@ class Finding(msgspec.Struct, frozen=True, kw_only=True):
     """One piece of advice on one device, with its evidence."""
 
     rule: str
-    """Id of the rule. Earlier ids, which stored reports may have, are replaced by the current ones."""
+    """Id of the rule."""
     severity: Severity
     source: str
     rank: int | None
@@ -78,9 +77,6 @@ class Finding(msgspec.Struct, frozen=True, kw_only=True):
     where: Where | None
     example: Window | None
     """The longest single case, to be opened in a timeline of the recording."""
-
-    def __post_init__(self) -> None:
-        msgspec.structs.force_setattr(self, "rule", current_rule(self.rule))
 
     @property
     def mean_cost_ns(self) -> int:

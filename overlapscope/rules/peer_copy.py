@@ -8,7 +8,7 @@ from overlapscope.trace.lost import ENGINES
 
 
 def _draft(claims: Claims, pieces: ClaimedPieces) -> Draft:
-    total = claims.overlap.p2p_ns or 0
+    total = claims.overlap.p2p_ns
     return Draft(
         title=f"Copies between GPUs run alone for {claims.time_a_step(pieces.time_ns)}",
         detail=f"They take {claims.time_a_step(total * max(1, claims.steps))} in all. For "

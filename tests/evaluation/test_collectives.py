@@ -44,7 +44,6 @@ def report(folder: Path) -> RanksReport:
 
 
 def rows(report: RanksReport) -> dict[str, GroupCollective]:
-    assert report.communication is not None
     return {f"{row.collective} of {row.description}": row for row in report.communication.rows}
 
 
@@ -104,7 +103,7 @@ def test_bytes_and_busy_time_are_those_in_the_raw_files(folder: Path) -> None:
     """Sum up the kernels of the steps that both ranks have whole, by their times in the files."""
     path = folder / "two-bandwidth"
     result = report(path)
-    assert result.communication is not None and result.communication.steps
+    assert result.communication.steps
     ranks = [reduce(load(str(path / f"rank{rank}.trace.json")))[0] for rank in range(2)]
     sums: defaultdict[str, list[int]] = defaultdict(lambda: [0, 0, 0])
     for rank in ranks:

@@ -150,7 +150,6 @@ def test_every_send_and_receive_of_the_steps_is_paired(folder: Path) -> None:
 
 
 def shares(result: RanksReport) -> dict[str, float]:
-    assert result.communication is not None
     return {
         cause: ns / result.communication.time.exposed_ns
         for cause, ns in result.communication.exposed_by_cause.items()

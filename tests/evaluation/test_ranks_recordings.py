@@ -78,7 +78,7 @@ def test_in_a_pair_only_its_partner_waits(folder: Path) -> None:
 def test_pairs_are_a_dimension_of_the_mesh_and_none_of_them_is_slow(folder: Path) -> None:
     report = of(folder, "groups")
     comm = report.communication
-    assert comm is not None and comm.mesh is not None
+    assert comm.mesh is not None
     assert (comm.mesh.shape, comm.nvlink_gb_per_s, comm.slow_groups) == ((2, 2), 450, ())
     assert [(each.name, each.spans, each.groups) for each in comm.dimensions] == [
         ("default_pg", (0, 1), 1),
@@ -98,7 +98,7 @@ def test_queries_join_the_ranks(folder: Path) -> None:
     comm = of(folder, "groups").communication
     traces = [load(path) for path in sorted((folder / "groups").glob("*.json.gz"))]
     frame = ov.sql(traces, "SELECT name, spans, mesh, busy_ns FROM mesh_dimensions")
-    assert comm is not None and [tuple(row) for row in frame.itertuples(index=False)] == [
+    assert [tuple(row) for row in frame.itertuples(index=False)] == [
         (each.name, str([*each.spans]), "[2, 2]", each.time.busy_ns) for each in comm.dimensions
     ]
 

@@ -53,7 +53,7 @@ _STATISTICS: Final = {
 _SETTINGS: Final = """\
 aggregate = "median"
 skip_steps = 1
-forbid = ["pageable-copy", "copy-on-compute-stream"]
+forbid = ["pageable-memory", "same-stream"]
 [budgets]
 efficiency_pct = { min = "80%", level = "warn" }
 idle_pct = { max = 10, scope = "window", allow_missing = true }
@@ -68,7 +68,7 @@ metric = "step_*"
 rank = 1
 max = "15 ms"
 [[exceptions]]
-rule = "pageable-copy"
+rule = "pageable-memory"
 reason = "known"
 until = 2030-01-31
 """

@@ -99,7 +99,9 @@ def test_a_junit_report_is_written_where_asked(job: WorkflowJob) -> None:
 
 def test_a_baseline_is_compared_with(job: WorkflowJob) -> None:
     program = job.temp / "overlapscope/bin/overlapscope"
-    subprocess.run([program, "baseline", "write", HEALTHY, "-o", job.workspace / "base.json"], check=True)
+    subprocess.run(
+        [program, "check", HEALTHY, "--write-baseline", "--baseline", job.workspace / "base.json"], check=True
+    )
     done = job.step("Check", traces=str(HEALTHY), baseline="base.json")
     assert done.returncode in (0, 3), done.stdout + done.stderr
     assert job.outputs()["outcome"] in ("pass", "inconclusive")

@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from overlapscope.commands import COMMANDS, DEFECT, EARLIER, main
+from overlapscope.commands import COMMANDS, DEFECT, main
 from tests.support.helpers import TRACES
 
 GOOD = TRACES / "known_causes" / "healthy_prefetch.json.gz"
@@ -51,7 +51,7 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(place)
         assert main(["analyze", "bad.json.gz", "--format", "json", "-o", "report.json"]) == 0
-        assert main(["baseline", "write", "good.json.gz", "-o", "baseline.json"]) == 0
+        assert main(["check", "good.json.gz", "--write-baseline", "--baseline", "baseline.json"]) == 0
         assert main(["ranks", "full", "--format", "json", "-o", "ranks.json", "--workers", "1"]) == 0
         _absurd_reports(place)
         yield place
@@ -102,8 +102,8 @@ LINES: list[tuple[int, str]] = [
     (0, "--version"),
     (0, "--help"),
     (0, "--help-all"),
-    *((0, f"{command} --help") for command in (*COMMANDS, *EARLIER)),
-    *((2, f"{command} --nonsense") for command in (*COMMANDS, *EARLIER) if command != "dashboard"),
+    *((0, f"{command} --help") for command in COMMANDS),
+    *((2, f"{command} --nonsense") for command in COMMANDS if command != "dashboard"),
     # Traces.
     (0, "analyze good.json.gz"),
     (0, "analyze ./good.json.gz good.json.gz"),
@@ -259,7 +259,6 @@ LINES: list[tuple[int, str]] = [
     (0, "cache info"),
     (0, "cache clear"),
     (2, "cache"),
-    (0, "rules"),
     (0, "explain pageable-memory"),
     (2, "explain nonsense"),
     (2, f"explain {SURROGATE}"),
@@ -442,7 +441,7 @@ def test_a_size_of_the_cache_that_is_none_is_reported(
     assert "OVERLAPSCOPE_CACHE_SIZE" in capfd.readouterr().err
 
 
-@pytest.mark.parametrize("command", ["analyze", "check", "explain", "rules", "--help", "check --help", "diff"])
+@pytest.mark.parametrize("command", ["analyze", "check", "explain", "--help", "check --help", "diff"])
 @pytest.mark.parametrize("columns", ["", "0", "1", "-1", "20", "x", "²", "٣", "1e3", "1000000", NINES])
 def test_any_width_is_one_that_can_be_read(columns: str, command: str, capfd: pytest.CaptureFixture[str]) -> None:
     good, bad = str(GOOD), str(BAD)

@@ -85,7 +85,7 @@ def closed(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyP
         "check good.json.gz",
         "diff good.json.gz good.json.gz",
         "whatif good.json.gz --pin",
-        "rules",
+        "explain",
         "cache info",
         "cache clear",
         "analyze good.json.gz -o open/new.txt",

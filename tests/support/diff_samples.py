@@ -68,6 +68,8 @@ def figures(
         exposed_copy_by_cause=tuple(
             time(name, *(exposed if name == "same-stream" else (0, 0))) for name in COPY_CAUSES
         ),
+        exposed_comm_by_cause=(),
+        exposed_other_by_cause=(),
         idle_by_cause=tuple(time(name, *(idle if name == "host-sync" else (0, 0))) for name in IDLE_CAUSES),
         engines=(time("SM", before[0], after[0]), time("H2D", 4 * MS, 4 * MS)),
         overlap=(
@@ -191,7 +193,7 @@ def _copies(standing: Literal["new", "gone"], kind: str, before: int, after: int
 
 
 def side(name: str = "trace.json.gz", *, gpu: str = "NVIDIA H200") -> Side:
-    check = Check(id="sync-events", status="warn", detail="none")
+    check = Check.warn("sync-events", "none")
     return Side(
         sources=(name,),
         environment=Environment(gpus=(gpu,), torch="2.13.0", cuda="12.6"),

@@ -28,7 +28,9 @@ REPORT = Report(
 
 
 def figure(metric: str, value: float, *, rank: int | None = None, device: int = 0, **more: Any) -> HistoryFigure:
-    return HistoryFigure(metric=metric, rank=rank, device=device, value=value, **({"spread": 1.0, "samples": 5} | more))
+    return HistoryFigure(
+        metric=metric, rank=rank, device=device, value=value, **({"spread": 1.0, "samples": 5, "floor": 0.0} | more)
+    )
 
 
 def make_entry(

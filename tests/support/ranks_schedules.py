@@ -98,6 +98,8 @@ def made_rank(
             comm_compute_pct=0.0,
             exposed_h2d_ns=0,
             exposed_d2h_ns=0,
+            p2p_ns=0,
+            exposed_p2p_ns=0,
         ),
         exposed_copy_by_cause={},
         idle_by_cause={},

@@ -118,7 +118,7 @@ def record(folder: Path) -> None:
 def communication(folder: Path, program: str) -> Communication:
     paths = sorted(folder.glob(f"{program}.rank*.json"))
     found = report_on(rank for path in paths for rank in reduce_any(load(path))).communication
-    assert found is not None and sum(found.exposed_by_cause.values()) == found.time.exposed_ns
+    assert sum(found.exposed_by_cause.values()) == found.time.exposed_ns
     return found
 
 

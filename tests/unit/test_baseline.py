@@ -290,30 +290,17 @@ def test_a_change_that_only_an_override_limits_is_not_judged_as_a_value(tmp_path
     }
 
 
-def test_the_earlier_spelling_does_the_same(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    trace = write_steps(tmp_path / "t.json")
-    earlier, now = tmp_path / "earlier.json", tmp_path / "now.json"
-    assert main(["baseline", "write", trace, "-o", str(earlier)]) == 0
-    assert main(["check", trace, "--write-baseline", "--baseline", str(now)]) == 0
-    assert earlier.read_bytes() == now.read_bytes()
-    capsys.readouterr()
-    assert main(["baseline", "show", str(earlier)]) == 0
-    shown = capsys.readouterr().out
-    assert main(["check", "--show-baseline", "--baseline", str(now)]) == 0
-    assert capsys.readouterr().out == shown
-
-
 def test_a_baseline_of_few_steps_is_warned_of(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     trace = write_steps(tmp_path / "t.json", 4)
-    assert main(["baseline", "write", trace, "-o", str(tmp_path / "b.json")]) == 0
+    assert main(["check", trace, "--write-baseline", "--baseline", str(tmp_path / "b.json")]) == 0
     assert "warning: device 0 has 3 steps to compare; relative budgets need 4." in capsys.readouterr().err
 
 
 def test_show_of_what_is_not_a_baseline_is_reported(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     trace = write_steps(tmp_path / "t.json")
-    assert main(["baseline", "show", trace]) == 2
+    assert main(["check", "--show-baseline", "--baseline", trace]) == 2
     assert "is not a baseline" in capsys.readouterr().err
-    assert main(["baseline", "show", str(tmp_path / "none")]) == 2
+    assert main(["check", "--show-baseline", "--baseline", str(tmp_path / "none")]) == 2
     assert "cannot be read" in capsys.readouterr().err
 
 
@@ -470,7 +457,7 @@ def test_a_baseline_of_another_program_is_inconclusive_unless_asked_for(
 ) -> None:
     naive, prefetched, other = (f"overlapscope/samples/{name}.json.gz" for name in _PROGRAMS)
     file = str(tmp_path / "baseline.json")
-    assert main(["baseline", "write", naive, "-o", file]) == 0
+    assert main(["check", naive, "--write-baseline", "--baseline", file]) == 0
     budget = ["--budget", "step_time increase <= 100000%", "--budget", "idle_pct <= 100%"]
     assert main(["check", prefetched, "--baseline", file, *budget]) == 0
     capsys.readouterr()

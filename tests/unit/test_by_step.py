@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 
-import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 import overlapscope as ov
 from overlapscope.analysis import analyze_trace
-from overlapscope.analysis.average import average, in_frame
-from overlapscope.report.model import from_json, to_json
+from overlapscope.analysis.average import in_frame
+from overlapscope.commands import main
+from overlapscope.report.model import to_json
 from overlapscope.trace.model import Kind
 from tests.support.helpers import TRACES, Host, Op, Wait, make_trace
 from tests.unit.test_sums import gpu_ops, host_events, running, steps, waits
@@ -141,20 +142,14 @@ def test_a_step_that_began_in_the_lead_in_is_partial(ahead: int) -> None:
     assert partial == ([f"ProfilerStep#{ahead}"] if ahead else [])
 
 
-@pytest.mark.parametrize("dropped", ["evidence", "host_stalls"])
-def test_a_report_of_an_earlier_version_gets_its_average_step(dropped: str) -> None:
-    """Evidence had no figures of each step, and stalls did not count their calls in each.
-
-    Its findings count every whole step, and so does its average step.
-    """
+@pytest.mark.parametrize("missing", ["per_step", "exposed_comm_by_cause"])
+def test_a_report_that_lacks_figures_is_to_be_made_again(
+    missing: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     written = json.loads(to_json(ov.analyze(TRACES / "pipeline_1stream.json.gz")))
-    (device,) = written["traces"][0]["devices"]
-    del device["per_step"]
-    for group in device[dropped]:
-        if dropped == "evidence":
-            del group["by_step"]
-        else:
-            del group["by_step"]["count"]
-    read = from_json(json.dumps(written).encode())
-    steps = [step for step in read.devices[0].steps if not step.partial]
-    assert msgspec.to_builtins(read.devices[0].per_step) == msgspec.to_builtins(average(steps, range(len(steps))))
+    del written["traces"][0]["devices"][0][missing]
+    path = tmp_path / "report.json"
+    path.write_text(json.dumps(written))
+    assert main(["check", str(path)]) == 2
+    error = capsys.readouterr().err
+    assert "not of this version" in error and missing in error and "analyze its traces again" in error

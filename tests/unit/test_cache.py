@@ -540,7 +540,7 @@ def test_commands_use_the_cache_unless_asked_not_to(
     for command in (
         ["diff", str(large), str(large)],
         ["check", str(large), "--budget", "step_time >= 0 ms"],
-        ["baseline", "write", str(large), "-o", str(tmp_path / "b.json")],
+        ["check", str(large), "--write-baseline", "--baseline", str(tmp_path / "b.json")],
     ):
         users_folder.clear()
         main([*command, "--no-cache"])

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import overlapscope as ov
 from overlapscope.catalog.advice import OTHERS
-from overlapscope.catalog.causes import CAUSES, COPY_CAUSES, EXPOSED_COPY, IDLE, STORED_IDLE_CAUSES
+from overlapscope.catalog.causes import CAUSES, COPY_CAUSES, EXPOSED_COPY, IDLE, IDLE_CAUSES
 from overlapscope.catalog.checks import CHECKS
 from overlapscope.prediction.interventions import INTERVENTIONS
 from overlapscope.rules import RULES
@@ -16,7 +16,7 @@ TRACE = Path(__file__).parents[2] / "traces" / "gpt2_train.json.gz"
 
 
 def test_every_cause_has_a_record() -> None:
-    assert tuple(EXPOSED_COPY) == COPY_CAUSES and tuple(IDLE) == STORED_IDLE_CAUSES
+    assert tuple(EXPOSED_COPY) == COPY_CAUSES and tuple(IDLE) == IDLE_CAUSES
 
 
 def test_causes_name_rules_that_there_are() -> None:

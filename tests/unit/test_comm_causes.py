@@ -23,10 +23,9 @@ from overlapscope.analysis.prefetch import prefetch_depths
 from overlapscope.base.intervals import union
 from overlapscope.catalog.causes import COMM_CAUSES, CommCause
 from overlapscope.reading.steps import with_names
-from overlapscope.report.model import from_json, to_json
 from overlapscope.trace.model import Collectives, HostEvents, Kind
 from tests.support.comm_programs import CALL_NS, COMM, MAIN, OTHER, PLANTED, HostAct, Played, play
-from tests.support.helpers import MS, TRACES, US, recordings, tried
+from tests.support.helpers import MS, US, recordings, tried
 from tests.support.recordings import analysis_of, trace_of
 
 
@@ -181,19 +180,6 @@ def test_the_finding_names_the_collective_its_cause_and_the_fix_for_it() -> None
     assert "It began 1 time after an op that it waited for." in finding.detail
     assert finding.advice.startswith("Split the work")
     assert finding.where is not None and finding.where.call == "cudaLaunchKernel"
-
-
-def test_a_report_without_causes_of_communication_is_compared_without_them() -> None:
-    now = ov.analyze(trace_of(TRACES / "ddp" / "rank1.json.gz"))
-    content = msgspec.json.decode(to_json(now))
-    for part in (device := content["traces"][0]["devices"][0], *device["steps"], device["judged"], device["per_step"]):
-        del part["exposed_comm_by_cause"]
-    earlier = from_json(msgspec.json.encode(content))
-    both, one = (ov.diff(before, now).devices[0].figures for before in (now, earlier))
-    assert {change.name for change in both.exposed_comm_by_cause} == {*COMM_CAUSES}
-    assert one.exposed_comm_by_cause == ()
-    (comm,) = (bucket for bucket in one.buckets if bucket.name == "exposed comm")
-    assert comm.before and comm.after
 
 
 # -- Brute force -----------------------------------------------------------------------------------

@@ -135,7 +135,7 @@ def write(path: Path, *, loading_ms: float, rank: int | None = None, lose: str |
 
 def test_analyze_says_where_the_time_goes(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = write(tmp_path / "cpu.json", loading_ms=2)
-    for form in ("terminal", "markdown", "html"):
+    for form in ("text", "markdown", "html"):
         assert main(["analyze", path, "--format", form]) == 0
         printed = " ".join(capsys.readouterr().out.replace("\\", "").split())
         assert "20.0% loading data, 40.0% in ops, 40.0% elsewhere, such as in Python." in printed

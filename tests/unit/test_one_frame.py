@@ -80,11 +80,14 @@ def test_the_verdict_states_figures_of_the_tables(recording: Path) -> None:
         verdict = judge(section)
         assert {*_TIMES.findall(verdict.lead)} <= known_times(section, device)
         costly = [finding for finding in section.findings if finding.cost_ns]
-        if costly:
+        buckets = (device.exposed_copy_by_cause, device.exposed_comm_by_cause or {}, device.idle_by_cause)
+        ns, largest = max((ns, cause) for by_cause in buckets for cause, ns in by_cause.items())
+        if costly and 2 * section.per_step(costly[0].cost_ns) >= ns:
             assert costly[0].title in verdict.why
             advice, saves = costly[0].advice.splitlines()[0], f" It {cost(section, costly[0])}."
             assert verdict.remedy == f"Next: {advice.rstrip()}{saves if costly[0].saving else ''}"
         else:
+            assert not verdict.why or verdict.why.startswith(f"Why: {largest} costs most, ")
             assert not {"saves", "costs"} & {*verdict.remedy.split()}
 
 

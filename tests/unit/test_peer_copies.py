@@ -15,11 +15,11 @@ from hypothesis import strategies as st
 
 import overlapscope as ov
 from overlapscope.analysis import analyze_trace
-from overlapscope.analysis.average import COLUMN, in_frame, means
+from overlapscope.analysis.average import COLUMN, means
 from overlapscope.commands import main
 from overlapscope.commands.schema import schema_of
 from overlapscope.export import chrome_trace
-from overlapscope.report.model import Report, from_json, to_json
+from overlapscope.report.model import Report, to_json
 from overlapscope.timeline.details import op as details_of
 from overlapscope.trace.model import GpuOps, Kind, Trace
 from tests.support.helpers import MS, TRACES, US, Op, make_trace
@@ -231,33 +231,7 @@ def test_the_timeline_says_between_which_devices() -> None:
     assert facts["devices"] == "0 to 1" and facts["exposed"] == "171.1 us (100%)"
 
 
-# -- Reports of earlier versions, and budgets --------------------------------------------------------
-
-
-def earlier() -> Report:
-    """Return the report as versions wrote it that counted peer copies only as other memory work."""
-
-    def without(value: Any) -> Any:
-        if isinstance(value, list):
-            return [without(each) for each in value if not isinstance(each, dict) or each.get("direction") != "p2p"]
-        if not isinstance(value, dict):
-            return value
-        added = ("p2p_ns", "exposed_p2p_ns", "source_device", "target_device")
-        return {key: without(each) for key, each in value.items() if key not in added}
-
-    return from_json(json.dumps(without(as_written(report_of(TWO_DEVICES)))).encode())
-
-
-def test_earlier_reports_do_not_know_of_peer_copies() -> None:
-    for device in earlier().traces[0].devices:
-        assert (device.overlap.p2p_ns, in_frame(device).overlap.exposed_p2p_ns) == (None, None)
-
-
-def test_a_comparison_with_an_earlier_report_calls_no_peer_copy_new() -> None:
-    now = report_of(TWO_DEVICES)
-    for sides_of, listed in (((earlier(), now), False), ((now, earlier()), False), ((now, now), True)):
-        devices = ov.diff(*sides_of).devices
-        assert any(change.direction == "p2p" for device in devices for change in device.copies) == listed
+# -- Budgets ---------------------------------------------------------------------------------------
 
 
 def test_budgets_of_copies_are_about_those_between_host_and_device() -> None:

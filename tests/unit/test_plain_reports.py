@@ -221,7 +221,7 @@ def test_a_step_that_takes_longer_than_the_recording_shows_is_judged_as_long_as_
 
 
 def baseline(path: Path, *options: str) -> str:
-    assert main(["baseline", "write", str(LAUNCHES), "-o", str(path), *options]) == 0
+    assert main(["check", str(LAUNCHES), "--write-baseline", "--baseline", str(path), *options]) == 0
     return str(path)
 
 
@@ -274,7 +274,7 @@ COMMANDS = {
     "analyze": ["analyze", str(LAUNCHES)],
     "whatif": ["whatif", str(LAUNCHES), "--graph"],
     "check": ["check", str(LAUNCHES)],
-    "baseline": ["baseline", "write", str(LAUNCHES), "-o", "never-written.json"],
+    "baseline": ["check", str(LAUNCHES), "--write-baseline", "--baseline", "never-written.json"],
 }
 NO_STEPS = ["", "abc", "31.8", "-3ms", "0ms", "0.1ns", "inf", "nan", "5%", "3 GB", "1e9ms"]
 

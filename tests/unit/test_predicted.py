@@ -58,11 +58,11 @@ def test_check_refuses_it_unless_asked_by_name(taken: str, capsys: pytest.Captur
 
 def test_a_baseline_of_it_is_refused_or_says_so(taken: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     baseline = str(tmp_path / "baseline.json")
-    assert main(["baseline", "write", taken, "-o", baseline]) == 2
+    assert main(["check", taken, "--write-baseline", "--baseline", baseline]) == 2
     assert main(["check", RECORDING, "--baseline", taken]) == 2
-    assert main(["baseline", "write", taken, "-o", baseline, "--allow-predicted"]) == 0
+    assert main(["check", taken, "--write-baseline", "--baseline", baseline, "--allow-predicted"]) == 0
     capsys.readouterr()
-    assert main(["baseline", "show", baseline]) == 0
+    assert main(["check", "--show-baseline", "--baseline", baseline]) == 0
     assert "predicted" in capsys.readouterr().out
     main(["check", RECORDING, "--baseline", baseline, "--budget", "window idle_pct <= 100%"])
     assert "The baseline is a predicted timeline, not a recording." in capsys.readouterr().err
@@ -80,7 +80,7 @@ def test_a_diff_says_so_in_its_head(form: str, predicted: Path, capsys: pytest.C
         assert "After was predicted by" in printed and "predicted (pin)" in printed.replace("\\", "")
 
 
-@pytest.mark.parametrize("form", ["terminal", "markdown", "json", "html"])
+@pytest.mark.parametrize("form", ["text", "markdown", "json", "html"])
 def test_an_analysis_says_so_in_its_head(form: str, predicted: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["analyze", str(predicted), "--format", form]) == 0
     printed = capsys.readouterr().out

@@ -120,7 +120,7 @@ def test_waits_of_two_real_ranks_are_those_that_their_files_say() -> None:
 def test_waits_are_as_long_as_the_time_that_stragglers_cause(folder: str) -> None:
     """Prefetched collectives are launched in another step than the one in which they make the rank wait."""
     report = join(real(folder))
-    assert report.communication is not None and report.communication.steps
+    assert report.communication.steps
     waited_ns = sum(row.waited_exposed_ns or 0 for row in report.ranks)
     assert waited_ns == report.communication.exposed_by_cause["straggler"] > 0
 
@@ -347,7 +347,6 @@ def test_steps_are_compared_over_the_ranks_that_have_them_whole() -> None:
 def test_process_groups_are_measured_over_the_judged_steps(folder: str) -> None:
     report = join(real(folder))
     steps = [row.judged for row in report.ranks if row.judged is not None]
-    assert report.communication is not None
     assert [step.steps for step in steps] == [report.communication.steps] * len(report.ranks)
     # A mean is off by up to half a nanosecond for each of its steps.
     for total, means in (

@@ -175,7 +175,6 @@ def report_of_job(
 
 
 def communication(report: RanksReport) -> Communication:
-    assert report.communication is not None
     return report.communication
 
 

@@ -244,7 +244,6 @@ def test_ranks_of_a_group_are_named_in_few_words(recorded: str, shown: str) -> N
 
 def test_a_collective_is_named_with_its_group_if_there_are_several() -> None:
     report = real()
-    assert report.communication is not None
     meeting, row = report.meetings[0], report.communication.rows[0]
     assert meeting_name(report, meeting) == f"allreduce, no. {meeting.index}"
     other = replace(row, group="1", group_ranks="[0, 1, 2, 3]")

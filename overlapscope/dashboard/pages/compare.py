@@ -199,7 +199,7 @@ def _findings(before: PageContext, after: PageContext, device: DeviceDiff) -> Co
     titles = ("before", "cost", "after", "cost")
     columns = (words(""), words("rule"), *(words(title, flexible=title != "cost") for title in titles))
     of = "per step" if device.basis == "step" else "in all that was recorded"
-    table = Table("Findings", columns, rows(lines), note=f"A fix saves at most its cost, {of}.")
+    table = Table("Findings", columns, rows(lines), note=f"Costs are {of}.")
     return parts.table_panel(before, table, "compare-findings", links)
 
 

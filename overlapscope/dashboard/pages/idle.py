@@ -10,6 +10,7 @@ from overlapscope.dashboard import parts
 from overlapscope.dashboard.callbacks import Callbacks
 from overlapscope.dashboard.context import PageContext
 from overlapscope.report import lists
+from overlapscope.report.charts import CAUSE_TITLES
 
 
 def layout(context: PageContext, device: Device) -> Component:
@@ -39,24 +40,24 @@ def _idle(context: PageContext, device: Device) -> Component:
 def _communication(context: PageContext, device: Device) -> list[Component]:
     """Return the causes of exposed communication, if there is any."""
     exposed = device.buckets.exposed_comm_ns
-    if not exposed or not device.exposed_comm_by_cause:
+    if not exposed:
         return []
     when = "In each step nothing" if context.section.steps else "Nothing"
     note = f"{when} computes beside {part_of(exposed, device.engines.comm_ns)} of communication."
-    title = "Exposed communication by cause"
-    return [parts.panel(title, *parts.causes(context, device, "exposed-comm", "comm"), note=note)]
+    return [
+        parts.panel(CAUSE_TITLES["exposed-comm"], *parts.causes(context, device, "exposed-comm", "comm"), note=note)
+    ]
 
 
 def _memory_work(context: PageContext, device: Device) -> list[Component]:
     """Return the kinds of exposed memory work in and between GPUs, if there is any."""
     exposed = device.buckets.exposed_other_ns
-    if not exposed or not device.exposed_other_by_cause:
+    if not exposed:
         return []
     when = "In each step" if context.section.steps else "In all"
     note = f"{when}, only memory work in or between GPUs runs for {part_of(exposed, device.span_ns)}."
-    return [
-        parts.panel("Other memory work by kind", *parts.causes(context, device, "exposed-other", "memory"), note=note)
-    ]
+    causes = parts.causes(context, device, "exposed-other", "memory")
+    return [parts.panel(CAUSE_TITLES["exposed-other"], *causes, note=note)]
 
 
 def _stalls(context: PageContext, device: Device) -> Component:
