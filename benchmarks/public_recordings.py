@@ -250,6 +250,7 @@ def page(rows: Sequence[CountedRecording], ascend: Sequence[Sequence[int]]) -> s
     repositories = len({row.recording.repository for row in rows})
     verdicts = [row.judged.verdict_right for row in rows]
     findings = [row.judged.finding_right for row in rows if row.judged.finding]
+    fine = [row.judged.verdict_right for row in rows if re.search("No overlap problems|Little to", row.judged.verdict)]
     unjudged = (verdicts + findings).count("")
     wrong = [
         (row.recording.repository, row.recording.what, part, reason)
@@ -270,8 +271,9 @@ collective of each group ({collectives}), and waits for the last rank where all 
 Each file was also read by hand, and its report compared with what the file shows. A verdict is right if its main
 cause, amounts and advice are right. A first finding is right if its cost is right and its advice fits the program.
 **{verdicts.count("yes")} of {len(verdicts)} verdicts and {findings.count("yes")} of {len(findings)} first findings are
-right**; {unjudged or "none"} of them are not judged yet. The report on a job's first file is judged, not that of
-`overlapscope ranks`. Of the first reports on these files, an estimated 38 verdicts were wrong.
+right**{f" ({unjudged} are not yet judged)" * bool(unjudged)}. {len(fine)} verdicts see little or nothing to gain:
+{fine.count("yes")} of them are right. An estimated 38 of the first verdicts on these files were wrong. The report on a
+job's first file is judged, not that of `overlapscope ranks`.
 
 [Every recording](public-recordings.csv): what it shows, the words of its report, and the reason of each judgement.
 
