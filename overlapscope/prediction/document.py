@@ -147,7 +147,7 @@ def headline(result: WhatIf) -> Headline:
     more = "less" if gain.value > 0 else "more"
     share = f"{percent(abs(result.gain_pct))} {more}" if result.gain_pct is not None else more
     saved = saved_between(gain.low, gain.value, gain.high) if gain.value > 0 else ""
-    share += f"; saves {duration(gain.value)}, {saved}" if saved else ""
+    share += f"; saves {'' if gain.low > 0 else f'{duration(gain.value)}, '}{saved}" if saved else ""
     level: Level = "muted" if abs(result.gain_pct or 0) < _WORTH_PCT else "good" if gain.value > 0 else "poor"
     return Headline(f"{period} would take {value} {of.name} instead of {was} ({share}).", level)
 
