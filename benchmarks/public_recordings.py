@@ -23,13 +23,14 @@ from pathlib import Path
 from typing import Final, NamedTuple
 
 import overlapscope
-from benchmarks.data_files import csv_text
+from benchmarks.data_files import csv_cells, csv_text
 from benchmarks.noise import table, wrapped
 from benchmarks.public_recordings_raw import PublicOp, ops_of, sweep, threads_of, waited
 from overlapscope.analysis.figures import Buckets, Period
 from overlapscope.analysis.host_results import HostUse
 from overlapscope.analysis.results import Device
 from overlapscope.commands import main as overlapscope_main
+from overlapscope.errors import UnreadableTrace
 from overlapscope.ranks.comm_result import GroupCollective
 from overlapscope.ranks.join import Joined
 from overlapscope.ranks.reduced import reduce
@@ -49,8 +50,11 @@ class Counts(NamedTuple):
 
 
 def counted(files: Sequence[Path]) -> Counts:
-    """Count the figures of the recordings of a job again."""
-    job = JobComparison(files)
+    """Count the figures of the recordings of a job again; a file that is refused has none."""
+    try:
+        job = JobComparison(files)
+    except UnreadableTrace:
+        return Counts(0, 0, 0, 0, ())
     return Counts(job.ranks, job.windows, job.rows, job.waits, tuple(job.different))
 
 
@@ -192,13 +196,14 @@ class JudgedReport(NamedTuple):
 
 def judged(path: Path, before: JudgedReport) -> JudgedReport:
     """Return the words of today's report on a file, with the judgements of the same words before."""
-    with contextlib.redirect_stdout(io.StringIO()) as printed:
+    with contextlib.redirect_stdout(io.StringIO()) as printed, contextlib.redirect_stderr(printed):
         overlapscope_main(["analyze", str(path)])
     text = printed.getvalue().replace("\n    ", "\n")
     first = next((part for part in text.split("\n\n") if path.name in part and "step ms" not in part), text)
-    verdict = " ".join(first.split()).partition(f"{path.name}")[2].lstrip(",: ")
-    match = re.search(r"^ ?1\. (.*?)(?=^ ?2\. |^overlapscope |\n\n|\Z)", text, re.DOTALL | re.MULTILINE)
-    finding = " ".join(match[1].split()) if match else ""
+    said = " ".join(first.split()).partition(f"{path.name}")[2].lstrip(",: ")
+    match = re.search(r"^ ?1\. (.*?)(?=^ ?\d+\. |^overlapscope |\n\n|\Z)", text, re.DOTALL | re.MULTILINE)
+    # As in the CSV file, so that the words can be compared with those before.
+    verdict, finding = csv_cells((said, " ".join(match[1].split()) if match else ""))
     return JudgedReport(
         verdict,
         *(before[1:3] if verdict == before.verdict else ("", "")),
@@ -245,7 +250,17 @@ def page(rows: Sequence[CountedRecording], ascend: Sequence[Sequence[int]]) -> s
     repositories = len({row.recording.repository for row in rows})
     verdicts = [row.judged.verdict_right for row in rows]
     findings = [row.judged.finding_right for row in rows if row.judged.finding]
+    fine = [row.judged.verdict_right for row in rows if re.search("No overlap problems|Little to", row.judged.verdict)]
     unjudged = (verdicts + findings).count("")
+    wrong = [
+        (row.recording.repository, row.recording.what, part, reason)
+        for row in rows
+        for part, right, reason in (
+            ("verdict", row.judged.verdict_right, row.judged.verdict_reason),
+            ("first finding", row.judged.finding_right, row.judged.finding_reason),
+        )
+        if right == "no"
+    ]
     return wrapped(f"""# Recordings of other people
 
 `python -m benchmarks.public_recordings` counts times again from raw files, in overlapscope's windows, steps and
@@ -253,10 +268,20 @@ lead-ins: those of {windows:,} windows and steps of {len(rows)} recordings of {r
 collective of each group ({collectives}), and waits for the last rank where all ranks recorded a collective as often
 ({waits}). {different or "None"} of them differ{"s" * (different == 1)} by a nanosecond or more.
 
-Each recording was also read by itself, to compare what it shows with the report.
+Each file was also read by hand, and its report compared with what the file shows. A verdict is right if its main
+cause, amounts and advice are right. A first finding is right if its cost is right and its advice fits the program.
 **{verdicts.count("yes")} of {len(verdicts)} verdicts and {findings.count("yes")} of {len(findings)} first findings are
-right**; {unjudged or "none"} of them are not judged yet. [Every recording](public-recordings.csv), with what it shows
-and the reason of each judgement.
+right**{f" ({unjudged} are not yet judged)" * bool(unjudged)}. {len(fine)} verdicts see little or nothing to gain:
+{fine.count("yes")} of them are right. An estimated 38 of the first verdicts on these files were wrong. The report on a
+job's first file is judged, not that of `overlapscope ranks`.
+
+[Every recording](public-recordings.csv): what it shows, the words of its report, and the reason of each judgement.
+
+## What is wrong
+
+{table(("repository", "recording", "wrong", "reason"), wrong, words=4)}
+
+## Jobs of several ranks
 
 {table(head, lines, words=1)}
 

@@ -29,7 +29,7 @@ NCCL_LAUNCHES: Final = (
     "SELECT correlationId, text, textId FROM CUPTI_ACTIVITY_KIND_RUNTIME AS call JOIN NVTX_EVENTS AS range "
     "ON call.globalTid = range.globalTid AND call.start BETWEEN range.start AND range.end ORDER BY range.start"
 )
-NSYS_DIRECTIONS: Final = {1: "HtoD", 2: "DtoH", 11: "HtoD", 12: "DtoH"}
+NSYS_DIRECTIONS: Final = {1: "HtoD", 2: "DtoH"}
 WITHIN_DEVICE: Final = re.compile(r"__amd_rocclr_(?:copy|fill)|Copy(?:Device_?To_?Device)|.*FillBuffer$", re.IGNORECASE)
 
 Collective = tuple[str, str, str]
@@ -113,7 +113,7 @@ def _of_kineto(path: Path) -> Iterator[tuple[int, PublicOp]]:
         on_mtia = category == "mtia_ccp_events" and event["name"] not in ("event_wait", "event_record")
         if category in ("kernel", "memcpy", "memset") or on_mtia:
             args = event["args"]
-            kind = _kind(event["name"], category, args)
+            kind = _kind(args.get("direction", event["name"]), category, args)
             call = calls.get(args.get("correlation")) if kind == "comm" else None
             inside = [each["name"] for each in ranges[call["tid"]] if _runs_at(each, call["ts"])] if call else []
             collective = _collective(event["name"], args, inside) if kind == "comm" else None
@@ -142,7 +142,6 @@ def _of_nsys(path: Path) -> Iterator[tuple[int, PublicOp]]:
             for device, start, end, correlation, value in (
                 file.execute(f"SELECT {columns} FROM {table}") if table in tables else ()
             ):
-                # Copies to and from the host are of kinds 1 and 2, those of pages of managed memory of 11 and 12.
                 name = names[value] if category == "KERNEL" else NSYS_DIRECTIONS.get(value, "")
                 kind = _kind(name, category.lower(), {})
                 collective = _collective(name, {}, launched_in[correlation]) if kind == "comm" else None
@@ -200,9 +199,9 @@ def _fields(message: bytes) -> Iterator[tuple[int, Any]]:
 
 
 def _kind(name: str, category: str, args: dict[str, Any]) -> str:
-    if category == "memset" or name == "dma_request" or (category == "kernel" and WITHIN_DEVICE.match(name)):
+    if category == "memset" or (category == "kernel" and WITHIN_DEVICE.match(name)):
         return "other"
-    if category == "memcpy" or name.startswith(("CopyHost", "CopyDevice", "MEMORY_COPY")):
+    if category == "memcpy" or name.startswith(("CopyHost", "CopyDevice", "MEMORY_COPY", "HOST_TO", "DEVICE_TO")):
         return "copy" if TO_OR_FROM_HOST.search(name) else "other"
     is_comm = "Collective name" in args or (COMM.search(_bare(name)) and not name.startswith("triton_"))
     return "comm" if is_comm else "compute"
