@@ -193,7 +193,7 @@ def _findings(report: Report, source: str, device: Device, rule: str, floor_pct:
 def _stands(finding: Finding, device: Device, floor_pct: float) -> bool:
     """Return whether a finding costs enough without what may be the profiler's."""
     alone, idle_ns = device.alone, round(finding.idle_ns / max(1, finding.steps))
-    if alone is None or device.plain is not None:
+    if alone is None:
         return True
     least_ns = finding.mean_cost_ns - min(alone.high_ns - alone.low_ns, idle_ns)
     return least_ns >= floor_pct / 100 * alone.low_ns

@@ -52,6 +52,7 @@ _BESIDES = (
     "trace/comm_names.py",
     "trace/host_activity.py",
     "trace/host_ops.py",
+    "trace/lead_in.py",
     "trace/lost.py",
     "trace/model.py",
     "trace/op_names.py",

@@ -51,7 +51,11 @@ def current() -> Patterns:
     stated = _of_settings.get()
     if stated is not None:
         return stated
-    path = config_file.find(Path.cwd())
+    try:
+        path = config_file.find(Path.cwd())
+    except FileNotFoundError:
+        # The current directory is gone.
+        path = None
     content = None if path is None else config_file.content(path)
     return comm_patterns((content or {}).get("communication", ()), f"{path}: communication")
 

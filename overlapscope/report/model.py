@@ -83,7 +83,11 @@ def joined(
 def _with_plain(result: TraceResult, program: PlainProgram | None) -> TraceResult:
     if program is None:
         return result
-    devices = (msgspec.structs.replace(device, plain=summary(device, program)) for device in result.devices)
+    devices = []
+    for device in result.devices:
+        plain = summary(device, program)
+        alone = device.alone if plain is None else None
+        devices.append(msgspec.structs.replace(device, plain=plain, alone=alone))
     return msgspec.structs.replace(result, devices=tuple(devices))
 
 

@@ -142,7 +142,7 @@ class DeviceReport(Struct, frozen=True):
     def may_be_slowed(self) -> bool:
         """True if the figures describe a recording of which a part that matters may be the profiler's."""
         alone = None if self.device is None else self.device.alone
-        return alone is not None and not self.is_plain and alone.high_ns - alone.low_ns >= _MATTERS * alone.high_ns
+        return alone is not None and alone.high_ns - alone.low_ns >= _MATTERS * alone.high_ns
 
     @property
     def plain_origin(self) -> PlainOrigin | None:

@@ -154,7 +154,7 @@ def _unjudged_ns(device: Device) -> int:
 def _least_part(section: DeviceReport, device: Device, lost_ns: int) -> float:
     """Return the least share of lost time that is possible without the profiler, if the figures are of a recording."""
     alone = device.alone
-    if section.is_plain or alone is None or not alone.low_ns:
+    if alone is None or not alone.low_ns:
         return lost_ns / device.span_ns if device.span_ns > 0 else 0.0
     return max(0, lost_ns - (device.span_ns - alone.low_ns)) / alone.low_ns
 
@@ -238,7 +238,7 @@ def cost(section: DeviceReport, finding: Finding) -> str:
     if _saves_nothing(section, finding):
         return f"saves nothing by itself{between_ends if high_ns >= HARDLY * of_ns else ''}"
     exceeds = ns > MORE * section.per_step(finding.cost_ns)
-    more = ". That is more than it costs, because other waits become shorter, too" if exceeds else ""
+    more = ", as other waits become shorter, too" if exceeds else ""
     return f"saves about {text(saving.saved_ns)}{between_ends}{more}"
 
 

@@ -90,7 +90,7 @@ def test_the_second_trace_is_chosen_from_those_with_similar_names_or_all(page: P
     visit(page, serve_traces(*files), "compare", trace=BEFORE)
     offered = page.locator("#compare-near-rows tr")
     expect(offered.first).to_contain_text(AFTER)
-    expect(offered.last).to_contain_text(re.compile(r"gpt2_train\s*(good|fair|poor)"))
+    expect(offered.last).to_contain_text(re.compile(r"gpt2_train\s*(good|fair|poor|unknown)"))
     offered.first.get_by_role("link", name="compare").click()
     page.wait_for_url(f"**with={AFTER}*")
     expect(page.locator("#compare-sentence")).to_be_visible(timeout=30_000)

@@ -91,7 +91,7 @@ INTERVENTIONS: tuple[list[str], ...] = (
 )
 _SIGNED = frozenset(
     {"start_ns", "end_ns", "gain_ns", "clock_offset_ns", "value", "low", "high"}
-    | {"slowed_low_ns", "slowed_ns", "slowed_high_ns", "low_ns", "ns"}
+    | {"slowed_low_ns", "slowed_ns", "slowed_high_ns", "saved_low_ns", "saved_ns", "saved_high_ns"}
 )
 """Times that may be negative: points in time, gains, and costs."""
 _ANY_PERCENTAGE = frozenset({"gain_pct", "step_error_pct"})

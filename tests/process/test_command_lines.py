@@ -212,13 +212,6 @@ LINES: list[tuple[int, str]] = [
     (2, "diff r-large.json good.json.gz"),
     (0, "diff good.json.gz good.json.gz"),
     (2, "diff good.json.gz good.json.gz --plain-step 1ms"),
-    (2, "baseline"),
-    (2, "baseline write good.json.gz"),
-    (2, "baseline show nothing.json"),
-    (2, "baseline show b-deep.json"),
-    (2, "baseline show none"),
-    (2, "baseline show good.json.gz"),
-    (0, "baseline show baseline.json"),
     (2, "check"),
     (2, "check --write-baseline"),
     (2, "check good.json.gz --write-baseline --baseline baseline.json"),
@@ -330,7 +323,7 @@ def test_an_odd_command_line_has_the_exit_code_that_is_documented(
 
 
 @pytest.mark.parametrize("error", [KeyError("x"), RecursionError(), ValueError("\x1b[31m"), AssertionError()])
-@pytest.mark.parametrize("command", ["analyze", "check", "diff", "baseline", "whatif", "ranks"])
+@pytest.mark.parametrize("command", ["analyze", "check", "diff", "whatif", "ranks"])
 def test_an_error_that_nobody_foresaw_is_not_a_failed_budget(
     command: str, error: Exception, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
@@ -340,7 +333,7 @@ def test_an_error_that_nobody_foresaw_is_not_a_failed_budget(
     for place in ("inputs.look", "inputs.load", "ranks.files.expand", "reading.look", "reading.load"):
         monkeypatch.setattr(f"overlapscope.{place}", fail)
     trace = str(GOOD)
-    arguments = {"diff": [trace, trace], "baseline": ["write", trace, "-o", "x"]}.get(command, [trace])
+    arguments = [trace, trace] if command == "diff" else [trace]
     assert main([command, *arguments]) == DEFECT == 70
     *traceback, last = capfd.readouterr().err.splitlines()
     assert traceback[0] == "Traceback (most recent call last):"

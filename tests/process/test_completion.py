@@ -38,7 +38,7 @@ def script(tmp_path_factory: pytest.TempPathFactory) -> Path:
         ("check --baseline tra", ["trace.json", "traces"]),
         ("hta idle --overlay tra", ["traces"]),
         ("cache ", ["clear", "info"]),
-        ("check --forbid page", ["pageable-memory"]),
+        ("check --forbid page", ["page-migration", "pageable-memory"]),
         ("explain same-", ["same-stream"]),
     ],
 )

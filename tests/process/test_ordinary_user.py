@@ -108,7 +108,7 @@ def test_what_needs_no_writing_works(line: str, closed: Path, tmp_path: Path) ->
         ("analyze good.json.gz -o report.txt --force", "is not writable"),
         ("analyze good.json.gz -o open/report.txt --force", "is not writable"),
         ("check good.json.gz --format junit:new.xml", "is not writable"),
-        ("baseline write good.json.gz -o new.json", "is not writable"),
+        ("check good.json.gz --write-baseline --baseline new.json", "is not writable"),
         ("whatif good.json.gz --pin -o new.json", "is not writable"),
         ("schema -o new.json", "is not writable"),
         ("scenarios report --output new", "cannot be created"),
@@ -118,7 +118,7 @@ def test_what_needs_no_writing_works(line: str, closed: Path, tmp_path: Path) ->
         ("check secret.json", "is not readable"),
         ("check good.json.gz --baseline secret.json", "is not readable"),
         ("check good.json.gz --config secret.json", "cannot be read"),
-        ("baseline show secret.json", "cannot be read"),
+        ("check --show-baseline --baseline secret.json", "cannot be read"),
     ],
 )
 def test_what_cannot_be_read_or_written_is_reported_in_a_sentence(

@@ -150,7 +150,7 @@ PLANTS: dict[str, Callable[[Path, Path], object]] = {
 WRITERS = {
     "a report": ("analyze good.json.gz --format json -f -o SHARED/x.json", "x.json"),
     "a page": ("analyze good.json.gz --format html -f -o SHARED/x.html", "x.html"),
-    "a baseline": ("baseline write good.json.gz -f -o SHARED/x.json", "x.json"),
+    "a baseline": ("check good.json.gz --write-baseline -f --baseline SHARED/x.json", "x.json"),
     "a result": ("check good.json.gz --format json:SHARED/x.json", "x.json"),
     "a table": ("query good.json.gz select(1) --format csv -f -o SHARED/x.csv", "x.csv"),
     "ranks": ("ranks good.json.gz --format json -f -o SHARED/x.json", "x.json"),

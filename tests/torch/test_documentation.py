@@ -23,6 +23,7 @@ NOT_HERE = {
     "--check-hazards": "needs a GPU: tests/gpu",
     "cudaProfilerApi": "needs a GPU: tests/gpu",
     "--on-demand": "records when asked: tests/torch/test_watch.py",
+    "prefetch.py": "needs a GPU: its recordings are in tests/programs/contract",
     "torchrun": "starts ranks: tests/torch/test_run_processes.py",
 }
 """Commands that cannot run here, with the reason and where they are tested."""

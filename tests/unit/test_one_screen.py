@@ -21,7 +21,7 @@ from overlapscope.report.proof import proof
 from tests.support.helpers import TRACES, various
 from tests.support.recordings import analysis_of, report_of
 
-LINES, WIDTH = 45, 80
+LINES, WIDTH = 48, 80
 
 
 def page_of(recording: Path) -> Page:
