@@ -96,19 +96,7 @@ def _judge(section: DeviceReport) -> Verdict:
     part = lost_ns / (device.span_ns + unmeasured_ns) if device.span_ns > 0 else 0.0
     least_level = _level(_least_part(section, device, lost_ns))
     lost_parts = trust.lost & CAUSES
-    level: Level = "recorded" if section.page.recorded else _level(part)
-    unclear_ns = device.span_ns - device.buckets.compute_ns + _unclear_ns(device)
-    if level == "good" and (lost_parts or unclear_ns >= GOOD_BELOW * device.span_ns):
-        level = "fair"
-    if level == "poor" and least_level == "good":
-        level = "unknown"
-    if level == "good" and _unjudged_ns(device) >= UNJUDGED * device.span_ns * max(1, section.steps):
-        level = "unknown"
-    if _too_short(section) or not (device.engines.sm_ns or device.overlap.copy_ns):
-        level = "unknown"
-    if missing_ns(device) >= GOOD_BELOW * device.span_ns or lost_parts & FIGURES:
-        # What is known to be lost stands; anything else may have been work.
-        level = "poor" if known_ns >= POOR_FROM * device.span_ns else "unknown"
+    level = "recorded" if section.page.recorded else _known_level(section, device, _level(part), least_level, known_ns)
     reach = "up to " if least_level != _level(part) else ""
     # The largest losses come first.
     every = losses.of_device(device, lost="copies" in trust.lost, reach=reach)
@@ -127,6 +115,33 @@ def _judge(section: DeviceReport) -> Verdict:
     cost = net_overlap.sentence(section)
     why, remedy = ("", "") if level == "recorded" else _why_and_remedy(section, device, first)
     return Verdict(level, section.title, lead, why, remedy, plain_sentence(section), doubt, steps, cost)
+
+
+def _known_level(section: DeviceReport, device: Device, level: Level, least_level: Level, known_ns: int) -> Level:
+    """Return the level of a share of lost time as far as it is known.
+
+    Args:
+        section: Report on the device.
+        device: Its figures in the frame.
+        level: Level of the lost time in the frame.
+        least_level: Its level if all that may be the profiler's is.
+        known_ns: Cost of the costliest finding in an average step.
+    """
+    lost_parts = section.trace.trust.lost & CAUSES
+    if missing_ns(device) >= GOOD_BELOW * device.span_ns or lost_parts & FIGURES:
+        # What is known to be lost stands; anything else may have been work.
+        return "poor" if known_ns >= POOR_FROM * device.span_ns else "unknown"
+    if _too_short(section) or not (device.engines.sm_ns or device.overlap.copy_ns):
+        return "unknown"
+    if level == "poor":
+        return "unknown" if least_level == "good" else "poor"
+    if level == "good" and (
+        lost_parts or device.span_ns - device.buckets.compute_ns + _unclear_ns(device) >= GOOD_BELOW * device.span_ns
+    ):
+        return "fair"
+    if level == "good" and _unjudged_ns(device) >= UNJUDGED * device.span_ns * max(1, section.steps):
+        return "unknown"
+    return level
 
 
 _TOO_SHORT = 0.9
