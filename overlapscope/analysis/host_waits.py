@@ -80,7 +80,8 @@ def find_blocks(trace: Trace, streams: tuple[int, ...], *, possible: bool) -> di
     whole = waits_for_device(runtime)[blocking] | frees
     stream, device, events = stated_streams(trace, blocking), _stated_devices(trace, blocking), _stated_events(trace)
     devices = {key: of_stream_key(key)[0] for key in streams}
-    one_device, certain = len(set(devices.values())) == 1, len(streams) == 1 and not len(trace.syncs)
+    one_device = len(set(devices.values())) == 1 and not _sync_elsewhere(trace, blocking[device < 0])
+    certain = len(streams) == 1 and not len(trace.syncs) and one_device
     blocks: dict[int, Block] = {}
     for number, (row, call) in enumerate(zip(blocking.tolist(), outer.tolist(), strict=True)):
         if whole[number] and (one_device or device[number] >= 0):
@@ -94,6 +95,20 @@ def find_blocks(trace: Trace, streams: tuple[int, ...], *, possible: bool) -> di
     for call in _staging_calls(trace, possible=possible):
         blocks.setdefault(call, Block(own=True))
     return blocks
+
+
+def _sync_elsewhere(trace: Trace, rows: I64) -> bool:
+    """Return whether one of some synchronizes is of a device without ops in the recording.
+
+    An op that was launched before it then begins only after it has returned.
+    """
+    ops, calls = trace.gpu_ops, trace.runtime_calls
+    rows = rows[waits_for_device(calls)[rows]]
+    launched = np.flatnonzero(ops.launch >= 0)
+    launched = launched[np.argsort(calls.end_ns[ops.launch[launched]], kind="stable")]
+    last = np.searchsorted(calls.end_ns[ops.launch[launched]], calls.start_ns[rows]) - 1
+    last_begun = np.maximum.accumulate(ops.start_ns[launched])
+    return bool((pick(last_begun, last, -1) > calls.end_ns[rows]).any())
 
 
 def _staging_calls(trace: Trace, *, possible: bool) -> Iterable[int]:

@@ -15,6 +15,9 @@ No time on the device is used, so the same program has the same order on a faste
 recordings don't state which event a stream waits for, and none which one the host queries (`find_polls`).
 `stated_order` leaves such a wait out, `strictest_order` takes it as a wait for everything launched before. The order of
 two ops is known if both agree.
+
+A device synchronize of an unstated device is of the only device in the recording, unless ops that were launched before
+it began after it had returned.
 """
 
 from __future__ import annotations

@@ -920,7 +920,7 @@ def _apply(
 
 
 def _copies_are_launched(document: Document) -> bool:
-    """Return whether a copy between host and device is the only op of a recorded call, so that the call shows the loss."""
+    """Return whether a copy between host and device is the only op of a recorded call, which shows the loss."""
     called = {_args(event).get("correlation") for event in _of(document, *CATEGORIES[3:5])}
     called -= {_args(event).get("correlation") for event in _of(document, "kernel", "gpu_memset")}
     of_host = (event for event in _of(document, "gpu_memcpy") if "Device -> Device" not in str(event.get("name")))

@@ -12,7 +12,7 @@ from overlapscope import load
 from overlapscope.contracts.compare import compare
 from overlapscope.contracts.model import Contract
 from overlapscope.contracts.observe import observe
-from tests.fuzz.contracts import DOWNLOAD, LARGE, UPLOAD, RandomAct, RandomProgram, contract_of, judge_seeds
+from tests.fuzz.contracts import DOWNLOAD, LARGE, UPLOAD, RandomAct, RandomProgram, contract_of, defects_of, judge_seeds
 from tests.support.helpers import TRACES
 
 LOSSES = """
@@ -76,6 +76,18 @@ def results(before: RandomProgram, after: RandomProgram, folder: Path) -> dict[s
     """Return the results of all promises that aren't just kept, by name."""
     contract, now = (contract_of(program, random.randrange(99), folder) for program in (before, after))
     return {each.name: each.result for each in compare(contract, now) if each.result != "kept"}
+
+
+@pytest.mark.parametrize(("device", "beside"), [(0, (2, 2)), (1, (6, 12))])
+def test_a_synchronize_that_ops_outlast_is_of_another_device(
+    device: int, beside: tuple[int, int], tmp_path: Path
+) -> None:
+    kernels = (RandomAct("kernel"), RandomAct("kernel"))
+    acts = (*kernels, *kernels, RandomAct("device sync", device=device), *kernels, RandomAct("download", DOWNLOAD))
+    program = RandomProgram((*acts, RandomAct("device sync")), 0, "nothing")
+    contract = contract_of(program, 0, tmp_path)
+    assert not [*defects_of(program, contract)]
+    assert [(run.least, run.most) for run in contract.copies[0].beside] == [beside]
 
 
 def test_another_batch_size_is_the_same_program(tmp_path: Path) -> None:

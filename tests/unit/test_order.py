@@ -97,6 +97,8 @@ def trace_of_program(program: list[Act], start_ns: list[int]) -> Trace:
             calls.append(Host(name, at, at + 9))
             if act.what == "stream sync":
                 syncs.append((at, Sync.STREAM, act.stream, 1000 + place, -1, -1))
+            else:
+                syncs.append((at, Sync.CONTEXT, -1, 1000 + place, -1, -1))
     trace = make_trace(ops, calls=calls, waits=waits)
     begin_ns, sync_kind, stream, correlation, source_stream, record = np.array(syncs, np.int64).reshape(-1, 6).T
     none = np.full(len(syncs), -1, np.int32)
