@@ -171,8 +171,8 @@ def _finding_head(block: model.FindingBlock, colors: Mapping[str, str]) -> Compo
         dmc.Text(block.cost, size="sm", fw=600),
         *([dmc.Text(block.where, c="dimmed", size="sm")] if block.where else []),
     ]
-    places = [html.Div(f"at {place}", className="place") for place in block.places]
-    return dmc.Stack([dmc.Group(facts, gap=8), dmc.Text(block.title, fw=600), *places], gap=2)
+    place = [html.Div(f"at {block.place}", className="place")] if block.place else []
+    return dmc.Stack([dmc.Group(facts, gap=8), dmc.Text(block.title, fw=600), *place], gap=2)
 
 
 def _finding_body(block: model.FindingBlock, dark: bool, ends: Sequence[Component]) -> Component:

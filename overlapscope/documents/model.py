@@ -174,7 +174,10 @@ class FindingBlock(Struct, frozen=True):
     cost: str
     """`saves about 3.2 ms (4.1%), by replay`; empty for what costs nothing."""
     evidence: tuple[str, ...]
-    places: tuple[str, ...]
+    line: str
+    """The line of code that it is about; empty if unknown."""
+    call: str
+    """The op and the call there; empty if unknown."""
     advice: str
     """The change to make in the first line, how to make it in the lines after."""
     proof: str = ""
@@ -189,6 +192,11 @@ class FindingBlock(Struct, frozen=True):
     right: str = ""
     """Example programs, before and after the change."""
     example: Example | None = None
+
+    @property
+    def place(self) -> str:
+        """The line, op and call, as far as they are known."""
+        return ", ".join(filter(None, (self.line, self.call)))
 
 
 class Section(Struct, frozen=True):
@@ -277,7 +285,7 @@ def _without_detail(blocks: Iterable[Block], left_out: dict[str, None]) -> Itera
             yield replace(block, blocks=tuple(_without_detail(block.blocks, left_out)))
         elif isinstance(block, FindingBlock):
             left_out[EVIDENCE] = None
-            yield replace(block, evidence=(), places=(), advice=block.advice.partition("\n")[0])
+            yield replace(block, evidence=(), call="", advice=block.advice.partition("\n")[0])
         elif isinstance(block, Items):
             items = tuple(_without_spans(item) for item in block.items[: block.few])
             if items != block.items:

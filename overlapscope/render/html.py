@@ -251,7 +251,7 @@ def _(block: model.FindingBlock) -> Iterator[str]:
     where = f'<span class="muted">{escape(block.where)}</span>' if block.where else ""
     advice = f"<p>{_words(block.advice)}</p>" if block.advice else ""
     proof = f"<p><code>{escape(clean(block.proof))}</code></p>" if block.proof else ""
-    paragraphs: list[Words] = [*block.evidence, *(("At ", Span(place, code=True)) for place in block.places)]
+    paragraphs: list[Words] = [*block.evidence, *([("At ", Span(block.place, code=True))] if block.place else [])]
     yield "".join(
         chain(
             (

@@ -160,7 +160,7 @@ def _(block: model.FindingBlock) -> Iterator[str]:
         yield from (f"{escape(block.where[0].upper() + block.where[1:])}.", "")
     if block.cost:
         yield from (f"**{escape(block.cost[0].upper() + block.cost[1:])}.**", "")
-    for paragraph in (*block.evidence, *(f"At {place}" for place in block.places), block.advice):
+    for paragraph in (*block.evidence, block.place and f"At {block.place}", block.advice):
         if paragraph:
             yield from (_paragraph(paragraph), "")
     if block.proof:

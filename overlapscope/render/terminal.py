@@ -307,7 +307,7 @@ def _(block: model.FindingBlock, drawing: _Drawing) -> Iterator[RenderableType]:
         *([RichText(block.where, style="dim")] if block.where else []),
         RichText(block.title),
         *(RichText(part) for part in block.evidence),
-        *(RichText(f"at {place}", style="dim") for place in block.places),
+        *([RichText(f"at {block.place}", style="dim")] if block.place else []),
         *([RichText(block.advice, style="cyan")] if block.advice else []),
         *([RichText(block.proof, style="dim")] if block.proof else []),
     ]

@@ -66,8 +66,10 @@ def title(page: Page) -> str:
 
 def _part(part: DeviceReport, page: Page) -> Iterator[Block]:
     """Yield the blocks of a device, with its findings if it is the only device."""
-    verdict = judge(part)
-    yield Text(clean_lines(verdict.text), badge=verdict.level)
+    verdict, alone = judge(part), len(page.report.traces) == len(part.trace.devices) == 1
+    # The finding itself follows.
+    text = f"{verdict.subject}: {verdict.lead}" if alone and verdict.of_finding else verdict.text
+    yield Text(clean_lines(text), badge=verdict.level)
     yield from map(Text, verdict.notes)
     if part.device is None or verdict.level == "unusable":
         yield from _filled(tables.host_tables(part, most=None if page.verbose else _MOST_ROWS))
@@ -75,7 +77,7 @@ def _part(part: DeviceReport, page: Page) -> Iterator[Block]:
     else:
         if part.strip is not None:
             yield model.StripBlock(partial(strip.draw, part.strip, part.unit, beside_plain=part.is_plain))
-        if len(page.report.traces) == len(part.trace.devices) == 1:
+        if alone:
             yield from _findings(page, [part])
         yield from columns([tables.buckets(part, part.device), tables.costliest_causes(part, part.device)])
         yield from _details(part, part.device)
@@ -182,7 +184,8 @@ def finding_block(
         title=clean(finding.title, 500),
         cost=clean(cost(part, finding)) if part else "",
         evidence=tuple(map(clean_lines, tables.evidence(finding))),
-        places=tuple(tables.places(finding)),
+        line=clean(finding.where.line or "", 200) if finding.where else "",
+        call=tables.called(finding),
         advice=clean_lines(finding.advice),
         proof=clean(proof(part, finding)),
         number=number,

@@ -43,6 +43,8 @@ from overlapscope.trace.lost import CAUSES
 T = TypeVar("T")
 
 
+MORE = 1.1
+"""A saving is explained if it exceeds this multiple of the cost."""
 _STATUS: dict[str, Tone] = {"ok": "good", "warn": "fair", "fail": "poor"}
 _ENDING = re.compile(r"(\.(pt\.)?trace)?\.json(\.gz|\.zst)?$")
 
@@ -251,8 +253,11 @@ def cause_tables(section: DeviceReport, device: Device) -> Iterator[Table]:
 
 
 def evidence(finding: Finding) -> list[str]:
-    """Return the evidence of a finding, and reservations about its saving."""
-    return [finding.detail, *([finding.doubt] if finding.doubt else [])]
+    """Return the evidence of a finding, and remarks on its saving."""
+    saving = finding.saving
+    exceeds = saving is not None and saving.saved_ns > MORE * finding.cost_ns
+    why = "It saves more than it costs because other waits become shorter, too." if exceeds else ""
+    return [finding.detail, *filter(None, (why, finding.doubt))]
 
 
 def where_none_found(traces: Iterable[TraceResult]) -> str:
@@ -274,14 +279,12 @@ def findings_note(traces: Iterable[TraceResult], findings: Iterable[Finding]) ->
     return " ".join(notes)
 
 
-def places(finding: Finding) -> list[str]:
-    """Return the place of a finding in one line, outermost part first; empty if unknown."""
-    if finding.where is None:
-        return []
+def called(finding: Finding) -> str:
+    """Return the op and the call of a finding's place; empty if unknown."""
     where = finding.where
-    op = op_words(where.op) if where.op else None
-    parts = [clean(part, 200) for part in (where.line, op, where.call) if part]
-    return [", ".join(parts)] if parts else []
+    if where is None:
+        return ""
+    return ", ".join(clean(part, 200) for part in (op_words(where.op) if where.op else None, where.call) if part)
 
 
 # -- Traces without GPU activity -------------------------------------------------------------------

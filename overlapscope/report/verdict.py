@@ -28,8 +28,6 @@ figures are of a recording although the program without the profiler is known, a
 GOOD_BELOW = 0.05
 """Lost time, as a share of the judged time, below which the level is good."""
 POOR_FROM = 0.15
-MORE = 1.1
-"""A saving is explained if it exceeds this multiple of the cost."""
 _CLAUSES = 2
 """Number of losses that the verdict names; the tables have all."""
 _NAMED = 3
@@ -48,6 +46,8 @@ class Verdict(Struct, frozen=True):
     """What costs most, with its place in the code."""
     remedy: str = ""
     """What to do about it, and what that saves."""
+    of_finding: bool = False
+    """Whether `why` and `remedy` repeat a finding."""
     plain: str = ""
     """Step time without the profiler, and which of the two programs the figures are of."""
     doubt: str = ""
@@ -113,8 +113,8 @@ def _judge(section: DeviceReport) -> Verdict:
     doubt = " ".join(filter(None, (_doubt(section), _unjudged(lost_parts), _unclear(device))))
     steps = steps_sentence(spread.of_device(device), section.trace, device) if section.page.scope == "window" else ""
     cost = net_overlap.sentence(section)
-    why, remedy = ("", "") if level == "recorded" else _why_and_remedy(section, device, first)
-    return Verdict(level, section.title, lead, why, remedy, plain_sentence(section), doubt, steps, cost)
+    why, remedy, of_finding = ("", "", False) if level == "recorded" else _why_and_remedy(section, device, first)
+    return Verdict(level, section.title, lead, why, remedy, of_finding, plain_sentence(section), doubt, steps, cost)
 
 
 def _known_level(section: DeviceReport, device: Device, level: Level, least_level: Level, known_ns: int) -> Level:
@@ -191,8 +191,8 @@ def _level(part: float) -> Level:
     return "good" if part < GOOD_BELOW else "fair" if part < POOR_FROM else "poor"
 
 
-def _why_and_remedy(section: DeviceReport, device: Device, first: Finding | None) -> tuple[str, str]:
-    """Return what costs most and where, and what to do about it.
+def _why_and_remedy(section: DeviceReport, device: Device, first: Finding | None) -> tuple[str, str, bool]:
+    """Return what costs most and where, what to do about it, and whether a finding says so.
 
     Both are about the first finding, unless a cause without a finding costs more than twice as much. Causes that are no
     fault of the program come first if they cost more.
@@ -207,21 +207,22 @@ def _why_and_remedy(section: DeviceReport, device: Device, first: Finding | None
         fixed = next((each for each in section.findings if each.cost_ns and not _saves_nothing(section, each)), first)
         advice = fixed.advice.partition("\n")[0].rstrip()
         saving = f" It {cost(section, fixed)}." if fixed.saving else ""
-        return f"Why: {first.title}.{_costliest(place)}", f"Next: {advice}{saving}"
+        return f"Why: {first.title}.{_costliest(place)}", f"Next: {advice}{saving}", True
     if unmeasured_ns > ns:
         return (
             "Why: only one step was recorded, and the host prepared it before the GPU's first op.",
             "Next: record several steps, with lines: `overlapscope run --stacks`.",
+            False,
         )
     if ns < max(1, WORTH_SAYING * device.span_ns):
-        return "", ""
+        return "", "", False
     cases = (case for case in device.evidence if (case.subject, case.cause) == (subject, cause.id))
     case = max(cases, key=lambda case: case.time_ns, default=None)
     place = None if case is None else case.where or case.op or case.call
     remedy = cause.helps(section.trace.environment.recorder)[0]
     a_step = " a step" if section.steps else ""
     why = f"Why: {cause.meaning.rstrip('.')}: {duration(ns)}{a_step} ({cause.id}).{_costliest(place)}"
-    return why, f"Next: {remedy}" if remedy else ""
+    return why, f"Next: {remedy}" if remedy else "", False
 
 
 def _costliest(place: str | None) -> str:
@@ -252,9 +253,7 @@ def cost(section: DeviceReport, finding: Finding) -> str:
     between_ends = f", {interval}" if interval else ""
     if _saves_nothing(section, finding):
         return f"saves nothing by itself{between_ends if high_ns >= HARDLY * of_ns else ''}"
-    exceeds = ns > MORE * section.per_step(finding.cost_ns)
-    more = ", as other waits become shorter, too" if exceeds else ""
-    return f"saves about {text(saving.saved_ns)}{between_ends}{more}"
+    return f"saves about {text(saving.saved_ns)}{between_ends}"
 
 
 def _saves_nothing(section: DeviceReport, finding: Finding) -> bool:

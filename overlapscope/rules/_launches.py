@@ -36,7 +36,7 @@ _LEAST_SHARE = 0.03
 """Minimum share of the launches for an owner to be named."""
 _WORTH_SAYING = 0.1
 """Minimum share of the largest owner for any to be named."""
-_MOST = 3
+_MOST = 2
 
 
 class Owner(Struct, frozen=True):

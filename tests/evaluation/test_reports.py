@@ -14,8 +14,8 @@ OTHERS = sorted({*TRACES.rglob("*.json.gz")} - {*various()})
 
 
 @pytest.mark.parametrize("recording", OTHERS, ids=lambda path: str(path.relative_to(TRACES)))
-def test_it_fits_a_screen(recording: Path) -> None:
-    test_one_screen.test_a_report_fits_a_screen(recording)
+def test_it_fits_a_screen(recording: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    test_one_screen.test_a_report_fits_a_screen(recording, capsys, monkeypatch)
 
 
 def test_many_traces_share_one_files_room() -> None:

@@ -11,7 +11,8 @@ FINDING = FindingBlock(
     title="Copies of pageable memory cost 7.5 ms",
     cost="saves about 6.6 ms",
     evidence=("Two copies blocked the host.",),
-    places=("aten::copy_",),
+    line="train.py:13 in upload",
+    call="aten::copy_",
     advice="Pin the host memory once.\nUse DataLoader(pin_memory=True).",
     proof="overlapscope whatif a.json --pin",
 )
@@ -30,10 +31,16 @@ def test_details_are_left_out_and_named_once_in_the_last_line() -> None:
     assert text.splitlines()[-1] == "Add -v for engines and stalls."
 
 
-def test_a_finding_keeps_its_cost_one_line_of_advice_and_the_command_that_proves_it() -> None:
+def test_a_finding_keeps_its_cost_its_line_of_code_one_line_of_advice_and_the_command_that_proves_it() -> None:
     shown = brief(written(FINDING))
     for text in (terminal.render(shown), markdown.render(shown)):
-        for kept in ("cost 7.5 ms", "aves about 6.6 ms", "Pin the host memory once.", "whatif a.json --pin"):
+        for kept in (
+            "cost 7.5 ms",
+            "aves about 6.6 ms",
+            "train.py:13 in upload",
+            "Pin the host memory once.",
+            "whatif a.json --pin",
+        ):
             assert kept in text
         for left_out in ("Two copies", "copy_", "DataLoader"):
             assert left_out not in text
