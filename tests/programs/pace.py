@@ -6,6 +6,7 @@ its usual pace.
 
 from __future__ import annotations
 
+import itertools
 import json
 import random
 import sys
@@ -63,8 +64,9 @@ def cold_start() -> Iterator[None]:
 
 
 def compiled() -> Iterator[None]:
-    model = torch.compile(nn.Sequential(*(nn.Linear(WIDTH, WIDTH) for _ in range(4))).to(DEVICE))
-    optimizer = torch.optim.SGD(model.parameters(), lr=1e-3)
+    layers = nn.Sequential(*(nn.Linear(WIDTH, WIDTH) for _ in range(4))).to(DEVICE)
+    model = torch.compile(layers)
+    optimizer = torch.optim.SGD(layers.parameters(), lr=1e-3)
     inputs = torch.randn(64, WIDTH, device=DEVICE)
     while True:
         optimizer.zero_grad()
@@ -74,8 +76,9 @@ def compiled() -> Iterator[None]:
 
 def compiled_late() -> Iterator[None]:
     """Shapes change in the first 60 steps, and torch.compile compiles for each."""
-    model = torch.compile(nn.Sequential(nn.Linear(WIDTH, WIDTH), nn.GELU()).to(DEVICE), dynamic=False)
-    optimizer = torch.optim.SGD(model.parameters(), lr=1e-3)
+    layers = nn.Sequential(nn.Linear(WIDTH, WIDTH), nn.GELU()).to(DEVICE)
+    model = torch.compile(layers, dynamic=False)
+    optimizer = torch.optim.SGD(layers.parameters(), lr=1e-3)
     for number in range(10**9):
         inputs = torch.randn(16 + min(number // 15, 4), WIDTH, device=DEVICE)
         optimizer.zero_grad()
@@ -161,7 +164,7 @@ def main() -> None:
         ends.append(time.perf_counter_ns())
     if DEVICE == "cuda":
         torch.cuda.synchronize()
-    clock.write_text(json.dumps([end - begin for begin, end in zip(ends, ends[1:], strict=False)]))
+    clock.write_text(json.dumps([end - begin for begin, end in itertools.pairwise(ends)]))
 
 
 if __name__ == "__main__":
