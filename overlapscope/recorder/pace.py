@@ -26,6 +26,8 @@ _BUCKET = math.log1p(SAME) / 2
 _MOST_KEPT = 1 << 14
 """Maximum number of lengths to keep."""
 _TENTH = 10
+_LEAST_HALF = 5
+"""Minimum number of steps on each side for a trend: by chance, one in 252 series of ten shows it."""
 
 
 class Pace:
@@ -142,8 +144,10 @@ def is_same(one_ns: int, other_ns: int) -> bool:
 def becomes_faster(lengths_ns: Sequence[int]) -> bool:
     """Return whether steps in a row become faster: each of the first half is longer than all of the second half."""
     half = len(lengths_ns) // 2
+    if half < _LEAST_HALF:
+        return False
     first, second = lengths_ns[:half], lengths_ns[half:]
-    return bool(first) and min(first) > max(second) and not is_same(median_ns(first), median_ns(second))
+    return min(first) > max(second) and not is_same(median_ns(first), median_ns(second))
 
 
 def compilations() -> int:

@@ -220,7 +220,7 @@ class WindowRecorder(RecorderState):
                 self._end_unmarked()
             self._end()
             self._takes.notes += self._why_incomplete()
-        else:
+        elif self._clocks_on:
             self._takes.files.clocked(self._pace.clocked)
         if self._sampler is not None:
             self._sampler.finish()
