@@ -19,6 +19,8 @@ from overlapscope.trace.model import I64, PlainSteps, TimedSteps, Trace
 
 FEWEST = 5
 """Minimum number of timed steps for a mean."""
+_MANY = 2
+"""Minimum ratio of all clocked steps to those timed one by one for the mean of the former to count."""
 _CONFIDENCE = 0.95
 _LONGEST_NS = 1 << 53
 """104 days, which a float still represents exactly."""
@@ -65,16 +67,21 @@ def measured(steps: PlainSteps, recorded_ns: int, activity: HostActivity | None 
     It is the mean of the means before and after the recording if both are known, otherwise the one mean. The steps in
     which facts of the host were taken (`activity`) belong to those after the recording (`mean_of`). A recording slows a
     program down. If one side was slower than the recorded step (`recorded_ns`) and the other was not, the machine's
-    speed changed, and only the other side is comparable with the recording. The interval contains the 95% intervals of
-    both means, by Student's t.
+    speed changed, and only the other side is comparable with the recording. Where many more steps were clocked, their
+    mean counts instead, under the same condition. The interval contains the 95% intervals of both means, by Student's
+    t.
     """
     sides = [lengths for side in (steps.before, steps.after) if len(lengths := lengths_of(side)) >= FEWEST]
     if not sides:
         return None
     means = [*map(mean_of, sides[:-1]), mean_of(sides[-1], activity)]
     alike = [mean for mean in means if mean <= recorded_ns] or means
-    ends = [*means, *(end for side in sides for end in _interval(side))]
-    return PlainStep(round(statistics.fmean(alike)), math.floor(min(ends)), math.ceil(max(ends)), "measured")
+    step_ns = statistics.fmean(alike)
+    clocked = steps.clocked
+    if clocked.steps >= _MANY * sum(map(len, sides)) and clocked.span_ns <= clocked.steps * recorded_ns:
+        step_ns = clocked.span_ns / clocked.steps
+    ends = [step_ns, *means, *(end for side in sides for end in _interval(side))]
+    return PlainStep(round(step_ns), math.floor(min(ends)), math.ceil(max(ends)), "measured")
 
 
 def mean_of(lengths: Sequence[int], activity: HostActivity | None = None) -> float:

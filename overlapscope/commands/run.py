@@ -193,6 +193,8 @@ class _RecordedProgram:
         """True if the program has ended, so that the report follows."""
         self._asked_for: tuple[State, tuple[Path, ...]] | None = None
         """State and traces that the reporter was last asked to report on."""
+        self._told_of: tuple[int, ...] | None = None
+        """Recorded steps whose lengths were printed."""
         self._printed: set[str] = set()
         """Sentences that are not repeated."""
         require_torch()
@@ -270,6 +272,8 @@ class _RecordedProgram:
             self._tell(recording.failure)
         if not recording.rank:
             self._tell_outcome(written=written)
+            if recording.all_steps is not None:
+                self._tell(recording.all_steps)
             if not written and "torch" not in sys.modules:
                 self._tell("nothing was recorded: the program never imported torch.")
             elif not written and self._children is None:
@@ -294,7 +298,7 @@ class _RecordedProgram:
         self._ask(recording.state)
 
     def _ask(self, state: State) -> None:
-        if state in (State.COMPLETE, State.SAMPLING, State.SETTLING):
+        if state is State.COMPLETE:
             self._tell_outcome(written=True)
         if state in (State.NONE, State.UNDER_WAY):
             sentences = [*([_ENDED_EARLY] if state is State.UNDER_WAY else []), *self._about_former()]
@@ -340,7 +344,9 @@ class _RecordedProgram:
         times = self._recording.step_times
         sentences = [note for note in self._recording.notes if note != self._recording.failure]
         source = self._recording.step_source
-        if written and times is not None:
+        if written and times is not None and times.recorded_ns != self._told_of:
+            # Later steps, which change the figure a little, are in the sentence on all steps.
+            self._told_of = times.recorded_ns
             about_steps = filter(None, [times.sentence(), None if source is None else f"Steps: {source}."])
             sentences += filter(None, [" ".join(about_steps)])
         if written and len(devices.activities(cuda=devices.cuda_is_up())) == 1:

@@ -18,7 +18,7 @@ from overlapscope.base.marks import (
     TORCH,
     WARM_UP_STEPS,
 )
-from overlapscope.trace.model import Framework, PlainSteps, TimedSteps, TraceOrigin
+from overlapscope.trace.model import ClockedSteps, Framework, PlainSteps, TimedSteps, TraceOrigin
 
 _MOST_STEPS = 1 << 31
 _MOST_TIMED = 10_000
@@ -112,13 +112,22 @@ def plain_steps(metadata: dict[str, Any]) -> PlainSteps:
     sides = _recorder_metadata(metadata).get(PLAIN_STEPS)
     if not isinstance(sides, dict):
         return PlainSteps()
-    return PlainSteps(_timed(sides.get("before")), _timed(sides.get("after")))
+    return PlainSteps(_timed(sides.get("before")), _timed(sides.get("after")), _clocked(sides.get("clocked")))
 
 
 def _timed(side: Any) -> TimedSteps:
     if not isinstance(side, dict):
         return TimedSteps()
     return TimedSteps(_lengths(side.get("host_ns")), _lengths(side.get("device_ns")))
+
+
+def _clocked(value: Any) -> ClockedSteps:
+    if not isinstance(value, dict):
+        return ClockedSteps()
+    steps, span_ns = value.get("steps"), value.get("span_ns")
+    if type(steps) is not int or type(span_ns) is not int or not 0 < steps <= span_ns < _LONGEST_STEP_NS:
+        return ClockedSteps()
+    return ClockedSteps(steps, span_ns)
 
 
 def _lengths(value: Any) -> tuple[int, ...]:

@@ -18,6 +18,7 @@ from overlapscope.base.words import duration
 from overlapscope.errors import RecordingFailed
 from overlapscope.recorder.open_ranges import OpenRanges
 from overlapscope.recorder.options import Options
+from overlapscope.recorder.pace import becomes_faster, compilations
 from overlapscope.recorder.recorder_state import RecorderState, Stage
 from overlapscope.recorder.sampling.host_sampler import LONGEST_STEP_NS, HostSampler
 from overlapscope.recorder.schedule import StepWindow
@@ -38,11 +39,12 @@ _NO_GPU_TIMES = (
     "before them is used instead; run it again to record later steps."
 )
 SETTLES_S: float = 5
-"""Time from the first step in which steps may become faster, as tuning and compilation are over, in seconds."""
-_FASTER = 3
-"""Factor by which steps have to become faster to be recorded again."""
-_SLOW_NS = 5_000_000
-"""Minimum length of first steps that are recorded again."""
+"""Time from the first step in which the pace often changes, as tuning and compilation end, in seconds."""
+_TIMES_AGAIN = 2
+"""Maximum number of times that steps are recorded again because the pace changed."""
+_PATIENCE_S = 30
+"""Maximum time to wait for steady steps before a recording, in seconds."""
+_UNSTEADY = "Steps still became faster after {} s, and are recorded all the same."
 _LEAST_UNMARKED_S = 1
 """Minimum length of the second of these windows for it to replace the first, in seconds."""
 _NO_STACKS = (
@@ -100,18 +102,22 @@ class WindowRecorder(RecorderState):
             steps_are_settled: Function that returns false while what ends steps may change. No recording that is timed
                 opens until then.
             awaits_first_step: Function that returns whether the program seems to be in its first step.
-            records_again: Whether to record again if steps become much faster within seconds of the first.
+            records_again: Whether to clock all steps, and to record again if the pace changes.
         """
         super().__init__(options, TraceFiles(path, options.repeat, since_ns=since_ns))
         self._bounded = bounded
         self._on_too_much = on_too_much
         self._step_source, self._steps_are_settled = step_source, steps_are_settled
         self.awaits_first_step = awaits_first_step
-        self._records_again = records_again and options.plain_steps > 0 and options.at_once and options.repeat == 1
+        self._clocks_on = records_again and options.plain_steps > 0 and options.at_once and options.repeat == 1
+        self._times_again = _TIMES_AGAIN
         self._settles_by_ns = 0
-        """Time after which steps that become faster change nothing."""
-        self._faster: str | None = None
-        """Sentence on steps that became faster, so that later ones are recorded instead."""
+        """Time at which the report need not wait for another pace any more."""
+        self._compilations = 0
+        self._unsteady_since_ns: int | None = None
+        """Time since which a recording waits for steady steps."""
+        self._why_now: list[str] = []
+        """Sentences on why the next recording opens when it does."""
         self._ranges = OpenRanges()
         self._before: TimedSteps | None = None
         """Steps timed before the recording under way."""
@@ -159,6 +165,7 @@ class WindowRecorder(RecorderState):
 
     def step(self) -> None:
         """Mark the end of a step, and open or close a window if that is due."""
+        self._pace.end()
         self._steps += 1
         if self._steps == 1:
             self._settles_by_ns = clock.now_ns() + round(SETTLES_S * clock.NS_PER_S)
@@ -175,7 +182,9 @@ class WindowRecorder(RecorderState):
                 self._step_in_rehearsal()
             case Stage.BETWEEN:
                 self._timer.step(self._steps)
-                if self._recording_is_due():
+                if self._compiled() and self._may_wait():
+                    self._timer.restart()
+                if self._recording_is_due() and self._is_steady():
                     self._or_fail(self._open_recording)
             case Stage.RECORDING:
                 self._step_in_recording()
@@ -190,13 +199,16 @@ class WindowRecorder(RecorderState):
             case Stage.SAMPLING:
                 self._step_in_sampling()
             case Stage.SETTLING:
-                self._step_while_settling()
+                if not self._follow_pace() and clock.now_ns() > self._settles_by_ns:
+                    self._stage = Stage.CLOCKING
+            case Stage.CLOCKING:
+                self._follow_pace()
             case Stage.DONE:
                 pass
         self._begin_step()
 
     def finish(self) -> None:
-        """Stop, write the trace unless that is done, and add the steps timed after the recording to it."""
+        """Stop, write the trace unless that is done, and add the steps timed since then to it."""
         if self.put_off and self._options.at_once:
             self._takes.failures.append(
                 "There is no trace: the program used no GPU and marked no step. If it works in other processes, add "
@@ -208,8 +220,8 @@ class WindowRecorder(RecorderState):
                 self._end_unmarked()
             self._end()
             self._takes.notes += self._why_incomplete()
-        if self.settling:
-            self._timer.restart()
+        elif self._clocks_on:
+            self._takes.files.clocked(self._pace.clocked)
         if self._sampler is not None:
             self._sampler.finish()
             self._end_sampling(self._sampler)
@@ -233,7 +245,7 @@ class WindowRecorder(RecorderState):
         with self._timer.pausing(self._steps):
             self._add_steps_after(wait=True)
         if length_ns > LONGEST_STEP_NS:
-            self._stage = Stage.SETTLING if self._records_again else Stage.DONE
+            self._stage = self._last_stage
         else:
             self._stage, self._sampler = Stage.SAMPLING, HostSampler()
 
@@ -248,12 +260,9 @@ class WindowRecorder(RecorderState):
             self._timer.step(self._steps)
             if self._timer.timed:
                 sampler.step()
-        if self._records_again and self._became_faster():
-            sampler.stop()
-            self._sampler = None
-        elif sampler.over:
+        if sampler.over:
             self._end_sampling(sampler)
-            self._stage = Stage.SETTLING if self._records_again else Stage.DONE
+            self._stage = self._last_stage
 
     def _end_sampling(self, sampler: HostSampler) -> None:
         self._sampler = None
@@ -385,27 +394,42 @@ class WindowRecorder(RecorderState):
             self._stage = Stage.RECORDING
             self._step_in_recording()
 
-    def _step_while_settling(self) -> None:
-        self._timer.step(self._steps)
-        if not self._became_faster() and clock.now_ns() > self._settles_by_ns:
-            self._timer.restart()
-            self._stage = Stage.DONE
+    @property
+    def _last_stage(self) -> Stage:
+        return Stage.SETTLING if self._clocks_on else Stage.DONE
 
-    def _became_faster(self) -> bool:
-        """Return whether the timed steps are much faster than the recorded ones, which are recorded again then."""
-        if not self._timer.full:
+    def _follow_pace(self) -> bool:
+        """Return whether the program spends most of its time at another pace, which is recorded then."""
+        now_ns = self._pace.elsewhere() if self._times_again else None
+        if now_ns is None:
             return False
-        first_ns = median_ns(self._takes.files.plain_steps.before.host_ns or (0,))
-        later_ns = median_ns(self._timer.read().host_ns)
-        if first_ns <= max(_SLOW_NS, _FASTER * later_ns):
-            return False
-        self._records_again = False
-        self._faster = (
-            f"The first steps took {duration(first_ns)}, and those before step {self._steps} "
-            f"{duration(later_ns)}: the latter are recorded."
+        self._times_again -= 1
+        self._why_now.append(
+            f"Steps took {duration(self._pace.recorded_ns)} when they were first recorded, but the program spends more "
+            f"of its time in steps of {duration(now_ns)}: those after step {self._steps:,} are recorded instead."
         )
         self._takes.rehearsal, self._stage = self._takes.done.pop(), Stage.BETWEEN
         return True
+
+    def _compiled(self) -> bool:
+        """Return whether torch.compile has compiled since the last call."""
+        before, self._compilations = self._compilations, compilations()
+        return self._compilations != before
+
+    def _is_steady(self) -> bool:
+        """Return whether the timed steps don't become faster, or have done so for too long."""
+        if not becomes_faster(self._timer.lengths_ns):
+            return True
+        if self._may_wait():
+            return False
+        self._why_now.append(_UNSTEADY.format(_PATIENCE_S))
+        return True
+
+    def _may_wait(self) -> bool:
+        """Return whether the recording may wait longer for steady steps."""
+        if self._unsteady_since_ns is None:
+            self._unsteady_since_ns = clock.now_ns()
+        return clock.now_ns() - self._unsteady_since_ns < _PATIENCE_S * clock.NS_PER_S
 
     def _recording_is_due(self) -> bool:
         due = self._options.by_steps and self._steps >= self._opens and self._timer.full
@@ -419,13 +443,13 @@ class WindowRecorder(RecorderState):
     def _open_recording(self) -> None:
         # The session waits for the devices as well, but only once the profiler runs.
         self._before = self._timer.read(wait=True)
+        self._pace.record(self._before.host_ns)
         if self._takes.done:
             self._takes.files.time_after(self._before)
         # The window may open in the middle of a step, which does not belong to it.
         first = self._steps if self._options.by_steps else self._steps + 1
         self._takes.recording = self._start_session(self._options.recording(first), Stage.RECORDING)
-        if self._faster is not None:
-            self._takes.recording.notes.append(self._faster)
+        self._takes.recording.notes += self._why_now
 
     def _step_in_recording(self) -> None:
         take = self._takes.recording
@@ -446,7 +470,7 @@ class WindowRecorder(RecorderState):
         assert take is not None
         again = not take.wanted or len(self._takes.done) + 1 < self._options.repeat
         with self._timer.pausing(self._steps):
-            if again or self._records_again:
+            if again or self._clocks_on:
                 self._ranges.look()
             self._end()
         if self._takes.failures:
@@ -475,9 +499,10 @@ class WindowRecorder(RecorderState):
             return
         if take is not takes.by_steps(self._steps):
             take.notes.append(_NO_GPU_TIMES)
-        elif take is not takes.unmarked and not self._faster and (take is takes.rehearsal or not take.judged_ns):
+        elif take is not takes.unmarked and (take is takes.rehearsal or not take.judged_ns):
             short = self._options.why_short(self._steps, len(take.judged_ns))
-            if short is not None:
+            # A recording at an earlier pace is complete.
+            if short is not None and self._times_again == _TIMES_AGAIN:
                 take.notes.append(short)
         if take is takes.recording:
             # The steps timed before it are in its metadata.
@@ -534,3 +559,11 @@ class WindowRecorder(RecorderState):
     def _begin_step(self) -> None:
         if self._running is not None:
             self._running.begin_step(self._steps)
+        self._pace.begin(clocked=self._is_free)
+
+    @property
+    def _is_free(self) -> bool:
+        """True if nothing slows the step that begins."""
+        if self.recording or not self._clocks_on or profiler_running():
+            return False
+        return self._timer.settled(self._steps)

@@ -8,6 +8,7 @@ from pathlib import Path
 
 from overlapscope.errors import RecordingFailed
 from overlapscope.recorder.options import Options
+from overlapscope.recorder.pace import Pace
 from overlapscope.recorder.sampling.host_sampler import HostSampler
 from overlapscope.recorder.session import Session
 from overlapscope.recorder.step_times import SlowSteps, StepTimer, StepTimings
@@ -33,7 +34,9 @@ class Stage(enum.Enum):
     SAMPLING = "sampling"
     """The steps are timed, and the host is sampled in steps of their own."""
     SETTLING = "settling"
-    """Steps are timed on, since later ones may be much faster. Then these are recorded instead."""
+    """Everything is written, but the program has just begun: its pace may change, and then it is recorded again."""
+    CLOCKING = "clocking"
+    """The same later: steps are clocked until the program ends."""
     DONE = "done"
 
 
@@ -50,6 +53,7 @@ class RecorderState:
         """Times the steps before the recording, and then those after it."""
         self._sampler: HostSampler | None = None
         """Samples the host; None except in the stage for it."""
+        self._pace = Pace()
         self._slow = None if options.slow_step is None else SlowSteps(options.slow_step)
         self._steps = 0
         """Number of finished steps."""
@@ -57,7 +61,7 @@ class RecorderState:
     @property
     def running(self) -> bool:
         """True if anything is being recorded, or will be."""
-        return self._stage not in (Stage.AFTER, Stage.SAMPLING, Stage.SETTLING, Stage.DONE)
+        return self._stage not in (Stage.AFTER, Stage.SAMPLING, Stage.SETTLING, Stage.CLOCKING, Stage.DONE)
 
     @property
     def recording(self) -> bool:
@@ -86,8 +90,13 @@ class RecorderState:
 
     @property
     def settling(self) -> bool:
-        """True if the recording is complete, unless steps become much faster within seconds."""
+        """True if the recording is complete, unless the pace changes within seconds."""
         return self._stage is Stage.SETTLING
+
+    @property
+    def clocking(self) -> bool:
+        """True if the recording is complete, and steps are only clocked."""
+        return self._stage is Stage.CLOCKING
 
     @property
     def put_off(self) -> bool:
@@ -101,8 +110,9 @@ class RecorderState:
 
     @property
     def complete(self) -> bool:
-        """True if nothing is left for `finish` to do."""
-        return self._stage is Stage.DONE and not self._timer.timed and not self._takes.files.pending
+        """True if the recording and all that belongs to it is written."""
+        over = self._stage in (Stage.CLOCKING, Stage.DONE)
+        return over and not self._timer.timed and not self._takes.files.pending
 
     @property
     def step_times(self) -> StepTimings:
@@ -110,6 +120,11 @@ class RecorderState:
         last = self._takes.last(self._steps)
         files = self._takes.files
         return StepTimings(files.plain_steps, () if last is None else tuple(last.judged_ns), files.host_activity)
+
+    @property
+    def all_steps(self) -> str | None:
+        """A sentence on all steps without the profiler; None if none was clocked."""
+        return self._pace.sentence(self.step_times.recorded_ns)
 
     @property
     def paths(self) -> tuple[Path, ...]:

@@ -169,6 +169,11 @@ class Recording:
         return None if self._recorder is None else self._recorder.step_times
 
     @property
+    def all_steps(self) -> str | None:
+        """A sentence on all steps of the program without the profiler; None if they were not clocked."""
+        return None if self._recorder is None else self._recorder.all_steps
+
+    @property
     def notes(self) -> tuple[str, ...]:
         """Sentences for the user about this recording."""
         if self._recorder is None:
@@ -259,7 +264,9 @@ class Recording:
 
     def _step(self) -> None:
         recorder = self._driver.ready
-        if recorder is not None:
+        if recorder is not None and recorder.clocking:
+            recorder.step()
+        elif recorder is not None:
             with self._driver.working():
                 if not recorder.marked:
                     # By now, a program that starts its ranks itself has assigned them.
@@ -372,7 +379,7 @@ class Recording:
 
     @property
     def _records_again(self) -> bool:
-        """True if steps are recorded again that become much faster within seconds."""
+        """True if all steps are clocked, and recorded again if the pace changes."""
         return False
 
     def _begins_late(self) -> bool:

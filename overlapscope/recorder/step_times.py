@@ -115,6 +115,7 @@ class StepTimer:
         self._marks: deque[tuple[int, Any]] = deque(maxlen=most + 1)
         """Times of the host in nanoseconds, each with its `torch.cuda.Event`, or None without CUDA."""
         self._most = most
+        self._settled = False
         self._paused_ns = self._resumed_ns = self._resumed_step = 0
         """Length of the latest pause, its end, and the step that it was in."""
         _timers.add(self)
@@ -123,6 +124,11 @@ class StepTimer:
     def timed(self) -> int:
         """Number of timed steps."""
         return max(0, len(self._marks) - 1)
+
+    @property
+    def lengths_ns(self) -> tuple[int, ...]:
+        """Lengths of the timed steps by the host's clock."""
+        return tuple(end - begin for (begin, _), (end, _) in pairwise(self._marks))
 
     @property
     def full(self) -> bool:
@@ -136,7 +142,7 @@ class StepTimer:
         if profiler_running():
             # The program's own profiler runs.
             self.restart()
-        elif self._marks or self._settled(finished):
+        elif self._marks or self.settled(finished):
             self._marks.append((clock.now_ns(), _event()))
 
     def restart(self) -> None:
@@ -158,7 +164,7 @@ class StepTimer:
         began = clock.now_ns()
         yield
         self._resumed_ns, self._resumed_step = clock.now_ns(), finished
-        self._paused_ns = self._resumed_ns - began
+        self._paused_ns, self._settled = self._resumed_ns - began, False
 
     def read(self, *, wait: bool = False) -> TimedSteps:
         """Return the timed steps. Without `wait`, the device's times end with the last step that it has finished."""
@@ -168,14 +174,16 @@ class StepTimer:
             # A device that has failed has no times.
             with suppress(RuntimeError):
                 devices.synchronize()
-        host_ns = tuple(end - begin for (begin, _), (end, _) in pairwise(self._marks))
-        return TimedSteps(host_ns, _device_ns([event for _, event in self._marks]))
+        return TimedSteps(self.lengths_ns, _device_ns([event for _, event in self._marks]))
 
-    def _settled(self, finished: int) -> bool:
-        from multiprocessing import active_children
+    def settled(self, finished: int) -> bool:
+        """Return whether the program runs at its usual speed again after the last pause."""
+        if not self._settled:
+            from multiprocessing import active_children
 
-        since_ns = clock.now_ns() - self._resumed_ns
-        return settled(finished - self._resumed_step, since_ns, self._paused_ns, workers=bool(active_children()))
+            steps, since_ns = finished - self._resumed_step, clock.now_ns() - self._resumed_ns
+            self._settled = settled(steps, since_ns, self._paused_ns, workers=bool(active_children()))
+        return self._settled
 
 
 _timers: weakref.WeakSet[StepTimer] = weakref.WeakSet()

@@ -24,7 +24,7 @@ from overlapscope.recorder.session import Session
 
 if TYPE_CHECKING:
     from overlapscope.trace.host_activity import HostActivity
-    from overlapscope.trace.model import PlainSteps, TimedSteps
+    from overlapscope.trace.model import ClockedSteps, PlainSteps, TimedSteps
 
 _GZIP_LEVEL = 6
 _COPIED_AT_ONCE = 1 << 20
@@ -173,13 +173,15 @@ class _WindowFile:
     """Metadata that is in the file."""
     after: TimedSteps | None = None
     """Steps timed after the window, to be added to the file."""
+    clocked: ClockedSteps | None = None
+    """All steps clocked since the window, to be added to the file."""
     host_activity: HostActivity | None = None
     """Activity of the host after the window, to be added to the file."""
 
     @property
     def pending(self) -> bool:
         """True if there is something to add to the file."""
-        return self.after is not None or self.host_activity is not None
+        return self.after is not None or self.clocked is not None or self.host_activity is not None
 
 
 class TraceFiles:
@@ -247,6 +249,11 @@ class TraceFiles:
         if self._files and timed.host_ns:
             self._files[max(self._files)].after = timed
 
+    def clocked(self, steps: ClockedSteps) -> None:
+        """Note all steps that were clocked around the window that was written last and since then."""
+        if self._files and steps.steps:
+            self._files[max(self._files)].clocked = steps
+
     def sampled(self, activity: HostActivity) -> None:
         """Note the activity of the host after the window that was written last."""
         if self._files:
@@ -260,10 +267,9 @@ class TraceFiles:
             if not file.pending:
                 continue
             plain, activity = file.metadata.plain_steps, file.host_activity or file.metadata.host_activity
-            if file.after is not None:
-                plain = PlainSteps(before=plain.before, after=file.after)
+            plain = PlainSteps(plain.before, file.after or plain.after, file.clocked or plain.clocked)
             amended = replace(file.metadata, plain_steps=plain, host_activity=activity)
-            file.after = file.host_activity = None
+            file.after = file.clocked = file.host_activity = None
             try:
                 file.written = amend(file.written, file.metadata.json().encode(), amended.json().encode())
             except RecordingFailed as failure:

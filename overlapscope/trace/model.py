@@ -294,11 +294,21 @@ class TimedSteps(Struct, frozen=True):
     """Length of each step between CUDA events recorded at the marks on the current stream; empty without a GPU."""
 
 
+class ClockedSteps(Struct, frozen=True):
+    """Steps without the profiler that were counted and timed together, on the host's clock."""
+
+    steps: int = 0
+    span_ns: int = 0
+    """Time of all of them."""
+
+
 class PlainSteps(Struct, frozen=True):
-    """Steps that the recorder timed just before and just after the recording (`docs/guides/recording.md`)."""
+    """Steps without the profiler: timed just before and after the recording, and all (`docs/guides/recording.md`)."""
 
     before: TimedSteps = TimedSteps()
     after: TimedSteps = TimedSteps()
+    clocked: ClockedSteps = ClockedSteps()
+    """Steps from those before the recording on until the program ended or changed its pace."""
 
 
 class TraceOrigin(Struct, frozen=True, kw_only=True):

@@ -89,6 +89,6 @@ def no_gpu() -> str:
 
 def ours(run: Done) -> list[str]:
     """Return overlapscope's messages, without the report and the messages about every program."""
-    common = ("a complete recording takes ", "shows the report again.", "overlapscope: Steps: ")
+    common = ("a complete recording takes ", "shows the report again.", "overlapscope: Steps: ", ", median ")
     lines = [line for line in run.stderr.splitlines() if line.startswith(("overlapscope: ", "overlapscope ("))]
     return [line for line in lines if not any(words in line for words in common)]

@@ -34,7 +34,8 @@ def check(
         if loader_ms is not None:
             notes.append(Host(LOADER, at, at + round(loader_ms[number] * MS)))
         at = end
-    plain = PlainSteps(*(TimedSteps(device_ns=tuple(round(ms * MS) for ms in side)) for side in (before, after)))
+    sides = [TimedSteps(device_ns=tuple(round(ms * MS) for ms in side)) for side in (before, after)]
+    plain = PlainSteps(before=sides[0], after=sides[1])
     trace = make_trace(ops, annotations=notes, plain_steps=plain, **more)
     (checks,) = (check for check in analyze_trace(trace).result.trust.checks if check.id == "steady-state")
     return checks

@@ -1,0 +1,112 @@
+"""Compare the step that `overlapscope run` reports with a clock inside the same process, over all steps.
+
+    python -m benchmarks.pace record OUT [--only NAME]...
+    python -m benchmarks.pace page OUT docs/evaluation/pace.md
+
+`record` runs each program of `tests/programs/pace.py` once, and writes `OUT/pace.json`.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import re
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+from benchmarks.noise import table, wrapped
+from tests.programs.pace import USUAL
+
+ROOT = Path(__file__).parents[1]
+SCRIPT = ROOT / "tests" / "programs" / "pace.py"
+PATIENCE_S = 180
+
+
+def record(out: Path, names: list[str]) -> None:
+    """Run the programs, and write what each clocked and what the report says."""
+    import torch
+
+    gpu = torch.cuda.get_device_name() if torch.cuda.is_available() else "a CPU"
+    out.mkdir(parents=True, exist_ok=True)
+    runs = [run(name) for name in names]
+    (out / "pace.json").write_text(json.dumps({"machine": f"{gpu}, torch {torch.__version__}", "runs": runs}, indent=1))
+
+
+def run(name: str) -> dict[str, Any]:
+    """Run a program under `overlapscope run`, and return its steps and the report's figures, in nanoseconds."""
+    with tempfile.TemporaryDirectory() as folder:
+        clock, trace = Path(folder) / "clock.json", Path(folder) / "x.json.gz"
+        ours = [sys.executable, "-m", "overlapscope"]
+        command = [*ours, "run", "-o", str(trace), str(SCRIPT), name, str(clock)]
+        begun = time.monotonic()
+        done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False, timeout=PATIENCE_S)
+        printed = [line for line in done.stderr.splitlines() if line.startswith("overlapscope:")]
+        print(name, done.returncode, f"{time.monotonic() - begun:.0f} s", *printed[-6:], sep="\n  ", flush=True)
+        analyze = [*ours, "analyze", "--format", "json", "--no-cache", str(trace)]
+        report = json.loads(subprocess.run(analyze, cwd=ROOT, capture_output=True, text=True, check=True).stdout)
+        result = report["traces"][0]
+        plain = (result["devices"][0]["plain"] if result["devices"] else result["host"]["plain"]) or {}
+        return {
+            "name": name,
+            "clock": json.loads(clock.read_text()),
+            "reported": {key: plain.get(key) for key in ("step_ns", "low_ns", "high_ns", "recorded_step_ns")},
+            "again": sum(bool(re.search("recorded instead", line)) for line in printed),
+        }
+
+
+def page(measured: dict[str, Any]) -> str:
+    """Return the page."""
+    rows, errors = [], []
+    for each in measured["runs"]:
+        usual, reported = each["clock"][USUAL[each["name"]] :], each["reported"]["step_ns"]
+        mean = statistics.fmean(usual)
+        if reported is not None:
+            errors.append(100 * abs(reported / mean - 1))
+        rows.append(
+            (
+                each["name"],
+                f"{mean / 1e6:.2f}",
+                f"{statistics.median(usual) / 1e6:.2f}",
+                "" if reported is None else f"{reported / 1e6:.2f}",
+                "" if reported is None else f"{100 * (reported / mean - 1):+.1f}%",
+                str(each["again"]),
+            )
+        )
+    text = wrapped(f"""# Pace of a program
+
+**Question:** Is the step that `overlapscope run` reports the program's? Programs whose pace changes, or whose steps
+differ (`tests/programs/pace.py`), clocked their steps themselves, in the same process, while `overlapscope run`
+recorded some of them on {measured["machine"]}.
+
+The reported step is off by {statistics.median(errors):.1f}% in the median and {max(errors):.1f}% at worst. "Again"
+counts how often steps were recorded anew because the pace had changed.""")
+    heads = ("program", "mean, ms", "median, ms", "reported, ms", "off by", "again")
+    written = wrapped(
+        "`python -m benchmarks.pace` writes this page. Means are of the steps at the usual pace, up to the end."
+    )
+    return f"{text.strip()}\n\n{table(heads, rows, words=1)}\n\n{written.strip()}\n"
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    commands = parser.add_subparsers(dest="command", required=True)
+    recording = commands.add_parser("record")
+    recording.add_argument("out", type=Path)
+    recording.add_argument("--only", action="append", choices=USUAL, default=[])
+    writing = commands.add_parser("page")
+    writing.add_argument("out", type=Path)
+    writing.add_argument("page", type=Path)
+    options = parser.parse_args()
+    if options.command == "record":
+        record(options.out, options.only or list(USUAL))
+    else:
+        options.page.write_text(page(json.loads((options.out / "pace.json").read_text())))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,160 @@
+"""The pace of a program: the lengths of all its steps without the profiler, by the host's clock."""
+
+from __future__ import annotations
+
+import math
+import sys
+from collections import Counter
+from collections.abc import Sequence
+from random import Random
+from typing import TYPE_CHECKING
+
+from overlapscope.base import clock
+from overlapscope.base.median import median_ns
+from overlapscope.base.words import between, duration, plural
+
+if TYPE_CHECKING:
+    from overlapscope.trace.model import ClockedSteps
+
+SAME = 0.2
+"""Relative difference up to which two lengths are the same pace."""
+_BLOCK_STEPS = 20
+_BLOCK_NS = 200_000_000
+"""Minimum number of steps in a block, and minimum time."""
+_BUCKET = math.log1p(SAME) / 2
+"""Width of a bucket of lengths, as a logarithm. Lengths of the same pace are at most two buckets apart."""
+_MOST_KEPT = 1 << 14
+"""Maximum number of lengths to keep."""
+_TENTH = 10
+_LEAST_HALF = 5
+"""Minimum number of steps on each side for a trend: by chance, one in 252 series of ten shows it."""
+
+
+class Pace:
+    """Clocks every step, and tells at which pace the program spends most of its time.
+
+    Steps are compared in blocks by their medians, so single long steps, such as those of a checkpoint, change no pace.
+    """
+
+    def __init__(self) -> None:
+        self.steps = 0
+        """Number of clocked steps."""
+        self.span_ns = 0
+        """Time of all clocked steps."""
+        self._lengths: list[int] = []
+        """Lengths of all steps or, of many, of a random sample."""
+        self._random = Random(0)
+        self._begun_ns: int | None = None
+        """Start of the step under way; None if it is not clocked."""
+        self._block: list[int] = []
+        self._block_ns = Counter[int]()
+        """Time of blocks by bucket of their median."""
+        self._median_ns = 0
+        """Median of the latest block."""
+        self._latest_ns = 0
+        """The same; 0 if the block before it had another pace."""
+        self.recorded_ns = 0
+        """Median of the steps before the recording."""
+        self._alike_steps = self._alike_ns = 0
+        """Number of steps from those timed before the recording on, at the same pace, and their time."""
+        self._goes_on = False
+        """False once the pace has changed since the recording."""
+        self._doubtful: list[int] = []
+        """Latest block, if it has another pace."""
+
+    def begin(self, *, clocked: bool) -> None:
+        """Begin a step, which is left out if it is recorded or follows a pause."""
+        self._begun_ns = clock.now_ns() if clocked else None
+
+    def end(self) -> bool:
+        """End a step. Returns true if it completes a block."""
+        if self._begun_ns is None:
+            return False
+        length_ns = clock.now_ns() - self._begun_ns
+        self.steps += 1
+        if len(self._lengths) < _MOST_KEPT:
+            self._lengths.append(length_ns)
+        elif (place := self._random.randrange(self.steps)) < _MOST_KEPT:
+            self._lengths[place] = length_ns
+        self.span_ns += length_ns
+        self._block.append(length_ns)
+        if len(self._block) < _BLOCK_STEPS or sum(self._block) < _BLOCK_NS:
+            return False
+        self._end_block()
+        return True
+
+    def _end_block(self) -> None:
+        block, self._block = self._block, []
+        before_ns, self._median_ns = self._median_ns, median_ns(block)
+        self._latest_ns = self._median_ns if is_same(before_ns, self._median_ns) else 0
+        self._block_ns[_bucket(self._median_ns)] += sum(block)
+        if not self._goes_on:
+            return
+        if is_same(self._median_ns, self.recorded_ns):
+            self._alike_steps += len(self._doubtful) + len(block)
+            self._alike_ns += sum(self._doubtful) + sum(block)
+            self._doubtful = []
+        else:
+            # One block may be of other steps, such as those of a validation. After a second, the pace has changed.
+            self._goes_on = not self._doubtful
+            self._doubtful = block
+
+    def record(self, before_ns: Sequence[int]) -> None:
+        """Note that a recording opens, right after steps of these lengths."""
+        if before_ns:
+            self.recorded_ns = median_ns(before_ns)
+            self._alike_steps, self._alike_ns, self._goes_on = len(before_ns), sum(before_ns), True
+            self._block, self._doubtful = [], []
+
+    @property
+    def clocked(self) -> ClockedSteps:
+        """All steps from those timed before the recording on, until the pace changed."""
+        from overlapscope.trace.model import ClockedSteps
+
+        return ClockedSteps(self._alike_steps, self._alike_ns)
+
+    def elsewhere(self) -> int | None:
+        """Return the length of the latest steps if the program has spent more time at it than at the recorded pace."""
+        latest_ns, recorded_ns = self._latest_ns, self.recorded_ns
+        if not latest_ns or not recorded_ns or is_same(latest_ns, recorded_ns):
+            return None
+        return latest_ns if self._time_near(latest_ns) > self._time_near(recorded_ns) else None
+
+    def _time_near(self, length_ns: int) -> int:
+        middle = _bucket(length_ns)
+        return sum(self._block_ns[bucket] for bucket in range(middle - 2, middle + 3))
+
+    def sentence(self, recorded_ns: Sequence[int]) -> str | None:
+        """Return a sentence on all clocked steps, and on those of the recording; None if no step was clocked."""
+        if not self._lengths:
+            return None
+        lengths = sorted(self._lengths)
+        low_ns, high_ns = lengths[len(lengths) // _TENTH], lengths[-1 - len(lengths) // _TENTH]
+        most = f", most {between(low_ns, high_ns)}" if len(lengths) >= 2 * _TENTH else ""
+        recorded = f"; while recorded {duration(median_ns(recorded_ns))}" if recorded_ns else ""
+        steps = plural(self.steps, "step")
+        return f"{steps} in {duration(self.span_ns)}, median {duration(median_ns(lengths))}{most}{recorded}."
+
+
+def is_same(one_ns: int, other_ns: int) -> bool:
+    """Return whether two lengths are the same pace."""
+    return abs(one_ns - other_ns) <= SAME * min(one_ns, other_ns)
+
+
+def becomes_faster(lengths_ns: Sequence[int]) -> bool:
+    """Return whether steps in a row become faster: each of the first half is longer than all of the second half."""
+    half = len(lengths_ns) // 2
+    if half < _LEAST_HALF:
+        return False
+    first, second = lengths_ns[:half], lengths_ns[half:]
+    return min(first) > max(second) and not is_same(median_ns(first), median_ns(second))
+
+
+def compilations() -> int:
+    """Return the number of frames that torch.compile has looked at so far."""
+    dynamo = sys.modules.get("torch._dynamo.utils")
+    return 0 if dynamo is None else sum(dynamo.counters["frames"].values())
+
+
+def _bucket(length_ns: int) -> int:
+    return math.floor(math.log(max(1, length_ns)) / _BUCKET)

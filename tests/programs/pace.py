@@ -1,0 +1,171 @@
+"""Programs whose pace changes, or whose steps differ, each with a clock of its own: `python pace.py NAME CLOCK`.
+
+It writes the length of each step in nanoseconds to the file CLOCK. `USUAL` states from which step on a program runs at
+its usual pace.
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+import random
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import torch
+from torch import nn
+
+DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
+WIDTH = 2048 if DEVICE == "cuda" else 64
+USUAL = {
+    "steady": 0,
+    "cold_start": 160,
+    "compiled": 40,
+    "compiled_late": 80,
+    "tuned": 40,
+    "decode": 0,
+    "in_turn": 0,
+    "long_tail": 0,
+    "validation": 0,
+    "workers": 40,
+}
+STEPS = dict.fromkeys(USUAL, 1200) | {"cold_start": 6000}
+
+
+def training(batch: int = 64, *, layers: int = 8) -> Callable[[], None]:
+    model = nn.Sequential(*(nn.Linear(WIDTH, WIDTH) for _ in range(layers))).to(DEVICE)
+    optimizer = torch.optim.SGD(model.parameters(), lr=1e-3)
+    inputs = torch.randn(batch, WIDTH, device=DEVICE)
+
+    def step() -> None:
+        optimizer.zero_grad()
+        model(inputs).square().mean().backward()
+        optimizer.step()
+
+    return step
+
+
+def steady() -> Iterator[None]:
+    step = training()
+    while True:
+        yield step()
+
+
+def cold_start() -> Iterator[None]:
+    """The first 160 steps wait for something that is cached afterwards."""
+    step = training()
+    for _ in range(160):
+        time.sleep(0.03)
+        yield step()
+    while True:
+        yield step()
+
+
+def compiled() -> Iterator[None]:
+    layers = nn.Sequential(*(nn.Linear(WIDTH, WIDTH) for _ in range(4))).to(DEVICE)
+    model = torch.compile(layers)
+    optimizer = torch.optim.SGD(layers.parameters(), lr=1e-3)
+    inputs = torch.randn(64, WIDTH, device=DEVICE)
+    while True:
+        optimizer.zero_grad()
+        model(inputs).square().mean().backward()
+        yield optimizer.step()
+
+
+def compiled_late() -> Iterator[None]:
+    """Shapes change in the first 60 steps, and torch.compile compiles for each."""
+    layers = nn.Sequential(nn.Linear(WIDTH, WIDTH), nn.GELU()).to(DEVICE)
+    model = torch.compile(layers, dynamic=False)
+    optimizer = torch.optim.SGD(layers.parameters(), lr=1e-3)
+    for number in range(10**9):
+        inputs = torch.randn(16 + min(number // 15, 4), WIDTH, device=DEVICE)
+        optimizer.zero_grad()
+        model(inputs).square().mean().backward()
+        yield optimizer.step()
+
+
+def tuned() -> Iterator[None]:
+    """cuDNN tries its algorithms at first."""
+    torch.backends.cudnn.benchmark = True
+    model = nn.Sequential(*(nn.Conv2d(32, 32, 3, padding=1) for _ in range(6))).to(DEVICE)
+    optimizer = torch.optim.SGD(model.parameters(), lr=1e-3)
+    images = torch.randn(8, 32, 64, 64, device=DEVICE) if DEVICE == "cuda" else torch.randn(1, 32, 8, 8)
+    while True:
+        optimizer.zero_grad()
+        model(images).square().mean().backward()
+        yield optimizer.step()
+
+
+def decode() -> Iterator[None]:
+    """Tokens of a model with a cache that grows."""
+    block = nn.Sequential(*(nn.Linear(WIDTH, WIDTH) for _ in range(12))).to(DEVICE)
+    token = torch.randn(4, WIDTH, device=DEVICE)
+    with torch.inference_mode():
+        while True:
+            cache = token[:, None]
+            for _ in range(300):
+                token = block(token).tanh()
+                cache = torch.cat([cache, token[:, None]], 1)
+                token = token + cache.mean(1)
+                yield None
+
+
+def in_turn() -> Iterator[None]:
+    """Two steps of one kind, and one of another that takes four times as long."""
+    short, long = training(32), training(32, layers=32)
+    while True:
+        yield short()
+        yield short()
+        yield long()
+
+
+def long_tail() -> Iterator[None]:
+    """One step in ten waits for up to ten times as long."""
+    step, luck = training(), random.Random(0)
+    while True:
+        if luck.random() < 0.1:
+            time.sleep(0.03 * luck.random())
+        yield step()
+
+
+def validation() -> Iterator[None]:
+    """Every 100 steps the program validates, which belongs to the step after it."""
+    step = training()
+    for number in range(10**9):
+        if number % 100 == 50:
+            time.sleep(0.1)
+        yield step()
+
+
+def workers() -> Iterator[None]:
+    """Batches come from worker processes, which are slower than the model."""
+    step = training(layers=2)
+    data = torch.utils.data.DataLoader(SlowData(), batch_size=4, num_workers=2)
+    for _ in data:
+        yield step()
+
+
+class SlowData(torch.utils.data.Dataset[float]):
+    def __len__(self) -> int:
+        return 10**6
+
+    def __getitem__(self, index: int) -> float:
+        time.sleep(0.005)
+        return float(index)
+
+
+def main() -> None:
+    name, clock = sys.argv[1], Path(sys.argv[2])
+    ends = [time.perf_counter_ns()]
+    steps: Iterator[None] = globals()[name]()
+    for _, _ in zip(range(STEPS[name]), steps, strict=False):
+        ends.append(time.perf_counter_ns())
+    if DEVICE == "cuda":
+        torch.cuda.synchronize()
+    clock.write_text(json.dumps([end - begin for begin, end in itertools.pairwise(ends)]))
+
+
+if __name__ == "__main__":
+    main()
