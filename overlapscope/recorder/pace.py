@@ -56,9 +56,9 @@ class Pace:
         self.recorded_ns = 0
         """Median of the steps before the recording."""
         self._alike_steps = self._alike_ns = 0
-        """Number of steps from those timed before the recording on, at the same pace, and their time."""
-        self._goes_on = False
-        """False once the pace has changed since the recording."""
+        """Number of steps since the recording at the same pace, and their time."""
+        self._alike_to_ns: int | None = None
+        """Median of the first block since the recording; 0 before it ends, None once the pace has changed."""
         self._doubtful: list[int] = []
         """Latest block, if it has another pace."""
 
@@ -66,10 +66,10 @@ class Pace:
         """Begin a step, which is left out if it is recorded or follows a pause."""
         self._begun_ns = clock.now_ns() if clocked else None
 
-    def end(self) -> bool:
-        """End a step. Returns true if it completes a block."""
-        if self._begun_ns is None:
-            return False
+    def end(self, *, counts: bool = True) -> None:
+        """End a step. One that compiled, for example, counts for nothing."""
+        if self._begun_ns is None or not counts:
+            return
         length_ns = clock.now_ns() - self._begun_ns
         self.steps += 1
         if len(self._lengths) < _MOST_KEPT:
@@ -78,37 +78,36 @@ class Pace:
             self._lengths[place] = length_ns
         self.span_ns += length_ns
         self._block.append(length_ns)
-        if len(self._block) < _BLOCK_STEPS or sum(self._block) < _BLOCK_NS:
-            return False
-        self._end_block()
-        return True
+        if len(self._block) >= _BLOCK_STEPS and sum(self._block) >= _BLOCK_NS:
+            self._end_block()
 
     def _end_block(self) -> None:
         block, self._block = self._block, []
         before_ns, self._median_ns = self._median_ns, median_ns(block)
         self._latest_ns = self._median_ns if is_same(before_ns, self._median_ns) else 0
         self._block_ns[_bucket(self._median_ns)] += sum(block)
-        if not self._goes_on:
+        if self._alike_to_ns is None:
             return
-        if is_same(self._median_ns, self.recorded_ns):
+        if is_same(self._median_ns, self._alike_to_ns or self._median_ns):
+            self._alike_to_ns = self._alike_to_ns or self._median_ns
             self._alike_steps += len(self._doubtful) + len(block)
             self._alike_ns += sum(self._doubtful) + sum(block)
             self._doubtful = []
         else:
             # One block may be of other steps, such as those of a validation. After a second, the pace has changed.
-            self._goes_on = not self._doubtful
+            self._alike_to_ns = None if self._doubtful else self._alike_to_ns
             self._doubtful = block
 
     def record(self, before_ns: Sequence[int]) -> None:
         """Note that a recording opens, right after steps of these lengths."""
         if before_ns:
             self.recorded_ns = median_ns(before_ns)
-            self._alike_steps, self._alike_ns, self._goes_on = len(before_ns), sum(before_ns), True
+            self._alike_steps = self._alike_ns = self._alike_to_ns = 0
             self._block, self._doubtful = [], []
 
     @property
     def clocked(self) -> ClockedSteps:
-        """All steps from those timed before the recording on, until the pace changed."""
+        """All steps since the recording, until the pace changed."""
         from overlapscope.trace.model import ClockedSteps
 
         return ClockedSteps(self._alike_steps, self._alike_ns)

@@ -165,7 +165,8 @@ class WindowRecorder(RecorderState):
 
     def step(self) -> None:
         """Mark the end of a step, and open or close a window if that is due."""
-        self._pace.end()
+        compiled = self._compiled()
+        self._pace.end(counts=not compiled)
         self._steps += 1
         if self._steps == 1:
             self._settles_by_ns = clock.now_ns() + round(SETTLES_S * clock.NS_PER_S)
@@ -181,9 +182,7 @@ class WindowRecorder(RecorderState):
             case Stage.REHEARSAL:
                 self._step_in_rehearsal()
             case Stage.BETWEEN:
-                self._timer.step(self._steps)
-                if self._compiled() and self._may_wait():
-                    self._timer.restart()
+                self._time_step(compiled=compiled)
                 if self._recording_is_due() and self._is_steady():
                     self._or_fail(self._open_recording)
             case Stage.RECORDING:
@@ -193,7 +192,7 @@ class WindowRecorder(RecorderState):
                     # The program's own profiler, which may leave it slower.
                     self._stage = Stage.DONE
                 else:
-                    self._timer.step(self._steps)
+                    self._time_step(compiled=compiled)
                     if self._timer.full:
                         self._end_steps_after()
             case Stage.SAMPLING:
@@ -410,6 +409,12 @@ class WindowRecorder(RecorderState):
         )
         self._takes.rehearsal, self._stage = self._takes.done.pop(), Stage.BETWEEN
         return True
+
+    def _time_step(self, *, compiled: bool) -> None:
+        """Time the step that has ended; after one that compiled, begin anew."""
+        self._timer.step(self._steps)
+        if compiled and self._may_wait():
+            self._timer.restart()
 
     def _compiled(self) -> bool:
         """Return whether torch.compile has compiled since the last call."""

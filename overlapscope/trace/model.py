@@ -308,7 +308,7 @@ class PlainSteps(Struct, frozen=True):
     before: TimedSteps = TimedSteps()
     after: TimedSteps = TimedSteps()
     clocked: ClockedSteps = ClockedSteps()
-    """Steps from those before the recording on until the program ended or changed its pace."""
+    """Steps since the recording, until the program ended or changed its pace."""
 
 
 class TraceOrigin(Struct, frozen=True, kw_only=True):

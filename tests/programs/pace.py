@@ -1,12 +1,11 @@
 """Programs whose pace changes, or whose steps differ, each with a clock of its own: `python pace.py NAME CLOCK`.
 
-It writes the length of each step in nanoseconds to the file CLOCK. `USUAL` states from which step on a program runs at
-its usual pace.
+It writes the length of each step in nanoseconds to the file CLOCK, and whether the step is long on purpose. `USUAL`
+states from which step on a program runs at its usual pace.
 """
 
 from __future__ import annotations
 
-import itertools
 import json
 import random
 import sys
@@ -47,23 +46,26 @@ def training(batch: int = 64, *, layers: int = 8) -> Callable[[], None]:
     return step
 
 
-def steady() -> Iterator[None]:
+def steady() -> Iterator[bool]:
     step = training()
     while True:
-        yield step()
+        step()
+        yield False
 
 
-def cold_start() -> Iterator[None]:
+def cold_start() -> Iterator[bool]:
     """The first 160 steps wait for something that is cached afterwards."""
     step = training()
     for _ in range(160):
         time.sleep(0.03)
-        yield step()
+        step()
+        yield False
     while True:
-        yield step()
+        step()
+        yield False
 
 
-def compiled() -> Iterator[None]:
+def compiled() -> Iterator[bool]:
     layers = nn.Sequential(*(nn.Linear(WIDTH, WIDTH) for _ in range(4))).to(DEVICE)
     model = torch.compile(layers)
     optimizer = torch.optim.SGD(layers.parameters(), lr=1e-3)
@@ -71,10 +73,11 @@ def compiled() -> Iterator[None]:
     while True:
         optimizer.zero_grad()
         model(inputs).square().mean().backward()
-        yield optimizer.step()
+        optimizer.step()
+        yield False
 
 
-def compiled_late() -> Iterator[None]:
+def compiled_late() -> Iterator[bool]:
     """Shapes change in the first 60 steps, and torch.compile compiles for each."""
     layers = nn.Sequential(nn.Linear(WIDTH, WIDTH), nn.GELU()).to(DEVICE)
     model = torch.compile(layers, dynamic=False)
@@ -83,10 +86,11 @@ def compiled_late() -> Iterator[None]:
         inputs = torch.randn(16 + min(number // 15, 4), WIDTH, device=DEVICE)
         optimizer.zero_grad()
         model(inputs).square().mean().backward()
-        yield optimizer.step()
+        optimizer.step()
+        yield False
 
 
-def tuned() -> Iterator[None]:
+def tuned() -> Iterator[bool]:
     """cuDNN tries its algorithms at first."""
     torch.backends.cudnn.benchmark = True
     model = nn.Sequential(*(nn.Conv2d(32, 32, 3, padding=1) for _ in range(6))).to(DEVICE)
@@ -95,10 +99,11 @@ def tuned() -> Iterator[None]:
     while True:
         optimizer.zero_grad()
         model(images).square().mean().backward()
-        yield optimizer.step()
+        optimizer.step()
+        yield False
 
 
-def decode() -> Iterator[None]:
+def decode() -> Iterator[bool]:
     """Tokens of a model with a cache that grows."""
     block = nn.Sequential(*(nn.Linear(WIDTH, WIDTH) for _ in range(12))).to(DEVICE)
     token = torch.randn(4, WIDTH, device=DEVICE)
@@ -109,42 +114,48 @@ def decode() -> Iterator[None]:
                 token = block(token).tanh()
                 cache = torch.cat([cache, token[:, None]], 1)
                 token = token + cache.mean(1)
-                yield None
+                yield False
 
 
-def in_turn() -> Iterator[None]:
+def in_turn() -> Iterator[bool]:
     """Two steps of one kind, and one of another that takes four times as long."""
     short, long = training(32), training(32, layers=32)
     while True:
-        yield short()
-        yield short()
-        yield long()
+        short()
+        short()
+        long()
+        yield False
 
 
-def long_tail() -> Iterator[None]:
+def long_tail() -> Iterator[bool]:
     """One step in ten waits for up to ten times as long."""
     step, luck = training(), random.Random(0)
     while True:
-        if luck.random() < 0.1:
+        waits = luck.random() < 0.1
+        if waits:
             time.sleep(0.03 * luck.random())
-        yield step()
+        step()
+        yield waits
 
 
-def validation() -> Iterator[None]:
+def validation() -> Iterator[bool]:
     """Every 100 steps the program validates, which belongs to the step after it."""
     step = training()
     for number in range(10**9):
-        if number % 100 == 50:
+        validates = number % 100 == 50
+        if validates:
             time.sleep(0.1)
-        yield step()
+        step()
+        yield validates
 
 
-def workers() -> Iterator[None]:
+def workers() -> Iterator[bool]:
     """Batches come from worker processes, which are slower than the model."""
     step = training(layers=2)
     data = torch.utils.data.DataLoader(SlowData(), batch_size=4, num_workers=2)
     for _ in data:
-        yield step()
+        step()
+        yield False
 
 
 class SlowData(torch.utils.data.Dataset[float]):
@@ -158,13 +169,15 @@ class SlowData(torch.utils.data.Dataset[float]):
 
 def main() -> None:
     name, clock = sys.argv[1], Path(sys.argv[2])
-    ends = [time.perf_counter_ns()]
-    steps: Iterator[None] = globals()[name]()
-    for _, _ in zip(range(STEPS[name]), steps, strict=False):
-        ends.append(time.perf_counter_ns())
+    begun_ns, clocked = time.perf_counter_ns(), list[tuple[int, bool]]()
+    steps: Iterator[bool] = globals()[name]()
+    for _, on_purpose in zip(range(STEPS[name]), steps, strict=False):
+        ended_ns = time.perf_counter_ns()
+        clocked.append((ended_ns - begun_ns, on_purpose))
+        begun_ns = ended_ns
     if DEVICE == "cuda":
         torch.cuda.synchronize()
-    clock.write_text(json.dumps([end - begin for begin, end in itertools.pairwise(ends)]))
+    clock.write_text(json.dumps(clocked))
 
 
 if __name__ == "__main__":

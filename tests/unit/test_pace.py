@@ -44,9 +44,10 @@ def test_all_steps_are_counted_but_those_that_are_left_out(lengths: list[int]) -
         now = FakeClock()
         patch.setattr(clock, "now_ns", now)
         pace = clocked(Pace(), now, lengths)
-        pace.begin(clocked=False)
-        now.wait(s=7)
-        pace.end()
+        for clocks, counts in ((False, True), (True, False)):
+            pace.begin(clocked=clocks)
+            now.wait(s=7)
+            pace.end(counts=counts)
         assert (pace.steps, pace.span_ns) == (len(lengths), sum(lengths) * NS_PER_MS)
 
 
@@ -65,12 +66,12 @@ def test_steps_that_differ_in_turn_or_a_little_are_no_other_pace(now: FakeClock,
     assert clocked(pace, now, later).elsewhere() is None
 
 
-def test_steps_count_with_the_recorded_ones_until_the_pace_changes(now: FakeClock) -> None:
-    pace = recorded(now, [900] * 5 + [40] * 10)
+def test_steps_count_from_the_recording_until_the_pace_changes(now: FakeClock) -> None:
+    pace = recorded(now, [900] * 5 + [60] * 10)
     clocked(pace, now, [40] * 100 + [10] * 20 + [40] * 100)
-    assert (pace.clocked.steps, pace.clocked.span_ns) == (230, (210 * 40 + 20 * 10) * NS_PER_MS)
+    assert (pace.clocked.steps, pace.clocked.span_ns) == (220, (200 * 40 + 20 * 10) * NS_PER_MS)
     clocked(pace, now, [20] * 500 + [40] * 100)
-    assert pace.clocked.steps == 230
+    assert pace.clocked.steps == 220
 
 
 def test_the_sentence_has_all_steps_of_a_long_program(now: FakeClock) -> None:
