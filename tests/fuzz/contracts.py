@@ -156,10 +156,10 @@ class RandomRecording:
         self._reached: dict[tuple[int, int], tuple[float, int, int]] = {}
         """When each event is reached, its stream and the call that recorded it."""
 
-    def run(self) -> dict[str, Any]:
-        """Return the recording."""
+    def run(self, steps: int = STEPS) -> dict[str, Any]:
+        """Return the recording of so many steps."""
         inside = len(self._program.acts) - self._program.between
-        for step in range(STEPS):
+        for step in range(steps):
             begun = self._now
             for number, act in enumerate(self._program.acts):
                 if number == inside:
