@@ -127,7 +127,7 @@ def _unjudged(comparison: Comparison) -> tuple[I64, I64]:
 def _doubt(comparison: Comparison, unjudged: tuple[I64, I64], places: Sequence[int], steps: Sequence[int]) -> str:
     """Return why a pipeline can't be judged; empty if it can."""
     offsets = comparison.offsets
-    apart = offsets.status != "shared" and len(set(offsets.reference[places].tolist())) > 1
+    apart = len(set(offsets.reference[places].tolist())) > 1
     if apart or (offsets.error_ns[places] < 0).any():
         return "the offsets between its clocks are unknown"
     count = int((np.isin(unjudged[0], places) & np.isin(unjudged[1], steps)).sum())

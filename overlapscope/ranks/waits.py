@@ -2,8 +2,8 @@
 
 In a collective in which every member needs every other, a member waits from its own arrival (the start of its kernel)
 until the last arrival. The waiting is charged to the member that arrived last. If several members arrive last within
-the clocks' error of each other, each of them is charged an equal part of that stretch of time. If more than `TOGETHER`
-of them do, or all members, no member is charged.
+the error of arrivals (`Offsets.within_ns`) of each other, each of them is charged an equal part of that stretch of
+time. If more than `TOGETHER` of them do, or all members, no member is charged. A charge is sure without the error.
 
 A rank may be late because another group made it wait, or a message, as the first stage of a pipeline that drains. The
 end of a wait counts as passed on, for as long as the late rank had itself waited without computing since this group
@@ -39,11 +39,13 @@ class Arrivals(Columns, frozen=True):
     meeting: I64
     rank: I64
     arrival_ns: I64
-    """Start of the member's kernel by the reference clock."""
+    """Start of the member's kernel, comparable within the meeting."""
     axis_ns: I64
     """Start of the member's kernel on the axis of all ranks (`Axis`)."""
     waited_ns: I64
     """Time until the last member arrived, at most the length of the kernel."""
+    most_ns: I64
+    """The same with the error of arrivals."""
     exposed_ns: I64
     """Part of `waited_ns` during which the rank's compute waited for communication."""
     last: Bool
@@ -57,6 +59,8 @@ class LastArrivals(Columns, frozen=True):
     """Row of `Arrivals`."""
     spread_ns: I64
     """Time since the first arrival."""
+    error_ns: I64
+    """Maximum error of the time between two arrivals."""
     together: I64
     """Number of members that arrived last together; 0 where none of them can be named."""
 
@@ -73,6 +77,8 @@ class Pairs(Columns, frozen=True):
     """Part of `waited_ns` during which the waiting rank's compute waited for communication."""
     passed_on_ns: I64
     """Part of `exposed_ns` that the late rank may only have passed on."""
+    sure_ns: I64
+    """Part of `exposed_ns` that is neither passed on nor within the error of arrivals."""
 
 
 class WaitsByRank(Columns, frozen=True):
@@ -88,6 +94,8 @@ class WaitsByRank(Columns, frozen=True):
     """Time that all other ranks waited for it."""
     last_in: I64
     """Number of meetings in which it is charged for arriving last."""
+    most_ns: I64
+    """Maximum time without compute that all other ranks waited for it, within the error of arrivals."""
     unjudged_ns: I64
     """Its exposed communication after its lead-in, outside the kernels of judged meetings and messages."""
 
@@ -126,7 +134,9 @@ def find_waits(ranks: Sequence[ComparedRank], met: Meetings, offsets: Offsets, m
     judged_from = np.array([rank.judged_from_ns for rank in ranks], np.int64)
     judged = _judged(met, judged_from, offsets)
     meetings, axis = met.take(judged), Axis(ranks)
-    arrivals, latest = _arrivals(meetings, axis, offsets, offsets.within_ns[judged])
+    within = offsets.within_ns[judged]
+    lead = offsets.lead_ns[np.repeat(judged, np.diff(met.first))]
+    arrivals, latest = _arrivals(meetings, axis, lead, within)
     of_messages = met.kernels.take(messages.kernel)
     message_start = of_messages.start_ns + axis.shift[of_messages.rank]
     judged_kernels = join(
@@ -137,7 +147,10 @@ def find_waits(ranks: Sequence[ComparedRank], met: Meetings, offsets: Offsets, m
     waits = union(arrivals.axis_ns, arrivals.axis_ns + arrivals.waited_ns)
     held_waits = intersect(waits, axis.held)
     in_messages = union(message_start, message_start + messages.waited_ns)
-    before = _waited_before(meetings, arrivals, axis, join(held_waits, intersect(in_messages, axis.exposed)))
+    held_messages = intersect(in_messages, axis.exposed)
+    before = _waited_before(meetings, arrivals, axis, join(held_waits, held_messages))
+    most_waits = intersect(union(arrivals.axis_ns, arrivals.axis_ns + arrivals.most_ns), axis.held)
+    most_before = _waited_before(meetings, arrivals, axis, join(most_waits, held_messages))
     steps = common_steps(ranks)
     windows = axis.windows(steps)
     inside = contains(windows, arrivals.axis_ns)
@@ -145,13 +158,14 @@ def find_waits(ranks: Sequence[ComparedRank], met: Meetings, offsets: Offsets, m
     counted[arrivals.meeting[inside]] = True
     counted_waits = intersect(waits, windows)
     charges = _inside(_charges(meetings, arrivals, latest), windows, arrivals)
-    pairs = _pairs(arrivals, charges, axis, before)
+    pairs = _pairs(arrivals, charges, axis, before, most_before + within[arrivals.meeting])
     by_rank = WaitsByRank(
         judged=np.bincount(arrivals.rank[inside], minlength=len(ranks)),
         waited_ns=axis.by_rank(counted_waits),
         exposed_ns=axis.by_rank(intersect(counted_waits, axis.held)),
         made_wait_ns=sum_by(pairs.late, pairs.waited_ns, len(ranks)),
         last_in=np.bincount(arrivals.rank[np.unique(charges.late)], minlength=len(ranks)),
+        most_ns=_most(arrivals, axis, inside, len(ranks)),
         unjudged_ns=axis.by_rank(subtract(intersect(axis.exposed, after_lead_in), judged_kernels)),
     )
     return RankWaits(meetings, steps, counted, arrivals, latest, pairs, by_rank, messages, in_messages)
@@ -202,29 +216,30 @@ class Axis:
         return covered(times, self.begin[:-1], self.begin[1:])
 
 
-def _arrivals(meetings: Meetings, axis: Axis, offsets: Offsets, within_ns: I64) -> tuple[Arrivals, LastArrivals]:
-    """Compare the arrivals at each meeting. `within_ns` bounds the clocks' error between members of each meeting."""
+def _arrivals(meetings: Meetings, axis: Axis, lead_ns: I64, within_ns: I64) -> tuple[Arrivals, LastArrivals]:
+    """Compare the arrivals at each meeting, by `lead_ns` and `within_ns` as in `Offsets`."""
     rank, meeting, first = meetings.rank, meetings.meeting, meetings.first[:-1]
-    arrival = meetings.start_ns - offsets.offset_ns[rank]
+    arrival = meetings.start_ns - lead_ns
     latest = np.lexsort((rank, arrival, meeting))[meetings.first[1:] - 1]
     ahead = arrival[latest][meeting] - arrival
-    # Two arrivals are indistinguishable if they differ by no more than the error of either clock.
-    error = offsets.error_ns[rank]
-    last = ahead <= np.minimum(np.maximum(error, error[latest][meeting]), within_ns[meeting])
+    last = ahead <= within_ns[meeting]
     together = np.add.reduceat(last.astype(np.int64), first)
-    start, waited = meetings.start_ns + axis.shift[rank], np.clip(ahead, 0, meetings.end_ns - meetings.start_ns)
+    start, length = meetings.start_ns + axis.shift[rank], meetings.end_ns - meetings.start_ns
+    waited = np.clip(ahead, 0, length)
     arrivals = Arrivals(
         meeting=meeting,
         rank=rank,
         arrival_ns=arrival,
         axis_ns=start,
         waited_ns=waited,
+        most_ns=np.minimum(ahead + within_ns[meeting], length),
         exposed_ns=covered(axis.held, start, start + waited),
         last=last,
     )
     return arrivals, LastArrivals(
         row=latest,
         spread_ns=arrival[latest] - np.minimum.reduceat(arrival, first),
+        error_ns=within_ns,
         together=np.where((together <= TOGETHER) & (together < np.diff(meetings.first)), together, 0),
     )
 
@@ -277,14 +292,36 @@ def _waited_before(meetings: Meetings, arrivals: Arrivals, axis: Axis, exposed_w
     return covered(exposed_waits, since, arrivals.axis_ns)
 
 
-def _pairs(arrivals: Arrivals, charges: _Charges, axis: Axis, waited_before: I64) -> Pairs:
-    """Sum up the charges of each pair of ranks."""
+def _most(arrivals: Arrivals, axis: Axis, inside: Bool, ranks: int) -> I64:
+    """Return the maximum time without compute that others wait for each rank where it may have come last."""
+    start = arrivals.axis_ns
+    exposed = np.where(inside, covered(axis.held, start, start + arrivals.most_ns), 0)
+    others = sum_by(arrivals.meeting, exposed, int(arrivals.meeting.max(initial=-1)) + 1)[arrivals.meeting] - exposed
+    return sum_by(arrivals.rank, np.where(arrivals.last, others, 0), ranks)
+
+
+def _pairs(arrivals: Arrivals, charges: _Charges, axis: Axis, waited_before: I64, unsure_ns: I64) -> Pairs:
+    """Sum up the charges of each pair of ranks.
+
+    Args:
+        arrivals: The arrivals.
+        charges: Parts of waits.
+        axis: Axis of all ranks.
+        waited_before: How long each arrival's rank had waited, and may have passed on.
+        unsure_ns: The maximum of that, with the error of the arrival itself.
+
+    Returns:
+        The pairs.
+    """
     ranks = max(len(axis.shift), 1)
     pairs, number = np.unique(arrivals.rank[charges.late] * ranks + arrivals.rank[charges.waiting], return_inverse=True)
     waited, exposed = _union_lengths(number, len(pairs), charges.start_ns, charges.end_ns, axis)
-    passed_on = np.minimum(waited_before[charges.late], charges.end_ns - charges.start_ns)
-    _, own_exposed = _union_lengths(number, len(pairs), charges.start_ns, charges.end_ns - passed_on, axis)
-    return Pairs(pairs // ranks, pairs % ranks, waited, exposed, exposed - own_exposed)
+    begin, end = charges.start_ns, charges.end_ns
+    own_exposed, sure = (
+        _union_lengths(number, len(pairs), begin, np.maximum(begin, end - less[charges.late]), axis)[1]
+        for less in (waited_before, unsure_ns)
+    )
+    return Pairs(pairs // ranks, pairs % ranks, waited, exposed, exposed - own_exposed, sure)
 
 
 def _union_lengths(number: I64, count: int, start: I64, end: I64, axis: Axis) -> tuple[I64, I64]:
