@@ -26,8 +26,9 @@ are left out.
 
 Clocks may drift or jump while they are recorded. So arrivals at a meeting are compared by the clocks as they were
 then: their lead is a running median over meetings of the same group. The error of that lead is again how far ends
-around it deviate, plus what may be alike in them, plus the lead's change since the group met before: a clock that jumps
-within a kernel changes the kernel's length.
+around it deviate, plus what may be alike in them, plus the lead's change since the group met before. If ends show that
+a clock jumped, the steps between them are torn: nothing is compared in them, because a jump changes the lengths of
+kernels and steps. Beyond it, the clock is followed anew.
 """
 
 from __future__ import annotations
@@ -80,6 +81,8 @@ class Offsets(Struct, frozen=True, eq=False):
     """Maximum error of the difference between two leads of each meeting."""
     odd: Bool
     """Mask of the meetings whose ends are too far apart to be of one collective."""
+    torn: tuple[int, ...]
+    """Numbers of the steps in which a clock may have jumped; -1 if it did so outside of steps."""
     consistent: bool
     """False if no constant offsets fit: the clocks drifted or jumped, or unlike kernels were matched."""
 
@@ -98,8 +101,9 @@ def find_offsets(meetings: Meetings, ranks: int) -> Offsets:
     estimate, none = everything.estimate(), np.zeros(0, np.int64)
     if not len(meetings):
         zero, unknown = np.zeros(ranks, np.int64), estimate.reference
-        return Offsets(zero, unknown, unknown, none, none, none > 0, True)
-    lead, within, odd = everything.follow(estimate.offset)
+        return Offsets(zero, unknown, unknown, none, none, none > 0, (), True)
+    followed, step = everything.follow(estimate.offset), everything.step[everything.meeting]
+    torn = zip(step[followed.before_jump].tolist(), step[followed.after_jump].tolist(), strict=True)
     ends, unlike = everything, everything.odd(estimate.offset)
     if 0 < unlike.mean() <= ODD_SHARE:
         ends = _Ends(meetings.take(~unlike), ranks)
@@ -112,21 +116,29 @@ def find_offsets(meetings: Meetings, ranks: int) -> Offsets:
         offset = np.where(connected, np.clip(offset, low, high), 0)
         moved = np.abs(offset - estimate.offset)
         error = np.minimum(error + moved, np.maximum(high - offset, offset - low))
-    return Offsets(offset, np.where(connected, error, -1), reference, lead, within, odd, consistent)
+    return Offsets(
+        offset_ns=offset,
+        error_ns=np.where(connected, error, -1),
+        reference=reference,
+        lead_ns=followed.lead,
+        within_ns=followed.within,
+        odd=followed.odd,
+        torn=tuple(sorted({number for begin, end in torn for number in range(begin, end + 1)})),
+        consistent=consistent,
+    )
 
 
 def on_one_clock(offsets: Offsets) -> Offsets:
     """Return the offsets of ranks that were recorded into one file, and so by one clock."""
     known = offsets.reference >= 0
-    first = int(np.flatnonzero(known)[0])
-    error = np.where(np.arange(len(known)) == first, 0, TIMESTAMP_ERROR_NS)
     return replace(
         offsets,
         offset_ns=np.zeros_like(offsets.offset_ns),
-        error_ns=np.where(known, error, -1),
-        reference=np.where(known, first, -1),
+        error_ns=np.where(known, 0, -1),
+        reference=np.where(known, np.flatnonzero(known)[0], -1),
         lead_ns=np.zeros_like(offsets.lead_ns),
         within_ns=np.full_like(offsets.within_ns, TIMESTAMP_ERROR_NS),
+        torn=(),
     )
 
 
@@ -140,11 +152,23 @@ class _Estimate(Struct, frozen=True, eq=False):
     """Maximum distance of a single difference of ends from the offset, plus what may be alike in all of them."""
 
 
+class _Followed(Struct, frozen=True, eq=False):
+    """Clocks from meeting to meeting."""
+
+    lead: I64
+    """As in `Offsets`, and so are the next two."""
+    within: I64
+    odd: Bool
+    before_jump: I64
+    """Entries after which a clock jumped, before the same rank's entry in `after_jump`."""
+    after_jump: I64
+
+
 class _Ends:
     """Ends of the kernels of meetings.
 
     `meeting`, `rank` and `end` have one entry for each kernel, the entries of a meeting contiguous; `first`, `slack`,
-    `group` and `members` one for each meeting.
+    `group`, `step` and `members` one for each meeting.
     """
 
     def __init__(self, meetings: Meetings, ranks: int) -> None:
@@ -154,6 +178,7 @@ class _Ends:
         self.rank: I64 = meetings.rank
         self.end: I64 = meetings.end_ns - meetings.end_ns.min(initial=_FAR)
         self.group: I64 = meetings.group
+        self.step: I64 = meetings.kernels.step[meetings.row[self.first]]
         self.members: I64 = np.diff(meetings.first)
         sizes = meetings.kernels.by_kind(lambda kind: kind.group_size)[meetings.kind]
         hops = np.minimum(np.maximum(sizes, self.members) - 1, AHEAD)
@@ -219,40 +244,44 @@ class _Ends:
         far: Bool = self._spread(offset) > ODD_SLACK * self.slack
         return far
 
-    def follow(self, offset: I64) -> tuple[I64, I64, Bool]:
-        """Follow the clocks from meeting to meeting of each group.
+    def follow(self, offset: I64) -> _Followed:
+        """Follow the clocks from meeting to meeting of each group, because its members may share no other meetings.
 
         Args:
             offset: Offset of each rank, about which its clock may drift.
 
         Returns:
-            Lead of the clock of each entry, maximum error between two leads of each meeting, and the mask of the
-            meetings whose ends are far apart even so.
+            The clocks at each meeting.
         """
         end = self.end - offset[self.rank]
-        begun = end[self.first]
-        apart = end - begun[self.meeting]
-        group = self.group[self.meeting]
-        # Clocks are followed within a group, because its members may meet the reference only through others.
-        order = np.lexsort((begun[self.meeting], self.rank, group))
-        first = group_starts(group[order], self.rank[order])
-        drift, change = np.empty_like(apart), np.zeros_like(apart)
-        drift[order] = _running(apart[order], first)
-        change[order[1:]] = np.abs(np.diff(drift[order]))
-        change[order[first]] = 0
-        count = np.empty_like(apart)
-        counts = np.diff(np.append(first, len(order)))
-        count[order] = np.repeat(counts, counts)
+        apart = end - end[self.first][self.meeting]
+        group, rank, slack = self.group[self.meeting], self.rank, self.slack[self.meeting]
+        # A clock that jumps back takes nothing to an earlier step.
+        by_group = np.lexsort((end[self.first], self.step, self.group))
+        place = np.empty_like(by_group)
+        place[by_group] = np.arange(len(place))
+        order = np.lexsort((place[self.meeting], rank, group))
+        first = group_starts(group[order], rank[order])
+        # A single meeting whose ends are far apart is odd, and no jump.
+        change = np.diff(_running(apart[order], first, 3), prepend=0)
+        change[first] = 0
+        jumps = np.flatnonzero(np.abs(change) > slack[order] + slack[np.roll(order, 1)])
+        first = np.unique(np.append(first, jumps))
+        drift, count = np.empty_like(apart), np.empty_like(apart)
+        drift[order] = _running(apart[order], first, FOLLOWED)
+        count[order] = np.repeat(counts := np.diff(np.append(first, len(order))), counts)
+        changed = np.diff(drift[order], prepend=0)
+        changed[first] = 0
+        change[order] = np.abs(changed)
         spread = self._range(apart - drift)
         odd = spread > ODD_SLACK * self.slack
-        by_group = np.lexsort((begun, self.group))
         nearby = np.empty_like(spread)
         nearby[by_group] = _running(
-            np.where(odd, 0, spread)[by_group], group_starts(self.group[by_group]), largest=True
+            np.where(odd, 0, spread)[by_group], group_starts(self.group[by_group]), FOLLOWED, largest=True
         )
         fewest, changed = np.minimum.reduceat(count, self.first), np.maximum.reduceat(change, self.first)
         within = np.maximum(spread, nearby) + changed + self._alike(np.arange(len(spread)), fewest)
-        return offset[self.rank] + drift, within, odd
+        return _Followed(offset[rank] + drift, within, odd, order[jumps - 1], order[jumps])
 
     def _alike(self, meeting: I64, count: I64) -> I64:
         """Return the distance between ends that may be alike in so many meetings of which each is one."""
@@ -299,13 +328,13 @@ def _medians(group: I64, values: I64) -> tuple[I64, I64]:
     return below + (above - below) // 2, groups
 
 
-def _running(values: I64, first: I64, *, largest: bool = False) -> I64:
+def _running(values: I64, first: I64, width: int, *, largest: bool = False) -> I64:
     """Return the median, or the largest, of the values around each one, in sequences that start at `first`."""
     result = np.empty_like(values)
     for begin, end in zip(first.tolist(), [*first[1:].tolist(), len(values)], strict=True):
-        width = min(FOLLOWED, end - begin)
-        before = (width - 1) // 2
-        windows = np.sort(np.lib.stride_tricks.sliding_window_view(values[begin:end], width), axis=1)
-        at = width - 1 if largest else before
-        result[begin:end] = np.pad(windows[:, at], (before, width - 1 - before), mode="edge")
+        most = min(width, end - begin)
+        before = (most - 1) // 2
+        windows = np.sort(np.lib.stride_tricks.sliding_window_view(values[begin:end], most), axis=1)
+        at = most - 1 if largest else before
+        result[begin:end] = np.pad(windows[:, at], (before, most - 1 - before), mode="edge")
     return result

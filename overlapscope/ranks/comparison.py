@@ -153,7 +153,7 @@ def _basis(comparison: Comparison) -> str:
     if not comparison.offsets.consistent:
         basis += (
             " No constant offsets fit all of them, so the clocks drifted or jumped during the recording, or some "
-            "kernels are not of the same collective. Arrivals are compared by the clocks as they were at each collective."
+            "kernels are not of the same collective. Arrivals are compared by the clocks as they were at each of them."
         )
     return basis
 
@@ -274,6 +274,10 @@ def _of_meetings(comparison: Comparison) -> Iterator[str]:
             f"In {plural(lacking, 'collective')} the kernels of some ranks are missing: such a rank may have come "
             "even later."
         )
+    if offsets.torn:
+        names = comparison.waits.steps.names
+        compared = f"{names[0]} to {names[-1]}" if names else "no time"
+        yield f"A clock jumped during the recording: {compared} is compared, and lengths of other steps may be wrong."
     others = set(offsets.reference[offsets.reference >= 0].tolist()) - {comparison.reference}
     if others:
         yield (

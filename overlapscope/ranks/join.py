@@ -84,7 +84,7 @@ class Joined:
             step_names=step_names,
             steps=step_skew(compared_rows, step_names),
             spreads=spreads(compared_rows),
-            worst=worst_ranks(compared, compared_rows, stragglers),
+            worst=worst_ranks(compared, compared_rows, stragglers, torn=bool(comparison.offsets.torn)),
             notes=(*notes(ranks, comparison), *doubts),
         )
 

@@ -53,9 +53,9 @@ def unseen_pct(ranks: Sequence[ComparedRank], waits: RankWaits, stragglers: Sequ
 def _median_ns(ranks: Sequence[ComparedRank], waits: RankWaits) -> int:
     """Return the median rank's time that delays are compared with: its steps, or else the time after its lead-in."""
     steps, average = steps_met(waits), [rank.step_ns for rank in ranks if rank.step_ns is not None]
-    if steps and average:
-        return steps * median_low(average)
-    return median_low(rank.end_ns - rank.judged_from_ns for rank in ranks)
+    if waits.steps.names or not (steps and average):
+        return int(median_low(np.maximum(waits.steps.end_ns - waits.steps.begin_ns, 0).tolist()))
+    return steps * median_low(average)
 
 
 def worst_meetings(ranks: Sequence[ComparedRank], waits: RankWaits) -> tuple[Meeting, ...]:

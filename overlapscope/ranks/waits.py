@@ -151,7 +151,7 @@ def find_waits(ranks: Sequence[ComparedRank], met: Meetings, offsets: Offsets, m
     before = _waited_before(meetings, arrivals, axis, join(held_waits, held_messages))
     most_waits = intersect(union(arrivals.axis_ns, arrivals.axis_ns + arrivals.most_ns), axis.held)
     most_before = _waited_before(meetings, arrivals, axis, join(most_waits, held_messages))
-    steps = common_steps(ranks)
+    steps = common_steps(ranks, offsets.torn)
     windows = axis.windows(steps)
     inside = contains(windows, arrivals.axis_ns)
     counted = np.zeros(len(meetings), np.bool_)

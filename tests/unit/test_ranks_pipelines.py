@@ -104,7 +104,7 @@ def test_clocks_found_from_messages_are_as_far_off_as_stated(recorded: Recorded)
     _, ranks, _, true = recorded
     offsets = compare(ranks).offsets
     for rank, offset in enumerate(true):
-        bound = int(offsets.bound_ns[rank])
+        bound = int(offsets.error_ns[rank])
         if bound >= 0:
             assert abs(offset - true[0] - int(offsets.offset_ns[rank])) <= bound
 
@@ -244,7 +244,7 @@ def test_messages_relate_the_clocks_of_sets_that_have_only_collectives_of_their_
     true = [offsets[number // 2] + apart[number % 2] - apart[0] for number in range(4)]
     assert found.reference.tolist() == [0, 0, 0, 0]
     for place, offset in enumerate(true):
-        assert abs(int(found.offset_ns[place]) - offset) <= int(found.bound_ns[place])
+        assert abs(int(found.offset_ns[place]) - offset) <= int(found.error_ns[place])
     assert [pipeline.ranks for pipeline in joined(ranks).pipelines] == [(0, 2), (1, 3)]
 
 
