@@ -268,7 +268,9 @@ class _Ends:
         jumps = np.flatnonzero(np.abs(change) > slack[order] + slack[np.roll(order, 1)])
         first = np.unique(np.append(first, jumps))
         drift, count = np.empty_like(apart), np.empty_like(apart)
+        low, high = (sign * _running((sign * apart - slack)[order], first, FOLLOWED, largest=True) for sign in (1, -1))
         drift[order] = _running(apart[order], first, FOLLOWED)
+        drift[order] = np.where(low <= high, np.clip(drift[order], low, high), drift[order])
         count[order] = np.repeat(counts := np.diff(np.append(first, len(order))), counts)
         changed = np.diff(drift[order], prepend=0)
         changed[first] = 0
@@ -280,7 +282,9 @@ class _Ends:
             np.where(odd, 0, spread)[by_group], group_starts(self.group[by_group]), FOLLOWED, largest=True
         )
         fewest, changed = np.minimum.reduceat(count, self.first), np.maximum.reduceat(change, self.first)
-        within = np.maximum(spread, nearby) + changed + self._alike(np.arange(len(spread)), fewest)
+        within = (
+            np.maximum(spread, np.minimum(nearby, self.slack)) + changed + self._alike(np.arange(len(spread)), fewest)
+        )
         return _Followed(offset[rank] + drift, within, odd, order[jumps - 1], order[jumps])
 
     def _alike(self, meeting: I64, count: I64) -> I64:

@@ -51,11 +51,14 @@ def unseen_pct(ranks: Sequence[ComparedRank], waits: RankWaits, stragglers: Sequ
 
 
 def _median_ns(ranks: Sequence[ComparedRank], waits: RankWaits) -> int:
-    """Return the median rank's time that delays are compared with: its steps, or else the time after its lead-in."""
+    """Return the median rank's time that delays are compared with: its steps, or else the time after its lead-in.
+
+    The steps in which a clock jumped have no known lengths.
+    """
     steps, average = steps_met(waits), [rank.step_ns for rank in ranks if rank.step_ns is not None]
-    if waits.steps.names or not (steps and average):
-        return int(median_low(np.maximum(waits.steps.end_ns - waits.steps.begin_ns, 0).tolist()))
-    return steps * median_low(average)
+    if steps and average and not waits.torn:
+        return steps * median_low(average)
+    return int(median_low(np.maximum(waits.steps.end_ns - waits.steps.begin_ns, 0).tolist()))
 
 
 def worst_meetings(ranks: Sequence[ComparedRank], waits: RankWaits) -> tuple[Meeting, ...]:

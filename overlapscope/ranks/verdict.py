@@ -107,7 +107,10 @@ def _waiting(report: RanksReport) -> tuple[Level, str]:
         return "unknown", " ".join((doubt, *_waited_for(report)))
     unseen = report.unseen_pct
     if unseen is None:
-        return "unknown", f"The balance of the {joined:,} ranks is not judged: clocks jumped in all steps that they share."
+        return (
+            "unknown",
+            f"The balance of the {joined:,} ranks is not judged: clocks jumped in all steps that they share.",
+        )
     known = f"arrivals at collectives are known to {_text(report.clocks.arrival_error_ns or 0)}"
     if unseen >= POOR_PCT:
         hidden = f"{capital(known)}, so delays of up to {percent(unseen)} of the time may be hidden"

@@ -7,7 +7,7 @@ time. If more than `TOGETHER` of them do, or all members, no member is charged. 
 
 A rank may be late because another group made it wait, or a message, as the first stage of a pipeline that drains. The
 end of a wait counts as passed on, for as long as the late rank had itself waited without computing since this group
-last met.
+last met. For what is sure, all its exposed communication outside of judged meetings counts as such waiting.
 
 So that unions count nothing twice, the windows of all ranks are laid end to end on one axis (`Axis`).
 """
@@ -107,6 +107,8 @@ class RankWaits(Struct, frozen=True, eq=False):
     """The judged meetings."""
     steps: CommonSteps
     """Steps that all ranks judge. In their windows, waits count for pairs and ranks."""
+    torn: bool
+    """True if a clock jumped, so that some of these steps were left out."""
     counted: Bool
     """Mask of the meetings with such waits or arrivals."""
     arrivals: Arrivals
@@ -135,22 +137,21 @@ def find_waits(ranks: Sequence[ComparedRank], met: Meetings, offsets: Offsets, m
     judged = _judged(met, judged_from, offsets)
     meetings, axis = met.take(judged), Axis(ranks)
     within = offsets.within_ns[judged]
-    lead = offsets.lead_ns[np.repeat(judged, np.diff(met.first))]
+    entries = np.repeat(judged, np.diff(met.first))
+    lead, since = offsets.lead_ns[entries], _last_met(met, axis)[entries]
     arrivals, latest = _arrivals(meetings, axis, lead, within)
     of_messages = met.kernels.take(messages.kernel)
     message_start = of_messages.start_ns + axis.shift[of_messages.rank]
-    judged_kernels = join(
-        union(arrivals.axis_ns, meetings.end_ns + axis.shift[arrivals.rank]),
-        union(message_start, message_start + of_messages.end_ns - of_messages.start_ns),
-    )
+    in_meetings = union(arrivals.axis_ns, meetings.end_ns + axis.shift[arrivals.rank])
+    judged_kernels = join(in_meetings, union(message_start, message_start + of_messages.end_ns - of_messages.start_ns))
     after_lead_in = union(np.clip(judged_from + axis.shift, axis.begin[:-1], axis.begin[1:]), axis.begin[1:])
     waits = union(arrivals.axis_ns, arrivals.axis_ns + arrivals.waited_ns)
     held_waits = intersect(waits, axis.held)
     in_messages = union(message_start, message_start + messages.waited_ns)
-    held_messages = intersect(in_messages, axis.exposed)
-    before = _waited_before(meetings, arrivals, axis, join(held_waits, held_messages))
+    before = covered(join(held_waits, intersect(in_messages, axis.exposed)), since, arrivals.axis_ns)
     most_waits = intersect(union(arrivals.axis_ns, arrivals.axis_ns + arrivals.most_ns), axis.held)
-    most_before = _waited_before(meetings, arrivals, axis, join(most_waits, held_messages))
+    # Communication whose waits are unknown may be all waiting.
+    most_before = covered(join(most_waits, subtract(axis.exposed, in_meetings)), since, arrivals.axis_ns)
     steps = common_steps(ranks, offsets.torn)
     windows = axis.windows(steps)
     inside = contains(windows, arrivals.axis_ns)
@@ -168,7 +169,9 @@ def find_waits(ranks: Sequence[ComparedRank], met: Meetings, offsets: Offsets, m
         most_ns=_most(arrivals, axis, inside, len(ranks)),
         unjudged_ns=axis.by_rank(subtract(intersect(axis.exposed, after_lead_in), judged_kernels)),
     )
-    return RankWaits(meetings, steps, counted, arrivals, latest, pairs, by_rank, messages, in_messages)
+    return RankWaits(
+        meetings, steps, bool(offsets.torn), counted, arrivals, latest, pairs, by_rank, messages, in_messages
+    )
 
 
 def sum_by(place: I64, values: I64, count: int) -> I64:
@@ -280,16 +283,16 @@ def _inside(charges: _Charges, windows: Intervals, arrivals: Arrivals) -> _Charg
     return replace(charges, start_ns=start, end_ns=end).take((start < end) | nothing & (start == end))
 
 
-def _waited_before(meetings: Meetings, arrivals: Arrivals, axis: Axis, exposed_waits: Intervals) -> I64:
-    """Return how long each arrival's rank had waited without computing since it last met with the same group."""
-    rank, group = arrivals.rank, meetings.group[arrivals.meeting]
-    order = np.lexsort((arrivals.axis_ns, group, rank))
-    end = meetings.end_ns + axis.shift[rank]
+def _last_met(met: Meetings, axis: Axis) -> I64:
+    """Return when each entry's rank last met with the same group, on the axis; if never, the start of its window."""
+    rank, group = met.rank, met.group[met.meeting]
+    start, end = (side + axis.shift[rank] for side in (met.start_ns, met.end_ns))
+    order = np.lexsort((start, group, rank))
     since = np.empty(len(rank), np.int64)
     since[order] = np.append(0, end[order])[:-1]
     first = order[group_starts(rank[order], group[order])]
     since[first] = axis.begin[rank[first]]
-    return covered(exposed_waits, since, arrivals.axis_ns)
+    return since
 
 
 def _most(arrivals: Arrivals, axis: Axis, inside: Bool, ranks: int) -> I64:

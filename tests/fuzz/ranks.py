@@ -238,6 +238,8 @@ class Wait(NamedTuple):
     step: int
     start: int
     end: int
+    until: int
+    """End of the kernel."""
 
 
 def waits_of(truth: Truth) -> list[list[Wait]]:
@@ -248,7 +250,7 @@ def waits_of(truth: Truth) -> list[list[Wait]]:
             last[act, step] = max(last.get((act, step), 0), start)
     return [
         [
-            Wait(each.act, each.step, each.start, last[each.act, each.step])
+            Wait(*each[:3], last[each.act, each.step], each.end)
             for each in kernels
             if truth.job.acts[each.act].what != "compute"
         ]
@@ -314,7 +316,10 @@ def true_delays(truth: Truth, errors: dict[tuple[int, int], int], steps: int) ->
 def _passed(
     truth: Truth, waits: Sequence[Sequence[Wait]], rank: int, at: Wait, errors: dict[tuple[int, int], int]
 ) -> Span:
-    """Return how long a rank itself waited since its group last met, and the error of that."""
+    """Return how long a rank itself waited since its group last met, and the error of that.
+
+    A kernel that isn't compared may have waited all the time.
+    """
     group = truth.job.acts[at.act].members
     before = [
         each.end
@@ -326,7 +331,7 @@ def _passed(
     since = max((end for end in before if end <= at.start), default=0)
     own = [each for each in waits[rank] if each.end > since and each.start < at.start]
     spans = [part for each in own for part in truth.exposed(rank, max(each.start, since), min(each.end, at.start))]
-    return total(spans), sum(2 * errors.get((each.act, each.step), each.end - each.start) for each in own)
+    return total(spans), sum(2 * errors.get((each.act, each.step), each.until - each.start) for each in own)
 
 
 # -- Recording ------------------------------------------------------------------------------------------
@@ -460,7 +465,7 @@ def stated_errors(truth: Truth, ranks: Sequence[ReducedRank], comparison: Compar
 
 
 def _words(rank: int, delay: Delayed, report: RanksReport) -> str:
-    said = [f"{each.sure_pct:.2f}% of {each.lost_pct:.2f}%" for each in report.stragglers if each.rank == rank]
+    said = [f"{each.sure_pct} of {each.lost_pct}%" for each in report.stragglers if each.rank == rank]
     return f"rank {rank} truly {delay.sure:.2f} to {delay.most:.2f}%, reported {said}, unseen {report.unseen_pct}"
 
 
