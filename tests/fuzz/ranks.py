@@ -439,7 +439,9 @@ def judge(seed: int, folder: Path) -> Outcome:
         tuple(
             _words(rank, delay, report)
             for rank, delay in enumerate(exact)
-            if rank not in named and report.unseen_pct is not None and delay.sure > 1.03 * report.unseen_pct + 0.01
+            if rank not in named
+            and report.unseen_pct is not None
+            and delay.sure >= 1.03 * max(LEAST_PCT, report.unseen_pct)
         ),
         sum(delay.sure >= LEAST_PCT for delay in exact),
         len(named),
