@@ -115,11 +115,11 @@ def test_the_stage_that_idles_on_its_own_account_is_named(folder: Path) -> None:
     steps = []
     for step in pipeline.steps:
         first, second = step.stages
-        warm_up = replace(second.warm_up, other_ns=second.warm_up.other_ns + 42_000_000)
+        warm_up = replace(second.warm_up, idle_ns=second.warm_up.idle_ns + 42_000_000)
         steps.append(replace(step, stages=(first, replace(second, warm_up=warm_up))))
     late = replace(result, pipelines=(replace(pipeline, steps=tuple(steps)),))
     assert (
-        "Stage 1 (rank 1) holds it up: it neither computes nor waits for a message for 44.11 ms a step, the median of "
+        "Stage 1 (rank 1) holds it up: it neither computes nor sends nor receives for 44.11 ms a step, the median of "
         "the others 2.08 ms."
     ) in judge(late).text
 

@@ -454,14 +454,16 @@ def stated_errors(truth: Truth, ranks: Sequence[ReducedRank], comparison: Compar
     """Return the stated error of each collective that counts, by act and step."""
     clocks, waits = truth.job.clocks, comparison.waits
     kernels = {
-        (rank, EPOCH + clocks[rank].read(each.start)): each for rank, its in enumerate(truth.kernels) for each in its
+        (rank, *(EPOCH + clocks[rank].read(at) for at in (each.start, each.end))): each
+        for rank, its in enumerate(truth.kernels)
+        for each in its
     }
     meetings, errors = waits.meetings, waits.latest.error_ns.tolist()
-    rows = zip(meetings.meeting.tolist(), meetings.rank.tolist(), meetings.start_ns.tolist(), strict=True)
+    columns = (meetings.meeting, meetings.rank, meetings.start_ns, meetings.end_ns)
     found = {}
-    for meeting, place, start in rows:
+    for meeting, place, start, end in zip(*(column.tolist() for column in columns), strict=True):
         if waits.counted[meeting]:
-            each = kernels[ranks[place].rank or 0, start]
+            each = kernels[ranks[place].rank or 0, start, max(start, end)]
             found[each.act, each.step] = errors[meeting]
     return found
 

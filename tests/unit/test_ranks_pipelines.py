@@ -176,20 +176,24 @@ def counted(pipeline: PlayedPipeline, offsets: Sequence[int], stage: int, step: 
     else:
         warm = min(message.receive[1] for message in returned if message.target == stage)
         drain = max(message.send[0] for message in ahead if message.source == stage)
-    waits = []
+    waits, ran = [], [message.send if message.source == stage else message.receive for message in mine]
     for message in mine:
         sides = (message.send, message.source), (message.receive, message.target)
         (own, _), (other, place) = sides if message.source == stage else sides[::-1]
         other_begins = other[0] + offsets[place] - offsets[stage]
         if message.target == stage or own[1] >= other_begins:
             waits.append((own[0], min(other_begins, own[1])))
-    counts = np.zeros((3, 3), np.int64)
+    counts, idle = np.zeros((3, 3), np.int64), [0, 0, 0]
     for moment in range(begin, end, GRID):
         phase = 0 if moment < warm else 2 if schedule == "gpipe" or moment >= drain else 1
         computes = any(start <= moment < stop for start, stop in pipeline.compute[stage])
         waiting = any(start <= moment < stop for start, stop in waits)
         counts[phase, 0 if computes else 1 if waiting else 2] += GRID
-    return [PhaseTime(compute_ns=a, waiting_ns=b, other_ns=c) for a, b, c in counts.tolist()]
+        idle[phase] += 0 if computes or any(start <= moment < stop for start, stop in ran) else GRID
+    return [
+        PhaseTime(compute_ns=a, waiting_ns=b, other_ns=c, idle_ns=d)
+        for (a, b, c), d in zip(counts.tolist(), idle, strict=True)
+    ]
 
 
 @given(recordings())
