@@ -329,7 +329,7 @@ def _passed(
         and each.start < at.start
     ]
     since = max((end for end in before if end <= at.start), default=0)
-    own = [each for each in waits[rank] if each.end > since and each.start < at.start]
+    own = [each for each in waits[rank] if each.until > since and each.start < at.start]
     spans = [part for each in own for part in truth.exposed(rank, max(each.start, since), min(each.end, at.start))]
     return total(spans), sum(2 * errors.get((each.act, each.step), each.until - each.start) for each in own)
 
