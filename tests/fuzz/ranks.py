@@ -41,7 +41,7 @@ KERNELS = {
 Span = tuple[int, int]
 
 
-class Act(NamedTuple):
+class JobAct(NamedTuple):
     """Something that ranks do in each step."""
 
     what: str
@@ -54,7 +54,7 @@ class Act(NamedTuple):
     """True if compute waits at once, and not at the end of the step."""
 
 
-class Delay(NamedTuple):
+class InjectedDelay(NamedTuple):
     """Compute that takes longer on a rank."""
 
     rank: int
@@ -63,7 +63,7 @@ class Delay(NamedTuple):
     ns: int
 
 
-class Clock(NamedTuple):
+class WrongClock(NamedTuple):
     """A clock that is wrong."""
 
     ahead: int
@@ -76,14 +76,14 @@ class Clock(NamedTuple):
         return at + self.ahead + round(at * self.drift) + (self.jump if at >= self.jumps_at else 0)
 
 
-class Job(NamedTuple):
+class ClockedJob(NamedTuple):
     """A job, and how it is recorded."""
 
     ranks: int
     steps: int
-    acts: tuple[Act, ...]
-    delays: tuple[Delay, ...]
-    clocks: tuple[Clock, ...]
+    acts: tuple[JobAct, ...]
+    delays: tuple[InjectedDelay, ...]
+    clocks: tuple[WrongClock, ...]
     jitter: float
     """Maximum share by which compute varies."""
     skew: float
@@ -97,7 +97,7 @@ class Job(NamedTuple):
 # -- Jobs -----------------------------------------------------------------------------------------------
 
 
-def random_job(rng: random.Random) -> Job:
+def random_job(rng: random.Random) -> ClockedJob:
     """Return a job, in which most ranks are on time."""
     ranks = rng.choice((2, 2, 2, 3, 3, 4, 4, 4, 8))
     steps = rng.randint(4, 9)
@@ -106,27 +106,27 @@ def random_job(rng: random.Random) -> Job:
     if ranks >= 4 and rng.random() < 0.5:
         half = ranks // 2
         groups += [everyone[:half], everyone[half:], *((rank, rank + half) for rank in range(half))]
-    acts: list[Act] = []
+    acts: list[JobAct] = []
     usual = _between(rng, 20 * US, 2000 * US)
     for _ in range(rng.randint(2, 7)):
-        acts.append(Act("compute", everyone, _between(rng, 50 * US, 3000 * US)))
+        acts.append(JobAct("compute", everyone, _between(rng, 50 * US, 3000 * US)))
         name = rng.choice(("allreduce", "allreduce", *GO_ROUND))
         transfer = usual if rng.random() < 0.6 else _between(rng, 8 * US, 3000 * US)
         waits = rng.random() < 0.8
         if len(groups) > 1 and rng.random() < 0.6:
             size = rng.choice((ranks // 2, 2))
-            acts += [Act(name, group, transfer, waits) for group in groups if len(group) == size][: ranks // size]
+            acts += [JobAct(name, group, transfer, waits) for group in groups if len(group) == size][: ranks // size]
         else:
-            acts.append(Act(name, everyone, transfer, waits))
+            acts.append(JobAct(name, everyone, transfer, waits))
         if rng.random() < 0.1:
-            acts.append(Act("message", tuple(rng.sample(everyone, 2)), _between(rng, 10 * US, 300 * US)))
+            acts.append(JobAct("message", tuple(rng.sample(everyone, 2)), _between(rng, 10 * US, 300 * US)))
     computes = [place for place, act in enumerate(acts) if act.what == "compute"]
     delays = []
     for _ in range(rng.choice((0, 0, 1, 1, 1, 2, 3))):
         late = frozenset(range(steps)) if rng.random() < 0.7 else frozenset(rng.sample(range(steps), rng.randint(1, 3)))
-        delays.append(Delay(rng.randrange(ranks), rng.choice(computes), late, _between(rng, US, 5000 * US)))
+        delays.append(InjectedDelay(rng.randrange(ranks), rng.choice(computes), late, _between(rng, US, 5000 * US)))
     length = steps * sum(act.ns for act in acts)
-    return Job(
+    return ClockedJob(
         ranks,
         steps,
         tuple(acts),
@@ -148,7 +148,7 @@ def _either_way(rng: random.Random, most: int) -> int:
     return _between(rng, US, most) * (1 - 2 * rng.randrange(2))
 
 
-def _clocks(rng: random.Random, ranks: int, length: int) -> tuple[Clock, ...]:
+def _clocks(rng: random.Random, ranks: int, length: int) -> tuple[WrongClock, ...]:
     """Return the clocks of the ranks' hosts; ranks of one host have the same."""
     hosts = rng.randint(1, ranks)
     most = rng.choice((100 * US, 100 * US, 10_000 * US, HOUR))
@@ -158,14 +158,14 @@ def _clocks(rng: random.Random, ranks: int, length: int) -> tuple[Clock, ...]:
     for _ in range(hosts):
         drift = rng.choice((0.0, 0.0, 1.0)) * _either_way(rng, 500 * US) / 1e9
         jump = _either_way(rng, rng.choice((1000 * US, HOUR))) if jumping and rng.random() < 0.5 else 0
-        clocks.append(Clock(_either_way(rng, most), drift, jump, rng.randrange(length)))
+        clocks.append(WrongClock(_either_way(rng, most), drift, jump, rng.randrange(length)))
     return tuple(clocks[rank * hosts // ranks] for rank in range(ranks))
 
 
-# -- Truth ----------------------------------------------------------------------------------------------
+# -- TrueTimes ----------------------------------------------------------------------------------------------
 
 
-class Kernel(NamedTuple):
+class TrueKernel(NamedTuple):
     """A kernel as it truly ran."""
 
     act: int
@@ -175,12 +175,12 @@ class Kernel(NamedTuple):
     end: int
 
 
-class Truth:
+class TrueTimes:
     """What the ranks truly did."""
 
-    def __init__(self, job: Job, rng: random.Random) -> None:
+    def __init__(self, job: ClockedJob, rng: random.Random) -> None:
         self.job = job
-        self.kernels: list[list[Kernel]] = [[] for _ in range(job.ranks)]
+        self.kernels: list[list[TrueKernel]] = [[] for _ in range(job.ranks)]
         self.begun: list[list[int]] = [[] for _ in range(job.ranks)]
         """Start of each step on each rank's GPU."""
         self.computes: list[list[Span]] = [[] for _ in range(job.ranks)]
@@ -215,7 +215,7 @@ class Truth:
         return round(job.acts[place].ns * rng.uniform(1 - job.jitter, 1)) + late
 
     def _run(self, rank: int, act: int, step: int, start: int, end: int) -> None:
-        self.kernels[rank].append(Kernel(act, step, start, end))
+        self.kernels[rank].append(TrueKernel(act, step, start, end))
         if self.job.acts[act].what == "compute":
             self.computes[rank].append((start, end))
 
@@ -231,7 +231,7 @@ class Truth:
         return [*parts, (at, end)] if at < end else parts
 
 
-class Wait(NamedTuple):
+class TrueWait(NamedTuple):
     """Time for which a rank waited at a meeting, or as the receiver or sender of a message."""
 
     act: int
@@ -242,7 +242,7 @@ class Wait(NamedTuple):
     """End of the kernel."""
 
 
-def waits_of(truth: Truth) -> list[list[Wait]]:
+def waits_of(truth: TrueTimes) -> list[list[TrueWait]]:
     """Return all waits of each rank."""
     last: dict[tuple[int, int], int] = {}
     for kernels in truth.kernels:
@@ -250,7 +250,7 @@ def waits_of(truth: Truth) -> list[list[Wait]]:
             last[act, step] = max(last.get((act, step), 0), start)
     return [
         [
-            Wait(*each[:3], last[each.act, each.step], each.end)
+            TrueWait(*each[:3], last[each.act, each.step], each.end)
             for each in kernels
             if truth.job.acts[each.act].what != "compute"
         ]
@@ -267,7 +267,7 @@ def total(spans: Sequence[Span]) -> int:
     return length
 
 
-class Delayed(NamedTuple):
+class TrueDelay(NamedTuple):
     """By how much a rank delays each other one, in percent of the step."""
 
     most: float
@@ -276,10 +276,10 @@ class Delayed(NamedTuple):
     """Where it alone comes last, beyond the stated error."""
 
 
-def true_delays(truth: Truth, errors: dict[tuple[int, int], int], steps: int) -> list[Delayed]:
+def true_delays(truth: TrueTimes, errors: dict[tuple[int, int], int], steps: int) -> list[TrueDelay]:
     """Return the true delays. `errors` has the stated error of each collective that counts, by act and step."""
     job, waits = truth.job, waits_of(truth)
-    by_meeting: defaultdict[tuple[int, int], dict[int, Wait]] = defaultdict(dict)
+    by_meeting: defaultdict[tuple[int, int], dict[int, TrueWait]] = defaultdict(dict)
     for rank, its in enumerate(waits):
         for wait in its:
             by_meeting[wait.act, wait.step][rank] = wait
@@ -303,7 +303,7 @@ def true_delays(truth: Truth, errors: dict[tuple[int, int], int], steps: int) ->
     average = [(begun[-1] - begun[1]) / (job.steps - 2) for begun in truth.begun]
     step = median_low(average)
     return [
-        Delayed(
+        TrueDelay(
             *(
                 100 * sum(total(spans[rank, other]) for other in met[rank]) / max(1, len(met[rank])) / steps / step
                 for spans in (most, sure)
@@ -314,7 +314,7 @@ def true_delays(truth: Truth, errors: dict[tuple[int, int], int], steps: int) ->
 
 
 def _passed(
-    truth: Truth, waits: Sequence[Sequence[Wait]], rank: int, at: Wait, errors: dict[tuple[int, int], int]
+    truth: TrueTimes, waits: Sequence[Sequence[TrueWait]], rank: int, at: TrueWait, errors: dict[tuple[int, int], int]
 ) -> Span:
     """Return how long a rank itself waited since its group last met, and the error of that.
 
@@ -337,7 +337,7 @@ def _passed(
 # -- Recording ------------------------------------------------------------------------------------------
 
 
-def write(truth: Truth, folder: Path) -> list[Path]:
+def write(truth: TrueTimes, folder: Path) -> list[Path]:
     """Write what each rank records."""
     paths = []
     for rank in range(truth.job.ranks):
@@ -353,7 +353,7 @@ def write(truth: Truth, folder: Path) -> list[Path]:
     return paths
 
 
-def _events(truth: Truth, rank: int) -> Iterator[dict[str, Any]]:
+def _events(truth: TrueTimes, rank: int) -> Iterator[dict[str, Any]]:
     """Yield the events of a rank, with their ends in place of their durations."""
     job, read = truth.job, truth.job.clocks[rank].read
 
@@ -400,7 +400,7 @@ def _events(truth: Truth, rank: int) -> Iterator[dict[str, Any]]:
 # -- Judgement ------------------------------------------------------------------------------------------
 
 
-class Outcome(NamedTuple):
+class JudgedJob(NamedTuple):
     """A judged job."""
 
     wrong: tuple[str, ...]
@@ -418,18 +418,18 @@ class Outcome(NamedTuple):
     """Number of collectives in the judged steps."""
 
 
-def judge(seed: int, folder: Path) -> Outcome:
+def judge(seed: int, folder: Path) -> JudgedJob:
     """Simulate a job, report on it, and compare."""
     rng = random.Random(seed)
     job = random_job(rng)
-    truth = Truth(job, rng)
+    truth = TrueTimes(job, rng)
     ranks = [rank for path in write(truth, folder) for rank in reduce(load(path, progress=False))]
     report = report_on(ranks)
     errors = stated_errors(truth, ranks, compare(ranks))
     delays = true_delays(truth, errors, report.met_steps or 1)
     named = {each.rank for each in report.stragglers if each.clear}
     exact = true_delays(truth, dict.fromkeys(errors, 0), report.met_steps or 1)
-    return Outcome(
+    return JudgedJob(
         tuple(_words(rank, delays[rank], report) for rank in named if delays[rank].most < 0.97 * LEAST_PCT),
         tuple(
             _words(rank, delay, report)
@@ -450,25 +450,27 @@ def judge(seed: int, folder: Path) -> Outcome:
     )
 
 
-def stated_errors(truth: Truth, ranks: Sequence[ReducedRank], comparison: Comparison) -> dict[tuple[int, int], int]:
+def stated_errors(truth: TrueTimes, ranks: Sequence[ReducedRank], comparison: Comparison) -> dict[tuple[int, int], int]:
     """Return the stated error of each collective that counts, by act and step."""
     clocks, waits = truth.job.clocks, comparison.waits
-    kernels = {
-        (rank, *(EPOCH + clocks[rank].read(at) for at in (each.start, each.end))): each
-        for rank, its in enumerate(truth.kernels)
-        for each in its
-    }
+    kernels = {(rank, *_recorded(clocks[rank], each)): each for rank, its in enumerate(truth.kernels) for each in its}
     meetings, errors = waits.meetings, waits.latest.error_ns.tolist()
     columns = (meetings.meeting, meetings.rank, meetings.start_ns, meetings.end_ns)
     found = {}
     for meeting, place, start, end in zip(*(column.tolist() for column in columns), strict=True):
         if waits.counted[meeting]:
-            each = kernels[ranks[place].rank or 0, start, max(start, end)]
+            each = kernels[ranks[place].rank or 0, start, end]
             found[each.act, each.step] = errors[meeting]
     return found
 
 
-def _words(rank: int, delay: Delayed, report: RanksReport) -> str:
+def _recorded(clock: WrongClock, kernel: TrueKernel) -> tuple[int, int]:
+    """Return start and end of a kernel as they are recorded. No length is negative."""
+    start, end = clock.read(kernel.start), clock.read(kernel.end)
+    return EPOCH + start, EPOCH + max(start, end)
+
+
+def _words(rank: int, delay: TrueDelay, report: RanksReport) -> str:
     said = [f"{each.sure_pct} of {each.lost_pct}%" for each in report.stragglers if each.rank == rank]
     return f"rank {rank} truly {delay.sure:.2f} to {delay.most:.2f}%, reported {said}, unseen {report.unseen_pct}"
 
