@@ -262,8 +262,10 @@ class _Ends:
         place[by_group] = np.arange(len(place))
         order = np.lexsort((place[self.meeting], rank, group))
         first = group_starts(group[order], rank[order])
-        # A single meeting whose ends are far apart is odd, and no jump.
-        change = np.diff(_running(apart[order], first, 3), prepend=0)
+        # A single meeting whose ends are far apart is odd, and no jump. The first and the last may be after a jump.
+        steady, edges = _running(apart[order], first, 3), np.concatenate([first, first[1:] - 1, [len(order) - 1]])
+        steady[edges] = apart[order][edges]
+        change = np.diff(steady, prepend=0)
         change[first] = 0
         jumps = np.flatnonzero(np.abs(change) > slack[order] + slack[np.roll(order, 1)])
         first = np.unique(np.append(first, jumps))
@@ -272,7 +274,9 @@ class _Ends:
         drift[order] = _running(apart[order], first, FOLLOWED)
         drift[order] = np.where(low <= high, np.clip(drift[order], low, high), drift[order])
         count[order] = np.repeat(counts := np.diff(np.append(first, len(order))), counts)
-        changed = np.diff(drift[order], prepend=0)
+        # Ends beyond their slack may show a jump that is too small or too close to an edge to tear steps.
+        seen = np.where(np.abs(apart - drift) > slack, apart, drift)
+        changed = np.diff(seen[order], prepend=0)
         changed[first] = 0
         change[order] = np.abs(changed)
         spread = self._range(apart - drift)

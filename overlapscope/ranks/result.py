@@ -342,7 +342,7 @@ class RanksReport(Shown, msgspec.Struct, frozen=True, kw_only=True):
     clocks: Clocks
     matching: Matching
     stragglers: tuple[Straggler, ...]
-    """Up to twenty ranks that surely made the others wait, by `sure_pct`; see `Straggler.clear`."""
+    """Up to twenty ranks that made the others wait by more than the error, by `sure_pct`; see `Straggler.clear`."""
     unseen_pct: float | None
     """Maximum `lost_pct` of the ranks that aren't clearly stragglers, as far as arrivals are known. None if no arrivals
     could be compared."""

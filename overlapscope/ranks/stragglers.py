@@ -22,14 +22,14 @@ WORST = 3
 
 
 def find_stragglers(ranks: Sequence[ComparedRank], waits: RankWaits) -> tuple[Straggler, ...]:
-    """Return the ranks that others surely waited for, the costliest first, without passed-on time.
+    """Return the ranks that others waited for, the surest cost first, without passed-on time.
 
     All ranks must have a number.
     """
-    pairs, count = waits.pairs, len(ranks)
-    sure, exposed = (sum_by(pairs.late, each, count) for each in (pairs.sure_ns, pairs.exposed_ns))
-    order = np.lexsort((np.arange(count), -exposed, -sure))
-    late = [place for place in order.tolist() if sure[place]][:STRAGGLERS]
+    pairs, count, made_wait = waits.pairs, len(ranks), waits.by_rank.made_wait_ns
+    sure, own = (sum_by(pairs.late, each, count) for each in (pairs.sure_ns, pairs.exposed_ns - pairs.passed_on_ns))
+    order = np.lexsort((np.arange(count), -made_wait, -own, -sure))
+    late = [place for place in order.tolist() if made_wait[place]][:STRAGGLERS]
     if not late:
         return ()
     steps, median_ns = steps_met(waits), _median_ns(ranks, waits)

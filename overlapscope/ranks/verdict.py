@@ -120,7 +120,7 @@ def _waiting(report: RanksReport) -> tuple[Level, str]:
             "fair",
             f"No rank is seen to delay the others. {capital(known)}: unseen delays take {percent(unseen)} at most.",
         )
-    late = next(iter(report.stragglers), None)
+    late = next((late for late in report.stragglers[:1] if late.sure_pct), None)
     most = "" if late is None else f"; rank {late.rank} delays them most, by {cost(report, late)}"
     return "good", f"The {joined:,} ranks are balanced: no rank delays the others by 1% of their time{most}."
 
