@@ -5,7 +5,8 @@ member can finish before the last one has arrived, and the transfer that follows
 the kernels, which is that of the last member. Bounds follow from these assumptions:
 
 - The ends of a collective are no further apart than its shortest kernel is long. (In 485 collectives recorded on one
-  machine: up to a quarter of it.)
+  machine: up to a quarter of it.) The median difference over five or more is no more than a 16th of it. (In 19 jobs
+  recorded on one machine, whose clock is one: up to a 17th, and 5 us.)
 - Except in an all-reduce, the last member may find some of the data it needs waiting, and finish before its own data
   has gone round the others. NCCL sends eight pieces ahead (`NCCL_STEPS`) and hands a piece on within 10 us, so the last
   member may finish that much earlier.
@@ -17,9 +18,17 @@ With `offset` as a clock's lead over the reference, each meeting of `i` and `j` 
 
 If the messages of an all-to-all differ between members, the longest of the kernels takes the place of the shortest. It
 does so for ranges on the host, too, because their threads may have to wait for a core. All meetings together bound
-every offset, including those of ranks that meet the reference only through others. The
-estimate is the median of the differences of ends, moved into the bounds. Its error is the distance to the farther
-bound. A few meetings whose ends are unlike the others' (a lost or cut kernel) are left out.
+every offset, including those of ranks that meet the reference only through others. The estimate is the median of the
+differences of ends, moved into the bounds. It is subtracted even if it is small: one clock and two that agree can't be
+told apart. Its error is the largest distance of a difference from it, plus what may be alike in all of them, or the
+distance to the farther bound if that is less. A few meetings whose ends are unlike the others' (a lost or cut kernel)
+are left out.
+
+Clocks may drift or jump while they are recorded. So arrivals at a meeting are compared by the clocks as they were
+then: their lead is a running median over meetings of the same group. The error of that lead is again how far ends
+around it deviate, plus what may be alike in them, plus the lead's change since the group met before. If ends show that
+a clock jumped, the steps between them are torn: nothing is compared in them, because a jump changes the lengths of
+kernels and steps. Beyond it, the clock is followed anew.
 """
 
 from __future__ import annotations
@@ -28,6 +37,7 @@ from typing import Literal
 
 import numpy as np
 from msgspec import Struct
+from msgspec.structs import replace
 
 from overlapscope.analysis.grouping import group_starts
 from overlapscope.base.columns import mask_of
@@ -40,10 +50,12 @@ HOP_NS = 10_000
 """Maximum time to hand a small message on to the next rank."""
 AHEAD = 8
 """Maximum number of pieces that can be waiting for a rank before it takes part."""
-SHARED_NS = 100_000
-"""Clocks that differ by less than this may be one clock: ends on one machine were seen up to 70 us apart."""
-HOST_NS = 5_000_000
-"""The same for ranges on the host, by the median of their ends."""
+HALVINGS = 4
+"""The ends of a collective may differ alike in all meetings. A single one may be off by its whole shortest kernel. Each
+further meeting halves that, this many times at most: their ends are as likely to be early as late, and what is left is
+consistent."""
+FOLLOWED = 9
+"""Number of meetings over which the lead of a clock is a median."""
 
 ODD_SLACK = 3
 """A meeting is odd if its ends are further apart than this multiple of its slack."""
@@ -57,54 +69,77 @@ _ROUNDS = 64
 class Offsets(Struct, frozen=True, eq=False):
     """Offsets of the clocks. Arrays of ranks go by the rank's place, arrays of meetings by the meetings given."""
 
-    status: Literal["shared", "estimated", "unknown"]
     offset_ns: I64
-    """Offset of each rank; 0 where clocks are shared or unknown."""
+    """Offset of each rank; 0 where unknown."""
     error_ns: I64
-    """Maximum error of each rank's offset; 0 where clocks are shared, -1 where the offset is unknown."""
-    apart_ns: I64
-    """Median difference of each rank's ends before any offset was subtracted."""
-    bound_ns: I64
-    """Largest offset of each rank, either way, that the meetings allow; the error if clocks are estimated."""
+    """Maximum error of each rank's offset; -1 where the offset is unknown."""
     reference: I64
     """Place of the rank whose clock each rank is compared with, directly or through others; -1 where unknown."""
+    lead_ns: I64
+    """Lead of the clock of each entry of `Meetings.row` at the meeting, comparable within the meeting."""
     within_ns: I64
-    """Maximum error between the offsets of two members of each meeting, smaller than that against the reference."""
+    """Maximum error of the difference between two leads of each meeting."""
     odd: Bool
-    """Mask of the meetings that were left out."""
+    """Mask of the meetings whose ends are too far apart to be of one collective."""
+    torn: tuple[int, ...]
+    """Numbers of the steps in which a clock may have jumped; -1 if it did so outside of steps."""
     consistent: bool
-    """False if no constant offsets fit: the clocks drifted during the recording, or unlike kernels were matched."""
+    """False if no constant offsets fit: the clocks drifted or jumped, or unlike kernels were matched."""
+
+    @property
+    def status(self) -> Literal["shared", "estimated", "unknown"]:
+        """`shared` if each offset is within its error, so that the clocks may be one."""
+        if not (self.error_ns >= 0).any():
+            return "unknown"
+        near: Bool = np.abs(self.offset_ns) <= np.maximum(self.error_ns, 0)
+        return "shared" if self.consistent and near.all() else "estimated"
 
 
 def find_offsets(meetings: Meetings, ranks: int) -> Offsets:
     """Return the offsets of the ranks' clocks, from meetings that are all symmetric."""
     everything = _Ends(meetings, ranks)
-    estimate, odd = everything.estimate(), np.zeros(len(meetings), np.bool_)
+    estimate, none = everything.estimate(), np.zeros(0, np.int64)
     if not len(meetings):
         zero, unknown = np.zeros(ranks, np.int64), estimate.reference
-        return Offsets("unknown", zero, unknown, zero, unknown, unknown, zero[:0], odd, True)
+        return Offsets(zero, unknown, unknown, none, none, none > 0, (), True)
+    followed, step = everything.follow(estimate.offset), everything.step[everything.meeting]
+    torn = zip(step[followed.before_jump].tolist(), step[followed.after_jump].tolist(), strict=True)
     ends, unlike = everything, everything.odd(estimate.offset)
     if 0 < unlike.mean() <= ODD_SHARE:
-        odd = unlike
-        ends = _Ends(meetings.take(~odd), ranks)
+        ends = _Ends(meetings.take(~unlike), ranks)
         estimate = ends.estimate()
     reference, connected = estimate.reference, estimate.reference >= 0
     low, high = ends.bounds(reference)
-    if not (low <= high)[connected].all():
-        error = np.where(connected, estimate.error, -1)
-        within = np.full(len(meetings), _FAR)
-        return Offsets("estimated", estimate.offset, error, estimate.offset, error, reference, within, odd, False)
-    offset = np.where(connected, np.clip(estimate.offset, low, high), 0)
-    error = np.maximum(high - offset, offset - low)
-    near_0 = HOST_NS if ends.on_host.any() else SHARED_NS
-    possible_0 = (low <= 0) & (high >= 0) & (np.abs(offset) <= np.minimum(near_0, error // 2))
-    if possible_0[connected].all():
-        zero = np.zeros(ranks, np.int64)
-        bound = np.where(connected, np.maximum(np.abs(low), np.abs(high)), -1)
-        within = everything.within(zero)
-        return Offsets("shared", zero, np.where(connected, 0, -1), offset, bound, reference, within, odd, True)
-    error, within = np.where(connected, error, -1), everything.within(offset)
-    return Offsets("estimated", offset, error, offset, error, reference, within, odd, True)
+    consistent = bool((low <= high)[connected].all())
+    offset, error = estimate.offset, estimate.error
+    if consistent:
+        offset = np.where(connected, np.clip(offset, low, high), 0)
+        moved = np.abs(offset - estimate.offset)
+        error = np.minimum(error + moved, np.maximum(high - offset, offset - low))
+    return Offsets(
+        offset_ns=offset,
+        error_ns=np.where(connected, error, -1),
+        reference=reference,
+        lead_ns=followed.lead,
+        within_ns=followed.within,
+        odd=followed.odd,
+        torn=tuple(sorted({number for begin, end in torn for number in range(begin, end + 1)})),
+        consistent=consistent,
+    )
+
+
+def on_one_clock(offsets: Offsets) -> Offsets:
+    """Return the offsets of ranks that were recorded into one file, and so by one clock."""
+    known = offsets.reference >= 0
+    return replace(
+        offsets,
+        offset_ns=np.zeros_like(offsets.offset_ns),
+        error_ns=np.where(known, 0, -1),
+        reference=np.where(known, np.flatnonzero(known)[0], -1),
+        lead_ns=np.zeros_like(offsets.lead_ns),
+        within_ns=np.full_like(offsets.within_ns, TIMESTAMP_ERROR_NS),
+        torn=(),
+    )
 
 
 class _Estimate(Struct, frozen=True, eq=False):
@@ -114,15 +149,26 @@ class _Estimate(Struct, frozen=True, eq=False):
     """Place of the rank that the offset is against, which has offset 0; -1 for ranks without meetings."""
     offset: I64
     error: I64
-    """Maximum distance of a single difference of ends from the offset, with what each is uncertain by."""
+    """Maximum distance of a single difference of ends from the offset, plus what may be alike in all of them."""
+
+
+class _Followed(Struct, frozen=True, eq=False):
+    """Clocks from meeting to meeting."""
+
+    lead: I64
+    """As in `Offsets`, and so are the next two."""
+    within: I64
+    odd: Bool
+    before_jump: I64
+    """Entries after which a clock jumped, before the same rank's entry in `after_jump`."""
+    after_jump: I64
 
 
 class _Ends:
     """Ends of the kernels of meetings.
 
     `meeting`, `rank` and `end` have one entry for each kernel, the entries of a meeting contiguous; `first`, `slack`,
-    `group`,
-    `members` and `on_host` one for each meeting.
+    `group`, `step` and `members` one for each meeting.
     """
 
     def __init__(self, meetings: Meetings, ranks: int) -> None:
@@ -132,16 +178,18 @@ class _Ends:
         self.rank: I64 = meetings.rank
         self.end: I64 = meetings.end_ns - meetings.end_ns.min(initial=_FAR)
         self.group: I64 = meetings.group
+        self.step: I64 = meetings.kernels.step[meetings.row[self.first]]
         self.members: I64 = np.diff(meetings.first)
         sizes = meetings.kernels.by_kind(lambda kind: kind.group_size)[meetings.kind]
         hops = np.minimum(np.maximum(sizes, self.members) - 1, AHEAD)
         hops *= meetings.kernels.by_kind(goes_round)[meetings.kind]
         took = meetings.end_ns - meetings.start_ns
         shortest, longest = (side.reduceat(took, self.first) for side in (np.minimum, np.maximum))
-        self.on_host: Bool = meetings.kernels.by_kind(on_host)[meetings.kind] != 0
-        together = np.where(meetings.alike() & ~self.on_host, shortest, longest)
+        recorded_on_host = meetings.kernels.by_kind(on_host)[meetings.kind] != 0
+        together = np.where(meetings.alike() & ~recorded_on_host, shortest, longest)
         self.slack: I64 = together + TIMESTAMP_ERROR_NS + HOP_NS * hops
         """Maximum distance between the ends of each meeting, in nanoseconds, with true offsets."""
+        self._transfer = together
         self._by_rank = np.argsort(self.rank, kind="stable")
         self._rank_first = group_starts(self.rank[self._by_rank])
         self._present = self.rank[self._by_rank][self._rank_first]
@@ -170,8 +218,11 @@ class _Ends:
             rank, meeting = self.rank[new], self.meeting[new]
             difference = self.end[new] - common_end[meeting]
             middle, shifted = _medians(rank, difference)
+            count = np.bincount(rank, minlength=self.ranks)
             offset[shifted] = middle
-            np.maximum.at(error, rank, np.abs(difference - offset[rank]) + (doubt + self.slack)[meeting])
+            np.maximum.at(
+                error, rank, np.abs(difference - offset[rank]) + doubt[meeting] + self._alike(meeting, count[rank])
+            )
             estimated[shifted] = True
         return _Estimate(reference, offset, error)
 
@@ -193,25 +244,66 @@ class _Ends:
         far: Bool = self._spread(offset) > ODD_SLACK * self.slack
         return far
 
-    def within(self, offset: I64) -> I64:
-        """Return the maximum error between the offsets of two members of each meeting.
+    def follow(self, offset: I64) -> _Followed:
+        """Follow the clocks from meeting to meeting of each group, because its members may share no other meetings.
 
-        True offsets bring the ends of any meeting within its slack of each other; these offsets bring them within the
-        remaining spread. So the two differ by no more than both together, in the best meeting of all members.
+        Args:
+            offset: Offset of each rank, about which its clock may drift.
+
+        Returns:
+            The clocks at each meeting.
         """
-        doubt = self._spread(offset) + self.slack
-        most = np.zeros(int(self.group.max()) + 1, np.int64)
-        np.maximum.at(most, self.group, self.members)
-        complete = self.members == most[self.group]
-        least = np.full(len(most), _FAR)
-        np.minimum.at(least, self.group[complete], doubt[complete])
-        return least[self.group]
+        end = self.end - offset[self.rank]
+        apart = end - end[self.first][self.meeting]
+        group, rank, slack = self.group[self.meeting], self.rank, self.slack[self.meeting]
+        # A clock that jumps back takes nothing to an earlier step.
+        by_group = np.lexsort((end[self.first], self.step, self.group))
+        place = np.empty_like(by_group)
+        place[by_group] = np.arange(len(place))
+        order = np.lexsort((place[self.meeting], rank, group))
+        first = group_starts(group[order], rank[order])
+        # A single meeting whose ends are far apart is odd, and no jump. The first and the last may be after a jump.
+        steady, edges = _running(apart[order], first, 3), np.concatenate([first, first[1:] - 1, [len(order) - 1]])
+        steady[edges] = apart[order][edges]
+        change = np.diff(steady, prepend=0)
+        change[first] = 0
+        jumps = np.flatnonzero(np.abs(change) > slack[order] + slack[np.roll(order, 1)])
+        first = np.unique(np.append(first, jumps))
+        drift, count = np.empty_like(apart), np.empty_like(apart)
+        low, high = (sign * _running((sign * apart - slack)[order], first, FOLLOWED, largest=True) for sign in (1, -1))
+        drift[order] = _running(apart[order], first, FOLLOWED)
+        drift[order] = np.where(low <= high, np.clip(drift[order], low, high), drift[order])
+        count[order] = np.repeat(counts := np.diff(np.append(first, len(order))), counts)
+        # Ends beyond their slack may show a jump that is too small or too close to an edge to tear steps.
+        seen = np.where(np.abs(apart - drift) > slack, apart, drift)
+        changed = np.diff(seen[order], prepend=0)
+        changed[first] = 0
+        change[order] = np.abs(changed)
+        spread = self._range(apart - drift)
+        odd = spread > ODD_SLACK * self.slack
+        nearby = np.empty_like(spread)
+        nearby[by_group] = _running(
+            np.where(odd, 0, spread)[by_group], group_starts(self.group[by_group]), FOLLOWED, largest=True
+        )
+        fewest, changed = np.minimum.reduceat(count, self.first), np.maximum.reduceat(change, self.first)
+        within = (
+            np.maximum(spread, np.minimum(nearby, self.slack)) + changed + self._alike(np.arange(len(spread)), fewest)
+        )
+        return _Followed(offset[rank] + drift, within, odd, order[jumps - 1], order[jumps])
+
+    def _alike(self, meeting: I64, count: I64) -> I64:
+        """Return the distance between ends that may be alike in so many meetings of which each is one."""
+        alike: I64 = self.slack[meeting] - self._transfer[meeting]
+        return alike + (self._transfer[meeting] >> np.clip(count - 1, 0, HALVINGS))
 
     def _spread(self, offset: I64) -> I64:
         """Return the distance between the ends of each meeting with these offsets."""
-        end = self.end - offset[self.rank]
-        spread: I64 = np.maximum.reduceat(end, self.first) - np.minimum.reduceat(end, self.first)
-        return spread
+        return self._range(self.end - offset[self.rank])
+
+    def _range(self, values: I64) -> I64:
+        """Return the distance between the largest and the smallest value of each meeting."""
+        distance: I64 = np.maximum.reduceat(values, self.first) - np.minimum.reduceat(values, self.first)
+        return distance
 
     def bounds(self, reference: I64) -> tuple[I64, I64]:
         """Return the smallest and the largest offset of each rank that all meetings allow.
@@ -242,3 +334,15 @@ def _medians(group: I64, values: I64) -> tuple[I64, I64]:
     ordered = values[order]
     below, above = ordered[first + (counts - 1) // 2], ordered[first + counts // 2]
     return below + (above - below) // 2, groups
+
+
+def _running(values: I64, first: I64, width: int, *, largest: bool = False) -> I64:
+    """Return the median, or the largest, of the values around each one, in sequences that start at `first`."""
+    result = np.empty_like(values)
+    for begin, end in zip(first.tolist(), [*first[1:].tolist(), len(values)], strict=True):
+        most = min(width, end - begin)
+        before = (most - 1) // 2
+        windows = np.sort(np.lib.stride_tricks.sliding_window_view(values[begin:end], most), axis=1)
+        at = most - 1 if largest else before
+        result[begin:end] = np.pad(windows[:, at], (before, most - 1 - before), mode="edge")
+    return result

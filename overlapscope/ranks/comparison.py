@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Sequence
+from statistics import median_low
 
 import numpy as np
 from msgspec import Struct
@@ -11,9 +12,9 @@ from msgspec import Struct
 from overlapscope.analysis.jobs import Recorded, different_jobs
 from overlapscope.base.columns import mask_of
 from overlapscope.base.intervals import Bool
-from overlapscope.base.words import duration, listed, plural
+from overlapscope.base.words import listed, plural
 from overlapscope.ranks import collectives
-from overlapscope.ranks.clocks import SHARED_NS, Offsets, find_offsets
+from overlapscope.ranks.clocks import Offsets, find_offsets, on_one_clock
 from overlapscope.ranks.collectives import Meetings
 from overlapscope.ranks.message_clocks import related_by_messages
 from overlapscope.ranks.messages import is_message, point_to_point
@@ -22,6 +23,8 @@ from overlapscope.ranks.reduced import ComparedRank, ReducedRank
 from overlapscope.ranks.result import Clocks, Matching
 from overlapscope.ranks.waits import RankWaits, find_waits
 
+_SAME_NS = 100_000
+"""Maximum median difference of ends on one clock. (Up to 31 us were seen.)"""
 _PART = re.compile(r"@\d+$")
 """Suffix of a file's name: number of the recording in the file."""
 
@@ -52,9 +55,8 @@ class Comparison(Struct, frozen=True, eq=False):
     @property
     def clocked(self) -> Bool:
         """Mask of the ranks whose clock is known against that of `reference`."""
-        offsets = self.offsets
-        estimated: Bool = offsets.error_ns >= 0
-        return estimated if offsets.status == "shared" else estimated & (offsets.reference == self.reference)
+        clocked: Bool = (self.offsets.error_ns >= 0) & (self.offsets.reference == self.reference)
+        return clocked
 
     @property
     def matching(self) -> Matching:
@@ -89,23 +91,25 @@ def compare(ranks: Sequence[ComparedRank]) -> Comparison:
     met = collectives.match(collectives.gather(ranks), len(ranks))
     symmetric = met.symmetric()
     offsets = find_offsets(symmetric, len(ranks))
-    impossible = _one_clock(ranks) and bool((np.abs(offsets.apart_ns) > SHARED_NS).any())
+    same = one_clock(ranks)
+    impossible = same and bool((np.abs(offsets.offset_ns) > _SAME_NS).any())
     contradicted = (impossible or not offsets.consistent) and met.by in ("kernel-names", "both")
     if contradicted:
         # Kernels that agree in name and number but not in group or order don't end together.
         met = met.recorded()
         symmetric = met.symmetric()
         offsets = find_offsets(symmetric, len(ranks))
+    if same and offsets.status != "unknown":
+        offsets = on_one_clock(offsets)
     messages = pair(ranks)
-    on_host = any(rank.on_host for rank in ranks)
-    related = related_by_messages(offsets, messages, on_host=on_host) if offsets.consistent else None
+    related = related_by_messages(offsets, messages) if offsets.consistent else None
     offsets = related or offsets
     found = message_waits(ranks, possible(ranks, messages, offsets), offsets)
     waits = find_waits(ranks, symmetric, offsets, found)
     return Comparison(ranks, met, symmetric, offsets, waits, contradicted, related is not None)
 
 
-def _one_clock(ranks: Sequence[ComparedRank]) -> bool:
+def one_clock(ranks: Sequence[ComparedRank]) -> bool:
     """Return whether all ranks were recorded into one file, and so by one clock."""
     return len({_PART.sub("", rank.source) for rank in ranks}) == 1
 
@@ -121,47 +125,37 @@ def clock_words(comparison: Comparison) -> Clocks:
             largest_error_ns=None,
             reason=_why_unknown(comparison),
         )
-    clocked = offsets.reference >= 0 if offsets.status == "shared" else offsets.reference == reference
-    apart_ns, bound_ns = int(np.abs(offsets.apart_ns[clocked]).max()), int(offsets.bound_ns[clocked].max())
-    apart, bound = duration(apart_ns), _at_most(bound_ns)
+    apart_ns, error_ns = (int(np.abs(each[comparison.clocked]).max()) for each in (offsets.offset_ns, offsets.error_ns))
+    within = comparison.waits.latest.error_ns
+    return Clocks(
+        status=offsets.status,
+        reference_rank=comparison.ranks[reference].rank,
+        largest_offset_ns=apart_ns,
+        largest_error_ns=error_ns,
+        arrival_error_ns=median_low(within.tolist()) if len(within) else None,
+        reason=_basis(comparison),
+    )
+
+
+def _basis(comparison: Comparison) -> str:
+    """Return where the offsets are from, in sentences."""
     collectives = plural(len(comparison.symmetric), "matching collective")
     if comparison.by_messages:
         paired = plural(len(comparison.waits.messages.paired.met), "paired message")
         paired = f"{collectives} and {paired}" if len(comparison.symmetric) else paired
-        reason = (
-            f"No receive of {paired} ends before its send began if the clocks differ by {bound} at most."
-            if offsets.status == "shared"
-            else f"The offsets are estimated from {paired}, to {bound} or better: no receive can end before "
-            "its send began."
-        )
-    elif offsets.status == "shared":
-        reason = (
-            f"In {collectives} the ranks' kernels end within {apart} of each other (median), so the clocks "
-            f"differ by {bound} at most."
-        )
-    else:
-        reason = (
-            f"The offsets are estimated from the ends of kernels in {collectives}, to {bound} or better: "
-            "no rank can finish before the last one has arrived."
-        )
-        if not offsets.consistent:
-            reason += (
-                " No constant offsets fit all of them, so the clocks drifted during the recording, or some "
-                "kernels are not of the same collective; the error covers the differences."
-            )
-    return Clocks(
-        status=offsets.status,
-        reference_rank=comparison.ranks[reference].rank,
-        largest_offset_ns=0 if offsets.status == "shared" else apart_ns,
-        largest_error_ns=bound_ns,
-        reason=reason,
+        return f"The offsets are estimated from {paired}: no receive can end before its send began."
+    if one_clock(comparison.ranks):
+        return "All ranks were recorded into one file, and so by one clock."
+    basis = (
+        f"The offsets are the median differences between the ends of kernels in {collectives}: no rank can finish "
+        "before the last one has arrived."
     )
-
-
-def _at_most(ns: int) -> str:
-    """Return a bound with three digits, rounded up."""
-    unit: int = 10 ** max(0, len(str(ns)) - 3)
-    return duration(-(-ns // unit) * unit)
+    if not comparison.offsets.consistent:
+        basis += (
+            " No constant offsets fit all of them, so the clocks drifted or jumped during the recording, or some "
+            "kernels are not of the same collective. Arrivals are compared by the clocks as they were at each of them."
+        )
+    return basis
 
 
 def _why_unknown(comparison: Comparison) -> str:
@@ -280,8 +274,12 @@ def _of_meetings(comparison: Comparison) -> Iterator[str]:
             f"In {plural(lacking, 'collective')} the kernels of some ranks are missing: such a rank may have come "
             "even later."
         )
+    if offsets.torn:
+        names = comparison.waits.steps.names
+        compared = f"{names[0]} to {names[-1]}" if names else "no time"
+        yield f"A clock jumped during the recording: {compared} is compared, and lengths of other steps may be wrong."
     others = set(offsets.reference[offsets.reference >= 0].tolist()) - {comparison.reference}
-    if others and offsets.status == "estimated":
+    if others:
         yield (
             f"{plural(len(others) + 1, 'set')} of ranks have no collective in common, so clocks are compared only "
             "within each set."

@@ -17,7 +17,7 @@ from overlapscope.ranks.groups import by_group
 from overlapscope.ranks.pipelines import find_pipelines
 from overlapscope.ranks.reduced import ReducedRank, stated_world_size
 from overlapscope.ranks.result import Duplicate, RankRow, RanksReport, Unreadable
-from overlapscope.ranks.stragglers import find_stragglers, steps_met, worst_meetings
+from overlapscope.ranks.stragglers import find_stragglers, steps_met, unseen_pct, worst_meetings
 from overlapscope.ranks.summary import spreads, step_skew, top_causes, worst_ranks
 from overlapscope.reading.file_names import rank_in_name
 
@@ -75,6 +75,7 @@ class Joined:
             clocks=clock_words(comparison),
             matching=comparison.matching,
             stragglers=stragglers,
+            unseen_pct=unseen_pct(compared, comparison.waits, stragglers),
             meetings=worst_meetings(compared, comparison.waits),
             communication=by_group(compared, comparison.waits, causes),
             experts=find_experts(compared, comparison),
@@ -83,7 +84,7 @@ class Joined:
             step_names=step_names,
             steps=step_skew(compared_rows, step_names),
             spreads=spreads(compared_rows),
-            worst=worst_ranks(compared, compared_rows, stragglers),
+            worst=worst_ranks(compared, compared_rows, stragglers, torn=bool(comparison.offsets.torn)),
             notes=(*notes(ranks, comparison), *doubts),
         )
 

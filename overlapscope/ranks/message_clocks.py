@@ -16,22 +16,19 @@ from msgspec.structs import replace
 
 from overlapscope.base.columns import mask_of
 from overlapscope.base.intervals import I64
-from overlapscope.ranks.clocks import HOST_NS, SHARED_NS, Offsets
+from overlapscope.ranks.clocks import Offsets
 from overlapscope.ranks.pairs import PairedMessages
 
 _FAR = np.int64(1) << 61
 
 
-def related_by_messages(offsets: Offsets, paired: PairedMessages, *, on_host: bool) -> Offsets | None:
-    """Return the offsets with those between sets of ranks; None if messages bound none, or contradict each other.
-
-    Clocks that seem to be shared within each set stay so unless messages contradict that.
-    """
+def related_by_messages(offsets: Offsets, paired: PairedMessages) -> Offsets | None:
+    """Return the offsets with those between sets of ranks; None if messages bound none, or contradict each other."""
     ranks = len(offsets.offset_ns)
     everyone = np.arange(ranks)
     own = np.where(offsets.reference >= 0, offsets.reference, everyone)
     offset = offsets.offset_ns
-    doubt = np.maximum(offsets.bound_ns if offsets.status == "shared" else offsets.error_ns, 0)
+    doubt = np.maximum(offsets.error_ns, 0)
     pairs, at_most = paired.leads(ranks)
     sender, receiver = pairs // ranks, pairs % ranks
     lead = at_most - offset[receiver] + offset[sender] + doubt[sender] + doubt[receiver]
@@ -46,21 +43,13 @@ def related_by_messages(offsets: Offsets, paired: PairedMessages, *, on_host: bo
         return None
     high, low = np.where(bounded, high, 0), np.where(bounded, -low, 0)
     allows_0 = (low <= 0) & (high >= 0)
-    if offsets.status == "shared" and allows_0.all():
-        return None
     shift = np.where(allows_0, 0, low + (high - low) // 2)
     error = doubt + np.maximum(high - shift, shift - low)[own]
-    near = allows_0 & (error <= (HOST_NS if on_host else SHARED_NS))
-    shared = offsets.status == "unknown" and bool(near.all())
     related = bounded[own] | (offsets.reference >= 0)
-    error = np.where(related, error, -1)
     return replace(
         offsets,
-        status="shared" if shared else "estimated",
         offset_ns=offset + shift[own],
-        error_ns=np.where(related & shared, 0, error),
-        apart_ns=offset + shift[own],
-        bound_ns=error,
+        error_ns=np.where(related, error, -1),
         reference=np.where(bounded[own], reference[own], offsets.reference),
     )
 

@@ -122,7 +122,7 @@ def _waiting(report: RanksReport) -> Card:
         "How long each of the other ranks waits for the worst one on average, in a collective and without "
         "computing. It is an upper bound, because the second-to-last rank may not have come much earlier."
     )
-    most = next(iter(report.stragglers), None)
+    most = next((late for late in report.stragglers[:1] if late.sure_pct), None)
     if most is None or not report.matching.judged:
         return Card("lost to a straggler", NOTHING if not report.matching.judged else "0", "", meaning)
     beside = f"{lost(report, most)}, by rank {most.rank}"

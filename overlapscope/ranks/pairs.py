@@ -185,9 +185,7 @@ def _doubt(offsets: Offsets, paired: PairedMessages) -> I64:
     """
     sender, receiver = (paired.table.sides.rank[side] for side in paired.ends)
     error, reference, ranks = offsets.error_ns, offsets.reference, len(offsets.offset_ns)
-    known = (error[sender] >= 0) & (error[receiver] >= 0)
-    if offsets.status != "shared":
-        known &= reference[sender] == reference[receiver]
+    known = (error[sender] >= 0) & (error[receiver] >= 0) & (reference[sender] == reference[receiver])
     pairs, at_most = paired.leads(ranks)
     lead = offsets.offset_ns[receiver] - offsets.offset_ns[sender]
     ahead, behind = (

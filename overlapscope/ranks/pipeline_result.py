@@ -8,13 +8,15 @@ import msgspec
 
 
 class PhaseTime(msgspec.Struct, frozen=True, kw_only=True):
-    """Time of a stage in one phase of a pipeline's step. The fields add up to the length of the phase."""
+    """Time of a stage in one phase of a pipeline's step. The first three fields add up to the length of the phase."""
 
     compute_ns: int
     waiting_ns: int
     """Part without compute in which a send or receive waited for its other side."""
     other_ns: int
     """Rest: transfers, collectives, copies and idle time without compute."""
+    idle_ns: int
+    """Part of `other_ns` outside of all sends and receives, which doesn't depend on clocks."""
 
     @property
     def length_ns(self) -> int:

@@ -69,15 +69,15 @@ def _uneven(pipeline: Pipeline) -> str:
 
 def _held_up(pipeline: Pipeline) -> str:
     """Return a sentence that names the stage which idles on its own account; empty if all do so about as long."""
-    other = _mean_of(pipeline, _other_ns)
-    stage = other.index(max(other))
-    usual = median_ns(other[:stage] + other[stage + 1 :])
-    if other[stage] - usual < _HELD_UP * _step_ns(pipeline):
+    idle = _mean_of(pipeline, lambda stage: stage.warm_up.idle_ns + stage.steady.idle_ns + stage.drain.idle_ns)
+    stage = idle.index(max(idle))
+    usual = median_ns(idle[:stage] + idle[stage + 1 :])
+    if idle[stage] - usual < _HELD_UP * _step_ns(pipeline):
         return ""
-    unit = unit_for(other[stage])
+    unit = unit_for(idle[stage])
     return (
-        f"Stage {stage} (rank {pipeline.ranks[stage]}) holds it up: it neither computes nor waits for a message for "
-        f"{unit.text(other[stage])} a step, the median of the others {unit.text(usual)}."
+        f"Stage {stage} (rank {pipeline.ranks[stage]}) holds it up: it neither computes nor sends nor receives for "
+        f"{unit.text(idle[stage])} a step, the median of the others {unit.text(usual)}."
     )
 
 

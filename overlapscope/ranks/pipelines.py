@@ -33,11 +33,11 @@ _NEVER: Final = np.iinfo(np.int64).max
 
 
 class _Job(Struct, frozen=True, eq=False):
-    """Ranks by place, the begin and end of each step of a rank by name, and when the messages of each waited."""
+    """Ranks by place, begin and end of each step of a rank by name, and when the messages of each ran and waited."""
 
     ranks: Sequence[ReducedRank]
     steps: dict[int, dict[str, tuple[int, int]]]
-    waits: dict[int, Intervals]
+    messages: dict[int, tuple[Intervals, Intervals]]
 
 
 def find_pipelines(
@@ -47,7 +47,7 @@ def find_pipelines(
     found, notes = [], []
     by_step, unjudged = _by_step(comparison), _unjudged(comparison)
     own_steps = {place: _own_steps(rank) for place, rank in enumerate(ranks) if len(rank.messages)}
-    job = _Job(ranks, own_steps, _waits(comparison))
+    job = _Job(ranks, own_steps, _messages(comparison))
     pairs = sorted({pair for traffic in by_step.values() for pair in traffic})
     sender, receiver = (np.array([pair[side] for pair in pairs], np.int64) for side in (0, 1))
     label = components(sender, receiver, len(ranks))
@@ -127,7 +127,7 @@ def _unjudged(comparison: Comparison) -> tuple[I64, I64]:
 def _doubt(comparison: Comparison, unjudged: tuple[I64, I64], places: Sequence[int], steps: Sequence[int]) -> str:
     """Return why a pipeline can't be judged; empty if it can."""
     offsets = comparison.offsets
-    apart = offsets.status != "shared" and len(set(offsets.reference[places].tolist())) > 1
+    apart = len(set(offsets.reference[places].tolist())) > 1
     if apart or (offsets.error_ns[places] < 0).any():
         return "the offsets between its clocks are unknown"
     count = int((np.isin(unjudged[0], places) & np.isin(unjudged[1], steps)).sum())
@@ -159,7 +159,7 @@ def _step(job: _Job, traffic: Traffic, number: int, name: str, *, steady: bool) 
     """Return the time of each stage in its own step. Without a steady state, the drain follows the warm-up."""
     stages = []
     for stage, place in enumerate(traffic.places):
-        compute, waiting = job.ranks[place].compute, job.waits.get(place, EMPTY)
+        compute, messages = job.ranks[place].compute, job.messages.get(place, (EMPTY, EMPTY))
         first, last = job.steps[place][name]
         warm, drain = traffic.phases(number, stage)
         warm = min(max(first if warm is None else warm, first), last)
@@ -167,9 +167,9 @@ def _step(job: _Job, traffic: Traffic, number: int, name: str, *, steady: bool) 
         stages.append(
             StageTime(
                 rank=int(job.ranks[place].rank or 0),
-                warm_up=_phase(compute, waiting, first, warm),
-                steady=_phase(compute, waiting, warm, drain),
-                drain=_phase(compute, waiting, drain, last),
+                warm_up=_phase(compute, messages, first, warm),
+                steady=_phase(compute, messages, warm, drain),
+                drain=_phase(compute, messages, drain, last),
             )
         )
     return PipelineStep(name=name, stages=tuple(stages))
@@ -193,15 +193,24 @@ def _own_steps(rank: ReducedRank) -> dict[str, tuple[int, int]]:
     return dict(zip(steps.names, zip(begin.tolist(), end.tolist(), strict=True), strict=True))
 
 
-def _waits(comparison: Comparison) -> dict[int, Intervals]:
-    """Return when messages of each rank waited for their other sides, by the rank's clock."""
+def _messages(comparison: Comparison) -> dict[int, tuple[Intervals, Intervals]]:
+    """Return when messages of each rank ran, and when they waited for their other sides, by the rank's clock."""
     messages, kernels = comparison.waits.messages, comparison.met.kernels
-    start, waited = kernels.start_ns[messages.kernel], messages.waited_ns
+    (start, end), waited = (side[messages.kernel] for side in (kernels.start_ns, kernels.end_ns)), messages.waited_ns
     by_rank = rows_by(kernels.rank[messages.kernel])
-    return {place: union(start[rows], start[rows] + waited[rows]) for place, rows in by_rank}
+    return {
+        place: (union(start[rows], end[rows]), union(start[rows], start[rows] + waited[rows]))
+        for place, rows in by_rank
+    }
 
 
-def _phase(compute: Intervals, waiting: Intervals, begin: int, end: int) -> PhaseTime:
+def _phase(compute: Intervals, messages: tuple[Intervals, Intervals], begin: int, end: int) -> PhaseTime:
     computed = clip(compute, begin, end)
-    compute_ns, waiting_ns = total(computed), total(subtract(clip(waiting, begin, end), computed))
-    return PhaseTime(compute_ns=compute_ns, waiting_ns=waiting_ns, other_ns=end - begin - compute_ns - waiting_ns)
+    compute_ns = total(computed)
+    running_ns, waiting_ns = (total(subtract(clip(each, begin, end), computed)) for each in messages)
+    return PhaseTime(
+        compute_ns=compute_ns,
+        waiting_ns=waiting_ns,
+        other_ns=end - begin - compute_ns - waiting_ns,
+        idle_ns=end - begin - compute_ns - running_ns,
+    )

@@ -80,7 +80,7 @@ class RankRow(msgspec.Struct, frozen=True, kw_only=True):
     meetings: int
     """Number of its collectives in which all members' arrivals could be compared."""
     clock_offset_ns: int | None
-    """Offset of its clock from the reference rank's; 0 where they share a clock; None where unknown."""
+    """Offset of its clock from the reference rank's; None where unknown."""
     clock_error_ns: int | None
     """Maximum error of the offset, either way."""
     top_causes: tuple[CauseTime, ...]
@@ -125,13 +125,15 @@ class Clocks(msgspec.Struct, frozen=True, kw_only=True):
     """Relation between the ranks' clocks."""
 
     status: Literal["shared", "estimated", "unknown"]
-    """`shared`: nothing contradicts a common clock. `estimated`: offsets were found from matching collectives.
-    `unknown`: nothing matches, so arrivals can't be compared."""
+    """`shared`: all offsets are within their errors, so that nothing contradicts a common clock. `estimated`: some are
+    not. `unknown`: nothing matches, so arrivals can't be compared."""
     reference_rank: int | None
     """Rank whose clock the offsets refer to."""
     largest_offset_ns: int | None
     largest_error_ns: int | None
-    """Maximum error of an offset; of shared clocks, the difference that would go unnoticed."""
+    """Maximum error of an offset."""
+    arrival_error_ns: int | None = None
+    """Maximum error of the time between two arrivals at the median judged collective; None if there is none."""
     reason: str
     """Basis of the status, as a sentence."""
 
@@ -186,9 +188,11 @@ class Meeting(msgspec.Struct, frozen=True, kw_only=True):
     late_rank: int
     """Rank that arrived last."""
     together: int = 1
-    """Number of ranks that arrived last within the clocks' error of each other; 0 where no rank can be named."""
+    """Number of ranks that arrived last within `error_ns` of each other; 0 where no rank can be named."""
     late_ns: int
     """Time from the first to the last arrival."""
+    error_ns: int
+    """Maximum error of the time between two arrivals."""
     waited_ns: int
     """Sum over all ranks that waited."""
     waited_exposed_ns: int
@@ -234,6 +238,8 @@ class Straggler(msgspec.Struct, frozen=True, kw_only=True):
     after the lead-in."""
     lost_per_step_ns: int | None
     """`lost_ns` divided by the number of steps; None without steps."""
+    sure_pct: float | None
+    """The part of `lost_pct` beyond the error of arrivals: of each wait, only what exceeds it."""
     waiting: tuple[Waiting, ...]
     """The eight ranks that waited longest for it."""
     waiting_ranks: int
@@ -244,8 +250,8 @@ class Straggler(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def clear(self) -> bool:
-        """True if it costs enough to be called a straggler."""
-        return self.lost_pct is not None and self.lost_pct >= LEAST_PCT
+        """True if it surely costs enough to be called a straggler."""
+        return self.sure_pct is not None and self.sure_pct >= LEAST_PCT
 
 
 class StepSkew(msgspec.Struct, frozen=True, kw_only=True):
@@ -336,7 +342,10 @@ class RanksReport(Shown, msgspec.Struct, frozen=True, kw_only=True):
     clocks: Clocks
     matching: Matching
     stragglers: tuple[Straggler, ...]
-    """Up to twenty ranks that made the others wait, by cost without passed-on time; see `Straggler.clear`."""
+    """Up to twenty ranks that made the others wait by more than the error, by `sure_pct`; see `Straggler.clear`."""
+    unseen_pct: float | None
+    """Maximum `lost_pct` of the ranks that aren't clearly stragglers, as far as arrivals are known. None if no arrivals
+    could be compared."""
     meetings: tuple[Meeting, ...]
     """The twenty meetings with the longest waits without computing."""
     communication: Communication

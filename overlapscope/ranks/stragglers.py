@@ -22,28 +22,43 @@ WORST = 3
 
 
 def find_stragglers(ranks: Sequence[ComparedRank], waits: RankWaits) -> tuple[Straggler, ...]:
-    """Return the ranks that others waited for, the costliest first, without passed-on time.
+    """Return the ranks that others waited for, the surest cost first, without passed-on time.
 
     All ranks must have a number.
     """
-    pairs, count = waits.pairs, len(ranks)
-    made_wait, exposed = waits.by_rank.made_wait_ns, sum_by(pairs.late, pairs.exposed_ns, count)
-    passed = sum_by(pairs.late, pairs.passed_on_ns, count)
-    order = np.lexsort((np.arange(count), -made_wait, -(exposed - passed)))
+    pairs, count, made_wait = waits.pairs, len(ranks), waits.by_rank.made_wait_ns
+    sure, own = (sum_by(pairs.late, each, count) for each in (pairs.sure_ns, pairs.exposed_ns - pairs.passed_on_ns))
+    order = np.lexsort((np.arange(count), -made_wait, -own, -sure))
     late = [place for place in order.tolist() if made_wait[place]][:STRAGGLERS]
     if not late:
         return ()
-    steps = steps_met(waits)
-    average = [rank.step_ns for rank in ranks if rank.step_ns is not None]
-    # A delay per step is compared with a step, one without steps with the time after the lead-in.
-    if steps and average:
-        median_ns = steps * median_low(average)
-    else:
-        median_ns = median_low(rank.end_ns - rank.judged_from_ns for rank in ranks)
+    steps, median_ns = steps_met(waits), _median_ns(ranks, waits)
     others = _others(waits, late)
     return tuple(
         _straggler(ranks, waits, place, others=others[place], steps=steps, median_ns=median_ns) for place in late
     )
+
+
+def unseen_pct(ranks: Sequence[ComparedRank], waits: RankWaits, stragglers: Sequence[Straggler]) -> float | None:
+    """Return by how much a rank that isn't clearly a straggler may delay the others, as `Straggler.lost_pct`."""
+    named = {(late.rank, late.device) for late in stragglers if late.clear}
+    places = [place for place, rank in enumerate(ranks) if (rank.rank, rank.device) not in named]
+    met = [place for place in places if waits.by_rank.judged[place]]
+    median_ns, others = _median_ns(ranks, waits) if met else 0, _others(waits, met)
+    if not median_ns:
+        return None
+    return max(100 * int(waits.by_rank.most_ns[place]) / others[place] / median_ns for place in met)
+
+
+def _median_ns(ranks: Sequence[ComparedRank], waits: RankWaits) -> int:
+    """Return the median rank's time that delays are compared with: its steps, or else the time after its lead-in.
+
+    The steps in which a clock jumped have no known lengths.
+    """
+    steps, average = steps_met(waits), [rank.step_ns for rank in ranks if rank.step_ns is not None]
+    if steps and average and not waits.torn:
+        return steps * median_low(average)
+    return int(median_low(np.maximum(waits.steps.end_ns - waits.steps.begin_ns, 0).tolist()))
 
 
 def worst_meetings(ranks: Sequence[ComparedRank], waits: RankWaits) -> tuple[Meeting, ...]:
@@ -71,6 +86,7 @@ def _straggler(
         lost_ns=lost,
         lost_pct=100 * lost / median_ns if median_ns else None,
         lost_per_step_ns=lost // steps if steps else None,
+        sure_pct=100 * int(pairs.sure_ns.sum()) / others / median_ns if median_ns else None,
         waiting=_longest(ranks, pairs.waiting, pairs.waited_ns, pairs.exposed_ns),
         waiting_ranks=len(pairs),
         collectives=_collectives(waits, late_in),
@@ -164,6 +180,7 @@ def _meeting(ranks: Sequence[ComparedRank], waits: RankWaits, number: int) -> Me
         late_rank=_number(ranks[int(kernels.rank[late])]),
         together=int(latest.together[number]),
         late_ns=int(latest.spread_ns[number]),
+        error_ns=int(latest.error_ns[number]),
         waited_ns=int(waited.sum()),
         waited_exposed_ns=int(exposed.sum()),
         waiting=_longest(ranks, arrivals.rank[entries], waited, exposed),

@@ -114,11 +114,18 @@ def step_skew(rows: Sequence[RankRow], names: Sequence[str]) -> tuple[StepSkew, 
 
 
 def worst_ranks(
-    ranks: Sequence[ReducedRank], rows: Sequence[RankRow], stragglers: Sequence[Straggler]
+    ranks: Sequence[ReducedRank], rows: Sequence[RankRow], stragglers: Sequence[Straggler], *, torn: bool
 ) -> tuple[WorstRank, ...]:
     """Return the ranks worth a look, those that make others wait first, and their excess time.
 
-    `rows` are those of `ranks`, in the same order, with the figures that people read.
+    Args:
+        ranks: The ranks compared.
+        rows: Their rows, in the same order, with the figures that people read.
+        stragglers: Ranks that make others wait.
+        torn: True if clocks jumped, so that lengths of steps may be wrong.
+
+    Returns:
+        The ranks.
     """
     if len(ranks) < 2:
         return ()
@@ -126,9 +133,9 @@ def worst_ranks(
     place = {(row.source, row.device): number for number, row in enumerate(rows)}
     for straggler in [late for late in stragglers if late.clear][:OF_EACH]:
         why.setdefault(place[straggler.source, straggler.device], []).append("makes-others-wait")
-    for number in _slow(rows):
+    for number in () if torn else _slow(rows):
         why.setdefault(number, []).append("slowest-steps")
-    for number in _inefficient(rows):
+    for number in () if torn else _inefficient(rows):
         why.setdefault(number, []).append("least-efficient")
     over, names, times = _compared(ranks)
     median = np.sort(times, axis=0)[(len(ranks) - 1) // 2]

@@ -69,7 +69,7 @@ def other_tables(
 
 def stragglers(report: RanksReport, *, rows: int, named: int = NAMED) -> Table:
     """Return the table of ranks that make the others wait, and in which collectives."""
-    stragglers = [late for late in report.stragglers if late.made_wait_ns]
+    stragglers = [late for late in report.stragglers if late.sure_pct]
     by_step = all(late.lost_per_step_ns is not None for late in stragglers)
     passed = any(late.passed_on_ns for late in stragglers)
 
@@ -92,7 +92,7 @@ def stragglers(report: RanksReport, *, rows: int, named: int = NAMED) -> Table:
     )
     note = (
         "Delay: mean wait of each other rank's compute; a fix saves no more. Total wait: of all others "
-        "together. Delays below the clock error are ignored."
+        "together. Waits within the error of arrivals are ignored."
     )
     if passed:
         note += " Passed on: time that the rank itself had waited for others; it is not part of the delay."

@@ -105,7 +105,22 @@ def _waiting(report: RanksReport) -> tuple[Level, str]:
         doubt = _unjudged(rows)
     if doubt:
         return "unknown", " ".join((doubt, *_waited_for(report)))
-    late = next((late for late in report.stragglers[:1] if late.lost_ns), None)
+    unseen = report.unseen_pct
+    if unseen is None:
+        return (
+            "unknown",
+            f"The balance of the {joined:,} ranks is not judged: clocks jumped in all steps that they share.",
+        )
+    known = f"arrivals at collectives are known to {_text(report.clocks.arrival_error_ns or 0)}"
+    if unseen >= POOR_PCT:
+        hidden = f"{capital(known)}, so delays of up to {percent(unseen)} of the time may be hidden"
+        return "unknown", f"{hidden}: the balance of the {joined:,} ranks is not judged."
+    if unseen >= LEAST_PCT:
+        return (
+            "fair",
+            f"No rank is seen to delay the others. {capital(known)}: unseen delays take {percent(unseen)} at most.",
+        )
+    late = next((late for late in report.stragglers[:1] if late.sure_pct), None)
     most = "" if late is None else f"; rank {late.rank} delays them most, by {cost(report, late)}"
     return "good", f"The {joined:,} ranks are balanced: no rank delays the others by 1% of their time{most}."
 
@@ -375,13 +390,11 @@ def listed_rows(rows: Sequence[RankRow]) -> str:
 def clocks(report: RanksReport) -> tuple[str, ...]:
     """Return sentences on the clocks, and on what could be compared."""
     state, matching = report.clocks, report.matching
-    if state.status == "estimated" and state.largest_offset_ns == 0:
-        head = "The clocks are taken for equal, which nothing contradicts."
+    offset, error = (_text(ns or 0) for ns in (state.largest_offset_ns, state.largest_error_ns))
+    if state.status == "shared":
+        head = f"The clocks agree within {error}."
     elif state.status == "estimated":
-        offset = "" if state.largest_offset_ns is None else f" by up to {_text(state.largest_offset_ns)}"
-        head = f"Clocks differ{offset} and were aligned with rank {state.reference_rank}."
-    elif state.status == "shared":
-        head = "The ranks share one clock."
+        head = f"Clocks differ by up to {offset} and were aligned with rank {state.reference_rank} to within {error}."
     else:
         head = "The offsets between the clocks are unknown, so arrival times cannot be compared."
     sentences = [head, clean(state.reason, 1000)]
@@ -390,6 +403,9 @@ def clocks(report: RanksReport) -> tuple[str, ...]:
             f"{matching.matched:,} of {plural(matching.kernels, 'communication kernel')} were matched in "
             f"{plural(matching.meetings, 'collective')}; arrival times are known in {matching.judged:,} of these."
         )
+    if state.arrival_error_ns is not None:
+        error = _text(state.arrival_error_ns)
+        sentences.append(f"The time between two arrivals is known to {error} (the median collective).")
     if matching.paired:
         sentences.append(f"{plural(matching.paired, 'kernel')} that send or receive were paired.")
     return tuple(sentence for sentence in sentences if sentence)

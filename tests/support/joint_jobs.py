@@ -130,7 +130,9 @@ def _summary(program: RanksProgram, rank: int, its: Times) -> RankSummary:
         step = 0 if program.bytes else number
         kernels.append(CommKernel(kind, its.arrived[number], its.ended[number], step, 8, sequence, bytes=size))
     window = (0, max(its.ended) + 1)
-    reduced = made_rank(rank, kernels, window=window, world_size=len(program.turns))
+    # Recordings in one file have one clock.
+    source = f"job.json@{rank}"
+    reduced = made_rank(rank, kernels, window=window, world_size=len(program.turns), source=source)
     parts = _parts(turns, its)
     return RankSummary(
         reduced=reduced,

@@ -8,6 +8,7 @@ from pathlib import Path
 import numpy as np
 from msgspec.structs import replace
 
+from overlapscope.base.intervals import subtract, union
 from overlapscope.ranks.join import Joined
 from overlapscope.ranks.reduced import CommKernels, ReducedRank, reduce
 from overlapscope.ranks.result import RanksReport, Unreadable
@@ -41,13 +42,15 @@ def multiplied(rank: int, size: int, *, late_us: float = 0.0) -> ReducedRank:
     assert judged is not None
     more_ns = int(longer.mean())
     buckets = replace(judged.buckets, idle_ns=judged.buckets.idle_ns + more_ns)
+    comm = _later(template.comm, size, late_us + float(random.uniform(0, 100)))
     return replace(
         template,
         source=f"job/rank{rank}.json.gz",
         rank=rank,
         world_size=size,
         device=rank % 8,
-        comm=_later(template.comm, size, late_us + float(random.uniform(0, 100))),
+        comm=comm,
+        exposed_comm=subtract(template.exposed_comm, union(template.comm.start_ns, comm.start_ns)),
         judged=replace(judged, span_ns=judged.span_ns + more_ns, buckets=buckets),
         step_ns=judged.span_ns + more_ns,
         steps=steps,
@@ -55,9 +58,9 @@ def multiplied(rank: int, size: int, *, late_us: float = 0.0) -> ReducedRank:
 
 
 def _later(comm: CommKernels, size: int, late_us: float) -> CommKernels:
-    """No kernel begins after its own end."""
+    """Each kernel still lasts for the transfer, in which ends may differ."""
     kinds = tuple(replace(kind, ranks="", group_size=size) for kind in comm.kinds)
-    return replace(comm, kinds=kinds, start_ns=np.minimum(comm.start_ns + round(late_us * US), comm.end_ns - US))
+    return replace(comm, kinds=kinds, start_ns=np.minimum(comm.start_ns + round(late_us * US), comm.end_ns - 100 * US))
 
 
 @cache

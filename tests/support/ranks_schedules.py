@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from collections.abc import Sequence
 from typing import NamedTuple
 
@@ -185,7 +186,7 @@ def jobs(
     """Jobs of two ranks or more with a few groups. `unit` stretches all times.
 
     Every rank works for a while, arrives, and is held until all have arrived; then the transfer takes its time, and its
-    end reaches each rank a little earlier or later, by less than half the transfer.
+    end reaches each rank a little earlier or later, by less than half the transfer and as likely one as the other.
     """
     ranks = draw(st.integers(2, most_ranks))
     groups = draw(
@@ -197,6 +198,7 @@ def jobs(
         )
     )
     names = ("allreduce", "_allgather_base")
+    chance = random.Random(draw(st.integers(0, 1 << 30)))
     ready = [0] * ranks
     sequence = [0] * len(groups)
     met = []
@@ -212,7 +214,7 @@ def jobs(
             transfer = unit * draw(st.integers(4, 30))
             times = {}
             for rank in members:
-                noise = draw(st.integers(-(transfer // 4), transfer // 4))
+                noise = chance.randint(-(transfer // 4), transfer // 4)
                 end = max(last + 1, last + transfer + noise)
                 times[rank] = (arrival[rank], end)
                 # Some are asynchronous: the rank goes on at once.

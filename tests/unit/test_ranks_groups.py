@@ -300,7 +300,10 @@ def test_members_with_little_to_send_may_end_long_before_the_others() -> None:
         True,
         8,
     )
-    assert comparison.waits.by_rank.waited_ns.tolist() == [4 * 20_000, 0]
+    waits = comparison.waits
+    errors = waits.latest.error_ns[waits.arrivals.meeting].reshape(-1, 2)[:, 0]
+    wrong = waits.arrivals.waited_ns.reshape(-1, 2)[:, 0] - np.array([20_000, 0] * 4)
+    assert (np.abs(wrong) <= errors).all()
 
 
 def recorded(names: list[str], *rows: tuple[int, str, int, str, int, str]) -> Collectives:

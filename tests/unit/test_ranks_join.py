@@ -20,6 +20,7 @@ from overlapscope import load
 from overlapscope.base.intervals import Intervals, union
 from overlapscope.commands.schema import schema_of
 from overlapscope.errors import UnreadableTrace
+from overlapscope.ranks.clocks import TIMESTAMP_ERROR_NS
 from overlapscope.ranks.collectives import gather, match
 from overlapscope.ranks.join import Joined
 from overlapscope.ranks.reduced import MOST_RANKS, CommKind, ComparedRank, ReducedRank, collectives_only, reduce
@@ -79,6 +80,11 @@ def planted(
     return rank
 
 
+def on_one_clock(*ranks: ReducedRank) -> list[ReducedRank]:
+    """Return ranks as if they were recorded into one file."""
+    return [replace(rank, source=f"job.json@{rank.rank}") for rank in ranks]
+
+
 def collectives(number: int) -> list[tuple[int, int, int]]:
     """Start, end and elements of the kernels that name their collective, from the file itself."""
     meetings = []
@@ -101,13 +107,20 @@ def test_waits_of_two_real_ranks_are_those_that_their_files_say() -> None:
         early = 0 if start_a < start_b else 1
         wait = min(abs(start_a - start_b), (end_a - start_a, end_b - start_b)[early])
         waited[early] += wait
-        caused[1 - early] += wait
-        last[1 - early] += 1
-    report = join(real())
+        if abs(start_a - start_b) > TIMESTAMP_ERROR_NS:
+            caused[1 - early] += wait
+            last[1 - early] += 1
+    report = join(on_one_clock(*real()))
     assert report.clocks.status == "shared"
     assert [row.waited_ns for row in report.ranks] == waited
     assert [row.made_wait_ns for row in report.ranks] == caused
     assert [row.last_in for row in report.ranks] == last
+    # As files of two machines, whose clocks may differ, they are known less well.
+    apart = join(real())
+    error = apart.clocks.arrival_error_ns
+    assert apart.clocks.status == "shared" and error is not None
+    for row, true in zip(apart.ranks, waited, strict=True):
+        assert abs((row.waited_ns or 0) - true) <= JUDGED * error
     assert report.matching.judged == report.matching.meetings == 27
     # Rank 1 recorded three kernels more, from before the first step.
     assert (report.matching.kernels, report.matching.matched, report.matching.unmatched) == (57, 54, 3)
@@ -187,9 +200,8 @@ def test_a_planted_delay_is_charged_to_the_rank_that_has_it(tmp_path: Path) -> N
             kernel["ts"] -= 300
             kernel["dur"] += 300
 
-    before = join(real())
-    after = join([planted(tmp_path, 0, change=earlier), real()[1]])
-    assert after.clocks.status == "shared"
+    before = join(on_one_clock(*real()))
+    after = join(on_one_clock(planted(tmp_path, 0, change=earlier), real()[1]))
     waited = [0, 0]
     pairs = list(zip(collectives(0), collectives(1), strict=True))
     for (start_a, end_a, _), (start_b, _, _) in pairs[:JUDGED]:
@@ -199,7 +211,7 @@ def test_a_planted_delay_is_charged_to_the_rank_that_has_it(tmp_path: Path) -> N
     assert after.ranks[0].waited_ns is not None and before.ranks[0].waited_ns is not None
     assert before.ranks[0].waited_ns + 7 * 300 * US < after.ranks[0].waited_ns <= waited[0]
     assert after.ranks[1].waited_ns == waited[1]
-    assert after.ranks[0].made_wait_ns == waited[1]
+    assert waited[1] - JUDGED * TIMESTAMP_ERROR_NS <= (after.ranks[0].made_wait_ns or 0) <= waited[1]
 
 
 def test_with_one_rank_missing_nothing_is_said_of_waiting() -> None:
@@ -383,7 +395,7 @@ def test_among_many_the_late_one_is_found_and_lists_stay_short() -> None:
     straggler = report.straggler
     assert (straggler.rank, straggler.last_in, straggler.others, straggler.waiting_ranks) == (77, 4, 199, 199)
     assert straggler.made_wait_ns == 4 * 199 * MS
-    assert (straggler.lost_ns, straggler.lost_per_step_ns, straggler.lost_pct) == (4 * MS, MS, 8.0)
+    assert (straggler.lost_ns, straggler.lost_per_step_ns, straggler.lost_pct) == (4 * MS, MS, 10.0)
     assert len(straggler.waiting) == 8 and len(report.stragglers) == 1
     assert len(report.ranks) == 200
     (late_in,) = straggler.collectives
@@ -447,9 +459,11 @@ def test_on_several_machines_the_late_one_is_found_by_clocks_that_are_millisecon
 
 
 def test_a_lateness_that_costs_nothing_makes_no_straggler() -> None:
-    report = join(many(4, late=1, by=10 * US))
+    report = join(many(4, late=1, by=20 * US))
     assert report.stragglers[0].rank == 1
     assert report.straggler is None
+    # This is within the error of arrivals.
+    assert join(many(4, late=1, by=10 * US)).stragglers == ()
 
 
 def test_what_is_stated_is_not_trusted() -> None:

@@ -104,7 +104,7 @@ def test_clocks_found_from_messages_are_as_far_off_as_stated(recorded: Recorded)
     _, ranks, _, true = recorded
     offsets = compare(ranks).offsets
     for rank, offset in enumerate(true):
-        bound = int(offsets.bound_ns[rank])
+        bound = int(offsets.error_ns[rank])
         if bound >= 0:
             assert abs(offset - true[0] - int(offsets.offset_ns[rank])) <= bound
 
@@ -176,20 +176,24 @@ def counted(pipeline: PlayedPipeline, offsets: Sequence[int], stage: int, step: 
     else:
         warm = min(message.receive[1] for message in returned if message.target == stage)
         drain = max(message.send[0] for message in ahead if message.source == stage)
-    waits = []
+    waits, ran = [], [message.send if message.source == stage else message.receive for message in mine]
     for message in mine:
         sides = (message.send, message.source), (message.receive, message.target)
         (own, _), (other, place) = sides if message.source == stage else sides[::-1]
         other_begins = other[0] + offsets[place] - offsets[stage]
         if message.target == stage or own[1] >= other_begins:
             waits.append((own[0], min(other_begins, own[1])))
-    counts = np.zeros((3, 3), np.int64)
+    counts, idle = np.zeros((3, 3), np.int64), [0, 0, 0]
     for moment in range(begin, end, GRID):
         phase = 0 if moment < warm else 2 if schedule == "gpipe" or moment >= drain else 1
         computes = any(start <= moment < stop for start, stop in pipeline.compute[stage])
         waiting = any(start <= moment < stop for start, stop in waits)
         counts[phase, 0 if computes else 1 if waiting else 2] += GRID
-    return [PhaseTime(compute_ns=a, waiting_ns=b, other_ns=c) for a, b, c in counts.tolist()]
+        idle[phase] += 0 if computes or any(start <= moment < stop for start, stop in ran) else GRID
+    return [
+        PhaseTime(compute_ns=a, waiting_ns=b, other_ns=c, idle_ns=d)
+        for (a, b, c), d in zip(counts.tolist(), idle, strict=True)
+    ]
 
 
 @given(recordings())
@@ -244,7 +248,7 @@ def test_messages_relate_the_clocks_of_sets_that_have_only_collectives_of_their_
     true = [offsets[number // 2] + apart[number % 2] - apart[0] for number in range(4)]
     assert found.reference.tolist() == [0, 0, 0, 0]
     for place, offset in enumerate(true):
-        assert abs(int(found.offset_ns[place]) - offset) <= int(found.bound_ns[place])
+        assert abs(int(found.offset_ns[place]) - offset) <= int(found.error_ns[place])
     assert [pipeline.ranks for pipeline in joined(ranks).pipelines] == [(0, 2), (1, 3)]
 
 

@@ -24,12 +24,17 @@ ALL_REDUCE = CommKind("allreduce", "0", "[0, 1, 2]", 3)
 def clocks(offsets: Sequence[int], errors: Sequence[int]) -> Offsets:
     offset, error = np.array(offsets, np.int64), np.array(errors, np.int64)
     none = np.zeros(0, np.int64)
-    return Offsets("estimated", offset, error, offset, error, np.where(error >= 0, 0, -1), none, none > 0, True)
+    return Offsets(offset, error, np.where(error >= 0, 0, -1), none, none, none > 0, (), True)
 
 
-def waits_of(ranks: Sequence[ReducedRank], offsets: Offsets, within: int = 1000) -> tuple[Meetings, RankWaits]:
+def waits_of(ranks: Sequence[ReducedRank], offsets: Offsets, within: int = 0) -> tuple[Meetings, RankWaits]:
     met = match(gather(ranks), len(ranks)).symmetric()
-    offsets = replace(offsets, odd=np.zeros(len(met), np.bool_), within_ns=np.full(len(met), within))
+    offsets = replace(
+        offsets,
+        lead_ns=offsets.offset_ns[met.rank],
+        odd=np.zeros(len(met), np.bool_),
+        within_ns=np.full(len(met), within),
+    )
     return met, find_waits(ranks, met, offsets, message_waits(ranks, pair(ranks), offsets))
 
 
@@ -39,7 +44,7 @@ def situations(draw: st.DrawFn) -> tuple[list[ReducedRank], Offsets]:
     believed to be.
     """
     job: ScheduledJob = draw(jobs(offsets=st.integers(-300, 300)))
-    errors = [0, *(draw(st.sampled_from([0, 0, 3, 20, -1])) for _ in range(job.ranks - 1))]
+    errors = [0, *(draw(st.sampled_from([0, 0, 0, -1])) for _ in range(job.ranks - 1))]
     ranks = []
     for rank in job.reduced(wide=10):
         bounds = sorted(draw(st.lists(st.integers(rank.end_ns - rank.span_ns, rank.end_ns), max_size=8)))
@@ -55,6 +60,10 @@ def situations(draw: st.DrawFn) -> tuple[list[ReducedRank], Offsets]:
     return ranks, clocks([true + wrong for true, wrong in zip(job.offsets, off, strict=True)], errors)
 
 
+Entry = tuple[int, int, int, tuple[str, str]]
+"""Rank, start, end and group of a kernel."""
+
+
 class Account:
     """Compute the same slowly: every nanosecond of each rank, by its own clock."""
 
@@ -68,48 +77,62 @@ class Account:
         self.waited: defaultdict[int, set[int]] = defaultdict(set)
         self.pairs: defaultdict[tuple[int, int], set[int]] = defaultdict(set)
         self.own_delay: defaultdict[tuple[int, int], set[int]] = defaultdict(set)
+        self.sure: defaultdict[tuple[int, int], set[int]] = defaultdict(set)
+        self.may_have_waited: defaultdict[int, set[int]] = defaultdict(set)
+        self.most: defaultdict[int, int] = defaultdict(int)
         self.last_in: defaultdict[int, set[int]] = defaultdict(set)
         self.judged: defaultdict[int, int] = defaultdict(int)
         self.unjudged = {
             place: {ns for ns in self.exposed[place] if rank.judged_from_ns <= ns <= rank.end_ns}
             for place, rank in enumerate(ranks)
         }
-        judged: list[list[tuple[int, int, int, tuple[str, str]]]] = []
+        judged: list[list[Entry]] = []
+        self.met: list[Entry] = []
         for number in range(len(met)):
             rows = met.row[met.first[number] : met.first[number + 1]].tolist()
             group = (kernels.kinds[kernels.kind[rows[0]]].group, kernels.kinds[kernels.kind[rows[0]]].ranks)
             members = [
                 (int(kernels.rank[row]), int(kernels.start_ns[row]), int(kernels.end_ns[row]), group) for row in rows
             ]
+            self.met += members
             if all(
                 start >= ranks[rank].judged_from_ns and offsets.error_ns[rank] >= 0 for rank, start, _, _ in members
             ):
                 judged.append(members)
         arrived = [{rank: start - int(offsets.offset_ns[rank]) for rank, start, _, _ in finding} for finding in judged]
+        for place, exposed in enumerate(self.exposed):
+            self.may_have_waited[place] = exposed - {
+                ns for members in judged for rank, start, end, _ in members if rank == place for ns in range(start, end)
+            }
         for members, arrival in zip(judged, arrived, strict=True):
             last = max(arrival.values())
             for rank, start, end, _ in members:
                 self.judged[rank] += 1
                 self.unjudged[rank] -= set(range(start, end))
                 self.waited[rank] |= set(range(start, start + min(last - arrival[rank], end - start)))
+                self.may_have_waited[rank] |= self._at_most(start, end, last - arrival[rank])
         for number, (members, arrival) in enumerate(zip(judged, arrived, strict=True)):
-            self._charge(number, judged, members, arrival, offsets.error_ns.tolist())
+            self._charge(number, members, arrival)
+            for rank, _, _, _ in members:
+                if max(arrival.values()) - arrival[rank] <= within:
+                    self.most[rank] += sum(
+                        len(self._at_most(start, end, max(arrival.values()) - arrival[other]) & self.exposed[other])
+                        for other, start, end, _ in members
+                        if other != rank
+                    )
+
+    def _at_most(self, start: int, end: int, waited: int) -> set[int]:
+        return set(range(start, start + min(waited + self.within, end - start)))
 
     def _charge(
         self,
         number: int,
-        judged: list[list[tuple[int, int, int, tuple[str, str]]]],
-        members: list[tuple[int, int, int, tuple[str, str]]],
+        members: list[Entry],
         arrival: dict[int, int],
-        errors: list[int],
     ) -> None:
         order = sorted(arrival, key=lambda rank: (arrival[rank], rank))
         latest = order[-1]
-        late = [
-            rank
-            for rank in order
-            if arrival[latest] - arrival[rank] <= min(max(errors[rank], errors[latest]), self.within)
-        ]
+        late = [rank for rank in order if arrival[latest] - arrival[rank] <= self.within]
         if len(late) == len(order) or len(late) > TOGETHER:
             return
         for rank, start, end, group in members:
@@ -118,25 +141,23 @@ class Account:
                 continue
             for place, charged in enumerate(late):
                 begin, stop = start + wait * place // len(late), start + wait * (place + 1) // len(late)
-                held = self._held(judged, charged, group, next(at for rank, at, _, _ in members if rank == charged))
+                at = next(at for rank, at, _, _ in members if rank == charged)
+                held = self._held(self.waited, charged, group, at)
+                most = self._held(self.may_have_waited, charged, group, at) + self.within
                 self.pairs[charged, rank] |= set(range(begin, stop))
                 self.own_delay[charged, rank] |= set(range(begin, stop - min(held, stop - begin)))
+                self.sure[charged, rank] |= set(range(begin, stop - min(most, stop - begin)))
                 self.last_in[charged].add(number)
 
-    def _held(
-        self, judged: list[list[tuple[int, int, int, tuple[str, str]]]], rank: int, group: tuple[str, str], at: int
-    ) -> int:
+    def _held(self, waited: dict[int, set[int]], rank: int, group: tuple[str, str], at: int) -> int:
         before = [
-            (start, end)
-            for members in judged
-            for member, start, end, mine in members
-            if member == rank and mine == group and start < at
+            (start, end) for member, start, end, mine in self.met if member == rank and mine == group and start < at
         ]
         since = max(before)[1] if before else -(10**12)
-        return len({ns for ns in self.waited[rank] & self.exposed[rank] if since <= ns < at})
+        return len({ns for ns in waited[rank] & self.exposed[rank] if since <= ns < at})
 
 
-@given(situations(), st.sampled_from([1000, 10]))
+@given(situations(), st.sampled_from([0, 3, 10, 1000]))
 def test_every_figure_is_that_of_an_account_by_the_nanosecond(
     situation: tuple[list[ReducedRank], Offsets], within: int
 ) -> None:
@@ -149,24 +170,27 @@ def test_every_figure_is_that_of_an_account_by_the_nanosecond(
     assert waits.by_rank.exposed_ns.tolist() == [len(account.waited[rank] & account.exposed[rank]) for rank in everyone]
     assert waits.by_rank.unjudged_ns.tolist() == [len(account.unjudged[rank]) for rank in everyone]
     assert waits.by_rank.last_in.tolist() == [len(account.last_in[rank]) for rank in everyone]
+    assert waits.by_rank.most_ns.tolist() == [account.most[rank] for rank in everyone]
     pairs = waits.pairs
     figures = {
-        (late, waiting): (waited, exposed, passed)
-        for late, waiting, waited, exposed, passed in zip(
+        (late, waiting): each
+        for late, waiting, *each in zip(
             pairs.late.tolist(),
             pairs.waiting.tolist(),
             pairs.waited_ns.tolist(),
             pairs.exposed_ns.tolist(),
             pairs.passed_on_ns.tolist(),
+            pairs.sure_ns.tolist(),
             strict=True,
         )
     }
     assert figures == {
-        (late, waiting): (
+        (late, waiting): [
             len(mine),
             len(mine & account.exposed[waiting]),
             len(mine & account.exposed[waiting]) - len(account.own_delay[late, waiting] & account.exposed[waiting]),
-        )
+            len(account.sure[late, waiting] & account.exposed[waiting]),
+        ]
         for (late, waiting), mine in account.pairs.items()
     }
 
@@ -187,10 +211,10 @@ def test_with_one_clock_waits_are_exactly_what_the_last_arrival_made_of_them(job
     )
 
 
-def three(arrivals: Sequence[int], errors: Sequence[int]) -> RankWaits:
+def three(arrivals: Sequence[int], within: int) -> RankWaits:
     end = max(arrivals) + 10
     ranks = [made_rank(number, [CommKernel(ALL_REDUCE, at, end, step=0)]) for number, at in enumerate(arrivals)]
-    return waits_of(ranks, clocks([0] * len(ranks), errors))[1]
+    return waits_of(ranks, clocks([0] * len(ranks), [0] * len(ranks)), within)[1]
 
 
 def made_wait(waits: RankWaits, ranks: int) -> list[int]:
@@ -198,19 +222,26 @@ def made_wait(waits: RankWaits, ranks: int) -> list[int]:
 
 
 def test_the_last_alone_is_charged_where_the_clocks_tell_it_from_the_next() -> None:
-    assert made_wait(three([0, 90, 100], [0, 0, 0]), 3) == [0, 0, 110]
-    assert made_wait(three([0, 90, 100], [0, 9, 9]), 3) == [0, 0, 110]
+    assert made_wait(three([0, 90, 100], 0), 3) == [0, 0, 110]
+    assert made_wait(three([0, 90, 100], 9), 3) == [0, 0, 110]
 
 
 def test_those_that_the_clocks_do_not_tell_apart_share_what_the_others_waited() -> None:
-    waits = three([0, 90, 101], [0, 11, 11])
+    waits = three([0, 90, 101], 11)
     assert made_wait(waits, 3) == [0, 50, 51]
     assert waits.by_rank.last_in.tolist() == [0, 1, 1]
     assert waits.latest.together.tolist() == [2]
 
 
+def test_only_what_exceeds_the_error_is_sure() -> None:
+    waits = three([0, 90, 100], 9)
+    assert waits.pairs.exposed_ns.tolist() == [100, 10]
+    assert waits.pairs.sure_ns.tolist() == [91, 1]
+    assert waits.by_rank.most_ns.tolist() == [0, 0, 109 + 19]
+
+
 def test_nobody_is_charged_where_the_clocks_tell_nobody_apart() -> None:
-    waits = three([0, 90, 100], [0, 100, 100])
+    waits = three([0, 90, 100], 100)
     assert made_wait(waits, 3) == [0, 0, 0]
     assert waits.by_rank.waited_ns.tolist() == [100, 10, 0]
     assert not waits.by_rank.last_in.any()

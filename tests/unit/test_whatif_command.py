@@ -464,7 +464,7 @@ def test_the_answer_for_a_job_is_its_step_with_a_row_for_each_rank(capsys: pytes
     assert main(["whatif", DDP, "--no-straggler", "-v"]) == 0
     answer = capsys.readouterr().out
     assert answer.startswith(
-        "A step of the job would take 36.74 ms instead of 37.31 ms (1.5% less; saves at most 6.07 ms)"
+        "A step of the job would take 36.74 ms instead of 37.31 ms (1.5% less; saves at most 6.08 ms)"
     )
     assert "Between collectives, rank 0 takes the median time of the others." in answer
     assert "Assumed: The extra work isn't needed." in answer

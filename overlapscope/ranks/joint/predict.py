@@ -26,7 +26,6 @@ from overlapscope.ranks.joint.own_communicators import on_own_communicators
 from overlapscope.ranks.joint.plain import as_plain
 from overlapscope.ranks.joint.rank import Parts, RankSummary, Unfit
 from overlapscope.ranks.joint.result import JointChange, JointRank, JointWhatIf
-from overlapscope.ranks.result import LEAST_PCT
 from overlapscope.ranks.stragglers import find_stragglers
 
 
@@ -228,7 +227,7 @@ def _late(job: JoinedJob, numbers: Sequence[int] | None) -> list[int]:
     if numbers is not None:
         return [place for place, number in enumerate(job.numbers) if number in numbers]
     late = find_stragglers([rank.reduced for rank in job.ranks], job.comparison.waits)
-    if not late or (late[0].lost_pct or 0) < LEAST_PCT:
+    if not late or not late[0].clear:
         return []
     return [job.numbers.index(late[0].rank)]
 
