@@ -74,6 +74,7 @@ def _part(part: DeviceReport, page: Page) -> Iterator[Block]:
     if part.device is None or verdict.level == "unusable":
         yield from _filled(tables.host_tables(part, most=None if page.verbose else _MOST_ROWS))
         yield from host_view.blocks(part)
+        yield from detail("steps", _filled([tables.host_steps(part)]))
     else:
         if part.strip is not None:
             yield model.StripBlock(partial(strip.draw, part.strip, part.unit, beside_plain=part.is_plain))
@@ -246,6 +247,7 @@ def details(part: DeviceReport, analysis: DeviceAnalysis | None, *, titled: bool
     if part.device is not None and part.usable:
         yield from _device_tables(part, part.device)
     yield from _filled(tables.host_tables(part, most=None if part.page.verbose else _MOST_ROWS))
+    yield from _filled([tables.host_steps(part)])
 
 
 def _charts(part: DeviceReport, analysis: DeviceAnalysis | None) -> Iterator[Chart]:

@@ -12,8 +12,9 @@ from typing import Literal
 import msgspec
 
 from overlapscope.analysis import TraceAnalysis
+from overlapscope.analysis.figures import Period, PerStep
 from overlapscope.analysis.jobs import mixture
-from overlapscope.analysis.results import Device, TraceResult
+from overlapscope.analysis.results import Device, HostUse, Plain, TraceResult, host_parts
 from overlapscope.base.saved import Tool, decode, encode
 from overlapscope.base.shown import Shown
 from overlapscope.errors import UsageError
@@ -137,11 +138,28 @@ def from_json(data: bytes) -> Report:
     report = decode(data, Report)
     if not report.traces:
         raise msgspec.ValidationError("Expected a trace - at `$.traces`")
+    for host in (trace.host for trace in report.traces if trace.host is not None):
+        _check_host(host)
     for device in report.devices:
         _check_steps(device)
         if device.plain is not None and device.plain.program is not None:
             _check_steps(device.plain.program)
     return report
+
+
+def _check_host(host: HostUse) -> None:
+    """Check the steps of a host as read from JSON.
+
+    Raises:
+        msgspec.ValidationError: The parts of a step don't add up to it, or the average step is not of its steps.
+    """
+    lengths: list[tuple[Period | PerStep | Plain, int]] = [(step, step.span_ns) for step in host.steps]
+    lengths.append((host.per_step, host.per_step.span_ns))
+    lengths += [] if host.plain is None else [(host.plain, host.plain.step_ns)]
+    if any(step.buckets is None or sum(host_parts(step).values()) != length_ns for step, length_ns in lengths):
+        raise msgspec.ValidationError("Expected parts that add up to the step - at `host`")
+    if not 0 < len(host.judged) == host.per_step.steps:
+        raise msgspec.ValidationError("Expected the numbers of steps - at `host.per_step`")
 
 
 def _check_steps(device: Device) -> None:
