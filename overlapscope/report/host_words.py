@@ -9,6 +9,7 @@ from overlapscope.analysis.results import HostUse
 from overlapscope.base.words import bare_shares, clean, duration, listed
 from overlapscope.catalog.causes import IDLE, IdleCause
 from overlapscope.catalog.ops import op_words
+from overlapscope.report.losses import WORTH_SAYING
 from overlapscope.report.page import DeviceReport
 
 _WORDS: Final = {
@@ -39,14 +40,15 @@ def host_words(part: str) -> str:
 
 
 def host_sentence(section: DeviceReport, use: HostUse) -> str:
-    """Return the parts of a step in a sentence, the longest first.
+    """Return the parts of a step in a sentence, the longest first, without those that would show as less than 0.1%.
 
     Example: `A step takes 12.3 ms: 55.0% in ops, 40.0% loading data and 5.0% elsewhere, such as in Python.`
     """
     parts = section.host_parts
     what = "A step takes" if use.by_steps else "The recording, in which no step is marked, takes"
     shares = dict(zip(parts, bare_shares([*parts.values()], section.host_step_ns), strict=True))
-    words = [f"{shares[name]}% {host_words(name)}" for name in sorted(parts, key=lambda name: -parts[name])]
+    longest = sorted((name for name, share in shares.items() if share != "< 0.1"), key=lambda name: -parts[name])
+    words = [f"{shares[name]}% {host_words(name)}" for name in longest]
     return f"{what} {duration(section.host_step_ns)}{f': {listed(words)}' if words else ''}."
 
 
@@ -59,7 +61,9 @@ def remedy(section: DeviceReport, use: HostUse, least_ns: float) -> str:
     """Return what to do about the largest loss, if it is that large, then about the costliest code."""
     lost = lost_parts(section)
     loss = max(lost, key=lambda name: lost[name], default="")
-    advice = [_of_loss(loss, use) if loss and lost[loss] >= least_ns else "", _start(section, use), _LOADER[use.loader]]
+    loads = lost.get(IdleCause.DATA_LOADING, 0) >= WORTH_SAYING * section.host_step_ns
+    of_loss = _of_loss(loss, use) if loss and lost[loss] >= least_ns else ""
+    advice = [of_loss, _start(section, use), _LOADER[use.loader] if loads else ""]
     return " ".join(dict.fromkeys(filter(None, advice)))
 
 

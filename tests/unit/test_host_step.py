@@ -13,6 +13,7 @@ from msgspec.structs import replace
 from overlapscope.analysis import analyze_trace
 from overlapscope.analysis.results import HostUse, host_parts
 from overlapscope.base.words import bare_shares, duration
+from overlapscope.errors import UsageError
 from overlapscope.ranks.on_host import reduce_host
 from overlapscope.render import markdown
 from overlapscope.report import tables
@@ -152,6 +153,31 @@ def test_bundled_recordings_of_the_host_state_one_step_and_parts_that_add_up(rec
 @given(host_traces())
 def test_any_recording_of_the_host_has_parts_that_add_up(trace: Trace) -> None:
     check_parts(trace)
+
+
+@pytest.mark.parametrize("recording", RECORDINGS, ids=lambda path: path.name)
+def test_a_step_time_that_the_user_passes_is_that_of_the_report(recording: Path) -> None:
+    report = build([analyze_trace(trace_of(recording))], plain_step_ns=12_345_678, replayed=False)
+    [section] = Page(report).sections()
+    assert section.host_step_ns == sum(section.host_parts.values()) == 12_345_678
+    assert judge(section).plain.startswith(
+        "This is the program without the profiler, where a step takes 12.3 ms (as given); in the recording"
+    )
+    assert section.trace.sampled is None or section.trace.sampled.step_ns == 12_345_678
+
+
+def test_a_recording_without_steps_takes_no_step_time() -> None:
+    analysis = analyze_trace(make_trace(cpu_ops=[Host("aten::mm", 0, MS)]))
+    with pytest.raises(UsageError, match="no step is marked in it"):
+        build([analysis], plain_step_ns=MS)
+
+
+def test_workers_are_not_advised_where_loading_takes_no_time() -> None:
+    marks = [Host(f"ProfilerStep#{n}", 10 * n * MS, 10 * (n + 1) * MS) for n in range(3)]
+    for load_ns, advised in ((50 * US, False), (MS, True)):
+        loads = [Host(NEXT, 10 * n * MS, 10 * n * MS + load_ns) for n in range(3)]
+        trace = make_trace(cpu_ops=[Host("aten::mm", MS, 29 * MS)], annotations=[*marks, *loads])
+        assert ("num_workers" in judge(section_of(trace)).remedy) == advised
 
 
 @given(host_traces(), st.booleans())
