@@ -56,12 +56,11 @@ def with_plain(use: HostUse, step: PlainStep, activity: HostActivity | None) -> 
 
 def _apportioned(parts: Mapping[str, float], whole_ns: int) -> dict[str, int]:
     """Return whole nanoseconds in proportion to the parts, which add up to the whole. Without parts, all is Python."""
-    total = sum(parts.values())
-    if total <= 0:
-        parts, total = {**dict.fromkeys(parts, 0), IdleCause.PYTHON: 1}, 1
+    if not any(parts.values()):
+        parts = {**dict.fromkeys(parts, 0), IdleCause.PYTHON: 1}
     # Rounding the running sum instead of each part keeps the total exact.
-    ends = [round(whole_ns * end / total) for end in accumulate(parts.values(), initial=0)]
-    ends[-1] = whole_ns
+    sums = [*accumulate(parts.values(), initial=0.0)]
+    ends = [round(whole_ns * (end / sums[-1])) for end in sums]
     return {name: end - begin for name, (begin, end) in zip(parts, pairwise(ends), strict=True)}
 
 

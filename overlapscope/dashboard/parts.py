@@ -230,7 +230,8 @@ def host(context: PageContext) -> list[Component]:
     """Return the sampled lines of a step as a flame graph and a table whose rows open findings, if there are any."""
     section, sampled = context.section, context.section.host
     if sampled is None:
-        return []
+        missing = host_view.why_no_lines(section)
+        return [empty(missing)] if missing else []
     overview, rows = context.url.href("overview"), host_view.rows(section, sampled)
     return [
         panel(

@@ -230,7 +230,8 @@ def trust(part: DeviceReport) -> Section:
     """Return a box with the checks of the trace."""
     checks = tables.checks(part, passed=part.page.verbose)
     block = replace(checks, title="") if checks.rows else Text("Every check of the trace passed.")
-    return panel(f"Trust: {part.trace.trust.verdict}", block)
+    # Figures on a GPU are unusable, those on the host are not.
+    return panel(f"Trust: {'no GPU' if part.trace.host is not None else part.trace.trust.verdict}", block)
 
 
 def details(part: DeviceReport, analysis: DeviceAnalysis | None, *, titled: bool) -> Iterator[Block]:

@@ -62,12 +62,18 @@ def blocks(section: DeviceReport) -> Iterator[Block]:
     """Yield sentences, the flame graph and the table; without samples of a program that uses no GPU, the reason."""
     host = section.host
     if host is None:
-        if section.trace.host is not None and (section.trace.sampled is None or not section.trace.sampled.lines):
-            yield Text(_NO_LINES, tone="muted")
+        if missing := why_no_lines(section):
+            yield Text(missing, tone="muted")
         return
     yield from map(Text, sentences(section, host))
     yield Chart(f"trace-{section.number}-host", TITLE, lambda dark: flame_graph(host, dark), note=LEGEND, wide=True)
     yield table(rows(section, host), host)
+
+
+def why_no_lines(section: DeviceReport) -> str:
+    """Return why a report on a program that uses no GPU has no table of lines; empty for others."""
+    sampled = section.trace.sampled
+    return _NO_LINES if section.trace.host is not None and (sampled is None or not sampled.lines) else ""
 
 
 def sentences(section: DeviceReport, host: SampledHost) -> tuple[str, ...]:

@@ -16,7 +16,7 @@ from overlapscope.base.words import bare_shares, duration
 from overlapscope.errors import UsageError
 from overlapscope.ranks.on_host import reduce_host
 from overlapscope.render import markdown
-from overlapscope.report import tables
+from overlapscope.report import host_view, tables
 from overlapscope.report.document import document
 from overlapscope.report.model import build, from_json, to_json
 from overlapscope.report.page import DeviceReport, Page, sampled_hosts
@@ -236,5 +236,7 @@ def test_waiting_for_collectives_is_communication() -> None:
 
 @pytest.mark.parametrize("recording", RECORDINGS, ids=lambda path: path.name)
 def test_a_missing_table_of_lines_has_a_reason(recording: Path) -> None:
-    text = markdown.render(document(section_of(trace_of(recording)).page))
-    assert ("There is no table of lines, because no stacks were sampled." in text) == (recording != SAMPLES)
+    section = section_of(trace_of(recording))
+    reason = "There is no table of lines, because no stacks were sampled."
+    assert (reason in markdown.render(document(section.page))) == (recording != SAMPLES)
+    assert host_view.why_no_lines(section).startswith(reason) == (recording != SAMPLES)
