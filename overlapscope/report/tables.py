@@ -206,7 +206,7 @@ def _host_columns(
         return lambda item: of(item).get(name, 0)
 
     yield column.time("step", unit, lambda item: sum(of(item).values()))
-    for title, name in (*always.items(), *((name, name) for name in others)):
+    for title, name in (*always.items(), *((clean(name, 40), name) for name in others)):
         yield column.time(title, unit, time(name), short=title)
 
 
