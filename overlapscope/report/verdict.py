@@ -21,8 +21,8 @@ from overlapscope.rules.finding import HARDLY, Finding
 from overlapscope.trace.lost import CAUSES, FIGURES, Part, part_words
 
 Level = Literal["good", "fair", "poor", "unknown", "recorded", "unusable"]
-"""`unknown` if the lost time reaches from good to poor, since the profiler's part of it is unknown; `recorded` if the
-figures are of a recording although the program without the profiler is known, and judged."""
+"""`unknown` if the lost time may reach from good to poor, as the profiler's part of it or waits are unknown; `recorded`
+if the figures are of a recording although the program without the profiler is known, and judged."""
 
 GOOD_BELOW = 0.05
 """Lost time, as a share of the judged time, below which the level is good."""
@@ -344,8 +344,10 @@ def _of_host(section: DeviceReport, use: HostUse, reasons: str) -> Verdict:
     step_ns, recorded = section.host_step_ns, section.page.recorded and use.plain is not None
     least_ns = GOOD_BELOW * step_ns
     level = _level(sum(host_words.lost_parts(section).values()) / max(1, step_ns))
-    if level == "good" and step_ns - section.host_parts.get("ops", 0) >= least_ns:
-        # What isn't in ops may be a wait.
+    if level == "good" and section.trace.sampled is None:
+        # Waits show in no op and in no Python.
+        level, reasons = "unknown", f"{reasons} Without samples of the host it is unknown how much of a step is waits."
+    elif level == "good" and step_ns - section.host_parts.get("ops", 0) >= least_ns:
         level = "fair"
     remedy = host_words.remedy(section, use, least_ns)
     plain = "This is the recording; a step without the profiler was not timed." if use.by_steps else ""
@@ -357,6 +359,6 @@ def _of_host(section: DeviceReport, use: HostUse, reasons: str) -> Verdict:
         host_words.host_sentence(section, use),
         remedy=f"Next: {remedy}" if remedy and not recorded else "",
         plain=plain,
-        doubt=reasons,
+        doubt=reasons.strip(),
         steps=steps_sentence(spread.of_host(use) if use.by_steps else None, section.trace),
     )
