@@ -27,8 +27,7 @@ from benchmarks.data_files import csv_cells, csv_text
 from benchmarks.noise import table, wrapped
 from benchmarks.public_recordings_raw import PublicOp, ops_of, sweep, threads_of, waited
 from overlapscope.analysis.figures import Buckets, Period
-from overlapscope.analysis.host_results import HostUse
-from overlapscope.analysis.results import Device
+from overlapscope.analysis.results import Device, HostUse, host_parts
 from overlapscope.commands import main as overlapscope_main
 from overlapscope.errors import UnreadableTrace
 from overlapscope.ranks.comm_result import GroupCollective
@@ -103,7 +102,9 @@ class JobComparison:
         for step in host.steps:
             first = sweep(ops, step.window.start_ns, step.window.end_ns).first
             self.windows += 1
-            if (first["loading"], first["ops"], first["idle"]) != (step.loading_ns, step.ops_ns, step.rest_ns):
+            parts = host_parts(step)
+            rest_ns = parts["python"] + parts["communication"]
+            if (first["loading"], first["ops"], first["idle"]) != (parts["data-loading"], parts["ops"], rest_ns):
                 self.different.append(f"{file}, {step.name}")
 
     def _compare_groups(self, report: RanksReport) -> None:

@@ -69,12 +69,13 @@ def ops_of(path: Path) -> dict[int, list[PublicOp]]:
 
 
 def threads_of(path: Path) -> dict[Any, list[PublicOp]]:
-    """Return the CPU ops and the loading of batches in a file of PyTorch's profiler by thread."""
+    """Return the CPU ops, without starts of collectives, and the loading of batches in a profiler's file by thread."""
     trace = _parsed(path)
     threads: defaultdict[Any, list[PublicOp]] = defaultdict(list)
     for event in _complete(trace):
         loads = event["name"].startswith("enumerate(DataLoader)")
-        if loads or event.get("cat") in ("cpu_op", "Operator"):
+        starts = event["name"].startswith("c10d::") or event["name"] == "record_param_comms"
+        if loads or (event.get("cat") in ("cpu_op", "Operator") and not starts):
             threads[event["tid"]].append(PublicOp(*_span(trace, event), "loading" if loads else "ops"))
     return threads
 

@@ -79,6 +79,7 @@ def _analyze(trace: Trace, device: int | None, step: str | None, range: str | No
         for what, asked in (("step", step), ("range", range)):
             if asked is not None:
                 raise NotInTrace(f"{trace.source}: {what} {asked} launched nothing on the GPU; choose another.")
+    host = describe_host(trace)
     result = TraceResult(
         source=trace.source,
         rank=trace.rank,
@@ -86,8 +87,8 @@ def _analyze(trace: Trace, device: int | None, step: str | None, range: str | No
         devices=tuple(analysis.result for analysis in devices),
         environment=describe_environment(trace),
         predicted_by=trace.predicted_by,
-        host=describe_host(trace),
-        sampled=None if trace.predicted_by else sampled_step(trace),
+        host=host,
+        sampled=None if trace.predicted_by else sampled_step(trace, host),
         origin=trace.origin or UNSET,
         step_source=trace.step_source or UNSET,
         period=trace.period or UNSET,

@@ -1,21 +1,28 @@
-"""Host time of a program that runs nothing on a GPU, by loading, ops and the rest, and activity of its threads."""
+"""The host as a device: activity of the thread of the steps in a program that runs nothing on a GPU."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from statistics import median
+from collections.abc import Mapping
 from typing import Literal
 
 import numpy as np
+from msgspec import Struct
 
-from overlapscope.analysis.figures import Window
+from overlapscope.analysis.average import average, without_warm_up
+from overlapscope.analysis.figures import Period, Window
 from overlapscope.analysis.grouping import distinct, rows_by
 from overlapscope.analysis.host import loading
-from overlapscope.analysis.host_results import HostPlain, HostStep, HostUse, OpTime, ThreadUse
+from overlapscope.analysis.host_program import known_step, with_plain
+from overlapscope.analysis.host_results import OpTime, ThreadUse
 from overlapscope.analysis.missing_ops import recorded_launches
 from overlapscope.analysis.periods import is_step, judged_steps
-from overlapscope.analysis.plain_step import measured
-from overlapscope.base.intervals import I64, Intervals, covered, cut, intersect, subtract, union
+from overlapscope.analysis.results import HostUse
+from overlapscope.analysis.timeline import Ran, lengths
+from overlapscope.analysis.timeline import measured as figures_of
+from overlapscope.base.intervals import EMPTY, I64, Intervals, covered, cut, intersect, subtract, union
+from overlapscope.base.kept import kept
+from overlapscope.catalog.causes import CommCause, IdleCause
+from overlapscope.trace.host_ops import is_collective_range, starts_collective
 from overlapscope.trace.lost import GPU_OPS
 from overlapscope.trace.model import HostEvents, Trace
 
@@ -24,67 +31,121 @@ ALONE = "_SingleProcessDataLoaderIter"
 """Part of the name of a loader that makes batches on the thread that asks for them."""
 
 
-def describe_host(trace: Trace) -> HostUse | None:
-    """Return the host's time in each step, on the thread that marks the steps, without the recorder's warm-up.
+class HostTimeline(Struct, frozen=True, eq=False):
+    """Steps on the host, and when ops and collectives ran in them."""
+
+    thread: int
+    """Thread that marks the steps."""
+    names: tuple[str, ...]
+    """Names of the marked steps; empty if none is marked."""
+    starts: I64
+    ends: I64
+    """Ends of the steps; without steps, of the whole recording."""
+    collectives: HostEvents
+    """Collectives from the first step to the last."""
+    ran: Ran
+    """Ops of that thread outside loading as compute, except those that only start a collective."""
+    loading: Intervals
+    """Times inside the DataLoader's next."""
+
+    def periods(self) -> tuple[Period, ...]:
+        """Return the figures of each step."""
+        ns = lengths(self.ran, self.starts, self.ends)
+        loading_ns = covered(subtract(self.loading, self.ran.comm), self.starts, self.ends).tolist()
+        return tuple(
+            _period(self.names[row] if self.names else "window", start, end, loading_ns[row], each)
+            for row, (start, end) in enumerate(zip(self.starts.tolist(), self.ends.tolist(), strict=True))
+            for each in [{name: int(length[row]) for name, length in ns.items()}]
+        )
+
+
+def _period(name: str, start: int, end: int, loading_ns: int, ns: Mapping[str, int]) -> Period:
+    buckets, engines, overlap = figures_of(ns)
+    return Period(
+        name=name,
+        window=Window(start_ns=start, end_ns=end),
+        span_ns=end - start,
+        buckets=buckets,
+        engines=engines,
+        overlap=overlap,
+        exposed_copy_by_cause={},
+        exposed_comm_by_cause={CommCause.UNKNOWN: buckets.exposed_comm_ns},
+        exposed_other_by_cause={},
+        idle_by_cause={IdleCause.DATA_LOADING: loading_ns, IdleCause.PYTHON: buckets.idle_ns - loading_ns},
+        partial=False,
+    )
+
+
+@kept()
+def host_timeline(trace: Trace) -> HostTimeline | None:
+    """Return the steps on the thread that marks them, without the recorder's warm-up.
 
     Without steps, it is the whole recording of the thread with the most ops. The result is None if the host recorded
-    nothing, or if something ran on a GPU, even if only lost events show it.
+    neither.
     """
-    if len(trace.gpu_ops) or GPU_OPS & {*trace.damage.impossible_by} or len(recorded_launches(trace)[0]):
-        return None
     notes = trace.annotations.take(judged_steps(trace))
-    if not len(notes) and is_step(trace.annotations).any():
-        return None
     if len(notes):
         thread = int(notes.thread[0])
         notes = notes.take(notes.thread == thread)
-        names = [notes.name(row) for row in range(len(notes))]
         starts, ends = notes.start_ns, notes.end_ns
-    elif len(trace.cpu_ops):
+    elif len(trace.cpu_ops) and not is_step(trace.annotations).any():
         threads, counts = np.unique(trace.cpu_ops.thread, return_counts=True)
         thread = int(threads[np.argmax(counts)])
-        names, starts, ends = [], trace.cpu_ops.start_ns.min(keepdims=True), trace.cpu_ops.end_ns.max(keepdims=True)
+        starts, ends = trace.cpu_ops.start_ns.min(keepdims=True), trace.cpu_ops.end_ns.max(keepdims=True)
     else:
         return None
-    windows = union(starts, ends)
-    loads = loading(trace)
-    mine = loads.take(loads.thread == thread)
-    waited = union(mine.start_ns, mine.end_ns)
-    ops = trace.cpu_ops.take(trace.cpu_ops.thread == thread)
-    worked = subtract(union(ops.start_ns, ops.end_ns), waited)
-    loading_ns, ops_ns = covered(waited, starts, ends), covered(worked, starts, ends)
-    steps = tuple(
-        HostStep(
-            name=name,
-            window=Window(start_ns=start, end_ns=end),
-            span_ns=end - start,
-            loading_ns=load,
-            ops_ns=op,
-            rest_ns=end - start - load - op,
-        )
-        for name, start, end, load, op in zip(
-            names or ["window"], starts.tolist(), ends.tolist(), loading_ns.tolist(), ops_ns.tolist(), strict=True
-        )
-    )
+    ops, loads = _ops_of(trace, thread), _loads_of(trace, thread)
+    waited = union(loads.start_ns, loads.end_ns)
+    works = ops.take(~ops.named(lambda name: starts_collective(name) or name == "record_param_comms"))
+    compute = subtract(union(works.start_ns, works.end_ns), waited)
     # A loop that calls `profiler.step()` after its work opens a step after the last iteration, which holds nothing.
-    if len(steps) > 1 and not steps[-1].ops_ns + steps[-1].loading_ns and any(step.ops_ns for step in steps[:-1]):
-        steps = steps[:-1]
-        windows = union(starts[:-1], ends[:-1])
-    return HostUse(
-        by_steps=bool(names),
-        steps=steps,
-        loader=_loader(mine),
-        ops=_by_name(ops, intersect(worked, windows)),
-        threads=_threads(trace, windows, thread),
-        plain=_plain(trace, steps) if names else None,
-    )
+    worked_ns, loaded_ns = covered(compute, starts, ends), covered(waited, starts, ends)
+    if len(notes) > 1 and not worked_ns[-1] + loaded_ns[-1] and worked_ns.any():
+        notes, starts, ends = notes.take(np.arange(len(notes) - 1)), starts[:-1], ends[:-1]
+    begin, end = int(starts.min()), int(ends.max())
+    collectives = trace.annotations.take(trace.annotations.named(is_collective_range))
+    collectives = collectives.take((collectives.start_ns >= begin) & (collectives.end_ns <= end))
+    comm = union(collectives.start_ns, collectives.end_ns)
+    ran = Ran(compute, comm, EMPTY, EMPTY, EMPTY, EMPTY, begin, end)
+    names = tuple(notes.name(row) for row in range(len(notes)))
+    return HostTimeline(thread, names, starts, ends, collectives, ran, waited)
 
 
-def _plain(trace: Trace, steps: Sequence[HostStep]) -> HostPlain | None:
-    plain = measured(trace.plain_steps, round(median(step.span_ns for step in steps)), trace.host_activity)
-    if plain is None:
+def describe_host(trace: Trace) -> HostUse | None:
+    """Return the host's time in each step, and in an average one.
+
+    The result is None if the host recorded nothing, or if something ran on a GPU, even if only lost events show it.
+    """
+    if len(trace.gpu_ops) or GPU_OPS & {*trace.damage.impossible_by} or len(recorded_launches(trace)[0]):
         return None
-    return HostPlain(step_ns=plain.step_ns, low_ns=plain.low_ns, high_ns=plain.high_ns)
+    timeline = host_timeline(trace)
+    if timeline is None:
+        return None
+    steps = timeline.periods()
+    judged = [*without_warm_up(range(len(steps)), [step.span_ns for step in steps])]
+    per_step = average(steps, judged)
+    assert per_step is not None
+    windows = union(timeline.starts[judged], timeline.ends[judged])
+    ops = _ops_of(trace, timeline.thread)
+    use = HostUse(
+        by_steps=bool(timeline.names),
+        steps=steps,
+        per_step=per_step,
+        loader=_loader(_loads_of(trace, timeline.thread)),
+        ops=_by_name(ops, intersect(timeline.ran.compute, windows)),
+        threads=_threads(trace, windows, timeline.thread),
+    )
+    step = known_step(trace, per_step.span_ns) if timeline.names else None
+    return use if step is None else with_plain(use, step, trace.host_activity)
+
+
+def _ops_of(trace: Trace, thread: int) -> HostEvents:
+    return trace.cpu_ops.take(trace.cpu_ops.thread == thread)
+
+
+def _loads_of(trace: Trace, thread: int) -> HostEvents:
+    loads = loading(trace)
+    return loads.take(loads.thread == thread)
 
 
 def _loader(loads: HostEvents) -> Literal["none", "own-thread", "workers"]:

@@ -6,14 +6,14 @@ are None, and the trust checks say why.
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Annotated, Literal
 
 import msgspec
 from msgspec import UNSET, UnsetType
 
 from overlapscope.analysis.figures import Buckets, Engines, Overlap, Period, PerStep, Window
 from overlapscope.analysis.group_results import CopyGroup, Evidence, HostStall, KernelGroup, NetOverlap
-from overlapscope.analysis.host_results import HostUse, SampledStep
+from overlapscope.analysis.host_results import OpTime, SampledStep, ThreadUse
 from overlapscope.analysis.trust_results import Environment, Trust
 from overlapscope.catalog.buckets import bucket_of
 from overlapscope.catalog.causes import WORK_UNKNOWN, Subject
@@ -148,6 +148,13 @@ def missing_ns(figures: Device | Period | PerStep) -> int:
     return sum(missing_by_cause(figures).values())
 
 
+def host_parts(step: Period | PerStep | Plain) -> dict[str, int]:
+    """Return the parts of a step on the host by name, which add up to it: `ops`, `communication`, and idle causes."""
+    buckets = step.buckets
+    assert buckets is not None
+    return {"ops": buckets.compute_ns, "communication": buckets.exposed_comm_ns, **step.idle_by_cause}
+
+
 def partition(figures: Device | Period) -> dict[str, int]:
     """Return the buckets by their names for readers; they add up to the span.
 
@@ -156,6 +163,38 @@ def partition(figures: Device | Period) -> dict[str, int]:
     parts = {bucket_of(name).name: ns for name, ns in figures.buckets.named().items()}
     missing = {bucket_of(cause).name: ns for cause, ns in missing_by_cause(figures).items()}
     return parts | {"idle": parts["idle"] - missing_ns(figures)} | missing
+
+
+class HostUse(msgspec.Struct, frozen=True, kw_only=True):
+    """The host as a device, in a program that runs nothing on a GPU: ops compute, collectives communicate.
+
+    Idle time is that of the thread of the steps outside of both, by its cause: `data-loading` in the DataLoader's next,
+    or else `python`, with anything that the profiler doesn't record.
+    """
+
+    by_steps: bool
+    """False if no steps are marked; then the only one of `steps` is the whole recording."""
+    steps: Annotated[tuple[Period, ...], msgspec.Meta(min_length=1)]
+    per_step: PerStep
+    """An average step as recorded."""
+    plain: Plain | None = None
+    """An average step without the profiler, with the recorded step's shares as far as no sample shows others; None if
+    its length is unknown."""
+    loader: Literal["none", "own-thread", "workers"]
+    """Maker of the DataLoader's batches: no loader, the thread that marks the steps, or worker processes."""
+    ops: tuple[OpTime, ...]
+    """Outermost ops on that thread, in the judged steps, outside loading, the longest first, at most 20 names."""
+    threads: tuple[ThreadUse, ...]
+    """Threads in the judged steps: the thread of the steps first, then the busiest."""
+
+    @property
+    def judged(self) -> tuple[Period, ...]:
+        """Steps that `per_step` is the average of."""
+        return self.steps[self.per_step.first : self.per_step.first + self.per_step.steps]
+
+    def frame(self, *, recorded: bool = False) -> PerStep | Plain:
+        """Return the step that reports are about: without the profiler if its length is known, else as recorded."""
+        return self.per_step if recorded or self.plain is None else self.plain
 
 
 class TraceResult(msgspec.Struct, frozen=True, kw_only=True):

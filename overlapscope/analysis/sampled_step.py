@@ -7,20 +7,29 @@ from collections import Counter
 from overlapscope.analysis.host_lines import HostLine, host_lines, main_stacks
 from overlapscope.analysis.host_results import LineTime, SampledStep
 from overlapscope.analysis.host_sampled import amounts, step_ns
-from overlapscope.base.kept import kept
+from overlapscope.analysis.results import HostUse, host_parts
 from overlapscope.catalog.causes import IdleCause
 from overlapscope.trace.host_activity import HostActivity
 from overlapscope.trace.model import Trace
 
 _MOST_LINES = 20
+_SHOWN = (IdleCause.DATA_LOADING, IdleCause.PYTHON)
+"""Causes that the recording itself shows of a host without a GPU."""
 
 
-@kept()
-def sampled_step(trace: Trace) -> SampledStep | None:
-    """Return the launching thread's time by line and by cause; None without samples and facts."""
+def sampled_step(trace: Trace, host: HostUse | None = None) -> SampledStep | None:
+    """Return the launching thread's time by line and by cause; None without samples and facts.
+
+    Without a GPU, it is the step on the host (`host`) that is divided.
+    """
     activity = trace.host_activity
     if activity is None:
         return None
+    if host is not None:
+        frame = host.frame()
+        waits = {cause: ns for cause, ns in frame.idle_by_cause.items() if ns and cause not in _SHOWN}
+        whole_ns = sum(host_parts(frame).values())
+        return SampledStep(step_ns=whole_ns, lines=_lines(activity, whole_ns), by_cause=waits)
     facts, step = activity.facts, step_ns(trace)
     by_cause = {str(amount.cause): round(amount.share * step) for amount in amounts(activity)}
     if facts.gc_pause_ns and facts.span_ns:

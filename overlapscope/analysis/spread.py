@@ -9,8 +9,7 @@ from msgspec import Struct
 
 from overlapscope.analysis.average import judged_steps
 from overlapscope.analysis.figures import Period
-from overlapscope.analysis.host_results import HostStep, HostUse
-from overlapscope.analysis.results import Device
+from overlapscope.analysis.results import Device, HostUse, host_parts
 from overlapscope.base.median import median_ns
 
 LONG = 1.5
@@ -40,8 +39,8 @@ def of_device(device: Device) -> Spread | None:
 
 
 def of_host(host: HostUse) -> Spread | None:
-    """Return the spread of steps on the host; None if there are fewer than two."""
-    return _spread([step.span_ns for step in host.steps], [_host_parts(step) for step in host.steps])
+    """Return the spread of the judged steps on the host, as recorded; None if there are fewer than two."""
+    return _spread([step.span_ns for step in host.judged], [host_parts(step) for step in host.judged])
 
 
 def _spread(spans: Sequence[int], parts: Sequence[Mapping[str, int]]) -> Spread | None:
@@ -76,7 +75,3 @@ def _parts(step: Period) -> dict[str, int]:
         **{f"memory work of the GPU ({cause})": ns for cause, ns in step.exposed_other_by_cause.items()},
         **{f"idle time ({cause})": ns for cause, ns in step.idle_by_cause.items()},
     }
-
-
-def _host_parts(step: HostStep) -> dict[str, int]:
-    return {"loading data": step.loading_ns, "ops": step.ops_ns, "Python and other code outside ops": step.rest_ns}

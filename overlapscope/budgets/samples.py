@@ -5,7 +5,6 @@ A `Series` has the values of a metric in them; `Spent` has mean times, for reaso
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from math import fsum
 from operator import attrgetter, mul
@@ -18,9 +17,7 @@ from overlapscope.analysis.average import judged_steps, without_warm_up
 from overlapscope.analysis.figures import COPIES_MATTER_FROM, Period
 from overlapscope.analysis.group_results import CopyGroup
 from overlapscope.analysis.groups import says_bandwidth
-from overlapscope.analysis.host_results import HostUse
-from overlapscope.analysis.results import Device
-from overlapscope.analysis.timeline import measured
+from overlapscope.analysis.results import Device, HostUse
 from overlapscope.base.words import percent
 from overlapscope.budgets.metrics import DIRECTIONS, METRICS, Blame, Direction, Metric, Moved, Sample, copy_ns
 from overlapscope.catalog.causes import (
@@ -137,27 +134,10 @@ def _moved(device: Device, moved_by: Callable[[CopyGroup], tuple[float, float]])
 
 
 def of_host(host: HostUse, *, skip: int = 0) -> tuple[Sample, ...]:
-    """Return the steps to judge of a program without GPU activity. A GPU would have been idle during all of them."""
+    """Return the steps to judge of a program without GPU activity."""
     steps = host.steps if host.by_steps else ()
-    samples = []
-    for number in without_warm_up(range(min(skip, len(steps)), len(steps)), [step.span_ns for step in steps]):
-        step = steps[number]
-        buckets, engines, overlap = measured(defaultdict(int, idle=step.span_ns))
-        period = Period(
-            name=step.name,
-            window=step.window,
-            span_ns=step.span_ns,
-            buckets=buckets,
-            engines=engines,
-            overlap=overlap,
-            exposed_copy_by_cause={},
-            exposed_comm_by_cause={},
-            exposed_other_by_cause={},
-            idle_by_cause={IdleCause.DATA_LOADING: step.loading_ns},
-            partial=False,
-        )
-        samples.append(Sample(step.name, period, {}))
-    return tuple(samples)
+    judged = without_warm_up(range(min(skip, len(steps)), len(steps)), [step.span_ns for step in steps])
+    return tuple(Sample(steps[number].name, steps[number], {}) for number in judged)
 
 
 class Spent(Struct, frozen=True):

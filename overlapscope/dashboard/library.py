@@ -249,12 +249,9 @@ class Library:
 
 
 def _summary(section: DeviceReport) -> TraceSummary:
-    host = section.trace.host
-    length_ns = None
+    length_ns = section.host_step_ns if section.host_steps else None
     if section.usable and section.device is not None and section.steps:
         length_ns = section.device.span_ns
-    elif host is not None and host.by_steps:
-        length_ns = sum(step.span_ns for step in host.steps) // len(host.steps)
     return TraceSummary(judge(section), "" if length_ns is None else duration(length_ns))
 
 

@@ -25,7 +25,7 @@ from overlapscope.errors import OverlapscopeError
 from overlapscope.report import charts, host_view, lists
 from overlapscope.report.charts import by_cause
 from overlapscope.report.page import DeviceReport
-from overlapscope.report.tables import host_tables
+from overlapscope.report.tables import host_steps, host_tables
 from overlapscope.report.verdict import judge
 
 _SIGNS = {"good": "✓", "fair": "!", "poor": "✕", "recorded": "●"}
@@ -145,11 +145,12 @@ def unusable(context: PageContext) -> Component:
         else empty("Nothing ran on a GPU in this recording."),
         empty(["To record again: ", dmc.Code("overlapscope run train.py"), " sets all that is needed."]),
     )
+    shown = (*host_tables(context.section), host_steps(context.section))
     return dmc.Stack(
         [
             verdict(context, context.section),
             *([why] if context.section.trace.host is None else []),
-            *(table_panel(context, _shortened(table)) for table in host_tables(context.section) if table.rows),
+            *(table_panel(context, _shortened(table)) for table in shown if table.rows),
             *host(context),
         ],
         maw=1500,
@@ -229,7 +230,8 @@ def host(context: PageContext) -> list[Component]:
     """Return the sampled lines of a step as a flame graph and a table whose rows open findings, if there are any."""
     section, sampled = context.section, context.section.host
     if sampled is None:
-        return []
+        missing = host_view.why_no_lines(section)
+        return [empty(missing)] if missing else []
     overview, rows = context.url.href("overview"), host_view.rows(section, sampled)
     return [
         panel(

@@ -15,13 +15,13 @@ import numpy as np
 from msgspec import Struct
 
 from overlapscope.analysis.grouping import rows_by
-from overlapscope.analysis.periods import is_step
+from overlapscope.analysis.host_use import host_timeline
+from overlapscope.analysis.periods import judged_steps
 from overlapscope.base.intervals import I64, Bool, begins_after_all, contains, union
 from overlapscope.base.kept import kept
-from overlapscope.trace.host_ops import starts_collective
+from overlapscope.trace.host_ops import is_collective_range, starts_collective
 from overlapscope.trace.model import HostEvents, Trace
 
-_COLLECTIVE = re.compile(r"(?:gloo|mpi|ucc|xccl):\w+")
 _WAITED_NS = 20_000
 """Minimum time without ops before a collective's end for a wait."""
 NOTICED_NS = 50_000
@@ -33,21 +33,6 @@ _AUTOGRAD = ("autograd::", "torch::autograd")
 _PARTS_OF_NAME = re.compile(r"c10d::|gloo:|mpi:|ucc:|xccl:|_base|_tensor|_into|_coalesced|_")
 _RUN_AS = {"reducescatter": "allreduce"}
 """Collectives that gloo runs as another one, whose name the range has (`ProcessGroupGloo.cpp`)."""
-
-
-def is_collective(notes: HostEvents) -> Bool:
-    """Return a mask of the ranges that are collectives."""
-    return notes.named(lambda name: _COLLECTIVE.fullmatch(name) is not None)
-
-
-def collectives_of(trace: Trace) -> HostEvents:
-    """Return the collectives from the first step to the last."""
-    notes = trace.annotations
-    steps, collectives = notes.take(is_step(notes)), notes.take(is_collective(notes))
-    if not len(steps):
-        return steps
-    begin, end = int(steps.start_ns.min()), int(steps.end_ns.max())
-    return collectives.take((collectives.start_ns >= begin) & (collectives.end_ns <= end))
 
 
 class HostWait(NamedTuple):
@@ -95,7 +80,7 @@ def find_host_collectives(trace: Trace) -> HostCollectives:
     if started is None:
         raise NotStarted("it does not show which ops started its collectives.")
     threads = np.unique(trace.cpu_ops.thread[started])
-    steps = trace.annotations.take(is_step(trace.annotations))
+    steps = trace.annotations.take(judged_steps(trace))
     if len(threads) != 1 or (steps.thread != threads[0]).any():
         raise NotStarted("several threads start its collectives, so their order is unknown.")
     ops = trace.cpu_ops.take(trace.cpu_ops.thread == threads[0])
@@ -111,8 +96,9 @@ def _started(trace: Trace) -> tuple[HostEvents, I64 | None]:
     The backend takes collectives in the order in which they were started. Those started before the recording have no
     op, those that began after it no range.
     """
-    notes, judged = trace.annotations, collectives_of(trace)
-    ranges = notes.take(is_collective(notes))
+    notes, timeline = trace.annotations, host_timeline(trace)
+    ranges = notes.take(notes.named(is_collective_range))
+    judged = ranges.take(np.arange(0)) if timeline is None else timeline.collectives
     ops = _outermost(trace.cpu_ops, np.flatnonzero(trace.cpu_ops.named(lambda name: name.startswith("c10d::"))))
     op_kinds = [kind_of(trace.cpu_ops.name(row)) for row in ops.tolist()]
     range_kinds = [kind_of(ranges.name(row)) for row in range(len(ranges))]

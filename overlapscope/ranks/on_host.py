@@ -14,16 +14,16 @@ import numpy as np
 from msgspec.structs import replace
 
 from overlapscope.analysis.average import average, without_warm_up
-from overlapscope.analysis.figures import Period, PerStep, Window
+from overlapscope.analysis.figures import Period, PerStep
+from overlapscope.analysis.host_use import host_timeline
 from overlapscope.analysis.periods import is_step
-from overlapscope.analysis.timeline import Ran, lengths, measured, when_ran
+from overlapscope.analysis.timeline import lengths, measured
 from overlapscope.analysis.trust import judge_host
 from overlapscope.base.columns import mask_of, pick
 from overlapscope.base.intervals import EMPTY, I64, subtract
-from overlapscope.catalog.causes import COPY_CAUSES, IDLE_CAUSES, CommCause, IdleCause
+from overlapscope.catalog.causes import COPY_CAUSES, IDLE_CAUSES
 from overlapscope.errors import UnreadableTrace
 from overlapscope.ranks.host_causes import host_causes
-from overlapscope.ranks.host_collectives import collectives_of, is_collective
 from overlapscope.ranks.kernels import step_numbers
 from overlapscope.ranks.messages import on_host as messages_on_host
 from overlapscope.ranks.reduced import (
@@ -37,7 +37,8 @@ from overlapscope.ranks.reduced import (
 )
 from overlapscope.reading.own_period import without_period
 from overlapscope.reading.shapes import ITEM_BYTES, read_inputs
-from overlapscope.trace.model import HostEvents, Kind, Trace
+from overlapscope.trace.host_ops import is_collective_range
+from overlapscope.trace.model import HostEvents, Trace
 
 HOST = -1
 """Device of a rank without a GPU."""
@@ -72,15 +73,15 @@ def reduce_host(trace: Trace) -> ReducedRank | None:
     if trace.devices:
         return None
     trace = with_possible_rank(trace)
-    steps, collectives = trace.annotations.take(is_step(trace.annotations)), collectives_of(trace)
-    _check_marked(trace, steps)
-    if not len(steps) or not len(collectives):
+    timeline = host_timeline(trace)
+    _check_marked(trace)
+    if timeline is None or not timeline.names or not len(timeline.collectives):
         return None
-    begin, end = int(steps.start_ns.min()), int(steps.end_ns.max())
-    ran = replace(_ran(trace, collectives), start_ns=begin, end_ns=end)
+    ran, collectives = timeline.ran, timeline.collectives
+    begin, end = ran.start_ns, ran.end_ns
     window = {name: int(ns[0]) for name, ns in lengths(ran, np.array([begin]), np.array([end])).items()}
     buckets, engines, overlap = measured(window)
-    periods = _periods(steps, ran)
+    periods = timeline.periods()
     # The host's part of the last step has an end of its own, unlike a device's, so it is judged, too.
     judged = without_warm_up(range(len(periods)), [period.span_ns for period in periods])
     figures = _steps(periods, judged)
@@ -118,9 +119,10 @@ def reduce_host(trace: Trace) -> ReducedRank | None:
     )
 
 
-def _check_marked(trace: Trace, steps: HostEvents) -> None:
+def _check_marked(trace: Trace) -> None:
     """Raise UnreadableTrace for collectives without marked steps, as periods of ranks may differ."""
-    if (not len(steps) or trace.period is not None) and is_collective(trace.annotations).any():
+    marked = trace.period is None and is_step(trace.annotations).any()
+    if not marked and trace.annotations.named(is_collective_range).any():
         raise UnreadableTrace(
             trace.source,
             "was recorded without a GPU, and has collectives but no steps; call profiler.step() after each iteration, "
@@ -128,39 +130,7 @@ def _check_marked(trace: Trace, steps: HostEvents) -> None:
         )
 
 
-def _ran(trace: Trace, collectives: HostEvents) -> Ran:
-    """Return when collectives ran, and ops that do more than to start one."""
-    ops = trace.cpu_ops.take(~trace.cpu_ops.named(lambda name: _STARTS_COLLECTIVE.fullmatch(name) is not None))
-    kinds = np.repeat(np.array([Kind.COMM, Kind.COMPUTE], np.int8), [len(collectives), len(ops)])
-    starts = np.concatenate((collectives.start_ns, ops.start_ns))
-    ends = np.concatenate((collectives.end_ns, ops.end_ns))
-    return when_ran(kinds, starts, ends)
-
-
-def _periods(steps: HostEvents, ran: Ran) -> list[Period]:
-    ns = lengths(ran, steps.start_ns, steps.end_ns)
-    periods = []
-    for row, (start, end) in enumerate(zip(steps.start_ns.tolist(), steps.end_ns.tolist(), strict=True)):
-        buckets, engines, overlap = measured({name: int(each[row]) for name, each in ns.items()})
-        periods.append(
-            Period(
-                name=steps.name(row),
-                window=Window(start_ns=start, end_ns=end),
-                span_ns=end - start,
-                buckets=buckets,
-                engines=engines,
-                overlap=overlap,
-                exposed_copy_by_cause={},
-                exposed_comm_by_cause={CommCause.UNKNOWN: buckets.exposed_comm_ns},
-                exposed_other_by_cause={},
-                idle_by_cause={IdleCause.UNKNOWN: buckets.idle_ns},
-                partial=False,
-            )
-        )
-    return periods
-
-
-def _average(judged: list[Period]) -> PerStep | None:
+def _average(judged: Sequence[Period]) -> PerStep | None:
     """Return the average step without causes, because no GPU idled."""
     step = average(judged, range(len(judged)))
     if step is None:
@@ -168,7 +138,7 @@ def _average(judged: list[Period]) -> PerStep | None:
     return replace(step, exposed_copy_by_cause={}, exposed_comm_by_cause={}, idle_by_cause={})
 
 
-def _steps(steps: list[Period], judged: Sequence[int]) -> StepFigures:
+def _steps(steps: Sequence[Period], judged: Sequence[int]) -> StepFigures:
     return StepFigures(
         names=tuple(step.name for step in steps),
         judged=mask_of(np.array(judged, np.int64), len(steps)),

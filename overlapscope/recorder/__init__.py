@@ -9,8 +9,8 @@
 - Profiler: `session` is a run of it, helped by `all_threads`, `cupti`, `event_notes`, `gc_marks`, `memory_guard`
   and `open_ranges`. `program_profilers` handles the program's own.
 - Steps: `step_marks` says which marks end steps. Without marks, `automatic_steps` finds steps: `step_sources` reports
-  calls, and `step_choice` chooses among them. `step_times` times steps. `program_steps` counts them in a program that
-  is watched rather than recorded, by `optimizer_steps`.
+  calls, and `step_choice` chooses among them. `step_times` times steps, and `pace` clocks all of them. `program_steps`
+  counts them in a program that is watched rather than recorded, by `optimizer_steps`.
 - Host: `sampling` takes stacks and facts of the host in steps after the recording.
 - Files: `trace_file` writes them, with the facts of `metadata`, and `claims` locks them.
 - Data races: `hazards` finds them, and `race_words` states their number.

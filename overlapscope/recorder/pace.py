@@ -130,7 +130,7 @@ class Pace:
         lengths = sorted(self._lengths)
         low_ns, high_ns = lengths[len(lengths) // _TENTH], lengths[-1 - len(lengths) // _TENTH]
         most = f", most {between(low_ns, high_ns)}" if len(lengths) >= 2 * _TENTH else ""
-        recorded = f"; while recorded {duration(median_ns(recorded_ns))}" if recorded_ns else ""
+        recorded = f"; while recorded, {duration(median_ns(recorded_ns))} in the median" if recorded_ns else ""
         steps = plural(self.steps, "step")
         return f"{steps} in {duration(self.span_ns)}, median {duration(median_ns(lengths))}{most}{recorded}."
 

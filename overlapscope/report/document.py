@@ -74,6 +74,7 @@ def _part(part: DeviceReport, page: Page) -> Iterator[Block]:
     if part.device is None or verdict.level == "unusable":
         yield from _filled(tables.host_tables(part, most=None if page.verbose else _MOST_ROWS))
         yield from host_view.blocks(part)
+        yield from detail("steps", _filled([tables.host_steps(part)]))
     else:
         if part.strip is not None:
             yield model.StripBlock(partial(strip.draw, part.strip, part.unit, beside_plain=part.is_plain))
@@ -229,7 +230,8 @@ def trust(part: DeviceReport) -> Section:
     """Return a box with the checks of the trace."""
     checks = tables.checks(part, passed=part.page.verbose)
     block = replace(checks, title="") if checks.rows else Text("Every check of the trace passed.")
-    return panel(f"Trust: {part.trace.trust.verdict}", block)
+    # Figures on a GPU are unusable, those on the host are not.
+    return panel(f"Trust: {'no GPU' if part.trace.host is not None else part.trace.trust.verdict}", block)
 
 
 def details(part: DeviceReport, analysis: DeviceAnalysis | None, *, titled: bool) -> Iterator[Block]:
@@ -246,6 +248,7 @@ def details(part: DeviceReport, analysis: DeviceAnalysis | None, *, titled: bool
     if part.device is not None and part.usable:
         yield from _device_tables(part, part.device)
     yield from _filled(tables.host_tables(part, most=None if part.page.verbose else _MOST_ROWS))
+    yield from _filled([tables.host_steps(part)])
 
 
 def _charts(part: DeviceReport, analysis: DeviceAnalysis | None) -> Iterator[Chart]:

@@ -38,9 +38,14 @@ _NOT_HOST: Final = (IdleCause.UNKNOWN, IdleCause.PROFILER_OVERHEAD)
 _INSIDE = "sys._current_frames"
 
 
+_NO_LINES = (
+    "There is no table of lines, because no stacks were sampled. `overlapscope run` samples them for a few seconds "
+    "after the recorded steps; a program that ends sooner, runs a profiler of its own, or takes over 2 s a step has "
+    "none."
+)
 LEGEND = (
     "Each function is below its caller, as wide as its share of the step. Your own code is colored, by line; libraries "
-    "are gray. Parts that mostly wait are hatched. A click on a part enlarges it."
+    "are gray. Parts in which the thread mostly sleeps are hatched. A click on a part enlarges it."
 )
 
 
@@ -54,13 +59,21 @@ class LineRow(Struct, frozen=True):
 
 
 def blocks(section: DeviceReport) -> Iterator[Block]:
-    """Yield sentences, the flame graph and the table; nothing without samples."""
+    """Yield sentences, the flame graph and the table; without samples of a program that uses no GPU, the reason."""
     host = section.host
     if host is None:
+        if missing := why_no_lines(section):
+            yield Text(missing, tone="muted")
         return
     yield from map(Text, sentences(section, host))
     yield Chart(f"trace-{section.number}-host", TITLE, lambda dark: flame_graph(host, dark), note=LEGEND, wide=True)
     yield table(rows(section, host), host)
+
+
+def why_no_lines(section: DeviceReport) -> str:
+    """Return why a report on a program that uses no GPU has no table of lines; empty for others."""
+    sampled = section.trace.sampled
+    return _NO_LINES if section.trace.host is not None and (sampled is None or not sampled.lines) else ""
 
 
 def sentences(section: DeviceReport, host: SampledHost) -> tuple[str, ...]:
@@ -137,8 +150,8 @@ def table(rows: Sequence[LineRow], host: SampledHost) -> Table:
         column.text("calls", lambda row: _calls(row.line), width=170, flexible=True, spare=1),
         column.time("time", unit, lambda row: host.time_ns(row.line.samples)),
         column.share("%", lambda row: row.line.samples, lambda _: host.samples, id="share", width=70),
-        column.time("running", unit, lambda row: host.time_ns(row.line.running), short="running"),
-        column.time("waiting", unit, lambda row: host.time_ns(row.line.samples - row.line.running), short="waiting"),
+        column.time("runnable", unit, lambda row: host.time_ns(row.line.running), short="runnable"),
+        column.time("asleep", unit, lambda row: host.time_ns(row.line.samples - row.line.running), short="asleep"),
         column.text("finding", lambda row: row.finding, when=any(row.finding for row in rows), width=110),
         column.text("file", lambda row: row.line.file, width=230, extra=True),
         title="Lines of a step",
@@ -214,5 +227,5 @@ def _hover(part: FlamePart, host: SampledHost, unit: Unit) -> str:
     return (
         f"{escape(part.function or 'other parts, each below 0.5%', 120)}{where}"
         f"<br>{unit.text(host.time_ns(part.samples))} a step ({share(part.samples, host.samples)}), "
-        f"{unit.text(host.time_ns(part.samples - part.running))} of it waiting"
+        f"{unit.text(host.time_ns(part.samples - part.running))} of it asleep"
     )

@@ -1,91 +1,108 @@
-"""Sentences on the host's part of a step, for programs without GPU activity."""
+"""Sentences on a step of the host, for programs without GPU activity."""
 
 from __future__ import annotations
 
-from overlapscope.analysis.host_results import HostUse, LineTime, SampledStep
-from overlapscope.base.words import clean, duration, listed, share
+from typing import Final
+
+from overlapscope.analysis.host_results import LineTime
+from overlapscope.analysis.results import HostUse
+from overlapscope.base.words import bare_shares, clean, duration, listed
 from overlapscope.catalog.causes import IDLE, IdleCause
+from overlapscope.catalog.ops import op_words
 from overlapscope.report.losses import WORTH_SAYING
+from overlapscope.report.page import DeviceReport
 
-_LOADER = {
-    "none": "",
-    "own-thread": "The thread of the steps makes the batches itself, so loading never runs beside its ops: use "
-    "num_workers.",
-    "workers": "Workers make the batches; loading is what the thread of the steps still waits for them.",
-}
-
-_WAITS = {
+_WORDS: Final = {
+    "ops": "in ops",
+    "communication": "in communication",
+    IdleCause.DATA_LOADING: "loading data",
     IdleCause.GIL_WAIT: "waiting for Python's lock, which another thread holds",
     IdleCause.FILE_IO: "reading and writing files",
     IdleCause.PREEMPTED: "waiting for a CPU",
     IdleCause.CPU_THROTTLED: "stopped by the CPU quota",
     IdleCause.GC_PAUSE: "in Python's garbage collector",
+    IdleCause.PYTHON: "elsewhere, such as in Python",
 }
-"""Activity of the thread of the steps, by cause."""
-_PARTS = (("loading", "loading data"), ("ops", "in ops"), ("rest", "elsewhere, such as in Python"))
-"""Parts of the host's time as recorded."""
+"""Parts of a step on the host (`results.host_parts`)."""
+_LOADER: Final = {
+    "none": "",
+    "own-thread": "The thread of the steps makes the batches itself, so loading never runs beside its ops: use "
+    "num_workers.",
+    "workers": "Workers make the batches; loading is what the thread of the steps still waits for them.",
+}
+_LOOP = 0.95
+"""A function or line with this share of a step is its loop, and no place to start."""
 
 
-def host_sentence(host: HostUse) -> str:
-    """Return the host's time in a sentence.
+def host_words(part: str) -> str:
+    """Return a part of a step in words; a cause of another version by its name."""
+    return _WORDS.get(part, clean(part, 40))
 
-    Example: `A step takes 12.3 ms on the host: 40.0% loading data, 55.0% in ops, 5.0% elsewhere.`
+
+def host_sentence(section: DeviceReport, use: HostUse) -> str:
+    """Return the parts of a step in a sentence, the longest first, without those that would show as less than 0.1%.
+
+    Example: `A step takes 12.3 ms: 55.0% in ops, 40.0% loading data and 5.0% elsewhere, such as in Python.`
     """
-    total = sum(step.span_ns for step in host.steps)
-    what = "A step takes" if host.by_steps else "The recording, in which no step is marked, takes"
-    average = " on average" if len(host.steps) > 1 else ""
-    parts = [(sum(getattr(step, f"{part}_ns") for step in host.steps), description) for part, description in _PARTS]
-    description = ", ".join(f"{share(ns, total)} {word}" for ns, word in parts)
-    return f"{what} {duration(total // len(host.steps))} on the host{average}: {description}."
+    parts = section.host_parts
+    what = "A step takes" if use.by_steps else "The recording, in which no step is marked, takes"
+    shares = dict(zip(parts, bare_shares([*parts.values()], section.host_step_ns), strict=True))
+    longest = sorted((name for name, share in shares.items() if share != "< 0.1"), key=lambda name: -parts[name])
+    words = [f"{shares[name]}% {host_words(name)}" for name in longest]
+    return f"{what} {duration(section.host_step_ns)}{f': {listed(words)}' if words else ''}."
 
 
-def sampled_sentence(step: SampledStep | None) -> str:
-    """Return the costliest function and the waits of an average step without the profiler; empty without samples."""
-    if step is None:
+def lost_parts(section: DeviceReport) -> dict[str, int]:
+    """Return the parts of a step that a program can save: loading data, waits and communication."""
+    return {name: ns for name, ns in section.host_parts.items() if name not in ("ops", IdleCause.PYTHON)}
+
+
+def remedy(section: DeviceReport, use: HostUse, least_ns: float) -> str:
+    """Return what to do about the largest loss, if it is that large, then about the costliest code."""
+    lost = lost_parts(section)
+    loss = max(lost, key=lambda name: lost[name], default="")
+    loads = lost.get(IdleCause.DATA_LOADING, 0) >= WORTH_SAYING * section.host_step_ns
+    of_loss = _of_loss(loss, use) if loss and lost[loss] >= least_ns else ""
+    advice = [of_loss, _start(section, use), _LOADER[use.loader] if loads else ""]
+    return " ".join(dict.fromkeys(filter(None, advice)))
+
+
+def _of_loss(name: str, use: HostUse) -> str:
+    if name == "communication":
+        return "`overlapscope ranks` compares all ranks, and tells waiting for another rank from transfer."
+    if name == IdleCause.DATA_LOADING:
+        return _LOADER[use.loader]
+    return next((IDLE[cause].remedy for cause in IDLE if cause == name), "")
+
+
+def _start(section: DeviceReport, use: HostUse) -> str:
+    """Return the code to begin with: the costliest place, or without samples the costliest op."""
+    parts, place = section.host_parts, _place(section)
+    ops_ns, rest_ns = parts.get("ops", 0), parts.get(IdleCause.PYTHON, 0)
+    if place is not None and place[2] < _LOOP * section.host_step_ns:
+        return f"Start with {place[0]} ({place[1]}): a step can become at most {duration(place[2])} shorter."
+    if max(lost_parts(section).values(), default=0) >= max(ops_ns, rest_ns):
         return ""
-    parts = [f"{duration(ns)} {words}" for ns, words, _ in _spent(step)]
-    return f" Without the profiler, a step spends {listed(parts)}." if parts else ""
+    if use.ops and ops_ns > rest_ns:
+        longest = use.ops[0]
+        return (
+            f"Start with the ops: {clean(op_words(longest.op), 80)} takes {duration(section.of_ops(longest.time_ns))}."
+        )
+    return "" if place is not None else "overlapscope run shows which lines take the time elsewhere."
 
 
-def lost_part(host: HostUse, sampled: SampledStep | None) -> float:
-    """Return the share of the time that loading data or the longest kind of wait takes."""
-    part = sum(step.loading_ns for step in host.steps) / max(sum(step.span_ns for step in host.steps), 1)
-    if sampled is None:
-        return part
-    return max(part, max(sampled.by_cause.get(cause, 0) for cause in _WAITS) / max(sampled.step_ns, 1))
+def _place(section: DeviceReport) -> tuple[str, str, int] | None:
+    """Return the function with the most samples, its costliest line, and its part of a step; None without samples.
 
-
-def remedy(host: HostUse, sampled: SampledStep | None) -> str:
-    """Return the first thing to do, and a sentence on the DataLoader."""
-    return " ".join(filter(None, (_first_to_do(host, sampled), _LOADER[host.loader])))
-
-
-def _first_to_do(host: HostUse, sampled: SampledStep | None) -> str:
-    """Return what to do about the largest part of a step, or where it is; empty if that is loading data."""
-    count, spent = len(host.steps), [] if sampled is None else _spent(sampled)
-    loading, ops, rest = (sum(getattr(step, f"{part}_ns") for step in host.steps) // count for part, _ in _PARTS)
-    if spent and ((sampled is not None and sampled.lines) or spent[0][0] >= max(loading, ops, rest)):
-        return spent[0][2]
-    if host.ops and ops > max(loading, rest):
-        longest = host.ops[0]
-        return f"Start with the ops: {clean(longest.op, 80)} takes {duration(longest.time_ns // count)}."
-    return "" if loading >= rest else "overlapscope run shows which lines take the time elsewhere."
-
-
-def _spent(step: SampledStep) -> list[tuple[int, str, str]]:
-    """Return the costliest function and the waits, the longest first, each with its time and what to do about it."""
+    A function with nearly all of a step is its loop, of which the costliest line says more.
+    """
     functions: dict[tuple[str, str], list[LineTime]] = {}
-    for line in step.lines:
+    for line in section.trace.sampled.lines if section.trace.sampled is not None else ():
         functions.setdefault((line.line.rpartition(":")[0], line.function), []).append(line)
-    spent = [
-        (ns, words, IDLE[cause].remedy)
-        for cause, words in _WAITS.items()
-        if (ns := step.by_cause.get(cause, 0)) and ns >= WORTH_SAYING * step.step_ns
-    ]
-    if functions:
-        lines = max(functions.values(), key=lambda lines: sum(line.time_ns for line in lines))
-        ns, first = sum(line.time_ns for line in lines), max(lines, key=lambda line: line.time_ns)
-        name = clean(first.function if len(lines) > 1 else first.calls or first.function, 80)
-        place = f"in {name} ({'mostly ' if len(lines) > 1 else ''}{clean(first.line, 80)})"
-        spent.append((ns, place, f"Start with {name}: a step can become at most {duration(ns)} shorter."))
-    return sorted(spent, key=lambda part: -part[0])
+    if not functions:
+        return None
+    lines = max(functions.values(), key=lambda lines: sum(line.time_ns for line in lines))
+    first, whole_ns = max(lines, key=lambda line: line.time_ns), sum(line.time_ns for line in lines)
+    if len(lines) > 1 and whole_ns < _LOOP * section.host_step_ns:
+        return clean(first.function, 80), f"mostly {clean(first.line, 80)}", whole_ns
+    return clean(first.calls or first.function, 80), clean(first.line, 80), first.time_ns

@@ -12,8 +12,12 @@ from typing import Literal
 import msgspec
 
 from overlapscope.analysis import TraceAnalysis
+from overlapscope.analysis.figures import Period, PerStep
+from overlapscope.analysis.host_program import with_plain
 from overlapscope.analysis.jobs import mixture
-from overlapscope.analysis.results import Device, TraceResult
+from overlapscope.analysis.plain_step import from_user
+from overlapscope.analysis.results import Device, HostUse, Plain, TraceResult, host_parts
+from overlapscope.analysis.sampled_step import sampled_step
 from overlapscope.base.saved import Tool, decode, encode
 from overlapscope.base.shown import Shown
 from overlapscope.errors import UsageError
@@ -66,7 +70,7 @@ def build(
     """
     if plain_step_ns is not None and scope != "window":
         raise UsageError("--plain-step is for whole recordings; leave out either it, or --step and --range.")
-    done = tuple(analyses)
+    done = tuple(_with_step(analysis, plain_step_ns) for analysis in analyses)
     programs = [find_program(analysis, plain_step_ns) if scope == "window" else None for analysis in done]
     return joined(done, programs, scope=scope, replayed=replayed)
 
@@ -78,6 +82,18 @@ def joined(
     findings = find_all(analyses, programs, scope=scope, replayed=replayed)
     results = [analysis.result for analysis in analyses]
     return Report(traces=tuple(map(_with_plain, results, programs)), findings=findings, notes=mixture(results))
+
+
+def _with_step(analysis: TraceAnalysis, user_step_ns: int | None) -> TraceAnalysis:
+    """Return the analysis of a recording without a GPU for a step time that the user passed; others unchanged."""
+    result = analysis.result
+    if user_step_ns is None or result.host is None:
+        return analysis
+    if not result.host.by_steps:
+        raise UsageError(f"{result.source}: no step is marked in it, so leave out --plain-step.")
+    host = with_plain(result.host, from_user(user_step_ns), analysis.trace.host_activity)
+    sampled = sampled_step(analysis.trace, host)
+    return msgspec.structs.replace(analysis, result=msgspec.structs.replace(result, host=host, sampled=sampled))
 
 
 def _with_plain(result: TraceResult, program: PlainProgram | None) -> TraceResult:
@@ -137,11 +153,28 @@ def from_json(data: bytes) -> Report:
     report = decode(data, Report)
     if not report.traces:
         raise msgspec.ValidationError("Expected a trace - at `$.traces`")
+    for host in (trace.host for trace in report.traces if trace.host is not None):
+        _check_host(host)
     for device in report.devices:
         _check_steps(device)
         if device.plain is not None and device.plain.program is not None:
             _check_steps(device.plain.program)
     return report
+
+
+def _check_host(host: HostUse) -> None:
+    """Check the steps of a host as read from JSON.
+
+    Raises:
+        msgspec.ValidationError: The parts of a step don't add up to it, or the average step is not of its steps.
+    """
+    lengths: list[tuple[Period | PerStep | Plain, int]] = [(step, step.span_ns) for step in host.steps]
+    lengths.append((host.per_step, host.per_step.span_ns))
+    lengths += [] if host.plain is None else [(host.plain, host.plain.step_ns)]
+    if any(step.buckets is None or sum(host_parts(step).values()) != length_ns for step, length_ns in lengths):
+        raise msgspec.ValidationError("Expected parts that add up to the step - at `host`")
+    if not 0 < len(host.judged) == host.per_step.steps:
+        raise msgspec.ValidationError("Expected the numbers of steps - at `host.per_step`")
 
 
 def _check_steps(device: Device) -> None:

@@ -6,12 +6,13 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import PurePath
 
 from msgspec import Struct, field
+from msgspec.structs import replace
 
 from overlapscope.analysis import TraceAnalysis
 from overlapscope.analysis.average import in_frame
 from overlapscope.analysis.host_lines import main_stacks
 from overlapscope.analysis.host_sampled import step_ns
-from overlapscope.analysis.results import Device, PlainOrigin, TraceResult
+from overlapscope.analysis.results import Device, PlainOrigin, TraceResult, host_parts
 from overlapscope.analysis.strip import Strip
 from overlapscope.base.words import Unit, clean, unit_for
 from overlapscope.report.model import Report, of_plain
@@ -101,7 +102,7 @@ class DeviceReport(Struct, frozen=True):
     @property
     def unit(self) -> Unit:
         """The unit for all times of the device."""
-        return unit_for(self.device.span_ns if self.device else 0)
+        return unit_for(self.device.span_ns if self.device else self.host_step_ns)
 
     def unit_of(self, part_ns: int) -> Unit:
         """Return the unit for a part: the device's unit, or a smaller unit for a far shorter part."""
@@ -117,7 +118,32 @@ class DeviceReport(Struct, frozen=True):
     def host(self) -> SampledHost | None:
         """Sampled stacks of the process, for its first device; None if there are none."""
         first = self.device is None or self.device.device == self.trace.devices[0].device
-        return self.page.sampled.get(self.number) if first and self.page.scope == "window" else None
+        sampled = self.page.sampled.get(self.number) if first and self.page.scope == "window" else None
+        return sampled if sampled is None or self.trace.host is None else replace(sampled, step_ns=self.host_step_ns)
+
+    @property
+    def host_parts(self) -> dict[str, int]:
+        """Parts of a step on the host in a program without GPU activity, without those of no time."""
+        use = self.trace.host
+        parts = {} if use is None else host_parts(use.frame(recorded=self.page.recorded))
+        return {name: ns for name, ns in parts.items() if ns}
+
+    @property
+    def host_step_ns(self) -> int:
+        """Length of that step, to which its parts add up; 0 for a program with GPU activity."""
+        return sum(self.host_parts.values())
+
+    @property
+    def host_steps(self) -> int | None:
+        """Number of the recorded steps that it is an average of; None without steps."""
+        use = self.trace.host
+        return use.per_step.steps if use is not None and use.by_steps else None
+
+    def of_ops(self, recorded_ns: int) -> int:
+        """Return the part of that step for some of the time in ops in all judged steps of the recording."""
+        use = self.trace.host
+        whole_ns = 0 if use is None else sum(step.buckets.compute_ns for step in use.judged)
+        return round(recorded_ns * self.host_parts.get("ops", 0) / whole_ns) if whole_ns else 0
 
     @property
     def findings(self) -> tuple[Finding, ...]:

@@ -29,9 +29,10 @@ def steps_sentence(step_spread: spread.Spread | None, trace: TraceResult, device
         # The average is already known, and the median adds something only if it differs.
         two = abs(step_spread.mean_ns - step_spread.median_ns) > _APART * step_spread.median_ns
         middle = f" ({duration(step_spread.median_ns)} in the median)" if two else ""
-        sentences.append(
-            f"All figures are averages of {plural(step_spread.count, 'step')}, which take {length}{middle}."
-        )
+        averages = f"The {plural(step_spread.count, 'judged step')} of the recording"
+        if device is not None:
+            averages = f"All figures are averages of {plural(step_spread.count, 'step')}, which"
+        sentences.append(f"{averages} take {length}{middle}.")
         # With two steps, neither is typical.
         if step_spread.long and step_spread.count > 2:
             few = "1 of them takes" if step_spread.long == 1 else f"{step_spread.long:,} of them take"

@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import PurePath
 from statistics import median
 from typing import TypeVar
 
 from msgspec.structs import replace
 
-from overlapscope.analysis.figures import efficiency_shown, hidden_copy_shown
-from overlapscope.analysis.host_results import HostStep, HostUse, ThreadUse
+from overlapscope.analysis.figures import Period, efficiency_shown, hidden_copy_shown
+from overlapscope.analysis.host_results import ThreadUse
 from overlapscope.analysis.results import Device, TraceResult, missing_ns, partition
+from overlapscope.analysis.results import host_parts as parts_of
 from overlapscope.base.marks import MAIN_THREAD
 from overlapscope.base.words import (
     Unit,
@@ -25,16 +26,16 @@ from overlapscope.base.words import (
     duration,
     percent,
     plural,
-    share,
     shares_by_name,
     unit_for,
 )
-from overlapscope.catalog.causes import WORK_UNKNOWN
+from overlapscope.catalog.causes import WORK_UNKNOWN, IdleCause
 from overlapscope.catalog.checks import check_by_id
 from overlapscope.catalog.ops import op_words
 from overlapscope.documents import columns as column
 from overlapscope.documents.columns import NAME_LIMIT, ColumnOf
 from overlapscope.documents.table import Column, Table, Tone, rows, table_of, words
+from overlapscope.report.host_words import host_words
 from overlapscope.report.lists import FEW
 from overlapscope.report.page import DeviceReport, Page
 from overlapscope.rules.finding import Finding
@@ -53,7 +54,7 @@ def summary(page: Page) -> Table:
     """Return a row per device, all in the same unit."""
     sections = list(page.sections())
     if all(section.trace.host is not None for section in sections):
-        return _summary_of_hosts(page)
+        return _summary_of_hosts(sections, source_names(page))
     unit = unit_for(max((section.device.span_ns for section in sections if section.device), default=0))
     names = source_names(page)
     what = "step" if all(section.steps for section in sections if section.device) else "time"
@@ -180,32 +181,33 @@ def _largest(causes: Iterable[tuple[int, str]]) -> list[tuple[int, str]]:
     return sorted(causes, key=lambda item: (-item[0], item[1]))
 
 
-def _summary_of_hosts(page: Page) -> Table:
-    """Return one row for each trace of a program that used no GPU: an average step of each, in one unit."""
-    names = zip(source_names(page), page.report.traces, strict=True)
-    hosts = [(name, trace.host) for name, trace in names if trace.host is not None]
-    unit = unit_for(max(sum(step.span_ns for step in host.steps) // len(host.steps) for _, host in hosts))
-
-    def mean(part: Callable[[HostStep], int]) -> Callable[[tuple[str, HostUse]], int]:
-        return lambda item: sum(map(part, item[1].steps)) // len(item[1].steps)
-
+def _summary_of_hosts(sections: Sequence[DeviceReport], names: Sequence[str]) -> Table:
+    """Return one row for each trace of a program that used no GPU: a step of each, in one unit."""
+    unit = unit_for(max(section.host_step_ns for section in sections))
+    each = [section.host_parts for section in sections]
+    columns: Iterator[ColumnOf[DeviceReport]] = _host_columns(unit, each, lambda section: section.host_parts)
     return table_of(
-        hosts,
-        _trace_column(lambda item: item[0]),
-        column.count("steps", lambda item: len(item[1].steps) if item[1].by_steps else None),
-        column.time("step", unit, mean(lambda step: step.span_ns)),
-        *_host_parts(unit, mean),
+        sections,
+        _trace_column(lambda section: names[section.number]),
+        column.count("steps", lambda section: section.host_steps),
+        *columns,
         title="Traces",
     )
 
 
-def _host_parts(unit: Unit, of: Callable[[Callable[[HostStep], int]], Callable[[T], int]]) -> tuple[ColumnOf[T], ...]:
-    """Return the columns of the parts of steps on the host; `of` applies a part to an item."""
-    return (
-        column.time("loading", unit, of(lambda step: step.loading_ns), short="loading"),
-        column.time("ops", unit, of(lambda step: step.ops_ns), short="ops"),
-        column.time("neither", unit, of(lambda step: step.rest_ns), short="neither"),
-    )
+def _host_columns(
+    unit: Unit, each: Sequence[Mapping[str, int]], of: Callable[[T], Mapping[str, int]]
+) -> Iterator[ColumnOf[T]]:
+    """Yield the columns of steps on the host and of their parts, which add up to them; `each` has those of all rows."""
+    always = {"loading": IdleCause.DATA_LOADING, "ops": "ops", "elsewhere": IdleCause.PYTHON}
+    others = sorted({name for parts in each for name, ns in parts.items() if ns} - {*always.values()})
+
+    def time(name: str) -> Callable[[T], int]:
+        return lambda item: of(item).get(name, 0)
+
+    yield column.time("step", unit, lambda item: sum(of(item).values()))
+    for title, name in (*always.items(), *((clean(name, 40), name) for name in others)):
+        yield column.time(title, unit, time(name), short=title)
 
 
 def steps(section: DeviceReport, device: Device) -> Table:
@@ -297,13 +299,29 @@ def _thread_words(thread: ThreadUse) -> str:
     return clean(thread.name, NAME_LIMIT) or f"thread {thread.thread}"
 
 
+def host_parts(section: DeviceReport) -> Table:
+    """Return the partition of a step on the host, or of the recording if no step is marked."""
+    use, parts, unit = section.trace.host, section.host_parts, section.unit
+    if use is None:
+        return Table("Host", ())
+    thread = next((_thread_words(thread) for thread in use.threads if thread.steps), "")
+    on = f", on {thread}" if thread else ""
+    title, whole = (f"Where a step goes{on}", "step") if use.by_steps else (f"Where the time goes{on}", "all")
+    shares = dict(zip(parts, bare_shares([*parts.values()], section.host_step_ns), strict=True))
+    lines = [
+        (host_words(name), unit.number(ns), shares[name])
+        for ns, name in _largest((ns, name) for name, ns in parts.items())
+    ]
+    return _parts(title, unit, [*lines, (whole, unit.number(section.host_step_ns), "100")], total=True)
+
+
 def host_tables(section: DeviceReport, *, most: int | None = None) -> list[Table]:
-    """Return the steps, ops and threads of a trace without GPU activity, at most `most` rows of each."""
-    host, sampled = section.trace.host, section.trace.sampled
-    if host is None:
+    """Return the parts, ops and threads of a trace without GPU activity, at most `most` rows of each."""
+    use, sampled = section.trace.host, section.trace.sampled
+    if use is None:
         return []
-    unit = unit_for(max(step.span_ns for step in host.steps))
-    total = sum(step.span_ns for step in host.steps)
+    unit, whole_ns, count = section.unit, section.host_step_ns, use.per_step.steps
+    a_step = "a step" if use.by_steps else "all"
 
     def brief(table: Table) -> Table:
         hidden = len(table.rows[most:]) if most is not None else 0
@@ -311,19 +329,12 @@ def host_tables(section: DeviceReport, *, most: int | None = None) -> list[Table
             table, rows=table.rows[:most], note=f"Add -v for {plural(hidden, 'more row')}." if hidden else ""
         )
 
-    steps = table_of(
-        host.steps,
-        column.text("step", lambda step: step.name, flexible=True, heads=True),
-        column.time("time", unit, lambda step: step.span_ns),
-        *_host_parts(unit, lambda part: part),
-        title="Steps on the host",
-    )
     ops = table_of(
-        host.ops,
+        use.ops,
         column.text("outermost op", lambda op: op_words(op.op), flexible=True, heads=True),
-        column.count("count", lambda op: op.count),
-        column.time("time", unit, lambda op: op.time_ns, short=unit.name),
-        column.figure("share", lambda op: share(op.time_ns, total)),
+        column.count("count", lambda op: op.count, among=count),
+        column.time("time", unit, lambda op: section.of_ops(op.time_ns), short=f"{unit.name} {a_step}"),
+        column.share("%", lambda op: section.of_ops(op.time_ns), lambda _: whole_ns),
         title="Ops on the host",
     )
     lines = table_of(
@@ -331,18 +342,24 @@ def host_tables(section: DeviceReport, *, most: int | None = None) -> list[Table
         sampled.lines if section.host is None and sampled is not None else (),
         column.text("line", lambda line: line.line, flexible=True, heads=True),
         column.text("calls", lambda line: line.calls, flexible=True),
-        column.time("time a step", unit, lambda line: line.time_ns, short=unit.name),
+        column.time("time", unit, lambda line: line.time_ns, short=f"{unit.name} {a_step}"),
         title="Lines on the host, sampled without the profiler",
     )
+    recorded_ns = sum(step.span_ns for step in use.judged)
     threads = table_of(
-        host.threads,
-        column.text(
-            "thread",
-            lambda thread: _thread_words(thread) + ", which runs the steps" * (thread.steps and host.by_steps),
-            heads=True,
-        ),
-        column.time("in ops", unit, lambda thread: thread.busy_ns),
-        column.figure("share", lambda thread: share(thread.busy_ns, total)),
-        title="Threads",
+        [thread for thread in use.threads if not thread.steps],
+        column.text("other thread", _thread_words, heads=True),
+        column.share("% of a step in ops", lambda thread: thread.busy_ns, lambda _: recorded_ns),
+        title="Other threads",
     )
-    return [brief(table) for table in (steps, lines, ops, threads)]
+    return [host_parts(section), *map(brief, (lines, ops, threads))]
+
+
+def host_steps(section: DeviceReport) -> Table:
+    """Return each step on the host as recorded."""
+    use = section.trace.host
+    if use is None or not use.by_steps:
+        return Table("Steps", ())
+    name: ColumnOf[Period] | None = column.text("recorded step", lambda step: step.name, flexible=True, heads=True)
+    parts = _host_columns(unit_for(max(step.span_ns for step in use.steps)), [*map(parts_of, use.steps)], parts_of)
+    return table_of(use.steps, name, *parts, title="Steps on the host, as recorded")

@@ -8,9 +8,8 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from overlapscope.analysis import spread
-from overlapscope.analysis.host_results import HostUse
 from overlapscope.analysis.plain_step import takes
-from overlapscope.analysis.results import Device, missing_ns
+from overlapscope.analysis.results import Device, HostUse, Plain, missing_ns
 from overlapscope.base.words import between, capital, clean, duration, listed, saved_between, share
 from overlapscope.catalog import devices
 from overlapscope.report import host_words, losses, net_overlap
@@ -22,8 +21,8 @@ from overlapscope.rules.finding import HARDLY, Finding
 from overlapscope.trace.lost import CAUSES, FIGURES, Part, part_words
 
 Level = Literal["good", "fair", "poor", "unknown", "recorded", "unusable"]
-"""`unknown` if the lost time reaches from good to poor, since the profiler's part of it is unknown; `recorded` if the
-figures are of a recording although the program without the profiler is known, and judged."""
+"""`unknown` if the lost time may reach from good to poor, as the profiler's part of it or waits are unknown; `recorded`
+if the figures are of a recording although the program without the profiler is known, and judged."""
 
 GOOD_BELOW = 0.05
 """Lost time, as a share of the judged time, below which the level is good."""
@@ -315,13 +314,17 @@ def plain_sentence(section: DeviceReport) -> str:
     plain, what = device.plain, "a step" if section.steps else "all that was recorded"
     if plain is None:
         return _interval_sentence(section, device, what)
-    length = takes(plain.step_ns, plain.low_ns, plain.high_ns, plain.origin)
-    if section.is_plain:
-        recorded = f"in the recording {what} takes {duration(plain.recorded_step_ns)}"
-        if _too_short(section):
-            recorded += ", and the GPU works for longer than that, so the length that you passed can't be right"
-        return f"This is the program without the profiler, where {what} takes {length}; {recorded}."
+    wrong = ", and the GPU works for longer than that, so the length that you passed can't be right"
     why = "" if section.page.recorded else " The recording cannot be replayed."
+    return _frame_sentence(plain, what, section.is_plain, wrong if _too_short(section) else "", why)
+
+
+def _frame_sentence(plain: Plain, what: str, is_plain: bool, doubt: str = "", why: str = "") -> str:
+    """Return which program the figures are of, and how long `what` takes in both."""
+    length = takes(plain.step_ns, plain.low_ns, plain.high_ns, plain.origin)
+    if is_plain:
+        recorded = f"in the recording {what} takes {duration(plain.recorded_step_ns)}{doubt}"
+        return f"This is the program without the profiler, where {what} takes {length}; {recorded}."
     return f"This is the recording. Without the profiler {what} takes {length}.{why}"
 
 
@@ -336,27 +339,26 @@ def _interval_sentence(section: DeviceReport, device: Device, what: str) -> str:
 # -- Programs without GPU activity -----------------------------------------------------------------
 
 
-def _of_host(section: DeviceReport, host: HostUse, reasons: str) -> Verdict:
-    """Return the verdict on a program without a GPU, which can save the time of loading data and of waits."""
-    sampled, recorded = section.trace.sampled, host_words.host_sentence(host)
-    steps = steps_sentence(spread.of_host(host) if host.by_steps else None, section.trace)
-    # Lines say more than the parts of the recording.
-    by_line, spends = sampled is not None and bool(sampled.lines), host_words.sampled_sentence(sampled).lstrip()
+def _of_host(section: DeviceReport, use: HostUse, reasons: str) -> Verdict:
+    """Return the verdict on a program without a GPU, which can save the time of loading, waits and communication."""
+    step_ns, recorded = section.host_step_ns, section.page.recorded and use.plain is not None
+    least_ns = GOOD_BELOW * step_ns
+    level = _level(sum(host_words.lost_parts(section).values()) / max(1, step_ns))
+    if level == "good" and section.trace.sampled is None:
+        # Waits show in no op and in no Python.
+        level, reasons = "unknown", f"{reasons} Without samples of the host it is unknown how much of a step is waits."
+    elif level == "good" and step_ns - section.host_parts.get("ops", 0) >= least_ns:
+        level = "fair"
+    remedy = host_words.remedy(section, use, least_ns)
+    plain = "This is the recording; a step without the profiler was not timed." if use.by_steps else ""
+    if use.plain is not None:
+        plain = _frame_sentence(use.plain, "a step", not section.page.recorded)
     return Verdict(
-        _level(host_words.lost_part(host, sampled)),
+        "recorded" if recorded else level,
         section.title,
-        spends if by_line else recorded,
-        why="" if by_line else spends,
-        remedy=host_words.remedy(host, sampled),
-        plain=" ".join(filter(None, (recorded if by_line else "", _host_plain_sentence(host)))),
-        doubt=reasons,
-        steps=steps,
+        host_words.host_sentence(section, use),
+        remedy=f"Next: {remedy}" if remedy and not recorded else "",
+        plain=plain,
+        doubt=reasons.strip(),
+        steps=steps_sentence(spread.of_host(use) if use.by_steps else None, section.trace),
     )
-
-
-def _host_plain_sentence(host: HostUse) -> str:
-    """Return the step time without the profiler; empty if the recorder didn't measure it."""
-    if host.plain is None:
-        return ""
-    length = takes(host.plain.step_ns, host.plain.low_ns, host.plain.high_ns, "measured")
-    return f"This is the recording. Without the profiler a step takes {length}."

@@ -17,6 +17,7 @@ _REDUCER = re.compile(r".*distributed(\.ddp)?(\.|::)reducer::")
 _OPERATOR = re.compile(r"\w+::|\w*Backward\d*$|autograd::")
 _COLLECTIVES = frozenset({"c10d", "_c10d_functional", "_c10d_functional_autograd", "c10d_functional"})
 """Namespaces of collectives."""
+_COLLECTIVE_RANGE = re.compile(r"(?:gloo|mpi|ucc|xccl):\w+")
 _BOOKKEEPING = _COLLECTIVES | {"autograd", "inductor", "prim", "prims", "profiler", "torch"}
 """Namespaces of ops that arrange other work."""
 _METADATA = re.compile(
@@ -61,6 +62,11 @@ def is_reducer(name: str) -> bool:
 def starts_collective(name: str) -> bool:
     """Return whether an op is a collective, or starts one."""
     return name.partition("::")[0] in _COLLECTIVES
+
+
+def is_collective_range(name: str) -> bool:
+    """Return whether a range is the work of a collective on the host, on a thread of its backend."""
+    return _COLLECTIVE_RANGE.fullmatch(name) is not None
 
 
 def may_run_python(name: str) -> bool:

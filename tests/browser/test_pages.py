@@ -263,7 +263,7 @@ def test_several_traces_are_listed_with_their_verdicts(page: Page, odd: Path, se
     rows = page.locator("#traces-rows tr")
     expect(rows).to_have_count(2)
     expect(rows.filter(has_text="kernel")).to_contain_text("nothing is copied")
-    expect(rows.filter(has_text="cpu")).to_contain_text("on the host")
+    expect(rows.filter(has_text="cpu")).to_contain_text("in ops")
     check_accessible(page)
     for width in (420, 900):
         page.set_viewport_size({"width": width, "height": 900})
@@ -275,7 +275,7 @@ def test_several_traces_are_listed_with_their_verdicts(page: Page, odd: Path, se
     page.locator(".shell-name").click()
     rows.filter(has_text="cpu").get_by_role("link", name="open").click()
     arrive(page, "overview", "cpu")
-    expect(page.locator("#verdict-text")).to_contain_text("on the host")
+    expect(page.locator("#verdict-text")).to_contain_text("in ops")
 
 
 def test_pages_that_have_nothing_to_show_are_hidden(page: Page, odd: Path, serve_traces: Serve) -> None:

@@ -12,11 +12,11 @@ import overlapscope as ov
 from overlapscope.analysis import analyze_trace
 from overlapscope.analysis.host_results import SampledStep
 from overlapscope.base.saved import MOST, decode, encode
+from overlapscope.catalog.causes import IDLE, IdleCause
 from overlapscope.report.findings import find_all
-from overlapscope.report.host_words import sampled_sentence
-from overlapscope.report.model import build
+from overlapscope.report.model import build, from_json, to_json
 from overlapscope.report.page import Page
-from overlapscope.report.verdict import judge
+from overlapscope.report.verdict import Verdict, judge
 from overlapscope.rules.finding import Finding
 from overlapscope.trace.host_activity import HostActivity, SampledStack, StackFrame, SystemFacts, ThreadStates
 from overlapscope.trace.model import Kind, Trace
@@ -294,6 +294,11 @@ def test_the_engine_is_the_place_of_time_between_nodes() -> None:
 # -- programs without a GPU -----------------------------------------------------------------------
 
 
+def judge_trace(trace: Trace) -> Verdict:
+    [section] = Page(build([analyze_trace(trace)])).sections()
+    return judge(section)
+
+
 def test_a_program_without_a_gpu_gets_its_lines_and_waits() -> None:
     marks = [Host(f"ProfilerStep#{n}", n * STEP, (n + 1) * STEP) for n in range(3)]
     cpu_ops = [Host("aten::mm", n * STEP + MS, n * STEP + 2 * MS) for n in range(3)]
@@ -308,9 +313,12 @@ def test_a_program_without_a_gpu_gets_its_lines_and_waits() -> None:
     lines = [(line.line, line.calls, line.time_ns) for line in sampled_step.lines]
     assert lines == [("train.py:9", "parse", 7500 * US)]
     assert sampled_step.by_cause == {"gil-wait": MS, "preempted": 2 * MS, "gc-pause": 500 * US}
-    sentence = sampled_sentence(sampled_step)
-    assert "Without the profiler, a step spends 7.50 ms in parse (train.py:9), 2.00 ms waiting for a CPU" in sentence
-    assert "1.00 ms waiting for Python's lock, which another thread holds" in sentence
+    verdict = judge_trace(trace)
+    assert verdict.lead == (
+        "A step takes 10.0 ms: 55.0% elsewhere, such as in Python, 20.0% waiting for a CPU, 10.0% in ops, 10.0% "
+        "waiting for Python's lock, which another thread holds and 5.0% in Python's garbage collector."
+    )
+    assert verdict.remedy.endswith("Start with parse (train.py:9): a step can become at most 7.50 ms shorter.")
 
 
 def test_the_costliest_function_comes_before_a_shorter_wait_however_many_lines_it_has() -> None:
@@ -322,18 +330,24 @@ def test_the_costliest_function_comes_before_a_shorter_wait_however_many_lines_i
         facts=SystemFacts(steps=10, span_ns=10 * STEP, gc_pause_ns=20 * MS),
     )
     trace = make_trace(cpu_ops=[Host("aten::mm", MS, 2 * MS)], annotations=marks)
-    [section] = Page(build([analyze_trace(replace(trace, host_activity=sampled))])).sections()
-    verdict = judge(section)
-    first, second = "7.38 ms in tokenize (mostly train.py:7)", "2.00 ms in Python's garbage collector"
-    assert verdict.lead == f"Without the profiler, a step spends {first} and {second}."
-    assert verdict.remedy == "Start with tokenize: a step can become at most 7.38 ms shorter."
+    verdict = judge_trace(replace(trace, host_activity=sampled))
+    start = "Start with tokenize (mostly train.py:7): a step can become at most 7.38 ms shorter."
+    assert verdict.remedy == f"Next: {IDLE[IdleCause.GC_PAUSE].remedy} {start}"
     assert verdict.level == "poor"
 
 
 def test_a_file_may_state_causes_of_another_version_but_no_impossible_times() -> None:
     """Anyone may have changed a report, or another version may have written it."""
     step = SampledStep(step_ns=10 * MS, by_cause={"file-io": MS, "swapped-out": 2 * MS})
-    assert sampled_sentence(step) == " Without the profiler, a step spends 1.00 ms reading and writing files."
+    marks = [Host(f"ProfilerStep#{n}", n * STEP, (n + 1) * STEP) for n in range(3)]
+    report = build([analyze_trace(make_trace(cpu_ops=[Host("aten::mm", 0, 3 * STEP - MS)], annotations=marks))])
+    [section] = Page(from_json(to_json(report).replace(b'"data-loading"', b'"swapped-out"'))).sections()
+    assert section.host_parts == {"ops": 9_666_667, "python": 333_333}
+    renamed = to_json(report).replace(b'"python"', b'"swapped-out"')
+    [section] = Page(from_json(renamed)).sections()
+    assert judge(section).lead.endswith("ms: 96.7% in ops and 3.3% swapped-out.")
+    with pytest.raises(ValidationError, match="parts that add up to the step"):
+        from_json(to_json(report).replace(b"333333", b"333334"))
     for impossible_ns in (-MS, 2 * MOST):
         with pytest.raises(ValidationError):
             decode(encode(replace(step, by_cause={"gil-wait": impossible_ns})), SampledStep)

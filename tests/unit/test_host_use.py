@@ -11,8 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from overlapscope.analysis import analyze_trace
-from overlapscope.analysis.host_results import HostUse
 from overlapscope.analysis.host_use import describe_host
+from overlapscope.analysis.results import HostUse, host_parts
 from overlapscope.commands import main
 from overlapscope.export.chrome_trace import blocks
 from overlapscope.reading import load
@@ -61,22 +61,24 @@ def test_every_nanosecond_of_a_step_is_in_one_part(
     if any(map(working, others)) and not any(inside([*events, *loading], ns) for ns in range(last.start, last.end)):
         steps = others
     for step, shown in zip(steps, host_time.steps, strict=True):
-        each = range(step.start, step.end)
-        assert shown.span_ns == shown.loading_ns + shown.ops_ns + shown.rest_ns == len(each)
-        assert shown.loading_ns == sum(inside(loading, ns) for ns in each)
-        assert shown.ops_ns == sum(inside(events, ns) and not inside(loading, ns) for ns in each)
-    assert sum(op.time_ns for op in host_time.ops) == sum(step.ops_ns for step in host_time.steps)
+        each, parts = range(step.start, step.end), host_parts(shown)
+        assert shown.span_ns == sum(parts.values()) == len(each)
+        assert parts["data-loading"] == sum(inside(loading, ns) for ns in each)
+        assert parts["ops"] == sum(inside(events, ns) and not inside(loading, ns) for ns in each)
+    steps = steps[host_time.per_step.first :]
+    assert len(steps) == len(host_time.judged) == host_time.per_step.steps
+    assert sum(op.time_ns for op in host_time.ops) == sum(host_parts(step)["ops"] for step in host_time.judged)
     # The op that began first, and is the longest of these, gets the time that it covers.
-    total = sum(step.end - step.start for step in steps)
+    judged = range(steps[0].start, steps[-1].end)
     order = sorted((event for event in events if event.thread == 1), key=lambda event: (event.start, -event.end))
-    owners = [next((item.name for item in order if item.start <= ns < item.end), None) for ns in range(total)]
+    owners = [next((item.name for item in order if item.start <= ns < item.end), None) for ns in judged]
     mine = {op.op: op.time_ns for op in host_time.ops}
     for name in "abc":
-        expected = sum(owner == name and not inside(loading, ns) for ns, owner in enumerate(owners))
+        expected = sum(owner == name and not inside(loading, ns) for ns, owner in zip(judged, owners, strict=True))
         assert mine.get(name, 0) == expected
     busy = {thread.thread: thread.busy_ns for thread in host_time.threads}
     for thread in {event.thread for event in events}:
-        assert busy[thread] == sum(inside(events, ns, thread) for ns in range(total))
+        assert busy[thread] == sum(inside(events, ns, thread) for ns in judged)
 
 
 @pytest.mark.parametrize(("name", "loader"), [(NEXT, "own-thread"), (WAIT, "workers"), ("other", "none")])
@@ -90,7 +92,7 @@ def test_without_steps_the_whole_recording_is_looked_at() -> None:
         make_trace(cpu_ops=[Host("aten::mm", 10, 20), Host("aten::add", 30, 35), Host("x", 0, 90, thread=2)])
     )
     assert not host_time.by_steps
-    assert [(step.span_ns, step.ops_ns) for step in host_time.steps] == [(90, 15)]
+    assert [(step.span_ns, step.buckets.compute_ns) for step in host_time.steps] == [(90, 15)]
 
 
 def test_warm_up_steps_are_left_out() -> None:
@@ -138,7 +140,9 @@ def test_analyze_says_where_the_time_goes(tmp_path: Path, capsys: pytest.Capture
     for form in ("text", "markdown", "html"):
         assert main(["analyze", path, "--format", form]) == 0
         printed = " ".join(capsys.readouterr().out.replace("\\", "").split())
-        assert "20.0% loading data, 40.0% in ops, 40.0% elsewhere, such as in Python." in printed
+        assert (
+            "A step takes 10.0 ms: 40.0% in ops, 40.0% elsewhere, such as in Python and 20.0% loading data." in printed
+        )
         assert (
             "use num_workers" in printed
             and "aten::linear" in printed.replace("&#8203;", "")
@@ -164,7 +168,7 @@ def test_the_thread_of_the_steps_is_named(
     content = json.loads(path.read_text())
     path.write_text(json.dumps({**content, "overlapscope": {"threads": threads}}))
     assert main(["analyze", str(path)]) == 0
-    assert f"\n{name}, which runs the steps " in capsys.readouterr().out
+    assert f"\nwhere a step goes, on {name} " in capsys.readouterr().out
     again = load(path)
     (tmp_path / "again.json").write_bytes(b"".join(blocks(again, packed=False)))
     assert load(tmp_path / "again.json").thread_names == again.thread_names
@@ -175,7 +179,7 @@ def test_the_thread_of_the_steps_is_named(
     [
         (1, "lines take the time elsewhere."),
         (2, "Start with the ops: aten::linear takes 4.00 ms."),
-        (7, "in Python. The thr"),
+        (7, "in Python. Next: The thr"),
     ],
 )
 def test_the_largest_part_decides_what_to_do_first(
@@ -192,7 +196,11 @@ def test_the_step_without_the_profiler_is_said(tmp_path: Path, capsys: pytest.Ca
     path.write_text(json.dumps({**content, "overlapscope": {"plain_steps": {"before": side, "after": side}}}))
     assert main(["analyze", str(path)]) == 0
     output = " ".join(capsys.readouterr().out.split())
-    assert "Without the profiler a step takes 10.5 ms (measured, 8.0 to 14.8 ms)." in output
+    assert "A step takes 10.5 ms: 40.0% in ops, 40.0% elsewhere, such as in Python and 20.0% loading data." in output
+    assert (
+        "This is the program without the profiler, where a step takes 10.5 ms (measured, 8.0 to 14.8 ms); in the "
+        "recording a step takes 10.0 ms. The 8 judged steps of the recording take 10.0 ms each."
+    ) in output
 
 
 def test_recordings_without_a_gpu_are_compared_by_their_steps(
@@ -201,7 +209,7 @@ def test_recordings_without_a_gpu_are_compared_by_their_steps(
     paths = [write(tmp_path / f"loading{ms}.json", loading_ms=ms) for ms in (1, 3)]
     assert main(["analyze", *paths]) == 0
     title, first, second, *_ = capsys.readouterr().out.splitlines()
-    assert title.split() == ["trace", "steps", "step", "ms", "loading", "ops", "neither"]
+    assert title.split() == ["trace", "steps", "step", "ms", "loading", "ops", "elsewhere"]
     assert first.split() == ["loading1", "8", "10.00", "1.00", "4.00", "5.00"]
     assert second.split() == ["loading3", "8", "10.00", "3.00", "4.00", "3.00"]
 

@@ -105,7 +105,7 @@ def test_the_flame_graph_has_every_part_inside_its_caller_and_names_as_text(dark
     assert data["parents"] == ["", "0", "0"]
     assert data["labels"][:2] == ["step", "step&lt;b&gt; (known_causes.py:272)"]
     assert data["marker"]["pattern"]["shape"] == ["", "", "/"]
-    assert data["customdata"][2].endswith("4.00 ms a step (40.0%), 4.00 ms of it waiting")
+    assert data["customdata"][2].endswith("4.00 ms a step (40.0%), 4.00 ms of it asleep")
 
 
 def test_the_terminal_shows_the_lines_once(capsysbinary: pytest.CaptureFixture[bytes]) -> None:

@@ -77,7 +77,7 @@ def test_steps_count_from_the_recording_until_the_pace_changes(now: FakeClock) -
 def test_the_sentence_has_all_steps_of_a_long_program(now: FakeClock) -> None:
     pace = clocked(Pace(), now, [10, 20, 20, 40] * 10_000)
     assert pace.sentence([50 * NS_PER_MS]) == (
-        "40,000 steps in 900 s, median 20.0 ms, most 10.0 to 40.0 ms; while recorded 50.0 ms."
+        "40,000 steps in 900 s, median 20.0 ms, most 10.0 to 40.0 ms; while recorded, 50.0 ms in the median."
     )
     assert Pace().sentence([]) is None
 
