@@ -178,8 +178,8 @@ class Network(Struct, frozen=True, eq=False):
         return self.calls.previous
 
 
-class Graph(Network, frozen=True, eq=False, kw_only=True):
-    """A recording's dependency graph, or what interventions made of it."""
+class Graph(Network, frozen=True, eq=False, kw_only=True, weakref=True):
+    """A recording's dependency graph, or what interventions made of it; results of it alone are kept (`base.kept`)."""
 
     trace: Trace
     recorded: RecordedParts

@@ -5,17 +5,19 @@ from __future__ import annotations
 from typing import TypeVar
 
 import numpy as np
+from msgspec import Struct
 from msgspec.structs import replace
 
 from overlapscope.analysis.grouping import distinct
 from overlapscope.analysis.host import on_thread, rows_of
-from overlapscope.base.columns import mask_of
+from overlapscope.base.columns import I32, mask_of
 from overlapscope.base.intervals import Intervals, contains, covered, union
+from overlapscope.base.kept import kept
 from overlapscope.prediction.calibration import Constants
-from overlapscope.prediction.graph import Graph
+from overlapscope.prediction.graph import Graph, RecordedParts, by_thread
 from overlapscope.prediction.overhead import LEFT, MOST_TIMES, event_cost
 from overlapscope.prediction.replay import Replay
-from overlapscope.trace.model import F64, I64, HostEvents
+from overlapscope.trace.model import F64, I64, Bool, HostEvents
 
 H = TypeVar("H", bound=HostEvents)
 _Knots = tuple[I64, F64]
@@ -35,9 +37,8 @@ class HostClock:
         self._origin = int(min(calls.start_ns.min(initial=2**62), graph.items.start_ns.min(initial=2**62)))
         self._knots: dict[int, tuple[I64, F64]] = {}
         for thread, of_thread in graph.by_thread():
-            measured = np.stack([calls.start_ns[of_thread], calls.end_ns[of_thread]], axis=1).ravel()
             moved = np.stack([replayed.call_start_ns[of_thread], replayed.call_end_ns[of_thread]], axis=1).ravel()
-            self._knots[thread] = _with_edges(graph, thread, measured, moved, self._origin)
+            self._knots[thread] = _with_edges(graph, thread, moved, self._origin)
         # Threads without calls follow the thread with the most calls.
         self._main = max(self._knots.values(), key=lambda knots: len(knots[0]), default=None)
 
@@ -79,36 +80,49 @@ def work_inside(graph: Graph, thread: int, rows: I64, when: Intervals) -> I64:
         rows: Its calls, in order.
         when: Times of the recording.
     """
-    its = graph.calls.take(rows)
-    since, before = np.minimum(its.since_ns, its.start_ns), np.maximum(its.before_ns, 0)
-    measured = np.maximum.accumulate(np.stack([since, its.start_ns], axis=1).ravel())
+    measured = _called(graph.recorded, thread, 0)
     length = np.diff(measured)
-    length[::2] = np.minimum(before, length[::2])
+    length[::2] = np.minimum(np.maximum(graph.calls.before_ns[rows], 0), length[::2])
     origin = int(measured[0])
     moved = origin + np.append(0, np.cumsum(length))
-    at, left = _with_edges(graph, thread, measured, moved, origin, work=0)
+    at, left = _with_edges(graph, thread, moved, origin, work=0)
     start, end = (np.rint(np.interp(side - origin, at, left)).astype(np.int64) for side in when)
     return covered(union(start, end), moved[::2] - origin, moved[1::2] - origin)
 
 
-def _edges(graph: Graph, thread: int, called: I64, begins: int) -> tuple[I64, F64, F64]:
-    """Return the instants at which host events of a thread begin or end, and the overhead right before and after each.
+class _Segments(Struct, frozen=True, eq=False):
+    """Stretches between instants at which host events of a thread begin or end, in order."""
 
-    Args:
-        graph: The recording's graph.
-        thread: Thread of the events.
-        called: Starts and ends of the graph's calls of this thread, in turn.
-        begins: 0 if the first of them is a start, 1 if it is an end.
+    edge_ns: I64
+    """The instants, one more than there are stretches."""
+    place: I32
+    """The last start or end of a call before each stretch; -1 for none."""
+    added_ns: F64
+    """Overhead of recording in each stretch."""
+    in_call: Bool
+    """True for a stretch inside a runtime call."""
 
-    Returns:
-        `(instants, overhead before, overhead after)`, in order.
+
+@kept()
+def _called(recorded: RecordedParts, thread: int, work: int) -> I64:
+    """Return the measured starts and ends of a thread's calls, in turn, each no earlier than the one before.
+
+    If `work` is 0, the starts and ends are those of the work before the calls.
     """
-    trace = graph.trace
+    its = recorded.calls.take(dict(by_thread(recorded))[thread])
+    sides = (its.start_ns, its.end_ns) if work else (np.minimum(its.since_ns, its.start_ns), its.start_ns)
+    return np.maximum.accumulate(np.stack(sides, axis=1).ravel())
+
+
+@kept()
+def _segments(recorded: RecordedParts, thread: int, work: int) -> _Segments:
+    """Return the stretches between a thread's events and the instants of `_called`."""
+    trace, called = recorded.trace, _called(recorded, thread, work)
     op_ns, call_ns, around_ns, frame_ns = event_cost(trace, Constants())
-    kept = mask_of(graph.calls.row, len(trace.runtime_calls))
+    in_graph = mask_of(recorded.calls.row, len(trace.runtime_calls))
     rows = rows_of(trace.runtime_calls, thread)
-    parts = [(called, *_outside(len(called), around_ns, begins))]
-    other = trace.runtime_calls.take(rows[~kept[rows]])
+    parts = [(called, *_outside(len(called), around_ns, 1 - work))]
+    other = trace.runtime_calls.take(rows[~in_graph[rows]])
     for table, outside, inside in (
         (other, around_ns, call_ns),
         (trace.cpu_ops.take(rows_of(trace.cpu_ops, thread)), op_ns, 0.0),
@@ -123,44 +137,45 @@ def _edges(graph: Graph, thread: int, called: I64, begins: int) -> tuple[I64, F6
     at, before, after = (np.concatenate(column) for column in zip(*parts, strict=True))
     # An event that ends where another begins comes first, and a call's edge bounds the work on either side.
     order = np.argsort(at, kind="stable")
-    return at[order], before[order], after[order]
+    at, before, after = at[order], before[order], after[order]
+    place = np.searchsorted(called, at[:-1], side="right") - 1
+    in_call = contains(on_thread(trace.runtime_calls, thread), at[:-1])
+    return _Segments(at, place.astype(np.int32), after[:-1] + before[1:], in_call)
 
 
 def _outside(count: int, each_ns: float, begins: int = 0) -> tuple[F64, F64]:
-    """Return the overhead before and after each edge, where starts and ends alternate: half of it on either side."""
+    """Return the overhead before and after each edge, where starts and ends alternate: half of it on either side.
+
+    The first edge is a start if `begins` is 0, an end if it is 1.
+    """
     starts = np.arange(count) % 2 == begins
     return np.where(starts, each_ns / 2, 0.0), np.where(starts, 0.0, each_ns / 2)
 
 
-def _with_edges(graph: Graph, thread: int, measured: I64, moved: I64, origin: int, *, work: int = 1) -> _Knots:
+def _with_edges(graph: Graph, thread: int, moved: I64, origin: int, *, work: int = 1) -> _Knots:
     """Return the knots of a thread: its calls, and the edges of events inside work that becomes shorter.
 
     Args:
-        graph: The recording's graph.
+        graph: A graph of the recording.
         thread: The thread.
-        measured: Measured starts and ends of its calls, in turn.
-        moved: Their times in the replay.
+        moved: Times in the replay of the instants of `_called`.
         origin: Instant that the knots count from, so that they are exact as floating-point numbers.
-        work: 1 if the first two enclose a call, 0 if they enclose the work before a call.
+        work: As for `_called`.
     """
-    measured = np.maximum.accumulate(measured - origin)
+    measured = _called(graph.recorded, thread, work) - origin
     moved = moved - origin
     lost = np.maximum(np.diff(measured) - np.diff(moved), 0)
     lost[1 - work :: 2] = 0
-    at, before, after = _edges(graph, thread, measured + origin, 1 - work)
-    at = at - origin
-    # The work that each segment between two edges lies in, or a call.
-    place = np.searchsorted(measured, at[:-1], side="right") - 1
-    within = (place >= 0) & (place < len(lost))
-    within[within] = lost[place[within]] > 0
-    segment = np.flatnonzero(within)
-    if not len(segment):
+    if not lost.any():
         return measured, moved.astype(np.float64)
-    place, length, count = place[segment], np.diff(at)[segment], len(lost)
-    added = (after[:-1] + before[1:])[segment]
+    segments, count = _segments(graph.recorded, thread, work), len(lost)
+    within = (segments.place >= 0) & (segments.place < count)
+    within[within] = lost[segments.place[within]] > 0
+    segment = np.flatnonzero(within)
+    at, place, added = segments.edge_ns - origin, segments.place[segment], segments.added_ns[segment]
+    length = at[segment + 1] - at[segment]
     times = np.minimum(lost / np.maximum(np.bincount(place, added, count), 1.0), MOST_TIMES)
-    inside_calls = contains(on_thread(graph.trace.runtime_calls, thread), at[segment] + origin)
-    left = np.maximum(length - added * times[place], np.where(inside_calls, LEFT * length, 0.0))
+    left = np.maximum(length - added * times[place], np.where(segments.in_call[segment], LEFT * length, 0.0))
     staying = np.bincount(place, left, count)
     left *= ((np.diff(measured) - lost) / np.maximum(staying, 1.0))[place]
     reached = np.cumsum(left)
