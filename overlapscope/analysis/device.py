@@ -18,7 +18,6 @@ from overlapscope.analysis.comm_order import CommOps
 from overlapscope.analysis.edges import Edges, find_edges
 from overlapscope.analysis.evidence import comm_evidence, copy_evidence, idle_evidence, other_evidence
 from overlapscope.analysis.figures import Period, Window
-from overlapscope.analysis.grouping import distinct
 from overlapscope.analysis.groups import find_stalls, group_copies, group_kernels
 from overlapscope.analysis.host import Blocking
 from overlapscope.analysis.host_sampled import with_sampled
@@ -30,6 +29,7 @@ from overlapscope.analysis.pieces import ExposedComm, ExposedCopies, ExposedOthe
 from overlapscope.analysis.plain_step import possible_step
 from overlapscope.analysis.results import Device, Outside, StepRange
 from overlapscope.analysis.timeline import Timeline, build, lengths, measured, stream_use
+from overlapscope.base.grouping import distinct
 from overlapscope.base.intervals import I64, Bool, Intervals, clip, covered, total, union
 from overlapscope.catalog.causes import (
     COMM_CAUSES,

@@ -30,10 +30,10 @@ from overlapscope.analysis.blockers import (
 from overlapscope.analysis.comm_order import CommOps, ComputeStreams, awaited, find_begins, find_comm, find_compute
 from overlapscope.analysis.communicators import by_communicator
 from overlapscope.analysis.event_waits import EXACT, LOW
-from overlapscope.analysis.grouping import rows_by
 from overlapscope.analysis.idle import LAUNCH_LATENCY_NS
 from overlapscope.analysis.pieces import ExposedComm
 from overlapscope.base.columns import Columns, pick
+from overlapscope.base.grouping import rows_by
 from overlapscope.base.intervals import I64, Bool, covered
 from overlapscope.catalog.causes import COMM_RANK as RANK
 from overlapscope.catalog.causes import CommCause

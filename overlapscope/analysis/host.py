@@ -12,10 +12,10 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from overlapscope.analysis import calls as call_kinds
-from overlapscope.analysis.grouping import distinct, groups_of, rows_by
 from overlapscope.analysis.periods import is_step
 from overlapscope.analysis.timeline import Timeline
 from overlapscope.base.columns import I32, Columns, mask_of, pick, quantile
+from overlapscope.base.grouping import distinct, groups_of, rows_by
 from overlapscope.base.intervals import EMPTY, I64, Bool, Intervals, Nesting, contains, join, outermost, subtract, union
 from overlapscope.base.kept import kept
 from overlapscope.trace import op_names
@@ -364,7 +364,7 @@ def own_pieces(trace: Trace, thread: int) -> tuple[I64, I64, I64]:
     frames = trace.python_frames
     rows = np.flatnonzero(frames.named(_is_own) & (frames.thread == thread))
     starts, ends = frames.start_ns[rows], frames.end_ns[rows]
-    edges = np.unique(np.concatenate([starts, ends]))
+    edges = distinct(np.concatenate([starts, ends]))
     innermost = Nesting(starts, ends).innermost(edges)[:-1]
     inside = innermost >= 0
     return edges[:-1][inside], edges[1:][inside], rows[innermost[inside]]

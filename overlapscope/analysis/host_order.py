@@ -9,11 +9,11 @@ import numpy as np
 from msgspec.structs import replace
 
 from overlapscope.analysis import calls as call_kinds
-from overlapscope.analysis.grouping import rows_by
 from overlapscope.analysis.host import find_blocking
 from overlapscope.analysis.periods import is_step
 from overlapscope.analysis.thread_turns import Relation, relations
 from overlapscope.base.columns import Columns, mask_of, pick
+from overlapscope.base.grouping import rows_by
 from overlapscope.base.kept import kept
 from overlapscope.trace.model import I64, Bool, Trace
 

@@ -9,12 +9,12 @@ from typing import Literal
 import numpy as np
 
 from overlapscope.analysis.figures import Window
-from overlapscope.analysis.grouping import distinct, rows_by
 from overlapscope.analysis.host import loading
 from overlapscope.analysis.host_results import HostPlain, HostStep, HostUse, OpTime, ThreadUse
 from overlapscope.analysis.missing_ops import recorded_launches
 from overlapscope.analysis.periods import is_step, judged_steps
 from overlapscope.analysis.plain_step import measured
+from overlapscope.base.grouping import distinct, rows_by
 from overlapscope.base.intervals import I64, Intervals, covered, cut, intersect, subtract, union
 from overlapscope.trace.lost import GPU_OPS
 from overlapscope.trace.model import HostEvents, Trace

@@ -8,10 +8,10 @@ from typing import NamedTuple
 import numpy as np
 
 from overlapscope.analysis import calls as call_kinds
-from overlapscope.analysis.grouping import group_starts
 from overlapscope.analysis.host import around, find_blocking
 from overlapscope.analysis.host_order import find_calls
 from overlapscope.base.columns import locate, mask_of, pick
+from overlapscope.base.grouping import group_starts
 from overlapscope.base.kept import kept
 from overlapscope.trace.model import I64, Bool, Kind, Memory, RuntimeCalls, Sync, Trace, of_stream_key, stream_keys
 

@@ -12,9 +12,9 @@ import numpy as np
 from msgspec import Struct
 
 from overlapscope.analysis.calls import launching
-from overlapscope.analysis.grouping import distinct, rows_by
 from overlapscope.analysis.host import inside_with, loading, on_thread, rows_of
 from overlapscope.analysis.periods import is_gc_pause
+from overlapscope.base.grouping import distinct, rows_by
 from overlapscope.base.intervals import (
     EMPTY,
     I64,

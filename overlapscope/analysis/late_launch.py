@@ -21,7 +21,6 @@ from msgspec.structs import replace
 
 from overlapscope.analysis.calls import captures, launching
 from overlapscope.analysis.event_waits import EXACT
-from overlapscope.analysis.grouping import distinct, rows_by
 from overlapscope.analysis.host import (
     Blocking,
     first_calls,
@@ -36,6 +35,7 @@ from overlapscope.analysis.host_work import long_ops, shows_ops, work_of
 from overlapscope.analysis.pieces import IdleTime
 from overlapscope.analysis.timeline import Timeline
 from overlapscope.base.columns import Columns, locate, pick
+from overlapscope.base.grouping import distinct, rows_by
 from overlapscope.base.intervals import (
     I64,
     Bool,

@@ -14,10 +14,10 @@ import numpy as np
 from msgspec import Struct
 
 from overlapscope.analysis import calls as call_kinds
-from overlapscope.analysis.grouping import rows_by
 from overlapscope.analysis.host import Blocking, find_blocking, of_other_devices
 from overlapscope.analysis.timeline import Timeline
 from overlapscope.base.columns import mask_of, pick, quantile
+from overlapscope.base.grouping import rows_by
 from overlapscope.base.intervals import I64, Bool, Index, Intervals, clip, complement, contains, cut, subtract, union
 from overlapscope.base.kept import kept
 from overlapscope.trace import op_names

@@ -21,9 +21,9 @@ from msgspec import Struct
 from overlapscope.analysis.average import rounded_mean
 from overlapscope.analysis.figures import Period, PerStep
 from overlapscope.analysis.group_results import Beside, NetOverlap, SlowedKernel, Unjudged
-from overlapscope.analysis.grouping import groups_of, rows_by
 from overlapscope.analysis.timeline import Timeline
 from overlapscope.base.columns import quantile
+from overlapscope.base.grouping import groups_of, rows_by
 from overlapscope.base.intervals import I64, Bool, Intervals, clip, covered, intersect, join, subtract, union
 from overlapscope.trace.model import I32, Kind
 

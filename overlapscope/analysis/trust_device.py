@@ -5,7 +5,6 @@ from __future__ import annotations
 import numpy as np
 
 from overlapscope.analysis import calls as call_kinds
-from overlapscope.analysis.grouping import rows_by
 from overlapscope.analysis.missing_ops import find_unanswered
 from overlapscope.analysis.periods import Periods, is_step, judged_steps
 from overlapscope.analysis.pieces import IdleTime
@@ -15,6 +14,7 @@ from overlapscope.analysis.timeline import Timeline
 from overlapscope.analysis.trust import worded
 from overlapscope.analysis.trust_results import Check
 from overlapscope.base.columns import pick
+from overlapscope.base.grouping import rows_by
 from overlapscope.base.intervals import I64, covered, total, union
 from overlapscope.base.marks import STEP, step_number
 from overlapscope.base.words import clean, percent, plural

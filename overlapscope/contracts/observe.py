@@ -12,13 +12,13 @@ from msgspec.structs import replace
 
 from overlapscope.analysis import calls as call_kinds
 from overlapscope.analysis.event_waits import event_waits
-from overlapscope.analysis.grouping import distinct, group_starts, groups_of
 from overlapscope.analysis.host import around, find_blocking, outermost_around
 from overlapscope.analysis.host_waits import find_polls
 from overlapscope.analysis.messages import message_bytes
 from overlapscope.analysis.order import OrderedBy, stated_order, strictest_order
 from overlapscope.analysis.periods import judged_steps
 from overlapscope.base.columns import Bool, locate, mask_of, pick
+from overlapscope.base.grouping import distinct, group_starts, groups_of
 from overlapscope.base.words import clean, plural
 from overlapscope.contracts.model import DEFAULT_MARGIN_PCT, Beside, Contract, HostCall, TransferGroup
 from overlapscope.contracts.places import Places

@@ -26,9 +26,9 @@ from enum import IntEnum
 from msgspec import Struct
 
 from overlapscope.analysis.event_waits import EXACT
-from overlapscope.analysis.grouping import rows_by
 from overlapscope.analysis.host_order import Calls
 from overlapscope.base.columns import Columns, mask_of
+from overlapscope.base.grouping import rows_by
 from overlapscope.base.kept import kept
 from overlapscope.prediction.calibration import Constants
 from overlapscope.prediction.shapes import Shapes

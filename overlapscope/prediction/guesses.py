@@ -22,11 +22,11 @@ from msgspec.structs import replace
 
 from overlapscope.analysis import calls as call_kinds
 from overlapscope.analysis.event_waits import HANDOVER_NS, LOW
-from overlapscope.analysis.grouping import distinct
 from overlapscope.analysis.host_order import Calls
 from overlapscope.analysis.host_waits import frees_memory, waits_for_device
 from overlapscope.analysis.lane_items import find_lanes
 from overlapscope.base.columns import mask_of, pick
+from overlapscope.base.grouping import distinct
 from overlapscope.base.intervals import Bool
 from overlapscope.prediction.graph import DeviceItems, Graph, Orders, RecordedParts, Why
 from overlapscope.trace.model import I64, Memory, Sync

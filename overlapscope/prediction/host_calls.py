@@ -10,10 +10,10 @@ import numpy as np
 from msgspec.structs import replace
 
 from overlapscope.analysis.event_waits import EXACT, HANDOVER_NS, HIGH, LOW
-from overlapscope.analysis.grouping import distinct_rows
 from overlapscope.analysis.holds import HostHolds, Reading, find_holds
 from overlapscope.analysis.host_order import Calls
 from overlapscope.analysis.lane_items import find_lanes
+from overlapscope.base.grouping import distinct_rows
 from overlapscope.prediction.calibration import Constants
 from overlapscope.prediction.graph import DeviceItems, RecordedParts, Waits
 from overlapscope.prediction.guesses import SKEW_NS, guess_waits

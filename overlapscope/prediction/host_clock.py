@@ -8,9 +8,9 @@ import numpy as np
 from msgspec import Struct
 from msgspec.structs import replace
 
-from overlapscope.analysis.grouping import distinct
 from overlapscope.analysis.host import on_thread, rows_of
 from overlapscope.base.columns import I32, mask_of
+from overlapscope.base.grouping import distinct
 from overlapscope.base.intervals import Intervals, contains, covered, union
 from overlapscope.base.kept import kept
 from overlapscope.prediction.calibration import Constants

@@ -14,13 +14,13 @@ import numpy as np
 from overlapscope.analysis import calls as call_kinds
 from overlapscope.analysis.edges import find_edges
 from overlapscope.analysis.event_waits import HIGH
-from overlapscope.analysis.grouping import distinct, group_starts, rows_by
 from overlapscope.analysis.holds import Reading, find_holds
 from overlapscope.analysis.host import find_blocking, pinning
 from overlapscope.analysis.host_order import EARLIEST_NS
 from overlapscope.analysis.lane_items import find_lanes
 from overlapscope.analysis.timeline import Timeline, build
 from overlapscope.base.columns import pick
+from overlapscope.base.grouping import distinct, group_starts, rows_by
 from overlapscope.base.intervals import I64, Bool, Index, contains, covered, join, union
 from overlapscope.prediction.calibration import Constants, SizedTime
 from overlapscope.trace.model import F64, Kind, Memory, Trace, stream_keys

@@ -17,9 +17,9 @@ import numpy as np
 from msgspec.structs import replace
 
 from overlapscope.analysis import calls as call_kinds
-from overlapscope.analysis.grouping import distinct, distinct_rows, rows_by
 from overlapscope.analysis.plain_step import PlainStep, from_user, measured
 from overlapscope.base.columns import quantile
+from overlapscope.base.grouping import distinct, distinct_rows, rows_by
 from overlapscope.base.intervals import covered, union
 from overlapscope.prediction.base import Base
 from overlapscope.prediction.calibration import Constants

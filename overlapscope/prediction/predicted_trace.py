@@ -7,10 +7,10 @@ from typing import Any, TypeVar
 import numpy as np
 from msgspec.structs import asdict, replace
 
-from overlapscope.analysis.grouping import distinct
 from overlapscope.analysis.periods import is_step
 from overlapscope.analysis.plain_step import FEWEST
 from overlapscope.base.columns import locate, pick
+from overlapscope.base.grouping import distinct
 from overlapscope.base.intervals import I64, Bool
 from overlapscope.prediction.base import Base
 from overlapscope.prediction.graph import Graph

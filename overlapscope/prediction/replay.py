@@ -18,8 +18,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 from msgspec import Struct
 
-from overlapscope.analysis.grouping import distinct, rows_by
 from overlapscope.base.columns import Columns, mask_of
+from overlapscope.base.grouping import distinct, rows_by
 from overlapscope.base.intervals import I64, Bool
 from overlapscope.prediction.copy_engines import NEVER, Engine, EnginePair, ReadyCopy
 from overlapscope.prediction.graph import DeviceItems, Network

@@ -29,8 +29,8 @@ from typing import Literal
 import numpy as np
 from msgspec import Struct
 
-from overlapscope.analysis.grouping import group_starts
 from overlapscope.base.columns import mask_of
+from overlapscope.base.grouping import group_starts
 from overlapscope.base.intervals import I64, Bool
 from overlapscope.ranks.collectives import Meetings, goes_round, on_host
 

@@ -21,6 +21,7 @@ from msgspec.structs import replace
 
 from overlapscope.base import config_file
 from overlapscope.base.columns import pick
+from overlapscope.base.grouping import distinct
 from overlapscope.base.intervals import I64, Bool, Index, Intervals, expand, subtract, union
 from overlapscope.errors import ConfigError
 from overlapscope.trace.comm_names import looks_like_communication, may_communicate, names_collective, op_communicates
@@ -99,7 +100,7 @@ def _launched_in(trace: Trace, judge: Callable[[str], bool]) -> Bool:
     calls, ops, notes = trace.runtime_calls, trace.cpu_ops, trace.annotations
     passes, is_range = ops.named(judge), notes.named(lambda name: name.startswith("nccl:"))
     inside = np.zeros(len(calls), np.bool_)
-    for thread in np.unique(np.concatenate([ops.thread[passes], notes.thread[is_range]])).tolist():
+    for thread in distinct(np.concatenate([ops.thread[passes], notes.thread[is_range]])).tolist():
         rows, ranges = np.flatnonzero(ops.thread == thread), np.flatnonzero(is_range & (notes.thread == thread))
         start, end, own = ops.start_ns[rows], ops.end_ns[rows], passes[rows]
         around = union(

@@ -32,12 +32,12 @@ from overlapscope.analysis import TraceAnalysis
 from overlapscope.analysis import calls as call_kinds
 from overlapscope.analysis.device import DeviceAnalysis, judged_windows
 from overlapscope.analysis.figures import Buckets, Engines, Overlap, Window
-from overlapscope.analysis.grouping import distinct, groups_of, rows_by
 from overlapscope.analysis.groups import TINY_BYTES
 from overlapscope.analysis.host import CallSite, Sites, around, inside_named, pinning, place_edges, sites
 from overlapscope.analysis.late_launch import LAUNCH_PACE_NS
 from overlapscope.analysis.timeline import Timeline, lengths, measured
 from overlapscope.base.columns import Columns, mask_of, pick
+from overlapscope.base.grouping import distinct, groups_of, rows_by
 from overlapscope.base.intervals import EMPTY, I64, Bool, Intervals, covered, cut, expand, join, union
 from overlapscope.base.words import duration, each, size
 from overlapscope.catalog.causes import (

@@ -10,11 +10,11 @@ import numpy as np
 from msgspec import Struct
 
 from overlapscope.analysis import calls as call_kinds
-from overlapscope.analysis.grouping import distinct, rows_by
 from overlapscope.analysis.host import around, inside_any, outermost_around
 from overlapscope.analysis.host_work import backward_threads
 from overlapscope.analysis.periods import is_step
 from overlapscope.base.columns import pick
+from overlapscope.base.grouping import distinct, rows_by
 from overlapscope.base.intervals import I64, Bool, cut
 from overlapscope.base.words import each, listed
 from overlapscope.catalog.devices import are_no_gpus

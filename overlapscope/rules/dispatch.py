@@ -6,8 +6,8 @@ from collections.abc import Iterable, Sequence
 
 import numpy as np
 
-from overlapscope.analysis.grouping import distinct
 from overlapscope.analysis.host_work import backward_threads
+from overlapscope.base.grouping import distinct
 from overlapscope.base.intervals import I64, cut
 from overlapscope.base.words import duration, each, listed
 from overlapscope.catalog.devices import are_no_gpus

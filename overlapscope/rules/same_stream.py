@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 
 from overlapscope.analysis import calls as call_kinds
-from overlapscope.analysis.grouping import distinct
 from overlapscope.base.columns import pick
+from overlapscope.base.grouping import distinct
 from overlapscope.catalog.advice import in_words_of
 from overlapscope.rules._claims import ClaimedPieces, Claims
 from overlapscope.rules._features import SAVE_LESS, are_saved_tensors

@@ -8,8 +8,8 @@ import numpy as np
 
 from overlapscope.analysis.event_waits import HANDOVER_NS
 from overlapscope.analysis.figures import Window
-from overlapscope.analysis.grouping import distinct
 from overlapscope.base.columns import pick
+from overlapscope.base.grouping import distinct
 from overlapscope.base.intervals import I64, cut, total
 from overlapscope.base.words import listed, plural, share
 from overlapscope.rules._claims import Claims, streams_of

@@ -9,9 +9,9 @@ import numpy as np
 from msgspec.structs import replace
 
 from overlapscope.analysis import calls as call_kinds
-from overlapscope.analysis.grouping import distinct
 from overlapscope.analysis.host import around, on_thread
 from overlapscope.base.columns import mask_of, pick
+from overlapscope.base.grouping import distinct
 from overlapscope.base.intervals import I64, Bool, covered
 from overlapscope.base.kept import kept
 from overlapscope.base.words import plural, size

@@ -10,11 +10,11 @@ from typing import NamedTuple
 import numpy as np
 from msgspec.structs import replace
 
-from overlapscope.analysis.grouping import distinct, group_starts, groups_of
 from overlapscope.analysis.host import loading, on_thread, pinning
 from overlapscope.analysis.host_order import Calls
 from overlapscope.analysis.periods import is_step
 from overlapscope.base.columns import pick
+from overlapscope.base.grouping import distinct, group_starts, groups_of
 from overlapscope.base.intervals import I64, Bool, contains, union
 from overlapscope.base.kept import kept
 from overlapscope.base.words import duration, plural

@@ -5,9 +5,9 @@ from __future__ import annotations
 import numpy as np
 from msgspec.structs import replace
 
-from overlapscope.analysis.grouping import distinct
 from overlapscope.analysis.host import staging
 from overlapscope.base.columns import pick
+from overlapscope.base.grouping import distinct
 from overlapscope.base.intervals import I64
 from overlapscope.prediction.graph import Graph, Orders, Why
 from overlapscope.prediction.hardware import Stance

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from overlapscope.analysis.grouping import distinct
+from overlapscope.base.grouping import distinct
 from overlapscope.prediction.graph import Graph
 from overlapscope.prediction.interventions._changes import on_own_lanes
 from overlapscope.prediction.interventions.intervention import Applied, Intervention, Premise, Request
