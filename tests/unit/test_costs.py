@@ -10,9 +10,10 @@ from msgspec.structs import replace
 
 from overlapscope.analysis import TraceAnalysis, analyze_trace
 from overlapscope.analysis.device import judged_windows
-from overlapscope.prediction import overhead, predict
+from overlapscope.prediction import unasked
 from overlapscope.prediction.gains import Savings
 from overlapscope.prediction.interventions import parse
+from overlapscope.prediction.predict import predict
 from overlapscope.report import findings as costing
 from overlapscope.report import tables, verdict
 from overlapscope.report.findings import find_all
@@ -138,7 +139,7 @@ def test_a_step_alone_is_not_replayed() -> None:
 
 @pytest.mark.afresh
 def test_a_recording_of_very_many_ops_is_not_replayed(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(overhead, "MOST_OPS", 10)
+    monkeypatch.setattr(unasked, "MOST_OPS", 10)
     finding = findings("known_causes/item_every_step")["host-sync"]
     assert finding.cost_ns and finding.saving is None
 
