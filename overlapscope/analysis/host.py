@@ -171,7 +171,7 @@ def around(table: HostEvents, thread: I64, at: I64) -> I64:
 def outermost_around(table: HostEvents, thread: I64, at: I64) -> I64:
     """Return the row of the outermost event of each thread around each instant; -1 if there is none."""
     result = np.full(len(at), -1, np.int64)
-    for thread_id, of_thread in rows_by(thread):
+    for thread_id, of_thread in rows_by(thread) if len(table) else ():
         rows = rows_of(table, thread_id)
         result[of_thread] = pick(rows, outermost(table.start_ns[rows], table.end_ns[rows], at[of_thread]))
     return result
@@ -207,7 +207,7 @@ def on_thread(table: HostEvents, thread: int) -> Intervals:
 def inside_any(table: HostEvents, thread: I64, at: I64) -> Bool:
     """Return whether each instant of a thread lies inside any of the given events."""
     inside = np.zeros(len(at), np.bool_)
-    for thread_id, of_thread in rows_by(thread):
+    for thread_id, of_thread in rows_by(thread) if len(table) else ():
         inside[of_thread] = contains(on_thread(table, thread_id), at[of_thread])
     return inside
 

@@ -7,8 +7,6 @@ for an unknown reason, from changing the result.
 
 from __future__ import annotations
 
-import statistics
-
 import numpy as np
 
 from overlapscope.analysis import calls as call_kinds
@@ -79,8 +77,9 @@ def observe(trace: Trace) -> Constants:
 
 
 def _median(values: I64) -> int | None:
-    """Return the median; None for too few values."""
-    return statistics.median_low(values.tolist()) if len(values) >= FEWEST else None
+    """Return the median, the lower of two; None for too few values."""
+    middle = (len(values) - 1) // 2
+    return int(np.partition(values, middle)[middle]) if len(values) >= FEWEST else None
 
 
 def _positive(values: I64) -> int | None:

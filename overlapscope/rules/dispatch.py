@@ -64,7 +64,7 @@ def _draft(claims: Claims, pieces: ClaimedPieces) -> Draft:
         count = each(len(outside), max(1, claims.steps))
         remark = f", {count} of {claims.times_a_step(len(made), 'launch')} outside the CUDA graphs"
         more = f" {who[0].upper()}{who[1:]}." if who else ""
-    advice, fixes = _advice(claims, pieces, by, made, np.setdiff1d(made, outside))
+    advice, fixes = _advice(claims, pieces, by, made, np.setdiff1d(made, outside, assume_unique=True))
     return Draft(
         where=top_line(claims, is_torch),
         title=f"The GPU waits {claims.time_a_step(pieces.time_ns)} while the host launches{most_in(claims, is_torch)}",
