@@ -13,7 +13,7 @@ from overlapscope.analysis.host import find_blocking
 from overlapscope.analysis.periods import is_step
 from overlapscope.analysis.thread_turns import Relation, relations
 from overlapscope.base.columns import Columns, mask_of, pick
-from overlapscope.base.grouping import rows_by
+from overlapscope.base.grouping import numbered, rows_by
 from overlapscope.base.kept import kept
 from overlapscope.trace.model import I64, Bool, Trace
 
@@ -78,7 +78,7 @@ def find_calls(trace: Trace) -> HostCalls:
     part_of = _outermost(trace)
     rows = np.flatnonzero(part_of == np.arange(len(runtime)))
     start, end = runtime.start_ns[rows], runtime.end_ns[rows]
-    threads, thread = np.unique(runtime.thread[rows], return_inverse=True)
+    threads, thread = numbered(runtime.thread[rows])
     calls = Calls.filled(
         row=rows,
         thread=thread,

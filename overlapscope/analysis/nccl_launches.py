@@ -66,7 +66,7 @@ def find_nccl_waits(trace: Trace, records: I64, waits: I64, stream: I64, event: 
     recording = mask_of(records, len(calls)) & calls.named(_RECORD.__eq__)
     found = [
         _sequences(trace, rows[of_thread], recording, number, launched_on)
-        for _, of_thread in rows_by(calls.thread[rows])
+        for _, of_thread in (rows_by(calls.thread[rows]) if len(collectives) else ())
     ]
     five = np.concatenate([np.empty((0, 5), np.int64), *found])
     before, after, launching = number[five[:, 1]], number[five[:, 4]], launched_on[five[:, 2]]

@@ -26,9 +26,9 @@ def groups_of(columns: Sequence[Column]) -> I64:
     """
     group = np.zeros(len(columns[0]), np.int64)
     for column in columns:
-        count, value = _numbered(column)
+        occurring, value = numbered(column)
         # Neither number exceeds that of the rows, so their product fits.
-        group = _numbered(group * count + value)[1] if count > 1 else group
+        group = numbered(group * len(occurring) + value)[1] if len(occurring) > 1 else group
     return group
 
 
@@ -74,15 +74,20 @@ def _is_dense(low: int, high: int, count: int) -> bool:
     return high - low < _DENSE * count
 
 
-def _numbered(values: Column) -> tuple[int, I64]:
-    """Return how many values occur, and each one's place among them in ascending order."""
+def numbered(values: Column) -> tuple[I64, I64]:
+    """Return the values that occur, in ascending order, and each one's place among them.
+
+    This is `np.unique` with `return_inverse`, in linear time where possible.
+    """
+    if not len(values):
+        return values.astype(np.int64), values.astype(np.int64)
     low, high = int(values.min()), int(values.max())
     if not _is_dense(low, high, len(values)):
         occurring, place = np.unique(values, return_inverse=True)
-        return len(occurring), place
+        return occurring.astype(np.int64), place
     offset = values.astype(np.int64) - low
-    until = np.cumsum(mask_of(offset, high - low + 1))
-    return int(until[-1]), until[offset] - 1
+    occurs = mask_of(offset, high - low + 1)
+    return np.flatnonzero(occurs) + low, (np.cumsum(occurs) - 1)[offset]
 
 
 def rows_by(values: Column) -> list[tuple[int, I64]]:

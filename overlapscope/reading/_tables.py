@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from overlapscope.base.columns import locate
+from overlapscope.base.grouping import numbered
 from overlapscope.base.marks import GC_PAUSE, STEP
 from overlapscope.reading._categories import EventTable
 from overlapscope.reading._columns import COLLECTIVE_NUMBERS, COLLECTIVE_TEXTS, EventColumns, Part, Values, joined
@@ -259,7 +260,7 @@ class Finished:
         """Return the distinct (category, name) of some rows, and the place of each row's among them."""
         names = len(self.names)
         key = self._category[rows].astype(np.int64) * names + self._name[rows]
-        distinct, back = np.unique(key, return_inverse=True)
+        distinct, back = numbered(key)
         return [(self._categories[each // names], self.names[each % names]) for each in distinct.tolist()], back
 
     def _sorted(self, table: EventTable) -> Index:

@@ -215,7 +215,7 @@ def _cut_by_place(pieces: ClaimedPieces, trace: Trace) -> ClaimedPieces:
     return replace(pieces.take(rows), start_ns=start, end_ns=end, at_ns=ats, call=call)
 
 
-class Claims(Struct, frozen=True, eq=False):
+class Claims(Struct, frozen=True, eq=False, weakref=True):
     """All pieces of one device inside the judged windows, as given to the rules."""
 
     analysis: TraceAnalysis

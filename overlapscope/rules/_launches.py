@@ -16,6 +16,7 @@ from overlapscope.analysis.periods import is_step
 from overlapscope.base.columns import pick
 from overlapscope.base.grouping import distinct, rows_by
 from overlapscope.base.intervals import I64, Bool, cut
+from overlapscope.base.kept import kept
 from overlapscope.base.words import each, listed
 from overlapscope.catalog.devices import are_no_gpus
 from overlapscope.rules._claims import Claims
@@ -54,6 +55,7 @@ class Owner(Struct, frozen=True):
     """True for an optimizer of torch on a GPU that isn't fused."""
 
 
+@kept()
 def launches(claims: Claims) -> I64:
     """Return the rows of the runtime calls that launch ops in the judged windows, each once."""
     ops = claims.device.timeline.ops
@@ -67,8 +69,10 @@ def outside_graphs(claims: Claims, rows: I64) -> I64:
     return rows[~call_kinds.named(claims.trace.runtime_calls, call_kinds.GRAPH_LAUNCH)[rows]]
 
 
-def owners(claims: Claims, rows: I64) -> list[Owner]:
-    """Return what makes at least `_LEAST_SHARE` of the given launches, each launch once, the most first."""
+@kept()
+def owners(claims: Claims) -> list[Owner]:
+    """Return what makes at least `_LEAST_SHARE` of the launches, each launch once, the most first."""
+    rows = launches(claims)
     found, left = list[Owner](), np.ones(len(rows), np.bool_)
     on_gpu = not are_no_gpus(claims.trace.device_names.values())
     for words, optimizer, zero_grad, candidates in _owners(claims.trace, rows):

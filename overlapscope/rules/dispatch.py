@@ -57,7 +57,7 @@ def _draft(claims: Claims, pieces: ClaimedPieces) -> Draft:
     lengths = ops.end_ns[kernels] - ops.start_ns[kernels]
     typical = f"; their median duration is {duration(int(np.median(lengths)))}" if len(lengths) else ""
     made = launches(claims)
-    by, outside = owners(claims, made), outside_graphs(claims, made)
+    by, outside = owners(claims), outside_graphs(claims, made)
     who = who_launches(claims, made, by)
     remark, more = f": {who}" if who else "", ""
     if len(outside) < len(made):
