@@ -10,7 +10,7 @@ from msgspec.structs import replace
 
 from overlapscope.analysis.host import on_thread, rows_of
 from overlapscope.base.columns import I32, mask_of
-from overlapscope.base.grouping import distinct
+from overlapscope.base.grouping import distinct, group_starts
 from overlapscope.base.intervals import Intervals, contains, covered, union
 from overlapscope.base.kept import kept
 from overlapscope.prediction.calibration import Constants
@@ -20,6 +20,8 @@ from overlapscope.prediction.replay import Replay
 from overlapscope.trace.model import F64, I64, Bool, HostEvents
 
 H = TypeVar("H", bound=HostEvents)
+_MOST_THREADS = 2
+"""Number of threads whose events are kept for the next replay: most programs launch from one, and from autograd's."""
 _Knots = tuple[I64, F64]
 """Instants of the recording, ascending, and their times in the replay."""
 
@@ -114,42 +116,35 @@ def _called(recorded: RecordedParts, thread: int, work: int) -> I64:
     return np.maximum.accumulate(np.stack(sides, axis=1).ravel())
 
 
-@kept()
+@kept(most=_MOST_THREADS)
 def _segments(recorded: RecordedParts, thread: int, work: int) -> _Segments:
     """Return the stretches between a thread's events and the instants of `_called`."""
     trace, called = recorded.trace, _called(recorded, thread, work)
     op_ns, call_ns, around_ns, frame_ns = event_cost(trace, Constants())
     in_graph = mask_of(recorded.calls.row, len(trace.runtime_calls))
     rows = rows_of(trace.runtime_calls, thread)
-    parts = [(called, *_outside(len(called), around_ns, 1 - work))]
-    other = trace.runtime_calls.take(rows[~in_graph[rows]])
-    for table, outside, inside in (
-        (other, around_ns, call_ns),
+    tables: tuple[tuple[HostEvents, float, float], ...] = (
+        (trace.runtime_calls.take(rows[~in_graph[rows]]), around_ns, call_ns),
         (trace.cpu_ops.take(rows_of(trace.cpu_ops, thread)), op_ns, 0.0),
         (trace.annotations.take(rows_of(trace.annotations, thread)), op_ns, 0.0),
         (trace.python_frames.take(rows_of(trace.python_frames, thread)), frame_ns, 0.0),
-    ):
-        count = len(table)
-        at = np.stack([table.start_ns, table.end_ns], axis=1).ravel()
-        before, after = _outside(2 * count, outside)
-        within_before, within_after = _outside(2 * count, inside)
-        parts.append((at, before + within_after, after + within_before))
-    at, before, after = (np.concatenate(column) for column in zip(*parts, strict=True))
+    )
+    # Half of the overhead outside an event lies before its start, half after its end; half of that inside after its
+    # start, half before its end.
+    sides = [(around_ns / 2, 0.0) if work else (0.0, around_ns / 2)]
+    sides += [(outside / 2, inside / 2) for _, outside, inside in tables]
+    edges = [called, *(np.stack([table.start_ns, table.end_ns], axis=1).ravel() for table, _, _ in tables)]
+    at = np.concatenate(edges)
     # An event that ends where another begins comes first, and a call's edge bounds the work on either side.
     order = np.argsort(at, kind="stable")
-    at, before, after = at[order], before[order], after[order]
+    before, after = (
+        np.concatenate([np.tile(pair[::step], len(edge) // 2) for pair, edge in zip(sides, edges, strict=True)])[order]
+        for step in (1, -1)
+    )
+    at = at[order]
     place = np.searchsorted(called, at[:-1], side="right") - 1
     in_call = contains(on_thread(trace.runtime_calls, thread), at[:-1])
     return _Segments(at, place.astype(np.int32), after[:-1] + before[1:], in_call)
-
-
-def _outside(count: int, each_ns: float, begins: int = 0) -> tuple[F64, F64]:
-    """Return the overhead before and after each edge, where starts and ends alternate: half of it on either side.
-
-    The first edge is a start if `begins` is 0, an end if it is 1.
-    """
-    starts = np.arange(count) % 2 == begins
-    return np.where(starts, each_ns / 2, 0.0), np.where(starts, 0.0, each_ns / 2)
 
 
 def _with_edges(graph: Graph, thread: int, moved: I64, origin: int, *, work: int = 1) -> _Knots:
@@ -179,8 +174,12 @@ def _with_edges(graph: Graph, thread: int, moved: I64, origin: int, *, work: int
     staying = np.bincount(place, left, count)
     left *= ((np.diff(measured) - lost) / np.maximum(staying, 1.0))[place]
     reached = np.cumsum(left)
-    first = np.searchsorted(place, place, side="left")
-    new = moved[place] + reached - np.append(0.0, reached)[first]
-    inner = at[segment + 1] < measured[place + 1]
-    knots, first = np.unique(np.concatenate([measured, at[segment + 1][inner]]), return_index=True)
-    return knots, np.maximum.accumulate(np.concatenate([moved, new[inner]])[first])
+    first = group_starts(place)
+    # Time of the segments before the first in the same place.
+    earlier = np.repeat(np.append(0.0, reached)[first], np.diff(first, append=len(place)))
+    new = moved[place] + reached - earlier
+    inner = (length > 0) & (at[segment + 1] < measured[place + 1])
+    apart = group_starts(measured)
+    knots = np.concatenate([measured[apart], at[segment + 1][inner]])
+    order = np.argsort(knots, kind="stable")
+    return knots[order], np.maximum.accumulate(np.concatenate([moved[apart], new[inner]])[order])

@@ -34,7 +34,7 @@ MOST: Final = {
 RUN: Final = {
     "report": 'assert 0 == main(["analyze", "--no-cache", TRACE])',
     "report of the plain program": 'assert 0 == main(["analyze", "--no-cache", "--plain-step", "45 ms", TRACE])',
-    "check": 'assert 0 == main(["check", "--no-cache", "--budget", "step_time <= 1 s", "--forbid", "host-sync", TRACE])',
+    "check": 'assert 0 == main(["check", "--no-cache", "--budget", "step_time <= 1 s", TRACE])',
     "diff": 'assert 0 == main(["diff", "--no-cache", TRACE, TRACE])',
     "first page": """
 from overlapscope.dashboard.library import Library
