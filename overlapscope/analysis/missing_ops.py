@@ -133,6 +133,7 @@ def find_unanswered(trace: Trace) -> Unanswered:
     return Unanswered(launches[~answered & ~late], launches[late], none)
 
 
+@kept()
 def find_missing(trace: Trace, timeline: Timeline, blocking: Blocking) -> Missing:
     """Return when this device was idle although it had unrecorded work.
 
