@@ -15,7 +15,7 @@ from overlapscope.analysis import calls as call_kinds
 from overlapscope.analysis.periods import is_step
 from overlapscope.analysis.timeline import Timeline
 from overlapscope.base.columns import I32, Columns, mask_of, pick, quantile
-from overlapscope.base.grouping import distinct, groups_of, rows_by
+from overlapscope.base.grouping import among, distinct, groups_of, rows_by
 from overlapscope.base.intervals import EMPTY, I64, Bool, Intervals, Nesting, contains, join, outermost, subtract, union
 from overlapscope.base.kept import kept
 from overlapscope.trace import op_names
@@ -103,7 +103,7 @@ def of_other_devices(trace: Trace, timeline: Timeline) -> Bool:
     calls, syncs, ops = trace.runtime_calls, trace.syncs, trace.gpu_ops
     elsewhere = np.zeros(len(calls), np.bool_)
     foreign = syncs.correlation[(syncs.device >= 0) & (syncs.device != timeline.device)]
-    elsewhere[np.isin(calls.correlation, foreign) & (calls.correlation > 0)] = True
+    elsewhere[among(calls.correlation, foreign) & (calls.correlation > 0)] = True
     elsewhere[ops.launch[(ops.launch >= 0) & (ops.device != timeline.device)]] = True
     elsewhere[ops.launch[(ops.launch >= 0) & (ops.device == timeline.device)]] = False
     return elsewhere
@@ -149,7 +149,7 @@ def first_calls(trace: Trace) -> RuntimeCalls:
     long = np.flatnonzero(length >= max(_SLOW_FIRST * usual_ns, _SHORTEST_FIRST_NS))
     loads = (call_kinds.loads_code(calls) | mask_of(ops.launch[launched[first]], len(calls)))[long]
     op = around(trace.cpu_ops, calls.thread[long], calls.start_ns[long])
-    return calls.take(long[loads | (op >= 0) & np.isin(op, op[loads])])
+    return calls.take(long[loads | (op >= 0) & among(op, op[loads])])
 
 
 def loading(trace: Trace) -> HostEvents:

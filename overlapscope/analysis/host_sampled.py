@@ -21,7 +21,7 @@ from overlapscope.analysis.pieces import IdleTime
 from overlapscope.analysis.plain_step import measured
 from overlapscope.analysis.steps import step_at
 from overlapscope.base.columns import F64, pick
-from overlapscope.base.grouping import distinct
+from overlapscope.base.grouping import among, distinct
 from overlapscope.base.intervals import I64, Bool, Intervals, cut
 from overlapscope.base.kept import kept
 from overlapscope.catalog.causes import IDLE_RANK as RANK
@@ -207,7 +207,7 @@ def _with_rest(idle: IdleTime, windows: Intervals) -> Intervals:
 
 
 def _of(pieces: IdleTime, causes: tuple[IdleCause, ...]) -> Bool:
-    return np.isin(pieces.cause, [RANK[cause] for cause in causes])
+    return among(pieces.cause, [RANK[cause] for cause in causes])
 
 
 def _by_step(pieces: IdleTime, steps: Periods, causes: tuple[IdleCause, ...]) -> F64:

@@ -14,7 +14,7 @@ from msgspec import Struct
 from overlapscope.analysis.calls import launching
 from overlapscope.analysis.host import inside_with, loading, on_thread, rows_of
 from overlapscope.analysis.periods import is_gc_pause
-from overlapscope.base.grouping import distinct, rows_by
+from overlapscope.base.grouping import among, distinct, rows_by
 from overlapscope.base.intervals import (
     EMPTY,
     I64,
@@ -262,6 +262,6 @@ def backward_threads(trace: Trace) -> I64:
 def launching_thread(trace: Trace) -> int | None:
     """Return the thread that launches most, if possible of those without a backward pass; None if none launches."""
     launches = trace.runtime_calls.thread[launching(trace)]
-    others = launches[~np.isin(launches, backward_threads(trace))]
+    others = launches[~among(launches, backward_threads(trace))]
     threads, counts = np.unique(others if len(others) else launches, return_counts=True)
     return int(threads[np.argmax(counts)]) if len(threads) else None

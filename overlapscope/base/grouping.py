@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from overlapscope.base.columns import mask_of
-from overlapscope.base.intervals import I64
+from overlapscope.base.columns import mask_of, pick
+from overlapscope.base.intervals import I64, Bool
 
 Column = NDArray[np.signedinteger[Any]]
 
@@ -21,8 +21,7 @@ _DENSE = 8
 def groups_of(columns: Sequence[Column]) -> I64:
     """Return for each row the number of its group of rows with equal columns.
 
-    Groups are numbered from 0 in the order of their columns' values, the first column first. There must be at least one
-    row.
+    Groups are numbered from 0 in the order of their columns' values, the first column first.
     """
     group = np.zeros(len(columns[0]), np.int64)
     for column in columns:
@@ -67,6 +66,23 @@ def distinct(values: Column) -> I64:
         return np.flatnonzero(mask_of(values.astype(np.int64) - low, high - low + 1)) + low
     ordered = np.sort(values, kind="stable").astype(np.int64)
     return ordered[group_starts(ordered)]
+
+
+def among(values: Column, wanted: Column | Sequence[int]) -> Bool:
+    """Return a mask of the values that are among the wanted ones.
+
+    `np.isin` does the same, but imports `numpy.ma` for values that are far apart, such as times.
+    """
+    known = distinct(np.asarray(wanted, np.int64))
+    if not len(known):
+        return np.zeros(len(values), np.bool_)
+    low, high = int(known[0]), int(known[-1])
+    if _is_dense(low, high, len(values) + len(known)):
+        possible = (values >= low) & (values <= high)
+        found = mask_of(known - low, high - low + 1)
+        possible[possible] = found[values[possible].astype(np.int64) - low]
+        return possible
+    return pick(known, np.searchsorted(known, values), low) == values
 
 
 def _is_dense(low: int, high: int, count: int) -> bool:

@@ -21,7 +21,7 @@ from overlapscope.trace.model import F64, I64, Bool, HostEvents
 
 H = TypeVar("H", bound=HostEvents)
 _MOST_THREADS = 2
-"""Number of threads whose events are kept for the next replay: most programs launch from one, and from autograd's."""
+"""Number of threads whose events are kept for the next replay. Most programs launch from two."""
 _Knots = tuple[I64, F64]
 """Instants of the recording, ascending, and their times in the replay."""
 

@@ -18,7 +18,7 @@ from overlapscope.analysis.host_order import EARLIEST_NS
 from overlapscope.analysis.lane_items import find_lanes
 from overlapscope.analysis.timeline import Timeline, build
 from overlapscope.base.columns import pick
-from overlapscope.base.grouping import distinct, group_starts, rows_by
+from overlapscope.base.grouping import among, distinct, group_starts, rows_by
 from overlapscope.base.intervals import I64, Bool, Index, contains, covered, join, union
 from overlapscope.prediction.calibration import Constants, SizedTime
 from overlapscope.trace.model import F64, Kind, Memory, Trace, stream_keys
@@ -245,7 +245,7 @@ class _Seen:
         holds = find_holds(trace, Reading.LIKELY)
         last_of_call, last_op = np.full(len(calls), EARLIEST_NS), find_lanes(trace).items.last_op
         np.maximum.at(last_of_call, holds.host.call, trace.gpu_ops.end_ns[last_op[holds.host.item]])
-        known = np.isin(rows, holds.known_calls)
+        known = among(rows, holds.known_calls)
         # If it is unknown what a call waits for, it may be everything launched before.
         reach = pick(self.reach, np.searchsorted(self.called, at) - 1, EARLIEST_NS)
         last = np.where(known, last_of_call[rows], reach)

@@ -21,7 +21,7 @@ import numpy as np
 from msgspec import Meta, Raw, Struct
 
 from overlapscope.base.columns import locate
-from overlapscope.base.grouping import distinct
+from overlapscope.base.grouping import among, distinct
 from overlapscope.errors import UnreadableTrace
 from overlapscope.reading._batch import Numbered
 from overlapscope.reading._categories import EventTable, table_of
@@ -80,7 +80,7 @@ class _Events(Struct):
 
     def of(self, tables: frozenset[EventTable]) -> Bool:
         """Return which events belong to some tables."""
-        return np.isin(self.table, [*tables])
+        return among(self.table, [*tables])
 
 
 def processes(path: Path, place: Path, limit_bytes: int) -> I32:
@@ -113,7 +113,7 @@ def _processes(place: Path, limit_bytes: int, _state: tuple[int, ...]) -> I32 | 
     events = _read(SourceFile(place, limit_bytes=limit_bytes))
     ops = events.of(frozenset({EventTable.GPU}))
     launched = events.correlation[ops]
-    launches = events.launches & np.isin(events.correlation, launched[launched > 0])
+    launches = events.launches & among(events.correlation, launched[launched > 0])
     callers = distinct(events.pid[launches]).tolist()
     if len(callers) < 2:
         return np.zeros(len(events.pid), np.int32)
@@ -225,8 +225,8 @@ def _by_launches(process: I32, events: _Events, rows: Index, explained: I32) -> 
         device, number = found
         open_pids.remove(device)
         process[events.of(_DEVICE) & (events.pid == device)] = number
-        explained[number, (pid != device) & np.isin(correlation, correlation[pid == device])] = 0
-    left = np.isin(pid, open_pids) & ((explained > 0).sum(axis=0) == 1)
+        explained[number, (pid != device) & among(correlation, correlation[pid == device])] = 0
+    left = among(pid, open_pids) & ((explained > 0).sum(axis=0) == 1)
     process[rows[left]] = explained[:, left].argmax(axis=0)
 
 

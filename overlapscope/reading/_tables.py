@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from overlapscope.base.columns import locate
-from overlapscope.base.grouping import numbered
+from overlapscope.base.grouping import among, numbered
 from overlapscope.base.marks import GC_PAUSE, STEP
 from overlapscope.reading._categories import EventTable
 from overlapscope.reading._columns import COLLECTIVE_NUMBERS, COLLECTIVE_TEXTS, EventColumns, Part, Values, joined
@@ -221,7 +221,7 @@ class Finished:
     def collectives(self, base_ns: int) -> Collectives:
         """Return the collectives that the remaining GPU ops state."""
         rows = self._sorted(EventTable.GPU)
-        rows = rows[np.isin(rows, self._values[EventTable.COLLECTIVE][0])]
+        rows = rows[among(rows, self._values[EventTable.COLLECTIVE][0])]
         ops, values = self._aligned(EventTable.GPU, rows), self._aligned(EventTable.COLLECTIVE, rows)
         stated = dict(zip((*COLLECTIVE_TEXTS, *COLLECTIVE_NUMBERS), values.T.copy(), strict=True))
         texts = {name: stated[name].astype(np.int32) for name in COLLECTIVE_TEXTS}

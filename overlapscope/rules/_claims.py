@@ -37,7 +37,7 @@ from overlapscope.analysis.host import CallSite, Sites, around, inside_named, pi
 from overlapscope.analysis.late_launch import LAUNCH_PACE_NS
 from overlapscope.analysis.timeline import Timeline, lengths, measured
 from overlapscope.base.columns import Columns, mask_of, pick
-from overlapscope.base.grouping import distinct, groups_of, rows_by
+from overlapscope.base.grouping import among, distinct, groups_of, rows_by
 from overlapscope.base.intervals import EMPTY, I64, Bool, Intervals, covered, cut, expand, join, union
 from overlapscope.base.words import duration, each, size
 from overlapscope.catalog.causes import (
@@ -433,7 +433,7 @@ def _claim_idle(trace: Trace, device: DeviceAnalysis, windows: Intervals, waits:
     host = idle.host_ns[row] + start - idle.start_ns[row]
     rule = np.array([_NUMBER.get(IDLE[c].rule, _NONE) for c in IDLE_CAUSES])[cause]
 
-    at_call = np.isin(cause, [IDLE_RANK[c] for c in STALL_CAUSES]) & (call >= 0)
+    at_call = among(cause, [IDLE_RANK[c] for c in STALL_CAUSES]) & (call >= 0)
     sync = (cause == IDLE_RANK[IdleCause.HOST_SYNC]) & (call >= 0)
     rule[sync & pick(waits.pinned, call, False)] = _NUMBER["blocking-copy"]
     rule[sync & pick(waits.pageable, call, False)] = _NUMBER["pageable-memory"]
@@ -441,11 +441,11 @@ def _claim_idle(trace: Trace, device: DeviceAnalysis, windows: Intervals, waits:
     launching = [IDLE_RANK[c] for c in (IdleCause.DISPATCH, IdleCause.LAUNCH_LATENCY)]
     tiny_launch = mask_of(ops.launch[tiny], len(calls) + 1)
     tiny_launch[-1] = False
-    before_tiny = np.isin(cause, launching) & tiny_launch[call]
+    before_tiny = among(cause, launching) & tiny_launch[call]
     gaps = device.timeline.idle
     gap = np.searchsorted(gaps.starts, start, side="right") - 1
     if len(tiny):
-        ended_by_tiny = np.isin(gaps.ends, ops.start_ns[tiny])[gap]
+        ended_by_tiny = among(gaps.ends, ops.start_ns[tiny])[gap]
         op_to_op = (cause == IDLE_RANK[IdleCause.PYTHON]) & (idle.length_ns[row] <= LAUNCH_PACE_NS)
         before_tiny |= op_to_op & ended_by_tiny
     rule[before_tiny] = _NUMBER["tiny-copies"]

@@ -14,7 +14,7 @@ from overlapscope.analysis.host import around, inside_any, outermost_around
 from overlapscope.analysis.host_work import backward_threads
 from overlapscope.analysis.periods import is_step
 from overlapscope.base.columns import pick
-from overlapscope.base.grouping import distinct, rows_by
+from overlapscope.base.grouping import among, distinct, rows_by
 from overlapscope.base.intervals import I64, Bool, cut
 from overlapscope.base.kept import kept
 from overlapscope.base.words import each, listed
@@ -122,7 +122,7 @@ def _owners(trace: Trace, rows: I64) -> Iterator[tuple[str, str, bool, I64]]:
             within = inside(notes, text.__eq__) | inside(ops, text.__eq__)
             yield name(f"{method}()"), method.partition(".")[0] if steps else "", not steps, np.flatnonzero(within)
     yield "DistributedDataParallel's reducer", "", False, np.flatnonzero(inside(ops, host_ops.is_reducer))
-    backward = np.isin(thread, backward_threads(trace)) & inside(ops, host_ops.is_engine)
+    backward = among(thread, backward_threads(trace)) & inside(ops, host_ops.is_engine)
     yield "the backward pass", "", False, np.flatnonzero(backward)
     frames = trace.python_frames
     modules = frames.take(frames.named(lambda frame: _MODULE.fullmatch(frame) is not None))
@@ -143,6 +143,6 @@ def _how(trace: Trace, rows: I64) -> str:
     """Return `fused` or `foreach` if ops or kernels of that kind show that the optimizer is."""
     calls, ops, gpu_ops = trace.runtime_calls, trace.cpu_ops, trace.gpu_ops
     inside = around(ops, calls.thread[rows], calls.start_ns[rows])
-    ids = np.concatenate([ops.name_id[inside[inside >= 0]], gpu_ops.name_id[np.isin(gpu_ops.launch, rows)]])
+    ids = np.concatenate([ops.name_id[inside[inside >= 0]], gpu_ops.name_id[among(gpu_ops.launch, rows)]])
     names = [trace.names[id] for id in distinct(ids.astype(np.int64)).tolist()]
     return next((how for how, pattern in _HOW.items() if any(map(pattern.search, names))), "")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
@@ -10,10 +11,13 @@ from msgspec.structs import replace
 
 from overlapscope.analysis import TraceAnalysis, analyze_trace
 from overlapscope.analysis.device import judged_windows
-from overlapscope.prediction import unasked
+from overlapscope.prediction import gains, unasked
+from overlapscope.prediction.base import Base
 from overlapscope.prediction.gains import Savings
-from overlapscope.prediction.interventions import parse
-from overlapscope.prediction.predict import predict
+from overlapscope.prediction.hardware import Stance
+from overlapscope.prediction.interventions import Choice, parse
+from overlapscope.prediction.predict import Outcome, predict
+from overlapscope.prediction.replay import Deadlock
 from overlapscope.report import findings as costing
 from overlapscope.report import tables, verdict
 from overlapscope.report.findings import find_all
@@ -218,6 +222,24 @@ def test_a_wait_inside_an_op_is_taken_out_with_that_ops_others_alone() -> None:
     assert largest.fix == fix
     other = savings.largest([(f"no-sync {finding.where.call}",)])
     assert other is None or other.gain_ns.value != pytest.approx(saved_ns, rel=1e-3)
+
+
+def test_a_fix_that_deadlocks_at_some_stance_gives_way_to_the_next_best(monkeypatch: pytest.MonkeyPatch) -> None:
+    trace, fixes = analysed("further/batches/pageable_blocking").trace, (("pin",), ("pin", "non-blocking"))
+    best = Savings(trace, 0).largest(fixes)
+    assert best is not None and best.fix == fixes[1]
+    bounded = gains.outcomes
+
+    def outcomes(base: Base, choices: Sequence[Choice], expected: Outcome | None = None) -> dict[Stance, Outcome]:
+        if len(choices) == len(best.fix):
+            raise Deadlock
+        return bounded(base, choices, expected)
+
+    monkeypatch.setattr(gains, "outcomes", outcomes)
+    savings = Savings(trace, 0)
+    next_best = savings.largest(fixes)
+    assert next_best is not None and next_best.fix == fixes[0]
+    assert savings.largest(fixes[1:]) is None
 
 
 def test_the_first_worker_of_a_loader_works_at_least_beside_the_steps() -> None:
