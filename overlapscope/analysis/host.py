@@ -178,14 +178,15 @@ def outermost_around(table: HostEvents, thread: I64, at: I64) -> I64:
 
 
 @kept()
-def _rows_by_thread(table: HostEvents) -> dict[int, I32]:
+def rows_by_thread(table: HostEvents) -> dict[int, I32]:
+    """Return the rows of each thread, both in ascending order."""
     # The rows are kept as long as the table, and half the width saves half the memory.
     return {thread: rows.astype(np.int32) for thread, rows in rows_by(table.thread)}
 
 
 def rows_of(table: HostEvents, thread: int) -> I32:
     """Return the rows of a thread in ascending order."""
-    return _rows_by_thread(table).get(thread, _NO_ROWS)
+    return rows_by_thread(table).get(thread, _NO_ROWS)
 
 
 @kept()

@@ -9,12 +9,12 @@ from typing import Literal
 import numpy as np
 
 from overlapscope.analysis.figures import Window
-from overlapscope.analysis.host import loading
+from overlapscope.analysis.host import loading, rows_by_thread
 from overlapscope.analysis.host_results import HostPlain, HostStep, HostUse, OpTime, ThreadUse
 from overlapscope.analysis.missing_ops import recorded_launches
 from overlapscope.analysis.periods import is_step, judged_steps
 from overlapscope.analysis.plain_step import measured
-from overlapscope.base.grouping import distinct, rows_by
+from overlapscope.base.grouping import distinct
 from overlapscope.base.intervals import I64, Intervals, covered, cut, intersect, subtract, union
 from overlapscope.trace.lost import GPU_OPS
 from overlapscope.trace.model import HostEvents, Trace
@@ -113,7 +113,7 @@ def _by_name(ops: HostEvents, worked: Intervals) -> tuple[OpTime, ...]:
 def _threads(trace: Trace, windows: Intervals, main: int) -> tuple[ThreadUse, ...]:
     """Return the time that each thread spent in ops: the thread of the steps first, then the busiest."""
     threads = []
-    for thread, of_thread in rows_by(trace.cpu_ops.thread):
+    for thread, of_thread in rows_by_thread(trace.cpu_ops).items():
         busy = intersect(union(trace.cpu_ops.start_ns[of_thread], trace.cpu_ops.end_ns[of_thread]), windows)
         busy_ns = int((busy.ends - busy.starts).sum())
         name = trace.thread_names.get(thread, "")

@@ -119,10 +119,6 @@ class Finished:
         """Return a table's rows, in the order of the file."""
         return np.flatnonzero(self._table == table)
 
-    def total_ns(self) -> float:
-        """Return the total duration of all work."""
-        return float(self.dur_ns[self.work()].sum(dtype=np.float64))
-
     def forget_impossible_sizes(self) -> dict[str, int]:
         """Forget sizes that no GPU op can have moved, or whose sum exceeds 64 bits; return how many, by part."""
         rows = self.rows(EventTable.GPU)
