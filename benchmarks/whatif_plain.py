@@ -12,7 +12,7 @@ from benchmarks.data_files import csv_text
 from benchmarks.whatif_evaluation import TRACES, RecordingPair
 from benchmarks.whatif_page import milliseconds
 from overlapscope.laboratory import store
-from overlapscope.prediction import predict
+from overlapscope.prediction.predict import predict
 from overlapscope.prediction.result import WhatIf
 from overlapscope.reading import load
 

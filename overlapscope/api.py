@@ -156,9 +156,9 @@ def whatif(
             not a calibration.
         NotInTrace: The trace lacks the device, or something that an intervention names.
     """
-    from overlapscope.prediction import predict
     from overlapscope.prediction.calibration import read
     from overlapscope.prediction.interventions import check_names
+    from overlapscope.prediction.predict import predict
 
     if isinstance(interventions, str):
         raise UsageError(f"interventions are a list, even of one: [{interventions!r}].")

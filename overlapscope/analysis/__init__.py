@@ -8,7 +8,7 @@ import numpy as np
 from msgspec import UNSET, Struct
 from msgspec.structs import replace
 
-from overlapscope.analysis.device import DeviceAnalysis, analyze_device
+from overlapscope.analysis.device import DeviceAnalysis, analyze_device, describe
 from overlapscope.analysis.host import find_blocking
 from overlapscope.analysis.host_use import describe_host
 from overlapscope.analysis.jobs import describe_environment
@@ -39,6 +39,7 @@ def analyze_trace(
     step: str | None = None,
     range: str | None = None,
     settled: bool = False,
+    described: bool = True,
 ) -> TraceAnalysis:
     """Analyze all devices of a trace or one of them, over the whole window or over one step or range.
 
@@ -48,6 +49,7 @@ def analyze_trace(
         step: Name of the only step to analyse.
         range: Name of the only range to analyse.
         settled: Whether the trace replays a recording, which has decided that no step is warm-up.
+        described: Whether to include what only a report on this trace shows (`device.describe`).
 
     Returns:
         The trace's results, with the timelines of its devices.
@@ -55,11 +57,13 @@ def analyze_trace(
     Raises:
         NotInTrace: If no device has that step or range.
     """
-    return _analyze(trace, device, step, range, settled)
+    return _analyze(trace, device, step, range, settled, described)
 
 
 @kept_in_session
-def _analyze(trace: Trace, device: int | None, step: str | None, range: str | None, settled: bool) -> TraceAnalysis:
+def _analyze(
+    trace: Trace, device: int | None, step: str | None, range: str | None, settled: bool, described: bool
+) -> TraceAnalysis:
     checks = [*judge_file(trace)]
     comparable = _comparable(trace, checks)
     blocking = find_blocking(comparable)
@@ -68,7 +72,7 @@ def _analyze(trace: Trace, device: int | None, step: str | None, range: str | No
         if device is None or ordinal == device:
             analysis = analyze_device(trace, comparable, ordinal, blocking, step=step, range=range, settled=settled)
             if analysis is not None:
-                devices.append(analysis)
+                devices.append(describe(trace, analysis, blocking, settled=settled) if described else analysis)
                 checks += judge_device(trace, analysis.timeline, analysis.steps, analysis.idle)
     if not devices:
         check_device(trace.source, device, trace.devices)
@@ -79,7 +83,7 @@ def _analyze(trace: Trace, device: int | None, step: str | None, range: str | No
         for what, asked in (("step", step), ("range", range)):
             if asked is not None:
                 raise NotInTrace(f"{trace.source}: {what} {asked} launched nothing on the GPU; choose another.")
-    host = describe_host(trace)
+    host = describe_host(trace) if described else None
     result = TraceResult(
         source=trace.source,
         rank=trace.rank,
@@ -88,7 +92,7 @@ def _analyze(trace: Trace, device: int | None, step: str | None, range: str | No
         environment=describe_environment(trace),
         predicted_by=trace.predicted_by,
         host=host,
-        sampled=None if trace.predicted_by else sampled_step(trace, host),
+        sampled=sampled_step(trace, host) if described and not trace.predicted_by else None,
         origin=trace.origin or UNSET,
         step_source=trace.step_source or UNSET,
         period=trace.period or UNSET,

@@ -6,10 +6,10 @@ import numpy as np
 from msgspec import Struct
 
 from overlapscope.analysis.edges import Edges
-from overlapscope.analysis.grouping import distinct, rows_by
 from overlapscope.analysis.host import Blocking, inside_with, launching_threads
 from overlapscope.analysis.timeline import Timeline
 from overlapscope.base.columns import pick
+from overlapscope.base.grouping import distinct, rows_by
 from overlapscope.base.intervals import I64, Bool, Index, Intervals, contains, covered, expand
 from overlapscope.trace.model import Trace
 

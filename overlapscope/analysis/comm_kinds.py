@@ -13,6 +13,7 @@ from msgspec import Struct
 
 from overlapscope.analysis.host import around
 from overlapscope.base.columns import pick
+from overlapscope.base.grouping import distinct_rows, groups_of
 from overlapscope.base.intervals import I64
 from overlapscope.base.kept import kept
 from overlapscope.base.words import clean
@@ -65,10 +66,9 @@ def comm_kinds(trace: Trace, ops: GpuOps) -> CommKinds:
     columns = [pick(column, row) for column in texts]
     # A kernel without metadata is identified by a name.
     columns.append(np.where(row < 0, _names(trace, ops), -1))
-    distinct, which = np.unique(np.column_stack(columns), axis=0, return_inverse=True)
     kinds: dict[CommKind, int] = {}
-    number = [kinds.setdefault(_kind(trace.names, *ids), len(kinds)) for ids in distinct.tolist()]
-    return CommKinds(tuple(kinds), np.array(number, np.int64)[which.ravel()], row)
+    number = [kinds.setdefault(_kind(trace.names, *ids), len(kinds)) for ids in distinct_rows(columns)]
+    return CommKinds(tuple(kinds), np.array(number, np.int64)[groups_of(columns)], row)
 
 
 def _names(trace: Trace, ops: GpuOps) -> I64:

@@ -19,8 +19,8 @@ from overlapscope.analysis.blockers import (
 )
 from overlapscope.analysis.communicators import by_communicator
 from overlapscope.analysis.event_waits import SURE_HANDOVER_NS
-from overlapscope.analysis.grouping import rows_by
 from overlapscope.base.columns import Columns, pick
+from overlapscope.base.grouping import rows_by
 from overlapscope.base.intervals import I64, Bool, covered, total, union
 from overlapscope.base.kept import kept
 from overlapscope.catalog.causes import COMM_RANK as RANK

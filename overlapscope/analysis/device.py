@@ -18,7 +18,6 @@ from overlapscope.analysis.comm_order import CommOps
 from overlapscope.analysis.edges import Edges, find_edges
 from overlapscope.analysis.evidence import comm_evidence, copy_evidence, idle_evidence, other_evidence
 from overlapscope.analysis.figures import Period, Window
-from overlapscope.analysis.grouping import distinct
 from overlapscope.analysis.groups import find_stalls, group_copies, group_kernels
 from overlapscope.analysis.host import Blocking
 from overlapscope.analysis.host_sampled import with_sampled
@@ -30,6 +29,7 @@ from overlapscope.analysis.pieces import ExposedComm, ExposedCopies, ExposedOthe
 from overlapscope.analysis.plain_step import possible_step
 from overlapscope.analysis.results import Device, Outside, StepRange
 from overlapscope.analysis.timeline import Timeline, build, lengths, measured, stream_use
+from overlapscope.base.grouping import distinct
 from overlapscope.base.intervals import I64, Bool, Intervals, clip, covered, total, union
 from overlapscope.catalog.causes import (
     COMM_CAUSES,
@@ -92,18 +92,35 @@ def analyze_device(
             windows = union(periods.start_ns[named], periods.end_ns[named])
     if not len(windows.starts):
         return None
-    result = _figures(trace, causes, blocking, windows, narrowed=step is not None or range is not None, settled=settled)
-    if trace.predicted_by is None and not settled:
-        # A prediction keeps the lengths of kernels, whatever runs beside them there.
-        judged = _judged_windows(causes.timeline, result, windows)
-        frame = result.per_step or result.judged
-        if frame is not None:
-            result = replace(
-                result,
-                net_overlap=net_overlap(causes.timeline, judged, frame),
-                alone=_alone(trace, causes, result, windows),
-            )
+    result = _figures(trace, causes, windows, narrowed=step is not None or range is not None, settled=settled)
     return DeviceAnalysis(result=result, windows=windows, **asdict(causes))
+
+
+def describe(trace: Trace, analysis: DeviceAnalysis, blocking: Blocking, *, settled: bool) -> DeviceAnalysis:
+    """Return the analysis with what only a report on the device shows, and no comparison of ranks.
+
+    These are kernels, stalls, evidence besides that for copies, and what overlap and the profiler cost.
+    """
+    timeline, result, windows = analysis.timeline, analysis.result, analysis.windows
+    steps = analysis.steps.inside(*windows)
+    evidence = (
+        *comm_evidence(trace, timeline, analysis.exposed_comm, steps, windows),
+        *other_evidence(trace, timeline, analysis.exposed_other, steps, windows),
+        *idle_evidence(trace, analysis.idle, steps, windows),
+    )
+    result = replace(
+        result,
+        evidence=(*result.evidence, *evidence),
+        host_stalls=find_stalls(trace, timeline, blocking, analysis.idle, steps, windows),
+        kernels=group_kernels(trace, timeline, steps, windows),
+    )
+    frame = result.per_step or result.judged
+    if trace.predicted_by is None and not settled and frame is not None:
+        # A prediction keeps the lengths of kernels, whatever runs beside them there.
+        judged = _judged_windows(timeline, result, windows)
+        net, alone = net_overlap(timeline, judged, frame), _alone(trace, analysis, result, windows)
+        result = replace(result, net_overlap=net, alone=alone)
+    return replace(analysis, result=result)
 
 
 def _alone(trace: Trace, causes: Causes, result: Device, windows: Intervals) -> StepRange | None:
@@ -169,14 +186,13 @@ def _cut_off(trace: Trace, periods: Periods) -> Bool:
     return cut_off
 
 
-def _figures(
-    trace: Trace, causes: Causes, blocking: Blocking, windows: Intervals, *, narrowed: bool, settled: bool
-) -> Device:
-    """Return the figures of a device inside the windows; `narrowed` if these are some steps or ranges only."""
+def _figures(trace: Trace, causes: Causes, windows: Intervals, *, narrowed: bool, settled: bool) -> Device:
+    """Return the figures of a device inside the windows; `narrowed` if these are some steps or ranges only.
+
+    Kernels, stalls and most evidence are left to `describe`.
+    """
     timeline, starts, ends = causes.timeline, windows.starts, windows.ends
-    steps, ranges = causes.steps, causes.ranges
-    if narrowed:
-        steps, ranges = steps.inside(starts, ends), ranges.inside(starts, ends)
+    steps, ranges = causes.steps.inside(starts, ends), causes.ranges.inside(starts, ends)
     lead_in = None if timeline.lead_in_end_ns is None else timeline.lead_in_end_ns - timeline.start_ns
     judged = _after_lead_in(timeline, windows)
     in_whole, in_judged, in_steps, in_ranges = _measure(
@@ -206,16 +222,11 @@ def _figures(
         exposed_comm_by_cause=figures.exposed_comm_by_cause,
         exposed_other_by_cause=figures.exposed_other_by_cause,
         idle_by_cause=figures.idle_by_cause,
-        evidence=(
-            *copy_evidence(trace, timeline, causes.exposed, steps, windows),
-            *comm_evidence(trace, timeline, causes.exposed_comm, steps, windows),
-            *other_evidence(trace, timeline, causes.exposed_other, steps, windows),
-            *idle_evidence(trace, causes.idle, steps, windows),
-        ),
-        host_stalls=find_stalls(trace, timeline, blocking, causes.idle, steps, windows),
+        evidence=tuple(copy_evidence(trace, timeline, causes.exposed, steps, windows)),
+        host_stalls=(),
         steps=each_step,
         ranges=_each(in_ranges, trace, ranges),
-        kernels=group_kernels(trace, timeline, steps, windows),
+        kernels=(),
     )
 
 

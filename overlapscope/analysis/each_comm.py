@@ -8,9 +8,9 @@ from msgspec import Struct
 from overlapscope.analysis.comm_kinds import CommKinds, comm_kinds
 from overlapscope.analysis.comm_order import CommOps, lead_ns
 from overlapscope.analysis.device import DeviceAnalysis
-from overlapscope.analysis.grouping import rows_by
 from overlapscope.analysis.pieces import main_cause
 from overlapscope.analysis.prefetch import GATHERS, NO_DEPTH, prefetch_depths
+from overlapscope.base.grouping import rows_by
 from overlapscope.base.intervals import I64, covered
 from overlapscope.trace.model import I8, Trace
 

@@ -13,9 +13,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from overlapscope.analysis import calls as call_kinds
-from overlapscope.analysis.grouping import rows_by
 from overlapscope.analysis.nccl_launches import find_nccl_waits
 from overlapscope.base.columns import I64, Bool, Columns, pick
+from overlapscope.base.grouping import rows_by
 from overlapscope.base.kept import kept
 from overlapscope.trace.model import Sync, Trace, stream_keys
 

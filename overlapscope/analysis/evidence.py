@@ -11,13 +11,13 @@ from overlapscope.analysis.comm_kinds import comm_kinds
 from overlapscope.analysis.event_waits import EXACT
 from overlapscope.analysis.figures import Window
 from overlapscope.analysis.group_results import Evidence, EvidenceByStep
-from overlapscope.analysis.grouping import distinct, groups_of
 from overlapscope.analysis.host import Sites, sites, sites_of_calls
 from overlapscope.analysis.periods import Periods
 from overlapscope.analysis.pieces import ExposedComm, ExposedCopies, ExposedOther, IdleTime, Pieces
 from overlapscope.analysis.steps import step_at, sums_by_step, times_by_step
 from overlapscope.analysis.timeline import Timeline
 from overlapscope.base.columns import Integers
+from overlapscope.base.grouping import distinct, groups_of
 from overlapscope.base.intervals import Intervals
 from overlapscope.base.words import clean
 from overlapscope.catalog.causes import CAUSES, COMM_CAUSES, COPY_CAUSES, IDLE_CAUSES, OTHER_CAUSES, Subject

@@ -30,10 +30,10 @@ from overlapscope.analysis.blockers import (
 from overlapscope.analysis.comm_order import CommOps, ComputeStreams, awaited, find_begins, find_comm, find_compute
 from overlapscope.analysis.communicators import by_communicator
 from overlapscope.analysis.event_waits import EXACT, LOW
-from overlapscope.analysis.grouping import rows_by
 from overlapscope.analysis.idle import LAUNCH_LATENCY_NS
 from overlapscope.analysis.pieces import ExposedComm
 from overlapscope.base.columns import Columns, pick
+from overlapscope.base.grouping import among, rows_by
 from overlapscope.base.intervals import I64, Bool, covered
 from overlapscope.catalog.causes import COMM_RANK as RANK
 from overlapscope.catalog.causes import CommCause
@@ -78,7 +78,7 @@ def attribute(recording: DeviceRecording) -> tuple[ExposedComm, CommOps]:
     call = np.where(late, launch, ops.launch[op])
     call[blocked] = last_blocking(recording, launch[blocked], end[blocked])
 
-    in_order = ~could_run & np.isin(ops.stream[op], [ops.stream[rows[0]] for rows in work.streams])
+    in_order = ~could_run & among(ops.stream[op], [ops.stream[rows[0]] for rows in work.streams])
     cause[in_order] = RANK[CommCause.SAME_STREAM]
     blocks = ~could_run & ~in_order & pieces.blocks
     cause[blocks] = RANK[CommCause.BLOCKED_BEHIND]

@@ -13,13 +13,13 @@ from overlapscope.analysis.group_results import (
     KernelsByStep,
     StallsByStep,
 )
-from overlapscope.analysis.grouping import groups_of, rows_by
 from overlapscope.analysis.host import Blocking, name_text, of_other_devices, op_ids_around, sites_of_calls
 from overlapscope.analysis.periods import Periods
 from overlapscope.analysis.pieces import IdleTime
 from overlapscope.analysis.steps import step_at, sums_by_step, times_by_step
 from overlapscope.analysis.timeline import Timeline
 from overlapscope.base.columns import pick
+from overlapscope.base.grouping import among, groups_of, rows_by
 from overlapscope.base.intervals import I64, Bool, Intervals, clip, covered, intersect, total, union
 from overlapscope.catalog.causes import IDLE_RANK, STALL_CAUSES
 from overlapscope.trace.comm_names import looks_like_communication
@@ -184,7 +184,7 @@ def caused_by_calls(trace: Trace, idle: IdleTime) -> I64:
 
 def _blamed(idle: IdleTime) -> IdleTime:
     """Return the idle time that is blamed on calls."""
-    return idle.take(np.isin(idle.cause, [IDLE_RANK[cause] for cause in STALL_CAUSES]) & (idle.call >= 0))
+    return idle.take(among(idle.cause, [IDLE_RANK[cause] for cause in STALL_CAUSES]) & (idle.call >= 0))
 
 
 def find_stalls(

@@ -18,6 +18,7 @@ import numpy as np
 from overlapscope.analysis.event_waits import HANDOVER_NS, HIGH, LOW, event_waits
 from overlapscope.analysis.lane_items import find_lanes
 from overlapscope.base.columns import I8, I64, Columns, pick
+from overlapscope.base.grouping import among, distinct
 from overlapscope.trace.model import Trace
 
 
@@ -42,8 +43,8 @@ def guessed_sources(trace: Trace) -> GuessedSources:
     items = lanes.items
     begins, ends = ops.start_ns[items.op], ops.end_ns[items.last_op]
     launches = items.call >= 0
-    with_launches = np.array(lanes.keys, np.int64)[np.unique(items.lane[launches])]
-    known = np.isin(every.source, with_launches) | ((every.source >= 0) & (len(trace.devices) == 1))
+    with_launches = np.array(lanes.keys, np.int64)[distinct(items.lane[launches])]
+    known = among(every.source, with_launches) | ((every.source >= 0) & (len(trace.devices) == 1))
     rows = np.flatnonzero(~(every.stated & known))
     waits = every.take(rows)
     source = np.where(known[rows], waits.source, -1)

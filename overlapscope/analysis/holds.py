@@ -26,6 +26,7 @@ from overlapscope.analysis.guessed_sources import guessed_sources
 from overlapscope.analysis.host_waits import Block, find_blocks
 from overlapscope.analysis.lane_items import ItemLanes, find_lanes
 from overlapscope.base.columns import I8, I64, Columns
+from overlapscope.base.grouping import among
 from overlapscope.base.kept import kept
 from overlapscope.trace.model import Trace
 
@@ -178,7 +179,7 @@ class _Walk:
     def _launched_by(self, calls: Iterable[int]) -> dict[int, list[int]]:
         """Return the items that each of some calls launched."""
         wanted = np.array(sorted(calls), np.int64)
-        rows = np.flatnonzero(np.isin(self._lanes.items.call, wanted))
+        rows = np.flatnonzero(among(self._lanes.items.call, wanted))
         launched: dict[int, list[int]] = {}
         for row, call in zip(rows.tolist(), self._lanes.items.call[rows].tolist(), strict=True):
             launched.setdefault(call, []).append(row)

@@ -12,10 +12,10 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from overlapscope.analysis import calls as call_kinds
-from overlapscope.analysis.grouping import distinct, groups_of, rows_by
 from overlapscope.analysis.periods import is_step
 from overlapscope.analysis.timeline import Timeline
 from overlapscope.base.columns import I32, Columns, mask_of, pick, quantile
+from overlapscope.base.grouping import among, distinct, groups_of, rows_by
 from overlapscope.base.intervals import EMPTY, I64, Bool, Intervals, Nesting, contains, join, outermost, subtract, union
 from overlapscope.base.kept import kept
 from overlapscope.trace import op_names
@@ -103,7 +103,7 @@ def of_other_devices(trace: Trace, timeline: Timeline) -> Bool:
     calls, syncs, ops = trace.runtime_calls, trace.syncs, trace.gpu_ops
     elsewhere = np.zeros(len(calls), np.bool_)
     foreign = syncs.correlation[(syncs.device >= 0) & (syncs.device != timeline.device)]
-    elsewhere[np.isin(calls.correlation, foreign) & (calls.correlation > 0)] = True
+    elsewhere[among(calls.correlation, foreign) & (calls.correlation > 0)] = True
     elsewhere[ops.launch[(ops.launch >= 0) & (ops.device != timeline.device)]] = True
     elsewhere[ops.launch[(ops.launch >= 0) & (ops.device == timeline.device)]] = False
     return elsewhere
@@ -149,7 +149,7 @@ def first_calls(trace: Trace) -> RuntimeCalls:
     long = np.flatnonzero(length >= max(_SLOW_FIRST * usual_ns, _SHORTEST_FIRST_NS))
     loads = (call_kinds.loads_code(calls) | mask_of(ops.launch[launched[first]], len(calls)))[long]
     op = around(trace.cpu_ops, calls.thread[long], calls.start_ns[long])
-    return calls.take(long[loads | (op >= 0) & np.isin(op, op[loads])])
+    return calls.take(long[loads | (op >= 0) & among(op, op[loads])])
 
 
 def loading(trace: Trace) -> HostEvents:
@@ -171,21 +171,22 @@ def around(table: HostEvents, thread: I64, at: I64) -> I64:
 def outermost_around(table: HostEvents, thread: I64, at: I64) -> I64:
     """Return the row of the outermost event of each thread around each instant; -1 if there is none."""
     result = np.full(len(at), -1, np.int64)
-    for thread_id, of_thread in rows_by(thread):
+    for thread_id, of_thread in rows_by(thread) if len(table) else ():
         rows = rows_of(table, thread_id)
         result[of_thread] = pick(rows, outermost(table.start_ns[rows], table.end_ns[rows], at[of_thread]))
     return result
 
 
 @kept()
-def _rows_by_thread(table: HostEvents) -> dict[int, I32]:
+def rows_by_thread(table: HostEvents) -> dict[int, I32]:
+    """Return the rows of each thread, both in ascending order."""
     # The rows are kept as long as the table, and half the width saves half the memory.
     return {thread: rows.astype(np.int32) for thread, rows in rows_by(table.thread)}
 
 
 def rows_of(table: HostEvents, thread: int) -> I32:
     """Return the rows of a thread in ascending order."""
-    return _rows_by_thread(table).get(thread, _NO_ROWS)
+    return rows_by_thread(table).get(thread, _NO_ROWS)
 
 
 @kept()
@@ -207,7 +208,7 @@ def on_thread(table: HostEvents, thread: int) -> Intervals:
 def inside_any(table: HostEvents, thread: I64, at: I64) -> Bool:
     """Return whether each instant of a thread lies inside any of the given events."""
     inside = np.zeros(len(at), np.bool_)
-    for thread_id, of_thread in rows_by(thread):
+    for thread_id, of_thread in rows_by(thread) if len(table) else ():
         inside[of_thread] = contains(on_thread(table, thread_id), at[of_thread])
     return inside
 
@@ -364,7 +365,7 @@ def own_pieces(trace: Trace, thread: int) -> tuple[I64, I64, I64]:
     frames = trace.python_frames
     rows = np.flatnonzero(frames.named(_is_own) & (frames.thread == thread))
     starts, ends = frames.start_ns[rows], frames.end_ns[rows]
-    edges = np.unique(np.concatenate([starts, ends]))
+    edges = distinct(np.concatenate([starts, ends]))
     innermost = Nesting(starts, ends).innermost(edges)[:-1]
     inside = innermost >= 0
     return edges[:-1][inside], edges[1:][inside], rows[innermost[inside]]

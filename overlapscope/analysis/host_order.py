@@ -9,11 +9,11 @@ import numpy as np
 from msgspec.structs import replace
 
 from overlapscope.analysis import calls as call_kinds
-from overlapscope.analysis.grouping import rows_by
 from overlapscope.analysis.host import find_blocking
 from overlapscope.analysis.periods import is_step
 from overlapscope.analysis.thread_turns import Relation, relations
 from overlapscope.base.columns import Columns, mask_of, pick
+from overlapscope.base.grouping import among, numbered, rows_by
 from overlapscope.base.kept import kept
 from overlapscope.trace.model import I64, Bool, Trace
 
@@ -78,7 +78,7 @@ def find_calls(trace: Trace) -> HostCalls:
     part_of = _outermost(trace)
     rows = np.flatnonzero(part_of == np.arange(len(runtime)))
     start, end = runtime.start_ns[rows], runtime.end_ns[rows]
-    threads, thread = np.unique(runtime.thread[rows], return_inverse=True)
+    threads, thread = numbered(runtime.thread[rows])
     calls = Calls.filled(
         row=rows,
         thread=thread,
@@ -166,16 +166,16 @@ def _ties(trace: Trace, calls: Calls, threads: I64) -> tuple[list[list[int]], Bo
     Returns:
         For each thread, the threads it is tied to, ascending; a mask of autograd's threads; the main thread.
     """
-    engine = np.isin(threads, trace.cpu_ops.thread[trace.cpu_ops.named(is_autograd_node)])
+    engine = among(threads, trace.cpu_ops.thread[trace.cpu_ops.named(is_autograd_node)])
     xlas = trace.framework == "jax"
     if xlas:
-        engine = ~np.isin(threads, trace.python_frames.thread)
+        engine = ~among(threads, trace.python_frames.thread)
     main = _main_thread(trace, calls, threads, engine)
     engine[main] = False
     autograds = engine.copy()
     autograds[main] = True
     tied: list[list[int]] = [[] for _ in range(len(threads))]
-    speaks = np.isin(threads[main], trace.cpu_ops.thread)
+    speaks = bool((trace.cpu_ops.thread == threads[main]).any())
     for (first, second), relation in relations(trace, threads.tolist()).items():
         possible = relation == Relation.UNKNOWN or (xlas and bool(engine[first] or engine[second]))
         both = possible and bool(autograds[first] and autograds[second])
@@ -188,7 +188,7 @@ def _ties(trace: Trace, calls: Calls, threads: I64) -> tuple[list[list[int]], Bo
 def _main_thread(trace: Trace, calls: Calls, threads: I64, engine: Bool) -> int:
     """Return the thread of the steps; without steps, the thread with the most calls, preferably not autograd's."""
     steps = trace.annotations.thread[is_step(trace.annotations)]
-    stepping = np.flatnonzero(np.isin(threads, steps))
+    stepping = np.flatnonzero(among(threads, steps))
     if len(stepping):
         return int(stepping[0])
     return int(np.lexsort((-np.bincount(calls.thread), engine))[0])

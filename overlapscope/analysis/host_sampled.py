@@ -21,6 +21,7 @@ from overlapscope.analysis.pieces import IdleTime
 from overlapscope.analysis.plain_step import measured
 from overlapscope.analysis.steps import step_at
 from overlapscope.base.columns import F64, pick
+from overlapscope.base.grouping import among, distinct
 from overlapscope.base.intervals import I64, Bool, Intervals, cut
 from overlapscope.base.kept import kept
 from overlapscope.catalog.causes import IDLE_RANK as RANK
@@ -201,12 +202,12 @@ def with_sampled(trace: Trace, idle: IdleTime, steps: Periods, device: int) -> I
 def _with_rest(idle: IdleTime, windows: Intervals) -> Intervals:
     """Return windows that cover all idle time and have an edge at each edge of the given windows."""
     low, high = int(idle.start_ns.min(initial=0)), int(idle.end_ns.max(initial=0))
-    edges = np.unique(np.concatenate([[low, high], windows.starts, windows.ends]))
+    edges = distinct(np.concatenate([[low, high], windows.starts, windows.ends]))
     return Intervals(edges[:-1], edges[1:])
 
 
 def _of(pieces: IdleTime, causes: tuple[IdleCause, ...]) -> Bool:
-    return np.isin(pieces.cause, [RANK[cause] for cause in causes])
+    return among(pieces.cause, [RANK[cause] for cause in causes])
 
 
 def _by_step(pieces: IdleTime, steps: Periods, causes: tuple[IdleCause, ...]) -> F64:

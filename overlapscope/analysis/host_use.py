@@ -10,8 +10,7 @@ from msgspec import Struct
 
 from overlapscope.analysis.average import average, without_warm_up
 from overlapscope.analysis.figures import Period, Window
-from overlapscope.analysis.grouping import distinct, rows_by
-from overlapscope.analysis.host import loading
+from overlapscope.analysis.host import loading, rows_by_thread
 from overlapscope.analysis.host_program import known_step, with_plain
 from overlapscope.analysis.host_results import OpTime, ThreadUse
 from overlapscope.analysis.missing_ops import recorded_launches
@@ -19,6 +18,7 @@ from overlapscope.analysis.periods import is_step, judged_steps
 from overlapscope.analysis.results import HostUse
 from overlapscope.analysis.timeline import Ran, lengths
 from overlapscope.analysis.timeline import measured as figures_of
+from overlapscope.base.grouping import distinct
 from overlapscope.base.intervals import EMPTY, I64, Intervals, covered, cut, intersect, subtract, union
 from overlapscope.base.kept import kept
 from overlapscope.catalog.causes import CommCause, IdleCause
@@ -174,7 +174,7 @@ def _by_name(ops: HostEvents, worked: Intervals) -> tuple[OpTime, ...]:
 def _threads(trace: Trace, windows: Intervals, main: int) -> tuple[ThreadUse, ...]:
     """Return the time that each thread spent in ops: the thread of the steps first, then the busiest."""
     threads = []
-    for thread, of_thread in rows_by(trace.cpu_ops.thread):
+    for thread, of_thread in rows_by_thread(trace.cpu_ops).items():
         busy = intersect(union(trace.cpu_ops.start_ns[of_thread], trace.cpu_ops.end_ns[of_thread]), windows)
         busy_ns = int((busy.ends - busy.starts).sum())
         name = trace.thread_names.get(thread, "")

@@ -8,10 +8,10 @@ from typing import NamedTuple
 import numpy as np
 
 from overlapscope.analysis import calls as call_kinds
-from overlapscope.analysis.grouping import group_starts
 from overlapscope.analysis.host import around, find_blocking
 from overlapscope.analysis.host_order import find_calls
 from overlapscope.base.columns import locate, mask_of, pick
+from overlapscope.base.grouping import among, group_starts
 from overlapscope.base.kept import kept
 from overlapscope.trace.model import I64, Bool, Kind, Memory, RuntimeCalls, Sync, Trace, of_stream_key, stream_keys
 
@@ -56,7 +56,7 @@ def find_polls(trace: Trace) -> I64:
     calls = trace.runtime_calls
     queries = np.flatnonzero(call_kinds.named(calls, _QUERIES))
     queries = queries[around(trace.cpu_ops, calls.thread[queries], calls.start_ns[queries]) < 0]
-    queries = queries[np.isin(calls.thread[queries], calls.thread[call_kinds.launching(trace)])]
+    queries = queries[among(calls.thread[queries], calls.thread[call_kinds.launching(trace)])]
     if not len(queries):
         return queries
     by_thread = np.argsort(calls.thread, kind="stable")

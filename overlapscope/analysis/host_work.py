@@ -12,9 +12,9 @@ import numpy as np
 from msgspec import Struct
 
 from overlapscope.analysis.calls import launching
-from overlapscope.analysis.grouping import distinct, rows_by
-from overlapscope.analysis.host import inside_with, loading, on_thread, rows_of
+from overlapscope.analysis.host import inside_with, loading, on_thread, rows_by_thread, rows_of
 from overlapscope.analysis.periods import is_gc_pause
+from overlapscope.base.grouping import among, distinct
 from overlapscope.base.intervals import (
     EMPTY,
     I64,
@@ -129,7 +129,7 @@ def _silent(trace: Trace) -> Bool:
     """Select the CPU ops in which their thread makes no runtime call."""
     ops, calls = trace.cpu_ops, trace.runtime_calls
     silent = np.ones(len(ops), np.bool_)
-    for thread, of_thread in rows_by(ops.thread):
+    for thread, of_thread in rows_by_thread(ops).items():
         called = calls.start_ns[rows_of(calls, thread)]
         first = np.searchsorted(called, ops.start_ns[of_thread], side="left")
         silent[of_thread] = first == np.searchsorted(called, ops.end_ns[of_thread], side="left")
@@ -147,7 +147,7 @@ def _runs_python(trace: Trace) -> Bool:
     if trace.framework != "pytorch":
         return result
     named = ops.named(host_ops.may_run_python)
-    for _, of_thread in rows_by(ops.thread) if named.any() else ():
+    for _, of_thread in rows_by_thread(ops).items() if named.any() else ():
         # Ops of equal start stand longest first, so those inside an op follow it.
         following = np.searchsorted(ops.start_ns[of_thread], ops.end_ns[of_thread], side="left")
         result[of_thread] = named[of_thread] & (following > np.arange(len(of_thread)) + 1)
@@ -164,7 +164,7 @@ def _makes_views(trace: Trace) -> Bool:
     quiet = _silent(trace) & ~works & ops.named(lambda name: name.startswith("aten::"))
     long_allocation = ops.named(host_ops.allocates) & (ops.end_ns - ops.start_ns >= LONG_OP_NS)
     result = np.zeros(len(ops), np.bool_)
-    for _, rows in rows_by(ops.thread) if quiet.any() else ():
+    for _, rows in rows_by_thread(ops).items() if quiet.any() else ():
         starts, ends = ops.start_ns[rows], ops.end_ns[rows]
         # Ops of equal start stand longest first, so those inside an op follow it.
         working = np.append(0, np.cumsum((works | long_allocation)[rows]))
@@ -185,7 +185,7 @@ def _cpu_work(trace: Trace) -> HostEvents:
     ops, silent = trace.cpu_ops, _silent(trace)
     computes = silent & ops.named(host_ops.works) & ~_makes_views(trace)
     arranges = _runs_python(trace) | ops.named(host_ops.is_engine)
-    for _, rows in rows_by(ops.thread) if computes.any() else ():
+    for _, rows in rows_by_thread(ops).items() if computes.any() else ():
         loud = rows[~(silent | arranges)[rows]]
         computes[rows] &= ~contains(union(ops.start_ns[loud], ops.end_ns[loud]), ops.start_ns[rows])
     return HostEvents.joined([ops.take(computes), long_ops(trace)])
@@ -244,9 +244,9 @@ def _between_nodes(trace: Trace, thread: int) -> Intervals:
     begin, stop = ends[:-1][same], starts[1:][same]
     driver = launching_thread(trace)
     if driver is not None and driver != thread:
-        others = np.sort(
-            np.concatenate([table.start_ns[rows_of(table, driver)] for table in (ops, trace.runtime_calls)])
-        )
+        # Both are in order, which a stable sort makes use of.
+        starts_of_driver = [table.start_ns[rows_of(table, driver)] for table in (ops, trace.runtime_calls)]
+        others = np.sort(np.concatenate(starts_of_driver), kind="stable")
         undisturbed = np.searchsorted(others, begin) == np.searchsorted(others, stop)
         begin, stop = begin[undisturbed], stop[undisturbed]
     return union(begin, stop)
@@ -262,6 +262,6 @@ def backward_threads(trace: Trace) -> I64:
 def launching_thread(trace: Trace) -> int | None:
     """Return the thread that launches most, if possible of those without a backward pass; None if none launches."""
     launches = trace.runtime_calls.thread[launching(trace)]
-    others = launches[~np.isin(launches, backward_threads(trace))]
+    others = launches[~among(launches, backward_threads(trace))]
     threads, counts = np.unique(others if len(others) else launches, return_counts=True)
     return int(threads[np.argmax(counts)]) if len(threads) else None

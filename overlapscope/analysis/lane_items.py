@@ -13,10 +13,10 @@ import numpy as np
 from msgspec import Struct
 
 from overlapscope.analysis.event_waits import event_waits
-from overlapscope.analysis.grouping import distinct
 from overlapscope.analysis.host_order import find_calls
 from overlapscope.analysis.host_waits import awaited_streams
 from overlapscope.base.columns import I64, Columns, pick
+from overlapscope.base.grouping import distinct
 from overlapscope.base.kept import kept
 from overlapscope.trace.model import GpuOps, Kind, Trace, of_stream_key, stream_keys
 

@@ -21,7 +21,6 @@ from msgspec.structs import replace
 
 from overlapscope.analysis.calls import captures, launching
 from overlapscope.analysis.event_waits import EXACT
-from overlapscope.analysis.grouping import distinct, rows_by
 from overlapscope.analysis.host import (
     Blocking,
     first_calls,
@@ -36,6 +35,7 @@ from overlapscope.analysis.host_work import long_ops, shows_ops, work_of
 from overlapscope.analysis.pieces import IdleTime
 from overlapscope.analysis.timeline import Timeline
 from overlapscope.base.columns import Columns, locate, pick
+from overlapscope.base.grouping import among, distinct, rows_by
 from overlapscope.base.intervals import (
     I64,
     Bool,
@@ -213,7 +213,7 @@ def _label(host: _Host, late: Late, thread: int, companion: int) -> _Labelled:
     for name, layer in reversed(layers):
         cause[contains(layer, start)] = RANK[name]
     chargeable = ~contains(join(*(layer for _, layer in every)), start)
-    call = np.where(np.isin(cause, _AT_CALL), _call_around(host, (thread, companion), start), -1)
+    call = np.where(among(cause, _AT_CALL), _call_around(host, (thread, companion), start), -1)
     return _Labelled(row, start, end, cause, call, chargeable)
 
 
@@ -246,10 +246,10 @@ def _charge(trace: Trace, blocking: Blocking, late: Late, pieces: _Labelled, wai
     piece = np.searchsorted(to_piece, edges[:-1], side="right")
     before = pick(call, np.searchsorted(to_call, edges[:-1], side="right"))
     start = pieces.start_ns[piece] + edges[:-1] - (to_piece - charged)[piece]
-    staged = np.isin(before, blocking.row[blocking.staging])
+    staged = among(before, blocking.row[blocking.staging])
     cause = np.where(staged, RANK[IdleCause.HOST_STAGING], RANK[IdleCause.HOST_SYNC])
     launch = late.launch[pieces.late]
-    call_itself = np.where(np.isin(pieces.cause, _AT_LAUNCH), launch, pieces.call)
+    call_itself = np.where(among(pieces.cause, _AT_LAUNCH), launch, pieces.call)
 
     def on_device(piece: I64, start: I64, end: I64, cause: I64, call: I64) -> IdleTime:
         """Return the image of host time of the given pieces."""

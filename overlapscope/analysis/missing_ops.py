@@ -14,10 +14,10 @@ import numpy as np
 from msgspec import Struct
 
 from overlapscope.analysis import calls as call_kinds
-from overlapscope.analysis.grouping import rows_by
 from overlapscope.analysis.host import Blocking, find_blocking, of_other_devices
 from overlapscope.analysis.timeline import Timeline
 from overlapscope.base.columns import mask_of, pick, quantile
+from overlapscope.base.grouping import among, rows_by
 from overlapscope.base.intervals import I64, Bool, Index, Intervals, clip, complement, contains, cut, subtract, union
 from overlapscope.base.kept import kept
 from overlapscope.trace import op_names
@@ -133,6 +133,7 @@ def find_unanswered(trace: Trace) -> Unanswered:
     return Unanswered(launches[~answered & ~late], launches[late], none)
 
 
+@kept()
 def find_missing(trace: Trace, timeline: Timeline, blocking: Blocking) -> Missing:
     """Return when this device was idle although it had unrecorded work.
 
@@ -180,7 +181,7 @@ def _running(trace: Trace, timeline: Timeline, blocking: Blocking, dropped: Inde
         _first_from(ops.launch[launched], ops.start_ns[launched], dropped, timeline.end_ns),
         _first_from(waits, calls.end_ns[waits], dropped, timeline.end_ns),
     )
-    here = np.isin(calls.thread[dropped], calls.thread[ops.launch[launched]])
+    here = among(calls.thread[dropped], calls.thread[ops.launch[launched]])
     before = pick(ops.end_ns[launched], np.searchsorted(ops.launch[launched], dropped) - 1, 0)
     return np.maximum(calls.start_ns[dropped], before), np.where(
         here & ~call_kinds.named(calls, _MEMSET)[dropped], until, 0

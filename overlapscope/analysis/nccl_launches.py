@@ -18,9 +18,9 @@ from typing import NamedTuple
 import numpy as np
 
 from overlapscope.analysis import calls as call_kinds
-from overlapscope.analysis.grouping import rows_by
 from overlapscope.analysis.host import around
 from overlapscope.base.columns import I64, Bool, locate, mask_of, pick
+from overlapscope.base.grouping import distinct, rows_by
 from overlapscope.trace.model import Kind, Trace, stream_keys
 
 _OP = "record_param_comms"
@@ -60,13 +60,13 @@ def find_nccl_waits(trace: Trace, records: I64, waits: I64, stream: I64, event: 
     launched_on[ops.launch[collectives]] = stream_keys(ops.device, ops.stream)[collectives]
     stated = locate(trace.collectives.correlation, ops.correlation[collectives])
     group[ops.launch[collectives]] = pick(trace.collectives.group, stated)
-    rows = np.unique(np.concatenate([records, waits, call_kinds.launching(trace)]))
+    rows = distinct(np.concatenate([records, waits, call_kinds.launching(trace)]))
     number = np.full(len(calls), -1, np.int64)
     number[waits] = np.arange(len(waits))
     recording = mask_of(records, len(calls)) & calls.named(_RECORD.__eq__)
     found = [
         _sequences(trace, rows[of_thread], recording, number, launched_on)
-        for _, of_thread in rows_by(calls.thread[rows])
+        for _, of_thread in (rows_by(calls.thread[rows]) if len(collectives) else ())
     ]
     five = np.concatenate([np.empty((0, 5), np.int64), *found])
     before, after, launching = number[five[:, 1]], number[five[:, 4]], launched_on[five[:, 2]]
@@ -75,7 +75,7 @@ def find_nccl_waits(trace: Trace, records: I64, waits: I64, stream: I64, event: 
     events, communicator = np.unique(event[before], return_inverse=True)
     own = stream_keys(launching >> 32, _FIRST_STREAM + communicator)
     groups, number_of_group = np.unique(group[five[:, 2]], return_inverse=True)
-    pairs = np.unique(number_of_group * len(events) + communicator)
+    pairs = distinct(number_of_group * len(events) + communicator)
     one_event = np.bincount(pairs // max(len(events), 1), minlength=len(groups)) == 1
     known = np.flatnonzero(one_event[number_of_group] & (group[five[:, 2]] >= 0))
     return NcclWaits(

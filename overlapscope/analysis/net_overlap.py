@@ -21,9 +21,9 @@ from msgspec import Struct
 from overlapscope.analysis.average import rounded_mean
 from overlapscope.analysis.figures import Period, PerStep
 from overlapscope.analysis.group_results import Beside, NetOverlap, SlowedKernel, Unjudged
-from overlapscope.analysis.grouping import groups_of, rows_by
 from overlapscope.analysis.timeline import Timeline
 from overlapscope.base.columns import quantile
+from overlapscope.base.grouping import among, groups_of, rows_by
 from overlapscope.base.intervals import I64, Bool, Intervals, clip, covered, intersect, join, subtract, union
 from overlapscope.trace.model import I32, Kind
 
@@ -158,7 +158,7 @@ def _judge(
     alone = kernels.compared & kernels.alone
     costs: list[_Cost] = []
     unjudged_by_cause: dict[Unjudged, int] = {"never-alone": 0, "too-few": 0, "varying": 0}
-    concerned = np.flatnonzero(np.isin(kernels.group, kernels.group[inside_ns > 0]))
+    concerned = np.flatnonzero(among(kernels.group, kernels.group[inside_ns > 0]))
     for _, which in rows_by(kernels.group[concerned]):
         rows = concerned[which]
         sides = rows[alone[rows]], rows[sample[rows]]

@@ -6,9 +6,9 @@ import numpy as np
 from msgspec.structs import replace
 
 from overlapscope.analysis.figures import Window
-from overlapscope.analysis.grouping import distinct
 from overlapscope.analysis.timeline import Timeline
 from overlapscope.base.columns import Columns, pick
+from overlapscope.base.grouping import distinct
 from overlapscope.base.intervals import I64, Bool
 from overlapscope.base.marks import GC_PAUSE, STEP, is_step_name, step_number
 from overlapscope.base.words import check_known, listed, number_runs

@@ -14,6 +14,7 @@ import numpy as np
 
 from overlapscope.analysis.comm_order import CommOps, find_compute
 from overlapscope.base.columns import pick
+from overlapscope.base.grouping import distinct
 from overlapscope.base.intervals import I64
 from overlapscope.trace.model import GpuOps, RuntimeCalls
 
@@ -42,9 +43,9 @@ def prefetch_depths(ops: GpuOps, calls: RuntimeCalls, comm: CommOps) -> I64:
     is_use = np.zeros(len(ops), np.bool_)
     is_use[comm.consumer[comm.consumer >= 0]] = True
     computes_ns = np.sort(launched_ns[find_compute(ops).is_work & ~is_use & (launched_ns >= 0)])
-    begins_ns = np.unique(used_ns[used_ns >= 0])
+    begins_ns = distinct(used_ns[used_ns >= 0])
     # Numbers of the parts that have other compute.
-    filled = np.unique(np.searchsorted(begins_ns, computes_ns, side="right"))
+    filled = distinct(np.searchsorted(begins_ns, computes_ns, side="right"))
     first, last = np.searchsorted(begins_ns, issued_ns, side="right"), np.searchsorted(begins_ns, used_ns)
     whole = np.searchsorted(filled, last, side="right") - np.searchsorted(filled, first, side="right")
     # The part in which it is launched counts if compute follows in it.

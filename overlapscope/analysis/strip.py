@@ -7,10 +7,10 @@ from msgspec import Struct
 
 from overlapscope.analysis.average import in_frame, judged_steps
 from overlapscope.analysis.figures import Period
-from overlapscope.analysis.grouping import rows_by
 from overlapscope.analysis.results import Device
 from overlapscope.analysis.steps import median_step
 from overlapscope.analysis.timeline import Timeline
+from overlapscope.base.grouping import rows_by
 from overlapscope.base.intervals import I64, covered, union
 from overlapscope.trace.model import Kind
 

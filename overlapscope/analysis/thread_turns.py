@@ -14,6 +14,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from overlapscope.analysis.host import rows_of
 from overlapscope.base.intervals import I64, Intervals, contains, union
 from overlapscope.trace.model import Trace
 
@@ -58,17 +59,16 @@ def relations(trace: Trace, threads: Sequence[int]) -> dict[tuple[int, int], Rel
     """
     if len(threads) < 2:
         return {}
-    beginning = np.sort(np.concatenate([trace.cpu_ops.thread, trace.runtime_calls.thread]))
-    begun = np.searchsorted(beginning, threads, side="right") - np.searchsorted(beginning, threads)
-    busiest = np.argsort(-begun, kind="stable")[:_MOST_THREADS].tolist()
+    begun = [len(rows_of(trace.cpu_ops, thread)) + len(rows_of(trace.runtime_calls, thread)) for thread in threads]
+    busiest = np.argsort(np.negative(begun), kind="stable")[:_MOST_THREADS].tolist()
     works = {number: _work(trace, threads[number]) for number in sorted(busiest)}
     return {(lower, upper): _relation(works[lower], works[upper]) for lower, upper in combinations(works, 2)}
 
 
 def _work(trace: Trace, thread: int) -> _Work:
-    ops, calls = trace.cpu_ops, trace.runtime_calls
-    start = np.concatenate([ops.start_ns[ops.thread == thread], calls.start_ns[calls.thread == thread]])
-    end = np.concatenate([ops.end_ns[ops.thread == thread], calls.end_ns[calls.thread == thread]])
+    tables = [(table, rows_of(table, thread)) for table in (trace.cpu_ops, trace.runtime_calls)]
+    start = np.concatenate([table.start_ns[rows] for table, rows in tables])
+    end = np.concatenate([table.end_ns[rows] for table, rows in tables])
     # By start, longest first. Sorting two sorted tables is fast, so ends are only compared if there are ties.
     order = np.argsort(start, kind="stable")
     if ((np.diff(start[order]) == 0) & (np.diff(end[order]) > 0)).any():

@@ -10,8 +10,8 @@ from msgspec import Struct
 from msgspec.structs import asdict
 
 from overlapscope.analysis.figures import Buckets, Engines, Overlap
-from overlapscope.analysis.grouping import rows_by
 from overlapscope.analysis.results import StreamUse
+from overlapscope.base.grouping import rows_by
 from overlapscope.base.intervals import (
     I64,
     Intervals,

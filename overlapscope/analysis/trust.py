@@ -12,10 +12,10 @@ from collections.abc import Iterable
 import numpy as np
 from msgspec.structs import replace
 
-from overlapscope.analysis.grouping import rows_by
 from overlapscope.analysis.missing_ops import find_unanswered, launched_parts, recorded_launches
 from overlapscope.analysis.periods import is_step
 from overlapscope.analysis.trust_results import Check, Trust
+from overlapscope.base.grouping import rows_by
 from overlapscope.base.kept import kept
 from overlapscope.base.words import clean, duration, listed, plural
 from overlapscope.catalog import devices

@@ -5,7 +5,6 @@ from __future__ import annotations
 import numpy as np
 
 from overlapscope.analysis import calls as call_kinds
-from overlapscope.analysis.grouping import rows_by
 from overlapscope.analysis.missing_ops import find_unanswered
 from overlapscope.analysis.periods import Periods, is_step, judged_steps
 from overlapscope.analysis.pieces import IdleTime
@@ -15,6 +14,7 @@ from overlapscope.analysis.timeline import Timeline
 from overlapscope.analysis.trust import worded
 from overlapscope.analysis.trust_results import Check
 from overlapscope.base.columns import pick
+from overlapscope.base.grouping import among, rows_by
 from overlapscope.base.intervals import I64, covered, total, union
 from overlapscope.base.marks import STEP, step_number
 from overlapscope.base.words import clean, percent, plural
@@ -103,7 +103,7 @@ def _lead_in(trace: Trace, timeline: Timeline, steps: Periods) -> Check:
 
 def _missing_ops(trace: Trace, timeline: Timeline, idle: IdleTime) -> Check:
     # The check of dropped ops names those whose launch was recorded.
-    waited = ~np.isin(idle.call, find_unanswered(trace).dropped)
+    waited = ~among(idle.call, find_unanswered(trace).dropped)
     pieces = idle.take(waited & (idle.cause == IDLE_RANK[IdleCause.MISSING_OPS]))
     missing, window = int(pieces.length_ns.sum()), timeline.end_ns - timeline.start_ns
     if missing <= MISSING_SHARE * window:

@@ -268,8 +268,9 @@ class Tools(msgspec.Struct, frozen=True):
         """Predict the step time with some changes, as an interval, by replaying the trace. Without changes, find those
         that save most, one after another.
         """
-        from overlapscope.prediction import best, predict
+        from overlapscope.prediction.gains import best
         from overlapscope.prediction.interventions import check_names
+        from overlapscope.prediction.predict import predict
 
         [trace] = self._job(path).traces
         if changes:

@@ -68,9 +68,10 @@ def locate(column: Integers, wanted: Integers) -> I64:
 
 def quantile(values: F64 | Integers, share: float) -> float:
     """Return the quantile as `np.quantile` does, without loading numpy's masked arrays. There must be a value."""
-    ordered = np.sort(values)
     place, part = divmod(share * (len(values) - 1), 1)
-    low, high = float(ordered[int(place)]), float(ordered[-1 if int(place) + 1 == len(values) else int(place) + 1])
+    at, after = int(place), min(int(place) + 1, len(values) - 1)
+    ordered = np.partition(values, (at, after))
+    low, high = float(ordered[at]), float(ordered[after])
     return low + (high - low) * part if part < 0.5 else high - (high - low) * (1 - part)
 
 

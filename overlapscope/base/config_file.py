@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import stat
-import tomllib
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -75,6 +74,9 @@ def content(path: Path) -> Mapping[str, Any] | None:
 
 
 def _toml(path: Path) -> dict[str, Any]:
+    # Most directories have no such file.
+    import tomllib
+
     try:
         return tomllib.loads(disk.read(path).decode().replace("\r\n", "\n").replace("\r", "\n"))
     except OSError as error:

@@ -24,6 +24,7 @@ from msgspec import Struct
 from numpy.typing import NDArray
 
 from overlapscope.base.columns import Index
+from overlapscope.base.grouping import distinct
 from overlapscope.base.intervals import I64
 
 FEWEST: Final = 3
@@ -226,7 +227,7 @@ def _likeness(bounds: I64, keys: _Keys) -> _Floats:
     units = len(bounds) - 1
     used = np.bincount(keys[bounds[0] : bounds[-1]], minlength=1 << 16) > 0
     kinds, number = int(used.sum()), (np.cumsum(used) - 1).astype(np.int32)
-    sample = np.unique(np.linspace(0, units - 1, min(units, _SAMPLE)).astype(np.int64))
+    sample = distinct(np.linspace(0, units - 1, min(units, _SAMPLE)).astype(np.int64))
     typical = np.median([_counts(bounds[row : row + 2], keys, number, kinds)[0] for row in sample], axis=0)
     whole = typical.sum()
     alike = np.empty(units)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from typing import Any, Final, TypeVar
 
 import msgspec
@@ -50,6 +49,8 @@ def encode(thing: Any, *, indent: int = 2) -> bytes:
     try:
         data = msgspec.json.encode(thing)
     except UnicodeEncodeError:
+        import json
+
         data = json.dumps(msgspec.to_builtins(thing), ensure_ascii=False).encode("utf-8", "replace")
     # Frees the JSON without indents before the newline copies the other: reports of many devices are large.
     data = msgspec.json.format(data, indent=indent)

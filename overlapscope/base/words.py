@@ -6,7 +6,6 @@ and so is a percentage of nothing. Sizes are in decimal units, like bandwidths.
 
 from __future__ import annotations
 
-import difflib
 import re
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -278,6 +277,8 @@ def listed(things: Iterable[object], most: int | None = None) -> str:
 
 def did_you_mean(asked: str, names: Iterable[str]) -> str:
     """Return ` (did you mean 'x'?)` for use in a sentence, or an empty text."""
+    import difflib
+
     close = difflib.get_close_matches(asked, list(names), n=1)
     return f" (did you mean {close[0]!r}?)" if close else ""
 

@@ -69,6 +69,8 @@ COMMANDS = {name: summary for group in (*GROUPS.values(), RARELY_NEEDED) for nam
 
 _READING = ("analyze", "diff", "whatif", "check", "contract", "query", "history", "ranks")
 """Commands that compute on traces and run no program of the user."""
+_COLLECTED_AFTER = 100_000
+"""Number of new objects after which these commands look for garbage; Python's default is 700."""
 
 DONE, WRONG_INPUT, INTERRUPTED = 0, 2, 130
 DEFECT = 70
@@ -166,6 +168,8 @@ def console() -> int:
         # OpenBLAS's threads wait busily for work at start, which costs a tenth of a second of CPU that reading needs.
         # These commands don't multiply matrices.
         os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
+        # Nearly all objects live until the end, so that frequent collections find nothing.
+        gc.set_threshold(_COLLECTED_AFTER)
     code = main()
     streams.settle()
     # Freezing skips the last garbage collection, which only costs time at exit. DuckDB needs it, since it reports

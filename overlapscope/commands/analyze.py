@@ -176,10 +176,14 @@ def _document(page: Page, analyses: list[TraceAnalysis], args: argparse.Namespac
 
         return file_document(page, [timeline.build(analysis) for analysis in analyses])
     from overlapscope.documents.strip import LABEL_WIDTH
-    from overlapscope.render import markdown, terminal
     from overlapscope.report.document import document
 
-    slices = markdown.STRIP_SLICES
     if args.format == "text":
+        from overlapscope.render import terminal
+
         slices = max(10, terminal.width_of(None if args.output else sys.stdout) - LABEL_WIDTH)
+    else:
+        from overlapscope.render.markdown import STRIP_SLICES
+
+        slices = STRIP_SLICES
     return document(_with_strips(page, analyses, slices))

@@ -28,7 +28,7 @@ from overlapscope.errors import UsageError
 if TYPE_CHECKING:
     from overlapscope.documents.model import Document
     from overlapscope.documents.table import Table
-    from overlapscope.prediction import Prediction
+    from overlapscope.prediction.predict import Prediction
     from overlapscope.prediction.result import WhatIf
 
 NOT_PREDICTED = 1
@@ -245,8 +245,9 @@ def _add(parser: argparse._ArgumentGroup, intervention: InterventionWords) -> No
 
 def _predict(asked: list[str], args: argparse.Namespace) -> Prediction:
     from overlapscope.inputs import read_calibration, read_trace
-    from overlapscope.prediction import best, predict
+    from overlapscope.prediction.gains import best
     from overlapscope.prediction.interventions import check_names
+    from overlapscope.prediction.predict import predict
 
     trace = read_trace(args.traces[0], limit_bytes=args.max_size, cache=args.cache, steps_by=args.steps_by)
     check_names(trace, asked)

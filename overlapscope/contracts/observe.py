@@ -12,13 +12,13 @@ from msgspec.structs import replace
 
 from overlapscope.analysis import calls as call_kinds
 from overlapscope.analysis.event_waits import event_waits
-from overlapscope.analysis.grouping import distinct, group_starts, groups_of
 from overlapscope.analysis.host import around, find_blocking, outermost_around
 from overlapscope.analysis.host_waits import find_polls
 from overlapscope.analysis.messages import message_bytes
 from overlapscope.analysis.order import OrderedBy, stated_order, strictest_order
 from overlapscope.analysis.periods import judged_steps
 from overlapscope.base.columns import Bool, locate, mask_of, pick
+from overlapscope.base.grouping import among, distinct, group_starts, groups_of
 from overlapscope.base.words import clean, plural
 from overlapscope.contracts.model import DEFAULT_MARGIN_PCT, Beside, Contract, HostCall, TransferGroup
 from overlapscope.contracts.places import Places
@@ -184,7 +184,7 @@ def _host_calls(trace: Trace, steps: _Steps) -> tuple[tuple[HostCall, ...], tupl
     # A copy and the synchronize after it are the same wait, if they belong to one op.
     op = around(trace.cpu_ops, calls.thread[waits], calls.start_ns[waits])
     synchronises = call_kinds.synchronises(calls)[waits]
-    waits = waits[synchronises | (op < 0) | ~np.isin(op, op[synchronises])]
+    waits = waits[synchronises | (op < 0) | ~among(op, op[synchronises])]
     waits = np.sort(np.concatenate([waits, find_polls(trace)]))
     allocations = _calls(trace, steps, calls, blocking.row[allocates], steps.recurring)
     return tuple(_calls(trace, steps, calls, waits, steps.typical)), (*allocations, *_pinning(trace, steps))

@@ -6,10 +6,10 @@ import re
 
 import numpy as np
 
-from overlapscope.analysis.grouping import distinct
 from overlapscope.analysis.host import inside_any, line_ids_around, line_text, outermost_around, shown_line
 from overlapscope.analysis.host_order import is_autograd_node
 from overlapscope.base.columns import pick
+from overlapscope.base.grouping import distinct
 from overlapscope.base.kept import kept
 from overlapscope.base.words import clean
 from overlapscope.budgets.words import in_project

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import html
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -21,6 +20,8 @@ NAME_LIMIT = 60
 
 def escape(text: str, limit: int = NAME_LIMIT) -> str:
     """Escape text from a trace for a figure: Plotly interprets HTML tags and entities in its texts."""
+    import html
+
     return html.escape(clean(text, limit), quote=False)
 
 

@@ -19,6 +19,7 @@ import msgspec
 import numpy as np
 from msgspec.structs import asdict
 
+from overlapscope.base.grouping import distinct
 from overlapscope.base.marks import (
     FRAMEWORK,
     HOST_ACTIVITY,
@@ -355,17 +356,17 @@ def _lanes(trace: Trace) -> Iterator[str]:
     yield metadata_event("process_labels", HOST_PID, 0, labels="CPU")
     yield metadata_event("process_sort_index", HOST_PID, 0, sort_index=0)
     hosts = (trace.annotations, trace.cpu_ops, trace.python_frames, trace.overheads, trace.runtime_calls)
-    for thread in np.unique(np.concatenate([table.thread for table in hosts])).tolist():
+    for thread in distinct(np.concatenate([table.thread for table in hosts])).tolist():
         yield metadata_event("thread_name", HOST_PID, thread, name=f"thread {thread}")
     tables = (trace.gpu_ops, trace.device_annotations, trace.syncs)
-    for device in np.unique(np.concatenate([table.device for table in tables])).tolist():
+    for device in distinct(np.concatenate([table.device for table in tables])).tolist():
         yield metadata_event("process_name", device, 0, name=clean(trace.device_names.get(device, "GPU")))
         yield metadata_event("process_labels", device, 0, labels=f"GPU {device}")
         yield metadata_event("process_sort_index", device, 0, sort_index=_GPU_SORT + device)
         streams = [table.stream[table.device == device] for table in tables]
-        for stream in np.unique(np.concatenate(streams[:2])).tolist():
+        for stream in distinct(np.concatenate(streams[:2])).tolist():
             yield from _lane(device, stream, f"stream {stream}", 2 * stream)
-        for stream in np.unique(streams[2]).tolist():
+        for stream in distinct(streams[2]).tolist():
             what = f"stream {stream}" if stream >= 0 else "the device, or an event"
             yield from _lane(device, _WAITS + stream, f"waits for {what}", 2 * stream + 1)
 

@@ -8,6 +8,7 @@ from typing import Any, Final
 
 import numpy as np
 
+from overlapscope.base.grouping import distinct
 from overlapscope.base.words import plural, unit_for
 from overlapscope.budgets.quantity import show
 from overlapscope.budgets.verdicts import Unit
@@ -155,6 +156,6 @@ def _levels(series: Levels, place: Callable[[int], Any], scale: float, colors: d
 
 def _commits(groups: Sequence[Group]) -> dict[str, Any]:
     """Return ticks with the names of at most a dozen commits."""
-    rows = np.unique(np.linspace(0, len(groups) - 1, min(_TICKS, len(groups))).astype(int)).tolist()
+    rows = distinct(np.linspace(0, len(groups) - 1, min(_TICKS, len(groups))).astype(int)).tolist()
     labels = [escape(short(groups[row].commit or "no commit")) for row in rows]
     return {"tickvals": rows, "ticktext": labels}

@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from overlapscope.base.columns import F64, I64
+from overlapscope.base.grouping import distinct
 
 
 def thin(at: F64, values: F64, columns: int) -> I64:
@@ -25,7 +26,7 @@ def thin(at: F64, values: F64, columns: int) -> I64:
     last = np.append(first[1:], len(at)) - 1
     # Sorted by value within each column, so that the column's lowest and highest take the ends of its rows.
     by_value = np.lexsort((values, column))
-    return np.unique(np.concatenate([first, last, by_value[first], by_value[last]]))
+    return distinct(np.concatenate([first, last, by_value[first], by_value[last]]))
 
 
 def column_of(at: F64, columns: int) -> I64:

@@ -9,13 +9,7 @@
   `shapes` of inputs if these were recorded.
 - Answers: `predict` applies changes, `gains` tries sets of them, `noise` widens intervals. `result` has the structures,
   `document` the text.
+- By default: `unasked` tells which recordings are small enough to be replayed.
 - Without the profiler: `overhead` removes its cost from a graph. `plain_program` has the result's figures, after an
   analysis of its trace. `predicted_trace` makes a trace of any replay, with the host's times by `host_clock`.
 """
-
-from __future__ import annotations
-
-from overlapscope.prediction.gains import best
-from overlapscope.prediction.predict import Prediction, predict
-
-__all__ = ["Prediction", "best", "predict"]

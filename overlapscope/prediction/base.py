@@ -6,7 +6,6 @@ import numpy as np
 from msgspec import Struct
 from msgspec.structs import replace
 
-from overlapscope.analysis.grouping import distinct
 from overlapscope.analysis.host import find_blocking
 from overlapscope.analysis.missing_ops import find_missing
 from overlapscope.analysis.plain_step import PlainStep
@@ -15,6 +14,7 @@ from overlapscope.analysis.timeline import Timeline
 from overlapscope.analysis.timeline import build as build_timeline
 from overlapscope.analysis.trust import clocks_agree, judge_file
 from overlapscope.base.columns import quantile
+from overlapscope.base.grouping import among, distinct
 from overlapscope.base.intervals import total
 from overlapscope.base.words import check_device, duration, percent, plural, unit_for
 from overlapscope.errors import UsageError
@@ -237,7 +237,7 @@ def _untied(graph: Graph) -> list[str]:
     untied = distinct(calls.thread[(calls.maybe_by >= 0) & (calls.handed_by < 0)])
     if not len(untied):
         return []
-    call_count = plural(int(np.isin(calls.thread, untied).sum()), "call")
+    call_count = plural(int(among(calls.thread, untied).sum()), "call")
     return [
         f"The recording does not show what {plural(len(untied), 'thread')} with {call_count} waited for. These calls "
         "stay where they were, and the interval allows for earlier ones."

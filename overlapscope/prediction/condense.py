@@ -12,9 +12,9 @@ import numpy as np
 from msgspec import Struct
 from msgspec.structs import replace
 
-from overlapscope.analysis.grouping import distinct, group_starts, rows_by
 from overlapscope.analysis.host_order import EARLIEST_NS, Calls
 from overlapscope.base.columns import mask_of, pick
+from overlapscope.base.grouping import distinct, group_starts, rows_by
 from overlapscope.base.intervals import I64, Bool
 from overlapscope.prediction.graph import DeviceItems, Graph, Network, Orders, Waits, Why
 from overlapscope.prediction.replay import Replay

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from functools import cached_property
 from itertools import combinations
+from operator import itemgetter
 
 import msgspec
 import numpy as np
@@ -168,6 +169,7 @@ class Savings:
 
     def __init__(self, trace: Trace, device: int, ready: Base | None = None) -> None:
         self._trace, self._device, self._ready = trace, device, ready
+        self._step_ns: dict[tuple[str, ...], int | None] = {}
         self._savings: dict[tuple[str, ...], FixGain | None] = {}
 
     def largest(self, fixes: Iterable[tuple[str, ...]]) -> FixGain | None:
@@ -180,28 +182,35 @@ class Savings:
             return None
         # The time of pinned copies is unknown if the link's rate is a guess.
         computable = [fix for fix in fixes if not (base.hardware.guessed and {"pin", "batch-copies"} & {*fix})]
-        savings = [saving for fix in computable if (saving := self._of(fix)) is not None]
-        return max(savings, key=lambda saving: saving.gain_ns.value, default=None)
+        new = {fix: self._expected(fix) for fix in computable if fix not in self._step_ns}
+        self._step_ns |= {fix: None if expected is None else expected.step_ns for fix, expected in new.items()}
+        known = [(step_ns, fix) for fix in computable if (step_ns := self._step_ns[fix]) is not None]
+        # Only the best is replayed at the other stances, too.
+        best_first = (fix for _, fix in sorted(known, key=itemgetter(0)))
+        return next((saving for fix in best_first if (saving := self._saving(fix, new.get(fix))) is not None), None)
 
     @cached_property
     def _base(self) -> Base | None:
         base = on_device(self._ready or prepare(self._trace, None), self._device)
         return base if base.fidelity.valid else None
 
-    def _of(self, fix: tuple[str, ...]) -> FixGain | None:
-        if fix not in self._savings:
-            self._savings[fix] = self._replayed(fix)
-        return self._savings[fix]
-
-    def _replayed(self, fix: tuple[str, ...]) -> FixGain | None:
-        """Return the saving; None if the set changes nothing or cannot be replayed."""
-        base, choices = self._base, parse(fix)
+    def _expected(self, fix: tuple[str, ...]) -> Outcome | None:
+        """Return the expected outcome; None if the set changes nothing or cannot be replayed."""
+        base = self._base
         assert base is not None
         try:
-            expected = outcome(base, choices)
-            if base.replayed is None or not all(change.touched for change in expected.applied):
-                return None
-            saved = gain(base, outcomes(base, choices, expected))
+            expected = outcome(base, parse(fix))
         except Deadlock:
             return None
-        return FixGain(saved, fix)
+        return expected if base.replayed is not None and all(change.touched for change in expected.applied) else None
+
+    def _saving(self, fix: tuple[str, ...], expected: Outcome | None) -> FixGain | None:
+        """Return the saving; None if the set cannot be replayed at every stance."""
+        base = self._base
+        assert base is not None
+        if fix not in self._savings:
+            try:
+                self._savings[fix] = FixGain(gain(base, outcomes(base, parse(fix), expected)), fix)
+            except Deadlock:
+                self._savings[fix] = None
+        return self._savings[fix]

@@ -26,9 +26,9 @@ from enum import IntEnum
 from msgspec import Struct
 
 from overlapscope.analysis.event_waits import EXACT
-from overlapscope.analysis.grouping import rows_by
 from overlapscope.analysis.host_order import Calls
 from overlapscope.base.columns import Columns, mask_of
+from overlapscope.base.grouping import rows_by
 from overlapscope.base.kept import kept
 from overlapscope.prediction.calibration import Constants
 from overlapscope.prediction.shapes import Shapes
@@ -178,8 +178,8 @@ class Network(Struct, frozen=True, eq=False):
         return self.calls.previous
 
 
-class Graph(Network, frozen=True, eq=False, kw_only=True):
-    """A recording's dependency graph, or what interventions made of it."""
+class Graph(Network, frozen=True, eq=False, kw_only=True, weakref=True):
+    """A recording's dependency graph, or what interventions made of it; results of it alone are kept (`base.kept`)."""
 
     trace: Trace
     recorded: RecordedParts

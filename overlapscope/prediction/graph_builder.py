@@ -16,11 +16,11 @@ from msgspec.structs import replace
 
 from overlapscope.analysis.edges import own_stream_waits
 from overlapscope.analysis.event_waits import HANDOVER_NS, HIGH
-from overlapscope.analysis.grouping import distinct, distinct_rows, rows_by
 from overlapscope.analysis.holds import Reading, find_holds
 from overlapscope.analysis.host_order import EARLIEST_NS, Calls, find_calls
 from overlapscope.analysis.lane_items import find_lanes, launched_together
 from overlapscope.base.columns import Columns, pick
+from overlapscope.base.grouping import among, distinct, distinct_rows, rows_by
 from overlapscope.base.intervals import Bool, covered, union
 from overlapscope.prediction.calibration import Constants
 from overlapscope.prediction.graph import DeviceItems, Graph, Orders, RecordedParts, StatedNeeds, Why
@@ -163,7 +163,7 @@ def _with_lags(
     unexplained = np.maximum(items.start_ns - explained, 0)
     devices = distinct(items.device).tolist()
     keeping = frozenset(device for device in devices if _few(items, unexplained, device))
-    begins = items.start_ns - np.where(np.isin(items.device, list(keeping)), 0, unexplained)
+    begins = items.start_ns - np.where(among(items.device, list(keeping)), 0, unexplained)
     return *_lagged(items, orders, earlier, begins, constants), unexplained, keeping
 
 

@@ -22,11 +22,11 @@ from msgspec.structs import replace
 
 from overlapscope.analysis import calls as call_kinds
 from overlapscope.analysis.event_waits import HANDOVER_NS, LOW
-from overlapscope.analysis.grouping import distinct
 from overlapscope.analysis.host_order import Calls
 from overlapscope.analysis.host_waits import frees_memory, waits_for_device
 from overlapscope.analysis.lane_items import find_lanes
 from overlapscope.base.columns import mask_of, pick
+from overlapscope.base.grouping import among, distinct
 from overlapscope.base.intervals import Bool
 from overlapscope.prediction.graph import DeviceItems, Graph, Orders, RecordedParts, Why
 from overlapscope.trace.model import I64, Memory, Sync
@@ -153,7 +153,7 @@ def _paired_events(recorded: RecordedParts) -> dict[int, int]:
     stated = syncs.take((syncs.kind == Sync.EVENT) & (syncs.event >= 0) & (syncs.correlation > 0))
     event_of = dict(zip(stated.correlation.tolist(), stated.event.tolist(), strict=True))
     calls = recorded.calls.row
-    waiting = calls[np.isin(runtime.correlation[calls], stated.correlation)]
+    waiting = calls[among(runtime.correlation[calls], stated.correlation)]
     synced = {row: event_of[int(runtime.correlation[row])] for row in waiting.tolist()}
     if not synced:
         return {}
@@ -162,7 +162,7 @@ def _paired_events(recorded: RecordedParts) -> dict[int, int]:
     for thread in distinct(runtime.thread[list(synced)]).tolist():
         events: list[int] = []
         of_thread = np.flatnonzero(runtime.thread == thread)
-        calls_of_events = of_thread[records[of_thread] | np.isin(of_thread, list(synced))].tolist()
+        calls_of_events = of_thread[records[of_thread] | among(of_thread, list(synced))].tolist()
         for waits, rows in groupby(calls_of_events, key=synced.__contains__):
             if waits:
                 recorded_by.update(_in_pairs({row: synced[row] for row in rows}, events))

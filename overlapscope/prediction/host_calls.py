@@ -10,10 +10,10 @@ import numpy as np
 from msgspec.structs import replace
 
 from overlapscope.analysis.event_waits import EXACT, HANDOVER_NS, HIGH, LOW
-from overlapscope.analysis.grouping import distinct_rows
 from overlapscope.analysis.holds import HostHolds, Reading, find_holds
 from overlapscope.analysis.host_order import Calls
 from overlapscope.analysis.lane_items import find_lanes
+from overlapscope.base.grouping import among, distinct_rows
 from overlapscope.prediction.calibration import Constants
 from overlapscope.prediction.graph import DeviceItems, RecordedParts, Waits
 from overlapscope.prediction.guesses import SKEW_NS, guess_waits
@@ -25,7 +25,7 @@ def find_waits(recorded: RecordedParts, items: DeviceItems, constants: Constants
     calls = recorded.calls
     holds = find_holds(recorded.trace, Reading.LIKELY)
     known = _known(recorded, items, holds.host)
-    guessed = guess_waits(recorded, items, np.isin(calls.row, holds.known_calls))
+    guessed = guess_waits(recorded, items, among(calls.row, holds.known_calls))
     call, item = (np.concatenate(rows) for rows in zip(known, guessed, strict=True))
     waited = items.end_ns[item] > calls.start_ns[call]
     after = calls.end_ns[call] - items.end_ns[item]

@@ -5,19 +5,23 @@ from __future__ import annotations
 from typing import TypeVar
 
 import numpy as np
+from msgspec import Struct
 from msgspec.structs import replace
 
-from overlapscope.analysis.grouping import distinct
 from overlapscope.analysis.host import on_thread, rows_of
-from overlapscope.base.columns import mask_of
+from overlapscope.base.columns import I32, mask_of
+from overlapscope.base.grouping import distinct, group_starts
 from overlapscope.base.intervals import Intervals, contains, covered, union
+from overlapscope.base.kept import kept
 from overlapscope.prediction.calibration import Constants
-from overlapscope.prediction.graph import Graph
+from overlapscope.prediction.graph import Graph, RecordedParts, by_thread
 from overlapscope.prediction.overhead import LEFT, MOST_TIMES, event_cost
 from overlapscope.prediction.replay import Replay
-from overlapscope.trace.model import F64, I64, HostEvents
+from overlapscope.trace.model import F64, I64, Bool, HostEvents
 
 H = TypeVar("H", bound=HostEvents)
+_MOST_THREADS = 2
+"""Number of threads whose events are kept for the next replay. Most programs launch from two."""
 _Knots = tuple[I64, F64]
 """Instants of the recording, ascending, and their times in the replay."""
 
@@ -35,9 +39,8 @@ class HostClock:
         self._origin = int(min(calls.start_ns.min(initial=2**62), graph.items.start_ns.min(initial=2**62)))
         self._knots: dict[int, tuple[I64, F64]] = {}
         for thread, of_thread in graph.by_thread():
-            measured = np.stack([calls.start_ns[of_thread], calls.end_ns[of_thread]], axis=1).ravel()
             moved = np.stack([replayed.call_start_ns[of_thread], replayed.call_end_ns[of_thread]], axis=1).ravel()
-            self._knots[thread] = _with_edges(graph, thread, measured, moved, self._origin)
+            self._knots[thread] = _with_edges(graph, thread, moved, self._origin)
         # Threads without calls follow the thread with the most calls.
         self._main = max(self._knots.values(), key=lambda knots: len(knots[0]), default=None)
 
@@ -79,93 +82,104 @@ def work_inside(graph: Graph, thread: int, rows: I64, when: Intervals) -> I64:
         rows: Its calls, in order.
         when: Times of the recording.
     """
-    its = graph.calls.take(rows)
-    since, before = np.minimum(its.since_ns, its.start_ns), np.maximum(its.before_ns, 0)
-    measured = np.maximum.accumulate(np.stack([since, its.start_ns], axis=1).ravel())
+    measured = _called(graph.recorded, thread, 0)
     length = np.diff(measured)
-    length[::2] = np.minimum(before, length[::2])
+    length[::2] = np.minimum(np.maximum(graph.calls.before_ns[rows], 0), length[::2])
     origin = int(measured[0])
     moved = origin + np.append(0, np.cumsum(length))
-    at, left = _with_edges(graph, thread, measured, moved, origin, work=0)
+    at, left = _with_edges(graph, thread, moved, origin, work=0)
     start, end = (np.rint(np.interp(side - origin, at, left)).astype(np.int64) for side in when)
     return covered(union(start, end), moved[::2] - origin, moved[1::2] - origin)
 
 
-def _edges(graph: Graph, thread: int, called: I64, begins: int) -> tuple[I64, F64, F64]:
-    """Return the instants at which host events of a thread begin or end, and the overhead right before and after each.
+class _Segments(Struct, frozen=True, eq=False):
+    """Stretches between instants at which host events of a thread begin or end, in order."""
 
-    Args:
-        graph: The recording's graph.
-        thread: Thread of the events.
-        called: Starts and ends of the graph's calls of this thread, in turn.
-        begins: 0 if the first of them is a start, 1 if it is an end.
+    edge_ns: I64
+    """The instants, one more than there are stretches."""
+    place: I32
+    """The last start or end of a call before each stretch; -1 for none."""
+    added_ns: F64
+    """Overhead of recording in each stretch."""
+    in_call: Bool
+    """True for a stretch inside a runtime call."""
 
-    Returns:
-        `(instants, overhead before, overhead after)`, in order.
+
+@kept()
+def _called(recorded: RecordedParts, thread: int, work: int) -> I64:
+    """Return the measured starts and ends of a thread's calls, in turn, each no earlier than the one before.
+
+    If `work` is 0, the starts and ends are those of the work before the calls.
     """
-    trace = graph.trace
+    its = recorded.calls.take(dict(by_thread(recorded))[thread])
+    sides = (its.start_ns, its.end_ns) if work else (np.minimum(its.since_ns, its.start_ns), its.start_ns)
+    return np.maximum.accumulate(np.stack(sides, axis=1).ravel())
+
+
+@kept(most=_MOST_THREADS)
+def _segments(recorded: RecordedParts, thread: int, work: int) -> _Segments:
+    """Return the stretches between a thread's events and the instants of `_called`."""
+    trace, called = recorded.trace, _called(recorded, thread, work)
     op_ns, call_ns, around_ns, frame_ns = event_cost(trace, Constants())
-    kept = mask_of(graph.calls.row, len(trace.runtime_calls))
+    in_graph = mask_of(recorded.calls.row, len(trace.runtime_calls))
     rows = rows_of(trace.runtime_calls, thread)
-    parts = [(called, *_outside(len(called), around_ns, begins))]
-    other = trace.runtime_calls.take(rows[~kept[rows]])
-    for table, outside, inside in (
-        (other, around_ns, call_ns),
+    tables: tuple[tuple[HostEvents, float, float], ...] = (
+        (trace.runtime_calls.take(rows[~in_graph[rows]]), around_ns, call_ns),
         (trace.cpu_ops.take(rows_of(trace.cpu_ops, thread)), op_ns, 0.0),
         (trace.annotations.take(rows_of(trace.annotations, thread)), op_ns, 0.0),
         (trace.python_frames.take(rows_of(trace.python_frames, thread)), frame_ns, 0.0),
-    ):
-        count = len(table)
-        at = np.stack([table.start_ns, table.end_ns], axis=1).ravel()
-        before, after = _outside(2 * count, outside)
-        within_before, within_after = _outside(2 * count, inside)
-        parts.append((at, before + within_after, after + within_before))
-    at, before, after = (np.concatenate(column) for column in zip(*parts, strict=True))
+    )
+    # Half of the overhead outside an event lies before its start, half after its end; half of that inside after its
+    # start, half before its end.
+    sides = [(around_ns / 2, 0.0) if work else (0.0, around_ns / 2)]
+    sides += [(outside / 2, inside / 2) for _, outside, inside in tables]
+    edges = [called, *(np.stack([table.start_ns, table.end_ns], axis=1).ravel() for table, _, _ in tables)]
+    at = np.concatenate(edges)
     # An event that ends where another begins comes first, and a call's edge bounds the work on either side.
     order = np.argsort(at, kind="stable")
-    return at[order], before[order], after[order]
+    before, after = (
+        np.concatenate([np.tile(pair[::step], len(edge) // 2) for pair, edge in zip(sides, edges, strict=True)])[order]
+        for step in (1, -1)
+    )
+    at = at[order]
+    place = np.searchsorted(called, at[:-1], side="right") - 1
+    in_call = contains(on_thread(trace.runtime_calls, thread), at[:-1])
+    return _Segments(at, place.astype(np.int32), after[:-1] + before[1:], in_call)
 
 
-def _outside(count: int, each_ns: float, begins: int = 0) -> tuple[F64, F64]:
-    """Return the overhead before and after each edge, where starts and ends alternate: half of it on either side."""
-    starts = np.arange(count) % 2 == begins
-    return np.where(starts, each_ns / 2, 0.0), np.where(starts, 0.0, each_ns / 2)
-
-
-def _with_edges(graph: Graph, thread: int, measured: I64, moved: I64, origin: int, *, work: int = 1) -> _Knots:
+def _with_edges(graph: Graph, thread: int, moved: I64, origin: int, *, work: int = 1) -> _Knots:
     """Return the knots of a thread: its calls, and the edges of events inside work that becomes shorter.
 
     Args:
-        graph: The recording's graph.
+        graph: A graph of the recording.
         thread: The thread.
-        measured: Measured starts and ends of its calls, in turn.
-        moved: Their times in the replay.
+        moved: Times in the replay of the instants of `_called`.
         origin: Instant that the knots count from, so that they are exact as floating-point numbers.
-        work: 1 if the first two enclose a call, 0 if they enclose the work before a call.
+        work: As for `_called`.
     """
-    measured = np.maximum.accumulate(measured - origin)
+    measured = _called(graph.recorded, thread, work) - origin
     moved = moved - origin
     lost = np.maximum(np.diff(measured) - np.diff(moved), 0)
     lost[1 - work :: 2] = 0
-    at, before, after = _edges(graph, thread, measured + origin, 1 - work)
-    at = at - origin
-    # The work that each segment between two edges lies in, or a call.
-    place = np.searchsorted(measured, at[:-1], side="right") - 1
-    within = (place >= 0) & (place < len(lost))
-    within[within] = lost[place[within]] > 0
-    segment = np.flatnonzero(within)
-    if not len(segment):
+    if not lost.any():
         return measured, moved.astype(np.float64)
-    place, length, count = place[segment], np.diff(at)[segment], len(lost)
-    added = (after[:-1] + before[1:])[segment]
+    segments, count = _segments(graph.recorded, thread, work), len(lost)
+    within = (segments.place >= 0) & (segments.place < count)
+    within[within] = lost[segments.place[within]] > 0
+    segment = np.flatnonzero(within)
+    at, place, added = segments.edge_ns - origin, segments.place[segment], segments.added_ns[segment]
+    length = at[segment + 1] - at[segment]
     times = np.minimum(lost / np.maximum(np.bincount(place, added, count), 1.0), MOST_TIMES)
-    inside_calls = contains(on_thread(graph.trace.runtime_calls, thread), at[segment] + origin)
-    left = np.maximum(length - added * times[place], np.where(inside_calls, LEFT * length, 0.0))
+    left = np.maximum(length - added * times[place], np.where(segments.in_call[segment], LEFT * length, 0.0))
     staying = np.bincount(place, left, count)
     left *= ((np.diff(measured) - lost) / np.maximum(staying, 1.0))[place]
     reached = np.cumsum(left)
-    first = np.searchsorted(place, place, side="left")
-    new = moved[place] + reached - np.append(0.0, reached)[first]
-    inner = at[segment + 1] < measured[place + 1]
-    knots, first = np.unique(np.concatenate([measured, at[segment + 1][inner]]), return_index=True)
-    return knots, np.maximum.accumulate(np.concatenate([moved, new[inner]])[first])
+    first = group_starts(place)
+    # Time of the segments before the first in the same place.
+    earlier = np.repeat(np.append(0.0, reached)[first], np.diff(first, append=len(place)))
+    new = moved[place] + reached - earlier
+    inner = (length > 0) & (at[segment + 1] < measured[place + 1])
+    apart = group_starts(measured)
+    knots = np.concatenate([measured[apart], at[segment + 1][inner]])
+    order = np.argsort(knots, kind="stable")
+    return knots[order], np.maximum.accumulate(np.concatenate([moved[apart], new[inner]])[order])

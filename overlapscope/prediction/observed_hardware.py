@@ -7,20 +7,18 @@ for an unknown reason, from changing the result.
 
 from __future__ import annotations
 
-import statistics
-
 import numpy as np
 
 from overlapscope.analysis import calls as call_kinds
 from overlapscope.analysis.edges import find_edges
 from overlapscope.analysis.event_waits import HIGH
-from overlapscope.analysis.grouping import distinct, group_starts, rows_by
 from overlapscope.analysis.holds import Reading, find_holds
 from overlapscope.analysis.host import find_blocking, pinning
 from overlapscope.analysis.host_order import EARLIEST_NS
 from overlapscope.analysis.lane_items import find_lanes
 from overlapscope.analysis.timeline import Timeline, build
 from overlapscope.base.columns import pick
+from overlapscope.base.grouping import among, distinct, group_starts, rows_by
 from overlapscope.base.intervals import I64, Bool, Index, contains, covered, join, union
 from overlapscope.prediction.calibration import Constants, SizedTime
 from overlapscope.trace.model import F64, Kind, Memory, Trace, stream_keys
@@ -79,8 +77,9 @@ def observe(trace: Trace) -> Constants:
 
 
 def _median(values: I64) -> int | None:
-    """Return the median; None for too few values."""
-    return statistics.median_low(values.tolist()) if len(values) >= FEWEST else None
+    """Return the median, the lower of two; None for too few values."""
+    middle = (len(values) - 1) // 2
+    return int(np.partition(values, middle)[middle]) if len(values) >= FEWEST else None
 
 
 def _positive(values: I64) -> int | None:
@@ -246,7 +245,7 @@ class _Seen:
         holds = find_holds(trace, Reading.LIKELY)
         last_of_call, last_op = np.full(len(calls), EARLIEST_NS), find_lanes(trace).items.last_op
         np.maximum.at(last_of_call, holds.host.call, trace.gpu_ops.end_ns[last_op[holds.host.item]])
-        known = np.isin(rows, holds.known_calls)
+        known = among(rows, holds.known_calls)
         # If it is unknown what a call waits for, it may be everything launched before.
         reach = pick(self.reach, np.searchsorted(self.called, at) - 1, EARLIEST_NS)
         last = np.where(known, last_of_call[rows], reach)

@@ -17,9 +17,9 @@ import numpy as np
 from msgspec.structs import replace
 
 from overlapscope.analysis import calls as call_kinds
-from overlapscope.analysis.grouping import distinct, distinct_rows, rows_by
 from overlapscope.analysis.plain_step import PlainStep, from_user, measured
 from overlapscope.base.columns import quantile
+from overlapscope.base.grouping import rows_by
 from overlapscope.base.intervals import covered, union
 from overlapscope.prediction.base import Base
 from overlapscope.prediction.calibration import Constants
@@ -67,27 +67,6 @@ def plain_program(recorded: Base, user_step_ns: int | None) -> Base | None:
         return None
     step = known_step(recorded, user_step_ns)
     return None if step is None else as_plain(recorded, step)
-
-
-MOST_OPS = 200_000
-"""Maximum number of GPU ops to replay by default: 200,000 synthetic ops add 0.9 s to an analysis of 0.4 s.
-`overlapscope whatif` replays any recording."""
-_MOST_DEVICES = 16
-_MOST_LANES = 256
-"""Maximum number of streams and threads to replay by default. Each costs some milliseconds, however little it does."""
-
-
-def replayed_unasked(trace: Trace) -> bool:
-    """Return whether a recording is small enough, in ops and lanes, to replay it by default."""
-    return len(trace.gpu_ops) <= MOST_OPS and of_few_lanes(trace)
-
-
-def of_few_lanes(trace: Trace) -> bool:
-    """Return whether a recording has so few devices, streams and threads that it can be replayed by default."""
-    if len(trace.devices) > _MOST_DEVICES:
-        return False
-    streams = len(distinct_rows((trace.gpu_ops.device, trace.gpu_ops.stream)))
-    return streams + len(distinct(trace.runtime_calls.thread)) <= _MOST_LANES
 
 
 def known_step(base: Base, user_step_ns: int | None) -> PlainStep | None:

@@ -1,8 +1,11 @@
-"""The plain program of an analyzed recording: its step, the analysis of its replay, and its figures in a report."""
+"""The plain program of an analyzed recording: its step, the analysis of its replay, and its figures in a report.
+
+The step of most recordings is unknown, so the modules of the replay are imported where they are used.
+"""
 
 from __future__ import annotations
 
-from typing import TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 import msgspec
 
@@ -13,10 +16,11 @@ from overlapscope.analysis.results import Device, Plain
 from overlapscope.base.session import kept_in_session
 from overlapscope.catalog.causes import IdleCause
 from overlapscope.errors import UsageError
-from overlapscope.prediction.base import Base, on_device, prepare
-from overlapscope.prediction.overhead import known_step, of_few_lanes, plain_program
-from overlapscope.prediction.predicted_trace import plain_trace
+from overlapscope.prediction.unasked import of_few_lanes
 from overlapscope.trace.model import PlainSteps
+
+if TYPE_CHECKING:
+    from overlapscope.prediction.base import Base
 
 P = TypeVar("P", bound=Device | Period | PerStep)
 
@@ -38,8 +42,7 @@ class PlainProgram(msgspec.Struct, frozen=True, eq=False):
         result = self._replayed(ordinal)
         if result is None or self.base is None:
             return None
-        plain = on_device(self.base, ordinal).plain
-        assert plain is not None
+        plain = _plain_step(self.base, ordinal)
         lacking_ns = plain.step_ns - _judged_part(result).span_ns
         if abs(lacking_ns) <= _ROUNDED_NS:
             return result
@@ -51,14 +54,22 @@ class PlainProgram(msgspec.Struct, frozen=True, eq=False):
         device = self.device(ordinal)
         if device is None or self.base is None:
             return self.step
-        plain, step_ns = on_device(self.base, ordinal).plain, _judged_part(device).span_ns
-        assert plain is not None
+        plain, step_ns = _plain_step(self.base, ordinal), _judged_part(device).span_ns
         rounded_ns = step_ns - plain.step_ns
         return PlainStep(step_ns, plain.low_ns + rounded_ns, plain.high_ns + rounded_ns, plain.origin)
 
     def _replayed(self, ordinal: int) -> Device | None:
         devices = () if self.analysis is None else self.analysis.devices
         return next((device.result for device in devices if device.result.device == ordinal), None)
+
+
+def _plain_step(base: Base, ordinal: int) -> PlainStep:
+    """Return the plain step of a device."""
+    from overlapscope.prediction.base import on_device
+
+    plain = on_device(base, ordinal).plain
+    assert plain is not None
+    return plain
 
 
 _ROUNDED_NS = 2
@@ -120,6 +131,10 @@ def find_program(analysis: TraceAnalysis, user_step_ns: int | None) -> PlainProg
 
 @kept_in_session
 def _replayed(analysis: TraceAnalysis, user_step_ns: int | None) -> PlainProgram:
+    from overlapscope.prediction.base import prepare
+    from overlapscope.prediction.overhead import known_step, plain_program
+    from overlapscope.prediction.predicted_trace import plain_trace
+
     recorded = prepare(analysis.trace, None)
     base = plain_program(recorded, user_step_ns)
     if base is None:

@@ -13,10 +13,10 @@ from msgspec.structs import asdict, replace
 
 from overlapscope.analysis.average import average
 from overlapscope.analysis.figures import Buckets, Overlap, Period, Window
-from overlapscope.analysis.grouping import groups_of
 from overlapscope.analysis.host import sites_of_calls
 from overlapscope.analysis.host_sampled import step_ns
 from overlapscope.analysis.timeline import Ran, build, lengths, measured, when_ran
+from overlapscope.base.grouping import groups_of
 from overlapscope.base.intervals import I64
 from overlapscope.base.kept import kept
 from overlapscope.base.words import plural

@@ -7,10 +7,10 @@ from typing import Any, TypeVar
 import numpy as np
 from msgspec.structs import asdict, replace
 
-from overlapscope.analysis.grouping import distinct
 from overlapscope.analysis.periods import is_step
 from overlapscope.analysis.plain_step import FEWEST
 from overlapscope.base.columns import locate, pick
+from overlapscope.base.grouping import among, distinct
 from overlapscope.base.intervals import I64, Bool
 from overlapscope.prediction.base import Base
 from overlapscope.prediction.graph import Graph
@@ -83,7 +83,7 @@ def _threads_of_steps(graph: Graph) -> I64:
     numbers, first = np.unique(step[rows], return_index=True)
     marks = np.flatnonzero(is_step(notes))[numbers]
     launching = calls.thread[call[rows]]
-    idle = ~np.isin(notes.thread[marks], launching)
+    idle = ~among(notes.thread[marks], launching)
     thread = notes.thread.copy()
     thread[marks[idle]] = launching[first][idle]
     return thread

@@ -18,8 +18,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 from msgspec import Struct
 
-from overlapscope.analysis.grouping import distinct, rows_by
 from overlapscope.base.columns import Columns, mask_of
+from overlapscope.base.grouping import distinct, rows_by
 from overlapscope.base.intervals import I64, Bool
 from overlapscope.prediction.copy_engines import NEVER, Engine, EnginePair, ReadyCopy
 from overlapscope.prediction.graph import DeviceItems, Network
@@ -113,7 +113,7 @@ class _ThreadCalls(_Chain, frozen=True):
 class _Simulation:
     def __init__(self, graph: Network) -> None:
         items, calls = graph.items, graph.calls
-        self._graph = graph
+        self._graph, self._on_engine = graph, items.on_engine
         self._origin = int(min(items.start_ns.min(initial=2**62), calls.start_ns.min(initial=2**62)))
         # Loops read and write single values, which is faster with memoryviews.
         self._start, self._end = np.full(len(items), _UNKNOWN), np.full(len(items), _UNKNOWN)
@@ -140,7 +140,7 @@ class _Simulation:
 
     def run(self) -> Replay:
         items = self._graph.items
-        shared = items.on_engine & ~_on_own_engine(items)
+        shared = self._on_engine & ~_on_own_engine(items, self._on_engine)
         todo = [self._lane(rows, shared[rows]) for _, rows in reversed(rows_by(items.lane))]
         todo += [self._thread(rows) for _, rows in reversed(self._graph.by_thread())]
         self._todo = todo
@@ -173,17 +173,17 @@ class _Simulation:
             ended = yield from run(lane.take(part), engines, ended)
 
     def _items_of_lane(self, rows: I64, shared: Bool) -> _LaneItems:
-        items = self._graph.items.take(rows)
-        gap, alone = items.queue_lag_ns, items.on_engine & ~shared
-        gap[alone] = np.maximum(gap, np.maximum(items.engine_lag_ns, 0))[alone]
+        items = self._graph.items
+        call, gap, alone = items.call[rows], items.queue_lag_ns[rows], self._on_engine[rows] & ~shared
+        gap[alone] = np.maximum(gap[alone], np.maximum(items.engine_lag_ns[rows[alone]], 0))
         return _LaneItems(
             item=rows,
-            call=np.where(items.call >= 0, 2 * items.call + items.after_call, -1),
-            launch_lag=items.launch_lag_ns,
+            call=np.where(call >= 0, 2 * call + items.after_call[rows], -1),
+            launch_lag=items.launch_lag_ns[rows],
             gap=gap,
-            release=self._from_origin(items.release_ns),
-            engine=np.where(shared, items.kind, _NO_ENGINE),
-            length=np.rint(np.where(items.gone, 0, items.duration_ns)).astype(np.int64),
+            release=self._from_origin(items.release_ns[rows]),
+            engine=np.where(shared, items.kind[rows], _NO_ENGINE),
+            length=np.rint(np.where(items.gone[rows], 0, items.duration_ns[rows])).astype(np.int64),
         )
 
     def _stretch_of_items(self, items: _LaneItems, engines: EnginePair, ended: int) -> _Steps:
@@ -300,14 +300,13 @@ def _by_row(row: I64, other: I64, lag: I64) -> dict[int, list[tuple[int, int]]]:
     return by_row
 
 
-def _on_own_engine(items: DeviceItems) -> Bool:
-    """Return a mask of the copies that need no clock.
+def _on_own_engine(items: DeviceItems, copies: Bool) -> Bool:
+    """Return a mask of those of the `copies` on an engine that need no clock.
 
     They are on a lane of nothing but copies, which has the engine to itself while the other direction is idle. Their
     lengths must be whole nanoseconds, since a clock would round their sums. There must be no copies on another device,
     whose engines must not look ahead of the clock.
     """
-    copies = items.on_engine
     if not copies.any() or len(distinct(items.device[copies])) > 1:
         return np.zeros(len(items), np.bool_)
     lane = items.lane[copies][0]

@@ -10,9 +10,9 @@ from collections import defaultdict
 
 import numpy as np
 
-from overlapscope.analysis.grouping import rows_by
 from overlapscope.analysis.host import around
 from overlapscope.base.columns import mask_of, pick
+from overlapscope.base.grouping import rows_by
 from overlapscope.base.intervals import I64, Bool
 from overlapscope.reading.shapes import ITEM_BYTES, Inputs, Signature, read_inputs
 from overlapscope.trace.model import Trace

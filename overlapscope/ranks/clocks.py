@@ -39,8 +39,8 @@ import numpy as np
 from msgspec import Struct
 from msgspec.structs import replace
 
-from overlapscope.analysis.grouping import group_starts
 from overlapscope.base.columns import mask_of
+from overlapscope.base.grouping import group_starts
 from overlapscope.base.intervals import I64, Bool
 from overlapscope.ranks.collectives import Meetings, goes_round, on_host
 

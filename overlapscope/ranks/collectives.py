@@ -19,8 +19,8 @@ from typing import Literal
 import numpy as np
 from msgspec import Struct
 
-from overlapscope.analysis.grouping import group_starts, groups_of
 from overlapscope.base.columns import Columns, mask_of
+from overlapscope.base.grouping import distinct, group_starts, groups_of
 from overlapscope.base.intervals import I64, Bool
 from overlapscope.ranks.messages import kernel_name, point_to_point
 from overlapscope.ranks.reduced import CommKernels, CommKind, ComparedRank
@@ -130,7 +130,7 @@ class Meetings(Struct, frozen=True, eq=False):
     @property
     def by(self) -> Literal["metadata", "kernel-names", "both", "none"]:
         """Source of the identification of collectives."""
-        recorded = {self.kernels.kinds[kind].recorded for kind in np.unique(self.kind).tolist()}
+        recorded = {self.kernels.kinds[kind].recorded for kind in distinct(self.kind).tolist()}
         if len(recorded) == 2:
             return "both"
         return "none" if not recorded else "metadata" if recorded.pop() else "kernel-names"

@@ -10,8 +10,8 @@ import numpy as np
 from msgspec import Struct
 from msgspec.structs import replace
 
-from overlapscope.analysis.grouping import rows_by
 from overlapscope.analysis.messages import bus_factor
+from overlapscope.base.grouping import distinct, rows_by
 from overlapscope.base.intervals import I64
 from overlapscope.base.words import listed
 from overlapscope.ranks.collectives import Kernels
@@ -77,7 +77,7 @@ def _kinds_by_group(kinds: Sequence[CommKind], kind: I64, members: I64) -> dict[
     alike: defaultdict[tuple[str, str, str, int], list[int]] = defaultdict(list)
     for number, each in enumerate(kinds):
         alike[each.group, each.ranks, each.description, each.group_size].append(number)
-    seen = {number: np.unique(members[rows]).tolist() for number, rows in rows_by(kind)}
+    seen = {number: distinct(members[rows]).tolist() for number, rows in rows_by(kind)}
     by_group: defaultdict[RankGroup, list[int]] = defaultdict(list)
     for (_, recorded, description, size), numbers in alike.items():
         ranks = ranks_of_group(recorded, size, chain.from_iterable(seen.get(number, ()) for number in numbers))
@@ -108,7 +108,7 @@ def _dimension(
         group_size=size if size >= 0 else None,
         group_ranks=tuple(sets) if all(sets) else (),
         spans=(),
-        ranks=len(np.unique(kernels.rank[rows])),
+        ranks=len(distinct(kernels.rank[rows])),
         time=time_in(windows, rows),
         best_gb_per_s=None,
     )

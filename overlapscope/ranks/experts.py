@@ -12,8 +12,8 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 from msgspec import Struct
 
-from overlapscope.analysis.grouping import groups_of, rows_by
 from overlapscope.base.columns import Columns, mask_of, pick
+from overlapscope.base.grouping import groups_of, rows_by
 from overlapscope.base.intervals import I64, Bool
 from overlapscope.ranks.collectives import Kernels, Meetings
 from overlapscope.ranks.comm_result import ExpertExchange, ExpertRank

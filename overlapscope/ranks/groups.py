@@ -10,8 +10,8 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from overlapscope.analysis.grouping import rows_by
 from overlapscope.analysis.messages import bus_factor
+from overlapscope.base.grouping import distinct, rows_by
 from overlapscope.base.intervals import I64, intersect, total, union
 from overlapscope.catalog.links import nvlink_gb_per_s
 from overlapscope.ranks.comm_causes import CommCauses
@@ -34,7 +34,7 @@ def by_group(ranks: Sequence[ReducedRank], waits: RankWaits, causes: CommCauses)
     for number, of_kind in rows_by(kernels.kind):
         inside = windows.inside(of_kind)
         if len(inside):
-            sizes, members = kernels.bytes[inside[windows.begins[inside]]], len(np.unique(kernels.rank[inside]))
+            sizes, members = kernels.bytes[inside[windows.begins[inside]]], len(distinct(kernels.rank[inside]))
             time, transfer = time_in(windows, inside), moved.get(number, (0, 0))
             rows.append(
                 _row(kernels.kinds[number], time, sizes, members, transfer, dimension=dimensions.of_kind[number])

@@ -14,9 +14,9 @@ from typing import NamedTuple
 import numpy as np
 from msgspec import Struct
 
-from overlapscope.analysis.grouping import rows_by
 from overlapscope.analysis.host_use import host_timeline
 from overlapscope.analysis.periods import judged_steps
+from overlapscope.base.grouping import distinct, rows_by
 from overlapscope.base.intervals import I64, Bool, begins_after_all, contains, union
 from overlapscope.base.kept import kept
 from overlapscope.trace.host_ops import is_collective_range, starts_collective
@@ -79,7 +79,7 @@ def find_host_collectives(trace: Trace) -> HostCollectives:
     ranges, started = _started(trace)
     if started is None:
         raise NotStarted("it does not show which ops started its collectives.")
-    threads = np.unique(trace.cpu_ops.thread[started])
+    threads = distinct(trace.cpu_ops.thread[started])
     steps = trace.annotations.take(judged_steps(trace))
     if len(threads) != 1 or (steps.thread != threads[0]).any():
         raise NotStarted("several threads start its collectives, so their order is unknown.")
@@ -181,7 +181,7 @@ def _idle(ops: HostEvents, notes: HostEvents) -> _Idle:
 
     An op with a collective inside, such as one of a DTensor, may wait for it.
     """
-    at = np.unique(np.concatenate((ops.start_ns, ops.end_ns, notes.start_ns, notes.end_ns)))
+    at = distinct(np.concatenate((ops.start_ns, ops.end_ns, notes.start_ns, notes.end_ns)))
     collectives = np.sort(ops.start_ns[ops.named(starts_collective)])
     first, last = (np.searchsorted(collectives, edges) for edges in (ops.start_ns, ops.end_ns))
     computes = works(ops) & (first == last)

@@ -17,6 +17,7 @@ import numpy as np
 from msgspec import Struct
 from msgspec.structs import replace
 
+from overlapscope.base.grouping import distinct
 from overlapscope.base.intervals import I64
 from overlapscope.base.words import plural
 
@@ -150,7 +151,7 @@ def _dimensions(partitions: Sequence[I64 | None], ranks: I64) -> list[_MeshDimen
         spanning = (at for at, labels in enumerate(partitions) if labels is not None and _refines(axis, labels))
         stride = int(ranks[np.flatnonzero(axis == 0)[1]])
         found.append(_MeshDimension(_part_size(axis), stride, frozenset(spanning), axis))
-    first = np.unique(whole)
+    first = distinct(whole)
     between: list[I64 | None] = []
     for number, labels in enumerate(partitions):
         joined = None if labels is None else _joined([labels, whole])
@@ -220,9 +221,9 @@ def _product(axes: Sequence[I64]) -> I64 | None:
     """
     ranks, whole = len(axes[0]), _joined(axes)
     across = [_joined([axis for axis in axes if axis is not this] or [np.arange(ranks)]) for this in axes]
-    parts = len(np.unique(whole))
+    parts = len(distinct(whole))
     regular = prod(map(_part_size, axes)) * parts == ranks and all(
-        len(np.unique(labels)) == _part_size(axis) * parts for labels, axis in zip(across, axes, strict=True)
+        len(distinct(labels)) == _part_size(axis) * parts for labels, axis in zip(across, axes, strict=True)
     )
     coordinates = np.column_stack([whole, *across])
     return whole if regular and len(np.unique(coordinates, axis=0)) == ranks else None
@@ -243,7 +244,7 @@ def _joined(partitions: Sequence[I64]) -> I64:
 def _spans(sets: Collection[tuple[int, ...]], axes: Sequence[I64]) -> bool:
     """Return whether each set consists of all ranks along some dimensions."""
     for ranks in sets:
-        lines = [_part_size(axis) for axis in axes if len(np.unique(axis[[*ranks]])) * _part_size(axis) == len(ranks)]
+        lines = [_part_size(axis) for axis in axes if len(distinct(axis[[*ranks]])) * _part_size(axis) == len(ranks)]
         if prod(lines) != len(ranks):
             return False
     return True

@@ -15,10 +15,10 @@ import numpy as np
 from msgspec.structs import replace
 
 from overlapscope.analysis.comm_kinds import CommKind
-from overlapscope.analysis.grouping import rows_by
 from overlapscope.analysis.messages import bytes_of_type
 from overlapscope.analysis.periods import is_step
 from overlapscope.base.columns import Columns
+from overlapscope.base.grouping import distinct, rows_by
 from overlapscope.base.intervals import I64
 from overlapscope.base.marks import step_number
 from overlapscope.ranks.kernels import CommKernels
@@ -116,7 +116,7 @@ def _by_launch(
     """Return the messages of each kernel, as far as they are certain."""
     calls, ops = trace.runtime_calls, trace.cpu_ops
     found: dict[int, list[StatedMessage]] = {}
-    for thread in np.unique(calls.thread[launch]).tolist():
+    for thread in distinct(calls.thread[launch]).tolist():
         mine = np.flatnonzero(calls.thread[launch] == thread)
         events: list[tuple[int, int, int]] = [
             *((int(calls.start_ns[launch[at]]), 1, int(kernels[at])) for at in mine.tolist()),

@@ -17,8 +17,8 @@ from collections.abc import Sequence
 import numpy as np
 from msgspec import Struct
 
-from overlapscope.analysis.grouping import distinct_rows, groups_of, rows_by
 from overlapscope.base.columns import locate, mask_of, pick
+from overlapscope.base.grouping import distinct, distinct_rows, groups_of, rows_by
 from overlapscope.base.intervals import I64, Bool
 from overlapscope.base.marks import step_number
 from overlapscope.ranks.clocks import TIMESTAMP_ERROR_NS, Offsets
@@ -257,7 +257,7 @@ def transfers(waits: MessageWaits, kernels: Kernels, counted: Bool) -> dict[int,
     size, took = kernels.bytes[late], kernels.end_ns[late] - kernels.start_ns[late]
     kinds = kernels.kind
     result = {}
-    for kind in np.unique(np.concatenate([kinds[send], kinds[receive]])).tolist():
+    for kind in distinct(np.concatenate([kinds[send], kinds[receive]])).tolist():
         rows = ((kinds[send] == kind) | (kinds[receive] == kind)) & counted[late]
         if not on_host(kernels.kinds[kind]) and (size[rows] >= 0).all():
             result[kind] = int(size[rows].sum()), int(took[rows].sum())

@@ -16,8 +16,8 @@ from typing import Final
 import numpy as np
 from msgspec import Struct
 
-from overlapscope.analysis.grouping import groups_of, rows_by
 from overlapscope.base.columns import mask_of, pick
+from overlapscope.base.grouping import groups_of, rows_by
 from overlapscope.base.intervals import EMPTY, I64, Intervals, clip, subtract, total, union
 from overlapscope.base.marks import step_number
 from overlapscope.base.words import number_runs

@@ -176,7 +176,7 @@ def reduce(trace: Trace) -> tuple[ReducedRank, ...]:
     Raises:
         UnreadableTrace: If nothing ran on a GPU, so that there is nothing to compare.
     """
-    analysis = analyze_trace(with_possible_rank(trace))
+    analysis = analyze_trace(with_possible_rank(trace), described=False)
     _check_usable(trace, analysis.result.trust)
     findings = find_all([analysis], replayed=False)
     return tuple(_reduced(analysis, device, findings) for device in analysis.devices)

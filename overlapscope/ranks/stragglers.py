@@ -9,6 +9,7 @@ import numpy as np
 
 from overlapscope.analysis.figures import Window
 from overlapscope.base.columns import mask_of
+from overlapscope.base.grouping import distinct
 from overlapscope.base.intervals import I64
 from overlapscope.ranks.reduced import CommKind, ComparedRank
 from overlapscope.ranks.result import LateIn, Meeting, Straggler, Waiting
@@ -104,7 +105,7 @@ def steps_met(waits: RankWaits) -> int:
     if waits.steps.names:
         return len(waits.steps.names)
     meetings = waits.meetings
-    steps = np.unique(meetings.kernels.step[meetings.row])
+    steps = distinct(meetings.kernels.step[meetings.row])
     return int((steps >= 0).sum())
 
 
@@ -114,7 +115,7 @@ def _others(waits: RankWaits, places: Sequence[int]) -> dict[int, int]:
     result = {}
     for place in places:
         met = mask_of(meeting[rank == place], len(waits.meetings))
-        result[place] = len(np.unique(rank[met[meeting]])) - 1
+        result[place] = len(distinct(rank[met[meeting]])) - 1
     return result
 
 
@@ -155,7 +156,7 @@ def _collectives(waits: RankWaits, numbers: list[int]) -> tuple[LateIn, ...]:
             count=int((kind == number).sum()),
             made_wait_ns=int(waited[kind == number].sum()),
         )
-        for number in np.unique(kind).tolist()
+        for number in distinct(kind).tolist()
         for recorded in [meetings.kernels.kinds[number]]
     ]
     return tuple(sorted(late_in, key=lambda late: -late.made_wait_ns)[:COLLECTIVES])

@@ -12,9 +12,9 @@ from typing import Final, TypeAlias
 import numpy as np
 from msgspec import Struct
 
-from overlapscope.analysis.grouping import groups_of, rows_by
 from overlapscope.analysis.messages import bus_factor
 from overlapscope.base.columns import Columns
+from overlapscope.base.grouping import groups_of, rows_by
 from overlapscope.base.intervals import I64, Bool
 from overlapscope.ranks.clocks import TIMESTAMP_ERROR_NS
 from overlapscope.ranks.reduced import CommKind

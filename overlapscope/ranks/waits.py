@@ -20,8 +20,8 @@ import numpy as np
 from msgspec import Struct
 from msgspec.structs import replace
 
-from overlapscope.analysis.grouping import group_starts
 from overlapscope.base.columns import Columns
+from overlapscope.base.grouping import distinct, group_starts
 from overlapscope.base.intervals import I64, Bool, Intervals, contains, covered, intersect, join, subtract, union
 from overlapscope.ranks.clocks import Offsets
 from overlapscope.ranks.collectives import Meetings
@@ -165,7 +165,7 @@ def find_waits(ranks: Sequence[ComparedRank], met: Meetings, offsets: Offsets, m
         waited_ns=axis.by_rank(counted_waits),
         exposed_ns=axis.by_rank(intersect(counted_waits, axis.held)),
         made_wait_ns=sum_by(pairs.late, pairs.waited_ns, len(ranks)),
-        last_in=np.bincount(arrivals.rank[np.unique(charges.late)], minlength=len(ranks)),
+        last_in=np.bincount(arrivals.rank[distinct(charges.late)], minlength=len(ranks)),
         most_ns=_most(arrivals, axis, inside, len(ranks)),
         unjudged_ns=axis.by_rank(subtract(intersect(axis.exposed, after_lead_in), judged_kernels)),
     )

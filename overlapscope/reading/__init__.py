@@ -13,6 +13,7 @@ from pathlib import Path
 from msgspec import Struct
 
 from overlapscope.base import disk
+from overlapscope.base.memory import give_back
 from overlapscope.base.session import read_once
 from overlapscope.errors import UnreadableTrace
 from overlapscope.reading import jax
@@ -46,6 +47,10 @@ __all__ = [
 ]
 
 
+_LARGE_BYTES = 16 << 20
+"""Unpacked size from which reading leaves so much freed memory that it is worth the time to return it."""
+
+
 def load(
     source: str | Path,
     *,
@@ -77,6 +82,8 @@ def load(
         raise UnreadableTrace(path, "is a directory; name a trace file in it, or load all of them with load_all.")
     request = ReadRequest(limit_bytes, progress)
     trace = read_once(path, limit_bytes, lambda: _read_or_cached(path, request, cache))
+    if trace.unpacked_bytes >= _LARGE_BYTES:
+        give_back()
     trace = with_communication(trace, current())
     if steps_by is not None:
         return named_steps(trace, steps_by)

@@ -8,6 +8,8 @@ from collections.abc import Iterator
 BLANK = b" \t\r\n"
 """White space of JSON."""
 
+END_SIGHT = 2000
+"""A bracket with another event in this many characters after it does not end the events."""
 _TRIES = 4
 
 

@@ -16,6 +16,7 @@ from typing import NamedTuple
 import numpy as np
 from msgspec.structs import replace
 
+from overlapscope.base.grouping import distinct
 from overlapscope.base.marks import COLLECTIVE, EVENT_RECORD, EVENT_WAIT, WORK_WAIT
 from overlapscope.trace.model import HostEvents, RuntimeCalls, Sync, Syncs
 
@@ -100,7 +101,7 @@ def _read(notes: HostEvents, calls: RuntimeCalls) -> list[tuple[str, _EventNote]
     rows = np.flatnonzero(waits | calls.named(lambda name: _RECORDS.fullmatch(name) is not None))
     letters = np.where(waits, "w", np.where(calls.named(_PYTORCH_RECORDS.__eq__), "p", "n"))
     matched: list[tuple[str, _EventNote]] = []
-    for thread in np.unique(notes.thread):
+    for thread in distinct(notes.thread):
         of_thread = rows[calls.thread[rows] == thread]
         noted = np.flatnonzero(notes.thread == thread)
         first = np.searchsorted(calls.start_ns[of_thread], notes.start_ns[noted], side="left")

@@ -7,7 +7,6 @@ events costs nothing. Stretches with an unlisted phase or a value of an unexpect
 
 from __future__ import annotations
 
-import json
 import math
 from decimal import Decimal
 from typing import Any, TypeVar, Union
@@ -127,6 +126,8 @@ def _loose(raw: Raw) -> Any:
     except UNDECODABLE:
         pass
     # The typed decoder skips arguments without checking their encoding, so bad UTF-8 shows only here.
+    import json
+
     try:
         return json.loads(bytes(raw).decode("utf-8", "replace"), strict=False, parse_float=decimal)
     except (ValueError, RecursionError):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from overlapscope.base.columns import pick
+from overlapscope.base.grouping import among
 from overlapscope.trace import op_names
 from overlapscope.trace.model import I8, I32, I64, Kind, RuntimeCalls
 
@@ -22,7 +23,7 @@ def with_peer_copies(kind: I8, source_device: I32, target_device: I32, calls: Ru
         calls: Calls of the runtime.
         launch: Row of the launching call in `calls`; -1 where not recorded.
     """
-    within = np.isin(kind, (Kind.OTHER, Kind.P2P))
+    within = among(kind, (Kind.OTHER, Kind.P2P))
     stated = (source_device >= 0) & (target_device >= 0)
     called = pick(calls.named(op_names.states_peer_copy), launch, False)
     peers = np.where(stated, source_device != target_device, called | (kind == Kind.P2P))

@@ -21,6 +21,7 @@ import numpy as np
 from msgspec import Meta, Raw, Struct
 
 from overlapscope.base.columns import locate
+from overlapscope.base.grouping import among, distinct
 from overlapscope.errors import UnreadableTrace
 from overlapscope.reading._batch import Numbered
 from overlapscope.reading._categories import EventTable, table_of
@@ -79,7 +80,7 @@ class _Events(Struct):
 
     def of(self, tables: frozenset[EventTable]) -> Bool:
         """Return which events belong to some tables."""
-        return np.isin(self.table, [*tables])
+        return among(self.table, [*tables])
 
 
 def processes(path: Path, place: Path, limit_bytes: int) -> I32:
@@ -112,8 +113,8 @@ def _processes(place: Path, limit_bytes: int, _state: tuple[int, ...]) -> I32 | 
     events = _read(SourceFile(place, limit_bytes=limit_bytes))
     ops = events.of(frozenset({EventTable.GPU}))
     launched = events.correlation[ops]
-    launches = events.launches & np.isin(events.correlation, launched[launched > 0])
-    callers = np.unique(events.pid[launches]).tolist()
+    launches = events.launches & among(events.correlation, launched[launched > 0])
+    callers = distinct(events.pid[launches]).tolist()
     if len(callers) < 2:
         return np.zeros(len(events.pid), np.int32)
     of_pid = np.array([_caller(pid, callers, events.written) for pid in range(len(events.written))], np.int32)
@@ -127,7 +128,7 @@ def _processes(place: Path, limit_bytes: int, _state: tuple[int, ...]) -> I32 | 
     # Sorted by time, the last ops of a process may stand after the first calls of the next.
     if (start_us[1:] >= start_us[:-1]).all() or not _by_place(process, events.of(_HOST), rows, explained):
         _by_launches(process, events, rows, explained)
-    if np.unique(process[ops]).tolist() != list(range(len(callers))):
+    if distinct(process[ops]).tolist() != list(range(len(callers))):
         return None
     return _numbered(process, events, ops, [events.written[caller] for caller in callers])
 
@@ -219,13 +220,13 @@ def _by_place(process: I32, host: Bool, rows: Index, explained: I32) -> bool:
 def _by_launches(process: I32, events: _Events, rows: Index, explained: I32) -> None:
     """Give a device's events to the process that alone explains them, besides what is explained already."""
     pid, correlation = events.pid[rows], events.correlation[rows]
-    open_pids = np.unique(pid).tolist()
+    open_pids = distinct(pid).tolist()
     while (found := next(_only(pid, open_pids, explained), None)) is not None:
         device, number = found
         open_pids.remove(device)
         process[events.of(_DEVICE) & (events.pid == device)] = number
-        explained[number, (pid != device) & np.isin(correlation, correlation[pid == device])] = 0
-    left = np.isin(pid, open_pids) & ((explained > 0).sum(axis=0) == 1)
+        explained[number, (pid != device) & among(correlation, correlation[pid == device])] = 0
+    left = among(pid, open_pids) & ((explained > 0).sum(axis=0) == 1)
     process[rows[left]] = explained[:, left].argmax(axis=0)
 
 
@@ -243,7 +244,7 @@ def _only(pid: I32, open_pids: list[int], explained: I32) -> Iterator[tuple[int,
 
 def _numbered(process: I32, events: _Events, ops: Bool, names: list[int | str]) -> I32:
     """Return the processes with their final numbers."""
-    devices = [np.unique(events.pid[ops & (process == number)]).tolist() for number in range(len(names))]
+    devices = [distinct(events.pid[ops & (process == number)]).tolist() for number in range(len(names))]
     own = len(set().union(*devices)) == sum(map(len, devices))
     keys = [natural(events.written[used[0]] if own else name) for used, name in zip(devices, names, strict=True)]
     final = np.empty(len(names) + 1, np.int32)

@@ -22,6 +22,7 @@ from typing import Any, Generic, NamedTuple, NoReturn, TypeVar
 from msgspec import Struct, field
 
 from overlapscope.reading._categories import EventTable, table_of
+from overlapscope.reading._cuts import END_SIGHT
 from overlapscope.reading._events import Complete, Instant, convert
 from overlapscope.reading._losses import Losses
 from overlapscope.reading._mend import mended
@@ -30,8 +31,6 @@ from overlapscope.reading._times import decimal
 BOUNDARY = re.compile(r"\}(?=[\s,]*\{)|\}(?=\s*\](?:\s*\}|\s*,\s*\"|\s*$))")
 """Possible end of an event: before the next event, or before the array's end."""
 
-END_SIGHT = 2000
-"""A bracket with another event in this many characters after it does not end the events."""
 
 _MAX_PIECES = 8
 """Maximum end positions to try before dropping a broken event."""

@@ -18,6 +18,7 @@ import msgspec
 import numpy as np
 from msgspec import Raw
 
+from overlapscope.base.grouping import distinct
 from overlapscope.reading._arguments import number
 from overlapscope.reading._batch import Batch, rows_of
 from overlapscope.reading._categories import EventTable, table_of
@@ -118,7 +119,7 @@ class ScannedArguments(msgspec.Struct, frozen=True):
 
     def processes(self) -> set[int | str]:
         """Return the processes of calls."""
-        written = np.unique(self.values[:, self.places["pid"]]).tolist()
+        written = distinct(self.values[:, self.places["pid"]]).tolist()
         return {each if each >= _TEXT else decoded_text(self.texts[each + (1 << 63)]) for each in written}
 
     def take(self, rows: Index) -> ScannedArguments:

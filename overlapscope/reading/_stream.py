@@ -17,12 +17,11 @@ import msgspec
 from overlapscope.base.words import size
 from overlapscope.errors import UnreadableTrace
 from overlapscope.reading._batch import Batch, batch_of_events
-from overlapscope.reading._cuts import BLANK, array_ends, at_end, boundaries
+from overlapscope.reading._cuts import BLANK, END_SIGHT, array_ends, at_end, boundaries
 from overlapscope.reading._events import UNDECODABLE, any_events, convert, typed_events
 from overlapscope.reading._formats import foreign
 from overlapscope.reading._losses import Losses
 from overlapscope.reading._metadata import loose_metadata
-from overlapscope.reading._repair import END_SIGHT, recover
 from overlapscope.reading._scan import scanner
 from overlapscope.reading.files import SourceFile
 
@@ -274,6 +273,9 @@ class EventStream:
         return events
 
     def _recover(self, pending: bytes, *, final: bool) -> Batch:
+        # Only damaged files need it.
+        from overlapscope.reading._repair import recover
+
         text = pending.decode("utf-8", "surrogateescape")
         recovered = recover(text, self.losses, final=final)
         if recovered.rest is None:

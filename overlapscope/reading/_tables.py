@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from overlapscope.base.columns import locate
+from overlapscope.base.grouping import among, numbered
 from overlapscope.base.marks import GC_PAUSE, STEP
 from overlapscope.reading._categories import EventTable
 from overlapscope.reading._columns import COLLECTIVE_NUMBERS, COLLECTIVE_TEXTS, EventColumns, Part, Values, joined
@@ -118,10 +119,6 @@ class Finished:
         """Return a table's rows, in the order of the file."""
         return np.flatnonzero(self._table == table)
 
-    def total_ns(self) -> float:
-        """Return the total duration of all work."""
-        return float(self.dur_ns[self.work()].sum(dtype=np.float64))
-
     def forget_impossible_sizes(self) -> dict[str, int]:
         """Forget sizes that no GPU op can have moved, or whose sum exceeds 64 bits; return how many, by part."""
         rows = self.rows(EventTable.GPU)
@@ -220,7 +217,7 @@ class Finished:
     def collectives(self, base_ns: int) -> Collectives:
         """Return the collectives that the remaining GPU ops state."""
         rows = self._sorted(EventTable.GPU)
-        rows = rows[np.isin(rows, self._values[EventTable.COLLECTIVE][0])]
+        rows = rows[among(rows, self._values[EventTable.COLLECTIVE][0])]
         ops, values = self._aligned(EventTable.GPU, rows), self._aligned(EventTable.COLLECTIVE, rows)
         stated = dict(zip((*COLLECTIVE_TEXTS, *COLLECTIVE_NUMBERS), values.T.copy(), strict=True))
         texts = {name: stated[name].astype(np.int32) for name in COLLECTIVE_TEXTS}
@@ -259,7 +256,7 @@ class Finished:
         """Return the distinct (category, name) of some rows, and the place of each row's among them."""
         names = len(self.names)
         key = self._category[rows].astype(np.int64) * names + self._name[rows]
-        distinct, back = np.unique(key, return_inverse=True)
+        distinct, back = numbered(key)
         return [(self._categories[each // names], self.names[each % names]) for each in distinct.tolist()], back
 
     def _sorted(self, table: EventTable) -> Index:

@@ -42,6 +42,7 @@ _BESIDES = (
     "base/columns.py",
     "base/config_file.py",
     "base/disk.py",
+    "base/grouping.py",
     "base/intervals.py",
     "base/kept.py",
     "base/marks.py",

@@ -21,6 +21,7 @@ from msgspec.structs import replace
 
 from overlapscope.base import config_file
 from overlapscope.base.columns import pick
+from overlapscope.base.grouping import among, distinct
 from overlapscope.base.intervals import I64, Bool, Index, Intervals, expand, subtract, union
 from overlapscope.errors import ConfigError
 from overlapscope.trace.comm_names import looks_like_communication, may_communicate, names_collective, op_communicates
@@ -77,7 +78,7 @@ def with_communication(trace: Trace, patterns: Patterns) -> Trace:
     """Return the trace with all kernels as communication that are known to communicate."""
     ops = trace.gpu_ops
     kernels = ops.kind == Kind.COMPUTE
-    known = _launched_in(trace, op_communicates) | np.isin(ops.place, trace.collectives.place)
+    known = _launched_in(trace, op_communicates) | among(ops.place, trace.collectives.place)
     if known.any():
         known &= ops.named(may_communicate)
     if patterns:
@@ -86,8 +87,8 @@ def with_communication(trace: Trace, patterns: Patterns) -> Trace:
     unclear = kernels & ~known & ops.named(looks_like_communication)
     if unclear.any():
         stream = stream_keys(ops.device, ops.stream)
-        beside = np.isin(stream, stream[(ops.kind == Kind.COMM) | known])
-        alone = beside & ~np.isin(stream, stream[kernels & ~known & ~unclear])
+        beside = among(stream, stream[(ops.kind == Kind.COMM) | known])
+        alone = beside & ~among(stream, stream[kernels & ~known & ~unclear])
         known |= unclear & (alone | _launched_in(trace, names_collective))
     if not known.any():
         return trace
@@ -99,7 +100,7 @@ def _launched_in(trace: Trace, judge: Callable[[str], bool]) -> Bool:
     calls, ops, notes = trace.runtime_calls, trace.cpu_ops, trace.annotations
     passes, is_range = ops.named(judge), notes.named(lambda name: name.startswith("nccl:"))
     inside = np.zeros(len(calls), np.bool_)
-    for thread in np.unique(np.concatenate([ops.thread[passes], notes.thread[is_range]])).tolist():
+    for thread in distinct(np.concatenate([ops.thread[passes], notes.thread[is_range]])).tolist():
         rows, ranges = np.flatnonzero(ops.thread == thread), np.flatnonzero(is_range & (notes.thread == thread))
         start, end, own = ops.start_ns[rows], ops.end_ns[rows], passes[rows]
         around = union(

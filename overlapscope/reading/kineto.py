@@ -242,8 +242,8 @@ def _damage(source: str, finished: Finished, losses: Losses, repaired: int, begi
     Raises:
         UnreadableTrace: The durations add up to years.
     """
-    impossible, example = _drop_impossible(finished, begin_ns, end_ns)
-    if finished.total_ns() > LARGEST_TOTAL_NS:
+    impossible, example, total_ns = _drop_impossible(finished, begin_ns, end_ns)
+    if total_ns > LARGEST_TOTAL_NS:
         raise UnreadableTrace(
             source, "its events last more than two years in total, so its times are damaged; record it again."
         )
@@ -279,17 +279,22 @@ def _stated_span(finished: Finished, markers: list[tuple[str, int, int]]) -> tup
     return (begin, end) if end > begin else None
 
 
-def _drop_impossible(finished: Finished, begin_ns: int, end_ns: int) -> tuple[dict[str, int], list[str]]:
-    """Drop events that cannot have happened in `[begin_ns, end_ns]`; return their number by part, and an example."""
-    work, copied = (
-        rows[~possible(finished.start_ns[rows], finished.dur_ns[rows], begin_ns, end_ns)]
-        for rows in (finished.work(), finished.rows(EventTable.DEVICE_ANNOTATION))
-    )
-    by_part = finished.parts(work)
-    finished.drop(work)
+def _drop_impossible(finished: Finished, begin_ns: int, end_ns: int) -> tuple[dict[str, int], list[str], float]:
+    """Drop events that cannot have happened in `[begin_ns, end_ns]`.
+
+    Returns:
+        Their number by part, an example, and the total duration of all work that is left.
+    """
+    work, copied = finished.work(), finished.rows(EventTable.DEVICE_ANNOTATION)
+    dur_ns = finished.dur_ns[work]
+    happened = possible(finished.start_ns[work], dur_ns, begin_ns, end_ns)
+    lost = work[~happened]
+    by_part = finished.parts(lost)
+    finished.drop(lost)
     # These are copies of annotations on the host, so nothing is lost.
-    finished.drop(copied)
-    return by_part, [_impossible_time(finished, row) for row in work[:1].tolist()]
+    finished.drop(copied[~possible(finished.start_ns[copied], finished.dur_ns[copied], begin_ns, end_ns)])
+    example = [_impossible_time(finished, row) for row in lost[:1].tolist()]
+    return by_part, example, float(dur_ns[happened].sum(dtype=np.float64))
 
 
 def _impossible_time(finished: Finished, row: int) -> str:

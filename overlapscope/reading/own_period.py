@@ -10,6 +10,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from overlapscope.base.columns import Index
+from overlapscope.base.grouping import distinct
 from overlapscope.base.intervals import I64, Bool, begins_after_all
 from overlapscope.base.marks import is_step_name, repeat_name
 from overlapscope.base.recurrence import REGULAR, Recurrence, find_recurrence
@@ -234,7 +235,7 @@ def _are_of_server(trace: Trace, edges: I64, threads: I64) -> bool:
 
     The last unit isn't compared.
     """
-    if len(np.unique(threads)) > 1:
+    if len(distinct(threads)) > 1:
         return True
     launch = trace.gpu_ops.launch
     launched = np.bincount(launch[launch >= 0], minlength=len(trace.runtime_calls))
@@ -272,7 +273,7 @@ def _most_common(threads: I64) -> int:
 def _after(done: _Sequence, ends_ns: I64) -> Index:
     """Return the places of the launches or ops that follow some moments on the host, and the waits after them."""
     launches = np.flatnonzero(~done.is_wait)
-    places = np.unique(np.searchsorted(done.start_ns[launches], ends_ns))
+    places = distinct(np.searchsorted(done.start_ns[launches], ends_ns))
     return launches[places[places < len(launches)]]
 
 

@@ -10,6 +10,7 @@ from typing import Any, Final
 import numpy as np
 from msgspec.structs import asdict, replace
 
+from overlapscope.base.grouping import distinct
 from overlapscope.base.marks import STEP, is_step_name
 from overlapscope.errors import NotInTrace
 from overlapscope.trace.model import I64, Trace, TraceTable
@@ -45,7 +46,7 @@ def found_steps(trace: Trace) -> Trace:
     notes = trace.annotations
     if notes.named(is_step_name).any():
         return trace
-    calls, launches = trace.runtime_calls, np.unique(trace.gpu_ops.launch[trace.gpu_ops.launch >= 0])
+    calls, launches = trace.runtime_calls, distinct(trace.gpu_ops.launch[trace.gpu_ops.launch >= 0])
     best: tuple[int, int] = (0, 0)
     chosen: tuple[I64, str] | None = None
     for (thread, name), rows in _alike(trace).items():
@@ -62,7 +63,7 @@ def found_steps(trace: Trace) -> Trace:
 def _alike(trace: Trace) -> dict[tuple[int, str], I64]:
     """Return the rows of the ranges of each thread, by their names without the number at the end."""
     notes = trace.annotations
-    base = {name_id: _base(notes.names[name_id]) for name_id in np.unique(notes.name_id).tolist()}
+    base = {name_id: _base(notes.names[name_id]) for name_id in distinct(notes.name_id).tolist()}
     rows: defaultdict[tuple[int, str], list[int]] = defaultdict(list)
     for row, (thread, name_id) in enumerate(zip(notes.thread.tolist(), notes.name_id.tolist(), strict=True)):
         rows[thread, base[name_id]].append(row)

@@ -11,6 +11,7 @@ import numpy as np
 from overlapscope.analysis.figures import efficiency_shown
 from overlapscope.analysis.results import Device, by_subject, partition
 from overlapscope.analysis.steps import find_outliers
+from overlapscope.base.grouping import distinct
 from overlapscope.base.intervals import I64
 from overlapscope.base.marks import step_number
 from overlapscope.base.words import bare_shares, percent, shares_by_name, unit_for
@@ -229,6 +230,6 @@ def _ticks(device: Device | None) -> dict[str, Any]:
     """Return labels for at most a dozen steps, without the prefix that all share."""
     if device is None or not device.steps:
         return {}
-    rows = np.unique(np.linspace(0, len(device.steps) - 1, min(12, len(device.steps))).astype(int)).tolist()
+    rows = distinct(np.linspace(0, len(device.steps) - 1, min(12, len(device.steps))).astype(int)).tolist()
     labels = [f"#{step_number(device.steps[row].name)}" for row in rows]
     return {"tickvals": rows, "ticktext": labels}

@@ -9,6 +9,7 @@ import numpy as np
 from msgspec import Struct
 
 from overlapscope.analysis.each_copy import EachCopy, peak_gb_per_s
+from overlapscope.base.grouping import distinct
 from overlapscope.base.intervals import I64, Bool
 from overlapscope.base.words import bandwidth as rate_text
 from overlapscope.base.words import size as size_text
@@ -65,7 +66,7 @@ def choose(copies: EachCopy, most: int = MOST_POINTS) -> Drawn:
 
 def _extremes(series: I64, x: np.ndarray[Any, Any], y: np.ndarray[Any, Any]) -> Bool:
     is_extreme = np.zeros(len(series), np.bool_)
-    for number in np.unique(series):
+    for number in distinct(series):
         mine = np.flatnonzero(series == number)
         for values in (x, y):
             is_extreme[mine[[np.argmin(values[mine]), np.argmax(values[mine])]]] = True

@@ -9,7 +9,6 @@ from itertools import chain
 from msgspec.structs import replace
 
 from overlapscope.analysis.device import DeviceAnalysis
-from overlapscope.analysis.each_copy import list_copies
 from overlapscope.analysis.results import Device, by_subject, partition
 from overlapscope.base.words import bare_shares, clean, clean_lines, listed, plural
 from overlapscope.catalog.buckets import BUCKETS
@@ -27,8 +26,7 @@ from overlapscope.documents.model import (
     panel,
 )
 from overlapscope.documents.table import Table
-from overlapscope.report import charts, copy_chart, host_view, lists, net_overlap, strip, tables
-from overlapscope.report.headline import headlines
+from overlapscope.report import host_view, lists, net_overlap, strip, tables
 from overlapscope.report.losses import WORTH_SAYING
 from overlapscope.report.page import DeviceReport, Page, section_of
 from overlapscope.report.proof import proof
@@ -203,6 +201,9 @@ def finding_block(
 
 def head(part: DeviceReport, *, titled: bool) -> Section:
     """Return the verdict on a device and the figures that it is about."""
+    # As charts, only files have these.
+    from overlapscope.report.headline import headlines
+
     verdict = judge(part)
     # The title is above already.
     blocks: list[Block] = [Text(clean(verdict.lead), badge=verdict.level)]
@@ -253,6 +254,9 @@ def details(part: DeviceReport, analysis: DeviceAnalysis | None, *, titled: bool
 
 def _charts(part: DeviceReport, analysis: DeviceAnalysis | None) -> Iterator[Chart]:
     """Yield the charts of a device that have data; `analysis` is the analysis of that device."""
+    from overlapscope.analysis.each_copy import list_copies
+    from overlapscope.report import charts, copy_chart
+
     device = part.device
     if device is None:
         return
@@ -271,6 +275,8 @@ def overview(page: Page) -> Iterator[Block]:
     """Yield a comparison of all devices if there are several."""
     parts = list(page.sections())
     if len(parts) > 1:
+        from overlapscope.report import charts
+
         yield tables.summary(page)
         judged = [part for part in parts if part.usable]
         if len(judged) > 1:

@@ -9,16 +9,16 @@ from overlapscope.analysis import TraceAnalysis
 from overlapscope.analysis.device import DeviceAnalysis
 from overlapscope.base.session import kept_in_session
 from overlapscope.catalog import advice, devices
-from overlapscope.prediction.base import Base
-from overlapscope.prediction.overhead import replayed_unasked
-from overlapscope.prediction.plain_program import PlainProgram
+from overlapscope.prediction.unasked import replayed_unasked
 from overlapscope.rules import Said, apply_all
 from overlapscope.rules._claims import Claims, share_out
 from overlapscope.rules.finding import HARDLY, Finding, Saving, Where, costliest_first
 from overlapscope.rules.rule import Draft, Fixes, Rule
 
 if TYPE_CHECKING:
+    from overlapscope.prediction.base import Base
     from overlapscope.prediction.gains import FixGain, Savings
+    from overlapscope.prediction.plain_program import PlainProgram
 
 CONTRADICTS = 0.1
 """A replay contradicts a finding that explains most of the lost time if its saving is below this share of the cost."""

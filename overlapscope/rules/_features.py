@@ -10,6 +10,7 @@ from msgspec import Struct
 
 from overlapscope.analysis.host import around, outermost_around
 from overlapscope.base.columns import pick
+from overlapscope.base.grouping import among
 from overlapscope.base.intervals import I64
 from overlapscope.base.kept import kept
 from overlapscope.rules._claims import Claims
@@ -89,4 +90,4 @@ def are_saved_tensors(claims: Claims, copies: I64) -> bool:
     stored, loaded = rows[~upload & computes], rows[upload & node]
     # Either alone may be something else.
     both = len(stored) and len(loaded)
-    return bool(both) and 2 * int(np.isin(copies, np.append(stored, loaded)).sum()) > len(copies)
+    return bool(both) and 2 * int(among(copies, np.append(stored, loaded)).sum()) > len(copies)

@@ -10,12 +10,13 @@ import numpy as np
 from msgspec import Struct
 
 from overlapscope.analysis import calls as call_kinds
-from overlapscope.analysis.grouping import distinct, rows_by
 from overlapscope.analysis.host import around, inside_any, outermost_around
 from overlapscope.analysis.host_work import backward_threads
 from overlapscope.analysis.periods import is_step
 from overlapscope.base.columns import pick
+from overlapscope.base.grouping import among, distinct, rows_by
 from overlapscope.base.intervals import I64, Bool, cut
+from overlapscope.base.kept import kept
 from overlapscope.base.words import each, listed
 from overlapscope.catalog.devices import are_no_gpus
 from overlapscope.rules._claims import Claims
@@ -54,6 +55,7 @@ class Owner(Struct, frozen=True):
     """True for an optimizer of torch on a GPU that isn't fused."""
 
 
+@kept()
 def launches(claims: Claims) -> I64:
     """Return the rows of the runtime calls that launch ops in the judged windows, each once."""
     ops = claims.device.timeline.ops
@@ -67,8 +69,10 @@ def outside_graphs(claims: Claims, rows: I64) -> I64:
     return rows[~call_kinds.named(claims.trace.runtime_calls, call_kinds.GRAPH_LAUNCH)[rows]]
 
 
-def owners(claims: Claims, rows: I64) -> list[Owner]:
-    """Return what makes at least `_LEAST_SHARE` of the given launches, each launch once, the most first."""
+@kept()
+def owners(claims: Claims) -> list[Owner]:
+    """Return what makes at least `_LEAST_SHARE` of the launches, each launch once, the most first."""
+    rows = launches(claims)
     found, left = list[Owner](), np.ones(len(rows), np.bool_)
     on_gpu = not are_no_gpus(claims.trace.device_names.values())
     for words, optimizer, zero_grad, candidates in _owners(claims.trace, rows):
@@ -118,7 +122,7 @@ def _owners(trace: Trace, rows: I64) -> Iterator[tuple[str, str, bool, I64]]:
             within = inside(notes, text.__eq__) | inside(ops, text.__eq__)
             yield name(f"{method}()"), method.partition(".")[0] if steps else "", not steps, np.flatnonzero(within)
     yield "DistributedDataParallel's reducer", "", False, np.flatnonzero(inside(ops, host_ops.is_reducer))
-    backward = np.isin(thread, backward_threads(trace)) & inside(ops, host_ops.is_engine)
+    backward = among(thread, backward_threads(trace)) & inside(ops, host_ops.is_engine)
     yield "the backward pass", "", False, np.flatnonzero(backward)
     frames = trace.python_frames
     modules = frames.take(frames.named(lambda frame: _MODULE.fullmatch(frame) is not None))
@@ -139,6 +143,6 @@ def _how(trace: Trace, rows: I64) -> str:
     """Return `fused` or `foreach` if ops or kernels of that kind show that the optimizer is."""
     calls, ops, gpu_ops = trace.runtime_calls, trace.cpu_ops, trace.gpu_ops
     inside = around(ops, calls.thread[rows], calls.start_ns[rows])
-    ids = np.concatenate([ops.name_id[inside[inside >= 0]], gpu_ops.name_id[np.isin(gpu_ops.launch, rows)]])
+    ids = np.concatenate([ops.name_id[inside[inside >= 0]], gpu_ops.name_id[among(gpu_ops.launch, rows)]])
     names = [trace.names[id] for id in distinct(ids.astype(np.int64)).tolist()]
     return next((how for how, pattern in _HOW.items() if any(map(pattern.search, names))), "")

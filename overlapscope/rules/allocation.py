@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 
-from overlapscope.analysis.grouping import distinct
+from overlapscope.base.grouping import distinct
 from overlapscope.base.words import listed
 from overlapscope.rules._claims import ClaimedPieces, Claims
 from overlapscope.rules.rule import Draft, Rule, name, on_claimed

@@ -6,8 +6,8 @@ from collections.abc import Iterable, Sequence
 
 import numpy as np
 
-from overlapscope.analysis.grouping import distinct
 from overlapscope.analysis.host_work import backward_threads
+from overlapscope.base.grouping import among, distinct
 from overlapscope.base.intervals import I64, cut
 from overlapscope.base.words import duration, each, listed
 from overlapscope.catalog.devices import are_no_gpus
@@ -57,14 +57,14 @@ def _draft(claims: Claims, pieces: ClaimedPieces) -> Draft:
     lengths = ops.end_ns[kernels] - ops.start_ns[kernels]
     typical = f"; their median duration is {duration(int(np.median(lengths)))}" if len(lengths) else ""
     made = launches(claims)
-    by, outside = owners(claims, made), outside_graphs(claims, made)
+    by, outside = owners(claims), outside_graphs(claims, made)
     who = who_launches(claims, made, by)
     remark, more = f": {who}" if who else "", ""
     if len(outside) < len(made):
         count = each(len(outside), max(1, claims.steps))
         remark = f", {count} of {claims.times_a_step(len(made), 'launch')} outside the CUDA graphs"
         more = f" {who[0].upper()}{who[1:]}." if who else ""
-    advice, fixes = _advice(claims, pieces, by, made, np.setdiff1d(made, outside))
+    advice, fixes = _advice(claims, pieces, by, made, made[~among(made, outside)])
     return Draft(
         where=top_line(claims, is_torch),
         title=f"The GPU waits {claims.time_a_step(pieces.time_ns)} while the host launches{most_in(claims, is_torch)}",
@@ -91,7 +91,7 @@ def _advice(
     def are_most(calls: Iterable[I64]) -> bool:
         """Return whether these are most of the launches, or most of the idle time ends with ops that they launch."""
         rows = np.concatenate([made[:0], *calls])
-        awaited = np.isin(ends, ops.start_ns[np.isin(ops.launch, rows)])
+        awaited = among(ends, ops.start_ns[among(ops.launch, rows)])
         return 2 * len(rows) > len(made) or 2 * int(pieces.length_ns[awaited].sum()) > pieces.time_ns
 
     if are_no_gpus(claims.trace.device_names.values()):

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from overlapscope.analysis.grouping import distinct
+from overlapscope.base.grouping import distinct
 from overlapscope.base.intervals import I64, Intervals, covered, cut, intersect
 from overlapscope.base.words import listed, share
 from overlapscope.rules._claims import Claims, copies_in, streams_of

@@ -6,6 +6,7 @@ import numpy as np
 
 from overlapscope.analysis.groups import LARGE_BYTES
 from overlapscope.analysis.host import loading, staging
+from overlapscope.base.grouping import among, distinct
 from overlapscope.base.intervals import I64
 from overlapscope.catalog.advice import in_words_of
 from overlapscope.rules._claims import ClaimedPieces, Claims
@@ -68,7 +69,7 @@ def _staged_by_xla(claims: Claims, pieces: ClaimedPieces) -> Draft:
 def _speeds(ops: GpuOps, copies: I64) -> str:
     """Return the rates of the copies in each direction, compared with pinned ones. Only large copies count."""
     large = np.flatnonzero((ops.bytes >= LARGE_BYTES) & (ops.end_ns > ops.start_ns))
-    pageable, pinned = np.intersect1d(large, copies), large[ops.host_memory[large] == Memory.PINNED]
+    pageable, pinned = distinct(large[among(large, copies)]), large[ops.host_memory[large] == Memory.PINNED]
     speeds = []
     for kind in (Kind.H2D, Kind.D2H):
         ours, others = pageable[ops.kind[pageable] == kind], pinned[ops.kind[pinned] == kind]

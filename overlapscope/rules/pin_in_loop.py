@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from overlapscope.analysis import calls as call_kinds
-from overlapscope.analysis.grouping import distinct
+from overlapscope.base.grouping import distinct
 from overlapscope.rules._claims import ClaimedPieces, Claims
 from overlapscope.rules.rule import Draft, Rule, on_claimed
 

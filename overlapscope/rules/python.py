@@ -6,14 +6,14 @@ from overlapscope.analysis.host_lines import is_python
 from overlapscope.base.words import listed
 from overlapscope.rules._claims import ClaimedPieces, Claims
 from overlapscope.rules._features import DATA_PARALLEL, features_of
-from overlapscope.rules._launches import launches, owners
+from overlapscope.rules._launches import owners
 from overlapscope.rules._lines import most_in, top_line, with_lines
 from overlapscope.rules.rule import Draft, Rule, on_claimed
 
 
 def _draft(claims: Claims, pieces: ClaimedPieces) -> Draft:
     features = features_of(claims.trace)
-    plain = [owner.optimizer for owner in owners(claims, launches(claims)) if owner.optimizer and not owner.how]
+    plain = [owner.optimizer for owner in owners(claims) if owner.optimizer and not owner.how]
     layers = "" if features.compiled else " Python of the model's own layers disappears with torch.compile(model)."
     fuse = f" {listed(plain)} runs less Python with foreach=True or fused=True." if plain else ""
     return Draft(

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import numpy as np
-
 from overlapscope.analysis import calls as call_kinds
-from overlapscope.analysis.grouping import distinct
 from overlapscope.base.columns import pick
+from overlapscope.base.grouping import among, distinct
 from overlapscope.catalog.advice import in_words_of
 from overlapscope.rules._claims import ClaimedPieces, Claims
 from overlapscope.rules._features import SAVE_LESS, are_saved_tensors
@@ -34,7 +32,7 @@ def _draft(claims: Claims, pieces: ClaimedPieces) -> Draft:
     stream, kind = ops.stream, ops.kind[pieces.copies]
     used = distinct(stream[pieces.copies])
     rest = claims.unhideable()
-    rest = rest.take(np.isin(stream[rest.copy], used))
+    rest = rest.take(among(stream[rest.copy], used))
     other = bool((kind != kind[0]).any())
     download = 4 * int(pieces.length_ns[ops.kind[pieces.copy] == Kind.D2H].sum()) > 3 * pieces.time_ns
     saved = are_saved_tensors(claims, pieces.copies)
@@ -48,7 +46,7 @@ def _draft(claims: Claims, pieces: ClaimedPieces) -> Draft:
     if pick(of_graph, ops.launch[pieces.copies], False).any():
         advice += " Fork that stream with events while the CUDA graph is captured."
     more = ""
-    blocking = int(np.isin(pieces.copies, claims.blocking).sum())
+    blocking = int(among(pieces.copies, claims.blocking).sum())
     if blocking:
         waits = claims.times_a_step(blocking, "wait")
         more = f" The host also waited for copies ({waits}, no non_blocking=True), which must change too."

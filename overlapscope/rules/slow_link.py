@@ -7,9 +7,9 @@ from collections.abc import Iterator
 import numpy as np
 
 from overlapscope.analysis.figures import Window
-from overlapscope.analysis.grouping import groups_of
 from overlapscope.analysis.groups import LARGE_BYTES
 from overlapscope.analysis.timeline import Timeline
+from overlapscope.base.grouping import groups_of
 from overlapscope.base.intervals import I64, Bool, covered, cut
 from overlapscope.base.words import share, size
 from overlapscope.rules._claims import Claims, copies_in

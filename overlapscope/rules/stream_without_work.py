@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from overlapscope.analysis.grouping import distinct
+from overlapscope.base.grouping import distinct
 from overlapscope.base.intervals import covered
 from overlapscope.base.words import plural
 from overlapscope.rules._claims import Claims

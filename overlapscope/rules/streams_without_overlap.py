@@ -8,8 +8,8 @@ import numpy as np
 
 from overlapscope.analysis.event_waits import HANDOVER_NS
 from overlapscope.analysis.figures import Window
-from overlapscope.analysis.grouping import distinct
 from overlapscope.base.columns import pick
+from overlapscope.base.grouping import among, distinct
 from overlapscope.base.intervals import I64, cut, total
 from overlapscope.base.words import listed, plural, share
 from overlapscope.rules._claims import Claims, streams_of
@@ -89,7 +89,7 @@ def _check(claims: Claims) -> Iterator[Draft]:
 def _kernels(claims: Claims, streams: list[int]) -> I64:
     """Return the rows of the streams' kernels in the windows."""
     ops = claims.device.timeline.ops
-    rows = np.flatnonzero((ops.kind == Kind.COMPUTE) & np.isin(ops.stream, streams))
+    rows = np.flatnonzero((ops.kind == Kind.COMPUTE) & among(ops.stream, streams))
     row, _, _ = cut(ops.start_ns[rows], ops.end_ns[rows], claims.windows)
     return rows[distinct(row)]
 
@@ -123,9 +123,9 @@ def _reasons(claims: Claims, rows: I64) -> tuple[I64, Window | None]:
     before, after = before[changes], after[changes]
     if not len(after):
         return np.zeros(3, np.int64), None
-    direct = np.isin(ops.kind[edges.source], (Kind.COMPUTE, Kind.COMM))
+    direct = among(ops.kind[edges.source], (Kind.COMPUTE, Kind.COMM))
     direct &= ops.start_ns[edges.held] - ops.end_ns[edges.source] <= HANDOVER_NS
-    held = np.isin(after, edges.held[direct])
+    held = among(after, edges.held[direct])
     launch = ops.launch[after]
     queued = (launch >= 0) & (pick(calls.end_ns, launch, 0) <= ops.end_ns[before])
     reason = np.where(held, _EVENT, np.where(queued, _QUEUED, _LATE))

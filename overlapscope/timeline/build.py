@@ -10,9 +10,9 @@ from msgspec.structs import replace
 
 from overlapscope.analysis import TraceAnalysis
 from overlapscope.analysis.device import DeviceAnalysis
-from overlapscope.analysis.grouping import distinct, rows_by
 from overlapscope.analysis.host import find_blocking, own_pieces, rows_of
 from overlapscope.analysis.periods import Periods, is_step
+from overlapscope.base.grouping import distinct, rows_by
 from overlapscope.base.intervals import subtract
 from overlapscope.base.session import kept_in_session
 from overlapscope.timeline.categories import FIRST_EXPOSED_COPY, FIRST_IDLE, ID, LABELS, U8, of_gpu_ops

@@ -93,10 +93,10 @@ class TraceTable(Columns, frozen=True, weakref=True):
 
     def named(self, judge: Callable[[str], bool]) -> Bool:
         """Return a mask of the rows whose names pass; each distinct name is judged once."""
-        passes = np.zeros(len(self.names), np.bool_)
-        for name_id in _names_in(self):
-            passes[name_id] = judge(self.names[name_id])
-        return passes.take(self.name_id)
+        passing = [name_id for name_id in _names_in(self) if judge(self.names[name_id])]
+        if not passing:
+            return np.zeros(len(self), np.bool_)
+        return mask_of(np.array(passing), len(self.names)).take(self.name_id)
 
     def to_pandas(self) -> pd.DataFrame:
         """Return a data frame with names and enumerations as text; -1 stays -1."""

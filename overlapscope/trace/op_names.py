@@ -108,7 +108,8 @@ def memory_kinds(category: str, name: str) -> tuple[Memory, Memory]:
 
     `Host` (ROCm) and `MEMORY(Unknown)` (XPU) mean neither pinned nor pageable, so they are UNKNOWN.
     """
-    if category.lower() not in _COPY:
+    # A search in a long name without an arrow takes time quadratic in its length.
+    if category.lower() not in _COPY or "->" not in name:
         return Memory.UNKNOWN, Memory.UNKNOWN
     sides = _SIDES.search(name[:JUDGED])
     if sides is None:

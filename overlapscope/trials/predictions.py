@@ -24,7 +24,7 @@ def predict_sets(recording: Path, sets: Sequence[_Settings], plain_step_ns: int)
         OverlapscopeError: The recording can't be read or has no GPU activity.
     """
     from overlapscope.inputs import read_trace
-    from overlapscope.prediction import predict
+    from overlapscope.prediction.predict import predict
 
     trace = read_trace(recording, cache=False)
 

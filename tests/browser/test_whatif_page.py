@@ -6,8 +6,8 @@ from urllib.parse import parse_qs
 
 from playwright.sync_api import Page, expect
 
-from overlapscope.prediction import predict
 from overlapscope.prediction.document import headline
+from overlapscope.prediction.predict import predict
 from tests.browser.conftest import TRACES
 from tests.browser.helpers import arrive, settle, visit
 from tests.support.dashboard_process import Served

@@ -24,7 +24,7 @@ from overlapscope.base.marks import METADATA, PLAIN_STEPS
 from overlapscope.budgets import baseline
 from overlapscope.errors import UsageError
 from overlapscope.export import chrome_trace
-from overlapscope.prediction import predict
+from overlapscope.prediction.predict import predict
 from overlapscope.reading import kineto
 from overlapscope.report.model import Report, build, to_json
 from overlapscope.trace.model import Trace

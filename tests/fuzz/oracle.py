@@ -52,9 +52,9 @@ from overlapscope.contracts.observe import observe
 from overlapscope.errors import OverlapscopeError, UsageError
 from overlapscope.export import chrome_trace
 from overlapscope.inputs import read_baseline, read_report
-from overlapscope.prediction import predict
 from overlapscope.prediction.document import document as whatif_document
-from overlapscope.prediction.overhead import replayed_unasked
+from overlapscope.prediction.predict import predict
+from overlapscope.prediction.unasked import replayed_unasked
 from overlapscope.ranks.document import TERMINAL
 from overlapscope.ranks.document import document as ranks_document
 from overlapscope.ranks.join import Joined

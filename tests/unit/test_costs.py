@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
@@ -10,9 +11,14 @@ from msgspec.structs import replace
 
 from overlapscope.analysis import TraceAnalysis, analyze_trace
 from overlapscope.analysis.device import judged_windows
-from overlapscope.prediction import overhead, predict
+from overlapscope.prediction import gains, unasked
+from overlapscope.prediction.base import Base
 from overlapscope.prediction.gains import Savings
-from overlapscope.prediction.interventions import parse
+from overlapscope.prediction.hardware import Stance
+from overlapscope.prediction.interventions import Choice, parse
+from overlapscope.prediction.predict import Outcome, predict
+from overlapscope.prediction.predict import outcomes as outcomes_of
+from overlapscope.prediction.replay import Deadlock
 from overlapscope.report import findings as costing
 from overlapscope.report import tables, verdict
 from overlapscope.report.findings import find_all
@@ -138,7 +144,7 @@ def test_a_step_alone_is_not_replayed() -> None:
 
 @pytest.mark.afresh
 def test_a_recording_of_very_many_ops_is_not_replayed(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(overhead, "MOST_OPS", 10)
+    monkeypatch.setattr(unasked, "MOST_OPS", 10)
     finding = findings("known_causes/item_every_step")["host-sync"]
     assert finding.cost_ns and finding.saving is None
 
@@ -217,6 +223,23 @@ def test_a_wait_inside_an_op_is_taken_out_with_that_ops_others_alone() -> None:
     assert largest.fix == fix
     other = savings.largest([(f"no-sync {finding.where.call}",)])
     assert other is None or other.gain_ns.value != pytest.approx(saved_ns, rel=1e-3)
+
+
+def test_a_fix_that_deadlocks_at_some_stance_gives_way_to_the_next_best(monkeypatch: pytest.MonkeyPatch) -> None:
+    trace, fixes = analysed("further/batches/pageable_blocking").trace, (("pin",), ("pin", "non-blocking"))
+    best = Savings(trace, 0).largest(fixes)
+    assert best is not None and best.fix == fixes[1]
+
+    def outcomes(base: Base, choices: Sequence[Choice], expected: Outcome | None = None) -> dict[Stance, Outcome]:
+        if len(choices) == len(best.fix):
+            raise Deadlock
+        return outcomes_of(base, choices, expected)
+
+    monkeypatch.setattr(gains, "outcomes", outcomes)
+    savings = Savings(trace, 0)
+    next_best = savings.largest(fixes)
+    assert next_best is not None and next_best.fix == fixes[0]
+    assert savings.largest(fixes[1:]) is None
 
 
 def test_the_first_worker_of_a_loader_works_at_least_beside_the_steps() -> None:

@@ -21,7 +21,7 @@ from overlapscope.dashboard.library import Library
 from overlapscope.dashboard.opened import DrawnPrediction, Opened, Predictions, WhatIfRequest
 from overlapscope.dashboard.url import UrlState
 from overlapscope.errors import OverlapscopeError, UsageError
-from overlapscope.prediction import Prediction, predict
+from overlapscope.prediction.predict import Prediction, predict
 from overlapscope.trace.model import Trace
 
 TRACE = Path(__file__).parents[2] / "traces" / "laboratory" / "offload_pipeline" / "one_stream.trace.json.gz"

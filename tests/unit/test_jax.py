@@ -19,7 +19,7 @@ import pytest
 import overlapscope as ov
 from overlapscope.commands import main
 from overlapscope.errors import UnreadableTrace
-from overlapscope.prediction import predict
+from overlapscope.prediction.predict import predict
 from overlapscope.reading import _jax_json, _xplane, look
 from overlapscope.report.model import to_json
 from overlapscope.trace.model import Kind, Memory, Trace

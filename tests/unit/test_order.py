@@ -20,10 +20,10 @@ from msgspec.structs import replace
 
 from overlapscope.analysis.edges import find_edges
 from overlapscope.analysis.event_waits import EXACT
-from overlapscope.analysis.grouping import rows_by
 from overlapscope.analysis.holds import Reading, find_holds
 from overlapscope.analysis.order import HappensBefore, stated_order, strictest_order
 from overlapscope.analysis.timeline import build as build_timeline
+from overlapscope.base.grouping import rows_by
 from overlapscope.contracts.windows import find_windows
 from overlapscope.prediction.calibration import Constants
 from overlapscope.prediction.graph import Why

@@ -14,15 +14,14 @@ from msgspec.structs import replace
 
 from overlapscope import analyze
 from overlapscope.errors import UsageError
-from overlapscope.prediction import best, predict
 from overlapscope.prediction.base import prepare
 from overlapscope.prediction.calibration import shipped
-from overlapscope.prediction.gains import LEAST_GAIN, candidates
+from overlapscope.prediction.gains import LEAST_GAIN, best, candidates
 from overlapscope.prediction.graph import Graph, Orders, Why
 from overlapscope.prediction.hardware import Stance
 from overlapscope.prediction.interventions import INTERVENTIONS, Choice, check_names, in_order, parse
 from overlapscope.prediction.overhead import plain_program
-from overlapscope.prediction.predict import Outcome, outcome
+from overlapscope.prediction.predict import Outcome, outcome, predict
 from overlapscope.prediction.replay import Deadlock, Replay, replay
 from overlapscope.prediction.result import WhatIf
 from overlapscope.prediction.steps import least_step_ns

@@ -14,7 +14,7 @@ import pytest
 from msgspec.structs import replace
 
 import overlapscope as ov
-from overlapscope.prediction import predict
+from overlapscope.prediction.predict import predict
 from overlapscope.prediction.result import WhatIf
 from overlapscope.reading import files, load
 from overlapscope.reading.shapes import read_inputs, signature

@@ -9,11 +9,11 @@ import pytest
 from msgspec.structs import replace
 
 from overlapscope.analysis.thread_turns import Relation, relations
-from overlapscope.prediction import predict
 from overlapscope.prediction.base import prepare
 from overlapscope.prediction.hardware import Stance
 from overlapscope.prediction.interventions import check_names
 from overlapscope.prediction.noise import spread
+from overlapscope.prediction.predict import predict
 from overlapscope.trace.model import HostEvents, Kind, Trace
 from tests.support.helpers import MS, TRACES, US, Host, Op, make_trace
 from tests.support.recordings import trace_of

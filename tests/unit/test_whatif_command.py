@@ -359,11 +359,11 @@ def test_the_predicted_timeline_names_the_memory_that_copies_would_use(tmp_path:
 def test_where_the_replay_explains_nothing_the_exit_code_is_1(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    from overlapscope import prediction
+    from overlapscope.prediction import predict
 
     trace = ov.load(PAGEABLE)
-    refused = prediction.Prediction(result=predicted(**NOTHING), before=trace, expected=None)
-    monkeypatch.setattr(prediction, "predict", lambda *_, **__: refused)
+    refused = predict.Prediction(result=predicted(**NOTHING), before=trace, expected=None)
+    monkeypatch.setattr(predict, "predict", lambda *_, **__: refused)
     target = tmp_path / "predicted.json"
     assert main(["whatif", PAGEABLE, "--pin", "--timeline", str(target)]) == 1
     captured = capsys.readouterr()

@@ -9,9 +9,9 @@ import numpy as np
 from msgspec.structs import replace
 
 from overlapscope.analysis import calls as call_kinds
-from overlapscope.analysis.grouping import distinct
 from overlapscope.analysis.host import around, on_thread
 from overlapscope.base.columns import mask_of, pick
+from overlapscope.base.grouping import among, distinct
 from overlapscope.base.intervals import I64, Bool, covered
 from overlapscope.base.kept import kept
 from overlapscope.base.words import plural, size
@@ -180,7 +180,7 @@ def waits_of_copies(graph: Graph, *, values: bool = False) -> I64:
     if len(graph.trace.cpu_ops):
         return waits[_within_one_op(graph, copy, waits)]
     read = items.call[(items.kind == Kind.D2H) & (items.bytes <= _VALUE_BYTES)]
-    return waits[(calls.start_ns[waits] - calls.end_ns[copy] <= _OWN_NS) & ~np.isin(copy, read)]
+    return waits[(calls.start_ns[waits] - calls.end_ns[copy] <= _OWN_NS) & ~among(copy, read)]
 
 
 def _within_one_op(graph: Graph, copy: I64, sync: I64) -> Bool:

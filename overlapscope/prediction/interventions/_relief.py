@@ -12,9 +12,9 @@ import numpy as np
 from msgspec.structs import replace
 
 from overlapscope.analysis import calls as call_kinds
-from overlapscope.analysis.grouping import rows_by
 from overlapscope.analysis.host import pinning
 from overlapscope.base.columns import mask_of, pick
+from overlapscope.base.grouping import distinct, rows_by
 from overlapscope.base.intervals import I64, Bool
 from overlapscope.prediction.graph import Graph
 from overlapscope.prediction.hardware import Stance
@@ -70,7 +70,7 @@ def _before_pinning(graph: Graph) -> I64:
     rows = [graph.waits.call[:0]]
     for thread, of_thread in graph.by_thread() if len(ops) else ():
         place = np.searchsorted(calls.start_ns[of_thread], ops.start_ns[ops.thread == thread]) - 1
-        rows.append(of_thread[np.unique(place[place >= 0])])
+        rows.append(of_thread[distinct(place[place >= 0])])
     return np.concatenate(rows)
 
 
@@ -103,7 +103,7 @@ def without_giving_back(graph: Graph, staged: I64, request: Request) -> Graph:
     into_new = fresh[_into_new_memory(graph, items.call[fresh])]
     step = step_of_items(graph)
     before = calls.before_ns.copy()
-    for number in np.unique(step[into_new]).tolist():
+    for number in distinct(step[into_new]).tolist():
         return_ns = round(_RETURN_NS_PER_BYTE * float(items.bytes[into_new[step[into_new] == number]].sum()))
         # Include the next step's first calls: memory of a step is returned before the next step allocates its own.
         launched = items.call[(step == number) & (items.call >= 0)]

@@ -10,11 +10,11 @@ from typing import NamedTuple
 import numpy as np
 from msgspec.structs import replace
 
-from overlapscope.analysis.grouping import distinct, group_starts, groups_of
 from overlapscope.analysis.host import loading, on_thread, pinning
 from overlapscope.analysis.host_order import Calls
 from overlapscope.analysis.periods import is_step
 from overlapscope.base.columns import pick
+from overlapscope.base.grouping import distinct, distinct_rows, group_starts, groups_of
 from overlapscope.base.intervals import I64, Bool, contains, union
 from overlapscope.base.kept import kept
 from overlapscope.base.words import duration, plural
@@ -222,8 +222,8 @@ def _together(graph: Graph) -> I64:
     """Return for each thread the lowest number of the threads that hand over to it, directly or through others."""
     group = np.arange(len(graph.recorded.threads))
     handed = np.flatnonzero(graph.calls.handed_by >= 0)
-    pairs = np.stack([graph.calls.thread[handed], graph.calls.thread[graph.calls.handed_by[handed]]], axis=1)
-    for thread, thread_2 in np.unique(pairs, axis=0).tolist():
+    pairs = graph.calls.thread[handed], graph.calls.thread[graph.calls.handed_by[handed]]
+    for thread, thread_2 in distinct_rows(pairs):
         group[group == max(group[thread], group[thread_2])] = min(group[thread], group[thread_2])
     return group
 

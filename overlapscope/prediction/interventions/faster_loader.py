@@ -5,10 +5,10 @@ from __future__ import annotations
 import numpy as np
 from msgspec.structs import replace
 
-from overlapscope.analysis.grouping import distinct
 from overlapscope.analysis.host import loading
 from overlapscope.analysis.host_sampled import whole_cpus
 from overlapscope.analysis.host_use import ALONE
+from overlapscope.base.grouping import distinct
 from overlapscope.base.words import duration, plural
 from overlapscope.prediction.graph import Graph
 from overlapscope.prediction.hardware import Stance

@@ -10,6 +10,7 @@ from msgspec.structs import replace
 from overlapscope.analysis.host_lines import Frames, main_stacks
 from overlapscope.analysis.host_sampled import proportion
 from overlapscope.analysis.periods import names_of
+from overlapscope.base.grouping import among, groups_of
 from overlapscope.base.intervals import I64, Bool
 from overlapscope.base.words import duration, plural
 from overlapscope.prediction.graph import DeviceItems, Graph
@@ -76,7 +77,7 @@ def _is_fused(graph: Graph, launches: GraphLaunches) -> Bool:
     """Return a mask of the groups of launches with a fused kernel: that optimizer is fused already."""
     fused_ops = graph.trace.gpu_ops.named(lambda name: "Fused" in name)
     fused_calls = graph.items.call[graph.item_of_op[fused_ops]]
-    fused: Bool = np.bincount(launches.number, weights=np.isin(launches.calls, fused_calls)) > 0
+    fused: Bool = np.bincount(launches.number, weights=among(launches.calls, fused_calls)) > 0
     return fused
 
 
@@ -108,7 +109,7 @@ def _work_ns(graph: Graph, inside: I64, group: I64, groups: int, stance: Stance)
     kind = np.zeros(len(graph.items), np.int64)
     kind[graph.item_of_op] = graph.trace.gpu_ops.name_id
     lengths = graph.items.duration_ns[inside]
-    _, alike = np.unique(np.stack([group, kind[inside]]), axis=1, return_inverse=True)
+    alike = groups_of((group, kind[inside]))
     shortest = np.full(int(alike.max(initial=-1)) + 1, np.inf)
     np.minimum.at(shortest, alike, lengths)
     several = np.bincount(alike)

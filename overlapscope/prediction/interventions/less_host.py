@@ -9,6 +9,7 @@ from overlapscope.analysis.host_lines import main_stacks, most_python
 from overlapscope.analysis.host_sampled import SAMPLED, WORK, amounts
 from overlapscope.analysis.host_work import backward_threads, launching_thread, time_of
 from overlapscope.base.columns import F64
+from overlapscope.base.kept import kept
 from overlapscope.base.words import duration
 from overlapscope.catalog.causes import IdleCause
 from overlapscope.prediction.graph import Graph
@@ -65,6 +66,7 @@ def _longest_first(graph: Graph, request: Request, work: F64, part: float) -> F6
     return given
 
 
+@kept()
 def _shown(graph: Graph, cause: IdleCause) -> F64:
     """Return how much of the work before each call is of a cause that the recording shows."""
     trace = graph.trace

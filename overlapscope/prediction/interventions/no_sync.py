@@ -6,6 +6,7 @@ import numpy as np
 from msgspec.structs import replace
 
 from overlapscope.analysis.host import find_blocking, inside_named
+from overlapscope.base.grouping import among
 from overlapscope.base.words import duration, plural
 from overlapscope.prediction.graph import Graph
 from overlapscope.prediction.hardware import Stance
@@ -14,7 +15,7 @@ from overlapscope.prediction.interventions.intervention import Applied, Interven
 
 def _apply(graph: Graph, request: Request) -> Applied:
     calls, runtime = graph.calls, graph.trace.runtime_calls
-    blocks = np.flatnonzero(np.isin(calls.row, find_blocking(graph.trace).row))
+    blocks = np.flatnonzero(among(calls.row, find_blocking(graph.trace).row))
     rows = calls.row[blocks]
     asked = request.argument or ""
     called = runtime.named(lambda name: name == asked)[rows]
@@ -24,7 +25,7 @@ def _apply(graph: Graph, request: Request) -> Applied:
         return Applied(graph, named, len(named), "The calls still wait.")
     new_calls = calls.copied("length_ns")
     new_calls.length_ns[named] = np.minimum(calls.length_ns[named], graph.constants.sync_call_ns or 0)
-    waits = graph.waits.take(~np.isin(graph.waits.call, named))
+    waits = graph.waits.take(~among(graph.waits.call, named))
     changed = replace(graph, calls=new_calls, waits=waits)
     waited = (calls.end_ns - calls.start_ns)[named].sum()
     what = f"{plural(len(named), 'call')} of {asked} that took {duration(waited)} in total return at once."

@@ -7,6 +7,7 @@ from msgspec.structs import replace
 
 from overlapscope.analysis import calls as call_kinds
 from overlapscope.analysis.host import loading
+from overlapscope.base.grouping import among, distinct
 from overlapscope.base.words import duration, plural
 from overlapscope.prediction.graph import Graph, Waits
 from overlapscope.prediction.hardware import Stance
@@ -26,9 +27,9 @@ def _apply(graph: Graph, request: Request) -> Applied:
     if request.stance == Stance.WORST:
         # The host reads downloads, so their waits stay.
         down = graph.waits.call[items.kind[graph.waits.item] == Kind.D2H]
-        waits, blocking = waits[~np.isin(waits, down)], blocking[~np.isin(blocking, down)]
-    wait_of_own = np.isin(graph.waits.call, waits)
-    wait_of_copy = np.isin(graph.waits.call, blocking) & (items.call[graph.waits.item] == graph.waits.call)
+        waits, blocking = waits[~among(waits, down)], blocking[~among(blocking, down)]
+    wait_of_own = among(graph.waits.call, waits)
+    wait_of_copy = among(graph.waits.call, blocking) & (items.call[graph.waits.item] == graph.waits.call)
     new_calls = calls.copied("before_ns", "length_ns")
     waited = (calls.end_ns - calls.start_ns)[waits].sum()
     # At worst, the call's own time returns as host time elsewhere.
@@ -39,7 +40,7 @@ def _apply(graph: Graph, request: Request) -> Applied:
     if request.stance == Stance.EXPECTED:
         dropped = graph.waits.take(wait_of_own | wait_of_copy)
         changed = replace(changed, waits=Waits.joined([changed.waits, _read_by_host(graph, dropped)]))
-    touched = np.union1d(waits, blocking)
+    touched = distinct(np.concatenate([waits, blocking]))
     what = f"{plural(len(touched), 'wait')} after copies, {duration(waited)} in total, no longer happen."
     return Applied(changed, touched, len(touched), what)
 

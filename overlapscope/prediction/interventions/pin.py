@@ -7,6 +7,7 @@ from msgspec.structs import replace
 
 from overlapscope.analysis.host import pinning
 from overlapscope.base.columns import mask_of
+from overlapscope.base.grouping import among
 from overlapscope.base.intervals import I64
 from overlapscope.base.words import duration, plural
 from overlapscope.prediction.graph import Graph
@@ -23,7 +24,7 @@ def _apply(graph: Graph, request: Request) -> Applied:
     faster = staged
     if len(pinned_here):
         # If the host pins during steps, this moves the same bytes through its memory a second time.
-        either = np.isin(items.host_memory, (Memory.PAGEABLE, Memory.PINNED))
+        either = among(items.host_memory, (Memory.PAGEABLE, Memory.PINNED))
         faster = np.flatnonzero(items.is_copy & either & (items.bytes > 0) & ~items.gone)
     changed, without_pinning, spared_ns = without_time_in(_pinned(graph, request, staged, faster), pinned_here)
     changed = without_giving_back(with_warm_caches(changed, staged, request), staged, request)

@@ -5,9 +5,9 @@ from __future__ import annotations
 import numpy as np
 from msgspec.structs import replace
 
-from overlapscope.analysis.grouping import distinct
 from overlapscope.analysis.host import staging
 from overlapscope.base.columns import pick
+from overlapscope.base.grouping import among, distinct
 from overlapscope.base.intervals import I64
 from overlapscope.prediction.graph import Graph, Orders, Why
 from overlapscope.prediction.hardware import Stance
@@ -27,7 +27,7 @@ def _apply(graph: Graph, request: Request) -> Applied:
     changed, _ = move(graph, inputs, Stance.BEST)
     # The copy of a step is for the next step, whose first kernel waits for it.
     then = _kernels(graph, items.device[inputs], step + 1, last=False)
-    kept = replace(changed, orders=changed.orders.take(~np.isin(changed.orders.first, inputs)))
+    kept = replace(changed, orders=changed.orders.take(~among(changed.orders.first, inputs)))
     needed = then >= 0
     data = Orders.of(inputs[needed], then[needed], graph.constants.handover_ns or 0, Why.DATA)
     if request.stance == Stance.WORST:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from overlapscope.analysis.grouping import distinct
+from overlapscope.base.grouping import among, distinct
 from overlapscope.prediction.graph import Graph
 from overlapscope.prediction.interventions._changes import on_own_lanes
 from overlapscope.prediction.interventions.intervention import Applied, Intervention, Premise, Request
@@ -13,7 +13,7 @@ from overlapscope.prediction.interventions.intervention import Applied, Interven
 def _apply(graph: Graph, request: Request) -> Applied:
     items = graph.items
     computes = distinct(items.lane[~items.is_copy & ~items.gone])
-    rows = np.flatnonzero(items.is_copy & ~items.gone & np.isin(items.lane, computes))
+    rows = np.flatnonzero(items.is_copy & ~items.gone & among(items.lane, computes))
     what = "move from the kernels' streams to their own streams, one for each direction."
     return on_own_lanes(graph, request, rows, what)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from overlapscope.analysis.grouping import distinct
+from overlapscope.base.grouping import among, distinct
 from overlapscope.prediction.graph import Graph
 from overlapscope.prediction.interventions._changes import on_own_lanes
 from overlapscope.prediction.interventions.intervention import Applied, Intervention, Premise, Request
@@ -15,7 +15,7 @@ def _apply(graph: Graph, request: Request) -> Applied:
     items = graph.items
     present = items.is_copy & ~items.gone
     uploads = distinct(items.lane[present & (items.kind == Kind.H2D)])
-    rows = np.flatnonzero(present & (items.kind == Kind.D2H) & np.isin(items.lane, uploads))
+    rows = np.flatnonzero(present & (items.kind == Kind.D2H) & among(items.lane, uploads))
     return on_own_lanes(
         graph, request, rows, ("to the host move away from the streams that also carry copies to the GPU.")
     )

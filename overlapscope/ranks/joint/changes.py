@@ -9,8 +9,8 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from overlapscope.analysis.event_waits import HIGH
-from overlapscope.analysis.grouping import rows_by
 from overlapscope.base.columns import F64, mask_of
+from overlapscope.base.grouping import distinct, rows_by
 from overlapscope.base.intervals import I64, Bool
 from overlapscope.prediction.graph import Orders, Why
 from overlapscope.prediction.hardware import Stance
@@ -257,7 +257,7 @@ def latencies(job: JoinedJob, transfer_ns: I64, stance: Stance) -> I64:
     kinds, on_host = job.met.kernels.kinds, any(rank.reduced.on_host for rank in job.ranks)
     result = np.zeros(len(kinds), np.int64)
     kind_of_entry, size = job.met.kind[job.met.meeting], job.met.kernels.bytes[job.met.row]
-    for kind in np.unique(kind_of_entry).tolist():
+    for kind in distinct(kind_of_entry).tolist():
         own = (kind_of_entry == kind) & (transfer_ns > 0)
         if not own.any():
             continue

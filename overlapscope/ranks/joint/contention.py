@@ -13,8 +13,8 @@ from typing import Final, NamedTuple
 
 import numpy as np
 
-from overlapscope.analysis.grouping import rows_by
 from overlapscope.base.columns import F64, mask_of
+from overlapscope.base.grouping import rows_by
 from overlapscope.base.intervals import I64, Bool, covered, union
 from overlapscope.prediction.hardware import Stance
 from overlapscope.ranks.joint.changes import with_device_work

@@ -14,9 +14,9 @@ import numpy as np
 from msgspec import Struct
 from msgspec.structs import replace
 
-from overlapscope.analysis.grouping import distinct, group_starts
 from overlapscope.analysis.host_order import EARLIEST_NS, Calls
 from overlapscope.base.columns import Columns, mask_of
+from overlapscope.base.grouping import distinct, group_starts
 from overlapscope.base.intervals import I64, Bool
 from overlapscope.base.words import clean, listed, percent, plural
 from overlapscope.prediction.graph import DeviceItems, Network, Orders, Waits, Why

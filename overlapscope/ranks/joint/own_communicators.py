@@ -11,8 +11,8 @@ from collections.abc import Sequence
 import numpy as np
 from msgspec.structs import replace
 
-from overlapscope.analysis.grouping import distinct, rows_by
 from overlapscope.base.columns import mask_of
+from overlapscope.base.grouping import distinct, rows_by
 from overlapscope.base.intervals import I64, Bool
 from overlapscope.prediction.graph import Orders, Waits, Why
 from overlapscope.prediction.hardware import Stance

@@ -6,6 +6,7 @@ import heapq
 
 import numpy as np
 
+from overlapscope.base.grouping import distinct
 from overlapscope.base.intervals import I64, Bool
 from overlapscope.ranks.joint.join import JoinedJob
 
@@ -21,7 +22,7 @@ def without_sharing(job: JoinedJob, transfer_ns: I64, chosen: Bool) -> I64:
         start = job.last_ns[job.met.meeting[rows]]
         recorded = job.transfer_ns[rows]
         end = start + recorded
-        at = np.unique(np.concatenate([start, end]))
+        at = distinct(np.concatenate([start, end]))
         running = np.searchsorted(np.sort(start), at, side="right") - np.searchsorted(np.sort(end), at, side="right")
         progress = np.append(0.0, np.cumsum(np.diff(at) / np.maximum(running[:-1], 1)))
         alone = progress[np.searchsorted(at, end)] - progress[np.searchsorted(at, start)]

@@ -12,7 +12,6 @@ import numpy as np
 from msgspec.structs import replace
 
 from overlapscope.analysis.event_waits import EXACT
-from overlapscope.analysis.grouping import rows_by
 from overlapscope.analysis.holds import Reading, find_holds
 from overlapscope.analysis.host import around, outermost_around, rows_of
 from overlapscope.analysis.lane_items import find_lanes
@@ -20,6 +19,7 @@ from overlapscope.analysis.net_overlap import speed_lost
 from overlapscope.analysis.plain_step import measured
 from overlapscope.analysis.timeline import build
 from overlapscope.base.columns import mask_of, pick
+from overlapscope.base.grouping import distinct, rows_by
 from overlapscope.base.intervals import I64, Bool
 from overlapscope.base.words import plural
 from overlapscope.prediction.base import Base, prepare
@@ -131,7 +131,7 @@ def _items_of_collectives(graph: Graph, device: int) -> I64 | None:
 def _parts(base: Base, graph: Graph, replayed: Replay, comm: I64) -> Parts:
     calls, items = graph.calls, graph.items
     callers = items.call[comm]
-    launching = np.unique(callers[callers >= 0])
+    launching = distinct(callers[callers >= 0])
     # A segment of the rank's work ends with the launch of a collective.
     segment_of_call = np.searchsorted(launching, np.arange(len(calls)))
     segment = pick(segment_of_call, items.call, 0)

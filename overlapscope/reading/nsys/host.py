@@ -8,6 +8,7 @@ from typing import Final
 
 import numpy as np
 
+from overlapscope.base.grouping import among
 from overlapscope.reading.nsys.database import Database
 from overlapscope.reading.nsys.gpu import of_process
 from overlapscope.reading.nsys.names import Names
@@ -82,8 +83,8 @@ def operators_and_ranges(database: Database, names: Names, process: int | None) 
     table, name_id = database.integers_and_texts(RANGES, columns, _operator(_text(database)), number, where)
     # A range without an end was still open when the recording ended.
     is_range = table["end"] >= 0
-    of_library = np.isin(table["domainId"], _library_domains(database)) & (table["domainId"] > 0)
-    is_operator = of_library | np.isin(name_id, list(operators))
+    of_library = among(table["domainId"], _library_domains(database)) & (table["domainId"] > 0)
+    is_operator = of_library | among(name_id, list(operators))
     rows: Rows = {
         "start_ns": table["start"],
         "end_ns": table["end"],
@@ -125,7 +126,7 @@ def overheads(database: Database, names: Names, process: int | None) -> Rows:
     parts = []
     for table in OVERHEADS:
         rows, kind = _host(database, table, names, process, "overheadType")
-        parts.append(kept(rows, np.isin(kind, list(_OF_PROFILER)) | (table == "PROFILER_OVERHEAD")))
+        parts.append(kept(rows, among(kind, list(_OF_PROFILER)) | (table == "PROFILER_OVERHEAD")))
     return joined(parts)
 
 

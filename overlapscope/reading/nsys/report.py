@@ -16,6 +16,7 @@ import numpy as np
 from msgspec.structs import replace
 
 from overlapscope.base.columns import locate
+from overlapscope.base.grouping import among
 from overlapscope.errors import UnreadableTrace
 from overlapscope.reading._peer_copies import with_peer_copies
 from overlapscope.reading._progress import ReadingBar
@@ -188,7 +189,7 @@ def _assemble(database: Database, process: int | None, ranges: Callable[[Names],
         base_ns=base_ns,
         recorder="nsys",
         framework=_framework(text),
-        whole_graphs=int(np.isin(rows["gpu_ops"]["name_id"], names.numbers(gpu.WHOLE_GRAPH)).sum()),
+        whole_graphs=int(among(rows["gpu_ops"]["name_id"], names.numbers(gpu.WHOLE_GRAPH)).sum()),
     )
 
 
