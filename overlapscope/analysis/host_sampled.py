@@ -13,13 +13,15 @@ import numpy as np
 from msgspec import Struct
 from msgspec.structs import replace
 
+from overlapscope.analysis.average import comparable
 from overlapscope.analysis.event_waits import LOW
 from overlapscope.analysis.host_lines import main_stacks
 from overlapscope.analysis.host_steps import host_times
-from overlapscope.analysis.periods import Periods, judged_steps
+from overlapscope.analysis.periods import Periods, behind_warm_up, find_steps
 from overlapscope.analysis.pieces import IdleTime
 from overlapscope.analysis.plain_step import measured
 from overlapscope.analysis.steps import step_at
+from overlapscope.analysis.timeline import build
 from overlapscope.base.columns import F64, pick
 from overlapscope.base.grouping import among, distinct
 from overlapscope.base.intervals import I64, Bool, Intervals, cut
@@ -161,12 +163,20 @@ def _exceeds_own_threads(facts: SystemFacts, waited_ns: int | None) -> bool:
 @kept()
 def step_ns(trace: Trace) -> float:
     """Return the plain step, or else the mean of the sampled ones; 0 without either."""
-    notes, rows = trace.annotations, judged_steps(trace)
-    recorded_ns = int(np.median(notes.end_ns[rows] - notes.start_ns[rows])) if len(rows) else 0
-    plain, activity = measured(trace.plain_steps, recorded_ns, trace.host_activity), trace.host_activity
+    plain, activity = measured(trace.plain_steps, _recorded_ns(trace), trace.host_activity), trace.host_activity
     if plain is not None:
         return plain.step_ns
     return 0.0 if activity is None else activity.span_ns / max(1, activity.steps)
+
+
+def _recorded_ns(trace: Trace) -> int:
+    """Return the mean of the judged steps on the first device, where a host that runs ahead does not shorten them."""
+    for device in trace.devices[:1]:
+        steps = find_steps(trace, behind_warm_up(trace, build(trace, device)))
+        spans = steps.end_ns - steps.start_ns
+        judged = comparable(np.flatnonzero(~steps.partial).tolist(), spans.tolist())
+        return round(float(spans[list(judged)].mean())) if judged else 0
+    return 0
 
 
 def with_sampled(trace: Trace, idle: IdleTime, steps: Periods, device: int) -> IdleTime:

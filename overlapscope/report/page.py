@@ -116,10 +116,17 @@ class DeviceReport(Struct, frozen=True):
 
     @property
     def host(self) -> SampledHost | None:
-        """Sampled stacks of the process, for its first device; None if there are none."""
+        """Sampled stacks of the process, for its first device; None if there are none.
+
+        They are parts of the step that the report states, if it states one without the profiler.
+        """
         first = self.device is None or self.device.device == self.trace.devices[0].device
         sampled = self.page.sampled.get(self.number) if first and self.page.scope == "window" else None
-        return sampled if sampled is None or self.trace.host is None else replace(sampled, step_ns=self.host_step_ns)
+        if sampled is None:
+            return None
+        plain = None if self.device is None else self.device.plain
+        step_ns = self.host_step_ns if plain is None else plain.step_ns
+        return replace(sampled, step_ns=step_ns) if step_ns else sampled
 
     @property
     def host_parts(self) -> dict[str, int]:

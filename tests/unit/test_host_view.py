@@ -14,7 +14,8 @@ from overlapscope.report import host_view
 from overlapscope.report.model import build
 from overlapscope.report.page import DeviceReport, Page, SampledHost, sampled_hosts
 from overlapscope.trace.host_activity import HostActivity, SampledStack, StackFrame
-from tests.support.helpers import TRACES, with_host_activity
+from overlapscope.trace.model import PlainSteps, TimedSteps
+from tests.support.helpers import MS, TRACES, with_host_activity
 from tests.support.recordings import trace_of
 
 SAMPLES = Path(__file__).parents[1] / "host_samples.trace.json.gz"
@@ -53,6 +54,18 @@ def test_the_table_has_the_time_of_an_average_step_and_joins_lines_below_half_a_
         ["my_known_causes.py:272", "step", "", "0.96", "9.6", "0.96", "0", ""],
         ["1 other line", "", "", "0.04", "0.4", "0.01", "0.03", ""],
     ]
+
+
+def test_lines_are_parts_of_the_step_that_the_report_states() -> None:
+    # The recorded step takes 10.8 ms on the GPU and, since the host runs ahead, 6.9 ms in the median on the host.
+    before, after = (TimedSteps((ms * MS,) * 5, (ms * MS,) * 5) for ms in (12, 9))
+    steps = PlainSteps(before=before, after=after)
+    recording = trace_of(TRACES / "known_causes" / "pageable_memory.json.gz")
+    analysis = analyze_trace(replace(recording, plain_steps=steps, host_activity=_activity((1, 1))))
+    [section] = Page(build([analysis], replayed=False), sampled=sampled_hosts([analysis])).sections()
+    assert section.device is not None and section.device.plain is not None
+    assert _of(section).step_ns == section.device.plain.step_ns == 9 * MS
+    assert section.trace.sampled is not None and section.trace.sampled.step_ns == 9 * MS
 
 
 def test_the_gpus_waits_for_the_host_are_stated_and_not_claimed_of_any_line() -> None:
