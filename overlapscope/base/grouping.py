@@ -78,11 +78,12 @@ def among(values: Column, wanted: Column | Sequence[int]) -> Bool:
         return np.zeros(len(values), np.bool_)
     low, high = int(known[0]), int(known[-1])
     if _is_dense(low, high, len(values) + len(known)):
-        possible: Bool = (values >= low) & (values <= high)
+        possible = (values >= low) & (values <= high)
         found = mask_of(known - low, high - low + 1)
         possible[possible] = found[values[possible].astype(np.int64) - low]
         return possible
-    return pick(known, np.searchsorted(known, values), low) == values
+    equal: Bool = pick(known, np.searchsorted(known, values), low) == values
+    return equal
 
 
 def _is_dense(low: int, high: int, count: int) -> bool:
