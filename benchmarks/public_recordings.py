@@ -121,11 +121,12 @@ class JobComparison:
             self.rows += 1
             if (busy, exposed) != (each.time.busy_ns, each.time.exposed_ns):
                 self.different.append(str(collective))
-            self._compare_waits(each, rows, ops, windows)
+            self._compare_waits(each, report, rows, ops, windows)
 
     def _compare_waits(
         self,
         each: GroupCollective,
+        report: RanksReport,
         rows: Sequence[RankRow],
         ops: Sequence[list[PublicOp]],
         windows: Sequence[tuple[int, int]],
@@ -138,7 +139,9 @@ class JobComparison:
             self._devices[_file(row.source), row.device].window.start_ns + (row.lead_in_ns or 0) for row in rows
         ]
         self.waits += 1
-        if waited(of_ranks, judged_from, windows) != each.time.waiting_ns:
+        # The files' own times are compared, though the clocks may differ by the error of each arrival.
+        error = (report.clocks.largest_error_ns or 0) * sum(map(len, of_ranks))
+        if abs(waited(of_ranks, judged_from, windows) - each.time.waiting_ns) > error:
             self.different.append(f"waiting in {collective}")
 
     def _window(self, row: RankRow, report: RanksReport) -> tuple[int, int]:
@@ -267,7 +270,8 @@ def page(rows: Sequence[CountedRecording], ascend: Sequence[Sequence[int]]) -> s
 `python -m benchmarks.public_recordings` counts times again from raw files, in overlapscope's windows, steps and
 lead-ins: those of {windows:,} windows and steps of {len(rows)} recordings of {repositories} repositories, of each
 collective of each group ({collectives}), and waits for the last rank where all ranks recorded a collective as often
-({waits}). {different or "None"} of them differ{"s" * (different == 1)} by a nanosecond or more.
+({waits}). {different or "None"} of them differ{"s" * (different == 1)} by a nanosecond or more, or waits by
+more than the error of arrivals.
 
 Each file was also read by hand, and its report compared with what the file shows. A verdict is right if its main
 cause, amounts and advice are right. A first finding is right if its cost is right and its advice fits the program.

@@ -262,23 +262,16 @@ class _Ends:
         place[by_group] = np.arange(len(place))
         order = np.lexsort((place[self.meeting], rank, group))
         first = group_starts(group[order], rank[order])
-        # A single meeting whose ends are far apart is odd, and no jump. The first and the last may be after a jump.
-        steady, edges = _running(apart[order], first, 3), np.concatenate([first, first[1:] - 1, [len(order) - 1]])
-        steady[edges] = apart[order][edges]
-        change = np.diff(steady, prepend=0)
-        change[first] = 0
-        jumps = np.flatnonzero(np.abs(change) > slack[order] + slack[np.roll(order, 1)])
+        jumps = _jumps(apart[order], slack[order], first)
         first = np.unique(np.append(first, jumps))
-        drift, count = np.empty_like(apart), np.empty_like(apart)
+        drift, count, change = (np.empty_like(apart) for _ in range(3))
         low, high = (sign * _running((sign * apart - slack)[order], first, FOLLOWED, largest=True) for sign in (1, -1))
         drift[order] = _running(apart[order], first, FOLLOWED)
         drift[order] = np.where(low <= high, np.clip(drift[order], low, high), drift[order])
         count[order] = np.repeat(counts := np.diff(np.append(first, len(order))), counts)
         # Ends beyond their slack may show a jump that is too small or too close to an edge to tear steps.
         seen = np.where(np.abs(apart - drift) > slack, apart, drift)
-        changed = np.diff(seen[order], prepend=0)
-        changed[first] = 0
-        change[order] = np.abs(changed)
+        change[order] = _changes(seen[order], first)
         spread = self._range(apart - drift)
         odd = spread > ODD_SLACK * self.slack
         nearby = np.empty_like(spread)
@@ -334,6 +327,24 @@ def _medians(group: I64, values: I64) -> tuple[I64, I64]:
     ordered = values[order]
     below, above = ordered[first + (counts - 1) // 2], ordered[first + counts // 2]
     return below + (above - below) // 2, groups
+
+
+def _changes(values: I64, first: I64) -> I64:
+    """Return the distance of each value from the one before, in sequences that start at `first`."""
+    change: I64 = np.abs(np.diff(values, prepend=0))
+    change[first] = 0
+    return change
+
+
+def _jumps(apart: I64, slack: I64, first: I64) -> I64:
+    """Return the entries before which a clock has jumped, in sequences that start at `first`.
+
+    A single meeting whose ends are far apart is odd, and no jump. The first and the last of a sequence may be far from
+    the others by a jump.
+    """
+    steady, edges = _running(apart, first, 3), np.concatenate([first, first[1:] - 1, [len(apart) - 1]])
+    steady[edges] = apart[edges]
+    return np.flatnonzero(_changes(steady, first) > slack + np.roll(slack, 1))
 
 
 def _running(values: I64, first: I64, width: int, *, largest: bool = False) -> I64:
