@@ -92,7 +92,7 @@ def work_inside(graph: Graph, thread: int, rows: I64, when: Intervals) -> I64:
     return covered(union(start, end), moved[::2] - origin, moved[1::2] - origin)
 
 
-class _Segments(Struct, frozen=True, eq=False):
+class _HostStretches(Struct, frozen=True, eq=False):
     """Stretches between instants at which host events of a thread begin or end, in order."""
 
     edge_ns: I64
@@ -117,7 +117,7 @@ def _called(recorded: RecordedParts, thread: int, work: int) -> I64:
 
 
 @kept(most=_MOST_THREADS)
-def _segments(recorded: RecordedParts, thread: int, work: int) -> _Segments:
+def _segments(recorded: RecordedParts, thread: int, work: int) -> _HostStretches:
     """Return the stretches between a thread's events and the instants of `_called`."""
     trace, called = recorded.trace, _called(recorded, thread, work)
     op_ns, call_ns, around_ns, frame_ns = event_cost(trace, Constants())
@@ -144,7 +144,7 @@ def _segments(recorded: RecordedParts, thread: int, work: int) -> _Segments:
     at = at[order]
     place = np.searchsorted(called, at[:-1], side="right") - 1
     in_call = contains(on_thread(trace.runtime_calls, thread), at[:-1])
-    return _Segments(at, place.astype(np.int32), after[:-1] + before[1:], in_call)
+    return _HostStretches(at, place.astype(np.int32), after[:-1] + before[1:], in_call)
 
 
 def _with_edges(graph: Graph, thread: int, moved: I64, origin: int, *, work: int = 1) -> _Knots:
