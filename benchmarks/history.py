@@ -109,7 +109,9 @@ def main() -> None:
         f"packed report itself; the year takes {size(round(bytes_a_report * REPORTS))}.",
         "",
     ]
-    RESULTS.write_text("\n".join(page))
+    # Sections below are written by hand.
+    _, heading, sections = RESULTS.read_text().partition("\n## ")
+    RESULTS.write_text("\n".join(page) + heading + sections)
 
 
 if __name__ == "__main__":

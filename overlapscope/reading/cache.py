@@ -46,6 +46,7 @@ _BESIDES = (
     "base/intervals.py",
     "base/kept.py",
     "base/marks.py",
+    "base/memory.py",
     "base/recurrence.py",
     "base/session.py",
     "base/words.py",
