@@ -82,13 +82,8 @@ def among(values: Column, wanted: Column | Sequence[int]) -> Bool:
         found = mask_of(known - low, high - low + 1)
         possible[possible] = found[values[possible].astype(np.int64) - low]
         return possible
-<<<<<<< HEAD
     equal: Bool = pick(known, np.searchsorted(known, values), low) == values
     return equal
-=======
-    found_at: Bool = pick(known, np.searchsorted(known, values), low) == values
-    return found_at
->>>>>>> fast
 
 
 def _is_dense(low: int, high: int, count: int) -> bool:

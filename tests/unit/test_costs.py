@@ -16,12 +16,7 @@ from overlapscope.prediction.base import Base
 from overlapscope.prediction.gains import Savings
 from overlapscope.prediction.hardware import Stance
 from overlapscope.prediction.interventions import Choice, parse
-<<<<<<< HEAD
-from overlapscope.prediction.predict import Outcome, predict
-from overlapscope.prediction.predict import outcomes as outcomes_of
-=======
 from overlapscope.prediction.predict import Outcome, outcomes, predict
->>>>>>> fast
 from overlapscope.prediction.replay import Deadlock
 from overlapscope.report import findings as costing
 from overlapscope.report import tables, verdict
@@ -237,11 +232,7 @@ def test_a_fix_that_deadlocks_at_some_stance_gives_way_to_the_next_best(monkeypa
     def deadlocked(base: Base, choices: Sequence[Choice], expected: Outcome | None = None) -> dict[Stance, Outcome]:
         if len(choices) == len(best.fix):
             raise Deadlock
-<<<<<<< HEAD
-        return outcomes_of(base, choices, expected)
-=======
         return outcomes(base, choices, expected)
->>>>>>> fast
 
     monkeypatch.setattr(gains, "outcomes", deadlocked)
     savings = Savings(trace, 0)
