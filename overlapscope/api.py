@@ -12,7 +12,7 @@ from overlapscope.analysis import analyze_trace
 from overlapscope.errors import UsageError
 from overlapscope.inputs import TOLD_OF_A_REPORT, Source, each, read_report, read_trace, read_traces
 from overlapscope.reading import load, look
-from overlapscope.reading.communication import using
+from overlapscope.reading.patterns import using
 from overlapscope.report.model import Report, build
 from overlapscope.trace.model import Trace
 
@@ -119,7 +119,7 @@ def check(
     parsed = Settings() if settings is None else from_mapping(settings, "settings")
     parsed = replace(parsed, allow_predicted=allow_predicted, other_program=other_program)
     past, baseline = None, parsed.baseline if baseline is None else baseline
-    with using(parsed.communication):
+    with using(parsed.names):
         if isinstance(baseline, str | os.PathLike):
             past = read_baseline(os.fspath(baseline), ranges=parsed.compared_ranges, allow_predicted=allow_predicted)
         elif baseline is not None:

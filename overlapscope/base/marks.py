@@ -6,9 +6,9 @@ import re
 from typing import Final
 
 STEP: Final = "ProfilerStep#"
-"""Prefix of the names of marked steps; a number follows."""
+"""Prefix of the names of marked steps; a number follows, and the batch of a server's step (`trace/server_steps.py`)."""
 
-_STEP_NAME: Final = re.compile(rf"{STEP}(\d{{1,18}})|repeat (\d{{1,18}}) of \d{{1,18}}")
+_STEP_NAME: Final = re.compile(rf"{STEP}(\d{{1,18}})(?: \(.*\))?|repeat (\d{{1,18}}) of \d{{1,18}}")
 
 
 def repeat_name(number: int, count: int) -> str:

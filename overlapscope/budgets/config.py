@@ -35,7 +35,7 @@ from overlapscope.budgets.tables import (
 )
 from overlapscope.budgets.verdicts import Unit
 from overlapscope.errors import ConfigError
-from overlapscope.reading.communication import comm_patterns
+from overlapscope.reading.patterns import NamePatterns, patterns_in
 
 _PATH: Final = ("tool", "overlapscope")
 _EXPRESSION = re.compile(r"(?P<left>[^<>=]*)(?P<op><=|>=|==|=|<|>)(?P<limit>.+)", re.DOTALL)
@@ -84,6 +84,7 @@ def from_mapping(
     location = ConfigLocation(source, path, names)
     top = read_table(content, TopTable, location)
     defaults = _given(top, *_DEFAULTS)
+    stated = _given(top, *NamePatterns.__struct_fields__)
     budgets = tuple(
         _budget(table, METRICS[metric], defaults, at)
         for metric, table, at in _budget_tables(top.budgets or {}, location)
@@ -98,9 +99,7 @@ def from_mapping(
         contract=None if top.contract is None else Path(top.contract),
         budgets=budgets,
         forbid=tuple(dict.fromkeys(rule_named(text, str(location.at("forbid"))) for text in top.forbid or ())),
-        communication=None
-        if top.communication is None
-        else comm_patterns(top.communication, str(location.at("communication"))),
+        names=patterns_in(stated, lambda name: str(location.at(name))) if stated else None,
         allow_missing=top.allow_missing or False,
         overrides=overrides,
         exceptions=tuple(

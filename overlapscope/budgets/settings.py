@@ -18,7 +18,7 @@ from overlapscope.budgets.metrics import METRICS, Direction, Metric
 from overlapscope.budgets.quantity import exact
 from overlapscope.budgets.samples import Series
 from overlapscope.budgets.verdicts import Level, Subject
-from overlapscope.reading.communication import Patterns
+from overlapscope.reading.patterns import NamePatterns
 from overlapscope.rules import RULES
 
 Ranks = Literal["worst", "median", "each"]
@@ -246,8 +246,8 @@ class Settings(Struct, frozen=True, kw_only=True):
     forbid: tuple[str, ...] = ()
     overrides: tuple[Override, ...] = ()
     exceptions: tuple[Exemption, ...] = ()
-    communication: Patterns | None = None
-    """Regular expressions of the names of further communication kernels; None where not stated."""
+    names: NamePatterns | None = None
+    """Lists of names in recordings; None where none is stated."""
     allow_missing: bool = False
     """True if forbidden rules that cannot be judged pass. Budgets have a field of the same name."""
     fail_level: Level = "error"

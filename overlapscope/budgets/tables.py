@@ -88,6 +88,7 @@ class ExceptionTable(NarrowedTable, frozen=True, kw_only=True, forbid_unknown_fi
     until: Date = None
 
 
+_EXPRESSIONS: Final = "a list of regular expressions"
 _LIST: Final = "a list of tables: write [[{}]] above each"
 
 
@@ -102,7 +103,8 @@ class TopTable(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     contract: Text = None
     budgets: BudgetContent = None
     forbid: Annotated[tuple[str, ...] | None, Meta(description="a list of strings")] = None
-    communication: Annotated[tuple[str, ...] | None, Meta(description="a list of regular expressions")] = None
+    communication: Annotated[tuple[str, ...] | None, Meta(description=_EXPRESSIONS)] = None
+    server_steps: Annotated[tuple[str, ...] | None, Meta(description=_EXPRESSIONS)] = None
     overrides: Annotated[tuple[dict[str, Any], ...] | None, Meta(description=_LIST.format("overrides"))] = None
     exceptions: Annotated[tuple[dict[str, Any], ...] | None, Meta(description=_LIST.format("exceptions"))] = None
 

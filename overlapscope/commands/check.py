@@ -107,9 +107,9 @@ class CheckCommand:
             return show_baseline(_baseline_file(args, settings, config))
         if not args.traces:
             raise UsageError("name the traces: overlapscope check TRACE.")
-        from overlapscope.reading.communication import using
+        from overlapscope.reading.patterns import NamePatterns, using
 
-        with using(settings.communication or ()):
+        with using(settings.names or NamePatterns()):
             return (_write_baseline if args.write_baseline else _check)(args, settings, config)
 
 

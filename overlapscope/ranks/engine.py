@@ -26,8 +26,8 @@ from overlapscope.ranks.on_host import reduce_any
 from overlapscope.ranks.reduced import ReducedRank
 from overlapscope.ranks.result import Unreadable
 from overlapscope.reading import LIMIT_BYTES, load
-from overlapscope.reading.communication import Patterns, current, with_communication
 from overlapscope.reading.file_names import file_and_part
+from overlapscope.reading.patterns import NamePatterns, current, using
 from overlapscope.trace.model import Trace
 
 if TYPE_CHECKING:
@@ -37,6 +37,7 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 Outcome: TypeAlias = tuple[ReducedRank, ...] | Unreadable
 """Outcome of one file: its devices, or why there are none."""
+_Read: TypeAlias = Callable[[Location, int], T | Unreadable]
 
 _RETRIES = 2
 """Number of retries after failures that may be temporary, such as a network failure or a shortage of memory."""
@@ -92,23 +93,21 @@ def each(
         ClusterFailed: If there is no usable cluster, or it is lost.
         MissingPackage: If a scheduler or several workers are requested without Dask.
     """
-    reduction = partial(_reduced, current(), reduction)
+    # A machine that reads may have another configuration than the one that asks.
+    read = partial(reduce_by, reduction, patterns=current())
     needless = len(locations) == 1 or (workers in (None, 1) and not has_dask())
     if scheduler is None and needless:
         for location in locations:
-            yield _reduce_here(location, limit_bytes, reduction)
+            yield _reduce_here(read, location, limit_bytes)
         return
     with local_workers(workers, len(locations)) if scheduler is None else connected(scheduler) as cluster:
-        yield from _Run(cluster, limit_bytes, reduction).outcomes(locations)
+        yield from _Run(cluster, limit_bytes, read).outcomes(locations)
 
 
-def _reduced(communication: Patterns, reduction: Callable[[Trace], T], trace: Trace) -> T:
-    """Reduce a trace with the list of the machine that asks, which may be another one than reads it."""
-    return reduction(with_communication(trace, communication))
-
-
-def reduce_by(reduction: Callable[[Trace], T], location: Location, limit_bytes: int) -> T | Unreadable:
-    """Reduce one file on a worker.
+def reduce_by(
+    reduction: Callable[[Trace], T], location: Location, limit_bytes: int, patterns: NamePatterns | None = None
+) -> T | Unreadable:
+    """Reduce one file on a worker, with its own configuration unless `patterns` are given.
 
     Returns:
         The reduced trace, or a failure that a retry can't fix. Any other failure is raised.
@@ -125,19 +124,20 @@ def reduce_by(reduction: Callable[[Trace], T], location: Location, limit_bytes: 
             # Each trace is read once, so caching it would only evict traces that are read again. The reader starts no
             # helper processes here, because a worker's tasks run beside other threads. Periods of two ranks may differ
             # in length and number, so they are no steps to compare.
-            trace = load(path, limit_bytes=limit_bytes, progress=False, cache=False, periodic=False)
+            with using(patterns):
+                trace = load(path, limit_bytes=limit_bytes, progress=False, cache=False, periodic=False)
         return reduction(replace(trace, source=location.source))
     except OverlapscopeError as error:
         return Unreadable(source=location.source, reason=error.reason.replace(opened, location.source))
 
 
-def _reduce_here(location: Location, limit_bytes: int, reduction: Callable[[Trace], T]) -> T | Unreadable:
+def _reduce_here(read: _Read[T], location: Location, limit_bytes: int) -> T | Unreadable:
     """Reduce one file in this process, with as many retries as on a cluster."""
     for _ in range(_RETRIES):
         with suppress(Exception):
-            return reduce_by(reduction, location, limit_bytes)
+            return read(location, limit_bytes)
     try:
-        return reduce_by(reduction, location, limit_bytes)
+        return read(location, limit_bytes)
     except Exception as error:
         return _given_up(location, error)
 
@@ -150,10 +150,10 @@ def _given_up(location: Location, error: Exception) -> Unreadable:
 class _Run(Generic[T]):
     """A run of files through a cluster."""
 
-    def __init__(self, cluster: Cluster, limit_bytes: int, reduction: Callable[[Trace], T]) -> None:
+    def __init__(self, cluster: Cluster, limit_bytes: int, read: _Read[T]) -> None:
         self._cluster = cluster
         self._limit_bytes = limit_bytes
-        self._reduction = reduction
+        self._read = read
         self._done: queue.SimpleQueue[Future[T | Unreadable]] = queue.SimpleQueue()
         self._deadly: list[Location] = []
         """Files whose workers died."""
@@ -193,9 +193,7 @@ class _Run(Generic[T]):
                 threads, look_s = self._cluster.threads(), time.monotonic() + _LOOK_S
 
     def _submit(self, location: Location) -> Future[T | Unreadable]:
-        return self._cluster.client.submit(
-            reduce_by, self._reduction, location, self._limit_bytes, pure=False, retries=_RETRIES
-        )
+        return self._cluster.client.submit(self._read, location, self._limit_bytes, pure=False, retries=_RETRIES)
 
     def _outcome(self, future: Future[T | Unreadable], location: Location, *, alone: bool) -> T | Unreadable | None:
         """Return the outcome; None if the file must be tried again alone.

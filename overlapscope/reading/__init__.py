@@ -18,14 +18,15 @@ from overlapscope.base.session import read_once
 from overlapscope.errors import UnreadableTrace
 from overlapscope.reading import jax
 from overlapscope.reading._progress import Progress
-from overlapscope.reading.communication import current, with_communication
+from overlapscope.reading.communication import with_communication
 from overlapscope.reading.file_names import file_and_part, natural
 from overlapscope.reading.files import LIMIT_BYTES
 from overlapscope.reading.own_period import periodic_steps
+from overlapscope.reading.patterns import current
 from overlapscope.reading.pipes import is_pipe, named
 from overlapscope.reading.source import ReadRequest
 from overlapscope.reading.sources import SUFFIXES, is_trace_name, parts, read
-from overlapscope.reading.steps import named_steps
+from overlapscope.reading.steps import found_steps, named_steps, server_steps
 from overlapscope.trace.model import Trace
 
 _BEGINS_LIKE_A_TRACE = re.compile(rb"\x1f\x8b|\x28\xb5\x2f\xfd|\s*[\[{]")
@@ -75,7 +76,7 @@ def load(
     Raises:
         UnreadableTrace: The file cannot be read; the message is a sentence for the user.
         NotInTrace: No range has the name in `steps_by`.
-        ConfigError: The configuration's list `communication` is wrong.
+        ConfigError: A list of names in the configuration is wrong.
     """
     path = named(source)
     if path.is_dir():
@@ -84,9 +85,13 @@ def load(
     trace = read_once(path, limit_bytes, lambda: _read_or_cached(path, request, cache))
     if trace.unpacked_bytes >= _LARGE_BYTES:
         give_back()
-    trace = with_communication(trace, current())
+    patterns = current()
+    trace = with_communication(trace, patterns.communication)
     if steps_by is not None:
         return named_steps(trace, steps_by)
+    trace = server_steps(trace, patterns.server_steps)
+    if trace.recorder == "nsys":
+        trace = found_steps(trace)
     return periodic_steps(trace) if periodic else trace
 
 

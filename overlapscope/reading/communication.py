@@ -10,68 +10,17 @@ A kernel's name is judged first (`trace/comm_names.py`). A kernel of another nam
 
 from __future__ import annotations
 
-import re
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from contextvars import ContextVar
-from pathlib import Path
+from collections.abc import Callable
 
 import numpy as np
 from msgspec.structs import replace
 
-from overlapscope.base import config_file
 from overlapscope.base.columns import pick
 from overlapscope.base.grouping import among, distinct
 from overlapscope.base.intervals import I64, Bool, Index, Intervals, expand, subtract, union
-from overlapscope.errors import ConfigError
+from overlapscope.reading.patterns import Patterns
 from overlapscope.trace.comm_names import looks_like_communication, may_communicate, names_collective, op_communicates
 from overlapscope.trace.model import Kind, Trace, stream_keys
-
-Patterns = tuple[re.Pattern[str], ...]
-"""Regular expressions of the names of further communication kernels, each matched anywhere in a name."""
-
-_of_settings: ContextVar[Patterns | None] = ContextVar("communication", default=None)
-
-
-@contextmanager
-def using(patterns: Patterns | None) -> Iterator[None]:
-    """Use this list inside the block instead of the one in the nearest configuration file, unless it is None."""
-    token = _of_settings.set(patterns)
-    try:
-        yield
-    finally:
-        _of_settings.reset(token)
-
-
-def current() -> Patterns:
-    """Return the list that is in use, by default the one in the nearest configuration file; empty without a file.
-
-    Raises:
-        ConfigError: The file cannot be read, or the list is wrong.
-    """
-    stated = _of_settings.get()
-    if stated is not None:
-        return stated
-    try:
-        path = config_file.find(Path.cwd())
-    except FileNotFoundError:
-        # The current directory is gone.
-        path = None
-    content = None if path is None else config_file.content(path)
-    return comm_patterns((content or {}).get("communication", ()), f"{path}: communication")
-
-
-def comm_patterns(texts: object, where: str) -> Patterns:
-    """Return a list of regular expressions, compiled. `where` names the list in errors. Raises ConfigError."""
-    if not isinstance(texts, list | tuple) or not all(isinstance(text, str) for text in texts):
-        raise ConfigError(f"{where}: must be a list of regular expressions.")
-    patterns = []
-    for number, text in enumerate(texts):
-        try:
-            patterns.append(re.compile(text))
-        except re.error as error:
-            raise ConfigError(f"{where}[{number}]: {text!r} is not a regular expression ({error}).") from None
-    return tuple(patterns)
 
 
 def with_communication(trace: Trace, patterns: Patterns) -> Trace:

@@ -1,4 +1,4 @@
-"""Steps from named ranges, for programs that do not mark steps as torch.profiler does."""
+"""Steps from named ranges: those that servers mark, those that the user names, and those that repeat."""
 
 from __future__ import annotations
 
@@ -10,10 +10,14 @@ from typing import Any, Final
 import numpy as np
 from msgspec.structs import asdict, replace
 
+from overlapscope.base.columns import mask_of
 from overlapscope.base.grouping import distinct
+from overlapscope.base.intervals import begins_after_all
 from overlapscope.base.marks import STEP, is_step_name
 from overlapscope.errors import NotInTrace
-from overlapscope.trace.model import I64, Trace, TraceTable
+from overlapscope.reading.patterns import Patterns
+from overlapscope.trace.model import I64, Index, PlainSteps, Trace, TraceTable
+from overlapscope.trace.server_steps import StepBatch, batches, combined, server_of, step_name
 
 _NUMBERED: Final = re.compile(r"(.*?)[\s#:_=\[(-]*(\d{1,18})?[\])]?")
 _LEAST_STEPS: Final = 3
@@ -33,7 +37,61 @@ def named_steps(trace: Trace, pattern: str) -> Trace:
     rows = np.flatnonzero(notes.named(lambda name: fnmatchcase(name, pattern)))
     if not len(rows):
         raise NotInTrace(f"{trace.source}: no range is named {pattern!r}; --steps-by takes a name or a pattern.")
-    return _as_steps(trace, rows, pattern)
+    return replace(_as_steps(trace, rows, _numbered(trace, rows)), steps_by=pattern)
+
+
+def server_steps(trace: Trace, further: Patterns = ()) -> Trace:
+    """Return the trace with the steps that an inference server marks; unchanged if it marks none.
+
+    The outermost of nested marks counts. If it doesn't state the batch, those within it do. Marks on threads that
+    launch nothing count only if no thread with marks launches. Steps are numbered by order, because a number in a mark
+    counts requests or tokens, or begins anew.
+
+    Args:
+        trace: The trace.
+        further: The user's own marks.
+    """
+    notes = trace.annotations
+    used = np.flatnonzero(mask_of(notes.name_id, len(notes.names))).tolist()
+    stated = batches((notes.names[name_id] for name_id in used), further)
+    if not stated:
+        return trace
+    rows = _of_launching_threads(trace, np.flatnonzero(notes.named(stated.__contains__)))
+    outermost = begins_after_all(notes.start_ns[rows], notes.end_ns[rows])
+    within = np.split(rows, np.flatnonzero(outermost))[1:]
+    each = [_batch_of([stated[notes.name(row)] for row in nested.tolist()]) for nested in within]
+    rows = rows[outermost]
+    marked = _as_steps(trace, rows, [step_name(number, batch) for number, batch in enumerate(each)])
+    # The recorder timed and left out steps that the program marked.
+    warm_up_ns = notes.end_ns[np.flatnonzero(notes.named(is_step_name))[: trace.warm_up_steps]].max(initial=0)
+    return replace(
+        marked,
+        warm_up_steps=int(np.searchsorted(notes.start_ns[rows], warm_up_ns)),
+        plain_steps=PlainSteps(),
+        # A patched server may mark a step in another's form, around its own mark.
+        step_source=f"marks of {server_of(notes.name(int(within[0][-1])))}",
+    )
+
+
+def _of_launching_threads(trace: Trace, rows: Index) -> Index:
+    """Return the rows of the ranges on threads where any encloses a launch; all of them if there is no such thread."""
+    notes, calls = trace.annotations, trace.runtime_calls
+    launches = np.flatnonzero(mask_of(trace.gpu_ops.launch[trace.gpu_ops.launch >= 0], len(calls)))
+    kept = np.zeros(len(rows), np.bool_)
+    for thread in np.unique(notes.thread[rows]).tolist():
+        launched = calls.start_ns[launches[calls.thread[launches] == thread]]
+        of_thread = notes.thread[rows] == thread
+        begin, end = (np.searchsorted(launched, side[rows[of_thread]]) for side in (notes.start_ns, notes.end_ns))
+        kept |= of_thread & bool((end > begin).any())
+    return rows[kept] if kept.any() else rows
+
+
+def _batch_of(marks: list[StepBatch]) -> StepBatch:
+    """Return the batch of a step, given those of its mark and of the marks within it."""
+    if marks[0].phase != "unclear":
+        return marks[0]
+    clear = [mark for mark in marks if mark.phase != "unclear"]
+    return combined(clear) if clear else marks[0]
 
 
 def found_steps(trace: Trace) -> Trace:
@@ -57,7 +115,10 @@ def found_steps(trace: Trace) -> Trace:
         inside = int((np.searchsorted(launched, end) - np.searchsorted(launched, start)).sum())
         if inside and inside >= _LEAST_SHARE * len(launched) and (inside, -len(rows)) > best:
             best, chosen = (inside, -len(rows)), (rows, name)
-    return trace if chosen is None else _as_steps(trace, *chosen)
+    if chosen is None:
+        return trace
+    rows, name = chosen
+    return replace(_as_steps(trace, rows, _numbered(trace, rows)), steps_by=name)
 
 
 def _alike(trace: Trace) -> dict[tuple[int, str], I64]:
@@ -75,21 +136,25 @@ def _base(name: str) -> str:
     return numbered[1] if numbered is not None and numbered[1] else name
 
 
-def _as_steps(trace: Trace, rows: I64, named: str) -> Trace:
-    """Return the trace with some ranges as its steps. They keep the numbers in their names if these are distinct."""
-    notes = trace.annotations
-    stated = [_NUMBERED.fullmatch(notes.name(row)) for row in rows.tolist()]
+def _numbered(trace: Trace, rows: I64) -> list[str]:
+    """Return names of steps with the numbers in the names of some ranges, if these are distinct; else by order."""
+    stated = [_NUMBERED.fullmatch(trace.annotations.name(row)) for row in rows.tolist()]
     numbers = [int(match[2]) for match in stated if match is not None and match[2]]
     if len({*numbers}) < len(rows):
         numbers = list(range(len(rows)))
-    steps = [f"{STEP}{number}" for number in numbers]
+    return [f"{STEP}{number}" for number in numbers]
+
+
+def _as_steps(trace: Trace, rows: I64, steps: list[str]) -> Trace:
+    """Return the trace with some ranges as its only steps, under new names."""
+    notes = trace.annotations
     names = (*trace.names, *steps)
     name_id = notes.name_id.copy()
     name_id[rows] = np.arange(len(trace.names), len(names))
     was_step = notes.named(is_step_name)
     was_step[rows] = False
     notes = replace(notes, names=names, name_id=name_id).take(~was_step)
-    return replace(with_names(trace, names), warm_up_steps=0, step_source="", steps_by=named, annotations=notes)
+    return replace(with_names(trace, names), warm_up_steps=0, step_source="", annotations=notes)
 
 
 def with_names(trace: Trace, names: tuple[str, ...]) -> Trace:

@@ -102,7 +102,7 @@ def test_every_key_is_read(tmp_path: Path) -> None:
     ("text", "message"),
     [
         ("forbidd = []", "forbidd: there is no such key (did you mean 'forbid'?); keys: aggregate, allow_missing, "
-         "baseline, budgets, communication, contract, exceptions, forbid, overrides, ranks, skip_steps."),
+         "baseline, budgets, communication, contract, exceptions, forbid, overrides, ranks, server_steps, skip_steps."),
         ("[tool.overlapscope]\nforbid = ['pageable-memory']", "tool: belongs in pyproject.toml; leave out "
          "tool.overlapscope here, and write [budgets]."),
         ("[budgets.step_time]\nmin = '2 ms'\nmax = '1 ms'", "budgets.step_time.min: is above max, so no value can "

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
@@ -9,7 +10,8 @@ import pytest
 import overlapscope as ov
 from overlapscope.commands import main
 from overlapscope.errors import ConfigError
-from overlapscope.reading.communication import comm_patterns, current, with_communication
+from overlapscope.reading.communication import with_communication
+from overlapscope.reading.patterns import NamePatterns, current
 from overlapscope.trace.model import Kind, Trace
 from tests.support.helpers import Host, Op, make_trace
 from tests.support.kineto_files import call, kernel, write
@@ -18,7 +20,7 @@ COLLECTIVE = (Host("aten::mm", 0, 100), Host("c10d::allreduce_", 100, 200), Host
 
 
 def kinds(trace: Trace, *patterns: str) -> dict[str, Kind]:
-    ops = with_communication(trace, comm_patterns(patterns, "here")).gpu_ops
+    ops = with_communication(trace, tuple(map(re.compile, patterns))).gpu_ops
     return {ops.name(row): Kind(ops.kind[row]) for row in range(len(ops))}
 
 
@@ -88,7 +90,7 @@ def test_all_commands_use_the_list_of_the_nearest_configuration(
     assert main(["check", str(recording), "--config", "other.toml"]) == 1
     settings = {"communication": ["a2x"], "budgets": {"exposed_comm_time": {"max": "1 us", "scope": "window"}}}
     assert ov.check(str(recording), settings).exit_code == 1
-    assert comm_ns() == 0 and current() == ()
+    assert comm_ns() == 0 and current() == NamePatterns()
 
 
 @pytest.mark.parametrize(

@@ -30,7 +30,6 @@ from overlapscope.reading.nsys.names import Names
 from overlapscope.reading.nsys.rows import Rows, kept, ordered
 from overlapscope.reading.pipes import chosen_part, place
 from overlapscope.reading.source import ReadRequest
-from overlapscope.reading.steps import found_steps
 from overlapscope.trace.lost import OF_KIND, Part
 from overlapscope.trace.model import (
     Collectives,
@@ -96,7 +95,7 @@ def read(path: Path, request: ReadRequest) -> Trace:
     rank = rank_in_name(file.name)
     # Several recorded processes are numbered as ranks in the order of their devices.
     rank = part if rank is None and len(processes) > 1 else rank
-    return found_steps(replace(trace, source=shown_source(path), rank=rank, unpacked_bytes=size))
+    return replace(trace, source=shown_source(path), rank=rank, unpacked_bytes=size)
 
 
 def processes_of(path: Path) -> list[int]:
