@@ -1,16 +1,20 @@
 """The frame of all figures that people read: an average step of the judged steps.
 
 The judged steps are the whole ones, without a first one that is warm-up and without the last one, which ends with the
-recording instead of the next step. They follow each other without gaps. Every length of the average step is the mean
-of their lengths, in whole nanoseconds, and every percentage is a ratio of the sums.
+recording instead of the next step. They follow each other without gaps, except those of an inference server, where they
+are the steps of the phase that takes most time. Every length of the average step is the mean of their lengths, in whole
+nanoseconds, and every percentage is a ratio of the sums.
 """
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Iterable, Sequence
+from itertools import islice
 from typing import Final, TypeVar
 
 import numpy as np
+from msgspec import UNSET
 from msgspec.structs import replace
 
 from overlapscope.analysis.figures import HostTime, Period, PerStep
@@ -28,6 +32,7 @@ from overlapscope.catalog.causes import (
     CopyCause,
     IdleCause,
 )
+from overlapscope.trace.server_steps import Phase, phase_in
 
 COPY_LENGTHS: Final = [f"copy:{cause}" for cause in COPY_CAUSES]
 """Names of the exposed copy time of each cause."""
@@ -51,16 +56,34 @@ COLUMN: Final = {name: number for number, name in enumerate((*PARTS, *_OTHERS))}
 # -- Which steps ------------------------------------------------------------------------------------
 
 
-def comparable(numbers: Sequence[int], spans_ns: Sequence[int], *, settled: bool = False) -> tuple[int, ...]:
+def comparable(
+    numbers: Sequence[int], names: Sequence[str], spans_ns: Sequence[int], *, settled: bool = False
+) -> tuple[int, ...]:
     """Return the numbers of whole steps without the first if it is warm-up, and without the last if another is left.
+
+    Those of a server are of the phase that takes most time. None of them is warm-up, because their batches differ.
 
     Args:
         numbers: Numbers of the whole steps, ascending.
+        names: Names of all steps.
         spans_ns: Spans of all steps.
         settled: Whether it is known that none is warm-up.
     """
+    phases = judged_by_phase(numbers, names)
+    if phases.keys() - {None}:
+        return max(phases.values(), key=lambda kept: sum(spans_ns[number] for number in kept))
     kept = tuple(numbers) if settled else without_warm_up(numbers, spans_ns)
     return kept[:-1] if len(kept) > 1 else kept
+
+
+def judged_by_phase(numbers: Sequence[int], names: Sequence[str]) -> dict[Phase | None, tuple[int, ...]]:
+    """Return the numbers of each phase's whole steps, without the recording's last if another is left."""
+    phases: dict[Phase | None, list[int]] = {}
+    for number in numbers:
+        phases.setdefault(phase_in(names[number]), []).append(number)
+    return {
+        phase: tuple(kept[:-1] if len(kept) > 1 and kept[-1] == numbers[-1] else kept) for phase, kept in phases.items()
+    }
 
 
 def without_warm_up(numbers: Sequence[int], spans_ns: Sequence[int]) -> tuple[int, ...]:
@@ -76,9 +99,11 @@ def judged_steps(device: Device, *, skip: int = 0) -> tuple[int, ...]:
     """
     steps, average_step = device.steps, device.per_step
     if steps and average_step is not None and not skip:
-        return tuple(range(average_step.first, average_step.first + average_step.steps))
+        following = range(average_step.first, len(steps))
+        of_phase = (number for number in following if phase_in(steps[number].name) == (average_step.phase or None))
+        return tuple(islice(of_phase, average_step.steps))
     whole = [number for number, step in enumerate(steps) if number >= skip and not step.partial]
-    return comparable(whole, [step.span_ns for step in steps])
+    return comparable(whole, [step.name for step in steps], [step.span_ns for step in steps])
 
 
 def judged_ranges(device: Device) -> tuple[Period, ...]:
@@ -86,8 +111,13 @@ def judged_ranges(device: Device) -> tuple[Period, ...]:
     rows = judged_steps(device)
     if device.per_step is None or not rows:
         return device.ranges
-    begin, end = device.steps[rows[0]].window.start_ns, device.steps[rows[-1]].window.end_ns
-    return tuple(period for period in device.ranges if begin <= period.window.start_ns < end)
+    starts = [device.steps[row].window.start_ns for row in rows]
+
+    def is_judged(period: Period) -> bool:
+        place = bisect_right(starts, period.window.start_ns) - 1
+        return place >= 0 and period.window.start_ns < device.steps[rows[place]].window.end_ns
+
+    return tuple(filter(is_judged, device.ranges))
 
 
 # -- Means of periods -------------------------------------------------------------------------------
@@ -195,6 +225,7 @@ def average(steps: Sequence[Period], judged: Sequence[int]) -> PerStep | None:
         exposed_other_by_cause={str(cause): ns[f"other:{cause}"] for cause in OTHER_CAUSES},
         idle_by_cause={str(cause): ns[f"idle:{cause}"] for cause in IDLE_CAUSES},
         host=_mean_host([step.host for step in periods]),
+        phase=phase_in(periods[0].name) or UNSET,
     )
 
 

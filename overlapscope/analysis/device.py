@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from itertools import pairwise
 
 import numpy as np
-from msgspec import Struct
+from msgspec import UNSET, Struct
 from msgspec.structs import asdict, replace
 
 from overlapscope.analysis import exposed as exposed_copies
@@ -28,6 +28,7 @@ from overlapscope.analysis.periods import Periods, behind_warm_up, find_ranges, 
 from overlapscope.analysis.pieces import ExposedComm, ExposedCopies, ExposedOther, IdleTime
 from overlapscope.analysis.plain_step import possible_step
 from overlapscope.analysis.results import Device, Outside, StepRange
+from overlapscope.analysis.served import describe_served
 from overlapscope.analysis.timeline import Timeline, build, lengths, measured, stream_use
 from overlapscope.base.grouping import distinct
 from overlapscope.base.intervals import I64, Bool, Intervals, clip, covered, total, union
@@ -129,11 +130,13 @@ def _alone(trace: Trace, causes: Causes, result: Device, windows: Intervals) -> 
         return None
     ops, notes = causes.timeline.ops, trace.annotations
     launches = distinct(ops.launch[(ops.kind == Kind.COMPUTE) & (ops.launch >= 0)])
-    host = int(windows.starts[0]), int(windows.ends[-1])
+    host = Intervals(windows.starts[:1], windows.ends[-1:])
     if result.per_step is not None:
-        first = result.per_step.first
-        rows = causes.steps.row[first : first + result.per_step.steps]
-        host = int(notes.start_ns[rows[0]]), int(notes.end_ns[rows[-1]])
+        # What the host does before the next mark belongs to a step, except to the last one.
+        numbers, begins = np.array(judged_steps(result)), notes.start_ns[causes.steps.row]
+        following = np.append(begins[1:], notes.end_ns[causes.steps.row[-1]])[numbers]
+        following[-1] = notes.end_ns[causes.steps.row[numbers[-1]]]
+        host = union(begins[numbers], np.maximum(following, begins[numbers]))
     return possible_step(trace, result, launches, host)
 
 
@@ -203,6 +206,7 @@ def _figures(trace: Trace, causes: Causes, windows: Intervals, *, narrowed: bool
     hosts = host_times(trace, timeline.device, notes.start_ns[steps.row], notes.end_ns[steps.row])
     each_step = tuple(replace(step, host=host) for step, host in zip(_each(in_steps, trace, steps), hosts, strict=True))
     whole, spans_ns = np.flatnonzero(~steps.partial).tolist(), (steps.end_ns - steps.start_ns).tolist()
+    judged_numbers = comparable(whole, [step.name for step in each_step], spans_ns, settled=settled)
     return Device(
         device=timeline.device,
         name=trace.device_names.get(timeline.device),
@@ -214,7 +218,7 @@ def _figures(trace: Trace, causes: Causes, windows: Intervals, *, narrowed: bool
         engines=figures.engines,
         overlap=figures.overlap,
         judged=_together(in_judged, judged) if len(judged.starts) else None,
-        per_step=None if narrowed else average(each_step, comparable(whole, spans_ns, settled=settled)),
+        per_step=None if narrowed else average(each_step, judged_numbers),
         outside=None if narrowed or not len(steps) else _outside(trace, timeline, steps, each_step),
         streams=stream_use(timeline, starts, ends),
         copies=group_copies(timeline, steps, windows),
@@ -227,6 +231,7 @@ def _figures(trace: Trace, causes: Causes, windows: Intervals, *, narrowed: bool
         steps=each_step,
         ranges=_each(in_ranges, trace, ranges),
         kernels=(),
+        served=(None if narrowed else describe_served(each_step)) or UNSET,
     )
 
 

@@ -10,6 +10,7 @@ from typing import Protocol
 import msgspec
 
 from overlapscope.catalog.buckets import bucket_of
+from overlapscope.trace.server_steps import Phase
 
 
 class Window(msgspec.Struct, frozen=True, kw_only=True):
@@ -121,7 +122,7 @@ class PerStep(msgspec.Struct, frozen=True, kw_only=True):
     steps: int
     """Number of judged steps: whole ones, without a warm-up step at first and without the last step."""
     first: int
-    """Number of the first of them in `Device.steps`; the others follow."""
+    """Number of the first of them in `Device.steps`; the others of its phase follow."""
     span_ns: int
     buckets: Buckets
     engines: Engines
@@ -133,6 +134,34 @@ class PerStep(msgspec.Struct, frozen=True, kw_only=True):
     idle_by_cause: dict[str, int]
     host: HostTime | None = None
     """Host time; None if the ops of the launching thread were not recorded. `launches` is rounded."""
+    phase: Phase | msgspec.UnsetType = msgspec.UNSET
+    """Phase of an inference server's judged steps, between which there may be others; absent for other programs."""
+
+
+class PhaseFigures(msgspec.Struct, frozen=True, kw_only=True):
+    """Steps of one phase."""
+
+    phase: Phase
+    recorded: int
+    """Number of its steps in the recording."""
+    fewest_requests: int | None
+    """Minimum number of requests in a judged step; None if any step doesn't state them."""
+    most_requests: int | None
+    tokens_per_s: float | None
+    """Tokens that the judged steps compute, by their time; None if any step doesn't state them."""
+    per_step: PerStep | None
+    """An average of its judged steps; None if none is whole."""
+
+
+class ServedSteps(msgspec.Struct, frozen=True, kw_only=True):
+    """Steps of an inference server."""
+
+    phases: tuple[PhaseFigures, ...]
+    """The phases, by the time of their judged steps; the first one is that of `Device.per_step`."""
+    tokens_per_s: float | None
+    """Tokens that the judged steps of all phases compute, by their time; None if any step doesn't state them."""
+    decode_tokens_per_s: float | None
+    """Their tokens of requests that decode."""
 
 
 COPIES_MATTER_FROM = 0.01

@@ -32,6 +32,7 @@ from overlapscope.analysis.host import (
     staging,
 )
 from overlapscope.analysis.host_work import long_ops, shows_ops, work_of
+from overlapscope.analysis.periods import is_step, phases_of
 from overlapscope.analysis.pieces import IdleTime
 from overlapscope.analysis.timeline import Timeline
 from overlapscope.base.columns import Columns, locate, pick
@@ -148,7 +149,8 @@ def attribute_host(trace: Trace, timeline: Timeline, blocking: Blocking, late: L
         window = intersect(kept, union(since[rows], until[rows]))
         which, start, end = cut(calls.start_ns[of_threads], calls.end_ns[of_threads], window)
         following = rows[np.searchsorted(np.maximum.accumulate(until[rows]), start, side="right")]
-        waits.append(_Waits(following, start, end - start, of_threads[which]))
+        charged = _Waits(following, start, end - start, of_threads[which])
+        waits.append(charged.take(_within_a_step(trace, start, called[following])))
     everything = _Labelled.joined(labelled)
     waited = _Waits.joined(waits)
     return _charge(
@@ -158,6 +160,16 @@ def attribute_host(trace: Trace, timeline: Timeline, blocking: Blocking, late: L
         everything.take(np.lexsort((everything.start_ns, everything.late))),
         waited.take(np.lexsort((waited.start_ns, waited.late))),
     )
+
+
+def _within_a_step(trace: Trace, waited: I64, launched: I64) -> Bool:
+    """Select waits of servers that are followed by a late launch of the same step, and all waits of other programs."""
+    # A server has to wait for a step's tokens. Its work between that and the next step makes the device wait.
+    if not phases_of(trace):
+        return np.ones(len(waited), np.bool_)
+    marks = trace.annotations.start_ns[is_step(trace.annotations)]
+    within: Bool = np.searchsorted(marks, waited, side="right") == np.searchsorted(marks, launched, side="right")
+    return within
 
 
 def _gather(trace: Trace, blocking: Blocking) -> _Host:

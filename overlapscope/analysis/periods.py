@@ -10,10 +10,12 @@ from overlapscope.analysis.timeline import Timeline
 from overlapscope.base.columns import Columns, pick
 from overlapscope.base.grouping import distinct
 from overlapscope.base.intervals import I64, Bool
+from overlapscope.base.kept import kept
 from overlapscope.base.marks import GC_PAUSE, STEP, is_step_name, step_number
 from overlapscope.base.words import check_known, listed, number_runs
 from overlapscope.errors import NotInTrace
 from overlapscope.trace.model import HostEvents, Trace
+from overlapscope.trace.server_steps import Phase, phase_in
 
 _RUNS = 8
 """Maximum number of runs of steps in a message."""
@@ -38,6 +40,13 @@ class Periods(Columns, frozen=True):
 def is_step(annotations: HostEvents) -> Bool:
     """Select the annotations that are steps."""
     return annotations.named(is_step_name)
+
+
+@kept()
+def phases_of(trace: Trace) -> tuple[Phase, ...]:
+    """Return the phases of the steps that an inference server marked, each once; empty for other programs."""
+    phases = map(phase_in, names_of(trace.annotations)[0])
+    return tuple(dict.fromkeys(phase for phase in phases if phase is not None))
 
 
 def is_gc_pause(events: HostEvents) -> Bool:
@@ -114,6 +123,12 @@ def find_steps(trace: Trace, timeline: Timeline) -> Periods:
     rows = np.flatnonzero(is_step(trace.annotations))
     launches = _Launches(trace, timeline, timeline.main_stream)
     begins, launched_any = launches.first_from(trace.annotations.start_ns[rows], trace.annotations.end_ns[rows])
+    if phases_of(trace):
+        # The phases of a server may run on different streams.
+        elsewhere, launched = _Launches(trace, timeline, None).first_from(
+            trace.annotations.start_ns[rows], trace.annotations.end_ns[rows]
+        )
+        begins, launched_any = np.where(launched_any, begins, elsewhere), launched_any | launched
     order = np.argsort(begins[launched_any], kind="stable")
     begins = begins[launched_any][order]
     rows, end = rows[launched_any][order], timeline.end_ns

@@ -12,6 +12,7 @@ from msgspec import Struct
 
 from overlapscope.analysis.results import Device, PlainOrigin, StepRange, missing_ns
 from overlapscope.base.columns import quantile
+from overlapscope.base.intervals import Intervals
 from overlapscope.base.words import between, duration
 from overlapscope.errors import UsageError
 from overlapscope.trace.host_activity import HostActivity, SystemFacts
@@ -130,7 +131,7 @@ _FEWEST_LAUNCHES = 20
 """Minimum number of launch calls for a quantile; of fewer, the longest is used."""
 
 
-def possible_step(trace: Trace, device: Device, launches: I64, host: tuple[int, int]) -> StepRange | None:
+def possible_step(trace: Trace, device: Device, launches: I64, host: Intervals) -> StepRange | None:
     """Return the interval of a step without the profiler.
 
     Recording costs no event more than the whole of a quick launch call as recorded, on the same machine. So the step is
@@ -141,7 +142,7 @@ def possible_step(trace: Trace, device: Device, launches: I64, host: tuple[int, 
         trace: The recording.
         device: Figures of the device.
         launches: Rows of the runtime calls that launched its kernels.
-        host: Begin and end of the judged part on the host.
+        host: Judged parts on the host.
     """
     frame = device.per_step or device.judged
     if frame is None or not frame.span_ns:
@@ -152,7 +153,7 @@ def possible_step(trace: Trace, device: Device, launches: I64, host: tuple[int, 
         lengths = calls.end_ns[launches] - calls.start_ns[launches]
         quick_ns = math.ceil(quantile(lengths, _QUICK)) if len(lengths) >= _FEWEST_LAUNCHES else int(lengths.max())
         events = sum(
-            int(np.count_nonzero((table.start_ns >= host[0]) & (table.start_ns < host[1])))
+            int((np.searchsorted(table.start_ns, host.ends) - np.searchsorted(table.start_ns, host.starts)).sum())
             for table in (trace.cpu_ops, trace.annotations, trace.python_frames, calls)
         )
         steps = 1 if device.per_step is None else device.per_step.steps

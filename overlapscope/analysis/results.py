@@ -11,7 +11,7 @@ from typing import Annotated, Literal
 import msgspec
 from msgspec import UNSET, UnsetType
 
-from overlapscope.analysis.figures import Buckets, Engines, Overlap, Period, PerStep, Window
+from overlapscope.analysis.figures import Buckets, Engines, Overlap, Period, PerStep, ServedSteps, Window
 from overlapscope.analysis.group_results import CopyGroup, Evidence, HostStall, KernelGroup, NetOverlap
 from overlapscope.analysis.host_results import OpTime, SampledStep, ThreadUse
 from overlapscope.analysis.trust_results import Environment, Trust
@@ -123,6 +123,8 @@ class Device(msgspec.Struct, frozen=True, kw_only=True):
     """Gain and cost of overlap, for communication and copies of which any is hidden; empty in predictions."""
     plain: Plain | None = None
     """Figures without the profiler; None if they are unknown, or a single step or range is analysed."""
+    served: ServedSteps | UnsetType = UNSET
+    """Steps of an inference server by phase; absent for other programs, or if a single step or range is analysed."""
     alone: StepRange | None = None
     """Interval of a step, or of all that is judged, without the profiler; None if `plain` has it, or it isn't a
     recording's."""

@@ -6,7 +6,7 @@ import numpy as np
 
 from overlapscope.analysis import calls as call_kinds
 from overlapscope.analysis.missing_ops import find_unanswered
-from overlapscope.analysis.periods import Periods, is_step, judged_steps
+from overlapscope.analysis.periods import Periods, is_step, judged_steps, phases_of
 from overlapscope.analysis.pieces import IdleTime
 from overlapscope.analysis.steady import judge_steady
 from overlapscope.analysis.steps import begins_with_warm_up
@@ -24,6 +24,7 @@ from overlapscope.catalog.recorders import recorder_by_id
 from overlapscope.trace.lost import EVERYTHING, GPU_OPS
 from overlapscope.trace.model import OwnPeriod, Sync, Trace
 from overlapscope.trace.op_names import is_migration
+from overlapscope.trace.server_steps import phase_in
 
 LONG_LEAD_IN = 0.1
 MUCH_LEAD_IN = 0.5
@@ -180,12 +181,14 @@ def _steps(trace: Trace, timeline: Timeline, steps: Periods) -> list[Check]:
 def _marked(trace: Trace, steps: Periods) -> Check:
     notes = trace.annotations.take(judged_steps(trace))
     numbers = sorted(step_number(notes.name(row)) for row in range(len(notes)))
-    absent = len(notes) - len(steps.row)
+    gone = trace.annotations.take(np.setdiff1d(judged_steps(trace), steps.row))
+    # A server without requests need not launch anything.
+    absent = int(gone.named(lambda name: phase_in(name) != "empty").sum())
     skipped = numbers != list(range(numbers[0], numbers[0] + len(numbers)))
     if absent or skipped:
         what = f"{absent} of {len(notes)} steps launched nothing on the main stream" if absent else "step numbers skip"
-        gone = numbers[-1] - numbers[0] >= len({*numbers})
-        return Check.warn("steps", f"Steps are missing: {what}.", ("ranges",) if gone else ())
+        lost = numbers[-1] - numbers[0] >= len({*numbers})
+        return Check.warn("steps", f"Steps are missing: {what}.", ("ranges",) if lost else ())
     named = f", the ranges named {as_recorded(clean(trace.steps_by))}" if trace.steps_by else ""
     what = "step" if notes.name(0).startswith(STEP) else "repeat"
     return Check.ok("steps", f"{plural(len(notes), what)}, none missing{named}.")
@@ -201,6 +204,8 @@ def _period(period: OwnPeriod) -> Check:
 
 
 def _warm_up(trace: Trace, rows: I64, spans: I64) -> Check:
+    if phases_of(trace):
+        return Check.ok("warm-up", "The steps of a server differ by their batches, so none is a warm-up step.")
     if begins_with_warm_up(spans.tolist()):
         return Check.warn(
             "warm-up",

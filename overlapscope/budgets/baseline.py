@@ -137,7 +137,7 @@ class Baseline(ProgramIdentity, frozen=True, kw_only=True, forbid_unknown_fields
             if (line.rank, line.device, line.scope, line.metric) == wanted
             for value in line.values
         ]
-        return comparable([number for number in range(len(of.steps)) if of.first + number >= skip], spans)
+        return comparable([number for number in range(len(of.steps)) if of.first + number >= skip], of.steps, spans)
 
 
 def of(report: Report, *, ranges: Iterable[str] = (), allow_predicted: bool = False) -> Baseline:

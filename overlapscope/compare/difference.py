@@ -172,7 +172,9 @@ class DeviceDiff(msgspec.Struct, frozen=True, kw_only=True):
 class Doubt(msgspec.Struct, frozen=True, kw_only=True):
     """A reason why the reports, or some of their figures, can't be compared."""
 
-    id: Literal[Aspect, "plain", "steps", "few-steps", "no-steps", "trust", "lost", "predicted", "files", "ranks"]
+    id: Literal[
+        Aspect, "plain", "steps", "few-steps", "no-steps", "phases", "trust", "lost", "predicted", "files", "ranks"
+    ]
     detail: str
     """Description of the difference."""
     holds: str

@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from overlapscope.analysis.trust_results import Check, Trust
-from overlapscope.base.words import clean, plural
+from overlapscope.base.words import clean, listed, plural
 from overlapscope.catalog.checks import check_by_id
 from overlapscope.compare.difference import Aspect, DeviceDiff, Doubt
 from overlapscope.compare.environment import differences, fingerprint, is_plain, is_predicted
 from overlapscope.compare.noise import FEWEST
 from overlapscope.report.model import Report, of_program
+from overlapscope.report.step_words import phase_words
 from overlapscope.trace.lost import FIGURES, Part, part_words
 
 _OTHER_VERSION = "All figures: they show the effect of the other version. Kernel names may differ."
@@ -57,6 +58,7 @@ def find_doubts(
         *_plain(before, recorded),
         *_ranks(devices, unmatched),
         *_steps(devices),
+        *_phases(before, after),
     )
 
 
@@ -139,6 +141,20 @@ def _ranks(devices: Sequence[DeviceDiff], unmatched: Sequence[str]) -> Iterator[
         listed = "; ".join(unmatched[:8]) + (f"; and {len(unmatched) - 8} more" if len(unmatched) > 8 else "")
         holds = f"The {plural(len(devices), 'device')} in both." if devices else "Nothing: no device is in both."
         yield Doubt(id="ranks", detail=f"Not in both: {listed}.", holds=holds)
+
+
+def _phases(before: Report, after: Report) -> Iterator[Doubt]:
+    """Yield a doubt if an average step is of other phases, or of other numbers of requests."""
+    mine, theirs = (
+        listed(sorted({phase_words(device) or "steps without phase" for device in report.devices}))
+        for report in (before, after)
+    )
+    if mine and theirs and mine != theirs:
+        yield Doubt(
+            id="phases",
+            detail=f"Most time goes to {mine} before, to {theirs} after.",
+            holds="Figures by phase in the two reports. An average step differs because it is of other work.",
+        )
 
 
 def _steps(devices: Sequence[DeviceDiff]) -> Iterator[Doubt]:

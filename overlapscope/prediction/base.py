@@ -8,6 +8,7 @@ from msgspec.structs import replace
 
 from overlapscope.analysis.host import find_blocking
 from overlapscope.analysis.missing_ops import find_missing
+from overlapscope.analysis.periods import phases_of
 from overlapscope.analysis.plain_step import PlainStep
 from overlapscope.analysis.steps import begins_with_warm_up
 from overlapscope.analysis.timeline import Timeline
@@ -16,7 +17,7 @@ from overlapscope.analysis.trust import clocks_agree, judge_file
 from overlapscope.base.columns import quantile
 from overlapscope.base.grouping import among, distinct
 from overlapscope.base.intervals import total
-from overlapscope.base.words import check_device, duration, percent, plural, unit_for
+from overlapscope.base.words import check_device, duration, listed, percent, plural, unit_for
 from overlapscope.errors import UsageError
 from overlapscope.prediction.calibration import Calibration
 from overlapscope.prediction.graph import Graph
@@ -164,7 +165,7 @@ def _judged(graph: Graph, timeline: Timeline) -> tuple[JudgedSteps, StepTimes, b
     """Return a device's steps to judge, their recorded times, and whether one before them is left out as warm-up."""
     judged = find_steps(graph, timeline)
     recorded = step_times(graph, judged, graph.items.start_ns, graph.items.end_ns)
-    warm_up = begins_with_warm_up((recorded.end_ns - recorded.start_ns).tolist())
+    warm_up = not phases_of(graph.trace) and begins_with_warm_up((recorded.end_ns - recorded.start_ns).tolist())
     if warm_up:
         judged = replace(judged, numbers=judged.numbers[1:])
         recorded = step_times(graph, judged, graph.items.start_ns, graph.items.end_ns)
@@ -191,6 +192,8 @@ def judge(graph: Graph, replayed: Replay, measured: StepTimes, steps: StepTimes,
     near = float(np.mean(np.abs(late) <= latency)) if len(late) else 1.0
     reasons = []
     checks = judge_file(graph.trace)
+    if len(phases := phases_of(graph.trace)) > 1:
+        reasons.append(f"Its steps are of several phases ({listed(phases)}), and an average stands for none of them.")
     if not clocks_agree(checks):
         reasons.append("The clocks of host and device disagree, so launches cannot be matched to GPU ops.")
     # Ops of the lead-in were launched before the recording, so their launches are not missing.

@@ -212,7 +212,8 @@ def _compared(trace: Trace, timeline: Timeline, steps: Periods) -> ComparedRank:
     lead_in_end_ns = timeline.lead_in_end_ns
     comm, exchanges = _comm_kernels(trace, timeline.ops)
     spans_ns: list[int] = (steps.end_ns - steps.start_ns).tolist()
-    judged = list(comparable(np.flatnonzero(~steps.partial).tolist(), spans_ns))
+    names = [trace.annotations.name(row) for row in steps.row.tolist()]
+    judged = list(comparable(np.flatnonzero(~steps.partial).tolist(), names, spans_ns))
     return ComparedRank(
         source=trace.source,
         rank=trace.rank,
@@ -224,7 +225,7 @@ def _compared(trace: Trace, timeline: Timeline, steps: Periods) -> ComparedRank:
         end_ns=timeline.end_ns,
         step_ns=rounded_mean(sum(spans_ns[number] for number in judged), len(judged)) if judged else None,
         judged_steps=without_namesakes(
-            [trace.annotations.name(row) for row in steps.row[judged].tolist()],
+            [names[number] for number in judged],
             steps.start_ns[judged],
             steps.end_ns[judged],
         ),

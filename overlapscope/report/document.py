@@ -74,6 +74,7 @@ def _part(part: DeviceReport, page: Page) -> Iterator[Block]:
         yield from host_view.blocks(part)
         yield from detail("steps", _filled([tables.host_steps(part)]))
     else:
+        yield from _filled([tables.phases(part, part.device)])
         if part.strip is not None:
             yield model.StripBlock(partial(strip.draw, part.strip, part.unit, beside_plain=part.is_plain))
         if alone:
@@ -102,6 +103,7 @@ def _details(part: DeviceReport, device: Device) -> Iterator[Block]:
 
 def _device_tables(part: DeviceReport, device: Device) -> Iterator[Block]:
     """Yield a device's tables for a file; short tables that belong together stand side by side."""
+    yield from _filled([tables.phases(part, device)])
     yield from columns([tables.buckets(part, device), tables.figures(part, device)])
     yield from _filled([lists.copies(part, device)])
     yield from columns(tables.cause_tables(part, device))

@@ -12,6 +12,7 @@ from typing import Literal
 import msgspec
 
 from overlapscope.analysis import TraceAnalysis
+from overlapscope.analysis.average import judged_steps
 from overlapscope.analysis.figures import Period, PerStep
 from overlapscope.analysis.host_program import with_plain
 from overlapscope.analysis.jobs import mixture
@@ -198,5 +199,5 @@ def _check_steps(device: Device) -> None:
         first, count = device.per_step.first, device.per_step.steps
         # Large reports are kept without the figures of each step.
         fits = not device.steps or (whole and whole[0] <= first and first + count <= whole[-1] + 1)
-        if first < 0 or count < 1 or not fits:
+        if first < 0 or count < 1 or not fits or (device.steps and len(judged_steps(device)) != count):
             raise msgspec.ValidationError("Expected the numbers of whole steps - at `per_step`")

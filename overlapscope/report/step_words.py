@@ -3,13 +3,45 @@
 from __future__ import annotations
 
 from overlapscope.analysis import spread
+from overlapscope.analysis.figures import PhaseFigures
 from overlapscope.analysis.results import Device, TraceResult
-from overlapscope.base.words import between, clean, duration, plural, size
+from overlapscope.base.words import NOTHING, between, clean, duration, plural, size
 from overlapscope.report.losses import WORTH_SAYING
 from overlapscope.trace.model import OwnPeriod
+from overlapscope.trace.server_steps import phase_in
 
+
+def rate(per_s: float | None) -> str:
+    """Return a number of tokens a second in words, such as `4.2` or `1,310`."""
+    if per_s is None:
+        return NOTHING
+    return f"{per_s:,.1f}" if per_s < _SLOW else f"{per_s:,.0f}"
+
+
+_SLOW = 100
+"""Rate below which a decimal is shown."""
 _APART = 0.02
 """Share of the median by which the average must differ to be shown."""
+
+
+def phase_words(device: Device) -> str:
+    """Return the steps that the figures are about in words, such as `decode steps of 32 requests`.
+
+    Empty if no server marked them.
+    """
+    if not device.served or device.per_step is None or not device.per_step.phase:
+        return ""
+    figures = next(each for each in device.served.phases if each.phase == device.per_step.phase)
+    requests, phase = requests_words(figures), "" if figures.phase == "unclear" else f"{figures.phase} "
+    return f"{phase}steps" + (f" of {requests} request{'' if requests == '1' else 's'}" if requests else "")
+
+
+def requests_words(figures: PhaseFigures) -> str:
+    """Return the number of requests in a step, such as `8` or `4 to 32`; empty if unknown."""
+    least, most = figures.fewest_requests, figures.most_requests
+    if least is None or most is None:
+        return ""
+    return f"{least:,}" if least == most else f"{least:,} to {most:,}"
 
 
 def steps_sentence(step_spread: spread.Spread | None, trace: TraceResult, device: Device | None = None) -> str:
@@ -19,6 +51,8 @@ def steps_sentence(step_spread: spread.Spread | None, trace: TraceResult, device
     times the median, mostly because of idle time (data-loading).`
     """
     sentences = []
+    average = None if device is None else device.per_step
+    phase = f"{average.phase} " if average is not None and average.phase and average.phase != "unclear" else ""
     if step_spread is not None:
         even = duration(step_spread.shortest_ns) == duration(step_spread.longest_ns)
         length = (
@@ -31,7 +65,7 @@ def steps_sentence(step_spread: spread.Spread | None, trace: TraceResult, device
         middle = f" ({duration(step_spread.median_ns)} in the median)" if two else ""
         averages = f"The {plural(step_spread.count, 'judged step')} of the recording"
         if device is not None:
-            averages = f"All figures are averages of {plural(step_spread.count, 'step')}, which"
+            averages = f"All figures are averages of {plural(step_spread.count, f'{phase}step')}, which"
         sentences.append(f"{averages} take {length}{middle}.")
         # With two steps, neither is typical.
         if step_spread.long and step_spread.count > 2:
@@ -44,10 +78,15 @@ def steps_sentence(step_spread: spread.Spread | None, trace: TraceResult, device
         sentences.append(f"Steps: {clean(trace.step_source)}.")
     if isinstance(trace.period, OwnPeriod):
         sentences.append(trace.period.sentence)
+    if device is not None and device.served and device.served.tokens_per_s:
+        decoded = device.served.decode_tokens_per_s
+        of_decode = "" if decoded is None else f", {rate(decoded)} of them by decoding"
+        sentences.append(f"The server computes {rate(device.served.tokens_per_s)} tokens a second{of_decode}.")
     sentences.append("" if device is None else _outside_sentence(device))
-    if device is not None and device.per_step is not None and device.steps:
+    if device is not None and average is not None and device.steps:
         last = device.steps[-1]
-        if last.span_ns > spread.LONG * device.per_step.span_ns and device.per_step.steps > 1:
+        alike = phase_in(last.name) == (average.phase or None)
+        if alike and last.span_ns > spread.LONG * average.span_ns and average.steps > 1:
             sentences.append(
                 f"The last step is not judged; it ends with the recording, after {duration(last.span_ns)}."
             )

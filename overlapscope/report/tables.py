@@ -5,18 +5,21 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import partial
+from itertools import chain
 from pathlib import PurePath
 from statistics import median
 from typing import TypeVar
 
 from msgspec.structs import replace
 
-from overlapscope.analysis.figures import Period, efficiency_shown, hidden_copy_shown
+from overlapscope.analysis.figures import Period, PerStep, efficiency_shown, hidden_copy_shown
 from overlapscope.analysis.host_results import ThreadUse
 from overlapscope.analysis.results import Device, TraceResult, missing_ns, partition
 from overlapscope.analysis.results import host_parts as parts_of
 from overlapscope.base.marks import MAIN_THREAD
 from overlapscope.base.words import (
+    NOTHING,
     Unit,
     bare_percent,
     bare_share,
@@ -29,7 +32,7 @@ from overlapscope.base.words import (
     shares_by_name,
     unit_for,
 )
-from overlapscope.catalog.causes import WORK_UNKNOWN, IdleCause
+from overlapscope.catalog.causes import IDLE, WORK_UNKNOWN, IdleCause
 from overlapscope.catalog.checks import check_by_id
 from overlapscope.catalog.ops import op_words
 from overlapscope.documents import columns as column
@@ -37,7 +40,9 @@ from overlapscope.documents.columns import NAME_LIMIT, ColumnOf
 from overlapscope.documents.table import Column, Table, Tone, rows, table_of, words
 from overlapscope.report.host_words import host_words
 from overlapscope.report.lists import FEW
+from overlapscope.report.losses import WORTH_SAYING
 from overlapscope.report.page import DeviceReport, Page
+from overlapscope.report.step_words import rate, requests_words
 from overlapscope.rules.finding import Finding
 from overlapscope.trace.lost import CAUSES
 
@@ -208,6 +213,38 @@ def _host_columns(
     yield column.time("step", unit, lambda item: sum(of(item).values()))
     for title, name in (*always.items(), *((clean(name, 40), name) for name in others)):
         yield column.time(title, unit, time(name), short=title)
+
+
+def phases(section: DeviceReport, device: Device) -> Table:
+    """Return an average step of each phase of a server, side by side. Causes and buckets below 1% are left out."""
+    each = device.served.phases if device.served else ()
+    unit = section.unit
+
+    def row(name: str, of: Callable[[PerStep], str]) -> tuple[str, ...]:
+        return name, *(NOTHING if figures.per_step is None else of(figures.per_step) for figures in each)
+
+    def times(name: str, of: Callable[[PerStep], int]) -> Iterator[tuple[str, ...]]:
+        averages = [figures.per_step for figures in each if figures.per_step is not None]
+        if any(of(step) >= max(1, WORTH_SAYING * step.span_ns) for step in averages):
+            yield row(f"{name}, {unit.name}", lambda step: unit.number(of(step)))
+
+    lines = [
+        ("steps", *(f"{figures.recorded:,}" for figures in each)),
+        ("requests", *(requests_words(figures) or NOTHING for figures in each)),
+        row(f"step, {unit.name}", lambda step: unit.number(step.span_ns)),
+        row("GPU busy, %", lambda step: bare_share(step.span_ns - step.buckets.idle_ns, step.span_ns)),
+        *times("exposed copy", lambda step: step.buckets.exposed_copy_ns),
+        *times("exposed comm", lambda step: step.buckets.exposed_comm_ns),
+        *times("idle", lambda step: step.buckets.idle_ns),
+        *chain.from_iterable(times(f"idle: {cause}", partial(_idle_ns, cause)) for cause in IDLE),
+        ("tokens a second", *(rate(figures.tokens_per_s) for figures in each)),
+    ]
+    columns = (words("by phase", heads=True), *(Column(figures.phase) for figures in each))
+    return Table("Steps by phase", columns, rows(lines) if each else ())
+
+
+def _idle_ns(cause: str, step: PerStep) -> int:
+    return step.idle_by_cause.get(cause, 0)
 
 
 def steps(section: DeviceReport, device: Device) -> Table:

@@ -15,7 +15,7 @@ from overlapscope.catalog import devices
 from overlapscope.report import host_words, losses, net_overlap
 from overlapscope.report.losses import WORTH_SAYING
 from overlapscope.report.page import DeviceReport
-from overlapscope.report.step_words import steps_sentence
+from overlapscope.report.step_words import phase_words, steps_sentence
 from overlapscope.rules import RULES
 from overlapscope.rules.finding import HARDLY, Finding
 from overlapscope.trace.lost import CAUSES, FIGURES, Part, part_words
@@ -104,10 +104,17 @@ def _judge(section: DeviceReport) -> Verdict:
     if reach and any(loss.is_idle for loss in named):
         of = "that" if named[-1].is_idle else "the idle time"
         figures += f"; how much of {of} is the profiler's is not known"
+    if phase_words(device) and first is not None and first.where is not None and first.where.line:
+        waits_ns = section.per_step(first.idle_ns)
+        if waits_ns >= max(1, WORTH_SAYING * device.span_ns):
+            line = clean(first.where.line, 120)
+            figures += f"; for {duration(waits_ns)} ({share(waits_ns, device.span_ns)}) it waits for the host at {line}"
     nothing = level == "good" and named[0].ns < max(1, WORTH_SAYING * device.span_ns)
     name = "No overlap problems found" if nothing and not first else "Little to gain" if level == "good" else ""
     if named[0].ns >= POOR_FROM * device.span_ns:
         name = named[0].name
+    if _is_unclear(device):
+        name = "The marks don't tell prefill from decode steps, so an average may mix both, and is not judged"
     lead = f"{name}: {figures}." if name else f"{capital(figures)}."
     doubt = " ".join(filter(None, (_doubt(section), _unjudged(lost_parts), _unclear(device))))
     steps = steps_sentence(spread.of_device(device), section.trace, device) if section.page.scope == "window" else ""
@@ -130,7 +137,7 @@ def _known_level(section: DeviceReport, device: Device, level: Level, least_leve
     if missing_ns(device) >= GOOD_BELOW * device.span_ns or lost_parts & FIGURES:
         # What is known to be lost stands; anything else may have been work.
         return "poor" if known_ns >= POOR_FROM * device.span_ns else "unknown"
-    if _too_short(section) or not (device.engines.sm_ns or device.overlap.copy_ns):
+    if _is_unclear(device) or _too_short(section) or not (device.engines.sm_ns or device.overlap.copy_ns):
         return "unknown"
     if level == "poor":
         return "unknown" if least_level == "good" else "poor"
@@ -145,6 +152,11 @@ def _known_level(section: DeviceReport, device: Device, level: Level, least_leve
 
 _TOO_SHORT = 0.9
 """Length of a step, as a share of the GPU's work in the recorded one, below which it can't be that of the program."""
+
+
+def _is_unclear(device: Device) -> bool:
+    """Return whether the judged steps of a server may be of several phases, of which an average tells nothing."""
+    return device.per_step is not None and device.per_step.phase == "unclear"
 
 
 def _too_short(section: DeviceReport) -> bool:
@@ -176,8 +188,12 @@ def _least_part(section: DeviceReport, device: Device, lost_ns: int) -> float:
 def _frame(section: DeviceReport, device: Device) -> str:
     """Return what the figures describe: `in each step of 16.8 ms`."""
     length = duration(device.span_ns)
+    steps = phase_words(device)
     if losses.unmeasured_ns(device) >= max(1, losses.WORTH_SAYING * device.span_ns):
-        return f"in the only step, of which the GPU's part takes {length},"
+        of = f" of the {steps}" if steps else ""
+        return f"in the only step{of}, of which the GPU's part takes {length},"
+    if steps:
+        return f"{steps} take {length};"
     if section.steps:
         return f"in each step of {length},"
     if section.page.scope != "window":

@@ -168,6 +168,12 @@ def step_name(number: int, batch: StepBatch) -> str:
     return f"{STEP}{number} ({': '.join(filter(None, (batch.phase, '; '.join(counted))))})"
 
 
+def phase_in(step: str) -> Phase | None:
+    """Return the phase in the name of a step; None for a step that no server marked."""
+    batch = batch_in(step)
+    return None if batch is None else batch.phase
+
+
 def batch_in(step: str) -> StepBatch | None:
     """Return the batch in the name of a step; None for a step that no server marked."""
     match = _NAME.fullmatch(step)

@@ -7,8 +7,13 @@ from pathlib import Path
 import pytest
 
 import overlapscope as ov
+from overlapscope.analysis.average import judged_steps
+from overlapscope.commands import main
+from overlapscope.report.model import from_json, to_json
+from overlapscope.report.page import Page
+from overlapscope.report.verdict import judge
 from overlapscope.trace.server_steps import StepBatch, batch_in, batches, step_name
-from tests.support.served import Pass, TrueStep, true_steps, write_server
+from tests.support.served import Frames, Pass, TrueStep, true_steps, write_server
 
 PREFILL, DECODE = "execute_context_2(600)_generation_0(0)", "execute_context_0(0)_generation_7(7)"
 MIXED = "execute_context_2(600)_generation_7(21)"
@@ -137,3 +142,94 @@ def test_a_configuration_adds_marks(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     assert trace.step_source == "marks of the configuration"
     steps = ov.analyze(trace).traces[0].devices[0].steps
     assert {batch_in(step.name) for step in steps} == {StepBatch("mixed", 7, 900, 4)}
+
+
+# -- Phases ----------------------------------------------------------------------------------------
+
+SLOW = Pass([DECODE], graph=True, kernels=10, schedule=800)
+SERVED = [Pass([PREFILL], gpu=3000), *[SLOW] * 4, Pass([MIXED], gpu=4000), *[SLOW] * 4]
+
+
+@pytest.mark.parametrize("ahead", [False, True])
+def test_each_phase_has_its_own_average_and_tokens(tmp_path: Path, ahead: bool) -> None:
+    path = write_server(tmp_path / "trace.json", SERVED, ahead=ahead)
+    truth = true_steps(path, [PREFILL, DECODE, MIXED])
+    # The last step ends with the recording.
+    each = {"prefill": truth[:1], "decode": truth[1:5] + truth[6:9], "mixed": truth[5:6]}
+    tokens = {"prefill": 600, "decode": 7, "mixed": 621}
+    (device,) = ov.analyze(path).traces[0].devices
+    assert device.served and device.per_step is not None
+    assert {phase.phase: phase.recorded for phase in device.served.phases} == {"prefill": 1, "decode": 8, "mixed": 1}
+    for phase in device.served.phases:
+        steps, figures = each[phase.phase], phase.per_step
+        assert figures is not None and figures.steps == len(steps)
+        span_ns = sum(step.end_ns - step.start_ns for step in steps)
+        assert figures.span_ns == pytest.approx(span_ns / len(steps), abs=1)
+        idle_ns = span_ns - sum(step.busy_ns for step in steps)
+        assert figures.buckets.idle_ns == pytest.approx(idle_ns / len(steps), abs=1)
+        assert sum(figures.idle_by_cause.values()) == figures.buckets.idle_ns
+        assert phase.tokens_per_s == pytest.approx(tokens[phase.phase] * len(steps) * 1e9 / span_ns)
+    judged = [step for steps in each.values() for step in steps]
+    whole_ns = sum(step.end_ns - step.start_ns for step in judged)
+    assert device.served.tokens_per_s == pytest.approx((600 + 7 * 7 + 621) * 1e9 / whole_ns)
+    assert device.served.decode_tokens_per_s == pytest.approx((7 * 7 + 21) * 1e9 / whole_ns)
+
+
+def test_the_figures_are_of_the_phase_that_takes_most_time(tmp_path: Path) -> None:
+    path = write_server(tmp_path / "trace.json", SERVED, frames=Frames())
+    report = ov.analyze(path)
+    (device,) = report.traces[0].devices
+    truth = true_steps(path, [PREFILL, DECODE, MIXED])
+    decode = truth[1:5] + truth[6:9]
+    assert device.per_step is not None and device.per_step.phase == "decode"
+    assert device.per_step.span_ns == pytest.approx(sum(step.end_ns - step.start_ns for step in decode) / 7, abs=1)
+    assert judged_steps(device) == (1, 2, 3, 4, 6, 7, 8)
+    # Findings count time of decode steps only, and name the scheduler's line.
+    (finding,) = report.findings
+    assert (finding.rule, finding.steps, finding.saving) == ("python", 7, None)
+    assert finding.where is not None and finding.where.line == "vllm/v1/core/sched/scheduler.py:1832 in schedule"
+    idle = sum(step.end_ns - step.start_ns - step.busy_ns for step in decode)
+    assert 0.9 * idle < finding.cost_ns <= idle
+    assert from_json(to_json(report)) == report
+
+
+def test_a_report_begins_with_the_phases(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = write_server(tmp_path / "trace.json", SERVED, frames=Frames())
+    assert main(["analyze", str(path)]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    verdict = " ".join(lines[: lines.index("")])
+    assert "decode steps of 7 requests take 1.36 ms; the GPU is idle for 736 us (54.1%, mostly python)" in verdict
+    assert "it waits for the host at vllm/v1/core/sched/scheduler.py:1832 in schedule" in verdict
+    assert "Steps: marks of vLLM." in verdict
+    table = lines[lines.index("") + 1 :]
+    assert table[0].split() == ["by", "phase", "decode", "mixed", "prefill"]
+    assert table[1].split() == ["steps", "8", "1", "1"] and table[2].split() == ["requests", "7", "9", "2"]
+
+
+def test_steps_of_unclear_phase_are_not_judged(tmp_path: Path) -> None:
+    path = write_server(tmp_path / "trace.json", [Pass(["execute_new_0_cached_7"], gpu=50_000)] * 8, ahead=True)
+    page = Page(ov.analyze(path))
+    verdict = judge(next(page.sections()))
+    assert verdict.level == "unknown"
+    assert (
+        verdict.lead.startswith("The marks don't tell prefill from decode steps")
+        and "steps of 7 requests" in verdict.lead
+    )
+
+
+def test_a_diff_doubts_that_steps_of_different_phases_can_be_compared(tmp_path: Path) -> None:
+    decode = write_server(tmp_path / "decode.json", [SLOW] * 9)
+    prefill = write_server(tmp_path / "prefill.json", [Pass([PREFILL], gpu=3000)] * 9)
+    doubts = {doubt.id: doubt.detail for doubt in ov.diff(decode, prefill).doubts}
+    assert doubts["phases"] == (
+        "Most time goes to decode steps of 7 requests before, to prefill steps of 2 requests after."
+    )
+    assert "phases" not in {doubt.id for doubt in ov.diff(decode, decode).doubts}
+
+
+def test_an_average_over_several_phases_is_not_predicted(tmp_path: Path) -> None:
+    path = write_server(tmp_path / "trace.json", SERVED)
+    result = ov.whatif(path, ["no-sync cudaEventSynchronize"])
+    assert not result.replay.valid and "several phases (prefill, decode and mixed)" in result.replay.reasons[0]
+    path = write_server(tmp_path / "decode.json", [SLOW] * 9)
+    assert ov.whatif(path, ["no-sync cudaEventSynchronize"]).replay.valid
