@@ -32,7 +32,7 @@ from overlapscope.catalog.causes import (
     CopyCause,
     IdleCause,
 )
-from overlapscope.trace.server_steps import Phase, phase_in
+from overlapscope.trace.servers import Phase, phase_in
 
 COPY_LENGTHS: Final = [f"copy:{cause}" for cause in COPY_CAUSES]
 """Names of the exposed copy time of each cause."""

@@ -11,6 +11,7 @@ import numpy as np
 from msgspec.structs import replace
 
 from overlapscope.base.columns import mask_of, pick
+from overlapscope.base.intervals import contains, total, union
 from overlapscope.base.kept import kept
 from overlapscope.trace import op_names
 from overlapscope.trace.model import Bool, Index, RuntimeCalls, Trace
@@ -92,6 +93,25 @@ def captures(trace: Trace) -> RuntimeCalls:
     until = np.where(last >= 0, calls.end_ns[last], calls.end_ns.max(initial=0))
     captured = replace(calls.take(begins), end_ns=until)
     return RuntimeCalls.joined([captured, calls.take(np.flatnonzero(_instantiates(calls)))])
+
+
+def records_captures(trace: Trace) -> bool:
+    """Return whether a recording is of captures of graphs, so that it says nothing of the program that launches them.
+
+    Then captures take longer than all work of the GPU, and most of the time, or of the launches, is theirs. Hardly any
+    graph is launched.
+    """
+    calls, when = trace.runtime_calls, captures(trace)
+    graphs = int(_begins_capture(calls).sum())
+    if not graphs or int(named(calls, GRAPH_LAUNCH).sum()) > graphs:
+        return False
+    captured = union(when.start_ns, when.end_ns)
+    captured_ns, ran_ns = total(captured), total(union(trace.gpu_ops.start_ns, trace.gpu_ops.end_ns))
+    launched_ns = calls.start_ns[named(calls, KERNEL_LAUNCH)]
+    inside = int(contains(captured, launched_ns).sum())
+    begins, ends = ((getattr(part, side) for part in (calls, trace.gpu_ops)) for side in ("start_ns", "end_ns"))
+    span_ns = max(int(part.max(initial=0)) for part in ends) - min(int(part.min()) for part in begins if len(part))
+    return captured_ns > ran_ns and (2 * captured_ns > span_ns or 2 * inside > len(launched_ns))
 
 
 def launching(trace: Trace) -> Index:

@@ -10,7 +10,7 @@ from typing import Protocol
 import msgspec
 
 from overlapscope.catalog.buckets import bucket_of
-from overlapscope.trace.server_steps import Phase
+from overlapscope.trace.servers import Phase
 
 
 class Window(msgspec.Struct, frozen=True, kw_only=True):

@@ -25,6 +25,7 @@ from overlapscope.catalog.causes import CommCause, IdleCause
 from overlapscope.trace.host_ops import is_collective_range, starts_collective
 from overlapscope.trace.lost import GPU_OPS
 from overlapscope.trace.model import HostEvents, Trace
+from overlapscope.trace.servers import front_end
 
 MOST_OPS = 20
 ALONE = "_SingleProcessDataLoaderIter"
@@ -114,9 +115,12 @@ def host_timeline(trace: Trace) -> HostTimeline | None:
 def describe_host(trace: Trace) -> HostUse | None:
     """Return the host's time in each step, and in an average one.
 
-    The result is None if the host recorded nothing, or if something ran on a GPU, even if only lost events show it.
+    The result is None if the host recorded nothing, if something ran on a GPU, even if only lost events show it, or for
+    the front end of a server.
     """
     if len(trace.gpu_ops) or GPU_OPS & {*trace.damage.impossible_by} or len(recorded_launches(trace)[0]):
+        return None
+    if front_end(trace) is not None:
         return None
     timeline = host_timeline(trace)
     if timeline is None:

@@ -15,7 +15,7 @@ from overlapscope.base.marks import GC_PAUSE, STEP, is_step_name, step_number
 from overlapscope.base.words import check_known, listed, number_runs
 from overlapscope.errors import NotInTrace
 from overlapscope.trace.model import HostEvents, Trace
-from overlapscope.trace.server_steps import Phase, phase_in
+from overlapscope.trace.servers import Phase, phase_in
 
 _RUNS = 8
 """Maximum number of runs of steps in a message."""

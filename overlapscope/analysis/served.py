@@ -7,7 +7,7 @@ from typing import Final
 
 from overlapscope.analysis.average import average, judged_by_phase
 from overlapscope.analysis.figures import Period, PhaseFigures, ServedSteps
-from overlapscope.trace.server_steps import Phase, StepBatch, batch_in
+from overlapscope.trace.servers import Phase, StepBatch, batch_in
 
 _NS: Final = 10**9
 
@@ -62,7 +62,7 @@ def _decoded(batch: StepBatch) -> int | None:
 
 
 def _rate(counts: Iterable[int | None], span_ns: int) -> float | None:
-    """Return counts by a second; None if any is unknown, or there is no time."""
+    """Return counts by a second; None if any is unknown, or for no time."""
     total = 0
     for count in counts:
         if count is None:

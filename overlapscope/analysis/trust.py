@@ -12,6 +12,7 @@ from collections.abc import Iterable
 import numpy as np
 from msgspec.structs import replace
 
+from overlapscope.analysis.calls import records_captures
 from overlapscope.analysis.missing_ops import find_unanswered, launched_parts, recorded_launches
 from overlapscope.analysis.periods import is_step
 from overlapscope.analysis.trust_results import Check, Trust
@@ -24,6 +25,7 @@ from overlapscope.catalog.recorders import recorder_by_id
 from overlapscope.trace import op_names
 from overlapscope.trace.lost import EVERYTHING, GPU_OPS, OF_KIND, WORDS, Part, in_order
 from overlapscope.trace.model import I64, HostEvents, Index, Kind, Trace
+from overlapscope.trace.servers import front_end, is_capture
 
 CLOCK_TOLERANCE_NS = 50_000
 """CPU and GPU clocks are matched to some 10 us. A GPU op that begins before its launch by more than this is worth a
@@ -200,6 +202,21 @@ def _longest(table: HostEvents) -> I64:
 
 
 def _activity(trace: Trace) -> Check:
+    if records_captures(trace):
+        notes = trace.annotations
+        marks = sorted({notes.name(row) for row in np.flatnonzero(notes.named(is_capture)).tolist()})
+        of = f" ({as_recorded(clean(listed(marks, 3)))})" if marks else ""
+        return Check.fail(
+            "gpu-activity",
+            f"This recording is of captures of CUDA graphs{of}: what is launched in a capture does not run, so nothing "
+            "can be said of the GPU. Record later, while the program launches the graphs.",
+        )
+    if (server := front_end(trace)) is not None:
+        return Check.fail(
+            "gpu-activity",
+            f"This recording is of the front end of {server}, which does not work on the GPU. Pass the recordings of "
+            "its workers, whose names have the rank.",
+        )
     if len(trace.gpu_ops) and (trace.gpu_ops.end_ns > trace.gpu_ops.start_ns).any():
         return Check.ok(
             "gpu-activity", f"{plural(len(trace.gpu_ops), 'GPU op')} on {plural(len(trace.devices), 'device')}."

@@ -24,7 +24,7 @@ from overlapscope.catalog.recorders import recorder_by_id
 from overlapscope.trace.lost import EVERYTHING, GPU_OPS
 from overlapscope.trace.model import OwnPeriod, Sync, Trace
 from overlapscope.trace.op_names import is_migration
-from overlapscope.trace.server_steps import phase_in
+from overlapscope.trace.servers import phase_in
 
 LONG_LEAD_IN = 0.1
 MUCH_LEAD_IN = 0.5

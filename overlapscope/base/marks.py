@@ -6,7 +6,7 @@ import re
 from typing import Final
 
 STEP: Final = "ProfilerStep#"
-"""Prefix of the names of marked steps; a number follows, and the batch of a server's step (`trace/server_steps.py`)."""
+"""Prefix of the names of marked steps; a number follows, and the batch of a server's step (`trace/servers.py`)."""
 
 _STEP_NAME: Final = re.compile(rf"{STEP}(\d{{1,18}})(?: \(.*\))?|repeat (\d{{1,18}}) of \d{{1,18}}")
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterator, Sequence
 from pathlib import PurePath
 from statistics import median_low
@@ -17,7 +17,18 @@ from overlapscope.ranks.frame import rows_of
 from overlapscope.ranks.group_names import collective
 from overlapscope.ranks.mesh_words import mesh_sentences
 from overlapscope.ranks.pipeline_words import pipeline_sentences
-from overlapscope.ranks.result import LEAST_PCT, Excess, Meeting, RankRow, RankSpread, RanksReport, Straggler, WorstRank
+from overlapscope.ranks.result import (
+    LEAST_PCT,
+    Duplicate,
+    Excess,
+    Meeting,
+    RankRow,
+    RankSpread,
+    RanksReport,
+    Straggler,
+    WorstRank,
+)
+from overlapscope.trace.servers import file_parts
 
 Level = Literal["good", "fair", "poor", "unknown", "unusable"]
 
@@ -313,11 +324,17 @@ def _causes(report: RanksReport) -> str:
     return f" Its causes: {listed(named)}." if named else ""
 
 
+def _parts(twice: Duplicate) -> tuple[str, ...]:
+    """Return what the files of a rank hold if a server divides its recording; empty for several recordings."""
+    return file_parts([PurePath(source).name for source in twice.sources])
+
+
 def _absent(report: RanksReport) -> Iterator[str]:
+    again = [twice for twice in report.duplicated if not _parts(twice)]
     absent = [
         *([f"{plural(len(report.missing), 'rank')} missing"] if report.missing else []),
         *([f"{plural(len(report.unreadable), 'trace')} unreadable"] if report.unreadable else []),
-        *([f"{plural(len(report.duplicated), 'rank')} recorded more than once"] if report.duplicated else []),
+        *([f"{plural(len(again), 'rank')} recorded more than once"] if again else []),
     ]
     if absent:
         yield f"Incomplete: {listed(absent)}."
@@ -336,11 +353,18 @@ def doubts(report: RanksReport) -> tuple[str, ...]:
         name = f"rank {unreadable.rank}, " if unreadable.rank is not None else ""
         sentences.append(f"Unreadable: {name}{clean(unreadable.source, NAME_LIMIT)}: {clean(unreadable.reason, 500)}")
     sentences += _more(len(report.unreadable), "more unreadable trace")
-    for twice in report.duplicated[:_MOST_FILES]:
+    divided = Counter(parts for twice in report.duplicated if (parts := _parts(twice)))
+    for parts, count in divided.items():
+        sentences.append(
+            f"{plural(count, 'rank')} {'has' if count == 1 else 'have'} a file for each of {listed(parts)}, as a "
+            f"server writes them; those of {parts[0]} are compared."
+        )
+    again = [twice for twice in report.duplicated if not _parts(twice)]
+    for twice in again[:_MOST_FILES]:
         files = listed([clean(source, NAME_LIMIT) for source in twice.sources])
         used = f"{clean(twice.used, NAME_LIMIT)} is compared" if twice.used is not None else "none of them is compared"
         sentences.append(f"Recorded more than once: rank {twice.rank} in {files}; {used}.")
-    sentences += _more(len(report.duplicated), "more rank", " recorded more than once")
+    sentences += _more(len(again), "more rank", " recorded more than once")
     alike = _doubted_alike(report)
     for rows in alike[:_MOST_FILES]:
         first = rows[0]

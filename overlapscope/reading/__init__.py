@@ -28,6 +28,7 @@ from overlapscope.reading.source import ReadRequest
 from overlapscope.reading.sources import SUFFIXES, is_trace_name, parts, read
 from overlapscope.reading.steps import found_steps, named_steps, server_steps
 from overlapscope.trace.model import Trace
+from overlapscope.trace.servers import is_front_end_file
 
 _BEGINS_LIKE_A_TRACE = re.compile(rb"\x1f\x8b|\x28\xb5\x2f\xfd|\s*[\[{]")
 _HEAD_BYTES = 64
@@ -164,7 +165,8 @@ def _look_at(source: str | Path) -> tuple[list[Path], list[str]]:
             inside = sorted(path.iterdir(), key=natural)
             files = [entry for entry in inside if is_trace_name(entry.name) and _may_be_read(entry)]
             left_out = older + _left_out(_others(inside, files))
-            files = jax.without_copies(files)
+            files, front_ends = _without_front_ends(jax.without_copies(files))
+            left_out += front_ends
             if not files:
                 wrong = f"no trace in this directory; traces end in {', '.join(SUFFIXES)}, or name the file."
                 raise UnreadableTrace(" ".join((f"{source}: {wrong}", *left_out)))
@@ -189,6 +191,15 @@ def _look_at(source: str | Path) -> tuple[list[Path], list[str]]:
             source, f"cannot be read ({error.strerror or error}); check the path and its permissions."
         ) from None
     return [path], []
+
+
+def _without_front_ends(files: list[Path]) -> tuple[list[Path], list[str]]:
+    """Return the files without those of a server's front end if others are left, and a sentence on each left out."""
+    workers = [file for file in files if not is_front_end_file(file.name)]
+    if not workers:
+        return files, []
+    front_ends = [file for file in files if file not in workers]
+    return workers, [f"{file}: is skipped: it is of a server's front end, without a GPU." for file in front_ends]
 
 
 def _matches(pattern: str) -> Iterator[Path]:

@@ -23,7 +23,7 @@ class NamePatterns(Struct, frozen=True):
     communication: Patterns = ()
     """Names of further communication kernels, each matched anywhere in a name."""
     server_steps: Patterns = ()
-    """Names of further ranges that are a server's steps, each matched as a whole (`trace/server_steps.py`)."""
+    """Names of further ranges that are a server's steps, each matched as a whole (`trace/servers.py`)."""
 
 
 _of_settings: ContextVar[NamePatterns | None] = ContextVar("name_patterns", default=None)

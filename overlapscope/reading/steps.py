@@ -17,7 +17,7 @@ from overlapscope.base.marks import STEP, is_step_name
 from overlapscope.errors import NotInTrace
 from overlapscope.reading.patterns import Patterns
 from overlapscope.trace.model import I64, Index, PlainSteps, Trace, TraceTable
-from overlapscope.trace.server_steps import StepBatch, batches, combined, server_of, step_name
+from overlapscope.trace.servers import StepBatch, batches, combined, server_of, step_name
 
 _NUMBERED: Final = re.compile(r"(.*?)[\s#:_=\[(-]*(\d{1,18})?[\])]?")
 _LEAST_STEPS: Final = 3

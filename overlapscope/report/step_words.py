@@ -8,7 +8,7 @@ from overlapscope.analysis.results import Device, TraceResult
 from overlapscope.base.words import NOTHING, between, clean, duration, plural, size
 from overlapscope.report.losses import WORTH_SAYING
 from overlapscope.trace.model import OwnPeriod
-from overlapscope.trace.server_steps import phase_in
+from overlapscope.trace.servers import phase_in
 
 
 def rate(per_s: float | None) -> str:

@@ -135,3 +135,20 @@ def true_steps(path: Path, marks: Sequence[str]) -> list[TrueStep]:
         TrueStep(1000 * begin, 1000 * end, 1000 * sum(at in busy for at in range(begin, end)))
         for begin, end in zip(begins, [*begins[1:], last], strict=True)
     ]
+
+
+def write_capture(path: Path, mark: str, *, captures: int = 2, launches: int = 20) -> Path:
+    """Write a recording of captures of graphs, around which next to nothing runs: a kernel before each."""
+    events: list[Event] = []
+    now = 1000
+    for number in range(captures):
+        events += [call(now, 4, 3 * number + 1), kernel(now + 8, 3, correlation=3 * number + 1)]
+        begin = now + 100
+        events.append(call(begin, 5, 3 * number + 2, name="cudaStreamBeginCapture"))
+        for at in range(launches):
+            events.append(call(begin + 10 + 50 * at, 4, 10_000 + launches * number + at))
+        now = begin + 50 * launches + 20
+        events.append(call(now, 30, 3 * number + 3, name="cudaStreamEndCapture"))
+        now += 100
+    events.append(host("user_annotation", mark, 990, now))
+    return write(path, events)

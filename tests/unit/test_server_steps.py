@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
@@ -9,11 +10,17 @@ import pytest
 import overlapscope as ov
 from overlapscope.analysis.average import judged_steps
 from overlapscope.commands import main
+from overlapscope.ranks.join import report_on
+from overlapscope.ranks.on_host import reduce_any
+from overlapscope.ranks.verdict import doubts
+from overlapscope.ranks.verdict import judge as judge_ranks
+from overlapscope.reading import look
 from overlapscope.report.model import from_json, to_json
 from overlapscope.report.page import Page
 from overlapscope.report.verdict import judge
-from overlapscope.trace.server_steps import StepBatch, batch_in, batches, step_name
-from tests.support.served import Frames, Pass, TrueStep, true_steps, write_server
+from overlapscope.trace.servers import StepBatch, batch_in, batches, file_parts, step_name
+from tests.support.kineto_files import host, write
+from tests.support.served import Frames, Pass, TrueStep, true_steps, write_capture, write_server
 
 PREFILL, DECODE = "execute_context_2(600)_generation_0(0)", "execute_context_0(0)_generation_7(7)"
 MIXED = "execute_context_2(600)_generation_7(21)"
@@ -233,3 +240,66 @@ def test_an_average_over_several_phases_is_not_predicted(tmp_path: Path) -> None
     assert not result.replay.valid and "several phases (prefill, decode and mixed)" in result.replay.reasons[0]
     path = write_server(tmp_path / "decode.json", [SLOW] * 9)
     assert ov.whatif(path, ["no-sync cudaEventSynchronize"]).replay.valid
+
+
+# -- Recordings that say nothing of the program's speed --------------------------------------------
+
+
+def test_a_recording_of_captures_is_recognised_and_not_judged(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = write_capture(tmp_path / "graph_capture_rank_0.pt.trace.json", "capture_32_FULL")
+    assert main(["analyze", str(path)]) == 0
+    out = " ".join(capsys.readouterr().out.split())
+    assert "is of captures of CUDA graphs (capture_32_FULL)" in out and "idle" not in out and "Findings" not in out
+    report = ov.analyze(path)
+    assert report.traces[0].trust.verdict == "unusable" and not report.findings
+    assert main(["check", str(path), "--budget", "idle_pct <= 100 %"]) != 0
+
+
+def test_a_program_that_captures_and_then_launches_graphs_is_judged(tmp_path: Path) -> None:
+    events = json.loads(write_capture(tmp_path / "capture.json", "first").read_text())["traceEvents"]
+    later = json.loads(write_server(tmp_path / "server.json", [SLOW] * 9).read_text())["traceEvents"]
+    for event in later:
+        event["ts"] += 10_000
+        if "correlation" in event["args"]:
+            event["args"]["correlation"] += 10**7
+    path = write(tmp_path / "both.json", events + later)
+    assert ov.analyze(path).traces[0].trust.verdict != "unusable"
+
+
+def front_end(path: Path) -> Path:
+    op = host("cpu_op", "aten::empty", 20, 5)
+    return write(path, [host("python_function", "vllm/v1/engine/async_llm.py(520): generate", 0, 900), op])
+
+
+def test_a_front_end_is_recognised_by_its_frames_or_its_file(tmp_path: Path) -> None:
+    for name in ("trace.json", "host_77.async_llm.17.pt.trace.json"):
+        (trace,) = ov.analyze(front_end(tmp_path / name)).traces
+        assert trace.host is None and trace.trust.verdict == "unusable"
+        (activity,) = (check for check in trace.trust.checks if check.id == "gpu-activity")
+        assert activity.detail.startswith("This recording is of the front end of vLLM")
+
+
+def test_a_directory_stands_for_the_workers_of_a_server(tmp_path: Path) -> None:
+    front_end(tmp_path / "host_77.async_llm.17.pt.trace.json")
+    for rank in (0, 1):
+        name = f"dp0_pp0_tp{rank}_dcp0_ep{rank}_rank{rank}.18.pt.trace.json"
+        write_server(tmp_path / name, [SLOW] * 4, distributedInfo={"rank": rank, "world_size": 2})
+    looked = look(tmp_path)
+    assert [file.name[:11] for file in looked.files] == ["dp0_pp0_tp0", "dp0_pp0_tp1"]
+    skipped = tmp_path / "host_77.async_llm.17.pt.trace.json"
+    assert looked.notes == (f"{skipped}: is skipped: it is of a server's front end, without a GPU.",)
+
+
+def test_stages_and_replicas_of_a_server_are_not_recorded_more_than_once(tmp_path: Path) -> None:
+    for rank in (0, 1):
+        for stage, mark in (("EXTEND", PREFILL), ("DECODE", DECODE)):
+            name = f"17-TP-{rank}-{stage}.trace.json"
+            write_server(tmp_path / name, [Pass([mark])] * 4, distributedInfo={"rank": rank, "world_size": 2})
+    report = report_on(row for path in look(tmp_path).files for row in reduce_any(ov.load(path, periodic=False)))
+    said = " ".join((judge_ranks(report).text, *doubts(report)))
+    assert "2 ranks have a file for each of DECODE and EXTEND, as a server writes them; those of DECODE" in said
+    assert "more than once" not in said and "Incomplete" not in said
+    assert file_parts(["dp0_pp0_tp0_rank0.1.json", "dp1_pp0_tp0_rank0.1.json"]) == ("DP 0", "DP 1")
+    assert file_parts(["1-TP-0.trace.json", "2-TP-0.trace.json"]) == ()

@@ -1,4 +1,4 @@
-"""Marks of inference servers' steps, and the batch that each states. The table of marks is the only one.
+"""Recordings of inference servers: marks of steps, and the batch that each states. The table of marks is the only one.
 
 The forms come from the sources of the servers. A mark must match as a whole. Its named groups state the batch:
 
@@ -12,12 +12,14 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Sequence
 from functools import lru_cache
+from pathlib import PurePath
 from typing import Final, Literal, cast, get_args
 
 from msgspec import Struct
 from msgspec.structs import replace
 
 from overlapscope.base.marks import STEP
+from overlapscope.trace.model import Trace
 
 Phase = Literal["prefill", "decode", "mixed", "diffusion", "empty", "unclear"]
 """Work of a step. `empty` has no requests, and the mark of `unclear` doesn't tell prefill from decode."""
@@ -60,7 +62,7 @@ MODES: Final[dict[str, Phase]] = {
 }
 """Phases by modes of servers, in lower case. Those of other modes are unclear."""
 
-_PART: Final = re.compile(r"step\[DRAFT_\w+ .*\]")
+_DRAFT: Final = re.compile(r"step\[DRAFT_\w+ .*\]")
 """Names of SGLang's marks of a part of a speculative step, which looks like a mark of a step."""
 _GUESSES: Final = re.compile(r"step\[(?:DRAFT_\w+|TARGET_VERIFY) .*\]")
 """Names of SGLang's marks of speculative steps, whose requests have several tokens."""
@@ -96,7 +98,7 @@ def batches(names: Iterable[str], further: Patterns = ()) -> dict[str, StepBatch
     for name in names:
         guessing |= _GUESSES.fullmatch(name) is not None
         match = next((match for mark in marks if (match := mark.fullmatch(name))), None)
-        if match is not None and not _PART.fullmatch(name):
+        if match is not None and not _DRAFT.fullmatch(name):
             found[name] = _stated(match.groupdict())
     # SGLang leaves out the tokens of a step in which each request has one.
     single = {name: batch for name, batch in found.items() if name.startswith("step[") and batch.phase == "decode"}
@@ -143,6 +145,61 @@ def combined(within: Iterable[StepBatch]) -> StepBatch:
     if len(stated) == 1:
         return stated.pop()
     return StepBatch(phases.pop()) if len(phases) == 1 else StepBatch("unclear")
+
+
+# -- Other recordings of servers --------------------------------------------------------------------
+
+_CAPTURE: Final = re.compile(r"capture_\d+_\w+")
+"""Ranges that vLLM and patched servers put around a capture of a graph, with its size."""
+
+_FRONT_ENDS: Final[dict[str, str]] = {
+    "vLLM": r"vllm/v1/engine/async_llm\.py\(\d+\): .*",
+    "SGLang": r"sglang/srt/managers/(?:de)?tokenizer_manager\.py\(\d+\): .*",
+    "LMDeploy": r"lmdeploy/serve/.*\.py\(\d+\): .*",
+    "TensorRT-LLM": r"tensorrt_llm/(?:serve/.*|executor/proxy)\.py\(\d+\): .*",
+}
+"""Regular expressions of the Python functions of the process that talks to clients, by server."""
+
+
+_PART: Final = re.compile(r"(?:-DP-|(?<![a-z])dp)(\d+)|-(EXTEND|DECODE)(?=\.trace\.json)")
+"""Parts of names of files: a replica of the model, and a stage that SGLang recorded on its own."""
+
+
+def is_front_end_file(name: str) -> bool:
+    """Return whether vLLM writes recordings of its front end to files of this name."""
+    return ".async_llm." in name
+
+
+def file_parts(names: Sequence[str]) -> tuple[str, ...]:
+    """Return the parts of a server's recording in files, such as `DECODE` and `EXTEND`; empty if names state none."""
+    stated = map(_PART.findall, names)
+    parts = [" ".join(f"DP {replica}" if replica else stage for replica, stage in each) for each in stated]
+    return tuple(parts) if all(parts) and len({*parts}) == len(parts) else ()
+
+
+def is_capture(name: str) -> bool:
+    """Return whether a server puts a range of this name around a capture of a graph."""
+    return _CAPTURE.fullmatch(name) is not None
+
+
+def front_end(trace: Trace) -> str | None:
+    """Return the server whose front end a recording is of; None for any other recording.
+
+    A front end runs nothing on a GPU, and marks no steps.
+    """
+    if len(trace.gpu_ops) or len(trace.runtime_calls) or trace.annotations.named(_is_step_of_server).any():
+        return None
+    if is_front_end_file(PurePath(trace.source).name):
+        return "vLLM"
+    return next((server for server, frames in _FRONT_ENDS.items() if _calls(trace, re.compile(frames))), None)
+
+
+def _calls(trace: Trace, functions: re.Pattern[str]) -> bool:
+    return bool(trace.python_frames.named(lambda name: functions.search(name) is not None).any())
+
+
+def _is_step_of_server(name: str) -> bool:
+    return phase_in(name) is not None
 
 
 # -- Names of steps --------------------------------------------------------------------------------
