@@ -27,6 +27,7 @@ from overlapscope.analysis.net_overlap import net_overlap
 from overlapscope.analysis.periods import Periods, behind_warm_up, find_ranges, find_steps
 from overlapscope.analysis.pieces import ExposedComm, ExposedCopies, ExposedOther, IdleTime
 from overlapscope.analysis.plain_step import possible_step
+from overlapscope.analysis.request_waits import without_request_waits
 from overlapscope.analysis.results import Device, Outside, StepRange
 from overlapscope.analysis.served import describe_served
 from overlapscope.analysis.timeline import Timeline, build, lengths, measured, stream_use
@@ -169,13 +170,15 @@ def _find_causes(trace: Trace, comparable: Trace, device: int, blocking: Blockin
     edges = find_edges(comparable, for_causes)
     recording = recorded(comparable, for_causes, edges, blocking, steps.start_ns)
     exposed_communication, comm = exposed_comm.attribute(recording)
+    idle = with_sampled(comparable, idle_time.attribute(comparable, for_causes, edges, blocking), steps, device)
+    steps = without_request_waits(steps, idle)
     return Causes(
         timeline=timeline,
         exposed=exposed_copies.attribute(recording),
         exposed_comm=exposed_communication,
         comm=comm,
         exposed_other=exposed_other.attribute(timeline),
-        idle=with_sampled(comparable, idle_time.attribute(comparable, for_causes, edges, blocking), steps, device),
+        idle=idle,
         steps=steps,
         ranges=replace(ranges, partial=ranges.partial | _cut_off(trace, ranges)),
         edges=edges,
@@ -231,7 +234,7 @@ def _figures(trace: Trace, causes: Causes, windows: Intervals, *, narrowed: bool
         steps=each_step,
         ranges=_each(in_ranges, trace, ranges),
         kernels=(),
-        served=(None if narrowed else describe_served(each_step)) or UNSET,
+        served=(None if narrowed else describe_served(each_step, figures)) or UNSET,
     )
 
 

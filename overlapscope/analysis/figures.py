@@ -160,6 +160,8 @@ class ServedSteps(msgspec.Struct, frozen=True, kw_only=True):
     """The phases, by the time of their judged steps; the first one is that of `Device.per_step`."""
     tokens_per_s: float | None
     """Tokens that the judged steps of all phases compute, by their time; None if any step doesn't state them."""
+    awaiting_requests_ns: int
+    """Time in which the server waited for requests, which belongs to no step."""
     decode_tokens_per_s: float | None
     """Their tokens of requests that decode."""
 

@@ -16,6 +16,7 @@ from overlapscope.analysis.event_waits import EXACT, handover_ns
 from overlapscope.analysis.host import Blocking
 from overlapscope.analysis.late_launch import Late, attribute_host
 from overlapscope.analysis.missing_ops import find_missing
+from overlapscope.analysis.periods import phases_of
 from overlapscope.analysis.pieces import IdleTime
 from overlapscope.analysis.timeline import Timeline
 from overlapscope.base.columns import Columns, quantile
@@ -77,7 +78,8 @@ def attribute(trace: Trace, timeline: Timeline, edges: Edges, blocking: Blocking
     touching = cut(judged[touched], end[touched], complement(called, timeline.start_ns, timeline.end_ns))
     calling = cut(judged[touched], end[touched], called)
     nameless &= ~touched
-    gaps = _gaps(trace, timeline, edges, op, judged)
+    inside = _inside_graphs(trace, timeline, op)
+    gaps = _gaps(trace, timeline, edges, op, judged, ~inside & (timeline.ops.launch[op] >= 0))
     limit = _latency_limit(gaps)
     in_time = (gaps.latency_ns <= limit) & ~(gaps.held & (gaps.held_until_ns > gaps.start_ns))
     # Before the op was issued, the host was responsible, and after that the device.
@@ -95,6 +97,7 @@ def attribute(trace: Trace, timeline: Timeline, edges: Edges, blocking: Blocking
         [
             with_cause(IdleCause.LEAD_IN, start, judged),
             with_cause(IdleCause.UNKNOWN, judged[nameless], end[nameless]),
+            with_cause(IdleCause.GRAPH_GAP, judged[inside], end[inside]),
             with_cause(IdleCause.UNKNOWN, *calling[1:]),
             with_cause(IdleCause.NOT_RECORDED, *touching[1:]),
             *_held_back(gaps, issued, limit),
@@ -104,7 +107,18 @@ def attribute(trace: Trace, timeline: Timeline, edges: Edges, blocking: Blocking
     return _without_ops(trace, timeline, blocking, idle)
 
 
-def _gaps(trace: Trace, timeline: Timeline, edges: Edges, op: I64, judged: I64) -> _Gaps:
+def _inside_graphs(trace: Trace, timeline: Timeline, op: I64) -> Bool:
+    """Select the gaps between two ops of a server's graph, given the op that ends each gap."""
+    launch, start = timeline.ops.launch, timeline.ops.start_ns
+    first = np.full(len(trace.runtime_calls) + 1, np.iinfo(np.int64).max)
+    if phases_of(trace):
+        np.minimum.at(first, launch[launch >= 0], start[launch >= 0])
+    # The last place stands for ops without a launch.
+    inside: Bool = first[launch[op]] < start[op]
+    return inside
+
+
+def _gaps(trace: Trace, timeline: Timeline, edges: Edges, op: I64, judged: I64, launched: Bool) -> _Gaps:
     """Return the gaps that end with launched ops.
 
     Args:
@@ -113,8 +127,8 @@ def _gaps(trace: Trace, timeline: Timeline, edges: Edges, op: I64, judged: I64) 
         edges: Event waits of the device's ops.
         op: Op that ends each gap.
         judged: Start of each gap after the lead-in.
+        launched: Gaps to return.
     """
-    launched = timeline.ops.launch[op] >= 0
     op, start, end = op[launched], judged[launched], timeline.idle.ends[launched]
     launch, calls = timeline.ops.launch[op], trace.runtime_calls
     returned = calls.end_ns[launch]

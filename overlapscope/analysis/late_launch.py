@@ -15,6 +15,8 @@ another closely is dispatch. The rest is Python if frames or samples show it, an
 
 from __future__ import annotations
 
+from typing import Final
+
 import numpy as np
 from msgspec import Struct
 from msgspec.structs import replace
@@ -34,6 +36,7 @@ from overlapscope.analysis.host import (
 from overlapscope.analysis.host_work import long_ops, shows_ops, work_of
 from overlapscope.analysis.periods import is_step, phases_of
 from overlapscope.analysis.pieces import IdleTime
+from overlapscope.analysis.request_waits import request_waits
 from overlapscope.analysis.timeline import Timeline
 from overlapscope.base.columns import Columns, locate, pick
 from overlapscope.base.grouping import among, distinct, rows_by
@@ -67,6 +70,9 @@ _AT_CALL = (RANK[IdleCause.HOST_STAGING], RANK[IdleCause.ALLOCATION], RANK[IdleC
 """Causes that blame a blocking call."""
 _AT_LAUNCH = (RANK[IdleCause.DISPATCH], RANK[IdleCause.FIRST_LAUNCH])
 """Causes that blame the launch call itself."""
+
+
+_NO_MARKS: Final[I64] = np.empty(0, np.int64)
 
 
 class Late(Columns, frozen=True):
@@ -149,8 +155,9 @@ def attribute_host(trace: Trace, timeline: Timeline, blocking: Blocking, late: L
         window = intersect(kept, union(since[rows], until[rows]))
         which, start, end = cut(calls.start_ns[of_threads], calls.end_ns[of_threads], window)
         following = rows[np.searchsorted(np.maximum.accumulate(until[rows]), start, side="right")]
-        charged = _Waits(following, start, end - start, of_threads[which])
-        waits.append(charged.take(_within_a_step(trace, start, called[following])))
+        # A server has to wait for a step's tokens. Its work between that and the next step makes the device wait.
+        within = _step_at(trace, start) == _step_at(trace, called[following])
+        waits.append(_Waits(following, start, end - start, of_threads[which]).take(within))
     everything = _Labelled.joined(labelled)
     waited = _Waits.joined(waits)
     return _charge(
@@ -162,14 +169,10 @@ def attribute_host(trace: Trace, timeline: Timeline, blocking: Blocking, late: L
     )
 
 
-def _within_a_step(trace: Trace, waited: I64, launched: I64) -> Bool:
-    """Select waits of servers that are followed by a late launch of the same step, and all waits of other programs."""
-    # A server has to wait for a step's tokens. Its work between that and the next step makes the device wait.
-    if not phases_of(trace):
-        return np.ones(len(waited), np.bool_)
-    marks = trace.annotations.start_ns[is_step(trace.annotations)]
-    within: Bool = np.searchsorted(marks, waited, side="right") == np.searchsorted(marks, launched, side="right")
-    return within
+def _step_at(trace: Trace, host_ns: I64) -> I64:
+    """Return the step of a server in which each instant lies on the host; 0 for other programs."""
+    marks = trace.annotations.start_ns[is_step(trace.annotations)] if phases_of(trace) else _NO_MARKS
+    return np.searchsorted(marks, host_ns, side="right")
 
 
 def _gather(trace: Trace, blocking: Blocking) -> _Host:
@@ -202,6 +205,7 @@ def _label(host: _Host, late: Late, thread: int, companion: int) -> _Labelled:
     work = work_of(host.trace, thread, companion)
     ops_shown = shows_ops(host.trace, thread, companion)
     every = (
+        (IdleCause.AWAITING_REQUESTS, inside(request_waits(host.trace))),
         (IdleCause.PROFILER_OVERHEAD, inside(host.trace.overheads)),
         (IdleCause.GC_PAUSE, work.pause),
         (IdleCause.GRAPH_CAPTURE, inside(captures(host.trace))),
@@ -249,7 +253,8 @@ def _charge(trace: Trace, blocking: Blocking, late: Late, pieces: _Labelled, wai
     Returns:
         All idle time of the late launches, with its causes.
     """
-    granted = _granted(len(late), pieces, waits)
+    step = _step_at(trace, trace.runtime_calls.start_ns[late.launch])
+    granted = _granted(np.append(False, step[1:] != step[:-1])[: len(late)], pieces, waits)
     charged = _shared(pieces, granted)
     # Charged pieces and the waits that they are charged to, laid end to end, are cut where either changes.
     call, amount = _debtors(waits, granted)
@@ -285,19 +290,22 @@ def _charge(trace: Trace, blocking: Blocking, late: Late, pieces: _Labelled, wai
     )
 
 
-def _granted(count: int, pieces: _Labelled, waits: _Waits) -> I64:
-    """Return the time before each of the `count` late launches that is charged to waits.
+def _granted(anew: Bool, pieces: _Labelled, waits: _Waits) -> I64:
+    """Return the time before each late launch that is charged to waits.
 
     A wait delayed the host by as long as it lasted while the device worked. Without it the host would have been ahead
     by that much, and the idle time after it would be gone until the lead is used up. So each wait adds to a lead, and
-    idle time takes from it, starting with the latest wait.
+    idle time takes from it, starting with the latest wait. `anew` selects the launches before which no lead is left.
     """
+    count, first = len(anew), np.flatnonzero(anew)
     wanted = np.bincount(pieces.late, weights=pieces.chargeable_ns, minlength=count).astype(np.int64)
     waited = np.bincount(waits.late, weights=waits.waited_ns, minlength=count).astype(np.int64)
+    # An additional launch that wants everything uses up the lead.
+    wanted, waited = np.insert(wanted, first, waited.sum()), np.insert(waited, first, 0)
     balance = np.cumsum(waited - wanted)
     lead = balance - np.minimum(np.minimum.accumulate(balance), 0)
-    charged: I64 = waited + np.append(0, lead[:-1]) - lead
-    return charged
+    charged = waited + np.append(0, lead[:-1]) - lead
+    return np.delete(charged, first + np.arange(len(first)))
 
 
 def _shared(pieces: _Labelled, granted: I64) -> I64:

@@ -7,13 +7,14 @@ from typing import Final
 
 from overlapscope.analysis.average import average, judged_by_phase
 from overlapscope.analysis.figures import Period, PhaseFigures, ServedSteps
+from overlapscope.catalog.causes import IdleCause
 from overlapscope.trace.servers import Phase, StepBatch, batch_in
 
 _NS: Final = 10**9
 
 
-def describe_served(steps: Sequence[Period]) -> ServedSteps | None:
-    """Return the figures of each phase; None for steps that no server marked."""
+def describe_served(steps: Sequence[Period], window: Period) -> ServedSteps | None:
+    """Return the figures of each phase; None for steps that no server marked. `window` has the figures of all time."""
     batches = {number: batch for number, step in enumerate(steps) if (batch := batch_in(step.name)) is not None}
     if not batches:
         return None
@@ -28,6 +29,7 @@ def describe_served(steps: Sequence[Period]) -> ServedSteps | None:
     return ServedSteps(
         phases=tuple(sorted(phases, key=_total_ns, reverse=True)),
         tokens_per_s=_rate((batches[number].tokens for number in every), span_ns),
+        awaiting_requests_ns=window.idle_by_cause[IdleCause.AWAITING_REQUESTS],
         decode_tokens_per_s=_rate((_decoded(batches[number]) for number in every), span_ns),
     )
 

@@ -78,6 +78,8 @@ class IdleCause(StrEnum):
     LAUNCH_LATENCY = "launch-latency"
     LEAD_IN = "lead-in"
     GRAPH_CAPTURE = "graph-capture"
+    GRAPH_GAP = "graph-gap"
+    AWAITING_REQUESTS = "awaiting-requests"
     FIRST_LAUNCH = "first-launch"
     NOT_RECORDED = "not-recorded"
     MISSING_OPS = "missing-ops"
@@ -572,6 +574,18 @@ IDLE: Final = _by_id(
         colors=("#9a8f78", "#94886c"),
         remedy="Record later, while the program launches the graph.",
         by_host=True,
+    ),
+    Cause(
+        IdleCause.GRAPH_GAP,
+        meaning="The gap lies between two ops of a launched CUDA graph, in which the host has no part.",
+        evidence="the time between two ops of a launched CUDA graph",
+        colors=("#b4c4c9", "#55666b"),
+    ),
+    Cause(
+        IdleCause.AWAITING_REQUESTS,
+        meaning="The server had no request, and waited for the next one. This is not a loss.",
+        evidence="the server waited for requests",
+        colors=("#d3dcd3", "#4c554c"),
     ),
     Cause(
         IdleCause.FIRST_LAUNCH,

@@ -41,6 +41,14 @@ TERMS: Final = {
     "varying": "Net overlap is not judged here: the lengths of equal kernels vary too much.",
     "plain step": "A step of the program without the profiler.",
     "host stall": "A blocking call of the host. Its cost is the GPU idle time that it caused.",
+    # -- Servers -----------------------------------------------------------------------------------
+    "phase": "What a step of an inference server does for its requests. Phases are never averaged together.",
+    "prefill": "A step whose requests have no output token yet: it computes their prompts, or parts of them.",
+    "decode": "A step that computes the next tokens of requests.",
+    "mixed": "A step with both requests that prefill and requests that decode.",
+    "diffusion": "A step of a server of diffusion models.",
+    "empty": "A step without requests, which a server may run beside those of other ranks.",
+    "unclear": "A step whose mark doesn't tell whether its requests prefill or decode.",
     # -- Contracts ---------------------------------------------------------------------------------
     "contract": "What may overlap in a typical step, by the order of its calls; `overlapscope check` fails when "
     "it is lost.",

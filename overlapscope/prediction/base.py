@@ -10,6 +10,7 @@ from overlapscope.analysis.host import find_blocking
 from overlapscope.analysis.missing_ops import find_missing
 from overlapscope.analysis.periods import phases_of
 from overlapscope.analysis.plain_step import PlainStep
+from overlapscope.analysis.request_waits import request_waits
 from overlapscope.analysis.steps import begins_with_warm_up
 from overlapscope.analysis.timeline import Timeline
 from overlapscope.analysis.timeline import build as build_timeline
@@ -194,6 +195,8 @@ def judge(graph: Graph, replayed: Replay, measured: StepTimes, steps: StepTimes,
     checks = judge_file(graph.trace)
     if len(phases := phases_of(graph.trace)) > 1:
         reasons.append(f"Its steps are of several phases ({listed(phases)}), and an average stands for none of them.")
+    if len(request_waits(graph.trace)):
+        reasons.append("The server waited for requests, and a replay can't tell that from its work.")
     if not clocks_agree(checks):
         reasons.append("The clocks of host and device disagree, so launches cannot be matched to GPU ops.")
     # Ops of the lead-in were launched before the recording, so their launches are not missing.

@@ -17,6 +17,9 @@ WORTH_SAYING = 0.01
 """Share of the time below which a cost is not worth a sentence, as in the rules."""
 
 
+_NO_LOSS: Final = WORK_UNKNOWN | {IdleCause.AWAITING_REQUESTS}
+
+
 def unmeasured_ns(device: Device) -> int:
     """Return the time of the judged step before its first GPU op that no figure includes."""
     return 0 if device.outside is None else device.outside.unmeasured_ns
@@ -25,8 +28,9 @@ def unmeasured_ns(device: Device) -> int:
 def lost_ns(device: Device) -> int:
     """Return the time in which the device doesn't compute, without what no order of the same work can change."""
     buckets, by_cause = device.buckets, device.exposed_copy_by_cause
-    # The lead-in cannot be judged.
-    idle_ns = buckets.idle_ns - missing_ns(device) - device.idle_by_cause.get(IdleCause.LEAD_IN, 0)
+    # The lead-in cannot be judged, and a server without requests has nothing to do.
+    no_loss = (IdleCause.LEAD_IN, IdleCause.AWAITING_REQUESTS)
+    idle_ns = buckets.idle_ns - missing_ns(device) - sum(device.idle_by_cause.get(cause, 0) for cause in no_loss)
     fixed_ns = by_cause.get(CopyCause.LEAD_IN, 0) + by_cause.get(CopyCause.NO_COMPUTE, 0)
     return buckets.exposed_copy_ns - fixed_ns + buckets.exposed_comm_ns + buckets.exposed_other_ns + idle_ns
 
@@ -76,7 +80,8 @@ def of_device(device: Device, *, lost: bool, reach: str) -> list[Loss]:
     stands before idle time of which a part may be the profiler's.
     """
     buckets, span, missing = device.buckets, device.span_ns, missing_by_cause(device)
-    idle, worth = buckets.idle_ns - missing_ns(device), max(1, WORTH_SAYING * span)
+    awaiting = device.idle_by_cause.get(IdleCause.AWAITING_REQUESTS, 0)
+    idle, worth = buckets.idle_ns - missing_ns(device) - awaiting, max(1, WORTH_SAYING * span)
     found = []
     if copies_matter(device):
         found.append(Loss(buckets.exposed_copy_ns, _copies(device), "Copy-bound"))
@@ -91,7 +96,7 @@ def of_device(device: Device, *, lost: bool, reach: str) -> list[Loss]:
         clause = f"{alone or 'memory work of the GPU runs'} alone for {duration(shown_ns)} ({share(shown_ns, span)})"
         found.append(Loss(buckets.exposed_other_ns, clause))
     if idle >= worth:
-        explained = {cause: ns for cause, ns in device.idle_by_cause.items() if cause not in WORK_UNKNOWN}
+        explained = {cause: ns for cause, ns in device.idle_by_cause.items() if cause not in _NO_LOSS}
         most_ns, cause = max(((ns, cause) for cause, ns in explained.items()), default=(0, ""))
         by_name = Counter[str]()
         for each, ns in explained.items():
@@ -145,6 +150,6 @@ def main_cause(device: Device) -> tuple[int, Subject, Cause]:
         (ns, subject, CAUSES[subject][cause])
         for subject, by_cause in by_subject(device).items()
         for cause, ns in by_cause.items()
-        if cause not in WORK_UNKNOWN
+        if cause not in _NO_LOSS
     )
     return max(every, key=lambda each: each[0])

@@ -82,6 +82,9 @@ def steps_sentence(step_spread: spread.Spread | None, trace: TraceResult, device
         decoded = device.served.decode_tokens_per_s
         of_decode = "" if decoded is None else f", {rate(decoded)} of them by decoding"
         sentences.append(f"The server computes {rate(device.served.tokens_per_s)} tokens a second{of_decode}.")
+    if device is not None and device.served and device.served.awaiting_requests_ns:
+        waited = duration(device.served.awaiting_requests_ns)
+        sentences.append(f"It waited for requests for {waited}, which belongs to no step.")
     sentences.append("" if device is None else _outside_sentence(device))
     if device is not None and average is not None and device.steps:
         last = device.steps[-1]

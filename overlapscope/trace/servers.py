@@ -161,6 +161,14 @@ _FRONT_ENDS: Final[dict[str, str]] = {
 """Regular expressions of the Python functions of the process that talks to clients, by server."""
 
 
+WAITS: Final[tuple[tuple[re.Pattern[str], re.Pattern[str] | None], ...]] = (
+    # vLLM waits for its queue, unless there is work.
+    (re.compile(r"vllm/v1/engine/core\.py\(\d+\): _process_input_queue"), re.compile(r"threading\.py\(\d+\): wait$")),
+    # SGLang's loop calls these if there is no batch to run.
+    (re.compile(r"sglang/srt/.*\.py\(\d+\): (?:on_idle|self_check_during_idle|maybe_sleep)$"), None),
+)
+"""Python functions in which servers wait for requests: a function, and one inside it in which it waits."""
+
 _PART: Final = re.compile(r"(?:-DP-|(?<![a-z])dp)(\d+)|-(EXTEND|DECODE)(?=\.trace\.json)")
 """Parts of names of files: a replica of the model, and a stage that SGLang recorded on its own."""
 

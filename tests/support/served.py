@@ -21,12 +21,16 @@ class Pass(NamedTuple):
     gpu: int = 600
     kernels: int = 3
     graph: bool = False
-    """True if a graph launch starts its kernels, with gaps of 2 us between them."""
+    """True if a graph launch starts its kernels, with gaps between them."""
     schedule: int = 100
     """Time in the scheduler before the mark."""
     wait: int = 0
     """Time in which no request had arrived, before scheduling."""
     stream: int = 7
+    gap: int = 2
+    """Time between two kernels of the graph."""
+    sample: int = 0
+    """Time in which the host prepares sampling, after it waited for the forward pass; 0 if it doesn't wait."""
 
 
 class Frames(NamedTuple):
@@ -34,6 +38,9 @@ class Frames(NamedTuple):
 
     schedule: str = "vllm/v1/core/sched/scheduler.py(1832): schedule"
     wait: Sequence[str] = ("vllm/v1/engine/core.py(900): _process_input_queue", "threading.py(355): wait")
+    """Functions in which it waits for requests, the outermost first."""
+    polls: int = 1
+    """Number of times that it looks for requests while it waits; between two looks it runs other functions."""
 
 
 def write_server(
@@ -71,15 +78,17 @@ def write_server(
     for number, each in enumerate(passes):
         if each.wait:
             if frames is not None:
-                inner = [host("python_function", name, now, each.wait) for name in frames.wait]
-                events.extend(inner)
+                # The last look ends with the arrival of a request.
+                looks = [now + each.wait * (2 * poll) // (2 * frames.polls - 1) for poll in range(frames.polls)]
+                length = each.wait // (2 * frames.polls - 1)
+                events += [host("python_function", name, at, length) for at in looks for name in frames.wait]
             now += each.wait
         if frames is not None:
             events.append(host("python_function", frames.schedule, now, each.schedule))
         now += each.schedule
         begin, length = now, each.gpu // each.kernels
         if each.graph:
-            launch("cudaGraphLaunch", [(2, length)] * each.kernels, now + 5)
+            launch("cudaGraphLaunch", [(each.gap, length)] * each.kernels, now + 5)
             now += 20
         else:
             for at in range(each.kernels):
@@ -92,6 +101,9 @@ def write_server(
             events.append(host("gpu_user_annotation", name, begin + 8, now - begin, tid=each.stream) | {"args": device})
         if scheduled:
             events.append(host("user_annotation", f"ProfilerStep#{number + 7}", begin - 10, now - begin + 20))
+        if each.sample:
+            events.append(call(now + 1, free - now, 2 * 10**6 + number, name="cudaStreamSynchronize"))
+            now = free + 1 + each.sample
         # Sampling follows the mark, and so does the copy of its result, for which a thread waits.
         launch("cudaLaunchKernel", [(0, 20)], now + 5)
         done = launch("cudaMemcpyAsync", [(0, 5)], now + 15)

@@ -303,3 +303,60 @@ def test_stages_and_replicas_of_a_server_are_not_recorded_more_than_once(tmp_pat
     assert "more than once" not in said and "Incomplete" not in said
     assert file_parts(["dp0_pp0_tp0_rank0.1.json", "dp1_pp0_tp0_rank0.1.json"]) == ("DP 0", "DP 1")
     assert file_parts(["1-TP-0.trace.json", "2-TP-0.trace.json"]) == ()
+
+
+# -- Inside of steps and between them --------------------------------------------------------------
+
+
+def test_gaps_of_a_graph_are_the_devices(tmp_path: Path) -> None:
+    path = write_server(tmp_path / "trace.json", [Pass([DECODE], graph=True, kernels=20, gap=15)] * 9, ahead=True)
+    report = ov.analyze(path)
+    (device,) = report.traces[0].devices
+    assert device.per_step is not None
+    # All idle time but the gap before the graph's first kernel.
+    by_cause = {cause: ns for cause, ns in device.per_step.idle_by_cause.items() if ns}
+    assert by_cause["graph-gap"] == 19 * 15_000 and device.per_step.buckets.idle_ns - by_cause["graph-gap"] <= 15_000
+    assert not report.findings
+    verdict = judge(next(Page(report).sections()))
+    assert "mostly graph-gap" in verdict.lead and "-bound" not in verdict.lead and not verdict.remedy
+
+
+def test_a_wait_before_sampling_is_blamed_but_not_the_wait_for_the_result(tmp_path: Path) -> None:
+    path = write_server(tmp_path / "trace.json", [SLOW._replace(sample=400)] * 9, frames=Frames())
+    (device,) = ov.analyze(path).traces[0].devices
+    assert device.per_step is not None
+    causes = device.per_step.idle_by_cause
+    assert causes["host-sync"] == pytest.approx(400_000, rel=0.05)
+    assert causes["python"] == pytest.approx(800_000, rel=0.05)
+
+
+SGLANG = Frames(
+    schedule="sglang/srt/managers/scheduler.py(1900): get_next_batch_to_run",
+    wait=("sglang/srt/managers/scheduler.py(1200): self_check_during_idle",),
+    polls=6,
+)
+
+
+@pytest.mark.parametrize("frames", [Frames(), SGLANG])
+def test_waiting_for_requests_is_no_loss_and_belongs_to_no_step(tmp_path: Path, frames: Frames) -> None:
+    wait_us = 55_000
+    busy, late = [SLOW] * 4, SLOW._replace(wait=wait_us)
+    path = write_server(tmp_path / "trace.json", [*busy, late, *busy], frames=frames)
+    (device,) = ov.analyze(path).traces[0].devices
+    assert device.served and device.served.awaiting_requests_ns == 1000 * wait_us
+    truth = true_steps(path, [DECODE])
+    # The host waited from the end of a step to its scheduling of the next, and launches take 4 us to begin.
+    begin = truth[4].start_ns - 1000 * (SLOW.schedule + 13 + wait_us) + 4000
+    expected = [
+        *truth[:3],
+        TrueStep(truth[3].start_ns, begin, truth[3].busy_ns),
+        TrueStep(begin + 1000 * wait_us, *truth[4][1:]),
+        *truth[5:],
+    ]
+    assert recorded(path) == expected
+    spans = [step.end_ns - step.start_ns for step in expected[:-1]]
+    assert device.per_step is not None and device.per_step.span_ns == pytest.approx(sum(spans) / len(spans), abs=1)
+    assert not device.per_step.idle_by_cause["awaiting-requests"]
+    assert sum(step.span_ns for step in device.steps) + 1000 * wait_us == device.span_ns
+    (finding,) = ov.analyze(path).findings
+    assert finding.rule == "python" and finding.cost_ns < 1000 * wait_us
