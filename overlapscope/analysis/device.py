@@ -245,7 +245,10 @@ def _outside(trace: Trace, timeline: Timeline, steps: Periods, periods: Sequence
     moved = {kind: None if (sizes < 0).any() else int(sizes.sum()) for kind, sizes in copied.items()}
     # The device's time before a step's first op belongs to the step before it, except for the only one.
     unmeasured_ns = 0
-    if len(periods) == 1 and first == timeline.start_ns == timeline.judged_from_ns:
+    launch = int(ops.launch[ops.start_ns == first].max(initial=-1))
+    # An op that began long after its launch waited for work that was not recorded.
+    soon = launch < 0 or first - int(trace.runtime_calls.end_ns[launch]) <= idle_time.MOST_LATENCY_NS
+    if soon and len(periods) == 1 and first == timeline.start_ns == timeline.judged_from_ns:
         unmeasured_ns = max(0, first - int(trace.annotations.start_ns[steps.row[0]]))
     return Outside(
         unmeasured_ns=unmeasured_ns,

@@ -29,7 +29,8 @@ from overlapscope.trace.op_names import is_migration_to_host
 LAUNCH_LATENCY_NS = 10_000
 """Maximum time from a launch call's end to its op's start on a drained device, unless the trace shows longer ones."""
 
-_MOST_LATENCY_NS = 100_000
+MOST_LATENCY_NS = 100_000
+"""Maximum time from a launch call's end to its op's start on a drained device, whatever the trace shows."""
 _ENOUGH = 3
 
 
@@ -212,7 +213,7 @@ def _latency_limit(gaps: _Gaps) -> int:
     else:
         quick, middle = (0, 0) if gaps.held.all() else (quantile(latency[~gaps.held], share) for share in (0.1, 0.5))
         typical = int(middle) if middle - quick <= LAUNCH_LATENCY_NS else 0
-    return LAUNCH_LATENCY_NS + min(max(typical - LAUNCH_LATENCY_NS // 2, 0), _MOST_LATENCY_NS)
+    return LAUNCH_LATENCY_NS + min(max(typical - LAUNCH_LATENCY_NS // 2, 0), MOST_LATENCY_NS)
 
 
 def _held_until(timeline: Timeline, edges: Edges) -> tuple[I64, I64]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from overlapscope.analysis import spread
+from overlapscope.analysis.average import judged_steps
 from overlapscope.analysis.figures import PhaseFigures
 from overlapscope.analysis.results import Device, TraceResult
 from overlapscope.base.words import NOTHING, between, clean, duration, plural, size
@@ -24,16 +25,22 @@ _APART = 0.02
 """Share of the median by which the average must differ to be shown."""
 
 
-def phase_words(device: Device) -> str:
+def phase_words(device: Device, what: str = "steps") -> str:
     """Return the steps that the figures are about in words, such as `decode steps of 32 requests`.
 
-    Empty if no server marked them.
+    Empty if no server marked them. `what` is `step` for a single one.
     """
     if not device.served or device.per_step is None or not device.per_step.phase:
         return ""
     figures = next(each for each in device.served.phases if each.phase == device.per_step.phase)
     requests, phase = requests_words(figures), "" if figures.phase == "unclear" else f"{figures.phase} "
-    return f"{phase}steps" + (f" of {requests} request{'' if requests == '1' else 's'}" if requests else "")
+    return f"{phase}{what}" + (f" of {requests} request{'' if requests == '1' else 's'}" if requests else "")
+
+
+def is_last_judged(device: Device) -> bool:
+    """Return whether the only judged step of a server is the last one, which ends with the recording."""
+    judged = judged_steps(device) if device.served and device.steps else ()
+    return judged == (len(device.steps) - 1,)
 
 
 def requests_words(figures: PhaseFigures) -> str:
@@ -74,17 +81,20 @@ def steps_sentence(step_spread: spread.Spread | None, trace: TraceResult, device
                 f"{few} over {spread.LONG} times the median, mostly because of {clean(step_spread.cause, 60)} "
                 f"({duration(step_spread.cause_ns)} more)."
             )
+    if device is not None and is_last_judged(device):
+        step = phase_words(device, "step")
+        sentences.append(f"The only {step} ends with the recording, so the time until the next step is not known.")
     if isinstance(trace.step_source, str):
         sentences.append(f"Steps: {clean(trace.step_source)}.")
     if isinstance(trace.period, OwnPeriod):
         sentences.append(trace.period.sentence)
-    if device is not None and device.served and device.served.tokens_per_s:
-        decoded = device.served.decode_tokens_per_s
-        of_decode = "" if decoded is None else f", {rate(decoded)} of them by decoding"
-        sentences.append(f"The server computes {rate(device.served.tokens_per_s)} tokens a second{of_decode}.")
+    if device is not None and device.served and device.served.tokens_per_s and len(device.served.phases) > 1:
+        every, decoded = device.served.tokens_per_s, device.served.decode_tokens_per_s
+        of_decode = f", {rate(decoded)} of them by decoding" if decoded and decoded < every else ""
+        sentences.append(f"Steps of all phases together compute {rate(every)} tokens a second{of_decode}.")
     if device is not None and device.served and device.served.awaiting_requests_ns:
         waited = duration(device.served.awaiting_requests_ns)
-        sentences.append(f"It waited for requests for {waited}, which belongs to no step.")
+        sentences.append(f"The server waited for requests for {waited}, which belongs to no step.")
     sentences.append("" if device is None else _outside_sentence(device))
     if device is not None and average is not None and device.steps:
         last = device.steps[-1]

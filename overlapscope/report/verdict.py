@@ -15,7 +15,7 @@ from overlapscope.catalog import devices
 from overlapscope.report import host_words, losses, net_overlap
 from overlapscope.report.losses import WORTH_SAYING
 from overlapscope.report.page import DeviceReport
-from overlapscope.report.step_words import phase_words, steps_sentence
+from overlapscope.report.step_words import is_last_judged, phase_words, steps_sentence
 from overlapscope.rules import RULES
 from overlapscope.rules.finding import HARDLY, Finding
 from overlapscope.trace.lost import CAUSES, FIGURES, Part, part_words
@@ -141,6 +141,8 @@ def _known_level(section: DeviceReport, device: Device, level: Level, least_leve
         return "unknown"
     if level == "poor":
         return "unknown" if least_level == "good" else "poor"
+    if is_last_judged(device):
+        return "unknown"
     if level == "good" and (
         lost_parts or device.span_ns - device.buckets.compute_ns + _unclear_ns(device) >= GOOD_BELOW * device.span_ns
     ):
@@ -190,8 +192,9 @@ def _frame(section: DeviceReport, device: Device) -> str:
     length = duration(device.span_ns)
     steps = phase_words(device)
     if losses.unmeasured_ns(device) >= max(1, losses.WORTH_SAYING * device.span_ns):
-        of = f" of the {steps}" if steps else ""
-        return f"in the only step{of}, of which the GPU's part takes {length},"
+        return f"in the only {phase_words(device, 'step') or 'step'}, of which the GPU's part takes {length},"
+    if steps and section.steps == 1:
+        return f"a {phase_words(device, 'step')} takes {length};"
     if steps:
         return f"{steps} take {length};"
     if section.steps:

@@ -28,10 +28,9 @@ MARKS: Final[dict[str, tuple[str, ...]]] = {
     "vLLM": (
         # Until 2026-01, later chunks of a prompt counted as cached.
         r"execute_new_(?P<prefill>\d+)_cached_(?P<unclear>\d+)",
-        r"execute_context_(?P<prefill>\d+)\((?P<prefill_tokens>\d+)\)"
-        r"_generation_(?P<decode>\d+)\((?P<decode_tokens>\d+)\)",
-        r"execute_\d+_context_(?P<prefill>\d+)\(sq(?P<prefill_tokens>\d+)sk\d+sqsq\d+sqsk\d+\)"
-        r"_generation_(?P<decode>\d+)\(sq(?P<decode_tokens>\d+)sk\d+sqsq\d+sqsk\d+\)",
+        # The first number in parentheses counts tokens, and others add up their squares and products.
+        r"execute_(?:\d+_)?context_(?P<prefill>\d+)\((?:sq)?(?P<prefill_tokens>\d+)[^)]*\)"
+        r"_generation_(?P<decode>\d+)\((?:sq)?(?P<decode_tokens>\d+)[^)]*\)",
     ),
     "SGLang": (
         r"step\[(?P<mode>\w+)(?: bs=(?P<requests>\d+))?(?: toks=(?P<tokens>\d+))?"

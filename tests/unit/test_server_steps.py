@@ -40,6 +40,7 @@ MIXED = "execute_context_2(600)_generation_7(21)"
             "execute_607_context_2(sq600sk900sqsq180000sqsk270000)_generation_7(sq7sk700sqsq7sqsk700)",
             StepBatch("mixed", 9, 607, 7, 7),
         ),
+        ("execute_context_1(888_788544)_generation_0(0)", StepBatch("prefill", 1, 888)),
         ("step[prefill bs=2 toks=600]", StepBatch("prefill", 2, 600)),
         ("step[mixed bs=9 toks=607 ext=2 dec=7]", StepBatch("mixed", 9, 607, 7)),
         ("step[idle]", StepBatch("empty")),
