@@ -471,6 +471,32 @@ def test_steps_by_is_an_option_of_the_commands(reports: Path, capsys: pytest.Cap
     assert "no range is named 'no such *'" in " ".join(capsys.readouterr().err.split())
 
 
+def test_steps_of_tensorrt_llm_come_before_other_ranges(tmp_path: Path, database: sqlite3.Connection) -> None:
+    database.execute(STRINGS)
+    database.execute("INSERT INTO StringIds VALUES (1, 'cudaLaunchKernel'), (2, 'gemm')")
+    database.execute(KERNELS)
+    database.execute("CREATE TABLE CUPTI_ACTIVITY_KIND_RUNTIME (start, end, nameId, globalTid, correlationId)")
+    database.execute("CREATE TABLE NVTX_EVENTS (start, end, eventType, text, globalTid)")
+    for number, (prefill, decode) in enumerate([(2, 0), (0, 7), (1, 7), (0, 7)]):
+        at = 10_000 * number
+        mark = f"[Executor] _forward_step {number + 40}: {prefill} ctx reqs, {decode} gen reqs"
+        ranges = [(at, at + 5000, 59, mark, 5), (at + 10, at + 4000, 59, f"layer {number}", 5)]
+        database.executemany("INSERT INTO NVTX_EVENTS VALUES (?, ?, ?, ?, ?)", ranges)
+        database.execute("INSERT INTO CUPTI_ACTIVITY_KIND_RUNTIME VALUES (?, ?, 1, 5, ?)", (at + 20, at + 60, number))
+        database.execute(
+            "INSERT INTO CUPTI_ACTIVITY_KIND_KERNEL VALUES (?, ?, 0, 7, ?, 2)", (at + 90, at + 900, number)
+        )
+    database.commit()
+    trace = ov.load(tmp_path / "report.sqlite")
+    assert trace.step_source == "marks of TensorRT-LLM"
+    assert steps_of(trace) == [
+        "ProfilerStep#0 (prefill: 2 requests)",
+        "ProfilerStep#1 (decode: 7 requests)",
+        "ProfilerStep#2 (mixed: 8 requests, 7 decode)",
+        "ProfilerStep#3 (decode: 7 requests)",
+    ]
+
+
 def test_graphs_recorded_as_one_op_are_reported(tmp_path: Path, database: sqlite3.Connection) -> None:
     database.execute(STRINGS)
     database.execute(KERNELS)

@@ -235,6 +235,19 @@ def test_a_diff_doubts_that_steps_of_different_phases_can_be_compared(tmp_path: 
     assert "phases" not in {doubt.id for doubt in ov.diff(decode, decode).doubts}
 
 
+def test_an_only_step_may_begin_after_work_that_was_not_recorded(tmp_path: Path) -> None:
+    path = write_server(tmp_path / "trace.json", [Pass([DECODE], gpu=50_000)])
+    events = json.loads(path.read_text())["traceEvents"]
+    for event in events:
+        # The server's previous step still ran, as far as anyone knows.
+        event["ts"] += 9000 if event["cat"] in ("kernel", "gpu_memcpy", "gpu_user_annotation") else 0
+    verdict = judge(next(Page(ov.analyze(write(path, events))).sections()))
+    assert verdict.lead.startswith("A decode step of 7 requests takes 50.0 ms") and "waited" not in verdict.lead
+    assert "The only decode step of 7 requests ends with the recording" in verdict.steps
+    # The time until the next step is part of a step, and not known.
+    assert verdict.level == "unknown"
+
+
 def test_an_average_over_several_phases_is_not_predicted(tmp_path: Path) -> None:
     path = write_server(tmp_path / "trace.json", SERVED)
     result = ov.whatif(path, ["no-sync cudaEventSynchronize"])
