@@ -69,9 +69,9 @@ def comparable(
         spans_ns: Spans of all steps.
         settled: Whether it is known that none is warm-up.
     """
-    phases = judged_by_phase(numbers, names)
-    if phases.keys() - {None}:
-        return max(phases.values(), key=lambda kept: sum(spans_ns[number] for number in kept))
+    of_phases = [kept for phase, kept in judged_by_phase(numbers, names).items() if phase is not None]
+    if of_phases:
+        return max(of_phases, key=lambda kept: sum(spans_ns[number] for number in kept))
     kept = tuple(numbers) if settled else without_warm_up(numbers, spans_ns)
     return kept[:-1] if len(kept) > 1 else kept
 

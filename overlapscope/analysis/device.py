@@ -254,6 +254,7 @@ def _outside(trace: Trace, timeline: Timeline, steps: Periods, periods: Sequence
         unmeasured_ns=unmeasured_ns,
         before_ns=first - timeline.judged_from_ns,
         after_ns=timeline.end_ns - last,
+        between_ns=int((steps.start_ns[1:] - steps.end_ns[:-1]).sum()) or UNSET,
         h2d_bytes=moved[Kind.H2D],
         d2h_bytes=moved[Kind.D2H],
     )

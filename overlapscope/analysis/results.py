@@ -80,6 +80,8 @@ class Outside(msgspec.Struct, frozen=True, kw_only=True):
     """Time before the first step."""
     after_ns: int
     """Time after the last step."""
+    between_ns: int | UnsetType = UNSET
+    """Time between steps, in which a server waited for requests; absent if there is none."""
     h2d_bytes: int | None
     """Bytes of the copies to the device that lie entirely in that time; None if one of them doesn't state its size."""
     d2h_bytes: int | None

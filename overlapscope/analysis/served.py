@@ -24,7 +24,7 @@ def describe_served(steps: Sequence[Period], window: Period) -> ServedSteps | No
         _of_phase(phase, steps, batches, judged.get(phase, ()))
         for phase in dict.fromkeys(batch.phase for batch in batches.values())
     ]
-    every = [number for numbers in judged.values() for number in numbers]
+    every = [number for phase, numbers in judged.items() if phase is not None for number in numbers]
     span_ns = sum(steps[number].span_ns for number in every)
     return ServedSteps(
         phases=tuple(sorted(phases, key=_total_ns, reverse=True)),

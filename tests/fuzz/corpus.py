@@ -25,11 +25,12 @@ from overlapscope.budgets import baseline
 from overlapscope.errors import UsageError
 from overlapscope.export import chrome_trace
 from overlapscope.prediction.predict import predict
-from overlapscope.reading import kineto
+from overlapscope.reading import kineto, load
 from overlapscope.report.model import Report, build, to_json
 from overlapscope.trace.model import Trace
 from tests.support.helpers import MS, TRACES, recordings
 from tests.support.made_up_programs import Do, record, repeated
+from tests.support.served import Frames, Pass, write_server
 
 Event = dict[str, Any]
 
@@ -132,6 +133,11 @@ def _made_up() -> Iterator[OriginalTrace]:
     timed = {"host_ns": [MS + 1000 * number for number in range(12)], "device_ns": []}
     plain = written | {METADATA: {PLAIN_STEPS: {"before": timed, "after": timed}}}
     yield OriginalTrace("made up, with plain steps", json.dumps(plain).encode())
+    with TemporaryDirectory() as folder:
+        decode = Pass(["execute_context_0(0)_generation_7(7)"], graph=True, schedule=300)
+        prefill = Pass(["execute_context_2(600)_generation_0(0)"], kernels=2, wait=3000)
+        served = write_server(Path(folder) / "served.json", [decode, decode, prefill, decode], frames=Frames())
+        yield OriginalTrace("made up, of a server", _written(load(served, cache=False, progress=False)))
     for change in ("pin", "side-stream"):
         after = predict(program, [change]).after
         assert after is not None

@@ -258,7 +258,7 @@ def _figures(trace: Trace, analysis: TraceAnalysis) -> None:
             _adds_up(period)
         if device.outside is not None and device.judged is not None:
             inside_ns = sum(step.span_ns for step in device.steps)
-            whole_ns = device.outside.before_ns + inside_ns + device.outside.after_ns
+            whole_ns = device.outside.before_ns + inside_ns + device.outside.after_ns + (device.outside.between_ns or 0)
             _must(whole_ns == device.judged.span_ns, "steps and the time outside them don't add up", whole_ns)
         _device(device)
 

@@ -4,11 +4,15 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import get_args
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 import overlapscope as ov
 from overlapscope.analysis.average import judged_steps
+from overlapscope.base.marks import is_step_name
 from overlapscope.commands import main
 from overlapscope.ranks.join import report_on
 from overlapscope.ranks.on_host import reduce_any
@@ -18,7 +22,7 @@ from overlapscope.reading import look
 from overlapscope.report.model import from_json, to_json
 from overlapscope.report.page import Page
 from overlapscope.report.verdict import judge
-from overlapscope.trace.servers import StepBatch, batch_in, batches, file_parts, step_name
+from overlapscope.trace.servers import Phase, StepBatch, batch_in, batches, file_parts, step_name
 from tests.support.kineto_files import host, write
 from tests.support.served import Frames, Pass, TrueStep, true_steps, write_capture, write_server
 
@@ -68,6 +72,18 @@ def test_each_server_states_the_batch_of_a_step_in_its_own_form(mark: str, batch
     assert batches([mark]) == {mark: batch}
     name = step_name(3, batch)
     assert batch_in(name) == batch and name.startswith("ProfilerStep#3 (")
+
+
+counts = st.none() | st.integers(0, 10**15 - 1)
+
+
+@given(st.sampled_from(get_args(Phase)), st.tuples(counts, counts), st.tuples(counts, counts))
+def test_the_name_of_a_step_has_all_that_is_known_of_its_batch(
+    phase: Phase, requests: tuple[int | None, int | None], tokens: tuple[int | None, int | None]
+) -> None:
+    decode = [part if whole is not None else None for whole, part in (requests, tokens)]
+    batch = StepBatch(phase, requests[0], tokens[0], *decode)
+    assert batch_in(step_name(3, batch)) == batch and is_step_name(step_name(3, batch))
 
 
 @pytest.mark.parametrize(
