@@ -577,13 +577,13 @@ IDLE: Final = _by_id(
     ),
     Cause(
         IdleCause.GRAPH_GAP,
-        meaning="The gap lies between two ops of a launched CUDA graph, in which the host has no part.",
+        meaning="The gap lies in a launched CUDA graph.",
         evidence="the time between two ops of a launched CUDA graph",
         colors=("#b4c4c9", "#55666b"),
     ),
     Cause(
         IdleCause.AWAITING_REQUESTS,
-        meaning="The server had no request, and waited for the next one. This is not a loss.",
+        meaning="The server waited for requests.",
         evidence="the server waited for requests",
         colors=("#d3dcd3", "#4c554c"),
     ),

@@ -67,8 +67,8 @@ CHECKS: Final = {
         ),
         TrustCheck(
             "gpu-activity",
-            meaning="Fails if nothing ran on a GPU, if the recording lost it, or if the recording is of captures of "
-            "CUDA graphs or of a server's front end.",
+            meaning="Fails if nothing ran on a GPU, if the recording lost it, or if it is of graph captures or a "
+            "server's front end.",
             affects="Everything is unknown.",
             remedy="Record with CUDA activities, as `overlapscope run` does. If no kernel appears, stop other "
             "profilers of the GPU, such as nsys.",
