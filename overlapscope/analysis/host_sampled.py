@@ -174,7 +174,8 @@ def _recorded_ns(trace: Trace) -> int:
     for device in trace.devices[:1]:
         steps = find_steps(trace, behind_warm_up(trace, build(trace, device)))
         spans = steps.end_ns - steps.start_ns
-        judged = comparable(np.flatnonzero(~steps.partial).tolist(), spans.tolist())
+        names = [trace.annotations.name(row) for row in steps.row.tolist()]
+        judged = comparable(np.flatnonzero(~steps.partial).tolist(), names, spans.tolist())
         return round(float(spans[list(judged)].mean())) if judged else 0
     return 0
 

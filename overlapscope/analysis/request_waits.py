@@ -7,10 +7,10 @@ import re
 import numpy as np
 from msgspec.structs import replace
 
-from overlapscope.analysis.grouping import rows_by
 from overlapscope.analysis.periods import Periods, is_step, phases_of
 from overlapscope.analysis.pieces import IdleTime
 from overlapscope.analysis.steps import step_at
+from overlapscope.base.grouping import rows_by
 from overlapscope.base.intervals import Bool, contains, union
 from overlapscope.base.kept import kept
 from overlapscope.catalog.causes import IDLE_RANK, IdleCause
