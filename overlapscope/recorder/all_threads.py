@@ -6,8 +6,8 @@ threads may be writing an op (pytorch PRs 187483 and 188172): with four busy thr
 So the recording of ops is switched off first. The profiler stops once every thread was at rest, or has run for long
 enough to have finished writing an op.
 
-An op that is under way at the stop writes its end into the freed memory if another profiler of all threads runs by then.
-So as long as a thread may be inside such an op, a profiler records one thread, which has memory of its own.
+An op that is under way at the stop writes its end into the freed memory if another profiler of all threads runs by
+then. As long as a thread may be inside such an op, a profiler records one thread: the op doesn't write its end for it.
 """
 
 from __future__ import annotations

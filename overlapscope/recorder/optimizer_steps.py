@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from types import MethodType
 from typing import TYPE_CHECKING, Any
 
-from overlapscope.recorder.wrapping import Undo
+from overlapscope.recorder.wrapping import Undo, leave_no_frame
 
 if TYPE_CHECKING:
     from torch.optim import Optimizer
@@ -83,6 +83,9 @@ class OptimizerSteps:
             calls.under_way += 1
             try:
                 result = step(*args, **options)
+            except BaseException as error:
+                leave_no_frame(error)
+                raise
             finally:
                 calls.under_way -= 1
                 seen, calls.seen = calls.seen, 0

@@ -223,7 +223,7 @@ def test_the_analysis_is_that_of_analyze_and_goes_to_stderr(tmp_path: Path) -> N
     trace = Path("traces/pipeline_1stream.json.gz").absolute()
     code = (
         "import sys\nfrom overlapscope.base.child import run_overlapscope\n"
-        "run_overlapscope('analyze', sys.argv[1], '--max-size', str(10**9))"
+        "run_overlapscope('analyze', sys.argv[1], '--max-size', str(10**9), errors=2)"
     )
     write(tmp_path / "rich.py", "1 / 0")
     done = execute([sys.executable, "-P", "-c", code, str(trace)], tmp_path)
