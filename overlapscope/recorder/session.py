@@ -267,8 +267,14 @@ class Session:
         _running.discard(self)
         if self.all_threads:
             # torch has an op that is still under way end with the recording.
-            open_ops = (event for event in self._events() if event.end_ns() >= stops_ns)
-            all_threads.leave({event.device_resource_id() for event in open_ops if not event.is_user_annotation()})
+            all_threads.leave(
+                {
+                    event.device_resource_id()
+                    for event in self._events()
+                    # Frames of Python have no correlation. Open ranges are found by `open_ranges`.
+                    if event.end_ns() >= stops_ns and event.correlation_id() and not event.is_user_annotation()
+                }
+            )
 
     def _note_on_other_threads(self) -> str | None:
         """Return a sentence on other threads of the program whose ops are not recorded; None without such threads."""

@@ -96,7 +96,7 @@ def test_a_program_that_dies_leaves_its_trace_and_its_traceback(tmp_path: Path) 
     run = forked.run([*FORKED, "--memory", "train.py"], tmp_path)
     assert run.returncode == 1
     python = forked.run(["train.py"], tmp_path)
-    assert messages(run)[1 : 1 + len(python.stderr.splitlines())] == python.stderr.splitlines()
+    assert messages(run)[-len(python.stderr.splitlines()) :] == python.stderr.splitlines()
     assert ours(run) == [
         wrote("train.trace.json.gz"),
         SHORT.format(2).replace("its first steps were recorded instead", AS_IT_IS),
