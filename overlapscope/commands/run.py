@@ -90,7 +90,7 @@ class RunCommand:
         except UsageError:
             run.put_back()
             raise
-        # Of a program that dies, the exception is the last thing on the screen, and isn't waited for.
+        # The exception of a program that dies is the last thing on the screen, and doesn't wait for a report.
         died = error is not None and not isinstance(error, SystemExit)
         brief = died and not isinstance(error, KeyboardInterrupt)
         interrupted = isinstance(error, KeyboardInterrupt)
@@ -262,7 +262,7 @@ class _RecordedProgram:
         with suppress(Exception):
             sys.stdout.flush()
         self._ending = True
-        # Collections decide in which order Python destroys what is left of the program.
+        # The order in which Python destroys the program's objects depends on collections of garbage.
         self._collects = gc.isenabled()
         gc.disable()
         recording = self._recording

@@ -121,7 +121,7 @@ class WindowRecorder(RecorderState):
         """Sentences on why the next recording opens when it does."""
         self._ranges = OpenRanges()
         self._moved = False
-        """True if steps are marked on another thread than the one that began."""
+        """True if another thread than the first marks the steps."""
         self._before: TimedSteps | None = None
         """Steps timed before the recording under way."""
         self._opens = options.wait

@@ -38,7 +38,7 @@ class Session:
     metadata: Metadata
     """Valid after `stop`."""
     no_steps: list[str]
-    """Names of annotations that are no steps: one that was open when it stopped, and those before it moved."""
+    """Names of annotations that aren't steps: it stopped before their end, or moved to another thread."""
 
     def __init__(
         self,
@@ -182,7 +182,8 @@ class Session:
         of an optimizer whose step ends, would be left under the next session (`open_ranges`).
         """
         self.no_steps += [f"{STEP}{number}" for number in range(self.window.first, step + 1)]
-        self._left, self._annotation = [*self._left, self._annotation], None
+        self._left += filter(None, [self._annotation])
+        self._annotation = None
         self.judged_ns.clear()
         self.window = self.window.begun(step + 1)
 
