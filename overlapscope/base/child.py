@@ -62,11 +62,12 @@ def overlapscope_command(*arguments: str) -> list[str]:
     return [sys.executable, "-P", "-c", _COMMAND, str(ROOT), *arguments]
 
 
-def run_overlapscope(*arguments: str) -> None:
-    """Run a command of overlapscope in a process with its output on stderr, and wait for it. Ctrl-C reaches it.
+def run_overlapscope(*arguments: str, errors: int | None) -> None:
+    """Run a command of overlapscope in a process, and wait for it. Ctrl-C reaches it.
 
-    The user's program may have left anything in this process: threads, another directory, modules, little memory.
+    All of its output goes to the file descriptor `errors`; None stands for nowhere. The user's program may have left
+    anything in this process: threads, another directory, modules, little memory.
     """
     with suppress(OSError, ValueError):
-        command = overlapscope_command(*arguments)
-        subprocess.run(command, stdin=subprocess.DEVNULL, stdout=sys.__stderr__, check=False)
+        command, output = overlapscope_command(*arguments), subprocess.DEVNULL if errors is None else errors
+        subprocess.run(command, stdin=subprocess.DEVNULL, stdout=output, stderr=output, check=False)

@@ -1,7 +1,8 @@
 """Printing a report while the program goes on, or after it was killed.
 
 A process beside the program runs this file, without importing overlapscope. It reads a task per line, and does the
-latest task after the time that the task states, or once the program is gone and so the pipe is closed.
+latest task after the time that the task states, or once the program is gone and so the pipe is closed. If the program
+goes on after it has closed the pipe, as daemons close all files, this process ends.
 """
 
 from __future__ import annotations
@@ -13,27 +14,39 @@ import subprocess
 import sys
 from collections.abc import Sequence
 from contextlib import suppress
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from overlapscope.base.descriptors import Descriptor
 
 _NICEST = 19
+_ENDS_WITHIN_S = 5
 
 
 class Reporter:
     """The process, as the program sees it. If it cannot be started, its methods do nothing."""
 
     def __init__(self) -> None:
-        self._tasks = -1
-        self._answers = -1
+        self._tasks: Descriptor | None = None
+        self._answers: Descriptor | None = None
         self._last = 0
 
-    def start(self) -> None:
-        """Start the process, but not as a child of this one, since programs may wait for all their children."""
+    def start(self, errors: int | None) -> None:
+        """Start the process, which prints to the file descriptor `errors`.
+
+        It isn't a child of this one, since programs may wait for all their children.
+        """
+        from overlapscope.base.descriptors import Descriptor
+
+        if errors is None:
+            return
         with suppress(OSError, ValueError, AttributeError):
-            errors = sys.__stderr__.fileno()  # type: ignore[union-attr]
-            tasks, self._tasks = os.pipe()
-            self._answers, answers = os.pipe()
+            tasks, ours = os.pipe()
+            self._tasks = Descriptor(ours)
+            ours, answers = os.pipe()
+            self._answers = Descriptor(ours)
             streams = [(os.POSIX_SPAWN_DUP2, here, there) for here, there in ((tasks, 0), (answers, 1), (errors, 2))]
-            command = [sys.executable, "-I", "-S", __file__]
+            command = [sys.executable, "-I", "-S", __file__, str(os.getpid())]
             try:
                 # Unlike processes of `subprocess`, this is not counted as the program's (`recorder.children`).
                 process = os.posix_spawn(sys.executable, command, os.environ, file_actions=streams)
@@ -53,29 +66,29 @@ class Reporter:
         """
         self._last += 1
         task = {"id": self._last, "commands": commands, "message": message, "wait_s": wait_s}
-        with suppress(OSError):
-            os.write(self._tasks, f"{json.dumps(task)}\n".encode())
+        number = None if self._tasks is None else self._tasks.number
+        if number is not None:
+            with suppress(OSError):
+                os.write(number, f"{json.dumps(task)}\n".encode())
 
     def close(self) -> bool:
         """Cancel the last task. If it was done already, return true; if it is under way, wait for it, too."""
         last, done = str(self._last).encode(), b""
         self.ask()
-        self._tasks = _closed(self._tasks)
-        with suppress(OSError):
-            while answer := os.read(self._answers, 4096):
-                done += answer
-        self._answers = _closed(self._answers)
+        if self._tasks is not None:
+            self._tasks.close()
+        number = None if self._answers is None else self._answers.number
+        if number is not None:
+            with suppress(OSError):
+                while answer := os.read(number, 4096):
+                    done += answer
+        self._forget()
         return last in done.split()
 
     def _forget(self) -> None:
-        self._tasks, self._answers = _closed(self._tasks), _closed(self._answers)
-
-
-def _closed(descriptor: int) -> int:
-    """Close a file descriptor, and return -1, which stands for no descriptor."""
-    if descriptor >= 0:
-        os.close(descriptor)
-    return -1
+        for descriptor in (self._tasks, self._answers):
+            if descriptor is not None:
+                descriptor.close()
 
 
 def _main() -> None:
@@ -83,6 +96,7 @@ def _main() -> None:
         os._exit(0)
     os.setsid()
     os.nice(_NICEST)
+    program = _of_process(int(sys.argv[1]))
     task: dict[str, Any] | None = None
     rest = b""
     while True:
@@ -96,8 +110,20 @@ def _main() -> None:
         *lines, rest = (rest + data).split(b"\n")
         if lines:
             task = json.loads(lines[-1])
-    if task is not None:
+    if task is not None and _ended(program):
         _do(task)
+
+
+def _of_process(number: int) -> int | None:
+    """Return a file descriptor that can be read once the process has ended; None if the system has none."""
+    with suppress(OSError, AttributeError):
+        return os.pidfd_open(number)
+    return None
+
+
+def _ended(program: int | None) -> bool:
+    """Return whether the program has ended. While it ends, its files are closed before that can be seen."""
+    return program is None or bool(select.select([program], [], [], _ENDS_WITHIN_S)[0])
 
 
 def _do(task: dict[str, Any]) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import atexit
+import gc
 import os
 import shlex
 import sys
@@ -15,7 +16,8 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from overlapscope.base.child import overlapscope_command, run_overlapscope
-from overlapscope.base.output import show, tell
+from overlapscope.base.descriptors import Descriptor
+from overlapscope.base.output import tell
 from overlapscope.base.words import clean
 from overlapscope.commands import ProgramInterrupted, tell_defect
 from overlapscope.commands._options import less_common
@@ -43,6 +45,7 @@ _ENDED_EARLY = (
     "the program was ended from outside, with os._exit or by os.execv before anything was written, so there is no "
     "trace. A recording with fewer steps is complete earlier: --wait 0 --plain-steps 0."
 )
+_STDERR = 2
 _LEAST_LIMIT_BYTES = 8 << 30
 """Minimum of the size up to which traces are read, twice the default: the program's own trace may be large."""
 
@@ -83,24 +86,29 @@ class RunCommand:
             _run_watched(args)
         run = _RecordedProgram(args)
         try:
-            ending = _execute(args)
+            error = _execute(args)
         except UsageError:
             run.put_back()
             raise
-        interrupted = ending.interrupted
+        # The exception of a program that dies is the last thing on the screen, and doesn't wait for a report.
+        died = error is not None and not isinstance(error, SystemExit)
+        brief = died and not isinstance(error, KeyboardInterrupt)
+        interrupted = isinstance(error, KeyboardInterrupt)
         others = {thread for thread in threading.enumerate() if not thread.daemon} - {threading.current_thread()}
         if others and not interrupted and not run.in_forked_child:
             # Python waits for these threads, which may be training, before it calls exit handlers.
-            atexit.register(_report, run, ending)
+            atexit.register(_report, run, died=died, brief=brief)
+            interrupted = False
         else:
-            interrupted |= _report(run, ending)
-        _end(ending, interrupted=interrupted, in_forked_child=run.in_forked_child)
+            interrupted = _report(run, died=died, brief=brief)
+        ending = script.last_words(error)
+        _end(ending, interrupted=interrupted or ending.interrupted, in_forked_child=run.in_forked_child)
 
 
-def _report(run: _RecordedProgram, ending: script.Ending) -> bool:
+def _report(run: _RecordedProgram, *, died: bool, brief: bool) -> bool:
     """Report, and return whether the user interrupted it."""
     try:
-        run.report(died=ending.died)
+        run.report(died=died, brief=brief)
     except KeyboardInterrupt:
         return True
     except Exception as error:
@@ -119,7 +127,7 @@ def _run_watched(args: argparse.Namespace) -> NoReturn:
     if place is None or not place.number:
         tell(f"overlapscope: `overlapscope record {process}` records this program while it goes on.")
     watch()
-    ending = _execute(args)
+    ending = script.last_words(_execute(args))
     _end(ending, interrupted=ending.interrupted, in_forked_child=os.getpid() != process)
 
 
@@ -132,7 +140,7 @@ def _end(ending: script.Ending, *, interrupted: bool, in_forked_child: bool) -> 
     raise SystemExit(ending.exit_code)
 
 
-def _execute(args: argparse.Namespace) -> script.Ending:
+def _execute(args: argparse.Namespace) -> BaseException | None:
     if args.module:
         return script.run_module(args.script, args.arguments)
     if args.code:
@@ -189,6 +197,8 @@ class _RecordedProgram:
         self._began_ns = time.time_ns()
         self._process = os.getpid()
         self._reporter = Reporter()
+        self._stderr = Descriptor(os.dup(_STDERR))
+        """Place of our messages, even if the program closes or replaces its stderr."""
         self._ending = False
         """True if the program has ended, so that the report follows."""
         self._asked_for: tuple[State, tuple[Path, ...]] | None = None
@@ -197,6 +207,10 @@ class _RecordedProgram:
         """Recorded steps whose lengths were printed."""
         self._printed: set[str] = set()
         """Sentences that are not repeated."""
+        self._collects = False
+        """True if Python collected garbage until the program ended, and has to do so again at the very end."""
+        # The program's exit handlers, which it registers later, run before this one.
+        atexit.register(self._collect_again)
         require_torch()
         if args.open:
             from overlapscope.dashboard.launch import require_packages
@@ -213,7 +227,7 @@ class _RecordedProgram:
         for name in ("execv", "execve"):
             around(os, name, self._exec)
         if not self._recording.rank:
-            self._reporter.start()
+            self._reporter.start(self._errors)
             self._ask(State.NONE)
         self._recording.begin_with_torch()
 
@@ -236,13 +250,21 @@ class _RecordedProgram:
         """Restore the names of earlier traces, since nothing was run."""
         self._former.put_back()
 
-    def report(self, *, died: bool) -> None:
-        """End the recording, and print messages and the report."""
+    def report(self, *, died: bool, brief: bool) -> None:
+        """End the recording, and print messages and the report.
+
+        Args:
+            died: Whether an exception ended the program.
+            brief: Whether to leave out the report.
+        """
         if self.in_forked_child:
             return
         with suppress(Exception):
             sys.stdout.flush()
         self._ending = True
+        # The order in which Python destroys the program's objects depends on collections of garbage.
+        self._collects = gc.isenabled()
+        gc.disable()
         recording = self._recording
         written = self._finish(died=died)
         self._tell_children()
@@ -250,17 +272,24 @@ class _RecordedProgram:
         if written and not recording.rank:
             if printed:
                 self._tell(f"`{shlex.join(['overlapscope', *self._analysis(shown=True)])}` shows the report again.")
-            else:
-                run_overlapscope(*self._analysis())
-            if self._args.open:
+            elif not brief:
+                run_overlapscope(*self._analysis(), errors=self._errors)
+            if self._args.open and not brief:
                 # Ctrl-C ends the dashboard; the program has ended already.
                 with suppress(KeyboardInterrupt):
                     run_overlapscope(
-                        "dashboard", str(recording.path if recording.rank is None else recording.job), *self._limit
+                        "dashboard",
+                        str(recording.path if recording.rank is None else recording.job),
+                        *self._limit,
+                        errors=self._errors,
                     )
             if recording.rank is not None:
                 job = shlex.quote(str(recording.shown(recording.job)))
                 self._tell(f"this is rank 0; `overlapscope analyze {job}` shows all ranks.")
+
+    def _collect_again(self) -> None:
+        if self._collects:
+            gc.enable()
 
     def _finish(self, *, died: bool = False) -> bool:
         """End the recording, print messages, and return whether there is a trace."""
@@ -413,10 +442,19 @@ class _RecordedProgram:
         sender = "overlapscope" if rank is None else f"overlapscope (rank {rank})"
         self._show(f"{sender}: {clean(sentence)}")
 
+    @property
+    def _errors(self) -> int | None:
+        """File descriptor of the stderr that the user gave us; None if the program has closed every one."""
+        number = self._stderr.number
+        return _STDERR if number is None and self._stderr.is_same_as(_STDERR) else number
+
     def _show(self, text: str) -> None:
-        # The program may have replaced or closed stderr.
+        errors, encoding = self._errors, getattr(sys.__stderr__, "encoding", None) or "utf-8"
         with suppress(Exception):
-            show(text, sys.__stderr__)
+            sys.stderr.flush()
+        if errors is not None:
+            with suppress(OSError):
+                os.write(errors, f"{text}\n".encode(encoding, "backslashreplace"))
 
 
 def _name(args: argparse.Namespace) -> str:

@@ -5,6 +5,9 @@ thread. Since torch 2.7, it can record all threads. But up to torch 2.13 at leas
 threads may be writing an op (pytorch PRs 187483 and 188172): with four busy threads, 2 of 600 stops ended the process.
 So the recording of ops is switched off first. The profiler stops once every thread was at rest, or has run for long
 enough to have finished writing an op.
+
+An op that is under way at the stop writes its end into the freed memory if another profiler of all threads runs by
+then. As long as a thread may be inside such an op, a profiler records one thread: the op doesn't write its end for it.
 """
 
 from __future__ import annotations
@@ -13,7 +16,7 @@ import ctypes
 import os
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 from typing import Any, NamedTuple
 
@@ -37,14 +40,38 @@ def possible() -> bool:
     return has_option and hasattr(torch._C._autograd, "_toggle_collection_dynamic")
 
 
-def settle() -> None:
-    """Stop recording ops, and wait until no thread is writing an op, so that a profiler of all threads may stop."""
+def switch_off() -> None:
+    """Have a profiler of all threads record no more ops. Those under way still get their end."""
     import torch
     from torch.profiler import ProfilerActivity
 
     autograd: Any = torch._C._autograd
     with quiet():
         autograd._toggle_collection_dynamic(False, {ProfilerActivity.CPU})
+
+
+WHY_NOT_AGAIN = (
+    "an op was under way when an earlier recording of all threads ended, and its end during another one would crash "
+    "the program"
+)
+_left: set[int] = set()
+"""System's numbers of threads that may be inside an op that a profiler of all threads has begun to record."""
+
+
+def leave(threads: Collection[int]) -> None:
+    """Note threads that were inside an op when a profiler of all threads stopped."""
+    _left.update(threads)
+
+
+def left_ops_are_over() -> bool:
+    """Return whether no such op can be under way any more, since its thread has ended."""
+    if os.path.isdir(_THREADS):
+        _left.intersection_update(map(int, os.listdir(_THREADS)))
+    return not _left
+
+
+def settle() -> None:
+    """Wait until no thread is writing an op, so that a profiler of all threads may stop after `switch_off`."""
     if not os.path.isdir(_THREADS):
         time.sleep(_BLIND_WAIT_S)
         return

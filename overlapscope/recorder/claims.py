@@ -9,15 +9,16 @@ from __future__ import annotations
 import fcntl
 import os
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from pathlib import Path
 
 from overlapscope.base import disk
+from overlapscope.base.descriptors import Descriptor
 
 _MOST_LOCKS = 16
 """Maximum number of locks, for a process that records into ever new files: the latest stay locked."""
 
-_locks: dict[Path, int] = {}
+_locks: dict[Path, Descriptor] = {}
 """File descriptor that holds the lock of each file of ours. The system closes them when the process ends."""
 
 
@@ -41,12 +42,13 @@ def put(new: Path, path: Path, *, since_ns: int | None = None) -> Path:
             path = path.with_name(f"{stem}.pid{os.getpid()}{dot}{suffix}")
             os.replace(new, path)
     except OSError:
-        os.close(lock)
+        lock.close()
         raise
-    _close(_locks.pop(path, None))
+    if path in _locks:
+        _locks.pop(path).close()
     _locks[path] = lock
     if len(_locks) > _MOST_LOCKS:
-        _close(_locks.pop(next(iter(_locks))))
+        _locks.pop(next(iter(_locks))).close()
     return path
 
 
@@ -99,11 +101,11 @@ def _open_file_belongs_to_another(existing: int, since_ns: int | None) -> bool:
     return not _lock(existing) or (since_ns is not None and os.fstat(existing).st_mtime_ns >= since_ns)
 
 
-def _locked(path: Path) -> int:
+def _locked(path: Path) -> Descriptor:
     """Return a file descriptor that keeps a file of ours locked, even if the file is renamed."""
     descriptor = os.open(path, os.O_RDWR)
     _lock(descriptor)
-    return descriptor
+    return Descriptor(descriptor)
 
 
 def _lock(descriptor: int) -> bool:
@@ -117,16 +119,10 @@ def _lock(descriptor: int) -> bool:
     return True
 
 
-def _close(descriptor: int | None) -> None:
-    if descriptor is not None:
-        with suppress(OSError):
-            os.close(descriptor)
-
-
 def _forget() -> None:
     """Release the locks in a forked child, which may outlive the process that owns them."""
     while _locks:
-        _close(_locks.popitem()[1])
+        _locks.popitem()[1].close()
 
 
 os.register_at_fork(after_in_child=_forget)

@@ -95,7 +95,8 @@ class Driver:
     def move_here(self, *, again: bool = False) -> bool:
         """Move the recorder to the calling thread.
 
-        It can move until it has recorded a step, or with `again`, if the steps turn out to be here.
+        It can move until it has recorded a step, or with `again`, if the steps turn out to be here. The steps so far
+        don't count then.
 
         Returns:
             Whether it belongs to the calling thread now.
@@ -110,7 +111,7 @@ class Driver:
         ):
             return False
         with self.working():
-            moved = recorder.start_over()
+            moved = recorder.move()
             if moved:
                 self._thread, self._moved = threading.get_ident(), threading.current_thread()
         return moved

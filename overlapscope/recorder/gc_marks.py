@@ -17,7 +17,7 @@ _GENERATIONS = 3
 
 
 class GcMarks:
-    """Marks between `start` and `stop`, on the thread that calls both."""
+    """Marks between `start` and `stop`, on the thread that called `start` last."""
 
     def __init__(self) -> None:
         import torch
@@ -28,10 +28,10 @@ class GcMarks:
         self._thread = 0
 
     def start(self) -> None:
-        """Begin to mark the collections of the calling thread, unless this has begun already."""
+        """Mark the collections of the calling thread."""
         if not self._thread:
-            self._thread = threading.get_ident()
             gc.callbacks.append(self._called)
+        self._thread = threading.get_ident()
 
     def stop(self) -> None:
         """Stop marking."""
@@ -39,11 +39,10 @@ class GcMarks:
             gc.callbacks.remove(self._called)
 
     def _called(self, phase: str, info: dict[str, int]) -> None:
-        if threading.get_ident() != self._thread:
-            return
-        if phase == "start":
+        if phase == "start" and threading.get_ident() == self._thread:
             self._open = self._markers[info["generation"]]
             self._open.__enter__()
-        elif self._open is not None:
+        elif phase == "stop" and self._open is not None:
+            # There is one collection at a time.
             self._open.__exit__(None, None, None)
             self._open = None

@@ -10,6 +10,8 @@ import gc
 import weakref
 from typing import Any
 
+from overlapscope.base.marks import STEP
+
 
 class OpenRanges:
     """Ranges that were open at the last `look` and still exist."""
@@ -28,7 +30,8 @@ class OpenRanges:
         self._ranges = [
             weakref.ref(range)
             for range in gc.get_objects()
-            if issubclass(type(range), record_function) and range.record is not None
+            # The steps that a session has marked end with it.
+            if issubclass(type(range), record_function) and range.record is not None and not range.name.startswith(STEP)
         ]
 
     @property

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from types import MethodType
 from typing import TYPE_CHECKING, Any
 
-from overlapscope.recorder.wrapping import Undo
+from overlapscope.recorder.wrapping import Undo, leave_no_frame
 
 if TYPE_CHECKING:
     from torch.optim import Optimizer
@@ -74,15 +74,23 @@ class OptimizerSteps:
             self._in_hook = False
 
     def _wrap(self, optimizer: Optimizer) -> None:
-        step, own_step = optimizer.step, vars(optimizer).get("step")
+        own_step: Any = vars(optimizer).get("step")
+        # A bound method would refer from the optimizer to itself, and keep it after the program has dropped it. A
+        # scheduler of learning rates leaves a function.
+        method: Any = getattr(optimizer.step, "__func__", None)
         calls = self._wrapped[optimizer] = _Calls()
         kept = weakref.ref(optimizer)
 
-        @functools.wraps(step)
-        def wrapped(optimizer: Optimizer, *args: Any, **options: Any) -> Any:
+        @functools.wraps(method or own_step)
+        def wrapped(_: Any, *args: Any, **options: Any) -> Any:
+            optimizer = kept()
+            assert optimizer is not None
             calls.under_way += 1
             try:
-                result = step(*args, **options)
+                result = own_step(*args, **options) if method is None else method(optimizer, *args, **options)
+            except BaseException as error:
+                leave_no_frame(error)
+                raise
             finally:
                 calls.under_way -= 1
                 seen, calls.seen = calls.seen, 0
@@ -92,7 +100,6 @@ class OptimizerSteps:
                 self._undo.close()
             return result
 
-        # The bound method refers to the optimizer, which the program may drop before this is undone.
         vars(wrapped)["own"] = own_step
         ours = weakref.ref(wrapped)
 
@@ -106,5 +113,5 @@ class OptimizerSteps:
                 optimizer.step = own_step  # type: ignore[method-assign]
 
         # Schedulers of learning rates wrap a method.
-        optimizer.step = MethodType(wrapped, optimizer)  # type: ignore[method-assign]
+        optimizer.step = MethodType(wrapped, weakref.proxy(optimizer))  # type: ignore[method-assign]
         self._undo.callback(undo)

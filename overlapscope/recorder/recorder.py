@@ -16,6 +16,7 @@ from overlapscope.base import clock
 from overlapscope.base.median import median_ns
 from overlapscope.base.words import duration
 from overlapscope.errors import RecordingFailed
+from overlapscope.recorder import all_threads
 from overlapscope.recorder.open_ranges import OpenRanges
 from overlapscope.recorder.options import Options
 from overlapscope.recorder.pace import becomes_faster, compilations
@@ -119,6 +120,8 @@ class WindowRecorder(RecorderState):
         self._why_now: list[str] = []
         """Sentences on why the next recording opens when it does."""
         self._ranges = OpenRanges()
+        self._moved = False
+        """True if another thread than the first marks the steps."""
         self._before: TimedSteps | None = None
         """Steps timed before the recording under way."""
         self._opens = options.wait
@@ -275,8 +278,8 @@ class WindowRecorder(RecorderState):
         """Time steps anew, since other events end them now."""
         self._timer.restart()
 
-    def start_over(self) -> bool:
-        """Throw away the recording under way, and start again with the next step, on any thread.
+    def move(self) -> bool:
+        """Continue on the calling thread, and count none of the steps so far, nor the one under way.
 
         Returns:
             False if only the thread that began may stop the profiler, or if nothing more is to be recorded.
@@ -285,9 +288,8 @@ class WindowRecorder(RecorderState):
         if not self.running or (take is not None and not take.all_threads):
             return False
         if take is not None:
-            self._stop()
-            self._takes.drop()
-            self._stage = Stage.PUT_OFF
+            take.move(self._steps)
+        self._moved = True
         return True
 
     def discard(self) -> None:
@@ -328,8 +330,8 @@ class WindowRecorder(RecorderState):
             self._end_unmarked()
         elif self._stage is Stage.REHEARSAL:
             with self._timer.pausing(self._steps):
-                self._ranges.look()
                 self._stop()
+                self._ranges.look()
                 has_gpu_times = take.has_gpu_times
                 if self._takes.unmarked is None or has_gpu_times or not self._takes.unmarked.has_gpu_times:
                     self._takes.write(take)
@@ -360,8 +362,8 @@ class WindowRecorder(RecorderState):
         when = "after its start-up" if self._takes.unmarked else "from its start on"
         take.notes.append(_UNMARKED.format(take.lasted_s, when))
         with self._timer.pausing(self._steps):
-            self._ranges.look()
             self._stop()
+            self._ranges.look()
             before, has_gpu_times = self._takes.unmarked, take.has_gpu_times
             lost = before is not None and before.has_gpu_times and not has_gpu_times
             if before is None or not (take.empty or lost):
@@ -380,6 +382,7 @@ class WindowRecorder(RecorderState):
         elif self._ranges.look_whether_new() and (self._steps > 1 or self._ranges.are_left):
             with self._timer.pausing(self._steps):
                 self._stop()
+                self._ranges.look()
             self._stage = Stage.BETWEEN
         else:
             self._takes.rehearsal, self._takes.recording = None, take
@@ -442,8 +445,12 @@ class WindowRecorder(RecorderState):
         return due and settled and self._profiler_may_start()
 
     def _profiler_may_start(self) -> bool:
-        """Return whether the profiler can start: no range of the last session is open, and no profiler runs."""
-        return self._ranges.are_left and not profiler_running()
+        """Return whether the profiler can start: no range of the last session is open, and no profiler runs.
+
+        A recorder that has moved may have to be ended on another thread, which only a session of all threads allows.
+        """
+        may_stop_elsewhere = not self._moved or all_threads.left_ops_are_over()
+        return self._ranges.are_left and may_stop_elsewhere and not profiler_running()
 
     def _open_recording(self) -> None:
         # The session waits for the devices as well, but only once the profiler runs.
@@ -475,9 +482,9 @@ class WindowRecorder(RecorderState):
         assert take is not None
         again = not take.wanted or len(self._takes.done) + 1 < self._options.repeat
         with self._timer.pausing(self._steps):
+            self._end()
             if again or self._clocks_on:
                 self._ranges.look()
-            self._end()
         if self._takes.failures:
             self._stage = Stage.DONE
         elif again:
@@ -506,6 +513,8 @@ class WindowRecorder(RecorderState):
             take.notes.append(_NO_GPU_TIMES)
         elif take is not takes.unmarked and (take is takes.rehearsal or not take.judged_ns):
             short = self._options.why_short(self._steps, len(take.judged_ns))
+            if self._moved and not all_threads.left_ops_are_over():
+                short = f"Later steps were not recorded: {all_threads.WHY_NOT_AGAIN}."
             # A recording at an earlier pace is complete.
             if short is not None and self._times_again == _TIMES_AGAIN:
                 take.notes.append(short)
@@ -528,7 +537,6 @@ class WindowRecorder(RecorderState):
             options,
             on_too_much=self._on_too_much,
             wanted=self._slow is None,
-            marks_gc=stage is Stage.RECORDING,
         )
         if options.stacks != self._options.stacks:
             take.notes.append(_NO_STACKS)

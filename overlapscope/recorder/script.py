@@ -33,22 +33,18 @@ _NOT_THE_PROGRAMS = frozenset(
 
 @dataclass(frozen=True, slots=True)
 class Ending:
-    """The way in which the program ended."""
+    """The way in which the process is to end."""
 
     exit_code: int
     interrupted: bool = False
-    """True if a KeyboardInterrupt ended it: Python then dies by SIGINT instead of exiting."""
-    died: bool = False
-    """True if an exception ended it."""
+    """True if a KeyboardInterrupt ended the program: Python then dies by SIGINT instead of exiting."""
 
 
-def run_script(path: str, arguments: Sequence[str]) -> Ending:
+def run_script(path: str, arguments: Sequence[str]) -> BaseException | None:
     """Run a file, a directory or zip file with a `__main__.py`, or a notebook, as `python PATH ARGUMENTS` does.
 
-    This prints the traceback of an exception that ends the program.
-
     Returns:
-        The way in which the program ended.
+        The exception that ended the program, for `last_words`; None if it ran to its end.
 
     Raises:
         UsageError: There is no such program; nothing has run then.
@@ -72,7 +68,7 @@ def run_script(path: str, arguments: Sequence[str]) -> Ending:
     return _run(lambda: _of_file(absolute, source))
 
 
-def run_text(text: str | bytes, name: str, arguments: Sequence[str]) -> Ending:
+def run_text(text: str | bytes, name: str, arguments: Sequence[str]) -> BaseException | None:
     """Run the text of a program, as `python -c TEXT` (`name` is `-c`) and `python -` do. See `run_script`."""
     sys.argv[:] = [name, *arguments]
     _look_first_in("")
@@ -88,7 +84,7 @@ def run_text(text: str | bytes, name: str, arguments: Sequence[str]) -> Ending:
     return _run(load)
 
 
-def run_module(name: str, arguments: Sequence[str]) -> Ending:
+def run_module(name: str, arguments: Sequence[str]) -> BaseException | None:
     """Run a module, or a package's `__main__`, as `python -m NAME ARGUMENTS` does.
 
     Packages around the module are imported even if the module turns out to be missing.
@@ -190,7 +186,7 @@ def leave_forked_child(exit_code: int) -> NoReturn:
     os._exit(exit_code & 0xFF)
 
 
-def _run(load: Callable[[], tuple[CodeType, ModuleType]]) -> Ending:
+def _run(load: Callable[[], tuple[CodeType, ModuleType]]) -> BaseException | None:
     try:
         code, module = load()
         module.__dict__["__builtins__"] = builtins
@@ -199,22 +195,27 @@ def _run(load: Callable[[], tuple[CodeType, ModuleType]]) -> Ending:
         # It stays there, since the program's threads and exit handlers outlive its last line.
         sys.modules["__main__"] = module
         exec(code, module.__dict__)
-        return Ending(0)
-    except UsageError as error:
-        # From `load`, it is ours, but the program may raise this error, too.
-        if _of_the_program(error.__traceback__) is None:
-            raise
-        died: BaseException = error
+        return None
     except BaseException as error:
+        traceback = _of_the_program(error.__traceback__)
+        # From `load`, it is ours, but the program may raise this error, too.
+        if isinstance(error, UsageError) and traceback is None:
+            raise
         # If a GPU tensor is freed while a frame is left, torch's trace of the GPU calls Python, and the exception is
         # lost (torch 2.11). The checks for data races need that trace.
-        died = SystemExit() if _stopped.is_set() and isinstance(error, SystemError) else error
-    # Outside of the `except`, so that it does not become the context of exceptions in hooks.
-    return _exited(died) if isinstance(died, SystemExit) else _died(died)
+        lost = _stopped.is_set() and isinstance(error, SystemError)
+        return SystemExit() if lost else error.with_traceback(traceback)
 
 
-def _died(error: BaseException) -> Ending:
-    """Print the traceback that Python prints, without the frames that led to the program."""
+def last_words(error: BaseException | None) -> Ending:
+    """Print what Python prints of the exception that ended the program, and return how the process is to end."""
+    if error is None:
+        return Ending(0)
+    if isinstance(error, SystemExit):
+        return _exited(error)
+    sys.last_type, sys.last_value, sys.last_traceback = type(error), error, error.__traceback__
+    if sys.version_info >= (3, 12):
+        sys.last_exc = error
     try:
         _call(sys.excepthook, error)
     except SystemExit as stop:
@@ -225,12 +226,11 @@ def _died(error: BaseException) -> Ending:
         _show("\nOriginal exception was:")
         _call(sys.__excepthook__, error)
     # Like Python, this excludes subclasses.
-    return Ending(1, interrupted=type(error) is KeyboardInterrupt, died=True)
+    return Ending(1, interrupted=type(error) is KeyboardInterrupt)
 
 
 def _call(hook: Callable[..., object], error: BaseException) -> None:
-    error = error.with_traceback(_of_the_program(error.__traceback__))
-    hook(type(error), error, error.__traceback__)
+    hook(type(error), error, _of_the_program(error.__traceback__))
 
 
 def _exited(stop: SystemExit) -> Ending:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import sys
 import threading
+import time
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext, suppress
@@ -35,9 +36,9 @@ class Session:
     """
 
     metadata: Metadata
-    """Valid after `stop`, as is `unfinished`."""
-    unfinished: str | None
-    """Name of the annotation that was open when it stopped."""
+    """Valid after `stop`."""
+    no_steps: list[str]
+    """Names of annotations that aren't steps: it stopped before their end, or moved to another thread."""
 
     def __init__(
         self,
@@ -46,7 +47,6 @@ class Session:
         *,
         on_too_much: Callable[[], None],
         wanted: bool = True,
-        marks_gc: bool = True,
     ) -> None:
         """Start the profiler.
 
@@ -55,8 +55,6 @@ class Session:
             options: Contents of the recording, and its limit of memory.
             on_too_much: Function that `MemoryGuard` calls.
             wanted: Whether to keep it.
-            marks_gc: Whether to mark runs of the garbage collector. Do not mark them in a session that another thread
-                may have to stop: after an op on the first thread, that can crash the process (torch 2.13).
 
         Raises:
             RecordingFailed: It does not start.
@@ -70,9 +68,8 @@ class Session:
         self._stopped = False
         self.notes: list[str] = []
         self._options = options
-        self._marks_gc = marks_gc and not options.light
         # A profiler of all threads records no memory (pytorch issue 192290, torch 2.13).
-        self.all_threads = all_threads.possible() and not options.memory
+        self.all_threads = all_threads.possible() and all_threads.left_ops_are_over() and not options.memory
         """True if the ops of all threads are recorded, and any thread may stop it."""
         self._origin = origin()
         self._profiler: Any
@@ -86,6 +83,9 @@ class Session:
         """Time at which the present step began, in nanoseconds of `base.clock`."""
         self._annotation: Any = None
         """Open `record_function` of the present step."""
+        self.no_steps = []
+        self._left: list[Any] = []
+        """Annotations of threads that it has moved away from. They stay open in the trace."""
 
     def _started(self) -> Any:
         """Return a profiler that runs.
@@ -112,7 +112,7 @@ class Session:
             ),
         )
         self._event_notes = EventNotes(as_annotations=options.light)
-        self._gc_marks = GcMarks() if self._marks_gc else None
+        self._gc_marks = None if options.light else GcMarks()
         with warnings.catch_warnings(), _quiet_kineto():
             # torch 2.11 gives this warning for every recording.
             warnings.filterwarnings("ignore", message=".*Profiler clears events")
@@ -172,10 +172,20 @@ class Session:
 
             self._annotation = record_function(f"{STEP}{step}")
             self._annotation.__enter__()
-        # Not before: a profiler of all threads that another thread stops crashes the program later if it has marks
-        # (torch 2.13, cause unknown), and a recording moves to another thread only before its first step.
         if self._gc_marks is not None:
             self._gc_marks.start()
+
+    def move(self, step: int) -> None:
+        """Continue on the calling thread after the step under way, and count neither it nor the steps before it.
+
+        The session must record all threads. It isn't stopped and started again: ranges that are open now, such as that
+        of an optimizer whose step ends, would be left under the next session (`open_ranges`).
+        """
+        self.no_steps += [f"{STEP}{number}" for number in range(self.window.first, step + 1)]
+        self._left += filter(None, [self._annotation])
+        self._annotation = None
+        self.judged_ns.clear()
+        self.window = self.window.begun(step + 1)
 
     def end_step(self, finished: int) -> None:
         """End the present step, after which `finished` steps are finished."""
@@ -187,6 +197,11 @@ class Session:
         annotation, self._annotation = self._annotation, None
         if annotation is not None:
             annotation.__exit__(None, None, None)
+
+    def _close_left(self) -> None:
+        """Close the annotations of other threads, which is possible here once the profiler is off."""
+        while self._left:
+            self._left.pop().__exit__(None, None, None)
 
     def abandon(self) -> None:
         """Stop the memory guard and the marks of a session that is abandoned while its profiler continues."""
@@ -215,7 +230,8 @@ class Session:
         source = step_source if finished > self.window.first else None
         warm_up, plain = self.window.warm_up_steps(finished), PlainSteps(before=before)
         self.metadata = Metadata(warm_up, plain, self._origin, source, thread_names())
-        self.unfinished = None if self._annotation is None else self._annotation.name
+        if self._annotation is not None:
+            self.no_steps.append(self._annotation.name)
         try:
             self._stop_profiler()
             self._stopped = True
@@ -227,11 +243,14 @@ class Session:
             ) from error
         finally:
             self._close_annotation()
+            self._close_left()
 
     def _stop_profiler(self) -> None:
         undisturbed()
         self._event_notes.stop()
         self.forget_marks()
+        if self.all_threads:
+            all_threads.switch_off()
         # Kineto takes metadata only while it runs.
         self._profiler.add_metadata_json(METADATA, self.metadata.json())
         # The profiler would wait for the device. This initializes CUDA in a program that does not use it. After a
@@ -242,10 +261,21 @@ class Session:
             self._profiler.profiler.use_device = None
         if self.all_threads:
             all_threads.settle()
+        stops_ns = time.time_ns()
         # torch warns about ranges that are still open, such as that of an optimizer's step.
         with detached(), all_threads.quiet():
             self._profiler.stop_trace()
         _running.discard(self)
+        if self.all_threads:
+            # torch has an op that is still under way end with the recording.
+            all_threads.leave(
+                {
+                    event.device_resource_id()
+                    for event in self._events()
+                    # Frames of Python have no correlation. Open ranges are found by `open_ranges`.
+                    if event.end_ns() >= stops_ns and event.correlation_id() and not event.is_user_annotation()
+                }
+            )
 
     def _note_on_other_threads(self) -> str | None:
         """Return a sentence on other threads of the program whose ops are not recorded; None without such threads."""
@@ -254,6 +284,8 @@ class Session:
         others = any(not thread.daemon and thread is not threading.current_thread() for thread in threading.enumerate())
         if self.all_threads or self._options.light or not others:
             return None
+        if all_threads.possible() and not self._options.memory:
+            return f"The ops of other threads are not in the trace: {all_threads.WHY_NOT_AGAIN}."
         which = "with --memory" if all_threads.possible() else torch.__version__
         return (
             f"The ops of other threads are not in the trace: torch {which} records only one thread and those of "

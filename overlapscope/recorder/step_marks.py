@@ -30,6 +30,8 @@ class StepMarks:
         self._driver, self._step, self._by, self._whole_program = driver, step, by, whole_program
         self._marker: Marker | None = None
         """The highest marker so far."""
+        self._steps_are_elsewhere = False
+        """True if another thread makes the steps than was thought, and the recorder was too busy to move there."""
         self.elsewhere = False
         """True if another thread marked a step, which does not count."""
         self.automatic = AutomaticSteps(
@@ -47,7 +49,9 @@ class StepMarks:
         if (self._marker or 0) > marker or (user_chose_automatic and marker > Marker.AUTOMATIC):
             return
         may_move = marker is Marker.AUTOMATIC or self._whole_program
-        if not self._driver.on_this_thread and not (may_move and self._driver.move_here()):
+        if not self._driver.on_this_thread and not (
+            may_move and self._driver.move_here(again=self._steps_are_elsewhere)
+        ):
             self.elsewhere = True
             return
         before, self._marker = self._marker, marker
@@ -61,5 +65,5 @@ class StepMarks:
     def _automatic_changed(self) -> None:
         if self._driver.recorder is not None:
             self._driver.recorder.steps_changed()
-            if not self._driver.on_this_thread:
-                self._driver.move_here(again=True)
+            on_this_thread = self._driver.on_this_thread or self._driver.move_here(again=True)
+            self._steps_are_elsewhere = not on_this_thread

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import ast
+import inspect
 import sys
+import warnings
 from collections.abc import Callable, Collection
 from contextlib import ExitStack
 from pathlib import PurePath
@@ -144,15 +147,8 @@ def _size(module: Any) -> int:
 
 # -- calls of modules ------------------------------------------------------------------------------------
 
-_CALL = """
-def _wrapped_call_impl(self, *args, **kwargs):
-    if not torch.compiler.is_compiling(): "noted"(self)
-    if self._compiled_call_impl is not None:
-        return self._compiled_call_impl(*args, **kwargs)
-    else:
-        return self._call_impl(*args, **kwargs)
-"""
-"""torch's code for the call of a module, after our line."""
+_NOTED = "if not torch.compiler.is_compiling(): 'noted'(self)"
+"""Our line in torch's code for the call of a module."""
 
 
 _listeners: list[Callable[[Any], None]] = []
@@ -185,7 +181,7 @@ def _note_calls(called: Callable[[Any], None]) -> Undo:
 
     The code of `Module.__call__` is replaced, and the function stays. As long as that is the same, torch.compile traces
     and guards `forward` alone. If there were hooks for all modules, it would compile again when they are removed.
-    If torch's code is not the expected one, no call is seen.
+    If the file of torch's code is missing or another, no call is seen.
 
     Returns:
         A function that restores torch's code.
@@ -209,9 +205,15 @@ def _note_calls(called: Callable[[Any], None]) -> Undo:
             frame = frame.f_back
         called(module)
 
-    unchanged, ours = _call_code(theirs, None), _call_code(theirs, noted)
-    if (unchanged.co_code, unchanged.co_names) != (theirs.co_code, theirs.co_names):
+    unchanged = _compiled(theirs, [])
+    if unchanged is None or (unchanged.co_code, unchanged.co_names) != (theirs.co_code, theirs.co_names):
         return lambda: None
+    with warnings.catch_warnings():
+        # A string cannot be called.
+        warnings.simplefilter("ignore", SyntaxWarning)
+        ours = _compiled(theirs, ast.parse(_NOTED).body)
+    assert ours is not None
+    ours = ours.replace(co_consts=tuple(noted if constant == "noted" else constant for constant in ours.co_consts))
     function.__code__ = ours
 
     def undo() -> None:
@@ -221,17 +223,25 @@ def _note_calls(called: Callable[[Any], None]) -> Undo:
     return undo
 
 
-def _call_code(theirs: CodeType, noted: Callable[[Any], None] | None) -> CodeType:
-    import warnings
+def _compiled(theirs: CodeType, first: list[ast.stmt]) -> CodeType | None:
+    """Compile the source of a method's code, with further statements before its own.
 
-    lines = _CALL.splitlines(keepends=True)
-    with warnings.catch_warnings():
-        # A string cannot be called.
-        warnings.simplefilter("ignore", SyntaxWarning)
-        module = compile("".join(line for line in lines if noted or "noted" not in line), theirs.co_filename, "exec")
-    code = next(constant for constant in module.co_consts if isinstance(constant, CodeType))
-    return code.replace(
-        co_consts=tuple(noted if constant == "noted" else constant for constant in code.co_consts),
-        co_firstlineno=theirs.co_firstlineno,
-        co_qualname=theirs.co_qualname,
-    )
+    The lines and columns stay those of the source, so that they are right in tracebacks.
+
+    Returns:
+        The code; None if its source is missing.
+    """
+    try:
+        # A method's lines are indented.
+        module = ast.parse(f"class _:\n{inspect.getsource(theirs)}")
+    except (OSError, SyntaxError):
+        return None
+    method: Any = next(node for node in ast.walk(module) if isinstance(node, ast.FunctionDef))
+    for statement in first:
+        for node in ast.walk(statement):
+            ast.copy_location(node, method)
+    method.body[:0] = first
+    ast.increment_lineno(module, theirs.co_firstlineno - method.lineno)
+    body = next(code for code in compile(module, theirs.co_filename, "exec").co_consts if isinstance(code, CodeType))
+    code = next(constant for constant in body.co_consts if isinstance(constant, CodeType))
+    return code.replace(co_qualname=theirs.co_qualname)

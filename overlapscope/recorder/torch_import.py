@@ -14,6 +14,7 @@ from types import ModuleType
 from typing import TYPE_CHECKING
 
 from overlapscope.errors import MissingPackage
+from overlapscope.recorder.wrapping import leave_no_frame
 
 if TYPE_CHECKING:
     from importlib.abc import Loader
@@ -66,7 +67,11 @@ class _Watch:
         def load_and_report(module: ModuleType) -> None:
             # Another watch may stand before this one.
             vars(loader).pop("exec_module", None)
-            load(module)
+            try:
+                load(module)
+            except BaseException as error:
+                leave_no_frame(error)
+                raise
             if self in sys.meta_path:
                 sys.meta_path.remove(self)
                 self._callback()

@@ -8,7 +8,7 @@ import mmap
 import os
 import shutil
 import zlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -51,7 +51,7 @@ class Written:
 
 
 def write(
-    export: Callable[[str], object], path: Path, *, unfinished: str | None = None, since_ns: int | None = None
+    export: Callable[[str], object], path: Path, *, no_steps: Collection[str] = (), since_ns: int | None = None
 ) -> Written:
     """Write a trace.
 
@@ -59,8 +59,8 @@ def write(
         export: Function that writes the trace to a .json file of the given name.
         path: File to write, compressed if it ends in `.gz`. If it belongs to another process, the trace is written
             beside it (`claims.put`).
-        unfinished: Name of an annotation that was open when the profiler stopped. It is removed from the trace, since
-            Kineto writes it as if it had ended there.
+        no_steps: Names of annotations to remove from the trace. One that was open when the profiler stopped is among
+            them, since Kineto writes it as if it had ended there.
         since_ns: Time after which other processes may have written `path` (`claims.put`).
 
     Returns:
@@ -77,8 +77,8 @@ def write(
             plain = Path(directory) / "trace.json"
             export(str(plain))
             _check_whole(plain)
-            if unfinished is not None:
-                _blank_out(plain, unfinished)
+            for name in no_steps:
+                _blank_out(plain, name)
             if path.name.endswith(".gz"):
                 return Written.now(claims.put(_packed(plain), path, since_ns=since_ns))
             return Written.now(claims.put(plain, path, since_ns=since_ns))
@@ -239,7 +239,7 @@ class TraceFiles:
             path = window_path(path, number)
             with suppress(OSError):
                 path.parent.mkdir(exist_ok=True)  # a rank's
-        written = write(session.export, path, unfinished=session.unfinished, since_ns=self._since_ns)
+        written = write(session.export, path, no_steps=session.no_steps, since_ns=self._since_ns)
         self._files[number] = _WindowFile(written, session.metadata)
         if written.path != path:
             self.notes = [f"{path}: belongs to another process, so this trace is {written.path.name}."]

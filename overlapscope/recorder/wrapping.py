@@ -22,7 +22,11 @@ def around(owner: Any, name: str, call: Callable[..., Any]) -> Undo:
 
     @functools.wraps(function)
     def wrapped(*args: Any, **options: Any) -> Any:
-        return call(function, *args, **options)
+        try:
+            return call(function, *args, **options)
+        except BaseException as error:
+            leave_no_frame(error)
+            raise
 
     if isinstance(owner, ModuleType):
         # Functions of Python, such as `os._exit`, name the module that defines them.
@@ -38,6 +42,14 @@ def around(owner: Any, name: str, call: Callable[..., Any]) -> Undo:
 
     setattr(owner, name, wrapped)
     return undo
+
+
+def leave_no_frame(error: BaseException) -> None:
+    """Take our frames off the outer end of a traceback, before `raise` lets the exception go on to the program."""
+    traceback = error.__traceback__
+    while traceback is not None and traceback.tb_frame.f_globals.get("__name__", "").startswith("overlapscope."):
+        traceback = traceback.tb_next
+    error.__traceback__ = traceback
 
 
 def before(owner: Any, name: str, call: Callable[..., None]) -> Undo:

@@ -210,6 +210,7 @@ class TestThreads:
         thread.start()
         while done < 10:
             time.sleep(0.001)
+        all_threads.switch_off()
         all_threads.settle()
         settled = done
         while done < settled + 100:

@@ -96,7 +96,7 @@ def test_a_program_that_dies_leaves_its_trace_and_its_traceback(tmp_path: Path) 
     run = forked.run([*FORKED, "--memory", "train.py"], tmp_path)
     assert run.returncode == 1
     python = forked.run(["train.py"], tmp_path)
-    assert messages(run)[1 : 1 + len(python.stderr.splitlines())] == python.stderr.splitlines()
+    assert messages(run)[-len(python.stderr.splitlines()) :] == python.stderr.splitlines()
     assert ours(run) == [
         wrote("train.trace.json.gz"),
         SHORT.format(2).replace("its first steps were recorded instead", AS_IT_IS),
@@ -223,7 +223,7 @@ def test_the_analysis_is_that_of_analyze_and_goes_to_stderr(tmp_path: Path) -> N
     trace = Path("traces/pipeline_1stream.json.gz").absolute()
     code = (
         "import sys\nfrom overlapscope.base.child import run_overlapscope\n"
-        "run_overlapscope('analyze', sys.argv[1], '--max-size', str(10**9))"
+        "run_overlapscope('analyze', sys.argv[1], '--max-size', str(10**9), errors=2)"
     )
     write(tmp_path / "rich.py", "1 / 0")
     done = execute([sys.executable, "-P", "-c", code, str(trace)], tmp_path)
