@@ -210,7 +210,7 @@ class _RecordedProgram:
         self._collects = False
         """True if Python collected garbage until the program ended, and has to do so again at the very end."""
         # The program's exit handlers, which it registers later, run before this one.
-        atexit.register(self._collect_again)
+        atexit.register(self._collect_last)
         require_torch()
         if args.open:
             from overlapscope.dashboard.launch import require_packages
@@ -287,9 +287,10 @@ class _RecordedProgram:
                 job = shlex.quote(str(recording.shown(recording.job)))
                 self._tell(f"this is rank 0; `overlapscope analyze {job}` shows all ranks.")
 
-    def _collect_again(self) -> None:
+    def _collect_last(self) -> None:
+        # If collections were allowed again, Python would make one of the youngest objects before its last of all.
         if self._collects:
-            gc.enable()
+            gc.collect()
 
     def _finish(self, *, died: bool = False) -> bool:
         """End the recording, print messages, and return whether there is a trace."""

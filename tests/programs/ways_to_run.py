@@ -154,6 +154,17 @@ _TEARDOWN = {
         for _ in range(3): optimizer.step()
         del optimizer; print("after")
     """,
+    "globals of two ages": """
+        class Thing:
+            def __del__(self): print("del")
+        def numbers():
+            try: yield 1
+            finally: print("closed")
+        iterator = numbers(); next(iterator)
+        kept = [set() for _ in range(1000)]
+        thing = Thing()
+        torch.ones(2) + 1
+    """,
     "closed descriptors": "train(5); os.closerange(3, 200); print('bye')",
     "all descriptors closed": "train(5); os.closerange(0, 4096)",
     "numbers of descriptors": "train(); print(os.open(os.devnull, os.O_RDONLY), os.open(os.devnull, os.O_RDONLY))",
