@@ -11,8 +11,9 @@ from overlapscope.base.descriptors import Descriptor
 def test_a_descriptor_frees_its_number_for_the_program(tmp_path: Path) -> None:
     number = os.open(tmp_path / "ours", os.O_CREAT | os.O_WRONLY)
     ours = Descriptor(number)
-    assert ours.number is not None and ours.number > number
-    os.write(ours.number, b"text")
+    moved = ours.number
+    assert moved is not None and moved > number
+    os.write(moved, b"text")
     ours.close()
     assert ours.number is None and (tmp_path / "ours").read_bytes() == b"text"
 
