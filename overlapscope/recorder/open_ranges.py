@@ -31,7 +31,9 @@ class OpenRanges:
             weakref.ref(range)
             for range in gc.get_objects()
             # The steps that a session has marked end with it.
-            if issubclass(type(range), record_function) and range.record is not None and not range.name.startswith(STEP)
+            if issubclass(type(range), record_function)
+            and getattr(range, "record", None) is not None
+            and not range.name.startswith(STEP)
         ]
 
     @property

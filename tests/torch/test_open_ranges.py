@@ -1,0 +1,21 @@
+"""Ranges of the program that are open between two sessions of the profiler."""
+
+from __future__ import annotations
+
+import pytest
+
+pytest.importorskip("torch", reason="looks for ranges of torch")
+
+from torch.profiler import record_function
+
+from overlapscope.recorder.open_ranges import OpenRanges
+
+
+def test_a_range_that_another_thread_is_making_is_not_open() -> None:
+    half_made = record_function.__new__(record_function)
+    ranges = OpenRanges()
+    with record_function("open"):
+        ranges.look()
+        assert not ranges.are_left
+    ranges.look()
+    assert ranges.are_left and half_made is not None
