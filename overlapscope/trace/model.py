@@ -433,8 +433,8 @@ class Trace(Struct, frozen=True, eq=False, weakref=True):
     @property
     def devices(self) -> tuple[int, ...]:
         """Return the devices that did anything, in ascending order."""
-        # Ordinals are small, and -1 is one of them.
-        return tuple((np.flatnonzero(np.bincount(self.gpu_ops.device + 1)) - 1).tolist())
+        ordered = np.sort(self.gpu_ops.device).astype(np.int64)
+        return tuple(ordered[np.diff(ordered, prepend=-2) > 0].tolist())
 
     def select(
         self,
