@@ -513,7 +513,7 @@ def large(tmp_path: Path) -> Path:
     """Return a real trace, with enough white space to be large enough for the cache."""
     path = tmp_path / "large.json.gz"
     content = gzip.decompress(SMALL.read_bytes())
-    path.write_bytes(gzip.compress(b"{" + b" " * (16 << 20) + content.removeprefix(b"{"), 1))
+    path.write_bytes(gzip.compress(b"{" + b" " * (16 << 20) + content.removeprefix(b"{"), 0))
     return path
 
 
