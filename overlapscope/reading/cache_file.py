@@ -11,9 +11,10 @@ import struct
 import zlib
 from collections.abc import Iterator
 from functools import cache
+from io import FileIO
 from itertools import pairwise
 from pathlib import Path
-from typing import Any, BinaryIO, get_type_hints
+from typing import Any, get_type_hints
 
 import msgspec
 import numpy as np
@@ -89,11 +90,11 @@ def read(path: Path, key: str) -> Trace:
         index_end = file.seek(0, 2) - _END.size
         if index_end < 0:
             raise BrokenFile("too short")
-        index_bytes, index_checksum, magic = _END.unpack(_part(file, index_end, _END.size))
+        index_bytes, index_checksum, magic = _END.unpack(_part(file, index_end, _END.size).data)
         index_begin = index_end - index_bytes
         if magic != _MAGIC or index_begin < 0:
             raise BrokenFile("no file of this kind, or not all of it")
-        written = _part(file, index_begin, index_bytes)
+        written = _part(file, index_begin, index_bytes).data
         if zlib.crc32(written) != index_checksum:
             raise BrokenFile("its index is not as it was written")
         try:
@@ -107,7 +108,7 @@ def read(path: Path, key: str) -> Trace:
             raise BrokenFile(str(error)) from error
 
 
-def _part(file: BinaryIO, begin: int, count: int) -> NDArray[np.uint8]:
+def _part(file: FileIO, begin: int, count: int) -> NDArray[np.uint8]:
     """Return a part of the content in private memory.
 
     If the file were mapped and another machine removed it from a network folder, this process would crash. Its content

@@ -626,7 +626,7 @@ def test_a_file_without_an_event_is_not_read_to_its_end(
     tmp_path: Path, empty: bytes, tail: bytes, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path = packed(tmp_path, (b"[", 1), (empty, 3_000_000), (tail, 1))
-    taken = []
+    taken: list[int] = []
 
     def counted(file: SourceFile) -> Iterator[bytes]:
         for block in blocks(file):
