@@ -30,7 +30,7 @@ event is some 300 bytes of text. So a file takes a tenth of its size in memory, 
 _MOST_TIMES = 100
 """Maximum unpacked size of a packed file, as a multiple of its size, unless the user chose a limit. The times and
 numbers of a recording's events differ, so packing makes it 50 times smaller at most."""
-_UNSUSPICIOUS_BYTES = 16 << 20
+_UNSUSPICIOUS_BYTES = 1 << 20
 """Unpacked size that any packed file may have."""
 
 

@@ -613,10 +613,10 @@ def test_without_a_limit_of_the_users_no_file_is_unpacked_to_more_than_a_recordi
     path = packed(tmp_path, (b"[", 1), (event, 2_000_000 // len(event) * 10), (b"{}]", 1))
     file = SourceFile(path)
     with pytest.raises(
-        UnreadableTrace, match=r"holds more than 16.8 MB when unpacked, \d+ times its packed size; raise"
+        UnreadableTrace, match=r"holds more than [\d.]+ MB when unpacked, \d+ times its packed size; raise"
     ):
         deque(file, maxlen=0)
-    assert file.unpacked_bytes < 20 << 20
+    assert file.unpacked_bytes <= 100 * path.stat().st_size + files.BLOCK_BYTES
     assert len(load(path, limit_bytes=1 << 30).gpu_ops) > 1
 
 
