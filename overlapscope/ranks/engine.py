@@ -78,8 +78,8 @@ def each(
     """Reduce the trace at each location.
 
     Closing the generator, as an interrupt does, ends all processes that it started. A single file and tiny files are
-    read in this process. A file that can't be read is an outcome, and so is a file that kills its workers again when nothing else is
-    being read.
+    read in this process. A file that can't be read is an outcome, and so is a file that kills its workers again when
+    nothing else is being read.
 
     Args:
         reduction: Function that reduces a trace to the data to send back.
