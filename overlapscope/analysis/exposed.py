@@ -152,9 +152,9 @@ def _on_compute_stream(recording: DeviceRecording, pairs: _Pairs) -> Bool:
         if stream in LEGACY_STREAMS:
             on_legacy[mine] = _orders_all(recording, stream)
         kernels = rows[ops.kind[rows] == Kind.COMPUTE]
-        if not len(kernels):
-            continue
         computes = union(ops.start_ns[kernels], ops.end_ns[kernels])
+        if not len(computes.starts):
+            continue
         first, last = np.searchsorted(bounds, (computes.starts[0], computes.ends[-1])).tolist()
         here = slice(max(first - 1, 0), min(last, periods))
         for intervals, of_pair, most in (
