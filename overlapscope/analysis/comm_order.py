@@ -37,7 +37,7 @@ _ALWAYS = np.iinfo(np.int64).min
 class ComputeStreams(Struct, frozen=True, eq=False):
     """Compute that can hide communication: that of streams with at least half as much compute as any other.
 
-    Of a program that makes a stream for each kernel, these are the busiest streams.
+    A program may make a stream for each kernel; then these are the busiest streams.
     """
 
     streams: tuple[I64, ...]

@@ -108,7 +108,7 @@ def processes(path: Path, place: Path, limit_bytes: int) -> I32:
 
 @lru_cache(1)
 def _processes(place: Path, limit_bytes: int, _state: tuple[int, ...]) -> I32 | str:
-    """Return the process of each event, or a description of the processes whose GPU ops can't be told apart."""
+    """Return the process of each event, or a description of processes whose GPU ops can't be distinguished."""
     events = _read(SourceFile(place, limit_bytes=limit_bytes))
     ops = events.of(frozenset({EventTable.GPU}))
     launched = events.correlation[ops]

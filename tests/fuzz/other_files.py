@@ -223,7 +223,7 @@ def other_keys(rng: random.Random, path: Path) -> None:
 
 
 def cached_case(rng: random.Random) -> tuple[OriginalTrace, bytes, list[str]]:
-    """Return a whole trace. What happens to its entry in the cache is up to the oracle."""
+    """Return a whole trace. The oracle spoils its entry in the cache."""
     origin = rng.choice(few())
     return origin, origin.text, ["cached"]
 
