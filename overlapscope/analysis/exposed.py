@@ -21,7 +21,7 @@ from overlapscope.analysis.event_waits import EXACT, SURE_HANDOVER_NS, handover_
 from overlapscope.analysis.pieces import ExposedCopies
 from overlapscope.analysis.timeline import Timeline
 from overlapscope.base.columns import Columns, pick
-from overlapscope.base.grouping import distinct, rows_by
+from overlapscope.base.grouping import rows_by
 from overlapscope.base.intervals import I64, Bool, Index, covered, intersect, subtract, total, union
 from overlapscope.catalog.causes import COPY_RANK as RANK
 from overlapscope.catalog.causes import CopyCause
