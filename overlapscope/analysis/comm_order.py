@@ -28,12 +28,17 @@ from overlapscope.catalog.causes import CommCause
 from overlapscope.trace.model import I8, GpuOps, Kind
 
 _LONGEST_CHAIN = 16
+_MOST_STREAMS = 64
+"""Maximum streams of compute to follow, because each takes time and memory in proportion to all ops."""
 
 _ALWAYS = np.iinfo(np.int64).min
 
 
 class ComputeStreams(Struct, frozen=True, eq=False):
-    """Compute that can hide communication: that of streams with at least half as much compute as any other."""
+    """Compute that can hide communication: that of streams with at least half as much compute as any other.
+
+    A program may make a stream for each kernel; then these are the busiest streams.
+    """
 
     streams: tuple[I64, ...]
     """Rows of `Timeline.ops` of each such stream."""
@@ -63,7 +68,7 @@ class CommOps(Columns, frozen=True):
     """Row of `Timeline.ops` of the first compute that waits for it; -1 if none does."""
 
 
-@kept()
+@kept(most=_MOST_STREAMS)
 def awaited(recording: DeviceRecording, stream: int) -> I64:
     """Return how many of a stream's ops must have ended before each op begins, by streams and event waits."""
     ops, edges = recording.timeline.ops, recording.edges
@@ -92,8 +97,8 @@ def find_compute(ops: GpuOps) -> ComputeStreams:
     computes = (ops.kind == Kind.COMPUTE) & (ops.end_ns > ops.start_ns)
     rows_of = {stream: rows[computes[rows]] for stream, rows in rows_by(ops.stream)}
     ns = {stream: total(union(ops.start_ns[rows], ops.end_ns[rows])) for stream, rows in rows_of.items()}
-    most = max(ns.values())
-    streams = tuple(rows for stream, rows in rows_of.items() if ns[stream] and 2 * ns[stream] >= most)
+    busiest = sorted(ns, key=ns.__getitem__, reverse=True)[:_MOST_STREAMS]
+    streams = tuple(rows_of[stream] for stream in sorted(busiest) if ns[stream] and 2 * ns[stream] >= ns[busiest[0]])
     is_work = np.zeros(len(ops), np.bool_)
     for rows in streams:
         is_work[rows] = True

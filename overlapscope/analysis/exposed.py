@@ -21,7 +21,7 @@ from overlapscope.analysis.event_waits import EXACT, SURE_HANDOVER_NS, handover_
 from overlapscope.analysis.pieces import ExposedCopies
 from overlapscope.analysis.timeline import Timeline
 from overlapscope.base.columns import Columns, pick
-from overlapscope.base.grouping import distinct, rows_by
+from overlapscope.base.grouping import rows_by
 from overlapscope.base.intervals import I64, Bool, Index, covered, intersect, subtract, total, union
 from overlapscope.catalog.causes import COPY_RANK as RANK
 from overlapscope.catalog.causes import CopyCause
@@ -141,21 +141,33 @@ def _on_compute_stream(recording: DeviceRecording, pairs: _Pairs) -> Bool:
         Mask of the pairs.
     """
     timeline, bounds = recording.timeline, recording.bounds
-    ops, streams = timeline.ops, distinct(timeline.ops.stream)
-    alone_ns, compute_ns = np.zeros((2, len(streams), len(bounds)), np.int64)
-    on_legacy = np.zeros(len(streams), np.bool_)
-    for number, (stream, rows) in enumerate(rows_by(ops.stream)):
+    ops, periods = timeline.ops, len(bounds) - 1
+    # For each pair, the compute on the copy's stream in its period; for each period, that of the stream with the most.
+    alone_ns, compute_ns = np.zeros((2, len(pairs)), np.int64)
+    most_alone_ns, most_compute_ns = np.zeros((2, len(bounds)), np.int64)
+    on_legacy = np.zeros(len(pairs), np.bool_)
+    pairs_of = dict(rows_by(ops.stream[pairs.copy]))
+    for stream, rows in rows_by(ops.stream):
+        mine = pairs_of.get(stream, np.empty(0, np.int64))
         if stream in LEGACY_STREAMS:
-            on_legacy[number] = _orders_all(recording, stream)
+            on_legacy[mine] = _orders_all(recording, stream)
         kernels = rows[ops.kind[rows] == Kind.COMPUTE]
         computes = union(ops.start_ns[kernels], ops.end_ns[kernels])
-        compute_ns[number, :-1] = covered(computes, bounds[:-1], bounds[1:])
-        alone_ns[number, :-1] = covered(subtract(computes, timeline.copy), bounds[:-1], bounds[1:])
-    row = np.searchsorted(streams, ops.stream[pairs.copy])
-    alone, most = alone_ns[row, pairs.period], alone_ns.max(axis=0, initial=0)[pairs.period]
+        if not len(computes.starts):
+            continue
+        first, last = np.searchsorted(bounds, (computes.starts[0], computes.ends[-1])).tolist()
+        here = slice(max(first - 1, 0), min(last, periods))
+        for intervals, of_pair, most in (
+            (subtract(computes, timeline.copy), alone_ns, most_alone_ns),
+            (computes, compute_ns, most_compute_ns),
+        ):
+            in_period = covered(intervals, bounds[:-1][here], bounds[1:][here])
+            most[here] = np.maximum(most[here], in_period)
+            of_pair[mine] = pick(in_period, pairs.period[mine] - here.start, 0)
+    alone, most = alone_ns, most_alone_ns[pairs.period]
     ordered: Bool = (alone > 0) & (2 * alone >= most)
-    ordered &= 2 * compute_ns[row, pairs.period] >= compute_ns.max(axis=0, initial=0)[pairs.period]
-    ordered |= on_legacy[row] & (most > 0)
+    ordered &= 2 * compute_ns >= most_compute_ns[pairs.period]
+    ordered |= on_legacy & (most > 0)
     return ordered
 
 

@@ -10,20 +10,21 @@ _EVERY: Final = 10_000
 """Number of SQLite's virtual machine instructions between two checks of the limit."""
 _LEAST: Final = 1_000_000
 _PER_BYTE: Final = 32
-"""Maximum instructions of a statement per byte of the file. Statements on histories and reports of Nsight Systems need
-up to 0.2."""
+"""Maximum instructions per byte of the file. A statement on a history needs up to 0.2, and so do all statements that
+read a report of Nsight Systems."""
 
 
 class BoundedConnection(sqlite3.Connection):
-    """Connection that interrupts statements which take more instructions than the file's size explains.
+    """Connection that interrupts work which takes more instructions than the file's size explains.
 
     The limit holds once `bound` was called. SQLite follows pages that refer to the same page again and again, and views
     without an end.
     """
 
-    def bound(self, size_bytes: Callable[[], int]) -> None:
-        """Limit later statements by the size of the file."""
+    def bound(self, size_bytes: Callable[[], int], *, together: bool = False) -> None:
+        """Limit each later statement, or all of them `together`, by the size of the file."""
         self._executed = 0
+        self._together = together
 
         def look() -> bool:
             self._executed += _EVERY
@@ -32,8 +33,9 @@ class BoundedConnection(sqlite3.Connection):
         self.set_progress_handler(look, _EVERY)
 
     def execute(self, *statement: Any) -> sqlite3.Cursor:
-        """Execute a statement, and restart the count of instructions."""
-        self._executed = 0
+        """Execute a statement, and restart the count of instructions if each statement has its own."""
+        if not self._together:
+            self._executed = 0
         return super().execute(*statement)
 
 

@@ -1,10 +1,17 @@
-"""Unused memory of this process."""
+"""Memory that this process no longer needs, or can still take."""
 
 from __future__ import annotations
 
 import ctypes
 import sys
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from threading import Lock
+
+_lock = Lock()
+_blocks: list[tuple[int, int]] = []
+"""The system's limits on this process without any block of `at_most`, once for each block that has not ended."""
 
 
 def give_back() -> None:
@@ -16,3 +23,49 @@ def give_back() -> None:
         # Other C libraries (musl) lack this function.
         with suppress(AttributeError):
             ctypes.CDLL(None).malloc_trim(0)
+
+
+@contextmanager
+def at_most(more_bytes: int) -> Iterator[None]:
+    """Have allocations fail with MemoryError if the process takes more memory than this before the block ends.
+
+    Several threads may be in such a block. Each sets the limit anew, and it lasts until all have left. Systems other
+    than Linux set no limit.
+    """
+    if sys.platform != "linux":
+        yield
+        return
+    import resource
+
+    with _lock:
+        before = _blocks[0] if _blocks else resource.getrlimit(resource.RLIMIT_DATA)
+        taken = int(Path("/proc/self/statm").read_text().split()[5]) * resource.getpagesize()
+        limits = [limit for limit in (*before, taken + more_bytes) if limit != resource.RLIM_INFINITY]
+        resource.setrlimit(resource.RLIMIT_DATA, (min(limits), before[1]))
+        _blocks.append(before)
+    try:
+        yield
+    finally:
+        with _lock:
+            _blocks.pop()
+            if not _blocks:
+                resource.setrlimit(resource.RLIMIT_DATA, before)
+
+
+def free_bytes() -> int | None:
+    """Return the memory that the machine, or this process's container, can still give; None where unknown."""
+    free = []
+    with suppress(OSError, ValueError, KeyError):
+        free.append(_numbers(Path("/proc/meminfo"))["MemAvailable:"] << 10)
+    folder = Path("/sys/fs/cgroup")
+    with suppress(OSError, ValueError, KeyError):
+        limit, used = (int((folder / name).read_text()) for name in ("memory.max", "memory.current"))
+        # The system drops cached files when it needs their memory.
+        stated = _numbers(folder / "memory.stat")
+        free.append(limit - used + stated["active_file"] + stated["inactive_file"])
+    return min(free, default=None)
+
+
+def _numbers(path: Path) -> dict[str, int]:
+    """Return the first number of each line of a file of the system, by the word before it."""
+    return {name: int(number) for name, number, *_ in map(str.split, path.read_text().splitlines())}

@@ -96,7 +96,7 @@ def add_max_size(parser: argparse._ActionsContainer) -> None:
         "--max-size",
         metavar="SIZE",
         type=parse_size,
-        help="largest unpacked size of one file, such as 20GB (default: 8GiB)",
+        help="largest unpacked size of one file, such as 20GB (default: 8GiB, and 100 times its packed size)",
     )
 
 

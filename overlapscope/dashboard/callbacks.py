@@ -47,7 +47,7 @@ class Click(msgspec.Struct, frozen=True):
     @property
     def number(self) -> int | None:
         """The first item of the point's `customdata`, if it is a number."""
-        return next((value for value in self._first if isinstance(value, int)), None)
+        return next((value for value in self._first if type(value) is int), None)
 
     @property
     def id(self) -> str | None:

@@ -199,7 +199,9 @@ _WORDS: Final = {
     "`sqlite3 FILE .recover`, or choose another file",
     sqlite3.SQLITE_INTERRUPT: "the history is damaged (its tables have more rows than it can hold); choose "
     "another file",
-    sqlite3.SQLITE_FULL: "the disk is full, so nothing was added to the history",
+    sqlite3.SQLITE_FULL: "the disk is full, so the history was not changed; free some space",
+    sqlite3.SQLITE_IOERR: "the disk is full or doesn't work, so the history can be neither read nor changed ({error}); "
+    "free some space, or choose another file",
     sqlite3.SQLITE_READONLY: "the history is read-only, and was not changed; choose another file",
 }
 """Problems by SQLite's error code. Other errors are quoted."""

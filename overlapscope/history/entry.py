@@ -23,15 +23,19 @@ MOST_PACKED: Final = 8 << 20
 MOST_UNPACKED: Final = 128 << 20
 
 Name = Annotated[str, Meta(max_length=500)]
+Instant = Annotated[int, Meta(ge=0, le=2**62)]
+"""Nanoseconds since 1970 (UTC)."""
 EntryId = Annotated[str, Meta(pattern=r"^[0-9a-f]{32}(?!\n)$")]
 Ordinal = Annotated[int, Meta(ge=0, lt=2**31)]
+Quantity = Annotated[float, Meta(ge=-1e18, le=1e18)]
+"""Number of any unit, up to thirty years in nanoseconds; neither infinite nor NaN."""
 
 
 class Origin(msgspec.Struct, frozen=True, kw_only=True):
     """Origin of a report; unknown fields are None."""
 
-    at_ns: Annotated[int, Meta(ge=0, le=2**62)]
-    """Time of the recording, in nanoseconds since 1970 (UTC)."""
+    at_ns: Instant
+    """Time of the recording."""
     job: Name
     """Name shared by all runs of a program, by default the name of its script."""
     commit: Name | None = None
@@ -49,13 +53,13 @@ class HistoryFigure(msgspec.Struct, frozen=True, kw_only=True):
     """Id in `budgets.metrics.METRICS`, or a part by cause: `idle_time/host-sync`."""
     rank: Ordinal | None
     device: Ordinal
-    value: float
+    value: Quantity
     """Value per step, as `check` judges it, in nanoseconds, percent or 1e9 bytes per second."""
-    spread: float | None
+    spread: Quantity | None
     """Standard deviation of the steps; None with fewer than two steps."""
     samples: Ordinal
     """Number of steps."""
-    floor: float
+    floor: Quantity
     """Minimum change that is more than noise between recordings, as in `check`."""
 
 

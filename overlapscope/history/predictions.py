@@ -7,25 +7,27 @@ from statistics import median
 
 import msgspec
 
+from overlapscope.history.entry import Instant, Quantity
+
 
 class StoredPrediction(msgspec.Struct, frozen=True, kw_only=True):
     """A predicted and measured set of changes. Percentages are of the plain step, negative if it gets faster."""
 
-    at_ns: int
-    """Time of the measurement, in nanoseconds since 1970."""
+    at_ns: Instant
+    """Time of the measurement."""
     program: str
     """Command line of the program."""
     device: str | None
     """Product name of the GPU."""
     change: str
     """Changes, as `try` names them: `pin-memory, workers (6)`."""
-    predicted_pct: float
-    low_pct: float
-    high_pct: float
-    measured_pct: float
-    measured_low_pct: float | None
+    predicted_pct: Quantity
+    low_pct: Quantity
+    high_pct: Quantity
+    measured_pct: Quantity
+    measured_low_pct: Quantity | None
     """Lower end of the measured interval; None if there were too few runs."""
-    measured_high_pct: float | None
+    measured_high_pct: Quantity | None
 
     @property
     def error_pct(self) -> float:

@@ -17,7 +17,7 @@ from overlapscope.base.words import clean
 from overlapscope.budgets.verdicts import Outcome
 from overlapscope.errors import NotInTrace, UsageError
 from overlapscope.history.database import changed, connect, in_words, is_at_rest, prepare
-from overlapscope.history.entry import Entry, EntryId, Origin, pack, unpack
+from overlapscope.history.entry import Entry, EntryId, Instant, Ordinal, Origin, Quantity, pack, unpack
 from overlapscope.history.predictions import StoredPrediction
 
 PATH_VARIABLE: Final = "OVERLAPSCOPE_HISTORY"
@@ -64,17 +64,17 @@ class Point(msgspec.Struct, frozen=True, gc=False):
     """A metric of a device in a report, with the fields of `Entry`, `Origin` and `HistoryFigure`."""
 
     id: EntryId
-    at_ns: int
+    at_ns: Instant
     job: str
     commit: str | None
     branch: str | None
     gpu: str | None
-    rank: int | None
-    device: int
-    value: float
-    spread: float | None
-    samples: int
-    floor: float
+    rank: Ordinal | None
+    device: Ordinal
+    value: Quantity
+    spread: Quantity | None
+    samples: Ordinal
+    floor: Quantity
     plain: bool
 
 

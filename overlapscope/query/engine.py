@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 import msgspec
 
 from overlapscope.base.extras import how_to_install, missing
+from overlapscope.base.memory import at_most
 from overlapscope.base.words import clean, did_you_mean, listed, shorten, size
 from overlapscope.errors import MissingPackage, UsageError
 from overlapscope.query.rows import QueriedTraces, fill
@@ -26,7 +27,7 @@ TIMEOUT_S: Final = 60.0
 MOST_CHARACTERS: Final = 100_000
 """Maximum length of a statement."""
 MEMORY_BYTES: Final = 2 << 30
-"""Memory limit of DuckDB, not counting the tables."""
+"""Maximum memory that a query takes, not counting the tables."""
 RESULT_BYTES: Final = 1 << 30
 """Maximum size of a result's rows."""
 _BATCH_ROWS: Final = 10_000
@@ -210,10 +211,12 @@ def _within(
     outcome: SimpleQueue[tuple[pa.Table, int] | Exception] = SimpleQueue()
 
     def work() -> None:
-        try:
-            outcome.put(_fetched(connection, statement, most_rows))
-        except Exception as error:
-            outcome.put(error)
+        # DuckDB's own limit doesn't include the values that functions make, such as `repeat`.
+        with at_most(MEMORY_BYTES):
+            try:
+                outcome.put(_fetched(connection, statement, most_rows))
+            except Exception as error:
+                outcome.put(error)
 
     thread = Thread(target=work, name="overlapscope-query", daemon=True)
     try:
@@ -307,7 +310,7 @@ def _query_error(error: Exception) -> UsageError:
 
     if isinstance(error, UsageError):
         return error
-    if isinstance(error, duckdb.OutOfMemoryException):
+    if isinstance(error, duckdb.OutOfMemoryException | MemoryError):
         return UsageError(f"the query needs more than {size(MEMORY_BYTES)} of memory; ask for less, or aggregate.")
     if isinstance(error, duckdb.Error | pa.ArrowException | OSError):
         return UsageError(f"the query failed: {_sentence(error)}")

@@ -15,6 +15,7 @@ from collections import deque
 from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import suppress
 from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING, Generic, TypeAlias, TypeVar
 
 from msgspec.structs import replace
@@ -47,6 +48,8 @@ _AHEAD = 4
 If there are more than twice as many tasks as threads, Dask keeps the others at the scheduler until a worker is free.
 With fewer, a worker would hold two tasks, and its death would count against both.
 """
+_TINY_BYTES = 1 << 12
+"""Size of a file up to which reading it takes less time than a task of Dask."""
 _LOOK_S = 1.0
 """Seconds between checks of the cluster."""
 _TRANSFER_S = 5.0
@@ -74,9 +77,9 @@ def each(
 ) -> Generator[T | Unreadable, None, None]:
     """Reduce the trace at each location.
 
-    Closing the generator, as an interrupt does, ends all processes that it started. A single file is read in this
-    process. A file that can't be read is an outcome, and so is a file that kills its workers again when nothing else is
-    being read.
+    Closing the generator, as an interrupt does, ends all processes that it started. A single file and tiny files are
+    read in this process. A file that can't be read is an outcome, and so is a file that kills its workers again when
+    nothing else is being read.
 
     Args:
         reduction: Function that reduces a trace to the data to send back.
@@ -95,13 +98,28 @@ def each(
     """
     # A machine that reads may have another configuration than the one that asks.
     read = partial(reduce_by, reduction, patterns=current())
-    needless = len(locations) == 1 or (workers in (None, 1) and not has_dask())
-    if scheduler is None and needless:
-        for location in locations:
-            yield _reduce_here(read, location, limit_bytes)
-        return
-    with local_workers(workers, len(locations)) if scheduler is None else connected(scheduler) as cluster:
-        yield from _Run(cluster, limit_bytes, read).outcomes(locations)
+    here, elsewhere = _divided(locations, workers) if scheduler is None else ((), locations)
+    for location in here:
+        yield _reduce_here(read, location, limit_bytes)
+    if elsewhere:
+        with local_workers(workers, len(elsewhere)) if scheduler is None else connected(scheduler) as cluster:
+            yield from _Run(cluster, limit_bytes, read).outcomes(elsewhere)
+
+
+def _divided(locations: Sequence[Location], workers: int | None) -> tuple[Sequence[Location], Sequence[Location]]:
+    """Return the locations that this process reads faster than it can hand them out, and the others."""
+    elsewhere = [location for location in locations if not _is_tiny(location)]
+    if len(elsewhere) <= 1 or (workers in (None, 1) and not has_dask()):
+        return locations, ()
+    return [location for location in locations if _is_tiny(location)], elsewhere
+
+
+def _is_tiny(location: Location) -> bool:
+    if location.filesystem is not None:
+        return False
+    with suppress(OSError):
+        return file_and_part(Path(location.path))[0].stat().st_size <= _TINY_BYTES
+    return True
 
 
 def reduce_by(

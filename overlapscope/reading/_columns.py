@@ -30,7 +30,8 @@ _SYNCS = {
 }
 
 _UNSIGNED_NONE = (1 << 32) - 1
-_MOST_DEVICES = 256
+MOST_DEVICES = 256
+"""Larger numbers of devices are not of this machine. Each device costs time and memory of its own."""
 _FIRST_LARGE_STREAM = 1_000_000_000
 _MOST_ITEMS = 1 << 62
 _Extent = Annotated[int, msgspec.Meta(gt=0, le=_MOST_ITEMS)]
@@ -124,7 +125,7 @@ class EventColumns:
         bandwidth = np.array(stated, dtype=np.float64).view(np.int64)
         numbers = args.number("correlation"), np.maximum(args.number("bytes"), args.number("size"))
         extents = [_products(args.text(attribute)) for attribute in ("grid", "block")]
-        sides = [_device_or_none(args.number(attribute)) for attribute in ("from_device", "to_device")]
+        sides = [device_or_none(args.number(attribute)) for attribute in ("from_device", "to_device")]
         return np.column_stack((self._devices(args), self._op_streams(args), *numbers, bandwidth, *extents, *sides))
 
     def _add_collectives(self, args: EventArguments, at: Index) -> None:
@@ -139,7 +140,7 @@ class EventColumns:
 
     def _device_annotations(self, args: EventArguments) -> I64:
         """Return device and stream of a device's annotations, which are the process and thread of the event."""
-        return np.column_stack((_device_or_none(args.number("pid")), self._streams(args.number("tid"))))
+        return np.column_stack((device_or_none(args.number("pid")), self._streams(args.number("tid"))))
 
     def _syncs(self, args: EventArguments, names: list[str]) -> I64:
         kinds = map(_sync_kind, args.text("sync_kind"), args.text("sync_type"), names)
@@ -162,10 +163,10 @@ class EventColumns:
         """Return devices. The process of a GPU op is its device; copies between devices name three, and no `device`."""
         devices = args.number("device")
         for attribute in ("in_device", "pid", "from_device"):
-            missing = (devices < 0) | (devices >= _MOST_DEVICES)
+            missing = (devices < 0) | (devices >= MOST_DEVICES)
             if missing.any():
                 devices[missing] = args.number(attribute)[missing]
-        return _device_or_none(devices)
+        return device_or_none(devices)
 
     def _op_streams(self, args: EventArguments) -> I64:
         streams = args.number("stream")
@@ -193,9 +194,9 @@ def joined(parts: list[_Columns]) -> _Columns:
     return combined  # type: ignore[no-any-return]
 
 
-def _device_or_none(devices: I64) -> I64:
+def device_or_none(devices: I64) -> I64:
     """Return devices, with -1 for numbers that no device has."""
-    return np.where((devices >= 0) & (devices < _MOST_DEVICES), devices, -1)
+    return np.where((devices >= 0) & (devices < MOST_DEVICES), devices, -1)
 
 
 def _bandwidth(text: str) -> float:

@@ -25,14 +25,17 @@ from overlapscope.base.grouping import among, distinct
 from overlapscope.errors import UnreadableTrace
 from overlapscope.reading._batch import Numbered
 from overlapscope.reading._categories import EventTable, table_of
+from overlapscope.reading._columns import MOST_DEVICES
 from overlapscope.reading._events import NOTHING, UNDECODABLE
 from overlapscope.reading.file_names import natural
 from overlapscope.reading.files import SourceFile
 from overlapscope.reading.op_args import RawBatch, RawEvents
-from overlapscope.trace.model import F64, I32, I64, Bool, Index
+from overlapscope.trace.model import F64, I8, I32, I64, Bool, Index
 
 _NONE: Final = -1
 """Number of an unknown process."""
+MOST_PROCESSES: Final = 256
+"""Maximum number of processes in a file. Reading each of them takes as long as reading the file."""
 _HOST: Final = frozenset({EventTable.RUNTIME, EventTable.CPU, EventTable.ANNOTATION, EventTable.PYTHON})
 _DEVICE: Final = frozenset({EventTable.GPU, EventTable.SYNC, EventTable.DEVICE_ANNOTATION})
 _LAUNCH: Final = re.compile(r"Launch|Memcpy|Memset|Enqueue|Append")
@@ -98,18 +101,14 @@ def processes(path: Path, place: Path, limit_bytes: int) -> I32:
     """
     status = os.stat(place)
     found = _processes(place, limit_bytes, (status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns))
-    if found is None:
-        raise UnreadableTrace(
-            path,
-            "holds events of several processes, mixed so that it can't be told which of them launched a GPU op; name "
-            "the traces that it was made of.",
-        )
+    if isinstance(found, str):
+        raise UnreadableTrace(path, f"holds events of {found}; name the traces that it was made of.")
     return found
 
 
 @lru_cache(1)
-def _processes(place: Path, limit_bytes: int, _state: tuple[int, ...]) -> I32 | None:
-    """Return the process of each event; None where GPU ops can't be told apart."""
+def _processes(place: Path, limit_bytes: int, _state: tuple[int, ...]) -> I32 | str:
+    """Return the process of each event, or a description of processes whose GPU ops can't be distinguished."""
     events = _read(SourceFile(place, limit_bytes=limit_bytes))
     ops = events.of(frozenset({EventTable.GPU}))
     launched = events.correlation[ops]
@@ -117,6 +116,8 @@ def _processes(place: Path, limit_bytes: int, _state: tuple[int, ...]) -> I32 | 
     callers = distinct(events.pid[launches]).tolist()
     if len(callers) < 2:
         return np.zeros(len(events.pid), np.int32)
+    if len(callers) > MOST_PROCESSES:
+        return f"{len(callers):,} processes that launched GPU ops, more than {MOST_PROCESSES}"
     of_pid = np.array([_caller(pid, callers, events.written) for pid in range(len(events.written))], np.int32)
     process = of_pid[events.pid]
     if not all(is_label(events.written[caller]) for caller in callers):
@@ -129,7 +130,7 @@ def _processes(place: Path, limit_bytes: int, _state: tuple[int, ...]) -> I32 | 
     if (start_us[1:] >= start_us[:-1]).all() or not _by_place(process, events.of(_HOST), rows, explained):
         _by_launches(process, events, rows, explained)
     if distinct(process[ops]).tolist() != list(range(len(callers))):
-        return None
+        return "several processes, mixed so that it can't be told which of them launched a GPU op"
     return _numbered(process, events, ops, [events.written[caller] for caller in callers])
 
 
@@ -186,9 +187,9 @@ def is_label(written: int | str) -> bool:
     return isinstance(written, str) and not written.isdecimal()
 
 
-def _explained(events: _Events, process: I32, rows: Index, count: int) -> I32:
+def _explained(events: _Events, process: I32, rows: Index, count: int) -> I8:
     """Return, for each process and row, 2 if the process made the call before the row began, 1 if later, else 0."""
-    explained = np.zeros((count, len(rows)), np.int32)
+    explained = np.zeros((count, len(rows)), np.int8)
     for number in range(count):
         calls = np.flatnonzero((events.table == EventTable.RUNTIME) & (process == number) & (events.correlation > 0))
         at = locate(events.correlation[calls], events.correlation[rows])
@@ -198,7 +199,7 @@ def _explained(events: _Events, process: I32, rows: Index, count: int) -> I32:
     return explained
 
 
-def _by_place(process: I32, host: Bool, rows: Index, explained: I32) -> bool:
+def _by_place(process: I32, host: Bool, rows: Index, explained: I8) -> bool:
     """Give events to the process among whose they stand, unless only another explains them.
 
     Returns:
@@ -217,11 +218,12 @@ def _by_place(process: I32, host: Bool, rows: Index, explained: I32) -> bool:
     return True
 
 
-def _by_launches(process: I32, events: _Events, rows: Index, explained: I32) -> None:
+def _by_launches(process: I32, events: _Events, rows: Index, explained: I8) -> None:
     """Give a device's events to the process that alone explains them, besides what is explained already."""
     pid, correlation = events.pid[rows], events.correlation[rows]
     open_pids = distinct(pid).tolist()
-    while (found := next(_only(pid, open_pids, explained), None)) is not None:
+    # More numbers than a machine has devices are threads or nonsense, and each would be compared with all others.
+    while len(open_pids) <= MOST_DEVICES and (found := next(_only(pid, open_pids, explained), None)) is not None:
         device, number = found
         open_pids.remove(device)
         process[events.of(_DEVICE) & (events.pid == device)] = number
@@ -230,7 +232,7 @@ def _by_launches(process: I32, events: _Events, rows: Index, explained: I32) -> 
     process[rows[left]] = explained[:, left].argmax(axis=0)
 
 
-def _only(pid: I32, open_pids: list[int], explained: I32) -> Iterator[tuple[int, int]]:
+def _only(pid: I32, open_pids: list[int], explained: I8) -> Iterator[tuple[int, int]]:
     """Yield devices, each with the only process that explains all its events, or all of them in time."""
     for device in open_pids:
         of_device = explained[:, pid == device]

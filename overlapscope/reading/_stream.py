@@ -28,12 +28,20 @@ from overlapscope.reading.files import SourceFile
 _CLOSING = ord("]")
 MAX_PENDING_BYTES = 64 << 20
 """Maximum bytes held while looking for the end of an event, or for the events array."""
+_MOST_BEFORE_FIRST_BYTES = 4 << 20
+"""Maximum bytes held before any event could be read."""
 
 _ARRAY = re.compile(rb'"traceEvents"\s*:\s*\[')
 _PHASE = re.compile(rb'"ph"\s*:')
 _STRING = re.compile(rb'"(?:[^"\\]|\\.)*"', re.DOTALL)
 _MAX_HEADER_BYTES = 4 << 20
 """Maximum bytes to wait for metadata to become valid JSON."""
+_MOST_LOST = 100_000
+"""Maximum events to lose before the first that can be read."""
+_NOTHING_READ = (
+    "none of its events can be read: it is not a trace, or it is damaged beyond repair. Pass a Chrome trace of "
+    "torch.profiler, or record again."
+)
 _MAX_CANDIDATES = 8
 """Maximum places to try that look like the beginning of the events, before the first of them is taken."""
 _AFTER_ARRAY = re.compile(rb"\}\s*\]")
@@ -73,6 +81,8 @@ class EventStream:
             batch = self._take(block)
             if batch is not None:
                 yield batch
+            if not self._read_any and self.losses.lost_events > _MOST_LOST:
+                raise self.unreadable(_NOTHING_READ)
             if self._ended:
                 break
         if not self._ended:
@@ -82,10 +92,7 @@ class EventStream:
         self._finish()
         losses = self.losses
         if not self._read_any and (losses.lost_bytes or losses.lost_events or losses.truncated):
-            raise self.unreadable(
-                "none of its events can be read: it is not a trace, or it is damaged beyond repair. Pass a Chrome "
-                "trace of torch.profiler, or record again."
-            )
+            raise self.unreadable(_NOTHING_READ)
 
     def _take(self, block: bytes) -> Batch | None:
         """Return the events that one more block completes; None where more bytes are needed before trying."""
@@ -95,10 +102,10 @@ class EventStream:
         held = len(self._rest)
         batch = self._decode(self._rest, block, final=False)
         self._read_any |= batch.count > 0
-        if not self._ended and len(self._rest) > MAX_PENDING_BYTES:
+        most = MAX_PENDING_BYTES if self._read_any else min(MAX_PENDING_BYTES, _MOST_BEFORE_FIRST_BYTES)
+        if not self._ended and len(self._rest) > most:
             raise UnreadableTrace(
-                self._path,
-                f"an event is longer than {size(MAX_PENDING_BYTES)}, so this is not a trace; record it again.",
+                self._path, f"an event is longer than {size(most)}, so this is not a trace; record it again."
             )
         # The event is longer than a block. Try again only when there is much more of it.
         self._least = 2 * len(self._rest) if len(self._rest) == held + len(block) else 0

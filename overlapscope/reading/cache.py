@@ -2,7 +2,8 @@
 
 The content of the trace file identifies an entry, never its name or age. So a copied or touched file is found, and a
 changed file is not. A note records the content of a file in a state of the file system, so that the cache knows it
-without reading the file. Any change of the file changes its state.
+without reading the file. A write to the file changes its state; samples of the content may show a change through a
+mapping of the file into memory, which need not.
 
 A failure of the cache never keeps a trace from being read.
 """
@@ -16,11 +17,12 @@ import time
 import zlib
 from contextlib import suppress
 from pathlib import Path
+from typing import Annotated
 
 import msgspec
 from msgspec.structs import replace
 
-from overlapscope.base.disk import read_regular
+from overlapscope.base.disk import regular
 from overlapscope.base.saved import decode
 from overlapscope.reading import cache_file, cache_folder, sources
 from overlapscope.reading._cores import usable_cores
@@ -38,6 +40,9 @@ SETTLED_NS = 2_000_000_000
 """Minimum age of a file's last change for its state to identify its content. File systems count in ticks of up to
 seconds, so a second change within the same tick leaves no mark."""
 _BLOCK_BYTES = 4 << 20
+_LARGEST_NOTE_BYTES = 1 << 12
+_SAMPLES = 64
+_SAMPLE_BYTES = 1 << 12
 _BESIDES = (
     "base/columns.py",
     "base/config_file.py",
@@ -106,7 +111,9 @@ class _ContentNote(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Content of a file in a state. Notes are written only where no later content can have the same state."""
 
     state: FileState
-    digest: str
+    samples: int
+    """Digest of some blocks of the content (`_sampled`)."""
+    digest: Annotated[str, msgspec.Meta(pattern="^[0-9a-f]{32}$")]
 
 
 class Cache(msgspec.Struct, frozen=True):
@@ -155,6 +162,8 @@ class Opening:
         self._settled = time.time_ns() - max(state.mtime_ns, state.ctime_ns) >= cache.settled_ns
         self._digest: str | None = None
         """Digest of the file's content in `state`; None until computed."""
+        self._samples: int | None = None
+        """Samples of the content that has this digest."""
 
     @classmethod
     def of(cls, cache: Cache, source: str | Path) -> Opening | None:
@@ -172,8 +181,9 @@ class Opening:
                 kept = self._entry() if self._digest != noted else None
                 if kept is not None:
                     self._note()
-        except OSError as error:
-            _log.debug("%s: not looked for in the cache: %s", self._path, error)
+        except Exception as error:
+            # The trace can still be read, so a failure of the cache must not matter.
+            _log.debug("%s: not looked for in the cache: %s: %s", self._path, type(error).__name__, error)
             return None
         return kept
 
@@ -188,10 +198,10 @@ class Opening:
                 if not self._settled and digest != self._digest:
                     return
                 self._digest = digest
-            if FileState.of(self._path) != self._state:
+            if not self._unchanged():
                 return
             with self._folder.writing(self._entry_name(self._digest)) as file:
-                cache_file.write(trace, file)
+                cache_file.write(trace, file, self._entry_name(self._digest))
             self._note()
             self._remove_outdated(self._digest)
             self._folder.sweep(self._cache.limit_bytes)
@@ -208,19 +218,21 @@ class Opening:
     def _noted(self) -> str | None:
         path = self._folder.path / self._note_name
         try:
-            note = decode(read_regular(path), _ContentNote)
+            with open(path, "rb", opener=regular) as file:
+                note = decode(file.read(_LARGEST_NOTE_BYTES), _ContentNote)
         except (FileNotFoundError, msgspec.MsgspecError):
             return None
-        if note.state != self._state:
+        self._samples = _sampled(self._path)
+        if note.state != self._state or note.samples != self._samples:
             return None
         _touch(path)
         return note.digest
 
     def _note(self) -> None:
-        if not self._settled or self._digest is None or FileState.of(self._path) != self._state:
+        if not self._settled or self._digest is None or self._samples is None or not self._unchanged():
             return
         with suppress(OSError), self._folder.writing(self._note_name) as file:
-            file.write_bytes(msgspec.json.encode(_ContentNote(self._state, self._digest)))
+            file.write_bytes(msgspec.json.encode(_ContentNote(self._state, self._samples, self._digest)))
 
     # -- Entries ---
 
@@ -235,15 +247,13 @@ class Opening:
             return None
         path = self._folder.path / self._entry_name(self._digest)
         try:
-            kept = cache_file.read(path)
+            kept = cache_file.read(path, path.name)
         except FileNotFoundError:
             return None
         except cache_file.BrokenFile as error:
             _log.debug("%s: removed: %s", path, error)
             with suppress(OSError):
                 remove(path)
-            return None
-        except MemoryError:
             return None
         _touch(path)
         return kept
@@ -260,12 +270,17 @@ class Opening:
             if file.path.name != name and file.path.name.rpartition("-")[0] == same:
                 remove(file.path)
 
+    def _unchanged(self) -> bool:
+        """Return whether the file is still as its digest says, as far as its state and samples show."""
+        return FileState.of(self._path) == self._state and _sampled(self._path) == self._samples
+
     def _digest_now(self, progress: Progress) -> str:
         """Return the digest of the present content: the digest of its blocks' digests, computed on all cores."""
         # Imported here because a file with a note is opened before this import would be over.
         import hashlib
         from concurrent.futures import ThreadPoolExecutor
 
+        self._samples = _sampled(self._path)
         size = self._state.size
         combined = hashlib.sha256()
         with ReadingBar(str(self._path), size, progress) as bar, open(self._path, "rb", buffering=0) as file:
@@ -278,6 +293,16 @@ class Opening:
                     combined.update(block)
                     bar.at(min(number * _BLOCK_BYTES, size))
         return combined.hexdigest()[:32]
+
+
+def _sampled(path: Path) -> int:
+    """Return a digest of blocks at even distances in a file, the first and the last among them."""
+    digest = 0
+    with open(path, "rb", buffering=0) as file:
+        last = max(os.fstat(file.fileno()).st_size - _SAMPLE_BYTES, 0)
+        for number in range(_SAMPLES):
+            digest = zlib.crc32(os.pread(file.fileno(), _SAMPLE_BYTES, last * number // (_SAMPLES - 1)), digest)
+    return digest
 
 
 def _touch(path: Path) -> None:

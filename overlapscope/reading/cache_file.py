@@ -2,7 +2,7 @@
 
 The columns of all tables come first, just as numpy holds them, in order of decreasing item size, so that all are
 aligned without padding. Then follow, as JSON, the other values and the place and checksum of each column, and finally
-the place of that JSON. So opening takes one read and no copy.
+the place of that JSON. So opening takes three reads and no copy.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ import struct
 import zlib
 from collections.abc import Iterator
 from functools import cache
+from io import FileIO
 from itertools import pairwise
 from pathlib import Path
 from typing import Any, get_type_hints
@@ -24,7 +25,7 @@ from overlapscope.trace.model import Trace, TraceTable
 
 _END = struct.Struct("<QI16s")
 """Bytes of the JSON, its CRC-32, _MAGIC."""
-_MAGIC = b"overlapscope\x00\x00\x00\x03"
+_MAGIC = b"overlapscope\x00\x00\x00\x04"
 _NUMBERS = "biuf"
 """Kinds of dtypes that a column may have."""
 _NAME_ENDS, _NAME_TEXT = "names.end", "names.text"
@@ -47,6 +48,7 @@ class _StoredColumn(msgspec.Struct, frozen=True, array_like=True):
 
 
 class _Index(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    key: str
     scalars: msgspec.Raw
     columns: dict[str, _StoredColumn]
 
@@ -56,8 +58,8 @@ def stored_bytes(trace: Trace) -> int:
     return sum(column.nbytes for _, column in _table_columns(trace)) + sum(map(len, trace.names))
 
 
-def write(trace: Trace, path: Path) -> None:
-    """Write the file at `path`, replacing any other.
+def write(trace: Trace, path: Path, key: str) -> None:
+    """Write the file at `path`, replacing any other. `key` states what the trace was read from.
 
     Raises:
         OSError: The file cannot be written.
@@ -73,37 +75,41 @@ def write(trace: Trace, path: Path) -> None:
             content = np.ascontiguousarray(column).view(np.uint8)
             parts[name] = _StoredColumn(column.dtype.str, file.tell(), len(column), _checksum(content))
             file.write(content.data)
-        index = msgspec.json.encode(_Index(msgspec.Raw(msgspec.json.encode(scalars)), parts))
+        index = msgspec.json.encode(_Index(key, msgspec.Raw(msgspec.json.encode(scalars)), parts))
         file.write(index + _END.pack(len(index), zlib.crc32(index), _MAGIC))
 
 
-def read(path: Path) -> Trace:
+def read(path: Path, key: str) -> Trace:
     """Return the Trace in the file, without its `source`. Its columns are views of a single buffer.
 
     Raises:
-        BrokenFile: The file is not a cache file, or not as it was written.
+        BrokenFile: The file is not a cache file, or not as it was written with this key.
         OSError: The file cannot be read.
     """
-    content = _content(path)
-    index_end = len(content) - _END.size
-    if index_end < 0:
-        raise BrokenFile("too short")
-    index_bytes, index_checksum, magic = _END.unpack(content[index_end:].tobytes())
-    index_begin = index_end - index_bytes
-    if magic != _MAGIC or index_begin < 0:
-        raise BrokenFile("no file of this kind, or not all of it")
-    written = content[index_begin:index_end].data
-    if zlib.crc32(written) != index_checksum:
-        raise BrokenFile("its index is not as it was written")
-    try:
-        index = msgspec.json.decode(written, type=_Index)
-        return _trace(content[:index_begin], index)
-    except (ValueError, TypeError, KeyError, msgspec.MsgspecError) as error:
-        raise BrokenFile(str(error)) from error
+    with open(path, "rb", buffering=0, opener=regular) as file:
+        index_end = file.seek(0, 2) - _END.size
+        if index_end < 0:
+            raise BrokenFile("too short")
+        index_bytes, index_checksum, magic = _END.unpack(_part(file, index_end, _END.size).data)
+        index_begin = index_end - index_bytes
+        if magic != _MAGIC or index_begin < 0:
+            raise BrokenFile("no file of this kind, or not all of it")
+        written = _part(file, index_begin, index_bytes).data
+        if zlib.crc32(written) != index_checksum:
+            raise BrokenFile("its index is not as it was written")
+        try:
+            index = msgspec.json.decode(written, type=_Index)
+            if index.key != key:
+                raise BrokenFile(f"it was written as {index.key}")
+            if sum(part.count * np.dtype(part.dtype).itemsize for part in index.columns.values()) != index_begin:
+                raise BrokenFile("its columns don't fill it")
+            return _trace(_part(file, 0, index_begin), index)
+        except (ValueError, TypeError, KeyError, msgspec.MsgspecError) as error:
+            raise BrokenFile(str(error)) from error
 
 
-def _content(path: Path) -> NDArray[np.uint8]:
-    """Return the content in private memory.
+def _part(file: FileIO, begin: int, count: int) -> NDArray[np.uint8]:
+    """Return a part of the content in private memory.
 
     If the file were mapped and another machine removed it from a network folder, this process would crash. Its content
     could also change after the check.
@@ -111,16 +117,14 @@ def _content(path: Path) -> NDArray[np.uint8]:
     Raises:
         BrokenFile: The file became shorter meanwhile.
     """
-    with open(path, "rb", buffering=0, opener=regular) as file:
-        file.seek(0, 2)
-        content = np.empty(file.tell(), np.uint8)
-        file.seek(0)
-        unread = content.data
-        while unread:
-            count = file.readinto(unread)
-            if not count:
-                raise BrokenFile("became shorter while it was read")
-            unread = unread[count:]
+    content = np.empty(count, np.uint8)
+    file.seek(begin)
+    unread = content.data
+    while unread:
+        read = file.readinto(unread)
+        if not read:
+            raise BrokenFile("became shorter while it was read")
+        unread = unread[read:]
     return content
 
 

@@ -27,6 +27,11 @@ LIMIT_BYTES = 8 << 30
 It limits memory too. An event becomes 36 bytes of columns (84 for a GPU op, whose shortest text is as long), and a real
 event is some 300 bytes of text. So a file takes a tenth of its size in memory, and a hostile file about all of it.
 """
+_MOST_TIMES = 100
+"""Maximum unpacked size of a packed file, as a multiple of its size, unless the user chose a limit. The times and
+numbers of a recording's events differ, so packing makes it 50 times smaller at most."""
+_UNSUSPICIOUS_BYTES = 1 << 20
+"""Unpacked size that any packed file may have."""
 
 
 class SourceFile:
@@ -62,6 +67,9 @@ class SourceFile:
             raise self._unreadable(error) from None
         if not self._head:
             raise UnreadableTrace(path, "the file is empty; record the trace again.")
+        # A few kilobytes of gzip must not take minutes.
+        if limit_bytes == LIMIT_BYTES and not self.plain:
+            self.limit_bytes = min(limit_bytes, max(_UNSUSPICIOUS_BYTES, _MOST_TIMES * self.packed_bytes))
 
     def __iter__(self) -> Generator[bytes, None, None]:
         """Yield blocks of about BLOCK_BYTES at most.
@@ -72,9 +80,14 @@ class SourceFile:
         for block in self._blocks():
             self.unpacked_bytes += len(block)
             if self.unpacked_bytes > self.limit_bytes:
+                why = (
+                    ""
+                    if self.plain
+                    else f", {self.unpacked_bytes // max(self.packed_bytes, 1):,} times its packed size"
+                )
                 raise UnreadableTrace(
                     self.path,
-                    f"holds more than {size(self.limit_bytes)} when unpacked; "
+                    f"holds more than {size(self.limit_bytes)} when unpacked{why}; "
                     f"raise --max-size if the trace really is that large.",
                 )
             yield block

@@ -51,6 +51,12 @@ _LARGEST_BASE_NS = 1 << 62
 _OWN_HEADER = re.compile(rb"\s*\{\s*\n")
 _OWN_EVENT = re.compile(rb'\{\s*\n\s*"(?:ph|name)": "[^"\n]*", "')
 """Layout of events that Kineto writes itself: several fields in a line, but not all of them."""
+_MOST_UNKNOWN = 1_000_000
+"""Maximum events of kinds that torch.profiler doesn't record before the first of those that it does."""
+_FOREIGN = (
+    "has no event of a kind that torch.profiler records, so another program wrote it; pass a Chrome trace of "
+    "torch.profiler (`export_chrome_trace`)."
+)
 _LOOKED_THROUGH_BYTES = 16 << 20
 """Bytes of a file of another layout to look through for several processes. Reading it finds those that come later."""
 
@@ -81,15 +87,14 @@ def read(
         stream = EventStream(file, blocks)
         for batch in stream.batches():
             columns.add(batch)
+            if columns.events > _MOST_UNKNOWN and not columns.parts:
+                raise stream.unreadable(_FOREIGN)
             bar.at(file.packed_bytes_read)
             if crew is not None:
                 crew.help(stream, columns, bar.at)
                 crew = None
     if columns.events and not columns.parts and not columns.markers and "schemaVersion" not in stream.metadata:
-        raise stream.unreadable(
-            "has no event of a kind that torch.profiler records, so another program wrote it; pass a Chrome trace of "
-            "torch.profiler (`export_chrome_trace`)."
-        )
+        raise stream.unreadable(_FOREIGN)
     count, part = _keep_process(Path(path), columns, limit_bytes)
     trace = assemble(str(path), columns, stream.metadata, stream.losses, file.unpacked_bytes)
     _check_steps(path, trace)

@@ -20,6 +20,7 @@ from msgspec.structs import asdict, force_setattr, replace
 
 from overlapscope.base import columns
 from overlapscope.base.columns import Columns, Integers, mask_of
+from overlapscope.base.grouping import distinct
 from overlapscope.base.kept import kept
 from overlapscope.errors import NotInTrace
 from overlapscope.trace.host_activity import HostActivity
@@ -433,8 +434,7 @@ class Trace(Struct, frozen=True, eq=False, weakref=True):
     @property
     def devices(self) -> tuple[int, ...]:
         """Return the devices that did anything, in ascending order."""
-        # Ordinals are small, and -1 is one of them.
-        return tuple((np.flatnonzero(np.bincount(self.gpu_ops.device + 1)) - 1).tolist())
+        return tuple(distinct(self.gpu_ops.device).tolist())
 
     def select(
         self,

@@ -25,7 +25,9 @@ def statuses() -> list[Status]:
     """Return the status of each watched process of this user, by process id. Sockets of dead processes are removed."""
     by_pid = {}
     for pid, path in places.sockets():
-        status = _status(path)
+        status = None
+        with suppress(TimeoutError):
+            status = _status(path)
         if status is not None:
             by_pid[pid] = status
         elif not lives(pid):
@@ -35,10 +37,13 @@ def statuses() -> list[Status]:
 
 
 def status_of(pid: int) -> Status:
-    """Return the status of a process. Raises UsageError if it is not watched."""
+    """Return the status of a process. Raises UsageError if it is not watched, or doesn't answer."""
     for number, path in places.sockets():
-        if number == pid and (status := _status(path)) is not None:
-            return status
+        try:
+            if number == pid and (status := _status(path)) is not None:
+                return status
+        except TimeoutError:
+            raise UsageError(f"process {pid} is watched, but does not answer; {why_silent(pid)}.") from None
     if not lives(pid):
         raise UsageError(f"there is no process {pid}; `overlapscope record --list` shows those that can be recorded.")
     raise UsageError(
@@ -115,12 +120,26 @@ def _connected(path: Path) -> socket.socket:
 
 
 def _status(path: Path) -> Status | None:
-    with suppress(OSError, UsageError, msgspec.MsgspecError), _connected(path) as client:
-        send(client, Ask())
-        line = Lines(client).receive()
+    """Return the status of the process with this socket; None without one. Raises TimeoutError if it doesn't answer."""
+    try:
+        with _connected(path) as client:
+            send(client, Ask())
+            line = Lines(client).receive()
         answer = None if line is None else msgspec.json.decode(line, type=Said)
-        return answer if isinstance(answer, Status) else None
-    return None
+    except TimeoutError:
+        raise
+    except (OSError, UsageError, msgspec.MsgspecError):
+        return None
+    return answer if isinstance(answer, Status) else None
+
+
+def why_silent(pid: int) -> str:
+    """Return why a process may not answer, as far as the system knows."""
+    with suppress(OSError, IndexError):
+        # The name of the program, in parentheses, may hold anything.
+        if Path(f"/proc/{pid}/stat").read_bytes().rpartition(b")")[2].split()[0] in (b"T", b"t"):
+            return f"it is stopped, and `kill -CONT {pid}` continues it"
+    return "it may be stopped, or in a call that holds Python's lock; try again"
 
 
 def lives(pid: int) -> bool:

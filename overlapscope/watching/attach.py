@@ -10,7 +10,7 @@ from typing import Final
 
 from overlapscope.base.child import ROOT
 from overlapscope.errors import UsageError
-from overlapscope.watching.ask import lives, status_of, statuses
+from overlapscope.watching.ask import lives, status_of, statuses, why_silent
 from overlapscope.watching.protocol import Status
 
 _PATIENCE_S: Final = 20.0
@@ -59,7 +59,7 @@ def attach(pid: int) -> Status:
         until = time.monotonic() + _PATIENCE_S
         while not answer.exists():
             if time.monotonic() > until:
-                raise UsageError(f"process {pid} ran no Python code within {_PATIENCE_S:.0f} s.")
+                raise UsageError(f"process {pid} ran no Python code within {_PATIENCE_S:.0f} s; {why_silent(pid)}.")
             time.sleep(_POLL_S)
         error_text = answer.read_text()
     if error_text:

@@ -45,6 +45,8 @@ TALLY = "tally.json"
 KEPT = 3
 """Files written of each kind that is found."""
 _REPORT_S = 10.0
+_MOST_TIMES = 100
+"""Unpacked size of a packed file, as a multiple of its size, that is read without a limit of the user's."""
 _UNPACKED = 50
 """Packed bytes stand for so many at most (but bombs)."""
 
@@ -83,7 +85,7 @@ def judge(case: FuzzCase, folder: Path) -> list[Defect]:
     took_s, took_bytes = time.process_time() - before_s, _most_bytes() - before_bytes
     size = len(case.data) if case.data[:1] in b"{[ " else min(_UNPACKED * len(case.data), LIMIT_BYTES)
     if BOMB in case.how:
-        size = LIMIT_BYTES
+        size = max(LIMIT_BYTES, _MOST_TIMES * len(case.data))
     if took_s > MOST_S + MOST_S_PER_BYTE * size:
         findings.append(Defect("too slow", f"{took_s:.1f} s for {size} bytes"))
     if took_bytes > MOST_BYTES + MOST_BYTES_PER_BYTE * size:

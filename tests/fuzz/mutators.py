@@ -542,7 +542,7 @@ def one_stream(rng: random.Random, document: Document) -> None:
 def many_lanes(rng: random.Random, document: Document) -> None:
     """Each on a stream, device or thread of its own."""
     key = rng.choice(("stream", "device", "tid", "pid"))
-    few = rng.choice((2, 3, 8, 1 << 16))
+    few = rng.choice((2, 3, 8, 256, 1 << 16, 1 << 31, 1 << 62))
     for event in _events(document):
         holder = event if key in KEYS else _args(event)
         if key in holder:
@@ -714,6 +714,8 @@ _STRANGE = (
         b"{" * 1000,
         b'{"ph":' * 500,
         b"null," * 300,
+        b"{}," * 30_000,
+        b"[]," * 900,
         b"}," * 900,
     ),
 )
@@ -797,7 +799,9 @@ def packed(rng: random.Random, case: FuzzCase) -> None:
 def _bomb(rng: random.Random, data: bytes) -> bytes:
     """Much more than the reader may unpack."""
     at = max(data.find(b"{", rng.randrange(len(data) + 1)), 0)
-    filling = rng.choice((b" ", b"\x00", b"1,", b'{"ph": "X"},', b'{"ph":"X","cat":"kernel","ts":1,"dur":1},', b"["))
+    filling = rng.choice(
+        (b" ", b"\x00", b"1,", b"{},", b"null,", b'{"ph": "X"},', b'{"ph":"X","cat":"kernel","ts":1,"dur":1},', b"[")
+    )
     return _gzip(data[:at] + filling * (LIMIT_BYTES // len(filling) + 1) + data[at:])
 
 
@@ -836,6 +840,7 @@ _OF_DOCUMENTS: tuple[tuple[int, Callable[[random.Random, Document], None]], ...]
 OTHERS = (
     *((".sqlite", other_files.database_case), (".xplane.pb", other_files.plane_case)),
     *((".history", other_files.history_case), (".toml", other_files.settings_case)),
+    (".cached", other_files.cached_case),
 )
 _OF_BYTES = (flipped, cut_short, hole, inserted, inserted, escaped, escaped, other_text)
 _RARELY = 800

@@ -60,16 +60,20 @@ from overlapscope.ranks.document import document as ranks_document
 from overlapscope.ranks.join import Joined
 from overlapscope.ranks.reduced import Unreadable, reduce
 from overlapscope.ranks.result import to_json as ranks_json
-from overlapscope.reading import _scan, _stream, kineto, load, parts
+from overlapscope.reading import _scan, _stream, files, kineto, load, parts
 from overlapscope.reading._batch import Batch
+from overlapscope.reading.cache import Cache
+from overlapscope.reading.cache_folder import Folder
+from overlapscope.reading.source import ReadRequest
 from overlapscope.render import markdown, terminal
 from overlapscope.report.document import document
 from overlapscope.report.model import Report, build, from_json, to_json
 from overlapscope.report.page import Page
 from overlapscope.trace.model import Trace, TraceTable
 from tests.fuzz import sweep
-from tests.fuzz.corpus import OriginalTrace, origins, report_of, trace_of
-from tests.fuzz.mutators import COPIES_LOST, LIMIT_BYTES, OTHER, PREDICTED, SAVED, SETTINGS, FuzzCase
+from tests.fuzz.corpus import OriginalTrace, few, origins, report_of, trace_of
+from tests.fuzz.mutators import BOMB, COPIES_LOST, LIMIT_BYTES, OTHER, PREDICTED, SAVED, SETTINGS, FuzzCase
+from tests.fuzz.other_files import spoil
 
 PACKAGE = str(Path(lanes.__file__).parents[1])
 REPORTED, VIEWED = 0.25, 0.02
@@ -148,7 +152,7 @@ def examine(case: FuzzCase, path: Path) -> Iterator[Defect]:
         return
     if rng.random() < VIEWED / 4:
         tried("check command", lambda: _command(case, path))
-    trace = tried("load", lambda: _read_twice(path))
+    trace = tried("load", lambda: _read_twice(path, files.LIMIT_BYTES if BOMB in case.how else LIMIT_BYTES))
     if trace is not None:
         for what, work in _stages(case, rng, trace, tried):
             tried(what, work)
@@ -191,7 +195,7 @@ def _stages(case: FuzzCase, rng: random.Random, trace: Trace, tried: Tried) -> I
     yield view, views[view]
 
 
-def _read_twice(path: Path) -> Trace:
+def _read_twice(path: Path, limit_bytes: int) -> Trace:
     """Return the trace as the compiled scanner reads it, and check that Python reads the same."""
     taken: list[bool] = []
     scan = _scan.scanner()
@@ -202,10 +206,10 @@ def _read_twice(path: Path) -> Trace:
         return batch
 
     with patch.object(_stream, "scanner", lambda: watched):
-        trace = kineto.read(path, limit_bytes=LIMIT_BYTES, progress=False)
+        trace = kineto.read(path, limit_bytes=limit_bytes, progress=False)
     if any(taken):
         with patch.object(_stream, "scanner", lambda: lambda array: None):
-            other = kineto.read(path, limit_bytes=LIMIT_BYTES, progress=False)
+            other = kineto.read(path, limit_bytes=limit_bytes, progress=False)
         for name in Trace.__struct_fields__:
             _must(_equal(getattr(trace, name), getattr(other, name)), f"{name} is not what Python reads")
     return trace
@@ -535,6 +539,9 @@ def _of_other_source(rng: random.Random, case: FuzzCase, path: Path) -> None:
     if case.suffix == ".history":
         _history_shown(path)
         return
+    if case.suffix == ".cached":
+        _cached(rng, path)
+        return
     drawn = rng.random() < 0.2
     for part in parts(path):
         with suppress(OverlapscopeError):
@@ -546,6 +553,25 @@ def _of_other_source(rng: random.Random, case: FuzzCase, path: Path) -> None:
             _report(report)
             if drawn:
                 _shown(terminal.render(document(Page(report)), width=WIDTH))
+
+
+def _cached(rng: random.Random, path: Path) -> None:
+    """Check that a trace is as if freshly read, whatever the cache holds under its name."""
+    with TemporaryDirectory() as name:
+        folder = Path(name)
+        for number, text in enumerate((path.read_bytes(), few()[rng.randrange(len(few()))].text)):
+            (folder / f"{number}.json").write_bytes(text)
+        cache = Cache(Folder(folder / "cache"), 1 << 30, least_bytes=0, settled_ns=0)
+        request = ReadRequest(progress=False)
+        fresh = [kineto.read(folder / f"{number}.json", progress=False) for number in (0, 1)]
+        for number in (0, 1):
+            cache.load(folder / f"{number}.json", request)
+        spoil(rng, cache.folder.path)
+        for number in (0, 1, 0):
+            again = cache.load(folder / f"{number}.json", request)
+            for field in Trace.__struct_fields__:
+                same = _equal(getattr(again, field), getattr(fresh[number], field))
+                _must(same, f"{field} is not what the file has, but what the cache has")
 
 
 def _history_shown(path: Path) -> None:

@@ -1,11 +1,13 @@
 """Mutated files that are not traces of torch.profiler:
 
-Databases of Nsight Systems, recordings of XLA's profiler, histories, settings, and settings that are not files.
+Databases of Nsight Systems, recordings of XLA's profiler, histories, settings, settings that are not files, and traces
+whose entries in the cache are not as they were written.
 """
 
 from __future__ import annotations
 
 import lzma
+import os
 import random
 import sqlite3
 import struct
@@ -16,7 +18,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Final
 
-from tests.fuzz.corpus import OriginalTrace
+from tests.fuzz.corpus import OriginalTrace, few
 from tests.support.endless_tables import make_endless
 from tests.support.helpers import TRACES
 from tests.support.histories import weeks, write
@@ -120,7 +122,7 @@ def settings_case(rng: random.Random) -> tuple[OriginalTrace, bytes, list[str]]:
 
 def history_case(rng: random.Random) -> tuple[OriginalTrace, bytes, list[str]]:
     """Return a mutated history, as `database_case` does."""
-    return _mutated(rng, _history(), (other_pages, other_values, other_bytes))
+    return _mutated(rng, _history(), (other_pages, other_values, other_numbers, other_bytes))
 
 
 @cache
@@ -132,7 +134,9 @@ def _history() -> OriginalTrace:
 
 def database_case(rng: random.Random) -> tuple[OriginalTrace, bytes, list[str]]:
     """Return a mutated database of Nsight Systems: its origin, its bytes, and the names of the mutators."""
-    return _mutated(rng, _database(), (endless, other_pages, other_values, without_table, other_bytes))
+    return _mutated(
+        rng, _database(), (endless, other_pages, other_values, other_numbers, other_keys, without_table, other_bytes)
+    )
 
 
 def _mutated(
@@ -188,6 +192,62 @@ def other_values(rng: random.Random, path: Path) -> None:
             columns = [row[1] for row in database.execute(f'PRAGMA table_info("{table}")')]
             where = rng.choice(("", f"WHERE rowid % {rng.randrange(2, 9)} = 0"))
             database.execute(f'UPDATE "{table}" SET "{rng.choice(columns)}" = ? {where}', (rng.choice(_VALUES),))
+
+
+def other_numbers(rng: random.Random, path: Path) -> None:
+    """Number devices, streams, threads and names in each row anew, by numbers that are few, many or huge."""
+    with closing(_connected(path)) as database, database:
+        tables = [name for (name,) in database.execute("SELECT name FROM sqlite_schema WHERE type = 'table'")]
+        for table in rng.choices(tables, k=rng.choice((1, 3, 9))):
+            about = database.execute(f'PRAGMA table_info("{table}")').fetchall()
+            numbers = [row[1] for row in about if "INT" in row[2].upper()]
+            if numbers:
+                each, most = rng.choice((1, 7919, 132_275, 1 << 24)), rng.choice((2, 256, 756, (1 << 31) - 1, 1 << 62))
+                number = rng.choice(("max(0, rowid)", "(SELECT count(*) FROM sqlite_schema)"))
+                database.execute(f'UPDATE "{table}" SET "{rng.choice(numbers)}" = ({number} * {each}) % {most}')
+
+
+def other_keys(rng: random.Random, path: Path) -> None:
+    """Give a table other keys or none, double its rows, or put a view in its place."""
+    table = rng.choice(_TABLES[:-1])
+    with closing(_connected(path)) as database, database:
+        database.execute(f'ALTER TABLE "{table}" RENAME TO before')
+        rows = f"SELECT * FROM before {rng.choice(('', 'UNION ALL SELECT * FROM before', 'ORDER BY random()'))}"
+        columns = ", ".join(f'"{row[1]}"' for row in database.execute("PRAGMA table_info(before)"))
+        how = rng.choice(("table", "table", "view", "keyed"))
+        if how == "keyed":
+            database.execute(f'CREATE TABLE "{table}" ({columns}, PRIMARY KEY ({columns})) WITHOUT ROWID')
+            database.execute(f'INSERT OR IGNORE INTO "{table}" {rows}')
+        else:
+            database.execute(f'CREATE {how} "{table}" AS {rows}')
+
+
+def cached_case(rng: random.Random) -> tuple[OriginalTrace, bytes, list[str]]:
+    """Return a whole trace. The oracle spoils its entry in the cache."""
+    origin = rng.choice(few())
+    return origin, origin.text, ["cached"]
+
+
+def spoil(rng: random.Random, folder: Path) -> None:
+    """Change files of a cache: copy them over each other, cut, stretch or change them."""
+    held = sorted(file for file in folder.iterdir() if file.suffix in (".columns", ".note"))
+    for file in rng.choices(held, k=rng.choice((1, 1, 2, 5))):
+        how = rng.randrange(4)
+        data = bytearray(_beginning(file))
+        if how == 0:
+            file.write_bytes(_beginning(rng.choice(held)))
+        elif how == 1:
+            os.truncate(file, rng.choice((0, 1, len(data) // 2, len(data) + 1, 1 << 33, 100_000_000_000)))
+        elif data:
+            for _ in range(rng.choice((1, 10))):
+                data[rng.randrange(len(data))] = rng.randrange(256)
+            file.write_bytes(data)
+
+
+def _beginning(file: Path) -> bytes:
+    """Return all of a file that isn't stretched."""
+    with file.open("rb") as opened:
+        return opened.read(1 << 24)
 
 
 def without_table(rng: random.Random, path: Path) -> None:

@@ -229,6 +229,24 @@ def test_every_callback_answers_what_a_browser_posts(client: FlaskClient, posts:
         assert send(client, encoded(post)) in (200, 204), post["output"]
 
 
+def test_a_click_with_a_value_of_any_type_is_answered_or_refused(
+    client: FlaskClient, posts: list[dict[str, Any]], caplog: pytest.LogCaptureFixture
+) -> None:
+    values: list[Any] = [True, False, 1.5, "0", 1, -1, 10**30, None, [], {}, [True], [[0]], [1.5]]
+    for post in posts:
+        for number, clicked in enumerate(post["inputs"]):
+            ways = list(places(clicked["value"])) if clicked["property"] == "clickData" else []
+            for way in ways:
+                for value in values:
+                    changed = copy.deepcopy(post)
+                    inside = changed["inputs"][number]["value"]
+                    for step in way[:-1]:
+                        inside = inside[step]
+                    inside[way[-1]] = value
+                    assert send(client, encoded(changed)) in (200, 204, 400), (post["output"], way, value)
+    no_trouble(caplog)
+
+
 @pytest.mark.parametrize("seed", range(4))
 def test_a_mutated_post_is_answered_or_refused(
     client: FlaskClient, posts: list[dict[str, Any]], caplog: pytest.LogCaptureFixture, seed: int

@@ -218,7 +218,7 @@ def test_what_workers_cannot_see_is_named_with_where_it_was_looked_for(cluster: 
 
 def test_a_trace_that_workers_die_of_is_given_up_and_the_rest_go_on(cluster: Scheduler, tmp_path: Path) -> None:
     locations = expand_urls([deadly(tmp_path, 250), DDP])
-    reduced = list(reduce_all(locations, scheduler=cluster.address))
+    reduced = list(reduce_all(locations, scheduler=cluster.address, limit_bytes=1 << 40))
     assert numbers(reduced) == [0, 1]
     (given_up,) = unreadable(reduced)
     assert given_up.source == locations[0].source

@@ -11,19 +11,26 @@ import random
 import re
 import tracemalloc
 import zlib
+from collections import deque
+from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from overlapscope import analyze
+from overlapscope.analysis import analyze_trace
 from overlapscope.errors import OverlapscopeError, UnreadableTrace
-from overlapscope.reading import _stream, files, load
+from overlapscope.reading import _stream, files, kineto, load
+from overlapscope.reading.files import SourceFile
 from overlapscope.report.model import to_json
-from overlapscope.trace.model import Damage, Trace
+from overlapscope.trace.model import Damage, Kind, Trace
+from tests.support.helpers import Op, make_trace
 
 pytestmark = pytest.mark.afresh
 
@@ -591,6 +598,55 @@ def test_a_gzip_bomb_stops_at_the_limit_and_names_the_flag(tmp_path: Path) -> No
     path.write_bytes(bomb)
     with pytest.raises(UnreadableTrace, match="--max-size"):
         load(path, limit_bytes=10 << 20)
+
+
+def packed(tmp_path: Path, *parts: tuple[bytes, int]) -> Path:
+    """Return a packed file of some texts, each of them repeated."""
+    pack = zlib.compressobj(9, zlib.DEFLATED, 31)
+    path = tmp_path / "bomb.json.gz"
+    path.write_bytes(b"".join(pack.compress(text * count) for text, count in parts) + pack.flush())
+    return path
+
+
+def test_without_a_limit_of_the_users_no_file_is_unpacked_to_more_than_a_recording_can_be(tmp_path: Path) -> None:
+    event = (kernel_text() + ",").encode()
+    path = packed(tmp_path, (b"[", 1), (event, 2_000_000 // len(event) * 10), (b"{}]", 1))
+    file = SourceFile(path)
+    with pytest.raises(
+        UnreadableTrace, match=r"holds more than [\d.]+ MB when unpacked, \d+ times its packed size; raise"
+    ):
+        deque(file, maxlen=0)
+    assert file.unpacked_bytes <= 100 * path.stat().st_size + files.BLOCK_BYTES
+    assert len(load(path, limit_bytes=1 << 30).gpu_ops) > 1
+
+
+@pytest.mark.parametrize("empty", [b"{},", b"null,", b"[],", b'{"ph":"M"},', b'{"ph":"X","cat":"x"},'])
+@pytest.mark.parametrize("tail", [b"", b"{}]"])
+def test_a_file_without_an_event_is_not_read_to_its_end(
+    tmp_path: Path, empty: bytes, tail: bytes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = packed(tmp_path, (b"[", 1), (empty, 3_000_000), (tail, 1))
+    taken: list[int] = []
+
+    def counted(file: SourceFile) -> Iterator[bytes]:
+        for block in blocks(file):
+            taken.append(len(block))
+            yield block
+
+    blocks = SourceFile.__iter__
+    monkeypatch.setattr(SourceFile, "__iter__", counted)
+    with pytest.raises(UnreadableTrace, match=r"none of its events|has no event of a kind|an event is longer"):
+        kineto.read(path, limit_bytes=1 << 30)
+    assert sum(taken) < (2 << 20) + 2 * files.BLOCK_BYTES + 1_000_000 * len(empty)
+
+
+def test_a_trace_too_large_for_the_memory_that_is_left_is_refused_before_its_analysis() -> None:
+    trace = make_trace([Op(Kind.COMPUTE, 0, 10)])
+    columns = {name: np.broadcast_to(getattr(trace.gpu_ops, name), 1 << 40) for name in ("start_ns", "end_ns")}
+    with pytest.raises(
+        UnreadableTrace, match=r"has 1,099,511,627,776 events, whose analysis needs about 440 TB .* are free"
+    ):
+        analyze_trace(replace(trace, gpu_ops=replace(trace.gpu_ops, **columns)))
 
 
 @pytest.mark.parametrize(

@@ -11,6 +11,7 @@ import shutil
 import sys
 import threading
 import time
+import tracemalloc
 import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -161,8 +162,10 @@ def test_any_trace_comes_back_from_its_file(
         unpacked_bytes=17,
     )
     path = tmp_path_factory.mktemp("any") / "any.columns"
-    cache_file.write(trace, path)
-    assert_equal(cache_file.read(path), trace)
+    cache_file.write(trace, path, "any")
+    assert_equal(cache_file.read(path, "any"), trace)
+    with pytest.raises(BrokenFile, match="it was written as any"):
+        cache_file.read(path, "another")
 
 
 def test_a_trace_that_cannot_be_written_is_read_all_the_same(tmp_path: Path) -> None:
@@ -319,10 +322,10 @@ def test_a_file_cut_anywhere_is_known_as_broken(tmp_path: Path) -> None:
     for length in {*range(0, len(content), 997), *range(200), *range(len(content) - 300, len(content))}:
         path.write_bytes(content[:length])
         with pytest.raises(BrokenFile):
-            cache_file.read(path)
+            cache_file.read(path, entry.path.name)
     path.write_bytes(content + b"\0")
     with pytest.raises(BrokenFile):
-        cache_file.read(path)
+        cache_file.read(path, entry.path.name)
 
 
 def test_a_flipped_bit_anywhere_is_known_as_broken(tmp_path: Path) -> None:
@@ -335,7 +338,7 @@ def test_a_flipped_bit_anywhere_is_known_as_broken(tmp_path: Path) -> None:
         content[place] ^= 1 << place % 8
         path.write_bytes(content)
         with pytest.raises(BrokenFile):
-            cache_file.read(path)
+            cache_file.read(path, entry.path.name)
         content[place] ^= 1 << place % 8
 
 
@@ -352,7 +355,7 @@ def test_a_broken_or_foreign_entry_is_replaced(content: bytes | None, tmp_path: 
 
 def test_a_whole_file_with_other_columns_is_known_as_broken(tmp_path: Path) -> None:
     path = tmp_path / "entry"
-    cache_file.write(make_trace([Op(Kind.COMPUTE, MS, 2 * MS)], cpu_ops=[Host("a", 0, MS)]), path)
+    cache_file.write(make_trace([Op(Kind.COMPUTE, MS, 2 * MS)], cpu_ops=[Host("a", 0, MS)]), path, "entry")
     content = path.read_bytes()
     end = len(content) - cache_file._END.size
     index_bytes, _, magic = cache_file._END.unpack(content[end:])
@@ -367,6 +370,8 @@ def test_a_whole_file_with_other_columns_is_known_as_broken(tmp_path: Path) -> N
         {"columns": index["columns"] | {"gpu_ops.start_ns": ["<i8", start[1], 0, 0]}},
         {"columns": index["columns"] | {"new.start_ns": start}},
         {"columns": {name: part for name, part in index["columns"].items() if name != "names.end"}},
+        {"columns": index["columns"] | {"gpu_ops.start_ns": ["<i8", start[1], -1, start[3]]}},
+        {"key": "another"},
         {"scalars": {}},
         {"more": 1},
     ]
@@ -375,10 +380,10 @@ def test_a_whole_file_with_other_columns_is_known_as_broken(tmp_path: Path) -> N
         tail = cache_file._END.pack(len(written), zlib.crc32(written), magic)
         path.write_bytes(content[:columns_bytes] + written + tail)
         if not change:
-            cache_file.read(path)
+            cache_file.read(path, "entry")
             continue
         with pytest.raises(BrokenFile):
-            cache_file.read(path)
+            cache_file.read(path, "entry")
 
 
 @pytest.mark.parametrize("content", [b"", b"{", b"[]", bytes(50), b'{"state":[1,2,3,4,5],"digest":7}'])
@@ -392,6 +397,50 @@ def test_a_broken_note_is_written_again(content: bytes, tmp_path: Path) -> None:
     note.write_bytes(content)
     assert_equal(load(cache, path), kineto.read(path))
     assert note.read_bytes() == good
+
+
+@pytest.mark.parametrize("beyond_bytes", [1 << 16, 100_000_000_000])
+def test_a_note_or_an_entry_of_any_size_keeps_nothing_from_being_read(beyond_bytes: int, tmp_path: Path) -> None:
+    cache = cache_in(tmp_path / "cache")
+    path = Path(shutil.copy(SMALL, tmp_path / "t.json"))
+    time.sleep(0.02)
+    fresh = load(cache, path)
+    for file in [*cache.folder.path.glob("*.note"), *cache.folder.path.glob("*.columns")]:
+        os.truncate(file, beyond_bytes)
+    tracemalloc.start()
+    try:
+        assert_equal(load(cache, path), fresh)
+        assert tracemalloc.get_traced_memory()[1] < 100 << 20
+    finally:
+        tracemalloc.stop()
+    assert all(file.stat().st_size < beyond_bytes for file in cache.folder.path.glob("*.note"))
+
+
+def test_an_entry_under_the_name_of_another_traces_is_not_taken(tmp_path: Path) -> None:
+    cache = cache_in(tmp_path / "cache")
+    mine, other = (write(tmp_path / f"{name}.json", [kernel(1, dur)]) for name, dur in (("mine", 5), ("other", 7)))
+    load(cache, mine)
+    (entry,) = cache.folder.entries()
+    load(cache, other)
+    (foreign,) = (file for file in cache.folder.entries() if file.path != entry.path)
+    shutil.copy(foreign.path, entry.path)
+    assert_equal(load(cache, mine), kineto.read(mine))
+    assert kept(cache, mine) is not None
+
+
+def test_a_change_through_memory_that_leaves_the_times_is_noticed_in_samples(tmp_path: Path) -> None:
+    cache = cache_in(tmp_path / "cache")
+    path = write(tmp_path / "t.json", [kernel(1, 5)])
+    time.sleep(0.02)
+    load(cache, path)
+    (note,) = cache.folder.path.glob("*.note")
+    path.write_bytes(path.read_bytes().replace(b'"dur": 5', b'"dur": 6'))
+    time.sleep(0.02)
+    # The note of the content before, with the times after: as if the change had left no other trace.
+    status = path.stat()
+    state = [status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns]
+    note.write_bytes(msgspec.json.encode(msgspec.json.decode(note.read_bytes()) | {"state": state}))
+    assert load(cache, path).gpu_ops.end_ns[0] == 7000
 
 
 def test_an_entry_of_another_reader_is_not_taken_and_makes_room(tmp_path: Path) -> None:
@@ -513,7 +562,7 @@ def large(tmp_path: Path) -> Path:
     """Return a real trace, with enough white space to be large enough for the cache."""
     path = tmp_path / "large.json.gz"
     content = gzip.decompress(SMALL.read_bytes())
-    path.write_bytes(gzip.compress(b"{" + b" " * (16 << 20) + content.removeprefix(b"{"), 1))
+    path.write_bytes(gzip.compress(b"{" + b" " * (16 << 20) + content.removeprefix(b"{"), 0))
     return path
 
 

@@ -6,6 +6,8 @@ import contextlib
 import gzip
 import json
 import os
+import re
+import resource
 import shutil
 import sqlite3
 import sys
@@ -310,6 +312,15 @@ def test_a_damaged_store_is_reported_in_a_sentence(tmp_path: Path) -> None:
         "reports SET outcome = 'great'",
         "figures SET samples = 'many'",
         "figures SET value = 'x'",
+        "figures SET value = 'nan'",
+        "figures SET value = '-inf'",
+        "figures SET value = '1e999'",
+        "figures SET value = 1e308",
+        "figures SET spread = 'nan'",
+        "figures SET floor = 9e999",
+        "figures SET rank = 1 << 40",
+        "reports SET at_ns = 1 << 62 | 1",
+        "predictions SET measured_pct = 'inf'",
         "metrics SET name = CAST('step_time' AS BLOB)",
         "predictions SET low_pct = 'x'",
     ],
@@ -323,6 +334,21 @@ def test_a_store_with_values_of_other_types_is_told_in_a_sentence(change: str, t
         file.execute(f"UPDATE {change}")
     with pytest.raises(UsageError, match="cannot be read"), Store.open(path, read_only=True) as store:
         assert all((store.jobs(), store.metrics(), store.rows(), store.points("step_time"), store.predictions()))
+
+
+def test_a_disk_that_is_full_when_a_store_is_read_is_told_in_a_sentence(tmp_path: Path) -> None:
+    path = tmp_path / "h"
+    with Store.open(path) as store:
+        store.add(make_entry(1, [figure("step_time", 1.0)]))
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (1 << 10, limits[1]))
+    try:
+        # SQLite makes a file beside the store to share it with writers.
+        assert re.search(
+            r"the disk is full or doesn't work, .*; free some space, or choose", refused(path, read_only=True)
+        )
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
 
 
 def test_a_store_whose_schema_is_not_utf_8_is_told_in_a_sentence(tmp_path: Path) -> None:

@@ -567,6 +567,45 @@ def test_a_database_with_a_process_in_each_row_is_damaged(tmp_path: Path, databa
     assert expand(tmp_path / "report.sqlite") == [tmp_path / "report.sqlite"]
 
 
+def test_a_number_that_no_device_has_is_no_device(tmp_path: Path, database: sqlite3.Connection) -> None:
+    database.execute(STRINGS)
+    database.execute(KERNELS)
+    numbers = [0, 255, 256, (1 << 31) - 1, 1 << 31, (1 << 63) - 1, -1, -(1 << 63), *range(1000, 100_000_000, 132_275)]
+    rows = [(1000 * n, 1000 * n + 500, device, 7, n, 1) for n, device in enumerate(numbers, 1)]
+    database.executemany("INSERT INTO CUPTI_ACTIVITY_KIND_KERNEL VALUES (?, ?, ?, ?, ?, ?)", rows)
+    database.execute(
+        "CREATE TABLE CUPTI_ACTIVITY_KIND_MEMCPY (start, end, deviceId, streamId, srcDeviceId, dstDeviceId)"
+    )
+    database.execute("INSERT INTO CUPTI_ACTIVITY_KIND_MEMCPY VALUES (1, 9, 0, 7, 2147483647, 1)")
+    database.commit()
+    trace = ov.load(tmp_path / "report.sqlite")
+    assert trace.devices == (-1, 0, 255)
+    assert (trace.gpu_ops.source_device.max(), trace.gpu_ops.target_device.max()) == (-1, 1)
+    assert [device.device for device in ov.analyze(trace).devices] == [-1, 0, 255]
+
+
+def test_names_need_no_key_to_be_found_by(tmp_path: Path, database: sqlite3.Connection) -> None:
+    # Each search through a table without a key would take thousands of instructions; all must share some millions.
+    database.execute("CREATE TABLE StringIds (id, value)")
+    database.execute(KERNELS)
+    database.execute(
+        "CREATE TABLE NVTX_EVENTS (start INT, end INT, eventType INT, text TEXT, textId INT, domainId INT)"
+    )
+    count = 3000
+    database.executemany("INSERT INTO StringIds VALUES (?, ?)", ((n, f"name {n}") for n in range(3 * count)))
+    kernels = [(1000 * n, 1000 * n + 500, 0, 7, n, n) for n in range(1, count)]
+    database.executemany("INSERT INTO CUPTI_ACTIVITY_KIND_KERNEL VALUES (?, ?, ?, ?, ?, ?)", kernels)
+    ranges: list[tuple[int, int, int, str | None, int | None, int]]
+    ranges = [(1000 * n, 1000 * n + 900, 59, None, count + n, 0) for n in range(1, count)]
+    ranges += [(1, 2, 59, "its own", None, 0), (1, 3, 59, None, 99_999, 0), (1, 4, 59, None, None, 0)]
+    database.executemany("INSERT INTO NVTX_EVENTS VALUES (?, ?, ?, ?, ?, ?)", ranges)
+    database.commit()
+    trace = ov.load(tmp_path / "report.sqlite")
+    assert [trace.gpu_ops.name(row) for row in range(count - 1)] == [f"name {n}" for n in range(1, count)]
+    named = [trace.annotations.name(row) for row in range(len(trace.annotations))]
+    assert named == ["unnamed", "unnamed", "its own", *(f"name {count + n}" for n in range(1, count))]
+
+
 @pytest.mark.parametrize("seed", range(30))
 def test_whatever_happens_to_its_bytes_a_report_is_read_or_refused(reports: Path, tmp_path: Path, seed: int) -> None:
     rng = random.Random(seed)

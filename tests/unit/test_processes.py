@@ -182,3 +182,13 @@ def test_a_damaged_merged_file_is_read_or_one_sentence(
     for part in expand([path]):
         with suppress(UnreadableTrace):
             ov.load(part)
+
+
+def test_a_process_of_its_own_for_each_call_is_refused_before_all_are_compared(tmp_path: Path) -> None:
+    # Comparing each process with each op would take time and memory in proportion to the product.
+    events = [event for number in range(257) for event in process(0, number, pid=1000 + number, device=0)]
+    events = [event | {"pid": 7 + number} if event["cat"] == "kernel" else event for number, event in enumerate(events)]
+    with pytest.raises(
+        UnreadableTrace, match=r": holds events of 257 processes that launched GPU ops, more than 256; "
+    ):
+        ov.load(write(tmp_path / "mixed.json", events))

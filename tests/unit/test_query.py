@@ -5,6 +5,8 @@ from __future__ import annotations
 import csv
 import io
 import json
+import resource
+import sys
 from collections import Counter, defaultdict
 from pathlib import Path
 from typing import Any
@@ -344,6 +346,29 @@ def test_a_query_has_so_much_memory_and_a_result_so_many_bytes(
         ask(job, "FROM range(10000000)")
     answer = ask(job, "FROM range(1000000)", most_rows=5)
     assert (answer.rows.num_rows, answer.row_count) == (5, 1_000_000)
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="other systems set no limit")
+@pytest.mark.parametrize(
+    "value",
+    [
+        "length(repeat('x', 1000000000))",
+        "length(printf('%1000000000d', 1))",
+        "len(range(200000000))",
+        "length(replace(repeat('x', 100000), 'x', repeat('y', 10000)))",
+    ],
+)
+def test_a_value_that_a_function_makes_is_stopped_at_the_limit_of_memory(
+    job: QueriedTraces, value: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(engine, "MEMORY_BYTES", 100_000_000)
+    ask(job, "SELECT 1")
+    before, limit = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss, resource.getrlimit(resource.RLIMIT_DATA)
+    with pytest.raises(UsageError, match="the query needs more than 100 MB of memory; ask for less"):
+        ask(job, f"SELECT {value}")
+    assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 200_000
+    assert ask(job, "SELECT 7").rows.to_pydict() == {"7": [7]}
+    assert resource.getrlimit(resource.RLIMIT_DATA) == limit
 
 
 def test_without_duckdb_it_says_how_to_install_it(

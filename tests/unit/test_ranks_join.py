@@ -22,6 +22,8 @@ from overlapscope.commands.schema import schema_of
 from overlapscope.errors import UnreadableTrace
 from overlapscope.ranks.clocks import TIMESTAMP_ERROR_NS
 from overlapscope.ranks.collectives import gather, match
+from overlapscope.ranks.engine import reduce_all
+from overlapscope.ranks.files import expand_urls
 from overlapscope.ranks.join import Joined
 from overlapscope.ranks.reduced import MOST_RANKS, CommKind, ComparedRank, ReducedRank, collectives_only, reduce
 from overlapscope.ranks.result import RanksReport, Unreadable, from_json, to_json
@@ -523,3 +525,10 @@ def test_sentences_are_whole(tmp_path: Path) -> None:
         for sentence in (report.clocks.reason, *report.notes):
             assert sentence[0].isupper() or sentence[0].isdigit()
             assert sentence.endswith(".")
+
+
+def test_files_too_small_for_a_trace_start_no_processes(tmp_path: Path) -> None:
+    for number in range(20):
+        (tmp_path / f"rank{number}.json").write_bytes(b"[{}]nope")
+    outcomes = list(reduce_all(expand_urls(tmp_path), workers=2))
+    assert len(outcomes) == 20 and all(isinstance(outcome, Unreadable) for outcome in outcomes)

@@ -315,7 +315,7 @@ def _clicked(report: RanksReport, click: Click | None, *, lines: bool) -> Slot |
     """Return the clicked place of a chart. For a map, Dash passes only line and column."""
     for point in click.points if click else ():
         x, y = point.x, point.y if lines else 0
-        if isinstance(x, int) and isinstance(y, int):
+        if type(x) is int and type(y) is int:
             return slot_at(report, x, y)
     return None
 

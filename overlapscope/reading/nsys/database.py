@@ -11,6 +11,7 @@ import sqlite3
 from array import array
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from functools import cached_property
 from pathlib import Path
 from typing import Any, Final
 from urllib.parse import quote
@@ -60,7 +61,7 @@ class Database:
             )
             size = path.stat().st_size
             self._most_rows = size // _LEAST_ROW_BYTES
-            self._connection.bound(lambda: size)
+            self._connection.bound(lambda: size, together=True)
             self._connection.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, min(_LONGEST_VALUE_BYTES, size))
             self._connection.setlimit(sqlite3.SQLITE_LIMIT_ATTACHED, 0)
             # Text stays bytes here, because each distinct text is decoded only once later.
@@ -152,9 +153,16 @@ class Database:
 
     def string(self, id: int) -> str:
         """Return a string of the table of distinct strings; empty where it lacks the id."""
-        with self._errors():
-            rows = self._query("SELECT value FROM StringIds WHERE id = ?", id)
-        return str(rows[0][0]) if rows and rows[0][0] is not None else ""
+        return _decoded(self._strings.get(id) or b"")
+
+    @cached_property
+    def _strings(self) -> dict[int, bytes | None]:
+        """All strings by id. The table is read once, because it need not have a key to find a string by."""
+        self.require("StringIds", "id", "value")
+        strings: dict[int, bytes | None] = {}
+        for rows in self._blocks("SELECT id, CAST(value AS TEXT) FROM StringIds"):
+            strings.update(rows)
+        return strings
 
     def pairs(self, table: str, key: str, value: str) -> list[tuple[Any, Any]]:
         """Return two columns of a small table; none where it lacks either."""

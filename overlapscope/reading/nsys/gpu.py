@@ -7,6 +7,7 @@ from typing import Final
 
 import numpy as np
 
+from overlapscope.reading._columns import device_or_none
 from overlapscope.reading.nsys.database import Columns, Database
 from overlapscope.reading.nsys.names import Names
 from overlapscope.reading.nsys.rows import Rows, joined
@@ -81,7 +82,7 @@ def _product(columns: Columns, extents: Sequence[str]) -> I64:
 def _copies(database: Database, names: Names, process: int | None) -> Rows:
     columns = _columns(database, COPY, process, "bytes", "copyKind", "srcKind", "dstKind", *_SIDES)
     kinds = (columns[name] for name in ("copyKind", "srcKind", "dstKind"))
-    source, target = (number(columns[side]).astype(np.int32) for side in _SIDES)
+    source, target = (device_or_none(columns[side]).astype(np.int32) for side in _SIDES)
     rows = _rows(names, columns, "gpu_memcpy", _spelled(names, _copy_name, *kinds))
     # Page migrations are on no stream, whatever number the table has.
     rows["stream"][columns["copyKind"] >= _FIRST_MIGRATION] = -1
@@ -133,7 +134,7 @@ def _rows(names: Names, columns: Columns, category: str, name_id: I32) -> Rows:
         "end_ns": columns["end"],
         "name_id": name_id,
         "kind": judged[:, 0].copy(),
-        "device": number(columns["deviceId"]).astype(np.int32),
+        "device": device_or_none(columns["deviceId"]).astype(np.int32),
         "stream": number(columns["streamId"]).astype(np.int32),
         "correlation": np.where(correlation > 0, correlation, -1),
         "bytes": columns.get("bytes", none),

@@ -64,7 +64,7 @@ def operators_and_ranges(database: Database, names: Names, process: int | None) 
     # Nsight Systems records calls of at least a microsecond (`--osrt-threshold`). Rows without a length are its marks,
     # such as "OS runtime libraries profiling started".
     system = kept(system, system["start_ns"] != system["end_ns"])
-    columns = ("start", "end", "globalTid", "domainId")
+    columns = ("start", "end", "globalTid", "domainId", "textId")
     if RANGES not in database.columns:
         return system, {name: column[:0] for name, column in system.items()}
     database.require(RANGES, "start", "end")
@@ -72,7 +72,9 @@ def operators_and_ranges(database: Database, names: Names, process: int | None) 
 
     def number(text: str) -> int:
         name = text.removesuffix(_EMITTED)
-        name_number = names.number(name or "unnamed")
+        if not name:
+            return -1
+        name_number = names.number(name)
         if name is not text and host_ops.is_operator(name):
             operators.add(name_number)
         return name_number
@@ -81,6 +83,9 @@ def operators_and_ranges(database: Database, names: Names, process: int | None) 
     if "eventType" in database.columns[RANGES]:
         where = f"{where} {'AND' if where else 'WHERE'} eventType IN {_RANGE_EVENTS}"
     table, name_id = database.integers_and_texts(RANGES, columns, _operator(_text(database)), number, where)
+    # A range has either a text or the id of a registered one.
+    registered = name_id < 0
+    name_id[registered] = names.of_ids(table["textId"][registered])
     # A range without an end was still open when the recording ended.
     is_range = table["end"] >= 0
     of_library = among(table["domainId"], _library_domains(database)) & (table["domainId"] > 0)
@@ -95,11 +100,8 @@ def operators_and_ranges(database: Database, names: Names, process: int | None) 
 
 
 def _text(database: Database) -> str:
-    """Return the SQL expression of a range's name: its own text, or a registered text."""
-    columns = database.columns[RANGES]
-    texts = [*(["text"] if "text" in columns else [])]
-    texts += ["(SELECT value FROM StringIds WHERE id = textId)"] if "textId" in columns else []
-    return f"coalesce({', '.join((*texts, repr(''), repr('')))})"
+    """Return the SQL expression of a range's own text; empty for a range with a registered text."""
+    return "ifnull(text, '')" if "text" in database.columns[RANGES] else "''"
 
 
 def _operator(text: str) -> str:
@@ -116,9 +118,10 @@ def _library_domains(database: Database) -> I64:
         return np.empty(0, np.int64)
     where = f"WHERE eventType = {_NEW_DOMAIN}"
     domains, of_library = database.integers_and_texts(
-        RANGES, ("domainId",), _text(database), lambda name: _LIBRARY.match(name) is not None, where
+        RANGES, ("domainId", "textId"), _text(database), lambda name: _LIBRARY.match(name) is not None, where
     )
-    return domains["domainId"][of_library > 0]
+    registered = [id for id in set(domains["textId"].tolist()) if _LIBRARY.match(database.string(id))]
+    return domains["domainId"][(of_library > 0) | np.isin(domains["textId"], registered)]
 
 
 def overheads(database: Database, names: Names, process: int | None) -> Rows:

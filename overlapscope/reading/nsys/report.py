@@ -19,6 +19,7 @@ from overlapscope.base.columns import locate
 from overlapscope.base.grouping import among
 from overlapscope.errors import UnreadableTrace
 from overlapscope.reading._peer_copies import with_peer_copies
+from overlapscope.reading._processes import MOST_PROCESSES
 from overlapscope.reading._progress import ReadingBar
 from overlapscope.reading._tables import LARGEST_BYTES, too_fast
 from overlapscope.reading._times import LARGEST_TOTAL_NS, possible, recording
@@ -48,7 +49,6 @@ PID_SHIFT: Final = 24
 PID_MASK: Final = 0xFFFFFF
 """Bit of a serialized id at which the process's number begins."""
 _LARGEST_BASE_NS: Final = 1 << 62
-_MOST_PROCESSES: Final = 10_000
 _WARNING: Final = 2
 """Severity of a diagnostic message from which it is a warning."""
 _MOST_WARNINGS: Final = 3
@@ -61,7 +61,7 @@ _PARTS: Final[dict[str, Part]] = {
     "overheads": "overheads",
     "syncs": "syncs",
 }
-_TABLES: Final = (*gpu.TABLES, *host.TABLES, syncs.SYNCS, syncs.EVENTS)
+_TABLES: Final = ("StringIds", *gpu.TABLES, *host.TABLES, syncs.SYNCS, syncs.EVENTS)
 
 
 def read(path: Path, request: ReadRequest) -> Trace:
@@ -132,7 +132,7 @@ def _processes(database: Database) -> list[int]:
     for table in gpu.TABLES:
         for process, device in database.distinct(table, "globalPid", "deviceId", first=alone):
             first_device[process] = min(device, first_device.get(process, device))
-    if len(first_device) > _MOST_PROCESSES:
+    if len(first_device) > MOST_PROCESSES:
         raise UnreadableTrace(
             database.shown, f"names {len(first_device):,} processes, so it is damaged; export the report again."
         )

@@ -7,6 +7,7 @@ from typing import Final
 import numpy as np
 
 from overlapscope.base.columns import locate, pick
+from overlapscope.reading._columns import device_or_none
 from overlapscope.reading.nsys.database import Database
 from overlapscope.reading.nsys.gpu import number, of_process
 from overlapscope.reading.nsys.names import Names
@@ -56,7 +57,7 @@ def read(database: Database, names: Names, process: int | None, calls: Rows) -> 
         "end_ns": columns["end"],
         "name_id": pick(spelled, kind.astype(np.int64)).astype(np.int32),
         "kind": kind,
-        "device": number(columns["deviceId"]).astype(np.int32),
+        "device": device_or_none(columns["deviceId"]).astype(np.int32),
         "stream": number(columns["streamId"]).astype(np.int32),
         "correlation": correlation,
         "event": event,
@@ -104,4 +105,8 @@ def _recorded(database: Database, process: int | None, event: I64, sync: I64, co
         last[row] = order[low + before - 1] if before else -1
     source = np.where(by_id >= 0, by_id, last)
     record = np.where(events["correlationId"] > 0, events["correlationId"], -1)
-    return pick(record, source), pick(number(events["streamId"]), source), pick(number(events["deviceId"]), source)
+    return (
+        pick(record, source),
+        pick(number(events["streamId"]), source),
+        pick(device_or_none(events["deviceId"]), source),
+    )
