@@ -5,7 +5,7 @@ member can finish before the last one has arrived, and the transfer that follows
 the kernels, which is that of the last member. Bounds follow from these assumptions:
 
 - The ends of a collective are no further apart than its shortest kernel is long. (In 485 collectives recorded on one
-  machine: up to a quarter of it.) The median difference over five or more is no more than a 16th of it. (In 19 jobs
+  machine: up to a quarter of it.) The median difference over five or more is no more than a 16th of it. (In 21 jobs
   recorded on one machine, whose clock is one: up to a 17th, and 5 us.)
 - Except in an all-reduce, the last member may find some of the data it needs waiting, and finish before its own data
   has gone round the others. NCCL sends eight pieces ahead (`NCCL_STEPS`) and hands a piece on within 10 us, so the last
