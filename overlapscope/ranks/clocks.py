@@ -279,9 +279,8 @@ class _Ends:
             np.where(odd, 0, spread)[by_group], group_starts(self.group[by_group]), FOLLOWED, largest=True
         )
         fewest, changed = np.minimum.reduceat(count, self.first), np.maximum.reduceat(change, self.first)
-        within = (
-            np.maximum(spread, np.minimum(nearby, self.slack)) + changed + self._alike(np.arange(len(spread)), fewest)
-        )
+        # The meeting's own slack is no limit, because a jump within a kernel may have shortened it.
+        within = np.maximum(spread, nearby) + changed + self._alike(np.arange(len(spread)), fewest)
         return _Followed(offset[rank] + drift, within, odd, order[jumps - 1], order[jumps])
 
     def _alike(self, meeting: I64, count: I64) -> I64:
