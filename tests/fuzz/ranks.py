@@ -276,20 +276,34 @@ class TrueDelay(NamedTuple):
     """Where it alone comes last, beyond the stated error."""
 
 
-def true_delays(truth: TrueTimes, errors: dict[tuple[int, int], int], steps: int) -> list[TrueDelay]:
-    """Return the true delays. `errors` has the stated error of each collective that counts, by act and step."""
+def true_delays(
+    truth: TrueTimes, errors: dict[tuple[int, int], int], compared: Sequence[int], steps: int
+) -> list[TrueDelay]:
+    """Return the true delays of all ranks.
+
+    Args:
+        truth: The true times.
+        errors: Stated error of each collective that counts, by act and step.
+        compared: Acts of which any collective is compared: a delay is the mean over the ranks that meet in them.
+        steps: Number of steps in which collectives count.
+
+    Returns:
+        The delay of each rank.
+    """
     job, waits = truth.job, waits_of(truth)
     by_meeting: defaultdict[tuple[int, int], dict[int, TrueWait]] = defaultdict(dict)
     for rank, its in enumerate(waits):
         for wait in its:
             by_meeting[wait.act, wait.step][rank] = wait
     most, sure = (defaultdict[tuple[int, int], list[Span]](list) for _ in range(2))
-    met: defaultdict[int, set[int]] = defaultdict(set)
+    met = [
+        {other for act in compared if rank in job.acts[act].members for other in job.acts[act].members} - {rank}
+        for rank in range(job.ranks)
+    ]
     for meeting, error in errors.items():
         members = by_meeting[meeting]
         order = sorted(members, key=lambda rank: members[rank].start)
         for rank in members:
-            met[rank] |= set(members) - {rank}
             others = [each for each in order if each != rank]
             if members[rank].end - members[rank].start > 2 * error:
                 continue
@@ -425,10 +439,10 @@ def judge(seed: int, folder: Path) -> JudgedJob:
     truth = TrueTimes(job, rng)
     ranks = [rank for path in write(truth, folder) for rank in reduce(load(path, progress=False))]
     report = report_on(ranks)
-    errors = stated_errors(truth, ranks, compare(ranks))
-    delays = true_delays(truth, errors, report.met_steps or 1)
+    errors, compared = stated_errors(truth, ranks, compare(ranks))
+    delays = true_delays(truth, errors, compared, report.met_steps or 1)
     named = {each.rank for each in report.stragglers if each.clear}
-    exact = true_delays(truth, dict.fromkeys(errors, 0), report.met_steps or 1)
+    exact = true_delays(truth, dict.fromkeys(errors, 0), compared, report.met_steps or 1)
     return JudgedJob(
         tuple(_words(rank, delays[rank], report) for rank in named if delays[rank].most < 0.97 * LEAST_PCT),
         tuple(
@@ -450,18 +464,21 @@ def judge(seed: int, folder: Path) -> JudgedJob:
     )
 
 
-def stated_errors(truth: TrueTimes, ranks: Sequence[ReducedRank], comparison: Comparison) -> dict[tuple[int, int], int]:
-    """Return the stated error of each collective that counts, by act and step."""
+def stated_errors(
+    truth: TrueTimes, ranks: Sequence[ReducedRank], comparison: Comparison
+) -> tuple[dict[tuple[int, int], int], list[int]]:
+    """Return the stated error of each collective that counts, by act and step, and the acts that are compared."""
     clocks, waits = truth.job.clocks, comparison.waits
     kernels = {(rank, *_recorded(clocks[rank], each)): each for rank, its in enumerate(truth.kernels) for each in its}
     meetings, errors = waits.meetings, waits.latest.error_ns.tolist()
     columns = (meetings.meeting, meetings.rank, meetings.start_ns, meetings.end_ns)
-    found = {}
+    found, compared = {}, set()
     for meeting, place, start, end in zip(*(column.tolist() for column in columns), strict=True):
+        each = kernels[ranks[place].rank or 0, start, end]
+        compared.add(each.act)
         if waits.counted[meeting]:
-            each = kernels[ranks[place].rank or 0, start, end]
             found[each.act, each.step] = errors[meeting]
-    return found
+    return found, sorted(compared)
 
 
 def _recorded(clock: WrongClock, kernel: TrueKernel) -> tuple[int, int]:
