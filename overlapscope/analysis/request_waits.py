@@ -10,7 +10,7 @@ from msgspec.structs import replace
 from overlapscope.analysis.periods import Periods, is_step, phases_of
 from overlapscope.analysis.pieces import IdleTime
 from overlapscope.analysis.steps import step_at
-from overlapscope.base.grouping import rows_by
+from overlapscope.base.grouping import distinct, rows_by
 from overlapscope.base.intervals import Bool, contains, union
 from overlapscope.base.kept import kept
 from overlapscope.catalog.causes import IDLE_RANK, IdleCause
@@ -55,7 +55,7 @@ def without_request_waits(steps: Periods, idle: IdleTime) -> Periods:
     waits = idle.take(idle.cause == IDLE_RANK[IdleCause.AWAITING_REQUESTS])
     starts, ends = steps.start_ns.copy(), steps.end_ns.copy()
     number = step_at(steps, waits.start_ns)
-    for step in np.unique(number[number >= 0]).tolist():
+    for step in distinct(number[number >= 0]).tolist():
         of_step = number == step
         ends[step] = waits.start_ns[of_step].min()
         starts[step + 1 : step + 2] = waits.end_ns[of_step].max()

@@ -179,9 +179,10 @@ def _steps(trace: Trace, timeline: Timeline, steps: Periods) -> list[Check]:
 
 
 def _marked(trace: Trace, steps: Periods) -> Check:
-    notes = trace.annotations.take(judged_steps(trace))
+    judged = judged_steps(trace)
+    notes = trace.annotations.take(judged)
     numbers = sorted(step_number(notes.name(row)) for row in range(len(notes)))
-    gone = trace.annotations.take(np.setdiff1d(judged_steps(trace), steps.row))
+    gone = trace.annotations.take(judged[~among(judged, steps.row)])
     # A server without requests need not launch anything.
     absent = int(gone.named(lambda name: phase_in(name) != "empty").sum())
     skipped = numbers != list(range(numbers[0], numbers[0] + len(numbers)))

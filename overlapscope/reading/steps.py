@@ -78,7 +78,7 @@ def _of_launching_threads(trace: Trace, rows: Index) -> Index:
     notes, calls = trace.annotations, trace.runtime_calls
     launches = np.flatnonzero(mask_of(trace.gpu_ops.launch[trace.gpu_ops.launch >= 0], len(calls)))
     kept = np.zeros(len(rows), np.bool_)
-    for thread in np.unique(notes.thread[rows]).tolist():
+    for thread in distinct(notes.thread[rows]).tolist():
         launched = calls.start_ns[launches[calls.thread[launches] == thread]]
         of_thread = notes.thread[rows] == thread
         begin, end = (np.searchsorted(launched, side[rows[of_thread]]) for side in (notes.start_ns, notes.end_ns))
