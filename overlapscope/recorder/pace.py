@@ -47,6 +47,7 @@ class Pace:
         self._begun_ns: int | None = None
         """Start of the step under way; None if it is not clocked."""
         self._block: list[int] = []
+        self._block_span_ns = 0
         self._block_ns = Counter[int]()
         """Time of blocks by bucket of their median."""
         self._median_ns = 0
@@ -78,11 +79,12 @@ class Pace:
             self._lengths[place] = length_ns
         self.span_ns += length_ns
         self._block.append(length_ns)
-        if len(self._block) >= _BLOCK_STEPS and sum(self._block) >= _BLOCK_NS:
+        self._block_span_ns += length_ns
+        if len(self._block) >= _BLOCK_STEPS and self._block_span_ns >= _BLOCK_NS:
             self._end_block()
 
     def _end_block(self) -> None:
-        block, self._block = self._block, []
+        block, self._block, self._block_span_ns = self._block, [], 0
         before_ns, self._median_ns = self._median_ns, median_ns(block)
         self._latest_ns = self._median_ns if is_same(before_ns, self._median_ns) else 0
         self._block_ns[_bucket(self._median_ns)] += sum(block)
@@ -103,7 +105,7 @@ class Pace:
         if before_ns:
             self.recorded_ns = median_ns(before_ns)
             self._alike_steps = self._alike_ns = self._alike_to_ns = 0
-            self._block, self._doubtful = [], []
+            self._block, self._doubtful, self._block_span_ns = [], [], 0
 
     @property
     def clocked(self) -> ClockedSteps:
