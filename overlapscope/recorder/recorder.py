@@ -405,7 +405,7 @@ class WindowRecorder(RecorderState):
         now_ns = self._pace.elsewhere() if self._times_again else None
         if now_ns is None:
             return False
-        self._times_again -= 1
+        self._times_again, self._unsteady_since_ns = self._times_again - 1, None
         self._why_now.append(
             f"Steps took {duration(self._pace.recorded_ns)} when they were first recorded, but the program spends more "
             f"of its time in steps of {duration(now_ns)}: those after step {self._steps:,} are recorded instead."
