@@ -197,8 +197,10 @@ class _RecordedProgram:
         self._began_ns = time.time_ns()
         self._process = os.getpid()
         self._reporter = Reporter()
-        self._stderr = Descriptor(os.dup(_STDERR))
-        """Place of our messages, even if the program closes or replaces its stderr."""
+        self._stderr: Descriptor | None = None
+        """Place of our messages, even if the program closes or replaces its stderr; None if that was closed before."""
+        with suppress(OSError):
+            self._stderr = Descriptor(os.dup(_STDERR))
         self._ending = False
         """True if the program has ended, so that the report follows."""
         self._asked_for: tuple[State, tuple[Path, ...]] | None = None
@@ -446,6 +448,8 @@ class _RecordedProgram:
     @property
     def _errors(self) -> int | None:
         """File descriptor of the stderr that the user gave us; None if the program has closed every one."""
+        if self._stderr is None:
+            return None
         number = self._stderr.number
         return _STDERR if number is None and self._stderr.is_same_as(_STDERR) else number
 

@@ -157,7 +157,10 @@ class Driver:
     def give_way(self, because: str) -> bool:
         """Stop and write nothing. Returns false if this recording is complete and stays."""
         recorder = self.recorder
-        if recorder is None or not recorder.running:
+        if recorder is None:
+            return False
+        if not recorder.running:
+            recorder.stay()
             return False
         if self.on_this_thread:
             with self.working():

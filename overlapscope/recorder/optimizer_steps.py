@@ -74,20 +74,15 @@ class OptimizerSteps:
             self._in_hook = False
 
     def _wrap(self, optimizer: Optimizer) -> None:
-        own_step: Any = vars(optimizer).get("step")
-        # A bound method would refer from the optimizer to itself, and keep it after the program has dropped it. A
-        # scheduler of learning rates leaves a function.
-        method: Any = getattr(optimizer.step, "__func__", None)
+        step, own_step = optimizer.step, vars(optimizer).get("step")
         calls = self._wrapped[optimizer] = _Calls()
         kept = weakref.ref(optimizer)
 
-        @functools.wraps(method or own_step)
-        def wrapped(_: Any, *args: Any, **options: Any) -> Any:
-            optimizer = kept()
-            assert optimizer is not None
+        @functools.wraps(step)
+        def wrapped(optimizer: Optimizer, *args: Any, **options: Any) -> Any:
             calls.under_way += 1
             try:
-                result = own_step(*args, **options) if method is None else method(optimizer, *args, **options)
+                result = step(*args, **options)
             except BaseException as error:
                 leave_no_frame(error)
                 raise
@@ -100,6 +95,7 @@ class OptimizerSteps:
                 self._undo.close()
             return result
 
+        # The bound method refers to the optimizer, which the program may drop before this is undone.
         vars(wrapped)["own"] = own_step
         ours = weakref.ref(wrapped)
 
@@ -113,5 +109,5 @@ class OptimizerSteps:
                 optimizer.step = own_step  # type: ignore[method-assign]
 
         # Schedulers of learning rates wrap a method.
-        optimizer.step = MethodType(wrapped, weakref.proxy(optimizer))  # type: ignore[method-assign]
+        optimizer.step = MethodType(wrapped, optimizer)  # type: ignore[method-assign]
         self._undo.callback(undo)

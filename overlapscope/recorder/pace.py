@@ -154,7 +154,8 @@ def becomes_faster(lengths_ns: Sequence[int]) -> bool:
 def compilations() -> int:
     """Return the number of frames that torch.compile has looked at so far."""
     dynamo = sys.modules.get("torch._dynamo.utils")
-    return 0 if dynamo is None else sum(dynamo.counters["frames"].values())
+    # Another thread may be importing the module.
+    return sum(getattr(dynamo, "counters", {}).get("frames", {}).values())
 
 
 def _bucket(length_ns: int) -> int:

@@ -19,7 +19,7 @@ from overlapscope.errors import RecordingFailed
 from overlapscope.recorder import all_threads
 from overlapscope.recorder.open_ranges import OpenRanges
 from overlapscope.recorder.options import Options
-from overlapscope.recorder.pace import becomes_faster, compilations
+from overlapscope.recorder.pace import Pace, becomes_faster, compilations
 from overlapscope.recorder.recorder_state import RecorderState, Stage
 from overlapscope.recorder.sampling.host_sampler import LONGEST_STEP_NS, HostSampler
 from overlapscope.recorder.schedule import StepWindow
@@ -89,6 +89,7 @@ class WindowRecorder(RecorderState):
         steps_are_settled: Callable[[], bool] = lambda: True,
         awaits_first_step: Callable[[], bool] = lambda: False,
         records_again: bool = False,
+        is_alone: Callable[[], bool] = lambda: True,
     ) -> None:
         """Prepare a recorder.
 
@@ -104,14 +105,18 @@ class WindowRecorder(RecorderState):
                 opens until then.
             awaits_first_step: Function that returns whether the program seems to be in its first step.
             records_again: Whether to clock all steps, and to record again if the pace changes.
+            is_alone: Function that returns whether the program has no other ranks.
         """
         super().__init__(options, TraceFiles(path, options.repeat, since_ns=since_ns))
         self._bounded = bounded
         self._on_too_much = on_too_much
         self._step_source, self._steps_are_settled = step_source, steps_are_settled
         self.awaits_first_step = awaits_first_step
+        self._is_alone = is_alone
         self._clocks_on = records_again and options.plain_steps > 0 and options.at_once and options.repeat == 1
         self._times_again = _TIMES_AGAIN
+        self._repeats = False
+        """True if a recording at an earlier pace is in the file."""
         self._settles_by_ns = 0
         """Time at which the report need not wait for another pace any more."""
         self._compilations = 0
@@ -277,6 +282,7 @@ class WindowRecorder(RecorderState):
     def steps_changed(self) -> None:
         """Time steps anew, since other events end them now."""
         self._timer.restart()
+        self._pace = Pace()
 
     def move(self) -> bool:
         """Continue on the calling thread, and count none of the steps so far, nor the one under way.
@@ -403,14 +409,14 @@ class WindowRecorder(RecorderState):
     def _follow_pace(self) -> bool:
         """Return whether the program spends most of its time at another pace, which is recorded then."""
         now_ns = self._pace.elsewhere() if self._times_again else None
-        if now_ns is None:
+        if now_ns is None or not self._is_alone():
             return False
         self._times_again, self._unsteady_since_ns = self._times_again - 1, None
         self._why_now.append(
             f"Steps took {duration(self._pace.recorded_ns)} when they were first recorded, but the program spends more "
             f"of its time in steps of {duration(now_ns)}: those after step {self._steps:,} are recorded instead."
         )
-        self._takes.rehearsal, self._stage = self._takes.done.pop(), Stage.BETWEEN
+        self._takes.rehearsal, self._stage, self._repeats = self._takes.done.pop(), Stage.BETWEEN, True
         return True
 
     def _time_step(self, *, compiled: bool) -> None:
@@ -434,7 +440,9 @@ class WindowRecorder(RecorderState):
         return True
 
     def _may_wait(self) -> bool:
-        """Return whether the recording may wait longer for steady steps."""
+        """Return whether the recording may wait longer for steady steps. All ranks of a job record the same ones."""
+        if not self._is_alone():
+            return False
         if self._unsteady_since_ns is None:
             self._unsteady_since_ns = clock.now_ns()
         return clock.now_ns() - self._unsteady_since_ns < _PATIENCE_S * clock.NS_PER_S
@@ -462,6 +470,7 @@ class WindowRecorder(RecorderState):
         first = self._steps if self._options.by_steps else self._steps + 1
         self._takes.recording = self._start_session(self._options.recording(first), Stage.RECORDING)
         self._takes.recording.notes += self._why_now
+        self._why_now = []
 
     def _step_in_recording(self) -> None:
         take = self._takes.recording
@@ -500,6 +509,9 @@ class WindowRecorder(RecorderState):
         """Stop, and write the take that counts, unless it is in the file already or not wanted."""
         self._stop()
         takes, take = self._takes, self._takes.counting(self._steps)
+        if takes.failures and self._repeats and takes.rehearsal is not None:
+            self._keep(takes.rehearsal)
+            return
         if not (self._steps or takes.done) and take is not None and take.in_memory and self.why_worthless:
             reason = self.why_worthless(take)
             if reason is not None:
@@ -516,12 +528,27 @@ class WindowRecorder(RecorderState):
             if self._moved and not all_threads.left_ops_are_over():
                 short = f"Later steps were not recorded: {all_threads.WHY_NOT_AGAIN}."
             # A recording at an earlier pace is complete.
-            if short is not None and self._times_again == _TIMES_AGAIN:
+            if short is not None and not self._repeats:
                 take.notes.append(short)
-        if take is takes.recording:
-            # The steps timed before it are in its metadata.
+        if take is takes.recording or self._repeats:
+            # The steps timed before it are in its metadata, or of another pace than the first recording's.
             self._timer.restart()
+        first = takes.rehearsal if self._repeats else None
         takes.finish(take)
+        if first is not None and takes.failures:
+            self._keep(first)
+
+    def _keep(self, first: Session) -> None:
+        """Keep a recording at an earlier pace, since a later one failed."""
+        self._timer.restart()
+        self._takes.notes += self._takes.failures
+        self._takes.failures.clear()
+        self._takes.drop()
+        self._takes.done = [first]
+
+    def stay(self) -> None:
+        """Record nothing again."""
+        self._times_again = 0
 
     def _start_session(self, window: StepWindow, stage: Stage) -> Session:
         waits = stage is Stage.REHEARSAL and self._options.wait > 0
@@ -554,6 +581,7 @@ class WindowRecorder(RecorderState):
                 self._takes.failures.append(str(failure))
             else:
                 rehearsal.notes.append(f"{failure}; its first steps were recorded instead.")
+                self._timer.restart()
                 self._takes.finish(rehearsal)
 
     def _stop(self) -> None:

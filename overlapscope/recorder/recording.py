@@ -232,6 +232,7 @@ class Recording:
             steps_are_settled=lambda: self._marks.automatic.settled,
             awaits_first_step=lambda: self._marks.automatic.awaits_first,
             records_again=self._records_again,
+            is_alone=lambda: rank_of(os.environ) is None,
         )
         with self._driver.working(), contextlib.ExitStack() as undo:
             if options.check_hazards:

@@ -147,12 +147,18 @@ _ENDINGS = {
 }
 
 _TEARDOWN = {
-    "an optimizer that is dropped": """
-        import weakref
+    "a step that outlives the name of its optimizer": """
         optimizer = torch.optim.SGD([torch.ones(1, requires_grad=True)], lr=0.1)
-        weakref.finalize(optimizer, print, "gone")
         for _ in range(3): optimizer.step()
-        del optimizer; print("after")
+        step = optimizer.step
+        del optimizer; print(step())
+    """,
+    "an optimizer whose step is another's": """
+        class Trainer:
+            def step(self): print("step of", type(self).__name__)
+        optimizer = torch.optim.SGD([torch.ones(1, requires_grad=True)], lr=0.1)
+        optimizer.step(); optimizer.step = Trainer().step
+        for _ in range(3): optimizer.step()
     """,
     "globals of two ages": """
         class Thing:
