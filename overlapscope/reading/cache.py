@@ -51,6 +51,7 @@ _BESIDES = (
     "base/intervals.py",
     "base/kept.py",
     "base/marks.py",
+    "base/memory.py",
     "base/recurrence.py",
     "base/session.py",
     "base/words.py",
@@ -62,6 +63,7 @@ _BESIDES = (
     "trace/lost.py",
     "trace/model.py",
     "trace/op_names.py",
+    "trace/servers.py",
 )
 """Modules outside this package that affect the content of a Trace."""
 

@@ -230,7 +230,9 @@ def last_words(error: BaseException | None) -> Ending:
 
 
 def _call(hook: Callable[..., object], error: BaseException) -> None:
-    hook(type(error), error, _of_the_program(error.__traceback__))
+    # Python shows the exception's own traceback, whatever the hook is passed.
+    error.__traceback__ = _of_the_program(error.__traceback__)
+    hook(type(error), error, error.__traceback__)
 
 
 def _exited(stop: SystemExit) -> Ending:

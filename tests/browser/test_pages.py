@@ -307,7 +307,8 @@ def test_a_recording_without_a_gpu_shows_what_the_host_did(page: Page, odd: Path
     served = serve_traces(odd)
     for name in JUDGED:
         visit(page, served, name, trace="cpu")
-        expect(page.locator("#verdict-level")).to_have_text("good")
+        # Without samples, waits on the host don't show.
+        expect(page.locator("#verdict-level")).to_have_text("unknown")
         expect(page.locator("#content")).to_contain_text("no GPU activity")
         expect(page.locator("#content")).not_to_contain_text("To record again")
         expect(page.locator("#content")).to_contain_text("aten::add")

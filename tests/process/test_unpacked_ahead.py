@@ -109,7 +109,7 @@ def test_a_stream_without_its_last_bytes_is_the_same(tmp_path: Path) -> None:
 
 def test_a_reader_that_stops_early_leaves_no_thread_behind(tmp_path: Path) -> None:
     path = tmp_path / "no.json.gz"
-    path.write_bytes(gzip.compress(b"no trace at all, " * 500_000))
+    path.write_bytes(gzip.compress(b"no trace at all, " * 50_000))
     with pytest.raises(UnreadableTrace, match="not JSON"):
         kineto.read(path, crew=AHEAD)
 
