@@ -7,7 +7,6 @@ compute, except those that only start a collective.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
 
 import numpy as np
@@ -42,7 +41,6 @@ from overlapscope.trace.model import HostEvents, Trace
 
 HOST = -1
 """Device of a rank without a GPU."""
-_STARTS_COLLECTIVE = re.compile(r"c10d::\w+|record_param_comms")
 
 
 def reduce_any(trace: Trace) -> tuple[ReducedRank, ...]:
