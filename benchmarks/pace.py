@@ -28,7 +28,7 @@ PATIENCE_S = 180
 _RECORDED = 45
 """Number of first steps, some of which are recorded."""
 _PAUSE = 5
-"""Multiple of the median from which on a step contains a pause of the recorder, unless it is long on purpose."""
+"""A step longer than this multiple of the median contains a pause of the recorder, unless it is long on purpose."""
 
 
 def record(out: Path, names: list[str]) -> None:

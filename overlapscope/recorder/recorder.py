@@ -422,7 +422,7 @@ class WindowRecorder(RecorderState):
     def _time_step(self, *, compiled: bool) -> None:
         """Time the step that has ended; after one that compiled, begin anew."""
         self._timer.step(self._steps)
-        if compiled and self._may_wait():
+        if compiled and self._is_alone() and self._may_wait():
             self._timer.restart()
 
     def _compiled(self) -> bool:
@@ -431,8 +431,11 @@ class WindowRecorder(RecorderState):
         return self._compilations != before
 
     def _is_steady(self) -> bool:
-        """Return whether the timed steps don't become faster, or have done so for too long."""
-        if not becomes_faster(self._timer.lengths_ns):
+        """Return whether the timed steps don't become faster, or have done so for too long.
+
+        Ranks of a job don't wait: all record the same steps.
+        """
+        if not becomes_faster(self._timer.lengths_ns) or not self._is_alone():
             return True
         if self._may_wait():
             return False
@@ -440,9 +443,7 @@ class WindowRecorder(RecorderState):
         return True
 
     def _may_wait(self) -> bool:
-        """Return whether the recording may wait longer for steady steps. All ranks of a job record the same ones."""
-        if not self._is_alone():
-            return False
+        """Return whether the recording may wait longer for steady steps."""
         if self._unsteady_since_ns is None:
             self._unsteady_since_ns = clock.now_ns()
         return clock.now_ns() - self._unsteady_since_ns < _PATIENCE_S * clock.NS_PER_S
