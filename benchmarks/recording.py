@@ -1,151 +1,233 @@
-"""Cost of recording while it runs: a program's steps with and without it, side by side in one run.
+"""Cost of recording, and of each of its parts, for the steps of twelve programs.
 
-    python benchmarks/recording.py [--output docs/evaluation/performance-recording.md]
+    python -m benchmarks.recording measure OUT.json [--minutes 8] [--only NAME]...
+    python -m benchmarks.recording page OUT.json docs/evaluation/performance-recording.md
 
-Two programs: one whose GPU is always busy, so that the host has time to spare, and one of many small kernels, where
-every microsecond of the host's counts. Rounds of each way of recording follow one another, so that a drifting clock
-hits all alike. Steps are timed inside the recording, after its warm-up; writing the file is timed separately.
+`measure` runs the twelve programs of `recording_programs.py`. Hosts drift by 10 % within seconds, so each recording is
+compared with the steps right before and after it, and all ways to record take turns. `page` writes the page.
 """
 
 from __future__ import annotations
 
 import argparse
+import gc
 import platform
 import statistics
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+import warnings
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import torch
-from msgspec import Struct, field
+from msgspec import Struct
+from torch._C._profiler import _ExperimentalConfig
+from torch.profiler import ProfilerActivity
+from torch.profiler.profiler import _KinetoProfile
 
-import overlapscope
+from benchmarks.noise import table, wrapped
+from benchmarks.recording_programs import CUDA, PROGRAMS, Step
+from overlapscope.recorder.cupti import detached, record_bookkeeping
+from overlapscope.recorder.options import Options
+from overlapscope.recorder.recording import SilentRecording
 
-ROUNDS, WARM_UP, STEPS = 5, 3, 20
-WAYS: dict[str, dict[str, Any] | None] = {
-    "not recorded": None,
-    "recorded": {},
-    "with shapes": {"shapes": True},
-    "with memory": {"memory": True},
-    "with stacks": {"stacks": True},
-    "with all three": {"stacks": True, "shapes": True, "memory": True},
+ROUNDS, WARM_UP, SLICE_S = 2, 3, 0.15
+FEWEST, MOST = 5, 60
+"""Limits of the number of steps in a slice."""
+WORDS = {
+    "light": "`--light`",
+    "default": "the default",
+    "shapes": "`--shapes`",
+    "stacks": "`--stacks`",
 }
-DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 
 
-class RecordingCost(Struct):
-    """Times of one program with one kind of recording."""
+class Part(Struct, frozen=True):
+    """A profiler with some of the parts of a recording."""
 
-    step_ms: list[float] = field(default_factory=list)
-    write_ms: list[float] = field(default_factory=list)
-    packed_kb: float = 0.0
-
-
-def busy_gpu() -> Callable[[], object]:
-    """Training steps of a few large layers."""
-    size = 4096 if DEVICE == "cuda" else 256
-    return _training(size, layers=6, batch=size)
+    words: str
+    ops: bool = True
+    bookkeeping: bool = False
+    """True to record the calls of CUDA that the recorder leaves out."""
+    correlation: bool = False
+    """True to record to which op a GPU op belongs, which the recorder finds from the launch."""
 
 
-def small_kernels() -> Callable[[], object]:
-    """Training steps of many small layers, which the host can hardly launch fast enough."""
-    return _training(64, layers=60, batch=16)
+PARTS = {
+    "cuda": Part("GPU ops, and all calls of CUDA", ops=False, bookkeeping=True),
+    "calls": Part("without calls that only ask", ops=False),
+    "ops": Part("and PyTorch's ops"),
+    "all": Part("and all calls, and the op of each GPU op", bookkeeping=True, correlation=True),
+}
+RECORDINGS: dict[str, dict[str, Any]] = {
+    "light": {"light": True},
+    "default": {},
+    "shapes": {"shapes": True},
+    "stacks": {"stacks": True},
+}
+WAYS = (*PARTS, *RECORDINGS)
 
 
-def _training(size: int, *, layers: int, batch: int) -> Callable[[], object]:
-    model = torch.nn.Sequential(*[torch.nn.Linear(size, size) for _ in range(layers)]).to(DEVICE)
-    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4)
-    inputs = torch.randn(batch, size, device=DEVICE)
+class RecordedSlice(Struct):
+    """Lengths of a step in nanoseconds: before a recording, in it, and after it."""
 
-    def step() -> None:
-        loss = model(inputs).square().mean()
-        loss.backward()
-        optimizer.step()
-        optimizer.zero_grad()
+    way: str
+    before_ns: int
+    recorded_ns: int
+    after_ns: int
 
-    return step
+    @property
+    def ratio(self) -> float:
+        """Length of a recorded step as a multiple of the others."""
+        return 2 * self.recorded_ns / (self.before_ns + self.after_ns)
+
+
+class RecordingCosts(Struct):
+    """Measurements of all programs on one machine."""
+
+    machine: str
+    programs: dict[str, list[RecordedSlice]]
 
 
 def synchronize() -> None:
-    if DEVICE == "cuda":
+    if CUDA:
         torch.cuda.synchronize()
 
 
-@contextmanager
-def recording(path: Path, options: dict[str, Any] | None) -> Iterator[Callable[[], None]]:
-    """Yield the function that marks steps; the file is written when it ends."""
-    if options is None:
-        yield lambda: None
-    else:
-        with overlapscope.record(path, warmup=WARM_UP, plain_steps=0, **options) as recorder:
-            yield recorder.step
-
-
-def measure(step: Callable[[], object], options: dict[str, Any] | None, result: RecordingCost, folder: Path) -> None:
-    """Measure a round: the median step of a recording."""
-    path = folder / "t.trace.json.gz"
-    synchronize()
-    times = []
-    with recording(path, options) as mark:
-        for number in range(WARM_UP + STEPS):
-            begin = time.perf_counter()
-            step()
-            synchronize()
-            if number >= WARM_UP:
-                times.append(time.perf_counter() - begin)
-            mark()
-        end = time.perf_counter()
-    result.write_ms.append(1e3 * (time.perf_counter() - end))
-    result.step_ms.append(1e3 * statistics.median(times))
-    result.packed_kb = path.stat().st_size / 1e3 if path.exists() else 0.0
-
-
-def table(name: str, step: Callable[[], object]) -> list[str]:
-    """All ways to record one program, as rows of markdown."""
-    results = {way: RecordingCost() for way in WAYS}
-    for _ in range(3):
+def timed(step: Step, steps: int) -> int:
+    """Return the mean length of so many steps, in nanoseconds."""
+    for _ in range(WARM_UP):
         step()
+    synchronize()
+    begin = time.perf_counter_ns()
+    for _ in range(steps):
+        step()
+    synchronize()
+    return (time.perf_counter_ns() - begin) // steps
+
+
+@contextmanager
+def profiled(part: Part) -> Iterator[None]:
+    """Run a profiler that records these parts."""
+    activities = {ProfilerActivity.CPU, *([ProfilerActivity.CUDA] if CUDA else [])}
+    config = _ExperimentalConfig(disable_external_correlation=not part.correlation)
+    profiler = _KinetoProfile(activities=activities, experimental_config=config)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        profiler.prepare_trace()
+    synchronize()
+    profiler.start_trace()
+    record_bookkeeping(part.bookkeeping)
+    autograd: Any = torch.autograd
+    autograd._enable_record_function(part.ops)
+    try:
+        yield
+    finally:
+        autograd._enable_record_function(True)
+        record_bookkeeping(True)
+        with detached():
+            profiler.stop_trace()
+
+
+def recorded(step: Step, steps: int, way: str, path: Path) -> int:
+    """Return the mean length of steps that are recorded this way."""
+    if way in PARTS:
+        with profiled(PARTS[way]):
+            return timed(step, steps)
+    options = Options(warmup=WARM_UP, active=None, plain_steps=0, **RECORDINGS[way])
+    with SilentRecording(path, options) as recording:
+
+        def marked() -> None:
+            step()
+            recording.step()
+
+        return timed(marked, steps)
+
+
+def measure(out: Path, names: list[str], until: float) -> None:
+    """Measure all programs in turn, and write the file after each of them."""
+    if not CUDA:
+        torch.set_num_threads(1)
+    gpu = torch.cuda.get_device_name() if CUDA else "a CPU"
+    machine = f"{gpu}, torch {torch.__version__}, Python {platform.python_version()}"
+    costs = RecordingCosts(machine, {name: [] for name in names})
+    prepared: dict[str, tuple[Step, int]] = {}
+    for name in names:
+        step = PROGRAMS[name]()
+        timed(step, FEWEST)
+        prepared[name] = step, max(FEWEST, min(MOST, round(1e9 * SLICE_S / timed(step, FEWEST))))
     with tempfile.TemporaryDirectory() as folder:
         for _ in range(ROUNDS):
-            for way, options in WAYS.items():
-                measure(step, options, results[way], Path(folder))
-    plain = statistics.median(results["not recorded"].step_ms)
-    lines = [
-        f"## {name}",
-        "",
-        "| | a step | against not recorded | ending and writing it | file, a step |",
-        "|---|---:|---:|---:|---:|",
+            for name, (step, steps) in prepared.items():
+                for way in WAYS:
+                    if time.monotonic() > until:
+                        return
+                    before = timed(step, steps)
+                    inside = recorded(step, steps, way, Path(folder) / "x.trace.json")
+                    gc.collect()
+                    costs.programs[name].append(RecordedSlice(way, before, inside, timed(step, steps)))
+                out.write_bytes(msgspec.json.encode(costs))
+                print(name, flush=True)
+
+
+def page(costs: RecordingCosts) -> str:
+    """Return the page."""
+    ratios = {
+        name: {way: [each.ratio for each in slices if each.way == way] for way in WAYS}
+        for name, slices in costs.programs.items()
+    }
+    medians = {name: {way: statistics.fmean(of[way]) for way in of if of[way]} for name, of in ratios.items()}
+    ways = [way for way in WAYS if all(way in of for of in medians.values())]
+    rows = [
+        (name, f"{_plain_ms(costs.programs[name]):.2f}", *(f"{of[way]:.2f}" for way in ways))
+        for name, of in medians.items()
     ]
-    for way, result in results.items():
-        median = statistics.median(result.step_ms)
-        kept = f"{statistics.median(result.write_ms):.0f} ms | {result.packed_kb / (STEPS + WARM_UP):.1f} KB"
-        lines.append(f"| {way} | {median:.3f} ms | x {median / plain:.2f} | {kept if result.packed_kb else '| '} |")
-    return [*lines, ""]
+    for label, total in (("median", statistics.median), ("worst", max)):
+        rows.append((f"**{label}**", "", *(f"**{total([of[way] for of in medians.values()]):.2f}**" for way in ways)))
+    explained = [(f"`{way}`", PARTS[way].words if way in PARTS else WORDS[way]) for way in ways]
+    text = wrapped(f"""# Performance while recording
+
+**Question:** What does recording cost a program while it runs, and what does each part of it cost?
+
+Twelve programs (`benchmarks/recording_programs.py`) on {costs.machine}. A figure is the length of a step while it is
+recorded, as a multiple of the steps right before and after, which weren't: the mean of {ROUNDS} slices of some
+{1000 * SLICE_S:.0f} ms, while all ways to record take turns. The steps before and after differ from each other by
+{_drift_pct(costs):.0f}% in the median, so a single figure may be wrong by that much.""")
+    heads = ("program", "plain step, ms", *ways)
+    written = wrapped("`python -m benchmarks.recording` measures, and writes this page.")
+    parts = table(("way", "what is recorded"), explained, words=2)
+    return f"{text.strip()}\n\n{parts}\n\n{table(heads, rows, words=1)}\n\n{written.strip()}\n"
 
 
-def machine() -> str:
-    gpu = torch.cuda.get_device_name() if DEVICE == "cuda" else "no GPU"
-    return f"{gpu}, torch {torch.__version__}, Python {platform.python_version()}"
+def _plain_ms(slices: list[RecordedSlice]) -> float:
+    return statistics.median(ns for each in slices for ns in (each.before_ns, each.after_ns)) / 1e6
+
+
+def _drift_pct(costs: RecordingCosts) -> float:
+    """Return by how much the steps after a recording differ from those before it, in the median."""
+    return 100 * statistics.median(
+        abs(each.after_ns / each.before_ns - 1) for slices in costs.programs.values() for each in slices
+    )
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--output", type=Path, default=Path(__file__).with_suffix(".md"))
-    output = parser.parse_args().output
-    lines = [
-        "# Performance while recording",
-        "",
-        f"Written by `python benchmarks/recording.py`: {machine()}; median of {ROUNDS} rounds of {STEPS} steps, each",
-        "step waited for.",
-        "",
-        *table("A busy GPU: six layers of 4096, where the host has time to spare", busy_gpu()),
-        *table("Small kernels: sixty layers of 64, where the host's time is the step's", small_kernels()),
-    ]
-    output.write_text("\n".join(lines))
-    print("\n".join(lines))
+    commands = parser.add_subparsers(dest="command", required=True)
+    measuring = commands.add_parser("measure")
+    measuring.add_argument("out", type=Path)
+    measuring.add_argument("--minutes", type=float, default=8.0, help="end by then (%(default)s)")
+    measuring.add_argument("--only", action="append", choices=PROGRAMS, default=[])
+    paging = commands.add_parser("page")
+    paging.add_argument("out", type=Path)
+    paging.add_argument("page", type=Path)
+    options = parser.parse_args()
+    if options.command == "measure":
+        measure(options.out, options.only or list(PROGRAMS), time.monotonic() + 60 * options.minutes)
+    else:
+        options.page.write_text(page(msgspec.json.decode(options.out.read_bytes(), type=RecordingCosts)))
 
 
 if __name__ == "__main__":

@@ -1,4 +1,7 @@
-"""Detaching CUPTI when profiling stops.
+"""Less of CUPTI, through which Kineto records GPUs: calls that it leaves out, and detaching it at the end.
+
+CUPTI records every call of the CUDA runtime and driver, and Kineto drops most of those that only ask or set something,
+such as `cudaGetLastError` after each launch. They cost the program nothing if CUPTI itself leaves them out.
 
 CUPTI slows the program while it is attached: 1.2 to 1.45 times if the host bounds the step (H200, torch 2.11,
 CUDA 13). Kineto detaches it if TEARDOWN_CUPTI is set; the next start then takes some 12 ms. Before CUDA 13, this
@@ -7,10 +10,14 @@ crashes programs that use CUDA graphs (torch/profiler/profiler.py), so CUPTI sta
 
 from __future__ import annotations
 
+import ctypes
+import functools
 import os
+import re
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from typing import Any
 
 from overlapscope.recorder import devices
 
@@ -19,6 +26,59 @@ _FIRST_CUDA = 13
 _THREADS = "/proc/self/task"
 _PATIENCE_NS = 1_000_000_000
 _BETWEEN_CALLS_S = 0.001
+_MOST_CALLS = 2000
+"""More than the numbers of calls of an interface of CUDA; CUDA 13.0's driver has some 800."""
+_BOOKKEEPING = (
+    (
+        "Runtime",
+        2,
+        r"cuda(GetDevice|SetDevice|GetLastError|PeekAtLastError|GetErrorString|GetErrorName|DeviceGetAttribute"
+        r"|EventCreate(WithFlags)?|EventDestroy)",
+    ),
+    (
+        "Driver",
+        1,
+        r"cu(Ctx(Get|Set|Push|Pop)\w+|Device(Get|PrimaryCtxGet)\w*|(Func|Kernel|Library|Module|Pointer|Stream)(Get|Set)\w+"
+        r"|Event(Create|Destroy)|StreamIsCapturing|Occupancy\w+|TensorMap\w+|Get(ProcAddress|ErrorName|ErrorString)"
+        r"|DriverGetVersion|ThreadExchangeStreamCaptureMode)",
+    ),
+)
+"""Interface, its number in CUPTI (`CUpti_CallbackDomain`), and names of calls that give a GPU no work and wait for
+nothing. Kineto drops those of the driver, and those of the runtime that concern devices, events or the last error
+(`CuptiCbidRegistry.cpp`). `cudaStreamIsCapturing` is kept, since its length tells how fast the host is."""
+_VERSION = r"(_v\d+|_ptsz|_ptds)*"
+
+
+@functools.cache
+def library() -> ctypes.CDLL | None:
+    """Return CUPTI as torch has loaded it; None without it."""
+    import torch
+
+    try:
+        return ctypes.CDLL(f"libcupti.so.{(torch.version.cuda or '').partition('.')[0]}")
+    except OSError:
+        return None
+
+
+def record_bookkeeping(record: bool) -> None:
+    """Have CUPTI record calls that only ask or set something, or leave them out, while the profiler runs."""
+    for interface, number in _bookkeeping_calls():
+        getattr(library(), f"cuptiActivityEnable{interface}Api")(ctypes.c_uint32(number), ctypes.c_uint8(record))
+
+
+@functools.cache
+def _bookkeeping_calls() -> tuple[tuple[str, int], ...]:
+    """Return their interfaces and CUPTI's numbers; none before CUDA 12.5, where CUPTI cannot leave calls out."""
+    cupti: Any = library()
+    if not hasattr(cupti, "cuptiActivityEnableDriverApi"):
+        return ()
+    found, name = [], ctypes.c_char_p()
+    for interface, domain, pattern in _BOOKKEEPING:
+        for number in range(1, _MOST_CALLS):
+            failed = cupti.cuptiGetCallbackName(domain, ctypes.c_uint32(number), ctypes.byref(name))
+            if not failed and re.fullmatch(pattern + _VERSION, (name.value or b"").decode()):
+                found.append((interface, number))
+    return tuple(found)
 
 
 @contextmanager

@@ -21,6 +21,7 @@ from typing import Any
 from weakref import WeakKeyDictionary
 
 from overlapscope.base.marks import COLLECTIVE, EVENT_RECORD, EVENT_WAIT, WORK_WAIT
+from overlapscope.recorder.cupti import library
 
 _FIRST_CUDA_WITHOUT = 13
 _NOT_NOTED = None, 0
@@ -152,11 +153,10 @@ def _stream_ids(cuda_version: str | None) -> Any:
     """
     import torch
 
-    major = int((cuda_version or "0").partition(".")[0])
-    if major < _FIRST_CUDA_WITHOUT:
+    cupti = library()
+    if cupti is None or int((cuda_version or "0").partition(".")[0]) < _FIRST_CUDA_WITHOUT:
         return None
     try:
-        cupti = ctypes.CDLL(f"libcupti.so.{major}")  # as torch has loaded it
         driver = ctypes.CDLL("libcuda.so.1")
     except OSError:
         return None

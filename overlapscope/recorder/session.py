@@ -15,7 +15,7 @@ from overlapscope.base import clock
 from overlapscope.base.marks import METADATA, STEP
 from overlapscope.errors import RecordingFailed
 from overlapscope.recorder import all_threads, devices
-from overlapscope.recorder.cupti import detached
+from overlapscope.recorder.cupti import detached, record_bookkeeping
 from overlapscope.recorder.main_thread import undisturbed
 from overlapscope.recorder.memory_guard import MemoryGuard
 from overlapscope.recorder.metadata import Metadata, origin, thread_names
@@ -108,7 +108,7 @@ class Session:
             record_shapes=options.shapes,
             profile_memory=options.memory,
             experimental_config=_ExperimentalConfig(
-                enable_cuda_sync_events=True, disable_external_correlation=options.light, **config
+                enable_cuda_sync_events=True, disable_external_correlation=True, **config
             ),
         )
         self._event_notes = EventNotes(as_annotations=options.light)
@@ -126,6 +126,7 @@ class Session:
             devices.synchronize()
         with _only_annotations() if options.light else nullcontext():
             profiler.start_trace()
+        record_bookkeeping(False)
         _running.add(self)
         self._event_notes.start()
         return profiler
@@ -249,6 +250,7 @@ class Session:
         undisturbed()
         self._event_notes.stop()
         self.forget_marks()
+        record_bookkeeping(True)
         if self.all_threads:
             all_threads.switch_off()
         # Kineto takes metadata only while it runs.

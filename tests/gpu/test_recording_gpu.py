@@ -55,6 +55,48 @@ def test_a_prefetching_loop_far_ahead_of_its_gpu_has_no_lead_in_and_a_full_pipel
         assert recorded_step.buckets.exposed_copy_ns < 0.01 * recorded_step.span_ns
 
 
+@pytest.mark.parametrize("attached", [False, True])
+def test_calls_that_only_ask_are_left_out_of_the_recording_but_not_of_the_programs_later_profile(
+    tmp_path: Path, *, attached: bool
+) -> None:
+    done = python(
+        """
+import collections, gzip, json
+from torch.profiler import profile
+
+def step():
+    convolve(images).sum().backward()
+    torch.cuda.synchronize()
+
+def calls(rows):
+    return collections.Counter(row["name"] for row in rows if row.get("cat") in ("cuda_runtime", "cuda_driver"))
+
+convolve = torch.nn.Sequential(*[torch.nn.Conv2d(8, 8, 3) for _ in range(4)]).cuda()
+images = torch.randn(8, 3 + 5, 32, 32, device="cuda")
+for _ in range(5):
+    step()
+for _ in range(2):
+    with ov.record(path, active=3, plain_steps=0, warmup=1) as rec:
+        for _ in range(6):
+            step()
+            rec.step()
+recorded = calls(json.loads(gzip.open(path).read())["traceEvents"])
+with profile() as profiler:
+    step()
+profiler.export_chrome_trace("later.json")
+later = calls(json.load(open("later.json"))["traceEvents"])
+left_out = {"cudaDeviceGetAttribute", "cudaPeekAtLastError"}
+assert not left_out & recorded.keys(), recorded
+assert left_out & later.keys(), later
+launches = "cudaLaunchKernel", "cudaLaunchKernelExC", "cuLaunchKernel", "cuLaunchKernelEx"
+assert all(recorded[name] == 4 * later[name] for name in launches), (recorded, later)
+""",
+        tmp_path,
+        **({"TEARDOWN_CUPTI": "0"} if attached else {}),
+    )
+    assert done.returncode == 0, done.stderr
+
+
 def test_cuda_that_comes_up_during_the_recording_is_recorded(tmp_path: Path) -> None:
     done = python(
         """
