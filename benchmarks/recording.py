@@ -45,7 +45,7 @@ WORDS = {
 }
 
 
-class Part(Struct, frozen=True):
+class RecordedParts(Struct, frozen=True):
     """A profiler with some of the parts of a recording."""
 
     words: str
@@ -57,10 +57,10 @@ class Part(Struct, frozen=True):
 
 
 PARTS = {
-    "cuda": Part("GPU ops, and all calls of CUDA", ops=False, bookkeeping=True),
-    "calls": Part("without calls that only ask", ops=False),
-    "ops": Part("and PyTorch's ops"),
-    "all": Part("and all calls, and the op of each GPU op", bookkeeping=True, correlation=True),
+    "cuda": RecordedParts("GPU ops, and all calls of CUDA", ops=False, bookkeeping=True),
+    "calls": RecordedParts("without calls that only ask", ops=False),
+    "ops": RecordedParts("and PyTorch's ops"),
+    "all": RecordedParts("and all calls, and the op of each GPU op", bookkeeping=True, correlation=True),
 }
 RECORDINGS: dict[str, dict[str, Any]] = {
     "light": {"light": True},
@@ -85,7 +85,7 @@ class RecordedSlice(Struct):
         return 2 * self.recorded_ns / (self.before_ns + self.after_ns)
 
 
-class RecordingCosts(Struct):
+class MeasuredCosts(Struct):
     """Measurements of all programs on one machine."""
 
     machine: str
@@ -110,7 +110,7 @@ def timed(step: Step, steps: int) -> int:
 
 
 @contextmanager
-def profiled(part: Part) -> Iterator[None]:
+def profiled(part: RecordedParts) -> Iterator[None]:
     """Run a profiler that records these parts."""
     activities = {ProfilerActivity.CPU, *([ProfilerActivity.CUDA] if CUDA else [])}
     config = _ExperimentalConfig(disable_external_correlation=not part.correlation)
@@ -153,7 +153,7 @@ def measure(out: Path, names: list[str], until: float) -> None:
         torch.set_num_threads(1)
     gpu = torch.cuda.get_device_name() if CUDA else "a CPU"
     machine = f"{gpu}, torch {torch.__version__}, Python {platform.python_version()}"
-    costs = RecordingCosts(machine, {name: [] for name in names})
+    costs = MeasuredCosts(machine, {name: [] for name in names})
     prepared: dict[str, tuple[Step, int]] = {}
     for name in names:
         step = PROGRAMS[name]()
@@ -173,7 +173,7 @@ def measure(out: Path, names: list[str], until: float) -> None:
                 print(name, flush=True)
 
 
-def page(costs: RecordingCosts) -> str:
+def page(costs: MeasuredCosts) -> str:
     """Return the page."""
     ratios = {
         name: {way: [each.ratio for each in slices if each.way == way] for way in WAYS}
@@ -206,7 +206,7 @@ def _plain_ms(slices: list[RecordedSlice]) -> float:
     return statistics.median(ns for each in slices for ns in (each.before_ns, each.after_ns)) / 1e6
 
 
-def _drift_pct(costs: RecordingCosts) -> float:
+def _drift_pct(costs: MeasuredCosts) -> float:
     """Return by how much the steps after a recording differ from those before it, in the median."""
     return 100 * statistics.median(
         abs(each.after_ns / each.before_ns - 1) for slices in costs.programs.values() for each in slices
@@ -227,7 +227,7 @@ def main() -> None:
     if options.command == "measure":
         measure(options.out, options.only or list(PROGRAMS), time.monotonic() + 60 * options.minutes)
     else:
-        options.page.write_text(page(msgspec.json.decode(options.out.read_bytes(), type=RecordingCosts)))
+        options.page.write_text(page(msgspec.json.decode(options.out.read_bytes(), type=MeasuredCosts)))
 
 
 if __name__ == "__main__":
