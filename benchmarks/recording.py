@@ -45,7 +45,7 @@ WORDS = {
 }
 
 
-class RecordedParts(Struct, frozen=True):
+class ProfilerParts(Struct, frozen=True):
     """A profiler with some of the parts of a recording."""
 
     words: str
@@ -57,10 +57,10 @@ class RecordedParts(Struct, frozen=True):
 
 
 PARTS = {
-    "cuda": RecordedParts("GPU ops, and all calls of CUDA", ops=False, bookkeeping=True),
-    "calls": RecordedParts("without calls that only ask", ops=False),
-    "ops": RecordedParts("and PyTorch's ops"),
-    "all": RecordedParts("and all calls, and the op of each GPU op", bookkeeping=True, correlation=True),
+    "cuda": ProfilerParts("GPU ops, and all calls of CUDA", ops=False, bookkeeping=True),
+    "calls": ProfilerParts("without calls that only ask", ops=False),
+    "ops": ProfilerParts("and PyTorch's ops"),
+    "all": ProfilerParts("and all calls, and the op of each GPU op", bookkeeping=True, correlation=True),
 }
 RECORDINGS: dict[str, dict[str, Any]] = {
     "light": {"light": True},
@@ -110,7 +110,7 @@ def timed(step: Step, steps: int) -> int:
 
 
 @contextmanager
-def profiled(part: RecordedParts) -> Iterator[None]:
+def profiled(part: ProfilerParts) -> Iterator[None]:
     """Run a profiler that records these parts."""
     activities = {ProfilerActivity.CPU, *([ProfilerActivity.CUDA] if CUDA else [])}
     config = _ExperimentalConfig(disable_external_correlation=not part.correlation)
