@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import math
 import os
 import re
 import shlex
@@ -11,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from overlapscope.base.output import tell
+from overlapscope.base.words import listed
 from overlapscope.commands import DONE
 from overlapscope.commands._options import add_format, less_common
 from overlapscope.commands._output import check_output, drawn, write
@@ -22,6 +24,8 @@ if TYPE_CHECKING:
     from overlapscope.watching.protocol import RequestOutcome, Status
 
 FAILED: Final = 1
+_SERVER_S: Final = 2.0
+"""Time to record a server by default, in seconds."""
 
 
 class RecordCommand:
@@ -31,7 +35,9 @@ class RecordCommand:
     The process has to be watched: it was started with `overlapscope run
     --on-demand` or with OVERLAPSCOPE_WATCH=1, or it calls
     overlapscope.watch(). --list shows those of the same user on this machine,
-    with their steps. On Python 3.14, --attach watches a process that was
+    with their steps. An inference server that has the endpoints
+    /start_profile and /stop_profile (vLLM, SGLang) is recorded with --url.
+    On Python 3.14, --attach watches a process that was
     started without overlapscope: with the same version of Python, where you
     may trace it (ptrace).
 
@@ -42,6 +48,10 @@ class RecordCommand:
 
     def prepare_parser(self, parser: argparse.ArgumentParser) -> None:
         parser.add_argument("pid", metavar="PID", type=int, nargs="?", help="process to record")
+        parser.add_argument("--url", metavar="URL", help="inference server to record, such as http://localhost:8000")
+        parser.add_argument(
+            "--traces", metavar="DIR", type=Path, help="with --url: directory into which the server writes its traces"
+        )
         parser.add_argument("--list", action="store_true", help="list the processes that can be recorded")
         parser.add_argument(
             "--attach", action="store_true", help="begin to watch the process first (Python 3.14), and record it"
@@ -68,10 +78,16 @@ class RecordCommand:
         add_format(parser, ("text", "json"))
 
     def run(self, args: argparse.Namespace) -> int:
-        if args.list != (args.pid is None):
-            raise UsageError("name one process as PID, or pass --list to see which can be recorded.")
+        if [args.list, args.url is not None, args.pid is not None].count(True) != 1:
+            raise UsageError("name one process as PID or a server with --url, or pass --list to see the processes.")
+        if (args.url is None) != (args.traces is None):
+            raise UsageError(
+                "--url and --traces belong together: the server's address, and where it writes its traces."
+            )
         if args.list:
             return list_processes(args.format)
+        if args.url is not None:
+            return _record_server(args)
         from overlapscope.commands import main
         from overlapscope.watching.ask import status_of
         from overlapscope.watching.attach import attach
@@ -104,6 +120,22 @@ class RecordCommand:
         again = f"overlapscope analyze {shlex.quote(os.path.relpath(job))}"
         tell(f"overlapscope: `{again}` shows the report again.")
         return main(["analyze", job, "--format", args.format])
+
+
+def _record_server(args: argparse.Namespace) -> int:
+    from overlapscope.commands import main
+    from overlapscope.watching.server import record_server
+
+    seconds = _SERVER_S if args.seconds is None else args.seconds
+    if not 0 < seconds < math.inf:
+        raise UsageError(f"--seconds is {seconds}; it must be more than 0.")
+    traces = record_server(
+        args.url, args.traces, seconds, begun=lambda: tell(f"overlapscope: {args.url} records for {seconds:g} s.")
+    )
+    shown = [os.path.relpath(path) for path in traces]
+    tell(f"overlapscope: the server wrote {listed(shown)}.")
+    tell(f"overlapscope: `overlapscope analyze {shlex.join(shown)}` shows the report again.")
+    return main(["analyze", *shown, "--format", args.format])
 
 
 def list_processes(format: str) -> int:

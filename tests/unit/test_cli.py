@@ -132,7 +132,7 @@ def test_processes_that_can_be_recorded_are_listed(
     assert json.loads(capsys.readouterr().out) == []
     for line in (["record"], ["record", "1", "--list"]):
         assert main(line) == 2
-        assert "name one process as PID, or pass --list" in capsys.readouterr().err
+        assert "name one process as PID or a server with --url" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("command", COMMANDS)
