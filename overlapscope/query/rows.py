@@ -17,7 +17,7 @@ from overlapscope.analysis.device import DeviceAnalysis
 from overlapscope.analysis.each_comm import list_comm
 from overlapscope.analysis.each_copy import list_copies
 from overlapscope.analysis.event_waits import EXACT
-from overlapscope.analysis.figures import PerStep
+from overlapscope.analysis.figures import PerStep, PhaseFigures
 from overlapscope.analysis.host import Sites, line_text, name_text, sites, sites_of_calls
 from overlapscope.analysis.messages import message_bytes
 from overlapscope.analysis.pieces import Pieces
@@ -34,6 +34,7 @@ from overlapscope.ranks.result import RanksReport, Unreadable
 from overlapscope.report.model import Report, build
 from overlapscope.report.page import DeviceReport, Page
 from overlapscope.trace.model import Kind, Memory, Trace, TraceTable
+from overlapscope.trace.servers import batch_in
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -175,6 +176,19 @@ def _average_step(section: DeviceReport, device: int, step: PerStep) -> dict[str
     return _flat(step, device=device, program="recorded" if origin is None else "plain", origin=origin)
 
 
+def _phases(of: TraceResult) -> Iterator[tuple[PhaseFigures, PerStep, int]]:
+    """Yield each phase that a device's whole steps have, with an average step, and the device."""
+    for device in of.devices:
+        for phase in device.served.phases if device.served else ():
+            if phase.per_step is not None:
+                yield phase, phase.per_step, device.device
+
+
+def _steps(of: TraceResult) -> Iterator[Mapping[str, Any]]:
+    for row in _of_devices("steps")(of):
+        yield {**row, **({} if (batch := batch_in(row["name"])) is None else asdict(batch))}
+
+
 def _plain(of: TraceResult) -> list[tuple[Plain, int]]:
     return [(device.plain, device.device) for device in of.devices if device.plain is not None]
 
@@ -188,7 +202,11 @@ _FROM_RESULTS: Final[dict[str, Callable[[TraceResult], Iterable[Mapping[str, Any
     "causes_per_step": lambda of: chain.from_iterable(_by_cause(step, device) for _, device, step in _per_step(of)),
     "plain_steps": lambda of: (_flat(plain, device=device) for plain, device in _plain(of)),
     "plain_causes": lambda of: chain.from_iterable(starmap(_by_cause, _plain(of))),
-    "steps": _of_devices("steps"),
+    "phases": lambda of: (_flat(step, device=device) | _flat(phase) for phase, step, device in _phases(of)),
+    "phase_causes": lambda of: (
+        {**row, "phase": phase.phase} for phase, step, device in _phases(of) for row in _by_cause(step, device)
+    ),
+    "steps": _steps,
     "ranges": _of_devices("ranges"),
     "stalls": _of_devices("host_stalls"),
 }

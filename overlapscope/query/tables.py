@@ -232,13 +232,50 @@ _ALL: Final = (
     ),
     _table(
         "plain_causes",
-        "a cause of exposed copy, exposed communication or idle time, in a step while nothing is recorded",
+        "a cause in a step while nothing is recorded, as in causes_per_step",
         _DEVICE,
         _CAUSES,
         _integers(time_ns="the time of a step due to it"),
         figures="plain",
     ),
-    _table("steps", "a step on a GPU", _PERIOD),
+    _table(
+        "phases",
+        "a phase of an inference server, in an average step; no row if none is whole",
+        _DEVICE,
+        _texts(phase="prefill, decode, mixed, diffusion, empty or unclear"),
+        _integers(
+            recorded="number of its steps in the recording",
+            fewest_requests="minimum number of requests in a judged step; NULL if any step doesn't state them",
+            most_requests="maximum number",
+            steps="number of judged steps",
+            span_ns="length of the step; the five buckets add up to it",
+        ),
+        (
+            SqlColumn(
+                "tokens_per_s", "number", "tokens that these steps compute in a second of theirs; NULL if unknown"
+            ),
+        ),
+        _BUCKETS,
+        _ENGINES,
+        _OVERLAP,
+    ),
+    _table(
+        "phase_causes",
+        "a cause in an average step of a server's phase, as in causes_per_step",
+        _DEVICE,
+        _texts(phase="prefill, decode, mixed, diffusion, empty or unclear"),
+        _CAUSES,
+        _integers(time_ns="the time of a step due to it; the times of a subject add up to its bucket"),
+    ),
+    _table(
+        "steps",
+        "a step on a GPU",
+        _PERIOD,
+        _texts(phase="phase of an inference server's step; NULL for other programs"),
+        _integers(
+            requests="number of its requests; NULL if unknown", tokens="tokens that it computes; NULL if unknown"
+        ),
+    ),
     _table("ranges", "a record_function range on a GPU", _PERIOD),
     _table(
         "findings",

@@ -32,6 +32,7 @@ from overlapscope.trace.model import Kind
 from tests.support.helpers import MS, TRACES, Op, make_trace, various, with_plain_steps
 from tests.support.recordings import report_of, trace_of
 from tests.support.schemas import validate
+from tests.support.served import Pass, write_server
 from tests.unit.test_cli import HOSTILE, event, write_trace
 
 PIPELINE = TRACES / "pipeline_1stream.json.gz"
@@ -119,13 +120,32 @@ def test_figures_are_those_of_the_report() -> None:
     ]
 
 
+def test_a_servers_phases_and_steps_are_those_of_the_report(tmp_path: Path) -> None:
+    decode = Pass(["execute_context_0(0)_generation_7(7)"], graph=True, kernels=10, schedule=800)
+    path = write_server(tmp_path / "x.json", [Pass(["execute_context_2(600)_generation_0(0)"]), *[decode] * 4])
+    job = QueriedTraces((load(path),))
+    (device,) = job.report.traces[0].devices
+    assert device.served is not None
+    assert rows_of(job, "SELECT phase, recorded, tokens_per_s, span_ns, idle_ns FROM phases") == [
+        (each.phase, each.recorded, each.tokens_per_s, each.per_step.span_ns, each.per_step.buckets.idle_ns)
+        for each in device.served.phases
+        if each.per_step is not None
+    ]
+    by_phase = "SELECT phase, sum(time_ns) FROM phase_causes WHERE subject = 'idle' GROUP BY phase"
+    idle = "SELECT phase, idle_ns FROM phases"
+    assert dict(rows_of(job, by_phase)) == dict(rows_of(job, idle))
+    assert rows_of(job, "SELECT phase, requests, tokens FROM steps") == [("prefill", 2, 600), *[("decode", 7, 7)] * 4]
+
+
 def test_every_column_of_every_table_says_something_of_some_recording(tmp_path: Path) -> None:
     names = (
         *("gpt2_train", "known_causes/data_loading_stacks", "mixed_workloads/kv_offload_no_sync_events", "ddp/rank0"),
         *("laboratory/fsdp_offload/resident.traces/rank0.trace", "mixed_workloads/model_on_two_devices"),
     )
     timed = with_plain_steps(TRACES / "ddp" / "rank0.json.gz", tmp_path / "timed.json.gz", 20 * MS)
-    job = QueriedTraces((*(trace_of(TRACES / f"{name}.json.gz") for name in names), load(timed)))
+    marks = ("execute_context_2(600)_generation_0(0)", "execute_context_0(0)_generation_7(7)")
+    served = write_server(tmp_path / "rank0.1.pt.trace.json", [Pass([mark]) for mark in marks * 3])
+    job = QueriedTraces((*(trace_of(TRACES / f"{name}.json.gz") for name in names), load(timed), load(served)))
     silent = {
         f"{table.name}.{column.name}"
         for table in TABLES.values()
