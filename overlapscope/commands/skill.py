@@ -12,7 +12,6 @@ from overlapscope.commands._output import check_output, write
 
 QUESTIONS: Final = (
     ("Does data move while the GPU computes? If not, why?", "overlapscope analyze TRACE --format json"),
-    ("The same as text, with all evidence", "overlapscope analyze TRACE -v"),
     ("What happens in one step?", "overlapscope analyze TRACE --step 4 --format json"),
     ("Anything that these figures do not say", 'overlapscope query TRACE "SELECT ..." --format json'),
     ("Which tables and columns are there?", "overlapscope query --schema --format markdown"),
@@ -26,7 +25,6 @@ QUESTIONS: Final = (
     ("Has it become slower?", "overlapscope check TRACE --baseline overlap-baseline.json --format json"),
     ("Which rank delays the others?", "overlapscope ranks DIR --format json"),
     ("How is a trace recorded?", "overlapscope run train.py"),
-    ("What works in this installation?", "overlapscope doctor --format json"),
     ("What do the fields of the JSON hold?", "overlapscope schema report"),
 )
 """Questions of users, and the command lines that answer them."""
