@@ -95,7 +95,6 @@ class Reported(msgspec.Struct, frozen=True):
     step_source: str | None
     step_ns: int | None
     """Step without the profiler."""
-    recorded_step_ns: int | None
     findings: tuple[str, ...]
 
 
@@ -302,7 +301,6 @@ def _report(work: Path) -> Reported | None:
     return Reported(
         trace.get("step_source"),
         plain.get("step_ns"),
-        plain.get("recorded_step_ns"),
         tuple(finding["title"] for finding in report["findings"]),
     )
 

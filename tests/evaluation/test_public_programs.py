@@ -10,7 +10,7 @@ import pytest
 from benchmarks.processes import RunFailed
 from benchmarks.public_programs import KEPT, TRIED, write_page
 from benchmarks.public_programs_clock import Clocked, Disturbance
-from benchmarks.public_programs_page import undisturbed, usual
+from benchmarks.public_programs_page import recorded, undisturbed, usual
 from benchmarks.public_programs_runs import table
 from benchmarks.public_programs_try import edited
 from overlapscope.trials.result import Edit, Tried
@@ -33,6 +33,13 @@ def test_steps_that_the_recorder_disturbs_are_left_out_until_the_program_has_set
     fed = Clocked(ends, [Disturbance(182, 184, workers=True)])
     assert len(list(undisturbed(fed, 1))) == 4
     assert list(undisturbed(Clocked(list(range(0, 100, 2))), 2)) == [4] * 4
+
+
+def test_recorded_steps_are_those_inside_a_recording_without_its_first() -> None:
+    ends = list(accumulate([9] * 20 + [1] * 10, initial=0))
+    parts = [Disturbance(10, 40, workers=False), Disturbance(182, 187, workers=False)]
+    assert recorded(Clocked(ends, parts), 1) == [1] * 4
+    assert recorded(Clocked(ends), 1) == []
 
 
 def test_the_usual_pace_is_that_of_most_time_with_its_longer_steps() -> None:
