@@ -139,6 +139,8 @@ def watch_recorder(disturbances: list[Disturbance]) -> None:
 
 def main() -> None:
     target, step, *command = sys.argv[1:]
+    # No module beside this one is the program's, or overlapscope's.
+    sys.path[0] = os.devnull
     clocked, process = Clocked(), os.getpid()
 
     def write() -> None:
@@ -154,7 +156,7 @@ def main() -> None:
         watch_recorder(clocked.disturbances)
         from overlapscope.commands import console
 
-        sys.argv, sys.path[0] = command[1:], os.devnull
+        sys.argv = command[1:]
         sys.exit(console())
     if command[0] == "-c":
         sys.argv = ["-c", *command[2:]]
