@@ -2,22 +2,21 @@
 
     python -m benchmarks.public_programs fetch DIR [--clones TEMPLATE]
     python -m benchmarks.public_programs data DIR [--only NAME]...
-    python -m benchmarks.public_programs run DIR [--only NAME]... [--minutes 9]
+    python -m benchmarks.public_programs run DIR FILE [--only NAME]... [--minutes 9]
     python -m benchmarks.public_programs try DIR [--only NAME]... [--each 2.5] [--minutes 9]
-    python -m benchmarks.public_programs page docs/evaluation/public-programs.md [DIR]
+    python -m benchmarks.public_programs page docs/evaluation/public-programs.md [FILE]
 
 `public_programs.toml` lists the programs. `fetch` puts their files into `DIR/sources`, at the commits of the list.
-`data` makes up their data (`public_programs_data.py`). `run` runs each of them plain, with hooks that only read the
-clock (`public_programs_clock.py`), and under `overlapscope run`. It writes `DIR/measured/NAME.json`, and skips programs
-that have this file. `try` runs `overlapscope try` on some of them, then times its recommendation, edited by hand
-(`public_programs_try.py`); it writes `DIR/tried/NAME.json`. `page` reads the folders `measured` and `tried` of DIR, by
-default those of this repository.
+`data` makes up their data (`public_programs_data.py`). `run` runs each of them under `overlapscope run`, with hooks
+that only read the clock (`public_programs_clock.py`) in the same process, and adds it to FILE, which has all
+measurements. `try` runs `overlapscope try` on some of them, then times its recommendation, edited by hand
+(`public_programs_try.py`); it writes `DIR/tried/NAME.json`. `page` reads FILE, by default that of this repository, and
+the trials in this repository.
 """
 
 from __future__ import annotations
 
 import argparse
-import shutil
 import time
 from pathlib import Path
 
@@ -25,19 +24,13 @@ import msgspec
 
 from benchmarks import public_programs_try as trials
 from benchmarks.public_programs_page import data, page
-from benchmarks.public_programs_runs import ORDER, PublicProgramMeasurements, fetch, make_data, measure, table
+from benchmarks.public_programs_runs import fetch, make_data, measure, read, table
 from benchmarks.public_programs_try import TriedProgram
 from benchmarks.public_programs_try_page import data as trials_data
 from benchmarks.public_programs_try_page import section
 
-KEPT = Path(__file__).with_name("measured") / "public_programs"
+KEPT = Path(__file__).with_name("measured") / "public_programs.json"
 TRIED = KEPT.with_name("public_programs_tried")
-
-
-def read(folder: Path) -> list[PublicProgramMeasurements]:
-    """Read the measurements of a folder, in the order of the list."""
-    files = [folder / f"{name}.json" for name in table().programs]
-    return [msgspec.json.decode(file.read_bytes(), type=PublicProgramMeasurements) for file in files if file.exists()]
 
 
 def read_tried(folder: Path) -> list[TriedProgram]:
@@ -48,7 +41,7 @@ def read_tried(folder: Path) -> list[TriedProgram]:
 
 def write_page(file: Path, measured: Path, tried: Path) -> None:
     """Write the page and the CSV files beside it."""
-    runs, trials_there = read(measured), read_tried(tried)
+    runs, trials_there = list(read(measured).values()), read_tried(tried)
     file.write_text(page(runs, table(), section(trials_there)), encoding="utf-8")
     file.with_suffix(".csv").write_text(data(runs, table()), encoding="utf-8")
     if trials_there:
@@ -77,29 +70,23 @@ def main() -> None:
             subparser.add_argument(
                 "--minutes", type=float, default=9.0, help="begin no program after that (%(default)s)"
             )
-            subparser.add_argument("--ways", default=",".join(ORDER), help="runs of each program (%(default)s)")
-            subparser.add_argument("--again", action="store_true", help="measure again")
+            subparser.add_argument("file", type=Path, metavar="FILE")
     paging = commands.add_parser("page")
     paging.add_argument("page", type=Path)
-    paging.add_argument("folder", type=Path, nargs="?", metavar="DIR")
+    paging.add_argument("file", type=Path, nargs="?", default=KEPT, metavar="FILE")
     options = parser.parse_args()
     if options.command == "page":
-        folders = (options.folder / "measured", options.folder / "tried") if options.folder else (KEPT, TRIED)
-        write_page(options.page, *folders)
+        write_page(options.page, options.file, TRIED)
         return
     out = options.out.absolute()
     if options.command == "fetch":
         fetch(out, options.clones)
     elif options.command == "data":
-        make_data(out, options.only or names)
+        make_data(out, options.only or [*dict.fromkeys((*table().measured, *table().tried))])
     elif options.command == "try":
         trials.measure(out, options.only or table().tried, options.each, time.monotonic() + 60 * options.minutes)
     else:
-        if options.again:
-            for name in options.only or names:
-                (out / "measured" / f"{name}.json").unlink(missing_ok=True)
-                shutil.rmtree(out / "work" / name, ignore_errors=True)
-        measure(out, options.only or names, options.ways.split(","), time.monotonic() + 60 * options.minutes)
+        measure(out, options.only or table().measured, options.file, time.monotonic() + 60 * options.minutes)
 
 
 if __name__ == "__main__":

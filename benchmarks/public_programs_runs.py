@@ -1,4 +1,4 @@
-"""Runs of public programs: as they are, with hooks that only read the clock, and under overlapscope."""
+"""Runs of public programs under overlapscope and without it, with hooks that only read the clock."""
 
 from __future__ import annotations
 
@@ -13,35 +13,29 @@ from collections.abc import Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 import msgspec
 
+from benchmarks.public_programs_clock import Clocked
+
 ROOT = Path(__file__).parents[1]
 TABLE = Path(__file__).with_name("public_programs.toml")
-PATIENCE_S = 60.0
+PATIENCE_S = 80.0
 """Maximum length of one run."""
 GRACE_S = 30.0
 """Time to end after Ctrl-C."""
 CLOCK = Path(__file__).with_name("public_programs_clock.py")
-ORDER: tuple[Way, ...] = ("clock", "recorded", "clock")
-"""Runs of each program, in turn."""
-FIRST_ROUND = 2
-"""Number of these runs that all programs get before any program gets the rest."""
 SPARE_CORES = 8
 """One core in this many is left to the analysis of complete recordings."""
 CACHES = ("TORCHINDUCTOR_CACHE_DIR", "HF_DATASETS_CACHE")
 """Caches that start empty in each run, so that no run does work for the next."""
 TAIL = 4000
-"""Number of characters to keep from the end of the output of a run that failed, or ran under overlapscope."""
+"""Number of characters to keep from the end of the output of a run that failed, or was tried."""
+_LOCK = threading.Lock()
+"""Lock for the list of programs that wait, and for the file of measurements."""
 
-_PLAIN_STEPS = (
-    "import sys, json, overlapscope; timed = overlapscope.load(sys.argv[1], cache=False).plain_steps; "
-    "print(json.dumps([*timed.before.host_ns, *timed.after.host_ns]))"
-)
-_TAKING = threading.Lock()
-
-Way = Literal["plain", "clock", "recorded", "tried"]
+Way = Literal["clock", "recorded", "tried"]
 
 
 class Repository(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -64,6 +58,7 @@ class PublicProgram(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     each: int = 1
     environment: dict[str, str] = {}
     first_gpu: bool = False
+    new: bool = False
     edits: dict[str, tuple[tuple[str, str], ...]] = {}
 
 
@@ -77,6 +72,7 @@ class GpuLane(msgspec.Struct, frozen=True):
 class ProgramList(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """The list."""
 
+    measured: tuple[str, ...]
     tried: tuple[str, ...]
     repositories: dict[str, Repository]
     programs: dict[str, PublicProgram]
@@ -90,8 +86,16 @@ class PublicProgramRun(msgspec.Struct, frozen=True):
     exit_code: int | None
     """None where it was ended for taking too long."""
     printed: str
-    ends_ns: tuple[int, ...] = ()
-    """When its steps ended, by the clock's hooks."""
+    clocked: Clocked
+
+
+class Reported(msgspec.Struct, frozen=True):
+    """The parts of a JSON report that the page shows."""
+
+    step_source: str | None
+    step_ns: int | None
+    """Step without the profiler."""
+    findings: tuple[str, ...]
 
 
 class PublicProgramMeasurements(msgspec.Struct, frozen=True):
@@ -100,16 +104,9 @@ class PublicProgramMeasurements(msgspec.Struct, frozen=True):
     program: str
     commit: str
     machine: str
-    runs: tuple[PublicProgramRun, ...]
-    report: Any = None
-    """The parts of the recording's JSON report that the page shows; None without a recording."""
-    trace_bytes: int = 0
-    plain_ns: tuple[int, ...] = ()
-    """Steps that the recorder timed while nothing was recorded."""
-
-    def of(self, way: Way) -> list[PublicProgramRun]:
-        """Return the runs of this kind."""
-        return [run for run in self.runs if run.way == way]
+    run: PublicProgramRun
+    report: Reported | None
+    """None without a recording."""
 
 
 def table() -> ProgramList:
@@ -168,42 +165,50 @@ def make_data(out: Path, names: Sequence[str]) -> None:
         list(pool.map(of, {programs[name].repository for name in names}))
 
 
-def measure(out: Path, names: Sequence[str], order: Sequence[Way], until: float) -> None:
-    """Run the programs that were not measured before, one at a time on each GPU, and start none after `until`."""
-    target = out / "measured"
-    target.mkdir(parents=True, exist_ok=True)
-    runs: dict[str, tuple[PublicProgramRun, ...]] = {
-        name: () for name in names if not (target / f"{name}.json").exists()
-    }
+def read(file: Path) -> dict[str, PublicProgramMeasurements]:
+    """Read measurements, by the names of their programs."""
+    measured = msgspec.json.decode(file.read_bytes(), type=list[PublicProgramMeasurements]) if file.exists() else []
+    return {each.program: each for each in measured}
+
+
+def measure(out: Path, names: Sequence[str], file: Path, until: float) -> None:
+    """Run the programs that the file lacks, one at a time on each GPU, start none after `until`, and add them to it."""
+    measured, here = read(file), machine()
+    waiting = [name for name in names if name not in measured]
     lanes, spare = lanes_and_spare()
     pending: list[Future[None]] = []
+
+    def finish(name: str, done: PublicProgramRun) -> None:
+        commit = table().repositories[table().programs[name].repository].commit
+        new = PublicProgramMeasurements(name, commit, here, done, _report(out / "work" / name))
+        with _LOCK:
+            measured[name] = new
+            partial = file.with_suffix(".partial")
+            partial.write_bytes(msgspec.json.encode([measured[name] for name in table().programs if name in measured]))
+            partial.replace(file)
+
     with ThreadPoolExecutor(2, initializer=os.sched_setaffinity, initargs=(0, spare)) as analyses:
-        for first, ways in ((0, order[:FIRST_ROUND]), (FIRST_ROUND, order[FIRST_ROUND:])):
-            waiting = list(runs if ways else ())
 
-            def work(
-                lane: GpuLane, waiting: list[str] = waiting, ways: Sequence[Way] = ways, first: int = first
-            ) -> None:
-                os.sched_setaffinity(0, lane.cores)  # for this thread and the processes that it starts
-                while name := next_of(waiting, lane is lanes[0]):
-                    if time.monotonic() > until:
-                        print(f"left out for want of time: {name}", flush=True)
-                        continue
-                    new = tuple(run(out, name, way, first + i, lane) for i, way in enumerate(ways))
-                    shown = (f"{row.way} {row.wall_s:.1f} s ({row.exit_code})" for row in new)
-                    print(f"{name}: {', '.join(shown)}", flush=True)
-                    runs[name] += new
-                    pending.append(analyses.submit(finish, out, name, runs[name]))
+        def work(lane: GpuLane) -> None:
+            os.sched_setaffinity(0, lane.cores)  # for this thread and the processes that it starts
+            while name := next_of(waiting, lane is lanes[0]):
+                if time.monotonic() > until:
+                    print(f"left out for want of time: {name}", flush=True)
+                    continue
+                done = run(out, name, "recorded", 0, lane)
+                steps = len(done.clocked.ends_ns)
+                print(f"{name}: {done.wall_s:.1f} s, {steps} steps, exit code {done.exit_code}", flush=True)
+                pending.append(analyses.submit(finish, name, done))
 
-            with ThreadPoolExecutor(len(lanes)) as pool:
-                list(pool.map(work, lanes))
+        with ThreadPoolExecutor(len(lanes)) as pool:
+            list(pool.map(work, lanes))
         for analysis in pending:
             analysis.result()
 
 
 def next_of(waiting: list[str], first: bool) -> str | None:
     """Take the next program that may run on the first GPU, or on another."""
-    with _TAKING:
+    with _LOCK:
         name = next((name for name in waiting if first or not table().programs[name].first_gpu), None)
         if name:
             waiting.remove(name)
@@ -238,11 +243,12 @@ def run(
     work.mkdir(parents=True, exist_ok=True)
     times, trace, printed = work / f"{number}.json", work / "recorded.trace.json.gz", work / f"{number}.txt"
     times.unlink(missing_ok=True)
+    trace.unlink(missing_ok=True)
     caches = {name: str(work / f"{number}.cache" / name) for name in CACHES}
+    clock = [str(CLOCK), str(times), program.step]
     leading = {
-        "plain": [],
-        "clock": [str(CLOCK), str(times), program.step],
-        "recorded": ["-m", "overlapscope", "run", "--force", "-o", str(trace)],
+        "clock": clock,
+        "recorded": [*clock, "-m", "overlapscope", "run", "-o", str(trace)],
         "tried": ["-m", "overlapscope", "try", *trying],
     }[way]
     for wanted in program.data:
@@ -272,44 +278,31 @@ def run(
                 os.killpg(process.pid, signal.SIGKILL)
             process.wait()
         wall_s = time.monotonic() - began
-    ends = msgspec.json.decode(times.read_bytes(), type=tuple[int, ...]) if times.exists() else ()
-    kept = printed.read_text(errors="replace")[-TAIL:] if exit_code != 0 or way in ("recorded", "tried") else ""
-    return PublicProgramRun(way, round(wall_s, 3), exit_code, kept, ends)
+    clocked = msgspec.json.decode(times.read_bytes(), type=Clocked) if times.exists() else Clocked()
+    kept = text = printed.read_text(errors="replace")
+    if way == "recorded" and exit_code == 0:
+        kept = "\n".join(line for line in text.splitlines() if line.startswith("overlapscope:"))
+    elif way == "clock" and exit_code == 0:
+        kept = ""
+    return PublicProgramRun(way, round(wall_s, 3), exit_code, kept[-TAIL:], clocked)
 
 
-def finish(out: Path, name: str, runs: tuple[PublicProgramRun, ...]) -> None:
-    """Analyze the recording, and write the measurements."""
-    traces = sorted((out / "work" / name).glob("*.trace*.json.gz"), key=lambda path: path.stat().st_size)
-    commit = table().repositories[table().programs[name].repository].commit
-    measured = PublicProgramMeasurements(name, commit, machine(), runs)
-    if traces:
-        shown = _output("-m", "overlapscope", "analyze", "--no-cache", "--format", "json", str(traces[-1]))
-        timed = _output("-c", _PLAIN_STEPS, str(traces[-1]))
-        measured = msgspec.structs.replace(
-            measured,
-            report=_shown(msgspec.json.decode(shown)) if shown else None,
-            trace_bytes=traces[-1].stat().st_size,
-            plain_ns=msgspec.json.decode(timed, type=tuple[int, ...]) if timed else (),
-        )
-    (out / "measured" / f"{name}.json").write_bytes(msgspec.json.encode(measured))
-
-
-def _shown(report: Any) -> Any:
-    """Return the parts of a JSON report that the page shows."""
-    traces = [
-        {
-            "step_source": trace.get("step_source"),
-            "devices": [
-                {"steps": len(device["steps"]), "plain_step_ns": _plain_step_ns(device)} for device in trace["devices"]
-            ],
-        }
-        for trace in report["traces"]
-    ]
-    return {"traces": traces, "findings": [{"title": finding["title"]} for finding in report["findings"]]}
-
-
-def _plain_step_ns(device: Any) -> int | None:
-    return device["plain"]["step_ns"] if device.get("plain") else None
+def _report(work: Path) -> Reported | None:
+    """Analyze the recording."""
+    traces = sorted(work.glob("*.trace*.json.gz"), key=lambda path: path.stat().st_size)
+    shown = (
+        _output("-m", "overlapscope", "analyze", "--no-cache", "--format", "json", str(traces[-1])) if traces else ""
+    )
+    if not shown:
+        return None
+    report = msgspec.json.decode(shown)
+    trace = report["traces"][0]
+    plain = ((trace["devices"] or [trace["host"]])[0] or {}).get("plain") or {}
+    return Reported(
+        trace.get("step_source"),
+        plain.get("step_ns"),
+        tuple(finding["title"] for finding in report["findings"]),
+    )
 
 
 def _output(*command: str) -> str:

@@ -185,9 +185,9 @@ def _made_by_hand(out: Path, name: str, lane: GpuLane, trial: Trial, chosen: Tri
 
 def _step_ns(done: PublicProgramRun, program: PublicProgram, trial: Trial) -> int:
     """Return the mean of the steps that the trial timed. Raises RunFailed."""
-    ends = done.ends_ns[:: program.each][trial.warmup_steps :][: trial.timed_steps + 1]
+    ends = done.clocked.ends_ns[:: program.each][trial.warmup_steps :][: trial.timed_steps + 1]
     if len(ends) <= FEWEST_STEPS:
-        raise RunFailed(f"Exit code {done.exit_code}, {len(done.ends_ns)} steps. {done.printed[-1000:]}")
+        raise RunFailed(f"Exit code {done.exit_code}, {len(done.clocked.ends_ns)} steps. {done.printed[-1000:]}")
     return (ends[-1] - ends[0]) // (len(ends) - 1)
 
 

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from itertools import accumulate
 from pathlib import Path
 
 import pytest
 
 from benchmarks.processes import RunFailed
 from benchmarks.public_programs import KEPT, TRIED, write_page
+from benchmarks.public_programs_clock import Clocked, Disturbance
+from benchmarks.public_programs_page import recorded, undisturbed, usual
 from benchmarks.public_programs_runs import table
 from benchmarks.public_programs_try import edited
 from overlapscope.trials.result import Edit, Tried
@@ -19,6 +22,31 @@ def test_the_page_follows_from_the_measurements(tmp_path: Path) -> None:
     write_page(tmp_path / PAGE.name, KEPT, TRIED)
     written = {file.name: file.read_text(encoding="utf-8") for file in tmp_path.iterdir()}
     assert written == {name: PAGE.with_name(name).read_text(encoding="utf-8") for name in written}
+
+
+def test_steps_that_the_recorder_disturbs_are_left_out_until_the_program_has_settled() -> None:
+    ends = list(accumulate([9] * 20 + [1] * 10, initial=0))
+    assert list(undisturbed(Clocked(ends), 1)) == [1] * 10
+    alone = Clocked(ends, [Disturbance(182, 184, workers=False)])
+    # Steps 22 to 24 are disturbed, and one more is left out.
+    assert len(list(undisturbed(alone, 1))) == 7
+    fed = Clocked(ends, [Disturbance(182, 184, workers=True)])
+    assert len(list(undisturbed(fed, 1))) == 4
+    assert list(undisturbed(Clocked(list(range(0, 100, 2))), 2)) == [4] * 4
+
+
+def test_recorded_steps_are_those_inside_a_recording_without_its_first() -> None:
+    ends = list(accumulate([9] * 20 + [1] * 10, initial=0))
+    parts = [Disturbance(10, 40, workers=False), Disturbance(182, 187, workers=False)]
+    assert recorded(Clocked(ends, parts), 1) == [1] * 4
+    assert recorded(Clocked(ends), 1) == []
+
+
+def test_the_usual_pace_is_that_of_most_time_with_its_longer_steps() -> None:
+    warm_up, later = [100] * 40, [10] * 300 + [150] + [11] * 300
+    assert sorted(usual([*warm_up, *later])) == sorted(later)
+    assert usual([*warm_up, *later[:100]]) == warm_up
+    assert usual([]) == []
 
 
 def test_changes_are_made_by_hand_as_the_list_says() -> None:
