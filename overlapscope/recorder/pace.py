@@ -6,15 +6,12 @@ import math
 import sys
 from collections import Counter
 from collections.abc import Sequence
+from itertools import accumulate
 from random import Random
-from typing import TYPE_CHECKING
 
 from overlapscope.base import clock
 from overlapscope.base.median import median_ns
 from overlapscope.base.words import between, duration, plural
-
-if TYPE_CHECKING:
-    from overlapscope.trace.model import ClockedSteps
 
 SAME = 0.2
 """Relative difference up to which two lengths are the same pace."""
@@ -25,6 +22,13 @@ _BUCKET = math.log1p(SAME) / 2
 """Width of a bucket of lengths, as a logarithm. Lengths of the same pace are at most two buckets apart."""
 _MOST_KEPT = 1 << 14
 """Maximum number of lengths to keep."""
+_LONG = 2
+"""Minimum ratio of a long step to the median."""
+_FEWEST_LONG = 3
+_UNLIKE = 0.3
+"""Minimum difference between shares of time in long steps for the recorded steps to be unlike all."""
+_MOST_RECORDED = 30
+"""Maximum number of steps to record for one long step among them."""
 _TENTH = 10
 _LEAST_HALF = 5
 """Minimum number of steps on each side for a trend: by chance, one in 252 series of ten shows it."""
@@ -56,12 +60,12 @@ class Pace:
         """The same; 0 if the block before it had another pace."""
         self.recorded_ns = 0
         """Median of the steps before the recording."""
-        self._alike_steps = self._alike_ns = 0
-        """Number of steps since the recording at the same pace, and their time."""
-        self._alike_to_ns: int | None = None
-        """Median of the first block since the recording; 0 before it ends, None once the pace has changed."""
-        self._doubtful: list[int] = []
-        """Latest block, if it has another pace."""
+        self._alike = _Lengths()
+        """Lengths of steps since the recording at its pace, without those of the latest blocks."""
+        self._alike_to_ns = 0
+        """Median of the first block since the recording; 0 before it ends."""
+        self._unlike: list[list[int]] = []
+        """Latest blocks, if they have another pace: up to two."""
 
     def begin(self, *, clocked: bool) -> None:
         """Begin a step, which is left out if it is recorded or follows a pause."""
@@ -88,31 +92,36 @@ class Pace:
         before_ns, self._median_ns = self._median_ns, median_ns(block)
         self._latest_ns = self._median_ns if is_same(before_ns, self._median_ns) else 0
         self._block_ns[_bucket(self._median_ns)] += sum(block)
-        if self._alike_to_ns is None:
-            return
-        if is_same(self._median_ns, self._alike_to_ns or self._median_ns):
-            self._alike_to_ns = self._alike_to_ns or self._median_ns
-            self._alike_steps += len(self._doubtful) + len(block)
-            self._alike_ns += sum(self._doubtful) + sum(block)
-            self._doubtful = []
+        self._alike_to_ns = self._alike_to_ns or self._median_ns
+        if is_same(self._median_ns, self._alike_to_ns):
+            self._alike.add(*self._at_this_pace(), *block)
+            self._unlike = []
         else:
-            # One block may be of other steps, such as those of a validation. After a second, the pace has changed.
-            self._alike_to_ns = None if self._doubtful else self._alike_to_ns
-            self._doubtful = block
+            self._unlike = [*self._unlike[-1:], block]
+
+    def _at_this_pace(self) -> list[int]:
+        """Return the latest block if it is the only one of another pace, such as that of a validation."""
+        return self._unlike[0] if len(self._unlike) == 1 else []
 
     def record(self, before_ns: Sequence[int]) -> None:
-        """Note that a recording opens, right after steps of these lengths."""
-        if before_ns:
-            self.recorded_ns = median_ns(before_ns)
-            self._alike_steps = self._alike_ns = self._alike_to_ns = 0
-            self._block, self._doubtful, self._block_span_ns = [], [], 0
+        """Note that a recording opens, right after steps of these lengths.
+
+        Steps count from the first recording at the same pace on.
+        """
+        if not before_ns:
+            return
+        earlier_ns, self.recorded_ns = self.recorded_ns, median_ns(before_ns)
+        if not is_same(earlier_ns, self.recorded_ns):
+            self._alike, self._alike_to_ns = _Lengths(), 0
+            self._block, self._unlike, self._block_span_ns = [], [], 0
 
     @property
-    def clocked(self) -> ClockedSteps:
-        """All steps since the recording, until the pace changed."""
-        from overlapscope.trace.model import ClockedSteps
-
-        return ClockedSteps(self._alike_steps, self._alike_ns)
+    def since_recording(self) -> tuple[tuple[int, int], ...]:
+        """Steps since the recording at its pace: numbers and times of those of about the same length."""
+        lengths = self._alike.copy()
+        if len(self._unlike) < 2:
+            lengths.add(*self._at_this_pace(), *self._block)
+        return lengths.groups
 
     def elsewhere(self) -> int | None:
         """Return the length of the latest steps if the program has spent more time at it than at the recorded pace."""
@@ -129,17 +138,74 @@ class Pace:
         """Return a sentence on all clocked steps, and on those of the recording; None if no step was clocked."""
         if not self._lengths:
             return None
-        lengths = sorted(self._lengths)
+        lengths, mean_ns = sorted(self._lengths), round(self.span_ns / self.steps)
         low_ns, high_ns = lengths[len(lengths) // _TENTH], lengths[-1 - len(lengths) // _TENTH]
         most = f", most {between(low_ns, high_ns)}" if len(lengths) >= 2 * _TENTH else ""
         recorded = f"; while recorded, {duration(median_ns(recorded_ns))} in the median" if recorded_ns else ""
         steps = plural(self.steps, "step")
-        return f"{steps} in {duration(self.span_ns)}, median {duration(median_ns(lengths))}{most}{recorded}."
+        middle = f"mean {duration(mean_ns)}, median {duration(median_ns(lengths))}"
+        return f"{steps} in {duration(self.span_ns)}, {middle}{most}{recorded}."
+
+
+class _Lengths:
+    """Numbers and times of steps by bucket of their length."""
+
+    def __init__(self) -> None:
+        self._steps, self._ns = Counter[int](), Counter[int]()
+
+    def add(self, *lengths_ns: int) -> None:
+        """Add steps."""
+        for ns in lengths_ns:
+            bucket = _bucket(ns)
+            self._steps[bucket] += 1
+            self._ns[bucket] += ns
+
+    def copy(self) -> _Lengths:
+        """Return a copy."""
+        other = _Lengths()
+        other._steps, other._ns = self._steps.copy(), self._ns.copy()
+        return other
+
+    @property
+    def groups(self) -> tuple[tuple[int, int], ...]:
+        """Number of steps and their time in nanoseconds in each bucket, the shortest steps first."""
+        return tuple((self._steps[bucket], self._ns[bucket]) for bucket in sorted(self._steps))
 
 
 def is_same(one_ns: int, other_ns: int) -> bool:
     """Return whether two lengths are the same pace."""
     return abs(one_ns - other_ns) <= SAME * min(one_ns, other_ns)
+
+
+def steps_to_record(recorded_ns: Sequence[int], groups: Sequence[tuple[int, int]]) -> int | None:
+    """Return how many steps in a row should be like all steps.
+
+    Args:
+        recorded_ns: Lengths of the recorded steps.
+        groups: Numbers and times of all steps of about the same length, the shortest first.
+
+    Returns:
+        Their number; None if the recorded steps have as much of their time in long steps as all steps, or if that
+        cannot be had in a short recording.
+    """
+    everything = [(1, ns) for ns in sorted(recorded_ns)]
+    (_, recorded_part), (long, part) = _long_steps(everything), _long_steps(groups)
+    if long < _FEWEST_LONG or not recorded_ns or abs(part - recorded_part) < _UNLIKE:
+        return None
+    count = math.ceil(sum(steps for steps, _ in groups) / long)
+    if count <= _MOST_RECORDED:
+        return max(count, len(recorded_ns))
+    # They are too rare to be among so few, unless by chance.
+    return len(recorded_ns) if recorded_part > part else None
+
+
+def _long_steps(groups: Sequence[tuple[int, int]]) -> tuple[int, float]:
+    """Return the number of steps that take over twice the median, and their share of the time."""
+    half, whole_ns = sum(steps for steps, _ in groups) / 2, sum(ns for _, ns in groups)
+    before = [*accumulate(steps for steps, _ in groups)]
+    median = next((ns / steps for (steps, ns), count in zip(groups, before, strict=True) if count > half), 0.0)
+    long = [(steps, ns) for steps, ns in groups if ns > _LONG * median * steps]
+    return sum(steps for steps, _ in long), sum(ns for _, ns in long) / max(1, whole_ns)
 
 
 def becomes_faster(lengths_ns: Sequence[int]) -> bool:

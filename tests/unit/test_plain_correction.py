@@ -32,7 +32,7 @@ from overlapscope.prediction.predicted_trace import plain_trace
 from overlapscope.report.model import Report, build
 from overlapscope.report.page import Page
 from overlapscope.report.verdict import plain_sentence
-from overlapscope.trace.model import Kind, PlainSteps, TimedSteps, Trace
+from overlapscope.trace.model import ClockedSteps, Kind, PlainSteps, TimedSteps, Trace
 from tests.support.helpers import MS, TRACES, US, Op, make_trace, recordings, tried
 from tests.support.made_up_programs import Do, repeated
 from tests.support.made_up_programs import record as record_copies
@@ -294,6 +294,37 @@ def test_a_measured_step_lies_between_both_sides_unless_one_is_slower_than_the_r
             outcome = measured(both, recorded_ns)
             assert outcome is not None
             assert (outcome.low_ns, outcome.step_ns, outcome.high_ns) == (100, step_ns, 140)
+
+
+def all_of(*groups: tuple[int, int], recorded_ns: int = 100) -> PlainSteps:
+    """Return steps of which all were clocked: numbers and lengths."""
+    clocked = ClockedSteps(tuple((steps, steps * ns) for steps, ns in groups), recorded_ns)
+    return PlainSteps(timed(*[100] * 10), timed(*[100] * 10), clocked)
+
+
+def test_the_mean_of_all_clocked_steps_counts_whatever_the_recorded_ones_took() -> None:
+    for recorded_ns in (90, 200):
+        outcome = measured(all_of((90, 100), (10, 140)), recorded_ns)
+        assert outcome is not None and (outcome.step_ns, outcome.steps, outcome.longer_steps) == (104, 100, 0)
+        assert outcome.usual == replace(outcome, steps=100) and 100 < outcome.low_ns < 104 < outcome.high_ns < 108
+    few = measured(all_of((19, 140)), 200)
+    assert few is not None and (few.step_ns, few.steps) == (100, 0)
+
+
+def test_what_steps_take_that_are_longer_than_any_recorded_one_is_known() -> None:
+    outcome = measured(all_of((90, 100), (10, 1000)), 120)
+    assert outcome is not None and (outcome.step_ns, outcome.longer_steps, outcome.longer_ns) == (190, 10, 90)
+    assert outcome.usual.step_ns == 100
+    # All are longer: the machine has become slower.
+    slower = measured(all_of((100, 1000)), 120)
+    assert slower is not None and (slower.step_ns, slower.longer_steps, slower.longer_ns) == (1000, 0, 0)
+
+
+def test_steps_of_a_host_that_runs_ahead_are_not_longer_than_those_of_the_device() -> None:
+    on_device = TimedSteps(host_ns=(10,) * 9, device_ns=(100,) * 9)
+    bursts = ClockedSteps(((900, 9000), (100, 91_000)), 10)
+    outcome = measured(PlainSteps(on_device, on_device, bursts), 100)
+    assert outcome is not None and (outcome.step_ns, outcome.longer_steps, outcome.longer_ns) == (100, 0, 0)
 
 
 def test_a_side_with_too_few_steps_says_nothing() -> None:
