@@ -60,12 +60,20 @@ class Pace:
         """The same; 0 if the block before it had another pace."""
         self.recorded_ns = 0
         """Median of the steps before the recording."""
-        self._alike = _Lengths()
-        """Lengths of steps since the recording at its pace, without those of the latest blocks."""
-        self._alike_to_ns = 0
-        """Median of the first block since the recording; 0 before it ends."""
-        self._unlike: list[list[int]] = []
-        """Latest blocks, if they have another pace: up to two."""
+        self._pace_ns = 0
+        """Median of the first block since the recording; before it ends, of the steps before the recording."""
+        self._awaits_block = False
+        """True from a recording until the first block since then ends."""
+        self._blocks = 0
+        """Number of blocks since the first recording."""
+        self._all = _Lengths()
+        """Lengths of steps since the first recording, without those of the present block."""
+        self._at_recording = _Lengths()
+        """The same when the latest recording began."""
+        self._first: dict[int, _Lengths] = {}
+        """The same before the first block of each bucket."""
+        self._last: dict[int, tuple[int, _Lengths]] = {}
+        """The same after the last block of each bucket, with the number of that block."""
 
     def begin(self, *, clocked: bool) -> None:
         """Begin a step, which is left out if it is recorded or follows a pause."""
@@ -92,36 +100,40 @@ class Pace:
         before_ns, self._median_ns = self._median_ns, median_ns(block)
         self._latest_ns = self._median_ns if is_same(before_ns, self._median_ns) else 0
         self._block_ns[_bucket(self._median_ns)] += sum(block)
-        self._alike_to_ns = self._alike_to_ns or self._median_ns
-        if is_same(self._median_ns, self._alike_to_ns):
-            self._alike.add(*self._at_this_pace(), *block)
-            self._unlike = []
-        else:
-            self._unlike = [*self._unlike[-1:], block]
-
-    def _at_this_pace(self) -> list[int]:
-        """Return the latest block if it is the only one of another pace, such as that of a validation."""
-        return self._unlike[0] if len(self._unlike) == 1 else []
+        if self._awaits_block:
+            self._pace_ns, self._awaits_block = self._median_ns, False
+        bucket, before = _bucket(self._median_ns), self._all
+        self._all, self._blocks = before.plus(block), self._blocks + 1
+        self._first.setdefault(bucket, before)
+        self._last[bucket] = self._blocks, self._all
 
     def record(self, before_ns: Sequence[int]) -> None:
-        """Note that a recording opens, right after steps of these lengths.
-
-        Steps count from the first recording at the same pace on.
-        """
+        """Note that a recording opens, right after steps of these lengths."""
         if not before_ns:
             return
-        earlier_ns, self.recorded_ns = self.recorded_ns, median_ns(before_ns)
-        if not is_same(earlier_ns, self.recorded_ns):
-            self._alike, self._alike_to_ns = _Lengths(), 0
-            self._block, self._unlike, self._block_span_ns = [], [], 0
+        if not self.recorded_ns:
+            self._all, self._first, self._last = _Lengths(), {}, {}
+        else:
+            self._all = self._all.plus(self._block)
+        self._block, self._block_span_ns, self._at_recording = [], 0, self._all
+        self.recorded_ns = self._pace_ns = median_ns(before_ns)
+        self._awaits_block = True
 
     @property
     def since_recording(self) -> tuple[tuple[int, int], ...]:
-        """Steps since the recording at its pace: numbers and times of those of about the same length."""
-        lengths = self._alike.copy()
-        if len(self._unlike) < 2:
-            lengths.add(*self._at_this_pace(), *self._block)
-        return lengths.groups
+        """Steps since the first recording: numbers and times of those of about the same length.
+
+        They are those from the first block at the pace of the latest recording to the last one. A single block after it
+        may be of a validation, and counts, too.
+        """
+        near = _near(self._pace_ns)
+        begin = min([self._at_recording, *(self._first[each] for each in near if each in self._first)], key=len)
+        number, end = max(
+            (self._last[each] for each in near if each in self._last), default=(0, _Lengths()), key=lambda last: last[0]
+        )
+        if self._blocks - number <= 1 or len(end) <= len(begin):
+            end = self._all.plus(self._block)
+        return end.minus(begin)
 
     def elsewhere(self) -> int | None:
         """Return the length of the latest steps if the program has spent more time at it than at the recorded pace."""
@@ -131,8 +143,7 @@ class Pace:
         return latest_ns if self._time_near(latest_ns) > self._time_near(recorded_ns) else None
 
     def _time_near(self, length_ns: int) -> int:
-        middle = _bucket(length_ns)
-        return sum(self._block_ns[bucket] for bucket in range(middle - 2, middle + 3))
+        return sum(self._block_ns[bucket] for bucket in _near(length_ns))
 
     def sentence(self, recorded_ns: Sequence[int]) -> str | None:
         """Return a sentence on all clocked steps, and on those of the recording; None if no step was clocked."""
@@ -150,26 +161,25 @@ class Pace:
 class _Lengths:
     """Numbers and times of steps by bucket of their length."""
 
-    def __init__(self) -> None:
-        self._steps, self._ns = Counter[int](), Counter[int]()
+    def __init__(self, steps: Counter[int] | None = None, span_ns: Counter[int] | None = None) -> None:
+        self._steps, self._span_ns = steps or Counter[int](), span_ns or Counter[int]()
 
-    def add(self, *lengths_ns: int) -> None:
-        """Add steps."""
+    def __len__(self) -> int:
+        return self._steps.total()
+
+    def plus(self, lengths_ns: Sequence[int]) -> _Lengths:
+        """Return these and further steps."""
+        steps, span_ns = self._steps.copy(), self._span_ns.copy()
         for ns in lengths_ns:
             bucket = _bucket(ns)
-            self._steps[bucket] += 1
-            self._ns[bucket] += ns
+            steps[bucket] += 1
+            span_ns[bucket] += ns
+        return _Lengths(steps, span_ns)
 
-    def copy(self) -> _Lengths:
-        """Return a copy."""
-        other = _Lengths()
-        other._steps, other._ns = self._steps.copy(), self._ns.copy()
-        return other
-
-    @property
-    def groups(self) -> tuple[tuple[int, int], ...]:
-        """Number of steps and their time in nanoseconds in each bucket, the shortest steps first."""
-        return tuple((self._steps[bucket], self._ns[bucket]) for bucket in sorted(self._steps))
+    def minus(self, others: _Lengths) -> tuple[tuple[int, int], ...]:
+        """Return the number and the time of the steps that are not among the others, by bucket."""
+        steps, span_ns = self._steps - others._steps, self._span_ns - others._span_ns
+        return tuple((steps[bucket], span_ns[bucket]) for bucket in sorted(steps))
 
 
 def is_same(one_ns: int, other_ns: int) -> bool:
@@ -188,8 +198,7 @@ def steps_to_record(recorded_ns: Sequence[int], groups: Sequence[tuple[int, int]
         Their number; None if the recorded steps have as much of their time in long steps as all steps, or if that
         cannot be had in a short recording.
     """
-    everything = [(1, ns) for ns in sorted(recorded_ns)]
-    (_, recorded_part), (long, part) = _long_steps(everything), _long_steps(groups)
+    (_, recorded_part), (long, part) = long_steps(each_of(recorded_ns)), long_steps(groups)
     if long < _FEWEST_LONG or not recorded_ns or abs(part - recorded_part) < _UNLIKE:
         return None
     count = math.ceil(sum(steps for steps, _ in groups) / long)
@@ -199,7 +208,12 @@ def steps_to_record(recorded_ns: Sequence[int], groups: Sequence[tuple[int, int]
     return len(recorded_ns) if recorded_part > part else None
 
 
-def _long_steps(groups: Sequence[tuple[int, int]]) -> tuple[int, float]:
+def each_of(lengths_ns: Sequence[int]) -> list[tuple[int, int]]:
+    """Return groups of one step each."""
+    return [(1, ns) for ns in sorted(lengths_ns)]
+
+
+def long_steps(groups: Sequence[tuple[int, int]]) -> tuple[int, float]:
     """Return the number of steps that take over twice the median, and their share of the time."""
     half, whole_ns = sum(steps for steps, _ in groups) / 2, sum(ns for _, ns in groups)
     before = [*accumulate(steps for steps, _ in groups)]
@@ -222,6 +236,11 @@ def compilations() -> int:
     dynamo = sys.modules.get("torch._dynamo.utils")
     # Another thread may be importing the module.
     return sum(getattr(dynamo, "counters", {}).get("frames", {}).values())
+
+
+def _near(length_ns: int) -> range:
+    """Return the buckets of lengths of the same pace."""
+    return range(_bucket(length_ns) - 2, _bucket(length_ns) + 3)
 
 
 def _bucket(length_ns: int) -> int:

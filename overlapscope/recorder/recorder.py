@@ -20,7 +20,7 @@ from overlapscope.errors import RecordingFailed
 from overlapscope.recorder import all_threads
 from overlapscope.recorder.open_ranges import OpenRanges
 from overlapscope.recorder.options import Options
-from overlapscope.recorder.pace import Pace, becomes_faster, compilations, steps_to_record
+from overlapscope.recorder.pace import Pace, becomes_faster, compilations, each_of, long_steps, steps_to_record
 from overlapscope.recorder.recorder_state import RecorderState, Stage
 from overlapscope.recorder.sampling.host_sampler import LONGEST_STEP_NS, HostSampler
 from overlapscope.recorder.schedule import StepWindow
@@ -447,12 +447,14 @@ class WindowRecorder(RecorderState):
         if self._pace.steps < self._next_look:
             return None
         self._next_look = math.ceil(_NEXT_LOOK * self._pace.steps)
-        self._sought = steps_to_record(self.step_times.recorded_ns, self._pace.since_recording) or 0
+        recorded_ns, groups = self.step_times.recorded_ns, self._pace.since_recording
+        self._sought = steps_to_record(recorded_ns, groups) or 0
         if not self._sought:
             return None
+        recorded_pct, pct = (round(100 * long_steps(steps)[1]) for steps in (each_of(recorded_ns), groups))
         return (
-            f"The {plural(len(self.step_times.recorded_ns), 'recorded step')} had more or fewer long ones among them "
-            "than the program."
+            f"Steps that take over twice the median have {pct}% of the program's time, but {recorded_pct}% of that of "
+            f"the {plural(len(recorded_ns), 'recorded step')}."
         )
 
     def _give_up(self) -> None:

@@ -66,7 +66,7 @@ def remedy(section: DeviceReport, use: HostUse, least_ns: float) -> str:
     loads = lost.get(IdleCause.DATA_LOADING, 0) >= WORTH_SAYING * section.host_step_ns
     of_loss = _of_loss(loss, use) if loss and lost[loss] >= least_ns else ""
     unrecorded_ns = section.host_parts.get(IdleCause.UNRECORDED, 0)
-    if unrecorded_ns >= max(least_ns, *lost.values()):
+    if unrecorded_ns >= max(least_ns, *lost.values(), 0):
         of_loss = IDLE[IdleCause.UNRECORDED].remedy
     advice = [of_loss, _start(section, use), _LOADER[use.loader] if loads else ""]
     return " ".join(dict.fromkeys(filter(None, advice)))

@@ -79,14 +79,29 @@ def test_steps_count_from_the_recording_on_while_the_pace_is_the_same(now: FakeC
     clocked(pace, now, [20] * 500)
     assert since_recording(pace) == counted
     clocked(pace, now, [40] * 100)
-    assert since_recording(pace) == [(20, 10.0), (300, 40.0)]
+    assert since_recording(pace) == [(20, 10.0), (500, 20.0), (300, 40.0)]
+
+
+def test_steps_of_an_earlier_pace_do_not_count(now: FakeClock) -> None:
+    pace = recorded(now, [40] * 160)
+    clocked(pace, now, [40] * 160 + [4] * 2000)
+    pace.record([4 * NS_PER_MS] * 10)
+    assert since_recording(clocked(pace, now, [4] * 100)) == [(2100, 4.0)]
+
+
+def test_all_steps_of_a_pace_that_changes_again_and_again_count(now: FakeClock) -> None:
+    sequence = [ms for ms in (5, 8, 12, 18) for _ in range(50)]
+    pace = clocked(recorded(now, [5] * 10), now, sequence * 3)
+    pace.record([12 * NS_PER_MS] * 10)
+    counted = clocked(pace, now, [12] * 50 + [18] * 50 + sequence * 3).since_recording
+    assert sum(steps for steps, _ in counted) > 0.8 * 7 * len(sequence)
 
 
 def test_steps_count_from_the_first_of_two_recordings_at_the_same_pace(now: FakeClock) -> None:
     pace = recorded(now, [40] * 10)
-    clocked(pace, now, [40] * 30)
+    clocked(pace, now, [40] * 33)
     pace.record([44 * NS_PER_MS] * 10)
-    assert since_recording(clocked(pace, now, [40] * 3)) == [(33, 40.0)]
+    assert since_recording(clocked(pace, now, [40] * 3)) == [(36, 40.0)]
     pace.record([60 * NS_PER_MS] * 10)
     assert since_recording(clocked(pace, now, [60])) == [(1, 60.0)]
 
