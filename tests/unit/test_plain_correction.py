@@ -320,6 +320,30 @@ def test_what_steps_take_that_are_longer_than_any_recorded_one_is_known() -> Non
     assert slower is not None and (slower.step_ns, slower.longer_steps, slower.longer_ns) == (1000, 0, 0)
 
 
+def test_time_in_long_steps_that_are_not_recorded_is_unknown_and_no_change_saves_it() -> None:
+    trace = record(HOST_BOUND, Slowed.by(4 * US))
+    lengths = TimedSteps(host_ns=(700 * US,) * 10)
+    usual, longer = ((1000, 1000 * 700 * US),), ((1000, 1000 * 700 * US), (100, 100 * 70 * MS))
+    alone, both = (
+        replace(trace, plain_steps=PlainSteps(lengths, lengths, ClockedSteps(groups))) for groups in (usual, longer)
+    )
+    one, other = plain_of(alone), plain_of(both)
+    assert has_exact_sums(other) and one.step_ns == 700 * US and other.step_ns == 7 * MS
+    added_ns = other.step_ns - one.step_ns
+    assert other.longer_ns == added_ns and (other.clocked_steps, other.longer_steps) == (1100, 100)
+    assert abs(other.idle_by_cause["unrecorded"] - added_ns) < MS // 100
+    assert one.buckets is not None and other.buckets is not None
+    assert abs(one.buckets.compute_ns - other.buckets.compute_ns) < MS // 100
+    saved_ns, again_ns = (
+        result.baseline_step_ns - result.predicted_step_ns.value
+        for result in (ov.whatif(each, [GRAPH]) for each in (alone, both))
+        if result.predicted_step_ns is not None
+    )
+    assert saved_ns > 0 and abs(saved_ns - again_ns) < MS // 100
+    [check] = [check for check in report(both).traces[0].trust.checks if check.id == "steady-state"]
+    assert "100 of 1,100 steps took much longer than any recorded one" in check.detail
+
+
 def test_steps_of_a_host_that_runs_ahead_are_not_longer_than_those_of_the_device() -> None:
     on_device = TimedSteps(host_ns=(10,) * 9, device_ns=(100,) * 9)
     bursts = ClockedSteps(((900, 9000), (100, 91_000)), 10)
