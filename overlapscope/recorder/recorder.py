@@ -236,10 +236,14 @@ class WindowRecorder(RecorderState):
             take = self._running
             if self._takes.unmarked and take and not self.marked and take.lasted_s > _LEAST_UNMARKED_S:
                 self._end_unmarked()
+            groups = self._before_again if self._stage is Stage.RECORDING else self._pace.since_recording
+            first = self._takes.rehearsal
             self._end()
+            if self._repeats and self._takes.done == [first]:
+                self._note_clocked(groups)
             self._takes.notes += self._why_incomplete()
         elif self._clocks_on:
-            self._note_clocked()
+            self._note_clocked(self._pace.since_recording)
         if self._sampler is not None:
             self._sampler.finish()
             self._end_sampling(self._sampler)
@@ -282,17 +286,17 @@ class WindowRecorder(RecorderState):
             self._end_sampling(sampler)
             self._stage = self._last_stage
 
-    def _note_clocked(self) -> None:
+    def _note_clocked(self, groups: tuple[tuple[int, int], ...]) -> None:
         from overlapscope.trace.model import ClockedSteps
 
         longest_ns = max(self.step_times.recorded_ns, default=0)
-        self._takes.files.clocked(ClockedSteps(self._pace.since_recording, longest_ns))
+        self._takes.files.clocked(ClockedSteps(groups, longest_ns))
 
     def _end_sampling(self, sampler: HostSampler) -> None:
         self._sampler = None
         self._timer.restart()
         if self._clocks_on:
-            self._note_clocked()
+            self._note_clocked(self._pace.since_recording)
         if sampler.activity is not None:
             self._takes.files.sampled(sampler.activity)
         self._takes.notes += filter(None, [sampler.note])
@@ -459,8 +463,10 @@ class WindowRecorder(RecorderState):
 
     def _give_up(self) -> None:
         """Record nothing more, and write what was recorded."""
-        self._end()
-        self._times_again, self._stage = 0, self._last_stage if self._repeats else Stage.AFTER
+        with self._timer.pausing(self._steps):
+            self._end()
+        times_more = self._options.plain_steps and not self._repeats
+        self._times_again, self._stage = 0, Stage.AFTER if times_more else self._last_stage
 
     def _time_step(self, *, compiled: bool) -> None:
         """Time the step that has ended; after one that compiled, begin anew."""

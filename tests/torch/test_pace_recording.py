@@ -77,16 +77,19 @@ def test_steps_are_not_recorded_again_if_long_ones_are_rare(path: Path, now: Fak
     assert groups[-1] == (9, 9 * 500 * NS_PER_MS)
 
 
+@pytest.mark.parametrize("more", [0, 12])
 def test_a_program_that_ends_while_steps_are_recorded_again_keeps_the_first_recording(
-    path: Path, now: FakeClock
+    more: int, path: Path, now: FakeClock
 ) -> None:
     recorder = recorder_of(path)
     program = cycle([1] * 9 + [50])
     while not recorder.repeating:
         run(recorder, now, program, 1)
+    run(recorder, now, program, more)
     recorder.finish()
     assert recorder.complete and len(steps(path)) == 3
-    assert ov.load(path).plain_steps.after.host_ns
+    plain = ov.load(path).plain_steps
+    assert len(plain.after.host_ns) == 10 and plain.clocked.steps >= 30
 
 
 @pytest.mark.parametrize("alone", [True, False])
@@ -119,11 +122,12 @@ def thread_inside_an_op() -> Iterator[None]:
 def test_a_recorder_that_has_moved_gives_up_if_it_may_not_start_again(path: Path, now: FakeClock) -> None:
     recorder = recorder_of(path)
     assert recorder.move()
+    written = []
     with thread_inside_an_op():
-        run(recorder, now, cycle([400]), 60)
-        assert recorder.running and not recorder.written
-        run(recorder, now, cycle([400]), 60)
-        assert not recorder.running and recorder.written
+        for _ in range(2):
+            run(recorder, now, cycle([400]), 60)
+            written.append(recorder.written)
+    assert written == [False, True] and not recorder.running
     recorder.finish()
     assert "Later steps were not recorded" in " ".join(recorder.notes)
     assert steps(path) == [1, 2]
