@@ -27,8 +27,9 @@ SCRIPT = ROOT / "tests" / "programs" / "pace.py"
 PATIENCE_S = 180
 _RECORDED = 45
 """Number of first steps, some of which are recorded."""
-_PAUSE = 5
-"""A step longer than this multiple of the median contains a pause of the recorder, unless it is long on purpose."""
+_PAUSE, _PAUSE_NS = 5, 50_000_000
+"""A step longer than this multiple of the median, and than this, contains a pause of the recorder, unless it is long on
+purpose."""
 
 
 def record(out: Path, names: list[str]) -> None:
@@ -66,7 +67,7 @@ def run(name: str) -> dict[str, Any]:
 def usual_steps(run: dict[str, Any]) -> list[int]:
     """Return the lengths of steps at the usual pace, without those in which the recorder starts, stops and writes."""
     steps = run["clock"][max(_RECORDED, USUAL[run["name"]]) :]
-    longest_ns = _PAUSE * statistics.median(ns for ns, _ in steps)
+    longest_ns = max(_PAUSE_NS, _PAUSE * statistics.median(ns for ns, _ in steps))
     return [ns for ns, on_purpose in steps if on_purpose or ns < longest_ns]
 
 

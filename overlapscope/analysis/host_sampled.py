@@ -19,7 +19,7 @@ from overlapscope.analysis.host_lines import main_stacks
 from overlapscope.analysis.host_steps import host_times
 from overlapscope.analysis.periods import Periods, behind_warm_up, find_steps
 from overlapscope.analysis.pieces import IdleTime
-from overlapscope.analysis.plain_step import measured
+from overlapscope.analysis.plain_step import PlainStep, measured
 from overlapscope.analysis.steps import step_at
 from overlapscope.analysis.timeline import build
 from overlapscope.base.columns import F64, pick
@@ -161,9 +161,13 @@ def _exceeds_own_threads(facts: SystemFacts, waited_ns: int | None) -> bool:
 
 
 @kept()
+def _plain_step(trace: Trace) -> PlainStep | None:
+    return measured(trace.plain_steps, _recorded_ns(trace), trace.host_activity)
+
+
 def step_ns(trace: Trace) -> float:
     """Return the plain step, or else the mean of the sampled ones; 0 without either."""
-    plain, activity = measured(trace.plain_steps, _recorded_ns(trace), trace.host_activity), trace.host_activity
+    plain, activity = _plain_step(trace), trace.host_activity
     if plain is not None:
         return plain.step_ns
     return 0.0 if activity is None else activity.span_ns / max(1, activity.steps)
@@ -183,6 +187,10 @@ def _recorded_ns(trace: Trace) -> int:
 def with_sampled(trace: Trace, idle: IdleTime, steps: Periods, device: int) -> IdleTime:
     """Return the idle time with the causes that only samples and facts of the host show."""
     found, whole_ns = amounts(trace.host_activity), step_ns(trace)
+    plain = _plain_step(trace)
+    if plain is not None:
+        # Steps that are longer than any recorded one are no part of these.
+        whole_ns = plain.usual.step_ns
     if not found or not len(steps):
         return idle
     notes, windows = trace.annotations, Intervals(steps.start_ns, steps.end_ns)

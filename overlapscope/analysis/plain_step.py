@@ -9,11 +9,12 @@ from typing import Final
 
 import numpy as np
 from msgspec import Struct
+from msgspec.structs import replace
 
 from overlapscope.analysis.results import Device, PlainOrigin, StepRange, missing_ns
 from overlapscope.base.columns import quantile
 from overlapscope.base.intervals import Intervals
-from overlapscope.base.words import between, duration
+from overlapscope.base.words import between, duration, plural
 from overlapscope.errors import UsageError
 from overlapscope.trace.host_activity import HostActivity, SystemFacts
 from overlapscope.trace.model import I64, PlainSteps, TimedSteps, Trace
@@ -22,6 +23,11 @@ FEWEST = 5
 """Minimum number of timed steps for a mean."""
 _MANY = 2
 """Minimum ratio of all clocked steps to those timed one by one for the mean of the former to count."""
+_LONGER = 1.5
+"""Minimum ratio of a step to the longest recorded one for it to be of another kind. Recording only makes steps longer.
+"""
+_NORMAL = 1.96
+"""Quantile of the normal distribution for 95%."""
 _CONFIDENCE = 0.95
 _LONGEST_NS = 1 << 53
 """104 days, which a float still represents exactly."""
@@ -34,20 +40,33 @@ class PlainStep(Struct, frozen=True):
     low_ns: int
     high_ns: int
     origin: PlainOrigin
+    steps: int = 0
+    """Number of steps that it is the mean of, if all of the program were clocked; otherwise 0."""
+    longer_steps: int = 0
+    """Number of those that took over 1.5 times as long as the longest recorded step."""
+    longer_ns: int = 0
+    """Part of the length that is due to these: the mean of the others is shorter by it."""
+
+    @property
+    def usual(self) -> PlainStep:
+        """The mean of the steps that are like recorded ones, whose parts the recording shows."""
+        step_ns, low_ns, high_ns = (max(1, ns - self.longer_ns) for ns in (self.step_ns, self.low_ns, self.high_ns))
+        return replace(self, step_ns=step_ns, low_ns=low_ns, high_ns=high_ns, longer_steps=0, longer_ns=0)
 
     @property
     def words(self) -> str:
         """The length, its origin and the interval, such as `31.9 ms (measured, 31.4 to 33.1 ms)`."""
-        return takes(self.step_ns, self.low_ns, self.high_ns, self.origin)
+        return takes(self.step_ns, self.low_ns, self.high_ns, self.origin, self.steps)
 
 
 _HOW: Final[Mapping[PlainOrigin, str]] = {"measured": "measured", "told": "as given"}
 
 
-def takes(step_ns: int, low_ns: int, high_ns: int, origin: PlainOrigin) -> str:
-    """Return a plain step's length in words."""
+def takes(step_ns: int, low_ns: int, high_ns: int, origin: PlainOrigin, steps: int = 0) -> str:
+    """Return a plain step's length in words, with the number of steps that it is the mean of if all were clocked."""
     interval = "" if low_ns == high_ns else f", {between(low_ns, high_ns)}"
-    return f"{duration(step_ns)} ({_HOW[origin]}{interval})"
+    of_steps = f", the mean of {plural(steps, 'step')}" if steps else ""
+    return f"{duration(step_ns)} ({_HOW[origin]}{of_steps}{interval})"
 
 
 def from_user(step_ns: int) -> PlainStep:
@@ -68,21 +87,38 @@ def measured(steps: PlainSteps, recorded_ns: int, activity: HostActivity | None 
     It is the mean of the means before and after the recording if both are known, otherwise the one mean. The steps in
     which facts of the host were taken (`activity`) belong to those after the recording (`mean_of`). A recording slows a
     program down. If one side was slower than the recorded step (`recorded_ns`) and the other was not, the machine's
-    speed changed, and only the other side is comparable with the recording. Where many more steps were clocked, their
-    mean counts instead, under the same condition. The interval contains the 95% intervals of both means, by Student's
-    t.
+    speed changed, and only the other side is comparable with the recording. The interval contains the 95% intervals of
+    both means, by Student's t. Where many more steps were clocked, all of them count instead (`_clocked`).
     """
     sides = [lengths for side in (steps.before, steps.after) if len(lengths := lengths_of(side)) >= FEWEST]
     if not sides:
         return None
     means = [*map(mean_of, sides[:-1]), mean_of(sides[-1], activity)]
+    if steps.clocked.steps >= _MANY * sum(map(len, sides)):
+        return _clocked(steps, recorded_ns)
     alike = [mean for mean in means if mean <= recorded_ns] or means
     step_ns = statistics.fmean(alike)
-    clocked = steps.clocked
-    if clocked.steps >= _MANY * sum(map(len, sides)) and clocked.span_ns <= clocked.steps * recorded_ns:
-        step_ns = clocked.span_ns / clocked.steps
     ends = [step_ns, *means, *(end for side in sides for end in _interval(side))]
     return PlainStep(round(step_ns), math.floor(min(ends)), math.ceil(max(ends)), "measured")
+
+
+def _clocked(plain: PlainSteps, recorded_ns: int) -> PlainStep:
+    """Return the mean of all steps that the program's clock saw, and what steps unlike any recorded one add to it.
+
+    A host that runs ahead of its GPU marks steps in bursts, so that single lengths mean nothing. Steps count as longer
+    only as far as those that were timed on the GPU are shorter than the mean.
+    """
+    clocked, least_ns = plain.clocked, _LONGER * max(plain.clocked.recorded_ns, recorded_ns)
+    alike = [(steps, span_ns) for steps, span_ns in clocked.lengths if span_ns <= least_ns * steps] or clocked.lengths
+    mean_ns, usual_ns = (sum(ns for _, ns in each) / sum(n for n, _ in each) for each in (clocked.lengths, alike))
+    on_device = [ns for side in (plain.before, plain.after) for ns in side.device_ns if ns <= least_ns]
+    if on_device:
+        usual_ns = min(mean_ns, max(usual_ns, statistics.fmean(on_device)))
+    squares = sum(steps * (span_ns / steps - mean_ns) ** 2 for steps, span_ns in clocked.lengths)
+    aside_ns = _NORMAL * math.sqrt(squares) / clocked.steps
+    longer_ns, longer = round(mean_ns) - round(usual_ns), clocked.steps - sum(steps for steps, _ in alike)
+    low_ns, high_ns = math.floor(max(0, mean_ns - aside_ns)), math.ceil(mean_ns + aside_ns)
+    return PlainStep(round(mean_ns), low_ns, high_ns, "measured", clocked.steps, longer if longer_ns else 0, longer_ns)
 
 
 def mean_of(lengths: Sequence[int], activity: HostActivity | None = None) -> float:

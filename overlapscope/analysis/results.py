@@ -53,6 +53,12 @@ class Plain(msgspec.Struct, frozen=True, kw_only=True):
     """Lower bound of the interval, with `low_ns <= step_ns <= high_ns`."""
     high_ns: int
     origin: PlainOrigin
+    clocked_steps: int = 0
+    """Number of steps that `step_ns` is the mean of, if all of the program were clocked; otherwise 0."""
+    longer_steps: int = 0
+    """Number of those that took over 1.5 times as long as the longest recorded step."""
+    longer_ns: int = 0
+    """Part of `step_ns` that is due to these, which is in the idle time as `unrecorded`."""
     recorded_step_ns: int
     """Average step in the recording; the time after the lead-in if no step is judged."""
     recorded_busy_ns: int

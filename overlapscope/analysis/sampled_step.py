@@ -13,8 +13,8 @@ from overlapscope.trace.host_activity import HostActivity
 from overlapscope.trace.model import Trace
 
 _MOST_LINES = 20
-_SHOWN = (IdleCause.DATA_LOADING, IdleCause.PYTHON)
-"""Causes that the recording itself shows of a host without a GPU."""
+_NOT_SAMPLED = (IdleCause.DATA_LOADING, IdleCause.PYTHON, IdleCause.UNRECORDED)
+"""Causes that the recording itself shows of a host without a GPU, and what nothing shows."""
 
 
 def sampled_step(trace: Trace, host: HostUse | None = None) -> SampledStep | None:
@@ -27,7 +27,7 @@ def sampled_step(trace: Trace, host: HostUse | None = None) -> SampledStep | Non
         return None
     if host is not None:
         frame = host.frame()
-        waits = {cause: ns for cause, ns in frame.idle_by_cause.items() if ns and cause not in _SHOWN}
+        waits = {cause: ns for cause, ns in frame.idle_by_cause.items() if ns and cause not in _NOT_SAMPLED}
         whole_ns = sum(host_parts(frame).values())
         return SampledStep(step_ns=whole_ns, lines=_lines(activity, whole_ns), by_cause=waits)
     facts, step = activity.facts, step_ns(trace)

@@ -8,15 +8,18 @@ from collections.abc import Iterator
 import numpy as np
 
 from overlapscope.analysis.periods import Periods, judged_steps, phases_of
-from overlapscope.analysis.plain_step import lengths_of
+from overlapscope.analysis.plain_step import lengths_of, measured
 from overlapscope.analysis.trust_results import Check
 from overlapscope.base.columns import quantile
 from overlapscope.base.drift import FEWEST_PLAIN, drifted, middle_half_ns
 from overlapscope.base.intervals import I64, covered, union
+from overlapscope.base.words import plural
 from overlapscope.trace.model import HostEvents, Trace
 
 SHORTER = 0.03
 """Maximum shortfall of recorded steps against plain ones that is ignored. Recording only ever adds work."""
+FEW = 0.1
+"""Minimum share of the program's time that longer steps than the recorded ones take."""
 TREND = 0.1
 """Minimum drift over the whole recording, as a share of the median step."""
 FEWEST = 5
@@ -50,7 +53,12 @@ def judge_steady(trace: Trace, steps: Periods) -> Check:
     spans = (steps.end_ns - steps.start_ns)[~steps.partial]
     spans = spans[:-1] if len(spans) > FEWEST else spans
     waits = _loader_waits(trace)
-    doubts = [*_against_plain(trace, spans, loads=waits is not None), *_trend(spans), *_before_after(trace)]
+    doubts = [
+        *_few_of_all(trace, spans),
+        *_against_plain(trace, spans, loads=waits is not None),
+        *_trend(spans),
+        *_before_after(trace),
+    ]
     if waits is not None:
         doubts += _drained(trace, waits)
     if doubts:
@@ -86,6 +94,16 @@ def _against_plain(trace: Trace, spans: I64, *, loads: bool) -> Iterator[str]:
         yield (
             f"A recorded step takes {_ms(recorded)} (median), one without the profiler {_ms(plain)}: {reserve}. "
             "Record more steps (--active), or begin later (--wait)."
+        )
+
+
+def _few_of_all(trace: Trace, spans: I64) -> Iterator[str]:
+    """Yield a sentence if the program's steps took a tenth of their time longer than steps like the recorded ones."""
+    plain = measured(trace.plain_steps, round(float(spans.mean())) if len(spans) else 0)
+    if plain is not None and plain.longer_ns > FEW * plain.step_ns:
+        yield (
+            f"{plain.longer_steps:,} of {plural(plain.steps, 'step')} took much longer than any recorded one: a step "
+            f"takes {_ms(plain.step_ns)} with them, {_ms(plain.usual.step_ns)} without. Record more steps (--active)."
         )
 
 

@@ -620,7 +620,7 @@ IDLE: Final = _by_id(
         meaning="A step without the profiler is longer than the recorded one by this time: the GPU's work is unknown.",
         evidence="a step without the profiler takes longer than the recorded one",
         colors=("#cfc5b4", "#5f584b"),
-        remedy="Record again when the machine is as fast as without the recording.",
+        remedy="Record more steps (--active), so that long ones are among them, at the same speed.",
         by_host=True,  # Perhaps; then it varies most.
     ),
     Cause(

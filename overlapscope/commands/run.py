@@ -37,7 +37,15 @@ _PAUSE_S = 20
 """Time after the last recording of the program's own profiler until the report is printed, in seconds."""
 _SAMPLES_S = 15
 """Time from the last step timed until the report is printed without samples of the host, in seconds."""
-_WAIT_S = {State.COMPLETE: 0, State.SAMPLING: _SAMPLES_S, State.SETTLING: SETTLES_S, State.PROGRAMS: _PAUSE_S}
+_REPEATS_S = 60
+"""Time from the decision to record again until the report of the first recording is printed, in seconds."""
+_WAIT_S = {
+    State.COMPLETE: 0,
+    State.SAMPLING: _SAMPLES_S,
+    State.SETTLING: SETTLES_S,
+    State.REPEATING: _REPEATS_S,
+    State.PROGRAMS: _PAUSE_S,
+}
 """Time until the report is printed while the state stays the same, in seconds. Other states await the program's end."""
 _PATIENCE_S = 10
 """Time for a GPU, or for another thread that writes the trace, after a call of os._exit, in seconds."""

@@ -78,12 +78,15 @@ class Base(Struct, frozen=True, eq=False, weakref=True):
         """Return the real length of a replayed step.
 
         The replay of the plain program may not be quite as long as the plain step. Where it is too long, all lengths
-        are scaled, since the difference has no known place; where it is too short, no change saves what is missing.
+        are scaled, since the difference has no known place; where it is too short, no change saves what is missing, nor
+        what steps add that are longer than any recorded one.
         """
         if self.plain is None:
             return step_ns
-        lacking_ns = self.plain.step_ns - self.steps.mean_ns
-        return step_ns + lacking_ns if lacking_ns > 0 else round(step_ns * self.plain.step_ns / self.steps.mean_ns)
+        usual_ns = self.plain.usual.step_ns
+        lacking_ns = usual_ns - self.steps.mean_ns
+        real_ns = step_ns + lacking_ns if lacking_ns > 0 else round(step_ns * usual_ns / self.steps.mean_ns)
+        return real_ns + self.plain.step_ns - usual_ns
 
 
 def prepare(trace: Trace, calibration: Calibration | None) -> Base:
@@ -142,11 +145,11 @@ def on_device(base: Base, device: int | None) -> Base:
     replayed, plain = base.replayed, base.plain
     steps = recorded if replayed is None else step_times(graph, judged, replayed.start_ns, replayed.end_ns)
     if plain is not None:
-        low, value, high = (
+        low, value, high, longer = (
             round(steps.mean_ns * ns / max(1, base.steps.mean_ns))
-            for ns in (plain.low_ns, plain.step_ns, plain.high_ns)
+            for ns in (plain.low_ns, plain.step_ns, plain.high_ns, plain.longer_ns)
         )
-        plain = PlainStep(value, low, high, plain.origin)
+        plain = replace(plain, step_ns=value, low_ns=low, high_ns=high, longer_ns=longer)
         # The recording's own replay is not known here, but its mean step is nearly the recorded one.
         own_ns = round(base.replayed_step_ns * recorded.mean_ns / max(1, base.recorded.mean_ns))
     else:

@@ -84,21 +84,21 @@ def as_plain(base: Base, plain: PlainStep) -> Base:
     host work is removed as well. Any remaining difference is scaled away (`Base.real_ns`), as it is if the plain step
     is longer than the recorded one.
     """
-    cost = _host_cost(base)
+    cost, step_ns = _host_cost(base), plain.usual.step_ns
     usual = _lightened(base, cost, 1.0)
-    if abs(usual.steps.mean_ns - plain.step_ns) <= _ALIKE * plain.step_ns:
+    if abs(usual.steps.mean_ns - step_ns) <= _ALIKE * step_ns:
         return replace(usual, plain=plain)
     fitted = _searched(
         base,
-        plain.step_ns,
+        step_ns,
         lambda times: usual if times == 1 else _lightened(base, cost, times),
         first=1.0,
         most=MOST_TIMES,
     )
-    if fitted.steps.mean_ns > (1 + DIFFER) * plain.step_ns:
+    if fitted.steps.mean_ns > (1 + DIFFER) * step_ns:
         least = fitted
         fitted = _searched(
-            least, plain.step_ns, lambda part: _lightened(base, cost, MOST_TIMES, 1 - part), first=0.3, most=_MOST_PART
+            least, step_ns, lambda part: _lightened(base, cost, MOST_TIMES, 1 - part), first=0.3, most=_MOST_PART
         )
     return replace(fitted, plain=plain)
 

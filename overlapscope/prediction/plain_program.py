@@ -56,7 +56,9 @@ class PlainProgram(msgspec.Struct, frozen=True, eq=False):
             return self.step
         plain, step_ns = _plain_step(self.base, ordinal), _judged_part(device).span_ns
         rounded_ns = step_ns - plain.step_ns
-        return PlainStep(step_ns, plain.low_ns + rounded_ns, plain.high_ns + rounded_ns, plain.origin)
+        return msgspec.structs.replace(
+            plain, step_ns=step_ns, low_ns=plain.low_ns + rounded_ns, high_ns=plain.high_ns + rounded_ns
+        )
 
     def _replayed(self, ordinal: int) -> Device | None:
         devices = () if self.analysis is None else self.analysis.devices
@@ -168,6 +170,9 @@ def summary(recorded: Device, program: PlainProgram) -> Plain | None:
         low_ns=step.low_ns,
         high_ns=step.high_ns,
         origin=step.origin,
+        clocked_steps=step.steps,
+        longer_steps=step.longer_steps,
+        longer_ns=step.longer_ns,
         recorded_step_ns=_judged_part(recorded).span_ns,
         recorded_busy_ns=_judged_part(recorded).span_ns - _judged_part(recorded).buckets.idle_ns,
         buckets=None if figures is None else figures.buckets,

@@ -96,7 +96,7 @@ def plain_trace(base: Base) -> Trace:
     same factor so that the average step is the plain step, unless the replay is much too short.
     """
     assert base.replayed is not None and base.plain is not None
-    graph, trace = base.graph, base.graph.trace
+    graph, trace, step_ns = base.graph, base.graph.trace, base.plain.usual.step_ns
     clock = HostClock(graph, base.replayed)
     syncs = trace.syncs
     call = np.where(syncs.correlation >= 0, locate(trace.runtime_calls.correlation, syncs.correlation), -1)
@@ -105,14 +105,14 @@ def plain_trace(base: Base) -> Trace:
     syncs = replace(syncs, start_ns=moved.start_ns, end_ns=moved.end_ns)
     plain = replace(predicted_trace(graph, base.replayed), syncs=_sorted(syncs)[0])
     # The host was sampled in steps like those of this timeline.
-    its_steps = TimedSteps(host_ns=(base.plain.step_ns,) * FEWEST)
+    its_steps = TimedSteps(host_ns=(step_ns,) * FEWEST)
     plain = replace(plain, plain_steps=PlainSteps(after=its_steps))
     if base.warm_up:
         plain = replace(plain, warm_up_steps=int(base.judged.numbers[0]))
-    if base.steps.mean_ns == base.plain.step_ns:
+    if base.steps.mean_ns == step_ns:
         return plain
     count, begin = len(base.steps.lengths_ns), int(base.steps.start_ns[0])
-    factor = base.plain.step_ns * count / max(1, int(base.steps.end_ns[count - 1]) - begin)
+    factor = step_ns * count / max(1, int(base.steps.end_ns[count - 1]) - begin)
     return plain if factor > 1 + MOST_STRETCHED else _scaled(plain, factor, begin)
 
 

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import math
 import re
+from itertools import pairwise
 from typing import Any, get_args
+
+import msgspec
 
 from overlapscope.base.marks import (
     FRAMEWORK,
@@ -124,10 +127,15 @@ def _timed(side: Any) -> TimedSteps:
 def _clocked(value: Any) -> ClockedSteps:
     if not isinstance(value, dict):
         return ClockedSteps()
-    steps, span_ns = value.get("steps"), value.get("span_ns")
-    if type(steps) is not int or type(span_ns) is not int or not 0 < steps <= span_ns < _LONGEST_STEP_NS:
+    try:
+        clocked = msgspec.convert(value, ClockedSteps)
+    except msgspec.ValidationError:
         return ClockedSteps()
-    return ClockedSteps(steps, span_ns)
+    groups = clocked.lengths
+    possible = len(groups) <= _MOST_TIMED and all(0 < steps <= span_ns for steps, span_ns in groups)
+    ascending = all(one_ns * others < others_ns * one for (one, one_ns), (others, others_ns) in pairwise(groups))
+    short = max(clocked.span_ns, clocked.recorded_ns) < _LONGEST_STEP_NS and clocked.recorded_ns >= 0
+    return clocked if possible and ascending and short else ClockedSteps()
 
 
 def _lengths(value: Any) -> tuple[int, ...]:

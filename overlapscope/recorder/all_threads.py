@@ -65,8 +65,8 @@ def leave(threads: Collection[int]) -> None:
 
 def left_ops_are_over() -> bool:
     """Return whether no such op can be under way any more, since its thread has ended."""
-    if os.path.isdir(_THREADS):
-        _left.intersection_update(map(int, os.listdir(_THREADS)))
+    if _left and os.path.isdir(_THREADS):
+        _left.intersection_update({thread for thread in _left if os.path.exists(f"{_THREADS}/{thread}")})
     return not _left
 
 

@@ -6,15 +6,12 @@ import math
 import sys
 from collections import Counter
 from collections.abc import Sequence
+from itertools import accumulate
 from random import Random
-from typing import TYPE_CHECKING
 
 from overlapscope.base import clock
 from overlapscope.base.median import median_ns
 from overlapscope.base.words import between, duration, plural
-
-if TYPE_CHECKING:
-    from overlapscope.trace.model import ClockedSteps
 
 SAME = 0.2
 """Relative difference up to which two lengths are the same pace."""
@@ -25,6 +22,13 @@ _BUCKET = math.log1p(SAME) / 2
 """Width of a bucket of lengths, as a logarithm. Lengths of the same pace are at most two buckets apart."""
 _MOST_KEPT = 1 << 14
 """Maximum number of lengths to keep."""
+_LONG = 2
+"""Minimum ratio of a long step to the median."""
+_FEWEST_LONG = 3
+_UNLIKE = 0.3
+"""Minimum difference between shares of time in long steps for the recorded steps to be unlike all."""
+_MOST_RECORDED = 30
+"""Maximum number of steps to record for one long step among them."""
 _TENTH = 10
 _LEAST_HALF = 5
 """Minimum number of steps on each side for a trend: by chance, one in 252 series of ten shows it."""
@@ -56,12 +60,20 @@ class Pace:
         """The same; 0 if the block before it had another pace."""
         self.recorded_ns = 0
         """Median of the steps before the recording."""
-        self._alike_steps = self._alike_ns = 0
-        """Number of steps since the recording at the same pace, and their time."""
-        self._alike_to_ns: int | None = None
-        """Median of the first block since the recording; 0 before it ends, None once the pace has changed."""
-        self._doubtful: list[int] = []
-        """Latest block, if it has another pace."""
+        self._pace_ns = 0
+        """Median of the first block since the recording; before it ends, of the steps before the recording."""
+        self._awaits_block = False
+        """True from a recording until the first block since then ends."""
+        self._blocks = 0
+        """Number of blocks since the first recording."""
+        self._all = _Lengths()
+        """Lengths of steps since the first recording, without those of the present block."""
+        self._at_recording = _Lengths()
+        """The same when the latest recording began."""
+        self._first: dict[int, _Lengths] = {}
+        """The same before the first block of each bucket."""
+        self._last: dict[int, tuple[int, _Lengths]] = {}
+        """The same after the last block of each bucket, with the number of that block."""
 
     def begin(self, *, clocked: bool) -> None:
         """Begin a step, which is left out if it is recorded or follows a pause."""
@@ -88,31 +100,40 @@ class Pace:
         before_ns, self._median_ns = self._median_ns, median_ns(block)
         self._latest_ns = self._median_ns if is_same(before_ns, self._median_ns) else 0
         self._block_ns[_bucket(self._median_ns)] += sum(block)
-        if self._alike_to_ns is None:
-            return
-        if is_same(self._median_ns, self._alike_to_ns or self._median_ns):
-            self._alike_to_ns = self._alike_to_ns or self._median_ns
-            self._alike_steps += len(self._doubtful) + len(block)
-            self._alike_ns += sum(self._doubtful) + sum(block)
-            self._doubtful = []
-        else:
-            # One block may be of other steps, such as those of a validation. After a second, the pace has changed.
-            self._alike_to_ns = None if self._doubtful else self._alike_to_ns
-            self._doubtful = block
+        if self._awaits_block:
+            self._pace_ns, self._awaits_block = self._median_ns, False
+        bucket, before = _bucket(self._median_ns), self._all
+        self._all, self._blocks = before.plus(block), self._blocks + 1
+        self._first.setdefault(bucket, before)
+        self._last[bucket] = self._blocks, self._all
 
     def record(self, before_ns: Sequence[int]) -> None:
         """Note that a recording opens, right after steps of these lengths."""
-        if before_ns:
-            self.recorded_ns = median_ns(before_ns)
-            self._alike_steps = self._alike_ns = self._alike_to_ns = 0
-            self._block, self._doubtful, self._block_span_ns = [], [], 0
+        if not before_ns:
+            return
+        if not self.recorded_ns:
+            self._all, self._first, self._last = _Lengths(), {}, {}
+        else:
+            self._all = self._all.plus(self._block)
+        self._block, self._block_span_ns, self._at_recording = [], 0, self._all
+        self.recorded_ns = self._pace_ns = median_ns(before_ns)
+        self._awaits_block = True
 
     @property
-    def clocked(self) -> ClockedSteps:
-        """All steps since the recording, until the pace changed."""
-        from overlapscope.trace.model import ClockedSteps
+    def since_recording(self) -> tuple[tuple[int, int], ...]:
+        """Steps since the first recording: numbers and times of those of about the same length.
 
-        return ClockedSteps(self._alike_steps, self._alike_ns)
+        They are those from the first block at the pace of the latest recording to the last one. A single block after it
+        may be of a validation, and counts, too.
+        """
+        near = _near(self._pace_ns)
+        begin = min([self._at_recording, *(self._first[each] for each in near if each in self._first)], key=len)
+        number, end = max(
+            (self._last[each] for each in near if each in self._last), default=(0, _Lengths()), key=lambda last: last[0]
+        )
+        if self._blocks - number <= 1 or len(end) <= len(begin):
+            end = self._all.plus(self._block)
+        return end.minus(begin)
 
     def elsewhere(self) -> int | None:
         """Return the length of the latest steps if the program has spent more time at it than at the recorded pace."""
@@ -122,24 +143,83 @@ class Pace:
         return latest_ns if self._time_near(latest_ns) > self._time_near(recorded_ns) else None
 
     def _time_near(self, length_ns: int) -> int:
-        middle = _bucket(length_ns)
-        return sum(self._block_ns[bucket] for bucket in range(middle - 2, middle + 3))
+        return sum(self._block_ns[bucket] for bucket in _near(length_ns))
 
     def sentence(self, recorded_ns: Sequence[int]) -> str | None:
         """Return a sentence on all clocked steps, and on those of the recording; None if no step was clocked."""
         if not self._lengths:
             return None
-        lengths = sorted(self._lengths)
+        lengths, mean_ns = sorted(self._lengths), round(self.span_ns / self.steps)
         low_ns, high_ns = lengths[len(lengths) // _TENTH], lengths[-1 - len(lengths) // _TENTH]
         most = f", most {between(low_ns, high_ns)}" if len(lengths) >= 2 * _TENTH else ""
         recorded = f"; while recorded, {duration(median_ns(recorded_ns))} in the median" if recorded_ns else ""
         steps = plural(self.steps, "step")
-        return f"{steps} in {duration(self.span_ns)}, median {duration(median_ns(lengths))}{most}{recorded}."
+        middle = f"mean {duration(mean_ns)}, median {duration(median_ns(lengths))}"
+        return f"{steps} in {duration(self.span_ns)}, {middle}{most}{recorded}."
+
+
+class _Lengths:
+    """Numbers and times of steps by bucket of their length."""
+
+    def __init__(self, steps: Counter[int] | None = None, span_ns: Counter[int] | None = None) -> None:
+        self._steps, self._span_ns = steps or Counter[int](), span_ns or Counter[int]()
+
+    def __len__(self) -> int:
+        return self._steps.total()
+
+    def plus(self, lengths_ns: Sequence[int]) -> _Lengths:
+        """Return these and further steps."""
+        steps, span_ns = self._steps.copy(), self._span_ns.copy()
+        for ns in lengths_ns:
+            bucket = _bucket(ns)
+            steps[bucket] += 1
+            span_ns[bucket] += ns
+        return _Lengths(steps, span_ns)
+
+    def minus(self, others: _Lengths) -> tuple[tuple[int, int], ...]:
+        """Return the number and the time of the steps that are not among the others, by bucket."""
+        steps, span_ns = self._steps - others._steps, self._span_ns - others._span_ns
+        return tuple((steps[bucket], span_ns[bucket]) for bucket in sorted(steps))
 
 
 def is_same(one_ns: int, other_ns: int) -> bool:
     """Return whether two lengths are the same pace."""
     return abs(one_ns - other_ns) <= SAME * min(one_ns, other_ns)
+
+
+def steps_to_record(recorded_ns: Sequence[int], groups: Sequence[tuple[int, int]]) -> int | None:
+    """Return how many steps in a row should be like all steps.
+
+    Args:
+        recorded_ns: Lengths of the recorded steps.
+        groups: Numbers and times of all steps of about the same length, the shortest first.
+
+    Returns:
+        Their number; None if the recorded steps have as much of their time in long steps as all steps, or if that
+        cannot be had in a short recording.
+    """
+    (_, recorded_part), (long, part) = long_steps(each_of(recorded_ns)), long_steps(groups)
+    if long < _FEWEST_LONG or not recorded_ns or abs(part - recorded_part) < _UNLIKE:
+        return None
+    count = math.ceil(sum(steps for steps, _ in groups) / long)
+    if count <= _MOST_RECORDED:
+        return max(count, len(recorded_ns))
+    # They are too rare to be among so few, unless by chance.
+    return len(recorded_ns) if recorded_part > part else None
+
+
+def each_of(lengths_ns: Sequence[int]) -> list[tuple[int, int]]:
+    """Return groups of one step each."""
+    return [(1, ns) for ns in sorted(lengths_ns)]
+
+
+def long_steps(groups: Sequence[tuple[int, int]]) -> tuple[int, float]:
+    """Return the number of steps that take over twice the median, and their share of the time."""
+    half, whole_ns = sum(steps for steps, _ in groups) / 2, sum(ns for _, ns in groups)
+    before = [*accumulate(steps for steps, _ in groups)]
+    median = next((ns / steps for (steps, ns), count in zip(groups, before, strict=True) if count > half), 0.0)
+    long = [(steps, ns) for steps, ns in groups if ns > _LONG * median * steps]
+    return sum(steps for steps, _ in long), sum(ns for _, ns in long) / max(1, whole_ns)
 
 
 def becomes_faster(lengths_ns: Sequence[int]) -> bool:
@@ -156,6 +236,11 @@ def compilations() -> int:
     dynamo = sys.modules.get("torch._dynamo.utils")
     # Another thread may be importing the module.
     return sum(getattr(dynamo, "counters", {}).get("frames", {}).values())
+
+
+def _near(length_ns: int) -> range:
+    """Return the buckets of lengths of the same pace."""
+    return range(_bucket(length_ns) - 2, _bucket(length_ns) + 3)
 
 
 def _bucket(length_ns: int) -> int:

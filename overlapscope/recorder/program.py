@@ -34,6 +34,8 @@ class State(enum.Enum):
     """There is a file, to which only samples of the host are to be added."""
     SETTLING = enum.auto()
     """There is a file, which is replaced only if steps become much faster within seconds."""
+    REPEATING = enum.auto()
+    """There is a file, which is replaced if the program makes enough steps."""
     COMPLETE = enum.auto()
     PROGRAMS = enum.auto()
     """The program's own profiler has recorded, and may do so again."""
@@ -100,6 +102,8 @@ class ProgramRecording(Recording):
             return State.SAMPLING
         if self._recorder.settling:
             return State.SETTLING
+        if self._recorder.repeating:
+            return State.REPEATING
         return State.WRITTEN if self._recorder.written else State.UNDER_WAY
 
     @property

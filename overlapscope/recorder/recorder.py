@@ -6,6 +6,7 @@ It decides, and knows no threads: `driver.Driver` calls it on one thread, one ca
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import replace
@@ -14,12 +15,12 @@ from typing import TYPE_CHECKING
 
 from overlapscope.base import clock
 from overlapscope.base.median import median_ns
-from overlapscope.base.words import duration
+from overlapscope.base.words import duration, plural
 from overlapscope.errors import RecordingFailed
 from overlapscope.recorder import all_threads
 from overlapscope.recorder.open_ranges import OpenRanges
 from overlapscope.recorder.options import Options
-from overlapscope.recorder.pace import Pace, becomes_faster, compilations
+from overlapscope.recorder.pace import Pace, becomes_faster, compilations, each_of, long_steps, steps_to_record
 from overlapscope.recorder.recorder_state import RecorderState, Stage
 from overlapscope.recorder.sampling.host_sampler import LONGEST_STEP_NS, HostSampler
 from overlapscope.recorder.schedule import StepWindow
@@ -43,6 +44,8 @@ SETTLES_S: float = 5
 """Time from the first step in which the pace often changes, as tuning and compilation end, in seconds."""
 _TIMES_AGAIN = 2
 """Maximum number of times that steps are recorded again because the pace changed."""
+_FIRST_LOOK, _NEXT_LOOK = 40, 1.25
+"""Number of clocked steps from which on the recorded ones are compared with all, and the growth from look to look."""
 _PATIENCE_S = 30
 """Maximum time to wait for steady steps before a recording, in seconds."""
 _UNSTEADY = "Steps still became faster after {} s, and are recorded all the same."
@@ -115,8 +118,10 @@ class WindowRecorder(RecorderState):
         self._is_alone = is_alone
         self._clocks_on = records_again and options.plain_steps > 0 and options.at_once and options.repeat == 1
         self._times_again = _TIMES_AGAIN
-        self._repeats = False
-        """True if a recording at an earlier pace is in the file."""
+        self._next_look = _FIRST_LOOK
+        """Number of clocked steps at which to compare the recorded ones with all."""
+        self._sought = 0
+        """Number of steps to record so that they are like all; 0 if the options state it."""
         self._settles_by_ns = 0
         """Time at which the report need not wait for another pace any more."""
         self._compilations = 0
@@ -127,6 +132,8 @@ class WindowRecorder(RecorderState):
         self._ranges = OpenRanges()
         self._moved = False
         """True if another thread than the first marks the steps."""
+        self._before_again: tuple[tuple[int, int], ...] = ()
+        """Lengths of all steps between the recording before and the one under way (`Pace.since_recording`)."""
         self._before: TimedSteps | None = None
         """Steps timed before the recording under way."""
         self._opens = options.wait
@@ -191,8 +198,12 @@ class WindowRecorder(RecorderState):
                 self._step_in_rehearsal()
             case Stage.BETWEEN:
                 self._time_step(compiled=compiled)
-                if self._recording_is_due() and self._is_steady():
-                    self._or_fail(self._open_recording)
+                if self._recording_is_due():
+                    if self._profiler_may_start():
+                        if self._is_steady():
+                            self._or_fail(self._open_recording)
+                    elif self._moved and not all_threads.left_ops_are_over() and not self._may_wait():
+                        self._give_up()
             case Stage.RECORDING:
                 self._step_in_recording()
             case Stage.AFTER:
@@ -225,10 +236,14 @@ class WindowRecorder(RecorderState):
             take = self._running
             if self._takes.unmarked and take and not self.marked and take.lasted_s > _LEAST_UNMARKED_S:
                 self._end_unmarked()
+            groups = self._before_again if self._stage is Stage.RECORDING else self._pace.since_recording
+            first = self._takes.rehearsal
             self._end()
+            if self._repeats and self._takes.done == [first]:
+                self._note_clocked(groups)
             self._takes.notes += self._why_incomplete()
         elif self._clocks_on:
-            self._takes.files.clocked(self._pace.clocked)
+            self._note_clocked(self._pace.since_recording)
         if self._sampler is not None:
             self._sampler.finish()
             self._end_sampling(self._sampler)
@@ -271,9 +286,17 @@ class WindowRecorder(RecorderState):
             self._end_sampling(sampler)
             self._stage = self._last_stage
 
+    def _note_clocked(self, groups: tuple[tuple[int, int], ...]) -> None:
+        from overlapscope.trace.model import ClockedSteps
+
+        longest_ns = max(self.step_times.recorded_ns, default=0)
+        self._takes.files.clocked(ClockedSteps(groups, longest_ns))
+
     def _end_sampling(self, sampler: HostSampler) -> None:
         self._sampler = None
         self._timer.restart()
+        if self._clocks_on:
+            self._note_clocked(self._pace.since_recording)
         if sampler.activity is not None:
             self._takes.files.sampled(sampler.activity)
         self._takes.notes += filter(None, [sampler.note])
@@ -407,17 +430,43 @@ class WindowRecorder(RecorderState):
         return Stage.SETTLING if self._clocks_on else Stage.DONE
 
     def _follow_pace(self) -> bool:
-        """Return whether the program spends most of its time at another pace, which is recorded then."""
-        now_ns = self._pace.elsewhere() if self._times_again else None
-        if now_ns is None or not self._is_alone():
+        """Return whether the recorded steps are not the program's usual ones, so that later steps are recorded."""
+        why = self._why_again() if self._times_again and self._is_alone() else None
+        if why is None:
             return False
         self._times_again, self._unsteady_since_ns = self._times_again - 1, None
-        self._why_now.append(
-            f"Steps took {duration(self._pace.recorded_ns)} when they were first recorded, but the program spends more "
-            f"of its time in steps of {duration(now_ns)}: those after step {self._steps:,} are recorded instead."
-        )
+        self._why_now.append(f"{why} Steps after step {self._steps:,} are recorded instead.")
         self._takes.rehearsal, self._stage, self._repeats = self._takes.done.pop(), Stage.BETWEEN, True
         return True
+
+    def _why_again(self) -> str | None:
+        """Return a sentence on why other steps have to be recorded; None if none have to."""
+        now_ns = self._pace.elsewhere()
+        if now_ns is not None:
+            self._sought = 0
+            return (
+                f"Steps took {duration(self._pace.recorded_ns)} when they were first recorded, but the program spends "
+                f"more of its time in steps of {duration(now_ns)}."
+            )
+        if self._pace.steps < self._next_look:
+            return None
+        self._next_look = math.ceil(_NEXT_LOOK * self._pace.steps)
+        recorded_ns, groups = self.step_times.recorded_ns, self._pace.since_recording
+        self._sought = steps_to_record(recorded_ns, groups) or 0
+        if not self._sought:
+            return None
+        recorded_pct, pct = (round(100 * long_steps(steps)[1]) for steps in (each_of(recorded_ns), groups))
+        return (
+            f"Steps that take over twice the median have {pct}% of the program's time, but {recorded_pct}% of that of "
+            f"the {plural(len(recorded_ns), 'recorded step')}."
+        )
+
+    def _give_up(self) -> None:
+        """Record nothing more, and write what was recorded."""
+        with self._timer.pausing(self._steps):
+            self._end()
+        times_more = self._options.plain_steps and not self._repeats
+        self._times_again, self._stage = 0, Stage.AFTER if times_more else self._last_stage
 
     def _time_step(self, *, compiled: bool) -> None:
         """Time the step that has ended; after one that compiled, begin anew."""
@@ -450,8 +499,7 @@ class WindowRecorder(RecorderState):
 
     def _recording_is_due(self) -> bool:
         due = self._options.by_steps and self._steps >= self._opens and self._timer.full
-        settled = not self._options.plain_steps or self._steps_are_settled()
-        return due and settled and self._profiler_may_start()
+        return due and (not self._options.plain_steps or self._steps_are_settled())
 
     def _profiler_may_start(self) -> bool:
         """Return whether the profiler can start: no range of the last session is open, and no profiler runs.
@@ -464,12 +512,16 @@ class WindowRecorder(RecorderState):
     def _open_recording(self) -> None:
         # The session waits for the devices as well, but only once the profiler runs.
         self._before = self._timer.read(wait=True)
+        self._before_again = self._pace.since_recording
         self._pace.record(self._before.host_ns)
         if self._takes.done:
             self._takes.files.time_after(self._before)
         # The window may open in the middle of a step, which does not belong to it.
         first = self._steps if self._options.by_steps else self._steps + 1
-        self._takes.recording = self._start_session(self._options.recording(first), Stage.RECORDING)
+        window = self._options.recording(first)
+        if self._sought:
+            window = replace(window, end=window.judged + self._sought)
+        self._takes.recording = self._start_session(window, Stage.RECORDING)
         self._takes.recording.notes += self._why_now
         self._why_now = []
 
@@ -482,10 +534,18 @@ class WindowRecorder(RecorderState):
             slow = self._slow.judge(self._steps - 1, take.judged_ns[-1])
             if slow is not None:
                 take.keep(self._steps - 1, slow)
+        if self._lacks_long_step(take):
+            take.window = replace(take.window, end=self._steps + 1)
         if take.window.over(self._steps):
             self._end_recording()
         else:
             self.make_room()
+
+    def _lacks_long_step(self, take: Session) -> bool:
+        """Return whether the recording is to go on, up to twice its length, since it is still unlike all steps."""
+        if not self._sought or not take.window.over(self._steps) or len(take.judged_ns) >= 2 * self._sought:
+            return False
+        return steps_to_record(take.judged_ns, self._before_again) is not None
 
     def _end_recording(self) -> None:
         take = self._takes.recording
@@ -606,6 +666,7 @@ class WindowRecorder(RecorderState):
     @property
     def _is_free(self) -> bool:
         """True if nothing slows the step that begins."""
-        if self.recording or not self._clocks_on or profiler_running():
+        samples = self._sampler is not None and self._sampler.slows
+        if self.recording or samples or not self._clocks_on or profiler_running():
             return False
         return self._timer.settled(self._steps)

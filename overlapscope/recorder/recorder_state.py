@@ -57,6 +57,8 @@ class RecorderState:
         self._slow = None if options.slow_step is None else SlowSteps(options.slow_step)
         self._steps = 0
         """Number of finished steps."""
+        self._repeats = False
+        """True if a recording that may be replaced is in the file."""
 
     @property
     def running(self) -> bool:
@@ -92,6 +94,11 @@ class RecorderState:
     def settling(self) -> bool:
         """True if the recording is complete, unless the pace changes within seconds."""
         return self._stage is Stage.SETTLING
+
+    @property
+    def repeating(self) -> bool:
+        """True if a recording is written, and steps are recorded again to replace it."""
+        return self._repeats and self.running
 
     @property
     def clocking(self) -> bool:

@@ -21,6 +21,7 @@ _WORDS: Final = {
     IdleCause.PREEMPTED: "waiting for a CPU",
     IdleCause.CPU_THROTTLED: "stopped by the CPU quota",
     IdleCause.GC_PAUSE: "in Python's garbage collector",
+    IdleCause.UNRECORDED: "in steps that are longer than any recorded one",
     IdleCause.PYTHON: "elsewhere, such as in Python",
 }
 """Parts of a step on the host (`results.host_parts`)."""
@@ -54,7 +55,8 @@ def host_sentence(section: DeviceReport, use: HostUse) -> str:
 
 def lost_parts(section: DeviceReport) -> dict[str, int]:
     """Return the parts of a step that a program can save: loading data, waits and communication."""
-    return {name: ns for name, ns in section.host_parts.items() if name not in ("ops", IdleCause.PYTHON)}
+    known = ("ops", IdleCause.PYTHON, IdleCause.UNRECORDED)
+    return {name: ns for name, ns in section.host_parts.items() if name not in known}
 
 
 def remedy(section: DeviceReport, use: HostUse, least_ns: float) -> str:
@@ -63,6 +65,9 @@ def remedy(section: DeviceReport, use: HostUse, least_ns: float) -> str:
     loss = max(lost, key=lambda name: lost[name], default="")
     loads = lost.get(IdleCause.DATA_LOADING, 0) >= WORTH_SAYING * section.host_step_ns
     of_loss = _of_loss(loss, use) if loss and lost[loss] >= least_ns else ""
+    unrecorded_ns = section.host_parts.get(IdleCause.UNRECORDED, 0)
+    if unrecorded_ns >= max(least_ns, *lost.values(), 0):
+        of_loss = IDLE[IdleCause.UNRECORDED].remedy
     advice = [of_loss, _start(section, use), _LOADER[use.loader] if loads else ""]
     return " ".join(dict.fromkeys(filter(None, advice)))
 

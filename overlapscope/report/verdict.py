@@ -12,6 +12,7 @@ from overlapscope.analysis.plain_step import takes
 from overlapscope.analysis.results import Device, HostUse, Plain, missing_ns
 from overlapscope.base.words import between, capital, clean, duration, listed, saved_between, share
 from overlapscope.catalog import devices
+from overlapscope.catalog.causes import IdleCause
 from overlapscope.report import host_words, losses, net_overlap
 from overlapscope.report.losses import WORTH_SAYING
 from overlapscope.report.page import DeviceReport
@@ -340,11 +341,24 @@ def plain_sentence(section: DeviceReport) -> str:
 
 def _frame_sentence(plain: Plain, what: str, is_plain: bool, doubt: str = "", why: str = "") -> str:
     """Return which program the figures are of, and how long `what` takes in both."""
-    length = takes(plain.step_ns, plain.low_ns, plain.high_ns, plain.origin)
+    length = takes(plain.step_ns, plain.low_ns, plain.high_ns, plain.origin, plain.clocked_steps)
+    longer = _longer_sentence(plain)
     if is_plain:
         recorded = f"in the recording {what} takes {duration(plain.recorded_step_ns)}{doubt}"
-        return f"This is the program without the profiler, where {what} takes {length}; {recorded}."
-    return f"This is the recording. Without the profiler {what} takes {length}.{why}"
+        return f"This is the program without the profiler, where {what} takes {length}; {recorded}.{longer}"
+    return f"This is the recording. Without the profiler {what} takes {length}.{why}{longer}"
+
+
+def _longer_sentence(plain: Plain) -> str:
+    """Return for how much of the program the recorded steps stand, if other steps take time that matters."""
+    if plain.longer_ns < max(1, WORTH_SAYING * plain.step_ns):
+        return ""
+    usual_ns = plain.step_ns - plain.longer_ns
+    of = "1 step" if plain.longer_steps == 1 else f"{plain.longer_steps:,} steps"
+    return (
+        f" {of} took much longer than any recorded one, the others {duration(usual_ns)} on average: the recorded steps "
+        f"stand for {share(usual_ns, plain.step_ns)} of the time."
+    )
 
 
 def _interval_sentence(section: DeviceReport, device: Device, what: str) -> str:
@@ -363,7 +377,9 @@ def _of_host(section: DeviceReport, use: HostUse, reasons: str) -> Verdict:
     step_ns, recorded = section.host_step_ns, section.page.recorded and use.plain is not None
     least_ns = GOOD_BELOW * step_ns
     level = _level(sum(host_words.lost_parts(section).values()) / max(1, step_ns))
-    if level == "good" and section.trace.sampled is None:
+    if level != "poor" and section.host_parts.get(IdleCause.UNRECORDED, 0) >= least_ns:
+        level = "unknown"
+    elif level == "good" and section.trace.sampled is None:
         # Waits show in no op and in no Python.
         level, reasons = "unknown", f"{reasons} Without samples of the host it is unknown how much of a step is waits."
     elif level == "good" and step_ns - section.host_parts.get("ops", 0) >= least_ns:

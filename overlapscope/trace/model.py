@@ -296,11 +296,22 @@ class TimedSteps(Struct, frozen=True):
 
 
 class ClockedSteps(Struct, frozen=True):
-    """Steps without the profiler that were counted and timed together, on the host's clock."""
+    """All steps without the profiler since the recording, on the host's clock, until the program changed its pace."""
 
-    steps: int = 0
-    span_ns: int = 0
-    """Time of all of them."""
+    lengths: tuple[tuple[int, int], ...] = ()
+    """Steps of about the same length, the shortest first: their number, and their time in nanoseconds."""
+    recorded_ns: int = 0
+    """Longest judged step of the recording on the same clock, in nanoseconds."""
+
+    @property
+    def steps(self) -> int:
+        """Number of steps."""
+        return sum(steps for steps, _ in self.lengths)
+
+    @property
+    def span_ns(self) -> int:
+        """Time of all of them, in nanoseconds."""
+        return sum(span_ns for _, span_ns in self.lengths)
 
 
 class PlainSteps(Struct, frozen=True):
@@ -309,7 +320,6 @@ class PlainSteps(Struct, frozen=True):
     before: TimedSteps = TimedSteps()
     after: TimedSteps = TimedSteps()
     clocked: ClockedSteps = ClockedSteps()
-    """Steps since the recording, until the program ended or changed its pace."""
 
 
 class TraceOrigin(Struct, frozen=True, kw_only=True):

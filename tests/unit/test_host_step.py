@@ -22,7 +22,7 @@ from overlapscope.report.model import build, from_json, to_json
 from overlapscope.report.page import DeviceReport, Page, sampled_hosts
 from overlapscope.report.verdict import judge
 from overlapscope.trace.host_activity import HostActivity, SampledStack, StackFrame, SystemFacts, ThreadStates
-from overlapscope.trace.model import PlainSteps, TimedSteps, Trace
+from overlapscope.trace.model import ClockedSteps, PlainSteps, TimedSteps, Trace
 from tests.support.helpers import MS, TRACES, US, Host, make_trace
 from tests.support.recordings import trace_of
 
@@ -84,9 +84,11 @@ def host_traces(draw: st.DrawFn) -> Trace:
     ops = [Host(draw(names), begin * US, (begin + length) * US) for begin, length in draw(spans)]
     annotations = [*(marks if draw(st.booleans()) else ()), *loads, *comm]
     timed = TimedSteps(tuple(length * US for length in draw(st.lists(st.integers(1, 300), max_size=9))), ())
+    groups = sorted(draw(st.sets(st.integers(1, 900), max_size=4)))
+    clocked = ClockedSteps(tuple((n, n * length * US) for length in groups for n in (draw(st.integers(1, 30)),)))
     activity = draw(st.none() | activities())
     trace = make_trace(cpu_ops=[*ops, Host("aten::mm", 0, US)], annotations=annotations)
-    return replace(trace, plain_steps=PlainSteps(after=timed), host_activity=activity)
+    return replace(trace, plain_steps=PlainSteps(after=timed, clocked=clocked), host_activity=activity)
 
 
 def use_of(trace: Trace) -> HostUse:
@@ -193,11 +195,43 @@ def test_ranks_have_the_same_step_as_a_report_on_one_rank(trace: Trace) -> None:
         assert (reduced.step_ns, reduced.judged.buckets) == (use.per_step.span_ns, use.per_step.buckets)
 
 
+def with_long_steps(activity: HostActivity | None) -> Trace:
+    """Return a recording of three steps of 10 ms, of a program in which every tenth step takes 310 ms."""
+    marks = [Host(f"ProfilerStep#{n}", 10 * n * MS, 10 * (n + 1) * MS) for n in range(3)]
+    ops = [Host("aten::mm", 10 * n * MS, (10 * n + 8) * MS) for n in range(3)]
+    clocked = ClockedSteps(((900, 900 * 10 * MS), (100, 100 * 310 * MS)), 10 * MS)
+    timed = PlainSteps(TimedSteps((10 * MS,) * 10), TimedSteps((10 * MS,) * 10), clocked)
+    return replace(make_trace(cpu_ops=ops, annotations=marks), plain_steps=timed, host_activity=activity)
+
+
+def test_time_in_long_steps_that_are_not_recorded_is_unknown() -> None:
+    section = section_of(with_long_steps(None))
+    assert section.host_parts == {"ops": 8 * MS, "python": 2 * MS, "unrecorded": 30 * MS}
+    verdict = judge(section)
+    assert verdict.level == "unknown" and "Record more steps" in verdict.remedy
+    assert verdict.lead.startswith(
+        "A step takes 40.0 ms: 75.0% in steps that are longer than any recorded one, 20.0% in"
+    )
+    assert "(measured, the mean of 1,000 steps, 34.4 to 45.6 ms)" in verdict.plain
+    assert verdict.plain.endswith(
+        "100 steps took much longer than any recorded one, the others 10.0 ms on average: the recorded steps stand for "
+        "25.0% of the time."
+    )
+
+
+def test_samples_show_what_long_steps_do() -> None:
+    stacks = SampledStack(1, (0, 1), 60, 0), SampledStack(1, (0, 2), 40, 40)
+    activity = HostActivity(thread=1, steps=50, span_ns=2000 * MS, interval_ns=MS, frames=FRAMES, stacks=stacks)
+    section = section_of(with_long_steps(activity))
+    assert section.host_parts == {"ops": 8 * MS, "python": 2 * MS, "data-loading": 24 * MS, "unrecorded": 6 * MS}
+    assert judge(section).level == "poor"
+
+
 @given(host_traces())
 def test_the_level_follows_from_the_parts(trace: Trace) -> None:
     section = section_of(trace)
     parts, step_ns = section.host_parts, section.host_step_ns
-    lost = sum(ns for name, ns in parts.items() if name not in ("ops", "python")) / max(1, step_ns)
+    lost = sum(ns for name, ns in parts.items() if name not in ("ops", "python", "unrecorded")) / max(1, step_ns)
     level = judge(section).level
     if lost >= 0.05:
         assert level == ("poor" if lost >= 0.15 else "fair")

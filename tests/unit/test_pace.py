@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from overlapscope.base import clock
-from overlapscope.recorder.pace import Pace, becomes_faster
+from overlapscope.recorder.pace import Pace, becomes_faster, steps_to_record
 from tests.support.fake_clock import NS_PER_MS, FakeClock
 
 lengths_ms = st.integers(1, 2000)
@@ -66,18 +66,73 @@ def test_steps_that_differ_in_turn_or_a_little_are_no_other_pace(now: FakeClock,
     assert clocked(pace, now, later).elsewhere() is None
 
 
-def test_steps_count_from_the_recording_until_the_pace_changes(now: FakeClock) -> None:
+def since_recording(pace: Pace) -> list[tuple[int, float]]:
+    """Return the numbers and mean lengths, in milliseconds, of steps since the recording."""
+    return [(steps, ns / steps / NS_PER_MS) for steps, ns in pace.since_recording]
+
+
+def test_steps_count_from_the_recording_on_while_the_pace_is_the_same(now: FakeClock) -> None:
     pace = recorded(now, [900] * 5 + [60] * 10)
     clocked(pace, now, [40] * 100 + [10] * 20 + [40] * 100)
-    assert (pace.clocked.steps, pace.clocked.span_ns) == (220, (200 * 40 + 20 * 10) * NS_PER_MS)
-    clocked(pace, now, [20] * 500 + [40] * 100)
-    assert pace.clocked.steps == 220
+    counted = [(20, 10.0), (200, 40.0)]
+    assert since_recording(pace) == counted
+    clocked(pace, now, [20] * 500)
+    assert since_recording(pace) == counted
+    clocked(pace, now, [40] * 100)
+    assert since_recording(pace) == [(20, 10.0), (500, 20.0), (300, 40.0)]
+
+
+def test_steps_of_an_earlier_pace_do_not_count(now: FakeClock) -> None:
+    pace = recorded(now, [40] * 160)
+    clocked(pace, now, [40] * 160 + [4] * 2000)
+    pace.record([4 * NS_PER_MS] * 10)
+    assert since_recording(clocked(pace, now, [4] * 100)) == [(2100, 4.0)]
+
+
+def test_all_steps_of_a_pace_that_changes_again_and_again_count(now: FakeClock) -> None:
+    sequence = [ms for ms in (5, 8, 12, 18) for _ in range(50)]
+    pace = clocked(recorded(now, [5] * 10), now, sequence * 3)
+    pace.record([12 * NS_PER_MS] * 10)
+    counted = clocked(pace, now, [12] * 50 + [18] * 50 + sequence * 3).since_recording
+    assert sum(steps for steps, _ in counted) > 0.8 * 7 * len(sequence)
+
+
+def test_steps_count_from_the_first_of_two_recordings_at_the_same_pace(now: FakeClock) -> None:
+    pace = recorded(now, [40] * 10)
+    clocked(pace, now, [40] * 33)
+    pace.record([44 * NS_PER_MS] * 10)
+    assert since_recording(clocked(pace, now, [40] * 3)) == [(36, 40.0)]
+    pace.record([60 * NS_PER_MS] * 10)
+    assert since_recording(clocked(pace, now, [60])) == [(1, 60.0)]
+
+
+def test_all_steps_of_a_program_that_ends_soon_count(now: FakeClock) -> None:
+    assert since_recording(clocked(recorded(now, [3] * 10), now, [3, 3, 90])) == [(2, 3.0), (1, 90.0)]
+
+
+@pytest.mark.parametrize(
+    ("recorded", "every", "wanted"),
+    [
+        ([1, 1, 1, 1, 1], [(90, 1), (10, 20)], 10),
+        ([1, 1, 20, 1, 1], [(90, 1), (10, 20)], None),  # as much of the time as in all
+        ([1, 1, 1, 1, 1], [(98, 1), (2, 20)], None),  # two may be by chance
+        ([1, 1, 1, 1, 1], [(990, 1), (10, 100)], None),  # too rare
+        ([1, 1, 100, 1, 1], [(9900, 1), (10, 100)], 5),  # too rare to be among so few
+        ([1, 1, 4, 1, 1], [(200, 1), (100, 4)], None),
+        ([4, 4, 4, 4, 4], [(200, 1), (100, 4)], 5),
+    ],
+)
+def test_more_steps_are_recorded_if_long_ones_are_missing(
+    recorded: list[int], every: list[tuple[int, int]], wanted: int | None
+) -> None:
+    assert steps_to_record(recorded, [(steps, steps * ms) for steps, ms in every]) == wanted
 
 
 def test_the_sentence_has_all_steps_of_a_long_program(now: FakeClock) -> None:
     pace = clocked(Pace(), now, [10, 20, 20, 40] * 10_000)
     assert pace.sentence([50 * NS_PER_MS]) == (
-        "40,000 steps in 900 s, median 20.0 ms, most 10.0 to 40.0 ms; while recorded, 50.0 ms in the median."
+        "40,000 steps in 900 s, mean 22.5 ms, median 20.0 ms, most 10.0 to 40.0 ms; while recorded, 50.0 ms in the "
+        "median."
     )
     assert Pace().sentence([]) is None
 

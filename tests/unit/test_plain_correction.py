@@ -32,7 +32,7 @@ from overlapscope.prediction.predicted_trace import plain_trace
 from overlapscope.report.model import Report, build
 from overlapscope.report.page import Page
 from overlapscope.report.verdict import plain_sentence
-from overlapscope.trace.model import Kind, PlainSteps, TimedSteps, Trace
+from overlapscope.trace.model import ClockedSteps, Kind, PlainSteps, TimedSteps, Trace
 from tests.support.helpers import MS, TRACES, US, Op, make_trace, recordings, tried
 from tests.support.made_up_programs import Do, repeated
 from tests.support.made_up_programs import record as record_copies
@@ -294,6 +294,61 @@ def test_a_measured_step_lies_between_both_sides_unless_one_is_slower_than_the_r
             outcome = measured(both, recorded_ns)
             assert outcome is not None
             assert (outcome.low_ns, outcome.step_ns, outcome.high_ns) == (100, step_ns, 140)
+
+
+def all_of(*groups: tuple[int, int], recorded_ns: int = 100) -> PlainSteps:
+    """Return steps of which all were clocked: numbers and lengths."""
+    clocked = ClockedSteps(tuple((steps, steps * ns) for steps, ns in groups), recorded_ns)
+    return PlainSteps(timed(*[100] * 10), timed(*[100] * 10), clocked)
+
+
+def test_the_mean_of_all_clocked_steps_counts_whatever_the_recorded_ones_took() -> None:
+    for recorded_ns in (90, 200):
+        outcome = measured(all_of((90, 100), (10, 140)), recorded_ns)
+        assert outcome is not None and (outcome.step_ns, outcome.steps, outcome.longer_steps) == (104, 100, 0)
+        assert outcome.usual == replace(outcome, steps=100) and 100 < outcome.low_ns < 104 < outcome.high_ns < 108
+    few = measured(all_of((19, 140)), 200)
+    assert few is not None and (few.step_ns, few.steps) == (100, 0)
+
+
+def test_what_steps_take_that_are_longer_than_any_recorded_one_is_known() -> None:
+    outcome = measured(all_of((90, 100), (10, 1000)), 120)
+    assert outcome is not None and (outcome.step_ns, outcome.longer_steps, outcome.longer_ns) == (190, 10, 90)
+    assert outcome.usual.step_ns == 100
+    # All are longer: the machine has become slower.
+    slower = measured(all_of((100, 1000)), 120)
+    assert slower is not None and (slower.step_ns, slower.longer_steps, slower.longer_ns) == (1000, 0, 0)
+
+
+def test_time_in_long_steps_that_are_not_recorded_is_unknown_and_no_change_saves_it() -> None:
+    trace = record(HOST_BOUND, Slowed.by(4 * US))
+    lengths = TimedSteps(host_ns=(700 * US,) * 10)
+    usual, longer = ((1000, 1000 * 700 * US),), ((1000, 1000 * 700 * US), (100, 100 * 70 * MS))
+    alone, both = (
+        replace(trace, plain_steps=PlainSteps(lengths, lengths, ClockedSteps(groups))) for groups in (usual, longer)
+    )
+    one, other = plain_of(alone), plain_of(both)
+    assert has_exact_sums(other) and one.step_ns == 700 * US and other.step_ns == 7 * MS
+    added_ns = other.step_ns - one.step_ns
+    assert other.longer_ns == added_ns and (other.clocked_steps, other.longer_steps) == (1100, 100)
+    assert abs(other.idle_by_cause["unrecorded"] - added_ns) < MS // 100
+    assert one.buckets is not None and other.buckets is not None
+    assert abs(one.buckets.compute_ns - other.buckets.compute_ns) < MS // 100
+    saved_ns, again_ns = (
+        result.baseline_step_ns - result.predicted_step_ns.value
+        for result in (ov.whatif(each, [GRAPH]) for each in (alone, both))
+        if result.predicted_step_ns is not None
+    )
+    assert saved_ns > 0 and abs(saved_ns - again_ns) < MS // 100
+    [check] = [check for check in report(both).traces[0].trust.checks if check.id == "steady-state"]
+    assert "100 of 1,100 steps took much longer than any recorded one" in check.detail
+
+
+def test_steps_of_a_host_that_runs_ahead_are_not_longer_than_those_of_the_device() -> None:
+    on_device = TimedSteps(host_ns=(10,) * 9, device_ns=(100,) * 9)
+    bursts = ClockedSteps(((900, 9000), (100, 91_000)), 10)
+    outcome = measured(PlainSteps(on_device, on_device, bursts), 100)
+    assert outcome is not None and (outcome.step_ns, outcome.longer_steps, outcome.longer_ns) == (100, 0, 0)
 
 
 def test_a_side_with_too_few_steps_says_nothing() -> None:

@@ -80,7 +80,8 @@ def _device_rank(trace: Trace, reduced: ComparedRank, changes: Sequence[str]) ->
     comm = _items_of_collectives(base.graph, reduced.device)
     if comm is None:
         return Unfit(trace.source, "some of its collectives are part of a CUDA graph.")
-    plain = measured(trace.plain_steps, base.recorded.mean_ns, trace.host_activity)
+    timed = measured(trace.plain_steps, base.recorded.mean_ns, trace.host_activity)
+    plain = None if timed is None else timed.usual
     lost = speed_lost(build(trace, reduced.device))
     shorter = () if plain is None else lighter_ones(base, plain.step_ns)
     try:

@@ -65,6 +65,11 @@ class HostSampler:
         self._at_mark: Callable[[int], None] = self._start_facts
         """Function to call at the next mark with its time in nanoseconds."""
 
+    @property
+    def slows(self) -> bool:
+        """True while more is under way than to take facts, which costs nothing between two marks."""
+        return self._at_mark not in (self._start_facts, self._take_facts)
+
     def step(self) -> None:
         """Mark the end of a step."""
         if not self.over:
