@@ -1,7 +1,7 @@
 """A prefetching loop whose host runs many steps ahead, recorded by torch.profiler alone and by overlapscope.
 
     python -m benchmarks.clean_recording OUTPUT_DIR      # on a GPU: records
-    python -m benchmarks.clean_recording --show DIR      # anywhere: the table of docs/guides/recording.md
+    python -m benchmarks.clean_recording --show DIR      # anywhere: prints the figures as a table
 
 Every copy of the loop runs under compute (`tests.programs.known_causes.healthy_prefetch`), so any that looks exposed is
 the recording's fault.

@@ -12,7 +12,8 @@ from msgspec import Struct
 ROOT = Path(__file__).parents[2]
 DOCS = ROOT / "docs"
 GUIDES = sorted({*(DOCS / "guides").glob("*.md")} - {DOCS / "guides" / "ci.md"})
-TAUGHT = [DOCS / "index.md", DOCS / "tutorial.md", DOCS / "reference" / "python.md", *GUIDES]
+REFERENCE = [DOCS / "reference" / f"{name}.md" for name in ("python", "recording")]
+TAUGHT = [DOCS / "index.md", DOCS / "tutorial.md", *REFERENCE, *GUIDES]
 """The pages whose fenced blocks are run; `test_ci_recipes.py` runs those of `ci.md`."""
 
 

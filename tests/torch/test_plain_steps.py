@@ -59,10 +59,10 @@ class TestSchedule:
             "--plain-steps 0 needs 10."
         )
         assert "1019 steps needed" in str(Schedule(1000, 2, 5, 10).why_short(15, 5))
-        # As `overlapscope run --help` and the guide say.
+        # As `overlapscope run --help` and the page say.
         assert Options(3, 2, 5, 10) == DEFAULTS and DEFAULTS.needed_steps == schedule.needed_steps == 41
-        guide = Path("docs/guides/recording.md").read_text()
-        assert "So a program should make 41 steps." in guide and "ten steps suffice" in guide
+        page = Path("docs/reference/recording.md").read_text()
+        assert "So a program should make 41 steps." in page and "ten steps suffice" in page
         assert schedule.why_short(0, 0) == "The program marked no step, so all of it was recorded."
         assert Schedule(0, 1, None, 10).why_short(0, 0) is None
 
