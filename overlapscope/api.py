@@ -89,7 +89,7 @@ def check(
     allow_predicted: bool = False,
     other_program: bool = False,
 ) -> CheckResult:
-    """Check a recording against budgets (`docs/guides/check.md`) and a contract (`docs/guides/contracts.md`).
+    """Check a recording against budgets (`docs/reference/check.md`) and a contract (`docs/reference/contracts.md`).
 
     Args:
         job: Report or traces to judge.

@@ -1,4 +1,4 @@
-"""Results of a check as frozen structures, whose field names are those of its JSON (`docs/guides/check.md`)."""
+"""Results of a check as frozen structures, whose field names are those of its JSON (`docs/reference/check.md`)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The contract as frozen structures, whose field names are the keys of its file (`docs/guides/contracts.md`)."""
+"""The contract as frozen structures, whose field names are the keys of its file (`docs/reference/contracts.md`)."""
 
 from __future__ import annotations
 

@@ -315,7 +315,7 @@ class ClockedSteps(Struct, frozen=True):
 
 
 class PlainSteps(Struct, frozen=True):
-    """Steps without the profiler: timed just before and after the recording, and all (`docs/reference/recording.md`)."""
+    """Steps without the profiler: timed before and after the recording, and all (`docs/reference/recording.md`)."""
 
     before: TimedSteps = TimedSteps()
     after: TimedSteps = TimedSteps()

@@ -11,10 +11,10 @@ from msgspec import Struct
 
 ROOT = Path(__file__).parents[2]
 DOCS = ROOT / "docs"
-GUIDES = sorted({*(DOCS / "guides").glob("*.md")} - {DOCS / "guides" / "ci.md"})
-REFERENCE = [DOCS / "reference" / f"{name}.md" for name in ("python", "recording")]
+GUIDES = sorted((DOCS / "guides").glob("*.md"))
+REFERENCE = [DOCS / "reference" / f"{name}.md" for name in ("check", "contracts", "pytest", "python", "recording")]
 TAUGHT = [DOCS / "index.md", DOCS / "tutorial.md", *REFERENCE, *GUIDES]
-"""The pages whose fenced blocks are run; `test_ci_recipes.py` runs those of `ci.md`."""
+"""The pages whose fenced blocks are run; `test_ci_recipes.py` runs those of YAML and Groovy."""
 
 
 class CodeBlock(Struct, frozen=True):

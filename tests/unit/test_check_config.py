@@ -307,7 +307,7 @@ def test_wrong_expressions_are_reported(text: str, message: str) -> None:
 
 
 def test_the_documentation_speaks_of_every_metric_and_key() -> None:
-    text = Path("docs/guides/check.md").read_text()
+    text = Path("docs/reference/check.md").read_text()
     table = {line.split("|")[1].strip() for line in text.splitlines() if line.startswith("| `")}
     named = {name.strip("` ") for cell in table for name in cell.split(",")}
     keys = (
@@ -324,7 +324,7 @@ def test_the_documentation_speaks_of_every_metric_and_key() -> None:
 
 
 def test_the_example_of_the_documentation_is_understood(tmp_path: Path) -> None:
-    text = Path("docs/guides/check.md").read_text()
+    text = Path("docs/reference/check.md").read_text()
     example = text.partition("```toml\n")[2].partition("```")[0]
     settings = config.read(settings_of(example, tmp_path, "pyproject.toml"))
     assert len(settings.budgets) == 5

@@ -99,7 +99,8 @@ def test_the_version_is_the_same_wherever_it_stands() -> None:
     changelog = re.findall(r"^## (\S+)", (ROOT / "CHANGELOG.md").read_text(), re.MULTILINE)
     assert changelog[:2] == ["Unreleased", __version__]
     assert read(ROOT / "CITATION.cff")["version"] == __version__
-    named = re.findall(r"overlapscope/overlapscope\n?.*?(?:@|rev: )v([\d.]+)", (ROOT / "docs/guides/ci.md").read_text())
+    pages = "".join((ROOT / "docs" / room / "ci.md").read_text() for room in ("guides", "reference"))
+    named = re.findall(r"overlapscope/overlapscope\n?.*?(?:@|rev: )v([\d.]+)", pages)
     assert named and set(named) == {__version__}
 
 
