@@ -226,8 +226,8 @@ def page(judged: Sequence[JudgedRecording], machines: Sequence[dict[str, str]], 
     rate = statistics.median(each.seconds / each.megabytes for each in own)
     head = wrapped(f"""# Overlap contracts
 
-**Question:** Does a [contract](../reference/contracts.md) catch what makes copies and collectives wait, at the right place
-and with the right reason, and is it silent about a program that did not change?
+**Question:** Does a [contract](../reference/contracts.md) catch what makes copies and collectives wait, at the right
+place and with the right reason, and is it silent about a program that did not change?
 
 {len(programs)} small programs were recorded on {gpus} with Python stacks: once to write the contract, with
 {len(mutations)} mutations ({mutated} recordings), and {repeats} times more as they are.
