@@ -1,4 +1,4 @@
-"""Results on the ranks of a job, as frozen structures whose names are those of the JSON (`docs/guides/ranks.md`).
+"""Results on the ranks of a job, as frozen structures whose names are those of the JSON (`docs/reference/ranks.md`).
 
 Times are integer nanoseconds. Unknown values are None, and `notes` says why. Medians over ranks are the lower middle
 value, so that each is the figure of some rank.

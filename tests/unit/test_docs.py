@@ -42,6 +42,7 @@ NOT_RUN = {
     "hta": "needs HolisticTraceAnalysis: tests/process",
     "ranks": "starts processes: tests/process",
     "whatif traces/": "starts processes: tests/process",
+    "whatif train.traces": "starts processes: tests/process",
     "try": "runs a program many times: tests/torch/test_try.py",
     "scenarios run": "needs a GPU: tests/torch",
     "scenarios calibrate": "needs a GPU: tests/gpu",
