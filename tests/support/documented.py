@@ -12,7 +12,7 @@ from msgspec import Struct
 ROOT = Path(__file__).parents[2]
 DOCS = ROOT / "docs"
 GUIDES = sorted((DOCS / "guides").glob("*.md"))
-REFERENCE = [DOCS / "reference" / f"{name}.md" for name in ("check", "contracts", "pytest", "python", "recording", "try")]
+REFERENCE = [DOCS / "reference" / f"{name}.md" for name in ("check", "contracts", "history", "pytest", "python", "recording", "try")]
 TAUGHT = [DOCS / "index.md", DOCS / "tutorial.md", *REFERENCE, *GUIDES]
 """The pages whose fenced blocks are run; `test_ci_recipes.py` runs those of YAML and Groovy."""
 
