@@ -64,10 +64,10 @@ _SQL: Final = """# Tables of SQL
 What `overlapscope query` and `overlapscope.sql` can ask ([guide](../guides/query.md)). `overlapscope query --schema`
 prints the same. All times are integer nanoseconds. NULL is what is unknown, or what there is none of.
 
-A statement is a SELECT (also WITH, FROM, DESCRIBE, SUMMARIZE) over the tables. Everything else is refused with a message: `COPY`,
-`ATTACH`, `INSTALL`, `PRAGMA`, `SET`, and functions that read files or settings, such as `read_csv`. PIVOT needs its values
-(`PIVOT ... ON kind IN ('h2d', 'd2h')`) inside a SELECT. A statement has 60 seconds, or `--timeout`, and 2 GiB of memory; its
-result may have 1 GiB.
+A statement is a SELECT (also WITH, FROM, DESCRIBE, SUMMARIZE) over the tables. Everything else is refused with a
+message: `COPY`, `ATTACH`, `INSTALL`, `PRAGMA`, `SET`, and functions that read files or settings, such as `read_csv`.
+PIVOT needs its values (`PIVOT ... ON kind IN ('h2d', 'd2h')`) inside a SELECT. A statement has 60 seconds, or
+`--timeout`, and 2 GiB of memory; its result may have 1 GiB.
 """
 
 
