@@ -66,13 +66,13 @@ class Pace:
         """True from a recording until the first block since then ends."""
         self._blocks = 0
         """Number of blocks since the first recording."""
-        self._all = _Lengths()
+        self._all = _StepLengths()
         """Lengths of steps since the first recording, without those of the present block."""
-        self._at_recording = _Lengths()
+        self._at_recording = _StepLengths()
         """The same when the latest recording began."""
-        self._first: dict[int, _Lengths] = {}
+        self._first: dict[int, _StepLengths] = {}
         """The same before the first block of each bucket."""
-        self._last: dict[int, tuple[int, _Lengths]] = {}
+        self._last: dict[int, tuple[int, _StepLengths]] = {}
         """The same after the last block of each bucket, with the number of that block."""
 
     def begin(self, *, clocked: bool) -> None:
@@ -112,7 +112,7 @@ class Pace:
         if not before_ns:
             return
         if not self.recorded_ns:
-            self._all, self._first, self._last = _Lengths(), {}, {}
+            self._all, self._first, self._last = _StepLengths(), {}, {}
         else:
             self._all = self._all.plus(self._block)
         self._block, self._block_span_ns, self._at_recording = [], 0, self._all
@@ -129,7 +129,7 @@ class Pace:
         near = _near(self._pace_ns)
         begin = min([self._at_recording, *(self._first[each] for each in near if each in self._first)], key=len)
         number, end = max(
-            (self._last[each] for each in near if each in self._last), default=(0, _Lengths()), key=lambda last: last[0]
+            (self._last[each] for each in near if each in self._last), default=(0, _StepLengths()), key=lambda last: last[0]
         )
         if self._blocks - number <= 1 or len(end) <= len(begin):
             end = self._all.plus(self._block)
@@ -158,7 +158,7 @@ class Pace:
         return f"{steps} in {duration(self.span_ns)}, {middle}{most}{recorded}."
 
 
-class _Lengths:
+class _StepLengths:
     """Numbers and times of steps by bucket of their length."""
 
     def __init__(self, steps: Counter[int] | None = None, span_ns: Counter[int] | None = None) -> None:
@@ -167,16 +167,16 @@ class _Lengths:
     def __len__(self) -> int:
         return self._steps.total()
 
-    def plus(self, lengths_ns: Sequence[int]) -> _Lengths:
+    def plus(self, lengths_ns: Sequence[int]) -> _StepLengths:
         """Return these and further steps."""
         steps, span_ns = self._steps.copy(), self._span_ns.copy()
         for ns in lengths_ns:
             bucket = _bucket(ns)
             steps[bucket] += 1
             span_ns[bucket] += ns
-        return _Lengths(steps, span_ns)
+        return _StepLengths(steps, span_ns)
 
-    def minus(self, others: _Lengths) -> tuple[tuple[int, int], ...]:
+    def minus(self, others: _StepLengths) -> tuple[tuple[int, int], ...]:
         """Return the number and the time of the steps that are not among the others, by bucket."""
         steps, span_ns = self._steps - others._steps, self._span_ns - others._span_ns
         return tuple((steps[bucket], span_ns[bucket]) for bucket in sorted(steps))
