@@ -44,6 +44,8 @@ TALLY = "tally.json"
 """File of the counts so far, beside the findings."""
 KEPT = 3
 """Files written of each kind that is found."""
+PART = 100
+"""Number of seeds that a process takes at once. A part that is slow holds up no other."""
 _REPORT_S = 10.0
 _MOST_TIMES = 100
 """Unpacked size of a packed file, as a multiple of its size, that is read without a limit of the user's."""
@@ -103,19 +105,16 @@ def run(first: int, files: int | None, *, jobs: int, seconds: float | None, out:
     """Judge files from the seed `first` on, for a number of files or a length of time. Failing files are written to
     `out`.
 
-    Each job takes a range of seeds of its own: `files` divided by `jobs`, or without end.
+    Each process takes a part of the seeds after the other.
     """
     out.mkdir(parents=True, exist_ok=True)
     saved()
     few()
     # The collector of garbage need not look at modules and origins again and again.
     gc.freeze()
-    each = -(-files // jobs) if files is not None else 1 << 40
-    last = first + files if files is not None else None
-    workers = [
-        _Worker(number, first + number * each, min(first + (number + 1) * each, last or 1 << 62), out)
-        for number in range(jobs)
-    ]
+    last = first + files if files is not None else 1 << 62
+    taken = multiprocessing.get_context("fork").Value("q", first)
+    workers = [_Worker(number, taken, last, out) for number in range(jobs)]
     tally, began, reported_s = Tally(), time.monotonic(), 0.0
     for worker in workers:
         worker.start()
@@ -127,7 +126,7 @@ def run(first: int, files: int | None, *, jobs: int, seconds: float | None, out:
             elapsed = time.monotonic() - began
             if elapsed - reported_s > _REPORT_S:
                 reported_s = elapsed
-                print(_progress(tally, workers, elapsed), flush=True)
+                print(_progress(tally, elapsed), flush=True)
                 (out / TALLY).write_bytes(msgspec.json.encode(tally))
             if seconds is not None and elapsed > seconds:
                 break
@@ -140,25 +139,23 @@ def run(first: int, files: int | None, *, jobs: int, seconds: float | None, out:
 
 
 class _Worker:
-    """One process after the other on one range of seeds."""
+    """One process after the other on parts of the seeds."""
 
-    def __init__(self, number: int, first: int, last: int, out: Path) -> None:
+    def __init__(self, number: int, taken: Any, last: int, out: Path) -> None:
         self._log = out / f"job{number}.log"
-        self._next, self._last, self._out = first, last, out
+        self._taken, self._last, self._out = taken, last, out
         self._context = multiprocessing.get_context("fork")
-        self._at = self._context.RawValue("q", first)
-        self._kept: Counter[str] = Counter()
+        self._at = self._context.RawArray("q", 2)
+        """Seed of the file that is judged, and number of files until then, that one included."""
         self._process: Any = None
         self.end: Connection
-        self.running = first < last
+        self.running = True
         self.done = 0
 
-    def start(self) -> None:
-        """Start the next process, from the seed after the last judged one."""
-        if not self.running:
-            return
+    def start(self, resumed: int = 0) -> None:
+        """Start the next process, on the rest of a part from the seed `resumed` on."""
         self.end, other = self._context.Pipe(duplex=False)
-        arguments = (self._at, self._next, self._last, other, self._log, os.getpid())
+        arguments = (self._at, self._taken, resumed, self._last, other, self._log, os.getpid())
         self._process = self._context.Process(target=_work, args=arguments, daemon=True)
         self._process.start()
         other.close()
@@ -170,27 +167,27 @@ class _Worker:
         except EOFError:
             self._ended(tally)
             return
-        tally.files += seed + 1 - self._next
-        self.done += seed + 1 - self._next
-        self._next = seed + 1
+        self._count(tally, file_kinds.total())
         tally.files_by_kind += file_kinds
         tally.rss_bytes, tally.growth_bytes = max(tally.rss_bytes, rss), max(tally.growth_bytes, growth)
         for match in findings:
             self._keep(tally, seed, match)
 
+    def _count(self, tally: Tally, files: int) -> None:
+        self.done += files
+        tally.files += files
+
     def _ended(self, tally: Tally) -> None:
         self._process.join()
-        if self._process.exitcode == 0 or self._next >= self._last:
+        if self._process.exitcode == 0:
             self.running = False
             return
-        seed = self._at.value
-        tally.files += seed + 1 - self._next
+        seed, begun = self._at
+        self._count(tally, begun - self.done)
         text = self._log.read_text(errors="replace")
         what = "hangs" if "Timeout" in text else f"process died ({self._process.exitcode})"
         self._keep(tally, seed, Defect(f"{what}: {_innermost(text)}", text[-3000:]))
-        self._next = seed + 1
-        self.running = self._next < self._last
-        self.start()
+        self.start(seed + 1)
 
     def stop(self, tally: Tally) -> None:
         """End it; whatever it has said until then counts."""
@@ -209,21 +206,34 @@ class _Worker:
         slug = re.sub(r"[^A-Za-z0-9]+", "-", finding.kind).strip("-")[:80]
         (self._out / f"{slug}-{case.name}").write_bytes(case.data)
         line = f"seed {seed}: {finding.kind}\n  {case.origin.name}, {', '.join(case.how) or 'unchanged'}\n"
+        line += f"  Repeat it with python -m tests.fuzz --seed {seed}\n"
         detail = "".join(f"  {line}\n" for line in finding.detail.splitlines())
         with (self._out / "found.txt").open("a", encoding="utf-8", errors="backslashreplace") as file:
             file.write(line + detail)
         print(line, end="", flush=True)
 
 
-def _work(at: Any, first: int, last: int, end: Connection, log: Path, parent: int) -> None:
-    """Judge a range of seeds in this process; say what was found, and once in a while how far it is."""
-    settled, last_message_s, begun = 0, time.monotonic(), first
+def _seeds(taken: Any, resumed: int, last: int) -> Iterator[int]:
+    """Yield the seeds of a part from `resumed` on, and of each part that no other process has taken."""
+    yield from range(resumed, min(-(-resumed // PART) * PART, last))
+    while True:
+        with taken.get_lock():
+            begin = taken.value
+            taken.value = end = (begin // PART + 1) * PART
+        if begin >= last:
+            return
+        yield from range(begin, min(end, last))
+
+
+def _work(at: Any, taken: Any, resumed: int, last: int, end: Connection, log: Path, parent: int) -> None:
+    """Judge parts of the seeds in this process; say what was found, and once in a while how far it is."""
+    settled = files = seed = 0
+    watched, last_message_s = 0.0, time.monotonic()
     file_kinds: Counter[str] = Counter()
     with judging() as folder, log.open("w") as file:
         faulthandler.enable(file)
-        watched = 0.0
-        for seed in range(first, last):
-            at.value = seed
+        for files, seed in enumerate(_seeds(taken, resumed, last), 1):
+            at[0], at[1] = seed, at[1] + 1
             if time.monotonic() > watched + 1:
                 # Setting it costs as much as reading a small file.
                 watched = time.monotonic()
@@ -231,19 +241,20 @@ def _work(at: Any, first: int, last: int, end: Connection, log: Path, parent: in
             case = make(seed)
             file_kinds[case.kind] += 1
             result = judge(case, folder)
-            if seed - begun == SETTLED:
+            if files == SETTLED:
                 settled = _resident_bytes()
-            if result or time.monotonic() - last_message_s > 1.0 or seed == last - 1:
+            if result or time.monotonic() - last_message_s > 1.0:
                 last_message_s, rss = time.monotonic(), _resident_bytes()
                 growth = rss - settled if settled else 0
                 if growth > GROWTH_BYTES:
-                    result.append(Defect("the process grows", f"{growth >> 20} MiB after {seed - begun} files"))
+                    result.append(Defect("the process grows", f"{growth >> 20} MiB after {files} files"))
                     settled = rss
                 if os.getppid() != parent:
                     return
                 end.send((seed, result, file_kinds, rss, growth))
                 file_kinds = Counter()
         faulthandler.cancel_dump_traceback_later()
+        end.send((seed, [], file_kinds, _resident_bytes(), 0))
 
 
 def _resident_bytes() -> int:
@@ -261,11 +272,10 @@ def _innermost(traceback: str) -> str:
     return f"{match[1]} {match[2]}" if match else "outside the package"
 
 
-def _progress(tally: Tally, workers: list[_Worker], elapsed: float) -> str:
-    slowest = min((worker.done for worker in workers), default=0)
+def _progress(tally: Tally, elapsed: float) -> str:
     return (
-        f"{elapsed:6.0f} s: {tally.files:,} files, {tally.files / elapsed:.0f} a second (the slowest job has done "
-        f"{slowest:,}), {len(tally.findings_by_kind)} kinds of findings, {tally.rss_bytes >> 20} MiB at most"
+        f"{elapsed:6.0f} s: {tally.files:,} files, {tally.files / elapsed:.0f} a second, "
+        f"{len(tally.findings_by_kind)} kinds of findings, {tally.rss_bytes >> 20} MiB at most"
     )
 
 

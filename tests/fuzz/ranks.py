@@ -1,4 +1,4 @@
-"""Judge random jobs whose ranks' clocks are wrong: `python -m tests.fuzz.ranks --jobs 10000`.
+"""Judge random jobs whose ranks' clocks are wrong: `python -m tests.fuzz.ranks --jobs 10000 --processes 2`.
 
 A job has 2 to 8 ranks, which compute, communicate in groups and send messages; some are delayed. Its true times are
 simulated, and each rank records them by a clock with an offset, a drift or a jump from 1 us to 1 h. From the true
@@ -16,6 +16,7 @@ import time
 from bisect import bisect_right
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Sequence
+from multiprocessing import Pool
 from pathlib import Path
 from statistics import median_low
 from tempfile import TemporaryDirectory
@@ -492,22 +493,34 @@ def _words(rank: int, delay: TrueDelay, report: RanksReport) -> str:
     return f"rank {rank} truly {delay.sure:.2f} to {delay.most:.2f}%, reported {said}, unseen {report.unseen_pct}"
 
 
+def judged(seed: int) -> tuple[int, JudgedJob]:
+    """Return the outcome of a seed, with the seed."""
+    with TemporaryDirectory() as folder:
+        return seed, judge(seed, Path(folder))
+
+
 def main() -> int:
     """Return 0 if no rank is named wrongly or missed, else 1."""
     parser = argparse.ArgumentParser(prog="python -m tests.fuzz.ranks", description=__doc__)
     parser.add_argument("--jobs", type=int, default=1000, metavar="N", help="number of jobs")
     parser.add_argument("--start", type=int, default=0, metavar="SEED", help="first seed")
+    parser.add_argument("--processes", type=int, default=1, metavar="N", help="number of processes")
+    parser.add_argument("--out", type=Path, default=Path("fuzz-found"), metavar="DIR", help="where findings go")
     args = parser.parse_args()
     begun, tally = time.monotonic(), Counter[str]()
-    with TemporaryDirectory() as folder:
-        for seed in range(args.start, args.start + args.jobs):
-            outcome = judge(seed, Path(folder))
+    with Pool(args.processes) as pool:
+        for seed, outcome in pool.imap_unordered(judged, range(args.start, args.start + args.jobs), chunksize=10):
             tally.update({"named wrongly": len(outcome.wrong), "missed": len(outcome.missed)})
             tally.update({"hidden": len(outcome.hidden), "late": outcome.late, "named": outcome.named})
             tally.update({"collectives": outcome.met, "judged": outcome.judged})
             for kind in ("wrong", "missed", "hidden"):
                 for words in getattr(outcome, kind):
-                    print(f"seed {seed}: {kind}: {words}", flush=True)
+                    again = f"repeat it with python -m tests.fuzz.ranks --jobs 1 --start {seed}"
+                    print(f"seed {seed}: {kind}: {words}; {again}", flush=True)
+            if outcome.wrong or outcome.missed or outcome.hidden:
+                found = args.out / f"ranks-{seed}"
+                found.mkdir(parents=True, exist_ok=True)
+                judge(seed, found)
     print(f"{args.jobs:,} jobs from seed {args.start} in {time.monotonic() - begun:.0f} s: {dict(tally)}")
     return 1 if tally["named wrongly"] or tally["missed"] or tally["hidden"] else 0
 

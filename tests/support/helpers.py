@@ -9,7 +9,6 @@ from typing import Any, NamedTuple
 
 import msgspec
 import numpy as np
-from hypothesis import settings
 
 from overlapscope.base.marks import HOST_ACTIVITY, METADATA, PLAIN_STEPS
 from overlapscope.trace.host_activity import HostActivity
@@ -63,6 +62,9 @@ TELLING = (
 
 def thorough() -> bool:
     """Return whether this is `make test`, not `make quick`."""
+    # The fuzzer, which needs the other helpers, runs without it.
+    from hypothesis import settings
+
     return settings.get_current_profile_name() == "thorough"
 
 
