@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final
@@ -11,6 +12,7 @@ from msgspec.structs import replace
 from pydantic import Field
 
 from overlapscope.assistant.answers import answer
+from overlapscope.assistant.apart import apart
 from overlapscope.assistant.folders import Folders
 from overlapscope.assistant.items import (
     FEW,
@@ -27,7 +29,7 @@ from overlapscope.base.words import did_you_mean, listed
 from overlapscope.catalog.interventions import INTERVENTIONS
 from overlapscope.errors import NotInTrace, UsageError
 from overlapscope.inputs import read_baseline, read_report
-from overlapscope.query.rows import QueriedTraces
+from overlapscope.query.rows import QueriedTraces, fill
 from overlapscope.query.tables import OF, TABLES, unit_of
 from overlapscope.reading import load
 from overlapscope.reading.file_names import file_and_part
@@ -47,6 +49,8 @@ _KEPT: Final = 4
 _MOST_TRACES: Final = 64
 """Maximum number of traces to read together. `ranks` reads any number in turn."""
 _TIMEOUT_S: Final = 20.0
+_LIMIT_S: Final = 3 * _TIMEOUT_S
+"""Time after which a query's process is killed. Usually, it ends by itself soon after `_TIMEOUT_S`."""
 _MOST_ROWS: Final = 10_000
 """Maximum number of rows that a statement may return."""
 _IN_SPAN: Final = """
@@ -200,16 +204,14 @@ class Tools(msgspec.Struct, frozen=True):
         job = self._job(path)
         chosen = device_of(job.report, path, device)
         begin, end = span_of(chosen, step, start_ns, end_ns)
-        asked, rows = _ask(job, _IN_SPAN.format(device=chosen.device, start=begin, end=end))
         head = {"device": chosen.device, "start_ns": begin, "end_ns": end}
-        return answer(
-            head,
-            [dict(zip(asked.rows.column_names, row, strict=True)) for row in rows],
-            figures=_RECORDED,
-            unknown=doubts_about(job.report),
-            called="pieces",
-            page=page,
-        )
+
+        def shown(asked: Answer, rows: list[tuple[Any, ...]]) -> str:
+            pieces = [dict(zip(asked.rows.column_names, row, strict=True)) for row in rows]
+            doubts = doubts_about(job.report)
+            return answer(head, pieces, figures=_RECORDED, unknown=doubts, called="pieces", page=page)
+
+        return _asked(job, _IN_SPAN.format(device=chosen.device, start=begin, end=end), shown)
 
     def query(
         self,
@@ -221,14 +223,17 @@ class Tools(msgspec.Struct, frozen=True):
         in SQL, and use LIMIT. The tool `tables` lists tables and columns.
         """
         job = self._jobs(path)
-        asked, rows = _ask(job, sql)
-        figures = "; ".join(f"{name}: {asked.figures_of(name)}" for name in asked.tables) or "none"
-        columns = [{"name": name, "unit_by_name": unit_of(name)} for name in asked.rows.column_names]
-        head = {"columns": columns, "rows": asked.row_count}
-        unknown = list(asked.doubts())
-        if len(rows) < asked.row_count:
-            unknown.append(f"Only the first {len(rows):,} rows are kept; use LIMIT, or aggregate.")
-        return answer(head, rows, figures=figures, unknown=unknown, called="values", page=page)
+
+        def shown(asked: Answer, rows: list[tuple[Any, ...]]) -> str:
+            figures = "; ".join(f"{name}: {asked.figures_of(name)}" for name in asked.tables) or "none"
+            columns = [{"name": name, "unit_by_name": unit_of(name)} for name in asked.rows.column_names]
+            head = {"columns": columns, "rows": asked.row_count}
+            unknown = list(asked.doubts())
+            if len(rows) < asked.row_count:
+                unknown.append(f"Only the first {len(rows):,} rows are kept; use LIMIT, or aggregate.")
+            return answer(head, rows, figures=figures, unknown=unknown, called="values", page=page)
+
+        return _asked(job, sql, shown)
 
     def tables(
         self,
@@ -504,10 +509,27 @@ def _read(versions: tuple[_Version, ...]) -> QueriedTraces:
     return QueriedTraces(tuple(load(path, progress=False, cache=False) for path, *_ in versions))
 
 
-def _ask(job: QueriedTraces, sql: str) -> tuple[Answer, list[tuple[Any, ...]]]:
-    """Return the result of a statement, and its first rows."""
+def _asked(job: QueriedTraces, sql: str, shown: Callable[[Answer, list[tuple[Any, ...]]], str]) -> str:
+    """Return what `shown` makes of a statement's result and its first rows.
+
+    All of it happens in a copy of this process, and what can be kept for later statements is made here before.
+    """
+    # The copy has this import, too.
+    import duckdb  # noqa: F401
+
     from overlapscope.query.engine import ask
     from overlapscope.query.written import values
 
-    result = ask(job, sql, most_rows=_MOST_ROWS, timeout_s=_TIMEOUT_S)
-    return result, list(values(result))
+    _ = job.report
+    for name, table in TABLES.items():
+        if name in sql.lower():
+            fill(table, job)
+
+    def work() -> str:
+        result = ask(job, sql, most_rows=_MOST_ROWS, timeout_s=_TIMEOUT_S)
+        return shown(result, list(values(result)))
+
+    text = apart(work, _LIMIT_S)
+    if text is None:
+        raise UsageError("the query took too much time or memory; ask for less, or aggregate.")
+    return text

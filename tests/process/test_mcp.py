@@ -9,7 +9,8 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -17,9 +18,11 @@ import pytest
 
 from overlapscope import analyze
 from overlapscope.assistant.answers import MOST_BYTES
+from overlapscope.assistant.apart import apart
 from overlapscope.assistant.server import _TOOLS as TOOLS
 from overlapscope.catalog.causes import CAUSES
 from overlapscope.commands import main
+from overlapscope.errors import UsageError
 from overlapscope.report.model import to_json
 from tests.support.assistant import Assistant, ToolError, assistant
 from tests.support.helpers import TRACES
@@ -321,6 +324,52 @@ def test_many_ask_at_once(asked: Assistant) -> None:
     with ThreadPoolExecutor(8) as pool:
         answers = list(pool.map(lambda _: asked.text("verdict", path=GPT2), range(16)))
     assert len(set(answers)) == 1
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="other systems set no limit")
+def test_questions_that_take_all_memory_leave_the_server_small() -> None:
+    others = servers()
+    with assistant(TRACES) as server:
+        [process] = servers() - others
+        server.ask("query", path=GPT2, sql="SELECT count(*) FROM gpu_ops")
+        before = peak_bytes(process)
+        for value in (*["repeat('x', 2000000000)"] * 5, "to_json(range(200000000))"):
+            with pytest.raises(ToolError, match=r"the query needs more than 2\.15 GB of memory; ask for less"):
+                server.ask("query", path=GPT2, sql=f"SELECT {value}")
+        assert peak_bytes(process) - before < 50_000_000
+        assert server.ask("query", path=GPT2, sql="SELECT 7")["values"] == [[7]]
+
+
+def servers() -> set[Path]:
+    """Return the entries in /proc of the servers that this process started."""
+    return {
+        folder
+        for folder in Path("/proc").glob("[0-9]*")
+        if (folder / "cmdline").read_bytes().split(b"\0")[1:4] == [b"-m", b"overlapscope", b"mcp"]
+        and f"PPid:\t{os.getpid()}\n" in (folder / "status").read_text()
+    }
+
+
+def peak_bytes(process: Path) -> int:
+    """Return the most memory that a process has had."""
+    return int((process / "status").read_text().partition("VmHWM:")[2].split()[0]) << 10
+
+
+def test_work_in_a_process_of_its_own_returns_its_text_or_raises_its_error() -> None:
+    def fail() -> str:
+        raise UsageError("ask otherwise --now", for_assistants="ask otherwise")
+
+    assert apart(lambda: "text" * 100_000, 60) == "text" * 100_000
+    with pytest.raises(UsageError) as raised:
+        apart(fail, 60)
+    assert raised.value.for_assistants == "ask otherwise"
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="other systems make no copy")
+@pytest.mark.parametrize("end", [lambda: os.kill(os.getpid(), signal.SIGKILL), lambda: time.sleep(600)])
+def test_work_that_dies_or_takes_too_long_has_no_text(end: Callable[[], str]) -> None:
+    assert apart(end, 0.3) is None
+    assert apart(lambda: "text", 60) == "text"
 
 
 def test_what_is_not_a_directory_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
