@@ -140,9 +140,9 @@ def _record_server(args: argparse.Namespace) -> int:
 
 def list_processes(format: str) -> int:
     """Print the processes that can be recorded, with their steps."""
-    from overlapscope.watching.ask import statuses
+    from overlapscope.watching.ask import processes
 
-    programs = statuses()
+    programs = processes()
     if format == "json":
         from overlapscope.base.saved import encode
 

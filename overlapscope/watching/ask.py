@@ -21,13 +21,30 @@ _PATIENCE_S: Final = 2.0
 """Time for a process to answer with its status, in seconds."""
 
 
+class SilentProcess(msgspec.Struct, frozen=True, tag="silent"):
+    """A watched process that doesn't answer."""
+
+    pid: int
+    stopped: bool
+    """True if the system states that it is stopped, as by SIGSTOP."""
+
+
 def statuses() -> list[Status]:
-    """Return the status of each watched process of this user, by process id. Sockets of dead processes are removed."""
-    by_pid = {}
+    """Return the status of each watched process of this user that answers, by process id."""
+    return [process for process in processes() if isinstance(process, Status)]
+
+
+def processes() -> list[Status | SilentProcess]:
+    """Return all watched processes of this user, by process id. Sockets of dead processes are removed."""
+    by_pid: dict[int, Status | SilentProcess] = {}
     for pid, path in places.sockets():
-        status = None
-        with suppress(TimeoutError):
+        try:
             status = _status(path)
+        except TimeoutError:
+            if lives(pid):
+                by_pid.setdefault(pid, SilentProcess(pid, _stopped(pid)))
+                continue
+            status = None
         if status is not None:
             by_pid[pid] = status
         elif not lives(pid):
@@ -135,11 +152,17 @@ def _status(path: Path) -> Status | None:
 
 def why_silent(pid: int) -> str:
     """Return why a process may not answer, as far as the system knows."""
+    if _stopped(pid):
+        return f"it is stopped, and `kill -CONT {pid}` continues it"
+    return "it may be stopped, or in a call that holds Python's lock; try again"
+
+
+def _stopped(pid: int) -> bool:
+    """Return whether the system states that a process is stopped. Other systems than Linux don't."""
     with suppress(OSError, IndexError):
         # The name of the program, in parentheses, may hold anything.
-        if Path(f"/proc/{pid}/stat").read_bytes().rpartition(b")")[2].split()[0] in (b"T", b"t"):
-            return f"it is stopped, and `kill -CONT {pid}` continues it"
-    return "it may be stopped, or in a call that holds Python's lock; try again"
+        return Path(f"/proc/{pid}/stat").read_bytes().rpartition(b")")[2].split()[0] in (b"T", b"t")
+    return False
 
 
 def lives(pid: int) -> bool:

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Final
 
 from overlapscope.base.words import clean, duration
 from overlapscope.documents.model import Block, Document, Text, with_code
 from overlapscope.documents.table import Cell, Column, table_of, words
+from overlapscope.watching.ask import SilentProcess
 from overlapscope.watching.protocol import Status
 
 _NONE: Final = (
@@ -18,26 +19,40 @@ _NONE: Final = (
 _NS_PER_S: Final = 1_000_000_000
 
 
-def document(statuses: Sequence[Status]) -> Document:
+def document(processes: Sequence[Status | SilentProcess]) -> Document:
     """Return a table with a row for each process."""
     now_ns = time.time_ns()
     table = table_of(
-        statuses,
-        (Column("pid", id="pid"), lambda status: Cell(str(status.pid), status.pid)),
-        (words("script", flexible=True, heads=True), lambda status: Cell(clean(status.script))),
-        (words("rank"), lambda status: Cell("" if status.rank is None else f"{status.rank} of {status.world_size}")),
-        (Column("steps"), lambda status: Cell(f"{status.steps:,}", status.steps)),
-        (
-            Column("plain step"),
-            lambda status: Cell(
-                "" if status.plain_step_ns is None else duration(status.plain_step_ns), status.plain_step_ns
-            ),
-        ),
-        (words("last recording"), lambda status: Cell(_last(status, now_ns))),
+        processes,
+        (Column("pid", id="pid"), lambda process: Cell(str(process.pid), process.pid)),
+        (words("script", flexible=True, heads=True), lambda process: Cell(_script(process))),
+        (words("rank"), _of_status(lambda status: Cell(_rank(status)))),
+        (Column("steps"), _of_status(lambda status: Cell(f"{status.steps:,}", status.steps))),
+        (Column("plain step"), _of_status(_plain_step)),
+        (words("last recording"), _of_status(lambda status: Cell(_last(status, now_ns)))),
         title="Watched processes",
     )
-    blocks: tuple[Block, ...] = (table,) if statuses else (Text(with_code(_NONE)),)
+    blocks: tuple[Block, ...] = (table,) if processes else (Text(with_code(_NONE)),)
     return Document("overlapscope record --list", blocks)
+
+
+def _of_status(cell: Callable[[Status], Cell]) -> Callable[[Status | SilentProcess], Cell]:
+    """Return a function for all processes, whose cell is empty for those that don't answer."""
+    return lambda process: cell(process) if isinstance(process, Status) else Cell("")
+
+
+def _script(process: Status | SilentProcess) -> str:
+    if isinstance(process, Status):
+        return clean(process.script)
+    return "(stopped)" if process.stopped else "(does not answer)"
+
+
+def _rank(status: Status) -> str:
+    return "" if status.rank is None else f"{status.rank} of {status.world_size}"
+
+
+def _plain_step(status: Status) -> Cell:
+    return Cell("" if status.plain_step_ns is None else duration(status.plain_step_ns), status.plain_step_ns)
 
 
 def _last(status: Status, now_ns: int) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import socket
@@ -58,6 +59,10 @@ def test_a_stopped_program_is_said_to_be_stopped(silent: int, capsys: pytest.Cap
     )
     assert refused(silent, capsys) == f"overlapscope: error: {expected}"
     assert main(["record", "--list"]) == 0
+    assert f"{silent}  (stopped)\n" in capsys.readouterr().out
+    assert main(["record", "--list", "--format", "json"]) == 0
+    assert json.loads(capsys.readouterr().out) == [{"type": "silent", "pid": silent, "stopped": True}]
+    assert ask.statuses() == []
     os.kill(silent, signal.SIGCONT)
 
 
@@ -66,6 +71,8 @@ def test_a_program_that_does_not_answer_is_said_to_be_watched(silent: int, capsy
         "is watched, but does not answer; it may be stopped, or in a call that holds Python's lock; try again"
         in refused(silent, capsys)
     )
+    assert main(["record", "--list"]) == 0
+    assert f"{silent}  (does not answer)\n" in capsys.readouterr().out
 
 
 def test_a_socket_without_a_program_is_no_watched_program(silent: int, capsys: pytest.CaptureFixture[str]) -> None:
