@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Final
 
 import numpy as np
 from msgspec import UNSET, Struct
@@ -19,15 +18,14 @@ from overlapscope.analysis.sampled_step import sampled_step
 from overlapscope.analysis.trust import clocks_agree, judge_file, verdict
 from overlapscope.analysis.trust_device import judge_device
 from overlapscope.analysis.trust_results import Check
-from overlapscope.base.memory import free_bytes
+from overlapscope.base.memory import free_bytes as free_bytes
 from overlapscope.base.session import kept_in_session
-from overlapscope.base.words import check_device, check_known, size
-from overlapscope.errors import NotInTrace, UnreadableTrace
+from overlapscope.base.words import check_device, check_known
+from overlapscope.base.words import size as size
+from overlapscope.errors import NotInTrace
+from overlapscope.errors import UnreadableTrace as UnreadableTrace
 from overlapscope.trace.model import Trace
-
-_BYTES_OF_ROW: Final = 400
-"""Memory that an event takes at most while its trace is analyzed, as measured with traces of short kernels only."""
-_UNSUSPICIOUS_BYTES: Final = 1 << 30
+from overlapscope.trace.room import check_room
 
 
 class TraceAnalysis(Struct, frozen=True, eq=False):
@@ -64,22 +62,9 @@ def analyze_trace(
         NotInTrace: If no device has that step or range.
         UnreadableTrace: If the analysis needs more memory than is left beside the traces analyzed before.
     """
-    _check_memory(trace)
-    return _analyze(trace, device, step, range, settled, described)
-
-
-def _check_memory(trace: Trace) -> None:
-    """Refuse a trace whose analysis would make the system end this process, which could then give no reason."""
     tables = trace.gpu_ops, trace.runtime_calls, trace.cpu_ops, trace.annotations, trace.python_frames, trace.syncs
-    rows = sum(map(len, tables))
-    needed = _BYTES_OF_ROW * rows
-    free = free_bytes() if needed > _UNSUSPICIOUS_BYTES else None
-    if free is not None and needed > free:
-        raise UnreadableTrace(
-            trace.source,
-            f"has {rows:,} events, whose analysis needs about {size(needed)} of memory, but only "
-            f"{size(max(free, 0))} are free; record fewer steps, or pass fewer traces at once.",
-        )
+    check_room(trace.source, sum(map(len, tables)))
+    return _analyze(trace, device, step, range, settled, described)
 
 
 @kept_in_session

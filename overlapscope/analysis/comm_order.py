@@ -20,7 +20,7 @@ from overlapscope.analysis.blockers import (
 from overlapscope.analysis.communicators import by_communicator
 from overlapscope.analysis.event_waits import SURE_HANDOVER_NS
 from overlapscope.base.columns import Columns, pick
-from overlapscope.base.grouping import rows_by
+from overlapscope.base.grouping import among, rows_by
 from overlapscope.base.intervals import I64, Bool, covered, total, union
 from overlapscope.base.kept import kept
 from overlapscope.catalog.causes import COMM_RANK as RANK
@@ -77,9 +77,7 @@ def awaited(recording: DeviceRecording, stream: int) -> I64:
     place[own] = np.arange(len(own))
     count = np.maximum(place, 0)
     known = edges.take(edges.source >= 0)
-    # Larger by stream than any count, so that all streams are accumulated at once.
-    by_stream = np.argsort(ops.stream, kind="stable")
-    level = (len(ops) + 1) * np.cumsum(np.diff(ops.stream[by_stream], prepend=ops.stream[by_stream[:1]]) != 0)
+    by_stream, level = _levels(recording)
     for _ in range(_LONGEST_CHAIN):
         passed_on = np.where(place[known.source] >= 0, place[known.source] + 1, count[known.source])
         following = count.copy()
@@ -90,6 +88,29 @@ def awaited(recording: DeviceRecording, stream: int) -> I64:
             break
         count = following
     return count
+
+
+@kept()
+def _levels(recording: DeviceRecording) -> tuple[I64, I64]:
+    """Return the ops by stream, and for each a number by which streams are told apart in one accumulation.
+
+    It is larger by stream than any count.
+    """
+    stream = recording.timeline.ops.stream
+    by_stream = np.argsort(stream, kind="stable")
+    return by_stream, (len(stream) + 1) * np.cumsum(np.diff(stream[by_stream], prepend=stream[by_stream[:1]]) != 0)
+
+
+def followed(recording: DeviceRecording, work: ComputeStreams, op: I64) -> I64:
+    """Return the stream of each op; those that no other stream waits for share a number that no stream has.
+
+    No compute waits for an op of such a stream, unless it computes itself. Each of the others takes time in proportion
+    to all ops.
+    """
+    stream, edges = recording.timeline.ops.stream.astype(np.int64), recording.edges
+    edges = edges.take((edges.source >= 0) & (stream[edges.source] != stream[edges.held]))
+    waited_for = np.concatenate([stream[edges.source], *(stream[rows[:1]] for rows in work.streams)])
+    return np.where(among(stream[op], waited_for), stream[op], stream.min(initial=0) - 1)
 
 
 def find_compute(ops: GpuOps) -> ComputeStreams:
@@ -215,7 +236,7 @@ def _find_consumers(recording: DeviceRecording, work: ComputeStreams, collective
     """Return the first compute that waits for each collective, by streams and event waits; -1 if none does."""
     ops = recording.timeline.ops
     consumer = np.full(len(collectives), -1, np.int64)
-    for stream, which in rows_by(ops.stream[collectives]):
+    for stream, which in rows_by(followed(recording, work, collectives)):
         place = np.searchsorted(np.flatnonzero(ops.stream == stream), collectives[which])
         counts = awaited(recording, stream)
         for rows in work.streams:

@@ -27,7 +27,15 @@ from overlapscope.analysis.blockers import (
     last_blocking,
     running_in,
 )
-from overlapscope.analysis.comm_order import CommOps, ComputeStreams, awaited, find_begins, find_comm, find_compute
+from overlapscope.analysis.comm_order import (
+    CommOps,
+    ComputeStreams,
+    awaited,
+    find_begins,
+    find_comm,
+    find_compute,
+    followed,
+)
 from overlapscope.analysis.communicators import by_communicator
 from overlapscope.analysis.event_waits import EXACT, LOW
 from overlapscope.analysis.idle import LAUNCH_LATENCY_NS
@@ -126,7 +134,7 @@ def _cut(recording: DeviceRecording, work: ComputeStreams, comm: CommOps) -> _Pi
     blocks = _blocks(op, start[piece], queued.source, able_ns)
     asked = replace(recording, edges=recording.edges.take(~by_communicator(recording)))
     stated = replace(recording, edges=recording.edges.take(recording.edges.confidence == EXACT))
-    for stream, pairs in rows_by(ops.stream[op]):
+    for stream, pairs in rows_by(followed(recording, work, op)):
         place = np.searchsorted(np.flatnonzero(ops.stream == stream), op[pairs])
         by_any, by_stated, by_program = (awaited(which, stream) for which in (recording, stated, asked))
         for rows in following:

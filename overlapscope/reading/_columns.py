@@ -14,6 +14,7 @@ from overlapscope.reading._categories import EventTable, table_of
 from overlapscope.reading._events import ABSENT, UNDECODABLE
 from overlapscope.trace import op_names
 from overlapscope.trace.model import I32, I64, Bool, Index, Sync
+from overlapscope.trace.room import check_room
 
 _SYNCS = {
     "event sync": Sync.EVENT,
@@ -51,7 +52,9 @@ Values = tuple[Index, I64]
 class EventColumns:
     """All complete events read so far, as parallel columns in the order of the file."""
 
-    def __init__(self) -> None:
+    def __init__(self, source: str) -> None:
+        """Begin the columns of a file. `source` is its name in errors."""
+        self._source = source
         self.names = Numbered()
         self.texts = Numbered()
         """Texts in arguments. They are numbered apart from the names, because their order among these would depend on
@@ -72,7 +75,7 @@ class EventColumns:
         """Number of events of any phase so far."""
 
     def add(self, batch: Batch) -> None:
-        """Add a batch of events."""
+        """Add a batch of events. Raises UnreadableTrace if the events need more memory than there is."""
         self.markers.extend((name, ns, place + self.events) for name, ns, place in batch.markers)
         self.repaired += batch.repaired
         place = batch.place + np.int32(self.events)
@@ -98,6 +101,7 @@ class EventColumns:
                 case EventTable.DEVICE_ANNOTATION:
                     self._add(table, at, self._device_annotations(args))
         self._rows += len(place)
+        check_room(self._source, self._rows)
 
     def keep(self, kept: Bool) -> None:
         """Forget the rows and markers of events that are not kept, by their places in the file."""

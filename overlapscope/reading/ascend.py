@@ -51,7 +51,7 @@ def _read(path: Path, request: ReadRequest) -> Trace:
     with ReadingBar(str(path), file.packed_bytes, request.progress) as bar:
         events, losses = _decoded(path, read_whole(file, bar.at))
     rows, devices = rows_of(events)
-    columns = EventColumns()
+    columns = EventColumns(str(path))
     columns.add(batch_of_named(rows))
     losses.truncated |= file.broken is not None
     return kineto.assemble(str(path), columns, _metadata(path, devices), losses, file.unpacked_bytes)

@@ -61,7 +61,7 @@ def _read(path: Path, request: ReadRequest) -> Trace:
         raise UnreadableTrace(
             path, f"was recorded on a {sorted(others)[0]}; overlapscope reads recordings of GPUs and of CPUs."
         )
-    columns = EventColumns()
+    columns = EventColumns(str(path))
     columns.add(batch_of(recording.lines))
     trace = kineto.assemble(str(path), columns, _metadata(recording), _losses(recording), file.unpacked_bytes)
     began, ended = _span(recording)

@@ -82,7 +82,7 @@ def read(
     located, _ = file_and_part(Path(path))
     file = SourceFile(located, limit_bytes=limit_bytes)
     crew = crew or Crew()
-    columns = EventColumns()
+    columns = EventColumns(str(path))
     with closing(crew.blocks(file)) as blocks, ReadingBar(str(path), file.packed_bytes, progress) as bar:
         stream = EventStream(file, blocks)
         for batch in stream.batches():

@@ -26,11 +26,13 @@ from msgspec.structs import replace
 from overlapscope import analyze
 from overlapscope.analysis import analyze_trace
 from overlapscope.errors import OverlapscopeError, UnreadableTrace
-from overlapscope.reading import _stream, files, kineto, load
+from overlapscope.reading import _columns, _stream, files, kineto, load
 from overlapscope.reading.files import SourceFile
 from overlapscope.report.model import to_json
+from overlapscope.trace import room
 from overlapscope.trace.model import Damage, Kind, Trace
 from tests.support.helpers import Op, make_trace
+from tests.support.kineto_files import kernel, write
 
 pytestmark = pytest.mark.afresh
 
@@ -644,9 +646,27 @@ def test_a_trace_too_large_for_the_memory_that_is_left_is_refused_before_its_ana
     trace = make_trace([Op(Kind.COMPUTE, 0, 10)])
     columns = {name: np.broadcast_to(getattr(trace.gpu_ops, name), 1 << 40) for name in ("start_ns", "end_ns")}
     with pytest.raises(
-        UnreadableTrace, match=r"has 1,099,511,627,776 events, whose analysis needs about 440 TB .* are free"
+        UnreadableTrace, match=r"has at least 1,099,511,627,776 events, whose analysis needs about 440 TB .* are free"
     ):
         analyze_trace(replace(trace, gpu_ops=replace(trace.gpu_ops, **columns)))
+
+
+def test_a_plain_file_too_large_for_the_memory_that_is_left_is_not_read_to_its_end(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = write(tmp_path / "t.json", [kernel(number, 1) for number in range(40_000)])
+    asked: list[int] = []
+
+    def check(source: str, rows: int) -> None:
+        asked.append(rows)
+        room.check_room(source, rows)
+
+    monkeypatch.setattr(_columns, "check_room", check)
+    monkeypatch.setattr(room, "_UNSUSPICIOUS_BYTES", 0)
+    monkeypatch.setattr(room, "free_bytes", lambda: 1_000_000)
+    with pytest.raises(UnreadableTrace, match=r"t.json: has at least .* about .* of memory, but only 1 MB are free"):
+        load(path)
+    assert 2_500 < max(asked) < 30_000
 
 
 @pytest.mark.parametrize(

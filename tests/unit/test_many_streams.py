@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
-from overlapscope.analysis import analyze_trace
+import pytest
+
+from overlapscope.analysis import analyze_trace, comm_order, exposed_comm
+from overlapscope.analysis.blockers import DeviceRecording
 from overlapscope.analysis.comm_order import find_compute
-from overlapscope.trace.model import Kind
-from tests.support.helpers import Op, make_trace
+from overlapscope.trace.model import I64, Kind
+from tests.support.helpers import Op, Wait, make_trace
 
 
 def test_only_the_busiest_streams_of_compute_are_followed() -> None:
@@ -20,3 +23,25 @@ def test_kernels_without_a_length_hide_no_copy() -> None:
     ops = [Op(Kind.COMPUTE, 500, 500, stream=7), Op(Kind.H2D, 100, 900, stream=8)]
     [device] = analyze_trace(make_trace(ops)).result.devices
     assert device.buckets.exposed_copy_ns == sum(device.exposed_copy_by_cause.values()) == 800
+
+
+def test_streams_of_collectives_that_no_compute_waits_for_are_not_followed_one_by_one(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    ops, waits = [], []
+    for number in range(300):
+        start = 100_000 * number
+        ops.append(Op(Kind.COMM, start + 2_000, start + 50_000, stream=1000 + number, launch=(start, start + 1_000)))
+        ops.append(Op(Kind.COMPUTE, start + 60_000, start + 90_000, stream=7, launch=(start + 5_000, start + 6_000)))
+        if number < 2:
+            waits.append(Wait(start + 4_000, 7, source_stream=1000 + number))
+    followed = set()
+
+    def awaited(recording: DeviceRecording, stream: int) -> I64:
+        followed.add(stream)
+        return comm_order.awaited(recording, stream)
+
+    monkeypatch.setattr(exposed_comm, "awaited", awaited)
+    [device] = analyze_trace(make_trace(ops, waits=waits)).result.devices
+    assert len(followed) <= 5
+    assert sum(device.exposed_comm_by_cause.values()) == device.buckets.exposed_comm_ns == 300 * 48_000

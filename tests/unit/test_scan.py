@@ -32,7 +32,7 @@ def scanned(array: bytes) -> Batch | None:
 
 def columns_of(batch: Batch) -> list[Any]:
     """All that a Trace is made of."""
-    columns = EventColumns()
+    columns = EventColumns("trace.json")
     columns.add(batch)
     contents: list[Any] = [batch.count, columns.repaired]
     for part in columns.parts:
@@ -192,7 +192,7 @@ def test_a_grid_has_up_to_three_extents_and_a_hostile_one_takes_no_time() -> Non
     assert assert_taken_only_as_python_takes_it(array)
     # The product of the last one would take each reader ten seconds.
     assert time.perf_counter() - began < 5
-    columns = EventColumns()
+    columns = EventColumns("trace.json")
     columns.add(in_python(array))
     assert columns.values[EventTable.GPU][0][1][:, 5].tolist() == [*blocks.values()]
 
