@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from heapq import heappush, heappushpop
+from typing import Final
+
 import numpy as np
 from msgspec import Struct
 
@@ -35,6 +38,10 @@ class DeviceRecording(Struct, frozen=True, eq=False, weakref=True):
     """Time at which each op's launch call returned; `NEVER` where not recorded."""
 
 
+MOST_AT_ONCE: Final = 32
+"""Maximum number of ops that are told apart in a piece of exposed time."""
+
+
 def recorded(trace: Trace, timeline: Timeline, edges: Edges, blocking: Blocking, periods: I64) -> DeviceRecording:
     """Return the data on a device. `periods` are the instants at which steps begin.
 
@@ -56,10 +63,30 @@ def cut_up(exposed: Intervals, cuts: I64) -> tuple[I64, I64]:
 def running_in(start: I64, begin: I64, end: I64) -> tuple[Index, Index]:
     """Return which ops run in which pieces, given by their starts. Pieces must be cut at the ops' edges.
 
+    Of more than `MOST_AT_ONCE` ops in a piece, which a GPU hardly runs, those count that end last.
+
     Returns:
         Places of the ops and of the pieces, one for each pair, by op.
     """
-    return expand(np.searchsorted(start, begin, side="left"), np.searchsorted(start, end, side="left"))
+    first, last = np.searchsorted(start, begin, side="left"), np.searchsorted(start, end, side="left")
+    changes = np.bincount(first, minlength=len(start) + 1) - np.bincount(last, minlength=len(start) + 1)
+    if np.cumsum(changes).max(initial=0) > MOST_AT_ONCE:
+        last = _until_outlasted(first, last, end)
+    return expand(first, last)
+
+
+def _until_outlasted(first: I64, last: I64, end: I64) -> I64:
+    """Return the last pieces, before the one from which on `MOST_AT_ONCE` ops run that end later."""
+    until, begins = last.tolist(), first.tolist()
+    # The first pieces, negated, of those ops that begin first among the ops that end later.
+    sooner: list[int] = []
+    for row in np.argsort(-end, kind="stable").tolist():
+        if len(sooner) < MOST_AT_ONCE:
+            heappush(sooner, -begins[row])
+        else:
+            until[row] = min(until[row], -sooner[0])
+            heappushpop(sooner, -begins[row])
+    return np.array(until, np.int64)
 
 
 def host_was_blocked(recording: DeviceRecording, blocking: I64, launch: I64, since: I64, until: I64) -> Bool:

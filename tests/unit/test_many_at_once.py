@@ -1,0 +1,50 @@
+"""Traces in which more ops run at once than on any GPU."""
+
+from __future__ import annotations
+
+import random
+
+import numpy as np
+import pytest
+
+from overlapscope.analysis import analyze_trace, blockers
+from overlapscope.analysis.blockers import running_in
+from overlapscope.base.intervals import expand
+from overlapscope.trace.model import I64, Kind
+from tests.support.helpers import Op, make_trace
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_of_many_ops_in_a_piece_those_count_that_end_last(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(blockers, "MOST_AT_ONCE", 3)
+    rng = random.Random(seed)
+    ops = [sorted(rng.sample(range(40), 2)) for _ in range(rng.choice((2, 10, 30)))]
+    begin, end = (np.array(side, np.int64) for side in zip(*ops, strict=True))
+    edges = np.unique(np.concatenate([begin, end]))[:-1]
+    starts = edges[[rng.random() < 0.8 for _ in edges]]
+    which, piece = running_in(starts, begin, end)
+    for number, start in enumerate(starts.tolist()):
+        ends = sorted((int(end[row]) for row in which[piece == number]), reverse=True)
+        running = sorted((until for since, until in ops if since <= start < until), reverse=True)
+        assert ends == running[:3]
+        assert len(set(which[piece == number].tolist())) == len(ends)
+
+
+@pytest.mark.parametrize("kind", [Kind.COMM, Kind.H2D, Kind.OTHER])
+def test_time_in_which_hundreds_of_ops_run_adds_up_and_is_paired_with_few(
+    kind: Kind, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ops = [Op(kind, 100 * n, 100_000 + 100 * n, stream=n, launch=(n, n + 1), name="ncclDevKernel") for n in range(300)]
+    pairs: list[int] = []
+
+    def counted(first: I64, last: I64) -> tuple[I64, I64]:
+        rows, pieces = expand(first, last)
+        pairs.append(len(rows))
+        return rows, pieces
+
+    monkeypatch.setattr(blockers, "expand", counted)
+    [device] = analyze_trace(make_trace(ops)).result.devices
+    assert 300 < max(pairs) <= 600 * blockers.MOST_AT_ONCE
+    by_cause = device.exposed_comm_by_cause, device.exposed_copy_by_cause, device.exposed_other_by_cause
+    exposed_ns = sum(sum(times.values()) for times in by_cause)
+    assert exposed_ns == device.span_ns == 129_900
