@@ -19,8 +19,8 @@ from overlapscope.analysis.blockers import (
 )
 from overlapscope.analysis.communicators import by_communicator
 from overlapscope.analysis.event_waits import SURE_HANDOVER_NS
-from overlapscope.base.columns import Columns, pick
-from overlapscope.base.grouping import among, rows_by
+from overlapscope.base.columns import Columns, locate, pick
+from overlapscope.base.grouping import among, distinct, rows_by
 from overlapscope.base.intervals import I64, Bool, covered, total, union
 from overlapscope.base.kept import kept
 from overlapscope.catalog.causes import COMM_RANK as RANK
@@ -29,7 +29,10 @@ from overlapscope.trace.model import I8, GpuOps, Kind
 
 _LONGEST_CHAIN = 16
 _MOST_STREAMS = 64
-"""Maximum streams of compute to follow, because each takes time and memory in proportion to all ops."""
+"""Maximum streams of compute to follow, because each takes time and memory in proportion to all ops; likewise of
+communication."""
+NOT_AWAITED, UNFOLLOWED = -(1 << 62), -(1 << 62) - 1
+"""Numbers, in place of a stream's, of those that no other stream waits for, and of those whose order stays unknown."""
 
 _ALWAYS = np.iinfo(np.int64).min
 
@@ -65,7 +68,7 @@ class CommOps(Columns, frozen=True):
     call: I64
     """Row of `Trace.runtime_calls`: its launch, or that of the op that fed it; -1 where unknown."""
     consumer: I64
-    """Row of `Timeline.ops` of the first compute that waits for it; -1 if none does."""
+    """Row of `Timeline.ops` of the first compute that waits for it; -1 if none does, or its stream is `UNFOLLOWED`."""
 
 
 @kept(most=_MOST_STREAMS)
@@ -102,15 +105,21 @@ def _levels(recording: DeviceRecording) -> tuple[I64, I64]:
 
 
 def followed(recording: DeviceRecording, work: ComputeStreams, op: I64) -> I64:
-    """Return the stream of each op; those that no other stream waits for share a number that no stream has.
+    """Return the stream of each communication op whose order is followed, else `NOT_AWAITED` or `UNFOLLOWED`.
 
-    No compute waits for an op of such a stream, unless it computes itself. Each of the others takes time in proportion
-    to all ops.
+    Each stream takes time in proportion to all ops, so at most `_MOST_STREAMS` are followed besides those of compute.
     """
-    stream, edges = recording.timeline.ops.stream.astype(np.int64), recording.edges
-    edges = edges.take((edges.source >= 0) & (stream[edges.source] != stream[edges.held]))
-    waited_for = np.concatenate([stream[edges.source], *(stream[rows[:1]] for rows in work.streams)])
-    return np.where(among(stream[op], waited_for), stream[op], stream.min(initial=0) - 1)
+    ops, edges = recording.timeline.ops, recording.edges
+    stream = ops.stream.astype(np.int64)
+    passed_on = edges.source[edges.source >= 0]
+    passed_on = passed_on[stream[passed_on] != stream[edges.held[edges.source >= 0]]]
+    computing = np.array([stream[rows[0]] for rows in work.streams], np.int64)
+    awaited_ones = distinct(np.concatenate([stream[passed_on], computing]))
+    number = locate(awaited_ones, stream)
+    ns = np.bincount(number[number >= 0], weights=((ops.end_ns - ops.start_ns) * (ops.kind == Kind.COMM))[number >= 0])
+    busiest = awaited_ones[np.argsort(-ns, kind="stable")[:_MOST_STREAMS]]
+    result = np.where(number[op] >= 0, UNFOLLOWED, NOT_AWAITED)
+    return np.where(among(stream[op], np.concatenate([busiest, computing])), stream[op], result)
 
 
 def find_compute(ops: GpuOps) -> ComputeStreams:
@@ -237,6 +246,8 @@ def _find_consumers(recording: DeviceRecording, work: ComputeStreams, collective
     ops = recording.timeline.ops
     consumer = np.full(len(collectives), -1, np.int64)
     for stream, which in rows_by(followed(recording, work, collectives)):
+        if stream in (NOT_AWAITED, UNFOLLOWED):
+            continue
         place = np.searchsorted(np.flatnonzero(ops.stream == stream), collectives[which])
         counts = awaited(recording, stream)
         for rows in work.streams:

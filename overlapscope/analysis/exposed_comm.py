@@ -28,6 +28,7 @@ from overlapscope.analysis.blockers import (
     running_in,
 )
 from overlapscope.analysis.comm_order import (
+    UNFOLLOWED,
     CommOps,
     ComputeStreams,
     awaited,
@@ -135,6 +136,10 @@ def _cut(recording: DeviceRecording, work: ComputeStreams, comm: CommOps) -> _Pi
     asked = replace(recording, edges=recording.edges.take(~by_communicator(recording)))
     stated = replace(recording, edges=recording.edges.take(recording.edges.confidence == EXACT))
     for stream, pairs in rows_by(followed(recording, work, op)):
+        if stream == UNFOLLOWED:
+            # The next compute may wait for any of these.
+            sure[pairs] = blocks[pairs] = False
+            continue
         place = np.searchsorted(np.flatnonzero(ops.stream == stream), op[pairs])
         by_any, by_stated, by_program = (awaited(which, stream) for which in (recording, stated, asked))
         for rows in following:

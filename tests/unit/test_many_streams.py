@@ -45,3 +45,29 @@ def test_streams_of_collectives_that_no_compute_waits_for_are_not_followed_one_b
     [device] = analyze_trace(make_trace(ops, waits=waits)).result.devices
     assert len(followed) <= 5
     assert sum(device.exposed_comm_by_cause.values()) == device.buckets.exposed_comm_ns == 300 * 48_000
+
+
+def test_of_many_streams_that_compute_may_wait_for_only_the_busiest_are_followed(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    ops, waits = [], []
+    for number in range(200):
+        start = 100_000 * number
+        length = 48_000 if number < 100 else 40_000
+        ops.append(
+            Op(Kind.COMM, start + 2_000, start + 2_000 + length, stream=1000 + number, launch=(start, start + 1))
+        )
+        ops.append(Op(Kind.COMPUTE, start + 60_000, start + 90_000, stream=7, launch=(start + 5_000, start + 6_000)))
+        waits.append(Wait(start + 4_000, 7, source_stream=1000 + number))
+    followed = set()
+
+    def awaited(recording: DeviceRecording, stream: int) -> I64:
+        followed.add(stream)
+        return comm_order.awaited(recording, stream)
+
+    monkeypatch.setattr(exposed_comm, "awaited", awaited)
+    [device] = analyze_trace(make_trace(ops, waits=waits)).result.devices
+    assert followed == {*range(1000, 1064)}
+    assert sum(device.exposed_comm_by_cause.values()) == 100 * 88_000
+    causes = {cause for cause, ns in device.exposed_comm_by_cause.items() if ns}
+    assert causes == {"no-compute"}
