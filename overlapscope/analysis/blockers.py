@@ -39,7 +39,7 @@ class DeviceRecording(Struct, frozen=True, eq=False, weakref=True):
 
 
 MOST_AT_ONCE: Final = 32
-"""Maximum number of ops that are told apart in a piece of exposed time."""
+"""Maximum number of ops to look at in a piece of exposed time."""
 
 
 def recorded(trace: Trace, timeline: Timeline, edges: Edges, blocking: Blocking, periods: I64) -> DeviceRecording:
@@ -63,7 +63,7 @@ def cut_up(exposed: Intervals, cuts: I64) -> tuple[I64, I64]:
 def running_in(start: I64, begin: I64, end: I64) -> tuple[Index, Index]:
     """Return which ops run in which pieces, given by their starts. Pieces must be cut at the ops' edges.
 
-    Of more than `MOST_AT_ONCE` ops in a piece, which a GPU hardly runs, those count that end last.
+    If a piece has more than `MOST_AT_ONCE` ops, only those that end last count. A GPU hardly runs so many at once.
 
     Returns:
         Places of the ops and of the pieces, one for each pair, by op.
@@ -76,7 +76,7 @@ def running_in(start: I64, begin: I64, end: I64) -> tuple[Index, Index]:
 
 
 def _until_outlasted(first: I64, last: I64, end: I64) -> I64:
-    """Return the last pieces, before the one from which on `MOST_AT_ONCE` ops run that end later."""
+    """Return the end of each op's pieces, before any piece in which `MOST_AT_ONCE` ops run that end later."""
     until, begins = last.tolist(), first.tolist()
     # The first pieces, negated, of those ops that begin first among the ops that end later.
     sooner: list[int] = []

@@ -95,9 +95,9 @@ def awaited(recording: DeviceRecording, stream: int) -> I64:
 
 @kept()
 def _levels(recording: DeviceRecording) -> tuple[I64, I64]:
-    """Return the ops by stream, and for each a number by which streams are told apart in one accumulation.
+    """Return the rows by stream, and a level for each, with which all streams can be accumulated at once.
 
-    It is larger by stream than any count.
+    Levels of two streams differ by more than any count.
     """
     stream = recording.timeline.ops.stream
     by_stream = np.argsort(stream, kind="stable")
