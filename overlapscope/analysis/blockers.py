@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from heapq import heappush, heappushpop
 from typing import Final
 
 import numpy as np
@@ -13,7 +12,7 @@ from overlapscope.analysis.host import Blocking, inside_with, launching_threads
 from overlapscope.analysis.timeline import Timeline
 from overlapscope.base.columns import pick
 from overlapscope.base.grouping import distinct, rows_by
-from overlapscope.base.intervals import I64, Bool, Index, Intervals, contains, covered, expand
+from overlapscope.base.intervals import I64, Bool, Index, Intervals, contains, covered, expand, few_at_once
 from overlapscope.trace.model import Trace
 
 PROMPT_NS = 50_000
@@ -69,24 +68,7 @@ def running_in(start: I64, begin: I64, end: I64) -> tuple[Index, Index]:
         Places of the ops and of the pieces, one for each pair, by op.
     """
     first, last = np.searchsorted(start, begin, side="left"), np.searchsorted(start, end, side="left")
-    changes = np.bincount(first, minlength=len(start) + 1) - np.bincount(last, minlength=len(start) + 1)
-    if np.cumsum(changes).max(initial=0) > MOST_AT_ONCE:
-        last = _until_outlasted(first, last, end)
-    return expand(first, last)
-
-
-def _until_outlasted(first: I64, last: I64, end: I64) -> I64:
-    """Return the end of each op's pieces, before any piece in which `MOST_AT_ONCE` ops run that end later."""
-    until, begins = last.tolist(), first.tolist()
-    # The first pieces, negated, of those ops that begin first among the ops that end later.
-    sooner: list[int] = []
-    for row in np.argsort(-end, kind="stable").tolist():
-        if len(sooner) < MOST_AT_ONCE:
-            heappush(sooner, -begins[row])
-        else:
-            until[row] = min(until[row], -sooner[0])
-            heappushpop(sooner, -begins[row])
-    return np.array(until, np.int64)
+    return expand(first, few_at_once(first, last, end, MOST_AT_ONCE))
 
 
 def host_was_blocked(recording: DeviceRecording, blocking: I64, launch: I64, since: I64, until: I64) -> Bool:

@@ -49,6 +49,8 @@ MOST_CUT_OFF = 0.05
 _LONG_CALL_NS = 100_000
 """Minimum length of another thread's call that can delay a wait through the driver's locks."""
 
+_MOST_AT_ONCE = 32
+"""Maximum number of waits at once to look at. More threads hardly wait for a GPU."""
 _HOST_BYTES_PER_NS = 1
 """Speed at which a blocking copy may first pin the host's memory, page by page."""
 
@@ -150,7 +152,7 @@ def find_missing(trace: Trace, timeline: Timeline, blocking: Blocking) -> Missin
         waits = waits[:0]
     until, allowed = _waiting(trace, waits)
     quiet = _quiet(trace, timeline, waits)
-    wait, start, end = cut(calls.start_ns[waits], until, quiet)
+    wait, start, end = cut(calls.start_ns[waits], until, quiet, most=_MOST_AT_ONCE)
     launches, answered = recorded_launches(trace)
     last = np.searchsorted(calls.start_ns[launches], calls.start_ns[waits], side="left") - 1
     held = _ends_with_queued_op(trace, start, end) | ~pick(answered, last, True)[wait]

@@ -8,6 +8,7 @@ n) in the number of intervals and exact in int64.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from heapq import heappush, heappushpop
 from typing import NamedTuple
 
 import numpy as np
@@ -134,10 +135,35 @@ def expand(first: Index, last: Index) -> tuple[Index, Index]:
     return row, first[row] + offset
 
 
-def cut(starts: I64, ends: I64, windows: Intervals) -> tuple[Index, I64, I64]:
-    """Return the parts of each interval inside the windows: `(row of the interval, start, end)`, in order."""
+def few_at_once(first: Index, last: Index, end: I64, most: int) -> Index:
+    """Return `last` with which at most so many rows of `expand` have the same `j`: of more, those with the last ends.
+
+    Both `last` and `first` must follow from the ends and starts of intervals.
+    """
+    size = int(last.max(initial=0)) + 1
+    begun = np.bincount(np.minimum(first, last), minlength=size)
+    if np.cumsum(begun - np.bincount(last, minlength=size)).max(initial=0) <= most:
+        return last
+    begins, until = first.tolist(), last.tolist()
+    # The first `j`, negated, of those rows that begin first among the rows that end later.
+    sooner: list[int] = []
+    for row in np.argsort(-end, kind="stable").tolist():
+        if len(sooner) < most:
+            heappush(sooner, -begins[row])
+        else:
+            until[row] = min(until[row], -sooner[0])
+            heappushpop(sooner, -begins[row])
+    return np.array(until, np.int64)
+
+
+def cut(starts: I64, ends: I64, windows: Intervals, *, most: int | None = None) -> tuple[Index, I64, I64]:
+    """Return the parts of each interval inside the windows: `(row of the interval, start, end)`, in order.
+
+    Of more than `most` intervals in a window, only those that end last are cut.
+    """
     first = np.searchsorted(windows.ends, starts, side="right")
-    row, which = expand(first, np.searchsorted(windows.starts, ends, side="left"))
+    last = np.searchsorted(windows.starts, ends, side="left")
+    row, which = expand(first, last if most is None else few_at_once(first, last, ends, most))
     begin, stop = np.maximum(starts[row], windows.starts[which]), np.minimum(ends[row], windows.ends[which])
     kept = stop > begin
     return row[kept], begin[kept], stop[kept]

@@ -7,11 +7,11 @@ import random
 import numpy as np
 import pytest
 
-from overlapscope.analysis import analyze_trace, blockers
+from overlapscope.analysis import analyze_trace, blockers, missing_ops
 from overlapscope.analysis.blockers import running_in
-from overlapscope.base.intervals import expand
+from overlapscope.base.intervals import Intervals, cut, expand
 from overlapscope.trace.model import I64, Kind
-from tests.support.helpers import Op, make_trace
+from tests.support.helpers import Host, Op, make_trace
 
 
 @pytest.mark.parametrize("seed", range(20))
@@ -48,3 +48,17 @@ def test_time_in_which_hundreds_of_ops_run_adds_up_and_is_paired_with_few(
     by_cause = device.exposed_comm_by_cause, device.exposed_copy_by_cause, device.exposed_other_by_cause
     exposed_ns = sum(sum(times.values()) for times in by_cause)
     assert exposed_ns == device.span_ns == 129_900
+
+
+def test_waits_of_hundreds_of_threads_at_once_are_paired_with_few_gaps(monkeypatch: pytest.MonkeyPatch) -> None:
+    ops = [Op(Kind.COMPUTE, 100 * n, 100 * n + 50, launch=(100 * n - 20, 100 * n - 10)) for n in range(1, 500)]
+    waits = [Host("cudaStreamSynchronize", 100 * n + 5, 60_000 + n, thread=n) for n in range(2, 400)]
+    found = []
+
+    def counted(starts: I64, ends: I64, windows: Intervals, *, most: int | None = None) -> tuple[I64, I64, I64]:
+        found.append(cut(starts, ends, windows, most=most))
+        return found[-1]
+
+    monkeypatch.setattr(missing_ops, "cut", counted)
+    analyze_trace(make_trace(ops, calls=waits))
+    assert 1000 < max(len(row) for row, _, _ in found) <= 32 * 501
