@@ -34,7 +34,12 @@ from overlapscope.analysis.host_order import HostCalls, find_calls
 from overlapscope.analysis.host_waits import find_polls
 from overlapscope.analysis.lane_items import ItemLanes, LaneItems, find_lanes
 from overlapscope.base.kept import kept
+from overlapscope.base.words import plural
+from overlapscope.errors import UnreadableTrace
 from overlapscope.trace.model import I64, Trace
+
+_MOST_ENDS = 1 << 27
+"""Maximum number of waits, times the streams, because each wait may note what has ended on every stream."""
 
 _Clock = tuple[int, ...]
 """Number of items of each lane that have ended."""
@@ -152,7 +157,11 @@ def stated_order(trace: Trace) -> HappensBefore:
 
 @kept()
 def strictest_order(trace: Trace) -> HappensBefore:
-    """Return the strictest order that a recording allows: `stated_order` and whatever its other waits may be for."""
+    """Return the strictest order that a recording allows: `stated_order` and whatever its other waits may be for.
+
+    Raises:
+        UnreadableTrace: It has too many streams and waits.
+    """
     return _find_order(trace, Reading.STRICTEST)
 
 
@@ -206,6 +215,13 @@ class _HostWalk:
                 self._items_of.setdefault(call, []).append(lane)
         holds = find_holds(trace, reading)
         streams = holds.streams
+        if len(lanes.keys) * (len(streams.then) + len(holds.host.item)) > _MOST_ENDS:
+            raise UnreadableTrace(
+                trace.source,
+                f"has {plural(len(lanes.keys), 'stream')} and "
+                f"{plural(len(streams.then) + len(holds.host.item), 'wait')} for them, too many to find their order; "
+                "record fewer steps.",
+            )
         self._by_event: dict[int, list[_EventHold]] = {}
         columns = streams.then, streams.first, streams.wait, streams.record
         for then, *hold in zip(*(column.tolist() for column in columns), strict=True):

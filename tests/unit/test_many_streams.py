@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import pytest
+from msgspec.structs import replace
 
-from overlapscope.analysis import analyze_trace, comm_order, exposed_comm
+from overlapscope.analysis import analyze_trace, comm_order, exposed_comm, order
 from overlapscope.analysis.blockers import DeviceRecording
 from overlapscope.analysis.comm_order import find_compute
+from overlapscope.contracts.observe import observe
+from overlapscope.errors import UnreadableTrace
 from overlapscope.trace.model import I64, Kind
-from tests.support.helpers import Op, Wait, make_trace
+from tests.support.helpers import Host, Op, Wait, make_trace
 
 
 def test_only_the_busiest_streams_of_compute_are_followed() -> None:
@@ -71,3 +74,12 @@ def test_of_many_streams_that_compute_may_wait_for_only_the_busiest_are_followed
     assert sum(device.exposed_comm_by_cause.values()) == 100 * 88_000
     causes = {cause for cause, ns in device.exposed_comm_by_cause.items() if ns}
     assert causes == {"no-compute"}
+
+
+def test_the_order_of_too_many_streams_and_waits_is_refused_with_a_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
+    ops = [Op(Kind.COMPUTE, 1000 * n, 1000 * n + 500, stream=n, launch=(999 * n - 500, 999 * n)) for n in (1, 2, 4)]
+    trace = make_trace(ops, calls=[Host("cudaDeviceSynchronize", 2500, 2600)])
+    assert observe(trace) is not None
+    monkeypatch.setattr(order, "_MOST_ENDS", 5)
+    with pytest.raises(UnreadableTrace, match="has 3 streams and 2 waits for them, too many to find their order"):
+        observe(replace(trace))
