@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from itertools import chain
-from typing import Literal
+from typing import Final, Literal
 
 import msgspec
 
@@ -19,8 +19,11 @@ from overlapscope.analysis.jobs import mixture
 from overlapscope.analysis.plain_step import from_user
 from overlapscope.analysis.results import Device, HostUse, Plain, TraceResult, host_parts
 from overlapscope.analysis.sampled_step import sampled_step
+from overlapscope.analysis.trust import verdict
+from overlapscope.analysis.trust_results import Trust
 from overlapscope.base.saved import Tool, decode, encode
 from overlapscope.base.shown import Shown
+from overlapscope.catalog.causes import CAUSES, Subject
 from overlapscope.errors import UsageError
 from overlapscope.prediction.plain_program import PlainProgram, find_program, summary
 from overlapscope.report.findings import find_all
@@ -154,13 +157,38 @@ def from_json(data: bytes) -> Report:
     report = decode(data, Report)
     if not report.traces:
         raise msgspec.ValidationError("Expected a trace - at `$.traces`")
-    for host in (trace.host for trace in report.traces if trace.host is not None):
-        _check_host(host)
+    for trace in report.traces:
+        _check_trust(trace.trust)
+        if trace.host is not None:
+            _check_host(trace.host)
+    _check_causes(report.traces)
     for device in report.devices:
         _check_steps(device)
         if device.plain is not None and device.plain.program is not None:
             _check_steps(device.plain.program)
     return report
+
+
+def _check_trust(trust: Trust) -> None:
+    """Check trust as read from JSON. Raises msgspec.ValidationError if its verdict is not that of its checks."""
+    if trust.verdict != (verdict(trust.checks).verdict if trust.checks else "trusted"):
+        raise msgspec.ValidationError("Expected the verdict of the checks - at `trust`")
+
+
+def _check_causes(part: object) -> None:
+    """Check the causes in a part of a report as read from JSON. Raises msgspec.ValidationError for one that is none."""
+    if isinstance(part, tuple):
+        for each in part:
+            _check_causes(each)
+    elif isinstance(part, msgspec.Struct):
+        for name, value in msgspec.structs.asdict(part).items():
+            if name in _BY_CAUSE and not {*value} <= CAUSES[_BY_CAUSE[name]].keys():
+                raise msgspec.ValidationError(f"Expected causes - at `{name}`")
+            _check_causes(value)
+
+
+_BY_CAUSE: Final[dict[str, Subject]] = {f"{subject.replace('-', '_')}_by_cause": subject for subject in CAUSES}
+"""Fields with the times of causes."""
 
 
 def _check_host(host: HostUse) -> None:
@@ -194,7 +222,10 @@ def _check_steps(device: Device) -> None:
         raise msgspec.ValidationError("Expected a number for each step - at `by_step`")
     whole = [number for number, step in enumerate(device.steps) if not step.partial]
     if whole and len(whole) != whole[-1] - whole[0] + 1:
-        raise msgspec.ValidationError("Expected whole steps that follow each other - at `steps`")
+        # The last step may be whole after steps that the end of the recording cut off.
+        whole = whole[:-1] if whole[-1] == len(device.steps) - 1 else whole
+        if len(whole) != whole[-1] - whole[0] + 1:
+            raise msgspec.ValidationError("Expected whole steps that follow each other - at `steps`")
     if device.per_step is not None:
         first, count = device.per_step.first, device.per_step.steps
         # Large reports are kept without the figures of each step.

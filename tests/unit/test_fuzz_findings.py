@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import tracemalloc
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -159,3 +160,39 @@ def test_a_report_whose_groups_have_no_kernels_is_a_baseline_without_kernels(tmp
     path = tmp_path / "report.json"
     path.write_text(json.dumps(report))
     assert read_baseline(path).kernels == {}
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        (lambda trace: trace["devices"][0]["idle_by_cause"].update({"gcmpause": 1}), "at `idle_by_cause`"),
+        (
+            lambda trace: trace["devices"][0]["steps"][1]["exposed_copy_by_cause"].update({"x": 1}),
+            "exposed_copy_by_cause",
+        ),
+        (lambda trace: trace["devices"][0]["per_step"]["idle_by_cause"].update({"": 1}), "at `idle_by_cause`"),
+        (lambda trace: trace["trust"].update(verdict="degraded"), "at `trust`"),
+        (lambda trace: trace["trust"]["checks"][0].update(status="fail"), "at `trust`"),
+        (lambda trace: trace["trust"].update(checks=[], verdict="degraded"), "at `trust`"),
+    ],
+)
+def test_a_report_with_unknown_causes_or_another_verdict_than_its_checks_is_none_of_ours(
+    change: Callable[[dict[str, Any]], None], said: str
+) -> None:
+    changed = json.loads(to_json(analyze(load(Path("traces/known_causes/event_wait.json.gz")))))
+    change(changed["traces"][0])
+    with pytest.raises(msgspec.ValidationError, match=said):
+        from_json(json.dumps(changed).encode())
+
+
+def test_a_report_reads_back_though_the_end_cut_off_the_steps_before_the_last(tmp_path: Path) -> None:
+    # Steps that overlap on the host, and a last launch without its op.
+    events = [call(112.0, 0.01, 999)]
+    for number in range(5):
+        events.append(host("user_annotation", f"ProfilerStep#{number}", 5.0 * number, 100.0))
+        for launch in range(1, 41):
+            events.append(call(5.0 * number + launch / 10, 0.01, 40 * number + launch))
+            events.append(kernel(1000.0 + 100 * number + launch, 0.5, correlation=40 * number + launch))
+    report = analyze(load(write(tmp_path / "trace.json", events)))
+    assert [step.partial for step in report.devices[0].steps] == [False, False, False, True, False]
+    assert from_json(to_json(report)) == report
