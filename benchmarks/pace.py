@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import re
 import statistics
 import subprocess
@@ -43,7 +44,8 @@ def record(out: Path, names: list[str]) -> None:
     runs: list[dict[str, Any]] = []
     for _ in range(RUNS):
         runs += [run(name) for name in names]
-        measured = {"machine": f"{gpu}, torch {torch.__version__}", "runs": runs}
+        load = f"{os.cpu_count()} CPUs under a load of {os.getloadavg()[0]:.1f}"
+        measured = {"machine": f"{gpu}, torch {torch.__version__}, {load}", "runs": runs}
         (out / "pace.json").write_text(json.dumps(measured, indent=1))
 
 
