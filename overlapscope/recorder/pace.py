@@ -69,11 +69,11 @@ class Pace:
         self._all = _StepLengths()
         """Lengths of steps since the first recording, without those of the present block."""
         self._at_recording = _StepLengths()
-        """The same when the latest recording began."""
+        """The same when the first recording at the present pace began."""
         self._first: dict[int, _StepLengths] = {}
-        """The same before the first block of each bucket."""
+        """The same after the first block of each bucket, some of whose steps may have had the pace before."""
         self._last: dict[int, tuple[int, _StepLengths]] = {}
-        """The same after the last block of each bucket, with the number of that block."""
+        """The same before the last block of each bucket, and the number of that block."""
 
     def begin(self, *, clocked: bool) -> None:
         """Begin a step, which is left out if it is recorded or follows a pause."""
@@ -104,8 +104,8 @@ class Pace:
             self._pace_ns, self._awaits_block = self._median_ns, False
         bucket, before = _bucket(self._median_ns), self._all
         self._all, self._blocks = before.plus(block), self._blocks + 1
-        self._first.setdefault(bucket, before)
-        self._last[bucket] = self._blocks, self._all
+        self._first.setdefault(bucket, self._all)
+        self._last[bucket] = self._blocks, before
 
     def record(self, before_ns: Sequence[int]) -> None:
         """Note that a recording opens, right after steps of these lengths."""
@@ -115,25 +115,35 @@ class Pace:
             self._all, self._first, self._last = _StepLengths(), {}, {}
         else:
             self._all = self._all.plus(self._block)
-        self._block, self._block_span_ns, self._at_recording = [], 0, self._all
-        self.recorded_ns = self._pace_ns = median_ns(before_ns)
+        self._block, self._block_span_ns = [], 0
+        earlier_ns, self.recorded_ns = self.recorded_ns, median_ns(before_ns)
+        if not is_same(earlier_ns, self.recorded_ns):
+            self._at_recording = self._all
+        self._pace_ns = self.recorded_ns
         self._awaits_block = True
 
     @property
     def since_recording(self) -> tuple[tuple[int, int], ...]:
         """Steps since the first recording: numbers and times of those of about the same length.
 
-        They are those from the first block at the pace of the latest recording to the last one. A single block after it
-        may be of a validation, and counts, too.
+        They are those from the first block at the pace of the latest recording to the last one, without these two if
+        other paces are beside them. A single block at the end may be of a validation, and counts, too.
         """
         near = _near(self._pace_ns)
         begin = min([self._at_recording, *(self._first[each] for each in near if each in self._first)], key=len)
         number, end = max(
-            (self._last[each] for each in near if each in self._last), default=(0, _StepLengths()), key=lambda last: last[0]
+            (self._last[each] for each in near if each in self._last),
+            default=(0, _StepLengths()),
+            key=lambda last: last[0],
         )
         if self._blocks - number <= 1 or len(end) <= len(begin):
             end = self._all.plus(self._block)
         return end.minus(begin)
+
+    @property
+    def is_that_recorded(self) -> bool:
+        """True if the latest block has the pace of the recording."""
+        return is_same(self._median_ns, self._pace_ns)
 
     def elsewhere(self) -> int | None:
         """Return the length of the latest steps if the program has spent more time at it than at the recorded pace."""

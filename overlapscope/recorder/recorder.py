@@ -448,7 +448,7 @@ class WindowRecorder(RecorderState):
                 f"Steps took {duration(self._pace.recorded_ns)} when they were first recorded, but the program spends "
                 f"more of its time in steps of {duration(now_ns)}."
             )
-        if self._pace.steps < self._next_look:
+        if self._pace.steps < self._next_look or not self._pace.is_that_recorded:
             return None
         self._next_look = math.ceil(_NEXT_LOOK * self._pace.steps)
         recorded_ns, groups = self.step_times.recorded_ns, self._pace.since_recording

@@ -68,6 +68,17 @@ def test_steps_are_recorded_again_until_a_long_one_is_among_them(path: Path, now
     assert clocked.span_ns / clocked.steps == pytest.approx(5.9 * NS_PER_MS, rel=0.03)
 
 
+def test_steps_of_another_pace_are_not_long_steps(path: Path, now: FakeClock) -> None:
+    recorder = recorder_of(path)
+    run(recorder, now, cycle([100]), 70)
+    run(recorder, now, cycle([20]), 400)
+    recorder.finish()
+    [again] = [note for note in recorder.notes if "are recorded instead" in note]
+    assert "spends more of its time in steps of 20.0 ms" in again
+    clocked = ov.load(path).plain_steps.clocked
+    assert clocked.span_ns == clocked.steps * 20 * NS_PER_MS and clocked.steps > 300
+
+
 def test_steps_are_not_recorded_again_if_long_ones_are_rare(path: Path, now: FakeClock) -> None:
     recorder = recorder_of(path)
     run(recorder, now, cycle([1] * 99 + [500]), 900)

@@ -35,7 +35,8 @@ def test_steps_are_recorded_again_at_the_pace_at_which_the_program_spends_most_o
     run = execute([*RUN, "train.py"], tmp_path)
     assert run.returncode == 0, run.stderr
     recorded = steps(tmp_path / "train.trace.json.gz")
-    assert len(recorded) == 7 and recorded[0] > 120
+    # Where steps differ by chance, more than seven are recorded.
+    assert len(recorded) >= 7 and recorded[0] > 120
     assert run.stderr.count("wrote train.trace.json.gz") == 1
     assert re.search(r"spends more of its time in steps of \d\d\.\d ms\. Steps after step \d{3} are rec", run.stderr)
     assert re.search(r"\d{3} steps in [\d.]+ s, mean \d\d\.\d ms, median \d\d\.\d ms, most \d", run.stderr)

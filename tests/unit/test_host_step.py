@@ -233,8 +233,12 @@ def test_the_level_follows_from_the_parts(trace: Trace) -> None:
     parts, step_ns = section.host_parts, section.host_step_ns
     lost = sum(ns for name, ns in parts.items() if name not in ("ops", "python", "unrecorded")) / max(1, step_ns)
     level = judge(section).level
-    if lost >= 0.05:
-        assert level == ("poor" if lost >= 0.15 else "fair")
+    if lost >= 0.15:
+        assert level == "poor"
+    elif parts.get("unrecorded", 0) >= 0.05 * step_ns:
+        assert level == "unknown"
+    elif lost >= 0.05:
+        assert level == "fair"
     elif section.trace.sampled is None:
         assert level == "unknown"
     else:
