@@ -78,13 +78,13 @@ def undisturbed(clocked: Clocked, each: int) -> Iterator[int]:
 
 
 def recorded(clocked: Clocked, each: int) -> list[int]:
-    """Return the lengths of steps that were recorded, without the first ones of the program and of a recording."""
+    """Return the lengths of the steps in the last recording, without its first one and those of the program."""
     steps = list(pairwise(clocked.ends_ns[::each]))[FIRST:]
     inside = (
         [end_ns - begin_ns for begin_ns, end_ns in steps if part.begin_ns <= begin_ns and end_ns <= part.end_ns]
         for part in clocked.disturbances
     )
-    return [ns for lengths in inside for ns in lengths[1:]]
+    return next((lengths[1:] for lengths in reversed([*inside]) if len(lengths) > 1), [])
 
 
 def usual(lengths_ns: Sequence[int]) -> list[int]:
