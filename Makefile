@@ -17,7 +17,7 @@ PYTEST_FLAGS ?=
 FUZZ_SECONDS ?= 3600
 
 .DEFAULT_GOAL := help
-.PHONY: help demo quick unit test check environment lint types docs fuzz bench waits dist clean python browser
+.PHONY: help demo quick unit test check outputs environment lint types docs fuzz bench waits dist clean python browser
 
 # Outcomes are noted for `make quick`. A test that hangs fails with the stacks of its threads.
 PYTEST := $(VENV)/bin/python -m pytest -n auto --timeout 300 -p tests.support.outcomes $(PYTEST_FLAGS)
@@ -43,6 +43,9 @@ test: $(VENV)/.library browser  ## before each push: run every test, with the CP
 check: $(VENV)/.library  ## what CI runs besides: recompute docs/evaluation, build and install the wheel, judge mutated traces
 	$(PYTEST) --hypothesis-profile thorough tests/evaluation tests/package
 	$(MAKE) fuzz FUZZ_SECONDS=150 FUZZ_START=1
+
+outputs: $(VENV)/.library  ## list the commands whose output on the bundled recordings has changed; AGAINST=CHECKOUT shows how
+	$(VENV)/bin/python -m tests.outputs $(if $(AGAINST),--against $(AGAINST))
 
 environment: $(VENV)/.library browser
 
