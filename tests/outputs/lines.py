@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from overlapscope.budgets.formats import FORMATS as CHECK_FORMATS
-from overlapscope.commands import COMMANDS
+from overlapscope.commands import commands
 from overlapscope.commands._options import FORMATS
 from overlapscope.commands.schema import WRITERS
 from overlapscope.dashboard.pages import PAGES
@@ -38,7 +38,7 @@ def groups(folder: Path) -> Iterator[list[str]]:
     yield list(_tools())
     yield [
         *(f"hta {name} traces/ddp --format json" for name in ANALYSES),
-        *_formats("hta idle traces/ddp", ("text", "csv", "markdown")),
+        *_formats("hta temporal traces/ddp", ("text", "csv", "markdown")),
     ]
     for job in sorted({str(Path(recording).parent) for recording in of_jobs if "rank1." in recording}):
         yield list(_of_job(job))
@@ -146,7 +146,7 @@ def _tools() -> Iterator[str]:
 
 def _words() -> Iterator[str]:
     yield from ("", "--help", "--help-all", "--version", "no-such-command", "explain", "query --schema", "skill")
-    for command in COMMANDS:
+    for command in commands():
         yield f"{command} --help-all"
         yield f"{command} --help"
     yield from (f"schema {kind}" for kind in WRITERS)

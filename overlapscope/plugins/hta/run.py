@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING, Any, Literal
 import msgspec
 
 from overlapscope.base.words import in_spreadsheet
-from overlapscope.errors import HtaFailed, OverlapscopeError
-from overlapscope.hta.build import quiet, require, trace_analysis
-from overlapscope.hta.catalog import ANALYSES, HtaOptions, check_name
+from overlapscope.errors import OverlapscopeError
 from overlapscope.inputs import Source, read_traces
+from overlapscope.plugins.hta.build import quiet, require, trace_analysis
+from overlapscope.plugins.hta.catalog import ANALYSES, HtaOptions, check_name
 from overlapscope.trace.model import Trace
 
 if TYPE_CHECKING:
@@ -23,6 +23,10 @@ if TYPE_CHECKING:
 SCHEMA_VERSION = 1
 
 Value = int | float | str | bool | None
+
+
+class HtaFailed(OverlapscopeError):
+    """HolisticTraceAnalysis failed; the text has its message."""
 
 
 class HtaTable(msgspec.Struct, frozen=True, kw_only=True):

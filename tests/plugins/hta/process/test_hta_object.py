@@ -25,12 +25,13 @@ from hypothesis import strategies as st
 
 import overlapscope as ov
 from overlapscope.errors import UsageError
+from overlapscope.export import chrome_trace
 from overlapscope.export.chrome_trace import HOST_PID
-from overlapscope.hta.build import quiet
-from overlapscope.hta.catalog import ANALYSES, HtaOptions
-from overlapscope.hta.frame import StepRows, iterations, linked
-from overlapscope.hta.run import run
-from tests.support.hta_recordings import TRACES, document, rewritten
+from overlapscope.plugins.hta.build import quiet
+from overlapscope.plugins.hta.catalog import ANALYSES, HtaOptions
+from overlapscope.plugins.hta.frame import StepRows, iterations, linked
+from overlapscope.plugins.hta.run import run
+from tests.plugins.hta.recordings import TRACES, document, rewritten
 
 DDP = ("ddp/rank0", "ddp/rank1")
 JOBS = (
@@ -332,3 +333,15 @@ def test_the_logs_of_others_are_left_alone(caplog: pytest.LogCaptureFixture) -> 
         exec(code, {"logging": logging})
     assert [record.message for record in caplog.records] == ["heard"]
     assert (list(logging.getLogger().handlers), logging.getLogger("hta").disabled) == before
+
+
+def test_hta_takes_a_chrome_trace_of_ours_for_the_recording(tmp_path: Path) -> None:
+    source = TRACES / "known_causes" / "launch_bound_graph.json.gz"
+    path = tmp_path / "again.json.gz"
+    path.write_bytes(b"".join(chrome_trace.blocks(ov.load(source), packed=True)))
+    with quiet():
+        first, second = (
+            TraceAnalysis(trace_files={0: str(item)}, trace_dir="/").get_temporal_breakdown(visualize=False)
+            for item in (source, path)
+        )
+    assert first.equals(second)

@@ -11,7 +11,7 @@ pytest.importorskip("hta", reason="compares with HolisticTraceAnalysis")
 
 from benchmarks.hta import page
 
-WRITTEN = Path(__file__).parents[2] / "docs" / "evaluation" / "hta.md"
+WRITTEN = Path(__file__).parents[4] / "docs" / "evaluation" / "hta.md"
 
 
 def test_the_page_is_what_is_measured() -> None:

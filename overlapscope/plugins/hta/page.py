@@ -16,10 +16,10 @@ from overlapscope.dashboard.callbacks import Callbacks
 from overlapscope.dashboard.context import PageContext
 from overlapscope.dashboard.ranks_shown import job_of
 from overlapscope.errors import MissingPackage, OverlapscopeError
-from overlapscope.hta.build import require
-from overlapscope.hta.catalog import ANALYSES, HtaOptions
-from overlapscope.hta.document import heading, lacking, table
-from overlapscope.hta.run import HtaResult, run, to_csv
+from overlapscope.plugins.hta.build import require
+from overlapscope.plugins.hta.catalog import ANALYSES, HtaOptions
+from overlapscope.plugins.hta.document import heading, lacking, table
+from overlapscope.plugins.hta.run import HtaResult, run, to_csv
 
 MOST_RANKS = 16
 """Maximum number of ranks, whose traces are in memory at once."""

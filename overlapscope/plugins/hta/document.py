@@ -9,8 +9,8 @@ from msgspec.structs import replace
 from overlapscope.base.words import NOTHING, clean, plural
 from overlapscope.documents.model import Block, Document, Heading, Text
 from overlapscope.documents.table import Cell, Column, Row, Table, prose, rows, words
-from overlapscope.hta.catalog import ANALYSES
-from overlapscope.hta.run import HtaResult, HtaTable, Value
+from overlapscope.plugins.hta.catalog import ANALYSES
+from overlapscope.plugins.hta.run import HtaResult, HtaTable, Value
 
 MOST_ROWS = 40
 """Maximum rows of a table to show; CSV and JSON have all."""

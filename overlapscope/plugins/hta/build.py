@@ -51,7 +51,7 @@ def trace_analysis(
         from hta.configs.env_options import disable_ns_rounding
         from hta.trace_analysis import TraceAnalysis
 
-        from overlapscope.hta.frame import frame
+        from overlapscope.plugins.hta.frame import frame
 
         exact = disable_ns_rounding() if nanoseconds is None else nanoseconds
         hta_trace_set = hta_trace.Trace(trace_files={})

@@ -57,15 +57,15 @@ class HtaCommand:
         if args.list or args.name is None:
             if args.format != "text" or args.output is not None:
                 raise UsageError("the list of analyses is text on stdout; leave out --format and --output.")
-            from overlapscope.hta.document import listing
+            from overlapscope.plugins.hta.document import listing
             from overlapscope.render import terminal
 
             write(terminal.to_stream(listing(), sys.stdout), None)
             return DONE
-        from overlapscope.hta.build import require
-        from overlapscope.hta.catalog import HtaOptions, check_name
-        from overlapscope.hta.document import document
-        from overlapscope.hta.run import run, to_csv, to_json
+        from overlapscope.plugins.hta.build import require
+        from overlapscope.plugins.hta.catalog import HtaOptions, check_name
+        from overlapscope.plugins.hta.document import document
+        from overlapscope.plugins.hta.run import run, to_csv, to_json
         from overlapscope.reading import expand, load
         from overlapscope.render import terminal
 

@@ -17,7 +17,7 @@ import pytest
 from overlapscope.analysis import analyze_trace
 from overlapscope.analysis.results import Device
 from overlapscope.reading import load
-from tests.support.hta_recordings import rewritten
+from tests.plugins.hta.recordings import rewritten
 
 pytest.importorskip("hta", reason="compares with HolisticTraceAnalysis")
 from hta.trace_analysis import TraceAnalysis as HtaAnalysis

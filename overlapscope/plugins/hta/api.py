@@ -8,6 +8,6 @@ HTA itself is imported when it is used, not here.
 
 from __future__ import annotations
 
-from overlapscope.hta.build import trace_analysis
+from overlapscope.plugins.hta.build import trace_analysis
 
 __all__ = ["trace_analysis"]

@@ -16,15 +16,15 @@ import pytest
 
 pytest.importorskip("hta", reason="runs HolisticTraceAnalysis")
 
+from overlapscope.base.extras import how_to_install
 from overlapscope.commands import main
-from overlapscope.errors import HtaFailed
-from overlapscope.hta.catalog import ANALYSES, HtaOptions
-from overlapscope.hta.document import MOST_ROWS, document, listing
-from overlapscope.hta.run import HtaResult, HtaTable, run, to_csv
+from overlapscope.plugins.hta.catalog import ANALYSES, HtaOptions
+from overlapscope.plugins.hta.document import MOST_ROWS, document, listing
+from overlapscope.plugins.hta.run import HtaFailed, HtaResult, HtaTable, run, to_csv
 from overlapscope.render import markdown, terminal
-from tests.support.hta_recordings import TRACES, rewritten
+from tests.plugins.hta.recordings import TRACES, rewritten
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[4]
 PIPELINE = str(TRACES / "pipeline_3stream.json.gz")
 
 
@@ -53,7 +53,7 @@ def test_every_analysis_of_hta_is_there() -> None:
 def test_a_table_is_printed(capsys: pytest.CaptureFixture[str]) -> None:
     printed = output(capsys, "temporal", str(TRACES / "ddp"))
     assert printed.startswith("HTA temporal (") and "ranks 0, 1" in printed
-    # The last digit of HTA's idle time depends on the processor (tests/evaluation/test_hta_docs.py).
+    # The last digit of HTA's idle time depends on the processor (tests/plugins/hta/evaluation/test_hta_docs.py).
     assert re.search(r"22,73[12]\b", printed) and re.search(r"17,52[78]\b", printed)
     assert all(len(line) <= 80 for line in printed.splitlines())
 
@@ -86,6 +86,15 @@ def test_a_file_is_written(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -
     assert path.read_text().startswith("rank,stream,")
     assert main(["hta", "queue", PIPELINE, "--format", "csv", "-o", str(path)]) == 2
     assert "already exists" in capsys.readouterr().err
+    recording = tmp_path / "in.json.gz"
+    recording.write_bytes(Path(PIPELINE).read_bytes())
+    assert main(["hta", "queue", str(recording), "--force", "-o", str(recording)]) == 2
+    assert "is also an input" in capsys.readouterr().err
+    assert recording.read_bytes() == Path(PIPELINE).read_bytes()
+
+
+def test_the_size_of_hta_is_stated_before_it_is_installed() -> None:
+    assert "JupyterLab" in how_to_install("hta")
 
 
 @pytest.mark.parametrize(
