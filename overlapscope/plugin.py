@@ -55,6 +55,31 @@ class Page(NamedTuple):
     """Module with `layout` and `callbacks`, as those of `dashboard.pages`."""
 
 
+class Recorder(NamedTuple):
+    """A program that records, with the id that its traces state (`Trace.recorder`)."""
+
+    id: str
+    name: str
+    gpu_activity: str
+    """Option that records GPU activity, as in `recorded without ...`."""
+    launches: str
+    """How to record launches, in a sentence."""
+    sync_events: str
+    """How to record waits between streams, in a sentence."""
+
+
+class Source(NamedTuple):
+    """A kind of recording."""
+
+    recorder: Recorder
+    suffixes: tuple[str, ...]
+    """Lower-case endings of the files to find in a directory. A file named by the user may have any name."""
+    sign: bytes
+    """Regular expression that matches the beginning of such a file, up to 64 KiB of its unpacked content."""
+    read: Place
+    """Function of a path and a `reading.source.ReadRequest` that returns the Trace."""
+
+
 class Plugin(NamedTuple):
     """The manifest of a plugin."""
 
@@ -65,6 +90,7 @@ class Plugin(NamedTuple):
     """Function without arguments that raises MissingPackage if the installed extra doesn't work."""
     commands: tuple[Command, ...] = ()
     pages: tuple[Page, ...] = ()
+    sources: tuple[Source, ...] = ()
     kinds: Mapping[str, str] = {}
     """Kinds of the JSON files that it writes, each with a description such as `a report of ranks`."""
     api: Mapping[str, Place] = {}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import random
+import re
 import time
 from pathlib import Path
 from typing import Any
@@ -15,9 +16,9 @@ from overlapscope.analysis import analyze_trace
 from overlapscope.commands import main
 from overlapscope.errors import UnreadableTrace
 from overlapscope.export import annotated
+from overlapscope.plugins.ascend import PLUGIN
 from overlapscope.ranks.join import Joined
 from overlapscope.ranks.reduced import reduce
-from overlapscope.reading import ascend
 from overlapscope.reading.files import HEAD_BYTES
 from overlapscope.trace.model import Kind, Memory, Trace
 from tests.support.trace_views import BASE_US, MAIN, QUEUE, TraceView
@@ -375,7 +376,7 @@ def test_a_file_that_begins_with_many_names_is_recognised(
 def test_events_of_kineto_in_a_bare_array_are_not_taken_for_it() -> None:
     process = {"name": "process_name", "ph": "M", "ts": 1.5, "pid": 1, "tid": 0, "args": {"name": "Python"}}
     op = {"name": "CANN", "cat": "user_annotation", "ph": "X", "ts": 1.5, "dur": 2, "pid": 1, "tid": 1, "args": {}}
-    assert not ascend.SOURCE.recognises(json.dumps([process, op]).encode())
+    assert not re.match(PLUGIN.sources[0].sign, json.dumps([process, op]).encode())
 
 
 def test_time_to_read_a_type_of_task_is_proportional_to_its_length(tmp_path: Path) -> None:

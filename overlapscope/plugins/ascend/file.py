@@ -10,23 +10,13 @@ from overlapscope.base.marks import METADATA, RECORDER
 from overlapscope.errors import UnreadableTrace
 from overlapscope.reading.file_names import rank_in_name
 from overlapscope.reading.files import SourceFile, read_whole
-from overlapscope.reading.source import ReadRequest, Source
+from overlapscope.reading.source import ReadRequest
 from overlapscope.trace.model import Trace
 
 if TYPE_CHECKING:
-    from overlapscope.reading._ascend_rows import AscendEvent
+    from overlapscope.plugins.ascend.rows import AscendEvent
     from overlapscope.reading._losses import Losses
 
-_TIME_AS_TEXT: Final = re.compile(rb'"ts"\s*:\s*"\d{9,}(?:\.\d+)?"')
-"""torch_npu writes times as texts, and no other profiler does."""
-_PROCESS: Final = re.compile(
-    rb'"process_name"\s*,\s*"pid"\s*:\s*\d+\s*,\s*"tid"\s*:\s*\d+\s*,\s*"args"\s*:\s*\{\s*"name"\s*:\s*"Python"'
-    rb'|"args"\s*:\s*\{\s*"name"\s*:\s*"(?:Ascend Hardware|CANN)"'
-)
-"""Name of a process. A program with many threads has nothing but names at the beginning of its file.
-
-Kineto calls no process `CANN`, and writes a time before the process of such a row.
-"""
 _LARGEST_BYTES: Final = 2 << 30
 """Maximum size of a file. Unlike Kineto's files, such a file is held in memory as a whole."""
 _MOST_EVENTS: Final = 16 << 20
@@ -35,14 +25,10 @@ _PROFILER_INFO: Final = re.compile(r"profiler_info_(\d{1,7})\.json")
 """File that torch_npu writes in the directory above, with the rank in its name."""
 
 
-def _recognises(head: bytes) -> bool:
-    signs = (_TIME_AS_TEXT, _PROCESS)
-    return head.lstrip().startswith(b"[") and any(sign.search(head) is not None for sign in signs)
-
-
-def _read(path: Path, request: ReadRequest) -> Trace:
+def read(path: Path, request: ReadRequest) -> Trace:
+    """Return the Trace in a file. Raises UnreadableTrace."""
+    from overlapscope.plugins.ascend.rows import rows_of
     from overlapscope.reading import kineto
-    from overlapscope.reading._ascend_rows import rows_of
     from overlapscope.reading._columns import EventColumns
     from overlapscope.reading._named_rows import batch_of_named
     from overlapscope.reading._progress import ReadingBar
@@ -93,7 +79,7 @@ def _repaired(text: bytes) -> tuple[list[AscendEvent], Losses]:
     """Return the events of text that is not quite JSON."""
     import msgspec
 
-    from overlapscope.reading._ascend_rows import AscendEvent
+    from overlapscope.plugins.ascend.rows import AscendEvent
     from overlapscope.reading._losses import Losses
     from overlapscope.reading._repair import recover_as
 
@@ -114,7 +100,7 @@ def _events(text: bytes) -> tuple[list[AscendEvent], Losses]:
     """Return the events of a JSON array, and as lost those with a value of an unexpected type."""
     import msgspec
 
-    from overlapscope.reading._ascend_rows import AscendEvent
+    from overlapscope.plugins.ascend.rows import AscendEvent
     from overlapscope.reading._losses import Losses
 
     losses = Losses()
@@ -136,7 +122,7 @@ def _metadata(path: Path, devices: list[int]) -> dict[str, Any]:
     return {
         "deviceProperties": [{"id": device, "name": "Ascend NPU"} for device in devices],
         "distributedInfo": {"rank": _rank(path)},
-        METADATA: {RECORDER: SOURCE.recorder},
+        METADATA: {RECORDER: "torch_npu"},
     }
 
 
@@ -148,6 +134,3 @@ def _rank(path: Path) -> int | None:
     beside = [_PROFILER_INFO.fullmatch(file.name) for file in path.parent.parent.glob("profiler_info_*.json")]
     ranks = [int(match[1]) for match in beside if match is not None]
     return ranks[0] if len(ranks) == 1 else None
-
-
-SOURCE: Final = Source("torch_npu", (".json", ".json.gz", ".json.zst"), _recognises, _read)
