@@ -78,6 +78,11 @@ class Source(NamedTuple):
     """Regular expression that matches the beginning of such a file, up to 64 KiB of its unpacked content."""
     read: Place
     """Function of a path and a `reading.source.ReadRequest` that returns the Trace."""
+    runs: str = ""
+    """Pattern of the folders below a directory that have a recording each, by time. The last is read."""
+    copies: tuple[str, ...] = ()
+    """Names of other files in such a folder with the same recording in less detail; `*` stands for its name without
+    suffix."""
 
 
 class Plugin(NamedTuple):

@@ -17,13 +17,6 @@ _OF_CORE: Final = {
             sync_events="Record with enable_cuda_sync_events=True.",
         ),
         Recorder(
-            "jax",
-            "jax.profiler",
-            gpu_activity="device tracing",
-            launches="Record with `host_tracer_level` of at least 1 in jax.profiler.ProfileOptions.",
-            sync_events="XLA's profiler cannot record synchronization events.",
-        ),
-        Recorder(
             "nsys",
             "Nsight Systems",
             gpu_activity="`nsys profile --trace=cuda`",

@@ -10,7 +10,7 @@ from typing import Any, Final
 import msgspec
 from msgspec import Struct
 
-from overlapscope.reading._jax_lines import MOST_EVENTS, NO_STATS, Stats, XlaEvent, XlaLine, XlaRecording
+from overlapscope.plugins.jax.lines import MOST_EVENTS, NO_STATS, Stats, XlaEvent, XlaLine, XlaRecording
 from overlapscope.reading._times import UNREADABLE
 
 _LARGEST_US: Final = 4e15

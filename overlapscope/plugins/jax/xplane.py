@@ -12,7 +12,7 @@ from typing import Any, Final
 
 import msgspec
 
-from overlapscope.reading._jax_lines import MOST_EVENTS, NO_STATS, Stats, XlaEvent, XlaLine, XlaRecording
+from overlapscope.plugins.jax.lines import MOST_EVENTS, NO_STATS, Stats, XlaEvent, XlaLine, XlaRecording
 
 _PS_PER_NS: Final = 1_000
 _MOST_BITS: Final = 64

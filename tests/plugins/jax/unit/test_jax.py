@@ -19,8 +19,10 @@ import pytest
 import overlapscope as ov
 from overlapscope.commands import main
 from overlapscope.errors import UnreadableTrace
+from overlapscope.plugins.jax import json as xla_json
+from overlapscope.plugins.jax import xplane
 from overlapscope.prediction.predict import predict
-from overlapscope.reading import _jax_json, _xplane, look
+from overlapscope.reading import look
 from overlapscope.report.model import to_json
 from overlapscope.trace.model import Kind, Memory, Trace
 from tests.support.helpers import TRACES, US
@@ -28,7 +30,7 @@ from tests.support.recordings import report_of, trace_of
 from tests.support.xspace import Plane, xspace
 
 LATE, PREFETCHED = (TRACES / "jax" / f"{name}.xplane.pb" for name in ("late", "prefetched"))
-JSON = Path(__file__).parents[1] / "jax"
+JSON = Path(__file__).parents[3] / "jax"
 BOTH = pytest.mark.parametrize("recording", [LATE, PREFETCHED], ids=lambda path: path.name)
 
 Event = dict[str, Any]
@@ -369,7 +371,7 @@ def test_a_file_of_more_events_than_there_can_be_is_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, recording: Path
 ) -> None:
     """An event may be of two bytes, which memory could not hold."""
-    for module in (_xplane, _jax_json):
+    for module in (xplane, xla_json):
         monkeypatch.setattr(module, "MOST_EVENTS", 1000)
     with pytest.raises(UnreadableTrace, match="more events than any profiler records"):
         read(tmp_path, recording.read_bytes())
@@ -416,4 +418,4 @@ def _small(recording: Path) -> bytes:
 def test_a_file_of_many_empty_planes_is_read_in_time_by_its_size() -> None:
     # If all lines were counted again for each plane, this would take a minute.
     planes = [Plane("", {(0, ""): []})] * 60_000
-    assert len(_xplane.read_xspace(xspace(*planes)).lines) == len(planes)
+    assert len(xplane.read_xspace(xspace(*planes)).lines) == len(planes)

@@ -7,29 +7,22 @@ million events and fewer details.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from msgspec.structs import replace
 
 from overlapscope.base.marks import FRAMEWORK, METADATA, RECORDER
-from overlapscope.base.words import plural
 from overlapscope.errors import UnreadableTrace
+from overlapscope.plugins.jax import XSPACE
 from overlapscope.reading.files import SourceFile, read_whole
-from overlapscope.reading.source import ReadRequest, Source
+from overlapscope.reading.source import ReadRequest
 from overlapscope.trace.model import Trace
 
 if TYPE_CHECKING:
-    from overlapscope.reading._jax_lines import XlaRecording
+    from overlapscope.plugins.jax.lines import XlaRecording
     from overlapscope.reading._losses import Losses
 
-_XSPACE: Final = re.compile(
-    rb"\n[\x80-\xff]{0,9}[\0-\x7f](?:\x08[\x80-\xff]{0,9}[\0-\x7f])?\x12[\x01-\x7f](?:/host:|/device:|Task Environment)"
-)
-"""The first field of a message is a plane with one of XLA's names."""
-_JSON: Final = re.compile(rb'"name"\s*:\s*"[^"\\]{0,99}/(?:host|device):[A-Z]')
-"""A process has the name of a plane."""
 _OTHER_DEVICE: Final = re.compile(r"/device:(?!GPU)(\w+):\d+")
 _DROPPED: Final = re.compile(r"(\d{1,15}) (?:\w+ ){0,3}events? dropped|dropped (\d{1,15})", re.IGNORECASE)
 _LARGEST_BYTES: Final = 2 << 30
@@ -40,15 +33,11 @@ _RELATIVE_NS: Final = 1 << 57
 """Smaller times count from the beginning of the recording; as times since 1970 they would be before 1975."""
 
 
-def _recognises(head: bytes) -> bool:
-    # XLA's events have no category, and Kineto's do.
-    return _XSPACE.match(head) is not None or (b'"cat"' not in head and _JSON.search(head) is not None)
-
-
-def _read(path: Path, request: ReadRequest) -> Trace:
+def read(path: Path, request: ReadRequest) -> Trace:
+    """Return the Trace in a file. Raises UnreadableTrace."""
+    from overlapscope.plugins.jax.rows import batch_of
     from overlapscope.reading import kineto
     from overlapscope.reading._columns import EventColumns
-    from overlapscope.reading._jax_rows import batch_of
     from overlapscope.reading._progress import ReadingBar
 
     file = SourceFile(path, limit_bytes=min(request.limit_bytes, _LARGEST_BYTES))
@@ -76,11 +65,11 @@ def _decoded(path: Path, data: bytes) -> XlaRecording:
     """
     import msgspec
 
-    from overlapscope.reading._jax_json import read_json
-    from overlapscope.reading._xplane import NotAnXSpace, read_xspace
+    from overlapscope.plugins.jax.json import read_json
+    from overlapscope.plugins.jax.xplane import NotAnXSpace, read_xspace
 
     try:
-        return read_xspace(data) if _XSPACE.match(data) else read_json(data)
+        return read_xspace(data) if re.match(XSPACE, data) else read_json(data)
     except NotAnXSpace as error:
         raise UnreadableTrace(
             path, f"is cut off or damaged ({error}); copy or record it again, or name the .trace.json.gz beside it."
@@ -111,7 +100,7 @@ def _metadata(recording: XlaRecording) -> dict[str, Any]:
         **{key: value for key, value in planes.get("/host:metadata", {}).items() if key in _VERSIONS},
         "baseTimeNanoseconds": began if began > 0 and relative else 0,
         "deviceProperties": [{"id": plane.rpartition(":")[2], "name": name} for plane, name in names.items()],
-        METADATA: {RECORDER: SOURCE.recorder, FRAMEWORK: "jax"},
+        METADATA: {RECORDER: "jax", FRAMEWORK: "jax"},
     }
 
 
@@ -124,30 +113,3 @@ def _span(recording: XlaRecording) -> tuple[int, int]:
 def _environment_stat(recording: XlaRecording, name: str) -> int:
     value = recording.plane_stats.get(_ENVIRONMENT, {}).get(name)
     return value if isinstance(value, int) else -1
-
-
-SOURCE: Final = Source("jax", (".xplane.pb",), _recognises, _read)
-
-
-# -- Directories ---
-
-_XPLANE, _CHROME, _PERFETTO = ".xplane.pb", ".trace.json.gz", "perfetto_trace.json.gz"
-
-
-def run_in(directory: Path, readable: Callable[[Path], bool] = Path.exists) -> tuple[Path, list[str]]:
-    """Return the newest recording below a directory of jax.profiler, and a sentence on older ones.
-
-    Any other directory is returned unchanged. `readable` excludes recordings that must not be opened.
-    """
-    runs = sorted(run for run in directory.glob("plugins/profile/*") if readable(run) and any(run.glob(f"*{_XPLANE}")))
-    if not runs:
-        return directory, []
-    older = f"{directory}: {plural(len(runs) - 1, 'older recording')} in plugins/profile left out; name its directory."
-    return runs[-1], [older] if runs[1:] else []
-
-
-def without_copies(files: list[Path]) -> list[Path]:
-    """Return the files of a directory without the Chrome traces that lie beside a more detailed protocol buffer."""
-    spaces = {path.name.removesuffix(_XPLANE) for path in files if path.name.endswith(_XPLANE)}
-    copies = {f"{space}{_CHROME}" for space in spaces} | ({_PERFETTO} if spaces else set())
-    return [path for path in files if path.name not in copies]
