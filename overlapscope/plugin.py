@@ -78,6 +78,13 @@ class Source(NamedTuple):
     """Regular expression that matches the beginning of such a file, up to 64 KiB of its unpacked content."""
     read: Place
     """Function of a path and a `reading.source.ReadRequest` that returns the Trace."""
+    parts: Place | None = None
+    """Function of a path that returns the number of processes recorded in the file, if there may be several. Each is
+    then read by its number, as `FILE@0`, `FILE@1`."""
+    packed: str = ""
+    """Ending of files that `unpack` turns into such a file."""
+    unpack: Place | None = None
+    """Function of a path and of the file to write. It raises UnreadableTrace."""
     runs: str = ""
     """Pattern of the folders below a directory that have a recording each, by time. The last is read."""
     copies: tuple[str, ...] = ()
@@ -119,6 +126,12 @@ def built_in() -> tuple[Plugin, ...]:
     """Return the plugins of this package, by name."""
     folders = sorted(path.parent.name for path in (Path(__file__).parent / "plugins").glob("*/__init__.py"))
     return tuple(importlib.import_module(f"{GROUP}.{name}").PLUGIN for name in folders)
+
+
+def sources() -> Iterator[Source]:
+    """Yield the sources of this package's plugins. Ascend's, whose files end as Kineto's, comes last."""
+    for plugin in reversed(built_in()):
+        yield from plugin.sources
 
 
 @cache

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from overlapscope.plugin import Recorder, built_in
+from overlapscope.plugin import Recorder, sources
 
 _OF_CORE: Final = {
     recorder.id: recorder
@@ -16,20 +16,13 @@ _OF_CORE: Final = {
             launches="Record with ProfilerActivity.CPU and ProfilerActivity.CUDA.",
             sync_events="Record with enable_cuda_sync_events=True.",
         ),
-        Recorder(
-            "nsys",
-            "Nsight Systems",
-            gpu_activity="`nsys profile --trace=cuda`",
-            launches="Record with `nsys profile --trace=cuda`, and export with CUDA API calls.",
-            sync_events="Record with `nsys profile --cuda-event-trace=true`.",
-        ),
     )
 }
 
 
 def recorder_by_id(id: str) -> Recorder:
     """Return the record of a recorder; generic words for an unknown one."""
-    of_plugins = (source.recorder for plugin in built_in() for source in plugin.sources)
+    of_plugins = (source.recorder for source in sources())
     return next((recorder for recorder in (*_OF_CORE.values(), *of_plugins) if recorder.id == id), None) or Recorder(
         id,
         id,

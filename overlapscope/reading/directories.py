@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 
 from overlapscope.base.words import plural
-from overlapscope.plugin import Source, built_in
+from overlapscope.plugin import Source, sources
 
 
 def run_in(directory: Path, readable: Callable[[Path], bool] = Path.exists) -> tuple[Path, list[str]]:
@@ -36,7 +36,7 @@ def without_copies(files: list[Path]) -> list[Path]:
 
 
 def _sources() -> Iterable[Source]:
-    return (source for plugin in built_in() for source in plugin.sources if source.runs)
+    return (source for source in sources() if source.runs)
 
 
 def _has_any(run: Path, source: Source) -> bool:

@@ -12,7 +12,7 @@ from msgspec.structs import replace
 from overlapscope import plugin
 from overlapscope.base.registry import load
 from overlapscope.errors import UnreadableTrace, UsageError
-from overlapscope.reading import kineto, nsys
+from overlapscope.reading import kineto
 from overlapscope.reading.file_names import file_and_part
 from overlapscope.reading.files import LIMIT_BYTES, SourceFile
 from overlapscope.reading.pipes import is_pipe
@@ -31,12 +31,15 @@ def _of_plugin(source: plugin.Source) -> Source:
         trace: Trace = load(source.read)(path, request)
         return trace
 
-    return Source(source.recorder.id, source.suffixes, lambda head: sign.match(head) is not None, read)
+    def parts(path: Path) -> int:
+        count: int = load(source.parts)(path) if source.parts else 1
+        return count
+
+    return Source(source.recorder.id, source.suffixes, lambda head: sign.match(head) is not None, read, parts)
 
 
-_OF_PLUGINS: Final = tuple(_of_plugin(source) for each in reversed(plugin.built_in()) for source in each.sources)
-"""Sources of plugins. Those whose files end as Kineto's come last, in messages too."""
-_OWN: Final = (nsys.SOURCE, *_OF_PLUGINS, kineto.SOURCE)
+_OF_PLUGINS: Final = tuple(map(_of_plugin, plugin.sources()))
+_OWN: Final = (*_OF_PLUGINS, kineto.SOURCE)
 """Sources in the order in which they are asked."""
 
 SUFFIXES: Final = tuple(dict.fromkeys(suffix for source in _OWN for suffix in source.suffixes))

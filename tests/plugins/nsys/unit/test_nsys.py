@@ -27,10 +27,10 @@ from overlapscope.catalog.interventions import INTERVENTIONS
 from overlapscope.commands import main
 from overlapscope.errors import NotInTrace, OverlapscopeError, UnreadableTrace
 from overlapscope.export import annotated
+from overlapscope.plugins.nsys.report import processes_of
 from overlapscope.reading import expand, load_all
 from overlapscope.reading.cache import Cache
 from overlapscope.reading.cache_folder import Folder
-from overlapscope.reading.nsys.report import processes_of
 from overlapscope.reading.source import ReadRequest
 from overlapscope.reading.steps import found_steps, named_steps
 from overlapscope.trace.model import Kind, Sync, Trace

@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 from msgspec.structs import fields
 
+from overlapscope.plugins.nsys import helper, host
 from overlapscope.reading import load
-from overlapscope.reading.nsys import helper, host
 from overlapscope.trace.model import Trace, TraceTable
 from tests.support.helpers import TRACES
 

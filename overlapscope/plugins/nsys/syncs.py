@@ -7,11 +7,11 @@ from typing import Final
 import numpy as np
 
 from overlapscope.base.columns import locate, pick
+from overlapscope.plugins.nsys.database import Database
+from overlapscope.plugins.nsys.gpu import number, of_process
+from overlapscope.plugins.nsys.names import Names
+from overlapscope.plugins.nsys.rows import Rows
 from overlapscope.reading._columns import device_or_none
-from overlapscope.reading.nsys.database import Database
-from overlapscope.reading.nsys.gpu import number, of_process
-from overlapscope.reading.nsys.names import Names
-from overlapscope.reading.nsys.rows import Rows
 from overlapscope.trace.model import I64, Sync
 
 SYNCS: Final = "CUPTI_ACTIVITY_KIND_SYNCHRONIZATION"

@@ -19,11 +19,11 @@ from typing import BinaryIO, Final, NoReturn
 
 import numpy as np
 
+from overlapscope.plugins.nsys import host
+from overlapscope.plugins.nsys.database import Database
+from overlapscope.plugins.nsys.names import Names
+from overlapscope.plugins.nsys.rows import Rows
 from overlapscope.reading._cores import usable_cores
-from overlapscope.reading.nsys import host
-from overlapscope.reading.nsys.database import Database
-from overlapscope.reading.nsys.names import Names
-from overlapscope.reading.nsys.rows import Rows
 
 _LEAST_ROWS: Final = 200_000
 """Reports with fewer rows are read before a helper could start."""

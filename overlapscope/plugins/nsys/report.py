@@ -18,6 +18,10 @@ from msgspec.structs import replace
 from overlapscope.base.columns import locate
 from overlapscope.base.grouping import among
 from overlapscope.errors import UnreadableTrace
+from overlapscope.plugins.nsys import gpu, helper, host, syncs
+from overlapscope.plugins.nsys.database import Database
+from overlapscope.plugins.nsys.names import Names
+from overlapscope.plugins.nsys.rows import Rows, kept, ordered
 from overlapscope.reading._peer_copies import with_peer_copies
 from overlapscope.reading._processes import MOST_PROCESSES
 from overlapscope.reading._progress import ReadingBar
@@ -25,10 +29,6 @@ from overlapscope.reading._tables import LARGEST_BYTES, too_fast
 from overlapscope.reading._times import LARGEST_TOTAL_NS, possible, recording
 from overlapscope.reading.file_names import file_and_part, rank_in_name, shown_source
 from overlapscope.reading.files import LIMIT_BYTES
-from overlapscope.reading.nsys import gpu, helper, host, syncs
-from overlapscope.reading.nsys.database import Database
-from overlapscope.reading.nsys.names import Names
-from overlapscope.reading.nsys.rows import Rows, kept, ordered
 from overlapscope.reading.pipes import chosen_part, place
 from overlapscope.reading.source import ReadRequest
 from overlapscope.trace.lost import OF_KIND, Part
@@ -96,6 +96,11 @@ def read(path: Path, request: ReadRequest) -> Trace:
     # Several recorded processes are numbered as ranks in the order of their devices.
     rank = part if rank is None and len(processes) > 1 else rank
     return replace(trace, source=shown_source(path), rank=rank, unpacked_bytes=size)
+
+
+def parts(path: Path) -> int:
+    """Return the number of processes that used a GPU."""
+    return len(processes_of(path))
 
 
 def processes_of(path: Path) -> list[int]:

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import numpy as np
 
-from overlapscope.reading.nsys.database import Database
+from overlapscope.plugins.nsys.database import Database
 from overlapscope.trace.model import I32, I64
 
 

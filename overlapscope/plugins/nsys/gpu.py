@@ -7,10 +7,10 @@ from typing import Final
 
 import numpy as np
 
+from overlapscope.plugins.nsys.database import Columns, Database
+from overlapscope.plugins.nsys.names import Names
+from overlapscope.plugins.nsys.rows import Rows, joined
 from overlapscope.reading._columns import device_or_none
-from overlapscope.reading.nsys.database import Columns, Database
-from overlapscope.reading.nsys.names import Names
-from overlapscope.reading.nsys.rows import Rows, joined
 from overlapscope.trace import op_names
 from overlapscope.trace.model import I32, I64
 

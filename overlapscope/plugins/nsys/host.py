@@ -9,10 +9,10 @@ from typing import Final
 import numpy as np
 
 from overlapscope.base.grouping import among
-from overlapscope.reading.nsys.database import Database
-from overlapscope.reading.nsys.gpu import of_process
-from overlapscope.reading.nsys.names import Names
-from overlapscope.reading.nsys.rows import Rows, joined, kept
+from overlapscope.plugins.nsys.database import Database
+from overlapscope.plugins.nsys.gpu import of_process
+from overlapscope.plugins.nsys.names import Names
+from overlapscope.plugins.nsys.rows import Rows, joined, kept
 from overlapscope.trace import host_ops
 from overlapscope.trace.model import I64
 
