@@ -17,7 +17,10 @@ PYTEST_FLAGS ?=
 FUZZ_SECONDS ?= 3600
 
 .DEFAULT_GOAL := help
-.PHONY: help demo quick unit test check environment lint types docs fuzz bench waits dist clean python browser
+.PHONY: help demo quick unit test check outputs environment lint types docs fuzz bench waits dist clean python browser
+
+# Tests of plugins, in rooms of the same names.
+OF_PLUGINS := $(wildcard $(foreach room,browser process torch unit,tests/plugins/*/$(room)))
 
 # Outcomes are noted for `make quick`. A test that hangs fails with the stacks of its threads.
 PYTEST := $(VENV)/bin/python -m pytest -n auto --timeout 300 -p tests.support.outcomes $(PYTEST_FLAGS)
@@ -35,14 +38,17 @@ quick: $(VENV)/.library  ## after each edit: run the tests nearest to what has c
 	@$(VENV)/bin/python -m tests.quick -n auto $(PYTEST_FLAGS)
 
 unit: $(VENV)/.library  ## before each commit: run all tests that need no process, torch, browser or wheel
-	$(PYTEST) tests/unit
+	$(PYTEST) tests/unit $(wildcard tests/plugins/*/unit)
 
 test: $(VENV)/.library browser  ## before each push: run every test, with the CPU build of torch and a real browser
-	$(PYTEST) --hypothesis-profile thorough --durations=20 tests/browser tests/process tests/torch tests/unit
+	$(PYTEST) --hypothesis-profile thorough --durations=20 tests/browser $(OF_PLUGINS) tests/process tests/torch tests/unit
 
 check: $(VENV)/.library  ## what CI runs besides: recompute docs/evaluation, build and install the wheel, judge mutated traces
-	$(PYTEST) --hypothesis-profile thorough tests/evaluation tests/package
+	$(PYTEST) --hypothesis-profile thorough tests/evaluation tests/package $(wildcard tests/plugins/*/evaluation)
 	$(MAKE) fuzz FUZZ_SECONDS=150 FUZZ_START=1
+
+outputs: $(VENV)/.library  ## list the commands whose output on the bundled recordings has changed; AGAINST=CHECKOUT shows how
+	$(VENV)/bin/python -m tests.outputs $(if $(AGAINST),--against $(AGAINST))
 
 environment: $(VENV)/.library browser
 

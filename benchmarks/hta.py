@@ -19,8 +19,7 @@ from msgspec.structs import replace
 
 from benchmarks.data_files import csv_text
 from overlapscope.analysis import analyze_trace
-from overlapscope.hta import trace_analysis
-from overlapscope.hta.build import quiet
+from overlapscope.plugins.hta.build import quiet, trace_analysis
 from overlapscope.reading import load
 from overlapscope.trace.model import Kind, Trace
 

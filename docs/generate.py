@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from overlapscope import glossary
-from overlapscope.commands import COMMANDS, subcommand
+from overlapscope.commands import commands, subcommand
 from overlapscope.commands.schema import WRITERS, schema_of
 from overlapscope.documents.model import Text
 from overlapscope.query.document import with_units
@@ -135,7 +135,7 @@ def _by_kind(entries: Iterable[glossary.GlossaryEntry]) -> Iterator[str]:
 
 
 def _commands() -> Iterator[str]:
-    for name in COMMANDS:
+    for name in commands():
         command = subcommand(name)
         parser = _parser(f"overlapscope {name}", inspect.cleandoc(command.__doc__ or ""))
         command.prepare_parser(parser)

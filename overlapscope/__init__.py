@@ -23,10 +23,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from overlapscope.base import registry, shown
+from overlapscope.plugin import built_in
 from overlapscope.version import __version__
 
 if TYPE_CHECKING:
-    from overlapscope import hta
     from overlapscope.api import analyze, check, diff, load, sql, whatif
     from overlapscope.dashboard.launch import show
     from overlapscope.recorder.recording import record, step
@@ -38,7 +38,6 @@ __all__ = [
     "analyze",
     "check",
     "diff",
-    "hta",
     "load",
     "record",
     "show",
@@ -53,7 +52,6 @@ _PLACES = {
     "analyze": "overlapscope.api:analyze",
     "check": "overlapscope.api:check",
     "diff": "overlapscope.api:diff",
-    "hta": "overlapscope.hta",
     "load": "overlapscope.api:load",
     "record": "overlapscope.recorder.recording:record",
     "show": "overlapscope.dashboard.launch:show",
@@ -69,7 +67,8 @@ shown.bind(f"{__name__}.render.notebook")
 
 
 def __getattr__(name: str) -> Any:
-    if name not in _PLACES:
+    place = _PLACES.get(name) or next((plugin.api[name] for plugin in built_in() if name in plugin.api), None)
+    if place is None:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    value = globals()[name] = registry.load(_PLACES[name])
+    value = globals()[name] = registry.load(place)
     return value

@@ -47,9 +47,5 @@ class RecordingFailed(OverlapscopeError):
     """A recording could not be made or written; the text says why."""
 
 
-class HtaFailed(OverlapscopeError):
-    """HolisticTraceAnalysis failed; the text has its message."""
-
-
 class ClusterFailed(OverlapscopeError):
     """A Dask cluster is unusable or was lost; the text says why and what to do."""

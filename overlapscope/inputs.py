@@ -8,8 +8,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final, TypeVar
 
 from overlapscope.errors import UnreadableTrace, UsageError
+from overlapscope.plugin import plugins
 from overlapscope.reading import LIMIT_BYTES, load, load_all, look
-from overlapscope.reading.kinds import Kind, kind_of
+from overlapscope.reading.kinds import kind_of
 from overlapscope.reading.pipes import named, place
 from overlapscope.trace.model import Trace
 
@@ -20,7 +21,7 @@ if TYPE_CHECKING:
     from overlapscope.ranks.result import RanksReport
     from overlapscope.report.model import Report
 
-_WRITTEN: Final[dict[Kind, str]] = {
+_WRITTEN: Final = {
     "report": "a report of overlapscope",
     "ranks": "a report of ranks",
     "diff": "a diff",
@@ -30,12 +31,11 @@ _WRITTEN: Final[dict[Kind, str]] = {
     "baseline": "a baseline",
     "calibration": "a calibration",
     "laboratory": "a laboratory's results",
-    "hta": "a result of HTA",
     "doctor": "a diagnosis of an installation",
     "trial": "a result of `overlapscope try`",
     "query": "the answer to a query",
 }
-"""Descriptions of files that overlapscope writes, by kind."""
+"""Descriptions of the files that the core writes, by kind."""
 _Report = TypeVar("_Report", "Report", "RanksReport", "CheckResult")
 
 Source = Trace | str | os.PathLike[str]
@@ -235,13 +235,14 @@ def read_check(path: Path) -> CheckResult:
     return _of_this_version(path, lambda data: decode(data, CheckResult), SCHEMA_VERSION, _WRITTEN["check"], again)
 
 
-def _read_written(path: Path, kind: Kind) -> Report:
+def _read_written(path: Path, kind: str) -> Report:
     from overlapscope.report.model import SCHEMA_VERSION, from_json
 
     if kind != "report":
+        written = _WRITTEN.get(kind) or next(plugin.kinds[kind] for plugin in plugins() if kind in plugin.kinds)
         alternative = ", or open it with `overlapscope dashboard`" if kind == "ranks" else ""
         raise UnreadableTrace(
-            f"{path}: is {_WRITTEN[kind]}, which cannot be compared or judged; name the traces{alternative}."
+            f"{path}: is {written}, which cannot be compared or judged; name the traces{alternative}."
         )
     again = "analyze its traces again with `overlapscope analyze --format json`"
     return _of_this_version(path, from_json, SCHEMA_VERSION, _WRITTEN["report"], again)

@@ -19,7 +19,7 @@ import grimp
 import msgspec
 import pytest
 
-from overlapscope.commands import COMMANDS
+from overlapscope.commands import commands
 from tests.support.outcomes import ROOT, FileOutcome, git, read_outcomes, working_tree
 from tests.support.scheduler import cores
 
@@ -91,7 +91,7 @@ class Reach:
             if "." in dotted:
                 yield dotted
         if "overlapscope" in text:
-            for command in COMMANDS.keys() & set(QUOTED_WORD.findall(text)):
+            for command in commands().keys() & set(QUOTED_WORD.findall(text)):
                 yield f"overlapscope.commands.{'try_' if command == 'try' else command}"
 
     def _conftests(self, file: str) -> Iterator[str]:

@@ -13,7 +13,8 @@ from overlapscope.base import disk
 from overlapscope.base.words import clean, shorten
 from overlapscope.errors import OverlapscopeError, UsageError
 from overlapscope.history.database import HEAD_BYTES, is_history
-from overlapscope.reading import is_trace_name, jax, look, natural, parts
+from overlapscope.reading import is_trace_name, look, natural, parts
+from overlapscope.reading.directories import run_in, without_copies
 from overlapscope.reading.file_names import file_and_part
 from overlapscope.reading.kinds import kind_of
 
@@ -75,14 +76,14 @@ class Folders(Struct, frozen=True):
         path = self.path(name)
         if not path.is_dir():
             return look([path]).files
-        run = Path(os.path.realpath(jax.run_in(path, lambda run: self._has(Path(os.path.realpath(run))))[0]))
+        run = Path(os.path.realpath(run_in(path, lambda run: self._has(Path(os.path.realpath(run))))[0]))
         inside = [
             Path(os.path.realpath(file)) for file in sorted(run.iterdir(), key=natural) if is_trace_name(file.name)
         ]
         named = [file for file in inside if self._has(file) and file.is_file() and not file.name.endswith(_EXPORTED)]
         if not named or not self._has(run):
             raise UsageError(f"{shorten(clean(name), 200)}: holds no trace; `list_traces` lists all files.")
-        return look(jax.without_copies(named)).files
+        return look(without_copies(named)).files
 
     def name(self, path: Path) -> str:
         """Return the shortest name with which `path` finds a file: relative to its directory if that is unique."""

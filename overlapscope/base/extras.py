@@ -4,31 +4,19 @@ from __future__ import annotations
 
 import json
 import shlex
-from dataclasses import dataclass
+from collections.abc import Mapping
 from importlib import metadata
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Final
 from urllib.parse import unquote, urlsplit
 
+from overlapscope.plugin import Extra, plugins
+
 CPU_TORCH: Final = "pip install torch --index-url https://download.pytorch.org/whl/cpu"
 
 
-@dataclass(frozen=True, slots=True)
-class Extra:
-    """An extra of `project.optional-dependencies`."""
-
-    modules: tuple[str, ...]
-    """Names under which its packages are imported."""
-    serves: str
-    """Feature that needs the extra."""
-    brings: str = ""
-    """Sentences on its large packages, measured with the versions in requirements/ci.txt."""
-    programs: tuple[str, ...] = ()
-    """Packages that have a program and no module, and without which the feature works in part."""
-
-
-EXTRAS: Final = {
+_OF_CORE: Final = {
     "record": Extra(
         ("torch", "tensordict", "libcst"),
         "overlapscope run, overlapscope try, overlapscope.record, the pytest plugin and overlapscope scenarios run",
@@ -41,11 +29,6 @@ EXTRAS: Final = {
         ("dash", "dash_ag_grid", "dash_mantine_components", "waitress"),
         "overlapscope dashboard and overlapscope.show",
     ),
-    "hta": Extra(
-        ("hta",),
-        "overlapscope hta (HolisticTraceAnalysis)",
-        "This also installs JupyterLab: about 90 packages, 200 MB on disk.",
-    ),
     "history": Extra(
         ("fsspec", "pyarrow", "ruptures", "scipy"),
         "changes in level of overlapscope history, its Parquet files, and histories at URLs",
@@ -54,17 +37,21 @@ EXTRAS: Final = {
     "mcp": Extra(("mcp", "duckdb", "pyarrow"), "overlapscope mcp"),
     "cluster": Extra(("dask", "distributed", "fsspec"), "overlapscope ranks with several workers or with URLs"),
 }
-"""Extras by name."""
+
+
+def extras() -> Mapping[str, Extra]:
+    """Return all extras by name: the core's, then those of plugins."""
+    return _OF_CORE | {plugin.name: plugin.extra for plugin in plugins() if plugin.extra is not None}
 
 
 def missing(extra: str) -> list[str]:
     """Return the modules of an extra that are not installed."""
-    return [module for module in EXTRAS[extra].modules if find_spec(module) is None]
+    return [module for module in extras()[extra].modules if find_spec(module) is None]
 
 
 def how_to_install(extra: str) -> str:
     """Return sentences with the command that installs an extra, and its size."""
-    return f"Install it with `{install_line(extra)}`. {EXTRAS[extra].brings}".rstrip()
+    return f"Install it with `{install_line(extra)}`. {extras()[extra].brings}".rstrip()
 
 
 def install_line(extra: str) -> str:

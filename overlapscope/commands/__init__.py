@@ -1,7 +1,7 @@
 """The command line: one module per subcommand, and `main`, where exceptions become exit codes.
 
 The module of the subcommand `diff` has a class `DiffCommand` with the methods of `Subcommand`; its docstring is the
-help text. Only the module of the subcommand in use is imported, so `--help` stays fast.
+help text. Plugins bring further commands. Only the module of the subcommand in use is imported, so `--help` stays fast.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ from overlapscope.base.registry import load
 from overlapscope.base.words import capital, did_you_mean
 from overlapscope.commands._options import less_common, shorten
 from overlapscope.errors import OverlapscopeError, UsageError
+from overlapscope.plugin import plugins
 from overlapscope.version import __version__
 
 if TYPE_CHECKING:
@@ -56,16 +57,13 @@ GROUPS = {
     },
 }
 """Names and help texts of the commands that `overlapscope --help` lists, in groups."""
-RARELY_NEEDED = {
+_RARELY_NEEDED = {
     "cache": "show or clear the cache of large traces",
     "schema": "print the JSON schema of a report, or of another output",
     "skill": "print a skill file that teaches an assistant overlapscope",
-    "hta": "run an analysis of HolisticTraceAnalysis (HTA) on traces",
-    "scenarios": "run experiments with known outcomes, and compare",
 }
-"""Commands that only `overlapscope --help-all` lists besides."""
-COMMANDS = {name: summary for group in (*GROUPS.values(), RARELY_NEEDED) for name, summary in group.items()}
-"""Names and help texts of all subcommands."""
+"""The core's commands that only `overlapscope --help-all` lists besides."""
+_OF_CORE = {name: summary for group in (*GROUPS.values(), _RARELY_NEEDED) for name, summary in group.items()}
 
 _READING = ("analyze", "diff", "whatif", "check", "contract", "query", "history", "ranks")
 """Commands that compute on traces and run no program of the user."""
@@ -106,6 +104,16 @@ _EPILOG = f"""{EXIT_CODES}
 
 class ProgramInterrupted(BaseException):
     """Ctrl-C ended the program that a command ran, so it must also end this process."""
+
+
+def rarely_needed() -> dict[str, str]:
+    """Return names and help texts of the commands that only `overlapscope --help-all` lists besides."""
+    return _RARELY_NEEDED | {each.name: each.summary for plugin in plugins() for each in plugin.commands}
+
+
+def commands() -> dict[str, str]:
+    """Return names and help texts of all subcommands."""
+    return {name: summary for group in (*GROUPS.values(), rarely_needed()) for name, summary in group.items()}
 
 
 class Subcommand(Protocol):
@@ -195,7 +203,7 @@ def _run(arguments: list[str]) -> int:
     try:
         if name.startswith("-"):
             _front_parser(everything="--help-all" in arguments).parse_args(arguments)
-        if name not in COMMANDS:
+        if _place(name) is None:
             raise UsageError(_no_such_command(name, arguments))
         command = subcommand(name)
         parser = _parser(name, command)
@@ -212,7 +220,7 @@ def _run(arguments: list[str]) -> int:
 def _no_such_command(name: str, arguments: Sequence[str]) -> str:
     if os.path.isfile(name) or name.endswith((".py", ".ipynb")):
         return f"there is no command {name!r}; to run it, use `{shlex.join(['overlapscope', 'run', *arguments])}`."
-    return f"there is no command {name!r}{did_you_mean(name, COMMANDS)}; commands: {', '.join(COMMANDS)}."
+    return f"there is no command {name!r}{did_you_mean(name, commands())}; commands: {', '.join(commands())}."
 
 
 def _suggestion(parser: argparse.ArgumentParser, unknown: list[str]) -> str:
@@ -223,10 +231,20 @@ def _suggestion(parser: argparse.ArgumentParser, unknown: list[str]) -> str:
 
 
 def subcommand(name: str) -> Subcommand:
-    """Import the module of one of `COMMANDS`, and return an instance of its class."""
-    module = f"{name}_" if keyword.iskeyword(name) else name
-    command: Subcommand = load(f"{__name__}.{module}:{name.capitalize()}Command")()
+    """Import the module of one of `commands`, and return an instance of its class. Raises KeyError for other names."""
+    place = _place(name)
+    if place is None:
+        raise KeyError(name)
+    command: Subcommand = load(place)()
     return command
+
+
+def _place(name: str) -> str | None:
+    """Return the place of a command's class; None if there is no such command."""
+    if name in _OF_CORE:
+        module = f"{name}_" if keyword.iskeyword(name) else name
+        return f"{__name__}.{module}:{name.capitalize()}Command"
+    return next((each.place for plugin in plugins() for each in plugin.commands if each.name == name), None)
 
 
 def _front_parser(*, everything: bool) -> argparse.ArgumentParser:
@@ -244,12 +262,12 @@ def _front_parser(*, everything: bool) -> argparse.ArgumentParser:
         allow_abbrev=False,
     )
     parser.add_argument("--version", action="version", version=f"overlapscope {__version__}")
-    for title, commands in GROUPS.items():
+    for title, of_group in GROUPS.items():
         group = parser.add_argument_group(title)
-        for name, summary in commands.items():
+        for name, summary in of_group.items():
             group.add_argument(name, nargs="?", metavar=name, help=summary)
     rare = less_common(parser, "list all commands")
-    for name, summary in RARELY_NEEDED.items():
+    for name, summary in rarely_needed().items():
         rare.add_argument(name, nargs="?", metavar=name, help=summary)
     if not everything:
         shorten(parser)

@@ -6,7 +6,7 @@ import argparse
 from collections.abc import Iterator
 from pathlib import Path
 
-from overlapscope.commands import COMMANDS, DONE, subcommand
+from overlapscope.commands import DONE, commands, subcommand
 from overlapscope.commands._options import add_output
 from overlapscope.commands._output import check_output, write
 
@@ -48,7 +48,7 @@ def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="overlapscope")
     parser.add_argument("--version", action="store_true", help="print the version")
     parsers = parser.add_subparsers()
-    for name, summary in COMMANDS.items():
+    for name, summary in commands().items():
         subparser = parsers.add_parser(name, help=summary)
         subcommand(name).prepare_parser(subparser)
         for action in _actions(subparser):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from importlib.util import find_spec
 from typing import Any
 
 import dash
@@ -12,6 +11,7 @@ from dash import Input, Output, State, dcc, html
 from dash.development.base_component import Component
 
 from overlapscope.analysis.figures import Window
+from overlapscope.base.extras import missing
 from overlapscope.base.words import clean
 from overlapscope.dashboard import parts
 from overlapscope.dashboard.callbacks import LEAD, Callbacks
@@ -318,8 +318,8 @@ def _is_useful(page: PageKind, context: PageContext) -> bool:
         return len(library.entries()) > 1
     if page.name == "history":
         return library.stored is not None and not library.stored.is_empty
-    if page.name == "hta":
-        return find_spec("hta") is not None
+    if page.extra is not None:
+        return not missing(page.extra)
     return page.name != "laboratory" or library.has_results
 
 

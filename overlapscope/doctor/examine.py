@@ -10,12 +10,14 @@ from pathlib import Path
 from typing import Final
 
 from overlapscope.base import extras
+from overlapscope.base.registry import load
 from overlapscope.base.words import capital, clean, listed, plural, size
 from overlapscope.dashboard.launch import has_windows
 from overlapscope.doctor import trial as trials
 from overlapscope.doctor.result import Diagnosis, Examined, Versions
 from overlapscope.doctor.trial import TorchTrial
 from overlapscope.errors import MissingPackage, UsageError
+from overlapscope.plugin import Plugin, plugins
 
 _DRIVERS: Final = (
     ("/proc/driver/nvidia/version", r"Kernel Module\b.*?(\d+\.[\d.]+)"),
@@ -48,7 +50,7 @@ def examine() -> Diagnosis:
             _extra("history"),
             _extra("query"),
             _extra("mcp"),
-            _hta(),
+            *map(_of_plugin, (plugin for plugin in plugins() if plugin.extra)),
             _reading(),
             _cache(),
         ),
@@ -65,9 +67,9 @@ def _read(file: str) -> str:
 def _extra(name: str) -> Examined:
     missing = extras.missing(name)
     if missing:
-        detail = f"Not installed: {listed(missing)}. Needed by {extras.EXTRAS[name].serves}."
+        detail = f"Not installed: {listed(missing)}. Needed by {extras.extras()[name].serves}."
         return Examined(id=name, status="missing", detail=detail, remedy=extras.how_to_install(name))
-    return Examined(id=name, status="ok", detail=f"Installed. Used by {extras.EXTRAS[name].serves}.")
+    return Examined(id=name, status="ok", detail=f"Installed. Used by {extras.extras()[name].serves}.")
 
 
 # -- Recording ------------------------------------------------------------------------------------
@@ -134,15 +136,13 @@ def _browser() -> Examined:
     )
 
 
-def _hta() -> Examined:
-    extra = _extra("hta")
-    if extra.status == "ok":
-        from overlapscope.hta.build import require
-
+def _of_plugin(plugin: Plugin) -> Examined:
+    extra = _extra(plugin.name)
+    if extra.status == "ok" and plugin.check is not None:
         try:
-            require()
+            load(plugin.check)()
         except MissingPackage as error:
-            return Examined(id="hta", status="broken", detail=str(error))
+            return Examined(id=plugin.name, status="broken", detail=str(error))
     return extra
 
 

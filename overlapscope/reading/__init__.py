@@ -16,9 +16,9 @@ from overlapscope.base import disk
 from overlapscope.base.memory import give_back
 from overlapscope.base.session import read_once
 from overlapscope.errors import UnreadableTrace
-from overlapscope.reading import jax
 from overlapscope.reading._progress import Progress
 from overlapscope.reading.communication import with_communication
+from overlapscope.reading.directories import run_in, without_copies
 from overlapscope.reading.file_names import file_and_part, natural
 from overlapscope.reading.files import LIMIT_BYTES
 from overlapscope.reading.own_period import periodic_steps
@@ -161,11 +161,11 @@ def _look_at(source: str | Path) -> tuple[list[Path], list[str]]:
         if is_pipe(path):
             return [path], []
         if path.is_dir():
-            path, older = jax.run_in(path)
+            path, older = run_in(path)
             inside = sorted(path.iterdir(), key=natural)
             files = [entry for entry in inside if is_trace_name(entry.name) and _may_be_read(entry)]
             left_out = older + _left_out(_others(inside, files))
-            files, front_ends = _without_front_ends(jax.without_copies(files))
+            files, front_ends = _without_front_ends(without_copies(files))
             left_out += front_ends
             if not files:
                 wrong = f"no trace in this directory; traces end in {', '.join(SUFFIXES)}, or name the file."

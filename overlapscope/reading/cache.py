@@ -24,6 +24,7 @@ from msgspec.structs import replace
 
 from overlapscope.base.disk import regular
 from overlapscope.base.saved import decode
+from overlapscope.plugin import built_in
 from overlapscope.reading import cache_file, cache_folder, sources
 from overlapscope.reading._cores import usable_cores
 from overlapscope.reading._progress import Progress, ReadingBar
@@ -56,6 +57,7 @@ _BESIDES = (
     "base/session.py",
     "base/words.py",
     "base/zstd.py",
+    "plugin.py",
     "trace/comm_names.py",
     "trace/host_activity.py",
     "trace/host_ops.py",
@@ -63,17 +65,20 @@ _BESIDES = (
     "trace/lost.py",
     "trace/model.py",
     "trace/op_names.py",
+    "trace/room.py",
     "trace/servers.py",
 )
-"""Modules outside this package that affect the content of a Trace."""
+"""Modules besides those of the reader and of sources that affect the content of a Trace."""
 
 _log = logging.getLogger(__name__)
 
 
 def reader_files() -> list[Path]:
     """Return the modules that affect the content of a Trace."""
-    package = Path(__file__).parent
-    return [*sorted(package.rglob("*.py")), *(package.parent / name for name in _BESIDES)]
+    root = Path(__file__).parents[1]
+    folders = ["reading", *(f"plugins/{plugin.name}" for plugin in built_in() if plugin.sources)]
+    modules = (path for folder in folders for path in sorted((root / folder).rglob("*.py")))
+    return [*modules, *(root / name for name in _BESIDES)]
 
 
 def _reader_digest() -> str:

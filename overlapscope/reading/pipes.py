@@ -13,20 +13,22 @@ from pathlib import Path
 from typing import IO
 
 from overlapscope.base import disk
+from overlapscope.base.registry import load
 from overlapscope.base.words import listed, plural
 from overlapscope.errors import UnreadableTrace
-from overlapscope.reading import _nsys_export
+from overlapscope.plugin import Source, sources
 from overlapscope.reading._formats import GZIP, SQLITE, ZSTD
 from overlapscope.reading.file_names import file_and_part
 
 STDIN = Path("<stdin>")
 """Name that stands for `-` in messages."""
 _BLOCK_BYTES = 1 << 20
+_UNPACKED = "unpacked"
 
 _copies: dict[Path, tuple[IO[bytes], str]] = {}
 """Copies of pipes by the path of the pipe. They are removed when the program ends."""
-_exports: dict[Path, tempfile.TemporaryDirectory[str]] = {}
-"""Folders with the databases exported from reports, by the path of the report. They are removed too."""
+_unpacked: dict[Path, tempfile.TemporaryDirectory[str]] = {}
+"""Folders with the files that sources unpacked, by the path of the packed file. They are removed too."""
 
 
 def named(source: str | Path) -> Path:
@@ -62,24 +64,29 @@ def chosen_part(path: Path, count: int) -> int:
 def place(path: Path, limit_bytes: int) -> Path:
     """Return the file with the bytes of a source.
 
-    It is the source itself, the copy of a pipe, or the database exported from a report of Nsight Systems.
+    It is the source itself, the copy of a pipe, or the file that its source unpacks.
 
     Raises:
         UnreadableTrace: The bytes are missing, more than `limit_bytes`, or cannot be copied.
         OSError: The source cannot be opened.
     """
-    if path.name.lower().endswith(_nsys_export.SUFFIX) and path.is_file():
-        if path not in _exports:
+    unpack = next((source.unpack for source in sources() if _is_packed(path, source)), None)
+    if unpack is not None and path.is_file():
+        if path not in _unpacked:
             folder = tempfile.TemporaryDirectory(prefix="overlapscope-")
-            _nsys_export.export(path, Path(folder.name) / "report.sqlite")
-            _exports[path] = folder
-        return Path(_exports[path].name) / "report.sqlite"
+            load(unpack)(path, Path(folder.name) / _UNPACKED)
+            _unpacked[path] = folder
+        return Path(_unpacked[path].name) / _UNPACKED
     if not is_pipe(path) and path not in _copies:
         is_empty = path.is_file() and not path.stat().st_size
         return _special(path, limit_bytes) if is_empty else path
     if path not in _copies:
         _copies[path] = _copied(path, limit_bytes)
     return Path(_copies[path][1])
+
+
+def _is_packed(path: Path, source: Source) -> bool:
+    return bool(source.packed) and path.name.lower().endswith(source.packed)
 
 
 def _special(path: Path, limit_bytes: int) -> Path:

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import re
 from functools import cache
 from pathlib import Path
 from typing import Final
 
 from msgspec.structs import replace
 
+from overlapscope import plugin
+from overlapscope.base.registry import load
 from overlapscope.errors import UnreadableTrace, UsageError
-from overlapscope.reading import ascend, jax, kineto, nsys
+from overlapscope.reading import kineto
 from overlapscope.reading.file_names import file_and_part
 from overlapscope.reading.files import LIMIT_BYTES, SourceFile
 from overlapscope.reading.pipes import is_pipe
@@ -19,7 +22,24 @@ from overlapscope.trace.model import Trace
 GROUP: Final = "overlapscope.sources"
 """Group of entry points for other packages' sources."""
 
-_OWN: Final = (nsys.SOURCE, jax.SOURCE, ascend.SOURCE, kineto.SOURCE)
+
+def _of_plugin(source: plugin.Source) -> Source:
+    """Return a source whose modules are imported when it first reads a file."""
+    sign = re.compile(source.sign)
+
+    def read(path: Path, request: ReadRequest) -> Trace:
+        trace: Trace = load(source.read)(path, request)
+        return trace
+
+    def parts(path: Path) -> int:
+        count: int = load(source.parts)(path) if source.parts else 1
+        return count
+
+    return Source(source.recorder.id, source.suffixes, lambda head: sign.match(head) is not None, read, parts)
+
+
+_OF_PLUGINS: Final = tuple(map(_of_plugin, plugin.sources()))
+_OWN: Final = (*_OF_PLUGINS, kineto.SOURCE)
 """Sources in the order in which they are asked."""
 
 SUFFIXES: Final = tuple(dict.fromkeys(suffix for source in _OWN for suffix in source.suffixes))

@@ -12,11 +12,12 @@ from urllib.parse import parse_qs, urlencode, urlsplit
 from axe_playwright_python.base import AXE_SCRIPT
 from playwright.sync_api import Page, Response, Route, ViewportSize, expect
 
+from overlapscope.dashboard import pages
+from overlapscope.dashboard.url import TRACES_PAGE
 from tests.support.dashboard_process import Served
 
 SIZE = ViewportSize(width=1440, height=900)
-PAGES: tuple[str, ...] = ("overview", "timeline", "copies", "idle", "steps", "whatif", "compare", "ranks", "history")
-PAGES += ("hta", "laboratory")
+PAGES = tuple(name for name in pages.PAGES if name != TRACES_PAGE)
 """All pages but the list of traces, which changes until all of them are read."""
 
 

@@ -5,10 +5,13 @@ from __future__ import annotations
 import csv
 import re
 
+import pytest
 from playwright.sync_api import Page, expect
 
 from tests.browser.helpers import visit
 from tests.support.dashboard_process import Served
+
+pytest.importorskip("overlapscope.plugins.hta")
 
 
 def choose(page: Page, name: str) -> None:

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from overlapscope.commands import COMMANDS, GROUPS
+from overlapscope.commands import GROUPS, commands
 
 ROOT = Path(__file__).parents[2]
 OPTIONAL = ("torch", "tensordict", "dash", "hta", "dask", "distributed", "fsspec")
@@ -74,7 +74,7 @@ def test_the_installed_command_helps_in_an_empty_directory(installed: Path, tmp_
 
 
 def test_every_installed_subcommand_helps(installed: Path, tmp_path: Path) -> None:
-    for command in COMMANDS:
+    for command in commands():
         assert f"overlapscope {command}" in run([installed / "overlapscope", command, "--help"], cwd=tmp_path)
 
 

@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from overlapscope.commands import COMMANDS, DEFECT, main
+from overlapscope.commands import DEFECT, commands, main
 from tests.support.helpers import TRACES
 
 GOOD = TRACES / "known_causes" / "healthy_prefetch.json.gz"
@@ -102,8 +102,8 @@ LINES: list[tuple[int, str]] = [
     (0, "--version"),
     (0, "--help"),
     (0, "--help-all"),
-    *((0, f"{command} --help") for command in COMMANDS),
-    *((2, f"{command} --nonsense") for command in COMMANDS if command != "dashboard"),
+    *((0, f"{command} --help") for command in commands()),
+    *((2, f"{command} --nonsense") for command in commands() if command != "dashboard"),
     # Traces.
     (0, "analyze good.json.gz"),
     (0, "analyze ./good.json.gz good.json.gz"),

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from overlapscope.commands import COMMANDS, main
+from overlapscope.commands import commands, main
 
 CALL = """
 source "$1"; shift
@@ -29,14 +29,14 @@ def script(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.mark.parametrize(
     ("line", "offered"),
     [
-        ("", sorted(COMMANDS)),
+        ("", sorted(commands())),
         ("ana", ["analyze"]),
         ("analyze --fo", ["--force", "--format"]),
         ("analyze --format ", ["html", "json", "markdown", "text"]),
         ("analyze tra", ["trace.json", "traces"]),
         ("diff trace.json tra", ["trace.json", "traces"]),
         ("check --baseline tra", ["trace.json", "traces"]),
-        ("hta idle --overlay tra", ["traces"]),
+        ("scenarios report --results tra", ["traces"]),
         ("cache ", ["clear", "info"]),
         ("check --forbid page", ["page-migration", "pageable-memory"]),
         ("explain same-", ["same-stream"]),
@@ -59,6 +59,6 @@ def test_bash_completes(line: str, offered: list[str], script: Path, tmp_path: P
 def test_the_script_of_another_shell_is_one_to_it(shell: str, tmp_path: Path) -> None:
     path = tmp_path / "script"
     assert main(["completion", shell, "--output", str(path)]) == 0
-    assert all(command in path.read_text() for command in COMMANDS)
+    assert all(command in path.read_text() for command in commands())
     if shutil.which(shell):
         assert subprocess.run([shell, "-n", path], check=False).returncode == 0

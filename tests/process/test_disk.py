@@ -308,7 +308,6 @@ def test_a_small_disk_that_is_full_leaves_what_was_there_and_says_so(what: str, 
         "whatif IN --pin --force -o OUT",
         "whatif IN --pin --force --timeline OUT",
         "ranks IN --workers 1 --force -o OUT",
-        "hta idle IN --force -o OUT",
         "check IN --write-baseline --force --baseline OUT",
         "check IN --format json:OUT",
         "check . --format text --format junit:OUT",
@@ -327,8 +326,6 @@ def test_no_command_writes_over_what_it_reads(
     capfd: pytest.CaptureFixture[str],
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    if line.startswith("hta"):
-        pytest.importorskip("hta")
     given = b"skip_steps = 1" if "--config IN" in line else GOOD.read_bytes()
     (tmp_path / "in.json.gz").write_bytes(given)
     (tmp_path / "other.json.gz").write_bytes(GOOD.read_bytes())

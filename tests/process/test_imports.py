@@ -30,7 +30,7 @@ def loaded_by(code: str) -> set[str]:
         (["whatif", "--help"], HEAVY),
         (["query", "--help"], (*HEAVY, "duckdb", "pyarrow")),
         (["skill"], ["pandas", "dash", "plotly", "torch", "duckdb", "pyarrow"]),
-        (["analyze", PIPELINE], ["pandas", "dash", "plotly", "torch", "overlapscope.reading._jax_lines"]),
+        (["analyze", PIPELINE], ["pandas", "dash", "plotly", "torch", "overlapscope.plugins.jax.file"]),
         (["check", PIPELINE], ["pandas", "dash", "plotly", "torch"]),
     ],
 )

@@ -150,20 +150,3 @@ def test_a_prediction_says_that_it_is_one(tmp_path: Path) -> None:
         "interventions": ["pin", "no-sync cudaStreamSynchronize"],
     }
     assert document["overlapscope"]["warm_up_steps"] == 2
-
-
-def test_hta_takes_it_for_the_recording(tmp_path: Path) -> None:
-    pytest.importorskip("hta", reason="needs HolisticTraceAnalysis")
-    from hta.trace_analysis import TraceAnalysis
-
-    from overlapscope.hta.build import quiet
-
-    source = TRACES / "known_causes" / "launch_bound_graph.json.gz"
-    path = tmp_path / "again.json.gz"
-    again(ov.load(source), path)
-    with quiet():
-        first, second = (
-            TraceAnalysis(trace_files={0: str(item)}, trace_dir="/").get_temporal_breakdown(visualize=False)
-            for item in (source, path)
-        )
-    assert first.equals(second)

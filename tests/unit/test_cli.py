@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from overlapscope.base.words import parse_span
-from overlapscope.commands import COMMANDS, GROUPS, main
+from overlapscope.commands import GROUPS, commands, main
 from overlapscope.commands._options import parse_size
 from overlapscope.rules import RULES
 from overlapscope.version import __version__
@@ -93,7 +93,7 @@ def test_help_lists_commands_in_groups(capsys: pytest.CaptureFixture[str]) -> No
     titles = re.findall(r"^(\w.*):$", out, re.MULTILINE)
     assert titles == ["Options", *GROUPS]
     assert main(["--help-all"]) == 0
-    assert listed(capsys.readouterr().out) == COMMANDS
+    assert listed(capsys.readouterr().out) == commands()
 
 
 def test_without_arguments_four_commands_are_shown(capsys: pytest.CaptureFixture[str]) -> None:
@@ -135,7 +135,7 @@ def test_processes_that_can_be_recorded_are_listed(
         assert "name one process as PID or a server with --url" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("command", COMMANDS)
+@pytest.mark.parametrize("command", commands())
 def test_each_command_has_help(command: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert main([command, "--help"]) == 0
     assert f"overlapscope {command}" in capsys.readouterr().out

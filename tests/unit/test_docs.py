@@ -25,7 +25,7 @@ import overlapscope
 from docs.generate import pages
 from overlapscope import errors
 from overlapscope.catalog.checks import CHECKS
-from overlapscope.commands import COMMANDS, main, subcommand
+from overlapscope.commands import commands, main, subcommand
 from overlapscope.prediction.interventions import INTERVENTIONS
 from overlapscope.reading.samples import SAMPLES
 from tests.support.documented import BLOCKS, DOCS, ROOT, TAUGHT, CodeBlock, lines
@@ -39,7 +39,7 @@ NOT_RUN = {
     "dashboard": "serves until Ctrl-C: tests/browser",
     "doctor": "looks at this machine, and starts processes: tests/torch/test_doctor.py",
     "completion": "writes into the home directory: tests/process",
-    "hta": "needs HolisticTraceAnalysis: tests/process",
+    "hta": "needs HolisticTraceAnalysis: tests/plugins/hta",
     "ranks": "starts processes: tests/process",
     "whatif traces/": "starts processes: tests/process",
     "whatif train.traces": "starts processes: tests/process",
@@ -102,7 +102,7 @@ def test_the_guide_to_predictions_has_every_change() -> None:
 
 def test_the_command_line_page_has_every_command() -> None:
     page = pages()["reference/command-line.md"]
-    assert [name for name in COMMANDS if f"\n## overlapscope {name}\n" not in page] == []
+    assert [name for name in commands() if f"\n## overlapscope {name}\n" not in page] == []
     assert "### overlapscope cache clear" in page and "`--write-baseline`" in page and "`--max-size SIZE`" in page
 
 

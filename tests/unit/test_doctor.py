@@ -49,17 +49,17 @@ def diagnosis(*checks: Examined) -> Diagnosis:
 
 
 def test_the_outcome_comes_first_and_what_to_do_last() -> None:
-    remedy = extras.how_to_install("hta")
+    remedy = extras.how_to_install("cluster")
     result = diagnosis(
         Examined(id="record", status="ok", detail="Installed."),
-        Examined(id="hta", status="missing", detail="Not installed: hta.", remedy=remedy),
+        Examined(id="cluster", status="missing", detail="Not installed: dask.", remedy=remedy),
     )
     text = terminal.render(document(result), width=80)
-    assert text.startswith("Nothing is broken. Missing: hta. Traces can be read")
+    assert text.startswith("Nothing is broken. Missing: cluster. Traces can be read")
     assert max(map(len, text.splitlines())) <= 80
-    assert "hta: Install it with pip install " in " ".join(text.partition("What to do")[2].split()).replace("`", "")
+    assert "cluster: Install it with pip install " in " ".join(text.partition("What to do")[2].split()).replace("`", "")
     assert "CUDA of PyTorch" in text and "ROCm" not in text
-    assert f"`{extras.install_line('hta')}`" in markdown.render(document(result))
+    assert f"`{extras.install_line('cluster')}`" in markdown.render(document(result))
 
 
 def test_what_is_broken_is_named_first() -> None:

@@ -12,7 +12,7 @@ import pytest
 import yaml
 
 from overlapscope.catalog.causes import CAUSES
-from overlapscope.commands import COMMANDS, main, subcommand
+from overlapscope.commands import commands, main, subcommand
 from overlapscope.commands.skill import QUESTIONS, skill
 from overlapscope.prediction.interventions import INTERVENTIONS
 from overlapscope.query.tables import TABLES
@@ -40,7 +40,7 @@ def test_it_has_every_word_and_table() -> None:
     words = set(re.findall(r"^- `([^`]+)`: \S", skill(), re.MULTILINE))
     causes = {str(cause) for cause_ids in CAUSES.values() for cause in cause_ids}
     assert words >= {*RULES} | causes | {*TABLES} | {f"--{name}" for name in INTERVENTIONS}
-    assert set(re.findall(r"`overlapscope (\w+)", skill())) <= {*COMMANDS}
+    assert set(re.findall(r"`overlapscope (\w+)", skill())) <= {*commands()}
 
 
 @pytest.mark.parametrize("command", [command for _, command in QUESTIONS])

@@ -6,30 +6,44 @@ the device.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from types import ModuleType
 from typing import Literal
 
 from msgspec import Struct
 
 from overlapscope.base.registry import load
+from overlapscope.plugin import plugins
 
 
 class PageKind(Struct, frozen=True):
     """A page."""
 
     name: str
-    """Its path, and the name of its module in this package."""
+    """Its path."""
     title: str
     needs: Literal["nothing", "trace", "figures"] = "figures"
     """Required data; figures are those of a device whose trace is usable."""
     switched: bool = False
     """True if the header's switch between recording and plain program applies."""
 
+    place: str = ""
+    """Its module; by default the one of its name in this package."""
+    extra: str | None = None
+    """The extra without which it has nothing to show."""
+
     @property
     def module(self) -> ModuleType:
         """The module that draws it."""
-        module: ModuleType = load(f"{__name__}.{self.name}")
+        module: ModuleType = load(self.place or f"{__name__}.{self.name}")
         return module
+
+
+def _of_plugins() -> Iterator[PageKind]:
+    for plugin in plugins():
+        for page in plugin.pages:
+            extra = plugin.name if plugin.extra else None
+            yield PageKind(page.name, page.title, needs="trace", place=page.place, extra=extra)
 
 
 PAGES = {
@@ -45,7 +59,7 @@ PAGES = {
         PageKind("compare", "Compare", needs="trace"),
         PageKind("ranks", "Ranks", needs="nothing"),
         PageKind("history", "History", needs="nothing"),
-        PageKind("hta", "HTA", needs="trace"),
+        *_of_plugins(),
         PageKind("laboratory", "Laboratory", needs="nothing"),
     )
 }

@@ -1,0 +1,156 @@
+"""Plugins: what each adds to the core, as manifests of strings that are imported only when used.
+
+A plugin of this package is a folder in `overlapscope/plugins` whose `__init__.py` holds nothing but a `Plugin` named
+`PLUGIN`; its command, page and so on are modules beside it. The core finds the folders, and names none of them. Another
+package registers its `Plugin` as an entry point of the group `overlapscope.plugins`.
+"""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Iterator, Mapping
+from functools import cache
+from pathlib import Path
+from typing import Final, NamedTuple
+
+from overlapscope.errors import UsageError
+
+GROUP: Final = "overlapscope.plugins"
+"""Package of the built-in plugins, and group of entry points for those of other packages."""
+
+Place = str
+"""An object, as `package.module:name`, or a module, as `package.module`."""
+
+
+class Extra(NamedTuple):
+    """An extra of `project.optional-dependencies`."""
+
+    modules: tuple[str, ...]
+    """Names under which its packages are imported."""
+    serves: str
+    """Feature that needs the extra."""
+    brings: str = ""
+    """Sentences on its large packages, measured with the versions in requirements/ci.txt."""
+    programs: tuple[str, ...] = ()
+    """Packages that have a program and no module, and without which the feature works in part."""
+
+
+class Command(NamedTuple):
+    """A subcommand, which `overlapscope --help-all` lists."""
+
+    name: str
+    summary: str
+    """Its line in the list."""
+    place: Place
+    """Class with the methods of `commands.Subcommand`."""
+
+
+class Page(NamedTuple):
+    """A page of the dashboard about a trace. It is offered if the plugin's extra is installed."""
+
+    name: str
+    """Its path."""
+    title: str
+    place: Place
+    """Module with `layout` and `callbacks`, as those of `dashboard.pages`."""
+
+
+class Recorder(NamedTuple):
+    """A program that records, with the id that its traces state (`Trace.recorder`)."""
+
+    id: str
+    name: str
+    gpu_activity: str
+    """Option that records GPU activity, as in `recorded without ...`."""
+    launches: str
+    """How to record launches, in a sentence."""
+    sync_events: str
+    """How to record waits between streams, in a sentence."""
+
+
+class Source(NamedTuple):
+    """A kind of recording."""
+
+    recorder: Recorder
+    suffixes: tuple[str, ...]
+    """Lower-case endings of the files to find in a directory. A file named by the user may have any name."""
+    sign: bytes
+    """Regular expression that matches the beginning of such a file, up to 64 KiB of its unpacked content."""
+    read: Place
+    """Function of a path and a `reading.source.ReadRequest` that returns the Trace."""
+    parts: Place | None = None
+    """Function of a path that returns the number of processes recorded in the file, if there may be several. Each is
+    then read by its number, as `FILE@0`, `FILE@1`."""
+    packed: str = ""
+    """Ending of files that `unpack` turns into such a file."""
+    unpack: Place | None = None
+    """Function of a path and of the file to write. It raises UnreadableTrace."""
+    runs: str = ""
+    """Pattern of the folders below a directory that have a recording each, by time. The last is read."""
+    copies: tuple[str, ...] = ()
+    """Names of other files in such a folder with the same recording in less detail; `*` stands for its name without
+    suffix."""
+
+
+class Plugin(NamedTuple):
+    """The manifest of a plugin."""
+
+    name: str
+    """Name of its folder, and of its extra."""
+    extra: Extra | None = None
+    check: Place | None = None
+    """Function without arguments that raises MissingPackage if the installed extra doesn't work."""
+    commands: tuple[Command, ...] = ()
+    pages: tuple[Page, ...] = ()
+    sources: tuple[Source, ...] = ()
+    kinds: Mapping[str, str] = {}
+    """Kinds of the JSON files that it writes, each with a description such as `a report of ranks`."""
+    api: Mapping[str, Place] = {}
+    """Names in `import overlapscope`, for plugins of this package."""
+
+
+def plugins() -> Iterator[Plugin]:
+    """Yield all plugins: the built-in ones by name, then those of other packages.
+
+    The others come last, because finding them takes longer than reading a small file.
+
+    Raises:
+        UsageError: Another package's plugin can't be imported, or is not a `Plugin`.
+    """
+    yield from built_in()
+    yield from _others()
+
+
+@cache
+def built_in() -> tuple[Plugin, ...]:
+    """Return the plugins of this package, by name."""
+    folders = sorted(path.parent.name for path in (Path(__file__).parent / "plugins").glob("*/__init__.py"))
+    return tuple(importlib.import_module(f"{GROUP}.{name}").PLUGIN for name in folders)
+
+
+def sources() -> Iterator[Source]:
+    """Yield the sources of this package's plugins. Ascend's, whose files end as Kineto's, comes last."""
+    for plugin in reversed(built_in()):
+        yield from plugin.sources
+
+
+@cache
+def _others() -> tuple[Plugin, ...]:
+    from importlib.metadata import entry_points
+
+    found = []
+    for entry in entry_points(group=GROUP):
+        try:
+            plugin = entry.load()
+        except Exception as error:
+            raise UsageError(
+                f"the plugin {entry.name} ({entry.value}) cannot be loaded ({type(error).__name__}: {error}); update "
+                "or uninstall its package."
+            ) from error
+        if not isinstance(plugin, Plugin):
+            raise UsageError(
+                f"the plugin {entry.name} ({entry.value}) is not an overlapscope.plugin.Plugin; update or uninstall "
+                "its package."
+            )
+        found.append(plugin)
+    return tuple(found)

@@ -1,0 +1,1 @@
+"""Plugins of this package, each a folder that the core finds (`overlapscope/plugin.py`) and never imports."""

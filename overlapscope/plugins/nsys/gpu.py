@@ -1,0 +1,148 @@
+"""Rows of the device: kernels, copies, memsets, and CUDA graphs recorded as a single op."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Final
+
+import numpy as np
+
+from overlapscope.plugins.nsys.database import Columns, Database
+from overlapscope.plugins.nsys.names import Names
+from overlapscope.plugins.nsys.rows import Rows, joined
+from overlapscope.reading._columns import device_or_none
+from overlapscope.trace import op_names
+from overlapscope.trace.model import I32, I64
+
+KERNEL: Final = "CUPTI_ACTIVITY_KIND_KERNEL"
+COPY: Final = "CUPTI_ACTIVITY_KIND_MEMCPY"
+FILL: Final = "CUPTI_ACTIVITY_KIND_MEMSET"
+GRAPH: Final = "CUPTI_ACTIVITY_KIND_GRAPH_TRACE"
+TABLES: Final = (KERNEL, COPY, FILL, GRAPH)
+
+WHOLE_GRAPH: Final = "CUDA graph"
+"""Prefix of the names of graphs that were recorded as a single op."""
+_COMMON: Final = ("start", "end", "deviceId", "streamId", "correlationId")
+_GRID: Final = ("gridX", "gridY", "gridZ")
+_BLOCK: Final = ("blockX", "blockY", "blockZ")
+_SIDES: Final = ("srcDeviceId", "dstDeviceId")
+_LARGEST_EXTENT: Final = 0x7FFFFFFF
+_NO_STREAM: Final = 0x7FFFFFFF
+"""Larger numbers stand for "none": 4294967295, -1 as an unsigned 32-bit number."""
+_DIRECTIONS: Final = (
+    *("<unknown>", "HtoD", "DtoH", "HtoA", "AtoH", "AtoA", "AtoD", "DtoA", "DtoD", "HtoH", "PtoP"),
+    *("HtoD", "DtoH", "DtoD"),
+)
+"""ENUM_CUDA_MEMCPY_OPER in Kineto's spelling; the last three are migrations of managed memory."""
+_FIRST_MIGRATION: Final = 11
+_MEMORY: Final = (
+    *("Pageable", "Pinned", "Device", "Array", "Managed", "Device Static", "Managed Static"),
+    "Unknown",
+)
+"""ENUM_CUDA_MEM_KIND in Kineto's spelling."""
+
+
+def read(database: Database, names: Names, process: int | None) -> Rows:
+    """Return the rows of `Trace.gpu_ops` in no order, without the launches."""
+    return joined(part(database, names, process) for part in (_kernels, _copies, _fills, _graphs))
+
+
+def of_process(database: Database, table: str, process: int | None) -> str:
+    """Return the SQL condition for the rows of a process; for all rows where the table does not state processes."""
+    by_process = process is not None and "globalPid" in database.columns.get(table, frozenset())
+    return f"WHERE globalPid = {process}" if by_process else ""
+
+
+def number(column: I64) -> I64:
+    """Return the numbers of streams or events; -1 for none."""
+    return np.where((column < 0) | (column > _NO_STREAM), -1, column)
+
+
+def _columns(database: Database, table: str, process: int | None, *more: str) -> Columns:
+    if table in database.columns:
+        database.require(table, "start", "end", "deviceId", "streamId")
+    return database.integers(table, (*_COMMON, *more), of_process(database, table, process))
+
+
+def _kernels(database: Database, names: Names, process: int | None) -> Rows:
+    columns = _columns(database, KERNEL, process, "demangledName", "shortName", *_GRID, *_BLOCK)
+    ids = np.where(columns["demangledName"] >= 0, columns["demangledName"], columns["shortName"])
+    extents = {"blocks": _product(columns, _GRID), "block_threads": _product(columns, _BLOCK)}
+    return _rows(names, columns, "kernel", names.of_ids(ids)) | extents
+
+
+def _product(columns: Columns, extents: Sequence[str]) -> I64:
+    """Return the product of extents in three directions; -1 where one is missing or out of range."""
+    x, y, z = (np.where(column <= _LARGEST_EXTENT, column, -1) for column in map(columns.__getitem__, extents))
+    plane = x * y
+    known = (x > 0) & (y > 0) & (z > 0) & (plane <= np.iinfo(np.int64).max // np.maximum(z, 1))
+    return np.where(known, plane * z, -1)
+
+
+def _copies(database: Database, names: Names, process: int | None) -> Rows:
+    columns = _columns(database, COPY, process, "bytes", "copyKind", "srcKind", "dstKind", *_SIDES)
+    kinds = (columns[name] for name in ("copyKind", "srcKind", "dstKind"))
+    source, target = (device_or_none(columns[side]).astype(np.int32) for side in _SIDES)
+    rows = _rows(names, columns, "gpu_memcpy", _spelled(names, _copy_name, *kinds))
+    # Page migrations are on no stream, whatever number the table has.
+    rows["stream"][columns["copyKind"] >= _FIRST_MIGRATION] = -1
+    return rows | {"source_device": source, "target_device": target}
+
+
+def _copy_name(direction: int, source: int, target: int) -> str:
+    way = _DIRECTIONS[direction] if 0 <= direction < len(_DIRECTIONS) else "<unknown>"
+    if direction >= _FIRST_MIGRATION:
+        return f"Migration {way} (Managed -> Managed)"
+    return f"Memcpy {way} ({_memory(source)} -> {_memory(target)})"
+
+
+def _memory(kind: int) -> str:
+    return _MEMORY[kind] if 0 <= kind < len(_MEMORY) else "Unknown"
+
+
+def _fills(database: Database, names: Names, process: int | None) -> Rows:
+    columns = _columns(database, FILL, process, "bytes", "memKind")
+    name_id = _spelled(names, lambda kind: f"Memset ({_memory(kind)})", columns["memKind"])
+    return _rows(names, columns, "gpu_memset", name_id)
+
+
+def _graphs(database: Database, names: Names, process: int | None) -> Rows:
+    columns = _columns(database, GRAPH, process, "graphId")
+    name_id = _spelled(names, lambda id: f"{WHOLE_GRAPH} {id}" if id >= 0 else WHOLE_GRAPH, columns["graphId"])
+    return _rows(names, columns, "kernel", name_id)
+
+
+def _spelled(names: Names, spell: Callable[..., str], *columns: I64) -> I32:
+    """Return the number of each row's name, which is composed from its values in some columns."""
+    distinct, back = np.unique(np.stack(columns, axis=1), axis=0, return_inverse=True)
+    return np.array([names.number(spell(*row)) for row in distinct.tolist()], np.int32)[back.reshape(-1)]
+
+
+def _rows(names: Names, columns: Columns, category: str, name_id: I32) -> Rows:
+    text, correlation = names.all(), columns["correlationId"]
+    distinct, back = np.unique(name_id, return_inverse=True)
+    judged = np.array(
+        [
+            (op_names.kind(category, text[name]), *op_names.memory_kinds(category, text[name]))
+            for name in distinct.tolist()
+        ],
+        np.int8,
+    ).reshape(-1, 3)[back]
+    none = np.full(len(name_id), -1, np.int64)
+    return {
+        "start_ns": columns["start"],
+        "end_ns": columns["end"],
+        "name_id": name_id,
+        "kind": judged[:, 0].copy(),
+        "device": device_or_none(columns["deviceId"]).astype(np.int32),
+        "stream": number(columns["streamId"]).astype(np.int32),
+        "correlation": np.where(correlation > 0, correlation, -1),
+        "bytes": columns.get("bytes", none),
+        "source_kind": judged[:, 1].copy(),
+        "target_kind": judged[:, 2].copy(),
+        "stated_gb_per_s": none.astype(np.float64),
+        "blocks": none,
+        "block_threads": none,
+        "source_device": none.astype(np.int32),
+        "target_device": none.astype(np.int32),
+    }

@@ -1,0 +1,42 @@
+"""Without any one of the plugins, the package and the other plugins work: in a copy of the tree."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+PLUGINS = sorted(path.parent.name for path in (ROOT / "overlapscope" / "plugins").glob("*/__init__.py"))
+COPIED = ("docs", "overlapscope", "scenarios", "tests", "Makefile", "README.md", "pyproject.toml")
+SMOKE = ("test_api", "test_check_formats", "test_cli", "test_doctor", "test_extras", "test_golden", "test_plugins")
+"""Files of `tests/unit` that together use every room of the core."""
+
+
+@pytest.mark.parametrize("name", PLUGINS)
+def test_everything_else_works_without_a_plugin(name: str, tmp_path: Path) -> None:
+    for part in COPIED:
+        copy = shutil.copytree if (ROOT / part).is_dir() else shutil.copy
+        copy(ROOT / part, tmp_path / part)
+    (tmp_path / "traces").symlink_to(ROOT / "traces")
+    shutil.rmtree(tmp_path / "overlapscope" / "plugins" / name)
+    shutil.rmtree(tmp_path / "tests" / "plugins" / name, ignore_errors=True)
+    files = [f"tests/unit/{file}.py" for file in SMOKE]
+    commands = (
+        [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-n", "0", *files],
+        [str(Path(sys.executable).with_name("lint-imports")), "--no-cache"],
+    )
+    for command in commands:
+        done = subprocess.run(
+            command,
+            cwd=tmp_path,
+            env=os.environ | {"PYTHONPATH": str(tmp_path)},
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        assert done.returncode == 0, done.stdout[-5000:]

@@ -1,0 +1,96 @@
+"""Plugins: another package registers a command, an extra and a kind of file by its manifest."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Iterator
+from importlib.metadata import EntryPoint
+from pathlib import Path
+from typing import Final
+
+import pytest
+
+from overlapscope import plugin
+from overlapscope.base import extras
+from overlapscope.commands import main
+from overlapscope.errors import UnreadableTrace, UsageError
+from overlapscope.inputs import read_report
+from overlapscope.plugin import Command, Extra, Plugin, plugins
+from overlapscope.reading.kinds import kind_of
+
+
+class ToyCommand:
+    """Say hello."""
+
+    def prepare_parser(self, parser: argparse.ArgumentParser) -> None:
+        parser.add_argument("name")
+
+    def run(self, args: argparse.Namespace) -> int:
+        print(f"hello, {args.name}")
+        return 3
+
+
+TOY: Final = Plugin(
+    name="toy",
+    extra=Extra(("no_such_module",), "overlapscope toy"),
+    commands=(Command("toy", "say hello", f"{__name__}:ToyCommand"),),
+    kinds={"toy": "a toy"},
+)
+NO_PLUGIN: Final = 7
+
+
+@pytest.fixture(autouse=True)
+def other_packages(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[EntryPoint]]:
+    """Yield the entry points of the other installed packages."""
+    points = [EntryPoint("toy", f"{__name__}:TOY", plugin.GROUP)]
+    monkeypatch.setattr("importlib.metadata.entry_points", lambda group: [p for p in points if p.group == group])
+    plugin._others.cache_clear()
+    yield points
+    plugin._others.cache_clear()
+
+
+def test_another_package_adds_a_command(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["toy", "you"]) == 3
+    assert capsys.readouterr().out == "hello, you\n"
+    assert main(["--help-all"]) == 0
+    assert "say hello" in capsys.readouterr().out
+    assert main(["toys"]) == 2
+    assert "did you mean 'toy'?" in capsys.readouterr().err
+
+
+def test_a_plugins_extra_is_known() -> None:
+    assert extras.missing("toy") == ["no_such_module"]
+    assert "[toy]" in extras.how_to_install("toy")
+
+
+def test_a_plugins_file_is_named_where_it_cannot_be_judged(tmp_path: Path) -> None:
+    path = tmp_path / "toy.json"
+    path.write_text('{"kind": "toy"}')
+    assert kind_of(path) == "toy"
+    with pytest.raises(UnreadableTrace, match="is a toy, which cannot be compared"):
+        read_report([path])
+    path.write_text('{"kind": "toys"}')
+    assert kind_of(path) is None
+
+
+@pytest.mark.parametrize(
+    ("value", "says"), [("no.such:module", "ModuleNotFoundError"), (f"{__name__}:NO_PLUGIN", "not an overlapscope")]
+)
+def test_a_plugin_that_cannot_be_used_is_named(other_packages: list[EntryPoint], value: str, says: str) -> None:
+    other_packages.append(EntryPoint("broken", value, plugin.GROUP))
+    with pytest.raises(UsageError, match=says) as caught:
+        list(plugins())
+    assert str(caught.value).startswith(f"the plugin broken ({value})")
+    assert main(["samples"]) == 0
+
+
+def test_every_place_of_a_manifest_is_in_its_plugins_folder() -> None:
+    for each in plugins():
+        if each is not TOY and each.name != "laboratory":
+            places = [
+                *(c.place for c in each.commands),
+                *(p.place for p in each.pages),
+                *(s.read for s in each.sources),
+                *each.api.values(),
+            ]
+            assert all(place.startswith(f"{plugin.GROUP}.{each.name}.") for place in places)
