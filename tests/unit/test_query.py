@@ -125,7 +125,7 @@ def test_a_servers_phases_and_steps_are_those_of_the_report(tmp_path: Path) -> N
     path = write_server(tmp_path / "x.json", [Pass(["execute_context_2(600)_generation_0(0)"]), *[decode] * 4])
     job = QueriedTraces((load(path),))
     (device,) = job.report.traces[0].devices
-    assert device.served is not None
+    assert device.served
     assert rows_of(job, "SELECT phase, recorded, tokens_per_s, span_ns, idle_ns FROM phases") == [
         (each.phase, each.recorded, each.tokens_per_s, each.per_step.span_ns, each.per_step.buckets.idle_ns)
         for each in device.served.phases
