@@ -864,7 +864,7 @@ _OF_DOCUMENTS: tuple[tuple[int, Callable[[random.Random, Document], None]], ...]
 OTHERS = (
     *((".sqlite", other_files.database_case), (".xplane.pb", other_files.plane_case)),
     *((".history", other_files.history_case), (".toml", other_files.settings_case)),
-    (".cached", other_files.cached_case),
+    *((".cached", other_files.cached_case), (".ascend.json", other_files.ascend_case)),
 )
 _OF_BYTES = (flipped, cut_short, hole, inserted, inserted, escaped, escaped, other_text)
 _RARELY = 800
