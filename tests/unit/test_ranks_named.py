@@ -28,6 +28,11 @@ def test_random_ranks_are_named_if_they_delay_the_others_by_more_than_the_error(
     assert outcome.judged
 
 
+def test_nothing_is_compared_if_a_clock_jumped_back_over_the_steps_that_would_be(tmp_path: Path) -> None:
+    outcome = judge_seed(300026, tmp_path)
+    assert (outcome.met, outcome.judged, outcome.missed) == (25, 0, ())
+
+
 def report(folder: Path, *clocks: WrongClock, late_ns: int = 0, ranks: int = 2) -> RanksReport:
     """Return the report of ranks that are alike, except that the last one may be late before each collective."""
     everyone = tuple(range(ranks))
