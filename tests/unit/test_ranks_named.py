@@ -17,7 +17,7 @@ from tests.fuzz.ranks import US, ClockedJob, InjectedDelay, JobAct, TrueTimes, W
 from tests.fuzz.ranks import judge as judge_seed
 
 STEADY = WrongClock(0, 0.0, 0, 0)
-FAST = 823, 6723, 3237, 4248, 5762
+FAST = 823, 6723, 3237, 4248, 5762, 101343
 """Seeds of jobs in which clocks jump, messages wait, and delays are passed on. Each was once judged wrongly."""
 
 
