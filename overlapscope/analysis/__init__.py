@@ -18,14 +18,12 @@ from overlapscope.analysis.sampled_step import sampled_step
 from overlapscope.analysis.trust import clocks_agree, judge_file, verdict
 from overlapscope.analysis.trust_device import judge_device
 from overlapscope.analysis.trust_results import Check
-from overlapscope.base.memory import free_bytes as free_bytes
+from overlapscope.base.memory import check_room
 from overlapscope.base.session import kept_in_session
 from overlapscope.base.words import check_device, check_known
-from overlapscope.base.words import size as size
 from overlapscope.errors import NotInTrace
 from overlapscope.errors import UnreadableTrace as UnreadableTrace
 from overlapscope.trace.model import Trace
-from overlapscope.trace.room import check_room
 
 
 class TraceAnalysis(Struct, frozen=True, eq=False):

@@ -8,7 +8,14 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from threading import Lock
+from typing import Final
 
+from overlapscope.base.words import size
+from overlapscope.errors import UnreadableTrace
+
+_BYTES_OF_ROW: Final = 400
+"""Memory that an event takes at most while its trace is analyzed, as measured with traces of short kernels only."""
+_UNSUSPICIOUS_BYTES: Final = 1 << 30
 _lock = Lock()
 _blocks: list[tuple[int, int]] = []
 """The system's limits on this process without any block of `at_most`, once for each block that has not ended."""
@@ -64,6 +71,22 @@ def free_bytes() -> int | None:
         stated = _numbers(folder / "memory.stat")
         free.append(limit - used + stated["active_file"] + stated["inactive_file"])
     return min(free, default=None)
+
+
+def check_room(source: str, rows: int) -> None:
+    """Refuse a trace of so many events, if the system would end this process, which could then give no reason.
+
+    Raises:
+        UnreadableTrace: Its analysis needs more memory than is free.
+    """
+    needed = _BYTES_OF_ROW * rows
+    free = free_bytes() if needed > _UNSUSPICIOUS_BYTES else None
+    if free is not None and needed > free:
+        raise UnreadableTrace(
+            source,
+            f"has at least {rows:,} events, whose analysis needs about {size(needed)} of memory, but only "
+            f"{size(max(free, 0))} are free; record fewer steps, or pass fewer traces at once.",
+        )
 
 
 def _numbers(path: Path) -> dict[str, int]:

@@ -21,8 +21,9 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from overlapscope.base.columns import Columns
-from overlapscope.base.grouping import distinct, group_starts
+from overlapscope.base.grouping import among, distinct, group_starts
 from overlapscope.base.intervals import I64, Bool, Intervals, contains, covered, intersect, join, subtract, union
+from overlapscope.base.marks import step_number
 from overlapscope.ranks.clocks import Offsets
 from overlapscope.ranks.collectives import Meetings
 from overlapscope.ranks.common_steps import CommonSteps, common_steps
@@ -155,6 +156,10 @@ def find_waits(ranks: Sequence[ComparedRank], met: Meetings, offsets: Offsets, m
     steps = common_steps(ranks, offsets.torn)
     windows = axis.windows(steps)
     inside = contains(windows, arrivals.axis_ns)
+    if offsets.torn and _jumped_back(ranks, steps, meetings, inside):
+        steps = replace(steps, names=(), end_ns=steps.begin_ns)
+        windows = axis.windows(steps)
+        inside = contains(windows, arrivals.axis_ns)
     counted = np.zeros(len(meetings), np.bool_)
     counted[arrivals.meeting[inside]] = True
     counted_waits = intersect(waits, windows)
@@ -172,6 +177,15 @@ def find_waits(ranks: Sequence[ComparedRank], met: Meetings, offsets: Offsets, m
     return RankWaits(
         meetings, steps, bool(offsets.torn), counted, arrivals, latest, pairs, by_rank, messages, in_messages
     )
+
+
+def _jumped_back(ranks: Sequence[ComparedRank], steps: CommonSteps, meetings: Meetings, inside: Bool) -> bool:
+    """Return whether the clock of a rank jumped back over steps, so that kernels of others seem to run in these."""
+    numbers = [[step_number(name) for name in rank.judged_steps.names] for rank in ranks]
+    jumped = np.array([each != sorted(each) for each in numbers], np.bool_)
+    step = meetings.kernels.step[meetings.row]
+    others = (step >= 0) & ~among(step, [step_number(name) for name in steps.names])
+    return bool((inside & others & jumped[meetings.rank]).any())
 
 
 def sum_by(place: I64, values: I64, count: int) -> I64:

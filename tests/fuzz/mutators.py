@@ -662,6 +662,30 @@ def multiplied(rng: random.Random, document: Document) -> None:
             document["traceEvents"].append(moved)
 
 
+def crowded(rng: random.Random, document: Document) -> None:
+    """Repeat an op or a call on lanes of its own, longer than all of them take to begin, so that all run at once."""
+    spans = _of(document, rng.choice(("kernel", "gpu_memcpy", "gpu_memset", "cuda_runtime", "cpu_op")))
+    spans = [event for event in spans if _is_number(event.get("ts")) and _is_number(event.get("dur"))]
+    if not spans:
+        return
+    event = rng.choice(spans)
+    if rng.random() < 0.5:
+        (collectives if event["cat"] == "kernel" else blocking)(rng, {"traceEvents": [event]})
+    for number in range(1, _CROWD):
+        args = dict(_args(event))
+        for key in ("correlation", "External id", "Ev Idx", "stream"):
+            if isinstance(args.get(key), int):
+                args[key] += (1 if key == "stream" else 100_000) * number
+        moved = event | {"ts": event["ts"] + number, "dur": 2.0 * _CROWD, "args": args}
+        document["traceEvents"].append(moved | {"tid": number})
+
+
+def blocking(rng: random.Random, document: Document) -> None:
+    """Let calls wait for the GPU."""
+    for event in _of(document, *CATEGORIES[3:5]):
+        event["name"] = rng.choice(("cudaStreamSynchronize", "cudaDeviceSynchronize", "cudaEventSynchronize"))
+
+
 # -- bytes
 
 
@@ -840,10 +864,12 @@ _OF_DOCUMENTS: tuple[tuple[int, Callable[[random.Random, Document], None]], ...]
 OTHERS = (
     *((".sqlite", other_files.database_case), (".xplane.pb", other_files.plane_case)),
     *((".history", other_files.history_case), (".toml", other_files.settings_case)),
-    (".cached", other_files.cached_case),
+    *((".cached", other_files.cached_case), (".ascend.json", other_files.ascend_case)),
 )
 _OF_BYTES = (flipped, cut_short, hole, inserted, inserted, escaped, escaped, other_text)
 _RARELY = 800
+_CROWD = 2000
+"""Number of ops that run at once."""
 FEW = 0.9
 """Share of the files with few events."""
 
@@ -872,6 +898,8 @@ def make(seed: int) -> FuzzCase:
             _apply(rng, case, document, choice)
         if rng.randrange(_RARELY) == 0:
             _apply(rng, case, document, multiplied)
+        if rng.randrange(2 * _RARELY) == 0:
+            _apply(rng, case, document, crowded)
     case.data = text(document, indent=rng.choice((None, None, 2)), ensure_ascii=rng.random() < 0.7)
     if not case.tells:
         for one_of in rng.choices(_OF_BYTES, k=rng.choice((0, 0, 0, 1, 1, 2))):

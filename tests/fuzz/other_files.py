@@ -1,11 +1,12 @@
 """Mutated files that are not traces of torch.profiler:
 
-Databases of Nsight Systems, recordings of XLA's profiler, histories, settings, settings that are not files, and traces
-whose entries in the cache are not as they were written.
+Databases of Nsight Systems, recordings of XLA's profiler and of Ascend NPUs, histories, settings, settings that are not
+files, and traces whose entries in the cache are not as they were written.
 """
 
 from __future__ import annotations
 
+import json
 import lzma
 import os
 import random
@@ -22,6 +23,7 @@ from tests.fuzz.corpus import OriginalTrace, few
 from tests.support.endless_tables import make_endless
 from tests.support.helpers import TRACES
 from tests.support.histories import weeks, write
+from tests.support.trace_views import TraceView
 from tests.support.xspace import Plane, xspace
 
 SETTINGS_KINDS: Final = ("dangling link", "directory", "pipe", "device")
@@ -30,7 +32,8 @@ _TABLES: Final = (
     *("CUPTI_ACTIVITY_KIND_KERNEL", "CUPTI_ACTIVITY_KIND_RUNTIME", "CUPTI_ACTIVITY_KIND_MEMCPY", "StringIds"),
     *("TARGET_INFO_CUDA_STREAM", "TARGET_INFO_GPU", "sqlite_schema"),
 )
-_VALUES: Final = (None, 0, -1, 1 << 31, (1 << 63) - 1, -(1 << 63), 1.5, "", "x" * 3000, "\x1b[31m", b"\xff", 7 << 24)
+_NUMBERS: Final = (None, 0, -1, 1 << 31, (1 << 63) - 1, -(1 << 63), 1.5, "", "x" * 3000)
+_VALUES: Final = (*_NUMBERS, "\x1b[31m", b"\xff", 7 << 24)
 _MOST_INSTRUCTIONS: Final = 1_000_000
 """Instructions of SQLite's machine that a mutation may take: far more than any table of these databases needs."""
 _PLANE_NAMES: Final = (
@@ -220,6 +223,49 @@ def other_keys(rng: random.Random, path: Path) -> None:
             database.execute(f'INSERT OR IGNORE INTO "{table}" {rows}')
         else:
             database.execute(f'CREATE {how} "{table}" AS {rows}')
+
+
+def ascend_case(rng: random.Random) -> tuple[OriginalTrace, bytes, list[str]]:
+    """Return a mutated recording of an Ascend NPU, as `database_case` does."""
+    origin = _ascend()
+    events = json.loads(origin.text)
+    for _ in range(rng.choice((1, 1, 2, 5, 30))):
+        event = rng.choice(events)
+        holder = rng.choice((event, event.get("args") or event))
+        key, how = rng.choice([*holder, "connection_id"]), rng.randrange(4)
+        if how == 0:
+            holder.pop(key, None)
+        elif how == 1:
+            holder[key] = rng.choice(
+                (*_NUMBERS, [], {"a": 1}, True, "9" * 40, "-1", "nan", "Model", "\x1b[31m", "\ud800")
+            )
+        elif how == 2:
+            holder[key] = rng.choice(events).get(key)
+        else:
+            events.insert(rng.randrange(len(events)), dict(event))
+        if not isinstance(event.get("args"), dict):
+            event["args"] = {"args": event.get("args")}
+    data = bytearray(json.dumps(events).encode())
+    for _ in range(rng.choice((0, 0, 0, 1, 10))):
+        data[rng.randrange(len(data))] = rng.randrange(256)
+    return origin, bytes(data if rng.random() < 0.9 else data[: rng.randrange(len(data))]), ["other_events"]
+
+
+@cache
+def _ascend() -> OriginalTrace:
+    view = TraceView()
+    for number in range(3):
+        view.host("cpu_op", f"ProfilerStep#{number}", 300 * number, 290)
+    for number in range(8):
+        at = 100 * number + 10
+        view.kernel(at, 30, 3 * number)
+        view.collective(at + 20, 30, 3 * number + 1, f"hcom_allReduce__586_{number}_1")
+        view.call("AscendCL@aclrtMemcpyAsync", at, 3, 3 * number + 2)
+        copy = {"operation": "host to device", "size(B)": 64, "connection_id": 3 * number + 2}
+        view.task("MEMCPY_ASYNC", "PCIE_DMA_SQE", at + 40, 30, 3, **copy)
+        view.task("EVENT_WAIT", "EVENT_WAIT_SQE", at + 60, 1)
+    view.sums("Computing", 10, 900)
+    return OriginalTrace("made up, of an Ascend NPU", view.text().encode())
 
 
 def cached_case(rng: random.Random) -> tuple[OriginalTrace, bytes, list[str]]:

@@ -124,6 +124,7 @@ def test_files_of_other_sources_are_made_of_every_kind_and_some_can_be_read(tmp_
         ".sqlite": lambda path: len(load(path, cache=False).gpu_ops),
         ".xplane.pb": lambda path: len(load(path, cache=False).gpu_ops),
         ".cached": lambda path: len(load(path, cache=False).gpu_ops),
+        ".ascend.json": lambda path: len(load(path, cache=False).gpu_ops),
         ".history": history_of,
         ".toml": config.read,
     }
@@ -139,8 +140,9 @@ def test_files_of_other_sources_are_made_of_every_kind_and_some_can_be_read(tmp_
             with suppress(OverlapscopeError):
                 readable[suffix] += bool(read[suffix](path))
     expected = {"endless", "other_pages", "other_values", "without_table", "other_bytes", "many_planes", "planes"}
-    assert mutations >= expected | {"other_settings", "other_numbers", "other_keys", "cached"}
+    assert mutations >= expected | {"other_settings", "other_numbers", "other_keys", "cached", "other_events"}
     assert readable[".sqlite"] > 3 and readable[".xplane.pb"] and readable[".history"] > 3 and readable[".toml"] > 3
+    assert readable[".ascend.json"] > 20
 
 
 def test_mutations_of_an_endless_table_end(tmp_path: Path) -> None:

@@ -25,11 +25,11 @@ from msgspec.structs import replace
 
 from overlapscope import analyze
 from overlapscope.analysis import analyze_trace
+from overlapscope.base import memory
 from overlapscope.errors import OverlapscopeError, UnreadableTrace
 from overlapscope.reading import _columns, _stream, files, kineto, load
 from overlapscope.reading.files import SourceFile
 from overlapscope.report.model import to_json
-from overlapscope.trace import room
 from overlapscope.trace.model import Damage, Kind, Trace
 from tests.support.helpers import Op, make_trace
 from tests.support.kineto_files import kernel, write
@@ -659,11 +659,11 @@ def test_a_plain_file_too_large_for_the_memory_that_is_left_is_not_read_to_its_e
 
     def check(source: str, rows: int) -> None:
         asked.append(rows)
-        room.check_room(source, rows)
+        memory.check_room(source, rows)
 
     monkeypatch.setattr(_columns, "check_room", check)
-    monkeypatch.setattr(room, "_UNSUSPICIOUS_BYTES", 0)
-    monkeypatch.setattr(room, "free_bytes", lambda: 1_000_000)
+    monkeypatch.setattr(memory, "_UNSUSPICIOUS_BYTES", 0)
+    monkeypatch.setattr(memory, "free_bytes", lambda: 1_000_000)
     with pytest.raises(UnreadableTrace, match=r"t.json: has at least .* about .* of memory, but only 1 MB are free"):
         load(path)
     assert 2_500 < max(asked) < 30_000

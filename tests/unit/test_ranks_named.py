@@ -17,7 +17,7 @@ from tests.fuzz.ranks import US, ClockedJob, InjectedDelay, JobAct, TrueTimes, W
 from tests.fuzz.ranks import judge as judge_seed
 
 STEADY = WrongClock(0, 0.0, 0, 0)
-FAST = 823, 6723, 3237, 4248, 5762
+FAST = 823, 6723, 3237, 4248, 5762, 101343
 """Seeds of jobs in which clocks jump, messages wait, and delays are passed on. Each was once judged wrongly."""
 
 
@@ -26,6 +26,11 @@ def test_random_ranks_are_named_if_they_delay_the_others_by_more_than_the_error(
     outcome = judge_seed(seed, tmp_path)
     assert not (outcome.wrong or outcome.missed or outcome.hidden)
     assert outcome.judged
+
+
+def test_nothing_is_compared_if_a_clock_jumped_back_over_the_steps_that_would_be(tmp_path: Path) -> None:
+    outcome = judge_seed(300026, tmp_path)
+    assert (outcome.met, outcome.judged, outcome.missed) == (25, 0, ())
 
 
 def report(folder: Path, *clocks: WrongClock, late_ns: int = 0, ranks: int = 2) -> RanksReport:
