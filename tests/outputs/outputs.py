@@ -22,6 +22,7 @@ from urllib.parse import quote
 from flask import Flask
 from flask.testing import FlaskClient
 
+from overlapscope.assistant import answers
 from overlapscope.assistant.folders import Folders
 from overlapscope.assistant.tools import Tools
 from overlapscope.base.session import session
@@ -101,6 +102,8 @@ def _begin(folder: Path) -> None:
     os.environ.update(_SETTINGS, OVERLAPSCOPE_CACHE_DIR=str(own / "cache"), OVERLAPSCOPE_HISTORY=str(own / "history"))
     # Dask would start processes for the ranks.
     vars(engine)["has_dask"] = lambda: False
+    # What fits into an answer depends on the length of the checkout's path.
+    vars(answers).update(MOST_BYTES=1 << 20, _HEAD_BYTES=1 << 20)
     contextlib.ExitStack().enter_context(session(own / "traces", own / "nsys", own / "jobs"))
 
 
