@@ -15,10 +15,10 @@ from typing import Any, NamedTuple
 from benchmarks.data_files import csv_text
 from overlapscope.analysis import analyze_trace
 from overlapscope.analysis.results import Device
-from overlapscope.laboratory import store
-from overlapscope.laboratory.comparison import ExperimentComparison, TruthVerdict, check_truth, compare
-from overlapscope.laboratory.document import overview
-from overlapscope.laboratory.results import Results
+from overlapscope.plugins.laboratory import store
+from overlapscope.plugins.laboratory.comparison import ExperimentComparison, TruthVerdict, check_truth, compare
+from overlapscope.plugins.laboratory.document import overview
+from overlapscope.plugins.laboratory.results import Results
 from overlapscope.reading import load
 from overlapscope.render import markdown
 

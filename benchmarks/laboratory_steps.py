@@ -8,8 +8,8 @@ from __future__ import annotations
 import argparse
 
 import overlapscope
-from overlapscope.laboratory.catalog import load, shipped
-from overlapscope.laboratory.experiment import Program
+from overlapscope.plugins.laboratory.catalog import load, shipped
+from overlapscope.plugins.laboratory.experiment import Program
 
 
 def main() -> None:

@@ -11,7 +11,7 @@ from msgspec import Struct
 from benchmarks.data_files import csv_text
 from benchmarks.whatif_evaluation import TRACES, RecordingPair
 from benchmarks.whatif_page import milliseconds
-from overlapscope.laboratory import store
+from overlapscope.plugins.laboratory import store
 from overlapscope.prediction.predict import predict
 from overlapscope.prediction.result import WhatIf
 from overlapscope.reading import load

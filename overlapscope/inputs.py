@@ -30,7 +30,6 @@ _WRITTEN: Final = {
     "check": "the result of a check",
     "baseline": "a baseline",
     "calibration": "a calibration",
-    "laboratory": "a laboratory's results",
     "doctor": "a diagnosis of an installation",
     "trial": "a result of `overlapscope try`",
     "query": "the answer to a query",

@@ -46,13 +46,16 @@ class Command(NamedTuple):
 
 
 class Page(NamedTuple):
-    """A page of the dashboard about a trace. It is offered if the plugin's extra is installed."""
+    """A page of the dashboard. It is offered if the plugin's extra is installed."""
 
     name: str
     """Its path."""
     title: str
     place: Place
     """Module with `layout` and `callbacks`, as those of `dashboard.pages`."""
+    files: str = ""
+    """Name of files in the given directories that the page shows, if it is not about a trace. Without any, it isn't
+    offered."""
 
 
 class Recorder(NamedTuple):

@@ -15,7 +15,7 @@ from typing import Literal
 import torch
 from torch.autograd.graph import save_on_cpu, saved_tensors_hooks
 
-from overlapscope.laboratory.experiment import Experiment, Program, Truth, Variant, WrongResults
+from overlapscope.plugins.laboratory.experiment import Experiment, Program, Truth, Variant, WrongResults
 
 TRIES = 3
 AHEAD = 2
@@ -182,6 +182,6 @@ EXPERIMENT = Experiment(
 )
 
 if __name__ == "__main__":
-    from overlapscope.laboratory import main
+    from overlapscope.plugins.laboratory.experiment import main
 
     main(EXPERIMENT)

@@ -16,7 +16,7 @@ from typing import Literal
 
 import torch
 
-from overlapscope.laboratory.experiment import Experiment, Program, Truth, Variant, WrongResults
+from overlapscope.plugins.laboratory.experiment import Experiment, Program, Truth, Variant, WrongResults
 
 ROUNDING = 2.0**-22
 """Two units in the last place above 1, more than the errors of sine, cosine, squares, sum and root together. A chunk
@@ -150,6 +150,6 @@ EXPERIMENT = Experiment(
 )
 
 if __name__ == "__main__":
-    from overlapscope.laboratory import main
+    from overlapscope.plugins.laboratory.experiment import main
 
     main(EXPERIMENT)

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import torch
 
-from overlapscope.laboratory.experiment import Experiment, Step, Truth, Variant
+from overlapscope.plugins.laboratory.experiment import Experiment, Step, Truth, Variant
 
 
 def prepare(elements: int, streamed: bool, pinned: bool) -> Step:
@@ -97,6 +97,6 @@ EXPERIMENT = Experiment(
 )
 
 if __name__ == "__main__":
-    from overlapscope.laboratory import main
+    from overlapscope.plugins.laboratory.experiment import main
 
     main(EXPERIMENT)

@@ -17,7 +17,7 @@ from typing import Literal
 
 import torch
 
-from overlapscope.laboratory.experiment import Experiment, Program, Truth, Variant, WrongResults
+from overlapscope.plugins.laboratory.experiment import Experiment, Program, Truth, Variant, WrongResults
 
 TRIES = 10
 
@@ -184,6 +184,6 @@ EXPERIMENT = Experiment(
 )
 
 if __name__ == "__main__":
-    from overlapscope.laboratory import main
+    from overlapscope.plugins.laboratory.experiment import main
 
     main(EXPERIMENT)

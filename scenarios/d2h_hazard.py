@@ -18,7 +18,7 @@ from collections.abc import Callable
 
 import torch
 
-from overlapscope.laboratory.experiment import Experiment, Program, Truth, Variant, WrongResults
+from overlapscope.plugins.laboratory.experiment import Experiment, Program, Truth, Variant, WrongResults
 
 TRIES = 100
 
@@ -129,6 +129,6 @@ EXPERIMENT = Experiment(
 )
 
 if __name__ == "__main__":
-    from overlapscope.laboratory import main
+    from overlapscope.plugins.laboratory.experiment import main
 
     main(EXPERIMENT)

@@ -26,7 +26,7 @@ import torch
 from torch import nn
 from torch.utils.data import DataLoader, Dataset
 
-from overlapscope.laboratory.experiment import Experiment, Program, Truth, Variant
+from overlapscope.plugins.laboratory.experiment import Experiment, Program, Truth, Variant
 
 CLASSES = 1000
 DECODING = 1.5
@@ -210,6 +210,6 @@ EXPERIMENT = Experiment(
 )
 
 if __name__ == "__main__":
-    from overlapscope.laboratory import main
+    from overlapscope.plugins.laboratory.experiment import main
 
     main(EXPERIMENT)

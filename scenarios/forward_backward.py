@@ -16,7 +16,7 @@ from typing import Literal
 
 import torch
 
-from overlapscope.laboratory.experiment import Experiment, Program, Step, Truth, Variant, WrongResults
+from overlapscope.plugins.laboratory.experiment import Experiment, Program, Step, Truth, Variant, WrongResults
 
 TRIES = 10
 
@@ -216,6 +216,6 @@ EXPERIMENT = Experiment(
 )
 
 if __name__ == "__main__":
-    from overlapscope.laboratory import main
+    from overlapscope.plugins.laboratory.experiment import main
 
     main(EXPERIMENT)

@@ -18,7 +18,7 @@ from dataclasses import replace
 
 import torch
 
-from overlapscope.laboratory.experiment import Experiment, Program, Truth, Variant
+from overlapscope.plugins.laboratory.experiment import Experiment, Program, Truth, Variant
 
 COLUMNS = 1000
 TIMED_CALLS = 20
@@ -126,6 +126,6 @@ EXPERIMENT = Experiment(
 )
 
 if __name__ == "__main__":
-    from overlapscope.laboratory import main
+    from overlapscope.plugins.laboratory.experiment import main
 
     main(EXPERIMENT)

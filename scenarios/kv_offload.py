@@ -18,7 +18,7 @@ from typing import Literal
 import torch
 from torch.nn import functional
 
-from overlapscope.laboratory.experiment import Experiment, Program, Truth, Variant, WrongResults
+from overlapscope.plugins.laboratory.experiment import Experiment, Program, Truth, Variant, WrongResults
 
 TRIES = 5
 
@@ -194,6 +194,6 @@ EXPERIMENT = Experiment(
 )
 
 if __name__ == "__main__":
-    from overlapscope.laboratory import main
+    from overlapscope.plugins.laboratory.experiment import main
 
     main(EXPERIMENT)

@@ -13,7 +13,7 @@ from __future__ import annotations
 import torch
 from torch.profiler import ProfilerActivity, profile, record_function
 
-from overlapscope.laboratory.experiment import Experiment, Program, Truth, Variant
+from overlapscope.plugins.laboratory.experiment import Experiment, Program, Truth, Variant
 
 ITERATION = "all copies"
 
@@ -92,6 +92,6 @@ EXPERIMENT = Experiment(
 )
 
 if __name__ == "__main__":
-    from overlapscope.laboratory import main
+    from overlapscope.plugins.laboratory.experiment import main
 
     main(EXPERIMENT)

@@ -16,7 +16,7 @@ from collections.abc import Callable, Sequence
 
 import torch
 
-from overlapscope.laboratory.experiment import Experiment, Program, Step, Truth, Variant, WrongResults
+from overlapscope.plugins.laboratory.experiment import Experiment, Program, Step, Truth, Variant, WrongResults
 
 SHAPE = (1, 16800, 1536)
 DOUBLINGS = 20
@@ -181,6 +181,6 @@ EXPERIMENT = Experiment(
 )
 
 if __name__ == "__main__":
-    from overlapscope.laboratory import main
+    from overlapscope.plugins.laboratory.experiment import main
 
     main(EXPERIMENT)

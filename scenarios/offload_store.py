@@ -21,7 +21,7 @@ from typing import Literal
 
 import torch
 
-from overlapscope.laboratory.experiment import Experiment, Program, Truth, Variant
+from overlapscope.plugins.laboratory.experiment import Experiment, Program, Truth, Variant
 
 TENSORS_PER_LAYER = 2
 SHAPE = (1, 16800, 1536)
@@ -137,6 +137,6 @@ EXPERIMENT = Experiment(
 )
 
 if __name__ == "__main__":
-    from overlapscope.laboratory import main
+    from overlapscope.plugins.laboratory.experiment import main
 
     main(EXPERIMENT)

@@ -15,7 +15,7 @@ from typing import Literal
 
 import torch
 
-from overlapscope.laboratory.experiment import Experiment, Program, Truth, Variant
+from overlapscope.plugins.laboratory.experiment import Experiment, Program, Truth, Variant
 
 RECORDED_CALLS = 50
 
@@ -101,6 +101,6 @@ EXPERIMENT = Experiment(
 )
 
 if __name__ == "__main__":
-    from overlapscope.laboratory import main
+    from overlapscope.plugins.laboratory.experiment import main
 
     main(EXPERIMENT)

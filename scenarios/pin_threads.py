@@ -16,7 +16,7 @@ from typing import Any
 import torch
 
 from overlapscope.base.extras import how_to_install
-from overlapscope.laboratory.experiment import Experiment, Program, Truth, Variant
+from overlapscope.plugins.laboratory.experiment import Experiment, Program, Truth, Variant
 
 
 def prepare(tensors: int, elements: int, recorded_tensors: int, **how: Any) -> Program:
@@ -105,6 +105,6 @@ EXPERIMENT = Experiment(
 )
 
 if __name__ == "__main__":
-    from overlapscope.laboratory import main
+    from overlapscope.plugins.laboratory.experiment import main
 
     main(EXPERIMENT)

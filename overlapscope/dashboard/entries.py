@@ -12,7 +12,7 @@ from msgspec import Struct
 
 from overlapscope.errors import OverlapscopeError
 from overlapscope.inputs import read_ranks_report
-from overlapscope.laboratory.results import FILE as RESULTS_FILE
+from overlapscope.plugin import plugins
 from overlapscope.ranks.result import RanksReport
 from overlapscope.reading import expand, is_trace_name, natural, parts
 from overlapscope.reading.file_names import shown_source
@@ -101,10 +101,9 @@ def _unique(name: str, taken: Container[str]) -> str:
 
 
 def _below(directory: Path) -> Iterable[Path]:
+    others = {page.files for plugin in plugins() for page in plugin.pages}
     files = [
-        file
-        for file in directory.rglob("*")
-        if is_trace_name(file.name) and file.name != RESULTS_FILE and file.is_file()
+        file for file in directory.rglob("*") if is_trace_name(file.name) and file.name not in others and file.is_file()
     ]
     if not files:
         # Raises the error for a directory without traces.

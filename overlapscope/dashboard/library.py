@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import logging
 import math
 import threading
-from collections.abc import Hashable, Iterable
+from collections.abc import Hashable, Iterable, Iterator
 from pathlib import Path
 from typing import Any, Literal
 
@@ -18,9 +17,7 @@ from overlapscope.dashboard.entries import RanksFile, TraceEntry, dropped, find
 from overlapscope.dashboard.opened import Opened, Predictions, events_of, open_trace
 from overlapscope.dashboard.stored import Stored
 from overlapscope.errors import OverlapscopeError, UnreadableTrace
-from overlapscope.laboratory import store
-from overlapscope.laboratory.results import FILE as RESULTS_FILE
-from overlapscope.laboratory.results import Results
+from overlapscope.plugin import plugins
 from overlapscope.ranks.on_host import reduce_any
 from overlapscope.ranks.reduced import ReducedRank
 from overlapscope.ranks.result import Unreadable
@@ -93,8 +90,9 @@ class Library:
         self._opened_by: dict[str, _TraceTask] = {}
         self._kept: Kept[_TraceTask, _TaskResult] = Kept(KEPT_EVENTS)
         self._background = Background("loader", self._read, self._kept, _weight)
-        self.has_results = any(any(source.rglob(RESULTS_FILE)) for source in self._sources)
-        """True if there were results of the laboratory at the start."""
+        named = {page.files for plugin in plugins() for page in plugin.pages if page.files}
+        self.files_of_plugins = frozenset(name for name in named if any(self.files(name)))
+        """Names of files for pages of plugins, of which there were any at the start."""
         self.results_of_pages: Kept[Hashable, Any] = Kept(_PAGE_RESULTS)
         """Results that pages need again, under keys of their own."""
 
@@ -201,16 +199,10 @@ class Library:
         """Return the reports of ranks."""
         return tuple(self._ranks_files)
 
-    def results(self) -> tuple[tuple[Path, Results], ...]:
-        """Return the laboratory's results in the given directories and their subdirectories."""
-        results = []
+    def files(self, name: str) -> Iterator[Path]:
+        """Yield the files with a name in the given directories and their subdirectories."""
         for source in self._sources:
-            for file in sorted(source.rglob(RESULTS_FILE)) if source.is_dir() else ():
-                try:
-                    results.append((file.parent, store.read(file.parent)))
-                except OverlapscopeError as error:
-                    logging.getLogger(__name__).warning("%s", error)
-        return tuple(results)
+            yield from sorted(source.rglob(name)) if source.is_dir() else ()
 
     def id_of(self, path: Path) -> str | None:
         """Return the id of a file."""

@@ -320,7 +320,7 @@ def _is_useful(page: PageKind, context: PageContext) -> bool:
         return library.stored is not None and not library.stored.is_empty
     if page.extra is not None:
         return not missing(page.extra)
-    return page.name != "laboratory" or library.has_results
+    return not page.files or page.files in library.files_of_plugins
 
 
 def _devices(context: PageContext) -> tuple[list[dict[str, str]], str | None]:

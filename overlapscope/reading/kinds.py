@@ -11,7 +11,7 @@ from overlapscope.reading.files import LIMIT_BYTES
 from overlapscope.reading.pipes import place
 
 _OF_CORE: Final = (
-    *("report", "diff", "whatif", "whatif-ranks", "check", "baseline", "ranks", "calibration", "laboratory"),
+    *("report", "diff", "whatif", "whatif-ranks", "check", "baseline", "ranks", "calibration"),
     *("doctor", "trial", "query"),
 )
 """Kinds of the core's files."""

@@ -7,8 +7,8 @@ from pathlib import Path
 from playwright.sync_api import Page, expect
 
 from overlapscope.commands import main
-from overlapscope.laboratory import store
-from tests.unit.test_laboratory_report import made_results
+from overlapscope.plugins.laboratory import store
+from tests.plugins.laboratory.unit.test_laboratory_report import made_results
 
 
 def test_the_html_report_draws_itself_in_a_browser(page: Page, tmp_path: Path) -> None:

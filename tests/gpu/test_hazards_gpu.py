@@ -16,9 +16,9 @@ import torch
 from torch.utils.checkpoint import checkpoint
 from torch.utils.data import DataLoader, TensorDataset
 
-from overlapscope.laboratory import catalog
-from overlapscope.laboratory.experiment import Program as Prepared
-from overlapscope.laboratory.experiment import Variant
+from overlapscope.plugins.laboratory import catalog
+from overlapscope.plugins.laboratory.experiment import Program as Prepared
+from overlapscope.plugins.laboratory.experiment import Variant
 from overlapscope.recorder.hazards import describe
 from tests.support.hazard_programs import name_of, watched
 

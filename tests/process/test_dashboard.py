@@ -114,8 +114,7 @@ def test_a_directory_stands_for_all_that_is_below_it() -> None:
     assert by_id["laboratory/offload_pipeline/one_stream"].folder == "laboratory/offload_pipeline"
     assert library.siblings("ddp/rank1") == ("ddp/rank0", "ddp/rank1")
     assert library.entry("../truth") is None and library.entry(None) is None
-    directories = [directory for directory, _ in library.results()]
-    assert directories == [TRACES / "laboratory"]
+    assert list(library.files("results.json")) == [TRACES / "laboratory" / "results.json"]
 
 
 def test_equal_names_are_distinguished(tmp_path: Path) -> None:

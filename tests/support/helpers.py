@@ -79,7 +79,7 @@ def tried(paths: Iterable[Path]) -> list[Path]:
 def various() -> list[Path]:
     """Return the bundled recordings, but only the last of each experiment of the laboratory:
 
-    For the others, replays included, `tests/evaluation/test_laboratory_recordings.py` holds to the last digit.
+    For the others, replays included, `tests/plugins/laboratory/evaluation` holds to the last digit.
     """
     last = {path.relative_to(TRACES).parts[:2] if "laboratory" in path.parts else path: path for path in recordings()}
     return tried(sorted(last.values()))

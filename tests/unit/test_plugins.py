@@ -86,7 +86,7 @@ def test_a_plugin_that_cannot_be_used_is_named(other_packages: list[EntryPoint],
 
 def test_every_place_of_a_manifest_is_in_its_plugins_folder() -> None:
     for each in plugins():
-        if each is not TOY and each.name != "laboratory":
+        if each is not TOY:
             places = [
                 *(c.place for c in each.commands),
                 *(p.place for p in each.pages),

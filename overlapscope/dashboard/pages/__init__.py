@@ -15,6 +15,8 @@ from msgspec import Struct
 from overlapscope.base.registry import load
 from overlapscope.plugin import plugins
 
+Needs = Literal["nothing", "trace", "figures"]
+
 
 class PageKind(Struct, frozen=True):
     """A page."""
@@ -22,7 +24,7 @@ class PageKind(Struct, frozen=True):
     name: str
     """Its path."""
     title: str
-    needs: Literal["nothing", "trace", "figures"] = "figures"
+    needs: Needs = "figures"
     """Required data; figures are those of a device whose trace is usable."""
     switched: bool = False
     """True if the header's switch between recording and plain program applies."""
@@ -31,6 +33,8 @@ class PageKind(Struct, frozen=True):
     """Its module; by default the one of its name in this package."""
     extra: str | None = None
     """The extra without which it has nothing to show."""
+    files: str = ""
+    """Name of the files that it shows, without which it has nothing to show."""
 
     @property
     def module(self) -> ModuleType:
@@ -43,7 +47,8 @@ def _of_plugins() -> Iterator[PageKind]:
     for plugin in plugins():
         for page in plugin.pages:
             extra = plugin.name if plugin.extra else None
-            yield PageKind(page.name, page.title, needs="trace", place=page.place, extra=extra)
+            needs: Needs = "nothing" if page.files else "trace"
+            yield PageKind(page.name, page.title, needs=needs, place=page.place, extra=extra, files=page.files)
 
 
 PAGES = {
@@ -60,6 +65,5 @@ PAGES = {
         PageKind("ranks", "Ranks", needs="nothing"),
         PageKind("history", "History", needs="nothing"),
         *_of_plugins(),
-        PageKind("laboratory", "Laboratory", needs="nothing"),
     )
 }

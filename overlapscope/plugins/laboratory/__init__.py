@@ -1,14 +1,17 @@
-"""Experiments with known outcomes."""
+"""Laboratory: experiments that are measured, recorded, analyzed, and compared with published figures."""
 
-from overlapscope.plugin import Command, Plugin
+from overlapscope.plugin import Command, Page, Plugin
+
+RESULTS = "results.json"
+"""Name of files with results."""
 
 PLUGIN = Plugin(
     name="laboratory",
     commands=(
         Command(
-            "scenarios",
-            "run experiments with known outcomes, and compare",
-            "overlapscope.commands.scenarios:ScenariosCommand",
+            "scenarios", "run experiments with known outcomes, and compare", f"{__name__}.command:ScenariosCommand"
         ),
     ),
+    pages=(Page("laboratory", "Laboratory", f"{__name__}.page", files=RESULTS),),
+    kinds={"laboratory": "a laboratory's results"},
 )

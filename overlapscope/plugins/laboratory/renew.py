@@ -1,0 +1,82 @@
+"""Update of results without running anything, for results that are shipped.
+
+python -m overlapscope.plugins.laboratory.renew DIR [OTHER...]
+
+The experiments of the OTHER directories are copied into DIR. Then all recordings in DIR are analyzed again, and the
+declarations of the experiments are taken from the current scenario files.
+"""
+
+from __future__ import annotations
+
+import shutil
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+
+import msgspec
+
+from overlapscope.plugins.laboratory import catalog, store
+from overlapscope.plugins.laboratory.essentials import analyse
+from overlapscope.plugins.laboratory.experiment import Experiment
+from overlapscope.plugins.laboratory.results import ExperimentResult, Results, VariantResult
+from overlapscope.plugins.laboratory.runner import declared
+
+
+def collect(directory: Path, other: Path) -> None:
+    """Copy another directory's experiments, with their traces, into this one."""
+    results = store.read(directory, analyses=False)
+    for experiment in store.read(other, analyses=False).experiments:
+        results = store.merged(results, experiment)
+        for trace in (trace for variant in experiment.variants for trace in variant.traces):
+            (directory / trace).parent.mkdir(parents=True, exist_ok=True)
+            shutil.copyfile(other / trace, directory / trace)
+    store.write(results, directory)
+
+
+def renewed(results: Results, directory: Path, experiments: Mapping[str, Experiment]) -> Results:
+    """Return the results by name, with recordings analyzed by this version and declarations from `experiments`."""
+    in_order = sorted(results.experiments, key=lambda result: result.name)
+    return msgspec.structs.replace(
+        results,
+        experiments=tuple(_experiment(result, directory, experiments.get(result.name)) for result in in_order),
+    )
+
+
+def _experiment(result: ExperimentResult, directory: Path, experiment: Experiment | None) -> ExperimentResult:
+    current = {variant.name: variant for variant in result.variants}
+    if experiment is not None:
+        now = declared(experiment, result.scale, result.machine)
+        # Measurements of a variant are kept. A new variant has not been run yet.
+        current = {variant.name: _declared_as(current.get(variant.name, variant), variant) for variant in now.variants}
+        result = msgspec.structs.replace(now, date=result.date, sizes=result.sizes)
+    return msgspec.structs.replace(
+        result,
+        variants=tuple(
+            msgspec.structs.replace(
+                variant,
+                analyses=analyse(
+                    [directory / trace for trace in variant.traces], directory, result.plain_step_ns(variant)
+                ),
+            )
+            for variant in current.values()
+        ),
+    )
+
+
+def _declared_as(measured: VariantResult, now: VariantResult) -> VariantResult:
+    declared = {name: getattr(now, name) for name in ("shows", "truth", "published", "wrong_expected")}
+    return msgspec.structs.replace(measured, **declared)
+
+
+def main(directory: Path, *others: Path) -> None:
+    """Update a directory's results."""
+    directory.mkdir(parents=True, exist_ok=True)
+    for other in others:
+        collect(directory, other)
+    entries = [catalog.load(path) for path in catalog.shipped().values()]
+    experiments = {entry.experiment.name: entry.experiment for entry in entries}
+    store.write(renewed(store.read(directory, analyses=False), directory, experiments), directory)
+
+
+if __name__ == "__main__":
+    main(*map(Path, sys.argv[1:]))

@@ -1,0 +1,263 @@
+"""Runner of experiments: measured, recorded and analyzed one after another, in separate processes.
+
+A variant that raises an error, runs out of memory or crashes takes down only its own process; the next one gets a new
+process. Results are on disk after each variant.
+"""
+
+from __future__ import annotations
+
+import datetime
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import msgspec
+from rich.text import Text
+
+from overlapscope.base.words import clean, plural
+from overlapscope.errors import OverlapscopeError, UsageError
+from overlapscope.plugins.laboratory import store
+from overlapscope.plugins.laboratory.catalog import ScenarioFile
+from overlapscope.plugins.laboratory.essentials import analyse
+from overlapscope.plugins.laboratory.experiment import PAPER, Experiment, Variant
+from overlapscope.plugins.laboratory.process import Worker, WorkerDied
+from overlapscope.plugins.laboratory.protocol import (
+    Began,
+    DescribeMachine,
+    Ended,
+    MachineDescribed,
+    RunVariant,
+    VariantMeasured,
+)
+from overlapscope.plugins.laboratory.results import ExperimentResult, Machine, VariantResult
+from overlapscope.plugins.laboratory.tables import digits
+from overlapscope.render.progress import Progress
+
+_STYLE = {"ok": "green", "failed": "bold red", "skipped": "yellow"}
+NOT_YET = "not run yet"
+LOG = "output.txt"
+
+
+class Plan(msgspec.Struct, frozen=True):
+    """Options of a run."""
+
+    directory: Path
+    scale: str
+    repeat: int
+
+
+def describe_machine() -> Machine:
+    """Describe the machine that experiments will run on.
+
+    Returns:
+        The machine's GPUs, driver, link, processor and versions.
+
+    Raises:
+        UsageError: If PyTorch can't use the GPU that is present.
+    """  # noqa: DOC501
+    with Worker() as worker:
+        worker.send(DescribeMachine())
+        try:
+            for event in worker.events():
+                if isinstance(event, MachineDescribed):
+                    return event.machine
+        except WorkerDied as death:
+            raise UsageError(f"this machine cannot be measured: {death}.") from None
+    raise AssertionError("a worker's events end with its death only")
+
+
+def run(entries: Sequence[ScenarioFile], plan: Plan, machine: Machine, progress: Progress) -> list[VariantResult]:
+    """Run the experiments, and replace their earlier results in the directory.
+
+    Returns:
+        The result of each variant.
+
+    Raises:
+        UsageError: If the directory can't be used.
+    """
+    try:
+        plan.directory.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise UsageError(
+            f"{plan.directory}: cannot be created ({error.strerror or error}); choose another directory."
+        ) from None
+    return [result for entry in entries for result in _Experiment(entry, plan, machine, progress).run()]
+
+
+class _Experiment:
+    """A running experiment."""
+
+    def __init__(self, entry: ScenarioFile, plan: Plan, machine: Machine, progress: Progress) -> None:
+        self._experiment = entry.experiment
+        self._path = entry.path
+        self._plan = plan
+        self._progress = progress
+        self._results = store.read(plan.directory)
+        self._result = declared(entry.experiment, plan.scale, machine)
+        self._place = plan.directory / entry.experiment.name
+
+    def run(self) -> tuple[VariantResult, ...]:
+        """Run all variants and return their results."""
+        reason = self._why_not()
+        if reason:
+            return self._skip(reason)
+        self._place.mkdir(parents=True, exist_ok=True)
+        (self._place / LOG).unlink(missing_ok=True)
+        waiting = list(self._experiment.variants)
+        while waiting:
+            with Worker(ranks=self._experiment.ranks) as worker:
+                while waiting:
+                    result = self._run_variant(worker, waiting.pop(0))
+                    self._keep(result)
+                    # Ranks find each other through their launcher's store, which keeps the entries of earlier groups.
+                    if result.status == "failed" or self._experiment.ranks > 1:
+                        break
+        return self._result.variants
+
+    def _skip(self, reason: str) -> tuple[VariantResult, ...]:
+        """Run nothing, and keep the results of an earlier run."""
+        skipped = tuple(msgspec.structs.replace(variant, error=reason) for variant in self._result.variants)
+        if all(other.name != self._result.name for other in self._results.experiments):
+            self._results = store.merged(self._results, msgspec.structs.replace(self._result, variants=skipped))
+            store.write(self._results, self._plan.directory)
+        for variant in skipped:
+            _finished(self._progress, self._experiment.name, variant)
+        return skipped
+
+    def _why_not(self) -> str | None:
+        experiment, machine = self._experiment, self._result.machine
+        if experiment.sizes and self._plan.scale not in experiment.sizes:
+            return f"it has no sizes for scale {self._plan.scale}"
+        if experiment.gpus > len(machine.gpus):
+            return f"it needs {plural(experiment.gpus, 'GPU')}; PyTorch sees {len(machine.gpus) or 'none'} here"
+        return None
+
+    def _run_variant(self, worker: Worker, variant: Variant) -> VariantResult:
+        trace = self._place / f"{variant.name}.trace.json.gz"
+        worker.send(RunVariant(str(self._path), variant.name, self._plan.scale, self._plan.repeat, str(trace)))
+        measured: dict[int, VariantMeasured] = {}
+        error = None
+        try:
+            error = self._follow(worker, variant, measured)
+        except WorkerDied as death:
+            error = str(death)
+        result = self._measured(variant, measured)
+        if error is not None:
+            worker.abandon()
+            with open(self._place / LOG, "a", errors="replace") as log:
+                log.write(f"== {variant.name}: {error}\n{worker.output()}\n")
+            return msgspec.structs.replace(result, status="failed", error=error)
+        self._phase(variant, "analyzing")
+        try:
+            traces = [self._plan.directory / trace for trace in result.traces]
+            analyses = analyse(traces, self._plan.directory, self._result.plain_step_ns(result))
+            return msgspec.structs.replace(result, analyses=analyses)
+        except OverlapscopeError as fault:
+            return msgspec.structs.replace(result, status="failed", error=f"its recording cannot be analyzed: {fault}")
+
+    def _follow(self, worker: Worker, variant: Variant, measured: dict[int, VariantMeasured]) -> str | None:
+        """Collect the messages of the ranks until all have ended, or one has failed; return its error."""
+        ended = 0
+        for event in worker.events():
+            match event:
+                case Began(rank=0):
+                    self._phase(variant, event.phase)
+                case VariantMeasured():
+                    measured[event.rank] = event
+                case Ended():
+                    ended += 1
+                    if event.error is not None:
+                        return f"rank {event.rank}: {event.error}" if self._experiment.ranks > 1 else event.error
+                    if ended == self._experiment.ranks:
+                        return None
+        raise AssertionError("a worker's events end with its death only")
+
+    def _phase(self, variant: Variant, phase: str) -> None:
+        self._progress.note(f"{phase} {self._experiment.name}/{variant.name}")
+
+    def _measured(self, variant: Variant, by_rank: dict[int, VariantMeasured]) -> VariantResult:
+        """Return the variant with its measurements: times of the slowest rank, figures of the first."""
+        result = next(other for other in self._result.variants if other.name == variant.name)
+        ranks = [by_rank[rank] for rank in sorted(by_rank)]
+        if not ranks:
+            return result
+        slowest = max(ranks, key=lambda rank: rank.wall_ms.median if rank.wall_ms else 0.0)
+        return msgspec.structs.replace(
+            result,
+            status="ok",
+            error=None,
+            wall_ms=slowest.wall_ms,
+            host_ms=slowest.host_ms,
+            figures=ranks[0].figures,
+            wrong_results=ranks[0].wrong_results,
+            notes=tuple(dict.fromkeys(note for rank in ranks for note in rank.notes)),
+            traces=tuple(_relative(rank.trace, self._plan.directory) for rank in ranks if rank.trace is not None),
+        )
+
+    def _keep(self, done: VariantResult) -> None:
+        variants = tuple(done if other.name == done.name else other for other in self._result.variants)
+        self._result = msgspec.structs.replace(self._result, variants=variants)
+        self._results = store.merged(self._results, self._result)
+        store.write(self._results, self._plan.directory)
+        _finished(self._progress, self._experiment.name, done)
+
+
+def _relative(trace: str, directory: Path) -> str:
+    return Path(trace).relative_to(directory).as_posix()
+
+
+def _finished(progress: Progress, experiment: str, result: VariantResult) -> None:
+    """Report that a variant is done, whatever its outcome."""
+    line = Text.assemble((f"{result.status:<7}", _STYLE[result.status]), f" {experiment}/{result.name}: ")
+    progress.say(line.append(clean(_outcome(result))))
+
+
+def _outcome(result: VariantResult) -> str:
+    if result.status != "ok" or result.wall_ms is None:
+        return result.error or ""
+    wall = result.wall_ms
+    time = f"{digits(wall.median)} ms (IQR {digits(wall.iqr, like=wall.median)}, n = {wall.n:,})"
+    wrong = result.wrong_results
+    counted = [f"{wrong.wrong} of {wrong.tries} results wrong"] if wrong else []
+    return ", ".join([time, *counted, *(analysis.verdict.text.replace("\n", " ") for analysis in result.analyses[:1])])
+
+
+def declared(experiment: Experiment, scale: str, machine: Machine) -> ExperimentResult:
+    """Return the result of an experiment that has not been run."""
+    return ExperimentResult(
+        name=experiment.name,
+        title=experiment.title,
+        shows=experiment.shows,
+        published_on=experiment.published_on,
+        faster=experiment.faster,
+        recorded=experiment.recorded,
+        gpus=experiment.gpus,
+        ranks=experiment.ranks,
+        warmup_steps=experiment.warmup_steps,
+        recorded_steps=experiment.recorded_steps,
+        scale=scale,
+        sizes=_plain(experiment.sizes.get(scale, {})),
+        sizes_as_published=experiment.sizes.get(scale) == experiment.sizes.get(PAPER),
+        date=datetime.datetime.now(datetime.UTC).date().isoformat(),
+        machine=machine,
+        variants=tuple(
+            VariantResult(
+                name=variant.name,
+                shows=variant.shows,
+                parameters=_plain(variant.parameters),
+                truth=variant.truth,
+                published=dict(variant.published),
+                wrong_expected=variant.wrong_results,
+                error=NOT_YET,
+            )
+            for variant in experiment.variants
+        ),
+    )
+
+
+def _plain(values: Any) -> dict[str, Any]:
+    """Return arguments in a form that JSON can hold."""
+    return {
+        name: value if isinstance(value, bool | int | float | str | None) else str(value)
+        for name, value in values.items()
+    }

@@ -1,0 +1,242 @@
+"""Process that runs variants of an experiment on command.
+
+python -m overlapscope.plugins.laboratory.worker DIRECTORY
+
+The directory holds the commands and the events (`protocol.py`). Under `torchrun`, each rank does the same. The parent
+process holds the other end of the worker's stdin, and the worker exits when that is closed, so that nothing stays on
+the GPU after the parent has died.
+"""
+
+from __future__ import annotations
+
+import functools
+import gc
+import math
+import os
+import sys
+import threading
+import time
+import traceback
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from overlapscope.plugins.laboratory.experiment import Experiment, Program, Variant
+from overlapscope.plugins.laboratory.protocol import (
+    COMMANDS,
+    EVENTS,
+    POLL_S,
+    Began,
+    Command,
+    DescribeMachine,
+    Ended,
+    Inbox,
+    MachineDescribed,
+    Outbox,
+    Phase,
+    RankStarted,
+    RunVariant,
+    Stop,
+    VariantMeasured,
+)
+from overlapscope.plugins.laboratory.results import TimeSpread
+
+_ERROR_LIMIT = 400
+_BUDGET_S = 3.0
+"""Time for a variant's iterations, in seconds. It is exceeded only for the first `_LEAST` iterations."""
+_LEAST, _MOST = 5, 1000
+_WARM_UP = 2
+
+
+def main(directory: Path) -> None:
+    """Carry out commands until `Stop`."""
+    threading.Thread(target=_leave_with_parent, daemon=True).start()
+    rank = int(os.environ.get("RANK", "0"))
+    events = Outbox(directory / EVENTS)
+    events.send(RankStarted(rank, os.getpid()))
+    for command in _commands(directory / COMMANDS):
+        match command:
+            case DescribeMachine():
+                from overlapscope.plugins.laboratory import machine
+
+                events.send(MachineDescribed(machine.describe()))
+            case RunVariant():
+                events.send(Ended(rank, _error_of(_VariantRun(command, rank, events), command.path)))
+            case Stop():
+                return
+
+
+def _leave_with_parent() -> None:
+    while os.read(0, 4096):
+        pass
+    os._exit(1)
+
+
+def _commands(path: Path) -> Iterator[Command]:
+    inbox = Inbox(path, msgspec.json.Decoder(Command))
+    while True:
+        yield from inbox.poll()
+        time.sleep(POLL_S)
+
+
+def _error_of(run: _VariantRun, path: str) -> str | None:
+    """Run a variant and return its error as a sentence; the traceback goes to stderr."""
+    try:
+        run.run()
+    except KeyboardInterrupt:
+        raise
+    except BaseException as error:  # A program that calls sys.exit has failed too.
+        traceback.print_exc()
+        return _sentence(error, path)
+    return None
+
+
+def _sentence(error: BaseException, path: str) -> str:
+    """Return the error's first line, and the innermost line of the scenario file in its traceback."""
+    first = next(iter(str(error).strip().splitlines()), "")
+    text = f"{type(error).__name__}: {first}" if first else type(error).__name__
+    places = traceback.extract_tb(error.__traceback__)
+    place = [*places[-1:], *(frame for frame in places if frame.filename == path)][-1]
+    return f"{text[:_ERROR_LIMIT]} ({Path(place.filename).name}:{place.lineno} in {place.name})"
+
+
+@functools.cache
+def _experiment(path: str) -> Experiment:
+    from overlapscope.plugins.laboratory import catalog
+
+    return catalog.load(Path(path)).experiment
+
+
+class _VariantRun:
+    """One variant on one rank."""
+
+    def __init__(self, asked: RunVariant, rank: int, events: Outbox) -> None:
+        self._asked = asked
+        self._rank = rank
+        self._events = events
+        self._results = VariantMeasured(rank=rank)
+
+    def run(self) -> None:
+        self._begin("preparing")
+        experiment = _experiment(self._asked.path)
+        (variant,) = (candidate for candidate in experiment.variants if candidate.name == self._asked.variant)
+        program = self._prepared(experiment, variant)
+        try:
+            self._begin("timing")
+            wall, host = measure(program.step, repeat=self._asked.repeat)
+            self._tell(wall_ms=wall, host_ms=host)
+            if program.figures is not None:
+                self._tell(figures=_finite(program.figures()))
+            if program.count_wrong is not None:
+                self._tell(wrong_results=program.count_wrong())
+            self._begin("recording")
+            self._record(experiment, program)
+        finally:
+            if program.close is not None:
+                program.close()
+            del program
+            _give_back_memory()
+
+    def _prepared(self, experiment: Experiment, variant: Variant) -> Program:
+        if experiment.gpus:
+            _choose_gpu()
+        sizes = experiment.sizes.get(self._asked.scale, {})
+        prepared = experiment.prepare(**{**sizes, **variant.parameters})
+        return prepared if isinstance(prepared, Program) else Program(prepared)
+
+    def _record(self, experiment: Experiment, program: Program) -> None:
+        from overlapscope.recorder.recording import record
+
+        step = program.recorded_step or program.step
+        recording = record(
+            self._asked.trace,
+            wait=0,
+            warmup=experiment.warmup_steps,
+            active=experiment.recorded_steps,
+            steps_by="marks",
+            plain_steps=0,  # The variant was already measured without the recorder.
+            **experiment.recorder,
+        )
+        with recording as rec:
+            for _ in range(experiment.warmup_steps + experiment.recorded_steps):
+                step()
+                rec.step()
+        self._tell(trace=str(rec.path), notes=tuple(rec.notes))
+
+    def _begin(self, phase: Phase) -> None:
+        self._events.send(Began(self._rank, phase))
+
+    def _tell(self, **more: Any) -> None:
+        self._results = msgspec.structs.replace(self._results, **more)
+        self._events.send(self._results)
+
+
+def measure(step: Callable[[], object], *, repeat: int) -> tuple[TimeSpread, TimeSpread]:
+    """Time at least `repeat` iterations without the profiler, each starting on an idle device.
+
+    Clock and statistics are those of `torch.utils.benchmark`.
+
+    Returns:
+        The times until the device has finished, and the times until the call returns.
+    """
+    for _ in range(_WARM_UP):
+        estimate, _returned = _once(step)
+    count = _agreed(max(_LEAST, repeat, min(_MOST, int(_BUDGET_S / max(estimate, 1e-9)))))
+    times = [_once(step) for _ in range(count)]
+    wall, host = zip(*times, strict=True)
+    return _spread(wall), _spread(host)
+
+
+def _once(step: Callable[[], object]) -> tuple[float, float]:
+    from torch.utils import benchmark
+
+    begin = benchmark.timer()  # Waits for the device, if there is one.
+    step()
+    returned = time.perf_counter()
+    return benchmark.timer() - begin, returned - begin
+
+
+def _spread(seconds: Sequence[float]) -> TimeSpread:
+    from torch.utils import benchmark
+
+    measurement = benchmark.Measurement(1, list(seconds), benchmark.TaskSpec("step()", setup=""))
+    return TimeSpread(median=1e3 * measurement.median, iqr=1e3 * measurement.iqr, n=len(seconds))
+
+
+def _agreed(count: int) -> int:
+    """Return the first rank's count on every rank, because the iterations of a job wait for each other."""
+    import torch
+
+    if not (torch.distributed.is_available() and torch.distributed.is_initialized()):
+        return count
+    shared: list[int] = [count]
+    torch.distributed.broadcast_object_list(shared, src=0)
+    return shared[0]
+
+
+def _choose_gpu() -> None:
+    """Select a GPU of its own for each rank."""
+    import torch
+
+    local = int(os.environ.get("LOCAL_RANK", "0"))
+    if torch.cuda.is_available() and local < torch.cuda.device_count():
+        torch.cuda.set_device(local)
+
+
+def _finite(figures: Any) -> dict[str, float | None]:
+    """Return figures with None for what JSON can't hold."""
+    return {name: float(value) if math.isfinite(value) else None for name, value in figures.items()}
+
+
+def _give_back_memory() -> None:
+    import torch
+
+    gc.collect()
+    if torch.cuda.is_available():
+        torch.cuda.empty_cache()
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]))
