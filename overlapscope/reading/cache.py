@@ -65,7 +65,6 @@ _BESIDES = (
     "trace/lost.py",
     "trace/model.py",
     "trace/op_names.py",
-    "trace/room.py",
     "trace/servers.py",
 )
 """Modules besides those of the reader and of sources that affect the content of a Trace."""
