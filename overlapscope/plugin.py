@@ -45,7 +45,7 @@ class Command(NamedTuple):
     """Class with the methods of `commands.Subcommand`."""
 
 
-class Page(NamedTuple):
+class PluginPage(NamedTuple):
     """A page of the dashboard. It is offered if the plugin's extra is installed."""
 
     name: str
@@ -71,7 +71,7 @@ class Recorder(NamedTuple):
     """How to record waits between streams, in a sentence."""
 
 
-class Source(NamedTuple):
+class BuiltInSource(NamedTuple):
     """A kind of recording."""
 
     recorder: Recorder
@@ -104,8 +104,8 @@ class Plugin(NamedTuple):
     check: Place | None = None
     """Function without arguments that raises MissingPackage if the installed extra doesn't work."""
     commands: tuple[Command, ...] = ()
-    pages: tuple[Page, ...] = ()
-    sources: tuple[Source, ...] = ()
+    pages: tuple[PluginPage, ...] = ()
+    sources: tuple[BuiltInSource, ...] = ()
     kinds: Mapping[str, str] = {}
     """Kinds of the JSON files that it writes, each with a description such as `a report of ranks`."""
     api: Mapping[str, Place] = {}
@@ -131,7 +131,7 @@ def built_in() -> tuple[Plugin, ...]:
     return tuple(importlib.import_module(f"{GROUP}.{name}").PLUGIN for name in folders)
 
 
-def sources() -> Iterator[Source]:
+def sources() -> Iterator[BuiltInSource]:
     """Yield the sources of this package's plugins. Ascend's, whose files end as Kineto's, comes last."""
     for plugin in reversed(built_in()):
         yield from plugin.sources

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 
 from overlapscope.base.words import plural
-from overlapscope.plugin import Source, sources
+from overlapscope.plugin import BuiltInSource, sources
 
 
 def run_in(directory: Path, readable: Callable[[Path], bool] = Path.exists) -> tuple[Path, list[str]]:
@@ -35,9 +35,9 @@ def without_copies(files: list[Path]) -> list[Path]:
     return [path for path in files if path.name not in copies]
 
 
-def _sources() -> Iterable[Source]:
+def _sources() -> Iterable[BuiltInSource]:
     return (source for source in sources() if source.runs)
 
 
-def _has_any(run: Path, source: Source) -> bool:
+def _has_any(run: Path, source: BuiltInSource) -> bool:
     return any(any(run.glob(f"*{suffix}")) for suffix in source.suffixes)

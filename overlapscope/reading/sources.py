@@ -23,7 +23,7 @@ GROUP: Final = "overlapscope.sources"
 """Group of entry points for other packages' sources."""
 
 
-def _of_plugin(source: plugin.Source) -> Source:
+def _of_plugin(source: plugin.BuiltInSource) -> Source:
     """Return a source whose modules are imported when it first reads a file."""
     sign = re.compile(source.sign)
 

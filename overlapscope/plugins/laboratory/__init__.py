@@ -1,6 +1,6 @@
 """Laboratory: experiments that are measured, recorded, analyzed, and compared with published figures."""
 
-from overlapscope.plugin import Command, Page, Plugin
+from overlapscope.plugin import Command, Plugin, PluginPage
 
 RESULTS = "results.json"
 """Name of files with results."""
@@ -12,6 +12,6 @@ PLUGIN = Plugin(
             "scenarios", "run experiments with known outcomes, and compare", f"{__name__}.command:ScenariosCommand"
         ),
     ),
-    pages=(Page("laboratory", "Laboratory", f"{__name__}.page", files=RESULTS),),
+    pages=(PluginPage("laboratory", "Laboratory", f"{__name__}.page", files=RESULTS),),
     kinds={"laboratory": "a laboratory's results"},
 )

@@ -1,11 +1,11 @@
 """Traces of Nsight Systems, from the databases that `nsys export --type sqlite` makes of its reports."""
 
-from overlapscope.plugin import Plugin, Recorder, Source
+from overlapscope.plugin import BuiltInSource, Plugin, Recorder
 
 PLUGIN = Plugin(
     name="nsys",
     sources=(
-        Source(
+        BuiltInSource(
             Recorder(
                 "nsys",
                 "Nsight Systems",

@@ -11,9 +11,10 @@ from pathlib import Path
 import msgspec
 import pytest
 
+from overlapscope import inputs
 from overlapscope.commands import main
 from overlapscope.documents.model import Document
-from overlapscope.plugins.laboratory import store
+from overlapscope.plugins.laboratory import command, store
 from overlapscope.plugins.laboratory.comparison import ExperimentComparison, check_truth, compare, tally
 from overlapscope.plugins.laboratory.document import document
 from overlapscope.plugins.laboratory.essentials import analyse
@@ -382,3 +383,7 @@ def test_results_of_several_directories_are_collected_into_one(tmp_path: Path) -
     collect(tmp_path / "a", tmp_path / "b")
     assert [experiment.name for experiment in store.read(tmp_path / "a").experiments] == ["a", "b"]
     assert (tmp_path / "a" / "pipeline_3stream.json.gz").exists()
+
+
+def test_the_laboratory_writes_constants_where_whatif_looks_for_them() -> None:
+    assert command.CALIBRATION == inputs.CALIBRATION
