@@ -28,7 +28,8 @@ Clocks may drift or jump while they are recorded. So arrivals at a meeting are c
 then: their lead is a running median over meetings of the same group. The error of that lead is again how far ends
 around it deviate, plus what may be alike in them, plus the lead's change since the group met before. If ends show that
 a clock jumped, the steps between them are torn: nothing is compared in them, because a jump changes the lengths of
-kernels and steps. Beyond it, the clock is followed anew.
+kernels and steps. Beyond it, the clock is followed anew. Before the first meeting of a group no ends show whether a
+clock jumped in it, so its arrivals show nothing for sure.
 """
 
 from __future__ import annotations
@@ -81,6 +82,8 @@ class Offsets(Struct, frozen=True, eq=False):
     """Maximum error of the difference between two leads of each meeting."""
     odd: Bool
     """Mask of the meetings whose ends are too far apart to be of one collective."""
+    opening: Bool
+    """Mask of the meetings that are the first of a member in their group. A jump inside them shows in no ends."""
     torn: tuple[int, ...]
     """Numbers of the steps in which a clock may have jumped; -1 if it did so outside of steps."""
     consistent: bool
@@ -101,7 +104,7 @@ def find_offsets(meetings: Meetings, ranks: int) -> Offsets:
     estimate, none = everything.estimate(), np.zeros(0, np.int64)
     if not len(meetings):
         zero, unknown = np.zeros(ranks, np.int64), estimate.reference
-        return Offsets(zero, unknown, unknown, none, none, none > 0, (), True)
+        return Offsets(zero, unknown, unknown, none, none, none > 0, none > 0, (), True)
     followed, step = everything.follow(estimate.offset), everything.step[everything.meeting]
     torn = zip(step[followed.before_jump].tolist(), step[followed.after_jump].tolist(), strict=True)
     ends, unlike = everything, everything.odd(estimate.offset)
@@ -123,6 +126,7 @@ def find_offsets(meetings: Meetings, ranks: int) -> Offsets:
         lead_ns=followed.lead,
         within_ns=followed.within,
         odd=followed.odd,
+        opening=followed.opening,
         torn=tuple(sorted({number for begin, end in torn for number in range(begin, end + 1)})),
         consistent=consistent,
     )
@@ -138,6 +142,7 @@ def on_one_clock(offsets: Offsets) -> Offsets:
         reference=np.where(known, np.flatnonzero(known)[0], -1),
         lead_ns=np.zeros_like(offsets.lead_ns),
         within_ns=np.full_like(offsets.within_ns, TIMESTAMP_ERROR_NS),
+        opening=np.zeros_like(offsets.opening),
         torn=(),
     )
 
@@ -156,9 +161,10 @@ class _Followed(Struct, frozen=True, eq=False):
     """Clocks from meeting to meeting."""
 
     lead: I64
-    """As in `Offsets`, and so are the next two."""
+    """As in `Offsets`, and so are the next three."""
     within: I64
     odd: Bool
+    opening: Bool
     before_jump: I64
     """Entries after which a clock jumped, before the same rank's entry in `after_jump`."""
     after_jump: I64
@@ -262,6 +268,7 @@ class _Ends:
         place[by_group] = np.arange(len(place))
         order = np.lexsort((place[self.meeting], rank, group))
         first = group_starts(group[order], rank[order])
+        opening = mask_of(self.meeting[order[first]], len(self.first))
         jumps = _jumps(apart[order], slack[order], first)
         first = np.unique(np.append(first, jumps))
         drift, count, change = (np.empty_like(apart) for _ in range(3))
@@ -281,7 +288,7 @@ class _Ends:
         fewest, changed = np.minimum.reduceat(count, self.first), np.maximum.reduceat(change, self.first)
         # The meeting's own slack is no limit, because a jump within a kernel may have shortened it.
         within = np.maximum(spread, nearby) + changed + self._alike(np.arange(len(spread)), fewest)
-        return _Followed(offset[rank] + drift, within, odd, order[jumps - 1], order[jumps])
+        return _Followed(offset[rank] + drift, within, odd, opening, order[jumps - 1], order[jumps])
 
     def _alike(self, meeting: I64, count: I64) -> I64:
         """Return the distance between ends that may be alike in so many meetings of which each is one."""

@@ -78,6 +78,12 @@ class Kernels(CommKernels, frozen=True):
         """Return a figure of each kind, to be indexed with `kind`."""
         return np.array([figure(kind) for kind in self.kinds], np.int64)
 
+    @property
+    def group(self) -> I64:
+        """Number of the process group of each kernel."""
+        groups: dict[tuple[str, str], int] = {}
+        return self.by_kind(lambda kind: groups.setdefault((kind.group, kind.ranks), len(groups)))[self.kind]
+
 
 class Meetings(Struct, frozen=True, eq=False):
     """Matched collectives.
@@ -124,8 +130,7 @@ class Meetings(Struct, frozen=True, eq=False):
     @property
     def group(self) -> I64:
         """Number of the process group of each meeting."""
-        groups: dict[tuple[str, str], int] = {}
-        return self.kernels.by_kind(lambda kind: groups.setdefault((kind.group, kind.ranks), len(groups)))[self.kind]
+        return self.kernels.group[self.row[self.first[:-1]]]
 
     @property
     def by(self) -> Literal["metadata", "kernel-names", "both", "none"]:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Collection, Mapping, Sequence
-from itertools import pairwise
 
 import numpy as np
 from msgspec import Struct
@@ -30,10 +29,7 @@ def common_steps(ranks: Sequence[ComparedRank], torn: Collection[int] = ()) -> C
     steps = [rank.judged_steps for rank in ranks]
     names = tuple(name for name in steps[0].names if all(name in each.names for each in steps)) if steps else ()
     if torn:
-        numbers = [[step_number(name) for name in each.names] for each in steps]
-        # The end of a step is unknown if an earlier one seems to follow, since the clock jumped back.
-        left_out = {*torn, *(number for each in numbers for number, after in pairwise(each) if after < number)}
-        names = _longest_run({step_number(name): name for name in names if step_number(name) not in left_out})
+        names = _longest_run({step_number(name): name for name in names if step_number(name) not in torn})
     begin = [rank.judged_from_ns for rank in ranks]
     end = begin if torn else [rank.end_ns for rank in ranks]
     if names:

@@ -8,6 +8,7 @@ from statistics import median_low
 
 import numpy as np
 from msgspec import Struct
+from msgspec.structs import replace
 
 from overlapscope.analysis.jobs import Recorded, different_jobs
 from overlapscope.base.columns import mask_of
@@ -101,6 +102,8 @@ def compare(ranks: Sequence[ComparedRank]) -> Comparison:
         offsets = find_offsets(symmetric, len(ranks))
     if same and offsets.status != "unknown":
         offsets = on_one_clock(offsets)
+    torn = {*offsets.torn, *(number for rank in ranks for number in rank.turned_back)}
+    offsets = replace(offsets, torn=tuple(sorted(torn)))
     messages = pair(ranks)
     related = related_by_messages(offsets, messages) if offsets.consistent else None
     offsets = related or offsets

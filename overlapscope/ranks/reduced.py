@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
+from itertools import pairwise
 
 import numpy as np
 from msgspec import Struct, field
@@ -27,6 +28,7 @@ from overlapscope.analysis.trust import judge_file, verdict
 from overlapscope.analysis.trust_results import Trust
 from overlapscope.base.columns import pick
 from overlapscope.base.intervals import EMPTY, I64, Bool, Intervals, join, subtract
+from overlapscope.base.marks import step_number
 from overlapscope.base.median import median_ns
 from overlapscope.catalog.causes import COMM_CAUSES, COMM_RANK, COPY_CAUSES, IDLE_CAUSES, CommCause
 from overlapscope.errors import UnreadableTrace
@@ -118,6 +120,8 @@ class ComparedRank(Struct, frozen=True, eq=False, kw_only=True):
     step_ns: int | None
     """Length of an average judged step; None without steps."""
     judged_steps: RankSteps = NO_STEPS
+    turned_back: tuple[int, ...] = ()
+    """Numbers of the steps that earlier ones follow, because the clock jumped back: their ends are unknown."""
     comm: CommKernels
     exposed_comm: Intervals
     """Intervals in which communication ran and nothing computed."""
@@ -229,6 +233,7 @@ def _compared(trace: Trace, timeline: Timeline, steps: Periods) -> ComparedRank:
             steps.start_ns[judged],
             steps.end_ns[judged],
         ),
+        turned_back=tuple(number for number, after in pairwise(map(step_number, names)) if 0 <= after < number),
         comm=comm,
         exposed_comm=timeline.exposed_comm,
         exchanges=exchanges,

@@ -3,7 +3,8 @@
 In a collective in which every member needs every other, a member waits from its own arrival (the start of its kernel)
 until the last arrival. The waiting is charged to the member that arrived last. If several members arrive last within
 the error of arrivals (`Offsets.within_ns`) of each other, each of them is charged an equal part of that stretch of
-time. If more than `TOGETHER` of them do, or all members, no member is charged. A charge is sure without the error.
+time. If more than `TOGETHER` of them do, or all members, no member is charged. A charge is sure without the error,
+except in a group's first meeting (`Offsets.opening`).
 
 A rank may be late because another group made it wait, or a message, as the first stage of a pipeline that drains. The
 end of a wait counts as passed on, for as long as the late rank had itself waited without computing since this group
@@ -20,18 +21,20 @@ import numpy as np
 from msgspec import Struct
 from msgspec.structs import replace
 
-from overlapscope.base.columns import Columns
+from overlapscope.base.columns import Columns, mask_of
 from overlapscope.base.grouping import among, distinct, group_starts
 from overlapscope.base.intervals import I64, Bool, Intervals, contains, covered, intersect, join, subtract, union
 from overlapscope.base.marks import step_number
 from overlapscope.ranks.clocks import Offsets
-from overlapscope.ranks.collectives import Meetings
+from overlapscope.ranks.collectives import Meetings, symmetric
 from overlapscope.ranks.common_steps import CommonSteps, common_steps
 from overlapscope.ranks.pairs import MessageWaits
 from overlapscope.ranks.reduced import ComparedRank
 
 TOGETHER = 8
 """Maximum number of members that can arrive last together and still be named: the devices of the same machine."""
+_ALL = np.int64(1) << 60
+"""Error of arrivals of which nothing is sure."""
 
 
 class Arrivals(Columns, frozen=True):
@@ -64,6 +67,8 @@ class LastArrivals(Columns, frozen=True):
     """Maximum error of the time between two arrivals."""
     together: I64
     """Number of members that arrived last together; 0 where none of them can be named."""
+    opening: Bool
+    """As in `Offsets`: no charge is sure."""
 
 
 class Pairs(Columns, frozen=True):
@@ -140,7 +145,7 @@ def find_waits(ranks: Sequence[ComparedRank], met: Meetings, offsets: Offsets, m
     within = offsets.within_ns[judged]
     entries = np.repeat(judged, np.diff(met.first))
     lead, since = offsets.lead_ns[entries], _last_met(met, axis)[entries]
-    arrivals, latest = _arrivals(meetings, axis, lead, within)
+    arrivals, latest = _arrivals(meetings, axis, lead, within, offsets.opening[judged])
     of_messages = met.kernels.take(messages.kernel)
     message_start = of_messages.start_ns + axis.shift[of_messages.rank]
     in_meetings = union(arrivals.axis_ns, meetings.end_ns + axis.shift[arrivals.rank])
@@ -164,14 +169,15 @@ def find_waits(ranks: Sequence[ComparedRank], met: Meetings, offsets: Offsets, m
     counted[arrivals.meeting[inside]] = True
     counted_waits = intersect(waits, windows)
     charges = _inside(_charges(meetings, arrivals, latest), windows, arrivals)
-    pairs = _pairs(arrivals, charges, axis, before, most_before + within[arrivals.meeting])
+    unsure = most_before + np.where(latest.opening, _ALL, within)[arrivals.meeting]
+    pairs = _pairs(arrivals, charges, axis, before, unsure)
     by_rank = WaitsByRank(
         judged=np.bincount(arrivals.rank[inside], minlength=len(ranks)),
         waited_ns=axis.by_rank(counted_waits),
         exposed_ns=axis.by_rank(intersect(counted_waits, axis.held)),
         made_wait_ns=sum_by(pairs.late, pairs.waited_ns, len(ranks)),
         last_in=np.bincount(arrivals.rank[distinct(charges.late)], minlength=len(ranks)),
-        most_ns=_most(arrivals, axis, inside, len(ranks)),
+        most_ns=_most(arrivals, latest, axis, inside, len(ranks)),
         unjudged_ns=axis.by_rank(subtract(intersect(axis.exposed, after_lead_in), judged_kernels)),
     )
     return RankWaits(
@@ -233,8 +239,10 @@ class Axis:
         return covered(times, self.begin[:-1], self.begin[1:])
 
 
-def _arrivals(meetings: Meetings, axis: Axis, lead_ns: I64, within_ns: I64) -> tuple[Arrivals, LastArrivals]:
-    """Compare the arrivals at each meeting, by `lead_ns` and `within_ns` as in `Offsets`."""
+def _arrivals(
+    meetings: Meetings, axis: Axis, lead_ns: I64, within_ns: I64, opening: Bool
+) -> tuple[Arrivals, LastArrivals]:
+    """Compare the arrivals at each meeting, by columns of `Offsets`."""
     rank, meeting, first = meetings.rank, meetings.meeting, meetings.first[:-1]
     arrival = meetings.start_ns - lead_ns
     latest = np.lexsort((rank, arrival, meeting))[meetings.first[1:] - 1]
@@ -258,6 +266,7 @@ def _arrivals(meetings: Meetings, axis: Axis, lead_ns: I64, within_ns: I64) -> t
         spread_ns=arrival[latest] - np.minimum.reduceat(arrival, first),
         error_ns=within_ns,
         together=np.where((together <= TOGETHER) & (together < np.diff(meetings.first)), together, 0),
+        opening=opening,
     )
 
 
@@ -298,23 +307,29 @@ def _inside(charges: _Charges, windows: Intervals, arrivals: Arrivals) -> _Charg
 
 
 def _last_met(met: Meetings, axis: Axis) -> I64:
-    """Return when each entry's rank last met with the same group, on the axis; if never, the start of its window."""
-    rank, group = met.rank, met.group[met.meeting]
-    start, end = (side + axis.shift[rank] for side in (met.start_ns, met.end_ns))
+    """Return when each entry's rank last met with the same group, on the axis; if never, the start of its window.
+
+    A rank's own kernel shows that they met, even if those of the others weren't matched with it.
+    """
+    kernels = met.kernels
+    certain = kernels.by_kind(lambda kind: kind.recorded and symmetric(kind))[kernels.kind] != 0
+    rows = np.flatnonzero(certain | mask_of(met.row, len(kernels)))
+    rank, group = kernels.rank[rows], kernels.group[rows]
+    start, end = (side[rows] + axis.shift[rank] for side in (kernels.start_ns, kernels.end_ns))
     order = np.lexsort((start, group, rank))
-    since = np.empty(len(rank), np.int64)
-    since[order] = np.append(0, end[order])[:-1]
+    since = np.empty(len(kernels), np.int64)
+    since[rows[order]] = np.append(0, end[order])[:-1]
     first = order[group_starts(rank[order], group[order])]
-    since[first] = axis.begin[rank[first]]
-    return since
+    since[rows[first]] = axis.begin[rank[first]]
+    return since[met.row]
 
 
-def _most(arrivals: Arrivals, axis: Axis, inside: Bool, ranks: int) -> I64:
+def _most(arrivals: Arrivals, latest: LastArrivals, axis: Axis, inside: Bool, ranks: int) -> I64:
     """Return the maximum time without compute that others wait for each rank where it may have come last."""
     start = arrivals.axis_ns
     exposed = np.where(inside, covered(axis.held, start, start + arrivals.most_ns), 0)
     others = sum_by(arrivals.meeting, exposed, int(arrivals.meeting.max(initial=-1)) + 1)[arrivals.meeting] - exposed
-    return sum_by(arrivals.rank, np.where(arrivals.last, others, 0), ranks)
+    return sum_by(arrivals.rank, np.where(arrivals.last | latest.opening[arrivals.meeting], others, 0), ranks)
 
 
 def _pairs(arrivals: Arrivals, charges: _Charges, axis: Axis, waited_before: I64, unsure_ns: I64) -> Pairs:

@@ -31,6 +31,8 @@ from overlapscope.ranks.result import LEAST_PCT, RanksReport
 US, HOUR = 1_000, 3_600_000_000_000
 EPOCH = 1_790_000_000_000_000_000
 COMPUTE, BETWEEN = 7, 40
+UNKNOWN = 1 << 60
+"""Stated error of a meeting in which no arrival is sure."""
 GO_ROUND = ("_allgather_base", "_reduce_scatter_base")
 KERNELS = {
     "allreduce": "AllReduce_Sum_f32_RING_LL",
@@ -302,6 +304,8 @@ def true_delays(
         for rank in range(job.ranks)
     ]
     for meeting, error in errors.items():
+        if error == UNKNOWN:
+            continue
         members = by_meeting[meeting]
         order = sorted(members, key=lambda rank: members[rank].start)
         for rank in members:
@@ -346,7 +350,9 @@ def _passed(
     since = max((end for end in before if end <= at.start), default=0)
     own = [each for each in waits[rank] if each.until > since and each.start < at.start]
     spans = [part for each in own for part in truth.exposed(rank, max(each.start, since), min(each.end, at.start))]
-    return total(spans), sum(2 * errors.get((each.act, each.step), each.until - each.start) for each in own)
+    return total(spans), sum(
+        min(2 * errors.get((each.act, each.step), UNKNOWN), each.until - each.start) for each in own
+    )
 
 
 # -- Recording ------------------------------------------------------------------------------------------
@@ -478,7 +484,7 @@ def stated_errors(
         each = kernels[ranks[place].rank or 0, start, end]
         compared.add(each.act)
         if waits.counted[meeting]:
-            found[each.act, each.step] = errors[meeting]
+            found[each.act, each.step] = UNKNOWN if waits.latest.opening[meeting] else errors[meeting]
     return found, sorted(compared)
 
 

@@ -84,6 +84,25 @@ def test_a_jump_of_a_clock_leaves_out_its_step_and_the_report_says_so(tmp_path: 
     assert [rank.why for rank in found.worst] == [("makes-others-wait",)]
 
 
+@pytest.mark.parametrize("jumps", [(0, 2_000), (2_000, 0), (0, -249)])
+def test_nobody_is_named_for_a_jump_within_the_first_collective(jumps: tuple[int, int], tmp_path: Path) -> None:
+    """Its ends don't show the jump, which makes one rank seem to come up to 2 ms later than the other."""
+    found = report(tmp_path, *(WrongClock(0, 0.0, jump * US, 1_300 * US) for jump in jumps))
+    assert found.straggler is None and [late.sure_pct for late in found.stragglers] == [0]
+    most_us = max(row.made_wait_ns or 0 for row in found.ranks) / US
+    assert most_us == pytest.approx(max(map(abs, jumps)), abs=10)
+
+
+@pytest.mark.parametrize("first_ms", [-50, -700])
+def test_a_step_that_an_earlier_one_follows_has_no_known_end(first_ms: int, tmp_path: Path) -> None:
+    """All clocks jump back, even alike, so that the last step seems to end where the first one begins, 0.7 s later."""
+    clocks = [WrongClock(0, 0.0, jump_ms * 1000 * US, 10_000 * US) for jump_ms in (first_ms, -700, -700)]
+    found = report(tmp_path, *clocks, late_ns=100 * US, ranks=3)
+    assert found.straggler is not None and found.straggler.rank == 2
+    assert found.straggler.lost_pct == pytest.approx(100 * 4 * 100 / (4 * 1_150), rel=0.1)
+    assert any(note.startswith("A clock jumped during the recording: ProfilerStep#") for note in found.notes)
+
+
 def test_ranks_of_one_file_share_its_clock(tmp_path: Path) -> None:
     """Ends that always differ say nothing of a clock that is known to be one."""
     everyone = (0, 1)
