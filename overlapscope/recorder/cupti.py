@@ -61,14 +61,21 @@ def library() -> ctypes.CDLL | None:
 
 
 def record_bookkeeping(record: bool) -> None:
-    """Have CUPTI record calls that only ask or set something, or leave them out, while the profiler runs."""
+    """Have CUPTI record calls that only ask or set something, or leave them out, while the profiler runs.
+
+    Where CUPTI stays attached, nothing is left out, since such a choice might outlive the profiler.
+    """
+    import torch
+
+    if not (torch.cuda.is_available() and _may_be_detached()):
+        return
     for interface, number in _bookkeeping_calls():
         getattr(library(), f"cuptiActivityEnable{interface}Api")(ctypes.c_uint32(number), ctypes.c_uint8(record))
 
 
 @functools.cache
 def _bookkeeping_calls() -> tuple[tuple[str, int], ...]:
-    """Return their interfaces and CUPTI's numbers; none before CUDA 12.5, where CUPTI cannot leave calls out."""
+    """Return their interfaces and CUPTI's numbers; none if CUPTI cannot leave calls out."""
     cupti: Any = library()
     if not hasattr(cupti, "cuptiActivityEnableDriverApi"):
         return ()
