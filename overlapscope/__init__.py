@@ -23,7 +23,6 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from overlapscope.base import registry, shown
-from overlapscope.plugin import built_in
 from overlapscope.version import __version__
 
 if TYPE_CHECKING:
@@ -67,8 +66,14 @@ shown.bind(f"{__name__}.render.notebook")
 
 
 def __getattr__(name: str) -> Any:
-    place = _PLACES.get(name) or next((plugin.api[name] for plugin in built_in() if name in plugin.api), None)
+    place = _PLACES.get(name) or _place_in_plugin(name)
     if place is None:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     value = globals()[name] = registry.load(place)
     return value
+
+
+def _place_in_plugin(name: str) -> str | None:
+    from overlapscope.plugin import built_in
+
+    return next((plugin.api[name] for plugin in built_in() if name in plugin.api), None)
