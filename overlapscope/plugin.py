@@ -11,12 +11,14 @@ import importlib
 from collections.abc import Iterator, Mapping
 from functools import cache
 from pathlib import Path
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, TypeVar
 
 from overlapscope.errors import UsageError
 
 GROUP: Final = "overlapscope.plugins"
 """Package of the built-in plugins, and group of entry points for those of other packages."""
+
+Kind = TypeVar("Kind")
 
 Place = str
 """An object, as `package.module:name`, or a module, as `package.module`."""
@@ -139,21 +141,25 @@ def sources() -> Iterator[BuiltInSource]:
 
 @cache
 def _others() -> tuple[Plugin, ...]:
+    return tuple(of_other_packages(GROUP, Plugin))
+
+
+def of_other_packages(group: str, kind: type[Kind]) -> Iterator[Kind]:
+    """Yield the objects that other packages register as entry points of a group.
+
+    Raises:
+        UsageError: One of them can't be imported, or is of another kind.
+    """
     from importlib.metadata import entry_points
 
-    found = []
-    for entry in entry_points(group=GROUP):
+    for entry in entry_points(group=group):
+        named = f"the {kind.__name__.lower()} {entry.name} ({entry.value})"
         try:
-            plugin = entry.load()
+            found = entry.load()
         except Exception as error:
             raise UsageError(
-                f"the plugin {entry.name} ({entry.value}) cannot be loaded ({type(error).__name__}: {error}); update "
-                "or uninstall its package."
+                f"{named} cannot be loaded ({type(error).__name__}: {error}); update or uninstall its package."
             ) from error
-        if not isinstance(plugin, Plugin):
-            raise UsageError(
-                f"the plugin {entry.name} ({entry.value}) is not an overlapscope.plugin.Plugin; update or uninstall "
-                "its package."
-            )
-        found.append(plugin)
-    return tuple(found)
+        if not isinstance(found, kind):
+            raise UsageError(f"{named} is not an {kind.__module__}.{kind.__name__}; update or uninstall its package.")
+        yield found

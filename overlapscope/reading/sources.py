@@ -11,7 +11,7 @@ from msgspec.structs import replace
 
 from overlapscope import plugin
 from overlapscope.base.registry import load
-from overlapscope.errors import UnreadableTrace, UsageError
+from overlapscope.errors import UnreadableTrace
 from overlapscope.reading import kineto
 from overlapscope.reading.file_names import file_and_part
 from overlapscope.reading.files import LIMIT_BYTES, SourceFile
@@ -104,21 +104,4 @@ def _others() -> tuple[Source, ...]:
     Raises:
         UsageError: A package's source can't be imported, or is not a `Source`.
     """
-    from importlib.metadata import entry_points
-
-    sources = []
-    for entry in entry_points(group=GROUP):
-        try:
-            source = entry.load()
-        except Exception as error:
-            raise UsageError(
-                f"the source {entry.name} ({entry.value}) cannot be loaded ({type(error).__name__}: {error}); update "
-                "or uninstall its package."
-            ) from error
-        if not isinstance(source, Source):
-            raise UsageError(
-                f"the source {entry.name} ({entry.value}) is not an overlapscope.reading.source.Source; update or "
-                "uninstall its package."
-            )
-        sources.append(source)
-    return tuple(sources)
+    return tuple(plugin.of_other_packages(GROUP, Source))
