@@ -25,7 +25,7 @@ _MOST_KEPT = 1 << 14
 _LONG = 2
 """Minimum ratio of a long step to the median."""
 _FEWEST_LONG = 3
-_UNLIKE = 0.3
+_UNLIKE = 0.15
 """Minimum difference between shares of time in long steps for the recorded steps to be unlike all."""
 _MOST_RECORDED = 30
 """Maximum number of steps to record for one long step among them."""
@@ -107,8 +107,13 @@ class Pace:
         self._first.setdefault(bucket, self._all)
         self._last[bucket] = self._blocks, before
 
-    def record(self, before_ns: Sequence[int]) -> None:
-        """Note that a recording opens, right after steps of these lengths."""
+    def record(self, before_ns: Sequence[int], *, at_same_pace: bool = False) -> None:
+        """Note that a recording opens, right after steps of these lengths.
+
+        Args:
+            before_ns: Lengths of steps.
+            at_same_pace: Whether the pace is known to be that of the recording before, whatever these few steps took.
+        """
         if not before_ns:
             return
         if not self.recorded_ns:
@@ -117,7 +122,7 @@ class Pace:
             self._all = self._all.plus(self._block)
         self._block, self._block_span_ns = [], 0
         earlier_ns, self.recorded_ns = self.recorded_ns, median_ns(before_ns)
-        if not is_same(earlier_ns, self.recorded_ns):
+        if not at_same_pace and not is_same(earlier_ns, self.recorded_ns):
             self._at_recording = self._all
         self._pace_ns = self.recorded_ns
         self._awaits_block = True
@@ -211,9 +216,10 @@ def steps_to_record(recorded_ns: Sequence[int], groups: Sequence[tuple[int, int]
     (_, recorded_part), (long, part) = long_steps(each_of(recorded_ns)), long_steps(groups)
     if long < _FEWEST_LONG or not recorded_ns or abs(part - recorded_part) < _UNLIKE:
         return None
-    count = math.ceil(sum(steps for steps, _ in groups) / long)
+    count = round(sum(steps for steps, _ in groups) / long)
     if count <= _MOST_RECORDED:
-        return max(count, len(recorded_ns))
+        # If the kinds follow in turn, a whole number of turns has as many of each as all steps.
+        return count * math.ceil(len(recorded_ns) / count)
     # They are too rare to be among so few, unless by chance.
     return len(recorded_ns) if recorded_part > part else None
 

@@ -513,7 +513,7 @@ class WindowRecorder(RecorderState):
         # The session waits for the devices as well, but only once the profiler runs.
         self._before = self._timer.read(wait=True)
         self._before_again = self._pace.since_recording
-        self._pace.record(self._before.host_ns)
+        self._pace.record(self._before.host_ns, at_same_pace=self._sought > 0)
         if self._takes.done:
             self._takes.files.time_after(self._before)
         # The window may open in the middle of a step, which does not belong to it.

@@ -68,6 +68,15 @@ def test_steps_are_recorded_again_until_a_long_one_is_among_them(path: Path, now
     assert clocked.span_ns / clocked.steps == pytest.approx(5.9 * NS_PER_MS, rel=0.03)
 
 
+@pytest.mark.parametrize("turn", [[1, 1, 4], [2, 9], [3, 3, 1, 1, 20]])
+def test_steps_in_turn_are_recorded_in_whole_turns(turn: list[int], path: Path, now: FakeClock) -> None:
+    recorder = recorder_of(path)
+    run(recorder, now, cycle(turn), 400)
+    recorder.finish()
+    judged = [ns // NS_PER_MS for ns in recorder.step_times.recorded_ns]
+    assert sum(judged) / len(judged) == pytest.approx(sum(turn) / len(turn), rel=0.15)
+
+
 def test_steps_of_another_pace_are_not_long_steps(path: Path, now: FakeClock) -> None:
     recorder = recorder_of(path)
     run(recorder, now, cycle([100]), 70)

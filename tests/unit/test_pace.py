@@ -101,8 +101,10 @@ def test_steps_count_from_the_first_of_two_recordings_at_the_same_pace(now: Fake
     clocked(pace, now, [40] * 33)
     pace.record([44 * NS_PER_MS] * 10)
     assert since_recording(clocked(pace, now, [40] * 3)) == [(36, 40.0)]
-    pace.record([60 * NS_PER_MS] * 10)
-    assert since_recording(clocked(pace, now, [60])) == [(1, 60.0)]
+    pace.record([60 * NS_PER_MS] * 10, at_same_pace=True)
+    assert since_recording(clocked(pace, now, [40] * 4)) == [(40, 40.0)]
+    pace.record([90 * NS_PER_MS] * 10)
+    assert since_recording(clocked(pace, now, [90])) == [(1, 90.0)]
 
 
 def test_all_steps_of_a_program_that_ends_soon_count(now: FakeClock) -> None:
@@ -117,8 +119,9 @@ def test_all_steps_of_a_program_that_ends_soon_count(now: FakeClock) -> None:
         ([1, 1, 1, 1, 1], [(98, 1), (2, 20)], None),  # two may be by chance
         ([1, 1, 1, 1, 1], [(990, 1), (10, 100)], None),  # too rare
         ([1, 1, 100, 1, 1], [(9900, 1), (10, 100)], 5),  # too rare to be among so few
-        ([1, 1, 4, 1, 1], [(200, 1), (100, 4)], None),
-        ([4, 4, 4, 4, 4], [(200, 1), (100, 4)], 5),
+        ([1, 1, 4, 1, 1], [(200, 1), (100, 4)], 6),  # two turns of three
+        ([4, 1, 1, 4, 1, 1], [(201, 1), (100, 4)], None),
+        ([4, 4, 4, 4, 4], [(200, 1), (100, 4)], 6),
     ],
 )
 def test_more_steps_are_recorded_if_long_ones_are_missing(
