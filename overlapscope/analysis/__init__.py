@@ -10,11 +10,11 @@ from msgspec.structs import replace
 
 from overlapscope.analysis.device import DeviceAnalysis, analyze_device, describe
 from overlapscope.analysis.host import find_blocking
+from overlapscope.analysis.host_sampled import sampled_step
 from overlapscope.analysis.host_use import describe_host
 from overlapscope.analysis.jobs import describe_environment
 from overlapscope.analysis.periods import check_step, names_of
 from overlapscope.analysis.results import TraceResult
-from overlapscope.analysis.sampled_step import sampled_step
 from overlapscope.analysis.trust import clocks_agree, judge_file, verdict
 from overlapscope.analysis.trust_device import judge_device
 from overlapscope.analysis.trust_results import Check

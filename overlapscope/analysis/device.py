@@ -9,10 +9,10 @@ import numpy as np
 from msgspec import UNSET, Struct
 from msgspec.structs import asdict, replace
 
+from overlapscope.analysis import exposed, exposed_comm
 from overlapscope.analysis import exposed as exposed_copies
-from overlapscope.analysis import exposed_comm, exposed_other
 from overlapscope.analysis import idle as idle_time
-from overlapscope.analysis.average import average, comparable, judged_steps
+from overlapscope.analysis.average import average, comparable, describe_served, judged_steps
 from overlapscope.analysis.blockers import recorded
 from overlapscope.analysis.comm_order import CommOps
 from overlapscope.analysis.edges import Edges, find_edges
@@ -29,7 +29,6 @@ from overlapscope.analysis.pieces import ExposedComm, ExposedCopies, ExposedOthe
 from overlapscope.analysis.plain_step import possible_step
 from overlapscope.analysis.request_waits import without_request_waits
 from overlapscope.analysis.results import Device, Outside, StepRange
-from overlapscope.analysis.served import describe_served
 from overlapscope.analysis.timeline import Timeline, build, lengths, measured, stream_use
 from overlapscope.base.grouping import distinct
 from overlapscope.base.intervals import I64, Bool, Intervals, clip, covered, total, union
@@ -177,7 +176,7 @@ def _find_causes(trace: Trace, comparable: Trace, device: int, blocking: Blockin
         exposed=exposed_copies.attribute(recording),
         exposed_comm=exposed_communication,
         comm=comm,
-        exposed_other=exposed_other.attribute(timeline),
+        exposed_other=exposed.attribute_other(timeline),
         idle=idle,
         steps=steps,
         ranges=replace(ranges, partial=ranges.partial | _cut_off(trace, ranges)),

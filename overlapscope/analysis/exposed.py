@@ -18,13 +18,14 @@ from overlapscope.analysis.blockers import (
     running_in,
 )
 from overlapscope.analysis.event_waits import EXACT, SURE_HANDOVER_NS, handover_ns
-from overlapscope.analysis.pieces import ExposedCopies
+from overlapscope.analysis.pieces import ExposedCopies, ExposedOther
 from overlapscope.analysis.timeline import Timeline
 from overlapscope.base.columns import Columns, pick
 from overlapscope.base.grouping import rows_by
 from overlapscope.base.intervals import I64, Bool, Index, covered, intersect, subtract, total, union
 from overlapscope.catalog.causes import COPY_RANK as RANK
-from overlapscope.catalog.causes import CopyCause
+from overlapscope.catalog.causes import OTHER_RANK, CopyCause, OtherCause
+from overlapscope.trace import op_names
 from overlapscope.trace.model import I8, Kind, Memory
 
 _LONGEST_CHAIN = 64
@@ -310,3 +311,37 @@ def _without_supply(recording: DeviceRecording, start: I64, end: I64, rank: I64,
         shared[passed == demand[number]] = excess[number]
         part[of_period] = np.diff(np.minimum(shared, excess[number]), prepend=0)
     return part
+
+
+# -- Other memory work -------------------------------------------------------------------------------
+
+
+def attribute_other(timeline: Timeline) -> ExposedOther:
+    """Return the exposed memory work in and between GPUs by kind. If several run at once, the first in order counts."""
+    ops = timeline.ops
+    rows = np.flatnonzero((ops.kind == Kind.OTHER) | (ops.kind == Kind.P2P))
+    begin, end = ops.start_ns[rows], ops.end_ns[rows]
+    starts, ends = cut_up(timeline.exposed_other, np.concatenate([begin, end]))
+    which, piece = running_in(starts, begin, end)
+    rank = _ranks(timeline)[rows[which]]
+    order = np.lexsort((rank, piece))
+    first = order[np.flatnonzero(np.diff(piece[order], prepend=-1))]
+    return ExposedOther.filled(
+        start_ns=starts, end_ns=ends, cause=rank[first].astype(np.int8), confidence=EXACT, op=rows[which[first]]
+    )
+
+
+def _ranks(timeline: Timeline) -> I64:
+    """Return what each op is, if it is memory work in or between GPUs."""
+    ops = timeline.ops
+    in_order = (
+        (OtherCause.PEER_COPY, ops.kind == Kind.P2P),
+        (OtherCause.PAGE_MIGRATION, ops.named(op_names.is_migration)),
+        (OtherCause.MEMSET, ops.named(op_names.is_fill)),
+        (OtherCause.UNKNOWN, ops.named(op_names.hides_direction)),
+    )
+    return np.select(
+        [applies for _, applies in in_order],
+        [OTHER_RANK[cause] for cause, _ in in_order],
+        OTHER_RANK[OtherCause.DEVICE_COPY],
+    )

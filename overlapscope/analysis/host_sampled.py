@@ -15,11 +15,13 @@ from msgspec.structs import replace
 
 from overlapscope.analysis.average import comparable
 from overlapscope.analysis.event_waits import LOW
-from overlapscope.analysis.host_lines import main_stacks
+from overlapscope.analysis.host_lines import HostLine, host_lines, main_stacks
+from overlapscope.analysis.host_results import LineTime, SampledStep
 from overlapscope.analysis.host_steps import host_times
 from overlapscope.analysis.periods import Periods, behind_warm_up, find_steps
 from overlapscope.analysis.pieces import IdleTime
 from overlapscope.analysis.plain_step import PlainStep, measured
+from overlapscope.analysis.results import HostUse, host_parts
 from overlapscope.analysis.steps import step_at
 from overlapscope.analysis.timeline import build
 from overlapscope.base.columns import F64, pick
@@ -264,3 +266,52 @@ def _taken(pieces: IdleTime, steps: Periods, cause: IdleCause, instead: IdleCaus
     )
     rest = replace(pieces, start_ns=pieces.start_ns + granted, host_ns=pieces.host_ns + granted)
     return IdleTime.in_order([part, rest]), np.bincount(number, given, len(steps)).astype(np.int64)
+
+
+# -- The average step of the launching thread, by line and by cause ----------------------------------
+
+_MOST_LINES = 20
+_NOT_SAMPLED = (IdleCause.DATA_LOADING, IdleCause.PYTHON, IdleCause.UNRECORDED)
+"""Causes that the recording itself shows of a host without a GPU, and what nothing shows."""
+
+
+def sampled_step(trace: Trace, host: HostUse | None = None) -> SampledStep | None:
+    """Return the launching thread's time by line and by cause; None without samples and facts.
+
+    Without a GPU, it is the step on the host (`host`) that is divided.
+    """
+    activity = trace.host_activity
+    if activity is None:
+        return None
+    if host is not None:
+        frame = host.frame()
+        waits = {cause: ns for cause, ns in frame.idle_by_cause.items() if ns and cause not in _NOT_SAMPLED}
+        whole_ns = sum(host_parts(frame).values())
+        return SampledStep(step_ns=whole_ns, lines=_lines(activity, whole_ns), by_cause=waits)
+    facts, step = activity.facts, step_ns(trace)
+    by_cause = {str(amount.cause): round(amount.share * step) for amount in amounts(activity)}
+    if facts.gc_pause_ns and facts.span_ns:
+        by_cause[IdleCause.GC_PAUSE] = round(facts.gc_pause_ns * step / facts.span_ns)
+    return SampledStep(
+        step_ns=round(step), lines=_lines(activity, step), by_cause={cause: ns for cause, ns in by_cause.items() if ns}
+    )
+
+
+def _lines(activity: HostActivity, step_ns: float) -> tuple[LineTime, ...]:
+    """Return the lines with the most samples; lines of the same place count together."""
+    whole = sum(stack.samples for stack in main_stacks(activity))
+    samples: Counter[str] = Counter()
+    first: dict[str, HostLine] = {}
+    for line in host_lines(activity):
+        if line.place and line.line:
+            samples[line.place] += line.samples
+            first.setdefault(line.place, line)
+    return tuple(
+        LineTime(
+            line=place,
+            function=first[place].function,
+            calls=next((name for name, _ in first[place].calls), ""),
+            time_ns=round(step_ns * count / whole),
+        )
+        for place, count in samples.most_common(_MOST_LINES)
+    )

@@ -1,7 +1,7 @@
 """Step times of changed programs, predicted by replaying a recording's dependency graph.
 
 - Graph: `graph` defines it. `graph_builder` builds it from a trace, on the order in `analysis.host_order` and
-  `analysis.holds`; `host_calls` has the waits of calls, `guesses` those that a recording doesn't state.
+  `analysis.holds`; `guesses` has those that a recording doesn't state.
 - Constants: `hardware` chooses them from `calibration`, from `observed_hardware` and from a shipped table.
 - Replay: `replay` simulates the graph, with `copy_engines`, and `steps` finds the steps in the result. `base` prepares
   a recording in this way and judges whether its replay can be believed. `condense` reduces a graph, for joint replays.

@@ -1,7 +1,7 @@
 """Ranks of a job: each reduced where its file is, then joined into one report.
 
 - Reading: `files` finds the traces, and `engine` reduces them, on `clusters` of processes. `reduced` has the data of a
-  rank that is kept, with its `judged_steps`, its `kernels` of communication, their `messages` and the sizes of
+  rank that is kept, with its judged steps, its `kernels` of communication, their `messages` and the sizes of
   `exchanges`; `on_host` makes it without a GPU, from `host_collectives` and `host_causes`.
 - Comparing: `collectives` matches kernels of different ranks, `clocks` estimates offsets from their ends, and `waits`
   measures who waited for whom, in `common_steps`. `pairs` and `message_clocks` do that for sends and receives.

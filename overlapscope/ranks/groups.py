@@ -6,14 +6,15 @@ rows.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import re
+from collections.abc import Iterable, Sequence
+from typing import Final
 
 import numpy as np
 
 from overlapscope.analysis.messages import bus_factor
 from overlapscope.base.grouping import distinct, rows_by
 from overlapscope.base.intervals import I64, intersect, total, union
-from overlapscope.catalog.links import nvlink_gb_per_s
 from overlapscope.ranks.comm_causes import CommCauses
 from overlapscope.ranks.comm_result import CommTime, Communication, GroupCollective
 from overlapscope.ranks.dimensions import find_dimensions
@@ -79,3 +80,21 @@ def _row(
         bus_factor=factor[1] if factor is not None else "",
         dimension=dimension,
     )
+
+
+# -- Speeds of links, by the names of GPUs -----------------------------------------------------------
+
+_NVLINK: Final = (
+    (re.compile(r"(Tesla |NVIDIA )?V100-SXM\d"), 150.0),
+    (re.compile(r"(NVIDIA )?A100-SXM4"), 300.0),
+    (re.compile(r"NVIDIA (H100 80GB HBM3|H200)$"), 450.0),
+    (re.compile(r"NVIDIA G?B200\b"), 900.0),
+)
+"""GPUs whose boards connect all of them by NVLink, and the GB/s of a GPU each way: half of what NVIDIA's data sheets
+state. Cards for PCIe have other names."""
+
+
+def nvlink_gb_per_s(devices: Iterable[str | None]) -> float | None:
+    """Return the bandwidth of NVLink each way; None if it is unknown for any of these GPUs, or they differ."""
+    speeds = {next((speed for name, speed in _NVLINK if device and name.match(device)), None) for device in devices}
+    return speeds.pop() if len(speeds) == 1 else None

@@ -26,20 +26,42 @@ from overlapscope.analysis.results import Device
 from overlapscope.analysis.timeline import Timeline, build
 from overlapscope.analysis.trust import judge_file, verdict
 from overlapscope.analysis.trust_results import Trust
-from overlapscope.base.columns import pick
+from overlapscope.base.columns import Columns, pick
 from overlapscope.base.intervals import EMPTY, I64, Bool, Intervals, join, subtract
 from overlapscope.base.marks import step_number
 from overlapscope.base.median import median_ns
 from overlapscope.catalog.causes import COMM_CAUSES, COMM_RANK, COPY_CAUSES, IDLE_CAUSES, CommCause
 from overlapscope.errors import UnreadableTrace
 from overlapscope.ranks.exchanges import Exchanges, find_exchanges
-from overlapscope.ranks.judged_steps import NO_STEPS, RankSteps, without_namesakes
 from overlapscope.ranks.kernels import CommKernels, step_numbers
 from overlapscope.ranks.messages import NO_MESSAGES, Messages, on_device
 from overlapscope.ranks.result import Unreadable
 from overlapscope.report.findings import find_all
 from overlapscope.rules.finding import Finding
 from overlapscope.trace.model import GpuOps, Kind, Trace
+
+# -- Steps that a rank judges: delays and waits are measured in them ---------------------------------
+
+
+class RankSteps(Columns, frozen=True):
+    """Judged steps of a rank by start, one row each, without steps that share a name."""
+
+    names: tuple[str, ...]
+    """Name of each step; not a column."""
+    start_ns: I64
+    """Start by the trace's own clock."""
+    end_ns: I64
+
+
+NO_STEPS = RankSteps.empty(names=())
+
+
+def without_namesakes(names: Sequence[str], start_ns: I64, end_ns: I64) -> RankSteps:
+    """Return the judged steps of a rank, given all of them."""
+    times = Counter(names)
+    once = [row for row, name in enumerate(names) if times[name] == 1]
+    return RankSteps(tuple(names[row] for row in once), start_ns[once], end_ns[once])
+
 
 __all__ = [
     "CommKernels",

@@ -14,12 +14,13 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Generator, Iterator
 from contextlib import suppress
+from copy import copy
 from itertools import islice
+from typing import Final
 
 from msgspec import Struct
 
 from overlapscope.reading import files
-from overlapscope.reading._ahead import unpacked_ahead
 from overlapscope.reading._batch import Batch
 from overlapscope.reading._columns import EventColumns
 from overlapscope.reading._cores import usable_cores
@@ -148,7 +149,7 @@ def _read_together(
     columns: EventColumns,
     progress: Callable[[int], None],
 ) -> None:
-    # As in `_ahead`, imported only where it is used.
+    # Imported only where it is used.
     from concurrent.futures import Future, ThreadPoolExecutor
 
     pool = ThreadPoolExecutor(threads)
@@ -201,3 +202,41 @@ def _piece(stream: EventStream, stretch: Stretch) -> Piece | None:
         # A wrong guess may cause any error. If the guess was right, the error will happen again to the reader.
         return None
     return None if part.held is None else Piece(stretch, part.held, batches)
+
+
+# -- Unpacking in a thread, while another decodes events: zlib and the compiled scanner release the GIL
+
+_BLOCKS: Final = 4
+"""Maximum number of unpacked blocks to hold, so that neither thread waits for the other at each block."""
+
+
+def unpacked_ahead(file: SourceFile) -> Generator[bytes, None, None]:
+    """Yield the same blocks as the file. A thread unpacks the next blocks meanwhile.
+
+    Raises:
+        UnreadableTrace: As the file does.
+    """
+    # Imported here because a file in the cache is opened before this import would be over.
+    from concurrent.futures import ThreadPoolExecutor
+
+    # The thread works on a copy, so that `file` describes the block that the caller has.
+    ahead = copy(file)
+    blocks = iter(ahead)
+
+    def advance() -> tuple[bytes, int, str | None]:
+        return next(blocks, b""), ahead.packed_bytes_read, ahead.broken
+
+    with ThreadPoolExecutor(1) as thread:
+        try:
+            pending = deque([thread.submit(advance)])
+        except RuntimeError:
+            # The system has no thread to spare.
+            yield from file
+            return
+        while True:
+            pending.extend(thread.submit(advance) for _ in range(_BLOCKS - len(pending)))
+            block, file.packed_bytes_read, file.broken = pending.popleft().result()
+            if not block:
+                return
+            file.unpacked_bytes += len(block)
+            yield block

@@ -19,8 +19,8 @@ from overlapscope.reading import _event_notes
 from overlapscope.reading._categories import EventTable
 from overlapscope.reading._columns import EventColumns
 from overlapscope.reading._crew import Crew
+from overlapscope.reading._event_notes import host_activity
 from overlapscope.reading._events import valid_text
-from overlapscope.reading._host_activity import host_activity
 from overlapscope.reading._losses import Losses
 from overlapscope.reading._metadata import (
     device_names,

@@ -4,8 +4,8 @@
   names of files. `program` records a whole program, which `script` or `notebook` runs, and `children` the processes
   that it starts.
 - Threads: `driver` calls the recorder on one thread, and `main_thread` interrupts that. `triggers` opens windows by the
-  clock (`timetable`) or a range of the program.
-- Decisions: `recorder` and `recorder_state` follow the `schedule`, and `take_choice` says which session is written.
+  clock or a range of the program.
+- Decisions: `recorder` and `recorder_state` follow the `schedule`, and say which session is written.
 - Profiler: `session` is a run of it, helped by `all_threads`, `cupti`, `event_notes`, `gc_marks`, `memory_guard`
   and `open_ranges`. `program_profilers` handles the program's own.
 - Steps: `step_marks` says which marks end steps. Without marks, `automatic_steps` finds steps: `step_sources` reports

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Iterable, Iterator, Sequence
+from decimal import Decimal
 from functools import partial
 from itertools import chain
 
@@ -26,10 +28,10 @@ from overlapscope.documents.model import (
     panel,
 )
 from overlapscope.documents.table import Table
+from overlapscope.prediction.interventions import name_and_argument
 from overlapscope.report import host_view, lists, net_overlap, strip, tables
 from overlapscope.report.losses import WORTH_SAYING
 from overlapscope.report.page import DeviceReport, Page, section_of
-from overlapscope.report.proof import proof
 from overlapscope.report.verdict import cost, judge
 from overlapscope.rules import RULES
 from overlapscope.rules.finding import Finding, costliest_first
@@ -290,3 +292,29 @@ def in_order(parts: Iterable[DeviceReport]) -> list[tuple[DeviceReport, Finding]
     return sorted(
         ((part, finding) for part in parts for finding in part.findings), key=lambda pair: costliest_first(pair[1])
     )
+
+
+# -- The command that shows a saving -----------------------------------------------------------------
+
+
+def proof(section: DeviceReport | None, finding: Finding) -> str:
+    """Return a command such as `overlapscope whatif train.json.gz --pin`, empty without a saving.
+
+    The command repeats the replay that gave the saving: same device, same plain step if the user passed one.
+    """
+    if section is None or section.device is None or finding.saving is None:
+        return ""
+    # A file name that begins with a dash must not be read as an option.
+    source = f"./{finding.source}" if finding.source.startswith("-") else finding.source
+    words = ["overlapscope", "whatif", source]
+    for change in finding.saving.fix:
+        name, argument = name_and_argument(change)
+        words += [f"--{name}", *([argument] if argument else [])]
+    if len(section.trace.devices) > 1:
+        words += ["--device", str(finding.device)]
+    plain = section.device.plain
+    if plain is not None and plain.origin == "told":
+        words += ["--plain-step", f"{Decimal(plain.step_ns).scaleb(-6).normalize():f}ms"]
+    command = shlex.join(words)
+    # Without a command, a name from a trace can't smuggle code into a page or a shell.
+    return "" if set(command) & {*"`<>|"} or not command.isprintable() else command

@@ -9,9 +9,8 @@ from msgspec.structs import replace
 
 from overlapscope.analysis.host import around
 from overlapscope.analysis.host_lines import LOADER, Frames, host_lines, main_stacks
-from overlapscope.analysis.host_sampled import cpus_to_match, step_ns
+from overlapscope.analysis.host_sampled import cpus_to_match, sampled_step, step_ns
 from overlapscope.analysis.periods import names_of
-from overlapscope.analysis.sampled_step import sampled_step
 from overlapscope.base.grouping import distinct
 from overlapscope.base.words import duration, listed, plural
 from overlapscope.catalog.causes import IdleCause

@@ -17,9 +17,8 @@ from msgspec.structs import replace
 from overlapscope import load
 from overlapscope.analysis.order import HappensBefore, stated_order, strictest_order
 from overlapscope.base.marks import COLLECTIVE, WORK_WAIT
-from overlapscope.contracts.compare import Promise, compare
+from overlapscope.contracts.compare import Promise, compare, pairs
 from overlapscope.contracts.file import _plain, from_toml, to_toml
-from overlapscope.contracts.match import pairs
 from overlapscope.contracts.model import Beside, Contract, TransferGroup
 from overlapscope.contracts.observe import observe
 from overlapscope.errors import ConfigError

@@ -9,7 +9,7 @@ import pytest
 from overlapscope.base import extras
 from overlapscope.base.saved import encode
 from overlapscope.commands import main
-from overlapscope.doctor.document import document
+from overlapscope.commands.doctor import document
 from overlapscope.doctor.examine import recording
 from overlapscope.doctor.result import Diagnosis, Examined, Versions
 from overlapscope.doctor.trial import TorchTrial

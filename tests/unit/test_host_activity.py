@@ -18,7 +18,7 @@ from msgspec.structs import replace
 
 import overlapscope as ov
 from overlapscope.export import chrome_trace
-from overlapscope.reading._host_activity import host_activity
+from overlapscope.reading._event_notes import host_activity
 from overlapscope.recorder.sampling.stacks import host_stacks
 from overlapscope.trace.host_activity import HostActivity, SampledStack, StackFrame, SystemFacts, ThreadStates
 from tests.support.helpers import TRACES

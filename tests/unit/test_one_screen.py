@@ -12,10 +12,9 @@ from msgspec import structs
 from overlapscope.commands import main
 from overlapscope.documents.model import brief
 from overlapscope.render import terminal
-from overlapscope.report.document import document
+from overlapscope.report.document import document, proof
 from overlapscope.report.model import build
 from overlapscope.report.page import Page, section_of
-from overlapscope.report.proof import proof
 from tests.support.helpers import TRACES, various
 from tests.support.recordings import analysis_of, report_of
 

@@ -12,11 +12,11 @@ from hypothesis import strategies as st
 from msgspec import Struct, ValidationError
 from msgspec.structs import asdict, replace
 
-from overlapscope.catalog.links import nvlink_gb_per_s
 from overlapscope.query.engine import ask
 from overlapscope.query.rows import QueriedTraces
 from overlapscope.ranks.comm_result import CommDimension, Communication
 from overlapscope.ranks.document import TERMINAL, document
+from overlapscope.ranks.groups import nvlink_gb_per_s
 from overlapscope.ranks.join import report_on
 from overlapscope.ranks.mesh import RankGroup, families, ranks_of_group, rebuild
 from overlapscope.ranks.reduced import CommKind

@@ -6,7 +6,7 @@ import threading
 
 import pytest
 
-from overlapscope.recorder.timetable import Timetable
+from overlapscope.recorder.triggers import Timetable
 
 S = 1_000_000_000
 MS = 1_000_000
