@@ -9,7 +9,6 @@ import msgspec
 
 from overlapscope.analysis.figures import Period
 from overlapscope.analysis.results import Device, TraceResult
-from overlapscope.errors import NotInTrace, UsageError
 from overlapscope.report.model import Report
 from overlapscope.report.page import DeviceReport
 
@@ -106,35 +105,3 @@ def without(value: Any, less: dict[str, Any]) -> dict[str, Any]:
 def since(group: Any) -> dict[str, Any]:
     """Return the time and commit of the first report of a level or change."""
     return {"since_ns": group.at_ns, "commit": group.commit}
-
-
-def device_of(report: Report, path: str, ordinal: int | None) -> Device:
-    """Return the device with this ordinal, or the only one.
-
-    Raises:
-        NotInTrace: There is none.
-        UsageError: There are several, and no ordinal was given.
-    """
-    devices = [each for trace in report.traces for each in trace.devices if ordinal in (None, each.device)]
-    if len(devices) == 1:
-        return devices[0]
-    if not devices:
-        raise NotInTrace(f"{path}: has no {'GPU op with a time' if ordinal is None else f'device {ordinal}'}.")
-    raise UsageError(f"{path}: has several devices ({', '.join(str(each.device) for each in devices)}); name one.")
-
-
-def span_of(device: Device, step: str | None, start_ns: int | None, end_ns: int | None) -> tuple[int, int]:
-    """Return begin and end of a step or of a span given by its times.
-
-    Raises:
-        NotInTrace: There is no such step.
-        UsageError: Neither a step nor a span was given.
-    """
-    if step is not None:
-        for period in (*device.steps, *device.ranges):
-            if period.name == step:
-                return period.window.start_ns, period.window.end_ns
-        raise NotInTrace(f"device {device.device} has no step {step!r}; open_trace lists the first ones.")
-    if start_ns is None or end_ns is None or end_ns <= start_ns:
-        raise UsageError("give step, or start_ns and a larger end_ns.")
-    return start_ns, end_ns

@@ -5,32 +5,29 @@ from __future__ import annotations
 from collections.abc import Callable
 from functools import lru_cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Final
+from typing import Annotated, Any, Final
 
 import msgspec
 from msgspec.structs import replace
 from pydantic import Field
 
 from overlapscope.assistant.answers import answer
-from overlapscope.assistant.apart import apart
 from overlapscope.assistant.folders import Folders
 from overlapscope.assistant.items import (
     FEW,
-    device_of,
     doubts_about,
     doubts_about_trace,
     measured_figures,
     opened,
     since,
-    span_of,
     without,
 )
+from overlapscope.base import registry
 from overlapscope.base.words import did_you_mean, listed
 from overlapscope.catalog.interventions import INTERVENTIONS
 from overlapscope.errors import NotInTrace, UsageError
 from overlapscope.inputs import read_baseline, read_report
-from overlapscope.query.rows import QueriedTraces, fill
-from overlapscope.query.tables import OF, TABLES, unit_of
+from overlapscope.plugin import plugins
 from overlapscope.reading import load
 from overlapscope.reading.file_names import file_and_part
 from overlapscope.reading.kinds import kind_of
@@ -40,44 +37,36 @@ from overlapscope.report.tables import findings_note
 from overlapscope.report.verdict import judge
 from overlapscope.rules import RULES
 from overlapscope.rules.finding import Finding
-
-if TYPE_CHECKING:
-    from overlapscope.query.engine import Answer
+from overlapscope.tools import QueriedTraces
 
 _KEPT: Final = 4
 """Number of analyzed traces, or sets of traces, to keep while their files don't change."""
 _MOST_TRACES: Final = 64
 """Maximum number of traces to read together. `ranks` reads any number in turn."""
-_TIMEOUT_S: Final = 20.0
-_LIMIT_S: Final = 3 * _TIMEOUT_S
-"""Time after which a query's process is killed. Usually, it ends by itself soon after `_TIMEOUT_S`."""
-_MOST_ROWS: Final = 10_000
-"""Maximum number of rows that a statement may return."""
-_IN_SPAN: Final = """
-SELECT start_ns, end_ns, kind AS what, name, stream, bytes, NULL AS cause, op FROM gpu_ops
-WHERE device = {device} AND end_ns > {start} AND start_ns < {end}
-UNION ALL SELECT start_ns, end_ns, 'exposed-copy', NULL, NULL, NULL, cause, op FROM exposed_pieces
-WHERE device = {device} AND end_ns > {start} AND start_ns < {end}
-UNION ALL SELECT start_ns, end_ns, 'idle', call, NULL, NULL, cause, op FROM idle_pieces
-WHERE device = {device} AND end_ns > {start} AND start_ns < {end}
-ORDER BY start_ns, end_ns, what, stream
-"""
 _WIDTH: Final = 100
 """Width of explanations, in characters."""
-_RECORDED: Final = OF["recorded"]
-_SPOKEN: Final = OF["spoken"]
+_RECORDED: Final = "of the recording"
+_PLAIN: Final = "of a step without the profiler"
+_SPOKEN: Final = "of the program without the profiler where its step is known, else of the recording"
 
 Trace = Annotated[str, Field(description="name of a trace, as list_traces gives it")]
 Job_ = Annotated[str, Field(description="name of a trace, of a directory with the traces of a job, or of a report")]
 PageNumber = Annotated[int, Field(description="page of the answer, from 1")]
 PlainStep = Annotated[int | None, Field(description="step time without the profiler, if the user measured it", gt=0)]
-Ordinal = Annotated[int | None, Field(description="ordinal of the GPU; needed if there are several")]
 
 
 class Tools(msgspec.Struct, frozen=True):
-    """Tools for some directories."""
+    """Tools for some directories, and the `overlapscope.tools.Server` that tools of plugins work with."""
 
     folders: Folders
+
+    def all(self) -> tuple[Callable[..., str], ...]:
+        """Return the tools from here, then those of plugins."""
+        own = (
+            *(self.list_traces, self.open_trace, self.verdict, self.findings, self.explain),
+            *(self.whatif, self.diff, self.check, self.ranks, self.history),
+        )
+        return (*own, *(tool for plugin in plugins() if plugin.tools for tool in registry.load(plugin.tools)(self)))
 
     def list_traces(self, page: PageNumber = 1) -> str:
         """List the files to ask about: traces, reports, baselines and histories."""
@@ -87,7 +76,7 @@ class Tools(msgspec.Struct, frozen=True):
 
     def open_trace(self, path: Trace, page: PageNumber = 1) -> str:
         """Describe a recording: recorder, GPUs, rank, steps, streams, and whether it can be trusted."""
-        [trace] = self._job(path).report.traces
+        [trace] = self.trace(path).report.traces
         head = {
             "rank": trace.rank,
             "environment": trace.environment,
@@ -189,73 +178,6 @@ class Tools(msgspec.Struct, frozen=True):
         text = terminal.render(glossary.explain(word), width=_WIDTH)
         return answer({}, text.strip().split("\n\n"), figures="none", called="text", page=page)
 
-    def timeline(
-        self,
-        path: Trace,
-        step: Annotated[str | None, Field(description="name of a step, as `steps` of open_trace")] = None,
-        start_ns: Annotated[int | None, Field(description="begin of the span, as times in answers")] = None,
-        end_ns: Annotated[int | None, Field(description="end of the span")] = None,
-        device: Ordinal = None,
-        page: PageNumber = 1,
-    ) -> str:
-        """List everything that ran on a GPU in a step or span, and each piece of exposed copy and idle time with its
-        cause, in order. Give `step`, or `start_ns` and `end_ns`.
-        """
-        job = self._job(path)
-        chosen = device_of(job.report, path, device)
-        begin, end = span_of(chosen, step, start_ns, end_ns)
-        head = {"device": chosen.device, "start_ns": begin, "end_ns": end}
-
-        def shown(asked: Answer, rows: list[tuple[Any, ...]]) -> str:
-            pieces = [dict(zip(asked.rows.column_names, row, strict=True)) for row in rows]
-            doubts = doubts_about(job.report)
-            return answer(head, pieces, figures=_RECORDED, unknown=doubts, called="pieces", page=page)
-
-        return _asked(job, _IN_SPAN.format(device=chosen.device, start=begin, end=end), shown)
-
-    def query(
-        self,
-        path: Job_,
-        sql: Annotated[str, Field(description="one SELECT statement in DuckDB's dialect, over the tables of `tables`")],
-        page: PageNumber = 1,
-    ) -> str:
-        """Query a trace, or all traces in a directory, with SQL, for questions that no other tool answers. Aggregate
-        in SQL, and use LIMIT. The tool `tables` lists tables and columns.
-        """
-        job = self._jobs(path)
-
-        def shown(asked: Answer, rows: list[tuple[Any, ...]]) -> str:
-            figures = "; ".join(f"{name}: {asked.figures_of(name)}" for name in asked.tables) or "none"
-            columns = [{"name": name, "unit_by_name": unit_of(name)} for name in asked.rows.column_names]
-            head = {"columns": columns, "rows": asked.row_count}
-            unknown = list(asked.doubts())
-            if len(rows) < asked.row_count:
-                unknown.append(f"Only the first {len(rows):,} rows are kept; use LIMIT, or aggregate.")
-            return answer(head, rows, figures=figures, unknown=unknown, called="values", page=page)
-
-        return _asked(job, sql, shown)
-
-    def tables(
-        self,
-        table: Annotated[str | None, Field(description="a table, whose columns are listed")] = None,
-        page: PageNumber = 1,
-    ) -> str:
-        """List the tables of `query`, or the columns of one table with their units and meanings."""
-        if table is None:
-            items = [{"table": each.name, "a_row_is": each.rows, "figures": each.figures} for each in TABLES.values()]
-            return answer({}, items, figures="as each table says", called="tables", page=page)
-        if table not in TABLES:
-            raise UsageError(f"there is no table {table!r}; tables: {', '.join(TABLES)}.")
-        chosen = TABLES[table]
-        columns = [f"{each.name} ({each.type}): {each.meaning}" for each in chosen.columns]
-        return answer(
-            {"table": chosen.name, "a_row_is": chosen.rows},
-            columns,
-            figures=OF[chosen.figures],
-            called="columns",
-            page=page,
-        )
-
     def whatif(
         self,
         path: Trace,
@@ -277,7 +199,7 @@ class Tools(msgspec.Struct, frozen=True):
         from overlapscope.prediction.interventions import check_names
         from overlapscope.prediction.predict import predict
 
-        [trace] = self._job(path).traces
+        [trace] = self.trace(path).traces
         if changes:
             check_names(trace, changes)
             result = predict(trace, changes, device=device, plain_step_ns=plain_step_ns).result
@@ -332,7 +254,7 @@ class Tools(msgspec.Struct, frozen=True):
                 for each in device.findings
                 if each.standing != "same"
             ]
-        figures_of = "of a step without the profiler" if result.of == "plain" else "of the recordings"
+        figures_of = _PLAIN if result.of == "plain" else "of the recordings"
         doubts = [doubt.detail for doubt in result.doubts]
         return answer(
             {"verdict": result.verdict}, items, figures=figures_of, unknown=doubts, called="changes", page=page
@@ -375,7 +297,7 @@ class Tools(msgspec.Struct, frozen=True):
             for verdict in result.verdicts
         ]
         head = {"outcome": result.outcome, "summary": result.summary, "exit_code": result.exit_code}
-        figures = _RECORDED if result.program is None else OF["plain"]
+        figures = _RECORDED if result.program is None else _PLAIN
         return answer(head, items, figures=figures, unknown=result.warnings, called="verdicts", page=page)
 
     def ranks(
@@ -446,29 +368,36 @@ class Tools(msgspec.Struct, frozen=True):
 
     # -- Reading --------------------------------------------------------------------------------------
 
-    def _job(self, path: str) -> QueriedTraces:
+    def path(self, name: str) -> Path:
+        """Return a file or directory, as `Folders.path`."""
+        return self.folders.path(name)
+
+    def trace(self, name: str) -> QueriedTraces:
         """Read a single trace. Raises UsageError for a directory, and errors of reading."""
-        files = self.folders.files(path)
+        files = self.folders.files(name)
         if len(files) != 1:
             names = listed(map(self.folders.name, files), 20)
-            raise UsageError(f"{path}: holds {len(files):,} traces; name one of them: {names}.")
+            raise UsageError(f"{name}: holds {len(files):,} traces; name one of them: {names}.")
         return _read((_version(files[0]),))
 
-    def _jobs(self, path: str) -> QueriedTraces:
+    def traces(self, name: str) -> QueriedTraces:
         """Read a trace, or all traces of a directory. Raises UsageError for too many, and errors of reading."""
-        files = self.folders.files(path)
+        files = self.folders.files(name)
         if len(files) > _MOST_TRACES:
             raise UsageError(
-                f"{path}: holds {len(files):,} traces, and at most {_MOST_TRACES} are read together; name one of them, "
+                f"{name}: holds {len(files):,} traces, and at most {_MOST_TRACES} are read together; name one of them, "
                 "or compare them with ranks."
             )
         return _read(tuple(map(_version, files)))
+
+    doubts = staticmethod(doubts_about)
+    answer = staticmethod(answer)
 
     def _report(self, path: str, plain_step_ns: int | None = None) -> Report:
         """Return the report that `overlapscope analyze` makes or wrote."""
         saved = self._saved(path)
         if saved is None:
-            job = self._jobs(path)
+            job = self.traces(path)
             return job.report if plain_step_ns is None else build(job.analyses, plain_step_ns=plain_step_ns)
         if plain_step_ns is not None:
             raise UsageError("plain_step_ns needs a trace, but this is a report.")
@@ -476,7 +405,7 @@ class Tools(msgspec.Struct, frozen=True):
 
     def _compared(self, path: str) -> Report:
         """Return a report for `diff` and `check`, without the savings of fixes."""
-        return self._saved(path) or build(self._jobs(path).analyses, replayed=False)
+        return self._saved(path) or build(self.traces(path).analyses, replayed=False)
 
     def _saved(self, path: str) -> Report | None:
         """Return a report written by overlapscope; None for a trace."""
@@ -507,29 +436,3 @@ def _version(path: Path) -> _Version:
 @lru_cache(_KEPT)
 def _read(versions: tuple[_Version, ...]) -> QueriedTraces:
     return QueriedTraces(tuple(load(path, progress=False, cache=False) for path, *_ in versions))
-
-
-def _asked(job: QueriedTraces, sql: str, shown: Callable[[Answer, list[tuple[Any, ...]]], str]) -> str:
-    """Return what `shown` makes of a statement's result and its first rows.
-
-    All of it happens in a copy of this process, and what can be kept for later statements is made here before.
-    """
-    # The copy has this import, too.
-    import duckdb  # noqa: F401
-
-    from overlapscope.query.engine import ask
-    from overlapscope.query.written import values
-
-    _ = job.report
-    for name, table in TABLES.items():
-        if name in sql.lower():
-            fill(table, job)
-
-    def work() -> str:
-        result = ask(job, sql, most_rows=_MOST_ROWS, timeout_s=_TIMEOUT_S)
-        return shown(result, list(values(result)))
-
-    text = apart(work, _LIMIT_S)
-    if text is None:
-        raise UsageError("the query took too much time or memory; ask for less, or aggregate.")
-    return text

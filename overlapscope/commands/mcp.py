@@ -22,7 +22,7 @@ class McpCommand:
 
     def run(self, args: argparse.Namespace) -> NoReturn:
         if missing("mcp"):
-            raise MissingPackage(f"This needs the MCP SDK, DuckDB and PyArrow. {how_to_install('mcp')}")
+            raise MissingPackage(f"This needs the MCP SDK. {how_to_install('mcp')}")
         from overlapscope.assistant.folders import Folders
 
         folders = Folders.of(args.directories)

@@ -6,15 +6,15 @@ import argparse
 from collections.abc import Iterable, Iterator
 from typing import Final
 
+from overlapscope.base.registry import load
 from overlapscope.commands import DONE, EXIT_CODES
 from overlapscope.commands._options import add_output
 from overlapscope.commands._output import check_output, write
+from overlapscope.plugin import Skill, plugins
 
-QUESTIONS: Final = (
+_QUESTIONS: Final = (
     ("Does data move while the GPU computes? If not, why?", "overlapscope analyze TRACE --format json"),
     ("What happens in one step?", "overlapscope analyze TRACE --step 4 --format json"),
-    ("Anything that these figures do not say", 'overlapscope query TRACE "SELECT ..." --format json'),
-    ("Which tables and columns are there?", "overlapscope query --schema --format markdown"),
     ("What does a word of a report mean, and how is it fixed?", "overlapscope explain pageable-memory"),
     ("What would a change bring?", "overlapscope whatif TRACE --pin --non-blocking --format json"),
     ("Which changes are worth trying?", "overlapscope whatif TRACE --best --format json"),
@@ -44,7 +44,7 @@ instructions. If something is missing, `overlapscope doctor` says how to install
 ## Three tasks
 
 1. Find out what costs time: `analyze`. Report the verdict, the costliest findings with their `cost_ns`, and the place
-   (`where`: op, call, Python line). Explain words with `explain`, and look closer with `query`.
+   (`where`: op, call, Python line). Explain words with `explain`.
 2. Fix it: `whatif` predicts the changes that a finding names in `fix`. Edit the program, record it again, and `diff`
    the two traces: say what came true. `try` does all of this by itself if the program can be run.
 3. Keep it fixed: `check` with budgets, or with a baseline, in CI.
@@ -71,30 +71,27 @@ stderr. Ignore fields that you do not know.
 - `cost_ns` of a finding is the time that it explains in all `steps` together, `saving` what its fix saves, by replay
   (`saved_low_ns` below 0: it may cost time). Without `saving`, a fix saves at most the cost. Savings do
   not add up.
-
-## SQL
-
-One SELECT in DuckDB's dialect; no files, no network. Aggregate in SQL and use LIMIT. `source` and `rank` tell
-traces apart. A row of each table:
 """
 _MORE: Final = "\n`overlapscope explain WORD` says more of each, and `overlapscope explain` lists all.\n"
 
 
 def skill() -> str:
-    """Return the skill file: instructions from here, with words from the catalogue and the tables."""
+    """Return the skill file: instructions from here and from plugins, with words from the catalogue."""
     from overlapscope.catalog.buckets import BUCKETS
     from overlapscope.catalog.causes import CAUSES
     from overlapscope.catalog.changes import CHANGES
     from overlapscope.prediction.interventions import INTERVENTIONS
-    from overlapscope.query.tables import TABLES
     from overlapscope.rules import RULES
 
+    brought: list[Skill] = [load(plugin.skill)() for plugin in plugins() if plugin.skill]
+    questions = (*_QUESTIONS, *(question for each in brought for question in each.questions))
     lines = [
         _HEAD,
-        *_table("question", (f"{question} | `{command}`" for question, command in QUESTIONS)),
+        "| question | command |\n|---|---|",
+        *(f"| {question} | `{command}` |" for question, command in questions),
         _READING.format(exit_codes=EXIT_CODES),
-        *_list((table.name, table.rows) for table in TABLES.values()),
-        "\n## Words",
+        *(f"{each.text}\n" for each in brought),
+        "## Words",
         _MORE,
         "Buckets:\n",
         *_list((bucket.name, bucket.meaning) for bucket in BUCKETS.values()),
@@ -111,10 +108,6 @@ def skill() -> str:
         *_list((change.id, change.title) for change in CHANGES.values()),
     ]
     return "\n".join(lines) + "\n"
-
-
-def _table(title: str, rows: Iterable[str]) -> Iterator[str]:
-    yield from (f"| {title} | command |", "|---|---|", *(f"| {row} |" for row in rows))
 
 
 def _list(words: Iterable[tuple[str, str]]) -> Iterator[str]:

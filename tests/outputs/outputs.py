@@ -138,9 +138,9 @@ def _files() -> Iterator[tuple[Path, int]]:
 
 
 def _tool(name: str, arguments: str) -> str:
-    tools = Tools(Folders.of(["traces"]))
+    tools = {tool.__name__: tool for tool in Tools(Folders.of(["traces"])).all()}
     try:
-        return str(getattr(tools, name)(**json.loads(arguments)))
+        return tools[name](**json.loads(arguments))
     except OverlapscopeError as error:
         return f"{error.for_assistants}"
 

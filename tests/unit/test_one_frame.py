@@ -1,5 +1,5 @@
 """Every output says the same of an average step: verdict, cards, tables, findings, `whatif`, `check`, `diff`, the HTML
-report, markdown, notebooks, answers for assistants, SQL, history, exposition and ranks.
+report, markdown, notebooks, answers for assistants, history, exposition and ranks.
 """
 
 from __future__ import annotations
@@ -25,8 +25,6 @@ from overlapscope.compare.diff import diff
 from overlapscope.documents.model import Document
 from overlapscope.history.figures import figures, scalars
 from overlapscope.prediction.predict import predict
-from overlapscope.query.rows import QueriedTraces, fill
-from overlapscope.query.tables import TABLES
 from overlapscope.ranks.frame import by_steps, rows_of
 from overlapscope.ranks.join import report_on
 from overlapscope.ranks.reduced import reduce
@@ -135,32 +133,21 @@ def test_cards_bar_and_table_have_the_same_figures(recording: Path) -> None:
 
 @every_recording
 def test_a_finding_saves_the_same_everywhere(recording: Path) -> None:
-    """By its own `whatif`, in the report read from JSON, in SQL and for assistants."""
+    """By its own `whatif`, in the report read from JSON and for assistants."""
     report = report_of(recording)
     assert from_json(to_json(report)).findings == report.findings
     answers = _answers(Tools(Folders((recording.parent,))).findings, recording, "findings")
     answered = {(each["device"], each["title"]): each for each in answers}
-    rows = fill(TABLES["findings"], QueriedTraces((trace_of(recording),))).to_pylist()
-    queried = {(row["device"], row["title"]): row for row in rows}
-    assert len(answers) == len(rows) == len(report.findings)
+    assert len(answers) == len(report.findings)
     for section, device in sections(recording):
         for finding in section.findings:
-            saving, place = finding.saving, (device.device, finding.title)
-            row, answer = queried[place], answered[place]
-            ends = (None,) * 3 if saving is None else (saving.saved_ns, saving.saved_low_ns, saving.saved_high_ns)
-            assert (row["cost_ns"], row["saved_ns"], row["saved_low_ns"], row["saved_high_ns"]) == (
-                finding.cost_ns,
-                *ends,
-            )
+            saving, answer = finding.saving, answered[device.device, finding.title]
             assert answer["costs_ns"] == section.per_step(finding.cost_ns)
             if saving is None:
                 assert answer["saves_ns"] is None
                 continue
-            means = {
-                end: section.per_step(ns)
-                for end, ns in zip(("ns", "low_ns", "high_ns"), ends, strict=True)
-                if ns is not None
-            }
+            ends = {"ns": saving.saved_ns, "low_ns": saving.saved_low_ns, "high_ns": saving.saved_high_ns}
+            means = {end: section.per_step(ns) for end, ns in ends.items()}
             assert (answer["saves_ns"], tuple(answer["fix"])) == (means, saving.fix)
             assert means["low_ns"] <= means["ns"] <= means["high_ns"] <= device.span_ns
             result = predict(trace_of(recording), saving.fix, device=device.device).result
@@ -210,7 +197,7 @@ def test_what_costs_most_leads_and_a_fix_that_saves_nothing_does_not(recording: 
         assert not any(finding in useless for finding in findings[: len(costs)])
 
 
-# -- Files, notebooks, assistants, SQL, history and ranks -------------------------------------------
+# -- Files, notebooks, assistants, history and ranks -------------------------------------------------
 
 
 @each_recording
@@ -263,26 +250,6 @@ def _answers(tool: Callable[..., str], recording: Path, called: str) -> list[dic
     first = json.loads(tool(recording.name))
     rest = [json.loads(tool(recording.name, page=page)) for page in range(2, first.get("pages", 1) + 1)]
     return [item for answer in (first, *rest) for item in answer[called]]
-
-
-def test_sql_has_the_figures_of_the_tables() -> None:
-    job = QueriedTraces(tuple(map(trace_of, various())))
-    steps, causes = (fill(TABLES[name], job).to_pylist() for name in ("per_step", "causes_per_step"))
-    by_cause = {(row["source"], row["device"], row["subject"], row["cause"]): row["time_ns"] for row in causes}
-    devices = {
-        (section.trace.source, device.device): device
-        for recording in various()
-        for section in Page(report_of(recording)).sections()
-        if (device := section.device) is not None and section.steps
-    }
-    assert {(row["source"], row["device"]) for row in steps} == devices.keys()
-    for row in steps:
-        source, device = row["source"], devices[row["source"], row["device"]]
-        assert row["span_ns"] == device.span_ns and row["efficiency_pct"] == device.overlap.efficiency_pct
-        assert {name: row[name] for name in asdict(device.buckets)} == asdict(device.buckets)
-        assert {cause: by_cause[source, device.device, "idle", cause] for cause in device.idle_by_cause} == (
-            device.idle_by_cause
-        )
 
 
 @each_recording

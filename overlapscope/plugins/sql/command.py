@@ -22,7 +22,7 @@ from overlapscope.commands._output import check_output, drawn, write
 from overlapscope.errors import UsageError
 
 if TYPE_CHECKING:
-    from overlapscope.query.engine import Answer
+    from overlapscope.plugins.sql.engine import Answer
 
 SHOWN = 100
 """Default limit on rows in text and markdown."""
@@ -72,9 +72,9 @@ class QueryCommand:
         if args.format == "parquet" and args.output is None:
             raise UsageError("Parquet is binary; name a file for it with -o FILE.")
         check_output(args.output, force=args.force, inputs=[*traces, args.file])
-        from overlapscope.query.engine import TIMEOUT_S, ask, require
-        from overlapscope.query.rows import QueriedTraces
+        from overlapscope.plugins.sql.engine import TIMEOUT_S, ask, require
         from overlapscope.reading import load, look
+        from overlapscope.tools import QueriedTraces
 
         require()
         looked = look(traces)
@@ -105,7 +105,7 @@ def _arguments(args: argparse.Namespace) -> tuple[list[str], str]:
 
 
 def _read(file: str) -> str:
-    from overlapscope.query.engine import MOST_CHARACTERS
+    from overlapscope.plugins.sql.engine import MOST_CHARACTERS
 
     try:
         if file == "-":
@@ -117,21 +117,19 @@ def _read(file: str) -> str:
 
 
 def _schema(args: argparse.Namespace) -> bytes:
+    from overlapscope.plugins.sql import written
+
     match args.format:
         case "json":
-            from overlapscope.query.written import tables_json
-
-            return tables_json()
+            return written.tables_json()
         case "text" | "markdown":
-            from overlapscope.query.document import schema
-
-            return drawn(schema(), args)
+            return drawn(written.schema(), args)
         case _:
             raise UsageError(f"the tables cannot be listed as {args.format}; use text, json or markdown.")
 
 
 def _written(answer: Answer, args: argparse.Namespace) -> bytes:
-    from overlapscope.query import document, written
+    from overlapscope.plugins.sql import written
 
     match args.format:
         case "json":
@@ -144,6 +142,6 @@ def _written(answer: Answer, args: argparse.Namespace) -> bytes:
             from overlapscope.render import terminal
 
             width = terminal.width_of(None if args.output else sys.stdout)
-            return drawn(document.document(answer, width=width), args)
+            return drawn(written.document(answer, width=width), args)
         case _:
-            return drawn(document.document(answer), args)
+            return drawn(written.document(answer), args)

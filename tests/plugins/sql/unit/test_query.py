@@ -22,12 +22,13 @@ from overlapscope.base import extras
 from overlapscope.commands import main
 from overlapscope.commands.schema import schema_of
 from overlapscope.errors import UsageError
-from overlapscope.query import engine
-from overlapscope.query.engine import ask
-from overlapscope.query.rows import QueriedTraces, fill
-from overlapscope.query.tables import TABLES
-from overlapscope.query.written import values
+from overlapscope.plugins.sql import engine
+from overlapscope.plugins.sql.engine import ask
+from overlapscope.plugins.sql.rows import fill
+from overlapscope.plugins.sql.tables import TABLES
+from overlapscope.plugins.sql.written import values
 from overlapscope.reading import load
+from overlapscope.tools import QueriedTraces
 from overlapscope.trace.model import Kind
 from tests.support.helpers import MS, TRACES, Op, make_trace, various, with_plain_steps
 from tests.support.recordings import report_of, trace_of
@@ -396,7 +397,7 @@ def test_without_duckdb_it_says_how_to_install_it(
 ) -> None:
     monkeypatch.setattr(engine, "missing", lambda extra: ["duckdb"])
     assert main(["query", str(PIPELINE), "SELECT 1"]) == 2
-    assert extras.install_line("query") in capsys.readouterr().err
+    assert extras.install_line("sql") in capsys.readouterr().err
 
 
 # -- how it is written ------------------------------------------------------------------------------
@@ -482,9 +483,15 @@ def test_the_schema_lists_every_table_and_column(capsys: pytest.CaptureFixture[s
     assert main(["query", "--schema", "--format", "csv"]) == 2
 
 
+def test_the_skill_file_has_every_table(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["skill"]) == 0
+    text = capsys.readouterr().out
+    assert all(f"- `{table.name}`: {table.rows}\n" in text for table in TABLES.values())
+
+
 def test_a_data_frame_keeps_whole_numbers_whole() -> None:
     trace = trace_of(PIPELINE)
-    frame = trace.sql("SELECT bytes, sum(duration_ns) AS total_ns FROM gpu_ops GROUP BY bytes")
+    frame = ov.sql(trace, "SELECT bytes, sum(duration_ns) AS total_ns FROM gpu_ops GROUP BY bytes")
     assert {str(kind) for kind in frame.dtypes} == {"Int64"} and frame["bytes"].isna().any()
     assert int(frame["total_ns"].sum()) == int((trace.gpu_ops.end_ns - trace.gpu_ops.start_ns).sum())
     assert "The figures in gpu_ops are those of the recording." in frame.attrs["notes"]

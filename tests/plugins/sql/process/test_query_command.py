@@ -37,6 +37,12 @@ sys.exit(main(["query", sys.argv[1], "SELECT count(*) FROM range(1000000000000) 
 """
 
 
+def test_help_loads_nothing_heavy() -> None:
+    code = "import sys; from overlapscope.commands import main; main(['query', '--help']); print(*sys.modules)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert not {"numpy", "pandas", "msgspec", "torch", "duckdb", "pyarrow"} & {*done.stdout.split()}
+
+
 def test_its_streams_hold_the_answer_and_nothing_of_duckdb() -> None:
     done = subprocess.run([*COMMAND, "SELECT 1 AS one", "--format", "csv"], capture_output=True, text=True, check=False)
     assert (done.returncode, done.stdout, done.stderr) == (0, "one\n1\n", "")

@@ -1,4 +1,4 @@
-"""Output formats of an answer: JSON, CSV, Parquet, a data frame."""
+"""Output formats of an answer, and of the list of tables. Names in answers come from traces."""
 
 from __future__ import annotations
 
@@ -7,19 +7,24 @@ import io
 from collections.abc import Iterator
 from decimal import Decimal
 from math import isfinite
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
 import msgspec
 
 from overlapscope.base.saved import Tool, encode
-from overlapscope.base.words import in_spreadsheet
-from overlapscope.query.engine import Answer
-from overlapscope.query.tables import OF, TABLES, unit_of
-
-if TYPE_CHECKING:
-    import pandas as pd
+from overlapscope.base.words import clean, in_spreadsheet, plural
+from overlapscope.documents.model import Block, Document, Heading, Text, with_code
+from overlapscope.documents.table import Cell, Column, Row, Table, prose, rows, words
+from overlapscope.plugins.sql.engine import Answer
+from overlapscope.plugins.sql.tables import OF, TABLES, SqlColumn, unit_of
 
 SCHEMA_VERSION = 1
+_NAME_LIMIT = 200
+_GAP = 2
+"""Space between columns of a table in a terminal."""
+_LEAST_TEXT = 16
+"""Width to which text is cut before rows are shown below each other."""
+_NULL = Cell("NULL", tone="muted")
 
 
 class AskedTrace(msgspec.Struct, frozen=True, kw_only=True):
@@ -122,16 +127,6 @@ def to_parquet(answer: Answer) -> bytes:
     return out.getvalue()
 
 
-def to_frame(answer: Answer) -> pd.DataFrame:
-    """Return the answer as a data frame, with notes in `attrs["notes"]`. Whole numbers stay whole despite NULL."""
-    import pandas as pd
-    import pyarrow as pa
-
-    frame: pd.DataFrame = answer.rows.to_pandas(types_mapper={pa.int64(): pd.Int64Dtype()}.get)
-    frame.attrs["notes"] = list(answer.notes())
-    return frame
-
-
 def values(answer: Answer) -> Iterator[tuple[Any, ...]]:
     """Yield the rows as values that JSON supports."""
     for batch in answer.rows.to_batches():
@@ -148,3 +143,84 @@ def _value(value: Any) -> Any:
     if isinstance(value, dict):
         return {str(key): _value(element) for key, element in value.items()}
     return value if value is None or isinstance(value, str | int) else str(value)
+
+
+# -- Documents --------------------------------------------------------------------------------------
+
+
+def document(answer: Answer, *, width: int | None = None) -> Document:
+    """Return the notes and rows of an answer. Rows wider than `width` become tables below each other."""
+    table = _table(answer)
+    blocks: list[Block] = [*(Text(with_code(note), "muted") for note in answer.notes())]
+    if not table.rows:
+        blocks.append(Text("The result has no rows."))
+    elif width is not None and _least(table) > width:
+        blocks += _one_below_another(table)
+    else:
+        blocks.append(table)
+    omitted = answer.row_count - len(table.rows)
+    if omitted:
+        blocks.append(Text(f"And {plural(omitted, 'row')} more; --limit shows more of them."))
+    return Document("Query", tuple(blocks))
+
+
+def _table(answer: Answer) -> Table:
+    lines = tuple(Row(tuple(map(_cell, row))) for row in values(answer))
+    columns = tuple(
+        Column(clean(name, _NAME_LIMIT), number=_is_number(lines, place), flexible=not _is_number(lines, place))
+        for place, name in enumerate(answer.rows.column_names)
+    )
+    return Table("", columns, lines)
+
+
+def _cell(value: object) -> Cell:
+    """Return a value as a cell. Numbers keep all digits, so that users can copy them into the next statement."""
+    if value is None:
+        return _NULL
+    return Cell(clean(str(value), _NAME_LIMIT), value if isinstance(value, int | float) else None)
+
+
+def _is_number(lines: tuple[Row, ...], place: int) -> bool:
+    return all(row.cells[place] is _NULL or row.cells[place].value is not None for row in lines)
+
+
+def _least(table: Table) -> int:
+    """Return the minimum width of a table with cut text."""
+    texts = [[column.title for column in table.columns], *table.texts()]
+    widest = [max(len(line[place]) for line in texts) for place in range(len(table.columns))]
+    cut = [
+        min(cells, _LEAST_TEXT) if column.flexible else cells
+        for column, cells in zip(table.columns, widest, strict=True)
+    ]
+    return sum(cut) + _GAP * (len(cut) - 1)
+
+
+def _one_below_another(table: Table) -> list[Block]:
+    columns = (words("column"), words("value", flexible=True))
+    return [
+        Table(
+            f"row {number}",
+            columns,
+            rows((column.title, cell) for column, cell in zip(table.columns, row.cells, strict=True)),
+        )
+        for number, row in enumerate(table.rows, 1)
+    ]
+
+
+def schema() -> Document:
+    """Return all tables with their columns."""
+    blocks: list[Block] = [Heading("Tables", 1)]
+    for table in TABLES.values():
+        columns = rows((column.name, column.type, with_units(column)) for column in table.columns)
+        blocks += [
+            Heading(table.name),
+            Text(with_code(f"A row is {table.rows}. Figures are {OF[table.figures]}.")),
+            Table("", (words("column"), words("type"), prose("meaning")), columns),
+        ]
+    return Document("Tables of overlapscope query", tuple(blocks))
+
+
+def with_units(column: SqlColumn) -> str:
+    """Return the meaning of a column with its unit."""
+    unit = unit_of(column.name)
+    return f"{column.meaning} ({unit})" if unit and unit != "bytes" else column.meaning

@@ -9,6 +9,8 @@ from typing import Final, Literal
 
 import msgspec
 
+from overlapscope.plugin import Skill
+
 Type = Literal["integer", "number", "text", "boolean"]
 Figures = Literal["recorded", "plain", "spoken"]
 
@@ -482,3 +484,21 @@ _ALL: Final = (
 
 TABLES: Final = {table.name: table for table in _ALL}
 """Tables by name."""
+
+_SKILL: Final = """\
+## SQL
+
+`query` is for everything else: one SELECT in DuckDB's dialect; no files, no network. Aggregate in SQL and use LIMIT.
+`source` and `rank` tell traces apart. A row of each table:
+"""
+
+
+def skill() -> Skill:
+    """Return the section on SQL in the skill file."""
+    return Skill(
+        (
+            ("Anything that these figures do not say", 'overlapscope query TRACE "SELECT ..." --format json'),
+            ("Which tables and columns are there?", "overlapscope query --schema --format markdown"),
+        ),
+        "\n".join((_SKILL, *(f"- `{table.name}`: {table.rows}" for table in _ALL))),
+    )

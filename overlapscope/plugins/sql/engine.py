@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import time
+from collections.abc import Iterable
 from contextlib import suppress
 from queue import Empty, SimpleQueue
 from threading import Thread
@@ -15,12 +16,15 @@ from overlapscope.base.extras import how_to_install, missing
 from overlapscope.base.memory import at_most
 from overlapscope.base.words import clean, did_you_mean, listed, shorten, size
 from overlapscope.errors import MissingPackage, UsageError
-from overlapscope.query.rows import QueriedTraces, fill
-from overlapscope.query.tables import OF, TABLES
+from overlapscope.inputs import Source, read_traces
+from overlapscope.plugins.sql.rows import fill
+from overlapscope.plugins.sql.tables import OF, TABLES
 from overlapscope.report.page import Page
+from overlapscope.tools import QueriedTraces
 
 if TYPE_CHECKING:
     import duckdb
+    import pandas as pd
     import pyarrow as pa
 
 TIMEOUT_S: Final = 60.0
@@ -101,8 +105,8 @@ class Answer(msgspec.Struct, frozen=True, eq=False):
 
 def require() -> None:
     """Raise MissingPackage if packages for queries aren't installed."""
-    if missing("query"):
-        raise MissingPackage(f"SQL needs DuckDB and PyArrow. {how_to_install('query')}")
+    if missing("sql"):
+        raise MissingPackage(f"SQL needs DuckDB and PyArrow. {how_to_install('sql')}")
 
 
 def ask(job: QueriedTraces, statement: str, *, most_rows: int | None = None, timeout_s: float = TIMEOUT_S) -> Answer:
@@ -130,6 +134,32 @@ def ask(job: QueriedTraces, statement: str, *, most_rows: int | None = None, tim
     connection.execute("BEGIN TRANSACTION READ ONLY")
     rows, row_count = _within(connection, statement, most_rows, timeout_s)
     return Answer(rows, row_count, names, job)
+
+
+def sql(traces: Source | Iterable[Source], statement: str, *, timeout_s: float = TIMEOUT_S) -> pd.DataFrame:
+    """Run a SELECT statement on traces and their results (`docs/guides/query.md`).
+
+    Args:
+        traces: Traces or their files.
+        statement: The SELECT statement.
+        timeout_s: Time limit in seconds.
+
+    Returns:
+        The rows. `attrs["notes"]` states which program the figures describe, and which traces are doubtful. In columns
+        of whole numbers, NULL becomes `pd.NA`.
+
+    Raises:
+        UnreadableTrace: A file can't be read.
+        UsageError: The statement is refused, fails, or exceeds the time limit.
+        MissingPackage: DuckDB isn't installed.
+    """
+    answer = ask(QueriedTraces(tuple(read_traces(traces))), statement, timeout_s=timeout_s)
+    import pandas as pd
+    import pyarrow as pa
+
+    frame: pd.DataFrame = answer.rows.to_pandas(types_mapper={pa.int64(): pd.Int64Dtype()}.get)
+    frame.attrs["notes"] = list(answer.notes())
+    return frame
 
 
 # -- Allowed statements -----------------------------------------------------------------------------

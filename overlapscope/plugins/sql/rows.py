@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from functools import cached_property
 from itertools import chain, starmap
 from typing import TYPE_CHECKING, Any, Final
 
@@ -12,27 +11,27 @@ import numpy as np
 from msgspec.structs import asdict
 from numpy.typing import NDArray
 
-from overlapscope.analysis import TraceAnalysis, analyze_trace
+from overlapscope.analysis import TraceAnalysis
+from overlapscope.analysis.comm_kinds import comm_kinds
+from overlapscope.analysis.comm_order import lead_ns
 from overlapscope.analysis.device import DeviceAnalysis
-from overlapscope.analysis.each_comm import list_comm
 from overlapscope.analysis.each_copy import list_copies
 from overlapscope.analysis.event_waits import EXACT
 from overlapscope.analysis.figures import PerStep, PhaseFigures
 from overlapscope.analysis.host import Sites, line_text, name_text, sites, sites_of_calls
 from overlapscope.analysis.messages import message_bytes
-from overlapscope.analysis.pieces import Pieces
+from overlapscope.analysis.pieces import Pieces, main_cause
+from overlapscope.analysis.prefetch import GATHERS, NO_DEPTH, prefetch_depths
 from overlapscope.analysis.results import Device, Plain, TraceResult
 from overlapscope.base.columns import I64, Integers, pick
+from overlapscope.base.grouping import rows_by
 from overlapscope.base.intervals import covered, intersect
 from overlapscope.catalog.causes import COMM_CAUSES, COPY_CAUSES, IDLE_CAUSES, CommCause
-from overlapscope.errors import UnreadableTrace
-from overlapscope.query.tables import SqlColumn, SqlTable, Type
+from overlapscope.plugins.sql.tables import SqlColumn, SqlTable, Type
 from overlapscope.ranks.comm_result import Communication
-from overlapscope.ranks.join import Joined
-from overlapscope.ranks.on_host import reduce_any
-from overlapscope.ranks.result import RanksReport, Unreadable
-from overlapscope.report.model import Report, build
+from overlapscope.report.model import Report
 from overlapscope.report.page import DeviceReport, Page
+from overlapscope.tools import QueriedTraces
 from overlapscope.trace.model import Kind, Memory, Trace, TraceTable
 from overlapscope.trace.servers import batch_in
 
@@ -42,35 +41,6 @@ if TYPE_CHECKING:
 Values = Any
 """A column: an Arrow array, a numpy array or a list."""
 Filled = dict[str, Values]
-
-
-class QueriedTraces(msgspec.Struct, frozen=True, eq=False, dict=True):
-    """Traces to query, analyzed once, when a table needs it."""
-
-    traces: tuple[Trace, ...]
-
-    @cached_property
-    def analyses(self) -> tuple[TraceAnalysis, ...]:
-        return tuple(map(analyze_trace, self.traces))
-
-    @cached_property
-    def report(self) -> Report:
-        """Report with the plain program and findings of all traces."""
-        return build(self.analyses)
-
-    @cached_property
-    def ranks(self) -> RanksReport:
-        """Comparison of the traces as ranks of a job."""
-        joined = Joined()
-        for trace in self.traces:
-            try:
-                reduced = reduce_any(trace)
-            except UnreadableTrace as error:
-                joined.add(Unreadable(source=trace.source, reason=error.reason))
-            else:
-                for rank in reduced:
-                    joined.add(rank)
-        return joined.report()
 
 
 def fill(table: SqlTable, job: QueriedTraces) -> pa.Table:
@@ -343,22 +313,32 @@ def _exposed_pieces(done: TraceAnalysis) -> Iterator[Filled]:
 
 
 def _comm_kernels(done: TraceAnalysis) -> Iterator[Filled]:
+    trace = done.trace
     for device in done.devices:
-        comm, everything = list_comm(done.trace, device), device.timeline.ops
-        begun = comm.begun
-        ops = everything.take(begun.op)
+        ops, begun, windows = device.timeline.ops, device.comm, device.windows
+        begun = begun.take(covered(windows, ops.start_ns[begun.op], ops.end_ns[begun.op]) > 0)
+        kernels = ops.take(begun.op)
+        pieces = device.exposed_comm.inside(windows)
+        row = np.searchsorted(begun.op, pieces.op)
+        exposed_ns = np.zeros(len(kernels), np.int64)
+        np.add.at(exposed_ns, row, pieces.length_ns)
+        kinds = comm_kinds(trace, kernels)
+        depth = np.full(len(kernels), NO_DEPTH)
+        for kind, rows in rows_by(kinds.kind):
+            if GATHERS.search(kinds.kinds[kind].collective):
+                depth[rows] = prefetch_depths(ops, trace.runtime_calls, begun.take(rows))
         began = np.array([_BEGAN_BY[cause] for cause in COMM_CAUSES])[begun.cause]
         yield {
-            **_events(done.trace, ops),
-            "gpu_op": _rows_in_trace(done.trace, device, begun.op),
-            "collective": _words(comm.kinds.kind, [kind.words for kind in comm.kinds.kinds]),
-            "exposed_ns": comm.exposed_ns,
-            "cause": _words(comm.cause, COMM_CAUSES),
+            **_events(trace, kernels),
+            "gpu_op": _rows_in_trace(trace, device, begun.op),
+            "collective": _words(kinds.kind, [kind.words for kind in kinds.kinds]),
+            "exposed_ns": exposed_ns,
+            "cause": _words(main_cause(row, pieces.cause, pieces.length_ns, len(kernels)), COMM_CAUSES),
             "began_by": _words(began, _BEGINNINGS),
-            "waited_for": _names(done.trace, pick(everything.name_id, begun.held_by)),
-            "lead_ns": _numbers(comm.lead_ns),
-            "prefetch_depth": _numbers(comm.prefetch_depth),
-            **_site(done.trace, sites_of_calls(done.trace, begun.call)),
+            "waited_for": _names(trace, pick(ops.name_id, begun.held_by)),
+            "lead_ns": _numbers(lead_ns(ops, begun)),
+            "prefetch_depth": _numbers(depth),
+            **_site(trace, sites_of_calls(trace, begun.call)),
         }
 
 
