@@ -123,6 +123,8 @@ class Plugin(NamedTuple):
     sources: tuple[BuiltInSource, ...] = ()
     kinds: Mapping[str, str] = {}
     """Kinds of the JSON files that it writes, each with a description such as `a report of ranks`."""
+    signs: Mapping[str, bytes] = {}
+    """Regular expressions for the first 128 bytes of its other files, by kind."""
     tools: Place | None = None
     """Function of a `tools.Server` that returns tools for assistants, as functions with annotations of pydantic."""
     skill: Place | None = None

@@ -33,7 +33,6 @@ _OF_CORE: Final = {
         ("fsspec", "pyarrow", "ruptures", "scipy"),
         "changes in level of overlapscope history, its Parquet files, and histories at URLs",
     ),
-    "mcp": Extra(("mcp",), "overlapscope mcp"),
     "cluster": Extra(("dask", "distributed", "fsspec"), "overlapscope ranks with several workers or with URLs"),
 }
 

@@ -51,13 +51,11 @@ _GROUPS = {
     "More": {
         "samples": "print the directory of the sample traces",
         "doctor": "show what works in this installation, and what is missing",
-        "mcp": "answer assistants that ask about traces, over MCP",
         "completion": "print a completion script for bash, zsh or fish",
     },
     "": {
         "cache": "show or clear the cache of large traces",
         "schema": "print the JSON schema of a report, or of another output",
-        "skill": "print a skill file that teaches an assistant overlapscope",
     },
 }
 """Names and help texts of the core's commands, in groups. `overlapscope --help` lists all but the last."""

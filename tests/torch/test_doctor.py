@@ -49,7 +49,6 @@ def test_it_names_the_versions_and_every_part(tmp_path: Path) -> None:
         "browser": "missing" if sys.platform == "linux" else "ok",
         "cluster": "ok",
         "history": "ok",
-        "mcp": "ok",
         "reading": "ok" if shutil.which("cc") else "missing",
         "cache": "ok",
     } | {plugin.name: "ok" for plugin in built_in() if plugin.extra}

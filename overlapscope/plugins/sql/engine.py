@@ -169,7 +169,11 @@ def _tables_of(connection: duckdb.DuckDBPyConnection, statement: str) -> tuple[s
     """Return the tables in a statement. Raises UsageError unless it is a SELECT from these tables only."""
     if len(statement) > MOST_CHARACTERS:
         raise UsageError(f"the SQL has more than {MOST_CHARACTERS:,} characters; ask for less at once.")
-    ((serialized,),) = connection.execute("SELECT json_serialize_sql(?::VARCHAR)", [_text(statement)]).fetchall()
+    try:
+        statement.encode()
+    except UnicodeEncodeError:
+        raise UsageError("the SQL holds characters that are not valid text; write it in UTF-8.") from None
+    ((serialized,),) = connection.execute("SELECT json_serialize_sql(?::VARCHAR)", [statement]).fetchall()
     try:
         parsed = msgspec.json.decode(serialized)
     except (RecursionError, msgspec.DecodeError):
@@ -215,14 +219,6 @@ def _references(parsed: Any) -> tuple[set[str], set[str], set[str]]:
             pending += node
     # SHOW also accepts the name of a setting, even if WITH defines a table of that name.
     return named | shown, defined - shown, functions
-
-
-def _text(statement: str) -> str:
-    try:
-        statement.encode()
-    except UnicodeEncodeError:
-        raise UsageError("the SQL holds characters that are not valid text; write it in UTF-8.") from None
-    return statement
 
 
 def _sentence(error: object) -> str:

@@ -150,7 +150,16 @@ def _value(value: Any) -> Any:
 
 def document(answer: Answer, *, width: int | None = None) -> Document:
     """Return the notes and rows of an answer. Rows wider than `width` become tables below each other."""
-    table = _table(answer)
+    lines = tuple(Row(tuple(map(_cell, row))) for row in values(answer))
+    is_number = [
+        all(row.cells[place] is _NULL or row.cells[place].value is not None for row in lines)
+        for place in range(answer.rows.num_columns)
+    ]
+    columns = (
+        Column(clean(name, _NAME_LIMIT), number=number, flexible=not number)
+        for name, number in zip(answer.rows.column_names, is_number, strict=True)
+    )
+    table = Table("", tuple(columns), lines)
     blocks: list[Block] = [*(Text(with_code(note), "muted") for note in answer.notes())]
     if not table.rows:
         blocks.append(Text("The result has no rows."))
@@ -164,24 +173,11 @@ def document(answer: Answer, *, width: int | None = None) -> Document:
     return Document("Query", tuple(blocks))
 
 
-def _table(answer: Answer) -> Table:
-    lines = tuple(Row(tuple(map(_cell, row))) for row in values(answer))
-    columns = tuple(
-        Column(clean(name, _NAME_LIMIT), number=_is_number(lines, place), flexible=not _is_number(lines, place))
-        for place, name in enumerate(answer.rows.column_names)
-    )
-    return Table("", columns, lines)
-
-
 def _cell(value: object) -> Cell:
     """Return a value as a cell. Numbers keep all digits, so that users can copy them into the next statement."""
     if value is None:
         return _NULL
     return Cell(clean(str(value), _NAME_LIMIT), value if isinstance(value, int | float) else None)
-
-
-def _is_number(lines: tuple[Row, ...], place: int) -> bool:
-    return all(row.cells[place] is _NULL or row.cells[place].value is not None for row in lines)
 
 
 def _least(table: Table) -> int:

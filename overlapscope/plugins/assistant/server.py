@@ -17,11 +17,11 @@ from mcp.server.mcpserver.resources import FunctionResource
 from mcp_types import ToolAnnotations
 
 from overlapscope import glossary
-from overlapscope.assistant.folders import Folders
-from overlapscope.assistant.tools import Tools
 from overlapscope.base.words import clean, shorten
 from overlapscope.catalog.causes import CAUSES
 from overlapscope.errors import OverlapscopeError
+from overlapscope.plugins.assistant.folders import Folders
+from overlapscope.plugins.assistant.tools import Tools
 from overlapscope.render import markdown
 from overlapscope.rules import RULES
 from overlapscope.version import __version__

@@ -13,7 +13,7 @@ import yaml
 
 from overlapscope.catalog.causes import CAUSES
 from overlapscope.commands import commands, main, subcommand
-from overlapscope.commands.skill import skill
+from overlapscope.plugins.assistant.command import skill
 from overlapscope.prediction.interventions import INTERVENTIONS
 from overlapscope.reading.samples import SAMPLES
 from overlapscope.rules import RULES

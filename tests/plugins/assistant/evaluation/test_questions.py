@@ -12,6 +12,7 @@ from benchmarks.questions import COLUMNS, Asked, ask, data, questions
 from tests.questions.made import make
 from tests.support.helpers import TRACES
 
+pytest.importorskip("overlapscope.plugins.sql")
 DATA = TRACES.parent / "docs/evaluation/questions.csv"
 TOOLS = {
     *("list_traces", "open_trace", "verdict", "findings", "explain", "timeline", "query", "tables"),

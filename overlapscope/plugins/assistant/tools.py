@@ -11,23 +11,22 @@ import msgspec
 from msgspec.structs import replace
 from pydantic import Field
 
-from overlapscope.assistant.answers import answer
-from overlapscope.assistant.folders import Folders
-from overlapscope.assistant.items import (
-    FEW,
-    doubts_about,
-    doubts_about_trace,
-    measured_figures,
-    opened,
-    since,
-    without,
-)
 from overlapscope.base import registry
 from overlapscope.base.words import did_you_mean, listed
 from overlapscope.catalog.interventions import INTERVENTIONS
 from overlapscope.errors import NotInTrace, UsageError
 from overlapscope.inputs import read_baseline, read_report
 from overlapscope.plugin import plugins
+from overlapscope.plugins.assistant.answers import (
+    FEW,
+    answer,
+    doubts_about,
+    doubts_about_trace,
+    measured_figures,
+    opened,
+    without,
+)
+from overlapscope.plugins.assistant.folders import Folders
 from overlapscope.reading import load
 from overlapscope.reading.file_names import file_and_part
 from overlapscope.reading.kinds import kind_of
@@ -64,7 +63,7 @@ class Tools(msgspec.Struct, frozen=True):
         """Return the tools from here, then those of plugins."""
         own = (
             *(self.list_traces, self.open_trace, self.verdict, self.findings, self.explain),
-            *(self.whatif, self.diff, self.check, self.ranks, self.history),
+            *(self.whatif, self.diff, self.check, self.ranks),
         )
         return (*own, *(tool for plugin in plugins() if plugin.tools for tool in registry.load(plugin.tools)(self)))
 
@@ -332,39 +331,6 @@ class Tools(msgspec.Struct, frozen=True):
         figures = f"{'of an average step ' if by_steps(shown) else ''}{_RECORDED}"
         unknown = [*(f"{reduced.source}: {reduced.reason}" for reduced in result.unreadable), *result.notes]
         return answer(head, rows, figures=figures, unknown=unknown, called="ranks", page=page)
-
-    def history(
-        self,
-        path: Annotated[str, Field(description="file of a history (overlapscope history --history FILE)")],
-        metric: Annotated[str | None, Field(description="such as efficiency_pct, step_time, idle_time")] = None,
-        job: Annotated[str | None, Field(description="default: the job that ran last")] = None,
-        page: PageNumber = 1,
-    ) -> str:
-        """Show since which commit or hour a figure of a job is better or worse: its levels and their changes."""
-        from overlapscope.history.course import DEFAULT, courses
-        from overlapscope.history.store import Query, Store
-
-        with Store.open(self.folders.path(path), read_only=True, traceless=True) as store:
-            result = courses(store, Query(job=job), DEFAULT if metric is None else (metric,), "report")
-        items: list[Any] = []
-        for course in result.courses:
-            groups = course.levels.groups
-            metric_of = {
-                "metric": course.metric,
-                "unit": course.unit,
-                "figures": "plain" if course.plain else "recorded",
-            }
-            items += [
-                {**metric_of, **without(level, {}), "reports": level.end - level.first, **since(groups[level.first])}
-                for level in course.levels.levels
-            ]
-            items += [
-                {**metric_of, "change": without(each, {}), **since(groups[each.first])}
-                for each in course.levels.changes
-            ]
-        unknown = [f"{each.metric}: {each.levels.unknown}." for each in result.courses if each.levels.unknown]
-        head = {"job": result.job}
-        return answer(head, items, figures="as each item says", unknown=unknown, called="levels", page=page)
 
     # -- Reading --------------------------------------------------------------------------------------
 

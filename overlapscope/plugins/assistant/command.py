@@ -1,16 +1,41 @@
-"""`overlapscope skill`."""
+"""`overlapscope mcp` and `overlapscope skill`."""
 
 from __future__ import annotations
 
 import argparse
 from collections.abc import Iterable, Iterator
-from typing import Final
+from typing import Final, NoReturn
 
+from overlapscope.base.extras import how_to_install, missing
 from overlapscope.base.registry import load
 from overlapscope.commands import DONE, EXIT_CODES
 from overlapscope.commands._options import add_output
 from overlapscope.commands._output import check_output, write
+from overlapscope.errors import MissingPackage
 from overlapscope.plugin import Skill, plugins
+
+
+class McpCommand:
+    """Answer assistants that ask about traces, over the Model Context Protocol
+    (MCP) on stdin and stdout. An assistant starts this command itself.
+
+    It reads traces, reports and histories in the given directories and nothing
+    outside, and it writes nothing. Each answer has at most 4 kB.
+    """
+
+    def prepare_parser(self, parser: argparse.ArgumentParser) -> None:
+        parser.add_argument("directories", nargs="+", metavar="DIR", help="directory to read, with its subdirectories")
+
+    def run(self, args: argparse.Namespace) -> NoReturn:
+        if missing("assistant"):
+            raise MissingPackage(f"This needs the MCP SDK. {how_to_install('assistant')}")
+        from overlapscope.plugins.assistant.folders import Folders
+
+        folders = Folders.of(args.directories)
+        from overlapscope.plugins.assistant.server import serve
+
+        serve(folders)
+
 
 _QUESTIONS: Final = (
     ("Does data move while the GPU computes? If not, why?", "overlapscope analyze TRACE --format json"),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Final
@@ -12,7 +13,7 @@ from msgspec import Struct
 from overlapscope.base import disk
 from overlapscope.base.words import clean, shorten
 from overlapscope.errors import OverlapscopeError, UsageError
-from overlapscope.history.database import HEAD_BYTES, is_history
+from overlapscope.plugin import BuiltInSource, plugins, sources
 from overlapscope.reading import is_trace_name, look, natural, parts
 from overlapscope.reading.directories import run_in, without_copies
 from overlapscope.reading.file_names import file_and_part
@@ -20,8 +21,8 @@ from overlapscope.reading.kinds import kind_of
 
 _MOST_LISTED: Final = 10_000
 """Maximum number of files to list, since a user may give a home directory."""
-_EXPORTED: Final = ".nsys-rep"
-"""Suffix of reports that only `nsys export` can read, which would write files."""
+_HEAD_BYTES: Final = 128
+"""Number of bytes at the beginning of a file that tell its kind."""
 
 
 class Folders(Struct, frozen=True):
@@ -63,8 +64,8 @@ class Folders(Struct, frozen=True):
         else:
             problem = "there is no such file" if inside else "is not in the directories that may be read"
             raise UsageError(f"{shown}: {problem}; `list_traces` lists all files.")
-        if real.name.lower().endswith(_EXPORTED):
-            raise UsageError(f"{shown}: has to be exported first, with `nsys export --type sqlite`; name the result.")
+        if source := _packed(real):
+            raise UsageError(f"{shown}: has to be converted to {source.suffixes[0]} first; name the result.")
         return real if part is None else real.with_name(f"{real.name}@{part}")
 
     def files(self, name: str) -> tuple[Path, ...]:
@@ -80,7 +81,7 @@ class Folders(Struct, frozen=True):
         inside = [
             Path(os.path.realpath(file)) for file in sorted(run.iterdir(), key=natural) if is_trace_name(file.name)
         ]
-        named = [file for file in inside if self._has(file) and file.is_file() and not file.name.endswith(_EXPORTED)]
+        named = [file for file in inside if self._has(file) and file.is_file() and not _packed(file)]
         if not named or not self._has(run):
             raise UsageError(f"{shorten(clean(name), 200)}: holds no trace; `list_traces` lists all files.")
         return look(without_copies(named)).files
@@ -119,15 +120,21 @@ class Folders(Struct, frozen=True):
         return any(path.is_relative_to(root) for root in self.roots)
 
 
+def _packed(path: Path) -> BuiltInSource | None:
+    """Return the source of a file that only another program can unpack, which would write files."""
+    return next((each for each in sources() if each.packed and path.name.lower().endswith(each.packed)), None)
+
+
 def _contents(path: Path) -> Iterable[tuple[Path, str]]:
     """Return the recordings or documents in a file, with their kind; nothing if it can't be read."""
-    if path.name.lower().endswith(_EXPORTED):
+    if _packed(path):
         return ()
     try:
         with open(path, "rb", opener=disk.regular) as file:
             # Reading a special file may have to wait for data, which gives None.
-            head = file.read(HEAD_BYTES) or b""
-        written = "history" if is_history(head) else kind_of(path)
+            head = file.read(_HEAD_BYTES) or b""
+        signs = ((kind, sign) for plugin in plugins() for kind, sign in plugin.signs.items())
+        written = next((kind for kind, sign in signs if re.match(sign, head)), None) or kind_of(path)
         if written is not None:
             return ((path, written),)
         return [(part, "trace") for part in parts(path)] if is_trace_name(path.name) else ()
