@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from functools import cached_property
+from itertools import chain
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -11,8 +12,9 @@ from msgspec import Struct
 
 from overlapscope.analysis import TraceAnalysis, analyze_trace
 from overlapscope.errors import UnreadableTrace
-from overlapscope.ranks.join import Joined
+from overlapscope.ranks.join import report_on
 from overlapscope.ranks.on_host import reduce_any
+from overlapscope.ranks.reduced import ReducedRank
 from overlapscope.ranks.result import RanksReport, Unreadable
 from overlapscope.report.model import Report, build
 from overlapscope.trace.model import Trace
@@ -35,16 +37,14 @@ class QueriedTraces(Struct, frozen=True, eq=False, dict=True):
     @cached_property
     def ranks(self) -> RanksReport:
         """Comparison of the traces as ranks of a job."""
-        joined = Joined()
-        for trace in self.traces:
-            try:
-                reduced = reduce_any(trace)
-            except UnreadableTrace as error:
-                joined.add(Unreadable(source=trace.source, reason=error.reason))
-            else:
-                for rank in reduced:
-                    joined.add(rank)
-        return joined.report()
+        return report_on(chain.from_iterable(map(_reduced, self.traces)))
+
+
+def _reduced(trace: Trace) -> tuple[ReducedRank | Unreadable, ...]:
+    try:
+        return reduce_any(trace)
+    except UnreadableTrace as error:
+        return (Unreadable(source=trace.source, reason=error.reason),)
 
 
 class Server(Protocol):

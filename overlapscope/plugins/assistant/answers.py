@@ -40,19 +40,7 @@ def answer(
     called: str = "items",
     page: int = 1,
 ) -> str:
-    """Return a page of an answer. Items are distributed over pages without dividing any.
-
-    Args:
-        head: Fields on every page.
-        items: The items.
-        figures: The program that the figures describe.
-        unknown: Sentences about what is unknown.
-        called: Name of the field with the items.
-        page: Number of the page, from 1.
-
-    Raises:
-        UsageError: The page doesn't exist, or a single item is too large.
-    """
+    """Return a page of an answer, as `overlapscope.tools.Server.answer`."""
     doubts = list(dict.fromkeys(unknown))
     more = len(doubts) - _MOST_UNKNOWN
     shown = [clean(doubt, _SENTENCE) for doubt in doubts[:_MOST_UNKNOWN]]

@@ -51,19 +51,14 @@ def serve(folders: Folders) -> NoReturn:
     # The SDK's logs are for its developers, and stderr is for users.
     logging.getLogger("mcp").setLevel(logging.CRITICAL)
     signal.signal(signal.SIGINT, lambda *_: os._exit(_INTERRUPTED))
-    build(folders).run("stdio")
-    os._exit(0)
-
-
-def build(folders: Folders) -> MCPServer:
-    """Return the server before its start."""
     server = MCPServer("overlapscope", version=__version__, instructions=INSTRUCTIONS)
     for tool in Tools(folders).all():
         text = re.sub(r"\s+", " ", tool.__doc__ or "").strip()
         server.add_tool(_wrapped(tool, folders), description=text, annotations=_READ_ONLY, structured_output=False)
     _resources(server)
     _prompts(server)
-    return server
+    server.run("stdio")
+    os._exit(0)
 
 
 def _wrapped(tool: Callable[..., str], folders: Folders) -> Callable[..., Awaitable[str]]:
@@ -86,8 +81,7 @@ def _wrapped(tool: Callable[..., str], folders: Folders) -> Callable[..., Awaita
 
 
 def _resources(server: MCPServer) -> None:
-    causes: list[str] = [cause.id for by_id in CAUSES.values() for cause in by_id.values()]
-    kinds = {"causes": causes, "rules": list(RULES)}
+    kinds = {"causes": [str(cause) for by_id in CAUSES.values() for cause in by_id], "rules": [*RULES]}
     for kind, words in kinds.items():
         for word in dict.fromkeys(words):
             server.add_resource(

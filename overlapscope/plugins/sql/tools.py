@@ -129,12 +129,7 @@ class _Tools(Struct, frozen=True):
 
 
 def _device_of(report: Report, path: str, ordinal: int | None) -> Device:
-    """Return the device with this ordinal, or the only one.
-
-    Raises:
-        NotInTrace: There is none.
-        UsageError: There are several, and no ordinal was given.
-    """
+    """Return the device with this ordinal, or the only one. Raises NotInTrace, or UsageError if there are several."""
     devices = [each for trace in report.traces for each in trace.devices if ordinal in (None, each.device)]
     if len(devices) == 1:
         return devices[0]
@@ -144,12 +139,7 @@ def _device_of(report: Report, path: str, ordinal: int | None) -> Device:
 
 
 def _span_of(device: Device, step: str | None, start_ns: int | None, end_ns: int | None) -> tuple[int, int]:
-    """Return begin and end of a step or of a span given by its times.
-
-    Raises:
-        NotInTrace: There is no such step.
-        UsageError: Neither a step nor a span was given.
-    """
+    """Return begin and end of a step or of a span given by its times. Raises NotInTrace and UsageError."""
     if step is not None:
         for period in (*device.steps, *device.ranges):
             if period.name == step:
@@ -203,30 +193,26 @@ def apart(work: Callable[[], str], limit_s: float) -> str | None:
         return work()
     # A limit on the memory of one copy is then a limit on all memory.
     with _turn:
-        answer = _answer_of_copy(work, limit_s)
+        reading, writing = os.pipe()
+        with warnings.catch_warnings():
+            # Python warns that other threads may hold locks. A copy that waits for a lock is killed at the limit.
+            warnings.simplefilter("ignore", DeprecationWarning)
+            pid = os.fork()
+        if pid == 0:
+            _work(work, writing)
+        os.close(writing)
+        try:
+            answer = _received(reading, time.monotonic() + limit_s)
+        finally:
+            os.close(reading)
+            os.kill(pid, signal.SIGKILL)
+            os.waitpid(pid, 0)
     if answer is None:
         return None
     text, error = pickle.loads(answer)
     if error is not None:
         raise error
     return str(text)
-
-
-def _answer_of_copy(work: Callable[[], str], limit_s: float) -> bytes | None:
-    reading, writing = os.pipe()
-    with warnings.catch_warnings():
-        # Python warns that other threads may hold locks. A copy that waits for a lock is killed at the limit.
-        warnings.simplefilter("ignore", DeprecationWarning)
-        pid = os.fork()
-    if pid == 0:
-        _work(work, writing)
-    os.close(writing)
-    try:
-        return _received(reading, time.monotonic() + limit_s)
-    finally:
-        os.close(reading)
-        os.kill(pid, signal.SIGKILL)
-        os.waitpid(pid, 0)
 
 
 def _received(reading: int, deadline_s: float) -> bytes | None:

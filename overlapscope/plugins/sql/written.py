@@ -70,10 +70,10 @@ class Result(msgspec.Struct, frozen=True, kw_only=True):
     """Values in the order of `columns`. null means unknown or none."""
 
 
-def result(answer: Answer) -> Result:
-    """Return an answer as a structure for JSON."""
+def to_json(answer: Answer) -> bytes:
+    """Return the answer as indented JSON that ends in a newline."""
     analysed = (done.result for done in answer.job.analyses)
-    return Result(
+    result = Result(
         notes=answer.notes(),
         traces=tuple(AskedTrace(source=each.source, rank=each.rank, verdict=each.trust.verdict) for each in analysed),
         tables=tuple(AskedTable(name=name, figures=answer.figures_of(name)) for name in answer.tables),
@@ -84,11 +84,7 @@ def result(answer: Answer) -> Result:
         row_count=answer.row_count,
         rows=tuple(values(answer)),
     )
-
-
-def to_json(answer: Answer) -> bytes:
-    """Return the answer as indented JSON that ends in a newline."""
-    return encode(result(answer))
+    return encode(result)
 
 
 def tables_json() -> bytes:

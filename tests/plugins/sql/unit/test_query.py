@@ -21,8 +21,8 @@ from overlapscope.analysis.figures import Buckets
 from overlapscope.base import extras
 from overlapscope.commands import main
 from overlapscope.commands.schema import schema_of
-from overlapscope.errors import UsageError
-from overlapscope.plugins.sql import engine
+from overlapscope.errors import MissingPackage, UsageError
+from overlapscope.plugins.sql import engine, tools
 from overlapscope.plugins.sql.engine import ask
 from overlapscope.plugins.sql.rows import fill
 from overlapscope.plugins.sql.tables import TABLES
@@ -393,9 +393,12 @@ def test_a_value_that_a_function_makes_is_stopped_at_the_limit_of_memory(
 
 
 def test_without_duckdb_it_says_how_to_install_it(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    job: QueriedTraces, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(engine, "missing", lambda extra: ["duckdb"])
+    monkeypatch.setitem(sys.modules, "duckdb", None)
+    with pytest.raises(MissingPackage):
+        tools._asked(job, "SELECT 1", lambda answer, rows: "")
     assert main(["query", str(PIPELINE), "SELECT 1"]) == 2
     assert extras.install_line("sql") in capsys.readouterr().err
 
