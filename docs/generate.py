@@ -14,10 +14,10 @@ from typing import Any, Final
 
 from overlapscope import glossary
 from overlapscope.commands import commands, subcommand
-from overlapscope.commands.schema import WRITERS, schema_of
+from overlapscope.commands.schema import schema_of, writers
 from overlapscope.documents.model import Text
-from overlapscope.query.document import with_units
-from overlapscope.query.tables import OF, TABLES
+from overlapscope.plugins.sql.tables import OF, TABLES
+from overlapscope.plugins.sql.written import with_units
 from overlapscope.render import markdown
 
 HERE = Path(__file__).parent
@@ -200,7 +200,7 @@ def _tables() -> Iterator[str]:
 
 
 def _structures() -> Iterator[str]:
-    for kind in WRITERS:
+    for kind in writers():
         schema = schema_of(kind)
         yield f"## {kind}\n\n`overlapscope schema {kind}` prints it as JSON schema (2020-12).\n"
         for name, structure in schema["$defs"].items():

@@ -8,7 +8,7 @@ report.devices[0].overlap.efficiency_pct
 ov.diff(before, after).verdict
 ov.whatif(trace, ["pin", "side-stream"]).predicted_step_ns
 ov.check(report, {"forbid": ["pageable-memory"]}).outcome
-trace.sql("SELECT cause, sum(duration_ns) FROM idle_pieces GROUP BY cause")  # a data frame; ov.sql of several
+ov.sql(trace, "SELECT cause, sum(duration_ns) FROM idle_pieces GROUP BY cause")  # a data frame
 ov.show(report)  # the dashboard
 ov.try_changes(build).best  # changes tried on a step function
 ov.watch()  # `overlapscope record PID` records this process while it goes on
@@ -26,7 +26,7 @@ from overlapscope.base import registry, shown
 from overlapscope.version import __version__
 
 if TYPE_CHECKING:
-    from overlapscope.api import analyze, check, diff, load, sql, whatif
+    from overlapscope.api import analyze, check, diff, load, whatif
     from overlapscope.dashboard.launch import show
     from overlapscope.recorder.recording import record, step
     from overlapscope.trials.in_code import try_changes
@@ -40,7 +40,6 @@ __all__ = [
     "load",
     "record",
     "show",
-    "sql",
     "step",
     "try_changes",
     "watch",
@@ -54,7 +53,6 @@ _PLACES = {
     "load": "overlapscope.api:load",
     "record": "overlapscope.recorder.recording:record",
     "show": "overlapscope.dashboard.launch:show",
-    "sql": "overlapscope.api:sql",
     "step": "overlapscope.recorder.recording:step",
     "try_changes": "overlapscope.trials.in_code:try_changes",
     "watch": "overlapscope.watching.api:watch",

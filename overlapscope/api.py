@@ -17,14 +17,12 @@ from overlapscope.report.model import Report, build
 from overlapscope.trace.model import Trace
 
 if TYPE_CHECKING:
-    import pandas as pd
-
     from overlapscope.budgets.verdicts import CheckResult
     from overlapscope.compare.difference import Diff
     from overlapscope.prediction.calibration import Calibration
     from overlapscope.prediction.result import WhatIf
 
-__all__ = ["analyze", "check", "diff", "load", "sql", "whatif"]
+__all__ = ["analyze", "check", "diff", "load", "whatif"]
 
 Job = Report | Source | Iterable[Source]
 """A report; or the traces of a job, or files, directories or patterns with them, to make a report from."""
@@ -167,31 +165,6 @@ def whatif(
     if isinstance(calibration, str | os.PathLike):
         calibration = read(calibration)
     return predict(trace, interventions, device=device, calibration=calibration, plain_step_ns=plain_step_ns).result
-
-
-def sql(traces: Source | Iterable[Source], statement: str, *, timeout_s: float | None = None) -> pd.DataFrame:
-    """Run a SELECT statement on traces and their results (`docs/guides/query.md`).
-
-    Args:
-        traces: Traces or their files.
-        statement: The SELECT statement.
-        timeout_s: Time limit in seconds.
-
-    Returns:
-        The rows. `attrs["notes"]` states which program the figures describe, and which traces are doubtful. In columns
-        of whole numbers, NULL becomes `pd.NA`.
-
-    Raises:
-        UnreadableTrace: A file can't be read.
-        UsageError: The statement is refused, fails, or exceeds the time limit.
-        MissingPackage: DuckDB isn't installed.
-    """
-    from overlapscope.query import engine
-    from overlapscope.query.rows import QueriedTraces
-    from overlapscope.query.written import to_frame
-
-    job = QueriedTraces(tuple(read_traces(traces)))
-    return to_frame(engine.ask(job, statement, timeout_s=timeout_s or engine.TIMEOUT_S))
 
 
 def files_of(job: Job) -> list[str]:

@@ -32,7 +32,6 @@ _WRITTEN: Final = {
     "calibration": "a calibration",
     "doctor": "a diagnosis of an installation",
     "trial": "a result of `overlapscope try`",
-    "query": "the answer to a query",
 }
 """Descriptions of the files that the core writes, by kind."""
 _Report = TypeVar("_Report", "Report", "RanksReport", "CheckResult")

@@ -45,6 +45,10 @@ class Command(NamedTuple):
     """Its line in the list."""
     place: Place
     """Class with the methods of `commands.Subcommand`."""
+    group: str = ""
+    """Title of its group in `overlapscope --help`. Without one, only `--help-all` lists it."""
+    reads: bool = False
+    """True if it computes on recordings, and runs no program of the user."""
 
 
 class PluginPage(NamedTuple):
@@ -97,6 +101,15 @@ class BuiltInSource(NamedTuple):
     suffix."""
 
 
+class Skill(NamedTuple):
+    """Addition of a plugin to the skill file for assistants."""
+
+    questions: tuple[tuple[str, str], ...]
+    """Questions of users, each with the command line that answers it."""
+    text: str
+    """Markdown of a section on how to use it."""
+
+
 class Plugin(NamedTuple):
     """The manifest of a plugin."""
 
@@ -110,6 +123,14 @@ class Plugin(NamedTuple):
     sources: tuple[BuiltInSource, ...] = ()
     kinds: Mapping[str, str] = {}
     """Kinds of the JSON files that it writes, each with a description such as `a report of ranks`."""
+    signs: Mapping[str, bytes] = {}
+    """Regular expressions for the first 128 bytes of its other files, by kind."""
+    tools: Place | None = None
+    """Function of a `tools.Server` that returns tools for assistants, as functions with annotations of pydantic."""
+    skill: Place | None = None
+    """Function without arguments that returns a `Skill`."""
+    schemas: Mapping[str, Place] = {}
+    """Structures of JSON whose schemas `overlapscope schema` prints, by kind."""
     api: Mapping[str, Place] = {}
     """Names in `import overlapscope`, for plugins of this package."""
 

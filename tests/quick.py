@@ -19,7 +19,7 @@ import grimp
 import msgspec
 import pytest
 
-from overlapscope.commands import commands
+from overlapscope.commands import commands, place_of
 from tests.support.outcomes import ROOT, FileOutcome, git, read_outcomes, working_tree
 from tests.support.scheduler import cores
 
@@ -92,7 +92,7 @@ class Reach:
                 yield dotted
         if "overlapscope" in text:
             for command in commands().keys() & set(QUOTED_WORD.findall(text)):
-                yield f"overlapscope.commands.{'try_' if command == 'try' else command}"
+                yield str(place_of(command)).partition(":")[0]
 
     def _conftests(self, file: str) -> Iterator[str]:
         modules = {".".join((*folder.parts, "conftest")) for folder in Path(file).parents}

@@ -33,8 +33,6 @@ _OF_CORE: Final = {
         ("fsspec", "pyarrow", "ruptures", "scipy"),
         "changes in level of overlapscope history, its Parquet files, and histories at URLs",
     ),
-    "query": Extra(("duckdb", "pyarrow"), "overlapscope query and overlapscope.sql"),
-    "mcp": Extra(("mcp", "duckdb", "pyarrow"), "overlapscope mcp"),
     "cluster": Extra(("dask", "distributed", "fsspec"), "overlapscope ranks with several workers or with URLs"),
 }
 

@@ -21,18 +21,17 @@ from overlapscope.base.registry import load
 from overlapscope.base.words import capital, did_you_mean
 from overlapscope.commands._options import less_common, shorten
 from overlapscope.errors import OverlapscopeError, UsageError
-from overlapscope.plugin import plugins
+from overlapscope.plugin import built_in, plugins
 from overlapscope.version import __version__
 
 if TYPE_CHECKING:
     from rich.console import Console
 
-GROUPS = {
+_GROUPS = {
     "Look at a recording": {
         "analyze": "report what keeps the GPU from computing, and what a fix saves",
         "dashboard": "open traces in a browser, with a timeline",
         "ranks": "compare the ranks of a job: which one delays the others?",
-        "query": "query traces and analysis results with SQL",
         "explain": "explain a word in a report, or list all words and rules",
     },
     "Record": {
@@ -52,21 +51,18 @@ GROUPS = {
     "More": {
         "samples": "print the directory of the sample traces",
         "doctor": "show what works in this installation, and what is missing",
-        "mcp": "answer assistants that ask about traces, over MCP",
         "completion": "print a completion script for bash, zsh or fish",
     },
+    "": {
+        "cache": "show or clear the cache of large traces",
+        "schema": "print the JSON schema of a report, or of another output",
+    },
 }
-"""Names and help texts of the commands that `overlapscope --help` lists, in groups."""
-_RARELY_NEEDED = {
-    "cache": "show or clear the cache of large traces",
-    "schema": "print the JSON schema of a report, or of another output",
-    "skill": "print a skill file that teaches an assistant overlapscope",
-}
-"""The core's commands that only `overlapscope --help-all` lists besides."""
-_OF_CORE = {name: summary for group in (*GROUPS.values(), _RARELY_NEEDED) for name, summary in group.items()}
+"""Names and help texts of the core's commands, in groups. `overlapscope --help` lists all but the last."""
+_OF_CORE = {name: summary for group in _GROUPS.values() for name, summary in group.items()}
 
-_READING = ("analyze", "diff", "whatif", "check", "contract", "query", "history", "ranks")
-"""Commands that compute on traces and run no program of the user."""
+_READING = ("analyze", "diff", "whatif", "check", "contract", "history", "ranks")
+"""The core's commands that compute on traces and run no program of the user."""
 _COLLECTED_AFTER = 100_000
 """Number of new objects after which these commands look for garbage; Python's default is 700."""
 
@@ -106,14 +102,18 @@ class ProgramInterrupted(BaseException):
     """Ctrl-C ended the program that a command ran, so it must also end this process."""
 
 
-def rarely_needed() -> dict[str, str]:
-    """Return names and help texts of the commands that only `overlapscope --help-all` lists besides."""
-    return _RARELY_NEEDED | {each.name: each.summary for plugin in plugins() for each in plugin.commands}
+def groups() -> dict[str, dict[str, str]]:
+    """Return names and help texts of all subcommands, in groups. `overlapscope --help` lists all but the group ""."""
+    groups = {title: dict(group) for title, group in _GROUPS.items()}
+    for plugin in plugins():
+        for each in plugin.commands:
+            groups.setdefault(each.group, {})[each.name] = each.summary
+    return groups
 
 
 def commands() -> dict[str, str]:
     """Return names and help texts of all subcommands."""
-    return {name: summary for group in (*GROUPS.values(), rarely_needed()) for name, summary in group.items()}
+    return {name: summary for group in groups().values() for name, summary in group.items()}
 
 
 class Subcommand(Protocol):
@@ -172,7 +172,7 @@ def tell_defect(error: Exception) -> None:
 def console() -> int:
     """Run `main` as the last thing in a process: exit fast, and with the right code even if stdout is closed."""
     streams.hold_places()
-    if sys.argv[1:2] and sys.argv[1] in _READING:
+    if sys.argv[1:2] and _reads(sys.argv[1]):
         # OpenBLAS's threads wait busily for work at start, which costs a tenth of a second of CPU that reading needs.
         # These commands don't multiply matrices.
         os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
@@ -185,6 +185,12 @@ def console() -> int:
     if "duckdb" not in sys.modules:
         gc.freeze()
     return code
+
+
+def _reads(name: str) -> bool:
+    if name in _OF_CORE:
+        return name in _READING
+    return any(each.reads for plugin in built_in() for each in plugin.commands if each.name == name)
 
 
 def _refused(sentence: str) -> int:
@@ -203,7 +209,7 @@ def _run(arguments: list[str]) -> int:
     try:
         if name.startswith("-"):
             _front_parser(everything="--help-all" in arguments).parse_args(arguments)
-        if _place(name) is None:
+        if place_of(name) is None:
             raise UsageError(_no_such_command(name, arguments))
         command = subcommand(name)
         parser = _parser(name, command)
@@ -232,14 +238,14 @@ def _suggestion(parser: argparse.ArgumentParser, unknown: list[str]) -> str:
 
 def subcommand(name: str) -> Subcommand:
     """Import the module of one of `commands`, and return an instance of its class. Raises KeyError for other names."""
-    place = _place(name)
+    place = place_of(name)
     if place is None:
         raise KeyError(name)
     command: Subcommand = load(place)()
     return command
 
 
-def _place(name: str) -> str | None:
+def place_of(name: str) -> str | None:
     """Return the place of a command's class; None if there is no such command."""
     if name in _OF_CORE:
         module = f"{name}_" if keyword.iskeyword(name) else name
@@ -262,13 +268,10 @@ def _front_parser(*, everything: bool) -> argparse.ArgumentParser:
         allow_abbrev=False,
     )
     parser.add_argument("--version", action="version", version=f"overlapscope {__version__}")
-    for title, of_group in GROUPS.items():
-        group = parser.add_argument_group(title)
+    for title, of_group in groups().items():
+        group = parser.add_argument_group(title) if title else less_common(parser, "list all commands")
         for name, summary in of_group.items():
             group.add_argument(name, nargs="?", metavar=name, help=summary)
-    rare = less_common(parser, "list all commands")
-    for name, summary in rarely_needed().items():
-        rare.add_argument(name, nargs="?", metavar=name, help=summary)
     if not everything:
         shorten(parser)
     return parser

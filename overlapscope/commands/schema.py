@@ -9,8 +9,9 @@ from overlapscope.base.registry import load
 from overlapscope.commands import DONE
 from overlapscope.commands._options import add_output
 from overlapscope.commands._output import check_output, write
+from overlapscope.plugin import plugins
 
-WRITERS = {
+_OF_CORE = {
     "report": "report.model:Report",
     "diff": "compare.difference:Diff",
     "whatif": "prediction.result:WhatIf",
@@ -20,19 +21,24 @@ WRITERS = {
     "ranks": "ranks.result:RanksReport",
     "doctor": "doctor.result:Diagnosis",
     "trial": "trials.result:Trial",
-    "query": "query.written:Result",
     "history-entry": "history.entry:Entry",
     "history-levels": "history.course:JobCourse",
     "history-check": "history.course:HistoryCheck",
 }
-"""Structures of JSON output by kind."""
+"""Structures of the core's JSON output by kind."""
+
+
+def writers() -> dict[str, str]:
+    """Return the places of all structures of JSON output, by kind."""
+    core = {kind: f"overlapscope.{place}" for kind, place in _OF_CORE.items()}
+    return core | {kind: place for plugin in plugins() for kind, place in plugin.schemas.items()}
 
 
 def schema_of(kind: str) -> dict[str, Any]:
-    """Return the JSON schema (2020-12) of one of `WRITERS`."""
+    """Return the JSON schema (2020-12) of one of `writers`."""
     from overlapscope.base.saved import published
 
-    return published(load(f"overlapscope.{WRITERS[kind]}"), kind)
+    return published(load(writers()[kind]), kind)
 
 
 class SchemaCommand:
@@ -45,7 +51,7 @@ class SchemaCommand:
         parser.add_argument(
             "of",
             nargs="?",
-            choices=tuple(WRITERS),
+            choices=tuple(writers()),
             default="report",
             help="what to print the schema of (default: report)",
         )

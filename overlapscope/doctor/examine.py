@@ -48,8 +48,6 @@ def examine() -> Diagnosis:
             _browser(),
             _extra("cluster"),
             _extra("history"),
-            _extra("query"),
-            _extra("mcp"),
             *map(_of_plugin, (plugin for plugin in plugins() if plugin.extra)),
             _reading(),
             _cache(),

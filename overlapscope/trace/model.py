@@ -486,12 +486,6 @@ class Trace(Struct, frozen=True, eq=False, weakref=True):
             keep &= ops.start_ns < end_ns
         return replace(self, gpu_ops=ops.take(keep))
 
-    def sql(self, statement: str) -> pd.DataFrame:
-        """Return the result of a SELECT statement on the trace and its analysis: `overlapscope.sql`."""
-        import overlapscope
-
-        return overlapscope.sql(self, statement)
-
     def _launched_in(self, annotation: str) -> Bool:
         notes = self.annotations
         named = notes.named(lambda name: name == annotation)

@@ -9,7 +9,6 @@ from pathlib import Path
 
 import pytest
 
-import overlapscope as ov
 from overlapscope import load
 from overlapscope.ranks.join import report_on
 from overlapscope.ranks.reduced import reduce
@@ -92,15 +91,6 @@ def test_pairs_are_a_dimension_of_the_mesh_and_none_of_them_is_slow(folder: Path
         assert dimension.time.waiting_ns == sum(time.waiting_ns for time in own)
     text = judge(report).text
     assert "Mesh: 2 x 2: 2 without groups of its own; allreduce groups of 2 across {0, 1}, {2, 3}." in text
-
-
-def test_queries_join_the_ranks(folder: Path) -> None:
-    comm = of(folder, "groups").communication
-    traces = [load(path) for path in sorted((folder / "groups").glob("*.json.gz"))]
-    frame = ov.sql(traces, "SELECT name, spans, mesh, busy_ns FROM mesh_dimensions")
-    assert [tuple(row) for row in frame.itertuples(index=False)] == [
-        (each.name, str([*each.spans]), "[2, 2]", each.time.busy_ns) for each in comm.dimensions
-    ]
 
 
 @pytest.mark.parametrize("offset_ms", [-40, 7])

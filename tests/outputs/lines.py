@@ -9,7 +9,7 @@ from pathlib import Path
 from overlapscope.budgets.formats import FORMATS as CHECK_FORMATS
 from overlapscope.commands import commands
 from overlapscope.commands._options import FORMATS
-from overlapscope.commands.schema import WRITERS
+from overlapscope.commands.schema import writers
 from overlapscope.dashboard.pages import PAGES
 from overlapscope.glossary import entries
 from tests.support.helpers import TELLING
@@ -149,7 +149,7 @@ def _words() -> Iterator[str]:
     for command in commands():
         yield f"{command} --help-all"
         yield f"{command} --help"
-    yield from (f"schema {kind}" for kind in WRITERS)
+    yield from (f"schema {kind}" for kind in writers())
     yield from (f"completion {shell}" for shell in ("bash", "zsh", "fish"))
     yield "hta --list"
     for word in dict.fromkeys(entry.word for entry in entries()):

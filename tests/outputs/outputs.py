@@ -22,9 +22,6 @@ from urllib.parse import quote
 from flask import Flask
 from flask.testing import FlaskClient
 
-from overlapscope.assistant import answers
-from overlapscope.assistant.folders import Folders
-from overlapscope.assistant.tools import Tools
 from overlapscope.base.session import session
 from overlapscope.commands import main
 from overlapscope.dashboard.application import create
@@ -102,6 +99,8 @@ def _begin(folder: Path) -> None:
     os.environ.update(_SETTINGS, OVERLAPSCOPE_CACHE_DIR=str(own / "cache"), OVERLAPSCOPE_HISTORY=str(own / "history"))
     # Dask would start processes for the ranks.
     vars(engine)["has_dask"] = lambda: False
+    from overlapscope.plugins.assistant import answers
+
     # What fits into an answer depends on the length of the checkout's path.
     vars(answers).update(MOST_BYTES=1 << 20, _HEAD_BYTES=1 << 20)
     contextlib.ExitStack().enter_context(session(own / "traces", own / "nsys", own / "jobs"))
@@ -138,9 +137,12 @@ def _files() -> Iterator[tuple[Path, int]]:
 
 
 def _tool(name: str, arguments: str) -> str:
-    tools = Tools(Folders.of(["traces"]))
+    from overlapscope.plugins.assistant.folders import Folders
+    from overlapscope.plugins.assistant.tools import Tools
+
+    tools = {tool.__name__: tool for tool in Tools(Folders.of(["traces"])).all()}
     try:
-        return str(getattr(tools, name)(**json.loads(arguments)))
+        return tools[name](**json.loads(arguments))
     except OverlapscopeError as error:
         return f"{error.for_assistants}"
 

@@ -25,8 +25,6 @@ def loaded_by(code: str) -> set[str]:
     [
         (["--help"], HEAVY),
         (["whatif", "--help"], HEAVY),
-        (["query", "--help"], (*HEAVY, "duckdb", "pyarrow")),
-        (["skill"], ["pandas", "dash", "plotly", "torch", "duckdb", "pyarrow"]),
         (["analyze", PIPELINE], ["pandas", "dash", "plotly", "torch", "overlapscope.plugins.jax.file"]),
         (["check", PIPELINE], ["pandas", "dash", "plotly", "torch"]),
     ],

@@ -61,7 +61,7 @@ class Checkout:
             self.write(copied, (ROOT / copied).read_text())
         for package in ("benchmarks", "overlapscope", "tests", "tests/support", "tests/unit"):
             self.write(f"{package}/__init__.py", "")
-        self.write("overlapscope/commands/__init__.py", "def commands(): return {}")
+        self.write("overlapscope/commands/__init__.py", "def commands(): return {}\nplace_of = None")
         self.write(".gitignore", ".pytest_cache\n__pycache__\n")
         for module, text in {"first": "A = 1", "second": "from overlapscope.first import A", "third": "A = 1"}.items():
             self.write(f"overlapscope/{module}.py", text)

@@ -10,9 +10,12 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import pytest
 from anyio.from_thread import BlockingPortal, start_blocking_portal
 from mcp import Client, StdioServerParameters
 from mcp_types import TextContent
+
+pytest.importorskip("overlapscope.plugins.assistant")
 
 
 class ToolError(Exception):

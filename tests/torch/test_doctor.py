@@ -14,6 +14,7 @@ import jsonschema
 import torch
 
 from overlapscope.commands.schema import schema_of
+from overlapscope.plugin import built_in
 
 CODE = "import sys; sys.path.insert(0, sys.argv.pop(1)); from overlapscope.commands import main; sys.exit(main())"
 
@@ -48,12 +49,9 @@ def test_it_names_the_versions_and_every_part(tmp_path: Path) -> None:
         "browser": "missing" if sys.platform == "linux" else "ok",
         "cluster": "ok",
         "history": "ok",
-        "query": "ok",
-        "mcp": "ok",
-        "hta": "ok",
         "reading": "ok" if shutil.which("cc") else "missing",
         "cache": "ok",
-    }
+    } | {plugin.name: "ok" for plugin in built_in() if plugin.extra}
 
 
 def test_a_torch_that_cannot_be_imported_and_settings_that_make_no_sense_are_broken(tmp_path: Path) -> None:

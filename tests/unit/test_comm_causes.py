@@ -14,9 +14,8 @@ from hypothesis import strategies as st
 import overlapscope as ov
 from overlapscope.analysis import analyze_trace
 from overlapscope.analysis.blockers import PROMPT_NS, QUEUE_NS
-from overlapscope.analysis.comm_order import find_compute
+from overlapscope.analysis.comm_order import find_compute, lead_ns
 from overlapscope.analysis.device import DeviceAnalysis
-from overlapscope.analysis.each_comm import list_comm
 from overlapscope.analysis.event_waits import SURE_HANDOVER_NS
 from overlapscope.analysis.idle import LAUNCH_LATENCY_NS
 from overlapscope.analysis.prefetch import prefetch_depths
@@ -26,7 +25,7 @@ from overlapscope.reading.steps import with_names
 from overlapscope.trace.model import Collectives, HostEvents, Kind
 from tests.support.comm_programs import CALL_NS, COMM, MAIN, OTHER, PLANTED, HostAct, Played, play
 from tests.support.helpers import MS, US, recordings, tried
-from tests.support.recordings import analysis_of, trace_of
+from tests.support.recordings import analysis_of
 
 
 def device_of(played: Played) -> DeviceAnalysis:
@@ -80,10 +79,10 @@ def test_the_lead_is_the_time_from_its_end_to_the_first_compute_that_waits_for_i
         HostAct("compute", ns=500 * US),
     ]
     played = play(program)
-    comm = list_comm(played.trace, device_of(played))
+    device = device_of(played)
     kernel, consumer = played.ops[1], played.ops[3]
-    assert comm.lead_ns.tolist() == [consumer.start - kernel.end]
-    assert not comm.exposed_ns.any()
+    assert lead_ns(device.timeline.ops, device.comm).tolist() == [consumer.start - kernel.end]
+    assert not len(device.exposed_comm)
 
 
 def in_one_group(played: Played) -> Played:
@@ -143,17 +142,21 @@ def layers(depth: int, count: int = 5) -> list[HostAct]:
     return acts
 
 
+def depths_of(played: Played) -> list[int]:
+    device = device_of(played)
+    return [*map(int, prefetch_depths(device.timeline.ops, played.trace.runtime_calls, device.comm))]
+
+
 @pytest.mark.parametrize("depth", [0, 1, 2])
 def test_the_prefetch_depth_is_the_number_of_layers_between_launch_and_use(depth: int) -> None:
     played = play(layers(depth))
-    depths = list_comm(played.trace, device_of(played)).prefetch_depth.tolist()
-    assert depths == [*range(depth), *[depth] * (5 - depth)]
+    assert depths_of(played) == [*range(depth), *[depth] * (5 - depth)]
 
 
 def test_a_collective_that_no_compute_waits_for_has_no_prefetch_depth() -> None:
     gather = HostAct("comm", COMM, name="ncclDevKernel_AllGather")
     played = play([HostAct("compute"), gather, HostAct("compute")])
-    assert list_comm(played.trace, device_of(played)).prefetch_depth.tolist() == [-1]
+    assert depths_of(played) == [-1]
 
 
 @pytest.mark.parametrize("path", tried(recordings()), ids=lambda path: path.stem)
@@ -170,7 +173,6 @@ def test_causes_add_up_in_every_recording(path: Path) -> None:
         for part in (device.result, device.result.per_step, *device.result.steps):
             if part is not None:
                 assert sum(part.exposed_comm_by_cause.values()) == part.buckets.exposed_comm_ns
-        assert list_comm(trace_of(path), device).exposed_ns.sum() == device.result.buckets.exposed_comm_ns
 
 
 def test_the_finding_names_the_collective_its_cause_and_the_fix_for_it() -> None:
@@ -357,7 +359,7 @@ def test_prefetch_depths_are_those_that_a_walk_over_the_launches_finds(program: 
     if not played.ops:
         return
     device = device_of(played)
-    ops, calls, begun = device.timeline.ops, played.trace.runtime_calls, list_comm(played.trace, device).begun
+    ops, calls, begun = device.timeline.ops, played.trace.runtime_calls, device.comm
     depths = prefetch_depths(ops, calls, begun)
     launched = [int(calls.start_ns[call]) for call in ops.launch]
     consumers = set(begun.consumer.tolist()) - {-1}

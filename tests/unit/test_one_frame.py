@@ -1,23 +1,18 @@
 """Every output says the same of an average step: verdict, cards, tables, findings, `whatif`, `check`, `diff`, the HTML
-report, markdown, notebooks, answers for assistants, SQL, history, exposition and ranks.
+report, markdown, notebooks, history, exposition and ranks.
 """
 
 from __future__ import annotations
 
-import json
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from html import unescape
 from pathlib import Path
-from typing import Any
 
 import pytest
-from msgspec.structs import asdict
 
 from overlapscope.analysis.figures import efficiency_shown, hidden_copy_shown
 from overlapscope.analysis.results import Device, missing_ns, partition
-from overlapscope.assistant.folders import Folders
-from overlapscope.assistant.tools import Tools
 from overlapscope.base.words import bare_shares, duration
 from overlapscope.budgets.check import check
 from overlapscope.budgets.settings import Budget, Settings
@@ -25,8 +20,6 @@ from overlapscope.compare.diff import diff
 from overlapscope.documents.model import Document
 from overlapscope.history.figures import figures, scalars
 from overlapscope.prediction.predict import predict
-from overlapscope.query.rows import QueriedTraces, fill
-from overlapscope.query.tables import TABLES
 from overlapscope.ranks.frame import by_steps, rows_of
 from overlapscope.ranks.join import report_on
 from overlapscope.ranks.reduced import reduce
@@ -135,38 +128,21 @@ def test_cards_bar_and_table_have_the_same_figures(recording: Path) -> None:
 
 @every_recording
 def test_a_finding_saves_the_same_everywhere(recording: Path) -> None:
-    """By its own `whatif`, in the report read from JSON, in SQL and for assistants."""
+    """By its own `whatif`, and in the report read from JSON."""
     report = report_of(recording)
     assert from_json(to_json(report)).findings == report.findings
-    answers = _answers(Tools(Folders((recording.parent,))).findings, recording, "findings")
-    answered = {(each["device"], each["title"]): each for each in answers}
-    rows = fill(TABLES["findings"], QueriedTraces((trace_of(recording),))).to_pylist()
-    queried = {(row["device"], row["title"]): row for row in rows}
-    assert len(answers) == len(rows) == len(report.findings)
     for section, device in sections(recording):
         for finding in section.findings:
-            saving, place = finding.saving, (device.device, finding.title)
-            row, answer = queried[place], answered[place]
-            ends = (None,) * 3 if saving is None else (saving.saved_ns, saving.saved_low_ns, saving.saved_high_ns)
-            assert (row["cost_ns"], row["saved_ns"], row["saved_low_ns"], row["saved_high_ns"]) == (
-                finding.cost_ns,
-                *ends,
-            )
-            assert answer["costs_ns"] == section.per_step(finding.cost_ns)
+            saving = finding.saving
             if saving is None:
-                assert answer["saves_ns"] is None
                 continue
-            means = {
-                end: section.per_step(ns)
-                for end, ns in zip(("ns", "low_ns", "high_ns"), ends, strict=True)
-                if ns is not None
-            }
-            assert (answer["saves_ns"], tuple(answer["fix"])) == (means, saving.fix)
-            assert means["low_ns"] <= means["ns"] <= means["high_ns"] <= device.span_ns
+            saved = (saving.saved_ns, saving.saved_low_ns, saving.saved_high_ns)
+            means = [section.per_step(ns) for ns in saved]
+            assert means[1] <= means[0] <= means[2] <= device.span_ns
             result = predict(trace_of(recording), saving.fix, device=device.device).result
             assert result.gain_ns is not None
             gains = (result.gain_ns.value, result.gain_ns.low, result.gain_ns.high)
-            assert all(abs(gain - ns) <= ROUNDED_NS for gain, ns in zip(gains, means.values(), strict=True))
+            assert all(abs(gain - ns) <= ROUNDED_NS for gain, ns in zip(gains, means, strict=True))
 
 
 @each_recording
@@ -210,7 +186,7 @@ def test_what_costs_most_leads_and_a_fix_that_saves_nothing_does_not(recording: 
         assert not any(finding in useless for finding in findings[: len(costs)])
 
 
-# -- Files, notebooks, assistants, SQL, history and ranks -------------------------------------------
+# -- Files, notebooks, history and ranks -------------------------------------------------------------
 
 
 @each_recording
@@ -239,50 +215,6 @@ def test_charts_draw_the_figures_of_the_tables(recording: Path) -> None:
         parts = [ns for ns in partition(device).values() if ns]
         drawn = charts.bucket_bar(section, False)["data"]
         assert [bar["x"][0] for bar in drawn] == [ns / section.unit.ns for ns in parts]
-
-
-@each_recording
-def test_an_assistant_is_answered_with_the_figures_of_the_tables(recording: Path) -> None:
-    tools = Tools(Folders((recording.parent,)))
-    verdicts, findings = _answers(tools.verdict, recording, "verdicts"), _answers(tools.findings, recording, "findings")
-    expected = []
-    for section, device in sections(recording):
-        [answer] = (each for each in verdicts if each.get("device") == device.device)
-        figures = answer["per_step" if section.steps else "judged"]
-        assert figures["span_ns"] == device.span_ns
-        assert {name: figures[name] for name in asdict(device.buckets)} == asdict(device.buckets)
-        assert figures["efficiency_pct"] == device.overlap.efficiency_pct
-        assert figures["idle_by_cause"] == {cause: ns for cause, ns in device.idle_by_cause.items() if ns}
-        spoken = judge(section)
-        assert answer["verdict"] == f"{spoken.subject}: {spoken.answer}" or answer["verdict"].endswith("...")
-        expected += [(finding.rule, section.per_step(finding.cost_ns)) for finding in section.findings]
-    assert [(each["rule"], each["costs_ns"]) for each in findings] == expected
-
-
-def _answers(tool: Callable[..., str], recording: Path, called: str) -> list[dict[str, Any]]:
-    first = json.loads(tool(recording.name))
-    rest = [json.loads(tool(recording.name, page=page)) for page in range(2, first.get("pages", 1) + 1)]
-    return [item for answer in (first, *rest) for item in answer[called]]
-
-
-def test_sql_has_the_figures_of_the_tables() -> None:
-    job = QueriedTraces(tuple(map(trace_of, various())))
-    steps, causes = (fill(TABLES[name], job).to_pylist() for name in ("per_step", "causes_per_step"))
-    by_cause = {(row["source"], row["device"], row["subject"], row["cause"]): row["time_ns"] for row in causes}
-    devices = {
-        (section.trace.source, device.device): device
-        for recording in various()
-        for section in Page(report_of(recording)).sections()
-        if (device := section.device) is not None and section.steps
-    }
-    assert {(row["source"], row["device"]) for row in steps} == devices.keys()
-    for row in steps:
-        source, device = row["source"], devices[row["source"], row["device"]]
-        assert row["span_ns"] == device.span_ns and row["efficiency_pct"] == device.overlap.efficiency_pct
-        assert {name: row[name] for name in asdict(device.buckets)} == asdict(device.buckets)
-        assert {cause: by_cause[source, device.device, "idle", cause] for cause in device.idle_by_cause} == (
-            device.idle_by_cause
-        )
 
 
 @each_recording

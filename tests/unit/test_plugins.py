@@ -91,6 +91,8 @@ def test_every_place_of_a_manifest_is_in_its_plugins_folder() -> None:
                 *(c.place for c in each.commands),
                 *(p.place for p in each.pages),
                 *(s.read for s in each.sources),
+                *each.schemas.values(),
+                *filter(None, (each.check, each.tools, each.skill)),
                 *each.api.values(),
             ]
             assert all(place.startswith(f"{plugin.GROUP}.{each.name}.") for place in places)

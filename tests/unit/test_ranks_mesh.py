@@ -10,10 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from msgspec import Struct, ValidationError
-from msgspec.structs import asdict, replace
+from msgspec.structs import replace
 
-from overlapscope.query.engine import ask
-from overlapscope.query.rows import QueriedTraces
 from overlapscope.ranks.comm_result import CommDimension, Communication
 from overlapscope.ranks.document import TERMINAL, document
 from overlapscope.ranks.groups import nvlink_gb_per_s
@@ -284,27 +282,6 @@ def test_dimensions_that_are_exposed_together_are_said_to_be_and_unknown_groups_
     assert "Exposed communication by dimension" not in text
     nothing = replace(comm, time=replace(comm.time, exposed_ns=0))
     assert "Exposed communication by dimension" not in judge(replace(report, communication=nothing)).text
-
-
-def test_queries_have_the_same_figures() -> None:
-    report = report_of_job(slow=2.0)
-    job = QueriedTraces(())
-    # Traces of eight ranks take long to make, and only their comparison counts here.
-    job.__dict__["ranks"] = report
-    comm = communication(report)
-    rows = ask(job, "SELECT collective, process_group, dimension, busy_ns, bus_gb_per_s FROM group_collectives").rows
-    assert [tuple(row.values()) for row in rows.to_pylist()] == [
-        (row.collective, row.group, row.dimension, row.time.busy_ns, row.bus_gb_per_s) for row in comm.rows
-    ]
-    rows = ask(job, "SELECT name, spans, mesh, groups, waiting_ns, best_gb_per_s FROM mesh_dimensions").rows
-    assert [tuple(row.values()) for row in rows.to_pylist()] == [
-        (each.name, str([*each.spans]), "[2, 4]", each.groups, each.time.waiting_ns, each.best_gb_per_s)
-        for each in comm.dimensions
-    ]
-    (slow,) = comm.slow_groups
-    (row,) = ask(job, "SELECT * FROM slow_groups").rows.to_pylist()
-    assert row.pop("process_group") == slow.group
-    assert row == {name: value for name, value in asdict(slow).items() if name != "group"}
 
 
 def test_nvlink_is_known_for_boards_that_have_it() -> None:

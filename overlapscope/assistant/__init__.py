@@ -1,1 +1,0 @@
-"""Server for assistants over the Model Context Protocol (MCP): small answers, read-only, about given directories."""

@@ -1,1 +1,0 @@
-"""SQL over traces and analysis results: tables, the engine, and output formats."""
