@@ -12,7 +12,7 @@ from xdist.scheduler import LoadFileScheduling
 if TYPE_CHECKING:
     from xdist.workermanage import WorkerController
 
-WAITING = frozenset({"gpu", "package", "process", "torch"})
+WAITING = frozenset({"exhaustive", "gpu", "package", "process", "torch"})
 """Rooms whose tests mostly wait, for the processes that they start."""
 
 

@@ -1,0 +1,1 @@
+"""Long fuzzing, and every variant of what other rooms test by example."""
