@@ -8,17 +8,17 @@ package registers its `Plugin` as an entry point of the group `overlapscope.plug
 from __future__ import annotations
 
 import importlib
+import sys
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from functools import cache
 from pathlib import Path
-from typing import Final, NamedTuple, TypeVar
+from typing import Final, NamedTuple
 
 from overlapscope.errors import UsageError
 
 GROUP: Final = "overlapscope.plugins"
 """Package of the built-in plugins, and group of entry points for those of other packages."""
-
-Kind = TypeVar("Kind")
 
 Place = str
 """An object, as `package.module:name`, or a module, as `package.module`."""
@@ -77,7 +77,7 @@ class Recorder(NamedTuple):
     """How to record waits between streams, in a sentence."""
 
 
-class BuiltInSource(NamedTuple):
+class TraceSource(NamedTuple):
     """A kind of recording."""
 
     recorder: Recorder
@@ -120,7 +120,9 @@ class Plugin(NamedTuple):
     """Function without arguments that raises MissingPackage if the installed extra doesn't work."""
     commands: tuple[Command, ...] = ()
     pages: tuple[PluginPage, ...] = ()
-    sources: tuple[BuiltInSource, ...] = ()
+    sources: tuple[TraceSource, ...] = ()
+    rules: Mapping[str, Place] = {}
+    """A `rules.rule.Rule` for each id, which the built-in rules don't have."""
     kinds: Mapping[str, str] = {}
     """Kinds of the JSON files that it writes, each with a description such as `a report of ranks`."""
     signs: Mapping[str, bytes] = {}
@@ -138,13 +140,11 @@ class Plugin(NamedTuple):
 def plugins() -> Iterator[Plugin]:
     """Yield all plugins: the built-in ones by name, then those of other packages.
 
-    The others come last, because finding them takes longer than reading a small file.
-
     Raises:
         UsageError: Another package's plugin can't be imported, or is not a `Plugin`.
     """
     yield from built_in()
-    yield from _others()
+    yield from of_other_packages()
 
 
 @cache
@@ -154,33 +154,42 @@ def built_in() -> tuple[Plugin, ...]:
     return tuple(importlib.import_module(f"{GROUP}.{name}").PLUGIN for name in folders)
 
 
-def sources() -> Iterator[BuiltInSource]:
+def sources() -> Iterator[TraceSource]:
     """Yield the sources of this package's plugins. Ascend's, whose files end as Kineto's, comes last."""
     for plugin in reversed(built_in()):
         yield from plugin.sources
 
 
 @cache
-def _others() -> tuple[Plugin, ...]:
-    return tuple(of_other_packages(GROUP, Plugin))
-
-
-def of_other_packages(group: str, kind: type[Kind]) -> Iterator[Kind]:
-    """Yield the objects that other packages register as entry points of a group.
+def of_other_packages() -> tuple[Plugin, ...]:
+    """Return the plugins that other packages register as entry points.
 
     Raises:
-        UsageError: One of them can't be imported, or is of another kind.
+        UsageError: One of them can't be imported, or is not a `Plugin`.
     """
+    # Most often there is none, and importing and asking importlib.metadata takes 0.1 s.
+    if not any(map(_registers, sys.path)):
+        return ()
     from importlib.metadata import entry_points
 
-    for entry in entry_points(group=group):
-        named = f"the {kind.__name__.lower()} {entry.name} ({entry.value})"
+    found = []
+    for entry in entry_points(group=GROUP):
+        named = f"the plugin {entry.name} ({entry.value})"
         try:
-            found = entry.load()
+            loaded = entry.load()
         except Exception as error:
             raise UsageError(
                 f"{named} cannot be loaded ({type(error).__name__}: {error}); update or uninstall its package."
             ) from error
-        if not isinstance(found, kind):
-            raise UsageError(f"{named} is not an {kind.__module__}.{kind.__name__}; update or uninstall its package.")
-        yield found
+        if not isinstance(loaded, Plugin):
+            raise UsageError(f"{named} is not an {__name__}.Plugin; update or uninstall its package.")
+        found.append(loaded)
+    return tuple(found)
+
+
+def _registers(folder: str) -> bool:
+    """Return whether a package that is installed in a folder may register a plugin."""
+    with suppress(OSError):
+        files = Path(folder).glob("*-info/entry_points.txt")
+        return any(f"[{GROUP}]".encode() in file.read_bytes() for file in files)
+    return False

@@ -19,13 +19,22 @@ def load(place: str) -> Any:
 class Registry(Mapping[str, T]):
     """Things of a kind by id, in order. Each is defined in its own module, under a name common to all.
 
-    `host-sync` is in the module `host_sync`, unless `elsewhere` names another. A thing's module is imported at its
-    first lookup, and never for its id.
+    `host-sync` is in the module `host_sync`, unless `elsewhere` names another. Others, of plugins, come last, and have
+    the places of their manifests. A thing's module is imported at its first lookup, and never for its id.
     """
 
-    def __init__(self, package: str, name: str, ids: Iterable[str], elsewhere: Mapping[str, str] | None = None) -> None:
+    def __init__(
+        self,
+        package: str,
+        name: str,
+        ids: Iterable[str],
+        elsewhere: Mapping[str, str] | None = None,
+        *,
+        others: Mapping[str, str] | None = None,
+    ) -> None:
         modules = {id: id.replace("-", "_") for id in ids} | dict(elsewhere or {})
-        self._places = {id: f"{package}.{module}:{name}" for id, module in modules.items()}
+        own = {id: f"{package}.{module}:{name}" for id, module in modules.items()}
+        self._places = own | {id: place for id, place in (others or {}).items() if id not in own}
         self._loaded: dict[str, T] = {}
 
     def __getitem__(self, id: str) -> T:

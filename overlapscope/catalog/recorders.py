@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from overlapscope.plugin import Recorder, sources
+from overlapscope.plugin import Recorder, plugins
 
 _OF_CORE: Final = {
     recorder.id: recorder
@@ -22,7 +22,7 @@ _OF_CORE: Final = {
 
 def recorder_by_id(id: str) -> Recorder:
     """Return the record of a recorder; generic words for an unknown one."""
-    of_plugins = (source.recorder for source in sources())
+    of_plugins = (source.recorder for each in plugins() for source in each.sources)
     return next((recorder for recorder in (*_OF_CORE.values(), *of_plugins) if recorder.id == id), None) or Recorder(
         id,
         id,

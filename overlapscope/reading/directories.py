@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 
 from overlapscope.base.words import plural
-from overlapscope.plugin import BuiltInSource, sources
+from overlapscope.plugin import TraceSource, sources
 
 
 def run_in(directory: Path, readable: Callable[[Path], bool] = Path.exists) -> tuple[Path, list[str]]:
@@ -35,9 +35,9 @@ def without_copies(files: list[Path]) -> list[Path]:
     return [path for path in files if path.name not in copies]
 
 
-def _sources() -> Iterable[BuiltInSource]:
+def _sources() -> Iterable[TraceSource]:
     return (source for source in sources() if source.runs)
 
 
-def _has_any(run: Path, source: BuiltInSource) -> bool:
+def _has_any(run: Path, source: TraceSource) -> bool:
     return any(any(run.glob(f"*{suffix}")) for suffix in source.suffixes)

@@ -16,7 +16,7 @@ from overlapscope.base import disk
 from overlapscope.base.registry import load
 from overlapscope.base.words import listed, plural
 from overlapscope.errors import UnreadableTrace
-from overlapscope.plugin import BuiltInSource, sources
+from overlapscope.plugin import TraceSource, sources
 from overlapscope.reading._formats import GZIP, SQLITE, ZSTD
 from overlapscope.reading.file_names import file_and_part
 
@@ -85,7 +85,7 @@ def place(path: Path, limit_bytes: int) -> Path:
     return Path(_copies[path][1])
 
 
-def _is_packed(path: Path, source: BuiltInSource) -> bool:
+def _is_packed(path: Path, source: TraceSource) -> bool:
     return bool(source.packed) and path.name.lower().endswith(source.packed)
 
 

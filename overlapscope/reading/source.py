@@ -1,7 +1,4 @@
-"""Interface of sources: kinds of recordings, how to recognize their files, and how to read them.
-
-Packages add their own sources by an entry point of the group `overlapscope.sources` that names a Source.
-"""
+"""Interface of sources: kinds of recordings, how to recognize their files, and how to read them."""
 
 from __future__ import annotations
 
@@ -28,7 +25,7 @@ class ReadRequest(Struct, frozen=True):
 
 
 class Source(Struct, frozen=True):
-    """A kind of recording."""
+    """A kind of recording. Plugins state theirs as `plugin.TraceSource`."""
 
     recorder: str
     """Value of `Trace.recorder`."""

@@ -19,11 +19,8 @@ from overlapscope.reading.pipes import is_pipe
 from overlapscope.reading.source import ReadRequest, Source
 from overlapscope.trace.model import Trace
 
-GROUP: Final = "overlapscope.sources"
-"""Group of entry points for other packages' sources."""
 
-
-def _of_plugin(source: plugin.BuiltInSource) -> Source:
+def _of_plugin(source: plugin.TraceSource) -> Source:
     """Return a source whose modules are imported when it first reads a file."""
     sign = re.compile(source.sign)
 
@@ -51,7 +48,7 @@ def read(path: str | Path, request: ReadRequest) -> Trace:
 
     Raises:
         UnreadableTrace: The file holds no readable trace.
-        UsageError: A source of another package cannot be loaded.
+        UsageError: A plugin of another package cannot be loaded.
     """
     source = source_of(Path(path), request.limit_bytes)
     trace = source.read(Path(path), request)
@@ -102,6 +99,6 @@ def _others() -> tuple[Source, ...]:
     They come last, because finding them takes longer than reading a small file.
 
     Raises:
-        UsageError: A package's source can't be imported, or is not a `Source`.
+        UsageError: A package's plugin can't be imported, or is none.
     """
-    return tuple(plugin.of_other_packages(GROUP, Source))
+    return tuple(_of_plugin(source) for each in plugin.of_other_packages() for source in each.sources)

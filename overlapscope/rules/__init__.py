@@ -5,6 +5,7 @@ from __future__ import annotations
 from msgspec.structs import replace
 
 from overlapscope.base.registry import Registry
+from overlapscope.plugin import plugins
 from overlapscope.rules._claims import Claims
 from overlapscope.rules.finding import FLOOR
 from overlapscope.rules.rule import Draft, Rule
@@ -40,6 +41,7 @@ RULES: Registry[Rule] = Registry(
         "streams-without-overlap",
         "tiny-copies",
     ),
+    others={id: place for plugin in plugins() for id, place in plugin.rules.items()},
 )
 """All rules."""
 

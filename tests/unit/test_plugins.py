@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Iterator
-from importlib.metadata import EntryPoint
 from pathlib import Path
 from typing import Final
 
@@ -17,6 +16,7 @@ from overlapscope.errors import UnreadableTrace, UsageError
 from overlapscope.inputs import read_report
 from overlapscope.plugin import Command, Extra, Plugin, plugins
 from overlapscope.reading.kinds import kind_of
+from tests.support.toy_plugin import Registered, registering
 
 
 class ToyCommand:
@@ -40,13 +40,11 @@ NO_PLUGIN: Final = 7
 
 
 @pytest.fixture(autouse=True)
-def other_packages(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[EntryPoint]]:
-    """Yield the entry points of the other installed packages."""
-    points = [EntryPoint("toy", f"{__name__}:TOY", plugin.GROUP)]
-    monkeypatch.setattr("importlib.metadata.entry_points", lambda group: [p for p in points if p.group == group])
-    plugin._others.cache_clear()
-    yield points
-    plugin._others.cache_clear()
+def registered(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> Iterator[Registered]:
+    """Yield a function that registers plugins of other packages: names, and where they are."""
+    with registering(tmp_path_factory.mktemp("site"), monkeypatch) as register:
+        register(toy=f"{__name__}:TOY")
+        yield register
 
 
 def test_another_package_adds_a_command(capsys: pytest.CaptureFixture[str]) -> None:
@@ -76,8 +74,8 @@ def test_a_plugins_file_is_named_where_it_cannot_be_judged(tmp_path: Path) -> No
 @pytest.mark.parametrize(
     ("value", "says"), [("no.such:module", "ModuleNotFoundError"), (f"{__name__}:NO_PLUGIN", "not an overlapscope")]
 )
-def test_a_plugin_that_cannot_be_used_is_named(other_packages: list[EntryPoint], value: str, says: str) -> None:
-    other_packages.append(EntryPoint("broken", value, plugin.GROUP))
+def test_a_plugin_that_cannot_be_used_is_named(registered: Registered, value: str, says: str) -> None:
+    registered(toy=f"{__name__}:TOY", broken=value)
     with pytest.raises(UsageError, match=says) as caught:
         list(plugins())
     assert str(caught.value).startswith(f"the plugin broken ({value})")
@@ -91,6 +89,7 @@ def test_every_place_of_a_manifest_is_in_its_plugins_folder() -> None:
                 *(c.place for c in each.commands),
                 *(p.place for p in each.pages),
                 *(s.read for s in each.sources),
+                *each.rules.values(),
                 *each.schemas.values(),
                 *filter(None, (each.check, each.tools, each.skill)),
                 *each.api.values(),

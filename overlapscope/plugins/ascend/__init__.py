@@ -1,6 +1,6 @@
 """Traces of Huawei's Ascend NPUs, from torch_npu."""
 
-from overlapscope.plugin import BuiltInSource, Plugin, Recorder
+from overlapscope.plugin import Plugin, Recorder, TraceSource
 
 _TIME_AS_TEXT = rb'"ts"\s*:\s*"\d{9,}(?:\.\d+)?"'
 # torch_npu writes times as texts, and no other profiler does.
@@ -14,7 +14,7 @@ _PROCESS = (
 PLUGIN = Plugin(
     name="ascend",
     sources=(
-        BuiltInSource(
+        TraceSource(
             Recorder(
                 "torch_npu",
                 "torch_npu.profiler",

@@ -13,7 +13,7 @@ from msgspec import Struct
 from overlapscope.base import disk
 from overlapscope.base.words import clean, shorten
 from overlapscope.errors import OverlapscopeError, UsageError
-from overlapscope.plugin import BuiltInSource, plugins, sources
+from overlapscope.plugin import TraceSource, plugins, sources
 from overlapscope.reading import is_trace_name, look, natural, parts
 from overlapscope.reading.directories import run_in, without_copies
 from overlapscope.reading.file_names import file_and_part
@@ -120,7 +120,7 @@ class Folders(Struct, frozen=True):
         return any(path.is_relative_to(root) for root in self.roots)
 
 
-def _packed(path: Path) -> BuiltInSource | None:
+def _packed(path: Path) -> TraceSource | None:
     """Return the source of a file that only another program can unpack, which would write files."""
     return next((each for each in sources() if each.packed and path.name.lower().endswith(each.packed)), None)
 

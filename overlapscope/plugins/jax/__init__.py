@@ -1,6 +1,6 @@
 """Traces of jax.profiler."""
 
-from overlapscope.plugin import BuiltInSource, Plugin, Recorder
+from overlapscope.plugin import Plugin, Recorder, TraceSource
 
 XSPACE = (
     rb"\n[\x80-\xff]{0,9}[\0-\x7f](?:\x08[\x80-\xff]{0,9}[\0-\x7f])?\x12[\x01-\x7f](?:/host:|/device:|Task Environment)"
@@ -12,7 +12,7 @@ _JSON = rb'(?!.*"cat").*?"name"\s*:\s*"[^"\\]{0,99}/(?:host|device):[A-Z]'
 PLUGIN = Plugin(
     name="jax",
     sources=(
-        BuiltInSource(
+        TraceSource(
             Recorder(
                 "jax",
                 "jax.profiler",

@@ -1,11 +1,11 @@
 """Traces of Nsight Systems, from the databases that `nsys export --type sqlite` makes of its reports."""
 
-from overlapscope.plugin import BuiltInSource, Plugin, Recorder
+from overlapscope.plugin import Plugin, Recorder, TraceSource
 
 PLUGIN = Plugin(
     name="nsys",
     sources=(
-        BuiltInSource(
+        TraceSource(
             Recorder(
                 "nsys",
                 "Nsight Systems",

@@ -1,0 +1,109 @@
+"""A package outside the tree, `toy`, whose plugin adds a command, a page, a rule and a source."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from overlapscope import plugin
+
+MANIFEST = """
+from overlapscope.plugin import Command, Plugin, PluginPage, Recorder, TraceSource
+
+PLUGIN = Plugin(
+    "toy",
+    commands=(Command("toy", "say hello", "toy.command:ToyCommand"),),
+    pages=(PluginPage("toy", "Toys", "toy.page"),),
+    rules={"long-recording": "toy.rule:RULE"},
+    sources=(
+        TraceSource(
+            Recorder("toy", "Toy", gpu_activity="GPU", launches="It can't.", sync_events="It can't."),
+            (".toy",),
+            rb"toy 1\\n",
+            "toy.source:read",
+        ),
+    ),
+)
+"""
+COMMAND = """
+class ToyCommand:
+    "Say hello."
+
+    def prepare_parser(self, parser):
+        parser.add_argument("name")
+
+    def run(self, args):
+        print(f"hello, {args.name}")
+        return 3
+"""
+PAGE = """
+from dash import html
+
+from overlapscope.dashboard.callbacks import Callbacks
+
+callbacks = Callbacks()
+
+
+def layout(context):
+    return html.Div("a page of toys")
+"""
+RULE = """
+from overlapscope.rules.rule import Draft, Rule
+
+
+def check(claims):
+    yield Draft(title=f"This recording takes {claims.time(claims.judged_ns)}", detail="", advice="Make it short.")
+
+
+RULE = Rule(
+    id="long-recording", severity="info", summary="The recording is long.", meaning="It takes time.",
+    computation="Its length.", wrong="long()", right="short()", check=check,
+)
+"""
+SOURCE = """
+import overlapscope as ov
+
+
+def read(path, request):
+    return ov.load(path.read_text().split()[2])
+"""
+
+
+def install(folder: Path) -> dict[str, str]:
+    """Install the package in a folder, and return the environment in which Python finds it."""
+    package = folder / "toy"
+    package.mkdir()
+    parts = {"__init__": MANIFEST, "command": COMMAND, "page": PAGE, "rule": RULE, "source": SOURCE}
+    for name, text in parts.items():
+        (package / f"{name}.py").write_text(text)
+    _register(folder, toy="toy:PLUGIN")
+    return {"PYTHONPATH": os.pathsep.join(filter(None, [str(folder), os.environ.get("PYTHONPATH")]))}
+
+
+def _register(folder: Path, **places: str) -> None:
+    metadata = folder / "toy-1.0.dist-info"
+    metadata.mkdir(exist_ok=True)
+    (metadata / "METADATA").write_text("Metadata-Version: 2.1\nName: toy\nVersion: 1.0\n")
+    lines = [f"[{plugin.GROUP}]", *(f"{name} = {place}" for name, place in places.items())]
+    (metadata / "entry_points.txt").write_text("\n".join(lines))
+
+
+Registered = Callable[..., None]
+"""Function that registers plugins of other packages by name, instead of those before."""
+
+
+@contextmanager
+def registering(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Registered]:
+    """Yield a function that has this process find plugins of other packages, until the context ends."""
+    monkeypatch.syspath_prepend(folder)
+
+    def register(**places: str) -> None:
+        _register(folder, **places)
+        plugin.of_other_packages.cache_clear()
+
+    yield register
+    plugin.of_other_packages.cache_clear()
