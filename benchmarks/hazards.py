@@ -15,7 +15,7 @@ from collections.abc import Callable
 
 import torch
 
-from overlapscope.recorder.hazards import HazardChecker
+from overlapscope.plugins.hazards.checker import HazardChecker
 
 Step = Callable[[], object]
 

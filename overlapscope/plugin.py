@@ -9,11 +9,11 @@ from __future__ import annotations
 
 import importlib
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from functools import cache
 from pathlib import Path
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, Protocol
 
 from overlapscope.errors import UsageError
 
@@ -110,6 +110,33 @@ class Skill(NamedTuple):
     """Markdown of a section on how to use it."""
 
 
+class ObserverOption(NamedTuple):
+    """An observer of recorded programs. In Python, the name of its plugin asks for it."""
+
+    flag: str
+    """Option of `overlapscope run` that asks for it."""
+    help: str
+    place: Place
+    """Class without arguments that has the methods of `Observer`."""
+
+
+class Observer(Protocol):
+    """Something that watches a program while it is recorded. It raises nothing there, and prints nothing."""
+
+    def start(self) -> None:
+        """Begin."""
+
+    def stop(self, *, early: bool = False) -> None:
+        """End, on the thread that began, unless it has ended. With `early`, the program goes on unwatched."""
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """Sentences on parts of the program that it left out."""
+
+    def report(self) -> tuple[str, Sequence[str]]:
+        """Return a sentence on the result, and a text of some lines for each thing that was found."""
+
+
 class Plugin(NamedTuple):
     """The manifest of a plugin."""
 
@@ -123,6 +150,7 @@ class Plugin(NamedTuple):
     sources: tuple[TraceSource, ...] = ()
     rules: Mapping[str, Place] = {}
     """A `rules.rule.Rule` for each id, which the built-in rules don't have."""
+    observer: ObserverOption | None = None
     kinds: Mapping[str, str] = {}
     """Kinds of the JSON files that it writes, each with a description such as `a report of ranks`."""
     signs: Mapping[str, bytes] = {}
@@ -158,6 +186,11 @@ def sources() -> Iterator[TraceSource]:
     """Yield the sources of this package's plugins. Ascend's, whose files end as Kineto's, comes last."""
     for plugin in reversed(built_in()):
         yield from plugin.sources
+
+
+def observers() -> dict[str, ObserverOption]:
+    """Return the observers of recorded programs, by the names of their plugins."""
+    return {plugin.name: plugin.observer for plugin in plugins() if plugin.observer is not None}
 
 
 @cache

@@ -9,6 +9,7 @@ from typing import Any
 
 from overlapscope.commands._options import parse_size
 from overlapscope.errors import UsageError
+from overlapscope.plugin import observers
 from overlapscope.recorder.options import DEFAULT_MAX_SIZE_BYTES, Options
 
 _COMMON = ("--wait", "--active", "--steps-by", "--stacks")
@@ -63,8 +64,6 @@ _CONTENTS = {
     "--shapes": "record input shapes",
     "--memory": "record memory allocations",
     "--light": "do not record PyTorch ops, so that the host slows down less",
-    "--check-hazards": "look for data races between host and GPU, and between streams",
-    "--ignore-own-profiler": "ignore the profilers that the program starts",
 }
 """Flags on what to record, each with its help."""
 
@@ -76,6 +75,10 @@ def add_recording(parser: argparse.ArgumentParser, rare: argparse._ArgumentGroup
         group.add_argument(flag, dest=_dest(flag, metavar), metavar=metavar, type=kind, default=default, help=help_text)
     for flag, help_text in _CONTENTS.items():
         (parser if flag in _COMMON else rare).add_argument(flag, action="store_true", help=help_text)
+    for name, option in observers().items():
+        rare.add_argument(option.flag, dest="observers", action="append_const", const=name, help=option.help)
+    parser.set_defaults(observers=[])
+    rare.add_argument("--ignore-own-profiler", action="store_true", help="ignore the profilers that the program starts")
     rare.add_argument(
         "--max-size",
         dest="max_size_bytes",

@@ -26,7 +26,7 @@ from overlapscope.commands._program import add_program, check_not_python, launch
 from overlapscope.commands._reporter import Reporter
 from overlapscope.commands._run_options import add_output, add_recording, recording_options
 from overlapscope.errors import UsageError
-from overlapscope.recorder import children, devices, race_words, script
+from overlapscope.recorder import children, devices, script
 from overlapscope.recorder.destination import kept_name, rank_by_launcher, window_path
 from overlapscope.recorder.program import ProgramRecording, State
 from overlapscope.recorder.recorder import SETTLES_S
@@ -307,7 +307,7 @@ class _RecordedProgram:
         recording = self._recording
         written = recording.finish(died=died)
         self._tell_former()
-        self._tell_hazards()
+        self._tell_observed()
         if recording.failure is not None:
             self._tell(recording.failure)
         if not recording.rank:
@@ -421,18 +421,13 @@ class _RecordedProgram:
                 "recorded; with multiprocessing's start method spawn, --subprocesses records them."
             )
 
-    def _tell_hazards(self) -> None:
-        if self._args.check_hazards and self._recording.finished:
-            from overlapscope.recorder.hazards import describe
-
-            hazards, unchecked = self._recording.hazards, self._recording.unchecked_hazards
-            if not devices.cuda_is_up():
-                self._tell("data races were not checked, because the program used no GPU.")
-            else:
-                self._tell(race_words.sentence(len(hazards), unchecked))
-                self._printed.update(unchecked)
-            for hazard in hazards:
-                self._show(describe(hazard))
+    def _tell_observed(self) -> None:
+        for observer in self._recording.observers.values() if self._recording.finished else ():
+            sentence, findings = observer.report()
+            self._tell(sentence)
+            self._printed.update(note for note in observer.notes if note in sentence)
+            for finding in findings:
+                self._show(finding)
 
     def _analysis(self, *, shown: bool = False) -> list[str]:
         """Return the arguments of `overlapscope` that print the report, as the user would write them if `shown`."""

@@ -13,7 +13,6 @@
   counts them in a program that is watched rather than recorded, by `optimizer_steps`.
 - Host: `sampling` takes stacks and facts of the host in steps after the recording.
 - Files: `trace_file` writes them, with the facts of `metadata`, and `claims` locks them.
-- Data races: `hazards` finds them, and `race_words` states their number.
 - Inside a program: `torch_import` notices its import of torch, `devices` answers questions on GPUs, and `wrapping`
   replaces functions. `at_start` reaches processes that start, `callbacks` trainers of Lightning and Transformers.
   `own_modules` keeps the program's modules apart from the library's.

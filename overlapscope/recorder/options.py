@@ -8,8 +8,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Concatenate, ParamSpec, TypeVar
 
-from overlapscope.base.words import listed
+from overlapscope.base.words import did_you_mean, listed
 from overlapscope.errors import UsageError
+from overlapscope.plugin import observers
 from overlapscope.recorder.schedule import Schedule
 
 P = ParamSpec("P")
@@ -26,8 +27,8 @@ class Options(Schedule):
     plain_steps: int = DEFAULT_PLAIN_STEPS
     """Number of steps to time without the profiler right before the recording, and again right after it.
 
-    It is 0 with `check_hazards`, which slows every step, and with `slow_step`, since steps around a slow one say
-    nothing about it.
+    It is 0 with `observers`, which slow every step, and with `slow_step`, since steps around a slow one say nothing
+    about it.
     """
     stacks: bool = False
     """True to record the Python stack of each op, except in a rehearsal that waits for steps."""
@@ -39,8 +40,9 @@ class Options(Schedule):
     """True to leave out PyTorch's ops, which slows the program less."""
     max_size_bytes: int = DEFAULT_MAX_SIZE_BYTES
     """Maximum memory that events may take while they are recorded, in bytes; beyond it the recording ends early."""
-    check_hazards: bool = False
-    """True to look for data races, until the active steps are over, or else until `Recording.end`."""
+    observers: tuple[str, ...] = ()
+    """Names of plugins that watch the program, such as `hazards`, until the active steps are over, or else until
+    `Recording.end`."""
     ignore_own_profiler: bool = False
     """True if profilers that the program starts record nothing, instead of taking the recording's place."""
     steps_by: str | None = None
@@ -59,7 +61,13 @@ class Options(Schedule):
                 f"a light recording has no PyTorch ops, so {listed(op_options)} cannot be recorded; leave out "
                 f"light or {listed(op_options)}."
             )
-        if self.check_hazards or self.slow_step is not None:
+        known = observers() if self.observers else {}
+        for name in self.observers:
+            if name not in known:
+                raise UsageError(
+                    f"no plugin {name!r} observes programs{did_you_mean(name, known)}; known: {listed(known)}."
+                )
+        if self.observers or self.slow_step is not None:
             object.__setattr__(self, "plain_steps", 0)
 
 

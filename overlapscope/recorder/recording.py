@@ -14,10 +14,12 @@ from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING, ParamSpec, Self, TypeVar
+from typing import ParamSpec, Self, TypeVar
 
+from overlapscope.base.registry import load
 from overlapscope.base.words import clean
 from overlapscope.errors import OverlapscopeError, RecordingFailed, UsageError
+from overlapscope.plugin import Observer, observers
 from overlapscope.recorder import cupti, devices
 from overlapscope.recorder.automatic_steps import MARKS
 from overlapscope.recorder.destination import (
@@ -38,15 +40,10 @@ from overlapscope.recorder.step_marks import Marker, StepMarks
 from overlapscope.recorder.step_times import StepTimings
 from overlapscope.recorder.torch_import import require_torch
 
-if TYPE_CHECKING:
-    from overlapscope.recorder.hazards import Hazard, HazardChecker
-
 _ELSEWHERE = (
     "Steps were marked on a different thread from the one that started the recording, so they do not count; mark "
     "them on that thread."
 )
-
-_CHECKED = "Data races were checked until the recording was complete; a larger --active checks longer."
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -113,7 +110,8 @@ class Recording:
             else OwnProfiler(self._driver.give_way, self._driver.working)
         )
         self._ended = False
-        self._checker: HazardChecker | None = None
+        self.observers: dict[str, Observer] = {}
+        """Observers of the program, by the names of their plugins."""
         self._remarks: tuple[str, ...] = ()
         """Sentences on what this system cannot do."""
         self._announced = 0
@@ -186,19 +184,9 @@ class Recording:
             self._driver.gave_way,
             self._profilers.note,
             self._marks.automatic.note,
-            *self.unchecked_hazards,
+            *(note for observer in self.observers.values() for note in observer.notes),
         )
         return tuple(filter(None, notes))
-
-    @property
-    def hazards(self) -> tuple[Hazard, ...]:
-        """Data races found so far, with `check_hazards`."""
-        return () if self._checker is None else self._checker.hazards
-
-    @property
-    def unchecked_hazards(self) -> tuple[str, ...]:
-        """Sentences on checks for data races that were impossible."""
-        return () if self._checker is None else self._checker.notes
 
     def prepare(self) -> None:
         """Check that the file can be written, as `begin` does. Raises UsageError if it cannot."""
@@ -235,12 +223,10 @@ class Recording:
             is_alone=lambda: rank_of(os.environ) is None,
         )
         with self._driver.working(), contextlib.ExitStack() as undo:
-            if options.check_hazards:
-                from overlapscope.recorder.hazards import HazardChecker
-
-                self._checker = HazardChecker()
-                self._checker.start()
-                undo.callback(self._checker.stop)
+            for name in options.observers:
+                self.observers[name] = observer = load(observers()[name].place)()
+                observer.start()
+                undo.callback(observer.stop)
             self._driver.begin(recorder, put_off=self._begins_late())
             undo.pop_all()
             self._profilers.start(self._destination.path(self._rank))
@@ -274,10 +260,9 @@ class Recording:
                     self._rank = self._rank or rank_of(os.environ)
                 self._driver.step(recorder)
                 done = self.options.by_steps and recorder.complete and recorder.failure is None
-                if self._checker is not None and done and not self._driver.gave_way:
-                    # The checks slow every operator. Here, no operator is under way.
-                    self._checker.stop()
-                    self._remarks += (_CHECKED,)
+                if done and not self._driver.gave_way:
+                    # They slow every operator. Here, no operator is under way.
+                    self._stop_observers(early=True)
 
     def end(self) -> None:
         """Stop recording, write the trace unless that is done, and add the steps that were timed since.
@@ -417,12 +402,15 @@ class Recording:
 
     def _leave(self) -> None:
         self._ended = True
-        if self._checker is not None:
-            self._checker.stop()
+        self._stop_observers()
         self._profilers.stop()
         self._marks.automatic.stop()
         _under_way.remove(self)
         atexit.unregister(self._at_exit)
+
+    def _stop_observers(self, *, early: bool = False) -> None:
+        for observer in self.observers.values():
+            observer.stop(early=early)
 
     def _another(self) -> Recording:
         """Return a recording with the same options that has not begun."""

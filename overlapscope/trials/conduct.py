@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Callable, Collection, Mapping
 from functools import partial
 from pathlib import Path
@@ -15,7 +16,6 @@ from msgspec.structs import replace
 from overlapscope.base import clock
 from overlapscope.base.words import clean, duration, listed, plural
 from overlapscope.errors import OverlapscopeError, UsageError
-from overlapscope.recorder import race_words
 from overlapscope.render.progress import Progress
 from overlapscope.trials import fits, plan, search
 from overlapscope.trials.edit import edit, edits
@@ -38,6 +38,7 @@ _RECORDED: Final = 1.5
 _LONGER: Final = 1.5
 _LATER_S: Final = 5.0
 """Minimum extra time without overlapscope for a program that failed under it to count as working."""
+_RACES: Final = re.compile(r": (?:([\d,]+) data races?|no data races) found\b")
 _TOO_SHORT: Final = _RECORDED + 3
 """Minimum number of runs left for a recording: one change needs three runs after it."""
 NO_TIME: Final = "There was no time left for it; `--minutes` gives more."
@@ -278,7 +279,7 @@ class _Conductor:
         while checks and (best := findings.best) is not None and best not in findings.races:
             self._progress.now("Looking for data races with the best set of changes")
             after = self._directory / "after.trace.json.gz"
-            races = race_words.read(self._recorded(after, "--force", "--check-hazards", changes=best).output)
+            races = _races(self._recorded(after, "--force", "--check-hazards", changes=best).output)
             if races is None:
                 return
             findings.races[best] = races
@@ -367,6 +368,12 @@ class _Conductor:
 def _checking_s(findings: TrialFindings) -> float:
     """Return the length of the run at the end that looks for data races."""
     return _RECORDED * findings.runs.of(AS_IS)[0].wall_s if findings.facts.cuda else 0.0
+
+
+def _races(output: str) -> int | None:
+    """Return the number of data races that `overlapscope run --check-hazards` printed; None if it printed none."""
+    printed = _RACES.findall(output)
+    return sum(int(count.replace(",", "") or 0) for count in printed) if printed else None
 
 
 def _compiled(planned: Planned, ended: EndedRun, steps: int) -> list[str]:

@@ -20,7 +20,7 @@ NOT_HERE = {
     "--open": "serves until Ctrl-C: tests/browser",
     "--delay": "waits for half a minute: tests/torch/test_windows_by_time.py",
     "--slow-step": "waits for a slow step: tests/torch/test_windows_by_time.py",
-    "--check-hazards": "needs a GPU: tests/gpu",
+    "--check-hazards": "needs a GPU: tests/plugins/hazards/gpu",
     "cudaProfilerApi": "needs a GPU: tests/gpu",
     "--on-demand": "records when asked: tests/torch/test_watch.py",
     "prefetch.py": "needs a GPU: its recordings are in tests/programs/contract",

@@ -17,7 +17,8 @@ from torch import nn
 from torch._dynamo.utils import counters
 from torch.utils.data import DataLoader, Dataset, TensorDataset
 
-from overlapscope.recorder.hazards import HazardChecker, describe
+from overlapscope.plugins.hazards.checker import HazardChecker
+from overlapscope.plugins.hazards.findings import describe
 from overlapscope.trials import fingerprint
 from overlapscope.trials.child import environment
 from overlapscope.trials.protocol import Facts, RankOutcome, RankResults, Setting, Task

@@ -119,32 +119,6 @@ class TestPlainSteps:
                 rec.step()
         assert len(ov.load(path).plain_steps.after.host_ns) == 1
 
-    def test_where_data_races_are_looked_for_no_step_is_plain(self, path: Path) -> None:
-        with ov.record(path, active=2, check_hazards=True) as rec:
-            for _ in range(4):
-                rec.step()
-        assert steps(path) == [0, 1, 2]
-
-    def test_data_races_are_looked_for_until_the_recording_is_complete(self, path: Path) -> None:
-        unwrapped = torch.Tensor.numpy
-        watched = []
-        with ov.record(path, active=2, check_hazards=True) as rec:
-            for _ in range(5):
-                watched.append(torch.Tensor.numpy is not unwrapped)
-                rec.step()
-        assert watched == [True, True, True, False, False]
-        assert [note for note in rec.notes if "Data races" in note] == [
-            "Data races were checked until the recording was complete; a larger --active checks longer."
-        ]
-        with ov.record(path, active=1, check_hazards=True) as rec:
-            rec.step()
-            with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]):
-                work()
-            for _ in range(3):
-                rec.step()
-            assert torch.Tensor.numpy is not unwrapped
-        assert torch.Tensor.numpy is unwrapped
-
     @pytest.mark.parametrize("change", ["removed", "replaced"])
     def test_a_trace_that_is_no_longer_there_is_not_amended(self, change: str, path: Path) -> None:
         with ov.record(path, **self.SCHEDULE) as rec:  # type: ignore[arg-type]

@@ -14,8 +14,9 @@ from overlapscope.base import extras
 from overlapscope.commands import main
 from overlapscope.errors import UnreadableTrace, UsageError
 from overlapscope.inputs import read_report
-from overlapscope.plugin import Command, Extra, Plugin, plugins
+from overlapscope.plugin import Command, Extra, ObserverOption, Plugin, plugins
 from overlapscope.reading.kinds import kind_of
+from overlapscope.recorder.options import Options
 from tests.support.toy_plugin import Registered, registering
 
 
@@ -34,6 +35,7 @@ TOY: Final = Plugin(
     name="toy",
     extra=Extra(("no_such_module",), "overlapscope toy"),
     commands=(Command("toy", "say hello", f"{__name__}:ToyCommand"),),
+    observer=ObserverOption("--toys", "look for toys", f"{__name__}:NO_PLUGIN"),
     kinds={"toy": "a toy"},
 )
 NO_PLUGIN: Final = 7
@@ -54,6 +56,14 @@ def test_another_package_adds_a_command(capsys: pytest.CaptureFixture[str]) -> N
     assert "say hello" in capsys.readouterr().out
     assert main(["toys"]) == 2
     assert "did you mean 'toy'?" in capsys.readouterr().err
+
+
+def test_another_package_observes_recorded_programs(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["run", "--help-all"]) == 0
+    assert "look for toys" in capsys.readouterr().out
+    assert Options(observers=("toy",)).plain_steps == 0
+    with pytest.raises(UsageError, match=r"no plugin 'toys' observes programs \(did you mean 'toy'\?\)"):
+        Options(observers=("toys",))
 
 
 def test_a_plugins_extra_is_known() -> None:
@@ -92,6 +102,7 @@ def test_every_place_of_a_manifest_is_in_its_plugins_folder() -> None:
                 *each.rules.values(),
                 *each.schemas.values(),
                 *filter(None, (each.check, each.tools, each.skill)),
+                *([each.observer.place] if each.observer else ()),
                 *each.api.values(),
             ]
             assert all(place.startswith(f"{plugin.GROUP}.{each.name}.") for place in places)

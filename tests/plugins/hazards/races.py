@@ -18,7 +18,7 @@ from torch.distributed.distributed_c10d import _coalescing_manager
 from torch.distributed.fsdp import fully_shard
 from torch.nn.parallel import DistributedDataParallel
 
-from tests.support.hazard_programs import functional_calls, name_of, watched, world
+from tests.plugins.hazards.programs import functional_calls, name_of, watched, world
 
 N = 1 << 20
 

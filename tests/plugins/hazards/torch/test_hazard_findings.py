@@ -9,11 +9,10 @@ from typing import Any
 
 import pytest
 
-from overlapscope.recorder import race_words
-from overlapscope.recorder.hazards import Hazard, HazardPlace, describe
-from overlapscope.recorder.hazards.journal import Journal
-from overlapscope.recorder.hazards.lines import CodeLine, UserCode
-from tests.support.hazard_books import Books, Step, fail
+from overlapscope.plugins.hazards.findings import Hazard, HazardPlace, describe
+from overlapscope.plugins.hazards.journal import Journal
+from overlapscope.plugins.hazards.lines import CodeLine, UserCode
+from tests.plugins.hazards.books import Books, Step, fail
 
 
 def test_a_pair_of_lines_is_reported_once_with_a_count() -> None:
@@ -52,14 +51,6 @@ def test_a_race_between_streams_names_the_wait_that_is_missing() -> None:
     )
     assert from_side.first.does == "reads it on stream 0x7"
     assert from_side.second.does == "writes it on the default stream"
-
-
-@pytest.mark.parametrize("unchecked", [(), ("Races with collectives were not checked for c10d::send.",)])
-@pytest.mark.parametrize("count", [0, 1, 2, 1234])
-def test_the_number_of_races_is_read_back_from_the_sentence(count: int, unchecked: tuple[str, ...]) -> None:
-    sentence = race_words.sentence(count, unchecked)
-    assert all(sentence.endswith(f" {part}") for part in unchecked)
-    assert race_words.read(f"before\noverlapscope (rank 1): {sentence}\nafter") == count
 
 
 def test_a_description_is_a_few_lines_and_harmless() -> None:

@@ -16,11 +16,11 @@ import torch
 from torch.utils.checkpoint import checkpoint
 from torch.utils.data import DataLoader, TensorDataset
 
+from overlapscope.plugins.hazards.findings import describe
 from overlapscope.plugins.laboratory import catalog
 from overlapscope.plugins.laboratory.experiment import Program as Prepared
 from overlapscope.plugins.laboratory.experiment import Variant
-from overlapscope.recorder.hazards import describe
-from tests.support.hazard_programs import name_of, watched
+from tests.plugins.hazards.programs import name_of, watched
 
 pytestmark = [
     pytest.mark.gpu,

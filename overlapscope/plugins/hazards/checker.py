@@ -7,17 +7,20 @@ from pathlib import Path
 
 import torch
 
-from overlapscope.base.words import listed
+from overlapscope.base.words import listed, plural
 from overlapscope.errors import UsageError
-from overlapscope.recorder.hazards.bookkeeping import Bookkeeping
-from overlapscope.recorder.hazards.findings import Findings, Hazard
-from overlapscope.recorder.hazards.host_memory import HostMemory
-from overlapscope.recorder.hazards.journal import Journal
-from overlapscope.recorder.hazards.launches import HazardMode
-from overlapscope.recorder.hazards.lines import UserCode
-from overlapscope.recorder.hazards.sync_events import SyncEvents, new_clock
+from overlapscope.plugins.hazards.bookkeeping import Bookkeeping
+from overlapscope.plugins.hazards.findings import Findings, Hazard, describe
+from overlapscope.plugins.hazards.host_memory import HostMemory
+from overlapscope.plugins.hazards.journal import Journal
+from overlapscope.plugins.hazards.launches import HazardMode
+from overlapscope.plugins.hazards.lines import UserCode
+from overlapscope.plugins.hazards.sync_events import SyncEvents, new_clock
+from overlapscope.recorder import devices
 
 _PACKAGE = str(Path(__file__).parents[2])
+_NONE = "no data races found in what could be checked."
+_STOPPED_EARLY = "Data races were checked until the recording was complete; a larger --active checks longer."
 
 
 class HazardChecker:
@@ -32,6 +35,7 @@ class HazardChecker:
         clock = new_clock()
         self._findings = Findings()
         self._notes: list[str] = []
+        self._stopped_early = False
         self._journal = Journal(self._failed)
         self.books = books = Bookkeeping(clock, self._findings)
         self._host_memory = HostMemory(books, self._journal, user_code)
@@ -48,9 +52,21 @@ class HazardChecker:
 
     @property
     def notes(self) -> tuple[str, ...]:
-        """Sentences on checks that were impossible."""
+        """Sentences on missing checks."""
+        return (*self._unchecked, *([_STOPPED_EARLY] if self._stopped_early else ()))
+
+    @property
+    def _unchecked(self) -> tuple[str, ...]:
         names = sorted(self._mode.not_followed)
         return (*self._notes, *([f"Races with collectives were not checked for {listed(names)}."] if names else ()))
+
+    def report(self) -> tuple[str, list[str]]:
+        """Return a sentence on the number of data races, and the description of each."""
+        hazards = self.hazards
+        if not devices.cuda_is_up():
+            return "data races were not checked, because the program used no GPU.", []
+        count = f"{plural(len(hazards), 'data race')} found." if hazards else _NONE
+        return " ".join((count, *self._unchecked)), list(map(describe, hazards))
 
     def start(self) -> None:
         """Begin, once, whether or not CUDA is initialized or a GPU exists.
@@ -65,9 +81,10 @@ class HazardChecker:
         self._host_memory.start()
         self._mode.enter()
 
-    def stop(self) -> None:
-        """End, on the thread that began. Does nothing before `start`."""
+    def stop(self, *, early: bool = False) -> None:
+        """End, on the thread that began. Does nothing before `start`. With `early`, the program goes on unchecked."""
         if self in _running:
+            self._stopped_early = early
             _running.remove(self)
             self._mode.leave()
             self._sync_events.stop()

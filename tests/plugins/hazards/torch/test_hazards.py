@@ -14,9 +14,9 @@ from torch.cuda import _gpu_trace
 from torch.utils._python_dispatch import TorchDispatchMode, _get_current_dispatch_mode_stack
 
 from overlapscope.errors import UsageError
-from overlapscope.recorder.hazards import HazardChecker
-from overlapscope.recorder.hazards import checker as checker_module
-from overlapscope.recorder.hazards.launches import HazardMode
+from overlapscope.plugins.hazards import checker as checker_module
+from overlapscope.plugins.hazards.checker import HazardChecker
+from overlapscope.plugins.hazards.launches import HazardMode
 from tests.support import forked
 
 aten = torch.ops.aten
@@ -194,7 +194,7 @@ def test_there_is_one_checker_at_a_time(checker: HazardChecker) -> None:
 
 
 def test_an_error_of_the_checkers_own_ends_the_search_and_not_the_program(monkeypatch: pytest.MonkeyPatch) -> None:
-    from overlapscope.recorder.hazards import launches
+    from overlapscope.plugins.hazards import launches
 
     checker = HazardChecker()
     checker.start()
@@ -208,7 +208,7 @@ def test_an_error_of_the_checkers_own_ends_the_search_and_not_the_program(monkey
 def test_starting_initialises_no_cuda(tmp_path: Path) -> None:
     code = """
 import torch
-from overlapscope.recorder.hazards import HazardChecker
+from overlapscope.plugins.hazards.checker import HazardChecker
 checker = HazardChecker()
 checker.start()
 torch.ones(2).sum()

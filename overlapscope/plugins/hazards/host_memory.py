@@ -19,11 +19,11 @@ from typing import Any
 
 import torch
 
-from overlapscope.recorder.hazards.bookkeeping import Bookkeeping
-from overlapscope.recorder.hazards.journal import Journal
-from overlapscope.recorder.hazards.lines import UserCode
-from overlapscope.recorder.hazards.memory import Region, interval
-from overlapscope.recorder.hazards.operators import tensors, touch
+from overlapscope.plugins.hazards.bookkeeping import Bookkeeping
+from overlapscope.plugins.hazards.journal import Journal
+from overlapscope.plugins.hazards.lines import UserCode
+from overlapscope.plugins.hazards.memory import Region, interval
+from overlapscope.plugins.hazards.operators import tensors, touch
 from overlapscope.recorder.wrapping import around
 
 _READERS = ("numpy", "tolist", "__dlpack__", "__reduce_ex__")

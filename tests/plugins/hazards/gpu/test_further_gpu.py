@@ -7,7 +7,7 @@ from collections.abc import Callable
 import pytest
 import torch
 
-from overlapscope.recorder.hazards import HazardChecker
+from overlapscope.plugins.hazards.checker import HazardChecker
 from tests.programs import whatif_pairs, whatif_second
 from tests.programs.whatif_offloading import Step
 

@@ -16,8 +16,8 @@ from typing import Any
 import torch
 from torch._ops import OpOverload
 
-from overlapscope.recorder.hazards.operators import Arguments, UsedArgument, tensors, uses_no_data
-from overlapscope.recorder.hazards.sync_events import SyncEvent
+from overlapscope.plugins.hazards.operators import Arguments, UsedArgument, tensors, uses_no_data
+from overlapscope.plugins.hazards.sync_events import SyncEvent
 
 _C10D, _FUNCTIONAL = "c10d", ("_c10d_functional", "_c10d_functional_autograd")
 _ORDINARY = frozenset(f"c10d::{name}" for name in ("barrier", "monitored_barrier_", "check_for_nan"))

@@ -14,14 +14,14 @@ import pytest
 import torch
 from torch.cuda import _gpu_trace
 
-from overlapscope.recorder.hazards import HazardChecker
-from overlapscope.recorder.hazards.host_memory import HostMemory
-from overlapscope.recorder.hazards.journal import Journal
-from overlapscope.recorder.hazards.lines import UNKNOWN, UserCode
-from overlapscope.recorder.hazards.operators import arguments, touch
-from overlapscope.recorder.hazards.sync_events import SyncEvents, new_clock
+from overlapscope.plugins.hazards.checker import HazardChecker
+from overlapscope.plugins.hazards.host_memory import HostMemory
+from overlapscope.plugins.hazards.journal import Journal
+from overlapscope.plugins.hazards.lines import UNKNOWN, UserCode
+from overlapscope.plugins.hazards.operators import arguments, touch
+from overlapscope.plugins.hazards.sync_events import SyncEvents, new_clock
+from tests.plugins.hazards.books import Books, fail
 from tests.support import forked
-from tests.support.hazard_books import Books, fail
 
 aten = torch.ops.aten
 
@@ -85,7 +85,7 @@ def test_the_sanitizer_that_torch_makes_on_import_is_not_left_behind(tmp_path: P
     code = """
 import torch
 from torch.cuda import _gpu_trace
-from overlapscope.recorder.hazards import HazardChecker
+from overlapscope.plugins.hazards.checker import HazardChecker
 checker = HazardChecker()
 checker.start()
 from torch.cuda._sanitizer import EventHandler

@@ -13,8 +13,8 @@ import torch
 from torch._ops import OpOverload
 from torch.utils._python_dispatch import TorchDispatchMode, _get_current_dispatch_mode
 
-from overlapscope.recorder.hazards.bookkeeping import Bookkeeping
-from overlapscope.recorder.hazards.collectives import (
+from overlapscope.plugins.hazards.bookkeeping import Bookkeeping
+from overlapscope.plugins.hazards.collectives import (
     clones_inputs,
     collective_arguments,
     is_asynchronous,
@@ -24,11 +24,11 @@ from overlapscope.recorder.hazards.collectives import (
     tensors_returned,
     tensors_used,
 )
-from overlapscope.recorder.hazards.host_memory import HostMemory
-from overlapscope.recorder.hazards.journal import Journal
-from overlapscope.recorder.hazards.lines import CodeLine, UserCode
-from overlapscope.recorder.hazards.memory import Copy, Direction, Touch
-from overlapscope.recorder.hazards.operators import (
+from overlapscope.plugins.hazards.host_memory import HostMemory
+from overlapscope.plugins.hazards.journal import Journal
+from overlapscope.plugins.hazards.lines import CodeLine, UserCode
+from overlapscope.plugins.hazards.memory import Copy, Direction, Touch
+from overlapscope.plugins.hazards.operators import (
     Transfer,
     arguments,
     dispatches_itself,
@@ -37,7 +37,7 @@ from overlapscope.recorder.hazards.operators import (
     tensors,
     touch,
 )
-from overlapscope.recorder.hazards.sync_events import SyncEvent, SyncEvents
+from overlapscope.plugins.hazards.sync_events import SyncEvent, SyncEvents
 
 
 @dataclass(slots=True)

@@ -15,9 +15,9 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from overlapscope.recorder.hazards.findings import Findings, Kind
-from overlapscope.recorder.hazards.lines import CodeLine
-from overlapscope.recorder.hazards.memory import Copy, Direction, Launch, Region, Touch, Use, covers, overlap
+from overlapscope.plugins.hazards.findings import Findings, Kind
+from overlapscope.plugins.hazards.lines import CodeLine
+from overlapscope.plugins.hazards.memory import Copy, Direction, Launch, Region, Touch, Use, covers, overlap
 
 _PRUNE_COPIES_FROM = 64
 _PRUNE_USES_FROM = 16

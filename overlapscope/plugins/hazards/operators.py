@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 import torch
 from torch._ops import OpOverload
 
-from overlapscope.recorder.hazards.memory import Touch, interval, strided
+from overlapscope.plugins.hazards.memory import Touch, interval, strided
 
 _FACTORY = re.compile(r"aten::(new_\w+|\w+_like)")
 """Operators that use only the shape and type of their inputs."""

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
-from overlapscope.recorder.hazards.lines import CodeLine
+from overlapscope.plugins.hazards.lines import CodeLine
 
 Direction = Literal["h2d", "d2h"]
 

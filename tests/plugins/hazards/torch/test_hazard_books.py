@@ -10,9 +10,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from overlapscope.recorder.hazards.memory import Region, covers, interval, overlap, strided
-from overlapscope.recorder.hazards.operators import touch
-from tests.support.hazard_books import (
+from overlapscope.plugins.hazards.memory import Region, covers, interval, overlap, strided
+from overlapscope.plugins.hazards.operators import touch
+from tests.plugins.hazards.books import (
     COPIES,
     DEVICE,
     EVENTS,

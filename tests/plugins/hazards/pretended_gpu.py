@@ -16,7 +16,7 @@ import torch
 from torch.cuda import _gpu_trace
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from overlapscope.recorder.hazards import HazardChecker
+from overlapscope.plugins.hazards.checker import HazardChecker
 
 NCCL_STREAM = 64
 _OTHERS = ("wait", "wrap", "barrier")

@@ -8,11 +8,11 @@ from typing import Any
 
 from msgspec import Struct
 
-from overlapscope.recorder.hazards.bookkeeping import Bookkeeping
-from overlapscope.recorder.hazards.findings import Findings
-from overlapscope.recorder.hazards.lines import CodeLine
-from overlapscope.recorder.hazards.memory import Touch, interval
-from overlapscope.recorder.hazards.sync_events import new_clock
+from overlapscope.plugins.hazards.bookkeeping import Bookkeeping
+from overlapscope.plugins.hazards.findings import Findings
+from overlapscope.plugins.hazards.lines import CodeLine
+from overlapscope.plugins.hazards.memory import Touch, interval
+from overlapscope.plugins.hazards.sync_events import new_clock
 
 STREAMS, EVENTS, SLOTS = (0, 7, 8), (100, 101), (0, 4, 8)
 DEVICE, HOST = 1000, 5000

@@ -12,7 +12,7 @@ import pytest
 
 from benchmarks.several_gpus import free_port
 from benchmarks.several_gpus_plan import JOBS
-from tests.programs import races
+from tests.plugins.hazards import races
 from tests.support.forked import FINDS_US
 
 torch = pytest.importorskip("torch", reason="records with torch")

@@ -20,12 +20,13 @@ from torch.distributed import _functional_collectives as functional
 from torch.distributed.distributed_c10d import _coalescing_manager
 from torch.testing._internal.distributed.fake_pg import FakeStore
 
-from overlapscope.recorder.hazards import HazardChecker
-from overlapscope.recorder.hazards.collectives import collective_arguments, is_collective
-from overlapscope.recorder.hazards.launches import HazardMode
-from tests.support.hazard_books import HappensBeforeGraph, Step
-from tests.support.hazard_programs import functional_calls, name_of, world
-from tests.support.pretended_gpu import NCCL_STREAM, PretendedGpu, PretendedNccl, checked, on_gpu
+from overlapscope.plugins.hazards.checker import HazardChecker
+from overlapscope.plugins.hazards.collectives import collective_arguments, is_collective
+from overlapscope.plugins.hazards.findings import describe
+from overlapscope.plugins.hazards.launches import HazardMode
+from tests.plugins.hazards.books import HappensBeforeGraph, Step
+from tests.plugins.hazards.pretended_gpu import NCCL_STREAM, PretendedGpu, PretendedNccl, checked, on_gpu
+from tests.plugins.hazards.programs import functional_calls, name_of, world
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*deprecated:FutureWarning")
 
@@ -243,6 +244,21 @@ def test_a_report_names_the_wait_that_is_missing(job: PretendedJob) -> None:
     (hazard,) = checker.hazards
     assert hazard.first.does == "writes it on stream 0x40" and hazard.second.does == "reads it on the default stream"
     assert hazard.missing == f"wait() of the collective of {hazard.first} before {hazard.second}"
+
+
+def test_a_sentence_states_the_number_of_races_and_what_was_not_checked(
+    job: PretendedJob, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with checked(job.nccl) as checker:
+        read_before_wait(job)
+    assert checker.report() == ("data races were not checked, because the program used no GPU.", [])
+    monkeypatch.setattr(torch.cuda, "is_initialized", lambda: True)
+    sentence, (text,) = checker.report()
+    assert sentence == "1 data race found." and text == describe(*checker.hazards)
+    checker._mode.not_followed.add("c10d::send")
+    assert checker.report()[0] == "1 data race found. Races with collectives were not checked for c10d::send."
+    unused = HazardChecker()
+    assert unused.report()[0] == "no data races found in what could be checked."
 
 
 # Right ----------------------------------------------------------------------------------------------------------------

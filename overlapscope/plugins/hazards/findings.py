@@ -8,8 +8,8 @@ from dataclasses import dataclass, replace
 from typing import Literal
 
 from overlapscope.base.words import clean, listed, plural
-from overlapscope.recorder.hazards.lines import CodeLine
-from overlapscope.recorder.hazards.memory import Copy, Launch, Use
+from overlapscope.plugins.hazards.lines import CodeLine
+from overlapscope.plugins.hazards.memory import Copy, Launch, Use
 
 Kind = Literal["read-while-copied", "overwritten-while-copied", "freed-while-copied", "stream-without-wait"]
 

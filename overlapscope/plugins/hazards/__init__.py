@@ -1,0 +1,17 @@
+"""Checks for data races between host and device, and between streams, while a program is recorded.
+
+`memory`, `bookkeeping` and `findings` do not use torch. `sync_events` (events and synchronizations), `launches`
+(operators, of which `collectives` knows those that communicate) and `host_memory` (the rest) enter into the books what
+torch does. `checker` puts them together.
+"""
+
+from overlapscope.plugin import ObserverOption, Plugin
+
+PLUGIN = Plugin(
+    name="hazards",
+    observer=ObserverOption(
+        "--check-hazards",
+        "look for data races between host and GPU, and between streams",
+        f"{__name__}.checker:HazardChecker",
+    ),
+)
