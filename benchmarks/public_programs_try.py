@@ -23,8 +23,8 @@ from benchmarks.public_programs_runs import (
     table,
 )
 from benchmarks.trials_runs import ROUNDS, ByHand, edits_of
-from overlapscope.trials.protocol import Setting
-from overlapscope.trials.result import Trial, Tried
+from overlapscope.plugins.trials.protocol import Setting
+from overlapscope.plugins.trials.result import Trial, Tried
 
 PATIENCE_S = 45.0
 """Time for a trial to end after the end of its runs."""

@@ -14,10 +14,10 @@ import sys
 from collections.abc import Mapping
 from pathlib import Path
 
-from overlapscope.trials import measure, search
-from overlapscope.trials.measure import Timing, change
-from overlapscope.trials.protocol import RankOutcome, RankResults
-from overlapscope.trials.search import AS_IS, Candidate, Planned, Run, Runs
+from overlapscope.plugins.trials import measure, search
+from overlapscope.plugins.trials.measure import Timing, change
+from overlapscope.plugins.trials.protocol import RankOutcome, RankResults
+from overlapscope.plugins.trials.search import AS_IS, Candidate, Planned, Run, Runs
 
 PAIRS, TRIALS = 1000, 200
 STEPS, LIKE_THE_LAST, STEP_SCATTER = 100, 0.95, 0.02

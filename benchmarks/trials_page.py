@@ -9,7 +9,7 @@ from pathlib import Path
 from benchmarks.data_files import csv_text
 from benchmarks.trials_runs import ROUNDS, TrialMeasurements, TrialScript, programs
 from overlapscope.base.words import listed
-from overlapscope.trials.result import Tried
+from overlapscope.plugins.trials.result import Tried
 
 TEXT = Path(__file__).with_name("trials_page.md")
 """The page around the tables."""

@@ -18,8 +18,8 @@ from benchmarks.plain_runs import MachineVersions
 from benchmarks.plain_worker import READY
 from benchmarks.processes import RunFailed
 from overlapscope.commands import DONE, INTERRUPTED
-from overlapscope.trials.measure import StepChange, Timing, change
-from overlapscope.trials.result import Trial, Tried
+from overlapscope.plugins.trials.measure import StepChange, Timing, change
+from overlapscope.plugins.trials.result import Trial, Tried
 
 ROOT = Path(__file__).parents[1]
 SCRIPTS = ROOT / "tests" / "programs" / "trials"

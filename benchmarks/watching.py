@@ -22,7 +22,7 @@ from pathlib import Path
 import msgspec
 
 from overlapscope.base.words import duration, parse_span, plural, size
-from overlapscope.trials.measure import StepChange, Timing, change
+from overlapscope.plugins.trials.measure import StepChange, Timing, change
 from overlapscope.watching.analyser import Analysed
 
 FILE = "watching.json"

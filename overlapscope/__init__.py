@@ -29,7 +29,6 @@ if TYPE_CHECKING:
     from overlapscope.api import analyze, check, diff, load, whatif
     from overlapscope.dashboard.launch import show
     from overlapscope.recorder.recording import record, step
-    from overlapscope.trials.in_code import try_changes
     from overlapscope.watching.api import watch
 
 __all__ = [
@@ -41,7 +40,6 @@ __all__ = [
     "record",
     "show",
     "step",
-    "try_changes",
     "watch",
     "whatif",
 ]
@@ -54,7 +52,6 @@ _PLACES = {
     "record": "overlapscope.recorder.recording:record",
     "show": "overlapscope.dashboard.launch:show",
     "step": "overlapscope.recorder.recording:step",
-    "try_changes": "overlapscope.trials.in_code:try_changes",
     "watch": "overlapscope.watching.api:watch",
     "whatif": "overlapscope.api:whatif",
 }

@@ -8,17 +8,18 @@ from typing import Final
 
 from msgspec import Struct
 
+from overlapscope.base.registry import load
 from overlapscope.base.words import capital, did_you_mean, listed
 from overlapscope.budgets.metrics import METRICS, Metric
 from overlapscope.catalog.advice import NAMES, OTHERS
 from overlapscope.catalog.buckets import BUCKETS, Bucket
 from overlapscope.catalog.causes import CAUSES, JOINED_COMM_CAUSES, WORK_UNKNOWN, Cause, CopyCause, Subject
-from overlapscope.catalog.changes import CHANGES, Change
 from overlapscope.catalog.checks import CHECKS, TrustCheck
 from overlapscope.catalog.terms import TERMS
 from overlapscope.documents.model import Block, Code, Document, Heading, Items, Text
 from overlapscope.documents.table import Table, prose, rows, words
 from overlapscope.errors import UsageError
+from overlapscope.plugin import plugins
 from overlapscope.prediction.interventions import INTERVENTIONS
 from overlapscope.prediction.interventions.intervention import Intervention
 from overlapscope.rules import RULES
@@ -98,14 +99,14 @@ def entries() -> tuple[GlossaryEntry, ...]:
         *map(_bucket, BUCKETS.values()),
         *map(_metric, METRICS.values()),
         *map(_intervention, INTERVENTIONS.values()),
-        *map(_change, CHANGES.values()),
+        *(entry for plugin in plugins() if plugin.words for entry in load(plugin.words)()),
         *map(_check, CHECKS.values()),
         *(GlossaryEntry(part, "part of a recording", f"{capital(text)}.") for part, text in WORDS.items()),
         *(GlossaryEntry(word, "term", meaning) for word, meaning in TERMS.items()),
     )
 
 
-def _titled(title: str, *sentences: str) -> tuple[Block, ...]:
+def titled(title: str, *sentences: str) -> tuple[Block, ...]:
     """Return a titled part; nothing if there are no sentences."""
     given = tuple(filter(None, sentences))
     return (Heading(title, 3), Items(given) if len(given) > 1 else Text(given[0])) if given else ()
@@ -127,10 +128,10 @@ def _rule(rule: Rule) -> GlossaryEntry:
         rule.summary,
         (
             Text(" ".join(rule.meaning.split())),
-            *_titled("How it is computed", " ".join(rule.computation.split())),
-            *_titled("What the fix saves", rule.cost),
-            *_titled("What it needs", rests(rule.rests_on)),
-            *_titled(
+            *titled("How it is computed", " ".join(rule.computation.split())),
+            *titled("What the fix saves", rule.cost),
+            *titled("What it needs", rests(rule.rests_on)),
+            *titled(
                 "Related",
                 f"Explains the causes {listed(causes)}." if causes else "",
                 _tried(_tries(rule)),
@@ -148,7 +149,7 @@ def _rule(rule: Rule) -> GlossaryEntry:
 def _elsewhere(id: str) -> Iterator[Block]:
     """Yield the advice for programs that don't use PyTorch."""
     for framework, advice in OTHERS.items():
-        yield from _titled(f"In {NAMES[framework]}", advice.get(id, "").replace("\n", " "))
+        yield from titled(f"In {NAMES[framework]}", advice.get(id, "").replace("\n", " "))
 
 
 def _tries(rule: Rule) -> list[str]:
@@ -169,32 +170,13 @@ def _intervention(intervention: Intervention) -> GlossaryEntry:
         f"{capital(intervention.words.title)}.",
         (
             Text(intervention.meaning),
-            *_titled("Assumptions", *(assumption.text for assumption in intervention.assumptions)),
-            *_titled("The code to change", intervention.advice),
+            *titled("Assumptions", *(assumption.text for assumption in intervention.assumptions)),
+            *titled("The code to change", intervention.advice),
             *_elsewhere(intervention.id),
-            *_titled(
+            *titled(
                 "Related",
                 f"`overlapscope whatif TRACE --{intervention.id}` predicts it.",
                 f"It fixes the findings of {listed(rules)}." if rules else "",
-            ),
-        ),
-    )
-
-
-def _change(change: Change) -> GlossaryEntry:
-    predicted = [f"`--{words}`" for words in change.predicted_by]
-    return GlossaryEntry(
-        change.id,
-        "change of try",
-        f"{capital(change.title)}.",
-        (
-            *_titled("The code to change", change.advice),
-            *_titled(
-                "Related",
-                f"`overlapscope try --only {change.id} SCRIPT` tries it alone."
-                if change.unasked
-                else f"It is tried only if asked for: `overlapscope try --with {change.id} SCRIPT`.",
-                f"`overlapscope whatif` predicts it with {listed(predicted)}." if predicted else "",
             ),
         ),
     )
@@ -211,8 +193,8 @@ def _cause(cause: Cause, subject: Subject) -> GlossaryEntry:
         _CAUSE[subject],
         cause.meaning,
         (
-            *_titled("How to fix it", cause.remedy),
-            *_titled(
+            *titled("How to fix it", cause.remedy),
+            *titled(
                 "Related",
                 f"Found by rule {cause.rule}." if cause.rule else "",
                 f"{'Also named' if cause.rule else 'Named'} by {listed(others)}." if others else "",
@@ -242,7 +224,7 @@ def _bucket(bucket: Bucket) -> GlossaryEntry:
         bucket.name,
         "bucket",
         f"The time in which {bucket.meaning}.",
-        _titled(
+        titled(
             "Related",
             f"Its causes are {listed(causes)}." if causes else "",
             f"It counts in {listed(metrics)}." if metrics else "",
@@ -258,8 +240,8 @@ def _metric(metric: Metric) -> GlossaryEntry:
         f"{capital(metric.meaning)}.",
         (
             Text(f"It is {_UNITS[metric.unit]}; {'more' if metric.more_is_better else 'less'} is better."),
-            *_titled("What it needs", rests(metric.rests_on)),
-            *_titled(
+            *titled("What it needs", rests(metric.rests_on)),
+            *titled(
                 "Related",
                 f"Explained by the causes {listed(dict.fromkeys(causes))}." if causes else "",
                 f"`overlapscope check --explain {metric.id}` shows how a value is computed.",
@@ -274,10 +256,10 @@ def _check(check: TrustCheck) -> GlossaryEntry:
         "trust check",
         check.meaning,
         (
-            *_titled("What it affects", check.affects),
-            *_titled("What to do", check.remedy),
-            *_titled("What can still be compared", check.comparable),
-            *_titled("Related", *_named_alike(check.id)),
+            *titled("What it affects", check.affects),
+            *titled("What to do", check.remedy),
+            *titled("What can still be compared", check.comparable),
+            *titled("Related", *_named_alike(check.id)),
         ),
     )
 

@@ -31,7 +31,6 @@ _WRITTEN: Final = {
     "baseline": "a baseline",
     "calibration": "a calibration",
     "doctor": "a diagnosis of an installation",
-    "trial": "a result of `overlapscope try`",
 }
 """Descriptions of the files that the core writes, by kind."""
 _Report = TypeVar("_Report", "Report", "RanksReport", "CheckResult")

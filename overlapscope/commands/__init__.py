@@ -9,7 +9,6 @@ from __future__ import annotations
 import argparse
 import contextlib
 import gc
-import keyword
 import os
 import shlex
 import sys
@@ -40,7 +39,6 @@ _GROUPS = {
     },
     "Fix": {
         "whatif": "predict the step time with pinned memory, a CUDA graph, ...",
-        "try": "run a program with each change that may help: which pay?",
         "diff": "compare two traces: what changed, and is it more than noise?",
     },
     "Keep it fixed": {
@@ -248,8 +246,7 @@ def subcommand(name: str) -> Subcommand:
 def place_of(name: str) -> str | None:
     """Return the place of a command's class; None if there is no such command."""
     if name in _OF_CORE:
-        module = f"{name}_" if keyword.iskeyword(name) else name
-        return f"{__name__}.{module}:{name.capitalize()}Command"
+        return f"{__name__}.{name}:{name.capitalize()}Command"
     return next((each.place for plugin in plugins() for each in plugin.commands if each.name == name), None)
 
 

@@ -76,8 +76,7 @@ def add_recording(parser: argparse.ArgumentParser, rare: argparse._ArgumentGroup
     for flag, help_text in _CONTENTS.items():
         (parser if flag in _COMMON else rare).add_argument(flag, action="store_true", help=help_text)
     for name, option in observers().items():
-        rare.add_argument(option.flag, dest="observers", action="append_const", const=name, help=option.help)
-    parser.set_defaults(observers=[])
+        rare.add_argument(option.flag, dest=f"observer {name}", action="store_true", help=option.help)
     rare.add_argument("--ignore-own-profiler", action="store_true", help="ignore the profilers that the program starts")
     rare.add_argument(
         "--max-size",
@@ -126,6 +125,7 @@ def add_output(parser: argparse.ArgumentParser, rare: argparse._ArgumentGroup) -
 
 def recording_options(args: argparse.Namespace) -> Options:
     """Return the options of the recording. Raises UsageError for a contradiction between two of them."""
+    args.observers = tuple(name for name in observers() if getattr(args, f"observer {name}"))
     asked = {field.name: getattr(args, field.name) for field in fields(Options)}
     by_steps = all(asked[name] is None for name in ("delay_s", "duration_s", "capture_range"))
     if args.whole:

@@ -20,7 +20,6 @@ _OF_CORE = {
     "baseline": "budgets.baseline:BaselineFile",
     "ranks": "ranks.result:RanksReport",
     "doctor": "doctor.result:Diagnosis",
-    "trial": "trials.result:Trial",
     "history-entry": "history.entry:Entry",
     "history-levels": "history.course:JobCourse",
     "history-check": "history.course:HistoryCheck",

@@ -12,7 +12,7 @@ from overlapscope.reading.pipes import place
 
 _OF_CORE: Final = (
     *("report", "diff", "whatif", "whatif-ranks", "check", "baseline", "ranks", "calibration"),
-    *("doctor", "trial"),
+    "doctor",
 )
 """Kinds of the core's files."""
 _HEAD_BYTES: Final = 256

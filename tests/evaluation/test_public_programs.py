@@ -13,7 +13,7 @@ from benchmarks.public_programs_clock import Clocked, Disturbance
 from benchmarks.public_programs_page import recorded, undisturbed, usual
 from benchmarks.public_programs_runs import table
 from benchmarks.public_programs_try import edited
-from overlapscope.trials.result import Edit, Tried
+from overlapscope.plugins.trials.result import Edit, Tried
 
 PAGE = Path("docs/evaluation/public-programs.md")
 

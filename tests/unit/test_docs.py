@@ -43,7 +43,7 @@ NOT_RUN = {
     "ranks": "starts processes: tests/process",
     "whatif traces/": "starts processes: tests/process",
     "whatif train.traces": "starts processes: tests/process",
-    "try": "runs a program many times: tests/torch/test_try.py",
+    "try": "runs a program many times: tests/plugins/trials/torch/test_try.py",
     "scenarios run": "needs a GPU: tests/torch",
     "scenarios calibrate": "needs a GPU: tests/gpu",
     "scenarios list": "needs PyTorch: tests/torch",

@@ -8,11 +8,13 @@ from pathlib import Path
 from typing import Final
 
 import pytest
+from msgspec import Struct
 
 from overlapscope import plugin
 from overlapscope.base import extras
 from overlapscope.commands import main
 from overlapscope.errors import UnreadableTrace, UsageError
+from overlapscope.glossary import GlossaryEntry, entries
 from overlapscope.inputs import read_report
 from overlapscope.plugin import Command, Extra, ObserverOption, Plugin, plugins
 from overlapscope.reading.kinds import kind_of
@@ -31,10 +33,22 @@ class ToyCommand:
         return 3
 
 
+class Toy(Struct):
+    """A toy."""
+
+    size: int
+
+
+def toy_words() -> list[GlossaryEntry]:
+    return [GlossaryEntry("wooden", "kind of toy", "Made of wood.")]
+
+
 TOY: Final = Plugin(
     name="toy",
     extra=Extra(("no_such_module",), "overlapscope toy"),
     commands=(Command("toy", "say hello", f"{__name__}:ToyCommand"),),
+    words=f"{__name__}:toy_words",
+    schemas={"toy": f"{__name__}:Toy"},
     observer=ObserverOption("--toys", "look for toys", f"{__name__}:NO_PLUGIN"),
     kinds={"toy": "a toy"},
 )
@@ -46,7 +60,9 @@ def registered(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.Mon
     """Yield a function that registers plugins of other packages: names, and where they are."""
     with registering(tmp_path_factory.mktemp("site"), monkeypatch) as register:
         register(toy=f"{__name__}:TOY")
+        entries.cache_clear()
         yield register
+    entries.cache_clear()
 
 
 def test_another_package_adds_a_command(capsys: pytest.CaptureFixture[str]) -> None:
@@ -64,6 +80,13 @@ def test_another_package_observes_recorded_programs(capsys: pytest.CaptureFixtur
     assert Options(observers=("toy",)).plain_steps == 0
     with pytest.raises(UsageError, match=r"no plugin 'toys' observes programs \(did you mean 'toy'\?\)"):
         Options(observers=("toys",))
+
+
+def test_another_package_explains_its_words_and_publishes_its_schemas(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["explain", "wooden"]) == 0
+    assert "Made of wood." in capsys.readouterr().out
+    assert main(["schema", "toy"]) == 0
+    assert "A toy." in capsys.readouterr().out
 
 
 def test_a_plugins_extra_is_known() -> None:
@@ -103,6 +126,8 @@ def test_every_place_of_a_manifest_is_in_its_plugins_folder() -> None:
                 *each.schemas.values(),
                 *filter(None, (each.check, each.tools, each.skill)),
                 *([each.observer.place] if each.observer else ()),
+                *([each.words] if each.words else ()),
+                *each.schemas.values(),
                 *each.api.values(),
             ]
             assert all(place.startswith(f"{plugin.GROUP}.{each.name}.") for place in places)

@@ -43,7 +43,6 @@ _QUESTIONS: Final = (
     ("What does a word of a report mean, and how is it fixed?", "overlapscope explain pageable-memory"),
     ("What would a change bring?", "overlapscope whatif TRACE --pin --non-blocking --format json"),
     ("Which changes are worth trying?", "overlapscope whatif TRACE --best --format json"),
-    ("Which changes pay, measured on the program itself?", "overlapscope try --format json train.py"),
     ("What did a change of the program bring?", "overlapscope diff BEFORE AFTER --format json"),
     ("Is it as fast as it has to be?", "overlapscope check TRACE --budget 'efficiency_pct >= 80%' --format json"),
     ("What must not become slower?", "overlapscope check TRACE --write-baseline"),
@@ -71,7 +70,7 @@ instructions. If something is missing, `overlapscope doctor` says how to install
 1. Find out what costs time: `analyze`. Report the verdict, the costliest findings with their `cost_ns`, and the place
    (`where`: op, call, Python line). Explain words with `explain`.
 2. Fix it: `whatif` predicts the changes that a finding names in `fix`. Edit the program, record it again, and `diff`
-   the two traces: say what came true. `try` does all of this by itself if the program can be run.
+   the two traces: say what came true.
 3. Keep it fixed: `check` with budgets, or with a baseline, in CI.
 
 ## Which command answers which question
@@ -104,7 +103,6 @@ def skill() -> str:
     """Return the skill file: instructions from here and from plugins, with words from the catalogue."""
     from overlapscope.catalog.buckets import BUCKETS
     from overlapscope.catalog.causes import CAUSES
-    from overlapscope.catalog.changes import CHANGES
     from overlapscope.prediction.interventions import INTERVENTIONS
     from overlapscope.rules import RULES
 
@@ -129,8 +127,6 @@ def skill() -> str:
         *_list((rule.id, rule.summary) for rule in RULES.values()),
         "\nChanges of `whatif`, as options:\n",
         *_list((f"--{entry.id}", entry.words.title) for entry in INTERVENTIONS.values()),
-        "\nChanges of `try`:\n",
-        *_list((change.id, change.title) for change in CHANGES.values()),
     ]
     return "\n".join(lines) + "\n"
 

@@ -1,0 +1,421 @@
+"""Conducts a trial: surveys the program, then runs it unchanged and with changes while time is left."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Callable, Collection, Mapping
+from functools import partial
+from pathlib import Path
+from statistics import fmean
+from typing import Final
+
+from msgspec import Struct
+from msgspec.structs import replace
+
+from overlapscope.base import clock
+from overlapscope.base.words import clean, duration, listed, plural
+from overlapscope.errors import OverlapscopeError, UsageError
+from overlapscope.plugins.trials import fits, plan, search
+from overlapscope.plugins.trials.edit import edit, edits
+from overlapscope.plugins.trials.measure import change, timing
+from overlapscope.plugins.trials.predictions import predict_sets
+from overlapscope.plugins.trials.program import EndedRun, TrialProgram
+from overlapscope.plugins.trials.protocol import Facts, RankOutcome, Setting, Steps, Task
+from overlapscope.plugins.trials.result import Predicted, Sameness, Trial
+from overlapscope.plugins.trials.sameness import SOUND, sameness
+from overlapscope.plugins.trials.search import AS_IS, Planned, Run, Settings
+from overlapscope.plugins.trials.summary import TrialFindings, step_ns_of, summarize
+from overlapscope.plugins.trials.write import check_originals
+from overlapscope.render.progress import Progress
+
+_PATIENCE: Final = 5
+"""Maximum length of a run, as a multiple of the first run."""
+_LEAST_LIMIT_S: Final = 180.0
+"""Minimum time limit of a run: compiling takes a minute or two."""
+_RECORDED: Final = 1.5
+"""Length of a run under the recorder, as a multiple of a plain run; most of either is startup."""
+_LONGER: Final = 1.5
+_LATER_S: Final = 5.0
+"""Minimum extra time without overlapscope for a program that failed under it to count as working."""
+_RACES: Final = re.compile(r": (?:([\d,]+) data races?|no data races) found\b")
+_TOO_SHORT: Final = _RECORDED + 3
+"""Minimum number of runs left for a recording: one change needs three runs after it."""
+NO_TIME: Final = "There was no time left for it; `--minutes` gives more."
+
+
+class ProgramFailed(Exception):
+    """The unchanged program fails."""
+
+    def __init__(self, ended: EndedRun, *, runs_alone: bool = False) -> None:
+        """Keep how the run ended; `runs_alone` if the program works without overlapscope."""
+        super().__init__(ended.how)
+        self.ended, self.runs_alone = ended, runs_alone
+
+
+class Conducted(Struct, frozen=True):
+    """A finished trial."""
+
+    trial: Trial
+    interrupted: bool
+    """True after Ctrl-C."""
+    facts: Facts
+    best: Settings | None
+    once_more: Callable[[], Confirmed]
+    """Function that runs the edited program, which takes as long as a run."""
+
+
+class Confirmed(Struct, frozen=True):
+    """Result of a run of the edited program."""
+
+    failure: str
+    """Sentence on how it failed; empty if it didn't."""
+    pct: float = 0.0
+    """Change of its step, in percent; negative if it is shorter than before the edit."""
+    results: Sameness = "unknown"
+
+    @property
+    def why_not(self) -> str:
+        """Reason against the edit, in a sentence; empty if there is none."""
+        if self.failure:
+            return f"The edited program fails. {clean(self.failure, 300)}"
+        if self.results not in SOUND:
+            return f"The edited program does not compute the same (results: {self.results})."
+        if self.pct >= 0:
+            return f"As edited, a step takes {self.pct:.1f}% more than it did."
+        return ""
+
+
+class TrialOptions(Struct, frozen=True):
+    """Options of a trial, from the user."""
+
+    minutes: float
+    steps: int | None
+    """Number of steps to time; None to choose it."""
+    only: Collection[str]
+    also: Collection[str]
+    keep: bool = False
+    """True to keep recordings."""
+    writes: bool = False
+    """True to edit the best changes into the program's files."""
+
+
+def conduct(program: TrialProgram, asked: TrialOptions, directory: Path, progress: Progress) -> Conducted:
+    """Try changes on the program. Ctrl-C ends the trial early.
+
+    Args:
+        directory: Parent of each run's directory.
+
+    Returns:
+        The trial, as far as it got.
+
+    Raises:
+        ProgramFailed: The unchanged program fails.
+        UsageError: It has no steps or too few, or an original is in the way of an edit.
+        KeyboardInterrupt: Ctrl-C was pressed twice, or before the unchanged program had run.
+    """
+    conductor = _Conductor(program, asked, directory, progress)
+    findings = conductor.survey()
+    interrupted = False
+    try:
+        conductor.record(findings)
+        conductor.ladder(findings)
+        conductor.rounds(findings)
+        conductor.check(findings)
+    except KeyboardInterrupt:
+        interrupted = True
+        progress.say("Interrupted. A second Ctrl-C ends it without showing the results so far.")
+    try:
+        predicted = _predicted(findings)
+    except KeyboardInterrupt:
+        if interrupted:
+            raise
+        interrupted, predicted = True, {}
+    trial = summarize(
+        findings,
+        program.text,
+        predicted=predicted,
+        edited=lambda settings: edit(findings.facts, settings, program.root),
+        keep=asked.keep,
+        interrupted=interrupted,
+        wall_s=conductor.wall_s,
+    )
+    return Conducted(trial, interrupted, findings.facts, findings.best, partial(conductor.once_more, findings))
+
+
+def _predicted(findings: TrialFindings) -> Mapping[Settings, Predicted]:
+    """Return the prediction for each tried set of changes, if the program was recorded."""
+    step_ns = step_ns_of(findings.runs, AS_IS)
+    if findings.before is None or step_ns is None:
+        return {}
+    try:
+        return predict_sets(findings.before, findings.runs.tried(), step_ns)
+    except OverlapscopeError as error:
+        findings.notes.append(f"Nothing is predicted: {error}")
+        return {}
+
+
+class _Conductor:
+    """Runs a program as often as needed."""
+
+    def __init__(self, program: TrialProgram, asked: TrialOptions, directory: Path, progress: Progress) -> None:
+        """Start the clock; each run has a subdirectory of `directory`."""
+        self._program = program
+        self._asked = asked
+        self._directory = directory
+        self._progress = progress
+        self._began_ns = clock.now_ns()
+        self._count = 0
+        self._limit_s = max(_LEAST_LIMIT_S, 60 * asked.minutes)
+        """Limit of the first run, whose length is unknown."""
+        self._steps_by: Steps | None = None
+        """Steps found by the survey."""
+
+    @property
+    def wall_s(self) -> float:
+        """Seconds since the start."""
+        return (clock.now_ns() - self._began_ns) / clock.NS_PER_S
+
+    def survey(self) -> TrialFindings:
+        """Survey the program, plan the steps to time, and choose the changes that fit. Raises like `conduct`."""
+        self._progress.now("Looking at what the program does in its steps")
+        ended, notes = self._run(plan.SURVEY, survey=True), []
+        if ended.failed:
+            notes.append(f"The program fails during the survey, which therefore saw only a part of it. {ended.how}")
+            ended = self._without_survey(ended)
+        outcome = self._usable(ended)
+        self._steps_by = outcome.steps_by
+        if self._steps_by is not None:
+            notes.append(f"The program marks no steps and has no optimizer: its steps are {self._steps_by.label}.")
+        facts = outcome.facts or Facts(cuda=False, cpus=os.cpu_count() or 1)
+        fitting, left_out = fits.candidates(facts, outcome.ranks, self._asked.only, self._asked.also)
+        workers = max((int(candidate.values[-1]) for candidate in fitting if candidate.change == "workers"), default=0)
+        wanted = plan.plan(fmean(outcome.host_ns), self._asked.steps, workers) if outcome.host_ns else plan.SURVEY
+        if not ended.complete:
+            wanted = plan.shortened(wanted, outcome.all_steps)
+        if self._asked.writes:
+            every = tuple(Setting(candidate.change, value) for candidate in fitting for value in candidate.values)
+            check_originals(edits(facts, every, self._program.root).files)
+        findings = TrialFindings(facts, outcome.ranks, wanted, fitting, left_out, notes=notes)
+        self._first(findings)
+        return findings
+
+    def _first(self, findings: TrialFindings) -> None:
+        """Make the first plain run, and shorten the plan if the program makes fewer steps."""
+        self._progress.now("Run 1, as it is")
+        ended = self._run(findings.plan)
+        if not ended.complete:
+            outcome = self._usable(ended)
+            findings.plan = plan.shortened(findings.plan, outcome.all_steps)
+            ended = self._run(findings.plan)
+            if not ended.complete:
+                raise self._failed(ended)
+        self._limit_s = max(_LEAST_LIMIT_S, _PATIENCE * ended.wall_s)
+        self._keep(findings, _finished(Planned(AS_IS, 1), ended))
+        most = (len(findings.candidates) + 1) * search.MOST_ROUNDS
+        runs = min(most, 1 + int(max(0.0, self._left_s(findings)) / ended.wall_s))
+        self._progress.say(
+            f"Each run takes about {duration(1e9 * ended.wall_s)}, and there will be {runs} at most. In each, "
+            f"{plural(findings.plan.timed_steps, 'step')} are timed after {findings.plan.warmup_steps} of warm-up."
+        )
+
+    def _without_survey(self, failed: EndedRun) -> EndedRun:
+        """Run the program without the survey, and add the facts of the failed survey. Raises ProgramFailed."""
+        failure = self._failed(failed)
+        seen = next((outcome for outcome in failed.outcomes if outcome.facts is not None), None)
+        if seen is None or not failure.runs_alone:
+            raise failure
+        self._steps_by = seen.steps_by
+        ended = self._run(plan.SURVEY)
+        if ended.failed:
+            raise failure
+        outcomes = (replace(outcome, facts=seen.facts, steps_by=seen.steps_by) for outcome in ended.outcomes)
+        return replace(ended, outcomes=tuple(outcomes))
+
+    def _failed(self, ended: EndedRun) -> ProgramFailed:
+        """Run the program once without overlapscope, which may be the reason for its failure."""
+        if ended.exit_code is None:
+            return ProgramFailed(ended)
+        self._progress.now("The program failed; running it once without overlapscope")
+        alone = self._program.alone(self._new_directory(), _LONGER * ended.wall_s + _LATER_S)
+        return ProgramFailed(ended, runs_alone=alone.exit_code in (0, None))
+
+    def _usable(self, ended: EndedRun) -> RankOutcome:
+        """Return rank 0's outcome of an unchanged run. Raises ProgramFailed and UsageError."""
+        outcome = ended.outcomes[0] if ended.outcomes else None
+        if ended.failed:
+            raise self._failed(ended)
+        if outcome is None:
+            raise UsageError("the program never imported torch, so it has no steps that could be timed.")
+        if not outcome.all_steps:
+            raise UsageError(
+                "the program made no steps: it has no optimizer, and no call of a module or batch of a loader repeats. "
+                "Call `overlapscope.step()` at the end of each iteration."
+            )
+        return outcome
+
+    def record(self, findings: TrialFindings) -> None:
+        """Record the unchanged program for predictions."""
+        if findings.facts.cuda and not self._program.records:
+            findings.notes.append("Nothing is predicted: only a script or module that Python starts can be recorded.")
+        elif not (findings.facts.cuda and findings.candidates):
+            return
+        elif self._left_s(findings) < _TOO_SHORT * findings.runs.of(AS_IS)[0].wall_s:
+            findings.notes.append("Nothing is predicted, because the time is needed for runs; `--minutes` gives more.")
+        else:
+            self._progress.now("Recording the program as it is, to predict what changes bring")
+            before = self._directory / "before.trace.json.gz"
+            ended = self._recorded(before)
+            if before.exists():
+                findings.before = before
+            else:
+                findings.notes.append(
+                    f"Nothing is predicted, because the program could not be recorded. {clean(ended.how, 200)}"
+                )
+
+    def check(self, findings: TrialFindings) -> None:
+        """Check the best set for data races; if it has some, check the next best."""
+        checks = findings.facts.cuda and self._program.records
+        while checks and (best := findings.best) is not None and best not in findings.races:
+            self._progress.now("Looking for data races with the best set of changes")
+            after = self._directory / "after.trace.json.gz"
+            races = _races(self._recorded(after, "--force", "--check-hazards", changes=best).output)
+            if races is None:
+                return
+            findings.races[best] = races
+            findings.after = after if after.exists() and not races else None
+
+    def _recorded(self, trace: Path, *options: str, changes: Settings = AS_IS) -> EndedRun:
+        task = Task(directory=self._new_directory(), changes=changes, steps_by=self._steps_by if changes else None)
+        return self._program.record(task, self._limit_s, ("--output", str(trace), *options))
+
+    def ladder(self, findings: TrialFindings) -> None:
+        """Make the first round."""
+        while (step := search.climb(findings.candidates, findings.runs)).next is not None:
+            findings.kept = step.kept
+            sets = search.worth_more(findings.runs, findings.kept)
+            lengths_s = [findings.runs.of(settings)[-1].wall_s for settings in sets]
+            if lengths_s[0] + sum(lengths_s) > self._left_s(findings):
+                self._give_up(findings)
+                return
+            self._make(findings, step.next)
+        findings.kept = step.kept
+
+    def rounds(self, findings: TrialFindings) -> None:
+        """Make further rounds until the results are clear or time is up."""
+        while planned := search.rounds(findings.runs, findings.kept, self._left_for_rounds_s(findings)):
+            for run in planned:
+                self._make(findings, run)
+
+    def once_more(self, findings: TrialFindings) -> Confirmed:
+        """Run the edited program, and compare it with the original."""
+        run = _finished(Planned(AS_IS, 0), self._run(findings.plan))
+        if run.timing is None:
+            return Confirmed(run.failure)
+        before = [other.timing for other in findings.runs.of(AS_IS) if other.timing is not None]
+        pct = fmean(change([(original, run.timing)]).pct for original in before)
+        same = sameness(run.results, [other.results for other in findings.runs.unchanged])
+        return Confirmed("", pct, same)
+
+    def _give_up(self, findings: TrialFindings) -> None:
+        """Leave out the changes that the ladder has not reached."""
+        findings.cut_short = True
+        run = {setting.change for run_made in findings.runs.all for setting in run_made.planned.settings}
+        changes = (candidate.change for candidate in findings.candidates)
+        findings.left_out += [fits.left_out(change, NO_TIME) for change in changes if change not in run]
+
+    def _left_s(self, findings: TrialFindings) -> float:
+        return 60 * self._asked.minutes - self.wall_s - _checking_s(findings)
+
+    def _left_for_rounds_s(self, findings: TrialFindings) -> float:
+        """Return the time left, including that for a check of the answer as long as there is none."""
+        return self._left_s(findings) + (_checking_s(findings) if findings.best is None else 0.0)
+
+    def _make(self, findings: TrialFindings, planned: Planned) -> None:
+        self._progress.now(f"Run {len(findings.runs.all) + 1}, {_what(planned)}")
+        ended = self._run(findings.plan, planned.settings, rounded=planned.rounded)
+        self._keep(findings, _finished(planned, ended))
+        if planned.round == 1:
+            findings.notes += _compiled(planned, ended, findings.plan.timed_steps)
+
+    def _keep(self, findings: TrialFindings, run: Run) -> None:
+        findings.runs = replace(findings.runs, all=(*findings.runs.all, run))
+        if run.left_out:
+            findings.left_out.append(fits.left_out(run.planned.settings[-1].change, run.left_out))
+        self._progress.say(_line(len(findings.runs.all), run))
+
+    def _run(
+        self, steps: plan.StepPlan, changes: Settings = AS_IS, *, survey: bool = False, rounded: bool = False
+    ) -> EndedRun:
+        task = Task(
+            directory=self._new_directory(),
+            changes=changes,
+            warmup_steps=steps.warmup_steps,
+            steps=steps.timed_steps,
+            survey=survey,
+            steps_by=self._steps_by,
+            rounded=rounded,
+        )
+        return self._program.run(task, self._limit_s)
+
+    def _new_directory(self) -> str:
+        self._count += 1
+        directory = self._directory / f"run-{self._count}"
+        directory.mkdir()
+        return str(directory)
+
+
+def _checking_s(findings: TrialFindings) -> float:
+    """Return the length of the run at the end that looks for data races."""
+    return _RECORDED * findings.runs.of(AS_IS)[0].wall_s if findings.facts.cuda else 0.0
+
+
+def _races(output: str) -> int | None:
+    """Return the number of data races that `overlapscope run --check-hazards` printed; None if it printed none."""
+    printed = _RACES.findall(output)
+    return sum(int(count.replace(",", "") or 0) for count in printed) if printed else None
+
+
+def _compiled(planned: Planned, ended: EndedRun, steps: int) -> list[str]:
+    """Return a sentence on the timed steps in which torch compiled, if there are any."""
+    count = len({at for outcome in ended.outcomes for at in outcome.compiled})
+    if not count:
+        return []
+    of = f"Torch compiled in {count} of the {plural(steps, 'timed step')} of the first run, {_what(planned)}"
+    if 2 * count >= steps:
+        return [f"{of}: it counts as a part of its steps."]
+    return [f"{of}: runs are compared over the other steps, since this happens once."]
+
+
+def _finished(planned: Planned, ended: EndedRun) -> Run:
+    if not ended.complete:
+        return Run(planned, ended.wall_s, failure=ended.how)
+    results = tuple(outcome.results for outcome in ended.outcomes if outcome.results is not None)
+    last = planned.settings[-1].change if planned.settings else ""
+    refused = ""
+    # A change that fits at some places need not fit at all.
+    if last and not any(outcome.effects.get(last) for outcome in ended.outcomes):
+        reasons = (outcome.refused[last] for outcome in ended.outcomes if last in outcome.refused)
+        refused = next(reasons, "It found nothing to change.")
+    return Run(
+        planned,
+        ended.wall_s,
+        timing(ended.outcomes),
+        results if len(results) == len(ended.outcomes) else (),
+        left_out=refused,
+    )
+
+
+def _line(number: int, run: Run) -> str:
+    """Return the line to print after a run."""
+    if run.timing is None:
+        result = f"failed. {clean(run.failure, 200)}"
+    else:
+        result = run.left_out or f"{duration(run.timing.step_ns)} a step in this run"
+    return f"Run {number}, {_what(run.planned)}: {result}"
+
+
+def _what(planned: Planned) -> str:
+    if planned.rounded:
+        return "as it is, with its parameters rounded differently"
+    return listed(setting.text for setting in planned.settings) or "as it is"

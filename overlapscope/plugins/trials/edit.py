@@ -1,0 +1,329 @@
+"""Edits of a program's source for the tried changes: diffs where the edit is clear, and advice elsewhere."""
+
+from __future__ import annotations
+
+import difflib
+import io
+import os
+import tokenize
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Final
+
+from msgspec import Struct
+from msgspec.structs import replace
+
+from overlapscope.base import disk, words
+from overlapscope.base.extras import how_to_install
+from overlapscope.errors import MissingPackage
+from overlapscope.plugins.trials.changes import CHANGES, COMPILE_MODES
+
+try:
+    import libcst as cst
+except ModuleNotFoundError:
+    raise MissingPackage(f"changes are edited into programs with LibCST. {how_to_install('record')}") from None
+
+from overlapscope.plugins.trials import libraries
+from overlapscope.plugins.trials.calls import CallOptions, Unclear, pinned_argument, pinned_receiver, with_argument
+from overlapscope.plugins.trials.protocol import Facts, Setting, Site, Uploads
+from overlapscope.plugins.trials.result import Edit
+from overlapscope.plugins.trials.rewrite import Compile, Insertion, Wish, rewrite
+
+AHEAD: Final = """\
+import itertools
+
+import torch
+from torch.utils._pytree import tree_map_only
+
+
+def ahead(batches):
+    stream, following = torch.cuda.Stream(), None
+    for batch in itertools.chain(batches, [None]):
+        here = torch.cuda.current_stream()
+        here.wait_stream(stream)
+        ready, following = following, None
+        if batch is not None:
+            with torch.cuda.stream(stream):
+                following = tree_map_only(torch.Tensor, lambda x: x.to("cuda", non_blocking=True), batch)
+        if ready is not None:
+            tree_map_only(torch.Tensor, lambda x: x.record_stream(here), ready)
+            yield ready
+"""
+"""Function that copies each pinned batch to the GPU during the computation with the previous batch."""
+_DRAWS: Final = "A compiled module draws other random numbers with the same seed, as for dropout."
+_REMARKS: Final = {
+    "workers": "With `persistent_workers=True`, a seed gives other orders of batches from the second epoch on.",
+    "compile": _DRAWS,
+    "fuse": _DRAWS,
+}
+"""Differences that a shim compensates for so that results can be compared, by change or value."""
+MAX_BYTES: Final = 1_000_000
+"""Maximum size of a file to edit; longer files are not written by hand."""
+
+
+class File(Struct, frozen=True):
+    """A file of the program, before and after its edit."""
+
+    path: Path
+    before: bytes
+    after: bytes
+
+
+class Edits(Struct, frozen=True):
+    """Edits for a set of changes."""
+
+    files: tuple[File, ...]
+    advice: tuple[str, ...]
+    """Advice for everything that the files' edits leave out, a sentence or two each."""
+    code: str
+    """Function that the advice mentions; empty if there is none."""
+
+
+class _EditStep(Struct, frozen=True):
+    """An edit at a place."""
+
+    site: Site
+    ways: tuple[Wish | Compile | Insertion, ...]
+    """Alternative edits, of which the first clear one is made; empty if only advice is possible."""
+    advice: str
+    """The edit in words."""
+
+
+def edit(facts: Facts, settings: tuple[Setting, ...], root: Path) -> Edit:
+    """Return the result of `edits` for a person to read."""
+    result = edits(facts, settings, root)
+    remarks = tuple(
+        remark
+        for reason, remark in _REMARKS.items()
+        if any(reason in (setting.change, setting.value) for setting in settings)
+    )
+    diff = "".join(_diff(file) for file in result.files)
+    return Edit(diff=diff, advice=result.advice, code=result.code, remarks=remarks)
+
+
+def edits(facts: Facts, settings: tuple[Setting, ...], root: Path) -> Edits:
+    """Return the edits for a set of changes.
+
+    Only files below `root`, the script's directory, or the current directory are edited, and no installed packages.
+    """
+    changes = frozenset(setting.change for setting in settings)
+    steps = [step for setting in settings for step in _STEPS[setting.change](facts, setting.value, changes)]
+    by_path: dict[str, list[_EditStep]] = {}
+    for step in steps:
+        by_path.setdefault(step.site.path, []).append(step)
+    files, advice = [], []
+    for path, steps_of_file in by_path.items():
+        before, after, reasons = _edited(Path(path), steps_of_file, (root, Path.cwd()), facts.began_ns)
+        if before != after:
+            files.append(File(Path(path), before, after))
+        advice += [_sentence(*pair) for pair in zip(steps_of_file, reasons, strict=True) if pair[1] or not pair[0].ways]
+    code = AHEAD if any(step.advice == _LOOP_AHEAD for step in steps) else ""
+    return Edits(tuple(files), tuple(dict.fromkeys(advice)), code)
+
+
+def _edited(
+    path: Path, steps: list[_EditStep], roots: tuple[Path, ...], began_ns: int | None
+) -> tuple[bytes, bytes, list[str]]:
+    """Return a file before and after its edit, and the reason for leaving out each step, empty for the others."""
+    try:
+        before = _source(path, roots, began_ns)
+        after, reasons = rewrite(before, [step.ways for step in steps])
+    except (Unclear, RecursionError) as error:
+        return b"", b"", [str(error) if isinstance(error, Unclear) else "the file is nested too deeply"] * len(steps)
+    return before, after, reasons
+
+
+def _source(path: Path, roots: tuple[Path, ...], began_ns: int | None) -> bytes:
+    """Return the source of a file. Raises Unclear."""
+    try:
+        place = path.resolve()
+        if not any(place.is_relative_to(root.resolve()) for root in roots):
+            raise Unclear("the file is outside of the program's directory")
+        if not {"site-packages", "dist-packages"}.isdisjoint(place.parts):
+            raise Unclear("the file belongs to an installed package")
+        state = path.stat()
+        if state.st_size > MAX_BYTES:
+            raise Unclear("the file is too large")
+        if began_ns is not None and state.st_mtime_ns > began_ns:
+            raise Unclear("the file has changed since the program was run")
+        return disk.read_regular(path)
+    except FileNotFoundError as error:
+        raise Unclear("there is no such file") from error
+    except (OSError, ValueError) as error:
+        raise Unclear("the file cannot be read") from error
+
+
+def _sentence(step: _EditStep, reason: str) -> str:
+    why = f" The diff leaves this out because {reason}." if step.ways else ""
+    where = f"{_shown(step.site.path)}:{step.site.line}: " if step.site.path else ""
+    return f"{where}{step.advice}{why}"
+
+
+def _shown(path: str | Path) -> str:
+    """Return a path relative to the current directory if it is below that."""
+    below = os.path.relpath(path) if os.path.isabs(path) else str(path)
+    return words.clean(str(path) if below.startswith(os.pardir) else below)
+
+
+def _diff(file: File) -> str:
+    """Return a unified diff, in git's format."""
+    name = _shown(file.path)
+    names = (name, name) if os.path.isabs(name) else (f"a/{name}", f"b/{name}")
+    lines = difflib.unified_diff(_lines(file.before), _lines(file.after), *names, lineterm="")
+    return "".join(f"{line}\n" for line in lines)
+
+
+def _lines(source: bytes) -> list[str]:
+    """Return lines without their ends, with control characters removed except tabs."""
+    encoding, _ = tokenize.detect_encoding(io.BytesIO(source).readline)
+    text = source.decode(encoding)
+    lines = ["\t".join(map(words.clean, line.removesuffix("\r").split("\t"))) for line in text.split("\n")]
+    if not lines[-1]:
+        return lines[:-1]
+    return [*lines[:-1], f"{lines[-1]}\n\\ No newline at end of file"]
+
+
+# -- Steps of each change ----------------------------------------------------------------------------
+
+
+def _workers(facts: Facts, value: str, changes: frozenset[str]) -> Iterator[_EditStep]:
+    options = libraries.workers(value)
+    for loader in facts.loaders:
+        if not loader.iterable and not loader.on_gpu and loader.num_workers < int(value):
+            yield _step(loader.site, "workers", value, libraries.DATA_LOADER, options)
+
+
+def _collate(facts: Facts, value: str, changes: frozenset[str]) -> Iterator[_EditStep]:
+    advice = CHANGES["collate"].advice
+    for site in dict.fromkeys(loader.site for loader in facts.loaders if loader.collates):
+        yield _in_library(site, "collate", value, advice) or _EditStep(site, (), advice)
+
+
+def _pin(facts: Facts, value: str, changes: frozenset[str]) -> Iterator[_EditStep]:
+    for loader in facts.loaders:
+        if not loader.pin_memory and not loader.on_gpu:
+            yield _step(loader.site, "pin", value, libraries.DATA_LOADER, libraries.PIN)
+    for site, method in _uploads(facts, lambda upload: not upload.pinned and not upload.from_loader):
+        yield _step(site, "pin", value, method, pinned_argument if method == "copy_" else pinned_receiver)
+
+
+def _non_blocking(facts: Facts, value: str, changes: frozenset[str]) -> Iterator[_EditStep]:
+    pinned = "pin" in changes
+    for site, method in _uploads(facts, lambda upload: not upload.non_blocking and (upload.pinned or pinned)):
+        options = CallOptions((("non_blocking", "True"),), positional=3 if method == "to" else 2)
+        yield _step(site, "non-blocking", value, method, options)
+
+
+def _uploads(facts: Facts, wanted: Callable[[Uploads], bool]) -> list[tuple[Site, str]]:
+    """Return the distinct places of the wanted uploads."""
+    return list(dict.fromkeys((upload.site, upload.method) for upload in facts.uploads if wanted(upload)))
+
+
+def _fused(facts: Facts, value: str, changes: frozenset[str]) -> Iterator[_EditStep]:
+    options = CallOptions((("fused", "True"),), instead_of="foreach")
+    for optimizer in facts.optimizers:
+        if optimizer.takes_fused and not optimizer.fused:
+            yield _step(optimizer.site, "fused", value, f"torch.optim.{optimizer.name}", options)
+
+
+def _foreach(facts: Facts, value: str, changes: frozenset[str]) -> Iterator[_EditStep]:
+    options = (("foreach", "True"),)
+    for optimizer in facts.optimizers:
+        if optimizer.foreach_missing and not optimizer.takes_fused:
+            yield _step(optimizer.site, "foreach", value, f"torch.optim.{optimizer.name}", CallOptions(options))
+    for clipping in facts.clippings:
+        function = f"torch.nn.utils.{clipping.function}"
+        yield _step(clipping.site, "foreach", value, function, CallOptions(options, positional=5))
+
+
+def _gc(facts: Facts, value: str, changes: frozenset[str]) -> Iterator[_EditStep]:
+    advice = CHANGES["gc"].advice
+    site = next((module.site for module in facts.modules), Site("", 0))
+    ways = (Insertion("gc", ("gc.collect()", "gc.freeze()"), site.line),) if site.path and not site.library else ()
+    yield _EditStep(site, ways, advice)
+
+
+def _threads(facts: Facts, value: str, changes: frozenset[str]) -> Iterator[_EditStep]:
+    call, advice = (
+        f"torch.set_num_threads({value})",
+        CHANGES["threads"].advice.replace("N)", f"{value})").replace("=N", f"={value}"),
+    )
+    if facts.threads_site is not None:
+        line = facts.threads_site.line
+        ways = (Wish(line, "torch.set_num_threads", with_argument(value)),)
+        yield _in_library(facts.threads_site, "threads", value, advice) or _EditStep(facts.threads_site, ways, advice)
+        return
+    site = next((module.site for module in facts.modules if not module.site.library), Site("", 0))
+    yield _EditStep(site, (Insertion("torch", (call,), None),) if site.path else (), advice)
+
+
+def _graph(facts: Facts, value: str, changes: frozenset[str]) -> Iterator[_EditStep]:
+    for module in facts.modules:
+        if not module.compiled:
+            mode = COMPILE_MODES.get(value)
+            ways = (Compile(module.site.line, module.name, mode, module.of_torch),) if mode else ()
+            advice = _GRAPH[f"forward {value}" if module.of_torch and ways else value]
+            yield _in_library(module.site, "graph", value, advice) or _EditStep(module.site, ways, advice)
+
+
+def _prefetch(facts: Facts, value: str, changes: frozenset[str]) -> Iterator[_EditStep]:
+    for site in dict.fromkeys(loader.loop or loader.site for loader in facts.loaders if not loader.on_gpu):
+        yield _in_library(site, "prefetch", value, CHANGES["prefetch"].advice) or _EditStep(site, (), _LOOP_AHEAD)
+
+
+def _late_item(facts: Facts, value: str, changes: frozenset[str]) -> Iterator[_EditStep]:
+    advice = CHANGES["late-item"].advice
+    for read in facts.reads:
+        yield _in_library(read.site, "late-item", value, advice) or _EditStep(read.site, (), advice)
+
+
+_LOOP_AHEAD: Final = "Put `ahead(...)`, the function below, around what this loop takes its batches from."
+_GRAPH: Final = {
+    "compile": 'Call `model.compile(mode="reduce-overhead")` on the module that is called here, before the first step.',
+    "fuse": "Call `model.compile()` on the module that is called here, before the first step.",
+    "forward compile": 'Set `model.forward = torch.compile(model.forward, mode="reduce-overhead")` for the module that '
+    "is called here, before the first step: `model.compile()` does nothing where its class is one of torch's own.",
+    "forward fuse": "Set `model.forward = torch.compile(model.forward)` for the module that is called here, before the "
+    "first step: `model.compile()` does nothing where its class is one of torch's own.",
+    "capture": "Use `torch.cuda.make_graphed_callables` on the module that is called here, before the first step.",
+}
+
+_STEPS: Final[Mapping[str, Callable[[Facts, str, frozenset[str]], Iterator[_EditStep]]]] = {
+    "workers": _workers,
+    "collate": _collate,
+    "pin": _pin,
+    "non-blocking": _non_blocking,
+    "prefetch": _prefetch,
+    "graph": _graph,
+    "fused": _fused,
+    "foreach": _foreach,
+    "gc": _gc,
+    "threads": _threads,
+    "late-item": _late_item,
+}
+
+
+def _step(site: Site, change: str, value: str, callee: str, edited: Callable[[cst.Call], cst.Call]) -> _EditStep:
+    """Return the edit of a call on a line."""
+    called = f"`{callee.rpartition('.')[2]}`" if "." in callee else f"`.{callee}()`"
+    if isinstance(edited, CallOptions):
+        advice = f"Pass `{edited}` to {called}."
+    else:
+        advice = f"Call `.pin_memory()` on what {called} copies."
+    of_line = _EditStep(site, (Wish(site.line, callee, edited),), advice)
+    in_library = _in_library(site, change, value, advice)
+    if in_library is None:
+        return of_line
+    # A library may be only involved in the line's own call, and a tokenizer's batch takes the option of `.to()`.
+    by_line = "." in callee or (site.library == "transformers" and callee == "to" and isinstance(edited, CallOptions))
+    return replace(in_library, ways=(*of_line.ways, *in_library.ways)) if by_line else in_library
+
+
+def _in_library(site: Site, change: str, value: str, advice: str) -> _EditStep | None:
+    """Return a change to a call that a library makes, by the library's option or in words; None for other calls."""
+    if not site.library:
+        return None
+    term = libraries.term(site.library, change, value)
+    if term is None:
+        return _EditStep(site, (), f"{words.clean(site.library, 80)} does this for the program. {advice}")
+    return _EditStep(site, (Wish(None, libraries.TRAINING_ARGUMENTS, term.options),), term.advice)

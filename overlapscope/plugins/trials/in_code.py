@@ -1,0 +1,103 @@
+"""Trials of changes on a step function of this process. Imports torch."""
+
+from __future__ import annotations
+
+import gc
+import inspect
+import time
+import traceback
+from collections.abc import Callable, Collection, Sequence
+from contextlib import ExitStack, suppress
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+from msgspec import Struct
+
+from overlapscope.plugins.trials.conduct import TrialOptions, conduct
+from overlapscope.plugins.trials.course import RunCourse
+from overlapscope.plugins.trials.program import EndedRun
+from overlapscope.plugins.trials.protocol import RankOutcome, Task
+from overlapscope.plugins.trials.result import Trial
+from overlapscope.render.progress import Progress
+
+Build = Callable[[], Callable[[], object]]
+"""Builds everything anew, and returns a function that makes a step."""
+
+
+def try_changes(
+    build: Build,
+    *,
+    steps: int | None = None,
+    minutes: float = 5.0,
+    only: Collection[str] = (),
+    also: Collection[str] = (),
+) -> Trial:
+    """Try changes on a step function, as `overlapscope try` does on a program (`docs/guides/try.md`).
+
+    All runs are in this process, so nothing is predicted, and data races are not checked. The seeds of torch, numpy and
+    random are set.
+
+    Args:
+        build: Builds everything anew: the model, its optimizer, the DataLoader. Returns a function that makes a step,
+            and raises StopIteration when there are no more.
+        steps: Number of steps to time in each run.
+        minutes: Maximum time for all runs.
+        only: Changes to try instead of the defaults.
+        also: Changes to try besides the defaults.
+
+    Returns:
+        What each change saves, and whether the program still computes the same.
+
+    Raises:
+        UsageError: There are too few steps.
+        Exception: Any error of `build` or a step without a change.
+    """
+    asked = TrialOptions(minutes, steps, tuple(only), tuple(also))
+    with TemporaryDirectory(prefix="overlapscope-try-") as directory, Progress() as progress:
+        return conduct(_Function(build), asked, Path(directory), progress).trial
+
+
+class _Function(Struct, frozen=True):
+    """A step function as a `program.TrialProgram`."""
+
+    build: Build
+    records: bool = False
+
+    @property
+    def text(self) -> str:
+        return getattr(self.build, "__qualname__", type(self.build).__qualname__)
+
+    @property
+    def root(self) -> Path:
+        return Path(inspect.getsourcefile(inspect.unwrap(self.build)) or "").absolute().parent
+
+    def run(self, task: Task, limit_s: float) -> EndedRun:
+        began = time.monotonic()
+        try:
+            outcomes: tuple[RankOutcome, ...] = (_run(self.build, task),)
+            output = ""
+        except Exception:
+            if not task.changes:
+                raise
+            outcomes, output = (), traceback.format_exc()
+        # Free a run's objects before the next run makes them again.
+        gc.collect()
+        return EndedRun(outcomes, 1 if output else 0, output, time.monotonic() - began)
+
+    def alone(self, directory: str, limit_s: float) -> EndedRun:
+        raise NotImplementedError("what a function raises, `run` raises")
+
+    def record(self, task: Task, limit_s: float, options: Sequence[str]) -> EndedRun:
+        raise NotImplementedError("a function is not recorded")
+
+
+def _run(build: Build, task: Task) -> RankOutcome:
+    course = RunCourse(task)
+    with ExitStack() as undo:
+        undo.callback(course.begin())
+        step = build()
+        with suppress(StopIteration):
+            while not course.complete:
+                step()
+                course.step()
+        return course.outcome(rank=0, ranks=1)

@@ -1,0 +1,368 @@
+"""Edits of calls in the text of a program; the rest of the text stays the same, byte for byte."""
+
+from __future__ import annotations
+
+import itertools
+from collections import defaultdict
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from typing import Any, Final, TypeVar
+
+import libcst as cst
+from libcst.metadata import (
+    Assignment,
+    CodeRange,
+    MetadataWrapper,
+    ParentNodeProvider,
+    PositionProvider,
+    QualifiedName,
+    QualifiedNameSource,
+    ScopeProvider,
+)
+from msgspec import Struct
+
+from overlapscope.plugins.trials.calls import CallOptions, Unclear
+
+_F: Final = cst.Name("f")
+
+Node = TypeVar("Node", bound=cst.CSTNode)
+
+
+class Wish(Struct, frozen=True):
+    """An edit of a call."""
+
+    line: int | None
+    """Line in the file; None for the only such call there."""
+    callee: str
+    """Full name of a function, `torch.utils.data.DataLoader`, or the name of a method, `to`."""
+    change: Callable[[cst.Call], cst.Call]
+    """Function that edits the call. May raise Unclear."""
+
+    @property
+    def is_method(self) -> bool:
+        return "." not in self.callee
+
+    @property
+    def several(self) -> bool:
+        """True if several such calls with the same arguments may all be edited: the option harms none of them."""
+        return self.callee in ("to", "cuda") and isinstance(self.change, CallOptions)
+
+
+class Compile(Struct, frozen=True):
+    """Compilation of a module in place, before the loop that calls it."""
+
+    line: int
+    name: str
+    """Class name."""
+    mode: str
+    of_torch: bool
+    """True if its class is torch's own."""
+
+    def statement(self, module: str) -> str:
+        """Return the statement that compiles the module."""
+        mode = "" if self.mode == "default" else f'mode="{self.mode}"'
+        if self.of_torch:
+            return f"{module}.forward = torch.compile({', '.join(filter(None, (f'{module}.forward', mode)))})"
+        return f"{module}.compile({mode})"
+
+
+class Insertion(Struct, frozen=True):
+    """Statements to add to a file."""
+
+    package: str
+    """Package that they use, which is imported if it isn't yet."""
+    statements: tuple[str, ...]
+    line: int | None
+    """Line of a call: they are added before the outermost loop around it; None to add them after the import."""
+
+
+def rewrite(source: bytes, wishes: Sequence[Sequence[Wish | Compile | Insertion]]) -> tuple[bytes, list[str]]:
+    """Return the text with the first clear edit of each wish's alternatives, and why each wish failed.
+
+    The reason is that of the last alternative, in a clause; empty for a wish that is fulfilled or has no alternatives.
+
+    Raises:
+        Unclear: The text is not Python.
+    """
+    try:
+        module = cst.parse_module(source)
+    except (cst.ParserSyntaxError, SyntaxError, UnicodeDecodeError, LookupError) as error:
+        raise Unclear("the file cannot be parsed") from error
+    program = _ProgramText(module)
+    changes = _Changes()
+    reasons = []
+    for ways in wishes:
+        unclear = ""
+        for way in ways:
+            try:
+                program.add(way, changes)
+                unclear = ""
+                break
+            except Unclear as error:
+                unclear = str(error)
+        reasons.append(unclear)
+    return module.visit(changes).bytes, reasons
+
+
+class _Changes(cst.CSTTransformer):
+    """Collects and makes the changes to nodes."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.calls: defaultdict[cst.CSTNode, list[Callable[[cst.Call], cst.Call]]] = defaultdict(list)
+        self.statements: defaultdict[cst.CSTNode, dict[str, None]] = defaultdict(dict)
+        """Statements to add before a loop, or after any other statement."""
+
+    def leave_Call(self, original_node: cst.Call, updated_node: cst.Call) -> cst.Call:  # noqa: N802
+        for change in self.calls.get(original_node, ()):
+            updated_node = change(updated_node)
+        return updated_node
+
+    def on_leave(self, original_node: cst.CSTNodeT, updated_node: cst.CSTNodeT) -> Any:
+        node = super().on_leave(original_node, updated_node)
+        if original_node not in self.statements:
+            return node
+        new = [cst.parse_statement(text) for text in self.statements[original_node]]
+        if not isinstance(node, cst.For | cst.While):
+            return cst.FlattenSentinel([node, *new])
+        # The loop's comments stay with the loop.
+        lines = list(node.leading_lines)
+        blank = list(itertools.takewhile(lambda line: line.comment is None, lines))
+        new[0] = new[0].with_changes(leading_lines=blank)
+        return cst.FlattenSentinel([*new, node.with_changes(leading_lines=lines[len(blank) :])])
+
+
+class _ProgramText:
+    """The calls of a program's text, by line and name."""
+
+    def __init__(self, module: cst.Module) -> None:
+        wrapper = self._wrapper = MetadataWrapper(module, unsafe_skip_copy=True)
+        self._places = wrapper.resolve(PositionProvider)
+        self._scopes = wrapper.resolve(ScopeProvider)
+        self._parents = wrapper.resolve(ParentNodeProvider)
+        self._calls = self._all(cst.Call)
+        self._bound = [
+            *((target.target, node.value) for node in self._all(cst.Assign) for target in node.targets),
+            *((node.target, node.value) for node in self._all(cst.AnnAssign) if node.value),
+        ]
+        """Targets of assignments, with their values."""
+        names = (name for node in self._all(cst.Import) for name in node.names if not name.asname)
+        self._imported = {name.evaluated_name for name in names}
+
+    def add(self, wish: Wish | Compile | Insertion, changes: _Changes) -> None:
+        """Add the changes for a wish. Raises Unclear."""
+        if isinstance(wish, Insertion):
+            self._insert(wish, changes)
+            return
+        if isinstance(wish, Compile):
+            module = self._module(wish)
+            if wish.of_torch and "torch" not in self._imported:
+                raise Unclear("the file does not `import torch`")
+            changes.statements[self._place(module)][wish.statement(code(module))] = None
+            return
+        calls = self._find(wish)
+        for call in calls:
+            wish.change(call)
+        for call in calls:
+            changes.calls[call].append(wish.change)
+
+    def _insert(self, wish: Insertion, changes: _Changes) -> None:
+        """Add statements to the file. Raises Unclear."""
+        imports = [
+            (node, self._parents[node])
+            for node in self._all(cst.Import)
+            if isinstance(self._parents[self._parents[node]], cst.Module)
+        ]
+        named = [line for node, line in imports if any(_is_plainly(name, wish.package) for name in node.names)]
+        if not imports or not (named or wish.line is not None):
+            raise Unclear(f"the file does not `import {wish.package}`")
+        if wish.line is None:
+            changes.statements[named[0]] |= dict.fromkeys(wish.statements)
+            return
+        loop = self._loop(wish.line)
+        if not named:
+            changes.statements[imports[0][1]][f"import {wish.package}"] = None
+        changes.statements[loop] |= dict.fromkeys(wish.statements)
+
+    def _loop(self, line: int) -> cst.CSTNode:
+        """Return the outermost loop of the function around the calls on a line. Raises Unclear."""
+        loops = [
+            node
+            for call in self._calls
+            if self._line(call) == line
+            for node in itertools.takewhile(lambda node: not isinstance(node, cst.FunctionDef), self._parents_of(call))
+            if isinstance(node, cst.For | cst.While)
+        ]
+        if not loops:
+            raise Unclear("the function there has no loop")
+        return min(loops, key=lambda loop: self._places[loop].start.line)
+
+    def _find(self, wish: Wish) -> list[cst.Call]:
+        calls = [call for call in self._calls if self._is_meant(call, wish)]
+        if wish.line is not None:
+            calls = [call for call in calls if self._line(call) == wish.line]
+        name, where = wish.callee.rpartition(".")[2], "in the file" if wish.line is None else "on that line"
+        if not calls:
+            raise Unclear(f"there is no `{name}(` {where}")
+        if len(calls) > 1 and not (wish.several and len({code(call.with_changes(func=_F)) for call in calls}) == 1):
+            raise Unclear(f"there are several `{name}(` {where}")
+        if wish.is_method and any(self._moves_anything(call) for call in calls):
+            raise Unclear("the function there may move other things, too")
+        return calls
+
+    def _module(self, wish: Compile) -> cst.BaseExpression:
+        """Return the module that is called on the line. Raises Unclear."""
+        names = [call.func for call in self._calls if self._line(call) == wish.line and _is_dotted(call.func)]
+        candidates = {code(name): name for name in names if not self._is_function(name)}
+        if len(candidates) > 1:
+            names_of_class = self._instances(wish.name)
+            candidates = {name: module for name, module in candidates.items() if name in names_of_class}
+        if len(candidates) != 1:
+            raise Unclear("the module's name there is unclear")
+        return next(iter(candidates.values()))
+
+    def _is_function(self, name: cst.BaseExpression) -> bool:
+        """Return whether a name is imported, built in, or defined in the file."""
+        foreign = any(full_name.source is not QualifiedNameSource.LOCAL for full_name in self._full_names(name))
+        return foreign or any(isinstance(node, cst.FunctionDef | cst.ClassDef) for node in self._bindings(name))
+
+    def _full_names(self, node: cst.BaseExpression) -> Collection[QualifiedName]:
+        """Return the possible full names of an expression, with the package if known; empty for unbound names."""
+        scope = self._scopes.get(node)
+        return scope.get_qualified_names_for(node) if scope else ()
+
+    def _bindings(self, name: cst.BaseExpression) -> list[cst.CSTNode]:
+        """Return the nodes that bind a name, or the first part of a dotted name."""
+        scope = self._scopes.get(name)
+        assignments = scope[code(name).partition(".")[0]] if scope else ()
+        return [assignment.node for assignment in assignments if isinstance(assignment, Assignment)]
+
+    def _instances(self, name: str) -> set[str]:
+        """Return the names bound to an instance of a class."""
+        return {
+            code(target)
+            for target, value in self._bound
+            if any(_is_named(call.func, name) or _is_attribute(call.func, name) for call in _inside(value, cst.Call))
+        }
+
+    def _place(self, module: cst.BaseExpression) -> cst.CSTNode:
+        """Return the statement to compile a module at.
+
+        It is the outermost loop around the call that does not bind the module's name. In a function without a loop,
+        it is the only line that binds the name.
+
+        Raises:
+            Unclear: There is no such place.
+        """
+        name = code(module)
+        bindings = self._bindings(module)
+        targets = [target for target, _ in self._bound if code(target) == name]
+        lines = [self._places[node].start.line for node in (*bindings, *targets)]
+        around = itertools.takewhile(lambda node: not isinstance(node, cst.FunctionDef), self._parents_of(module))
+        loops = [node for node in around if isinstance(node, cst.For | cst.While)]
+        for loop in reversed(loops):
+            if not any(_holds(self._places[loop], line) for line in lines):
+                return loop
+        if loops:
+            raise Unclear(f"`{name}` is bound in the loop")
+        passed = any(isinstance(node, cst.Param) for node in bindings)
+        if len(targets) != 1 or not self._is_made_before(module, targets[0], passed):
+            raise Unclear("the function there has no loop")
+        return next(node for node in self._parents_of(targets[0]) if isinstance(node, cst.SimpleStatementLine))
+
+    def _is_made_before(self, module: cst.CSTNode, target: cst.CSTNode, passed: bool) -> bool:
+        """Return whether a name is bound once for many calls.
+
+        If the function is passed the object, the class must bind the attribute. Otherwise, code around the function
+        must bind the name.
+        """
+        around_call, around_target = list(self._parents_of(module)), list(self._parents_of(target))
+        binder = _nearest(around_target, cst.FunctionDef)
+        if binder is _nearest(around_call, cst.FunctionDef):
+            return False
+        if passed:
+            kind = _nearest(around_call, cst.ClassDef)
+            return kind is not None and kind is _nearest(around_target, cst.ClassDef)
+        return binder is None or binder in around_call
+
+    def _all(self, kind: type[Node]) -> list[Node]:
+        return [node for node in self._parents if isinstance(node, kind)]
+
+    def _parents_of(self, node: cst.CSTNode) -> Iterator[cst.CSTNode]:
+        while not isinstance(node, cst.Module):
+            node = self._parents[node]
+            yield node
+
+    def _is_meant(self, call: cst.Call, wish: Wish) -> bool:
+        package, _, name = wish.callee.rpartition(".")
+        if wish.is_method:
+            return _is_attribute(call.func, name)
+        bound = [value for target, value in self._bound if code(target) == code(call.func)]
+        function = bound[0] if len(bound) == 1 else call.func
+        if full_names := [full_name.name for full_name in self._full_names(function)]:
+            # It may be imported from the module that defines it: `torch.optim.adamw.AdamW`.
+            return any(full.startswith(f"{package}.") and full.endswith(f".{name}") for full in full_names)
+        return _is_named(function, name)
+
+    def _line(self, call: cst.Call) -> int:
+        """Return the line that a frame in this call reports."""
+        return self._places[call.func.attr if isinstance(call.func, cst.Attribute) else call].start.line
+
+    def _moves_anything(self, call: cst.Call) -> bool:
+        """Return whether the call is in a function whose parameters determine both the moved object and the target."""
+        around = list(self._parents_of(call))
+        function = next((node for node in around if isinstance(node, cst.FunctionDef | cst.Lambda)), None)
+        if function is None:
+            return False
+        parameters = {param.name.value for param in _inside(function.params, cst.Param)}
+        where = {name for arg in call.args for name in _names(arg.value)}
+        what = _names(cst.ensure_type(call.func, cst.Attribute).value)
+        inside = around[: around.index(function)]
+        handed_on = isinstance(function, cst.Lambda) or any(isinstance(node, cst.Return) for node in inside)
+        return bool(where & parameters) and (handed_on or bool(what & parameters))
+
+
+def _is_plainly(name: cst.ImportAlias, package: str) -> bool:
+    return name.asname is None and name.evaluated_name == package
+
+
+def _nearest(nodes: Iterable[cst.CSTNode], kind: type[cst.CSTNode]) -> cst.CSTNode | None:
+    return next((node for node in nodes if isinstance(node, kind)), None)
+
+
+def _holds(place: CodeRange, line: int) -> bool:
+    return place.start.line <= line <= place.end.line
+
+
+def _names(node: cst.CSTNode) -> set[str]:
+    return {name.value for name in _inside(node, cst.Name)}
+
+
+# Importing `libcst.matchers`, which has such functions, takes half a second.
+
+
+def _inside(node: cst.CSTNode, kind: type[Node]) -> Iterator[Node]:
+    """Yield the nodes of a kind in a tree, the root included."""
+    if isinstance(node, kind):
+        yield node
+    for child in node.children:
+        yield from _inside(child, kind)
+
+
+def _is_named(node: cst.CSTNode, name: str) -> bool:
+    return isinstance(node, cst.Name) and node.value == name
+
+
+def _is_attribute(node: cst.CSTNode, name: str) -> bool:
+    return isinstance(node, cst.Attribute) and node.attr.value == name
+
+
+def code(node: cst.CSTNode) -> str:
+    """Return the node's text."""
+    return cst.Module([]).code_for_node(node)
+
+
+def _is_dotted(node: cst.BaseExpression) -> bool:
+    """Return whether this is a name, or a name with attributes."""
+    while isinstance(node, cst.Attribute):
+        node = node.value
+    return isinstance(node, cst.Name)

@@ -1,0 +1,267 @@
+"""Pure decisions from the runs so far: the next run, and the findings.
+
+The first round climbs a ladder: each change that fits is tried on top of the changes kept before. The same sets are
+then run again, each round in the reverse order of the previous round, until the results are clear.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from functools import lru_cache
+from typing import Final
+
+from msgspec import Struct
+
+from overlapscope.plugins.trials.measure import RunNoise, StepChange, Timing, change, noise
+from overlapscope.plugins.trials.protocol import RankResults, Setting
+from overlapscope.plugins.trials.result import Sameness
+from overlapscope.plugins.trials.sameness import SOUND, same_bits, sameness
+
+Settings = tuple[Setting, ...]
+AS_IS: Final[Settings] = ()
+
+MOST_ROUNDS: Final = 10
+FEWEST_ROUNDS: Final = 3
+SHARP_PCT: Final = 0.5
+"""Maximum half width of an interval that needs no more rounds, and minimum gain that is worth an edit, in percent."""
+_WITNESSES: Final = 4
+"""Maximum number of unchanged runs whose distances show the noise of results."""
+_GROUND: Final = ("pin", "non-blocking")
+"""Changes that later changes need: they are kept unless they do harm."""
+_LUCK: Final = 0.05
+"""Maximum probability of a recommendation if no change does anything (Bonferroni: over all sets compared)."""
+_LUCK_PCT: Final = 1.0
+"""Maximum difference of two single runs, in percent, that is neither a gain to build on nor harm."""
+
+
+class Candidate(Struct, frozen=True):
+    """A change that fits the program."""
+
+    change: str
+    values: tuple[str, ...] = ("",)
+    """Values to try; the best is kept."""
+    rising: bool = False
+    """True if values grow: after a value that does not pay, larger values are not tried."""
+
+
+class Planned(Struct, frozen=True):
+    """A run to make."""
+
+    settings: Settings
+    round: int
+    rounded: bool = False
+
+
+class Run(Struct, frozen=True, eq=False):
+    """A finished run."""
+
+    planned: Planned
+    wall_s: float
+    timing: Timing | None = None
+    """None if it failed."""
+    results: tuple[RankResults, ...] = ()
+    """Results by rank."""
+    failure: str = ""
+    left_out: str = ""
+    """Sentence on why the last change of the set could not be made after all."""
+
+
+class Runs(Struct, frozen=True):
+    """All runs so far."""
+
+    all: tuple[Run, ...] = ()
+
+    def of(self, settings: Settings) -> tuple[Run, ...]:
+        """Return the timed runs with these changes."""
+        return tuple(run for run in self.all if run.planned.settings == settings and not run.planned.rounded)
+
+    @property
+    def unchanged(self) -> tuple[Run, ...]:
+        """Unchanged runs to compare results with: the first few, and the rounded run."""
+        unchanged = [run for run in self.all if run.planned.settings == AS_IS and run.results]
+        return tuple(sorted(unchanged, key=lambda run: not run.planned.rounded)[:_WITNESSES])
+
+    @property
+    def rounded(self) -> bool:
+        """True if the effect of rounding on the results is known."""
+        return any(run.planned.rounded for run in self.all)
+
+    def tried(self) -> tuple[Settings, ...]:
+        """Return the sets of changes that were run, in the order of their first runs."""
+        return tuple(
+            dict.fromkeys(run.planned.settings for run in self.all if run.planned.settings and not run.left_out)
+        )
+
+    def failed(self, settings: Settings) -> str:
+        """Return how a run with these changes failed; empty if none did."""
+        return next((run.failure for run in self.of(settings) if run.failure), "")
+
+    def results(self, settings: Settings) -> Sameness:
+        """Compare results; a difference in a single run counts, once the effect of rounding is known."""
+        judged = [_judged(run, self.unchanged) for run in self.of(settings) if not run.failure]
+        order: tuple[Sameness, ...] = ("different", "unknown", "within noise", "same")
+        worst = min(judged, key=order.index, default=order[1])
+        return "unknown" if worst == "different" and not self.rounded else worst
+
+    def change(self, settings: Settings, base: Settings = AS_IS) -> StepChange | None:
+        """Return the change of the step over the rounds that have both sets; None without such rounds."""
+        before, after = self._by_round(base), self._by_round(settings)
+        common = sorted(before.keys() & after.keys())
+        return change([(before[number], after[number]) for number in common], self.noise()) if common else None
+
+    def noise(self) -> RunNoise | None:
+        """Return the differences between runs without a cause."""
+        return noise([by_round for settings in (AS_IS, *self.tried()) if (by_round := self._by_round(settings))])
+
+    def _by_round(self, settings: Settings) -> dict[int, Timing]:
+        return {run.planned.round: run.timing for run in self.of(settings) if run.timing is not None}
+
+
+@lru_cache(maxsize=512)
+def _judged(run: Run, unchanged: tuple[Run, ...]) -> Sameness:
+    """Return `sameness`, cached because comparing the sketches of a large model takes a while."""
+    return sameness(run.results, [other.results for other in unchanged])
+
+
+class Ladder(Struct, frozen=True):
+    """Progress of the first round."""
+
+    kept: Settings
+    """Changes that pay, by the runs so far."""
+    next: Planned | None
+    """None at the top."""
+
+
+def climb(candidates: Sequence[Candidate], runs: Runs) -> Ladder:
+    """Try each candidate on top of the changes kept before, judged by a single run of each."""
+    kept = AS_IS
+    if not runs.of(AS_IS):
+        return Ladder(kept, Planned(AS_IS, 1))
+    for candidate in candidates:
+        best: Settings = kept
+        for value in candidate.values:
+            settings = (*kept, Setting(candidate.change, value))
+            tried = runs.of(settings)
+            if not tried:
+                return Ladder(best, Planned(settings, 1))
+            witness = _witness(tried[0], runs)
+            if witness is not None:
+                return Ladder(best, witness)
+            if _pays(runs, settings, best, candidate.change):
+                best = settings
+            elif candidate.rising:
+                break
+        kept = best
+    return Ladder(kept, None)
+
+
+def _witness(run: Run, runs: Runs) -> Planned | None:
+    """Return an unchanged or rounded run that is needed before results can be called different, if any."""
+    if not run.results or any(same_bits(run.results, other.results) for other in runs.unchanged):
+        return None
+    if not runs.rounded:
+        return Planned(AS_IS, 1, rounded=True)
+    return Planned(AS_IS, 0) if all(other.planned.round != 0 for other in runs.of(AS_IS)) else None
+
+
+def _pays(runs: Runs, settings: Settings, best: Settings, changed: str) -> bool:
+    """Return whether later changes build on it."""
+    change = runs.change(settings, best)
+    if change is None or runs.of(settings)[0].left_out or runs.results(settings) == "different":
+        return False
+    low, high = change.within
+    return (high < 0 and change.pct <= -_LUCK_PCT) or (changed in _GROUND and low <= _LUCK_PCT)
+
+
+def rounds(runs: Runs, kept: Settings, left_s: float) -> tuple[Planned, ...]:
+    """Return the next round over the sets that need more runs, within the time left; empty to stop."""
+    done = max((run.planned.round for run in runs.all), default=0)
+    sets = worth_more(runs, kept)
+    if done >= MOST_ROUNDS or len(sets) == 1:
+        return ()
+    if done >= FEWEST_ROUNDS and all(_is_sharp(runs, settings) for settings in sets[1:]):
+        return ()
+    cost = {settings: runs.of(settings)[-1].wall_s for settings in sets}
+    # The ladder may have ended before it kept any.
+    answer = best(runs) or _promising(runs, sets)
+    if sum(cost.values()) > left_s:
+        # Keep the sets that the answer depends on.
+        sets = [settings for settings in sets if settings in (AS_IS, kept, answer)]
+        # A single run of each proves nothing, so a second run may exceed the time limit.
+        if len(sets) == 1 or (done > 1 and sum(cost[settings] for settings in sets) > left_s):
+            return ()
+    number = done + 1
+    planned = tuple(Planned(settings, number) for settings in (reversed(sets) if number % 2 == 0 else sets))
+    if answer and not runs.rounded and runs.results(answer) == "unknown" and runs.of(answer)[0].results:
+        # Without the effect of rounding, its results could not be judged.
+        return (Planned(AS_IS, 1, rounded=True), *planned)
+    return planned
+
+
+def _promising(runs: Runs, sets: Sequence[Settings]) -> Settings | None:
+    """Return the set that was fastest in the first round; None if it gained no more than luck may."""
+    gains = {settings: change.pct for settings in sets if (change := runs.change(settings)) is not None and settings}
+    fastest = min(gains, key=lambda settings: gains[settings], default=None)
+    return fastest if fastest is not None and gains[fastest] <= -_LUCK_PCT else None
+
+
+def worth_more(runs: Runs, kept: Settings) -> list[Settings]:
+    """Return the unchanged program and, for each change, the kept value or else the fastest."""
+    rivals: dict[tuple[Settings, str], list[Settings]] = {}
+    for settings in runs.tried():
+        if _goes_on(runs, settings):
+            rivals.setdefault((settings[:-1], settings[-1].change), []).append(settings)
+
+    def rank(settings: Settings) -> tuple[bool, float]:
+        change = runs.change(settings)
+        return settings != kept[: len(settings)], 0.0 if change is None else change.pct
+
+    return [AS_IS, *(min(values, key=rank) for values in rivals.values())]
+
+
+def _goes_on(runs: Runs, settings: Settings) -> bool:
+    return not runs.failed(settings) and runs.results(settings) != "different"
+
+
+def _is_sharp(runs: Runs, settings: Settings) -> bool:
+    change = runs.change(settings)
+    if change is None or change.over_runs is None:
+        return False
+    low, high = change.over_runs
+    return (high - low) / 2 <= SHARP_PCT
+
+
+def best(runs: Runs, racing: Collection[Settings] = ()) -> Settings | None:
+    """Return the recommended set; None if there is none.
+
+    Candidates are certainly and sufficiently faster, and compute the same. Among the fastest and all that can't be
+    distinguished from it, the set with the fewest changes is chosen.
+
+    Args:
+        racing: Sets with data races, which are excluded.
+    """
+    compared = {
+        settings: change
+        for settings in runs.tried()
+        if (change := runs.change(settings)) is not None and change.over_runs is not None
+    }
+    gains: Mapping[Settings, float] = {
+        settings: change.pct
+        for settings, change in compared.items()
+        if runs.results(settings) in SOUND and not runs.failed(settings) and settings not in racing
+        if change.pct <= -SHARP_PCT and change.interval[1] < 0 and len(compared) * change.luck <= _LUCK
+    }
+    if not gains:
+        return None
+    fastest = min(gains, key=lambda settings: gains[settings])
+    return min(
+        (settings for settings in gains if _is_as_fast(runs, settings, fastest)),
+        key=lambda settings: (len(settings), gains[settings]),
+    )
+
+
+def _is_as_fast(runs: Runs, settings: Settings, fastest: Settings) -> bool:
+    if settings == fastest:
+        return True
+    change = runs.change(settings, fastest)
+    return change is not None and change.interval[0] <= 0

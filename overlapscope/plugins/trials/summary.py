@@ -1,0 +1,147 @@
+"""Summary of a trial's runs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from statistics import fmean
+
+from msgspec import Struct, field
+
+from overlapscope.plugins.trials import measure, search
+from overlapscope.plugins.trials.changes import CHANGES
+from overlapscope.plugins.trials.plan import StepPlan
+from overlapscope.plugins.trials.protocol import Facts
+from overlapscope.plugins.trials.result import Edit, LeftOut, Predicted, Recordings, Trial, Tried, Verdict
+from overlapscope.plugins.trials.sameness import same_bits
+from overlapscope.plugins.trials.search import AS_IS, Candidate, Runs, Settings
+
+
+class TrialFindings(Struct):
+    """State of a trial, which grows with each run."""
+
+    facts: Facts
+    ranks: int
+    plan: StepPlan
+    candidates: list[Candidate]
+    left_out: list[LeftOut]
+    runs: Runs = field(default_factory=Runs)
+    kept: Settings = AS_IS
+    """Changes that later changes were tried on top of."""
+    cut_short: bool = False
+    """True if not all planned runs were made."""
+    notes: list[str] = field(default_factory=list)
+    before: Path | None = None
+    after: Path | None = None
+    """Recording with the best set of changes."""
+    races: dict[Settings, int] = field(default_factory=dict)
+    """Number of races that the hazard checker found, for the sets it was run on."""
+
+    @property
+    def best(self) -> Settings | None:
+        """The recommended set; None if there is none."""
+        return search.best(self.runs, racing={settings for settings, races in self.races.items() if races})
+
+
+def summarize(
+    findings: TrialFindings,
+    program: str,
+    *,
+    predicted: Mapping[Settings, Predicted],
+    edited: Callable[[Settings], Edit],
+    keep: bool,
+    interrupted: bool,
+    wall_s: float,
+) -> Trial:
+    """Summarize the runs so far, with at least a timed run of the unchanged program."""
+    runs = findings.runs
+    tried = runs.tried()
+    step_ns, spread = step_ns_of(runs, AS_IS), measure.spread_ns(_timings(runs, AS_IS))
+    best = findings.best
+    return Trial(
+        program=program,
+        device_name=findings.facts.device_name,
+        ranks=findings.ranks,
+        baseline_step_ns=step_ns or 0,
+        baseline_low_ns=round(spread[0]) if spread else None,
+        baseline_high_ns=round(spread[1]) if spread else None,
+        baseline_runs=len(_timings(runs, AS_IS)),
+        warmup_steps=findings.plan.warmup_steps,
+        timed_steps=findings.plan.timed_steps,
+        repeatable=_repeatable(runs),
+        changes=tuple(_tried(findings, settings, predicted.get(settings), edited(settings)) for settings in tried),
+        left_out=tuple(findings.left_out),
+        best=None if best is None else tried.index(best),
+        recordings=Recordings(
+            before=None if findings.before is None or not keep else str(findings.before),
+            after=None if findings.after is None or not keep else str(findings.after),
+        ),
+        interrupted=interrupted or findings.cut_short,
+        notes=tuple(findings.notes),
+        wall_s=wall_s,
+        plain_runs_s=sum(run.wall_s for run in runs.all),
+    )
+
+
+def _tried(findings: TrialFindings, settings: Settings, predicted: Predicted | None, edit: Edit) -> Tried:
+    runs = findings.runs
+    *others, last = settings
+    before = tuple(others)
+    total, added = runs.change(settings), runs.change(settings, before)
+    of_all, alone = (_percentages(change) for change in (total, added))
+    failure = runs.failed(settings)
+    return Tried(
+        change=last.change,
+        value=last.value,
+        title=CHANGES[last.change].title,
+        after=tuple(setting.text for setting in others),
+        predicted_pct=predicted,
+        step_ns=_beside(runs, total) or step_ns_of(runs, settings),
+        measured_pct=of_all[0],
+        measured_low_pct=of_all[1],
+        measured_high_pct=of_all[2],
+        added_pct=alone[0],
+        added_low_pct=alone[1],
+        added_high_pct=alone[2],
+        verdict=_verdict(added),
+        kept=settings == findings.kept[: len(settings)],
+        runs=len(_timings(runs, settings)),
+        results="unknown" if failure else runs.results(settings),
+        races=findings.races.get(settings),
+        failure=failure,
+        edit=edit,
+    )
+
+
+def _beside(runs: Runs, total: measure.StepChange | None) -> int | None:
+    """Return the unchanged step scaled by the measured ratio, which a slower machine in some rounds does not affect."""
+    as_is = step_ns_of(runs, AS_IS)
+    return None if total is None or as_is is None else round(as_is * (1 + total.pct / 100))
+
+
+def _percentages(change: measure.StepChange | None) -> tuple[float | None, float | None, float | None]:
+    if change is None:
+        return None, None, None
+    return (change.pct, *(change.over_runs or (None, None)))
+
+
+def _verdict(added: measure.StepChange | None) -> Verdict:
+    if added is None or added.over_runs is None:
+        return "unknown"
+    low, high = added.over_runs
+    return "faster" if high < 0 else "slower" if low > 0 else "no more than noise"
+
+
+def _timings(runs: Runs, settings: Settings) -> list[measure.Timing]:
+    return [run.timing for run in runs.of(settings) if run.timing is not None]
+
+
+def step_ns_of(runs: Runs, settings: Settings) -> int | None:
+    """Return the mean over a set's runs; None if none succeeded."""
+    timings = _timings(runs, settings)
+    return round(fmean(timing.step_ns for timing in timings)) if timings else None
+
+
+def _repeatable(runs: Runs) -> bool:
+    results = [run.results for run in runs.of(AS_IS) if run.results]
+    return len(results) > 1 and all(same_bits(results[0], other) for other in results[1:])

@@ -1,0 +1,201 @@
+"""Survey of the program's steps after the first: the objects and calls that can be changed, and their places."""
+
+from __future__ import annotations
+
+import sys
+import time
+import weakref
+from collections import Counter
+from collections.abc import Callable, Iterable
+from contextlib import suppress
+from functools import partial
+from types import FrameType
+from typing import Any, Literal
+
+import torch
+from msgspec.structs import replace
+from torch.optim import Optimizer
+from torch.utils.data import DataLoader, IterableDataset
+from torch.utils.data.dataloader import _BaseDataLoaderIter
+
+from overlapscope.plugins.trials import protocol, uploads
+from overlapscope.plugins.trials.capture import why_not
+from overlapscope.plugins.trials.module_calls import ModuleCalls
+from overlapscope.plugins.trials.protocol import Clipping, Facts, Loader, Module, Reads, Site, Uploads
+from overlapscope.plugins.trials.shims import collate, foreach, fused
+from overlapscope.plugins.trials.shims.graph import is_compiled, is_of_torch
+from overlapscope.plugins.trials.sites import site
+from overlapscope.plugins.trials.structures import tensors
+from overlapscope.recorder import devices
+from overlapscope.recorder.sampling.facts import Collections, usable_cpus
+from overlapscope.recorder.wrapping import around, together
+
+
+class Survey:
+    """Observes the program, which costs time. Objects of the program's own classes that fail are left out."""
+
+    def __init__(self) -> None:
+        self._began_ns = time.time_ns()
+        self._stepping = False
+        self._made_at: weakref.WeakKeyDictionary[Any, Site] = weakref.WeakKeyDictionary()
+        """Places that made loaders and optimizers."""
+        self._first: dict[int, Site] = {}
+        """Place of the first loader of each dataset, by the dataset's id: libraries wrap it in others."""
+        self._loops: weakref.WeakKeyDictionary[Any, tuple[DataLoader[Any], Site]] = weakref.WeakKeyDictionary()
+        """Loader of each iterator, and the place that iterates over it."""
+        self._loaders: dict[tuple[Site, Site], Loader] = {}
+        self._batches: weakref.WeakKeyDictionary[Any, set[int]] = weakref.WeakKeyDictionary()
+        """Addresses of the latest batch's tensors, by iterator."""
+        self._uploads: dict[Uploads, tuple[int, int]] = {}
+        """Count and bytes of uploads, by their other properties."""
+        self._reads: Counter[Reads] = Counter()
+        self._clippings: dict[Clipping, None] = {}
+        self._threads_site: Site | None = None
+        self._collections = Collections()
+        self._counting_ns: int | None = None
+        """When collections began to count; None before."""
+        self._gc_pct = 0.0
+        self._modules: dict[Site, Module] = {}
+        self._calls: ModuleCalls | None = None
+        self.end = together(
+            around(Optimizer, "__init__", self._make),
+            around(DataLoader, "__init__", self._make),
+            around(DataLoader, "__iter__", self._iterate),
+            around(_BaseDataLoaderIter, "__next__", self._next),
+            uploads.watch(self._upload),
+            around(torch.Tensor, "item", partial(self._read, "item")),
+            around(torch.Tensor, "__float__", partial(self._read, "float")),
+            around(torch, "set_num_threads", self._set_threads),
+            *(around(torch.nn.utils, name, partial(self._clip, name)) for name in foreach.CLIPPING),
+            self._collections.stop,
+        )
+        """Stop observing."""
+
+    def step(self) -> None:
+        """Handle the end of a step: the second step is observed more closely."""
+        if not self._stepping:
+            self._stepping, self._calls = True, ModuleCalls(self._called)
+        elif self._calls is not None:
+            self._calls.end()
+            self._calls = None
+            self._collections.start()
+            self._counting_ns = time.perf_counter_ns()
+        elif self._counting_ns is not None:
+            self._gc_pct = 100 * self._collections.pause_ns / (time.perf_counter_ns() - self._counting_ns)
+
+    def facts(self, optimizers: Iterable[Optimizer]) -> Facts:
+        """Return the facts found; `optimizers` are those that still exist."""
+        cuda = devices.cuda_is_up()
+        return Facts(
+            cuda=cuda,
+            device_name=torch.cuda.get_device_name() if cuda else None,
+            cpus=usable_cpus(),
+            loaders=tuple(self._loaders.values()),
+            uploads=tuple(replace(group, count=count, bytes=size) for group, (count, size) in self._uploads.items()),
+            reads=tuple(replace(group, count=count) for group, count in self._reads.items()),
+            optimizers=tuple(map(self._optimizer, optimizers)),
+            modules=tuple(self._modules.values()),
+            clippings=tuple(self._clippings),
+            gc_pct=self._gc_pct,
+            threads=torch.get_num_threads(),
+            threads_site=self._threads_site,
+            began_ns=self._began_ns,
+        )
+
+    def _make(self, make: Callable[..., None], instance: Any, *args: Any, **options: Any) -> None:
+        make(instance, *args, **options)
+        with suppress(Exception):
+            where = self._made_at.setdefault(instance, site(sys._getframe()))
+            if isinstance(instance, DataLoader):
+                self._first.setdefault(id(instance.dataset), where)
+
+    # -- Loaders and uploads ---------------------------------------------------------------------
+
+    def _iterate(self, iterate: Callable[..., Any], loader: DataLoader[Any]) -> Any:
+        iterator = iterate(loader)
+        with suppress(Exception):
+            self._loops[iterator] = loader, site(sys._getframe())
+        return iterator
+
+    def _next(self, take: Callable[..., Any], iterator: Any) -> Any:
+        batch = take(iterator)
+        with suppress(Exception):
+            parts = [part for _, part in tensors(batch)]
+            self._batches[iterator] = {part.untyped_storage().data_ptr() for part in parts if part.is_cpu}
+            if self._stepping:
+                self._took(*self._loops[iterator], on_gpu=any(part.is_cuda for part in parts))
+        return batch
+
+    def _took(self, loader: DataLoader[Any], loop: Site, *, on_gpu: bool) -> None:
+        made_at = self._first.get(id(loader.dataset)) or self._made_at.get(loader) or loop
+        earlier = self._loaders.get((made_at, loop))
+        self._loaders[made_at, loop] = Loader(
+            site=made_at,
+            loop=loop,
+            dataset=type(loader.dataset).__name__,
+            iterable=isinstance(loader.dataset, IterableDataset),
+            num_workers=loader.num_workers,
+            pin_memory=loader.pin_memory,
+            on_gpu=on_gpu,
+            collates=collate.fits(loader.dataset, loader.collate_fn, loader.batch_sampler),
+            batches=1 if earlier is None else earlier.batches + 1,
+        )
+
+    def _upload(self, upload: uploads.Upload) -> None:
+        if self._stepping:
+            with suppress(Exception):
+                self._count(upload)
+
+    def _count(self, upload: uploads.Upload) -> None:
+        lies = upload.source.untyped_storage().data_ptr()
+        kind = Uploads(
+            site=site(sys._getframe()),
+            method=upload.method,
+            pinned=upload.source.is_pinned(),
+            non_blocking=upload.non_blocking,
+            from_loader=any(lies in batch for batch in self._batches.values()),
+            count=0,
+            bytes=0,
+        )
+        count, size = self._uploads.get(kind, (0, 0))
+        self._uploads[kind] = count + 1, size + upload.source.nbytes
+
+    # -- Reads, optimizers and modules -----------------------------------------------------------
+
+    def _read(self, method: Literal["item", "float"], read: Callable[..., Any], tensor: torch.Tensor) -> Any:
+        with suppress(Exception):
+            if self._stepping and tensor.is_cuda:
+                self._reads[Reads(site=site(sys._getframe()), method=method, count=0)] += 1
+        return read(tensor)
+
+    def _optimizer(self, optimizer: Optimizer) -> protocol.Optimizer:
+        return protocol.Optimizer(
+            site=self._made_at.get(optimizer) or Site("", 0),
+            name=type(optimizer).__name__,
+            takes_fused=isinstance(optimizer, tuple(fused.with_option("fused")))
+            and not fused.why_not(type(optimizer), optimizer.param_groups),
+            fused=any(bool(group.get("fused")) for group in optimizer.param_groups),
+            foreach_missing=foreach.is_missing(optimizer),
+        )
+
+    def _clip(self, name: str, clip: Callable[..., Any], *args: Any, **options: Any) -> Any:
+        with suppress(Exception):
+            if foreach.is_off(foreach.arguments(clip, *args, **options).arguments):
+                self._clippings[Clipping(site(sys._getframe()), name)] = None
+        return clip(*args, **options)
+
+    def _set_threads(self, set_threads: Callable[[int], None], count: int) -> None:
+        set_threads(count)
+        with suppress(Exception):
+            self._threads_site = site(sys._getframe())
+
+    def _called(self, module: torch.nn.Module, frame: FrameType) -> None:
+        where, given = site(frame.f_back), frame.f_locals
+        self._modules[where] = Module(
+            site=where,
+            name=type(module).__name__,
+            compiled=is_compiled(module),
+            of_torch=is_of_torch(module),
+            capturable=why_not(module, given.get("args", ()), given.get("kwargs", {}))
+            or ("" if module.training and torch.is_grad_enabled() else "it computes no gradients"),
+        )
