@@ -17,8 +17,8 @@ PLUGIN = Plugin(
         ),
     ),
     kinds={"trial": "a result of `overlapscope try`"},
-    skill=f"{__name__}.words:skill",
-    words=f"{__name__}.words:words",
+    skill=f"{__name__}.changes:skill",
+    words=f"{__name__}.changes:words",
     schemas={"trial": f"{__name__}.result:Trial"},
     api={"try_changes": f"{__name__}.in_code:try_changes"},
 )

@@ -5,8 +5,15 @@ Later changes build on earlier ones.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Final
+from typing import TYPE_CHECKING, Final
+
+from overlapscope.base.words import capital, listed
+from overlapscope.plugin import Skill
+
+if TYPE_CHECKING:
+    from overlapscope.glossary import GlossaryEntry
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,3 +106,41 @@ COMPILE_MODES: Final = {"compile": "reduce-overhead", "fuse": "default"}
 """Modes of `torch.compile` by values of `graph`."""
 
 CHANGES: Final = {change.id: change for change in _ALL}
+
+
+_SKILL: Final = """\
+## Changes of `try`
+
+It makes them in the running program, and keeps those that pay:
+"""
+
+
+def words() -> Iterator[GlossaryEntry]:
+    """Yield the changes, for `overlapscope explain`."""
+    from overlapscope.glossary import GlossaryEntry, titled
+
+    for change in CHANGES.values():
+        predicted = [f"`--{words}`" for words in change.predicted_by]
+        yield GlossaryEntry(
+            change.id,
+            "change of try",
+            f"{capital(change.title)}.",
+            (
+                *titled("The code to change", change.advice),
+                *titled(
+                    "Related",
+                    f"`overlapscope try --only {change.id} SCRIPT` tries it alone."
+                    if change.unasked
+                    else f"It is tried only if asked for: `overlapscope try --with {change.id} SCRIPT`.",
+                    f"`overlapscope whatif` predicts it with {listed(predicted)}." if predicted else "",
+                ),
+            ),
+        )
+
+
+def skill() -> Skill:
+    """Return the section on `try` in the skill file."""
+    return Skill(
+        (("Which changes pay, measured on the program itself?", "overlapscope try --format json train.py"),),
+        "\n".join((_SKILL, *(f"- `{change.id}`: {change.title}" for change in CHANGES.values()))),
+    )

@@ -192,8 +192,7 @@ def _directory(recordings: Path | None, stack: ExitStack) -> Path:
 
 def _edit(done: Conducted, program: CommandLine, *, yes: bool) -> int:
     """Edit the program's files; undo it unless another run confirms it."""
-    from overlapscope.plugins.trials.edit import edits
-    from overlapscope.plugins.trials.write import original, undo, write
+    from overlapscope.plugins.trials.edit import edits, original, undo, write
 
     files = edits(done.facts, done.best, program.root).files if done.best is not None else ()
     if not files:

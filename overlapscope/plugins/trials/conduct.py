@@ -16,17 +16,15 @@ from msgspec.structs import replace
 from overlapscope.base import clock
 from overlapscope.base.words import clean, duration, listed, plural
 from overlapscope.errors import OverlapscopeError, UsageError
-from overlapscope.plugins.trials import fits, plan, search
-from overlapscope.plugins.trials.edit import edit, edits
+from overlapscope.plugins.trials import fits, measure, search
+from overlapscope.plugins.trials.edit import check_originals, edit, edits
 from overlapscope.plugins.trials.measure import change, timing
 from overlapscope.plugins.trials.predictions import predict_sets
-from overlapscope.plugins.trials.program import EndedRun, TrialProgram
-from overlapscope.plugins.trials.protocol import Facts, RankOutcome, Setting, Steps, Task
+from overlapscope.plugins.trials.protocol import EndedRun, Facts, RankOutcome, Setting, Steps, Task, TrialProgram
 from overlapscope.plugins.trials.result import Predicted, Sameness, Trial
 from overlapscope.plugins.trials.sameness import SOUND, sameness
 from overlapscope.plugins.trials.search import AS_IS, Planned, Run, Settings
 from overlapscope.plugins.trials.summary import TrialFindings, step_ns_of, summarize
-from overlapscope.plugins.trials.write import check_originals
 from overlapscope.render.progress import Progress
 
 _PATIENCE: Final = 5
@@ -179,7 +177,7 @@ class _Conductor:
     def survey(self) -> TrialFindings:
         """Survey the program, plan the steps to time, and choose the changes that fit. Raises like `conduct`."""
         self._progress.now("Looking at what the program does in its steps")
-        ended, notes = self._run(plan.SURVEY, survey=True), []
+        ended, notes = self._run(measure.SURVEY, survey=True), []
         if ended.failed:
             notes.append(f"The program fails during the survey, which therefore saw only a part of it. {ended.how}")
             ended = self._without_survey(ended)
@@ -190,9 +188,9 @@ class _Conductor:
         facts = outcome.facts or Facts(cuda=False, cpus=os.cpu_count() or 1)
         fitting, left_out = fits.candidates(facts, outcome.ranks, self._asked.only, self._asked.also)
         workers = max((int(candidate.values[-1]) for candidate in fitting if candidate.change == "workers"), default=0)
-        wanted = plan.plan(fmean(outcome.host_ns), self._asked.steps, workers) if outcome.host_ns else plan.SURVEY
+        wanted = measure.plan(fmean(outcome.host_ns), self._asked.steps, workers) if outcome.host_ns else measure.SURVEY
         if not ended.complete:
-            wanted = plan.shortened(wanted, outcome.all_steps)
+            wanted = measure.shortened(wanted, outcome.all_steps)
         if self._asked.writes:
             every = tuple(Setting(candidate.change, value) for candidate in fitting for value in candidate.values)
             check_originals(edits(facts, every, self._program.root).files)
@@ -206,7 +204,7 @@ class _Conductor:
         ended = self._run(findings.plan)
         if not ended.complete:
             outcome = self._usable(ended)
-            findings.plan = plan.shortened(findings.plan, outcome.all_steps)
+            findings.plan = measure.shortened(findings.plan, outcome.all_steps)
             ended = self._run(findings.plan)
             if not ended.complete:
                 raise self._failed(ended)
@@ -226,7 +224,7 @@ class _Conductor:
         if seen is None or not failure.runs_alone:
             raise failure
         self._steps_by = seen.steps_by
-        ended = self._run(plan.SURVEY)
+        ended = self._run(measure.SURVEY)
         if ended.failed:
             raise failure
         outcomes = (replace(outcome, facts=seen.facts, steps_by=seen.steps_by) for outcome in ended.outcomes)
@@ -345,7 +343,7 @@ class _Conductor:
         self._progress.say(_line(len(findings.runs.all), run))
 
     def _run(
-        self, steps: plan.StepPlan, changes: Settings = AS_IS, *, survey: bool = False, rounded: bool = False
+        self, steps: measure.StepPlan, changes: Settings = AS_IS, *, survey: bool = False, rounded: bool = False
     ) -> EndedRun:
         task = Task(
             directory=self._new_directory(),

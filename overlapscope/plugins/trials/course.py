@@ -1,26 +1,29 @@
-"""Course of a run in a process: changes are made, steps are timed, results are kept."""
+"""Course of a run in a process: changes are made, steps are timed, results are kept.
+
+Parameters may be rounded differently, to see the effect of rounding on the results.
+"""
 
 from __future__ import annotations
 
 import random
 import sys
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from contextlib import ExitStack, suppress
 from typing import Any
 
 import torch
+from torch.nn.modules.module import register_module_forward_pre_hook
 from torch.optim import Optimizer
+from torch.utils.weak import WeakIdKeyDictionary
 
 from overlapscope.plugins.trials import fingerprint, seeded_batches
-from overlapscope.plugins.trials.compiling import Compiling
-from overlapscope.plugins.trials.last_step import LastStep
+from overlapscope.plugins.trials.fingerprint import LastStep
 from overlapscope.plugins.trials.protocol import RankOutcome, RankResults, Task
-from overlapscope.plugins.trials.rounding import round_parameters
 from overlapscope.plugins.trials.shims import Notes, make
 from overlapscope.plugins.trials.survey import Survey
 from overlapscope.recorder.step_times import StepTimer
-from overlapscope.recorder.wrapping import before
+from overlapscope.recorder.wrapping import Undo, around, before, together
 from overlapscope.trace.model import TimedSteps
 
 
@@ -136,3 +139,85 @@ def seed(number: int) -> None:
     torch.manual_seed(number)
     if "numpy" in sys.modules:
         sys.modules["numpy"].random.seed(number)
+
+
+class Compiling:
+    """Notices that torch compiles, from the import of its compiler on, which `torch.compile` and optimizers cause."""
+
+    def __init__(self) -> None:
+        self._happened = False
+
+    def since(self) -> bool:
+        """Return whether torch has compiled anything since the last call."""
+        happened, self._happened = self._happened, False
+        handler = _handler()
+        # `torch.compiler.reset` removes it.
+        if handler is not None and self._begun not in handler.start_callbacks:
+            handler.register_start_callback(self._begun)
+        return happened
+
+    def end(self) -> None:
+        """Stop noticing."""
+        handler = _handler()
+        if handler is not None and self._begun in handler.start_callbacks:
+            handler.remove_start_callback(self._begun)
+
+    def _begun(self, *_: Any) -> None:
+        self._happened = True
+
+
+def _handler() -> Any:
+    """Return torch's object that calls back at compilations; None until torch's compiler is imported."""
+    return getattr(sys.modules.get("torch._dynamo.callback"), "callback_handler", None)
+
+
+_SEED = 20170612
+
+
+def round_parameters() -> Undo:
+    """Multiply each parameter by 1 - eps, 1 or 1 + eps of its type before its first use.
+
+    The first use is when an optimizer is made of it, or its module is called. Under autocast, the first call multiplies
+    once more, with eps of autocast's type if that is coarser. The program's own random numbers stay the same, and all
+    ranks draw the same.
+
+    Returns:
+        A function that ends this.
+    """
+    rounded = WeakIdKeyDictionary()
+
+    def change(parameters: Iterable[torch.Tensor]) -> None:
+        with torch.no_grad():
+            for parameter in parameters:
+                tensor = getattr(parameter, "_local_tensor", parameter)
+                if not tensor.is_floating_point() or tensor.is_meta or tensor.layout is not torch.strided:
+                    continue
+                eps = _eps(tensor)
+                if eps > rounded.get(parameter, 0.0):
+                    rounded[parameter] = eps
+                    _round(tensor, eps)
+
+    def construct(make: Callable[..., None], optimizer: Optimizer, *args: Any, **options: Any) -> None:
+        make(optimizer, *args, **options)
+        change(parameter for group in optimizer.param_groups for parameter in group["params"])
+
+    def called(module: torch.nn.Module, args: object) -> None:
+        if not torch.compiler.is_compiling():
+            change(module.parameters(recurse=False))
+
+    return together(around(Optimizer, "__init__", construct), register_module_forward_pre_hook(called).remove)
+
+
+def _eps(tensor: torch.Tensor) -> float:
+    """Return the distance from 1 to the next number of the type in which a parameter is used."""
+    device = tensor.device.type
+    types = [tensor.dtype]
+    if torch.amp.is_autocast_available(device) and torch.is_autocast_enabled(device):
+        types.append(torch.get_autocast_dtype(device))
+    return max(torch.finfo(each).eps for each in types)
+
+
+def _round(tensor: torch.Tensor, eps: float) -> None:
+    generator = torch.Generator(tensor.device).manual_seed(_SEED)
+    sign = torch.empty(tensor.shape, dtype=torch.int8, device=tensor.device).random_(-1, 2, generator=generator)
+    tensor.mul_(1 + sign.to(tensor.dtype) * eps)

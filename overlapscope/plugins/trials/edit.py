@@ -1,12 +1,16 @@
-"""Edits of a program's source for the tried changes: diffs where the edit is clear, and advice elsewhere."""
+"""Edits of a program's source for the tried changes: diffs where the edit is clear, and advice elsewhere.
+
+They are written to its files all or none, with the originals kept beside them.
+"""
 
 from __future__ import annotations
 
 import difflib
 import io
 import os
+import shutil
 import tokenize
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Final
 
@@ -15,16 +19,16 @@ from msgspec.structs import replace
 
 from overlapscope.base import disk, words
 from overlapscope.base.extras import how_to_install
-from overlapscope.errors import MissingPackage
-from overlapscope.plugins.trials.changes import CHANGES, COMPILE_MODES
+from overlapscope.errors import MissingPackage, UsageError
 
 try:
     import libcst as cst
 except ModuleNotFoundError:
     raise MissingPackage(f"changes are edited into programs with LibCST. {how_to_install('record')}") from None
 
-from overlapscope.plugins.trials import libraries
+from overlapscope.plugins.trials import calls
 from overlapscope.plugins.trials.calls import CallOptions, Unclear, pinned_argument, pinned_receiver, with_argument
+from overlapscope.plugins.trials.changes import CHANGES, COMPILE_MODES
 from overlapscope.plugins.trials.protocol import Facts, Setting, Site, Uploads
 from overlapscope.plugins.trials.result import Edit
 from overlapscope.plugins.trials.rewrite import Compile, Insertion, Wish, rewrite
@@ -187,10 +191,10 @@ def _lines(source: bytes) -> list[str]:
 
 
 def _workers(facts: Facts, value: str, changes: frozenset[str]) -> Iterator[_EditStep]:
-    options = libraries.workers(value)
+    options = calls.workers(value)
     for loader in facts.loaders:
         if not loader.iterable and not loader.on_gpu and loader.num_workers < int(value):
-            yield _step(loader.site, "workers", value, libraries.DATA_LOADER, options)
+            yield _step(loader.site, "workers", value, calls.DATA_LOADER, options)
 
 
 def _collate(facts: Facts, value: str, changes: frozenset[str]) -> Iterator[_EditStep]:
@@ -202,7 +206,7 @@ def _collate(facts: Facts, value: str, changes: frozenset[str]) -> Iterator[_Edi
 def _pin(facts: Facts, value: str, changes: frozenset[str]) -> Iterator[_EditStep]:
     for loader in facts.loaders:
         if not loader.pin_memory and not loader.on_gpu:
-            yield _step(loader.site, "pin", value, libraries.DATA_LOADER, libraries.PIN)
+            yield _step(loader.site, "pin", value, calls.DATA_LOADER, calls.PIN)
     for site, method in _uploads(facts, lambda upload: not upload.pinned and not upload.from_loader):
         yield _step(site, "pin", value, method, pinned_argument if method == "copy_" else pinned_receiver)
 
@@ -323,7 +327,58 @@ def _in_library(site: Site, change: str, value: str, advice: str) -> _EditStep |
     """Return a change to a call that a library makes, by the library's option or in words; None for other calls."""
     if not site.library:
         return None
-    term = libraries.term(site.library, change, value)
+    term = calls.term(site.library, change, value)
     if term is None:
         return _EditStep(site, (), f"{words.clean(site.library, 80)} does this for the program. {advice}")
-    return _EditStep(site, (Wish(None, libraries.TRAINING_ARGUMENTS, term.options),), term.advice)
+    return _EditStep(site, (Wish(None, calls.TRAINING_ARGUMENTS, term.options),), term.advice)
+
+
+def write(files: Sequence[File]) -> None:
+    """Write the edited files; `train.py.orig` keeps each original with its permissions.
+
+    Nothing is changed on an error.
+
+    Raises:
+        UsageError: A file has changed since its edit was made, or an original exists already.
+        OSError: A file can't be written.
+    """
+    for file in files:
+        if disk.read_regular(file.path) != file.before:
+            raise UsageError(f"{_name(file.path)} has changed since its edit was made; run `overlapscope try` again.")
+    check_originals(files)
+    begun: list[File] = []
+    try:
+        for file in files:
+            disk.write(original(file), [file.before], over=False)
+            begun.append(file)
+            shutil.copymode(file.path, original(file))
+            disk.write(file.path, [file.after])
+    except BaseException:
+        undo(begun)
+        raise
+
+
+def check_originals(files: Sequence[File]) -> None:
+    """Raise UsageError if an original exists already."""
+    for file in files:
+        if os.path.lexists(original(file)):
+            raise UsageError(f"{_name(original(file))} is there already; move it away, or remove it.")
+
+
+def undo(files: Sequence[File]) -> None:
+    """Restore the files and remove the originals. A file changed meanwhile stays, with its original. Raises OSError."""
+    for file in files:
+        now = disk.read_regular(file.path)
+        if now == file.after:
+            disk.write(file.path, [file.before])
+        if now in (file.before, file.after):
+            original(file).unlink(missing_ok=True)
+
+
+def original(file: File) -> Path:
+    """Return the path of a file's original."""
+    return file.path.with_name(f"{file.path.name}.orig")
+
+
+def _name(path: Path) -> str:
+    return words.clean(os.path.relpath(path))

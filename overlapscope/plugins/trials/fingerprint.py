@@ -1,4 +1,4 @@
-"""Results of a program, as a digest and sketches.
+"""Results of a program and of its last step, as a digest and sketches.
 
 The digest shows whether two runs are the same bit for bit, and the sketches how far apart different results are.
 """
@@ -15,9 +15,10 @@ import msgspec
 import torch
 from torch.optim import Optimizer
 
-from overlapscope.plugins.trials.last_step import LastStep
+from overlapscope.plugins.trials.module_calls import ModuleCalls
 from overlapscope.plugins.trials.protocol import BUCKETS, RankResults, Sketch
 from overlapscope.plugins.trials.structures import tensors
+from overlapscope.recorder.wrapping import before
 
 _CHUNK = 1 << 20
 """Number of elements to process at a time, a multiple of BUCKETS."""
@@ -147,3 +148,26 @@ def _random(device: torch.device) -> tuple[torch.Tensor, torch.Tensor]:
 def _mix(numbers: torch.Tensor, factor: int) -> torch.Tensor:
     product = numbers * factor
     return product ^ (product >> 31)
+
+
+class LastStep:
+    """Observes the program until `end`."""
+
+    def __init__(self, *, output: bool) -> None:
+        """Begin to observe; `output` to keep a module's output as well."""
+        self.loss: torch.Tensor | None = None
+        """Tensor of the last `backward` call, detached."""
+        self.output: Any = None
+        self._undo = before(torch.autograd, "backward", self._backward)
+        self._calls = ModuleCalls() if output else None
+
+    def end(self) -> None:
+        """Stop observing."""
+        self._undo()
+        if self._calls is not None:
+            self._calls.end()
+            self.output = self._calls.output
+
+    def _backward(self, tensors: Any, *args: Any, **options: Any) -> None:
+        first = tensors if isinstance(tensors, torch.Tensor) else next(iter(tensors), None)
+        self.loss = first.detach() if isinstance(first, torch.Tensor) else None

@@ -15,8 +15,7 @@ from msgspec import Struct
 
 from overlapscope.plugins.trials.conduct import TrialOptions, conduct
 from overlapscope.plugins.trials.course import RunCourse
-from overlapscope.plugins.trials.program import EndedRun
-from overlapscope.plugins.trials.protocol import RankOutcome, Task
+from overlapscope.plugins.trials.protocol import EndedRun, RankOutcome, Task
 from overlapscope.plugins.trials.result import Trial
 from overlapscope.render.progress import Progress
 

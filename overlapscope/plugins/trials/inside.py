@@ -1,4 +1,4 @@
-"""Process of a run: counts its steps, and reports its outcome at the end. See `child`."""
+"""Process of a run: finds and counts its steps, and reports its outcome at the end. See `child`."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import atexit
 import multiprocessing
 import os
 import time
+from collections.abc import Callable
 from multiprocessing.util import Finalize
 from pathlib import Path
 
@@ -13,13 +14,14 @@ import msgspec
 from msgspec.structs import replace
 from torch.utils.data import get_worker_info
 
-from overlapscope.plugins.trials import step_events
 from overlapscope.plugins.trials.course import RunCourse
-from overlapscope.plugins.trials.protocol import Task
+from overlapscope.plugins.trials.protocol import Steps, Task
 from overlapscope.recorder.automatic_steps import AutomaticSteps
 from overlapscope.recorder.destination import Rank, rank_of
 from overlapscope.recorder.program_steps import ProgramSteps
-from overlapscope.recorder.step_choice import SourceKind
+from overlapscope.recorder.step_choice import SourceKind, StepSource
+from overlapscope.recorder.step_sources import StepSources
+from overlapscope.recorder.wrapping import Undo
 
 _PATIENCE_S = 60.0
 _POLL_S = 0.02
@@ -40,7 +42,7 @@ class ProcessRun:
         """Make the changes, and begin to count steps."""
         self._course.begin()
         if self._task.steps_by is not None:
-            step_events.watch(self._task.steps_by, self._stepped)
+            _watch(self._task.steps_by, self._stepped)
         else:
             self._steps.start()
         if self._task.survey and not self._steps.count:
@@ -99,7 +101,7 @@ class ProcessRun:
         half = path.with_suffix(f".{os.getpid()}")
         outcome = self._course.outcome(place.number, place.world_size)
         if self._automatic is not None:
-            outcome = replace(outcome, steps_by=step_events.chosen(self._automatic))
+            outcome = replace(outcome, steps_by=_chosen(self._automatic))
         half.write_bytes(msgspec.json.encode(outcome))
         os.replace(half, path)
 
@@ -109,3 +111,28 @@ class ProcessRun:
         until = time.monotonic() + _PATIENCE_S
         while len(list(Path(self._task.directory).glob("rank*.json"))) < ranks and time.monotonic() < until:
             time.sleep(_POLL_S)
+
+
+def _chosen(automatic: AutomaticSteps) -> Steps | None:
+    """Return the steps that were chosen, as another run can find them; None if none were."""
+    choice = automatic.choice
+    if choice is None:
+        return None
+    name = choice.name if choice.source is None else choice.source.name
+    return Steps(kind=choice.kind.name, name=name or "", each=choice.each, label=choice.label)
+
+
+def _watch(steps: Steps, stepped: Callable[[], None]) -> Undo:
+    """Call `stepped` at the end of each step, counting from the program's first event, the same in every run."""
+    seen = 0
+
+    def happened(source: StepSource) -> None:
+        nonlocal seen
+        if source.name == steps.name or not steps.name:
+            seen += 1
+            if seen % steps.each == 0:
+                stepped()
+
+    sources = StepSources(happened)
+    sources.start((SourceKind[steps.kind],))
+    return sources.stop

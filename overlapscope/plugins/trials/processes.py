@@ -15,8 +15,7 @@ import msgspec
 
 from overlapscope.base.child import Child
 from overlapscope.plugins.trials.child import environment
-from overlapscope.plugins.trials.program import EndedRun, all_complete
-from overlapscope.plugins.trials.protocol import RankOutcome, Task
+from overlapscope.plugins.trials.protocol import EndedRun, RankOutcome, Task, all_complete
 
 OUTPUT: Final = "output.txt"
 _KEPT_BYTES: Final = 1 << 18

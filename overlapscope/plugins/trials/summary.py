@@ -10,7 +10,7 @@ from msgspec import Struct, field
 
 from overlapscope.plugins.trials import measure, search
 from overlapscope.plugins.trials.changes import CHANGES
-from overlapscope.plugins.trials.plan import StepPlan
+from overlapscope.plugins.trials.measure import StepPlan
 from overlapscope.plugins.trials.protocol import Facts
 from overlapscope.plugins.trials.result import Edit, LeftOut, Predicted, Recordings, Trial, Tried, Verdict
 from overlapscope.plugins.trials.sameness import same_bits

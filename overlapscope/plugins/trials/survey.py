@@ -22,7 +22,7 @@ from overlapscope.plugins.trials import protocol, uploads
 from overlapscope.plugins.trials.capture import why_not
 from overlapscope.plugins.trials.module_calls import ModuleCalls
 from overlapscope.plugins.trials.protocol import Clipping, Facts, Loader, Module, Reads, Site, Uploads
-from overlapscope.plugins.trials.shims import collate, foreach, fused
+from overlapscope.plugins.trials.shims import loaders, optimizers
 from overlapscope.plugins.trials.shims.graph import is_compiled, is_of_torch
 from overlapscope.plugins.trials.sites import site
 from overlapscope.plugins.trials.structures import tensors
@@ -66,7 +66,7 @@ class Survey:
             around(torch.Tensor, "item", partial(self._read, "item")),
             around(torch.Tensor, "__float__", partial(self._read, "float")),
             around(torch, "set_num_threads", self._set_threads),
-            *(around(torch.nn.utils, name, partial(self._clip, name)) for name in foreach.CLIPPING),
+            *(around(torch.nn.utils, name, partial(self._clip, name)) for name in optimizers.CLIPPING),
             self._collections.stop,
         )
         """Stop observing."""
@@ -137,7 +137,7 @@ class Survey:
             num_workers=loader.num_workers,
             pin_memory=loader.pin_memory,
             on_gpu=on_gpu,
-            collates=collate.fits(loader.dataset, loader.collate_fn, loader.batch_sampler),
+            collates=loaders.collates(loader.dataset, loader.collate_fn, loader.batch_sampler),
             batches=1 if earlier is None else earlier.batches + 1,
         )
 
@@ -172,15 +172,15 @@ class Survey:
         return protocol.Optimizer(
             site=self._made_at.get(optimizer) or Site("", 0),
             name=type(optimizer).__name__,
-            takes_fused=isinstance(optimizer, tuple(fused.with_option("fused")))
-            and not fused.why_not(type(optimizer), optimizer.param_groups),
+            takes_fused=isinstance(optimizer, tuple(optimizers.with_option("fused")))
+            and not optimizers.why_not(type(optimizer), optimizer.param_groups),
             fused=any(bool(group.get("fused")) for group in optimizer.param_groups),
-            foreach_missing=foreach.is_missing(optimizer),
+            foreach_missing=optimizers.is_missing(optimizer),
         )
 
     def _clip(self, name: str, clip: Callable[..., Any], *args: Any, **options: Any) -> Any:
         with suppress(Exception):
-            if foreach.is_off(foreach.arguments(clip, *args, **options).arguments):
+            if optimizers.is_off(optimizers.arguments(clip, *args, **options).arguments):
                 self._clippings[Clipping(site(sys._getframe()), name)] = None
         return clip(*args, **options)
 

@@ -1,4 +1,4 @@
-"""The changes of `changes.CHANGES`, made to torch in a running program, each in a module.
+"""The changes of `changes.CHANGES`, made to torch in a running program.
 
 A shim wraps functions of torch while it is active. If it does not fit, the program continues unchanged, and a note has
 the reason.
@@ -13,7 +13,7 @@ from functools import partial
 
 from msgspec import Struct, field
 
-from overlapscope.base.registry import Registry
+from overlapscope.base.registry import load
 from overlapscope.base.words import clean
 from overlapscope.plugins.trials.changes import CHANGES
 from overlapscope.plugins.trials.protocol import Setting
@@ -67,7 +67,20 @@ class Note(Struct, frozen=True):
 Shim = Callable[[str, Note], Undo]
 """Makes a change with this value, and returns a function that undoes it."""
 
-SHIMS: Registry[Shim] = Registry("overlapscope.plugins.trials.shims", "start", CHANGES)
+SHIMS = {
+    "workers": "loaders:start_workers",
+    "collate": "loaders:start_collate",
+    "pin": "copies:start_pin",
+    "non-blocking": "copies:start_non_blocking",
+    "prefetch": "prefetch:start",
+    "graph": "graph:start",
+    "fused": "optimizers:start_fused",
+    "foreach": "optimizers:start_foreach",
+    "gc": "process:start_gc",
+    "threads": "process:start_threads",
+    "late-item": "late_item:start",
+}
+"""Place of the `Shim` of each change, imported when it is made."""
 
 
 def make(changes: Iterable[Setting], notes: Notes) -> Undo:
@@ -76,7 +89,8 @@ def make(changes: Iterable[Setting], notes: Notes) -> Undo:
     order = list(CHANGES)
     for setting in sorted(changes, key=lambda setting: order.index(setting.change), reverse=True):
         try:
-            undo.callback(SHIMS[setting.change](setting.value, Note(setting.change, notes)))
+            shim: Shim = load(f"{__name__}.{SHIMS[setting.change]}")
+            undo.callback(shim(setting.value, Note(setting.change, notes)))
         except Exception as error:
             notes.refused[setting.change] = clean(f"It could not be made: {type(error).__name__}: {error}.")
     return undo.close

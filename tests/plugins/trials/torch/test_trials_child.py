@@ -23,8 +23,7 @@ from hypothesis import strategies as st
 
 from overlapscope.plugins.trials import fingerprint
 from overlapscope.plugins.trials.child import environment
-from overlapscope.plugins.trials.program import EndedRun
-from overlapscope.plugins.trials.protocol import Facts, RankOutcome, RankResults, Setting, Steps, Task
+from overlapscope.plugins.trials.protocol import EndedRun, Facts, RankOutcome, RankResults, Setting, Steps, Task
 from overlapscope.plugins.trials.sameness import distance
 from overlapscope.plugins.trials.shims import SHIMS, Notes, make
 from overlapscope.plugins.trials.structures import tensors, with_tensors

@@ -9,8 +9,7 @@ from pathlib import Path
 import pytest
 
 from overlapscope.plugins.trials.conduct import TrialOptions, conduct
-from overlapscope.plugins.trials.program import EndedRun
-from overlapscope.plugins.trials.protocol import Facts, Optimizer, RankOutcome, RankResults, Site, Task
+from overlapscope.plugins.trials.protocol import EndedRun, Facts, Optimizer, RankOutcome, RankResults, Site, Task
 from overlapscope.plugins.trials.result import Trial
 from overlapscope.render.progress import Progress
 from tests.support.fake_clock import FakeClock

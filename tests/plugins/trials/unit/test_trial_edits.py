@@ -21,9 +21,9 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from overlapscope.errors import MissingPackage, UsageError
-from overlapscope.plugins.trials import libraries
+from overlapscope.plugins.trials import calls as call_edits
 from overlapscope.plugins.trials.changes import CHANGES
-from overlapscope.plugins.trials.edit import AHEAD, File, edit, edits
+from overlapscope.plugins.trials.edit import AHEAD, File, edit, edits, original, undo, write
 from overlapscope.plugins.trials.protocol import (
     Clipping,
     Facts,
@@ -36,7 +36,6 @@ from overlapscope.plugins.trials.protocol import (
     Uploads,
 )
 from overlapscope.plugins.trials.rewrite import Wish, rewrite
-from overlapscope.plugins.trials.write import original, undo, write
 
 WORKERS, PIN, NON_BLOCKING = Setting("workers", "6"), Setting("pin"), Setting("non-blocking")
 PREFETCH, COMPILE, CAPTURE = Setting("prefetch"), Setting("graph", "compile"), Setting("graph", "capture")
@@ -222,7 +221,7 @@ def test_an_edit_changes_nothing_but_its_options(call: str, end: str, encoding: 
     text = f"{head}from torch.utils.data import DataLoader\nif x :\n    a = 'ü' ;b = {call} ; c = 1  # end\n\x0c\ny = 2"
     source = (text + "\n" * last).replace("\n", end).encode(encoding)
     line = next(i for i, line in enumerate(text.split("\n"), 1) if "DataLoader(" in line)
-    wishes = [(Wish(line, libraries.DATA_LOADER, options),) for options in (libraries.workers("6"), libraries.PIN)]
+    wishes = [(Wish(line, call_edits.DATA_LOADER, options),) for options in (call_edits.workers("6"), call_edits.PIN)]
     after, reasons = rewrite(source, wishes)
     assert reasons == ["", ""]
     was, changed = (item.decode(encoding) for item in (source, after))
@@ -567,7 +566,7 @@ def fields(package: str, file: str, owner: str) -> set[str]:
 def test_libraries_have_the_options_that_are_named() -> None:
     field_names = fields("transformers", "training_args.py", "TrainingArguments")
     for change in CHANGES:
-        term = libraries.term("transformers", change, "compile" if change == "graph" else "6")
+        term = call_edits.term("transformers", change, "compile" if change == "graph" else "6")
         assert term is None or {name for name, _ in term.options.given} <= field_names
     assert "'adamw_torch_fused'" in fields("transformers", "training_args.py", "OptimizerNames")
     assert "non_blocking" in fields("transformers", "trainer_pt_utils.py", "AcceleratorConfig")

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from overlapscope.errors import UsageError
-from overlapscope.plugins.trials import fits, measure, plan, search
+from overlapscope.plugins.trials import fits, measure, search
 from overlapscope.plugins.trials.measure import Timing, change
 from overlapscope.plugins.trials.protocol import (
     Clipping,
@@ -389,15 +389,15 @@ def test_the_fewest_changes_are_recommended_of_those_that_are_as_fast() -> None:
 
 
 def test_a_run_times_about_three_seconds() -> None:
-    assert plan.plan(30e6, None) == plan.StepPlan(20, 100)
-    assert plan.plan(1e6, None) == plan.StepPlan(20, 300)
-    assert plan.plan(3e9, None) == plan.StepPlan(20, 20)
-    assert plan.plan(3e9, 50) == plan.StepPlan(20, 50)
+    assert measure.plan(30e6, None) == measure.StepPlan(20, 100)
+    assert measure.plan(1e6, None) == measure.StepPlan(20, 300)
+    assert measure.plan(3e9, None) == measure.StepPlan(20, 20)
+    assert measure.plan(3e9, 50) == measure.StepPlan(20, 50)
 
 
 def test_batches_that_workers_have_made_while_a_step_was_compiled_are_used_up_before_steps_are_timed() -> None:
-    assert plan.plan(30e6, None, workers=4) == plan.StepPlan(20, 100)
-    assert plan.plan(30e6, None, workers=16) == plan.StepPlan(37, 100)
+    assert measure.plan(30e6, None, workers=4) == measure.StepPlan(20, 100)
+    assert measure.plan(30e6, None, workers=16) == measure.StepPlan(37, 100)
 
 
 def test_a_step_is_told_beside_the_one_as_it_is_though_the_machine_slows_down() -> None:
@@ -409,7 +409,7 @@ def test_a_step_is_told_beside_the_one_as_it_is_though_the_machine_slows_down() 
         for number, step in enumerate(lengths)
     )
     facts = Facts(cuda=False, cpus=1)
-    findings = TrialFindings(facts, 1, plan.SURVEY, [Candidate("fused")], [], Runs(runs))
+    findings = TrialFindings(facts, 1, measure.SURVEY, [Candidate("fused")], [], Runs(runs))
     edit = Edit(diff="", advice=())
     trial = summarize(findings, "", predicted={}, edited=lambda _: edit, keep=False, interrupted=False, wall_s=1)
     assert trial.changes[0].step_ns is not None
@@ -418,7 +418,7 @@ def test_a_step_is_told_beside_the_one_as_it_is_though_the_machine_slows_down() 
 
 def test_a_program_without_results_is_not_repeatable() -> None:
     runs = Runs((Run(Planned(AS_IS, 1), 1.0, Timing((1e6,))),))
-    findings = TrialFindings(Facts(cuda=False, cpus=1), 1, plan.SURVEY, [], [], runs)
+    findings = TrialFindings(Facts(cuda=False, cpus=1), 1, measure.SURVEY, [], [], runs)
     edit = Edit(diff="", advice=())
     trial = summarize(findings, "", predicted={}, edited=lambda _: edit, keep=False, interrupted=False, wall_s=1)
     assert trial.repeatable is False
@@ -426,12 +426,12 @@ def test_a_program_without_results_is_not_repeatable() -> None:
 
 @pytest.mark.parametrize(("steps", "warmup", "timed"), [(16, 5, 10), (30, 10, 19), (200, 20, 100)])
 def test_a_short_program_warms_up_less(steps: int, warmup: int, timed: int) -> None:
-    assert plan.shortened(plan.StepPlan(20, 100), steps) == plan.StepPlan(warmup, timed)
+    assert measure.shortened(measure.StepPlan(20, 100), steps) == measure.StepPlan(warmup, timed)
 
 
 def test_too_few_steps_are_counted() -> None:
     with pytest.raises(UsageError, match=r"made 15 steps, and at least 16 are needed"):
-        plan.shortened(plan.StepPlan(20, 100), 15)
+        measure.shortened(measure.StepPlan(20, 100), 15)
 
 
 def loader(**fields: object) -> Loader:

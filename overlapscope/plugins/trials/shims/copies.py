@@ -1,4 +1,4 @@
-"""Uploads from pinned memory."""
+"""Uploads from pinned memory, and without blocking the host."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from overlapscope.plugins.trials.uploads import Upload, watch
 from overlapscope.recorder.wrapping import Undo, around, before_making, together
 
 
-def start(value: str, note: Note) -> Undo:
+def start_pin(value: str, note: Note) -> Undo:
     """Pin the batches of DataLoaders, and other uploads from pageable memory in steps.
 
     Torch's allocator keeps the buffers, and reuses none while a copy reads it.
@@ -40,3 +40,15 @@ def start(value: str, note: Note) -> Undo:
 def _pin_on_host(pin: Callable[..., torch.Tensor], tensor: torch.Tensor, *args: Any, **options: Any) -> torch.Tensor:
     """Leave a tensor on a GPU as it is, which would make a pinning loader fail."""
     return pin(tensor, *args, **options) if tensor.device.type == "cpu" else tensor
+
+
+def start_non_blocking(value: str, note: Note) -> Undo:
+    """Return at once from each upload from pinned memory: later work of the same stream waits for it anyway."""
+
+    def upload(upload: Upload) -> torch.Tensor | None:
+        if upload.non_blocking or upload.converted or not upload.source.is_pinned():
+            return None
+        note.count()
+        return upload.again(upload.source, True)
+
+    return watch(upload)

@@ -1,7 +1,8 @@
-"""Limits torch's threads on the CPU."""
+"""Settings of the process: objects exempt from garbage collection, and the number of torch's threads on the CPU."""
 
 from __future__ import annotations
 
+import gc
 from collections.abc import Callable
 from functools import partial
 
@@ -11,7 +12,27 @@ from overlapscope.plugins.trials.shims import Note
 from overlapscope.recorder.wrapping import Undo, around, together
 
 
-def start(value: str, note: Note) -> Undo:
+def start_gc(value: str, note: Note) -> Undo:
+    """Collect garbage at the end of the first step, and freeze all other objects."""
+
+    def freeze() -> None:
+        if not frozen:
+            gc.collect()
+            gc.freeze()
+            frozen.append(True)
+            note.count()
+
+    def undo() -> None:
+        end()
+        if frozen:
+            gc.unfreeze()
+
+    frozen: list[bool] = []
+    end = note.after_step(freeze)
+    return undo
+
+
+def start_threads(value: str, note: Note) -> Undo:
     """Have torch use at most `value` threads, whatever the program asks for."""
     most, before = int(value), torch.get_num_threads()
 
