@@ -30,12 +30,12 @@ import overlapscope
 from benchmarks.data_files import csv_text
 from benchmarks.noise import table, wrapped
 from benchmarks.ranks_job import SyntheticJob
+from overlapscope.plugins.jobs.joint.predict import JobChanges, predict_job
+from overlapscope.plugins.jobs.joint.rank import RankSummary
+from overlapscope.plugins.jobs.joint.summary import summarize
 from overlapscope.prediction.result import Estimate
 from overlapscope.prediction.steps import mean
-from overlapscope.ranks.joint.predict import JobChanges, predict_job
-from overlapscope.ranks.joint.rank import RankSummary
-from overlapscope.ranks.joint.summary import summarize
-from tests.support.joint_jobs import RanksProgram, Turn, simulated, summaries
+from tests.plugins.jobs.joint_jobs import RanksProgram, Turn, simulated, summaries
 
 Step = Callable[[], None]
 ROUNDS, STEPS = 6, 16

@@ -12,10 +12,10 @@ from msgspec import Struct
 from benchmarks.several_gpus_plan import ProgramResult
 from overlapscope import load
 from overlapscope.catalog.interventions import INTERVENTIONS
+from overlapscope.plugins.jobs.joint.predict import JobChanges, predict_job
+from overlapscope.plugins.jobs.joint.rank import RankSummary, Unfit
+from overlapscope.plugins.jobs.joint.summary import summarize
 from overlapscope.prediction.result import Estimate
-from overlapscope.ranks.joint.predict import JobChanges, predict_job
-from overlapscope.ranks.joint.rank import RankSummary, Unfit
-from overlapscope.ranks.joint.summary import summarize
 
 JOBS = ("four", "two", "two-b")
 """Jobs whose variants are compared."""

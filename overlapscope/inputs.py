@@ -26,7 +26,6 @@ _WRITTEN: Final = {
     "ranks": "a report of ranks",
     "diff": "a diff",
     "whatif": "a prediction",
-    "whatif-ranks": "a prediction",
     "check": "the result of a check",
     "baseline": "a baseline",
     "calibration": "a calibration",

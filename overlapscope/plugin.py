@@ -159,6 +159,8 @@ class Plugin(NamedTuple):
     """Function of a `tools.Server` that returns tools for assistants, as functions with annotations of pydantic."""
     skill: Place | None = None
     """Function without arguments that returns a `Skill`."""
+    jobs: Place | None = None
+    """Module that predicts the step of a job for `overlapscope whatif` (`commands.whatif.JobPredictor`)."""
     words: Place | None = None
     """Function without arguments that returns words for `overlapscope explain`, each as a `glossary.GlossaryEntry`."""
     schemas: Mapping[str, Place] = {}

@@ -15,7 +15,6 @@ _OF_CORE = {
     "report": "report.model:Report",
     "diff": "compare.difference:Diff",
     "whatif": "prediction.result:WhatIf",
-    "whatif-ranks": "ranks.joint.result:JointWhatIf",
     "check": "budgets.verdicts:CheckResult",
     "baseline": "budgets.baseline:BaselineFile",
     "ranks": "ranks.result:RanksReport",

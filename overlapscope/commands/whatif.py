@@ -5,25 +5,23 @@ from __future__ import annotations
 import argparse
 import os
 from collections.abc import Mapping
-from contextlib import closing, suppress
 from glob import has_magic
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
+from overlapscope.base.registry import load
 from overlapscope.catalog.interventions import INTERVENTIONS, InterventionWords
 from overlapscope.commands import DONE
-from overlapscope.commands._many_traces import add_workers, reading_progress
 from overlapscope.commands._options import (
     add_analysis,
     add_format,
     add_output,
     add_verbose,
     less_common,
-    size_limit,
-    whole_number,
 )
 from overlapscope.commands._output import check_output, present, same_file, write_file
 from overlapscope.errors import UsageError
+from overlapscope.plugin import plugins
 
 if TYPE_CHECKING:
     from overlapscope.documents.model import Document
@@ -34,14 +32,19 @@ if TYPE_CHECKING:
 NOT_PREDICTED = 1
 """Exit code if the replay cannot reproduce the recording."""
 _BEST = "find the changes that save most, one after the other"
-_JOB_CHANGES = {
-    "--no-straggler": "let the latest rank compute like the others",
-    "--issue-earlier": "start collectives as soon as their input is ready",
-    "--own-communicators": "start collectives beside others of their process group",
-    "--bandwidth 2x": "transfer this many times as fast",
-    "--bucket-mb N": "merge or divide data-parallel buckets, to N MB each",
-}
-"""Help by option."""
+
+
+class JobPredictor(Protocol):
+    """A plugin's module that predicts the step of a job from the traces of all ranks."""
+
+    OPTIONS: Mapping[str, str]
+    """Its options, by their names in the parsed arguments."""
+
+    def add_options(self, parser: argparse.ArgumentParser) -> None:
+        """Add the options."""
+
+    def run(self, asked: list[str], args: argparse.Namespace) -> int:
+        """Predict with these interventions, print the result, and return the exit code."""
 
 
 class WhatifCommand:
@@ -65,20 +68,8 @@ class WhatifCommand:
         for intervention in INTERVENTIONS.values():
             _add(changes, intervention)
         changes.add_argument("--best", action="store_true", help=_BEST)
-        job = parser.add_argument_group("changes of a job, given the traces of all ranks")
-        for option in ("--no-straggler", "--issue-earlier", "--own-communicators"):
-            job.add_argument(option, action="store_true", help=_JOB_CHANGES[option])
-        job.add_argument("--bandwidth", metavar="2x", type=_times, help=_JOB_CHANGES["--bandwidth 2x"])
-        job.add_argument("--bucket-mb", metavar="N", type=_positive, help=_JOB_CHANGES["--bucket-mb N"])
-        job.add_argument(
-            "--rank",
-            dest="rank",
-            action="append",
-            metavar="N",
-            type=whole_number("a rank", 0, 2**31 - 1),
-            help="change only this rank (default: all). Can be given several times",
-        )
-        add_workers(job)
+        if (predictor := _job_predictor()) is not None:
+            predictor.add_options(parser)
         rare = less_common(parser)
         rare.add_argument("--device", type=int, metavar="N", help="only this device (default: the busiest)")
         rare.add_argument(
@@ -110,8 +101,8 @@ class WhatifCommand:
             check_output(output, force=args.force, inputs=(*args.traces, args.calibration))
         if args.timeline is not None and args.output is not None and same_file(args.timeline, args.output):
             raise UsageError(f"{args.output}: is the output of both report and timeline; name two files.")
-        if _is_job(args):
-            return _run_job(asked, args)
+        if (predictor := _predictor_of_ranks(args)) is not None:
+            return predictor.run(asked, args)
         prediction = _predict(asked, args)
         result, offers = prediction.result, not (asked or args.best)
         present(result, lambda: _document(result, offers=offers), args, verbose=args.verbose)
@@ -125,26 +116,6 @@ class WhatifCommand:
         return DONE
 
 
-def _times(text: str) -> float:
-    """Return the number from 0.01 to 1000 in a text such as `2x` or `1.5`. Raises ArgumentTypeError."""
-    number = _above_zero(text.lower().removesuffix("x"), f"{text!r} is not a number of times; write it like 2x")
-    if 0.01 <= number <= 1000:
-        return number
-    raise argparse.ArgumentTypeError(f"{text!r} is not between 0.01x and 1000x")
-
-
-def _positive(text: str) -> float:
-    """Return a size in MB. Raises ArgumentTypeError."""
-    return _above_zero(text, f"{text!r} is not a number of MB; write it like 25")
-
-
-def _above_zero(text: str, message: str) -> float:
-    with suppress(ValueError):
-        if 0 < (number := float(text)) < float("inf"):
-            return number
-    raise argparse.ArgumentTypeError(message)
-
-
 _OF_ONE_TRACE = {
     "best": "--best",
     "device": "--device",
@@ -153,68 +124,29 @@ _OF_ONE_TRACE = {
     "plain_step": "--plain-step",
     "steps_by": "--steps-by",
 }
-_OF_JOBS = {
-    "no_straggler": "--no-straggler",
-    "issue_earlier": "--issue-earlier",
-    "own_communicators": "--own-communicators",
-    "bandwidth": "--bandwidth",
-    "bucket_mb": "--bucket-mb",
-    "rank": "--rank",
-    "workers": "--workers",
-    "scheduler": "--scheduler",
-}
 
 
-def _is_job(args: argparse.Namespace) -> bool:
-    """Return whether ranks are to be joined. Raises UsageError for options that don't fit the traces."""
-    several = len(args.traces) > 1 or _names_several(args.traces[0])
-    of_jobs = [option for name, option in _OF_JOBS.items() if getattr(args, name)]
-    if not several and of_jobs:
-        raise UsageError(f"{of_jobs[0]} needs the traces of all ranks of a job, but there is one trace.")
-    of_one = [
-        option for name, option in _OF_ONE_TRACE.items() if getattr(args, name) is not None and getattr(args, name)
-    ]
-    if several and of_one:
-        raise UsageError(f"{of_one[0]} is for a single trace; leave it out, or name one trace.")
-    return several
+def _job_predictor() -> JobPredictor | None:
+    places = (plugin.jobs for plugin in plugins() if plugin.jobs is not None)
+    return next((load(place) for place in places), None)
 
 
-def _names_several(source: str) -> bool:
-    """Return whether a source is a directory, a pattern or a URL."""
+def _predictor_of_ranks(args: argparse.Namespace) -> JobPredictor | None:
+    """Return the predictor for several traces; None for a single one. Raises UsageError for options that don't fit."""
     from overlapscope.ranks.files import is_url
 
-    return os.path.isdir(source) or is_url(source) or (has_magic(source) and not os.path.exists(source))
-
-
-def _run_job(asked: list[str], args: argparse.Namespace) -> int:
-    from functools import partial
-
-    from overlapscope.prediction.interventions import parse
-    from overlapscope.ranks.engine import each
-    from overlapscope.ranks.files import expand_urls
-    from overlapscope.ranks.joint.document import document
-    from overlapscope.ranks.joint.predict import JobChanges, predict_job
-    from overlapscope.ranks.joint.rank import RankSummary, Unfit
-    from overlapscope.ranks.joint.summary import summarize
-    from overlapscope.ranks.result import Unreadable
-
-    parse(asked)
-    changes = JobChanges(args.no_straggler, args.issue_earlier, args.own_communicators, args.bandwidth, args.bucket_mb)
-    numbers = tuple(args.rank) if args.rank else None
-    if numbers and not (asked or args.no_straggler):
-        raise UsageError("--rank needs a change on ranks, such as --pin or --no-straggler.")
-    locations = expand_urls(args.traces)
-    reduction = partial(summarize, changes=tuple(asked), numbers=numbers)
-    options = {"scheduler": args.scheduler, "workers": args.workers, "limit_bytes": size_limit(args)}
-    summaries = list[RankSummary | Unfit]()
-    with closing(each(reduction, locations, **options)) as outcomes, reading_progress(len(locations)) as advance:
-        for outcome in outcomes:
-            summaries.append(Unfit(outcome.source, outcome.reason) if isinstance(outcome, Unreadable) else outcome)
-            advance(sum(isinstance(summary, Unfit) for summary in summaries))
-    result = predict_job(summaries, changes, numbers)
-    offered = None if asked or changes.any else _offered(_JOB_CHANGES)
-    present(result, lambda: document(result, offered=offered), args, verbose=args.verbose)
-    return DONE if result.valid else NOT_PREDICTED
+    source, predictor = args.traces[0], _job_predictor()
+    several = len(args.traces) > 1 or os.path.isdir(source) or is_url(source)
+    several = several or (has_magic(source) and not os.path.exists(source))
+    of_jobs = [option for name, option in predictor.OPTIONS.items() if getattr(args, name)] if predictor else []
+    if not several and of_jobs:
+        raise UsageError(f"{of_jobs[0]} needs the traces of all ranks of a job, but there is one trace.")
+    of_one = [option for name, option in _OF_ONE_TRACE.items() if getattr(args, name)]
+    if several and of_one:
+        raise UsageError(f"{of_one[0]} is for a single trace; leave it out, or name one trace.")
+    if several and predictor is None:
+        raise UsageError("no plugin predicts the step of a job here; name one trace.")
+    return predictor if several else None
 
 
 def _add(parser: argparse._ArgumentGroup, intervention: InterventionWords) -> None:
@@ -261,11 +193,11 @@ def _document(result: WhatIf, *, offers: bool) -> Document:
     """Return the document; `offers` adds the available changes."""
     from overlapscope.prediction.document import document
 
-    offered = _offered({"--best": _BEST}) if offers and result.replay.valid else None
-    return document(result, offered=offered)
+    choice = offered({"--best": _BEST}) if offers and result.replay.valid else None
+    return document(result, offered=choice)
 
 
-def _offered(others: Mapping[str, str]) -> Table:
+def offered(others: Mapping[str, str]) -> Table:
     """Return a table of the available changes: interventions, and others with their help by option."""
     from overlapscope.documents.table import Table, prose, rows, words
 

@@ -4,7 +4,7 @@
   `analysis.holds`; `guesses` has those that a recording doesn't state.
 - Constants: `hardware` chooses them from `calibration`, from `observed_hardware` and from a shipped table.
 - Replay: `replay` simulates the graph, with `copy_engines`, and `steps` finds the steps in the result. `base` prepares
-  a recording in this way and judges whether its replay can be believed. `condense` reduces a graph, for joint replays.
+  a recording in this way and judges whether its replay can be believed.
 - Changes: `interventions` has one module each. `data_dependencies` finds the kernels that need a moved copy, by the
   `shapes` of inputs if these were recorded.
 - Answers: `predict` applies changes, `gains` tries sets of them, `noise` widens intervals. `result` has the structures,

@@ -12,5 +12,4 @@
   and compares the `transfers` of groups alike.
 - Showing: `frame` has the figures that people read, of an average step. `document` puts it together from `verdict`,
   `tables`, `pipeline_words`, `mesh_words`, `group_names`, `group_table`, `expert_table`, `charts` and `metrics`.
-- Predicting: `joint` replays all ranks together, with changes.
 """

@@ -10,10 +10,7 @@ from overlapscope.plugin import plugins
 from overlapscope.reading.files import LIMIT_BYTES
 from overlapscope.reading.pipes import place
 
-_OF_CORE: Final = (
-    *("report", "diff", "whatif", "whatif-ranks", "check", "baseline", "ranks", "calibration"),
-    "doctor",
-)
+_OF_CORE: Final = ("report", "diff", "whatif", "check", "baseline", "ranks", "calibration", "doctor")
 """Kinds of the core's files."""
 _HEAD_BYTES: Final = 256
 _FIRST_MEMBER: Final = re.compile(rb'\s*\{\s*"(\w+)"\s*:\s*(?:"(\w+)")?')

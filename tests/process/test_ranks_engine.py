@@ -11,7 +11,6 @@ import sys
 import threading
 import time
 from collections.abc import Iterable, Iterator
-from functools import partial
 from pathlib import Path
 
 import psutil
@@ -22,12 +21,9 @@ from overlapscope.base.extras import how_to_install
 from overlapscope.commands import main
 from overlapscope.errors import ClusterFailed
 from overlapscope.ranks.clusters import connected
-from overlapscope.ranks.engine import Outcome, each, reduce_all, reduce_by
+from overlapscope.ranks.engine import Outcome, reduce_all, reduce_by
 from overlapscope.ranks.files import Location, expand_urls
 from overlapscope.ranks.join import Joined
-from overlapscope.ranks.joint.predict import JobChanges, predict_job
-from overlapscope.ranks.joint.rank import RankSummary, Unfit
-from overlapscope.ranks.joint.summary import summarize
 from overlapscope.ranks.on_host import reduce_any
 from overlapscope.ranks.result import RanksReport, Unreadable, from_json, to_json
 from overlapscope.reading import LIMIT_BYTES
@@ -116,20 +112,6 @@ def test_processes_report_what_one_process_would_and_name_what_cannot_be_read(jo
     assert report.unreadable[1].reason == "the file is empty; record the trace again."
     assert report.missing == ()
     assert not readers()
-
-
-def test_processes_predict_for_a_job_what_one_process_does(job: Path) -> None:
-    summarized = partial(summarize, changes=("no-gc",), numbers=(1,))
-    here = [reduce_by(summarized, location, LIMIT_BYTES) for location in expand_urls(job)]
-    there = list(each(summarized, expand_urls(job), workers=2))
-    results = [predict_job([_read(summary) for summary in them], JobChanges(bandwidth=2)) for them in (here, there)]
-    assert results[0] == results[1]
-    assert results[0].valid and [change.change for change in results[0].changes] == ["no-gc", "bandwidth 2x"]
-
-
-def _read(summary: RankSummary | Unfit | Unreadable) -> RankSummary | Unfit:
-    assert not isinstance(summary, Unreadable)
-    return summary
 
 
 def test_killed_processes_lose_nothing(job: Path) -> None:

@@ -11,7 +11,6 @@ import pytest
 
 import overlapscope as ov
 from overlapscope.commands import main
-from overlapscope.commands.schema import schema_of
 from overlapscope.errors import UsageError
 from overlapscope.inputs import CALIBRATION, read_calibration
 from overlapscope.prediction.calibration import shipped
@@ -28,7 +27,6 @@ from overlapscope.prediction.result import (
     Rung,
     WhatIf,
 )
-from overlapscope.ranks.joint.result import JointWhatIf
 from overlapscope.render import html, markdown, terminal
 from tests.support.schemas import validate
 
@@ -374,13 +372,6 @@ def test_where_the_replay_explains_nothing_the_exit_code_is_1(
 @pytest.mark.parametrize(
     ("args", "expected"),
     [
-        ([PAGEABLE, "--no-straggler"], "--no-straggler needs the traces of all ranks of a job, but there is one trace"),
-        ([DDP, "--best"], "--best is for a single trace"),
-        ([DDP, "--bandwidth", "fast"], "'fast' is not a number of times; write it like 2x"),
-        ([DDP, "--bandwidth", "0"], "'0' is not a number of times; write it like 2x"),
-        ([DDP, "--bandwidth", "1e-12x"], "'1e-12x' is not between 0.01x and 1000x"),
-        ([DDP, "--bandwidth", "1001"], "'1001' is not between 0.01x and 1000x"),
-        ([DDP, "--rank", "1"], "--rank needs a change on ranks, such as --pin or --no-straggler"),
         ([DDP, "--pinned"], "unrecognized arguments: --pinned"),
         ([PAGEABLE, "--pinn"], "unrecognized arguments: --pinn (did you mean '--pin'?)"),
         ([PAGEABLE, "--no-sync"], "expected one argument"),
@@ -430,68 +421,3 @@ def test_the_laboratorys_calibration_is_taken_where_it_is_of_the_same_gpu(
         assert read_calibration(None, trace) == (calibration if applies else None)
     with pytest.raises(UsageError, match=r"is for NVIDIA A100, but .* was recorded on NVIDIA H200"):
         read_calibration(CALIBRATION, trace)
-
-
-@pytest.fixture
-def one_process(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Read the traces of a job in this process."""
-    monkeypatch.setattr("overlapscope.ranks.engine.has_dask", lambda: False)
-
-
-@pytest.mark.usefixtures("one_process")
-def test_the_step_of_a_job_is_predicted_from_the_traces_of_all_ranks(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["whatif", DDP, "--no-straggler", "--bandwidth", "2x", "--format", "json"]) == 0
-    result = msgspec.json.decode(capsys.readouterr().out, type=JointWhatIf)
-    assert result.valid and result.predicted_step_ns is not None and result.gain_ns is not None
-    assert [change.change for change in result.changes] == ["no-straggler", "bandwidth 2x"]
-    assert [rank.rank for rank in result.ranks] == [0, 1]
-    assert result.replayed_step_ns == result.recorded_step_ns
-    assert result.recorded_step_ns is not None
-    assert result.gain_ns.value == result.recorded_step_ns - result.predicted_step_ns.value > 0
-    validate(json.loads(msgspec.json.encode(result)), schema_of("whatif-ranks"))
-
-
-@pytest.mark.usefixtures("one_process")
-def test_the_changes_of_a_job_are_offered(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["whatif", DDP]) == 0
-    answer = " ".join(capsys.readouterr().out.split())
-    assert "--no-straggler let the latest rank compute like the others" in answer and "--best" not in answer
-
-
-@pytest.mark.usefixtures("one_process")
-def test_the_answer_for_a_job_is_its_step_with_a_row_for_each_rank(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["whatif", DDP, "--no-straggler", "-v"]) == 0
-    answer = capsys.readouterr().out
-    assert answer.startswith(
-        "A step of the job would take 36.74 ms instead of 37.31 ms (1.5% less; saves at most 6.08 ms)"
-    )
-    assert "Between collectives, rank 0 takes the median time of the others." in answer
-    assert "Assumed: The extra work isn't needed." in answer
-
-
-@pytest.mark.usefixtures("one_process")
-def test_a_change_on_one_rank_leaves_the_others_alone(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["whatif", DDP, "--graph", "step", "--rank", "1"]) == 0
-    assert "On 1 rank; on rank 1: " in capsys.readouterr().out
-
-
-@pytest.mark.usefixtures("one_process")
-def test_a_change_on_a_rank_without_a_trace_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["whatif", DDP, "--no-straggler", "--rank", "99", "--rank", "1"]) == 1
-    assert "There is no trace of rank 99." in capsys.readouterr().out
-
-
-@pytest.mark.usefixtures("one_process")
-def test_ranks_without_the_others_are_not_joined(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
-    missing = tmp_path / "rank0.json.gz"
-    missing.write_bytes((TRACES / "ddp" / "rank0.json.gz").read_bytes())
-    assert main(["whatif", str(tmp_path), "--no-straggler"]) == 1
-    answer = " ".join(capsys.readouterr().out.split())
-    assert answer.startswith("No prediction for this job.")
-    assert "The traces of 1 rank (1) are missing, and the other ranks wait for these." in answer
-
-
-@pytest.mark.usefixtures("one_process")
-def test_two_changes_of_a_jobs_buckets_are_refused(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["whatif", DDP, "--own-communicators", "--bucket-mb", "10"]) == 2
-    assert "--own-communicators and --bucket-mb both move buckets; give one of them." in capsys.readouterr().err

@@ -111,7 +111,7 @@ CHANGES: Final = {change.id: change for change in _ALL}
 _SKILL: Final = """\
 ## Changes of `try`
 
-It makes them in the running program, and keeps those that pay:
+It makes these in the running program:
 """
 
 

@@ -12,10 +12,10 @@ from overlapscope.analysis.event_waits import HIGH
 from overlapscope.base.columns import F64, mask_of
 from overlapscope.base.grouping import distinct, rows_by
 from overlapscope.base.intervals import I64, Bool
+from overlapscope.plugins.jobs.joint.join import JoinedJob
+from overlapscope.plugins.jobs.joint.rank import BY_EVENT, Parts
 from overlapscope.prediction.graph import Orders, Why
 from overlapscope.prediction.hardware import Stance
-from overlapscope.ranks.joint.join import JoinedJob
-from overlapscope.ranks.joint.rank import BY_EVENT, Parts
 from overlapscope.ranks.waits import sum_by
 
 _DOUBT = {Stance.BEST: 0, Stance.EXPECTED: 1, Stance.WORST: 2}

@@ -20,12 +20,12 @@ from msgspec.structs import replace
 from overlapscope.analysis.host_order import EARLIEST_NS
 from overlapscope.base.columns import mask_of, pick
 from overlapscope.base.intervals import I64
+from overlapscope.plugins.jobs.joint.changes import latencies
+from overlapscope.plugins.jobs.joint.join import JoinedJob, Ties, of_entries, ties
+from overlapscope.plugins.jobs.joint.own_communicators import without_sharing
+from overlapscope.plugins.jobs.joint.rank import Parts
 from overlapscope.prediction.graph import Orders, Why
 from overlapscope.prediction.hardware import Stance
-from overlapscope.ranks.joint.changes import latencies
-from overlapscope.ranks.joint.join import JoinedJob, Ties, of_entries, ties
-from overlapscope.ranks.joint.rank import Parts
-from overlapscope.ranks.joint.sharing import without_sharing
 from overlapscope.ranks.waits import sum_by
 
 _BUCKET = re.compile(r"(?:\w+:|.*_)?all_?reduce.*", re.IGNORECASE)

@@ -12,20 +12,20 @@ from overlapscope.base.columns import quantile
 from overlapscope.base.intervals import I64
 from overlapscope.base.words import duration, listed, percent, plural
 from overlapscope.errors import UsageError
+from overlapscope.plugins.jobs.joint.buckets import MOST_PIECES, NoBuckets, TooManyPieces, rebucketed
+from overlapscope.plugins.jobs.joint.changes import Incomparable, faster_transfers, issued_earlier, like_others
+from overlapscope.plugins.jobs.joint.contention import contended_times, lost_speed
+from overlapscope.plugins.jobs.joint.join import JobTimes, JoinedJob, Ties, doubts, gather, obstacles, ties, times
+from overlapscope.plugins.jobs.joint.own_communicators import on_own_communicators
+from overlapscope.plugins.jobs.joint.plain import as_plain
+from overlapscope.plugins.jobs.joint.rank import Parts, RankSummary, Unfit
+from overlapscope.plugins.jobs.joint.result import JointChange, JointRank, JointWhatIf
 from overlapscope.prediction.base import MOST_ERROR_PCT
 from overlapscope.prediction.hardware import Stance
 from overlapscope.prediction.noise import KERNELS
 from overlapscope.prediction.replay import Deadlock
 from overlapscope.prediction.result import Estimate
 from overlapscope.prediction.steps import mean
-from overlapscope.ranks.joint.buckets import MOST_PIECES, NoBuckets, TooManyPieces, rebucketed
-from overlapscope.ranks.joint.changes import Incomparable, faster_transfers, issued_earlier, like_others
-from overlapscope.ranks.joint.contention import contended_times, lost_speed
-from overlapscope.ranks.joint.join import JobTimes, JoinedJob, Ties, doubts, gather, obstacles, ties, times
-from overlapscope.ranks.joint.own_communicators import on_own_communicators
-from overlapscope.ranks.joint.plain import as_plain
-from overlapscope.ranks.joint.rank import Parts, RankSummary, Unfit
-from overlapscope.ranks.joint.result import JointChange, JointRank, JointWhatIf
 from overlapscope.ranks.stragglers import find_stragglers
 
 

@@ -19,15 +19,15 @@ import pytest
 from msgspec.structs import replace
 
 from overlapscope import load
+from overlapscope.plugins.jobs.joint.predict import JobChanges, predict_job
+from overlapscope.plugins.jobs.joint.summary import summarize
 from overlapscope.ranks.join import report_on
-from overlapscope.ranks.joint.predict import JobChanges, predict_job
-from overlapscope.ranks.joint.summary import summarize
 from overlapscope.ranks.reduced import reduce
 from overlapscope.ranks.result import RanksReport
 from overlapscope.ranks.verdict import judge
 from overlapscope.trace.model import Kind
 
-ARCHIVE = Path(__file__).parents[1] / "jobs.tar.xz"
+ARCHIVE = Path(__file__).parents[3] / "jobs.tar.xz"
 
 
 @pytest.fixture(scope="module")

@@ -16,6 +16,7 @@ from overlapscope.analysis.host_order import EARLIEST_NS, Calls
 from overlapscope.analysis.periods import is_step
 from overlapscope.base.columns import pick
 from overlapscope.base.intervals import I64, contains, union
+from overlapscope.plugins.jobs.joint.rank import Parts, RankSummary, Unfit
 from overlapscope.prediction.calibration import Constants
 from overlapscope.prediction.graph import DeviceItems, Network, Orders, Waits
 from overlapscope.prediction.hardware import Stance
@@ -29,7 +30,6 @@ from overlapscope.ranks.host_collectives import (
     kind_of,
     works,
 )
-from overlapscope.ranks.joint.rank import Parts, RankSummary, Unfit
 from overlapscope.ranks.reduced import ComparedRank
 from overlapscope.trace.host_ops import OPTIMIZER_STEP
 from overlapscope.trace.model import HostEvents, Kind, Trace

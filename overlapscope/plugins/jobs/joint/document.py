@@ -8,8 +8,8 @@ from typing import Final
 from overlapscope.base.words import Unit, between, clean, clean_lines, duration, percent, plural, unit_for
 from overlapscope.documents.model import Block, Document, Heading, Items, Section, Text, detail, panel, with_code
 from overlapscope.documents.table import Cell, Column, Table, Tone, prose, rows, words
+from overlapscope.plugins.jobs.joint.result import JointRank, JointWhatIf
 from overlapscope.prediction.result import Estimate
-from overlapscope.ranks.joint.result import JointRank, JointWhatIf
 
 MOST_ROWS: Final = 16
 """Maximum number of ranks with a row each; of more ranks, those that change most are shown."""

@@ -1,6 +1,7 @@
 """Replays of all ranks of a job, joined where they meet: what a change brings the job.
 
-`summary` reduces each rank's graph where its file is, `on_host` a rank without a GPU, and `rank` has what is sent.
+`summary` reduces each rank's graph where its file is by `condense`, `on_host` a rank without a GPU, and `rank` has what
+is sent.
 `join` ties the networks of all ranks together, `changes` are those of a whole job, and `predict` makes the `result`,
 which `document` shows.
 """

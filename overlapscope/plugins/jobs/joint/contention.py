@@ -16,10 +16,10 @@ import numpy as np
 from overlapscope.base.columns import F64, mask_of
 from overlapscope.base.grouping import rows_by
 from overlapscope.base.intervals import I64, Bool, covered, union
+from overlapscope.plugins.jobs.joint.changes import with_device_work
+from overlapscope.plugins.jobs.joint.join import JobTimes, JoinedJob, Ties, replay_job
+from overlapscope.plugins.jobs.joint.rank import Parts
 from overlapscope.prediction.hardware import Stance
-from overlapscope.ranks.joint.changes import with_device_work
-from overlapscope.ranks.joint.join import JobTimes, JoinedJob, Ties, replay_job
-from overlapscope.ranks.joint.rank import Parts
 
 LOST_SPEED: Final = (0.15, 0.3, 0.4)
 """Shares of its speed that compute loses beside collectives where no recording shows it: at least, usually, at most."""

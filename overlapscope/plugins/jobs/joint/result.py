@@ -47,7 +47,7 @@ class JointChange(msgspec.Struct, frozen=True, kw_only=True):
 class JointWhatIf(Shown, msgspec.Struct, frozen=True, kw_only=True):
     """Predicted step of a job."""
 
-    shown_by: ClassVar[str] = "overlapscope.ranks.joint.document:verdict_and_document"
+    shown_by: ClassVar[str] = "overlapscope.plugins.jobs.joint.document:verdict_and_document"
     kind: Literal["whatif-ranks"] = "whatif-ranks"
     schema_version: int = SCHEMA_VERSION
     tool: Tool = Tool()

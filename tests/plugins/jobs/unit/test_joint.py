@@ -20,25 +20,24 @@ from overlapscope import load
 from overlapscope.analysis.net_overlap import speed_lost
 from overlapscope.analysis.timeline import build
 from overlapscope.base.intervals import I64
+from overlapscope.plugins.jobs.joint.buckets import Bucketed, NoBuckets, rebucketed
+from overlapscope.plugins.jobs.joint.changes import faster_transfers, issued_earlier, like_others
+from overlapscope.plugins.jobs.joint.condense import condense
+from overlapscope.plugins.jobs.joint.contention import contended_times
+from overlapscope.plugins.jobs.joint.join import JobTimes, JoinedJob, gather, replay_job, ties, times
+from overlapscope.plugins.jobs.joint.own_communicators import on_own_communicators, with_sharing
+from overlapscope.plugins.jobs.joint.predict import JobChanges, predict_job
+from overlapscope.plugins.jobs.joint.rank import Parts, RankSummary, Unfit
+from overlapscope.plugins.jobs.joint.summary import summarize
 from overlapscope.prediction.base import prepare
-from overlapscope.prediction.condense import condense
 from overlapscope.prediction.graph import Orders, Why
 from overlapscope.prediction.hardware import Stance
 from overlapscope.prediction.predict import predict
 from overlapscope.prediction.replay import replay
 from overlapscope.prediction.result import Estimate
 from overlapscope.ranks.host_collectives import find_host_collectives
-from overlapscope.ranks.joint.buckets import Bucketed, NoBuckets, rebucketed
-from overlapscope.ranks.joint.changes import faster_transfers, issued_earlier, like_others
-from overlapscope.ranks.joint.contention import contended_times
-from overlapscope.ranks.joint.join import JobTimes, JoinedJob, gather, replay_job, ties, times
-from overlapscope.ranks.joint.own_communicators import on_own_communicators
-from overlapscope.ranks.joint.predict import JobChanges, predict_job
-from overlapscope.ranks.joint.rank import Parts, RankSummary, Unfit
-from overlapscope.ranks.joint.sharing import with_sharing
-from overlapscope.ranks.joint.summary import summarize
+from tests.plugins.jobs.joint_jobs import RanksProgram, Times, Turn, programs, simulated, summaries
 from tests.support.helpers import TRACES, various
-from tests.support.joint_jobs import RanksProgram, Times, Turn, programs, simulated, summaries
 from tests.support.recordings import trace_of
 
 

@@ -6,9 +6,9 @@ from msgspec import Struct
 
 from overlapscope.analysis.plain_step import PlainStep
 from overlapscope.base.intervals import I64
+from overlapscope.plugins.jobs.joint.result import JointChange
 from overlapscope.prediction.graph import Network
 from overlapscope.prediction.hardware import Stance
-from overlapscope.ranks.joint.result import JointChange
 from overlapscope.ranks.reduced import ComparedRank
 
 NOT_SHOWN = -2

@@ -5,8 +5,10 @@ It is made where the file is, once for each stance, and is small enough to send.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from itertools import chain
+from typing import NamedTuple
 
 import numpy as np
 from msgspec.structs import replace
@@ -22,8 +24,11 @@ from overlapscope.base.columns import mask_of, pick
 from overlapscope.base.grouping import distinct, rows_by
 from overlapscope.base.intervals import I64, Bool
 from overlapscope.base.words import plural
+from overlapscope.plugins.jobs.joint.condense import condense
+from overlapscope.plugins.jobs.joint.on_host import host_rank
+from overlapscope.plugins.jobs.joint.rank import BY_EVENT, NOT_SHOWN, Parts, RankSummary, Unfit
+from overlapscope.plugins.jobs.joint.result import JointChange
 from overlapscope.prediction.base import Base, prepare
-from overlapscope.prediction.condense import condense
 from overlapscope.prediction.graph import Graph, Network, Why
 from overlapscope.prediction.hardware import Stance
 from overlapscope.prediction.interventions import parse
@@ -32,12 +37,9 @@ from overlapscope.prediction.overhead import lighter_ones
 from overlapscope.prediction.predict import apply
 from overlapscope.prediction.replay import Deadlock, Replay, replay
 from overlapscope.prediction.steps import first_items, step_of_calls
-from overlapscope.ranks.joint.gathers import one_ahead
-from overlapscope.ranks.joint.on_host import host_rank
-from overlapscope.ranks.joint.rank import BY_EVENT, NOT_SHOWN, Parts, RankSummary, Unfit
-from overlapscope.ranks.joint.result import JointChange
 from overlapscope.ranks.on_host import reduce_host
 from overlapscope.ranks.reduced import ComparedRank, collectives_only
+from overlapscope.trace.host_ops import OPTIMIZER_STEP
 from overlapscope.trace.model import Kind, Trace
 
 
@@ -259,3 +261,50 @@ def _ready(network: Network, ends: I64) -> I64:
     arrivals = ends - 1
     stated = mask_of(network.orders.then[network.orders.why == Why.EVENT], len(network.items))
     return np.where(stated[arrivals], BY_EVENT, NOT_SHOWN)
+
+
+_GATHERS, _COPIES_OUT = re.compile(r"FSDP::all_gather( \(.*)?", re.DOTALL), "FSDP::all_gather_copy_out"
+
+
+class OneAhead(NamedTuple):
+    """Launches of weights' all-gathers one layer ahead, an entry for each collective; -1 for others."""
+
+    call: I64
+    """Call of the graph that it would be launched right after."""
+    item: I64
+    """Item of the graph that it would wait for."""
+
+
+def one_ahead(graph: Graph, comm: I64, step: I64) -> OneAhead:
+    """Return where all-gathers would be launched that are now launched when their layer is reached.
+
+    Args:
+        graph: The graph.
+        comm: Items of its collectives.
+        step: Step of each call; -1 for none.
+    """
+    calls, items, notes = graph.calls, graph.items, graph.trace.annotations
+    result = OneAhead(np.full(len(comm), -1), np.full(len(comm), -1))
+    caller, threads = items.call[comm], np.array(graph.recorded.threads, np.int64)
+    at = pick(calls.start_ns, caller)
+    gathering = notes.take(notes.named(lambda name: _GATHERS.fullmatch(name) is not None))
+    gathers = np.flatnonzero((caller >= 0) & (around(gathering, pick(threads, pick(calls.thread, caller)), at) >= 0))
+    gathers = gathers[np.argsort(caller[gathers], kind="stable")]
+    updates = np.sort(notes.start_ns[notes.named(lambda name: name.startswith(OPTIMIZER_STEP))])
+    copying = notes.take(notes.named(lambda name: name.startswith(_COPIES_OUT)))
+    by_call = np.argsort(items.call, kind="stable")
+    in_order = items.call[by_call]
+    for before, gather in zip(gathers[:-1].tolist(), gathers[1:].tolist(), strict=True):
+        begin, end = int(at[before]), int(at[gather])
+        same_weights = np.searchsorted(updates, begin) == np.searchsorted(updates, end)
+        row = int(np.searchsorted(copying.start_ns, begin))
+        if row == len(copying) or copying.start_ns[row] >= end or not same_weights:
+            continue
+        if step[caller[before]] != step[caller[gather]] or step[caller[gather]] < 0:
+            continue
+        first, last = np.searchsorted(calls.start_ns, (copying.start_ns[row], copying.end_ns[row]))
+        launched = by_call[slice(*np.searchsorted(in_order, (first, last)))]
+        launched = launched[threads[calls.thread[items.call[launched]]] == copying.thread[row]]
+        if len(launched):
+            result.call[gather], result.item[gather] = items.call[launched].max(), launched.max()
+    return result

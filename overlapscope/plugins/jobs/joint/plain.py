@@ -13,10 +13,10 @@ from typing import NamedTuple
 
 from msgspec.structs import replace
 
+from overlapscope.plugins.jobs.joint.join import JobTimes, JoinedJob
+from overlapscope.plugins.jobs.joint.result import JointRank, JointWhatIf
 from overlapscope.prediction.overhead import DIFFER
 from overlapscope.prediction.result import Estimate
-from overlapscope.ranks.joint.join import JobTimes, JoinedJob
-from overlapscope.ranks.joint.result import JointRank, JointWhatIf
 
 
 class _TimedJob(NamedTuple):

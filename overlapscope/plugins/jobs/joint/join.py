@@ -7,6 +7,7 @@ be the root. So the engine that replays one rank replays the job.
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Iterator, Sequence
 
@@ -19,14 +20,15 @@ from overlapscope.base.columns import Columns, mask_of
 from overlapscope.base.grouping import distinct, group_starts
 from overlapscope.base.intervals import I64, Bool
 from overlapscope.base.words import clean, listed, percent, plural
+from overlapscope.plugins.jobs.joint.rank import Parts, RankSummary, Unfit
 from overlapscope.prediction.graph import DeviceItems, Network, Orders, Waits, Why
 from overlapscope.prediction.replay import replay
 from overlapscope.prediction.steps import mean
+from overlapscope.ranks.clocks import Offsets
 from overlapscope.ranks.collectives import Meetings
 from overlapscope.ranks.comparison import Comparison, clock_words, compare
-from overlapscope.ranks.joint.broadcasts import waited_for, with_broadcasts
-from overlapscope.ranks.joint.rank import Parts, RankSummary, Unfit
-from overlapscope.ranks.reduced import stated_world_size
+from overlapscope.ranks.messages import kernel_name
+from overlapscope.ranks.reduced import CommKind, stated_world_size
 from overlapscope.trace.model import Kind
 
 MOST_UNJOINED_PCT = 1.0
@@ -325,3 +327,30 @@ def replay_job(job: JoinedJob, parts: Sequence[Parts], tied: Ties) -> JobReplay:
     starts, ends = ([values[rows] for rows in own] for values in (replayed.start_ns, replayed.end_ns))
     rest = [distinct(np.append(part.comm, tied.rest[tied.rank == place])) for place, part in enumerate(parts)]
     return JobReplay(tuple(parts), tuple(rest), tuple(starts), tuple(ends), result)
+
+
+_BROADCAST = re.compile(r"broadcast", re.IGNORECASE)
+
+
+def is_broadcast(kind: CommKind) -> bool:
+    """Return whether a single member sends the same to all others."""
+    return _BROADCAST.search(kernel_name(kind)) is not None
+
+
+def with_broadcasts(symmetric: Meetings, met: Meetings) -> Meetings:
+    """Return symmetric meetings, and the broadcasts among all that were matched."""
+    others = met.where(is_broadcast)
+    first = np.append(symmetric.first, others.first[1:] + symmetric.first[-1])
+    return Meetings(met.kernels, first, np.concatenate([symmetric.row, others.row]), met.not_collective)
+
+
+def waited_for(met: Meetings, offsets: Offsets) -> Bool:
+    """Return a mask of the entries of `Meetings.row` that the others wait for, as far as the recording shows."""
+    if not len(met):
+        return np.zeros(0, np.bool_)
+    offset, error = offsets.offset_ns[met.rank], offsets.error_ns[met.rank]
+    first_end = np.minimum.reduceat(met.end_ns - offset + error, met.first[:-1])
+    broadcast = met.kernels.by_kind(is_broadcast)[met.kind] != 0
+    late = met.start_ns - offset - error > first_end[met.meeting]
+    needed: Bool = ~(broadcast[met.meeting] & late)
+    return needed
