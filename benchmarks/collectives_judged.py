@@ -13,10 +13,10 @@ from msgspec import Struct
 from benchmarks.several_gpus_plan import PROGRAMS, ProgramResult
 from overlapscope import load
 from overlapscope.catalog.causes import CommCause
+from overlapscope.plugins.jobs.part import Pipeline
 from overlapscope.ranks.comparison import compare
 from overlapscope.ranks.join import report_on
 from overlapscope.ranks.on_host import reduce_any
-from overlapscope.ranks.pipeline_result import Pipeline
 from overlapscope.ranks.reduced import ReducedRank
 from overlapscope.ranks.result import RanksReport
 from overlapscope.ranks.verdict import RanksVerdict, judge
@@ -103,7 +103,7 @@ def pipelines(out: Path, results: list[ProgramResult]) -> Iterator[PipelineDiagn
     for result in results:
         if result.plain_ns and result.program.startswith("pipeline"):
             schedule = SCHEDULES[result.variant] if result.program == "pipeline" else "interleaved-1f1b"
-            found = report_of(out / result.trace).pipelines
+            found = report_of(out / result.trace).parts["jobs"].pipelines
             yield PipelineDiagnosis(result, schedule, found[0] if found else None)
 
 

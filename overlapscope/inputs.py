@@ -216,7 +216,8 @@ def read_calibration(path: Path | None, trace: Trace, *, device: int | None = No
 
 def read_ranks_report(path: Path) -> RanksReport:
     """Read a report of `overlapscope ranks --format json`. Raises UnreadableTrace unless it is of this version."""
-    from overlapscope.ranks.result import SCHEMA_VERSION, from_json
+    from overlapscope.ranks.parts import from_json
+    from overlapscope.ranks.result import SCHEMA_VERSION
 
     again = "write it again with `overlapscope ranks --format json`"
     return _of_this_version(path, from_json, SCHEMA_VERSION, _WRITTEN["ranks"], again)

@@ -161,6 +161,8 @@ class Plugin(NamedTuple):
     """Function without arguments that returns a `Skill`."""
     jobs: Place | None = None
     """Module that predicts the step of a job for `overlapscope whatif` (`commands.whatif.JobPredictor`)."""
+    ranks: Place | None = None
+    """Module with a part of reports of ranks (`ranks.parts.RankPart`)."""
     words: Place | None = None
     """Function without arguments that returns words for `overlapscope explain`, each as a `glossary.GlossaryEntry`."""
     schemas: Mapping[str, Place] = {}

@@ -1,4 +1,4 @@
-"""Results on communication by process group, and between experts. Times are integer nanoseconds."""
+"""Results on communication by process group. Times are integer nanoseconds."""
 
 from __future__ import annotations
 
@@ -140,52 +140,3 @@ class Communication(msgspec.Struct, frozen=True, kw_only=True):
     nvlink_gb_per_s: float | None = None
     """Bandwidth of these GPUs' NVLink each way by the data sheet; None if unknown. Traces don't state which groups use
     another link."""
-
-
-class ExpertRank(msgspec.Struct, frozen=True, kw_only=True):
-    """A rank in the exchanges of `ExpertExchange`, summed over the steps of `Communication`."""
-
-    rank: int
-    count: int
-    """Number of exchanges."""
-    sent_elements: int | None
-    """Elements that it sends, to itself included; None if unknown."""
-    received_elements: int | None
-    sent_rows: int | None
-    """Sum of the split sizes of the tensors sent: their rows, such as tokens. None where not recorded, or where PyTorch
-    shortened the list."""
-    received_rows: int | None
-    loaded_elements: int | None
-    """Part of `received_elements` for its experts: in the `compared` exchanges. None if there are none."""
-    loaded_rows: int | None
-    """The same in rows."""
-    load: float | None
-    """`loaded_elements` as a multiple of the mean rank's."""
-    time: CommTime
-
-
-class ExpertExchange(msgspec.Struct, frozen=True, kw_only=True):
-    """All-to-alls of a process group with split sizes and elements of the same size, as for tokens and experts."""
-
-    group: str
-    """As in `GroupCollective`, and so are the next three."""
-    description: str
-    group_ranks: str
-    group_size: int | None
-    element_bytes: int | None
-    """Size of an element; None if unknown."""
-    compared: int
-    """Number of exchanges to experts: of all members, the most that one receives is no less than the most that one
-    sends. The others bring results back."""
-    skew: float | None
-    """Largest number of elements that a rank receives in these, as a multiple of the mean; sums of both. None if there
-    are none."""
-    followed: int
-    """Number of these in which a single rank receives most, and after which a single rank is known to come last to the
-    group's next collective."""
-    largest_last: int
-    """Number of these after which the rank that received most comes last."""
-    waited_exposed_ns: int
-    """Time without compute that the others wait for it there, summed over them."""
-    ranks: tuple[ExpertRank, ...]
-    """By rank."""

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Final
+from typing import Final, Protocol
 
 from overlapscope.base.words import NOTHING, clean, number_runs
-from overlapscope.ranks.comm_result import ExpertExchange, GroupCollective, SlowGroup
 from overlapscope.ranks.result import LateIn, Meeting, RanksReport
 
 _MOST_CHARACTERS: Final = 24
@@ -21,7 +20,23 @@ def group_ranks(recorded: str) -> str:
     return ranks if len(ranks) <= _MOST_CHARACTERS else ""
 
 
-def group_name(row: GroupCollective | ExpertExchange | SlowGroup) -> str:
+class NamedGroup(Protocol):
+    """A process group as recorded."""
+
+    @property
+    def group(self) -> str:
+        """Its name."""
+
+    @property
+    def description(self) -> str:
+        """Its description."""
+
+    @property
+    def group_ranks(self) -> str:
+        """Its ranks."""
+
+
+def group_name(row: NamedGroup) -> str:
     """Return a process group's name, its description and, if they are few, its ranks."""
     name = " ".join(filter(None, (clean(row.group, 40), clean(row.description, 40))))
     return " ".join(filter(None, (name, group_ranks(row.group_ranks)))) or NOTHING

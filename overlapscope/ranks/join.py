@@ -11,10 +11,9 @@ from msgspec.structs import replace
 from overlapscope.analysis.figures import efficiency_shown, hidden_copy_shown
 from overlapscope.ranks.comm_causes import by_rank, find_comm_causes, of_single
 from overlapscope.ranks.comparison import Comparison, clock_words, compare, notes
-from overlapscope.ranks.experts import find_experts
 from overlapscope.ranks.frame import framed
 from overlapscope.ranks.groups import by_group
-from overlapscope.ranks.pipelines import find_pipelines
+from overlapscope.ranks.parts import joined as joined_parts
 from overlapscope.ranks.reduced import ReducedRank, stated_world_size
 from overlapscope.ranks.result import Duplicate, RankRow, RanksReport, Unreadable
 from overlapscope.ranks.stragglers import find_stragglers, steps_met, unseen_pct, worst_meetings
@@ -56,7 +55,7 @@ class Joined:
         comparison = compare(compared)
         step_names = _step_names(compared)
         causes = find_comm_causes(compared, comparison.waits)
-        pipelines, doubts = find_pipelines(compared, comparison)
+        parts, doubts = joined_parts(compared, comparison)
         rows = _rows(ranks, numbers, comparison, by_rank(compared, causes), step_names)
         met_steps = steps_met(comparison.waits)
         shown = framed(rows, met_steps)
@@ -78,8 +77,7 @@ class Joined:
             unseen_pct=unseen_pct(compared, comparison.waits, stragglers),
             meetings=worst_meetings(compared, comparison.waits),
             communication=by_group(compared, comparison.waits, causes),
-            experts=find_experts(compared, comparison),
-            pipelines=pipelines,
+            parts=parts,
             met_steps=met_steps,
             step_names=step_names,
             steps=step_skew(compared_rows, step_names),

@@ -11,7 +11,7 @@ from msgspec import Struct
 from overlapscope.base.words import NOTHING, Unit, percent, plural, share, unit_for
 from overlapscope.documents.model import Card
 from overlapscope.ranks.frame import rows_of
-from overlapscope.ranks.pipeline_words import worst_pipeline
+from overlapscope.ranks.parts import parts
 from overlapscope.ranks.result import RankRow, RanksReport
 from overlapscope.ranks.verdict import lost, spread
 from overlapscope.ranks.verdict import unit_of as unit_of_steps
@@ -106,7 +106,8 @@ def unit_of(metric: RankMetric, values: Iterable[float]) -> Unit:
 
 def headlines(report: RanksReport) -> tuple[Card, ...]:
     """Return the headline figures, the most useful first."""
-    return (_ranks(report), _waiting(report), *_bubble(report), *_shares(report), _skew(report), _clocks(report))
+    of_parts = (card for module, part in parts(report) for card in module.cards(part))
+    return (_ranks(report), _waiting(report), *of_parts, *_shares(report), _skew(report), _clocks(report))
 
 
 def _ranks(report: RanksReport) -> Card:
@@ -127,15 +128,6 @@ def _waiting(report: RanksReport) -> Card:
         return Card("lost to a straggler", NOTHING if not report.matching.judged else "0", "", meaning)
     beside = f"{lost(report, most)}, by rank {most.rank}"
     return Card("lost to a straggler", percent(most.lost_pct), beside, meaning)
-
-
-def _bubble(report: RanksReport) -> Iterator[Card]:
-    pipeline = worst_pipeline(report)
-    if pipeline is not None:
-        theory = pipeline.theoretical_bubble_pct
-        beside = "" if theory is None else f"{percent(theory)} in theory"
-        meaning = "Share of the steps, over all stages of the pipeline, in which a stage computes nothing."
-        yield Card("pipeline bubble", percent(pipeline.bubble_pct), beside, meaning)
 
 
 def _shares(report: RanksReport) -> Iterator[Card]:

@@ -6,16 +6,15 @@ value, so that each is the figure of some rank.
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Any, Literal
 
 import msgspec
 
 from overlapscope.analysis.figures import Buckets, PerStep, Window
-from overlapscope.base.saved import Tool, decode, encode
+from overlapscope.base.saved import Tool, encode
 from overlapscope.base.shown import Shown
 from overlapscope.catalog.causes import Subject
-from overlapscope.ranks.comm_result import Communication, ExpertExchange
-from overlapscope.ranks.pipeline_result import Pipeline
+from overlapscope.ranks.comm_result import Communication
 from overlapscope.rules.finding import Finding
 
 SCHEMA_VERSION = 1
@@ -349,10 +348,8 @@ class RanksReport(Shown, msgspec.Struct, frozen=True, kw_only=True):
     meetings: tuple[Meeting, ...]
     """The twenty meetings with the longest waits without computing."""
     communication: Communication
-    experts: tuple[ExpertExchange, ...]
-    """Exchanges between experts, those with the most elements first."""
-    pipelines: tuple[Pipeline, ...]
-    """Pipelines by the lowest rank."""
+    parts: dict[str, Any]
+    """Results of plugins, by their names (`parts.RankPart`)."""
     met_steps: int
     """Number of steps in which ranks met, by which waits are divided for an average step; 0 without steps."""
     step_names: tuple[str, ...]
@@ -374,22 +371,3 @@ class RanksReport(Shown, msgspec.Struct, frozen=True, kw_only=True):
 def to_json(report: RanksReport) -> bytes:
     """Return the report as indented JSON that ends in a newline."""
     return encode(report)
-
-
-def from_json(data: bytes) -> RanksReport:
-    """Read a report of ranks from JSON.
-
-    Returns:
-        The report.
-
-    Raises:
-        msgspec.ValidationError: If it is not a report of ranks.
-        msgspec.DecodeError: If it is not JSON.
-    """
-    report = decode(data, RanksReport)
-    comm = report.communication
-    if not {each.dimension for each in comm.rows} | {each.dimension for each in comm.slow_groups} <= {
-        *range(len(comm.dimensions))
-    }:
-        raise msgspec.ValidationError("Expected places in `dimensions` - at `$.communication`")
-    return report

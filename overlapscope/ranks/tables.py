@@ -16,12 +16,11 @@ from overlapscope.base.words import NOTHING, Unit, bare_percent, bare_share, cle
 from overlapscope.catalog.buckets import figure_name
 from overlapscope.documents import columns as column
 from overlapscope.documents.table import Cell, Column, Table, Tone, table_of, words
-from overlapscope.ranks.expert_table import load_of_experts
+from overlapscope.ranks import parts
 from overlapscope.ranks.frame import by_steps, rows_of
 from overlapscope.ranks.group_names import collective, meeting_name
 from overlapscope.ranks.group_table import groups_table
 from overlapscope.ranks.mesh_words import dimensions_table
-from overlapscope.ranks.pipeline_words import pipeline_table
 from overlapscope.ranks.result import Meeting, RankRow, RankSpread, RanksReport, StepSkew, Straggler, Waiting
 from overlapscope.ranks.verdict import NAME_LIMIT, late_name, row_name, unit_of
 
@@ -51,11 +50,12 @@ def other_tables(
 ) -> list[tuple[str, Table]]:
     """Return the other tables, each with a short title; up to `each` ranks have a row each."""
     few, all_listed = len(report.ranks) <= MOST_RANK_ROWS, len(report.ranks) <= each
+    of_parts = parts.tables(report, rows=rows)
     others = [
-        ("stages of the pipeline", pipeline_table(report)),
+        *((each.what, each.table) for each in of_parts if each.leads),
         ("communication by dimension", dimensions_table(report, rows=rows)),
         ("communication by process group", groups_table(report, rows=rows)),
-        ("the load of experts", load_of_experts(report, rows=rows)),
+        *((each.what, each.table) for each in of_parts if not each.leads),
         ("collectives", meetings(report, rows=rows, named=named)),
         ("steps", steps(report, rows=rows)),
         *([("how the ranks differ", spreads(report))] if few else []),

@@ -16,7 +16,7 @@ from overlapscope.catalog.devices import in_words_of
 from overlapscope.ranks.frame import rows_of
 from overlapscope.ranks.group_names import collective
 from overlapscope.ranks.mesh_words import mesh_sentences
-from overlapscope.ranks.pipeline_words import pipeline_sentences
+from overlapscope.ranks.parts import parts
 from overlapscope.ranks.result import (
     LEAST_PCT,
     Duplicate,
@@ -51,8 +51,6 @@ _MORE_STRAGGLERS = 3
 _MOST_CAUSES = 3
 _WORTH_NAMING = 0.05
 """Minimum share of a cause of exposed communication to be named."""
-_UNEVEN = 1.1
-"""Minimum load of experts that may explain why their rank is late."""
 _FEW = 4
 """Minimum number of ranks for which the median says more than a range."""
 
@@ -77,11 +75,11 @@ def judge(report: RanksReport) -> RanksVerdict:
     level, lead = _waiting(report)
     rest = [
         *_why_late(report),
-        *_experts(report),
+        *(sentence for module, part in parts(report) for sentence in module.why_late(report, part)),
         *_profiler(report),
         *_more_stragglers(report),
         *_beside_stragglers(report),
-        *([] if report.pipelines and not report.matching.judged else pipeline_sentences(report)),
+        *(_of_parts(report) if report.matching.judged else ()),
         *_communication(report),
         *mesh_sentences(report),
         *_absent(report),
@@ -105,8 +103,8 @@ def _waiting(report: RanksReport) -> tuple[Level, str]:
     if straggler is not None:
         poor = (straggler.lost_pct or 0) >= POOR_PCT and not _by_profiler(report, straggler)
         return "poor" if poor else "fair", _straggler(report, straggler)
-    if not report.matching.judged and report.pipelines:
-        return "fair", " ".join(pipeline_sentences(report))
+    if not report.matching.judged and (of_parts := " ".join(_of_parts(report))):
+        return "fair", of_parts
     if not report.matching.judged:
         why = "no collective of theirs could be compared." if _has_collectives(report) else "there are no collectives."
         if report.clocks.status == "unknown":
@@ -134,6 +132,10 @@ def _waiting(report: RanksReport) -> tuple[Level, str]:
     late = next((late for late in report.stragglers[:1] if late.sure_pct), None)
     most = "" if late is None else f"; rank {late.rank} delays them most, by {cost(report, late)}"
     return "good", f"The {joined:,} ranks are balanced: no rank delays the others by 1% of their time{most}."
+
+
+def _of_parts(report: RanksReport) -> Iterator[str]:
+    return (sentence for module, part in parts(report) for sentence in module.sentences(part))
 
 
 def _has_collectives(report: RanksReport) -> bool:
@@ -222,22 +224,6 @@ _DOES_LONGER: Final = {
     "idle": "Rank {rank}'s GPU is idle {longer}, by {cause}",
     "exposed-copy": "Rank {rank}'s copies are exposed {longer}, by {cause}",
 }
-
-
-def _experts(report: RanksReport) -> Iterator[str]:
-    """State that the costliest straggler is late because its experts get more than others, if it is."""
-    late = report.straggler
-    for exchange in report.experts:
-        most = max(exchange.ranks, key=lambda rank: rank.load or 0)
-        explained = exchange.followed and 2 * exchange.largest_last >= exchange.followed
-        if late is not None and late.rank == most.rank and (most.load or 0) >= _UNEVEN and explained:
-            what = "rows" if most.loaded_rows is not None else "elements"
-            yield (
-                f"Its experts receive {most.load:.2f} times as many {what} as those of the mean rank; after "
-                f"{exchange.largest_last:,} of {plural(exchange.followed, 'such exchange')} the rank that received "
-                "most comes last to the next collective."
-            )
-            return
 
 
 def _profiler(report: RanksReport) -> Iterator[str]:

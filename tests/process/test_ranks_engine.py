@@ -25,7 +25,8 @@ from overlapscope.ranks.engine import Outcome, reduce_all, reduce_by
 from overlapscope.ranks.files import Location, expand_urls
 from overlapscope.ranks.join import Joined
 from overlapscope.ranks.on_host import reduce_any
-from overlapscope.ranks.result import RanksReport, Unreadable, from_json, to_json
+from overlapscope.ranks.parts import from_json
+from overlapscope.ranks.result import RanksReport, Unreadable, to_json
 from overlapscope.reading import LIMIT_BYTES
 from tests.support.dask_processes import PATIENCE_S, Scheduler, scheduler, wait_until
 

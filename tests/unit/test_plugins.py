@@ -126,7 +126,7 @@ def test_every_place_of_a_manifest_is_in_its_plugins_folder() -> None:
                 *each.schemas.values(),
                 *filter(None, (each.check, each.tools, each.skill)),
                 *([each.observer.place] if each.observer else ()),
-                *filter(None, (each.jobs, each.words)),
+                *filter(None, (each.jobs, each.ranks, each.words)),
                 *each.schemas.values(),
                 *each.api.values(),
             ]

@@ -25,8 +25,11 @@ from overlapscope.ranks.collectives import gather, match
 from overlapscope.ranks.engine import reduce_all
 from overlapscope.ranks.files import expand_urls
 from overlapscope.ranks.join import Joined
+from overlapscope.ranks.parts import from_json
 from overlapscope.ranks.reduced import MOST_RANKS, CommKind, ComparedRank, ReducedRank, collectives_only, reduce
-from overlapscope.ranks.result import RanksReport, Unreadable, from_json, to_json
+from overlapscope.ranks.result import RanksReport, Unreadable, to_json
+from overlapscope.ranks.tables import other_tables
+from overlapscope.ranks.verdict import judge
 from tests.support.ranks_samples import counting_all_waits
 from tests.support.ranks_schedules import CommKernel, as_by, made_rank
 from tests.support.recordings import trace_of
@@ -511,6 +514,13 @@ def test_the_report_is_read_back_as_it_was() -> None:
     report = join([*real(), Unreadable(source="x", reason="y")])
     assert from_json(to_json(report)) == report
     assert set(schema_of("ranks")["$defs"]["RanksReport"]["properties"]) == set(msgspec.to_builtins(report))
+
+
+def test_a_part_of_a_plugin_that_is_not_here_is_kept_and_not_shown() -> None:
+    report = join(real())
+    other = from_json(to_json(replace(report, parts=report.parts | {"other": {"seen": [1, 2]}})))
+    assert other.parts["other"] == {"seen": [1, 2]}
+    assert judge(other) == judge(report) and other_tables(other) == other_tables(report)
 
 
 def test_no_ranks_are_a_report_too() -> None:

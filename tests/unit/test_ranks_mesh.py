@@ -17,8 +17,9 @@ from overlapscope.ranks.document import TERMINAL, document
 from overlapscope.ranks.groups import nvlink_gb_per_s
 from overlapscope.ranks.join import report_on
 from overlapscope.ranks.mesh import RankGroup, families, ranks_of_group, rebuild
+from overlapscope.ranks.parts import from_json
 from overlapscope.ranks.reduced import CommKind
-from overlapscope.ranks.result import RanksReport, from_json, to_json
+from overlapscope.ranks.result import RanksReport, to_json
 from overlapscope.ranks.transfers import Transfers, slow_links
 from overlapscope.ranks.verdict import judge
 from overlapscope.render import terminal

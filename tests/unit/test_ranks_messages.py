@@ -134,17 +134,6 @@ def test_messages_of_nccl_are_paired_and_split_into_waiting_and_transfer(tmp_pat
         assert row.algorithm_gb_per_s == pytest.approx(4096 / 1_000_000)
 
 
-def test_the_pipeline_of_two_such_ranks_has_the_second_as_its_second_stage(tmp_path: Path) -> None:
-    (found,) = report(*two_stages(tmp_path, batched=True)).pipelines
-    assert (found.ranks, found.microbatches) == ((0, 1), 1)
-    (step, *_) = found.steps
-    first, second = step.stages
-    # Each step lasts until the next one begins.
-    assert first.length_ns == second.length_ns == 1000 * STEP
-    assert (first.compute_ns, second.compute_ns) == (3_500_000, 2_000_000)
-    assert (first.warm_up.waiting_ns, second.warm_up.waiting_ns) == (2_000_000, 2_970_000)
-
-
 def three_ranks(folder: Path) -> list[ReducedRank]:
     """Return three ranks. In each step, that in the middle waits for both others in its first kernel only."""
     ranks = [RecordedRank(rank) for rank in range(3)]
@@ -179,7 +168,6 @@ def test_a_batch_waits_for_the_last_of_its_counterparts(tmp_path: Path) -> None:
 def test_a_batch_with_a_counterpart_that_is_missing_is_not_judged(tmp_path: Path) -> None:
     result = report(*three_ranks(tmp_path)[:2])
     assert result.matching.paired == 9
-    assert result.pipelines == ()
     # Each kernel of rank 1 has a message of rank 2.
     missing = "9 of 18 kernels that send or receive are not judged: of 9 the other rank was not recorded."
     assert missing in result.notes

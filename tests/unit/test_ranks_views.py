@@ -30,8 +30,9 @@ from overlapscope.ranks.document import MARKDOWN, PAGE, TERMINAL, document, look
 from overlapscope.ranks.group_names import group_ranks, meeting_name
 from overlapscope.ranks.join import report_on
 from overlapscope.ranks.metrics import headlines
+from overlapscope.ranks.parts import from_json
 from overlapscope.ranks.reduced import reduce
-from overlapscope.ranks.result import Clocks, Duplicate, Matching, RankRow, RanksReport, Unreadable, from_json, to_json
+from overlapscope.ranks.result import Clocks, Duplicate, Matching, RankRow, RanksReport, Unreadable, to_json
 from overlapscope.reading import expand, load
 from overlapscope.render import html, markdown, terminal
 from overlapscope.rules.finding import Where

@@ -11,7 +11,7 @@ import pytest
 
 import overlapscope as ov
 from overlapscope.base.shown import Shown
-from overlapscope.ranks.result import from_json as ranks_from_json
+from overlapscope.ranks.parts import from_json as ranks_from_json
 from overlapscope.ranks.result import to_json as ranks_to_json
 from overlapscope.render.notebook import LINES, WIDTH
 from overlapscope.report.model import Report

@@ -18,14 +18,14 @@ from overlapscope.dashboard.library import Library
 from overlapscope.dashboard.ranks_shown import TRACES, FolderJob, Ranks, chosen, job_of, of_file, of_job, waiting_for
 from overlapscope.dashboard.url import UrlState, instant_href
 from overlapscope.ranks import charts, tables
+from overlapscope.ranks import parts as rank_parts
 from overlapscope.ranks.charts import Slot, slot_at
 from overlapscope.ranks.document import Look, looks
-from overlapscope.ranks.expert_table import load_of_experts
 from overlapscope.ranks.group_table import groups_table
 from overlapscope.ranks.mesh_words import dimensions_table
 from overlapscope.ranks.metrics import METRICS, first, headlines
 from overlapscope.ranks.metrics import shown as metrics_of
-from overlapscope.ranks.pipeline_words import pipeline_table
+from overlapscope.ranks.parts import PartTable
 from overlapscope.ranks.result import Meeting, RanksReport
 from overlapscope.ranks.verdict import TONES, clocks, doubts, judge
 
@@ -171,18 +171,23 @@ def _maps(context: PageContext, ranks: Ranks) -> list[Component]:
 
 def _waiting(context: PageContext, ranks: Ranks) -> list[Component]:
     report = ranks.report
-    groups, experts = groups_table(report, rows=_LISTED), load_of_experts(report, rows=_LISTED)
+    groups, dimensions = groups_table(report, rows=_LISTED), dimensions_table(report, rows=_LISTED)
     late, met = tables.stragglers(report, rows=_LISTED), tables.meetings(report, rows=_LISTED)
-    stages, dimensions = pipeline_table(report), dimensions_table(report, rows=_LISTED)
+    of_parts = [each for each in rank_parts.tables(report, rows=_LISTED) if each.table.rows]
+    panels = {leads: [_of_part(context, each) for each in of_parts if each.leads == leads] for leads in (True, False)}
     links = [_at(context.url, ranks, meeting) for meeting in report.meetings[: len(met.rows)]]
     return [
         *([parts.table_panel(context, late, "ranks-stragglers")] if late.rows else []),
-        *([parts.table_panel(context, stages, "ranks-stages")] if stages.rows else []),
+        *panels[True],
         *([parts.table_panel(context, dimensions, "ranks-dimensions")] if dimensions.rows else []),
         *([parts.table_panel(context, groups, "ranks-communication")] if groups.rows else []),
-        *([parts.table_panel(context, experts, "ranks-experts")] if experts.rows else []),
+        *panels[False],
         *([parts.table_panel(context, met, "ranks-meetings", links)] if met.rows else []),
     ]
+
+
+def _of_part(context: PageContext, each: PartTable) -> Component:
+    return parts.table_panel(context, each.table, f"ranks-{each.id}")
 
 
 def _at(url: UrlState, ranks: Ranks, meeting: Meeting) -> Component | None:

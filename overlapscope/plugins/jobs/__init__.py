@@ -1,4 +1,4 @@
-"""Jobs of many ranks: predictions of their step by joint replays."""
+"""Jobs of many ranks: their pipelines and experts, and predictions of their step by joint replays."""
 
 from overlapscope.plugin import Plugin
 
@@ -6,5 +6,6 @@ PLUGIN = Plugin(
     name="jobs",
     kinds={"whatif-ranks": "a prediction"},
     jobs=f"{__name__}.whatif",
-    schemas={"whatif-ranks": f"{__name__}.joint.result:JointWhatIf"},
+    ranks=f"{__name__}.ranks",
+    schemas={"whatif-ranks": f"{__name__}.joint.result:JointWhatIf", "ranks-jobs": f"{__name__}.part:Jobs"},
 )

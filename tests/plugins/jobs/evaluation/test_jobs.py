@@ -97,7 +97,7 @@ def without(these: Iterable[tuple[int, int]], others: Iterable[tuple[int, int]])
 
 def test_a_pipeline_has_its_schedule_and_its_bubble_beside_the_theoretical_one(folder: Path) -> None:
     result = report(folder / "two-1f1b")
-    (pipeline,) = result.pipelines
+    (pipeline,) = result.parts["jobs"].pipelines
     assert (pipeline.ranks, pipeline.schedule, pipeline.microbatches, pipeline.chunks) == ((0, 1), "1f1b", 8, 1)
     assert pipeline.theoretical_bubble_pct == pytest.approx(100 / 9)
     assert [step.name for step in pipeline.steps] == ["ProfilerStep#22", "ProfilerStep#23"]
@@ -111,13 +111,14 @@ def test_a_pipeline_has_its_schedule_and_its_bubble_beside_the_theoretical_one(f
 def test_the_stage_that_idles_on_its_own_account_is_named(folder: Path) -> None:
     result = report(folder / "two-1f1b")
     assert "holds it up" not in judge(result).text
-    (pipeline,) = result.pipelines
+    (pipeline,) = result.parts["jobs"].pipelines
     steps = []
     for step in pipeline.steps:
         first, second = step.stages
         warm_up = replace(second.warm_up, idle_ns=second.warm_up.idle_ns + 42_000_000)
         steps.append(replace(step, stages=(first, replace(second, warm_up=warm_up))))
-    late = replace(result, pipelines=(replace(pipeline, steps=tuple(steps)),))
+    part = replace(result.parts["jobs"], pipelines=(replace(pipeline, steps=tuple(steps)),))
+    late = replace(result, parts={"jobs": part})
     assert (
         "Stage 1 (rank 1) holds it up: it neither computes nor sends nor receives for 43.74 ms a step, the median of "
         "the others 1.64 ms."
@@ -125,7 +126,7 @@ def test_the_stage_that_idles_on_its_own_account_is_named(folder: Path) -> None:
 
 
 def test_stages_compute_as_long_as_the_kernels_of_their_steps_run(folder: Path) -> None:
-    (pipeline,) = report(folder / "two-1f1b").pipelines
+    (pipeline,) = report(folder / "two-1f1b").parts["jobs"].pipelines
     for stage in range(2):
         events = raw(folder / "two-1f1b" / f"rank{stage}.trace.json")
         for step in pipeline.steps:
@@ -135,7 +136,7 @@ def test_stages_compute_as_long_as_the_kernels_of_their_steps_run(folder: Path) 
 
 def test_every_send_and_receive_of_the_steps_is_paired(folder: Path) -> None:
     result = report(folder / "two-1f1b")
-    (pipeline,) = result.pipelines
+    (pipeline,) = result.parts["jobs"].pipelines
     sent: Counter[str] = Counter()
     for rank in range(2):
         events = raw(folder / "two-1f1b" / f"rank{rank}.trace.json")

@@ -18,6 +18,13 @@ DDP = str(TRACES / "ddp")
 PAGEABLE = str(TRACES / "streamed0_pinned0.json.gz")
 
 
+@pytest.fixture(autouse=True)
+def wide(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "120")
+    for name in ("FORCE_COLOR", "NO_COLOR"):
+        monkeypatch.delenv(name, raising=False)
+
+
 @pytest.mark.parametrize(
     ("args", "expected"),
     [

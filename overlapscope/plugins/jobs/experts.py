@@ -15,8 +15,8 @@ from msgspec import Struct
 from overlapscope.base.columns import Columns, mask_of, pick
 from overlapscope.base.grouping import groups_of, rows_by
 from overlapscope.base.intervals import I64, Bool
+from overlapscope.plugins.jobs.part import ExpertExchange, ExpertRank
 from overlapscope.ranks.collectives import Kernels, Meetings
-from overlapscope.ranks.comm_result import ExpertExchange, ExpertRank
 from overlapscope.ranks.comparison import Comparison
 from overlapscope.ranks.exchanges import Exchanges
 from overlapscope.ranks.reduced import ReducedRank

@@ -9,12 +9,12 @@ import pytest
 from benchmarks.several_gpus import free_port
 from overlapscope import load
 from overlapscope.errors import OverlapscopeError
+from overlapscope.plugins.jobs.part import Pipeline
 from overlapscope.ranks.join import Joined
 from overlapscope.ranks.on_host import reduce_any
-from overlapscope.ranks.pipeline_result import Pipeline
 from overlapscope.ranks.result import RanksReport, Unreadable
+from tests.plugins.jobs.pipelines_by_hand import stages_by_hand
 from tests.support import forked
-from tests.support.pipelines_by_hand import stages_by_hand
 
 pytest.importorskip("torch", reason="records with torch")
 
@@ -95,7 +95,7 @@ def assert_times_are_those_by_hand(pipeline: Pipeline, paths: list[Path]) -> Non
 def test_a_pipeline_with_a_longer_stage_is_recognized_and_the_stage_is_named(tmp_path: Path) -> None:
     paths = recorded(tmp_path, "Schedule1F1B", slow=1)
     report = compared(paths)
-    (found,) = report.pipelines
+    (found,) = report.parts["jobs"].pipelines
     assert (found.ranks, found.schedule, found.microbatches) == ((0, 1, 2), "1f1b", 6)
     assert found.theoretical_bubble_pct == 25 < found.bubble_pct
     assert found.longest_stage == 1
@@ -110,9 +110,9 @@ def test_a_pipeline_with_a_longer_stage_is_recognized_and_the_stage_is_named(tmp
     text = paths[2].read_bytes()
     paths[2].write_bytes(text[: len(text) // 2])
     cut = compared(paths)
-    assert all(pipeline.ranks == (0, 1, 2) for pipeline in cut.pipelines)
+    assert all(pipeline.ranks == (0, 1, 2) for pipeline in cut.parts["jobs"].pipelines)
     assert cut.matching.paired < report.matching.paired
-    assert cut.pipelines or any("is not judged" in note for note in cut.notes)
+    assert cut.parts["jobs"].pipelines or any("is not judged" in note for note in cut.notes)
 
 
 @pytest.mark.parametrize(
@@ -126,7 +126,7 @@ def test_a_schedule_is_recognized_by_the_order_of_messages_or_unknown(
     schedule: str, world: int, chunks: int, name: str | None, theory: float | None, tmp_path: Path
 ) -> None:
     paths = recorded(tmp_path, schedule, world=world, chunks=chunks)
-    (found,) = compared(paths).pipelines
+    (found,) = compared(paths).parts["jobs"].pipelines
     assert_times_are_those_by_hand(found, paths)
     assert (found.ranks, found.schedule, found.chunks) == (tuple(range(world)), name, chunks if name else 1)
     assert found.theoretical_bubble_pct == (pytest.approx(theory) if theory is not None else None)

@@ -12,11 +12,12 @@ from hypothesis import strategies as st
 from msgspec import Struct
 from msgspec.structs import replace
 
-from overlapscope.ranks.comm_result import CommTime, ExpertExchange
+from overlapscope.plugins.jobs.experts import find_experts
+from overlapscope.plugins.jobs.part import ExpertExchange
+from overlapscope.plugins.jobs.words import load_of_experts
+from overlapscope.ranks.comm_result import CommTime
 from overlapscope.ranks.comparison import Comparison, compare
 from overlapscope.ranks.exchanges import Exchanges, find_exchanges
-from overlapscope.ranks.expert_table import load_of_experts
-from overlapscope.ranks.experts import find_experts
 from overlapscope.ranks.join import report_on
 from overlapscope.ranks.reduced import CommKind, ReducedRank
 from overlapscope.ranks.verdict import judge
@@ -269,7 +270,7 @@ def planted(*, shortened: bool = False, others_come_last: bool = False) -> list[
 
 def test_a_rank_that_is_late_because_its_experts_get_most_is_named_with_that_reason() -> None:
     report = report_on(planted())
-    (exchange,) = report.experts
+    (exchange,) = report.parts["jobs"].experts
     assert (exchange.compared, exchange.followed, exchange.largest_last) == (4, 4, 4)
     assert exchange.waited_exposed_ns == 4 * (4 + 5) * MS
     assert [rank.load for rank in exchange.ranks] == pytest.approx([2 / 3, 2, 1 / 3])
@@ -283,13 +284,14 @@ def test_a_rank_that_is_late_because_its_experts_get_most_is_named_with_that_rea
 
 def test_uneven_experts_are_no_reason_if_their_rank_does_not_come_last() -> None:
     report = report_on(planted(others_come_last=True))
-    (exchange,) = report.experts
+    (exchange,) = report.parts["jobs"].experts
     assert (exchange.skew, exchange.followed, exchange.largest_last) == (2.0, 0, 0)
     assert "experts" not in judge(report).text
 
 
 def test_the_table_of_loads_begins_with_the_highest() -> None:
-    table = load_of_experts(report_on(planted()), rows=2)
+    report = report_on(planted())
+    table = load_of_experts(report, report.parts["jobs"].experts, rows=2)
     assert [column.title for column in table.columns][:4] == ["rank", "group", "load", "rows"]
     first, second = ([cell.text for cell in row.cells] for row in table.rows)
     assert first[:4] == ["1", "ep EP [0 to 2]", "2.00", "6"] and second[:3] == ["0", "ep EP [0 to 2]", "0.67"]
@@ -298,10 +300,10 @@ def test_the_table_of_loads_begins_with_the_highest() -> None:
 
 def test_loads_are_known_and_rows_are_not_if_lists_of_sizes_were_shortened() -> None:
     report = report_on(planted(shortened=True))
-    (exchange,) = report.experts
+    (exchange,) = report.parts["jobs"].experts
     assert exchange.skew == 2.0
     assert {rank.loaded_rows for rank in exchange.ranks} == {rank.sent_rows for rank in exchange.ranks} == {None}
-    table = load_of_experts(report, rows=5)
+    table = load_of_experts(report, report.parts["jobs"].experts, rows=5)
     assert "Rows are unknown, because PyTorch shortened the lists" in table.note
     assert "rows" not in [column.title for column in table.columns]
     assert "times as many elements as" in judge(report).text
@@ -309,19 +311,17 @@ def test_loads_are_known_and_rows_are_not_if_lists_of_sizes_were_shortened() -> 
 
 def test_the_load_is_unknown_if_a_rank_of_the_group_was_not_recorded() -> None:
     report = report_on(planted()[:2])
-    (exchange,) = report.experts
+    (exchange,) = report.parts["jobs"].experts
     assert (exchange.compared, exchange.skew) == (0, None)
     assert [(rank.received_rows, rank.load) for rank in exchange.ranks] == [(4 * 5, None), (4 * 9, None)]
-    assert (
-        load_of_experts(report, rows=5).note
-        == "Load is unknown: no exchange could be compared between all ranks of its group."
-    )
+    note = load_of_experts(report, (exchange,), rows=5).note
+    assert note == "Load is unknown: no exchange could be compared between all ranks of its group."
 
 
 def test_ranks_that_come_last_together_are_not_told_apart() -> None:
     ranks = planted()
     late = replace(ranks[2].comm, start_ns=ranks[1].comm.start_ns)
-    (exchange,) = report_on([*ranks[:2], replace(ranks[2], comm=late)]).experts
+    (exchange,) = report_on([*ranks[:2], replace(ranks[2], comm=late)]).parts["jobs"].experts
     assert (exchange.compared, exchange.followed) == (4, 0)
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Callable, Sequence
 
+import msgspec
 import numpy as np
 import pytest
 from hypothesis import given
@@ -12,15 +13,16 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from overlapscope.catalog.causes import CommCause
+from overlapscope.plugins.jobs.part import PhaseTime
+from overlapscope.plugins.jobs.words import pipeline_sentences, pipeline_table
 from overlapscope.ranks.comparison import Comparison, compare
 from overlapscope.ranks.join import Joined
-from overlapscope.ranks.pipeline_result import PhaseTime
-from overlapscope.ranks.pipeline_words import pipeline_sentences, pipeline_table
+from overlapscope.ranks.parts import from_json
 from overlapscope.ranks.reduced import ReducedRank
-from overlapscope.ranks.result import RanksReport, from_json, to_json
+from overlapscope.ranks.result import RanksReport, to_json
 from overlapscope.ranks.verdict import judge
+from tests.plugins.jobs.played_pipelines import Act, PlayedPipeline, TrueMessage, batched, gpipe, one_f_one_b, play
 from tests.support.helpers import MS
-from tests.support.ranks_pipelines import Act, PlayedPipeline, TrueMessage, batched, gpipe, one_f_one_b, play
 
 UNIT = 4000
 """All simulated times are multiples of this number of nanoseconds."""
@@ -200,7 +202,7 @@ def counted(pipeline: PlayedPipeline, offsets: Sequence[int], stage: int, step: 
 def test_the_phases_of_each_stage_are_those_of_a_count_of_every_moment_of_its_steps(recorded: Recorded) -> None:
     pipeline, ranks, _, true = recorded
     seen = np.array(true) - compare(ranks).offsets.offset_ns
-    (found,) = joined(ranks).pipelines
+    (found,) = joined(ranks).parts["jobs"].pipelines
     assert found.ranks == tuple(range(pipeline.stages))
     for step in found.steps:
         number = int(step.name.removeprefix("ProfilerStep#"))
@@ -213,7 +215,7 @@ def test_compute_counts_in_a_single_step_if_the_steps_of_stages_overlap() -> Non
     played = play(one_f_one_b, 4, 4, 4, lambda *_: 10 * MS, lambda: 1000, update=lambda _: 5 * MS)
     # The last stage begins each step while the first one still computes in the step before.
     assert all(played.steps[3][step][1] < played.steps[0][step][1] for step in range(4))
-    (found,) = joined(played.ranks([0] * 4)[0]).pipelines
+    (found,) = joined(played.ranks([0] * 4)[0]).parts["jobs"].pipelines
     for place, steps in enumerate(played.steps):
         times = [step.stages[place] for step in found.steps]
         assert [time.compute_ns for time in times] == [80 * MS, 85 * MS, 85 * MS, 85 * MS]
@@ -249,7 +251,7 @@ def test_messages_relate_the_clocks_of_sets_that_have_only_collectives_of_their_
     assert found.reference.tolist() == [0, 0, 0, 0]
     for place, offset in enumerate(true):
         assert abs(int(found.offset_ns[place]) - offset) <= int(found.error_ns[place])
-    assert [pipeline.ranks for pipeline in joined(ranks).pipelines] == [(0, 2), (1, 3)]
+    assert [pipeline.ranks for pipeline in joined(ranks).parts["jobs"].pipelines] == [(0, 2), (1, 3)]
 
 
 # -- Reports -------------------------------------------------------------------------------------------
@@ -285,7 +287,7 @@ def replica(ranks: Sequence[ReducedRank]) -> list[ReducedRank]:
 def test_even_stages_have_the_bubble_of_the_theory(
     order: Callable[[int, int, int], list[Act]], name: str, stages: int, microbatches: int
 ) -> None:
-    (found,) = joined(even(order, stages, microbatches)).pipelines
+    (found,) = joined(even(order, stages, microbatches)).parts["jobs"].pipelines
     assert (found.schedule, found.microbatches, len(found.steps)) == (name, microbatches, 3)
     theory = 100 * (stages - 1) / (microbatches + stages - 1)
     assert found.theoretical_bubble_pct == pytest.approx(theory)
@@ -297,7 +299,7 @@ def test_even_stages_have_the_bubble_of_the_theory(
 
 def test_the_slowest_stage_is_named_with_what_even_stages_would_take() -> None:
     report = joined(even(one_f_one_b, 3, 8, slow=1))
-    (found,) = report.pipelines
+    (found,) = report.parts["jobs"].pipelines
     assert found.longest_stage == 1
     # The stages compute 16, 32 and 16 ms a step.
     assert found.even_step_ns == (16 + 32 + 16) * MS * 10 // 8 // 3
@@ -308,10 +310,10 @@ def test_even_stages_are_not_said_to_take_longer_than_the_step() -> None:
     # Most compute belongs to no microbatch, so the bubble is smaller than in theory.
     played = play(gpipe, 4, 2, 3, lambda *_: MS, lambda: 1000, update=lambda stage: (60 + 10 * (stage == 0)) * MS)
     report = joined(played.ranks([0] * 4)[0])
-    (found,) = report.pipelines
+    (found,) = report.parts["jobs"].pipelines
     assert found.theoretical_bubble_pct is not None and found.bubble_pct < found.theoretical_bubble_pct
     assert found.even_step_ns is None
-    sentences = " ".join(pipeline_sentences(report))
+    sentences = " ".join(pipeline_sentences(report.parts["jobs"].pipelines))
     assert "Stage 0 (rank 0) bounds it" in sentences and "even stages" not in sentences
 
 
@@ -322,7 +324,7 @@ def test_steps_without_messages_are_left_out() -> None:
         return played.ranks([0] * 2)[0]
 
     def names(ranks: Sequence[ReducedRank]) -> list[list[str]]:
-        return [[step.name[-1] for step in pipeline.steps] for pipeline in joined(ranks).pipelines]
+        return [[step.name[-1] for step in pipeline.steps] for pipeline in joined(ranks).parts["jobs"].pipelines]
 
     assert names(without(0)) == [["1", "2"]]
     assert names([*without(1), *replica(even(one_f_one_b, 2, 4))]) == [["0", "2"], ["0", "1", "2"]]
@@ -349,7 +351,7 @@ def test_the_first_stage_passes_on_its_waits_if_it_comes_last_to_a_collective_af
 def test_a_pipeline_with_a_missing_stage_is_not_judged_and_the_report_says_why() -> None:
     ranks = even(one_f_one_b, 4, 4)
     report = joined([*ranks[:2], ranks[3]], expected=4)
-    assert report.pipelines == () and report.missing == (2,)
+    assert report.parts["jobs"].pipelines == () and report.missing == (2,)
     assert any(note.startswith("The pipeline of ranks 0, 1 is not judged: the other side of") for note in report.notes)
     (note,) = (note for note in report.notes if "kernels that send or receive are not judged" in note)
     assert "the other rank was not recorded" in note
@@ -361,7 +363,7 @@ def test_sizes_that_differ_are_not_paired() -> None:
     size = messages.bytes.copy()
     size[5] = 1
     report = joined([ranks[0], replace(ranks[1], messages=replace(messages, bytes=size))])
-    assert report.pipelines == ()
+    assert report.parts["jobs"].pipelines == ()
     assert any("sizes or times do not fit" in note for note in report.notes)
 
 
@@ -373,13 +375,20 @@ def test_ranks_that_exchange_messages_at_the_same_time_are_no_pipeline() -> None
         message.send, message.receive = list(other.send), list(other.receive)
     report = joined(played.ranks([0, 0])[0])
     assert report.matching.paired == 12
-    assert report.pipelines == ()
+    assert report.parts["jobs"].pipelines == ()
 
 
 def test_replicas_of_a_pipeline_are_pipelines_of_their_own() -> None:
     ranks = even(one_f_one_b, 2, 4)
     others = replica(even(one_f_one_b, 2, 4))
-    assert [pipeline.ranks for pipeline in joined([*ranks, *others]).pipelines] == [(0, 1), (2, 3)]
+    assert [pipeline.ranks for pipeline in joined([*ranks, *others]).parts["jobs"].pipelines] == [(0, 1), (2, 3)]
+
+
+@pytest.mark.parametrize("part", [None, {}, {"experts": [], "pipelines": [{"ranks": "all"}]}])
+def test_a_report_whose_part_is_wrong_is_refused(part: object) -> None:
+    report = joined(even(one_f_one_b, 2, 4))
+    with pytest.raises(msgspec.ValidationError):
+        from_json(to_json(replace(report, parts={"jobs": part})))
 
 
 def test_the_report_in_json_has_everything_and_the_document_says_it() -> None:
@@ -389,7 +398,7 @@ def test_the_report_in_json_has_everything_and_the_document_says_it() -> None:
     assert verdict.lead.startswith("The stages of the pipeline of ranks 0 to 2 compute nothing for ")
     assert "1F1B with 8 microbatches: 20.0% in theory" in verdict.lead
     assert "Stage 1 (rank 1) bounds it: it computes 32.00 ms a step, the mean stage 21.33 ms." in verdict.lead
-    table = pipeline_table(report)
+    table = pipeline_table(report.parts["jobs"].pipelines)
     assert [column.title for column in table.columns][:3] == ["stage", "rank", "compute ms"]
     assert [row.cells[2].text for row in table.rows] == ["16.00", "32.00", "16.00"]
     assert "(p-1)/(m+p-1)" in table.note
@@ -403,6 +412,6 @@ def test_an_unknown_order_of_messages_has_no_theoretical_bubble() -> None:
         return acts
 
     report = joined(even(two_forward, 2, 4))
-    (found,) = report.pipelines
+    (found,) = report.parts["jobs"].pipelines
     assert (found.schedule, found.microbatches, found.theoretical_bubble_pct) == (None, None, None)
     assert "the order of its messages is of no known schedule" in judge(report).lead

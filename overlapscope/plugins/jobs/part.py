@@ -1,10 +1,12 @@
-"""Results on the pipelines of a job, as in the JSON of a report of ranks. Times are integer nanoseconds."""
+"""Results on pipelines and experts, `parts.jobs` in the JSON of a report of ranks. Times are integer nanoseconds."""
 
 from __future__ import annotations
 
 from typing import Literal
 
 import msgspec
+
+from overlapscope.ranks.comm_result import CommTime
 
 
 class PhaseTime(msgspec.Struct, frozen=True, kw_only=True):
@@ -79,3 +81,61 @@ class Pipeline(msgspec.Struct, frozen=True, kw_only=True):
     no time; None without a schedule, or if the bubble is not larger than the theoretical one."""
     steps: tuple[PipelineStep, ...]
     """Judged steps that all stages have and in which they pass on messages, in order."""
+
+
+class ExpertRank(msgspec.Struct, frozen=True, kw_only=True):
+    """A rank in the exchanges of `ExpertExchange`, summed over the steps of `Communication`."""
+
+    rank: int
+    count: int
+    """Number of exchanges."""
+    sent_elements: int | None
+    """Elements that it sends, to itself included; None if unknown."""
+    received_elements: int | None
+    sent_rows: int | None
+    """Sum of the split sizes of the tensors sent: their rows, such as tokens. None where not recorded, or where PyTorch
+    shortened the list."""
+    received_rows: int | None
+    loaded_elements: int | None
+    """Part of `received_elements` for its experts: in the `compared` exchanges. None if there are none."""
+    loaded_rows: int | None
+    """The same in rows."""
+    load: float | None
+    """`loaded_elements` as a multiple of the mean rank's."""
+    time: CommTime
+
+
+class ExpertExchange(msgspec.Struct, frozen=True, kw_only=True):
+    """All-to-alls of a process group with split sizes and elements of the same size, as for tokens and experts."""
+
+    group: str
+    """As in `GroupCollective`, and so are the next three."""
+    description: str
+    group_ranks: str
+    group_size: int | None
+    element_bytes: int | None
+    """Size of an element; None if unknown."""
+    compared: int
+    """Number of exchanges to experts: of all members, the most that one receives is no less than the most that one
+    sends. The others bring results back."""
+    skew: float | None
+    """Largest number of elements that a rank receives in these, as a multiple of the mean; sums of both. None if there
+    are none."""
+    followed: int
+    """Number of these in which a single rank receives most, and after which a single rank is known to come last to the
+    group's next collective."""
+    largest_last: int
+    """Number of these after which the rank that received most comes last."""
+    waited_exposed_ns: int
+    """Time without compute that the others wait for it there, summed over them."""
+    ranks: tuple[ExpertRank, ...]
+    """By rank."""
+
+
+class Jobs(msgspec.Struct, frozen=True, kw_only=True):
+    """Part of a report of ranks."""
+
+    experts: tuple[ExpertExchange, ...]
+    """Exchanges between experts, those with the most elements first."""
+    pipelines: tuple[Pipeline, ...]
+    """Pipelines by the lowest rank."""

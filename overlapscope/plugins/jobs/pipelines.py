@@ -21,13 +21,13 @@ from overlapscope.base.grouping import groups_of, rows_by
 from overlapscope.base.intervals import EMPTY, I64, Intervals, clip, subtract, total, union
 from overlapscope.base.marks import step_number
 from overlapscope.base.words import number_runs
+from overlapscope.plugins.jobs.part import PhaseTime, Pipeline, PipelineStep, StageTime
+from overlapscope.plugins.jobs.schedules import Pair, StepTraffic, Traffic, recognized
 from overlapscope.ranks.common_steps import common_steps
 from overlapscope.ranks.comparison import Comparison
 from overlapscope.ranks.message_clocks import components
 from overlapscope.ranks.messages import is_message
-from overlapscope.ranks.pipeline_result import PhaseTime, Pipeline, PipelineStep, StageTime
 from overlapscope.ranks.reduced import ReducedRank
-from overlapscope.ranks.schedules import Pair, StepTraffic, Traffic, recognized
 
 _NEVER: Final = np.iinfo(np.int64).max
 

@@ -1,0 +1,100 @@
+"""Parts that plugins add to a report of ranks: results, sentences, figures and tables."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from functools import cache
+from typing import Any, NamedTuple, Protocol
+
+import msgspec
+from msgspec.structs import replace
+
+from overlapscope.base.registry import load
+from overlapscope.base.saved import decode
+from overlapscope.documents.model import Card
+from overlapscope.documents.table import Table
+from overlapscope.plugin import plugins
+from overlapscope.ranks.comparison import Comparison
+from overlapscope.ranks.reduced import ReducedRank
+from overlapscope.ranks.result import RanksReport
+
+
+class PartTable(NamedTuple):
+    """A table of a part."""
+
+    id: str
+    what: str
+    """Its short title."""
+    table: Table
+    leads: bool = False
+    """True if it comes before the tables on communication instead of after them."""
+
+
+class RankPart(Protocol):
+    """A plugin's module with a part of reports of ranks."""
+
+    Part: type[msgspec.Struct]
+    """Structure of the part."""
+
+    def join(self, ranks: Sequence[ReducedRank], comparison: Comparison) -> tuple[msgspec.Struct, Sequence[str]]:
+        """Return the part of the ranks compared, and sentences on what could not be determined."""
+
+    def why_late(self, report: RanksReport, part: Any) -> Iterable[str]:
+        """Return sentences on why the costliest straggler is late."""
+
+    def sentences(self, part: Any) -> Iterable[str]:
+        """Return sentences for the verdict. They are the verdict if no collective could be compared."""
+
+    def cards(self, part: Any) -> Iterable[Card]:
+        """Return headline figures."""
+
+    def tables(self, report: RanksReport, part: Any, *, rows: int) -> Iterable[PartTable]:
+        """Return tables, which may be empty, with lists of up to `rows` rows."""
+
+
+@cache
+def _modules() -> dict[str, RankPart]:
+    return {plugin.name: load(plugin.ranks) for plugin in plugins() if plugin.ranks is not None}
+
+
+def joined(ranks: Sequence[ReducedRank], comparison: Comparison) -> tuple[dict[str, msgspec.Struct], list[str]]:
+    """Return the parts of the ranks compared, by plugin, and sentences on what could not be determined."""
+    found, notes = dict[str, msgspec.Struct](), list[str]()
+    for name, module in _modules().items():
+        found[name], doubts = module.join(ranks, comparison)
+        notes += doubts
+    return found, notes
+
+
+def parts(report: RanksReport) -> Iterator[tuple[RankPart, Any]]:
+    """Yield each part of a report with its plugin's module, for the plugins that are here."""
+    return ((module, report.parts[name]) for name, module in _modules().items() if name in report.parts)
+
+
+def tables(report: RanksReport, *, rows: int) -> list[PartTable]:
+    """Return the tables of all parts."""
+    return [each for module, part in parts(report) for each in module.tables(report, part, rows=rows)]
+
+
+def from_json(data: bytes) -> RanksReport:
+    """Read a report of ranks from JSON.
+
+    Returns:
+        The report. Parts of plugins that aren't here stay as they are.
+
+    Raises:
+        msgspec.ValidationError: If it is not a report of ranks.
+        msgspec.DecodeError: If it is not JSON.
+    """
+    report = decode(data, RanksReport)
+    comm = report.communication
+    if not {each.dimension for each in comm.rows} | {each.dimension for each in comm.slow_groups} <= {
+        *range(len(comm.dimensions))
+    }:
+        raise msgspec.ValidationError("Expected places in `dimensions` - at `$.communication`")
+    return replace(report, parts={name: _typed(name, part) for name, part in report.parts.items()})
+
+
+def _typed(name: str, part: Any) -> Any:
+    module = _modules().get(name)
+    return part if module is None else msgspec.convert(part, module.Part)
