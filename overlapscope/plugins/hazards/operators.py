@@ -190,9 +190,5 @@ def _is_direct(transfer: Transfer) -> bool:
         return False
     if host.is_contiguous():
         return True
-    return same_type and host.stride() == device.stride() and _is_dense(host)
-
-
-def _is_dense(tensor: torch.Tensor) -> bool:
-    extent = 1 + sum((size - 1) * stride for size, stride in zip(tensor.shape, tensor.stride(), strict=True))
-    return extent == tensor.numel()
+    extent = 1 + sum((size - 1) * stride for size, stride in zip(host.shape, host.stride(), strict=True))
+    return same_type and host.stride() == device.stride() and extent == host.numel()

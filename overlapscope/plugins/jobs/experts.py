@@ -11,6 +11,7 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 from msgspec import Struct
+from msgspec.structs import replace
 
 from overlapscope.base.columns import Columns, mask_of, pick
 from overlapscope.base.grouping import groups_of, rows_by
@@ -46,15 +47,8 @@ def find_experts(ranks: Sequence[ReducedRank], comparison: Comparison) -> tuple[
 def _gathered(ranks: Sequence[ReducedRank]) -> Exchanges:
     """Return the exchanges of all ranks, with their rows among the kernels of all ranks."""
     before = np.cumsum([0, *(len(rank.comm) for rank in ranks)]).tolist()
-    each = zip(ranks, before, strict=False)
-    return Exchanges.joined([_moved(rank.exchanges, first) for rank, first in each])
-
-
-def _moved(exchanges: Exchanges, first: int) -> Exchanges:
-    return Exchanges(
-        kernel=exchanges.kernel + first,
-        **{name: getattr(exchanges, name) for name in Exchanges.__struct_fields__ if name != "kernel"},
-    )
+    each = [(rank.exchanges, first) for rank, first in zip(ranks, before, strict=False)]
+    return Exchanges.joined([replace(exchanges, kernel=exchanges.kernel + first) for exchanges, first in each])
 
 
 def _group(kernels: Kernels) -> I64:

@@ -195,7 +195,7 @@ def load_of_experts(report: RanksReport, experts: Sequence[ExpertExchange], *, r
         (Column("waiting"), judged(lambda spent: spent.waiting_ns)),
         (Column("transfer", spare=3), judged(lambda spent: spent.transfer_ns)),
         (Column(f"compute {longest.name}"), lambda row: Cell(longest.number(computed.get(row[1].rank)))),
-        title=f"Load of experts, {_frame(report)}",
+        title=f"Load of experts, {'an average step' if report.communication.steps else 'all time after the lead-in'}",
     )
     return replace(table, note=_note(exchanges, len(every) - rows, counted=counted))
 
@@ -207,10 +207,6 @@ def _shown(experts: Sequence[ExpertExchange]) -> list[ExpertExchange]:
 
 def _elements(exchange: ExpertExchange) -> int:
     return sum(rank.received_elements or 0 for rank in exchange.ranks)
-
-
-def _frame(report: RanksReport) -> str:
-    return "an average step" if report.communication.steps else "all time after the lead-in"
 
 
 def _bytes(row: _Row, elements: int | None, steps: int) -> int | None:

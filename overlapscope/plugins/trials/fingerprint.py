@@ -64,7 +64,7 @@ def _of(named: Iterable[tuple[str, object]]) -> RankResults | None:
                 digest.update(repr(value).encode())
                 continue
             for part, plain in _plain(value):
-                _add(digest, plain)
+                digest.update(f"{plain.dtype}{list(plain.shape)}{_checksum(plain)}".encode())
                 if part == "":
                     sketches.append(sketch(name, plain))
     return RankResults(digest=digest.hexdigest(), sketches=tuple(sketches), loss=None) if some else None
@@ -101,10 +101,6 @@ def _plain(tensor: torch.Tensor) -> Iterator[tuple[str, torch.Tensor]]:
         tensor = tensor.values()
     if tensor.layout is torch.strided:
         yield "", torch.view_as_real(tensor.resolve_conj()) if tensor.is_complex() else tensor
-
-
-def _add(digest: Any, tensor: torch.Tensor) -> None:
-    digest.update(f"{tensor.dtype}{list(tensor.shape)}{_checksum(tensor)}".encode())
 
 
 def _checksum(tensor: torch.Tensor) -> list[int]:

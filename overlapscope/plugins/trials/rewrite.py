@@ -10,7 +10,6 @@ from typing import Any, Final, TypeVar
 import libcst as cst
 from libcst.metadata import (
     Assignment,
-    CodeRange,
     MetadataWrapper,
     ParentNodeProvider,
     PositionProvider,
@@ -172,7 +171,8 @@ class _ProgramText:
             for node in self._all(cst.Import)
             if isinstance(self._parents[self._parents[node]], cst.Module)
         ]
-        named = [line for node, line in imports if any(_is_plainly(name, wish.package) for name in node.names)]
+        plain = {node: [name.evaluated_name for name in node.names if name.asname is None] for node, _ in imports}
+        named = [line for node, line in imports if wish.package in plain[node]]
         if not imports or not (named or wish.line is not None):
             raise Unclear(f"the file does not `import {wish.package}`")
         if wish.line is None:
@@ -260,7 +260,8 @@ class _ProgramText:
         around = itertools.takewhile(lambda node: not isinstance(node, cst.FunctionDef), self._parents_of(module))
         loops = [node for node in around if isinstance(node, cst.For | cst.While)]
         for loop in reversed(loops):
-            if not any(_holds(self._places[loop], line) for line in lines):
+            place = self._places[loop]
+            if not any(place.start.line <= line <= place.end.line for line in lines):
                 return loop
         if loops:
             raise Unclear(f"`{name}` is bound in the loop")
@@ -321,16 +322,8 @@ class _ProgramText:
         return bool(where & parameters) and (handed_on or bool(what & parameters))
 
 
-def _is_plainly(name: cst.ImportAlias, package: str) -> bool:
-    return name.asname is None and name.evaluated_name == package
-
-
 def _nearest(nodes: Iterable[cst.CSTNode], kind: type[cst.CSTNode]) -> cst.CSTNode | None:
     return next((node for node in nodes if isinstance(node, kind)), None)
-
-
-def _holds(place: CodeRange, line: int) -> bool:
-    return place.start.line <= line <= place.end.line
 
 
 def _names(node: cst.CSTNode) -> set[str]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Sequence
 from itertools import combinations
 from statistics import median
 from typing import Final
@@ -52,7 +52,8 @@ def _judged(result: RankResults, unchanged: Sequence[RankResults]) -> Sameness:
         return "different"
     if len(unchanged) < 2:
         return "unknown"
-    spreads = [_widest(distance, tensors) for tensors in zip(*(other.sketches for other in unchanged), strict=True)]
+    pairs = (combinations(tensors, 2) for tensors in zip(*(other.sketches for other in unchanged), strict=True))
+    spreads = [max(distance(*pair) for pair in of_tensor) for of_tensor in pairs]
     # A tensor on which unchanged runs agree may differ as much as the others do.
     usual = median(spreads) if spreads else 0.0
     for number, sketch in enumerate(result.sketches):
@@ -70,10 +71,6 @@ def _factor(sketch: Sketch) -> float:
     """
     count = sum(map(bool, sketch.sums))
     return FACTOR * (1 + _FEW / count) if 0 < count < BUCKETS else FACTOR
-
-
-def _widest(far: Callable[[Sketch, Sketch], float], things: Iterable[Sketch]) -> float:
-    return max(far(sketch, reference) for sketch, reference in combinations(things, 2))
 
 
 def _near(loss: float | None, unchanged: Sequence[float | None], usual: float) -> bool:

@@ -209,7 +209,7 @@ def worth_more(runs: Runs, kept: Settings) -> list[Settings]:
     """Return the unchanged program and, for each change, the kept value or else the fastest."""
     rivals: dict[tuple[Settings, str], list[Settings]] = {}
     for settings in runs.tried():
-        if _goes_on(runs, settings):
+        if not runs.failed(settings) and runs.results(settings) != "different":
             rivals.setdefault((settings[:-1], settings[-1].change), []).append(settings)
 
     def rank(settings: Settings) -> tuple[bool, float]:
@@ -217,10 +217,6 @@ def worth_more(runs: Runs, kept: Settings) -> list[Settings]:
         return settings != kept[: len(settings)], 0.0 if change is None else change.pct
 
     return [AS_IS, *(min(values, key=rank) for values in rivals.values())]
-
-
-def _goes_on(runs: Runs, settings: Settings) -> bool:
-    return not runs.failed(settings) and runs.results(settings) != "different"
 
 
 def _is_sharp(runs: Runs, settings: Settings) -> bool:

@@ -77,7 +77,10 @@ def predict_job(
         before = times(job, *_recorded(job))
     except Deadlock:
         return _refused(("The ranks' collectives contradict each other: they wait for each other in a circle.",))
-    errors = [_error_pct(rank, lengths) for rank, lengths in zip(job.ranks, before.lengths_ns, strict=True)]
+    errors = [
+        100 * quantile(np.abs(lengths - rank.lengths_ns) / np.maximum(rank.lengths_ns, 1), 0.5)
+        for rank, lengths in zip(job.ranks, before.lengths_ns, strict=True)
+    ]
     if max(errors) > MOST_ERROR_PCT:
         worst = job.numbers[int(np.argmax(errors))]
         return _refused(
@@ -112,10 +115,6 @@ def predict_job(
 def _recorded(job: JoinedJob) -> tuple[list[Parts], Ties]:
     recorded = [rank.recorded for rank in job.ranks]
     return recorded, ties(job, recorded, job.transfer_ns)
-
-
-def _error_pct(rank: RankSummary, lengths: I64) -> float:
-    return 100 * quantile(np.abs(lengths - rank.lengths_ns) / np.maximum(rank.lengths_ns, 1), 0.5)
 
 
 def _refused(reasons: tuple[str, ...]) -> JointWhatIf:
