@@ -146,14 +146,6 @@ def test_a_script_in_the_place_of_a_command_is_taken_to_be_run(capsys: pytest.Ca
     assert "to run it, use `overlapscope run train.py --lr 0.1`." in capsys.readouterr().err
 
 
-def test_a_missing_script_is_reported_before_a_missing_package(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setitem(sys.modules, "libcst", None)
-    assert main(["try", "nowhere.py"]) == 2
-    assert "nowhere.py: there is no such script." in capsys.readouterr().err
-
-
 def test_version(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["--version"]) == 0
     assert capsys.readouterr().out == f"overlapscope {__version__}\n"

@@ -5,9 +5,12 @@ On a single screen, in every format, whatever a program's names contain.
 
 from __future__ import annotations
 
+import sys
+
 import msgspec
 import pytest
 
+from overlapscope.commands import main
 from overlapscope.documents.model import brief
 from overlapscope.plugins.trials.document import document, headline
 from overlapscope.plugins.trials.predictions import kept
@@ -168,3 +171,11 @@ def test_the_history_keeps_each_set_that_was_both_predicted_and_measured() -> No
     assert (entry.at_ns, entry.program, entry.device, entry.change) == (7, TRIAL.program, "NVIDIA H200", "workers (4)")
     assert (entry.predicted_pct, entry.low_pct, entry.high_pct) == (-12, -15, -8)
     assert entry.measured_pct == TRIAL.changes[1].measured_pct and entry.inside
+
+
+def test_a_missing_script_is_reported_before_a_missing_package(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "libcst", None)
+    assert main(["try", "nowhere.py"]) == 2
+    assert "nowhere.py: there is no such script." in capsys.readouterr().err
