@@ -41,13 +41,3 @@ def test_a_job_is_recorded_at_the_same_steps_on_all_ranks(tmp_path: Path) -> Non
         assert code == 0, errors
     first, second = (steps(tmp_path / "fsdp2.traces" / f"rank{rank}.trace.json.gz") for rank in (0, 1))
     assert first == second != []
-
-
-@pytest.mark.parametrize("options", [["--race"], []])
-def test_without_a_gpu_a_job_has_no_data_races_and_runs_as_ever(options: list[str], tmp_path: Path) -> None:
-    recorder = ("-m", "overlapscope", "run", "--check-hazards", "--active", "2")
-    arguments = (*PROGRAMS["two_collectives"].small, *options, "--steps", "20")
-    for code, errors in ended(tmp_path, *recorder, JOBS / "two_collectives.py", *arguments):
-        assert code == 0, errors
-        assert "data races were not checked, because the program used no GPU." in errors
-        assert "found" not in errors and "ended early" not in errors

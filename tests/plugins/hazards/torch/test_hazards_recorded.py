@@ -8,7 +8,9 @@ import pytest
 import torch
 
 import overlapscope as ov
+from benchmarks.several_gpus_plan import JOBS, PROGRAMS
 from tests.support.recorded import steps, work
+from tests.torch.test_scenario_jobs import ended
 
 pytestmark = pytest.mark.usefixtures("nothing_is_left_running")
 
@@ -39,3 +41,13 @@ def test_data_races_are_looked_for_until_the_recording_is_complete(path: Path) -
             rec.step()
         assert torch.Tensor.numpy is not unwrapped
     assert torch.Tensor.numpy is unwrapped
+
+
+@pytest.mark.parametrize("options", [["--race"], []])
+def test_without_a_gpu_a_job_has_no_data_races_and_runs_as_ever(options: list[str], tmp_path: Path) -> None:
+    recorder = ("-m", "overlapscope", "run", "--check-hazards", "--active", "2")
+    arguments = (*PROGRAMS["two_collectives"].small, *options, "--steps", "20")
+    for code, errors in ended(tmp_path, *recorder, JOBS / "two_collectives.py", *arguments):
+        assert code == 0, errors
+        assert "data races were not checked, because the program used no GPU." in errors
+        assert "found" not in errors and "ended early" not in errors
