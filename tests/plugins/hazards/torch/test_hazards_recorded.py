@@ -9,8 +9,8 @@ import torch
 
 import overlapscope as ov
 from benchmarks.several_gpus_plan import JOBS, PROGRAMS
+from tests.exhaustive.test_scenario_jobs import ended
 from tests.support.recorded import steps, work
-from tests.torch.test_scenario_jobs import ended
 
 pytestmark = pytest.mark.usefixtures("nothing_is_left_running")
 
