@@ -57,7 +57,12 @@ COLUMN: Final = {name: number for number, name in enumerate((*PARTS, *_OTHERS))}
 
 
 def comparable(
-    numbers: Sequence[int], names: Sequence[str], spans_ns: Sequence[int], *, settled: bool = False
+    numbers: Sequence[int],
+    names: Sequence[str],
+    spans_ns: Sequence[int],
+    *,
+    settled: bool = False,
+    phase: Phase | None = None,
 ) -> tuple[int, ...]:
     """Return the numbers of whole steps without the first if it is warm-up, and without the last if another is left.
 
@@ -68,7 +73,10 @@ def comparable(
         names: Names of all steps.
         spans_ns: Spans of all steps.
         settled: Whether it is known that none is warm-up.
+        phase: Phase of a server's steps, instead of the phase that takes most time.
     """
+    if phase is not None:
+        return judged_by_phase(numbers, names).get(phase, ())
     of_phases = [kept for phase, kept in judged_by_phase(numbers, names).items() if phase is not None]
     if of_phases:
         return max(of_phases, key=lambda kept: sum(spans_ns[number] for number in kept))
@@ -92,18 +100,19 @@ def without_warm_up(numbers: Sequence[int], spans_ns: Sequence[int]) -> tuple[in
     return tuple(numbers[1:] if warm_up else numbers)
 
 
-def judged_steps(device: Device, *, skip: int = 0) -> tuple[int, ...]:
+def judged_steps(device: Device, *, skip: int = 0, phase: Phase | None = None) -> tuple[int, ...]:
     """Return the numbers of the judged steps in `Device.steps`, of which the first `skip` are left out.
 
-    `Device.steps` excludes what the recorder marked as warm-up.
+    `Device.steps` excludes what the recorder marked as warm-up. Those of a server are of the given phase, by default of
+    the one that takes most time.
     """
     steps, average_step = device.steps, device.per_step
-    if steps and average_step is not None and not skip:
+    if steps and average_step is not None and not skip and phase is None:
         following = range(average_step.first, len(steps))
         of_phase = (number for number in following if phase_in(steps[number].name) == (average_step.phase or None))
         return tuple(islice(of_phase, average_step.steps))
     whole = [number for number, step in enumerate(steps) if number >= skip and not step.partial]
-    return comparable(whole, [step.name for step in steps], [step.span_ns for step in steps])
+    return comparable(whole, [step.name for step in steps], [step.span_ns for step in steps], phase=phase)
 
 
 def judged_ranges(device: Device) -> tuple[Period, ...]:

@@ -29,6 +29,7 @@ from overlapscope.compare.noise import FEWEST
 from overlapscope.errors import UnreadableTrace, UsageError
 from overlapscope.report.model import Report, of_program
 from overlapscope.trace.lost import FIGURES
+from overlapscope.trace.servers import Phase
 
 SCHEMA_VERSION: Final = 1
 STEPS: Final = "steps"
@@ -96,13 +97,14 @@ class Baseline(ProgramIdentity, frozen=True, kw_only=True, forbid_unknown_fields
             return same_rank[0]
         return self.devices[0] if match is None and only and len(self.devices) == 1 else match
 
-    def measured(self, of: BaselineDevice, scope: str, *, skip: int) -> Measurements | None:
+    def measured(self, of: BaselineDevice, scope: str, *, skip: int, phase: Phase | None = None) -> Measurements | None:
         """Return the measurements of a device's steps or ranges; None if it has no such range, or no steps.
 
         Args:
             of: The device.
             scope: `steps`, or the name of a range.
             skip: Number of first steps to leave out.
+            phase: Phase of a server's steps, instead of the phase that takes most time.
         """
         lines = {
             (line.metric, line.direction, line.cause): line
@@ -113,7 +115,7 @@ class Baseline(ProgramIdentity, frozen=True, kw_only=True, forbid_unknown_fields
         if timed is None:
             return None
         spans = tuple(round(value or 0) for value in timed.values)
-        names, kept = of.steps, self.compared(of, skip=skip)
+        names, kept = of.steps, self.compared(of, skip=skip, phase=phase)
         if scope != STEPS:
             names = tuple(f"{scope} ({number})" for number in range(1, len(spans) + 1))
             first = kept[0] if kept else 0
@@ -128,7 +130,7 @@ class Baseline(ProgramIdentity, frozen=True, kw_only=True, forbid_unknown_fields
 
         return read
 
-    def compared(self, of: BaselineDevice, *, skip: int = 0) -> tuple[int, ...]:
+    def compared(self, of: BaselineDevice, *, skip: int = 0, phase: Phase | None = None) -> tuple[int, ...]:
         """Return the numbers of a device's steps to compare, like `analysis.average.judged_steps`."""
         wanted = (of.rank, of.device, STEPS, "step_time")
         spans = [
@@ -137,7 +139,8 @@ class Baseline(ProgramIdentity, frozen=True, kw_only=True, forbid_unknown_fields
             if (line.rank, line.device, line.scope, line.metric) == wanted
             for value in line.values
         ]
-        return comparable([number for number in range(len(of.steps)) if of.first + number >= skip], of.steps, spans)
+        numbers = [number for number in range(len(of.steps)) if of.first + number >= skip]
+        return comparable(numbers, of.steps, spans, phase=phase)
 
 
 def of(report: Report, *, ranges: Iterable[str] = (), allow_predicted: bool = False) -> Baseline:

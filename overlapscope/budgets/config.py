@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping
 from fnmatch import fnmatchcase
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any, Final
+from typing import Any, Final, get_args
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -36,6 +36,7 @@ from overlapscope.budgets.tables import (
 from overlapscope.budgets.verdicts import Unit
 from overlapscope.errors import ConfigError
 from overlapscope.reading.patterns import NamePatterns, patterns_in
+from overlapscope.trace.servers import Phase
 
 _PATH: Final = ("tool", "overlapscope")
 _EXPRESSION = re.compile(r"(?P<left>[^<>=]*)(?P<op><=|>=|==|=|<|>)(?P<limit>.+)", re.DOTALL)
@@ -120,13 +121,15 @@ def expression(text: str) -> Budget:
     if metric is None:
         raise location.error(no_such("metric", name, METRICS))
     content: dict[str, Any] = {_limit_key(match["op"], change, metric, location): match["limit"].strip()}
+    if words and words[-1] in get_args(Phase):
+        content["phase"] = words.pop()
     if words and words[-1] in ("h2d", "d2h"):
         content["direction"] = words.pop()
     if words:
         key, word = "scope" if words[-1] == "window" else "aggregate", words.pop()
         content[key] = word
     if words:
-        raise location.error(f"{words[0]!r} is unexpected; write [AGGREGATE] [h2d|d2h] METRIC <= LIMIT")
+        raise location.error(f"{words[0]!r} is unexpected; write [AGGREGATE] [PHASE] [h2d|d2h] METRIC <= LIMIT")
     return _budget(content, metric, {}, location)
 
 
@@ -184,7 +187,7 @@ def _budget_tables(
 
 def _budget(content: Mapping[str, Any], metric: Metric, defaults: Mapping[str, Any], at: ConfigLocation) -> Budget:
     table = read_table(content, BudgetTable, at)
-    fields = {**defaults, **_given(table, "name", "scope"), **_adjustable(table, metric, at)}
+    fields = {**defaults, **_given(table, "name", "scope", "phase"), **_adjustable(table, metric, at)}
     budget = Budget(metric=metric.id, origin=str(at), **fields, **_patterns(table, "step"))
     if budget.direction is not None and metric.needs != "copies":
         raise at.at("direction").error(f"{metric.id} is not only about copies")
@@ -198,6 +201,8 @@ def _budget(content: Mapping[str, Any], metric: Metric, defaults: Mapping[str, A
         raise at.at("scope").error("the window is measured only once, but judging a change needs many steps; use steps")
     if budget.scope == "window" and (budget.range, budget.step) != (None, None):
         raise at.at("scope").error("the window cannot be combined with a range or with steps; leave out one of them")
+    if budget.phase is not None and (budget.scope, budget.range) != ("steps", None):
+        raise at.at("phase").error("the phase is that of steps, not of the window or of a range; leave out one of them")
     return budget
 
 

@@ -89,6 +89,16 @@ def _device_before(place: JudgedPlace, baseline: Baseline, *, only: bool) -> Bas
     return None if number is None else baseline.device_for(place.subject.rank, number, only=only)
 
 
+def _measured_before(
+    place: JudgedPlace, device: BaselineDevice, baseline: Baseline, scope: str | None = None
+) -> Measurements | None:
+    """Return the baseline's measurements of the same steps or ranges: of a server, of the same phase."""
+    phase = place.budget.phase
+    if phase is None and place.device is not None and place.device.per_step is not None:
+        phase = place.device.per_step.phase or None
+    return baseline.measured(device, scope or place.subject.scope, skip=place.budget.skip_steps, phase=phase)
+
+
 def _against_baseline(
     place: JudgedPlace, values: Series, lack: str | None, baseline: Baseline, *, only: bool
 ) -> Ruling:
@@ -98,7 +108,7 @@ def _against_baseline(
     device = _device_before(place, baseline, only=only)
     if device is None:
         return _unknown(place, "the baseline has no such device")
-    measured = baseline.measured(device, place.subject.scope, skip=budget.skip_steps)
+    measured = _measured_before(place, device, baseline)
     if measured is None:
         return _unknown(place, f"the baseline has no such {'step' if budget.range is None else 'range'}")
     before = measured(budget.what, budget.direction)
@@ -111,7 +121,7 @@ def _against_baseline(
         if len(side.numbers) < FEWEST:
             count = plural(len(side.numbers), sample)
             return _unknown(place, f"not enough data: {owner}{count} to compare; {FEWEST} are needed")
-    steps = baseline.measured(device, STEPS, skip=budget.skip_steps)
+    steps = _measured_before(place, device, baseline, STEPS)
     return _relative(place, now, before, _noise_floor(place, measured, steps, budget.combine(before)))
 
 
@@ -216,7 +226,7 @@ def combine(
     decisive = _median(budget, worst_first) if of_median else worst_first[0]
     subject = decisive.subject
     if of_median:
-        subject = Subject(scope=subject.scope, direction=subject.direction, step=subject.step)
+        subject = Subject(scope=subject.scope, direction=subject.direction, step=subject.step, phase=subject.phase)
     return BudgetVerdict(
         budget=budget.title,
         metric=budget.metric,
@@ -248,7 +258,7 @@ def _reasons(report: Report, budget: Budget, ruling: Ruling, baseline: Baseline 
     if budget.relative and baseline is not None:
         device = _device_before(place, baseline, only=len(report.devices) == 1)
         if device is not None:
-            measured = baseline.measured(device, place.subject.scope, skip=place.budget.skip_steps)
+            measured = _measured_before(place, device, baseline)
             before = None if measured is None else spent(measured, place.budget.direction)
     return reasons_of(report, place, _spent_now(place), before)
 

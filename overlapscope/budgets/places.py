@@ -61,6 +61,8 @@ def place_words(report: Report, subject: Subject, *, rank: bool = True) -> str:
         parts.append(f"range {clean(subject.scope, 60)}")
     if subject.step is not None:
         parts.append(f"step {clean(subject.step, 60)}")
+    if subject.phase is not None:
+        parts.append(f"phase {subject.phase}")
     if subject.direction is not None:
         parts.append(subject.direction)
     return ", ".join(parts)
@@ -72,7 +74,7 @@ def find_places(
     """Yield every place at which to judge a budget. An absent rank is a place that states why it is missing."""
     relevant = tuple(override for override in overrides if override.metric == budget.metric and override.changes)
     finder, anywhere = _PlaceFinder(budget, relevant), False
-    for subject, trace, device in subjects(report, scope=budget.scope, direction=budget.direction):
+    for subject, trace, device in subjects(report, scope=budget.scope, direction=budget.direction, phase=budget.phase):
         if replace(budget, range=None).matches(subject):
             anywhere = True
             yield from finder.at(subject, trace, device)
@@ -107,7 +109,9 @@ class _PlaceFinder:
         """Yield the places of one device."""
         budget = self.overridden(subject)
         missing = doubt(trace, budget.what.rests_on)
-        if missing is None and budget.what.of_host:
+        if missing is None and budget.what.of_host and budget.phase is not None:
+            missing = "the phases of a server without a GPU are unknown"
+        elif missing is None and budget.what.of_host:
             if trace.host is None:
                 missing = "it is only for programs that do not use a GPU"
             elif budget.scope == "window":
@@ -127,7 +131,7 @@ class _PlaceFinder:
             nothing = None if samples else "all of it is lead-in, which is not judged"
             yield JudgedPlace(budget, subject, trace, device, samples, nothing)
         else:
-            samples = of_steps(device, skip=budget.skip_steps)
+            samples = of_steps(device, skip=budget.skip_steps, phase=budget.phase)
             yield from self._steps(JudgedPlace(budget, subject, trace, device, samples), marked=bool(device.steps))
 
     def _ranges(self, subject: Subject, trace: TraceResult, device: Device) -> Iterator[JudgedPlace]:
@@ -156,6 +160,8 @@ class _PlaceFinder:
             yield replace(place, budget=budget, subject=subject, samples=tuple(samples))
         if not groups:
             missing = "no step is left after the skipped ones" if marked else NO_STEPS
+            if marked and place.budget.phase is not None:
+                missing = f"there is no whole step of the phase {place.budget.phase}"
             if place.samples:
                 missing = f"there is no step {clean(pattern or '', 80)}"
             yield replace(place, samples=(), missing=missing)

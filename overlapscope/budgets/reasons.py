@@ -30,7 +30,10 @@ def reasons_of(report: Report, place: JudgedPlace, now: Spent, before: Spent | N
     if place.trace is None or place.device is None:
         return ()
     at = place.trace.source, place.device.device
-    findings = tuple(finding for finding in report.findings if (finding.source, finding.device) == at)
+    average = place.device.per_step
+    # Findings are of the phase that takes most time.
+    of_phase = place.budget.phase is None or (average is not None and average.phase == place.budget.phase)
+    findings = tuple(finding for finding in report.findings if of_phase and (finding.source, finding.device) == at)
     steps = _judged_steps(place, place.device)
     device = after_lead_in(place.device) if steps is None else place.device
     finder = _ReasonFinder(place, device, place.trace.environment.recorder, steps, findings, now, before)
@@ -143,11 +146,13 @@ class _ReasonFinder(Struct, frozen=True, eq=False):
                 )
 
     def _evidence(self, blame: Subject, cause: str) -> Evidence | None:
-        """Return the costliest evidence of a cause."""
-        of_cause = [
-            evidence for evidence in self.device.evidence if (evidence.subject, evidence.cause) == (blame, cause)
-        ]
-        return max(of_cause, key=lambda evidence: evidence.time_ns, default=None)
+        """Return the costliest evidence of a cause in the judged steps."""
+        of_cause = {
+            evidence: self._total_ns(evidence.time_ns, evidence.by_step.time_ns)
+            for evidence in self.device.evidence
+            if (evidence.subject, evidence.cause) == (blame, cause)
+        }
+        return max((evidence for evidence, ns in of_cause.items() if ns), key=of_cause.__getitem__, default=None)
 
     def _finding(self, blame: Subject, cause: str, evidence: Evidence | None) -> Finding | None:
         """Return a finding of the first of a cause's rules that fired, preferably at the same op."""
@@ -189,5 +194,7 @@ class _ReasonFinder(Struct, frozen=True, eq=False):
 
     def _mean_ns(self, whole_ns: int, by_step_ns: Sequence[int]) -> int:
         """Return the mean time over the judged steps, or the time in the window."""
-        total_ns = whole_ns if self.steps is None else sum(by_step_ns[number] for number in self.steps)
-        return round(total_ns / max(1, len(self.place.samples)))
+        return round(self._total_ns(whole_ns, by_step_ns) / max(1, len(self.place.samples)))
+
+    def _total_ns(self, whole_ns: int, by_step_ns: Sequence[int]) -> int:
+        return whole_ns if self.steps is None else sum(by_step_ns[number] for number in self.steps)

@@ -30,6 +30,7 @@ from overlapscope.catalog.causes import (
 )
 from overlapscope.compare.figures import occurrences
 from overlapscope.compare.noise import HOST_CAUSES, LINK_SHARE, POINTS, floor_ns
+from overlapscope.trace.servers import Phase
 
 
 class Series(Struct, frozen=True):
@@ -96,9 +97,9 @@ def series(samples: Sequence[Sample], metric: Metric, direction: Direction | Non
     )
 
 
-def of_steps(device: Device, *, skip: int = 0) -> tuple[Sample, ...]:
-    """Return the steps to judge: whole ones after the warm-up."""
-    return tuple(step_sample(device, number) for number in judged_steps(device, skip=skip))
+def of_steps(device: Device, *, skip: int = 0, phase: Phase | None = None) -> tuple[Sample, ...]:
+    """Return the steps to judge: whole ones after the warm-up, of the phase that takes most time or of another."""
+    return tuple(step_sample(device, number) for number in judged_steps(device, skip=skip, phase=phase))
 
 
 def step_sample(device: Device, number: int) -> Sample:

@@ -20,6 +20,7 @@ from overlapscope.budgets.samples import Series
 from overlapscope.budgets.verdicts import Level, Subject
 from overlapscope.reading.patterns import NamePatterns
 from overlapscope.rules import RULES
+from overlapscope.trace.servers import Phase
 
 Ranks = Literal["worst", "median", "each"]
 Scope = Literal["steps", "window"]
@@ -96,6 +97,8 @@ class Budget(Narrowed, frozen=True, kw_only=True):
     scope: Scope = "steps"
     step: str | None = None
     """Pattern of the steps to judge."""
+    phase: Phase | None = None
+    """Phase of an inference server whose steps to judge; None for the phase that takes most time."""
     aggregate: str = "mean"
     ranks: Ranks = "worst"
     skip_steps: int = 0
@@ -158,6 +161,7 @@ class Budget(Narrowed, frozen=True, kw_only=True):
         narrowed = {
             "in": self.range,
             "of step": self.step,
+            "in phase": self.phase,
             "of trace": self.trace,
             "of rank": self.rank,
             "of device": self.device,

@@ -19,6 +19,7 @@ from overlapscope.budgets.metrics import Direction
 from overlapscope.budgets.settings import Ranks, Scope
 from overlapscope.budgets.verdicts import Level
 from overlapscope.errors import ConfigError
+from overlapscope.trace.servers import Phase
 
 _VALUE_CHARACTERS = 80
 """Maximum length of a wrong value in an error."""
@@ -71,6 +72,7 @@ class BudgetTable(LimitsTable, frozen=True, kw_only=True, forbid_unknown_fields=
 
     name: Text = None
     scope: Annotated[Scope | None, Meta(description="steps or window")] = None
+    phase: Annotated[Phase | None, Meta(description=f"one of {', '.join(get_args(Phase))}")] = None
 
 
 class OverrideTable(LimitsTable, frozen=True, kw_only=True, forbid_unknown_fields=True):

@@ -9,6 +9,7 @@ from msgspec import UNSET, UnsetType
 
 from overlapscope.base.saved import Tool
 from overlapscope.base.shown import Shown
+from overlapscope.trace.servers import Phase
 
 SCHEMA_VERSION = 1
 
@@ -39,6 +40,8 @@ class Subject(msgspec.Struct, frozen=True, kw_only=True):
     direction: Literal["h2d", "d2h"] | None = None
     step: str | None = None
     """Pattern of the judged steps; None for all steps."""
+    phase: Phase | None = None
+    """Phase of the judged steps of an inference server; None for the phase that takes most time."""
 
 
 class FailureReason(msgspec.Struct, frozen=True, kw_only=True):

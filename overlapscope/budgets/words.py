@@ -46,6 +46,7 @@ def about(subject: Subject) -> str:
         f"device {subject.device}" if subject.device is not None else None,
         name(subject.scope) if subject.scope != "steps" else None,
         f"step {name(subject.step)}" if subject.step is not None else None,
+        f"phase {subject.phase}" if subject.phase is not None else None,
         subject.direction,
     ]
     return ", ".join(part for part in parts if part is not None)

@@ -180,7 +180,7 @@ def test_every_key_is_read(tmp_path: Path) -> None:
         ("[budgets]\nidle_pct.max = 3\n[[overrides]]\nrank = 1\nscope = 'window'", "overrides[0].scope: there is no "
          "such "
          "key; keys: aggregate, allow_missing, device, direction, level, max, max_decrease, "
-         "max_increase, metric, min, noise_floor, range, rank, ranks, skip_steps, step, trace."),
+         "max_increase, metric, min, noise_floor, phase, range, rank, ranks, skip_steps, step, trace."),
         ("[budgets]\nidle_pct.max = 3\n[[overrides]]\nrank = 1\nmax = '3 ms'", "overrides[0].max: '3 ms' has the unit "
          "'ms', and a percentage is needed; write it like \"80%\"."),
         ("[[exceptions]]\nreason = 'x'\nuntil = 2030-01-01", "exceptions[0]: needs either a budget or a rule, "
