@@ -122,7 +122,7 @@ def test_every_key_is_read(tmp_path: Path) -> None:
         ("[budgets]\nidle_pct = {}", "budgets.idle_pct: has no limit; add min, max, max_increase."),
         ("[budgets.idle_pct]\nmx = 3", "budgets.idle_pct.mx: there is no such key (did you mean 'max'?); keys: "
          "aggregate, allow_missing, device, direction, level, max, max_decrease, max_increase, min, name, noise_floor, "
-         "range, rank, ranks, scope, skip_steps, step, trace."),
+         "phase, range, rank, ranks, scope, skip_steps, step, trace."),
         ("[budgets.idle_pct]\nmax = true", 'budgets.idle_pct.max: is true, but must be a number, or a string with a '
          'unit such as "3 ms".'),
         ("[budgets.idle_pct]\nmax = '3 ms'", "budgets.idle_pct.max: '3 ms' has the unit 'ms', and a percentage is "
@@ -180,7 +180,7 @@ def test_every_key_is_read(tmp_path: Path) -> None:
         ("[budgets]\nidle_pct.max = 3\n[[overrides]]\nrank = 1\nscope = 'window'", "overrides[0].scope: there is no "
          "such "
          "key; keys: aggregate, allow_missing, device, direction, level, max, max_decrease, "
-         "max_increase, metric, min, noise_floor, phase, range, rank, ranks, skip_steps, step, trace."),
+         "max_increase, metric, min, noise_floor, range, rank, ranks, skip_steps, step, trace."),
         ("[budgets]\nidle_pct.max = 3\n[[overrides]]\nrank = 1\nmax = '3 ms'", "overrides[0].max: '3 ms' has the unit "
          "'ms', and a percentage is needed; write it like \"80%\"."),
         ("[[exceptions]]\nreason = 'x'\nuntil = 2030-01-01", "exceptions[0]: needs either a budget or a rule, "
@@ -287,7 +287,7 @@ def test_expressions(text: str, budget: Budget) -> None:
         ("step_time < 3 ms", "'<' is not supported; write <= or >=, which include the limit."),
         ("step_time == 3 ms", "'==' is not supported; write <= or >=, which include the limit."),
         ("step_time increase >= 3%", "a change has an upper limit; write <=."),
-        ("a p90 step_time <= 3 ms", "'a' is unexpected; write [AGGREGATE] [h2d|d2h] METRIC <= LIMIT."),
+        ("a p90 step_time <= 3 ms", "'a' is unexpected; write [AGGREGATE] [PHASE] [h2d|d2h] METRIC <= LIMIT."),
         ("step_time <= 3", "max: '3' has no unit, and a time is needed; write it like \"3 ms\"."),
         ("step_time decrease <= 3%", "for step_time, less is better; write increase."),
         ("efficiency_pct increase <= 3%", "for efficiency_pct, more is better; write decrease."),
