@@ -26,6 +26,7 @@ from tests.browser.helpers import PAGES, arrive, check_accessible, holding, sett
 from tests.support import kineto_files
 from tests.support.dashboard_process import Served
 from tests.support.recordings import analysis_of
+from tests.support.served import Pass, write_server
 
 JUDGED = ("overview", "copies", "idle", "steps")
 OFFLOAD = "laboratory/offload_pipeline/one_stream"
@@ -313,3 +314,14 @@ def test_a_recording_without_a_gpu_shows_what_the_host_did(page: Page, odd: Path
         expect(page.locator("#content")).not_to_contain_text("To record again")
         expect(page.locator("#content")).to_contain_text("aten::add")
         assert page.locator(".js-plotly-plot").count() == 0
+
+
+def test_phases_of_a_server_are_side_by_side(page: Page, serve_traces: Serve, tmp_path: Path) -> None:
+    prefill, decode = "execute_context_2(600)_generation_0(0)", "execute_context_0(0)_generation_7(7)"
+    passes = [Pass([prefill], gpu=3000)] * 3 + [Pass([decode])] * 9
+    served = serve_traces(write_server(tmp_path / "server.json", passes))
+    visit(page, served)
+    table = page.locator("#overview-phases")
+    expect(page.locator("#content")).to_contain_text("Steps by phase")
+    expect(table).to_contain_text("tokens a second")
+    check_accessible(page)

@@ -20,7 +20,7 @@ from overlapscope.dashboard.url import moved
 from overlapscope.report import charts
 from overlapscope.report.document import finding_block
 from overlapscope.report.headline import Reason, headlines, reasons
-from overlapscope.report.tables import checks, findings_note, where_none_found
+from overlapscope.report.tables import checks, findings_note, phases, where_none_found
 from overlapscope.rules.finding import Finding
 
 
@@ -54,8 +54,10 @@ def show_more(context: PageContext, begun: bool) -> Any:
 
 
 def _more(context: PageContext, device: Device) -> Component:
+    by_phase = phases(context.section, device)
     return dmc.Stack(
         [
+            *([parts.table_panel(context, by_phase, "overview-phases")] if by_phase.rows else []),
             parts.panel(
                 "Where a step goes" if context.section.steps else "Where the time goes",
                 *_buckets(context),
