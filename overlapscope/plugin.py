@@ -62,6 +62,10 @@ class PluginPage(NamedTuple):
     files: str = ""
     """Name of files in the given directories that the page shows, if it is not about a trace. Without any, it isn't
     offered."""
+    data: Place | None = None
+    """Module with the data that the page shows, if it is not about a trace, as `dashboard.pages.PageData`."""
+    state: tuple[str, ...] = ()
+    """Its own choices in the address (`UrlState.choices`)."""
 
 
 class Recorder(NamedTuple):
@@ -167,6 +171,10 @@ class Plugin(NamedTuple):
     """Function without arguments that returns words for `overlapscope explain`, each as a `glossary.GlossaryEntry`."""
     schemas: Mapping[str, Place] = {}
     """Structures of JSON whose schemas `overlapscope schema` prints, by kind."""
+    baseline: Place | None = None
+    """Module that finds baselines for `overlapscope check` (`commands.check.BaselineSource`)."""
+    keeper: Place | None = None
+    """Module that keeps reports and predictions of other plugins (`report.origin.Keeper`)."""
     api: Mapping[str, Place] = {}
     """Names in `import overlapscope`, for plugins of this package."""
 

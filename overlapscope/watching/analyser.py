@@ -13,17 +13,23 @@ import signal
 import sys
 import threading
 from pathlib import Path
-from typing import Final
+from statistics import fmean
+from typing import TYPE_CHECKING, Final
 
 import msgspec
 
 from overlapscope.base import disk
 from overlapscope.errors import OverlapscopeError
-from overlapscope.history.entry import Entry, Origin
+from overlapscope.report.origin import Origin, keepers
+
+if TYPE_CHECKING:
+    from overlapscope.report.model import Report
 
 LIMIT_S: Final = 600
 """Time after which the process ends, in seconds."""
 _NICEST = 19
+_SCALARS: Final = {"ns": ("_time", "_ms", 1e-6), "gb_per_s": ("_bandwidth", "_gb_per_s", 1.0)}
+"""Suffix of metrics by unit, suffix of their scalars, and factor between the two."""
 
 
 class AnalysisTask(msgspec.Struct, frozen=True, kw_only=True):
@@ -36,7 +42,7 @@ class AnalysisTask(msgspec.Struct, frozen=True, kw_only=True):
     report: str
     """File of the report, in HTML."""
     history: str
-    """History to add the figures to: its file, or a directory or URL that is a file drop."""
+    """Place where keepers add the report (`report.origin.Keeper.place`); empty without a keeper."""
     origin: Origin
 
 
@@ -82,10 +88,9 @@ def _end_with_stdin() -> None:
 
 
 def analyse(task: AnalysisTask) -> Analysed:
-    """Analyze a recording, write its report, and add it to the history. Failures become sentences."""
+    """Analyze a recording, write its report, and hand it to keepers. Failures become sentences."""
     from overlapscope import timeline
     from overlapscope.analysis import analyze_trace
-    from overlapscope.history import figures
     from overlapscope.reading import load
     from overlapscope.render.html import render
     from overlapscope.report.model import build
@@ -93,13 +98,17 @@ def analyse(task: AnalysisTask) -> Analysed:
     from overlapscope.timeline.file import document
 
     failures: list[str] = []
-    scalars: dict[str, float] = {}
+    named: dict[str, float] = {}
     written = False
     try:
         analysis = analyze_trace(load(task.trace, progress=False, cache=False))
         report = build([analysis], plain_step_ns=task.plain_step_ns)
-        scalars = figures.scalars(report)
-        failures += _add(figures.entry(report, task.origin), task.history)
+        named = scalars(report)
+        for keeper in keepers():
+            try:
+                keeper.add(report, task.origin, task.history)
+            except OverlapscopeError as error:
+                failures.append(str(error))
         html = render(document(Page(report), [timeline.build(analysis)]))
         disk.write(Path(task.report), [html.encode("utf-8", "replace")])
         written = True
@@ -107,22 +116,24 @@ def analyse(task: AnalysisTask) -> Analysed:
         failures.append(str(error))
     except Exception as error:
         failures.append(f"a recording could not be analyzed ({type(error).__name__}: {error}).")
-    return Analysed(scalars=scalars, report=written, failures=tuple(failures))
+    return Analysed(scalars=named, report=written, failures=tuple(failures))
 
 
-def _add(entry: Entry, history: str) -> list[str]:
-    from overlapscope.history import drop, store
-    from overlapscope.ranks.files import is_url
+def scalars(report: Report) -> dict[str, float]:
+    """Return figures for tools that draw curves, by names with units: `efficiency_pct`, `idle_ms`, `copy_gb_per_s`.
 
-    try:
-        if is_url(history) or os.path.isdir(history):
-            drop.put(entry, history)
-        else:
-            with store.Store.open(history) as kept:
-                kept.add(entry)
-    except OverlapscopeError as error:
-        return [str(error)]
-    return []
+    Each is the mean over the devices that have it.
+    """
+    from overlapscope.budgets.places import figures
+
+    by_name: dict[str, list[float]] = {}
+    for figure in figures(report):
+        if figure.cause is None:
+            ending, instead, factor = _SCALARS.get(figure.metric.unit, ("", "", 1.0))
+            name = figure.metric.id.removesuffix(ending) + instead
+            by_name.setdefault(name, []).append(figure.value * factor)
+    plain = [device.plain.step_ns / 1e6 for device in report.devices if device.plain is not None]
+    return {name: fmean(values) for name, values in (by_name | {"plain_step_ms": plain}).items() if values}
 
 
 if __name__ == "__main__":

@@ -14,15 +14,15 @@ import msgspec
 from msgspec import field
 from msgspec.structs import replace
 
-from overlapscope.base import clock
+from overlapscope.base import clock, disk
 from overlapscope.base.median import median_ns
 from overlapscope.base.output import tell
 from overlapscope.base.words import duration, parse_size, parse_span
 from overlapscope.errors import UsageError
-from overlapscope.history.entry import Origin
 from overlapscope.recorder import cupti
 from overlapscope.recorder.destination import rank_of
 from overlapscope.recorder.step_times import StepTimer
+from overlapscope.report.origin import Origin
 from overlapscope.watching import kept, turns
 from overlapscope.watching.analyser import Analysed, AnalysisTask
 from overlapscope.watching.analysing import GRACE_S, analyse
@@ -43,7 +43,7 @@ class WatchSettings(msgspec.Struct, frozen=True):
     steps: int
     keep_bytes: int
     history: str
-    """History to add figures to: its file, or a directory or URL that is a file drop."""
+    """Place where keepers add reports (`report.origin.Keeper.place`); empty without a keeper."""
     directory: Path
     """Directory of the recordings."""
     origin: Origin
@@ -55,9 +55,7 @@ def settings(
     every: str, *, steps: int, keep: str, job: str | None, history: str | os.PathLike[str] | None, log: object
 ) -> WatchSettings:
     """Return the settings for arguments of `overlapscope.watch`. Raises UsageError for arguments that make no sense."""
-    from overlapscope.history.origin import origin
-    from overlapscope.history.store import default_path
-    from overlapscope.ranks.files import is_url
+    from overlapscope.report.origin import keepers, origin
 
     try:
         every_ns, keep_bytes = parse_span(every), parse_size(keep)
@@ -68,11 +66,11 @@ def settings(
     if steps < 1:
         raise UsageError(f"steps is {steps}; it must be 1 or more.")
     sinks = tuple(map(sink, log if isinstance(log, list | tuple) else [log]))
-    program, place = origin(job), os.fspath(history) if history is not None else os.fspath(default_path())
-    if not is_url(place):
-        place = os.path.abspath(os.path.expanduser(place))
-    # A drop is for other machines, so recordings are kept beside the default history then.
-    beside = default_path() if is_url(place) or os.path.isdir(place) else Path(place)
+    program, place, beside = origin(job), "", disk.of_user("Application Support", "XDG_DATA_HOME", ".local/share")
+    for keeper in keepers():
+        place, beside = keeper.place(history)
+    if beside is None:
+        raise UsageError("this user has no home folder, and so no place for recordings; set HOME or XDG_DATA_HOME.")
     return WatchSettings(
         every_ns=every_ns,
         steps=steps,

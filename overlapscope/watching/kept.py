@@ -17,9 +17,9 @@ _NAME = re.compile(r"\d{8}T\d{6}\.\d{3}Z-\d+")
 _NO_NAME = re.compile(r"[^\w.-]+")
 
 
-def place(history: Path, job: str) -> Path:
-    """Return the directory of a job's recordings, beside the history of their figures."""
-    return history.parent / "watched" / (_NO_NAME.sub("-", job).strip(".-")[:100] or "job")
+def place(folder: Path, job: str) -> Path:
+    """Return the directory of a job's recordings in a folder of the user's data."""
+    return folder / "watched" / (_NO_NAME.sub("-", job).strip(".-")[:100] or "job")
 
 
 def begin(directory: Path) -> Path:

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from overlapscope.history.store import Store
+from overlapscope.plugins.history.store import Store
 from tests.support import forked
 
 pytestmark = [

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from overlapscope.history.store import Store
+from overlapscope.plugins.history.store import Store
 from overlapscope.watching import kept
 from tests.support import forked
 
@@ -46,7 +46,7 @@ def train(steps=1):
 
 def entries():
     from overlapscope.errors import UsageError
-    from overlapscope.history.store import Store
+    from overlapscope.plugins.history.store import Store
     try:
         with Store.open(here / "history.sqlite", read_only=True) as history:
             return len(history.rows())

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
-from overlapscope.history.store import Store
+from overlapscope.plugins.history.store import Store
 from tests.support import forked
 
 pytest.importorskip("torch", reason="trains with torch")

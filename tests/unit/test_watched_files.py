@@ -13,13 +13,17 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from benchmarks import watching
+from overlapscope.budgets.places import figures
 from overlapscope.errors import UsageError
-from overlapscope.history import database, drop, origin
-from overlapscope.history.entry import Origin
-from overlapscope.history.store import Store
+from overlapscope.plugins.history import database, drop
+from overlapscope.plugins.history.store import Store
+from overlapscope.report import origin
+from overlapscope.report.origin import Origin
 from overlapscope.watching import kept
-from overlapscope.watching.analyser import AnalysisTask, analyse
+from overlapscope.watching.analyser import AnalysisTask, analyse, scalars
 from overlapscope.watching.continuous import settings
+from tests.support.helpers import TRACES
+from tests.support.recordings import report_of
 
 PIPELINE = "traces/pipeline_1stream.json.gz"
 
@@ -68,9 +72,15 @@ def test_recordings_are_for_their_user_alone(tmp_path: Path) -> None:
     assert [os.stat(path).st_mode & 0o777 for path in (recording, recording.parent)] == [0o700, 0o700]
 
 
+def test_scalars_are_means_over_the_devices() -> None:
+    report = report_of(TRACES / "mixed_workloads" / "model_on_two_devices.json.gz")
+    lengths_ns = [each.value for each in figures(report) if (each.metric.id, each.cause) == ("step_time", None)]
+    assert len(lengths_ns) == 2 and scalars(report)["step_ms"] == pytest.approx(sum(lengths_ns) / 2e6)
+
+
 @pytest.mark.parametrize("job", ["../../etc", "a/b", "..", "", "\x1b[31m", "train.py"])
 def test_a_job_of_any_name_has_its_recordings_beside_the_history(job: str, tmp_path: Path) -> None:
-    place = kept.place(tmp_path / "history.sqlite", job)
+    place = kept.place(tmp_path, job)
     assert place.parent == tmp_path / "watched" and place.name not in ("", ".", "..")
 
 

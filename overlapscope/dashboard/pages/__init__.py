@@ -6,9 +6,10 @@ the device.
 
 from __future__ import annotations
 
+import argparse
 from collections.abc import Iterator
 from types import ModuleType
-from typing import Literal
+from typing import Any, Literal, Protocol
 
 from msgspec import Struct
 
@@ -35,6 +36,10 @@ class PageKind(Struct, frozen=True):
     """The extra without which it has nothing to show."""
     files: str = ""
     """Name of the files that it shows, without which it has nothing to show."""
+    state: tuple[str, ...] = ()
+    """Its own choices in the address."""
+    has_data: bool = False
+    """True if it shows data of its own (`PageData`), without which it has nothing to show."""
 
     @property
     def module(self) -> ModuleType:
@@ -43,12 +48,40 @@ class PageKind(Struct, frozen=True):
         return module
 
 
+class PageData(Protocol):
+    """A plugin's module with the data of a page."""
+
+    def add_option(self, parser: argparse.ArgumentParser) -> None:
+        """Add an option of `overlapscope dashboard` with the name of the page."""
+
+    def find(self, asked: str | None) -> Any:
+        """Return the data for the option's argument, with an attribute `is_empty`; None if there is none.
+
+        Raises:
+            OverlapscopeError: The option asks for data that don't exist.
+        """
+
+
+def data_of_pages() -> dict[str, PageData]:
+    """Return the modules of data, by page."""
+    return {page.name: load(page.data) for plugin in plugins() for page in plugin.pages if page.data}
+
+
 def _of_plugins() -> Iterator[PageKind]:
     for plugin in plugins():
         for page in plugin.pages:
             extra = plugin.name if plugin.extra else None
-            needs: Needs = "nothing" if page.files else "trace"
-            yield PageKind(page.name, page.title, needs=needs, place=page.place, extra=extra, files=page.files)
+            has_data = page.data is not None
+            yield PageKind(
+                page.name,
+                page.title,
+                needs="nothing" if page.files or has_data else "trace",
+                place=page.place,
+                extra=extra,
+                files=page.files,
+                state=page.state,
+                has_data=has_data,
+            )
 
 
 PAGES = {
@@ -63,7 +96,6 @@ PAGES = {
         PageKind("whatif", "What if"),
         PageKind("compare", "Compare", needs="trace"),
         PageKind("ranks", "Ranks", needs="nothing"),
-        PageKind("history", "History", needs="nothing"),
         *_of_plugins(),
     )
 }

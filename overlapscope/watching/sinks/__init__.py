@@ -31,7 +31,7 @@ class SentFigures(Struct, frozen=True):
     at_ns: int
     """Time of the recording, in nanoseconds since 1970 (UTC)."""
     scalars: Mapping[str, float]
-    """Figures as of `history.figures.scalars`, such as `efficiency_pct` and `idle_ms`."""
+    """Figures (`analyser.scalars`), such as `efficiency_pct` and `idle_ms`."""
     report: Path | None
     """Report as an HTML file."""
 
