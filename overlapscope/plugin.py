@@ -51,6 +51,15 @@ class Command(NamedTuple):
     """True if it computes on recordings, and runs no program of the user."""
 
 
+class RunOption(NamedTuple):
+    """An option with which `overlapscope run` runs a program, and records nothing."""
+
+    flag: str
+    help: str
+    place: Place
+    """Function without arguments to call before the program runs."""
+
+
 class PluginPage(NamedTuple):
     """A page of the dashboard. It is offered if the plugin's extra is installed."""
 
@@ -171,6 +180,10 @@ class Plugin(NamedTuple):
     """Function without arguments that returns words for `overlapscope explain`, each as a `glossary.GlossaryEntry`."""
     schemas: Mapping[str, Place] = {}
     """Structures of JSON whose schemas `overlapscope schema` prints, by kind."""
+    run: RunOption | None = None
+    after_torch: Mapping[str, Place] = {}
+    """Functions to call when a program has imported torch, by the environment variable that asks for it. They get its
+    value, unless it is empty or `0`."""
     baseline: Place | None = None
     """Module that finds baselines for `overlapscope check` (`commands.check.BaselineSource`)."""
     keeper: Place | None = None

@@ -35,7 +35,6 @@ _GROUPS = {
     },
     "Record": {
         "run": "run a script, record some of its steps, and report",
-        "record": "record a running process, or list those that can be recorded",
     },
     "Fix": {
         "whatif": "predict the step time with pinned memory, a CUDA graph, ...",

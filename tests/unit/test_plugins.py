@@ -127,7 +127,8 @@ def test_every_place_of_a_manifest_is_in_its_plugins_folder() -> None:
                 *filter(None, (each.check, each.tools, each.skill)),
                 *([each.observer.place] if each.observer else ()),
                 *filter(None, (each.jobs, each.ranks, each.words)),
-                *filter(None, (each.baseline, each.keeper)),
+                *filter(None, (each.baseline, each.keeper, each.run and each.run.place)),
+                *each.after_torch.values(),
                 *each.api.values(),
             ]
             assert all(place.startswith(f"{plugin.GROUP}.{each.name}.") for place in places)
