@@ -14,7 +14,7 @@ _OWN_RECORDING = "The program began a recording of its own, which takes preceden
 class AskedRecording(SilentRecording):
     """A recording on request, which gives way to the program's own recordings and profilers."""
 
-    when_over: Callable[[], None] | None = None
+    when_over: Callable[[], object] | None = None
     """Function to call after the recorder's work, once nothing is left for it to do."""
 
     @classmethod

@@ -70,7 +70,7 @@ class Watcher:
         """True if the program is ending."""
         self._recorded_at_ns: int | None = None
         self._wake = Wake()
-        self._beginning = Interruption(self._begin_by_time)
+        self._beginning = Interruption(lambda: self._guarded(lambda: self._begin(by_time=True)))
         self._ending = Interruption(self._end_by_time)
         self._failed = False
 
@@ -211,7 +211,8 @@ class Watcher:
             self._taken = None
             done(RequestOutcome(failure=_sentence(error)))
             return
-        asked.when_over = self._over_by_time if by_time else None
+        # The window closes in the middle of the recorder's work, so that the end is only requested.
+        asked.when_over = self._ending.request if by_time else None
         self._running = asked, done
 
     def _end(self) -> None:
@@ -244,7 +245,7 @@ class Watcher:
         """Interrupt the main thread, which may be waiting, to begin the recording."""
         until = time.monotonic() + _PATIENCE_S
         self._beginning.request()
-        while self._is_wanted(request) and time.monotonic() < until:
+        while (wanted := self._wanted) is not None and wanted[0] is request and time.monotonic() < until:
             time.sleep(_AGAIN_S)
             self._wake.wake()
         with self._lock:
@@ -253,16 +254,6 @@ class Watcher:
                 return
             self._wanted = None
         wanted[1](RequestOutcome(failure=f"The main thread was inside one call for {_PATIENCE_S:.0f} s."))
-
-    def _is_wanted(self, request: RecordingRequest) -> bool:
-        return self._wanted is not None and self._wanted[0] is request
-
-    def _begin_by_time(self) -> None:
-        self._guarded(lambda: self._begin(by_time=True))
-
-    def _over_by_time(self) -> None:
-        """Request the end, since the window closes in the middle of the recorder's work."""
-        self._ending.request()
 
     def _end_by_time(self) -> None:
         running = self._running
