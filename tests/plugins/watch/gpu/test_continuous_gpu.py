@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 import torch
 
-from overlapscope.plugins.history.store import Store
 from tests.support import forked
 
+Store = pytest.importorskip("overlapscope.plugins.history.store").Store
 pytestmark = [
     pytest.mark.gpu,
     pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device"),

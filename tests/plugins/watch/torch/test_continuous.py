@@ -13,11 +13,11 @@ from pathlib import Path
 
 import pytest
 
-from overlapscope.plugins.history.store import Store
 from overlapscope.plugins.watch import kept
 from tests.support import forked
 
 pytest.importorskip("torch", reason="trains with torch")
+Store = pytest.importorskip("overlapscope.plugins.history.store").Store
 
 TRAINING = """
 import os, sys, time

@@ -7,8 +7,9 @@ from pathlib import Path
 import pytest
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
-from overlapscope.plugins.history.store import Store
 from tests.support import forked
+
+Store = pytest.importorskip("overlapscope.plugins.history.store").Store
 
 pytest.importorskip("torch", reason="trains with torch")
 

@@ -15,8 +15,6 @@ from msgspec.structs import replace
 from benchmarks import watching
 from overlapscope.budgets.places import figures
 from overlapscope.errors import UsageError
-from overlapscope.plugins.history import database, drop
-from overlapscope.plugins.history.store import Store
 from overlapscope.plugins.watch import kept
 from overlapscope.plugins.watch.analyser import AnalysisTask, analyse, scalars
 from overlapscope.plugins.watch.continuous import settings
@@ -24,6 +22,9 @@ from overlapscope.report import origin
 from overlapscope.report.origin import Origin
 from tests.support.helpers import TRACES
 from tests.support.recordings import report_of
+
+Store = pytest.importorskip("overlapscope.plugins.history.store").Store
+pull = pytest.importorskip("overlapscope.plugins.history.drop").pull
 
 PIPELINE = "traces/pipeline_1stream.json.gz"
 
@@ -107,7 +108,7 @@ def test_a_recording_is_analysed_into_scalars_a_report_and_an_entry(tmp_path: Pa
 def test_a_history_that_another_process_keeps_busy_costs_the_entry_and_no_more(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(database, "_PATIENCE_S", 0.01)
+    monkeypatch.setattr("overlapscope.plugins.history.database._PATIENCE_S", 0.01)
     assert not analyse(task(tmp_path)).failures
     other = sqlite3.connect(tmp_path / "history.sqlite", isolation_level=None)
     other.execute("BEGIN EXCLUSIVE")
@@ -124,10 +125,26 @@ def test_an_entry_is_left_in_a_file_drop(tmp_path: Path, monkeypatch: pytest.Mon
     place.mkdir()
     done = analyse(replace(task(tmp_path), history=str(place)))
     assert not done.failures
-    [file] = place.iterdir()
-    assert drop.read(file).origin.job == "train.py"
+    assert len(list(place.iterdir())) == 1
+    with Store.open(tmp_path / "h.sqlite") as history:
+        pull(history, place)
+        assert [row.origin.job for row in history.rows()] == ["train.py"]
     asked = settings("1h", steps=1, keep="0", job="train", history=place, log=())
     assert asked.history == str(place) and place not in asked.directory.parents, "a drop has entries and no recordings"
+
+
+def test_without_a_plugin_that_keeps_reports_recordings_are_made_and_analysed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(origin, "revision", lambda folder: (None, None))
+    monkeypatch.setattr(origin, "built_in", lambda: ())
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.delenv("XDG_DATA_HOME", raising=False)
+    asked = settings("1h", steps=1, keep="0", job="train", history=None, log=())
+    assert asked.history == "" and tmp_path in asked.directory.parents
+    done = analyse(replace(task(tmp_path), history=asked.history))
+    assert done.report and done.scalars and not done.failures
+    assert not (tmp_path / "history.sqlite").exists()
 
 
 def test_what_cannot_be_read_is_a_sentence(tmp_path: Path) -> None:
