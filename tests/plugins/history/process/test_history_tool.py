@@ -10,6 +10,8 @@ from overlapscope.commands import main
 from tests.support.assistant import ToolError, assistant
 from tests.support.helpers import TRACES
 
+pytest.importorskip("overlapscope.plugins.assistant")
+
 
 def test_a_history_is_listed_and_read_unless_there_are_links_beside_it(tmp_path: Path) -> None:
     folder, outside = tmp_path / "traces", tmp_path / "outside"
