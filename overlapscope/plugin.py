@@ -71,8 +71,12 @@ class PluginPage(NamedTuple):
     files: str = ""
     """Name of files in the given directories that the page shows, if it is not about a trace. Without any, it isn't
     offered."""
+    option: str = ""
+    """Help of the option `--NAME PATH` of `overlapscope dashboard`, which says what the page shows, if that is not a
+    trace."""
     data: Place | None = None
-    """Module with the data that the page shows, if it is not about a trace, as `dashboard.pages.PageData`."""
+    """Function of the option's argument, or None, that returns what the page shows: an object with `is_empty`, or None.
+    It raises OverlapscopeError."""
     state: tuple[str, ...] = ()
     """Its own choices in the address (`UrlState.choices`)."""
 

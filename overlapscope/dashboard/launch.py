@@ -22,6 +22,7 @@ from urllib.parse import urlencode
 
 from overlapscope.base import extras
 from overlapscope.base.output import tell
+from overlapscope.base.registry import load
 from overlapscope.base.words import listed
 from overlapscope.dashboard.scratch import own_directory
 from overlapscope.errors import MissingPackage, UsageError
@@ -83,11 +84,11 @@ def launch(
         UsageError: The address, the token, the number of traces to compare, or the data for a page is wrong.
     """
     from overlapscope.dashboard.library import Library
-    from overlapscope.dashboard.pages import data_of_pages
+    from overlapscope.dashboard.pages import with_data
     from overlapscope.reading import LIMIT_BYTES
 
     limit_bytes = LIMIT_BYTES if limit_bytes is None else limit_bytes
-    data = {page: data.find(chosen.get(page)) for page, data in data_of_pages().items()}
+    data = {name: load(page.data)(chosen.get(name)) for name, page in with_data().items() if page.data}
     library = Library(sources, limit_bytes=limit_bytes, cache=cache, data=data)
     entries = library.entries()
     if compare and len(entries) != 2:

@@ -77,7 +77,7 @@ class Library:
             UnreadableTrace: A source is missing, or a directory has no trace.
         """
         self.data = data
-        """Data of pages that are not about a trace, by page (`pages.PageData`); None where there is none."""
+        """Data of pages that are not about a trace, by page (`PluginPage.data`); None where there is none."""
         self.predictions = Predictions()
         """Predictions for the loaded traces."""
         self._limit_bytes = limit_bytes

@@ -6,15 +6,14 @@ the device.
 
 from __future__ import annotations
 
-import argparse
 from collections.abc import Iterator
 from types import ModuleType
-from typing import Any, Literal, Protocol
+from typing import Literal
 
 from msgspec import Struct
 
 from overlapscope.base.registry import load
-from overlapscope.plugin import plugins
+from overlapscope.plugin import PluginPage, plugins
 
 Needs = Literal["nothing", "trace", "figures"]
 
@@ -39,7 +38,7 @@ class PageKind(Struct, frozen=True):
     state: tuple[str, ...] = ()
     """Its own choices in the address."""
     has_data: bool = False
-    """True if it shows data of its own (`PageData`), without which it has nothing to show."""
+    """True if it shows data of its own, without which it has nothing to show."""
 
     @property
     def module(self) -> ModuleType:
@@ -48,23 +47,9 @@ class PageKind(Struct, frozen=True):
         return module
 
 
-class PageData(Protocol):
-    """A plugin's module with the data of a page."""
-
-    def add_option(self, parser: argparse.ArgumentParser) -> None:
-        """Add an option of `overlapscope dashboard` with the name of the page."""
-
-    def find(self, asked: str | None) -> Any:
-        """Return the data for the option's argument, with an attribute `is_empty`; None if there is none.
-
-        Raises:
-            OverlapscopeError: The option asks for data that don't exist.
-        """
-
-
-def data_of_pages() -> dict[str, PageData]:
-    """Return the modules of data, by page."""
-    return {page.name: load(page.data) for plugin in plugins() for page in plugin.pages if page.data}
+def with_data() -> dict[str, PluginPage]:
+    """Return the pages of plugins that show data of their own, by name."""
+    return {page.name: page for plugin in plugins() for page in plugin.pages if page.data}
 
 
 def _of_plugins() -> Iterator[PageKind]:

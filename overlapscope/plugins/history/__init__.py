@@ -22,7 +22,9 @@ PLUGIN = Plugin(
             "history",
             "History",
             f"{__name__}.page",
-            data=f"{__name__}.stored",
+            option="stored reports to show on the page History: the file of a history, or a directory of reports "
+            "(default: the history of overlapscope history, if there is one)",
+            data=f"{__name__}.stored:find",
             state=("job", "metric", "by", "entry", "against"),
         ),
     ),

@@ -1,25 +1,19 @@
-"""Stored reports of the page History (`dashboard.pages.PageData`).
-
-Their file is read for each page, so that new reports appear.
-"""
+"""Stored reports of the page History. Their file is read for each page, so that new reports appear."""
 
 from __future__ import annotations
 
-import argparse
 import logging
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from msgspec import Struct
 
 from overlapscope.dashboard.scratch import own_directory
 from overlapscope.errors import UsageError
-
-if TYPE_CHECKING:
-    from overlapscope.plugins.history.store import Store
+from overlapscope.plugins.history.drop import is_drop, pull
+from overlapscope.plugins.history.store import Store, default_path
 
 
 class Stored(Struct, frozen=True):
@@ -33,8 +27,6 @@ class Stored(Struct, frozen=True):
     @contextmanager
     def open(self) -> Iterator[Store]:
         """Open the history for reading. Raises UsageError if it is unreadable."""
-        from overlapscope.plugins.history.store import Store
-
         self.pull()
         with Store.open(self.path, read_only=True) as store:
             yield store
@@ -43,9 +35,6 @@ class Stored(Struct, frozen=True):
         """Add new reports from the drop; return a sentence for each file that was skipped."""
         if self.drop is None:
             return ()
-        from overlapscope.plugins.history.drop import pull
-        from overlapscope.plugins.history.store import Store
-
         with Store.open(self.path) as store:
             return pull(store, self.drop).bad
 
@@ -70,23 +59,11 @@ class Stored(Struct, frozen=True):
             return False
         if not self.state:
             return True
-        from overlapscope.plugins.history.store import Store
-
         try:
             with Store.open(self.path, read_only=True) as store:
                 return not store.jobs()
         except UsageError:
             return False
-
-
-def add_option(parser: argparse.ArgumentParser) -> None:
-    """Add `--history`."""
-    parser.add_argument(
-        "--history",
-        metavar="PATH",
-        help="stored reports to show on the page History: the file of a history, or a directory of reports "
-        "(default: the history of overlapscope history, if there is one)",
-    )
 
 
 def find(named: str | None) -> Stored | None:
@@ -98,9 +75,6 @@ def find(named: str | None) -> Stored | None:
         UsageError: The place that was named has no history.
         MissingPackage: A package for that kind of place is missing.
     """
-    from overlapscope.plugins.history.drop import is_drop
-    from overlapscope.plugins.history.store import Store, default_path
-
     if named is None:
         with suppress(UsageError):
             return Stored(default_path())
