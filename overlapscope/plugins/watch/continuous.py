@@ -74,6 +74,8 @@ def settings(
     program, place, beside = origin(job), "", disk.of_user("Application Support", "XDG_DATA_HOME", ".local/share")
     for keeper in keepers():
         place, beside = keeper.place(history)
+    if history is not None and not place:
+        raise UsageError("history is given, but this installation has no plugin that keeps one.")
     if beside is None:
         raise UsageError("this user has no home folder, and so no place for recordings; set HOME or XDG_DATA_HOME.")
     return WatchSettings(

@@ -142,6 +142,8 @@ def test_without_a_plugin_that_keeps_reports_recordings_are_made_and_analysed(
     monkeypatch.delenv("XDG_DATA_HOME", raising=False)
     asked = settings("1h", steps=1, keep="0", job="train", history=None, log=())
     assert asked.history == "" and tmp_path in asked.directory.parents
+    with pytest.raises(UsageError, match="no plugin that keeps one"):
+        settings("1h", steps=1, keep="0", job="train", history=tmp_path / "h", log=())
     done = analyse(replace(task(tmp_path), history=asked.history))
     assert done.report and done.scalars and not done.failures
     assert not (tmp_path / "history.sqlite").exists()
