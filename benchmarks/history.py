@@ -20,12 +20,12 @@ from msgspec.structs import replace
 
 from benchmarks.processes import OURS, run
 from overlapscope.base.words import size
-from overlapscope.history.entry import Entry, digest, pack
-from overlapscope.history.figures import entry
-from overlapscope.history.origin import of_report
-from overlapscope.history.store import Query, Store
 from overlapscope.inputs import read_report
+from overlapscope.plugins.history.entry import Entry, digest, pack
+from overlapscope.plugins.history.figures import entry
+from overlapscope.plugins.history.store import Query, Store
 from overlapscope.reading.samples import SAMPLES
+from overlapscope.report.origin import of_report
 
 RESULTS = Path(__file__).parents[1] / "docs" / "evaluation" / "performance-history.md"
 REPORTS = 52_560

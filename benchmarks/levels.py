@@ -23,10 +23,10 @@ from benchmarks.noise import WORDS, By, table, wrapped
 from benchmarks.noise_measured import KINDS, PROGRAMS, RepeatedRecording, clean, read, unpack
 from overlapscope.budgets.metrics import METRICS
 from overlapscope.compare.noise import CONFIDENCE, F64
-from overlapscope.history.course import DEFAULT
-from overlapscope.history.entry import HistoryFigure
-from overlapscope.history.figures import figures
-from overlapscope.history.levels import FEWEST, LEAST, Group, LevelChange, levels, newest
+from overlapscope.plugins.history.course import DEFAULT
+from overlapscope.plugins.history.entry import HistoryFigure
+from overlapscope.plugins.history.figures import figures
+from overlapscope.plugins.history.levels import FEWEST, LEAST, Group, LevelChange, levels, newest
 
 ORDERS, ALARM_ORDERS = 10, 50
 COMMITS, PLACES = 20, (4, 10, 16)

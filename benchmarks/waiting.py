@@ -17,9 +17,8 @@ from collections.abc import Callable
 import torch
 
 import overlapscope
-from overlapscope.recorder import recording
-from overlapscope.watching import at_import
-from overlapscope.watching.api import watcher_of_this_process
+from overlapscope.plugins.watch.api import watcher_of_this_process
+from overlapscope.recorder import at_import, recording
 
 PAIRS, STEPS, CALLS = 60, 3_000, 20_000
 

@@ -23,7 +23,7 @@ import msgspec
 
 from overlapscope.base.words import duration, parse_span, plural, size
 from overlapscope.plugins.trials.measure import StepChange, Timing, change
-from overlapscope.watching.analyser import Analysed
+from overlapscope.plugins.watch.analyser import Analysed
 
 FILE = "watching.json"
 WARM_UP_S = 10.0
@@ -116,8 +116,8 @@ def run(out: Path, *, minutes: float, every: str, block_s: float, width: int) ->
 def _run(place: Path, *, minutes: float, every: str, block_s: float, width: int) -> WatchingResults:
     import torch
 
-    from overlapscope.watching.api import watch_continuously
-    from overlapscope.watching.continuous import settings
+    from overlapscope.plugins.watch.api import watch_continuously
+    from overlapscope.plugins.watch.continuous import settings
 
     step = training(width)
     block(step, WARM_UP_S, watched=False)

@@ -29,7 +29,6 @@ if TYPE_CHECKING:
     from overlapscope.api import analyze, check, diff, load, whatif
     from overlapscope.dashboard.launch import show
     from overlapscope.recorder.recording import record, step
-    from overlapscope.watching.api import watch
 
 __all__ = [
     "__version__",
@@ -40,7 +39,6 @@ __all__ = [
     "record",
     "show",
     "step",
-    "watch",
     "whatif",
 ]
 
@@ -52,7 +50,6 @@ _PLACES = {
     "record": "overlapscope.recorder.recording:record",
     "show": "overlapscope.dashboard.launch:show",
     "step": "overlapscope.recorder.recording:step",
-    "watch": "overlapscope.watching.api:watch",
     "whatif": "overlapscope.api:whatif",
 }
 """Where the API is. The command line answers `--help` without numpy; each name is imported when first used."""

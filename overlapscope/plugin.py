@@ -51,6 +51,15 @@ class Command(NamedTuple):
     """True if it computes on recordings, and runs no program of the user."""
 
 
+class RunOption(NamedTuple):
+    """An option with which `overlapscope run` runs a program, and records nothing."""
+
+    flag: str
+    help: str
+    place: Place
+    """Function without arguments to call before the program runs."""
+
+
 class PluginPage(NamedTuple):
     """A page of the dashboard. It is offered if the plugin's extra is installed."""
 
@@ -62,6 +71,14 @@ class PluginPage(NamedTuple):
     files: str = ""
     """Name of files in the given directories that the page shows, if it is not about a trace. Without any, it isn't
     offered."""
+    option: str = ""
+    """Help of the option `--NAME PATH` of `overlapscope dashboard`, which says what the page shows, if that is not a
+    trace."""
+    data: Place | None = None
+    """Function of the option's argument, or None, that returns what the page shows: an object with `is_empty`, or None.
+    It raises OverlapscopeError."""
+    state: tuple[str, ...] = ()
+    """Its own choices in the address (`UrlState.choices`)."""
 
 
 class Recorder(NamedTuple):
@@ -167,6 +184,14 @@ class Plugin(NamedTuple):
     """Function without arguments that returns words for `overlapscope explain`, each as a `glossary.GlossaryEntry`."""
     schemas: Mapping[str, Place] = {}
     """Structures of JSON whose schemas `overlapscope schema` prints, by kind."""
+    run: RunOption | None = None
+    after_torch: Mapping[str, Place] = {}
+    """Functions to call when a program has imported torch, by the environment variable that asks for it. They get its
+    value, unless it is empty or `0`."""
+    baseline: Place | None = None
+    """Module that finds baselines for `overlapscope check` (`commands.check.BaselineSource`)."""
+    keeper: Place | None = None
+    """Module that keeps reports and predictions of other plugins (`report.origin.Keeper`)."""
     api: Mapping[str, Place] = {}
     """Names in `import overlapscope`, for plugins of this package."""
 

@@ -29,10 +29,6 @@ _OF_CORE: Final = {
         ("dash", "dash_ag_grid", "dash_mantine_components", "waitress"),
         "overlapscope dashboard and overlapscope.show",
     ),
-    "history": Extra(
-        ("fsspec", "pyarrow", "ruptures", "scipy"),
-        "changes in level of overlapscope history, its Parquet files, and histories at URLs",
-    ),
     "cluster": Extra(("dask", "distributed", "fsspec"), "overlapscope ranks with several workers or with URLs"),
 }
 

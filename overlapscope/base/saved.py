@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
-from typing import Any, Final, TypeVar
+from typing import Annotated, Any, Final, TypeVar
 
 import msgspec
+from msgspec import Meta
 
 from overlapscope.version import __version__
 
 _Kind = TypeVar("_Kind")
+
+Instant = Annotated[int, Meta(ge=0, le=2**62)]
+"""Nanoseconds since 1970 (UTC)."""
+Quantity = Annotated[float, Meta(ge=-1e18, le=1e18)]
+"""Number of any unit, up to thirty years in nanoseconds; neither infinite nor NaN."""
 
 MOST: Final = 10**15
 """Maximum of nanoseconds, bytes and counts: more than any recording has, and small enough to add up."""

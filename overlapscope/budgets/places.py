@@ -1,10 +1,13 @@
-"""Places at which a budget applies: devices, ranges and steps, each with the overrides that hold there."""
+"""Places at which a budget applies: devices, ranges and steps, each with the overrides that hold there.
+
+`figures` yields everything that can be judged at devices.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import PurePath
-from typing import Any
+from typing import Any, NamedTuple
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -12,11 +15,12 @@ from msgspec.structs import replace
 from overlapscope.analysis.results import Device, TraceResult
 from overlapscope.base.words import clean
 from overlapscope.budgets.gate import doubt
-from overlapscope.budgets.metrics import Sample
-from overlapscope.budgets.samples import of_host, of_ranges, of_steps, of_window
+from overlapscope.budgets.metrics import CAUSES_OF, METRICS, Metric, Sample
+from overlapscope.budgets.samples import Series, lacking, of_host, of_ranges, of_steps, of_window, series
 from overlapscope.budgets.settings import Budget, Override, step_fits
 from overlapscope.budgets.verdicts import Subject
-from overlapscope.report.model import Report
+from overlapscope.report.model import Report, of_program
+from overlapscope.trace.lost import CAUSES
 
 NO_STEPS = (
     "there are no whole steps in it: mark them with prof.step() or overlapscope.step(), or judge the whole recording "
@@ -35,6 +39,43 @@ class JudgedPlace(Struct, frozen=True, eq=False):
     samples: tuple[Sample, ...] = ()
     missing: str | None = None
     """Reason why nothing can be judged here."""
+
+
+class JudgedFigure(NamedTuple):
+    """A metric at a device, or its part by a cause."""
+
+    place: JudgedPlace
+    metric: Metric
+    values: Series
+    cause: str | None = None
+
+    @property
+    def value(self) -> float:
+        """Value as a budget judges it."""
+        return self.place.budget.combine(self.values.known())
+
+
+def figures(report: Report) -> Iterator[JudgedFigure]:
+    """Yield all figures of a report: of the plain program if its step time is known, otherwise of the recording.
+
+    A metric's value is the mean of the steps that a budget judges. Causes of idle time, of exposed copies and of
+    exposed communication have their own figures, even if they are 0. A device without steps has percentages and
+    bandwidths of its window, but no times, since the length of a recording says nothing about the program.
+    """
+    report = of_program(report)
+    for metric in METRICS.values():
+        for place in find_places(report, Budget(metric=metric.id), (), {}):
+            if place.device is not None and not place.device.steps and metric.unit != "ns":
+                rank, device = place.subject.rank, place.device
+                places = find_places(report, Budget(metric=metric.id, scope="window"), (), {})
+                place = next(each for each in places if each.device is device and each.subject.rank == rank)
+            values = series(place.samples, metric, None)
+            if place.missing is not None or lacking(metric, None, place.samples, values):
+                continue
+            yield JudgedFigure(place, metric, values)
+            if place.trace is not None and not doubt(place.trace, CAUSES):
+                for cause in CAUSES_OF.get(metric.id, ()):
+                    yield JudgedFigure(place, metric, series(place.samples, metric, None, cause), cause)
 
 
 def subjects(report: Report, **narrowed: Any) -> Iterator[tuple[Subject, TraceResult, Device | None]]:

@@ -35,7 +35,6 @@ _GROUPS = {
     },
     "Record": {
         "run": "run a script, record some of its steps, and report",
-        "record": "record a running process, or list those that can be recorded",
     },
     "Fix": {
         "whatif": "predict the step time with pinned memory, a CUDA graph, ...",
@@ -44,7 +43,6 @@ _GROUPS = {
     "Keep it fixed": {
         "contract": "write down what may overlap, for `check` to hold",
         "check": "check traces against a contract, budgets or a baseline",
-        "history": "keep reports over time, and show when a figure got worse",
     },
     "More": {
         "samples": "print the directory of the sample traces",
@@ -59,7 +57,7 @@ _GROUPS = {
 """Names and help texts of the core's commands, in groups. `overlapscope --help` lists all but the last."""
 _OF_CORE = {name: summary for group in _GROUPS.values() for name, summary in group.items()}
 
-_READING = ("analyze", "diff", "whatif", "check", "contract", "history", "ranks")
+_READING = ("analyze", "diff", "whatif", "check", "contract", "ranks")
 """The core's commands that compute on traces and run no program of the user."""
 _COLLECTED_AFTER = 100_000
 """Number of new objects after which these commands look for garbage; Python's default is 700."""

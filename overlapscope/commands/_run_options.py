@@ -9,7 +9,7 @@ from typing import Any
 
 from overlapscope.commands._options import parse_size
 from overlapscope.errors import UsageError
-from overlapscope.plugin import observers
+from overlapscope.plugin import observers, plugins
 from overlapscope.recorder.options import DEFAULT_MAX_SIZE_BYTES, Options
 
 _COMMON = ("--wait", "--active", "--steps-by", "--stacks")
@@ -115,11 +115,8 @@ def add_output(parser: argparse.ArgumentParser, rare: argparse._ArgumentGroup) -
         action="store_true",
         help="also record the Python processes that the script starts, if they mark steps or use a GPU, to NAME.traces",
     )
-    parser.add_argument(
-        "--on-demand",
-        action="store_true",
-        help="record nothing until `overlapscope record PID` asks for it; all other recording options are ignored",
-    )
+    for option in (plugin.run for plugin in plugins() if plugin.run):
+        parser.add_argument(option.flag, action="store_const", dest="instead", const=option.place, help=option.help)
     parser.add_argument("--open", action="store_true", help="open the trace in a browser afterwards, until Ctrl-C")
 
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 import argparse
 import os
 import sys
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Iterator
 from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from overlapscope.base.output import tell
 from overlapscope.base.registry import load
@@ -25,6 +25,7 @@ from overlapscope.commands._options import (
 )
 from overlapscope.commands._output import check_output, write
 from overlapscope.errors import ConfigError, UsageError
+from overlapscope.plugin import built_in
 
 if TYPE_CHECKING:
     from overlapscope.budgets.baseline import Baseline
@@ -101,6 +102,7 @@ class CheckCommand:
     def run(self, args: argparse.Namespace) -> int:
         config = find_config(args.config)
         settings = _settings(args, config)
+        find = next(filter(None, (source.find(args) for source in _baseline_sources())), None)
         if args.write_baseline or args.show_baseline:
             _refuse_checking(args)
         if args.show_baseline:
@@ -110,7 +112,27 @@ class CheckCommand:
         from overlapscope.reading.patterns import NamePatterns, using
 
         with using(settings.names or NamePatterns()):
-            return (_write_baseline if args.write_baseline else _check)(args, settings, config)
+            if args.write_baseline:
+                return _write_baseline(args, settings, config)
+            return _check(args, settings, config, find)
+
+
+class BaselineSource(Protocol):
+    """A plugin's module that finds baselines."""
+
+    def add_options(self, rare: argparse._ArgumentGroup) -> None:
+        """Add its options to those that few people need."""
+
+    def find(self, args: argparse.Namespace) -> Callable[[Report], Report] | None:
+        """Return a function of the judged report that returns the one to compare with, if its options ask for it.
+
+        Raises:
+            UsageError: Options contradict each other.
+        """
+
+
+def _baseline_sources() -> Iterator[BaselineSource]:
+    return (load(plugin.baseline) for plugin in built_in() if plugin.baseline)
 
 
 def _add_baseline(parser: argparse.ArgumentParser) -> None:
@@ -135,14 +157,8 @@ def _add_rare(rare: argparse._ArgumentGroup) -> None:
         action="store_true",
         help="show where the baseline was made, and the median of each metric, and check nothing",
     )
-    rare.add_argument(
-        "--history",
-        metavar="FILE",
-        nargs="?",
-        const="",
-        help="take the baseline from the history: the report in the middle of the job's current level",
-    )
-    rare.add_argument("--job", metavar="NAME", help="job in the history (default: what the trace says)")
+    for source in _baseline_sources():
+        source.add_options(rare)
     rare.add_argument(
         "--fail-level",
         choices=("error", "warn"),
@@ -157,25 +173,23 @@ def _add_rare(rare: argparse._ArgumentGroup) -> None:
 
 def _refuse_checking(args: argparse.Namespace) -> None:
     """Raise UsageError for an option of a check where nothing is checked."""
-    for option in ("format", "explain", "history"):
+    for option in ("format", "explain"):
         if getattr(args, option) not in (None, []):
             raise UsageError(f"--write-baseline and --show-baseline check nothing; leave out --{option}.")
 
 
-def _check(args: argparse.Namespace, settings: Settings, config: Path | None) -> int:
-    if args.baseline is not None and args.history is not None:
-        raise UsageError("--baseline and --history both give a baseline; pass one of them.")
-    if args.job is not None and args.history is None:
-        raise UsageError("--job is a job of the history; pass --history, too.")
+def _check(
+    args: argparse.Namespace, settings: Settings, config: Path | None, find: Callable[[Report], Report] | None
+) -> int:
     file = args.baseline
-    if file is None and args.history is None and settings.baseline is not None:
+    if file is None and find is None and settings.baseline is not None:
         file = settings.baseline
         if not file.exists():
             raise UsageError(
                 f"{file}: there is no such baseline, which {config} names; `overlapscope check TRACE --write-baseline` "
                 "writes it."
             )
-    if args.strict_env and file is None and args.history is None:
+    if args.strict_env and file is None and find is None:
         raise UsageError("--strict-env needs a baseline; pass --baseline FILE.")
     targets = _targets(args.format, (*args.traces, file, config), explains=args.explain is not None)
     from msgspec.structs import replace
@@ -194,8 +208,10 @@ def _check(args: argparse.Namespace, settings: Settings, config: Path | None) ->
             cache=args.cache,
             allow_predicted=args.allow_predicted,
         )
-    elif args.history is not None:
-        baseline = _from_history(report(), args, settings.compared_ranges)
+    elif find is not None:
+        from overlapscope.budgets.baseline import of
+
+        baseline = of(find(report()), ranges=settings.compared_ranges, allow_predicted=args.allow_predicted)
     result = check_job(
         settings,
         lambda: read_recordings(args.traces, limit_bytes=args.max_size, cache=args.cache, steps_by=args.steps_by),
@@ -361,26 +377,6 @@ def _written(result: CheckResult, target: Target, *, verbose: bool) -> bytes:
 
     document = log(result) if verbose else brief(log(result))
     return terminal.to_stream(document, None if target.path else sys.stdout)
-
-
-def _from_history(report: Report, args: argparse.Namespace, ranges: Iterable[str]) -> Baseline:
-    """Make a baseline from the report in the middle of the job's current level, and print which report that is."""
-    from overlapscope.base.words import clean
-    from overlapscope.budgets import baseline
-    from overlapscope.history.course import baseline_entry
-    from overlapscope.history.document import moment, short
-    from overlapscope.history.figures import gpu_of
-    from overlapscope.history.origin import of_report
-    from overlapscope.history.store import Store
-    from overlapscope.report.model import of_program
-
-    job = of_report(report, otherwise_ns=0, job=args.job).job
-    plain = of_program(report) is not report
-    with Store.open(args.history or None, read_only=True) as store:
-        entry = baseline_entry(store, job, plain=plain, gpu=gpu_of(report))
-    commit = f" of commit {clean(short(entry.origin.commit), 40)}" if entry.origin.commit else ""
-    tell(f"overlapscope: the baseline is report {entry.id[:8]}{commit}, recorded {moment(entry.origin.at_ns)} UTC.")
-    return baseline.of(entry.report, ranges=ranges, allow_predicted=args.allow_predicted)
 
 
 def _explained(report: Report, settings: Settings, baseline: Baseline | None, budget: str) -> bytes:

@@ -9,6 +9,7 @@ from overlapscope.base.output import tell
 from overlapscope.commands import DONE
 from overlapscope.commands._options import add_reading, less_common, parse_size, whole_number
 from overlapscope.dashboard.launch import UPLOAD_BYTES, launch, open_browser, require_packages
+from overlapscope.dashboard.pages import with_data
 
 
 class DashboardCommand:
@@ -44,12 +45,8 @@ class DashboardCommand:
         parser.add_argument(
             "--compare", action="store_true", help="open the page Compare: the first trace is before, the second after"
         )
-        parser.add_argument(
-            "--history",
-            metavar="PATH",
-            help="stored reports to show on the page History: the file of a history, or a directory of reports "
-            "(default: the history of overlapscope history, if there is one)",
-        )
+        for name, page in with_data().items():
+            parser.add_argument(f"--{name}", metavar="PATH", help=page.option)
         parser.add_argument("--no-open", action="store_true", help="do not open a browser")
         add_reading(rare)
         rare.add_argument(
@@ -74,7 +71,7 @@ class DashboardCommand:
             cache=args.cache,
             upload_bytes=args.max_upload,
             compare=args.compare,
-            history=args.history,
+            chosen={page: asked for page in with_data() if (asked := getattr(args, page)) is not None},
         )
         tell(f"Serving at {url}  (Ctrl-C to end)")
         if "SSH_CONNECTION" in os.environ:

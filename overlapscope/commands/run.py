@@ -17,7 +17,7 @@ from typing import Any, NoReturn
 
 from overlapscope.base.child import overlapscope_command, run_overlapscope
 from overlapscope.base.descriptors import Descriptor
-from overlapscope.base.output import tell
+from overlapscope.base.registry import load
 from overlapscope.base.words import clean
 from overlapscope.commands import ProgramInterrupted, tell_defect
 from overlapscope.commands._options import less_common
@@ -27,7 +27,7 @@ from overlapscope.commands._reporter import Reporter
 from overlapscope.commands._run_options import add_output, add_recording, recording_options
 from overlapscope.errors import UsageError
 from overlapscope.recorder import children, devices, script
-from overlapscope.recorder.destination import kept_name, rank_by_launcher, window_path
+from overlapscope.recorder.destination import kept_name, window_path
 from overlapscope.recorder.program import ProgramRecording, State
 from overlapscope.recorder.recorder import SETTLES_S
 from overlapscope.recorder.torch_import import require_torch
@@ -90,8 +90,8 @@ class RunCommand:
                 "overlapscope run SCRIPT."
             )
         check_not_python(args)
-        if args.on_demand:
-            _run_watched(args)
+        if args.instead:
+            _run_unrecorded(args)
         run = _RecordedProgram(args)
         try:
             error = _execute(args)
@@ -125,16 +125,11 @@ def _report(run: _RecordedProgram, *, died: bool, brief: bool) -> bool:
     return False
 
 
-def _run_watched(args: argparse.Namespace) -> NoReturn:
-    """Run the program without recording it until `overlapscope record` asks for it."""
-    from overlapscope.watching.api import watch
-
+def _run_unrecorded(args: argparse.Namespace) -> NoReturn:
+    """Run the program with what a plugin does instead of recording it."""
     require_torch()
     process = os.getpid()
-    place = rank_by_launcher(os.environ)
-    if place is None or not place.number:
-        tell(f"overlapscope: `overlapscope record {process}` records this program while it goes on.")
-    watch()
+    load(args.instead)()
     ending = script.last_words(_execute(args))
     _end(ending, interrupted=ending.interrupted, in_forked_child=os.getpid() != process)
 

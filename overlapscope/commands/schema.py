@@ -19,9 +19,6 @@ _OF_CORE = {
     "baseline": "budgets.baseline:BaselineFile",
     "ranks": "ranks.result:RanksReport",
     "doctor": "doctor.result:Diagnosis",
-    "history-entry": "history.entry:Entry",
-    "history-levels": "history.course:JobCourse",
-    "history-check": "history.course:HistoryCheck",
 }
 """Structures of the core's JSON output by kind."""
 

@@ -12,15 +12,17 @@ import secrets
 import socket
 import sys
 import webbrowser
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from html import escape
 from pathlib import Path
+from types import MappingProxyType
 from typing import TYPE_CHECKING
 from urllib.parse import urlencode
 
 from overlapscope.base import extras
 from overlapscope.base.output import tell
+from overlapscope.base.registry import load
 from overlapscope.base.words import listed
 from overlapscope.dashboard.scratch import own_directory
 from overlapscope.errors import MissingPackage, UsageError
@@ -61,7 +63,7 @@ def launch(
     cache: bool = True,
     upload_bytes: int = UPLOAD_BYTES,
     compare: bool = False,
-    history: str | None = None,
+    chosen: Mapping[str, str] = MappingProxyType({}),
 ) -> tuple[Listening, str]:
     """Return a server of the traces, ready to run, and the address to open, with the token.
 
@@ -75,18 +77,19 @@ def launch(
         cache: Whether to use the cache of read traces.
         upload_bytes: Limit for the total size of dropped files.
         compare: Whether to open the page Compare with the first and the second trace.
-        history: File or directory of stored reports; by default that of `overlapscope history`.
+        chosen: Data for pages with options of their own, by page.
 
     Raises:
         UnreadableTrace: A source is missing.
-        UsageError: The address, the token, the number of traces to compare, or `history` is wrong.
+        UsageError: The address, the token, the number of traces to compare, or the data for a page is wrong.
     """
     from overlapscope.dashboard.library import Library
-    from overlapscope.dashboard.stored import find_stored
+    from overlapscope.dashboard.pages import with_data
     from overlapscope.reading import LIMIT_BYTES
 
     limit_bytes = LIMIT_BYTES if limit_bytes is None else limit_bytes
-    library = Library(sources, limit_bytes=limit_bytes, cache=cache, stored=find_stored(history))
+    data = {name: load(page.data)(chosen.get(name)) for name, page in with_data().items() if page.data}
+    library = Library(sources, limit_bytes=limit_bytes, cache=cache, data=data)
     entries = library.entries()
     if compare and len(entries) != 2:
         raise UsageError(f"--compare takes two traces, the one before and the one after; here are {len(entries)}.")
@@ -105,8 +108,8 @@ def launch(
     app = Beginning(library, make, base=base, token=server_token)
     body_bytes = functools.partial(_body_bytes, uploads, server_token)
     listening = Listening(app, host=host, port=port, base=base, body_bytes=body_bytes)
-    # Without traces, the page of the reports is the only one.
-    alone = "ranks" if library.ranks_files() else "history" if history is not None else ""
+    # Without traces, there is only the page of the reports or of the chosen data.
+    alone = "ranks" if library.ranks_files() else next(iter(chosen), "")
     page = "compare" if compare else "" if entries else alone
     shown = {"trace": entries[0].id, "with": entries[1].id} if compare else {}
     return listening, f"{listening.url}{page}?{urlencode(shown | {'token': server_token})}"

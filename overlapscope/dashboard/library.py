@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import math
 import threading
-from collections.abc import Hashable, Iterable, Iterator
+from collections.abc import Hashable, Iterable, Iterator, Mapping
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, Literal
 
 from msgspec import Struct
@@ -15,7 +16,6 @@ from overlapscope.base.words import clean, duration
 from overlapscope.dashboard.background import Background, Kept, TaskProgress, Tell, attempt, raised
 from overlapscope.dashboard.entries import RanksFile, TraceEntry, dropped, find
 from overlapscope.dashboard.opened import Opened, Predictions, events_of, open_trace
-from overlapscope.dashboard.stored import Stored
 from overlapscope.errors import OverlapscopeError, UnreadableTrace
 from overlapscope.plugin import plugins
 from overlapscope.ranks.on_host import reduce_any
@@ -69,15 +69,15 @@ class Library:
         *,
         limit_bytes: int = LIMIT_BYTES,
         cache: bool = True,
-        stored: Stored | None = None,
+        data: Mapping[str, Any] = MappingProxyType({}),
     ) -> None:
-        """Find the traces; `limit_bytes` and `cache` are those of `load`.
+        """Find the traces; `limit_bytes` and `cache` are those of `load`, `data` is that of pages, by name.
 
         Raises:
             UnreadableTrace: A source is missing, or a directory has no trace.
         """
-        self.stored = stored
-        """Reports of the page History."""
+        self.data = data
+        """Data of pages that are not about a trace, by page (`PluginPage.data`); None where there is none."""
         self.predictions = Predictions()
         """Predictions for the loaded traces."""
         self._limit_bytes = limit_bytes

@@ -297,7 +297,8 @@ def _navigation(context: PageContext) -> list[Component]:
     return [
         dmc.NavLink(
             label=page.title,
-            href=url.href(page.name, experiment=None),
+            # A second click on a page resets its choices.
+            href=url.href(page.name, **dict.fromkeys(page.state if page.name == url.page else ())),
             active=True if page.name == url.page else None,
             id=f"go-{page.name}",
         )
@@ -316,8 +317,9 @@ def _is_useful(page: PageKind, context: PageContext) -> bool:
         return context.trace is None or context.device is not None
     if page.name == TRACES_PAGE:
         return len(library.entries()) > 1
-    if page.name == "history":
-        return library.stored is not None and not library.stored.is_empty
+    if page.has_data:
+        data = library.data.get(page.name)
+        return data is not None and not data.is_empty
     if page.extra is not None:
         return not missing(page.extra)
     return not page.files or page.files in library.files_of_plugins

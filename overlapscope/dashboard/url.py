@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 from urllib.parse import parse_qs, urlencode
 
@@ -12,6 +12,7 @@ from msgspec.structs import replace
 
 from overlapscope.analysis.figures import Window
 from overlapscope.base.intervals import I64
+from overlapscope.plugin import plugins
 from overlapscope.trace.model import Trace
 
 FIRST_PAGE = "overview"
@@ -26,12 +27,6 @@ _IN_URL = {
     "other": "with",
     "report": "report",
     "of": "of",
-    "experiment": "experiment",
-    "job": "job",
-    "metric": "metric",
-    "by": "by",
-    "entry": "entry",
-    "against": "against",
 }
 
 
@@ -51,30 +46,22 @@ class UrlState(Struct, frozen=True):
     """The report on the page Ranks."""
     of: str | None = None
     """`RECORDED` for the recording; otherwise the plain program is shown if the trace has one."""
-    experiment: str | None = None
-    """The experiment on the page Laboratory."""
-    job: str | None = None
-    """The job on the page History."""
-    metric: str | None = None
-    by: str | None = None
-    """Meaning of a point on the page History: a commit, an hour or a report."""
-    entry: str | None = None
-    """Id of the stored report that is open on the page History."""
-    against: str | None = None
-    """Id of the stored report to compare it with."""
+    choices: Mapping[str, str] = {}
+    """Choices on pages of plugins, by the names of `PluginPage.state`."""
 
     def href(self, page: str | None = None, **changes: str | int | None) -> str:
-        """Return the URL path of this place with the given fields changed.
+        """Return the URL path of this place with the given fields and choices changed.
 
         The span is dropped if the page or timeline changes.
         """
-        target = replace(self, **changes)
-        target = replace(target, page=self.page if page is None else page)
+        fields = {name: value for name, value in changes.items() if name in _IN_URL}
+        target = replace(self, page=self.page if page is None else page, **fields)
         if (target.trace, target.page, target.of) != (self.trace, self.page, self.of):
             target = replace(target, start_ns=changes.get("start_ns"), end_ns=changes.get("end_ns"))
         if target.trace != self.trace:
             target = replace(target, device=changes.get("device"))
-        parameters = {name: getattr(target, field) for field, name in _IN_URL.items()}
+        parameters: dict[str, str | int | None] = {name: getattr(target, field) for field, name in _IN_URL.items()}
+        parameters |= {**self.choices, **{name: value for name, value in changes.items() if name not in _IN_URL}}
         query = urlencode({name: value for name, value in parameters.items() if value is not None}, safe="/")
         return f"{self.base}{target.page}{'?' if query else ''}{query}"
 
@@ -91,7 +78,8 @@ def parse(base: str, pathname: str | None, search: str | None) -> UrlState:
     asked: dict[str, Any] = {field: query.get(name) for field, name in _IN_URL.items()}
     asked |= {field: _number(asked[field]) for field in ("device", "start_ns", "end_ns")}
     asked["of"] = RECORDED if asked["of"] == RECORDED else None
-    return UrlState(base, path, **asked)
+    names = (name for plugin in plugins() for page in plugin.pages for name in page.state)
+    return UrlState(base, path, **asked, choices={name: query[name] for name in names if name in query})
 
 
 def _number(text: str | None) -> int | None:

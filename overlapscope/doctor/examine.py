@@ -47,7 +47,6 @@ def examine() -> Diagnosis:
             _extra("dashboard"),
             _browser(),
             _extra("cluster"),
-            _extra("history"),
             *map(_of_plugin, (plugin for plugin in plugins() if plugin.extra)),
             _reading(),
             _cache(),

@@ -14,6 +14,6 @@
 - Host: `sampling` takes stacks and facts of the host in steps after the recording.
 - Files: `trace_file` writes them, with the facts of `metadata`, and `claims` locks them.
 - Inside a program: `torch_import` notices its import of torch, `devices` answers questions on GPUs, and `wrapping`
-  replaces functions. `at_start` reaches processes that start, `callbacks` trainers of Lightning and Transformers.
-  `own_modules` keeps the program's modules apart from the library's.
+  replaces functions. `at_start` reaches processes that start, `at_import` those that import torch, `callbacks` trainers
+  of Lightning and Transformers. `own_modules` keeps the program's modules apart from the library's.
 """

@@ -22,10 +22,10 @@ from hypothesis import strategies as st
 from overlapscope.dashboard.application import create
 from overlapscope.dashboard.library import Library
 from overlapscope.dashboard.pages import PAGES
-from overlapscope.dashboard.stored import Stored
 from overlapscope.dashboard.upload import DroppedFiles
+from overlapscope.plugins.history.stored import Stored
+from tests.plugins.history.histories import weeks, write
 from tests.support.dashboard_process import ask, serve
-from tests.support.histories import weeks, write
 
 TRACES = Path(__file__).parents[2] / "traces"
 TRACE = "blocking_copy"
@@ -132,7 +132,7 @@ NASTY: list[Any] = [
 def client(tmp_path_factory: pytest.TempPathFactory) -> FlaskClient:
     history = write(tmp_path_factory.mktemp("history") / "history.sqlite", *weeks(8, 1, slow_from=4))
     traces = [TRACES / "known_causes" / f"{TRACE}.json.gz", TRACES / "ddp", TRACES / "laboratory"]
-    library = Library(traces, stored=Stored(history))
+    library = Library(traces, data={"history": Stored(history)})
     server: flask.Flask = create(library, DroppedFiles(library, 10_000), base="/", token=TOKEN).server
     for trace in (TRACE, "ddp/rank0", "ddp/rank1"):
         library.wait(trace)

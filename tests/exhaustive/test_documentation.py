@@ -22,7 +22,7 @@ NOT_HERE = {
     "--slow-step": "waits for a slow step: tests/torch/test_windows_by_time.py",
     "--check-hazards": "needs a GPU: tests/plugins/hazards/gpu",
     "cudaProfilerApi": "needs a GPU: tests/gpu",
-    "--on-demand": "records when asked: tests/torch/test_watch.py",
+    "--on-demand": "records when asked: tests/plugins/watch/torch/test_watch.py",
     "prefetch.py": "needs a GPU: its recordings are in tests/programs/contract",
     "torchrun": "starts ranks: tests/torch/test_run_processes.py",
 }

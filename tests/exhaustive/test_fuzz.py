@@ -23,7 +23,7 @@ from overlapscope.analysis import TraceAnalysis, analyze_trace
 from overlapscope.budgets import config
 from overlapscope.budgets.settings import Budget
 from overlapscope.errors import OverlapscopeError
-from overlapscope.history.store import HistoryRow, Store
+from overlapscope.plugins.history.store import HistoryRow, Store
 from overlapscope.reading import _scan, load
 from overlapscope.reading._batch import Batch
 from overlapscope.trace.model import Trace

@@ -22,7 +22,6 @@ from typing import Final
 from tests.fuzz.corpus import OriginalTrace, few
 from tests.support.endless_tables import make_endless
 from tests.support.helpers import TRACES
-from tests.support.histories import weeks, write
 from tests.support.trace_views import TraceView
 from tests.support.xspace import Plane, xspace
 
@@ -130,6 +129,8 @@ def history_case(rng: random.Random) -> tuple[OriginalTrace, bytes, list[str]]:
 
 @cache
 def _history() -> OriginalTrace:
+    from tests.plugins.history.histories import weeks, write
+
     with TemporaryDirectory() as folder:
         path = write(Path(folder) / "history.sqlite", *weeks(4, 1, slow_from=2))
         return OriginalTrace("history of four reports", path.read_bytes())

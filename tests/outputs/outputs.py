@@ -27,9 +27,9 @@ from overlapscope.commands import main
 from overlapscope.dashboard.application import create
 from overlapscope.dashboard.library import Library
 from overlapscope.dashboard.pages import PAGES
-from overlapscope.dashboard.stored import Stored
 from overlapscope.dashboard.upload import DroppedFiles
 from overlapscope.errors import OverlapscopeError
+from overlapscope.plugins.history.stored import Stored
 from overlapscope.ranks import engine
 from tests.outputs.lines import PAGE, TOOL, groups
 from tests.support.scheduler import cores
@@ -163,7 +163,7 @@ def _page(name: str, traces: str, history: str = "none") -> str:
 
 @cache
 def _dashboard(traces: str, history: str) -> tuple[Library, FlaskClient]:
-    library = Library([Path(traces)], cache=False, stored=Stored(Path(history).absolute()))
+    library = Library([Path(traces)], cache=False, data={"history": Stored(Path(history).absolute())})
     for entry in library.entries()[:1]:
         library.wait(entry.id)
     server: Flask = create(library, DroppedFiles(library, 10_000), base="/", token=_TOKEN).server

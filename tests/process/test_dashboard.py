@@ -23,7 +23,7 @@ from hypothesis import strategies as st
 import overlapscope as ov
 from overlapscope.analysis.figures import Window
 from overlapscope.commands import main
-from overlapscope.dashboard import launch
+from overlapscope.dashboard import launch, url
 from overlapscope.dashboard.context import PageContext
 from overlapscope.dashboard.library import Library
 from overlapscope.dashboard.opened import Opened
@@ -33,6 +33,7 @@ from overlapscope.dashboard.shell import look
 from overlapscope.dashboard.url import RECORDED, UrlState, moved, parse
 from overlapscope.dashboard.wsgi import DEFAULT_PORT, Listening
 from overlapscope.errors import UnreadableTrace, UsageError
+from overlapscope.plugin import Plugin, PluginPage
 from overlapscope.reading.samples import SAMPLES
 from overlapscope.report.verdict import judge
 from tests.support.dashboard_process import ask, serve
@@ -83,6 +84,15 @@ def test_nonsense_in_a_url_is_left_out() -> None:
     nonsense = f"?trace=x&device=one&from=1e3&to={'9' * 30}&of=all&foo=1"
     assert parse("/", "/steps/", nonsense) == UrlState(page="steps", trace="x")
     assert parse("/", None, None) == UrlState(page="")
+
+
+def test_choices_on_pages_of_plugins_go_along_everywhere(monkeypatch: pytest.MonkeyPatch) -> None:
+    page = PluginPage("toy", "Toy", "no.such.module", state=("toy", "color"))
+    monkeypatch.setattr(url, "plugins", lambda: [Plugin("toy", pages=(page,))])
+    place = parse("/", "toy", "?trace=a&color=red&size=3")
+    assert place == UrlState(page="toy", trace="a", choices={"color": "red"})
+    assert place.href("copies") == "/copies?trace=a&color=red"
+    assert place.href(toy="x", color=None) == "/toy?trace=a&toy=x"
 
 
 # -- which traces ---------------------------------------------------------------------------------

@@ -5,11 +5,9 @@ from __future__ import annotations
 import ctypes
 import os
 import shutil
-import socket
 import stat
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -17,7 +15,6 @@ import pytest
 from overlapscope.commands import commands, main
 from overlapscope.reading.cache import Cache, of_user
 from overlapscope.reading.source import ReadRequest
-from overlapscope.watching import kept, places
 from tests.support.helpers import TRACES
 
 if os.geteuid() != 0 or sys.platform != "linux":
@@ -225,45 +222,6 @@ def test_what_a_user_keeps_is_for_nobody_else(shared: Path) -> None:
     for path in private:
         assert path.stat().st_uid == ALICE
         assert not path.stat().st_mode & 0o077 and not path.parent.stat().st_mode & 0o077
-
-
-def test_recordings_are_not_kept_in_a_folder_of_another_user(shared: Path) -> None:
-    mallory(lambda: PLANTS["a folder"](shared / "watched", Path.cwd()), shared)
-
-    def begin() -> int:
-        try:
-            kept.begin(kept.place(shared / "history.sqlite", "j"))
-        except PermissionError:
-            return 3
-        return 0
-
-    assert as_user(ALICE, begin, output=shared.parent / "said" / "watch") == 3
-    assert list((shared / "watched").iterdir()) == []
-
-
-@pytest.mark.parametrize("plant", ["a link to a folder", "a folder", "a file", "a link to nothing"])
-def test_a_socket_is_neither_made_nor_asked_where_another_user_has_put_something(
-    plant: str, shared: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    home, place = Path.cwd(), shared / f"overlapscope-{ALICE}"
-    monkeypatch.setattr(places, "candidates", lambda: [place])
-
-    def prepare() -> None:
-        PLANTS[plant](place, home)
-        if plant == "a folder":
-            with socket.socket(socket.AF_UNIX) as server:
-                server.bind(str(place / f"{os.getpid()}.sock"))
-
-    mallory(prepare, shared)
-
-    def make() -> int:
-        with suppress(OSError):
-            places.make()
-            return 4
-        return 5 if list(places.sockets()) else 3
-
-    assert as_user(ALICE, make, output=shared.parent / "said" / "make") == 3
-    assert {path.name for path in home.iterdir()} == {"good.json.gz", "precious"}
 
 
 HOMES: dict[str, Callable[[Path, pytest.MonkeyPatch], object]] = {

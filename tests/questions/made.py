@@ -8,8 +8,8 @@ import lzma
 import tarfile
 from pathlib import Path
 
+from tests.plugins.history.histories import write
 from tests.support.helpers import TRACES
-from tests.support.histories import write
 
 GPU_CATEGORIES = frozenset({"kernel", "gpu_memcpy", "gpu_memset"})
 REPORTS = ("offload_2gpu", "one_copy", "train_2gpu")

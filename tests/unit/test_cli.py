@@ -14,6 +14,7 @@ import pytest
 from overlapscope.base.words import parse_span
 from overlapscope.commands import commands, groups, main
 from overlapscope.commands._options import parse_size
+from overlapscope.plugin import built_in
 from overlapscope.rules import RULES
 from overlapscope.version import __version__
 from tests.support.schemas import validate
@@ -107,7 +108,7 @@ def test_without_arguments_four_commands_are_shown(capsys: pytest.CaptureFixture
 @pytest.mark.parametrize(
     ("command", "shown"),
     [
-        ("run", {"--wait", "--active", "--steps-by", "--stacks", "--on-demand", "--open", "--output", "--force"}),
+        ("run", {"--wait", "--active", "--steps-by", "--stacks", "--open", "--output", "--force"}),
         ("analyze", {"--format", "--output", "--force", "--device", "--step", "--range", "--verbose"}),
     ],
 )
@@ -117,22 +118,11 @@ def test_help_shows_the_options_that_people_need(
     assert main([command, "--help"]) == 0
     short = capsys.readouterr().out
     options = set(re.findall(r"^  (?:-\w, )?(--[\w-]+)", short, re.MULTILINE))
-    assert options - {"--help", "--help-all"} == shown
+    of_plugins = {plugin.run.flag for plugin in built_in() if plugin.run and command == "run"}
+    assert options - {"--help", "--help-all"} == shown | of_plugins
     assert main([command, "--help-all"]) == 0
     everything = capsys.readouterr().out
     assert len(everything) > len(short) and "--max-size" in everything
-
-
-def test_processes_that_can_be_recorded_are_listed(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))
-    tmp_path.chmod(0o700)
-    assert main(["record", "--list", "--format", "json"]) == 0
-    assert json.loads(capsys.readouterr().out) == []
-    for line in (["record"], ["record", "1", "--list"]):
-        assert main(line) == 2
-        assert "name one process as PID or a server with --url" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("command", commands())

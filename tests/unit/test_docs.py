@@ -35,7 +35,7 @@ WIDTH = 80
 PAGES = [*sorted(ROOT.glob("*.md")), *sorted(DOCS.rglob("*.md"))]
 NOT_RUN = {
     "run": "records a program: tests/exhaustive/test_documentation.py",
-    "record": "records a running program: tests/torch/test_watch.py",
+    "record": "records a running program: tests/plugins/watch/torch/test_watch.py",
     "dashboard": "serves until Ctrl-C: tests/browser",
     "doctor": "looks at this machine, and starts processes: tests/torch/test_doctor.py",
     "completion": "writes into the home directory: tests/process",

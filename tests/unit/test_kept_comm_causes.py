@@ -1,4 +1,4 @@
-"""Causes of exposed communication in a history's figures, in baselines, and in the reasons why a check fails."""
+"""Causes of exposed communication in judged figures, in baselines, and in the reasons why a check fails."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from msgspec.structs import replace
 
 from overlapscope.budgets import baseline
 from overlapscope.budgets.metrics import CAUSES_OF, METRICS, Sample
+from overlapscope.budgets.places import figures
 from overlapscope.budgets.samples import series, spent
 from overlapscope.commands import main
-from overlapscope.history.figures import figures
 from tests.support.helpers import TRACES
 from tests.support.recordings import report_of
 from tests.support.stepped_traces import write_steps
@@ -22,12 +22,12 @@ RANK = TRACES / "laboratory" / "ddp_training" / "no_overlap.traces" / "rank0.tra
 METRIC = "exposed_comm_time"
 
 
-def test_the_causes_in_a_history_add_up() -> None:
-    by_metric = {figure.metric: figure.value for figure in figures(report_of(RANK))}
+def test_the_causes_of_judged_figures_add_up() -> None:
+    values = {(figure.metric.id, figure.cause): figure.value for figure in figures(report_of(RANK))}
     for metric, causes in CAUSES_OF.items():
-        parts = [by_metric[f"{metric}/{cause}"] for cause in causes if f"{metric}/{cause}" in by_metric]
-        assert not parts or sum(parts) == pytest.approx(by_metric[metric])
-    assert by_metric[f"{METRIC}/same-stream"] > 0
+        parts = [values[metric, cause] for cause in causes if (metric, cause) in values]
+        assert not parts or sum(parts) == pytest.approx(values[metric, None])
+    assert values[METRIC, "same-stream"] > 0
 
 
 def write_job(path: Path, comm_us: float, *, compute_us: float = 600) -> str:

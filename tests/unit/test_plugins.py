@@ -120,14 +120,15 @@ def test_every_place_of_a_manifest_is_in_its_plugins_folder() -> None:
         if each is not TOY:
             places = [
                 *(c.place for c in each.commands),
-                *(p.place for p in each.pages),
+                *(place for page in each.pages for place in (page.place, page.data) if place),
                 *(s.read for s in each.sources),
                 *each.rules.values(),
                 *each.schemas.values(),
                 *filter(None, (each.check, each.tools, each.skill)),
                 *([each.observer.place] if each.observer else ()),
                 *filter(None, (each.jobs, each.ranks, each.words)),
-                *each.schemas.values(),
+                *filter(None, (each.baseline, each.keeper, each.run and each.run.place)),
+                *each.after_torch.values(),
                 *each.api.values(),
             ]
             assert all(place.startswith(f"{plugin.GROUP}.{each.name}.") for place in places)

@@ -13,7 +13,7 @@ from typing import Literal
 from msgspec import Struct
 
 from overlapscope.base.registry import load
-from overlapscope.plugin import plugins
+from overlapscope.plugin import PluginPage, plugins
 
 Needs = Literal["nothing", "trace", "figures"]
 
@@ -35,6 +35,10 @@ class PageKind(Struct, frozen=True):
     """The extra without which it has nothing to show."""
     files: str = ""
     """Name of the files that it shows, without which it has nothing to show."""
+    state: tuple[str, ...] = ()
+    """Its own choices in the address."""
+    has_data: bool = False
+    """True if it shows data of its own, without which it has nothing to show."""
 
     @property
     def module(self) -> ModuleType:
@@ -43,12 +47,26 @@ class PageKind(Struct, frozen=True):
         return module
 
 
+def with_data() -> dict[str, PluginPage]:
+    """Return the pages of plugins that show data of their own, by name."""
+    return {page.name: page for plugin in plugins() for page in plugin.pages if page.data}
+
+
 def _of_plugins() -> Iterator[PageKind]:
     for plugin in plugins():
         for page in plugin.pages:
             extra = plugin.name if plugin.extra else None
-            needs: Needs = "nothing" if page.files else "trace"
-            yield PageKind(page.name, page.title, needs=needs, place=page.place, extra=extra, files=page.files)
+            has_data = page.data is not None
+            yield PageKind(
+                page.name,
+                page.title,
+                needs="nothing" if page.files or has_data else "trace",
+                place=page.place,
+                extra=extra,
+                files=page.files,
+                state=page.state,
+                has_data=has_data,
+            )
 
 
 PAGES = {
@@ -63,7 +81,6 @@ PAGES = {
         PageKind("whatif", "What if"),
         PageKind("compare", "Compare", needs="trace"),
         PageKind("ranks", "Ranks", needs="nothing"),
-        PageKind("history", "History", needs="nothing"),
         *_of_plugins(),
     )
 }

@@ -13,6 +13,4 @@ PLUGIN = Plugin(
             "skill", "print a skill file that teaches an assistant overlapscope", f"{__name__}.command:SkillCommand"
         ),
     ),
-    tools=f"{__name__}.history:tools",
-    signs={"history": rb"(?s)SQLite format 3\0.{52}OVLS"},
 )

@@ -12,6 +12,6 @@ PLUGIN = Plugin(
             "scenarios", "run experiments with known outcomes, and compare", f"{__name__}.command:ScenariosCommand"
         ),
     ),
-    pages=(PluginPage("laboratory", "Laboratory", f"{__name__}.page", files=RESULTS),),
+    pages=(PluginPage("laboratory", "Laboratory", f"{__name__}.page", files=RESULTS, state=("experiment",)),),
     kinds={"laboratory": "a laboratory's results"},
 )

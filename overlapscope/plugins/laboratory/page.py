@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import re
 from collections.abc import Iterable, Iterator, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,6 @@ import dash_mantine_components as dmc
 from dash import dcc, html
 from dash.development.base_component import Component
 from msgspec import Struct
-from msgspec.structs import replace
 
 from overlapscope.analysis.figures import efficiency_shown
 from overlapscope.base.words import clean, percent, unit_for
@@ -72,7 +72,7 @@ def layout(context: PageContext) -> Component:
     groups = _experiments(context.library)
     if not groups:
         return parts.page("Laboratory", _nothing(), lead=_LEAD)
-    asked = context.url.experiment
+    asked = context.url.choices.get("experiment")
     if asked is None:
         return parts.page("Laboratory", *(_index(context, experiments) for experiments in groups), lead=_LEAD)
     opened = next((experiment for experiments in groups for experiment in experiments if experiment.id == asked), None)
@@ -193,10 +193,10 @@ def _figures(
 def _links(context: PageContext, id: str | None, first: str | None) -> list[Component]:
     if id is None:
         return []
-    url = replace(context.url, experiment=None)
-    links = [("open", url.href("overview", trace=id, other=None))]
+    href = partial(context.url.href, experiment=None)
+    links = [("open", href("overview", trace=id, other=None))]
     if first is not None and first != id:
-        links.append(("compare with the first", url.href("compare", trace=first, other=id)))
+        links.append(("compare with the first", href("compare", trace=first, other=id)))
     return [dcc.Link(text, href=href, className="timeline-link") for text, href in links]
 
 

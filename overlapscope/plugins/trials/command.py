@@ -135,15 +135,14 @@ class TryCommand:
 
 
 def _keep(done: Conducted) -> None:
-    """Store predictions beside measurements in the user's history, if there is one."""
-    from overlapscope.history.store import Store, default_path
+    """Hand predictions beside measurements to the plugins that keep them."""
     from overlapscope.plugins.trials.predictions import kept
+    from overlapscope.report.origin import keepers
 
     predictions = kept(done.trial, time.time_ns())
     try:
-        if predictions and default_path().exists():
-            with Store.open() as store:
-                store.add_predictions(predictions)
+        for keeper in keepers():
+            keeper.add_predictions(predictions)
     except UsageError as error:
         tell(f"overlapscope: warning: {error}")
 

@@ -6,10 +6,10 @@ from collections.abc import Mapping, Sequence
 from functools import cache
 from pathlib import Path
 
-from overlapscope.history.predictions import StoredPrediction
 from overlapscope.plugins.trials.changes import CHANGES
 from overlapscope.plugins.trials.protocol import Setting
 from overlapscope.plugins.trials.result import Predicted, Trial
+from overlapscope.prediction.result import StoredPrediction
 
 _Settings = tuple[Setting, ...]
 

@@ -1,0 +1,322 @@
+"""Documents of a history: its entries, the levels of its metrics with their changes, a check, and its predictions."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from functools import partial
+from statistics import fmean, median
+from typing import Literal
+
+import msgspec
+from msgspec.structs import replace
+
+from overlapscope.base.words import clean, listed, plural
+from overlapscope.budgets.metrics import METRICS, Metric
+from overlapscope.budgets.quantity import difference, distinct, show
+from overlapscope.budgets.verdicts import Unit
+from overlapscope.documents.model import Block, Chart, Document, Heading, Items, StripBlock, Text, with_code
+from overlapscope.documents.strip import Drawing, Glyphs, Line
+from overlapscope.documents.table import Cell, Column, Table, Tone, rows, table_of, words
+from overlapscope.plugins.history.chart import chart
+from overlapscope.plugins.history.course import Course, HistoryCheck, JobCourse, Judged
+from overlapscope.plugins.history.entry import moment, short
+from overlapscope.plugins.history.levels import Group, LevelChange
+from overlapscope.plugins.history.store import HistoryRow, Query, Store
+from overlapscope.prediction.result import StoredPrediction
+
+_FIGURES = {"step_time": "step", "efficiency_pct": "efficiency", "idle_pct": "idle"}
+"""Metrics shown for each entry, with the titles of their columns."""
+_TONES: dict[str, Tone] = {"pass": "good", "fail": "poor", "inconclusive": "fair"}
+_SHORT_ID = 8
+"""Number of shown digits of an entry's id."""
+_TITLE = "overlapscope history"
+_CELLS, _LABEL = 60, 19
+_OUTCOME: dict[str, tuple[str, Tone]] = {
+    "pass": ("no worse", "good"),
+    "fail": ("worse", "poor"),
+    "inconclusive": ("unknown", "fair"),
+}
+
+
+def listing(store: Store, query: Query, entries: Sequence[HistoryRow]) -> Document:
+    """Return a table of entries, newest first, with means over their devices."""
+    query = replace(query, since_ns=entries[0].origin.at_ns) if entries else query
+    figures = [
+        (Column(title), partial(_figure, METRICS[metric], _means(store, metric, query)))
+        for metric, title in _FIGURES.items()
+    ]
+    branch = (Column("branch", number=False, spare=2), lambda row: Cell(clean(row.origin.branch or "", 30)))
+    outcome = (
+        Column("check", number=False, spare=3),
+        lambda row: Cell(row.outcome or "", tone=_TONES.get(row.outcome or "", "")),
+    )
+    table = table_of(
+        list(reversed(entries)),
+        (words("recorded (UTC)", heads=True), lambda row: Cell(moment(row.origin.at_ns), row.origin.at_ns)),
+        (words("job"), lambda row: Cell(clean(row.origin.job, 30))),
+        (words("commit"), lambda row: Cell(clean(short(row.origin.commit or ""), 40))),
+        branch if any(row.origin.branch is not None for row in entries) else None,
+        *figures,
+        (Column("of", number=False, spare=1), lambda row: Cell("plain" if row.plain else "recording")),
+        outcome if any(row.outcome is not None for row in entries) else None,
+        (words("id"), lambda row: Cell(row.id[:_SHORT_ID])),
+        title="Entries",
+    )
+    note = (
+        "Figures are means over the devices. `plain`: of the program without the profiler, because its step was "
+        "measured or given; `recording`: as recorded."
+    )
+    shown: Block = (
+        replace(table, note=note) if entries else Text("No entry matches; `overlapscope history add` adds them.")
+    )
+    return Document("overlapscope history", (Heading("overlapscope history", 1), shown))
+
+
+def _means(store: Store, metric: str, query: Query) -> dict[str, float]:
+    values: dict[str, list[float]] = {}
+    for point in store.points(metric, query):
+        values.setdefault(point.id, []).append(point.value)
+    return {id: fmean(each) for id, each in values.items()}
+
+
+def _figure(metric: Metric, means: Mapping[str, float], row: HistoryRow) -> Cell:
+    value = means.get(row.id)
+    return Cell("n/a" if value is None else show(value, metric.unit), value)
+
+
+# -- Levels ---------------------------------------------------------------------------------------
+
+
+def blocks(job: JobCourse) -> list[Block]:
+    """Return the levels of a job in sentences, charts and a table."""
+    if not job.courses:
+        return [Text(f"{clean(job.job, 80)} has none of these metrics.")]
+    first = job.courses[0]
+    kinds: dict[str, list[str]] = {}
+    for course in job.courses:
+        kinds.setdefault(_kind(course), []).append(course.metric)
+    whose = [""] if len(kinds) == 1 else [f" of {listed(metrics)}" for metrics in kinds.values()]
+    changes = [sentence(course, change) for course in job.courses for change in course.levels.changes]
+    unknown = {course.levels.unknown: None for course in job.courses if course.levels.unknown}
+    if len(unknown) == 1 and all(course.levels.unknown for course in job.courses):
+        return [Text(f"Whether {clean(job.job, 80)} got better or worse is unknown: {first.levels.unknown}.")]
+    return [
+        Heading(f"{clean(job.job, 80)}, by {first.by}"),
+        *(Text(f"The levels{of} are of {kind}.") for of, kind in zip(whose, kinds, strict=True)),
+        *([Items(tuple(changes))] if changes else []),
+        *(Text(f"Changes are unknown: {reason}.", "fair") for reason in unknown),
+        *([] if changes or unknown else [Text("No metric changed by more than noise.", "good")]),
+        StripBlock(lambda glyphs: _drawing(job.courses, glyphs)),
+        *(Chart(f"levels-{course.metric}", course.metric, partial(chart, course), wide=True) for course in job.courses),
+        table(job.courses),
+    ]
+
+
+def _kind(course: Course) -> str:
+    gpu = f" on {clean(course.gpu, 80)}" if course.gpu else ""
+    return f"the program without the profiler{gpu}" if course.plain else f"recordings{gpu}"
+
+
+def sentence(course: Course, change: LevelChange) -> str:
+    """Return a sentence about a change.
+
+    For example `step_time is worse since commit 1a2b3c (2026-11-03 10:12): 12.6 ms instead of 10.4 ms, 2.2 ms more (1.9
+    to 2.5 ms).`
+    """
+    after, before = distinct((change.after, change.before), course.unit)
+    direction = "worse" if change.worse else "better"
+    since = _since(course.levels.groups[change.first])
+    return f"{course.metric} is {direction} since {since}: {after} instead of {before}, {_by(change, course.unit)}."
+
+
+def _since(group: Group) -> str:
+    at = f"{moment(group.at_ns)} UTC"
+    return f"commit {clean(short(group.commit), 40)} ({at})" if group.commit else at
+
+
+def _by(change: LevelChange, unit: Unit) -> str:
+    """Return `2.2 ms more (1.9 ms to 2.5 ms)`."""
+    return _difference(change.after - change.before, change.low, change.high, unit)
+
+
+def _difference(change: float, low: float, high: float, unit: Unit) -> str:
+    if change < 0:
+        change, low, high = -change, -high, -low
+        word = "less"
+    else:
+        word = "more"
+    amount, low_text, high_text = distinct((change, low, high), unit, pct="")
+    points = " points" if unit == "pct" else ""
+    return f"{amount}{points} {word} ({low_text} to {high_text})"
+
+
+def table(courses: Sequence[Course]) -> Table:
+    """Return a table of all levels of some metrics, the newest first."""
+    lines: list[list[str | Cell]] = []
+    for course in courses:
+        groups = course.levels.groups
+        changes = {change.first: change for change in course.levels.changes}
+        for level in reversed(course.levels.levels):
+            change, group = changes.get(level.first), groups[level.first]
+            has_interval = level.low is not None and level.high is not None
+            ends = distinct((level.low or 0.0, level.high or 0.0), course.unit) if has_interval else ()
+            tone: Tone = "" if change is None else "poor" if change.worse else "good"
+            lines.append(
+                [
+                    course.metric,
+                    Cell(moment(group.at_ns), group.at_ns),
+                    clean(short(group.commit or ""), 40),
+                    Cell(str(level.end - level.first), level.end - level.first),
+                    Cell(show(level.value, course.unit), level.value),
+                    " to ".join(ends) or "unknown",
+                    Cell(_by(change, course.unit), change.after - change.before, tone) if change else "",
+                ]
+            )
+    columns = (
+        words("metric", heads=True),
+        words("since (UTC)"),
+        words("commit"),
+        Column("values"),
+        Column("level"),
+        Column("99% interval", spare=1),
+        words("change"),
+    )
+    return Table("Levels", columns, rows(lines), id="levels")
+
+
+# -- Strips -----------------------------------------------------------------------------------------
+
+
+def _drawing(courses: Sequence[Course], glyphs: Glyphs) -> Drawing:
+    lanes = [_lane(course, glyphs) for course in courses]
+    oldest = min(course.levels.groups[0].at_ns for course in courses)
+    newest = max(course.levels.groups[-1].at_ns for course in courses)
+    scale = f"{'':<{_LABEL}}{moment(oldest)} to {moment(newest)} UTC, each line from its lowest to its highest value"
+    return Drawing("Values, oldest first", tuple(lanes), (), scale, "")
+
+
+def _lane(course: Course, glyphs: Glyphs) -> Line:
+    values = [group.value for group in course.levels.groups]
+    size = -(-len(values) // _CELLS)
+    shown = [median(values[first : first + size]) for first in range(0, len(values), size)]
+    low, high = min(shown), max(shown)
+    top = len(glyphs.level) - 1
+    steps = [top * (value - low) / (high - low) if high > low else 0.0 for value in shown]
+    text = "".join(glyphs.level[round(step)] for step in steps)
+    return Line(f"{course.metric:<{_LABEL}}", text, (None,) * len(text))
+
+
+# -- Checks -----------------------------------------------------------------------------------------
+
+
+def check_document(check: HistoryCheck) -> Document:
+    """Return the standing of the newest report: the outcome, then a sentence for each metric."""
+    word, tone = _OUTCOME[check.outcome]
+    unit = "report" if check.by == "report" else check.by
+    newest = f"newest {unit} of {clean(check.job, 80)}"
+    worse = sum(_status(judged) == "worse" for judged in check.metrics)
+    head = {
+        "pass": f"The {newest} is no worse than its level.",
+        "fail": f"The {newest} is worse than its level in {plural(worse, 'metric')}.",
+        "inconclusive": f"It is unknown whether the {newest} is worse than its level.",
+    }[check.outcome]
+    order = ("worse", "unknown", "better", "same")
+    ordered = sorted(check.metrics, key=lambda judged: order.index(_status(judged)))
+    lines = Items(tuple(map(_sentence, ordered)))
+    return Document(
+        _TITLE,
+        (
+            Heading(f"{_TITLE} check", 1),
+            Text(head, tone, badge=word),
+            lines if check.metrics else Text("The history has none of these metrics."),
+        ),
+    )
+
+
+def _status(judged: Judged) -> Literal["same", "worse", "better", "unknown"]:
+    return "unknown" if judged.standing is None else judged.standing.status
+
+
+def _sentence(judged: Judged) -> str:
+    standing = judged.standing
+    if standing is None:
+        return f"{judged.metric} is unknown: the newest report has no comparable value."
+    if standing.low is None or standing.high is None or standing.floor is None:
+        return f"{judged.metric} is unknown: {standing.unknown}."
+    level = standing.before.levels[-1]
+    now, then = distinct((standing.newest.value, level.value), judged.unit)
+    values = plural(level.end - level.first, "value")
+    since = _since(standing.before.groups[level.first])
+    text = f"{judged.metric} is {now}, and its level is {then} ({values} since {since})"
+    if standing.newest.value == level.value:
+        return f"{text}."
+    change = _difference(standing.newest.value - level.value, standing.low, standing.high, judged.unit)
+    if standing.status == "same":
+        floor = difference(standing.floor, judged.unit)
+        return f"{text}: {change}, which may be noise (changes up to {floor} always may)."
+    return f"{text}: it is {standing.status}, {change}."
+
+
+# -- Predictions ------------------------------------------------------------------------------------
+
+
+class Belief(msgspec.Struct, frozen=True, kw_only=True):
+    """Accuracy of the predictions on a device."""
+
+    device: str | None
+    count: int
+    error_pct: float
+    """Median error, in percent of the plain step."""
+    inside: int
+    """Number of measurements in the predicted interval."""
+
+
+def beliefs(predictions: Iterable[StoredPrediction]) -> list[Belief]:
+    """Return the accuracy by device, in the order of their first predictions."""
+    by_device: dict[str | None, list[StoredPrediction]] = {}
+    for prediction in predictions:
+        by_device.setdefault(prediction.device, []).append(prediction)
+    return [
+        Belief(
+            device=device,
+            count=len(mine),
+            error_pct=median(prediction.error_pct for prediction in mine),
+            inside=sum(prediction.inside for prediction in mine),
+        )
+        for device, mine in by_device.items()
+    ]
+
+
+def predictions(predicted: Sequence[StoredPrediction], *, most: int) -> Document:
+    """Return the errors of predictions by device, and the newest predictions."""
+    title = "Predictions beside measurements"
+    if not predicted:
+        none = "The history has no predictions yet; `overlapscope try` adds them to a history that is there."
+        return Document(title, (Heading(title, 1), Text(with_code(none))))
+    sums = table_of(
+        beliefs(predicted),
+        (words("GPU", flexible=True), lambda row: Cell(clean(row.device or "unknown", 60))),
+        (Column("changes"), lambda row: Cell(f"{row.count:,}", row.count)),
+        (Column("median error"), lambda row: Cell(f"{row.error_pct:.1f} points", row.error_pct)),
+        (
+            Column("inside the interval"),
+            lambda row: Cell(f"{row.inside:,} of {row.count:,}", row.inside / row.count),
+        ),
+        title="By GPU",
+    )
+    newest = table_of(
+        list(reversed(predicted))[:most],
+        (words("measured (UTC)"), lambda row: Cell(moment(row.at_ns), row.at_ns)),
+        (words("program", flexible=True), lambda row: Cell(clean(row.program, 40))),
+        (words("change", flexible=True), lambda row: Cell(clean(row.change, 60))),
+        (Column("predicted"), lambda row: _points(row.predicted_pct, row.low_pct, row.high_pct)),
+        (Column("measured"), lambda row: _points(row.measured_pct, row.measured_low_pct, row.measured_high_pct)),
+        title="Newest",
+    )
+    note = "Percent of a step of the unchanged program without the profiler, negative where it is faster."
+    return Document(title, (Heading(title, 1), sums, replace(newest, note=note)))
+
+
+def _points(value: float, low: float | None, high: float | None) -> Cell:
+    interval = "" if low is None or high is None else f" ({low:+.1f} to {high:+.1f})"
+    return Cell(f"{value:+.1f}{interval}", value)

@@ -1,0 +1,308 @@
+"""Short recordings at regular intervals, each analyzed in another process."""
+
+from __future__ import annotations
+
+import atexit
+import os
+import threading
+import time
+from collections import deque
+from pathlib import Path
+from typing import Final
+
+import msgspec
+from msgspec import field
+from msgspec.structs import replace
+
+from overlapscope.base import clock, disk
+from overlapscope.base.median import median_ns
+from overlapscope.base.output import tell
+from overlapscope.base.words import duration, parse_size, parse_span
+from overlapscope.errors import UsageError
+from overlapscope.plugins.watch import kept
+from overlapscope.plugins.watch.analyser import GRACE_S, Analysed, AnalysisTask, analyse_apart
+from overlapscope.plugins.watch.protocol import RecordingRequest, RequestOutcome
+from overlapscope.plugins.watch.sinks import Outlet, SentFigures, Sink, sink
+from overlapscope.plugins.watch.watcher import Watcher
+from overlapscope.recorder import cupti
+from overlapscope.recorder.destination import rank_of
+from overlapscope.recorder.step_times import StepTimer
+from overlapscope.report.origin import Origin
+
+_TIMED_STEPS: Final = 10
+"""Number of steps to time without the profiler right before a recording."""
+_REMEMBERED: Final = 100
+"""Number of recordings whose costs are kept."""
+_FIRST_STEPS: Final = 20
+_FIRST_NS: Final = 60_000_000_000
+"""Before the first recording, the program makes `_FIRST_STEPS` steps and runs for `_FIRST_NS`: until then it compiles,
+tunes and fills its caches."""
+MOST_OF_TIME: Final = 0.01
+"""Maximum fraction of the program's time that recordings may take. A longer recording delays the next."""
+
+
+class WatchSettings(msgspec.Struct, frozen=True):
+    """Settings of continuous recording."""
+
+    every_ns: int
+    steps: int
+    keep_bytes: int
+    history: str
+    """Place where keepers add reports (`report.origin.Keeper.place`); empty without a keeper."""
+    directory: Path
+    """Directory of the recordings."""
+    origin: Origin
+    """Origin of the program; its `at_ns` is the start."""
+    sinks: tuple[Sink, ...]
+
+
+def settings(
+    every: str, *, steps: int, keep: str, job: str | None, history: str | os.PathLike[str] | None, log: object
+) -> WatchSettings:
+    """Return the settings for arguments of `overlapscope.watch`. Raises UsageError for arguments that make no sense."""
+    from overlapscope.report.origin import keepers, origin
+
+    try:
+        every_ns, keep_bytes = parse_span(every), parse_size(keep)
+    except ValueError as error:
+        raise UsageError(f"{error}.") from None
+    if not every_ns:
+        raise UsageError("every is 0s; it must be more.")
+    if steps < 1:
+        raise UsageError(f"steps is {steps}; it must be 1 or more.")
+    sinks = tuple(map(sink, log if isinstance(log, list | tuple) else [log]))
+    program, place, beside = origin(job), "", disk.of_user("Application Support", "XDG_DATA_HOME", ".local/share")
+    for keeper in keepers():
+        place, beside = keeper.place(history)
+    if history is not None and not place:
+        raise UsageError("history is given, but this installation has no plugin that keeps one.")
+    if beside is None:
+        raise UsageError("this user has no home folder, and so no place for recordings; set HOME or XDG_DATA_HOME.")
+    return WatchSettings(
+        every_ns=every_ns,
+        steps=steps,
+        keep_bytes=keep_bytes,
+        history=place,
+        directory=kept.place(beside, program.job),
+        origin=program,
+        sinks=sinks,
+    )
+
+
+class RecordingCosts(msgspec.Struct):
+    """Costs of the latest recordings of this process, which `benchmarks/watching.py` reports."""
+
+    stood_ns: deque[int] = field(default_factory=lambda: deque(maxlen=_REMEMBERED))
+    """Time that each recording added to the program's steps, in nanoseconds."""
+    analysed: deque[Analysed] = field(default_factory=lambda: deque(maxlen=_REMEMBERED))
+    """Results of the analyses."""
+
+
+class _Turn(msgspec.Struct, frozen=True):
+    """A recording under way."""
+
+    directory: Path
+    steps: int
+    """Number of finished steps at its beginning."""
+    before: StepTimer
+    """Timer of the steps before it."""
+    around: StepTimer
+    """Timer of the recording from its beginning to its end, as a single step."""
+
+
+class Continuous:
+    """Records at ends of steps on their thread, and does everything else on another thread.
+
+    Only the first of several ranks records. A recording delays its rank, and all ranks that wait for it; recordings of
+    the others would cost as much again and show nearly the same. Failures never reach the program: a message reports
+    each kind once.
+    """
+
+    def __init__(self, watcher: Watcher, settings: WatchSettings) -> None:
+        self._watcher, self._settings = watcher, settings
+        self._outlets = [Outlet(sink) for sink in settings.sinks]
+        self._process = os.getpid()
+        self._reported: set[str] = set()
+        """Kinds of failures that were reported."""
+        self._busy = False
+        self._attached = False
+        """True if a recording has left CUPTI attached."""
+        self._following: threading.Thread | None = None
+        self._turns = Turns(settings.every_ns, clock.now_ns())
+        self.costs = RecordingCosts()
+        # A recording that is under way when the program ends is written, and needs room.
+        atexit.register(kept.make_room, settings.directory, settings.keep_bytes)
+        self.start()
+
+    def start(self) -> None:
+        """Continue where `stop` ended. The time between does not count."""
+        self._turns.start(clock.now_ns())
+        self._timer = StepTimer(_TIMED_STEPS)
+        self._watcher.after_step.append(self._after_step)
+
+    def stop(self) -> None:
+        """Begin no further recordings."""
+        if self._after_step in self._watcher.after_step:
+            self._watcher.after_step.remove(self._after_step)
+            self._turns.stop(clock.now_ns())
+
+    def finish(self) -> None:
+        """Stop, and wait a while for the analysis of the last recording."""
+        self.stop()
+        if self._following is not None:
+            self._following.join(GRACE_S)
+
+    def _after_step(self) -> None:
+        if self._busy or not self._turns.due(clock.now_ns(), self._watcher.steps) or os.getpid() != self._process:
+            return
+        rank = rank_of(os.environ)
+        if rank is not None and rank.number:
+            self.stop()
+            return
+        self._timer.step(self._watcher.steps)
+        if self._timer.full:
+            self._ask()
+
+    def _ask(self) -> None:
+        self._turns.begin(clock.now_ns())
+        before, self._timer = self._timer, StepTimer(_TIMED_STEPS)
+        try:
+            directory = kept.begin(self._settings.directory)
+        except OSError as error:
+            self._complain("directory", f"no recording is made: {error}.")
+            return
+        turn = _Turn(directory, self._watcher.steps, before, StepTimer(1))
+        turn.around.step(turn.steps)
+        self._busy = True
+        # The steps before it are timed already.
+        request = RecordingRequest(
+            steps=self._settings.steps, light=True, plain_steps=0, path=str(directory / kept.TRACE)
+        )
+        self._watcher.ask(request, lambda outcome: self._recorded(outcome, turn))
+
+    def _recorded(self, outcome: RequestOutcome, turn: _Turn) -> None:
+        """Have a recording analysed. Called on the thread of the steps, as a rule."""
+        if outcome.path is None:
+            # Nobody asked for this recording, so nobody misses it when the program ends first.
+            if not outcome.ended:
+                self._complain("recording", f"no recording was made: {outcome.failure}")
+            kept.remove(turn.directory)
+            self._busy = False
+            return
+        steps = self._watcher.steps
+        turn.around.step(steps)
+        usual_ns = _median_ns(turn.before)
+        # After a recording that leaves CUPTI attached, no step runs at its usual speed.
+        plain_ns = None if self._attached else usual_ns or None
+        self._attached = cupti.stays_attached()
+        for outlet in self._outlets:
+            self._complain(outlet.name, outlet.bind())
+        figures = SentFigures(self._settings.origin.job, steps, time.time_ns(), {}, turn.directory / kept.REPORT)
+        # Not a daemon thread: at its end, the program waits for it, as long as `analyse_apart` and `Outlet` allow.
+        self._following = threading.Thread(
+            target=self._follow, args=(turn, Path(outcome.path), figures, usual_ns, plain_ns), name="overlapscope"
+        )
+        try:
+            self._following.start()
+        except RuntimeError as error:
+            self._complain("watching", f"a recording was not analyzed: {error}.")
+            self._busy = False
+
+    def _follow(self, turn: _Turn, trace: Path, figures: SentFigures, usual_ns: int, plain_ns: int | None) -> None:
+        try:
+            settings = self._settings
+            origin = msgspec.structs.replace(settings.origin, at_ns=figures.at_ns)
+            done = analyse_apart(
+                AnalysisTask(
+                    trace=str(trace),
+                    plain_step_ns=plain_ns,
+                    report=str(figures.report),
+                    history=settings.history,
+                    origin=origin,
+                )
+            )
+            self.costs.analysed.append(done)
+            kept.tidy(turn.directory)
+            for failure in done.failures:
+                self._complain("analysis", failure)
+            if done.scalars:
+                report = figures.report if done.report else None
+                figures = replace(figures, scalars=done.scalars, report=report)
+                for outlet in self._outlets:
+                    self._complain(outlet.name, outlet.send(figures))
+            kept.make_room(settings.directory, settings.keep_bytes)
+            self._reckon(_median_ns(turn.around) - (figures.step - turn.steps) * usual_ns)
+        except Exception as error:
+            self._complain("watching", f"a recording was lost ({type(error).__name__}: {error}).")
+        finally:
+            self._busy = False
+
+    def _reckon(self, cost_ns: int) -> None:
+        """Delay the next recording by the cost of this one."""
+        cost_ns = max(0, cost_ns)
+        self.costs.stood_ns.append(cost_ns)
+        apart_ns = self._turns.pay(cost_ns)
+        if apart_ns > self._settings.every_ns:
+            self._complain(
+                "later",
+                f"a recording takes {duration(cost_ns)} of the program's time; the next one comes after "
+                f"{duration(apart_ns)}, so that they take less than {MOST_OF_TIME:.0%} of it.",
+            )
+
+    def _complain(self, kind: str, sentence: str | None) -> None:
+        if sentence and kind not in self._reported:
+            self._reported.add(kind)
+            tell(f"overlapscope: {sentence}")
+
+
+def _median_ns(timer: StepTimer) -> int:
+    """Return the median by the device's clock, if present, since the host may run far ahead; 0 if nothing was timed."""
+    steps = timer.read()
+    lengths_ns = steps.device_ns or steps.host_ns
+    return median_ns(lengths_ns) if lengths_ns else 0
+
+
+class Turns:
+    """Decides when the next recording is due.
+
+    It does not wait: callers pass the time, in nanoseconds of `base.clock`.
+    """
+
+    def __init__(self, every_ns: int, now_ns: int) -> None:
+        """Begin in the stopped state, at `now_ns`."""
+        self._every_ns = every_ns
+        self._away_ns, self._stopped_ns = 0, now_ns
+        """Length of all stops, and the time at which the latest began."""
+        self._due_ns = now_ns + min(every_ns, _FIRST_NS)
+        self._begun_ns = now_ns
+        """Time at which the latest recording began. Stops count neither here nor in `_due_ns`."""
+
+    def start(self, now_ns: int) -> None:
+        """Go on where `stop` ended."""
+        self._away_ns += now_ns - self._stopped_ns
+
+    def stop(self, now_ns: int) -> None:
+        """Stop. The time until `start` does not count."""
+        self._stopped_ns = now_ns
+
+    def due(self, now_ns: int, steps: int) -> bool:
+        """Return whether a recording is due in a program that has made `steps` steps."""
+        return self._watched_ns(now_ns) >= self._due_ns and steps >= _FIRST_STEPS
+
+    def begin(self, now_ns: int) -> None:
+        """Note that a recording begins."""
+        self._begun_ns = self._watched_ns(now_ns)
+        self._due_ns = self._begun_ns + self._every_ns
+
+    def pay(self, cost_ns: int) -> int:
+        """Note how much of the program's time the latest recording took.
+
+        Returns:
+            Time from its beginning to the next one, in nanoseconds.
+        """
+        apart_ns = max(self._every_ns, round(cost_ns / MOST_OF_TIME))
+        self._due_ns = self._begun_ns + apart_ns
+        return apart_ns
+
+    def _watched_ns(self, now_ns: int) -> int:
+        return now_ns - self._away_ns

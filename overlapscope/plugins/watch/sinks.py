@@ -1,0 +1,203 @@
+"""Tools that figures of recordings are sent to.
+
+A sink is bound on the thread of the steps, which knows the tool's run. It sends on another thread, since it may raise
+any exception and take long.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Mapping
+from functools import partial
+from pathlib import Path
+from typing import Any, Final
+
+from msgspec import Struct
+
+from overlapscope.base.registry import load
+from overlapscope.base.words import shorten
+from overlapscope.errors import UsageError
+
+PATIENCE_S: Final = 10.0
+"""Time that the program waits for a sink, in seconds."""
+
+
+class SentFigures(Struct, frozen=True):
+    """Figures of a recording that are sent to tools."""
+
+    program: str
+    step: int
+    """Number of steps that the program had made."""
+    at_ns: int
+    """Time of the recording, in nanoseconds since 1970 (UTC)."""
+    scalars: Mapping[str, float]
+    """Figures (`analyser.scalars`), such as `efficiency_pct` and `idle_ms`."""
+    report: Path | None
+    """Report as an HTML file."""
+
+
+Send = Callable[[SentFigures], None]
+
+
+class Sink(Struct, frozen=True):
+    """A tool that figures are sent to."""
+
+    name: str
+    """Name of the tool in a sentence."""
+    bind: Callable[[], Send]
+    """Function that finds the tool's run. Raises UsageError without a run, and any exception of the tool."""
+
+
+def sink(asked: Any) -> Sink:
+    """Return the sink for an argument of `watch(log=...)`. Raises UsageError for other objects."""
+    if isinstance(asked, str):
+        kind, _, target = asked.partition(":")
+        if kind == "prometheus" and target:
+            return Sink("Prometheus", load("overlapscope.plugins.watch.prometheus:binder")(target))
+        if asked in _ACTIVE:
+            return Sink(*_ACTIVE[asked])
+    else:
+        # The run that a logger of Lightning writes to accepts more than the logger.
+        for tool in (getattr(asked, "experiment", None), asked):
+            for attributes, name, bind in _BY_ATTRIBUTES:
+                if all(callable(getattr(tool, attribute, None)) for attribute in attributes):
+                    return Sink(name, partial(bind, tool))
+    raise UsageError(
+        f"log={shorten(repr(asked), 60)} is nothing that takes figures; pass a SummaryWriter of TensorBoard, "
+        'a run of Weights & Biases or "wandb", "mlflow", "prometheus:FILE.prom" or "prometheus:PORT".'
+    )
+
+
+def named(figures: SentFigures) -> dict[str, float]:
+    """Return the figures by their names in all tools."""
+    return {f"overlap/{name}": value for name, value in figures.scalars.items()}
+
+
+class Outlet:
+    """A sink, whose calls do not delay the program if they take too long."""
+
+    def __init__(self, sink: Sink) -> None:
+        self.name = sink.name
+        self._sink = sink
+        self._send: Send | None = None
+        self._thread: threading.Thread | None = None
+        self._failure: str | None = None
+
+    def bind(self) -> str | None:
+        """Bind the sink, on the thread of the steps. Returns a sentence if this fails."""
+        try:
+            self._send = self._sink.bind()
+        except Exception as error:
+            self._send = None
+            return self._failed(error)
+        return None
+
+    def send(self, figures: SentFigures) -> str | None:
+        """Send, and wait for at most `PATIENCE_S`. Returns a sentence if this fails or takes longer."""
+        if self._send is None:
+            return None
+        if self._thread is None or not self._thread.is_alive():
+            self._failure = None
+            self._thread = threading.Thread(
+                target=self._run, args=(self._send, figures), name="overlapscope", daemon=True
+            )
+            self._thread.start()
+        self._thread.join(PATIENCE_S)
+        if self._thread.is_alive():
+            return f"{self.name} did not take the figures within {PATIENCE_S:.0f} s; the program does not wait for it."
+        return self._failure
+
+    def _run(self, send: Send, figures: SentFigures) -> None:
+        try:
+            send(figures)
+        except Exception as error:
+            self._failure = self._failed(error)
+
+    def _failed(self, error: Exception) -> str:
+        reason = str(error) if isinstance(error, UsageError) else f"{type(error).__name__}: {error}"
+        return f"figures did not reach {self.name} ({reason})."
+
+
+# -- Tools ------------------------------------------------------------------------------------------
+
+
+def _bind_writer(writer: Any) -> Send:
+    """Bind a SummaryWriter of torch or tensorboardX, which accepts scalars and the path of the report on any thread."""
+
+    def send(figures: SentFigures) -> None:
+        at_s = figures.at_ns / 1e9
+        for name, value in named(figures).items():
+            writer.add_scalar(name, value, figures.step, at_s)
+        if figures.report is not None:
+            writer.add_text("overlap/report", f"`{figures.report}`", figures.step, at_s)
+        writer.flush()
+
+    return send
+
+
+def _bind_logger(logger: Any) -> Send:
+    """Bind a logger of a trainer."""
+
+    def send(figures: SentFigures) -> None:
+        logger.log_metrics(named(figures), figures.step)
+        logger.save()
+
+    return send
+
+
+def _bind_mlflow() -> Send:
+    """Bind the run that is active on this thread, since MLflow keeps it by thread."""
+    import mlflow
+
+    run = mlflow.active_run()
+    if run is None:
+        raise UsageError("no run is active on the thread that makes the steps; call mlflow.start_run() first")
+    client, run_id = mlflow.MlflowClient(), run.info.run_id
+
+    def send(figures: SentFigures) -> None:
+        at_ms = figures.at_ns // 1_000_000
+        metrics = [mlflow.entities.Metric(name, value, at_ms, figures.step) for name, value in named(figures).items()]
+        client.log_batch(run_id, metrics=metrics)
+        if figures.report is not None:
+            client.log_artifact(run_id, str(figures.report), "overlap")
+
+    return send
+
+
+def _bind_wandb() -> Send:
+    """Bind the current run."""
+    import wandb
+
+    if wandb.run is None:
+        raise UsageError("no run is active; call wandb.init() first")
+    return _bind_run(wandb.run)
+
+
+def _bind_run(run: Any) -> Send:
+    """Bind a run."""
+
+    def send(figures: SentFigures) -> None:
+        import wandb
+
+        step = "overlap/step"
+        run.define_metric(step, hidden=True)
+        run.define_metric("overlap/*", step_metric=step)
+        # Without `commit`, the figures join the program's next row. A row of ours would count as a step of the program,
+        # whose figures for its present step would then be refused.
+        run.log(named(figures) | {step: figures.step}, commit=False)
+        if figures.report is not None:
+            artifact = wandb.Artifact(f"overlap-report-{run.id}", type="report")
+            artifact.add_file(str(figures.report), name="report.html")
+            run.log_artifact(artifact)
+
+    return send
+
+
+_ACTIVE: Final = {"wandb": ("Weights & Biases", _bind_wandb), "mlflow": ("MLflow", _bind_mlflow)}
+"""Tools whose active run is bound."""
+_BY_ATTRIBUTES: Final[tuple[tuple[set[str], str, Callable[[Any], Send]], ...]] = (
+    ({"add_scalar", "add_text"}, "TensorBoard", _bind_writer),
+    ({"define_metric", "log_artifact"}, "Weights & Biases", _bind_run),
+    ({"log_metrics"}, "the trainer's logger", _bind_logger),
+)
+"""Methods by which a writer, a run or a logger is recognized without an import of its tool."""
