@@ -60,6 +60,9 @@ def _check(output: Path, *, force: bool, inputs: Iterable[str | Path | None]) ->
 
 
 def _files(named: str | Path) -> list[Path]:
+    # Before a program runs, no module that it may import is imported for it.
+    if os.path.isfile(named):
+        return [Path(named)]
     from overlapscope.reading import expand
     from overlapscope.reading.file_names import file_and_part
 

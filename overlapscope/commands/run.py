@@ -240,7 +240,7 @@ class _RecordedProgram:
         """Return the files that will be written. Raises UsageError if that is impossible."""
         args, path = self._args, self._recording.path
         paths = [path] if args.repeat == 1 else [window_path(path, number + 1) for number in range(args.repeat)]
-        inputs = () if args.module or args.code else (args.script,)
+        inputs = (args.script,) if os.path.isfile(args.script) else ()
         for path in paths:
             # A file that exists is kept, so only inputs matter.
             check_output(self._recording.shown(path), force=True, inputs=inputs)

@@ -11,6 +11,8 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import Any
 
+from overlapscope.recorder.main_thread import threads_without_signals
+
 
 def cuda_is_up() -> bool:
     """Return whether this process has initialized CUDA (or ROCm, which goes by that name)."""
@@ -53,7 +55,8 @@ def finish_within(limit_s: float) -> bool:
             synchronize()
 
     waiting = threading.Thread(target=wait, name="overlapscope", daemon=True)
-    waiting.start()
+    with threads_without_signals():
+        waiting.start()
     waiting.join(limit_s)
     return not waiting.is_alive()
 

@@ -23,6 +23,8 @@ from typing import Any
 _add_pending, _interrupt = ctypes.pythonapi.Py_AddPendingCall, ctypes.pythonapi.PyErr_SetInterruptEx
 _CALL = ctypes.PYFUNCTYPE(ctypes.c_int, ctypes.c_void_p)
 _ENDING = (signal.SIGTERM, signal.SIGHUP)
+_FAULTS = {signal.SIGSEGV, signal.SIGBUS, signal.SIGFPE, signal.SIGILL, signal.SIGABRT, signal.SIGTRAP, signal.SIGSYS}
+"""Signals that a fault of the thread itself raises."""
 
 
 class _DeferredSignals:
@@ -137,6 +139,23 @@ def give_back(number: int, handler: Callable[..., Any]) -> None:
 
 def _on_main_thread() -> bool:
     return threading.current_thread() is threading.main_thread()
+
+
+@contextmanager
+def threads_without_signals() -> Iterator[None]:
+    """Keep signals of the process from threads of ours and of the profiler's that start inside.
+
+    A program may block signals on all threads that it knows, to wait for them (`signal.sigwait`). They would end it as
+    soon as they came to a thread that doesn't block them.
+    """
+    if not hasattr(signal, "pthread_sigmask"):
+        yield
+        return
+    mask = signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals() - _FAULTS)
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, mask)
 
 
 class Interruption:

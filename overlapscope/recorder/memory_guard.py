@@ -22,6 +22,8 @@ from contextlib import suppress
 from itertools import compress
 from pathlib import Path
 
+from overlapscope.recorder.main_thread import threads_without_signals
+
 _MAPS = Path("/proc/self/maps")
 _BETWEEN_SAMPLES_S = 0.5
 _FASTEST_BYTES_PER_S = 500_000_000
@@ -48,7 +50,8 @@ class MemoryGuard:
         self._taken = 0
         self._before, self._at = taken_bytes() or 0, time.monotonic()
         if taken_bytes() is not None:
-            threading.Thread(target=self._watch, name="overlapscope memory guard", daemon=True).start()
+            with threads_without_signals():
+                threading.Thread(target=self._watch, name="overlapscope memory guard", daemon=True).start()
 
     def stop(self) -> None:
         """Stop watching, without waiting for the thread, which may be in `on_exceeded`."""

@@ -16,16 +16,19 @@ from overlapscope.base.marks import METADATA, STEP
 from overlapscope.errors import RecordingFailed
 from overlapscope.recorder import all_threads, devices
 from overlapscope.recorder.cupti import detached, record_bookkeeping
-from overlapscope.recorder.main_thread import undisturbed
+from overlapscope.recorder.main_thread import threads_without_signals, undisturbed
 from overlapscope.recorder.memory_guard import MemoryGuard
 from overlapscope.recorder.metadata import Metadata, origin, thread_names
 from overlapscope.recorder.options import Options
 from overlapscope.recorder.schedule import StepWindow
+from overlapscope.recorder.wrapping import around
 
 if TYPE_CHECKING:
     from overlapscope.trace.model import TimedSteps
 
 _LOG_LEVEL, _ERRORS_ONLY = "KINETO_LOG_LEVEL", "6"
+_GRAPHS = "TORCHINDUCTOR_CUDAGRAPHS"
+"""With this variable the compiler uses CUDA graphs, which the profiler has to know before CUDA 12.6."""
 _OWN_MARKS = "overlapscope::"
 
 
@@ -118,7 +121,9 @@ class Session:
             warnings.filterwarnings("ignore", message=".*Profiler clears events")
             _starting.append(self)
             try:
-                profiler.prepare_trace()
+                compiler = nullcontext() if options.stacks or _GRAPHS in os.environ else _without_compiler()
+                with compiler, threads_without_signals():
+                    profiler.prepare_trace()
             finally:
                 _starting.remove(self)
         # An op still under way now would be in the trace without its launch, as a lead-in.
@@ -397,6 +402,30 @@ def _quiet_kineto() -> Iterator[None]:
         yield
     finally:
         del os.environ[_LOG_LEVEL]
+
+
+@contextmanager
+def _without_compiler() -> Iterator[None]:
+    """Keep a profiler that starts inside from importing torch's compiler to look whether it uses CUDA graphs.
+
+    The import takes a second. The program makes it with its first optimizer or not at all. Garbage collections during
+    the import also decide which of the program's objects are destroyed first at the end. With stacks, the program's
+    own import would take minutes.
+    """
+    import torch
+
+    thread = threading.get_ident()
+
+    def get(theirs: Callable[[str], Any], name: str) -> Any:
+        if name == "_inductor" and threading.get_ident() == thread:
+            raise AttributeError(name)
+        return theirs(name)
+
+    show = around(torch, "__getattr__", get)
+    try:
+        yield
+    finally:
+        show()
 
 
 def profiler_running() -> bool:

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from overlapscope.base import clock
-from overlapscope.recorder.main_thread import Interruption, Wake
+from overlapscope.recorder.main_thread import Interruption, Wake, threads_without_signals
 from overlapscope.recorder.schedule import CUDA_PROFILER_API, Schedule
 from overlapscope.recorder.wrapping import around
 
@@ -87,7 +87,8 @@ class ClockTrigger(Trigger):
         self._timetable.start(clock.now_ns())
         if threading.current_thread() is threading.main_thread():
             self._wake.start()
-            threading.Thread(target=self._watch, name="overlapscope clock", daemon=True).start()
+            with threads_without_signals():
+                threading.Thread(target=self._watch, name="overlapscope clock", daemon=True).start()
 
     def stop(self) -> None:
         with self._changed:

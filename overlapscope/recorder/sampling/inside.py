@@ -18,6 +18,7 @@ from types import CodeType, FrameType
 from typing import Any, TypeAlias
 
 from overlapscope.base import clock
+from overlapscope.recorder.main_thread import threads_without_signals
 from overlapscope.recorder.sampling.gil import gil_addresses
 
 INTERVAL_NS = 10_000_000
@@ -45,7 +46,8 @@ class InsideSampler:
     def start(self) -> None:
         """Begin."""
         sys.setswitchinterval(min(self._usual_s, _SWITCH_S))
-        self._thread.start()
+        with threads_without_signals():
+            self._thread.start()
 
     def stop(self) -> None:
         """End."""

@@ -1,0 +1,97 @@
+"""Small programs that train in unusual places, end in unusual ways or look closely at their process.
+
+Each behaves under `overlapscope run` as it does alone: exit code, output, tracebacks and results.
+"""
+
+from __future__ import annotations
+
+import json
+import textwrap
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from tests.programs.ways_to_run import endings, inside, together
+
+_TRAIN = """
+import torch
+
+def train(steps=45, seed=0):
+    generator = torch.Generator().manual_seed(seed)
+    weight = torch.rand(8, 8, generator=generator, requires_grad=True)
+    model = torch.nn.Sequential(torch.nn.Linear(8, 8), torch.nn.ReLU(), torch.nn.Linear(8, 1))
+    with torch.no_grad():
+        for parameter in model.parameters(): parameter.fill_(0.1)
+    optimizer = torch.optim.SGD([*model.parameters(), weight], lr=0.01)
+    for _ in range(steps):
+        optimizer.zero_grad()
+        loss = model(torch.ones(4, 8) @ weight).square().mean()
+        loss.backward()
+        optimizer.step()
+    return loss.item()
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Program:
+    """A program, and the ways in which Python and `overlapscope run` are asked to run it."""
+
+    text: str
+    command: Sequence[str] = ("program.py",)
+    """Arguments of `overlapscope run`."""
+    python: Sequence[str] | None = None
+    """Arguments of Python, where they are others."""
+    file: str = "program.py"
+    """Name of the file with the text. A file in a zip file is `ZIP/NAME`."""
+    stdin: str = "given"
+
+
+def _text(body: str) -> str:
+    return f"import os, sys, threading{_TRAIN}\n{textwrap.dedent(body).strip()}\n"
+
+
+_ENDS = _text("""
+    class Point: pass
+    import pickle
+    print(sys.argv, __name__, __package__, type(pickle.loads(pickle.dumps(Point()))) is Point, repr(sys.stdin.read()))
+    print(train(60)); 1 / 0
+""")
+
+
+def _notebook(*cells: str) -> str:
+    return json.dumps({"nbformat": 4, "cells": [{"cell_type": "code", "source": cell} for cell in cells]})
+
+
+_STARTS = {
+    "a module": Program(_ENDS, ("-m", "program", "-x")),
+    "a package": Program(_ENDS, ("-m", "folder", "-x"), file="folder/__main__.py"),
+    "a module of a package": Program(_ENDS, ("-m", "folder.program"), file="folder/program.py"),
+    "a folder": Program(_ENDS, ("folder",), file="folder/__main__.py"),
+    "a zip file": Program(_ENDS, ("program.zip", "x"), file="program.zip/__main__.py"),
+    "a text": Program(_ENDS, ("-c", _ENDS, "x")),
+    "standard input": Program(_ENDS, ("-",), stdin=_ENDS),
+    "a notebook": Program(
+        _notebook(_text("loss = train(60)"), "%matplotlib inline\nprint(loss)", "%%bash\necho no\n"),
+        ("program.ipynb",),
+        ("-c", _text("print(train(60))")),
+        file="program.ipynb",
+    ),
+    "a program that cannot be compiled": Program("x = = 1\n"),
+    "a debugger": Program(
+        _text("import pdb; loss = train(60); pdb.Pdb(readrc=False, nosigint=True).set_trace(); print('goes on')"),
+        stdin="p loss > 0\nc\n",
+    ),
+}
+
+_KINDS = (
+    together.THREADS,
+    together.ASYNCIO,
+    together.PROCESSES,
+    endings.SIGNALS,
+    endings.ENDINGS,
+    endings.TEARDOWN,
+    inside.LOOKS,
+    inside.TORCH,
+)
+
+PROGRAMS = {name: Program(_text(body)) for kind in _KINDS for name, body in kind.items()} | _STARTS
+"""Programs by their names."""
