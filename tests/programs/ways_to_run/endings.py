@@ -309,8 +309,8 @@ TEARDOWN = {
     """,
     "a file that may not grow": """
         import resource
-        resource.setrlimit(resource.RLIMIT_FSIZE, (100, 100)); print(train(60))
-        with open("grown", "w") as file: file.write("x" * 200)
+        resource.setrlimit(resource.RLIMIT_FSIZE, (5000, 5000)); print(train(60))
+        with open("grown", "w") as file: file.write("x" * 9000)
     """,
     "a mask of permissions": """
         os.umask(0o77); train(60); print(oct(os.umask(0)), oct(os.stat("program.py").st_mode & 0o700))

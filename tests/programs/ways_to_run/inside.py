@@ -8,7 +8,8 @@ from __future__ import annotations
 LOOKS = {
     "arguments, file and names": """
         print(sys.argv, sys.orig_argv[-1], __file__, __name__, __spec__, __package__, __doc__)
-        print(sorted(globals()), sys.flags.interactive, sys.path[0] == os.path.dirname(__file__), train(60))
+        print([name for name in globals() if name[:2] != "__"], sys.flags.interactive)
+        print(sys.path[0] == os.path.dirname(__file__), train(60))
     """,
     "the environment": """
         before = dict(os.environ); train(60); print(before == dict(os.environ), sorted(before))
@@ -106,7 +107,8 @@ LOOKS = {
 TORCH = {
     "a profiler of its own": """
         from torch.profiler import ProfilerActivity, profile, schedule
-        with profile(activities=[ProfilerActivity.CPU], schedule=schedule(wait=1, warmup=1, active=2)) as profiler:
+        plan = schedule(wait=1, warmup=1, active=2, repeat=1)
+        with profile(activities=[ProfilerActivity.CPU], schedule=plan) as profiler:
             for _ in range(6): train(2); profiler.step()
         print({row.key: row.count for row in profiler.key_averages() if row.key == "aten::relu"}, train(60))
     """,
@@ -220,7 +222,9 @@ TORCH = {
         print(torch.autograd.profiler._is_profiler_enabled, torch.is_grad_enabled(), torch.get_default_device())
     """,
     "anomalies": """
-        torch.autograd.set_detect_anomaly(True); print(train(60)); x = torch.zeros(1, requires_grad=True)
+        import warnings
+        warnings.simplefilter("ignore"); torch.autograd.set_detect_anomaly(True)
+        print(train(60)); x = torch.zeros(1, requires_grad=True)
         try: (x.sqrt() * 0).sum().backward()
         except RuntimeError as error: print(error)
     """,
