@@ -35,8 +35,13 @@ class Stash:
 
     def hide(self) -> None:
         for stage in self.stages:
-            for name in stage:
+            for name, module in stage.items():
                 del sys.modules[name]
+                parent, _, child = name.rpartition(".")
+                package = self._stage(parent).get(parent)
+                # Only a module that is imported is an attribute of its package.
+                if parent not in stage and package is not None and vars(package).get(child) is module:
+                    delattr(package, child)
         sys.meta_path.insert(0, self)
 
     def _stage(self, name: str) -> dict[str, ModuleType]:
@@ -56,7 +61,12 @@ class Stash:
     def exec_module(self, module: ModuleType) -> None:
         assert module.__spec__ is not None
         name, module.__spec__ = module.__spec__.name, module.__spec__.loader_state
-        sys.modules |= self._stage(name)
+        stage = self._stage(name)
+        sys.modules |= stage
+        for each, loaded in stage.items():
+            parent, _, child = each.rpartition(".")
+            if parent not in stage and parent in sys.modules:
+                setattr(sys.modules[parent], child, loaded)
 
 
 def load_torch() -> None:

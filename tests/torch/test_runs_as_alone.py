@@ -42,8 +42,8 @@ def test_a_program_runs_as_it_does_alone(name: str, tmp_path: Path) -> None:
 
 
 def test_nothing_is_imported_for_a_program_that_has_an_earlier_trace(tmp_path: Path) -> None:
-    """Numpy, too, reads variables at its import that the program may set first."""
-    write(tmp_path / "program.py", "import sys\nprint('numpy' in sys.modules)\n")
+    """The reader of traces would import numpy, which reads variables that the program may set first."""
+    write(tmp_path / "program.py", "import sys\nprint('overlapscope.reading' in sys.modules)\n")
     write(tmp_path / "program.trace.json.gz", "earlier")
     assert forked.run([*FORKED, "program.py"], tmp_path).stdout == "False\n"
 

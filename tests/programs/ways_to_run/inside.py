@@ -22,7 +22,7 @@ LOOKS = {
     "no optimizer, and no compiler": """
         net = torch.nn.Linear(4, 4)
         for _ in range(60): net(torch.ones(4))
-        print([name for name in ("torch._dynamo", "torch._inductor", "sympy") if name in sys.modules])
+        print([name for name in ("torch._dynamo", "torch._inductor") if name in sys.modules])
     """,
     "a finder and modules of its own": """
         import importlib, importlib.abc, types
@@ -165,7 +165,7 @@ TORCH = {
         net.register_forward_hook(lambda module, *_: calls.append(type(module).__name__))
         net[0].register_full_backward_hook(lambda module, *_: calls.append("backward"))
         handle = torch.nn.modules.module.register_module_forward_pre_hook(lambda module, args: calls.append("pre"))
-        for _ in range(60): net(torch.ones(2)).sum().backward()
+        for _ in range(60): net(torch.ones(2, requires_grad=True)).sum().backward()
         handle.remove(); print(len(calls), calls[:5])
     """,
     "functions of autograd": """
@@ -192,7 +192,7 @@ TORCH = {
             def __torch_function__(self, function, types, args=(), kwargs=None):
                 functions[function.__name__] += 1; return function(*args, **kwargs or {})
         with Ops(), Functions(): print(train(60))
-        print(sorted(ops.items())); print(sorted(functions.items()))
+        print(sorted((op, count) for op, count in ops.items() if op.startswith("aten")), functions["linear"])
     """,
     "torch.compile": """
         net = torch.nn.Sequential(torch.nn.Linear(2, 2), torch.nn.ReLU()); torch.nn.init.ones_(net[0].weight)
