@@ -7,7 +7,7 @@ import sys
 import zipfile
 from pathlib import Path
 
-from tests.programs.ways_to_run import Program
+from tests.programs.ways_to_run import ProgramToRun
 from tests.support import forked
 from tests.support.run_command import FORKED, Done, execute, write
 
@@ -17,7 +17,7 @@ _VARIES = re.compile(r" at 0x[0-9a-f]+|^  File .<frozen runpy>.*\n|^USDT:.*\n", 
 """Addresses, frames of Python's before a module, and what Kineto of torch 2.13 writes about each profiler."""
 
 
-def check_that_it_runs_as_alone(program: Program, folder: Path, *, times: int = 1) -> None:
+def check_that_it_runs_as_alone(program: ProgramToRun, folder: Path, *, times: int = 1) -> None:
     """Check the exit code, stdout and the program's part of stderr, each time that it is recorded."""
     _write(program, folder)
     alone = _alone(program, folder)
@@ -28,7 +28,7 @@ def check_that_it_runs_as_alone(program: Program, folder: Path, *, times: int = 
         assert "internal error" not in run.stderr
 
 
-def _write(program: Program, folder: Path) -> None:
+def _write(program: ProgramToRun, folder: Path) -> None:
     packed, is_packed, name = program.file.partition(".zip/")
     if is_packed:
         with zipfile.ZipFile(folder / f"{packed}.zip", "w") as archive:
@@ -37,7 +37,7 @@ def _write(program: Program, folder: Path) -> None:
         write(folder / program.file, program.text)
 
 
-def _alone(program: Program, folder: Path) -> Done:
+def _alone(program: ProgramToRun, folder: Path) -> Done:
     arguments = program.python or program.command
     if arguments[0] in ("-m", "-c") or arguments[0].endswith(".py"):
         return forked.run(arguments, folder, stdin=program.stdin)

@@ -32,7 +32,7 @@ def train(steps=45, seed=0):
 
 
 @dataclass(frozen=True, slots=True)
-class Program:
+class ProgramToRun:
     """A program, and the ways in which Python and `overlapscope run` are asked to run it."""
 
     text: str
@@ -62,21 +62,21 @@ def _notebook(*cells: str) -> str:
 
 
 _STARTS = {
-    "a module": Program(_ENDS, ("-m", "program", "-x")),
-    "a package": Program(_ENDS, ("-m", "folder", "-x"), file="folder/__main__.py"),
-    "a module of a package": Program(_ENDS, ("-m", "folder.program"), file="folder/program.py"),
-    "a folder": Program(_ENDS, ("folder",), file="folder/__main__.py"),
-    "a zip file": Program(_ENDS, ("program.zip", "x"), file="program.zip/__main__.py"),
-    "a text": Program(_ENDS, ("-c", _ENDS, "x")),
-    "standard input": Program(_ENDS, ("-",), stdin=_ENDS),
-    "a notebook": Program(
+    "a module": ProgramToRun(_ENDS, ("-m", "program", "-x")),
+    "a package": ProgramToRun(_ENDS, ("-m", "folder", "-x"), file="folder/__main__.py"),
+    "a module of a package": ProgramToRun(_ENDS, ("-m", "folder.program"), file="folder/program.py"),
+    "a folder": ProgramToRun(_ENDS, ("folder",), file="folder/__main__.py"),
+    "a zip file": ProgramToRun(_ENDS, ("program.zip", "x"), file="program.zip/__main__.py"),
+    "a text": ProgramToRun(_ENDS, ("-c", _ENDS, "x")),
+    "standard input": ProgramToRun(_ENDS, ("-",), stdin=_ENDS),
+    "a notebook": ProgramToRun(
         _notebook(_text("loss = train(60)"), "%matplotlib inline\nprint(loss)", "%%bash\necho no\n"),
         ("program.ipynb",),
         ("-c", _text("print(train(60))")),
         file="program.ipynb",
     ),
-    "a program that cannot be compiled": Program("x = = 1\n"),
-    "a debugger": Program(
+    "a program that cannot be compiled": ProgramToRun("x = = 1\n"),
+    "a debugger": ProgramToRun(
         _text("import pdb; loss = train(60); pdb.Pdb(readrc=False, nosigint=True).set_trace(); print('goes on')"),
         stdin="p loss > 0\nc\n",
     ),
@@ -93,5 +93,5 @@ _KINDS = (
     inside.TORCH,
 )
 
-PROGRAMS = {name: Program(_text(body)) for kind in _KINDS for name, body in kind.items()} | _STARTS
+PROGRAMS = {name: ProgramToRun(_text(body)) for kind in _KINDS for name, body in kind.items()} | _STARTS
 """Programs by their names."""
