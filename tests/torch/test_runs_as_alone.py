@@ -33,7 +33,7 @@ DIFFER_MOST = (
     "no optimizer, and no compiler",
     "modes that see each op",
 )
-"""`tests/evaluation` runs the others."""
+"""`tests/exhaustive` runs all."""
 
 
 @pytest.mark.parametrize("name", DIFFER_MOST)

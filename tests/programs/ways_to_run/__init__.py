@@ -61,7 +61,7 @@ def _notebook(*cells: str) -> str:
     return json.dumps({"nbformat": 4, "cells": [{"cell_type": "code", "source": cell} for cell in cells]})
 
 
-_STARTS = {
+STARTS = {
     "a module": ProgramToRun(_ENDS, ("-m", "program", "-x")),
     "a package": ProgramToRun(_ENDS, ("-m", "folder", "-x"), file="folder/__main__.py"),
     "a module of a package": ProgramToRun(_ENDS, ("-m", "folder.program"), file="folder/program.py"),
@@ -93,5 +93,5 @@ _KINDS = (
     inside.TORCH,
 )
 
-PROGRAMS = {name: ProgramToRun(_text(body)) for kind in _KINDS for name, body in kind.items()} | _STARTS
+PROGRAMS = {name: ProgramToRun(_text(body)) for kind in _KINDS for name, body in kind.items()} | STARTS
 """Programs by their names."""

@@ -1,0 +1,17 @@
+"""Programs that start and end in unusual ways behave under `overlapscope run` as they do alone."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.programs.ways_to_run import PROGRAMS, STARTS, endings
+from tests.support.as_alone import check_that_it_runs_as_alone
+
+pytest.importorskip("torch", reason="records with torch")
+
+
+@pytest.mark.parametrize("name", [*STARTS, *endings.SIGNALS, *endings.ENDINGS, *endings.TEARDOWN])
+def test_a_program_runs_as_it_does_alone(name: str, tmp_path: Path) -> None:
+    check_that_it_runs_as_alone(PROGRAMS[name], tmp_path)
