@@ -103,7 +103,6 @@ def launch(
 
     server_token = security.own_token() if token is None else token
     uploads = DroppedFiles(library, upload_bytes)
-
     make = functools.partial(_application, library, uploads, base=base, token=server_token)
     app = Beginning(library, make, base=base, token=server_token)
     body_bytes = functools.partial(_body_bytes, uploads, server_token)
