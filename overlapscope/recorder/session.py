@@ -75,13 +75,14 @@ class Session:
         self.all_threads = all_threads.possible() and all_threads.left_ops_are_over() and not options.memory
         """True if the ops of all threads are recorded, and any thread may stop it."""
         self._origin = origin()
-        self._profiler: Any
+        self._profiler: Any = None
         """None once the events are released."""
         try:
-            self._profiler = self._started()
+            self._start()
+            self._guard = MemoryGuard(options.max_size_bytes, on_too_much, stacks=options.stacks)
         except Exception as error:
+            self._undo_start()
             raise RecordingFailed(f"torch.profiler failed to start: {_first_line(error)}") from error
-        self._guard = MemoryGuard(options.max_size_bytes, on_too_much, stacks=options.stacks)
         self._begun_ns = clock.now_ns()
         """Time at which the present step began, in nanoseconds of `base.clock`."""
         self._annotation: Any = None
@@ -90,8 +91,8 @@ class Session:
         self._left: list[Any] = []
         """Annotations of threads that it has moved away from. They stay open in the trace."""
 
-    def _started(self) -> Any:
-        """Return a profiler that runs.
+    def _start(self) -> None:
+        """Start the profiler.
 
         GPUs are recorded even if they are not in use yet. The set of visible GPUs cannot change afterwards.
         """
@@ -105,7 +106,7 @@ class Session:
         undisturbed()
         options = self._options
         config: dict[str, Any] = {"profile_all_threads": True} if self.all_threads else {}
-        profiler = _KinetoProfile(
+        self._profiler = profiler = _KinetoProfile(
             activities=devices.activities(cuda=torch.cuda.is_available()),
             with_stack=options.stacks,
             record_shapes=options.shapes,
@@ -131,10 +132,22 @@ class Session:
             devices.synchronize()
         with _only_annotations() if options.light else nullcontext():
             profiler.start_trace()
-        record_bookkeeping(False)
         _running.add(self)
+        record_bookkeeping(False)
         self._event_notes.start()
-        return profiler
+
+    def _undo_start(self) -> None:
+        """Stop a profiler that runs although what belongs to it could not start, such as a thread."""
+        if self not in _running:
+            return
+        _running.discard(self)
+        self._event_notes.stop()
+        record_bookkeeping(True)
+        if self.all_threads:
+            all_threads.switch_off()
+            all_threads.settle()
+        with suppress(Exception), detached(), all_threads.quiet():
+            self._profiler.stop_trace()
 
     @property
     def stacks(self) -> bool:

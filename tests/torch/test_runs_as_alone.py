@@ -70,3 +70,24 @@ def test_all_threads_are_not_recorded_again_while_an_op_of_the_last_recording_ma
     write(tmp_path / "train.py", PROGRAMS["a thread with a long op"].text)
     run = forked.run([*FORKED, "train.py"], tmp_path)
     assert "The ops of other threads are not in the trace: an op was under way when" in run.stderr
+
+
+def test_a_program_goes_on_if_the_recorder_cannot_start_a_thread(tmp_path: Path) -> None:
+    limited = """
+import threading
+
+start = threading.Thread.start
+
+def limited(thread):
+    if thread.name == "overlapscope memory guard": raise RuntimeError("can't start new thread")
+    start(thread)
+
+threading.Thread.start = limited
+"""
+    write(
+        tmp_path / "train.py",
+        f"{limited}{TRAIN}for _ in range(50): train()\nprint(torch.autograd._profiler_enabled())\n",
+    )
+    run = forked.run([*FORKED, "train.py"], tmp_path)
+    assert (run.returncode, run.stdout) == (0, "False\n")
+    assert "overlapscope: torch.profiler failed to start: can't start new thread\n" in run.stderr
