@@ -65,9 +65,9 @@ class Pace:
         self._awaits_block = False
         """True from a recording until the first block since then ends."""
         self._blocks = 0
-        """Number of blocks since the first recording."""
+        """Number of blocks."""
         self._all = _StepLengths()
-        """Lengths of steps since the first recording, without those of the present block."""
+        """Lengths of all steps, without those of the present block."""
         self._at_recording = _StepLengths()
         """The same when the first recording at the present pace began."""
         self._first: dict[int, _StepLengths] = {}
@@ -116,10 +116,7 @@ class Pace:
         """
         if not before_ns:
             return
-        if not self.recorded_ns:
-            self._all, self._first, self._last = _StepLengths(), {}, {}
-        else:
-            self._all = self._all.plus(self._block)
+        self._all = self._all.plus(self._block)
         self._block, self._block_span_ns = [], 0
         earlier_ns, self.recorded_ns = self.recorded_ns, median_ns(before_ns)
         if not at_same_pace and not is_same(earlier_ns, self.recorded_ns):
@@ -128,11 +125,12 @@ class Pace:
         self._awaits_block = True
 
     @property
-    def since_recording(self) -> tuple[tuple[int, int], ...]:
-        """Steps since the first recording: numbers and times of those of about the same length.
+    def at_recorded_pace(self) -> tuple[tuple[int, int], ...]:
+        """Steps at the pace of the latest recording: numbers and times of those of about the same length.
 
-        They are those from the first block at the pace of the latest recording to the last one, without these two if
-        other paces are beside them. A single block at the end may be of a validation, and counts, too.
+        They are those from the first block at this pace to the last one, or from the recording on if no block before it
+        has that pace. The first block doesn't count, nor the last one if other paces follow: some of their steps may
+        have another. A single block at the end may be of a validation, and counts, too.
         """
         near = _near(self._pace_ns)
         begin = min([self._at_recording, *(self._first[each] for each in near if each in self._first)], key=len)

@@ -133,7 +133,7 @@ class WindowRecorder(RecorderState):
         self._moved = False
         """True if another thread than the first marks the steps."""
         self._before_again: tuple[tuple[int, int], ...] = ()
-        """Lengths of all steps between the recording before and the one under way (`Pace.since_recording`)."""
+        """Lengths of all steps between the recording before and the one under way (`Pace.at_recorded_pace`)."""
         self._before: TimedSteps | None = None
         """Steps timed before the recording under way."""
         self._opens = options.wait
@@ -236,14 +236,14 @@ class WindowRecorder(RecorderState):
             take = self._running
             if self._takes.unmarked and take and not self.marked and take.lasted_s > _LEAST_UNMARKED_S:
                 self._end_unmarked()
-            groups = self._before_again if self._stage is Stage.RECORDING else self._pace.since_recording
+            groups = self._before_again if self._stage is Stage.RECORDING else self._pace.at_recorded_pace
             first = self._takes.rehearsal
             self._end()
             if self._repeats and self._takes.done == [first]:
                 self._note_clocked(groups)
             self._takes.notes += self._why_incomplete()
         elif self._clocks_on:
-            self._note_clocked(self._pace.since_recording)
+            self._note_clocked(self._pace.at_recorded_pace)
         if self._sampler is not None:
             self._sampler.finish()
             self._end_sampling(self._sampler)
@@ -296,7 +296,7 @@ class WindowRecorder(RecorderState):
         self._sampler = None
         self._timer.restart()
         if self._clocks_on:
-            self._note_clocked(self._pace.since_recording)
+            self._note_clocked(self._pace.at_recorded_pace)
         if sampler.activity is not None:
             self._takes.files.sampled(sampler.activity)
         self._takes.notes += filter(None, [sampler.note])
@@ -451,7 +451,7 @@ class WindowRecorder(RecorderState):
         if self._pace.steps < self._next_look or not self._pace.is_that_recorded:
             return None
         self._next_look = math.ceil(_NEXT_LOOK * self._pace.steps)
-        recorded_ns, groups = self.step_times.recorded_ns, self._pace.since_recording
+        recorded_ns, groups = self.step_times.recorded_ns, self._pace.at_recorded_pace
         self._sought = steps_to_record(recorded_ns, groups) or 0
         if not self._sought:
             return None
@@ -512,7 +512,7 @@ class WindowRecorder(RecorderState):
     def _open_recording(self) -> None:
         # The session waits for the devices as well, but only once the profiler runs.
         self._before = self._timer.read(wait=True)
-        self._before_again = self._pace.since_recording
+        self._before_again = self._pace.at_recorded_pace
         self._pace.record(self._before.host_ns, at_same_pace=self._sought > 0)
         if self._takes.done:
             self._takes.files.time_after(self._before)

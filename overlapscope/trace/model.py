@@ -296,7 +296,7 @@ class TimedSteps(Struct, frozen=True):
 
 
 class ClockedSteps(Struct, frozen=True):
-    """All steps without the profiler since the recording, on the host's clock, until the program changed its pace."""
+    """All steps without the profiler at the pace of the recording, on the host's clock."""
 
     lengths: tuple[tuple[int, int], ...] = ()
     """Steps of about the same length, the shortest first: their number, and their time in nanoseconds."""

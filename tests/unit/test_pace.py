@@ -66,33 +66,38 @@ def test_steps_that_differ_in_turn_or_a_little_are_no_other_pace(now: FakeClock,
     assert clocked(pace, now, later).elsewhere() is None
 
 
-def since_recording(pace: Pace) -> list[tuple[int, float]]:
-    """Return the numbers and mean lengths, in milliseconds, of steps since the recording."""
-    return [(steps, ns / steps / NS_PER_MS) for steps, ns in pace.since_recording]
+def at_pace(pace: Pace) -> list[tuple[int, float]]:
+    """Return the numbers and mean lengths, in milliseconds, of steps at the pace of the recording."""
+    return [(steps, ns / steps / NS_PER_MS) for steps, ns in pace.at_recorded_pace]
 
 
 def test_steps_count_from_the_recording_on_while_the_pace_is_the_same(now: FakeClock) -> None:
     pace = recorded(now, [900] * 5 + [60] * 10)
     clocked(pace, now, [40] * 100 + [10] * 20 + [40] * 100)
-    assert since_recording(pace) == [(20, 10.0), (200, 40.0)]
+    assert at_pace(pace) == [(20, 10.0), (200, 40.0)]
     clocked(pace, now, [20] * 500)
-    assert since_recording(pace) == [(20, 10.0), (180, 40.0)]
+    assert at_pace(pace) == [(20, 10.0), (180, 40.0)]
     clocked(pace, now, [40] * 100)
-    assert since_recording(pace) == [(20, 10.0), (500, 20.0), (300, 40.0)]
+    assert at_pace(pace) == [(20, 10.0), (500, 20.0), (300, 40.0)]
+
+
+def test_steps_before_the_recording_count_from_the_first_block_of_its_pace_on(now: FakeClock) -> None:
+    pace = recorded(now, [900] * 10 + [40] * 90)
+    assert at_pace(clocked(pace, now, [44] * 30)) == [(60, 40.0), (30, 44.0)]
 
 
 def test_steps_of_an_earlier_pace_do_not_count(now: FakeClock) -> None:
     pace = recorded(now, [40] * 160)
     clocked(pace, now, [40] * 160 + [4] * 2000)
     pace.record([4 * NS_PER_MS] * 10)
-    assert since_recording(clocked(pace, now, [4] * 100)) == [(2050, 4.0)]
+    assert at_pace(clocked(pace, now, [4] * 100)) == [(2050, 4.0)]
 
 
 def test_all_steps_of_a_pace_that_changes_again_and_again_count(now: FakeClock) -> None:
     sequence = [ms for ms in (5, 8, 12, 18) for _ in range(50)]
     pace = clocked(recorded(now, [5] * 10), now, sequence * 3)
     pace.record([12 * NS_PER_MS] * 10)
-    counted = clocked(pace, now, [12] * 50 + [18] * 50 + sequence * 3).since_recording
+    counted = clocked(pace, now, [12] * 50 + [18] * 50 + sequence * 3).at_recorded_pace
     assert sum(steps for steps, _ in counted) > 0.8 * 7 * len(sequence)
 
 
@@ -100,15 +105,15 @@ def test_steps_count_from_the_first_of_two_recordings_at_the_same_pace(now: Fake
     pace = recorded(now, [40] * 10)
     clocked(pace, now, [40] * 33)
     pace.record([44 * NS_PER_MS] * 10)
-    assert since_recording(clocked(pace, now, [40] * 3)) == [(36, 40.0)]
+    assert at_pace(clocked(pace, now, [40] * 3)) == [(36, 40.0)]
     pace.record([60 * NS_PER_MS] * 10, at_same_pace=True)
-    assert since_recording(clocked(pace, now, [40] * 4)) == [(40, 40.0)]
+    assert at_pace(clocked(pace, now, [40] * 4)) == [(40, 40.0)]
     pace.record([90 * NS_PER_MS] * 10)
-    assert since_recording(clocked(pace, now, [90])) == [(1, 90.0)]
+    assert at_pace(clocked(pace, now, [90])) == [(1, 90.0)]
 
 
 def test_all_steps_of_a_program_that_ends_soon_count(now: FakeClock) -> None:
-    assert since_recording(clocked(recorded(now, [3] * 10), now, [3, 3, 90])) == [(2, 3.0), (1, 90.0)]
+    assert at_pace(clocked(recorded(now, [3] * 10), now, [3, 3, 90])) == [(2, 3.0), (1, 90.0)]
 
 
 @pytest.mark.parametrize(
