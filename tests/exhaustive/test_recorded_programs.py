@@ -37,7 +37,7 @@ def when_writing(number):
     def watch():
         while not any(".trace.json.gz." in name and name.startswith(".") for name in os.listdir()): time.sleep(0)
         os.kill(os.getpid(), number)
-    if "overlapscope.recorder" in sys.modules: threading.Thread(target=watch, daemon=True).start()
+    if "overlapscope.recorder.program" in sys.modules: threading.Thread(target=watch, daemon=True).start()
     else: sys.argv.append(str(number))
 def plainly():
     # What comes of that signal where nothing is written.
@@ -77,14 +77,14 @@ PROGRAMS = {
         "def leave():\n"
         "    while not any('.trace.json.gz.' in name and name[0] == '.' for name in os.listdir()): time.sleep(0)\n"
         "    os._exit(6)\n"
-        "if 'overlapscope.recorder' in sys.modules: threading.Thread(target=leave, daemon=True).start()\n"
+        "if 'overlapscope.recorder.program' in sys.modules: threading.Thread(target=leave, daemon=True).start()\n"
         "train(45); os._exit(6)",
         7,
         f"wrote {TRACE}",
     ),
     "_exit while the GPU hangs": RecordedProgram(
         "train(5)\n"
-        "if 'overlapscope.recorder' in sys.modules:\n"
+        "if 'overlapscope.recorder.program' in sys.modules:\n"
         "    import ctypes, overlapscope.commands.run as run, overlapscope.recorder.devices as devices\n"
         "    run._PATIENCE_S, devices.synchronize = 0.2, ctypes.CDLL(None).pause\n"
         "os._exit(6)",
@@ -117,13 +117,13 @@ PROGRAMS = {
     "dies later": RecordedProgram("train(2); 1 / 0", 2, f"wrote {TRACE}"),
     "no more than is recorded": RecordedProgram(
         "from atexit import register; register(print, 'exit handler')\n"
-        "try: train(10**9 if 'overlapscope.recorder' in sys.modules else 1)\nfinally: print('finally')",
+        "try: train(10**9 if 'overlapscope.recorder.program' in sys.modules else 1)\nfinally: print('finally')",
         7,
         f"wrote {TRACE}",
         ("--stop-after-recording",),
     ),
     "what ends it is lost on the way, as torch's trace of the GPU loses it": RecordedProgram(
-        "try: train(10**9 if 'overlapscope.recorder' in sys.modules else 1)\n"
+        "try: train(10**9 if 'overlapscope.recorder.program' in sys.modules else 1)\n"
         "except SystemExit: raise SystemError('exec returned NULL without setting an exception') from None",
         7,
         f"wrote {TRACE}",
