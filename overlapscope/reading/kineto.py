@@ -170,7 +170,7 @@ def _read(path: Path, request: ReadRequest) -> Trace:
     return read(path, limit_bytes=request.limit_bytes, progress=request.progress, crew=request.crew)
 
 
-SOURCE = Source("kineto", (".json", ".json.gz", ".json.zst"), _recognises, _read, _parts)
+SOURCE = Source((".json", ".json.gz", ".json.zst"), _recognises, _read, _parts)
 
 
 def assemble(

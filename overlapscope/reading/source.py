@@ -27,8 +27,6 @@ class ReadRequest(Struct, frozen=True):
 class Source(Struct, frozen=True):
     """A kind of recording. Plugins state theirs as `plugin.TraceSource`."""
 
-    recorder: str
-    """Value of `Trace.recorder`."""
     suffixes: tuple[str, ...]
     """Lower-case endings of the files to find in a directory. A file named by the user may have any name."""
     recognises: Callable[[bytes], bool]

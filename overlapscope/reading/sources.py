@@ -32,7 +32,7 @@ def _of_plugin(source: plugin.TraceSource) -> Source:
         count: int = load(source.parts)(path) if source.parts else 1
         return count
 
-    return Source(source.recorder.id, source.suffixes, lambda head: sign.match(head) is not None, read, parts)
+    return Source(source.suffixes, lambda head: sign.match(head) is not None, read, parts)
 
 
 _OF_PLUGINS: Final = tuple(map(_of_plugin, plugin.sources()))
