@@ -141,10 +141,8 @@ class Session:
         if self not in _running:
             return
         _running.discard(self)
-        self._event_notes.stop()
-        record_bookkeeping(True)
+        self._unhook()
         if self.all_threads:
-            all_threads.switch_off()
             all_threads.settle()
         with suppress(Exception), detached(), all_threads.quiet():
             self._profiler.stop_trace()
@@ -266,11 +264,7 @@ class Session:
 
     def _stop_profiler(self) -> None:
         undisturbed()
-        self._event_notes.stop()
-        self.forget_marks()
-        record_bookkeeping(True)
-        if self.all_threads:
-            all_threads.switch_off()
+        self._unhook()
         # Kineto takes metadata only while it runs.
         self._profiler.add_metadata_json(METADATA, self.metadata.json())
         # The profiler would wait for the device. This initializes CUDA in a program that does not use it. After a
@@ -296,6 +290,14 @@ class Session:
                     if event.end_ns() >= stops_ns and event.correlation_id() and not event.is_user_annotation()
                 }
             )
+
+    def _unhook(self) -> None:
+        """Take away what surrounds the profiler, before it stops."""
+        self._event_notes.stop()
+        self.forget_marks()
+        record_bookkeeping(True)
+        if self.all_threads:
+            all_threads.switch_off()
 
     def _note_on_other_threads(self) -> str | None:
         """Return a sentence on other threads of the program whose ops are not recorded; None without such threads."""
