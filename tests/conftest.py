@@ -13,7 +13,9 @@ from hypothesis import settings
 
 import overlapscope
 from overlapscope.base.session import session
-from tests.support import scheduler
+
+pytest.register_assert_rewrite("tests.support")
+from tests.support import scheduler  # noqa: E402
 
 # On a busy machine, an example may take any time. `make test` asks for the thorough profile.
 settings.register_profile("quick", deadline=None, max_examples=10)

@@ -40,8 +40,8 @@ without the profiler (`trace.PlainSteps`)."""
 HOST_ACTIVITY = "host_activity"
 """Key in the metadata: what the host did in steps without the profiler (`trace.HostActivity`)."""
 
-GC_PAUSE = "overlapscope::gc#"
-"""`overlapscope::gc#GENERATION` encloses a collection by Python's garbage collector."""
+GC_PAUSE = "overlapscope::gc"
+"""`overlapscope::gc` encloses a collection by Python's garbage collector."""
 
 STEP_SOURCE = "step_source"
 """Key in the metadata: what ended the steps, in words, such as `calls of ResNet.forward` (`Trace.step_source`)."""

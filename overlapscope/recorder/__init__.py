@@ -6,8 +6,8 @@
 - Threads: `driver` calls the recorder on one thread, and `main_thread` interrupts that. `triggers` opens windows by the
   clock or a range of the program.
 - Decisions: `recorder` and `recorder_state` follow the `schedule`, and say which session is written.
-- Profiler: `session` is a run of it, helped by `all_threads`, `cupti`, `event_notes`, `gc_marks`, `memory_guard`
-  and `open_ranges`. `program_profilers` handles the program's own.
+- Profiler: `session` is a run of it, helped by `all_threads`, `cupti`, `event_notes`, `gc_callback`, `gc_marks`,
+  `memory_guard` and `open_ranges`. `program_profilers` handles the program's own.
 - Steps: `step_marks` says which marks end steps. Without marks, `automatic_steps` finds steps: `step_sources` reports
   calls, and `step_choice` chooses among them. `step_times` times steps, and `pace` clocks all of them. `program_steps`
   counts them in a program that is watched rather than recorded, by `optimizer_steps`.

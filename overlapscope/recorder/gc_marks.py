@@ -7,42 +7,30 @@ recording without ops has no marks, since annotations would cost ten times as mu
 from __future__ import annotations
 
 import gc
-import threading
 from contextlib import suppress
 from typing import Any
 
 from overlapscope.base.marks import GC_PAUSE
-
-_GENERATIONS = 3
+from overlapscope.recorder.gc_callback import gc_callback
 
 
 class GcMarks:
-    """Marks between `start` and `stop`, on the thread that called `start` last."""
+    """Marks between `start` and `stop`, on each thread that is recorded."""
 
     def __init__(self) -> None:
         import torch
 
         marker: Any = torch._C._profiler._RecordFunctionFast
-        self._markers = [marker(f"{GC_PAUSE}{generation}") for generation in range(_GENERATIONS)]
-        self._open: Any = None
-        self._thread = 0
+        mark = marker(GC_PAUSE)
+        # There is one collection at a time. Leaving a mark that was not entered does nothing.
+        self._callback = gc_callback(mark.__enter__, mark.__exit__)
 
     def start(self) -> None:
-        """Mark the collections of the calling thread."""
-        if not self._thread:
-            gc.callbacks.append(self._called)
-        self._thread = threading.get_ident()
+        """Mark all collections from now on."""
+        if self._callback not in gc.callbacks:
+            gc.callbacks.append(self._callback)
 
     def stop(self) -> None:
         """Stop marking."""
         with suppress(ValueError):
-            gc.callbacks.remove(self._called)
-
-    def _called(self, phase: str, info: dict[str, int]) -> None:
-        if phase == "start" and threading.get_ident() == self._thread:
-            self._open = self._markers[info["generation"]]
-            self._open.__enter__()
-        elif phase == "stop" and self._open is not None:
-            # There is one collection at a time.
-            self._open.__exit__(None, None, None)
-            self._open = None
+            gc.callbacks.remove(self._callback)

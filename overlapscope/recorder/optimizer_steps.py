@@ -18,8 +18,9 @@ if TYPE_CHECKING:
 
 @dataclass(slots=True)
 class _Calls:
-    """Calls of the wrapper of an optimizer's `step`."""
+    """Calls of an optimizer's `step`."""
 
+    optimizer: weakref.ref[Optimizer]
     under_way: int = 0
     seen: int = 0
     """Number of steps that the hook saw in the calls under way."""
@@ -28,15 +29,20 @@ class _Calls:
 class OptimizerSteps:
     """Calls `stepped(optimizer)` when an optimizer's step has returned, on the thread that made it.
 
-    torch calls its hooks while its range of the step is open, and a profiler's stop would be part of that range. So a
-    hook wraps the `step` of each optimizer at its first call. Only that call, and a call that bypasses the wrapper, are
-    noted by the hook.
+    torch calls its hooks while its range of the step is open, and a profiler's stop would be part of that range. So at
+    the first call a hook wraps `step`, in the optimizer's class, or in the optimizer if it has one of its own, as a
+    scheduler of learning rates gives it. Only that call, and a call that bypasses the wrapper, are noted by the hook.
+
+    Neither keeps an optimizer, and with it the memory of the model, for longer than the program does.
     """
 
     def __init__(self, stepped: Callable[[Optimizer], None]) -> None:
         """Prepare to watch."""
         self._stepped = stepped
-        self._wrapped: weakref.WeakKeyDictionary[Optimizer, _Calls] = weakref.WeakKeyDictionary()
+        self._calls: dict[int, _Calls] = {}
+        """By the optimizer's id, which a later one may have. A weak dictionary would call Python when an optimizer is
+        freed, and there the exception of a signal's handler, such as that of Ctrl-C, is lost."""
+        self._wrapped: set[type] = set()
         self._undo = ExitStack()
         self._on = self._in_hook = False
 
@@ -50,7 +56,7 @@ class OptimizerSteps:
 
     def _stop(self) -> None:
         self._on = False
-        self._wrapped.clear()
+        self._calls.clear()
         # While torch goes through its hooks, none may be removed.
         if not self._in_hook:
             self._undo.close()
@@ -61,53 +67,93 @@ class OptimizerSteps:
         # Anything else would break the graph of a compiled step; such steps do not count.
         if not self._on or torch.compiler.is_compiling():
             return
-        calls = self._wrapped.get(optimizer)
-        if calls is not None and calls.under_way:
+        is_new = not self._knows(optimizer)
+        calls = self._calls_of(optimizer)
+        if calls.under_way:
             calls.seen += 1
             return
-        if calls is None:
-            self._wrap(optimizer)
+        if "step" in vars(optimizer):
+            if is_new:
+                self._wrap_own(optimizer)
+        elif type(optimizer) not in self._wrapped:
+            self._wrap_class(type(optimizer))
         self._in_hook = True
         try:
             self._stepped(optimizer)
         finally:
             self._in_hook = False
 
-    def _wrap(self, optimizer: Optimizer) -> None:
-        step, own_step = optimizer.step, vars(optimizer).get("step")
-        calls = self._wrapped[optimizer] = _Calls()
-        kept = weakref.ref(optimizer)
+    def _knows(self, optimizer: Optimizer) -> bool:
+        calls = self._calls.get(id(optimizer))
+        return calls is not None and calls.optimizer() is optimizer
+
+    def _calls_of(self, optimizer: Optimizer) -> _Calls:
+        if not self._knows(optimizer):
+            self._calls[id(optimizer)] = _Calls(weakref.ref(optimizer))
+        return self._calls[id(optimizer)]
+
+    def _wrap_class(self, kind: type[Optimizer]) -> None:
+        self._wrapped.add(kind)
+        step, own_step = kind.step, vars(kind).get("step")
 
         @functools.wraps(step)
         def wrapped(optimizer: Optimizer, *args: Any, **options: Any) -> Any:
-            calls.under_way += 1
             try:
-                result = step(*args, **options)
+                return self._call(optimizer, functools.partial(step, optimizer), args, options)
             except BaseException as error:
                 leave_no_frame(error)
                 raise
-            finally:
-                calls.under_way -= 1
-                seen, calls.seen = calls.seen, 0
-            if seen and self._on:
-                self._stepped(optimizer)
-            elif not self._on:
-                self._undo.close()
-            return result
 
-        # The bound method refers to the optimizer, which the program may drop before this is undone.
-        vars(wrapped)["own"] = own_step
+        def undo() -> None:
+            self._wrapped.discard(kind)
+            if vars(kind).get("step") is not wrapped:
+                return
+            if own_step is None:
+                del kind.step
+            else:
+                kind.step = own_step  # type: ignore[method-assign]
+
+        kind.step = wrapped  # type: ignore[method-assign, assignment]
+        self._undo.callback(undo)
+
+    def _wrap_own(self, optimizer: Optimizer) -> None:
+        kept, step = weakref.ref(optimizer), optimizer.step
+
+        @functools.wraps(step)
+        def wrapped(known: Any, *args: Any, **options: Any) -> Any:
+            optimizer = kept()
+            try:
+                return self._call(known if optimizer is None else optimizer, step, args, options)
+            except BaseException as error:
+                leave_no_frame(error)
+                raise
+
+        # It may refer to the optimizer, which the program may drop before this is undone.
+        vars(wrapped)["own"] = step
         ours = weakref.ref(wrapped)
 
         def undo() -> None:
             optimizer, function = kept(), ours()
-            if optimizer is None or getattr(vars(optimizer).get("step"), "__func__", None) is not function:
-                return
-            if (own_step := vars(function)["own"]) is None:
-                del optimizer.step
-            else:
-                optimizer.step = own_step  # type: ignore[method-assign]
+            if optimizer is not None and getattr(vars(optimizer).get("step"), "__func__", None) is function:
+                optimizer.step = vars(function)["own"]  # type: ignore[method-assign]
 
         # Schedulers of learning rates wrap a method.
-        optimizer.step = MethodType(wrapped, optimizer)  # type: ignore[method-assign]
+        optimizer.step = MethodType(wrapped, weakref.proxy(optimizer))  # type: ignore[method-assign]
         self._undo.callback(undo)
+
+    def _call(self, optimizer: Optimizer, step: Callable[..., Any], args: Any, options: Any) -> Any:
+        if not self._on:
+            self._undo.close()
+            return step(*args, **options)
+        calls = self._calls_of(optimizer)
+        calls.under_way += 1
+        try:
+            result = step(*args, **options)
+        finally:
+            calls.under_way -= 1
+            seen = calls.seen
+            if not calls.under_way:
+                calls.seen = 0
+        if seen and not calls.under_way and self._on:
+            self._stepped(optimizer)
+        return result

@@ -24,7 +24,7 @@ from overlapscope.base.words import listed
 from overlapscope.recorder import claims, session, trace_file
 from overlapscope.recorder.destination import kept_name, window_path
 from overlapscope.recorder.session import profiler_running
-from overlapscope.recorder.wrapping import around
+from overlapscope.recorder.wrapping import around, is_a_handlers
 
 _HOW = "The program's own torch.profiler was used, with its schedule."
 _SEVERAL = "The program's own torch.profiler recorded {} times: {}."
@@ -173,6 +173,8 @@ class OwnProfiler:
                     path.replace(kept_name(path))
                 path = trace_file.write(functools.partial(export, profile), path).path
             except Exception as failure:
+                if is_a_handlers(failure):
+                    raise
                 # A failure here must not reach the program.
                 self.failure = str(failure)
             else:

@@ -21,7 +21,7 @@ from overlapscope.recorder.memory_guard import MemoryGuard
 from overlapscope.recorder.metadata import Metadata, origin, thread_names
 from overlapscope.recorder.options import Options
 from overlapscope.recorder.schedule import StepWindow
-from overlapscope.recorder.wrapping import around
+from overlapscope.recorder.wrapping import around, is_a_handlers
 
 if TYPE_CHECKING:
     from overlapscope.trace.model import TimedSteps
@@ -82,6 +82,8 @@ class Session:
             self._guard = MemoryGuard(options.max_size_bytes, on_too_much, stacks=options.stacks)
         except Exception as error:
             self._undo_start()
+            if is_a_handlers(error):
+                raise
             raise RecordingFailed(f"torch.profiler failed to start: {_first_line(error)}") from error
         self._begun_ns = clock.now_ns()
         """Time at which the present step began, in nanoseconds of `base.clock`."""
@@ -255,6 +257,8 @@ class Session:
             self.notes += filter(None, [self._note_on_other_threads()])
         except Exception as error:
             self.release()
+            if is_a_handlers(error):
+                raise
             raise RecordingFailed(
                 f"the profiler cannot be stopped, so there is no trace: {_first_line(error)}"
             ) from error

@@ -6,8 +6,10 @@ import ast
 import inspect
 import sys
 import warnings
+import weakref
 from collections.abc import Callable, Collection
 from contextlib import ExitStack
+from dataclasses import dataclass
 from pathlib import PurePath
 from types import CodeType
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -26,6 +28,24 @@ _WRAPPERS = ("_orig_mod", "module")
 """Attributes under which `torch.compile`, DistributedDataParallel and others keep the module that they wrap."""
 
 
+_ENDS = 8
+"""Steps of an optimizer in a row after which another of its class may take its place."""
+_STAYS = 20
+"""First steps of an optimizer in a row which show that it has taken the place."""
+
+
+@dataclass(slots=True)
+class _Stepping:
+    """An optimizer that has stepped."""
+
+    optimizer: weakref.ref[Optimizer]
+    source: StepSource
+    before: _Stepping | None = None
+    """The optimizer whose place it seems to have taken."""
+    row: int = 0
+    """Number of its latest steps without any of another."""
+
+
 class StepSources:
     """Calls `happened(source)` for each event between `start` and `stop`, on the thread where it happens.
 
@@ -36,6 +56,9 @@ class StepSources:
         self._happened = happened
         self._watched: dict[SourceKind, Undo] = {}
         self._sources: dict[tuple[SourceKind, object], StepSource] = {}
+        self._stepping: dict[int, _Stepping] = {}
+        """By the optimizer's id, which a later one may have."""
+        self._latest: _Stepping | None = None
         self._optimizers = OptimizerSteps(self._optimizer_stepped)
 
     def start(self, kinds: Collection[SourceKind]) -> None:
@@ -65,7 +88,26 @@ class StepSources:
         self._happened(source)
 
     def _optimizer_stepped(self, optimizer: Optimizer) -> None:
-        self._tell(SourceKind.OPTIMIZER, id(optimizer), lambda: f"{type(optimizer).__name__}.step")
+        """Tell of a step. An optimizer that replaces one of its class, as in a cross-validation, is the same source."""
+        one = self._stepping.get(id(optimizer))
+        if one is None or one.optimizer() is not optimizer:
+            name = f"{type(optimizer).__name__}.step"
+            alike = [other for other in self._stepping.values() if other.source.name == name]
+            gone = next((other for other in alike if other.optimizer() is None), None)
+            latest = next((other for other in alike if other is self._latest and other.row >= _ENDS), None)
+            before = gone or latest
+            one = _Stepping(weakref.ref(optimizer), before.source if before else StepSource(SourceKind.OPTIMIZER, name))
+            one.before = None if gone else latest
+            self._stepping = {key: other for key, other in self._stepping.items() if other.optimizer() is not None}
+            self._stepping[id(optimizer)] = one
+        latest, self._latest = self._latest, one
+        if latest is not one:
+            if latest is not None and latest.before is one and latest.row < _STAYS:
+                # They step in turn.
+                latest.source, latest.before = StepSource(SourceKind.OPTIMIZER, latest.source.name), None
+            one.row = 0
+        one.row += 1
+        self._happened(one.source)
 
     def _watch_backward(self) -> Undo:
         import torch

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import functools
 import inspect
+import signal
+import traceback
 from collections.abc import Callable
 from contextlib import ExitStack
 from types import ModuleType
@@ -46,10 +48,18 @@ def around(owner: Any, name: str, call: Callable[..., Any]) -> Undo:
 
 def leave_no_frame(error: BaseException) -> None:
     """Take our frames off the outer end of a traceback, before `raise` lets the exception go on to the program."""
-    traceback = error.__traceback__
-    while traceback is not None and traceback.tb_frame.f_globals.get("__name__", "").startswith("overlapscope."):
-        traceback = traceback.tb_next
-    error.__traceback__ = traceback
+    outer = error.__traceback__
+    while outer is not None and outer.tb_frame.f_globals.get("__name__", "").startswith("overlapscope."):
+        outer = outer.tb_next
+    error.__traceback__ = outer
+
+
+def is_a_handlers(error: BaseException) -> bool:
+    """Return true if a signal handler of the program raised it, in the middle of our code: it is for the program."""
+    handlers = [signal.getsignal(number) for number in signal.valid_signals()]
+    functions = [handler.func if isinstance(handler, functools.partial) else handler for handler in handlers]
+    codes = {getattr(function, "__code__", None) for function in functions} - {None}
+    return any(frame.f_code in codes for frame, _ in traceback.walk_tb(error.__traceback__))
 
 
 def before(owner: Any, name: str, call: Callable[..., None]) -> Undo:

@@ -2,17 +2,30 @@
 
 from __future__ import annotations
 
+import _thread
 import gc
+import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 import overlapscope as ov
 from overlapscope.base.marks import GC_PAUSE
+from overlapscope.recorder.gc_callback import gc_callback
+from overlapscope.recorder.gc_marks import GcMarks
+from overlapscope.recorder.sampling.facts import Collections
 from tests.support import forked
 from tests.support.run_command import FORKED, write
 
 torch = pytest.importorskip("torch", reason="records with torch")
+
+
+@pytest.fixture(autouse=True)
+def no_collection_but_those_asked_for() -> Iterator[None]:
+    gc.disable()
+    yield
+    gc.enable()
 
 
 def collecting(path: Path, *, light: bool = False) -> ov.Trace:
@@ -29,7 +42,7 @@ def collecting(path: Path, *, light: bool = False) -> ov.Trace:
 def test_each_run_is_an_annotation_within_its_step(path: Path) -> None:
     trace = collecting(path)
     notes = trace.annotations
-    pauses = [row for row in range(len(notes)) if notes.name(row) == f"{GC_PAUSE}2"]
+    pauses = [row for row in range(len(notes)) if notes.name(row) == GC_PAUSE]
     steps = [row for row in range(len(notes)) if notes.name(row).startswith("ProfilerStep#")]
     # A warm-up step, and three judged ones.
     assert len(pauses) == len(steps) == 4
@@ -49,6 +62,41 @@ def test_a_collection_is_no_op_of_a_program_that_runs_none(tmp_path: Path) -> No
     run = forked.run([*FORKED, "idle.py"], tmp_path)
     assert run.returncode == 0
     assert "used no GPU and ran no op" in run.stderr
+
+
+@pytest.mark.parametrize("kind", [GcMarks, Collections])
+def test_an_interrupt_during_a_collection_reaches_the_program(
+    kind: type[GcMarks | Collections], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lost: list[object] = []
+    monkeypatch.setattr(sys, "unraisablehook", lost.append)
+    # Others' callbacks may be Python functions, as may the finalizers of what is left to collect.
+    gc.collect()
+    others = gc.callbacks[:]
+    gc.callbacks[:] = [gc_callback(_thread.interrupt_main, list)]
+    ours = kind()
+    ours.start()
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            _collect()
+    finally:
+        gc.callbacks[:] = others
+    assert not lost
+
+
+def _collect() -> None:
+    gc.collect()
+    pytest.fail("The interrupt was lost.")
+
+
+def test_collections_are_counted_from_their_start_to_their_end() -> None:
+    ours = Collections()
+    ours.start()
+    for _ in range(3):
+        gc.collect()
+    ours.stop()
+    gc.collect()
+    assert ours.count == 3 and ours.pause_ns > 0
 
 
 def test_a_forked_child_has_none(tmp_path: Path) -> None:

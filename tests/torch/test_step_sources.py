@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 import weakref
 from pathlib import Path
 from textwrap import indent
@@ -63,6 +62,14 @@ PROGRAMS = {
         options=("--ignore-own-profiler",),
     ),
     "an optimizer": SteppingProgram("train(45, sgd(net))", "calls of SGD.step", inside=FORWARD),
+    "a cross-validation": SteppingProgram(
+        "for _ in range(20): train(3, sgd(net))", "calls of SGD.step", inside=FORWARD
+    ),
+    "a cross-validation that keeps its optimizers": SteppingProgram(
+        "kept = [sgd(net) for _ in range(3)]\nfor optimizer in kept: train(25, optimizer)",
+        "calls of SGD.step",
+        inside=FORWARD,
+    ),
     "accumulated gradients": SteppingProgram(
         "optimizer = sgd(net)\nfor _ in range(45):\n    for _ in range(3): net(x).sum().backward()\n"
         "    optimizer.step()",
@@ -235,8 +242,8 @@ def test_an_optimizer_that_the_program_drops_is_freed(tmp_path: Path) -> None:
         optimizer = torch.optim.SGD([torch.nn.Parameter(torch.ones(3))])
         optimizer.step()
         gone = weakref.ref(optimizer)
+        # At once, as alone, and with it the memory of its parameters.
         del optimizer
-        gc.collect()
         assert gone() is None
 
 

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from overlapscope.base import clock
+from overlapscope.recorder.gc_callback import gc_callback
 
 if TYPE_CHECKING:
     from overlapscope.trace.host_activity import SystemFacts
@@ -122,23 +123,29 @@ class Collections:
     """Number and length of the garbage collector's runs between `start` and `stop`."""
 
     def __init__(self) -> None:
-        self.count = self.pause_ns = 0
-        self._began_ns = 0
+        self._began_ns: list[int] = []
+        self._ended_ns: list[int] = []
+        clock_ns = iter(clock.now_ns, None)
+        began, ended = (map(times.append, clock_ns).__next__ for times in (self._began_ns, self._ended_ns))
+        self._callback = gc_callback(began, ended)
 
     def start(self) -> None:
-        gc.callbacks.append(self._called)
+        gc.callbacks.append(self._callback)
 
     def stop(self) -> None:
         with suppress(ValueError):
-            gc.callbacks.remove(self._called)
+            gc.callbacks.remove(self._callback)
+        if len(self._ended_ns) > len(self._began_ns):
+            # It was started during a collection.
+            del self._ended_ns[0]
 
-    def _called(self, phase: str, _: object) -> None:
-        if phase == "start":
-            self._began_ns = clock.now_ns()
-        elif self._began_ns:
-            self.count += 1
-            self.pause_ns += clock.now_ns() - self._began_ns
-            self._began_ns = 0
+    @property
+    def count(self) -> int:
+        return len(self._ended_ns)
+
+    @property
+    def pause_ns(self) -> int:
+        return sum(ended - began for began, ended in zip(self._began_ns, self._ended_ns, strict=False))
 
 
 def _grown(readings: Iterable[tuple[int | None, int | None]]) -> int | None:
