@@ -14,7 +14,7 @@ from hypothesis import settings
 import overlapscope
 from overlapscope.base.session import session
 
-pytest.register_assert_rewrite("tests.support")
+pytest.register_assert_rewrite("tests.support.as_alone")
 from tests.support import scheduler  # noqa: E402
 
 # On a busy machine, an example may take any time. `make test` asks for the thorough profile.

@@ -204,6 +204,7 @@ def _figures(trace: Trace, causes: Causes, windows: Intervals, *, narrowed: bool
         causes, [windows, judged, *(Intervals(periods.start_ns, periods.end_ns) for periods in (steps, ranges))]
     )
     figures = _together(in_whole, windows)
+    host_before_ns, host_after_ns = (0, 0) if narrowed else _host_outside(trace, timeline)
     notes = trace.annotations
     hosts = host_times(trace, timeline.device, notes.start_ns[steps.row], notes.end_ns[steps.row])
     each_step = tuple(replace(step, host=host) for step, host in zip(_each(in_steps, trace, steps), hosts, strict=True))
@@ -222,6 +223,8 @@ def _figures(trace: Trace, causes: Causes, windows: Intervals, *, narrowed: bool
         judged=_together(in_judged, judged) if len(judged.starts) else None,
         per_step=None if narrowed else average(each_step, judged_numbers),
         outside=None if narrowed or not len(steps) else _outside(trace, timeline, steps, each_step),
+        host_before_ns=host_before_ns,
+        host_after_ns=host_after_ns,
         streams=stream_use(timeline, starts, ends),
         copies=group_copies(timeline, steps, windows),
         exposed_copy_by_cause=figures.exposed_copy_by_cause,
@@ -257,6 +260,13 @@ def _outside(trace: Trace, timeline: Timeline, steps: Periods, periods: Sequence
         h2d_bytes=moved[Kind.H2D],
         d2h_bytes=moved[Kind.D2H],
     )
+
+
+def _host_outside(trace: Trace, timeline: Timeline) -> tuple[int, int]:
+    """Return for how long ops run on the host before the device's first op, and after its last."""
+    first = int(trace.cpu_ops.start_ns.min(initial=timeline.start_ns))
+    last = int(trace.cpu_ops.end_ns.max(initial=timeline.end_ns))
+    return timeline.start_ns - first, last - timeline.end_ns
 
 
 _Lengths = dict[str, I64]

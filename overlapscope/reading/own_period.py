@@ -17,7 +17,7 @@ from overlapscope.base.recurrence import REGULAR, Recurrence, find_recurrence
 from overlapscope.reading.steps import with_names
 from overlapscope.trace.host_ops import OPTIMIZER_STEP
 from overlapscope.trace.lead_in import lead_in_end
-from overlapscope.trace.model import GpuOps, HostEvents, Kind, OwnPeriod, Trace, stream_keys
+from overlapscope.trace.model import HOST_OPS, GpuOps, HostEvents, Kind, OwnPeriod, Trace, stream_keys
 
 _MARK_NS: Final = 10**12
 """Length added to the pause after an iteration's mark, so that a step begins there."""
@@ -72,7 +72,7 @@ def periodic_steps(trace: Trace) -> Trace:
         if trace.recorder == "nsys" or not len(done.symbol):
             return trace
         of_host = _Recorded(int(done.start_ns[0]), int(done.end_ns.max()), done.start_ns, done.start_ns)
-        return _with_period(trace, "CPU ops", done, of_host)
+        return _with_period(trace, HOST_OPS, done, of_host)
     device, stream = _main_stream(trace.gpu_ops)
     of_device = trace.gpu_ops.device == device
     of_stream = of_device & (trace.gpu_ops.stream == stream)

@@ -25,6 +25,14 @@ def unmeasured_ns(device: Device) -> int:
     return 0 if device.outside is None else device.outside.unmeasured_ns
 
 
+def unjudged_ns(device: Device) -> tuple[int, int, int]:
+    """Return the parts of a recording that are outside the device's, or ahead of what is known of it.
+
+    These are the lead-in, and the time of ops on the host before the device's first op and after its last.
+    """
+    return device.lead_in_ns or 0, device.host_before_ns, device.host_after_ns
+
+
 def lost_ns(device: Device) -> int:
     """Return the time in which the device doesn't compute, without what no order of the same work can change."""
     buckets, by_cause = device.buckets, device.exposed_copy_by_cause

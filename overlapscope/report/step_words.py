@@ -6,8 +6,8 @@ from overlapscope.analysis import spread
 from overlapscope.analysis.average import judged_steps
 from overlapscope.analysis.figures import PhaseFigures
 from overlapscope.analysis.results import Device, TraceResult
-from overlapscope.base.words import NOTHING, between, clean, duration, plural, size
-from overlapscope.report.losses import WORTH_SAYING
+from overlapscope.base.words import NOTHING, between, clean, duration, listed, plural, size
+from overlapscope.report.losses import WORTH_SAYING, unjudged_ns
 from overlapscope.trace.model import OwnPeriod
 from overlapscope.trace.servers import phase_in
 
@@ -96,6 +96,8 @@ def steps_sentence(step_spread: spread.Spread | None, trace: TraceResult, device
         waited = duration(device.served.awaiting_requests_ns)
         sentences.append(f"The server waited for requests for {waited}, which belongs to no step.")
     sentences.append("" if device is None else _outside_sentence(device))
+    if device is not None and (device.outside is None or isinstance(trace.period, OwnPeriod)):
+        sentences.append(_unjudged_sentence(device))
     if device is not None and average is not None and device.steps:
         last = device.steps[-1]
         alike = phase_in(last.name) == (average.phase or None)
@@ -104,6 +106,25 @@ def steps_sentence(step_spread: spread.Spread | None, trace: TraceResult, device
                 f"The last step is not judged; it ends with the recording, after {duration(last.span_ns)}."
             )
     return " ".join(filter(None, sentences))
+
+
+def _unjudged_sentence(device: Device) -> str:
+    """Return what is not judged of a recording that marks no steps, besides the time outside those that were found.
+
+    Example: `Not judged: 8.60 s of the host before the first GPU op.`
+    """
+    least_ns = max(1, round(device.span_ns * (WORTH_SAYING if device.outside is None else 1)))
+    parts = zip(
+        unjudged_ns(device),
+        (
+            "in which the GPU worked off what was launched before the recording",
+            "of the host before the first GPU op",
+            "of the host after the last GPU op",
+        ),
+        strict=True,
+    )
+    said = [f"{duration(ns)} {words}" for ns, words in parts if ns >= least_ns]
+    return f"Not judged: {listed(said)}." if said else ""
 
 
 def _outside_sentence(device: Device) -> str:

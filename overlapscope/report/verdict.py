@@ -9,7 +9,7 @@ from msgspec.structs import replace
 
 from overlapscope.analysis import spread
 from overlapscope.analysis.plain_step import takes
-from overlapscope.analysis.results import Device, HostUse, Plain, missing_ns
+from overlapscope.analysis.results import Device, HostUse, Plain, TraceResult, missing_ns
 from overlapscope.base.words import between, capital, clean, duration, listed, saved_between, share
 from overlapscope.catalog import devices
 from overlapscope.catalog.causes import IdleCause
@@ -20,6 +20,7 @@ from overlapscope.report.step_words import is_last_judged, phase_words, steps_se
 from overlapscope.rules import RULES
 from overlapscope.rules.finding import HARDLY, Finding
 from overlapscope.trace.lost import CAUSES, FIGURES, Part, part_words
+from overlapscope.trace.model import OwnPeriod
 
 Level = Literal["good", "fair", "poor", "unknown", "recorded", "unusable"]
 """`unknown` if the lost time may reach from good to poor, as the profiler's part of it or waits are unknown; `recorded`
@@ -148,7 +149,7 @@ def _known_level(section: DeviceReport, device: Device, level: Level, least_leve
         lost_parts or device.span_ns - device.buckets.compute_ns + _unclear_ns(device) >= GOOD_BELOW * device.span_ns
     ):
         return "fair"
-    if level == "good" and _unjudged_ns(device) >= UNJUDGED * device.span_ns * max(1, section.steps):
+    if level == "good" and _unjudged_ns(section.trace, device) >= UNJUDGED * device.span_ns * max(1, section.steps):
         return "unknown"
     return level
 
@@ -172,12 +173,14 @@ UNJUDGED = 1.0
 """Time outside the steps, as a share of theirs, from which on they stand for too little to be good."""
 
 
-def _unjudged_ns(device: Device) -> int:
-    """Return the time outside the steps, and that by which the last one, which ends with the recording, is longer."""
+def _unjudged_ns(trace: TraceResult, device: Device) -> int:
+    """Return the time that is not judged; where steps are marked, in the device's recording after the lead-in."""
     if device.outside is None or device.per_step is None or not device.steps:
-        return 0
+        return sum(losses.unjudged_ns(device))
+    # The last step ends with the recording.
     last_ns = max(0, device.steps[-1].span_ns - device.per_step.span_ns)
-    return device.outside.before_ns + device.outside.after_ns + last_ns
+    around_ns = sum(losses.unjudged_ns(device)) if isinstance(trace.period, OwnPeriod) else 0
+    return device.outside.before_ns + device.outside.after_ns + last_ns + around_ns
 
 
 def _least_part(section: DeviceReport, device: Device, lost_ns: int) -> float:
@@ -202,6 +205,8 @@ def _frame(section: DeviceReport, device: Device) -> str:
         return f"in each step of {length},"
     if section.page.scope != "window":
         return f"in the {length} of {devices.as_recorded(clean(section.page.scope, 60))},"
+    if sum(losses.unjudged_ns(device)) >= losses.WORTH_SAYING * device.span_ns:
+        return f"in the {length} of the recording that are judged,"
     return f"in all that was recorded, {length},"
 
 

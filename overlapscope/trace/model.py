@@ -338,6 +338,10 @@ _LEAST_COVERED_PCT: Final = 90
 """Minimum share of a recording that repeats cover to be steps."""
 
 
+HOST_OPS: Final = "CPU ops"
+"""What a recording without a GPU repeats."""
+
+
 class OwnPeriod(Struct, frozen=True, kw_only=True):
     """Sequence that a recording without steps repeats; each repetition is a step if together they cover enough."""
 
@@ -361,7 +365,9 @@ class OwnPeriod(Struct, frozen=True, kw_only=True):
     def sentence(self) -> str:
         """Return whether and how steps were found, and how much of the recording they cover."""
         # Rounded down, so that 90% and 100% are exact.
-        what, covered = f"{self.length:,} {self.of}", f"{int(self.covered_pct)}% of the recording"
+        what = f"{self.length:,} {self.of}"
+        whole = "the recording" if self.of == HOST_OPS else "the GPU's recording"
+        covered = f"{int(self.covered_pct)}% of {whole}"
         if self.is_step:
             return (
                 f"Steps were found by what repeats: every {what} repeat, {self.repeats:,} times; "

@@ -113,6 +113,9 @@ EVENTS = st.one_of(
 @given(st.lists(EVENTS, max_size=12), st.sampled_from([0, 1790857026000000000]))
 @example([kineto_files.kernel(0.0, 0.0, stream=stream) for stream in (0, 2**32 - 1)], 0)
 def test_any_events_are_read_back_as_they_were(tmp_path: Path, events: list[dict[str, Any]], base: int) -> None:
+    # A file with a step twice holds several recordings.
+    steps = [number for number, event in enumerate(events) if event["name"] == "ProfilerStep#3"]
+    events = [event for number, event in enumerate(events) if number not in steps[1:]]
     top = {"baseTimeNanoseconds": base, "distributedInfo": {"rank": 3}, "with_stack": 1, "cupti_version": "007"}
     trace = ov.load(kineto_files.write(tmp_path / "made.json", events, **top))
     # A size that no copy can have is not written.

@@ -200,7 +200,7 @@ def test_the_report_says_what_its_steps_are(tmp_path: Path, capsys: pytest.Captu
     assert main(["analyze", path]) == 0
     out = " ".join(capsys.readouterr().out.split())
     assert "Steps were found by what repeats: every 2 kernel launches repeat, 8 times; 100% regular." in out
-    assert "They cover 99% of the recording." in out and "ProfilerStep" not in out
+    assert "They cover 99% of the GPU's recording." in out and "ProfilerStep" not in out
 
 
 def test_the_report_says_how_much_steps_differ_and_why(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

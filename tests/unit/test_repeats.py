@@ -55,7 +55,7 @@ def test_repeats_are_steps_exactly_if_they_cover_90_percent(count: int, before: 
     result = analyze_trace(trace).result
     assert [step.name for step in result.devices[0].steps] == expected
     detail = next(check.detail for check in result.trust.checks if check.id == "steps")
-    assert f"{100 * covered_ns // recorded_ns}% of the recording" in detail
+    assert f"{100 * covered_ns // recorded_ns}% of the GPU's recording" in detail
 
 
 @given(streams=st.lists(st.sampled_from([7, 9]), min_size=4, max_size=4), count=st.integers(3, 20))
@@ -209,6 +209,33 @@ def test_what_lies_outside_is_that_of_brute_force(
 
 
 @pytest.mark.parametrize(
+    ("trace", "sentence"),
+    [
+        (
+            make_trace(units(20, 900), cpu_ops=[Host("aten::randn", 0, 890)]),
+            "900 ns of the host before the first GPU op",
+        ),
+        (
+            make_trace([kernel("a", 100)], cpu_ops=[Host("aten::mm", 90, 400)]),
+            "10 ns of the host before the first GPU op and 285 ns of the host after the last GPU op",
+        ),
+        (
+            make_trace([Op(Kind.COMPUTE, 0, 90), Op(Kind.COMPUTE, 90, 100), kernel("a", 150)]),
+            "100 ns in which the GPU worked off what was launched before the recording",
+        ),
+    ],
+)
+def test_a_report_says_what_it_does_not_judge(
+    trace: Trace, sentence: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "a.json"
+    path.write_bytes(b"".join(blocks(trace, packed=False)))
+    assert main(["analyze", str(path)]) == 0
+    out = " ".join(capsys.readouterr().out.split())
+    assert f"Not judged: {sentence}." in out and "all that was recorded, " not in out
+
+
+@pytest.mark.parametrize(
     ("name", "number"),
     [
         ("ProfilerStep#4", 4),
@@ -238,7 +265,7 @@ def test_a_report_calls_repeats_by_their_names_and_says_what_lies_outside(
     assert steps_of(load(path, progress=False))[4] == "repeat 5 of 20"
     assert main(["analyze", str(path), "-v"]) == 0
     out = " ".join(capsys.readouterr().out.split())
-    assert "every 4 kernel launches repeat, 20 times; 100% regular. They cover 95% of the recording." in out
+    assert "every 4 kernel launches repeat, 20 times; 100% regular. They cover 95% of the GPU's recording." in out
     assert "Outside the steps: 100 ns, 1 kB H2D." in out
     assert "repeat 5 of 20" in out and "ProfilerStep" not in out
     assert main(["analyze", str(path), "--step", "5"]) == 0
