@@ -24,6 +24,8 @@ class _Calls:
     under_way: int = 0
     seen: int = 0
     """Number of steps that the hook saw in the calls under way."""
+    undo: Undo | None = None
+    """Restores a `step` of the optimizer's own; None if that is not wrapped."""
 
 
 class OptimizerSteps:
@@ -52,14 +54,20 @@ class OptimizerSteps:
 
         self._on = True
         self._undo.callback(register_optimizer_step_post_hook(self._on_step).remove)
+        self._undo.callback(self._forget)
         return self._stop
 
     def _stop(self) -> None:
         self._on = False
-        self._calls.clear()
         # While torch goes through its hooks, none may be removed.
         if not self._in_hook:
             self._undo.close()
+
+    def _forget(self) -> None:
+        for calls in list(self._calls.values()):
+            if calls.undo is not None:
+                calls.undo()
+        self._calls.clear()
 
     def _on_step(self, optimizer: Optimizer, args: object, kwargs: object) -> None:
         import torch
@@ -67,14 +75,13 @@ class OptimizerSteps:
         # Anything else would break the graph of a compiled step; such steps do not count.
         if not self._on or torch.compiler.is_compiling():
             return
-        is_new = not self._knows(optimizer)
         calls = self._calls_of(optimizer)
         if calls.under_way:
             calls.seen += 1
             return
         if "step" in vars(optimizer):
-            if is_new:
-                self._wrap_own(optimizer)
+            if calls.undo is None:
+                calls.undo = _wrap_own(optimizer, self._call)
         elif type(optimizer) not in self._wrapped:
             self._wrap_class(type(optimizer))
         self._in_hook = True
@@ -83,14 +90,11 @@ class OptimizerSteps:
         finally:
             self._in_hook = False
 
-    def _knows(self, optimizer: Optimizer) -> bool:
-        calls = self._calls.get(id(optimizer))
-        return calls is not None and calls.optimizer() is optimizer
-
     def _calls_of(self, optimizer: Optimizer) -> _Calls:
-        if not self._knows(optimizer):
-            self._calls[id(optimizer)] = _Calls(weakref.ref(optimizer))
-        return self._calls[id(optimizer)]
+        calls = self._calls.get(id(optimizer))
+        if calls is None or calls.optimizer() is not optimizer:
+            calls = self._calls[id(optimizer)] = _Calls(weakref.ref(optimizer))
+        return calls
 
     def _wrap_class(self, kind: type[Optimizer]) -> None:
         self._wrapped.add(kind)
@@ -116,31 +120,6 @@ class OptimizerSteps:
         kind.step = wrapped  # type: ignore[method-assign, assignment]
         self._undo.callback(undo)
 
-    def _wrap_own(self, optimizer: Optimizer) -> None:
-        kept, step = weakref.ref(optimizer), optimizer.step
-
-        @functools.wraps(step)
-        def wrapped(known: Any, *args: Any, **options: Any) -> Any:
-            optimizer = kept()
-            try:
-                return self._call(known if optimizer is None else optimizer, step, args, options)
-            except BaseException as error:
-                leave_no_frame(error)
-                raise
-
-        # It may refer to the optimizer, which the program may drop before this is undone.
-        vars(wrapped)["own"] = step
-        ours = weakref.ref(wrapped)
-
-        def undo() -> None:
-            optimizer, function = kept(), ours()
-            if optimizer is not None and getattr(vars(optimizer).get("step"), "__func__", None) is function:
-                optimizer.step = vars(function)["own"]  # type: ignore[method-assign]
-
-        # Schedulers of learning rates wrap a method.
-        optimizer.step = MethodType(wrapped, weakref.proxy(optimizer))  # type: ignore[method-assign]
-        self._undo.callback(undo)
-
     def _call(self, optimizer: Optimizer, step: Callable[..., Any], args: Any, options: Any) -> Any:
         if not self._on:
             self._undo.close()
@@ -157,3 +136,34 @@ class OptimizerSteps:
         if seen and not calls.under_way and self._on:
             self._stepped(optimizer)
         return result
+
+
+def _wrap_own(optimizer: Optimizer, call: Callable[[Optimizer, Callable[..., Any], Any, Any], Any]) -> Undo:
+    """Wrap a `step` that an optimizer itself has in `call(optimizer, step, arguments, options)`.
+
+    Returns:
+        A function that restores it, which doesn't keep the optimizer.
+    """
+    kept, step = weakref.ref(optimizer), optimizer.step
+
+    @functools.wraps(step)
+    def wrapped(known: Any, *args: Any, **options: Any) -> Any:
+        optimizer = kept()
+        try:
+            return call(known if optimizer is None else optimizer, step, args, options)
+        except BaseException as error:
+            leave_no_frame(error)
+            raise
+
+    # It may refer to the optimizer, which the program may drop before this is undone.
+    vars(wrapped)["own"] = step
+    ours = weakref.ref(wrapped)
+
+    def undo() -> None:
+        optimizer, function = kept(), ours()
+        if optimizer is not None and getattr(vars(optimizer).get("step"), "__func__", None) is function:
+            optimizer.step = vars(function)["own"]  # type: ignore[method-assign]
+
+    # Schedulers of learning rates wrap a method.
+    optimizer.step = MethodType(wrapped, weakref.proxy(optimizer))  # type: ignore[method-assign]
+    return undo
