@@ -26,11 +26,19 @@ def unmeasured_ns(device: Device) -> int:
 
 
 def unjudged_ns(device: Device) -> tuple[int, int, int]:
-    """Return the parts of a recording that are outside the device's, or ahead of what is known of it.
+    """Return the parts of a recording that are outside the device's, or ahead of what is known of it; 0 if hardly any.
 
     These are the lead-in, and the time of ops on the host before the device's first op and after its last.
     """
-    return device.lead_in_ns or 0, device.host_before_ns, device.host_after_ns
+    lead_in_ns, before_ns, after_ns = (
+        ns if ns >= max(1, _HARDLY_ANY * device.span_ns) else 0
+        for ns in (device.lead_in_ns or 0, device.host_before_ns, device.host_after_ns)
+    )
+    return lead_in_ns, before_ns, after_ns
+
+
+_HARDLY_ANY: Final = 0.05
+"""Share of the judged time below which time that isn't judged is not worth a sentence."""
 
 
 def lost_ns(device: Device) -> int:

@@ -101,6 +101,9 @@ def steps_sentence(step_spread: spread.Spread | None, trace: TraceResult, device
     if device is not None and average is not None and device.steps:
         last = device.steps[-1]
         alike = phase_in(last.name) == (average.phase or None)
+        first = device.steps[0]
+        if average.first and not first.partial and not average.phase and first.span_ns > spread.LONG * average.span_ns:
+            sentences.append(f"The first step took {duration(first.span_ns)}; it is taken for warm-up, and not judged.")
         if alike and last.span_ns > spread.LONG * average.span_ns and average.steps > 1:
             sentences.append(
                 f"The last step is not judged; it ends with the recording, after {duration(last.span_ns)}."
@@ -113,7 +116,6 @@ def _unjudged_sentence(device: Device) -> str:
 
     Example: `Not judged: 8.60 s of the host before the first GPU op.`
     """
-    least_ns = max(1, round(device.span_ns * (WORTH_SAYING if device.outside is None else 1)))
     parts = zip(
         unjudged_ns(device),
         (
@@ -123,7 +125,7 @@ def _unjudged_sentence(device: Device) -> str:
         ),
         strict=True,
     )
-    said = [f"{duration(ns)} {words}" for ns, words in parts if ns >= least_ns]
+    said = [f"{duration(ns)} {words}" for ns, words in parts if ns]
     return f"Not judged: {listed(said)}." if said else ""
 
 

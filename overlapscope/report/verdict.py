@@ -205,8 +205,11 @@ def _frame(section: DeviceReport, device: Device) -> str:
         return f"in each step of {length},"
     if section.page.scope != "window":
         return f"in the {length} of {devices.as_recorded(clean(section.page.scope, 60))},"
-    if sum(losses.unjudged_ns(device)) >= losses.WORTH_SAYING * device.span_ns:
-        return f"in the {length} of the recording that are judged,"
+    lead_in_ns, *around_ns = losses.unjudged_ns(device)
+    if lead_in_ns:
+        return f"in the {length} after the lead-in,"
+    if any(around_ns):
+        return f"from the GPU's first op to its last, {length},"
     return f"in all that was recorded, {length},"
 
 

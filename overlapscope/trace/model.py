@@ -373,7 +373,7 @@ class OwnPeriod(Struct, frozen=True, kw_only=True):
                 f"Steps were found by what repeats: every {what} repeat, {self.repeats:,} times; "
                 f"{self.regular_pct:.0f}% regular. They cover {covered}."
             )
-        return f"{what} repeat {self.repeats:,} times, but cover only {covered}, so all of it is judged, without steps."
+        return f"{what} repeat {self.repeats:,} times, but cover only {covered}, so they are not taken for steps."
 
 
 class Trace(Struct, frozen=True, eq=False, weakref=True):
