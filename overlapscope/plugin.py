@@ -92,6 +92,8 @@ class Recorder(NamedTuple):
     """How to record launches, in a sentence."""
     sync_events: str
     """How to record waits between streams, in a sentence."""
+    host_ops: str = "ops"
+    """What it records as ops of the host."""
 
 
 class TraceSource(NamedTuple):

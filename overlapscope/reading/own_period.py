@@ -41,13 +41,17 @@ class _Sequence(Struct, frozen=True, eq=False):
     """Mask of the waits for the device, which launch nothing."""
 
 
+_PART_OF_WORK: Final = 0.05
+"""Least work of another device, as a share of that of the main one, for repeats to have to cover it."""
+
+
 class _Recorded(Struct, frozen=True, eq=False):
     """Part of a recording that repeats should cover, and the work in it that begins and ends them."""
 
     begin_ns: int
     end_ns: int
     launched_ns: I64
-    """When the host launched each op of the main stream."""
+    """When the host launched each op of the main stream, or of another device."""
     start_ns: I64
     """When it began to run."""
 
@@ -72,19 +76,11 @@ def periodic_steps(trace: Trace) -> Trace:
         if trace.recorder == "nsys" or not len(done.symbol):
             return trace
         of_host = _Recorded(int(done.start_ns[0]), int(done.end_ns.max()), done.start_ns, done.start_ns)
-        return _with_period(trace, HOST_OPS, done, of_host)
+        return _with_period(trace, HOST_OPS, done, [of_host])
     device, stream = _main_stream(trace.gpu_ops)
     of_device = trace.gpu_ops.device == device
     of_stream = of_device & (trace.gpu_ops.stream == stream)
-    ops = trace.gpu_ops if of_device.all() else trace.gpu_ops.take(of_device)
-    begin = int(ops.start_ns.min())
-    main = np.flatnonzero(of_stream & (trace.gpu_ops.launch >= 0))
-    recorded = _Recorded(
-        lead_in_end(ops, trace.runtime_calls, begin) or begin,
-        int(ops.end_ns.max()),
-        trace.runtime_calls.start_ns[trace.gpu_ops.launch[main]],
-        trace.gpu_ops.start_ns[main],
-    )
+    recorded = [_recorded(trace, of_device, of_stream), *_recorded_elsewhere(trace, of_device)]
     periodic = _with_period(trace, "kernel launches", _launches(trace, of_stream), recorded)
     if periodic.period is not None and periodic.period.is_step:
         return periodic
@@ -92,6 +88,29 @@ def periodic_steps(trace: Trace) -> Trace:
     return max(
         periodic, _with_period(trace, "kernel launches", _launches(trace, of_device), recorded), key=_covered_pct
     )
+
+
+def _recorded(trace: Trace, of_device: Bool, main: Bool) -> _Recorded:
+    """Return the recording of a device, of which some ops begin and end the repeats."""
+    ops = trace.gpu_ops if of_device.all() else trace.gpu_ops.take(of_device)
+    begin, rows = int(ops.start_ns.min()), np.flatnonzero(main & (trace.gpu_ops.launch >= 0))
+    return _Recorded(
+        lead_in_end(ops, trace.runtime_calls, begin) or begin,
+        int(ops.end_ns.max()),
+        trace.runtime_calls.start_ns[trace.gpu_ops.launch[rows]],
+        trace.gpu_ops.start_ns[rows],
+    )
+
+
+def _recorded_elsewhere(trace: Trace, of_device: Bool) -> list[_Recorded]:
+    """Return the recordings of other devices with launches and a part of the work."""
+    ops, others = trace.gpu_ops, []
+    least_ns = _PART_OF_WORK * float((ops.end_ns - ops.start_ns)[of_device].sum())
+    for number in np.unique(ops.device[~of_device]).tolist():
+        of_other = ops.device == number
+        if (ops.end_ns - ops.start_ns)[of_other].sum() >= least_ns and (ops.launch[of_other] >= 0).any():
+            others.append(_recorded(trace, of_other, of_other))
+    return others
 
 
 def _covered_pct(trace: Trace) -> float:
@@ -152,7 +171,7 @@ def _outermost_ops(trace: Trace) -> _Sequence:
     return _Sequence(ops.name_id.astype(np.int64), ops.start_ns, ops.end_ns, ops.thread, np.zeros(len(ops), np.bool_))
 
 
-def _with_period(trace: Trace, of: str, done: _Sequence, recorded: _Recorded) -> Trace:
+def _with_period(trace: Trace, of: str, done: _Sequence, recorded: Sequence[_Recorded]) -> Trace:
     """Return the trace with the period of a sequence and its steps, if there are any."""
     pause = np.maximum(done.start_ns - np.append(done.start_ns[:1], done.end_ns[:-1]), 0)
     notes = trace.annotations
@@ -176,15 +195,25 @@ def _with_period(trace: Trace, of: str, done: _Sequence, recorded: _Recorded) ->
     return replace(_marked(trace, edges, thread) if period.is_step else trace, period=period)
 
 
-def _period(of: str, done: _Sequence, units: Recurrence, recorded: _Recorded) -> OwnPeriod:
+def _period(of: str, done: _Sequence, units: Recurrence, recorded: Sequence[_Recorded]) -> OwnPeriod:
     launches = np.add.reduceat(~done.is_wait[: units.end], units.starts, dtype=np.int64)
     return OwnPeriod(
         of=of,
         length=int(np.median(launches)),
         repeats=len(units.starts),
         regular_pct=round(100 * units.regular, 1),
-        covered_pct=recorded.covered_pct(_edges(done, units)),
+        covered_pct=_least_covered_pct(recorded, _edges(done, units)),
     )
+
+
+def _least_covered_pct(recorded: Sequence[_Recorded], edges: I64) -> float:
+    """Return the share of the first recording that belongs to repeats, or that of another if it is less.
+
+    Elsewhere, a repeat may begin up to one earlier or later, as in a model whose layers are on several devices.
+    """
+    main, *others = (each.covered_pct(edges) for each in recorded)
+    repeats = len(edges) - 1
+    return min([main, *(pct * repeats / max(1, repeats - 1) for pct in others)])
 
 
 def _edges(done: _Sequence, units: Recurrence) -> I64:

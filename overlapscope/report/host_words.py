@@ -9,11 +9,11 @@ from overlapscope.analysis.results import HostUse
 from overlapscope.base.words import bare_shares, clean, duration, listed
 from overlapscope.catalog.causes import IDLE, IdleCause
 from overlapscope.catalog.ops import op_words
+from overlapscope.catalog.recorders import recorder_by_id
 from overlapscope.report.losses import WORTH_SAYING
 from overlapscope.report.page import DeviceReport
 
 _WORDS: Final = {
-    "ops": "in ops",
     "communication": "in communication",
     IdleCause.DATA_LOADING: "loading data",
     IdleCause.GIL_WAIT: "waiting for Python's lock, which another thread holds",
@@ -35,9 +35,13 @@ _LOOP = 0.95
 """A function or line with this share of a step is its loop, and no place to start."""
 
 
-def host_words(part: str) -> str:
+def host_words(section: DeviceReport, part: str) -> str:
     """Return a part of a step in words; a cause of another version by its name."""
-    return _WORDS.get(part, clean(part, 40))
+    return f"in {_ops(section)}" if part == "ops" else _WORDS.get(part, clean(part, 40))
+
+
+def _ops(section: DeviceReport) -> str:
+    return recorder_by_id(section.trace.environment.recorder).host_ops
 
 
 def host_sentence(section: DeviceReport, use: HostUse) -> str:
@@ -49,7 +53,7 @@ def host_sentence(section: DeviceReport, use: HostUse) -> str:
     what = "A step takes" if use.by_steps else "The recording, in which no step is marked, takes"
     shares = dict(zip(parts, bare_shares([*parts.values()], section.host_step_ns), strict=True))
     longest = sorted((name for name, share in shares.items() if share != "< 0.1"), key=lambda name: -parts[name])
-    words = [f"{shares[name]}% {host_words(name)}" for name in longest]
+    words = [f"{shares[name]}% {host_words(section, name)}" for name in longest]
     return f"{what} {duration(section.host_step_ns)}{f': {listed(words)}' if words else ''}."
 
 
@@ -89,10 +93,8 @@ def _start(section: DeviceReport, use: HostUse) -> str:
     if max(lost_parts(section).values(), default=0) >= max(ops_ns, rest_ns):
         return ""
     if use.ops and ops_ns > rest_ns:
-        longest = use.ops[0]
-        return (
-            f"Start with the ops: {clean(op_words(longest.op), 80)} takes {duration(section.of_ops(longest.time_ns))}."
-        )
+        longest, took = use.ops[0], duration(section.of_ops(use.ops[0].time_ns))
+        return f"Start with the {_ops(section)}: {clean(op_words(longest.op), 80)} takes {took}."
     return "" if place is not None else "overlapscope run shows which lines take the time elsewhere."
 
 

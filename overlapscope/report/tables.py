@@ -346,7 +346,7 @@ def host_parts(section: DeviceReport) -> Table:
     title, whole = (f"Where a step goes{on}", "step") if use.by_steps else (f"Where the time goes{on}", "all")
     shares = dict(zip(parts, bare_shares([*parts.values()], section.host_step_ns), strict=True))
     lines = [
-        (host_words(name), unit.number(ns), shares[name])
+        (host_words(section, name), unit.number(ns), shares[name])
         for ns, name in _largest((ns, name) for name, ns in parts.items())
     ]
     return _parts(title, unit, [*lines, (whole, unit.number(section.host_step_ns), "100")], total=True)

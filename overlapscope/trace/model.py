@@ -354,7 +354,8 @@ class OwnPeriod(Struct, frozen=True, kw_only=True):
     regular_pct: float
     """Share of the launches or ops that the typical repeat has as well."""
     covered_pct: float
-    """Share of the GPU's recording after the lead-in that lies in repeats; of the host's, without a GPU."""
+    """Share of the GPU's recording after the lead-in that lies in repeats, of several GPUs the least; of the host's,
+    without a GPU."""
 
     @property
     def is_step(self) -> bool:

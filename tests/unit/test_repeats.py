@@ -58,6 +58,15 @@ def test_repeats_are_steps_exactly_if_they_cover_90_percent(count: int, before: 
     assert f"{100 * covered_ns // recorded_ns}% of the GPU's recording" in detail
 
 
+@pytest.mark.parametrize(("before", "steps"), [(0, 20), (2, 20), (5, 0), (20, 0)])
+def test_repeats_are_no_steps_if_they_leave_out_the_work_of_another_device(before: int, steps: int) -> None:
+    elsewhere = [kernel(f"k{n}", UNIT_NS * n, 20)._replace(device=1) for n in range(before + 20)]
+    ops = [op._replace(launch=(op.start, op.start + 1)) for op in units(20, UNIT_NS * before + 1)]
+    trace = periodic_steps(make_trace([*elsewhere, *ops]))
+    assert trace.period is not None and trace.period.repeats == 20
+    assert len(steps_of(trace)) == steps
+
+
 @given(streams=st.lists(st.sampled_from([7, 9]), min_size=4, max_size=4), count=st.integers(3, 20))
 def test_the_stated_coverage_is_that_of_the_steps_whatever_their_streams(streams: list[int], count: int) -> None:
     ops = [op._replace(stream=streams[n % 4]) for n, op in enumerate(units(count))]

@@ -12,6 +12,7 @@ PLUGIN = Plugin(
                 gpu_activity="`nsys profile --trace=cuda`",
                 launches="Record with `nsys profile --trace=cuda`, and export with CUDA API calls.",
                 sync_events="Record with `nsys profile --cuda-event-trace=true`.",
+                host_ops="ops and system calls",
             ),
             suffixes=(".sqlite",),
             sign=rb"SQLite format 3\0",

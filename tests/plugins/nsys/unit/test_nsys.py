@@ -368,6 +368,22 @@ def test_marks_among_calls_of_the_system_are_no_calls(tmp_path: Path, database: 
     assert times.status == "ok"
 
 
+def test_calls_of_the_system_are_called_so(
+    tmp_path: Path, database: sqlite3.Connection, capsys: pytest.CaptureFixture[str]
+) -> None:
+    database.execute(STRINGS)
+    database.execute(KERNELS)
+    database.execute("INSERT INTO StringIds VALUES (71, 'poll')")
+    database.execute("CREATE TABLE OSRT_API (start INT, end INT, globalTid INT, nameId INT)")
+    database.executemany(
+        "INSERT INTO OSRT_API VALUES (?, ?, 1, 71)", [(10_000 * n, 10_000 * n + 9000) for n in range(9)]
+    )
+    database.commit()
+    assert main(["analyze", str(tmp_path / "report.sqlite")]) == 0
+    out = " ".join(capsys.readouterr().out.split())
+    assert "% in ops and system calls" in out and "Start with the ops and system calls: poll takes 81.0 us." in out
+
+
 # -- everything after the trace -----------------------------------------------------------------------
 
 
