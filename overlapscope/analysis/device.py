@@ -204,7 +204,7 @@ def _figures(trace: Trace, causes: Causes, windows: Intervals, *, narrowed: bool
         causes, [windows, judged, *(Intervals(periods.start_ns, periods.end_ns) for periods in (steps, ranges))]
     )
     figures = _together(in_whole, windows)
-    host_before_ns, host_after_ns = (0, 0) if narrowed else _host_outside(trace, timeline)
+    host_before_ns, host_after_ns = (0, 0) if narrowed else _host_outside(trace)
     notes = trace.annotations
     hosts = host_times(trace, timeline.device, notes.start_ns[steps.row], notes.end_ns[steps.row])
     each_step = tuple(replace(step, host=host) for step, host in zip(_each(in_steps, trace, steps), hosts, strict=True))
@@ -262,11 +262,11 @@ def _outside(trace: Trace, timeline: Timeline, steps: Periods, periods: Sequence
     )
 
 
-def _host_outside(trace: Trace, timeline: Timeline) -> tuple[int, int]:
-    """Return for how long ops run on the host before the device's first op, and after its last."""
-    first = int(trace.cpu_ops.start_ns.min(initial=timeline.start_ns))
-    last = int(trace.cpu_ops.end_ns.max(initial=timeline.end_ns))
-    return timeline.start_ns - first, last - timeline.end_ns
+def _host_outside(trace: Trace) -> tuple[int, int]:
+    """Return for how long ops run on the host before any device's first op, and after the last."""
+    begin, end = int(trace.gpu_ops.start_ns.min()), int(trace.gpu_ops.end_ns.max())
+    first, last = int(trace.cpu_ops.start_ns.min(initial=begin)), int(trace.cpu_ops.end_ns.max(initial=end))
+    return begin - first, last - end
 
 
 _Lengths = dict[str, I64]

@@ -114,10 +114,10 @@ class Device(msgspec.Struct, frozen=True, kw_only=True):
     """An average step; None if no step is whole, or a single step or range is analysed."""
     outside: Outside | None
     """Time and copies outside the steps; None without steps, or if a single step or range is analysed."""
-    host_before_ns: int
+    host_before_ns: int = 0
     """Time of ops on the host before the device's first op, which is in no figure; 0 if a single step or range is
     analysed."""
-    host_after_ns: int
+    host_after_ns: int = 0
     """The same after the device's last op."""
     streams: tuple[StreamUse, ...]
     copies: tuple[CopyGroup, ...]

@@ -17,7 +17,16 @@ from overlapscope.base.recurrence import REGULAR, Recurrence, find_recurrence
 from overlapscope.reading.steps import with_names
 from overlapscope.trace.host_ops import OPTIMIZER_STEP
 from overlapscope.trace.lead_in import lead_in_end
-from overlapscope.trace.model import HOST_OPS, GpuOps, HostEvents, Kind, OwnPeriod, Trace, stream_keys
+from overlapscope.trace.model import (
+    HOST_OPS,
+    LEAST_COVERED_PCT,
+    GpuOps,
+    HostEvents,
+    Kind,
+    OwnPeriod,
+    Trace,
+    stream_keys,
+)
 
 _MARK_NS: Final = 10**12
 """Length added to the pause after an iteration's mark, so that a step begins there."""
@@ -207,13 +216,13 @@ def _period(of: str, done: _Sequence, units: Recurrence, recorded: Sequence[_Rec
 
 
 def _least_covered_pct(recorded: Sequence[_Recorded], edges: I64) -> float:
-    """Return the share of the first recording that belongs to repeats, or that of another if it is less.
+    """Return the share of the first recording that belongs to repeats, or that of another if too little of it does.
 
     Elsewhere, a repeat may begin up to one earlier or later, as in a model whose layers are on several devices.
     """
     main, *others = (each.covered_pct(edges) for each in recorded)
-    repeats = len(edges) - 1
-    return min([main, *(pct * repeats / max(1, repeats - 1) for pct in others)])
+    shifted = len(edges) - 1, max(1, len(edges) - 2)
+    return min([main, *(pct for pct in others if pct * shifted[0] < LEAST_COVERED_PCT * shifted[1])])
 
 
 def _edges(done: _Sequence, units: Recurrence) -> I64:

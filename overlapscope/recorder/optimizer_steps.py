@@ -44,7 +44,6 @@ class OptimizerSteps:
         self._calls: dict[int, _Calls] = {}
         """By the optimizer's id, which a later one may have. A weak dictionary would call Python when an optimizer is
         freed, and there the exception of a signal's handler, such as that of Ctrl-C, is lost."""
-        self._wrapped: set[type] = set()
         self._undo = ExitStack()
         self._on = self._in_hook = False
 
@@ -82,7 +81,7 @@ class OptimizerSteps:
         if "step" in vars(optimizer):
             if calls.undo is None:
                 calls.undo = _wrap_own(optimizer, self._call)
-        elif type(optimizer) not in self._wrapped:
+        elif getattr(type(optimizer).step, "watch", None) is not self:
             self._wrap_class(type(optimizer))
         self._in_hook = True
         try:
@@ -97,7 +96,6 @@ class OptimizerSteps:
         return calls
 
     def _wrap_class(self, kind: type[Optimizer]) -> None:
-        self._wrapped.add(kind)
         step, own_step = kind.step, vars(kind).get("step")
 
         @functools.wraps(step)
@@ -108,11 +106,15 @@ class OptimizerSteps:
                 leave_no_frame(error)
                 raise
 
+        vars(wrapped).update(own=own_step, watch=self)
+        kept, ours = weakref.ref(kind), weakref.ref(wrapped)
+
+        # A class may be made for each training, and refer to its model.
         def undo() -> None:
-            self._wrapped.discard(kind)
-            if vars(kind).get("step") is not wrapped:
+            kind, function = kept(), ours()
+            if kind is None or function is None or vars(kind).get("step") is not function:
                 return
-            if own_step is None:
+            if (own_step := vars(function)["own"]) is None:
                 del kind.step
             else:
                 kind.step = own_step  # type: ignore[method-assign]
@@ -161,7 +163,9 @@ def _wrap_own(optimizer: Optimizer, call: Callable[[Optimizer, Callable[..., Any
 
     def undo() -> None:
         optimizer, function = kept(), ours()
-        if optimizer is not None and getattr(vars(optimizer).get("step"), "__func__", None) is function:
+        if optimizer is None or function is None:
+            return
+        if getattr(vars(optimizer).get("step"), "__func__", None) is function:
             optimizer.step = vars(function)["own"]  # type: ignore[method-assign]
 
     # Schedulers of learning rates wrap a method.

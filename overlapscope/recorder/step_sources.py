@@ -34,7 +34,7 @@ _STAYS = 20
 """First steps of an optimizer in a row which show that it has taken the place."""
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)
 class _Stepping:
     """An optimizer that has stepped."""
 
@@ -58,6 +58,10 @@ class StepSources:
         self._sources: dict[tuple[SourceKind, object], StepSource] = {}
         self._stepping: dict[int, _Stepping] = {}
         """By the optimizer's id, which a later one may have."""
+        self._gone: list[_Stepping] = []
+        """Those that the program has dropped, and that none has replaced."""
+        self._successors: list[_Stepping] = []
+        """Those that seem to have taken the place of another, which may still step again."""
         self._latest: _Stepping | None = None
         self._optimizers = OptimizerSteps(self._optimizer_stepped)
 
@@ -88,26 +92,35 @@ class StepSources:
         self._happened(source)
 
     def _optimizer_stepped(self, optimizer: Optimizer) -> None:
-        """Tell of a step. An optimizer that replaces one of its class, as in a cross-validation, is the same source."""
         one = self._stepping.get(id(optimizer))
         if one is None or one.optimizer() is not optimizer:
-            name = f"{type(optimizer).__name__}.step"
-            alike = [other for other in self._stepping.values() if other.source.name == name]
-            gone = next((other for other in alike if other.optimizer() is None), None)
-            latest = next((other for other in alike if other is self._latest and other.row >= _ENDS), None)
-            before = gone or latest
-            one = _Stepping(weakref.ref(optimizer), before.source if before else StepSource(SourceKind.OPTIMIZER, name))
-            one.before = None if gone else latest
-            self._stepping = {key: other for key, other in self._stepping.items() if other.optimizer() is not None}
-            self._stepping[id(optimizer)] = one
-        latest, self._latest = self._latest, one
-        if latest is not one:
-            if latest is not None and latest.before is one and latest.row < _STAYS:
+            one = self._stepping[id(optimizer)] = self._new(optimizer)
+        if self._latest is not one:
+            self._latest, one.row = one, 0
+            for other in [other for other in self._successors if other.before is one]:
                 # They step in turn.
-                latest.source, latest.before = StepSource(SourceKind.OPTIMIZER, latest.source.name), None
-            one.row = 0
+                self._successors.remove(other)
+                other.source = StepSource(SourceKind.OPTIMIZER, other.source.name)
         one.row += 1
+        if one.row == _STAYS and one in self._successors:
+            self._successors.remove(one)
         self._happened(one.source)
+
+    def _new(self, optimizer: Optimizer) -> _Stepping:
+        """Note an optimizer. If it replaces one of its class, as in a cross-validation, it is the same source."""
+        name = f"{type(optimizer).__name__}.step"
+        for key, other in list(self._stepping.items()):
+            if other.optimizer() is None:
+                self._gone.append(self._stepping.pop(key))
+        gone = next((other for other in self._gone if other.source.name == name), None)
+        if gone is not None:
+            self._gone.remove(gone)
+            return _Stepping(weakref.ref(optimizer), gone.source)
+        latest = self._latest
+        if latest is None or latest.row < _ENDS or latest.source.name != name:
+            return _Stepping(weakref.ref(optimizer), StepSource(SourceKind.OPTIMIZER, name))
+        self._successors.append(_Stepping(weakref.ref(optimizer), latest.source, latest))
+        return self._successors[-1]
 
     def _watch_backward(self) -> Undo:
         import torch

@@ -58,8 +58,9 @@ def is_a_handlers(error: BaseException) -> bool:
     """Return true if a signal handler of the program raised it, in the middle of our code: it is for the program."""
     handlers = [signal.getsignal(number) for number in signal.valid_signals()]
     functions = [handler.func if isinstance(handler, functools.partial) else handler for handler in handlers]
-    codes = {getattr(function, "__code__", None) for function in functions} - {None}
-    return any(frame.f_code in codes for frame, _ in traceback.walk_tb(error.__traceback__))
+    codes = [getattr(function, "__code__", None) for function in functions]
+    codes += [getattr(type(function).__call__, "__code__", None) for function in functions if callable(function)]
+    return any(frame.f_code is code for code in codes for frame, _ in traceback.walk_tb(error.__traceback__))
 
 
 def before(owner: Any, name: str, call: Callable[..., None]) -> Undo:

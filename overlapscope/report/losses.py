@@ -30,9 +30,12 @@ def unjudged_ns(device: Device) -> tuple[int, int, int]:
 
     These are the lead-in, and the time of ops on the host before the device's first op and after its last.
     """
+    # If nothing is left after the lead-in, the figures are of it.
+    ahead_ns = 0 if device.judged is None else device.lead_in_ns or 0
+    judged_ns = device.span_ns * (1 if device.per_step is None else device.per_step.steps)
     lead_in_ns, before_ns, after_ns = (
-        ns if ns >= max(1, _HARDLY_ANY * device.span_ns) else 0
-        for ns in (device.lead_in_ns or 0, device.host_before_ns, device.host_after_ns)
+        ns if ns >= max(1, _HARDLY_ANY * judged_ns) else 0
+        for ns in (ahead_ns, device.host_before_ns, device.host_after_ns)
     )
     return lead_in_ns, before_ns, after_ns
 

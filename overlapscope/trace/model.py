@@ -334,7 +334,7 @@ class TraceOrigin(Struct, frozen=True, kw_only=True):
     branch: str | None = None
 
 
-_LEAST_COVERED_PCT: Final = 90
+LEAST_COVERED_PCT: Final = 90
 """Minimum share of a recording that repeats cover to be steps."""
 
 
@@ -354,13 +354,13 @@ class OwnPeriod(Struct, frozen=True, kw_only=True):
     regular_pct: float
     """Share of the launches or ops that the typical repeat has as well."""
     covered_pct: float
-    """Share of the GPU's recording after the lead-in that lies in repeats, of several GPUs the least; of the host's,
-    without a GPU."""
+    """Share of the GPU's recording after the lead-in that lies in repeats, of several GPUs the least, if that is too
+    little; of the host's, without a GPU."""
 
     @property
     def is_step(self) -> bool:
         """Return whether the repeats are steps, because they cover nearly all of the recording."""
-        return self.covered_pct >= _LEAST_COVERED_PCT
+        return self.covered_pct >= LEAST_COVERED_PCT
 
     @property
     def sentence(self) -> str:

@@ -1,16 +1,22 @@
-"""Tests of the steps that `overlapscope run` chooses for programs that mark none. Every one here is a real process."""
+"""Tests of the steps that `overlapscope run` chooses for programs that mark none."""
 
 from __future__ import annotations
 
+import gc
 import weakref
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from textwrap import indent
+from typing import Any
 
 import pytest
 from msgspec import Struct
 
 import overlapscope
 from overlapscope.reading import load
+from overlapscope.recorder.step_choice import SourceKind, StepSource
+from overlapscope.recorder.step_sources import StepSources
 from tests.support import forked
 
 torch = pytest.importorskip("torch", reason="records with torch")
@@ -235,6 +241,77 @@ def test_modules_of_any_kind_are_named_and_run_as_they_would(tmp_path: Path) -> 
             for _ in range(20):
                 model(torch.ones(4, 4))
         (tmp_path / "x.json").unlink()
+
+
+def _counted(program: Callable[[], object]) -> int:
+    """Return how many events of the optimizer that steps last a program has."""
+    sources: list[StepSource] = []
+    watched = StepSources(sources.append)
+    watched.start([SourceKind.OPTIMIZER])
+    program()
+    watched.stop()
+    assert "step" in vars(torch.optim.SGD) and not hasattr(torch.optim.SGD.step, "watch")
+    return sources.count(sources[-1])
+
+
+def _sgd() -> Any:
+    return torch.optim.SGD([torch.nn.Parameter(torch.ones(3))])
+
+
+def _pairs_of_folds() -> None:
+    for _ in range(4):
+        critic, generator = _sgd(), _sgd()
+        for _ in range(40):
+            critic.step()
+            generator.step()
+
+
+def _three_in_turn_after_a_warm_up() -> None:
+    critic, actor, temperature = _sgd(), _sgd(), _sgd()
+    for _ in range(10):
+        critic.step()
+    for _ in range(40):
+        for optimizer in (actor, temperature, critic):
+            optimizer.step()
+
+
+def _step_replaced_by_hand() -> None:
+    optimizer = _sgd()
+    torch.optim.lr_scheduler.StepLR(optimizer, 1)
+    original = optimizer.step
+    for _ in range(4):
+        optimizer.step = partial(original)
+        optimizer.step()
+        optimizer.step = original
+
+
+@pytest.mark.parametrize(
+    ("program", "steps"),
+    # Of three, the first step of the second seems to be of the first.
+    [(_pairs_of_folds, 160), (_three_in_turn_after_a_warm_up, 51), (_step_replaced_by_hand, 4)],
+)
+def test_steps_of_an_optimizer_and_of_those_that_replace_it_count(program: Callable[[], object], steps: int) -> None:
+    assert _counted(program) == steps
+
+
+def test_a_class_of_optimizers_that_the_program_drops_is_freed() -> None:
+    def train() -> weakref.ref[Any]:
+        model = torch.nn.Linear(3, 3)
+
+        class Mine(torch.optim.SGD):  # type: ignore[misc, name-defined]
+            def step(self, closure: Any = None) -> Any:
+                assert model is not None
+                return super().step(closure)
+
+        Mine(model.parameters()).step()
+        return weakref.ref(model)
+
+    watched = StepSources(lambda _: None)
+    watched.start([SourceKind.OPTIMIZER])
+    models = [train() for _ in range(3)]
+    gc.collect()
+    assert [model() for model in models] == [None] * 3
+    watched.stop()
 
 
 def test_an_optimizer_that_the_program_drops_is_freed(tmp_path: Path) -> None:

@@ -229,6 +229,10 @@ def test_what_lies_outside_is_that_of_brute_force(
             "10 ns of the host before the first GPU op and 285 ns of the host after the last GPU op",
         ),
         (
+            make_trace([kernel("a", 100), kernel("b", 300)._replace(device=1)], cpu_ops=[Host("aten::mm", 0, 320)]),
+            "100 ns of the host before the first GPU op and 5 ns of the host after the last GPU op",
+        ),
+        (
             make_trace([Op(Kind.COMPUTE, 0, 90), Op(Kind.COMPUTE, 90, 100), kernel("a", 150)]),
             "100 ns in which the GPU worked off what was launched before the recording",
         ),

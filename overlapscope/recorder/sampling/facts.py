@@ -135,7 +135,7 @@ class Collections:
     def stop(self) -> None:
         with suppress(ValueError):
             gc.callbacks.remove(self._callback)
-        if len(self._ended_ns) > len(self._began_ns):
+        if self._ended_ns and (not self._began_ns or self._ended_ns[0] < self._began_ns[0]):
             # It was started during a collection.
             del self._ended_ns[0]
 
