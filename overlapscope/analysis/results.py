@@ -115,10 +115,10 @@ class Device(msgspec.Struct, frozen=True, kw_only=True):
     outside: Outside | None
     """Time and copies outside the steps; None without steps, or if a single step or range is analysed."""
     host_before_ns: int = 0
-    """Time of ops on the host before the device's first op, which is in no figure; 0 if a single step or range is
+    """Time of ops on the host before any device's first op, which is in no figure; 0 if a single step or range is
     analysed."""
     host_after_ns: int = 0
-    """The same after the device's last op."""
+    """The same after the last op of all devices."""
     streams: tuple[StreamUse, ...]
     copies: tuple[CopyGroup, ...]
     exposed_copy_by_cause: dict[str, int]

@@ -113,7 +113,10 @@ def _recorded(trace: Trace, of_device: Bool, main: Bool) -> _Recorded:
 
 def _recorded_elsewhere(trace: Trace, of_device: Bool) -> list[_Recorded]:
     """Return the recordings of other devices with launches and a part of the work."""
-    ops, others = trace.gpu_ops, []
+    ops = trace.gpu_ops
+    others: list[_Recorded] = []
+    if of_device.all():
+        return others
     least_ns = _PART_OF_WORK * float((ops.end_ns - ops.start_ns)[of_device].sum())
     for number in np.unique(ops.device[~of_device]).tolist():
         of_other = ops.device == number
@@ -221,8 +224,8 @@ def _least_covered_pct(recorded: Sequence[_Recorded], edges: I64) -> float:
     Elsewhere, a repeat may begin up to one earlier or later, as in a model whose layers are on several devices.
     """
     main, *others = (each.covered_pct(edges) for each in recorded)
-    shifted = len(edges) - 1, max(1, len(edges) - 2)
-    return min([main, *(pct for pct in others if pct * shifted[0] < LEAST_COVERED_PCT * shifted[1])])
+    repeats = len(edges) - 1
+    return min([main, *(pct for pct in others if pct * repeats < LEAST_COVERED_PCT * max(1, repeats - 1))])
 
 
 def _edges(done: _Sequence, units: Recurrence) -> I64:

@@ -106,21 +106,10 @@ class OptimizerSteps:
                 leave_no_frame(error)
                 raise
 
-        vars(wrapped).update(own=own_step, watch=self)
-        kept, ours = weakref.ref(kind), weakref.ref(wrapped)
-
+        vars(wrapped)["watch"] = self
         # A class may be made for each training, and refer to its model.
-        def undo() -> None:
-            kind, function = kept(), ours()
-            if kind is None or function is None or vars(kind).get("step") is not function:
-                return
-            if (own_step := vars(function)["own"]) is None:
-                del kind.step
-            else:
-                kind.step = own_step  # type: ignore[method-assign]
-
+        self._undo.callback(_restoring(kind, wrapped, own_step))
         kind.step = wrapped  # type: ignore[method-assign, assignment]
-        self._undo.callback(undo)
 
     def _call(self, optimizer: Optimizer, step: Callable[..., Any], args: Any, options: Any) -> Any:
         if not self._on:
@@ -157,17 +146,33 @@ def _wrap_own(optimizer: Optimizer, call: Callable[[Optimizer, Callable[..., Any
             leave_no_frame(error)
             raise
 
-    # It may refer to the optimizer, which the program may drop before this is undone.
-    vars(wrapped)["own"] = step
-    ours = weakref.ref(wrapped)
+    # Schedulers of learning rates wrap a method. A method of the optimizer itself would keep it, and the model's
+    # memory, until Python collects garbage.
+    optimizer.step = MethodType(wrapped, weakref.proxy(optimizer))  # type: ignore[method-assign]
+    return _restoring(optimizer, wrapped, step)
+
+
+def _restoring(owner: Any, wrapped: Callable[..., Any], own_step: Any) -> Undo:
+    """Return a function that gives an owner its own `step` again, unless `wrapped` was replaced. It keeps neither.
+
+    Args:
+        owner: A class, or an optimizer.
+        wrapped: The function in the place of `step`.
+        own_step: What was there; None if `step` is inherited. It may refer to the owner, so `wrapped` holds it.
+    """
+    vars(wrapped)["own"] = own_step
+    kept, ours = weakref.ref(owner), weakref.ref(wrapped)
 
     def undo() -> None:
-        optimizer, function = kept(), ours()
-        if optimizer is None or function is None:
+        owner, function = kept(), ours()
+        if owner is None or function is None:
             return
-        if getattr(vars(optimizer).get("step"), "__func__", None) is function:
-            optimizer.step = vars(function)["own"]  # type: ignore[method-assign]
+        step = vars(owner).get("step")
+        if getattr(step, "__func__", step) is not function:
+            return
+        if (own_step := vars(function)["own"]) is None:
+            del owner.step
+        else:
+            owner.step = own_step
 
-    # Schedulers of learning rates wrap a method.
-    optimizer.step = MethodType(wrapped, weakref.proxy(optimizer))  # type: ignore[method-assign]
     return undo

@@ -26,9 +26,9 @@ def unmeasured_ns(device: Device) -> int:
 
 
 def unjudged_ns(device: Device) -> tuple[int, int, int]:
-    """Return the parts of a recording that are outside the device's, or ahead of what is known of it; 0 if hardly any.
+    """Return the parts of a recording that no figure of the device includes; 0 for those that are hardly any.
 
-    These are the lead-in, and the time of ops on the host before the device's first op and after its last.
+    These are the lead-in, and the time of ops on the host before any device's first op and after the last.
     """
     # If nothing is left after the lead-in, the figures are of it.
     ahead_ns = 0 if device.judged is None else device.lead_in_ns or 0
