@@ -85,6 +85,13 @@ def various() -> list[Path]:
     return tried(sorted(last.values()))
 
 
+def some_pairs(of: Iterable[str], among: Iterable[str]) -> list[tuple[str, str]]:
+    """Return each value of the first with two of the second, which take turns: a table too long to try whole."""
+    seconds = list(among)
+    turns = (0, len(seconds) // 2)
+    return [(first, seconds[(place + turn) % len(seconds)]) for place, first in enumerate(of) for turn in turns]
+
+
 def with_plain_steps(recording: Path, target: Path, step_ns: int) -> Path:
     """Return a copy of a recording around which steps of about that length were timed."""
     document = msgspec.json.decode(gzip.decompress(recording.read_bytes()))

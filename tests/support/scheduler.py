@@ -14,6 +14,8 @@ if TYPE_CHECKING:
 
 WAITING = frozenset({"exhaustive", "gpu", "package", "process", "torch"})
 """Rooms whose tests mostly wait, for the processes that they start."""
+APART = frozenset({"exhaustive"})
+"""Rooms with files of a hundred long tests that share nothing: each is given to a worker by itself."""
 
 
 def cores() -> int:
@@ -29,12 +31,20 @@ def workers_for(paths: Iterable[str]) -> int:
 
 def is_waiting(file: str) -> bool:
     """Return whether the tests of a file, named as in node ids, mostly wait."""
-    return PurePosixPath(file).parent.name in WAITING
+    return _room(file) in WAITING
+
+
+def _room(test: str) -> str:
+    return PurePosixPath(test.partition("::")[0]).parent.name
 
 
 class RoomScheduling(LoadFileScheduling):  # type: ignore[misc]
-    """Gives each worker whole files: to as many workers as there are cores those of rooms that compute first, to the
-    others only files whose tests wait."""
+    """Gives each worker whole files, or tests of rooms whose tests are apart: to as many workers as there are cores those
+    of rooms that compute first, to the others only those that wait."""
+
+    def _split_scope(self, nodeid: str) -> str:
+        file: str = super()._split_scope(nodeid)
+        return nodeid if _room(file) in APART else file
 
     def _next_file(self, node: WorkerController) -> str | None:
         waiting = next((file for file in self.workqueue if is_waiting(file)), None)
