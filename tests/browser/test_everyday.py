@@ -26,33 +26,33 @@ from tests.support.dashboard_process import Served, ask, stop
 
 SAMPLE = TRACES / "known_causes" / "host_sync_stacks.json.gz"
 
-# The recordings that differ most: several devices, and GPU ops only.
 TWO_DEVICES = "mixed_workloads/model_on_two_devices"
-KINDS = (
-    TWO_DEVICES,
-    "mixed_workloads/small_transformer_gpu_only",
-)
+GPU_ALONE = "mixed_workloads/small_transformer_gpu_only"
+"""The recordings that differ most: several devices, and GPU ops only."""
 
 # -- every page
 
 
-# Parts of a page that do not depend on the trace look alike for every trace.
-@pytest.mark.parametrize(
-    ("trace", "name"),
-    [(KINDS[0], name) for name in PAGES]
-    + [(KINDS[1], name) for name in PAGES if name not in ("history", "laboratory")],
-)
-def test_every_page_shows_every_kind_of_trace_to_everybody(
-    page: Page, dashboard: Served, trace: str, name: str
-) -> None:
-    visit(page, dashboard, name, trace=trace, **{"with": KINDS[1]})
-    if name == "overview":
-        expect(page.locator("#verdict-text")).to_be_visible()
-    assert len(page.locator("#content").inner_text()) > 20
-    assert parse_qs(urlsplit(page.url).query)["trace"] == [trace]
+@pytest.mark.parametrize("name", PAGES)
+def test_every_page_is_for_everybody_and_fits_its_window(page: Page, dashboard: Served, name: str) -> None:
+    visit(page, dashboard, name, trace=TWO_DEVICES, **{"with": GPU_ALONE})
+    assert parse_qs(urlsplit(page.url).query)["trace"] == [TWO_DEVICES]
     check_accessible(page)
-    if trace == KINDS[0]:
-        _check_the_dark(page)
+    _check_the_dark(page)
+    for width in (420, 900, 1400):
+        page.set_viewport_size({"width": width, "height": 900})
+        # Charts follow the window a moment later.
+        page.wait_for_function("() => document.documentElement.scrollWidth <= window.innerWidth")
+        for part in ("#trace-select", "#device-select", "#upload-button", ".shell-export", "#scheme-toggle"):
+            expect(page.locator(part)).to_be_in_viewport(ratio=1)
+        for chart in page.locator(".js-plotly-plot").all():
+            expect(chart.locator(".main-svg").first).to_be_visible()
+
+
+def test_every_page_shows_a_trace_of_gpu_ops_alone(page: Page, dashboard: Served) -> None:
+    for name in PAGES:
+        visit(page, dashboard, name, trace=GPU_ALONE, **{"with": TWO_DEVICES})
+        assert len(page.locator("#content").inner_text()) > 20
 
 
 def test_an_experiment_is_shown_to_everybody(page: Page, dashboard: Served) -> None:
@@ -324,7 +324,7 @@ def test_everything_works_behind_a_prefix(page: Page, serve_traces: Serve, proxy
 
 
 def test_ten_clients_at_once_get_what_one_gets(dashboard: Served) -> None:
-    paths = [f"/api/annotated?trace={trace}" for trace in KINDS[:4]]
+    paths = [f"/api/annotated?trace={trace}" for trace in (TWO_DEVICES, GPU_ALONE)]
     paths += ["/_dash-layout", "/api/timeline/model?trace=gpt2_train"]
     paths += [
         f"/api/timeline/view?trace=gpt2_train&start={n}000000&end=90000000&columns=1200&lanes=0,1" for n in range(5)

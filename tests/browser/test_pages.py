@@ -22,7 +22,7 @@ from overlapscope.report.page import Page as ReportPage
 from overlapscope.report.verdict import judge
 from overlapscope.rules import RULES
 from tests.browser.conftest import TRACES, Serve
-from tests.browser.helpers import PAGES, arrive, check_accessible, holding, settle, visit
+from tests.browser.helpers import arrive, check_accessible, holding, settle, visit
 from tests.support import kineto_files
 from tests.support.dashboard_process import Served
 from tests.support.recordings import analysis_of
@@ -61,19 +61,6 @@ def column(page: Page, grid: str, field: str) -> list[str]:
         "cells => cells.map(cell => [Number(cell.closest('.ag-row').getAttribute('row-index')), cell.innerText])"
     )
     return [text for _, text in sorted(cells)]
-
-
-def test_every_page_fits_its_window(page: Page, dashboard: Served) -> None:
-    for name in PAGES:
-        visit(page, dashboard, name, trace=TWO_DEVICES, **{"with": SYNCS})
-        for width in (420, 900, 1400):
-            page.set_viewport_size({"width": width, "height": 900})
-            # Charts follow the window a moment later.
-            page.wait_for_function("() => document.documentElement.scrollWidth <= window.innerWidth")
-            for part in ("#trace-select", "#device-select", "#upload-button", ".shell-export", "#scheme-toggle"):
-                expect(page.locator(part)).to_be_in_viewport(ratio=1)
-            for chart in page.locator(".js-plotly-plot").all():
-                expect(chart.locator(".main-svg").first).to_be_visible()
 
 
 @pytest.mark.parametrize("trace", SHOWN)

@@ -26,7 +26,7 @@ def cores() -> int:
 def workers_for(paths: Iterable[str]) -> int:
     """Return the number of workers for the tests under some paths: more than there are cores if some of them wait."""
     rooms = {PurePosixPath(path).name for path in paths} | {PurePosixPath(path).parent.name for path in paths}
-    return cores() + (min(cores(), 8) if rooms & (WAITING | {"tests"}) else 0)
+    return cores() + (min(2 * cores(), 8) if rooms & (WAITING | {"tests"}) else 0)
 
 
 def is_waiting(file: str) -> bool:
@@ -39,8 +39,8 @@ def _room(test: str) -> str:
 
 
 class RoomScheduling(LoadFileScheduling):  # type: ignore[misc]
-    """Gives each worker whole files, or tests of rooms whose tests are apart: to as many workers as there are cores those
-    of rooms that compute first, to the others only those that wait."""
+    """Gives each worker whole files, or single tests of rooms whose tests are apart: to as many workers as there are
+    cores those of rooms that compute first, to the others only those that wait."""
 
     def _split_scope(self, nodeid: str) -> str:
         file: str = super()._split_scope(nodeid)
