@@ -6,34 +6,13 @@ from pathlib import Path
 
 import pytest
 
-from tests.programs.ways_to_run import PROGRAMS
+from tests.programs.ways_to_run import DIFFER_MOST, PROGRAMS
 from tests.support import forked
 from tests.support.as_alone import check_that_it_runs_as_alone
 from tests.support.recorded import ops_and_ranges, steps
 from tests.support.run_command import FORKED, TRAIN, write
 
 pytest.importorskip("torch", reason="records with torch")
-
-DIFFER_MOST = (
-    "three threads with models of their own",
-    "threads that end before the recording",
-    "a thread with ranges of its own",
-    "backward in a thread, the step in another",
-    "os._exit in a thread",
-    "a signal in an event loop",
-    "a blocked signal",
-    "a program that waits for all its children",
-    "an exception in an optimizer's step",
-    "the last exception at exit",
-    "an alarm that raises",
-    "a step that outlives the name of its optimizer",
-    "globals of two ages",
-    "all descriptors closed",
-    "numbers of descriptors",
-    "no optimizer, and no compiler",
-    "modes that see each op",
-)
-"""`tests/exhaustive` runs all."""
 
 
 @pytest.mark.parametrize("name", DIFFER_MOST)

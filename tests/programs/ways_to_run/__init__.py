@@ -95,3 +95,24 @@ _KINDS = (
 
 PROGRAMS = {name: ProgramToRun(_text(body)) for kind in _KINDS for name, body in kind.items()} | STARTS
 """Programs by their names."""
+
+DIFFER_MOST = (
+    "three threads with models of their own",
+    "threads that end before the recording",
+    "a thread with ranges of its own",
+    "backward in a thread, the step in another",
+    "os._exit in a thread",
+    "a signal in an event loop",
+    "a blocked signal",
+    "a program that waits for all its children",
+    "an exception in an optimizer's step",
+    "the last exception at exit",
+    "an alarm that raises",
+    "a step that outlives the name of its optimizer",
+    "globals of two ages",
+    "all descriptors closed",
+    "numbers of descriptors",
+    "no optimizer, and no compiler",
+    "modes that see each op",
+)
+"""`tests/torch` runs these, and `tests/exhaustive` the others."""

@@ -13,7 +13,7 @@ import pytest
 ROOT = Path(__file__).parents[2]
 PLUGINS = sorted(path.parent.name for path in (ROOT / "overlapscope" / "plugins").glob("*/__init__.py"))
 COPIED = ("docs", "overlapscope", "scenarios", "tests", "Makefile", "README.md", "pyproject.toml")
-SMOKE = ("test_api", "test_check_formats", "test_cli", "test_doctor", "test_extras", "test_golden", "test_plugins")
+SMOKE = ("test_api", "test_cli", "test_doctor", "test_extras", "test_golden", "test_plugins")
 """Files of `tests/unit` that together use every room of the core."""
 
 
