@@ -17,7 +17,7 @@ PYTEST_FLAGS ?=
 FUZZ_SECONDS ?= 3600
 
 .DEFAULT_GOAL := help
-.PHONY: help demo quick unit test check outputs environment lint types docs fuzz bench waits dist clean python browser
+.PHONY: help demo quick unit test check outputs renew environment lint types docs fuzz bench waits dist clean python browser
 
 # Tests of plugins, in rooms of the same names.
 OF_PLUGINS := $(wildcard $(foreach room,browser process torch unit,tests/plugins/*/$(room)))
@@ -50,6 +50,14 @@ check: $(VENV)/.library  ## what CI runs besides: every variant, docs/evaluation
 
 outputs: $(VENV)/.library  ## list the commands whose output on the bundled recordings has changed; AGAINST=CHECKOUT shows how
 	$(VENV)/bin/python -m tests.outputs $(if $(AGAINST),--against $(AGAINST))
+
+renew: $(VENV)/.library  ## after a change of rules, words or figures: write anew what is derived from the code, and read `git diff`
+	$(VENV)/bin/python -m docs.generate
+	$(VENV)/bin/python -m overlapscope.plugins.laboratory.renew traces/laboratory
+	cp traces/laboratory/results.json overlapscope/samples/laboratory/results.json
+	$(VENV)/bin/python -m benchmarks.diagnoses
+	$(PYTEST) tests/unit/test_golden.py tests/unit/test_docs.py --update-golden
+	$(VENV)/bin/python -m tests.outputs --update
 
 environment: $(VENV)/.library browser
 

@@ -3,7 +3,8 @@
 A change can break every test file that reaches it through imports. Such a file is stale until it passes again; passes
 are noted by `tests.support.outcomes`. Without a note, a file is held against the merge base with the main branch. Most
 test files reach most of the package, so stale files run in the order of their distance from the change, counted in
-imports, until the time is used up. The others stay stale and run next time.
+imports, until the time is used up; those that quote what commands print come first. The others stay stale and run
+next time.
 """
 
 from __future__ import annotations
@@ -27,6 +28,8 @@ ROOMS = ("process", "torch", "unit")
 """Rooms whose files are short enough."""
 SECONDS = 20.0
 """Wall time that the tests may take; starting them takes some seconds more."""
+QUOTING = ("tests/unit/test_docs.py", "tests/unit/test_golden.py")
+"""Files with what commands print: the first that a change of words or figures breaks, however far it is in imports."""
 GUESSES = {"process": 10.0, "torch": 10.0, "unit": 2.0}
 """Seconds of a test file that was never timed, by room."""
 OWN_MODULE = re.compile(r"\b(?:overlapscope|tests|benchmarks)(?:\.\w+)+")
@@ -38,7 +41,7 @@ class Stale(msgspec.Struct, frozen=True):
     """A test file that a change can break."""
 
     distance: int
-    """Number of imports between the change and the test; 0 if the test itself has changed."""
+    """Number of imports between the change and the test; 0 if the test itself has changed, or quotes outputs."""
     seconds: float
     file: str
 
@@ -131,7 +134,7 @@ def stale_files(outcomes: Mapping[str, FileOutcome]) -> list[Stale]:
         if since not in distances:
             distances[since] = reach.distances(git("diff", "--name-only", since, now).splitlines())
         if (distance := distances[since].get(file)) is not None:
-            stale.append(Stale(distance, outcome.seconds if outcome else GUESSES[room], file))
+            stale.append(Stale(0 if file in QUOTING else distance, outcome.seconds if outcome else GUESSES[room], file))
     return sorted(stale, key=lambda file: (file.distance, file.seconds))
 
 

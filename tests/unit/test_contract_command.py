@@ -61,7 +61,7 @@ def test_a_contract_is_written_found_and_kept(place: Path, capsys: pytest.Captur
     assert printed.startswith(
         "Judged by overlap.contract.toml. Passed: 5 promises (1 transfer beside at least 7 kernels,"
     )
-    assert "24 rules costs 5% of the time" in printed
+    assert re.search(r"no finding of \d+ rules costs 5% of the time", printed)
 
 
 def test_the_nearest_contract_upwards_is_found(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:

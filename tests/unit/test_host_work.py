@@ -145,8 +145,13 @@ def test_every_nanosecond_of_a_thread_against_the_definitions(data: st.DataObjec
     ]
     trace = make_trace(gpu, cpu_ops=ops, annotations=pauses)
     threads = {op.thread for op in ops if host_ops.is_engine(op.name)}
-    drivers = [thread for thread in (MAIN, ENGINE) if thread not in threads and any(c.thread == thread for c in calls)]
-    driver = max(drivers, key=lambda thread: (sum(c.thread == thread for c in calls), -thread), default=-1)
+    launching = {call.thread for call in calls}
+    # A thread that runs a backward pass drives it only where no other thread launches.
+    driver = max(
+        launching - threads or launching,
+        key=lambda thread: (sum(c.thread == thread for c in calls), -thread),
+        default=-1,
+    )
     own, other = (Reference(ops, calls, thread, driver) for thread in (ENGINE, MAIN))
 
     def paused(thread: int) -> Callable[[int], bool]:
