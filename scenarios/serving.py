@@ -46,8 +46,8 @@ class CachedRequests:
     """Caches of all requests on the GPU, and in the host's memory for those that have been moved out."""
 
     def __init__(self, requests: int, shape: tuple[int, ...]) -> None:
-        self.kept = torch.randn(requests, *shape, dtype=torch.float16).pin_memory()
-        self.cache = self.kept.cuda()
+        self.cache = torch.randn(requests, *shape, device="cuda", dtype=torch.float16)
+        self.kept = self.cache.cpu().pin_memory()
         self._copies = torch.cuda.Stream()
 
     def fetch(self, request: int) -> None:
@@ -153,14 +153,13 @@ def prepare(
     return Program(step, count_wrong=count_wrong)
 
 
+DECODE = {"layers": 8, "width": 1024, "heads": 16, "places": 512, "batch": 8}
+
 EXPERIMENT = Experiment(
     name="serving",
     title="The decode step of an inference server",
     shows="A graph replaces many launches, a cache fetched a step ahead is free, a slow scheduler costs all its time.",
-    sizes={
-        "small": {"layers": 8, "width": 1024, "heads": 16, "places": 512, "batch": 8},
-        "paper": {"layers": 24, "width": 2048, "heads": 16, "places": 1024, "batch": 16},
-    },
+    sizes={"small": DECODE, "paper": DECODE},
     prepare=prepare,
     variants=(
         Variant(
