@@ -114,6 +114,12 @@ BROKEN = {
     "pin_threads/non_blocking": PAGEABLE,
     "pin_threads/pin_0_threads": PINNING,
     "pin_threads/pin_4_threads": HEALTHY,
+    # A cache is fetched before the step, on its stream, or beside the step before; the others copy hardly anything.
+    "serving/cache_late": SAME_STREAM,
+    "serving/cache_ahead": HEALTHY,
+    "serving/eager": HEALTHY,
+    "serving/graph": HEALTHY,
+    "serving/slow_scheduler": HEALTHY,
     # Nothing is copied.
     "stream_matmul/big_host_clock": HEALTHY,
     "stream_matmul/big_synchronized": HEALTHY,
@@ -140,6 +146,11 @@ HOST_BOUND = {
     "forward_backward/many_small_serial",
     "forward_backward/many_small_two_streams",
     "pin_threads/pin_4_threads",
+    # The host reads the tokens of a short step and schedules the next, while the GPU waits.
+    "serving/cache_ahead",
+    "serving/eager",
+    "serving/graph",
+    "serving/slow_scheduler",
     # Ops on the CPU between launches.
     "d2h_hazard/no_sync",
     "d2h_hazard/source_kept",

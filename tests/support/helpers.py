@@ -51,6 +51,7 @@ TELLING = (
     "laboratory/ddp_training/no_overlap.traces/rank1.trace",
     "laboratory/offload_pipeline/one_stream.trace",
     "laboratory/pin_threads/pin_4_threads.trace",
+    "laboratory/serving/slow_scheduler.trace",
     "mixed_workloads/kv_offload_no_sync_events",
     "mixed_workloads/model_on_two_devices",
     "mixed_workloads/small_transformer_gpu_only",
