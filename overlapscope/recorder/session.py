@@ -80,9 +80,9 @@ class Session:
         try:
             self._start()
             self._guard = MemoryGuard(options.max_size_bytes, on_too_much, stacks=options.stacks)
-        except Exception as error:
+        except BaseException as error:
             self._undo_start()
-            if is_a_handlers(error):
+            if not isinstance(error, Exception) or is_a_handlers(error):
                 raise
             raise RecordingFailed(f"torch.profiler failed to start: {_first_line(error)}") from error
         self._begun_ns = clock.now_ns()

@@ -96,6 +96,27 @@ rec.end()
         assert target.read_text() == "the last good one"
         assert list(tmp_path.iterdir()) == [target]
 
+    def test_an_interruption_while_it_starts_reaches_the_program_and_leaves_no_profiler(self, tmp_path: Path) -> None:
+        done = python(
+            """
+class Interrupting(torch.Tensor):
+    def untyped_storage(self):
+        raise KeyboardInterrupt
+tensor = Interrupting()
+try:
+    ov.record(path).begin()
+except KeyboardInterrupt:
+    del tensor
+with torch.profiler.profile() as own:
+    torch.ones(3)
+assert own.events()
+with ov.record(path) as rec: rec.step()
+""",
+            tmp_path,
+        )
+        assert done.returncode == 0, done.stderr
+        assert steps(tmp_path / "x.trace.json.gz") == [0]
+
     def test_a_program_that_ends_without_end_leaves_its_trace(self, tmp_path: Path) -> None:
         done = python("rec = ov.record(path); rec.begin(); torch.ones(3); rec.step(); sys.exit(7)", tmp_path)
         assert done.returncode == 7
