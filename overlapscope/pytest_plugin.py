@@ -381,7 +381,7 @@ def _check(
 
 def _why_not_here() -> str | None:
     """Return why nothing can be recorded here; None if it can. This imports torch."""
-    from overlapscope.recorder.torch_import import require_torch
+    from overlapscope.recorder.imports import require_torch
 
     try:
         require_torch()

@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from overlapscope.base.words import listed
-from overlapscope.recorder import claims, session, trace_file
+from overlapscope.recorder import destination, session, trace_file
 from overlapscope.recorder.destination import kept_name, window_path
 from overlapscope.recorder.session import profiler_running
 from overlapscope.recorder.wrapping import around, is_a_handlers
@@ -169,7 +169,7 @@ class OwnProfiler:
         with self._working():
             try:
                 path.parent.mkdir(exist_ok=True)  # a rank's
-                if path.exists() and not claims.belongs_to_another(path):
+                if path.exists() and not destination.belongs_to_another(path):
                     path.replace(kept_name(path))
                 path = trace_file.write(functools.partial(export, profile), path).path
             except Exception as failure:

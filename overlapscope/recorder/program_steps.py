@@ -11,8 +11,8 @@ from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from overlapscope.recorder import devices, recording
-from overlapscope.recorder.optimizer_steps import OptimizerSteps
-from overlapscope.recorder.torch_import import when_torch_is_imported
+from overlapscope.recorder.imports import when_torch_is_imported
+from overlapscope.recorder.step_sources import OptimizerSteps
 from overlapscope.recorder.wrapping import Undo
 
 if TYPE_CHECKING:

@@ -18,13 +18,11 @@ from overlapscope.base.median import median_ns
 from overlapscope.base.words import duration, plural
 from overlapscope.errors import RecordingFailed
 from overlapscope.recorder import all_threads
-from overlapscope.recorder.open_ranges import OpenRanges
-from overlapscope.recorder.options import Options
+from overlapscope.recorder.options import Options, StepWindow
 from overlapscope.recorder.pace import Pace, becomes_faster, compilations, each_of, long_steps, steps_to_record
 from overlapscope.recorder.recorder_state import RecorderState, Stage
 from overlapscope.recorder.sampling.host_sampler import LONGEST_STEP_NS, HostSampler
-from overlapscope.recorder.schedule import StepWindow
-from overlapscope.recorder.session import Session, profiler_running
+from overlapscope.recorder.session import OpenRanges, Session, profiler_running
 from overlapscope.recorder.trace_file import TraceFiles
 
 if TYPE_CHECKING:
@@ -63,7 +61,7 @@ class WindowRecorder(RecorderState):
     Either the rehearsal or the recording counts (`TakeChoice`). Until the recording does, the rehearsal is kept in
     memory or, if memory runs short, in the file.
 
-    A range that was entered under one session of the profiler must not be left under another (`open_ranges`). So the
+    A range that was entered under one session of the profiler must not be left under another (`OpenRanges`). So the
     profiler is off for at least a step between rehearsal and recording, in which such ranges close: the program's
     around its step, or torch's around an optimizer's. If a range stays open around several steps, the rehearsal
     continues as the recording, and its steps to wait for are not judged.
@@ -98,7 +96,7 @@ class WindowRecorder(RecorderState):
 
         Args:
             path: Function that returns the trace file (`TraceFiles`).
-            options: Schedule, and what to record.
+            options: Options of the recording.
             since_ns: Time after which other processes may have written a file of this name (`TraceFiles`).
             bounded: Whether to limit the recording of a program without steps.
             on_too_much: Function that the memory guard calls on its thread; `make_room` should follow on the right
@@ -558,7 +556,7 @@ class WindowRecorder(RecorderState):
         if self._takes.failures:
             self._stage = Stage.DONE
         elif again:
-            # A step lies between two windows: see `open_ranges`.
+            # A step lies between two windows: see `OpenRanges`.
             self._opens = self._steps + (max(1, self._options.wait) if take.wanted else 1)
             self._stage = Stage.BETWEEN
         elif self._options.plain_steps and self._takes.last(self._steps) is take and self._steps:

@@ -233,7 +233,7 @@ class TakeChoice:
         if not take.in_memory:
             return
         try:
-            self.files.write(len(self.done) + 1, take)
+            self.files.write(len(self.done) + 1, take.export, take.metadata, take.no_steps)
         except RecordingFailed as failure:
             self.failures.append(str(failure))
         finally:

@@ -30,15 +30,14 @@ from overlapscope.recorder.destination import (
     remove_former_ranks,
     window_path,
 )
-from overlapscope.recorder.driver import Driver
+from overlapscope.recorder.driver import Driver, Marker, StepMarks
+from overlapscope.recorder.imports import require_torch
 from overlapscope.recorder.memory_guard import taken_bytes
 from overlapscope.recorder.options import DEFAULT_MAX_SIZE_BYTES, Options, with_keywords
 from overlapscope.recorder.program_profilers import IgnoredProfilers, OwnProfiler
 from overlapscope.recorder.recorder import WindowRecorder
 from overlapscope.recorder.session import profiler_running
-from overlapscope.recorder.step_marks import Marker, StepMarks
 from overlapscope.recorder.step_times import StepTimings
-from overlapscope.recorder.torch_import import require_torch
 
 _ELSEWHERE = (
     "Steps were marked on a different thread from the one that started the recording, so they do not count; mark "
@@ -72,7 +71,7 @@ class Recording:
     recorded but not judged, and after `active` more the trace is written and the program goes on without the
     profiler. The devices are idle when the warm-up begins, so the trace has no lead-in, and the pipeline fills before
     the first judged step. Before all that, a rehearsal records the program's first steps; it is the result for a
-    program that makes too few steps (`schedule`).
+    program that makes too few steps (`options`).
 
     A torch.profiler that the program starts meanwhile takes precedence, and its trace is the recording
     (`program_profilers`).

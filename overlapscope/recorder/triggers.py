@@ -3,23 +3,19 @@
 from __future__ import annotations
 
 import contextlib
+import math
 import threading
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from overlapscope.base import clock
 from overlapscope.recorder.main_thread import Interruption, Wake, threads_without_signals
-from overlapscope.recorder.schedule import CUDA_PROFILER_API, Schedule
+from overlapscope.recorder.options import CUDA_PROFILER_API, Options
 from overlapscope.recorder.wrapping import around
 
 if TYPE_CHECKING:
     from overlapscope.recorder.recorder import WindowRecorder
 
-
-import math
-from typing import Final
-
-from overlapscope.base.clock import NS_PER_S
 
 UNMARKED_S: float = 5
 """Length of each recording of a program that marks no step, in seconds."""
@@ -48,21 +44,21 @@ class Trigger:
         """Open or close a window if that is due. Called on the recorder's thread."""
 
 
-def trigger_of(schedule: Schedule, call: Callable[[], None], *, bounded: bool) -> Trigger:
-    """Return the trigger of a schedule.
+def trigger_of(options: Options, call: Callable[[], None], *, bounded: bool) -> Trigger:
+    """Return the trigger of a recording.
 
     Args:
-        schedule: Schedule of the windows.
+        options: Options of the recording.
         call: Function that the trigger calls on the recorder's thread when a window is due. It calls `advance`, or
             leaves that to the next step if the recorder is busy.
         bounded: As in `WindowRecorder`.
     """
     if bounded:
         return UnmarkedTrigger(call)
-    if schedule.capture_range is not None:
-        return CaptureRangeTrigger(schedule.capture_range, call)
-    if schedule.by_clock:
-        return ClockTrigger(schedule.delay_s or 0, schedule.duration_s, call)
+    if options.capture_range is not None:
+        return CaptureRangeTrigger(options.capture_range, call)
+    if options.by_clock:
+        return ClockTrigger(options.delay_s or 0, options.duration_s, call)
     return Trigger()
 
 
@@ -326,9 +322,9 @@ class Timetable:
             if refused
             else "the thread that records was inside one call"
         )
-        return f"A window {event} {late_ns / NS_PER_S:.1f} s late: until then {why}."
+        return f"A window {event} {late_ns / clock.NS_PER_S:.1f} s late: until then {why}."
 
 
 def _ns(seconds: float) -> int:
     """Return a length of time in nanoseconds, no longer than threads can wait."""
-    return round(min(seconds, threading.TIMEOUT_MAX) * NS_PER_S)
+    return round(min(seconds, threading.TIMEOUT_MAX) * clock.NS_PER_S)

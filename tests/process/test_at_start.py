@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from overlapscope.recorder import at_start
+from overlapscope.recorder import imports
 
-ROOT = Path(at_start.__file__).parents[2]
+ROOT = Path(imports.__file__).parents[2]
 
 
 @pytest.mark.parametrize("places", [[], ["/first", "/second"], ["/first", str(ROOT), "/second"]])
@@ -25,5 +25,5 @@ def test_a_program_finds_modules_where_it_would_without_the_hook(
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join(places))
     hook: dict[str, str] = {}
     without = path()
-    hook = at_start.environment("os:getcwd")
+    hook = imports.start_environment("os:getcwd")
     assert path() == without

@@ -15,9 +15,8 @@ import overlapscope as ov
 from overlapscope.errors import RecordingFailed, UsageError
 from overlapscope.recorder import all_threads, trace_file
 from overlapscope.recorder.memory_guard import taken_bytes
-from overlapscope.recorder.options import Options
+from overlapscope.recorder.options import Options, StepWindow
 from overlapscope.recorder.recording import current
-from overlapscope.recorder.schedule import StepWindow
 from overlapscope.recorder.session import Session
 from overlapscope.trace.model import TimedSteps
 from tests.support.recorded import MB, content, names, python, steps, work

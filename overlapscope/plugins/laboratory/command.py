@@ -161,7 +161,7 @@ def _load(paths: Sequence[Path], *, to_list: bool = False) -> tuple[list[Scenari
 
 def _run(args: argparse.Namespace) -> int:
     from overlapscope.plugins.laboratory import RESULTS, catalog, runner, store
-    from overlapscope.recorder.torch_import import require_torch
+    from overlapscope.recorder.imports import require_torch
     from overlapscope.render.progress import Progress
 
     require_torch()
@@ -243,7 +243,7 @@ def _results_directory(asked: Path | None) -> tuple[Path, bool]:
 
 def _calibrate(args: argparse.Namespace) -> int:
     from overlapscope.prediction import calibration
-    from overlapscope.recorder.torch_import import require_torch
+    from overlapscope.recorder.imports import require_torch
 
     require_torch()
     calibration.check_writable(args.output)

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from overlapscope.base import clock
-from overlapscope.recorder.gc_callback import gc_callback
+from overlapscope.recorder.marks import gc_callback
 
 if TYPE_CHECKING:
     from overlapscope.trace.host_activity import SystemFacts

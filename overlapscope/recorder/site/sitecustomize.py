@@ -1,4 +1,4 @@
-"""Every Python that finds this on its path imports it at its start (`at_start`)."""
+"""Every Python that finds this on its path imports it at its start (`imports.start_environment`)."""
 
 import os
 import sys
@@ -17,8 +17,7 @@ _root, _place = os.environ.get("OVERLAPSCOPE_ROOT", ""), os.environ.get("OVERLAP
 
 
 def _wait() -> None:
-    from overlapscope.recorder.own_modules import keep_apart
-    from overlapscope.recorder.torch_import import when_torch_is_imported
+    from overlapscope.recorder.imports import keep_apart, when_torch_is_imported
 
     imported = tuple(sys.modules)
 

@@ -1,0 +1,173 @@
+"""Imports of the program: noticing that of torch, keeping modules apart, and reaching processes that start.
+
+Only the program may import torch: it may first set OMP_NUM_THREADS, CUDA_VISIBLE_DEVICES and other variables that torch
+reads at its import. Before that, modules that we import would hide the program's, so this module imports few.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import pkgutil
+import sys
+from collections.abc import Callable, Collection, Sequence
+from importlib.machinery import BuiltinImporter, FrozenImporter, ModuleSpec
+from types import ModuleType
+from typing import TYPE_CHECKING, Any
+
+from overlapscope.errors import MissingPackage
+from overlapscope.recorder.wrapping import leave_no_frame
+
+if TYPE_CHECKING:
+    from importlib.abc import Loader
+
+
+def require_torch() -> None:
+    """Raise MissingPackage, with the command that installs torch, if torch is not installed."""
+    if "torch" not in sys.modules and importlib.util.find_spec("torch") is None:
+        from overlapscope.base.extras import how_to_install
+
+        raise MissingPackage(f"recording needs PyTorch, which this Python does not have. {how_to_install('record')}")
+
+
+def when_torch_is_imported(callback: Callable[[], None]) -> None:
+    """Call `callback` once, on the thread that imports torch, after the import; or now if torch is imported already."""
+    if "torch" in sys.modules:
+        callback()
+    else:
+        sys.meta_path.insert(0, _Watch(callback))
+
+
+class _Watch:
+    """A finder that finds torch as the finders after it do, with a loader that reports."""
+
+    def __init__(self, callback: Callable[[], None]) -> None:
+        self._callback = callback
+
+    def find_spec(
+        self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
+    ) -> ModuleSpec | None:
+        if fullname != "torch":
+            return None
+        # A watch before this one may have called it in the same way.
+        spec = _found_after(self, fullname, path, target)
+        if spec is not None and spec.loader is not None:
+            self._report(spec.loader)
+        return spec
+
+    def _report(self, loader: Loader) -> None:
+        """Wrap the loader's method on the instance, which leaves everything else about the module unchanged."""
+        load = loader.exec_module
+
+        def load_and_report(module: ModuleType) -> None:
+            # Another watch may stand before this one.
+            vars(loader).pop("exec_module", None)
+            try:
+                load(module)
+            except BaseException as error:
+                leave_no_frame(error)
+                raise
+            if self in sys.meta_path:
+                sys.meta_path.remove(self)
+                self._callback()
+
+        loader.exec_module = load_and_report  # type: ignore[method-assign]
+
+
+def _found_after(finder: object, fullname: str, path: Any, target: ModuleType | None) -> ModuleSpec | None:
+    """Return what the finders after this one find."""
+    finders = sys.meta_path[sys.meta_path.index(finder) + 1 :]  # type: ignore[arg-type]
+    return next(filter(None, (each.find_spec(fullname, path, target) for each in finders)), None)
+
+
+# -- Modules of the program that are named like modules of Python's library ----------------------------
+# The program gets its own, and overlapscope the library's.
+
+
+def give_way(folder: str) -> None:
+    """Forget modules of the library that `folder` has, too, so that the program imports its own. Ours keep theirs."""
+    modules = _modules_in(folder)
+    if modules:
+        modules -= _imported_at_start()
+        _Apart(folder, modules, _take(modules))
+
+
+def keep_apart(folder: str, imported_at_start: Collection[str]) -> None:
+    """Have each later import of a module of ours find the library's modules instead of the program's."""
+    modules = _modules_in(folder) - set(imported_at_start)
+    if modules:
+        _Apart(folder, modules, {})
+
+
+def _modules_in(folder: str) -> set[str]:
+    """Return the names of modules in `folder` that Python would otherwise find in its library."""
+    names = {module.name for module in pkgutil.iter_modules([folder])} & sys.stdlib_module_names
+    return {name for name in names if not (BuiltinImporter.find_spec(name) or FrozenImporter.find_spec(name))}
+
+
+def _imported_at_start() -> set[str]:
+    """Return the modules that Python imports before it looks into the program's folder."""
+    import subprocess
+
+    flags: list[str] = subprocess._args_from_interpreter_flags()  # type: ignore[attr-defined]
+    environment = {name: value for name, value in os.environ.items() if name != "OVERLAPSCOPE_AT_START"}
+    command = [sys.executable, *flags, "-c", "import sys; print(*sys.modules)", __name__]
+    done = subprocess.run(command, env=environment, stdin=subprocess.DEVNULL, capture_output=True, check=False)
+    return set(os.fsdecode(done.stdout).split())
+
+
+def _take(modules: set[str]) -> dict[str, ModuleType]:
+    """Take these modules and their submodules out of `sys.modules`."""
+    names = [name for name in sys.modules if name.partition(".")[0] in modules]
+    return {name: sys.modules.pop(name) for name in names}
+
+
+class _Apart:
+    """A finder that executes our modules in a context in which `modules` are the library's."""
+
+    def __init__(self, folder: str, modules: set[str], ours: dict[str, ModuleType]) -> None:
+        self._folder, self._modules, self._ours = folder, modules, ours
+        self._apart = False
+        sys.meta_path.insert(0, self)
+
+    def find_spec(self, fullname: str, path: object = None, target: ModuleType | None = None) -> ModuleSpec | None:
+        if self._apart or not fullname.startswith("overlapscope."):
+            return None
+        spec = _found_after(self, fullname, path, target)
+        if spec is not None and spec.loader is not None:
+            self._execute_apart(spec.loader)
+        return spec
+
+    def _execute_apart(self, loader: object) -> None:
+        execute = loader.exec_module  # type: ignore[attr-defined]
+
+        def execute_apart(module: ModuleType) -> None:
+            theirs, places = _take(self._modules), sys.path[:]
+            sys.modules.update(self._ours)
+            sys.path[:] = [place for place in places if place != self._folder]
+            self._apart = True
+            try:
+                execute(module)
+            finally:
+                self._apart = False
+                sys.path[:] = places
+                self._ours = _take(self._modules)
+                sys.modules.update(theirs)
+
+        loader.exec_module = execute_apart  # type: ignore[attr-defined]
+
+
+# -- Processes that the program consists of, or starts -------------------------------------------------
+# Python imports a module `sitecustomize` at its start; PYTHONPATH has such processes find ours, in `site`.
+
+_HERE = os.path.dirname(__file__)
+
+
+def start_environment(place: str) -> dict[str, str]:
+    """Return additional variables for processes that are to call `place`, once they have imported torch.
+
+    `place` is a `package.module:function`.
+    """
+    root = os.path.dirname(os.path.dirname(_HERE))
+    path = os.pathsep.join(filter(None, (os.path.join(_HERE, "site"), os.environ.get("PYTHONPATH"))))
+    return {"OVERLAPSCOPE_AT_START": place, "OVERLAPSCOPE_ROOT": root, "PYTHONPATH": path}
