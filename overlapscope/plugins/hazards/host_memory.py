@@ -19,10 +19,8 @@ from typing import Any
 
 import torch
 
-from overlapscope.plugins.hazards.bookkeeping import Bookkeeping
-from overlapscope.plugins.hazards.journal import Journal
-from overlapscope.plugins.hazards.lines import UserCode
-from overlapscope.plugins.hazards.memory import Region, interval
+from overlapscope.plugins.hazards.bookkeeping import Bookkeeping, Journal
+from overlapscope.plugins.hazards.memory import Region, UserCode, interval
 from overlapscope.plugins.hazards.operators import tensors, touch
 from overlapscope.recorder.wrapping import around
 

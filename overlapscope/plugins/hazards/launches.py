@@ -13,28 +13,24 @@ import torch
 from torch._ops import OpOverload
 from torch.utils._python_dispatch import TorchDispatchMode, _get_current_dispatch_mode
 
-from overlapscope.plugins.hazards.bookkeeping import Bookkeeping
-from overlapscope.plugins.hazards.collectives import (
-    clones_inputs,
-    collective_arguments,
-    is_asynchronous,
-    is_collective,
-    launch_index,
-    stream_of,
-    tensors_returned,
-    tensors_used,
-)
+from overlapscope.plugins.hazards.bookkeeping import Bookkeeping, Journal
 from overlapscope.plugins.hazards.host_memory import HostMemory
-from overlapscope.plugins.hazards.journal import Journal
-from overlapscope.plugins.hazards.lines import CodeLine, UserCode
-from overlapscope.plugins.hazards.memory import Copy, Direction, Touch
+from overlapscope.plugins.hazards.memory import CodeLine, Copy, Direction, Touch, UserCode
 from overlapscope.plugins.hazards.operators import (
     Transfer,
     arguments,
+    clones_inputs,
+    collective_arguments,
     dispatches_itself,
+    is_asynchronous,
+    is_collective,
+    launch_index,
     made_by,
     reads_scalar,
+    stream_of,
     tensors,
+    tensors_returned,
+    tensors_used,
     touch,
 )
 from overlapscope.plugins.hazards.sync_events import SyncEvent, SyncEvents

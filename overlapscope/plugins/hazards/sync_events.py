@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 import torch
 from torch.cuda import _gpu_trace
 
-from overlapscope.plugins.hazards.journal import Journal
+from overlapscope.plugins.hazards.bookkeeping import Journal
 from overlapscope.recorder.wrapping import around
 
 _VALUE_COUNTS = {

@@ -160,7 +160,8 @@ def _load(paths: Sequence[Path], *, to_list: bool = False) -> tuple[list[Scenari
 
 
 def _run(args: argparse.Namespace) -> int:
-    from overlapscope.plugins.laboratory import RESULTS, catalog, runner, store
+    from overlapscope.plugins.laboratory import RESULTS, catalog, runner
+    from overlapscope.plugins.laboratory.results import read_results
     from overlapscope.recorder.imports import require_torch
     from overlapscope.render.progress import Progress
 
@@ -169,7 +170,7 @@ def _run(args: argparse.Namespace) -> int:
     directory = Path(os.path.realpath(args.output))
     if directory.exists() and not directory.is_dir():
         raise UsageError(f"{args.output}: is not a directory; choose another.")
-    store.read(directory)
+    read_results(directory)
     with Progress() as progress:
         progress.note("measuring this machine")
         machine = runner.describe_machine()
@@ -195,13 +196,14 @@ def _check_gpus(entries: Sequence[ScenarioFile], machine: Machine) -> None:
 
 
 def _report(args: argparse.Namespace) -> int:
-    from overlapscope.plugins.laboratory import RESULTS, store
+    from overlapscope.plugins.laboratory import RESULTS
     from overlapscope.plugins.laboratory.comparison import compare
     from overlapscope.plugins.laboratory.document import document, summary
+    from overlapscope.plugins.laboratory.results import read_results
     from overlapscope.render import html, markdown, terminal
 
     directory, shipped = _results_directory(args.results)
-    results = store.read(directory)
+    results = read_results(directory)
     if not results.experiments:
         raise UsageError(f"{directory}: has no {RESULTS}; `overlapscope scenarios run` writes one.")
     output = args.output or (None if shipped or args.names else directory)

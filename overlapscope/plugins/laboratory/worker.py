@@ -2,7 +2,7 @@
 
 python -m overlapscope.plugins.laboratory.worker DIRECTORY
 
-The directory holds the commands and the events (`protocol.py`). Under `torchrun`, each rank does the same. The parent
+The directory holds the commands and the events (`process.py`). Under `torchrun`, each rank does the same. The parent
 process holds the other end of the worker's stdin, and the worker exits when that is closed, so that nothing stays on
 the GPU after the parent has died.
 """
@@ -24,7 +24,7 @@ from typing import Any
 import msgspec
 
 from overlapscope.plugins.laboratory.experiment import Experiment, Program, Variant
-from overlapscope.plugins.laboratory.protocol import (
+from overlapscope.plugins.laboratory.process import (
     COMMANDS,
     EVENTS,
     POLL_S,

@@ -97,7 +97,7 @@ class RecordCommand:
             return _record_server(args)
         from overlapscope.commands import main
         from overlapscope.plugins.watch.ask import attach, ranks_of, record, status_of
-        from overlapscope.plugins.watch.recording import AskedRecording
+        from overlapscope.plugins.watch.watcher import AskedRecording
 
         status = attach(args.pid) if args.attach else status_of(args.pid)
         output = args.output or Path(f"{_name(status)}-{time.strftime('%Y%m%d-%H%M%S')}.trace.json.gz")
