@@ -121,7 +121,7 @@ class ByPySpy:
 
     def switch(self, *, on: bool) -> None:
         """Continue, or pause."""
-        os.killpg(self._sampler.process, signal.SIGCONT if on else signal.SIGSTOP)
+        os.killpg(self._sampler._child.pid, signal.SIGCONT if on else signal.SIGSTOP)
 
     def close(self) -> None:
         """End."""

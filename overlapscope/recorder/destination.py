@@ -94,7 +94,8 @@ class Destination:
         """
         path = Path(path)
         if not path.name.endswith(SUFFIXES):
-            raise UsageError(f"{path}: a trace must be .json or .json.gz; name it {_suggested_name(path)}.")
+            better = f"{path.name.partition('.')[0] or 'x'}.trace.json.gz"
+            raise UsageError(f"{path}: a trace must be .json or .json.gz; name it {better}.")
         for name in _PLACEHOLDER.findall(str(path)):
             if name not in _NAMES:
                 names = ", ".join(f"{{{placeholder}}}" for placeholder in _NAMES)
@@ -198,11 +199,6 @@ def remove_former_ranks(path: Path, rank: Rank) -> None:
 
 def _suffix(path: Path) -> str:
     return next(suffix for suffix in SUFFIXES if path.name.endswith(suffix))
-
-
-def _suggested_name(path: Path) -> str:
-    """Return a file name like this one that a trace can be written to."""
-    return f"{path.name.partition('.')[0] or 'x'}.trace.json.gz"
 
 
 # -- Locks, so that processes do not overwrite each other's traces -------------------------------------

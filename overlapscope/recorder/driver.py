@@ -45,11 +45,6 @@ class Driver:
         """True if CUDA was initialized after a start that was put off."""
 
     @property
-    def has_begun(self) -> bool:
-        """True if any thread has begun it."""
-        return self._process != -1
-
-    @property
     def in_this_process(self) -> bool:
         """False in a forked child."""
         return os.getpid() == self._process

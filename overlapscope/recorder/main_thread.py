@@ -52,7 +52,10 @@ class _DeferredSignals:
 
     def end(self) -> None:
         """Give the handlers back, and let each signal that came have its effect."""
-        self._give_back_handlers()
+        for number, handler in self.handlers.items():
+            if signal.getsignal(number) == self.defer:
+                signal.signal(number, handler)
+        self.handlers.clear()
         received, self.received = self.received, []
         for number in received:
             if signal.getsignal(number) is signal.SIG_DFL:
@@ -61,12 +64,6 @@ class _DeferredSignals:
         # an exception that the handler raises would be lost. No function may be entered after this (`Interruption`).
         for number in received:
             _add_pending(_interrupt, ctypes.c_void_p(number))
-
-    def _give_back_handlers(self) -> None:
-        for number, handler in self.handlers.items():
-            if signal.getsignal(number) == self.defer:
-                signal.signal(number, handler)
-        self.handlers.clear()
 
 
 _deferred = _DeferredSignals()

@@ -15,6 +15,7 @@ from overlapscope.recorder.imports import when_torch_is_imported
 from overlapscope.recorder.main_thread import Interruption, held
 from overlapscope.recorder.options import Options
 from overlapscope.recorder.program_profilers import unpack
+from overlapscope.recorder.recorder_state import Stage
 from overlapscope.recorder.recording import Recording
 from overlapscope.recorder.script import stop_program
 from overlapscope.recorder.session import Session
@@ -39,6 +40,9 @@ class State(enum.Enum):
     COMPLETE = enum.auto()
     PROGRAMS = enum.auto()
     """The program's own profiler has recorded, and may do so again."""
+
+
+_STATES = {Stage.SAMPLING: State.SAMPLING, Stage.SETTLING: State.SETTLING}
 
 
 class ProgramRecording(Recording):
@@ -98,10 +102,8 @@ class ProgramRecording(Recording):
             return State.NONE
         if self._recorder.bounded_out or (self._recorder.complete and self.paths):
             return State.COMPLETE
-        if self._recorder.sampling:
-            return State.SAMPLING
-        if self._recorder.settling:
-            return State.SETTLING
+        if self._recorder.stage in _STATES:
+            return _STATES[self._recorder.stage]
         if self._recorder.repeating:
             return State.REPEATING
         return State.WRITTEN if self._recorder.written else State.UNDER_WAY

@@ -36,6 +36,7 @@ from overlapscope.recorder.memory_guard import taken_bytes
 from overlapscope.recorder.options import DEFAULT_MAX_SIZE_BYTES, Options, with_keywords
 from overlapscope.recorder.program_profilers import IgnoredProfilers, OwnProfiler
 from overlapscope.recorder.recorder import WindowRecorder
+from overlapscope.recorder.recorder_state import Stage
 from overlapscope.recorder.session import profiler_running
 from overlapscope.recorder.step_times import StepTimings
 
@@ -250,7 +251,7 @@ class Recording:
 
     def _step(self) -> None:
         recorder = self._driver.ready
-        if recorder is not None and recorder.clocking:
+        if recorder is not None and recorder.stage is Stage.CLOCKING:
             recorder.step()
         elif recorder is not None:
             with self._driver.working():
@@ -300,7 +301,7 @@ class Recording:
             return
         if not recorder.wants_steps:
             self._need_no_steps()
-        elif recorder.counts:
+        elif recorder.stage is Stage.RECORDING:
             self._marks.automatic.keep()
         written = (*recorder.paths, *self._profilers.paths)
         for path in written[self._announced :]:
@@ -357,7 +358,7 @@ class Recording:
 
         @functools.wraps(function)
         def recorded(*args: P.args, **kwargs: P.kwargs) -> R:
-            with self._another():
+            with Recording(self._destination.as_asked, self.options):
                 return function(*args, **kwargs)
 
         return recorded
@@ -386,7 +387,7 @@ class Recording:
             self._tell(str(failure))
 
     def _check_free(self) -> None:
-        if self._driver.has_begun:
+        if self._recorder is not None:
             raise UsageError("this recording has ended already; make another one with overlapscope.record(...).")
         if (other := current()) is not None:
             other._make_way(self)
@@ -410,10 +411,6 @@ class Recording:
     def _stop_observers(self, *, early: bool = False) -> None:
         for observer in self.observers.values():
             observer.stop(early=early)
-
-    def _another(self) -> Recording:
-        """Return a recording with the same options that has not begun."""
-        return Recording(self._destination.as_asked, self.options)
 
     def __reduce__(self) -> tuple[type[Recording], tuple[Path, Options]]:
         """Another process receives a recording with the same options that has not begun."""

@@ -119,7 +119,7 @@ class Session:
             ),
         )
         self._event_notes = EventNotes(as_annotations=options.light)
-        self._gc_marks = None if options.light else GcMarks()
+        self._gc_marks = GcMarks()
         with warnings.catch_warnings(), _quiet_kineto():
             # torch 2.11 gives this warning for every recording.
             warnings.filterwarnings("ignore", message=".*Profiler clears events")
@@ -151,11 +151,6 @@ class Session:
             self._profiler.stop_trace()
 
     @property
-    def stacks(self) -> bool:
-        """True if stacks are recorded."""
-        return self._options.stacks
-
-    @property
     def lasted_s(self) -> float:
         """Time since the present step began, in seconds."""
         return (clock.now_ns() - self._begun_ns) / clock.NS_PER_S
@@ -166,7 +161,7 @@ class Session:
         if exceeded_bytes is None:
             return False
         where = f", in step {finished}" if finished else ""
-        least = " With stacks, the limit is an eighth of that." if self.stacks else ""
+        least = " With stacks, the limit is an eighth of that." if self._options.stacks else ""
         self.notes.append(
             f"Recording ended early{where}: its events took up to {exceeded_bytes / 1e9:.2f} GB of memory "
             f"(--max-size).{least}"
@@ -192,7 +187,7 @@ class Session:
 
             self._annotation = record_function(f"{STEP}{step}")
             self._annotation.__enter__()
-        if self._gc_marks is not None:
+        if not self._options.light:
             self._gc_marks.start()
 
     def move(self, step: int) -> None:
@@ -218,20 +213,10 @@ class Session:
         if annotation is not None:
             annotation.__exit__(None, None, None)
 
-    def _close_left(self) -> None:
-        """Close the annotations of other threads, which is possible here once the profiler is off."""
-        while self._left:
-            self._left.pop().__exit__(None, None, None)
-
     def abandon(self) -> None:
         """Stop the memory guard and the marks of a session that is abandoned while its profiler continues."""
         self._guard.stop()
-        self.forget_marks()
-
-    def forget_marks(self) -> None:
-        """Mark the garbage collector's runs no more."""
-        if self._gc_marks is not None:
-            self._gc_marks.stop()
+        self._gc_marks.stop()
 
     def stop(self, finished: int, before: TimedSteps, step_source: str | None) -> None:
         """Stop the profiler. The annotation of a step under way stays open in the trace.
@@ -265,7 +250,9 @@ class Session:
             ) from error
         finally:
             self._close_annotation()
-            self._close_left()
+            # Those of other threads can be closed here once the profiler is off.
+            while self._left:
+                self._left.pop().__exit__(None, None, None)
 
     def _stop_profiler(self) -> None:
         undisturbed()
@@ -299,7 +286,7 @@ class Session:
     def _unhook(self) -> None:
         """Take away what surrounds the profiler, before it stops."""
         self._event_notes.stop()
-        self.forget_marks()
+        self._gc_marks.stop()
         record_bookkeeping(True)
         if self.all_threads:
             all_threads.switch_off()
@@ -373,8 +360,8 @@ def _in_forked_child() -> None:
         autograd: Any = torch.autograd
         autograd._enable_record_function(False)
         for session in _running:
-            session.forget_marks()
-        if any(session.stacks for session in _running):
+            session._gc_marks.stop()
+        if any(session._options.stacks for session in _running):
             sys.setprofile(None)
 
 

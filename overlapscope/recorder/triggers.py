@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import math
 import threading
 from collections.abc import Callable
@@ -11,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 from overlapscope.base import clock
 from overlapscope.recorder.main_thread import Interruption, Wake, threads_without_signals
 from overlapscope.recorder.options import CUDA_PROFILER_API, Options
-from overlapscope.recorder.wrapping import around
+from overlapscope.recorder.wrapping import Undo, around, before, together
 
 if TYPE_CHECKING:
     from overlapscope.recorder.recorder import WindowRecorder
@@ -186,25 +185,27 @@ class CaptureRangeTrigger(Trigger):
         self._inside: object = None
         """Outermost open range of that name: a `record_function`, or the depth of an NVTX range."""
         self._depth = 0
-        self._undo = contextlib.ExitStack()
+        self._undo: Undo = lambda: None
 
     def start(self, recorder: WindowRecorder) -> None:
         import torch
         from torch.cuda import nvtx
 
         self._thread = threading.get_ident()
+        undos: list[Undo] = []
         if self._name != CUDA_PROFILER_API:
-            self._around(torch.profiler.record_function, "__enter__", self._enters)
-            self._around(torch.profiler.record_function, "__exit__", self._leaves)
-            self._around(nvtx, "range_push", self._pushes)
-            self._around(nvtx, "range_pop", self._pops)
+            undos.append(before(torch.profiler.record_function, "__enter__", self._enters))
+            undos.append(around(torch.profiler.record_function, "__exit__", self._leaves))
+            undos.append(before(nvtx, "range_push", self._pushes))
+            undos.append(around(nvtx, "range_pop", self._pops))
         elif runtime := getattr(torch._C, "_cudart", None):
             # `torch.cuda.profiler` calls these, too. PyTorch for CPUs does not have them.
-            self._around(runtime, "cudaProfilerStart", self._starts)
-            self._around(runtime, "cudaProfilerStop", self._stops)
+            undos.append(before(runtime, "cudaProfilerStart", lambda: self._open(self._name)))
+            undos.append(before(runtime, "cudaProfilerStop", lambda: self._close(self._name)))
+        self._undo = together(*undos)
 
     def stop(self) -> None:
-        self._undo.close()
+        self._undo()
 
     def advance(self, recorder: WindowRecorder) -> None:
         if self._inside is not None:
@@ -212,10 +213,9 @@ class CaptureRangeTrigger(Trigger):
         else:
             recorder.close()
 
-    def _enters(self, enter: Callable[..., Any], entered: Any) -> Any:
+    def _enters(self, entered: Any) -> None:
         if entered.name == self._name:
             self._open(entered)
-        return enter(entered)
 
     def _leaves(self, leave: Callable[..., Any], entered: Any, *error: Any) -> Any:
         try:
@@ -223,12 +223,11 @@ class CaptureRangeTrigger(Trigger):
         finally:
             self._close(entered)
 
-    def _pushes(self, push: Callable[..., Any], name: str, *args: Any, **options: Any) -> Any:
+    def _pushes(self, name: str, *_: Any, **__: Any) -> None:
         if threading.get_ident() == self._thread:
             self._depth += 1
             if name == self._name:
                 self._open(self._depth)
-        return push(name, *args, **options)
 
     def _pops(self, pop: Callable[..., Any], *args: Any, **options: Any) -> Any:
         try:
@@ -237,14 +236,6 @@ class CaptureRangeTrigger(Trigger):
             if threading.get_ident() == self._thread:
                 self._close(self._depth)
                 self._depth -= 1
-
-    def _starts(self, start: Callable[..., Any]) -> Any:
-        self._open(self._name)
-        return start()
-
-    def _stops(self, stop: Callable[..., Any]) -> Any:
-        self._close(self._name)
-        return stop()
 
     def _open(self, opened: object) -> None:
         if self._inside is None and threading.get_ident() == self._thread:
@@ -255,9 +246,6 @@ class CaptureRangeTrigger(Trigger):
         if self._inside is not None and self._inside == closed and threading.get_ident() == self._thread:
             self._inside = None
             self._call()
-
-    def _around(self, owner: Any, name: str, call: Callable[..., Any]) -> None:
-        self._undo.callback(around(owner, name, call))
 
 
 # -- Times at which windows open and close -----------------------------------------------------------

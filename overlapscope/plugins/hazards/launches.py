@@ -17,6 +17,7 @@ from overlapscope.plugins.hazards.bookkeeping import Bookkeeping, Journal
 from overlapscope.plugins.hazards.host_memory import HostMemory
 from overlapscope.plugins.hazards.memory import CodeLine, Copy, Direction, Touch, UserCode
 from overlapscope.plugins.hazards.operators import (
+    READ_SCALAR,
     Transfer,
     arguments,
     clones_inputs,
@@ -26,7 +27,6 @@ from overlapscope.plugins.hazards.operators import (
     is_collective,
     launch_index,
     made_by,
-    reads_scalar,
     stream_of,
     tensors,
     tensors_returned,
@@ -234,7 +234,7 @@ class HazardMode(TorchDispatchMode):
 
     def _launches(self, call: OperatorCall, transfers: list[Transfer], by_device: list[Transfer]) -> list[_OnStream]:
         launches: dict[int, _OnStream] = {}
-        waits = reads_scalar(call.operator) or (
+        waits = call.operator is READ_SCALAR or (
             bool(transfers) and all(transfer.ends_with_call for transfer in transfers)
         )
         for device in {used.device for used in (*call.reads, *call.writes)}:

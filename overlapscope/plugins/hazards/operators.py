@@ -58,7 +58,7 @@ class Arguments:
 def arguments(operator: OpOverload) -> Arguments:
     """Return the arguments whose data an operator uses. Views use none, as the aliases in their schema show."""
     schema = operator._schema
-    if uses_no_data(schema.name) or torch.Tag.inplace_view in operator.tags:
+    if schema.name in _NO_DATA or torch.Tag.inplace_view in operator.tags:
         return Arguments((), writes_output=False)
     is_factory = _FACTORY.fullmatch(schema.name) is not None
     used = []
@@ -69,11 +69,6 @@ def arguments(operator: OpOverload) -> Arguments:
             used.append(UsedArgument(position, argument.name, alias is not None))
     returns_new = any(output.alias_info is None for output in schema.returns)
     return Arguments(tuple(used), writes_output=returns_new and _EMPTY.fullmatch(schema.name) is None)
-
-
-def uses_no_data(name: str) -> bool:
-    """Return whether an operator uses no data, unlike its schema."""
-    return name in _NO_DATA
 
 
 def tensors(value: Any) -> Iterator[torch.Tensor]:
@@ -134,7 +129,8 @@ def touch(tensor: torch.Tensor) -> Touch | None:
 _aten = torch.ops.aten
 _COPY = frozenset({_aten.copy_.default, _aten._foreach_copy_.default})
 _CONVERT = _aten._to_copy.default
-_READ_SCALAR = _aten._local_scalar_dense.default
+READ_SCALAR = _aten._local_scalar_dense.default
+"""Operator that returns a number to Python, and so waits for its stream."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -165,11 +161,6 @@ def made_by(operator: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any],
     if operator is _CONVERT:
         return list(_pairs(result, args[0], bool(kwargs.get("non_blocking", False))))
     return []
-
-
-def reads_scalar(operator: OpOverload) -> bool:
-    """Return whether the operator returns a number to Python, and so waits for its stream."""
-    return operator is _READ_SCALAR
 
 
 def _pairs(targets: Any, sources: Any, non_blocking: bool) -> Iterator[Transfer]:
@@ -245,7 +236,7 @@ _FLATTENED = frozenset(("c10d::allgather_", "c10d::reduce_scatter_"))
 def is_collective(operator: OpOverload) -> bool:
     """Return whether an operator communicates, so that it may run on another stream than the current one."""
     namespace, name = operator.namespace, operator._schema.name
-    return (namespace == _C10D and name not in _ORDINARY) or (namespace in _FUNCTIONAL and not uses_no_data(name))
+    return (namespace == _C10D and name not in _ORDINARY) or (namespace in _FUNCTIONAL and name not in _NO_DATA)
 
 
 @cache

@@ -187,7 +187,7 @@ class Continuous:
             # Nobody asked for this recording, so nobody misses it when the program ends first.
             if not outcome.ended:
                 self._complain("recording", f"no recording was made: {outcome.failure}")
-            remove_recording(turn.directory)
+            shutil.rmtree(turn.directory, ignore_errors=True)
             self._busy = False
             return
         steps = self._watcher.steps
@@ -357,11 +357,6 @@ def make_room(directory: Path, limit_bytes: int) -> None:
         # Only where it is empty.
         with suppress(OSError):
             recording.rmdir()
-
-
-def remove_recording(recording: Path) -> None:
-    """Delete a recording, as far as that can be done."""
-    shutil.rmtree(recording, ignore_errors=True)
 
 
 def _recordings(directory: Path) -> Iterator[Path]:

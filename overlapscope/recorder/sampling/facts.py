@@ -43,6 +43,7 @@ class _Counters:
         switches = status.get("nonvoluntary_ctxt_switches")
         # The name, which may contain spaces, ends at the last parenthesis.
         numbers = _text(task / "stat").rpartition(")")[2].split()
+        ticks_per_s = os.sysconf("SC_CLK_TCK")
         # Without the kernel's support, all numbers are 0.
         cpu_ns, run_queue_ns = map(int, scheduled[:2]) if len(scheduled) > 1 and int(scheduled[0]) else (None, None)
         return cls(
@@ -50,7 +51,7 @@ class _Counters:
             run_queue_ns,
             None if switches is None else int(switches),
             int(numbers[_MAJOR_FAULTS]) if len(numbers) > _MAJOR_FAULTS else None,
-            _of_ticks(int(numbers[_KERNEL_TICKS])) if len(numbers) > _KERNEL_TICKS else None,
+            None if len(numbers) <= _KERNEL_TICKS else int(numbers[_KERNEL_TICKS]) * clock.NS_PER_S // ticks_per_s,
         )
 
 
@@ -156,10 +157,6 @@ def _grown(readings: Iterable[tuple[int | None, int | None]]) -> int | None:
             return None
         total += max(0, last - first)
     return total
-
-
-def _of_ticks(ticks: int) -> int:
-    return ticks * clock.NS_PER_S // os.sysconf("SC_CLK_TCK")
 
 
 def _autograd_threads() -> Iterator[int]:

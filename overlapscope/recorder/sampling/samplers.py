@@ -207,11 +207,6 @@ class OutsideSampler:
         self._send()
 
     @property
-    def process(self) -> int:
-        """Number of the process, which leads the group of those that it starts."""
-        return self._child.pid
-
-    @property
     def ready(self) -> bool:
         """True once `begin` may be called."""
         return os.fstat(self._result).st_size > 0
