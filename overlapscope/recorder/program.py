@@ -183,16 +183,6 @@ class ProgramRecording(Recording):
     def _tell(self, sentence: str) -> None:
         self._say(sentence)
 
-    def _show_notes(self) -> None:
-        """Show nothing: `overlapscope run` shows the notes when the program has ended."""
-
-    @property
-    def _records_again(self) -> bool:
-        return self._bounded and not self._stops
-
-    def _begins_late(self) -> bool:
-        return self._late or super()._begins_late()
-
     def _make_way(self, other: Recording) -> None:
         if self._driver.give_way(_OWN_RECORDING):
             self._own_recording = other, other.path
@@ -207,8 +197,3 @@ class ProgramRecording(Recording):
     def _worked(self) -> None:
         super()._worked()
         self._changed()
-
-    def _need_no_steps(self) -> None:
-        # The program is stopped at the end of a step.
-        if not self._stops:
-            super()._need_no_steps()

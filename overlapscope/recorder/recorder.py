@@ -255,7 +255,7 @@ class WindowRecorder(RecorderState):
     def _add_steps_after(self, *, wait: bool = False) -> None:
         """Add the steps timed after the recording, and the samples, to its file."""
         if self._timer.timed:
-            self._takes.files.time_after(self._timer.read(wait=wait))
+            self._takes.files.add(after=self._timer.read(wait=wait))
             self._timer.restart()
         self._takes.notes += self._takes.files.amend()
 
@@ -288,7 +288,7 @@ class WindowRecorder(RecorderState):
         from overlapscope.trace.model import ClockedSteps
 
         longest_ns = max(self.step_times.recorded_ns, default=0)
-        self._takes.files.clocked(ClockedSteps(groups, longest_ns))
+        self._takes.files.add(clocked=ClockedSteps(groups, longest_ns))
 
     def _end_sampling(self, sampler: HostSampler) -> None:
         self._sampler = None
@@ -296,7 +296,7 @@ class WindowRecorder(RecorderState):
         if self._clocks_on:
             self._note_clocked(self._pace.at_recorded_pace)
         if sampler.activity is not None:
-            self._takes.files.sampled(sampler.activity)
+            self._takes.files.add(activity=sampler.activity)
         self._takes.notes += filter(None, [sampler.note])
         self._add_steps_after()
 
@@ -513,7 +513,7 @@ class WindowRecorder(RecorderState):
         self._before_again = self._pace.at_recorded_pace
         self._pace.record(self._before.host_ns, at_same_pace=self._sought > 0)
         if self._takes.done:
-            self._takes.files.time_after(self._before)
+            self._takes.files.add(after=self._before)
         # The window may open in the middle of a step, which does not belong to it.
         first = self._steps if self._options.by_steps else self._steps + 1
         window = self._options.recording(first)

@@ -89,6 +89,10 @@ class Recording:
     (`devices.cuda_may_come_up`): a program that does neither is not recorded. A profiler of the program that still runs
     at the end is stopped.
     """
+    _late = False
+    """True to wait for a step or the first use of a GPU even if there is no GPU; only of a whole program."""
+    _stops = False
+    """True to end the program when the recording is complete; only of a whole program."""
 
     def __init__(self, path: str | os.PathLike[str], options: Options) -> None:
         """Prepare a recording. Raises UsageError for a file name that no trace can have."""
@@ -219,7 +223,7 @@ class Recording:
             step_source=lambda: self.step_source,
             steps_are_settled=lambda: self._marks.automatic.settled,
             awaits_first_step=lambda: self._marks.automatic.awaits_first,
-            records_again=self._records_again,
+            records_again=self._bounded and not self._stops,
             is_alone=lambda: rank_of(os.environ) is None,
         )
         with self._driver.working(), contextlib.ExitStack() as undo:
@@ -227,7 +231,8 @@ class Recording:
                 self.observers[name] = observer = load(observers()[name].place)()
                 observer.start()
                 undo.callback(observer.stop)
-            self._driver.begin(recorder, put_off=self._begins_late())
+            late = self._whole_program and (self._late or devices.cuda_may_come_up())
+            self._driver.begin(recorder, put_off=late)
             undo.pop_all()
             self._profilers.start(self._destination.path(self._rank))
             self._marks.automatic.start()
@@ -282,35 +287,30 @@ class Recording:
             self._profilers.finish(stop=self._whole_program)
             recorder.finish()
             self._leave()
-        self._show_notes()
+        # `overlapscope run` shows those of a whole program.
+        if self._speaks and not self._whole_program:
+            for note in self.notes:
+                self._tell(note)
         if self._profilers.failure is not None:
             self._driver.gave_way = None
             raise RecordingFailed(self._profilers.failure)
         if recorder.failure is not None:
             raise recorder.failure
 
-    def _show_notes(self) -> None:
-        if self._speaks:
-            for note in self.notes:
-                self._tell(note)
-
     def _worked(self) -> None:
         """Announce new traces at once, since the program may never reach its end."""
         recorder = self._recorder
         if recorder is None:
             return
-        if not recorder.wants_steps:
-            self._need_no_steps()
-        elif recorder.stage is Stage.RECORDING:
+        if recorder.stage is Stage.RECORDING:
             self._marks.automatic.keep()
+        elif not recorder.wants_steps and not self._stops:
+            # Nothing is recorded or timed any more. A program is stopped at the end of a step.
+            self._marks.automatic.stop()
         written = (*recorder.paths, *self._profilers.paths)
         for path in written[self._announced :]:
             self._announce(path)
         self._announced = max(self._announced, len(written))
-
-    def _need_no_steps(self) -> None:
-        """Stop watching for steps, since nothing is recorded or timed any more."""
-        self._marks.automatic.stop()
 
     def _announce(self, path: Path) -> None:
         shown = self.shown(path)
@@ -362,15 +362,6 @@ class Recording:
                 return function(*args, **kwargs)
 
         return recorded
-
-    @property
-    def _records_again(self) -> bool:
-        """True if all steps are clocked, and recorded again if the pace changes."""
-        return False
-
-    def _begins_late(self) -> bool:
-        """Return whether to wait for the first use of the GPU or the end of the first step."""
-        return self._whole_program and devices.cuda_may_come_up()
 
     def _file_to_write(self) -> Path:
         self._rank = self._rank or rank_of(os.environ)

@@ -234,17 +234,8 @@ class _WindowFile:
     written: Written
     metadata: Metadata
     """Metadata that is in the file."""
-    after: TimedSteps | None = None
-    """Steps timed after the window, to be added to the file."""
-    clocked: ClockedSteps | None = None
-    """All steps clocked since the window, to be added to the file."""
-    host_activity: HostActivity | None = None
-    """Activity of the host after the window, to be added to the file."""
-
-    @property
-    def pending(self) -> bool:
-        """True if there is something to add to the file."""
-        return self.after is not None or self.clocked is not None or self.host_activity is not None
+    amended: Metadata
+    """Metadata that `amend` writes instead."""
 
 
 class TraceFiles:
@@ -273,7 +264,7 @@ class TraceFiles:
     @property
     def pending(self) -> bool:
         """True if `amend` has something to add."""
-        return any(file.pending for file in self._files.values())
+        return any(file.amended != file.metadata for file in self._files.values())
 
     @property
     def timed(self) -> bool:
@@ -308,39 +299,42 @@ class TraceFiles:
             with suppress(OSError):
                 path.parent.mkdir(exist_ok=True)  # a rank's
         written = write(export, path, no_steps=no_steps, since_ns=self._since_ns)
-        self._files[number] = _WindowFile(written, metadata)
+        self._files[number] = _WindowFile(written, metadata, metadata)
         if written.path != path:
             self.notes = [f"{path}: belongs to another process, so this trace is {written.path.name}."]
 
-    def time_after(self, timed: TimedSteps) -> None:
-        """Note the steps that were timed after the window that was written last."""
-        if self._files and timed.host_ns:
-            self._files[max(self._files)].after = timed
+    def add(
+        self,
+        *,
+        after: TimedSteps | None = None,
+        clocked: ClockedSteps | None = None,
+        activity: HostActivity | None = None,
+    ) -> None:
+        """Note what came after the window that was written last.
 
-    def clocked(self, steps: ClockedSteps) -> None:
-        """Note all steps that were clocked around the window that was written last and since then."""
-        if self._files and steps.steps:
-            self._files[max(self._files)].clocked = steps
+        Args:
+            after: Steps that were timed then.
+            clocked: All steps that were clocked around the window and since then.
+            activity: Activity of the host.
+        """
+        from overlapscope.trace.model import PlainSteps
 
-    def sampled(self, activity: HostActivity) -> None:
-        """Note the activity of the host after the window that was written last."""
         if self._files:
-            self._files[max(self._files)].host_activity = activity
+            file = self._files[max(self._files)]
+            plain = file.amended.plain_steps
+            after = after if after is not None and after.host_ns else plain.after
+            clocked = clocked if clocked is not None and clocked.steps else plain.clocked
+            activity = activity or file.amended.host_activity
+            plain = PlainSteps(plain.before, after, clocked)
+            file.amended = replace(file.amended, plain_steps=plain, host_activity=activity)
 
     def amend(self) -> Iterator[str]:
         """Add what came after the recording to the files, and yield a sentence for each that cannot be amended."""
-        from overlapscope.trace.model import PlainSteps
-
         for file in self._files.values():
-            if not file.pending:
-                continue
-            plain, activity = file.metadata.plain_steps, file.host_activity or file.metadata.host_activity
-            plain = PlainSteps(plain.before, file.after or plain.after, file.clocked or plain.clocked)
-            amended = replace(file.metadata, plain_steps=plain, host_activity=activity)
-            file.after = file.clocked = file.host_activity = None
-            try:
-                file.written = amend(file.written, file.metadata.json().encode(), amended.json().encode())
-            except RecordingFailed as failure:
-                yield f"{failure} It lacks what was measured after the recording."
-            else:
-                file.metadata = amended
+            if file.amended != file.metadata:
+                try:
+                    file.written = amend(file.written, file.metadata.json().encode(), file.amended.json().encode())
+                    file.metadata = file.amended
+                except RecordingFailed as failure:
+                    file.amended = file.metadata
+                    yield f"{failure} It lacks what was measured after the recording."
