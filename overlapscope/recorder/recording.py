@@ -21,7 +21,7 @@ from overlapscope.base.words import clean
 from overlapscope.errors import OverlapscopeError, RecordingFailed, UsageError
 from overlapscope.plugin import Observer, observers
 from overlapscope.recorder import cupti, devices
-from overlapscope.recorder.automatic_steps import MARKS
+from overlapscope.recorder.automatic_steps import MARKS, step_listeners
 from overlapscope.recorder.destination import (
     Destination,
     Rank,
@@ -246,7 +246,8 @@ class Recording:
         This does nothing on threads other than the recording's, while a CUDA graph is captured, and once nothing is
         recorded or timed any more.
         """
-        _call_step_listeners()
+        for listener in step_listeners:
+            listener()
         self._marks.mark(Marker.PROGRAM)
 
     @property
@@ -414,10 +415,6 @@ _under_way: list[Recording] = []
 """Recordings that have begun and not ended: at most one."""
 
 
-step_listeners: list[Callable[[], None]] = []
-"""Functions to call at the end of each step that the program marks, whether it is recorded or not."""
-
-
 def current() -> Recording | None:
     """Return the recording of this process that is under way, if any."""
     return _under_way[0] if _under_way else None
@@ -428,12 +425,8 @@ def step() -> None:
     if _under_way:
         _under_way[0].step()
     else:
-        _call_step_listeners()
-
-
-def _call_step_listeners() -> None:
-    for listener in step_listeners:
-        listener()
+        for listener in step_listeners:
+            listener()
 
 
 class SilentRecording(Recording):

@@ -326,7 +326,7 @@ def test_an_optimizer_that_the_program_drops_is_freed(tmp_path: Path) -> None:
 
 def test_steps_of_a_watched_program_are_those_of_its_first_optimizer_on_any_thread(tmp_path: Path) -> None:
     (tmp_path / "program.py").write_text(
-        f"{HEAD}from overlapscope.recorder.program_steps import ProgramSteps\n"
+        f"{HEAD}from overlapscope.recorder.automatic_steps import ProgramSteps\n"
         "steps = ProgramSteps(lambda: None)\nsteps.start()\n"
         f"def work():\n{indent(GAN.format(1), '    ')}\n"
         "thread = threading.Thread(target=work)\nthread.start()\nthread.join()\nprint(steps.count)"

@@ -17,10 +17,10 @@ from overlapscope.base.words import clean
 from overlapscope.errors import OverlapscopeError
 from overlapscope.plugins.watch.protocol import RecordingRequest, RequestOutcome, Status
 from overlapscope.recorder import cupti, recording
+from overlapscope.recorder.automatic_steps import ProgramSteps
 from overlapscope.recorder.destination import rank_of
 from overlapscope.recorder.main_thread import Interruption, Wake
 from overlapscope.recorder.options import Options
-from overlapscope.recorder.program_steps import ProgramSteps
 from overlapscope.recorder.recording import Recording, SilentRecording
 from overlapscope.recorder.session import profiler_running
 from overlapscope.version import __version__
