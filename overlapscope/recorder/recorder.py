@@ -123,6 +123,7 @@ class WindowRecorder(RecorderState):
         self._settles_by_ns = 0
         """Time at which the report need not wait for another pace any more."""
         self._compilations = 0
+        """Number of frames that torch.compile has looked at before the latest end of a step."""
         self._unsteady_since_ns: int | None = None
         """Time since which a recording waits for steady steps."""
         self._why_now: list[str] = []
@@ -178,7 +179,8 @@ class WindowRecorder(RecorderState):
 
     def step(self) -> None:
         """Mark the end of a step, and open or close a window if that is due."""
-        compiled = self._compiled()
+        before, self._compilations = self._compilations, compilations()
+        compiled = self._compilations != before
         self._pace.end(counts=not compiled)
         self._steps += 1
         if self._steps == 1:
@@ -219,8 +221,6 @@ class WindowRecorder(RecorderState):
                     self.stage = Stage.CLOCKING
             case Stage.CLOCKING:
                 self._follow_pace()
-            case Stage.DONE:
-                pass
         self._begin_step()
 
     def finish(self) -> None:
@@ -472,11 +472,6 @@ class WindowRecorder(RecorderState):
         if compiled and self._is_alone() and self._may_wait():
             self._timer.restart()
 
-    def _compiled(self) -> bool:
-        """Return whether torch.compile has compiled since the last call."""
-        before, self._compilations = self._compilations, compilations()
-        return self._compilations != before
-
     def _is_steady(self) -> bool:
         """Return whether the timed steps don't become faster, or have done so for too long.
 
@@ -659,12 +654,7 @@ class WindowRecorder(RecorderState):
     def _begin_step(self) -> None:
         if self._running is not None:
             self._running.begin_step(self._steps)
-        self._pace.begin(clocked=self._is_free)
-
-    @property
-    def _is_free(self) -> bool:
-        """True if nothing slows the step that begins."""
+        # Only a step that nothing slows is clocked.
         samples = self._sampler is not None and self._sampler.slows
-        if self.recording or samples or not self._clocks_on or profiler_running():
-            return False
-        return self._timer.settled(self._steps)
+        slowed = self.recording or samples or not self._clocks_on or profiler_running()
+        self._pace.begin(clocked=not slowed and self._timer.settled(self._steps))
