@@ -1,7 +1,7 @@
-"""Imports of the program: noticing that of torch, keeping modules apart, and reaching processes that start.
+"""Imports of the program: whether it can import torch, modules of the same names, and processes that start.
 
 Only the program may import torch: it may first set OMP_NUM_THREADS, CUDA_VISIBLE_DEVICES and other variables that torch
-reads at its import. Before that, modules that we import would hide the program's, so this module imports few.
+reads at its import.
 """
 
 from __future__ import annotations
@@ -10,16 +10,12 @@ import importlib.util
 import os
 import pkgutil
 import sys
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Collection
 from importlib.machinery import BuiltinImporter, FrozenImporter, ModuleSpec
 from types import ModuleType
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from overlapscope.errors import MissingPackage
-from overlapscope.recorder.wrapping import leave_no_frame
-
-if TYPE_CHECKING:
-    from importlib.abc import Loader
 
 
 def require_torch() -> None:
@@ -28,56 +24,6 @@ def require_torch() -> None:
         from overlapscope.base.extras import how_to_install
 
         raise MissingPackage(f"recording needs PyTorch, which this Python does not have. {how_to_install('record')}")
-
-
-def when_torch_is_imported(callback: Callable[[], None]) -> None:
-    """Call `callback` once, on the thread that imports torch, after the import; or now if torch is imported already."""
-    if "torch" in sys.modules:
-        callback()
-    else:
-        sys.meta_path.insert(0, _Watch(callback))
-
-
-class _Watch:
-    """A finder that finds torch as the finders after it do, with a loader that reports."""
-
-    def __init__(self, callback: Callable[[], None]) -> None:
-        self._callback = callback
-
-    def find_spec(
-        self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
-    ) -> ModuleSpec | None:
-        if fullname != "torch":
-            return None
-        # A watch before this one may have called it in the same way.
-        spec = _found_after(self, fullname, path, target)
-        if spec is not None and spec.loader is not None:
-            self._report(spec.loader)
-        return spec
-
-    def _report(self, loader: Loader) -> None:
-        """Wrap the loader's method on the instance, which leaves everything else about the module unchanged."""
-        load = loader.exec_module
-
-        def load_and_report(module: ModuleType) -> None:
-            # Another watch may stand before this one.
-            vars(loader).pop("exec_module", None)
-            try:
-                load(module)
-            except BaseException as error:
-                leave_no_frame(error)
-                raise
-            if self in sys.meta_path:
-                sys.meta_path.remove(self)
-                self._callback()
-
-        loader.exec_module = load_and_report  # type: ignore[method-assign]
-
-
-def _found_after(finder: object, fullname: str, path: Any, target: ModuleType | None) -> ModuleSpec | None:
-    """Return what the finders after this one find."""
-    finders = sys.meta_path[sys.meta_path.index(finder) + 1 :]  # type: ignore[arg-type]
-    return next(filter(None, (each.find_spec(fullname, path, target) for each in finders)), None)
 
 
 # -- Modules of the program that are named like modules of Python's library ----------------------------
@@ -130,10 +76,11 @@ class _Apart:
         self._apart = False
         sys.meta_path.insert(0, self)
 
-    def find_spec(self, fullname: str, path: object = None, target: ModuleType | None = None) -> ModuleSpec | None:
+    def find_spec(self, fullname: str, path: Any = None, target: ModuleType | None = None) -> ModuleSpec | None:
         if self._apart or not fullname.startswith("overlapscope."):
             return None
-        spec = _found_after(self, fullname, path, target)
+        finders = sys.meta_path[sys.meta_path.index(self) + 1 :]
+        spec = next(filter(None, (finder.find_spec(fullname, path, target) for finder in finders)), None)
         if spec is not None and spec.loader is not None:
             self._execute_apart(spec.loader)
         return spec
