@@ -173,9 +173,6 @@ class ProgramRecording(Recording):
 
     def _step(self) -> None:
         super()._step()
-        self._stop_program()
-
-    def _stop_program(self) -> None:
         if self._stops and self._recorder is not None and not self._recorder.wants_steps and not self._driver.gave_way:
             self._stops = False
             stop_program()

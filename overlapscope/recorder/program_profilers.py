@@ -153,7 +153,7 @@ class OwnProfiler:
             self._decide(_HOW)
 
     def _decide(self, because: str, *, saves: bool = True) -> None:
-        """Let our recording give way, unless it has done so, and save traces from then on."""
+        """Let our recording give way, unless it has done so, and save traces after that."""
         if os.getpid() == self._process and not self._decided:
             self._decided = True
             self._saves = self._give_way(because) and saves

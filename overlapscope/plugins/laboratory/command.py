@@ -19,7 +19,7 @@ from overlapscope.plugins.laboratory.experiment import SCALES
 
 if TYPE_CHECKING:
     from overlapscope.plugins.laboratory.catalog import ScenarioFile
-    from overlapscope.plugins.laboratory.results import Machine, Results
+    from overlapscope.plugins.laboratory.results import Results
 
 FAILED = 1
 DIRECTORY = Path("overlapscope-laboratory")
@@ -174,7 +174,11 @@ def _run(args: argparse.Namespace) -> int:
     with Progress() as progress:
         progress.note("measuring this machine")
         machine = runner.describe_machine()
-        _check_gpus(entries, machine)
+        if not machine.gpus and all(entry.experiment.gpus > 0 for entry in entries):
+            raise UsageError(
+                "PyTorch finds no CUDA device, and every chosen experiment needs one; `overlapscope scenarios report` "
+                "shows results that were recorded on one."
+            )
         try:
             done = runner.run(entries, runner.Plan(directory, args.scale, args.repeat), machine, progress)
         finally:
@@ -182,14 +186,6 @@ def _run(args: argparse.Namespace) -> int:
                 compare = f"overlapscope scenarios report --results {args.output}"
                 progress.say(f"Results are in {directory}; `{compare}` compares them.")
     return FAILED if faults or any(result.status == "failed" for result in done) else DONE
-
-
-def _check_gpus(entries: Sequence[ScenarioFile], machine: Machine) -> None:
-    if not machine.gpus and all(entry.experiment.gpus > 0 for entry in entries):
-        raise UsageError(
-            "PyTorch finds no CUDA device, and every chosen experiment needs one; `overlapscope scenarios report` "
-            "shows results that were recorded on one."
-        )
 
 
 # -- Report ----------------------------------------------------------------------------------------
