@@ -10,14 +10,13 @@ from __future__ import annotations
 import importlib.util
 from typing import Any
 
-from transformers import TrainerCallback  # type: ignore[import-not-found, unused-ignore]
-
 from overlapscope.errors import MissingPackage
 from overlapscope.recorder.callbacks import TrainingRecorder
 
 if importlib.util.find_spec("transformers") is None:
     raise MissingPackage("this callback needs Hugging Face Transformers: pip install transformers.")
 
+from transformers import TrainerCallback  # type: ignore[import-not-found, unused-ignore]
 
 __all__ = ["Recorder", "TrainerCallback"]
 
