@@ -132,7 +132,7 @@ class RecordCommand:
 
 def _record_server(args: argparse.Namespace) -> int:
     from overlapscope.commands import main
-    from overlapscope.plugins.watch.server import record_server
+    from overlapscope.plugins.watch.ask import record_server
 
     seconds = _SERVER_S if args.seconds is None else args.seconds
     if not 0 < seconds < math.inf:
