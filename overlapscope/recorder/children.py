@@ -37,12 +37,7 @@ _HELPERS = (
 
 
 def record_all(path: Path, options: Options) -> None:
-    """Record every Python process that this process starts later.
-
-    Args:
-        path: Trace file of this process, absolute.
-        options: Options of this process's recording.
-    """
+    """Record every Python process that this process starts later. `path` is this process's trace file, absolute."""
     os.environ[_VARIABLE] = json.dumps({"path": str(path), **asdict(options)})
     os.environ.update(imports.start_environment(f"{__name__}:watch"))
 

@@ -213,9 +213,7 @@ class Options:
     def why_short(self, finished: int, judged_steps: int) -> str | None:
         """Return a sentence on a program that ended before its recording counted; None if that is as expected.
 
-        Args:
-            finished: Number of finished steps.
-            judged_steps: Number of judged steps of the take that counts instead.
+        It finished that many steps, and another take with so many judged steps counts instead.
         """
         if not self.at_once:
             return None

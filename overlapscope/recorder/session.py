@@ -53,17 +53,7 @@ class Session:
         on_too_much: Callable[[], None],
         wanted: bool = True,
     ) -> None:
-        """Start the profiler.
-
-        Args:
-            window: Steps to record.
-            options: Contents of the recording, and its limit of memory.
-            on_too_much: Function that `MemoryGuard` calls.
-            wanted: Whether to keep it.
-
-        Raises:
-            RecordingFailed: It does not start.
-        """
+        """Start the profiler, for a window of steps. `MemoryGuard` calls `on_too_much`. Raises RecordingFailed."""
         self.window = window
         self.wanted = wanted
         """True to keep it."""
@@ -221,10 +211,7 @@ class Session:
     def stop(self, finished: int, before: TimedSteps, step_source: str | None) -> None:
         """Stop the profiler. The annotation of a step under way stays open in the trace.
 
-        Args:
-            finished: Number of finished steps.
-            before: Steps timed before it without the profiler.
-            step_source: Description of what ended steps.
+        The metadata states the steps timed `before` it without the profiler, and what ended steps.
 
         Raises:
             RecordingFailed: The profiler does not stop, so there is nothing to write.

@@ -420,11 +420,7 @@ class OptimizerSteps:
 
 
 def _wrap_own(optimizer: Optimizer, call: Callable[[Optimizer, Callable[..., Any], Any, Any], Any]) -> Undo:
-    """Wrap a `step` that an optimizer itself has in `call(optimizer, step, arguments, options)`.
-
-    Returns:
-        A function that restores it, which doesn't keep the optimizer.
-    """
+    """Wrap a `step` of an optimizer itself in `call(optimizer, step, arguments, options)`. Returns as `_restoring`."""
     kept, step = weakref.ref(optimizer), optimizer.step
 
     @functools.wraps(step)
@@ -443,12 +439,10 @@ def _wrap_own(optimizer: Optimizer, call: Callable[[Optimizer, Callable[..., Any
 
 
 def _restoring(owner: Any, wrapped: Callable[..., Any], own_step: Any) -> Undo:
-    """Return a function that gives an owner its own `step` again, unless `wrapped` was replaced. It keeps neither.
+    """Return a function that gives a class or an optimizer its own `step` again, unless `wrapped` was replaced.
 
-    Args:
-        owner: A class, or an optimizer.
-        wrapped: The function in the place of `step`.
-        own_step: What was there; None if `step` is inherited. It may refer to the owner, so `wrapped` holds it.
+    The function keeps neither of them. `own_step`, None if `step` is inherited, may refer to the owner, so `wrapped`
+    holds it.
     """
     vars(wrapped)["own"] = own_step
     kept, ours = weakref.ref(owner), weakref.ref(wrapped)

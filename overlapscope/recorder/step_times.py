@@ -188,16 +188,10 @@ class StepTimer:
 
 
 def settled(steps: int, since_ns: int, pause_ns: int, *, workers: bool) -> bool:
-    """Return whether a program runs at its usual speed again after a pause.
+    """Return whether a program runs at its usual speed again, some steps and nanoseconds after a pause.
 
-    During the pause, its worker processes continued and filled their queues. They are in balance again when the program
-    has had at least twice the pause to empty these.
-
-    Args:
-        steps: Number of steps since the pause.
-        since_ns: Time since the pause, in nanoseconds.
-        pause_ns: Length of the pause, in nanoseconds.
-        workers: Whether the program has worker processes.
+    During the pause, its worker processes, if any, continued and filled their queues. They are in balance again when
+    the program has had at least twice the pause to empty these.
     """
     if steps < SETTLING_STEPS:
         return False

@@ -242,14 +242,7 @@ class TraceFiles:
     """Trace files of up to `windows` windows."""
 
     def __init__(self, path: Callable[[], Path], windows: int, *, since_ns: int) -> None:
-        """Prepare to write files.
-
-        Args:
-            path: Function that returns the file; it is called when the file is written.
-            windows: Number of windows.
-            since_ns: Time after which a file of that name belongs to another process, unless it is one of these
-                (`destination.put`).
-        """
+        """Prepare to write files. `path()` is called for each, and `since_ns` is that of `destination.put`."""
         self._path = path
         self._windows = windows
         self._since_ns = since_ns
@@ -310,13 +303,7 @@ class TraceFiles:
         clocked: ClockedSteps | None = None,
         activity: HostActivity | None = None,
     ) -> None:
-        """Note what came after the window that was written last.
-
-        Args:
-            after: Steps that were timed then.
-            clocked: All steps that were clocked around the window and since then.
-            activity: Activity of the host.
-        """
+        """Note what came after the window that was written last: timed and clocked steps, activity of the host."""
         from overlapscope.trace.model import PlainSteps
 
         if self._files:

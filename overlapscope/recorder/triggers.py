@@ -285,11 +285,7 @@ class Timetable:
         self._refused = True
 
     def open(self, begun_ns: int, now_ns: int) -> str | None:
-        """Note that a window opened.
-
-        Args:
-            begun_ns: Time at which the profiler was asked to start.
-            now_ns: Time at which it ran, which is when the duration begins.
+        """Note that a window opened: the profiler was asked to start at `begun_ns`, and ran at `now_ns`.
 
         Returns:
             A sentence if it opened late.
@@ -297,7 +293,7 @@ class Timetable:
         return self._next("opened", begun_ns, now_ns + self._duration_ns)
 
     def close(self, begun_ns: int, now_ns: int) -> str | None:
-        """Note that a window closed, and return a sentence if it did so late. The arguments are those of `open`."""
+        """Note that a window closed, and return a sentence if it did so late. See `open`."""
         return self._next("closed", begun_ns, now_ns + self._delay_ns)
 
     def _next(self, event: str, begun_ns: int, due_ns: int) -> str | None:

@@ -294,20 +294,9 @@ SLICES = 300
 
 
 def analyse(paths: Sequence[Path], directory: Path, plain_step_ns: int | None = None) -> tuple[Analysis, ...]:
-    """Analyze the traces of a variant, one for each rank.
+    """Return the analysis of each device in the traces of a variant, one for each rank. Raises UnreadableTrace.
 
-    A trace without GPU activity has no device and adds nothing.
-
-    Args:
-        paths: The traces.
-        directory: Directory that their names become relative to.
-        plain_step_ns: Step time without the profiler (`ExperimentResult.plain_step_ns`).
-
-    Returns:
-        The results of each device.
-
-    Raises:
-        UnreadableTrace: If a trace can't be read.
+    Their names become relative to `directory`. A trace without GPU activity has no device and adds nothing.
     """
     analyses = [analyze_trace(load(path, progress=False, cache=False)) for path in paths]
     page = Page(build(analyses, plain_step_ns=plain_step_ns))

@@ -272,15 +272,10 @@ def ranks_of(status: Status) -> list[Status]:
 def record(
     processes: Sequence[Status], request: RecordingRequest, begun: Callable[[Status, int], object]
 ) -> list[RequestOutcome]:
-    """Record processes.
+    """Record processes, and call `begun(process, step)` when the recording of each begins.
 
     All recordings begin with the same step, if the processes count alike. If a process passes that step too early, all
     are asked again.
-
-    Args:
-        processes: The processes to record.
-        request: What to record of each.
-        begun: Called with a process and its step when its recording begins.
 
     Returns:
         The outcome for each process, in the same order.

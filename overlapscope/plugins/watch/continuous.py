@@ -296,11 +296,7 @@ class Turns:
         self._due_ns = self._begun_ns + self._every_ns
 
     def pay(self, cost_ns: int) -> int:
-        """Note how much of the program's time the latest recording took.
-
-        Returns:
-            Time from its beginning to the next one, in nanoseconds.
-        """
+        """Note how much time of the program the latest recording took. Returns the time from its start to the next."""
         apart_ns = max(self._every_ns, round(cost_ns / MOST_OF_TIME))
         self._due_ns = self._begun_ns + apart_ns
         return apart_ns
