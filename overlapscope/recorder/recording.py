@@ -233,9 +233,11 @@ class Recording:
                 undo.callback(observer.stop)
             late = self._whole_program and (self._late or devices.cuda_may_come_up())
             self._driver.begin(recorder, put_off=late)
-            undo.pop_all()
+            undo.callback(recorder.discard)
             self._profilers.start(self._destination.path(self._rank))
+            undo.callback(self._profilers.stop)
             self._marks.automatic.start()
+            undo.pop_all()
             _under_way.append(self)
             # A program that dies without calling `end` still leaves its trace.
             atexit.register(self._at_exit)

@@ -126,13 +126,11 @@ class StepSources:
     def _watch_backward(self) -> Undo:
         import torch
 
-        method = torch.Tensor.backward.__code__
-
         def called(backward: Callable[..., Any], *args: Any, **options: Any) -> Any:
             result = backward(*args, **options)
             frame: Any = sys._getframe(1)
             # Others of ours may watch it, too.
-            while frame.f_code is method or frame.f_globals.get("__name__", "").startswith("overlapscope."):
+            while frame.f_globals.get("__name__", "").startswith(("overlapscope.", "torch._tensor", "torch.overrides")):
                 frame = frame.f_back
             line = frame.f_code.co_filename, frame.f_lineno
             self._tell(SourceKind.BACKWARD, line, lambda: f"backward() in {PurePath(line[0]).name}:{line[1]}")
@@ -245,11 +243,12 @@ def _note_calls(called: Callable[[Any], None]) -> Undo:
     import torch
     from torch.utils.data.dataloader import _BaseDataLoaderIter
 
+    # The program may have replaced each by an object without code.
     function: Any = torch.nn.Module._wrapped_call_impl
-    theirs: CodeType = function.__code__
+    theirs: CodeType | None = getattr(function, "__code__", None)
     # A call of a module in `backward`, or by a data set, does not make a step.
     outer = torch.nn.Module._call_impl, torch.autograd.backward, _BaseDataLoaderIter.__next__
-    call, backward, fetch = (getattr(function, "__wrapped__", function).__code__ for function in outer)
+    call, backward, fetch = (getattr(getattr(each, "__wrapped__", each), "__code__", None) for each in outer)
 
     def noted(module: Any) -> None:
         frame: Any = sys._getframe(2)
@@ -261,8 +260,12 @@ def _note_calls(called: Callable[[Any], None]) -> Undo:
             frame = frame.f_back
         called(module)
 
-    unchanged = _compiled(theirs, [])
-    if unchanged is None or (unchanged.co_code, unchanged.co_names) != (theirs.co_code, theirs.co_names):
+    unchanged = None if theirs is None else _compiled(theirs, [])
+    if (
+        theirs is None
+        or unchanged is None
+        or (unchanged.co_code, unchanged.co_names) != (theirs.co_code, theirs.co_names)
+    ):
         return lambda: None
     with warnings.catch_warnings():
         # A string cannot be called.
@@ -292,7 +295,9 @@ def _compiled(theirs: CodeType, first: list[ast.stmt]) -> CodeType | None:
         module = ast.parse(f"class _:\n{inspect.getsource(theirs)}")
     except (OSError, SyntaxError):
         return None
-    method: Any = next(node for node in ast.walk(module) if isinstance(node, ast.FunctionDef))
+    method: Any = next((node for node in ast.walk(module) if isinstance(node, ast.FunctionDef)), None)
+    if method is None:
+        return None
     for statement in first:
         for node in ast.walk(statement):
             ast.copy_location(node, method)

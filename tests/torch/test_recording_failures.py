@@ -116,6 +116,26 @@ with ov.record(path) as rec: rec.step()
         assert done.returncode == 0, done.stderr
         assert steps(tmp_path / "x.trace.json.gz") == [0]
 
+    def test_a_recording_that_cannot_find_steps_leaves_no_profiler(self, tmp_path: Path) -> None:
+        done = python(
+            """
+import torch.utils.data.dataloader as loader
+iterator = loader._BaseDataLoaderIter
+del loader._BaseDataLoaderIter
+try:
+    ov.record(path).begin()
+except ImportError:
+    loader._BaseDataLoaderIter = iterator
+with torch.profiler.profile() as own:
+    torch.ones(3)
+assert own.events() and not os.path.exists(path)
+with ov.record(path) as rec: rec.step()
+""",
+            tmp_path,
+        )
+        assert done.returncode == 0, done.stderr
+        assert steps(tmp_path / "x.trace.json.gz") == [0]
+
     def test_a_program_that_ends_without_end_leaves_its_trace(self, tmp_path: Path) -> None:
         done = python("rec = ov.record(path); rec.begin(); torch.ones(3); rec.step(); sys.exit(7)", tmp_path)
         assert done.returncode == 7
