@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import importlib.util
 import os
-import pkgutil
 import sys
 from collections.abc import Collection
 from importlib.machinery import BuiltinImporter, FrozenImporter, ModuleSpec
@@ -47,6 +46,8 @@ def keep_apart(folder: str, imported_at_start: Collection[str]) -> None:
 
 def _modules_in(folder: str) -> set[str]:
     """Return the names of modules in `folder` that Python would otherwise find in its library."""
+    import pkgutil
+
     names = {module.name for module in pkgutil.iter_modules([folder])} & sys.stdlib_module_names
     return {name for name in names if not (BuiltinImporter.find_spec(name) or FrozenImporter.find_spec(name))}
 
