@@ -10,7 +10,6 @@ import time
 import weakref
 from collections import Counter
 from collections.abc import Callable, Collection
-from contextlib import suppress
 from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING, Final
 
@@ -248,7 +247,7 @@ def _optimizer_exists() -> bool:
 
 
 def _capturing() -> bool:
-    """Return true while a CUDA graph is captured; false if the device has failed."""
+    """Return true while a CUDA graph is captured; false if the device has failed, as the program will notice itself."""
     try:
         return devices.capturing()
     except RuntimeError:
@@ -327,11 +326,7 @@ class ProgramSteps:
         thread = threading.get_ident()
         if self._thread is None:
             self._thread = thread
-        if thread != self._thread or "torch" not in sys.modules:
+        if thread != self._thread or "torch" not in sys.modules or _capturing():
             return
-        # A device that has failed raises. The program will notice the failure itself.
-        with suppress(RuntimeError):
-            if devices.capturing():
-                return
         self.count += 1
         self._stepped()
