@@ -53,7 +53,7 @@ outputs: $(VENV)/.library  ## list the commands whose output on the bundled reco
 
 renew: $(VENV)/.library  ## after a change of rules, words or figures: write anew what is derived from the code, and read `git diff`
 	$(VENV)/bin/python -m docs.generate
-	$(VENV)/bin/python -m overlapscope.plugins.laboratory.renew traces/laboratory
+	$(VENV)/bin/python -m benchmarks.renew_laboratory traces/laboratory
 	cp traces/laboratory/results.json overlapscope/samples/laboratory/results.json
 	$(VENV)/bin/python -m benchmarks.diagnoses
 	$(PYTEST) tests/unit/test_golden.py tests/unit/test_docs.py --update-golden

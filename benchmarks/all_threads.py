@@ -28,8 +28,7 @@ import torch
 
 import overlapscope
 from overlapscope.recorder import all_threads
-from overlapscope.recorder.options import Options
-from overlapscope.recorder.schedule import StepWindow
+from overlapscope.recorder.options import Options, StepWindow
 from overlapscope.recorder.session import Session
 from overlapscope.trace.model import TimedSteps
 

@@ -15,10 +15,9 @@ from typing import Any, NamedTuple
 from benchmarks.data_files import csv_text
 from overlapscope.analysis import analyze_trace
 from overlapscope.analysis.results import Device
-from overlapscope.plugins.laboratory import store
 from overlapscope.plugins.laboratory.comparison import ExperimentComparison, TruthVerdict, check_truth, compare
 from overlapscope.plugins.laboratory.document import overview
-from overlapscope.plugins.laboratory.results import Results
+from overlapscope.plugins.laboratory.results import Results, read_results
 from overlapscope.reading import load
 from overlapscope.render import markdown
 
@@ -94,7 +93,7 @@ class ExpectedCause(NamedTuple):
 
 def files() -> dict[Path, str]:
     """Return the text of each page and data file by its path."""
-    results = store.read(LABORATORY)
+    results = read_results(LABORATORY)
     cases, rows = _recordings()
     stated, held, laboratory = _laboratory(results)
     comparisons = compare(results)

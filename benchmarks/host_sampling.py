@@ -27,10 +27,9 @@ from typing import Any, NamedTuple
 import torch
 from torch.profiler import ProfilerActivity, profile
 
-from overlapscope.recorder.gc_marks import GcMarks
+from overlapscope.recorder.marks import GcMarks
 from overlapscope.recorder.sampling.facts import FactTaker
-from overlapscope.recorder.sampling.inside import InsideSampler
-from overlapscope.recorder.sampling.outside import OutsideSampler
+from overlapscope.recorder.sampling.samplers import InsideSampler, OutsideSampler
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 SLICE_S = 0.1
@@ -122,7 +121,7 @@ class ByPySpy:
 
     def switch(self, *, on: bool) -> None:
         """Continue, or pause."""
-        os.killpg(self._sampler.process, signal.SIGCONT if on else signal.SIGSTOP)
+        os.killpg(self._sampler._child.pid, signal.SIGCONT if on else signal.SIGSTOP)
 
     def close(self) -> None:
         """End."""

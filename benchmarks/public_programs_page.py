@@ -12,7 +12,7 @@ from benchmarks.data_files import csv_text
 from benchmarks.public_programs_clock import Clocked
 from benchmarks.public_programs_runs import ProgramList, PublicProgram, PublicProgramMeasurements
 from overlapscope.base.words import clean, duration
-from overlapscope.recorder.schedule import settled
+from overlapscope.recorder.step_times import settled
 
 TEXT = Path(__file__).with_suffix(".md")
 """The page around the table."""

@@ -18,7 +18,7 @@ import torch
 
 import overlapscope
 from overlapscope.plugins.watch.api import watcher_of_this_process
-from overlapscope.recorder import at_import, recording
+from overlapscope.recorder import at_import, automatic_steps
 
 PAIRS, STEPS, CALLS = 60, 3_000, 20_000
 
@@ -50,7 +50,7 @@ def main() -> None:
         low, middle, high = statistics.quantiles(added, n=4)
         print(f"a step of an optimizer: {middle:,.0f} ns more (quartiles {low:,.0f} to {high:,.0f})")
         marked = statistics.median(each_ns(overlapscope.step, CALLS) for _ in range(PAIRS))
-        recording.step_listeners.clear()
+        automatic_steps.step_listeners.clear()
         alone = statistics.median(each_ns(overlapscope.step, CALLS) for _ in range(PAIRS))
         print(f"overlapscope.step(): {marked:,.0f} ns, and {alone:,.0f} ns where nothing is watched")
     os.environ.pop("OVERLAPSCOPE_WATCH", None)

@@ -91,18 +91,10 @@ def overlap(
     Raises:
         ConfigError: A limit makes no sense, or there is none for the range or scope.
     """
+    limits = {name: limit for name, limit in locals().items() if name in _METRICS}
     from overlapscope.base.words import listed
+    from overlapscope.budgets.config import from_mapping
 
-    limits: dict[str, str | float | None] = {
-        "min_efficiency": min_efficiency,
-        "min_hidden_copy": min_hidden_copy,
-        "max_exposed_copy": max_exposed_copy,
-        "max_exposed_comm": max_exposed_comm,
-        "max_idle": max_idle,
-        "max_host_stall": max_host_stall,
-        "max_step_time": max_step_time,
-        "min_copy_bandwidth": min_copy_bandwidth,
-    }
     keys: dict[str, str | None] = {"range": range, "scope": None if scope == "steps" else scope}
     narrowed = {key: value for key, value in keys.items() if value is not None}
     asked = {_metric(name, limit): (name, limit) for name, limit in limits.items() if limit is not None}
@@ -112,17 +104,11 @@ def overlap(
     content = {"budgets": budgets, "skip_steps": skip_steps, "aggregate": aggregate}
     content["forbid"] = list(forbid) if isinstance(forbid, tuple) else forbid
     content |= {"allow_missing": allow_missing, "contract": None if contract is None else os.fspath(contract)}
-    return _parsed(content, {metric: argument for metric, (argument, _) in asked.items()})
-
-
-def _parsed(content: Mapping[str, Any], arguments: Mapping[str, str]) -> Settings:
-    """Return settings from the keys of a configuration. Errors name the marker's argument for each metric."""
-    from overlapscope.budgets.config import from_mapping
-
+    # Errors name the marker's argument for each metric.
     names: dict[tuple[str, ...], str] = {
         ("budgets", metric, key): argument if key == argument[:3] else key
-        for metric, argument in arguments.items()
-        for key in content["budgets"][metric]
+        for metric, (argument, _) in asked.items()
+        for key in budgets[metric]
     }
     return from_mapping(content, _MARKER, names=names)
 
@@ -381,7 +367,7 @@ def _check(
 
 def _why_not_here() -> str | None:
     """Return why nothing can be recorded here; None if it can. This imports torch."""
-    from overlapscope.recorder.torch_import import require_torch
+    from overlapscope.recorder.imports import require_torch
 
     try:
         require_torch()

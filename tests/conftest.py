@@ -12,7 +12,7 @@ import pytest
 from hypothesis import settings
 
 import overlapscope
-from overlapscope.base.session import session
+from tests.support.session import session
 
 pytest.register_assert_rewrite("tests.support.as_alone")
 from tests.support import scheduler  # noqa: E402

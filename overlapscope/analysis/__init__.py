@@ -19,7 +19,6 @@ from overlapscope.analysis.trust import clocks_agree, judge_file, verdict
 from overlapscope.analysis.trust_device import judge_device
 from overlapscope.analysis.trust_results import Check
 from overlapscope.base.memory import check_room
-from overlapscope.base.session import kept_in_session
 from overlapscope.base.words import check_device, check_known
 from overlapscope.errors import NotInTrace
 from overlapscope.errors import UnreadableTrace as UnreadableTrace
@@ -65,7 +64,6 @@ def analyze_trace(
     return _analyze(trace, device, step, range, settled, described)
 
 
-@kept_in_session
 def _analyze(
     trace: Trace, device: int | None, step: str | None, range: str | None, settled: bool, described: bool
 ) -> TraceAnalysis:

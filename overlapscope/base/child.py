@@ -45,6 +45,13 @@ class Child(subprocess.Popen[bytes]):
             os.killpg(self.pid, number)
 
 
+def end_with_stdin() -> None:
+    """End this process at the end of its stdin, as when its parent has died. Runs on a thread of its own."""
+    while os.read(0, 4096):
+        pass
+    os._exit(1)
+
+
 def how_it_ended(code: int) -> str:
     """Return the end of a sentence about a process with this exit code, which is negative after a signal."""
     if code >= 0:

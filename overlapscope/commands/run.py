@@ -28,9 +28,9 @@ from overlapscope.commands._run_options import add_output, add_recording, record
 from overlapscope.errors import UsageError
 from overlapscope.recorder import children, devices, script
 from overlapscope.recorder.destination import kept_name, window_path
+from overlapscope.recorder.imports import require_torch
 from overlapscope.recorder.program import ProgramRecording, State
 from overlapscope.recorder.recorder import SETTLES_S
-from overlapscope.recorder.torch_import import require_torch
 from overlapscope.recorder.wrapping import around
 
 _PAUSE_S = 20

@@ -13,7 +13,6 @@ from overlapscope.analysis import TraceAnalysis, analyze_trace
 from overlapscope.analysis.figures import Period, PerStep
 from overlapscope.analysis.plain_step import PlainStep
 from overlapscope.analysis.results import Device, Plain
-from overlapscope.base.session import kept_in_session
 from overlapscope.catalog.causes import IdleCause
 from overlapscope.errors import UsageError
 from overlapscope.prediction.unasked import of_few_lanes
@@ -131,7 +130,6 @@ def find_program(analysis: TraceAnalysis, user_step_ns: int | None) -> PlainProg
         return None
 
 
-@kept_in_session
 def _replayed(analysis: TraceAnalysis, user_step_ns: int | None) -> PlainProgram:
     from overlapscope.prediction.base import prepare
     from overlapscope.prediction.overhead import known_step, plain_program

@@ -14,7 +14,6 @@ from msgspec import Struct
 
 from overlapscope.base import disk
 from overlapscope.base.memory import give_back
-from overlapscope.base.session import read_once
 from overlapscope.errors import UnreadableTrace
 from overlapscope.reading._progress import Progress
 from overlapscope.reading.communication import with_communication
@@ -83,7 +82,7 @@ def load(
     if path.is_dir():
         raise UnreadableTrace(path, "is a directory; name a trace file in it, or load all of them with load_all.")
     request = ReadRequest(limit_bytes, progress)
-    trace = read_once(path, limit_bytes, lambda: _read_or_cached(path, request, cache))
+    trace = _read_or_cached(path, request, cache)
     if trace.unpacked_bytes >= _LARGE_BYTES:
         give_back()
     patterns = current()

@@ -1,6 +1,6 @@
 """The recorder's notes on CUDA events, moved from the host's events into the sync records.
 
-`overlapscope.recorder.event_notes` writes the notes; `overlapscope.base.marks` describes their format.
+`overlapscope.recorder.marks` writes the notes; `overlapscope.base.marks` describes their format.
 
 Unless a collective runs on the current stream, ProcessGroupNCCL records an event there, for which the collective's
 stream waits. It records another after the launch, for which `Work.wait` waits (PyTorch 2.11,

@@ -54,7 +54,6 @@ _BESIDES = (
     "base/marks.py",
     "base/memory.py",
     "base/recurrence.py",
-    "base/session.py",
     "base/words.py",
     "base/zstd.py",
     "plugin.py",

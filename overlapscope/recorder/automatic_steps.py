@@ -3,18 +3,27 @@
 from __future__ import annotations
 
 import gc
+import os
+import sys
 import threading
 import time
+import weakref
 from collections import Counter
 from collections.abc import Callable, Collection
 from fnmatch import fnmatchcase
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from overlapscope.base.words import did_you_mean, duration, listed
 from overlapscope.errors import UsageError
 from overlapscope.recorder import devices
 from overlapscope.recorder.step_choice import CALLS, Log, SourceKind, StepChoice, StepSource, choose, named, single
-from overlapscope.recorder.step_sources import StepSources
+from overlapscope.recorder.step_sources import OptimizerSteps, StepSources
+from overlapscope.recorder.torch_watch import when_torch_is_imported
+from overlapscope.recorder.wrapping import Undo
+
+if TYPE_CHECKING:
+    from torch.optim import Optimizer
+
 
 MARKS: Final = "marks"
 """Name of the program's own marks, for `steps_by`."""
@@ -238,8 +247,86 @@ def _optimizer_exists() -> bool:
 
 
 def _capturing() -> bool:
-    """Return true while a CUDA graph is captured; false if the device has failed."""
+    """Return true while a CUDA graph is captured; false if the device has failed, as the program will notice itself."""
     try:
         return devices.capturing()
     except RuntimeError:
         return False
+
+
+# -- Steps of a program that is watched rather than recorded -----------------------------------------
+
+step_listeners: list[Callable[[], None]] = []
+"""Functions to call at the end of each step that the program marks, whether it is recorded or not."""
+
+
+class ProgramSteps:
+    """Counts the steps of one thread, and calls `stepped` there at the end of each.
+
+    Steps are those of the program's first optimizer, until the program marks its steps with `overlapscope.step`. If a
+    program has several optimizers, as for a GAN, each steps once in a step of the program, so only the first to step
+    counts as long as it exists. Steps during the capture of a CUDA graph do not count.
+    """
+
+    def __init__(
+        self, stepped: Callable[[], None], *, here: bool = False, heeds: Callable[[], bool] = lambda: True
+    ) -> None:
+        """Prepare to count steps.
+
+        Args:
+            stepped: Function to call at the end of each step.
+            here: Whether to count the steps of this thread, instead of the first thread that makes any.
+            heeds: Function that returns whether a mark is the program's.
+        """
+        self.count = 0
+        """Number of finished steps of this process."""
+        self.marked = False
+        """True if the program marks its steps itself."""
+        self._stepped, self._heeds = stepped, heeds
+        self._only = self._thread = threading.get_ident() if here else None
+        self._optimizers = OptimizerSteps(self._on_optimizer)
+        self._unwatch: Undo = lambda: None
+        self._first: weakref.ref[Optimizer] | None = None
+
+    def start(self) -> None:
+        """Begin to count, now or as soon as torch is imported."""
+        os.register_at_fork(after_in_child=self._forked)
+        step_listeners.append(self._on_mark)
+        when_torch_is_imported(self._watch)
+
+    def _watch(self) -> None:
+        if not self.marked:
+            self._unwatch = self._optimizers.start()
+
+    def _on_optimizer(self, optimizer: Optimizer) -> None:
+        if self._thread not in (None, threading.get_ident()):
+            return
+        first = None if self._first is None else self._first()
+        if first is None:
+            first, self._first = optimizer, weakref.ref(optimizer)
+        if first is optimizer:
+            self._on_step()
+
+    def _forked(self) -> None:
+        self.count = 0
+
+    def _on_mark(self) -> None:
+        if self._only not in (None, threading.get_ident()) or not self._heeds():
+            return
+        if not self.marked:
+            self.marked = True
+            self._unwatch()
+            if self.count:
+                # The optimizer has ended this step already.
+                self._thread = threading.get_ident()
+                return
+        self._on_step()
+
+    def _on_step(self) -> None:
+        thread = threading.get_ident()
+        if self._thread is None:
+            self._thread = thread
+        if thread != self._thread or "torch" not in sys.modules or _capturing():
+            return
+        self.count += 1
+        self._stepped()

@@ -1,7 +1,8 @@
-"""The driver of a recorder, which calls it on the right thread, one call at a time."""
+"""The driver of a recorder, which calls it on the right thread, one call at a time, and the marks that end steps."""
 
 from __future__ import annotations
 
+import enum
 import os
 import threading
 import time
@@ -9,9 +10,10 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 from overlapscope.recorder import devices
+from overlapscope.recorder.automatic_steps import MARKS, AutomaticSteps
 from overlapscope.recorder.main_thread import Interruption, held
+from overlapscope.recorder.options import Options
 from overlapscope.recorder.recorder import WindowRecorder
-from overlapscope.recorder.schedule import Schedule
 from overlapscope.recorder.triggers import trigger_of
 
 _POLL_S = 0.01
@@ -24,14 +26,14 @@ class Driver:
     other work waits for the next step.
     """
 
-    def __init__(self, schedule: Schedule, *, bounded: bool, worked: Callable[[], None]) -> None:
+    def __init__(self, options: Options, *, bounded: bool, worked: Callable[[], None]) -> None:
         """Prepare to drive a recorder. `worked()` is called after each piece of work; `bounded` is the recorder's."""
         self.recorder: WindowRecorder | None = None
         """None before it has begun."""
         self.gave_way: str | None = None
         """Sentence on why this recording is not written, if it gave way to another."""
         self._worked = worked
-        self._trigger = trigger_of(schedule, self._look, bounded=bounded)
+        self._trigger = trigger_of(options, self._look, bounded=bounded)
         self._interruption = Interruption(self._look)
         self._process = self._thread = -1
         self._moved: threading.Thread | None = None
@@ -41,11 +43,6 @@ class Driver:
         """True from the beginning of a piece of work until `worked` has been called after it."""
         self._cuda_is_up = False
         """True if CUDA was initialized after a start that was put off."""
-
-    @property
-    def has_begun(self) -> bool:
-        """True if any thread has begun it."""
-        return self._process != -1
 
     @property
     def in_this_process(self) -> bool:
@@ -194,3 +191,66 @@ class Driver:
             self._look()
         else:
             self.interrupt()
+
+
+# -- Marks that end steps ----------------------------------------------------------------------------
+
+
+class Marker(enum.IntEnum):
+    """Origin of a mark. Marks of a higher value replace those of a lower one."""
+
+    AUTOMATIC = 0
+    """A call that the program repeats."""
+    PROFILER = 1
+    """`step` of the program's own profiler, which is ignored."""
+    PROGRAM = 2
+
+
+_SOURCES = {Marker.PROFILER: "profiler.step()", Marker.PROGRAM: "overlapscope.step()"}
+
+
+class StepMarks:
+    """Calls `step` for the marks that count: those of the highest marker so far, on the recording's thread."""
+
+    def __init__(self, driver: Driver, step: Callable[[], None], *, by: str | None, whole_program: bool) -> None:
+        """Prepare to count marks. `by` is the option `steps_by`."""
+        self._driver, self._step, self._by, self._whole_program = driver, step, by, whole_program
+        self._marker: Marker | None = None
+        """The highest marker so far."""
+        self._steps_are_elsewhere = False
+        """True if another thread makes the steps than was thought, and the recorder was too busy to move there."""
+        self.elsewhere = False
+        """True if another thread marked a step, which does not count."""
+        self.automatic = AutomaticSteps(
+            lambda: self.mark(Marker.AUTOMATIC), self._automatic_changed, by=by, at_once=whole_program
+        )
+
+    @property
+    def source(self) -> str | None:
+        """Description of what ends steps; None before the first."""
+        return None if self._marker is None else _SOURCES.get(self._marker, self.automatic.label)
+
+    def mark(self, marker: Marker) -> None:
+        """Take note of a mark."""
+        user_chose_automatic = self._by not in (None, MARKS)
+        if (self._marker or 0) > marker or (user_chose_automatic and marker > Marker.AUTOMATIC):
+            return
+        may_move = marker is Marker.AUTOMATIC or self._whole_program
+        if not self._driver.on_this_thread and not (
+            may_move and self._driver.move_here(again=self._steps_are_elsewhere)
+        ):
+            self.elsewhere = True
+            return
+        before, self._marker = self._marker, marker
+        if before != marker and marker > Marker.AUTOMATIC:
+            self.automatic.stop()
+            if before is not None:
+                # The marks that these replace have ended this step already.
+                return
+        self._step()
+
+    def _automatic_changed(self) -> None:
+        if self._driver.recorder is not None:
+            self._driver.recorder.steps_changed()
+            on_this_thread = self._driver.on_this_thread or self._driver.move_here(again=True)
+            self._steps_are_elsewhere = not on_this_thread

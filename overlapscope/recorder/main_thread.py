@@ -52,7 +52,10 @@ class _DeferredSignals:
 
     def end(self) -> None:
         """Give the handlers back, and let each signal that came have its effect."""
-        self._give_back_handlers()
+        for number, handler in self.handlers.items():
+            if signal.getsignal(number) == self.defer:
+                signal.signal(number, handler)
+        self.handlers.clear()
         received, self.received = self.received, []
         for number in received:
             if signal.getsignal(number) is signal.SIG_DFL:
@@ -61,12 +64,6 @@ class _DeferredSignals:
         # an exception that the handler raises would be lost. No function may be entered after this (`Interruption`).
         for number in received:
             _add_pending(_interrupt, ctypes.c_void_p(number))
-
-    def _give_back_handlers(self) -> None:
-        for number, handler in self.handlers.items():
-            if signal.getsignal(number) == self.defer:
-                signal.signal(number, handler)
-        self.handlers.clear()
 
 
 _deferred = _DeferredSignals()
@@ -148,9 +145,6 @@ def threads_without_signals() -> Iterator[None]:
     A program may block signals on all threads that it knows, to wait for them (`signal.sigwait`). They would end it as
     soon as they came to a thread that doesn't block them.
     """
-    if not hasattr(signal, "pthread_sigmask"):
-        yield
-        return
     mask = signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals() - _FAULTS)
     try:
         yield
@@ -199,18 +193,17 @@ class Wake:
 
     def start(self) -> None:
         """Install a handler that does nothing. On other threads than the main thread, this has no effect."""
-        main = _on_main_thread()
-        if main and hasattr(signal, "SIGURG") and signal.getsignal(signal.SIGURG) is signal.SIG_DFL:
+        if _on_main_thread() and signal.getsignal(signal.SIGURG) is signal.SIG_DFL:
             signal.signal(signal.SIGURG, _nothing)
 
     def wake(self) -> None:
         """Wake it, from any thread."""
-        if hasattr(signal, "SIGURG") and signal.getsignal(signal.SIGURG) is _nothing:
+        if signal.getsignal(signal.SIGURG) is _nothing:
             signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGURG)
 
     def stop(self) -> None:
         """Remove the handler, unless the program has replaced it meanwhile."""
-        if _on_main_thread() and hasattr(signal, "SIGURG"):
+        if _on_main_thread():
             give_back(signal.SIGURG, _nothing)
 
 

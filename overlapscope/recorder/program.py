@@ -14,10 +14,11 @@ from overlapscope.recorder import devices, trace_file
 from overlapscope.recorder.main_thread import Interruption, held
 from overlapscope.recorder.options import Options
 from overlapscope.recorder.program_profilers import unpack
+from overlapscope.recorder.recorder_state import Stage
 from overlapscope.recorder.recording import Recording
 from overlapscope.recorder.script import stop_program
 from overlapscope.recorder.session import Session
-from overlapscope.recorder.torch_import import when_torch_is_imported
+from overlapscope.recorder.torch_watch import when_torch_is_imported
 
 _OWN_RECORDING = "The program made a recording of its own with overlapscope.record; this is a copy of it."
 
@@ -39,6 +40,9 @@ class State(enum.Enum):
     COMPLETE = enum.auto()
     PROGRAMS = enum.auto()
     """The program's own profiler has recorded, and may do so again."""
+
+
+_STATES = {Stage.SAMPLING: State.SAMPLING, Stage.SETTLING: State.SETTLING}
 
 
 class ProgramRecording(Recording):
@@ -98,10 +102,8 @@ class ProgramRecording(Recording):
             return State.NONE
         if self._recorder.bounded_out or (self._recorder.complete and self.paths):
             return State.COMPLETE
-        if self._recorder.sampling:
-            return State.SAMPLING
-        if self._recorder.settling:
-            return State.SETTLING
+        if self._recorder.stage in _STATES:
+            return _STATES[self._recorder.stage]
         if self._recorder.repeating:
             return State.REPEATING
         return State.WRITTEN if self._recorder.written else State.UNDER_WAY
@@ -171,25 +173,12 @@ class ProgramRecording(Recording):
 
     def _step(self) -> None:
         super()._step()
-        self._stop_program()
-
-    def _stop_program(self) -> None:
         if self._stops and self._recorder is not None and not self._recorder.wants_steps and not self._driver.gave_way:
             self._stops = False
             stop_program()
 
     def _tell(self, sentence: str) -> None:
         self._say(sentence)
-
-    def _show_notes(self) -> None:
-        """Show nothing: `overlapscope run` shows the notes when the program has ended."""
-
-    @property
-    def _records_again(self) -> bool:
-        return self._bounded and not self._stops
-
-    def _begins_late(self) -> bool:
-        return self._late or super()._begins_late()
 
     def _make_way(self, other: Recording) -> None:
         if self._driver.give_way(_OWN_RECORDING):
@@ -205,8 +194,3 @@ class ProgramRecording(Recording):
     def _worked(self) -> None:
         super()._worked()
         self._changed()
-
-    def _need_no_steps(self) -> None:
-        # The program is stopped at the end of a step.
-        if not self._stops:
-            super()._need_no_steps()

@@ -21,10 +21,10 @@ from pathlib import Path
 from typing import Any
 
 from overlapscope.base.words import listed
-from overlapscope.recorder import claims, session, trace_file
+from overlapscope.recorder import destination, session, trace_file
 from overlapscope.recorder.destination import kept_name, window_path
 from overlapscope.recorder.session import profiler_running
-from overlapscope.recorder.wrapping import around, is_a_handlers
+from overlapscope.recorder.wrapping import around, before, is_a_handlers
 
 _HOW = "The program's own torch.profiler was used, with its schedule."
 _SEVERAL = "The program's own torch.profiler recorded {} times: {}."
@@ -136,9 +136,7 @@ class OwnProfiler:
         if session.starting() or os.getpid() != self._process:
             return
         self._unmute()
-        if not self._decided:
-            self._decided = True
-            self._saves = self._give_way(_HOW)
+        self._decide(_HOW)
         self._starts(profile)
 
     def _unmute(self) -> None:
@@ -147,15 +145,18 @@ class OwnProfiler:
         self._muted.clear()
 
     def _marks(self, marker: Any) -> None:
-        if os.getpid() == self._process and not self._decided:
-            self._decided = True
-            self._give_way(_MARKS.format(type(marker).__name__))
+        self._decide(_MARKS.format(type(marker).__name__), saves=False)
 
     def _disables(self) -> None:
         """Let our recording give way when the program stops whatever profiler runs, as Lightning does at its start."""
-        if os.getpid() == self._process and not self._decided and profiler_running():
+        if profiler_running():
+            self._decide(_HOW)
+
+    def _decide(self, because: str, *, saves: bool = True) -> None:
+        """Let our recording give way, unless it has done so, and save traces after that."""
+        if os.getpid() == self._process and not self._decided:
             self._decided = True
-            self._saves = self._give_way(_HOW)
+            self._saves = self._give_way(because) and saves
 
     def _ends(self, profile: Any) -> None:
         results = getattr(profile, "kineto_results", None)
@@ -169,7 +170,7 @@ class OwnProfiler:
         with self._working():
             try:
                 path.parent.mkdir(exist_ok=True)  # a rank's
-                if path.exists() and not claims.belongs_to_another(path):
+                if path.exists() and not destination.belongs_to_another(path):
                     path.replace(kept_name(path))
                 path = trace_file.write(functools.partial(export, profile), path).path
             except Exception as failure:
@@ -253,12 +254,12 @@ def _hook() -> None:
         if hasattr(_KinetoProfile, name):
             around(_KinetoProfile, name, _unless_ignored)
     around(profile, "step", _step)
-    around(profiler.profile, "__enter__", _enter)
-    around(profiler.profile, "_prepare_trace", _prepare)
+    around(profiler.profile, "__enter__", functools.partial(_enter, OwnProfiler._starts))
+    before(profiler.profile, "_prepare_trace", functools.partial(_tell, OwnProfiler._prepares))
     around(profiler.profile, "__exit__", _exit)
     around(profiler.profile, "export_chrome_trace", _export)
     for marker in (profiler.emit_nvtx, profiler.emit_itt):
-        around(marker, "__enter__", _mark)
+        around(marker, "__enter__", functools.partial(_enter, OwnProfiler._marks))
     # Lightning stops whatever profiler runs before it starts its own.
     around(torch.autograd, "_disable_profiler", _disable)
 
@@ -276,27 +277,13 @@ def _start(start: Callable[..., Any], started: Any) -> None:
     _ignore(started.profiler)
 
 
-def _enter(enter: Callable[..., Any], entered: Any) -> Any:
+def _enter(event: Callable[[OwnProfiler, Any], None], enter: Callable[..., Any], entered: Any) -> Any:
     if _ignoring:
         _ignore(entered)
         return entered
     if entered.enabled:
-        _tell(OwnProfiler._starts, entered)
+        _tell(event, entered)
     return enter(entered)
-
-
-def _mark(enter: Callable[..., Any], marker: Any) -> Any:
-    if _ignoring:
-        _ignore(marker)
-        return marker
-    if marker.enabled:
-        _tell(OwnProfiler._marks, marker)
-    return enter(marker)
-
-
-def _prepare(prepare: Callable[..., Any], profile: Any) -> Any:
-    _tell(OwnProfiler._prepares, profile)
-    return prepare(profile)
 
 
 def _exit(leave: Callable[..., Any], profile: Any, *args: Any) -> Any:

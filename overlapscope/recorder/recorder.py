@@ -18,13 +18,11 @@ from overlapscope.base.median import median_ns
 from overlapscope.base.words import duration, plural
 from overlapscope.errors import RecordingFailed
 from overlapscope.recorder import all_threads
-from overlapscope.recorder.open_ranges import OpenRanges
-from overlapscope.recorder.options import Options
+from overlapscope.recorder.options import Options, StepWindow
 from overlapscope.recorder.pace import Pace, becomes_faster, compilations, each_of, long_steps, steps_to_record
 from overlapscope.recorder.recorder_state import RecorderState, Stage
 from overlapscope.recorder.sampling.host_sampler import LONGEST_STEP_NS, HostSampler
-from overlapscope.recorder.schedule import StepWindow
-from overlapscope.recorder.session import Session, profiler_running
+from overlapscope.recorder.session import OpenRanges, Session, profiler_running
 from overlapscope.recorder.trace_file import TraceFiles
 
 if TYPE_CHECKING:
@@ -63,7 +61,7 @@ class WindowRecorder(RecorderState):
     Either the rehearsal or the recording counts (`TakeChoice`). Until the recording does, the rehearsal is kept in
     memory or, if memory runs short, in the file.
 
-    A range that was entered under one session of the profiler must not be left under another (`open_ranges`). So the
+    A range that was entered under one session of the profiler must not be left under another (`OpenRanges`). So the
     profiler is off for at least a step between rehearsal and recording, in which such ranges close: the program's
     around its step, or torch's around an optimizer's. If a range stays open around several steps, the rehearsal
     continues as the recording, and its steps to wait for are not judged.
@@ -98,7 +96,7 @@ class WindowRecorder(RecorderState):
 
         Args:
             path: Function that returns the trace file (`TraceFiles`).
-            options: Schedule, and what to record.
+            options: Options of the recording.
             since_ns: Time after which other processes may have written a file of this name (`TraceFiles`).
             bounded: Whether to limit the recording of a program without steps.
             on_too_much: Function that the memory guard calls on its thread; `make_room` should follow on the right
@@ -125,6 +123,7 @@ class WindowRecorder(RecorderState):
         self._settles_by_ns = 0
         """Time at which the report need not wait for another pace any more."""
         self._compilations = 0
+        """Number of frames that torch.compile has looked at before the latest end of a step."""
         self._unsteady_since_ns: int | None = None
         """Time since which a recording waits for steady steps."""
         self._why_now: list[str] = []
@@ -147,22 +146,22 @@ class WindowRecorder(RecorderState):
         Raises RecordingFailed if the profiler does not start.
         """
         if put_off:
-            self._stage = Stage.PUT_OFF
+            self.stage = Stage.PUT_OFF
         else:
             self._start_first()
             self._begin_step()
 
     def start_now(self) -> None:
         """Start a recording that was put off."""
-        if self.put_off:
+        if self.stage is Stage.PUT_OFF:
             self._or_fail(self._start_first)
             self._begin_step()
 
     def open(self) -> bool:
         """Open a window, in the middle of a step. Returns false if that is impossible now."""
-        if self._stage not in (Stage.PUT_OFF, Stage.BETWEEN, Stage.UNMARKED) or not self._profiler_may_start():
+        if self.stage not in (Stage.PUT_OFF, Stage.BETWEEN, Stage.UNMARKED) or not self._profiler_may_start():
             return False
-        if self._stage is Stage.UNMARKED:
+        if self.stage is Stage.UNMARKED:
             self._or_fail(self._start_first)
             self._begin_step()
         else:
@@ -180,7 +179,8 @@ class WindowRecorder(RecorderState):
 
     def step(self) -> None:
         """Mark the end of a step, and open or close a window if that is due."""
-        compiled = self._compiled()
+        before, self._compilations = self._compilations, compilations()
+        compiled = self._compilations != before
         self._pace.end(counts=not compiled)
         self._steps += 1
         if self._steps == 1:
@@ -188,7 +188,7 @@ class WindowRecorder(RecorderState):
         if self._running is not None:
             self._running.allow(self._options.max_size_bytes)
             self._running.end_step(self._steps)
-        match self._stage:
+        match self.stage:
             case Stage.PUT_OFF:
                 self._or_fail(self._start_first)
             case Stage.UNMARKED:
@@ -209,7 +209,7 @@ class WindowRecorder(RecorderState):
             case Stage.AFTER:
                 if profiler_running():
                     # The program's own profiler, which may leave it slower.
-                    self._stage = Stage.DONE
+                    self.stage = Stage.DONE
                 else:
                     self._time_step(compiled=compiled)
                     if self._timer.full:
@@ -218,16 +218,14 @@ class WindowRecorder(RecorderState):
                 self._step_in_sampling()
             case Stage.SETTLING:
                 if not self._follow_pace() and clock.now_ns() > self._settles_by_ns:
-                    self._stage = Stage.CLOCKING
+                    self.stage = Stage.CLOCKING
             case Stage.CLOCKING:
                 self._follow_pace()
-            case Stage.DONE:
-                pass
         self._begin_step()
 
     def finish(self) -> None:
         """Stop, write the trace unless that is done, and add the steps timed since then to it."""
-        if self.put_off and self._options.at_once:
+        if self.stage is Stage.PUT_OFF and self._options.at_once:
             self._takes.failures.append(
                 "There is no trace: the program used no GPU and marked no step. If it works in other processes, add "
                 "--subprocesses; overlapscope.step() at the end of an iteration marks steps."
@@ -236,7 +234,7 @@ class WindowRecorder(RecorderState):
             take = self._running
             if self._takes.unmarked and take and not self.marked and take.lasted_s > _LEAST_UNMARKED_S:
                 self._end_unmarked()
-            groups = self._before_again if self._stage is Stage.RECORDING else self._pace.at_recorded_pace
+            groups = self._before_again if self.stage is Stage.RECORDING else self._pace.at_recorded_pace
             first = self._takes.rehearsal
             self._end()
             if self._repeats and self._takes.done == [first]:
@@ -247,7 +245,7 @@ class WindowRecorder(RecorderState):
         if self._sampler is not None:
             self._sampler.finish()
             self._end_sampling(self._sampler)
-        self._stage = Stage.DONE
+        self.stage = Stage.DONE
         self._add_steps_after()
         if self._takes.done and self._options.plain_steps and not (self._options.by_steps or self._takes.files.timed):
             self._takes.notes.append(
@@ -257,7 +255,7 @@ class WindowRecorder(RecorderState):
     def _add_steps_after(self, *, wait: bool = False) -> None:
         """Add the steps timed after the recording, and the samples, to its file."""
         if self._timer.timed:
-            self._takes.files.time_after(self._timer.read(wait=wait))
+            self._takes.files.add(after=self._timer.read(wait=wait))
             self._timer.restart()
         self._takes.notes += self._takes.files.amend()
 
@@ -267,9 +265,9 @@ class WindowRecorder(RecorderState):
         with self._timer.pausing(self._steps):
             self._add_steps_after(wait=True)
         if length_ns > LONGEST_STEP_NS:
-            self._stage = self._last_stage
+            self.stage = self._last_stage
         else:
-            self._stage, self._sampler = Stage.SAMPLING, HostSampler()
+            self.stage, self._sampler = Stage.SAMPLING, HostSampler()
 
     def _step_in_sampling(self) -> None:
         sampler = self._sampler
@@ -284,13 +282,13 @@ class WindowRecorder(RecorderState):
                 sampler.step()
         if sampler.over:
             self._end_sampling(sampler)
-            self._stage = self._last_stage
+            self.stage = self._last_stage
 
     def _note_clocked(self, groups: tuple[tuple[int, int], ...]) -> None:
         from overlapscope.trace.model import ClockedSteps
 
         longest_ns = max(self.step_times.recorded_ns, default=0)
-        self._takes.files.clocked(ClockedSteps(groups, longest_ns))
+        self._takes.files.add(clocked=ClockedSteps(groups, longest_ns))
 
     def _end_sampling(self, sampler: HostSampler) -> None:
         self._sampler = None
@@ -298,7 +296,7 @@ class WindowRecorder(RecorderState):
         if self._clocks_on:
             self._note_clocked(self._pace.at_recorded_pace)
         if sampler.activity is not None:
-            self._takes.files.sampled(sampler.activity)
+            self._takes.files.add(activity=sampler.activity)
         self._takes.notes += filter(None, [sampler.note])
         self._add_steps_after()
 
@@ -345,7 +343,7 @@ class WindowRecorder(RecorderState):
         self._takes.drop()
         self._takes.unmarked = None
         self._timer.restart()
-        self._stage = Stage.DONE
+        self.stage = Stage.DONE
 
     def make_room(self) -> None:
         """End the recording under way if its events take too much memory."""
@@ -357,7 +355,7 @@ class WindowRecorder(RecorderState):
                 # A larger --max-size would change nothing.
                 take.notes.pop()
             self._end_unmarked()
-        elif self._stage is Stage.REHEARSAL:
+        elif self.stage is Stage.REHEARSAL:
             with self._timer.pausing(self._steps):
                 self._stop()
                 self._ranges.look()
@@ -365,7 +363,7 @@ class WindowRecorder(RecorderState):
                 if self._takes.unmarked is None or has_gpu_times or not self._takes.unmarked.has_gpu_times:
                     self._takes.write(take)
                 take.release()
-            self._stage = Stage.BETWEEN
+            self.stage = Stage.BETWEEN
         else:
             self._end_recording()
 
@@ -375,11 +373,11 @@ class WindowRecorder(RecorderState):
             # The first start is slow, and would make a window late.
             self._takes.recording = self._start_session(self._options.recording(self._steps), Stage.RECORDING)
             self._stop()
-            self._takes.recording, self._stage = None, Stage.BETWEEN
+            self._takes.recording, self.stage = None, Stage.BETWEEN
         elif rehearsal is None:
             self._takes.recording = self._start_session(self._options.whole.begun(self._steps), Stage.RECORDING)
         elif rehearsal.over(self._steps):
-            self._stage = Stage.BETWEEN
+            self.stage = Stage.BETWEEN
         else:
             self._takes.rehearsal = self._start_session(rehearsal.begun(self._steps), Stage.REHEARSAL)
 
@@ -399,7 +397,7 @@ class WindowRecorder(RecorderState):
                 self._takes.write(take)
                 self._takes.unmarked = take
         self._takes.drop()
-        self._stage = Stage.UNMARKED
+        self.stage = Stage.UNMARKED
 
     def _step_in_rehearsal(self) -> None:
         take = self._takes.rehearsal
@@ -412,7 +410,7 @@ class WindowRecorder(RecorderState):
             with self._timer.pausing(self._steps):
                 self._stop()
                 self._ranges.look()
-            self._stage = Stage.BETWEEN
+            self.stage = Stage.BETWEEN
         else:
             self._takes.rehearsal, self._takes.recording = None, take
             whole = self._options.whole.begun(take.window.first)
@@ -422,7 +420,7 @@ class WindowRecorder(RecorderState):
                 take.notes.append(
                     "A record_function stays open around several steps, so none could be timed before the recording."
                 )
-            self._stage = Stage.RECORDING
+            self.stage = Stage.RECORDING
             self._step_in_recording()
 
     @property
@@ -436,7 +434,7 @@ class WindowRecorder(RecorderState):
             return False
         self._times_again, self._unsteady_since_ns = self._times_again - 1, None
         self._why_now.append(f"{why} Steps after step {self._steps:,} are recorded instead.")
-        self._takes.rehearsal, self._stage, self._repeats = self._takes.done.pop(), Stage.BETWEEN, True
+        self._takes.rehearsal, self.stage, self._repeats = self._takes.done.pop(), Stage.BETWEEN, True
         return True
 
     def _why_again(self) -> str | None:
@@ -466,18 +464,13 @@ class WindowRecorder(RecorderState):
         with self._timer.pausing(self._steps):
             self._end()
         times_more = self._options.plain_steps and not self._repeats
-        self._times_again, self._stage = 0, Stage.AFTER if times_more else self._last_stage
+        self._times_again, self.stage = 0, Stage.AFTER if times_more else self._last_stage
 
     def _time_step(self, *, compiled: bool) -> None:
         """Time the step that has ended; after one that compiled, begin anew."""
         self._timer.step(self._steps)
         if compiled and self._is_alone() and self._may_wait():
             self._timer.restart()
-
-    def _compiled(self) -> bool:
-        """Return whether torch.compile has compiled since the last call."""
-        before, self._compilations = self._compilations, compilations()
-        return self._compilations != before
 
     def _is_steady(self) -> bool:
         """Return whether the timed steps don't become faster, or have done so for too long.
@@ -515,7 +508,7 @@ class WindowRecorder(RecorderState):
         self._before_again = self._pace.at_recorded_pace
         self._pace.record(self._before.host_ns, at_same_pace=self._sought > 0)
         if self._takes.done:
-            self._takes.files.time_after(self._before)
+            self._takes.files.add(after=self._before)
         # The window may open in the middle of a step, which does not belong to it.
         first = self._steps if self._options.by_steps else self._steps + 1
         window = self._options.recording(first)
@@ -556,15 +549,15 @@ class WindowRecorder(RecorderState):
             if again or self._clocks_on:
                 self._ranges.look()
         if self._takes.failures:
-            self._stage = Stage.DONE
+            self.stage = Stage.DONE
         elif again:
-            # A step lies between two windows: see `open_ranges`.
+            # A step lies between two windows: see `OpenRanges`.
             self._opens = self._steps + (max(1, self._options.wait) if take.wanted else 1)
-            self._stage = Stage.BETWEEN
+            self.stage = Stage.BETWEEN
         elif self._options.plain_steps and self._takes.last(self._steps) is take and self._steps:
-            self._stage = Stage.AFTER
+            self.stage = Stage.AFTER
         else:
-            self._stage = Stage.DONE
+            self.stage = Stage.DONE
 
     def _end(self) -> None:
         """Stop, and write the take that counts, unless it is in the file already or not wanted."""
@@ -628,7 +621,7 @@ class WindowRecorder(RecorderState):
         )
         if options.stacks != self._options.stacks:
             take.notes.append(_NO_STACKS)
-        self._stage = stage
+        self.stage = stage
         return take
 
     def _or_fail(self, start: Callable[[], None]) -> None:
@@ -636,7 +629,7 @@ class WindowRecorder(RecorderState):
         try:
             start()
         except RecordingFailed as failure:
-            self._stage = Stage.DONE
+            self.stage = Stage.DONE
             rehearsal = self._takes.rehearsal
             if rehearsal is None:
                 self._takes.failures.append(str(failure))
@@ -661,12 +654,7 @@ class WindowRecorder(RecorderState):
     def _begin_step(self) -> None:
         if self._running is not None:
             self._running.begin_step(self._steps)
-        self._pace.begin(clocked=self._is_free)
-
-    @property
-    def _is_free(self) -> bool:
-        """True if nothing slows the step that begins."""
+        # Only a step that nothing slows is clocked.
         samples = self._sampler is not None and self._sampler.slows
-        if self.recording or samples or not self._clocks_on or profiler_running():
-            return False
-        return self._timer.settled(self._steps)
+        slowed = self.recording or samples or not self._clocks_on or profiler_running()
+        self._pace.begin(clocked=not slowed and self._timer.settled(self._steps))

@@ -44,7 +44,7 @@ class RecorderState:
 
     def __init__(self, options: Options, files: TraceFiles) -> None:
         self._options = options
-        self._stage = Stage.DONE
+        self.stage = Stage.DONE
         self._takes = TakeChoice(files)
         self._unmarked_windows = 0
         """Number of windows that ended without a step."""
@@ -62,17 +62,12 @@ class RecorderState:
     @property
     def running(self) -> bool:
         """True if anything is being recorded, or will be."""
-        return self._stage not in (Stage.AFTER, Stage.SAMPLING, Stage.SETTLING, Stage.CLOCKING, Stage.DONE)
+        return self.stage not in (Stage.AFTER, Stage.SAMPLING, Stage.SETTLING, Stage.CLOCKING, Stage.DONE)
 
     @property
     def recording(self) -> bool:
         """True if a window is open, or the program's first steps are recorded."""
-        return self._stage in (Stage.REHEARSAL, Stage.RECORDING)
-
-    @property
-    def counts(self) -> bool:
-        """True if the recording is under way, and not a rehearsal."""
-        return self._stage is Stage.RECORDING
+        return self.stage in (Stage.REHEARSAL, Stage.RECORDING)
 
     @property
     def marked(self) -> bool:
@@ -82,17 +77,7 @@ class RecorderState:
     @property
     def bounded_out(self) -> bool:
         """True if nothing more is recorded unless the program marks a step."""
-        return self._stage is Stage.UNMARKED and self._unmarked_windows == _UNMARKED_WINDOWS
-
-    @property
-    def sampling(self) -> bool:
-        """True if the recording and the steps timed after it are written, and only samples of the host are missing."""
-        return self._stage is Stage.SAMPLING
-
-    @property
-    def settling(self) -> bool:
-        """True if the recording is complete, unless the pace changes within seconds."""
-        return self._stage is Stage.SETTLING
+        return self.stage is Stage.UNMARKED and self._unmarked_windows == _UNMARKED_WINDOWS
 
     @property
     def repeating(self) -> bool:
@@ -100,24 +85,14 @@ class RecorderState:
         return self._repeats and self.running
 
     @property
-    def clocking(self) -> bool:
-        """True if the recording is complete, and steps are only clocked."""
-        return self._stage is Stage.CLOCKING
-
-    @property
-    def put_off(self) -> bool:
-        """True if nothing has started yet; `start_now` or a step starts it."""
-        return self._stage is Stage.PUT_OFF
-
-    @property
     def wants_steps(self) -> bool:
         """True if ends of steps still matter."""
-        return self._stage is not Stage.DONE
+        return self.stage is not Stage.DONE
 
     @property
     def complete(self) -> bool:
         """True if the recording and all that belongs to it is written."""
-        over = self._stage in (Stage.CLOCKING, Stage.DONE)
+        over = self.stage in (Stage.CLOCKING, Stage.DONE)
         return over and not self._timer.timed and not self._takes.files.pending
 
     @property
@@ -161,9 +136,9 @@ class RecorderState:
     @property
     def _running(self) -> Session | None:
         """Session that is being recorded."""
-        if self._stage is Stage.REHEARSAL:
+        if self.stage is Stage.REHEARSAL:
             return self._takes.rehearsal
-        return self._takes.recording if self._stage is Stage.RECORDING else None
+        return self._takes.recording if self.stage is Stage.RECORDING else None
 
     def _why_incomplete(self) -> Iterator[str]:
         """Yield sentences on windows that the program, which has ended, did not reach."""
@@ -233,7 +208,7 @@ class TakeChoice:
         if not take.in_memory:
             return
         try:
-            self.files.write(len(self.done) + 1, take)
+            self.files.write(len(self.done) + 1, take.export, take.metadata, take.no_steps)
         except RecordingFailed as failure:
             self.failures.append(str(failure))
         finally:

@@ -21,7 +21,7 @@ from overlapscope.base.words import clean
 from overlapscope.errors import OverlapscopeError, RecordingFailed, UsageError
 from overlapscope.plugin import Observer, observers
 from overlapscope.recorder import cupti, devices
-from overlapscope.recorder.automatic_steps import MARKS
+from overlapscope.recorder.automatic_steps import MARKS, step_listeners
 from overlapscope.recorder.destination import (
     Destination,
     Rank,
@@ -30,15 +30,15 @@ from overlapscope.recorder.destination import (
     remove_former_ranks,
     window_path,
 )
-from overlapscope.recorder.driver import Driver
+from overlapscope.recorder.driver import Driver, Marker, StepMarks
+from overlapscope.recorder.imports import require_torch
 from overlapscope.recorder.memory_guard import taken_bytes
 from overlapscope.recorder.options import DEFAULT_MAX_SIZE_BYTES, Options, with_keywords
 from overlapscope.recorder.program_profilers import IgnoredProfilers, OwnProfiler
 from overlapscope.recorder.recorder import WindowRecorder
+from overlapscope.recorder.recorder_state import Stage
 from overlapscope.recorder.session import profiler_running
-from overlapscope.recorder.step_marks import Marker, StepMarks
 from overlapscope.recorder.step_times import StepTimings
-from overlapscope.recorder.torch_import import require_torch
 
 _ELSEWHERE = (
     "Steps were marked on a different thread from the one that started the recording, so they do not count; mark "
@@ -72,7 +72,7 @@ class Recording:
     recorded but not judged, and after `active` more the trace is written and the program goes on without the
     profiler. The devices are idle when the warm-up begins, so the trace has no lead-in, and the pipeline fills before
     the first judged step. Before all that, a rehearsal records the program's first steps; it is the result for a
-    program that makes too few steps (`schedule`).
+    program that makes too few steps (`options`).
 
     A torch.profiler that the program starts meanwhile takes precedence, and its trace is the recording
     (`program_profilers`).
@@ -89,6 +89,10 @@ class Recording:
     (`devices.cuda_may_come_up`): a program that does neither is not recorded. A profiler of the program that still runs
     at the end is stopped.
     """
+    _late = False
+    """True to wait for a step or the first use of a GPU even if there is no GPU; only of a whole program."""
+    _stops = False
+    """True to end the program when the recording is complete; only of a whole program."""
 
     def __init__(self, path: str | os.PathLike[str], options: Options) -> None:
         """Prepare a recording. Raises UsageError for a file name that no trace can have."""
@@ -219,7 +223,7 @@ class Recording:
             step_source=lambda: self.step_source,
             steps_are_settled=lambda: self._marks.automatic.settled,
             awaits_first_step=lambda: self._marks.automatic.awaits_first,
-            records_again=self._records_again,
+            records_again=self._bounded and not self._stops,
             is_alone=lambda: rank_of(os.environ) is None,
         )
         with self._driver.working(), contextlib.ExitStack() as undo:
@@ -227,10 +231,13 @@ class Recording:
                 self.observers[name] = observer = load(observers()[name].place)()
                 observer.start()
                 undo.callback(observer.stop)
-            self._driver.begin(recorder, put_off=self._begins_late())
-            undo.pop_all()
+            late = self._whole_program and (self._late or devices.cuda_may_come_up())
+            self._driver.begin(recorder, put_off=late)
+            undo.callback(recorder.discard)
             self._profilers.start(self._destination.path(self._rank))
+            undo.callback(self._profilers.stop)
             self._marks.automatic.start()
+            undo.pop_all()
             _under_way.append(self)
             # A program that dies without calling `end` still leaves its trace.
             atexit.register(self._at_exit)
@@ -241,7 +248,8 @@ class Recording:
         This does nothing on threads other than the recording's, while a CUDA graph is captured, and once nothing is
         recorded or timed any more.
         """
-        _call_step_listeners()
+        for listener in step_listeners:
+            listener()
         self._marks.mark(Marker.PROGRAM)
 
     @property
@@ -251,7 +259,7 @@ class Recording:
 
     def _step(self) -> None:
         recorder = self._driver.ready
-        if recorder is not None and recorder.clocking:
+        if recorder is not None and recorder.stage is Stage.CLOCKING:
             recorder.step()
         elif recorder is not None:
             with self._driver.working():
@@ -282,35 +290,30 @@ class Recording:
             self._profilers.finish(stop=self._whole_program)
             recorder.finish()
             self._leave()
-        self._show_notes()
+        # `overlapscope run` shows those of a whole program.
+        if self._speaks and not self._whole_program:
+            for note in self.notes:
+                self._tell(note)
         if self._profilers.failure is not None:
             self._driver.gave_way = None
             raise RecordingFailed(self._profilers.failure)
         if recorder.failure is not None:
             raise recorder.failure
 
-    def _show_notes(self) -> None:
-        if self._speaks:
-            for note in self.notes:
-                self._tell(note)
-
     def _worked(self) -> None:
         """Announce new traces at once, since the program may never reach its end."""
         recorder = self._recorder
         if recorder is None:
             return
-        if not recorder.wants_steps:
-            self._need_no_steps()
-        elif recorder.counts:
+        if recorder.stage is Stage.RECORDING:
             self._marks.automatic.keep()
+        elif not recorder.wants_steps and not self._stops:
+            # Nothing is recorded or timed any more. A program is stopped at the end of a step.
+            self._marks.automatic.stop()
         written = (*recorder.paths, *self._profilers.paths)
         for path in written[self._announced :]:
             self._announce(path)
         self._announced = max(self._announced, len(written))
-
-    def _need_no_steps(self) -> None:
-        """Stop watching for steps, since nothing is recorded or timed any more."""
-        self._marks.automatic.stop()
 
     def _announce(self, path: Path) -> None:
         shown = self.shown(path)
@@ -358,19 +361,10 @@ class Recording:
 
         @functools.wraps(function)
         def recorded(*args: P.args, **kwargs: P.kwargs) -> R:
-            with self._another():
+            with Recording(self._destination.as_asked, self.options):
                 return function(*args, **kwargs)
 
         return recorded
-
-    @property
-    def _records_again(self) -> bool:
-        """True if all steps are clocked, and recorded again if the pace changes."""
-        return False
-
-    def _begins_late(self) -> bool:
-        """Return whether to wait for the first use of the GPU or the end of the first step."""
-        return self._whole_program and devices.cuda_may_come_up()
 
     def _file_to_write(self) -> Path:
         self._rank = self._rank or rank_of(os.environ)
@@ -387,7 +381,7 @@ class Recording:
             self._tell(str(failure))
 
     def _check_free(self) -> None:
-        if self._driver.has_begun:
+        if self._recorder is not None:
             raise UsageError("this recording has ended already; make another one with overlapscope.record(...).")
         if (other := current()) is not None:
             other._make_way(self)
@@ -412,10 +406,6 @@ class Recording:
         for observer in self.observers.values():
             observer.stop(early=early)
 
-    def _another(self) -> Recording:
-        """Return a recording with the same options that has not begun."""
-        return Recording(self._destination.as_asked, self.options)
-
     def __reduce__(self) -> tuple[type[Recording], tuple[Path, Options]]:
         """Another process receives a recording with the same options that has not begun."""
         return Recording, (self._destination.as_asked, self.options)
@@ -425,10 +415,6 @@ record = with_keywords(Recording, Options)
 
 _under_way: list[Recording] = []
 """Recordings that have begun and not ended: at most one."""
-
-
-step_listeners: list[Callable[[], None]] = []
-"""Functions to call at the end of each step that the program marks, whether it is recorded or not."""
 
 
 def current() -> Recording | None:
@@ -441,12 +427,8 @@ def step() -> None:
     if _under_way:
         _under_way[0].step()
     else:
-        _call_step_listeners()
-
-
-def _call_step_listeners() -> None:
-    for listener in step_listeners:
-        listener()
+        for listener in step_listeners:
+            listener()
 
 
 class SilentRecording(Recording):

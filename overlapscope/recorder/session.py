@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import sys
 import threading
 import time
 import warnings
+import weakref
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext, suppress
 from typing import TYPE_CHECKING, Any
@@ -18,13 +20,13 @@ from overlapscope.recorder import all_threads, devices
 from overlapscope.recorder.cupti import detached, record_bookkeeping
 from overlapscope.recorder.main_thread import threads_without_signals, undisturbed
 from overlapscope.recorder.memory_guard import MemoryGuard
-from overlapscope.recorder.metadata import Metadata, origin, thread_names
-from overlapscope.recorder.options import Options
-from overlapscope.recorder.schedule import StepWindow
+from overlapscope.recorder.options import Options, StepWindow
+from overlapscope.recorder.trace_file import Metadata, origin, thread_names
 from overlapscope.recorder.wrapping import around, is_a_handlers
 
 if TYPE_CHECKING:
     from overlapscope.trace.model import TimedSteps
+
 
 _LOG_LEVEL, _ERRORS_ONLY = "KINETO_LOG_LEVEL", "6"
 _GRAPHS = "TORCHINDUCTOR_CUDAGRAPHS"
@@ -51,17 +53,7 @@ class Session:
         on_too_much: Callable[[], None],
         wanted: bool = True,
     ) -> None:
-        """Start the profiler.
-
-        Args:
-            window: Steps to record.
-            options: Contents of the recording, and its limit of memory.
-            on_too_much: Function that `MemoryGuard` calls.
-            wanted: Whether to keep it.
-
-        Raises:
-            RecordingFailed: It does not start.
-        """
+        """Start the profiler, for a window of steps. `MemoryGuard` calls `on_too_much`. Raises RecordingFailed."""
         self.window = window
         self.wanted = wanted
         """True to keep it."""
@@ -80,9 +72,9 @@ class Session:
         try:
             self._start()
             self._guard = MemoryGuard(options.max_size_bytes, on_too_much, stacks=options.stacks)
-        except Exception as error:
+        except BaseException as error:
             self._undo_start()
-            if is_a_handlers(error):
+            if not isinstance(error, Exception) or is_a_handlers(error):
                 raise
             raise RecordingFailed(f"torch.profiler failed to start: {_first_line(error)}") from error
         self._begun_ns = clock.now_ns()
@@ -102,8 +94,7 @@ class Session:
         from torch._C._profiler import _ExperimentalConfig  # the only way to ask for sync events
         from torch.profiler.profiler import _KinetoProfile  # documented, and exported by `torch.profiler`
 
-        from overlapscope.recorder.event_notes import EventNotes
-        from overlapscope.recorder.gc_marks import GcMarks
+        from overlapscope.recorder.marks import EventNotes, GcMarks
 
         undisturbed()
         options = self._options
@@ -118,7 +109,7 @@ class Session:
             ),
         )
         self._event_notes = EventNotes(as_annotations=options.light)
-        self._gc_marks = None if options.light else GcMarks()
+        self._gc_marks = GcMarks()
         with warnings.catch_warnings(), _quiet_kineto():
             # torch 2.11 gives this warning for every recording.
             warnings.filterwarnings("ignore", message=".*Profiler clears events")
@@ -150,11 +141,6 @@ class Session:
             self._profiler.stop_trace()
 
     @property
-    def stacks(self) -> bool:
-        """True if stacks are recorded."""
-        return self._options.stacks
-
-    @property
     def lasted_s(self) -> float:
         """Time since the present step began, in seconds."""
         return (clock.now_ns() - self._begun_ns) / clock.NS_PER_S
@@ -165,7 +151,7 @@ class Session:
         if exceeded_bytes is None:
             return False
         where = f", in step {finished}" if finished else ""
-        least = " With stacks, the limit is an eighth of that." if self.stacks else ""
+        least = " With stacks, the limit is an eighth of that." if self._options.stacks else ""
         self.notes.append(
             f"Recording ended early{where}: its events took up to {exceeded_bytes / 1e9:.2f} GB of memory "
             f"(--max-size).{least}"
@@ -191,14 +177,14 @@ class Session:
 
             self._annotation = record_function(f"{STEP}{step}")
             self._annotation.__enter__()
-        if self._gc_marks is not None:
+        if not self._options.light:
             self._gc_marks.start()
 
     def move(self, step: int) -> None:
         """Continue on the calling thread after the step under way, and count neither it nor the steps before it.
 
         The session must record all threads. It isn't stopped and started again: ranges that are open now, such as that
-        of an optimizer whose step ends, would be left under the next session (`open_ranges`).
+        of an optimizer whose step ends, would be left under the next session (`OpenRanges`).
         """
         self.no_steps += [f"{STEP}{number}" for number in range(self.window.first, step + 1)]
         self._left += filter(None, [self._annotation])
@@ -217,28 +203,15 @@ class Session:
         if annotation is not None:
             annotation.__exit__(None, None, None)
 
-    def _close_left(self) -> None:
-        """Close the annotations of other threads, which is possible here once the profiler is off."""
-        while self._left:
-            self._left.pop().__exit__(None, None, None)
-
     def abandon(self) -> None:
         """Stop the memory guard and the marks of a session that is abandoned while its profiler continues."""
         self._guard.stop()
-        self.forget_marks()
-
-    def forget_marks(self) -> None:
-        """Mark the garbage collector's runs no more."""
-        if self._gc_marks is not None:
-            self._gc_marks.stop()
+        self._gc_marks.stop()
 
     def stop(self, finished: int, before: TimedSteps, step_source: str | None) -> None:
         """Stop the profiler. The annotation of a step under way stays open in the trace.
 
-        Args:
-            finished: Number of finished steps.
-            before: Steps timed before it without the profiler.
-            step_source: Description of what ended steps.
+        The metadata states the steps timed `before` it without the profiler, and what ended steps.
 
         Raises:
             RecordingFailed: The profiler does not stop, so there is nothing to write.
@@ -264,7 +237,9 @@ class Session:
             ) from error
         finally:
             self._close_annotation()
-            self._close_left()
+            # Those of other threads can be closed here once the profiler is off.
+            while self._left:
+                self._left.pop().__exit__(None, None, None)
 
     def _stop_profiler(self) -> None:
         undisturbed()
@@ -290,7 +265,7 @@ class Session:
                 {
                     event.device_resource_id()
                     for event in self._events()
-                    # Frames of Python have no correlation. Open ranges are found by `open_ranges`.
+                    # Frames of Python have no correlation. Open ranges are found by `OpenRanges`.
                     if event.end_ns() >= stops_ns and event.correlation_id() and not event.is_user_annotation()
                 }
             )
@@ -298,7 +273,7 @@ class Session:
     def _unhook(self) -> None:
         """Take away what surrounds the profiler, before it stops."""
         self._event_notes.stop()
-        self.forget_marks()
+        self._gc_marks.stop()
         record_bookkeeping(True)
         if self.all_threads:
             all_threads.switch_off()
@@ -372,8 +347,8 @@ def _in_forked_child() -> None:
         autograd: Any = torch.autograd
         autograd._enable_record_function(False)
         for session in _running:
-            session.forget_marks()
-        if any(session.stacks for session in _running):
+            session._gc_marks.stop()
+        if any(session._options.stacks for session in _running):
             sys.setprofile(None)
 
 
@@ -453,3 +428,45 @@ def profiler_running() -> bool:
 
     # `torch.autograd._profiler_enabled`, which is not public either, only covers this thread.
     return torch.autograd.profiler._is_profiler_enabled
+
+
+# -- Open ranges -------------------------------------------------------------------------------------
+
+
+class OpenRanges:
+    """`record_function` ranges of the program that were open at the last `look` and still exist.
+
+    If a range is entered under one session of the profiler and left under the next, torch writes to memory that it has
+    freed, and the process may crash (torch 2.13).
+    """
+
+    def __init__(self) -> None:
+        self._ranges: list[weakref.ref[Any]] = []
+
+    def look(self) -> None:
+        """Find every `record_function` that was entered and still exists, including some that were left already.
+
+        torch keeps no list of them, and TorchScript does not allow wrapping its methods. Takes 50 ms for 300,000
+        objects.
+        """
+        from torch.profiler import record_function
+
+        self._ranges = [
+            weakref.ref(range)
+            for range in gc.get_objects()
+            # The steps that a session has marked end with it.
+            if issubclass(type(range), record_function)
+            and getattr(range, "record", None) is not None
+            and not range.name.startswith(STEP)
+        ]
+
+    @property
+    def are_left(self) -> bool:
+        """True if none of these ranges is open any more."""
+        return all(range() is None for range in self._ranges)
+
+    def look_whether_new(self) -> bool:
+        """Call `look`, and return whether no range that is open now was open before."""
+        before = {range() for range in self._ranges}
+        self.look()
+        return all(range() not in before for range in self._ranges)

@@ -18,7 +18,7 @@ from overlapscope.base.drift import drifted
 from overlapscope.base.median import median_ns
 from overlapscope.base.words import between, duration, plural, unit_for
 from overlapscope.recorder import devices
-from overlapscope.recorder.schedule import settled
+from overlapscope.recorder.options import SETTLING_STEPS
 from overlapscope.recorder.session import profiler_running
 
 if TYPE_CHECKING:
@@ -101,6 +101,7 @@ class SlowSteps:
 # -- Timing ---------------------------------------------------------------------------------------
 
 _NS_PER_MS = 1_000_000
+_MOST_SETTLING_STEPS = 100
 
 
 class StepTimer:
@@ -184,6 +185,17 @@ class StepTimer:
             steps, since_ns = finished - self._resumed_step, clock.now_ns() - self._resumed_ns
             self._settled = settled(steps, since_ns, self._paused_ns, workers=bool(active_children()))
         return self._settled
+
+
+def settled(steps: int, since_ns: int, pause_ns: int, *, workers: bool) -> bool:
+    """Return whether a program runs at its usual speed again, some steps and nanoseconds after a pause.
+
+    During the pause, its worker processes, if any, continued and filled their queues. They are in balance again when
+    the program has had at least twice the pause to empty these.
+    """
+    if steps < SETTLING_STEPS:
+        return False
+    return not workers or since_ns >= 2 * pause_ns or steps >= _MOST_SETTLING_STEPS
 
 
 _timers: weakref.WeakSet[StepTimer] = weakref.WeakSet()

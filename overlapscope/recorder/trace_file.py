@@ -1,4 +1,4 @@
-"""Trace files: writing each whole or not at all, without the step that never ended, and amending it later."""
+"""Trace files: the facts that each states, writing it whole or not at all, and amending it later."""
 
 from __future__ import annotations
 
@@ -7,24 +7,87 @@ import json
 import mmap
 import os
 import shutil
+import threading
+import time
 import zlib
 from collections.abc import Callable, Collection, Iterator
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
+from functools import cache
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import IO, TYPE_CHECKING, Self
 
+from overlapscope.base.marks import HOST_ACTIVITY, ORIGIN, PLAIN_STEPS, STEP_SOURCE, THREADS, TORCH, WARM_UP_STEPS
+from overlapscope.base.revision import job_name, revision, running_script
 from overlapscope.errors import RecordingFailed
-from overlapscope.recorder import claims
-from overlapscope.recorder.destination import window_path
+from overlapscope.recorder import destination
 from overlapscope.recorder.main_thread import undisturbed
-from overlapscope.recorder.metadata import Metadata
-from overlapscope.recorder.session import Session
+from overlapscope.version import __version__
 
 if TYPE_CHECKING:
     from overlapscope.trace.host_activity import HostActivity
-    from overlapscope.trace.model import ClockedSteps, PlainSteps, TimedSteps
+    from overlapscope.trace.model import ClockedSteps, PlainSteps, TimedSteps, TraceOrigin
+
+
+# -- Facts that a trace states -----------------------------------------------------------------------
+
+_MOST_NAMED = 100
+_LONGEST_NAME = 100
+
+
+@dataclass(frozen=True, slots=True)
+class Metadata:
+    """Facts about a recording that its trace states under `marks.METADATA`."""
+
+    warm_up_steps: int
+    plain_steps: PlainSteps
+    origin: TraceOrigin | None = None
+    step_source: str | None = None
+    """Description of what ended steps."""
+    threads: dict[str, str] = field(default_factory=dict)
+    """Python's names of threads, by their numbers."""
+    host_activity: HostActivity | None = None
+    """Activity of the host in steps after the recording, if it was sampled."""
+
+    def json(self) -> str:
+        """Return the text that is in the trace, exactly once."""
+        import torch
+        from msgspec import to_builtins
+
+        from overlapscope.trace.model import PlainSteps
+
+        content = {"version": __version__, TORCH: torch.__version__, WARM_UP_STEPS: self.warm_up_steps}
+        if self.origin is not None:
+            content[ORIGIN] = {name: value for name, value in to_builtins(self.origin).items() if value is not None}
+        if self.step_source is not None:
+            content[STEP_SOURCE] = self.step_source
+        if self.threads:
+            content[THREADS] = self.threads
+        if self.plain_steps != PlainSteps():
+            content[PLAIN_STEPS] = to_builtins(self.plain_steps)
+        if self.host_activity is not None:
+            content[HOST_ACTIVITY] = to_builtins(self.host_activity)
+        return json.dumps(content)
+
+
+def thread_names() -> dict[str, str]:
+    """Return Python's names of the threads that run now, by their numbers; of many threads, the oldest."""
+    return {str(thread.native_id): thread.name[:_LONGEST_NAME] for thread in threading.enumerate()[:_MOST_NAMED]}
+
+
+def origin() -> TraceOrigin:
+    """Return the origin of a recording that starts now. The host is left out, since users pass traces on."""
+    from overlapscope.trace.model import TraceOrigin
+
+    script = running_script()
+    commit, branch = _revision(script.parent)
+    return TraceOrigin(at_ns=time.time_ns(), job=job_name(script), commit=commit, branch=branch)
+
+
+_revision = cache(revision)
+"""Function that returns the revision at the first recording: a running program does not change with its files."""
+
 
 _GZIP_LEVEL = 6
 _COPIED_AT_ONCE = 1 << 20
@@ -58,10 +121,10 @@ def write(
     Args:
         export: Function that writes the trace to a .json file of the given name.
         path: File to write, compressed if it ends in `.gz`. If it belongs to another process, the trace is written
-            beside it (`claims.put`).
+            beside it (`destination.put`).
         no_steps: Names of annotations to remove from the trace. One that was open when the profiler stopped is among
             them, since Kineto writes it as if it had ended there.
-        since_ns: Time after which other processes may have written `path` (`claims.put`).
+        since_ns: Time after which other processes may have written `path` (`destination.put`).
 
     Returns:
         The identity of the file, for `amend`.
@@ -80,8 +143,8 @@ def write(
             for name in no_steps:
                 _blank_out(plain, name)
             if path.name.endswith(".gz"):
-                return Written.now(claims.put(_packed(plain), path, since_ns=since_ns))
-            return Written.now(claims.put(plain, path, since_ns=since_ns))
+                return Written.now(destination.put(_packed(plain), path, since_ns=since_ns))
+            return Written.now(destination.put(plain, path, since_ns=since_ns))
     except OSError as error:
         raise RecordingFailed(
             f"{path}: the trace cannot be written ({error.strerror or error}); choose another place."
@@ -122,7 +185,7 @@ def amend(written: Written, old: bytes, new: bytes) -> Written:
                 with _packing(raw) if path.name.endswith(".gz") else raw as target:
                     target.write(head.replace(old, new))
                     shutil.copyfileobj(source, target, _COPIED_AT_ONCE)
-            return Written.now(claims.put(amended, path))
+            return Written.now(destination.put(amended, path))
     except (OSError, EOFError, zlib.error) as error:
         reason = getattr(error, "strerror", None) or error
         raise RecordingFailed(f"{path}: the trace cannot be amended ({reason}).") from None
@@ -171,31 +234,15 @@ class _WindowFile:
     written: Written
     metadata: Metadata
     """Metadata that is in the file."""
-    after: TimedSteps | None = None
-    """Steps timed after the window, to be added to the file."""
-    clocked: ClockedSteps | None = None
-    """All steps clocked since the window, to be added to the file."""
-    host_activity: HostActivity | None = None
-    """Activity of the host after the window, to be added to the file."""
-
-    @property
-    def pending(self) -> bool:
-        """True if there is something to add to the file."""
-        return self.after is not None or self.clocked is not None or self.host_activity is not None
+    amended: Metadata
+    """Metadata that `amend` writes instead."""
 
 
 class TraceFiles:
     """Trace files of up to `windows` windows."""
 
     def __init__(self, path: Callable[[], Path], windows: int, *, since_ns: int) -> None:
-        """Prepare to write files.
-
-        Args:
-            path: Function that returns the file; it is called when the file is written.
-            windows: Number of windows.
-            since_ns: Time after which a file of that name belongs to another process, unless it is one of these
-                (`claims.put`).
-        """
+        """Prepare to write files. `path()` is called for each, and `since_ns` is that of `destination.put`."""
         self._path = path
         self._windows = windows
         self._since_ns = since_ns
@@ -210,7 +257,7 @@ class TraceFiles:
     @property
     def pending(self) -> bool:
         """True if `amend` has something to add."""
-        return any(file.pending for file in self._files.values())
+        return any(file.amended != file.metadata for file in self._files.values())
 
     @property
     def timed(self) -> bool:
@@ -232,47 +279,49 @@ class TraceFiles:
         files = list(self._files.values())
         return files[-1].metadata.host_activity if files else None
 
-    def write(self, number: int, session: Session) -> None:
-        """Write a window, replacing its earlier file. Numbers begin at 1. Raises RecordingFailed."""
+    def write(
+        self, number: int, export: Callable[[str], object], metadata: Metadata, no_steps: Collection[str]
+    ) -> None:
+        """Write a window, replacing its earlier file. Numbers begin at 1. Raises RecordingFailed.
+
+        `export` and `no_steps` are those of the function `write`; `metadata` is what `export` writes.
+        """
         path = self._path()
         if self._windows > 1:
-            path = window_path(path, number)
+            path = destination.window_path(path, number)
             with suppress(OSError):
                 path.parent.mkdir(exist_ok=True)  # a rank's
-        written = write(session.export, path, no_steps=session.no_steps, since_ns=self._since_ns)
-        self._files[number] = _WindowFile(written, session.metadata)
+        written = write(export, path, no_steps=no_steps, since_ns=self._since_ns)
+        self._files[number] = _WindowFile(written, metadata, metadata)
         if written.path != path:
             self.notes = [f"{path}: belongs to another process, so this trace is {written.path.name}."]
 
-    def time_after(self, timed: TimedSteps) -> None:
-        """Note the steps that were timed after the window that was written last."""
-        if self._files and timed.host_ns:
-            self._files[max(self._files)].after = timed
+    def add(
+        self,
+        *,
+        after: TimedSteps | None = None,
+        clocked: ClockedSteps | None = None,
+        activity: HostActivity | None = None,
+    ) -> None:
+        """Note what came after the window that was written last: timed and clocked steps, activity of the host."""
+        from overlapscope.trace.model import PlainSteps
 
-    def clocked(self, steps: ClockedSteps) -> None:
-        """Note all steps that were clocked around the window that was written last and since then."""
-        if self._files and steps.steps:
-            self._files[max(self._files)].clocked = steps
-
-    def sampled(self, activity: HostActivity) -> None:
-        """Note the activity of the host after the window that was written last."""
         if self._files:
-            self._files[max(self._files)].host_activity = activity
+            file = self._files[max(self._files)]
+            plain = file.amended.plain_steps
+            after = after if after is not None and after.host_ns else plain.after
+            clocked = clocked if clocked is not None and clocked.steps else plain.clocked
+            activity = activity or file.amended.host_activity
+            plain = PlainSteps(plain.before, after, clocked)
+            file.amended = replace(file.amended, plain_steps=plain, host_activity=activity)
 
     def amend(self) -> Iterator[str]:
         """Add what came after the recording to the files, and yield a sentence for each that cannot be amended."""
-        from overlapscope.trace.model import PlainSteps
-
         for file in self._files.values():
-            if not file.pending:
-                continue
-            plain, activity = file.metadata.plain_steps, file.host_activity or file.metadata.host_activity
-            plain = PlainSteps(plain.before, file.after or plain.after, file.clocked or plain.clocked)
-            amended = replace(file.metadata, plain_steps=plain, host_activity=activity)
-            file.after = file.clocked = file.host_activity = None
-            try:
-                file.written = amend(file.written, file.metadata.json().encode(), amended.json().encode())
-            except RecordingFailed as failure:
-                yield f"{failure} It lacks what was measured after the recording."
-            else:
-                file.metadata = amended
+            if file.amended != file.metadata:
+                try:
+                    file.written = amend(file.written, file.metadata.json().encode(), file.amended.json().encode())
+                    file.metadata = file.amended
+                except RecordingFailed as failure:
+                    file.amended = file.metadata
+                    yield f"{failure} It lacks what was measured after the recording."

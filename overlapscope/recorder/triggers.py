@@ -2,24 +2,19 @@
 
 from __future__ import annotations
 
-import contextlib
+import math
 import threading
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from overlapscope.base import clock
 from overlapscope.recorder.main_thread import Interruption, Wake, threads_without_signals
-from overlapscope.recorder.schedule import CUDA_PROFILER_API, Schedule
-from overlapscope.recorder.wrapping import around
+from overlapscope.recorder.options import CUDA_PROFILER_API, Options
+from overlapscope.recorder.wrapping import Undo, around, before, together
 
 if TYPE_CHECKING:
     from overlapscope.recorder.recorder import WindowRecorder
 
-
-import math
-from typing import Final
-
-from overlapscope.base.clock import NS_PER_S
 
 UNMARKED_S: float = 5
 """Length of each recording of a program that marks no step, in seconds."""
@@ -48,21 +43,21 @@ class Trigger:
         """Open or close a window if that is due. Called on the recorder's thread."""
 
 
-def trigger_of(schedule: Schedule, call: Callable[[], None], *, bounded: bool) -> Trigger:
-    """Return the trigger of a schedule.
+def trigger_of(options: Options, call: Callable[[], None], *, bounded: bool) -> Trigger:
+    """Return the trigger of a recording.
 
     Args:
-        schedule: Schedule of the windows.
+        options: Options of the recording.
         call: Function that the trigger calls on the recorder's thread when a window is due. It calls `advance`, or
             leaves that to the next step if the recorder is busy.
         bounded: As in `WindowRecorder`.
     """
     if bounded:
         return UnmarkedTrigger(call)
-    if schedule.capture_range is not None:
-        return CaptureRangeTrigger(schedule.capture_range, call)
-    if schedule.by_clock:
-        return ClockTrigger(schedule.delay_s or 0, schedule.duration_s, call)
+    if options.capture_range is not None:
+        return CaptureRangeTrigger(options.capture_range, call)
+    if options.by_clock:
+        return ClockTrigger(options.delay_s or 0, options.duration_s, call)
     return Trigger()
 
 
@@ -190,25 +185,27 @@ class CaptureRangeTrigger(Trigger):
         self._inside: object = None
         """Outermost open range of that name: a `record_function`, or the depth of an NVTX range."""
         self._depth = 0
-        self._undo = contextlib.ExitStack()
+        self._undo: Undo = lambda: None
 
     def start(self, recorder: WindowRecorder) -> None:
         import torch
         from torch.cuda import nvtx
 
         self._thread = threading.get_ident()
+        undos: list[Undo] = []
         if self._name != CUDA_PROFILER_API:
-            self._around(torch.profiler.record_function, "__enter__", self._enters)
-            self._around(torch.profiler.record_function, "__exit__", self._leaves)
-            self._around(nvtx, "range_push", self._pushes)
-            self._around(nvtx, "range_pop", self._pops)
+            undos.append(before(torch.profiler.record_function, "__enter__", self._enters))
+            undos.append(around(torch.profiler.record_function, "__exit__", self._leaves))
+            undos.append(before(nvtx, "range_push", self._pushes))
+            undos.append(around(nvtx, "range_pop", self._pops))
         elif runtime := getattr(torch._C, "_cudart", None):
             # `torch.cuda.profiler` calls these, too. PyTorch for CPUs does not have them.
-            self._around(runtime, "cudaProfilerStart", self._starts)
-            self._around(runtime, "cudaProfilerStop", self._stops)
+            undos.append(before(runtime, "cudaProfilerStart", lambda: self._open(self._name)))
+            undos.append(before(runtime, "cudaProfilerStop", lambda: self._close(self._name)))
+        self._undo = together(*undos)
 
     def stop(self) -> None:
-        self._undo.close()
+        self._undo()
 
     def advance(self, recorder: WindowRecorder) -> None:
         if self._inside is not None:
@@ -216,10 +213,9 @@ class CaptureRangeTrigger(Trigger):
         else:
             recorder.close()
 
-    def _enters(self, enter: Callable[..., Any], entered: Any) -> Any:
+    def _enters(self, entered: Any) -> None:
         if entered.name == self._name:
             self._open(entered)
-        return enter(entered)
 
     def _leaves(self, leave: Callable[..., Any], entered: Any, *error: Any) -> Any:
         try:
@@ -227,12 +223,11 @@ class CaptureRangeTrigger(Trigger):
         finally:
             self._close(entered)
 
-    def _pushes(self, push: Callable[..., Any], name: str, *args: Any, **options: Any) -> Any:
+    def _pushes(self, name: str, *_: Any, **__: Any) -> None:
         if threading.get_ident() == self._thread:
             self._depth += 1
             if name == self._name:
                 self._open(self._depth)
-        return push(name, *args, **options)
 
     def _pops(self, pop: Callable[..., Any], *args: Any, **options: Any) -> Any:
         try:
@@ -241,14 +236,6 @@ class CaptureRangeTrigger(Trigger):
             if threading.get_ident() == self._thread:
                 self._close(self._depth)
                 self._depth -= 1
-
-    def _starts(self, start: Callable[..., Any]) -> Any:
-        self._open(self._name)
-        return start()
-
-    def _stops(self, stop: Callable[..., Any]) -> Any:
-        self._close(self._name)
-        return stop()
 
     def _open(self, opened: object) -> None:
         if self._inside is None and threading.get_ident() == self._thread:
@@ -259,9 +246,6 @@ class CaptureRangeTrigger(Trigger):
         if self._inside is not None and self._inside == closed and threading.get_ident() == self._thread:
             self._inside = None
             self._call()
-
-    def _around(self, owner: Any, name: str, call: Callable[..., Any]) -> None:
-        self._undo.callback(around(owner, name, call))
 
 
 # -- Times at which windows open and close -----------------------------------------------------------
@@ -301,11 +285,7 @@ class Timetable:
         self._refused = True
 
     def open(self, begun_ns: int, now_ns: int) -> str | None:
-        """Note that a window opened.
-
-        Args:
-            begun_ns: Time at which the profiler was asked to start.
-            now_ns: Time at which it ran, which is when the duration begins.
+        """Note that a window opened: the profiler was asked to start at `begun_ns`, and ran at `now_ns`.
 
         Returns:
             A sentence if it opened late.
@@ -313,7 +293,7 @@ class Timetable:
         return self._next("opened", begun_ns, now_ns + self._duration_ns)
 
     def close(self, begun_ns: int, now_ns: int) -> str | None:
-        """Note that a window closed, and return a sentence if it did so late. The arguments are those of `open`."""
+        """Note that a window closed, and return a sentence if it did so late. See `open`."""
         return self._next("closed", begun_ns, now_ns + self._delay_ns)
 
     def _next(self, event: str, begun_ns: int, due_ns: int) -> str | None:
@@ -326,9 +306,9 @@ class Timetable:
             if refused
             else "the thread that records was inside one call"
         )
-        return f"A window {event} {late_ns / NS_PER_S:.1f} s late: until then {why}."
+        return f"A window {event} {late_ns / clock.NS_PER_S:.1f} s late: until then {why}."
 
 
 def _ns(seconds: float) -> int:
     """Return a length of time in nanoseconds, no longer than threads can wait."""
-    return round(min(seconds, threading.TIMEOUT_MAX) * NS_PER_S)
+    return round(min(seconds, threading.TIMEOUT_MAX) * clock.NS_PER_S)

@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING
 
 from overlapscope.analysis import TraceAnalysis
 from overlapscope.analysis.device import DeviceAnalysis
-from overlapscope.base.session import kept_in_session
 from overlapscope.catalog import advice, devices
 from overlapscope.prediction.unasked import replayed_unasked
 from overlapscope.rules import Said, apply_all
@@ -49,7 +48,6 @@ def find_all(
     return tuple(sorted(findings, key=costliest_first))
 
 
-@kept_in_session
 def _on_device(
     analysis: TraceAnalysis, device: DeviceAnalysis, program: PlainProgram | None, scope: str, replayed: bool
 ) -> tuple[Finding, ...]:

@@ -14,13 +14,11 @@ from overlapscope.analysis.host import find_blocking, own_pieces, rows_of
 from overlapscope.analysis.periods import Periods, is_step
 from overlapscope.base.grouping import distinct, rows_by
 from overlapscope.base.intervals import subtract
-from overlapscope.base.session import kept_in_session
 from overlapscope.timeline.categories import FIRST_EXPOSED_COPY, FIRST_IDLE, ID, LABELS, U8, of_gpu_ops
 from overlapscope.timeline.lane import Lanes, TimelineLane, prepared
 from overlapscope.trace.model import I8, I64, HostEvents, Index, Trace
 
 
-@kept_in_session
 def build(analysis: TraceAnalysis) -> Lanes:
     """Return the lanes of every device, then those of every host thread."""
     trace = analysis.trace

@@ -7,12 +7,12 @@ from pathlib import Path
 from playwright.sync_api import Page, expect
 
 from overlapscope.commands import main
-from overlapscope.plugins.laboratory import store
+from overlapscope.plugins.laboratory.results import write_results
 from tests.plugins.laboratory.unit.test_laboratory_report import made_results
 
 
 def test_the_html_report_draws_itself_in_a_browser(page: Page, tmp_path: Path) -> None:
-    store.write(made_results(), tmp_path)
+    write_results(made_results(), tmp_path)
     assert main(["scenarios", "report", "--results", str(tmp_path)]) == 0
     page.goto((tmp_path / "report.html").as_uri())
     expect(page.locator("html[data-charts=drawn]")).to_have_count(1)

@@ -22,7 +22,6 @@ from urllib.parse import quote
 from flask import Flask
 from flask.testing import FlaskClient
 
-from overlapscope.base.session import session
 from overlapscope.commands import main
 from overlapscope.dashboard.application import create
 from overlapscope.dashboard.library import Library
@@ -33,6 +32,7 @@ from overlapscope.plugins.history.stored import Stored
 from overlapscope.ranks import engine
 from tests.outputs.lines import PAGE, TOOL, groups
 from tests.support.scheduler import cores
+from tests.support.session import session
 
 ROOT = Path(__file__).parents[2]
 DIGESTS = Path(__file__).with_name("digests.txt")

@@ -9,21 +9,26 @@ from pathlib import Path
 
 import pytest
 
-from overlapscope.recorder import at_start
+from overlapscope.recorder import imports
 
-ROOT = Path(at_start.__file__).parents[2]
+ROOT = Path(imports.__file__).parents[2]
+
+
+def run(code: str, hook: dict[str, str]) -> str:
+    script = [sys.executable, "-c", code]
+    return subprocess.run(script, env=os.environ | hook, capture_output=True, text=True, check=True).stdout
+
+
+def test_the_hook_imports_no_module_that_could_hide_one_of_the_program() -> None:
+    code = "import sys; print(*sys.modules)"
+    with_hook, without = (set(run(code, hook).split()) for hook in (imports.start_environment("os:getcwd"), {}))
+    assert "sitecustomize" in with_hook and with_hook - without <= {"sitecustomize", "__future__"}
 
 
 @pytest.mark.parametrize("places", [[], ["/first", "/second"], ["/first", str(ROOT), "/second"]])
 def test_a_program_finds_modules_where_it_would_without_the_hook(
     places: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def path() -> str:
-        script = [sys.executable, "-c", "import sys; print(sys.path)"]
-        return subprocess.run(script, env=os.environ | hook, capture_output=True, text=True, check=True).stdout
-
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join(places))
-    hook: dict[str, str] = {}
-    without = path()
-    hook = at_start.environment("os:getcwd")
-    assert path() == without
+    code = "import sys; print(sys.path)"
+    assert run(code, imports.start_environment("os:getcwd")) == run(code, {})

@@ -202,8 +202,8 @@ def write(what: str, target: Path) -> int:
         return main([*_COMMANDS[what].split(), f"junit:{target}" if what == "check" else str(target)])
     try:
         if what == "results":
-            store = import_module(f"{_LABORATORY}.store")
-            store.write(store.read(TRACES / "laboratory"), target.parent)
+            results = import_module(f"{_LABORATORY}.results")
+            results.write_results(results.read_results(TRACES / "laboratory"), target.parent)
         elif what == "calibration":
             calibration.write(calibration.shipped(), target)
         else:

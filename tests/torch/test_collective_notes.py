@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from overlapscope.base.marks import COLLECTIVE, WORK_WAIT
-from overlapscope.recorder import event_notes
-from overlapscope.recorder.event_notes import EventNotes
+from overlapscope.recorder import marks as recorder_marks
+from overlapscope.recorder.marks import EventNotes
 
 torch = pytest.importorskip("torch", reason="records with torch")
 
@@ -19,7 +19,7 @@ def test_each_collective_and_each_wait_for_it_is_marked_until_the_recording_stop
     import torch.distributed as dist
 
     # Without a GPU, PyTorch has no streams, and notes none.
-    monkeypatch.setattr(event_notes, "_stream_ids", lambda _: lambda _: "0.7")
+    monkeypatch.setattr(recorder_marks, "_stream_ids", lambda _: lambda _: "0.7")
     monkeypatch.setattr(torch.cuda, "current_stream", lambda: None)
     monkeypatch.setattr(torch.cuda, "is_initialized", lambda: True)
     classes = torch.cuda.Event, dist.ProcessGroup, dist.Work

@@ -12,8 +12,7 @@ import pytest
 
 import overlapscope as ov
 from overlapscope.base.marks import GC_PAUSE
-from overlapscope.recorder.gc_callback import gc_callback
-from overlapscope.recorder.gc_marks import GcMarks
+from overlapscope.recorder.marks import GcMarks, gc_callback
 from overlapscope.recorder.sampling.facts import Collections
 from tests.support import forked
 from tests.support.run_command import FORKED, write

@@ -8,7 +8,7 @@ pytest.importorskip("torch", reason="looks for ranges of torch")
 
 from torch.profiler import record_function
 
-from overlapscope.recorder.open_ranges import OpenRanges
+from overlapscope.recorder.session import OpenRanges
 
 
 def test_a_range_that_another_thread_is_making_is_not_open() -> None:

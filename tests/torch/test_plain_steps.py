@@ -11,9 +11,8 @@ import pytest
 from overlapscope.commands._run_options import DEFAULTS
 from overlapscope.errors import RecordingFailed
 from overlapscope.recorder import cupti, trace_file
-from overlapscope.recorder.options import Options
-from overlapscope.recorder.schedule import Schedule, StepWindow, settled
-from overlapscope.recorder.step_times import StepTimings
+from overlapscope.recorder.options import Options, StepWindow
+from overlapscope.recorder.step_times import StepTimings, settled
 from overlapscope.recorder.trace_file import Written
 from overlapscope.trace.model import PlainSteps, TimedSteps
 
@@ -24,24 +23,24 @@ class TestSchedule:
     @pytest.mark.parametrize(
         ("schedule", "rehearsal"),
         [
-            (Schedule(3, 2, 5, 10), StepWindow(0, 5, 10)),
-            (Schedule(1000, 2, 5, 10), StepWindow(0, 5, 10)),
-            (Schedule(0, 1, None, 10), StepWindow(0, 1, 6)),
-            (Schedule(0, 0, 1, 10), StepWindow(0, 0, 2)),
+            (Options(3, 2, 5, 10), StepWindow(0, 5, 10)),
+            (Options(1000, 2, 5, 10), StepWindow(0, 5, 10)),
+            (Options(0, 1, None, 10), StepWindow(0, 1, 6)),
+            (Options(0, 0, 1, 10), StepWindow(0, 0, 2)),
             # Without plain steps it is the recorded part of the steps to wait for, followed by a gap of one step.
-            (Schedule(3, 2, 5), StepWindow(0, 5, 2)),
-            (Schedule(1000, 2, 5), StepWindow(0, 5, 10)),
-            (Schedule(1, 2, 5), None),
-            (Schedule(0, 2, 5), None),
+            (Options(3, 2, 5, 0), StepWindow(0, 5, 2)),
+            (Options(1000, 2, 5, 0), StepWindow(0, 5, 10)),
+            (Options(1, 2, 5, 0), None),
+            (Options(0, 2, 5, 0), None),
         ],
     )
-    def test_what_is_recorded_first(self, schedule: Schedule, rehearsal: StepWindow | None) -> None:
+    def test_what_is_recorded_first(self, schedule: Options, rehearsal: StepWindow | None) -> None:
         assert schedule.rehearsal == rehearsal
 
     def test_the_recording_lies_where_it_opens(self) -> None:
-        assert Schedule(3, 2, 5, 10).recording(22) == StepWindow(22, 24, 29)
-        assert Schedule(3, 2, None, 10).recording(22) == StepWindow(22, 24, None)
-        assert Schedule(3, 2, 5).whole == StepWindow(0, 5, 10)
+        assert Options(3, 2, 5, 10).recording(22) == StepWindow(22, 24, 29)
+        assert Options(3, 2, None, 10).recording(22) == StepWindow(22, 24, None)
+        assert Options(3, 2, 5, 0).whole == StepWindow(0, 5, 10)
 
     def test_steps_of_a_window(self) -> None:
         window = StepWindow(22, 24, 29)
@@ -53,18 +52,18 @@ class TestSchedule:
         assert window.begun(26) == StepWindow(26, 26, 29)
 
     def test_a_program_that_made_too_few_steps_is_told_how_many_it_takes(self) -> None:
-        schedule = Schedule(3, 2, 5, 10)
+        schedule = Options(3, 2, 5, 10)
         assert schedule.why_short(15, 5) == (
             "The program made only 15 of the 41 steps needed; its first steps were recorded instead. "
             "--plain-steps 0 needs 10."
         )
-        assert "1019 steps needed" in str(Schedule(1000, 2, 5, 10).why_short(15, 5))
+        assert "1019 steps needed" in str(Options(1000, 2, 5, 10).why_short(15, 5))
         # As `overlapscope run --help` and the page say.
         assert Options(3, 2, 5, 10) == DEFAULTS and DEFAULTS.needed_steps == schedule.needed_steps == 41
         page = Path("docs/reference/recording.md").read_text()
         assert "So a program should make 41 steps." in page and "ten steps suffice" in page
         assert schedule.why_short(0, 0) == "The program marked no step, so all of it was recorded."
-        assert Schedule(0, 1, None, 10).why_short(0, 0) is None
+        assert Options(0, 1, None, 10).why_short(0, 0) is None
 
     def test_it_settles_for_two_steps_and_with_workers_for_twice_the_pause(self) -> None:
         assert not settled(1, 10**12, 0, workers=False)

@@ -13,7 +13,7 @@ import pytest
 import overlapscope as ov
 from overlapscope.base.revision import revision
 from overlapscope.errors import UsageError
-from overlapscope.recorder import metadata
+from overlapscope.recorder import trace_file
 from overlapscope.recorder.recording import current
 from tests.support.recorded import content, names, python, steps, warm_up_steps, work
 
@@ -40,7 +40,7 @@ class TestWhatIsRecorded:
     def test_a_trace_says_when_and_of_what_it_was_recorded(self, path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setenv("GITHUB_SHA", "c0ffee")
         monkeypatch.setenv("GITHUB_REF_NAME", "main")
-        monkeypatch.setattr(metadata, "_revision", revision)
+        monkeypatch.setattr(trace_file, "_revision", revision)
         monkeypatch.setattr(sys, "argv", ["/somewhere/train.py"])
         before_ns = time.time_ns()
         with ov.record(path) as rec:

@@ -15,9 +15,8 @@ import overlapscope as ov
 from overlapscope.errors import RecordingFailed, UsageError
 from overlapscope.recorder import all_threads, trace_file
 from overlapscope.recorder.memory_guard import taken_bytes
-from overlapscope.recorder.options import Options
+from overlapscope.recorder.options import Options, StepWindow
 from overlapscope.recorder.recording import current
-from overlapscope.recorder.schedule import StepWindow
 from overlapscope.recorder.session import Session
 from overlapscope.trace.model import TimedSteps
 from tests.support.recorded import MB, content, names, python, steps, work
@@ -95,6 +94,47 @@ rec.end()
         assert "RecordingFailed" in done.stderr.splitlines()[-1]
         assert target.read_text() == "the last good one"
         assert list(tmp_path.iterdir()) == [target]
+
+    def test_an_interruption_while_it_starts_reaches_the_program_and_leaves_no_profiler(self, tmp_path: Path) -> None:
+        done = python(
+            """
+class Interrupting(torch.Tensor):
+    def untyped_storage(self):
+        raise KeyboardInterrupt
+tensor = Interrupting()
+try:
+    ov.record(path).begin()
+except KeyboardInterrupt:
+    del tensor
+with torch.profiler.profile() as own:
+    torch.ones(3)
+assert own.events()
+with ov.record(path) as rec: rec.step()
+""",
+            tmp_path,
+        )
+        assert done.returncode == 0, done.stderr
+        assert steps(tmp_path / "x.trace.json.gz") == [0]
+
+    def test_a_recording_that_cannot_find_steps_leaves_no_profiler(self, tmp_path: Path) -> None:
+        done = python(
+            """
+import torch.utils.data.dataloader as loader
+iterator = loader._BaseDataLoaderIter
+del loader._BaseDataLoaderIter
+try:
+    ov.record(path).begin()
+except ImportError:
+    loader._BaseDataLoaderIter = iterator
+with torch.profiler.profile() as own:
+    torch.ones(3)
+assert own.events() and not os.path.exists(path)
+with ov.record(path) as rec: rec.step()
+""",
+            tmp_path,
+        )
+        assert done.returncode == 0, done.stderr
+        assert steps(tmp_path / "x.trace.json.gz") == [0]
 
     def test_a_program_that_ends_without_end_leaves_its_trace(self, tmp_path: Path) -> None:
         done = python("rec = ov.record(path); rec.begin(); torch.ones(3); rec.step(); sys.exit(7)", tmp_path)

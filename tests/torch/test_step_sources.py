@@ -243,6 +243,34 @@ def test_modules_of_any_kind_are_named_and_run_as_they_would(tmp_path: Path) -> 
         (tmp_path / "x.json").unlink()
 
 
+class _Counting:
+    """A method of the program's in the place of torch's, which has no code of its own."""
+
+    def __init__(self, method: Any) -> None:
+        self.method, self.calls = method, 0
+
+    def __get__(self, owner: Any, kind: type) -> Any:
+        return self if owner is None else partial(self, owner)
+
+    def __call__(self, *args: Any, **options: Any) -> Any:
+        self.calls += 1
+        return self.method(*args, **options)
+
+
+def test_methods_that_the_program_has_replaced_by_objects_are_called_as_before(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    backward, call = _Counting(torch.Tensor.backward), _Counting(torch.nn.Module._wrapped_call_impl)
+    monkeypatch.setattr(torch.Tensor, "backward", backward)
+    monkeypatch.setattr(torch.nn.Module, "_wrapped_call_impl", call)
+    net = torch.nn.Linear(8, 8)
+    with overlapscope.record(tmp_path / "x.json", steps_by="backward", plain_steps=0) as rec:
+        for _ in range(20):
+            net._wrapped_call_impl(torch.ones(4, 8)).sum().backward()
+    assert backward.calls == call.calls == 20
+    assert rec.step_source is not None and rec.step_source.startswith("calls of backward() in test_step_sources.py:")
+
+
 def _counted(program: Callable[[], object]) -> int:
     """Return how many events of the optimizer that steps last a program has."""
     sources: list[StepSource] = []
@@ -326,7 +354,7 @@ def test_an_optimizer_that_the_program_drops_is_freed(tmp_path: Path) -> None:
 
 def test_steps_of_a_watched_program_are_those_of_its_first_optimizer_on_any_thread(tmp_path: Path) -> None:
     (tmp_path / "program.py").write_text(
-        f"{HEAD}from overlapscope.recorder.program_steps import ProgramSteps\n"
+        f"{HEAD}from overlapscope.recorder.automatic_steps import ProgramSteps\n"
         "steps = ProgramSteps(lambda: None)\nsteps.start()\n"
         f"def work():\n{indent(GAN.format(1), '    ')}\n"
         "thread = threading.Thread(target=work)\nthread.start()\nthread.join()\nprint(steps.count)"

@@ -224,7 +224,7 @@ def test_long_names_and_deep_stacks_take_limited_space() -> None:
 def test_the_recorder_s_own_frames_are_left_out() -> None:
     own = str(Path(ov.__file__).parent / "recorder")
     starts = [frame(1, "main", f"{own}/../commands/__init__.py"), frame(1, "_run", f"{own}/script.py")]
-    wrapped = [*starts, frame(1), frame(2, "wrapped", f"{own}/optimizer_steps.py"), frame(3, "step", "/torch.py")]
+    wrapped = [*starts, frame(1), frame(2, "wrapped", f"{own}/step_sources.py"), frame(3, "step", "/torch.py")]
     marks = [*starts, frame(1), frame(2, "step", f"{own}/recording.py")]
     thread = [frame(1, "Thread.run", threading.__file__), frame(1, "poll", f"{own}/memory_guard.py")]
     frames, stacks = host_stacks([[1, wrapped, 3], [1, marks, 2], [2, thread, 9]], [])

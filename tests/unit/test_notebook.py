@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from overlapscope.recorder.notebook import compiled
+from overlapscope.recorder.script import compiled_notebook
 
 
 @pytest.mark.parametrize(
@@ -29,5 +29,5 @@ from overlapscope.recorder.notebook import compiled
 def test_only_lines_for_ipython_are_left_out(cells: list[str], value: object) -> None:
     source = json.dumps({"cells": [{"cell_type": "code", "source": cell} for cell in cells]}).encode()
     names: dict[str, object] = {}
-    exec(compiled("x.ipynb", source), names)
+    exec(compiled_notebook("x.ipynb", source), names)
     assert names["x"] == value

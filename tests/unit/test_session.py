@@ -10,13 +10,13 @@ from pathlib import Path
 import pytest
 
 from overlapscope.analysis import analyze_trace
-from overlapscope.base.session import session
 from overlapscope.errors import UnreadableTrace
 from overlapscope.prediction.plain_program import find_program
 from overlapscope.reading import load
 from overlapscope.report.model import build
 from overlapscope.trace.model import Kind
 from tests.support.helpers import TRACES, Op, make_trace
+from tests.support.session import session
 
 pytestmark = pytest.mark.afresh
 

@@ -1,8 +1,8 @@
 """Checks for data races between host and device, and between streams, while a program is recorded.
 
-`memory`, `bookkeeping` and `findings` do not use torch. `sync_events` (events and synchronizations), `launches`
-(operators, of which `collectives` knows those that communicate) and `host_memory` (the rest) enter into the books what
-torch does. `checker` puts them together.
+`memory` and `bookkeeping` do not use torch. `sync_events` (events and synchronizations), `launches` (operators, whose
+uses of memory `operators` knows) and `host_memory` (the rest) enter into the books what torch does. `checker` puts them
+together.
 """
 
 from overlapscope.plugin import ObserverOption, Plugin

@@ -9,12 +9,10 @@ import torch
 
 from overlapscope.base.words import listed, plural
 from overlapscope.errors import UsageError
-from overlapscope.plugins.hazards.bookkeeping import Bookkeeping
-from overlapscope.plugins.hazards.findings import Findings, Hazard, describe
+from overlapscope.plugins.hazards.bookkeeping import Bookkeeping, Findings, Hazard, Journal, describe
 from overlapscope.plugins.hazards.host_memory import HostMemory
-from overlapscope.plugins.hazards.journal import Journal
 from overlapscope.plugins.hazards.launches import HazardMode
-from overlapscope.plugins.hazards.lines import UserCode
+from overlapscope.plugins.hazards.memory import UserCode
 from overlapscope.plugins.hazards.sync_events import SyncEvents, new_clock
 from overlapscope.recorder import devices
 

@@ -19,12 +19,10 @@ from typing import Any
 
 import torch
 
-from overlapscope.plugins.hazards.bookkeeping import Bookkeeping
-from overlapscope.plugins.hazards.journal import Journal
-from overlapscope.plugins.hazards.lines import UserCode
-from overlapscope.plugins.hazards.memory import Region, interval
+from overlapscope.plugins.hazards.bookkeeping import Bookkeeping, Journal
+from overlapscope.plugins.hazards.memory import Region, UserCode, interval
 from overlapscope.plugins.hazards.operators import tensors, touch
-from overlapscope.recorder.wrapping import around
+from overlapscope.recorder.wrapping import around, before
 
 _READERS = ("numpy", "tolist", "__dlpack__", "__reduce_ex__")
 """Methods of a tensor that read its memory, at once or through their results. `__array__` calls `numpy`; pickle and
@@ -46,11 +44,11 @@ class HostMemory:
     def start(self) -> None:
         """Wrap the methods."""
         for name in _READERS:
-            self._undo.callback(around(torch.Tensor, name, self._reads))
+            self._undo.callback(before(torch.Tensor, name, self._reads))
         self._undo.callback(around(torch, "from_numpy", self._from_numpy))
         if runtime := getattr(torch._C, "_cudart", None):
             self._undo.callback(around(runtime, "cudaHostRegister", self._register))
-            self._undo.callback(around(runtime, "cudaHostUnregister", self._unregister))
+            self._undo.callback(before(runtime, "cudaHostUnregister", self._unregister))
 
     def stop(self) -> None:
         """Unwrap the methods, and stop watching."""
@@ -110,10 +108,9 @@ class HostMemory:
 
     # -- Wrappers of the program's calls ---------------------------------------------------------------
 
-    def _reads(self, read: Callable[..., Any], tensor: torch.Tensor, *args: Any, **options: Any) -> Any:
+    def _reads(self, tensor: torch.Tensor, *_: Any, **__: Any) -> None:
         if self._books.copies:
             self._journal.attempt(self._is_read, tensor)
-        return read(tensor, *args, **options)
 
     def _is_read(self, tensor: torch.Tensor) -> None:
         for plain in tensors(tensor):
@@ -128,11 +125,10 @@ class HostMemory:
         self._journal.attempt(self.watch_array, array)
         return tensor
 
+    def _unregister(self, address: int) -> None:
+        self._journal.attempt(self.unregistered, address)
+
     def _register(self, register: Callable[..., Any], address: int, size_bytes: int, flags: int) -> Any:
         result = register(address, size_bytes, flags)
         self._journal.attempt(self.registered, address, size_bytes)
         return result
-
-    def _unregister(self, unregister: Callable[..., Any], address: int) -> Any:
-        self._journal.attempt(self.unregistered, address)
-        return unregister(address)

@@ -13,28 +13,24 @@ import torch
 from torch._ops import OpOverload
 from torch.utils._python_dispatch import TorchDispatchMode, _get_current_dispatch_mode
 
-from overlapscope.plugins.hazards.bookkeeping import Bookkeeping
-from overlapscope.plugins.hazards.collectives import (
+from overlapscope.plugins.hazards.bookkeeping import Bookkeeping, Journal
+from overlapscope.plugins.hazards.host_memory import HostMemory
+from overlapscope.plugins.hazards.memory import CodeLine, Copy, Direction, Touch, UserCode
+from overlapscope.plugins.hazards.operators import (
+    READ_SCALAR,
+    Transfer,
+    arguments,
     clones_inputs,
     collective_arguments,
+    dispatches_itself,
     is_asynchronous,
     is_collective,
     launch_index,
+    made_by,
     stream_of,
+    tensors,
     tensors_returned,
     tensors_used,
-)
-from overlapscope.plugins.hazards.host_memory import HostMemory
-from overlapscope.plugins.hazards.journal import Journal
-from overlapscope.plugins.hazards.lines import CodeLine, UserCode
-from overlapscope.plugins.hazards.memory import Copy, Direction, Touch
-from overlapscope.plugins.hazards.operators import (
-    Transfer,
-    arguments,
-    dispatches_itself,
-    made_by,
-    reads_scalar,
-    tensors,
     touch,
 )
 from overlapscope.plugins.hazards.sync_events import SyncEvent, SyncEvents
@@ -238,7 +234,7 @@ class HazardMode(TorchDispatchMode):
 
     def _launches(self, call: OperatorCall, transfers: list[Transfer], by_device: list[Transfer]) -> list[_OnStream]:
         launches: dict[int, _OnStream] = {}
-        waits = reads_scalar(call.operator) or (
+        waits = call.operator is READ_SCALAR or (
             bool(transfers) and all(transfer.ends_with_call for transfer in transfers)
         )
         for device in {used.device for used in (*call.reads, *call.writes)}:

@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 import torch
 from torch.cuda import _gpu_trace
 
-from overlapscope.plugins.hazards.journal import Journal
+from overlapscope.plugins.hazards.bookkeeping import Journal
 from overlapscope.recorder.wrapping import around
 
 _VALUE_COUNTS = {
@@ -89,13 +89,25 @@ class SyncEvents:
         torch._C._activate_gpu_trace()
         _listening.append(self)
         self._undo.callback(_listening.remove, self)
-        self._undo.callback(around(torch.cuda.Event, "query", self._query_event))
-        self._undo.callback(around(torch.cuda.Event, "elapsed_time", self._elapsed_time))
-        self._undo.callback(around(torch.cuda.Stream, "query", self._query_stream))
+        self._after(torch.cuda.Event, "query", self._events_are_over)
+        # It raises unless both events are over.
+        self._after(torch.cuda.Event, "elapsed_time", self._events_are_over)
+        self._after(torch.cuda.Stream, "query", self._stream_is_over)
         if torch.distributed.is_available():
             work = torch._C._distributed_c10d.Work
-            self._undo.callback(around(work, "is_completed", self._query_work))
-            self._undo.callback(around(work, "wait", self._wait_for_work))
+            self._after(work, "is_completed", self._work_is_over)
+            self._after(work, "wait", self._work_was_waited_for)
+
+    def _after(self, owner: Any, name: str, over: Callable[..., None]) -> None:
+        """Have `over(...)` called with the arguments of a method that has returned, unless it returned false."""
+
+        def called(method: Callable[..., Any], *args: Any, **options: Any) -> Any:
+            result = method(*args, **options)
+            if result is not False:
+                self._journal.attempt(over, *args, **options)
+            return result
+
+        self._undo.callback(around(owner, name, called))
 
     def stop(self) -> None:
         """Stop noting events."""
@@ -128,46 +140,20 @@ class SyncEvents:
     def _held(self) -> list[SyncEvent] | None:
         return getattr(self._of_thread, "events", None)
 
-    def _query_event(self, query: Callable[..., bool], event: Any) -> bool:
-        done = query(event)
-        if done:
-            self._journal.attempt(self._event_is_over, event)
-        return done
-
-    def _elapsed_time(self, elapsed_time: Callable[..., float], event: Any, end_event: Any) -> float:
-        # It raises unless both events are over.
-        elapsed_ms = elapsed_time(event, end_event)
-        self._journal.attempt(self._event_is_over, event)
-        self._journal.attempt(self._event_is_over, end_event)
-        return elapsed_ms
-
-    def _event_is_over(self, event: Any) -> None:
-        if event.cuda_event:
-            self._journal.note(partial(self._clock.all_streams_wait_for_event, event.cuda_event))
-
-    def _query_stream(self, query: Callable[..., bool], stream: Any) -> bool:
-        done = query(stream)
-        if done:
-            self._journal.attempt(self._stream_is_over, stream)
-        return done
+    def _events_are_over(self, *events: Any) -> None:
+        for event in events:
+            if event.cuda_event:
+                self._journal.note(partial(self._clock.all_streams_wait_for_event, event.cuda_event))
 
     def _stream_is_over(self, stream: Any) -> None:
         self._journal.note(partial(self._clock.all_streams_wait_for_stream, stream.cuda_stream))
 
-    def _query_work(self, is_completed: Callable[..., bool], work: Any) -> bool:
-        done = is_completed(work)
-        if done:
-            self._journal.attempt(self._work_is_over)
-        return done
-
-    def _wait_for_work(self, wait: Callable[..., bool], work: Any, *args: Any, **options: Any) -> bool:
-        result = wait(work, *args, **options)
+    def _work_was_waited_for(self, work: Any, *args: Any, **options: Any) -> None:
         if args or options or any(os.environ.get(name, "0") != "0" for name in _BLOCKING_WAIT):
             # With a timeout, the host waits, too.
-            self._journal.attempt(self._work_is_over)
-        return result
+            self._work_is_over(work)
 
-    def _work_is_over(self) -> None:
+    def _work_is_over(self, work: Any) -> None:
         # A work doesn't tell its stream, so all of them are taken to be done: no false report follows from that.
         for stream in tuple(self.collective_streams):
             self._journal.note(partial(self._clock.all_streams_wait_for_stream, stream))

@@ -19,7 +19,7 @@ from overlapscope.plugins.laboratory.experiment import SCALES
 
 if TYPE_CHECKING:
     from overlapscope.plugins.laboratory.catalog import ScenarioFile
-    from overlapscope.plugins.laboratory.results import Machine, Results
+    from overlapscope.plugins.laboratory.results import Results
 
 FAILED = 1
 DIRECTORY = Path("overlapscope-laboratory")
@@ -160,8 +160,9 @@ def _load(paths: Sequence[Path], *, to_list: bool = False) -> tuple[list[Scenari
 
 
 def _run(args: argparse.Namespace) -> int:
-    from overlapscope.plugins.laboratory import RESULTS, catalog, runner, store
-    from overlapscope.recorder.torch_import import require_torch
+    from overlapscope.plugins.laboratory import RESULTS, catalog, runner
+    from overlapscope.plugins.laboratory.results import read_results
+    from overlapscope.recorder.imports import require_torch
     from overlapscope.render.progress import Progress
 
     require_torch()
@@ -169,11 +170,15 @@ def _run(args: argparse.Namespace) -> int:
     directory = Path(os.path.realpath(args.output))
     if directory.exists() and not directory.is_dir():
         raise UsageError(f"{args.output}: is not a directory; choose another.")
-    store.read(directory)
+    read_results(directory)
     with Progress() as progress:
         progress.note("measuring this machine")
         machine = runner.describe_machine()
-        _check_gpus(entries, machine)
+        if not machine.gpus and all(entry.experiment.gpus > 0 for entry in entries):
+            raise UsageError(
+                "PyTorch finds no CUDA device, and every chosen experiment needs one; `overlapscope scenarios report` "
+                "shows results that were recorded on one."
+            )
         try:
             done = runner.run(entries, runner.Plan(directory, args.scale, args.repeat), machine, progress)
         finally:
@@ -183,25 +188,18 @@ def _run(args: argparse.Namespace) -> int:
     return FAILED if faults or any(result.status == "failed" for result in done) else DONE
 
 
-def _check_gpus(entries: Sequence[ScenarioFile], machine: Machine) -> None:
-    if not machine.gpus and all(entry.experiment.gpus > 0 for entry in entries):
-        raise UsageError(
-            "PyTorch finds no CUDA device, and every chosen experiment needs one; `overlapscope scenarios report` "
-            "shows results that were recorded on one."
-        )
-
-
 # -- Report ----------------------------------------------------------------------------------------
 
 
 def _report(args: argparse.Namespace) -> int:
-    from overlapscope.plugins.laboratory import RESULTS, store
+    from overlapscope.plugins.laboratory import RESULTS
     from overlapscope.plugins.laboratory.comparison import compare
     from overlapscope.plugins.laboratory.document import document, summary
+    from overlapscope.plugins.laboratory.results import read_results
     from overlapscope.render import html, markdown, terminal
 
     directory, shipped = _results_directory(args.results)
-    results = store.read(directory)
+    results = read_results(directory)
     if not results.experiments:
         raise UsageError(f"{directory}: has no {RESULTS}; `overlapscope scenarios run` writes one.")
     output = args.output or (None if shipped or args.names else directory)
@@ -243,7 +241,7 @@ def _results_directory(asked: Path | None) -> tuple[Path, bool]:
 
 def _calibrate(args: argparse.Namespace) -> int:
     from overlapscope.prediction import calibration
-    from overlapscope.recorder.torch_import import require_torch
+    from overlapscope.recorder.imports import require_torch
 
     require_torch()
     calibration.check_writable(args.output)

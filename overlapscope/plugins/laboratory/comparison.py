@@ -192,12 +192,8 @@ def check_truth(truth: Truth, device: Device | Analysis | None, rules: Collectio
     """Yield one verdict for each statement of `truth` on a device's recording.
 
     An expected cause must explain its share of a time that is not zero, leaving out the lead-in, where nothing is
-    judged. The hidden share refers to `device.overlap`.
-
-    Args:
-        truth: Statements that must hold.
-        device: Analysis of the device; None where nothing was analysed.
-        rules: Rules that fired on it.
+    judged. The hidden share refers to `device.overlap`. `device` is None where nothing was analysed, and `rules` are
+    those that fired on it.
     """
     if truth.exposed_copy is not None:
         by_cause = None if device is None else device.exposed_copy_by_cause

@@ -23,10 +23,10 @@ from overlapscope.dashboard.library import Library
 from overlapscope.documents import model
 from overlapscope.documents.model import Block
 from overlapscope.errors import OverlapscopeError
-from overlapscope.plugins.laboratory import RESULTS, store, tables
+from overlapscope.plugins.laboratory import RESULTS, tables
 from overlapscope.plugins.laboratory.comparison import ExperimentComparison, compare
 from overlapscope.plugins.laboratory.document import chapter, overview
-from overlapscope.plugins.laboratory.results import Analysis, RecordedStrip, Results, VariantResult
+from overlapscope.plugins.laboratory.results import Analysis, RecordedStrip, Results, VariantResult, read_results
 from overlapscope.plugins.laboratory.tables import digits
 
 _LEAD = "Experiments on copies, streams and CUDA graphs with a known outcome: measured here, and published by others."
@@ -62,7 +62,7 @@ def results_in(library: Library) -> Iterator[tuple[Path, Results]]:
     """Yield the results in the given directories and their subdirectories."""
     for file in library.files(RESULTS):
         try:
-            yield file.parent, store.read(file.parent)
+            yield file.parent, read_results(file.parent)
         except OverlapscopeError as error:
             logging.getLogger(__name__).warning("%s", error)
 

@@ -12,26 +12,48 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
+import numpy as np
 from rich.text import Text
 
+from overlapscope.analysis import analyze_trace
+from overlapscope.analysis.results import Device
+from overlapscope.analysis.strip import measure
+from overlapscope.analysis.timeline import Timeline
+from overlapscope.base.intervals import Intervals, covered
 from overlapscope.base.words import clean, plural
+from overlapscope.catalog.causes import CopyCause, IdleCause
 from overlapscope.errors import OverlapscopeError, UsageError
-from overlapscope.plugins.laboratory import store
 from overlapscope.plugins.laboratory.catalog import ScenarioFile
-from overlapscope.plugins.laboratory.essentials import analyse
 from overlapscope.plugins.laboratory.experiment import PAPER, Experiment, Variant
-from overlapscope.plugins.laboratory.process import Worker, WorkerDied
-from overlapscope.plugins.laboratory.protocol import (
+from overlapscope.plugins.laboratory.process import (
     Began,
     DescribeMachine,
     Ended,
     MachineDescribed,
     RunVariant,
     VariantMeasured,
+    Worker,
+    WorkerDied,
 )
-from overlapscope.plugins.laboratory.results import ExperimentResult, Machine, VariantResult
+from overlapscope.plugins.laboratory.results import (
+    Analysis,
+    ExperimentResult,
+    FindingSummary,
+    Machine,
+    RecordedStrip,
+    StripLane,
+    VariantResult,
+    VerdictSummary,
+    merged,
+    read_results,
+    write_results,
+)
 from overlapscope.plugins.laboratory.tables import digits
+from overlapscope.reading import load
 from overlapscope.render.progress import Progress
+from overlapscope.report.model import build
+from overlapscope.report.page import DeviceReport, Page
+from overlapscope.report.verdict import judge
 
 _STYLE = {"ok": "green", "failed": "bold red", "skipped": "yellow"}
 NOT_YET = "not run yet"
@@ -92,7 +114,7 @@ class _Experiment:
         self._path = entry.path
         self._plan = plan
         self._progress = progress
-        self._results = store.read(plan.directory)
+        self._results = read_results(plan.directory)
         self._result = declared(entry.experiment, plan.scale, machine)
         self._place = plan.directory / entry.experiment.name
 
@@ -118,8 +140,8 @@ class _Experiment:
         """Run nothing, and keep the results of an earlier run."""
         skipped = tuple(msgspec.structs.replace(variant, error=reason) for variant in self._result.variants)
         if all(other.name != self._result.name for other in self._results.experiments):
-            self._results = store.merged(self._results, msgspec.structs.replace(self._result, variants=skipped))
-            store.write(self._results, self._plan.directory)
+            self._results = merged(self._results, msgspec.structs.replace(self._result, variants=skipped))
+            write_results(self._results, self._plan.directory)
         for variant in skipped:
             _finished(self._progress, self._experiment.name, variant)
         return skipped
@@ -197,8 +219,8 @@ class _Experiment:
     def _keep(self, done: VariantResult) -> None:
         variants = tuple(done if other.name == done.name else other for other in self._result.variants)
         self._result = msgspec.structs.replace(self._result, variants=variants)
-        self._results = store.merged(self._results, self._result)
-        store.write(self._results, self._plan.directory)
+        self._results = merged(self._results, self._result)
+        write_results(self._results, self._plan.directory)
         _finished(self._progress, self._experiment.name, done)
 
 
@@ -261,3 +283,82 @@ def _plain(values: Any) -> dict[str, Any]:
         name: value if isinstance(value, bool | int | float | str | None) else str(value)
         for name, value in values.items()
     }
+
+
+# -- Analysis of recordings, reduced to the contents of the report --------------------------------------
+# Figures are those that `overlapscope analyze` shows of each recording with the step that the laboratory timed
+# (`--plain-step`). Only the strips are of the recording as it is.
+
+SLICES = 300
+"""Maximum number of slices of a strip."""
+
+
+def analyse(paths: Sequence[Path], directory: Path, plain_step_ns: int | None = None) -> tuple[Analysis, ...]:
+    """Return the analysis of each device in the traces of a variant, one for each rank. Raises UnreadableTrace.
+
+    Their names become relative to `directory`. A trace without GPU activity has no device and adds nothing.
+    """
+    analyses = [analyze_trace(load(path, progress=False, cache=False)) for path in paths]
+    page = Page(build(analyses, plain_step_ns=plain_step_ns))
+    timelines = {
+        (number, device.result.device): device.timeline
+        for number, analysis in enumerate(analyses)
+        for device in analysis.devices
+    }
+    return tuple(
+        _essentials(
+            section,
+            section.device,
+            section.window,
+            timelines[section.number, section.device.device],
+            paths[section.number].relative_to(directory).as_posix(),
+        )
+        for section in page.sections()
+        if section.device is not None and section.window is not None
+    )
+
+
+def _essentials(section: DeviceReport, device: Device, recorded: Device, timeline: Timeline, trace: str) -> Analysis:
+    trust, stalls = section.trace.trust, device.host_stalls
+    verdict = judge(section)
+    return Analysis(
+        trace=trace,
+        rank=section.trace.rank,
+        device=device.device,
+        trust=trust.verdict,
+        doubts=tuple(check.id for check in trust.checks if check.status != "ok"),
+        span_ns=device.span_ns,
+        steps=section.steps,
+        buckets=device.buckets,
+        overlap=device.overlap,
+        exposed_copy_by_cause=_judged_causes(device.exposed_copy_by_cause, CopyCause.LEAD_IN),
+        idle_by_cause=_judged_causes(device.idle_by_cause, IdleCause.LEAD_IN),
+        host_wait_ns=sum(stall.host_wait_ns for stall in stalls),
+        host_idle_ns=sum(stall.idle_caused_ns for stall in stalls),
+        copies=device.copies,
+        findings=tuple(msgspec.convert(finding, FindingSummary, from_attributes=True) for finding in section.findings),
+        verdict=VerdictSummary(level=verdict.level, text=verdict.answer),
+        strip=_strip(timeline, recorded),
+    )
+
+
+def _judged_causes(by_cause: dict[str, int], lead_in: str) -> dict[str, int]:
+    """Return the causes that explain any of the judged time."""
+    return {str(cause): ns for cause, ns in by_cause.items() if ns and cause != lead_in}
+
+
+def _strip(timeline: Timeline, device: Device) -> RecordedStrip:
+    """Return the part of the recording shown in strips, by kind of work instead of by stream."""
+    shown = measure(timeline, device, slices=1)
+    start, end = shown.start_ns, shown.end_ns
+    slices = max(1, min(SLICES, end - start))
+    edges = start + (end - start) * np.arange(slices + 1, dtype=np.int64) // slices
+    lanes = []
+    for name in ("compute", "comm", "h2d", "d2h", "other", "idle"):
+        ran: Intervals = getattr(timeline, name)
+        busy = covered(ran, edges[:-1], edges[1:])
+        if busy.any():
+            tenths = np.minimum(9, 10 * busy // np.diff(edges))
+            fill = (str(tenth) if ns else "." for tenth, ns in zip(tenths.tolist(), busy.tolist(), strict=True))
+            lanes.append(StripLane(name=name, fill="".join(fill)))
+    return RecordedStrip(label=shown.label, span_ns=end - start, lanes=tuple(lanes))

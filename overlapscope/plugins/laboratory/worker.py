@@ -2,7 +2,7 @@
 
 python -m overlapscope.plugins.laboratory.worker DIRECTORY
 
-The directory holds the commands and the events (`protocol.py`). Under `torchrun`, each rank does the same. The parent
+The directory holds the commands and the events (`process.py`). Under `torchrun`, each rank does the same. The parent
 process holds the other end of the worker's stdin, and the worker exits when that is closed, so that nothing stays on
 the GPU after the parent has died.
 """
@@ -23,8 +23,9 @@ from typing import Any
 
 import msgspec
 
+from overlapscope.base.child import end_with_stdin
 from overlapscope.plugins.laboratory.experiment import Experiment, Program, Variant
-from overlapscope.plugins.laboratory.protocol import (
+from overlapscope.plugins.laboratory.process import (
     COMMANDS,
     EVENTS,
     POLL_S,
@@ -52,7 +53,7 @@ _WARM_UP = 2
 
 def main(directory: Path) -> None:
     """Carry out commands until `Stop`."""
-    threading.Thread(target=_leave_with_parent, daemon=True).start()
+    threading.Thread(target=end_with_stdin, daemon=True).start()
     rank = int(os.environ.get("RANK", "0"))
     events = Outbox(directory / EVENTS)
     events.send(RankStarted(rank, os.getpid()))
@@ -66,12 +67,6 @@ def main(directory: Path) -> None:
                 events.send(Ended(rank, _error_of(_VariantRun(command, rank, events), command.path)))
             case Stop():
                 return
-
-
-def _leave_with_parent() -> None:
-    while os.read(0, 4096):
-        pass
-    os._exit(1)
 
 
 def _commands(path: Path) -> Iterator[Command]:

@@ -9,7 +9,7 @@ import traceback
 import msgspec
 
 from overlapscope.plugins.trials.protocol import VARIABLE, Task
-from overlapscope.recorder import at_start
+from overlapscope.recorder import imports
 
 _HELPER = "compile_worker"
 """Part of the command line of a process that compiles for torch.compile."""
@@ -18,7 +18,7 @@ _HELPER = "compile_worker"
 def environment(task: Task) -> dict[str, str]:
     """Return environment variables that make a program, and every Python process that it starts, do a task."""
     variables = {VARIABLE: msgspec.json.encode(task).decode(), "PYTHONHASHSEED": "0"}
-    return at_start.environment(f"{__name__}:watch") | variables
+    return imports.start_environment(f"{__name__}:watch") | variables
 
 
 def watch() -> None:

@@ -107,7 +107,7 @@ class TryCommand:
         program = _program(args)
         from overlapscope.plugins.trials.conduct import ProgramFailed, TrialOptions, conduct
         from overlapscope.plugins.trials.document import document
-        from overlapscope.recorder.torch_import import require_torch
+        from overlapscope.recorder.imports import require_torch
         from overlapscope.render.progress import Progress
 
         require_torch()

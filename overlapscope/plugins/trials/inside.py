@@ -16,9 +16,8 @@ from torch.utils.data import get_worker_info
 
 from overlapscope.plugins.trials.course import RunCourse
 from overlapscope.plugins.trials.protocol import Steps, Task
-from overlapscope.recorder.automatic_steps import AutomaticSteps
+from overlapscope.recorder.automatic_steps import AutomaticSteps, ProgramSteps
 from overlapscope.recorder.destination import Rank, rank_of
-from overlapscope.recorder.program_steps import ProgramSteps
 from overlapscope.recorder.step_choice import SourceKind, StepSource
 from overlapscope.recorder.step_sources import StepSources
 from overlapscope.recorder.wrapping import Undo

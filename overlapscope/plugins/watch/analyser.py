@@ -23,7 +23,7 @@ from typing import IO, TYPE_CHECKING, Final
 import msgspec
 
 from overlapscope.base import disk
-from overlapscope.base.child import ROOT, Child, how_it_ended
+from overlapscope.base.child import ROOT, Child, end_with_stdin, how_it_ended
 from overlapscope.errors import OverlapscopeError
 from overlapscope.report.origin import Origin, keepers
 
@@ -78,7 +78,7 @@ def main() -> None:
     os.dup2(2, 1)
     with io.FileIO(0, closefd=False) as stdin:
         task = msgspec.json.decode(stdin.readline(), type=AnalysisTask)
-    threading.Thread(target=_end_with_stdin, daemon=True).start()
+    threading.Thread(target=end_with_stdin, daemon=True).start()
     done = analyse(task)
     used = resource.getrusage(resource.RUSAGE_SELF)
     done = msgspec.structs.replace(
@@ -88,12 +88,6 @@ def main() -> None:
     )
     with open(answer, "wb") as out:
         out.write(msgspec.json.encode(done))
-
-
-def _end_with_stdin() -> None:
-    while os.read(0, 1):
-        pass
-    os._exit(1)
 
 
 def analyse(task: AnalysisTask) -> Analysed:

@@ -97,7 +97,7 @@ class RecordCommand:
             return _record_server(args)
         from overlapscope.commands import main
         from overlapscope.plugins.watch.ask import attach, ranks_of, record, status_of
-        from overlapscope.plugins.watch.recording import AskedRecording
+        from overlapscope.plugins.watch.watcher import AskedRecording
 
         status = attach(args.pid) if args.attach else status_of(args.pid)
         output = args.output or Path(f"{_name(status)}-{time.strftime('%Y%m%d-%H%M%S')}.trace.json.gz")
@@ -132,7 +132,7 @@ class RecordCommand:
 
 def _record_server(args: argparse.Namespace) -> int:
     from overlapscope.commands import main
-    from overlapscope.plugins.watch.server import record_server
+    from overlapscope.plugins.watch.ask import record_server
 
     seconds = _SERVER_S if args.seconds is None else args.seconds
     if not 0 < seconds < math.inf:

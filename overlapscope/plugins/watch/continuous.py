@@ -4,9 +4,13 @@ from __future__ import annotations
 
 import atexit
 import os
+import re
+import shutil
 import threading
 import time
 from collections import deque
+from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
@@ -19,7 +23,6 @@ from overlapscope.base.median import median_ns
 from overlapscope.base.output import tell
 from overlapscope.base.words import duration, parse_size, parse_span
 from overlapscope.errors import UsageError
-from overlapscope.plugins.watch import kept
 from overlapscope.plugins.watch.analyser import GRACE_S, Analysed, AnalysisTask, analyse_apart
 from overlapscope.plugins.watch.protocol import RecordingRequest, RequestOutcome
 from overlapscope.plugins.watch.sinks import Outlet, SentFigures, Sink, sink
@@ -83,7 +86,7 @@ def settings(
         steps=steps,
         keep_bytes=keep_bytes,
         history=place,
-        directory=kept.place(beside, program.job),
+        directory=directory_of(beside, program.job),
         origin=program,
         sinks=sinks,
     )
@@ -131,7 +134,7 @@ class Continuous:
         self._turns = Turns(settings.every_ns, clock.now_ns())
         self.costs = RecordingCosts()
         # A recording that is under way when the program ends is written, and needs room.
-        atexit.register(kept.make_room, settings.directory, settings.keep_bytes)
+        atexit.register(make_room, settings.directory, settings.keep_bytes)
         self.start()
 
     def start(self) -> None:
@@ -167,7 +170,7 @@ class Continuous:
         self._turns.begin(clock.now_ns())
         before, self._timer = self._timer, StepTimer(_TIMED_STEPS)
         try:
-            directory = kept.begin(self._settings.directory)
+            directory = begin_recording(self._settings.directory)
         except OSError as error:
             self._complain("directory", f"no recording is made: {error}.")
             return
@@ -175,9 +178,7 @@ class Continuous:
         turn.around.step(turn.steps)
         self._busy = True
         # The steps before it are timed already.
-        request = RecordingRequest(
-            steps=self._settings.steps, light=True, plain_steps=0, path=str(directory / kept.TRACE)
-        )
+        request = RecordingRequest(steps=self._settings.steps, light=True, plain_steps=0, path=str(directory / TRACE))
         self._watcher.ask(request, lambda outcome: self._recorded(outcome, turn))
 
     def _recorded(self, outcome: RequestOutcome, turn: _Turn) -> None:
@@ -186,7 +187,7 @@ class Continuous:
             # Nobody asked for this recording, so nobody misses it when the program ends first.
             if not outcome.ended:
                 self._complain("recording", f"no recording was made: {outcome.failure}")
-            kept.remove(turn.directory)
+            shutil.rmtree(turn.directory, ignore_errors=True)
             self._busy = False
             return
         steps = self._watcher.steps
@@ -197,7 +198,7 @@ class Continuous:
         self._attached = cupti.stays_attached()
         for outlet in self._outlets:
             self._complain(outlet.name, outlet.bind())
-        figures = SentFigures(self._settings.origin.job, steps, time.time_ns(), {}, turn.directory / kept.REPORT)
+        figures = SentFigures(self._settings.origin.job, steps, time.time_ns(), {}, turn.directory / REPORT)
         # Not a daemon thread: at its end, the program waits for it, as long as `analyse_apart` and `Outlet` allow.
         self._following = threading.Thread(
             target=self._follow, args=(turn, Path(outcome.path), figures, usual_ns, plain_ns), name="overlapscope"
@@ -222,7 +223,7 @@ class Continuous:
                 )
             )
             self.costs.analysed.append(done)
-            kept.tidy(turn.directory)
+            tidy(turn.directory)
             for failure in done.failures:
                 self._complain("analysis", failure)
             if done.scalars:
@@ -230,7 +231,7 @@ class Continuous:
                 figures = replace(figures, scalars=done.scalars, report=report)
                 for outlet in self._outlets:
                     self._complain(outlet.name, outlet.send(figures))
-            kept.make_room(settings.directory, settings.keep_bytes)
+            make_room(settings.directory, settings.keep_bytes)
             self._reckon(_median_ns(turn.around) - (figures.step - turn.steps) * usual_ns)
         except Exception as error:
             self._complain("watching", f"a recording was lost ({type(error).__name__}: {error}).")
@@ -295,14 +296,74 @@ class Turns:
         self._due_ns = self._begun_ns + self._every_ns
 
     def pay(self, cost_ns: int) -> int:
-        """Note how much of the program's time the latest recording took.
-
-        Returns:
-            Time from its beginning to the next one, in nanoseconds.
-        """
+        """Note how much time of the program the latest recording took. Returns the time from its start to the next."""
         apart_ns = max(self._every_ns, round(cost_ns / MOST_OF_TIME))
         self._due_ns = self._begun_ns + apart_ns
         return apart_ns
 
     def _watched_ns(self, now_ns: int) -> int:
         return now_ns - self._away_ns
+
+
+# -- Recordings on the disk: a directory for each, with its trace and its report -----------------------
+
+TRACE, REPORT = "recording.trace.json.gz", "report.html"
+_NAME = re.compile(r"\d{8}T\d{6}\.\d{3}Z-\d+")
+_NO_NAME = re.compile(r"[^\w.-]+")
+
+
+def directory_of(folder: Path, job: str) -> Path:
+    """Return the directory of a job's recordings in a folder of the user's data."""
+    return folder / "watched" / (_NO_NAME.sub("-", job).strip(".-")[:100] or "job")
+
+
+def begin_recording(directory: Path) -> Path:
+    """Create a directory for a recording that only this user can read. Raises OSError."""
+    for folder in (directory, directory.parent):
+        disk.refuse_planted(folder)
+    directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+    now_ms = time.time_ns() // 1_000_000
+    second = time.strftime("%Y%m%dT%H%M%S", time.gmtime(now_ms // 1000))
+    recording = directory / f"{second}.{now_ms % 1000:03}Z-{os.getpid()}"
+    recording.mkdir(mode=0o700)
+    return recording
+
+
+def tidy(recording: Path) -> None:
+    """Delete partial files of a process that was killed."""
+    for path, _ in _files(recording):
+        if path.suffix == ".part":
+            with suppress(OSError):
+                path.unlink()
+
+
+def make_room(directory: Path, limit_bytes: int) -> None:
+    """Delete what does not fit into so many bytes. The newest stay, and of each the report before the trace.
+
+    Only what `begin_recording` made is looked at. What cannot be deleted stays.
+    """
+    free_bytes = limit_bytes
+    for recording in sorted(_recordings(directory), key=lambda path: path.name, reverse=True):
+        for path, size in sorted(_files(recording), key=lambda file: (file[0].name != REPORT, file[0].name)):
+            if size > free_bytes:
+                with suppress(OSError):
+                    path.unlink()
+            else:
+                free_bytes -= size
+        # Only where it is empty.
+        with suppress(OSError):
+            recording.rmdir()
+
+
+def _recordings(directory: Path) -> Iterator[Path]:
+    with suppress(OSError), os.scandir(directory) as entries:
+        for entry in entries:
+            if _NAME.fullmatch(entry.name) and entry.is_dir(follow_symlinks=False):
+                yield Path(entry.path)
+
+
+def _files(recording: Path) -> Iterator[tuple[Path, int]]:
+    with suppress(OSError), os.scandir(recording) as entries:
+        for entry in entries:
+            with suppress(OSError):
+                yield Path(entry.path), entry.stat(follow_symlinks=False).st_size

@@ -8,12 +8,11 @@ import os
 import time
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
-from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from overlapscope.base import clock
-from overlapscope.recorder.gc_callback import gc_callback
+from overlapscope.recorder.marks import gc_callback
 
 if TYPE_CHECKING:
     from overlapscope.trace.host_activity import SystemFacts
@@ -25,8 +24,7 @@ _MAJOR_FAULTS, _KERNEL_TICKS = 9, 12
 """Places in `stat`, after the name."""
 
 
-@dataclass(frozen=True, slots=True)
-class _Counters:
+class _Counters(NamedTuple):
     """Counters of a thread; None where the system does not state them."""
 
     cpu_ns: int | None
@@ -43,6 +41,7 @@ class _Counters:
         switches = status.get("nonvoluntary_ctxt_switches")
         # The name, which may contain spaces, ends at the last parenthesis.
         numbers = _text(task / "stat").rpartition(")")[2].split()
+        ticks_per_s = os.sysconf("SC_CLK_TCK")
         # Without the kernel's support, all numbers are 0.
         cpu_ns, run_queue_ns = map(int, scheduled[:2]) if len(scheduled) > 1 and int(scheduled[0]) else (None, None)
         return cls(
@@ -50,7 +49,7 @@ class _Counters:
             run_queue_ns,
             None if switches is None else int(switches),
             int(numbers[_MAJOR_FAULTS]) if len(numbers) > _MAJOR_FAULTS else None,
-            _of_ticks(int(numbers[_KERNEL_TICKS])) if len(numbers) > _KERNEL_TICKS else None,
+            None if len(numbers) <= _KERNEL_TICKS else int(numbers[_KERNEL_TICKS]) * clock.NS_PER_S // ticks_per_s,
         )
 
 
@@ -84,15 +83,12 @@ class FactTaker:
         from overlapscope.trace.host_activity import SystemFacts
 
         self._collections.stop()
-        both = [(first, _Counters.now(thread)) for thread, first in self._first.items()]
+        both = [zip(first, _Counters.now(thread), strict=True) for thread, first in self._first.items()]
+        cpu_ns, run_queue_ns, switches, faults, kernel_ns = map(_grown, zip(*both, strict=True))
         process_ns = time.process_time_ns() - self._process_ns
-        switches = _grown((first.involuntary_switches, last.involuntary_switches) for first, last in both)
-        run_queue_ns = _grown((first.run_queue_ns, last.run_queue_ns) for first, last in both)
-        cpu_ns = _grown((first.cpu_ns, last.cpu_ns) for first, last in both)
         if run_queue_ns is not None and cpu_ns is not None:
             # While one of the threads waits for a CPU, another may have it, and then no time is lost.
             run_queue_ns = min(run_queue_ns, max(0, span_ns - cpu_ns))
-        kernel_ns = _grown((first.kernel_ns, last.kernel_ns) for first, last in both)
         throttled = [_grown([(ns, _throttled_ns(group))]) for group, ns in self._throttled_ns.items()]
         throttled_ns = max((ns for ns in throttled if ns is not None), default=None)
         if throttled_ns is not None:
@@ -106,7 +102,7 @@ class FactTaker:
             kernel_ns=None if kernel_ns is None else min(kernel_ns, span_ns),
             other_threads_cpu_ns=None if cpu_ns is None else max(0, process_ns - cpu_ns),
             involuntary_switches=switches,
-            major_faults=_grown((first.major_faults, last.major_faults) for first, last in both),
+            major_faults=faults,
             gc_pause_ns=min(self._collections.pause_ns, span_ns),
             gc_collections=self._collections.count,
             usable_cpus=_affinity(),
@@ -156,10 +152,6 @@ def _grown(readings: Iterable[tuple[int | None, int | None]]) -> int | None:
             return None
         total += max(0, last - first)
     return total
-
-
-def _of_ticks(ticks: int) -> int:
-    return ticks * clock.NS_PER_S // os.sysconf("SC_CLK_TCK")
 
 
 def _autograd_threads() -> Iterator[int]:

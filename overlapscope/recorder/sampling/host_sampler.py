@@ -10,10 +10,9 @@ from typing import TYPE_CHECKING, Any
 
 from overlapscope.base import clock
 from overlapscope.base.extras import install_line
-from overlapscope.recorder.sampling import inside
+from overlapscope.recorder.sampling import samplers
 from overlapscope.recorder.sampling.facts import FactTaker
-from overlapscope.recorder.sampling.inside import InsideSampler
-from overlapscope.recorder.sampling.outside import OutsideSampler
+from overlapscope.recorder.sampling.samplers import InsideSampler, OutsideSampler
 from overlapscope.recorder.sampling.stacks import host_stacks
 
 if TYPE_CHECKING:
@@ -163,7 +162,7 @@ class HostSampler:
 
         assert self._facts is not None
         if self._inside is not None:
-            interval_ns, sampler = inside.INTERVAL_NS, "sys._current_frames"
+            interval_ns, sampler = samplers.INTERVAL_NS, "sys._current_frames"
             frames, stacks = host_stacks(*self._inside.samples())
             self.note = None if self._outside is None else _INSIDE.format(_why(content["problem"]))
         elif self._outside is not None:

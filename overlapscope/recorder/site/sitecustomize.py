@@ -1,4 +1,4 @@
-"""Every Python that finds this on its path imports it at its start (`at_start`)."""
+"""Every Python that finds this on its path imports it at its start (`imports.start_environment`)."""
 
 import os
 import sys
@@ -17,19 +17,22 @@ _root, _place = os.environ.get("OVERLAPSCOPE_ROOT", ""), os.environ.get("OVERLAP
 
 
 def _wait() -> None:
-    from overlapscope.recorder.own_modules import keep_apart
-    from overlapscope.recorder.torch_import import when_torch_is_imported
-
     imported = tuple(sys.modules)
 
     def call() -> None:
         from overlapscope.base.registry import load
+        from overlapscope.recorder.imports import keep_apart
 
         if not sys.flags.safe_path:
             keep_apart(sys.path[0], imported)
         load(_place)()
 
-    when_torch_is_imported(lambda: _with_root(call))
+    # As a module of its package, it would import more, and hide modules of the program that have the same names.
+    path = os.path.join(os.path.dirname(os.path.dirname(__file__)), "torch_watch.py")
+    names = {"__name__": "overlapscope.recorder.torch_watch"}
+    with open(path, encoding="utf-8") as file:
+        exec(compile(file.read(), path, "exec"), names)
+    names["when_torch_is_imported"](lambda: _with_root(call))  # type: ignore[operator]
 
 
 def _with_root(function) -> None:  # type: ignore[no-untyped-def]

@@ -8,10 +8,8 @@ from typing import Any
 
 from msgspec import Struct
 
-from overlapscope.plugins.hazards.bookkeeping import Bookkeeping
-from overlapscope.plugins.hazards.findings import Findings
-from overlapscope.plugins.hazards.lines import CodeLine
-from overlapscope.plugins.hazards.memory import Touch, interval
+from overlapscope.plugins.hazards.bookkeeping import Bookkeeping, Findings
+from overlapscope.plugins.hazards.memory import CodeLine, Touch, interval
 from overlapscope.plugins.hazards.sync_events import new_clock
 
 STREAMS, EVENTS, SLOTS = (0, 7, 8), (100, 101), (0, 4, 8)

@@ -16,7 +16,7 @@ import torch
 from torch.utils.checkpoint import checkpoint
 from torch.utils.data import DataLoader, TensorDataset
 
-from overlapscope.plugins.hazards.findings import describe
+from overlapscope.plugins.hazards.bookkeeping import describe
 from overlapscope.plugins.laboratory import catalog
 from overlapscope.plugins.laboratory.experiment import Program as Prepared
 from overlapscope.plugins.laboratory.experiment import Variant

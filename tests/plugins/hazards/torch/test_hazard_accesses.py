@@ -14,10 +14,10 @@ import pytest
 import torch
 from torch.cuda import _gpu_trace
 
+from overlapscope.plugins.hazards.bookkeeping import Journal
 from overlapscope.plugins.hazards.checker import HazardChecker
 from overlapscope.plugins.hazards.host_memory import HostMemory
-from overlapscope.plugins.hazards.journal import Journal
-from overlapscope.plugins.hazards.lines import UNKNOWN, UserCode
+from overlapscope.plugins.hazards.memory import UNKNOWN, UserCode
 from overlapscope.plugins.hazards.operators import arguments, touch
 from overlapscope.plugins.hazards.sync_events import SyncEvents, new_clock
 from tests.plugins.hazards.books import Books, fail

@@ -20,10 +20,10 @@ from torch.distributed import _functional_collectives as functional
 from torch.distributed.distributed_c10d import _coalescing_manager
 from torch.testing._internal.distributed.fake_pg import FakeStore
 
+from overlapscope.plugins.hazards.bookkeeping import describe
 from overlapscope.plugins.hazards.checker import HazardChecker
-from overlapscope.plugins.hazards.collectives import collective_arguments, is_collective
-from overlapscope.plugins.hazards.findings import describe
 from overlapscope.plugins.hazards.launches import HazardMode
+from overlapscope.plugins.hazards.operators import collective_arguments, is_collective
 from tests.plugins.hazards.books import HappensBeforeGraph, Step
 from tests.plugins.hazards.pretended_gpu import NCCL_STREAM, PretendedGpu, PretendedNccl, checked, on_gpu
 from tests.plugins.hazards.programs import functional_calls, name_of, world

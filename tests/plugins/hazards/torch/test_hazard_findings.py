@@ -9,9 +9,8 @@ from typing import Any
 
 import pytest
 
-from overlapscope.plugins.hazards.findings import Hazard, HazardPlace, describe
-from overlapscope.plugins.hazards.journal import Journal
-from overlapscope.plugins.hazards.lines import CodeLine, UserCode
+from overlapscope.plugins.hazards.bookkeeping import Hazard, HazardPlace, Journal, describe
+from overlapscope.plugins.hazards.memory import CodeLine, UserCode
 from tests.plugins.hazards.books import Books, Step, fail
 
 

@@ -6,14 +6,14 @@ from pathlib import Path
 
 import pytest
 
-from overlapscope.plugins.laboratory import catalog, store
+from benchmarks.renew_laboratory import renewed
+from overlapscope.plugins.laboratory import catalog
 from overlapscope.plugins.laboratory.comparison import check_truth
 from overlapscope.plugins.laboratory.experiment import PAPER
-from overlapscope.plugins.laboratory.renew import renewed
-from overlapscope.plugins.laboratory.results import ExperimentResult
+from overlapscope.plugins.laboratory.results import ExperimentResult, read_results
 
 LABORATORY = Path(__file__).parents[4] / "traces" / "laboratory"
-RESULTS = store.read(LABORATORY)
+RESULTS = read_results(LABORATORY)
 SHIPPED_LIMIT_BYTES = 21_000_000
 
 
@@ -54,4 +54,4 @@ def test_results_are_up_to_date_with_the_analysis_and_the_scenario_files(experim
     declared = {experiment.name: catalog.load(catalog.shipped()[experiment.name]).experiment}
     only = type(RESULTS)(experiments=(experiment,))
     (now,) = renewed(only, LABORATORY, declared).experiments
-    assert now == experiment, "stale: run python -m overlapscope.plugins.laboratory.renew traces/laboratory"
+    assert now == experiment, "stale: run python -m benchmarks.renew_laboratory traces/laboratory"

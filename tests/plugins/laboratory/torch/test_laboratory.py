@@ -21,10 +21,10 @@ from overlapscope.base.extras import how_to_install
 from overlapscope.base.marks import GC_PAUSE
 from overlapscope.commands import main
 from overlapscope.errors import UsageError
-from overlapscope.plugins.laboratory import catalog, runner, store
+from overlapscope.plugins.laboratory import catalog, runner
 from overlapscope.plugins.laboratory.comparison import compare
 from overlapscope.plugins.laboratory.experiment import WrongResults
-from overlapscope.plugins.laboratory.results import Machine, Results, VariantResult
+from overlapscope.plugins.laboratory.results import Machine, Results, VariantResult, read_results
 from overlapscope.reading import load
 from overlapscope.render.progress import Progress
 from tests.support import forked
@@ -150,7 +150,7 @@ def ran(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, subprocess.Comp
 
 
 def variants(directory: Path, experiment: str) -> dict[str, VariantResult]:
-    [match] = [result for result in store.read(directory).experiments if result.name == experiment]
+    [match] = [result for result in read_results(directory).experiments if result.name == experiment]
     return {variant.name: variant for variant in match.variants}
 
 
@@ -199,7 +199,7 @@ def test_what_a_variant_measures_is_kept(ran: tuple[Path, subprocess.CompletedPr
 def test_the_results_name_the_machine_and_match_their_schema(
     ran: tuple[Path, subprocess.CompletedProcess[str]],
 ) -> None:
-    [experiment] = store.read(ran[0] / "overlapscope-laboratory").experiments
+    [experiment] = read_results(ran[0] / "overlapscope-laboratory").experiments
     assert (experiment.scale, experiment.sizes, experiment.gpus) == ("small", {"size": 8}, 0)
     machine = experiment.machine
     assert machine.torch and machine.python and machine.cores
@@ -233,10 +233,10 @@ def test_results_merge_and_an_experiment_run_again_replaces_its_own(
     # An experiment that needs more GPUs than exist is skipped, and starts no process.
     other = scenario(tmp_path, "other", QUICK.replace('name="quick"', 'name="other"').replace("gpus=0", "gpus=99"))
     run_here([path, other], tmp_path / "out")
-    assert [experiment.name for experiment in store.read(tmp_path / "out").experiments] == ["quick", "other"]
+    assert [experiment.name for experiment in read_results(tmp_path / "out").experiments] == ["quick", "other"]
     scenario(tmp_path, "quick", fails.replace('Variant("other", {}, shows="nothing")', ""))
     run_here([path], tmp_path / "out", scale="paper")
-    first, second = store.read(tmp_path / "out").experiments
+    first, second = read_results(tmp_path / "out").experiments
     assert (first.name, first.scale, [variant.name for variant in first.variants]) == ("quick", "paper", ["only"])
     assert (second.name, second.scale) == ("other", "small")
     assert not list((tmp_path / "out").glob(".*"))
@@ -474,7 +474,7 @@ def test_an_experiment_on_a_gpu_is_measured_recorded_and_judged(tmp_path: Path) 
         pytest.skip("needs a CUDA device")
     done = overlapscope("scenarios", "run", scenario(tmp_path, "pinned", ON_GPU), "--output", "out", cwd=tmp_path)
     assert done.returncode == 1, done.stderr
-    results = store.read(tmp_path / "out")
+    results = read_results(tmp_path / "out")
     [comparison] = compare(results)
     machine = comparison.result.machine
     link = machine.link

@@ -11,16 +11,25 @@ from pathlib import Path
 import msgspec
 import pytest
 
+from benchmarks.renew_laboratory import collect, renewed
 from overlapscope import inputs
 from overlapscope.commands import main
 from overlapscope.documents.model import Document
-from overlapscope.plugins.laboratory import command, store
+from overlapscope.plugins.laboratory import command
 from overlapscope.plugins.laboratory.comparison import ExperimentComparison, check_truth, compare, tally
 from overlapscope.plugins.laboratory.document import document
-from overlapscope.plugins.laboratory.essentials import analyse
 from overlapscope.plugins.laboratory.experiment import Experiment, Truth, Variant, WrongResults
-from overlapscope.plugins.laboratory.renew import collect, renewed
-from overlapscope.plugins.laboratory.results import ExperimentResult, Link, Machine, Results, TimeSpread, VariantResult
+from overlapscope.plugins.laboratory.results import (
+    ExperimentResult,
+    Link,
+    Machine,
+    Results,
+    TimeSpread,
+    VariantResult,
+    read_results,
+    write_results,
+)
+from overlapscope.plugins.laboratory.runner import analyse
 from overlapscope.plugins.laboratory.tables import digits
 from overlapscope.reading.samples import SAMPLES
 from overlapscope.render import html, markdown, terminal
@@ -199,7 +208,7 @@ def made_results() -> Results:
 def reported(tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> tuple[Path, str]:
     """Return the directory of a report, and the printed lines on its experiments."""
     monkeypatch.setenv("COLUMNS", "100")
-    store.write(made_results(), tmp_path)
+    write_results(made_results(), tmp_path)
     shown = ["scenarios", "report", "pipeline", "race", "--results", str(tmp_path)]
     assert main([*shown, "--output", str(tmp_path)]) == 0
     return tmp_path, capsys.readouterr().out
@@ -212,14 +221,16 @@ def test_without_a_name_each_variant_has_a_line(
     assert main(["scenarios", "report"]) == 0
     lines = capsys.readouterr().out.splitlines()
     names = [
-        variant.name for experiment in store.read(SAMPLES / "laboratory").experiments for variant in experiment.variants
+        variant.name
+        for experiment in read_results(SAMPLES / "laboratory").experiments
+        for variant in experiment.variants
     ]
     verdicts = ("good", "fair", "poor", "unknown", "n/a")
     variants = [line.split()[0] for line in lines if line.startswith("  ") and line.split()[-1] in verdicts]
     assert variants == names and len(lines) < len(names) + 60
     assert "`overlapscope scenarios report NAME` shows one experiment in full." in lines
     train = experiment(variant("train", "gpt2_train.json.gz"), name="training")
-    store.write(Results(experiments=(*made_results().experiments, train)), tmp_path)
+    write_results(Results(experiments=(*made_results().experiments, train)), tmp_path)
     assert main(["scenarios", "report", "--results", str(tmp_path)]) == 0
     out = capsys.readouterr().out
     assert " failed" in out and re.search("train .* unknown\n", out)
@@ -285,7 +296,7 @@ def test_the_html_report_needs_nothing_else(reported: tuple[Path, str]) -> None:
 
 def test_the_report_can_be_written_elsewhere(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "a").mkdir()
-    store.write(made_results(), tmp_path / "a")
+    write_results(made_results(), tmp_path / "a")
     shown = ["scenarios", "report", "--results", str(tmp_path / "a")]
     assert main([*shown, "--output", str(tmp_path / "new" / "b")]) == 0
     assert [file.name for file in (tmp_path / "a").iterdir()] == ["results.json"]
@@ -300,7 +311,7 @@ def test_the_shipped_results_are_shown_and_not_written_to(
 ) -> None:
     shipped = tmp_path / "samples" / "laboratory"
     shipped.mkdir(parents=True)
-    store.write(made_results(), shipped)
+    write_results(made_results(), shipped)
     monkeypatch.setattr("overlapscope.reading.samples.SAMPLES", tmp_path / "samples")
     monkeypatch.chdir(tmp_path)
     assert main(["scenarios", "report"]) == 0
@@ -308,7 +319,7 @@ def test_the_shipped_results_are_shown_and_not_written_to(
     assert [file.name for file in shipped.iterdir()] == ["results.json"]
     user_results = tmp_path / "overlapscope-laboratory"
     user_results.mkdir()
-    store.write(Results(experiments=(experiment(name="mine"),)), user_results)
+    write_results(Results(experiments=(experiment(name="mine"),)), user_results)
     assert main(["scenarios", "report"]) == 0
     assert "\nmine\n" in capsys.readouterr().out
     assert (user_results / "report.md").exists()
@@ -379,9 +390,9 @@ def test_results_of_several_directories_are_collected_into_one(tmp_path: Path) -
     for name, recording in (("a", "pipeline_1stream.json.gz"), ("b", "pipeline_3stream.json.gz")):
         (tmp_path / name).mkdir()
         shutil.copy(TRACES / recording, tmp_path / name)
-        store.write(Results(experiments=(experiment(variant("x", recording), name=name),)), tmp_path / name)
+        write_results(Results(experiments=(experiment(variant("x", recording), name=name),)), tmp_path / name)
     collect(tmp_path / "a", tmp_path / "b")
-    assert [experiment.name for experiment in store.read(tmp_path / "a").experiments] == ["a", "b"]
+    assert [experiment.name for experiment in read_results(tmp_path / "a").experiments] == ["a", "b"]
     assert (tmp_path / "a" / "pipeline_3stream.json.gz").exists()
 
 

@@ -22,7 +22,6 @@ import pytest
 import overlapscope as ov
 from overlapscope.analysis import analyze_trace
 from overlapscope.analysis.results import Device
-from overlapscope.base.session import session
 from overlapscope.catalog.interventions import INTERVENTIONS
 from overlapscope.commands import main
 from overlapscope.errors import NotInTrace, OverlapscopeError, UnreadableTrace
@@ -36,6 +35,7 @@ from overlapscope.reading.steps import found_steps, named_steps
 from overlapscope.trace.model import Kind, Sync, Trace
 from tests.support.endless_tables import make_endless
 from tests.support.helpers import MS, TRACES, Host, Op, make_trace
+from tests.support.session import session
 
 REPORTS = ("offload_2gpu", "train_2gpu", "one_copy")
 PROCESSES = [("offload_2gpu", 0), ("offload_2gpu", 1), ("train_2gpu", 0), ("train_2gpu", 1), ("one_copy", 0)]

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from overlapscope.plugins.watch import kept, protocol
+from overlapscope.plugins.watch import continuous, protocol
 from tests.process.test_two_users import ALICE, PLANTS, as_user, mallory, shared
 
 __all__ = ["shared"]
@@ -20,7 +20,7 @@ def test_recordings_are_not_kept_in_a_folder_of_another_user(shared: Path) -> No
 
     def begin() -> int:
         try:
-            kept.begin(kept.place(shared, "j"))
+            continuous.begin_recording(continuous.directory_of(shared, "j"))
         except PermissionError:
             return 3
         return 0

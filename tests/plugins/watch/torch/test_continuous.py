@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from overlapscope.plugins.watch import kept
+from overlapscope.plugins.watch import continuous
 from tests.support import forked
 
 pytest.importorskip("torch", reason="trains with torch")
@@ -111,7 +111,7 @@ print("trained")
     assert len(points) == len(rows)
     assert "overlapscope_host_step_seconds" in (tmp_path / "overlap.prom").read_text()
     for recording in watched(tmp_path):
-        assert {path.name for path in recording.iterdir()} == {kept.REPORT, kept.TRACE}
+        assert {path.name for path in recording.iterdir()} == {continuous.REPORT, continuous.TRACE}
 
 
 def test_of_a_program_that_ends_at_once_nothing_is_left_unfinished(run: Run, tmp_path: Path) -> None:
@@ -124,7 +124,7 @@ while not any(here.glob("watched/*/*/*.trace.json.gz")):
 """
     )
     [recording] = watched(tmp_path)
-    assert {path.name for path in recording.iterdir()} == {kept.REPORT, kept.TRACE}, "it was waited for"
+    assert {path.name for path in recording.iterdir()} == {continuous.REPORT, continuous.TRACE}, "it was waited for"
 
 
 def test_no_more_is_kept_than_was_asked_for(run: Run, tmp_path: Path) -> None:
@@ -326,7 +326,7 @@ record()
 """
     )
     [recording] = watched(tmp_path)
-    assert (recording / kept.REPORT).exists()
+    assert (recording / continuous.REPORT).exists()
 
 
 @pytest.mark.parametrize("end", ["watcher.finish(); watching._ask()", "watching._ask(); sys.exit()"])

@@ -15,7 +15,7 @@ from msgspec.structs import replace
 from benchmarks import watching
 from overlapscope.budgets.places import figures
 from overlapscope.errors import UsageError
-from overlapscope.plugins.watch import kept
+from overlapscope.plugins.watch import continuous
 from overlapscope.plugins.watch.analyser import AnalysisTask, analyse, scalars
 from overlapscope.plugins.watch.continuous import settings
 from overlapscope.report import origin
@@ -40,15 +40,15 @@ def test_the_newest_stay_and_reports_before_traces(
     for number, sizes in enumerate(recordings):
         recording = place / f"20260101T0000{number:02}.000Z-7"
         recording.mkdir()
-        for name, size in zip((kept.REPORT, kept.TRACE), sizes, strict=True):
+        for name, size in zip((continuous.REPORT, continuous.TRACE), sizes, strict=True):
             (recording / name).write_bytes(b"x" * size)
     expected, free = set(), limit
     for number in reversed(range(len(recordings))):
-        for name, size in zip((kept.REPORT, kept.TRACE), recordings[number], strict=True):
+        for name, size in zip((continuous.REPORT, continuous.TRACE), recordings[number], strict=True):
             if size <= free:
                 free -= size
                 expected.add(f"20260101T0000{number:02}.000Z-7/{name}")
-    kept.make_room(place, limit)
+    continuous.make_room(place, limit)
     assert {str(path.relative_to(place)) for path in place.rglob("*") if path.is_file()} == expected
     assert all(any(directory.iterdir()) for directory in place.iterdir()), "no directory is left without a file"
 
@@ -59,17 +59,17 @@ def test_what_is_not_a_recording_is_left_alone(tmp_path: Path) -> None:
     for path in (elsewhere / "mine", tmp_path / "notes.txt"):
         path.write_text("mine")
     place = tmp_path / "watched"
-    recording = kept.begin(place)
-    (recording / kept.TRACE).write_bytes(b"x")
+    recording = continuous.begin_recording(place)
+    (recording / continuous.TRACE).write_bytes(b"x")
     (place / "20260101T000000.000Z-1").symlink_to(elsewhere)
     (place / "mine").mkdir()
-    kept.make_room(place, 0)
+    continuous.make_room(place, 0)
     assert sorted(path.name for path in place.iterdir()) == ["20260101T000000.000Z-1", "mine"]
     assert (elsewhere / "mine").exists() and (tmp_path / "notes.txt").exists()
 
 
 def test_recordings_are_for_their_user_alone(tmp_path: Path) -> None:
-    recording = kept.begin(tmp_path / "watched" / "job")
+    recording = continuous.begin_recording(tmp_path / "watched" / "job")
     assert [os.stat(path).st_mode & 0o777 for path in (recording, recording.parent)] == [0o700, 0o700]
 
 
@@ -81,7 +81,7 @@ def test_scalars_are_means_over_the_devices() -> None:
 
 @pytest.mark.parametrize("job", ["../../etc", "a/b", "..", "", "\x1b[31m", "train.py"])
 def test_a_job_of_any_name_has_its_recordings_beside_the_history(job: str, tmp_path: Path) -> None:
-    place = kept.place(tmp_path, job)
+    place = continuous.directory_of(tmp_path, job)
     assert place.parent == tmp_path / "watched" and place.name not in ("", ".", "..")
 
 

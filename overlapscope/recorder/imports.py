@@ -1,13 +1,32 @@
-"""Modules of a program named like modules of Python's library: the program gets its own, overlapscope the library's."""
+"""Imports of the program: whether it can import torch, modules of the same names, and processes that start.
+
+Only the program may import torch: it may first set OMP_NUM_THREADS, CUDA_VISIBLE_DEVICES and other variables that torch
+reads at its import.
+"""
 
 from __future__ import annotations
 
+import importlib.util
 import os
-import pkgutil
 import sys
 from collections.abc import Collection
 from importlib.machinery import BuiltinImporter, FrozenImporter, ModuleSpec
 from types import ModuleType
+from typing import Any
+
+from overlapscope.errors import MissingPackage
+
+
+def require_torch() -> None:
+    """Raise MissingPackage, with the command that installs torch, if torch is not installed."""
+    if "torch" not in sys.modules and importlib.util.find_spec("torch") is None:
+        from overlapscope.base.extras import how_to_install
+
+        raise MissingPackage(f"recording needs PyTorch, which this Python does not have. {how_to_install('record')}")
+
+
+# -- Modules of the program that are named like modules of Python's library ----------------------------
+# The program gets its own, and overlapscope the library's.
 
 
 def give_way(folder: str) -> None:
@@ -27,6 +46,8 @@ def keep_apart(folder: str, imported_at_start: Collection[str]) -> None:
 
 def _modules_in(folder: str) -> set[str]:
     """Return the names of modules in `folder` that Python would otherwise find in its library."""
+    import pkgutil
+
     names = {module.name for module in pkgutil.iter_modules([folder])} & sys.stdlib_module_names
     return {name for name in names if not (BuiltinImporter.find_spec(name) or FrozenImporter.find_spec(name))}
 
@@ -56,11 +77,11 @@ class _Apart:
         self._apart = False
         sys.meta_path.insert(0, self)
 
-    def find_spec(self, fullname: str, path: object = None, target: object = None) -> ModuleSpec | None:
+    def find_spec(self, fullname: str, path: Any = None, target: ModuleType | None = None) -> ModuleSpec | None:
         if self._apart or not fullname.startswith("overlapscope."):
             return None
         finders = sys.meta_path[sys.meta_path.index(self) + 1 :]
-        spec = next(filter(None, (finder.find_spec(fullname, path, target) for finder in finders)), None)  # type: ignore[arg-type]
+        spec = next(filter(None, (finder.find_spec(fullname, path, target) for finder in finders)), None)
         if spec is not None and spec.loader is not None:
             self._execute_apart(spec.loader)
         return spec
@@ -82,3 +103,19 @@ class _Apart:
                 sys.modules.update(theirs)
 
         loader.exec_module = execute_apart  # type: ignore[attr-defined]
+
+
+# -- Processes that the program consists of, or starts -------------------------------------------------
+# Python imports a module `sitecustomize` at its start; PYTHONPATH has such processes find ours, in `site`.
+
+_HERE = os.path.dirname(__file__)
+
+
+def start_environment(place: str) -> dict[str, str]:
+    """Return additional variables for processes that are to call `place`, once they have imported torch.
+
+    `place` is a `package.module:function`.
+    """
+    root = os.path.dirname(os.path.dirname(_HERE))
+    path = os.pathsep.join(filter(None, (os.path.join(_HERE, "site"), os.environ.get("PYTHONPATH"))))
+    return {"OVERLAPSCOPE_AT_START": place, "OVERLAPSCOPE_ROOT": root, "PYTHONPATH": path}

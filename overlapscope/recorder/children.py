@@ -1,6 +1,6 @@
 """Processes that a recorded program starts: counting them, or recording them as well.
 
-Each process waits until its program imports torch, and then records it (`at_start`).
+Each process waits until its program imports torch, and then records it (`imports.start_environment`).
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from overlapscope.recorder import at_start
+from overlapscope.recorder import imports
 from overlapscope.recorder.destination import Destination, kept_name, rank_of
 from overlapscope.recorder.options import Options
 from overlapscope.recorder.program import ProgramRecording
@@ -31,20 +31,15 @@ _HELPERS = (
     "torch.utils.data.",
     "torch._inductor.",
     "multiprocessing.resource_tracker",
-    "overlapscope.recorder.own_modules",
+    "overlapscope.recorder.imports",
 )
 """Modules whose processes only help the program that starts them."""
 
 
 def record_all(path: Path, options: Options) -> None:
-    """Record every Python process that this process starts later.
-
-    Args:
-        path: Trace file of this process, absolute.
-        options: Options of this process's recording.
-    """
+    """Record every Python process that this process starts later. `path` is this process's trace file, absolute."""
     os.environ[_VARIABLE] = json.dumps({"path": str(path), **asdict(options)})
-    os.environ.update(at_start.environment(f"{__name__}:watch"))
+    os.environ.update(imports.start_environment(f"{__name__}:watch"))
 
 
 def traces(path: Path) -> Path:

@@ -1,4 +1,4 @@
-"""Notes in the trace on the event that a stream waits for, which Kineto no longer states.
+"""Marks in the trace that state what Kineto doesn't: the event that a stream waits for, and garbage collections.
 
 Since CUDA 13, Kineto's record of an event wait names neither the stream on which the event was recorded nor the
 call that recorded it (kineto PR #1552). So while the profiler runs, `torch.cuda.Event.record` and `.wait`, which
@@ -10,17 +10,25 @@ The methods of process groups that launch collectives, and `Work.wait`, are wrap
 from C++ (autograd between streams, DistributedDataParallel's reducer) have no markers and are reconstructed. Its GPU
 trace hooks would show them, but cannot be switched off again and cost 3.7 us for each allocation (H200, torch 2.11:
 5.2 us instead of 1.5 for an allocation and its release), more than many ops take.
+
+During a run of Python's garbage collector, its thread does nothing else. A mark around it is an op of the trace, too,
+which costs some 2 us for each run; `overlapscope.reading` moves it to the annotations. A recording without ops has no
+such marks, since annotations would cost ten times as much.
 """
 
 from __future__ import annotations
 
 import ctypes
+import functools
+import gc
 import itertools
 from collections.abc import Callable, Iterator
+from contextlib import suppress
+from operator import methodcaller
 from typing import Any
 from weakref import WeakKeyDictionary
 
-from overlapscope.base.marks import COLLECTIVE, EVENT_RECORD, EVENT_WAIT, WORK_WAIT
+from overlapscope.base.marks import COLLECTIVE, EVENT_RECORD, EVENT_WAIT, GC_PAUSE, WORK_WAIT
 from overlapscope.recorder.cupti import library
 
 _FIRST_CUDA_WITHOUT = 13
@@ -175,3 +183,55 @@ def _stream_ids(cuda_version: str | None) -> Any:
         return name
 
     return stream_id
+
+
+# -- Runs of the garbage collector -------------------------------------------------------------------
+
+
+def gc_callback(at_start: Callable[[], object], at_stop: Callable[[], object]) -> Callable[[str, dict[str, int]], Any]:
+    """Return a callback for `gc.callbacks` that calls one function as a collection starts, and one as it stops.
+
+    It runs no Python function. Python handles signals when a function begins, and drops what a callback of the
+    collector raises. So a Python function there would swallow the exception of the program's signal handler: Ctrl-C, or
+    the end of a time limit.
+
+    Args:
+        at_start: A function that is written in C, as `at_stop` is.
+        at_stop: It is also called alone, if the callback is registered during a collection.
+    """
+    # Called as getattr(phases, "start", information).
+    return functools.partial(getattr, _Phases(at_start, at_stop))
+
+
+class _Phases:
+    """Reading an attribute that is named as a phase calls its function."""
+
+    __slots__ = ("at_start", "at_stop")
+
+    def __init__(self, at_start: Callable[[], object], at_stop: Callable[[], object]) -> None:
+        self.at_start, self.at_stop = at_start, at_stop
+
+    start = property(methodcaller("at_start"))
+    stop = property(methodcaller("at_stop"))
+
+
+class GcMarks:
+    """Marks around garbage collections between `start` and `stop`, on each thread that is recorded."""
+
+    def __init__(self) -> None:
+        import torch
+
+        marker: Any = torch._C._profiler._RecordFunctionFast
+        mark = marker(GC_PAUSE)
+        # There is one collection at a time. Leaving a mark that was not entered does nothing.
+        self._callback = gc_callback(mark.__enter__, mark.__exit__)
+
+    def start(self) -> None:
+        """Mark all collections from now on."""
+        if self._callback not in gc.callbacks:
+            gc.callbacks.append(self._callback)
+
+    def stop(self) -> None:
+        """Stop marking."""
+        with suppress(ValueError):
+            gc.callbacks.remove(self._callback)

@@ -1,31 +1,19 @@
-"""Finding out whether torch is installed without importing it, and when the program imports it.
+"""Noticing the import of torch by the program.
 
-Only the program may import torch: it may first set OMP_NUM_THREADS, CUDA_VISIBLE_DEVICES and other variables that torch
-reads at its import.
+`site` executes this file at the start of processes, so it imports nothing: other modules of Python's library would hide
+those of the program that have the same names.
 """
 
 from __future__ import annotations
 
-import importlib.util
 import sys
-from collections.abc import Callable, Sequence
-from importlib.machinery import ModuleSpec
-from types import ModuleType
-from typing import TYPE_CHECKING
 
-from overlapscope.errors import MissingPackage
-from overlapscope.recorder.wrapping import leave_no_frame
-
+TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
     from importlib.abc import Loader
-
-
-def require_torch() -> None:
-    """Raise MissingPackage, with the command that installs torch, if torch is not installed."""
-    if "torch" not in sys.modules and importlib.util.find_spec("torch") is None:
-        from overlapscope.base.extras import how_to_install
-
-        raise MissingPackage(f"recording needs PyTorch, which this Python does not have. {how_to_install('record')}")
+    from importlib.machinery import ModuleSpec
+    from types import ModuleType
 
 
 def when_torch_is_imported(callback: Callable[[], None]) -> None:
@@ -47,18 +35,12 @@ class _Watch:
     ) -> ModuleSpec | None:
         if fullname != "torch":
             return None
-        spec = self._find(fullname, path, target)
+        # A watch before this one may have called it in the same way.
+        finders = sys.meta_path[sys.meta_path.index(self) + 1 :]
+        spec = next(filter(None, (finder.find_spec(fullname, path, target) for finder in finders)), None)
         if spec is not None and spec.loader is not None:
             self._report(spec.loader)
         return spec
-
-    def _find(self, fullname: str, path: Sequence[str] | None, target: ModuleType | None) -> ModuleSpec | None:
-        # A watch before this one may have called it in the same way.
-        for finder in sys.meta_path[sys.meta_path.index(self) + 1 :]:
-            spec = finder.find_spec(fullname, path, target)
-            if spec is not None:
-                return spec
-        return None
 
     def _report(self, loader: Loader) -> None:
         """Wrap the loader's method on the instance, which leaves everything else about the module unchanged."""
@@ -70,7 +52,8 @@ class _Watch:
             try:
                 load(module)
             except BaseException as error:
-                leave_no_frame(error)
+                # Without this frame.
+                error.__traceback__ = error.__traceback__ and error.__traceback__.tb_next
                 raise
             if self in sys.meta_path:
                 sys.meta_path.remove(self)

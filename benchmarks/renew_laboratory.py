@@ -1,6 +1,6 @@
 """Update of results without running anything, for results that are shipped.
 
-python -m overlapscope.plugins.laboratory.renew DIR [OTHER...]
+    python -m benchmarks.renew_laboratory DIR [OTHER...]
 
 The experiments of the OTHER directories are copied into DIR. Then all recordings in DIR are analyzed again, and the
 declarations of the experiments are taken from the current scenario files.
@@ -15,22 +15,28 @@ from pathlib import Path
 
 import msgspec
 
-from overlapscope.plugins.laboratory import catalog, store
-from overlapscope.plugins.laboratory.essentials import analyse
+from overlapscope.plugins.laboratory import catalog
 from overlapscope.plugins.laboratory.experiment import Experiment
-from overlapscope.plugins.laboratory.results import ExperimentResult, Results, VariantResult
-from overlapscope.plugins.laboratory.runner import declared
+from overlapscope.plugins.laboratory.results import (
+    ExperimentResult,
+    Results,
+    VariantResult,
+    merged,
+    read_results,
+    write_results,
+)
+from overlapscope.plugins.laboratory.runner import analyse, declared
 
 
 def collect(directory: Path, other: Path) -> None:
     """Copy another directory's experiments, with their traces, into this one."""
-    results = store.read(directory, analyses=False)
-    for experiment in store.read(other, analyses=False).experiments:
-        results = store.merged(results, experiment)
+    results = read_results(directory, analyses=False)
+    for experiment in read_results(other, analyses=False).experiments:
+        results = merged(results, experiment)
         for trace in (trace for variant in experiment.variants for trace in variant.traces):
             (directory / trace).parent.mkdir(parents=True, exist_ok=True)
             shutil.copyfile(other / trace, directory / trace)
-    store.write(results, directory)
+    write_results(results, directory)
 
 
 def renewed(results: Results, directory: Path, experiments: Mapping[str, Experiment]) -> Results:
@@ -75,7 +81,7 @@ def main(directory: Path, *others: Path) -> None:
         collect(directory, other)
     entries = [catalog.load(path) for path in catalog.shipped().values()]
     experiments = {entry.experiment.name: entry.experiment for entry in entries}
-    store.write(renewed(store.read(directory, analyses=False), directory, experiments), directory)
+    write_results(renewed(read_results(directory, analyses=False), directory, experiments), directory)
 
 
 if __name__ == "__main__":
