@@ -45,8 +45,8 @@ Every recording, with both times, the expected cause and the causes found: [diag
 
 The scenario files in `scenarios/` state causes and findings that the recordings of each experiment must show. These
 statements were written before any recording was made, but for `serving`, from which a wrong one was dropped: launching
-a graph of 100 kernels takes 0.1 ms, so that `dispatch` is found there too. They hold in **{held} of {stated}** cases. Every
-case: [diagnoses-laboratory.csv](diagnoses-laboratory.csv). A rule in brackets must not fire.
+a graph of 100 kernels takes 0.1 ms, so that `dispatch` is found there too. They hold in **{held} of {stated}**
+cases. Every case: [diagnoses-laboratory.csv](diagnoses-laboratory.csv). A rule in brackets must not fire.
 
 ## How far to trust this
 
