@@ -20,7 +20,6 @@ blocking calls and the intervals are this package's own.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from enum import IntEnum
 
 from msgspec import Struct
@@ -31,7 +30,6 @@ from overlapscope.base.columns import Columns, mask_of
 from overlapscope.base.grouping import rows_by
 from overlapscope.base.kept import kept
 from overlapscope.prediction.calibration import Constants
-from overlapscope.prediction.shapes import Shapes
 from overlapscope.trace.model import F64, I8, I64, Bool, Kind, Memory, Trace
 
 
@@ -184,8 +182,6 @@ class Graph(Network, frozen=True, eq=False, kw_only=True, weakref=True):
     trace: Trace
     recorded: RecordedParts
     stated: StatedNeeds
-    shapes: Callable[[], Shapes | None]
-    """Shapes of inputs, read from the recording's file on first use; None if unknown."""
     streams: tuple[tuple[int, int], ...]
     """Device and stream of each lane; lanes that interventions make have stream numbers that the trace does not use."""
     unexplained_ns: I64

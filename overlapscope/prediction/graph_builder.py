@@ -8,7 +8,6 @@ is.
 
 from __future__ import annotations
 
-from functools import cache, partial
 from typing import NamedTuple
 
 import numpy as np
@@ -25,7 +24,6 @@ from overlapscope.base.intervals import Bool, covered, union
 from overlapscope.prediction.calibration import Constants
 from overlapscope.prediction.graph import DeviceItems, Graph, Orders, RecordedParts, StatedNeeds, Waits, Why
 from overlapscope.prediction.guesses import SKEW_NS, guess_waits, seen_orders
-from overlapscope.prediction.shapes import look_up
 from overlapscope.trace.model import F64, I64, Kind, Memory, Trace, of_stream_key, stream_keys
 
 AFTER_CALL_NS = 50_000
@@ -58,7 +56,6 @@ def build(trace: Trace, constants: Constants) -> Graph:
         orders=orders,
         waits=waits,
         stated=StatedNeeds(item_of_op[source], item_of_op[held]),
-        shapes=cache(partial(look_up, trace)),
         streams=tuple(map(of_stream_key, lanes.tolist())),
         constants=constants,
         unexplained_ns=unexplained,

@@ -53,8 +53,8 @@ from overlapscope.errors import OverlapscopeError, UsageError
 from overlapscope.export import chrome_trace
 from overlapscope.inputs import read_baseline, read_report
 from overlapscope.prediction.document import document as whatif_document
+from overlapscope.prediction.plain_program import replayed_unasked
 from overlapscope.prediction.predict import predict
-from overlapscope.prediction.unasked import replayed_unasked
 from overlapscope.ranks.document import TERMINAL
 from overlapscope.ranks.document import document as ranks_document
 from overlapscope.ranks.join import Joined

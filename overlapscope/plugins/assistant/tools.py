@@ -194,9 +194,8 @@ class Tools(msgspec.Struct, frozen=True):
         """Predict the step time with some changes, as an interval, by replaying the trace. Without changes, find those
         that save most, one after another.
         """
-        from overlapscope.prediction.gains import best
         from overlapscope.prediction.interventions import check_names
-        from overlapscope.prediction.predict import predict
+        from overlapscope.prediction.predict import best, predict
 
         [trace] = self.trace(path).traces
         if changes:

@@ -20,7 +20,7 @@ from overlapscope.plugins.jobs.joint.rank import Parts, RankSummary, Unfit
 from overlapscope.prediction.calibration import Constants
 from overlapscope.prediction.graph import DeviceItems, Network, Orders, Waits
 from overlapscope.prediction.hardware import Stance
-from overlapscope.prediction.noise import HOST
+from overlapscope.prediction.outcomes import HOST
 from overlapscope.ranks.host_collectives import (
     NOTICED_NS,
     HostCollectives,

@@ -22,7 +22,7 @@ from overlapscope.plugins.jobs.joint.rank import Parts, RankSummary, Unfit
 from overlapscope.plugins.jobs.joint.result import JointChange, JointRank, JointWhatIf
 from overlapscope.prediction.base import MOST_ERROR_PCT
 from overlapscope.prediction.hardware import Stance
-from overlapscope.prediction.noise import KERNELS
+from overlapscope.prediction.outcomes import KERNELS
 from overlapscope.prediction.replay import Deadlock
 from overlapscope.prediction.result import Estimate
 from overlapscope.prediction.steps import mean

@@ -32,9 +32,8 @@ from overlapscope.prediction.base import Base, prepare
 from overlapscope.prediction.graph import Graph, Network, Why
 from overlapscope.prediction.hardware import Stance
 from overlapscope.prediction.interventions import parse
-from overlapscope.prediction.noise import spread
+from overlapscope.prediction.outcomes import apply, spread
 from overlapscope.prediction.overhead import lighter_ones
-from overlapscope.prediction.predict import apply
 from overlapscope.prediction.replay import Deadlock, Replay, replay
 from overlapscope.prediction.steps import first_items, step_of_calls
 from overlapscope.ranks.on_host import reduce_host
