@@ -55,9 +55,9 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 def run(asked: list[str], args: argparse.Namespace) -> int:
     """Predict the step of the job, print the result, and return the exit code. Raises UsageError."""
-    from overlapscope.plugins.jobs.joint.document import document
+    from overlapscope.plugins.jobs.joint.join import RankSummary, Unfit
     from overlapscope.plugins.jobs.joint.predict import JobChanges, predict_job
-    from overlapscope.plugins.jobs.joint.rank import RankSummary, Unfit
+    from overlapscope.plugins.jobs.joint.result import document
     from overlapscope.plugins.jobs.joint.summary import summarize
     from overlapscope.prediction.interventions import parse
     from overlapscope.ranks.engine import each

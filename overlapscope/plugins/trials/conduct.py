@@ -16,15 +16,13 @@ from msgspec.structs import replace
 from overlapscope.base import clock
 from overlapscope.base.words import clean, duration, listed, plural
 from overlapscope.errors import OverlapscopeError, UsageError
-from overlapscope.plugins.trials import fits, measure, search
+from overlapscope.plugins.trials import measure, search
 from overlapscope.plugins.trials.edit import check_originals, edit, edits
-from overlapscope.plugins.trials.measure import change, timing
-from overlapscope.plugins.trials.predictions import predict_sets
+from overlapscope.plugins.trials.measure import SOUND, change, sameness, timing
 from overlapscope.plugins.trials.protocol import EndedRun, Facts, RankOutcome, Setting, Steps, Task, TrialProgram
 from overlapscope.plugins.trials.result import Predicted, Sameness, Trial
-from overlapscope.plugins.trials.sameness import SOUND, sameness
 from overlapscope.plugins.trials.search import AS_IS, Planned, Run, Settings
-from overlapscope.plugins.trials.summary import TrialFindings, step_ns_of, summarize
+from overlapscope.plugins.trials.summary import TrialFindings, predict_sets, step_ns_of, summarize
 from overlapscope.render.progress import Progress
 
 _PATIENCE: Final = 5
@@ -186,7 +184,7 @@ class _Conductor:
         if self._steps_by is not None:
             notes.append(f"The program marks no steps and has no optimizer: its steps are {self._steps_by.label}.")
         facts = outcome.facts or Facts(cuda=False, cpus=os.cpu_count() or 1)
-        fitting, left_out = fits.candidates(facts, outcome.ranks, self._asked.only, self._asked.also)
+        fitting, left_out = search.candidates(facts, outcome.ranks, self._asked.only, self._asked.also)
         workers = max((int(candidate.values[-1]) for candidate in fitting if candidate.change == "workers"), default=0)
         wanted = measure.plan(fmean(outcome.host_ns), self._asked.steps, workers) if outcome.host_ns else measure.SURVEY
         if not ended.complete:
@@ -320,7 +318,7 @@ class _Conductor:
         findings.cut_short = True
         run = {setting.change for run_made in findings.runs.all for setting in run_made.planned.settings}
         changes = (candidate.change for candidate in findings.candidates)
-        findings.left_out += [fits.left_out(change, NO_TIME) for change in changes if change not in run]
+        findings.left_out += [search.left_out(change, NO_TIME) for change in changes if change not in run]
 
     def _left_s(self, findings: TrialFindings) -> float:
         return 60 * self._asked.minutes - self.wall_s - _checking_s(findings)
@@ -339,7 +337,7 @@ class _Conductor:
     def _keep(self, findings: TrialFindings, run: Run) -> None:
         findings.runs = replace(findings.runs, all=(*findings.runs.all, run))
         if run.left_out:
-            findings.left_out.append(fits.left_out(run.planned.settings[-1].change, run.left_out))
+            findings.left_out.append(search.left_out(run.planned.settings[-1].change, run.left_out))
         self._progress.say(_line(len(findings.runs.all), run))
 
     def _run(

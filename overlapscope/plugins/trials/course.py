@@ -1,6 +1,7 @@
 """Course of a run in a process: changes are made, steps are timed, results are kept.
 
-Parameters may be rounded differently, to see the effect of rounding on the results.
+Random numbers are fixed, for each batch of a map-style dataset too, so that runs with different numbers of workers can
+be compared. Parameters may be rounded differently, to see the effect of rounding on the results.
 """
 
 from __future__ import annotations
@@ -8,16 +9,20 @@ from __future__ import annotations
 import random
 import sys
 import weakref
-from collections.abc import Callable, Iterable
-from contextlib import ExitStack, suppress
+import zlib
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import ExitStack, contextmanager, nullcontext, suppress
 from typing import Any
 
+import numpy as np
 import torch
+from msgspec import Struct
 from torch.nn.modules.module import register_module_forward_pre_hook
 from torch.optim import Optimizer
+from torch.utils.data._utils.fetch import _MapDatasetFetcher
 from torch.utils.weak import WeakIdKeyDictionary
 
-from overlapscope.plugins.trials import fingerprint, seeded_batches
+from overlapscope.plugins.trials import fingerprint
 from overlapscope.plugins.trials.fingerprint import LastStep
 from overlapscope.plugins.trials.protocol import RankOutcome, RankResults, Task
 from overlapscope.plugins.trials.shims import Notes, make
@@ -61,7 +66,7 @@ class RunCourse:
             undo.callback(self._survey.end)
             self._notes.after_step.append(self._survey.step)
         if task.steps is not None or task.survey:
-            undo.callback(seeded_batches.start(task.seed))
+            undo.callback(start(task.seed))
         undo.callback(self._look_no_more)
         undo.callback(self._compiling.end)
         return undo.close
@@ -221,3 +226,77 @@ def _round(tensor: torch.Tensor, eps: float) -> None:
     generator = torch.Generator(tensor.device).manual_seed(_SEED)
     sign = torch.empty(tensor.shape, dtype=torch.int8, device=tensor.device).random_(-1, 2, generator=generator)
     tensor.mul_(1 + sign.to(tensor.dtype) * eps)
+
+
+_LOOKED_AT = 4
+"""Number of first batches of each fetcher that show which generators the dataset uses."""
+_KEPT = "_overlapscope_draws"
+
+
+def start(seed: int) -> Undo:
+    """Seed each batch of a map-style dataset by its indices, without affecting the program's random numbers.
+
+    Returns:
+        A function that ends this.
+    """
+
+    def fetch(load: Callable[..., Any], fetcher: Any, index: object) -> Any:
+        draws: _Draws = vars(fetcher).setdefault(_KEPT, _Draws())
+        with draws.seeded(f"{seed} {index}"):
+            return load(fetcher, index)
+
+    return around(_MapDatasetFetcher, "fetch", fetch)
+
+
+class _Generator(Struct, frozen=True):
+    """A global random number generator."""
+
+    seed: Callable[[int], object]
+    state: Callable[[], Any]
+    restore: Callable[[Any], object]
+    draw: Callable[[], float]
+
+
+_TORCH = torch.default_generator  # Not `torch.manual_seed`, which seeds those of GPUs, too.
+_GENERATORS = (
+    _Generator(random.seed, random.getstate, random.setstate, random.random),
+    _Generator(np.random.seed, np.random.get_state, np.random.set_state, np.random.random),
+    _Generator(
+        _TORCH.manual_seed, _TORCH.get_state, _TORCH.set_state, lambda: torch.rand(1, dtype=torch.double).item()
+    ),
+)
+
+
+class _Draws:
+    """The generators that a dataset draws from. Seeding only these costs little, and nothing without any."""
+
+    def __init__(self) -> None:
+        self._unknown = _LOOKED_AT
+        """Number of batches left to observe."""
+        self._used: tuple[_Generator, ...] = ()
+
+    @contextmanager
+    def seeded(self, text: str) -> Iterator[None]:
+        """Seed the generators from a text, inside the block."""
+        generators = _GENERATORS if self._unknown else self._used
+        number = zlib.crc32(text.encode())
+        before = [generator.state() for generator in generators]
+        try:
+            with self._looking(generators, number) if self._unknown else nullcontext():
+                for generator in generators:
+                    generator.seed(number)
+                yield
+        finally:
+            for generator, state in zip(generators, before, strict=True):
+                generator.restore(state)
+
+    @contextmanager
+    def _looking(self, generators: tuple[_Generator, ...], number: int) -> Iterator[None]:
+        """Find the generators used inside the block, by their next draw."""
+        for generator in generators:
+            generator.seed(number)
+        first = [generator.draw() for generator in generators]
+        yield
+        self._unknown -= 1
+        drawn = [generator for generator, value in zip(generators, first, strict=True) if generator.draw() != value]
+        self._used = tuple(generator for generator in generators if generator in drawn or generator in self._used)

@@ -1,4 +1,4 @@
-"""Process of a run: finds and counts its steps, and reports its outcome at the end. See `child`."""
+"""Process of a run: finds and counts its steps, and reports its outcome at the end."""
 
 from __future__ import annotations
 

@@ -14,8 +14,7 @@ from typing import Final
 import msgspec
 
 from overlapscope.base.child import Child
-from overlapscope.plugins.trials.child import environment
-from overlapscope.plugins.trials.protocol import EndedRun, RankOutcome, Task, all_complete
+from overlapscope.plugins.trials.protocol import EndedRun, RankOutcome, Task, all_complete, environment
 
 OUTPUT: Final = "output.txt"
 _KEPT_BYTES: Final = 1 << 18

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from msgspec import Struct
 
 from overlapscope.analysis.host_order import EARLIEST_NS, Calls
-from overlapscope.plugins.jobs.joint.rank import BY_EVENT, Parts, RankSummary
+from overlapscope.plugins.jobs.joint.join import BY_EVENT, Parts, RankSummary
 from overlapscope.prediction.calibration import Constants
 from overlapscope.prediction.graph import DeviceItems, Network, Orders, Waits, Why
 from overlapscope.prediction.hardware import Stance

@@ -21,9 +21,8 @@ from overlapscope.analysis.host_order import EARLIEST_NS
 from overlapscope.base.columns import mask_of, pick
 from overlapscope.base.intervals import I64
 from overlapscope.plugins.jobs.joint.changes import latencies
-from overlapscope.plugins.jobs.joint.join import JoinedJob, Ties, of_entries, ties
-from overlapscope.plugins.jobs.joint.own_communicators import without_sharing
-from overlapscope.plugins.jobs.joint.rank import Parts
+from overlapscope.plugins.jobs.joint.join import JoinedJob, Parts, Ties, of_entries, ties
+from overlapscope.plugins.jobs.joint.sharing import without_sharing
 from overlapscope.prediction.graph import Orders, Why
 from overlapscope.prediction.hardware import Stance
 from overlapscope.ranks.waits import sum_by

@@ -12,8 +12,7 @@ from overlapscope.analysis.event_waits import HIGH
 from overlapscope.base.columns import F64, mask_of
 from overlapscope.base.grouping import distinct, rows_by
 from overlapscope.base.intervals import I64, Bool
-from overlapscope.plugins.jobs.joint.join import JoinedJob
-from overlapscope.plugins.jobs.joint.rank import BY_EVENT, Parts
+from overlapscope.plugins.jobs.joint.join import BY_EVENT, JoinedJob, Parts
 from overlapscope.prediction.graph import Orders, Why
 from overlapscope.prediction.hardware import Stance
 from overlapscope.ranks.waits import sum_by

@@ -16,7 +16,7 @@ from overlapscope.analysis.host_order import EARLIEST_NS, Calls
 from overlapscope.analysis.periods import is_step
 from overlapscope.base.columns import pick
 from overlapscope.base.intervals import I64, contains, union
-from overlapscope.plugins.jobs.joint.rank import Parts, RankSummary, Unfit
+from overlapscope.plugins.jobs.joint.join import Parts, RankSummary, Unfit
 from overlapscope.prediction.calibration import Constants
 from overlapscope.prediction.graph import DeviceItems, Network, Orders, Waits
 from overlapscope.prediction.hardware import Stance

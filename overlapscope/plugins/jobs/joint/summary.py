@@ -25,8 +25,8 @@ from overlapscope.base.grouping import distinct, rows_by
 from overlapscope.base.intervals import I64, Bool
 from overlapscope.base.words import plural
 from overlapscope.plugins.jobs.joint.condense import condense
+from overlapscope.plugins.jobs.joint.join import BY_EVENT, NOT_SHOWN, Parts, RankSummary, Unfit
 from overlapscope.plugins.jobs.joint.on_host import host_rank
-from overlapscope.plugins.jobs.joint.rank import BY_EVENT, NOT_SHOWN, Parts, RankSummary, Unfit
 from overlapscope.plugins.jobs.joint.result import JointChange
 from overlapscope.prediction.base import Base, prepare
 from overlapscope.prediction.graph import Graph, Network, Why

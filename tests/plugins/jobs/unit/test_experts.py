@@ -14,7 +14,7 @@ from msgspec.structs import replace
 
 from overlapscope.plugins.jobs.experts import find_experts
 from overlapscope.plugins.jobs.part import ExpertExchange
-from overlapscope.plugins.jobs.words import load_of_experts
+from overlapscope.plugins.jobs.ranks import load_of_experts
 from overlapscope.ranks.comm_result import CommTime
 from overlapscope.ranks.comparison import Comparison, compare
 from overlapscope.ranks.exchanges import Exchanges, find_exchanges

@@ -23,11 +23,19 @@ from overlapscope.base.intervals import I64
 from overlapscope.plugins.jobs.joint.buckets import Bucketed, NoBuckets, rebucketed
 from overlapscope.plugins.jobs.joint.changes import faster_transfers, issued_earlier, like_others
 from overlapscope.plugins.jobs.joint.condense import condense
-from overlapscope.plugins.jobs.joint.contention import contended_times
-from overlapscope.plugins.jobs.joint.join import JobTimes, JoinedJob, gather, replay_job, ties, times
-from overlapscope.plugins.jobs.joint.own_communicators import on_own_communicators, with_sharing
+from overlapscope.plugins.jobs.joint.join import (
+    JobTimes,
+    JoinedJob,
+    Parts,
+    RankSummary,
+    Unfit,
+    gather,
+    replay_job,
+    ties,
+    times,
+)
 from overlapscope.plugins.jobs.joint.predict import JobChanges, predict_job
-from overlapscope.plugins.jobs.joint.rank import Parts, RankSummary, Unfit
+from overlapscope.plugins.jobs.joint.sharing import contended_times, on_own_communicators, with_sharing
 from overlapscope.plugins.jobs.joint.summary import summarize
 from overlapscope.prediction.base import prepare
 from overlapscope.prediction.graph import Orders, Why

@@ -14,7 +14,7 @@ from msgspec.structs import replace
 
 from overlapscope.catalog.causes import CommCause
 from overlapscope.plugins.jobs.part import PhaseTime
-from overlapscope.plugins.jobs.words import pipeline_sentences, pipeline_table
+from overlapscope.plugins.jobs.ranks import pipeline_sentences, pipeline_table
 from overlapscope.ranks.comparison import Comparison, compare
 from overlapscope.ranks.join import Joined
 from overlapscope.ranks.parts import from_json
