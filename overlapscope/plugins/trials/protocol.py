@@ -5,10 +5,7 @@ Its task is in an environment variable, and the outcome of each rank in a file.
 
 from __future__ import annotations
 
-import os
 import re
-import sys
-import traceback
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Final, Literal, Protocol
@@ -17,7 +14,6 @@ import msgspec
 from msgspec import Struct
 
 from overlapscope.base.words import plural
-from overlapscope.recorder import at_start
 
 VARIABLE: Final = "OVERLAPSCOPE_TRIAL"
 """Variable that holds a `Task` as JSON."""
@@ -66,29 +62,6 @@ class Task(msgspec.Struct, frozen=True, kw_only=True):
     rounded: bool = False
     """Change each parameter by its last bit before the first step, to see the effect of rounding on the results."""
     seed: int = 0
-
-
-_HELPER = "compile_worker"
-"""Part of the command line of a process that compiles for torch.compile."""
-
-
-def environment(task: Task) -> dict[str, str]:
-    """Return environment variables that make a program, and every Python process that it starts, do a task."""
-    variables = {VARIABLE: msgspec.json.encode(task).decode(), "PYTHONHASHSEED": "0"}
-    return at_start.environment(f"{__name__}:watch") | variables
-
-
-def watch() -> None:
-    """Begin the task in such a process, once torch is imported."""
-    if any(_HELPER in part for part in sys.orig_argv):
-        return
-    try:
-        from overlapscope.plugins.trials.inside import ProcessRun
-
-        ProcessRun(msgspec.json.decode(os.environ[VARIABLE], type=Task)).begin()
-    except Exception:
-        # The program continues without the task. The parent finds no outcome, and this traceback in the output.
-        traceback.print_exc()
 
 
 # -- Outcome -----------------------------------------------------------------------------------------

@@ -19,7 +19,8 @@ from torch.utils.data import DataLoader, Dataset, TensorDataset
 
 from overlapscope.plugins.trials import fingerprint
 from overlapscope.plugins.trials.measure import distance
-from overlapscope.plugins.trials.protocol import Facts, RankOutcome, RankResults, Setting, Task, environment
+from overlapscope.plugins.trials.processes import environment
+from overlapscope.plugins.trials.protocol import Facts, RankOutcome, RankResults, Setting, Task
 from overlapscope.plugins.trials.shims import Notes, make
 from overlapscope.plugins.trials.survey import Survey
 

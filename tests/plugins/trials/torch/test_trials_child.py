@@ -24,6 +24,7 @@ from hypothesis import strategies as st
 from overlapscope.plugins.trials import fingerprint
 from overlapscope.plugins.trials.measure import distance
 from overlapscope.plugins.trials.observed import tensors, with_tensors
+from overlapscope.plugins.trials.processes import environment
 from overlapscope.plugins.trials.protocol import (
     EndedRun,
     Facts,
@@ -32,7 +33,6 @@ from overlapscope.plugins.trials.protocol import (
     Setting,
     Steps,
     Task,
-    environment,
 )
 from overlapscope.plugins.trials.shims import SHIMS, Notes, make
 from tests.support import forked

@@ -18,7 +18,8 @@ from torch.utils.data import DataLoader, TensorDataset
 import overlapscope as ov
 from overlapscope import load
 from overlapscope.errors import UsageError
-from overlapscope.plugins.trials.protocol import Setting, Task, environment
+from overlapscope.plugins.trials.processes import environment
+from overlapscope.plugins.trials.protocol import Setting, Task
 from tests.support import forked
 
 PATIENCE_S = 300
