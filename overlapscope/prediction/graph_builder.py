@@ -76,7 +76,7 @@ def _find_items(trace: Trace, of_runtime_call: I64) -> tuple[DeviceItems, I64]:
     same = np.ones(len(first), np.bool_)
     np.logical_and.at(same, item_of_op, ops.kind == ops.kind[first][item_of_op])
     start = ops.start_ns[first]
-    items = DeviceItems.filled(
+    items = DeviceItems.of(
         device=ops.device[first],
         lane=stream_keys(ops.device[first], ops.stream[first]),
         kind=np.where(alone | same, ops.kind[first], Kind.OTHER),
@@ -84,13 +84,7 @@ def _find_items(trace: Trace, of_runtime_call: I64) -> tuple[DeviceItems, I64]:
         bytes=size,
         duration_ns=end - start,
         call=call[first],
-        launch_lag_ns=0,
-        after_call=False,
-        queue_lag_ns=0,
-        engine_lag_ns=0,
         release_ns=np.where(call[first] < 0, start, EARLIEST_NS),
-        moved=False,
-        gone=False,
         start_ns=start,
         end_ns=end,
     )

@@ -87,16 +87,7 @@ def seen_orders(items: DeviceItems, late: I64, ready_ns: I64) -> tuple[Orders, I
 
 
 def guess_waits(recorded: RecordedParts, items: DeviceItems, known: Bool) -> tuple[I64, I64]:
-    """Find items that calls are likely to have waited for.
-
-    Args:
-        recorded: The recording.
-        items: Its items.
-        known: Mask of the calls whose waits are known.
-
-    Returns:
-        Calls and items of equal length.
-    """
+    """Pair calls with the items that they are likely to have waited for, except those whose waits are known."""
     calls = recorded.calls
     guesses = (_own_copies(calls, items, ~known), _synchronized(recorded, items, ~known), _queue_full(calls, items))
     call, item = (np.concatenate(rows) for rows in zip(*guesses, strict=True))

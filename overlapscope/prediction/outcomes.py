@@ -107,7 +107,7 @@ def spread(graph: Graph, stance: Stance, *, plain: bool, changed: bool) -> Graph
     """Return the graph of a lucky run (`BEST`) or an unlucky run (`WORST`).
 
     Args:
-        graph: The program, with changes or without.
+        graph: The graph.
         stance: How lucky the run is.
         plain: The plain step is known.
         changed: Whether the program was changed, so that guesses, and speeds beside other work, may no longer hold.

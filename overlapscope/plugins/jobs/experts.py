@@ -35,7 +35,7 @@ def find_experts(ranks: Sequence[ReducedRank], comparison: Comparison) -> tuple[
     numbers = [rank.rank or 0 for rank in ranks]
     there = _to_experts(comparison.met, sizes, windows.begins)
     last = _last_at_next(kernels, waits)
-    group = _group(kernels)[sizes.kernel]
+    group = kernels.group[sizes.kernel]
     found = [
         _exchange(sizes.take(rows), there.take(mask_of(rows, len(sizes))[there.row]), numbers, windows, kernels, last)
         for _, rows in rows_by(groups_of([group, sizes.element_bytes]))
@@ -49,12 +49,6 @@ def _gathered(ranks: Sequence[ReducedRank]) -> Exchanges:
     before = np.cumsum([0, *(len(rank.comm) for rank in ranks)]).tolist()
     each = [(rank.exchanges, first) for rank, first in zip(ranks, before, strict=False)]
     return Exchanges.joined([replace(exchanges, kernel=exchanges.kernel + first) for exchanges, first in each])
-
-
-def _group(kernels: Kernels) -> I64:
-    """Return the number of the process group of each kernel."""
-    numbers: dict[tuple[str, str], int] = {}
-    return kernels.by_kind(lambda kind: numbers.setdefault((kind.group, kind.ranks), len(numbers)))[kernels.kind]
 
 
 class _Received(Columns, frozen=True):
@@ -100,7 +94,7 @@ class _LastAtNext(Struct, frozen=True, eq=False):
 
 
 def _last_at_next(kernels: Kernels, waits: RankWaits) -> _LastAtNext:
-    group = _group(kernels)
+    group = kernels.group
     order = np.lexsort((kernels.start_ns, group, kernels.rank))
     following = np.full(len(order), -1)
     same = (kernels.rank[order][1:] == kernels.rank[order][:-1]) & (group[order][1:] == group[order][:-1])

@@ -39,14 +39,7 @@ def time_in(recorded: RecordedParts, find: Callable[[Trace], HostEvents]) -> I64
 
 
 def part_of_steps(graph: Graph, request: Request, work: F64, share: float) -> float:
-    """Return which part of the host's work takes a share of an average plain step; at most 1.
-
-    Args:
-        graph: The graph.
-        request: The request.
-        work: Work at each call.
-        share: The share.
-    """
+    """Return which part of the host's work, given for each call, takes a share of an average plain step; at most 1."""
     step = step_of_calls(graph, request.judged)
     steps = int(step.max(initial=-1)) + 1
     work_ns = float(work[step >= 0].sum())

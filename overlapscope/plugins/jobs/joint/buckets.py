@@ -268,8 +268,8 @@ def _with_launches(job: JoinedJob, part: Parts, place: int, more: I64) -> Parts:
     previous = calls.previous
     follows = (previous >= 0) & (calls.handed_by < 0)
     work = at_call + np.where(follows, pick(past_call, previous, 0), 0)
-    folded = part.launched_host_ns > 0
-    lag = np.where(folded, np.maximum(pick(past_call, items.call, 0), -part.launched_host_ns), 0)
+    folded = part.work.launched_host_ns > 0
+    lag = np.where(folded, np.maximum(pick(past_call, items.call, 0), -part.work.launched_host_ns), 0)
     least = np.minimum(calls.before_ns, 0)
     network = replace(
         network,
@@ -324,18 +324,14 @@ def _changed(job: JoinedJob, part: Parts, place: int, into: I64, pieces: I64, ea
         ),
         waits=replace(network.waits, item=last_of[whole[network.waits.item]]),
     )
-    of_items = (
-        "segment_of_item",
-        *("work_ns", "launched_work_ns", "compute_ns", "launched_compute_ns", "launched_host_ns"),
-        *("recorded_start_ns", "recorded_end_ns"),
-    )
     return replace(
         part,
         network=network,
         comm=last_of[part.comm],
         ahead_item=pick(last_of, part.ahead_item),
         marks=part.marks if part.marks_are_calls else first_of[part.marks],
-        **{name: getattr(part, name)[source] for name in of_items},
+        segment_of_item=part.segment_of_item[source],
+        work=part.work.take(source),
     )
 
 

@@ -21,6 +21,7 @@ from overlapscope.base.columns import Columns, mask_of
 from overlapscope.base.grouping import distinct, group_starts
 from overlapscope.base.intervals import I64, Bool
 from overlapscope.base.words import clean, listed, percent, plural
+from overlapscope.plugins.jobs.joint.condense import ItemWork
 from overlapscope.plugins.jobs.joint.result import JointChange
 from overlapscope.prediction.graph import DeviceItems, Network, Orders, Waits, Why
 from overlapscope.prediction.hardware import Stance
@@ -31,7 +32,6 @@ from overlapscope.ranks.collectives import Meetings
 from overlapscope.ranks.comparison import Comparison, clock_words, compare
 from overlapscope.ranks.messages import kernel_name
 from overlapscope.ranks.reduced import CommKind, ComparedRank, stated_world_size
-from overlapscope.trace.model import Kind
 
 NOT_SHOWN = -2
 """In `Parts.ready`: the recording doesn't show when the input of the collective is ready."""
@@ -60,15 +60,7 @@ class Parts(Struct, frozen=True, eq=False):
     segment_of_call: I64
     closed_by: I64
     """Segment that the launch of each collective ends; -1 where the launch was not recorded."""
-    work_ns: I64
-    """As in `prediction.condense`, and so are the next four."""
-    launched_work_ns: I64
-    compute_ns: I64
-    launched_compute_ns: I64
-    launched_host_ns: I64
-    recorded_start_ns: I64
-    """Recorded start of each item; of a stretch, of its last op."""
-    recorded_end_ns: I64
+    work: ItemWork
     ready: I64
     """Call at which the input of each collective is ready; `BY_EVENT` or `NOT_SHOWN`."""
     ahead_call: I64
@@ -319,25 +311,7 @@ def _shifted(release_ns: I64, shift_ns: int) -> I64:
 
 
 def _hubs(last_ns: I64, lane: int) -> DeviceItems:
-    count = np.zeros(len(last_ns), np.int64)
-    return DeviceItems.filled(
-        device=count,
-        lane=lane,
-        kind=int(Kind.OTHER),
-        host_memory=0,
-        bytes=-1,
-        duration_ns=0,
-        call=-1,
-        launch_lag_ns=0,
-        after_call=False,
-        queue_lag_ns=NO_QUEUE_NS,
-        engine_lag_ns=0,
-        release_ns=EARLIEST_NS,
-        moved=False,
-        gone=False,
-        start_ns=last_ns,
-        end_ns=last_ns,
-    )
+    return DeviceItems.of(lane=lane, duration_ns=0, queue_lag_ns=NO_QUEUE_NS, start_ns=last_ns, end_ns=last_ns)
 
 
 class JobTimes(Struct, frozen=True, eq=False):

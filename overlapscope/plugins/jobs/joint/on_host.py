@@ -16,6 +16,7 @@ from overlapscope.analysis.host_order import EARLIEST_NS, Calls
 from overlapscope.analysis.periods import is_step
 from overlapscope.base.columns import pick
 from overlapscope.base.intervals import I64, contains, union
+from overlapscope.plugins.jobs.joint.condense import ItemWork
 from overlapscope.plugins.jobs.joint.join import Parts, RankSummary, Unfit
 from overlapscope.prediction.calibration import Constants
 from overlapscope.prediction.graph import DeviceItems, Network, Orders, Waits
@@ -32,7 +33,7 @@ from overlapscope.ranks.host_collectives import (
 )
 from overlapscope.ranks.reduced import ComparedRank
 from overlapscope.trace.host_ops import OPTIMIZER_STEP
-from overlapscope.trace.model import HostEvents, Kind, Trace
+from overlapscope.trace.model import HostEvents, Trace
 
 _GATHERS_WEIGHTS = "FSDP::all_gather"
 """Beginning of the names of ranges in which FSDP2 gathers weights, which only the optimizer changes."""
@@ -109,20 +110,22 @@ def _parts(network: Network, issued: I64, ready: I64, marks: I64) -> Parts:
         marks: Calls with which the judged steps begin.
     """
     count, items = len(issued), network.items
-    no_work, unknown, none = np.zeros(len(items), np.int64), np.full(count, -1), np.zeros(count, np.int64)
+    unknown, none = np.full(count, -1), np.zeros(count, np.int64)
     return Parts(
         network=network,
         comm=2 * np.arange(count) + 1,
         segment_of_item=np.repeat(np.arange(count), 2),
         segment_of_call=np.searchsorted(issued, np.arange(len(network.calls))),
         closed_by=np.arange(count),
-        work_ns=no_work,
-        launched_work_ns=no_work,
-        compute_ns=no_work,
-        launched_compute_ns=no_work,
-        launched_host_ns=no_work,
-        recorded_start_ns=items.start_ns,
-        recorded_end_ns=items.end_ns,
+        work=ItemWork.filled(
+            work_ns=0,
+            launched_work_ns=0,
+            compute_ns=0,
+            launched_compute_ns=0,
+            launched_host_ns=0,
+            recorded_start_ns=items.start_ns,
+            recorded_end_ns=items.end_ns,
+        ),
         ready=ready,
         ahead_call=unknown,
         ahead_item=unknown,
@@ -224,21 +227,12 @@ class _Thread:
         gap = np.where(queued > EARLIEST_NS, ranges.start_ns - queued, 0)
         second = np.tile([False, True], count)
         start = np.repeat(ranges.start_ns, 2)
-        return DeviceItems.filled(
-            device=0,
+        return DeviceItems.of(
             lane=np.repeat(lane, 2),
-            kind=int(Kind.OTHER),
-            host_memory=0,
-            bytes=-1,
             duration_ns=np.where(second, np.repeat(ranges.end_ns - ranges.start_ns, 2), 0),
             call=np.where(second, -1, np.repeat(issued, 2)),
             launch_lag_ns=np.where(second, 0, np.repeat(np.where(by_queue, np.minimum(lag, usual), lag), 2)),
-            after_call=False,
             queue_lag_ns=np.where(second, 0, np.repeat(np.where(by_queue, gap, np.minimum(gap, NOTICED_NS)), 2)),
-            engine_lag_ns=0,
-            release_ns=EARLIEST_NS,
-            moved=False,
-            gone=False,
             start_ns=start,
             end_ns=np.where(second, np.repeat(ranges.end_ns, 2), start),
         )

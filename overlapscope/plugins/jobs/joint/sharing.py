@@ -100,11 +100,9 @@ def _freed(job: JoinedJob, part: Parts, place: int, stance: Stance) -> tuple[Par
 
 def _groups(job: JoinedJob, place: int, count: int) -> I64:
     """Return a number for the process group of each collective of a rank; -1 for those that aren't joined."""
-    numbers = dict[tuple[str, str], int]()
-    of_kind = [numbers.setdefault((kind.group, kind.ranks), len(numbers)) for kind in job.met.kernels.kinds]
     entries = np.flatnonzero(job.met.rank == place)
     result = np.full(count, -1)
-    result[job.comm[entries]] = np.array(of_kind, np.int64)[job.met.kind[job.met.meeting[entries]]]
+    result[job.comm[entries]] = job.met.kernels.group[job.met.row[entries]]
     return result
 
 
@@ -130,8 +128,8 @@ def _as_later_ones(orders: Orders, waits: Waits, rest: I64) -> tuple[Orders, Wai
 def _within_steps(part: Parts, rest: I64, orders: Orders, waits: Waits) -> Orders:
     """Return orders: a step that began after a collective had ended still does, if nothing else waits for it."""
     rest = rest[~np.isin(rest, np.append(orders.first, waits.item))]
-    marks = part.marks[np.argsort(part.recorded_start_ns[part.marks], kind="stable")]
-    following = np.searchsorted(part.recorded_start_ns[marks], part.recorded_end_ns[rest])
+    marks = part.marks[np.argsort(part.work.recorded_start_ns[part.marks], kind="stable")]
+    following = np.searchsorted(part.work.recorded_start_ns[marks], part.work.recorded_end_ns[rest])
     within = following < len(marks)
     return Orders.of(rest[within], marks[following[within]], 0, Why.DATA)
 
@@ -209,7 +207,7 @@ def contended_times(job: JoinedJob, parts: Sequence[Parts], tied: Ties, stance: 
     if not any(map(any, lost)):
         return replayed.times
     were = [
-        _shares(part, rest, part.recorded_start_ns, part.recorded_end_ns)
+        _shares(part, rest, part.work.recorded_start_ns, part.work.recorded_end_ns)
         for part, rest in zip(parts, replayed.rest, strict=True)
     ]
     for _ in range(_CORRECTIONS):
@@ -279,5 +277,5 @@ def _spans(part: Parts, comm: Bool, start: I64, end: I64) -> tuple[I64, I64]:
         known = ~firm & (since > np.iinfo(np.int64).min)
         begin[rows[known]], stop[rows[~firm]] = since[known], ends[last[~firm]]
         unknown = rows[~firm & ~known]
-        begin[unknown] = stop[unknown] - part.work_ns[unknown]
+        begin[unknown] = stop[unknown] - part.work.work_ns[unknown]
     return begin, stop
