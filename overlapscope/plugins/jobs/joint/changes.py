@@ -222,8 +222,8 @@ def issued_earlier(part: Parts, stance: Stance) -> tuple[Parts, int]:
 def _orders_of_earlier(part: Parts, free: I64, ahead: Bool, stance: Stance) -> Orders:
     """Return the orders if collectives are issued earlier.
 
-    The `free` arrivals wait for no op of another stream, even if they were seen to begin when one had ended. All-gathers
-    of weights (`ahead`) wait for the copies of the weights before. At best, they don't, as if they were gathered several
+    The `free` arrivals wait for no op of another stream, even if they were seen to begin when one had ended. Gathers of
+    weights (`ahead`) wait for the copies of the weights before. At best, they don't, as if they were gathered several
     layers ahead.
     """
     network, gathers = part.network, part.comm[ahead] - 1

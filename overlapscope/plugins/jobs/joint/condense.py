@@ -75,7 +75,7 @@ class _Emitted(Columns, frozen=True):
 
 
 def condense(graph: Graph, replayed: Replay, items: Bool, calls: Bool, divided: Bool) -> Condensed:
-    """Reduce a graph, given its replay, to some items and calls, besides those that the result needs.
+    """Return a graph, given its replay, reduced to some items and calls, besides those that the result needs.
 
     `divided` items are kept in two parts: one of no length at the start, then one of the item's length.
     """
