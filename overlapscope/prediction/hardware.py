@@ -96,11 +96,6 @@ class Hardware(msgspec.Struct, frozen=True, eq=False):
         took: F64 = np.where(wanted > sizes[-1], times[-1] * wanted / sizes[-1], np.interp(wanted, sizes, times))
         return took
 
-    def host_ns(self, field: str) -> float | None:
-        """Return a constant of this machine's host, from its calibration or the table's own GPU; None if unknown."""
-        value = getattr(self.calibrated, field)
-        return None if value is None else float(value)
-
     def copy_constant(self, kind: Kind, size: int) -> Constant:
         """Return the duration of a copy, for a report."""
         ratio = [abs(np.log(point.bytes / max(size, 1))) for point, _ in self.sized[kind]]

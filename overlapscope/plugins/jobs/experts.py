@@ -14,7 +14,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from overlapscope.base.columns import Columns, mask_of, pick
-from overlapscope.base.grouping import groups_of, rows_by
+from overlapscope.base.grouping import group_starts, groups_of, rows_by
 from overlapscope.base.intervals import I64, Bool
 from overlapscope.plugins.jobs.part import ExpertExchange, ExpertRank
 from overlapscope.ranks.collectives import Kernels, Meetings
@@ -129,7 +129,7 @@ def _exchange(
         group_ranks=kind.ranks,
         group_size=kind.group_size if kind.group_size >= 0 else None,
         element_bytes=size if size >= 0 else None,
-        compared=len(_starts(there)),
+        compared=len(group_starts(there.exchange)),
         skew=most * kind.group_size / total if total else None,
         followed=int((its >= 0).sum()),
         largest_last=int(comes_last.sum()),
@@ -138,20 +138,16 @@ def _exchange(
     )
 
 
-def _starts(there: _Received) -> I64:
-    return np.unique(there.exchange, return_index=True)[1].astype(np.int64)
-
-
 def _most(there: _Received) -> I64:
     """Return the largest number of elements in each exchange."""
-    first = _starts(there)
+    first = group_starts(there.exchange)
     most: I64 = np.maximum.reduceat(there.elements, first) if len(first) else first
     return most
 
 
 def _alone_largest(there: _Received) -> Bool:
     """Return a mask of the members that alone receive the most in their exchange."""
-    number = np.unique(there.exchange, return_inverse=True)[1].ravel()
+    number = groups_of([there.exchange])
     largest = there.elements == pick(_most(there), number)
     alone: Bool = largest & (np.bincount(number[largest], minlength=len(number))[number] == 1)
     return alone

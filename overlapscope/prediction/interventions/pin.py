@@ -142,7 +142,7 @@ def _slowness(graph: Graph, evicting: I64, request: Request) -> float:
         since = np.where(last >= 0, runtime.start_ns[rows] - pick(ended, last, 0), 2**62)
         length = runtime.end_ns[rows] - runtime.start_ns[rows]
         cold, warm = length[since < _WARM_AFTER_NS], length[since >= _WARM_AFTER_NS]
-        usual = float(np.median(warm)) if len(warm) >= FEWEST else request.hardware.host_ns(field)
+        usual = float(np.median(warm)) if len(warm) >= FEWEST else getattr(request.hardware.calibrated, field)
         if len(cold) >= FEWEST and usual:
             ratio = max(1.0, float(np.median(cold)) / usual)
             return ratio**2 if request.stance == Stance.BEST else ratio

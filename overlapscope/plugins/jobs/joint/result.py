@@ -6,7 +6,6 @@ recorded.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import ClassVar, Final, Literal
 
 import msgspec
@@ -103,12 +102,11 @@ def document(result: JointWhatIf, *, offered: Table | None = None) -> Document:
         blocks.append(Items(tuple(with_code(clean_lines(reason)) for reason in result.reasons)))
         return Document(title, tuple(blocks))
     blocks.append(_ranks(result))
-    changes = [
-        panel(
-            f"{number}. {clean(change.change, _NAME_LIMIT)}: {change.title}", *_change(change.what, change.assumptions)
-        )
-        for number, change in enumerate(result.changes, 1)
-    ]
+    changes = []
+    for number, change in enumerate(result.changes, 1):
+        assumed = [Text(f"Assumed: {assumption}", "muted") for assumption in change.assumptions]
+        title_of_change = f"{number}. {clean(change.change, _NAME_LIMIT)}: {change.title}"
+        changes.append(panel(title_of_change, Text(clean_lines(change.what)), *detail("assumptions", assumed)))
     if changes:
         blocks.append(Section(tuple(changes), "Changes"))
     if offered is not None:
@@ -116,24 +114,17 @@ def document(result: JointWhatIf, *, offered: Table | None = None) -> Document:
     return Document(title, tuple(blocks))
 
 
-def _change(what: str, assumptions: Sequence[str]) -> list[Block]:
-    assumed = [Text(f"Assumed: {assumption}", "muted") for assumption in assumptions]
-    return [Text(clean_lines(what)), *detail("assumptions", assumed)]
-
-
 def _answer(result: JointWhatIf) -> Section:
     gain = result.gain_pct or 0
     tone: Tone = "" if abs(gain) < _WORTH_PCT else "good" if gain > 0 else "poor"
-    remarks = [Text(with_code(clean_lines(reason)), "fair") for reason in result.reasons] if result.valid else []
+    remarks = []
     if result.valid:
         joined = f"Replays of {plural(len(result.ranks), 'rank')}, joined at {plural(result.meetings, 'collective')}"
-        remarks.insert(0, Text(f"{joined}; {_frame(result)}", "muted"))
+        steps = f"average of {result.steps:,} steps" if result.steps > 1 else "one step"
+        how = "without the profiler" if result.plain else "as recorded"
+        remarks = [Text(f"{joined}; {steps}, {how}", "muted")]
+        remarks += [Text(with_code(clean_lines(reason)), "fair") for reason in result.reasons]
     return Section((Text(headline(result), tone, strong=True), *remarks), kind="verdict", tone=tone)
-
-
-def _frame(result: JointWhatIf) -> str:
-    how = "without the profiler" if result.plain else "as recorded"
-    return f"average of {result.steps:,} steps, {how}" if result.steps > 1 else f"one step, {how}"
 
 
 def headline(result: JointWhatIf) -> str:
