@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import re
 from collections.abc import Callable, Collection, Mapping
 from functools import partial
 from pathlib import Path
@@ -34,7 +33,6 @@ _RECORDED: Final = 1.5
 _LONGER: Final = 1.5
 _LATER_S: Final = 5.0
 """Minimum extra time without overlapscope for a program that failed under it to count as working."""
-_RACES: Final = re.compile(r": (?:([\d,]+) data races?|no data races) found\b")
 _TOO_SHORT: Final = _RECORDED + 3
 """Minimum number of runs left for a recording: one change needs three runs after it."""
 NO_TIME: Final = "There was no time left for it; `--minutes` gives more."
@@ -275,11 +273,13 @@ class _Conductor:
         while checks and (best := findings.best) is not None and best not in findings.races:
             self._progress.now("Looking for data races with the best set of changes")
             after = self._directory / "after.trace.json.gz"
-            races = _races(self._recorded(after, "--force", "--check-hazards", changes=best).output)
+            after.unlink(missing_ok=True)
+            self._recorded(after, "--check-hazards", changes=best)
+            races = _races(after)
             if races is None:
                 return
             findings.races[best] = races
-            findings.after = after if after.exists() and not races else None
+            findings.after = None if races else after
 
     def _recorded(self, trace: Path, *options: str, changes: Settings = AS_IS) -> EndedRun:
         task = Task(directory=self._new_directory(), changes=changes, steps_by=self._steps_by if changes else None)
@@ -366,10 +366,14 @@ def _checking_s(findings: TrialFindings) -> float:
     return _RECORDED * findings.runs.of(AS_IS)[0].wall_s if findings.facts.cuda else 0.0
 
 
-def _races(output: str) -> int | None:
-    """Return the number of data races that `overlapscope run --check-hazards` printed; None if it printed none."""
-    printed = _RACES.findall(output)
-    return sum(int(count.replace(",", "") or 0) for count in printed) if printed else None
+def _races(recording: Path) -> int | None:
+    """Return the number of data races that a recording states; None if it is missing or doesn't state any."""
+    from overlapscope.inputs import read_trace
+
+    try:
+        return read_trace(recording, cache=False).found.get("hazards")
+    except OverlapscopeError:
+        return None
 
 
 def _compiled(planned: Planned, ended: EndedRun, steps: int) -> list[str]:
