@@ -33,19 +33,9 @@ def join(ranks: Sequence[ReducedRank], comparison: Comparison) -> tuple[Jobs, tu
     return Jobs(experts=find_experts(ranks, comparison), pipelines=pipelines), notes
 
 
-def why_late(report: RanksReport, part: Jobs) -> Iterator[str]:
-    """Return a sentence on the load of the costliest straggler's experts, if that explains its delay."""
-    return expert_sentences(report, part.experts)
-
-
-def sentences(part: Jobs) -> Iterator[str]:
-    """Return sentences on the pipeline with the largest bubble."""
-    return pipeline_sentences(part.pipelines)
-
-
 def cards(part: Jobs) -> Iterator[Card]:
     """Yield the bubble of that pipeline."""
-    pipeline = worst_pipeline(part.pipelines)
+    pipeline = _worst(part.pipelines)
     if pipeline is not None:
         theory = pipeline.theoretical_bubble_pct
         beside = "" if theory is None else f"{percent(theory)} in theory"
@@ -76,14 +66,13 @@ _LEAST_SHARE: Final = 0.01
 _Row: TypeAlias = tuple[ExpertExchange, ExpertRank]
 
 
-def worst_pipeline(pipelines: Sequence[Pipeline]) -> Pipeline | None:
-    """Return the pipeline with the largest bubble."""
+def _worst(pipelines: Sequence[Pipeline]) -> Pipeline | None:
     return max(pipelines, key=lambda pipeline: pipeline.bubble_pct, default=None)
 
 
-def pipeline_sentences(pipelines: Sequence[Pipeline]) -> Iterator[str]:
+def sentences(part: Jobs) -> Iterator[str]:
     """Yield sentences on the pipeline with the largest bubble."""
-    pipeline = worst_pipeline(pipelines)
+    pipeline = _worst(part.pipelines)
     if pipeline is None:
         return
     theory = pipeline.theoretical_bubble_pct
@@ -121,7 +110,7 @@ def _uneven(pipeline: Pipeline) -> str:
 
 def _held_up(pipeline: Pipeline) -> str:
     """Return a sentence that names the stage which idles on its own account; empty if all do so about as long."""
-    idle = _mean_of(pipeline, lambda stage: stage.warm_up.idle_ns + stage.steady.idle_ns + stage.drain.idle_ns)
+    idle = _mean_of(pipeline, lambda stage: sum(phase.idle_ns for phase in stage.phases))
     stage = idle.index(max(idle))
     usual = median_ns(idle[:stage] + idle[stage + 1 :])
     if idle[stage] - usual < _HELD_UP * _step_ns(pipeline):
@@ -131,10 +120,6 @@ def _held_up(pipeline: Pipeline) -> str:
         f"Stage {stage} (rank {pipeline.ranks[stage]}) holds it up: it neither computes nor sends nor receives for "
         f"{unit.text(idle[stage])} a step, the median of the others {unit.text(usual)}."
     )
-
-
-def _other_ns(stage: StageTime) -> int:
-    return stage.warm_up.other_ns + stage.steady.other_ns + stage.drain.other_ns
 
 
 def _step_ns(pipeline: Pipeline) -> int:
@@ -153,14 +138,15 @@ def _mean_of(pipeline: Pipeline, of: Callable[[StageTime], int]) -> list[int]:
 
 def pipeline_table(pipelines: Sequence[Pipeline]) -> Table:
     """Return the table of the stages of the pipeline with the largest bubble, in an average step."""
-    pipeline = worst_pipeline(pipelines)
+    pipeline = _worst(pipelines)
     if pipeline is None:
         return Table("", ())
     steps, length = pipeline.steps, _step_ns(pipeline)
     unit: Unit = unit_for(length)
 
     def time(of: Callable[[StageTime], int]) -> Callable[[int], Cell]:
-        return lambda stage: Cell(unit.number(rounded_mean(sum(of(step.stages[stage]) for step in steps), len(steps))))
+        means = _mean_of(pipeline, of)
+        return lambda stage: Cell(unit.number(means[stage]))
 
     def idle(stage: int) -> Cell:
         whole = sum(step.stages[stage].length_ns for step in steps)
@@ -174,7 +160,7 @@ def pipeline_table(pipelines: Sequence[Pipeline]) -> Table:
         (Column("waits: warm-up"), time(lambda stage: stage.warm_up.waiting_ns)),
         (Column("steady"), time(lambda stage: stage.steady.waiting_ns)),
         (Column("drain"), time(lambda stage: stage.drain.waiting_ns)),
-        (Column("other", spare=1), time(_other_ns)),
+        (Column("other", spare=1), time(lambda stage: sum(phase.other_ns for phase in stage.phases))),
         (Column("bubble %"), idle),
         title=f"Stages of the pipeline, an average step of {unit.text(length)}",
     )
@@ -190,10 +176,10 @@ def pipeline_table(pipelines: Sequence[Pipeline]) -> Table:
 # -- Experts ----------------------------------------------------------------------------------------
 
 
-def expert_sentences(report: RanksReport, experts: Sequence[ExpertExchange]) -> Iterator[str]:
+def why_late(report: RanksReport, part: Jobs) -> Iterator[str]:
     """State that the costliest straggler is late because its experts get more than others, if it is."""
     late = report.straggler
-    for exchange in experts:
+    for exchange in part.experts:
         most = max(exchange.ranks, key=lambda rank: rank.load or 0)
         explained = exchange.followed and 2 * exchange.largest_last >= exchange.followed
         if late is not None and late.rank == most.rank and (most.load or 0) >= _LOADED and explained:

@@ -14,7 +14,7 @@ from msgspec.structs import replace
 
 from overlapscope.catalog.causes import CommCause
 from overlapscope.plugins.jobs.part import PhaseTime
-from overlapscope.plugins.jobs.ranks import pipeline_sentences, pipeline_table
+from overlapscope.plugins.jobs.ranks import pipeline_table, sentences
 from overlapscope.ranks.comparison import Comparison, compare
 from overlapscope.ranks.join import Joined
 from overlapscope.ranks.parts import from_json
@@ -313,8 +313,8 @@ def test_even_stages_are_not_said_to_take_longer_than_the_step() -> None:
     (found,) = report.parts["jobs"].pipelines
     assert found.theoretical_bubble_pct is not None and found.bubble_pct < found.theoretical_bubble_pct
     assert found.even_step_ns is None
-    sentences = " ".join(pipeline_sentences(report.parts["jobs"].pipelines))
-    assert "Stage 0 (rank 0) bounds it" in sentences and "even stages" not in sentences
+    text = " ".join(sentences(report.parts["jobs"]))
+    assert "Stage 0 (rank 0) bounds it" in text and "even stages" not in text
 
 
 def test_steps_without_messages_are_left_out() -> None:
