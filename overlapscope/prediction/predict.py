@@ -141,7 +141,8 @@ def _concluded(recorded: Base, base: Base, choices: Sequence[Choice], taken: Map
         predicted_step_ns=step,
         gain_ns=gain(base, taken),
         gain_pct=100 * (was - step.value) / was if was else None,
-        recorded_predicted_step_ns=_of_recording(recorded, base, choices, expected),
+        # The recording itself, profiler included.
+        recorded_predicted_step_ns=expected.step_ns if base.plain is None else outcome(recorded, choices).step_ns,
         buckets=_compared_buckets(before, after),
         hidden_copy_pct=_compared_percentage("hidden_copy_pct", before, after),
         efficiency_pct=_compared_percentage("efficiency_pct", before, after),
@@ -153,13 +154,6 @@ def _concluded(recorded: Base, base: Base, choices: Sequence[Choice], taken: Map
         replay=_with_doubts(base, constants),
     )
     return Prediction(result, base.trace, expected, tuple(choices))
-
-
-def _of_recording(recorded: Base, base: Base, choices: Sequence[Choice], expected: Outcome) -> int:
-    """Return the predicted step of the recording itself, profiler included."""
-    if base.plain is None:
-        return expected.step_ns
-    return outcome(recorded, choices).step_ns
 
 
 def _figures_before(base: Base) -> ReplayFigures:

@@ -92,10 +92,9 @@ class RunNoise(Struct, frozen=True):
 
 
 def noise(timed: Sequence[Mapping[int, Timing]]) -> RunNoise | None:
-    """Estimate the noise from each set's runs by round: the residuals after fitting each set and each round.
+    """Return the noise of each set's runs by round: the residuals after fitting each set and each round.
 
-    Returns:
-        The noise; None if no degrees of freedom remain.
+    None if no degrees of freedom remain.
     """
     runs = [
         (row, number, math.log(timing.step_ns)) for row, runs in enumerate(timed) for number, timing in runs.items()
@@ -268,7 +267,7 @@ FACTOR: Final = 2
 _FEW: Final = 12
 SOUND: Final[tuple[Sameness, ...]] = ("same", "within noise")
 """Results with which a change may be recommended."""
-_WORST: Final[tuple[Sameness, ...]] = ("same", "within noise", "unknown", "different")
+WORST_LAST: Final[tuple[Sameness, ...]] = ("same", "within noise", "unknown", "different")
 
 
 def same_bits(ranks: Sequence[RankResults], others: Sequence[RankResults]) -> bool:
@@ -292,7 +291,7 @@ def sameness(ranks: Sequence[RankResults], unchanged: Sequence[Sequence[RankResu
     if not ranks or not others:
         return "unknown"
     return max(
-        (_judged(result, [other[rank] for other in others]) for rank, result in enumerate(ranks)), key=_WORST.index
+        (_judged(result, [other[rank] for other in others]) for rank, result in enumerate(ranks)), key=WORST_LAST.index
     )
 
 
@@ -336,10 +335,9 @@ def _near(loss: float | None, unchanged: Sequence[float | None], usual: float) -
 
 
 def distance(sketch: Sketch, reference: Sketch) -> float:
-    """Estimate the norm of the difference of two tensors, as a fraction of the larger norm.
+    """Return an estimate of the norm of the difference of two tensors, as a fraction of the larger norm.
 
-    Returns:
-        The fraction: 0 if both are zero, infinite if their shapes differ.
+    It is 0 if both are zero, infinite if their shapes differ.
     """
     if len(sketch.sums) != len(reference.sums):
         return math.inf

@@ -16,7 +16,17 @@ from msgspec.structs import replace
 from overlapscope.base.words import plural
 from overlapscope.plugins.trials import late_values
 from overlapscope.plugins.trials.changes import CHANGES
-from overlapscope.plugins.trials.measure import SOUND, RunNoise, StepChange, Timing, change, noise, same_bits, sameness
+from overlapscope.plugins.trials.measure import (
+    SOUND,
+    WORST_LAST,
+    RunNoise,
+    StepChange,
+    Timing,
+    change,
+    noise,
+    same_bits,
+    sameness,
+)
 from overlapscope.plugins.trials.protocol import Facts, RankResults, Setting
 from overlapscope.plugins.trials.result import LeftOut, Sameness
 
@@ -254,8 +264,7 @@ class Runs(Struct, frozen=True):
     def results(self, settings: Settings) -> Sameness:
         """Compare results; a difference in a single run counts, once the effect of rounding is known."""
         judged = [_judged(run, self.unchanged) for run in self.of(settings) if not run.failure]
-        order: tuple[Sameness, ...] = ("different", "unknown", "within noise", "same")
-        worst = min(judged, key=order.index, default=order[1])
+        worst: Sameness = max(judged, key=WORST_LAST.index, default="unknown")
         return "unknown" if worst == "different" and not self.rounded else worst
 
     def change(self, settings: Settings, base: Settings = AS_IS) -> StepChange | None:

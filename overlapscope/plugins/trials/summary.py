@@ -58,7 +58,7 @@ def summarize(
     runs = findings.runs
     tried = runs.tried()
     step_ns, spread = step_ns_of(runs, AS_IS), measure.spread_ns(_timings(runs, AS_IS))
-    best = findings.best
+    best, results = findings.best, [run.results for run in runs.of(AS_IS) if run.results]
     return Trial(
         program=program,
         device_name=findings.facts.device_name,
@@ -69,7 +69,7 @@ def summarize(
         baseline_runs=len(_timings(runs, AS_IS)),
         warmup_steps=findings.plan.warmup_steps,
         timed_steps=findings.plan.timed_steps,
-        repeatable=_repeatable(runs),
+        repeatable=len(results) > 1 and all(same_bits(results[0], other) for other in results[1:]),
         changes=tuple(_tried(findings, settings, predicted.get(settings), edited(settings)) for settings in tried),
         left_out=tuple(findings.left_out),
         best=None if best is None else tried.index(best),
@@ -90,6 +90,7 @@ def _tried(findings: TrialFindings, settings: Settings, predicted: Predicted | N
     before = tuple(others)
     total, added = runs.change(settings), runs.change(settings, before)
     of_all, alone = (_percentages(change) for change in (total, added))
+    as_is = step_ns_of(runs, AS_IS)
     failure = runs.failed(settings)
     return Tried(
         change=last.change,
@@ -97,7 +98,8 @@ def _tried(findings: TrialFindings, settings: Settings, predicted: Predicted | N
         title=CHANGES[last.change].title,
         after=tuple(setting.text for setting in others),
         predicted_pct=predicted,
-        step_ns=_beside(runs, total) or step_ns_of(runs, settings),
+        # The unchanged step scaled by the measured ratio, which a slower machine in some rounds does not affect.
+        step_ns=step_ns_of(runs, settings) if total is None or not as_is else round(as_is * (1 + total.pct / 100)),
         measured_pct=of_all[0],
         measured_low_pct=of_all[1],
         measured_high_pct=of_all[2],
@@ -112,12 +114,6 @@ def _tried(findings: TrialFindings, settings: Settings, predicted: Predicted | N
         failure=failure,
         edit=edit,
     )
-
-
-def _beside(runs: Runs, total: measure.StepChange | None) -> int | None:
-    """Return the unchanged step scaled by the measured ratio, which a slower machine in some rounds does not affect."""
-    as_is = step_ns_of(runs, AS_IS)
-    return None if total is None or as_is is None else round(as_is * (1 + total.pct / 100))
 
 
 def _percentages(change: measure.StepChange | None) -> tuple[float | None, float | None, float | None]:
@@ -141,11 +137,6 @@ def step_ns_of(runs: Runs, settings: Settings) -> int | None:
     """Return the mean over a set's runs; None if none succeeded."""
     timings = _timings(runs, settings)
     return round(fmean(timing.step_ns for timing in timings)) if timings else None
-
-
-def _repeatable(runs: Runs) -> bool:
-    results = [run.results for run in runs.of(AS_IS) if run.results]
-    return len(results) > 1 and all(same_bits(results[0], other) for other in results[1:])
 
 
 # -- Predictions, for the trial and for those who keep them ------------------------------------------

@@ -7,7 +7,7 @@ from msgspec.structs import replace
 
 from overlapscope.analysis.host import staging
 from overlapscope.base.columns import mask_of, pick
-from overlapscope.base.grouping import among, distinct
+from overlapscope.base.grouping import among, distinct, groups_of
 from overlapscope.base.intervals import I64, Bool
 from overlapscope.prediction.data_dependencies import find_needs
 from overlapscope.prediction.graph import Graph, Orders, Why
@@ -179,17 +179,15 @@ def _prefetch(graph: Graph, request: Request) -> Applied:
 
 def _inputs(graph: Graph) -> tuple[I64, I64]:
     """Return the uploads launched before the first kernel of their step on their device, and their steps."""
-    items = graph.items
-    step = step_of_items(graph)
+    items, step = graph.items, step_of_items(graph)
     at = pick(graph.calls.start_ns, items.call, 0)
-    rows = []
-    for device in distinct(items.device):
-        here = (items.device == device) & ~items.gone & (step >= 0)
-        kernel = here & ~items.is_copy
-        first = np.full(int(step.max(initial=-1)) + 2, _NEVER)
-        np.minimum.at(first, step[kernel], at[kernel])
-        rows.append(np.flatnonzero(here & (items.kind == Kind.H2D) & (at < first[step]) & (first[step] < _NEVER)))
-    inputs = np.sort(np.concatenate([*rows, graph.orders.first[:0]]))
+    here = ~items.gone & (step >= 0)
+    kernel = here & ~items.is_copy
+    group = groups_of((items.device, step))
+    first = np.full(len(items), _NEVER)
+    np.minimum.at(first, group[kernel], at[kernel])
+    first = first[group]
+    inputs = np.flatnonzero(here & (items.kind == Kind.H2D) & (at < first) & (first < _NEVER))
     return inputs, step[inputs]
 
 
