@@ -12,7 +12,7 @@ from overlapscope.analysis.event_waits import HIGH
 from overlapscope.base.columns import F64, mask_of
 from overlapscope.base.grouping import distinct, rows_by
 from overlapscope.base.intervals import I64, Bool
-from overlapscope.plugins.jobs.joint.join import BY_EVENT, JoinedJob, Parts
+from overlapscope.plugins.jobs.joint.join import BY_EVENT, JoinedJob, Parts, Unpredictable
 from overlapscope.prediction.graph import Orders, Why
 from overlapscope.prediction.hardware import Stance
 from overlapscope.ranks.waits import sum_by
@@ -24,10 +24,6 @@ _BASE_NS, _STEP_NS = 16_000, 18_000
 are 8.4 and 9.6 us, and up to 1.9 times as much (src/graph/tuning.cc)."""
 _LEAST_COMPARED = 0.5
 """Minimum fraction of the late rank's work that must have counterparts on other ranks."""
-
-
-class Incomparable(Exception):
-    """No other rank does the same work as the late one."""
 
 
 class _Segments(Struct, frozen=True, eq=False):
@@ -49,7 +45,7 @@ def like_others(job: JoinedJob, parts: Sequence[Parts], place: int, stance: Stan
         the same in as many pieces as theirs, each piece does.
 
     Raises:
-        Incomparable: The others don't do the same work between the same collectives.
+        Unpredictable: The others don't do the same work between the same collectives.
     """
     part, segments = parts[place], _segments(job, parts)
     host, device = np.ones((2, int(part.segment_of_call.max(initial=0)) + 2))
@@ -73,7 +69,9 @@ def like_others(job: JoinedJob, parts: Sequence[Parts], place: int, stance: Stan
             shared = float(segments.device_ns[members].mean()) if stance == Stance.WORST else 0.0
             device[segment] = _factor(segments.device_ns, entry, peers, stance, shared)
     if compared_ns < _LEAST_COMPARED * total_ns or not total_ns:
-        raise Incomparable
+        raise Unpredictable(
+            "No other rank does the same work between the same collectives, so no-straggler is unknown."
+        )
     communicates = mask_of(np.concatenate([part.comm, part.comm - 1]), len(part.network.items))
     shorter = with_device_work(part, np.where(communicates, 1.0, device[part.segment_of_item]))
     return _with_host_work(shorter, lighter)

@@ -39,6 +39,10 @@ BY_EVENT = -1
 """In `Parts.ready`: the collective waits for an event after which its input is ready."""
 
 
+class Unpredictable(Exception):
+    """A change whose effect on a job is unknown; the text is the reason, in a sentence."""
+
+
 class Unfit(Struct, frozen=True):
     """A recording that can't take part in a joint replay, and why."""
 

@@ -9,7 +9,7 @@ is scaled.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -20,8 +20,8 @@ from overlapscope.base.columns import quantile
 from overlapscope.base.intervals import I64
 from overlapscope.base.words import duration, listed, percent, plural
 from overlapscope.errors import UsageError
-from overlapscope.plugins.jobs.joint.buckets import MOST_PIECES, NoBuckets, TooManyPieces, rebucketed
-from overlapscope.plugins.jobs.joint.changes import Incomparable, faster_transfers, issued_earlier, like_others
+from overlapscope.plugins.jobs.joint.buckets import rebucketed
+from overlapscope.plugins.jobs.joint.changes import faster_transfers, issued_earlier, like_others
 from overlapscope.plugins.jobs.joint.join import (
     JobTimes,
     JoinedJob,
@@ -29,6 +29,7 @@ from overlapscope.plugins.jobs.joint.join import (
     RankSummary,
     Ties,
     Unfit,
+    Unpredictable,
     doubts,
     gather,
     obstacles,
@@ -108,26 +109,11 @@ def predict_job(
             )
         )
     try:
-        return as_plain(
-            job,
-            before.step_ns,
-            _contended,
-            lambda lighter, its_times: _predicted(lighter, its_times, changes, numbers),
-            no_straggler=changes.no_straggler,
-        ) or _predicted(job, _contended(job), changes, numbers)
+        return _as_plain(job, before.step_ns, changes, numbers) or _predicted(_timed(job), changes, numbers)
     except Deadlock:
         return _refused(("With these changes, ranks wait for each other in a circle.",))
-    except NoBuckets:
-        return _refused(
-            (
-                "No two all-reduces of known size follow each other, and no backward pass has a single one, so it is "
-                "unknown how buckets are filled.",
-            )
-        )
-    except TooManyPieces:
-        return _refused((f"A bucket would be divided into more than {MOST_PIECES:,} pieces; choose larger buckets.",))
-    except Incomparable:
-        return _refused(("No other rank does the same work between the same collectives, so no-straggler is unknown.",))
+    except Unpredictable as error:
+        return _refused((str(error),))
 
 
 def _recorded(job: JoinedJob) -> tuple[list[Parts], Ties]:
@@ -151,11 +137,19 @@ def _refused(reasons: tuple[str, ...]) -> JointWhatIf:
     )
 
 
-def _contended(job: JoinedJob) -> JobTimes:
-    return contended_times(job, *_recorded(job), Stance.EXPECTED)
+class _TimedJob(NamedTuple):
+    """A job, and its times without changes."""
+
+    job: JoinedJob
+    times: JobTimes
 
 
-def _predicted(job: JoinedJob, before: JobTimes, changes: JobChanges, numbers: Sequence[int] | None) -> JointWhatIf:
+def _timed(job: JoinedJob) -> _TimedJob:
+    return _TimedJob(job, contended_times(job, *_recorded(job), Stance.EXPECTED))
+
+
+def _predicted(timed: _TimedJob, changes: JobChanges, numbers: Sequence[int] | None) -> JointWhatIf:
+    job, before = timed
     made = _of_ranks(job)
     places = _late(job, numbers) if changes.no_straggler else []
     asked = changes.any or bool(made)
@@ -380,36 +374,17 @@ def _on_own_communicators(
 # -- A job without the profiler ----------------------------------------------------------------------
 
 
-class _TimedJob(NamedTuple):
-    """A job, and its times without changes."""
+def _as_plain(job: JoinedJob, step_ns: int, changes: JobChanges, numbers: Sequence[int] | None) -> JointWhatIf | None:
+    """Return the prediction for the plain program of a job; None if a rank's plain step is unknown.
 
-    job: JoinedJob
-    times: JobTimes
-
-
-def as_plain(
-    job: JoinedJob,
-    step_ns: int,
-    timed: Callable[[JoinedJob], JobTimes],
-    predicted: Callable[[JoinedJob, JobTimes], JointWhatIf],
-    *,
-    no_straggler: bool,
-) -> JointWhatIf | None:
-    """Return the prediction for the plain program; None if a rank's plain step is unknown.
-
-    Args:
-        job: The recorded job.
-        step_ns: Its replayed step.
-        timed: Returns the times of a job without changes.
-        predicted: Returns the prediction for a job with these times.
-        no_straggler: True if it is of a job without its late rank, which the profiler may have made late.
+    `step_ns` is the replayed step of the recorded job.
     """
     known = [rank.plain for rank in job.ranks if rank.plain is not None]
     if len(known) < len(job.ranks) or not step_ns:
         return None
     plain_ns = sum(plain.step_ns for plain in known) // len(known)
-    recorded = _TimedJob(job, timed(job))
-    heavier, lighter = _around(recorded, timed, plain_ns)
+    recorded = _timed(job)
+    heavier, lighter = _around(recorded, plain_ns)
     above, below = heavier.times.step_ns, lighter.times.step_ns
     share = min(max((above - plain_ns) / (above - below), 0.0), 1.0) if above > below else 1.0
     scale = plain_ns / (above + share * (below - above))
@@ -417,18 +392,19 @@ def as_plain(
         sum(each) / len(each) / plain_ns
         for each in ([plain.low_ns for plain in known], [plain.high_ns for plain in known])
     )
-    longer = predicted(*heavier)
-    shorter = longer if lighter is heavier else predicted(*lighter)
+    longer = _predicted(heavier, changes, numbers)
+    shorter = longer if lighter is heavier else _predicted(lighter, changes, numbers)
     result = _between(longer, shorter, share, scale, (min(low, 1.0), max(high, 1.0)))
-    if not no_straggler:
+    if not changes.no_straggler:
         return result
-    as_recorded = longer if heavier is recorded else predicted(*recorded)
+    # The profiler may have made the rank late.
+    as_recorded = longer if heavier is recorded else _predicted(recorded, changes, numbers)
     return _if_recording_delays(result, as_recorded, step_ns - plain_ns)
 
 
-def _around(recorded: _TimedJob, timed: Callable[[JoinedJob], JobTimes], plain_ns: int) -> tuple[_TimedJob, _TimedJob]:
+def _around(recorded: _TimedJob, plain_ns: int) -> tuple[_TimedJob, _TimedJob]:
     """Return jobs with more and with less host work than the plain program; the same twice if its step is alike."""
-    lighter = (_TimedJob(each, timed(each)) for each in _lighter(recorded.job))
+    lighter = map(_timed, _lighter(recorded.job))
     longer, shorter = recorded, next(lighter, recorded)
     if abs(shorter.times.step_ns - plain_ns) <= DIFFER * plain_ns:
         return shorter, shorter
