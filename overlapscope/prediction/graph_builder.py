@@ -8,8 +8,6 @@ is.
 
 from __future__ import annotations
 
-from typing import NamedTuple
-
 import numpy as np
 from msgspec.structs import replace
 
@@ -116,20 +114,6 @@ class _Earlier(Columns, frozen=True):
     """Latest end of an earlier copy on its engine."""
 
 
-class _Precedent(NamedTuple):
-    """A kind of event that items wait for; arrays of shape (items,)."""
-
-    over_ns: I64
-    """End of the event; `EARLIEST_NS` for none."""
-    usual_ns: I64
-    """Usual time from there to the item's start."""
-
-    def lag_ns(self, begins_ns: I64, last: Bool) -> I64:
-        """Return the lags: the measured time if this is the item's `last` precedent, else at most the usual time."""
-        measured = begins_ns - self.over_ns
-        return np.where(last, measured, np.minimum(measured, self.usual_ns))
-
-
 def _with_lags(
     items: DeviceItems, calls: Calls, orders: Orders, constants: Constants
 ) -> tuple[DeviceItems, Orders, I64, frozenset[int]]:
@@ -182,15 +166,13 @@ def _lagged(
     latency = np.where(staged, _staging(items, earlier.call_ns, earlier.queue_ns), latency)
     gap, handover = (np.full(len(items), usual or 0) for usual in (constants.kernel_gap_ns, constants.handover_ns))
     held = _held_until(orders, items)
-    by_call = _Precedent(earlier.call_ns, np.where(earlier.after_call, 0, latency))
-    by_queue, by_engine = _Precedent(earlier.queue_ns, gap), _Precedent(earlier.engine_ns, gap)
-    precedents = (by_call, by_queue, by_engine, _Precedent(held, handover))
-    last = np.argmax(np.stack([precedent.over_ns + precedent.usual_ns for precedent in precedents]), axis=0)
-    launch_lag, queue_lag, engine_lag, _ = (
-        precedent.lag_ns(begins, last == number) for number, precedent in enumerate(precedents)
-    )
+    # When each kind of event was over, and the usual time from there to the item's start.
+    over = np.stack([earlier.call_ns, earlier.queue_ns, earlier.engine_ns, held])
+    usual = np.stack([np.where(earlier.after_call, 0, latency), gap, gap, handover])
+    is_last, measured = np.argmax(over + usual, axis=0) == np.arange(len(over))[:, None], begins - over
+    launch_lag, queue_lag, engine_lag, _ = np.where(is_last, measured, np.minimum(measured, usual))
     ended = items.end_ns[orders.first]
-    binding = (last[orders.then] == len(precedents) - 1) & (ended == held[orders.then])
+    binding = is_last[-1][orders.then] & (ended == held[orders.then])
     gaps = begins[orders.then] - ended
     items = replace(
         items,
