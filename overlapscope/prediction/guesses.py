@@ -184,10 +184,9 @@ class _LaunchedItems:
 
     def __init__(self, calls: Calls, items: DeviceItems) -> None:
         launched = np.flatnonzero(items.call >= 0)
-        launched = launched[np.argsort(items.call[launched], kind="stable")]
-        called_ns = calls.start_ns[items.call[launched]]
-        order = np.argsort(called_ns, kind="stable")
-        self._item, self._called_ns = launched[order], called_ns[order]
+        call = items.call[launched]
+        self._item = launched[np.lexsort((call, calls.start_ns[call]))]
+        self._called_ns = calls.start_ns[items.call[self._item]]
         self._end_ns = items.end_ns[self._item]
 
     def before(self, at_ns: int) -> int:

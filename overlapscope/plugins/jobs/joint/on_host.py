@@ -39,15 +39,8 @@ _GATHERS_WEIGHTS = "FSDP::all_gather"
 """Beginning of the names of ranges in which FSDP2 gathers weights, which only the optimizer changes."""
 
 
-class _Instant(NamedTuple):
-    """A call to make: something that happens on the starting thread."""
-
-    start_ns: int
-    end_ns: int
-    collective: int
-    """Collective that is started, or whose input is ready; -1 for others."""
-    kind: str
-    """`ready`, `issue`, `wait` or `mark`."""
+_WAIT, _READY, _ISSUE, _MARK = range(4)
+"""Kinds of calls: things that happen on the starting thread, in their order at an instant."""
 
 
 def host_rank(trace: Trace, reduced: ComparedRank) -> RankSummary | Unfit:
@@ -151,34 +144,22 @@ class _Thread:
 
     def parts(self, stance: Stance | None = None) -> Parts:
         """Return the network at a stance; of the recording itself without one."""
+        began, noticed, ended = (
+            np.array([(wait.start_ns, wait.noticed_ns, wait.end_ns) for wait in self._waits], np.int64).reshape(-1, 3).T
+        )
         # An uncertain wait is work at the worst stance and a wait at the others. Either may give the shorter step,
         # depending on the change; the predicted interval includes both.
-        worked = stance == Stance.WORST
-        ready = self._ready.earliest_ns if stance == Stance.BEST else self._ready.usual_ns
-        instants = [
-            *(_Instant(at, at, number, "ready") for number, at in enumerate(ready.tolist())),
-            *(_Instant(at, at, number, "issue") for number, at in enumerate(self._issue.tolist())),
-            *(_Instant(at, at, -1, "mark") for at in self._marks.tolist()),
-            *(
-                _Instant(wait.start_ns, wait.end_ns if worked and not wait.certain else wait.noticed_ns, number, "wait")
-                for number, wait in enumerate(self._waits)
-            ),
-        ]
-        order = {"wait": 0, "ready": 1, "issue": 2, "mark": 3}
-        instants.sort(key=lambda instant: (instant.end_ns, instant.start_ns, order[instant.kind], instant.collective))
-        return self._built(instants, stance)
-
-    def _built(self, instants: Sequence[_Instant], stance: Stance | None) -> Parts:
-        host = 1 + HOST.get(stance, 0.0) if stance is not None else 1.0
-        end = np.array([instant.end_ns for instant in instants])
-        is_wait = np.array([instant.kind == "wait" for instant in instants])
-        number = np.array([instant.collective for instant in instants])
-        kind = np.array([instant.kind for instant in instants])
-        start = np.where(is_wait, np.array([instant.start_ns for instant in instants]), end)
+        worked = ~np.array([wait.certain for wait in self._waits], np.bool_) & (stance == Stance.WORST)
+        others = [self._ready.earliest_ns if stance == Stance.BEST else self._ready.usual_ns, self._issue, self._marks]
+        counts = [len(began), *map(len, others)]
+        kind, number = np.repeat(np.arange(4), counts), np.concatenate([np.arange(count) for count in counts])
+        start = np.concatenate([began, *others])
+        end = np.concatenate([np.where(worked, ended, noticed), *others])
+        order = np.lexsort((number, kind, start, end))
+        start, end, kind, number = start[order], end[order], kind[order], number[order]
         start = np.maximum(start, np.append(start[:1], end[:-1]))
-        certain = np.array([wait.certain for wait in self._waits], np.bool_)
-        worked = is_wait & (stance == Stance.WORST)
-        worked[is_wait] &= ~certain[number[is_wait]]
+        worked = pick(worked, np.where(kind == _WAIT, number, -1), False)
+        host = 1 + HOST.get(stance, 0.0) if stance is not None else 1.0
         before = np.append(0, start[1:] - end[:-1])
         calls = Calls.filled(
             row=-1,
@@ -192,13 +173,13 @@ class _Thread:
             start_ns=start,
             end_ns=end,
         )
-        issued, ready = (np.flatnonzero(kind == name)[np.argsort(number[kind == name])] for name in ("issue", "ready"))
-        marks = np.flatnonzero(kind == "mark")
+        issued, ready = (np.flatnonzero(kind == name)[np.argsort(number[kind == name])] for name in (_ISSUE, _READY))
+        marks = np.flatnonzero(kind == _MARK)
         items = self._items(issued, calls)
         # Without a recorded wait, the end of the step waits for a collective.
         waiter = pick(marks, np.searchsorted(marks, issued))
         unmatched = np.ones(len(issued), np.bool_)
-        for call in np.flatnonzero(is_wait).tolist():
+        for call in np.flatnonzero(kind == _WAIT).tolist():
             wait = self._waits[int(number[call])]
             rows = unmatched & (self._issue <= wait.start_ns) & (self._ranges.end_ns <= wait.ended_ns)
             waiter[rows] = call
