@@ -7,7 +7,7 @@
   way and judges whether its replay can be believed.
 - Changes: `interventions` has them. `data_dependencies` finds the kernels that need a moved copy, by the shapes of
   inputs if these were recorded.
-- Answers: `outcomes` replays changes and has what they save, `predict` the answers to `whatif`. `result` has the
+- Answers: `outcomes` replays changes and computes their savings, `predict` answers `whatif`. `result` has the
   structures, `document` the text.
 - Without the profiler: `overhead` removes its cost from a graph. `plain_program` has the result's figures, after an
   analysis of its trace. `predicted_trace` makes a trace of any replay, with the host's times by `host_clock`.

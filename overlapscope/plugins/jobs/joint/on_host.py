@@ -94,14 +94,7 @@ def _ready(trace: Trace, found: HostCollectives) -> _Ready:
 
 
 def _parts(network: Network, issued: I64, ready: I64, marks: I64) -> Parts:
-    """Return a rank whose network has nothing but collectives on the device.
-
-    Args:
-        network: The network.
-        issued: Call that starts each collective.
-        ready: Call at which the input of each collective is ready.
-        marks: Calls with which the judged steps begin.
-    """
+    """Return a rank whose network has nothing but collectives on the device, issued and ready at these calls."""
     count, items = len(issued), network.items
     unknown, none = np.full(count, -1), np.zeros(count, np.int64)
     return Parts(
