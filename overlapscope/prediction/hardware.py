@@ -21,9 +21,8 @@ from overlapscope.analysis.timeline import Timeline, build
 from overlapscope.base.columns import pick
 from overlapscope.base.grouping import among, distinct, group_starts, rows_by
 from overlapscope.base.intervals import I64, Bool, Index, contains, covered, join, union
-from overlapscope.base.words import size as size_text
 from overlapscope.prediction.calibration import Calibration, Constants, SizedTime, shipped
-from overlapscope.prediction.result import Constant, Origin
+from overlapscope.prediction.result import Origin
 from overlapscope.trace.model import F64, Kind, Memory, Trace, stream_keys
 
 _NEAR = 4
@@ -39,27 +38,6 @@ class Stance(IntEnum):
     """Program order decides dependencies, and the hardware behaves as usual."""
     WORST = 2
     """Everything depends on all earlier work, and the hardware is at its slowest."""
-
-
-_WORDS = {
-    "h2d_two_way": "H2D rate beside D2H copies, of the rate alone",
-    "d2h_two_way": "D2H rate beside H2D copies, of the rate alone",
-    "launch_latency_ns": "launch call to its kernel, the stream being empty",
-    "copy_latency_ns": "copy call to its copy, the stream being empty",
-    "kernel_gap_ns": "end of a kernel to the next in the queue",
-    "handover_ns": "end of an op to the start of an op that an event held back",
-    "return_ns": "end of an op to the return of the call that waits for it",
-    "sync_call_ns": "synchronize call with nothing to wait for",
-    "launch_call_ns": "kernel launch call",
-    "copy_call_ns": "pinned copy call",
-    "event_call_ns": "event record or wait call",
-    "query_call_ns": "call that does nothing",
-    "graph_call_ns": "graph launch call, one kernel",
-    "graph_node_call_ns": "graph launch call, each kernel more",
-    "graph_latency_ns": "graph launch call to its first kernel",
-    "graph_gap_ns": "end of a kernel to the next inside a graph",
-}
-"""Names of constants in reports."""
 
 
 _PCIE_4, _PCIE_3 = 2.2, 4.6
@@ -95,28 +73,6 @@ class Hardware(msgspec.Struct, frozen=True, eq=False):
         # Interpolate linearly between sizes, for latency and rate. Beyond the largest size, only its rate counts.
         took: F64 = np.where(wanted > sizes[-1], times[-1] * wanted / sizes[-1], np.interp(wanted, sizes, times))
         return took
-
-    def copy_constant(self, kind: Kind, size: int) -> Constant:
-        """Return the duration of a copy, for a report."""
-        ratio = [abs(np.log(point.bytes / max(size, 1))) for point, _ in self.sized[kind]]
-        return Constant(
-            name=f"pinned {kind.name} copy of {size_text(size)}",
-            value=float(round(self.copy_ns(kind, np.array([size]))[0])),
-            unit="ns",
-            origin=self.sized[kind][int(np.argmin(ratio))][1],
-        )
-
-    def constant(self, field: str) -> Constant | None:
-        """Return another constant, for a report; None if unknown."""
-        value = getattr(self.constants, field)
-        if value is None:
-            return None
-        return Constant(
-            name=_WORDS[field],
-            value=float(value),
-            unit="ns" if field.endswith("_ns") else "x",
-            origin=self.origins[field],
-        )
 
 
 def find_hardware(trace: Trace, calibration: Calibration | None) -> Hardware:

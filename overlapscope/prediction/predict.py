@@ -20,13 +20,14 @@ from overlapscope.analysis.timeline import Ran, build, lengths, measured, when_r
 from overlapscope.base.grouping import groups_of
 from overlapscope.base.intervals import I64
 from overlapscope.base.words import plural
+from overlapscope.base.words import size as size_text
 from overlapscope.catalog.advice import for_program
 from overlapscope.catalog.causes import CommCause, CopyCause, IdleCause, OtherCause
 from overlapscope.prediction.base import Base, on_device, prepare
 from overlapscope.prediction.calibration import Calibration
 from overlapscope.prediction.data_dependencies import BY_SHAPES
 from overlapscope.prediction.graph import Graph
-from overlapscope.prediction.hardware import Stance
+from overlapscope.prediction.hardware import Hardware, Stance
 from overlapscope.prediction.interventions import INTERVENTIONS, Applied, Choice, in_order, parse
 from overlapscope.prediction.outcomes import (
     Outcome,
@@ -60,6 +61,22 @@ VALUE_BYTES = 1024
 LEAST_GAIN = 0.01
 """Minimum fraction of the unchanged step that a rung must save."""
 _PLACES = 5
+_WORDS = {
+    "h2d_two_way": "H2D rate beside D2H copies, of the rate alone",
+    "d2h_two_way": "D2H rate beside H2D copies, of the rate alone",
+    "launch_latency_ns": "launch call to its kernel, the stream being empty",
+    "copy_latency_ns": "copy call to its copy, the stream being empty",
+    "kernel_gap_ns": "end of a kernel to the next in the queue",
+    "handover_ns": "end of an op to the start of an op that an event held back",
+    "return_ns": "end of an op to the return of the call that waits for it",
+    "sync_call_ns": "synchronize call with nothing to wait for",
+    "copy_call_ns": "pinned copy call",
+    "graph_call_ns": "graph launch call, one kernel",
+    "graph_node_call_ns": "graph launch call, each kernel more",
+    "graph_latency_ns": "graph launch call to its first kernel",
+    "graph_gap_ns": "end of a kernel to the next inside a graph",
+}
+"""Names of the constants that interventions use (`Intervention.uses`)."""
 _ALWAYS = ("kernel_gap_ns", "launch_latency_ns", "return_ns")
 
 
@@ -272,15 +289,34 @@ def _constants(base: Base, choices: Sequence[Choice], expected: Outcome) -> tupl
         for choice, done in zip(choices, expected.applied, strict=True)
         for field in (choice.intervention.uses if done.touched else ())
     ]
-    fields = dict.fromkeys([*_ALWAYS, *used])
-    constants = [constant for field in fields if (constant := base.hardware.constant(field)) is not None]
-    items = expected.graph.items
+    hardware, items = base.hardware, expected.graph.items
+    constants = [
+        Constant(
+            name=_WORDS[field],
+            value=float(value),
+            unit="ns" if field.endswith("_ns") else "x",
+            origin=hardware.origins[field],
+        )
+        for field in dict.fromkeys([*_ALWAYS, *used])
+        if (value := getattr(hardware.constants, field)) is not None
+    ]
     for done in expected.applied:
         for kind in (Kind.H2D, Kind.D2H):
             sizes = items.bytes[done.copies[items.kind[done.copies] == kind]]
             if len(sizes):
-                constants.append(base.hardware.copy_constant(kind, int(np.median(sizes))))
+                constants.append(_copy_constant(hardware, kind, int(np.median(sizes))))
     return tuple(dict.fromkeys(constants))
+
+
+def _copy_constant(hardware: Hardware, kind: Kind, size: int) -> Constant:
+    """Return the duration of a copy."""
+    ratio = [abs(np.log(point.bytes / max(size, 1))) for point, _ in hardware.sized[kind]]
+    return Constant(
+        name=f"pinned {kind.name} copy of {size_text(size)}",
+        value=float(round(hardware.copy_ns(kind, np.array([size]))[0])),
+        unit="ns",
+        origin=hardware.sized[kind][int(np.argmin(ratio))][1],
+    )
 
 
 class ReplayFigures(msgspec.Struct, frozen=True):
