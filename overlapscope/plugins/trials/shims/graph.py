@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Callable, Mapping
+from contextlib import ExitStack
 from functools import partial
-from types import FrameType
 from typing import Any
 
 import torch
@@ -26,48 +26,40 @@ def start(value: str, note: Note) -> Undo:
     Returns:
         A function that ends this.
     """
-    return _Graph(_CHANGES[value], note).undo
+    change, undo = _CHANGES[value], ExitStack()
+    called: weakref.WeakSet[torch.nn.Module] = weakref.WeakSet()
+    observers: list[ModuleCalls] = []
+    steps = 0
 
+    def step() -> None:
+        nonlocal steps
+        steps += 1
+        if steps == 1:
+            observers.append(ModuleCalls(lambda module, frame: called.add(module)))
+        elif observers:
+            observers.pop().end()
+            for module in called:
+                make(module)
 
-class _Graph:
-    def __init__(self, change: Callable[[torch.nn.Module, Note], Undo], note: Note) -> None:
-        self._change, self._note = change, note
-        self._calls: ModuleCalls | None = None
-        self._called: weakref.WeakSet[torch.nn.Module] = weakref.WeakSet()
-        self._steps = 0
-        self._undo: list[Undo] = []
-        note.notes.after_step.append(self._step)
-
-    def undo(self) -> None:
-        if self._calls is not None:
-            self._calls.end()
-        self._note.notes.after_step.remove(self._step)
-        for undo in self._undo:
-            undo()
-
-    def _step(self) -> None:
-        self._steps += 1
-        if self._steps == 1:
-            self._calls = ModuleCalls(self._on_call)
-        elif self._calls is not None:
-            self._calls.end()
-            self._calls = None
-            for module in self._called:
-                self._make(module)
-
-    def _on_call(self, module: torch.nn.Module, frame: FrameType) -> None:
-        self._called.add(module)
-
-    def _make(self, module: torch.nn.Module) -> None:
+    def make(module: torch.nn.Module) -> None:
         if is_compiled(module):
-            self._note.refuse("The program compiles its module itself.")
+            note.refuse("The program compiles its module itself.")
         elif not all(parameter.is_cuda for parameter in module.parameters()):
-            self._note.refuse("The module's parameters are not on a GPU.")
+            note.refuse("The module's parameters are not on a GPU.")
         else:
             try:
-                self._undo.append(self._change(module, self._note))
+                undo.callback(change(module, note))
             except Exception as error:
-                self._note.refuse(f"It could not be made: {type(error).__name__}: {error}.")
+                note.refuse(f"It could not be made: {type(error).__name__}: {error}.")
+
+    def end() -> None:
+        for observer in observers:
+            observer.end()
+        # The last change first: each restores what it found.
+        undo.close()
+
+    undo.callback(note.after_step(step))
+    return end
 
 
 def is_compiled(module: torch.nn.Module) -> bool:
