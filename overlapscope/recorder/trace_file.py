@@ -18,7 +18,16 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import IO, TYPE_CHECKING, Self
 
-from overlapscope.base.marks import FOUND, HOST_ACTIVITY, ORIGIN, PLAIN_STEPS, STEP_SOURCE, THREADS, TORCH, WARM_UP_STEPS
+from overlapscope.base.marks import (
+    FOUND,
+    HOST_ACTIVITY,
+    ORIGIN,
+    PLAIN_STEPS,
+    STEP_SOURCE,
+    THREADS,
+    TORCH,
+    WARM_UP_STEPS,
+)
 from overlapscope.base.revision import job_name, revision, running_script
 from overlapscope.errors import RecordingFailed
 from overlapscope.recorder import destination
