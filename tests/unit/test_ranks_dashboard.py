@@ -55,7 +55,7 @@ def test_a_report_that_is_named_is_not_a_trace(tmp_path: Path) -> None:
 
 def test_a_report_in_a_folder_is_found(tmp_path: Path) -> None:
     written(tmp_path / "out" / "ranks.json")
-    written(tmp_path / "old" / "ranks.json", b'{"schema_version": 1, "tool": {}, "world_size": 4}')
+    written(tmp_path / "old" / "ranks.json", b'{"kind": "ranks", "schema_version": 2, "world_size": 4}')
     library = Library([tmp_path])
     assert [ranks_file.id for ranks_file in library.ranks_files()] == ["out/ranks.json"]
     assert library.entries() == ()

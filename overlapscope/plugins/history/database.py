@@ -1,6 +1,6 @@
 """SQLite file of a history: opening, schema, and errors about files that can't be used.
 
-The schema has a version. Files of another version are not changed.
+Files with another schema are not changed.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _AGAIN_S: Final = 0.01
 _BESIDE: Final = ("-wal", "-shm", "-journal")
 """Endings of the files that SQLite makes beside the database."""
 
-_VERSION: Final = 5
+_VERSION: Final = 1
 _SCHEMA: Final = """
     CREATE TABLE reports (
         number INTEGER PRIMARY KEY, id TEXT NOT NULL UNIQUE, at_ns INTEGER NOT NULL, job TEXT NOT NULL,
@@ -114,22 +114,20 @@ def changed(path: Path) -> object:
 
 def prepare(path: Path, connection: sqlite3.Connection, *, read_only: bool) -> None:
     """Create the schema, if there is none. Raises UsageError if that is impossible."""
-    if _version(path, connection):
-        if not read_only:
-            connection.execute("PRAGMA synchronous = NORMAL")
-        return
-    if read_only:
-        raise UsageError(f"{path}: there is no history in this file yet; `overlapscope history add` makes one.")
-    _write_ahead(connection)
-    connection.execute("PRAGMA synchronous = NORMAL")
-    connection.execute("BEGIN EXCLUSIVE")
-    # Another process may have created it meanwhile.
-    if not _version(path, connection):
-        for statement in _SCHEMA.split(";"):
-            connection.execute(statement)
-        connection.execute(f"PRAGMA user_version = {_VERSION}")
-        connection.execute(f"PRAGMA application_id = {_APPLICATION}")
-    connection.execute("COMMIT")
+    if not _exists(path, connection):
+        if read_only:
+            raise UsageError(f"{path}: there is no history in this file yet; `overlapscope history add` makes one.")
+        _write_ahead(connection)
+        connection.execute("BEGIN EXCLUSIVE")
+        # Another process may have created it meanwhile.
+        if not _exists(path, connection):
+            for statement in _SCHEMA.split(";"):
+                connection.execute(statement)
+            connection.execute(f"PRAGMA user_version = {_VERSION}")
+            connection.execute(f"PRAGMA application_id = {_APPLICATION}")
+        connection.execute("COMMIT")
+    if not read_only:
+        connection.execute("PRAGMA synchronous = NORMAL")
 
 
 def _write_ahead(connection: sqlite3.Connection) -> None:
@@ -145,25 +143,27 @@ def _write_ahead(connection: sqlite3.Connection) -> None:
         time.sleep(_AGAIN_S)
 
 
-def _version(path: Path, connection: sqlite3.Connection) -> int:
-    """Return the version of the schema; 0 for an empty file. Raises UsageError for other versions and programs."""
+def _exists(path: Path, connection: sqlite3.Connection) -> bool:
+    """Return whether the file has the schema; False for an empty file. Raises UsageError for any other schema."""
     # One statement, because another process may be creating the schema at the moment.
-    [(tables, foreign, application, version)] = connection.execute(
-        "SELECT (SELECT count(*) FROM sqlite_master), (SELECT count(*) FROM sqlite_master WHERE type IN ('view', "
-        "'trigger') OR sql LIKE 'CREATE VIRTUAL%'), application_id, user_version "
-        "FROM pragma_application_id, pragma_user_version"
-    )
-    if application != _APPLICATION and tables:
+    found = connection.execute(
+        "SELECT application_id, user_version, sql FROM pragma_application_id, pragma_user_version "
+        "LEFT JOIN sqlite_master ON sql IS NOT NULL ORDER BY sql"
+    ).fetchall()
+    application: int
+    version: int
+    application, version, first = found[0]
+    if application != _APPLICATION and first is not None:
         raise UsageError(f"{path}: is a database of another program, and was not changed; choose another file.")
-    if foreign:
-        raise UsageError(f"{path}: has views or triggers, as no history of overlapscope does; choose another file.")
-    if version not in (0, _VERSION):
-        advice = "update overlapscope" if version > _VERSION else "choose another file, and add the reports again"
+    exists = application == _APPLICATION or version != 0
+    if exists and (
+        version != _VERSION or [statement for *_, statement in found] != sorted(map(str.strip, _SCHEMA.split(";")))
+    ):
         raise UsageError(
-            f"{path}: is a history of {'a newer' if version > _VERSION else 'an earlier'} version (its schema is "
-            f"{version}, and this version of overlapscope reads {_VERSION}); {advice}. The file was not changed."
+            f"{path}: is a history of another version of overlapscope, or another program changed its tables; choose "
+            "another file, and add the reports again. The file was not changed."
         )
-    return int(version)
+    return exists
 
 
 @contextmanager

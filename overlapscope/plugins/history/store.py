@@ -35,17 +35,10 @@ class Query(msgspec.Struct, frozen=True, kw_only=True):
     job: str | None = None
     branch: str | None = None
     commit: str | None = None
-    host: str | None = None
-    gpu: str | None = None
-    labels: dict[str, str] = {}
-    """Labels that a report must have, among others."""
     since_ns: int | None = None
     """First matching time, in nanoseconds since 1970. `until_ns` is the first time after it that doesn't match."""
     until_ns: int | None = None
     plain: bool | None = None
-    rank: int | None = None
-    """Rank of points; like `device`, it doesn't filter reports."""
-    device: int | None = None
 
 
 EVERYTHING: Final = Query()
@@ -67,9 +60,7 @@ class Point(msgspec.Struct, frozen=True, gc=False):
 
     id: EntryId
     at_ns: Instant
-    job: str
     commit: str | None
-    branch: str | None
     gpu: str | None
     rank: Ordinal | None
     device: Ordinal
@@ -126,13 +117,6 @@ class Store:
         try:
             with in_words(place), closing(connect(place, read_only=read_only, alone=alone)) as connection:
                 connection.execute("PRAGMA trusted_schema = OFF")
-                # SQLite's `json_each` would stop names at the first NUL.
-                connection.create_function(
-                    "has_labels",
-                    2,
-                    lambda labels, asked: json.loads(asked).items() <= json.loads(labels).items(),
-                    deterministic=True,
-                )
                 prepare(place, connection, read_only=read_only)
                 yield cls(place, connection)
         finally:
@@ -234,12 +218,8 @@ class Store:
     def points(self, metric: str, query: Query = EVERYTHING) -> list[Point]:
         """Return a metric's values in the matching reports, oldest first, then by rank and device."""
         where, values = _where(query)
-        if query.rank is not None:
-            where, values = f"{where} AND f.rank = ?", [*values, query.rank]
-        if query.device is not None:
-            where, values = f"{where} AND f.device = ?", [*values, query.device]
         return self._read(
-            "SELECT r.id, r.at_ns, r.job, r.commit_id AS 'commit', r.branch, r.gpu, nullif(f.rank, -1) AS rank, "
+            "SELECT r.id, r.at_ns, r.commit_id AS 'commit', r.gpu, nullif(f.rank, -1) AS rank, "
             "f.device, f.value, f.spread, f.samples, f.floor, r.plain "
             "FROM reports AS r CROSS JOIN figures AS f ON r.number = f.report "
             f"WHERE f.metric = (SELECT number FROM metrics WHERE name = ?) AND {where} "
@@ -299,17 +279,14 @@ class Store:
 
 def _where(query: Query) -> tuple[str, list[Any]]:
     """Return the SQL condition on a report `r`, and its values."""
-    exact = {"job": query.job, "branch": query.branch, "host": query.host, "gpu": query.gpu, "plain": query.plain}
-    parts: list[tuple[str, list[Any]]]
-    parts = [(f"r.{column} = ?", [value]) for column, value in exact.items() if value is not None]
-    if query.commit is not None:
-        # Compared as bytes, because SQLite's text functions stop at the first NUL.
-        start = query.commit.encode()
-        parts.append(("substr(CAST(r.commit_id AS BLOB), 1, ?) = ?", [len(start), start]))
-    if query.since_ns is not None:
-        parts.append(("r.at_ns >= ?", [query.since_ns]))
-    if query.until_ns is not None:
-        parts.append(("r.at_ns < ?", [query.until_ns]))
-    if query.labels:
-        parts.append(("has_labels(r.labels, ?)", [json.dumps(query.labels)]))
-    return " AND ".join(["1", *(part for part, _ in parts)]), [value for _, values in parts for value in values]
+    # Commits are compared as bytes, because SQLite's text functions stop at the first NUL.
+    conditions: dict[str, Any] = {
+        "r.job = ?": query.job,
+        "r.branch = ?": query.branch,
+        "r.plain = ?": query.plain,
+        "instr(CAST(r.commit_id AS BLOB), ?) = 1": None if query.commit is None else query.commit.encode(),
+        "r.at_ns >= ?": query.since_ns,
+        "r.at_ns < ?": query.until_ns,
+    }
+    given = {condition: value for condition, value in conditions.items() if value is not None}
+    return " AND ".join(["1", *given]), [*given.values()]

@@ -78,24 +78,18 @@ QUERIES = st.builds(
     job=st.none() | NAMES,
     branch=st.none() | NAMES,
     commit=st.none() | NAMES,
-    host=st.none() | NAMES,
-    gpu=st.none() | NAMES,
     plain=st.none() | st.booleans(),
-    labels=st.dictionaries(NAMES, NAMES, max_size=1),
     since_ns=st.none() | st.integers(10, 20),
     until_ns=st.none() | st.integers(10, 20),
-    rank=st.none() | st.integers(0, 2),
-    device=st.none() | st.integers(0, 1),
 )
 
 
 def meant(entry: Entry, query: Query) -> bool:
     origin = entry.origin
-    equal = [(query.job, origin.job), (query.branch, origin.branch), (query.host, origin.host), (query.gpu, entry.gpu)]
+    equal = [(query.job, origin.job), (query.branch, origin.branch), (query.plain, entry.plain)]
     return (
-        all(asked is None or asked == is_ for asked, is_ in [*equal, (query.plain, entry.plain)])
+        all(asked is None or asked == is_ for asked, is_ in equal)
         and (query.commit is None or (origin.commit or "").startswith(query.commit))
-        and query.labels.items() <= origin.labels.items()
         and (query.since_ns is None or origin.at_ns >= query.since_ns)
         and (query.until_ns is None or origin.at_ns < query.until_ns)
     )
@@ -103,8 +97,6 @@ def meant(entry: Entry, query: Query) -> bool:
 
 @given(ENTRIES, QUERIES)
 @example([make_entry(1, [], commit=NUL, labels={NUL: NUL})], Query(commit=NUL))
-@example([make_entry(1, [], commit=NUL, labels={NUL: NUL})], Query(labels={NUL: NUL}))
-@example([make_entry(1, [], labels={NUL: NUL})], Query(labels={"ä\n": "ä\n"}))
 def test_what_was_added_is_found_as_a_search_through_all_entries_finds_it(entries: list[Entry], query: Query) -> None:
     different = {entry.id: entry for entry in entries}
     with tempfile.TemporaryDirectory() as folder, Store.open(Path(folder) / "h") as store:
@@ -122,14 +114,10 @@ def test_what_was_added_is_found_as_a_search_through_all_entries_finds_it(entrie
         for metric in ("step_time", "efficiency_pct", "idle_time/host-sync", "no_such"):
             assert store.points(metric, query) == [
                 Point(
-                    *(
-                        match.id,
-                        match.origin.at_ns,
-                        match.origin.job,
-                        match.origin.commit,
-                        match.origin.branch,
-                        match.gpu,
-                    ),
+                    match.id,
+                    match.origin.at_ns,
+                    match.origin.commit,
+                    match.gpu,
                     *(each.rank, each.device, each.value, each.spread, each.samples, each.floor),
                     match.plain,
                 )
@@ -137,7 +125,7 @@ def test_what_was_added_is_found_as_a_search_through_all_entries_finds_it(entrie
                 for each in sorted(
                     match.figures, key=lambda each: (-1 if each.rank is None else each.rank, each.device)
                 )
-                if each.metric == metric and query.rank in (None, each.rank) and query.device in (None, each.device)
+                if each.metric == metric
             ]
         assert all(store.entry(entry.id) == entry for entry in ordered)
         assert store.delete([match.id for match in matches]) == len(matches)
@@ -248,16 +236,18 @@ def test_a_file_of_another_kind_stays_as_it_is(tmp_path: Path) -> None:
     assert not (tmp_path / "none").exists()
 
 
-@pytest.mark.parametrize(("number", "version"), [(1, "an earlier version"), (99, "a newer version")])
-def test_a_store_of_another_version_stays_as_it_is(tmp_path: Path, number: int, version: str) -> None:
+@pytest.mark.parametrize(
+    "change", ["PRAGMA user_version = 5", "ALTER TABLE reports DROP COLUMN outcome", "CREATE TABLE more (name)"]
+)
+def test_a_store_of_another_version_stays_as_it_is(tmp_path: Path, change: str) -> None:
     path = tmp_path / "h"
     with Store.open(path) as store:
         store.add(make_entry(1))
     with contextlib.closing(sqlite3.connect(path)) as file:
         file.execute("PRAGMA journal_mode = DELETE")
-        file.execute(f"PRAGMA user_version = {number}")
-    assert version in refused(path)
-    assert version in refused(path, read_only=True)
+        file.execute(change)
+    assert "another version" in refused(path)
+    assert "another version" in refused(path, read_only=True)
 
 
 def test_reading_leaves_nothing_beside_the_file_and_detects_a_write_in_the_meantime(tmp_path: Path) -> None:
@@ -661,4 +651,4 @@ def test_a_view_without_an_end_in_the_place_of_a_table_is_reported_in_a_sentence
         )
         file.commit()
     for read_only in (False, True):
-        assert "has views or triggers" in refused(path, read_only=read_only)
+        assert "changed its tables" in refused(path, read_only=read_only)
