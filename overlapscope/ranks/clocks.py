@@ -209,7 +209,7 @@ class _Ends:
         Returns:
             For each rank, its reference, its offset from it and the error of that offset.
         """
-        reference = self._components()
+        reference = components(self.rank[self.first][self.meeting], self.rank, self.ranks)
         offset, error = np.zeros(self.ranks, np.int64), np.zeros(self.ranks, np.int64)
         estimated = reference == np.arange(self.ranks)
         while (missing := (reference >= 0) & ~estimated).any():
@@ -231,19 +231,6 @@ class _Ends:
             )
             estimated[shifted] = True
         return _Estimate(reference, offset, error)
-
-    def _components(self) -> I64:
-        """Return for each rank the lowest rank connected with it through meetings; -1 for ranks without meetings."""
-        label = np.arange(self.ranks)
-        while True:
-            lowest = np.minimum.reduceat(label[self.rank], self.first)[self.meeting]
-            new = label.copy()
-            reached = np.minimum.reduceat(lowest[self._by_rank], self._rank_first)
-            new[self._present] = np.minimum(label[self._present], reached)
-            if (new == label).all():
-                break
-            label = new
-        return np.where(mask_of(self._present, self.ranks), label, -1)
 
     def odd(self, offset: I64) -> Bool:
         """Select the meetings whose ends are far apart with these offsets."""
@@ -324,6 +311,19 @@ class _Ends:
                 break
             before = now
         return low, high
+
+
+def components(first: I64, second: I64, ranks: int) -> I64:
+    """Return for each rank the lowest rank connected with it through pairs of ranks; -1 for ranks without pairs."""
+    label = np.arange(ranks)
+    while True:
+        new = label.copy()
+        np.minimum.at(new, first, label[second])
+        np.minimum.at(new, second, label[first])
+        if (new == label).all():
+            break
+        label = new
+    return np.where(mask_of(np.concatenate([first, second]), ranks), label, -1)
 
 
 def _medians(group: I64, values: I64) -> tuple[I64, I64]:

@@ -19,11 +19,12 @@ from typing import Literal
 import numpy as np
 from msgspec import Struct
 
+from overlapscope.analysis.comm_kinds import CommKind
 from overlapscope.base.columns import Columns, mask_of
 from overlapscope.base.grouping import distinct, group_starts, groups_of
 from overlapscope.base.intervals import I64, Bool
-from overlapscope.ranks.messages import kernel_name, point_to_point
-from overlapscope.ranks.reduced import CommKernels, CommKind, ComparedRank
+from overlapscope.ranks.messages import CommKernels, kernel_name, point_to_point
+from overlapscope.ranks.reduced import ComparedRank
 
 # The names are those that ProcessGroupNCCL gives to RECORD_PARAM_COMMS.
 _SYMMETRIC = re.compile(

@@ -17,9 +17,8 @@ from overlapscope.base.words import listed, plural
 from overlapscope.ranks import collectives
 from overlapscope.ranks.clocks import Offsets, find_offsets, on_one_clock
 from overlapscope.ranks.collectives import Meetings
-from overlapscope.ranks.message_clocks import related_by_messages
 from overlapscope.ranks.messages import is_message, point_to_point
-from overlapscope.ranks.pairs import message_waits, pair, possible
+from overlapscope.ranks.pairs import message_waits, pair, possible, related_by_messages
 from overlapscope.ranks.reduced import ComparedRank, ReducedRank
 from overlapscope.ranks.result import Clocks, Matching
 from overlapscope.ranks.waits import RankWaits, find_waits

@@ -9,15 +9,21 @@ import numpy as np
 from msgspec.structs import replace
 
 from overlapscope.analysis.figures import efficiency_shown, hidden_copy_shown
-from overlapscope.ranks.comm_causes import by_rank, find_comm_causes, of_single
+from overlapscope.ranks.communication import by_group, by_rank, find_comm_causes, of_single
 from overlapscope.ranks.comparison import Comparison, clock_words, compare, notes
-from overlapscope.ranks.frame import framed
-from overlapscope.ranks.groups import by_group
 from overlapscope.ranks.parts import joined as joined_parts
 from overlapscope.ranks.reduced import ReducedRank, stated_world_size
-from overlapscope.ranks.result import Duplicate, RankRow, RanksReport, Unreadable
-from overlapscope.ranks.stragglers import find_stragglers, steps_met, unseen_pct, worst_meetings
-from overlapscope.ranks.summary import spreads, step_skew, top_causes, worst_ranks
+from overlapscope.ranks.result import Duplicate, RankRow, RanksReport, Unreadable, framed
+from overlapscope.ranks.summary import (
+    find_stragglers,
+    spreads,
+    step_skew,
+    steps_met,
+    top_causes,
+    unseen_pct,
+    worst_meetings,
+    worst_ranks,
+)
 from overlapscope.reading.file_names import rank_in_name
 
 

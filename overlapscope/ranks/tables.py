@@ -17,12 +17,19 @@ from overlapscope.catalog.buckets import figure_name
 from overlapscope.documents import columns as column
 from overlapscope.documents.table import Cell, Column, Table, Tone, table_of, words
 from overlapscope.ranks import parts
-from overlapscope.ranks.frame import by_steps, rows_of
-from overlapscope.ranks.group_names import collective, meeting_name
-from overlapscope.ranks.group_table import groups_table
-from overlapscope.ranks.mesh_words import dimensions_table
-from overlapscope.ranks.result import Meeting, RankRow, RankSpread, RanksReport, StepSkew, Straggler, Waiting
-from overlapscope.ranks.verdict import NAME_LIMIT, late_name, row_name, unit_of
+from overlapscope.ranks.comm_words import NAME_LIMIT, collective, dimensions_table, groups_table, meeting_name
+from overlapscope.ranks.result import (
+    Meeting,
+    RankRow,
+    RankSpread,
+    RanksReport,
+    StepSkew,
+    Straggler,
+    Waiting,
+    by_steps,
+    rows_of,
+)
+from overlapscope.ranks.verdict import late_name, row_name, unit_of
 
 FEW, NAMED = 5, 3
 """Default maximum number of rows of a list, and of ranks named in a cell."""

@@ -58,7 +58,8 @@ from overlapscope.prediction.unasked import replayed_unasked
 from overlapscope.ranks.document import TERMINAL
 from overlapscope.ranks.document import document as ranks_document
 from overlapscope.ranks.join import Joined
-from overlapscope.ranks.reduced import Unreadable, reduce
+from overlapscope.ranks.reduced import reduce
+from overlapscope.ranks.result import Unreadable
 from overlapscope.ranks.result import to_json as ranks_json
 from overlapscope.reading import _scan, _stream, files, kineto, load, parts
 from overlapscope.reading._batch import Batch

@@ -10,7 +10,8 @@ from msgspec.structs import replace
 
 from overlapscope.base.intervals import subtract, union
 from overlapscope.ranks.join import Joined
-from overlapscope.ranks.reduced import CommKernels, ReducedRank, reduce
+from overlapscope.ranks.messages import CommKernels
+from overlapscope.ranks.reduced import ReducedRank, reduce
 from overlapscope.ranks.result import RanksReport, Unreadable
 from overlapscope.reading import load
 

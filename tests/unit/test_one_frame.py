@@ -20,9 +20,9 @@ from overlapscope.budgets.settings import Budget, Settings
 from overlapscope.compare.diff import diff
 from overlapscope.documents.model import Document
 from overlapscope.prediction.predict import predict
-from overlapscope.ranks.frame import by_steps, rows_of
 from overlapscope.ranks.join import report_on
 from overlapscope.ranks.reduced import reduce
+from overlapscope.ranks.result import by_steps, rows_of
 from overlapscope.render import html, markdown
 from overlapscope.render.notebook import screen
 from overlapscope.report import charts, tables

@@ -12,16 +12,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
+from overlapscope.analysis.comm_kinds import CommKind
 from overlapscope.analysis.messages import bus_factor, message_bytes, reaches_all
 from overlapscope.base.intervals import union
 from overlapscope.catalog.causes import COMM_CAUSES, CommCause
 from overlapscope.ranks.collectives import gather, match
-from overlapscope.ranks.comm_causes import by_rank, find_comm_causes
 from overlapscope.ranks.comm_result import CommTime, Communication
+from overlapscope.ranks.communication import by_group, by_rank, find_comm_causes
 from overlapscope.ranks.comparison import Comparison, compare
-from overlapscope.ranks.groups import by_group
 from overlapscope.ranks.join import Joined
-from overlapscope.ranks.reduced import CommKind, ReducedRank, reduce
+from overlapscope.ranks.reduced import ReducedRank, reduce
 from overlapscope.trace.model import Collectives
 from tests.support.comm_programs import PLANTED, HostAct, play
 from tests.support.helpers import MS

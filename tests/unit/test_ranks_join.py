@@ -17,6 +17,7 @@ import pytest
 from msgspec.structs import replace
 
 from overlapscope import load
+from overlapscope.analysis.comm_kinds import CommKind
 from overlapscope.base.intervals import Intervals, union
 from overlapscope.commands.schema import schema_of
 from overlapscope.errors import UnreadableTrace
@@ -26,7 +27,7 @@ from overlapscope.ranks.engine import reduce_all
 from overlapscope.ranks.files import expand_urls
 from overlapscope.ranks.join import Joined
 from overlapscope.ranks.parts import from_json
-from overlapscope.ranks.reduced import MOST_RANKS, CommKind, ComparedRank, ReducedRank, collectives_only, reduce
+from overlapscope.ranks.reduced import MOST_RANKS, ComparedRank, ReducedRank, collectives_only, reduce
 from overlapscope.ranks.result import RanksReport, Unreadable, to_json
 from overlapscope.ranks.tables import other_tables
 from overlapscope.ranks.verdict import judge

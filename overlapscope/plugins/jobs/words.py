@@ -14,9 +14,8 @@ from overlapscope.base.words import NOTHING, Unit, bare_share, listed, number_ru
 from overlapscope.documents.table import Cell, Column, Table, table_of, words
 from overlapscope.plugins.jobs.part import ExpertExchange, ExpertRank, Pipeline, StageTime
 from overlapscope.ranks.comm_result import CommTime
-from overlapscope.ranks.frame import rows_of
-from overlapscope.ranks.group_names import group_name
-from overlapscope.ranks.result import RanksReport
+from overlapscope.ranks.comm_words import group_name
+from overlapscope.ranks.result import RanksReport, rows_of
 
 _SCHEDULES: Final = {"gpipe": "GPipe", "1f1b": "1F1B", "interleaved-1f1b": "interleaved 1F1B"}
 _NAMED: Final = 5

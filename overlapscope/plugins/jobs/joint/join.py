@@ -15,6 +15,7 @@ import numpy as np
 from msgspec import Struct
 from msgspec.structs import replace
 
+from overlapscope.analysis.comm_kinds import CommKind
 from overlapscope.analysis.host_order import EARLIEST_NS, Calls
 from overlapscope.base.columns import Columns, mask_of
 from overlapscope.base.grouping import distinct, group_starts
@@ -28,7 +29,7 @@ from overlapscope.ranks.clocks import Offsets
 from overlapscope.ranks.collectives import Meetings
 from overlapscope.ranks.comparison import Comparison, clock_words, compare
 from overlapscope.ranks.messages import kernel_name
-from overlapscope.ranks.reduced import CommKind, stated_world_size
+from overlapscope.ranks.reduced import stated_world_size
 from overlapscope.trace.model import Kind
 
 MOST_UNJOINED_PCT = 1.0

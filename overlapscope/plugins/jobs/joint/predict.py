@@ -26,7 +26,7 @@ from overlapscope.prediction.noise import KERNELS
 from overlapscope.prediction.replay import Deadlock
 from overlapscope.prediction.result import Estimate
 from overlapscope.prediction.steps import mean
-from overlapscope.ranks.stragglers import find_stragglers
+from overlapscope.ranks.summary import find_stragglers
 
 
 class JobChanges(Struct, frozen=True):
