@@ -24,7 +24,7 @@ from overlapscope.budgets.gate import ProgramIdentity, doubt, program_of, refuse
 from overlapscope.budgets.metrics import CAUSES_OF, DIRECTIONS, METRICS, Direction, Metric, Sample
 from overlapscope.budgets.quantity import show
 from overlapscope.budgets.samples import Measurements, Series, series, step_sample
-from overlapscope.compare.environment import fingerprint
+from overlapscope.compare.doubts import fingerprint
 from overlapscope.compare.noise import FEWEST
 from overlapscope.errors import UnreadableTrace, UsageError
 from overlapscope.report.model import Report, of_program

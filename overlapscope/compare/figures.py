@@ -28,8 +28,7 @@ from overlapscope.catalog.causes import (
     IdleCause,
 )
 from overlapscope.compare.difference import FigureChange, Figures
-from overlapscope.compare.noise import F64, HOST_CAUSES, POINTS, floor_ns
-from overlapscope.compare.pair import Pair, PairRow
+from overlapscope.compare.noise import F64, HOST_CAUSES, POINTS, Pair, PairRow, floor_ns
 
 _COPY, _IDLE = [str(cause) for cause in COPY_CAUSES], [str(cause) for cause in IDLE_CAUSES]
 _LOADING = f"idle:{IdleCause.DATA_LOADING}"

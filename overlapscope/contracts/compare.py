@@ -6,7 +6,7 @@ import math
 import re
 from collections import Counter
 from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
-from typing import Literal, TypeVar
+from typing import Literal
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -14,6 +14,7 @@ from msgspec.structs import replace
 from overlapscope.analysis.host import shown_line
 from overlapscope.base.words import plural, size
 from overlapscope.budgets.verdicts import Unit
+from overlapscope.compare.groups import pairs
 from overlapscope.contracts.model import Beside, CallPlace, Contract, HostCall, TransferGroup
 
 Result = Literal["kept", "lost", "gained", "unknown"]
@@ -461,39 +462,3 @@ def _stable(call: HostCall) -> str:
     """Return a name that stays the same when lines move."""
     file, function = _function(call)
     return ", ".join(filter(None, (call.call, call.op, f"{file} in {function}" if file else "")))
-
-
-# -- Pairs of groups that are the same part of the program -------------------------------------------
-
-_Group = TypeVar("_Group")
-
-
-def pairs(
-    before: Sequence[_Group], after: Sequence[_Group], keys: Sequence[Callable[[_Group], Hashable]]
-) -> tuple[list[tuple[_Group, _Group]], list[_Group], list[_Group]]:
-    """Pair groups with equal keys, by the first of the keys that has a partner left. Equal ones are paired in order.
-
-    Args:
-        before: Groups of the contract.
-        after: Groups of the recording.
-        keys: Keys of a group, from the strictest to the loosest.
-
-    Returns:
-        The pairs in the order of `before`, and the groups that are left on each side.
-    """
-    partner: dict[int, int] = {}
-    here, there = list(range(len(before))), list(range(len(after)))
-    for key in keys:
-        places: dict[Hashable, list[int]] = {}
-        for other in reversed(there):
-            places.setdefault(key(after[other]), []).append(other)
-        for number in here:
-            if equal := places.get(key(before[number])):
-                partner[number] = equal.pop()
-        here = [number for number in here if number not in partner]
-        there = sorted(other for left in places.values() for other in left)
-    return (
-        [(before[number], after[partner[number]]) for number in sorted(partner)],
-        [before[number] for number in here],
-        [after[other] for other in there],
-    )

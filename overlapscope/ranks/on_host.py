@@ -87,10 +87,10 @@ def reduce_host(trace: Trace) -> ReducedRank | None:
         "exposed_comm_by_cause": {},
         "idle_by_cause": {},
     }
-    periods = [replace(period, **no_causes) for period in timeline.periods()]
+    periods = timeline.periods()
     # The host's part of the last step has an end of its own, unlike a device's, so it is judged, too.
     judged = without_warm_up(range(len(periods)), [period.span_ns for period in periods])
-    figures = step_figures(periods, judged)
+    figures = step_figures([replace(period, **no_causes) for period in periods], judged)
     average_step = average([periods[number] for number in judged], range(len(judged)))
     average_step = None if average_step is None else replace(average_step, **no_causes)
     comm = _comm(trace, collectives)

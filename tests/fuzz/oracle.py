@@ -47,7 +47,7 @@ from overlapscope.compare.diff import diff
 from overlapscope.compare.diff import to_json as diff_json
 from overlapscope.contracts import document as contract_document
 from overlapscope.contracts.compare import compare
-from overlapscope.contracts.file import from_toml, to_toml
+from overlapscope.contracts.model import from_toml, to_toml
 from overlapscope.contracts.observe import observe
 from overlapscope.errors import OverlapscopeError, UsageError
 from overlapscope.export import chrome_trace

@@ -217,7 +217,7 @@ def _has_origin(args: argparse.Namespace) -> bool:
 
 def _entry(source: str, args: argparse.Namespace, check: CheckResult | None) -> Entry:
     from overlapscope.plugins.history.drop import is_entry, read
-    from overlapscope.plugins.history.figures import entry
+    from overlapscope.plugins.history.entry import entry
     from overlapscope.report.origin import of_report
 
     if is_entry(source):

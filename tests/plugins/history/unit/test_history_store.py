@@ -24,12 +24,10 @@ from overlapscope.analysis import analyze_trace
 from overlapscope.base.words import clean
 from overlapscope.budgets import metrics
 from overlapscope.errors import NotInTrace, UnreadableTrace, UsageError
-from overlapscope.plugins.history import database
 from overlapscope.plugins.history.document import Belief, beliefs, predictions
 from overlapscope.plugins.history.drop import pull, put
-from overlapscope.plugins.history.entry import Entry, HistoryFigure, digest, pack, unpack
-from overlapscope.plugins.history.figures import contradicted, figures
-from overlapscope.plugins.history.figures import entry as kept
+from overlapscope.plugins.history.entry import Entry, HistoryFigure, contradicted, digest, figures, pack, unpack
+from overlapscope.plugins.history.entry import entry as kept
 from overlapscope.plugins.history.store import HistoryRow, Point, Query, Store
 from overlapscope.prediction.result import StoredPrediction
 from overlapscope.reading import load
@@ -204,7 +202,7 @@ def test_predictions_and_recordings_of_two_jobs_are_no_entry() -> None:
 
 def test_what_makes_a_report_large_is_left_out_and_it_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
     report = report_of(recordings()[0])
-    monkeypatch.setattr("overlapscope.plugins.history.figures.KEPT_BYTES", 1)
+    monkeypatch.setattr("overlapscope.plugins.history.entry.KEPT_BYTES", 1)
     entry = kept(report, of_report(report, otherwise_ns=1, job="j"))
     assert entry.figures == figures(report)
     assert all(not device.steps and not device.kernels and not device.ranges for device in entry.report.devices)
@@ -365,7 +363,7 @@ def test_a_store_in_a_folder_that_cannot_be_written_is_read(tmp_path: Path) -> N
 
 
 def test_one_who_writes_for_long_is_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(database, "_PATIENCE_S", 0.05)
+    monkeypatch.setattr("overlapscope.plugins.history.store._PATIENCE_S", 0.05)
     path = tmp_path / "h"
     with Store.open(path) as store:
         store.add(make_entry(1))
@@ -479,7 +477,7 @@ def test_a_dropped_entry_without_steps_cannot_state_times_beyond_its_report(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     report = report_of(recordings()[0])
-    monkeypatch.setattr("overlapscope.plugins.history.figures.KEPT_BYTES", 1)
+    monkeypatch.setattr("overlapscope.plugins.history.entry.KEPT_BYTES", 1)
     entry = kept(report, of_report(report, otherwise_ns=1, job="j"))
     put(entry, tmp_path / "drop")
     with Store.open(tmp_path / "h") as store:
@@ -502,7 +500,7 @@ def test_an_honest_entry_is_accepted_whichever_version_made_it_and_whatever_was_
     report = report_of(TRACES / name)
     origin = of_report(report, otherwise_ns=1, job="j")
     whole = kept(report, origin)
-    monkeypatch.setattr("overlapscope.plugins.history.figures.KEPT_BYTES", 1)
+    monkeypatch.setattr("overlapscope.plugins.history.entry.KEPT_BYTES", 1)
     cut = kept(report, origin)
     assert not any(map(contradicted, (whole, cut, of_other_version(whole), of_other_version(cut))))
 
@@ -523,7 +521,7 @@ def test_an_impossible_figure_is_refused_whichever_version_states_it_and_whateve
 ) -> None:
     report = report_of(TRACES / "known_causes" / f"{name}.json.gz")
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("overlapscope.plugins.history.figures.KEPT_BYTES", data.draw(st.sampled_from([1, 1 << 30])))
+        patch.setattr("overlapscope.plugins.history.entry.KEPT_BYTES", data.draw(st.sampled_from([1, 1 << 30])))
         honest = kept(report, of_report(report, otherwise_ns=1, job="j"))
     # A step of the host may be longer than any on the device.
     unbounded = {"copy_bandwidth", *(metric.id for metric in metrics.METRICS.values() if metric.needs == "host")}
