@@ -183,7 +183,10 @@ def of(report: Report, *, ranges: Iterable[str] = (), allow_predicted: bool = Fa
             judged = [number - kept.first for number in judged_steps(device)]
             lines += _series(kept, STEPS, samples, None, judged)
             for name, periods in _ranges(device, patterns).items():
-                begun = [_step_of(device, period) - kept.first for period in periods]
+                begun = [
+                    sum(step.window.start_ns <= period.window.start_ns for step in device.steps) - 1 - kept.first
+                    for period in periods
+                ]
                 after = [number for number, step in enumerate(begun) if judged and step >= judged[0]]
                 lines += _series(kept, name, [Sample(name, period, {}) for period in periods], begun, after)
     program = program_of(report.traces)
@@ -228,10 +231,6 @@ def _ranges(device: Device, patterns: tuple[str, ...]) -> dict[str, list[Period]
         if not period.partial and any(fnmatchcase(period.name, pattern) for pattern in patterns):
             by_name.setdefault(period.name, []).append(period)
     return by_name
-
-
-def _step_of(device: Device, period: Period) -> int:
-    return sum(step.window.start_ns <= period.window.start_ns for step in device.steps) - 1
 
 
 def _series(

@@ -31,7 +31,7 @@ from overlapscope.budgets.quantity import show
 from overlapscope.budgets.rulings import WORST_FIRST, Exemptions, Ruling, judge_rule
 from overlapscope.budgets.settings import DEFAULT_ORIGIN, LIMITS, RELATIVE, Budget, Settings
 from overlapscope.budgets.verdicts import BudgetVerdict, CheckResult, Outcome, Status, Subject, Unit
-from overlapscope.compare import doubts
+from overlapscope.compare.doubts import differences, fingerprint, is_plain, is_predicted
 from overlapscope.report.model import Report, of_program
 from overlapscope.report.page import DeviceReport, Page
 from overlapscope.report.verdict import Verdict
@@ -115,7 +115,7 @@ class Job:
         if settings is None or not settings.allow_predicted:
             refuse_predicted(report)
         program = of_program(report)
-        recorded = baseline is not None and not doubts.is_plain(baseline.environment)
+        recorded = baseline is not None and not is_plain(baseline.environment)
         self._recorded_alone = recorded and program is not report
         # A baseline made from a recording must be compared with the recording, not with the plain program.
         self.report = report if recorded else program
@@ -124,10 +124,10 @@ class Job:
         self._settings = (settings or Settings()).completed(with_baseline=baseline is not None, of_host=of_host)
         self._baseline = baseline
         self._exemptions = Exemptions(self._settings.exceptions, today or datetime.datetime.now().astimezone().date())
-        here = doubts.fingerprint(self.report)
-        differences = doubts.differences(baseline.environment, here) if baseline else ()
+        here = fingerprint(self.report)
+        unlike = differences(baseline.environment, here) if baseline else ()
         # Drivers are updated often, and budgets find what an update changes.
-        self._unlike = [difference for difference in differences if difference.what != "driver"]
+        self._unlike = [difference for difference in unlike if difference.what != "driver"]
         self._elsewhere = ", ".join(
             f"{difference.what} {clean(difference.before, 80)}, here {clean(difference.after, 80)}"
             for difference in self._unlike
@@ -135,8 +135,8 @@ class Job:
         """Differences from the baseline's environment, in words; empty if there are none."""
         self._obstacles = tuple(self._unlike_baseline(baseline)) if baseline is not None else ()
         self._other_program = any(obstacle.metric == "program" for obstacle in self._obstacles)
-        plain_before = baseline is not None and doubts.is_plain(baseline.environment)
-        self._plain_unknown = plain_before and not doubts.is_plain(here)
+        plain_before = baseline is not None and is_plain(baseline.environment)
+        self._plain_unknown = plain_before and not is_plain(here)
         self._absent = absent_ranks(self.report, baseline.ranks if baseline else (), "the baseline")
 
     def warnings(self) -> Iterator[str]:
@@ -146,7 +146,7 @@ class Job:
                 "There is no baseline, so budgets on a change are not compared. `overlapscope check TRACE "
                 "--write-baseline` writes one."
             )
-        if self._baseline is not None and doubts.is_predicted(self._baseline.environment):
+        if self._baseline is not None and is_predicted(self._baseline.environment):
             yield "The baseline is a predicted timeline, not a recording."
         if self._other_program:
             yield "Nothing is compared with a baseline of another program: write one of this, or pass --other-program."
@@ -328,7 +328,7 @@ def _program_words(report: Report) -> str | None:
     if predicted:
         return f"The check judges a prediction of `overlapscope whatif`, not a recording: {', '.join(predicted)}."
     plain = next((device.plain for device in report.devices if device.plain is not None), None)
-    if plain is None or not doubts.is_plain(doubts.fingerprint(report)):
+    if plain is None or not is_plain(fingerprint(report)):
         return None
     return (
         "Figures are of the program without the profiler, where a step takes "

@@ -271,12 +271,9 @@ def _excess(ruling: Ruling, budget: Budget) -> float:
 
 
 def _median(budget: Budget, worst_first: list[Ruling]) -> Ruling:
-    """Judge the median of the places' values by the median of their limits.
+    """Return the judgement of the median of the places' values by the median of their limits.
 
     If one place is unknown, so is the median. The reasons are those of the worst place.
-
-    Returns:
-        The judgement of the median.
     """
     unknown = next((ruling for ruling in worst_first if ruling.value is None), None)
     if unknown is not None:

@@ -60,10 +60,6 @@ def of_finding(finding: Finding, place: str) -> FailureReason:
     )
 
 
-def _words(subject: Subject) -> str:
-    return subject.replace("-", " ")
-
-
 def _lines(text: str) -> str:
     return "\n".join(clean(line, 2000) for line in text.split("\n"))
 
@@ -130,7 +126,7 @@ class _ReasonFinder(Struct, frozen=True, eq=False):
                 evidence = self._evidence(blame, cause)
                 finding = self._finding(blame, cause, evidence)
                 past_ns = None if past is None else past.get(cause, 0.0)
-                title, rank_ns = self._took(f"{_words(blame)}, {cause}", each_ns, past_ns)
+                title, rank_ns = self._took(f"{blame.replace('-', ' ')}, {cause}", each_ns, past_ns)
                 # The advice of `exposed-comm` is for the cause that costs most.
                 advised = finding is not None and finding.rule != "exposed-comm"
                 yield FailureReason(

@@ -126,7 +126,13 @@ def judge_rule(
         Ruling(subject=Subject(rank=rank, scope="window"), status="unknown", sentence=f"rank {rank}: {reason}")
         for rank, reason in absent.items()
     ]
-    worst = min(rulings, key=lambda ruling: (WORST_FIRST[ruling.status], -_largest_ns(ruling.findings)))
+    worst = min(
+        rulings,
+        key=lambda ruling: (
+            WORST_FIRST[ruling.status],
+            -max((finding.mean_cost_ns for finding in ruling.findings), default=0),
+        ),
+    )
     # If the rule fails at one place, the verdict is not about places where its findings are accepted.
     decisive = [ruling for ruling in rulings if worst.status != "fail" or ruling.status == "fail"]
     findings = sorted(
@@ -197,10 +203,6 @@ def _stands(finding: Finding, device: Device, floor_pct: float) -> bool:
         return True
     least_ns = finding.mean_cost_ns - min(alone.high_ns - alone.low_ns, idle_ns)
     return least_ns >= floor_pct / 100 * alone.low_ns
-
-
-def _largest_ns(findings: Sequence[Finding]) -> int:
-    return max((finding.mean_cost_ns for finding in findings), default=0)
 
 
 def _where(report: Report, finding: Finding) -> str:

@@ -206,7 +206,7 @@ def compare_findings(
     spans_ns: tuple[float, float],
     reliable: bool,
 ) -> tuple[FindingChange, ...]:
-    """Match the findings of both sides by rule and place, the largest cost of either side first.
+    """Return a change for each finding of either side, matched by rule and place, the largest cost first.
 
     Args:
         before: Findings of one side.
@@ -214,9 +214,6 @@ def compare_findings(
         floors_ns: Costs per step below which rules report nothing. A side without a finding may cost up to this.
         spans_ns: Lengths of a step on both sides.
         reliable: Whether the recordings are complete enough to judge whether a cost changed.
-
-    Returns:
-        One change for each finding of either side.
     """
     # Findings are compared without results of a replay, which only some reports have.
     sides = [

@@ -90,7 +90,7 @@ _FIGURES: tuple[_Figure, ...] = (
 
 
 def compare(before: Sequence[Period], after: Sequence[Period], pair: Pair, *, copies_stay: bool = True) -> Figures:
-    """Compare all figures of two sides.
+    """Return all figures of two sides, and whether each has changed.
 
     Args:
         before: Periods of one side, one per step of the pair.
@@ -98,9 +98,6 @@ def compare(before: Sequence[Period], after: Sequence[Period], pair: Pair, *, co
         pair: The steps.
         copies_stay: Whether every period contains the same copies. Steps do. Which copies run during a range depends
             on the host, so their times are as noisy as the host's.
-
-    Returns:
-        All figures of both sides, and whether each has changed.
     """
     sides = _Lengths(before), _Lengths(after)
     by_host = _HOST if copies_stay else _HOST | _LINK

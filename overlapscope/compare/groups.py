@@ -8,7 +8,7 @@ from typing import Literal, TypeVar
 import numpy as np
 from msgspec import Struct
 
-from overlapscope.analysis.group_results import CopyDirection, CopyGroup, HostStall
+from overlapscope.analysis.group_results import CopyDirection, CopyGroup
 from overlapscope.analysis.groups import TINY_BYTES
 from overlapscope.analysis.results import Device
 from overlapscope.compare.difference import (
@@ -58,7 +58,11 @@ def _copy_rows(before: F64, after: F64, spans_ns: tuple[float, float]) -> Mappin
     time_floor = floor_ns(spans_ns, link_ns=least(_TIME, before, after))
     # Whether a copy is exposed often depends on the host.
     exposed_floor = floor_ns(spans_ns, host_ns=least(_EXPOSED, before, after))
-    moved = [np.stack([side[_BYTES], side[_DURATION]], axis=1) * _shows_bandwidth(side) for side in (before, after)]
+    # Only copies that are large enough have a meaningful bandwidth.
+    moved = [
+        np.stack([side[_BYTES], side[_DURATION]], axis=1) * (side[_BYTES].sum() >= TINY_BYTES * side[_COUNT].sum())
+        for side in (before, after)
+    ]
     rate_floor = LINK_SHARE * min(_rate(side) for side in moved)
     return {
         "count": PairRow("count", "count", before[_COUNT], after[_COUNT], 0),
@@ -72,7 +76,17 @@ def _copy_rows(before: F64, after: F64, spans_ns: tuple[float, float]) -> Mappin
 def compare_stalls(before: Device, after: Device, steps: tuple[Steps, Steps], pair: Pair) -> tuple[StallChange, ...]:
     """Compare blocking calls by call and op, over all threads and lines, the most idle time first."""
     first, second = (
-        summed(((stall.call, stall.op), _stall(stall, compared)) for stall in device.host_stalls)
+        summed(
+            (
+                (stall.call, stall.op),
+                table(
+                    (stall.by_step.host_wait_ns, stall.by_step.idle_caused_ns),
+                    (stall.host_wait_ns, stall.idle_caused_ns),
+                    compared,
+                ),
+            )
+            for stall in device.host_stalls
+        )
         for device, compared in zip((before, after), steps, strict=True)
     )
     stalls = [
@@ -187,20 +201,10 @@ def _copies(group: CopyGroup, steps: Steps) -> F64:
     )
 
 
-def _stall(stall: HostStall, steps: Steps) -> F64:
-    by_step = stall.by_step
-    return table((by_step.host_wait_ns, by_step.idle_caused_ns), (stall.host_wait_ns, stall.idle_caused_ns), steps)
-
-
 def _line(device: Device, key: tuple[str, str | None]) -> str | None:
     """Return the line of the costliest stall that has one. Stalls are listed costliest first."""
     lines = (stall.where for stall in device.host_stalls if (stall.call, stall.op) == key)
     return next((line for line in lines if line is not None), None)
-
-
-def _shows_bandwidth(side: F64) -> bool:
-    """Return whether copies are large enough for a meaningful bandwidth."""
-    return bool(side[_BYTES].sum() >= TINY_BYTES * side[_COUNT].sum())
 
 
 def _rate(moved: F64) -> float:

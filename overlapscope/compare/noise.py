@@ -158,8 +158,11 @@ class Pair(Struct, frozen=True, eq=False):
             first, second = row.points or (_finite(points[0][number]), _finite(points[1][number]))
             change = None if first is None or second is None else second - first
             low, high = (None, None) if ends is None else (_finite(end[number]) for end in ends)
+            beyond = None
             if change is None or low is None or high is None:
                 low = high = None
+            else:
+                beyond = abs(change) > row.floor and (low > 0 or high < 0)
             changes.append(
                 FigureChange(
                     name=row.name,
@@ -170,7 +173,7 @@ class Pair(Struct, frozen=True, eq=False):
                     noise_floor=row.floor,
                     low=low,
                     high=high,
-                    beyond_noise=_beyond(change, low, high, row.floor),
+                    beyond_noise=beyond,
                 )
             )
         return changes
@@ -201,9 +204,3 @@ def _ratio(values: F64) -> F64:
 
 def _finite(value: float) -> float | None:
     return float(value) if np.isfinite(value) else None
-
-
-def _beyond(change: float | None, low: float | None, high: float | None, floor: float) -> bool | None:
-    if change is None or low is None or high is None:
-        return None
-    return abs(change) > floor and (low > 0 or high < 0)

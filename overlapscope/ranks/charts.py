@@ -12,7 +12,7 @@ from overlapscope.base.words import Unit, percent, plural, unit_for
 from overlapscope.catalog.buckets import bucket_of
 from overlapscope.documents.colors import HEAT, palette
 from overlapscope.documents.figure import Figure, axis, escape, figure, stacked_bars
-from overlapscope.ranks.result import RankRow, RanksReport, StepSkew, by_steps, rows_of
+from overlapscope.ranks.result import RankRow, RanksReport, by_steps, rows_of
 from overlapscope.ranks.verdict import row_name
 
 # -- Figures that color ranks ------------------------------------------------------------------------
@@ -35,10 +35,6 @@ class RankMetric(Struct, frozen=True):
         if self.measure == "pct":
             return percent(value)
         return unit.text(None if value is None else round(value))
-
-
-def _step_ns(row: RankRow) -> int | None:
-    return row.judged.span_ns if row.judged is not None and row.judged.steps else None
 
 
 METRICS: Final[dict[str, RankMetric]] = {
@@ -75,7 +71,14 @@ METRICS: Final[dict[str, RankMetric]] = {
             worse="less",
             from_zero=False,
         ),
-        RankMetric("step", "step time", "ns", "Its average step, as recorded.", _step_ns, from_zero=False),
+        RankMetric(
+            "step",
+            "step time",
+            "ns",
+            "Its average step, as recorded.",
+            lambda row: row.judged.span_ns if row.judged is not None and row.judged.steps else None,
+            from_zero=False,
+        ),
     )
 }
 
@@ -279,12 +282,9 @@ def _labelled(dark: bool, at: Sequence[int], labels: Sequence[str], **more: Any)
 
 
 def step_map(report: RanksReport, dark: bool) -> Figure:
-    """Draw a line for each of the `drawn_steps` and a place for each rank, colored by the rank's delay.
+    """Return a chart: a line for each of the `drawn_steps`, a place for each rank, colored by the rank's delay.
 
     The delay is against the median of the step over all ranks.
-
-    Returns:
-        The chart.
     """
     places, drawn = slots(report), drawn_steps(report)
     unit = unit_for(max((report.steps[number].median_ns for number in drawn), default=0))
@@ -318,7 +318,8 @@ def drawn_steps(report: RanksReport) -> list[int]:
     """Return the numbers of the steps in the map of steps, in order; none if no two ranks have a step in common."""
     most = max(1, min(MOST_STEPS, MOST_CELLS // max(len(slots(report)), 1)))
     compared = [number for number, step in enumerate(report.steps) if step.ranks > 1]
-    widest = sorted(compared, key=lambda number: (-_relative(report.steps[number]), number))
+    spreads = [step.spread_ns / step.median_ns if step.median_ns else 0.0 for step in report.steps]
+    widest = sorted(compared, key=lambda number: (-spreads[number], number))
     return sorted(widest[:most])
 
 
@@ -331,10 +332,6 @@ def step_note(report: RanksReport, drawn: int) -> str:
         if drawn < count
         else sentence
     )
-
-
-def _relative(step: StepSkew) -> float:
-    return step.spread_ns / step.median_ns if step.median_ns else 0.0
 
 
 def _skew(report: RanksReport, place: Slot, number: int, unit: Unit) -> tuple[float | None, str]:
@@ -365,7 +362,12 @@ def rank_buckets(report: RanksReport, dark: bool) -> Figure:
     rows = rows_of(report)
     unit = unit_for(max((row.span_ns for row in rows), default=0))
     bars = stacked_bars(
-        [{} if place.row is None else _named(rows[place.row]) for place in places],
+        [
+            {}
+            if place.row is None
+            else {bucket_of(name).name: ns for name, ns in rows[place.row].buckets.named().items()}
+            for place in places
+        ],
         [escape(place.name) for place in places],
         unit,
         dark,
@@ -380,10 +382,6 @@ def rank_buckets(report: RanksReport, dark: bool) -> Figure:
         xaxis=_rank_axis(places, dark),
         yaxis=axis(dark, f"{'average step' if by_steps(rows) else 'time on the device'}, {unit.name}"),
     )
-
-
-def _named(row: RankRow) -> dict[str, int]:
-    return {bucket_of(name).name: ns for name, ns in row.buckets.named().items()}
 
 
 def _rank_axis(places: Sequence[Slot], dark: bool, **more: Any) -> dict[str, Any]:

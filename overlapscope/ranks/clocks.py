@@ -234,17 +234,14 @@ class _Ends:
 
     def odd(self, offset: I64) -> Bool:
         """Select the meetings whose ends are far apart with these offsets."""
-        far: Bool = self._spread(offset) > ODD_SLACK * self.slack
+        far: Bool = self._range(self.end - offset[self.rank]) > ODD_SLACK * self.slack
         return far
 
     def follow(self, offset: I64) -> _Followed:
-        """Follow the clocks from meeting to meeting of each group, because its members may share no other meetings.
+        """Return the clocks at each meeting, followed within each group, as its members may share no other meetings.
 
         Args:
             offset: Offset of each rank, about which its clock may drift.
-
-        Returns:
-            The clocks at each meeting.
         """
         end = self.end - offset[self.rank]
         apart = end - end[self.first][self.meeting]
@@ -281,10 +278,6 @@ class _Ends:
         """Return the distance between ends that may be alike in so many meetings of which each is one."""
         alike: I64 = self.slack[meeting] - self._transfer[meeting]
         return alike + (self._transfer[meeting] >> np.clip(count - 1, 0, HALVINGS))
-
-    def _spread(self, offset: I64) -> I64:
-        """Return the distance between the ends of each meeting with these offsets."""
-        return self._range(self.end - offset[self.rank])
 
     def _range(self, values: I64) -> I64:
         """Return the distance between the largest and the smallest value of each meeting."""

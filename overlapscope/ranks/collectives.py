@@ -249,9 +249,6 @@ def _slots(candidates: _Candidates, lossy: Bool) -> I64:
     Args:
         candidates: The kernels.
         lossy: Mask of kernels of ranks whose file lost events. They are left out where these ranks have fewer.
-
-    Returns:
-        The places.
     """
     bucket, rank, step, count = candidates.bucket, candidates.rank, candidates.step, candidates.count
     buckets = int(bucket.max(initial=-1)) + 1
@@ -280,7 +277,7 @@ def _recorded_steps(candidates: _Candidates) -> tuple[I64, I64]:
 
 
 def _sizes_agree(met: Meetings, bucket: I64) -> Bool:
-    """Select the meetings in whose bucket the sizes of each meeting's members fit together.
+    """Return a mask of the meetings in whose bucket the sizes of each meeting's members fit together.
 
     Members of symmetric meetings send the same number of elements. Those of an uneven all-to-all send as many together
     as they receive.
@@ -288,9 +285,6 @@ def _sizes_agree(met: Meetings, bucket: I64) -> Bool:
     Args:
         met: Meetings of any kind.
         bucket: Bucket of each meeting.
-
-    Returns:
-        Mask of the meetings.
     """
     if not len(met):
         return np.zeros(0, np.bool_)
@@ -317,7 +311,7 @@ def of_whole_groups(met: Meetings, world_size: int | None) -> Bool:
 
 
 def _possible_sizes(met: Meetings, ranks: int) -> Bool:
-    """Select the meetings of two or more members, at most the group's.
+    """Return a mask of the meetings of two or more members, at most the group's.
 
     Without metadata, there must be a member on each rank that recorded communication before and after, or in the step:
     a recording may end before those of the others. Ranks whose file lost events may lack any member.
@@ -325,9 +319,6 @@ def _possible_sizes(met: Meetings, ranks: int) -> Bool:
     Args:
         met: Meetings of any kind.
         ranks: Number of ranks.
-
-    Returns:
-        Mask of the meetings.
     """
     members = np.diff(met.first)
     recorded = met.kernels.by_kind(lambda kind: kind.recorded)[met.kind] != 0

@@ -181,7 +181,7 @@ def notes(ranks: Sequence[ReducedRank], comparison: Comparison) -> tuple[str, ..
 
 def _of_traces(ranks: Sequence[ReducedRank], comparison: Comparison) -> Iterator[str]:
     nameless = sum(rank.rank is None for rank in ranks)
-    if _by_device(ranks):
+    if len({rank.source for rank in ranks}) == 1 and len({rank.rank for rank in ranks} - {None}) > 1:
         yield "One process drives all these GPUs, so each is taken for the rank of its number."
         if nameless:
             yield f"{plural(nameless, 'GPU')} without collectives: shown, but not compared with the others."
@@ -201,11 +201,6 @@ def _of_traces(ranks: Sequence[ReducedRank], comparison: Comparison) -> Iterator
         yield f"{plural(predicted, 'trace')} predicted by `overlapscope whatif`, not recorded."
     if unlaunched := sum(rank.lead_in_ns is None for rank in comparison.ranks):
         yield (f"{plural(unlaunched, 'rank')} recorded no launches, so lead-in and steps are unknown there.")
-
-
-def _by_device(ranks: Sequence[ComparedRank]) -> bool:
-    """Return whether the ranks are the GPUs of one process, whose trace states no rank."""
-    return len({rank.source for rank in ranks}) == 1 and len({rank.rank for rank in ranks} - {None}) > 1
 
 
 def _of_kernels(comparison: Comparison) -> Iterator[str]:
@@ -271,7 +266,10 @@ def _of_meetings(comparison: Comparison) -> Iterator[str]:
         )
     if early := symmetric - odd - len(comparison.waits.meetings):
         yield f"{plural(early, 'collective')} began in the lead-in of some rank and are not judged."
-    if lacking := _incomplete(comparison.waits.meetings, len(comparison.ranks)):
+    judged, ranks = comparison.waits.meetings, len(comparison.ranks)
+    # A group of unknown size is taken for all ranks.
+    size = judged.kernels.by_kind(lambda kind: kind.group_size if kind.recorded else ranks)
+    if lacking := int((np.diff(judged.first) < size[judged.kind]).sum()) if len(judged) else 0:
         yield (
             f"In {plural(lacking, 'collective')} the kernels of some ranks are missing: such a rank may have come "
             "even later."
@@ -286,12 +284,3 @@ def _of_meetings(comparison: Comparison) -> Iterator[str]:
             f"{plural(len(others) + 1, 'set')} of ranks have no collective in common, so clocks are compared only "
             "within each set."
         )
-
-
-def _incomplete(meetings: Meetings, ranks: int) -> int:
-    """Return the number of meetings in which some member of the group has no kernel.
-
-    A group of unknown size is taken for all ranks.
-    """
-    group_sizes = meetings.kernels.by_kind(lambda kind: kind.group_size if kind.recorded else ranks)
-    return int((np.diff(meetings.first) < group_sizes[meetings.kind]).sum()) if len(meetings) else 0

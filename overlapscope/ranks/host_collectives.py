@@ -191,7 +191,7 @@ def _idle(ops: HostEvents, notes: HostEvents) -> _Idle:
 
 
 def _waits(idle: _Idle, issue: I64, issued: I64, marks: I64, ranges: HostEvents) -> list[HostWait]:
-    """Find the waits.
+    """Return the waits, by start.
 
     An uncertain wait is left out if a certain one follows in the same step: that may be for both collectives.
 
@@ -201,9 +201,6 @@ def _waits(idle: _Idle, issue: I64, issued: I64, marks: I64, ranges: HostEvents)
         issued: End of that op.
         marks: Starts of the steps.
         ranges: The collectives.
-
-    Returns:
-        The waits, by start.
     """
     found = []
     by_end = np.argsort(ranges.end_ns, kind="stable")

@@ -54,12 +54,16 @@ class Joined:
 
     def report(self) -> RanksReport:
         """Return the report on everything added so far."""
-        ranks = sorted(self._ranks if self._unreadable else _numbered(self._ranks), key=_order)
+        ranks = sorted(
+            self._ranks if self._unreadable else _numbered(self._ranks),
+            key=lambda rank: (rank.rank is None, rank.rank or 0, rank.device, rank.source),
+        )
         unreadable = tuple(sorted(self._unreadable, key=lambda trace: (trace.source, trace.reason)))
         numbers = _compared(ranks)
         compared = [ranks[number] for number in numbers]
         comparison = compare(compared)
-        step_names = _step_names(compared)
+        named = {name for rank in compared for name in rank.steps.judged_names()}
+        step_names = tuple(sorted(named, key=lambda name: (len(name), name)))
         causes = find_comm_causes(compared, comparison.waits)
         parts, doubts = joined_parts(compared, comparison)
         rows = _rows(ranks, numbers, comparison, by_rank(compared, causes), step_names)
@@ -94,30 +98,26 @@ class Joined:
 
 
 def _numbered(ranks: Sequence[ReducedRank]) -> Sequence[ReducedRank]:
-    """Assign a rank to each GPU of a single process.
+    """Return the ranks, numbered if they are the GPUs of a single process.
 
     If a single trace states no rank and its process drives several GPUs, each GPU with collectives becomes the rank of
     its number. Their collectives are matched by order over the whole recording: steps belong to the process, and one
     GPU may get its launches in a later step than another.
-
-    Returns:
-        The ranks, numbered if all that applies, and otherwise unchanged.
     """
     devices = {rank.device for rank in ranks if len(rank.comm)} - {-1}
     if len({rank.source for rank in ranks}) != 1 or len(devices) < 2 or ranks[0].rank is not None:
         return ranks
-    return [_of_its_device(rank) if rank.device in devices else rank for rank in ranks]
-
-
-def _of_its_device(rank: ReducedRank) -> ReducedRank:
-    number = rank.device
-    findings = tuple(replace(finding, rank=number) for finding in rank.findings)
-    comm = replace(rank.comm, step=np.full(len(rank.comm), -1))
-    return replace(rank, rank=number, findings=findings, comm=comm)
-
-
-def _order(rank: ReducedRank) -> tuple[bool, int, int, str]:
-    return rank.rank is None, rank.rank or 0, rank.device, rank.source
+    return [
+        replace(
+            rank,
+            rank=rank.device,
+            findings=tuple(replace(finding, rank=rank.device) for finding in rank.findings),
+            comm=replace(rank.comm, step=np.full(len(rank.comm), -1)),
+        )
+        if rank.device in devices
+        else rank
+        for rank in ranks
+    ]
 
 
 def _compared(ranks: Sequence[ReducedRank]) -> list[int]:
@@ -148,11 +148,6 @@ def _duplicated(ranks: Sequence[ReducedRank]) -> tuple[Duplicate, ...]:
         for rank, paths in sorted(sources.items())
         if len(paths) > 1
     )
-
-
-def _step_names(ranks: Sequence[ReducedRank]) -> tuple[str, ...]:
-    names = {name for rank in ranks for name in rank.steps.judged_names()}
-    return tuple(sorted(names, key=lambda name: (len(name), name)))
 
 
 def _rows(

@@ -206,7 +206,8 @@ def attribute(found: HostCollectives, exposed: Intervals, compute: Intervals) ->
     cause = np.where(beside, RANK[CommCause.WAITING_OR_TRANSFER], RANK[CommCause.NO_COMPUTE])
     doubtful = awaited & ~np.append(prompt, False)[wait_of[op]]
     cause[doubtful] = RANK[CommCause.UNKNOWN]
-    cause[~awaited] = np.where(_in_any(bounds, start), RANK[CommCause.UNKNOWN], RANK[CommCause.LATE_COMPUTE])[~awaited]
+    in_any = _inside(bounds, np.searchsorted(bounds[:, 0], start, side="right") - 1, start)
+    cause[~awaited] = np.where(in_any, RANK[CommCause.UNKNOWN], RANK[CommCause.LATE_COMPUTE])[~awaited]
     kept_ns = _kept_from_compute(found, compute)
     blocked = start + first_part(kept_ns[op], op, np.where(awaited & ~doubtful, end - start, 0))
     result = []
@@ -236,12 +237,6 @@ def _inside(bounds: I64, wait: I64, at: I64) -> Bool:
     known = np.append(bounds, [[0, 0]], axis=0)[wait]
     inside: Bool = (wait >= 0) & (at >= known[:, 0]) & (at < known[:, 1])
     return inside
-
-
-def _in_any(bounds: I64, at: I64) -> Bool:
-    """Return a mask of the times that lie in any wait."""
-    last = np.searchsorted(bounds[:, 0], at, side="right") - 1
-    return _inside(bounds, last, at)
 
 
 def _kept_from_compute(found: HostCollectives, compute: Intervals) -> I64:

@@ -268,6 +268,7 @@ def _reduced(analysis: TraceAnalysis, device: DeviceAnalysis, findings: tuple[Fi
     compared = _compared(trace, timeline, device.steps)
     comm_ops = timeline.ops.take(timeline.ops.kind == Kind.COMM)
     comm, messages = on_device(trace, comm_ops, compared.comm)
+    own = [finding for finding in findings if finding.device == result.device]
     return ReducedRank(
         **asdict(replace(compared, comm=comm, messages=messages)),
         device_name=result.name,
@@ -279,7 +280,8 @@ def _reduced(analysis: TraceAnalysis, device: DeviceAnalysis, findings: tuple[Fi
         idle_by_cause=result.idle_by_cause,
         judged=_judged(result),
         steps=step_figures(result.steps, judged_steps(result)),
-        findings=_costliest([finding for finding in findings if finding.device == result.device]),
+        # Nothing was replayed, so no saving is certain, and the time that a finding explains decides.
+        findings=tuple(sorted(own, key=lambda finding: (finding.severity == "info", -finding.cost_ns))[:FINDINGS]),
         comm_causes=tuple(device.exposed_comm.of_cause(rank) for rank in range(len(COMM_CAUSES))),
         compute=timeline.compute if len(messages) else EMPTY,
         plain_step=None
@@ -287,11 +289,6 @@ def _reduced(analysis: TraceAnalysis, device: DeviceAnalysis, findings: tuple[Fi
         else measured(trace.plain_steps, compared.step_ns, trace.host_activity),
         predicted=trace.predicted_by is not None,
     )
-
-
-def _costliest(findings: list[Finding]) -> tuple[Finding, ...]:
-    # Nothing was replayed, so no saving is certain, and the time that a finding explains decides.
-    return tuple(sorted(findings, key=lambda finding: (finding.severity == "info", -finding.cost_ns))[:FINDINGS])
 
 
 def _judged(device: Device) -> PerStep | None:

@@ -316,9 +316,6 @@ def worst_ranks(
         rows: Their rows, in the same order, with the figures that people read.
         stragglers: Ranks that make others wait.
         torn: True if clocks jumped, so that lengths of steps may be wrong.
-
-    Returns:
-        The ranks.
     """
     if len(ranks) < 2:
         return ()

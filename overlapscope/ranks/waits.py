@@ -165,19 +165,17 @@ class RankWaits(Struct, frozen=True, eq=False):
 
 
 def find_waits(ranks: Sequence[ComparedRank], met: Meetings, offsets: Offsets, messages: MessageWaits) -> RankWaits:
-    """Compare arrivals in the symmetric meetings after every member's lead-in.
+    """Return who waited for whom in the symmetric meetings after every member's lead-in.
 
     Args:
         ranks: The ranks compared.
         met: Symmetric meetings of these ranks.
         offsets: The clocks, found from the same meetings.
         messages: Waiting in the messages between these ranks.
-
-    Returns:
-        The waiting, by member, meeting, pair of ranks and rank.
     """
     judged_from = np.array([rank.judged_from_ns for rank in ranks], np.int64)
-    judged = _judged(met, judged_from, offsets)
+    known = (met.start_ns >= judged_from[met.rank]) & (offsets.error_ns[met.rank] >= 0)
+    judged = np.logical_and.reduceat(known, met.first[:-1]) & ~offsets.odd
     meetings, axis = met.take(judged), Axis(ranks)
     within = offsets.within_ns[judged]
     entries = np.repeat(judged, np.diff(met.first))
@@ -236,12 +234,6 @@ def sum_by(place: I64, values: I64, count: int) -> I64:
     result = np.zeros(count, np.int64)
     np.add.at(result, place, values)
     return result
-
-
-def _judged(met: Meetings, judged_from: I64, offsets: Offsets) -> Bool:
-    """Select the meetings after every member's lead-in whose members all have a known clock."""
-    good = (met.start_ns >= judged_from[met.rank]) & (offsets.error_ns[met.rank] >= 0)
-    return np.logical_and.reduceat(good, met.first[:-1]) & ~offsets.odd
 
 
 class Axis:
@@ -370,7 +362,7 @@ def _most(arrivals: Arrivals, latest: LastArrivals, axis: Axis, inside: Bool, ra
 
 
 def _pairs(arrivals: Arrivals, charges: _Charges, axis: Axis, waited_before: I64, unsure_ns: I64) -> Pairs:
-    """Sum up the charges of each pair of ranks.
+    """Return the sums of the charges of each pair of ranks.
 
     Args:
         arrivals: The arrivals.
@@ -378,9 +370,6 @@ def _pairs(arrivals: Arrivals, charges: _Charges, axis: Axis, waited_before: I64
         axis: Axis of all ranks.
         waited_before: How long each arrival's rank had waited, and may have passed on.
         unsure_ns: The maximum of that, with the error of the arrival itself.
-
-    Returns:
-        The pairs.
     """
     ranks = max(len(axis.shift), 1)
     pairs, number = np.unique(arrivals.rank[charges.late] * ranks + arrivals.rank[charges.waiting], return_inverse=True)
