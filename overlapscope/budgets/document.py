@@ -11,7 +11,7 @@ from msgspec.structs import replace
 from overlapscope.base.words import NOTHING, clean, listed, plural
 from overlapscope.budgets import words
 from overlapscope.budgets.baseline import STEPS, Baseline, doubts, place
-from overlapscope.budgets.explain import Explanation
+from overlapscope.budgets.check import Explanation
 from overlapscope.budgets.places import JudgedPlace
 from overlapscope.budgets.quantity import distinct, show
 from overlapscope.budgets.rulings import Ruling

@@ -14,8 +14,7 @@ from overlapscope.budgets.baseline import STEPS, Baseline, BaselineDevice
 from overlapscope.budgets.metrics import METRICS
 from overlapscope.budgets.places import JudgedPlace, place_words
 from overlapscope.budgets.quantity import difference, distinct, show
-from overlapscope.budgets.reasons import reasons_of
-from overlapscope.budgets.rulings import WORST_FIRST, Ruling, counts
+from overlapscope.budgets.rulings import WORST_FIRST, Ruling, counts, reasons_of
 from overlapscope.budgets.samples import Measurements, Series, Spent, lacking, noise_floor, series, spent
 from overlapscope.budgets.settings import Budget, step_fits
 from overlapscope.budgets.verdicts import BudgetVerdict, FailureReason, Level, Status, Subject

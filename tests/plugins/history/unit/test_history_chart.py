@@ -9,8 +9,8 @@ import pytest
 
 from overlapscope.budgets.metrics import METRICS
 from overlapscope.errors import UsageError
-from overlapscope.plugins.history.chart import chart
 from overlapscope.plugins.history.course import Course
+from overlapscope.plugins.history.document import chart
 from overlapscope.plugins.history.drop import Stored, find, put
 from overlapscope.plugins.history.levels import By, Group, levels
 from overlapscope.plugins.history.store import Store
