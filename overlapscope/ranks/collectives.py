@@ -18,6 +18,7 @@ from typing import Literal
 
 import numpy as np
 from msgspec import Struct
+from msgspec.structs import asdict, replace
 
 from overlapscope.analysis.comm_kinds import CommKind
 from overlapscope.base.columns import Columns, mask_of
@@ -172,18 +173,15 @@ class Meetings(Struct, frozen=True, eq=False):
 def gather(ranks: Sequence[ComparedRank]) -> Kernels:
     """Return the communication kernels of all ranks in one table with common kinds."""
     numbers: dict[CommKind, int] = {}
-    kinds = [np.empty(0, np.int64)]
-    for rank in ranks:
-        rank_kinds = [numbers.setdefault(kind, len(numbers)) for kind in rank.comm.kinds]
-        kinds.append(np.array(rank_kinds, np.int64)[rank.comm.kind])
-    kind = np.concatenate(kinds)
-    place = np.repeat(np.arange(len(ranks)), [len(rank.comm) for rank in ranks])
-    names = ("start_ns", "end_ns", "step", "elements", "sequence", "received", "bytes", "reaches_all")
-    empty = np.empty(0, np.int64)
-    columns = {name: np.concatenate([empty, *(getattr(rank.comm, name) for rank in ranks)]) for name in names}
-    index, _ = _places([place, kind], columns["start_ns"])
+    parts = [Kernels.empty(kinds=(), lossy=())]
+    for place, rank in enumerate(ranks):
+        comm, at = rank.comm, np.full(len(rank.comm), place)
+        kinds = np.array([numbers.setdefault(kind, len(numbers)) for kind in comm.kinds], np.int64)
+        parts.append(Kernels(**asdict(comm) | {"kind": kinds[comm.kind]}, rank=at, index=at, lossy=()))
+    every = Kernels.joined(parts)
+    index, _ = _places([every.rank, every.kind], every.start_ns)
     lossy = tuple(number for number, rank in enumerate(ranks) if rank.lossy)
-    return Kernels(kinds=tuple(numbers), kind=kind, rank=place, index=index, lossy=lossy, **columns)
+    return replace(every, kinds=tuple(numbers), index=index, lossy=lossy)
 
 
 def match(kernels: Kernels, ranks: int) -> Meetings:

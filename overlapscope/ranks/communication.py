@@ -141,7 +141,11 @@ CommCauses = Mapping[CommCause, Intervals]
 def find_comm_causes(ranks: Sequence[ReducedRank], waits: RankWaits) -> CommCauses:
     """Return the exposed communication of the compared ranks by cause."""
     axis, arrivals = Axis(ranks), waits.arrivals
-    own = [_on_axis(ranks, axis, number) for number in range(len(COMM_CAUSES))]
+    # A rank whose trace shows no causes has none.
+    own = [
+        axis.of([rank.comm_causes[number] if rank.comm_causes else EMPTY for rank in ranks])
+        for number in range(len(COMM_CAUSES))
+    ]
     straggling = intersect(union(arrivals.axis_ns, arrivals.axis_ns + arrivals.waited_ns), axis.held)
     waiting = join(straggling, intersect(axis.exposed, waits.in_messages))
     # Of other kernels, a rank that isn't recorded may have come last, or nothing is known.
@@ -182,16 +186,6 @@ def _of_whole_groups(ranks: Sequence[ReducedRank], waits: RankWaits, axis: Axis)
     whole = of_whole_groups(met, stated_world_size(ranks))
     whole[waits.messages.kernel] = True
     return subtract(union(begin[whole], end[whole]), union(begin[~whole], end[~whole]))
-
-
-def _on_axis(ranks: Sequence[ReducedRank], axis: Axis, number: int) -> Intervals:
-    """Return the time of a cause on the axis. A rank without causes has none."""
-    each = [rank.comm_causes[number] if rank.comm_causes else EMPTY for rank in ranks]
-    starts, ends = (
-        np.concatenate([np.empty(0, np.int64), *(times[side] + by for times, by in zip(each, axis.shift, strict=True))])
-        for side in (0, 1)
-    )
-    return Intervals(starts, ends)
 
 
 # -- Transfers ---------------------------------------------------------------------------------------

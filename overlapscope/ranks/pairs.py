@@ -96,42 +96,43 @@ class MessageWaits(Struct, frozen=True, eq=False):
 def gather_messages(ranks: Sequence[ComparedRank]) -> MessageTable:
     """Return the messages of all ranks in a single table."""
     numbers: dict[CommKind, int] = {}
-    empty = np.empty(0, np.int64)
-    names = ("start_ns", "kernel_start_ns", "end_ns", "kind", "step", "bytes", "rank", "kernel")
-    parts: dict[str, list[I64]] = {name: [empty] for name in names}
-    outgoing, comparable = [np.empty(0, np.bool_)], [np.empty(0, np.bool_)]
+    sides = [Kernels.empty(kinds=(), lossy=())]
+    start_ns, kernel, outgoing = [np.empty(0, np.int64)], [np.empty(0, np.int64)], [np.empty(0, np.bool_)]
+    comparable = [np.empty(0, np.bool_)]
     begin = 0
     for place, rank in enumerate(ranks):
-        messages, comm = rank.messages, rank.comm
-        step = comm.step[messages.kernel]
-        for name, values in (
-            ("start_ns", messages.begin_ns),
-            ("kernel_start_ns", comm.start_ns[messages.kernel]),
-            ("end_ns", comm.end_ns[messages.kernel]),
-            ("kind", _directions(rank, numbers)),
-            ("step", step),
-            ("bytes", messages.bytes),
-            ("rank", np.full(len(messages), place)),
-            ("kernel", messages.kernel + begin),
-        ):
-            parts[name].append(values)
+        messages, comm = rank.messages, rank.comm.take(rank.messages.kernel)
+        unknown = np.full(len(messages), -1)
+        sides.append(
+            Kernels(
+                kinds=(),
+                lossy=(),
+                start_ns=messages.begin_ns,
+                end_ns=comm.end_ns,
+                kind=_directions(rank, numbers),
+                step=comm.step,
+                bytes=messages.bytes,
+                rank=np.full(len(messages), place),
+                index=unknown,
+                elements=unknown,
+                sequence=unknown,
+                received=unknown,
+                reaches_all=unknown,
+            )
+        )
+        start_ns.append(comm.start_ns)
+        kernel.append(messages.kernel + begin)
         outgoing.append(messages.outgoing != 0)
-        comparable.append(np.isin(step, messages.whole_steps) | (comm.step < 0).all())
-        begin += len(comm)
-    columns = {name: np.concatenate(values) for name, values in parts.items()}
-    kernel, start_ns = columns.pop("kernel"), columns.pop("kernel_start_ns")
-    unknown = np.full(len(kernel), -1)
-    sides = Kernels(
-        kinds=tuple(numbers),
-        lossy=(),
-        index=np.arange(len(kernel)),
-        elements=unknown,
-        sequence=unknown,
-        received=unknown,
-        reaches_all=unknown,
-        **columns,
+        comparable.append(np.isin(comm.step, messages.whole_steps) | (rank.comm.step < 0).all())
+        begin += len(rank.comm)
+    every = Kernels.joined(sides)
+    return MessageTable(
+        replace(every, kinds=tuple(numbers), index=np.arange(len(every))),
+        np.concatenate(start_ns),
+        np.concatenate(kernel),
+        np.concatenate(outgoing),
+        np.concatenate(comparable),
     )
-    return MessageTable(sides, start_ns, kernel, np.concatenate(outgoing), np.concatenate(comparable))
 
 
 def _directions(rank: ComparedRank, numbers: dict[CommKind, int]) -> I64:

@@ -246,12 +246,13 @@ class Axis:
         window_starts = np.array([rank.end_ns - rank.span_ns for rank in ranks], np.int64)
         self.shift: I64 = self.begin[:-1] - window_starts
         """Number to add to each rank's own times."""
-        self.exposed = self._of([rank.exposed_comm for rank in ranks])
+        self.exposed = self.of([rank.exposed_comm for rank in ranks])
         """Exposed communication of all ranks."""
-        self.held = self._of([rank.held_comm for rank in ranks])
+        self.held = self.of([rank.held_comm for rank in ranks])
         """The part of it in which compute waited (`ComparedRank.held_comm`)."""
 
-    def _of(self, times: Sequence[Intervals]) -> Intervals:
+    def of(self, times: Sequence[Intervals]) -> Intervals:
+        """Return the times of all ranks, given each rank's by its own clock."""
         moved = [(each.starts + by, each.ends + by) for each, by in zip(times, self.shift, strict=True)]
         starts, ends = (np.concatenate([np.empty(0, np.int64), *(each[side] for each in moved)]) for side in (0, 1))
         return Intervals(starts, ends)
