@@ -16,7 +16,7 @@ import msgspec
 from overlapscope.analysis.average import comparable, judged_steps
 from overlapscope.analysis.figures import Period
 from overlapscope.analysis.jobs import mixture
-from overlapscope.analysis.results import Device, TraceResult
+from overlapscope.analysis.results import TraceResult
 from overlapscope.analysis.trust_results import Environment
 from overlapscope.base.saved import MOST, Tool, decode
 from overlapscope.base.words import clean, plural
@@ -182,7 +182,11 @@ def of(report: Report, *, ranges: Iterable[str] = (), allow_predicted: bool = Fa
             samples = [step_sample(device, number) for number in whole]
             judged = [number - kept.first for number in judged_steps(device)]
             lines += _series(kept, STEPS, samples, None, judged)
-            for name, periods in _ranges(device, patterns).items():
+            by_name: dict[str, list[Period]] = {}
+            for period in device.ranges:
+                if not period.partial and any(fnmatchcase(period.name, pattern) for pattern in patterns):
+                    by_name.setdefault(period.name, []).append(period)
+            for name, periods in by_name.items():
                 begun = [
                     sum(step.window.start_ns <= period.window.start_ns for step in device.steps) - 1 - kept.first
                     for period in periods
@@ -223,14 +227,6 @@ def doubts(baseline: Baseline) -> tuple[str, ...]:
 def place(rank: int | None, device: int) -> str:
     """Return `rank 3, device 1`."""
     return f"device {device}" if rank is None else f"rank {rank}, device {device}"
-
-
-def _ranges(device: Device, patterns: tuple[str, ...]) -> dict[str, list[Period]]:
-    by_name: dict[str, list[Period]] = {}
-    for period in device.ranges:
-        if not period.partial and any(fnmatchcase(period.name, pattern) for pattern in patterns):
-            by_name.setdefault(period.name, []).append(period)
-    return by_name
 
 
 def _series(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import datetime
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from fnmatch import fnmatchcase
 from typing import Final
 
@@ -75,7 +75,13 @@ def check(
     """
     job = Job(report, settings, baseline, today)
     budgets = [judgement.verdict for judgement in job.judge()]
-    ordered = _ordered([*promises, *budgets])
+    # The worst first.
+    ordered = tuple(
+        sorted(
+            [*promises, *budgets],
+            key=lambda verdict: (verdict.status == "pass", not verdict.counts, WORST_FIRST[verdict.status]),
+        )
+    )
     passed = [f"{plural(len(promises), 'promise')} ({promised})"] if promises else []
     passed += [f"{plural(len(budgets), 'budget')} ({job.words(budgets)})"] if budgets else []
     return CheckResult(
@@ -87,15 +93,6 @@ def check(
         sources=tuple(trace.source for trace in job.report.traces),
         verdicts=ordered,
         warnings=tuple(job.warnings()),
-    )
-
-
-def _ordered(verdicts: Iterable[BudgetVerdict]) -> tuple[BudgetVerdict, ...]:
-    """Return verdicts, the worst first."""
-    return tuple(
-        sorted(
-            verdicts, key=lambda verdict: (verdict.status == "pass", not verdict.counts, WORST_FIRST[verdict.status])
-        )
     )
 
 

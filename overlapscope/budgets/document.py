@@ -60,7 +60,10 @@ _LIMIT = 100
 
 def log(result: CheckResult) -> Document:
     """Return the check for a terminal: the outcome, failures with reasons, and what passed."""
-    return Document(_title(result), (*_outcome(result), *_sections(result), *_kept(result)))
+    short = _table(verdict for verdict in result.verdicts if verdict.status in _SHORT)
+    # The name of a budget already states its place and its limit.
+    kept = [replace(short.without(("on", "limit")), few=_FEW_KEPT)] if short.rows else []
+    return Document(_title(result), (*_outcome(result), *_sections(result), *kept))
 
 
 def page(result: CheckResult, room: Room, *, folded: bool = False) -> Document:
@@ -100,13 +103,6 @@ def _outcome(result: CheckResult) -> Iterator[Block]:
     )
     if len(result.sources) > 1:
         yield Text(words.judged(result), tone="muted")
-
-
-def _kept(result: CheckResult) -> Iterator[Block]:
-    short = [verdict for verdict in result.verdicts if verdict.status in _SHORT]
-    if short:
-        # The name of a budget already states its place and its limit.
-        yield replace(_table(short).without(("on", "limit")), few=_FEW_KEPT)
 
 
 def _table(verdicts: Iterable[BudgetVerdict]) -> Table:

@@ -308,18 +308,14 @@ def _message(report: Report, budget: Budget, decisive: Ruling, rulings: Sequence
     """Return the sentence with its place and the way in which its value was computed."""
     where = place_words(report, decisive.subject, rank=not of_median)
     prefix = f"{where}: " if where else ""
-    ways = [] if decisive.value is None else [_samples_words(budget, decisive.samples)]
+    way = f"{budget.aggregate} of {plural(decisive.samples, budget.sample)}"
+    if decisive.samples <= 1:
+        way = f"one {budget.sample}"
+    ways = [] if decisive.value is None else ["whole window" if budget.sample == "window" else way]
     if ways and len(rulings) > 1:
         ways.append(f"{'median' if of_median else 'worst'} of {_places_words(rulings)}")
     way = f"; {', '.join(ways)}" if ways else ""
     return f"{prefix}{decisive.sentence}{way}. {decisive.exception}".rstrip()
-
-
-def _samples_words(budget: Budget, count: int) -> str:
-    """Return `median of 8 steps`."""
-    if budget.sample == "window":
-        return "whole window"
-    return f"{budget.aggregate} of {plural(count, budget.sample)}" if count > 1 else f"one {budget.sample}"
 
 
 def _places_words(rulings: Sequence[Ruling]) -> str:

@@ -100,7 +100,9 @@ def distinct(values: Iterable[float], unit: Unit, *, pct: str = "%") -> tuple[st
     suffix, power = (pct, 0) if unit == "pct" else _scale(listed, unit)
     # The shortest text of a float, 79.96, instead of the binary fraction that is stored for it.
     exact = {value: Decimal(repr(value)).scaleb(-power) for value in distinguished}
-    start = max(_decimals(max(abs(exact[value]) for value in listed)), *(_short(exact[value]) for value in listed))
+    largest = max(abs(exact[value]) for value in listed)
+    # About three digits.
+    start = max(0 if largest >= 1000 else 1 if largest >= 10 else 2, *(_short(exact[value]) for value in listed))
     for decimals in range(start, _MOST_DECIMALS):
         step = Decimal(1).scaleb(-decimals)
         rounded = {value: number.quantize(step, context=_WIDE) for value, number in exact.items()}
@@ -114,11 +116,6 @@ def _text(rounded: Decimal, exact: Decimal) -> str:
     text = f"{rounded:,f}"
     # Trailing zeros show the precision of a rounded figure. An exact figure, such as a limit, needs none.
     return text.rstrip("0").rstrip(".") if rounded == exact and "." in text else text
-
-
-def _decimals(largest: Decimal) -> int:
-    """Return the number of decimals that shows about three digits."""
-    return 0 if largest >= 1000 else 1 if largest >= 10 else 2
 
 
 def _short(number: Decimal) -> int:

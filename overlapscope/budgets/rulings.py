@@ -47,7 +47,9 @@ def reasons_of(report: Report, place: JudgedPlace, now: Spent, before: Spent | N
     # Findings are of the phase that takes most time.
     of_phase = place.budget.phase is None or (average is not None and average.phase == place.budget.phase)
     findings = tuple(finding for finding in report.findings if of_phase and (finding.source, finding.device) == at)
-    steps = _judged_steps(place, place.device)
+    judged, steps = {id(sample.figures) for sample in place.samples}, None
+    if place.budget.sample == "step":
+        steps = tuple(number for number, step in enumerate(place.device.steps) if id(step) in judged)
     device = after_lead_in(place.device) if steps is None else place.device
     finder = _ReasonFinder(place, device, place.trace.environment.recorder, steps, findings, now, before)
     reasons = [reason for blame in place.budget.what.blames for reason in finder.reasons(blame)]
@@ -75,19 +77,6 @@ def of_finding(finding: Finding, place: str) -> FailureReason:
 
 def _lines(text: str) -> str:
     return "\n".join(clean(line, 2000) for line in text.split("\n"))
-
-
-def _remedy(subject: CauseSubject, cause: str, recorder: str) -> str:
-    """Return a general remedy for a cause, for use if no finding has more specific advice."""
-    entry = CAUSES[subject].get(cause)
-    return entry.helps(recorder)[0] or entry.meaning if entry else ""
-
-
-def _judged_steps(place: JudgedPlace, device: Device) -> tuple[int, ...] | None:
-    if place.budget.sample != "step":
-        return None
-    judged = {id(sample.figures) for sample in place.samples}
-    return tuple(number for number, step in enumerate(device.steps) if id(step) in judged)
 
 
 class _ReasonFinder(Struct, frozen=True, eq=False):
@@ -142,10 +131,12 @@ class _ReasonFinder(Struct, frozen=True, eq=False):
                 title, rank_ns = self._took(f"{blame.replace('-', ' ')}, {cause}", each_ns, past_ns)
                 # The advice of `exposed-comm` is for the cause that costs most.
                 advised = finding is not None and finding.rule != "exposed-comm"
+                general = CAUSES[blame].get(cause)
+                remedy = general.helps(self.recorder)[0] or general.meaning if general else ""
                 yield FailureReason(
                     title=title,
                     detail=clean(evidence.detail, 500) if evidence else "",
-                    advice=_lines(finding.advice) if finding and advised else _remedy(blame, cause, self.recorder),
+                    advice=_lines(finding.advice) if finding and advised else remedy,
                     cause=cause,
                     time_ns=rank_ns,
                     op=evidence.op if evidence else None,

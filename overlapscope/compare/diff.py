@@ -38,7 +38,7 @@ def diff(before: Report, after: Report) -> Diff:
         before=_side(before),
         after=_side(after),
         of="plain" if is_plain(fingerprint(before)) else "recorded",
-        doubts=find_doubts(before, after, devices, unmatched, recorded=recorded),
+        doubts=tuple(find_doubts(before, after, devices, unmatched, recorded=recorded)),
         devices=devices,
         unmatched=unmatched,
     )

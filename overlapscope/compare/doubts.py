@@ -64,7 +64,10 @@ def differences(before: Environment, after: Environment) -> tuple[Difference, ..
         )
     unlike = [name for name in before.flags if name in after.flags and before.flags[name] != after.flags[name]]
     if unlike:
-        sides = [_flags(side, unlike) for side in (before, after)]
+        sides = [
+            ", ".join(f"{'with' if side.flags[name] else 'without'} {name.replace('_', ' ')}" for name in unlike)
+            for side in (before, after)
+        ]
         differing.append(Difference("profiler", *sides))
     return tuple(differing)
 
@@ -77,10 +80,6 @@ def is_plain(environment: Environment) -> bool:
 def is_predicted(environment: Environment) -> bool:
     """Return whether some traces were predicted, not recorded."""
     return environment.flags.get(_PREDICTED, False)
-
-
-def _flags(environment: Environment, names: Iterable[str]) -> str:
-    return ", ".join(f"{'with' if environment.flags[name] else 'without'} {name.replace('_', ' ')}" for name in names)
 
 
 def _common(values: Iterable[T | None]) -> T | None:
@@ -123,18 +122,40 @@ def find_doubts(
     unmatched: Sequence[str],
     *,
     recorded: tuple[Report, Report],
-) -> tuple[Doubt, ...]:
-    """Return the reasons against comparing two reports, the gravest first. `recorded` are the reports as recorded."""
-    return (
-        *_trust(before, after),
-        *_predicted(before, after),
-        *_notes(before, after),
-        *_environment(before, after),
-        *_plain(before, recorded),
-        *_ranks(devices, unmatched),
-        *_steps(devices),
-        *_phases(before, after),
+) -> Iterator[Doubt]:
+    """Yield the reasons against comparing two reports, the gravest first. `recorded` are the reports as recorded."""
+    yield from _trust(before, after)
+    for name, report in (("Before", before), ("After", after)):
+        if is_predicted(fingerprint(report)):
+            yield Doubt(
+                id="predicted",
+                detail=f"{name} was predicted by `overlapscope whatif`, not recorded.",
+                holds="The predicted effect of the changes. Only a recording can confirm it.",
+            )
+    for name, report in (("before", before), ("after", after)):
+        for note in report.notes:
+            yield Doubt(id="files", detail=f"{clean(note)} ({name})", holds="The traces that were read.")
+    for difference in differences(fingerprint(before), fingerprint(after)):
+        name, holds = _ASPECTS[difference.what]
+        detail = f"Different {name}: {clean(difference.before, 80)} before, {clean(difference.after, 80)} after."
+        yield Doubt(id=difference.what, detail=detail, holds=holds)
+    yield from _plain(before, recorded)
+    if unmatched:
+        some = "; ".join(unmatched[:8]) + (f"; and {len(unmatched) - 8} more" if len(unmatched) > 8 else "")
+        holds = f"The {plural(len(devices), 'device')} in both." if devices else "Nothing: no device is in both."
+        yield Doubt(id="ranks", detail=f"Not in both: {some}.", holds=holds)
+    yield from _steps(devices)
+    # An average step of other phases, or of other numbers of requests, differs for that reason.
+    mine, theirs = (
+        listed(sorted({phase_words(device) or "steps without phase" for device in report.devices}))
+        for report in (before, after)
     )
+    if mine and theirs and mine != theirs:
+        yield Doubt(
+            id="phases",
+            detail=f"Most time goes to {mine} before, to {theirs} after.",
+            holds="Figures by phase in the two reports. An average step differs because it is of other work.",
+        )
 
 
 def _trust(before: Report, after: Report) -> Iterator[Doubt]:
@@ -163,29 +184,6 @@ def _trust(before: Report, after: Report) -> Iterator[Doubt]:
                     )
 
 
-def _predicted(before: Report, after: Report) -> Iterator[Doubt]:
-    for name, report in (("Before", before), ("After", after)):
-        if is_predicted(fingerprint(report)):
-            yield Doubt(
-                id="predicted",
-                detail=f"{name} was predicted by `overlapscope whatif`, not recorded.",
-                holds="The predicted effect of the changes. Only a recording can confirm it.",
-            )
-
-
-def _notes(before: Report, after: Report) -> Iterator[Doubt]:
-    for name, report in (("before", before), ("after", after)):
-        for note in report.notes:
-            yield Doubt(id="files", detail=f"{clean(note)} ({name})", holds="The traces that were read.")
-
-
-def _environment(before: Report, after: Report) -> Iterator[Doubt]:
-    for difference in differences(fingerprint(before), fingerprint(after)):
-        name, holds = _ASPECTS[difference.what]
-        detail = f"Different {name}: {clean(difference.before, 80)} before, {clean(difference.after, 80)} after."
-        yield Doubt(id=difference.what, detail=detail, holds=holds)
-
-
 def _plain(before: Report, recorded: tuple[Report, Report]) -> Iterator[Doubt]:
     """Yield doubts about plain programs: a correction for the way of recording, or a missing plain step."""
     if is_plain(fingerprint(before)):
@@ -208,27 +206,6 @@ def _plain(before: Report, recorded: tuple[Report, Report]) -> Iterator[Doubt]:
                 "Copies and kernels. Recording slows the host, so idle time and stalls may differ for that "
                 "reason alone."
             ),
-        )
-
-
-def _ranks(devices: Sequence[DeviceDiff], unmatched: Sequence[str]) -> Iterator[Doubt]:
-    if unmatched:
-        listed = "; ".join(unmatched[:8]) + (f"; and {len(unmatched) - 8} more" if len(unmatched) > 8 else "")
-        holds = f"The {plural(len(devices), 'device')} in both." if devices else "Nothing: no device is in both."
-        yield Doubt(id="ranks", detail=f"Not in both: {listed}.", holds=holds)
-
-
-def _phases(before: Report, after: Report) -> Iterator[Doubt]:
-    """Yield a doubt if an average step is of other phases, or of other numbers of requests."""
-    mine, theirs = (
-        listed(sorted({phase_words(device) or "steps without phase" for device in report.devices}))
-        for report in (before, after)
-    )
-    if mine and theirs and mine != theirs:
-        yield Doubt(
-            id="phases",
-            detail=f"Most time goes to {mine} before, to {theirs} after.",
-            holds="Figures by phase in the two reports. An average step differs because it is of other work.",
         )
 
 

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Hashable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Mapping, Sequence
 from typing import Literal, TypeVar
 
 import numpy as np
 from msgspec import Struct
 
-from overlapscope.analysis.group_results import CopyDirection, CopyGroup
+from overlapscope.analysis.group_results import CopyDirection
 from overlapscope.analysis.groups import TINY_BYTES
 from overlapscope.analysis.results import Device
 from overlapscope.compare.difference import (
@@ -28,16 +28,28 @@ Steps = Sequence[int]
 K = TypeVar("K", bound=Hashable)
 T = TypeVar("T")
 
-_CopyKey = tuple[CopyDirection, str, str, Literal["main", "side"]]
 _COUNT, _BYTES, _DURATION, _TIME, _EXPOSED = range(5)
 
 
 def compare_copies(before: Device, after: Device, steps: tuple[Steps, Steps], pair: Pair) -> tuple[CopyChange, ...]:
     """Compare copies by direction, memory kinds and kind of stream, the longest first."""
-    first, second = (
-        summed((_copy_key(group, device), _copies(group, compared)) for group in device.copies)
-        for device, compared in zip((before, after), steps, strict=True)
-    )
+
+    def tables(
+        device: Device, compared: Steps
+    ) -> Iterator[tuple[tuple[CopyDirection, str, str, Literal["main", "side"]], F64]]:
+        for group in device.copies:
+            by_step, size, rate = group.by_step, group.bytes or 0, group.gb_per_s
+            stream: Literal["main", "side"] = "main" if group.stream == device.main_stream else "side"
+            yield (
+                (group.direction, group.source_kind, group.target_kind, stream),
+                table(
+                    (by_step.count, by_step.bytes, by_step.duration_ns, by_step.time_ns, by_step.exposed_ns),
+                    (group.count, size, size / rate if rate else 0, group.time_ns, group.exposed_ns),
+                    compared,
+                ),
+            )
+
+    first, second = summed(tables(before, steps[0])), summed(tables(after, steps[1]))
     copies = [
         CopyChange(
             direction=key[0],
@@ -58,12 +70,13 @@ def _copy_rows(before: F64, after: F64, spans_ns: tuple[float, float]) -> Mappin
     time_floor = floor_ns(spans_ns, link_ns=least(_TIME, before, after))
     # Whether a copy is exposed often depends on the host.
     exposed_floor = floor_ns(spans_ns, host_ns=least(_EXPOSED, before, after))
-    # Only copies that are large enough have a meaningful bandwidth.
+    # Only copies that are large enough have a meaningful bandwidth: bytes per nanosecond, which equals GB/s.
     moved = [
         np.stack([side[_BYTES], side[_DURATION]], axis=1) * (side[_BYTES].sum() >= TINY_BYTES * side[_COUNT].sum())
         for side in (before, after)
     ]
-    rate_floor = LINK_SHARE * min(_rate(side) for side in moved)
+    sums = [side.sum(axis=0).tolist() for side in moved]
+    rate_floor = LINK_SHARE * min(size / duration if duration else 0.0 for size, duration in sums)
     return {
         "count": PairRow("count", "count", before[_COUNT], after[_COUNT], 0),
         "bytes": PairRow("bytes", "bytes", before[_BYTES], after[_BYTES], 0),
@@ -75,20 +88,20 @@ def _copy_rows(before: F64, after: F64, spans_ns: tuple[float, float]) -> Mappin
 
 def compare_stalls(before: Device, after: Device, steps: tuple[Steps, Steps], pair: Pair) -> tuple[StallChange, ...]:
     """Compare blocking calls by call and op, over all threads and lines, the most idle time first."""
-    first, second = (
-        summed(
-            (
-                (stall.call, stall.op),
-                table(
-                    (stall.by_step.host_wait_ns, stall.by_step.idle_caused_ns),
-                    (stall.host_wait_ns, stall.idle_caused_ns),
-                    compared,
-                ),
-            )
-            for stall in device.host_stalls
-        )
-        for device, compared in zip((before, after), steps, strict=True)
-    )
+
+    def tables(device: Device, compared: Steps) -> Iterator[tuple[tuple[str, str | None], F64]]:
+        for stall in device.host_stalls:
+            by_step = (stall.by_step.host_wait_ns, stall.by_step.idle_caused_ns)
+            yield (stall.call, stall.op), table(by_step, (stall.host_wait_ns, stall.idle_caused_ns), compared)
+
+    def rows(before: F64, after: F64, spans_ns: tuple[float, float]) -> Mapping[str, PairRow]:
+        floors = [floor_ns(spans_ns, host_ns=least(row, before, after)) for row in range(2)]
+        return {
+            "host_wait": PairRow("host wait", "ns", before[0], after[0], floors[0]),
+            "idle_caused": PairRow("idle caused", "ns", before[1], after[1], floors[1]),
+        }
+
+    first, second = summed(tables(before, steps[0])), summed(tables(after, steps[1]))
     stalls = [
         StallChange(
             call=key[0],
@@ -98,7 +111,7 @@ def compare_stalls(before: Device, after: Device, steps: tuple[Steps, Steps], pa
             where_after=_line(after, key),
             **changed,
         )
-        for key, changed in changes(both(first, second, pair), _stall_rows, pair)
+        for key, changed in changes(both(first, second, pair), rows, pair)
     ]
     return tuple(
         sorted(
@@ -106,14 +119,6 @@ def compare_stalls(before: Device, after: Device, steps: tuple[Steps, Steps], pa
             key=lambda change: (-larger(change.idle_caused), -larger(change.host_wait), change.call, change.op or ""),
         )
     )
-
-
-def _stall_rows(before: F64, after: F64, spans_ns: tuple[float, float]) -> Mapping[str, PairRow]:
-    floors = [floor_ns(spans_ns, host_ns=least(row, before, after)) for row in range(2)]
-    return {
-        "host_wait": PairRow("host wait", "ns", before[0], after[0], floors[0]),
-        "idle_caused": PairRow("idle caused", "ns", before[1], after[1], floors[1]),
-    }
 
 
 def changes(
@@ -187,30 +192,10 @@ def pairs(
     )
 
 
-def _copy_key(group: CopyGroup, device: Device) -> _CopyKey:
-    stream: Literal["main", "side"] = "main" if group.stream == device.main_stream else "side"
-    return group.direction, group.source_kind, group.target_kind, stream
-
-
-def _copies(group: CopyGroup, steps: Steps) -> F64:
-    steps_of, size, rate = group.by_step, group.bytes or 0, group.gb_per_s
-    return table(
-        (steps_of.count, steps_of.bytes, steps_of.duration_ns, steps_of.time_ns, steps_of.exposed_ns),
-        (group.count, size, size / rate if rate else 0, group.time_ns, group.exposed_ns),
-        steps,
-    )
-
-
 def _line(device: Device, key: tuple[str, str | None]) -> str | None:
     """Return the line of the costliest stall that has one. Stalls are listed costliest first."""
     lines = (stall.where for stall in device.host_stalls if (stall.call, stall.op) == key)
     return next((line for line in lines if line is not None), None)
-
-
-def _rate(moved: F64) -> float:
-    """Return the bandwidth over all steps in bytes per nanosecond, which equals GB/s."""
-    size, duration = moved.sum(axis=0).tolist()
-    return size / duration if duration else 0.0
 
 
 def least(row: int, *sides: F64) -> float:

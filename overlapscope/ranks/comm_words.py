@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from typing import Final, Protocol
+from typing import Final
 
 from msgspec.structs import replace
 
@@ -39,23 +39,7 @@ def group_ranks(recorded: str) -> str:
     return ranks if len(ranks) <= _MOST_CHARACTERS else ""
 
 
-class NamedGroup(Protocol):
-    """A process group as recorded."""
-
-    @property
-    def group(self) -> str:
-        """Its name."""
-
-    @property
-    def description(self) -> str:
-        """Its description."""
-
-    @property
-    def group_ranks(self) -> str:
-        """Its ranks."""
-
-
-def group_name(row: NamedGroup) -> str:
+def group_name(row: GroupCollective | SlowGroup) -> str:
     """Return a process group's name, its description and, if they are few, its ranks."""
     name = " ".join(filter(None, (clean(row.group, 40), clean(row.description, 40))))
     return " ".join(filter(None, (name, group_ranks(row.group_ranks)))) or NOTHING

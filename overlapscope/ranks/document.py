@@ -31,7 +31,7 @@ from overlapscope.documents.model import (
 from overlapscope.ranks import charts, tables
 from overlapscope.ranks.charts import metrics_shown
 from overlapscope.ranks.parts import parts
-from overlapscope.ranks.result import CauseTime, Excess, RanksReport, WorstRank
+from overlapscope.ranks.result import CauseTime, Excess, RanksReport
 from overlapscope.ranks.verdict import clocks, doubts, judge, lost, runs, spread, unit_of
 from overlapscope.rules.finding import Finding
 
@@ -67,7 +67,9 @@ def document(report: RanksReport, extent: Extent) -> Document:
         blocks.append(panel("Warnings", Items(doubted, sign="!")))
     blocks += [*_charts(report), *tables.main_tables(report, rows=extent.rows, named=extent.named), *_findings(report)]
     blocks += _further(report, extent)
-    blocks += detail("the ranks that stand out", _looks(report, extent.looks))
+    if striking := looks(report, most=extent.looks):
+        stand_out = [panel(look.title, *(Text(line, tone="muted") for line in look.sentences)) for look in striking]
+        blocks += detail("the ranks that stand out", [Heading("Ranks that stand out"), *stand_out])
     if report.ranks:
         blocks += detail("clocks", [panel("Clocks", Text("\n".join(clocks(report)), tone="muted"))])
     return Document(title, tuple(blocks))
@@ -130,14 +132,6 @@ def _findings(report: RanksReport) -> Iterator[Block]:
         yield panel("Findings", Items(tuple(items[:_MOST_FINDINGS])), how)
 
 
-def _looks(report: RanksReport, most: int | None) -> Iterator[Block]:
-    striking = looks(report, most=most)
-    if striking:
-        yield Heading("Ranks that stand out")
-    for look in striking:
-        yield panel(look.title, *(Text(sentence, tone="muted") for sentence in look.sentences))
-
-
 # -- Ranks worth a look, each with an explanation --------------------------------------------------
 
 _WHY: Final = {
@@ -155,35 +149,23 @@ class Look(Struct, frozen=True):
     """Title, such as `Rank 5 makes the others wait`."""
     source: str
     device: int
-    more: str
-    """Time that it spends beyond the median rank; empty if there is none."""
-    causes: str
-    """Causes of its exposed copies and idle time; empty if there are none."""
+    sentences: tuple[str, ...]
+    """Time that it spends beyond the median rank, and causes of its exposed copies and idle time, if there are any."""
     findings: tuple[str, ...]
     """Findings, each with its rule and cost."""
-
-    @property
-    def sentences(self) -> tuple[str, ...]:
-        """Sentences between the title and the findings."""
-        return tuple(filter(None, (self.more, self.causes)))
 
 
 def looks(report: RanksReport, *, most: int | None = None) -> tuple[Look, ...]:
     """Return at most `most` ranks worth a look, in the report's order."""
-    return tuple(_look(rank) for rank in report.worst[:most])
-
-
-def _look(rank: WorstRank) -> Look:
-    why = listed([_WHY[reason] for reason in rank.why])
-    findings = tuple(f"{clean(finding.rule, 60)}: {clean(finding.title, 400)}" for finding in rank.findings)
-    title = f"Rank {rank.rank} {why}"
-    return Look(
-        title,
-        rank.source,
-        rank.device,
-        _excess_sentence(rank.excess, rank.over),
-        _causes_sentence(rank.top_causes),
-        findings,
+    return tuple(
+        Look(
+            f"Rank {rank.rank} {listed([_WHY[reason] for reason in rank.why])}",
+            rank.source,
+            rank.device,
+            tuple(filter(None, (_excess_sentence(rank.excess, rank.over), _causes_sentence(rank.top_causes)))),
+            tuple(f"{clean(finding.rule, 60)}: {clean(finding.title, 400)}" for finding in rank.findings),
+        )
+        for rank in report.worst[:most]
     )
 
 
