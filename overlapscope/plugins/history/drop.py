@@ -13,7 +13,7 @@ import re
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
 from msgspec import Struct
 
@@ -102,7 +102,7 @@ def read(path: str | Path) -> Entry:
     return _read(_Directory(Path(path).parent), Path(path).name, os.fspath(path))
 
 
-def _read(place: _Place, name: str, shown: str) -> Entry:
+def _read(place: _Directory | _Bucket, name: str, shown: str) -> Entry:
     try:
         packed = place.read(name)
     except Exception as error:
@@ -115,23 +115,13 @@ def _read(place: _Place, name: str, shown: str) -> Entry:
     return entry
 
 
-class _Place(Protocol):
-    """Directory or bucket. Methods may raise any exception."""
-
-    @property
-    def shown(self) -> str: ...
-    def names(self) -> list[str]: ...
-    def read(self, name: str) -> bytes:
-        """Return the file's content, at most one byte more than an entry may have."""
-
-    def write(self, name: str, data: bytes) -> None: ...
-
-
-def _place(where: str | Path) -> _Place:
+def _place(where: str | Path) -> _Directory | _Bucket:
     return _Bucket(where) if isinstance(where, str) and is_url(where) else _Directory(Path(where))
 
 
 class _Directory:
+    """A directory. Methods may raise any exception, as those of a bucket, which are the same."""
+
     def __init__(self, path: Path) -> None:
         self._path = path
         self.shown = clean(os.fsencode(path).decode(errors="backslashreplace"))
@@ -140,6 +130,7 @@ class _Directory:
         return os.listdir(self._path)
 
     def read(self, name: str) -> bytes:
+        """Return the file's content, at most one byte more than an entry may have."""
         with open(self._path / name, "rb", opener=disk.regular) as file:
             return file.read(MOST_PACKED + 1)
 
