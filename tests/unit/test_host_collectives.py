@@ -55,7 +55,7 @@ def test_waits_are_those_that_a_look_at_every_collective_finds(
         place=np.arange(len(made), dtype=np.int32),
     )
     expected = []
-    for start, end in zip(idle.start_ns.tolist(), idle.end_ns.tolist(), strict=True):
+    for start, end in zip(idle.starts.tolist(), idle.ends.tolist(), strict=True):
         slack = max(200 * US, round(0.05 * (end - start)))
         its = [at for at in range(len(made)) if issue[at] <= start and start + 20 * US <= ends[at] <= end + slack]
         if its:
