@@ -51,7 +51,9 @@ class Promise(Struct, frozen=True, kw_only=True):
 def compare(contract: Contract, now: Contract) -> tuple[Promise, ...]:
     """Return the result of each promise of a contract, and losses that it has no entry for."""
     if not contract.launches or not now.launches:
-        return (_nothing_shown(contract if not contract.launches else now), *_loader(contract, now))
+        unknown = (now if contract.launches else contract).unknown
+        message = " ".join(unknown) or "Nothing is known of the GPU."
+        return (Promise(result="unknown", part="overlap", name="overlap", message=message), *_loader(contract, now))
     return (
         *_not_promised(contract),
         *_unrecorded(contract, now),
@@ -61,15 +63,6 @@ def compare(contract: Contract, now: Contract) -> tuple[Promise, ...]:
         *_transfers(contract, contract.collectives, now.collectives, now),
         *_launches(contract, now),
         *_loader(contract, now),
-    )
-
-
-def _nothing_shown(contract: Contract) -> Promise:
-    return Promise(
-        result="unknown",
-        part="overlap",
-        name="overlap",
-        message=" ".join(contract.unknown) or "Nothing is known of the GPU.",
     )
 
 
@@ -334,9 +327,14 @@ def _calls(
 ) -> Iterator[Promise]:
     per = "a step" if part == "sync" else "a step that has any"
     advice = "Leave it out of the step, or renew the contract."
-    matched, gone, new = pairs(
-        sorted(before, key=_line_number), sorted(after, key=_line_number), _call_keys(before, after)
+    # The op counts if both recordings have ops.
+    ops = all(any(call.op for call in calls) for calls in (before, after))
+    keys: tuple[Callable[[HostCall], Hashable], ...] = (
+        lambda call: (call.call, call.op, call.line),
+        lambda call: (call.call, call.op, _function(call)),
+        lambda call: (call.call, call.op if ops else ""),
     )
+    matched, gone, new = pairs(sorted(before, key=_line_number), sorted(after, key=_line_number), keys)
     for old, other in [*matched, *((old, replace(old, count=0)) for old in gone)]:
         count = other.count
         result: Result = "lost" if count > old.count else "gained" if count < old.count else "kept"
@@ -370,16 +368,6 @@ def _calls(
         yield Promise(
             result="kept", part=part, name=f"no {noun}", message=f"There is no {noun}, as in the contract.", value=0
         )
-
-
-def _call_keys(before: Sequence[HostCall], after: Sequence[HostCall]) -> Sequence[Callable[[HostCall], Hashable]]:
-    """Return the keys by which calls are the same. The op counts if both recordings have ops."""
-    ops = all(any(call.op for call in calls) for calls in (before, after))
-    return (
-        lambda call: (call.call, call.op, call.line),
-        lambda call: (call.call, call.op, _function(call)),
-        lambda call: (call.call, call.op if ops else ""),
-    )
 
 
 def _launches(contract: Contract, now: Contract) -> Iterator[Promise]:

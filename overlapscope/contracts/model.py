@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import tomllib
 from collections.abc import Iterator
-from functools import cache
 from pathlib import Path
 from typing import Annotated, Any, Final, NamedTuple
 
@@ -195,15 +194,10 @@ def _lines(contract: Contract) -> Iterator[str]:
 
 def _given(table: msgspec.Struct) -> Iterator[tuple[str, Any]]:
     """Yield the fields of a structure that its file must have, or that say something."""
-    for field in _fields(type(table)):
+    for field in structs.fields(table):
         value = getattr(table, field.name)
         if field.required or value not in ("", (), None):
             yield field.name, value
-
-
-@cache
-def _fields(table: type[msgspec.Struct]) -> tuple[structs.FieldInfo, ...]:
-    return structs.fields(table)
 
 
 def _value(value: Any) -> str:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from statistics import median_high
 from typing import NamedTuple
 
 import numpy as np
@@ -27,7 +28,7 @@ from overlapscope.analysis.messages import message_bytes
 from overlapscope.analysis.order import OrderedBy, stated_order, strictest_order
 from overlapscope.analysis.periods import judged_steps
 from overlapscope.base.columns import Bool, locate, mask_of, pick
-from overlapscope.base.grouping import among, distinct, group_starts, groups_of
+from overlapscope.base.grouping import among, distinct, group_starts, groups_of, rows_by
 from overlapscope.base.kept import kept
 from overlapscope.base.words import clean, plural
 from overlapscope.budgets.words import in_project
@@ -123,7 +124,8 @@ class _Steps(NamedTuple):
 
     def typical(self, numbers: I64) -> int:
         """Return the median count of events in a step, the higher of two middle ones, given each event's step."""
-        return _median(np.bincount(numbers[numbers >= 0], minlength=len(self.start_ns)).tolist())
+        counts: list[int] = np.bincount(numbers[numbers >= 0], minlength=len(self.start_ns)).tolist()
+        return median_high(counts)
 
     def recurring(self, numbers: I64) -> int:
         """Return `typical`, or else the median count in the steps with events, if a quarter and two or more have any.
@@ -133,7 +135,7 @@ class _Steps(NamedTuple):
         counts = np.bincount(numbers[numbers >= 0], minlength=len(self.start_ns))
         some = counts[counts > 0].tolist()
         often = len(some) >= max(2, len(counts) / 4)
-        return self.typical(numbers) or (_median(some) if often else 0)
+        return self.typical(numbers) or (median_high(some) if often else 0)
 
 
 def observe(trace: Trace) -> Contract:
@@ -264,13 +266,10 @@ def _host_calls(trace: Trace, steps: _Steps) -> tuple[tuple[HostCall, ...], tupl
     waits = waits[synchronises | (op < 0) | ~among(op, op[synchronises])]
     waits = np.sort(np.concatenate([waits, find_polls(trace)]))
     allocations = _calls(trace, steps, calls, blocking.row[allocates], steps.recurring)
-    return tuple(_calls(trace, steps, calls, waits, steps.typical)), (*allocations, *_pinning(trace, steps))
-
-
-def _pinning(trace: Trace, steps: _Steps) -> Iterator[HostCall]:
-    """Yield the ops that page-lock memory, and copy into it, even if PyTorch has such memory at hand."""
-    ops = trace.cpu_ops
-    return _calls(trace, steps, ops, np.flatnonzero(ops.named("aten::pin_memory".__eq__)), steps.typical)
+    # These page-lock memory, and copy into it, even if PyTorch has such memory at hand.
+    pins = np.flatnonzero(trace.cpu_ops.named("aten::pin_memory".__eq__))
+    pinning = _calls(trace, steps, trace.cpu_ops, pins, steps.typical)
+    return tuple(_calls(trace, steps, calls, waits, steps.typical)), (*allocations, *pinning)
 
 
 def _calls(
@@ -280,9 +279,9 @@ def _calls(
     rows = rows[steps.at(table.start_ns[rows]) >= 0]
     places = Places(trace, table, rows)
     op, line = places.ids(rows)
-    keys = list(zip(op.tolist(), line.tolist(), table.name_id[rows].tolist(), strict=True))
     number = steps.at(table.start_ns[rows])
-    for members in _alike(keys):
+    places_of = [members for _, members in rows_by(groups_of((op, line, table.name_id[rows])))] if len(rows) else []
+    for members in sorted(places_of, key=lambda members: int(members[0])):
         count = count_of(number[members])
         if count:
             row = int(rows[members[0]])
@@ -437,14 +436,6 @@ def _middle(group: I64, sizes: I64) -> I64:
     return middle
 
 
-def _alike(keys: Iterable[object]) -> list[I64]:
-    """Return the places of equal keys, in the order in which the keys occur first."""
-    places: dict[object, list[int]] = {}
-    for place, key in enumerate(keys):
-        places.setdefault(key, []).append(place)
-    return [np.array(members) for members in places.values()]
-
-
 def _neighbour_words(trace: Trace, ops: I64) -> Iterator[tuple[str, str]]:
     """Yield what each op comes after and what comes after it, each with what orders them."""
     neighbours, launch = find_neighbours(ops, strictest_order(trace)), trace.gpu_ops.launch
@@ -485,8 +476,3 @@ def _order_words(trace: Trace, places: Places, cause: OrderedBy, stream: int) ->
     at = places.line(cause.record if cause.record >= 0 else cause.call).rpartition(" in ")[0]
     kind = "event recorded" if cause.record >= 0 else "wait"
     return f"event wait for stream {stream}{f' ({kind} at {at})' if at else ''}"
-
-
-def _median(values: Iterable[int]) -> int:
-    ordered = sorted(values)
-    return ordered[len(ordered) // 2] if ordered else 0

@@ -192,7 +192,10 @@ def match(kernels: Kernels, ranks: int) -> Meetings:
 
 def met_by_order(kernels: Kernels, chosen: Bool, ranks: int) -> Meetings:
     """Return the meetings of the chosen kernels, by their counts, steps and places."""
-    candidates = _candidates(kernels, np.flatnonzero(chosen & _placed(kernels, ranks)))
+    # Ranks share the place of a kernel with a count or a step, or its order if there are no steps.
+    stepless = np.bincount(kernels.rank[kernels.step >= 0], minlength=ranks) == 0
+    placed = (kernels.sequence >= 0) | (kernels.step >= 0) | stepless[kernels.rank]
+    candidates = _candidates(kernels, np.flatnonzero(chosen & placed))
     slot = _slots(candidates, np.isin(candidates.rank, kernels.lossy))
     order = np.lexsort((candidates.rank, slot, candidates.bucket))
     order = order[slot[order] >= 0]
@@ -200,13 +203,6 @@ def met_by_order(kernels: Kernels, chosen: Bool, ranks: int) -> Meetings:
     first = group_starts(candidates.bucket, slot)
     met = Meetings(kernels, np.append(first, len(slot)), candidates.row, int((~chosen).sum()))
     return met.take(_sizes_agree(met, candidates.bucket[first]) & _possible_sizes(met, ranks))
-
-
-def _placed(kernels: Kernels, ranks: int) -> Bool:
-    """Select kernels with a place that other ranks share: a count, a step, or their order if there are no steps."""
-    stepless = np.bincount(kernels.rank[kernels.step >= 0], minlength=ranks) == 0
-    placed: Bool = (kernels.sequence >= 0) | (kernels.step >= 0) | stepless[kernels.rank]
-    return placed
 
 
 class _Candidates(Columns, frozen=True):

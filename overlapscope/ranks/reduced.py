@@ -334,13 +334,16 @@ def step_figures(steps: Sequence[Period], judged: Sequence[int]) -> StepFigures:
 def _comm_kernels(trace: Trace, ops: GpuOps) -> tuple[CommKernels, Exchanges]:
     ops = ops.take(ops.kind == Kind.COMM)
     recorded, described = trace.collectives, comm_kinds(trace, ops)
-    row = described.row
+    row, launched = described.row, ops.launch >= 0
+    launched_ns = pick(trace.runtime_calls.start_ns, np.where(launched, ops.launch, -1), 0)
     kernels = CommKernels(
         kinds=described.kinds,
         start_ns=ops.start_ns,
         end_ns=ops.end_ns,
         kind=described.kind,
-        step=_launched_in(trace, ops),
+        # The op's place on the device would not do: an op launched for a step may run before the step's first compute
+        # on one rank and after it on another.
+        step=np.where(launched, step_numbers(trace.annotations, launched_ns), -1),
         elements=pick(recorded.elements_in, row),
         sequence=pick(recorded.sequence, row),
         received=pick(recorded.elements_out, row),
@@ -348,16 +351,6 @@ def _comm_kernels(trace: Trace, ops: GpuOps) -> tuple[CommKernels, Exchanges]:
         reaches_all=pick(reaches_all(recorded, trace.names), row),
     )
     return kernels, find_exchanges(recorded, trace.names, row)
-
-
-def _launched_in(trace: Trace, ops: GpuOps) -> I64:
-    """Return the number of the profiler step during which the host launched each op, or -1.
-
-    The op's place on the device would not do: an op launched for a step may run before the step's first compute on one
-    rank and after it on another.
-    """
-    at = pick(trace.runtime_calls.start_ns, np.where(ops.launch >= 0, ops.launch, -1), 0)
-    return np.where(ops.launch >= 0, step_numbers(trace.annotations, at), -1)
 
 
 def stated_world_size(ranks: Sequence[ComparedRank]) -> int | None:

@@ -109,7 +109,8 @@ def _waiting(report: RanksReport) -> tuple[Level, str]:
             why = _lower(clean(report.clocks.reason, 500))
         doubt = f"Delays between ranks cannot be measured: {why}"
     else:
-        doubt = _unjudged(rows)
+        most = _not_compared(rows)
+        doubt = f"The balance of the {joined:,} ranks is not judged: {most}." if most else ""
     if doubt:
         return "unknown", " ".join((doubt, *_waited_for(report)))
     unseen = report.unseen_pct
@@ -138,12 +139,6 @@ def _of_parts(report: RanksReport) -> Iterator[str]:
 
 def _has_collectives(report: RanksReport) -> bool:
     return report.matching.kernels > report.matching.not_collective
-
-
-def _unjudged(rows: Sequence[RankRow]) -> str:
-    """Return why ranks can't be called balanced, since much exposed communication was not compared; else nothing."""
-    most = _not_compared(rows)
-    return f"The balance of the {len(rows):,} ranks is not judged: {most}." if most else ""
 
 
 def _beside_stragglers(report: RanksReport) -> Iterator[str]:
