@@ -250,7 +250,8 @@ def _slots(candidates: _Candidates, lossy: Bool) -> I64:
     np.maximum.at(most, bucket, count)
     lost = lossy & (count < most[bucket])
     fewer = ~lost & (count < most[bucket])
-    first, last = _recorded_steps(candidates)
+    stepped = candidates.by_step
+    first, last = _first_and_last(rank[stepped], step[stepped], int(rank.max(initial=-1)) + 1)
     from_end, from_start = np.ones((2, buckets), np.bool_)
     np.logical_and.at(from_end, bucket, ~fewer | ((step >= 0) & (step == first[rank])))
     np.logical_and.at(from_start, bucket, ~fewer | ((step >= 0) & (step == last[rank])))
@@ -260,13 +261,11 @@ def _slots(candidates: _Candidates, lossy: Bool) -> I64:
     return np.where(comparable, np.where(counts_back, count - 1 - candidates.place, candidates.place), -1)
 
 
-def _recorded_steps(candidates: _Candidates) -> tuple[I64, I64]:
-    """Return the first and the last step of each rank among its kernels that go by step."""
-    stepped = candidates.take(candidates.by_step)
-    first = np.full(int(candidates.rank.max(initial=-1)) + 1, np.iinfo(np.int64).max)
-    last = np.full(len(first), -1)
-    np.minimum.at(first, stepped.rank, stepped.step)
-    np.maximum.at(last, stepped.rank, stepped.step)
+def _first_and_last(rank: I64, step: I64, ranks: int) -> tuple[I64, I64]:
+    """Return the first and the last step of each rank, given the rank and the step of some kernels."""
+    first, last = np.full(ranks, np.iinfo(np.int64).max), np.full(ranks, -1)
+    np.minimum.at(first, rank, step)
+    np.maximum.at(last, rank, step)
     return first, last
 
 
@@ -330,9 +329,7 @@ def _recording(met: Meetings, ranks: int) -> I64:
     """
     kernels, never = met.kernels, np.iinfo(np.int64).max
     stepped = kernels.step >= 0
-    first, last = np.full(ranks, never), np.full(ranks, -1)
-    np.minimum.at(first, kernels.rank[stepped], kernels.step[stepped])
-    np.maximum.at(last, kernels.rank[stepped], kernels.step[stepped])
+    first, last = _first_and_last(kernels.rank[stepped], kernels.step[stepped], ranks)
     silent = last < 0
     first[silent], last[silent] = -1, never
     step = kernels.step[met.row[met.first[:-1]]]
