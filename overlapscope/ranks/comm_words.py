@@ -39,10 +39,9 @@ def group_ranks(recorded: str) -> str:
     return ranks if len(ranks) <= _MOST_CHARACTERS else ""
 
 
-def group_name(row: GroupCollective | SlowGroup) -> str:
+def group_name(group: str, description: str, ranks: str) -> str:
     """Return a process group's name, its description and, if they are few, its ranks."""
-    name = " ".join(filter(None, (clean(row.group, 40), clean(row.description, 40))))
-    return " ".join(filter(None, (name, group_ranks(row.group_ranks)))) or NOTHING
+    return " ".join(filter(None, (clean(group, 40), clean(description, 40), group_ranks(ranks)))) or NOTHING
 
 
 def collective(report: RanksReport, met: LateIn | Meeting) -> str:
@@ -100,7 +99,10 @@ def groups_table(report: RanksReport, *, rows: int) -> Table:
     table = table_of(
         shown,
         (words("collective", flexible=True), lambda row: Cell(clean(row.collective, NAME_LIMIT))),
-        (Column("group", number=False, flexible=True), lambda row: Cell(group_name(row))),
+        (
+            Column("group", number=False, flexible=True),
+            lambda row: Cell(group_name(row.group, row.description, row.group_ranks)),
+        ),
         (Column("ranks", spare=1), lambda row: Cell(str(row.group_size or row.ranks))),
         (Column("count", spare=4), count),
         (Column("message", spare=5), moved),
@@ -171,8 +173,9 @@ def mesh_sentences(report: RanksReport) -> Iterator[str]:
     yield from _exposed(every)
     costly = [slow for slow in every.slow_groups if _costs(report, every, slow)]
     for slow in costly[:_MOST_SLOW]:
+        name = group_name(slow.group, slow.description, slow.group_ranks)
         yield (
-            f"Group {group_name(slow)} transfers at {bandwidth(slow.bus_gb_per_s)} GB/s, "
+            f"Group {name} transfers at {bandwidth(slow.bus_gb_per_s)} GB/s, "
             f"{plural(slow.peers, 'other group')} of {_name(every.dimensions[slow.dimension])} at "
             f"{bandwidth(slow.peers_gb_per_s)} GB/s ({clean(slow.collective, _NAME_LIMIT)} of {size(slow.bytes)}): a "
             "slow link or network card, other traffic, or compute beside it."

@@ -27,74 +27,59 @@ from overlapscope.ranks.summary import (
 from overlapscope.reading.file_names import rank_in_name
 
 
-def report_on(ranks: Iterable[ReducedRank | Unreadable]) -> RanksReport:
-    """Return the report on these outcomes of traces, in any order."""
-    joined = Joined()
-    for rank in ranks:
-        joined.add(rank)
-    return joined.report()
+def report_on(outcomes: Iterable[ReducedRank | Unreadable], *, expected: int | None = None) -> RanksReport:
+    """Return the report on these outcomes of traces, in any order: devices of ranks, and traces that can't be read.
 
-
-class Joined:
-    """Builder of a report from the outcomes of traces, which may arrive in any order."""
-
-    def __init__(self, *, expected: int | None = None) -> None:
-        """Set the expected number of ranks; by default the traces state it."""
-        self._expected = expected
-        self._ranks: list[ReducedRank] = []
-        self._unreadable: list[Unreadable] = []
-
-    def add(self, rank: ReducedRank | Unreadable) -> None:
-        """Add one device of a rank, or a trace that could not be read, whose rank is taken from its name."""
-        if isinstance(rank, Unreadable):
-            number = rank.rank if rank.rank is not None else rank_in_name(rank.source)
-            self._unreadable.append(Unreadable(source=rank.source, reason=rank.reason, rank=number))
+    `expected` is the expected number of ranks; by default the traces state it.
+    """
+    readable, unreadable = list[ReducedRank](), list[Unreadable]()
+    for outcome in outcomes:
+        if isinstance(outcome, Unreadable):
+            number = outcome.rank if outcome.rank is not None else rank_in_name(outcome.source)
+            unreadable.append(replace(outcome, rank=number))
         else:
-            self._ranks.append(rank)
-
-    def report(self) -> RanksReport:
-        """Return the report on everything added so far."""
-        ranks = sorted(
-            self._ranks if self._unreadable else _numbered(self._ranks),
-            key=lambda rank: (rank.rank is None, rank.rank or 0, rank.device, rank.source),
-        )
-        unreadable = tuple(sorted(self._unreadable, key=lambda trace: (trace.source, trace.reason)))
-        numbers = _compared(ranks)
-        compared = [ranks[number] for number in numbers]
-        comparison = compare(compared)
-        named = {name for rank in compared for name in rank.steps.judged_names()}
-        step_names = tuple(sorted(named, key=lambda name: (len(name), name)))
-        causes = find_comm_causes(compared, comparison.waits)
-        parts, doubts = joined_parts(compared, comparison)
-        rows = _rows(ranks, numbers, comparison, by_rank(compared, causes), step_names)
-        met_steps = steps_met(comparison.waits)
-        shown = framed(rows, met_steps)
-        compared_rows = [shown[number] for number in numbers]
-        stragglers = find_stragglers(compared, comparison.waits)
-        world_size = stated_world_size(ranks)
-        expected = self._expected if self._expected is not None else world_size
-        present = {rank.rank for rank in ranks} | {trace.rank for trace in unreadable}
-        return RanksReport(
-            world_size=world_size,
-            expected=expected,
-            ranks=tuple(rows),
-            unreadable=unreadable,
-            missing=tuple(rank for rank in range(expected or 0) if rank not in present),
-            duplicated=_duplicated(ranks),
-            clocks=clock_words(comparison),
-            matching=comparison.matching,
-            stragglers=stragglers,
-            unseen_pct=unseen_pct(compared, comparison.waits, stragglers),
-            meetings=worst_meetings(compared, comparison.waits),
-            communication=by_group(compared, comparison.waits, causes),
-            parts=parts,
-            met_steps=met_steps,
-            step_names=step_names,
-            steps=step_skew(compared_rows, step_names),
-            spreads=spreads(compared_rows),
-            worst=worst_ranks(compared, compared_rows, stragglers, torn=bool(comparison.offsets.torn)),
-            notes=(*notes(ranks, comparison), *doubts),
-        )
+            readable.append(outcome)
+    unreadable.sort(key=lambda trace: (trace.source, trace.reason))
+    ranks = sorted(
+        readable if unreadable else _numbered(readable),
+        key=lambda rank: (rank.rank is None, rank.rank or 0, rank.device, rank.source),
+    )
+    numbers = _compared(ranks)
+    compared = [ranks[number] for number in numbers]
+    comparison = compare(compared)
+    named = {name for rank in compared for name in rank.steps.judged_names()}
+    step_names = tuple(sorted(named, key=lambda name: (len(name), name)))
+    causes = find_comm_causes(compared, comparison.waits)
+    parts, doubts = joined_parts(compared, comparison)
+    rows = _rows(ranks, numbers, comparison, by_rank(compared, causes), step_names)
+    met_steps = steps_met(comparison.waits)
+    shown = framed(rows, met_steps)
+    compared_rows = [shown[number] for number in numbers]
+    stragglers = find_stragglers(compared, comparison.waits)
+    world_size = stated_world_size(ranks)
+    expected = world_size if expected is None else expected
+    present = {rank.rank for rank in ranks} | {trace.rank for trace in unreadable}
+    return RanksReport(
+        world_size=world_size,
+        expected=expected,
+        ranks=tuple(rows),
+        unreadable=tuple(unreadable),
+        missing=tuple(rank for rank in range(expected or 0) if rank not in present),
+        duplicated=_duplicated(ranks),
+        clocks=clock_words(comparison),
+        matching=comparison.matching,
+        stragglers=stragglers,
+        unseen_pct=unseen_pct(compared, comparison.waits, stragglers),
+        meetings=worst_meetings(compared, comparison.waits),
+        communication=by_group(compared, comparison.waits, causes),
+        parts=parts,
+        met_steps=met_steps,
+        step_names=step_names,
+        steps=step_skew(compared_rows, step_names),
+        spreads=spreads(compared_rows),
+        worst=worst_ranks(compared, compared_rows, stragglers, torn=bool(comparison.offsets.torn)),
+        notes=(*notes(ranks, comparison), *doubts),
+    )
 
 
 def _numbered(ranks: Sequence[ReducedRank]) -> Sequence[ReducedRank]:

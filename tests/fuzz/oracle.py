@@ -57,7 +57,7 @@ from overlapscope.prediction.predict import predict
 from overlapscope.prediction.unasked import replayed_unasked
 from overlapscope.ranks.document import TERMINAL
 from overlapscope.ranks.document import document as ranks_document
-from overlapscope.ranks.join import Joined
+from overlapscope.ranks.join import report_on
 from overlapscope.ranks.reduced import reduce
 from overlapscope.ranks.result import Unreadable
 from overlapscope.ranks.result import to_json as ranks_json
@@ -703,12 +703,11 @@ def _contract(trace: Trace) -> None:
 
 
 def _ranks(origin: OriginalTrace, trace: Trace) -> None:
-    joined = Joined()
+    joined: list[Any] = []
     for number, lanes_trace in enumerate((trace, trace_of(origin))):
         outcome = reduce(replace(lanes_trace, rank=number if trace.rank is None else lanes_trace.rank))
-        for rank in (outcome,) if isinstance(outcome, Unreadable) else outcome:
-            joined.add(rank)
-    report = joined.report()
+        joined += (outcome,) if isinstance(outcome, Unreadable) else outcome
+    report = report_on(joined)
     _possible(msgspec.to_builtins(report))
     json.loads(ranks_json(report), parse_constant=_no_constant)
     _shown(terminal.render(ranks_document(report, TERMINAL), width=WIDTH))

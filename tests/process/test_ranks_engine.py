@@ -23,7 +23,7 @@ from overlapscope.errors import ClusterFailed
 from overlapscope.ranks.clusters import connected
 from overlapscope.ranks.engine import Outcome, reduce_all, reduce_by
 from overlapscope.ranks.files import Location, expand_urls
-from overlapscope.ranks.join import Joined
+from overlapscope.ranks.join import report_on
 from overlapscope.ranks.on_host import reduce_any
 from overlapscope.ranks.parts import from_json
 from overlapscope.ranks.result import RanksReport, Unreadable, to_json
@@ -52,11 +52,9 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Scheduler]:
 
 
 def joined(outcomes: Iterable[Outcome]) -> RanksReport:
-    together = Joined()
-    for outcome in outcomes:
-        for item in (outcome,) if isinstance(outcome, Unreadable) else outcome:
-            together.add(item)
-    return together.report()
+    return report_on(
+        item for outcome in outcomes for item in ((outcome,) if isinstance(outcome, Unreadable) else outcome)
+    )
 
 
 def in_this_process(locations: Iterable[Location]) -> RanksReport:

@@ -17,7 +17,7 @@ from overlapscope.dashboard.library import Library
 from overlapscope.dashboard.ranks_shown import TRACES, Ranks, chosen, job_of, of_file, of_job, waiting_for
 from overlapscope.dashboard.url import RECORDED, UrlState, instant_href, parse
 from overlapscope.errors import UnreadableTrace
-from overlapscope.ranks.join import Joined
+from overlapscope.ranks.join import report_on
 from overlapscope.ranks.result import to_json
 from tests.support.helpers import with_plain_steps
 from tests.support.ranks_samples import DDP, job, recorded
@@ -112,10 +112,7 @@ def test_rows_of_a_report_find_their_traces(tmp_path: Path) -> None:
 def test_the_traces_of_a_folder_are_reduced_and_joined() -> None:
     library = Library([SAMPLES])
     ranks = all_read(library, "ddp/rank1")
-    expected = Joined()
-    for rank in recorded():
-        expected.add(rank)
-    assert ranks.report == expected.report()
+    assert ranks.report == report_on(recorded())
     assert [ranks.trace(row) for row in range(2)] == ["ddp/rank0", "ddp/rank1"]
     # They are small, where the traces that they were made from may be a thousand times too large to keep.
     assert library.opened("ddp/rank0") is None

@@ -25,7 +25,7 @@ from overlapscope.ranks.clocks import TIMESTAMP_ERROR_NS
 from overlapscope.ranks.collectives import gather, match
 from overlapscope.ranks.engine import reduce_all
 from overlapscope.ranks.files import expand_urls
-from overlapscope.ranks.join import Joined
+from overlapscope.ranks.join import report_on
 from overlapscope.ranks.parts import from_json
 from overlapscope.ranks.reduced import MOST_RANKS, ComparedRank, ReducedRank, collectives_only, reduce
 from overlapscope.ranks.result import RanksReport, Unreadable, to_json
@@ -42,10 +42,7 @@ Events = list[dict[str, Any]]
 
 
 def join(ranks: Iterable[ReducedRank | Unreadable], expected: int | None = None) -> RanksReport:
-    joined = Joined(expected=expected)
-    for rank in ranks:
-        joined.add(rank)
-    return joined.report()
+    return report_on(ranks, expected=expected)
 
 
 @cache

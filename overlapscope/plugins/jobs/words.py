@@ -185,7 +185,10 @@ def load_of_experts(report: RanksReport, experts: Sequence[ExpertExchange], *, r
     table = table_of(
         every[:rows],
         (words("rank"), lambda row: Cell(str(row[1].rank))),
-        (Column("group", number=False, flexible=True), lambda row: Cell(group_name(row[0]))),
+        (
+            Column("group", number=False, flexible=True),
+            lambda row: Cell(group_name(row[0].group, row[0].description, row[0].group_ranks)),
+        ),
         (Column("load"), lambda row: Cell(NOTHING if row[1].load is None else f"{row[1].load:.2f}")),
         (Column("rows", spare=1), lambda row: Cell(_rows(row[1].loaded_rows, steps))) if counted else None,
         (Column("sends", spare=2), moved(lambda rank: rank.sent_elements)),

@@ -16,7 +16,7 @@ from overlapscope.catalog.causes import CommCause
 from overlapscope.plugins.jobs.part import PhaseTime
 from overlapscope.plugins.jobs.words import pipeline_sentences, pipeline_table
 from overlapscope.ranks.comparison import Comparison, compare
-from overlapscope.ranks.join import Joined
+from overlapscope.ranks.join import report_on
 from overlapscope.ranks.parts import from_json
 from overlapscope.ranks.reduced import ReducedRank
 from overlapscope.ranks.result import RanksReport, to_json
@@ -258,10 +258,7 @@ def test_messages_relate_the_clocks_of_sets_that_have_only_collectives_of_their_
 
 
 def joined(ranks: Sequence[ReducedRank], **options: int) -> RanksReport:
-    report = Joined(**options)
-    for rank in ranks:
-        report.add(rank)
-    return report.report()
+    return report_on(ranks, **options)
 
 
 def even(
