@@ -14,6 +14,7 @@ from msgspec.structs import replace
 
 from overlapscope.analysis.comm_kinds import CommKind
 from overlapscope.ranks.comm_result import CommDimension, Communication
+from overlapscope.ranks.comm_words import dimensions_table, groups_table
 from overlapscope.ranks.communication import Transfers, nvlink_gb_per_s, slow_groups
 from overlapscope.ranks.document import TERMINAL, document
 from overlapscope.ranks.join import report_on
@@ -268,6 +269,14 @@ def test_a_file_whose_groups_are_of_no_dimension_is_refused() -> None:
     ):
         with pytest.raises(ValidationError, match="dimensions"):
             from_json(to_json(replace(report, communication=broken)))
+
+
+def test_groups_of_no_ranks_in_a_file_are_shown() -> None:
+    report = report_of_job()
+    comm = communication(report)
+    rows, every = (tuple(replace(each, ranks=0) for each in part) for part in (comm.rows, comm.dimensions))
+    strange = replace(report, communication=replace(comm, rows=rows, dimensions=every))
+    assert groups_table(strange, rows=5).rows and dimensions_table(strange, rows=5).rows
 
 
 def test_dimensions_that_are_exposed_together_are_said_to_be_and_unknown_groups_are_none() -> None:
