@@ -36,12 +36,12 @@ from overlapscope.ranks.engine import reduce_by
 from overlapscope.ranks.on_host import reduce_any
 from overlapscope.ranks.files import expand_urls
 from overlapscope.ranks.join import report_on
-from overlapscope.ranks.result import to_json
+from overlapscope.base.saved import encode
 joined = []
 for location in expand_urls(sys.argv[1]):
     for rank in reduce_by(reduce_any, location, 1 << 40):
         joined.append(rank)
-sys.stdout.buffer.write(to_json(report_on(joined)))
+sys.stdout.buffer.write(encode(report_on(joined)))
 """
 
 ONE_LARGE = """
@@ -66,7 +66,7 @@ JOIN = """
 import pickle, sys, time
 from msgspec.structs import replace
 from overlapscope.ranks.join import report_on
-from overlapscope.ranks.result import to_json
+from overlapscope.base.saved import encode
 count, data = int(sys.argv[1]), [open(path, "rb").read() for path in sys.argv[2:]]
 joined = []
 for number in range(count):
@@ -74,7 +74,7 @@ for number in range(count):
         joined.append(replace(rank, rank=number, world_size=count))
 begin = time.perf_counter()
 report = report_on(joined)
-size = len(to_json(report))
+size = len(encode(report))
 print(time.perf_counter() - begin, size)
 """
 

@@ -18,7 +18,7 @@ from overlapscope.analysis.figures import Period
 from overlapscope.analysis.jobs import mixture
 from overlapscope.analysis.results import TraceResult
 from overlapscope.analysis.trust_results import Environment
-from overlapscope.base.saved import MOST, Tool, decode
+from overlapscope.base.saved import MOST, SCHEMA_VERSION, Tool, decode
 from overlapscope.base.words import clean, plural
 from overlapscope.budgets.gate import ProgramIdentity, doubt, program_of, refuse_predicted
 from overlapscope.budgets.metrics import CAUSES_OF, DIRECTIONS, METRICS, Direction, Metric, Sample
@@ -31,7 +31,6 @@ from overlapscope.report.model import Report, of_program
 from overlapscope.trace.lost import FIGURES
 from overlapscope.trace.servers import Phase
 
-SCHEMA_VERSION: Final = 1
 STEPS: Final = "steps"
 _DIGITS = 4
 """Number of decimals of percentages and bandwidths."""
@@ -343,11 +342,6 @@ def from_json(data: bytes, source: str) -> Baseline:
             f"{source}: is not a baseline ({clean(str(error), 300)}); write one with `overlapscope check "
             "--write-baseline`."
         ) from None
-    if file.schema_version != SCHEMA_VERSION:
-        raise UnreadableTrace(
-            f"{source}: is a baseline of version {file.schema_version}, and overlapscope needs version "
-            f"{SCHEMA_VERSION}; {_ANEW}."
-        )
     if file.digest != _digest(msgspec.json.decode(data)):
         raise UnreadableTrace(f"{source}: was changed after it was written (its digest does not match); {_ANEW}.")
     baseline = Baseline(**{name: getattr(file, name) for name in Baseline.__struct_fields__})

@@ -12,7 +12,6 @@ from overlapscope.analysis.average import after_lead_in, in_frame, judged_steps
 from overlapscope.analysis.figures import Period
 from overlapscope.analysis.results import Device, TraceResult
 from overlapscope.analysis.steps import whole
-from overlapscope.base.saved import encode
 from overlapscope.catalog.causes import IdleCause
 from overlapscope.compare.difference import Basis, DeviceDiff, Diff, FigureChange, FindingChange, RangeDiff, Side
 from overlapscope.compare.doubts import find_doubts, fingerprint, is_plain, lost_in
@@ -42,11 +41,6 @@ def diff(before: Report, after: Report) -> Diff:
         devices=devices,
         unmatched=unmatched,
     )
-
-
-def to_json(comparison: Diff) -> bytes:
-    """Return the diff as indented JSON that ends in a newline."""
-    return encode(comparison)
 
 
 class _Subject(Struct, frozen=True):

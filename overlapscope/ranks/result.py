@@ -13,13 +13,11 @@ import msgspec
 from msgspec.structs import replace
 
 from overlapscope.analysis.figures import Buckets, PerStep, Window, efficiency_shown, hidden_copy_shown
-from overlapscope.base.saved import Tool, encode
+from overlapscope.base.saved import SCHEMA_VERSION, Tool
 from overlapscope.base.shown import Shown
 from overlapscope.catalog.causes import Subject
 from overlapscope.ranks.comm_result import Communication
 from overlapscope.rules.finding import Finding
-
-SCHEMA_VERSION = 1
 
 LEAST_PCT = 1.0
 """Minimum share of the span that the others must lose on average for a rank to be called a straggler."""
@@ -368,11 +366,6 @@ class RanksReport(Shown, msgspec.Struct, frozen=True, kw_only=True):
     def straggler(self) -> Straggler | None:
         """The costliest straggler, if it costs enough to be named."""
         return self.stragglers[0] if self.stragglers and self.stragglers[0].clear else None
-
-
-def to_json(report: RanksReport) -> bytes:
-    """Return the report as indented JSON that ends in a newline."""
-    return encode(report)
 
 
 # -- The frame of what people read -------------------------------------------------------------------

@@ -12,13 +12,13 @@ from urllib.parse import parse_qs, urlsplit
 import flask
 import pytest
 
+from overlapscope.base.saved import encode
 from overlapscope.dashboard import routes
 from overlapscope.dashboard.library import Library
 from overlapscope.dashboard.ranks_shown import TRACES, Ranks, chosen, job_of, of_file, of_job, waiting_for
 from overlapscope.dashboard.url import RECORDED, UrlState, instant_href, parse
 from overlapscope.errors import UnreadableTrace
 from overlapscope.ranks.join import report_on
-from overlapscope.ranks.result import to_json
 from tests.support.helpers import with_plain_steps
 from tests.support.ranks_samples import DDP, job, recorded
 
@@ -28,7 +28,7 @@ SAMPLES = DDP.parent
 def written(path: Path, text: bytes | None = None) -> Path:
     """Return a report of four ranks; the traces of two of them lie beside it if `path` is where they are."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_bytes(to_json(job(4)) if text is None else text)
+    path.write_bytes(encode(job(4)) if text is None else text)
     return path
 
 
@@ -73,7 +73,7 @@ def test_a_named_report_that_cannot_be_read_is_an_error(
     tmp_path: Path, spoil: Callable[[bytes], bytes], message: str
 ) -> None:
     with pytest.raises(UnreadableTrace, match=message):
-        Library([written(tmp_path / "ranks.json", spoil(to_json(job(4))))])
+        Library([written(tmp_path / "ranks.json", spoil(encode(job(4))))])
 
 
 def test_the_url_says_which_report_is_meant(tmp_path: Path) -> None:

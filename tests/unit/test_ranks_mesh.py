@@ -13,6 +13,7 @@ from msgspec import Struct, ValidationError
 from msgspec.structs import replace
 
 from overlapscope.analysis.comm_kinds import CommKind
+from overlapscope.base.saved import encode
 from overlapscope.ranks.comm_result import CommDimension, Communication
 from overlapscope.ranks.comm_words import dimensions_table, groups_table
 from overlapscope.ranks.communication import Transfers, nvlink_gb_per_s, slow_groups
@@ -20,7 +21,7 @@ from overlapscope.ranks.document import TERMINAL, document
 from overlapscope.ranks.join import report_on
 from overlapscope.ranks.mesh import RankGroup, families, ranks_of_group, rebuild
 from overlapscope.ranks.parts import from_json
-from overlapscope.ranks.result import RanksReport, to_json
+from overlapscope.ranks.result import RanksReport
 from overlapscope.ranks.verdict import judge
 from overlapscope.render import terminal
 from tests.support.ranks_schedules import CommKernel, made_rank
@@ -194,7 +195,7 @@ def test_time_is_summed_up_by_dimension() -> None:
     for row in communication(report).rows:
         assert row.dimension is not None
         assert communication(report).dimensions[row.dimension].name == row.description
-    assert from_json(to_json(report)) == report
+    assert from_json(encode(report)) == report
 
 
 def test_the_verdict_states_the_mesh_and_what_each_dimension_costs() -> None:
@@ -268,7 +269,7 @@ def test_a_file_whose_groups_are_of_no_dimension_is_refused() -> None:
         replace(comm, dimensions=()),
     ):
         with pytest.raises(ValidationError, match="dimensions"):
-            from_json(to_json(replace(report, communication=broken)))
+            from_json(encode(replace(report, communication=broken)))
 
 
 def test_groups_of_no_ranks_in_a_file_are_shown() -> None:

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
+from overlapscope.base.saved import encode
 from overlapscope.documents.model import brief
 from overlapscope.documents.table import Table
 from overlapscope.ranks import charts, tables
@@ -31,7 +32,7 @@ from overlapscope.ranks.document import MARKDOWN, PAGE, TERMINAL, document, head
 from overlapscope.ranks.join import report_on
 from overlapscope.ranks.parts import from_json
 from overlapscope.ranks.reduced import reduce
-from overlapscope.ranks.result import Clocks, Duplicate, Matching, RankRow, RanksReport, Unreadable, to_json
+from overlapscope.ranks.result import Clocks, Duplicate, Matching, RankRow, RanksReport, Unreadable
 from overlapscope.reading import expand, load
 from overlapscope.render import html, markdown, terminal
 from overlapscope.rules.finding import Where
@@ -515,7 +516,7 @@ def test_so_many_ranks_that_bars_would_not_be_seen_have_none() -> None:
 
 def hostile() -> RanksReport:
     """Whatever a trace may have written says something else."""
-    data = to_json(job(4, broken=(3,))).decode()
+    data = encode(job(4, broken=(3,))).decode()
     for name in ("allreduce", "job/rank1.json.gz", "job/rank3.json.gz", "ProfilerStep#3", "NVIDIA H200", "is damaged"):
         assert name in data
         data = data.replace(name, json.dumps(HOSTILE)[1:-1])

@@ -17,7 +17,7 @@ from msgspec.structs import replace
 from overlapscope.analysis.group_results import CopiesByStep, EvidenceByStep, StallsByStep
 from overlapscope.analysis.results import Device, TraceResult
 from overlapscope.base import zstd
-from overlapscope.base.saved import Quantity, decode
+from overlapscope.base.saved import SCHEMA_VERSION, Quantity, decode
 from overlapscope.base.words import clean, listed
 from overlapscope.budgets.metrics import METRICS, Metric
 from overlapscope.budgets.places import JudgedFigure
@@ -29,7 +29,6 @@ from overlapscope.report.model import Report, of_program
 from overlapscope.report.origin import Name, Origin
 from overlapscope.version import __version__
 
-SCHEMA_VERSION = 1
 SUFFIX: Final = ".json.zst"
 """Suffix of an entry's file, `ID.json.zst`."""
 MOST_PACKED: Final = 8 << 20
@@ -103,11 +102,6 @@ def unpack(packed: bytes, source: str) -> Entry:
         entry = decode(zstd.unpack(packed, MOST_UNPACKED), Entry)
     except (ValueError, msgspec.DecodeError) as error:
         raise UnreadableTrace(f"{source}: is not an entry of a history ({clean(str(error), 300)}).") from None
-    if entry.schema_version != SCHEMA_VERSION:
-        raise UnreadableTrace(
-            f"{source}: is an entry of schema version {entry.schema_version}, and this version of overlapscope reads "
-            f"{SCHEMA_VERSION}."
-        )
     if repeated(entry.figures):
         raise UnreadableTrace(f"{source}: has two values of one figure.")
     if entry.id != digest(entry.origin, entry.report, plain=entry.plain):

@@ -10,11 +10,9 @@ from typing import ClassVar, Literal
 
 import msgspec
 
-from overlapscope.base.saved import Tool
+from overlapscope.base.saved import SCHEMA_VERSION, Tool
 from overlapscope.base.shown import Shown
 from overlapscope.prediction.result import Estimate
-
-SCHEMA_VERSION = 1
 
 
 class JointRank(msgspec.Struct, frozen=True, kw_only=True):
