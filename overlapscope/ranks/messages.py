@@ -91,6 +91,8 @@ def find_exchanges(recorded: Collectives, names: Sequence[str], row: I64) -> Exc
     return Exchanges(kernel=kernel, **{name: pick(column, row[kernel]) for name, column in columns.items()})
 
 
+# -- Messages ----------------------------------------------------------------------------------------
+
 BATCH = "batch_isend_irecv"
 _POINT_TO_POINT = re.compile(rf"i?send\w*|i?recv\w*|coalesced|{BATCH}", re.IGNORECASE)
 _POINT_TO_POINT_KERNEL = re.compile(r"send|recv", re.IGNORECASE)

@@ -345,7 +345,10 @@ def chart(course: Course, dark: bool, chosen: Collection[str] = ()) -> Figure:
     """
     colors, levels, by = palette(dark), course.levels, course.by
     groups = levels.groups
-    scale, unit = _scale(max(group.value for group in groups), course.unit)
+    scale, unit = 1.0, {"gb_per_s": "GB/s", "pct": "%"}.get(course.unit, course.unit)
+    if course.unit == "ns":
+        time = unit_for(round(max(group.value for group in groups)))
+        scale, unit = time.ns, time.name
 
     def place(row: int) -> Any:
         if by == "commit":
@@ -374,6 +377,10 @@ def chart(course: Course, dark: bool, chosen: Collection[str] = ()) -> Figure:
         "hovertemplate": "%{customdata[1]}<extra></extra>",
     }
     rings = _rings(groups, ringed, place, scale, colors)
+    across: dict[str, Any] = {"type": "date"}
+    if by == "commit":
+        ticks = np.unique(np.linspace(0, len(groups) - 1, min(_TICKS, len(groups))).astype(int)).tolist()
+        across = {"tickvals": ticks, "ticktext": [escape(short(groups[row].commit or "no commit")) for row in ticks]}
     marks = [_mark(change, course, place, scale, colors) for change in levels.changes[-_MOST_MARKS:]]
     return figure(
         [points, *_levels(levels, place, scale, colors), *([rings] if ringed else [])],
@@ -383,7 +390,7 @@ def chart(course: Course, dark: bool, chosen: Collection[str] = ()) -> Figure:
         # A redrawn chart keeps its zoom.
         uirevision=f"{course.metric} {by}",
         annotations=marks,
-        xaxis=axis(dark, showgrid=False, **(_commits(groups) if by == "commit" else {"type": "date"})),
+        xaxis=axis(dark, showgrid=False, **across),
         yaxis=axis(dark, f"{course.metric}, {unit}"),
     )
 
@@ -420,14 +427,6 @@ def _mark(
     }
 
 
-def _scale(largest: float, unit: Unit) -> tuple[float, str]:
-    """Return the divisor of values to draw, and the name of their unit."""
-    if unit == "ns":
-        time = unit_for(round(largest))
-        return time.ns, time.name
-    return 1, {"gb_per_s": "GB/s", "pct": "%"}.get(unit, unit)
-
-
 def _hover_text(group: Group, unit: Unit) -> str:
     """Return the text beside the pointer."""
     lines = [f"commit {escape(short(group.commit))}"] if group.commit is not None else []
@@ -462,13 +461,6 @@ def _levels(series: Levels, place: Callable[[int], Any], scale: float, colors: d
         *([common | filled | {"name": "interval of the level", "x": across, "y": band}] if band else []),
         common | {"name": "level", "x": x, "y": y, "line": {"color": colors["accent"], "width": 3}},
     ]
-
-
-def _commits(groups: Sequence[Group]) -> dict[str, Any]:
-    """Return ticks with the names of at most a dozen commits."""
-    rows = np.unique(np.linspace(0, len(groups) - 1, min(_TICKS, len(groups))).astype(int)).tolist()
-    labels = [escape(short(groups[row].commit or "no commit")) for row in rows]
-    return {"tickvals": rows, "ticktext": labels}
 
 
 # -- Thinning -------------------------------------------------------------------------------------
