@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 import numpy as np
 from msgspec.structs import replace
@@ -51,7 +51,7 @@ def report_on(outcomes: Iterable[ReducedRank | Unreadable], *, expected: int | N
     step_names = tuple(sorted(named, key=lambda name: (len(name), name)))
     causes = find_comm_causes(compared, comparison.waits)
     parts, doubts = joined_parts(compared, comparison)
-    rows = _rows(ranks, numbers, comparison, by_rank(compared, causes), step_names)
+    rows = tuple(_rows(ranks, numbers, comparison, by_rank(compared, causes), step_names))
     met_steps = steps_met(comparison.waits)
     shown = framed(rows, met_steps)
     compared_rows = [shown[number] for number in numbers]
@@ -62,7 +62,7 @@ def report_on(outcomes: Iterable[ReducedRank | Unreadable], *, expected: int | N
     return RanksReport(
         world_size=world_size,
         expected=expected,
-        ranks=tuple(rows),
+        ranks=rows,
         unreadable=tuple(unreadable),
         missing=tuple(rank for rank in range(expected or 0) if rank not in present),
         duplicated=_duplicated(ranks),
@@ -141,65 +141,48 @@ def _rows(
     comparison: Comparison,
     causes: Sequence[dict[str, int]],
     step_names: Sequence[str],
-) -> list[RankRow]:
-    """Return a row for each rank.
+) -> Iterator[RankRow]:
+    """Yield a row for each rank.
 
     `compared` has the numbers of the ranks in the comparison, in its order, and `causes` those of their exposed
     communication.
     """
-    rows = [_row(rank, step_names) for rank in ranks]
     waits, offsets, clocked = comparison.waits.by_rank, comparison.offsets, comparison.clocked
-    for place, number in enumerate(compared):
-        compared_fields: dict[str, object] = {
-            "joined": True,
-            "exposed_comm_by_cause": causes[place],
-            "meetings": int(waits.judged[place]),
-            "unjudged_comm_ns": int(waits.unjudged_ns[place]),
-        }
-        if waits.judged[place]:
-            compared_fields["waited_ns"] = int(waits.waited_ns[place])
-            compared_fields["waited_exposed_ns"] = int(waits.exposed_ns[place])
-            compared_fields["made_wait_ns"] = int(waits.made_wait_ns[place])
-            compared_fields["last_in"] = int(waits.last_in[place])
-        if clocked[place]:
-            compared_fields["clock_offset_ns"] = int(offsets.offset_ns[place])
-            compared_fields["clock_error_ns"] = int(offsets.error_ns[place])
-        rows[number] = replace(rows[number], **compared_fields)
-    return rows
-
-
-def _row(rank: ReducedRank, step_names: Sequence[str]) -> RankRow:
-    """Return the row of a rank without any comparison."""
-    spans = rank.steps.judged_spans()
-    doubts = [check for check in rank.trust.checks if check.status != "ok"]
-    return RankRow(
-        rank=rank.rank,
-        source=rank.source,
-        device=rank.device,
-        device_name=rank.device_name,
-        joined=False,
-        trust=rank.trust.verdict,
-        doubts=tuple(check.detail for check in doubts),
-        doubt_ids=tuple(check.id for check in doubts),
-        span_ns=rank.span_ns,
-        lead_in_ns=rank.lead_in_ns,
-        buckets=rank.buckets,
-        efficiency_pct=efficiency_shown(rank),
-        hidden_copy_pct=hidden_copy_shown(rank),
-        comm_ns=rank.engines.comm_ns,
-        exposed_comm_ns=rank.buckets.exposed_comm_ns,
-        exposed_comm_by_cause=of_single(rank),
-        comm_compute_pct=rank.overlap.comm_compute_pct,
-        judged=rank.judged,
-        median_step_ns=rank.steps.median_ns(),
-        plain_step_ns=rank.plain_step.step_ns if rank.plain_step is not None else None,
-        step_spans_ns=tuple(spans.get(name) for name in step_names),
-        waited_ns=None,
-        waited_exposed_ns=None,
-        made_wait_ns=None,
-        last_in=None,
-        meetings=0,
-        clock_offset_ns=None,
-        clock_error_ns=None,
-        top_causes=top_causes(rank),
-    )
+    places = {number: place for place, number in enumerate(compared)}
+    for number, rank in enumerate(ranks):
+        place, spans = places.get(number), rank.steps.judged_spans()
+        met = place if place is not None and waits.judged[place] else None
+        timed = place if place is not None and clocked[place] else None
+        doubts = [check for check in rank.trust.checks if check.status != "ok"]
+        yield RankRow(
+            rank=rank.rank,
+            source=rank.source,
+            device=rank.device,
+            device_name=rank.device_name,
+            joined=place is not None,
+            trust=rank.trust.verdict,
+            doubts=tuple(check.detail for check in doubts),
+            doubt_ids=tuple(check.id for check in doubts),
+            span_ns=rank.span_ns,
+            lead_in_ns=rank.lead_in_ns,
+            buckets=rank.buckets,
+            efficiency_pct=efficiency_shown(rank),
+            hidden_copy_pct=hidden_copy_shown(rank),
+            comm_ns=rank.engines.comm_ns,
+            exposed_comm_ns=rank.buckets.exposed_comm_ns,
+            exposed_comm_by_cause=of_single(rank) if place is None else causes[place],
+            unjudged_comm_ns=None if place is None else int(waits.unjudged_ns[place]),
+            comm_compute_pct=rank.overlap.comm_compute_pct,
+            judged=rank.judged,
+            median_step_ns=rank.steps.median_ns(),
+            plain_step_ns=rank.plain_step.step_ns if rank.plain_step is not None else None,
+            step_spans_ns=tuple(spans.get(name) for name in step_names),
+            waited_ns=None if met is None else int(waits.waited_ns[met]),
+            waited_exposed_ns=None if met is None else int(waits.exposed_ns[met]),
+            made_wait_ns=None if met is None else int(waits.made_wait_ns[met]),
+            last_in=None if met is None else int(waits.last_in[met]),
+            meetings=0 if place is None else int(waits.judged[place]),
+            clock_offset_ns=None if timed is None else int(offsets.offset_ns[timed]),
+            clock_error_ns=None if timed is None else int(offsets.error_ns[timed]),
+            top_causes=top_causes(rank),
+        )
