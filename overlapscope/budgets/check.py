@@ -196,9 +196,7 @@ class Job:
         for obstacle in (*mixed(self.report), *self._obstacles):
             yield Judgement(of_obstacle(obstacle, allowed=self._settings.allow_missing))
         for budget, rulings in self._judged():
-            verdict = combine(
-                self.report, budget, rulings, fail_level=self._settings.fail_level, baseline=self._baseline
-            )
+            verdict = combine(self.report, budget, rulings, fail_level=self._settings.fail_level)
             yield Judgement(verdict, budget, tuple(rulings))
         if self._settings.verdict:
             yield Judgement(_of_verdict(self.report))

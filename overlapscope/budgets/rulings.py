@@ -21,7 +21,7 @@ from overlapscope.budgets.gate import doubt
 from overlapscope.budgets.metrics import DIRECTIONS, Blame
 from overlapscope.budgets.places import JudgedPlace, place_words, subjects
 from overlapscope.budgets.quantity import show
-from overlapscope.budgets.samples import Spent
+from overlapscope.budgets.samples import Measurements, Spent
 from overlapscope.budgets.settings import Exemption, Settings
 from overlapscope.budgets.verdicts import BudgetVerdict, DeviceVerdict, FailureReason, Level, Status, Subject
 from overlapscope.catalog.causes import CAUSES
@@ -211,6 +211,8 @@ class Ruling(Struct, frozen=True, eq=False, kw_only=True):
     subject: Subject
     place: JudgedPlace | None = None
     """Samples that were judged; None for a forbidden rule, which needs none."""
+    measured: Measurements | None = None
+    """What they were compared with; None without a comparison."""
     status: Status
     value: float | None = None
     samples: int = 0
