@@ -81,7 +81,7 @@ def reduce_host(trace: Trace) -> ReducedRank | None:
     begin, end = ran.start_ns, ran.end_ns
     window = {name: int(ns[0]) for name, ns in lengths(ran, np.array([begin]), np.array([end])).items()}
     buckets, engines, overlap = measured(window)
-    # There are no causes, because no GPU idled.
+    # No GPU idled, so there are no causes.
     no_causes: dict[str, dict[str, int]] = {
         "exposed_copy_by_cause": {},
         "exposed_comm_by_cause": {},

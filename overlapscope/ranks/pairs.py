@@ -9,7 +9,7 @@ A kernel with several messages ends after all of them, so it waits for the last 
 if all its messages are paired. No rank is charged with these waits: a stage that waits while a pipeline fills does not
 wait for a slow rank.
 
-Where no collective relates clocks, messages do, since no receive can end before its send began. With `offset` as a
+Messages relate clocks where no collective does, since no receive can end before its send began. With `offset` as a
 clock's lead over the reference, each message says
 
     offset_receiver - offset_sender <= end of the receive - start of the send

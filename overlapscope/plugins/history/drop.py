@@ -2,7 +2,7 @@
 
 A drop is a directory or bucket where machines put entries. Each entry is a file, `ID.json.zst`, that appears complete
 and never changes. Files in a drop are not trusted. The page History reads a history or a drop for each page, so that
-new reports appear. Other plugins keep reports and predictions in one (`report.origin.Keeper`).
+new reports appear. Other plugins keep reports and predictions here (`report.origin.Keeper`).
 """
 
 from __future__ import annotations
