@@ -18,11 +18,11 @@ from overlapscope.base.grouping import group_starts, groups_of, rows_by
 from overlapscope.base.intervals import I64, Bool
 from overlapscope.plugins.jobs.part import ExpertExchange, ExpertRank
 from overlapscope.ranks.collectives import Kernels, Meetings
+from overlapscope.ranks.communication import JudgedWindows, judged_windows, time_in
 from overlapscope.ranks.comparison import Comparison
-from overlapscope.ranks.exchanges import Exchanges
+from overlapscope.ranks.messages import Exchanges
 from overlapscope.ranks.reduced import ReducedRank
 from overlapscope.ranks.waits import RankWaits, sum_by
-from overlapscope.ranks.windows import JudgedWindows, judged_windows, time_in
 
 
 def find_experts(ranks: Sequence[ReducedRank], comparison: Comparison) -> tuple[ExpertExchange, ...]:

@@ -17,12 +17,11 @@ from overlapscope.plugins.jobs.experts import find_experts
 from overlapscope.plugins.jobs.part import ExpertExchange, ExpertRank, Jobs, Pipeline, StageTime
 from overlapscope.plugins.jobs.pipelines import find_pipelines
 from overlapscope.ranks.comm_result import CommTime
+from overlapscope.ranks.comm_words import group_name
 from overlapscope.ranks.comparison import Comparison
-from overlapscope.ranks.frame import rows_of
-from overlapscope.ranks.group_names import group_name
 from overlapscope.ranks.parts import PartTable
 from overlapscope.ranks.reduced import ReducedRank
-from overlapscope.ranks.result import RanksReport
+from overlapscope.ranks.result import RanksReport, rows_of
 
 Part = Jobs
 
@@ -215,7 +214,10 @@ def load_of_experts(report: RanksReport, experts: Sequence[ExpertExchange], *, r
     table = table_of(
         every[:rows],
         (words("rank"), lambda row: Cell(str(row[1].rank))),
-        (Column("group", number=False, flexible=True), lambda row: Cell(group_name(row[0]))),
+        (
+            Column("group", number=False, flexible=True),
+            lambda row: Cell(group_name(row[0].group, row[0].description, row[0].group_ranks)),
+        ),
         (Column("load"), lambda row: Cell(NOTHING if row[1].load is None else f"{row[1].load:.2f}")),
         (Column("rows", spare=1), lambda row: Cell(_rows(row[1].loaded_rows, steps))) if counted else None,
         (Column("sends", spare=2), moved(lambda rank: rank.sent_elements)),

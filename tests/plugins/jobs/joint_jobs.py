@@ -14,13 +14,13 @@ import numpy as np
 from hypothesis import strategies as st
 from msgspec import Struct
 
+from overlapscope.analysis.comm_kinds import CommKind
 from overlapscope.analysis.host_order import EARLIEST_NS, Calls
 from overlapscope.plugins.jobs.joint.condense import ItemWork
 from overlapscope.plugins.jobs.joint.join import BY_EVENT, Parts, RankSummary
 from overlapscope.prediction.calibration import Constants
 from overlapscope.prediction.graph import DeviceItems, Network, Orders, Waits, Why
 from overlapscope.prediction.hardware import Stance
-from overlapscope.ranks.reduced import CommKind
 from tests.support.ranks_schedules import CommKernel, made_rank
 
 

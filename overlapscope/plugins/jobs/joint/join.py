@@ -15,6 +15,7 @@ import numpy as np
 from msgspec import Struct
 from msgspec.structs import replace
 
+from overlapscope.analysis.comm_kinds import CommKind
 from overlapscope.analysis.host_order import EARLIEST_NS, Calls
 from overlapscope.analysis.plain_step import PlainStep
 from overlapscope.base.columns import Columns, mask_of
@@ -31,7 +32,7 @@ from overlapscope.ranks.clocks import Offsets
 from overlapscope.ranks.collectives import Meetings
 from overlapscope.ranks.comparison import Comparison, clock_words, compare
 from overlapscope.ranks.messages import kernel_name
-from overlapscope.ranks.reduced import CommKind, ComparedRank, stated_world_size
+from overlapscope.ranks.reduced import ComparedRank, stated_world_size
 
 NOT_SHOWN = -2
 """In `Parts.ready`: the recording doesn't show when the input of the collective is ready."""

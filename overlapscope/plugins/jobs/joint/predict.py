@@ -45,7 +45,7 @@ from overlapscope.prediction.overhead import DIFFER
 from overlapscope.prediction.replay import Deadlock
 from overlapscope.prediction.result import Estimate
 from overlapscope.prediction.steps import mean
-from overlapscope.ranks.stragglers import find_stragglers
+from overlapscope.ranks.summary import find_stragglers
 
 
 class JobChanges(Struct, frozen=True):

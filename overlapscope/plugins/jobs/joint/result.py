@@ -10,14 +10,12 @@ from typing import ClassVar, Final, Literal
 
 import msgspec
 
-from overlapscope.base.saved import Tool
+from overlapscope.base.saved import SCHEMA_VERSION, Tool
 from overlapscope.base.shown import Shown
 from overlapscope.base.words import Unit, between, clean, clean_lines, duration, percent, plural, unit_for
 from overlapscope.documents.model import Block, Document, Heading, Items, Section, Text, detail, panel, with_code
 from overlapscope.documents.table import Cell, Column, Table, Tone, prose, rows, words
 from overlapscope.prediction.result import Estimate
-
-SCHEMA_VERSION = 1
 
 
 class JointRank(msgspec.Struct, frozen=True, kw_only=True):
