@@ -24,8 +24,7 @@ from overlapscope.errors import OverlapscopeError
 from overlapscope.export import annotated
 from overlapscope.render import html
 from overlapscope.report.page import Page
-from overlapscope.timeline.file import document
-from overlapscope.timeline.tiles import TimeSpan
+from overlapscope.timeline.file import TimeSpan, document
 
 _View = Callable[[PageContext], flask.typing.ResponseReturnValue]
 
