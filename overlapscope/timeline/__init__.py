@@ -1,6 +1,6 @@
 """A trace prepared to be drawn at any zoom: lanes of ops, exact fills of pixel columns, and details of single ops.
 
-Pure numpy. A browser gets the results of these functions through `dashboard.timeline_routes`.
+Pure numpy. A browser gets the results of these functions through `dashboard.routes`.
 """
 
 from overlapscope.timeline.build import build

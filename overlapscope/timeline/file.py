@@ -144,6 +144,10 @@ def _first_view(of_trace: list[DeviceReport], lanes: Lanes, asked: TimeSpan | No
 
 # -- Tiles -----------------------------------------------------------------------------------------
 
+# Tiles are answers to the requests that a user who zooms in would make first: results of `view` for a span. The first
+# tiles cover the whole window. Finer tiles cover its quarters, their quarters and so on, where ops are still too short
+# to be drawn singly. Each finding's example has its own tile.
+
 COLUMNS = 2048
 """Columns of the first tile, and of those of examples; about the width of a screen."""
 FINER = 4

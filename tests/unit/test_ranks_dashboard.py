@@ -13,9 +13,10 @@ import flask
 import pytest
 
 from overlapscope.dashboard import routes
+from overlapscope.dashboard.context import UrlState, instant_href, parse
 from overlapscope.dashboard.library import Library
-from overlapscope.dashboard.ranks_shown import TRACES, Ranks, chosen, job_of, of_file, of_job, waiting_for
-from overlapscope.dashboard.url import RECORDED, UrlState, instant_href, parse
+from overlapscope.dashboard.opened import RECORDED
+from overlapscope.dashboard.pages.ranks import TRACES, Ranks, chosen, job_of, of_file, of_job, waiting_for
 from overlapscope.errors import UnreadableTrace
 from overlapscope.ranks.join import Joined
 from overlapscope.ranks.result import to_json

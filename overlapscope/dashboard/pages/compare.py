@@ -27,8 +27,8 @@ from overlapscope.compare.words import doubt_words, finding_standing, standing, 
 from overlapscope.dashboard import parts, render
 from overlapscope.dashboard.callbacks import Callbacks
 from overlapscope.dashboard.context import PageContext
-from overlapscope.dashboard.listed import listed_traces
-from overlapscope.dashboard.url import RECORDED
+from overlapscope.dashboard.opened import RECORDED
+from overlapscope.dashboard.parts import listed_traces
 from overlapscope.documents.table import Cell, Table, rows, words
 from overlapscope.report.model import Report
 from overlapscope.rules.finding import Finding

@@ -15,8 +15,7 @@ from overlapscope.analysis.results import Device
 from overlapscope.base.words import clean, plural
 from overlapscope.dashboard import parts, render
 from overlapscope.dashboard.callbacks import Callbacks
-from overlapscope.dashboard.context import PageContext
-from overlapscope.dashboard.url import moved
+from overlapscope.dashboard.context import PageContext, moved
 from overlapscope.report import charts
 from overlapscope.report.document import finding_block
 from overlapscope.report.headline import Reason, headlines, reasons

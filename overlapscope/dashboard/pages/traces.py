@@ -13,7 +13,7 @@ from overlapscope.base.words import plural
 from overlapscope.dashboard import parts
 from overlapscope.dashboard.callbacks import Callbacks
 from overlapscope.dashboard.context import PageContext
-from overlapscope.dashboard.listed import listed_traces
+from overlapscope.dashboard.parts import listed_traces
 
 MOST_LISTED = 200
 """Maximum number of rows; the choice at the top has all traces."""

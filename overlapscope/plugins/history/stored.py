@@ -10,7 +10,7 @@ from pathlib import Path
 
 from msgspec import Struct
 
-from overlapscope.dashboard.scratch import own_directory
+from overlapscope.dashboard.upload import own_directory
 from overlapscope.errors import UsageError
 from overlapscope.plugins.history.drop import is_drop, pull
 from overlapscope.plugins.history.store import Store, default_path

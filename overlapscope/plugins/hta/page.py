@@ -14,7 +14,7 @@ from overlapscope.base.words import clean, plural
 from overlapscope.dashboard import parts
 from overlapscope.dashboard.callbacks import Callbacks
 from overlapscope.dashboard.context import PageContext
-from overlapscope.dashboard.ranks_shown import job_of
+from overlapscope.dashboard.pages.ranks import job_of
 from overlapscope.errors import MissingPackage, OverlapscopeError
 from overlapscope.plugins.hta.build import require
 from overlapscope.plugins.hta.catalog import ANALYSES, HtaOptions
