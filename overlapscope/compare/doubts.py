@@ -11,7 +11,7 @@ from overlapscope.compare.difference import Aspect, DeviceDiff, Doubt
 from overlapscope.compare.environment import differences, fingerprint, is_plain, is_predicted
 from overlapscope.compare.noise import FEWEST
 from overlapscope.report.model import Report, of_program
-from overlapscope.report.step_words import phase_words
+from overlapscope.report.sentences import phase_words
 from overlapscope.trace.lost import FIGURES, Part, part_words
 
 _OTHER_VERSION = "All figures: they show the effect of the other version. Kernel names may differ."

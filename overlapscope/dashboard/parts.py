@@ -23,9 +23,8 @@ from overlapscope.documents.model import Block
 from overlapscope.documents.table import Cell, Column, Row, Table, Tone, rows, words
 from overlapscope.errors import OverlapscopeError
 from overlapscope.report import charts, host_view, lists
-from overlapscope.report.charts import by_cause
 from overlapscope.report.page import DeviceReport
-from overlapscope.report.tables import host_steps, host_tables
+from overlapscope.report.tables import causes_of, host_steps, host_tables
 from overlapscope.report.verdict import judge
 
 _SIGNS = {"good": "✓", "fair": "!", "poor": "✕", "recorded": "●"}
@@ -208,7 +207,7 @@ def causes(context: PageContext, device: Device, subject: Subject, ids: str) -> 
             ],
             style={"fontSize": "14px"},
         )
-        for cause in by_cause(context.section, subject)
+        for cause in causes_of(device, subject)
     ]
     chart = render.graph(charts.causes(context.section, subject, context.dark), f"{ids}-causes", name=f"{ids}-causes")
     beside = [

@@ -12,7 +12,8 @@ from msgspec.structs import replace
 
 from overlapscope.analysis.device import DeviceAnalysis
 from overlapscope.analysis.results import Device, by_subject, partition
-from overlapscope.base.words import bare_shares, clean, clean_lines, listed, plural
+from overlapscope.analysis.strip import Lane, Strip
+from overlapscope.base.words import Unit, clean, clean_lines, listed, plural, shares_of
 from overlapscope.catalog.buckets import BUCKETS
 from overlapscope.documents import model
 from overlapscope.documents.model import (
@@ -27,14 +28,16 @@ from overlapscope.documents.model import (
     detail,
     panel,
 )
+from overlapscope.documents.strip import LABEL_WIDTH, UNICODE, Drawing, Glyphs, Line
 from overlapscope.documents.table import Table
 from overlapscope.prediction.interventions import name_and_argument
-from overlapscope.report import host_view, lists, net_overlap, strip, tables
-from overlapscope.report.losses import WORTH_SAYING
+from overlapscope.report import host_view, lists, tables
 from overlapscope.report.page import DeviceReport, Page, section_of
+from overlapscope.report.sentences import WORTH_SAYING
 from overlapscope.report.verdict import cost, judge
 from overlapscope.rules import RULES
 from overlapscope.rules.finding import Finding, costliest_first
+from overlapscope.trace.model import Kind
 
 _LEAST_STEPS = 2
 """Minimum number of steps for a chart; a single step's bar would repeat the window's."""
@@ -78,7 +81,7 @@ def _part(part: DeviceReport, page: Page) -> Iterator[Block]:
     else:
         yield from _filled([tables.phases(part, part.device)])
         if part.strip is not None:
-            yield model.StripBlock(partial(strip.draw, part.strip, part.unit, beside_plain=part.is_plain))
+            yield model.StripBlock(partial(draw_strip, part.strip, part.unit, beside_plain=part.is_plain))
         if alone:
             yield from _findings(page, [part])
         yield from columns([tables.buckets(part, part.device), tables.costliest_causes(part, part.device)])
@@ -94,7 +97,7 @@ def _filled(candidates: Iterable[Table]) -> Iterator[Table]:
 def _details(part: DeviceReport, device: Device) -> Iterator[Block]:
     """Yield the tables that support the answer, as details."""
     engines = columns([tables.figures(part, device)]), columns(tables.cause_tables(part, device))
-    tables_of_overlap = [net_overlap.summary(part), net_overlap.kernels(part)]
+    tables_of_overlap = [lists.net_overlap(part), lists.slowed_kernels(part)]
     yield from detail("engines", chain(*engines, _filled([*tables_of_overlap, tables.window(part)])))
     yield from detail("copies", _filled([lists.copies(part, device)]))
     yield from detail("stalls", _filled([lists.stalls(part, device)]))
@@ -109,7 +112,7 @@ def _device_tables(part: DeviceReport, device: Device) -> Iterator[Block]:
     yield from columns([tables.buckets(part, device), tables.figures(part, device)])
     yield from _filled([lists.copies(part, device)])
     yield from columns(tables.cause_tables(part, device))
-    yield from _filled([net_overlap.summary(part), net_overlap.kernels(part)])
+    yield from _filled([lists.net_overlap(part), lists.slowed_kernels(part)])
     yield from _filled([lists.stalls(part, device)])
     yield from _filled([tables.window(part)])
     if part.page.scope == "window":
@@ -206,7 +209,7 @@ def finding_block(
 def head(part: DeviceReport, *, titled: bool) -> Section:
     """Return the verdict on a device and the figures that it is about."""
     # As charts, only files have these.
-    from overlapscope.report.headline import headlines
+    from overlapscope.report.charts import headlines
 
     verdict = judge(part)
     # The title is above already.
@@ -221,11 +224,11 @@ def head(part: DeviceReport, *, titled: bool) -> Section:
 def _bar(part: DeviceReport, device: Device) -> model.Bar:
     """Return the buckets of the window as a bar."""
     buckets = partition(device)
-    shares = bare_shares(list(buckets.values()), device.span_ns)
+    shares = shares_of(buckets, device.span_ns)
     return model.Bar(
         tuple(
-            model.Part(word, ns, part.unit.text(ns), f"{share}%", BUCKETS[word].id)
-            for (word, ns), share in zip(buckets.items(), shares, strict=True)
+            model.Part(word, ns, part.unit.text(ns), f"{shares[word]}%", BUCKETS[word].id)
+            for word, ns in buckets.items()
             if ns
         )
     )
@@ -294,7 +297,7 @@ def in_order(parts: Iterable[DeviceReport]) -> list[tuple[DeviceReport, Finding]
     )
 
 
-# -- The command that shows a saving -----------------------------------------------------------------
+# -- The command that shows a saving ---------------------------------------------------------------
 
 
 def proof(section: DeviceReport | None, finding: Finding) -> str:
@@ -318,3 +321,72 @@ def proof(section: DeviceReport | None, finding: Finding) -> str:
     command = shlex.join(words)
     # Without a command, a name from a trace can't smuggle code into a page or a shell.
     return "" if set(command) & {*"`<>|"} or not command.isprintable() else command
+
+
+# -- The timeline strip: a line per stream, a character per slice of time --------------------------
+
+LETTERS = {Kind.COMM: "n", Kind.H2D: "h", Kind.D2H: "d", Kind.P2P: "p", Kind.OTHER: "o"}
+LEGEND = {Kind.COMM: "comm", Kind.H2D: "h2d", Kind.D2H: "d2h", Kind.P2P: "p2p", Kind.OTHER: "memset/D2D"}
+
+
+def draw_strip(strip: Strip, unit: Unit, glyphs: Glyphs = UNICODE, *, beside_plain: bool = False) -> Drawing:
+    """Return the strip as lines with a character per slice, plus `LABEL_WIDTH`.
+
+    `beside_plain` is whether the figures beside it are of the program without the profiler.
+    """
+    width = len(strip.slice_ns)
+    begin, end = "0", unit.text(strip.end_ns - strip.start_ns)
+    gap = max(1, width - len(begin) - len(end) - 2)
+    present = {kind for lane in strip.lanes for kind in Kind if lane.busy_ns[kind].any()}
+    legend = [f"{glyphs.compute} compute"] if Kind.COMPUTE in present else []
+    legend += [f"{LETTERS[kind].upper()} {LEGEND[kind]}" for kind in LETTERS if kind in present]
+    if present - {Kind.COMPUTE}:
+        legend.append("lower case: < half")
+    left_out = f" ({plural(strip.left_out, 'stream')} with less work not shown)" if strip.left_out else ""
+    what = clean(strip.label, 60) if strip.label else "all that was recorded"
+    if strip.label and beside_plain:
+        what += " as recorded"
+    if strip.of > 1:
+        what += f" (the median of {strip.of})"
+    return Drawing(
+        title=f"Timeline of {what}{left_out}",
+        lanes=tuple(_lane(lane, strip, glyphs) for lane in strip.lanes),
+        totals=(
+            _level("exposed copy", strip.exposed_copy_ns.tolist(), strip, glyphs),
+            _level("idle", strip.idle_ns.tolist(), strip, glyphs),
+        ),
+        scale=f"{'':<{LABEL_WIDTH}}{begin} {glyphs.rule * gap} {end}",
+        legend=", ".join(legend),
+    )
+
+
+def _lane(lane: Lane, strip: Strip, glyphs: Glyphs) -> Line:
+    characters: list[str] = []
+    kinds: list[Kind | None] = []
+    for busy, length in zip(lane.busy_ns.T.tolist(), strip.slice_ns.tolist(), strict=True):
+        most = max(busy)
+        if most == 0:
+            characters.append(glyphs.empty)
+            kinds.append(None)
+            continue
+        kind = Kind(busy.index(most))
+        full = min(1.0, sum(busy) / length)
+        if kind is Kind.COMPUTE:
+            characters.append(_step(glyphs.compute, full))
+        else:
+            characters.append(LETTERS[kind].upper() if full >= 0.5 else LETTERS[kind])
+        kinds.append(kind)
+    return Line(f"stream {lane.stream}" if lane.stream >= 0 else "no stream", "".join(characters), tuple(kinds))
+
+
+def _level(label: str, values: list[int], strip: Strip, glyphs: Glyphs) -> Line:
+    text = "".join(
+        _step(glyphs.level, value / length) if value else " "
+        for value, length in zip(values, strip.slice_ns.tolist(), strict=True)
+    )
+    return Line(label, text, (None,) * len(text))
+
+
+def _step(characters: str, full: float) -> str:
+    """Return the character for a fullness; only slices that are full to within a step get the last."""
+    return characters[min(len(characters) - 1, int(full * len(characters)))]

@@ -1,4 +1,4 @@
-"""Tables with a row for each copy, cause, stall, step or range; rows may name their place in the timeline.
+"""Tables with a row for each copy, cause, stall, slowed kernel, step or range. Rows may have a place in the timeline.
 
 Each table is declared once. Columns that are `extra` show only where a table can be sorted, which has more room.
 """
@@ -20,7 +20,7 @@ from overlapscope.analysis.host import CallSite
 from overlapscope.analysis.results import Device, missing_ns
 from overlapscope.analysis.steps import find_outliers
 from overlapscope.base.intervals import I64
-from overlapscope.base.words import plural
+from overlapscope.base.words import Unit, plural
 from overlapscope.catalog.buckets import bucket_of
 from overlapscope.catalog.causes import COPY_CAUSES, STALL_CAUSES, Subject
 from overlapscope.catalog.ops import op_words
@@ -180,6 +180,48 @@ def _named(stall: HostStall) -> tuple[str, str, str | None]:
 
 def _place(window: Window | None) -> tuple[int, int] | None:
     return None if window is None else (window.start_ns, window.end_ns)
+
+
+# -- Net overlap -----------------------------------------------------------------------------------
+
+
+def net_overlap(section: DeviceReport) -> Table:
+    """Return one row each for communication and copies: what overlap hides, costs and brings in the recording."""
+    results, unit = section.net_overlap, section.unit
+    unjudged = any(result.judged_ns < result.overlapped_ns for result in results)
+    table = table_of(
+        results,
+        column.text("net overlap", lambda result: result.beside, heads=True),
+        column.time("hidden", unit, lambda result: result.hidden_ns),
+        column.time("kernels beside it", unit, lambda result: result.overlapped_ns),
+        column.share("judged %", lambda result: result.judged_ns, lambda result: result.overlapped_ns),
+        column.figure("slowed by", lambda result: _bounds(unit, result.slowed_low_ns, result.slowed_high_ns)),
+        title="Net overlap, as recorded",
+    )
+    return replace(table, note="Kernels are judged where equal ones ran both alone and beside it." if unjudged else "")
+
+
+def slowed_kernels(section: DeviceReport) -> Table:
+    """Return the kernels that other work slows most."""
+    slowed = [(result.beside, kernel) for result in section.net_overlap for kernel in result.kernels]
+    unit = section.unit_of(max((kernel.alone_ns for _, kernel in slowed), default=0))
+    total = section.unit_of(max((abs(kernel.slowed_ns) for _, kernel in slowed), default=0))
+    return table_of(
+        slowed,
+        column.text("kernel", lambda item: item[1].kernel, limit=80, flexible=True, heads=True),
+        column.text("beside", lambda item: item[0]),
+        column.time("alone", unit, lambda item: item[1].alone_ns),
+        column.time("beside it", unit, lambda item: item[1].beside_ns),
+        column.figure("slowed by", lambda item: _bounds(total, item[1].slowed_low_ns, item[1].slowed_high_ns)),
+        title="Kernels slowed by overlap",
+    )
+
+
+def _bounds(unit: Unit, low_ns: int | None, high_ns: int | None) -> str:
+    """Return an interval in the unit, such as `0.55 to 0.91 ms`."""
+    if low_ns is None or high_ns is None:
+        return "unknown"
+    return f"{unit.number(low_ns)} to {unit.number(high_ns)} {unit.name}"
 
 
 # -- Steps and ranges ------------------------------------------------------------------------------

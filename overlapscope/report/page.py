@@ -10,6 +10,7 @@ from msgspec.structs import replace
 
 from overlapscope.analysis import TraceAnalysis
 from overlapscope.analysis.average import in_frame
+from overlapscope.analysis.group_results import NetOverlap
 from overlapscope.analysis.host_lines import main_stacks
 from overlapscope.analysis.host_sampled import step_ns
 from overlapscope.analysis.results import Device, PlainOrigin, TraceResult, host_parts
@@ -151,6 +152,11 @@ class DeviceReport(Struct, frozen=True):
         use = self.trace.host
         whole_ns = 0 if use is None else sum(step.buckets.compute_ns for step in use.judged)
         return round(recorded_ns * self.host_parts.get("ops", 0) / whole_ns) if whole_ns else 0
+
+    @property
+    def net_overlap(self) -> tuple[NetOverlap, ...]:
+        """Gain and cost of overlap. All its figures are of the recording."""
+        return () if self.window is None else self.window.net_overlap
 
     @property
     def findings(self) -> tuple[Finding, ...]:

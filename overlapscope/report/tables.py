@@ -9,13 +9,13 @@ from functools import partial
 from itertools import chain
 from pathlib import PurePath
 from statistics import median
-from typing import TypeVar
+from typing import Final, TypeVar
 
 from msgspec.structs import replace
 
 from overlapscope.analysis.figures import Period, PerStep, efficiency_shown, hidden_copy_shown
 from overlapscope.analysis.host_results import ThreadUse
-from overlapscope.analysis.results import Device, TraceResult, missing_ns, partition
+from overlapscope.analysis.results import Device, TraceResult, by_subject, missing_ns, partition
 from overlapscope.analysis.results import host_parts as parts_of
 from overlapscope.base.marks import MAIN_THREAD
 from overlapscope.base.words import (
@@ -23,26 +23,25 @@ from overlapscope.base.words import (
     Unit,
     bare_percent,
     bare_share,
-    bare_shares,
     capital,
     clean,
     duration,
     percent,
     plural,
     shares_by_name,
+    shares_of,
     unit_for,
 )
-from overlapscope.catalog.causes import IDLE, WORK_UNKNOWN, IdleCause
+from overlapscope.catalog.causes import IDLE, WORK_UNKNOWN, IdleCause, Subject
 from overlapscope.catalog.checks import check_by_id
 from overlapscope.catalog.ops import op_words
 from overlapscope.documents import columns as column
 from overlapscope.documents.columns import NAME_LIMIT, ColumnOf
 from overlapscope.documents.table import Column, Table, Tone, rows, table_of, words
-from overlapscope.report.host_words import host_words
+from overlapscope.report.host_view import host_words
 from overlapscope.report.lists import FEW
-from overlapscope.report.losses import WORTH_SAYING
 from overlapscope.report.page import DeviceReport, Page
-from overlapscope.report.step_words import rate, requests_words
+from overlapscope.report.sentences import WORTH_SAYING, rate, requests_words
 from overlapscope.rules.finding import Finding
 from overlapscope.trace.lost import CAUSES
 
@@ -119,8 +118,8 @@ def window(section: DeviceReport) -> Table:
 
 def _partition(title: str, whole: str, unit: Unit, device: Device) -> Table:
     parts = partition(device)
-    shares = bare_shares(list(parts.values()), device.span_ns)
-    lines = [(name, unit.number(ns), part) for (name, ns), part in zip(parts.items(), shares, strict=True) if ns]
+    shares = shares_of(parts, device.span_ns)
+    lines = [(name, unit.number(ns), shares[name]) for name, ns in parts.items() if ns]
     lines.append((whole, unit.number(device.span_ns), "100"))
     return _parts(title, unit, lines, total=True)
 
@@ -149,37 +148,40 @@ def figures(section: DeviceReport, device: Device) -> Table:
     return Table("Overlap", (words("overlap", heads=True), Column("")), rows(lines))
 
 
-def causes(section: DeviceReport, title: str, by_cause: dict[str, int], whole_ns: int) -> Table:
-    """Return the causes of a bucket, largest first; shares are of the bucket."""
-    unit = section.unit
-    shares = shares_by_name(by_cause, whole_ns)
-    by_length = _largest((ns, cause) for cause, ns in by_cause.items() if ns)
-    lines = ((clean(cause, 40), unit.number(ns), shares[cause]) for ns, cause in by_length)
-    return _parts(title, unit, lines)
+_WITH_CAUSES: Final[Mapping[Subject, tuple[str, str]]] = {
+    "exposed-copy": ("exposed copy", "copy"),
+    "exposed-comm": ("exposed comm", "comm"),
+    "exposed-other": ("memset/D2D/P2P", "memory"),
+    "idle": ("idle", "idle"),
+}
+"""Names and short names of the buckets that have causes."""
+
+
+def causes_of(device: Device, subject: Subject) -> dict[str, int]:
+    """Return the causes that took time, largest first. Idle time is without that of `WORK_UNKNOWN`."""
+    lost = ((ns, cause) for cause, ns in by_subject(device)[subject].items() if ns and cause not in WORK_UNKNOWN)
+    return {cause: ns for ns, cause in _largest(lost)}
+
+
+def cause_tables(section: DeviceReport, device: Device) -> Iterator[Table]:
+    """Yield the causes of each bucket that has causes, largest first; shares are of the bucket."""
+    for subject, (bucket, _) in _WITH_CAUSES.items():
+        causes = causes_of(device, subject)
+        shares = shares_by_name(causes, sum(causes.values()))
+        lines = ((clean(cause, 40), section.unit.number(ns), shares[cause]) for cause, ns in causes.items())
+        yield _parts(f"{capital(bucket)} by cause", section.unit, lines)
 
 
 def costliest_causes(section: DeviceReport, device: Device) -> Table:
     """Return the main causes of the buckets that have causes, largest first; shares are of the span."""
     unit = section.unit
     named = (
-        (ns, f"{subject}: {clean(cause, 40)}")
-        for _, subject, by_cause in _by_cause(device)
-        for cause, ns in by_cause.items()
-        if ns
+        (ns, f"{short}: {clean(cause, 40)}")
+        for subject, (_, short) in _WITH_CAUSES.items()
+        for cause, ns in causes_of(device, subject).items()
     )
     lines = [(cause, unit.number(ns), bare_share(ns, device.span_ns)) for ns, cause in _largest(named)]
     return _parts("Causes", unit, lines[:FEW])
-
-
-def _by_cause(device: Device) -> tuple[tuple[str, str, dict[str, int]], ...]:
-    """Return the buckets that have causes, their short names, and the causes, without those of `WORK_UNKNOWN`."""
-    idle = {cause: ns for cause, ns in device.idle_by_cause.items() if cause not in WORK_UNKNOWN}
-    return (
-        ("exposed copy", "copy", device.exposed_copy_by_cause),
-        ("exposed comm", "comm", device.exposed_comm_by_cause),
-        ("memset/D2D/P2P", "memory", device.exposed_other_by_cause),
-        ("idle", "idle", idle),
-    )
 
 
 def _largest(causes: Iterable[tuple[int, str]]) -> list[tuple[int, str]]:
@@ -285,12 +287,6 @@ def checks(section: DeviceReport, *, passed: bool, effects: bool = False) -> Tab
     )
 
 
-def cause_tables(section: DeviceReport, device: Device) -> Iterator[Table]:
-    """Yield the causes of each bucket that has causes."""
-    for bucket, _, by_cause in _by_cause(device):
-        yield causes(section, f"{capital(bucket)} by cause", by_cause, sum(by_cause.values()))
-
-
 def evidence(finding: Finding) -> list[str]:
     """Return the evidence of a finding, and remarks on its saving."""
     saving = finding.saving
@@ -344,7 +340,7 @@ def host_parts(section: DeviceReport) -> Table:
     thread = next((_thread_words(thread) for thread in use.threads if thread.steps), "")
     on = f", on {thread}" if thread else ""
     title, whole = (f"Where a step goes{on}", "step") if use.by_steps else (f"Where the time goes{on}", "all")
-    shares = dict(zip(parts, bare_shares([*parts.values()], section.host_step_ns), strict=True))
+    shares = shares_of(parts, section.host_step_ns)
     lines = [
         (host_words(section, name), unit.number(ns), shares[name])
         for ns, name in _largest((ns, name) for name, ns in parts.items())

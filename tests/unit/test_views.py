@@ -17,8 +17,7 @@ from overlapscope.commands import main
 from overlapscope.documents.model import brief
 from overlapscope.documents.strip import ASCII
 from overlapscope.render import markdown, terminal
-from overlapscope.report import strip
-from overlapscope.report.document import document
+from overlapscope.report.document import document, draw_strip
 from overlapscope.report.model import Report, build
 from overlapscope.report.page import Page
 from overlapscope.report.verdict import judge
@@ -151,7 +150,7 @@ def test_the_strip_keeps_the_busiest_streams_and_says_how_many_it_left_out() -> 
 def test_a_slice_shows_its_longest_kind_and_how_full_it_was() -> None:
     device = analyze_trace(ov.load("traces/pipeline_3stream.json.gz", progress=False)).devices[0]
     measured = measure(device.timeline, device.result, slices=60)
-    drawing = strip.draw(measured, words.unit_for(1_000_000_000), ASCII)
+    drawing = draw_strip(measured, words.unit_for(1_000_000_000), ASCII)
     for line, lane in zip(drawing.lanes, measured.lanes, strict=True):
         assert len(line.text) == 60
         for slice, kind in enumerate(line.kinds):

@@ -17,8 +17,8 @@ from overlapscope.dashboard import parts, render
 from overlapscope.dashboard.callbacks import Callbacks
 from overlapscope.dashboard.context import PageContext, moved
 from overlapscope.report import charts
+from overlapscope.report.charts import Reason, headlines, reasons
 from overlapscope.report.document import finding_block
-from overlapscope.report.headline import Reason, headlines, reasons
 from overlapscope.report.tables import checks, findings_note, phases, where_none_found
 from overlapscope.rules.finding import Finding
 
