@@ -22,9 +22,15 @@ from overlapscope.base.words import clean
 from overlapscope.commands import ProgramInterrupted, tell_defect
 from overlapscope.commands._options import less_common
 from overlapscope.commands._output import check_output
-from overlapscope.commands._program import add_program, check_not_python, launcher_of
 from overlapscope.commands._reporter import Reporter
-from overlapscope.commands._run_options import add_output, add_recording, recording_options
+from overlapscope.commands._run_options import (
+    add_output,
+    add_program,
+    add_recording,
+    check_not_python,
+    launcher_of,
+    recording_options,
+)
 from overlapscope.errors import UsageError
 from overlapscope.recorder import children, devices, script
 from overlapscope.recorder.destination import kept_name, window_path
