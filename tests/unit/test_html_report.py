@@ -23,7 +23,7 @@ from overlapscope.analysis import TraceAnalysis, analyze_trace
 from overlapscope.commands import main
 from overlapscope.reading import expand
 from overlapscope.render import html
-from overlapscope.render.page import changes
+from overlapscope.render.html import changes
 from overlapscope.report.model import build
 from overlapscope.report.page import Page
 from overlapscope.rules import RULES
