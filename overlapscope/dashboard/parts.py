@@ -236,7 +236,7 @@ def host(context: PageContext) -> list[Component]:
         panel(
             host_view.TITLE,
             *(dmc.Text(sentence, size="sm", className="prose") for sentence in host_view.sentences(section, sampled)),
-            render.graph(host_view.flame_graph(sampled, context.dark), "host-flame", name="host"),
+            render.graph(charts.flame_graph(sampled, context.dark), "host-flame", name="host"),
             dmc.Text(host_view.LEGEND, c="dimmed", size="sm", mb="sm"),
             grid(
                 context,

@@ -16,7 +16,7 @@ from rich.text import Text as RichText
 
 from overlapscope.base import output, words
 from overlapscope.documents import model, strip
-from overlapscope.documents.model import Block, Document, Span, Words, pieces
+from overlapscope.documents.model import Block, Document, Words, pieces
 from overlapscope.documents.table import Table, Tone
 from overlapscope.trace.model import Kind
 
@@ -209,7 +209,9 @@ def _flat(blocks: Iterable[Block]) -> Iterator[Block]:
     """Yield the blocks of sections, since a terminal has no boxes, without those that only HTML can show."""
     for block in blocks:
         if isinstance(block, model.Section):
-            if block.kind == "columns" and all(_is_short(part) for part in block.blocks):
+            if block.kind == "columns" and all(
+                isinstance(part, Table) and len(part.read().columns) <= _NARROW for part in block.blocks
+            ):
                 yield block
                 continue
             if block.title and block.kind != "article" and not _named(block.blocks):
@@ -225,10 +227,6 @@ def _flat(blocks: Iterable[Block]) -> Iterator[Block]:
 def _named(blocks: Sequence[Block]) -> bool:
     """Return whether a table's own title names the blocks."""
     return len(blocks) == 1 and isinstance(blocks[0], Table) and any(column.heads for column in blocks[0].columns)
-
-
-def _is_short(block: Block) -> bool:
-    return isinstance(block, Table) and len(block.read().columns) <= _NARROW
 
 
 def _apart(previous: Block, block: Block) -> bool:
@@ -322,9 +320,6 @@ def _(block: model.FindingBlock, drawing: _Drawing) -> Iterator[RenderableType]:
 def _text(sentence: Words, style: str = "") -> RichText:
     text = RichText(style=style)
     for piece in pieces(sentence):
-        text.append(f"`{piece.text}`" if piece.code else piece.text, style=_style(piece))
+        tone = f"{'bold ' if piece.strong else ''}{_TONES[piece.tone]}".strip()
+        text.append(f"`{piece.text}`" if piece.code else piece.text, style=tone)
     return text
-
-
-def _style(piece: Span) -> str:
-    return f"{'bold ' if piece.strong else ''}{_TONES[piece.tone]}".strip()

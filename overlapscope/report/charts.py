@@ -10,12 +10,14 @@ import numpy as np
 from msgspec import Struct
 
 from overlapscope.analysis.figures import efficiency_shown, hidden_copy_shown
+from overlapscope.analysis.host_lines import FlamePart, flame, place
 from overlapscope.analysis.results import Device, by_subject, missing_by_cause, missing_ns, partition
 from overlapscope.analysis.steps import find_outliers
 from overlapscope.base.grouping import distinct
 from overlapscope.base.intervals import I64
 from overlapscope.base.marks import step_number
 from overlapscope.base.words import (
+    Unit,
     between,
     capital,
     duration,
@@ -31,7 +33,7 @@ from overlapscope.catalog.causes import CAUSES, Subject
 from overlapscope.documents.colors import palette
 from overlapscope.documents.figure import Figure, axis, escape, figure, legible, stacked_bars
 from overlapscope.documents.model import Card
-from overlapscope.report.page import DeviceReport
+from overlapscope.report.page import DeviceReport, SampledHost
 from overlapscope.report.sentences import WORTH_SAYING
 from overlapscope.report.tables import causes_of
 
@@ -242,6 +244,77 @@ def _ticks(device: Device | None) -> dict[str, Any]:
     rows = distinct(np.linspace(0, len(device.steps) - 1, min(12, len(device.steps))).astype(int)).tolist()
     labels = [f"#{step_number(device.steps[row].name)}" for row in rows]
     return {"tickvals": rows, "ticktext": labels}
+
+
+# -- Calls of the host -------------------------------------------------------------------------------
+
+_LEVELS = 24
+"""Maximum number of rows of a flame graph. A click on a part shows those below."""
+_ROW_PX = 24
+
+
+def flame_graph(host: SampledHost, dark: bool) -> Figure:
+    """Return the calls of the main thread in an average step, each below its caller."""
+    colors = palette(dark)
+    parts = flame(host.activity)
+    running = sum(part.running for part in parts if part.caller < 0)
+    unit = unit_for(round(host.step_ns))
+    step = FlamePart(-1, "", 0, "step", False, host.samples, running)
+    every = (step, *parts)
+    fills = [colors["panel"], *(colors["accent" if part.is_own else "cpu-op"] for part in parts)]
+    drawn = {
+        "type": "icicle",
+        "ids": [str(number) for number in range(len(every))],
+        "parents": ["", *(str(part.caller + 1) for part in parts)],
+        "labels": ["step", *map(_flame_label, parts)],
+        "values": [part.samples for part in every],
+        "branchvalues": "total",
+        "maxdepth": _LEVELS,
+        "tiling": {"orientation": "v", "pad": 1},
+        "pathbar": {"visible": False},
+        # By default, parts that call nothing are paler, and their text is hard to read.
+        "leaf": {"opacity": 1},
+        "marker": {
+            "colors": fills,
+            "line": {"color": colors["panel"], "width": 1},
+            "pattern": {
+                "shape": ["/" if part is not step and 2 * part.running < part.samples else "" for part in every],
+                "fillmode": "overlay",
+                "size": 6,
+                "fgopacity": 0.25,
+            },
+        },
+        "textinfo": "label",
+        "textfont": {"color": [legible(fill) for fill in fills]},
+        "customdata": [_flame_hover(part, host, unit) for part in every],
+        "hovertemplate": "%{customdata}<extra></extra>",
+    }
+    height = _ROW_PX * (min(_flame_depth(parts), _LEVELS - 1) + 1) + 16
+    # Texts that do not fit are left out rather than drawn in small.
+    return figure([drawn], dark, height=height, showlegend=False, uniformtext={"minsize": 11, "mode": "hide"})
+
+
+def _flame_depth(parts: tuple[FlamePart, ...]) -> int:
+    """Return the number of functions above one another."""
+    depths: list[int] = []
+    for part in parts:
+        depths.append(1 if part.caller < 0 else depths[part.caller] + 1)
+    return max(depths, default=0)
+
+
+def _flame_label(part: FlamePart) -> str:
+    if not part.function:
+        return "other"
+    return escape(f"{part.function} ({place(part.file, part.line)})" if part.is_own else part.function)
+
+
+def _flame_hover(part: FlamePart, host: SampledHost, unit: Unit) -> str:
+    where = f"<br>{escape(place(part.file, part.line), 120)}" if part.file else ""
+    return (
+        f"{escape(part.function or 'other parts, each below 0.5%', 120)}{where}"
+        f"<br>{unit.text(host.time_ns(part.samples))} a step ({share(part.samples, host.samples)}), "
+        f"{unit.text(host.time_ns(part.samples - part.running))} of it asleep"
+    )
 
 
 # -- Figures at the head ---------------------------------------------------------------------------

@@ -135,7 +135,10 @@ def _findings(page: Page, parts: Sequence[DeviceReport]) -> Iterator[Block]:
         yield Text(f"No rule found anything that costs 1% of the time{where}.")
     if note := tables.findings_note(page.report.traces, findings):
         yield Text(note, tone="muted")
-    groups = list(_by_advice(findings).values())
+    by_advice: dict[tuple[str, str], list[Finding]] = {}
+    for finding in findings:
+        by_advice.setdefault((finding.rule, finding.advice), []).append(finding)
+    groups = list(by_advice.values())
     drawn = [tuple(_advice(page, group, number, len(parts) > 1)) for number, group in enumerate(groups, 1)]
     first = [number for number, group in enumerate(groups) if number == 0 or _pays(page, group[0])][:_FEW]
     yield from chain.from_iterable(drawn[number] for number in first)
@@ -150,14 +153,6 @@ def _pays(page: Page, finding: Finding) -> bool:
     if part is None or part.device is None or finding.saving is None:
         return True
     return part.per_step(finding.saving.saved_high_ns) >= WORTH_SAYING * part.device.span_ns
-
-
-def _by_advice(findings: Iterable[Finding]) -> dict[tuple[str, str], list[Finding]]:
-    """Return the findings grouped by rule and advice, in their order."""
-    groups: dict[tuple[str, str], list[Finding]] = {}
-    for finding in findings:
-        groups.setdefault((finding.rule, finding.advice), []).append(finding)
-    return groups
 
 
 def _advice(page: Page, group: Sequence[Finding], number: int, several: bool) -> Iterator[Block]:

@@ -67,11 +67,12 @@ def _on_device(
     findings = []
     for (rule, draft), recorded in zip(spoken, counterparts(spoken, of_recording), strict=True):
         saving = savings.of(rule, draft) if replayed else None
+        # A fix that saves nothing by itself, as a replay shows, is no reason to warn.
+        saves_nothing = saving is not None and saving.saved_high_ns < HARDLY * claims.judged_ns
         findings.append(
             Finding(
                 rule=rule.id,
-                # A fix that saves nothing by itself is no reason to warn.
-                severity="info" if _is_nothing(saving, claims.judged_ns) else draft.severity or rule.severity,
+                severity="info" if saves_nothing else draft.severity or rule.severity,
                 source=analysis.result.source,
                 rank=analysis.result.rank,
                 device=ordinal,
@@ -93,11 +94,6 @@ def _on_device(
             )
         )
     return tuple(findings)
-
-
-def _is_nothing(saving: Saving | None, judged_ns: int) -> bool:
-    """Return whether a replay shows that the fix can save nothing by itself."""
-    return saving is not None and saving.saved_high_ns < HARDLY * judged_ns
 
 
 def _doubt(claims: Claims, draft: Draft, saving: Saving | None) -> str:

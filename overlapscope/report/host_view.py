@@ -4,23 +4,22 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Sequence
+from functools import partial
 from typing import Final
 
 from msgspec import Struct
 from msgspec.structs import replace
 
-from overlapscope.analysis.host_lines import FlamePart, HostLine, flame, host_lines, place
+from overlapscope.analysis.host_lines import HostLine, host_lines
 from overlapscope.analysis.host_phases import phase_samples
 from overlapscope.analysis.host_results import LineTime
 from overlapscope.analysis.results import Device, HostUse
-from overlapscope.base.words import Unit, clean, duration, listed, plural, share, shares_of, unit_for
+from overlapscope.base.words import clean, duration, listed, plural, share, shares_of, unit_for
 from overlapscope.catalog.causes import IDLE, IdleCause
 from overlapscope.catalog.ops import op_words
 from overlapscope.catalog.recorders import recorder_by_id
 from overlapscope.documents import columns as column
-from overlapscope.documents.colors import palette
-from overlapscope.documents.figure import Figure, escape, figure, legible
-from overlapscope.documents.model import Block, Chart, Text
+from overlapscope.documents.model import Block, Chart, Figure, Text
 from overlapscope.documents.table import Table, table_of
 from overlapscope.report.page import DeviceReport, SampledHost
 from overlapscope.report.sentences import WORTH_SAYING
@@ -34,9 +33,6 @@ _CAUSES = 4
 """Number of causes named in a sentence."""
 _CALLS = 2
 """Number of functions named that a line calls."""
-_LEVELS = 24
-"""Maximum number of rows of a flame graph. A click on a part shows those below."""
-_ROW_PX = 24
 _NOT_HOST: Final = (IdleCause.UNKNOWN, IdleCause.PROFILER_OVERHEAD)
 """Causes that depend on the host's speed, but not surely on the program."""
 _INSIDE = "sys._current_frames"
@@ -70,8 +66,15 @@ def blocks(section: DeviceReport) -> Iterator[Block]:
             yield Text(missing, tone="muted")
         return
     yield from map(Text, sentences(section, host))
-    yield Chart(f"trace-{section.number}-host", TITLE, lambda dark: flame_graph(host, dark), note=LEGEND, wide=True)
+    yield Chart(f"trace-{section.number}-host", TITLE, partial(_flame_graph, host), note=LEGEND, wide=True)
     yield table(rows(section, host), host)
+
+
+def _flame_graph(host: SampledHost, dark: bool) -> Figure:
+    # A terminal draws no chart.
+    from overlapscope.report.charts import flame_graph
+
+    return flame_graph(host, dark)
 
 
 def why_no_lines(section: DeviceReport) -> str:
@@ -151,7 +154,9 @@ def table(rows: Sequence[LineRow], host: SampledHost) -> Table:
         rows,
         column.text("line", lambda row: row.words, id="place", width=180, flexible=True, heads=True),
         column.text("function", lambda row: row.line.function, width=130, flexible=True),
-        column.text("calls", lambda row: _calls(row.line), width=170, flexible=True, spare=1),
+        column.text(
+            "calls", lambda row: listed([name for name, _ in row.line.calls], _CALLS), width=170, flexible=True, spare=1
+        ),
         column.time("time", unit, lambda row: host.time_ns(row.line.samples)),
         column.share("%", lambda row: row.line.samples, lambda _: host.samples, id="share", width=70),
         column.time("runnable", unit, lambda row: host.time_ns(row.line.running), short="runnable"),
@@ -161,78 +166,6 @@ def table(rows: Sequence[LineRow], host: SampledHost) -> Table:
         title="Lines of a step",
     )
     return replace(lines, few=_FEW)
-
-
-def _calls(line: HostLine) -> str:
-    return listed([name for name, _ in line.calls], _CALLS) if line.calls else ""
-
-
-def flame_graph(host: SampledHost, dark: bool) -> Figure:
-    """Return the calls of the main thread in an average step, each below its caller."""
-    colors = palette(dark)
-    parts = flame(host.activity)
-    running = sum(part.running for part in parts if part.caller < 0)
-    unit = unit_for(round(host.step_ns))
-    step = FlamePart(-1, "", 0, "step", False, host.samples, running)
-    every = (step, *parts)
-    fills = [colors["panel"], *(_fill(part, colors) for part in parts)]
-    drawn = {
-        "type": "icicle",
-        "ids": [str(number) for number in range(len(every))],
-        "parents": ["", *(str(part.caller + 1) for part in parts)],
-        "labels": ["step", *map(_label, parts)],
-        "values": [part.samples for part in every],
-        "branchvalues": "total",
-        "maxdepth": _LEVELS,
-        "tiling": {"orientation": "v", "pad": 1},
-        "pathbar": {"visible": False},
-        # By default, parts that call nothing are paler, and their text is hard to read.
-        "leaf": {"opacity": 1},
-        "marker": {
-            "colors": fills,
-            "line": {"color": colors["panel"], "width": 1},
-            "pattern": {
-                "shape": ["/" if part is not step and 2 * part.running < part.samples else "" for part in every],
-                "fillmode": "overlay",
-                "size": 6,
-                "fgopacity": 0.25,
-            },
-        },
-        "textinfo": "label",
-        "textfont": {"color": [legible(fill) for fill in fills]},
-        "customdata": [_hover(part, host, unit) for part in every],
-        "hovertemplate": "%{customdata}<extra></extra>",
-    }
-    height = _ROW_PX * (min(_depth(parts), _LEVELS - 1) + 1) + 16
-    # Texts that do not fit are left out rather than drawn in small.
-    return figure([drawn], dark, height=height, showlegend=False, uniformtext={"minsize": 11, "mode": "hide"})
-
-
-def _fill(part: FlamePart, colors: dict[str, str]) -> str:
-    return colors["accent" if part.is_own else "cpu-op"]
-
-
-def _depth(parts: tuple[FlamePart, ...]) -> int:
-    """Return the number of functions above one another."""
-    depths: list[int] = []
-    for part in parts:
-        depths.append(1 if part.caller < 0 else depths[part.caller] + 1)
-    return max(depths, default=0)
-
-
-def _label(part: FlamePart) -> str:
-    if not part.function:
-        return "other"
-    return escape(f"{part.function} ({place(part.file, part.line)})" if part.is_own else part.function)
-
-
-def _hover(part: FlamePart, host: SampledHost, unit: Unit) -> str:
-    where = f"<br>{escape(place(part.file, part.line), 120)}" if part.file else ""
-    return (
-        f"{escape(part.function or 'other parts, each below 0.5%', 120)}{where}"
-        f"<br>{unit.text(host.time_ns(part.samples))} a step ({share(part.samples, host.samples)}), "
-        f"{unit.text(host.time_ns(part.samples - part.running))} of it asleep"
-    )
 
 
 # -- A step of a program without GPU activity ------------------------------------------------------

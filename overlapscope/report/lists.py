@@ -45,7 +45,12 @@ def copies(section: DeviceReport, device: Device) -> Table:
         column.text("memory", _memory, width=170),
         column.number("stream", lambda group: group.stream),
         column.count("count", lambda group: group.count, among=section.steps),
-        column.bytes_of("size", lambda group: _each(group.bytes, section), id="bytes", long="bytes"),
+        column.bytes_of(
+            "size",
+            lambda group: None if group.bytes is None else section.per_step(group.bytes),
+            id="bytes",
+            long="bytes",
+        ),
         column.rate(lambda group: group.gb_per_s if says_bandwidth(group) else None),
         column.time("time", unit, lambda group: group.time_ns),
         column.time("exposed", unit, lambda group: group.exposed_ns),
@@ -59,11 +64,6 @@ def _memory(group: CopyGroup) -> str:
     if group.source_device is None or group.target_device is None:
         return f"{group.source_kind} to {group.target_kind}"
     return f"device {group.source_device} to {group.target_device}"
-
-
-def _each(size: int | None, section: DeviceReport) -> int | None:
-    """Return the bytes of an average step."""
-    return None if size is None else section.per_step(size)
 
 
 def most_exposed(copies: EachCopy, count: int) -> I64:
@@ -137,6 +137,7 @@ def stalls(section: DeviceReport, device: Device) -> Table:
     costly = [stall for stall in device.host_stalls if verbose or stall.idle_caused_ns]
     shown = costly if verbose else costly[:FEW]
     hidden = len(device.host_stalls) - len(shown)
+    are_different = len({(stall.call, op_words(stall.op), stall.where) for stall in shown}) == len(shown)
     examples = {
         (case.call, case.op, case.where): case.example
         for case in reversed(device.evidence)
@@ -166,16 +167,12 @@ def stalls(section: DeviceReport, device: Device) -> Table:
         ),
         column.text("where", lambda stall: stall.where, when=any(stall.where for stall in shown), **_LINE),
         # Calls of several threads would look the same without it.
-        column.number("thread", lambda stall: stall.thread, extra=len(set(map(_named, shown))) == len(shown)),
+        column.number("thread", lambda stall: stall.thread, extra=are_different),
         title="Host stalls",
         place=place,
     )
     note = f"{plural(hidden, 'more group')} of calls that cost less: add -v." if hidden and shown else ""
     return replace(table, note=note)
-
-
-def _named(stall: HostStall) -> tuple[str, str, str | None]:
-    return stall.call, op_words(stall.op), stall.where
 
 
 def _place(window: Window | None) -> tuple[int, int] | None:

@@ -93,10 +93,6 @@ OF_HOST: Final[Mapping[str, str]] = {
 """Main causes of idle time that are no fault of the program, in words."""
 
 
-def _bound_name(cause: Cause) -> str:
-    return _BOUND.get(cause.id, "Host-bound" if cause.by_host and cause.fixing else "")
-
-
 def of_device(device: Device, *, lost: bool, reach: str) -> list[Loss]:
     """Return clauses on copies, communication and idle time, each with its time.
 
@@ -124,7 +120,7 @@ def of_device(device: Device, *, lost: bool, reach: str) -> list[Loss]:
         most_ns, cause = max(((ns, cause) for cause, ns in explained.items()), default=(0, ""))
         by_name = Counter[str]()
         for each, ns in explained.items():
-            by_name[_bound_name(IDLE[each])] += ns
+            by_name[_BOUND.get(each, "Host-bound" if IDLE[each].by_host and IDLE[each].fixing else "")] += ns
         name, named_ns = by_name.most_common(1)[0] if by_name else ("", 0)
         clause = f"the GPU is idle for {reach}{duration(idle)} ({share(idle, span)}"
         mostly = most_ns > idle // 2

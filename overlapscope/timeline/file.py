@@ -38,7 +38,8 @@ def document(page: Page, lanes: Sequence[Lanes], view: TimeSpan | None = None) -
     blocks: list[Block] = [Text("overlapscope report", tone="muted"), Heading(name, 1)]
     if len(by_trace) > 1:
         files = tables.source_names(page)
-        names = {f"trace-{number}": _name(of_trace[0], files[number]) for number, of_trace in by_trace.items()}
+        ranks = {number: of_trace[0].trace.rank for number, of_trace in by_trace.items()}
+        names = {f"trace-{number}": files[number] if rank is None else f"rank {rank}" for number, rank in ranks.items()}
         blocks.append(Links(names))
     blocks += [Text(clean(note), tone="muted") for note in page.report.notes]
     blocks += parts.overview(page)
@@ -46,10 +47,6 @@ def document(page: Page, lanes: Sequence[Lanes], view: TimeSpan | None = None) -
         inner = _trace(page, of_trace, drawn.get(number), timelines.get(number), len(by_trace) > 1)
         blocks.append(Section(tuple(inner), kind="article", id=f"trace-{number}"))
     return Document(f"overlapscope: {name}", tuple(blocks))
-
-
-def _name(part: DeviceReport, file: str) -> str:
-    return f"rank {part.trace.rank}" if part.trace.rank is not None else file
 
 
 def _trace(
@@ -189,7 +186,9 @@ def pyramids(drawn: Sequence[Lanes], examples: Sequence[Sequence[TimeSpan]], bud
     tiles: list[list[str]] = [[] for _ in drawn]
     remaining = budget_bytes
     for wanted in _wanted(drawn, examples):
-        packed = _tile(drawn[wanted.number], wanted)
+        lanes = drawn[wanted.number]
+        tile = view(lanes, *wanted.span, wanted.columns, [lane.id for lane in lanes.lanes])
+        packed = gzip.compress(tile, 6, mtime=0)
         kept = tiles[wanted.number]
         if kept and len(packed) > remaining:
             break
@@ -291,8 +290,3 @@ class _Short:
             self._count = np.concatenate([[0], np.cumsum(self._length_ns < shorter_than_ns)])
         first, last = np.searchsorted(self._start_ns, span).tolist()
         return int(self._count[last] - self._count[first])
-
-
-def _tile(lanes: Lanes, wanted: _WantedTiles) -> bytes:
-    (start_ns, end_ns), ids = wanted.span, [lane.id for lane in lanes.lanes]
-    return gzip.compress(view(lanes, start_ns, end_ns, wanted.columns, ids), 6, mtime=0)

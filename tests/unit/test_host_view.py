@@ -10,7 +10,7 @@ from msgspec.structs import replace
 
 from overlapscope.analysis import analyze_trace
 from overlapscope.commands import main
-from overlapscope.report import host_view
+from overlapscope.report import charts, host_view
 from overlapscope.report.model import build
 from overlapscope.report.page import DeviceReport, Page, SampledHost, sampled_hosts
 from overlapscope.trace.host_activity import HostActivity, SampledStack, StackFrame
@@ -113,7 +113,7 @@ def test_nothing_is_shown_without_samples_and_only_once_for_a_process_with_sever
 @pytest.mark.parametrize("dark", [False, True])
 def test_the_flame_graph_has_every_part_inside_its_caller_and_names_as_text(dark: bool) -> None:
     (section,) = _sections(GPU, _activity((600, 600), (400, 0)))
-    (data,) = host_view.flame_graph(_of(section), dark)["data"]
+    (data,) = charts.flame_graph(_of(section), dark)["data"]
     assert data["values"] == [1000, 600, 400]
     assert data["parents"] == ["", "0", "0"]
     assert data["labels"][:2] == ["step", "step&lt;b&gt; (known_causes.py:272)"]

@@ -25,10 +25,11 @@ from overlapscope.rules.finding import Finding
 
 def layout(context: PageContext, device: Device) -> Component:
     """Return the verdict and its figures. The rest follows once they are on the screen (`show_more`)."""
+    notes = [clean(note, 1000) for note in context.opened.report.notes]
     return dmc.Stack(
         [
             parts.verdict(context, context.section),
-            *_notes(context),
+            *([parts.warning(context, "Warnings", notes, "overview-notes")] if notes else []),
             render.tiles(headlines(context.section, device), "overview-figures"),
             html.Div(id="overview-more"),
             dcc.Store(id="overview-begun", data=True),
@@ -36,11 +37,6 @@ def layout(context: PageContext, device: Device) -> Component:
         gap="md",
         maw=1500,
     )
-
-
-def _notes(context: PageContext) -> list[Component]:
-    notes = [clean(note, 1000) for note in context.opened.report.notes]
-    return [parts.warning(context, "Warnings", notes, "overview-notes")] if notes else []
 
 
 callbacks = Callbacks()

@@ -28,7 +28,6 @@ from overlapscope.ranks.join import Joined
 from overlapscope.ranks.mesh_words import dimensions_table
 from overlapscope.ranks.metrics import METRICS, first, headlines
 from overlapscope.ranks.metrics import shown as metrics_of
-from overlapscope.ranks.parts import PartTable
 from overlapscope.ranks.result import Meeting, RanksReport, Unreadable
 from overlapscope.ranks.verdict import TONES, clocks, doubts, judge
 
@@ -272,7 +271,10 @@ def _waiting(context: PageContext, ranks: Ranks) -> list[Component]:
     groups, dimensions = groups_table(report, rows=_LISTED), dimensions_table(report, rows=_LISTED)
     late, met = tables.stragglers(report, rows=_LISTED), tables.meetings(report, rows=_LISTED)
     of_parts = [each for each in rank_parts.tables(report, rows=_LISTED) if each.table.rows]
-    panels = {leads: [_of_part(context, each) for each in of_parts if each.leads == leads] for leads in (True, False)}
+    panels = {
+        leads: [parts.table_panel(context, each.table, f"ranks-{each.id}") for each in of_parts if each.leads == leads]
+        for leads in (True, False)
+    }
     links = [_at(context.url, ranks, meeting) for meeting in report.meetings[: len(met.rows)]]
     return [
         *([parts.table_panel(context, late, "ranks-stragglers")] if late.rows else []),
@@ -282,10 +284,6 @@ def _waiting(context: PageContext, ranks: Ranks) -> list[Component]:
         *panels[False],
         *([parts.table_panel(context, met, "ranks-meetings", links)] if met.rows else []),
     ]
-
-
-def _of_part(context: PageContext, each: PartTable) -> Component:
-    return parts.table_panel(context, each.table, f"ranks-{each.id}")
 
 
 def _at(url: UrlState, ranks: Ranks, meeting: Meeting) -> Component | None:

@@ -203,7 +203,8 @@ def layout(context: PageContext, device: Device) -> Component:
     config = {
         "trace": context.opened.id,
         "device": device.device,
-        "first": _first(context),
+        # If the address names no changes, begin with the fix of the first finding that has one.
+        "first": next((finding.saving.fix for finding in context.spoken.findings if finding.saving), ()),
         "kinds": [
             {"id": kind.id, "options": options.get(kind.id), "required": kind.words.argument_required} for kind in kinds
         ],
@@ -252,11 +253,6 @@ def layout(context: PageContext, device: Device) -> Component:
         dcc.Interval(id="whatif-best-clock", interval=_CLOCK_MS, disabled=True),
         lead=_LEAD,
     )
-
-
-def _first(context: PageContext) -> tuple[str, ...]:
-    """Return the changes to begin with if the address names none: the fix of the first finding that has one."""
-    return next((finding.saving.fix for finding in context.spoken.findings if finding.saving), ())
 
 
 def _options(kind: Intervention, device: Device) -> list[str]:
@@ -386,7 +382,8 @@ def look(context: PageContext, data: Any, ticks: int | None) -> Any:
     except OverlapscopeError:
         is_ready = True
     if not is_ready:
-        return dash.no_update, _working(), "whatif-stale", False
+        working = dmc.Group([dmc.Loader(size="xs"), dmc.Text("Predicting", size="sm")], gap="xs")
+        return dash.no_update, working, "whatif-stale", False
     return data, None, "", True
 
 
@@ -477,10 +474,6 @@ def _prediction(library: Library, question: _Question) -> DrawnPrediction | None
     if opened is None:
         return None
     return library.predictions.get(opened, WhatIfRequest(question.device, question.changes), wait_s=_WAIT_S)
-
-
-def _working() -> Component:
-    return dmc.Group([dmc.Loader(size="xs"), dmc.Text("Predicting", size="sm")], gap="xs")
 
 
 def _failed(error: OverlapscopeError) -> Component:
