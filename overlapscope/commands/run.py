@@ -228,7 +228,7 @@ class _RecordedProgram:
 
             require_packages()
         self._recording.prepare()
-        self._former = _FormerTraces(self._paths(force=force), force=force)
+        self._former = _FormerTraces(self._paths(), force=force)
         if self._children is not None:
             if self._recording.rank is None:
                 children.make_room(self._children, force=force)
@@ -242,7 +242,7 @@ class _RecordedProgram:
             self._ask(State.NONE)
         self._recording.begin_with_torch()
 
-    def _paths(self, *, force: bool) -> list[Path]:
+    def _paths(self) -> list[Path]:
         """Return the files that will be written. Raises UsageError if that is impossible."""
         args, path = self._args, self._recording.path
         paths = [path] if args.repeat == 1 else [window_path(path, number + 1) for number in range(args.repeat)]

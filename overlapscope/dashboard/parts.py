@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any, Final
+from collections.abc import Sequence
+from typing import Any
 
 import dash_mantine_components as dmc
 from dash import dcc, html
@@ -18,9 +18,8 @@ from overlapscope.catalog.causes import CAUSES, Subject
 from overlapscope.dashboard import render
 from overlapscope.dashboard.background import TaskProgress
 from overlapscope.dashboard.context import PageContext, UrlState
-from overlapscope.dashboard.library import TraceSummary
 from overlapscope.documents.model import Block
-from overlapscope.documents.table import Cell, Column, Row, Table, Tone, rows, words
+from overlapscope.documents.table import Row, Table
 from overlapscope.errors import OverlapscopeError
 from overlapscope.report import charts, host_view, lists
 from overlapscope.report.page import DeviceReport
@@ -382,40 +381,3 @@ def progress(sentence: str, part: float | None) -> Component:
         "striped": not is_known,
     }
     return dmc.Stack([dmc.Text(sentence), dmc.Progress(**bar, **{"aria-label": "loading"})], w=420)
-
-
-# -- Lists of traces with their verdicts, which fill while the page is open ------------------------
-
-_TONES: Final[Mapping[str, Tone]] = {"good": "good", "fair": "fair", "poor": "poor"}
-
-
-def listed_traces(context: PageContext, hrefs: Mapping[str, str], id: str, link: str) -> tuple[Component, int]:
-    """Return a row for each trace with its verdict as far as known, and the number of verdicts that are known.
-
-    Args:
-        context: The page.
-        hrefs: Where each row leads, by id of the trace.
-        id: Id of the table's body.
-        link: Text of the link.
-    """
-    lines, known_count = [], 0
-    for number, trace in enumerate(hrefs):
-        # Request them in turn, so that reading stops after the user leaves the page.
-        summary = context.library.summary(trace) if known_count == number else None
-        known_count += summary is not None
-        lines.append((clean(trace, 120), *_cells(summary)))
-    links: list[Component | None] = [
-        dcc.Link(f"{link} →", href=href, className="timeline-link") for href in hrefs.values()
-    ]
-    columns = (words("trace", flexible=True), words("verdict"), Column("step"), words("", flexible=True))
-    return render.table(Table("", columns, rows(lines)), context.dark, id, links), known_count
-
-
-def _cells(summary: TraceSummary | OverlapscopeError | None) -> tuple[Cell, str, str]:
-    """Return verdict, step and sentence."""
-    if summary is None:
-        return Cell("not read yet", tone="muted"), "", ""
-    if isinstance(summary, OverlapscopeError):
-        return Cell("cannot be read", tone="muted"), "", clean(str(summary), 400)
-    level = summary.verdict.level
-    return Cell(level, tone=_TONES.get(level, "muted")), summary.step, clean(summary.verdict.lead, 400)

@@ -7,7 +7,6 @@ from pathlib import PurePath
 from typing import Any, Final
 
 import numpy as np
-from msgspec import Struct
 
 from overlapscope.analysis.figures import efficiency_shown, hidden_copy_shown
 from overlapscope.analysis.host_lines import FlamePart, flame, place
@@ -330,26 +329,16 @@ MOST_CAUSES = 4
 """Number of a bucket's causes in a line; the bucket's page has all."""
 
 
-class Reason(Struct, frozen=True):
-    """Main causes of a bucket."""
-
-    subject: Subject
-    name: str
-    causes: tuple[tuple[str, str], ...]
-    """Causes with their share of the bucket, largest first."""
-
-
-def reasons(section: DeviceReport, device: Device) -> tuple[Reason, ...]:
-    """Return the causes that are worth mentioning of each bucket that has causes, the largest bucket first."""
-    parts, reasons = partition(device), []
+def reasons(device: Device) -> dict[Subject, dict[str, str]]:
+    """Return the main causes, with their shares, of each bucket that is worth mentioning, the largest first."""
+    parts, reasons = partition(device), dict[Subject, dict[str, str]]()
     subjects = [(parts[bucket_of(subject).name], subject) for subject, found in by_subject(device).items() if found]
     for bucket_ns, subject in sorted(subjects, key=lambda loss: -loss[0]):
         if bucket_ns >= WORTH_SAYING * device.span_ns and bucket_ns:
             causes = causes_of(device, subject)
             shares = shares_by_name(causes, bucket_ns)
-            largest = tuple((cause, shares[cause]) for cause in causes)[:MOST_CAUSES]
-            reasons.append(Reason(subject, subject.replace("-", " "), largest))
-    return tuple(reasons)
+            reasons[subject] = {cause: shares[cause] for cause in [*causes][:MOST_CAUSES]}
+    return reasons
 
 
 def headlines(section: DeviceReport, device: Device) -> tuple[Card, ...]:

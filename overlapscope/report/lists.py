@@ -72,32 +72,25 @@ def most_exposed(copies: EachCopy, count: int) -> I64:
     return order[copies.exposed_ns[order] > 0]
 
 
-class _IssuedCopy(NamedTuple):
-    """A copy by its row in `EachCopy`, with the code that issued it."""
-
-    row: int
-    bytes: int | None
-    issuer: CallSite
-
-
 def worst_copies(section: DeviceReport, copies: EachCopy, rows: I64, issuers: Sequence[CallSite]) -> Table:
     """Return the given copies, each with the code that issued it."""
-    unit = section.unit_of(int(copies.duration_ns[rows].max(initial=0)))
-    sizes = [size if size >= 0 else None for size in copies.bytes[rows].tolist()]
+    copies = copies.take(rows)
+    unit = section.unit_of(int(copies.duration_ns.max(initial=0)))
+    sizes = [size if size >= 0 else None for size in copies.bytes.tolist()]
     return table_of(
-        list(map(_IssuedCopy, rows.tolist(), sizes, issuers)),
-        column.text("copy", lambda copy: Kind(copies.direction[copy.row]).name.lower(), id="direction", width=75),
-        column.text("memory", lambda copy: Memory(copies.memory[copy.row]).name.lower(), width=95),
-        column.time("exposed", unit, lambda copy: int(copies.exposed_ns[copy.row])),
-        column.text("cause", lambda copy: COPY_CAUSES[copies.cause[copy.row]], width=145),
-        column.text("where", lambda copy: copy.issuer.line, when=any(issuer.line for issuer in issuers), **_LINE),
-        column.text("launched by", lambda copy: op_words(copy.issuer.op), id="op", width=130),
-        column.time("time", unit, lambda copy: int(copies.duration_ns[copy.row])),
-        column.bytes_of("size", lambda copy: copy.bytes, id="bytes", long="bytes"),
-        column.rate(lambda copy: None if copy.bytes is None else float(copies.gb_per_s[copy.row])),
-        column.text("call", lambda copy: copy.issuer.call, width=140),
+        range(len(copies)),
+        column.text("copy", lambda row: Kind(copies.direction[row]).name.lower(), id="direction", width=75),
+        column.text("memory", lambda row: Memory(copies.memory[row]).name.lower(), width=95),
+        column.time("exposed", unit, lambda row: int(copies.exposed_ns[row])),
+        column.text("cause", lambda row: COPY_CAUSES[copies.cause[row]], width=145),
+        column.text("where", lambda row: issuers[row].line, when=any(issuer.line for issuer in issuers), **_LINE),
+        column.text("launched by", lambda row: op_words(issuers[row].op), id="op", width=130),
+        column.time("time", unit, lambda row: int(copies.duration_ns[row])),
+        column.bytes_of("size", lambda row: sizes[row], id="bytes", long="bytes"),
+        column.rate(lambda row: None if sizes[row] is None else float(copies.gb_per_s[row])),
+        column.text("call", lambda row: issuers[row].call, width=140),
         title="Copies with the most exposed time",
-        place=lambda copy: (int(copies.start_ns[copy.row]), int(copies.end_ns[copy.row])),
+        place=lambda row: (int(copies.start_ns[row]), int(copies.end_ns[row])),
     )
 
 
@@ -249,38 +242,29 @@ def _times(periods: Iterable[Period], steps: int = 1) -> _Times:
     return _Times(*(round(sum(lengths) / max(1, steps)) for lengths in zip(*each, strict=True)))
 
 
-class _StepRow(NamedTuple):
-    """A row of `each_step`."""
-
-    period: Period
-    is_outlier: bool
-    times: _Times
-
-
 def each_step(section: DeviceReport, device: Device) -> Table:
     """Return a row for each step; the sortable table marks outliers."""
-    unit, outliers = section.unit, find_outliers(device.steps).tolist()
+    unit, steps, outliers = section.unit, device.steps, find_outliers(device.steps).tolist()
+    times = [_times([step]) for step in steps]
     return table_of(
-        [_StepRow(step, outlier, _times([step])) for step, outlier in zip(device.steps, outliers, strict=True)],
-        column.text("step", lambda step: step.period.name, id="name", width=125, flexible=True, heads=True),
+        range(len(steps)),
+        column.text("step", lambda row: steps[row].name, id="name", width=125, flexible=True, heads=True),
         column.text(
             "unusual",
-            lambda step: "outlier" if step.is_outlier else "",
+            lambda row: "outlier" if outliers[row] else "",
             when=any(outliers),
             id="note",
             width=90,
             extra=True,
         ),
-        column.time("time", unit, lambda step: step.times.span_ns),
-        column.time("compute", unit, lambda step: step.times.compute_ns, short="compute"),
-        column.time("exposed comm", unit, lambda step: step.times.exposed_comm_ns, id="comm", short="exp. comm"),
-        column.time("exposed copy", unit, lambda step: step.times.exposed_copy_ns, id="copy", short="exp. copy"),
-        column.time("idle", unit, lambda step: step.times.idle_ns, short="idle"),
-        column.percent(
-            "efficiency %", lambda step: efficiency_shown(step.period), id="efficiency", long="efficiency, %"
-        ),
+        column.time("time", unit, lambda row: times[row].span_ns),
+        column.time("compute", unit, lambda row: times[row].compute_ns, short="compute"),
+        column.time("exposed comm", unit, lambda row: times[row].exposed_comm_ns, id="comm", short="exp. comm"),
+        column.time("exposed copy", unit, lambda row: times[row].exposed_copy_ns, id="copy", short="exp. copy"),
+        column.time("idle", unit, lambda row: times[row].idle_ns, short="idle"),
+        column.percent("efficiency %", lambda row: efficiency_shown(steps[row]), id="efficiency", long="efficiency, %"),
         title="Each step",
-        place=lambda step: _place(step.period.window),
+        place=lambda row: _place(steps[row].window),
     )
 
 

@@ -94,7 +94,7 @@ def _judge(section: DeviceReport) -> Verdict:
     unmeasured_ns = sentences.unmeasured_ns(device)
     lost_ns = max(sentences.lost_ns(device), known_ns) + unmeasured_ns
     part = lost_ns / (device.span_ns + unmeasured_ns) if device.span_ns > 0 else 0.0
-    least_level = _level(_least_part(section, device, lost_ns))
+    least_level = _level(_least_part(device, lost_ns))
     lost_parts = trust.lost & CAUSES
     level = "recorded" if section.page.recorded else _known_level(section, device, _level(part), least_level, known_ns)
     reach = "up to " if least_level != _level(part) else ""
@@ -182,7 +182,7 @@ def _unjudged_ns(trace: TraceResult, device: Device) -> int:
     return device.outside.before_ns + device.outside.after_ns + last_ns + around_ns
 
 
-def _least_part(section: DeviceReport, device: Device, lost_ns: int) -> float:
+def _least_part(device: Device, lost_ns: int) -> float:
     """Return the least share of lost time that is possible without the profiler, if the figures are of a recording."""
     alone = device.alone
     if alone is None or not alone.low_ns:

@@ -28,7 +28,7 @@ from overlapscope.dashboard import parts, render
 from overlapscope.dashboard.callbacks import Callbacks
 from overlapscope.dashboard.context import PageContext
 from overlapscope.dashboard.opened import RECORDED
-from overlapscope.dashboard.parts import listed_traces
+from overlapscope.dashboard.pages.traces import listed_traces
 from overlapscope.documents.table import Cell, Table, rows, words
 from overlapscope.report.model import Report
 from overlapscope.rules.finding import Finding

@@ -37,14 +37,6 @@ TRACES = "traces"
 """Value in URLs for the traces of the folder, instead of a report's id."""
 
 
-class FolderJob(Struct, frozen=True):
-    """Traces of a folder that are shown as ranks."""
-
-    ids: tuple[str, ...]
-    others: int
-    """Number of traces in the folder whose names suggest another job."""
-
-
 class Ranks(Struct, frozen=True):
     """A report, and the traces of its rows that can be opened."""
 
@@ -92,28 +84,25 @@ def _trace(library: Library, file: RanksFile, source: str, by_name: Mapping[str,
     return alike[0] if len(alike) == 1 else None
 
 
-def job_of(library: Library, id: str, *, everything: bool) -> FolderJob:
-    """Return the folder's traces whose names differ from this name only in their numbers, or all of them."""
+def job_of(library: Library, id: str, *, everything: bool) -> tuple[str, ...]:
+    """Return the ids of the folder's traces whose names differ from this name only in their numbers, or of all."""
     siblings = library.siblings(id)
-    if everything:
-        return FolderJob(siblings, 0)
     mine = re.sub(r"\d+", "#", id)
-    alike = tuple(sibling for sibling in siblings if re.sub(r"\d+", "#", sibling) == mine)
-    return FolderJob(alike, len(siblings) - len(alike))
+    return tuple(sibling for sibling in siblings if everything or re.sub(r"\d+", "#", sibling) == mine)
 
 
-def waiting_for(library: Library, job: FolderJob) -> tuple[str, ...]:
+def waiting_for(library: Library, job: tuple[str, ...]) -> tuple[str, ...]:
     """Return the ids of a job's traces that are yet to be read, and request them."""
-    return tuple(id for id in job.ids if library.reduced(id) is None)
+    return tuple(id for id in job if library.reduced(id) is None)
 
 
-def of_job(library: Library, job: FolderJob) -> Ranks | None:
+def of_job(library: Library, job: tuple[str, ...]) -> Ranks | None:
     """Return the report of a job's traces; None until all of them are read."""
-    parts = tuple(part for part in map(library.reduced, job.ids) if part is not None)
-    if len(parts) < len(job.ids):
+    parts = tuple(part for part in map(library.reduced, job) if part is not None)
+    if len(parts) < len(job):
         return None
     # Keep the report: joining a thousand ranks takes a moment, and every callback needs it.
-    ranks: Ranks = library.results_of_pages.remember(("ranks", job.ids, parts), lambda: _join(job.ids, parts))
+    ranks: Ranks = library.results_of_pages.remember(("ranks", job, parts), lambda: _join(job, parts))
     return ranks
 
 
@@ -141,8 +130,7 @@ def layout(context: PageContext) -> Component:
     files = library.ranks_files()
     has_trace = url.trace is not None and library.entry(url.trace) is not None
     if not files and not has_trace:
-        nothing = url.trace is None
-        return parts.nothing_opened(url, reports=False) if nothing else parts.no_trace(url.trace or "")
+        return parts.nothing_opened(url, reports=False) if url.trace is None else parts.no_trace(url.trace)
     siblings = library.siblings(url.trace or "")
     if not files and len(siblings) < 2:
         return parts.page("Ranks", _alone(), lead=_LEAD)
@@ -164,8 +152,8 @@ def layout(context: PageContext) -> Component:
             dmc.Switch(
                 id="ranks-all",
                 label=f"all {plural(len(siblings), 'trace')} of the folder",
-                checked=len(job.ids) < 2,
-                style={} if of_traces and job.others else {"display": "none"},
+                checked=len(job) < 2,
+                style={} if of_traces and len(job) < len(siblings) else {"display": "none"},
             ),
             html.Div(id="ranks-progress"),
         ]
@@ -421,7 +409,7 @@ def _clicked(report: RanksReport, click: Click | None, *, lines: bool) -> Slot |
     return None
 
 
-def _progress(library: Library, job: FolderJob, missing: tuple[str, ...]) -> Component:
-    done, state = len(job.ids) - len(missing), library.loading(missing[0])
-    sentence = f"{done} of {plural(len(job.ids), 'trace')} read; {clean(missing[0], 100)}: {state.stage}"
-    return parts.progress(sentence, (done + (state.part or 0)) / len(job.ids))
+def _progress(library: Library, job: tuple[str, ...], missing: tuple[str, ...]) -> Component:
+    done, state = len(job) - len(missing), library.loading(missing[0])
+    sentence = f"{done} of {plural(len(job), 'trace')} read; {clean(missing[0], 100)}: {state.stage}"
+    return parts.progress(sentence, (done + (state.part or 0)) / len(job))
