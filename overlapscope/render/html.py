@@ -22,6 +22,7 @@ from overlapscope.documents import model, strip
 from overlapscope.documents.colors import palette
 from overlapscope.documents.model import Block, Document, Figure, Span, Words, pieces
 from overlapscope.documents.table import Column, Table
+from overlapscope.rules import RULES
 from overlapscope.trace.model import Kind
 
 _KINDS = {
@@ -289,12 +290,13 @@ def _button(example: model.Example | None) -> str:
 
 
 def _programs(block: model.FindingBlock) -> Iterator[str]:
-    """Yield the code before and after, folded."""
-    if not block.right:
+    """Yield the rule's example programs before and after the change, folded."""
+    rule = RULES.get(block.rule)
+    if rule is None or not rule.right:
         return
     yield "<details><summary>Code before and after</summary>"
-    yield f'<p class="muted">{escape(block.meaning)}</p><div class="code">'
-    for word, program in (("before", block.wrong), ("after", block.right)):
+    yield f'<p class="muted">{escape(rule.meaning)}</p><div class="code">'
+    for word, program in (("before", rule.wrong), ("after", rule.right)):
         yield f"<figure><figcaption>{word}</figcaption><pre><code>{escape(program.strip())}</code></pre></figure>"
     yield "</div></details>"
 

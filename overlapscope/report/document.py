@@ -32,10 +32,9 @@ from overlapscope.documents.strip import LABEL_WIDTH, UNICODE, Drawing, Glyphs, 
 from overlapscope.documents.table import Table
 from overlapscope.prediction.interventions import name_and_argument
 from overlapscope.report import host_view, lists, tables
-from overlapscope.report.page import DeviceReport, Page, section_of
+from overlapscope.report.page import DeviceReport, Page, SampledHost, section_of
 from overlapscope.report.sentences import WORTH_SAYING
 from overlapscope.report.verdict import cost, judge
-from overlapscope.rules import RULES
 from overlapscope.rules.finding import Finding, costliest_first
 from overlapscope.trace.model import Kind
 
@@ -76,7 +75,7 @@ def _part(part: DeviceReport, page: Page) -> Iterator[Block]:
     yield from map(Text, verdict.notes)
     if part.device is None or verdict.level == "unusable":
         yield from _filled(tables.host_tables(part, most=None if page.verbose else _MOST_ROWS))
-        yield from host_view.blocks(part)
+        yield from host_blocks(part)
         yield from detail("steps", _filled([tables.host_steps(part)]))
     else:
         yield from _filled([tables.phases(part, part.device)])
@@ -86,8 +85,27 @@ def _part(part: DeviceReport, page: Page) -> Iterator[Block]:
             yield from _findings(page, [part])
         yield from columns([tables.buckets(part, part.device), tables.costliest_causes(part, part.device)])
         yield from _details(part, part.device)
-        yield from detail("lines", host_view.blocks(part))
+        yield from detail("lines", host_blocks(part))
     yield from detail("checks", _filled([tables.checks(part, passed=part.page.verbose)]))
+
+
+def host_blocks(part: DeviceReport) -> Iterator[Block]:
+    """Yield sentences, the flame graph and the table; without samples of a program that uses no GPU, the reason."""
+    host = part.host
+    if host is None:
+        if missing := host_view.why_no_lines(part):
+            yield Text(missing, tone="muted")
+        return
+    yield from map(Text, host_view.sentences(part, host))
+    figure = partial(_flame_graph, host)
+    yield Chart(f"trace-{part.number}-host", host_view.TITLE, figure, note=host_view.LEGEND, wide=True)
+    yield host_view.table(host_view.rows(part, host), host)
+
+
+def _flame_graph(host: SampledHost, dark: bool) -> model.Figure:
+    from overlapscope.report.charts import flame_graph
+
+    return flame_graph(host, dark)
 
 
 def _filled(candidates: Iterable[Table]) -> Iterator[Table]:
@@ -178,7 +196,6 @@ def finding_block(
     example: model.Example | None = None,
 ) -> model.FindingBlock:
     """Return a finding as a block; `part` is the device that it is on."""
-    rule = RULES.get(finding.rule)
     return model.FindingBlock(
         severity=finding.severity,
         rule=clean(finding.rule),
@@ -191,9 +208,6 @@ def finding_block(
         proof=clean(proof(part, finding)),
         number=number,
         where=where,
-        meaning=rule.meaning if rule else "",
-        wrong=rule.wrong if rule else "",
-        right=rule.right if rule else "",
         example=example,
     )
 
@@ -244,7 +258,7 @@ def details(part: DeviceReport, analysis: DeviceAnalysis | None, *, titled: bool
     if drawn:
         yield Heading(f"Charts{of}")
         yield from drawn
-    if host := tuple(host_view.blocks(part)):
+    if host := tuple(host_blocks(part)):
         yield Heading(f"Host{of}")
         yield from host
     yield Heading(f"Tables{of}")

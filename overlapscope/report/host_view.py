@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Sequence
-from functools import partial
 from typing import Final
 
 from msgspec import Struct
@@ -19,7 +18,6 @@ from overlapscope.catalog.causes import IDLE, IdleCause
 from overlapscope.catalog.ops import op_words
 from overlapscope.catalog.recorders import recorder_by_id
 from overlapscope.documents import columns as column
-from overlapscope.documents.model import Block, Chart, Figure, Text
 from overlapscope.documents.table import Table, table_of
 from overlapscope.report.page import DeviceReport, SampledHost
 from overlapscope.report.sentences import WORTH_SAYING
@@ -56,25 +54,6 @@ class LineRow(Struct, frozen=True):
     line: HostLine
     finding: str = ""
     """Rule of the finding that names the line."""
-
-
-def blocks(section: DeviceReport) -> Iterator[Block]:
-    """Yield sentences, the flame graph and the table; without samples of a program that uses no GPU, the reason."""
-    host = section.host
-    if host is None:
-        if missing := why_no_lines(section):
-            yield Text(missing, tone="muted")
-        return
-    yield from map(Text, sentences(section, host))
-    yield Chart(f"trace-{section.number}-host", TITLE, partial(_flame_graph, host), note=LEGEND, wide=True)
-    yield table(rows(section, host), host)
-
-
-def _flame_graph(host: SampledHost, dark: bool) -> Figure:
-    # A terminal draws no chart.
-    from overlapscope.report.charts import flame_graph
-
-    return flame_graph(host, dark)
 
 
 def why_no_lines(section: DeviceReport) -> str:

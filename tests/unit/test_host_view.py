@@ -11,6 +11,7 @@ from msgspec.structs import replace
 from overlapscope.analysis import analyze_trace
 from overlapscope.commands import main
 from overlapscope.report import charts, host_view
+from overlapscope.report.document import host_blocks
 from overlapscope.report.model import build
 from overlapscope.report.page import DeviceReport, Page, SampledHost, sampled_hosts
 from overlapscope.trace.host_activity import HostActivity, SampledStack, StackFrame
@@ -103,11 +104,11 @@ def test_samples_by_a_thread_of_the_program_say_what_they_favor() -> None:
 
 def test_nothing_is_shown_without_samples_and_only_once_for_a_process_with_several_devices() -> None:
     (section,) = _sections(GPU, None)
-    assert list(host_view.blocks(section)) == []
+    assert list(host_blocks(section)) == []
     (section,) = _sections(GPU, _activity())
-    assert list(host_view.blocks(section)) == []
+    assert list(host_blocks(section)) == []
     sections = _sections(TRACES / "mixed_workloads" / "model_on_two_devices.json.gz", _activity((1, 1)))
-    assert [len(list(host_view.blocks(section))) > 0 for section in sections] == [True, False]
+    assert [len(list(host_blocks(section))) > 0 for section in sections] == [True, False]
 
 
 @pytest.mark.parametrize("dark", [False, True])
