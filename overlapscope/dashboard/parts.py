@@ -23,7 +23,7 @@ from overlapscope.documents.table import Row, Table
 from overlapscope.errors import OverlapscopeError
 from overlapscope.report import charts, host_view, lists
 from overlapscope.report.page import DeviceReport
-from overlapscope.report.tables import causes_of, host_steps, host_tables
+from overlapscope.report.tables import causes_of
 from overlapscope.report.verdict import judge
 
 _SIGNS = {"good": "✓", "fair": "!", "poor": "✕", "recorded": "●"}
@@ -143,7 +143,7 @@ def unusable(context: PageContext) -> Component:
         else empty("Nothing ran on a GPU in this recording."),
         empty(["To record again: ", dmc.Code("overlapscope run train.py"), " sets all that is needed."]),
     )
-    shown = (*host_tables(context.section), host_steps(context.section))
+    shown = (*host_view.host_tables(context.section), host_view.host_steps(context.section))
     return dmc.Stack(
         [
             verdict(context, context.section),

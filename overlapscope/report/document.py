@@ -31,7 +31,7 @@ from overlapscope.documents.model import (
 from overlapscope.documents.strip import LABEL_WIDTH, UNICODE, Drawing, Glyphs, Line
 from overlapscope.documents.table import Table
 from overlapscope.prediction.interventions import name_and_argument
-from overlapscope.report import host_view, lists, tables
+from overlapscope.report import lists, tables
 from overlapscope.report.page import DeviceReport, Page, SampledHost, section_of
 from overlapscope.report.sentences import WORTH_SAYING
 from overlapscope.report.verdict import cost, judge
@@ -52,7 +52,7 @@ def document(page: Page) -> Document:
     blocks: list[Block] = [Heading("overlapscope report", 1)]
     blocks += [Text(clean(note), strong=True) for note in page.report.notes]
     if len(parts) > 1:
-        blocks.append(replace(tables.summary(page), title=""))
+        blocks.append(replace(_summary(page), title=""))
     for part in parts:
         blocks.append(Section(tuple(_part(part, page)), part.title, "article"))
     if len(parts) > 1:
@@ -74,9 +74,10 @@ def _part(part: DeviceReport, page: Page) -> Iterator[Block]:
     yield Text(clean_lines(text), badge=verdict.level)
     yield from map(Text, verdict.notes)
     if part.device is None or verdict.level == "unusable":
-        yield from _filled(tables.host_tables(part, most=None if page.verbose else _MOST_ROWS))
+        ops, steps = _host_tables(part, verbose=page.verbose)
+        yield from ops
         yield from host_blocks(part)
-        yield from detail("steps", _filled([tables.host_steps(part)]))
+        yield from detail("steps", steps)
     else:
         yield from _filled([tables.phases(part, part.device)])
         if part.strip is not None:
@@ -92,6 +93,10 @@ def _part(part: DeviceReport, page: Page) -> Iterator[Block]:
 def host_blocks(part: DeviceReport) -> Iterator[Block]:
     """Yield sentences, the flame graph and the table; without samples of a program that uses no GPU, the reason."""
     host = part.host
+    if host is None and part.trace.host is None:
+        return
+    from overlapscope.report import host_view
+
     if host is None:
         if missing := host_view.why_no_lines(part):
             yield Text(missing, tone="muted")
@@ -100,6 +105,25 @@ def host_blocks(part: DeviceReport) -> Iterator[Block]:
     figure = partial(_flame_graph, host)
     yield Chart(f"trace-{part.number}-host", host_view.TITLE, figure, note=host_view.LEGEND, wide=True)
     yield host_view.table(host_view.rows(part, host), host)
+
+
+def _host_tables(part: DeviceReport, *, verbose: bool) -> tuple[Iterator[Table], Iterator[Table]]:
+    """Return the tables of a program that uses no GPU: of its parts, ops and threads, and of its steps."""
+    if part.trace.host is None:
+        return iter(()), iter(())
+    from overlapscope.report import host_view
+
+    ops = host_view.host_tables(part, most=None if verbose else _MOST_ROWS)
+    return _filled(ops), _filled([host_view.host_steps(part)])
+
+
+def _summary(page: Page) -> Table:
+    """Return a row for each trace and device."""
+    if any(trace.host is None for trace in page.report.traces):
+        return tables.summary(page)
+    from overlapscope.report import host_view
+
+    return host_view.summary(page)
 
 
 def _flame_graph(host: SampledHost, dark: bool) -> model.Figure:
@@ -264,8 +288,7 @@ def details(part: DeviceReport, analysis: DeviceAnalysis | None, *, titled: bool
     yield Heading(f"Tables{of}")
     if part.device is not None and part.usable:
         yield from _device_tables(part, part.device)
-    yield from _filled(tables.host_tables(part, most=None if part.page.verbose else _MOST_ROWS))
-    yield from _filled([tables.host_steps(part)])
+    yield from chain(*_host_tables(part, verbose=part.page.verbose))
 
 
 def _charts(part: DeviceReport, analysis: DeviceAnalysis | None) -> Iterator[Chart]:
@@ -293,7 +316,7 @@ def overview(page: Page) -> Iterator[Block]:
     if len(parts) > 1:
         from overlapscope.report import charts
 
-        yield tables.summary(page)
+        yield _summary(page)
         judged = [part for part in parts if part.usable]
         if len(judged) > 1:
             yield Chart("all-chart", "Where the time goes", partial(charts.each_device, judged))

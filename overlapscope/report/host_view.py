@@ -3,24 +3,31 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
-from typing import Final
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Final, TypeVar
 
 from msgspec import Struct
 from msgspec.structs import replace
 
+from overlapscope.analysis.figures import Period
 from overlapscope.analysis.host_lines import HostLine, host_lines
 from overlapscope.analysis.host_phases import phase_samples
-from overlapscope.analysis.host_results import LineTime
+from overlapscope.analysis.host_results import LineTime, ThreadUse
 from overlapscope.analysis.results import Device, HostUse
-from overlapscope.base.words import clean, duration, listed, plural, share, shares_of, unit_for
+from overlapscope.analysis.results import host_parts as parts_of
+from overlapscope.base.marks import MAIN_THREAD
+from overlapscope.base.words import Unit, clean, duration, listed, plural, share, shares_of, unit_for
 from overlapscope.catalog.causes import IDLE, IdleCause
 from overlapscope.catalog.ops import op_words
 from overlapscope.catalog.recorders import recorder_by_id
 from overlapscope.documents import columns as column
+from overlapscope.documents.columns import NAME_LIMIT, ColumnOf
 from overlapscope.documents.table import Table, table_of
-from overlapscope.report.page import DeviceReport, SampledHost
+from overlapscope.report.page import DeviceReport, Page, SampledHost
 from overlapscope.report.sentences import WORTH_SAYING
+from overlapscope.report.tables import largest, parts_table, source_names, trace_column
+
+T = TypeVar("T")
 
 TITLE = "Host: where a step goes"
 _LEAST_SHARE = 0.005
@@ -249,3 +256,109 @@ def _place(section: DeviceReport) -> tuple[str, str, int] | None:
     if len(lines) > 1 and whole_ns < _LOOP * section.host_step_ns:
         return clean(first.function, 80), f"mostly {clean(first.line, 80)}", whole_ns
     return clean(first.calls or first.function, 80), clean(first.line, 80), first.time_ns
+
+
+# -- Tables of a program without GPU activity ------------------------------------------------------
+
+
+def summary(page: Page) -> Table:
+    """Return one row for each trace of a program that used no GPU: a step of each, in one unit."""
+    sections, names = list(page.sections()), source_names(page)
+    unit = unit_for(max(section.host_step_ns for section in sections))
+    each = [section.host_parts for section in sections]
+    columns: Iterator[ColumnOf[DeviceReport]] = _host_columns(unit, each, lambda section: section.host_parts)
+    return table_of(
+        sections,
+        trace_column(lambda section: names[section.number]),
+        column.count("steps", lambda section: section.host_steps),
+        *columns,
+        title="Traces",
+    )
+
+
+def _host_columns(
+    unit: Unit, each: Sequence[Mapping[str, int]], of: Callable[[T], Mapping[str, int]]
+) -> Iterator[ColumnOf[T]]:
+    """Yield the columns of steps on the host and of their parts, which add up to them; `each` has those of all rows."""
+    always = {"loading": IdleCause.DATA_LOADING, "ops": "ops", "elsewhere": IdleCause.PYTHON}
+    others = sorted({name for parts in each for name, ns in parts.items() if ns} - {*always.values()})
+
+    def time(name: str) -> Callable[[T], int]:
+        return lambda item: of(item).get(name, 0)
+
+    yield column.time("step", unit, lambda item: sum(of(item).values()))
+    for title, name in (*always.items(), *((clean(name, 40), name) for name in others)):
+        yield column.time(title, unit, time(name), short=title)
+
+
+def _thread_words(thread: ThreadUse) -> str:
+    """Return the name of a thread, or else its number, such as `thread 10435`."""
+    if thread.name == MAIN_THREAD:
+        return "the main thread"
+    return clean(thread.name, NAME_LIMIT) or f"thread {thread.thread}"
+
+
+def host_parts(section: DeviceReport) -> Table:
+    """Return the partition of a step on the host, or of the recording if no step is marked."""
+    use, parts, unit = section.trace.host, section.host_parts, section.unit
+    if use is None:
+        return Table("Host", ())
+    thread = next((_thread_words(thread) for thread in use.threads if thread.steps), "")
+    on = f", on {thread}" if thread else ""
+    title, whole = (f"Where a step goes{on}", "step") if use.by_steps else (f"Where the time goes{on}", "all")
+    shares = shares_of(parts, section.host_step_ns)
+    lines = [
+        (host_words(section, name), unit.number(ns), shares[name])
+        for ns, name in largest((ns, name) for name, ns in parts.items())
+    ]
+    return parts_table(title, unit, [*lines, (whole, unit.number(section.host_step_ns), "100")], total=True)
+
+
+def host_tables(section: DeviceReport, *, most: int | None = None) -> list[Table]:
+    """Return the parts, ops and threads of a trace without GPU activity, at most `most` rows of each."""
+    use, sampled = section.trace.host, section.trace.sampled
+    if use is None:
+        return []
+    unit, whole_ns, count = section.unit, section.host_step_ns, use.per_step.steps
+    a_step = "a step" if use.by_steps else "all"
+
+    def brief(table: Table) -> Table:
+        hidden = len(table.rows[most:]) if most is not None else 0
+        return replace(
+            table, rows=table.rows[:most], note=f"Add -v for {plural(hidden, 'more row')}." if hidden else ""
+        )
+
+    ops = table_of(
+        use.ops,
+        column.text("outermost op", lambda op: op_words(op.op), flexible=True, heads=True),
+        column.count("count", lambda op: op.count, among=count),
+        column.time("time", unit, lambda op: section.of_ops(op.time_ns), short=f"{unit.name} {a_step}"),
+        column.share("%", lambda op: section.of_ops(op.time_ns), lambda _: whole_ns),
+        title="Ops on the host",
+    )
+    lines = table_of(
+        # Where the samples themselves are at hand, `table` has more columns.
+        sampled.lines if section.host is None and sampled is not None else (),
+        column.text("line", lambda line: line.line, flexible=True, heads=True),
+        column.text("calls", lambda line: line.calls, flexible=True),
+        column.time("time", unit, lambda line: line.time_ns, short=f"{unit.name} {a_step}"),
+        title="Lines on the host, sampled without the profiler",
+    )
+    recorded_ns = sum(step.span_ns for step in use.judged)
+    threads = table_of(
+        [thread for thread in use.threads if not thread.steps],
+        column.text("other thread", _thread_words, heads=True),
+        column.share("% of a step in ops", lambda thread: thread.busy_ns, lambda _: recorded_ns),
+        title="Other threads",
+    )
+    return [host_parts(section), *map(brief, (lines, ops, threads))]
+
+
+def host_steps(section: DeviceReport) -> Table:
+    """Return each step on the host as recorded."""
+    use = section.trace.host
+    if use is None or not use.by_steps:
+        return Table("Steps", ())
+    name: ColumnOf[Period] | None = column.text("recorded step", lambda step: step.name, flexible=True, heads=True)
+    parts = _host_columns(unit_for(max(step.span_ns for step in use.steps)), [*map(parts_of, use.steps)], parts_of)
+    return table_of(use.steps, name, *parts, title="Steps on the host, as recorded")

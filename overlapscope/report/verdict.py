@@ -13,7 +13,7 @@ from overlapscope.analysis.results import Device, HostUse, Plain, TraceResult, m
 from overlapscope.base.words import between, capital, clean, duration, listed, saved_between, share
 from overlapscope.catalog import devices
 from overlapscope.catalog.causes import IdleCause
-from overlapscope.report import host_view, sentences
+from overlapscope.report import sentences
 from overlapscope.report.page import DeviceReport
 from overlapscope.report.sentences import WORTH_SAYING, is_last_judged, overlap_sentence, phase_words, steps_sentence
 from overlapscope.rules import RULES
@@ -381,6 +381,8 @@ def _interval_sentence(section: DeviceReport, device: Device, what: str) -> str:
 
 def _of_host(section: DeviceReport, use: HostUse, reasons: str) -> Verdict:
     """Return the verdict on a program without a GPU, which can save the time of loading, waits and communication."""
+    from overlapscope.report import host_view
+
     step_ns, recorded = section.host_step_ns, section.page.recorded and use.plain is not None
     least_ns = GOOD_BELOW * step_ns
     level = _level(sum(host_view.lost_parts(section).values()) / max(1, step_ns))
