@@ -148,7 +148,10 @@ class SavingsOf:
     def __init__(self, claims: Claims, ready: Base | None = None) -> None:
         """`ready` is the base of predictions, if it exists already."""
         self._claims, self._ready = claims, ready
-        self._can_be_replayed = _is_whole(claims.device) and replayed_unasked(claims.trace)
+        windows, timeline = claims.device.windows, claims.device.timeline
+        is_whole = (windows.starts <= timeline.start_ns).any() and (windows.ends >= timeline.end_ns).any()
+        # Figures of a step or range alone can't be replayed.
+        self._can_be_replayed = bool(is_whole) and replayed_unasked(claims.trace)
         self._savings: Savings | None = None
 
     def of(self, rule: Rule, draft: Draft) -> Saving | None:
@@ -174,12 +177,6 @@ class SavingsOf:
             # A failed estimate must not fail the analysis of an unusual trace.
             self._can_be_replayed = False
             return None
-
-
-def _is_whole(device: DeviceAnalysis) -> bool:
-    """Return whether the figures cover the whole recording, not just a step or range."""
-    windows, timeline = device.windows, device.timeline
-    return bool((windows.starts <= timeline.start_ns).any() and (windows.ends >= timeline.end_ns).any())
 
 
 def _filled_in(fixes: Fixes, draft: Draft) -> Fixes:

@@ -356,7 +356,9 @@ def look(context: PageContext, intervals: int | None, everything: bool) -> Any:
         job = job_of(library, context.url.trace or "", everything=everything)
         missing = waiting_for(library, job)
         if missing:
-            return _progress(library, job, missing), None, False
+            done, state = len(job) - len(missing), library.loading(missing[0])
+            sentence = f"{done} of {plural(len(job), 'trace')} read; {clean(missing[0], 100)}: {state.stage}"
+            return parts.progress(sentence, (done + (state.part or 0)) / len(job)), None, False
     return None, "all" if everything else "alike", True
 
 
@@ -407,9 +409,3 @@ def _clicked(report: RanksReport, click: Click | None, *, lines: bool) -> Slot |
         if type(x) is int and type(y) is int:
             return slot_at(report, x, y)
     return None
-
-
-def _progress(library: Library, job: tuple[str, ...], missing: tuple[str, ...]) -> Component:
-    done, state = len(job) - len(missing), library.loading(missing[0])
-    sentence = f"{done} of {plural(len(job), 'trace')} read; {clean(missing[0], 100)}: {state.stage}"
-    return parts.progress(sentence, (done + (state.part or 0)) / len(job))

@@ -44,7 +44,9 @@ _REPLAY = "How well the replay explains the recording"
 def answer(context: PageContext, prediction: WhatIf) -> Component:
     """Return the predicted step time with its interval in a sentence, or the reason for refusing a prediction."""
     headline = document.headline(prediction)
-    word = _standing(prediction, headline.level)
+    word = _WORDS.get(headline.level, "no gain" if prediction.interventions else "nothing changed")
+    if prediction.predicted_step_ns is None:
+        word = "not predicted"
     content = render.draw(document.remarks(prediction), context.dark)
     if prediction.predicted_step_ns is None:
         content += render.draw([Items(tuple(map(with_code, document.refusal(prediction))))], context.dark)
@@ -52,12 +54,6 @@ def answer(context: PageContext, prediction: WhatIf) -> Component:
         content += [_bars(context, prediction, prediction.predicted_step_ns), _figures(context, prediction)]
     ids = ("whatif-standing", "whatif-sentence")
     return parts.answer(context, headline.level, word, headline.text, *content, ids=ids, sign=_SIGNS[word])
-
-
-def _standing(prediction: WhatIf, level: str) -> str:
-    if prediction.predicted_step_ns is None:
-        return "not predicted"
-    return _WORDS.get(level, "no gain" if prediction.interventions else "nothing changed")
 
 
 def _bars(context: PageContext, prediction: WhatIf, predicted: Estimate) -> Component:
