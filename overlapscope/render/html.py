@@ -18,7 +18,7 @@ from typing import Any
 import msgspec
 
 from overlapscope.base.words import clean
-from overlapscope.documents import model, strip
+from overlapscope.documents import model
 from overlapscope.documents.colors import palette
 from overlapscope.documents.model import Block, Document, Figure, Span, Words, pieces
 from overlapscope.documents.table import Column, Table
@@ -205,16 +205,16 @@ def _(block: model.Bar) -> Iterator[str]:
 
 @_draw.register
 def _(block: model.StripBlock) -> Iterator[str]:
-    drawn = block.draw(strip.UNICODE)
+    drawn = block.draw(model.UNICODE)
     lines = [
-        f"{escape(f'{line.label:<{strip.LABEL_WIDTH}}')}{''.join(_runs(line))}"
+        f"{escape(f'{line.label:<{model.LABEL_WIDTH}}')}{''.join(_runs(line))}"
         for line in (*drawn.lanes, *drawn.totals)
     ]
     text = "\n".join([*lines, drawn.scale, escape(drawn.legend)]).rstrip()
     yield f'<figure class="strip"><figcaption>{escape(clean(drawn.title))}</figcaption><pre>{text}</pre></figure>'
 
 
-def _runs(line: strip.Line) -> Iterator[str]:
+def _runs(line: model.StripLine) -> Iterator[str]:
     """Yield the characters, with runs of a kind in its color."""
     start = 0
     for end in range(1, len(line.text) + 1):

@@ -15,7 +15,7 @@ from rich.table import Table as Grid
 from rich.text import Text as RichText
 
 from overlapscope.base import output, words
-from overlapscope.documents import model, strip
+from overlapscope.documents import model
 from overlapscope.documents.model import Block, Document, Words, pieces
 from overlapscope.documents.table import Table, Tone
 from overlapscope.trace.model import Kind
@@ -61,7 +61,7 @@ def render(document: Document, *, width: int = FILE_WIDTH, encoding: str = "utf-
     `color` is a color system of rich ("standard", "256", "truecolor"); without one, the text has no control codes.
     Characters that `encoding` lacks are replaced.
     """
-    screen = _Screen(width, strip.UNICODE if _unicode(encoding) else strip.ASCII)
+    screen = _Screen(width, model.UNICODE if _unicode(encoding) else model.ASCII)
     console = Console(
         file=StringIO(),
         width=width,
@@ -176,7 +176,7 @@ class _Screen(NamedTuple):
     """What blocks are drawn for."""
 
     width: int
-    glyphs: strip.Glyphs
+    glyphs: model.Glyphs
 
 
 def _drawn(blocks: Iterable[Block], screen: _Screen) -> Iterator[RenderableType]:
@@ -278,15 +278,15 @@ def _(block: model.StripBlock, screen: _Screen) -> Iterator[RenderableType]:
     drawn = block.draw(screen.glyphs)
     yield RichText(drawn.title, style="bold")
     for line in drawn.lanes:
-        text = RichText(f"{line.label:<{strip.LABEL_WIDTH}}", no_wrap=True)
+        text = RichText(f"{line.label:<{model.LABEL_WIDTH}}", no_wrap=True)
         for character, kind in zip(line.text, line.kinds, strict=True):
             text.append(character, style="dim" if kind is None else _KIND[kind])
         yield text
     for line, style in zip(drawn.totals, ("red", "dim"), strict=False):
-        yield RichText.assemble(f"{line.label:<{strip.LABEL_WIDTH}}", (line.text, style), no_wrap=True)
+        yield RichText.assemble(f"{line.label:<{model.LABEL_WIDTH}}", (line.text, style), no_wrap=True)
     yield RichText(drawn.scale, style="dim", no_wrap=True)
     if drawn.legend:
-        yield Padding(RichText(drawn.legend, style="dim"), (0, 0, 0, strip.LABEL_WIDTH))
+        yield Padding(RichText(drawn.legend, style="dim"), (0, 0, 0, model.LABEL_WIDTH))
 
 
 @_draw.register

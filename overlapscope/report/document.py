@@ -18,17 +18,21 @@ from overlapscope.catalog.buckets import BUCKETS
 from overlapscope.documents import model
 from overlapscope.documents.model import (
     EVIDENCE,
+    LABEL_WIDTH,
+    UNICODE,
     Block,
     Chart,
     Document,
+    Drawing,
+    Glyphs,
     Heading,
     Section,
+    StripLine,
     Text,
     columns,
     detail,
     panel,
 )
-from overlapscope.documents.strip import LABEL_WIDTH, UNICODE, Drawing, Glyphs, Line
 from overlapscope.documents.table import Table
 from overlapscope.prediction.interventions import name_and_argument
 from overlapscope.report import lists, tables
@@ -392,7 +396,7 @@ def draw_strip(strip: Strip, unit: Unit, glyphs: Glyphs = UNICODE, *, beside_pla
     )
 
 
-def _lane(lane: Lane, strip: Strip, glyphs: Glyphs) -> Line:
+def _lane(lane: Lane, strip: Strip, glyphs: Glyphs) -> StripLine:
     characters: list[str] = []
     kinds: list[Kind | None] = []
     for busy, length in zip(lane.busy_ns.T.tolist(), strip.slice_ns.tolist(), strict=True):
@@ -408,15 +412,15 @@ def _lane(lane: Lane, strip: Strip, glyphs: Glyphs) -> Line:
         else:
             characters.append(LETTERS[kind].upper() if full >= 0.5 else LETTERS[kind])
         kinds.append(kind)
-    return Line(f"stream {lane.stream}" if lane.stream >= 0 else "no stream", "".join(characters), tuple(kinds))
+    return StripLine(f"stream {lane.stream}" if lane.stream >= 0 else "no stream", "".join(characters), tuple(kinds))
 
 
-def _level(label: str, values: list[int], strip: Strip, glyphs: Glyphs) -> Line:
+def _level(label: str, values: list[int], strip: Strip, glyphs: Glyphs) -> StripLine:
     text = "".join(
         _step(glyphs.level, value / length) if value else " "
         for value, length in zip(values, strip.slice_ns.tolist(), strict=True)
     )
-    return Line(label, text, (None,) * len(text))
+    return StripLine(label, text, (None,) * len(text))
 
 
 def _step(characters: str, full: float) -> str:

@@ -14,8 +14,7 @@ from overlapscope.analysis.strip import Strip, measure
 from overlapscope.base import words
 from overlapscope.base.median import median_ns
 from overlapscope.commands import main
-from overlapscope.documents.model import brief
-from overlapscope.documents.strip import ASCII
+from overlapscope.documents.model import ASCII, brief
 from overlapscope.render import markdown, terminal
 from overlapscope.report.document import document, draw_strip
 from overlapscope.report.model import Report, build
