@@ -3,21 +3,17 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Callable, Sequence
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
 from overlapscope.base import words
+from overlapscope.base.output import environment
 
 if TYPE_CHECKING:
     from overlapscope.report.model import Report
-
-
-import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
-
-from overlapscope.base.output import environment
 
 FORMATS = ("text", "json", "markdown", "html")
 _RARE = "rarely needed"

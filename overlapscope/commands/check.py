@@ -10,10 +10,12 @@ from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
+from overlapscope.base import disk
 from overlapscope.base.output import tell
 from overlapscope.base.registry import load
 from overlapscope.base.words import did_you_mean
 from overlapscope.budgets.formats import FORMATS
+from overlapscope.commands import DONE
 from overlapscope.commands._options import (
     add_allow_predicted,
     add_analysis,
@@ -31,15 +33,6 @@ if TYPE_CHECKING:
     from overlapscope.budgets.settings import Settings
     from overlapscope.budgets.verdicts import CheckResult
     from overlapscope.report.model import Report
-
-
-from typing import TYPE_CHECKING
-
-from overlapscope.base import disk
-from overlapscope.commands import DONE
-
-if TYPE_CHECKING:
-    from overlapscope.budgets.settings import Settings
 
 DEFAULT_FILE = "overlap-baseline.json"
 """Name of a baseline without another name, beside the configuration."""

@@ -13,41 +13,31 @@ import logging
 import signal
 import sys
 import threading
+import time
 from collections.abc import Callable, Iterable
+from concurrent.futures import Future
 from contextlib import suppress
+from importlib import resources
 from types import FrameType
 from typing import TYPE_CHECKING, Any
 
+import flask
+import msgspec
 from waitress.channel import HTTPChannel
 from waitress.parser import HTTPRequestParser
 from waitress.server import BaseWSGIServer, create_server
 from werkzeug.wrappers import Request
-
-from overlapscope.errors import UsageError
-
-if TYPE_CHECKING:
-    from _typeshed.wsgi import StartResponse, WSGIApplication, WSGIEnvironment
-
-
-import time
-from concurrent.futures import Future
-from importlib import resources
-from typing import TYPE_CHECKING
-
-import flask
-import msgspec
 
 from overlapscope.base.words import clean
 from overlapscope.dashboard import security
 from overlapscope.dashboard.context import FIRST_PAGE, PageContext, url_of
 from overlapscope.dashboard.library import Library
 from overlapscope.documents.colors import palette
-from overlapscope.errors import OverlapscopeError
+from overlapscope.errors import OverlapscopeError, UsageError
 from overlapscope.report.verdict import judge
 
 if TYPE_CHECKING:
-    from _typeshed.wsgi import StartResponse, WSGIEnvironment
-
+    from _typeshed.wsgi import StartResponse, WSGIApplication, WSGIEnvironment
 
 DEFAULT_PORT = 8050
 _THREADS = 16

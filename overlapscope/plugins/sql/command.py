@@ -3,11 +3,20 @@
 from __future__ import annotations
 
 import argparse
+import csv
+import io
 import sys
+from collections.abc import Iterator
+from decimal import Decimal
+from math import isfinite
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, Literal
+
+import msgspec
 
 from overlapscope.base.output import tell
+from overlapscope.base.saved import Tool, encode
+from overlapscope.base.words import clean, in_spreadsheet, plural
 from overlapscope.commands import DONE
 from overlapscope.commands._options import (
     add_format,
@@ -19,26 +28,13 @@ from overlapscope.commands._options import (
     whole_number,
 )
 from overlapscope.commands._output import check_output, drawn, write
+from overlapscope.documents.model import Block, Document, Heading, Text, with_code
+from overlapscope.documents.table import Cell, Column, Row, Table, prose, rows, words
 from overlapscope.errors import UsageError
+from overlapscope.plugins.sql.tables import OF, TABLES, SqlColumn, unit_of
 
 if TYPE_CHECKING:
     from overlapscope.plugins.sql.engine import Answer
-
-
-import csv
-import io
-from collections.abc import Iterator
-from decimal import Decimal
-from math import isfinite
-from typing import Any, Literal
-
-import msgspec
-
-from overlapscope.base.saved import Tool, encode
-from overlapscope.base.words import clean, in_spreadsheet, plural
-from overlapscope.documents.model import Block, Document, Heading, Text, with_code
-from overlapscope.documents.table import Cell, Column, Row, Table, prose, rows, words
-from overlapscope.plugins.sql.tables import OF, TABLES, SqlColumn, unit_of
 
 SHOWN = 100
 """Default limit on rows in text and markdown."""
