@@ -1,4 +1,4 @@
-"""Lanes of a timeline, prepared so that drawing costs the same at any zoom.
+"""Lanes of a timeline and categories of their ops, prepared so that drawing costs the same at any zoom.
 
 All times are integer nanoseconds relative to `Lanes.origin_ns`, so that a browser represents them exactly.
 """
@@ -66,6 +66,8 @@ def of_gpu_ops(ops: GpuOps) -> U8:
         table[kind, Memory.PAGEABLE] = ID[f"{word}-pageable"]
     return table[ops.kind, ops.host_memory]
 
+
+# -- Lanes -----------------------------------------------------------------------------------------
 
 Ids = NDArray[np.integer[Any]]
 LaneKind = Literal["overlap", "steps", "ranges", "stream", "host"]
