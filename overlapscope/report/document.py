@@ -36,7 +36,7 @@ from overlapscope.documents.model import (
 from overlapscope.documents.table import Table
 from overlapscope.prediction.interventions import name_and_argument
 from overlapscope.report import lists, tables
-from overlapscope.report.page import DeviceReport, Page, SampledHost, section_of
+from overlapscope.report.page import DeviceReport, Page, SampledHost
 from overlapscope.report.sentences import WORTH_SAYING
 from overlapscope.report.verdict import cost, judge
 from overlapscope.rules.finding import Finding, costliest_first
@@ -171,6 +171,10 @@ def _device_tables(part: DeviceReport, device: Device) -> Iterator[Block]:
 # -- Findings --------------------------------------------------------------------------------------
 
 
+_Placed = tuple[DeviceReport | None, Finding]
+"""A finding with the report on its device."""
+
+
 def _findings(page: Page, parts: Sequence[DeviceReport]) -> Iterator[Block]:
     """Yield the findings on some devices, costliest first. Findings with the same advice are one entry."""
     findings = page.findings
@@ -181,36 +185,36 @@ def _findings(page: Page, parts: Sequence[DeviceReport]) -> Iterator[Block]:
         yield Text(f"No rule found anything that costs 1% of the time{where}.")
     if note := tables.findings_note(page.report.traces, findings):
         yield Text(note, tone="muted")
-    by_advice: dict[tuple[str, str], list[Finding]] = {}
+    of_device = {(part.trace.source, part.device.device): part for part in reversed(parts) if part.device}
+    by_advice: dict[tuple[str, str], list[_Placed]] = {}
     for finding in findings:
-        by_advice.setdefault((finding.rule, finding.advice), []).append(finding)
+        part = of_device.get((finding.source, finding.device))
+        by_advice.setdefault((finding.rule, finding.advice), []).append((part, finding))
     groups = list(by_advice.values())
-    drawn = [tuple(_advice(page, group, number, len(parts) > 1)) for number, group in enumerate(groups, 1)]
-    first = [number for number, group in enumerate(groups) if number == 0 or _pays(page, group[0])][:_FEW]
+    drawn = [tuple(_advice(group, number, len(parts) > 1)) for number, group in enumerate(groups, 1)]
+    first = [number for number, group in enumerate(groups) if number == 0 or _pays(*group[0])][:_FEW]
     yield from chain.from_iterable(drawn[number] for number in first)
     others = [number for number in range(len(groups)) if number not in first]
     remaining = sum(len(groups[number]) for number in others)
     yield from detail(plural(remaining, "more finding"), chain.from_iterable(drawn[number] for number in others))
 
 
-def _pays(page: Page, finding: Finding) -> bool:
+def _pays(part: DeviceReport | None, finding: Finding) -> bool:
     """Return whether a fix is worth a place in the short form: it may save 1% of the time."""
-    part = section_of(page, finding)
     if part is None or part.device is None or finding.saving is None:
         return True
     return part.per_step(finding.saving.saved_high_ns) >= WORTH_SAYING * part.device.span_ns
 
 
-def _advice(page: Page, group: Sequence[Finding], number: int, several: bool) -> Iterator[Block]:
+def _advice(group: Sequence[_Placed], number: int, several: bool) -> Iterator[Block]:
     """Yield the costliest of some findings with the same advice, then the others, as details without the advice."""
-    parts = [section_of(page, finding) for finding in group]
-    labels = list(dict.fromkeys(part.label for part in parts if part))
+    labels = list(dict.fromkeys(part.label for part, _ in group if part))
     also = f", also on {listed(labels[1:], _FEW)}" if labels[1:] else ""
     where = f"on {labels[0]}{also}" if several and labels else ""
-    yield finding_block(parts[0], group[0], number=number, where=where)
+    yield finding_block(*group[0], number=number, where=where)
     others = (
         replace(finding_block(part, finding, where=f"on {part.label}" if several and part else ""), advice="")
-        for part, finding in zip(parts[1:], group[1:], strict=True)
+        for part, finding in group[1:]
     )
     yield from detail(EVIDENCE, others)
 

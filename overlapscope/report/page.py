@@ -227,11 +227,3 @@ def sampled_hosts(analyses: Iterable[TraceAnalysis]) -> dict[int, SampledHost]:
         for number, trace, activity in traces
         if activity is not None and main_stacks(activity)
     }
-
-
-def section_of(page: Page, finding: Finding) -> DeviceReport | None:
-    """Return the device's report that a finding belongs to."""
-    for section in page.sections():
-        if section.device and section.device.device == finding.device and section.trace.source == finding.source:
-            return section
-    return None
