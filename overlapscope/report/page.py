@@ -67,11 +67,15 @@ class Page(Struct, frozen=True):
 
         Traces of different ranks are in the order of their ranks.
         """
+        findings: dict[tuple[str, int], list[Finding]] = {}
+        for finding in self.findings:
+            findings.setdefault((finding.source, finding.device), []).append(finding)
         for number in _by_rank([trace.rank for trace in self.report.traces]):
             trace = self.report.traces[number]
             for device in trace.devices:
                 shown = device if self.recorded else of_plain(device)
-                yield DeviceReport(self, number, trace, in_frame(shown), device)
+                of_device = tuple(findings.get((trace.source, device.device), ()))
+                yield DeviceReport(self, number, trace, in_frame(shown), device, of_device)
             if not trace.devices:
                 yield DeviceReport(self, number, trace, None, None)
 
@@ -94,6 +98,8 @@ class DeviceReport(Struct, frozen=True):
     recording. Without steps they are of the time after the lead-in."""
     window: Device | None
     """The figures of the whole window as recorded."""
+    findings: tuple[Finding, ...] = ()
+    """Findings on this device."""
 
     @property
     def usable(self) -> bool:
@@ -157,14 +163,6 @@ class DeviceReport(Struct, frozen=True):
     def net_overlap(self) -> tuple[NetOverlap, ...]:
         """Gain and cost of overlap. All its figures are of the recording."""
         return () if self.window is None else self.window.net_overlap
-
-    @property
-    def findings(self) -> tuple[Finding, ...]:
-        """Findings on this device."""
-        if self.device is None:
-            return ()
-        device = self.device.device
-        return tuple(f for f in self.page.findings if f.source == self.trace.source and f.device == device)
 
     @property
     def steps(self) -> int:
