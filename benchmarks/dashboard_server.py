@@ -17,10 +17,10 @@ import flask
 
 from benchmarks.synthetic_trace import make
 from overlapscope.dashboard import library as libraries
-from overlapscope.dashboard.application import create
 from overlapscope.dashboard.library import Library
+from overlapscope.dashboard.server import Listening
+from overlapscope.dashboard.shell import create
 from overlapscope.dashboard.upload import DroppedFiles
-from overlapscope.dashboard.wsgi import Listening
 
 VIEW = "/api/timeline/view"
 TOKEN = "known to the benchmark"
@@ -42,7 +42,7 @@ def main() -> None:
         return {"views": seen}
 
     server.wsgi_app = timed(server.wsgi_app, views)  # type: ignore[method-assign]
-    listening = Listening(server, host="127.0.0.1", port=0, base="/", body_bytes=lambda request, coming_bytes: 1 << 24)
+    listening = Listening(server, host="127.0.0.1", port=0, base="/", body_bytes=lambda request: 1 << 24)
     print(f"{listening.url}timeline?trace={id}", flush=True)
     listening.run()
 

@@ -15,6 +15,7 @@ from overlapscope.base.kept import kept
 I64 = NDArray[np.int64]
 I32 = NDArray[np.int32]
 I8 = NDArray[np.int8]
+U8 = NDArray[np.uint8]
 F64 = NDArray[np.float64]
 Bool = NDArray[np.bool_]
 Index = NDArray[np.intp]

@@ -154,10 +154,14 @@ def bare_shares(parts: Sequence[int], whole: int) -> list[str]:
     return texts
 
 
+def shares_of(parts: Mapping[str, int], whole: int) -> dict[str, str]:
+    """Return `bare_shares` by name."""
+    return dict(zip(parts, bare_shares([*parts.values()], whole), strict=True))
+
+
 def shares_by_name(parts: Mapping[str, int], whole: int) -> dict[str, str]:
     """Return `bare_shares` by name. The smallest part that is large enough makes up the difference."""
-    ascending = sorted(parts, key=lambda name: (parts[name], name))
-    return dict(zip(ascending, bare_shares([parts[name] for name in ascending], whole), strict=True))
+    return shares_of({name: parts[name] for name in sorted(parts, key=lambda name: (parts[name], name))}, whole)
 
 
 def size(count: int | None) -> str:

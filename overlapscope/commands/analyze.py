@@ -175,7 +175,7 @@ def _document(page: Page, analyses: list[TraceAnalysis], args: argparse.Namespac
         from overlapscope.timeline.file import document as file_document
 
         return file_document(page, [timeline.build(analysis) for analysis in analyses])
-    from overlapscope.documents.strip import LABEL_WIDTH
+    from overlapscope.documents.model import LABEL_WIDTH
     from overlapscope.report.document import document
 
     if args.format == "text":

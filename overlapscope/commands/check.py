@@ -10,11 +10,12 @@ from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
+from overlapscope.base import disk
 from overlapscope.base.output import tell
 from overlapscope.base.registry import load
 from overlapscope.base.words import did_you_mean
 from overlapscope.budgets.formats import FORMATS
-from overlapscope.commands._baseline import DEFAULT_FILE, show_baseline, write_baseline
+from overlapscope.commands import DONE
 from overlapscope.commands._options import (
     add_allow_predicted,
     add_analysis,
@@ -32,6 +33,9 @@ if TYPE_CHECKING:
     from overlapscope.budgets.settings import Settings
     from overlapscope.budgets.verdicts import CheckResult
     from overlapscope.report.model import Report
+
+DEFAULT_FILE = "overlap-baseline.json"
+"""Name of a baseline without another name, beside the configuration."""
 
 
 class Target(NamedTuple):
@@ -106,7 +110,7 @@ class CheckCommand:
         if args.write_baseline or args.show_baseline:
             _refuse_checking(args)
         if args.show_baseline:
-            return show_baseline(_baseline_file(args, settings, config))
+            return _show_baseline(_baseline_file(args, settings, config))
         if not args.traces:
             raise UsageError("name the traces: overlapscope check TRACE.")
         from overlapscope.reading.patterns import NamePatterns, using
@@ -248,15 +252,36 @@ def _baseline_file(args: argparse.Namespace, settings: Settings, config: Path | 
 
 
 def _write_baseline(args: argparse.Namespace, settings: Settings, config: Path | None) -> int:
-    """Write the baseline, and print how later checks find it."""
+    """Write the baseline from the traces of one job, and print how later checks find it."""
     file = _baseline_file(args, settings, config)
-    code = write_baseline(args, settings, file, config)
+    check_output(file, force=args.force, inputs=(*args.traces, config))
+    from overlapscope.budgets import baseline
+
+    report = report_of(args.traces, args)
+    new = baseline.of(report, ranges=settings.compared_ranges, allow_predicted=args.allow_predicted)
+    for doubt in baseline.doubts(new):
+        tell(f"overlapscope: warning: {doubt}")
+    write(baseline.to_json(new), file, force=args.force)
     if args.baseline is None and settings.baseline is None:
         tell(
             f'overlapscope: `baseline = "{DEFAULT_FILE}"` in {config or "[tool.overlapscope] of pyproject.toml"} makes '
             "`overlapscope check` compare with it."
         )
-    return code
+    return DONE
+
+
+def _show_baseline(file: Path) -> int:
+    """Print where a baseline was made, and the median of each metric. Raises UsageError."""
+    from overlapscope.budgets.baseline import from_json
+    from overlapscope.budgets.document import baseline_document
+    from overlapscope.render import terminal
+
+    try:
+        data = disk.read(file)
+    except OSError as error:
+        raise UsageError(f"{file}: cannot be read ({error.strerror or error}).") from None
+    write(terminal.to_stream(baseline_document(from_json(data, str(file))), sys.stdout), None)
+    return DONE
 
 
 def add_config_argument(parser: argparse.ArgumentParser) -> None:

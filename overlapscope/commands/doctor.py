@@ -39,7 +39,7 @@ class DoctorCommand:
         return BROKEN if diagnosis.having("broken") else DONE
 
 
-# -- The document ------------------------------------------------------------------------------------
+# -- The document ----------------------------------------------------------------------------------
 
 _TONES: Final[dict[Status, Tone]] = {"ok": "good", "missing": "fair", "broken": "poor"}
 

@@ -8,8 +8,16 @@ from typing import TYPE_CHECKING
 
 from overlapscope.base.words import plural
 from overlapscope.commands import DONE
-from overlapscope.commands._many_traces import add_workers, positive, reading_progress
-from overlapscope.commands._options import add_format, add_max_size, add_output, add_verbose, size_limit
+from overlapscope.commands._options import (
+    add_format,
+    add_max_size,
+    add_output,
+    add_verbose,
+    add_workers,
+    positive,
+    reading_progress,
+    size_limit,
+)
 from overlapscope.commands._output import check_output, present
 from overlapscope.errors import UnreadableTrace
 

@@ -22,9 +22,15 @@ from overlapscope.base.words import clean
 from overlapscope.commands import ProgramInterrupted, tell_defect
 from overlapscope.commands._options import less_common
 from overlapscope.commands._output import check_output
-from overlapscope.commands._program import add_program, check_not_python, launcher_of
 from overlapscope.commands._reporter import Reporter
-from overlapscope.commands._run_options import add_output, add_recording, recording_options
+from overlapscope.commands._run_options import (
+    add_output,
+    add_program,
+    add_recording,
+    check_not_python,
+    launcher_of,
+    recording_options,
+)
 from overlapscope.errors import UsageError
 from overlapscope.recorder import children, devices, script
 from overlapscope.recorder.destination import kept_name, window_path
@@ -222,7 +228,7 @@ class _RecordedProgram:
 
             require_packages()
         self._recording.prepare()
-        self._former = _FormerTraces(self._paths(force=force), force=force)
+        self._former = _FormerTraces(self._paths(), force=force)
         if self._children is not None:
             if self._recording.rank is None:
                 children.make_room(self._children, force=force)
@@ -236,7 +242,7 @@ class _RecordedProgram:
             self._ask(State.NONE)
         self._recording.begin_with_torch()
 
-    def _paths(self, *, force: bool) -> list[Path]:
+    def _paths(self) -> list[Path]:
         """Return the files that will be written. Raises UsageError if that is impossible."""
         args, path = self._args, self._recording.path
         paths = [path] if args.repeat == 1 else [window_path(path, number + 1) for number in range(args.repeat)]

@@ -13,7 +13,7 @@ from overlapscope.catalog.checks import check_by_id
 from overlapscope.compare.difference import Aspect, DeviceDiff, Doubt
 from overlapscope.compare.noise import FEWEST
 from overlapscope.report.model import PLAIN, Report, of_program
-from overlapscope.report.step_words import phase_words
+from overlapscope.report.sentences import phase_words
 from overlapscope.trace.lost import FIGURES, Part, part_words
 
 # -- Environments ------------------------------------------------------------------------------------

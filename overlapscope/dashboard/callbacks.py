@@ -64,6 +64,7 @@ Function = TypeVar("Function", bound=Callable[..., Any])
 
 _SHOWN = (State("url", "pathname"), State("url", "search"), State("scheme-shown", "data"))
 """States from which the page's context is made; every callback gets them."""
+_LEADS = Output(LEAD, "data", allow_duplicate=True)
 
 
 class Callbacks:
@@ -71,7 +72,6 @@ class Callbacks:
 
     def __init__(self) -> None:
         self._in_server: list[tuple[Callable[..., Any], tuple[Any, ...], dict[str, Any]]] = []
-        self._leading: list[tuple[Callable[..., Any], tuple[Any, ...]]] = []
         self._in_browser: list[tuple[Any, tuple[Any, ...], dict[str, Any]]] = []
 
     def add(self, *dependencies: Any, **options: Any) -> Callable[[Function], Function]:
@@ -84,7 +84,8 @@ class Callbacks:
         """
 
         def keep(function: Function) -> Function:
-            self._in_server.append((function, dependencies, options))
+            shown = tuple(shown for shown in _SHOWN if shown not in dependencies)
+            self._in_server.append((function, dependencies + shown, options))
             return function
 
         return keep
@@ -97,12 +98,7 @@ class Callbacks:
         Returns:
             The decorator, which returns the function unchanged.
         """
-
-        def keep(function: Function) -> Function:
-            self._leading.append((function, dependencies))
-            return function
-
-        return keep
+        return self.add(_LEADS, *dependencies, prevent_initial_call=True)
 
     def in_browser(self, function: str | tuple[str, str], *dependencies: Any, **options: Any) -> None:
         """Register JavaScript: source text, or a function of the assets by namespace and name."""
@@ -124,16 +120,7 @@ class Callbacks:
         for function, dependencies, options in self._in_browser:
             app.clientside_callback(function, *dependencies, **options)
         for function, dependencies, options in self._in_server:
-            dependencies = _with_shown(dependencies)
             app.callback(*dependencies, **options)(_checked(app, function, dependencies))
-        for function, dependencies in self._leading:
-            dependencies = _with_shown((Output(LEAD, "data", allow_duplicate=True), *dependencies))
-            answer = _checked(app, function, dependencies, leads=True)
-            app.callback(*dependencies, prevent_initial_call=True)(answer)
-
-
-def _with_shown(dependencies: tuple[Any, ...]) -> tuple[Any, ...]:
-    return dependencies + tuple(shown for shown in _SHOWN if shown not in dependencies)
 
 
 class _Property(msgspec.Struct):
@@ -176,13 +163,11 @@ class Dashboard(dash.Dash):
             _refuse(f"{type(error).__name__}: {error}")
 
 
-def _checked(
-    app: Dashboard, function: Callable[..., Any], dependencies: tuple[Any, ...], *, leads: bool = False
-) -> Callable[..., Any]:
+def _checked(app: Dashboard, function: Callable[..., Any], dependencies: tuple[Any, ...]) -> Callable[..., Any]:
     """Return a callback that checks the values it gets.
 
-    It calls `function` only with values of the types in its signature. If it `leads`, the answer includes the address
-    at which the user was.
+    It calls `function` only with values of the types in its signature. If it leads to an address, the answer includes
+    the address at which the user was.
     """
     read = [dependency for dependency in dependencies if isinstance(dependency, Input | State)]
     context_at = [read.index(shown) for shown in _SHOWN]
@@ -202,7 +187,7 @@ def _checked(
             raise PreventUpdate
         url = url_of(app.library, app.config.requests_pathname_prefix, pathname, search)
         answer = function(PageContext.at(url, app.library, dark=scheme == "dark"), *converted)
-        if not leads or answer is dash.no_update:
+        if _LEADS not in dependencies or answer is dash.no_update:
             return answer
         return {"href": answer, "pathname": pathname, "search": search}
 

@@ -1,6 +1,6 @@
 """Start of the dashboard: required packages, the server, and the browser or notebook that shows it.
 
-Nothing here imports Dash at once, because the server answers while Dash is being imported (`beginning`), nor the
+Nothing here imports Dash at once, because the server answers while Dash is being imported (`server.Beginning`), nor the
 analysis, because `overlapscope run` checks here for packages and must not import numpy into the program.
 """
 
@@ -24,7 +24,6 @@ from overlapscope.base import extras
 from overlapscope.base.output import tell
 from overlapscope.base.registry import load
 from overlapscope.base.words import listed
-from overlapscope.dashboard.scratch import own_directory
 from overlapscope.errors import MissingPackage, UsageError
 
 if TYPE_CHECKING:
@@ -33,8 +32,8 @@ if TYPE_CHECKING:
 
     from overlapscope.api import Job
     from overlapscope.dashboard.library import Library
+    from overlapscope.dashboard.server import Listening
     from overlapscope.dashboard.upload import DroppedFiles
-    from overlapscope.dashboard.wsgi import Listening
 
 UPLOAD_BYTES = 4 << 30
 """Default limit for the total size of files dropped onto the page."""
@@ -97,9 +96,8 @@ def launch(
         library.request(entry.id)
 
     from overlapscope.dashboard import security
-    from overlapscope.dashboard.beginning import Beginning
+    from overlapscope.dashboard.server import Beginning, Listening
     from overlapscope.dashboard.upload import DroppedFiles
-    from overlapscope.dashboard.wsgi import Listening
 
     server_token = security.own_token() if token is None else token
     uploads = DroppedFiles(library, upload_bytes)
@@ -114,15 +112,14 @@ def launch(
     return listening, f"{listening.url}{page}?{urlencode(shown | {'token': server_token})}"
 
 
-def _body_bytes(uploads: DroppedFiles, token: str, request: Request, coming_bytes: int) -> int:
-    """Return the size of the body to read; other uploads under way have `coming_bytes`."""
+def _body_bytes(uploads: DroppedFiles, token: str, request: Request) -> int:
+    """Return the size of the body to read."""
     from overlapscope.dashboard import security
 
     if security.refusal(request, token) is not None:
         return 0
     # A body slightly above the limit is read, so that the refusal can say why.
-    room = uploads.room_bytes - coming_bytes if uploads.brings(request) else 0
-    return max(room, 0) + _SMALL_BODY_BYTES
+    return _SMALL_BODY_BYTES + (uploads.room_bytes if uploads.brings(request) else 0)
 
 
 def _application(library: Library, uploads: DroppedFiles, *, base: str, token: str) -> Flask:
@@ -131,7 +128,7 @@ def _application(library: Library, uploads: DroppedFiles, *, base: str, token: s
     if not is_notebook:
         sys.modules["IPython"] = None  # type: ignore[assignment]
     try:
-        from overlapscope.dashboard.application import create
+        from overlapscope.dashboard.shell import create
     finally:
         if not is_notebook:
             del sys.modules["IPython"]
@@ -150,6 +147,8 @@ def open_browser(url: str) -> None:
     and the address has the token. The file is deleted when the process ends.
     """
     if has_windows():
+        from overlapscope.dashboard.upload import own_directory
+
         leads = own_directory() / "open.html"
         leads.write_text(f'<!DOCTYPE html><meta http-equiv="refresh" content="0;url={escape(url)}">', "utf-8")
         webbrowser.open(leads.as_uri())

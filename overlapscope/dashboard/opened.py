@@ -12,8 +12,6 @@ from overlapscope import timeline as lanes
 from overlapscope.analysis import TraceAnalysis, analyze_trace
 from overlapscope.base.memory import give_back
 from overlapscope.dashboard.background import Background, Kept, Tell, attempt, raised
-from overlapscope.dashboard.entries import TraceEntry
-from overlapscope.dashboard.url import RECORDED
 from overlapscope.errors import OverlapscopeError
 from overlapscope.prediction.interventions import check_names
 from overlapscope.prediction.plain_program import find_program
@@ -23,6 +21,9 @@ from overlapscope.report.model import Report, joined, of_program
 from overlapscope.report.page import DeviceReport, Page, sampled_hosts
 from overlapscope.timeline import Lanes
 from overlapscope.trace.model import Trace
+
+RECORDED = "recorded"
+"""Value in URLs for the recording, instead of its plain program."""
 
 
 class Opened(Struct, frozen=True, eq=False, dict=True, weakref=True):
@@ -55,7 +56,7 @@ class Opened(Struct, frozen=True, eq=False, dict=True, weakref=True):
         )
 
 
-def open_trace(entry: TraceEntry, trace: Trace) -> Opened:
+def open_trace(id: str, path: Path, trace: Trace) -> Opened:
     """Analyze a trace and return all that pages show of it."""
     analysis = analyze_trace(trace)
     program = find_program(analysis, None)
@@ -65,9 +66,9 @@ def open_trace(entry: TraceEntry, trace: Trace) -> Opened:
     plain = None
     if of_plain is not report and program is not None and program.analysis is not None:
         shown = Page(of_plain, verbose=True, sampled=sampled)
-        plain = Opened(entry.id, entry.path, program.analysis, of_plain, shown)
+        plain = Opened(id, path, program.analysis, of_plain, shown)
     page = Page(report, verbose=True, recorded=plain is not None, sampled=sampled)
-    return Opened(entry.id, entry.path, analysis, report, page, plain)
+    return Opened(id, path, analysis, report, page, plain)
 
 
 # -- Predictions -----------------------------------------------------------------------------------

@@ -17,15 +17,13 @@ from overlapscope.base.words import clean
 from overlapscope.catalog.causes import CAUSES, Subject
 from overlapscope.dashboard import render
 from overlapscope.dashboard.background import TaskProgress
-from overlapscope.dashboard.context import PageContext
-from overlapscope.dashboard.url import UrlState
+from overlapscope.dashboard.context import PageContext, UrlState
 from overlapscope.documents.model import Block
 from overlapscope.documents.table import Row, Table
 from overlapscope.errors import OverlapscopeError
 from overlapscope.report import charts, host_view, lists
-from overlapscope.report.charts import by_cause
 from overlapscope.report.page import DeviceReport
-from overlapscope.report.tables import host_steps, host_tables
+from overlapscope.report.tables import causes_of
 from overlapscope.report.verdict import judge
 
 _SIGNS = {"good": "✓", "fair": "!", "poor": "✕", "recorded": "●"}
@@ -145,7 +143,7 @@ def unusable(context: PageContext) -> Component:
         else empty("Nothing ran on a GPU in this recording."),
         empty(["To record again: ", dmc.Code("overlapscope run train.py"), " sets all that is needed."]),
     )
-    shown = (*host_tables(context.section), host_steps(context.section))
+    shown = (*host_view.host_tables(context.section), host_view.host_steps(context.section))
     return dmc.Stack(
         [
             verdict(context, context.section),
@@ -208,7 +206,7 @@ def causes(context: PageContext, device: Device, subject: Subject, ids: str) -> 
             ],
             style={"fontSize": "14px"},
         )
-        for cause in by_cause(context.section, subject)
+        for cause in causes_of(device, subject)
     ]
     chart = render.graph(charts.causes(context.section, subject, context.dark), f"{ids}-causes", name=f"{ids}-causes")
     beside = [
@@ -237,7 +235,7 @@ def host(context: PageContext) -> list[Component]:
         panel(
             host_view.TITLE,
             *(dmc.Text(sentence, size="sm", className="prose") for sentence in host_view.sentences(section, sampled)),
-            render.graph(host_view.flame_graph(sampled, context.dark), "host-flame", name="host"),
+            render.graph(charts.flame_graph(sampled, context.dark), "host-flame", name="host"),
             dmc.Text(host_view.LEGEND, c="dimmed", size="sm", mb="sm"),
             grid(
                 context,
@@ -355,7 +353,7 @@ def no_page(url: UrlState, others: str) -> Component:
     )
 
 
-def no_trace(url: UrlState, id: str) -> Component:
+def no_trace(id: str) -> Component:
     """Return the notice for a trace that this server may not show."""
     return notice(
         f"There is no trace {clean(id, 100)!r} here",
@@ -364,7 +362,7 @@ def no_trace(url: UrlState, id: str) -> Component:
     )
 
 
-def unreadable(url: UrlState, id: str, failure: OverlapscopeError) -> Component:
+def unreadable(id: str, failure: OverlapscopeError) -> Component:
     """Return the notice for a trace that cannot be read."""
     return notice(f"{clean(id, 100)} cannot be shown", clean(str(failure), 2000))
 

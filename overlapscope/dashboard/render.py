@@ -14,7 +14,7 @@ import dash_mantine_components as dmc
 from dash import dcc, html
 from dash.development.base_component import Component
 
-from overlapscope.documents import model, strip
+from overlapscope.documents import model
 from overlapscope.documents.colors import palette
 from overlapscope.documents.model import Block, Figure, Words
 from overlapscope.documents.table import Cell, Column, Table
@@ -130,7 +130,7 @@ def _(block: model.Chart, dark: bool) -> Component:
 
 @_draw.register
 def _(block: model.StripBlock, dark: bool) -> Component:
-    drawn = block.draw(strip.UNICODE)
+    drawn = block.draw(model.UNICODE)
     return html.Div([dmc.Text(drawn.title, size="sm"), html.Pre("\n".join(drawn.plain()))])
 
 

@@ -6,20 +6,25 @@ from typing import Any
 
 import dash
 import dash_mantine_components as dmc
+import flask
 import msgspec
 from dash import Input, Output, State, dcc, html
 from dash.development.base_component import Component
+from dash.exceptions import DependencyException
+from dash.resources import ResourceType
 
 from overlapscope.analysis.figures import Window
 from overlapscope.base.extras import missing
 from overlapscope.base.words import clean
-from overlapscope.dashboard import parts
-from overlapscope.dashboard.callbacks import LEAD, Callbacks
-from overlapscope.dashboard.context import PageContext, url_of
-from overlapscope.dashboard.opened import Opened
+from overlapscope.dashboard import parts, routes, security
+from overlapscope.dashboard.callbacks import LEAD, Callbacks, Dashboard
+from overlapscope.dashboard.context import FIRST_PAGE, TRACES_PAGE, PageContext, UrlState, moved, url_of
+from overlapscope.dashboard.library import Library
+from overlapscope.dashboard.opened import RECORDED, Opened
 from overlapscope.dashboard.pages import PAGES, PageKind
 from overlapscope.dashboard.render import explained
-from overlapscope.dashboard.url import FIRST_PAGE, RECORDED, TRACES_PAGE, UrlState, moved
+from overlapscope.dashboard.upload import DroppedFiles
+from overlapscope.timeline import browser
 
 _POLL_MS = 300
 _PLAIN = "plain"
@@ -263,9 +268,9 @@ def _content(context: PageContext) -> Component | list[Component]:
     if page.needs != "nothing":
         for id, opened in context.named:
             if library.entry(id) is None:
-                return parts.no_trace(url, id)
+                return parts.no_trace(id)
             if (failure := library.failure(id)) is not None:
-                return parts.unreadable(url, id, failure)
+                return parts.unreadable(id, failure)
             if opened is None:
                 # With None, Dash would keep the paths of the previous content, and fail at a late answer for it.
                 return []
@@ -351,3 +356,43 @@ def _exports(url: UrlState) -> list[Component]:
         dmc.MenuItem(label, href=f"{url.base}api/{route}?{query}", id=f"export-{name}", refresh=True)
         for name, (route, label) in files.items()
     ]
+
+
+# -- Application -----------------------------------------------------------------------------------
+
+
+def create(library: Library, uploads: DroppedFiles, *, base: str, token: str) -> dash.Dash:
+    """Return the dashboard of a library below the path `base`, which has a slash at both ends."""
+    server = flask.Flask(__name__)
+    security.guard(server, token=token, base=base)
+    routes.register(server, library, base)
+    uploads.register(server)
+    app = Dashboard(
+        __name__,
+        library=library,
+        server=server,
+        requests_pathname_prefix=base,
+        routes_pathname_prefix="/",
+        use_pages=False,
+        suppress_callback_exceptions=True,
+        title="overlapscope",
+        update_title="",
+    )
+    app.index_string = app.index_string.replace("<html>", '<html lang="en">')
+    for name in browser.scripts():
+        app.scripts.append_script(_of_timeline(name))
+    app.css.append_css(_of_timeline(browser.STYLE))
+    server.register_error_handler(DependencyException, lambda error: ("There is no such file.\n", 404))
+    app.layout = layout(base)
+    callbacks.register(app)
+    for page in PAGES.values():
+        page.module.callbacks.register(app)
+    return app
+
+
+def _of_timeline(name: str) -> ResourceType:
+    """Return a file of the timeline as a Dash resource.
+
+    Its address changes with its contents, so that browsers may cache it for a year.
+    """
+    return {"namespace": "overlapscope", "relative_package_path": f"timeline/browser/{name}"}

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from overlapscope.base.words import Unit, bare_shares, clean
+from overlapscope.base.words import Unit, clean, shares_of
 from overlapscope.catalog.buckets import BUCKETS
 from overlapscope.documents.colors import palette
 from overlapscope.documents.model import Figure
@@ -76,7 +76,7 @@ def stacked_bars(
     they are horizontal and placed by their labels.
     """
     colors, along, across = palette(dark), *(("x", "y") if positions is None else ("y", "x"))
-    shares = [dict(zip(whole, bare_shares(list(whole.values()), sum(whole.values())), strict=True)) for whole in wholes]
+    shares = [shares_of(whole, sum(whole.values())) for whole in wholes]
     bars: list[dict[str, Any]] = []
     for name, bucket in BUCKETS.items():
         if not any(whole.get(name) for whole in wholes):

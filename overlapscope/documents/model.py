@@ -14,8 +14,8 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from overlapscope.base.words import listed
-from overlapscope.documents.strip import Drawing, Glyphs
 from overlapscope.documents.table import Table, Tone
+from overlapscope.trace.model import Kind
 
 Figure = dict[str, Any]
 """A Plotly figure: `data` and `layout`."""
@@ -139,6 +139,50 @@ class Bar(Struct, frozen=True):
     parts: tuple[Part, ...]
 
 
+LABEL_WIDTH = 14
+"""Width of the labels to the left of a timeline in characters."""
+
+
+class Glyphs(Struct, frozen=True):
+    """Characters to draw a timeline with."""
+
+    compute: str
+    """From nearly empty to full."""
+    level: str
+    """From nearly empty to full, for the two lines of totals."""
+    empty: str
+    rule: str
+
+
+UNICODE = Glyphs(compute="░▒▓█", level="▁▂▃▄▅▆▇█", empty="·", rule="─")
+ASCII = Glyphs(compute="-+=#", level=".:-=+*#", empty=".", rule="-")
+
+
+class StripLine(Struct, frozen=True):
+    """A line of a timeline in characters, each with the kind that it stands for, if any."""
+
+    label: str
+    text: str
+    kinds: tuple[Kind | None, ...]
+
+
+class Drawing(Struct, frozen=True):
+    """A timeline in characters."""
+
+    title: str
+    lanes: tuple[StripLine, ...]
+    totals: tuple[StripLine, ...]
+    """Exposed copies and idle time over all streams."""
+    scale: str
+    legend: str
+
+    def plain(self) -> list[str]:
+        """Return all lines except the title, without color."""
+        lines = [f"{line.label:<{LABEL_WIDTH}}{line.text}" for line in (*self.lanes, *self.totals)]
+        tail = [self.scale, f"{'':<{LABEL_WIDTH}}{self.legend}"]
+        return [*lines, *(line for line in tail if line.strip())]
+
+
 class StripBlock(Struct, frozen=True):
     """A timeline drawn in characters."""
 
@@ -186,11 +230,6 @@ class FindingBlock(Struct, frozen=True):
     """Position among all findings, from 1; 0 if they are not numbered."""
     where: str = ""
     """`on rank 0, also on rank 1`, in a document of several ranks."""
-    meaning: str = ""
-    """General meaning of the rule."""
-    wrong: str = ""
-    right: str = ""
-    """Example programs, before and after the change."""
     example: Example | None = None
 
     @property

@@ -8,7 +8,7 @@ from functools import singledispatch
 from html import escape as escape_html
 
 from overlapscope.base.words import clean
-from overlapscope.documents import model, strip
+from overlapscope.documents import model
 from overlapscope.documents.model import Block, Document, Span, Words, pieces
 from overlapscope.documents.table import Table
 
@@ -133,7 +133,7 @@ def _table(table: Table) -> Iterator[str]:
 
 @_draw.register
 def _(block: model.StripBlock) -> Iterator[str]:
-    drawn = block.draw(strip.UNICODE)
+    drawn = block.draw(model.UNICODE)
     yield from (f"### {escape(drawn.title)}", "", "```text")
     yield from (line.rstrip().replace("`", "'") for line in drawn.plain())
     yield from ("```", "")

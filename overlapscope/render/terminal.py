@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterable, Iterator, Sequence
 from functools import singledispatch
 from io import StringIO
-from typing import TextIO
+from typing import NamedTuple, TextIO
 
 from rich.cells import cell_len
 from rich.console import Console, Group, RenderableType
@@ -15,8 +15,8 @@ from rich.table import Table as Grid
 from rich.text import Text as RichText
 
 from overlapscope.base import output, words
-from overlapscope.documents import model, strip
-from overlapscope.documents.model import Block, Document, Span, Words, pieces
+from overlapscope.documents import model
+from overlapscope.documents.model import Block, Document, Words, pieces
 from overlapscope.documents.table import Table, Tone
 from overlapscope.trace.model import Kind
 
@@ -61,7 +61,7 @@ def render(document: Document, *, width: int = FILE_WIDTH, encoding: str = "utf-
     `color` is a color system of rich ("standard", "256", "truecolor"); without one, the text has no control codes.
     Characters that `encoding` lacks are replaced.
     """
-    drawing = _Drawing(width, strip.UNICODE if _unicode(encoding) else strip.ASCII)
+    screen = _Screen(width, model.UNICODE if _unicode(encoding) else model.ASCII)
     console = Console(
         file=StringIO(),
         width=width,
@@ -75,7 +75,7 @@ def render(document: Document, *, width: int = FILE_WIDTH, encoding: str = "utf-
         _environ={},
     )
     with console.capture() as captured:
-        for part in drawing.blocks(document.blocks):
+        for part in _drawn(document.blocks, screen):
             console.print(part)
     text = "".join(f"{line.rstrip()}\n" for line in captured.get().rstrip().splitlines())
     text = _COMMAND.sub(r"\1\\\2", text)
@@ -149,9 +149,9 @@ def _lines(table: Table) -> list[list[str]]:
 
 def _least(table: Table) -> int:
     """Return the width of a table with names as short as allowed."""
-    widths = []
+    lines, widths = _lines(table), []
     for number, column in enumerate(table.columns):
-        widest = max(len(line[number]) for line in _lines(table))
+        widest = max(len(line[number]) for line in lines)
         widths.append(min(widest, _LEAST_NAME) if column.flexible else widest)
     return sum(widths) + _GAP * (len(widths) - 1)
 
@@ -172,44 +172,30 @@ def _widths(table: Table, width: int) -> list[int]:
 # -- Blocks ----------------------------------------------------------------------------------------
 
 
-class _Drawing:
-    """Draws blocks with rich for a width and a set of characters."""
+class _Screen(NamedTuple):
+    """What blocks are drawn for."""
 
-    def __init__(self, width: int, glyphs: strip.Glyphs) -> None:
-        self._width = width
-        self._glyphs = glyphs
+    width: int
+    glyphs: model.Glyphs
 
-    def blocks(self, blocks: Iterable[Block]) -> Iterator[RenderableType]:
-        """Yield each block that a terminal can show, with an empty line where a new subject begins."""
-        previous: Block | None = None
-        for block in _flat(blocks):
-            if previous is not None and _apart(previous, block):
-                yield ""
-            previous = block
-            yield from _draw(block, self)
 
-    def table(self, table: Table) -> RenderableType:
-        return table_grid(table, self._width)
-
-    def pairs(self, tables: Sequence[Table]) -> Iterator[RenderableType]:
-        """Yield tables, two side by side if there is room."""
-        beside = 2 if self._width >= _BESIDE else 1
-        for first in range(0, len(tables), beside):
-            if first:
-                yield ""
-            pair = Grid.grid(padding=(0, 4, 0, 0))
-            pair.add_row(*map(self.table, tables[first : first + beside]))
-            yield pair
-
-    def strip(self, block: model.StripBlock) -> strip.Drawing:
-        return block.draw(self._glyphs)
+def _drawn(blocks: Iterable[Block], screen: _Screen) -> Iterator[RenderableType]:
+    """Yield each block that a terminal can show, with an empty line where a new subject begins."""
+    previous: Block | None = None
+    for block in _flat(blocks):
+        if previous is not None and _apart(previous, block):
+            yield ""
+        previous = block
+        yield from _draw(block, screen)
 
 
 def _flat(blocks: Iterable[Block]) -> Iterator[Block]:
     """Yield the blocks of sections, since a terminal has no boxes, without those that only HTML can show."""
     for block in blocks:
         if isinstance(block, model.Section):
-            if block.kind == "columns" and all(_is_short(part) for part in block.blocks):
+            if block.kind == "columns" and all(
+                isinstance(part, Table) and len(part.read().columns) <= _NARROW for part in block.blocks
+            ):
                 yield block
                 continue
             if block.title and block.kind != "article" and not _named(block.blocks):
@@ -227,10 +213,6 @@ def _named(blocks: Sequence[Block]) -> bool:
     return len(blocks) == 1 and isinstance(blocks[0], Table) and any(column.heads for column in blocks[0].columns)
 
 
-def _is_short(block: Block) -> bool:
-    return isinstance(block, Table) and len(block.read().columns) <= _NARROW
-
-
 def _apart(previous: Block, block: Block) -> bool:
     """Return whether an empty line separates two blocks."""
     if isinstance(previous, model.Heading):
@@ -241,17 +223,17 @@ def _apart(previous: Block, block: Block) -> bool:
 
 
 @singledispatch
-def _draw(block: Block, drawing: _Drawing) -> Iterator[RenderableType]:
+def _draw(block: Block, screen: _Screen) -> Iterator[RenderableType]:
     raise TypeError(type(block).__name__)
 
 
 @_draw.register
-def _(block: model.Heading, drawing: _Drawing) -> Iterator[RenderableType]:
+def _(block: model.Heading, screen: _Screen) -> Iterator[RenderableType]:
     yield RichText(block.text, style=f"bold {_TONES[block.tone]}".strip())
 
 
 @_draw.register
-def _(block: model.Text, drawing: _Drawing) -> Iterator[RenderableType]:
+def _(block: model.Text, screen: _Screen) -> Iterator[RenderableType]:
     style = f"{'bold ' if block.strong or block.badge else ''}{_TONES[block.tone]}"
     if block.badge and not block.tone:
         style = _BADGES.get(block.badge, "bold")
@@ -259,7 +241,7 @@ def _(block: model.Text, drawing: _Drawing) -> Iterator[RenderableType]:
 
 
 @_draw.register
-def _(block: model.Items, drawing: _Drawing) -> Iterator[RenderableType]:
+def _(block: model.Items, screen: _Screen) -> Iterator[RenderableType]:
     grid = Grid.grid(padding=(0, 1, 0, 0))
     for item in block.items:
         grid.add_row(block.sign, _text(item, _TONES[block.tone]))
@@ -267,40 +249,48 @@ def _(block: model.Items, drawing: _Drawing) -> Iterator[RenderableType]:
 
 
 @_draw.register
-def _(block: model.Code, drawing: _Drawing) -> Iterator[RenderableType]:
+def _(block: model.Code, screen: _Screen) -> Iterator[RenderableType]:
     if block.title:
         yield RichText(block.title, style="bold")
     yield Padding(RichText(block.text), (0, 0, 0, 4))
 
 
 @_draw.register
-def _(block: Table, drawing: _Drawing) -> Iterator[RenderableType]:
-    yield drawing.table(block)
+def _(block: Table, screen: _Screen) -> Iterator[RenderableType]:
+    yield table_grid(block, screen.width)
 
 
 @_draw.register
-def _(block: model.Section, drawing: _Drawing) -> Iterator[RenderableType]:
-    yield from drawing.pairs([part for part in block.blocks if isinstance(part, Table)])
+def _(block: model.Section, screen: _Screen) -> Iterator[RenderableType]:
+    tables = [part for part in block.blocks if isinstance(part, Table)]
+    # Two side by side if there is room.
+    beside = 2 if screen.width >= _BESIDE else 1
+    for first in range(0, len(tables), beside):
+        if first:
+            yield ""
+        pair = Grid.grid(padding=(0, 4, 0, 0))
+        pair.add_row(*(table_grid(table, screen.width) for table in tables[first : first + beside]))
+        yield pair
 
 
 @_draw.register
-def _(block: model.StripBlock, drawing: _Drawing) -> Iterator[RenderableType]:
-    drawn = drawing.strip(block)
+def _(block: model.StripBlock, screen: _Screen) -> Iterator[RenderableType]:
+    drawn = block.draw(screen.glyphs)
     yield RichText(drawn.title, style="bold")
     for line in drawn.lanes:
-        text = RichText(f"{line.label:<{strip.LABEL_WIDTH}}", no_wrap=True)
+        text = RichText(f"{line.label:<{model.LABEL_WIDTH}}", no_wrap=True)
         for character, kind in zip(line.text, line.kinds, strict=True):
             text.append(character, style="dim" if kind is None else _KIND[kind])
         yield text
     for line, style in zip(drawn.totals, ("red", "dim"), strict=False):
-        yield RichText.assemble(f"{line.label:<{strip.LABEL_WIDTH}}", (line.text, style), no_wrap=True)
+        yield RichText.assemble(f"{line.label:<{model.LABEL_WIDTH}}", (line.text, style), no_wrap=True)
     yield RichText(drawn.scale, style="dim", no_wrap=True)
     if drawn.legend:
-        yield Padding(RichText(drawn.legend, style="dim"), (0, 0, 0, strip.LABEL_WIDTH))
+        yield Padding(RichText(drawn.legend, style="dim"), (0, 0, 0, model.LABEL_WIDTH))
 
 
 @_draw.register
-def _(block: model.FindingBlock, drawing: _Drawing) -> Iterator[RenderableType]:
+def _(block: model.FindingBlock, screen: _Screen) -> Iterator[RenderableType]:
     saves = f": {block.cost}" if block.cost else ""
     lines = [
         RichText.assemble((block.severity, _SEVERITY[block.severity]), (f" {block.rule}{saves}", "bold")),
@@ -322,9 +312,6 @@ def _(block: model.FindingBlock, drawing: _Drawing) -> Iterator[RenderableType]:
 def _text(sentence: Words, style: str = "") -> RichText:
     text = RichText(style=style)
     for piece in pieces(sentence):
-        text.append(f"`{piece.text}`" if piece.code else piece.text, style=_style(piece))
+        tone = f"{'bold ' if piece.strong else ''}{_TONES[piece.tone]}".strip()
+        text.append(f"`{piece.text}`" if piece.code else piece.text, style=tone)
     return text
-
-
-def _style(piece: Span) -> str:
-    return f"{'bold ' if piece.strong else ''}{_TONES[piece.tone]}".strip()

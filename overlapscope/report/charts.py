@@ -1,4 +1,4 @@
-"""Charts of a report as Plotly figures, made from a device's report for a light or dark background."""
+"""Charts of a report as Plotly figures for a light or dark background, and the figures at its head, with meanings."""
 
 from __future__ import annotations
 
@@ -8,18 +8,33 @@ from typing import Any, Final
 
 import numpy as np
 
-from overlapscope.analysis.figures import efficiency_shown
-from overlapscope.analysis.results import Device, by_subject, partition
+from overlapscope.analysis.figures import efficiency_shown, hidden_copy_shown
+from overlapscope.analysis.host_lines import FlamePart, flame, place
+from overlapscope.analysis.results import Device, by_subject, missing_by_cause, missing_ns, partition
 from overlapscope.analysis.steps import find_outliers
 from overlapscope.base.grouping import distinct
 from overlapscope.base.intervals import I64
 from overlapscope.base.marks import step_number
-from overlapscope.base.words import bare_shares, percent, shares_by_name, unit_for
-from overlapscope.catalog.buckets import BUCKETS
-from overlapscope.catalog.causes import CAUSES, WORK_UNKNOWN, Subject
+from overlapscope.base.words import (
+    Unit,
+    between,
+    capital,
+    duration,
+    percent,
+    plural,
+    share,
+    shares_by_name,
+    shares_of,
+    unit_for,
+)
+from overlapscope.catalog.buckets import BUCKETS, bucket_of
+from overlapscope.catalog.causes import CAUSES, Subject
 from overlapscope.documents.colors import palette
 from overlapscope.documents.figure import Figure, axis, escape, figure, legible, stacked_bars
-from overlapscope.report.page import DeviceReport
+from overlapscope.documents.model import Card
+from overlapscope.report.page import DeviceReport, SampledHost
+from overlapscope.report.sentences import WORTH_SAYING
+from overlapscope.report.tables import causes_of
 
 
 def bucket_bar(section: DeviceReport, dark: bool) -> Figure:
@@ -29,9 +44,11 @@ def bucket_bar(section: DeviceReport, dark: bool) -> Figure:
     parts = partition(device) if device else {}
     span = device.span_ns if device else 0
     data = []
-    for (name, ns), part in zip(parts.items(), bare_shares(list(parts.values()), span), strict=True):
+    shares = shares_of(parts, span)
+    for name, ns in parts.items():
         if not ns:
             continue
+        part = shares[name]
         color = colors[BUCKETS[name].id]
         wide = ns >= 0.14 * span
         data.append(
@@ -102,18 +119,11 @@ CAUSE_TITLES: Final[Mapping[Subject, str]] = {
 }
 
 
-def by_cause(section: DeviceReport, subject: Subject) -> dict[str, int]:
-    """Return the causes that took time, largest first. Idle time is without that of `WORK_UNKNOWN`."""
-    causes = {} if section.device is None else by_subject(section.device)[subject]
-    lost = ((cause, ns) for cause, ns in causes.items() if ns and cause not in WORK_UNKNOWN)
-    return dict(sorted(lost, key=lambda item: (-item[1], item[0])))
-
-
 def causes(section: DeviceReport, subject: Subject, dark: bool) -> Figure:
     """Return a bar for each cause, largest first; shares are of the bucket."""
     colors = palette(dark)
     descriptions = CAUSES[subject]
-    lengths = by_cause(section, subject)
+    lengths = {} if section.device is None else causes_of(section.device, subject)
     bucket_ns = sum(lengths.values())
     unit = section.unit_of(bucket_ns)
     shares = shares_by_name(lengths, bucket_ns)
@@ -233,3 +243,173 @@ def _ticks(device: Device | None) -> dict[str, Any]:
     rows = distinct(np.linspace(0, len(device.steps) - 1, min(12, len(device.steps))).astype(int)).tolist()
     labels = [f"#{step_number(device.steps[row].name)}" for row in rows]
     return {"tickvals": rows, "ticktext": labels}
+
+
+# -- Calls of the host -------------------------------------------------------------------------------
+
+_LEVELS = 24
+"""Maximum number of rows of a flame graph. A click on a part shows those below."""
+_ROW_PX = 24
+
+
+def flame_graph(host: SampledHost, dark: bool) -> Figure:
+    """Return the calls of the main thread in an average step, each below its caller."""
+    colors = palette(dark)
+    parts = flame(host.activity)
+    running = sum(part.running for part in parts if part.caller < 0)
+    unit = unit_for(round(host.step_ns))
+    step = FlamePart(-1, "", 0, "step", False, host.samples, running)
+    every = (step, *parts)
+    fills = [colors["panel"], *(colors["accent" if part.is_own else "cpu-op"] for part in parts)]
+    drawn = {
+        "type": "icicle",
+        "ids": [str(number) for number in range(len(every))],
+        "parents": ["", *(str(part.caller + 1) for part in parts)],
+        "labels": ["step", *map(_flame_label, parts)],
+        "values": [part.samples for part in every],
+        "branchvalues": "total",
+        "maxdepth": _LEVELS,
+        "tiling": {"orientation": "v", "pad": 1},
+        "pathbar": {"visible": False},
+        # By default, parts that call nothing are paler, and their text is hard to read.
+        "leaf": {"opacity": 1},
+        "marker": {
+            "colors": fills,
+            "line": {"color": colors["panel"], "width": 1},
+            "pattern": {
+                "shape": ["/" if part is not step and 2 * part.running < part.samples else "" for part in every],
+                "fillmode": "overlay",
+                "size": 6,
+                "fgopacity": 0.25,
+            },
+        },
+        "textinfo": "label",
+        "textfont": {"color": [legible(fill) for fill in fills]},
+        "customdata": [_flame_hover(part, host, unit) for part in every],
+        "hovertemplate": "%{customdata}<extra></extra>",
+    }
+    height = _ROW_PX * (min(_flame_depth(parts), _LEVELS - 1) + 1) + 16
+    # Texts that do not fit are left out rather than drawn in small.
+    return figure([drawn], dark, height=height, showlegend=False, uniformtext={"minsize": 11, "mode": "hide"})
+
+
+def _flame_depth(parts: tuple[FlamePart, ...]) -> int:
+    """Return the number of functions above one another."""
+    depths: list[int] = []
+    for part in parts:
+        depths.append(1 if part.caller < 0 else depths[part.caller] + 1)
+    return max(depths, default=0)
+
+
+def _flame_label(part: FlamePart) -> str:
+    if not part.function:
+        return "other"
+    return escape(f"{part.function} ({place(part.file, part.line)})" if part.is_own else part.function)
+
+
+def _flame_hover(part: FlamePart, host: SampledHost, unit: Unit) -> str:
+    where = f"<br>{escape(place(part.file, part.line), 120)}" if part.file else ""
+    return (
+        f"{escape(part.function or 'other parts, each below 0.5%', 120)}{where}"
+        f"<br>{unit.text(host.time_ns(part.samples))} a step ({share(part.samples, host.samples)}), "
+        f"{unit.text(host.time_ns(part.samples - part.running))} of it asleep"
+    )
+
+
+# -- Figures at the head ---------------------------------------------------------------------------
+
+_EFFICIENCY = (
+    "The part of the possible overlap that happened. 0%: kernels and copies ran one at a time; 100%: no order of the "
+    "same work would hide more."
+)
+_UNKNOWN = "{}, so the GPU's activity in that time is unknown."
+"""Begins with the meaning of the bucket."""
+
+MOST_CAUSES = 4
+"""Number of a bucket's causes in a line; the bucket's page has all."""
+
+
+def reasons(device: Device) -> dict[Subject, dict[str, str]]:
+    """Return the main causes, with their shares, of each bucket that is worth mentioning, the largest first."""
+    parts, reasons = partition(device), dict[Subject, dict[str, str]]()
+    subjects = [(parts[bucket_of(subject).name], subject) for subject, found in by_subject(device).items() if found]
+    for bucket_ns, subject in sorted(subjects, key=lambda loss: -loss[0]):
+        if bucket_ns >= WORTH_SAYING * device.span_ns and bucket_ns:
+            causes = causes_of(device, subject)
+            shares = shares_by_name(causes, bucket_ns)
+            reasons[subject] = {cause: shares[cause] for cause in [*causes][:MOST_CAUSES]}
+    return reasons
+
+
+def headlines(section: DeviceReport, device: Device) -> tuple[Card, ...]:
+    """Return the figures of a device, the most telling first."""
+    unit, buckets = section.unit, device.buckets
+    idle_ns = buckets.idle_ns - missing_ns(device)
+    missing = [(bucket_of(cause), ns) for cause, ns in missing_by_cause(device).items()]
+    stall_ns = sum(stall.idle_caused_ns for stall in device.host_stalls)
+    of = "of the step" if section.steps else "of the time"
+    # The shares are those of the bar and of the table, which add up to 100.
+    parts = partition(device)
+    shares = shares_of(parts, device.span_ns)
+
+    def part(name: str) -> str:
+        return f"{shares[name]}% {of}"
+
+    return (
+        _step(section, device),
+        *_overlap(section, device),
+        Card(
+            "exposed copy",
+            unit.text(buckets.exposed_copy_ns),
+            part("exposed copy") if device.overlap.copy_ns else "nothing was copied",
+            "Time in which a copy ran and no kernel beside it: the GPU only moved data.",
+        ),
+        Card(
+            "exposed comm",
+            unit.text(buckets.exposed_comm_ns),
+            part("exposed comm") if device.engines.comm_ns else "no communication",
+            "Time in which a collective (NCCL and the like) ran and no other kernel beside it.",
+        ),
+        Card("idle", unit.text(idle_ns), part("idle"), "Time in which nothing ran on the GPU."),
+        *(
+            Card(bucket.name, unit.text(ns), part(bucket.name), _UNKNOWN.format(capital(bucket.meaning)))
+            for bucket, ns in missing
+        ),
+        Card(
+            "stall cost",
+            unit.text(stall_ns),
+            f"{share(stall_ns, idle_ns)} of idle" if stall_ns else "no call cost idle time",
+            "The part of idle that blocking calls caused: the host waited in them and could launch nothing.",
+        ),
+        Card("compute", unit.text(buckets.compute_ns), part("compute"), "Time in which a kernel computed."),
+    )
+
+
+def _step(section: DeviceReport, device: Device) -> Card:
+    """Return the length of an average step or, without steps, of the time that was judged."""
+    plain, length = device.plain, section.unit.text(device.span_ns)
+    name = "step" if section.steps else "time"
+    if plain is None or not section.is_plain:
+        count = f"average of {plural(section.steps, 'step')}, as recorded" if section.steps else "as recorded"
+        return Card(name, length, count, "How long a step takes in the recording.")
+    # No line ends between a number and its unit.
+    interval = between(plain.low_ns, plain.high_ns).replace(" ", "\N{NO-BREAK SPACE}")
+    between_ends = "" if plain.low_ns == plain.high_ns else f", {interval}"
+    return Card(
+        name,
+        length,
+        f"{plain.origin}{between_ends}",
+        f"How long a step takes when nothing is recorded. In the recording: {duration(plain.recorded_step_ns)}.",
+    )
+
+
+def _overlap(section: DeviceReport, device: Device) -> tuple[Card, ...]:
+    """Return how well copies overlap, as far as that is known."""
+    efficiency, hidden = efficiency_shown(device), hidden_copy_shown(device)
+    cards = []
+    if efficiency is not None:
+        cards.append(Card("overlap efficiency", percent(efficiency), "of what is possible", _EFFICIENCY))
+    if hidden is not None:
+        of = f"of {section.unit.text(device.overlap.copy_ns)}"
+        cards.append(Card("hidden copy", percent(hidden), of, "The part of the copy time during which a kernel ran."))
+    return tuple(cards)

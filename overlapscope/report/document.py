@@ -12,16 +12,22 @@ from msgspec.structs import replace
 
 from overlapscope.analysis.device import DeviceAnalysis
 from overlapscope.analysis.results import Device, by_subject, partition
-from overlapscope.base.words import bare_shares, clean, clean_lines, listed, plural
+from overlapscope.analysis.strip import Lane, Strip
+from overlapscope.base.words import Unit, clean, clean_lines, listed, plural, shares_of
 from overlapscope.catalog.buckets import BUCKETS
 from overlapscope.documents import model
 from overlapscope.documents.model import (
     EVIDENCE,
+    LABEL_WIDTH,
+    UNICODE,
     Block,
     Chart,
     Document,
+    Drawing,
+    Glyphs,
     Heading,
     Section,
+    StripLine,
     Text,
     columns,
     detail,
@@ -29,12 +35,12 @@ from overlapscope.documents.model import (
 )
 from overlapscope.documents.table import Table
 from overlapscope.prediction.interventions import name_and_argument
-from overlapscope.report import host_view, lists, net_overlap, strip, tables
-from overlapscope.report.losses import WORTH_SAYING
-from overlapscope.report.page import DeviceReport, Page, section_of
+from overlapscope.report import lists, tables
+from overlapscope.report.page import DeviceReport, Page, SampledHost
+from overlapscope.report.sentences import WORTH_SAYING
 from overlapscope.report.verdict import cost, judge
-from overlapscope.rules import RULES
 from overlapscope.rules.finding import Finding, costliest_first
+from overlapscope.trace.model import Kind
 
 _LEAST_STEPS = 2
 """Minimum number of steps for a chart; a single step's bar would repeat the window's."""
@@ -50,7 +56,7 @@ def document(page: Page) -> Document:
     blocks: list[Block] = [Heading("overlapscope report", 1)]
     blocks += [Text(clean(note), strong=True) for note in page.report.notes]
     if len(parts) > 1:
-        blocks.append(replace(tables.summary(page), title=""))
+        blocks.append(replace(_summary(page), title=""))
     for part in parts:
         blocks.append(Section(tuple(_part(part, page)), part.title, "article"))
     if len(parts) > 1:
@@ -72,19 +78,62 @@ def _part(part: DeviceReport, page: Page) -> Iterator[Block]:
     yield Text(clean_lines(text), badge=verdict.level)
     yield from map(Text, verdict.notes)
     if part.device is None or verdict.level == "unusable":
-        yield from _filled(tables.host_tables(part, most=None if page.verbose else _MOST_ROWS))
-        yield from host_view.blocks(part)
-        yield from detail("steps", _filled([tables.host_steps(part)]))
+        ops, steps = _host_tables(part, verbose=page.verbose)
+        yield from ops
+        yield from host_blocks(part)
+        yield from detail("steps", steps)
     else:
         yield from _filled([tables.phases(part, part.device)])
         if part.strip is not None:
-            yield model.StripBlock(partial(strip.draw, part.strip, part.unit, beside_plain=part.is_plain))
+            yield model.StripBlock(partial(draw_strip, part.strip, part.unit, beside_plain=part.is_plain))
         if alone:
             yield from _findings(page, [part])
         yield from columns([tables.buckets(part, part.device), tables.costliest_causes(part, part.device)])
         yield from _details(part, part.device)
-        yield from detail("lines", host_view.blocks(part))
+        yield from detail("lines", host_blocks(part))
     yield from detail("checks", _filled([tables.checks(part, passed=part.page.verbose)]))
+
+
+def host_blocks(part: DeviceReport) -> Iterator[Block]:
+    """Yield sentences, the flame graph and the table; without samples of a program that uses no GPU, the reason."""
+    host = part.host
+    if host is None and part.trace.host is None:
+        return
+    from overlapscope.report import host_view
+
+    if host is None:
+        if missing := host_view.why_no_lines(part):
+            yield Text(missing, tone="muted")
+        return
+    yield from map(Text, host_view.sentences(part, host))
+    figure = partial(_flame_graph, host)
+    yield Chart(f"trace-{part.number}-host", host_view.TITLE, figure, note=host_view.LEGEND, wide=True)
+    yield host_view.table(host_view.rows(part, host), host)
+
+
+def _host_tables(part: DeviceReport, *, verbose: bool) -> tuple[Iterator[Table], Iterator[Table]]:
+    """Return the tables of a program that uses no GPU: of its parts, ops and threads, and of its steps."""
+    if part.trace.host is None:
+        return iter(()), iter(())
+    from overlapscope.report import host_view
+
+    ops = host_view.host_tables(part, most=None if verbose else _MOST_ROWS)
+    return _filled(ops), _filled([host_view.host_steps(part)])
+
+
+def _summary(page: Page) -> Table:
+    """Return a row for each trace and device."""
+    if any(trace.host is None for trace in page.report.traces):
+        return tables.summary(page)
+    from overlapscope.report import host_view
+
+    return host_view.summary(page)
+
+
+def _flame_graph(host: SampledHost, dark: bool) -> model.Figure:
+    from overlapscope.report.charts import flame_graph
+
+    return flame_graph(host, dark)
 
 
 def _filled(candidates: Iterable[Table]) -> Iterator[Table]:
@@ -94,7 +143,7 @@ def _filled(candidates: Iterable[Table]) -> Iterator[Table]:
 def _details(part: DeviceReport, device: Device) -> Iterator[Block]:
     """Yield the tables that support the answer, as details."""
     engines = columns([tables.figures(part, device)]), columns(tables.cause_tables(part, device))
-    tables_of_overlap = [net_overlap.summary(part), net_overlap.kernels(part)]
+    tables_of_overlap = [lists.net_overlap(part), lists.slowed_kernels(part)]
     yield from detail("engines", chain(*engines, _filled([*tables_of_overlap, tables.window(part)])))
     yield from detail("copies", _filled([lists.copies(part, device)]))
     yield from detail("stalls", _filled([lists.stalls(part, device)]))
@@ -109,7 +158,7 @@ def _device_tables(part: DeviceReport, device: Device) -> Iterator[Block]:
     yield from columns([tables.buckets(part, device), tables.figures(part, device)])
     yield from _filled([lists.copies(part, device)])
     yield from columns(tables.cause_tables(part, device))
-    yield from _filled([net_overlap.summary(part), net_overlap.kernels(part)])
+    yield from _filled([lists.net_overlap(part), lists.slowed_kernels(part)])
     yield from _filled([lists.stalls(part, device)])
     yield from _filled([tables.window(part)])
     if part.page.scope == "window":
@@ -122,6 +171,10 @@ def _device_tables(part: DeviceReport, device: Device) -> Iterator[Block]:
 # -- Findings --------------------------------------------------------------------------------------
 
 
+_Placed = tuple[DeviceReport | None, Finding]
+"""A finding with the report on its device."""
+
+
 def _findings(page: Page, parts: Sequence[DeviceReport]) -> Iterator[Block]:
     """Yield the findings on some devices, costliest first. Findings with the same advice are one entry."""
     findings = page.findings
@@ -132,41 +185,36 @@ def _findings(page: Page, parts: Sequence[DeviceReport]) -> Iterator[Block]:
         yield Text(f"No rule found anything that costs 1% of the time{where}.")
     if note := tables.findings_note(page.report.traces, findings):
         yield Text(note, tone="muted")
-    groups = list(_by_advice(findings).values())
-    drawn = [tuple(_advice(page, group, number, len(parts) > 1)) for number, group in enumerate(groups, 1)]
-    first = [number for number, group in enumerate(groups) if number == 0 or _pays(page, group[0])][:_FEW]
+    of_device = {(part.trace.source, part.device.device): part for part in reversed(parts) if part.device}
+    by_advice: dict[tuple[str, str], list[_Placed]] = {}
+    for finding in findings:
+        part = of_device.get((finding.source, finding.device))
+        by_advice.setdefault((finding.rule, finding.advice), []).append((part, finding))
+    groups = list(by_advice.values())
+    drawn = [tuple(_advice(group, number, len(parts) > 1)) for number, group in enumerate(groups, 1)]
+    first = [number for number, group in enumerate(groups) if number == 0 or _pays(*group[0])][:_FEW]
     yield from chain.from_iterable(drawn[number] for number in first)
     others = [number for number in range(len(groups)) if number not in first]
     remaining = sum(len(groups[number]) for number in others)
     yield from detail(plural(remaining, "more finding"), chain.from_iterable(drawn[number] for number in others))
 
 
-def _pays(page: Page, finding: Finding) -> bool:
+def _pays(part: DeviceReport | None, finding: Finding) -> bool:
     """Return whether a fix is worth a place in the short form: it may save 1% of the time."""
-    part = section_of(page, finding)
     if part is None or part.device is None or finding.saving is None:
         return True
     return part.per_step(finding.saving.saved_high_ns) >= WORTH_SAYING * part.device.span_ns
 
 
-def _by_advice(findings: Iterable[Finding]) -> dict[tuple[str, str], list[Finding]]:
-    """Return the findings grouped by rule and advice, in their order."""
-    groups: dict[tuple[str, str], list[Finding]] = {}
-    for finding in findings:
-        groups.setdefault((finding.rule, finding.advice), []).append(finding)
-    return groups
-
-
-def _advice(page: Page, group: Sequence[Finding], number: int, several: bool) -> Iterator[Block]:
+def _advice(group: Sequence[_Placed], number: int, several: bool) -> Iterator[Block]:
     """Yield the costliest of some findings with the same advice, then the others, as details without the advice."""
-    parts = [section_of(page, finding) for finding in group]
-    labels = list(dict.fromkeys(part.label for part in parts if part))
+    labels = list(dict.fromkeys(part.label for part, _ in group if part))
     also = f", also on {listed(labels[1:], _FEW)}" if labels[1:] else ""
     where = f"on {labels[0]}{also}" if several and labels else ""
-    yield finding_block(parts[0], group[0], number=number, where=where)
+    yield finding_block(*group[0], number=number, where=where)
     others = (
         replace(finding_block(part, finding, where=f"on {part.label}" if several and part else ""), advice="")
-        for part, finding in zip(parts[1:], group[1:], strict=True)
+        for part, finding in group[1:]
     )
     yield from detail(EVIDENCE, others)
 
@@ -180,7 +228,6 @@ def finding_block(
     example: model.Example | None = None,
 ) -> model.FindingBlock:
     """Return a finding as a block; `part` is the device that it is on."""
-    rule = RULES.get(finding.rule)
     return model.FindingBlock(
         severity=finding.severity,
         rule=clean(finding.rule),
@@ -193,9 +240,6 @@ def finding_block(
         proof=clean(proof(part, finding)),
         number=number,
         where=where,
-        meaning=rule.meaning if rule else "",
-        wrong=rule.wrong if rule else "",
-        right=rule.right if rule else "",
         example=example,
     )
 
@@ -206,7 +250,7 @@ def finding_block(
 def head(part: DeviceReport, *, titled: bool) -> Section:
     """Return the verdict on a device and the figures that it is about."""
     # As charts, only files have these.
-    from overlapscope.report.headline import headlines
+    from overlapscope.report.charts import headlines
 
     verdict = judge(part)
     # The title is above already.
@@ -221,11 +265,11 @@ def head(part: DeviceReport, *, titled: bool) -> Section:
 def _bar(part: DeviceReport, device: Device) -> model.Bar:
     """Return the buckets of the window as a bar."""
     buckets = partition(device)
-    shares = bare_shares(list(buckets.values()), device.span_ns)
+    shares = shares_of(buckets, device.span_ns)
     return model.Bar(
         tuple(
-            model.Part(word, ns, part.unit.text(ns), f"{share}%", BUCKETS[word].id)
-            for (word, ns), share in zip(buckets.items(), shares, strict=True)
+            model.Part(word, ns, part.unit.text(ns), f"{shares[word]}%", BUCKETS[word].id)
+            for word, ns in buckets.items()
             if ns
         )
     )
@@ -246,14 +290,13 @@ def details(part: DeviceReport, analysis: DeviceAnalysis | None, *, titled: bool
     if drawn:
         yield Heading(f"Charts{of}")
         yield from drawn
-    if host := tuple(host_view.blocks(part)):
+    if host := tuple(host_blocks(part)):
         yield Heading(f"Host{of}")
         yield from host
     yield Heading(f"Tables{of}")
     if part.device is not None and part.usable:
         yield from _device_tables(part, part.device)
-    yield from _filled(tables.host_tables(part, most=None if part.page.verbose else _MOST_ROWS))
-    yield from _filled([tables.host_steps(part)])
+    yield from chain(*_host_tables(part, verbose=part.page.verbose))
 
 
 def _charts(part: DeviceReport, analysis: DeviceAnalysis | None) -> Iterator[Chart]:
@@ -281,7 +324,7 @@ def overview(page: Page) -> Iterator[Block]:
     if len(parts) > 1:
         from overlapscope.report import charts
 
-        yield tables.summary(page)
+        yield _summary(page)
         judged = [part for part in parts if part.usable]
         if len(judged) > 1:
             yield Chart("all-chart", "Where the time goes", partial(charts.each_device, judged))
@@ -294,7 +337,7 @@ def in_order(parts: Iterable[DeviceReport]) -> list[tuple[DeviceReport, Finding]
     )
 
 
-# -- The command that shows a saving -----------------------------------------------------------------
+# -- The command that shows a saving ---------------------------------------------------------------
 
 
 def proof(section: DeviceReport | None, finding: Finding) -> str:
@@ -318,3 +361,72 @@ def proof(section: DeviceReport | None, finding: Finding) -> str:
     command = shlex.join(words)
     # Without a command, a name from a trace can't smuggle code into a page or a shell.
     return "" if set(command) & {*"`<>|"} or not command.isprintable() else command
+
+
+# -- The timeline strip: a line per stream, a character per slice of time --------------------------
+
+LETTERS = {Kind.COMM: "n", Kind.H2D: "h", Kind.D2H: "d", Kind.P2P: "p", Kind.OTHER: "o"}
+LEGEND = {Kind.COMM: "comm", Kind.H2D: "h2d", Kind.D2H: "d2h", Kind.P2P: "p2p", Kind.OTHER: "memset/D2D"}
+
+
+def draw_strip(strip: Strip, unit: Unit, glyphs: Glyphs = UNICODE, *, beside_plain: bool = False) -> Drawing:
+    """Return the strip as lines with a character per slice, plus `LABEL_WIDTH`.
+
+    `beside_plain` is whether the figures beside it are of the program without the profiler.
+    """
+    width = len(strip.slice_ns)
+    begin, end = "0", unit.text(strip.end_ns - strip.start_ns)
+    gap = max(1, width - len(begin) - len(end) - 2)
+    present = {kind for lane in strip.lanes for kind in Kind if lane.busy_ns[kind].any()}
+    legend = [f"{glyphs.compute} compute"] if Kind.COMPUTE in present else []
+    legend += [f"{LETTERS[kind].upper()} {LEGEND[kind]}" for kind in LETTERS if kind in present]
+    if present - {Kind.COMPUTE}:
+        legend.append("lower case: < half")
+    left_out = f" ({plural(strip.left_out, 'stream')} with less work not shown)" if strip.left_out else ""
+    what = clean(strip.label, 60) if strip.label else "all that was recorded"
+    if strip.label and beside_plain:
+        what += " as recorded"
+    if strip.of > 1:
+        what += f" (the median of {strip.of})"
+    return Drawing(
+        title=f"Timeline of {what}{left_out}",
+        lanes=tuple(_lane(lane, strip, glyphs) for lane in strip.lanes),
+        totals=(
+            _level("exposed copy", strip.exposed_copy_ns.tolist(), strip, glyphs),
+            _level("idle", strip.idle_ns.tolist(), strip, glyphs),
+        ),
+        scale=f"{'':<{LABEL_WIDTH}}{begin} {glyphs.rule * gap} {end}",
+        legend=", ".join(legend),
+    )
+
+
+def _lane(lane: Lane, strip: Strip, glyphs: Glyphs) -> StripLine:
+    characters: list[str] = []
+    kinds: list[Kind | None] = []
+    for busy, length in zip(lane.busy_ns.T.tolist(), strip.slice_ns.tolist(), strict=True):
+        most = max(busy)
+        if most == 0:
+            characters.append(glyphs.empty)
+            kinds.append(None)
+            continue
+        kind = Kind(busy.index(most))
+        full = min(1.0, sum(busy) / length)
+        if kind is Kind.COMPUTE:
+            characters.append(_step(glyphs.compute, full))
+        else:
+            characters.append(LETTERS[kind].upper() if full >= 0.5 else LETTERS[kind])
+        kinds.append(kind)
+    return StripLine(f"stream {lane.stream}" if lane.stream >= 0 else "no stream", "".join(characters), tuple(kinds))
+
+
+def _level(label: str, values: list[int], strip: Strip, glyphs: Glyphs) -> StripLine:
+    text = "".join(
+        _step(glyphs.level, value / length) if value else " "
+        for value, length in zip(values, strip.slice_ns.tolist(), strict=True)
+    )
+    return StripLine(label, text, (None,) * len(text))
+
+
+def _step(characters: str, full: float) -> str:
+    """Return the character for a fullness; only slices that are full to within a step get the last."""
+    return characters[min(len(characters) - 1, int(full * len(characters)))]

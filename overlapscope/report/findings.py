@@ -66,11 +66,12 @@ def _on_device(
     findings = []
     for (rule, draft), recorded in zip(spoken, counterparts(spoken, of_recording), strict=True):
         saving = savings.of(rule, draft) if replayed else None
+        # A fix that saves nothing by itself, as a replay shows, is no reason to warn.
+        saves_nothing = saving is not None and saving.saved_high_ns < HARDLY * claims.judged_ns
         findings.append(
             Finding(
                 rule=rule.id,
-                # A fix that saves nothing by itself is no reason to warn.
-                severity="info" if _is_nothing(saving, claims.judged_ns) else draft.severity or rule.severity,
+                severity="info" if saves_nothing else draft.severity or rule.severity,
                 source=analysis.result.source,
                 rank=analysis.result.rank,
                 device=ordinal,
@@ -92,11 +93,6 @@ def _on_device(
             )
         )
     return tuple(findings)
-
-
-def _is_nothing(saving: Saving | None, judged_ns: int) -> bool:
-    """Return whether a replay shows that the fix can save nothing by itself."""
-    return saving is not None and saving.saved_high_ns < HARDLY * judged_ns
 
 
 def _doubt(claims: Claims, draft: Draft, saving: Saving | None) -> str:
@@ -151,7 +147,10 @@ class SavingsOf:
     def __init__(self, claims: Claims, ready: Base | None = None) -> None:
         """`ready` is the base of predictions, if it exists already."""
         self._claims, self._ready = claims, ready
-        self._can_be_replayed = _is_whole(claims.device) and replayed_unasked(claims.trace)
+        windows, timeline = claims.device.windows, claims.device.timeline
+        is_whole = (windows.starts <= timeline.start_ns).any() and (windows.ends >= timeline.end_ns).any()
+        # Figures of a step or range alone can't be replayed.
+        self._can_be_replayed = bool(is_whole) and replayed_unasked(claims.trace)
         self._savings: Savings | None = None
 
     def of(self, rule: Rule, draft: Draft) -> Saving | None:
@@ -177,12 +176,6 @@ class SavingsOf:
             # A failed estimate must not fail the analysis of an unusual trace.
             self._can_be_replayed = False
             return None
-
-
-def _is_whole(device: DeviceAnalysis) -> bool:
-    """Return whether the figures cover the whole recording, not just a step or range."""
-    windows, timeline = device.windows, device.timeline
-    return bool((windows.starts <= timeline.start_ns).any() and (windows.ends >= timeline.end_ns).any())
 
 
 def _filled_in(fixes: Fixes, draft: Draft) -> Fixes:

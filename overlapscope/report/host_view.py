@@ -1,25 +1,33 @@
-"""The host's part of a report: sampled lines of a step as a table and a flame graph, and how long the GPU waits."""
+"""The host's part of a report: sentences, sampled lines as a table and a flame graph, and how long the GPU waits."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
-from typing import Final
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Final, TypeVar
 
 from msgspec import Struct
 from msgspec.structs import replace
 
-from overlapscope.analysis.host_lines import FlamePart, HostLine, flame, host_lines, place
+from overlapscope.analysis.figures import Period
+from overlapscope.analysis.host_lines import HostLine, host_lines
 from overlapscope.analysis.host_phases import phase_samples
-from overlapscope.analysis.results import Device
-from overlapscope.base.words import Unit, clean, duration, listed, plural, share, unit_for
+from overlapscope.analysis.host_results import LineTime, ThreadUse
+from overlapscope.analysis.results import Device, HostUse
+from overlapscope.analysis.results import host_parts as parts_of
+from overlapscope.base.marks import MAIN_THREAD
+from overlapscope.base.words import Unit, clean, duration, listed, plural, share, shares_of, unit_for
 from overlapscope.catalog.causes import IDLE, IdleCause
+from overlapscope.catalog.ops import op_words
+from overlapscope.catalog.recorders import recorder_by_id
 from overlapscope.documents import columns as column
-from overlapscope.documents.colors import palette
-from overlapscope.documents.figure import Figure, escape, figure, legible
-from overlapscope.documents.model import Block, Chart, Text
+from overlapscope.documents.columns import NAME_LIMIT, ColumnOf
 from overlapscope.documents.table import Table, table_of
-from overlapscope.report.page import DeviceReport, SampledHost
+from overlapscope.report.page import DeviceReport, Page, SampledHost
+from overlapscope.report.sentences import WORTH_SAYING
+from overlapscope.report.tables import largest, parts_table, source_names, trace_column
+
+T = TypeVar("T")
 
 TITLE = "Host: where a step goes"
 _LEAST_SHARE = 0.005
@@ -30,9 +38,6 @@ _CAUSES = 4
 """Number of causes named in a sentence."""
 _CALLS = 2
 """Number of functions named that a line calls."""
-_LEVELS = 24
-"""Maximum number of rows of a flame graph. A click on a part shows those below."""
-_ROW_PX = 24
 _NOT_HOST: Final = (IdleCause.UNKNOWN, IdleCause.PROFILER_OVERHEAD)
 """Causes that depend on the host's speed, but not surely on the program."""
 _INSIDE = "sys._current_frames"
@@ -56,18 +61,6 @@ class LineRow(Struct, frozen=True):
     line: HostLine
     finding: str = ""
     """Rule of the finding that names the line."""
-
-
-def blocks(section: DeviceReport) -> Iterator[Block]:
-    """Yield sentences, the flame graph and the table; without samples of a program that uses no GPU, the reason."""
-    host = section.host
-    if host is None:
-        if missing := why_no_lines(section):
-            yield Text(missing, tone="muted")
-        return
-    yield from map(Text, sentences(section, host))
-    yield Chart(f"trace-{section.number}-host", TITLE, lambda dark: flame_graph(host, dark), note=LEGEND, wide=True)
-    yield table(rows(section, host), host)
 
 
 def why_no_lines(section: DeviceReport) -> str:
@@ -147,7 +140,9 @@ def table(rows: Sequence[LineRow], host: SampledHost) -> Table:
         rows,
         column.text("line", lambda row: row.words, id="place", width=180, flexible=True, heads=True),
         column.text("function", lambda row: row.line.function, width=130, flexible=True),
-        column.text("calls", lambda row: _calls(row.line), width=170, flexible=True, spare=1),
+        column.text(
+            "calls", lambda row: listed([name for name, _ in row.line.calls], _CALLS), width=170, flexible=True, spare=1
+        ),
         column.time("time", unit, lambda row: host.time_ns(row.line.samples)),
         column.share("%", lambda row: row.line.samples, lambda _: host.samples, id="share", width=70),
         column.time("runnable", unit, lambda row: host.time_ns(row.line.running), short="runnable"),
@@ -159,73 +154,211 @@ def table(rows: Sequence[LineRow], host: SampledHost) -> Table:
     return replace(lines, few=_FEW)
 
 
-def _calls(line: HostLine) -> str:
-    return listed([name for name, _ in line.calls], _CALLS) if line.calls else ""
+# -- A step of a program without GPU activity ------------------------------------------------------
+
+_WORDS: Final = {
+    "communication": "in communication",
+    IdleCause.DATA_LOADING: "loading data",
+    IdleCause.GIL_WAIT: "waiting for Python's lock, which another thread holds",
+    IdleCause.FILE_IO: "reading and writing files",
+    IdleCause.PREEMPTED: "waiting for a CPU",
+    IdleCause.CPU_THROTTLED: "stopped by the CPU quota",
+    IdleCause.GC_PAUSE: "in Python's garbage collector",
+    IdleCause.UNRECORDED: "in steps that are longer than any recorded one",
+    IdleCause.PYTHON: "elsewhere, such as in Python",
+}
+"""Parts of a step on the host (`results.host_parts`)."""
+_LOADER: Final = {
+    "none": "",
+    "own-thread": "The thread of the steps makes the batches itself, so loading never runs beside its ops: use "
+    "num_workers.",
+    "workers": "Workers make the batches; loading is what the thread of the steps still waits for them.",
+}
+_LOOP = 0.95
+"""A function or line with this share of a step is its loop, and no place to start."""
 
 
-def flame_graph(host: SampledHost, dark: bool) -> Figure:
-    """Return the calls of the main thread in an average step, each below its caller."""
-    colors = palette(dark)
-    parts = flame(host.activity)
-    running = sum(part.running for part in parts if part.caller < 0)
-    unit = unit_for(round(host.step_ns))
-    step = FlamePart(-1, "", 0, "step", False, host.samples, running)
-    every = (step, *parts)
-    fills = [colors["panel"], *(_fill(part, colors) for part in parts)]
-    drawn = {
-        "type": "icicle",
-        "ids": [str(number) for number in range(len(every))],
-        "parents": ["", *(str(part.caller + 1) for part in parts)],
-        "labels": ["step", *map(_label, parts)],
-        "values": [part.samples for part in every],
-        "branchvalues": "total",
-        "maxdepth": _LEVELS,
-        "tiling": {"orientation": "v", "pad": 1},
-        "pathbar": {"visible": False},
-        # By default, parts that call nothing are paler, and their text is hard to read.
-        "leaf": {"opacity": 1},
-        "marker": {
-            "colors": fills,
-            "line": {"color": colors["panel"], "width": 1},
-            "pattern": {
-                "shape": ["/" if part is not step and 2 * part.running < part.samples else "" for part in every],
-                "fillmode": "overlay",
-                "size": 6,
-                "fgopacity": 0.25,
-            },
-        },
-        "textinfo": "label",
-        "textfont": {"color": [legible(fill) for fill in fills]},
-        "customdata": [_hover(part, host, unit) for part in every],
-        "hovertemplate": "%{customdata}<extra></extra>",
-    }
-    height = _ROW_PX * (min(_depth(parts), _LEVELS - 1) + 1) + 16
-    # Texts that do not fit are left out rather than drawn in small.
-    return figure([drawn], dark, height=height, showlegend=False, uniformtext={"minsize": 11, "mode": "hide"})
+def host_words(section: DeviceReport, part: str) -> str:
+    """Return a part of a step in words; a cause of another version by its name."""
+    return f"in {_ops(section)}" if part == "ops" else _WORDS.get(part, clean(part, 40))
 
 
-def _fill(part: FlamePart, colors: dict[str, str]) -> str:
-    return colors["accent" if part.is_own else "cpu-op"]
+def _ops(section: DeviceReport) -> str:
+    return recorder_by_id(section.trace.environment.recorder).host_ops
 
 
-def _depth(parts: tuple[FlamePart, ...]) -> int:
-    """Return the number of functions above one another."""
-    depths: list[int] = []
-    for part in parts:
-        depths.append(1 if part.caller < 0 else depths[part.caller] + 1)
-    return max(depths, default=0)
+def host_sentence(section: DeviceReport, use: HostUse) -> str:
+    """Return the parts of a step in a sentence, the longest first, without those that would show as less than 0.1%.
+
+    Example: `A step takes 12.3 ms: 55.0% in ops, 40.0% loading data and 5.0% elsewhere, such as in Python.`
+    """
+    parts = section.host_parts
+    what = "A step takes" if use.by_steps else "The recording, in which no step is marked, takes"
+    shares = shares_of(parts, section.host_step_ns)
+    longest = sorted((name for name, share in shares.items() if share != "< 0.1"), key=lambda name: -parts[name])
+    words = [f"{shares[name]}% {host_words(section, name)}" for name in longest]
+    return f"{what} {duration(section.host_step_ns)}{f': {listed(words)}' if words else ''}."
 
 
-def _label(part: FlamePart) -> str:
-    if not part.function:
-        return "other"
-    return escape(f"{part.function} ({place(part.file, part.line)})" if part.is_own else part.function)
+def lost_parts(section: DeviceReport) -> dict[str, int]:
+    """Return the parts of a step that a program can save: loading data, waits and communication."""
+    known = ("ops", IdleCause.PYTHON, IdleCause.UNRECORDED)
+    return {name: ns for name, ns in section.host_parts.items() if name not in known}
 
 
-def _hover(part: FlamePart, host: SampledHost, unit: Unit) -> str:
-    where = f"<br>{escape(place(part.file, part.line), 120)}" if part.file else ""
-    return (
-        f"{escape(part.function or 'other parts, each below 0.5%', 120)}{where}"
-        f"<br>{unit.text(host.time_ns(part.samples))} a step ({share(part.samples, host.samples)}), "
-        f"{unit.text(host.time_ns(part.samples - part.running))} of it asleep"
+def remedy(section: DeviceReport, use: HostUse, least_ns: float) -> str:
+    """Return what to do about the largest loss, if it is that large, then about the costliest code."""
+    lost = lost_parts(section)
+    loss = max(lost, key=lambda name: lost[name], default="")
+    loads = lost.get(IdleCause.DATA_LOADING, 0) >= WORTH_SAYING * section.host_step_ns
+    of_loss = _of_loss(loss, use) if loss and lost[loss] >= least_ns else ""
+    unrecorded_ns = section.host_parts.get(IdleCause.UNRECORDED, 0)
+    if unrecorded_ns >= max(least_ns, *lost.values(), 0):
+        of_loss = IDLE[IdleCause.UNRECORDED].remedy
+    advice = [of_loss, _start(section, use), _LOADER[use.loader] if loads else ""]
+    return " ".join(dict.fromkeys(filter(None, advice)))
+
+
+def _of_loss(name: str, use: HostUse) -> str:
+    if name == "communication":
+        return "`overlapscope ranks` compares all ranks, and tells waiting for another rank from transfer."
+    if name == IdleCause.DATA_LOADING:
+        return _LOADER[use.loader]
+    return next((IDLE[cause].remedy for cause in IDLE if cause == name), "")
+
+
+def _start(section: DeviceReport, use: HostUse) -> str:
+    """Return the code to begin with: the costliest place, or without samples the costliest op."""
+    parts, place = section.host_parts, _place(section)
+    ops_ns, rest_ns = parts.get("ops", 0), parts.get(IdleCause.PYTHON, 0)
+    if place is not None and place[2] < _LOOP * section.host_step_ns:
+        return f"Start with {place[0]} ({place[1]}): a step can become at most {duration(place[2])} shorter."
+    if max(lost_parts(section).values(), default=0) >= max(ops_ns, rest_ns):
+        return ""
+    if use.ops and ops_ns > rest_ns:
+        longest, took = use.ops[0], duration(section.of_ops(use.ops[0].time_ns))
+        return f"Start with the {_ops(section)}: {clean(op_words(longest.op), 80)} takes {took}."
+    return "" if place is not None else "overlapscope run shows which lines take the time elsewhere."
+
+
+def _place(section: DeviceReport) -> tuple[str, str, int] | None:
+    """Return the function with the most samples, its costliest line, and its part of a step; None without samples.
+
+    A function with nearly all of a step is its loop, of which the costliest line says more.
+    """
+    functions: dict[tuple[str, str], list[LineTime]] = {}
+    for line in section.trace.sampled.lines if section.trace.sampled is not None else ():
+        functions.setdefault((line.line.rpartition(":")[0], line.function), []).append(line)
+    if not functions:
+        return None
+    lines = max(functions.values(), key=lambda lines: sum(line.time_ns for line in lines))
+    first, whole_ns = max(lines, key=lambda line: line.time_ns), sum(line.time_ns for line in lines)
+    if len(lines) > 1 and whole_ns < _LOOP * section.host_step_ns:
+        return clean(first.function, 80), f"mostly {clean(first.line, 80)}", whole_ns
+    return clean(first.calls or first.function, 80), clean(first.line, 80), first.time_ns
+
+
+# -- Tables of a program without GPU activity ------------------------------------------------------
+
+
+def summary(page: Page) -> Table:
+    """Return one row for each trace of a program that used no GPU: a step of each, in one unit."""
+    sections, names = list(page.sections()), source_names(page)
+    unit = unit_for(max(section.host_step_ns for section in sections))
+    each = [section.host_parts for section in sections]
+    columns: Iterator[ColumnOf[DeviceReport]] = _host_columns(unit, each, lambda section: section.host_parts)
+    return table_of(
+        sections,
+        trace_column(lambda section: names[section.number]),
+        column.count("steps", lambda section: section.host_steps),
+        *columns,
+        title="Traces",
     )
+
+
+def _host_columns(
+    unit: Unit, each: Sequence[Mapping[str, int]], of: Callable[[T], Mapping[str, int]]
+) -> Iterator[ColumnOf[T]]:
+    """Yield the columns of steps on the host and of their parts, which add up to them; `each` has those of all rows."""
+    always = {"loading": IdleCause.DATA_LOADING, "ops": "ops", "elsewhere": IdleCause.PYTHON}
+    others = sorted({name for parts in each for name, ns in parts.items() if ns} - {*always.values()})
+
+    def time(name: str) -> Callable[[T], int]:
+        return lambda item: of(item).get(name, 0)
+
+    yield column.time("step", unit, lambda item: sum(of(item).values()))
+    for title, name in (*always.items(), *((clean(name, 40), name) for name in others)):
+        yield column.time(title, unit, time(name), short=title)
+
+
+def _thread_words(thread: ThreadUse) -> str:
+    """Return the name of a thread, or else its number, such as `thread 10435`."""
+    if thread.name == MAIN_THREAD:
+        return "the main thread"
+    return clean(thread.name, NAME_LIMIT) or f"thread {thread.thread}"
+
+
+def host_parts(section: DeviceReport) -> Table:
+    """Return the partition of a step on the host, or of the recording if no step is marked."""
+    use, parts, unit = section.trace.host, section.host_parts, section.unit
+    if use is None:
+        return Table("Host", ())
+    thread = next((_thread_words(thread) for thread in use.threads if thread.steps), "")
+    on = f", on {thread}" if thread else ""
+    title, whole = (f"Where a step goes{on}", "step") if use.by_steps else (f"Where the time goes{on}", "all")
+    shares = shares_of(parts, section.host_step_ns)
+    lines = [
+        (host_words(section, name), unit.number(ns), shares[name])
+        for ns, name in largest((ns, name) for name, ns in parts.items())
+    ]
+    return parts_table(title, unit, [*lines, (whole, unit.number(section.host_step_ns), "100")], total=True)
+
+
+def host_tables(section: DeviceReport, *, most: int | None = None) -> list[Table]:
+    """Return the parts, ops and threads of a trace without GPU activity, at most `most` rows of each."""
+    use, sampled = section.trace.host, section.trace.sampled
+    if use is None:
+        return []
+    unit, whole_ns, count = section.unit, section.host_step_ns, use.per_step.steps
+    a_step = "a step" if use.by_steps else "all"
+
+    def brief(table: Table) -> Table:
+        hidden = len(table.rows[most:]) if most is not None else 0
+        return replace(
+            table, rows=table.rows[:most], note=f"Add -v for {plural(hidden, 'more row')}." if hidden else ""
+        )
+
+    ops = table_of(
+        use.ops,
+        column.text("outermost op", lambda op: op_words(op.op), flexible=True, heads=True),
+        column.count("count", lambda op: op.count, among=count),
+        column.time("time", unit, lambda op: section.of_ops(op.time_ns), short=f"{unit.name} {a_step}"),
+        column.share("%", lambda op: section.of_ops(op.time_ns), lambda _: whole_ns),
+        title="Ops on the host",
+    )
+    lines = table_of(
+        # Where the samples themselves are at hand, `table` has more columns.
+        sampled.lines if section.host is None and sampled is not None else (),
+        column.text("line", lambda line: line.line, flexible=True, heads=True),
+        column.text("calls", lambda line: line.calls, flexible=True),
+        column.time("time", unit, lambda line: line.time_ns, short=f"{unit.name} {a_step}"),
+        title="Lines on the host, sampled without the profiler",
+    )
+    recorded_ns = sum(step.span_ns for step in use.judged)
+    threads = table_of(
+        [thread for thread in use.threads if not thread.steps],
+        column.text("other thread", _thread_words, heads=True),
+        column.share("% of a step in ops", lambda thread: thread.busy_ns, lambda _: recorded_ns),
+        title="Other threads",
+    )
+    return [host_parts(section), *map(brief, (lines, ops, threads))]
+
+
+def host_steps(section: DeviceReport) -> Table:
+    """Return each step on the host as recorded."""
+    use = section.trace.host
+    if use is None or not use.by_steps:
+        return Table("Steps", ())
+    name: ColumnOf[Period] | None = column.text("recorded step", lambda step: step.name, flexible=True, heads=True)
+    parts = _host_columns(unit_for(max(step.span_ns for step in use.steps)), [*map(parts_of, use.steps)], parts_of)
+    return table_of(use.steps, name, *parts, title="Steps on the host, as recorded")

@@ -1,4 +1,4 @@
-"""Tables with a row for each copy, cause, stall, step or range; rows may name their place in the timeline.
+"""Tables with a row for each copy, cause, stall, slowed kernel, step or range. Rows may have a place in the timeline.
 
 Each table is declared once. Columns that are `extra` show only where a table can be sorted, which has more room.
 """
@@ -20,7 +20,7 @@ from overlapscope.analysis.host import CallSite
 from overlapscope.analysis.results import Device, missing_ns
 from overlapscope.analysis.steps import find_outliers
 from overlapscope.base.intervals import I64
-from overlapscope.base.words import plural
+from overlapscope.base.words import Unit, plural
 from overlapscope.catalog.buckets import bucket_of
 from overlapscope.catalog.causes import COPY_CAUSES, STALL_CAUSES, Subject
 from overlapscope.catalog.ops import op_words
@@ -45,7 +45,12 @@ def copies(section: DeviceReport, device: Device) -> Table:
         column.text("memory", _memory, width=170),
         column.number("stream", lambda group: group.stream),
         column.count("count", lambda group: group.count, among=section.steps),
-        column.bytes_of("size", lambda group: _each(group.bytes, section), id="bytes", long="bytes"),
+        column.bytes_of(
+            "size",
+            lambda group: None if group.bytes is None else section.per_step(group.bytes),
+            id="bytes",
+            long="bytes",
+        ),
         column.rate(lambda group: group.gb_per_s if says_bandwidth(group) else None),
         column.time("time", unit, lambda group: group.time_ns),
         column.time("exposed", unit, lambda group: group.exposed_ns),
@@ -61,43 +66,31 @@ def _memory(group: CopyGroup) -> str:
     return f"device {group.source_device} to {group.target_device}"
 
 
-def _each(size: int | None, section: DeviceReport) -> int | None:
-    """Return the bytes of an average step."""
-    return None if size is None else section.per_step(size)
-
-
 def most_exposed(copies: EachCopy, count: int) -> I64:
     """Return the rows of the copies with the most exposed time, the worst first."""
     order = np.lexsort((copies.start_ns, -copies.exposed_ns))[:count]
     return order[copies.exposed_ns[order] > 0]
 
 
-class _IssuedCopy(NamedTuple):
-    """A copy by its row in `EachCopy`, with the code that issued it."""
-
-    row: int
-    bytes: int | None
-    issuer: CallSite
-
-
 def worst_copies(section: DeviceReport, copies: EachCopy, rows: I64, issuers: Sequence[CallSite]) -> Table:
     """Return the given copies, each with the code that issued it."""
-    unit = section.unit_of(int(copies.duration_ns[rows].max(initial=0)))
-    sizes = [size if size >= 0 else None for size in copies.bytes[rows].tolist()]
+    copies = copies.take(rows)
+    unit = section.unit_of(int(copies.duration_ns.max(initial=0)))
+    sizes = [size if size >= 0 else None for size in copies.bytes.tolist()]
     return table_of(
-        list(map(_IssuedCopy, rows.tolist(), sizes, issuers)),
-        column.text("copy", lambda copy: Kind(copies.direction[copy.row]).name.lower(), id="direction", width=75),
-        column.text("memory", lambda copy: Memory(copies.memory[copy.row]).name.lower(), width=95),
-        column.time("exposed", unit, lambda copy: int(copies.exposed_ns[copy.row])),
-        column.text("cause", lambda copy: COPY_CAUSES[copies.cause[copy.row]], width=145),
-        column.text("where", lambda copy: copy.issuer.line, when=any(issuer.line for issuer in issuers), **_LINE),
-        column.text("launched by", lambda copy: op_words(copy.issuer.op), id="op", width=130),
-        column.time("time", unit, lambda copy: int(copies.duration_ns[copy.row])),
-        column.bytes_of("size", lambda copy: copy.bytes, id="bytes", long="bytes"),
-        column.rate(lambda copy: None if copy.bytes is None else float(copies.gb_per_s[copy.row])),
-        column.text("call", lambda copy: copy.issuer.call, width=140),
+        range(len(copies)),
+        column.text("copy", lambda row: Kind(copies.direction[row]).name.lower(), id="direction", width=75),
+        column.text("memory", lambda row: Memory(copies.memory[row]).name.lower(), width=95),
+        column.time("exposed", unit, lambda row: int(copies.exposed_ns[row])),
+        column.text("cause", lambda row: COPY_CAUSES[copies.cause[row]], width=145),
+        column.text("where", lambda row: issuers[row].line, when=any(issuer.line for issuer in issuers), **_LINE),
+        column.text("launched by", lambda row: op_words(issuers[row].op), id="op", width=130),
+        column.time("time", unit, lambda row: int(copies.duration_ns[row])),
+        column.bytes_of("size", lambda row: sizes[row], id="bytes", long="bytes"),
+        column.rate(lambda row: None if sizes[row] is None else float(copies.gb_per_s[row])),
+        column.text("call", lambda row: issuers[row].call, width=140),
         title="Copies with the most exposed time",
-        place=lambda copy: (int(copies.start_ns[copy.row]), int(copies.end_ns[copy.row])),
+        place=lambda row: (int(copies.start_ns[row]), int(copies.end_ns[row])),
     )
 
 
@@ -137,6 +130,7 @@ def stalls(section: DeviceReport, device: Device) -> Table:
     costly = [stall for stall in device.host_stalls if verbose or stall.idle_caused_ns]
     shown = costly if verbose else costly[:FEW]
     hidden = len(device.host_stalls) - len(shown)
+    are_different = len({(stall.call, op_words(stall.op), stall.where) for stall in shown}) == len(shown)
     examples = {
         (case.call, case.op, case.where): case.example
         for case in reversed(device.evidence)
@@ -166,7 +160,7 @@ def stalls(section: DeviceReport, device: Device) -> Table:
         ),
         column.text("where", lambda stall: stall.where, when=any(stall.where for stall in shown), **_LINE),
         # Calls of several threads would look the same without it.
-        column.number("thread", lambda stall: stall.thread, extra=len(set(map(_named, shown))) == len(shown)),
+        column.number("thread", lambda stall: stall.thread, extra=are_different),
         title="Host stalls",
         place=place,
     )
@@ -174,12 +168,50 @@ def stalls(section: DeviceReport, device: Device) -> Table:
     return replace(table, note=note)
 
 
-def _named(stall: HostStall) -> tuple[str, str, str | None]:
-    return stall.call, op_words(stall.op), stall.where
-
-
 def _place(window: Window | None) -> tuple[int, int] | None:
     return None if window is None else (window.start_ns, window.end_ns)
+
+
+# -- Net overlap -----------------------------------------------------------------------------------
+
+
+def net_overlap(section: DeviceReport) -> Table:
+    """Return one row each for communication and copies: what overlap hides, costs and brings in the recording."""
+    results, unit = section.net_overlap, section.unit
+    unjudged = any(result.judged_ns < result.overlapped_ns for result in results)
+    table = table_of(
+        results,
+        column.text("net overlap", lambda result: result.beside, heads=True),
+        column.time("hidden", unit, lambda result: result.hidden_ns),
+        column.time("kernels beside it", unit, lambda result: result.overlapped_ns),
+        column.share("judged %", lambda result: result.judged_ns, lambda result: result.overlapped_ns),
+        column.figure("slowed by", lambda result: _bounds(unit, result.slowed_low_ns, result.slowed_high_ns)),
+        title="Net overlap, as recorded",
+    )
+    return replace(table, note="Kernels are judged where equal ones ran both alone and beside it." if unjudged else "")
+
+
+def slowed_kernels(section: DeviceReport) -> Table:
+    """Return the kernels that other work slows most."""
+    slowed = [(result.beside, kernel) for result in section.net_overlap for kernel in result.kernels]
+    unit = section.unit_of(max((kernel.alone_ns for _, kernel in slowed), default=0))
+    total = section.unit_of(max((abs(kernel.slowed_ns) for _, kernel in slowed), default=0))
+    return table_of(
+        slowed,
+        column.text("kernel", lambda item: item[1].kernel, limit=80, flexible=True, heads=True),
+        column.text("beside", lambda item: item[0]),
+        column.time("alone", unit, lambda item: item[1].alone_ns),
+        column.time("beside it", unit, lambda item: item[1].beside_ns),
+        column.figure("slowed by", lambda item: _bounds(total, item[1].slowed_low_ns, item[1].slowed_high_ns)),
+        title="Kernels slowed by overlap",
+    )
+
+
+def _bounds(unit: Unit, low_ns: int | None, high_ns: int | None) -> str:
+    """Return an interval in the unit, such as `0.55 to 0.91 ms`."""
+    if low_ns is None or high_ns is None:
+        return "unknown"
+    return f"{unit.number(low_ns)} to {unit.number(high_ns)} {unit.name}"
 
 
 # -- Steps and ranges ------------------------------------------------------------------------------
@@ -210,38 +242,29 @@ def _times(periods: Iterable[Period], steps: int = 1) -> _Times:
     return _Times(*(round(sum(lengths) / max(1, steps)) for lengths in zip(*each, strict=True)))
 
 
-class _StepRow(NamedTuple):
-    """A row of `each_step`."""
-
-    period: Period
-    is_outlier: bool
-    times: _Times
-
-
 def each_step(section: DeviceReport, device: Device) -> Table:
     """Return a row for each step; the sortable table marks outliers."""
-    unit, outliers = section.unit, find_outliers(device.steps).tolist()
+    unit, steps, outliers = section.unit, device.steps, find_outliers(device.steps).tolist()
+    times = [_times([step]) for step in steps]
     return table_of(
-        [_StepRow(step, outlier, _times([step])) for step, outlier in zip(device.steps, outliers, strict=True)],
-        column.text("step", lambda step: step.period.name, id="name", width=125, flexible=True, heads=True),
+        range(len(steps)),
+        column.text("step", lambda row: steps[row].name, id="name", width=125, flexible=True, heads=True),
         column.text(
             "unusual",
-            lambda step: "outlier" if step.is_outlier else "",
+            lambda row: "outlier" if outliers[row] else "",
             when=any(outliers),
             id="note",
             width=90,
             extra=True,
         ),
-        column.time("time", unit, lambda step: step.times.span_ns),
-        column.time("compute", unit, lambda step: step.times.compute_ns, short="compute"),
-        column.time("exposed comm", unit, lambda step: step.times.exposed_comm_ns, id="comm", short="exp. comm"),
-        column.time("exposed copy", unit, lambda step: step.times.exposed_copy_ns, id="copy", short="exp. copy"),
-        column.time("idle", unit, lambda step: step.times.idle_ns, short="idle"),
-        column.percent(
-            "efficiency %", lambda step: efficiency_shown(step.period), id="efficiency", long="efficiency, %"
-        ),
+        column.time("time", unit, lambda row: times[row].span_ns),
+        column.time("compute", unit, lambda row: times[row].compute_ns, short="compute"),
+        column.time("exposed comm", unit, lambda row: times[row].exposed_comm_ns, id="comm", short="exp. comm"),
+        column.time("exposed copy", unit, lambda row: times[row].exposed_copy_ns, id="copy", short="exp. copy"),
+        column.time("idle", unit, lambda row: times[row].idle_ns, short="idle"),
+        column.percent("efficiency %", lambda row: efficiency_shown(steps[row]), id="efficiency", long="efficiency, %"),
         title="Each step",
-        place=lambda step: _place(step.period.window),
+        place=lambda row: _place(steps[row].window),
     )
 
 

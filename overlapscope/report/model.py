@@ -20,7 +20,6 @@ from overlapscope.analysis.jobs import mixture
 from overlapscope.analysis.plain_step import from_user
 from overlapscope.analysis.results import Device, HostUse, Plain, TraceResult, host_parts
 from overlapscope.analysis.trust import verdict
-from overlapscope.analysis.trust_results import Trust
 from overlapscope.base.saved import SCHEMA_VERSION, Tool, decode
 from overlapscope.base.shown import Shown
 from overlapscope.catalog.causes import CAUSES, Subject
@@ -152,7 +151,8 @@ def from_json(data: bytes) -> Report:
     if not report.traces:
         raise msgspec.ValidationError("Expected a trace - at `$.traces`")
     for trace in report.traces:
-        _check_trust(trace.trust)
+        if trace.trust.verdict != (verdict(trace.trust.checks).verdict if trace.trust.checks else "trusted"):
+            raise msgspec.ValidationError("Expected the verdict of the checks - at `trust`")
         if trace.host is not None:
             _check_host(trace.host)
     _check_causes(report.traces)
@@ -161,12 +161,6 @@ def from_json(data: bytes) -> Report:
         if device.plain is not None and device.plain.program is not None:
             _check_steps(device.plain.program)
     return report
-
-
-def _check_trust(trust: Trust) -> None:
-    """Check trust as read from JSON. Raises msgspec.ValidationError if its verdict is not that of its checks."""
-    if trust.verdict != (verdict(trust.checks).verdict if trust.checks else "trusted"):
-        raise msgspec.ValidationError("Expected the verdict of the checks - at `trust`")
 
 
 def _check_causes(part: object) -> None:

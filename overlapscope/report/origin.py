@@ -44,7 +44,7 @@ class Origin(Struct, frozen=True, kw_only=True):
     """Other names and values that set runs apart."""
 
 
-def origin(job: str | None = None, labels: Mapping[str, str] = MappingProxyType({})) -> Origin:
+def origin(job: str | None = None) -> Origin:
     """Return the origin of a recording in this process. `job` is by default the name of the script."""
     script = running_script()
     commit, branch = revision(script.parent)
@@ -54,7 +54,6 @@ def origin(job: str | None = None, labels: Mapping[str, str] = MappingProxyType(
         commit=commit,
         branch=branch,
         host=socket.gethostname() or None,
-        labels=_texts(labels),
     )
 
 
@@ -94,17 +93,13 @@ def of_report(
         job=name,
         commit=_text(commit) or first.commit,
         branch=_text(branch) or first.branch,
-        labels=_texts(labels),
+        labels={_text(key) or "": _text(value) or "" for key, value in labels.items()},
     )
 
 
 def _text(argument: str | None) -> str | None:
     """Return a command line argument as valid text of limited length."""
     return argument and argument.encode(errors="backslashreplace").decode()[:_LONGEST]
-
-
-def _texts(labels: Mapping[str, str]) -> dict[str, str]:
-    return {_text(key) or "": _text(value) or "" for key, value in labels.items()}
 
 
 class Keeper(Protocol):

@@ -10,6 +10,7 @@ from msgspec.structs import replace
 
 from overlapscope.analysis import TraceAnalysis
 from overlapscope.analysis.average import in_frame
+from overlapscope.analysis.group_results import NetOverlap
 from overlapscope.analysis.host_lines import main_stacks
 from overlapscope.analysis.host_sampled import step_ns
 from overlapscope.analysis.results import Device, PlainOrigin, TraceResult, host_parts
@@ -66,11 +67,15 @@ class Page(Struct, frozen=True):
 
         Traces of different ranks are in the order of their ranks.
         """
+        findings: dict[tuple[str, int], list[Finding]] = {}
+        for finding in self.findings:
+            findings.setdefault((finding.source, finding.device), []).append(finding)
         for number in _by_rank([trace.rank for trace in self.report.traces]):
             trace = self.report.traces[number]
             for device in trace.devices:
                 shown = device if self.recorded else of_plain(device)
-                yield DeviceReport(self, number, trace, in_frame(shown), device)
+                of_device = tuple(findings.get((trace.source, device.device), ()))
+                yield DeviceReport(self, number, trace, in_frame(shown), device, of_device)
             if not trace.devices:
                 yield DeviceReport(self, number, trace, None, None)
 
@@ -93,6 +98,8 @@ class DeviceReport(Struct, frozen=True):
     recording. Without steps they are of the time after the lead-in."""
     window: Device | None
     """The figures of the whole window as recorded."""
+    findings: tuple[Finding, ...] = ()
+    """Findings on this device."""
 
     @property
     def usable(self) -> bool:
@@ -153,12 +160,9 @@ class DeviceReport(Struct, frozen=True):
         return round(recorded_ns * self.host_parts.get("ops", 0) / whole_ns) if whole_ns else 0
 
     @property
-    def findings(self) -> tuple[Finding, ...]:
-        """Findings on this device."""
-        if self.device is None:
-            return ()
-        device = self.device.device
-        return tuple(f for f in self.page.findings if f.source == self.trace.source and f.device == device)
+    def net_overlap(self) -> tuple[NetOverlap, ...]:
+        """Gain and cost of overlap. All its figures are of the recording."""
+        return () if self.window is None else self.window.net_overlap
 
     @property
     def steps(self) -> int:
@@ -221,11 +225,3 @@ def sampled_hosts(analyses: Iterable[TraceAnalysis]) -> dict[int, SampledHost]:
         for number, trace, activity in traces
         if activity is not None and main_stacks(activity)
     }
-
-
-def section_of(page: Page, finding: Finding) -> DeviceReport | None:
-    """Return the device's report that a finding belongs to."""
-    for section in page.sections():
-        if section.device and section.device.device == finding.device and section.trace.source == finding.source:
-            return section
-    return None

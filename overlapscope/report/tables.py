@@ -9,40 +9,32 @@ from functools import partial
 from itertools import chain
 from pathlib import PurePath
 from statistics import median
-from typing import TypeVar
+from typing import Final, TypeVar
 
-from msgspec.structs import replace
-
-from overlapscope.analysis.figures import Period, PerStep, efficiency_shown, hidden_copy_shown
-from overlapscope.analysis.host_results import ThreadUse
-from overlapscope.analysis.results import Device, TraceResult, missing_ns, partition
-from overlapscope.analysis.results import host_parts as parts_of
-from overlapscope.base.marks import MAIN_THREAD
+from overlapscope.analysis.figures import PerStep, efficiency_shown, hidden_copy_shown
+from overlapscope.analysis.results import Device, TraceResult, by_subject, missing_ns, partition
 from overlapscope.base.words import (
     NOTHING,
     Unit,
     bare_percent,
     bare_share,
-    bare_shares,
     capital,
     clean,
     duration,
     percent,
-    plural,
     shares_by_name,
+    shares_of,
     unit_for,
 )
-from overlapscope.catalog.causes import IDLE, WORK_UNKNOWN, IdleCause
+from overlapscope.catalog.causes import IDLE, WORK_UNKNOWN, Subject
 from overlapscope.catalog.checks import check_by_id
 from overlapscope.catalog.ops import op_words
 from overlapscope.documents import columns as column
 from overlapscope.documents.columns import NAME_LIMIT, ColumnOf
 from overlapscope.documents.table import Column, Table, Tone, rows, table_of, words
-from overlapscope.report.host_words import host_words
 from overlapscope.report.lists import FEW
-from overlapscope.report.losses import WORTH_SAYING
 from overlapscope.report.page import DeviceReport, Page
-from overlapscope.report.step_words import rate, requests_words
+from overlapscope.report.sentences import WORTH_SAYING, rate, requests_words
 from overlapscope.rules.finding import Finding
 from overlapscope.trace.lost import CAUSES
 
@@ -58,8 +50,6 @@ _ENDING = re.compile(r"(\.(pt\.)?trace)?\.json(\.gz|\.zst)?$")
 def summary(page: Page) -> Table:
     """Return a row per device, all in the same unit."""
     sections = list(page.sections())
-    if all(section.trace.host is not None for section in sections):
-        return _summary_of_hosts(sections, source_names(page))
     unit = unit_for(max((section.device.span_ns for section in sections if section.device), default=0))
     names = source_names(page)
     what = "step" if all(section.steps for section in sections if section.device) else "time"
@@ -69,7 +59,7 @@ def summary(page: Page) -> Table:
 
     return table_of(
         sections,
-        _trace_column(lambda section: names[section.number]),
+        trace_column(lambda section: names[section.number]),
         column.number(
             "rank",
             lambda section: section.trace.rank,
@@ -90,7 +80,8 @@ def summary(page: Page) -> Table:
     )
 
 
-def _trace_column(name_of: Callable[[T], str]) -> ColumnOf[T] | None:
+def trace_column(name_of: Callable[[T], str]) -> ColumnOf[T] | None:
+    """Return a column with the names of traces."""
     # All are traces, so the ending adds nothing, and names fit better without it.
     return column.text("trace", lambda item: _ENDING.sub("", name_of(item)), flexible=True, heads=True)
 
@@ -119,13 +110,13 @@ def window(section: DeviceReport) -> Table:
 
 def _partition(title: str, whole: str, unit: Unit, device: Device) -> Table:
     parts = partition(device)
-    shares = bare_shares(list(parts.values()), device.span_ns)
-    lines = [(name, unit.number(ns), part) for (name, ns), part in zip(parts.items(), shares, strict=True) if ns]
+    shares = shares_of(parts, device.span_ns)
+    lines = [(name, unit.number(ns), shares[name]) for name, ns in parts.items() if ns]
     lines.append((whole, unit.number(device.span_ns), "100"))
-    return _parts(title, unit, lines, total=True)
+    return parts_table(title, unit, lines, total=True)
 
 
-def _parts(title: str, unit: Unit, lines: Iterable[tuple[str, str, str]], *, total: bool = False) -> Table:
+def parts_table(title: str, unit: Unit, lines: Iterable[tuple[str, str, str]], *, total: bool = False) -> Table:
     """Return a table of parts, each with its time and its share of the whole."""
     head = words(title[:1].lower() + title[1:], heads=True)
     return Table(title, (head, Column(unit.name), Column("%")), rows(lines), total=total)
@@ -149,70 +140,45 @@ def figures(section: DeviceReport, device: Device) -> Table:
     return Table("Overlap", (words("overlap", heads=True), Column("")), rows(lines))
 
 
-def causes(section: DeviceReport, title: str, by_cause: dict[str, int], whole_ns: int) -> Table:
-    """Return the causes of a bucket, largest first; shares are of the bucket."""
-    unit = section.unit
-    shares = shares_by_name(by_cause, whole_ns)
-    by_length = _largest((ns, cause) for cause, ns in by_cause.items() if ns)
-    lines = ((clean(cause, 40), unit.number(ns), shares[cause]) for ns, cause in by_length)
-    return _parts(title, unit, lines)
+_WITH_CAUSES: Final[Mapping[Subject, tuple[str, str]]] = {
+    "exposed-copy": ("exposed copy", "copy"),
+    "exposed-comm": ("exposed comm", "comm"),
+    "exposed-other": ("memset/D2D/P2P", "memory"),
+    "idle": ("idle", "idle"),
+}
+"""Names and short names of the buckets that have causes."""
+
+
+def causes_of(device: Device, subject: Subject) -> dict[str, int]:
+    """Return the causes that took time, largest first. Idle time is without that of `WORK_UNKNOWN`."""
+    lost = ((ns, cause) for cause, ns in by_subject(device)[subject].items() if ns and cause not in WORK_UNKNOWN)
+    return {cause: ns for ns, cause in largest(lost)}
+
+
+def cause_tables(section: DeviceReport, device: Device) -> Iterator[Table]:
+    """Yield the causes of each bucket that has causes, largest first; shares are of the bucket."""
+    for subject, (bucket, _) in _WITH_CAUSES.items():
+        causes = causes_of(device, subject)
+        shares = shares_by_name(causes, sum(causes.values()))
+        lines = ((clean(cause, 40), section.unit.number(ns), shares[cause]) for cause, ns in causes.items())
+        yield parts_table(f"{capital(bucket)} by cause", section.unit, lines)
 
 
 def costliest_causes(section: DeviceReport, device: Device) -> Table:
     """Return the main causes of the buckets that have causes, largest first; shares are of the span."""
     unit = section.unit
     named = (
-        (ns, f"{subject}: {clean(cause, 40)}")
-        for _, subject, by_cause in _by_cause(device)
-        for cause, ns in by_cause.items()
-        if ns
+        (ns, f"{short}: {clean(cause, 40)}")
+        for subject, (_, short) in _WITH_CAUSES.items()
+        for cause, ns in causes_of(device, subject).items()
     )
-    lines = [(cause, unit.number(ns), bare_share(ns, device.span_ns)) for ns, cause in _largest(named)]
-    return _parts("Causes", unit, lines[:FEW])
+    lines = [(cause, unit.number(ns), bare_share(ns, device.span_ns)) for ns, cause in largest(named)]
+    return parts_table("Causes", unit, lines[:FEW])
 
 
-def _by_cause(device: Device) -> tuple[tuple[str, str, dict[str, int]], ...]:
-    """Return the buckets that have causes, their short names, and the causes, without those of `WORK_UNKNOWN`."""
-    idle = {cause: ns for cause, ns in device.idle_by_cause.items() if cause not in WORK_UNKNOWN}
-    return (
-        ("exposed copy", "copy", device.exposed_copy_by_cause),
-        ("exposed comm", "comm", device.exposed_comm_by_cause),
-        ("memset/D2D/P2P", "memory", device.exposed_other_by_cause),
-        ("idle", "idle", idle),
-    )
-
-
-def _largest(causes: Iterable[tuple[int, str]]) -> list[tuple[int, str]]:
+def largest(causes: Iterable[tuple[int, str]]) -> list[tuple[int, str]]:
+    """Return times with their names, the longest first."""
     return sorted(causes, key=lambda item: (-item[0], item[1]))
-
-
-def _summary_of_hosts(sections: Sequence[DeviceReport], names: Sequence[str]) -> Table:
-    """Return one row for each trace of a program that used no GPU: a step of each, in one unit."""
-    unit = unit_for(max(section.host_step_ns for section in sections))
-    each = [section.host_parts for section in sections]
-    columns: Iterator[ColumnOf[DeviceReport]] = _host_columns(unit, each, lambda section: section.host_parts)
-    return table_of(
-        sections,
-        _trace_column(lambda section: names[section.number]),
-        column.count("steps", lambda section: section.host_steps),
-        *columns,
-        title="Traces",
-    )
-
-
-def _host_columns(
-    unit: Unit, each: Sequence[Mapping[str, int]], of: Callable[[T], Mapping[str, int]]
-) -> Iterator[ColumnOf[T]]:
-    """Yield the columns of steps on the host and of their parts, which add up to them; `each` has those of all rows."""
-    always = {"loading": IdleCause.DATA_LOADING, "ops": "ops", "elsewhere": IdleCause.PYTHON}
-    others = sorted({name for parts in each for name, ns in parts.items() if ns} - {*always.values()})
-
-    def time(name: str) -> Callable[[T], int]:
-        return lambda item: of(item).get(name, 0)
-
-    yield column.time("step", unit, lambda item: sum(of(item).values()))
-    for title, name in (*always.items(), *((clean(name, 40), name) for name in others)):
-        yield column.time(title, unit, time(name), short=title)
 
 
 def phases(section: DeviceReport, device: Device) -> Table:
@@ -285,12 +251,6 @@ def checks(section: DeviceReport, *, passed: bool, effects: bool = False) -> Tab
     )
 
 
-def cause_tables(section: DeviceReport, device: Device) -> Iterator[Table]:
-    """Yield the causes of each bucket that has causes."""
-    for bucket, _, by_cause in _by_cause(device):
-        yield causes(section, f"{capital(bucket)} by cause", by_cause, sum(by_cause.values()))
-
-
 def evidence(finding: Finding) -> list[str]:
     """Return the evidence of a finding, and remarks on its saving."""
     saving = finding.saving
@@ -324,79 +284,3 @@ def called(finding: Finding) -> str:
     if where is None:
         return ""
     return ", ".join(clean(part, 200) for part in (op_words(where.op) if where.op else None, where.call) if part)
-
-
-# -- Traces without GPU activity -------------------------------------------------------------------
-
-
-def _thread_words(thread: ThreadUse) -> str:
-    """Return the name of a thread, or else its number, such as `thread 10435`."""
-    if thread.name == MAIN_THREAD:
-        return "the main thread"
-    return clean(thread.name, NAME_LIMIT) or f"thread {thread.thread}"
-
-
-def host_parts(section: DeviceReport) -> Table:
-    """Return the partition of a step on the host, or of the recording if no step is marked."""
-    use, parts, unit = section.trace.host, section.host_parts, section.unit
-    if use is None:
-        return Table("Host", ())
-    thread = next((_thread_words(thread) for thread in use.threads if thread.steps), "")
-    on = f", on {thread}" if thread else ""
-    title, whole = (f"Where a step goes{on}", "step") if use.by_steps else (f"Where the time goes{on}", "all")
-    shares = dict(zip(parts, bare_shares([*parts.values()], section.host_step_ns), strict=True))
-    lines = [
-        (host_words(section, name), unit.number(ns), shares[name])
-        for ns, name in _largest((ns, name) for name, ns in parts.items())
-    ]
-    return _parts(title, unit, [*lines, (whole, unit.number(section.host_step_ns), "100")], total=True)
-
-
-def host_tables(section: DeviceReport, *, most: int | None = None) -> list[Table]:
-    """Return the parts, ops and threads of a trace without GPU activity, at most `most` rows of each."""
-    use, sampled = section.trace.host, section.trace.sampled
-    if use is None:
-        return []
-    unit, whole_ns, count = section.unit, section.host_step_ns, use.per_step.steps
-    a_step = "a step" if use.by_steps else "all"
-
-    def brief(table: Table) -> Table:
-        hidden = len(table.rows[most:]) if most is not None else 0
-        return replace(
-            table, rows=table.rows[:most], note=f"Add -v for {plural(hidden, 'more row')}." if hidden else ""
-        )
-
-    ops = table_of(
-        use.ops,
-        column.text("outermost op", lambda op: op_words(op.op), flexible=True, heads=True),
-        column.count("count", lambda op: op.count, among=count),
-        column.time("time", unit, lambda op: section.of_ops(op.time_ns), short=f"{unit.name} {a_step}"),
-        column.share("%", lambda op: section.of_ops(op.time_ns), lambda _: whole_ns),
-        title="Ops on the host",
-    )
-    lines = table_of(
-        # Where the samples themselves are at hand, `host_view` has a table with more columns.
-        sampled.lines if section.host is None and sampled is not None else (),
-        column.text("line", lambda line: line.line, flexible=True, heads=True),
-        column.text("calls", lambda line: line.calls, flexible=True),
-        column.time("time", unit, lambda line: line.time_ns, short=f"{unit.name} {a_step}"),
-        title="Lines on the host, sampled without the profiler",
-    )
-    recorded_ns = sum(step.span_ns for step in use.judged)
-    threads = table_of(
-        [thread for thread in use.threads if not thread.steps],
-        column.text("other thread", _thread_words, heads=True),
-        column.share("% of a step in ops", lambda thread: thread.busy_ns, lambda _: recorded_ns),
-        title="Other threads",
-    )
-    return [host_parts(section), *map(brief, (lines, ops, threads))]
-
-
-def host_steps(section: DeviceReport) -> Table:
-    """Return each step on the host as recorded."""
-    use = section.trace.host
-    if use is None or not use.by_steps:
-        return Table("Steps", ())
-    name: ColumnOf[Period] | None = column.text("recorded step", lambda step: step.name, flexible=True, heads=True)
-    parts = _host_columns(unit_for(max(step.span_ns for step in use.steps)), [*map(parts_of, use.steps)], parts_of)
-    return table_of(use.steps, name, *parts, title="Steps on the host, as recorded")

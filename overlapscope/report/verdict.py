@@ -13,10 +13,9 @@ from overlapscope.analysis.results import Device, HostUse, Plain, TraceResult, m
 from overlapscope.base.words import between, capital, clean, duration, listed, saved_between, share
 from overlapscope.catalog import devices
 from overlapscope.catalog.causes import IdleCause
-from overlapscope.report import host_words, losses, net_overlap
-from overlapscope.report.losses import WORTH_SAYING
+from overlapscope.report import sentences
 from overlapscope.report.page import DeviceReport
-from overlapscope.report.step_words import is_last_judged, phase_words, steps_sentence
+from overlapscope.report.sentences import WORTH_SAYING, is_last_judged, overlap_sentence, phase_words, steps_sentence
 from overlapscope.rules import RULES
 from overlapscope.rules.finding import HARDLY, Finding
 from overlapscope.trace.lost import CAUSES, FIGURES, Part, part_words
@@ -92,15 +91,15 @@ def _judge(section: DeviceReport) -> Verdict:
         return Verdict("unusable", section.title, lead, " ".join(rest))
     first = next((finding for finding in section.findings if finding.cost_ns > 0), None)
     known_ns = max((section.per_step(each.cost_ns) for each in section.findings), default=0)
-    unmeasured_ns = losses.unmeasured_ns(device)
-    lost_ns = max(losses.lost_ns(device), known_ns) + unmeasured_ns
+    unmeasured_ns = sentences.unmeasured_ns(device)
+    lost_ns = max(sentences.lost_ns(device), known_ns) + unmeasured_ns
     part = lost_ns / (device.span_ns + unmeasured_ns) if device.span_ns > 0 else 0.0
-    least_level = _level(_least_part(section, device, lost_ns))
+    least_level = _level(_least_part(device, lost_ns))
     lost_parts = trust.lost & CAUSES
     level = "recorded" if section.page.recorded else _known_level(section, device, _level(part), least_level, known_ns)
     reach = "up to " if least_level != _level(part) else ""
     # The largest losses come first.
-    every = losses.of_device(device, lost="copies" in trust.lost, reach=reach)
+    every = sentences.of_device(device, lost="copies" in trust.lost, reach=reach)
     named = sorted(every, key=lambda loss: -loss.ns)[:_CLAUSES]
     figures = f"{_frame(section, device)} {' and '.join(loss.clause for loss in named)}"
     if reach and any(loss.is_idle for loss in named):
@@ -120,7 +119,7 @@ def _judge(section: DeviceReport) -> Verdict:
     lead = f"{name}: {figures}." if name else f"{capital(figures)}."
     doubt = " ".join(filter(None, (_doubt(section), _unjudged(lost_parts), _unclear(device))))
     steps = steps_sentence(spread.of_device(device), section.trace, device) if section.page.scope == "window" else ""
-    cost = net_overlap.sentence(section)
+    cost = overlap_sentence(section)
     why, remedy, of_finding = ("", "", False) if level == "recorded" else _why_and_remedy(section, device, first)
     return Verdict(level, section.title, lead, why, remedy, of_finding, plain_sentence(section), doubt, steps, cost)
 
@@ -176,14 +175,14 @@ UNJUDGED = 1.0
 def _unjudged_ns(trace: TraceResult, device: Device) -> int:
     """Return the time that is not judged; where steps are marked, in the device's recording after the lead-in."""
     if device.outside is None or device.per_step is None or not device.steps:
-        return sum(losses.unjudged_ns(device))
+        return sum(sentences.unjudged_ns(device))
     # The last step ends with the recording.
     last_ns = max(0, device.steps[-1].span_ns - device.per_step.span_ns)
-    around_ns = sum(losses.unjudged_ns(device)) if isinstance(trace.period, OwnPeriod) else 0
+    around_ns = sum(sentences.unjudged_ns(device)) if isinstance(trace.period, OwnPeriod) else 0
     return device.outside.before_ns + device.outside.after_ns + last_ns + around_ns
 
 
-def _least_part(section: DeviceReport, device: Device, lost_ns: int) -> float:
+def _least_part(device: Device, lost_ns: int) -> float:
     """Return the least share of lost time that is possible without the profiler, if the figures are of a recording."""
     alone = device.alone
     if alone is None or not alone.low_ns:
@@ -195,7 +194,7 @@ def _frame(section: DeviceReport, device: Device) -> str:
     """Return what the figures describe: `in each step of 16.8 ms`."""
     length = duration(device.span_ns)
     steps = phase_words(device)
-    if losses.unmeasured_ns(device) >= max(1, losses.WORTH_SAYING * device.span_ns):
+    if sentences.unmeasured_ns(device) >= max(1, sentences.WORTH_SAYING * device.span_ns):
         return f"in the only {phase_words(device, 'step') or 'step'}, of which the GPU's part takes {length},"
     if steps and section.steps == 1:
         return f"a {phase_words(device, 'step')} takes {length};"
@@ -205,7 +204,7 @@ def _frame(section: DeviceReport, device: Device) -> str:
         return f"in each step of {length},"
     if section.page.scope != "window":
         return f"in the {length} of {devices.as_recorded(clean(section.page.scope, 60))},"
-    lead_in_ns, *around_ns = losses.unjudged_ns(device)
+    lead_in_ns, *around_ns = sentences.unjudged_ns(device)
     if lead_in_ns:
         return f"in the {length} after the lead-in,"
     if any(around_ns):
@@ -224,9 +223,9 @@ def _why_and_remedy(section: DeviceReport, device: Device, first: Finding | None
     Both are about the first finding, unless a cause without a finding costs more than twice as much. Causes that are no
     fault of the program come first if they cost more.
     """
-    ns, subject, cause = losses.main_cause(device)
-    unmeasured_ns = losses.unmeasured_ns(device)
-    times = 1 if cause.id in losses.OF_HOST else 2
+    ns, subject, cause = sentences.main_cause(device)
+    unmeasured_ns = sentences.unmeasured_ns(device)
+    times = 1 if cause.id in sentences.OF_HOST else 2
     if first is not None and times * section.per_step(first.cost_ns) >= max(ns, unmeasured_ns):
         where = first.where
         place = where.line or where.op or where.call if where is not None else None
@@ -382,9 +381,11 @@ def _interval_sentence(section: DeviceReport, device: Device, what: str) -> str:
 
 def _of_host(section: DeviceReport, use: HostUse, reasons: str) -> Verdict:
     """Return the verdict on a program without a GPU, which can save the time of loading, waits and communication."""
+    from overlapscope.report import host_view
+
     step_ns, recorded = section.host_step_ns, section.page.recorded and use.plain is not None
     least_ns = GOOD_BELOW * step_ns
-    level = _level(sum(host_words.lost_parts(section).values()) / max(1, step_ns))
+    level = _level(sum(host_view.lost_parts(section).values()) / max(1, step_ns))
     if level != "poor" and section.host_parts.get(IdleCause.UNRECORDED, 0) >= least_ns:
         level = "unknown"
     elif level == "good" and section.trace.sampled is None:
@@ -392,14 +393,14 @@ def _of_host(section: DeviceReport, use: HostUse, reasons: str) -> Verdict:
         level, reasons = "unknown", f"{reasons} Without samples of the host it is unknown how much of a step is waits."
     elif level == "good" and step_ns - section.host_parts.get("ops", 0) >= least_ns:
         level = "fair"
-    remedy = host_words.remedy(section, use, least_ns)
+    remedy = host_view.remedy(section, use, least_ns)
     plain = "This is the recording; a step without the profiler was not timed." if use.by_steps else ""
     if use.plain is not None:
         plain = _frame_sentence(use.plain, "a step", not section.page.recorded)
     return Verdict(
         "recorded" if recorded else level,
         section.title,
-        host_words.host_sentence(section, use),
+        host_view.host_sentence(section, use),
         remedy=f"Next: {remedy}" if remedy and not recorded else "",
         plain=plain,
         doubt=reasons.strip(),

@@ -12,10 +12,19 @@ from overlapscope.analysis import TraceAnalysis
 from overlapscope.analysis.device import DeviceAnalysis
 from overlapscope.analysis.host import find_blocking, own_pieces, rows_of
 from overlapscope.analysis.periods import Periods, is_step
+from overlapscope.base.columns import U8
 from overlapscope.base.grouping import distinct, rows_by
 from overlapscope.base.intervals import subtract
-from overlapscope.timeline.categories import FIRST_EXPOSED_COPY, FIRST_IDLE, ID, LABELS, U8, of_gpu_ops
-from overlapscope.timeline.lane import Lanes, TimelineLane, prepared
+from overlapscope.timeline.lane import (
+    FIRST_EXPOSED_COPY,
+    FIRST_IDLE,
+    ID,
+    LABELS,
+    Lanes,
+    TimelineLane,
+    of_gpu_ops,
+    prepared,
+)
 from overlapscope.trace.model import I8, I64, HostEvents, Index, Trace
 
 

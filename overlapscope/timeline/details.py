@@ -1,26 +1,37 @@
-"""Details of an op, event or piece of a lane."""
+"""Details of an op, event or piece of a lane, and figures of any span of a device."""
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
+from overlapscope.analysis.device import period
 from overlapscope.analysis.event_waits import EXACT, HIGH
-from overlapscope.analysis.figures import efficiency_shown, hidden_copy_shown
+from overlapscope.analysis.figures import Period, efficiency_shown, hidden_copy_shown
 from overlapscope.analysis.host import sites
 from overlapscope.analysis.pieces import Pieces
 from overlapscope.analysis.results import partition
 from overlapscope.analysis.timeline import Timeline
 from overlapscope.base.intervals import I64, Intervals
+from overlapscope.base.kept import kept
 from overlapscope.base.words import bandwidth, clean, percent, plural, share, size, unit_for
-from overlapscope.catalog.causes import COMM_CAUSES, COPY_CAUSES, IDLE_CAUSES
+from overlapscope.catalog.causes import COMM_CAUSES, COMM_RANK, COPY_CAUSES, IDLE_CAUSES, OTHER_RANK
 from overlapscope.timeline import links
-from overlapscope.timeline.categories import CALLS, CATEGORIES, FIRST_EXPOSED_COPY, FIRST_IDLE, ID
-from overlapscope.timeline.lane import Lanes, TimelineLane, idle_caused
+from overlapscope.timeline.fill import Fill, fill_of
+from overlapscope.timeline.lane import (
+    CALLS,
+    CATEGORIES,
+    FIRST_EXPOSED_COPY,
+    FIRST_IDLE,
+    ID,
+    Lanes,
+    TimelineLane,
+    idle_caused,
+)
 from overlapscope.timeline.links import EventWait
-from overlapscope.timeline.span import span
 from overlapscope.trace.model import Kind, Memory, Sync, Trace
 
 Facts = list[list[str]]
@@ -354,3 +365,66 @@ def _exposed_inside(exposed: Pieces, named: Sequence[str], start_ns: int, end_ns
     np.add.at(ns, exposed.cause[rows], lengths)
     causes = {str(cause): int(length) for cause, length in zip(named, ns, strict=True) if length}
     return causes, int(exposed.confidence[rows].min(initial=np.iinfo(np.int8).max))
+
+
+# -- Figures of any span, by a look-up in each set, however long the span --------------------------
+
+_SETS = ("comm", "h2d", "d2h", "p2p", "other", "exposed_comm", "exposed_h2d", "exposed_d2h", "exposed_p2p")
+"""Sets of a `Timeline` that the overlap lane does not include."""
+
+
+def span(lanes: Lanes, device: int, start_ns: int, end_ns: int) -> Period:
+    """Return exact buckets, engines, overlap and causes of a span, cut off at the device's window.
+
+    The given times are relative to the origin of the lanes. The window of the result is absolute, as in a report.
+
+    Raises:
+        KeyError: The trace has no such device.
+    """
+    analysis = lanes.device(device)
+    first, last = (at - lanes.origin_ns for at in (analysis.timeline.start_ns, analysis.timeline.end_ns))
+    start = min(max(start_ns, first), last)
+    end = min(max(end_ns, start), last)
+    bounds = np.array([start, end])
+    ran: Counter[str] = Counter()
+    for name, fill in _fills(lanes, device).items():
+        before, behind = fill.before(bounds).tolist()
+        ran[name] = behind - before
+
+    # The overlap lane partitions the window, as `build._overlap` describes.
+    exposed_copy = sum(ran[f"exposed-copy:{cause}"] for cause in COPY_CAUSES)
+    copy = ran["hidden-copy"] + exposed_copy
+    sm = ran["compute"] + ran["hidden-copy"] + ran["exposed-comm"]
+    lengths = Counter(
+        {
+            **ran,
+            "compute": sm - ran["exposed_comm"],
+            "sm": sm,
+            "copy": copy,
+            "busy": sm + exposed_copy,
+            "both": ran["h2d"] + ran["d2h"] - copy,
+            "comm_hidden": ran["comm"] - ran["exposed_comm"],
+            "exposed_copy": exposed_copy,
+            "exposed_other": ran["exposed-other"],
+            "idle": sum(ran[f"idle:{cause}"] for cause in IDLE_CAUSES),
+        }
+    )
+    return period("", start + lanes.origin_ns, end + lanes.origin_ns, lengths)
+
+
+@kept()
+def _fills(lanes: Lanes, device: int) -> dict[str, Fill]:
+    """Return the nonempty categories of a device's overlap lane, causes that it doesn't show, and `_SETS`."""
+    (overlap,) = (lane for lane in lanes.lanes if lane.kind == "overlap" and lane.device == device)
+    fills = {CATEGORIES[fill.category]: fill for fill in overlap.fills}
+    for name in _SETS:
+        ran = getattr(lanes.device(device).timeline, name)
+        if len(ran.starts):
+            fills[name] = fill_of(-1, ran.starts - lanes.origin_ns, ran.ends - lanes.origin_ns)
+    comm, other = lanes.device(device).exposed_comm, lanes.device(device).exposed_other
+    for subject, pieces, ranks in (("exposed-comm", comm, COMM_RANK), ("exposed-other", other, OTHER_RANK)):
+        for cause, rank in ranks.items():
+            ran = pieces.of_cause(rank)
+            if len(ran.starts):
+                fills[f"{subject}:{cause}"] = fill_of(-1, ran.starts - lanes.origin_ns, ran.ends - lanes.origin_ns)
+    return fills

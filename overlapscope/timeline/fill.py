@@ -7,9 +7,8 @@ from collections.abc import Sequence
 import numpy as np
 from msgspec import Struct
 
-from overlapscope.base.intervals import I64, union
-from overlapscope.timeline.categories import U8
-from overlapscope.trace.model import I32
+from overlapscope.base.columns import I32, I64, U8
+from overlapscope.base.intervals import union
 
 _NEVER = 1 << 62
 _PER_CELL = 2

@@ -7,8 +7,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from overlapscope.analysis.event_waits import EXACT
-from overlapscope.timeline.categories import CALLS
-from overlapscope.timeline.lane import Lanes
+from overlapscope.timeline.lane import CALLS, Lanes
 from overlapscope.trace.model import I64, GpuOps
 
 MOST = 50

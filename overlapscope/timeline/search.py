@@ -1,27 +1,24 @@
-"""Search for ops by name."""
+"""Ways to an op: search by name, and the places where most time is lost."""
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
-from msgspec import Struct
 
+from overlapscope.analysis.device import DeviceAnalysis
+from overlapscope.analysis.host import find_blocking
 from overlapscope.base.kept import kept
 from overlapscope.base.words import clean
-from overlapscope.timeline.lane import Lanes, TimelineLane
+from overlapscope.catalog.causes import COPY_CAUSES, COPY_RANK, IDLE_CAUSES, CopyCause
+from overlapscope.timeline import links
+from overlapscope.timeline.details import duration
+from overlapscope.timeline.lane import Lanes, TimelineLane, idle_caused
 from overlapscope.timeline.links import LaneRow
-from overlapscope.trace.model import I32, Bool
+from overlapscope.trace.model import I32, I64, Bool
 
 _KEPT = 4
 """Number of cached queries; users step through the matches of a query."""
-
-
-class _Matches(Struct, frozen=True, eq=False):
-    """Matching rows of each lane, by start."""
-
-    rows: tuple[I32, ...]
-    count: int
 
 
 def search(lanes: Lanes, text: str, after: int | LaneRow, direction: int) -> dict[str, Any]:
@@ -39,15 +36,15 @@ def search(lanes: Lanes, text: str, after: int | LaneRow, direction: int) -> dic
         KeyError: There is no such op.
     """
     matches = _matches(lanes, text.lower())
-    here = _position(lanes, after, direction)
-    if not matches.count:
+    count, here = sum(map(len, matches)), _position(lanes, after, direction)
+    if not count:
         return {"count": 0, "number": 0, "match": None}
-    pairs = list(zip(lanes.lanes, matches.rows, strict=True))
+    pairs = list(zip(lanes.lanes, matches, strict=True))
     passed = [_passed(lane, rows, here) for lane, rows in pairs]
     number = sum(passed) + (1 if direction > 0 else 0)
-    if not 1 <= number <= matches.count:
-        passed = [0 if direction > 0 else len(rows) for rows in matches.rows]
-        number = 1 if direction > 0 else matches.count
+    if not 1 <= number <= count:
+        passed = [0 if direction > 0 else len(rows) for rows in matches]
+        number = 1 if direction > 0 else count
     # The first of the next matches of all lanes, or the last of those passed.
     step, choose = (0, min) if direction > 0 else (-1, max)
     starts = [
@@ -58,7 +55,7 @@ def search(lanes: Lanes, text: str, after: int | LaneRow, direction: int) -> dic
     start, lane_id, row = choose(starts)
     lane = lanes.lanes[lane_id]
     match = {"lane": lane_id, "row": row, "start": start, "end": int(lane.end_ns[row]), "title": clean(lane.name(row))}
-    return {"count": matches.count, "number": number, "match": match}
+    return {"count": count, "number": number, "match": match}
 
 
 class _Position(NamedTuple):
@@ -94,10 +91,136 @@ def _passed(lane: TimelineLane, rows: I32, here: _Position) -> int:
 
 
 @kept(most=_KEPT)
-def _matches(lanes: Lanes, text: str) -> _Matches:
+def _matches(lanes: Lanes, text: str) -> tuple[I32, ...]:
+    """Return the matching rows of each lane, by start."""
     judged: dict[int, Bool] = {}
     for lane in lanes.lanes:
         if id(lane.names) not in judged:
             judged[id(lane.names)] = np.array([bool(text) and text in name.lower() for name in lane.names], np.bool_)
-    rows = tuple(np.flatnonzero(judged[id(lane.names)][lane.name_id]).astype(np.int32) for lane in lanes.lanes)
-    return _Matches(rows, sum(map(len, rows)))
+    return tuple(np.flatnonzero(judged[id(lane.names)][lane.name_id]).astype(np.int32) for lane in lanes.lanes)
+
+
+# -- Where most time is lost -----------------------------------------------------------------------
+
+Subject = Literal["exposed-copy", "idle", "stall"]
+SUBJECTS: tuple[Subject, ...] = ("exposed-copy", "idle", "stall")
+MOST = 1_000
+"""Number of cases of each kind."""
+
+
+class _Case(NamedTuple):
+    device: int
+    """Ordinal of the device; -1 for a stall."""
+    row: int
+    """The copy (of `Timeline.ops`), the gap (of `Timeline.idle`) or the call (of `Trace.runtime_calls`)."""
+    start_ns: int
+    end_ns: int
+    cost_ns: int
+    wait_ns: int
+    """Tie-breaker."""
+
+
+class _Ranking(NamedTuple):
+    of: int
+    """Number of all cases, of which the worst are kept."""
+    worst: list[_Case]
+
+
+def worst(lanes: Lanes, kind: Subject, number: int) -> dict[str, Any]:
+    """Return the case of that rank, from 0, as `{"count", "ranked", "match"}`.
+
+    `count` is the number of cases, `ranked` how many of them can be requested (at most `MOST`), and `match` is
+    `{"lane", "row", "start", "end", "title"}`, None if there are fewer cases. The lead-in is left out, because it can't
+    be judged.
+    """
+    count, cases = _ranking(lanes, kind)
+    match = _match(lanes, kind, cases[number]) if 0 <= number < len(cases) else None
+    return {"count": count, "ranked": len(cases), "match": match}
+
+
+@kept()
+def _ranking(lanes: Lanes, kind: Subject) -> _Ranking:
+    """Return a ranking over all devices."""
+    rankings = _FINDERS[kind](lanes)
+    cases = [case for ranking in rankings for case in ranking.worst]
+    cases.sort(key=lambda case: (-case.cost_ns, -case.wait_ns, case.start_ns, case.device))
+    return _Ranking(sum(ranking.of for ranking in rankings), cases[:MOST])
+
+
+def _match(lanes: Lanes, kind: Subject, case: _Case) -> dict[str, Any]:
+    start, end = case.start_ns - lanes.origin_ns, case.end_ns - lanes.origin_ns
+    if kind == "stall":
+        place = links.row_of_call(lanes, case.row)
+        name = clean(lanes.analysis.trace.runtime_calls.name(case.row))
+        cost = f"caused {duration(case.cost_ns)} of idle" if case.cost_ns else f"waited {duration(case.wait_ns)}"
+        title = f"{name}: {cost}"
+    elif kind == "idle":
+        longest, cause = _longest_piece(lanes.device(case.device), case.start_ns, case.end_ns)
+        place = links.row_of_piece(lanes, case.device, longest - lanes.origin_ns)
+        title = f"idle gap of {duration(case.cost_ns)}, mostly {cause}"
+    else:
+        place = links.row_of_gpu_op(lanes, case.device, case.row)
+        exposed = lanes.device(case.device).exposed
+        cause = COPY_CAUSES[exposed.cause[exposed.start_ns.searchsorted(case.start_ns)]]
+        name = clean(lanes.device(case.device).timeline.ops.name(case.row))
+        title = f"{name}: {duration(case.cost_ns)} exposed, {cause}"
+    return {"lane": place.lane, "row": place.row, "start": start, "end": end, "title": title}
+
+
+def _longest_piece(analysis: DeviceAnalysis, start_ns: int, end_ns: int) -> tuple[int, str]:
+    """Return start and cause of the longest piece of an idle gap."""
+    idle = analysis.idle
+    first, last = (int(idle.start_ns.searchsorted(at)) for at in (start_ns, end_ns))
+    piece = first + int(np.argmax(idle.end_ns[first:last] - idle.start_ns[first:last]))
+    return int(idle.start_ns[piece]), str(IDLE_CAUSES[idle.cause[piece]])
+
+
+def _exposed_copies(lanes: Lanes) -> list[_Ranking]:
+    """Return the exposed copies; successive pieces of a copy are a single case."""
+    worst_of_each = []
+    for analysis in lanes.analysis.devices:
+        exposed = analysis.exposed
+        rows = np.flatnonzero(exposed.cause != COPY_RANK[CopyCause.LEAD_IN])
+        start, end, copy = exposed.start_ns[rows], exposed.end_ns[rows], exposed.copy[rows]
+        opens = np.ones(len(rows), np.bool_)
+        opens[1:] = (copy[1:] != copy[:-1]) | (start[1:] != end[:-1])
+        first = np.flatnonzero(opens)
+        last = np.flatnonzero(np.roll(opens, -1))
+        worst_of_each.append(_longest(analysis.result.device, copy[first], start[first], end[last]))
+    return worst_of_each
+
+
+def _idle_gaps(lanes: Lanes) -> list[_Ranking]:
+    worst_of_each = []
+    for analysis in lanes.analysis.devices:
+        gaps = analysis.timeline.idle
+        rows = np.flatnonzero(gaps.ends > analysis.timeline.judged_from_ns)
+        start = np.maximum(gaps.starts[rows], analysis.timeline.judged_from_ns)
+        worst_of_each.append(_longest(analysis.result.device, rows, start, gaps.ends[rows]))
+    return worst_of_each
+
+
+def _longest(device: int, row: I64, start: I64, end: I64) -> _Ranking:
+    length = end - start
+    kept = np.arange(len(row)) if len(row) <= MOST else np.argpartition(-length, MOST)[:MOST]
+    rows, starts, ends, costs = (column[kept].tolist() for column in (row, start, end, length))
+    return _Ranking(len(row), [_Case(device, *case, 0) for case in zip(rows, starts, ends, costs, strict=True)])
+
+
+def _stalls(lanes: Lanes) -> list[_Ranking]:
+    """Return blocking calls; those that cost nothing only if they reach beyond the lead-in."""
+    trace = lanes.analysis.trace
+    calls, caused = trace.runtime_calls, idle_caused(lanes)
+    judged = min((analysis.timeline.judged_from_ns for analysis in lanes.analysis.devices), default=None)
+    rows = find_blocking(trace).row
+    if judged is not None:
+        rows = rows[(caused[rows] > 0) | (calls.end_ns[rows] > judged)]
+    wait = calls.end_ns[rows] - calls.start_ns[rows]
+    order = np.lexsort((-wait, -caused[rows]))[:MOST]
+    count, rows, wait = len(rows), rows[order], wait[order]
+    columns = (rows, calls.start_ns[rows], calls.end_ns[rows], caused[rows], wait)
+    row, start, end, cost, waited = (column.tolist() for column in columns)
+    return [_Ranking(count, [_Case(-1, *case) for case in zip(row, start, end, cost, waited, strict=True)])]
+
+
+_FINDERS = {"exposed-copy": _exposed_copies, "idle": _idle_gaps, "stall": _stalls}

@@ -24,9 +24,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from overlapscope.base.words import clean
-from overlapscope.timeline.categories import CATEGORIES
 from overlapscope.timeline.fill import columns_of, shares
-from overlapscope.timeline.lane import Lanes, TimelineLane, least_level
+from overlapscope.timeline.lane import CATEGORIES, Lanes, TimelineLane, least_level
 from overlapscope.trace.model import I32
 
 

@@ -13,7 +13,7 @@ from axe_playwright_python.base import AXE_SCRIPT
 from playwright.sync_api import Page, Response, Route, ViewportSize, expect
 
 from overlapscope.dashboard import pages
-from overlapscope.dashboard.url import TRACES_PAGE
+from overlapscope.dashboard.context import TRACES_PAGE
 from tests.support.dashboard_process import Served
 
 SIZE = ViewportSize(width=1440, height=900)

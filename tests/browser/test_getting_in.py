@@ -31,7 +31,7 @@ def test_the_browser_that_is_opened_gets_in_and_its_history_has_no_token(
     own_page: Page, serve_traces: Serve, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     page, served = own_page, serve_traces(SAMPLE, loaded=False)
-    monkeypatch.setattr(launch, "own_directory", lambda: tmp_path)
+    monkeypatch.setattr("overlapscope.dashboard.upload.own_directory", lambda: tmp_path)
     monkeypatch.setenv("DISPLAY", ":0")
     monkeypatch.setattr(webbrowser, "open", page.goto)
     launch.open_browser(served.address)

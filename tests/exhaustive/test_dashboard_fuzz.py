@@ -19,9 +19,9 @@ from flask.testing import FlaskClient
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from overlapscope.dashboard.application import create
 from overlapscope.dashboard.library import Library
 from overlapscope.dashboard.pages import PAGES
+from overlapscope.dashboard.shell import create
 from overlapscope.dashboard.upload import DroppedFiles
 from overlapscope.plugins.history.drop import Stored
 from tests.plugins.history.histories import weeks, write

@@ -23,9 +23,9 @@ from flask import Flask
 from flask.testing import FlaskClient
 
 from overlapscope.commands import main
-from overlapscope.dashboard.application import create
 from overlapscope.dashboard.library import Library
 from overlapscope.dashboard.pages import PAGES
+from overlapscope.dashboard.shell import create
 from overlapscope.dashboard.upload import DroppedFiles
 from overlapscope.errors import OverlapscopeError
 from overlapscope.plugins.history.drop import Stored

@@ -23,15 +23,14 @@ from hypothesis import strategies as st
 import overlapscope as ov
 from overlapscope.analysis.figures import Window
 from overlapscope.commands import main
-from overlapscope.dashboard import launch, url
-from overlapscope.dashboard.context import PageContext
+from overlapscope.dashboard import launch
+from overlapscope.dashboard.context import PageContext, UrlState, moved, parse
 from overlapscope.dashboard.library import Library
-from overlapscope.dashboard.opened import Opened
+from overlapscope.dashboard.opened import RECORDED, Opened
 from overlapscope.dashboard.pages import copies
 from overlapscope.dashboard.security import own_token
+from overlapscope.dashboard.server import DEFAULT_PORT, Listening
 from overlapscope.dashboard.shell import look
-from overlapscope.dashboard.url import RECORDED, UrlState, moved, parse
-from overlapscope.dashboard.wsgi import DEFAULT_PORT, Listening
 from overlapscope.errors import UnreadableTrace, UsageError
 from overlapscope.plugin import Plugin, PluginPage
 from overlapscope.reading.samples import SAMPLES
@@ -88,7 +87,7 @@ def test_nonsense_in_a_url_is_left_out() -> None:
 
 def test_choices_on_pages_of_plugins_go_along_everywhere(monkeypatch: pytest.MonkeyPatch) -> None:
     page = PluginPage("toy", "Toy", "no.such.module", state=("toy", "color"))
-    monkeypatch.setattr(url, "plugins", lambda: [Plugin("toy", pages=(page,))])
+    monkeypatch.setattr("overlapscope.dashboard.context.plugins", lambda: [Plugin("toy", pages=(page,))])
     place = parse("/", "toy", "?trace=a&color=red&size=3")
     assert place == UrlState(page="toy", trace="a", choices={"color": "red"})
     assert place.href("copies") == "/copies?trace=a&color=red"
@@ -338,7 +337,7 @@ def test_a_token_that_can_be_guessed_is_refused(
 def test_the_browser_is_opened_without_the_token_in_its_arguments(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    monkeypatch.setattr(launch, "own_directory", lambda: tmp_path)
+    monkeypatch.setattr("overlapscope.dashboard.upload.own_directory", lambda: tmp_path)
     monkeypatch.setenv("DISPLAY", ":0")
     opened: list[str] = []
     monkeypatch.setattr(webbrowser, "open", opened.append)
@@ -372,7 +371,7 @@ def test_a_port_that_is_taken_is_an_error_only_where_it_was_asked_for(capsys: py
         with suppress(OSError):
             taken.bind(("127.0.0.1", DEFAULT_PORT))
             taken.listen()
-        listening = Listening(app, host="127.0.0.1", port=None, base="/", body_bytes=lambda request, coming_bytes: 1)
+        listening = Listening(app, host="127.0.0.1", port=None, base="/", body_bytes=lambda request: 1)
         assert listening.port not in (0, DEFAULT_PORT)
 
 

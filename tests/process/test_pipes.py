@@ -48,7 +48,7 @@ def test_every_command_that_reads_a_trace_reads_a_pipe(command: tuple[str, ...])
 
 def test_the_dashboard_shows_a_pipe() -> None:
     program = (
-        "from overlapscope import load\nfrom overlapscope.dashboard.entries import find\n"
+        "from overlapscope import load\nfrom overlapscope.dashboard.library import find\n"
         "from overlapscope.reading.pipes import named\n"
         "[one], _ = find([named('-')])\nprint(len(load(one.path).gpu_ops))"
     )

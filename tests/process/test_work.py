@@ -44,7 +44,7 @@ assert len(reduce(load(TRACE, cache=False))) == 1
 """,
     "first page": """
 from overlapscope.dashboard.library import Library
-from overlapscope.report.headline import headlines
+from overlapscope.report.charts import headlines
 from overlapscope.report.verdict import judge
 library = Library()
 section = library.wait(library.add(Path(TRACE), "trace")).section()

@@ -12,8 +12,8 @@ import flask
 import pytest
 from werkzeug.test import Client
 
-from overlapscope.dashboard.beginning import Beginning
 from overlapscope.dashboard.library import Library
+from overlapscope.dashboard.server import Beginning
 from overlapscope.report.verdict import judge
 from tests.support.helpers import TRACES
 

@@ -15,11 +15,10 @@ from msgspec.structs import replace
 
 from overlapscope import timeline as lanes
 from overlapscope.analysis.periods import host_step
-from overlapscope.dashboard import timeline_routes, whatif_panels
-from overlapscope.dashboard.context import PageContext
+from overlapscope.dashboard import routes
+from overlapscope.dashboard.context import PageContext, UrlState
 from overlapscope.dashboard.library import Library
 from overlapscope.dashboard.opened import DrawnPrediction, Opened, Predictions, WhatIfRequest
-from overlapscope.dashboard.url import UrlState
 from overlapscope.errors import OverlapscopeError, UsageError
 from overlapscope.prediction.predict import Prediction, predict
 from overlapscope.trace.model import Trace
@@ -113,7 +112,7 @@ def test_only_so_many_are_kept_and_none_of_a_trace_that_was_read_again(
 
 def test_where_the_replay_is_not_valid_there_are_reasons_and_no_figures(library: Library, opened: Opened) -> None:
     # Dash takes a second to import, and all other tests here can do without it.
-    from overlapscope.dashboard import whatif_panels
+    from overlapscope.dashboard.pages import whatif
 
     result = predict(opened.analysis.trace, ()).result
     reason = "31.2% of <img src=x> begin elsewhere."
@@ -125,16 +124,16 @@ def test_where_the_replay_is_not_valid_there_are_reasons_and_no_figures(library:
         replay=structs.replace(result.replay, valid=False, reasons=(reason,)),
     )
     context = PageContext(UrlState(page="whatif", trace="one_stream"), library, opened, None, dark=False)
-    text = str(whatif_panels.answer(context, invalid))
+    text = str(whatif.answer(context, invalid))
     assert "not predicted" in text and reason in text
     assert "whatif-figures" not in text
-    assert whatif_panels.details(context, invalid) is None
-    assert whatif_panels.timelines(context, DrawnPrediction(invalid, None), ()) is None
+    assert whatif.details(context, invalid) is None
+    assert whatif.timelines(context, DrawnPrediction(invalid, None), ()) is None
 
 
 def test_a_predicted_timeline_is_drawn_by_the_same_routes(library: Library, opened: Opened) -> None:
     server = flask.Flask(__name__)
-    timeline_routes.register(server, library)
+    routes.register(server, library, "/")
     client = server.test_client()
 
     def answer(predicted: str, device: Any = 0, name: str = "model") -> Any:
@@ -154,12 +153,14 @@ def test_a_predicted_timeline_is_drawn_by_the_same_routes(library: Library, open
 
 
 def test_both_timelines_show_the_host_and_the_device_in_the_same_step() -> None:
+    from overlapscope.dashboard.pages import whatif
+
     """Once it launches graphs, the host is far ahead of the device."""
     library = Library([TRACE.parents[2] / "gpt2_train.json.gz"])
     opened, changes = library.wait("gpt2_train").of(None), ("graph",)
     prediction = Predictions().get(library.wait("gpt2_train"), WhatIfRequest(0, changes), wait_s=60)
     assert prediction is not None and prediction.lanes is not None
-    data = whatif_panels.timelines(PageContext.at(UrlState(trace="gpt2_train"), library), prediction, changes)
+    data = whatif.timelines(PageContext.at(UrlState(trace="gpt2_train"), library), prediction, changes)
     assert data is not None
     for side, drawn in zip(data["sides"], (opened.lanes, prediction.lanes), strict=True):
         zero = side["offset"] + drawn.origin_ns

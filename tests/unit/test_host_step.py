@@ -17,7 +17,7 @@ from overlapscope.base.words import bare_shares, duration
 from overlapscope.errors import UsageError
 from overlapscope.ranks.on_host import reduce_host
 from overlapscope.render import markdown
-from overlapscope.report import host_view, tables
+from overlapscope.report import host_view
 from overlapscope.report.document import document
 from overlapscope.report.model import build, from_json
 from overlapscope.report.page import DeviceReport, Page, sampled_hosts
@@ -139,7 +139,7 @@ def check_report(trace: Trace, *, recorded: bool = False) -> None:
     stated = re.findall(r"(?:step takes|a step of) ([\d.,]+ \w+)", text)
     assert {*stated} <= {duration(step_ns)}
     assert bool(stated) == use.by_steps or section.host is not None
-    rows = tables.host_parts(section).texts()
+    rows = host_view.host_parts(section).texts()
     assert rows[-1][1:] == [section.unit.number(step_ns), "100"]
     assert sorted(row[2] for row in rows[:-1]) == sorted(bare_shares([*section.host_parts.values()], step_ns))
     shown_ns = sum(section.of_ops(op.time_ns) for op in use.ops)

@@ -10,7 +10,8 @@ from msgspec.structs import replace
 
 from overlapscope.analysis import analyze_trace
 from overlapscope.commands import main
-from overlapscope.report import host_view
+from overlapscope.report import charts, host_view
+from overlapscope.report.document import host_blocks
 from overlapscope.report.model import build
 from overlapscope.report.page import DeviceReport, Page, SampledHost, sampled_hosts
 from overlapscope.trace.host_activity import HostActivity, SampledStack, StackFrame
@@ -103,17 +104,17 @@ def test_samples_by_a_thread_of_the_program_say_what_they_favor() -> None:
 
 def test_nothing_is_shown_without_samples_and_only_once_for_a_process_with_several_devices() -> None:
     (section,) = _sections(GPU, None)
-    assert list(host_view.blocks(section)) == []
+    assert list(host_blocks(section)) == []
     (section,) = _sections(GPU, _activity())
-    assert list(host_view.blocks(section)) == []
+    assert list(host_blocks(section)) == []
     sections = _sections(TRACES / "mixed_workloads" / "model_on_two_devices.json.gz", _activity((1, 1)))
-    assert [len(list(host_view.blocks(section))) > 0 for section in sections] == [True, False]
+    assert [len(list(host_blocks(section))) > 0 for section in sections] == [True, False]
 
 
 @pytest.mark.parametrize("dark", [False, True])
 def test_the_flame_graph_has_every_part_inside_its_caller_and_names_as_text(dark: bool) -> None:
     (section,) = _sections(GPU, _activity((600, 600), (400, 0)))
-    (data,) = host_view.flame_graph(_of(section), dark)["data"]
+    (data,) = charts.flame_graph(_of(section), dark)["data"]
     assert data["values"] == [1000, 600, 400]
     assert data["parents"] == ["", "0", "0"]
     assert data["labels"][:2] == ["step", "step&lt;b&gt; (known_causes.py:272)"]

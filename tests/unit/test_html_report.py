@@ -23,13 +23,13 @@ from overlapscope.analysis import TraceAnalysis, analyze_trace
 from overlapscope.commands import main
 from overlapscope.reading import expand
 from overlapscope.render import html
-from overlapscope.render.page import changes
+from overlapscope.render.html import changes
 from overlapscope.report.model import build
 from overlapscope.report.page import Page
 from overlapscope.rules import RULES
 from overlapscope.timeline import Lanes
+from overlapscope.timeline.file import DRAWN_COLUMNS, LEAST_COLUMN_NS, TimeSpan, pyramids
 from overlapscope.timeline.file import document as file_document
-from overlapscope.timeline.tiles import DRAWN_COLUMNS, LEAST_COLUMN_NS, TimeSpan, pyramids
 from overlapscope.trace.model import Kind, Trace
 from tests.support.helpers import MS, US, Host, Op, make_trace, thorough
 from tests.support.recordings import analysis_of

@@ -12,7 +12,7 @@ import pytest
 from flask.testing import FlaskClient
 
 from overlapscope import timeline as lanes
-from overlapscope.dashboard import timeline_routes
+from overlapscope.dashboard import routes
 from overlapscope.dashboard.library import Library
 from overlapscope.timeline import Lanes
 from tests.support.helpers import with_plain_steps
@@ -38,7 +38,7 @@ def drawn(library: Library) -> Lanes:
 @pytest.fixture(scope="module")
 def client(library: Library) -> FlaskClient:
     server = flask.Flask(__name__)
-    timeline_routes.register(server, library)
+    routes.register(server, library, "/")
     return server.test_client()
 
 
@@ -57,7 +57,7 @@ def test_the_model_says_what_there_is_to_draw(client: FlaskClient, library: Libr
 def test_it_is_of_the_plain_program_unless_the_recording_is_asked_for(tmp_path: Path) -> None:
     timed = with_plain_steps(TRACE.parents[1] / "gpt2_train.json.gz", tmp_path / "t.json.gz", 35_700_000)
     library, server = Library([timed]), flask.Flask(__name__)
-    timeline_routes.register(server, library)
+    routes.register(server, library, "/")
     opened = library.wait("t")
     assert opened.plain is not None
     answers = [ask(server.test_client(), library, "model", **of) for of in ({}, {"of": "recorded"})]
@@ -155,7 +155,7 @@ def test_what_does_not_exist_is_not_found(
 def test_a_trace_that_nobody_opened_is_not_found() -> None:
     server = flask.Flask(__name__)
     library = Library([TRACE])
-    timeline_routes.register(server, library)
+    routes.register(server, library, "/")
     answer = server.test_client().get("/api/timeline/model", query_string={"trace": library.entries()[0].id})
     assert answer.status_code == 404
     assert server.test_client().get("/api/timeline/model").status_code == 404

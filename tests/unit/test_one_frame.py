@@ -27,8 +27,8 @@ from overlapscope.ranks.result import by_steps, rows_of
 from overlapscope.render import html, markdown
 from overlapscope.render.notebook import screen
 from overlapscope.report import charts, tables
+from overlapscope.report.charts import headlines
 from overlapscope.report.document import details, document, head
-from overlapscope.report.headline import headlines
 from overlapscope.report.model import from_json, of_program
 from overlapscope.report.page import DeviceReport, Page
 from overlapscope.report.verdict import cost, judge, plain_sentence

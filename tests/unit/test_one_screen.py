@@ -14,7 +14,7 @@ from overlapscope.documents.model import brief
 from overlapscope.render import terminal
 from overlapscope.report.document import document, proof
 from overlapscope.report.model import build
-from overlapscope.report.page import Page, section_of
+from overlapscope.report.page import Page
 from tests.support.helpers import TRACES, various
 from tests.support.recordings import analysis_of, report_of
 
@@ -42,13 +42,13 @@ def test_the_command_under_a_finding_shows_what_its_fix_saves(
 ) -> None:
     page = Page(report_of(Path(f"traces/{recording}.json.gz")))
     finding = page.report.findings[0]
-    command = shlex.split(proof(section_of(page, finding), finding))
+    (section,) = page.sections()
+    command = shlex.split(proof(section, finding))
     assert command[:3] == ["overlapscope", "whatif", f"traces/{recording}.json.gz"]
     assert main([*command[1:], "--format", "json"]) == 0
     document = json.loads(capsys.readouterr().out)
     assert finding.saving is not None and len(document["interventions"]) == len(finding.saving.fix)
     saved, step = document["gain_ns"]["value"], document["baseline_step_ns"]
-    (section,) = page.sections()
     assert section.device is not None
     assert saved / step == pytest.approx(section.per_step(finding.saving.saved_ns) / section.device.span_ns, abs=0.001)
 

@@ -14,9 +14,10 @@ import pytest
 
 from overlapscope.base.saved import encode
 from overlapscope.dashboard import routes
+from overlapscope.dashboard.context import UrlState, instant_href, parse
 from overlapscope.dashboard.library import Library
-from overlapscope.dashboard.ranks_shown import TRACES, Ranks, chosen, job_of, of_file, of_job, waiting_for
-from overlapscope.dashboard.url import RECORDED, UrlState, instant_href, parse
+from overlapscope.dashboard.opened import RECORDED
+from overlapscope.dashboard.pages.ranks import TRACES, Ranks, chosen, job_of, of_file, of_job, waiting_for
 from overlapscope.errors import UnreadableTrace
 from overlapscope.ranks.join import report_on
 from tests.support.helpers import with_plain_steps

@@ -11,7 +11,7 @@ import pytest
 
 import overlapscope as ov
 from overlapscope.commands import main
-from overlapscope.report.headline import headlines
+from overlapscope.report.charts import headlines
 from overlapscope.report.model import Report
 from overlapscope.report.page import Page
 from overlapscope.report.verdict import judge

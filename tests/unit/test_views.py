@@ -3,22 +3,23 @@
 from __future__ import annotations
 
 import re
+from collections import Counter
 from pathlib import Path
 
 import numpy as np
 import pytest
+from msgspec.structs import replace
 
 import overlapscope as ov
-from overlapscope.analysis import analyze_trace
+from overlapscope.analysis import analyze_trace, average
+from overlapscope.analysis.results import Device
 from overlapscope.analysis.strip import Strip, measure
 from overlapscope.base import words
 from overlapscope.base.median import median_ns
 from overlapscope.commands import main
-from overlapscope.documents.model import brief
-from overlapscope.documents.strip import ASCII
+from overlapscope.documents.model import ASCII, brief
 from overlapscope.render import markdown, terminal
-from overlapscope.report import strip
-from overlapscope.report.document import document
+from overlapscope.report.document import document, draw_strip
 from overlapscope.report.model import Report, build
 from overlapscope.report.page import Page
 from overlapscope.report.verdict import judge
@@ -34,6 +35,22 @@ def page_of(path: str, *, verbose: bool = False) -> Page:
     device = analysis.devices[0]
     measured = measure(device.timeline, device.result, slices=60)
     return Page(build([analysis]), verbose=verbose, strips={(0, device.result.device): measured})
+
+
+def test_the_figures_of_a_device_are_made_no_more_often_for_more_findings(monkeypatch: pytest.MonkeyPatch) -> None:
+    page, counted = page_of("traces/pipeline_1stream.json.gz"), Counter[str]()
+
+    def in_frame(device: Device) -> Device:
+        counted["made"] += 1
+        return average.in_frame(device)
+
+    monkeypatch.setattr("overlapscope.report.page.in_frame", in_frame)
+    made = []
+    for count in (1, 3):
+        counted.clear()
+        document(replace(page, report=replace(page.report, findings=page.report.findings[:1] * count)))
+        made.append(counted["made"])
+    assert made[0] == made[1]
 
 
 def verdict_of(path: str) -> str:
@@ -151,7 +168,7 @@ def test_the_strip_keeps_the_busiest_streams_and_says_how_many_it_left_out() -> 
 def test_a_slice_shows_its_longest_kind_and_how_full_it_was() -> None:
     device = analyze_trace(ov.load("traces/pipeline_3stream.json.gz", progress=False)).devices[0]
     measured = measure(device.timeline, device.result, slices=60)
-    drawing = strip.draw(measured, words.unit_for(1_000_000_000), ASCII)
+    drawing = draw_strip(measured, words.unit_for(1_000_000_000), ASCII)
     for line, lane in zip(drawing.lanes, measured.lanes, strict=True):
         assert len(line.text) == 60
         for slice, kind in enumerate(line.kinds):

@@ -27,8 +27,8 @@ from overlapscope.compare.words import doubt_words, finding_standing, standing, 
 from overlapscope.dashboard import parts, render
 from overlapscope.dashboard.callbacks import Callbacks
 from overlapscope.dashboard.context import PageContext
-from overlapscope.dashboard.listed import listed_traces
-from overlapscope.dashboard.url import RECORDED
+from overlapscope.dashboard.opened import RECORDED
+from overlapscope.dashboard.pages.traces import listed_traces
 from overlapscope.documents.table import Cell, Table, rows, words
 from overlapscope.report.model import Report
 from overlapscope.rules.finding import Finding
@@ -50,7 +50,8 @@ def layout(context: PageContext) -> Component:
     before, after = (_of(side, difference.of) for side in (before, after))
     judged = [parts.verdict(side, side.section) for side in (before, after)]
     verdicts = dmc.SimpleGrid(judged, cols={"base": 1, "lg": 2}, spacing="md")
-    doubts = [_doubts(context, difference)] if difference.doubts else []
+    doubts = [[detail, dmc.Text(holds, c="dimmed", size="sm")] for detail, holds in map(doubt_words, difference.doubts)]
+    warnings = [parts.warning(context, "Compare with care", doubts, "compare-doubts")] if doubts else []
     if not difference.devices:
         reason = "One of the two traces is unusable, as its verdict says, so there is nothing to compare."
         return parts.page("Compare", choice, verdicts, parts.panel("No comparison", parts.empty(reason)), lead=lead)
@@ -59,7 +60,7 @@ def layout(context: PageContext) -> Component:
         "Compare",
         choice,
         _verdict(context, difference),
-        *doubts,
+        *warnings,
         verdicts,
         _buckets(context, device),
         *_panels(context, tables.causes(device, verbose=False)),
@@ -158,11 +159,6 @@ def _verdict(context: PageContext, difference: Diff) -> Component:
     word, tone = standing(difference)
     sign, ids = _SIGNS.get(word, "?"), ("compare-standing", "compare-sentence")
     return parts.answer(context, tone or "muted", word, clean(difference.verdict), ids=ids, sign=sign)
-
-
-def _doubts(context: PageContext, difference: Diff) -> Component:
-    doubts = [[detail, dmc.Text(holds, c="dimmed", size="sm")] for detail, holds in map(doubt_words, difference.doubts)]
-    return parts.warning(context, "Compare with care", doubts, "compare-doubts")
 
 
 def _buckets(context: PageContext, device: DeviceDiff) -> Component:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 from dash.development.base_component import Component
 
 from overlapscope.analysis.results import Device, missing_ns
@@ -18,8 +20,7 @@ def layout(context: PageContext, device: Device) -> Component:
     return parts.page(
         "Idle and stalls",
         _idle(context, device),
-        *_communication(context, device),
-        *_memory_work(context, device),
+        *_others(context, device),
         _stalls(context, device),
         *parts.host(context),
         lead=parts.lead(
@@ -37,27 +38,19 @@ def _idle(context: PageContext, device: Device) -> Component:
     return parts.panel("Idle by cause", *parts.causes(context, device, "idle", "idle"), note=note)
 
 
-def _communication(context: PageContext, device: Device) -> list[Component]:
-    """Return the causes of exposed communication, if there is any."""
-    exposed = device.buckets.exposed_comm_ns
-    if not exposed:
-        return []
-    when = "In each step nothing" if context.section.steps else "Nothing"
-    note = f"{when} computes beside {part_of(exposed, device.engines.comm_ns)} of communication."
-    return [
-        parts.panel(CAUSE_TITLES["exposed-comm"], *parts.causes(context, device, "exposed-comm", "comm"), note=note)
-    ]
-
-
-def _memory_work(context: PageContext, device: Device) -> list[Component]:
-    """Return the kinds of exposed memory work in and between GPUs, if there is any."""
-    exposed = device.buckets.exposed_other_ns
-    if not exposed:
-        return []
-    when = "In each step" if context.section.steps else "In all"
-    note = f"{when}, only memory work in or between GPUs runs for {part_of(exposed, device.span_ns)}."
-    causes = parts.causes(context, device, "exposed-other", "memory")
-    return [parts.panel(CAUSE_TITLES["exposed-other"], *causes, note=note)]
+def _others(context: PageContext, device: Device) -> Iterator[Component]:
+    """Yield the causes of exposed communication, and of memory work in and between GPUs, if there is any."""
+    comm_ns, other_ns = device.buckets.exposed_comm_ns, device.buckets.exposed_other_ns
+    if comm_ns:
+        when = "In each step nothing" if context.section.steps else "Nothing"
+        note = f"{when} computes beside {part_of(comm_ns, device.engines.comm_ns)} of communication."
+        causes = parts.causes(context, device, "exposed-comm", "comm")
+        yield parts.panel(CAUSE_TITLES["exposed-comm"], *causes, note=note)
+    if other_ns:
+        when = "In each step" if context.section.steps else "In all"
+        note = f"{when}, only memory work in or between GPUs runs for {part_of(other_ns, device.span_ns)}."
+        causes = parts.causes(context, device, "exposed-other", "memory")
+        yield parts.panel(CAUSE_TITLES["exposed-other"], *causes, note=note)
 
 
 def _stalls(context: PageContext, device: Device) -> Component:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import dash
@@ -13,23 +14,24 @@ from msgspec.structs import replace
 from overlapscope.analysis.figures import Window
 from overlapscope.analysis.results import Device
 from overlapscope.base.words import clean, plural
+from overlapscope.catalog.causes import Subject
 from overlapscope.dashboard import parts, render
 from overlapscope.dashboard.callbacks import Callbacks
-from overlapscope.dashboard.context import PageContext
-from overlapscope.dashboard.url import moved
+from overlapscope.dashboard.context import PageContext, moved
 from overlapscope.report import charts
+from overlapscope.report.charts import headlines, reasons
 from overlapscope.report.document import finding_block
-from overlapscope.report.headline import Reason, headlines, reasons
 from overlapscope.report.tables import checks, findings_note, phases, where_none_found
 from overlapscope.rules.finding import Finding
 
 
 def layout(context: PageContext, device: Device) -> Component:
     """Return the verdict and its figures. The rest follows once they are on the screen (`show_more`)."""
+    notes = [clean(note, 1000) for note in context.opened.report.notes]
     return dmc.Stack(
         [
             parts.verdict(context, context.section),
-            *_notes(context),
+            *([parts.warning(context, "Warnings", notes, "overview-notes")] if notes else []),
             render.tiles(headlines(context.section, device), "overview-figures"),
             html.Div(id="overview-more"),
             dcc.Store(id="overview-begun", data=True),
@@ -37,11 +39,6 @@ def layout(context: PageContext, device: Device) -> Component:
         gap="md",
         maw=1500,
     )
-
-
-def _notes(context: PageContext) -> list[Component]:
-    notes = [clean(note, 1000) for note in context.opened.report.notes]
-    return [parts.warning(context, "Warnings", notes, "overview-notes")] if notes else []
 
 
 callbacks = Callbacks()
@@ -61,7 +58,7 @@ def _more(context: PageContext, device: Device) -> Component:
             parts.panel(
                 "Where a step goes" if context.section.steps else "Where the time goes",
                 *_buckets(context),
-                *(_reason(context, reason) for reason in reasons(context.section, device)),
+                *(_reason(context, subject, causes) for subject, causes in reasons(device).items()),
             ),
             _findings(context),
             _trust(context),
@@ -81,22 +78,21 @@ def _buckets(context: PageContext) -> list[Component]:
     ]
 
 
-def _reason(context: PageContext, reason: Reason) -> Component:
-    """Return the main causes of a bucket in a line."""
-    colors = context.colors
-    causes: list[Component] = [
+def _reason(context: PageContext, subject: Subject, causes: Mapping[str, str]) -> Component:
+    """Return the main causes of a bucket, with their shares, in a line."""
+    shown: list[Component] = [
         html.Span(
             [
-                html.Span("■ ", style={"color": colors[f"{reason.subject}:{cause}"]}, **render.UNREAD),
+                html.Span("■ ", style={"color": context.colors[f"{subject}:{cause}"]}, **render.UNREAD),
                 f"{cause} {part}%",
             ],
             style={"whiteSpace": "nowrap"},
         )
-        for cause, part in reason.causes
+        for cause, part in causes.items()
     ]
-    page = "copies" if reason.subject == "exposed-copy" else "idle"
+    page = "copies" if subject == "exposed-copy" else "idle"
     more = dcc.Link("why →", href=context.url.href(page), className="timeline-link")
-    return dmc.Group([html.Strong(f"{reason.name} is"), *causes, more], gap="md", fz=14, mt=4)
+    return dmc.Group([html.Strong(f"{subject.replace('-', ' ')} is"), *shown, more], gap="md", fz=14, mt=4)
 
 
 def _findings(context: PageContext) -> Component:

@@ -2,29 +2,115 @@
 
 from __future__ import annotations
 
+import re
+from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import dash
 import dash_mantine_components as dmc
 from dash import Input, Output, State, dcc, html
 from dash.development.base_component import Component
+from msgspec import Struct
 from msgspec.structs import replace
 
 from overlapscope.base.words import clean, plural
 from overlapscope.dashboard import parts, render
 from overlapscope.dashboard.callbacks import Callbacks, Click
-from overlapscope.dashboard.context import PageContext
-from overlapscope.dashboard.library import Library
-from overlapscope.dashboard.ranks_shown import TRACES, FolderJob, Ranks, chosen, job_of, of_file, of_job, waiting_for
-from overlapscope.dashboard.url import UrlState, instant_href
+from overlapscope.dashboard.context import PageContext, UrlState, instant_href
+from overlapscope.dashboard.library import Library, RanksFile, Reduced
 from overlapscope.ranks import charts, tables
 from overlapscope.ranks import parts as rank_parts
 from overlapscope.ranks.charts import METRICS, Slot, first_metric, metrics_shown, slot_at
 from overlapscope.ranks.comm_words import dimensions_table, groups_table
 from overlapscope.ranks.document import Look, headlines, looks
-from overlapscope.ranks.parts import PartTable
-from overlapscope.ranks.result import Meeting, RanksReport
+from overlapscope.ranks.join import report_on
+from overlapscope.ranks.result import Meeting, RanksReport, Unreadable
 from overlapscope.ranks.verdict import TONES, clocks, doubts, judge
+
+# -- The ranks of a written report, or of the traces in a folder -----------------------------------
+
+TRACES = "traces"
+"""Value in URLs for the traces of the folder, instead of a report's id."""
+
+
+class Ranks(Struct, frozen=True):
+    """A report, and the traces of its rows that can be opened."""
+
+    report: RanksReport
+    traces: Mapping[str, str]
+    """Ids of traces by the source in their rows."""
+
+    def trace(self, row: int) -> str | None:
+        """Return the id of a row's trace; None if the trace is not here."""
+        exists = 0 <= row < len(self.report.ranks)
+        return self.traces.get(self.report.ranks[row].source) if exists else None
+
+
+def chosen(library: Library, url: UrlState) -> RanksFile | None:
+    """Return the written report of a URL, by default the first; None if the URL names the traces."""
+    files = library.ranks_files()
+    if url.report == TRACES:
+        return None
+    return next((file for file in files if file.id == url.report), next(iter(files), None))
+
+
+def of_file(library: Library, file: RanksFile) -> Ranks:
+    """Return a written report, with the traces of its rows that are here."""
+    entries = library.entries()
+
+    def look_up() -> Ranks:
+        by_name: dict[str, list[str]] = {}
+        for entry in entries:
+            by_name.setdefault(entry.path.name, []).append(entry.id)
+        sources = {row.source for row in file.report.ranks}
+        traces = {source: _trace(library, file, source, by_name) for source in sources}
+        return Ranks(file.report, {source: id for source, id in traces.items() if id is not None})
+
+    ranks: Ranks = library.results_of_pages.remember(("ranks", file.id, len(entries)), look_up)
+    return ranks
+
+
+def _trace(library: Library, file: RanksFile, source: str, by_name: Mapping[str, list[str]]) -> str | None:
+    """Return the id of the trace at that path, from here or from the report, or else of the only trace of that name."""
+    if "://" not in source:
+        for path in (Path(source), file.path.parent / source):
+            if (id := library.id_of(path)) is not None:
+                return id
+    alike = by_name.get(Path(source).name, [])
+    return alike[0] if len(alike) == 1 else None
+
+
+def job_of(library: Library, id: str, *, everything: bool) -> tuple[str, ...]:
+    """Return the ids of the folder's traces whose names differ from this name only in their numbers, or of all."""
+    siblings = library.siblings(id)
+    mine = re.sub(r"\d+", "#", id)
+    return tuple(sibling for sibling in siblings if everything or re.sub(r"\d+", "#", sibling) == mine)
+
+
+def waiting_for(library: Library, job: tuple[str, ...]) -> tuple[str, ...]:
+    """Return the ids of a job's traces that are yet to be read, and request them."""
+    return tuple(id for id in job if library.reduced(id) is None)
+
+
+def of_job(library: Library, job: tuple[str, ...]) -> Ranks | None:
+    """Return the report of a job's traces; None until all of them are read."""
+    parts = tuple(part for part in map(library.reduced, job) if part is not None)
+    if len(parts) < len(job):
+        return None
+    # Keep the report: joining a thousand ranks takes a moment, and every callback needs it.
+    ranks: Ranks = library.results_of_pages.remember(("ranks", job, parts), lambda: _join(job, parts))
+    return ranks
+
+
+def _join(ids: Sequence[str], parts: Sequence[Reduced]) -> Ranks:
+    found = [
+        (id, trace)
+        for id, part in zip(ids, parts, strict=True)
+        for trace in ((part,) if isinstance(part, Unreadable) else part)
+    ]
+    return Ranks(report_on(trace for _, trace in found), {trace.source: id for id, trace in found})
+
 
 MAP, STEPS, BUCKETS = "ranks-map", "ranks-steps", "ranks-buckets"
 """Ids of the charts whose points are ranks."""
@@ -41,8 +127,7 @@ def layout(context: PageContext) -> Component:
     files = library.ranks_files()
     has_trace = url.trace is not None and library.entry(url.trace) is not None
     if not files and not has_trace:
-        nothing = url.trace is None
-        return parts.nothing_opened(url, reports=False) if nothing else parts.no_trace(url, url.trace or "")
+        return parts.nothing_opened(url, reports=False) if url.trace is None else parts.no_trace(url.trace)
     siblings = library.siblings(url.trace or "")
     if not files and len(siblings) < 2:
         return parts.page("Ranks", _alone(), lead=_LEAD)
@@ -64,8 +149,8 @@ def layout(context: PageContext) -> Component:
             dmc.Switch(
                 id="ranks-all",
                 label=f"all {plural(len(siblings), 'trace')} of the folder",
-                checked=len(job.ids) < 2,
-                style={} if of_traces and job.others else {"display": "none"},
+                checked=len(job) < 2,
+                style={} if of_traces and len(job) < len(siblings) else {"display": "none"},
             ),
             html.Div(id="ranks-progress"),
         ]
@@ -171,7 +256,10 @@ def _waiting(context: PageContext, ranks: Ranks) -> list[Component]:
     groups, dimensions = groups_table(report, rows=_LISTED), dimensions_table(report, rows=_LISTED)
     late, met = tables.stragglers(report, rows=_LISTED), tables.meetings(report, rows=_LISTED)
     of_parts = [each for each in rank_parts.tables(report, rows=_LISTED) if each.table.rows]
-    panels = {leads: [_of_part(context, each) for each in of_parts if each.leads == leads] for leads in (True, False)}
+    panels = {
+        leads: [parts.table_panel(context, each.table, f"ranks-{each.id}") for each in of_parts if each.leads == leads]
+        for leads in (True, False)
+    }
     links = [_at(context.url, ranks, meeting) for meeting in report.meetings[: len(met.rows)]]
     return [
         *([parts.table_panel(context, late, "ranks-stragglers")] if late.rows else []),
@@ -181,10 +269,6 @@ def _waiting(context: PageContext, ranks: Ranks) -> list[Component]:
         *panels[False],
         *([parts.table_panel(context, met, "ranks-meetings", links)] if met.rows else []),
     ]
-
-
-def _of_part(context: PageContext, each: PartTable) -> Component:
-    return parts.table_panel(context, each.table, f"ranks-{each.id}")
 
 
 def _at(url: UrlState, ranks: Ranks, meeting: Meeting) -> Component | None:
@@ -269,7 +353,9 @@ def look(context: PageContext, intervals: int | None, everything: bool) -> Any:
         job = job_of(library, context.url.trace or "", everything=everything)
         missing = waiting_for(library, job)
         if missing:
-            return _progress(library, job, missing), None, False
+            done, state = len(job) - len(missing), library.loading(missing[0])
+            sentence = f"{done} of {plural(len(job), 'trace')} read; {clean(missing[0], 100)}: {state.stage}"
+            return parts.progress(sentence, (done + (state.part or 0)) / len(job)), None, False
     return None, "all" if everything else "alike", True
 
 
@@ -320,9 +406,3 @@ def _clicked(report: RanksReport, click: Click | None, *, lines: bool) -> Slot |
         if type(x) is int and type(y) is int:
             return slot_at(report, x, y)
     return None
-
-
-def _progress(library: Library, job: FolderJob, missing: tuple[str, ...]) -> Component:
-    done, state = len(job.ids) - len(missing), library.loading(missing[0])
-    sentence = f"{done} of {plural(len(job.ids), 'trace')} read; {clean(missing[0], 100)}: {state.stage}"
-    return parts.progress(sentence, (done + (state.part or 0)) / len(job.ids))

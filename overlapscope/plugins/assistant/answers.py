@@ -8,7 +8,7 @@ from typing import Any, Final
 import msgspec
 
 from overlapscope.analysis.figures import Period
-from overlapscope.analysis.results import Device, TraceResult
+from overlapscope.analysis.results import Device, TraceResult, by_subject
 from overlapscope.base.words import clean, plural
 from overlapscope.errors import UsageError
 from overlapscope.report.model import Report
@@ -176,10 +176,7 @@ def _figures(device: Device) -> dict[str, Any]:
         **msgspec.structs.asdict(device.buckets),
         "hidden_copy_pct": device.overlap.hidden_copy_pct,
         "efficiency_pct": device.overlap.efficiency_pct,
-        "exposed_copy_by_cause": _some(device.exposed_copy_by_cause),
-        "exposed_comm_by_cause": _some(device.exposed_comm_by_cause),
-        "exposed_other_by_cause": _some(device.exposed_other_by_cause),
-        "idle_by_cause": _some(device.idle_by_cause),
+        **{f"{subject.replace('-', '_')}_by_cause": _some(times) for subject, times in by_subject(device).items()},
     }
 
 

@@ -107,19 +107,14 @@ class Tools(msgspec.Struct, frozen=True):
         items = []
         for section in sections:
             verdict = judge(section)
-            result = {
+            result: dict[str, Any] = {
                 "rank": section.trace.rank,
                 "level": verdict.level,
                 "verdict": f"{verdict.subject}: {verdict.answer}",
             }
-            doubts = {
-                "plain": verdict.plain,
-                "steps": verdict.steps,
-                "overlap_cost": verdict.overlap_cost,
-                "doubt": verdict.doubt,
-            }
-            measured = {} if section.device is None else measured_figures(section, section.device)
-            items.append({**result, **{name: text for name, text in doubts.items() if text}, **measured})
+            names = ("plain", "steps", "overlap_cost", "doubt")
+            result |= {name: text for name in names if (text := getattr(verdict, name))}
+            items.append(result | ({} if section.device is None else measured_figures(section, section.device)))
         figures = "as per_step says; of the recording under recorded_window"
         return answer({}, items, figures=figures, unknown=doubts_about(report, device), called="verdicts", page=page)
 

@@ -19,8 +19,19 @@ from overlapscope.budgets.quantity import difference, distinct, show
 from overlapscope.budgets.verdicts import Unit
 from overlapscope.documents.colors import palette
 from overlapscope.documents.figure import Figure, axis, escape, figure
-from overlapscope.documents.model import Block, Chart, Document, Heading, Items, StripBlock, Text, with_code
-from overlapscope.documents.strip import Drawing, Glyphs, Line
+from overlapscope.documents.model import (
+    Block,
+    Chart,
+    Document,
+    Drawing,
+    Glyphs,
+    Heading,
+    Items,
+    StripBlock,
+    StripLine,
+    Text,
+    with_code,
+)
 from overlapscope.documents.table import Cell, Column, Table, Tone, rows, table_of, words
 from overlapscope.plugins.history.course import Course, HistoryCheck, JobCourse, Judged
 from overlapscope.plugins.history.entry import moment, short
@@ -199,7 +210,7 @@ def _drawing(courses: Sequence[Course], glyphs: Glyphs) -> Drawing:
     return Drawing("Values, oldest first", tuple(lanes), (), scale, "")
 
 
-def _lane(course: Course, glyphs: Glyphs) -> Line:
+def _lane(course: Course, glyphs: Glyphs) -> StripLine:
     values = [group.value for group in course.levels.groups]
     size = -(-len(values) // _CELLS)
     shown = [median(values[first : first + size]) for first in range(0, len(values), size)]
@@ -207,7 +218,7 @@ def _lane(course: Course, glyphs: Glyphs) -> Line:
     top = len(glyphs.level) - 1
     steps = [top * (value - low) / (high - low) if high > low else 0.0 for value in shown]
     text = "".join(glyphs.level[round(step)] for step in steps)
-    return Line(f"{course.metric:<{_LABEL}}", text, (None,) * len(text))
+    return StripLine(f"{course.metric:<{_LABEL}}", text, (None,) * len(text))
 
 
 # -- Checks -----------------------------------------------------------------------------------------

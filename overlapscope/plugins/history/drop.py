@@ -225,7 +225,7 @@ def find(named: str | None) -> Stored | None:
             return Stored(default_path())
         return None
     if _is_folder(named):
-        from overlapscope.dashboard.scratch import own_directory
+        from overlapscope.dashboard.upload import own_directory
 
         stored = Stored(own_directory() / "history.sqlite", drop=named)
         for sentence in stored.pull():

@@ -14,7 +14,7 @@ from overlapscope.base.words import clean, plural
 from overlapscope.dashboard import parts
 from overlapscope.dashboard.callbacks import Callbacks
 from overlapscope.dashboard.context import PageContext
-from overlapscope.dashboard.ranks_shown import job_of
+from overlapscope.dashboard.pages.ranks import job_of
 from overlapscope.errors import MissingPackage, OverlapscopeError
 from overlapscope.plugins.hta.build import require
 from overlapscope.plugins.hta.catalog import ANALYSES, HtaOptions
@@ -42,7 +42,7 @@ def layout(context: PageContext) -> Component:
         require()
     except MissingPackage as error:
         return parts.page("HTA", parts.panel("HTA is not installed", parts.empty(clean(str(error)))), lead=_LEAD)
-    ranks = job_of(context.library, context.opened.id, everything=False).ids
+    ranks = job_of(context.library, context.opened.id, everything=False)
     several = 1 < len(ranks) <= MOST_RANKS
     choice = dmc.Group(
         [
@@ -124,7 +124,7 @@ def save(
 def _result(context: PageContext, name: str, operator: str | None, ranks: bool, nanoseconds: bool) -> HtaResult:
     """Return HTA's result, computed once. Raises OverlapscopeError."""
     library, id = context.library, context.url.trace or ""
-    several = job_of(library, id, everything=False).ids if ranks else ()
+    several = job_of(library, id, everything=False) if ranks else ()
     ids = several if 1 < len(several) <= MOST_RANKS else (id,)
 
     def compute() -> HtaResult:

@@ -8,8 +8,7 @@ from functools import partial
 from typing import Final
 
 from overlapscope.commands import DONE
-from overlapscope.commands._many_traces import add_workers, reading_progress
-from overlapscope.commands._options import size_limit, whole_number
+from overlapscope.commands._options import add_workers, reading_progress, size_limit, whole_number
 from overlapscope.commands._output import present
 from overlapscope.commands.whatif import NOT_PREDICTED, offered
 from overlapscope.errors import UsageError

@@ -10,7 +10,7 @@ from typing import Any
 import msgspec
 
 from overlapscope.base.words import bandwidth, clean, plural, size, unit_for
-from overlapscope.documents import model, strip
+from overlapscope.documents import model
 from overlapscope.documents.colors import palette
 from overlapscope.documents.figure import Figure, axis, escape, figure
 from overlapscope.documents.model import (
@@ -297,7 +297,7 @@ def _bars(
     )
 
 
-def _draw(name: str, shown: RecordedStrip, glyphs: strip.Glyphs) -> strip.Drawing:
+def _draw(name: str, shown: RecordedStrip, glyphs: model.Glyphs) -> model.Drawing:
     """Draw a strip as text: a line for each kind of work, and the scale."""
     lines = []
     for lane in shown.lanes:
@@ -305,12 +305,12 @@ def _draw(name: str, shown: RecordedStrip, glyphs: strip.Glyphs) -> strip.Drawin
         filled = _fills(lane.fill, _STRIP_WIDTH)
         drawn = "".join(glyphs.empty if full is None else glyphs.compute[min(3, int(full * 4))] for full in filled)
         kinds = tuple(None if full is None else kind for full in filled)
-        lines.append(strip.Line(clean(lane.name, 8), drawn, kinds))
+        lines.append(model.StripLine(clean(lane.name, 8), drawn, kinds))
     end = unit_for(shown.span_ns).text(shown.span_ns)
     cells = max((len(line.text) for line in lines), default=0)
-    scale = f"{'':<{strip.LABEL_WIDTH}}0 {glyphs.rule * max(1, cells - len(end) - 3)} {end}"
+    scale = f"{'':<{model.LABEL_WIDTH}}0 {glyphs.rule * max(1, cells - len(end) - 3)} {end}"
     title = clean(f"{name}, {shown.label or 'all that was recorded'}, as recorded", 120)
-    return strip.Drawing(title, tuple(lines), (), scale, "")
+    return model.Drawing(title, tuple(lines), (), scale, "")
 
 
 def _fills(fill: str, width: int) -> list[float | None]:

@@ -162,7 +162,7 @@ def sql(traces: Source | Iterable[Source], statement: str, *, timeout_s: float =
     return frame
 
 
-# -- Allowed statements -----------------------------------------------------------------------------
+# -- Allowed statements ----------------------------------------------------------------------------
 
 
 def _tables_of(connection: duckdb.DuckDBPyConnection, statement: str) -> tuple[str, ...]:
@@ -227,7 +227,7 @@ def _sentence(error: object) -> str:
     return f"{clean(message, 600).rstrip('.!')}."
 
 
-# -- Execution --------------------------------------------------------------------------------------
+# -- Execution -------------------------------------------------------------------------------------
 
 
 def _within(

@@ -88,7 +88,7 @@ def _column(values: Values, of: pa.DataType) -> pa.Array:
     return array if array.type == of else array.cast(of)
 
 
-# -- Results ----------------------------------------------------------------------------------------
+# -- Results ---------------------------------------------------------------------------------------
 
 
 def _records(columns: Iterable[SqlColumn], rows: Iterable[Mapping[str, Any]]) -> Filled:
@@ -194,7 +194,7 @@ _FROM_RANKS: Final[dict[str, Callable[[Communication], Iterable[Mapping[str, Any
     "slow_groups": lambda comm: (_flat(slow, process_group=slow.group) for slow in comm.slow_groups),
 }
 
-# -- Columns ----------------------------------------------------------------------------------------
+# -- Columns ---------------------------------------------------------------------------------------
 
 
 def utf8(text: str) -> str:

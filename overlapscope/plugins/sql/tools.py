@@ -20,10 +20,10 @@ from pydantic import Field
 
 from overlapscope.analysis.results import Device
 from overlapscope.errors import NotInTrace, UsageError
+from overlapscope.plugins.sql.command import values
 from overlapscope.plugins.sql.engine import Answer, ask, require
 from overlapscope.plugins.sql.rows import fill
 from overlapscope.plugins.sql.tables import OF, TABLES, unit_of
-from overlapscope.plugins.sql.written import values
 from overlapscope.report.model import Report
 from overlapscope.tools import QueriedTraces, Server
 
@@ -174,7 +174,7 @@ def _asked(job: QueriedTraces, sql: str, shown: Callable[[Answer, list[tuple[Any
     return text
 
 
-# -- Processes --------------------------------------------------------------------------------------
+# -- Processes -------------------------------------------------------------------------------------
 
 
 def apart(work: Callable[[], str], limit_s: float) -> str | None:

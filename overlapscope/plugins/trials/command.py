@@ -20,7 +20,7 @@ from overlapscope.base.words import clean, did_you_mean, listed
 from overlapscope.commands import DONE, INTERRUPTED
 from overlapscope.commands._options import add_format, add_output, add_verbose, less_common, whole_number
 from overlapscope.commands._output import check_output, make_directory, present
-from overlapscope.commands._program import add_program, check_not_python, launcher_of
+from overlapscope.commands._run_options import add_program, check_not_python, launcher_of
 from overlapscope.errors import UsageError
 from overlapscope.plugins.trials.changes import CHANGES
 

@@ -13,7 +13,6 @@
      selection  {start, end, device?} to begin with
      op         {lane, row} to begin with
      arrangement  how the lanes of a timeline that this one replaces were folded and scrolled
-     toolbar    false: none
      details    an element elsewhere for what is known of the chosen op
      onView(start, end), onSelect({start, end, device} or null), onOp({lane, row} or null) */
   lib.mountTimeline = (element, options) => {
@@ -21,14 +20,11 @@
     if (options.selection && options.onSelect) lib.select(timeline, { ...timeline.selection, device: options.selection.device });
     if (options.op) lib.goTo(timeline, options.op.lane, options.op.row, options.view ? { span: null } : {});
     return {
-      element,
       /* `silent`: don't call `onView`, as for a linked timeline. */
       setView: (start, end, { silent = false } = {}) =>
         lib.setView(timeline, timeline.fromCaller({ start, end }), { silent }),
-      getView: () => timeline.toCaller(timeline.view),
       select: (selection) =>
         lib.select(timeline, selection && { ...timeline.fromCaller(selection), device: selection.device }),
-      choose: (lane, row) => lib.goTo(timeline, lane, row),
       arrangement: () => ({ folded: [...timeline.folded], scroll: timeline.scroll }),
       showDevice: (device) => lib.showDevice(timeline, device),
       setPalette: (palette) => timeline.setPalette(palette),

@@ -34,8 +34,8 @@
     return made;
   };
 
-  /* Build everything into the element, and store the parts in the timeline. `options.toolbar === false` leaves out the
-     toolbar; `options.details` is an external element for the chosen op's panel. */
+  /* Build everything into the element, and store the parts in the timeline. `options.details` is an external element
+     for the chosen op's panel. */
   lib.buildParts = (timeline) => {
     const { element, options } = timeline;
     const { node } = lib;
@@ -62,10 +62,9 @@
     timeline.searchInput = node("input", "tl-search");
     timeline.panel = options.details || node("div");
     timeline.panel.classList.add("tl-panel");
-    const tools = options.toolbar === false ? [] : [toolbar(timeline)];
     const below = options.details ? [] : [timeline.panel];
     element.replaceChildren(
-      ...tools,
+      toolbar(timeline),
       timeline.problem,
       timeline.stage,
       timeline.legend,
@@ -74,7 +73,6 @@
       timeline.tooltip,
       timeline.live,
     );
-    if (!options.details && options.toolbar === false) timeline.panel.hidden = true;
   };
 
   const toolbar = (timeline) => {

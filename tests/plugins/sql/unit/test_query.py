@@ -23,10 +23,10 @@ from overlapscope.commands import main
 from overlapscope.commands.schema import schema_of
 from overlapscope.errors import MissingPackage, UsageError
 from overlapscope.plugins.sql import engine, tools
+from overlapscope.plugins.sql.command import values
 from overlapscope.plugins.sql.engine import ask
 from overlapscope.plugins.sql.rows import fill
 from overlapscope.plugins.sql.tables import TABLES
-from overlapscope.plugins.sql.written import values
 from overlapscope.reading import load
 from overlapscope.tools import QueriedTraces
 from overlapscope.trace.model import Kind

@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 from msgspec.structs import asdict, replace
 
+from overlapscope.plugins.sql.command import values
 from overlapscope.plugins.sql.engine import ask
 from overlapscope.plugins.sql.rows import fill
 from overlapscope.plugins.sql.tables import TABLES
-from overlapscope.plugins.sql.written import values
 from overlapscope.ranks.comm_result import SlowGroup
 from overlapscope.reading import load
 from overlapscope.report.page import Page

@@ -1,0 +1,330 @@
+"""Clauses on the time that a device loses, and sentences on the steps of a recording and on the cost of overlap."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping
+from typing import Final
+
+from msgspec import Struct
+
+from overlapscope.analysis import spread
+from overlapscope.analysis.average import judged_steps
+from overlapscope.analysis.figures import PhaseFigures, copies_matter
+from overlapscope.analysis.results import Device, TraceResult, by_subject, missing_by_cause, missing_ns
+from overlapscope.base.words import NOTHING, between, capital, clean, duration, listed, plural, share, size
+from overlapscope.catalog.causes import CAUSES, IDLE, WORK_UNKNOWN, Cause, CopyCause, IdleCause, OtherCause, Subject
+from overlapscope.report.page import DeviceReport
+from overlapscope.trace.model import OwnPeriod
+from overlapscope.trace.servers import phase_in
+
+WORTH_SAYING = 0.01
+"""Share of the time below which a cost is not worth a sentence, as in the rules."""
+
+
+_NO_LOSS: Final = WORK_UNKNOWN | {IdleCause.AWAITING_REQUESTS}
+
+
+def unmeasured_ns(device: Device) -> int:
+    """Return the time of the judged step before its first GPU op that no figure includes."""
+    return 0 if device.outside is None else device.outside.unmeasured_ns
+
+
+def unjudged_ns(device: Device) -> tuple[int, int, int]:
+    """Return the parts of a recording that no figure of the device includes; 0 for those that are hardly any.
+
+    These are the lead-in, and the time of ops on the host before any device's first op and after the last.
+    """
+    # If nothing is left after the lead-in, the figures are of it.
+    ahead_ns = 0 if device.judged is None else device.lead_in_ns or 0
+    judged_ns = device.span_ns * (1 if device.per_step is None else device.per_step.steps)
+    lead_in_ns, before_ns, after_ns = (
+        ns if ns >= max(1, _HARDLY_ANY * judged_ns) else 0
+        for ns in (ahead_ns, device.host_before_ns, device.host_after_ns)
+    )
+    return lead_in_ns, before_ns, after_ns
+
+
+_HARDLY_ANY: Final = 0.05
+"""Share of the judged time below which time that isn't judged is not worth a sentence."""
+
+
+def lost_ns(device: Device) -> int:
+    """Return the time in which the device doesn't compute, without what no order of the same work can change."""
+    buckets, by_cause = device.buckets, device.exposed_copy_by_cause
+    # The lead-in cannot be judged, and a server without requests has nothing to do.
+    no_loss = (IdleCause.LEAD_IN, IdleCause.AWAITING_REQUESTS)
+    idle_ns = buckets.idle_ns - missing_ns(device) - sum(device.idle_by_cause.get(cause, 0) for cause in no_loss)
+    fixed_ns = by_cause.get(CopyCause.LEAD_IN, 0) + by_cause.get(CopyCause.NO_COMPUTE, 0)
+    return buckets.exposed_copy_ns - fixed_ns + buckets.exposed_comm_ns + buckets.exposed_other_ns + idle_ns
+
+
+class Loss(Struct, frozen=True):
+    """Lost time of a kind."""
+
+    ns: int
+    clause: str
+    name: str = ""
+    """The loss where it is the main one, such as `Launch-bound`."""
+    is_idle: bool = False
+
+
+_ALONE: Final[Mapping[str, str]] = {
+    OtherCause.PEER_COPY: "copies between GPUs run",
+    OtherCause.PAGE_MIGRATION: "migrations of managed memory run",
+    OtherCause.DEVICE_COPY: "copies within the GPU run",
+    OtherCause.MEMSET: "memsets run",
+}
+_BOUND: Final[Mapping[str, str]] = {
+    IdleCause.DATA_LOADING: "Input-bound",
+    IdleCause.DISPATCH: "Launch-bound",
+    IdleCause.LAUNCH_LATENCY: "Launch-bound",
+    IdleCause.HOST_SYNC: "Synchronization-bound",
+    IdleCause.NOT_RECORDED: "Host-bound",
+}
+"""Names of programs by the main cause of idle time."""
+
+
+OF_HOST: Final[Mapping[str, str]] = {
+    IdleCause.GRAPH_CAPTURE: "; for {time} the host captures a CUDA graph",
+    IdleCause.FIRST_LAUNCH: "; for {time} the host launches kernels for the first time",
+    IdleCause.NOT_RECORDED: "; what the host did was not recorded",
+}
+"""Main causes of idle time that are no fault of the program, in words."""
+
+
+def of_device(device: Device, *, lost: bool, reach: str) -> list[Loss]:
+    """Return clauses on copies, communication and idle time, each with its time.
+
+    Negligible losses are left out, unless there is no other. `lost` is whether the recording may lack copies; `reach`
+    stands before idle time of which a part may be the profiler's.
+    """
+    buckets, span, missing = device.buckets, device.span_ns, missing_by_cause(device)
+    awaiting = device.idle_by_cause.get(IdleCause.AWAITING_REQUESTS, 0)
+    idle, worth = buckets.idle_ns - missing_ns(device) - awaiting, max(1, WORTH_SAYING * span)
+    found = []
+    if copies_matter(device):
+        found.append(Loss(buckets.exposed_copy_ns, _copies(device), "Copy-bound"))
+    if buckets.exposed_comm_ns >= worth:
+        clause = f"communication runs alone for {duration(buckets.exposed_comm_ns)}"
+        clause += f" ({share(buckets.exposed_comm_ns, span)})"
+        found.append(Loss(buckets.exposed_comm_ns, clause, "Communication-bound"))
+    if buckets.exposed_other_ns >= worth:
+        most_ns, cause = max((ns, cause) for cause, ns in device.exposed_other_by_cause.items())
+        alone = _ALONE.get(cause, "") if 2 * most_ns > buckets.exposed_other_ns else ""
+        shown_ns = most_ns if alone else buckets.exposed_other_ns
+        clause = f"{alone or 'memory work of the GPU runs'} alone for {duration(shown_ns)} ({share(shown_ns, span)})"
+        found.append(Loss(buckets.exposed_other_ns, clause))
+    if idle >= worth:
+        explained = {cause: ns for cause, ns in device.idle_by_cause.items() if cause not in _NO_LOSS}
+        most_ns, cause = max(((ns, cause) for cause, ns in explained.items()), default=(0, ""))
+        by_name = Counter[str]()
+        for each, ns in explained.items():
+            by_name[_BOUND.get(each, "Host-bound" if IDLE[each].by_host and IDLE[each].fixing else "")] += ns
+        name, named_ns = by_name.most_common(1)[0] if by_name else ("", 0)
+        clause = f"the GPU is idle for {reach}{duration(idle)} ({share(idle, span)}"
+        mostly = most_ns > idle // 2
+        of_host = OF_HOST.get(cause, ", mostly {cause}").format(cause=cause, time=duration(most_ns))
+        clause += f"{of_host})" if mostly else ")"
+        found.append(Loss(idle, clause, name if named_ns > idle // 2 else "", is_idle=True))
+    for unknown, ns in missing.items():
+        if ns >= worth:
+            found.append(Loss(ns, _UNKNOWN[unknown].format(f"{duration(ns)} ({share(ns, span)})")))
+    before_ns = unmeasured_ns(device)
+    if before_ns >= worth:
+        found.append(Loss(before_ns, f"the GPU waited {duration(before_ns)} for its first op", "Host-bound"))
+    if not device.overlap.copy_ns and lost:
+        return found or [Loss(0, "no copy between host and device is left in the recording")]
+    return found or [Loss(0, _copies(device))]
+
+
+_UNKNOWN: Final[Mapping[str, str]] = {
+    IdleCause.MISSING_OPS: "GPU ops are missing from the recording for {}",
+    IdleCause.UNRECORDED: "{} are not in the recording, whose steps are shorter",
+}
+
+
+def _copies(device: Device) -> str:
+    """Return how far copies are hidden."""
+    overlap, exposed = device.overlap, device.buckets.exposed_copy_ns
+    if not overlap.copy_ns:
+        return "nothing is copied between host and device"
+    if not copies_matter(device):
+        return f"copies take only {duration(overlap.copy_ns)}"
+    if not exposed:
+        return f"all {duration(overlap.copy_ns)} of copies are hidden under compute"
+    if exposed < WORTH_SAYING * device.span_ns:
+        return f"all but {duration(exposed)} of the {duration(overlap.copy_ns)} of copies are hidden under compute"
+    unhideable = device.exposed_copy_by_cause.get(CopyCause.NO_COMPUTE, 0)
+    part = ", " if duration(unhideable) == duration(exposed) else f"; {duration(unhideable)} "
+    why = f"{part}because they outlast compute"
+    return (
+        f"copies run alone for {duration(exposed)} ({share(exposed, device.span_ns)}"
+        f"{why if unhideable >= max(1, WORTH_SAYING * device.span_ns) else ''})"
+    )
+
+
+def main_cause(device: Device) -> tuple[int, Subject, Cause]:
+    """Return the largest cause of all buckets that have causes, with its time and the bucket."""
+    every = (
+        (ns, subject, CAUSES[subject][cause])
+        for subject, by_cause in by_subject(device).items()
+        for cause, ns in by_cause.items()
+        if cause not in _NO_LOSS
+    )
+    return max(every, key=lambda each: each[0])
+
+
+# -- Steps: how much they differ, how they were found, and what lies outside them ------------------
+
+
+def rate(per_s: float | None) -> str:
+    """Return a number of tokens a second in words, such as `4.2` or `1,310`."""
+    if per_s is None:
+        return NOTHING
+    return f"{per_s:,.1f}" if per_s < _SLOW else f"{per_s:,.0f}"
+
+
+_SLOW = 100
+"""Rate below which a decimal is shown."""
+_APART = 0.02
+"""Share of the median by which the average must differ to be shown."""
+
+
+def phase_words(device: Device, what: str = "steps") -> str:
+    """Return the steps that the figures are about in words, such as `decode steps of 32 requests`.
+
+    Empty if no server marked them. `what` is `step` for a single one.
+    """
+    if not device.served or device.per_step is None or not device.per_step.phase:
+        return ""
+    figures = next(each for each in device.served.phases if each.phase == device.per_step.phase)
+    requests, phase = requests_words(figures), "" if figures.phase == "unclear" else f"{figures.phase} "
+    return f"{phase}{what}" + (f" of {requests} request{'' if requests == '1' else 's'}" if requests else "")
+
+
+def is_last_judged(device: Device) -> bool:
+    """Return whether the only judged step of a server is the last one, which ends with the recording."""
+    judged = judged_steps(device) if device.served and device.steps else ()
+    return judged == (len(device.steps) - 1,)
+
+
+def requests_words(figures: PhaseFigures) -> str:
+    """Return the number of requests in a step, such as `8` or `4 to 32`; empty if unknown."""
+    least, most = figures.fewest_requests, figures.most_requests
+    if least is None or most is None:
+        return ""
+    return f"{least:,}" if least == most else f"{least:,} to {most:,}"
+
+
+def steps_sentence(step_spread: spread.Spread | None, trace: TraceResult, device: Device | None = None) -> str:
+    """Return how much steps differ, how they were found, and what lies outside them.
+
+    `All figures are averages of 9 steps, which take 23 to 761 ms (27.5 ms in the median). 3 of them take over 1.5
+    times the median, mostly because of idle time (data-loading).`
+    """
+    sentences = []
+    average = None if device is None else device.per_step
+    phase = f"{average.phase} " if average is not None and average.phase and average.phase != "unclear" else ""
+    if step_spread is not None:
+        even = duration(step_spread.shortest_ns) == duration(step_spread.longest_ns)
+        length = (
+            f"{duration(step_spread.longest_ns)} each"
+            if even
+            else between(step_spread.shortest_ns, step_spread.longest_ns)
+        )
+        # The average is already known, and the median adds something only if it differs.
+        two = abs(step_spread.mean_ns - step_spread.median_ns) > _APART * step_spread.median_ns
+        middle = f" ({duration(step_spread.median_ns)} in the median)" if two else ""
+        averages = f"The {plural(step_spread.count, 'judged step')} of the recording"
+        if device is not None:
+            averages = f"All figures are averages of {plural(step_spread.count, f'{phase}step')}, which"
+        sentences.append(f"{averages} take {length}{middle}.")
+        # With two steps, neither is typical.
+        if step_spread.long and step_spread.count > 2:
+            few = "1 of them takes" if step_spread.long == 1 else f"{step_spread.long:,} of them take"
+            sentences.append(
+                f"{few} over {spread.LONG} times the median, mostly because of {clean(step_spread.cause, 60)} "
+                f"({duration(step_spread.cause_ns)} more)."
+            )
+    if device is not None and is_last_judged(device):
+        step = phase_words(device, "step")
+        sentences.append(f"The only {step} ends with the recording, so the time until the next step is not known.")
+    if isinstance(trace.step_source, str):
+        sentences.append(f"Steps: {clean(trace.step_source)}.")
+    if isinstance(trace.period, OwnPeriod):
+        sentences.append(trace.period.sentence)
+    if device is not None and device.served and device.served.tokens_per_s and len(device.served.phases) > 1:
+        every, decoded = device.served.tokens_per_s, device.served.decode_tokens_per_s
+        of_decode = f", {rate(decoded)} of them by decoding" if decoded and decoded < every else ""
+        sentences.append(f"Steps of all phases together compute {rate(every)} tokens a second{of_decode}.")
+    if device is not None and device.served and device.served.awaiting_requests_ns:
+        waited = duration(device.served.awaiting_requests_ns)
+        sentences.append(f"The server waited for requests for {waited}, which belongs to no step.")
+    sentences.append("" if device is None else _outside_sentence(device))
+    if device is not None and (device.outside is None or isinstance(trace.period, OwnPeriod)):
+        sentences.append(_unjudged_sentence(device))
+    if device is not None and average is not None and device.steps:
+        last = device.steps[-1]
+        alike = phase_in(last.name) == (average.phase or None)
+        first = device.steps[0]
+        if average.first and not first.partial and not average.phase and first.span_ns > spread.LONG * average.span_ns:
+            sentences.append(f"The first step took {duration(first.span_ns)}; it is taken for warm-up, and not judged.")
+        if alike and last.span_ns > spread.LONG * average.span_ns and average.steps > 1:
+            sentences.append(
+                f"The last step is not judged; it ends with the recording, after {duration(last.span_ns)}."
+            )
+    return " ".join(filter(None, sentences))
+
+
+def _unjudged_sentence(device: Device) -> str:
+    """Return what is not judged of a recording that marks no steps, besides the time outside those that were found.
+
+    Example: `Not judged: 8.60 s of the host before the first GPU op.`
+    """
+    parts = zip(
+        unjudged_ns(device),
+        (
+            "in which the GPU worked off what was launched before the recording",
+            "of the host before the first GPU op",
+            "of the host after the last GPU op",
+        ),
+        strict=True,
+    )
+    said = [f"{duration(ns)} {words}" for ns, words in parts if ns]
+    return f"Not judged: {listed(said)}." if said else ""
+
+
+def _outside_sentence(device: Device) -> str:
+    """Return the time and the copies outside the steps.
+
+    Example: `Outside the steps: 3.20 s, 13.6 GB H2D.`
+    """
+    outside, judged = device.outside, device.judged
+    if outside is None or judged is None:
+        return ""
+    length, copied = outside.before_ns + outside.after_ns, {"h2d": outside.h2d_bytes, "d2h": outside.d2h_bytes}
+    recorded = {way: sum(group.judged_bytes for group in device.copies if group.direction == way) for way in copied}
+    much = [part is None or part >= max(1, WORTH_SAYING * recorded[way]) for way, part in copied.items()]
+    if length < WORTH_SAYING * judged.span_ns and not any(much):
+        return ""
+    copies = [f"{size(part)} {way.upper()}" for way, part in copied.items() if part]
+    copies += [f"{way.upper()} of unknown size" for way, part in copied.items() if part is None]
+    return f"Outside the steps: {', '.join([duration(length), *copies])}."
+
+
+def overlap_sentence(section: DeviceReport) -> str:
+    """Return what overlap costs at the lower end of its 95% interval, for each kind of work where that is much."""
+    recorded = section.window
+    frame = None if recorded is None else recorded.per_step or recorded.judged
+    if recorded is None or frame is None:
+        return ""
+    where, a_step = "In the recording, " if section.is_plain else "", " a step" if frame is recorded.per_step else ""
+    sentences = [
+        f"{where}{result.beside} is hidden for {duration(result.hidden_ns)}{a_step}, but kernels beside it "
+        f"probably run at least {duration(result.slowed_low_ns)} ({share(result.slowed_low_ns, frame.span_ns)}) "
+        "longer than alone."
+        for result in section.net_overlap
+        if result.slowed_low_ns is not None and result.slowed_low_ns >= max(1, WORTH_SAYING * frame.span_ns)
+    ]
+    return " ".join(map(capital, sentences))
